@@ -1,0 +1,453 @@
+//! The interpreter's loop.
+//!
+//! Design, in the order of what it brought: the loop follows a pointer through decoded slots, one per two bytes of code, and the
+//! distance to the next slot is a constant of the operation's kind, so that the processor can run ahead of the operands;
+//! registers are numbered by an enum, so that the register file is accessed without bounds checks; the limits on instructions
+//! and on cycles are folded into one comparison per instruction.
+
+use crate::alu::{self, sext};
+use crate::bus::{Bus, Cause, Fault, Width};
+use crate::hart::{Hart, Limits, Stop};
+use crate::op::{Kind, Op};
+use crate::text::Text;
+use crate::{atomic, csr};
+
+/// Why the loop over one range was left. The position is in the instruction pointer, except where an address is given.
+enum Exit {
+    /// Enough cycles have passed to look at the limits again.
+    Limit,
+    /// To be decoded first.
+    Decode,
+    /// Execution goes on outside the range.
+    Far(u64),
+    /// The instruction just retired stored into the text.
+    Stored { addr: u64, width: Width },
+    /// `fence.i`, retired.
+    FenceI,
+    Stop(Stop),
+}
+
+pub(crate) fn run<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B, limits: &Limits) -> Stop {
+    hart.x[0] = 0;
+    let gap = limits.gap_cycles.max(1);
+    let first = hart.instret;
+    loop {
+        let done = hart.instret.wrapping_sub(first);
+        if done >= limits.instructions {
+            return Stop::Instructions;
+        }
+        if hart.cycles >= limits.cycles {
+            return Stop::Cycles;
+        }
+        // Each instruction takes at least `gap` cycles, so by this time at most the instructions left have retired. If
+        // accesses took longer, fewer have, and the next round takes up the rest.
+        let all_retired_at = hart.cycles.saturating_add((limits.instructions - done).saturating_mul(gap));
+        let stop_at = limits.cycles.min(all_retired_at);
+
+        let Some(range) = text.find(hart.pc) else {
+            return Stop::Fault(Fault::instruction_access(hart.pc));
+        };
+        match run_range(hart, text, range, bus, gap, stop_at) {
+            Exit::Limit | Exit::Far(_) => {}
+            Exit::Decode => {
+                if let Err(fault) = text.ranges[range].decode(hart.pc, bus) {
+                    return Stop::Fault(fault);
+                }
+            }
+            Exit::Stored { addr, width } => {
+                text.invalidate(addr, width.bytes());
+                if bus.should_stop() {
+                    return Stop::Requested;
+                }
+            }
+            Exit::FenceI => text.invalidate_all(),
+            Exit::Stop(stop) => return stop,
+        }
+    }
+}
+
+/// Runs within one range of the text. On return the hart is up to date.
+#[inline(always)]
+fn run_range<B: Bus>(
+    hart: &mut Hart,
+    text: &mut Text,
+    range: usize,
+    bus: &mut B,
+    gap: u64,
+    stop_at: u64,
+) -> Exit {
+    let hull = text.hull;
+    // An access of up to eight bytes that begins up to seven bytes before the text touches it.
+    let guard_base = hull.base.wrapping_sub(7);
+    let guard_len = hull.len.saturating_add(7);
+
+    let range = &text.ranges[range];
+    let base = range.base;
+    let len = range.len;
+    let slots: *const Op = range.slots.as_ptr();
+    #[cfg(debug_assertions)]
+    let slots_end = slots.wrapping_add(range.slots.len());
+
+    // Slot offsets fit in `usize`: the slots exist.
+    let mut ip: *const Op = slots.wrapping_add(((hart.pc - base) / 2) as usize);
+    let mut cycles = hart.cycles;
+    let mut instret = hart.instret;
+    let x = &mut hart.x;
+    let reservation = &mut hart.reservation;
+
+    macro_rules! pc {
+        () => {
+            base.wrapping_add((ip.addr() - slots.addr()) as u64 / size_of::<Op>() as u64 * 2)
+        };
+    }
+    macro_rules! retire {
+        () => {
+            instret = instret.wrapping_add(1);
+            cycles = cycles.wrapping_add(gap);
+        };
+    }
+
+    let exit = loop {
+        #[cfg(debug_assertions)]
+        assert!(ip >= slots && ip < slots_end, "the instruction pointer left its range");
+        // SAFETY: `ip` points to an element of `range.slots`, which is borrowed, and so neither moved nor written, for the
+        // whole loop. It begins at a slot of the range because `find` has found `pc` in it. It moves in three ways only:
+        // by one or two slots past an instruction, whose slot is not one of the two `End` slots behind the range (those
+        // leave the loop); by a branch distance, which the decoder has checked to end inside the range it decoded for,
+        // this one; and to a computed address after comparing it with the range's length.
+        let op: &Op = unsafe { &*ip };
+
+        macro_rules! fault {
+            ($fault:expr) => {
+                break Exit::Stop(Stop::Fault($fault))
+            };
+        }
+        macro_rules! rs1 {
+            () => {
+                x[op.rs1 as usize]
+            };
+        }
+        macro_rules! rs2 {
+            () => {
+                x[op.rs2 as usize]
+            };
+        }
+        macro_rules! imm {
+            () => {
+                i64::from(op.imm).cast_unsigned()
+            };
+        }
+        // Instructions of $slots slots: write rd and go on.
+        macro_rules! set {
+            ($slots:literal, $value:expr) => {{
+                x[op.rd as usize] = $value;
+                ip = ip.wrapping_add($slots);
+            }};
+        }
+        macro_rules! jump {
+            ($link_bytes:literal) => {{
+                let target = rs1!().wrapping_add(imm!()) & !1;
+                if $link_bytes != 0 {
+                    x[op.rd as usize] = pc!().wrapping_add($link_bytes);
+                }
+                let offset = target.wrapping_sub(base);
+                if offset >= len {
+                    retire!();
+                    break Exit::Far(target);
+                }
+                ip = slots.wrapping_add((offset / 2) as usize);
+            }};
+        }
+        macro_rules! branch {
+            ($slots:literal, $taken:expr) => {{
+                if $taken {
+                    ip = ip.wrapping_offset(op.imm as isize);
+                } else {
+                    ip = ip.wrapping_add($slots);
+                }
+            }};
+        }
+        macro_rules! bus_touched {
+            () => {
+                if bus.should_stop() {
+                    retire!();
+                    break Exit::Stop(Stop::Requested);
+                }
+            };
+        }
+        macro_rules! load {
+            ($slots:literal, $width:expr, $extend:expr) => {{
+                let addr = rs1!().wrapping_add(imm!());
+                if addr & ($width.bytes() - 1) != 0 {
+                    fault!(Fault::new(Cause::LoadMisaligned, addr));
+                }
+                // A copy, so that `cycles` itself needs no address and stays in a register.
+                let mut after = cycles;
+                match bus.load(addr, $width, &mut after) {
+                    Ok(value) => x[op.rd as usize] = $extend(value),
+                    Err(fault) => fault!(fault),
+                }
+                cycles = after;
+                ip = ip.wrapping_add($slots);
+                bus_touched!();
+            }};
+        }
+        macro_rules! store {
+            ($slots:literal, $width:expr) => {{
+                let addr = rs1!().wrapping_add(imm!());
+                if addr & ($width.bytes() - 1) != 0 {
+                    fault!(Fault::new(Cause::StoreMisaligned, addr));
+                }
+                let mut after = cycles;
+                if let Err(fault) = bus.store(addr, $width, rs2!(), &mut after) {
+                    fault!(fault);
+                }
+                cycles = after;
+                ip = ip.wrapping_add($slots);
+                if addr.wrapping_sub(guard_base) < guard_len {
+                    retire!();
+                    break Exit::Stored { addr, width: $width };
+                }
+                bus_touched!();
+            }};
+        }
+
+        match op.kind {
+            Kind::Undecoded => break Exit::Decode,
+            Kind::End => break Exit::Far(pc!()),
+            Kind::Illegal => fault!(Fault::illegal_instruction(op.bits())),
+
+            Kind::Nop => ip = ip.wrapping_add(2),
+            Kind::CNop => ip = ip.wrapping_add(1),
+            Kind::Li => set!(2, imm!()),
+            Kind::CLi => set!(1, imm!()),
+            Kind::Mv => set!(2, rs1!()),
+            Kind::CMv => set!(1, rs1!()),
+            Kind::Auipc => set!(2, pc!().wrapping_add(imm!())),
+            Kind::Jal => {
+                x[op.rd as usize] = pc!().wrapping_add(4);
+                ip = ip.wrapping_offset(op.imm as isize);
+            }
+            Kind::J => ip = ip.wrapping_offset(op.imm as isize),
+            Kind::Jalr => jump!(4),
+            Kind::CJalr => jump!(2),
+            Kind::Jr | Kind::CJr => jump!(0),
+            Kind::JalFar => {
+                let pc = pc!();
+                x[op.rd as usize] = pc.wrapping_add(4);
+                x[0] = 0;
+                retire!();
+                break Exit::Far(pc.wrapping_add(imm!()));
+            }
+            Kind::BranchFar => {
+                let pc = pc!();
+                let (condition, bytes) = (op.rd as u32 & 7, if op.rd as u32 & 8 == 0 { 4 } else { 2 });
+                retire!();
+                let taken = far_branch_taken(condition, rs1!(), rs2!());
+                break Exit::Far(pc.wrapping_add(if taken { imm!() } else { bytes }));
+            }
+
+            Kind::Beq => branch!(2, rs1!() == rs2!()),
+            Kind::Bne => branch!(2, rs1!() != rs2!()),
+            Kind::CBeq => branch!(1, rs1!() == 0),
+            Kind::CBne => branch!(1, rs1!() != 0),
+            Kind::Blt => branch!(2, rs1!().cast_signed() < rs2!().cast_signed()),
+            Kind::Bge => branch!(2, rs1!().cast_signed() >= rs2!().cast_signed()),
+            Kind::Bltu => branch!(2, rs1!() < rs2!()),
+            Kind::Bgeu => branch!(2, rs1!() >= rs2!()),
+
+            Kind::Lb => load!(2, Width::B1, |value: u64| i64::from(value as i8).cast_unsigned()),
+            Kind::Lh => load!(2, Width::B2, |value: u64| i64::from(value as i16).cast_unsigned()),
+            Kind::Lw => load!(2, Width::B4, |value: u64| sext(value as u32)),
+            Kind::CLw => load!(1, Width::B4, |value: u64| sext(value as u32)),
+            Kind::Ld => load!(2, Width::B8, |value: u64| value),
+            Kind::CLd => load!(1, Width::B8, |value: u64| value),
+            Kind::Lbu => load!(2, Width::B1, |value: u64| value),
+            Kind::Lhu => load!(2, Width::B2, |value: u64| value),
+            Kind::Lwu => load!(2, Width::B4, |value: u64| value),
+            Kind::LoadNothing => {
+                let width = [Width::B1, Width::B2, Width::B4, Width::B8][op.rs2 as usize & 3];
+                load!(2, width, |_| 0);
+            }
+            Kind::Sb => store!(2, Width::B1),
+            Kind::Sh => store!(2, Width::B2),
+            Kind::Sw => store!(2, Width::B4),
+            Kind::CSw => store!(1, Width::B4),
+            Kind::Sd => store!(2, Width::B8),
+            Kind::CSd => store!(1, Width::B8),
+
+            Kind::Addi => set!(2, rs1!().wrapping_add(imm!())),
+            Kind::CAddi => set!(1, rs1!().wrapping_add(imm!())),
+            Kind::Slti => set!(2, u64::from(rs1!().cast_signed() < i64::from(op.imm))),
+            Kind::Sltiu => set!(2, u64::from(rs1!() < imm!())),
+            Kind::Xori => set!(2, rs1!() ^ imm!()),
+            Kind::Ori => set!(2, rs1!() | imm!()),
+            Kind::Andi => set!(2, rs1!() & imm!()),
+            Kind::CAndi => set!(1, rs1!() & imm!()),
+            Kind::Slli => set!(2, rs1!() << (op.imm & 63)),
+            Kind::CSlli => set!(1, rs1!() << (op.imm & 63)),
+            Kind::Srli => set!(2, rs1!() >> (op.imm & 63)),
+            Kind::CSrli => set!(1, rs1!() >> (op.imm & 63)),
+            Kind::Srai => set!(2, (rs1!().cast_signed() >> (op.imm & 63)).cast_unsigned()),
+            Kind::CSrai => set!(1, (rs1!().cast_signed() >> (op.imm & 63)).cast_unsigned()),
+            Kind::Addiw => set!(2, sext((rs1!() as u32).wrapping_add_signed(op.imm))),
+            Kind::CAddiw => set!(1, sext((rs1!() as u32).wrapping_add_signed(op.imm))),
+            Kind::Slliw => set!(2, sext((rs1!() as u32) << (op.imm & 31))),
+            Kind::Srliw => set!(2, sext(rs1!() as u32 >> (op.imm & 31))),
+            Kind::Sraiw => set!(2, i64::from(rs1!() as i32 >> (op.imm & 31)).cast_unsigned()),
+
+            Kind::Add => set!(2, rs1!().wrapping_add(rs2!())),
+            Kind::CAdd => set!(1, rs1!().wrapping_add(rs2!())),
+            Kind::Sub => set!(2, rs1!().wrapping_sub(rs2!())),
+            Kind::CSub => set!(1, rs1!().wrapping_sub(rs2!())),
+            Kind::Sll => set!(2, rs1!() << (rs2!() & 63)),
+            Kind::Slt => set!(2, u64::from(rs1!().cast_signed() < rs2!().cast_signed())),
+            Kind::Sltu => set!(2, u64::from(rs1!() < rs2!())),
+            Kind::Xor => set!(2, rs1!() ^ rs2!()),
+            Kind::CXor => set!(1, rs1!() ^ rs2!()),
+            Kind::Srl => set!(2, rs1!() >> (rs2!() & 63)),
+            Kind::Sra => set!(2, (rs1!().cast_signed() >> (rs2!() & 63)).cast_unsigned()),
+            Kind::Or => set!(2, rs1!() | rs2!()),
+            Kind::COr => set!(1, rs1!() | rs2!()),
+            Kind::And => set!(2, rs1!() & rs2!()),
+            Kind::CAnd => set!(1, rs1!() & rs2!()),
+            Kind::Addw => set!(2, sext((rs1!() as u32).wrapping_add(rs2!() as u32))),
+            Kind::CAddw => set!(1, sext((rs1!() as u32).wrapping_add(rs2!() as u32))),
+            Kind::Subw => set!(2, sext((rs1!() as u32).wrapping_sub(rs2!() as u32))),
+            Kind::CSubw => set!(1, sext((rs1!() as u32).wrapping_sub(rs2!() as u32))),
+            Kind::Sllw => set!(2, sext((rs1!() as u32) << (rs2!() & 31))),
+            Kind::Srlw => set!(2, sext(rs1!() as u32 >> (rs2!() & 31))),
+            Kind::Sraw => set!(2, i64::from(rs1!() as i32 >> (rs2!() & 31)).cast_unsigned()),
+
+            Kind::Mul => set!(2, rs1!().wrapping_mul(rs2!())),
+            Kind::Mulh => set!(2, alu::mulh(rs1!(), rs2!())),
+            Kind::Mulhsu => set!(2, alu::mulhsu(rs1!(), rs2!())),
+            Kind::Mulhu => set!(2, alu::mulhu(rs1!(), rs2!())),
+            Kind::Div => set!(2, alu::div(rs1!(), rs2!())),
+            Kind::Divu => set!(2, alu::divu(rs1!(), rs2!())),
+            Kind::Rem => set!(2, alu::rem(rs1!(), rs2!())),
+            Kind::Remu => set!(2, alu::remu(rs1!(), rs2!())),
+            Kind::Mulw => set!(2, sext((rs1!() as u32).wrapping_mul(rs2!() as u32))),
+            Kind::Divw => set!(2, alu::divw(rs1!(), rs2!())),
+            Kind::Divuw => set!(2, alu::divuw(rs1!(), rs2!())),
+            Kind::Remw => set!(2, alu::remw(rs1!(), rs2!())),
+            Kind::Remuw => set!(2, alu::remuw(rs1!(), rs2!())),
+
+            Kind::Andn => set!(2, rs1!() & !rs2!()),
+            Kind::Orn => set!(2, rs1!() | !rs2!()),
+            Kind::Xnor => set!(2, !(rs1!() ^ rs2!())),
+            Kind::Clz => set!(2, u64::from(rs1!().leading_zeros())),
+            Kind::Ctz => set!(2, u64::from(rs1!().trailing_zeros())),
+            Kind::Cpop => set!(2, u64::from(rs1!().count_ones())),
+            Kind::Clzw => set!(2, u64::from((rs1!() as u32).leading_zeros())),
+            Kind::Ctzw => set!(2, u64::from((rs1!() as u32).trailing_zeros())),
+            Kind::Cpopw => set!(2, u64::from((rs1!() as u32).count_ones())),
+            Kind::Max => set!(2, rs1!().cast_signed().max(rs2!().cast_signed()).cast_unsigned()),
+            Kind::Maxu => set!(2, rs1!().max(rs2!())),
+            Kind::Min => set!(2, rs1!().cast_signed().min(rs2!().cast_signed()).cast_unsigned()),
+            Kind::Minu => set!(2, rs1!().min(rs2!())),
+            Kind::SextB => set!(2, i64::from(rs1!() as i8).cast_unsigned()),
+            Kind::SextH => set!(2, i64::from(rs1!() as i16).cast_unsigned()),
+            Kind::ZextH => set!(2, rs1!() & 0xffff),
+            Kind::Rol => set!(2, rs1!().rotate_left(rs2!() as u32 & 63)),
+            Kind::Ror => set!(2, rs1!().rotate_right(rs2!() as u32 & 63)),
+            Kind::Rori => set!(2, rs1!().rotate_right(op.bits() & 63)),
+            Kind::Rolw => set!(2, sext((rs1!() as u32).rotate_left(rs2!() as u32 & 31))),
+            Kind::Rorw => set!(2, sext((rs1!() as u32).rotate_right(rs2!() as u32 & 31))),
+            Kind::Roriw => set!(2, sext((rs1!() as u32).rotate_right(op.bits() & 31))),
+            Kind::OrcB => set!(2, alu::orc_b(rs1!())),
+            Kind::Rev8 => set!(2, rs1!().swap_bytes()),
+            Kind::Bclr => set!(2, rs1!() & !(1 << (rs2!() & 63))),
+            Kind::Bclri => set!(2, rs1!() & !(1 << (op.imm & 63))),
+            Kind::Bext => set!(2, rs1!() >> (rs2!() & 63) & 1),
+            Kind::Bexti => set!(2, rs1!() >> (op.imm & 63) & 1),
+            Kind::Binv => set!(2, rs1!() ^ (1 << (rs2!() & 63))),
+            Kind::Binvi => set!(2, rs1!() ^ (1 << (op.imm & 63))),
+            Kind::Bset => set!(2, rs1!() | (1 << (rs2!() & 63))),
+            Kind::Bseti => set!(2, rs1!() | (1 << (op.imm & 63))),
+
+            Kind::Fence => {
+                let mut after = cycles;
+                bus.fence((op.imm >> 4) as u8 & 15, op.imm as u8 & 15, &mut after);
+                cycles = after;
+                ip = ip.wrapping_add(2);
+                bus_touched!();
+            }
+            Kind::FenceI => {
+                ip = ip.wrapping_add(2);
+                retire!();
+                break Exit::FenceI;
+            }
+            Kind::Ecall => break Exit::Stop(Stop::Ecall),
+            Kind::Ebreak => break Exit::Stop(Stop::Ebreak),
+            Kind::Wfi => {
+                ip = ip.wrapping_add(2);
+                retire!();
+                break Exit::Stop(Stop::Wfi);
+            }
+            Kind::Mret => match bus.machine_return() {
+                Some(target) => {
+                    retire!();
+                    break Exit::Far(target);
+                }
+                None => fault!(Fault::illegal_instruction(MRET)),
+            },
+            Kind::Csr => {
+                if let Err(fault) = csr::execute(*op, x, bus, cycles, instret) {
+                    fault!(fault);
+                }
+                ip = ip.wrapping_add(2);
+                bus_touched!();
+            }
+            Kind::Atomic => {
+                let mut after = cycles;
+                let addr = rs1!();
+                if let Err(fault) = atomic::execute(*op, x, reservation, bus, &mut after) {
+                    fault!(fault);
+                }
+                cycles = after;
+                ip = ip.wrapping_add(2);
+                if addr.wrapping_sub(guard_base) < guard_len {
+                    retire!();
+                    break Exit::Stored { addr, width: Width::B8 };
+                }
+                bus_touched!();
+            }
+            Kind::Custom => {
+                let mut after = cycles;
+                if let Err(fault) = bus.custom(op.bits(), x, &mut after) {
+                    x[0] = 0;
+                    fault!(fault);
+                }
+                x[0] = 0;
+                cycles = after;
+                ip = ip.wrapping_add(2);
+                bus_touched!();
+            }
+        }
+
+        retire!();
+        if cycles >= stop_at {
+            break Exit::Limit;
+        }
+    };
+
+    hart.pc = if let Exit::Far(pc) = exit { pc } else { pc!() };
+    hart.cycles = cycles;
+    hart.instret = instret;
+    exit
+}
+
+const MRET: u32 = 0x3020_0073;
+
+/// Whether a branch with this `funct3` is taken.
+fn far_branch_taken(funct3: u32, a: u64, b: u64) -> bool {
+    match funct3 {
+        0 => a == b,
+        1 => a != b,
+        4 => a.cast_signed() < b.cast_signed(),
+        5 => a.cast_signed() >= b.cast_signed(),
+        6 => a < b,
+        _ => a >= b,
+    }
+}

@@ -1,0 +1,26 @@
+//! A RISC-V hardware thread (RV64IMAC with Zbb, Zbs, the user counters and `fence.i`) for the emulated data-path
+//! accelerator. It knows nothing of a network card: memory, time and custom opcodes come from a [`Bus`].
+//!
+//! - [`Hart`] holds the registers and runs; [`Limits`] says until when, [`Stop`] says why it came back.
+//! - [`Text`] is the pre-decoded code, shared by all harts that run it.
+//! - [`Bus`] is memory with its latencies, statically dispatched.
+//! - [`bare`] runs a whole bare-metal program, such as the official conformance tests.
+
+// The interpreter follows a raw pointer through the decoded text: with an index and its bounds checks it runs at about
+// two thirds of the speed. All of it is in `exec.rs`.
+#![allow(unsafe_code)]
+
+mod alu;
+mod atomic;
+mod bus;
+mod compressed;
+mod csr;
+mod decode;
+mod exec;
+mod hart;
+mod op;
+mod text;
+
+pub use bus::{Atomic, Bus, Cause, Fault, Width};
+pub use hart::{Hart, Limits, Stop};
+pub use text::Text;

@@ -1,0 +1,178 @@
+//! What a hart of the DPA sees at its addresses: process memory with its costs, windows, outbox and window words.
+
+use std::collections::BTreeMap;
+
+use emu_hart::{Bus, Cause, Fault, Width};
+use emu_nic::{Access, Nic, Space};
+
+use crate::config::CostModel;
+use crate::host_memory::HostMemory;
+use crate::layout::{OUTBOXES, PAGE, WINDOW_0, WINDOW_1, WINDOW_CONFIG};
+use crate::memory::ProcessMemory;
+use crate::thread::Port;
+use crate::time::cycles_to_ps;
+
+/// A store to the outbox page, to be carried out by the world when the hart has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutboxStore {
+    pub(crate) offset: u64,
+    pub(crate) value: u64,
+}
+
+/// One slice's view of the machine from one thread.
+pub(crate) struct ThreadBus<'a> {
+    pub(crate) memory: &'a mut ProcessMemory,
+    pub(crate) host: &'a HostMemory,
+    pub(crate) nic: &'a Nic,
+    /// Window id to protection domain.
+    pub(crate) windows: &'a BTreeMap<u32, u32>,
+    pub(crate) port: &'a mut Port,
+    pub(crate) cost: &'a CostModel,
+    pub(crate) outbox_store: Option<OutboxStore>,
+    /// In words, why the last access faulted.
+    pub(crate) detail: Option<String>,
+}
+
+impl ThreadBus<'_> {
+    fn fault<T>(&mut self, cause: Cause, addr: u64, detail: impl Into<String>) -> Result<T, Fault> {
+        self.detail = Some(detail.into());
+        Err(Fault { cause, tval: addr })
+    }
+
+    /// Checks a window access and gives the host address.
+    fn window(&mut self, addr: u64, len: u64, write: bool, cause: Cause) -> Result<u64, Fault> {
+        let (entity, host) = if addr >= WINDOW_1 { (1, addr - WINDOW_1) } else { (0, addr - WINDOW_0) };
+        let Some((window, key)) = self.port.windows[entity] else {
+            return self.fault(cause, addr, format!("window entity {entity} has no memory key: call window_config first"));
+        };
+        let Some(&pd) = self.windows.get(&window) else {
+            return self.fault(cause, addr, format!("window {window} has been destroyed"));
+        };
+        let access = if write { Access::LOCAL_WRITE } else { Access::empty() };
+        match self.nic.check_access(key, pd, host, len, access) {
+            Ok(Space::Host) => Ok(host),
+            Ok(Space::Dpa(_)) => {
+                self.fault(cause, addr, format!("memory key {key:#x} of window {window} is not host memory"))
+            }
+            Err(error) => self.fault(cause, addr, format!("window {window}: {error}")),
+        }
+    }
+
+    #[cold]
+    fn load_elsewhere(&mut self, addr: u64, width: usize, cycles: &mut u64) -> Result<u64, Fault> {
+        if addr >= WINDOW_0 {
+            let host = self.window(addr, width as u64, false, Cause::LoadAccess)?;
+            *cycles += self.cost.window_load_cycles;
+            let mut bytes = [0; 8];
+            if self.host.read(host, &mut bytes[..width]).is_err() {
+                return self.fault(Cause::LoadAccess, addr, "the memory behind the key is no longer registered");
+            }
+            return Ok(u64::from_le_bytes(bytes));
+        }
+        let words = WINDOW_CONFIG + u64::from(self.port.eu) * PAGE;
+        for entity in 0..2 {
+            if addr == words + 8 * entity as u64 && width == 4 {
+                return Ok(self.port.windows[entity].map_or(0, |(_, key)| u64::from(key)));
+            }
+        }
+        if self.outbox_offset(addr).is_some() {
+            // Readable registers (UCTL, BUFFER) report an idle unit.
+            return Ok(0);
+        }
+        self.fault(Cause::LoadAccess, addr, "no memory at this address")
+    }
+
+    #[cold]
+    fn store_elsewhere(&mut self, addr: u64, width: usize, value: u64, cycles: &mut u64) -> Result<(), Fault> {
+        if addr >= WINDOW_0 {
+            let host = self.window(addr, width as u64, true, Cause::StoreAccess)?;
+            *cycles += self.cost.window_store_cycles;
+            if self.host.write(host, &value.to_le_bytes()[..width]).is_err() {
+                return self.fault(Cause::StoreAccess, addr, "the memory behind the key is no longer registered");
+            }
+            return Ok(());
+        }
+        if let Some(offset) = self.outbox_offset(addr) {
+            if width != 8 {
+                return self.fault(Cause::StoreAccess, addr, format!("the outbox takes 8-byte stores, not {width}"));
+            }
+            *cycles += self.cost.outbox_store_cycles;
+            self.outbox_store = Some(OutboxStore { offset, value });
+            return Ok(());
+        }
+        let words = WINDOW_CONFIG + u64::from(self.port.eu) * PAGE;
+        for entity in 0..2 {
+            if addr == words + 8 * entity as u64 && width == 4 {
+                let window = self.port.windows[entity].map_or(u32::MAX, |(window, _)| window);
+                self.port.windows[entity] = Some((window, value as u32));
+                return Ok(());
+            }
+        }
+        if self.memory.bytes(addr, width).is_some() {
+            return self.fault(Cause::StoreAccess, addr, "this memory is read-only");
+        }
+        self.fault(Cause::StoreAccess, addr, "no memory at this address")
+    }
+
+    /// Offset in the selected outbox page; other pages are not the thread's.
+    fn outbox_offset(&self, addr: u64) -> Option<u64> {
+        let base = OUTBOXES + u64::from(self.port.outbox?) * PAGE;
+        (base..base + PAGE).contains(&addr).then(|| addr - base)
+    }
+}
+
+impl Bus for ThreadBus<'_> {
+    #[inline]
+    fn load(&mut self, addr: u64, width: Width, cycles: &mut u64) -> Result<u64, Fault> {
+        let width = width.bytes() as usize;
+        let Some(bytes) = self.memory.bytes(addr, width) else { return self.load_elsewhere(addr, width, cycles) };
+        *cycles += if self.port.l1.touch(addr) { self.cost.l1_load_cycles } else { self.cost.l2_load_cycles };
+        Ok(match width {
+            1 => u64::from(bytes[0]),
+            2 => u64::from(u16::from_le_bytes([bytes[0], bytes[1]])),
+            4 => u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
+            _ => u64::from_le_bytes([
+                bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7],
+            ]),
+        })
+    }
+
+    #[inline]
+    fn store(&mut self, addr: u64, width: Width, value: u64, cycles: &mut u64) -> Result<(), Fault> {
+        let width = width.bytes() as usize;
+        let Some(bytes) = self.memory.bytes_mut(addr, width) else {
+            return self.store_elsewhere(addr, width, value, cycles);
+        };
+        match width {
+            1 => bytes[0] = value as u8,
+            2 => bytes.copy_from_slice(&(value as u16).to_le_bytes()),
+            4 => bytes.copy_from_slice(&(value as u32).to_le_bytes()),
+            _ => bytes.copy_from_slice(&value.to_le_bytes()),
+        }
+        *cycles +=
+            if self.port.l1.touch(addr) { self.cost.store_hit_cycles } else { self.cost.store_new_line_cycles };
+        Ok(())
+    }
+
+    fn fetch16(&mut self, addr: u64) -> Result<u16, Fault> {
+        match self.memory.fetch16(addr) {
+            Some(half) => Ok(half),
+            None => self.fault(Cause::InstructionAccess, addr, "no executable memory at this address"),
+        }
+    }
+
+    #[inline]
+    fn fence(&mut self, _predecessor: u8, _successor: u8, cycles: &mut u64) {
+        *cycles += self.cost.fence_cycles;
+    }
+
+    /// Nanoseconds of virtual time.
+    fn csr_time(&mut self, cycles_now: u64) -> u64 {
+        cycles_to_ps(cycles_now) / 1000
+    }
+
+    #[inline]
+    fn should_stop(&self) -> bool {
+        self.outbox_store.is_some()
+    }
+}

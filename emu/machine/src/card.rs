@@ -1,0 +1,139 @@
+//! One BlueField-3: its network card, its execution units and the processes on them.
+
+use std::collections::BTreeMap;
+
+use emu_nic::{Dma, DmaFault, Nic, Space};
+
+use crate::error::MachineError;
+use crate::host_memory::HostMemory;
+use crate::layout::{EUS_PER_CORE, EXECUTION_UNITS};
+use crate::process::Process;
+use crate::thread::{Thread, ThreadState};
+
+/// Execution unit that executes RPCs; never given to an event handler.
+pub const RPC_EU: u32 = 0;
+/// Execution units an event handler may ask for.
+pub const USER_EUS: std::ops::RangeInclusive<u32> = 1..=254;
+
+/// A card with everything on it.
+#[derive(Debug)]
+pub struct Card {
+    /// The network card: protection domains, memory keys, queues.
+    pub nic: Nic,
+    /// Processes by id.
+    pub processes: BTreeMap<u32, Process>,
+    /// Thread on each execution unit.
+    pub(crate) eus: Vec<Option<u32>>,
+    /// Running threads on each core.
+    pub(crate) running: Vec<u64>,
+    /// Thread id to process id.
+    pub(crate) owners: BTreeMap<u32, u32>,
+    pub(crate) next_process: u32,
+    pub(crate) next_thread: u32,
+}
+
+impl Card {
+    pub(crate) fn new(nic: Nic) -> Self {
+        Card {
+            nic,
+            processes: BTreeMap::new(),
+            eus: vec![None; EXECUTION_UNITS],
+            running: vec![0; EXECUTION_UNITS / EUS_PER_CORE],
+            owners: BTreeMap::new(),
+            next_process: 1,
+            next_thread: 1,
+        }
+    }
+
+    /// A live process.
+    pub fn process(&self, id: u32) -> Result<&Process, MachineError> {
+        self.processes.get(&id).ok_or(MachineError::NoProcess(id))
+    }
+
+    /// A live process, to change it.
+    pub fn process_mut(&mut self, id: u32) -> Result<&mut Process, MachineError> {
+        self.processes.get_mut(&id).ok_or(MachineError::NoProcess(id))
+    }
+
+    /// A process that still runs.
+    pub fn healthy(&mut self, id: u32) -> Result<&mut Process, MachineError> {
+        let process = self.process_mut(id)?;
+        match process.stopped() {
+            None => Ok(process),
+            Some(reason) => Err(MachineError::ProcessStopped { process: id, reason }),
+        }
+    }
+
+    /// A thread by its id.
+    pub fn thread(&self, id: u32) -> Result<&Thread, MachineError> {
+        let process = self.owners.get(&id).ok_or(MachineError::NoThread(id))?;
+        self.process(*process)?.threads.get(&id).ok_or(MachineError::NoThread(id))
+    }
+
+    pub(crate) fn thread_mut(&mut self, id: u32) -> Result<&mut Thread, MachineError> {
+        let process = *self.owners.get(&id).ok_or(MachineError::NoThread(id))?;
+        self.process_mut(process)?.threads.get_mut(&id).ok_or(MachineError::NoThread(id))
+    }
+
+    /// Picks the execution unit of a new event handler.
+    pub(crate) fn pick_eu(&self, wanted: Option<u32>) -> Result<u32, MachineError> {
+        match wanted {
+            Some(eu) if !USER_EUS.contains(&eu) => Err(MachineError::ExecutionUnit { eu, why: "reserved or absent" }),
+            Some(eu) if self.eus[eu as usize].is_some() => {
+                Err(MachineError::ExecutionUnit { eu, why: "taken by another thread" })
+            }
+            Some(eu) => Ok(eu),
+            None => USER_EUS
+                .into_iter()
+                .find(|&eu| self.eus[eu as usize].is_none())
+                .ok_or(MachineError::NoFreeExecutionUnit),
+        }
+    }
+
+    /// Takes a thread off its core, if it runs.
+    pub(crate) fn leave_core(running: &mut [u64], thread: &mut Thread, next: ThreadState) {
+        if thread.state == ThreadState::Running {
+            running[thread.port.eu as usize / EUS_PER_CORE] -= 1;
+        }
+        thread.state = next;
+    }
+}
+
+/// The memories of a card as its network card sees them.
+pub(crate) struct CardDma<'a> {
+    pub(crate) host: &'a HostMemory,
+    pub(crate) processes: &'a mut BTreeMap<u32, Process>,
+}
+
+impl Dma for CardDma<'_> {
+    fn read(&mut self, space: Space, addr: u64, out: &mut [u8]) -> Result<(), DmaFault> {
+        match space {
+            Space::Host => self.host.read(addr, out),
+            Space::Dpa(id) => match self.processes.get(&id) {
+                Some(process) => process.memory.dma_read(addr, out),
+                None => Err(DmaFault { addr, len: out.len() as u64 }),
+            },
+        }
+    }
+
+    fn write(&mut self, space: Space, addr: u64, data: &[u8]) -> Result<(), DmaFault> {
+        match space {
+            Space::Host => self.host.write(addr, data),
+            Space::Dpa(id) => match self.processes.get_mut(&id) {
+                Some(process) => {
+                    process.memory.dma_write(addr, data)?;
+                    // The card's writes are coherent with the threads' loads: stale copies of the lines are dropped, and
+                    // reservations on them are lost.
+                    for thread in process.threads.values_mut() {
+                        if thread.state == ThreadState::Running {
+                            thread.port.l1.invalidate(addr, data.len() as u64);
+                            thread.hart.break_reservation(addr, data.len() as u64);
+                        }
+                    }
+                    Ok(())
+                }
+                None => Err(DmaFault { addr, len: data.len() as u64 }),
+            },
+        }
+    }
+}

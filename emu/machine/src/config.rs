@@ -1,0 +1,104 @@
+//! What a machine is built from. Every number has a unit, a default and a source.
+
+use crate::time::PS_PER_S;
+
+/// The whole emulated installation: cards joined back to back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Number of cards; 1 or 2 (port 0 of card 0 is wired to port 0 of card 1).
+    pub cards: usize,
+    /// Link between the two cards.
+    pub link: LinkConfig,
+    /// Costs of instructions and memory accesses on the DPA.
+    pub cost: CostModel,
+    /// Bytes of DPA heap each process may use. Default 256 MiB (the vendor's stress sample allocates as much).
+    pub heap_bytes: u64,
+    /// Longest run of one event-handler activation in virtual time. Default 120 s, as seen on hardware.
+    pub handler_watchdog_ps: u64,
+    /// Longest run of one RPC in virtual time. Default 6 s, as documented.
+    pub rpc_watchdog_ps: u64,
+}
+
+/// The wire between two cards.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinkConfig {
+    /// Line rate in Gbit/s (10^9). Default 200.
+    pub gbit_per_s: u64,
+    /// Propagation delay in picoseconds. Default 500 000 (a metre of cable and two ports).
+    pub latency_ps: u64,
+    /// Frames dropped per million, seeded. Default 0.
+    pub drop_ppm: u32,
+    /// Seed of the drop stream.
+    pub seed: u64,
+}
+
+/// The simple cost model: label [`CostModel::NAME`]. Defaults are those of the published-figures table for
+/// BlueField-3's DPA; nothing here has been fitted to a measurement, so times are *uncalibrated*.
+///
+/// An instruction costs `gap_cycles`, or the number of threads running on its core if that is more (a core issues one
+/// instruction per cycle). Loads and stores cost more as below. Each thread has a 1 KiB direct-mapped L1 of 64-byte
+/// lines; what it misses is charged as an L2 hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CostModel {
+    /// Cycles between two instructions of one thread (`k` of the timing model; published bound 1..=7).
+    pub gap_cycles: u64,
+    /// Further cycles of a load that hits L1 (23 - 2k).
+    pub l1_load_cycles: u64,
+    /// Further cycles of a load that misses L1.
+    pub l2_load_cycles: u64,
+    /// Further cycles of a store to a line in L1.
+    pub store_hit_cycles: u64,
+    /// Further cycles of a store to a line not in L1.
+    pub store_new_line_cycles: u64,
+    /// Further cycles of a fence.
+    pub fence_cycles: u64,
+    /// Further cycles of a load through a window (host memory behind PCIe, last-level cache).
+    pub window_load_cycles: u64,
+    /// Further cycles of a store through a window (posted).
+    pub window_store_cycles: u64,
+    /// Further cycles of a store to the outbox.
+    pub outbox_store_cycles: u64,
+    /// From an event on an armed completion queue to the first instruction of its thread.
+    pub activate_ps: u64,
+}
+
+impl CostModel {
+    /// The name printed beside every figure that depends on this model.
+    pub const NAME: &'static str = "uncalibrated-1";
+}
+
+impl Default for CostModel {
+    fn default() -> Self {
+        CostModel {
+            gap_cycles: 4,
+            l1_load_cycles: 15,
+            l2_load_cycles: 64,
+            store_hit_cycles: 19,
+            store_new_line_cycles: 130,
+            fence_cycles: 64,
+            window_load_cycles: 1293,
+            window_store_cycles: 19,
+            outbox_store_cycles: 64,
+            activate_ps: 0,
+        }
+    }
+}
+
+impl Default for LinkConfig {
+    fn default() -> Self {
+        LinkConfig { gbit_per_s: 200, latency_ps: 500_000, drop_ppm: 0, seed: 1 }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            cards: 2,
+            link: LinkConfig::default(),
+            cost: CostModel::default(),
+            heap_bytes: 256 << 20,
+            handler_watchdog_ps: 120 * PS_PER_S,
+            rpc_watchdog_ps: 6 * PS_PER_S,
+        }
+    }
+}

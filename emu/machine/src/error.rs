@@ -1,0 +1,102 @@
+//! What can go wrong on the control path of the machine.
+
+use flexcast_image::ImageError;
+
+/// An error of a control-path call. Datapath errors are completions, crash records or asynchronous events instead.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// The configuration asks for a topology this machine does not have.
+    #[error("{0} cards asked for; this machine joins 1 or 2 back to back")]
+    Cards(usize),
+    /// The link between the cards cannot be built as configured.
+    #[error("the link: {0}")]
+    Link(String),
+    /// No such card.
+    #[error("card {index} does not exist; this machine has {cards}")]
+    NoCard {
+        /// The index asked for.
+        index: usize,
+        /// How many there are.
+        cards: usize,
+    },
+    /// The ELF cannot be loaded.
+    #[error("the device image cannot be loaded")]
+    Image(#[from] ImageError),
+    /// A segment lies outside the address range of process images.
+    #[error(
+        "segment at {addr:#x} of {bytes} bytes lies outside 0x10000000..0xc0000000; link with the script of this toolchain"
+    )]
+    Segment {
+        /// Virtual address of the segment.
+        addr: u64,
+        /// Its length in memory.
+        bytes: u64,
+    },
+    /// No such process.
+    #[error("process {0} does not exist or has been destroyed")]
+    NoProcess(u32),
+    /// The process has crashed or finished and runs nothing any more.
+    #[error("process {process} has stopped: {reason}")]
+    ProcessStopped {
+        /// Process id.
+        process: u32,
+        /// Why it stopped, in one line.
+        reason: String,
+    },
+    /// No such thread.
+    #[error("thread {0} does not exist or has been destroyed")]
+    NoThread(u32),
+    /// The execution unit asked for is not free.
+    #[error("execution unit {eu} is {why}; units 1..=254 may be asked for")]
+    ExecutionUnit {
+        /// The unit asked for.
+        eu: u32,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Every execution unit has its thread.
+    #[error("all 254 execution units have a thread; destroy an event handler first")]
+    NoFreeExecutionUnit,
+    /// The heap cannot hold the allocation.
+    #[error("the DPA heap has no {bytes} bytes left ({allocated} of {limit} bytes are in use)")]
+    HeapFull {
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes in use.
+        allocated: u64,
+        /// Bytes in all.
+        limit: u64,
+    },
+    /// The address was not returned by an allocation that is still alive.
+    #[error("{addr:#x} is not the start of a live heap allocation")]
+    NotAllocated {
+        /// The address given.
+        addr: u64,
+    },
+    /// The range is not inside the memory of the process.
+    #[error("{bytes} bytes at device address {addr:#x} are not memory of process {process}")]
+    BadDeviceRange {
+        /// Process id.
+        process: u32,
+        /// Device address.
+        addr: u64,
+        /// Length.
+        bytes: u64,
+    },
+    /// No such window, outbox or stream.
+    #[error("{what} {id} does not exist in process {process}")]
+    NoObject {
+        /// Kind of object.
+        what: &'static str,
+        /// Its id.
+        id: u32,
+        /// Process id.
+        process: u32,
+    },
+    /// An RPC did not come back: its thread crashed.
+    #[error("the call did not return: {0}")]
+    Crashed(String),
+    /// An RPC is already running (they are synchronous).
+    #[error("process {0} is already executing a call")]
+    CallInProgress(u32),
+}

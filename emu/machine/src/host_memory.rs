@@ -1,0 +1,91 @@
+//! The memory of the computer the cards are plugged into: the real memory of this process, as far as it was registered.
+
+use std::collections::BTreeMap;
+
+use emu_nic::DmaFault;
+
+/// Registered ranges of host memory. The network card reaches host memory through here only, so an address that was
+/// never registered is a fault of the model and not of this process.
+#[derive(Debug, Default)]
+pub struct HostMemory {
+    /// start -> (length, how often this very start and length is registered)
+    ranges: BTreeMap<u64, Vec<u64>>,
+}
+
+impl HostMemory {
+    /// Makes `[addr, addr + len)` reachable for the cards until [`HostMemory::unregister`].
+    ///
+    /// # Safety
+    /// The range must be valid for reads and writes for as long as it is registered, and no Rust reference to it may be
+    /// live while the machine runs: the rule that `ibv_reg_mr` imposes on its caller.
+    #[allow(unsafe_code)]
+    pub unsafe fn register(&mut self, addr: u64, len: u64) {
+        self.ranges.entry(addr).or_default().push(len);
+    }
+
+    /// Takes one registration of exactly this range back; `false` if there was none.
+    pub fn unregister(&mut self, addr: u64, len: u64) -> bool {
+        let Some(lengths) = self.ranges.get_mut(&addr) else { return false };
+        let Some(at) = lengths.iter().position(|&l| l == len) else { return false };
+        lengths.swap_remove(at);
+        if lengths.is_empty() {
+            self.ranges.remove(&addr);
+        }
+        true
+    }
+
+    fn check(&self, addr: u64, len: usize) -> Result<(), DmaFault> {
+        let end = addr.checked_add(len as u64);
+        let covered = end.is_some_and(|end| {
+            self.ranges
+                .range(..=addr)
+                .rev()
+                .any(|(&start, lengths)| lengths.iter().any(|&l| start.saturating_add(l) >= end))
+        });
+        if covered { Ok(()) } else { Err(DmaFault { addr, len: len as u64 }) }
+    }
+
+    /// Copies registered memory out.
+    #[allow(unsafe_code)]
+    pub fn read(&self, addr: u64, out: &mut [u8]) -> Result<(), DmaFault> {
+        self.check(addr, out.len())?;
+        // SAFETY: `check` found the whole range inside a registration, whose maker vouched in `register` for its
+        // validity until it is taken back; `out` is exclusively borrowed and so cannot overlap it.
+        unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes into registered memory.
+    #[allow(unsafe_code)]
+    pub fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaFault> {
+        self.check(addr, data.len())?;
+        // SAFETY: as in `read`; `data` belongs to the machine (a packet or device memory), never to registered memory.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), addr as *mut u8, data.len()) };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(unsafe_code)]
+    fn only_registered_bytes_are_reached() {
+        let mut memory = HostMemory::default();
+        let mut buffer = vec![7u8; 128];
+        let addr = buffer.as_mut_ptr() as u64;
+        let mut out = [0u8; 16];
+        assert!(memory.read(addr, &mut out).is_err());
+        // SAFETY: `buffer` outlives the registration and is not touched while the memory is used.
+        unsafe { memory.register(addr, 128) };
+        memory.read(addr + 112, &mut out).unwrap();
+        assert_eq!(out, [7; 16]);
+        assert!(memory.read(addr + 113, &mut out).is_err());
+        memory.write(addr, &[1, 2]).unwrap();
+        assert!(memory.unregister(addr, 128));
+        assert!(!memory.unregister(addr, 128));
+        assert!(memory.write(addr, &[1]).is_err());
+        assert_eq!(&buffer[..3], &[1, 2, 7]);
+    }
+}

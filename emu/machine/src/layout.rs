@@ -1,0 +1,103 @@
+//! The address space of a DPA process and its call convention to the emulated RTOS.
+//!
+//! The vendor's own map is not public; these are this emulator's choices, and `device/rt-emu` states them again from
+//! its own side. Only the *shape* (thread context in `tp`, outbox page, window base and configuration word) is that of
+//! the hardware.
+
+/// Lowest and first-too-high address at which an image may place a segment.
+pub const IMAGE_RANGE: std::ops::Range<u64> = 0x1000_0000..0xC000_0000;
+/// Base of the thread blocks; thread slot `t` owns the 64 KiB at `THREADS + t * THREAD_BLOCK`.
+pub const THREADS: u64 = 0xC000_0000;
+/// Bytes of one thread block.
+pub const THREAD_BLOCK: u64 = 0x1_0000;
+/// Offset of the stack in a thread block; the page below it is a guard.
+pub const STACK_OFFSET: u64 = 0x1000;
+/// Bytes of stack per thread.
+pub const STACK_BYTES: u64 = 0x4000;
+/// Offset of the thread context, to which `tp` points.
+pub const CONTEXT_OFFSET: u64 = 0x6000;
+/// Bytes of the page that holds the thread context.
+pub const CONTEXT_BYTES: u64 = 0x1000;
+/// Bytes of a thread block that are backed by memory.
+pub const THREAD_BACKED: u64 = CONTEXT_OFFSET + CONTEXT_BYTES;
+/// Base of the outbox pages, one page of 4 KiB per outbox id.
+pub const OUTBOXES: u64 = 0xD000_0000;
+/// Base of the window configuration words, one page per thread slot.
+pub const WINDOW_CONFIG: u64 = 0xD800_0000;
+/// A jump here ends a call: an RPC returns `a0`, an event handler has forgotten to reschedule.
+pub const EXIT_GATE: u64 = 0xE000_0000;
+/// Base of the heap.
+pub const HEAP: u64 = 0x1_0000_0000;
+/// Base of the window of entity 0; the host address is added.
+pub const WINDOW_0: u64 = 0x8000_0000_0000_0000;
+/// Base of the window of entity 1.
+pub const WINDOW_1: u64 = 0xC000_0000_0000_0000;
+/// Bytes of one page of MMIO.
+pub const PAGE: u64 = 0x1000;
+
+/// Hardware threads of a card and per core (BlueField-3: 16 x 16).
+pub const EXECUTION_UNITS: usize = 256;
+/// Hardware threads that share one core's issue port.
+pub const EUS_PER_CORE: usize = 16;
+
+/// Offsets in the thread context (layout read from tp on hardware; 0x30 bytes).
+pub mod context {
+    /// u32, 1.
+    pub const VERSION: u64 = 0x00;
+    /// u16, outbox selected by `outbox_config`.
+    pub const OUTBOX_ID: u64 = 0x04;
+    /// u16, window selected by `window_config`.
+    pub const WINDOW_ID: u64 = 0x06;
+    /// u64, address of the selected outbox page.
+    pub const OUTBOX_BASE: u64 = 0x08;
+    /// u64, address of window entity 0.
+    pub const WINDOW_BASE: u64 = 0x10;
+    /// u64, address of the window configuration words of this thread.
+    pub const WINDOW_CONFIG_BASE: u64 = 0x18;
+    /// u64, free for the library.
+    pub const METADATA: u64 = 0x20;
+    /// u32, error number.
+    pub const ERRNO: u64 = 0x28;
+}
+
+/// Outbox registers (64-bit little-endian stores), as in the vendor's register map version 9.
+pub mod outbox {
+    /// Completion-queue doorbell: queue number in bits 23:0, consumer index in bits 55:32; updates and arms.
+    pub const CQ_DB: u64 = 0x100;
+    /// Send-queue doorbell: producer index in bits 15:0, queue-pair number in bits 55:32.
+    pub const SXD_DB: u64 = 0x1C0;
+    /// Posts an empty completion to a queue, which triggers its thread: queue number in bits 23:0.
+    pub const RXT_DB: u64 = 0x280;
+}
+
+/// RTOS calls: number in `a7`, arguments from `a0`, result in `a0`.
+pub mod call {
+    /// End the handler; it starts from the top at the next trigger.
+    pub const RESCHEDULE: u64 = 1;
+    /// End the handler for good.
+    pub const FINISH: u64 = 2;
+    /// End the handler and start it again at once.
+    pub const RETRIGGER: u64 = 3;
+    /// Stop every thread of the process.
+    pub const PROCESS_FINISH: u64 = 4;
+    /// Let other threads of the core run.
+    pub const YIELD: u64 = 5;
+    /// Select an outbox.
+    pub const OUTBOX_CONFIG: u64 = 6;
+    /// Bind a window and a memory key to an entity.
+    pub const WINDOW_CONFIG: u64 = 7;
+    /// Change an entity's memory key.
+    pub const WINDOW_MKEY_CONFIG: u64 = 8;
+    /// Send bytes to a message stream.
+    pub const MSG: u64 = 9;
+    /// End the process with an error code of the application.
+    pub const ERROR: u64 = 10;
+    /// Trigger another event handler.
+    pub const EVENT_HANDLER_ACTIVATE: u64 = 11;
+    /// The thread's id.
+    pub const THREAD_ID: u64 = 12;
+    /// The thread's local-storage address.
+    pub const TLS: u64 = 13;
+    /// Select an outbox of another virtual function: always refused here.
+    pub const OUTBOX_CONFIG_UAR_EXTENSION: u64 = 14;
+}

@@ -1,0 +1,39 @@
+//! An emulated BlueField-3 installation: cards with a data-path accelerator (16 cores of 16 hardware threads that execute
+//! a real RISC-V ELF), a network card, and the link between them.
+//!
+//! - [`World`] is everything: control calls, [`World::step`] and virtual time. One event queue, no wall clock, one seed.
+//! - [`configure`] and [`with_world`] keep one world per thread of the host for the C ABIs, which have no handle for it.
+//!
+//! Times depend on [`CostModel`], whose name stands beside every figure; instruction counts do not.
+
+mod bus;
+mod card;
+mod config;
+mod control;
+mod crash;
+mod current;
+mod error;
+mod heap;
+mod host_memory;
+pub mod layout;
+mod memory;
+mod process;
+mod queue;
+mod schedule;
+mod thread;
+pub mod time;
+mod trace;
+mod world;
+
+pub use card::{Card, RPC_EU, USER_EUS};
+pub use config::{Config, CostModel, LinkConfig};
+pub use crash::CrashRecord;
+pub use current::{configure, with_world};
+pub use emu_fabric::PortCounters;
+pub use emu_nic as nic;
+pub use error::MachineError;
+pub use heap::HeapInfo;
+pub use host_memory::HostMemory;
+pub use process::{Process, ProcessStatus, Stream};
+pub use thread::{Thread, ThreadKind, ThreadState};
+pub use world::World;

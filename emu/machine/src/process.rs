@@ -1,0 +1,92 @@
+//! A DPA process: an image in memory, its threads and the objects it owns.
+
+use std::collections::BTreeMap;
+
+use emu_hart::Text;
+use flexcast_image::Image;
+
+use crate::crash::CrashRecord;
+use crate::heap::Heap;
+use crate::memory::ProcessMemory;
+use crate::thread::Thread;
+
+/// Why a process runs nothing any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProcessStatus {
+    /// It runs.
+    Healthy,
+    /// A thread died (fatal error of the device).
+    Crashed(Box<CrashRecord>),
+    /// The firmware ended the process with this code (`flexio_dev_error`, 0x80..=0xff).
+    UserError(u8, Box<CrashRecord>),
+    /// The firmware called `process_finish`.
+    Finished,
+}
+
+/// Messages a stream has received and the host has not taken.
+#[derive(Debug, Default)]
+pub struct Stream {
+    /// Highest level that is let through (1 always … 5 debug).
+    pub level: u8,
+    /// Messages in the order of arrival.
+    pub messages: Vec<Vec<u8>>,
+}
+
+/// A result of an RPC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RpcSlot {
+    pub(crate) thread: u32,
+    pub(crate) result: Option<u64>,
+}
+
+/// A loaded application.
+#[derive(Debug)]
+pub struct Process {
+    /// Process id, unique on its card.
+    pub id: u32,
+    /// The image, kept for its symbols.
+    pub image: Image,
+    /// Memory reached by plain loads and stores.
+    pub memory: ProcessMemory,
+    /// The pre-decoded instructions, shared by all threads.
+    pub text: Text,
+    /// Allocation state of the heap.
+    pub heap: Heap,
+    /// Threads by id.
+    pub threads: BTreeMap<u32, Thread>,
+    /// Window id to protection domain.
+    pub windows: BTreeMap<u32, u32>,
+    /// Outbox ids.
+    pub outboxes: BTreeMap<u32, ()>,
+    /// Message streams by id.
+    pub streams: BTreeMap<u32, Stream>,
+    /// Whether it runs.
+    pub status: ProcessStatus,
+    /// RTOS calls and outbox registers that were ignored or refused, for the host to look at.
+    pub warnings: Vec<String>,
+    pub(crate) rpc: Option<RpcSlot>,
+}
+
+impl Process {
+    /// The crash record, if the process died.
+    #[must_use]
+    pub fn crash(&self) -> Option<&CrashRecord> {
+        match &self.status {
+            ProcessStatus::Crashed(record) | ProcessStatus::UserError(_, record) => Some(record),
+            ProcessStatus::Healthy | ProcessStatus::Finished => None,
+        }
+    }
+
+    /// One line that says why the process has stopped, or `None` while it runs.
+    #[must_use]
+    pub fn stopped(&self) -> Option<String> {
+        match &self.status {
+            ProcessStatus::Healthy => None,
+            ProcessStatus::Finished => Some("the firmware finished the process".to_owned()),
+            ProcessStatus::Crashed(record) => Some(record.summary()),
+            ProcessStatus::UserError(code, record) => {
+                Some(format!("the firmware ended the process with error {code:#x}; {}", record.summary()))
+            }
+        }
+    }
+}

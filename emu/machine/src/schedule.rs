@@ -1,0 +1,384 @@
+//! Running threads: activation, slices of instructions, RTOS calls, outbox stores, and death.
+
+use emu_hart::{Cause, Hart, Limits, Stop};
+
+use crate::bus::{OutboxStore, ThreadBus};
+use crate::card::Card;
+use crate::crash::CrashRecord;
+use crate::layout::{
+    CONTEXT_OFFSET, EUS_PER_CORE, EXIT_GATE, OUTBOXES, PAGE, STACK_BYTES, STACK_OFFSET, THREAD_BLOCK, THREADS, call,
+    context, outbox,
+};
+use crate::process::ProcessStatus;
+use crate::thread::{L1, ThreadKind, ThreadState};
+use crate::time::{cycles_to_ps, ps_to_cycles};
+use crate::world::World;
+
+/// Longest slice of one thread when nothing else is due: threads of one machine run at most this far apart.
+const QUANTUM_CYCLES: u64 = 512;
+/// Longest message of a stream, in bytes, without its terminator (512-byte message chunk).
+const MAX_MESSAGE_BYTES: u64 = 511;
+/// Stream id that addresses every stream.
+const BROADCAST_STREAM: u64 = 0xFF;
+
+/// Integer registers by their calling-convention names.
+mod reg {
+    pub(super) const RA: usize = 1;
+    pub(super) const SP: usize = 2;
+    pub(super) const GP: usize = 3;
+    pub(super) const TP: usize = 4;
+    pub(super) const A0: usize = 10;
+    pub(super) const A1: usize = 11;
+    pub(super) const A2: usize = 12;
+    pub(super) const A3: usize = 13;
+    pub(super) const A7: usize = 17;
+}
+
+/// What a thread does after an RTOS call.
+enum After {
+    /// Goes on with this value in a0.
+    Value(u64),
+    /// Has ended; may be triggered again.
+    Wait,
+    /// Has ended and starts again.
+    Again,
+    /// Has ended for good.
+    Finish,
+    /// The whole process has ended.
+    FinishProcess,
+    /// The firmware reports an error.
+    Error(u8),
+    /// The call is not one.
+    Unknown,
+}
+
+impl World {
+    /// Puts a thread at the start of its entry function and on the ready list.
+    pub(crate) fn start(&mut self, cycles: u64, card: usize, id: u32) {
+        self.start_with(cycles, card, id, |_| {});
+    }
+
+    pub(crate) fn start_with(&mut self, cycles: u64, card: usize, id: u32, arguments: impl FnOnce(&mut Hart)) {
+        let Card { processes, owners, running, .. } = &mut self.cards[card];
+        let Some(process) = owners.get(&id).and_then(|process| processes.get_mut(process)) else { return };
+        let gp = process.image.symbol("__global_pointer$").unwrap_or(0);
+        let Some(thread) = process.threads.get_mut(&id) else { return };
+        let block = THREADS + u64::from(thread.port.eu) * THREAD_BLOCK;
+        let hart = &mut thread.hart;
+        hart.x = [0; 32];
+        hart.x[reg::RA] = EXIT_GATE;
+        hart.x[reg::SP] = block + STACK_OFFSET + STACK_BYTES;
+        hart.x[reg::GP] = gp;
+        hart.x[reg::TP] = block + CONTEXT_OFFSET;
+        hart.x[reg::A0] = thread.arg;
+        hart.pc = thread.entry;
+        arguments(hart);
+        hart.clear_reservation();
+        hart.cycles = hart.cycles.max(cycles);
+        thread.started_cycles = hart.cycles;
+        thread.port.l1 = L1::new();
+        thread.state = ThreadState::Running;
+        thread.pending = false;
+        thread.activations += 1;
+        running[thread.port.eu as usize / EUS_PER_CORE] += 1;
+        let at = hart.cycles;
+        self.trace.record(cycles_to_ps(at), "start", card as u64, u64::from(id));
+        self.ready.insert((at, card, id));
+    }
+
+    /// Runs one thread until something else is due or it stops by itself.
+    pub(crate) fn run_slice(&mut self, at_cycles: u64, card_index: usize, id: u32) {
+        self.ready.remove(&(at_cycles, card_index, id));
+        self.now_ps = self.now_ps.max(cycles_to_ps(at_cycles));
+        let horizon = self.queue.next_at_ps().map_or(u64::MAX, ps_to_cycles);
+        let Card { nic, processes, owners, running, .. } = &mut self.cards[card_index];
+        let Some(process) = owners.get(&id).and_then(|process| processes.get_mut(process)) else { return };
+        let Some(thread) = process.threads.get_mut(&id) else { return };
+        if thread.state != ThreadState::Running {
+            return;
+        }
+        let (watchdog_ps, what) = match thread.kind {
+            ThreadKind::EventHandler => (self.config.handler_watchdog_ps, "event handler"),
+            ThreadKind::Rpc => (self.config.rpc_watchdog_ps, "call"),
+        };
+        let deadline = thread.started_cycles.saturating_add(ps_to_cycles(watchdog_ps));
+        let end = (at_cycles + QUANTUM_CYCLES).min(horizon.max(at_cycles + 1)).min(deadline.max(at_cycles + 1));
+        let core = thread.port.eu as usize / EUS_PER_CORE;
+        let limits = Limits {
+            instructions: u64::MAX,
+            cycles: end,
+            // A core issues one instruction per cycle: n running threads get one in n cycles each.
+            gap_cycles: self.config.cost.gap_cycles.max(running[core]),
+        };
+        // Other threads and the card may have stored since this one last ran. A store-conditional may fail without
+        // reason, so giving the reservation up is always right; a sequence of a few instructions fits in one slice.
+        thread.hart.clear_reservation();
+        let mut bus = ThreadBus {
+            memory: &mut process.memory,
+            host: &self.host,
+            nic,
+            windows: &process.windows,
+            port: &mut thread.port,
+            cost: &self.config.cost,
+            outbox_store: None,
+            detail: None,
+        };
+        let stop = thread.hart.run(&mut process.text, &mut bus, &limits);
+        let (store, detail) = (bus.outbox_store, bus.detail);
+        let cycles = thread.hart.cycles;
+        match stop {
+            Stop::Cycles | Stop::Instructions => {
+                if cycles >= deadline {
+                    let ms = watchdog_ps / 1_000_000_000;
+                    let cause = format!("watchdog: the {what} ran for more than {ms} ms without ending");
+                    self.crash(card_index, id, cause, 0);
+                } else {
+                    self.ready.insert((cycles, card_index, id));
+                }
+            }
+            Stop::Requested => {
+                self.ready.insert((cycles, card_index, id));
+                if let Some(store) = store {
+                    self.outbox(cycles_to_ps(cycles), card_index, id, store);
+                }
+            }
+            Stop::Ecall => self.rtos_call(card_index, id),
+            Stop::Fault(fault) if fault.cause == Cause::InstructionAccess && fault.tval == EXIT_GATE => {
+                self.returned(card_index, id);
+            }
+            Stop::Fault(fault) => {
+                let cause = match detail {
+                    Some(detail) => format!("{}: {detail}", fault.cause),
+                    None => fault.cause.to_string(),
+                };
+                self.crash(card_index, id, cause, fault.tval);
+            }
+            Stop::Ebreak => self.crash(card_index, id, "breakpoint (ebreak)".to_owned(), 0),
+            Stop::Wfi => self.crash(card_index, id, "wfi is not available to a DPA thread".to_owned(), 0),
+        }
+    }
+
+    fn outbox(&mut self, at_ps: u64, card: usize, id: u32, store: OutboxStore) {
+        let OutboxStore { offset, value } = store;
+        self.trace.record(at_ps, "outbox", offset, value);
+        let low24 = (value & 0xFF_FFFF) as u32;
+        let high24 = (value >> 32 & 0xFF_FFFF) as u32;
+        let mut effects = std::mem::take(&mut self.effects);
+        match offset {
+            outbox::SXD_DB => self.cards[card].nic.ring_sq(at_ps, high24, value as u16, &mut effects),
+            outbox::CQ_DB => self.cards[card].nic.arm_cq(at_ps, low24, high24, &mut effects),
+            outbox::RXT_DB => match self.cards[card].nic.cq_target(low24) {
+                Some(emu_nic::CqTarget::DpaThread(target)) => self.trigger(at_ps, card, target),
+                _ => self.warn(card, id, format!("RXT_DB: completion queue {low24:#x} has no thread; ignored")),
+            },
+            _ => self.warn(card, id, format!("outbox register {offset:#x} is not implemented; store ignored")),
+        }
+        self.carry_out(card, &mut effects);
+        self.effects = effects;
+    }
+
+    fn warn(&mut self, card: usize, id: u32, text: String) {
+        tracing::warn!(card, thread = id, "{text}");
+        let Card { processes, owners, .. } = &mut self.cards[card];
+        if let Some(process) = owners.get(&id).and_then(|process| processes.get_mut(process)) {
+            process.warnings.push(text);
+        }
+    }
+
+    /// The thread jumped to the exit gate.
+    fn returned(&mut self, card_index: usize, id: u32) {
+        let Card { processes, owners, running, .. } = &mut self.cards[card_index];
+        let Some(process) = owners.get(&id).and_then(|process| processes.get_mut(process)) else { return };
+        let Some(thread) = process.threads.get_mut(&id) else { return };
+        match (thread.kind, &mut process.rpc) {
+            (ThreadKind::Rpc, Some(slot)) => {
+                slot.result = Some(thread.hart.x[reg::A0]);
+                let at_ps = cycles_to_ps(thread.hart.cycles);
+                Card::leave_core(running, thread, ThreadState::Waiting);
+                self.now_ps = self.now_ps.max(at_ps);
+                self.trace.record(at_ps, "return", card_index as u64, u64::from(id));
+            }
+            _ => {
+                let cause = "the event handler returned; it must end by reschedule, finish or retrigger".to_owned();
+                self.crash(card_index, id, cause, EXIT_GATE);
+            }
+        }
+    }
+
+    fn rtos_call(&mut self, card_index: usize, id: u32) {
+        let gap = self.config.cost.gap_cycles;
+        let Card { processes, owners, running, .. } = &mut self.cards[card_index];
+        let Some(process) = owners.get(&id).and_then(|process| processes.get_mut(process)) else { return };
+        let Some(thread) = process.threads.get_mut(&id) else { return };
+        let x = thread.hart.x;
+        let number = x[reg::A7];
+        let at_ps = cycles_to_ps(thread.hart.cycles);
+        let context_addr = THREADS + u64::from(thread.port.eu) * THREAD_BLOCK + CONTEXT_OFFSET;
+        let memory = &mut process.memory;
+        let mut poke = |offset: u64, bytes: &[u8]| {
+            if let Some(at) = memory.bytes_mut(context_addr + offset, bytes.len()) {
+                at.copy_from_slice(bytes);
+            }
+        };
+        const OK: u64 = 0;
+        const FAILED: u64 = 1;
+        let mut triggered = None;
+        let after = match number {
+            call::RESCHEDULE => After::Wait,
+            call::FINISH => After::Finish,
+            call::RETRIGGER => After::Again,
+            call::PROCESS_FINISH => After::FinishProcess,
+            call::YIELD => After::Value(OK),
+            call::OUTBOX_CONFIG => {
+                let outbox = x[reg::A0] as u16;
+                if process.outboxes.contains_key(&u32::from(outbox)) {
+                    thread.port.outbox = Some(u32::from(outbox));
+                    poke(context::OUTBOX_ID, &outbox.to_le_bytes());
+                    poke(context::OUTBOX_BASE, &(OUTBOXES + u64::from(outbox) * PAGE).to_le_bytes());
+                    After::Value(OK)
+                } else {
+                    After::Value(FAILED)
+                }
+            }
+            call::WINDOW_CONFIG => {
+                let (entity, window, key) = (x[reg::A0], x[reg::A1] as u32, x[reg::A2] as u32);
+                if entity < 2 && process.windows.contains_key(&window) {
+                    thread.port.windows[entity as usize] = Some((window, key));
+                    if entity == 0 {
+                        poke(context::WINDOW_ID, &(window as u16).to_le_bytes());
+                    }
+                    After::Value(OK)
+                } else {
+                    After::Value(FAILED)
+                }
+            }
+            call::WINDOW_MKEY_CONFIG => match thread.port.windows.get_mut(x[reg::A0] as usize) {
+                Some(Some((_, key))) => {
+                    *key = x[reg::A1] as u32;
+                    After::Value(OK)
+                }
+                _ => After::Value(FAILED),
+            },
+            call::MSG => {
+                let (stream, level, addr, len) = (x[reg::A0], x[reg::A1] as u8, x[reg::A2], x[reg::A3]);
+                let text = (len <= MAX_MESSAGE_BYTES).then(|| memory.bytes(addr, len as usize)).flatten();
+                let mut status = FAILED;
+                if let Some(text) = text {
+                    for (&number, to) in &mut process.streams {
+                        if stream == u64::from(number) || stream == BROADCAST_STREAM {
+                            status = OK;
+                            if level <= to.level {
+                                to.messages.push(text.to_vec());
+                            }
+                        }
+                    }
+                }
+                After::Value(status)
+            }
+            call::ERROR => After::Error(x[reg::A0] as u8),
+            call::EVENT_HANDLER_ACTIVATE => {
+                triggered = Some(x[reg::A0] as u32);
+                After::Value(OK)
+            }
+            call::THREAD_ID => After::Value(u64::from(thread.id)),
+            call::TLS => After::Value(thread.tls),
+            call::OUTBOX_CONFIG_UAR_EXTENSION => After::Value(FAILED),
+            _ => After::Unknown,
+        };
+        self.trace.record(at_ps, "call", u64::from(id), number);
+        let ended = |what: &str| format!("a call (RPC) ended by {what}; it must return");
+        let is_rpc = thread.kind == ThreadKind::Rpc;
+        match after {
+            After::Value(value) => {
+                thread.hart.complete_ecall(gap);
+                thread.hart.x[reg::A0] = value;
+                let cycles = thread.hart.cycles;
+                self.ready.insert((cycles, card_index, id));
+                if let Some(other) = triggered {
+                    if process_of(&self.cards[card_index], other) == process_of(&self.cards[card_index], id) {
+                        self.trigger(at_ps, card_index, other);
+                    } else {
+                        self.warn(card_index, id, format!("event_handler_activate: no thread {other} in this process"));
+                    }
+                }
+            }
+            After::Wait | After::Again | After::Finish if is_rpc => {
+                self.crash(card_index, id, ended("reschedule, finish or retrigger"), number);
+            }
+            After::Wait | After::Again => {
+                thread.hart.complete_ecall(gap);
+                Card::leave_core(running, thread, ThreadState::Waiting);
+                let again = matches!(after, After::Again) || thread.pending;
+                let cycles = thread.hart.cycles;
+                if again {
+                    self.start(cycles, card_index, id);
+                }
+            }
+            After::Finish => {
+                thread.hart.complete_ecall(gap);
+                Card::leave_core(running, thread, ThreadState::Finished);
+            }
+            After::FinishProcess => {
+                let process = owners.get(&id).copied();
+                if let Some(process) = process {
+                    self.stop_process(card_index, process, ProcessStatus::Finished);
+                }
+            }
+            After::Error(code) => {
+                let cause = format!("the firmware reported error {code:#x}");
+                self.crash_with(card_index, id, cause, u64::from(code), Some(code));
+            }
+            After::Unknown => {
+                self.crash(card_index, id, format!("unknown RTOS call {number}"), number);
+            }
+        }
+    }
+
+    fn crash(&mut self, card: usize, id: u32, cause: String, value: u64) {
+        self.crash_with(card, id, cause, value, None);
+    }
+
+    /// Records the death of a thread and stops its process.
+    fn crash_with(&mut self, card_index: usize, id: u32, cause: String, value: u64, user_code: Option<u8>) {
+        let card = &mut self.cards[card_index];
+        let Some(&pid) = card.owners.get(&id) else { return };
+        let Ok(process) = card.process_mut(pid) else { return };
+        let Some(thread) = process.threads.get(&id) else { return };
+        let at_ps = cycles_to_ps(thread.hart.cycles);
+        let record = Box::new(CrashRecord {
+            process: pid,
+            thread: id,
+            eu: thread.port.eu,
+            pc: thread.hart.pc,
+            symbol: process.image.symbolize(thread.hart.pc),
+            cause,
+            value,
+            registers: thread.hart.x,
+            instructions: thread.hart.instret,
+            at_ps,
+        });
+        tracing::error!(card = card_index, "{}", record.summary());
+        self.now_ps = self.now_ps.max(at_ps);
+        self.trace.record(at_ps, "crash", u64::from(id), value);
+        let status = match user_code {
+            Some(code) => ProcessStatus::UserError(code, record),
+            None => ProcessStatus::Crashed(record),
+        };
+        self.stop_process(card_index, pid, status);
+    }
+
+    /// Ends all threads of a process.
+    pub(crate) fn stop_process(&mut self, card_index: usize, pid: u32, status: ProcessStatus) {
+        let Card { processes, running, .. } = &mut self.cards[card_index];
+        let Some(process) = processes.get_mut(&pid) else { return };
+        for thread in process.threads.values_mut() {
+            self.ready.remove(&(thread.hart.cycles, card_index, thread.id));
+            Card::leave_core(running, thread, ThreadState::Finished);
+        }
+        process.status = status;
+    }
+}
+
+fn process_of(card: &Card, thread: u32) -> Option<u32> {
+    card.owners.get(&thread).copied()
+}

@@ -1,0 +1,242 @@
+//! The machine as a whole: cards, link, host memory, the event queue and the clock.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use emu_fabric::{BackToBack, Delivery, Link, LinkConfig as WireConfig, Rate, SeededDrop};
+use emu_nic::{AsyncEvent, CqTarget, Effects, Nic, NicConfig, Packet};
+
+use crate::card::{Card, CardDma};
+use crate::config::Config;
+use crate::error::MachineError;
+use crate::host_memory::HostMemory;
+use crate::queue::{Event, EventQueue};
+use crate::thread::ThreadState;
+use crate::time::{cycles_to_ps, ps_to_cycles};
+use crate::trace::Trace;
+
+/// Everything that is emulated. One thread of the host drives it; the same calls in the same order give the same trace.
+#[derive(Debug)]
+pub struct World {
+    pub(crate) config: Config,
+    pub(crate) cards: Vec<Card>,
+    /// The registered part of the host's memory.
+    pub host: HostMemory,
+    pub(crate) queue: EventQueue,
+    pub(crate) ready: BTreeSet<(u64, usize, u32)>,
+    pub(crate) now_ps: u64,
+    pub(crate) trace: Trace,
+    pub(crate) effects: Effects,
+    link: SeededDrop<BackToBack>,
+    deliveries: Vec<Delivery<Packet>>,
+    channel_events: VecDeque<(usize, u32, u32)>,
+    async_events: VecDeque<(usize, AsyncEvent)>,
+}
+
+impl World {
+    /// Builds the machine in virtual time 0.
+    ///
+    /// # Errors
+    /// A number of cards other than 1 or 2, a link rate of zero, or more than a million drops per million.
+    pub fn new(config: Config) -> Result<Self, MachineError> {
+        if !(1..=2).contains(&config.cards) {
+            return Err(MachineError::Cards(config.cards));
+        }
+        let rate = Rate::from_gbps(config.link.gbit_per_s).map_err(|e| MachineError::Link(e.to_string()))?;
+        let wire = BackToBack::new(WireConfig { rate, latency_ps: config.link.latency_ps });
+        let link = SeededDrop::new(wire, config.link.drop_ppm, config.link.seed)
+            .map_err(|e| MachineError::Link(e.to_string()))?;
+        let cards = (0..config.cards).map(|index| Card::new(Nic::new(NicConfig::of_card(index as u8)))).collect();
+        Ok(World {
+            config,
+            cards,
+            host: HostMemory::default(),
+            queue: EventQueue::default(),
+            ready: BTreeSet::new(),
+            now_ps: 0,
+            trace: Trace::default(),
+            effects: Effects::default(),
+            link,
+            deliveries: Vec::new(),
+            channel_events: VecDeque::new(),
+            async_events: VecDeque::new(),
+        })
+    }
+
+    /// What it was built from.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Virtual time in picoseconds: that of the latest thing that happened.
+    #[must_use]
+    pub fn now_ps(&self) -> u64 {
+        self.now_ps
+    }
+
+    /// Hash over every event so far, in order and with its time. Equal hashes mean equal runs.
+    #[must_use]
+    pub fn trace_hash(&self) -> u64 {
+        self.trace.hash()
+    }
+
+    /// Number of cards.
+    #[must_use]
+    pub fn card_count(&self) -> usize {
+        self.cards.len()
+    }
+
+    /// A card by its index.
+    pub fn card(&mut self, index: usize) -> Result<&mut Card, MachineError> {
+        let cards = self.cards.len();
+        self.cards.get_mut(index).ok_or(MachineError::NoCard { index, cards })
+    }
+
+    /// Frames sent, received and lost at a card's port.
+    #[must_use]
+    pub fn port_counters(&self, card: usize) -> emu_fabric::PortCounters {
+        self.link.counters(card)
+    }
+
+    /// Host-side doorbell of a send queue: the producer index is the 16-bit counter of 64-byte blocks.
+    pub fn ring_sq(&mut self, card: usize, qpn: u32, producer_index: u16) -> Result<(), MachineError> {
+        let now_ps = self.now_ps;
+        self.nic_call(card, |nic, fx| nic.ring_sq(now_ps, qpn, producer_index, fx))
+    }
+
+    /// Host-side arm of a completion queue at a consumer index.
+    pub fn arm_cq(&mut self, card: usize, cqn: u32, consumer_index: u32) -> Result<(), MachineError> {
+        let now_ps = self.now_ps;
+        self.nic_call(card, |nic, fx| nic.arm_cq(now_ps, cqn, consumer_index, fx))
+    }
+
+    /// Calls the network card and carries out what follows from it. Used for control calls with effects, too.
+    pub fn nic_call<R>(
+        &mut self,
+        card: usize,
+        call: impl FnOnce(&mut Nic, &mut Effects) -> R,
+    ) -> Result<R, MachineError> {
+        let mut effects = std::mem::take(&mut self.effects);
+        let result = self.card(card).map(|card| call(&mut card.nic, &mut effects));
+        self.carry_out(card, &mut effects);
+        self.effects = effects;
+        result
+    }
+
+    /// Completion-queue events for the host: (card, channel, queue number).
+    pub fn take_channel_event(&mut self) -> Option<(usize, u32, u32)> {
+        self.channel_events.pop_front()
+    }
+
+    /// Failures of queues that no completion reports: (card, event).
+    pub fn take_async_event(&mut self) -> Option<(usize, AsyncEvent)> {
+        self.async_events.pop_front()
+    }
+
+    /// Lets the next thing happen: one event, or one slice of one thread's instructions. `false` when nothing is due and
+    /// nothing ever will be until the host acts.
+    pub fn step(&mut self) -> bool {
+        let thread = self.ready.first().copied();
+        let event_ps = self.queue.next_at_ps();
+        match (thread, event_ps) {
+            (None, None) => false,
+            (Some((cycles, card, id)), event) if event.is_none_or(|at| cycles_to_ps(cycles) < at) => {
+                self.run_slice(cycles, card, id);
+                true
+            }
+            _ => {
+                if let Some((at_ps, event)) = self.queue.pop() {
+                    self.now_ps = self.now_ps.max(at_ps);
+                    self.happen(at_ps, event);
+                }
+                true
+            }
+        }
+    }
+
+    /// Steps until `done`, until nothing is due, or until virtual time has advanced by `bound_ps`. Tells whether `done`.
+    pub fn run_until(&mut self, bound_ps: u64, mut done: impl FnMut(&mut World) -> bool) -> bool {
+        let end_ps = self.now_ps.saturating_add(bound_ps);
+        loop {
+            if done(self) {
+                return true;
+            }
+            if self.now_ps > end_ps || !self.step() {
+                return done(self);
+            }
+        }
+    }
+
+    fn happen(&mut self, at_ps: u64, event: Event) {
+        let mut effects = std::mem::take(&mut self.effects);
+        let card = match event {
+            Event::Nic(card, timer) => {
+                self.trace.record(at_ps, "nic", card as u64, 0);
+                let Card { nic, processes, .. } = &mut self.cards[card];
+                let mut dma = CardDma { host: &self.host, processes };
+                nic.handle_timer(at_ps, timer, &mut dma, &mut effects);
+                card
+            }
+            Event::Arrival(card, packet) => {
+                self.trace.record(at_ps, "rx", card as u64, packet.frame_bytes());
+                let Card { nic, processes, .. } = &mut self.cards[card];
+                let mut dma = CardDma { host: &self.host, processes };
+                nic.handle_packet(at_ps, packet, &mut dma, &mut effects);
+                card
+            }
+            Event::Departure(card, packet) => {
+                self.trace.record(at_ps, "tx", card as u64, packet.frame_bytes());
+                // A single card has no peer: what leaves its port is lost, as on an unplugged cable.
+                if self.cards.len() == 2 {
+                    let mut deliveries = std::mem::take(&mut self.deliveries);
+                    let sent = self.link.transmit(at_ps, card, packet, &mut deliveries);
+                    debug_assert!(sent.is_ok(), "both cards have a port on the link");
+                    for delivery in deliveries.drain(..) {
+                        self.queue.push(delivery.at_ps, Event::Arrival(delivery.port, delivery.frame));
+                    }
+                    self.deliveries = deliveries;
+                }
+                card
+            }
+            Event::Completion(card, event) => {
+                self.trace.record(at_ps, "event", card as u64, u64::from(event.cqn));
+                match event.target {
+                    CqTarget::None => {}
+                    CqTarget::DpaThread(thread) => self.trigger(at_ps, card, thread),
+                    CqTarget::Channel(channel) => self.channel_events.push_back((card, channel, event.cqn)),
+                }
+                card
+            }
+        };
+        self.carry_out(card, &mut effects);
+        self.effects = effects;
+    }
+
+    /// Schedules what a call of the network card led to, and leaves `effects` empty.
+    pub(crate) fn carry_out(&mut self, card: usize, effects: &mut Effects) {
+        for (at_ps, timer) in effects.timers.drain(..) {
+            self.queue.push(at_ps, Event::Nic(card, timer));
+        }
+        for (at_ps, packet) in effects.packets.drain(..) {
+            self.queue.push(at_ps, Event::Departure(card, packet));
+        }
+        for (at_ps, event) in effects.events.drain(..) {
+            self.queue.push(at_ps, Event::Completion(card, event));
+        }
+        for event in effects.async_events.drain(..) {
+            tracing::warn!(card, ?event, "queue failure");
+            self.async_events.push_back((card, event));
+        }
+    }
+
+    /// A trigger for a thread: starts it, or is remembered until it can start.
+    pub(crate) fn trigger(&mut self, at_ps: u64, card: usize, id: u32) {
+        let activate_ps = self.config.cost.activate_ps;
+        let Ok(thread) = self.cards[card].thread_mut(id) else { return };
+        match thread.state {
+            ThreadState::Waiting => self.start(ps_to_cycles(at_ps + activate_ps), card, id),
+            ThreadState::Created | ThreadState::Running => thread.pending = true,
+            ThreadState::Finished => {}
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What the card counts.
+
+/// Counters since the card was made. None ever resets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets handed to the port.
+    pub tx_packets: u64,
+    /// Their bytes, without Ethernet preamble and gap.
+    pub tx_bytes: u64,
+    /// Packets taken from the port.
+    pub rx_packets: u64,
+    /// Their bytes, without Ethernet preamble and gap.
+    pub rx_bytes: u64,
+    /// Packets that turned round inside the card.
+    pub loopback_packets: u64,
+    /// Packets that found the receive buffer full.
+    pub rx_buffer_drops: u64,
+    /// Packets addressed to another port.
+    pub address_drops: u64,
+    /// Packets for a queue pair that is not there, of another transport, or in a state that does not receive.
+    pub qp_drops: u64,
+    /// UD packets with a wrong Q_Key.
+    pub qkey_drops: u64,
+    /// UC and UD messages dropped because no receive was posted.
+    pub rnr_drops: u64,
+    /// RNR NAKs sent (RC).
+    pub rnr_naks: u64,
+    /// UC packets dropped because an earlier packet of their message was lost.
+    pub uc_gap_drops: u64,
+    /// UC packets dropped because their remote access was not allowed.
+    pub access_drops: u64,
+    /// PSN gaps seen by RC responders; each is answered by one NAK.
+    pub rc_out_of_sequence: u64,
+    /// RC packets that had been seen before.
+    pub rc_duplicates: u64,
+    /// Times an RC requester went back to an earlier PSN.
+    pub rc_go_backs: u64,
+    /// Of those, because nothing was heard in time.
+    pub rc_timeouts: u64,
+    /// Remote accesses refused with a NAK.
+    pub remote_access_errors: u64,
+    /// CQEs written.
+    pub cqes: u64,
+    /// Of those, error CQEs.
+    pub error_cqes: u64,
+    /// Completion events raised.
+    pub cq_events: u64,
+    /// CQEs that found their ring full.
+    pub cq_overruns: u64,
+    /// Doorbells refused: unknown queue, or a producer index beyond the ring.
+    pub bad_doorbells: u64,
+    /// Doorbells of queue pairs that were not in RTS and so had no effect.
+    pub ignored_doorbells: u64,
+}

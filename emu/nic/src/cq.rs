@@ -1,0 +1,161 @@
+//! Completion queues.
+
+use crate::memory::{Dma, DmaFault, QueueMemory};
+
+/// Who is told of a completion event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CqTarget {
+    /// Nobody: the queue is polled.
+    None,
+    /// This DPA thread is activated.
+    DpaThread(u32),
+    /// This host completion channel gets an event.
+    Channel(u32),
+}
+
+/// How a completion queue is made.
+///
+/// The owner of the ring must set the owner bit of every entry to 1 before: the card writes 0 in the first lap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CqAttr {
+    /// The ring, 64-byte aligned.
+    pub ring: QueueMemory,
+    /// log2 of its CQEs, 0 to 22.
+    pub log_depth: u8,
+    /// The doorbell record, 8-byte aligned: word 0 holds the consumer index (24 bits, big-endian).
+    pub doorbell_record: QueueMemory,
+    /// Who is told of events.
+    pub target: CqTarget,
+    /// A full ring is overwritten instead of being an error.
+    pub overrun_ignore: bool,
+    /// Every CQE raises an event; arming is not needed.
+    pub always_armed: bool,
+    /// The first CQE raises an event without arming.
+    pub armed_at_creation: bool,
+    /// The UAR through which the queue may be armed. The card keeps it; whoever decodes doorbells enforces it.
+    pub uar: u32,
+}
+
+/// Bytes of a CQE.
+pub(crate) const CQE_BYTES: usize = 64;
+/// Consumer and producer indices have 24 bits.
+pub(crate) const INDEX_MASK: u32 = 0xFF_FFFF;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arm {
+    No,
+    Solicited,
+    Any,
+}
+
+/// What became of a CQE.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// In the ring, without an event.
+    Quiet,
+    /// In the ring, and the queue's target is to be told.
+    Event,
+    /// The ring was full: the queue has failed.
+    Overrun,
+    /// The ring or the record is in memory the card cannot reach: the queue has failed.
+    Unreachable(DmaFault),
+    /// The queue had failed before.
+    Dead,
+}
+
+#[derive(Debug)]
+pub(crate) struct Cq {
+    pub(crate) attr: CqAttr,
+    /// Work queues that complete into this queue.
+    pub(crate) users: u32,
+    /// CQEs written, modulo 2^32.
+    producer: u32,
+    /// Consumer index as last heard of, 24 bits.
+    consumer: u32,
+    arm: Arm,
+    failed: bool,
+}
+
+impl Cq {
+    pub(crate) fn new(attr: CqAttr) -> Self {
+        let arm = if attr.armed_at_creation { Arm::Any } else { Arm::No };
+        Self { attr, users: 0, producer: 0, consumer: 0, arm, failed: false }
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Entries between `consumer` and the producer; huge for an index that the card has not reached.
+    fn unconsumed(&self, consumer: u32) -> u32 {
+        self.producer.wrapping_sub(consumer) & INDEX_MASK
+    }
+
+    /// Believes an index that is newer than the one known and not in the future.
+    fn note_consumer(&mut self, consumer: u32) {
+        if self.unconsumed(consumer) < self.unconsumed(self.consumer) {
+            self.consumer = consumer & INDEX_MASK;
+        }
+    }
+
+    /// Arms the queue, or says that the event is due now because a CQE beyond `consumer_index` is there already.
+    pub(crate) fn arm(&mut self, consumer_index: u32, solicited_only: bool) -> bool {
+        if self.failed {
+            return false;
+        }
+        let ahead = self.unconsumed(consumer_index);
+        self.note_consumer(consumer_index);
+        // Half of the index space lies behind the producer; an index in the other half is one not reached yet.
+        let behind = ahead != 0 && ahead <= INDEX_MASK / 2;
+        if behind {
+            self.arm = Arm::No;
+            return true;
+        }
+        self.arm = if solicited_only && self.arm != Arm::Any { Arm::Solicited } else { Arm::Any };
+        false
+    }
+
+    /// Writes a CQE whose owner bit is 0 into the ring.
+    pub(crate) fn write(
+        &mut self,
+        mut cqe: [u8; CQE_BYTES],
+        solicited: bool,
+        mem: &mut dyn Dma,
+    ) -> Written {
+        if self.failed {
+            return Written::Dead;
+        }
+        let depth = 1_u32 << self.attr.log_depth;
+        if !self.attr.overrun_ignore && self.unconsumed(self.consumer) >= depth {
+            let mut word = [0; 4];
+            let record = self.attr.doorbell_record;
+            if let Err(fault) = mem.read(record.space, record.addr, &mut word) {
+                self.failed = true;
+                return Written::Unreachable(fault);
+            }
+            self.note_consumer(u32::from_be_bytes(word) & INDEX_MASK);
+            if self.unconsumed(self.consumer) >= depth {
+                self.failed = true;
+                return Written::Overrun;
+            }
+        }
+        let slot = self.producer & (depth - 1);
+        let lap = (self.producer >> self.attr.log_depth) & 1;
+        cqe[CQE_BYTES - 1] |= lap as u8;
+        let addr = self.attr.ring.at(u64::from(slot) * CQE_BYTES as u64);
+        if let Err(fault) = mem.write(self.attr.ring.space, addr, &cqe) {
+            self.failed = true;
+            return Written::Unreachable(fault);
+        }
+        self.producer = self.producer.wrapping_add(1);
+        let fires = match self.arm {
+            Arm::Any => true,
+            Arm::Solicited => solicited,
+            Arm::No => false,
+        };
+        if fires {
+            self.arm = Arm::No;
+        }
+        if fires || self.attr.always_armed { Written::Event } else { Written::Quiet }
+    }
+}

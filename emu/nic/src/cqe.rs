@@ -1,0 +1,150 @@
+//! Completion queue entries, 64 bytes (mlx5 CQE layout of rdma-core; big-endian).
+
+use crate::cq::CQE_BYTES;
+
+/// CQE opcodes.
+pub mod opcode {
+    /// A send-queue WQE completed.
+    pub const REQUESTER: u8 = 0;
+    /// A Write with immediate arrived.
+    pub const RESPONDER_WRITE_IMMEDIATE: u8 = 1;
+    /// A Send arrived.
+    pub const RESPONDER_SEND: u8 = 2;
+    /// A Send with immediate arrived.
+    pub const RESPONDER_SEND_IMMEDIATE: u8 = 3;
+    /// A send-queue WQE failed.
+    pub const REQUESTER_ERROR: u8 = 13;
+    /// A receive failed.
+    pub const RESPONDER_ERROR: u8 = 14;
+}
+
+/// Syndromes of error CQEs.
+pub mod syndrome {
+    /// Message longer than allowed, or than the receive.
+    pub const LOCAL_LENGTH: u8 = 0x01;
+    /// The WQE cannot be executed.
+    pub const LOCAL_QP_OPERATION: u8 = 0x02;
+    /// A local memory key does not allow the access.
+    pub const LOCAL_PROTECTION: u8 = 0x04;
+    /// Not executed: the queue pair is in the error state.
+    pub const FLUSHED: u8 = 0x05;
+    /// The answer of the peer was malformed.
+    pub const BAD_RESPONSE: u8 = 0x10;
+    /// The peer found the request malformed, or longer than its receive.
+    pub const REMOTE_INVALID_REQUEST: u8 = 0x12;
+    /// The peer does not allow the access.
+    pub const REMOTE_ACCESS: u8 = 0x13;
+    /// The peer failed for a reason of its own.
+    pub const REMOTE_OPERATION: u8 = 0x14;
+    /// Nothing was heard from the peer, too often.
+    pub const RETRY_EXCEEDED: u8 = 0x15;
+    /// The peer had no receive, too often.
+    pub const RNR_RETRY_EXCEEDED: u8 = 0x16;
+}
+
+/// Vendor syndromes of error CQEs: which check failed. The values are this emulator's own; a card's differ.
+pub mod vendor {
+    /// No such memory key.
+    pub const KEY_UNKNOWN: u8 = 0xE0;
+    /// The key belongs to another protection domain.
+    pub const KEY_PD: u8 = 0xE1;
+    /// The range is not inside the key's.
+    pub const KEY_RANGE: u8 = 0xE2;
+    /// The key lacks a right.
+    pub const KEY_RIGHTS: u8 = 0xE3;
+    /// The key allows the access, but there is no memory behind it.
+    pub const NO_MEMORY: u8 = 0xE4;
+    /// The opcode is unknown, or not one of this transport.
+    pub const OPCODE: u8 = 0xE8;
+    /// The size field does not fit the WQE's segments or reaches past the producer index.
+    pub const SIZE: u8 = 0xE9;
+    /// The queue pair number of the control segment is not that of the queue.
+    pub const QPN: u8 = 0xEA;
+    /// The address vector is compact, or names a source that the card does not have.
+    pub const ADDRESS: u8 = 0xEB;
+    /// More bytes than a message or datagram may have.
+    pub const LENGTH: u8 = 0xEC;
+    /// A read request, but the queue pair may have none outstanding.
+    pub const READ_DEPTH: u8 = 0xED;
+    /// The message is longer than the receive.
+    pub const RECEIVE_LENGTH: u8 = 0xEE;
+}
+
+/// A CQE, its owner bit 0.
+pub(crate) type Cqe = [u8; CQE_BYTES];
+
+fn put16(cqe: &mut Cqe, at: usize, value: u16) {
+    cqe[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+fn put32(cqe: &mut Cqe, at: usize, value: u32) {
+    cqe[at..at + 4].copy_from_slice(&value.to_be_bytes());
+}
+
+/// Puts the time in: 8 bytes at 0x30, in nanoseconds of virtual time.
+pub(crate) fn stamp(cqe: &mut Cqe, now_ps: u64) {
+    // An error CQE has its syndromes in the last two bytes of the field.
+    if cqe[0x3F] >> 4 < opcode::REQUESTER_ERROR {
+        cqe[0x30..0x38].copy_from_slice(&(now_ps / 1_000).to_be_bytes());
+    }
+}
+
+/// A send-queue WQE is done.
+pub(crate) fn requester(qpn: u32, user_index: u32, wqe_opcode: u8, index: u16, byte_count: u32) -> Cqe {
+    let mut cqe = [0; CQE_BYTES];
+    put32(&mut cqe, 0x20, user_index & 0xFF_FFFF);
+    put32(&mut cqe, 0x2C, byte_count);
+    put32(&mut cqe, 0x38, u32::from(wqe_opcode) << 24 | qpn);
+    put16(&mut cqe, 0x3C, index);
+    cqe[0x3F] = opcode::REQUESTER << 4;
+    cqe
+}
+
+/// What a responder CQE tells.
+pub(crate) struct Receipt {
+    pub(crate) opcode: u8,
+    pub(crate) qpn: u32,
+    pub(crate) user_index: u32,
+    pub(crate) source_qpn: u32,
+    pub(crate) has_grh: bool,
+    pub(crate) immediate: [u8; 4],
+    pub(crate) byte_count: u32,
+    pub(crate) index: u16,
+    pub(crate) solicited: bool,
+}
+
+/// A receive is done.
+pub(crate) fn responder(receipt: &Receipt) -> Cqe {
+    let mut cqe = [0; CQE_BYTES];
+    put32(&mut cqe, 0x18, u32::from(receipt.has_grh) << 28 | receipt.source_qpn);
+    put32(&mut cqe, 0x20, receipt.user_index & 0xFF_FFFF);
+    cqe[0x24..0x28].copy_from_slice(&receipt.immediate);
+    put32(&mut cqe, 0x2C, receipt.byte_count);
+    put32(&mut cqe, 0x38, receipt.qpn);
+    put16(&mut cqe, 0x3C, receipt.index);
+    cqe[0x3F] = receipt.opcode << 4 | u8::from(receipt.solicited) << 1;
+    cqe
+}
+
+/// Which side of a queue pair an error CQE is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Requester { wqe_opcode: u8 },
+    Responder,
+}
+
+/// A WQE failed.
+pub(crate) fn error(side: Side, qpn: u32, user_index: u32, index: u16, syndrome: u8, vendor_syndrome: u8) -> Cqe {
+    let mut cqe = [0; CQE_BYTES];
+    let (opcode, wqe_opcode) = match side {
+        Side::Requester { wqe_opcode } => (opcode::REQUESTER_ERROR, wqe_opcode),
+        Side::Responder => (opcode::RESPONDER_ERROR, 0),
+    };
+    put32(&mut cqe, 0x20, user_index & 0xFF_FFFF);
+    cqe[0x36] = vendor_syndrome;
+    cqe[0x37] = syndrome;
+    put32(&mut cqe, 0x38, u32::from(wqe_opcode) << 24 | qpn);
+    put16(&mut cqe, 0x3C, index);
+    cqe[0x3F] = opcode << 4;
+    cqe
+}

@@ -1,0 +1,136 @@
+//! What an input to the card leads to.
+
+use crate::cq::CqTarget;
+use crate::packet::Packet;
+
+/// Something the card wants to do later. Opaque to the caller, who hands it back at its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timer(pub(crate) Work);
+
+/// What a timer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Work {
+    /// A send doorbell has reached the card.
+    Doorbell { qpn: u32, producer_index: u16 },
+    /// An arm doorbell has reached the card.
+    Arm { cqn: u32, consumer_index: u32, solicited_only: bool },
+    /// A send engine is free: 0 serves the port, 1 the loopback path.
+    Send { lane: u8 },
+    /// The receive engine is free.
+    Receive,
+    /// A packet has turned round inside the card.
+    Loopback { slot: u32 },
+    /// A CQE reaches its ring.
+    Cqe { slot: u32 },
+    /// The oldest unacknowledged packet of an RC queue pair may be lost.
+    Retransmit { qpn: u32 },
+    /// An RC queue pair that met an unready receiver may try again.
+    ReceiverReady { qpn: u32, epoch: u32 },
+    /// A queue pair was put into the error state by command.
+    Flush { qpn: u32 },
+}
+
+/// A completion-queue event: a CQE arrived in an armed queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CqEvent {
+    /// The completion queue.
+    pub cqn: u32,
+    /// Who is to be told.
+    pub target: CqTarget,
+}
+
+/// Why a queue pair or completion queue failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureCause {
+    /// A work request completed in error with this syndrome.
+    WorkRequest {
+        /// Syndrome of the error CQE.
+        syndrome: u8,
+        /// Vendor syndrome of the error CQE.
+        vendor_syndrome: u8,
+    },
+    /// A peer's access was refused.
+    RemoteAccess,
+    /// A peer's request was malformed, or too long for the receive.
+    InvalidRequest,
+    /// A producer index lies beyond the ring.
+    BadDoorbell {
+        /// The producer index.
+        producer_index: u16,
+        /// Oldest index in use.
+        consumer_index: u16,
+        /// Entries of the ring.
+        depth: u32,
+    },
+    /// A completion queue of the queue pair failed.
+    CompletionQueue {
+        /// The completion queue.
+        cqn: u32,
+    },
+    /// A CQE found its ring full.
+    Overrun,
+    /// A ring or doorbell record is in memory the card cannot reach.
+    QueueMemory {
+        /// Where.
+        addr: u64,
+    },
+}
+
+/// Something went wrong that no CQE can tell, or not all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsyncEvent {
+    /// A queue pair went into the error state.
+    QpFatal {
+        /// The queue pair.
+        qpn: u32,
+        /// Why.
+        cause: FailureCause,
+    },
+    /// A completion queue takes no more CQEs.
+    CqError {
+        /// The completion queue.
+        cqn: u32,
+        /// Why.
+        cause: FailureCause,
+    },
+    /// A doorbell named a queue that is not there.
+    UnknownQueue {
+        /// The number it named.
+        number: u32,
+    },
+}
+
+/// What an input led to. The caller drains it after each call and keeps it for the next, so that nothing is allocated.
+///
+/// Entries of one time must be handled in the order in which they were pushed, across calls.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// Hand the timer to `Nic::handle_timer` at this time.
+    pub timers: Vec<(u64, Timer)>,
+    /// The packet's first bit leaves the port at this time.
+    pub packets: Vec<(u64, Packet)>,
+    /// The event fires at this time.
+    pub events: Vec<(u64, CqEvent)>,
+    /// Failures, as of now.
+    pub async_events: Vec<AsyncEvent>,
+}
+
+impl Effects {
+    /// Forgets everything, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.timers.clear();
+        self.packets.clear();
+        self.events.clear();
+        self.async_events.clear();
+    }
+
+    /// Whether nothing happened.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.timers.is_empty() && self.packets.is_empty() && self.events.is_empty() && self.async_events.is_empty()
+    }
+
+    pub(crate) fn timer(&mut self, at_ps: u64, work: Work) {
+        self.timers.push((at_ps, Timer(work)));
+    }
+}

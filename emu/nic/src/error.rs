@@ -1,0 +1,135 @@
+//! Errors of the control plane. Errors of the data plane are error CQEs and asynchronous events.
+
+use crate::qp::{QpState, Transport};
+
+/// Why the card refuses a command.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NicError {
+    /// No such protection domain.
+    #[error("protection domain {pd} does not exist: allocate it first")]
+    UnknownPd {
+        /// The protection domain.
+        pd: u32,
+    },
+    /// The protection domain still has users.
+    #[error("protection domain {pd} is used by {users} memory keys and queue pairs: destroy them first")]
+    PdInUse {
+        /// The protection domain.
+        pd: u32,
+        /// Memory keys and queue pairs in it.
+        users: u32,
+    },
+    /// No such memory key.
+    #[error("memory key {key:#x} does not exist: it was never created, or destroyed since")]
+    UnknownMkey {
+        /// The key.
+        key: u32,
+    },
+    /// A memory key over nothing, or past the end of the address space.
+    #[error("a memory key cannot cover {len} bytes at {start:#x}: the range must be non-empty and end by 2^64")]
+    MkeyRange {
+        /// First byte.
+        start: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Out of memory keys.
+    #[error("all {limit} memory keys are in use: destroy some")]
+    TooManyKeys {
+        /// The limit.
+        limit: usize,
+    },
+    /// Out of queue numbers.
+    #[error("all {limit} queue numbers have been used: numbers are never reused, so make a new card")]
+    TooManyQueues {
+        /// The limit.
+        limit: usize,
+    },
+    /// No such completion queue.
+    #[error("completion queue {cqn:#x} does not exist: create it first")]
+    UnknownCq {
+        /// The completion queue.
+        cqn: u32,
+    },
+    /// Queue pairs still complete into the completion queue.
+    #[error("completion queue {cqn:#x} is used by {users} work queues: destroy their queue pairs first")]
+    CqInUse {
+        /// The completion queue.
+        cqn: u32,
+        /// Send and receive queues that complete into it.
+        users: u32,
+    },
+    /// No such queue pair.
+    #[error("queue pair {qpn:#x} does not exist: create it first")]
+    UnknownQp {
+        /// The queue pair.
+        qpn: u32,
+    },
+    /// A log2 size is outside its limits.
+    #[error("{name} is {value}, but must be from {min} to {max}")]
+    LogSize {
+        /// The attribute.
+        name: &'static str,
+        /// What was asked for.
+        value: u8,
+        /// Smallest value.
+        min: u8,
+        /// Largest value.
+        max: u8,
+    },
+    /// A ring or record does not lie on the boundary it needs.
+    #[error("the {name} at {addr:#x} is not aligned to {align} bytes")]
+    Alignment {
+        /// What it is.
+        name: &'static str,
+        /// Where it is.
+        addr: u64,
+        /// Where it may be.
+        align: u64,
+    },
+    /// No such change of state.
+    #[error("queue pair {qpn:#x} cannot go from {from} to {to}: the order is RESET, INIT, RTR, RTS; RESET and ERR always work")]
+    Transition {
+        /// The queue pair.
+        qpn: u32,
+        /// Its state.
+        from: QpState,
+        /// The state asked for.
+        to: QpState,
+    },
+    /// A transition lacks an attribute.
+    #[error("queue pair {qpn:#x} ({transport}) needs `{attribute}` to enter {to}")]
+    MissingAttribute {
+        /// The queue pair.
+        qpn: u32,
+        /// Its transport.
+        transport: Transport,
+        /// The state asked for.
+        to: QpState,
+        /// The missing attribute.
+        attribute: &'static str,
+    },
+    /// An attribute is outside its limits.
+    #[error("`{attribute}` of queue pair {qpn:#x} is {value:#x}, but may be at most {max:#x}")]
+    AttributeRange {
+        /// The queue pair.
+        qpn: u32,
+        /// The attribute.
+        attribute: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// Largest value.
+        max: u64,
+    },
+    /// The protection domain of a queue pair is fixed when it is created.
+    #[error("queue pair {qpn:#x} was created in protection domain {owner} and cannot move to {pd}")]
+    PdChange {
+        /// The queue pair.
+        qpn: u32,
+        /// Its protection domain.
+        owner: u32,
+        /// The one asked for.
+        pd: u32,
+    },
+}

@@ -1,0 +1,40 @@
+//! An emulated RDMA card: queue pairs, completion queues, memory keys and RoCEv2 packets.
+//!
+//! The card does no IO of its own. Inputs are a time, a doorbell, a packet or a timer, and the memory it may access;
+//! what follows is put into [`Effects`]. The caller keeps the clock, hands timers back when they are due, and carries
+//! packets. Queues lie in the caller's memory in the byte formats of mlx5, so drivers for the real card work unchanged.
+//!
+//! Times are picoseconds of virtual time. The same calls in the same order give the same effects.
+
+mod address;
+mod counters;
+mod cq;
+mod cqe;
+mod dataflow;
+mod effects;
+mod error;
+mod memory;
+mod mkey;
+mod nic;
+mod packet;
+mod qp;
+mod queue_pair;
+mod requester;
+mod responder;
+mod table;
+mod timing;
+mod wqe;
+
+pub use address::{Address, Gid, MULTICAST_QPN};
+pub use counters::Counters;
+pub use cq::{CqAttr, CqTarget};
+pub use cqe::{opcode as cqe_opcode, syndrome, vendor};
+pub use effects::{AsyncEvent, CqEvent, Effects, FailureCause, Timer};
+pub use error::NicError;
+pub use memory::{Dma, DmaFault, QueueMemory, Space};
+pub use mkey::{Access, KeyFault, MkeyAttr};
+pub use nic::{Nic, NicConfig};
+pub use packet::{Acknowledgement, Extension, Operation, Packet};
+pub use qp::{Mtu, QpAttr, QpModify, QpPath, QpQuery, QpState, Transport};
+pub use timing::NicTiming;
+pub use wqe::opcode as wqe_opcode;

@@ -1,0 +1,52 @@
+//! How long the parts of the card take. Every part is a server: it works on one thing at a time, and later work queues.
+
+/// Service times and latencies, in picoseconds. Marks: P = published figure, A = assumption without a published figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NicTiming {
+    /// From a doorbell write to the card's acting on it (A; 100 ns to 1 us are plausible).
+    pub doorbell_visible_ps: u64,
+    /// Service time of the send engine per packet: 75 M/s (P, derived from published echo rates; low grade). The port and
+    /// the loopback path each have an engine of this rate.
+    pub send_service_ps: u64,
+    /// Service time of the receive engine per packet from the port: 92 M/s (P, a lower bound).
+    pub receive_service_ps: u64,
+    /// From the receive engine's start on a packet, or from the moment a send is done, to its CQE being in memory (A).
+    pub completion_latency_ps: u64,
+    /// One DMA access across PCIe: a read of a WQE or payload in host memory, or a loopback transfer (P: 1 to 3 us).
+    pub pcie_latency_ps: u64,
+    /// One read of a WQE or payload in DPA memory, which the card holds itself (A: inside the service times).
+    pub dpa_latency_ps: u64,
+    /// Payload rate of PCIe, each direction, and of the loopback path: this many bytes take `pcie_interval_ps` (derived:
+    /// 28 GB/s).
+    pub pcie_interval_bytes: u64,
+    /// See `pcie_interval_bytes`.
+    pub pcie_interval_ps: u64,
+    /// The port sends one byte in this time: 40 ps = 200 Gbit/s. Should equal the link's rate.
+    pub port_ps_per_byte: u64,
+    /// Packets that may wait for the receive engine; more are dropped and counted (A).
+    pub receive_buffer_packets: usize,
+}
+
+impl Default for NicTiming {
+    fn default() -> Self {
+        Self {
+            doorbell_visible_ps: 200_000,
+            send_service_ps: 13_333,
+            receive_service_ps: 10_869,
+            completion_latency_ps: 500_000,
+            pcie_latency_ps: 1_500_000,
+            dpa_latency_ps: 0,
+            pcie_interval_bytes: 28,
+            pcie_interval_ps: 1_000,
+            port_ps_per_byte: 40,
+            receive_buffer_packets: 16_384,
+        }
+    }
+}
+
+impl NicTiming {
+    /// Time that `bytes` of payload occupy PCIe, rounded up.
+    pub(crate) fn pcie_ps(&self, bytes: u64) -> u64 {
+        (bytes * self.pcie_interval_ps).div_ceil(self.pcie_interval_bytes.max(1))
+    }
+}

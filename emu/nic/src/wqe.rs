@@ -1,0 +1,279 @@
+//! Send and receive WQEs, parsed from the bytes of their rings (mlx5 layouts of rdma-core; big-endian).
+
+use crate::address::{Address, Gid};
+use crate::cqe::{syndrome, vendor};
+use crate::qp::Transport;
+
+/// Bytes of a basic block: send rings and producer indices count these.
+pub(crate) const BLOCK_BYTES: usize = 64;
+/// Bytes of a segment: the size field counts these.
+pub(crate) const SEGMENT_BYTES: usize = 16;
+/// The size field has six bits.
+pub(crate) const MAX_WQE_BYTES: usize = 64 * SEGMENT_BYTES;
+/// A message has at most 1 GiB, whatever its transport.
+pub(crate) const MAX_MESSAGE_BYTES: u64 = 1 << 30;
+/// Ends a list of receive segments that is shorter than the stride.
+const END_OF_LIST_KEY: u32 = 0x100;
+/// A data segment's length with this bit is that of inline data.
+const INLINE: u32 = 1 << 31;
+
+/// Send opcodes that the card executes.
+pub mod opcode {
+    /// Nothing.
+    pub const NOP: u8 = 0x00;
+    /// RDMA Write.
+    pub const RDMA_WRITE: u8 = 0x08;
+    /// RDMA Write with immediate.
+    pub const RDMA_WRITE_IMM: u8 = 0x09;
+    /// Send.
+    pub const SEND: u8 = 0x0A;
+    /// Send with immediate.
+    pub const SEND_IMM: u8 = 0x0B;
+    /// RDMA Read.
+    pub const RDMA_READ: u8 = 0x10;
+}
+
+/// The control segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Control {
+    pub(crate) opcode: u8,
+    /// What the requester CQE gives back as `wqe_counter`.
+    pub(crate) index: u16,
+    pub(crate) qpn: u32,
+    /// Segments, this one included.
+    pub(crate) segments: usize,
+    pub(crate) signalled: bool,
+    pub(crate) solicited: bool,
+    /// Wait until earlier reads are done.
+    pub(crate) fence: bool,
+    pub(crate) immediate: [u8; 4],
+}
+
+fn be16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn be32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn be64(bytes: &[u8], at: usize) -> u64 {
+    u64::from(be32(bytes, at)) << 32 | u64::from(be32(bytes, at + 4))
+}
+
+impl Control {
+    /// Parses the first 16 bytes of `bytes`.
+    pub(crate) fn parse(bytes: &[u8; SEGMENT_BYTES]) -> Self {
+        let flags = bytes[11];
+        Self {
+            opcode: bytes[3],
+            index: be16(bytes, 1),
+            qpn: be32(bytes, 4) >> 8,
+            segments: usize::from(bytes[7] & 0x3F),
+            // CE field: 2 always, 3 always and an event; 0 and 1 only on error.
+            signalled: flags & 0x08 != 0,
+            solicited: flags & 0x02 != 0,
+            fence: flags & 0xE0 != 0,
+            immediate: [bytes[12], bytes[13], bytes[14], bytes[15]],
+        }
+    }
+
+    /// Basic blocks of the WQE; at least one, so that a walk over a broken ring ends.
+    pub(crate) fn blocks(&self) -> u16 {
+        (self.segments * SEGMENT_BYTES).div_ceil(BLOCK_BYTES).max(1) as u16
+    }
+}
+
+/// Local memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataSegment {
+    pub(crate) len: u32,
+    pub(crate) lkey: u32,
+    pub(crate) addr: u64,
+}
+
+impl DataSegment {
+    fn parse(bytes: &[u8]) -> Self {
+        Self { len: be32(bytes, 0), lkey: be32(bytes, 4), addr: be64(bytes, 8) }
+    }
+}
+
+/// One stretch of what a WQE sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    Memory(DataSegment),
+    /// A stretch of `Wqe::inline`.
+    Inline {
+        start: usize,
+        len: usize,
+    },
+}
+
+impl Piece {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Memory(segment) => u64::from(segment.len),
+            Self::Inline { len, .. } => *len as u64,
+        }
+    }
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AddressVector {
+    pub(crate) qkey: u32,
+    pub(crate) qpn: u32,
+    pub(crate) force_loopback: bool,
+    pub(crate) source_gid_index: usize,
+    pub(crate) destination: Address,
+}
+
+/// A parsed send WQE; kept and filled again, so that its vectors are not allocated each time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wqe {
+    pub(crate) control: Control,
+    pub(crate) remote_address: u64,
+    pub(crate) rkey: u32,
+    pub(crate) address: Option<AddressVector>,
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) inline: Vec<u8>,
+    /// Bytes of the message.
+    pub(crate) len: u32,
+}
+
+/// Why a WQE fails before anything is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WqeFault {
+    pub(crate) syndrome: u8,
+    pub(crate) vendor: u8,
+}
+
+impl WqeFault {
+    pub(crate) const fn operation(vendor: u8) -> Self {
+        Self { syndrome: syndrome::LOCAL_QP_OPERATION, vendor }
+    }
+
+    pub(crate) const fn length() -> Self {
+        Self { syndrome: syndrome::LOCAL_LENGTH, vendor: vendor::LENGTH }
+    }
+}
+
+const SIZE: WqeFault = WqeFault::operation(vendor::SIZE);
+
+/// Takes the next segment, or as many bytes as asked for.
+fn take<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8], WqeFault> {
+    let (taken, left) = rest.split_at_checked(len).ok_or(SIZE)?;
+    *rest = left;
+    Ok(taken)
+}
+
+impl Wqe {
+    /// Parses the WQE that `bytes` starts with. `bytes` holds at least the segments of the control segment's size field
+    /// unless the WQE is malformed.
+    pub(crate) fn parse(&mut self, bytes: &[u8], transport: Transport) -> Result<(), WqeFault> {
+        self.remote_address = 0;
+        self.rkey = 0;
+        self.address = None;
+        self.pieces.clear();
+        self.inline.clear();
+        self.len = 0;
+
+        let head: &[u8; SEGMENT_BYTES] = bytes.first_chunk().ok_or(SIZE)?;
+        self.control = Control::parse(head);
+        let size = self.control.segments * SEGMENT_BYTES;
+        if size == 0 {
+            return Err(SIZE);
+        }
+        let mut rest = bytes.get(SEGMENT_BYTES..size).ok_or(SIZE)?;
+        let allowed = match self.control.opcode {
+            opcode::NOP => return Ok(()),
+            opcode::SEND | opcode::SEND_IMM => true,
+            opcode::RDMA_WRITE | opcode::RDMA_WRITE_IMM => transport != Transport::Ud,
+            opcode::RDMA_READ => transport == Transport::Rc,
+            _ => false,
+        };
+        // The operation modifier has no meaning for any of these.
+        if !allowed || bytes[0] != 0 {
+            return Err(WqeFault::operation(vendor::OPCODE));
+        }
+        match self.control.opcode {
+            opcode::RDMA_WRITE | opcode::RDMA_WRITE_IMM | opcode::RDMA_READ => {
+                let segment = take(&mut rest, SEGMENT_BYTES)?;
+                self.remote_address = be64(segment, 0);
+                self.rkey = be32(segment, 8);
+            }
+            _ if transport == Transport::Ud => self.address = Some(address_vector(&mut rest)?),
+            _ => {}
+        }
+        self.data(rest)
+    }
+
+    fn data(&mut self, mut rest: &[u8]) -> Result<(), WqeFault> {
+        let mut total = 0_u64;
+        while !rest.is_empty() {
+            let word = be32(rest, 0);
+            let piece = if word & INLINE != 0 {
+                if self.control.opcode == opcode::RDMA_READ {
+                    // There is nowhere to put what is read.
+                    return Err(SIZE);
+                }
+                let len = (word & !INLINE) as usize;
+                let padded = len.checked_add(4).ok_or(SIZE)?.next_multiple_of(SEGMENT_BYTES);
+                let segment = take(&mut rest, padded)?;
+                let start = self.inline.len();
+                self.inline.extend_from_slice(&segment[4..4 + len]);
+                Piece::Inline { start, len }
+            } else {
+                Piece::Memory(DataSegment::parse(take(&mut rest, SEGMENT_BYTES)?))
+            };
+            total += piece.len();
+            if piece.len() > 0 {
+                self.pieces.push(piece);
+            }
+        }
+        if total > MAX_MESSAGE_BYTES {
+            return Err(WqeFault::length());
+        }
+        self.len = total as u32;
+        Ok(())
+    }
+}
+
+/// The extended address vector. The compact form has neither GID nor Ethernet address and so goes nowhere on RoCE.
+fn address_vector(rest: &mut &[u8]) -> Result<AddressVector, WqeFault> {
+    let head = take(rest, SEGMENT_BYTES)?;
+    let destination_word = be32(head, 8);
+    if destination_word & (1 << 31) == 0 {
+        return Err(WqeFault::operation(vendor::ADDRESS));
+    }
+    let tail = take(rest, 2 * SEGMENT_BYTES)?;
+    let mut destination = Address::default();
+    destination.mac.copy_from_slice(&tail[4..10]);
+    let mut gid = [0; 16];
+    gid.copy_from_slice(&tail[16..32]);
+    destination.gid = Gid(gid);
+    Ok(AddressVector {
+        qkey: be32(head, 0),
+        qpn: destination_word & 0xFF_FFFF,
+        force_loopback: head[13] & 0x80 != 0,
+        source_gid_index: (be32(tail, 12) >> 20 & 0x3FF) as usize,
+        destination,
+    })
+}
+
+/// Parses a receive WQE: `bytes` is one stride. Gives the bytes that it can hold.
+pub(crate) fn parse_receive(bytes: &[u8], segments: &mut Vec<DataSegment>) -> u64 {
+    segments.clear();
+    let mut capacity = 0;
+    for bytes in bytes.chunks_exact(SEGMENT_BYTES) {
+        let segment = DataSegment::parse(bytes);
+        if segment.lkey == END_OF_LIST_KEY && segment.len == 0 {
+            break;
+        }
+        if segment.len > 0 {
+            capacity += u64::from(segment.len);
+            segments.push(segment);
+        }
+    }
+    capacity
+}

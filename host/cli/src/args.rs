@@ -1,0 +1,214 @@
+//! The command line. Doc comments are the help text.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use flexcast_cli::tput::plan::{DEFAULT_PSN_BITS, Params, Transport};
+
+/// Firmware for the DPA of a BlueField-3, run, measured and deployed: on the emulated card or on a real one.
+#[derive(Debug, Parser)]
+#[command(name = "flexcast", version, propagate_version = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List the cards a provider offers.
+    Devices(DevicesArgs),
+    /// Send a buffer from card 1 to the DPA of card 0 and report throughput and instructions per completion.
+    Tput(TputArgs),
+    /// Run the whole sweep on two emulated cards: UC and UD, 1 to 16 threads, with and without loss.
+    Demo(DemoArgs),
+    /// Load an image, call its bring-up RPC, print its entries.
+    Deploy(ImageArgs),
+    /// Deploy an image and print what it logs; `pingpong` is also sent a ping.
+    Run(ImageArgs),
+    /// Measure instructions per completion of `receive` beside `reference`, and completions emulated per second.
+    Bench(BenchArgs),
+    /// Use the emulator's parts directly.
+    #[command(subcommand)]
+    Emu(EmuCommand),
+}
+
+/// Who implements the vendor's libraries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProviderName {
+    /// The emulator: two cards back to back in this process.
+    Emu,
+    /// The libraries of an installed DOCA, loaded at run time.
+    System,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DevicesArgs {
+    /// Who implements the vendor's libraries.
+    #[arg(long, value_enum, default_value = "emu")]
+    pub(crate) provider: ProviderName,
+    /// Print one JSON array instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TputArgs {
+    /// Transport of the data.
+    #[arg(long, value_enum, default_value = "uc")]
+    pub(crate) transport: Transport,
+    /// Receive workers: DPA threads with a queue pair each (1 to 190).
+    #[arg(long, default_value_t = 1)]
+    pub(crate) threads: u32,
+    /// Bytes per chunk: a multiple of 64; UD at most 4096.
+    #[arg(long, default_value_t = 4096, value_name = "BYTES")]
+    pub(crate) chunk: u64,
+    /// Bytes to send, made up from the seed [default: 8 MiB].
+    #[arg(long, value_name = "N", conflicts_with = "file")]
+    pub(crate) bytes: Option<u64>,
+    /// Send this file instead of made-up bytes.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Chunks per doorbell: a power of two up to half the ring.
+    #[arg(long, default_value_t = 16)]
+    pub(crate) batch: u32,
+    /// Posted receives per worker: a power of two, 16 to 8192.
+    #[arg(long, default_value_t = 256, value_name = "DEPTH")]
+    pub(crate) ring: u32,
+    /// Measured repetitions.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) iterations: u32,
+    /// Repetitions before the measured ones.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(crate) warm_up: u32,
+    /// Packets lost in the fabric, in percent (emulator only; steps of 0.0001).
+    #[arg(long, default_value_t = 0.0, value_name = "PERCENT")]
+    pub(crate) loss: f64,
+    /// Seed of the loss and of made-up bytes.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Bits of the 32-bit immediate that number chunks; the others hold the collective id.
+    #[arg(long, default_value_t = DEFAULT_PSN_BITS, value_name = "BITS")]
+    pub(crate) psn_bits: u32,
+    /// Device image: receive.elf, or reference.elf to measure the published algorithm.
+    #[arg(long, value_name = "ELF", default_value = "target/device/emu/receive.elf")]
+    pub(crate) image: PathBuf,
+    /// Who implements the vendor's libraries.
+    #[arg(long, value_enum, default_value = "emu")]
+    pub(crate) provider: ProviderName,
+    /// Name of the receiving card [default: the first].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) server: Option<String>,
+    /// Name of the sending card [default: the second, or the first where there is one].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) client: Option<String>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl TputArgs {
+    /// The run's parameters; limits are checked by the plan.
+    pub(crate) fn params(&self) -> anyhow::Result<Params> {
+        Ok(Params {
+            transport: self.transport,
+            threads: self.threads,
+            chunk_bytes: self.chunk,
+            batch: self.batch,
+            ring: self.ring,
+            iterations: self.iterations,
+            warm_up: self.warm_up,
+            psn_bits: self.psn_bits,
+            loss_ppm: loss_ppm(self.loss)?,
+            seed: self.seed,
+        })
+    }
+}
+
+/// Percent to parts per million.
+fn loss_ppm(percent: f64) -> anyhow::Result<u32> {
+    anyhow::ensure!((0.0..=100.0).contains(&percent), "loss of {percent} %: must be 0 to 100");
+    Ok((percent * 1e4).round() as u32)
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Directory with receive.elf.
+    #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
+    pub(crate) images: PathBuf,
+    /// File to send [default: this program].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Print one JSON array instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageArgs {
+    /// Device image.
+    #[arg(value_name = "IMAGE.elf")]
+    pub(crate) image: PathBuf,
+    /// Who implements the vendor's libraries.
+    #[arg(long, value_enum, default_value = "emu")]
+    pub(crate) provider: ProviderName,
+    /// Name of the card [default: the first].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Directory with receive.elf and reference.elf.
+    #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
+    pub(crate) images: PathBuf,
+    /// Bytes to send per run.
+    #[arg(long, value_name = "N", default_value_t = 16 << 20)]
+    pub(crate) bytes: u64,
+    /// Print one JSON array instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum EmuCommand {
+    /// Execute a bare RISC-V program on one hart; exits with the program's own code.
+    Run(EmuRunArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EmuRunArgs {
+    /// Program: a static RV64IMAC ELF that ends by `tohost`, or by `ecall` with a7 = 93.
+    #[arg(value_name = "PROG.elf")]
+    pub(crate) program: PathBuf,
+    /// Arguments of the program.
+    #[arg(trailing_var_arg = true)]
+    pub(crate) args: Vec<String>,
+    /// Instructions after which the program is stopped (exit code 124).
+    #[arg(long, default_value_t = 1_000_000_000, value_name = "N")]
+    pub(crate) limit: u64,
+    /// Print every instruction's address on stderr.
+    #[arg(long)]
+    pub(crate) trace: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn loss_is_percent_in_parts_per_million() {
+        assert_eq!(loss_ppm(0.0).unwrap(), 0);
+        assert_eq!(loss_ppm(1.0).unwrap(), 10_000);
+        assert_eq!(loss_ppm(0.0001).unwrap(), 1);
+        assert!(loss_ppm(101.0).unwrap_err().to_string().contains("0 to 100"));
+        assert!(loss_ppm(f64::NAN).is_err());
+    }
+}

@@ -1,0 +1,1 @@
+//! flexio-sys

@@ -1,0 +1,298 @@
+//! Cards and protection domains.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::ptr::NonNull;
+
+use verbs_sys as sys;
+
+use crate::error::{Error, Result};
+use crate::provider::Provider;
+
+/// A card as listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// RDMA device name, such as `mlx5_0`; what [`Provider::open`] takes.
+    pub name: String,
+    /// PCI address, such as `0000:03:00.0`; may be empty.
+    pub pci: String,
+    /// Network interface; may be empty.
+    pub interface: String,
+    /// MAC address of the port.
+    pub mac: Mac,
+}
+
+/// An Ethernet address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mac(pub [u8; 6]);
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// A port address: an IPv6 address, for IPv4 in the mapped form.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    fn is_zero(self) -> bool {
+        self.0 == [0; 16]
+    }
+
+    fn is_ipv4_mapped(self) -> bool {
+        self.0[..10] == [0; 10] && self.0[10..12] == [0xFF, 0xFF]
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        std::net::Ipv6Addr::from(self.0).fmt(f)
+    }
+}
+
+/// State of a card's port, read when it is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Port number; this crate uses port 1 of every card.
+    pub number: u8,
+    /// Path MTU code: 1 = 256 bytes, 2 = 512, 3 = 1024, 4 = 2048, 5 = 4096.
+    pub mtu_code: u8,
+    /// Index of [`Port::gid`] in the port's table.
+    pub gid_index: u8,
+    /// The RoCEv2 address in use.
+    pub gid: Gid,
+}
+
+impl Port {
+    /// Longest payload of one packet.
+    #[must_use]
+    pub fn mtu_bytes(&self) -> u32 {
+        128 << self.mtu_code
+    }
+}
+
+/// An open card.
+#[derive(Debug)]
+pub struct Device<'p> {
+    provider: &'p Provider,
+    context: NonNull<sys::ibv_context>,
+    info: DeviceInfo,
+    port: Port,
+}
+
+impl<'p> Device<'p> {
+    pub(crate) fn open(provider: &'p Provider, info: DeviceInfo) -> Result<Self> {
+        let verbs = &provider.verbs;
+        let mut count = 0;
+        // SAFETY: the out-parameter is writable.
+        let list = unsafe { (verbs.ibv_get_device_list)(&raw mut count) };
+        if list.is_null() {
+            return Err(Error::OpenDevice { name: info.name, errno: std::io::Error::last_os_error() });
+        }
+        let mut context = None;
+        for index in 0..usize::try_from(count).unwrap_or(0) {
+            // SAFETY: the list has `count` live entries until it is freed below.
+            let entry = unsafe { *list.add(index) };
+            // SAFETY: `entry` is live; the name is a C string that lives as long.
+            let name = unsafe { CStr::from_ptr((verbs.ibv_get_device_name)(entry)) };
+            if name.to_bytes() == info.name.as_bytes() {
+                let mut attr =
+                    sys::mlx5dv_context_attr { flags: sys::MLX5DV_CONTEXT_FLAGS_DEVX, ..Default::default() };
+                // SAFETY: `entry` is live and `attr` writable; an open context outlives the list.
+                context = Some(unsafe { (verbs.mlx5dv_open_device)(entry, &raw mut attr) });
+                break;
+            }
+        }
+        let errno = std::io::Error::last_os_error();
+        // SAFETY: `list` came from `ibv_get_device_list` and is not used again.
+        unsafe { (verbs.ibv_free_device_list)(list) };
+        let Some(context) = context else {
+            let errno = std::io::Error::from(std::io::ErrorKind::NotFound);
+            return Err(Error::OpenDevice { name: info.name, errno });
+        };
+        let Some(context) = NonNull::new(context) else { return Err(Error::OpenDevice { name: info.name, errno }) };
+        let mut this =
+            Self { provider, context, info, port: Port { number: 1, mtu_code: 5, gid_index: 0, gid: Gid::default() } };
+        this.port = this.query_port()?;
+        Ok(this)
+    }
+
+    fn query_port(&self) -> Result<Port> {
+        const PORT: u8 = 1;
+        let mut attr = sys::ibv_port_attr::default();
+        // SAFETY: the context is open and `attr` is writable.
+        let errno =
+            unsafe { sys::inline::query_port(&self.provider.verbs, self.context(), PORT, &raw mut attr) };
+        verbs_ok("ibv_query_port", errno, || format!("port {PORT} of {}", self.info.name))?;
+        if attr.state != sys::IBV_PORT_ACTIVE {
+            return Err(Error::OutOfRange {
+                what: "state of port 1",
+                value: u64::from(attr.state),
+                limit: "4 (active): connect the cable and bring the interface up".to_owned(),
+            });
+        }
+        // The same address appears once per RoCE version, version 2 behind version 1, so the last match is the one to use.
+        let mut chosen = None;
+        for index in 0..attr.gid_tbl_len.clamp(0, 256) {
+            let mut raw = sys::ibv_gid::default();
+            // SAFETY: the context is open and `raw` is writable.
+            let errno = unsafe { (self.provider.verbs.ibv_query_gid)(self.context(), PORT, index, &raw mut raw) };
+            if errno != 0 {
+                continue;
+            }
+            // SAFETY: all 16 bytes of the union are initialised, and `raw` is a view of just those.
+            let gid = Gid(unsafe { raw.raw });
+            let better = match chosen {
+                None => true,
+                Some((_, old)) => gid.is_ipv4_mapped() || !Gid::is_ipv4_mapped(old),
+            };
+            if !gid.is_zero() && better {
+                chosen = Some((index as u8, gid));
+            }
+        }
+        let Some((gid_index, gid)) = chosen else {
+            return Err(Error::OutOfRange {
+                what: "addresses of port 1",
+                value: 0,
+                limit: "at least 1: give the interface an IP address".to_owned(),
+            });
+        };
+        Ok(Port { number: PORT, mtu_code: attr.active_mtu as u8, gid_index, gid })
+    }
+
+    /// The provider it was opened through.
+    #[must_use]
+    pub fn provider(&self) -> &'p Provider {
+        self.provider
+    }
+
+    /// Name, PCI address, interface, MAC.
+    #[must_use]
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// Port 1.
+    #[must_use]
+    pub fn port(&self) -> &Port {
+        &self.port
+    }
+
+    pub(crate) fn context(&self) -> *mut sys::ibv_context {
+        self.context.as_ptr()
+    }
+}
+
+impl Drop for Device<'_> {
+    fn drop(&mut self) {
+        // SAFETY: opened in `open`; every object made from it borrows this one, so all are gone.
+        let errno = unsafe { (self.provider.verbs.ibv_close_device)(self.context()) };
+        warn_unless_ok("ibv_close_device", errno);
+    }
+}
+
+/// A protection domain: memory keys and queue pairs of different domains cannot meet.
+#[derive(Debug)]
+pub struct ProtectionDomain<'a> {
+    device: &'a Device<'a>,
+    raw: NonNull<sys::ibv_pd>,
+    number: u32,
+}
+
+impl<'a> ProtectionDomain<'a> {
+    /// Allocates a domain.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn new(device: &'a Device<'a>) -> Result<Self> {
+        let verbs = &device.provider.verbs;
+        // SAFETY: the context is open.
+        let raw = unsafe { (verbs.ibv_alloc_pd)(device.context()) };
+        let raw = non_null("ibv_alloc_pd", raw, String::new)?;
+        let mut this = Self { device, raw, number: 0 };
+        let mut out = sys::mlx5dv_pd::default();
+        let mut object = sys::mlx5dv_obj::default();
+        object.pd.in_ = raw.as_ptr();
+        object.pd.out = &raw mut out;
+        // SAFETY: `in` is the live domain and `out` is writable, the pair that the type flag announces.
+        let errno = unsafe { (verbs.mlx5dv_init_obj)(&raw mut object, u64::from(sys::MLX5DV_OBJ_PD)) };
+        verbs_ok("mlx5dv_init_obj", errno, || "number of a protection domain".to_owned())?;
+        this.number = out.pdn;
+        Ok(this)
+    }
+
+    /// The card.
+    #[must_use]
+    pub fn device(&self) -> &'a Device<'a> {
+        self.device
+    }
+
+    /// Its number in the card's commands.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::ibv_pd {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for ProtectionDomain<'_> {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new`; whatever uses it borrows this object, so nothing does any more.
+        let errno = unsafe { (self.device.provider.verbs.ibv_dealloc_pd)(self.raw()) };
+        warn_unless_ok("ibv_dealloc_pd", errno);
+    }
+}
+
+/// For calls that return 0 or an errno value.
+pub(crate) fn verbs_ok(call: &'static str, errno: i32, detail: impl FnOnce() -> String) -> Result<()> {
+    if errno == 0 {
+        return Ok(());
+    }
+    // Some providers return -1 and set errno instead.
+    let errno =
+        if errno > 0 { std::io::Error::from_raw_os_error(errno) } else { std::io::Error::last_os_error() };
+    Err(Error::Verbs { call, errno, detail: detail() })
+}
+
+/// For calls that return a pointer, or null and errno.
+pub(crate) fn non_null<T>(call: &'static str, raw: *mut T, detail: impl FnOnce() -> String) -> Result<NonNull<T>> {
+    NonNull::new(raw).ok_or_else(|| Error::Verbs {
+        call,
+        errno: std::io::Error::last_os_error(),
+        detail: detail(),
+    })
+}
+
+/// For destructors, which cannot return an error.
+pub(crate) fn warn_unless_ok(call: &'static str, errno: i32) {
+    if errno != 0 {
+        tracing::warn!(call, errno, "object could not be destroyed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_printed_as_usual() {
+        assert_eq!(Mac([0x02, 0, 0, 0, 0xAB, 1]).to_string(), "02:00:00:00:ab:01");
+        let mut raw = [0; 16];
+        raw[10..].copy_from_slice(&[0xFF, 0xFF, 10, 0, 0, 1]);
+        assert_eq!(Gid(raw).to_string(), "::ffff:10.0.0.1");
+        assert!(Gid(raw).is_ipv4_mapped());
+        assert!(!Gid([1; 16]).is_ipv4_mapped() && !Gid([1; 16]).is_zero());
+    }
+
+    #[test]
+    fn mtu_codes_are_powers_of_two() {
+        let port = |mtu_code| Port { number: 1, mtu_code, gid_index: 0, gid: Gid::default() };
+        assert_eq!((port(1).mtu_bytes(), port(5).mtu_bytes()), (256, 4096));
+    }
+}

@@ -1,0 +1,233 @@
+//! What can go wrong, with the value, the limit and the next step.
+
+use flexcast_image::ImageError;
+
+use crate::addr::{DevAddr, HostAddr};
+use crate::wait::Bound;
+
+/// Any failure of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The vendor's libraries are not there.
+    #[error("DOCA not installed: looked for {looked_for}; install the DOCA host packages, or use the emulator (--provider emu)")]
+    NotInstalled {
+        /// File names tried, in order.
+        looked_for: String,
+        /// What the dynamic loader said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// No card of that name.
+    #[error("no device `{name}`: {}", present(.present))]
+    UnknownDevice {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        present: Vec<String>,
+    },
+    /// A card was listed but cannot be opened.
+    #[error("device `{name}` cannot be opened ({errno}); DPA processes need the physical function and usually root")]
+    OpenDevice {
+        /// Its name.
+        name: String,
+        /// What the system said.
+        errno: std::io::Error,
+    },
+    /// The device image cannot be used.
+    #[error("device image `{image}` cannot be used")]
+    Image {
+        /// Name of the application.
+        image: String,
+        /// Why.
+        #[source]
+        source: ImageError,
+    },
+    /// A name with a NUL byte inside, which C cannot carry.
+    #[error("{what} {value:?} contains a NUL byte; C strings cannot")]
+    Nul {
+        /// What the name is for.
+        what: &'static str,
+        /// The name.
+        value: String,
+    },
+    /// A FlexIO call returned a failure.
+    #[error("{call} failed with {status}{}", detail(.detail))]
+    FlexIo {
+        /// The C function.
+        call: &'static str,
+        /// Its status, by name.
+        status: Status,
+        /// What was asked for, and the device's error state where it has one.
+        detail: String,
+    },
+    /// A DOCA call failed.
+    #[error("{call} failed: {reason}; is the driver loaded, and may this user open the device?")]
+    Doca {
+        /// The C function.
+        call: &'static str,
+        /// DOCA's description.
+        reason: String,
+    },
+    /// A verbs call failed.
+    #[error("{call} failed: {errno}{}", detail(.detail))]
+    Verbs {
+        /// The C function.
+        call: &'static str,
+        /// What the system said.
+        errno: std::io::Error,
+        /// What was asked for.
+        detail: String,
+    },
+    /// A firmware command was refused.
+    #[error(
+        "firmware refused {command}: status {status:#x}, syndrome {syndrome:#x}{}; look the syndrome up in the firmware's release notes",
+        detail(.detail)
+    )]
+    Command {
+        /// Name of the command.
+        command: &'static str,
+        /// Status byte of the answer.
+        status: u32,
+        /// Vendor syndrome of the answer.
+        syndrome: u32,
+        /// What was asked for.
+        detail: String,
+    },
+    /// A parameter outside its range, found before anything was called.
+    #[error("{what} is {value}: must be {limit}")]
+    OutOfRange {
+        /// The parameter.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// What it may be.
+        limit: String,
+    },
+    /// A host range outside its memory region.
+    #[error("{len} bytes at offset {offset} leave the memory region of {region_len} bytes at {region}")]
+    RegionRange {
+        /// Offset asked for.
+        offset: u64,
+        /// Length asked for.
+        len: u64,
+        /// Start of the region.
+        region: HostAddr,
+        /// Its length.
+        region_len: u64,
+    },
+    /// A device range outside its buffer.
+    #[error("{len} bytes at offset {offset} leave the device buffer of {buffer_len} bytes at {buffer}")]
+    DeviceRange {
+        /// Offset asked for.
+        offset: u64,
+        /// Length asked for.
+        len: u64,
+        /// Start of the buffer.
+        buffer: DevAddr,
+        /// Its length.
+        buffer_len: u64,
+    },
+    /// An object of the other provider or process was passed.
+    #[error("{what} belongs to another {parent}; create both from one")]
+    Foreign {
+        /// The object.
+        what: &'static str,
+        /// What it should share.
+        parent: &'static str,
+    },
+    /// A wait ended without its condition.
+    #[error("timeout: waited {waited_us} us ({looks} looks) for {what}; the bound is {bound}")]
+    Timeout {
+        /// What was awaited.
+        what: String,
+        /// How long, by the provider's clock.
+        waited_us: u64,
+        /// How often the condition was looked at.
+        looks: u64,
+        /// The bound.
+        bound: Bound,
+    },
+    /// A work request completed in error.
+    #[error("{what} completed in error: status {status} ({status_name}), vendor syndrome {vendor:#x}, queue pair {qpn:#x}")]
+    Completion {
+        /// What had been posted.
+        what: String,
+        /// Work-completion status.
+        status: u32,
+        /// Its name in the verbs interface.
+        status_name: &'static str,
+        /// The vendor's syndrome.
+        vendor: u32,
+        /// Queue pair.
+        qpn: u32,
+    },
+    /// The device process died.
+    #[error("the DPA process has stopped: {state}\n{record}")]
+    DeviceFault {
+        /// Fatal or user error.
+        state: ErrorState,
+        /// The crash record, empty where the device left none.
+        record: String,
+    },
+    /// A file of this host could not be used.
+    #[error("{what}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// Why it failed.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// A FlexIO status that is not success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status(pub u32);
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            1 => f.write_str("FLEXIO_STATUS_FAILED"),
+            2 => f.write_str("FLEXIO_STATUS_TIMEOUT"),
+            3 => f.write_str("FLEXIO_STATUS_FATAL_ERR"),
+            other => write!(f, "unknown status {other}"),
+        }
+    }
+}
+
+/// The error state of a DPA process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorState {
+    /// Running.
+    None,
+    /// Stopped by the device: a trap, a watchdog, a fatal hardware event.
+    Fatal,
+    /// Stopped by its own program with an error code.
+    User,
+}
+
+impl std::fmt::Display for ErrorState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            ErrorState::None => "no error",
+            ErrorState::Fatal => "fatal device error",
+            ErrorState::User => "error raised by the image",
+        })
+    }
+}
+
+fn present(names: &[String]) -> String {
+    if names.is_empty() {
+        "this provider has no devices; is the driver loaded?".to_owned()
+    } else {
+        format!("this provider has {}", names.join(", "))
+    }
+}
+
+fn detail(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(" ({text})") }
+}
+
+/// The result of everything in this crate.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,70 @@
+//! Safe, typed objects over FlexIO, verbs and DOCA: open a card, load a device image, give its threads queues, memory keys
+//! and windows, and talk to it.
+//!
+//! Everything goes through one [`Provider`]: three tables of C functions and a way to wait. Installed vendor libraries
+//! ([`Provider::system`]) and the emulator fill the same tables, so there is one code path.
+//!
+//! # Lifetimes
+//!
+//! A child borrows its parents, so the compiler keeps the order in which the hardware wants things destroyed:
+//!
+//! ```text
+//! Provider ─ Device ─┬─ ProtectionDomain ─┬─ MemoryRegion, AddressHandle
+//!                    │                    └─ QueuePair (borrows its CompletionQueues)
+//!                    ├─ CompletionQueue
+//!                    └─ Process (borrows Application and ProtectionDomain)
+//!                         ├─ MsgStream, Window, Outbox, DeviceBuffer ─ MemoryKey
+//!                         ├─ EventHandler ─ DpaCompletionQueue ─ DpaQueuePair
+//! ```
+//!
+//! Nothing relies on destructors for memory safety: a card reaches host memory only through a [`MemoryRegion`], and that owns
+//! its bytes (the borrowing form is `unsafe` for just this reason).
+//!
+//! # Waiting
+//!
+//! Every wait has a [`Bound`] and ends in [`Error::Timeout`] naming what was awaited; see [`wait()`].
+//!
+//! Thread safety: objects are neither `Send` nor `Sync`. The libraries below allow more; nothing here has needed it yet.
+
+// This crate is the door to C libraries: every object wraps a raw handle. Each call states why it is sound.
+#![allow(unsafe_code)]
+
+mod addr;
+mod application;
+mod buffer;
+mod capture;
+mod device;
+mod dpa_cq;
+mod dpa_memory;
+mod dpa_qp;
+mod error;
+mod event_handler;
+mod memory;
+mod msg_stream;
+mod prm;
+mod process;
+mod provider;
+mod queue_pair;
+mod rpc;
+mod verbs;
+mod wait;
+mod window;
+
+pub use addr::{DevAddr, HostAddr};
+pub use application::{AbiExpectation, Application};
+pub use buffer::{HOST_BUFFER_ALIGN_BYTES, HostBuffer};
+pub use device::{Device, DeviceInfo, Gid, Mac, Port, ProtectionDomain};
+pub use dpa_cq::{CqTarget, DpaCompletionQueue};
+pub use dpa_memory::{DEVICE_ALIGN_BYTES, DeviceBuffer, MemoryKey};
+pub use dpa_qp::{DpaDepths, DpaQueuePair, RemoteQp, UdKey};
+pub use error::{Error, ErrorState, Result, Status};
+pub use event_handler::{Affinity, EventHandler};
+pub use flexcast_image::{Entry, EntryKind, Image, ImageError};
+pub use memory::{Access, MemoryRegion};
+pub use msg_stream::{MsgLevel, MsgStream};
+pub use process::{HeapInfo, Process};
+pub use provider::Provider;
+pub use queue_pair::{AddressHandle, LocalSlice, QueueDepths, QueuePair, SendKind, SendRequest, Transport};
+pub use verbs::{Completion, CompletionQueue};
+pub use wait::{Bound, Relax, SpinLoop, wait};
+pub use window::{Outbox, Window};

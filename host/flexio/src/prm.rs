@@ -1,0 +1,335 @@
+//! Command layouts for objects that FlexIO does not make itself: queue pairs of the UC and UD transports on DPA memory.
+//!
+//! The layouts are those of the mlx5 programming interface as the Linux driver and rdma-core use them: big-endian
+//! dwords, bit 0 is the most significant bit of its dword. Commands travel through `mlx5dv_devx_obj_create` and
+//! `mlx5dv_devx_obj_modify`.
+
+/// One field: byte offset of its dword, first bit (0 = most significant), width in bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Field(usize, u32, u32);
+
+impl Field {
+    /// The same field of a structure embedded `base` bytes further on.
+    const fn within(self, base: usize) -> Field {
+        Field(self.0 + base, self.1, self.2)
+    }
+}
+
+/// A command mailbox under construction, or an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mailbox<const N: usize> {
+    bytes: [u8; N],
+}
+
+impl<const N: usize> Mailbox<N> {
+    pub(crate) const fn zeroed() -> Self {
+        Self { bytes: [0; N] }
+    }
+
+    fn command(opcode: u32) -> Self {
+        let mut this = Self::zeroed();
+        this.set(OPCODE, opcode);
+        this
+    }
+
+    /// Stores `value`, which must fit: widths are checked where values enter this module.
+    pub(crate) fn set(&mut self, field: Field, value: u32) {
+        let Field(offset, bit, width) = field;
+        let mask = if width == 32 { u32::MAX } else { (1 << width) - 1 };
+        debug_assert!(value & !mask == 0, "{value:#x} does not fit in {width} bits at {offset:#x}+{bit}");
+        let shift = 32 - bit - width;
+        let dword = self.dword(offset) & !(mask << shift) | (value & mask) << shift;
+        self.bytes[offset..offset + 4].copy_from_slice(&dword.to_be_bytes());
+    }
+
+    pub(crate) fn get(&self, field: Field) -> u32 {
+        let Field(offset, bit, width) = field;
+        let mask = if width == 32 { u32::MAX } else { (1 << width) - 1 };
+        self.dword(offset) >> (32 - bit - width) & mask
+    }
+
+    fn set_u64(&mut self, offset: usize, value: u64) {
+        self.bytes[offset..offset + 8].copy_from_slice(&value.to_be_bytes());
+    }
+
+    fn set_bytes(&mut self, offset: usize, value: &[u8]) {
+        self.bytes[offset..offset + value.len()].copy_from_slice(value);
+    }
+
+    fn dword(&self, offset: usize) -> u32 {
+        let mut raw = [0; 4];
+        raw.copy_from_slice(&self.bytes[offset..offset + 4]);
+        u32::from_be_bytes(raw)
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8; N] {
+        &self.bytes
+    }
+
+    pub(crate) fn as_mut_bytes(&mut self) -> &mut [u8; N] {
+        &mut self.bytes
+    }
+}
+
+const OPCODE: Field = Field(0x0, 0, 16);
+/// Status byte of every answer; 0 is success.
+pub(crate) const OUT_STATUS: Field = Field(0x0, 0, 8);
+/// Firmware syndrome of a failed answer.
+pub(crate) const OUT_SYNDROME: Field = Field(0x4, 0, 32);
+/// Number of the queue pair in the answer to CREATE_QP.
+pub(crate) const OUT_QPN: Field = Field(0x8, 8, 24);
+
+const CREATE_QP: u32 = 0x500;
+const RST2INIT_QP: u32 = 0x502;
+const INIT2RTR_QP: u32 = 0x503;
+const RTR2RTS_QP: u32 = 0x504;
+
+/// Bytes of CREATE_QP and of the three transition commands.
+pub(crate) const QP_COMMAND_BYTES: usize = 272;
+/// Bytes of their answers.
+pub(crate) const QP_ANSWER_BYTES: usize = 16;
+/// Where the queue-pair context lies in all four.
+const QPC: usize = 0x18;
+/// Where the primary address path lies in the queue-pair context.
+const ADS: usize = QPC + 0x18;
+const WQ_UMEM_OFFSET: usize = 0x100;
+const WQ_UMEM_ID: Field = Field(0x108, 0, 32);
+const WQ_UMEM_VALID: Field = Field(0x10C, 0, 1);
+const MODIFY_QPN: Field = Field(0x8, 8, 24);
+
+const ST: Field = Field(0x0, 8, 8).within(QPC);
+const PM_STATE: Field = Field(0x0, 19, 2).within(QPC);
+const PD: Field = Field(0x4, 8, 24).within(QPC);
+const MTU: Field = Field(0x8, 0, 3).within(QPC);
+const LOG_MSG_MAX: Field = Field(0x8, 3, 5).within(QPC);
+const LOG_RQ_SIZE: Field = Field(0x8, 9, 4).within(QPC);
+const LOG_RQ_STRIDE: Field = Field(0x8, 13, 3).within(QPC);
+const NO_SQ: Field = Field(0x8, 16, 1).within(QPC);
+const LOG_SQ_SIZE: Field = Field(0x8, 17, 4).within(QPC);
+const UAR_PAGE: Field = Field(0xC, 8, 24).within(QPC);
+const USER_INDEX: Field = Field(0x10, 8, 24).within(QPC);
+const REMOTE_QPN: Field = Field(0x14, 8, 24).within(QPC);
+const NEXT_SEND_PSN: Field = Field(0x78, 8, 24).within(QPC);
+const CQN_SND: Field = Field(0x7C, 8, 24).within(QPC);
+const RWE: Field = Field(0x90, 17, 1).within(QPC);
+const NEXT_RCV_PSN: Field = Field(0x94, 8, 24).within(QPC);
+const CQN_RCV: Field = Field(0x9C, 8, 24).within(QPC);
+const DBR_ADDR: usize = QPC + 0xA0;
+const Q_KEY: Field = Field(0xA8, 0, 32).within(QPC);
+const DBR_UMEM_VALID: Field = Field(0xD0, 3, 1).within(QPC);
+const DBR_UMEM_ID: Field = Field(0xE4, 0, 32).within(QPC);
+
+const ADS_GRH: Field = Field(0x4, 8, 1).within(ADS);
+const ADS_SRC_ADDR_INDEX: Field = Field(0x8, 8, 8).within(ADS);
+const ADS_HOP_LIMIT: Field = Field(0x8, 24, 8).within(ADS);
+const ADS_RGID: usize = ADS + 0x10;
+const ADS_UDP_SPORT: Field = Field(0x20, 16, 16).within(ADS);
+const ADS_VHCA_PORT: Field = Field(0x24, 8, 8).within(ADS);
+const ADS_RMAC_HIGH: Field = Field(0x24, 16, 16).within(ADS);
+const ADS_RMAC_LOW: Field = Field(0x28, 0, 32).within(ADS);
+
+/// Path-migration state "migrated", the only one a queue pair without an alternate path may have.
+const PM_MIGRATED: u32 = 3;
+/// log2 of the longest message (2 GiB), the transport's own limit minus one.
+const LOG_MSG_MAX_BYTES: u32 = 30;
+/// UDP source port of a queue pair whose flows need not be spread (low end of the range RoCEv2 reserves).
+const UDP_SOURCE_PORT: u32 = 0xC000;
+
+/// Service type of the queue-pair context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServiceType {
+    Uc = 1,
+    Ud = 2,
+}
+
+/// What CREATE_QP needs for a receive-only queue pair whose ring and doorbell record lie in DPA memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReceiveQp {
+    pub(crate) service: ServiceType,
+    pub(crate) pd_number: u32,
+    pub(crate) uar_page: u32,
+    pub(crate) user_index: u32,
+    pub(crate) recv_cqn: u32,
+    pub(crate) log_rq_depth: u8,
+    /// log2 of the bytes of one receive WQE, at least 4.
+    pub(crate) log_rq_stride: u8,
+    /// Id of the memory object that covers the DPA heap.
+    pub(crate) dumem_id: u32,
+    /// Offset of the receive ring in that object.
+    pub(crate) ring_offset: u64,
+    /// Offset of the doorbell record in that object.
+    pub(crate) doorbell_record_offset: u64,
+}
+
+/// The peer of a UC queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RemotePath {
+    pub(crate) qpn: u32,
+    pub(crate) gid: [u8; 16],
+    pub(crate) mac: [u8; 6],
+    /// First PSN expected from the peer.
+    pub(crate) first_psn: u32,
+}
+
+pub(crate) fn create_qp(qp: &ReceiveQp) -> Mailbox<QP_COMMAND_BYTES> {
+    let mut m = Mailbox::command(CREATE_QP);
+    m.set(ST, qp.service as u32);
+    m.set(PM_STATE, PM_MIGRATED);
+    m.set(PD, qp.pd_number);
+    m.set(LOG_RQ_SIZE, u32::from(qp.log_rq_depth));
+    m.set(LOG_RQ_STRIDE, u32::from(qp.log_rq_stride) - 4);
+    m.set(NO_SQ, 1);
+    m.set(LOG_SQ_SIZE, 0);
+    m.set(UAR_PAGE, qp.uar_page);
+    m.set(USER_INDEX, qp.user_index);
+    m.set(CQN_SND, qp.recv_cqn);
+    m.set(CQN_RCV, qp.recv_cqn);
+    m.set_u64(DBR_ADDR, qp.doorbell_record_offset);
+    m.set(DBR_UMEM_VALID, 1);
+    m.set(DBR_UMEM_ID, qp.dumem_id);
+    m.set_u64(WQ_UMEM_OFFSET, qp.ring_offset);
+    m.set(WQ_UMEM_ID, qp.dumem_id);
+    m.set(WQ_UMEM_VALID, 1);
+    m
+}
+
+fn transition(opcode: u32, service: ServiceType, qpn: u32) -> Mailbox<QP_COMMAND_BYTES> {
+    let mut m = Mailbox::command(opcode);
+    m.set(MODIFY_QPN, qpn);
+    m.set(ST, service as u32);
+    m.set(PM_STATE, PM_MIGRATED);
+    m
+}
+
+/// RESET to INIT. `q_key` is what a UD datagram must carry; UC has none.
+pub(crate) fn rst2init(
+    service: ServiceType,
+    qpn: u32,
+    q_key: u32,
+    port: u8,
+) -> Mailbox<QP_COMMAND_BYTES> {
+    let mut m = transition(RST2INIT_QP, service, qpn);
+    m.set(ADS_VHCA_PORT, u32::from(port));
+    match service {
+        ServiceType::Ud => m.set(Q_KEY, q_key),
+        ServiceType::Uc => m.set(RWE, 1),
+    }
+    m
+}
+
+/// INIT to RTR. `mtu_code` as in verbs: 1 = 256 bytes … 5 = 4096 bytes. `remote` is needed by UC alone.
+pub(crate) fn init2rtr(
+    service: ServiceType,
+    qpn: u32,
+    mtu_code: u8,
+    port: u8,
+    gid_index: u8,
+    remote: Option<&RemotePath>,
+) -> Mailbox<QP_COMMAND_BYTES> {
+    let mut m = transition(INIT2RTR_QP, service, qpn);
+    m.set(MTU, u32::from(mtu_code));
+    m.set(LOG_MSG_MAX, LOG_MSG_MAX_BYTES);
+    m.set(ADS_VHCA_PORT, u32::from(port));
+    if let Some(remote) = remote {
+        m.set(REMOTE_QPN, remote.qpn);
+        m.set(NEXT_RCV_PSN, remote.first_psn);
+        m.set(RWE, 1);
+        m.set(ADS_GRH, 1);
+        m.set(ADS_SRC_ADDR_INDEX, u32::from(gid_index));
+        m.set(ADS_HOP_LIMIT, 64);
+        m.set(ADS_UDP_SPORT, UDP_SOURCE_PORT);
+        m.set_bytes(ADS_RGID, &remote.gid);
+        let [a, b, c, d, e, f] = remote.mac;
+        m.set(ADS_RMAC_HIGH, u32::from(u16::from_be_bytes([a, b])));
+        m.set(ADS_RMAC_LOW, u32::from_be_bytes([c, d, e, f]));
+    }
+    m
+}
+
+/// RTR to RTS.
+pub(crate) fn rtr2rts(service: ServiceType, qpn: u32, first_psn: u32) -> Mailbox<QP_COMMAND_BYTES> {
+    let mut m = transition(RTR2RTS_QP, service, qpn);
+    m.set(NEXT_SEND_PSN, first_psn);
+    m
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UD: ReceiveQp = ReceiveQp {
+        service: ServiceType::Ud,
+        pd_number: 0x12_3456,
+        uar_page: 0x77,
+        user_index: 0xABCDE,
+        recv_cqn: 0x40,
+        log_rq_depth: 9,
+        log_rq_stride: 4,
+        dumem_id: 0xDEAD,
+        ring_offset: 0x1_0000_2000,
+        doorbell_record_offset: 0x1_0000_1040,
+    };
+
+    /// Offsets are checked against absolute bytes written out by hand from the command tables, not against the fields.
+    #[test]
+    fn create_qp_puts_each_value_at_its_byte() {
+        let m = create_qp(&UD);
+        let b = m.as_bytes();
+        assert_eq!(b[0..2], [0x05, 0x00], "opcode");
+        assert_eq!(b[0x19], 2, "service type is the second byte of the context");
+        assert_eq!(b[0x1A] & 0x18, 0x18, "path migration state 3");
+        assert_eq!(b[0x1D..0x20], [0x12, 0x34, 0x56], "protection domain");
+        assert_eq!(b[0x21] >> 3 & 0xF, 9, "log of the receive ring");
+        assert_eq!(b[0x21] & 7, 0, "stride 16 bytes is code 0");
+        assert_eq!(b[0x22] >> 7, 1, "no send queue");
+        assert_eq!(b[0x25..0x28], [0, 0, 0x77], "UAR page");
+        assert_eq!(b[0x29..0x2C], [0x0A, 0xBC, 0xDE], "user index");
+        assert_eq!(b[0x95..0x98], [0, 0, 0x40], "send completion queue");
+        assert_eq!(b[0xB5..0xB8], [0, 0, 0x40], "receive completion queue");
+        assert_eq!(b[0xB8..0xC0], 0x1_0000_1040u64.to_be_bytes(), "doorbell record");
+        assert_eq!(b[0xE8] & 0x10, 0x10, "doorbell record is in a memory object");
+        assert_eq!(b[0xFC..0x100], 0xDEADu32.to_be_bytes(), "memory object of the doorbell record");
+        assert_eq!(b[0x100..0x108], 0x1_0000_2000u64.to_be_bytes(), "ring");
+        assert_eq!(b[0x108..0x10C], 0xDEADu32.to_be_bytes(), "memory object of the ring");
+        assert_eq!(b[0x10C] & 0x80, 0x80, "ring is in a memory object");
+    }
+
+    #[test]
+    fn transitions_carry_queue_key_and_path() {
+        let init = rst2init(ServiceType::Ud, 0x99, 0x1111_1111, 1);
+        assert_eq!(init.as_bytes()[0..2], [0x05, 0x02]);
+        assert_eq!(init.as_bytes()[0x9..0xC], [0, 0, 0x99]);
+        assert_eq!(init.as_bytes()[0xC0..0xC4], 0x1111_1111u32.to_be_bytes());
+        assert_eq!(init.as_bytes()[0x30 + 0x25], 1, "port");
+
+        let remote = RemotePath { qpn: 0x55, gid: [7; 16], mac: [1, 2, 3, 4, 5, 6], first_psn: 0x10 };
+        let rtr = init2rtr(ServiceType::Uc, 0x99, 5, 1, 3, Some(&remote));
+        let b = rtr.as_bytes();
+        assert_eq!(b[0..2], [0x05, 0x03]);
+        assert_eq!(b[0x20] >> 5, 5, "MTU code");
+        assert_eq!(b[0x20] & 0x1F, 30, "longest message");
+        assert_eq!(b[0x2D..0x30], [0, 0, 0x55], "remote queue pair");
+        assert_eq!(b[0x30 + 0x9], 3, "source GID index");
+        assert_eq!(b[0x30 + 0x10..0x30 + 0x20], [7; 16], "remote GID");
+        assert_eq!(b[0x30 + 0x22..0x30 + 0x24], [0xC0, 0x00], "UDP source port");
+        assert_eq!(b[0x30 + 0x26..0x30 + 0x2C], [1, 2, 3, 4, 5, 6], "remote MAC");
+        assert_eq!(b[0xA9] & 0x40, 0, "bit 17 lies in the third byte");
+        assert_eq!(b[0xAA] & 0x40, 0x40, "remote writes allowed");
+        assert_eq!(b[0xAD..0xB0], [0, 0, 0x10], "first PSN expected");
+
+        let rts = rtr2rts(ServiceType::Uc, 0x99, 0x20);
+        assert_eq!(rts.as_bytes()[0..2], [0x05, 0x04]);
+        assert_eq!(rts.as_bytes()[0x91..0x94], [0, 0, 0x20], "first PSN sent");
+    }
+
+    #[test]
+    fn answers_are_read_back() {
+        let mut out = Mailbox::<QP_ANSWER_BYTES>::zeroed();
+        out.as_mut_bytes()[0] = 3;
+        out.as_mut_bytes()[4..8].copy_from_slice(&0x1234u32.to_be_bytes());
+        out.as_mut_bytes()[9..12].copy_from_slice(&[0xA, 0xB, 0xC]);
+        assert_eq!(out.get(OUT_STATUS), 3);
+        assert_eq!(out.get(OUT_SYNDROME), 0x1234);
+        assert_eq!(out.get(OUT_QPN), 0x0A_0B0C);
+    }
+}

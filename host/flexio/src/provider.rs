@@ -1,0 +1,160 @@
+//! Where the C functions come from.
+
+use std::ffi::CStr;
+
+use doca_sys::DocaApi;
+use flexio_sys::FlexioApi;
+use verbs_sys::VerbsApi;
+
+use crate::device::{Device, DeviceInfo, Mac};
+use crate::error::{Error, Result};
+use crate::wait::{Bound, Relax, SpinLoop, wait};
+
+/// Three function tables and a way to wait: all that differs between a card and the emulator.
+pub struct Provider {
+    pub(crate) flexio: FlexioApi,
+    pub(crate) verbs: VerbsApi,
+    doca: DocaApi,
+    relax: Box<dyn Relax>,
+}
+
+impl std::fmt::Debug for Provider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Provider").field("virtual_time", &self.relax.is_virtual()).finish_non_exhaustive()
+    }
+}
+
+impl Provider {
+    /// A provider over tables that somebody else filled.
+    ///
+    /// # Safety
+    /// Every function must implement the C function of its name (FlexIO 2.7, rdma-core, DOCA common), callable from the
+    /// thread that uses the provider and its children, and the three must belong together: objects of one are passed to
+    /// the others.
+    #[must_use]
+    pub unsafe fn from_tables(flexio: FlexioApi, verbs: VerbsApi, doca: DocaApi, relax: Box<dyn Relax>) -> Self {
+        Self { flexio, verbs, doca, relax }
+    }
+
+    /// The libraries of an installed DOCA.
+    ///
+    /// # Errors
+    /// [`Error::NotInstalled`] names what was looked for.
+    pub fn system() -> Result<Self> {
+        let missing = |looked_for: &str, source: Box<dyn std::error::Error + Send + Sync>| Error::NotInstalled {
+            looked_for: looked_for.to_owned(),
+            source,
+        };
+        let flexio = flexio_sys::load().map_err(|e| missing("libflexio.so", e.into()))?;
+        let verbs = verbs_sys::load().map_err(|e| missing("libibverbs.so.1 and libmlx5.so.1", e.into()))?;
+        let doca = doca_sys::load().map_err(|e| missing("libdoca_common.so", e.into()))?;
+        // SAFETY: the loaders take every symbol by its C name from the installed libraries, which are one DOCA release.
+        Ok(unsafe { Self::from_tables(flexio, verbs, doca, Box::<SpinLoop>::default()) })
+    }
+
+    /// How this provider waits, and its clock.
+    #[must_use]
+    pub fn relax(&self) -> &dyn Relax {
+        &*self.relax
+    }
+
+    /// Waits for a condition; see [`wait()`].
+    ///
+    /// # Errors
+    /// As [`wait()`].
+    pub fn wait<T>(&self, bound: Bound, what: &str, condition: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+        wait(self.relax(), bound, what, condition)
+    }
+
+    /// The cards, in the order DOCA lists them. Entries without an RDMA device are left out.
+    ///
+    /// # Errors
+    /// [`Error::Doca`] when the list cannot be made.
+    pub fn devices(&self) -> Result<Vec<DeviceInfo>> {
+        let mut list = std::ptr::null_mut();
+        let mut count = 0;
+        // SAFETY: both out-parameters are writable.
+        let status = unsafe { (self.doca.doca_devinfo_create_list)(&raw mut list, &raw mut count) };
+        self.doca_ok("doca_devinfo_create_list", status)?;
+        let mut found = Vec::new();
+        for index in 0..count as usize {
+            // SAFETY: the list has `count` entries, each valid until the list is destroyed.
+            let info = unsafe { *list.add(index) };
+            found.extend(self.describe(info));
+        }
+        // SAFETY: `list` came from the call above and is not used again.
+        let status = unsafe { (self.doca.doca_devinfo_destroy_list)(list) };
+        self.doca_ok("doca_devinfo_destroy_list", status)?;
+        Ok(found)
+    }
+
+    fn describe(&self, info: *mut doca_sys::doca_devinfo) -> Option<DeviceInfo> {
+        let mut text = [0 as std::ffi::c_char; 256];
+        let mut read = |call: &dyn Fn(*mut std::ffi::c_char) -> doca_sys::doca_error_t| {
+            text.fill(0);
+            if call(text.as_mut_ptr()) != doca_sys::DOCA_SUCCESS {
+                return None;
+            }
+            // SAFETY: the buffer was zeroed and the call writes at most its size less one, so a NUL is inside.
+            let text = unsafe { CStr::from_ptr(text.as_ptr()) };
+            Some(text.to_string_lossy().into_owned())
+        };
+        // SAFETY: `info` is a live entry; each buffer has the size that is passed or that the header fixes (13 bytes for
+        // the PCI address).
+        let name = read(&|p| unsafe { (self.doca.doca_devinfo_get_ibdev_name)(info, p, 64) })?;
+        // SAFETY: as above.
+        let pci = read(&|p| unsafe { (self.doca.doca_devinfo_get_pci_addr_str)(info, p) }).unwrap_or_default();
+        // SAFETY: as above.
+        let interface = read(&|p| unsafe { (self.doca.doca_devinfo_get_iface_name)(info, p, 256) }).unwrap_or_default();
+        let mut mac = [0; 6];
+        // SAFETY: as above; the buffer has the 6 bytes passed.
+        let status = unsafe { (self.doca.doca_devinfo_get_mac_addr)(info, mac.as_mut_ptr(), 6) };
+        if status != doca_sys::DOCA_SUCCESS {
+            mac = [0; 6];
+        }
+        Some(DeviceInfo { name, pci, interface, mac: Mac(mac) })
+    }
+
+    /// Opens a card by its RDMA device name, such as `mlx5_0`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`] lists the names there are; [`Error::OpenDevice`].
+    pub fn open(&self, name: &str) -> Result<Device<'_>> {
+        let devices = self.devices()?;
+        let Some(info) = devices.iter().find(|device| device.name == name) else {
+            return Err(Error::UnknownDevice {
+                name: name.to_owned(),
+                present: devices.into_iter().map(|device| device.name).collect(),
+            });
+        };
+        Device::open(self, info.clone())
+    }
+
+    fn doca_ok(&self, call: &'static str, status: doca_sys::doca_error_t) -> Result<()> {
+        if status == doca_sys::DOCA_SUCCESS {
+            return Ok(());
+        }
+        // SAFETY: any value is accepted; the result is a static string or null.
+        let text = unsafe { (self.doca.doca_error_get_descr)(status) };
+        let reason = if text.is_null() {
+            format!("error {status}")
+        } else {
+            // SAFETY: not null, and a static C string.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        };
+        Err(Error::Doca { call, reason })
+    }
+
+    /// Turns a FlexIO status into a result.
+    pub(crate) fn flexio_ok(
+        &self,
+        call: &'static str,
+        status: flexio_sys::flexio_status,
+        detail: impl FnOnce() -> String,
+    ) -> Result<()> {
+        if status == flexio_sys::FLEXIO_STATUS_SUCCESS {
+            return Ok(());
+        }
+        Err(Error::FlexIo { call, status: crate::Status(status), detail: detail() })
+    }
+}

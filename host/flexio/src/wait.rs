@@ -1,0 +1,165 @@
+//! Bounded waiting. Nothing in this crate or above it loops without a bound.
+//!
+//! Between two looks at a condition the waiting host *relaxes*: on hardware that is a spin-loop hint, on the emulator
+//! it lets virtual time advance, because emulated cards move only while their host waits.
+
+use std::fmt;
+use std::time::Instant;
+
+use crate::error::Error;
+
+/// How a host waits, and the clock by which it gives up.
+pub trait Relax: Send + Sync {
+    /// Lets the cards make some progress.
+    fn relax(&self);
+
+    /// The clock that waits are bounded by, in picoseconds from an arbitrary origin: virtual time on the emulator,
+    /// monotonic wall time on hardware.
+    fn now_ps(&self) -> u64;
+
+    /// Whether [`Relax::now_ps`] is virtual time, so that figures derived from it are *emulated*, not *measured*.
+    fn is_virtual(&self) -> bool;
+}
+
+/// Waiting beside real hardware.
+#[derive(Debug)]
+pub struct SpinLoop {
+    origin: Instant,
+}
+
+impl Default for SpinLoop {
+    fn default() -> Self {
+        Self { origin: Instant::now() }
+    }
+}
+
+impl Relax for SpinLoop {
+    fn relax(&self) {
+        std::hint::spin_loop();
+    }
+
+    fn now_ps(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_nanos().saturating_mul(1000)).unwrap_or(u64::MAX)
+    }
+
+    fn is_virtual(&self) -> bool {
+        false
+    }
+}
+
+/// When to stop waiting: after a span of the provider's clock, or after a number of looks if the clock stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// Longest wait in picoseconds of [`Relax::now_ps`].
+    pub span_ps: u64,
+    /// Most looks at the condition, a backstop for a machine that has nothing left to do and so does not advance.
+    pub looks: u64,
+}
+
+impl Bound {
+    /// A wait of at most this many microseconds.
+    #[must_use]
+    pub const fn micros(micros: u64) -> Self {
+        Self { span_ps: micros.saturating_mul(1_000_000), looks: u64::MAX }
+    }
+
+    /// A wait of at most this many milliseconds.
+    #[must_use]
+    pub const fn millis(millis: u64) -> Self {
+        Self::micros(millis.saturating_mul(1000))
+    }
+
+    /// The same bound with at most this many looks.
+    #[must_use]
+    pub const fn with_looks(self, looks: u64) -> Self {
+        Self { looks, ..self }
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} us", self.span_ps / 1_000_000)?;
+        if self.looks != u64::MAX {
+            write!(f, " or {} looks", self.looks)?;
+        }
+        Ok(())
+    }
+}
+
+/// Looks at `condition` until it yields a value, relaxing in between.
+///
+/// # Errors
+/// [`Error::Timeout`] naming `what` once `bound` is used up; the error of `condition`, at once.
+pub fn wait<T>(
+    relax: &dyn Relax,
+    bound: Bound,
+    what: &str,
+    mut condition: impl FnMut() -> Result<Option<T>, Error>,
+) -> Result<T, Error> {
+    let start_ps = relax.now_ps();
+    let mut looks = 0;
+    loop {
+        if let Some(value) = condition()? {
+            return Ok(value);
+        }
+        looks += 1;
+        let waited_ps = relax.now_ps().saturating_sub(start_ps);
+        if waited_ps >= bound.span_ps || looks >= bound.looks {
+            return Err(Error::Timeout { what: what.to_owned(), waited_us: waited_ps / 1_000_000, looks, bound });
+        }
+        relax.relax();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    /// A clock that advances by a fixed step per relaxation.
+    struct Steps {
+        now_ps: AtomicU64,
+        step_ps: u64,
+    }
+
+    impl Relax for Steps {
+        fn relax(&self) {
+            self.now_ps.fetch_add(self.step_ps, Ordering::Relaxed);
+        }
+        fn now_ps(&self) -> u64 {
+            self.now_ps.load(Ordering::Relaxed)
+        }
+        fn is_virtual(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_condition_that_comes_true_ends_the_wait() {
+        let clock = Steps { now_ps: AtomicU64::new(7), step_ps: 1_000_000 };
+        let mut looks = 0;
+        let value = wait(&clock, Bound::micros(10), "the third look", || {
+            looks += 1;
+            Ok((looks == 3).then_some(looks))
+        });
+        assert_eq!(value.unwrap(), 3);
+        assert_eq!(clock.now_ps(), 7 + 2_000_000);
+    }
+
+    #[test]
+    fn a_condition_that_never_comes_true_is_named() {
+        let clock = Steps { now_ps: AtomicU64::new(0), step_ps: 1_000_000 };
+        let error = wait::<()>(&clock, Bound::micros(10), "the completion flag", || Ok(None)).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("the completion flag") && text.contains("10 us"), "{text}");
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_is_bounded_by_looks() {
+        let clock = Steps { now_ps: AtomicU64::new(0), step_ps: 0 };
+        let bound = Bound::micros(10).with_looks(5);
+        let error = wait::<()>(&clock, bound, "anything", || Ok(None)).unwrap_err();
+        assert!(matches!(error, Error::Timeout { looks: 5, .. }), "{error}");
+    }
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The part of the mlx5 direct-verbs ABI (rdma-core 44, LP64) that Flexcast uses: DevX commands, user memory, UARs and
+ * the look inside a verbs object. Written for Flexcast from the ABI's layouts, names and values.
+ */
+#ifndef _MLX5DV_H_
+#define _MLX5DV_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <infiniband/verbs.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- looking inside verbs objects -------------------------------------------------------------------------- */
+
+struct mlx5dv_qp {
+	__be32 *dbrec;                        /* [0] receive counter, [1] send counter */
+	struct {
+		void *buf;
+		uint32_t wqe_cnt;
+		uint32_t stride;
+	} sq;
+	struct {
+		void *buf;
+		uint32_t wqe_cnt;
+		uint32_t stride;
+	} rq;
+	struct {
+		void *reg;
+		uint32_t size;
+	} bf;
+	uint64_t comp_mask;
+	off_t uar_mmap_offset;
+	uint32_t tirn;
+	uint32_t tisn;
+	uint32_t rqn;
+	uint32_t sqn;
+	uint64_t tir_icm_addr;
+};
+
+struct mlx5dv_cq {
+	void *buf;
+	__be32 *dbrec;                        /* [0] consumer index, [1] arm word */
+	uint32_t cqe_cnt;
+	uint32_t cqe_size;
+	void *cq_uar;
+	uint32_t cqn;
+	uint64_t comp_mask;
+};
+
+struct mlx5dv_pd {
+	uint32_t pdn;
+	uint64_t comp_mask;
+};
+
+struct mlx5_wqe_av;
+
+struct mlx5dv_ah {
+	struct mlx5_wqe_av *av;
+	uint64_t comp_mask;
+};
+
+struct mlx5dv_srq;
+struct mlx5dv_rwq;
+struct mlx5dv_dm;
+struct ibv_wq;
+struct ibv_dm;
+
+struct mlx5dv_obj {
+	struct {
+		struct ibv_qp *in;
+		struct mlx5dv_qp *out;
+	} qp;
+	struct {
+		struct ibv_cq *in;
+		struct mlx5dv_cq *out;
+	} cq;
+	struct {
+		struct ibv_srq *in;
+		struct mlx5dv_srq *out;
+	} srq;
+	struct {
+		struct ibv_wq *in;
+		struct mlx5dv_rwq *out;
+	} rwq;
+	struct {
+		struct ibv_dm *in;
+		struct mlx5dv_dm *out;
+	} dm;
+	struct {
+		struct ibv_ah *in;
+		struct mlx5dv_ah *out;
+	} ah;
+	struct {
+		struct ibv_pd *in;
+		struct mlx5dv_pd *out;
+	} pd;
+};
+
+enum mlx5dv_obj_type {
+	MLX5DV_OBJ_QP = 1 << 0,
+	MLX5DV_OBJ_CQ = 1 << 1,
+	MLX5DV_OBJ_SRQ = 1 << 2,
+	MLX5DV_OBJ_RWQ = 1 << 3,
+	MLX5DV_OBJ_DM = 1 << 4,
+	MLX5DV_OBJ_AH = 1 << 5,
+	MLX5DV_OBJ_PD = 1 << 6,
+};
+
+int mlx5dv_init_obj(struct mlx5dv_obj *obj, uint64_t obj_type);
+
+/* ---- opening a device for DevX ----------------------------------------------------------------------------- */
+
+enum {
+	MLX5DV_CONTEXT_FLAGS_DEVX = 1 << 0,
+};
+
+struct mlx5dv_context_attr {
+	uint32_t flags;
+	uint64_t comp_mask;
+};
+
+bool mlx5dv_is_supported(struct ibv_device *device);
+struct ibv_context *mlx5dv_open_device(struct ibv_device *device, struct mlx5dv_context_attr *attr);
+
+/* ---- DevX -------------------------------------------------------------------------------------------------- */
+
+struct mlx5dv_devx_obj;
+
+struct mlx5dv_devx_umem {
+	uint32_t umem_id;
+};
+
+struct mlx5dv_devx_uar {
+	void *reg_addr;
+	void *base_addr;
+	uint32_t page_id;
+	off_t mmap_off;
+	uint64_t comp_mask;
+};
+
+/*
+ * `in` and `out` are command mailboxes of the device's programming interface: big-endian, status in the first byte of
+ * `out` and the syndrome in its second dword. A command the device refuses gives EREMOTEIO (or a NULL object with that
+ * errno) and leaves both in `out`.
+ */
+int mlx5dv_devx_general_cmd(struct ibv_context *context, const void *in, size_t inlen, void *out, size_t outlen);
+struct mlx5dv_devx_obj *mlx5dv_devx_obj_create(struct ibv_context *context, const void *in, size_t inlen, void *out,
+					       size_t outlen);
+int mlx5dv_devx_obj_query(struct mlx5dv_devx_obj *obj, const void *in, size_t inlen, void *out, size_t outlen);
+int mlx5dv_devx_obj_modify(struct mlx5dv_devx_obj *obj, const void *in, size_t inlen, void *out, size_t outlen);
+int mlx5dv_devx_obj_destroy(struct mlx5dv_devx_obj *obj);
+struct mlx5dv_devx_umem *mlx5dv_devx_umem_reg(struct ibv_context *context, void *addr, size_t size, uint32_t access);
+int mlx5dv_devx_umem_dereg(struct mlx5dv_devx_umem *umem);
+struct mlx5dv_devx_uar *mlx5dv_devx_alloc_uar(struct ibv_context *context, uint32_t flags);
+void mlx5dv_devx_free_uar(struct mlx5dv_devx_uar *devx_uar);
+
+#if defined(__LP64__) && !defined(__cplusplus)
+_Static_assert(sizeof(struct mlx5dv_qp) == 96, "size of struct mlx5dv_qp");
+_Static_assert(sizeof(struct mlx5dv_cq) == 48, "size of struct mlx5dv_cq");
+_Static_assert(sizeof(struct mlx5dv_obj) == 112, "size of struct mlx5dv_obj");
+_Static_assert(sizeof(struct mlx5dv_devx_uar) == 40, "size of struct mlx5dv_devx_uar");
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,696 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The part of the libibverbs ABI (rdma-core 44, LP64) that Flexcast uses. Written for Flexcast from the ABI's layouts,
+ * names and values; a program compiled against this file also runs on rdma-core, and the reverse. Members of the
+ * operation tables that nobody here calls are reserved slots of the right size.
+ */
+#ifndef INFINIBAND_VERBS_H
+#define INFINIBAND_VERBS_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <linux/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- identities -------------------------------------------------------------------------------------------- */
+
+/* A port address: 128 bits in network order. RoCEv2 over IPv4 uses the mapped form ::ffff:a.b.c.d. */
+union ibv_gid {
+	uint8_t raw[16];
+	struct {
+		__be64 subnet_prefix;
+		__be64 interface_id;
+	} global;
+};
+
+enum ibv_node_type {
+	IBV_NODE_UNKNOWN = -1,
+	IBV_NODE_CA = 1,
+	IBV_NODE_SWITCH,
+	IBV_NODE_ROUTER,
+	IBV_NODE_RNIC,
+	IBV_NODE_USNIC,
+	IBV_NODE_USNIC_UDP,
+	IBV_NODE_UNSPECIFIED,
+};
+
+enum ibv_transport_type {
+	IBV_TRANSPORT_UNKNOWN = -1,
+	IBV_TRANSPORT_IB = 0,
+	IBV_TRANSPORT_IWARP,
+	IBV_TRANSPORT_USNIC,
+	IBV_TRANSPORT_USNIC_UDP,
+	IBV_TRANSPORT_UNSPECIFIED,
+};
+
+enum {
+	IBV_SYSFS_NAME_MAX = 64,
+	IBV_SYSFS_PATH_MAX = 256,
+};
+
+struct ibv_device;
+struct ibv_context;
+struct ibv_pd;
+struct ibv_cq;
+struct ibv_qp;
+struct ibv_srq;
+struct ibv_ah;
+struct ibv_mw;
+struct ibv_mw_bind;
+
+/* Filled by a provider; reserved for the library itself. */
+struct _ibv_device_ops {
+	struct ibv_context *(*_dummy1)(struct ibv_device *device, int cmd_fd);
+	void (*_dummy2)(struct ibv_context *context);
+};
+
+struct ibv_device {
+	struct _ibv_device_ops _ops;
+	enum ibv_node_type node_type;
+	enum ibv_transport_type transport_type;
+	char name[IBV_SYSFS_NAME_MAX];        /* kernel name, "uverbs0" */
+	char dev_name[IBV_SYSFS_NAME_MAX];    /* device name, "mlx5_0" */
+	char dev_path[IBV_SYSFS_PATH_MAX];
+	char ibdev_path[IBV_SYSFS_PATH_MAX];
+};
+
+/* ---- attributes of a device and its ports ------------------------------------------------------------------ */
+
+enum ibv_atomic_cap {
+	IBV_ATOMIC_NONE,
+	IBV_ATOMIC_HCA,
+	IBV_ATOMIC_GLOB,
+};
+
+struct ibv_device_attr {
+	char fw_ver[64];
+	__be64 node_guid;
+	__be64 sys_image_guid;
+	uint64_t max_mr_size;
+	uint64_t page_size_cap;
+	uint32_t vendor_id;
+	uint32_t vendor_part_id;
+	uint32_t hw_ver;
+	int max_qp;
+	int max_qp_wr;
+	unsigned int device_cap_flags;
+	int max_sge;
+	int max_sge_rd;
+	int max_cq;
+	int max_cqe;
+	int max_mr;
+	int max_pd;
+	int max_qp_rd_atom;
+	int max_ee_rd_atom;
+	int max_res_rd_atom;
+	int max_qp_init_rd_atom;
+	int max_ee_init_rd_atom;
+	enum ibv_atomic_cap atomic_cap;
+	int max_ee;
+	int max_rdd;
+	int max_mw;
+	int max_raw_ipv6_qp;
+	int max_raw_ethy_qp;
+	int max_mcast_grp;
+	int max_mcast_qp_attach;
+	int max_total_mcast_qp_attach;
+	int max_ah;
+	int max_fmr;
+	int max_map_per_fmr;
+	int max_srq;
+	int max_srq_wr;
+	int max_srq_sge;
+	uint16_t max_pkeys;
+	uint8_t local_ca_ack_delay;
+	uint8_t phys_port_cnt;
+};
+
+enum ibv_mtu {
+	IBV_MTU_256 = 1,
+	IBV_MTU_512 = 2,
+	IBV_MTU_1024 = 3,
+	IBV_MTU_2048 = 4,
+	IBV_MTU_4096 = 5,
+};
+
+enum ibv_port_state {
+	IBV_PORT_NOP = 0,
+	IBV_PORT_DOWN = 1,
+	IBV_PORT_INIT = 2,
+	IBV_PORT_ARMED = 3,
+	IBV_PORT_ACTIVE = 4,
+	IBV_PORT_ACTIVE_DEFER = 5,
+};
+
+enum {
+	IBV_LINK_LAYER_UNSPECIFIED,
+	IBV_LINK_LAYER_INFINIBAND,
+	IBV_LINK_LAYER_ETHERNET,
+};
+
+struct ibv_port_attr {
+	enum ibv_port_state state;
+	enum ibv_mtu max_mtu;
+	enum ibv_mtu active_mtu;
+	int gid_tbl_len;
+	uint32_t port_cap_flags;
+	uint32_t max_msg_sz;
+	uint32_t bad_pkey_cntr;
+	uint32_t qkey_viol_cntr;
+	uint16_t pkey_tbl_len;
+	uint16_t lid;
+	uint16_t sm_lid;
+	uint8_t lmc;
+	uint8_t max_vl_num;
+	uint8_t sm_sl;
+	uint8_t subnet_timeout;
+	uint8_t init_type_reply;
+	uint8_t active_width;
+	uint8_t active_speed;
+	uint8_t phys_state;
+	uint8_t link_layer;
+	uint8_t flags;
+	uint16_t port_cap_flags2;
+};
+
+/* The exported symbol ibv_query_port knows only the part of ibv_port_attr up to and including `flags`. */
+struct _compat_ibv_port_attr;
+
+/* ---- protection domains, memory regions, address handles --------------------------------------------------- */
+
+struct ibv_pd {
+	struct ibv_context *context;
+	uint32_t handle;
+};
+
+enum ibv_access_flags {
+	IBV_ACCESS_LOCAL_WRITE = 1,
+	IBV_ACCESS_REMOTE_WRITE = 1 << 1,
+	IBV_ACCESS_REMOTE_READ = 1 << 2,
+	IBV_ACCESS_REMOTE_ATOMIC = 1 << 3,
+	IBV_ACCESS_MW_BIND = 1 << 4,
+	IBV_ACCESS_ZERO_BASED = 1 << 5,
+	IBV_ACCESS_ON_DEMAND = 1 << 6,
+	IBV_ACCESS_HUGETLB = 1 << 7,
+	IBV_ACCESS_RELAXED_ORDERING = 1 << 20,
+};
+
+struct ibv_mr {
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	void *addr;
+	size_t length;
+	uint32_t handle;
+	uint32_t lkey;
+	uint32_t rkey;
+};
+
+struct ibv_global_route {
+	union ibv_gid dgid;
+	uint32_t flow_label;
+	uint8_t sgid_index;
+	uint8_t hop_limit;
+	uint8_t traffic_class;
+};
+
+struct ibv_ah_attr {
+	struct ibv_global_route grh;
+	uint16_t dlid;
+	uint8_t sl;
+	uint8_t src_path_bits;
+	uint8_t static_rate;
+	uint8_t is_global;
+	uint8_t port_num;
+};
+
+struct ibv_ah {
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	uint32_t handle;
+};
+
+/* ---- completions ------------------------------------------------------------------------------------------- */
+
+struct ibv_comp_channel {
+	struct ibv_context *context;
+	int fd;
+	int refcnt;
+};
+
+struct ibv_cq {
+	struct ibv_context *context;
+	struct ibv_comp_channel *channel;
+	void *cq_context;
+	uint32_t handle;
+	int cqe;
+	pthread_mutex_t mutex;
+	pthread_cond_t cond;
+	uint32_t comp_events_completed;
+	uint32_t async_events_completed;
+};
+
+enum ibv_wc_status {
+	IBV_WC_SUCCESS,
+	IBV_WC_LOC_LEN_ERR,
+	IBV_WC_LOC_QP_OP_ERR,
+	IBV_WC_LOC_EEC_OP_ERR,
+	IBV_WC_LOC_PROT_ERR,
+	IBV_WC_WR_FLUSH_ERR,
+	IBV_WC_MW_BIND_ERR,
+	IBV_WC_BAD_RESP_ERR,
+	IBV_WC_LOC_ACCESS_ERR,
+	IBV_WC_REM_INV_REQ_ERR,
+	IBV_WC_REM_ACCESS_ERR,
+	IBV_WC_REM_OP_ERR,
+	IBV_WC_RETRY_EXC_ERR,
+	IBV_WC_RNR_RETRY_EXC_ERR,
+	IBV_WC_LOC_RDD_VIOL_ERR,
+	IBV_WC_REM_INV_RD_REQ_ERR,
+	IBV_WC_REM_ABORT_ERR,
+	IBV_WC_INV_EECN_ERR,
+	IBV_WC_INV_EEC_STATE_ERR,
+	IBV_WC_FATAL_ERR,
+	IBV_WC_RESP_TIMEOUT_ERR,
+	IBV_WC_GENERAL_ERR,
+	IBV_WC_TM_ERR,
+	IBV_WC_TM_RNDV_INCOMPLETE,
+};
+
+enum ibv_wc_opcode {
+	IBV_WC_SEND,
+	IBV_WC_RDMA_WRITE,
+	IBV_WC_RDMA_READ,
+	IBV_WC_COMP_SWAP,
+	IBV_WC_FETCH_ADD,
+	IBV_WC_BIND_MW,
+	IBV_WC_LOCAL_INV,
+	IBV_WC_TSO,
+	IBV_WC_RECV = 1 << 7,          /* set in every completion of a receive */
+	IBV_WC_RECV_RDMA_WITH_IMM,
+};
+
+enum ibv_wc_flags {
+	IBV_WC_GRH = 1 << 0,
+	IBV_WC_WITH_IMM = 1 << 1,
+	IBV_WC_IP_CSUM_OK = 1 << 2,
+	IBV_WC_WITH_INV = 1 << 3,
+};
+
+struct ibv_wc {
+	uint64_t wr_id;
+	enum ibv_wc_status status;
+	enum ibv_wc_opcode opcode;
+	uint32_t vendor_err;
+	uint32_t byte_len;
+	union {
+		__be32 imm_data;
+		uint32_t invalidated_rkey;
+	};
+	uint32_t qp_num;
+	uint32_t src_qp;
+	unsigned int wc_flags;
+	uint16_t pkey_index;
+	uint16_t slid;
+	uint8_t sl;
+	uint8_t dlid_path_bits;
+};
+
+/* ---- queue pairs ------------------------------------------------------------------------------------------- */
+
+enum ibv_qp_type {
+	IBV_QPT_RC = 2,
+	IBV_QPT_UC,
+	IBV_QPT_UD,
+	IBV_QPT_RAW_PACKET = 8,
+	IBV_QPT_XRC_SEND = 9,
+	IBV_QPT_XRC_RECV,
+	IBV_QPT_DRIVER = 0xff,
+};
+
+enum ibv_qp_state {
+	IBV_QPS_RESET,
+	IBV_QPS_INIT,
+	IBV_QPS_RTR,
+	IBV_QPS_RTS,
+	IBV_QPS_SQD,
+	IBV_QPS_SQE,
+	IBV_QPS_ERR,
+	IBV_QPS_UNKNOWN,
+};
+
+enum ibv_mig_state {
+	IBV_MIG_MIGRATED,
+	IBV_MIG_REARM,
+	IBV_MIG_ARMED,
+};
+
+struct ibv_qp_cap {
+	uint32_t max_send_wr;
+	uint32_t max_recv_wr;
+	uint32_t max_send_sge;
+	uint32_t max_recv_sge;
+	uint32_t max_inline_data;
+};
+
+struct ibv_qp_init_attr {
+	void *qp_context;
+	struct ibv_cq *send_cq;
+	struct ibv_cq *recv_cq;
+	struct ibv_srq *srq;
+	struct ibv_qp_cap cap;
+	enum ibv_qp_type qp_type;
+	int sq_sig_all;
+};
+
+enum ibv_qp_attr_mask {
+	IBV_QP_STATE = 1 << 0,
+	IBV_QP_CUR_STATE = 1 << 1,
+	IBV_QP_EN_SQD_ASYNC_NOTIFY = 1 << 2,
+	IBV_QP_ACCESS_FLAGS = 1 << 3,
+	IBV_QP_PKEY_INDEX = 1 << 4,
+	IBV_QP_PORT = 1 << 5,
+	IBV_QP_QKEY = 1 << 6,
+	IBV_QP_AV = 1 << 7,
+	IBV_QP_PATH_MTU = 1 << 8,
+	IBV_QP_TIMEOUT = 1 << 9,
+	IBV_QP_RETRY_CNT = 1 << 10,
+	IBV_QP_RNR_RETRY = 1 << 11,
+	IBV_QP_RQ_PSN = 1 << 12,
+	IBV_QP_MAX_QP_RD_ATOMIC = 1 << 13,
+	IBV_QP_ALT_PATH = 1 << 14,
+	IBV_QP_MIN_RNR_TIMER = 1 << 15,
+	IBV_QP_SQ_PSN = 1 << 16,
+	IBV_QP_MAX_DEST_RD_ATOMIC = 1 << 17,
+	IBV_QP_PATH_MIG_STATE = 1 << 18,
+	IBV_QP_CAP = 1 << 19,
+	IBV_QP_DEST_QPN = 1 << 20,
+	IBV_QP_RATE_LIMIT = 1 << 25,
+};
+
+struct ibv_qp_attr {
+	enum ibv_qp_state qp_state;
+	enum ibv_qp_state cur_qp_state;
+	enum ibv_mtu path_mtu;
+	enum ibv_mig_state path_mig_state;
+	uint32_t qkey;
+	uint32_t rq_psn;
+	uint32_t sq_psn;
+	uint32_t dest_qp_num;
+	unsigned int qp_access_flags;
+	struct ibv_qp_cap cap;
+	struct ibv_ah_attr ah_attr;
+	struct ibv_ah_attr alt_ah_attr;
+	uint16_t pkey_index;
+	uint16_t alt_pkey_index;
+	uint8_t en_sqd_async_notify;
+	uint8_t sq_draining;
+	uint8_t max_rd_atomic;
+	uint8_t max_dest_rd_atomic;
+	uint8_t min_rnr_timer;
+	uint8_t port_num;
+	uint8_t timeout;
+	uint8_t retry_cnt;
+	uint8_t rnr_retry;
+	uint8_t alt_port_num;
+	uint8_t alt_timeout;
+	uint32_t rate_limit;
+};
+
+struct ibv_qp {
+	struct ibv_context *context;
+	void *qp_context;
+	struct ibv_pd *pd;
+	struct ibv_cq *send_cq;
+	struct ibv_cq *recv_cq;
+	struct ibv_srq *srq;
+	uint32_t handle;
+	uint32_t qp_num;
+	enum ibv_qp_state state;
+	enum ibv_qp_type qp_type;
+	pthread_mutex_t mutex;
+	pthread_cond_t cond;
+	uint32_t events_completed;
+};
+
+/* ---- work requests ----------------------------------------------------------------------------------------- */
+
+enum ibv_wr_opcode {
+	IBV_WR_RDMA_WRITE,
+	IBV_WR_RDMA_WRITE_WITH_IMM,
+	IBV_WR_SEND,
+	IBV_WR_SEND_WITH_IMM,
+	IBV_WR_RDMA_READ,
+	IBV_WR_ATOMIC_CMP_AND_SWP,
+	IBV_WR_ATOMIC_FETCH_AND_ADD,
+	IBV_WR_LOCAL_INV,
+	IBV_WR_BIND_MW,
+	IBV_WR_SEND_WITH_INV,
+	IBV_WR_TSO,
+	IBV_WR_DRIVER1,
+};
+
+enum ibv_send_flags {
+	IBV_SEND_FENCE = 1 << 0,
+	IBV_SEND_SIGNALED = 1 << 1,
+	IBV_SEND_SOLICITED = 1 << 2,
+	IBV_SEND_INLINE = 1 << 3,
+	IBV_SEND_IP_CSUM = 1 << 4,
+};
+
+struct ibv_sge {
+	uint64_t addr;
+	uint32_t length;
+	uint32_t lkey;
+};
+
+struct ibv_mw_bind_info {
+	struct ibv_mr *mr;
+	uint64_t addr;
+	uint64_t length;
+	unsigned int mw_access_flags;
+};
+
+struct ibv_send_wr {
+	uint64_t wr_id;
+	struct ibv_send_wr *next;
+	struct ibv_sge *sg_list;
+	int num_sge;
+	enum ibv_wr_opcode opcode;
+	unsigned int send_flags;
+	union {
+		__be32 imm_data;
+		uint32_t invalidate_rkey;
+	};
+	union {
+		struct {
+			uint64_t remote_addr;
+			uint32_t rkey;
+		} rdma;
+		struct {
+			uint64_t remote_addr;
+			uint64_t compare_add;
+			uint64_t swap;
+			uint32_t rkey;
+		} atomic;
+		struct {
+			struct ibv_ah *ah;
+			uint32_t remote_qpn;
+			uint32_t remote_qkey;
+		} ud;
+	} wr;
+	union {
+		struct {
+			uint32_t remote_srqn;
+		} xrc;
+	} qp_type;
+	union {
+		struct {
+			struct ibv_mw *mw;
+			uint32_t rkey;
+			struct ibv_mw_bind_info bind_info;
+		} bind_mw;
+		struct {
+			void *hdr;
+			uint16_t hdr_sz;
+			uint16_t mss;
+		} tso;
+	};
+};
+
+struct ibv_recv_wr {
+	uint64_t wr_id;
+	struct ibv_recv_wr *next;
+	struct ibv_sge *sg_list;
+	int num_sge;
+};
+
+/* The first 40 bytes of a UD receive, in the InfiniBand form. */
+struct ibv_grh {
+	__be32 version_tclass_flow;
+	__be16 paylen;
+	uint8_t next_hdr;
+	uint8_t hop_limit;
+	union ibv_gid sgid;
+	union ibv_gid dgid;
+};
+
+/* ---- the context ------------------------------------------------------------------------------------------- */
+
+/* Datapath calls go through this table; a NULL slot is an operation the provider lacks. */
+struct ibv_context_ops {
+	void *(*_reserved_control_0[7])(void);
+	struct ibv_mw *(*alloc_mw)(struct ibv_pd *pd, int type);
+	int (*bind_mw)(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *mw_bind);
+	int (*dealloc_mw)(struct ibv_mw *mw);
+	void *(*_reserved_create_cq)(void);
+	int (*poll_cq)(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc);
+	int (*req_notify_cq)(struct ibv_cq *cq, int solicited_only);
+	void *(*_reserved_control_1[7])(void);
+	int (*post_srq_recv)(struct ibv_srq *srq, struct ibv_recv_wr *recv_wr, struct ibv_recv_wr **bad_recv_wr);
+	void *(*_reserved_control_2[4])(void);
+	int (*post_send)(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
+	int (*post_recv)(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
+	void *(*_reserved_control_3[5])(void);
+};
+
+struct ibv_context {
+	struct ibv_device *device;
+	struct ibv_context_ops ops;
+	int cmd_fd;
+	int async_fd;
+	int num_comp_vectors;
+	pthread_mutex_t mutex;
+	void *abi_compat;                     /* all ones: a verbs_context lies around this structure */
+};
+
+/* Later operations. The structure grows at its front; `sz` and `context` keep their distance to its end. */
+struct verbs_context {
+	int (*query_port)(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *port_attr,
+			  size_t port_attr_len);
+	void *(*_reserved_ops_0[25])(void);
+	void *priv;
+	void *(*_reserved_ops_1[11])(void);
+	uint64_t _ABI_placeholder3;
+	size_t sz;
+	struct ibv_context context;
+};
+
+#define __VERBS_ABI_IS_EXTENDED ((void *)UINTPTR_MAX)
+
+static inline struct verbs_context *verbs_get_ctx(struct ibv_context *ctx)
+{
+	if (ctx->abi_compat != __VERBS_ABI_IS_EXTENDED)
+		return NULL;
+	return (struct verbs_context *)(void *)((char *)ctx - offsetof(struct verbs_context, context));
+}
+
+/* ---- exported functions ------------------------------------------------------------------------------------ */
+
+struct ibv_device **ibv_get_device_list(int *num_devices);
+void ibv_free_device_list(struct ibv_device **list);
+const char *ibv_get_device_name(struct ibv_device *device);
+__be64 ibv_get_device_guid(struct ibv_device *device);
+int ibv_get_device_index(struct ibv_device *device);
+struct ibv_context *ibv_open_device(struct ibv_device *device);
+int ibv_close_device(struct ibv_context *context);
+int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *device_attr);
+int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct _compat_ibv_port_attr *port_attr);
+int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid);
+int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, __be16 *pkey);
+struct ibv_pd *ibv_alloc_pd(struct ibv_context *context);
+int ibv_dealloc_pd(struct ibv_pd *pd);
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access);
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access);
+int ibv_dereg_mr(struct ibv_mr *mr);
+struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context);
+int ibv_destroy_comp_channel(struct ibv_comp_channel *channel);
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
+			     int comp_vector);
+int ibv_destroy_cq(struct ibv_cq *cq);
+int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context);
+void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents);
+struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *qp_init_attr);
+int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask);
+int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask, struct ibv_qp_init_attr *init_attr);
+int ibv_destroy_qp(struct ibv_qp *qp);
+struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
+int ibv_destroy_ah(struct ibv_ah *ah);
+int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid);
+int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid);
+const char *ibv_wc_status_str(enum ibv_wc_status status);
+
+/* ---- calls through the table ------------------------------------------------------------------------------- */
+
+static inline int ibv_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
+{
+	return qp->context->ops.post_send(qp, wr, bad_wr);
+}
+
+static inline int ibv_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+{
+	return qp->context->ops.post_recv(qp, wr, bad_wr);
+}
+
+static inline int ibv_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
+{
+	return cq->context->ops.poll_cq(cq, num_entries, wc);
+}
+
+static inline int ibv_req_notify_cq(struct ibv_cq *cq, int solicited_only)
+{
+	return cq->context->ops.req_notify_cq(cq, solicited_only);
+}
+
+static inline int flexcast_ibv_query_port(struct ibv_context *context, uint8_t port_num,
+					  struct ibv_port_attr *port_attr)
+{
+	struct verbs_context *extended = verbs_get_ctx(context);
+
+	if (extended && extended->sz >= sizeof(*extended) && extended->query_port)
+		return extended->query_port(context, port_num, port_attr, sizeof(*port_attr));
+	memset(port_attr, 0, sizeof(*port_attr));
+	return ibv_query_port(context, port_num, (struct _compat_ibv_port_attr *)port_attr);
+}
+/* Programs pass a whole ibv_port_attr; the exported symbol takes the older, shorter one. */
+#define ibv_query_port(context, port_num, port_attr) flexcast_ibv_query_port(context, port_num, port_attr)
+
+/* ---- the layouts this file promises ------------------------------------------------------------------------ */
+
+#if defined(__LP64__) && !defined(__cplusplus)
+#define FLEXCAST_LAYOUT(type, bytes) _Static_assert(sizeof(type) == (bytes), "size of " #type)
+#define FLEXCAST_OFFSET(type, field, bytes) \
+	_Static_assert(offsetof(type, field) == (bytes), "offset of " #field " in " #type)
+FLEXCAST_LAYOUT(struct ibv_device, 664);
+FLEXCAST_LAYOUT(struct ibv_device_attr, 232);
+FLEXCAST_LAYOUT(struct ibv_port_attr, 52);
+FLEXCAST_LAYOUT(struct ibv_pd, 16);
+FLEXCAST_LAYOUT(struct ibv_mr, 48);
+FLEXCAST_LAYOUT(struct ibv_ah_attr, 32);
+FLEXCAST_LAYOUT(struct ibv_wc, 48);
+FLEXCAST_LAYOUT(struct ibv_qp_init_attr, 64);
+FLEXCAST_LAYOUT(struct ibv_qp_attr, 144);
+FLEXCAST_LAYOUT(struct ibv_send_wr, 128);
+FLEXCAST_LAYOUT(struct ibv_recv_wr, 32);
+FLEXCAST_LAYOUT(struct ibv_context_ops, 256);
+FLEXCAST_OFFSET(struct ibv_context_ops, poll_cq, 88);
+FLEXCAST_OFFSET(struct ibv_context_ops, post_send, 200);
+FLEXCAST_OFFSET(struct ibv_context, ops, 8);
+FLEXCAST_OFFSET(struct ibv_context, cmd_fd, 264);
+FLEXCAST_OFFSET(struct verbs_context, context, 320);
+FLEXCAST_OFFSET(struct ibv_qp, qp_num, 52);
+FLEXCAST_OFFSET(struct ibv_send_wr, wr, 40);
+#undef FLEXCAST_LAYOUT
+#undef FLEXCAST_OFFSET
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,84 @@
+//! The calls that `infiniband/verbs.h` defines as inline functions: they go through the tables inside the context.
+
+use core::ffi::c_int;
+
+use crate::api::VerbsApi;
+use crate::bindings::*;
+
+/// The `verbs_context` around a context, if the provider has one (`abi_compat` is all ones).
+///
+/// # Safety
+/// `context` must be a live context.
+#[must_use]
+pub unsafe fn verbs_get_ctx(context: *mut ibv_context) -> Option<*mut verbs_context> {
+    // SAFETY: the caller vouches for the context.
+    let extended = unsafe { (*context).abi_compat as usize == usize::MAX };
+    extended.then(|| context.wrapping_byte_sub(core::mem::offset_of!(verbs_context, context)).cast())
+}
+
+/// `ibv_post_send`: 0, or an errno value with `bad_wr` set to the first request that was not posted.
+///
+/// # Safety
+/// As the C function: `qp` must be live, the list well formed, `bad_wr` writable.
+pub unsafe fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> c_int {
+    // SAFETY: a live queue pair has a live context; the caller vouches for the rest.
+    match unsafe { (*(*qp).context).ops.post_send } {
+        Some(post_send) => unsafe { post_send(qp, wr, bad_wr) },
+        None => libc::EOPNOTSUPP,
+    }
+}
+
+/// `ibv_post_recv`: 0, or an errno value with `bad_wr` set to the first request that was not posted.
+///
+/// # Safety
+/// As the C function: `qp` must be live, the list well formed, `bad_wr` writable.
+pub unsafe fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad_wr: *mut *mut ibv_recv_wr) -> c_int {
+    // SAFETY: a live queue pair has a live context; the caller vouches for the rest.
+    match unsafe { (*(*qp).context).ops.post_recv } {
+        Some(post_recv) => unsafe { post_recv(qp, wr, bad_wr) },
+        None => libc::EOPNOTSUPP,
+    }
+}
+
+/// `ibv_poll_cq`: the number of completions written to `wc` (at most `num_entries`), negative on error.
+///
+/// # Safety
+/// As the C function: `cq` must be live and `wc` have room for `num_entries`.
+pub unsafe fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
+    // SAFETY: a live completion queue has a live context; the caller vouches for the rest.
+    match unsafe { (*(*cq).context).ops.poll_cq } {
+        Some(poll_cq) => unsafe { poll_cq(cq, num_entries, wc) },
+        None => -1,
+    }
+}
+
+/// `ibv_req_notify_cq`: 0 or an errno value.
+///
+/// # Safety
+/// As the C function: `cq` must be live.
+pub unsafe fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: a live completion queue has a live context.
+    match unsafe { (*(*cq).context).ops.req_notify_cq } {
+        Some(req_notify_cq) => unsafe { req_notify_cq(cq, solicited_only) },
+        None => libc::EOPNOTSUPP,
+    }
+}
+
+/// `ibv_query_port`: fills the whole structure where the provider can, else the part older libraries know.
+///
+/// # Safety
+/// As the C function: `context` must be live and `attr` writable.
+pub unsafe fn query_port(api: &VerbsApi, context: *mut ibv_context, port_num: u8, attr: *mut ibv_port_attr) -> c_int {
+    // SAFETY: the caller vouches for context and attr; a context says in `sz` which operations its table reaches to.
+    unsafe {
+        if let Some(extended) = verbs_get_ctx(context) {
+            if (*extended).sz >= size_of::<verbs_context>() {
+                if let Some(query) = (*extended).query_port {
+                    return query(context, port_num, attr, size_of::<ibv_port_attr>());
+                }
+            }
+        }
+        attr.write(core::mem::zeroed());
+        (api.ibv_query_port)(context, port_num, attr.cast())
+    }
+}

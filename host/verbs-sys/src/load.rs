@@ -1,0 +1,80 @@
+//! Filling a function table from an installed shared library.
+
+use crate::api::VerbsApi;
+
+/// Why the installed libraries cannot be used. Every message ends with the next step.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The library is not installed, or it depends on one that is not.
+    #[error(
+        "{library} cannot be loaded ({reason}); {install}, add its directory to LD_LIBRARY_PATH, or run with --provider emu"
+    )]
+    Library {
+        /// File names tried.
+        library: String,
+        /// What the dynamic loader says.
+        reason: String,
+        /// Where the library comes from.
+        install: &'static str,
+    },
+    /// The library lacks a function of the ABI this table describes.
+    #[error(
+        "{library} has no function {symbol}: it is of another generation than these bindings; {install}, or build with the feature `sdk` against its headers"
+    )]
+    Symbol {
+        /// File name of the library.
+        library: String,
+        /// The function it lacks.
+        symbol: &'static str,
+        /// What would provide it.
+        install: &'static str,
+    },
+}
+
+/// An open shared library. It is never closed: these libraries start threads and register exit handlers of their own,
+/// so unloading one is unsound, and a function table must stay valid for as long as anyone holds a copy.
+#[derive(Debug)]
+pub struct Loader {
+    name: String,
+    install: &'static str,
+    library: &'static libloading::Library,
+}
+
+impl Loader {
+    /// Opens the first of `names` that the dynamic loader finds; `install` says where the library comes from.
+    pub fn open(names: &[&str], install: &'static str) -> Result<Self, LoadError> {
+        let mut reason = String::from("no name given");
+        for &name in names {
+            // SAFETY: the initialisers that run are those of the vendor's library of that name; as in any program
+            // linked against it, they are trusted to be sound.
+            match unsafe { libloading::Library::new(name) } {
+                Ok(library) => {
+                    return Ok(Loader { name: name.to_owned(), install, library: Box::leak(Box::new(library)) });
+                }
+                Err(error) => reason = error.to_string(),
+            }
+        }
+        Err(LoadError::Library { library: names.join(" or "), reason, install })
+    }
+
+    /// The address of an exported function.
+    ///
+    /// # Safety
+    /// `F` must be the type of a pointer to the function of that name.
+    pub unsafe fn function<F: Copy + 'static>(&self, symbol: &'static str) -> Result<F, LoadError> {
+        let missing = || LoadError::Symbol { library: self.name.clone(), symbol, install: self.install };
+        // SAFETY: the caller vouches for the type.
+        unsafe { self.library.get::<F>(symbol.as_bytes()) }.map(|f| *f).map_err(|_| missing())
+    }
+}
+
+/// Fills the table from `libibverbs.so.1` and `libmlx5.so.1`.
+///
+/// # Errors
+/// [`LoadError`] names the library or the function that is missing.
+pub fn load() -> Result<VerbsApi, LoadError> {
+    const INSTALL: &str = "install rdma-core (Debian: libibverbs1 and ibverbs-providers) or DOCA";
+    let verbs = Loader::open(&["libibverbs.so.1"], INSTALL)?;
+    let mlx5 = Loader::open(&["libmlx5.so.1"], INSTALL)?;
+    VerbsApi::from_libraries(&verbs, &mlx5)
+}

@@ -1,0 +1,37 @@
+//! Reads the RISC-V ELF of a device image: what a loader must map, the entries that host code may call, the ABI note,
+//! symbols for crash records; and verifies that the image can run on a given DPA.
+//!
+//! ```no_run
+//! let bytes = std::fs::read("target/device/emu/receive.elf")?;
+//! let image = flexcast_image::Image::parse(&bytes)?;
+//! let handler = image.entry_named("uc_receive")?;
+//! println!("{} at {:#x}", handler.name, handler.addr);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Parsing copies what it needs: an [`Image`] does not borrow the file. Any input, however broken, ends in a typed
+//! [`ImageError`].
+
+pub mod callgraph;
+mod compressed;
+pub mod decode;
+#[cfg(test)]
+mod decode_tests;
+pub mod disasm;
+mod elf;
+#[cfg(test)]
+mod elf_tests;
+mod entry;
+mod error;
+pub mod isa;
+mod symbol;
+#[cfg(test)]
+mod testing;
+pub mod verify;
+#[cfg(test)]
+mod verify_tests;
+
+pub use elf::{Image, Section, Segment};
+pub use entry::{AbiNote, Entry, EntryKind};
+pub use error::ImageError;
+pub use symbol::{Symbol, SymbolKind};

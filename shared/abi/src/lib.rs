@@ -1,0 +1,49 @@
+//! What host and firmware write for one another: worker contexts, progress lines, the completion flag, statistics.
+//!
+//! Every structure is `repr(C)`, little-endian, with explicit reserved fields, and has a [`Layout::HASH`] over its field names,
+//! types and offsets. An entry function of an image records the hash of its argument type; the image's note records
+//! [`ABI_VERSION`], [`ABI_MIN_VERSION`] and [`ABI_HASH`]. The host refuses an image whose hash is not its own.
+//!
+//! Roles: *host* fields are written by the host while the thread that owns the structure cannot run (set-up) or as one 64-byte line
+//! (the operation); *worker* fields are written by that thread alone.
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(target_endian = "big")]
+compile_error!("the ABI is little-endian: contexts are copied byte by byte between host and DPA");
+
+mod address;
+mod layout;
+pub mod pingpong;
+pub mod report;
+pub mod worker;
+
+pub use address::DeviceAddress;
+pub use layout::{Fnv, Layout};
+pub use pingpong::PingPongContext;
+pub use report::{CompletionFlag, FLAG_MAGIC, ProgressLine, Statistics, WorkerReport, WorkerStatus};
+pub use worker::{
+    ContextFault, GroupContext, Operation, QueueDescriptor, Staging, Transport, WorkerContext, WorkerState,
+};
+
+/// Version of the byte layouts in this crate; raised with every change.
+pub const ABI_VERSION: u32 = 1;
+
+/// Oldest version whose host can still drive this firmware.
+pub const ABI_MIN_VERSION: u32 = 1;
+
+/// Hash over every structure of the ABI in a fixed order; what the image's note and every context carry.
+pub const ABI_HASH: u64 = Fnv::new()
+    .u64(ABI_VERSION as u64)
+    .u64(<WorkerContext as Layout>::HASH)
+    .u64(<GroupContext as Layout>::HASH)
+    .u64(<WorkerReport as Layout>::HASH)
+    .u64(<CompletionFlag as Layout>::HASH)
+    .u64(<PingPongContext as Layout>::HASH)
+    .finish();
+
+/// What the RPC `bring_up` returns for `argument`: proves that the code runs and was built with this ABI.
+#[must_use]
+pub const fn bring_up_answer(argument: u64) -> u64 {
+    (argument ^ ABI_HASH).rotate_left(17).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}

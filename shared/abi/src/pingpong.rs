@@ -1,0 +1,46 @@
+//! Context of the `pingpong` image.
+
+use crate::layout::abi_struct;
+use crate::{DeviceAddress, QueueDescriptor};
+
+abi_struct! {
+    /// A worker that answers every message on an RC or UC queue pair with a send of the same bytes. Its device address is the argument
+    /// of the event handler `pong`. The host writes it once; both CQs are bound to the thread.
+    #[size = 256, align = 64]
+    pub struct PingPongContext {
+        /// [`crate::ABI_HASH`].
+        pub abi_hash: u64,
+        /// Outbox of the thread.
+        pub outbox_id: u32,
+        /// Memory key of the buffers.
+        pub lkey: u32,
+        /// Address of buffer 0 under `lkey`; one buffer per receive queue entry, received into and answered from.
+        pub buffers: u64,
+        /// Bytes from buffer to buffer, and capacity of each.
+        pub buffer_bytes: u32,
+        /// 1 once the ring entries are built and all receives posted (RPC `prepare`).
+        pub prepared: u32,
+        /// CQ of the receives.
+        pub receive_cq: QueueDescriptor,
+        /// Receive queue, 16-byte entries.
+        pub receive_queue: QueueDescriptor,
+        /// CQ of the answers.
+        pub send_cq: QueueDescriptor,
+        /// Send queue, as deep as the receive queue.
+        pub send_queue: QueueDescriptor,
+        /// Messages received; never wraps (worker).
+        pub consumed: u64,
+        /// Answers completed (worker).
+        pub completed: u64,
+        /// Send completions consumed (worker).
+        pub send_consumed: u64,
+        /// Error completions (worker).
+        pub errors: u64,
+        /// 1 once the outbox is configured (worker).
+        pub configured: u64,
+        /// Host-visible answer counter address; unused, zero.
+        pub reserved: [u64; 7],
+    }
+}
+
+const _: () = assert!(core::mem::size_of::<DeviceAddress>() == 8);

@@ -1,0 +1,147 @@
+//! What firmware writes to host memory through its window. Windows are written back in whole 64-byte lines, so every writer has
+//! lines of its own.
+
+use crate::layout::abi_struct;
+
+/// Base of the completion flag: the flag of operation `n` is `FLAG_MAGIC + n`.
+pub const FLAG_MAGIC: u64 = 0xF1EC_CA57_0000_0000;
+
+abi_struct! {
+    /// The completion flag of a group of workers, in host memory, in a line of its own.
+    #[size = 64, align = 64]
+    pub struct CompletionFlag {
+        /// 0 before the first operation; then [`FLAG_MAGIC`] + sequence number of the last complete operation. Written by the
+        /// worker that finishes last, after all chunks of all workers lie in the user buffer.
+        pub value: u64,
+        /// Zero.
+        pub reserved: [u64; 7],
+    }
+}
+
+abi_struct! {
+    /// Progress of one worker, in host memory. `consumed` is written with every batch; the rest when the worker goes to sleep,
+    /// finishes, reports or fails.
+    #[size = 64, align = 64]
+    pub struct ProgressLine {
+        /// Sequence number of the operation the worker is armed for: its bitmap is clear and its receives are posted. 0: none.
+        pub sequence: u64,
+        /// Receive completions consumed since set-up, good or bad. Each has freed a receive that is posted again (UD: once its
+        /// copy is done), so `consumed` + receive depth - `outstanding` bounds what may be sent.
+        pub consumed: u64,
+        /// Chunks of the operation not yet received.
+        pub remaining: u64,
+        /// Copies (UD) issued and not yet completed.
+        pub outstanding: u64,
+        /// Number of the last report request answered: bitmap and statistics in host memory are up to date for it.
+        pub reported: u64,
+        /// A [`WorkerStatus`] code.
+        pub status: u32,
+        /// Detail of the status: an error syndrome or a [`crate::ContextFault`] code; 0 when there is none.
+        pub detail: u32,
+        /// Activations of the thread so far.
+        pub activations: u64,
+        /// Zero.
+        pub reserved: u64,
+    }
+}
+
+abi_struct! {
+    /// Counters of one worker since set-up, except where said.
+    #[size = 128, align = 64]
+    pub struct Statistics {
+        /// Receive completions consumed.
+        pub cqes: u64,
+        /// Chunks accepted: their bit went from 0 to 1.
+        pub accepted: u64,
+        /// Chunks discarded because their bit was set.
+        pub duplicates: u64,
+        /// Chunks discarded because their PSN is not below the operation's chunk count.
+        pub out_of_range: u64,
+        /// Chunks discarded because of another collective id or user index.
+        pub wrong_id: u64,
+        /// Chunks discarded because of their length.
+        pub wrong_length: u64,
+        /// Completions with an opcode that the transport does not produce.
+        pub unexpected_opcode: u64,
+        /// Error completions, receive and copy.
+        pub error_cqes: u64,
+        /// Activations of the thread.
+        pub activations: u64,
+        /// Completions of copies (UD: one per batch and one per drained partial batch).
+        pub copy_cqes: u64,
+        /// Instructions retired, from handler entry to the end of the loop, summed over activations.
+        pub instructions: u64,
+        /// Cycles, likewise.
+        pub cycles: u64,
+        /// Completions consumed while the ring never ran empty: between the start of the loop and the first empty poll.
+        pub loop_cqes: u64,
+        /// Instructions retired in those intervals.
+        pub loop_instructions: u64,
+        /// Cycles in those intervals.
+        pub loop_cycles: u64,
+        /// Cycles of the longest activation.
+        pub longest_activation_cycles: u64,
+    }
+}
+
+abi_struct! {
+    /// Host memory of one worker: three lines that only this worker writes.
+    #[size = 192, align = 64]
+    pub struct WorkerReport {
+        /// Progress, updated all the time.
+        pub progress: ProgressLine,
+        /// Counters, updated on completion, on report requests and on errors.
+        pub statistics: Statistics,
+    }
+}
+
+/// State of a worker as [`ProgressLine::status`] tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum WorkerStatus {
+    /// No operation yet.
+    Idle = 0,
+    /// Receiving.
+    Armed = 1,
+    /// All chunks of this worker lie in the user buffer.
+    Complete = 2,
+    /// An error completion on the receive queue; detail = syndrome. The thread stays armed.
+    ReceiveError = 3,
+    /// A copy failed; detail = syndrome. The operation cannot complete.
+    CopyError = 4,
+    /// The operation does not fit the context; detail = [`crate::ContextFault`]. It is ignored.
+    InvalidOperation = 5,
+    /// A completion with an opcode that the transport does not produce; detail = the owner and opcode byte.
+    UnexpectedOpcode = 6,
+}
+
+impl WorkerStatus {
+    /// Every status.
+    pub const ALL: [Self; 7] = [
+        Self::Idle,
+        Self::Armed,
+        Self::Complete,
+        Self::ReceiveError,
+        Self::CopyError,
+        Self::InvalidOperation,
+        Self::UnexpectedOpcode,
+    ];
+
+    /// The status of a code; the code itself when it names none.
+    pub const fn from_raw(raw: u32) -> Result<Self, u32> {
+        let mut i = 0;
+        while i < Self::ALL.len() {
+            if Self::ALL[i] as u32 == raw {
+                return Ok(Self::ALL[i]);
+            }
+            i += 1;
+        }
+        Err(raw)
+    }
+
+    /// Whether the status tells a failure.
+    #[must_use]
+    pub const fn is_error(self) -> bool {
+        self as u32 >= Self::ReceiveError as u32
+    }
+}

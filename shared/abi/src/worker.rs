@@ -1,0 +1,291 @@
+//! Contexts of the receive workers, in DPA memory.
+
+use crate::layout::abi_struct;
+use crate::{DeviceAddress, Statistics};
+
+/// How chunks arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Transport {
+    /// RDMA Write with immediate, straight into the user buffer.
+    Uc = 1,
+    /// Sends with immediate into staging slots, copied by loopback RDMA Writes.
+    Ud = 2,
+}
+
+impl Transport {
+    /// The transport of a code; the code itself when it names none.
+    pub const fn from_raw(raw: u32) -> Result<Self, u32> {
+        match raw {
+            1 => Ok(Self::Uc),
+            2 => Ok(Self::Ud),
+            other => Err(other),
+        }
+    }
+}
+
+abi_struct! {
+    /// A queue in DPA memory.
+    #[size = 32, align = 8]
+    pub struct QueueDescriptor {
+        /// First byte of the ring. CQ and SQ entries are 64 bytes (64-byte aligned), RQ entries 16 bytes. The host fills a CQ ring with
+        /// `Cqe::INITIAL` of the hardware layouts before it creates the CQ.
+        pub ring: DeviceAddress,
+        /// Doorbell record: 8 bytes, 8-byte aligned, zero at creation. RQ and SQ of a queue pair name the same record.
+        pub doorbell_record: DeviceAddress,
+        /// CQ number or QP number, 24 bits.
+        pub number: u32,
+        /// log2 of the number of entries (SQ: of 64-byte basic blocks); 1 to 15.
+        pub log_depth: u32,
+        /// Zero.
+        pub reserved: u64,
+    }
+}
+
+abi_struct! {
+    /// Staging slots of a UD worker, one per receive queue entry. Zero for UC.
+    #[size = 16, align = 8]
+    pub struct Staging {
+        /// Address of slot 0 under `lkey`; the firmware never dereferences it.
+        pub address: u64,
+        /// Bytes from slot to slot: at least chunk bytes + 40, a multiple of 64.
+        pub stride: u32,
+        /// Memory key for receives into, and copies out of, the slots.
+        pub lkey: u32,
+    }
+}
+
+abi_struct! {
+    /// The operation, written by the host as one 64-byte line and taken over by the worker at its next activation when `sequence`
+    /// differs from its own and equals `sequence_check`. After writing it the host wakes the worker (RPC `kick`) and waits until
+    /// [`crate::ProgressLine::sequence`] shows that it is armed; only then may senders start.
+    #[size = 64, align = 64]
+    pub struct Operation {
+        /// Number of the operation: 1, 2, 3, ... up to 2^32 - 1; the same for all workers of a group. 0: none yet.
+        pub sequence: u64,
+        /// Where the chunk with PSN 0 goes: virtual address under `rkey` (UD; unused on UC).
+        pub destination: u64,
+        /// Memory key of the user buffer (UD; unused on UC).
+        pub rkey: u32,
+        /// Collective id, below 2^(32 - psn bits).
+        pub collective_id: u32,
+        /// Chunks this worker expects: PSN 0 to chunks - 1. At most 64 x `bitmap_words` and 2^(psn bits). 0: complete at once.
+        pub chunks: u32,
+        /// Bytes of every chunk but the last; 1 to stride - 40 (UD), 1 to 2^31 - 1 (UC).
+        pub chunk_bytes: u32,
+        /// Bytes of chunk number `chunks` - 1; 1 to `chunk_bytes`.
+        pub last_chunk_bytes: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// Number of the last report the host asked for; when it differs from [`crate::ProgressLine::reported`] the worker copies its
+        /// bitmap and statistics to host memory and answers. Raised without touching `sequence`.
+        pub report_request: u64,
+        /// Zero.
+        pub reserved_2: u64,
+        /// Equal to `sequence`; a mismatch means that the line is being written.
+        pub sequence_check: u64,
+    }
+}
+
+abi_struct! {
+    /// What a worker remembers between activations. The host writes zeros at set-up and never touches it again.
+    #[size = 256, align = 64]
+    pub struct WorkerState {
+        /// Operation the worker is armed for.
+        pub sequence: u64,
+        /// Receive completions consumed; never wraps. Also the number of copies built (UD).
+        pub consumed: u64,
+        /// Copies handed to the hardware (UD).
+        pub posted: u64,
+        /// Copies known to be complete (UD).
+        pub completed: u64,
+        /// Send completions consumed (UD).
+        pub send_consumed: u64,
+        /// Chunks still missing.
+        pub remaining: u64,
+        /// Last report request answered.
+        pub reported: u64,
+        /// Number (as in `consumed`) of the copy whose length was shortened for the last chunk, plus one; 0: none.
+        pub shortened: u64,
+        /// Device address through which the window shows the completion flag; 0 until the first activation.
+        pub flag_window: u64,
+        /// Likewise the worker's report.
+        pub report_window: u64,
+        /// Likewise the host's copy of the bitmap; 0 if there is none.
+        pub bitmap_window: u64,
+        /// Current status, a [`crate::WorkerStatus`] code.
+        pub status: u32,
+        /// Detail of the status.
+        pub detail: u32,
+        /// Chunk bytes for which the send queue's entries were built; 0: none.
+        pub built_chunk_bytes: u32,
+        /// Memory key for which they were built.
+        pub built_rkey: u32,
+        /// 1 once the outbox and the window of the thread are configured.
+        pub configured: u32,
+        /// 1 when the completion of the operation was counted in the group.
+        pub counted: u32,
+        /// 1 after RPC `prepare` accepted the context.
+        pub prepared: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// Zero.
+        pub reserved_2: u64,
+        /// Counters.
+        pub statistics: Statistics,
+    }
+}
+
+abi_struct! {
+    /// Everything a receive worker needs; its device address is the argument of the event handler. One per thread; the thread's
+    /// identity is `worker`, never a shared counter.
+    ///
+    /// Life: host creates queues, writes the context, calls RPC `prepare` with its address (which checks it, builds the ring entries and
+    /// posts all receives; returns 0 or a [`ContextFault`]), runs the event handler, then writes operations.
+    #[size = 576, align = 64]
+    pub struct WorkerContext {
+        /// [`crate::ABI_HASH`].
+        pub abi_hash: u64,
+        /// [`crate::ABI_VERSION`].
+        pub abi_version: u32,
+        /// Number of this worker, 0 to `workers` - 1.
+        pub worker: u32,
+        /// Workers in the group, at least 1.
+        pub workers: u32,
+        /// A [`Transport`] code; must match the event handler.
+        pub transport: u32,
+        /// Completions per doorbell: 1 = doorbells with every completion; or a power of two from 2 to half the receive depth. UD
+        /// copies are signalled once per batch (once per 64 if `batch` is 1).
+        pub batch: u32,
+        /// Completions after which an activation ends and asks to be run again; at least 1, rounded up to whole batches.
+        pub quota: u32,
+        /// Low bits of the immediate that hold the PSN, 1 to 31.
+        pub psn_bits: u32,
+        /// User index given to the receiving queue pair at creation (0 unless set), 24 bits.
+        pub user_index: u32,
+        /// Outbox of the thread.
+        pub outbox_id: u32,
+        /// Window of the thread.
+        pub window_id: u32,
+        /// Memory key of the host memory that holds flag, report and bitmap copy.
+        pub window_mkey: u32,
+        /// Length of `bitmap` in 64-bit words; at least 1.
+        pub bitmap_words: u32,
+        /// Zero.
+        pub reserved: u64,
+        /// CQ of the receives, bound to this thread. Depth at least the receive depth.
+        pub receive_cq: QueueDescriptor,
+        /// Receive queue of the UC or UD queue pair. RQ entries are 16 bytes.
+        pub receive_queue: QueueDescriptor,
+        /// CQ of the copies, bound to this thread (UD). Depth at least the send depth.
+        pub send_cq: QueueDescriptor,
+        /// Send queue of the loopback RC queue pair (UD). Depth equal to the receive depth: copy slot i belongs to staging slot i.
+        pub send_queue: QueueDescriptor,
+        /// Staging slots (UD).
+        pub staging: Staging,
+        /// One bit per chunk, `bitmap_words` words, 8-byte aligned; used by this worker alone.
+        pub bitmap: DeviceAddress,
+        /// The group's [`GroupContext`].
+        pub group: DeviceAddress,
+        /// Host address of the group's [`crate::CompletionFlag`], 64-byte aligned.
+        pub flag_host: u64,
+        /// Host address of this worker's [`crate::WorkerReport`], 64-byte aligned.
+        pub report_host: u64,
+        /// Host address of a copy of the bitmap, `bitmap_words` x 8 bytes rounded up to 64, 64-byte aligned; 0: no copy wanted.
+        pub bitmap_host: u64,
+        /// Zero.
+        pub reserved_2: u64,
+        /// The operation (host).
+        pub operation: Operation,
+        /// State (worker).
+        pub state: WorkerState,
+    }
+}
+
+abi_struct! {
+    /// Shared by the workers of a group, in DPA memory, in a line of its own.
+    #[size = 64, align = 64]
+    pub struct GroupContext {
+        /// Low 32 bits of the operation's sequence number in bits 63:32, workers finished in bits 31:0. A worker that finishes a newer
+        /// operation restarts the count, so nobody has to reset it. The host writes 0 at set-up.
+        pub finished: u64,
+        /// Zero.
+        pub reserved: [u64; 7],
+    }
+}
+
+/// Why a context or an operation was refused; returned by RPC `prepare` and told as detail of
+/// [`crate::WorkerStatus::InvalidOperation`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ContextFault {
+    /// `abi_hash` is not the firmware's.
+    AbiHash = 1,
+    /// `transport` is unknown.
+    Transport = 2,
+    /// `batch` is not 1 or a power of two up to half the receive depth.
+    Batch = 3,
+    /// `quota` is 0.
+    Quota = 4,
+    /// `psn_bits` is not 1 to 31.
+    PsnBits = 5,
+    /// `worker` is not below `workers`.
+    Worker = 6,
+    /// A ring or doorbell record address is null or misaligned.
+    QueueAddress = 7,
+    /// A `log_depth` is not 1 to 15, or depths do not fit one another.
+    QueueDepth = 8,
+    /// Bitmap or group address is null or misaligned, or `bitmap_words` is 0.
+    DeviceMemory = 9,
+    /// Staging stride is not a multiple of 64 above 40.
+    Staging = 10,
+    /// Flag, report or bitmap copy address is null (flag, report) or not 64-byte aligned.
+    HostAddress = 11,
+    /// `chunks` exceeds the bitmap or the PSN space.
+    Chunks = 12,
+    /// `chunk_bytes` is 0 or does not fit the staging slot, or `last_chunk_bytes` is 0 or larger.
+    ChunkBytes = 13,
+    /// `collective_id` needs more than 32 - psn bits.
+    CollectiveId = 14,
+    /// `prepare` has not accepted the context.
+    NotPrepared = 15,
+    /// The runtime refused the outbox.
+    Outbox = 16,
+    /// The runtime refused the window.
+    Window = 17,
+}
+
+impl ContextFault {
+    /// Every fault.
+    pub const ALL: [Self; 17] = [
+        Self::AbiHash,
+        Self::Transport,
+        Self::Batch,
+        Self::Quota,
+        Self::PsnBits,
+        Self::Worker,
+        Self::QueueAddress,
+        Self::QueueDepth,
+        Self::DeviceMemory,
+        Self::Staging,
+        Self::HostAddress,
+        Self::Chunks,
+        Self::ChunkBytes,
+        Self::CollectiveId,
+        Self::NotPrepared,
+        Self::Outbox,
+        Self::Window,
+    ];
+
+    /// The fault of a code; the code itself when it names none.
+    pub const fn from_raw(raw: u32) -> Result<Self, u32> {
+        let mut i = 0;
+        while i < Self::ALL.len() {
+            if Self::ALL[i] as u32 == raw {
+                return Ok(Self::ALL[i]);
+            }
+            i += 1;
+        }
+        Err(raw)
+    }
+}

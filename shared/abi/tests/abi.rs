@@ -1,0 +1,118 @@
+//! The ABI is a promise: these tests fail when bytes move without a new version.
+use flexcast_abi::{
+    ABI_HASH, ABI_MIN_VERSION, ABI_VERSION, CompletionFlag, ContextFault, FLAG_MAGIC, GroupContext, Layout, Operation,
+    PingPongContext, ProgressLine, Transport, WorkerContext, WorkerReport, WorkerState, WorkerStatus, bring_up_answer,
+};
+use core::mem::offset_of;
+
+/// Hash of version 1. When this fails, raise ABI_VERSION and add a line; never edit a published one.
+const PUBLISHED: &[(u32, u64)] = &[(1, 0x78f7_b33d_b4f5_6d25)];
+
+#[test]
+fn the_hash_of_the_current_version_is_published() {
+    let (version, hash) = PUBLISHED[PUBLISHED.len() - 1];
+    assert_eq!(version, ABI_VERSION);
+    assert_eq!(hash, ABI_HASH, "the layouts changed: {ABI_HASH:#018x}");
+    assert!((1..=ABI_VERSION).contains(&ABI_MIN_VERSION));
+}
+
+#[test]
+fn discriminants_are_fixed() {
+    let statuses: Vec<(u32, &str)> = WorkerStatus::ALL
+        .iter()
+        .map(|s| {
+            let name = match s {
+                WorkerStatus::Idle => "idle",
+                WorkerStatus::Armed => "armed",
+                WorkerStatus::Complete => "complete",
+                WorkerStatus::ReceiveError => "receive error",
+                WorkerStatus::CopyError => "copy error",
+                WorkerStatus::InvalidOperation => "invalid operation",
+                WorkerStatus::UnexpectedOpcode => "unexpected opcode",
+            };
+            assert_eq!(WorkerStatus::from_raw(*s as u32), Ok(*s));
+            (*s as u32, name)
+        })
+        .collect();
+    assert_eq!(
+        statuses,
+        [
+            (0, "idle"),
+            (1, "armed"),
+            (2, "complete"),
+            (3, "receive error"),
+            (4, "copy error"),
+            (5, "invalid operation"),
+            (6, "unexpected opcode")
+        ]
+    );
+    assert_eq!(WorkerStatus::from_raw(7), Err(7));
+    assert!(!WorkerStatus::Complete.is_error() && WorkerStatus::ReceiveError.is_error());
+
+    let table = [
+        (1, ContextFault::AbiHash),
+        (2, ContextFault::Transport),
+        (3, ContextFault::Batch),
+        (4, ContextFault::Quota),
+        (5, ContextFault::PsnBits),
+        (6, ContextFault::Worker),
+        (7, ContextFault::QueueAddress),
+        (8, ContextFault::QueueDepth),
+        (9, ContextFault::DeviceMemory),
+        (10, ContextFault::Staging),
+        (11, ContextFault::HostAddress),
+        (12, ContextFault::Chunks),
+        (13, ContextFault::ChunkBytes),
+        (14, ContextFault::CollectiveId),
+        (15, ContextFault::NotPrepared),
+        (16, ContextFault::Outbox),
+        (17, ContextFault::Window),
+    ];
+    assert_eq!(table.len(), ContextFault::ALL.len());
+    for (raw, fault) in table {
+        assert_eq!(ContextFault::from_raw(raw), Ok(fault));
+    }
+    assert_eq!(ContextFault::from_raw(0), Err(0));
+    assert_eq!(Transport::from_raw(1), Ok(Transport::Uc));
+    assert_eq!(Transport::from_raw(2), Ok(Transport::Ud));
+    assert_eq!(Transport::from_raw(3), Err(3));
+}
+
+#[test]
+fn writers_have_lines_of_their_own() {
+    assert_eq!(offset_of!(WorkerContext, operation) % 64, 0);
+    assert_eq!(offset_of!(WorkerContext, state) % 64, 0);
+    assert_eq!(offset_of!(WorkerReport, statistics) % 64, 0);
+    assert_eq!(offset_of!(WorkerContext, state) - offset_of!(WorkerContext, operation), size_of::<Operation>());
+    for bytes in [
+        size_of::<CompletionFlag>(),
+        size_of::<ProgressLine>(),
+        size_of::<GroupContext>(),
+        size_of::<WorkerState>(),
+        size_of::<PingPongContext>(),
+    ] {
+        assert_eq!(bytes % 64, 0);
+    }
+}
+
+#[test]
+fn different_types_have_different_hashes() {
+    let mut hashes = [
+        WorkerContext::HASH,
+        GroupContext::HASH,
+        CompletionFlag::HASH,
+        PingPongContext::HASH,
+        ProgressLine::HASH,
+        u64::HASH,
+        <[u64; 7]>::HASH,
+    ];
+    hashes.sort_unstable();
+    assert!(hashes.windows(2).all(|pair| pair[0] != pair[1]));
+}
+
+#[test]
+fn bring_up_depends_on_argument_and_abi() {
+    assert_ne!(bring_up_answer(0), bring_up_answer(1));
+    assert_ne!(bring_up_answer(ABI_HASH), bring_up_answer(0));
+    assert_eq!(FLAG_MAGIC as u32, 0, "the low half is the sequence number's");
+}
