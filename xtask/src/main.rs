@@ -1,2 +1,105 @@
-//! Entry.
-fn main() {}
+//! `cargo xtask COMMAND`: everything that is done with this repository, one file per command.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod bench;
+mod bindgen;
+mod build;
+mod ci;
+mod demo;
+mod deploy;
+mod doctor;
+mod emu_libs;
+mod hot_loops;
+mod new;
+mod process;
+mod run;
+mod sizes;
+mod status;
+mod test;
+mod tidy;
+mod toolchain;
+mod vendor;
+mod verify;
+mod workspace;
+
+/// Builds, verifies, runs, measures and checks Flexcast.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Say what of the needed tools is installed, what is missing and how to get it.
+    Doctor(doctor::Doctor),
+    /// Build device images into target/device/<toolchain>/<image>.elf.
+    Build(build::Build),
+    /// Build images and check them: ISA, relocations, entries, ABI, stack, panics, private paths.
+    Verify(verify::Verify),
+    /// Print what each image takes of each memory region.
+    Sizes(sizes::Sizes),
+    /// Build everything and send a file through two emulated cards, over UC and UD, with 1 to 16 threads.
+    Demo(demo::Demo),
+    /// Build one image, load it into an emulated card and print what it answers and logs.
+    Run(run::Run),
+    /// Build and verify one image, load it and call its bring-up RPC.
+    Deploy(deploy::Deploy),
+    /// Measure instructions per completion and the speed of the emulator.
+    Bench(bench::Bench),
+    /// Format check, images, lints and all tests.
+    Test(test::Test),
+    /// Make a new image from device/template.
+    New(new::New),
+    /// Regenerate the committed bindings of the -sys crates from their headers.
+    Bindgen(bindgen::Bindgen),
+    /// Build the emulator as libflexio.so and its neighbours, for programs in C.
+    BuildEmuLibs(emu_libs::BuildEmuLibs),
+    /// Write docs/hot-loops.md: the receive loops instruction by instruction.
+    HotLoops(hot_loops::HotLoops),
+    /// Check dependency arrows, file lengths, the list of unsafe files and what the documents promise.
+    Tidy(tidy::Tidy),
+    /// All that CI runs: tidy, test, documentation.
+    Ci(ci::Ci),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Doctor(command) => command.run(),
+        Command::Build(command) => command.run(),
+        Command::Verify(command) => command.run(),
+        Command::Sizes(command) => command.run(),
+        Command::Demo(command) => command.run(),
+        Command::Run(command) => command.run(),
+        Command::Deploy(command) => command.run(),
+        Command::Bench(command) => command.run(),
+        Command::Test(command) => command.run(),
+        Command::New(command) => command.run(),
+        Command::Bindgen(command) => command.run(),
+        Command::BuildEmuLibs(command) => command.run(),
+        Command::HotLoops(command) => command.run(),
+        Command::Tidy(command) => command.run(),
+        Command::Ci(command) => command.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            status::error(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

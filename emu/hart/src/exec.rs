@@ -14,7 +14,7 @@ use crate::{atomic, csr};
 
 /// Why the loop over one range was left. The position is in the instruction pointer, except where an address is given.
 enum Exit {
-    /// Enough cycles have passed to look at the limits again.
+    /// A limit is reached.
     Limit,
     /// To be decoded first.
     Decode,
@@ -26,6 +26,9 @@ enum Exit {
     FenceI,
     Stop(Stop),
 }
+
+/// A cycle that is not reached, low enough that a latency can be added to it.
+const NEVER: u64 = u64::MAX >> 1;
 
 pub(crate) fn run<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B, limits: &Limits) -> Stop {
     hart.x[0] = 0;
@@ -39,15 +42,15 @@ pub(crate) fn run<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B, limits:
         if hart.cycles >= limits.cycles {
             return Stop::Cycles;
         }
-        // Each instruction takes at least `gap` cycles, so by this time at most the instructions left have retired. If
-        // accesses took longer, fewer have, and the next round takes up the rest.
+        // The instructions left end at this cycle if no access takes time; each access moves it by what it takes.
+        let last_cycle = limits.cycles.min(NEVER);
         let all_retired_at = hart.cycles.saturating_add((limits.instructions - done).saturating_mul(gap));
-        let stop_at = limits.cycles.min(all_retired_at);
+        let stop_at = last_cycle.min(all_retired_at);
 
         let Some(range) = text.find(hart.pc) else {
             return Stop::Fault(Fault::instruction_access(hart.pc));
         };
-        match run_range(hart, text, range, bus, gap, stop_at) {
+        match run_range(hart, text, range, bus, gap, stop_at, last_cycle) {
             Exit::Limit | Exit::Far(_) => {}
             Exit::Decode => {
                 if let Err(fault) = text.ranges[range].decode(hart.pc, bus) {
@@ -74,7 +77,8 @@ fn run_range<B: Bus>(
     range: usize,
     bus: &mut B,
     gap: u64,
-    stop_at: u64,
+    mut stop_at: u64,
+    last_cycle: u64,
 ) -> Exit {
     let hull = text.hull;
     // An access of up to eight bytes that begins up to seven bytes before the text touches it.
@@ -98,6 +102,13 @@ fn run_range<B: Bus>(
     macro_rules! pc {
         () => {
             base.wrapping_add((ip.addr() - slots.addr()) as u64 / size_of::<Op>() as u64 * 2)
+        };
+    }
+    // An access has taken until cycle $after. The minimum keeps `stop_at` what it was if it is the limit on cycles.
+    macro_rules! charge {
+        ($after:ident) => {
+            stop_at = stop_at.wrapping_add($after.wrapping_sub(cycles)).min(last_cycle);
+            cycles = $after;
         };
     }
     macro_rules! retire {
@@ -187,7 +198,7 @@ fn run_range<B: Bus>(
                     Ok(value) => x[op.rd as usize] = $extend(value),
                     Err(fault) => fault!(fault),
                 }
-                cycles = after;
+                charge!(after);
                 ip = ip.wrapping_add($slots);
                 bus_touched!();
             }};
@@ -202,7 +213,7 @@ fn run_range<B: Bus>(
                 if let Err(fault) = bus.store(addr, $width, rs2!(), &mut after) {
                     fault!(fault);
                 }
-                cycles = after;
+                charge!(after);
                 ip = ip.wrapping_add($slots);
                 if addr.wrapping_sub(guard_base) < guard_len {
                     retire!();
@@ -369,7 +380,7 @@ fn run_range<B: Bus>(
             Kind::Fence => {
                 let mut after = cycles;
                 bus.fence((op.imm >> 4) as u8 & 15, op.imm as u8 & 15, &mut after);
-                cycles = after;
+                charge!(after);
                 ip = ip.wrapping_add(2);
                 bus_touched!();
             }
@@ -405,7 +416,7 @@ fn run_range<B: Bus>(
                 if let Err(fault) = atomic::execute(*op, x, reservation, bus, &mut after) {
                     fault!(fault);
                 }
-                cycles = after;
+                charge!(after);
                 ip = ip.wrapping_add(2);
                 if addr.wrapping_sub(guard_base) < guard_len {
                     retire!();
@@ -420,7 +431,7 @@ fn run_range<B: Bus>(
                     fault!(fault);
                 }
                 x[0] = 0;
-                cycles = after;
+                charge!(after);
                 ip = ip.wrapping_add(2);
                 bus_touched!();
             }

@@ -167,7 +167,7 @@ impl World {
         match offset {
             outbox::SXD_DB => self.cards[card].nic.ring_sq(at_ps, high24, value as u16, &mut effects),
             outbox::CQ_DB => self.cards[card].nic.arm_cq(at_ps, low24, high24, &mut effects),
-            outbox::RXT_DB => match self.cards[card].nic.cq_target(low24) {
+            outbox::RXT_DB => match self.cards[card].nic.query_cq(low24).map(|cq| cq.target) {
                 Some(emu_nic::CqTarget::DpaThread(target)) => self.trigger(at_ps, card, target),
                 _ => self.warn(card, id, format!("RXT_DB: completion queue {low24:#x} has no thread; ignored")),
             },

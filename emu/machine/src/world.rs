@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use emu_fabric::{BackToBack, Delivery, Link, LinkConfig as WireConfig, Rate, SeededDrop};
-use emu_nic::{AsyncEvent, CqTarget, Effects, Nic, NicConfig, Packet};
+use emu_nic::{AsyncEvent, CqTarget, Effects, Gid, Mtu, Nic, NicConfig, NicTiming, Packet};
 
 use crate::card::{Card, CardDma};
 use crate::config::Config;
@@ -45,7 +45,7 @@ impl World {
         let wire = BackToBack::new(WireConfig { rate, latency_ps: config.link.latency_ps });
         let link = SeededDrop::new(wire, config.link.drop_ppm, config.link.seed)
             .map_err(|e| MachineError::Link(e.to_string()))?;
-        let cards = (0..config.cards).map(|index| Card::new(Nic::new(NicConfig::of_card(index as u8)))).collect();
+        let cards = (0..config.cards).map(|index| Card::new(Nic::new(nic_config(index as u8)))).collect();
         Ok(World {
             config,
             cards,
@@ -95,7 +95,7 @@ impl World {
     /// Frames sent, received and lost at a card's port.
     #[must_use]
     pub fn port_counters(&self, card: usize) -> emu_fabric::PortCounters {
-        self.link.counters(card)
+        Link::<Packet>::counters(&self.link, card)
     }
 
     /// Host-side doorbell of a send queue: the producer index is the 16-bit counter of 64-byte blocks.
@@ -238,5 +238,18 @@ impl World {
             ThreadState::Created | ThreadState::Running => thread.pending = true,
             ThreadState::Finished => {}
         }
+    }
+}
+
+/// Addresses and seed of a card's network side: documentation addresses, the last byte being the card's number from 1.
+fn nic_config(index: u8) -> NicConfig {
+    let number = index + 1;
+    NicConfig {
+        // Locally administered, unicast.
+        mac: [0x02, 0, 0, 0, 0, number],
+        gids: vec![Gid::from_ipv4([192, 0, 2, number])],
+        port_mtu: Mtu::B4096,
+        timing: NicTiming::default(),
+        seed: u64::from(number),
     }
 }

@@ -50,3 +50,18 @@ impl NicTiming {
         (bytes * self.pcie_interval_ps).div_ceil(self.pcie_interval_bytes.max(1))
     }
 }
+
+/// How long an RC requester waits for an answer; `None` is for ever.
+pub(crate) fn response_timeout_ps(code: u8) -> Option<u64> {
+    const UNIT_PS: u64 = 4_096_000;
+    (code > 0).then(|| UNIT_PS << code.min(31))
+}
+
+/// How long a requester must wait after an RNR NAK (InfiniBand specification, RNR NAK timer encodings).
+pub(crate) fn receiver_not_ready_ps(code: u8) -> u64 {
+    const TEN_US: [u64; 32] = [
+        65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1_024, 1_536, 2_048, 3_072,
+        4_096, 6_144, 8_192, 12_288, 16_384, 24_576, 32_768, 49_152,
+    ];
+    TEN_US[usize::from(code & 31)] * 10_000_000
+}

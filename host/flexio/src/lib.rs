@@ -45,7 +45,6 @@ mod prm;
 mod process;
 mod provider;
 mod queue_pair;
-mod rpc;
 mod verbs;
 mod wait;
 mod window;

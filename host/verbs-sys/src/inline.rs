@@ -23,6 +23,7 @@ pub unsafe fn verbs_get_ctx(context: *mut ibv_context) -> Option<*mut verbs_cont
 pub unsafe fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> c_int {
     // SAFETY: a live queue pair has a live context; the caller vouches for the rest.
     match unsafe { (*(*qp).context).ops.post_send } {
+        // SAFETY: the provider's function, with the caller's arguments.
         Some(post_send) => unsafe { post_send(qp, wr, bad_wr) },
         None => libc::EOPNOTSUPP,
     }
@@ -35,6 +36,7 @@ pub unsafe fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *mut *mut
 pub unsafe fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad_wr: *mut *mut ibv_recv_wr) -> c_int {
     // SAFETY: a live queue pair has a live context; the caller vouches for the rest.
     match unsafe { (*(*qp).context).ops.post_recv } {
+        // SAFETY: the provider's function, with the caller's arguments.
         Some(post_recv) => unsafe { post_recv(qp, wr, bad_wr) },
         None => libc::EOPNOTSUPP,
     }
@@ -47,6 +49,7 @@ pub unsafe fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad_wr: *mut *mut
 pub unsafe fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: a live completion queue has a live context; the caller vouches for the rest.
     match unsafe { (*(*cq).context).ops.poll_cq } {
+        // SAFETY: the provider's function, with the caller's arguments.
         Some(poll_cq) => unsafe { poll_cq(cq, num_entries, wc) },
         None => -1,
     }
@@ -59,6 +62,7 @@ pub unsafe fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c
 pub unsafe fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: a live completion queue has a live context.
     match unsafe { (*(*cq).context).ops.req_notify_cq } {
+        // SAFETY: the provider's function, with the caller's arguments.
         Some(req_notify_cq) => unsafe { req_notify_cq(cq, solicited_only) },
         None => libc::EOPNOTSUPP,
     }
@@ -71,12 +75,11 @@ pub unsafe fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
 pub unsafe fn query_port(api: &VerbsApi, context: *mut ibv_context, port_num: u8, attr: *mut ibv_port_attr) -> c_int {
     // SAFETY: the caller vouches for context and attr; a context says in `sz` which operations its table reaches to.
     unsafe {
-        if let Some(extended) = verbs_get_ctx(context) {
-            if (*extended).sz >= size_of::<verbs_context>() {
-                if let Some(query) = (*extended).query_port {
-                    return query(context, port_num, attr, size_of::<ibv_port_attr>());
-                }
-            }
+        if let Some(extended) = verbs_get_ctx(context)
+            && (*extended).sz >= size_of::<verbs_context>()
+            && let Some(query) = (*extended).query_port
+        {
+            return query(context, port_num, attr, size_of::<ibv_port_attr>());
         }
         attr.write(core::mem::zeroed());
         (api.ibv_query_port)(context, port_num, attr.cast())

@@ -38,7 +38,7 @@ abi_struct! {
         pub errors: u64,
         /// 1 once the outbox is configured (worker).
         pub configured: u64,
-        /// Host-visible answer counter address; unused, zero.
+        /// Zero.
         pub reserved: [u64; 7],
     }
 }

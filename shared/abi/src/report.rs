@@ -19,29 +19,31 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// Progress of one worker, in host memory. `consumed` is written with every batch; the rest when the worker goes to sleep,
-    /// finishes, reports or fails.
+    /// Progress of one worker, in host memory. `receives_posted` is written with every batch (every 64 completions if the batch is 1);
+    /// the rest when the worker goes to sleep, finishes, reports or fails.
     #[size = 64, align = 64]
     pub struct ProgressLine {
-        /// Sequence number of the operation the worker is armed for: its bitmap is clear and its receives are posted. 0: none.
+        /// Sequence number of the operation the worker is armed for: its bitmap is clear and its receives are posted; or which it has
+        /// refused ([`WorkerStatus::InvalidOperation`]). 0: none.
         pub sequence: u64,
-        /// Receive completions consumed since set-up, good or bad. Each has freed a receive that is posted again (UD: once its
-        /// copy is done), so `consumed` + receive depth - `outstanding` bounds what may be sent.
+        /// Receives posted since set-up: the credit of the senders. A sender that never has sent more messages than this since set-up
+        /// cannot overrun the receive queue. 0 until the first activation; then at least the receive depth; never decreases. A lost message
+        /// uses no receive: a sender that sees no change for longer than messages live may count what is in flight as lost.
+        pub receives_posted: u64,
+        /// Receive completions consumed since set-up, good or bad.
         pub consumed: u64,
         /// Chunks of the operation not yet received.
         pub remaining: u64,
-        /// Copies (UD) issued and not yet completed.
-        pub outstanding: u64,
         /// Number of the last report request answered: bitmap and statistics in host memory are up to date for it.
         pub reported: u64,
         /// A [`WorkerStatus`] code.
         pub status: u32,
         /// Detail of the status: an error syndrome or a [`crate::ContextFault`] code; 0 when there is none.
         pub detail: u32,
+        /// Copies (UD) issued and not yet completed.
+        pub outstanding: u64,
         /// Activations of the thread so far.
         pub activations: u64,
-        /// Zero.
-        pub reserved: u64,
     }
 }
 

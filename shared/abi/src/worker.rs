@@ -89,13 +89,13 @@ abi_struct! {
 
 abi_struct! {
     /// What a worker remembers between activations. The host writes zeros at set-up and never touches it again.
-    #[size = 256, align = 64]
+    #[size = 320, align = 64]
     pub struct WorkerState {
-        /// Operation the worker is armed for.
-        pub sequence: u64,
+        /// Copy of the operation the worker is armed for; `armed.sequence` is what [`crate::ProgressLine::sequence`] shows.
+        pub armed: Operation,
         /// Receive completions consumed; never wraps. Also the number of copies built (UD).
         pub consumed: u64,
-        /// Copies handed to the hardware (UD).
+        /// Value of `consumed` at the last doorbell: everything before it is handed back or, on UD, handed to the hardware.
         pub posted: u64,
         /// Copies known to be complete (UD).
         pub completed: u64,
@@ -105,14 +105,8 @@ abi_struct! {
         pub remaining: u64,
         /// Last report request answered.
         pub reported: u64,
-        /// Number (as in `consumed`) of the copy whose length was shortened for the last chunk, plus one; 0: none.
+        /// Number (as in `consumed`) of the copy that was shortened for the last chunk, plus one; 0: none.
         pub shortened: u64,
-        /// Device address through which the window shows the completion flag; 0 until the first activation.
-        pub flag_window: u64,
-        /// Likewise the worker's report.
-        pub report_window: u64,
-        /// Likewise the host's copy of the bitmap; 0 if there is none.
-        pub bitmap_window: u64,
         /// Current status, a [`crate::WorkerStatus`] code.
         pub status: u32,
         /// Detail of the status.
@@ -129,8 +123,10 @@ abi_struct! {
         pub prepared: u32,
         /// Zero.
         pub reserved: u32,
+        /// Copies whose completion was told by the hardware to have failed (UD).
+        pub failed_copies: u64,
         /// Zero.
-        pub reserved_2: u64,
+        pub reserved_2: [u64; 4],
         /// Counters.
         pub statistics: Statistics,
     }
@@ -142,7 +138,7 @@ abi_struct! {
     ///
     /// Life: host creates queues, writes the context, calls RPC `prepare` with its address (which checks it, builds the ring entries and
     /// posts all receives; returns 0 or a [`ContextFault`]), runs the event handler, then writes operations.
-    #[size = 576, align = 64]
+    #[size = 640, align = 64]
     pub struct WorkerContext {
         /// [`crate::ABI_HASH`].
         pub abi_hash: u64,

@@ -1,0 +1,285 @@
+//! The exported symbols.
+
+use core::arch::{asm, global_asm};
+use core::ffi::{c_char, c_int, c_void};
+
+use flexcast_hw::ThreadContext;
+
+use crate::rtos;
+
+/// `FLEXIO_DEV_STATUS_SUCCESS`.
+const SUCCESS: u32 = 0;
+/// `FLEXIO_DEV_STATUS_FAILED`.
+const FAILED: u32 = 1;
+/// Bit pattern of window entity 0; entity 1 adds [`ENTITY_STEP`].
+const WINDOW_BASE: u64 = 0x8000_0000_0000_0000;
+const ENTITY_STEP: u64 = 0x4000_0000_0000_0000;
+/// Longest message of a stream.
+const MESSAGE_BYTES: usize = 511;
+/// Level of `flexio_dev_puts` and `flexio_dev_print`.
+const LEVEL_INFO: u64 = 4;
+/// Error numbers (`errno`) that this library sets.
+const ERRNO_INVALID: u32 = 22;
+
+// No thread of a DPA process starts at the ELF entry point; one that does traps here.
+global_asm!(
+    ".section .text.init, \"ax\", @progbits",
+    ".globl _start",
+    "_start:",
+    "unimp",
+    ".globl flexio_dev_msg",
+    "flexio_dev_msg:",
+    "tail {message}",
+    ".text",
+    message = sym message_one_argument,
+);
+
+fn context() -> *mut ThreadContext {
+    let context;
+    // SAFETY: reads a register; the runtime keeps the thread context in tp and compiled code never touches it.
+    unsafe { asm!("mv {}, tp", out(reg) context, options(nomem, nostack, preserves_flags)) };
+    context
+}
+
+fn set_errno(value: u32) {
+    // SAFETY: tp points at this thread's context for the whole life of the thread; nobody else writes it.
+    unsafe { (*context()).errno = value };
+}
+
+fn status(result: u64) -> u32 {
+    if result == 0 {
+        SUCCESS
+    } else {
+        set_errno(ERRNO_INVALID);
+        FAILED
+    }
+}
+
+/// Stores the thread context's address; returns 0, or -1 for a null pointer.
+///
+/// # Safety
+/// `out` is null or points at a pointer that may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexio_dev_get_thread_ctx(out: *mut *mut ThreadContext) -> c_int {
+    if out.is_null() {
+        return -1;
+    }
+    // SAFETY: not null, and writable by contract.
+    unsafe { *out = context() };
+    0
+}
+
+/// Ends the activation; the next trigger starts the handler from the top.
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_thread_reschedule() -> ! {
+    rtos::leave(rtos::RESCHEDULE, 0)
+}
+
+/// Deprecated name of [`flexio_dev_thread_reschedule`].
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_reschedule() -> ! {
+    rtos::leave(rtos::RESCHEDULE, 0)
+}
+
+/// Ends the thread for good.
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_thread_finish() -> ! {
+    rtos::leave(rtos::FINISH, 0)
+}
+
+/// Deprecated name of [`flexio_dev_thread_finish`].
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_finish() -> ! {
+    rtos::leave(rtos::FINISH, 0)
+}
+
+/// Ends the activation and asks for another at once.
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_thread_retrigger() -> ! {
+    rtos::leave(rtos::RETRIGGER, 0)
+}
+
+/// Stops all threads of the process.
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_process_finish() -> ! {
+    rtos::leave(rtos::PROCESS_FINISH, 0)
+}
+
+/// Lets other threads of the execution unit run.
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_yield(_context: *mut ThreadContext) {
+    rtos::call(rtos::YIELD, [0; 4]);
+}
+
+/// Maps outbox `id` for this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_outbox_config(_context: *mut ThreadContext, id: u16) -> u32 {
+    status(rtos::call(rtos::OUTBOX_CONFIG, [u64::from(id), 0, 0, 0]))
+}
+
+/// The same without telling errors.
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_outbox_config_fast(_context: *mut ThreadContext, id: u16) {
+    rtos::call(rtos::OUTBOX_CONFIG, [u64::from(id), 0, 0, 0]);
+}
+
+/// Selects another function's doorbell region; the emulated device has none and refuses.
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_outbox_config_uar_extension(_context: *mut ThreadContext, device_id: u32) -> u32 {
+    status(rtos::call(rtos::OUTBOX_CONFIG_UAR_EXTENSION, [u64::from(device_id), 0, 0, 0]))
+}
+
+/// Binds window `id` and memory key `mkey` to slot `entity` (0 or 1) of this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_multi_window_config(entity: u32, id: u16, mkey: u32) -> u32 {
+    status(rtos::call(rtos::WINDOW_CONFIG, [u64::from(entity), u64::from(id), u64::from(mkey), 0]))
+}
+
+/// Changes the memory key of slot `entity`.
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_multi_window_mkey_config(entity: u32, mkey: u32) -> u32 {
+    status(rtos::call(rtos::WINDOW_MKEY_CONFIG, [u64::from(entity), u64::from(mkey), 0, 0]))
+}
+
+/// Stores the device address under which slot `entity` shows host address `host_address`.
+///
+/// # Safety
+/// `device_address` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexio_dev_multi_window_ptr_acquire(
+    entity: u32,
+    host_address: u64,
+    device_address: *mut u64,
+) -> u32 {
+    if entity > 1 || device_address.is_null() || host_address >= ENTITY_STEP {
+        set_errno(ERRNO_INVALID);
+        return FAILED;
+    }
+    // SAFETY: not null, and writable by contract.
+    unsafe { *device_address = WINDOW_BASE + u64::from(entity) * ENTITY_STEP + host_address };
+    SUCCESS
+}
+
+/// Copies `bytes` bytes of device memory to host memory through slot `entity` and writes them back.
+///
+/// # Safety
+/// `source` is valid for `bytes` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexio_dev_multi_window_copy_to_host(
+    entity: u32,
+    host_address: u64,
+    source: *const c_void,
+    bytes: u32,
+) -> u32 {
+    let mut window = 0;
+    // SAFETY: a local may be written.
+    if unsafe { flexio_dev_multi_window_ptr_acquire(entity, host_address, &raw mut window) } != SUCCESS {
+        return FAILED;
+    }
+    let source = source.cast::<u8>();
+    for offset in 0..bytes as usize {
+        // SAFETY: `source` is valid for `bytes` bytes by contract; the window faults by itself when the host range is not mapped.
+        unsafe { (window as *mut u8).add(offset).write_volatile(source.add(offset).read()) };
+    }
+    // SAFETY: a fence touches no memory of its own.
+    unsafe { asm!("fence ow, ow", options(nostack, preserves_flags)) };
+    SUCCESS
+}
+
+/// Number of this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_get_thread_id(_context: *mut ThreadContext) -> u32 {
+    rtos::call(rtos::THREAD_ID, [0; 4]) as u32
+}
+
+/// Value given as thread-local storage at the thread's creation.
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_get_thread_local_storage(_context: *mut ThreadContext) -> u64 {
+    rtos::call(rtos::THREAD_LOCAL_STORAGE, [0; 4])
+}
+
+/// Wakes the event handler with this activation id.
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_event_handler_activate(activation_id: u32) -> u32 {
+    status(rtos::call(rtos::EVENT_HANDLER_ACTIVATE, [u64::from(activation_id), 0, 0, 0]))
+}
+
+/// Ends the process with user error `code` (128 to 255).
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_error(code: u8) -> ! {
+    rtos::leave(rtos::ERROR, u64::from(code))
+}
+
+/// Error number of the last failed call of this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_get_errno(_context: *mut ThreadContext) -> u64 {
+    // SAFETY: tp points at this thread's context.
+    u64::from(unsafe { (*context()).errno })
+}
+
+/// Forgets the error number.
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_rst_errno(_context: *mut ThreadContext) {
+    set_errno(0);
+}
+
+/// Returns and forgets the error number.
+#[unsafe(no_mangle)]
+pub extern "C" fn flexio_dev_get_and_rst_errno(context: *mut ThreadContext) -> u64 {
+    let errno = flexio_dev_get_errno(context);
+    set_errno(0);
+    errno
+}
+
+/// Prints a text on stream 0.
+///
+/// # Safety
+/// `text` is null or ends in a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexio_dev_puts(_context: *mut ThreadContext, text: *const c_char) -> c_int {
+    // SAFETY: by contract.
+    unsafe { message(0, LEVEL_INFO, text) }
+}
+
+/// `flexio_dev_msg` as far as four integer parameters carry it.
+///
+/// # Safety
+/// `format` is null or ends in a NUL; so does `argument` if the format is `"%s"`.
+unsafe extern "C" fn message_one_argument(stream: c_int, level: u8, format: *const c_char, argument: u64) -> c_int {
+    if format.is_null() {
+        return -1;
+    }
+    // SAFETY: `format` ends in a NUL by contract; each byte is read only after those before it were found not to be NUL.
+    let is_string = unsafe { *format == b'%' as c_char && *format.add(1) == b's' as c_char && *format.add(2) == 0 };
+    // SAFETY: as above.
+    let has_conversion = unsafe { (0..text_len(format)).any(|i| *format.add(i) == b'%' as c_char) };
+    match (is_string, has_conversion) {
+        // SAFETY: by contract the argument of "%s" is a text.
+        (true, _) => unsafe { message(stream as u64, u64::from(level), argument as *const c_char) },
+        // SAFETY: by contract.
+        (false, false) => unsafe { message(stream as u64, u64::from(level), format) },
+        (false, true) => -1,
+    }
+}
+
+/// # Safety
+/// `text` ends in a NUL.
+unsafe fn text_len(text: *const c_char) -> usize {
+    let mut len = 0;
+    // SAFETY: no NUL before `len`, so `len` is inside the text.
+    while len < MESSAGE_BYTES && unsafe { *text.add(len) } != 0 {
+        len += 1;
+    }
+    len
+}
+
+/// # Safety
+/// `text` is null or ends in a NUL.
+unsafe fn message(stream: u64, level: u64, text: *const c_char) -> c_int {
+    if text.is_null() {
+        return -1;
+    }
+    // SAFETY: by contract.
+    let len = unsafe { text_len(text) };
+    if rtos::call(rtos::MESSAGE, [stream, level, text as u64, len as u64]) == 0 { len as c_int } else { -1 }
+}

@@ -1,0 +1,513 @@
+//! What requester and responder share: the engines' clocks, packets and CQEs on their way out, and the error state.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::address::Address;
+use crate::cq::Written;
+use crate::cqe::{self, Cqe, Side, syndrome, vendor};
+use crate::effects::{AsyncEvent, CqEvent, Effects, FailureCause, Work};
+use crate::memory::{Dma, DmaFault, QueueMemory, Space};
+use crate::mkey::Access;
+use crate::nic::Nic;
+use crate::packet::{Acknowledgement, Extension, Operation, Packet};
+use crate::qp::{QpState, Transport};
+use crate::queue_pair::{Outstanding, QueuePair};
+use crate::wqe::{BLOCK_BYTES, Control, DataSegment, SEGMENT_BYTES, WqeFault};
+
+/// The send engine of the port, and that of the loopback path.
+pub(crate) const PORT_LANE: usize = 0;
+pub(crate) const LOOPBACK_LANE: usize = 1;
+
+/// A send engine: queue pairs take turns, one packet each.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    waiting: VecDeque<u32>,
+    busy_until_ps: u64,
+    timer: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct ReceiveEngine {
+    pub(crate) waiting: VecDeque<Packet>,
+    pub(crate) busy_until_ps: u64,
+}
+
+/// When each part of the card is free again.
+#[derive(Debug, Default)]
+pub(crate) struct Engines {
+    lanes: [Lane; 2],
+    pub(crate) receive: ReceiveEngine,
+    port_busy_ps: u64,
+    loopback_busy_ps: u64,
+    pcie_read_busy_ps: u64,
+    pub(crate) pcie_write_busy_ps: u64,
+}
+
+/// A CQE on its way to its ring.
+#[derive(Debug)]
+pub(crate) struct PendingCqe {
+    cqn: u32,
+    cqe: Cqe,
+    solicited: bool,
+    error: bool,
+}
+
+/// What a data access costs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Touched {
+    pub(crate) host_bytes: u64,
+    pub(crate) dpa: bool,
+}
+
+impl Touched {
+    pub(crate) fn add(&mut self, space: Space, bytes: u64) {
+        match space {
+            Space::Host => self.host_bytes += bytes,
+            Space::Dpa(_) => self.dpa = true,
+        }
+    }
+}
+
+/// What became of a packet handed to a path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    /// Its last bit has left.
+    pub(crate) done_ps: u64,
+    /// The engine should not prepare the next packet earlier.
+    pub(crate) engine_ps: u64,
+}
+
+/// A queue's ring in memory, of `1 << log_bytes` bytes.
+fn read_ring(ring: QueueMemory, log_bytes: u32, at: u64, out: &mut [u8], mem: &mut dyn Dma) -> Result<(), DmaFault> {
+    let size = 1_u64 << log_bytes;
+    let offset = at & (size - 1);
+    let until_end = (size - offset).min(out.len() as u64) as usize;
+    let (head, tail) = out.split_at_mut(until_end);
+    mem.read(ring.space, ring.at(offset), head)?;
+    if tail.is_empty() {
+        return Ok(());
+    }
+    if tail.len() as u64 > size {
+        // A WQE longer than its ring: the caller's size check refuses it.
+        return Err(DmaFault { addr: ring.addr, len: out.len() as u64 });
+    }
+    mem.read(ring.space, ring.addr, tail)
+}
+
+impl QueuePair {
+    /// Reads WQE bytes from the send ring, starting at a block.
+    pub(crate) fn read_send_ring(&self, block: u16, out: &mut [u8], mem: &mut dyn Dma) -> Result<(), DmaFault> {
+        let log_bytes = u32::from(self.attr.log_sq_depth) + BLOCK_BYTES.ilog2();
+        read_ring(self.attr.sq, log_bytes, u64::from(block) * BLOCK_BYTES as u64, out, mem)
+    }
+
+    pub(crate) fn send_depth(&self) -> u16 {
+        1 << self.attr.log_sq_depth
+    }
+
+    /// The receive counter, read from the doorbell record only if nothing is known to be posted.
+    ///
+    /// # Errors
+    /// The record cannot be read, or posts more than the ring holds.
+    pub(crate) fn posted_receives(&mut self, mem: &mut dyn Dma) -> Result<u16, FailureCause> {
+        if self.attr.no_rq {
+            return Ok(0);
+        }
+        if self.rq.producer == self.rq.consumer {
+            self.refresh_receives(mem)?;
+        }
+        Ok(self.rq.producer.wrapping_sub(self.rq.consumer))
+    }
+
+    fn refresh_receives(&mut self, mem: &mut dyn Dma) -> Result<(), FailureCause> {
+        let record = self.attr.doorbell_record;
+        let mut word = [0; 4];
+        mem.read(record.space, record.addr, &mut word)
+            .map_err(|fault| FailureCause::QueueMemory { addr: fault.addr })?;
+        let producer_index = u32::from_be_bytes(word) as u16;
+        let depth = 1_u32 << self.attr.log_rq_depth;
+        if u32::from(producer_index.wrapping_sub(self.rq.consumer)) > depth {
+            return Err(FailureCause::BadDoorbell { producer_index, consumer_index: self.rq.consumer, depth });
+        }
+        self.rq.producer = producer_index;
+        Ok(())
+    }
+
+    /// Parses the next posted receive into `rq.segments`; gives its capacity.
+    pub(crate) fn load_receive(&mut self, mem: &mut dyn Dma) -> Result<u64, FailureCause> {
+        let mut bytes = [0; 1024];
+        let stride = 1_usize << self.attr.log_rq_stride;
+        let bytes = &mut bytes[..stride];
+        let log_bytes = u32::from(self.attr.log_rq_depth) + u32::from(self.attr.log_rq_stride);
+        read_ring(self.attr.rq, log_bytes, u64::from(self.rq.consumer) * stride as u64, bytes, mem)
+            .map_err(|fault| FailureCause::QueueMemory { addr: fault.addr })?;
+        Ok(crate::wqe::parse_receive(bytes, &mut self.rq.segments))
+    }
+}
+
+/// Engines.
+impl Nic {
+    pub(crate) fn is_own(&self, destination: &Address) -> bool {
+        destination.mac == self.config.mac || self.config.gids.contains(&destination.gid)
+    }
+
+    pub(crate) fn peer(qp: &QueuePair) -> Address {
+        Address { mac: qp.path.dmac, gid: qp.path.rgid }
+    }
+
+    pub(crate) fn source(&self, gid_index: usize) -> Option<Address> {
+        Some(Address { mac: self.config.mac, gid: *self.config.gids.get(gid_index)? })
+    }
+
+    /// Whether a queue pair's packets turn round inside the card. A datagram's address decides on its own.
+    pub(crate) fn turns_round(&self, qp: &QueuePair) -> bool {
+        qp.path.force_loopback || (qp.attr.transport != Transport::Ud && self.is_own(&Self::peer(qp)))
+    }
+
+    /// Puts a queue pair with something to send into its engine's queue.
+    pub(crate) fn wake(&mut self, now_ps: u64, qp: &mut QueuePair, fx: &mut Effects) {
+        if qp.sq.queued {
+            return;
+        }
+        qp.sq.queued = true;
+        let index = if self.turns_round(qp) { LOOPBACK_LANE } else { PORT_LANE };
+        let lane = &mut self.engines.lanes[index];
+        lane.waiting.push_back(qp.qpn);
+        if !lane.timer {
+            lane.timer = true;
+            fx.timer(now_ps.max(lane.busy_until_ps), Work::Send { lane: index as u8 });
+        }
+    }
+
+    /// A send engine serves the next queue pair: one packet.
+    pub(crate) fn send(&mut self, now_ps: u64, index: usize, mem: &mut dyn Dma, fx: &mut Effects) {
+        self.engines.lanes[index].timer = false;
+        let mut next_ps = now_ps;
+        while let Some(qpn) = self.engines.lanes[index].waiting.pop_front() {
+            let mut engine_ps = None;
+            self.with_qp(qpn, |nic, qp| {
+                // Answers go first: a peer waits for them.
+                engine_ps = nic.send_response(now_ps, qp, mem, fx).or_else(|| nic.send_request(now_ps, qp, mem, fx));
+                qp.sq.queued = engine_ps.is_some();
+            });
+            if let Some(engine_ps) = engine_ps {
+                self.engines.lanes[index].waiting.push_back(qpn);
+                next_ps = (now_ps + self.config.timing.send_service_ps).max(engine_ps);
+                break;
+            }
+            // It had nothing to send, which takes no time.
+        }
+        let lane = &mut self.engines.lanes[index];
+        lane.busy_until_ps = next_ps;
+        if !lane.waiting.is_empty() && !lane.timer {
+            lane.timer = true;
+            fx.timer(next_ps, Work::Send { lane: index as u8 });
+        }
+    }
+
+    /// When data that the card starts to read now is there.
+    pub(crate) fn read_latency(&mut self, now_ps: u64, touched: Touched) -> u64 {
+        let timing = &self.config.timing;
+        if touched.host_bytes > 0 {
+            let busy = &mut self.engines.pcie_read_busy_ps;
+            *busy = (*busy).max(now_ps) + timing.pcie_ps(touched.host_bytes);
+            *busy - now_ps + timing.pcie_latency_ps
+        } else if touched.dpa {
+            timing.dpa_latency_ps
+        } else {
+            0
+        }
+    }
+
+    /// Data that the card starts to write now occupies PCIe.
+    pub(crate) fn write_traffic(&mut self, now_ps: u64, touched: Touched) {
+        if touched.host_bytes > 0 {
+            let busy = &mut self.engines.pcie_write_busy_ps;
+            *busy = (*busy).max(now_ps) + self.config.timing.pcie_ps(touched.host_bytes);
+        }
+    }
+
+    /// Latency of a WQE's fetch.
+    pub(crate) fn fetch_latency(&self, ring: QueueMemory) -> u64 {
+        match ring.space {
+            Space::Host => self.config.timing.pcie_latency_ps,
+            Space::Dpa(_) => self.config.timing.dpa_latency_ps,
+        }
+    }
+
+    /// Sends a packet that is complete at `ready_ps`, through the port or round inside the card.
+    pub(crate) fn emit(&mut self, ready_ps: u64, packet: Packet, loopback: bool, fx: &mut Effects) -> Sent {
+        let timing = &self.config.timing;
+        // A WQE's fetch and its payload's read are in flight together with this many earlier ones; further ahead the
+        // engine would only fill the port's queue.
+        let ahead_ps = 2 * timing.pcie_latency_ps.max(timing.dpa_latency_ps);
+        let engines = &mut self.engines;
+        let done_ps = if loopback {
+            let done_ps = engines.loopback_busy_ps.max(ready_ps) + timing.pcie_ps(packet.payload.len() as u64);
+            engines.loopback_busy_ps = done_ps;
+            let at_ps = done_ps + timing.pcie_latency_ps;
+            self.counters.loopback_packets += 1;
+            let slot = self.loopback.insert(packet);
+            fx.timer(at_ps, Work::Loopback { slot });
+            done_ps
+        } else {
+            let start_ps = engines.port_busy_ps.max(ready_ps);
+            let done_ps = start_ps + emu_fabric::Frame::wire_bytes(&packet) * timing.port_ps_per_byte;
+            engines.port_busy_ps = done_ps;
+            self.counters.tx_packets += 1;
+            self.counters.tx_bytes += packet.frame_bytes();
+            fx.packets.push((start_ps, packet));
+            done_ps
+        };
+        Sent { done_ps, engine_ps: done_ps.saturating_sub(ahead_ps) }
+    }
+
+    /// Sends an acknowledgement at once, but not before what the responder sent earlier. It takes no engine: the link
+    /// orders it among the port's packets.
+    pub(crate) fn emit_acknowledgement(
+        &mut self,
+        now_ps: u64,
+        qp: &mut QueuePair,
+        psn: u32,
+        acknowledgement: Acknowledgement,
+        fx: &mut Effects,
+    ) {
+        let at_ps = now_ps.max(qp.rq.last_response_ps);
+        let mut packet = self.connected_packet(qp, Operation::Acknowledge, psn);
+        packet.extension = Extension::Acknowledge(acknowledgement);
+        if self.turns_round(qp) {
+            self.counters.loopback_packets += 1;
+            let slot = self.loopback.insert(packet);
+            fx.timer(at_ps, Work::Loopback { slot });
+        } else {
+            self.counters.tx_packets += 1;
+            self.counters.tx_bytes += packet.frame_bytes();
+            fx.packets.push((at_ps, packet));
+        }
+        qp.rq.last_response_ps = at_ps;
+    }
+
+    /// A packet to the peer of a connected queue pair: a message of its own, without payload.
+    pub(crate) fn connected_packet(&self, qp: &QueuePair, operation: Operation, psn: u32) -> Packet {
+        Packet {
+            source: self.source(usize::from(qp.path.sgid_index)).unwrap_or_else(|| self.address()),
+            destination: Self::peer(qp),
+            transport: qp.attr.transport,
+            operation,
+            first: true,
+            last: true,
+            solicited: false,
+            ack_request: false,
+            destination_qpn: qp.path.dest_qpn,
+            psn,
+            immediate: None,
+            extension: Extension::None,
+            payload: Arc::default(),
+        }
+    }
+}
+
+/// Memory behind local keys.
+impl Nic {
+    /// Scatters `data` into `segments`, from `offset` bytes in.
+    pub(crate) fn scatter(
+        &self,
+        pd: u32,
+        segments: &[DataSegment],
+        mut offset: u64,
+        mut data: &[u8],
+        mem: &mut dyn Dma,
+    ) -> Result<Touched, WqeFault> {
+        let mut touched = Touched::default();
+        for segment in segments {
+            if data.is_empty() {
+                break;
+            }
+            let len = u64::from(segment.len);
+            if offset >= len {
+                offset -= len;
+                continue;
+            }
+            let count = (len - offset).min(data.len() as u64);
+            let (now, later) = data.split_at(count as usize);
+            let addr = segment.addr.wrapping_add(offset);
+            let space = self.local(pd, segment.lkey, addr, count, Access::LOCAL_WRITE)?;
+            mem.write(space, addr, now).map_err(|_| NO_MEMORY)?;
+            touched.add(space, count);
+            offset = 0;
+            data = later;
+        }
+        Ok(touched)
+    }
+
+    /// Checks a local access.
+    pub(crate) fn local(&self, pd: u32, lkey: u32, addr: u64, len: u64, access: Access) -> Result<Space, WqeFault> {
+        self.protection
+            .check(lkey, pd, addr, len, access)
+            .map_err(|fault| WqeFault { syndrome: syndrome::LOCAL_PROTECTION, vendor: fault.vendor_syndrome() })
+    }
+}
+
+/// A local key allows the access, but there is nothing behind it.
+pub(crate) const NO_MEMORY: WqeFault = WqeFault { syndrome: syndrome::LOCAL_PROTECTION, vendor: vendor::NO_MEMORY };
+
+/// CQEs.
+impl Nic {
+    fn push_cqe(&mut self, at_ps: u64, cqn: u32, cqe: Cqe, solicited: bool, error: bool, fx: &mut Effects) {
+        // An error always counts as solicited.
+        let slot = self.pending_cqes.insert(PendingCqe { cqn, cqe, solicited: solicited || error, error });
+        fx.timer(at_ps, Work::Cqe { slot });
+    }
+
+    /// A CQE reaches its ring.
+    pub(crate) fn write_cqe(&mut self, now_ps: u64, slot: u32, mem: &mut dyn Dma, fx: &mut Effects) {
+        let Some(mut pending) = self.pending_cqes.take(slot) else { return };
+        let cqn = pending.cqn;
+        let Some(cq) = self.cqs.get_mut(cqn) else { return };
+        cqe::stamp(&mut pending.cqe, now_ps);
+        let written = cq.write(pending.cqe, pending.solicited, mem);
+        match written {
+            Written::Quiet | Written::Event => {
+                self.counters.cqes += 1;
+                self.counters.error_cqes += u64::from(pending.error);
+                if written == Written::Event {
+                    self.counters.cq_events += 1;
+                    fx.events.push((now_ps, CqEvent { cqn, target: cq.attr.target }));
+                }
+            }
+            Written::Overrun => {
+                self.counters.cq_overruns += 1;
+                self.fail_cq(now_ps, cqn, FailureCause::Overrun, mem, fx);
+            }
+            Written::Unreachable(fault) => {
+                self.fail_cq(now_ps, cqn, FailureCause::QueueMemory { addr: fault.addr }, mem, fx);
+            }
+            Written::Dead => {}
+        }
+    }
+
+    /// A send WQE is done at `done_ps`.
+    pub(crate) fn complete_send(&mut self, done_ps: u64, qp: &mut QueuePair, wqe: &Outstanding, fx: &mut Effects) {
+        qp.sq.retired = wqe.position.wrapping_add(wqe.blocks);
+        if wqe.signalled {
+            let at_ps = (done_ps + self.config.timing.completion_latency_ps).max(qp.sq.last_cqe_ps);
+            qp.sq.last_cqe_ps = at_ps;
+            let cqe = cqe::requester(qp.qpn, qp.attr.user_index, wqe.opcode, wqe.index, wqe.len);
+            self.push_cqe(at_ps, qp.attr.send_cq, cqe, false, false, fx);
+        }
+    }
+
+    /// A receive is done now.
+    pub(crate) fn complete_receive(&mut self, now_ps: u64, qp: &mut QueuePair, cqe: Cqe, fx: &mut Effects) {
+        qp.rq.consumer = qp.rq.consumer.wrapping_add(1);
+        let at_ps = (now_ps + self.config.timing.completion_latency_ps)
+            .max(self.engines.pcie_write_busy_ps)
+            .max(qp.rq.last_cqe_ps);
+        qp.rq.last_cqe_ps = at_ps;
+        let solicited = cqe[0x3F] & 2 != 0;
+        let error = cqe[0x3F] >> 4 == cqe::opcode::RESPONDER_ERROR;
+        self.push_cqe(at_ps, qp.attr.recv_cq, cqe, solicited, error, fx);
+    }
+
+    fn error_send(
+        &mut self,
+        now_ps: u64,
+        qp: &mut QueuePair,
+        opcode: u8,
+        index: u16,
+        fault: WqeFault,
+        fx: &mut Effects,
+    ) {
+        let at_ps = (now_ps + self.config.timing.completion_latency_ps).max(qp.sq.last_cqe_ps);
+        qp.sq.last_cqe_ps = at_ps;
+        let side = Side::Requester { wqe_opcode: opcode };
+        let cqe = cqe::error(side, qp.qpn, qp.attr.user_index, index, fault.syndrome, fault.vendor);
+        self.push_cqe(at_ps, qp.attr.send_cq, cqe, false, true, fx);
+    }
+}
+
+const FLUSHED: WqeFault = WqeFault { syndrome: syndrome::FLUSHED, vendor: 0 };
+
+/// The error state.
+impl Nic {
+    /// The oldest send WQE that is not complete has failed: it completes in error, and the rest is flushed.
+    pub(crate) fn fail_send(
+        &mut self,
+        now_ps: u64,
+        qp: &mut QueuePair,
+        wqe: &Outstanding,
+        fault: WqeFault,
+        mem: &mut dyn Dma,
+        fx: &mut Effects,
+    ) {
+        self.error_send(now_ps, qp, wqe.opcode, wqe.index, fault, fx);
+        qp.sq.retired = wqe.position.wrapping_add(wqe.blocks);
+        qp.state = QpState::Err;
+        self.flush(now_ps, qp, mem, fx);
+    }
+
+    /// The next receive has failed: it completes in error, and the rest is flushed.
+    pub(crate) fn fail_receive(
+        &mut self,
+        now_ps: u64,
+        qp: &mut QueuePair,
+        fault: WqeFault,
+        mem: &mut dyn Dma,
+        fx: &mut Effects,
+    ) {
+        self.error_receive(now_ps, qp, fault, fx);
+        qp.state = QpState::Err;
+        self.flush(now_ps, qp, mem, fx);
+    }
+
+    fn error_receive(&mut self, now_ps: u64, qp: &mut QueuePair, fault: WqeFault, fx: &mut Effects) {
+        let (qpn, user_index) = (qp.qpn, qp.attr.user_index);
+        let cqe = cqe::error(Side::Responder, qpn, user_index, qp.rq.consumer, fault.syndrome, fault.vendor);
+        self.complete_receive(now_ps, qp, cqe, fx);
+    }
+
+    /// The queue pair fails for a reason that no CQE of its own tells.
+    pub(crate) fn fail_qp(
+        &mut self,
+        now_ps: u64,
+        qp: &mut QueuePair,
+        cause: FailureCause,
+        mem: &mut dyn Dma,
+        fx: &mut Effects,
+    ) {
+        if matches!(qp.state, QpState::Reset | QpState::Err) {
+            return;
+        }
+        qp.state = QpState::Err;
+        fx.async_events.push(AsyncEvent::QpFatal { qpn: qp.qpn, cause });
+        self.flush(now_ps, qp, mem, fx);
+    }
+
+    /// Completes everything that is posted with the flush syndrome, signalled or not.
+    pub(crate) fn flush(&mut self, now_ps: u64, qp: &mut QueuePair, mem: &mut dyn Dma, fx: &mut Effects) {
+        qp.sq.outstanding.clear();
+        qp.sq.sending = None;
+        qp.sq.reads = 0;
+        qp.sq.waits_for_receiver = false;
+        qp.rq.inbound = None;
+        while qp.sq.retired != qp.sq.producer {
+            let mut head = [0; SEGMENT_BYTES];
+            if qp.read_send_ring(qp.sq.retired, &mut head, mem).is_err() {
+                qp.sq.retired = qp.sq.producer;
+                break;
+            }
+            let control = Control::parse(&head);
+            self.error_send(now_ps, qp, control.opcode, control.index, FLUSHED, fx);
+            let left = qp.sq.producer.wrapping_sub(qp.sq.retired);
+            qp.sq.retired = qp.sq.retired.wrapping_add(control.blocks().min(left));
+        }
+        qp.sq.fetch = qp.sq.retired;
+        if qp.attr.no_rq || qp.refresh_receives(mem).is_err() {
+            return;
+        }
+        while qp.rq.consumer != qp.rq.producer {
+            self.error_receive(now_ps, qp, FLUSHED, fx);
+        }
+    }
+}

@@ -1,0 +1,527 @@
+//! The receiving side: Sends, Writes and Read requests of a peer, and the answers to them.
+
+use std::sync::Arc;
+
+use crate::cqe::{self, Receipt, syndrome, vendor};
+use crate::dataflow::Touched;
+use crate::effects::{Effects, FailureCause};
+use crate::memory::Dma;
+use crate::mkey::Access;
+use crate::nic::Nic;
+use crate::packet::{Acknowledgement, Extension, Operation, Packet};
+use crate::qp::{QpState, Transport};
+use crate::queue_pair::{Inbound, QueuePair, Response, psn_add, psn_ahead};
+use crate::requester::{packets, part, payload};
+use crate::wqe::{MAX_MESSAGE_BYTES, WqeFault};
+
+/// Bytes that a datagram's routing header takes in front of its payload.
+const GRH_BYTES: usize = 40;
+
+/// Why a packet was not executed. A responder that answers tells its peer; others only count.
+enum Refusal {
+    /// No receive is posted.
+    NoReceive,
+    /// The request is at fault.
+    Request(Acknowledgement),
+    /// The receive is at fault; it completes in error.
+    Receive(WqeFault, Acknowledgement),
+    /// The queue is at fault.
+    Queue(FailureCause),
+}
+
+impl From<FailureCause> for Refusal {
+    fn from(cause: FailureCause) -> Self {
+        Self::Queue(cause)
+    }
+}
+
+const INVALID: Refusal = Refusal::Request(Acknowledgement::InvalidRequest);
+const TOO_LONG: WqeFault = WqeFault { syndrome: syndrome::LOCAL_LENGTH, vendor: vendor::RECEIVE_LENGTH };
+
+impl Nic {
+    /// A request has arrived.
+    pub(crate) fn respond(
+        &mut self,
+        now_ps: u64,
+        qp: &mut QueuePair,
+        packet: &Packet,
+        mem: &mut dyn Dma,
+        fx: &mut Effects,
+    ) {
+        match qp.attr.transport {
+            Transport::Rc => self.respond_reliably(now_ps, qp, packet, mem, fx),
+            Transport::Uc => self.respond_unreliably(now_ps, qp, packet, mem, fx),
+            Transport::Ud => self.datagram(now_ps, qp, packet, mem, fx),
+        }
+    }
+
+    fn datagram(&mut self, now_ps: u64, qp: &mut QueuePair, packet: &Packet, mem: &mut dyn Dma, fx: &mut Effects) {
+        let Extension::Datagram { qkey, source_qpn } = packet.extension else {
+            self.counters.qp_drops += 1;
+            return;
+        };
+        if qkey != qp.path.qkey {
+            self.counters.qkey_drops += 1;
+            return;
+        }
+        match self.receive_datagram(now_ps, qp, packet, source_qpn, mem, fx) {
+            Ok(()) => {}
+            Err(Refusal::NoReceive) => self.counters.rnr_drops += 1,
+            Err(Refusal::Request(_)) => self.counters.qp_drops += 1,
+            Err(Refusal::Receive(fault, _)) => self.fail_receive(now_ps, qp, fault, mem, fx),
+            Err(Refusal::Queue(cause)) => self.fail_qp(now_ps, qp, cause, mem, fx),
+        }
+    }
+
+    fn receive_datagram(
+        &mut self,
+        now_ps: u64,
+        qp: &mut QueuePair,
+        packet: &Packet,
+        source_qpn: u32,
+        mem: &mut dyn Dma,
+        fx: &mut Effects,
+    ) -> Result<(), Refusal> {
+        if qp.posted_receives(mem)? == 0 {
+            return Err(Refusal::NoReceive);
+        }
+        let capacity = qp.load_receive(mem)?;
+        let len = GRH_BYTES + packet.payload.len();
+        if len as u64 > capacity {
+            return Err(Refusal::Receive(TOO_LONG, Acknowledgement::InvalidRequest));
+        }
+        let stored = |fault| Refusal::Receive(fault, Acknowledgement::RemoteOperation);
+        let (pd, segments) = (qp.attr.pd, &qp.rq.segments);
+        let header = self.scatter(pd, segments, 0, &routing_header(packet), mem).map_err(stored)?;
+        let body = self.scatter(pd, segments, GRH_BYTES as u64, &packet.payload, mem).map_err(stored)?;
+        self.write_traffic(now_ps, header);
+        self.write_traffic(now_ps, body);
+        self.complete_inbound(now_ps, qp, packet, source_qpn, len as u32, fx);
+        Ok(())
+    }
+
+    fn respond_unreliably(
+        &mut self,
+        now_ps: u64,
+        qp: &mut QueuePair,
+        packet: &Packet,
+        mem: &mut dyn Dma,
+        fx: &mut Effects,
+    ) {
+        if packet.operation == Operation::ReadRequest {
+            self.counters.qp_drops += 1;
+            return;
+        }
+        let in_sequence = packet.psn == qp.rq.expected_psn;
+        qp.rq.expected_psn = psn_add(packet.psn, 1);
+        if !in_sequence || packet.first {
+            // What was being received stays incomplete: no CQE, and its receive serves the next message.
+            qp.rq.inbound = None;
+        }
+        if !packet.first && qp.rq.inbound.is_none() {
+            self.counters.uc_gap_drops += 1;
+            return;
+        }
+        let refusal = match self.execute(now_ps, qp, packet, mem, fx) {
+            Ok(_) => return,
+            Err(refusal) => refusal,
+        };
+        qp.rq.inbound = None;
+        match refusal {
+            Refusal::NoReceive => self.counters.rnr_drops += 1,
+            Refusal::Request(_) => self.counters.access_drops += 1,
+            Refusal::Receive(fault, _) => self.fail_receive(now_ps, qp, fault, mem, fx),
+            Refusal::Queue(cause) => self.fail_qp(now_ps, qp, cause, mem, fx),
+        }
+    }
+
+    fn respond_reliably(
+        &mut self,
+        now_ps: u64,
+        qp: &mut QueuePair,
+        packet: &Packet,
+        mem: &mut dyn Dma,
+        fx: &mut Effects,
+    ) {
+        let expected = qp.rq.expected_psn;
+        match psn_ahead(packet.psn, expected) {
+            Some(0) => {}
+            Some(_) => {
+                if !qp.rq.nak_sent {
+                    qp.rq.nak_sent = true;
+                    self.counters.rc_out_of_sequence += 1;
+                    self.acknowledge(now_ps, qp, expected, Acknowledgement::SequenceError, fx);
+                }
+                return;
+            }
+            None => return self.respond_again(now_ps, qp, packet, fx),
+        }
+        qp.rq.nak_sent = false;
+        let refusal = match self.execute(now_ps, qp, packet, mem, fx) {
+            Ok(psns) => {
+                qp.rq.expected_psn = psn_add(packet.psn, psns);
+                if packet.ack_request {
+                    self.acknowledge(now_ps, qp, packet.psn, Acknowledgement::Positive, fx);
+                }
+                return;
+            }
+            Err(refusal) => refusal,
+        };
+        let psn = packet.psn;
+        match refusal {
+            Refusal::NoReceive => {
+                qp.rq.nak_sent = true;
+                self.counters.rnr_naks += 1;
+                let timer = qp.path.min_rnr_timer;
+                self.acknowledge(now_ps, qp, psn, Acknowledgement::ReceiverNotReady { timer }, fx);
+            }
+            Refusal::Request(acknowledgement) => {
+                self.acknowledge(now_ps, qp, psn, acknowledgement, fx);
+                let cause = if acknowledgement == Acknowledgement::InvalidRequest {
+                    FailureCause::InvalidRequest
+                } else {
+                    self.counters.remote_access_errors += 1;
+                    FailureCause::RemoteAccess
+                };
+                self.fail_qp(now_ps, qp, cause, mem, fx);
+            }
+            Refusal::Receive(fault, acknowledgement) => {
+                self.acknowledge(now_ps, qp, psn, acknowledgement, fx);
+                self.fail_receive(now_ps, qp, fault, mem, fx);
+            }
+            Refusal::Queue(cause) => {
+                self.acknowledge(now_ps, qp, psn, Acknowledgement::RemoteOperation, fx);
+                self.fail_qp(now_ps, qp, cause, mem, fx);
+            }
+        }
+    }
+
+    /// A request that has been executed before: its answer was lost.
+    fn respond_again(&mut self, now_ps: u64, qp: &mut QueuePair, packet: &Packet, fx: &mut Effects) {
+        self.counters.rc_duplicates += 1;
+        if let (Operation::ReadRequest, &Extension::Remote { address, rkey, len }) =
+            (packet.operation, &packet.extension)
+        {
+            // The peer starts again from here, so what we still meant to send is of no use to it.
+            qp.rq.responses.clear();
+            qp.rq.responses.push_back(Response::Read { address, rkey, len, packet: 0, first_psn: packet.psn });
+            self.wake(now_ps, qp, fx);
+        } else if packet.ack_request {
+            let last = psn_add(qp.rq.expected_psn, psn_add(0, u32::MAX));
+            self.acknowledge(now_ps, qp, last, Acknowledgement::Positive, fx);
+        }
+    }
+
+    /// Executes the packet that is next in sequence; gives the PSNs that it takes.
+    fn execute(
+        &mut self,
+        now_ps: u64,
+        qp: &mut QueuePair,
+        packet: &Packet,
+        mem: &mut dyn Dma,
+        fx: &mut Effects,
+    ) -> Result<u32, Refusal> {
+        let (len, mtu) = (packet.payload.len(), qp.path.path_mtu.bytes() as usize);
+        if len > mtu || (!packet.last && len != mtu) || (packet.first && qp.rq.inbound.is_some()) {
+            return Err(INVALID);
+        }
+        match packet.operation {
+            Operation::Send => self.receive_send(now_ps, qp, packet, mem, fx).map(|()| 1),
+            Operation::Write => self.receive_write(now_ps, qp, packet, mem, fx).map(|()| 1),
+            Operation::ReadRequest => self.receive_read(now_ps, qp, packet, fx),
+            Operation::ReadResponse | Operation::Acknowledge => Err(INVALID),
+        }
+    }
+
+    fn receive_send(
+        &mut self,
+        now_ps: u64,
+        qp: &mut QueuePair,
+        packet: &Packet,
+        mem: &mut dyn Dma,
+        fx: &mut Effects,
+    ) -> Result<(), Refusal> {
+        if packet.first {
+            if qp.posted_receives(mem)? == 0 {
+                return Err(Refusal::NoReceive);
+            }
+            let capacity = qp.load_receive(mem)?;
+            qp.rq.inbound = Some(Inbound::Send { received: 0, capacity });
+        }
+        let Some(Inbound::Send { received, capacity }) = qp.rq.inbound else { return Err(INVALID) };
+        let total = received + packet.payload.len() as u64;
+        if total > capacity || total > MAX_MESSAGE_BYTES {
+            return Err(Refusal::Receive(TOO_LONG, Acknowledgement::InvalidRequest));
+        }
+        let touched = self
+            .scatter(qp.attr.pd, &qp.rq.segments, received, &packet.payload, mem)
+            .map_err(|fault| Refusal::Receive(fault, Acknowledgement::RemoteOperation))?;
+        self.write_traffic(now_ps, touched);
+        if packet.last {
+            qp.rq.inbound = None;
+            self.complete_inbound(now_ps, qp, packet, qp.path.dest_qpn, total as u32, fx);
+        } else {
+            qp.rq.inbound = Some(Inbound::Send { received: total, capacity });
+        }
+        Ok(())
+    }
+
+    fn receive_write(
+        &mut self,
+        now_ps: u64,
+        qp: &mut QueuePair,
+        packet: &Packet,
+        mem: &mut dyn Dma,
+        fx: &mut Effects,
+    ) -> Result<(), Refusal> {
+        let inbound = match packet.extension {
+            Extension::Remote { address, rkey, len } if packet.first => {
+                self.remote(qp, rkey, address, len, Access::REMOTE_WRITE)?;
+                Some(Inbound::Write { address, rkey, len, received: 0 })
+            }
+            _ => qp.rq.inbound,
+        };
+        let Some(Inbound::Write { address, rkey, len, received }) = inbound else { return Err(INVALID) };
+        let completes = packet.last && packet.immediate.is_some();
+        // A reliable responder refuses before it stores; an unreliable one has stored already when it finds out.
+        let reliable = qp.attr.transport == Transport::Rc;
+        if completes && reliable && qp.posted_receives(mem)? == 0 {
+            return Err(Refusal::NoReceive);
+        }
+        let count = packet.payload.len() as u32;
+        let total = received.checked_add(count).filter(|&total| total <= len).ok_or(INVALID)?;
+        if packet.last && total != len {
+            return Err(INVALID);
+        }
+        if count > 0 {
+            let addr = address.wrapping_add(u64::from(received));
+            // The key may have gone since the first packet.
+            let space = self.remote(qp, rkey, addr, count, Access::REMOTE_WRITE)?;
+            mem.write(space, addr, &packet.payload)
+                .map_err(|_| Refusal::Request(Acknowledgement::RemoteOperation))?;
+            let mut touched = Touched::default();
+            touched.add(space, u64::from(count));
+            self.write_traffic(now_ps, touched);
+        }
+        if !packet.last {
+            qp.rq.inbound = Some(Inbound::Write { address, rkey, len, received: total });
+            return Ok(());
+        }
+        qp.rq.inbound = None;
+        if completes {
+            if !reliable && qp.posted_receives(mem)? == 0 {
+                return Err(Refusal::NoReceive);
+            }
+            self.complete_inbound(now_ps, qp, packet, qp.path.dest_qpn, len, fx);
+        }
+        Ok(())
+    }
+
+    fn receive_read(
+        &mut self,
+        now_ps: u64,
+        qp: &mut QueuePair,
+        packet: &Packet,
+        fx: &mut Effects,
+    ) -> Result<u32, Refusal> {
+        let Extension::Remote { address, rkey, len } = packet.extension else { return Err(INVALID) };
+        if u64::from(len) > MAX_MESSAGE_BYTES {
+            return Err(INVALID);
+        }
+        self.remote(qp, rkey, address, len, Access::REMOTE_READ)?;
+        qp.rq.responses.push_back(Response::Read { address, rkey, len, packet: 0, first_psn: packet.psn });
+        self.wake(now_ps, qp, fx);
+        Ok(packets(len, qp.path.path_mtu.bytes()))
+    }
+
+    /// Checks a peer's access: the queue pair's rights, then the key's. An empty access needs no key.
+    fn remote(
+        &self,
+        qp: &QueuePair,
+        rkey: u32,
+        addr: u64,
+        len: u32,
+        needed: Access,
+    ) -> Result<crate::Space, Refusal> {
+        let refused = Refusal::Request(Acknowledgement::RemoteAccess);
+        if !qp.path.access.contains(needed) {
+            return Err(refused);
+        }
+        if len == 0 {
+            return Ok(crate::Space::Host);
+        }
+        self.protection.check(rkey, qp.attr.pd, addr, u64::from(len), needed).map_err(|_| refused)
+    }
+
+    /// A message is complete and takes the next receive.
+    fn complete_inbound(
+        &mut self,
+        now_ps: u64,
+        qp: &mut QueuePair,
+        packet: &Packet,
+        source_qpn: u32,
+        byte_count: u32,
+        fx: &mut Effects,
+    ) {
+        let opcode = match (packet.operation, packet.immediate) {
+            (Operation::Write, _) => cqe::opcode::RESPONDER_WRITE_IMMEDIATE,
+            (_, Some(_)) => cqe::opcode::RESPONDER_SEND_IMMEDIATE,
+            (_, None) => cqe::opcode::RESPONDER_SEND,
+        };
+        let cqe = cqe::responder(&Receipt {
+            opcode,
+            qpn: qp.qpn,
+            user_index: qp.attr.user_index,
+            source_qpn,
+            has_grh: qp.attr.transport == Transport::Ud,
+            immediate: packet.immediate.unwrap_or_default(),
+            byte_count,
+            index: qp.rq.consumer,
+            solicited: packet.solicited,
+        });
+        self.complete_receive(now_ps, qp, cqe, fx);
+    }
+}
+
+/// Answers of an RC responder.
+impl Nic {
+    /// Answers, after everything that is still to be sent.
+    fn acknowledge(
+        &mut self,
+        now_ps: u64,
+        qp: &mut QueuePair,
+        psn: u32,
+        acknowledgement: Acknowledgement,
+        fx: &mut Effects,
+    ) {
+        if qp.rq.responses.is_empty() {
+            self.emit_acknowledgement(now_ps, qp, psn, acknowledgement, fx);
+        } else {
+            qp.rq.responses.push_back(Response::Acknowledge { psn, acknowledgement });
+        }
+    }
+
+    /// Sends one packet of a read's answer if there is one; gives the time until which the engine is held.
+    pub(crate) fn send_response(
+        &mut self,
+        now_ps: u64,
+        qp: &mut QueuePair,
+        mem: &mut dyn Dma,
+        fx: &mut Effects,
+    ) -> Option<u64> {
+        loop {
+            match *qp.rq.responses.front()? {
+                Response::Acknowledge { psn, acknowledgement } => {
+                    qp.rq.responses.pop_front();
+                    self.emit_acknowledgement(now_ps, qp, psn, acknowledgement, fx);
+                }
+                Response::Read { address, rkey, len, packet, first_psn } => {
+                    let mtu = qp.path.path_mtu.bytes();
+                    let psn = psn_add(first_psn, packet);
+                    let (offset, count) = part(packet, mtu, len);
+                    let last = packet + 1 >= packets(len, mtu);
+                    match self.read_remote(qp, rkey, address.wrapping_add(u64::from(offset)), count, mem) {
+                        Ok((bytes, touched)) => {
+                            if let Some(Response::Read { packet, .. }) = qp.rq.responses.front_mut() {
+                                *packet += 1;
+                            }
+                            if last {
+                                qp.rq.responses.pop_front();
+                            }
+                            return Some(self.emit_response(now_ps, qp, psn, (packet == 0, last), bytes, touched, fx));
+                        }
+                        Err(acknowledgement) => {
+                            // The memory has gone since the request was accepted.
+                            qp.rq.responses.clear();
+                            self.counters.remote_access_errors += 1;
+                            self.emit_acknowledgement(now_ps, qp, psn, acknowledgement, fx);
+                            self.fail_qp(now_ps, qp, FailureCause::RemoteAccess, mem, fx);
+                            return Some(now_ps);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn read_remote(
+        &self,
+        qp: &QueuePair,
+        rkey: u32,
+        addr: u64,
+        count: u32,
+        mem: &mut dyn Dma,
+    ) -> Result<(Arc<[u8]>, Touched), Acknowledgement> {
+        let mut touched = Touched::default();
+        if count == 0 {
+            return Ok((Arc::default(), touched));
+        }
+        let space =
+            self.remote(qp, rkey, addr, count, Access::REMOTE_READ).map_err(|_| Acknowledgement::RemoteAccess)?;
+        let mut bytes = payload(count);
+        if let Some(out) = Arc::get_mut(&mut bytes) {
+            mem.read(space, addr, out).map_err(|_| Acknowledgement::RemoteOperation)?;
+        }
+        touched.add(space, u64::from(count));
+        Ok((bytes, touched))
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one place, and each is a field of the packet or of the call")]
+    fn emit_response(
+        &mut self,
+        now_ps: u64,
+        qp: &mut QueuePair,
+        psn: u32,
+        (first, last): (bool, bool),
+        bytes: Arc<[u8]>,
+        touched: Touched,
+        fx: &mut Effects,
+    ) -> u64 {
+        let mut packet = self.connected_packet(qp, Operation::ReadResponse, psn);
+        packet.first = first;
+        packet.last = last;
+        if first || last {
+            packet.extension = Extension::Acknowledge(Acknowledgement::Positive);
+        }
+        packet.payload = bytes;
+        let ready_ps = now_ps + self.read_latency(now_ps, touched);
+        let loopback = self.turns_round(qp);
+        let sent = self.emit(ready_ps, packet, loopback, fx);
+        // A loopback packet arrives the PCIe latency after it is done; what follows must not overtake it.
+        let latency_ps = if loopback { self.config.timing.pcie_latency_ps } else { 0 };
+        qp.rq.last_response_ps = sent.done_ps + latency_ps;
+        sent.engine_ps
+    }
+}
+
+/// The 40 bytes in front of a datagram: an IPv6 header, or 20 bytes of nothing and an IPv4 header.
+fn routing_header(packet: &Packet) -> [u8; GRH_BYTES] {
+    const UDP: u8 = 17;
+    const HOP_LIMIT: u8 = 64;
+    const ETHERNET_BYTES: u64 = 18;
+    const IPV6_BYTES: u64 = 40;
+    let mut header = [0; GRH_BYTES];
+    let ip_bytes = packet.frame_bytes() - ETHERNET_BYTES;
+    if let (Some(source), Some(destination)) = (packet.source.gid.ipv4(), packet.destination.gid.ipv4()) {
+        let ip = &mut header[20..];
+        ip[0] = 0x45;
+        ip[2..4].copy_from_slice(&(ip_bytes as u16).to_be_bytes());
+        ip[6] = 0x40;
+        ip[8] = HOP_LIMIT;
+        ip[9] = UDP;
+        ip[12..16].copy_from_slice(&source);
+        ip[16..20].copy_from_slice(&destination);
+        let sum: u32 = ip.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+        let folded = (sum & 0xFFFF) + (sum >> 16);
+        let checksum = !((folded & 0xFFFF) + (folded >> 16)) as u16;
+        ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+    } else {
+        header[0] = 0x60;
+        header[4..6].copy_from_slice(&((ip_bytes.saturating_sub(IPV6_BYTES)) as u16).to_be_bytes());
+        header[6] = UDP;
+        header[7] = HOP_LIMIT;
+        header[8..24].copy_from_slice(&packet.source.gid.0);
+        header[24..40].copy_from_slice(&packet.destination.gid.0);
+    }
+    header
+}

@@ -1,0 +1,183 @@
+//! A device image, checked and registered.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::ptr::NonNull;
+
+use flexcast_image::{EntryKind, Image, ImageError};
+use flexio_sys as sys;
+
+use crate::error::{Error, Result};
+use crate::provider::Provider;
+use crate::rpc;
+
+/// The host–device ABI that an image must have been built with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AbiExpectation {
+    /// Version of the host.
+    pub version: u32,
+    /// Hash over the layouts of the host.
+    pub hash: u64,
+}
+
+/// A key under which the library knows a registered function: an address of a function pointer's type.
+type Stub = unsafe extern "C" fn();
+
+/// A device ELF that the library has taken, with its entries registered.
+pub struct Application<'p> {
+    provider: &'p Provider,
+    raw: NonNull<sys::flexio_app>,
+    name: String,
+    image: Image,
+    handlers: BTreeMap<String, Stub>,
+    rpcs: BTreeMap<String, Box<u64>>,
+}
+
+impl std::fmt::Debug for Application<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Application").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl<'p> Application<'p> {
+    /// Parses and checks an image before the library sees it, then registers it and every entry in it.
+    ///
+    /// # Errors
+    /// [`Error::Image`] with the reason (not an ELF, wrong machine, ABI of another version, …), [`Error::FlexIo`].
+    pub fn load(provider: &'p Provider, name: &str, elf: &[u8], abi: Option<AbiExpectation>) -> Result<Self> {
+        let bad = |source| Error::Image { image: name.to_owned(), source };
+        let image = Image::parse(elf).map_err(bad)?;
+        if let Some(abi) = abi {
+            image.expect_abi(abi.version, abi.hash).map_err(bad)?;
+        }
+        let c_name = c_string("name of an application", name)?;
+        // The library may want the ELF aligned as one; copies are cheap, images are small.
+        let mut bytes = elf.to_vec();
+        let mut no_signature = [0 as std::ffi::c_char; 1];
+        let attr = sys::flexio_app_attr {
+            app_name: c_name.as_ptr(),
+            app_ptr: bytes.as_mut_ptr().cast(),
+            app_bsize: bytes.len(),
+            app_sig_sec_name: no_signature.as_mut_ptr(),
+        };
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: name, ELF and signature name live through the call, which copies them; `raw` is writable.
+        let status = unsafe { (provider.flexio.flexio_app_create)(&raw const attr, &raw mut raw) };
+        provider.flexio_ok("flexio_app_create", status, || format!("{name}, {} bytes", elf.len()))?;
+        let raw = NonNull::new(raw).ok_or_else(|| Error::FlexIo {
+            call: "flexio_app_create",
+            status: crate::Status(sys::FLEXIO_STATUS_SUCCESS),
+            detail: "success without an application".to_owned(),
+        })?;
+        let mut this = Self {
+            provider,
+            raw,
+            name: name.to_owned(),
+            image,
+            handlers: BTreeMap::new(),
+            rpcs: BTreeMap::new(),
+        };
+        this.register_entries()?;
+        Ok(this)
+    }
+
+    fn register_entries(&mut self) -> Result<()> {
+        let flexio = &self.provider.flexio;
+        for entry in self.image.entries() {
+            let c_name = c_string("name of an entry", &entry.name)?;
+            if entry.kind == EntryKind::Rpc {
+                let unpack = c_string("name of an unpack function", &format!("{}__unpack", entry.name))?;
+                // The key is an address and nothing else: that of a box is unique while the application lives.
+                let key = Box::new(entry.addr);
+                let stub = stub_of(&key);
+                // SAFETY: the application is live; the names live through the call; the pack function writes exactly
+                // ARGUMENT_BYTES and takes the `va_list` as the pointer it is passed as on both supported platforms.
+                let status = unsafe {
+                    let pack = std::mem::transmute::<*const (), _>(rpc::pack_u64 as *const ());
+                    (flexio.flexio_func_pup_register)(
+                        self.raw.as_ptr(),
+                        c_name.as_ptr(),
+                        unpack.as_ptr(),
+                        stub,
+                        rpc::ARGUMENT_BYTES,
+                        pack,
+                    )
+                };
+                self.provider.flexio_ok("flexio_func_pup_register", status, || entry.name.clone())?;
+                self.rpcs.insert(entry.name.clone(), key);
+            } else {
+                let mut stub = None;
+                // SAFETY: the application is live, the name lives through the call, `stub` is writable.
+                let status = unsafe {
+                    (flexio.flexio_func_register)(self.raw.as_ptr(), c_name.as_ptr(), (&raw mut stub).cast())
+                };
+                self.provider.flexio_ok("flexio_func_register", status, || entry.name.clone())?;
+                let stub: Option<Stub> = stub;
+                self.handlers.insert(entry.name.clone(), stub.ok_or_else(|| Error::FlexIo {
+                    call: "flexio_func_register",
+                    status: crate::Status(sys::FLEXIO_STATUS_SUCCESS),
+                    detail: format!("no key for {}", entry.name),
+                })?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The provider.
+    #[must_use]
+    pub fn provider(&self) -> &'p Provider {
+        self.provider
+    }
+
+    /// Name given when it was loaded.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The image, for its entries and symbols.
+    #[must_use]
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::flexio_app {
+        self.raw.as_ptr()
+    }
+
+    fn check_kind(&self, name: &str, kind: EntryKind) -> Result<()> {
+        let bad = |source: ImageError| Error::Image { image: self.name.clone(), source };
+        self.image.entry_of_kind(name, kind).map(|_| ()).map_err(bad)
+    }
+
+    pub(crate) fn handler(&self, name: &str) -> Result<Stub> {
+        self.check_kind(name, EntryKind::EventHandler)?;
+        Ok(self.handlers[name])
+    }
+
+    pub(crate) fn rpc(&self, name: &str) -> Result<Stub> {
+        self.check_kind(name, EntryKind::Rpc)?;
+        Ok(stub_of(&self.rpcs[name]))
+    }
+}
+
+impl Drop for Application<'_> {
+    fn drop(&mut self) {
+        // SAFETY: created in `load`; processes that use it borrow this object, so none does.
+        let status = unsafe { (self.provider.flexio.flexio_app_destroy)(self.raw()) };
+        if status != sys::FLEXIO_STATUS_SUCCESS {
+            tracing::warn!(status, name = self.name, "application could not be destroyed");
+        }
+    }
+}
+
+#[allow(clippy::borrowed_box)] // the address of the allocation is the point
+fn stub_of(key: &Box<u64>) -> Stub {
+    // SAFETY: the library compares such keys and never calls them (FlexIO: "only its address is used"), so the non-null
+    // address of any live allocation will do.
+    unsafe { std::mem::transmute::<*const u64, Stub>(&raw const **key) }
+}
+
+pub(crate) fn c_string(what: &'static str, value: &str) -> Result<CString> {
+    CString::new(value).map_err(|_| Error::Nul { what, value: value.to_owned() })
+}

@@ -1,0 +1,429 @@
+//! Queue pairs in DPA memory.
+//!
+//! FlexIO makes reliable connected queue pairs only. UC and UD ones are made by the card's own commands (DevX), with ring
+//! and doorbell record named as offsets in the memory object that covers the process's heap.
+
+use std::ptr::NonNull;
+
+use flexio_sys as sys;
+use verbs_sys::mlx5dv_devx_obj;
+
+use crate::addr::DevAddr;
+use crate::device::{Gid, Mac};
+use crate::dpa_cq::{DpaCompletionQueue, check_log_depth, device_memory};
+use crate::dpa_memory::DeviceBuffer;
+use crate::error::{Error, Result};
+use crate::memory::Access;
+use crate::prm::{self, Mailbox, ReceiveQp, RemotePath, ServiceType};
+use crate::process::{Process, handle, number, warn_unless_destroyed};
+use crate::queue_pair::Transport;
+use crate::window::Outbox;
+
+/// Bytes of a receive entry with one scatter element.
+const RECEIVE_ENTRY_BYTES: u64 = 16;
+/// Bytes of a basic block of a send ring.
+const SEND_BLOCK_BYTES: u64 = 64;
+/// Bytes a receive ring takes at least, so that the send ring behind it is aligned.
+const MIN_RECEIVE_RING_BYTES: u64 = 64;
+
+/// The peer of a connected queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteQp {
+    /// Queue pair number.
+    pub qpn: u32,
+    /// Address of its port.
+    pub gid: Gid,
+    /// Ethernet address of its port.
+    pub mac: Mac,
+    /// Number of its first packet, 24 bits.
+    pub first_psn: u32,
+}
+
+/// The queue key of a UD queue pair, and the numbering of its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdKey {
+    /// Key a datagram must carry; with the top bit set only privileged senders can use it.
+    pub q_key: u32,
+}
+
+/// Depths of a DPA queue pair as powers of two; `None` for a queue it does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DpaDepths {
+    /// log2 of 64-byte basic blocks.
+    pub log_send: Option<u8>,
+    /// log2 of 16-byte receive entries.
+    pub log_receive: Option<u8>,
+}
+
+#[derive(Debug)]
+enum Raw {
+    /// Made by FlexIO, with the attributes it was made from, which every transition repeats.
+    FlexIo(NonNull<sys::flexio_qp>, Box<sys::flexio_qp_attr>),
+    /// Made by command.
+    DevX(NonNull<mlx5dv_devx_obj>, ServiceType),
+}
+
+/// A queue pair whose rings and doorbell record lie in DPA memory.
+#[derive(Debug)]
+pub struct DpaQueuePair<'a> {
+    outbox: &'a Outbox<'a>,
+    raw: Raw,
+    number: u32,
+    depths: DpaDepths,
+    rings: DeviceBuffer<'a>,
+    send_offset: u64,
+    doorbell_record: DeviceBuffer<'a>,
+    _queues: [&'a DpaCompletionQueue<'a>; 2],
+}
+
+impl<'a> DpaQueuePair<'a> {
+    /// A reliable connected queue pair in state RESET.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for depths, [`Error::Foreign`] for queues of another process, [`Error::FlexIo`].
+    pub fn reliable(
+        send_cq: &'a DpaCompletionQueue<'a>,
+        receive_cq: &'a DpaCompletionQueue<'a>,
+        depths: DpaDepths,
+        access: Access,
+        user_index: u32,
+    ) -> Result<Self> {
+        let outbox = send_cq.outbox();
+        if !std::ptr::eq(outbox.process(), receive_cq.outbox().process()) {
+            return Err(Error::Foreign { what: "receive completion queue", parent: "process" });
+        }
+        let process = outbox.process();
+        let rings = Rings::allocate(process, depths)?;
+        let mut attr = Box::new(sys::flexio_qp_attr {
+            transport_type: sys::FLEXIO_QPC_ST_RC,
+            uar_id: outbox.uar_id(),
+            user_index: user_index_checked(user_index)?,
+            qp_access_mask: (access - Access::LOCAL_WRITE).bits() as i32,
+            pd: process.pd().raw().cast(),
+            log_sq_depth: i32::from(depths.log_send.unwrap_or(0)),
+            no_sq: i32::from(depths.log_send.is_none()),
+            sq_cqn: send_cq.number(),
+            log_rq_depth: i32::from(depths.log_receive.unwrap_or(0)),
+            rq_type: match depths.log_receive {
+                Some(_) => sys::FLEXIO_QP_QPC_RQ_TYPE_REGULAR as i32,
+                None => sys::FLEXIO_QP_QPC_RQ_TYPE_ZERO_SIZE_RQ as i32,
+            },
+            rq_cqn: receive_cq.number(),
+            qp_wq_buff_qmem: device_memory(rings.buffer.addr()),
+            qp_wq_dbr_qmem: device_memory(rings.doorbell_record.addr()),
+            ..Default::default()
+        });
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: process, domain, completion queues and ring memory are live and outlive the queue pair: it owns or
+        // borrows them. A null context means the process's own.
+        let status = unsafe {
+            (process.api().flexio_qp_create)(process.raw(), std::ptr::null_mut(), &raw mut *attr, &raw mut raw)
+        };
+        process.ok("flexio_qp_create", status, || format!("RC, {depths:?}"))?;
+        let raw = handle("flexio_qp_create", raw)?;
+        let Rings { buffer, send_offset, doorbell_record } = rings;
+        let mut this = Self {
+            outbox,
+            raw: Raw::FlexIo(raw, attr),
+            number: 0,
+            depths,
+            rings: buffer,
+            send_offset,
+            doorbell_record,
+            _queues: [send_cq, receive_cq],
+        };
+        // SAFETY: the queue pair is live.
+        this.number = number("flexio_qp_get_qp_num", unsafe { (process.api().flexio_qp_get_qp_num)(raw.as_ptr()) })?;
+        Ok(this)
+    }
+
+    /// A receive-only UC or UD queue pair in state RESET. `user_index` (24 bits) comes back in every completion.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for depth, index or an RC transport; [`Error::Command`] when the card refuses.
+    pub fn receiver(
+        transport: Transport,
+        receive_cq: &'a DpaCompletionQueue<'a>,
+        log_receive: u8,
+        user_index: u32,
+    ) -> Result<Self> {
+        let service = match transport {
+            Transport::Uc => ServiceType::Uc,
+            Transport::Ud => ServiceType::Ud,
+            Transport::Rc => {
+                return Err(Error::OutOfRange {
+                    what: "transport of a receive-only queue pair",
+                    value: 0,
+                    limit: "UC or UD; use `DpaQueuePair::reliable` for RC".to_owned(),
+                });
+            }
+        };
+        let outbox = receive_cq.outbox();
+        let process = outbox.process();
+        let depths = DpaDepths { log_send: None, log_receive: Some(log_receive) };
+        let Rings { buffer, send_offset, doorbell_record } = Rings::allocate(process, depths)?;
+        let heap = process.heap()?;
+        let offset = |addr: DevAddr| {
+            addr.get().checked_sub(heap.base.get()).ok_or(Error::DeviceRange {
+                offset: 0,
+                len: 8,
+                buffer: addr,
+                buffer_len: 0,
+            })
+        };
+        let command = prm::create_qp(&ReceiveQp {
+            service,
+            pd_number: process.pd().number(),
+            uar_page: outbox.uar_id(),
+            user_index: user_index_checked(user_index)?,
+            recv_cqn: receive_cq.number(),
+            log_rq_depth: log_receive,
+            log_rq_stride: 4,
+            dumem_id: process.dumem_id(),
+            ring_offset: offset(buffer.addr())?,
+            doorbell_record_offset: offset(doorbell_record.addr())?,
+        });
+        let mut answer = Mailbox::<{ prm::QP_ANSWER_BYTES }>::zeroed();
+        let device = process.device();
+        // SAFETY: the context is open; both mailboxes have the lengths passed.
+        let raw = unsafe {
+            (device.provider().verbs.mlx5dv_devx_obj_create)(
+                device.context(),
+                command.as_bytes().as_ptr().cast(),
+                prm::QP_COMMAND_BYTES,
+                answer.as_mut_bytes().as_mut_ptr().cast(),
+                prm::QP_ANSWER_BYTES,
+            )
+        };
+        let raw = NonNull::new(raw)
+            .ok_or_else(|| refused("CREATE_QP", &answer, &format!("{transport:?}, 2^{log_receive} receives")))?;
+        Ok(Self {
+            outbox,
+            raw: Raw::DevX(raw, service),
+            number: answer.get(prm::OUT_QPN),
+            depths,
+            rings: buffer,
+            send_offset,
+            doorbell_record,
+            _queues: [receive_cq, receive_cq],
+        })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Its depths.
+    #[must_use]
+    pub fn depths(&self) -> DpaDepths {
+        self.depths
+    }
+
+    /// Address of the receive ring.
+    #[must_use]
+    pub fn receive_ring(&self) -> DevAddr {
+        self.rings.addr()
+    }
+
+    /// Address of the send ring.
+    #[must_use]
+    pub fn send_ring(&self) -> DevAddr {
+        self.rings.addr().offset(self.send_offset)
+    }
+
+    /// Address of the doorbell record of both queues.
+    #[must_use]
+    pub fn doorbell_record(&self) -> DevAddr {
+        self.doorbell_record.addr()
+    }
+
+    /// How a peer reaches this queue pair.
+    #[must_use]
+    pub fn endpoint(&self, first_psn: u32) -> RemoteQp {
+        let device = self.process().device();
+        RemoteQp { qpn: self.number, gid: device.port().gid, mac: device.info().mac, first_psn }
+    }
+
+    fn process(&self) -> &'a Process<'a> {
+        self.outbox.process()
+    }
+
+    /// RESET to RTS, connected to `remote` (RC, UC). Own packets are numbered from `first_psn`.
+    ///
+    /// # Errors
+    /// [`Error::FlexIo`] or [`Error::Command`]; [`Error::OutOfRange`] for a UD queue pair.
+    pub fn connect(&mut self, remote: &RemoteQp, first_psn: u32) -> Result<()> {
+        let port = *self.process().device().port();
+        // Packets to the own port need the card's loopback path.
+        let loopback = remote.gid == port.gid;
+        let (process, number) = (self.process(), self.number);
+        match &mut self.raw {
+            Raw::FlexIo(raw, attr) => {
+                let mut mac = remote.mac.0;
+                attr.remote_qp_num = remote.qpn;
+                attr.gid_table_index = port.gid_index;
+                attr.fl = u8::from(loopback);
+                attr.dest_mac = mac.as_mut_ptr();
+                attr.rgid_or_rip = flexio_sys::ibv_gid_from(remote.gid.0);
+                attr.min_rnr_nak_timer = 1;
+                attr.path_mtu = u32::from(port.mtu_code);
+                attr.retry_count = 7;
+                attr.vhca_port_num = port.number;
+                attr.next_rcv_psn = remote.first_psn;
+                attr.next_send_psn = first_psn;
+                attr.udp_sport = 0xC000;
+                attr.grh = 1;
+                attr.log_rra_max = 3;
+                attr.log_sra_max = 3;
+                for (state, name) in [
+                    (sys::FLEXIO_QP_STATE_INIT, "INIT"),
+                    (sys::FLEXIO_QP_STATE_RTR, "RTR"),
+                    (sys::FLEXIO_QP_STATE_RTS, "RTS"),
+                ] {
+                    attr.next_state = state;
+                    let mut mask =
+                        sys::flexio_qp_attr_opt_param_mask { qp_access_mask: true, min_rnr_nak_timer: true };
+                    // SAFETY: the queue pair is live; `attr` and the MAC it points at live through the call.
+                    let status = unsafe {
+                        (process.api().flexio_qp_modify)(raw.as_ptr(), &raw mut **attr, &raw mut mask)
+                    };
+                    process.ok("flexio_qp_modify", status, || format!("queue pair {number:#x} to {name}"))?;
+                }
+                attr.dest_mac = std::ptr::null_mut();
+                Ok(())
+            }
+            Raw::DevX(raw, ServiceType::Uc) => {
+                let path = RemotePath {
+                    qpn: remote.qpn,
+                    gid: remote.gid.0,
+                    mac: remote.mac.0,
+                    first_psn: remote.first_psn,
+                };
+                let (raw, service) = (*raw, ServiceType::Uc);
+                let rtr = prm::init2rtr(service, number, port.mtu_code, port.number, port.gid_index, Some(&path));
+                self.modify(raw, "RST2INIT_QP", &prm::rst2init(service, number, 0, port.number))?;
+                self.modify(raw, "INIT2RTR_QP", &rtr)?;
+                self.modify(raw, "RTR2RTS_QP", &prm::rtr2rts(service, number, first_psn))
+            }
+            Raw::DevX(_, ServiceType::Ud) => Err(Error::OutOfRange {
+                what: "peer of a UD queue pair",
+                value: u64::from(remote.qpn),
+                limit: "none: use `DpaQueuePair::activate`".to_owned(),
+            }),
+        }
+    }
+
+    /// RESET to RTS without a peer (UD).
+    ///
+    /// # Errors
+    /// [`Error::Command`]; [`Error::OutOfRange`] for a connected queue pair.
+    pub fn activate(&mut self, key: UdKey) -> Result<()> {
+        let Raw::DevX(raw, ServiceType::Ud) = self.raw else {
+            return Err(Error::OutOfRange {
+                what: "queue key of a connected queue pair",
+                value: u64::from(key.q_key),
+                limit: "none: use `DpaQueuePair::connect`".to_owned(),
+            });
+        };
+        let port = *self.process().device().port();
+        let (service, number) = (ServiceType::Ud, self.number);
+        let rtr = prm::init2rtr(service, number, port.mtu_code, port.number, port.gid_index, None);
+        self.modify(raw, "RST2INIT_QP", &prm::rst2init(service, number, key.q_key, port.number))?;
+        self.modify(raw, "INIT2RTR_QP", &rtr)?;
+        self.modify(raw, "RTR2RTS_QP", &prm::rtr2rts(service, number, 0))
+    }
+
+    fn modify(
+        &self,
+        raw: NonNull<mlx5dv_devx_obj>,
+        name: &'static str,
+        command: &Mailbox<{ prm::QP_COMMAND_BYTES }>,
+    ) -> Result<()> {
+        let mut answer = Mailbox::<{ prm::QP_ANSWER_BYTES }>::zeroed();
+        // SAFETY: the object is live; both mailboxes have the lengths passed.
+        let errno = unsafe {
+            (self.process().device().provider().verbs.mlx5dv_devx_obj_modify)(
+                raw.as_ptr(),
+                command.as_bytes().as_ptr().cast(),
+                prm::QP_COMMAND_BYTES,
+                answer.as_mut_bytes().as_mut_ptr().cast(),
+                prm::QP_ANSWER_BYTES,
+            )
+        };
+        if errno == 0 && answer.get(prm::OUT_STATUS) == 0 {
+            return Ok(());
+        }
+        Err(refused(name, &answer, &format!("queue pair {:#x}", self.number)))
+    }
+}
+
+impl Drop for DpaQueuePair<'_> {
+    fn drop(&mut self) {
+        match &self.raw {
+            Raw::FlexIo(raw, _) => {
+                // SAFETY: created in `reliable` and destroyed only here; rings and queues go afterwards.
+                let status = unsafe { (self.process().api().flexio_qp_destroy)(raw.as_ptr()) };
+                warn_unless_destroyed("queue pair", status);
+            }
+            Raw::DevX(raw, _) => {
+                let verbs = &self.process().device().provider().verbs;
+                // SAFETY: created in `receiver` and destroyed only here; ring and queue go afterwards.
+                let errno = unsafe { (verbs.mlx5dv_devx_obj_destroy)(raw.as_ptr()) };
+                crate::device::warn_unless_ok("mlx5dv_devx_obj_destroy", errno);
+            }
+        }
+    }
+}
+
+/// Ring memory of a queue pair: receive ring first, send ring behind it.
+struct Rings<'a> {
+    buffer: DeviceBuffer<'a>,
+    send_offset: u64,
+    doorbell_record: DeviceBuffer<'a>,
+}
+
+impl<'a> Rings<'a> {
+    fn allocate(process: &'a Process<'a>, depths: DpaDepths) -> Result<Self> {
+        let receive_bytes = match depths.log_receive {
+            Some(log) => {
+                check_log_depth("log2 of the depth of a receive queue", log)?;
+                (RECEIVE_ENTRY_BYTES << log).max(MIN_RECEIVE_RING_BYTES)
+            }
+            None => 0,
+        };
+        let send_bytes = match depths.log_send {
+            Some(log) => {
+                check_log_depth("log2 of the depth of a send queue", log)?;
+                SEND_BLOCK_BYTES << log
+            }
+            None => 0,
+        };
+        Ok(Self {
+            buffer: DeviceBuffer::zeroed(process, receive_bytes + send_bytes)?,
+            send_offset: receive_bytes,
+            doorbell_record: DeviceBuffer::zeroed(process, 8)?,
+        })
+    }
+}
+
+fn user_index_checked(user_index: u32) -> Result<u32> {
+    if user_index > 0x00FF_FFFF {
+        return Err(Error::OutOfRange {
+            what: "user index of a queue pair",
+            value: u64::from(user_index),
+            limit: "at most 24 bits".to_owned(),
+        });
+    }
+    Ok(user_index)
+}
+
+fn refused(command: &'static str, answer: &Mailbox<{ prm::QP_ANSWER_BYTES }>, detail: &str) -> Error {
+    Error::Command {
+        command,
+        status: answer.get(prm::OUT_STATUS),
+        syndrome: answer.get(prm::OUT_SYNDROME),
+        detail: format!("{detail}; {}", std::io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,232 @@
+//! A DPA process: an application running on a card.
+
+use std::ptr::NonNull;
+
+use flexio_sys as sys;
+
+use crate::application::{Application, c_string};
+use crate::device::{Device, ProtectionDomain};
+use crate::error::{Error, ErrorState, Result, Status};
+
+/// State of the process's heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeapInfo {
+    /// Device address of its first byte.
+    pub base: crate::DevAddr,
+    /// Bytes it covers.
+    pub size: u64,
+    /// Bytes asked for by allocations.
+    pub requested: u64,
+    /// Bytes taken by allocations.
+    pub allocated: u64,
+}
+
+/// A process on the DPA.
+#[derive(Debug)]
+pub struct Process<'a> {
+    device: &'a Device<'a>,
+    application: &'a Application<'a>,
+    pd: &'a ProtectionDomain<'a>,
+    raw: NonNull<sys::flexio_process>,
+}
+
+impl<'a> Process<'a> {
+    /// Loads the application into a new process; queues and keys of the process belong to `pd`.
+    ///
+    /// # Errors
+    /// [`Error::FlexIo`]; [`Error::Foreign`] when application and domain come from different providers.
+    pub fn new(application: &'a Application<'a>, pd: &'a ProtectionDomain<'a>) -> Result<Self> {
+        let device = pd.device();
+        let provider = device.provider();
+        if !std::ptr::eq(provider, application.provider()) {
+            return Err(Error::Foreign { what: "application", parent: "provider" });
+        }
+        let attr = sys::flexio_process_attr { pd: pd.raw().cast(), en_pcc: 0 };
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: context, application and domain are live and outlive the process by their borrows.
+        let status = unsafe {
+            (provider.flexio.flexio_process_create)(
+                device.context().cast(),
+                application.raw(),
+                &raw const attr,
+                &raw mut raw,
+            )
+        };
+        provider.flexio_ok("flexio_process_create", status, || {
+            format!("{} on {}", application.name(), device.info().name)
+        })?;
+        Ok(Self { device, application, pd, raw: handle("flexio_process_create", raw)? })
+    }
+
+    /// The card.
+    #[must_use]
+    pub fn device(&self) -> &'a Device<'a> {
+        self.device
+    }
+
+    /// The application.
+    #[must_use]
+    pub fn application(&self) -> &'a Application<'a> {
+        self.application
+    }
+
+    /// The protection domain of its queues and keys.
+    #[must_use]
+    pub fn pd(&self) -> &'a ProtectionDomain<'a> {
+        self.pd
+    }
+
+    pub(crate) fn api(&self) -> &'a sys::FlexioApi {
+        &self.device.provider().flexio
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::flexio_process {
+        self.raw.as_ptr()
+    }
+
+    /// Turns a status into a result; where the process has died, the error is its crash record instead.
+    pub(crate) fn ok(
+        &self,
+        call: &'static str,
+        status: sys::flexio_status,
+        detail: impl FnOnce() -> String,
+    ) -> Result<()> {
+        if status == sys::FLEXIO_STATUS_SUCCESS {
+            return Ok(());
+        }
+        self.check()?;
+        Err(Error::FlexIo { call, status: Status(status), detail: detail() })
+    }
+
+    /// Calls an RPC of the image and waits for its result (the runtime ends it after 6 s).
+    ///
+    /// # Errors
+    /// [`Error::Image`] for an unknown entry, [`Error::DeviceFault`] with the crash record, [`Error::FlexIo`].
+    pub fn call(&self, entry: &str, argument: u64) -> Result<u64> {
+        let stub = self.application.rpc(entry)?;
+        let mut answer = 0;
+        // SAFETY: the process is live, the key registered with a pack function for exactly one u64, which follows.
+        let status =
+            unsafe { (self.api().flexio_process_call)(self.raw(), stub, &raw mut answer, argument) };
+        self.ok("flexio_process_call", status, || format!("{entry}({argument:#x})"))?;
+        Ok(answer)
+    }
+
+    /// The process's error state.
+    #[must_use]
+    pub fn error_state(&self) -> ErrorState {
+        // SAFETY: the process is live.
+        match unsafe { (self.api().flexio_err_status_get)(self.raw()) } {
+            sys::FLEXIO_ERR_DEV_NO_ERROR => ErrorState::None,
+            sys::FLEXIO_ERR_DEV_USER_ERROR => ErrorState::User,
+            _ => ErrorState::Fatal,
+        }
+    }
+
+    /// The crash record of a dead process, as the library words it.
+    ///
+    /// # Errors
+    /// [`Error::FlexIo`] where there is none, [`Error::Io`] when it cannot be read.
+    pub fn crash_record(&self) -> Result<String> {
+        let io = |what: &str| {
+            let what = what.to_owned();
+            move |source| Error::Io { what, source }
+        };
+        let dir = tempfile::tempdir().map_err(io("no temporary directory for the crash record"))?;
+        let path = dir.path().join("dpa");
+        let name = c_string("path of a crash record", &path.to_string_lossy())?;
+        // SAFETY: the process is live and the name lives through the call.
+        let status = unsafe { (self.api().flexio_crash_data)(self.raw(), name.as_ptr()) };
+        self.device.provider().flexio_ok("flexio_crash_data", status, String::new)?;
+        // The library appends a running number and `.crash`.
+        let mut record = String::new();
+        for entry in std::fs::read_dir(dir.path()).map_err(io("crash record directory"))? {
+            let entry = entry.map_err(io("crash record directory"))?;
+            let bytes = std::fs::read(entry.path()).map_err(io("crash record"))?;
+            record.push_str(&String::from_utf8_lossy(&bytes));
+        }
+        Ok(record)
+    }
+
+    /// An error with the crash record if the process has died.
+    ///
+    /// # Errors
+    /// [`Error::DeviceFault`].
+    pub fn check(&self) -> Result<()> {
+        match self.error_state() {
+            ErrorState::None => Ok(()),
+            state => {
+                let record = self.crash_record().unwrap_or_else(|error| format!("(no crash record: {error})"));
+                Err(Error::DeviceFault { state, record })
+            }
+        }
+    }
+
+    /// State of the heap.
+    ///
+    /// # Errors
+    /// [`Error::FlexIo`].
+    pub fn heap(&self) -> Result<HeapInfo> {
+        let mut info = sys::flexio_heap_mem_info::default();
+        // SAFETY: the process is live and `info` writable.
+        let status = unsafe { (self.api().flexio_process_mem_info_get)(self.raw(), &raw mut info) };
+        self.ok("flexio_process_mem_info_get", status, String::new)?;
+        Ok(HeapInfo {
+            base: crate::DevAddr(info.base_addr),
+            size: info.size as u64,
+            requested: info.requested as u64,
+            allocated: info.allocated as u64,
+        })
+    }
+
+    /// Id of the memory object that covers the heap, for commands that name queue memory.
+    pub(crate) fn dumem_id(&self) -> u32 {
+        // SAFETY: the process is live.
+        unsafe { (self.api().flexio_process_get_dumem_id)(self.raw()) }
+    }
+
+    /// Id of the doorbell page from which the process's queues take doorbells.
+    pub(crate) fn uar_id(&self) -> Result<u32> {
+        // SAFETY: the process is live; it owns the page it returns.
+        let uar = unsafe { (self.api().flexio_process_get_uar)(self.raw()) };
+        let uar = handle("flexio_process_get_uar", uar)?;
+        // SAFETY: a live page of a live process.
+        number("flexio_uar_get_id", unsafe { (self.api().flexio_uar_get_id)(uar.as_ptr()) })
+    }
+}
+
+impl Drop for Process<'_> {
+    fn drop(&mut self) {
+        // SAFETY: created in `new`; everything in it borrows this object, so nothing is left.
+        let status = unsafe { (self.api().flexio_process_destroy)(self.raw()) };
+        warn_unless_destroyed("process", status);
+    }
+}
+
+/// A handle that a successful call must have filled.
+pub(crate) fn handle<T>(call: &'static str, raw: *mut T) -> Result<NonNull<T>> {
+    NonNull::new(raw).ok_or(Error::FlexIo {
+        call,
+        status: Status(sys::FLEXIO_STATUS_FAILED),
+        detail: "it returned a null handle".to_owned(),
+    })
+}
+
+/// An object number; the library returns all ones on error.
+pub(crate) fn number(call: &'static str, value: u32) -> Result<u32> {
+    if value == u32::MAX {
+        return Err(Error::FlexIo {
+            call,
+            status: Status(sys::FLEXIO_STATUS_FAILED),
+            detail: "it returned no number".to_owned(),
+        });
+    }
+    Ok(value)
+}
+
+/// For destructors, which cannot return an error.
+pub(crate) fn warn_unless_destroyed(what: &'static str, status: sys::flexio_status) {
+    if status != sys::FLEXIO_STATUS_SUCCESS {
+        tracing::warn!(what, status, "object could not be destroyed");
+    }
+}

@@ -1,0 +1,387 @@
+//! Queue pairs of the host.
+
+use std::ptr::NonNull;
+
+use verbs_sys as sys;
+
+use crate::addr::HostAddr;
+use crate::device::{Gid, ProtectionDomain, non_null, verbs_ok, warn_unless_ok};
+use crate::dpa_qp::RemoteQp;
+use crate::error::{Error, Result};
+use crate::memory::{Access, MemoryRegion};
+use crate::verbs::CompletionQueue;
+
+/// Transport service of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Reliable connected.
+    Rc,
+    /// Unreliable connected: long messages, no acknowledgement.
+    Uc,
+    /// Unreliable datagram: one packet per message, no connection.
+    Ud,
+}
+
+/// Depths of a host queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueDepths {
+    /// Outstanding sends, at least 1.
+    pub send: u32,
+    /// Outstanding receives.
+    pub receive: u32,
+}
+
+/// Bytes of a memory region as the source or target of a work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalSlice {
+    /// First byte.
+    pub addr: HostAddr,
+    /// Length in bytes.
+    pub len: u32,
+    /// Key of the region.
+    pub lkey: u32,
+}
+
+impl MemoryRegion<'_> {
+    /// `len` bytes at `offset` for a work request.
+    ///
+    /// # Errors
+    /// [`Error::RegionRange`].
+    pub fn slice(&self, offset: u64, len: u32) -> Result<LocalSlice> {
+        if offset.checked_add(u64::from(len)).is_none_or(|end| end > self.len() as u64) {
+            return Err(Error::RegionRange {
+                offset,
+                len: u64::from(len),
+                region: self.addr(),
+                region_len: self.len() as u64,
+            });
+        }
+        Ok(LocalSlice { addr: self.addr().offset(offset), len, lkey: self.lkey() })
+    }
+}
+
+/// What a send does.
+#[derive(Clone, Copy, Debug)]
+pub enum SendKind<'a> {
+    /// A message to the connected peer.
+    Send,
+    /// A datagram.
+    Datagram {
+        /// Path to the peer's card.
+        to: &'a AddressHandle<'a>,
+        /// The peer's queue pair.
+        qpn: u32,
+        /// The peer's queue key.
+        q_key: u32,
+    },
+    /// A write into the peer's memory.
+    Write {
+        /// Address at the peer.
+        remote_addr: u64,
+        /// Key at the peer.
+        rkey: u32,
+    },
+    /// A read of the peer's memory (RC).
+    Read {
+        /// Address at the peer.
+        remote_addr: u64,
+        /// Key at the peer.
+        rkey: u32,
+    },
+}
+
+/// One request of a send queue.
+#[derive(Clone, Copy, Debug)]
+pub struct SendRequest<'a> {
+    /// Comes back in the completion.
+    pub id: u64,
+    /// What to do.
+    pub kind: SendKind<'a>,
+    /// The bytes; `None` for an empty message.
+    pub local: Option<LocalSlice>,
+    /// Immediate for the peer's completion; not for reads.
+    pub immediate: Option<u32>,
+    /// Whether it completes visibly. A failure always does.
+    pub signaled: bool,
+}
+
+/// A queue pair of the host.
+#[derive(Debug)]
+pub struct QueuePair<'a> {
+    pd: &'a ProtectionDomain<'a>,
+    raw: NonNull<sys::ibv_qp>,
+    transport: Transport,
+    _queues: [&'a CompletionQueue<'a>; 2],
+}
+
+impl<'a> QueuePair<'a> {
+    /// Creates a queue pair in state RESET.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]; [`Error::Foreign`] when a queue belongs to another card than the domain.
+    pub fn new(
+        pd: &'a ProtectionDomain<'a>,
+        transport: Transport,
+        send_cq: &'a CompletionQueue<'a>,
+        receive_cq: &'a CompletionQueue<'a>,
+        depths: QueueDepths,
+    ) -> Result<Self> {
+        for cq in [send_cq, receive_cq] {
+            if cq.device().context() != pd.device().context() {
+                return Err(Error::Foreign { what: "completion queue", parent: "device" });
+            }
+        }
+        let mut attr = sys::ibv_qp_init_attr {
+            send_cq: send_cq.raw(),
+            recv_cq: receive_cq.raw(),
+            cap: sys::ibv_qp_cap {
+                max_send_wr: depths.send,
+                max_recv_wr: depths.receive,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            qp_type: match transport {
+                Transport::Rc => sys::IBV_QPT_RC,
+                Transport::Uc => sys::IBV_QPT_UC,
+                Transport::Ud => sys::IBV_QPT_UD,
+            },
+            ..Default::default()
+        };
+        // SAFETY: domain and completion queues are live and outlive the queue pair by their borrows.
+        let raw = unsafe { (pd.device().provider().verbs.ibv_create_qp)(pd.raw(), &raw mut attr) };
+        let raw = non_null("ibv_create_qp", raw, || format!("{transport:?}, {depths:?}"))?;
+        Ok(Self { pd, raw, transport, _queues: [send_cq, receive_cq] })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn qpn(&self) -> u32 {
+        // SAFETY: the queue pair is live; the number never changes.
+        unsafe { self.raw.as_ref().qp_num }
+    }
+
+    fn modify(&self, to: &'static str, attr: &mut sys::ibv_qp_attr, mask: u32) -> Result<()> {
+        // SAFETY: the queue pair is live and `attr` initialised.
+        let errno =
+            unsafe { (self.pd.device().provider().verbs.ibv_modify_qp)(self.raw.as_ptr(), attr, mask as i32) };
+        verbs_ok("ibv_modify_qp", errno, || format!("queue pair {:#x} to {to}", self.qpn()))
+    }
+
+    /// RESET to INIT, ready to take receives. `q_key` is for UD, `access` for RC and UC.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn init(&self, access: Access, q_key: u32) -> Result<()> {
+        let port = self.pd.device().port();
+        let mut attr = sys::ibv_qp_attr {
+            qp_state: sys::IBV_QPS_INIT,
+            port_num: port.number,
+            qkey: q_key,
+            qp_access_flags: access.bits(),
+            ..Default::default()
+        };
+        let of_transport = match self.transport {
+            Transport::Ud => sys::IBV_QP_QKEY,
+            Transport::Rc | Transport::Uc => sys::IBV_QP_ACCESS_FLAGS,
+        };
+        self.modify("INIT", &mut attr, sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | of_transport)
+    }
+
+    /// INIT to RTS, connected to `remote` (RC, UC). Own packets are numbered from `first_psn`.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn connect(&self, remote: &RemoteQp, first_psn: u32) -> Result<()> {
+        let port = self.pd.device().port();
+        let rc = self.transport == Transport::Rc;
+        let mut attr = sys::ibv_qp_attr {
+            qp_state: sys::IBV_QPS_RTR,
+            path_mtu: u32::from(port.mtu_code),
+            dest_qp_num: remote.qpn,
+            rq_psn: remote.first_psn,
+            max_dest_rd_atomic: 16,
+            min_rnr_timer: 12,
+            ah_attr: path(port, remote.gid),
+            ..Default::default()
+        };
+        let mut mask = sys::IBV_QP_STATE
+            | sys::IBV_QP_AV
+            | sys::IBV_QP_PATH_MTU
+            | sys::IBV_QP_DEST_QPN
+            | sys::IBV_QP_RQ_PSN;
+        if rc {
+            mask |= sys::IBV_QP_MAX_DEST_RD_ATOMIC | sys::IBV_QP_MIN_RNR_TIMER;
+        }
+        self.modify("RTR", &mut attr, mask)?;
+        self.ready_to_send(first_psn)
+    }
+
+    /// INIT to RTS without a peer (UD).
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn activate(&self, first_psn: u32) -> Result<()> {
+        let mut attr = sys::ibv_qp_attr { qp_state: sys::IBV_QPS_RTR, ..Default::default() };
+        self.modify("RTR", &mut attr, sys::IBV_QP_STATE)?;
+        self.ready_to_send(first_psn)
+    }
+
+    fn ready_to_send(&self, first_psn: u32) -> Result<()> {
+        let mut attr = sys::ibv_qp_attr {
+            qp_state: sys::IBV_QPS_RTS,
+            sq_psn: first_psn,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 16,
+            ..Default::default()
+        };
+        let mut mask = sys::IBV_QP_STATE | sys::IBV_QP_SQ_PSN;
+        if self.transport == Transport::Rc {
+            mask |= sys::IBV_QP_TIMEOUT
+                | sys::IBV_QP_RETRY_CNT
+                | sys::IBV_QP_RNR_RETRY
+                | sys::IBV_QP_MAX_QP_RD_ATOMIC;
+        }
+        self.modify("RTS", &mut attr, mask)
+    }
+
+    /// Posts requests in order with one doorbell.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] says how many of them were posted; [`Error::OutOfRange`] for a read with an immediate.
+    pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<()> {
+        if requests.is_empty() {
+            return Ok(());
+        }
+        let mut gathers: Vec<sys::ibv_sge> = requests
+            .iter()
+            .map(|request| {
+                let local = request.local.unwrap_or(LocalSlice { addr: HostAddr(0), len: 0, lkey: 0 });
+                sys::ibv_sge { addr: local.addr.get(), length: local.len, lkey: local.lkey }
+            })
+            .collect();
+        let mut list =
+            requests.iter().zip(&mut gathers).map(|(r, g)| work_request(r, g)).collect::<Result<Vec<_>>>()?;
+        for index in 1..list.len() {
+            let next = &raw mut list[index];
+            list[index - 1].next = next;
+        }
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: the queue pair is live; `list` is a chain of initialised requests, each with its gather entry alive in
+        // `gathers`; address handles are borrowed by `requests`.
+        let errno = unsafe { sys::inline::post_send(self.raw.as_ptr(), list.as_mut_ptr(), &raw mut bad) };
+        verbs_ok("ibv_post_send", errno, || {
+            let posted = list.iter().position(|request| std::ptr::eq(request, bad)).unwrap_or(0);
+            format!("{posted} of {} requests posted on queue pair {:#x}", list.len(), self.qpn())
+        })
+    }
+
+    /// Posts one receive.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn post_receive(&self, id: u64, into: LocalSlice) -> Result<()> {
+        let mut scatter = sys::ibv_sge { addr: into.addr.get(), length: into.len, lkey: into.lkey };
+        let mut request =
+            sys::ibv_recv_wr { wr_id: id, next: std::ptr::null_mut(), sg_list: &raw mut scatter, num_sge: 1 };
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: the queue pair is live; the request and its scatter entry are copied by the call.
+        let errno = unsafe { sys::inline::post_recv(self.raw.as_ptr(), &raw mut request, &raw mut bad) };
+        verbs_ok("ibv_post_recv", errno, || format!("queue pair {:#x}", self.qpn()))
+    }
+}
+
+impl Drop for QueuePair<'_> {
+    fn drop(&mut self) {
+        // SAFETY: created in `new` and destroyed only here.
+        let errno = unsafe { (self.pd.device().provider().verbs.ibv_destroy_qp)(self.raw.as_ptr()) };
+        warn_unless_ok("ibv_destroy_qp", errno);
+    }
+}
+
+fn work_request(request: &SendRequest<'_>, gather: &mut sys::ibv_sge) -> Result<sys::ibv_send_wr> {
+    let mut raw = sys::ibv_send_wr {
+        wr_id: request.id,
+        sg_list: gather,
+        num_sge: i32::from(request.local.is_some()),
+        send_flags: if request.signaled { sys::IBV_SEND_SIGNALED } else { 0 },
+        ..Default::default()
+    };
+    if let Some(immediate) = request.immediate {
+        raw.__bindgen_anon_1.imm_data = immediate.to_be();
+    }
+    let with_immediate = request.immediate.is_some();
+    raw.opcode = match request.kind {
+        SendKind::Send if with_immediate => sys::IBV_WR_SEND_WITH_IMM,
+        SendKind::Send => sys::IBV_WR_SEND,
+        SendKind::Datagram { to, qpn, q_key } => {
+            raw.wr.ud.ah = to.raw.as_ptr();
+            // SAFETY: writing members of the union whose other members are plain integers; all bytes are initialised.
+            unsafe {
+                raw.wr.ud.remote_qpn = qpn;
+                raw.wr.ud.remote_qkey = q_key;
+            }
+            if with_immediate { sys::IBV_WR_SEND_WITH_IMM } else { sys::IBV_WR_SEND }
+        }
+        SendKind::Write { remote_addr, rkey } => {
+            raw.wr.rdma = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey };
+            if with_immediate { sys::IBV_WR_RDMA_WRITE_WITH_IMM } else { sys::IBV_WR_RDMA_WRITE }
+        }
+        SendKind::Read { remote_addr, rkey } => {
+            if with_immediate {
+                return Err(Error::OutOfRange {
+                    what: "immediate of an RDMA Read",
+                    value: u64::from(request.immediate.unwrap_or(0)),
+                    limit: "absent: reads carry none".to_owned(),
+                });
+            }
+            raw.wr.rdma = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey };
+            sys::IBV_WR_RDMA_READ
+        }
+    };
+    Ok(raw)
+}
+
+/// A path to another card, for datagrams.
+#[derive(Debug)]
+pub struct AddressHandle<'a> {
+    pd: &'a ProtectionDomain<'a>,
+    raw: NonNull<sys::ibv_ah>,
+}
+
+impl<'a> AddressHandle<'a> {
+    /// Resolves the path to a port.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn new(pd: &'a ProtectionDomain<'a>, gid: Gid) -> Result<Self> {
+        let mut attr = path(pd.device().port(), gid);
+        // SAFETY: the domain is live and `attr` initialised.
+        let raw = unsafe { (pd.device().provider().verbs.ibv_create_ah)(pd.raw(), &raw mut attr) };
+        Ok(Self { pd, raw: non_null("ibv_create_ah", raw, || format!("to {gid}"))? })
+    }
+}
+
+impl Drop for AddressHandle<'_> {
+    fn drop(&mut self) {
+        // SAFETY: created in `new`. Posted datagrams hold a copy of the address in their work queue entry.
+        let errno = unsafe { (self.pd.device().provider().verbs.ibv_destroy_ah)(self.raw.as_ptr()) };
+        warn_unless_ok("ibv_destroy_ah", errno);
+    }
+}
+
+fn path(port: &crate::device::Port, to: Gid) -> sys::ibv_ah_attr {
+    sys::ibv_ah_attr {
+        grh: sys::ibv_global_route {
+            dgid: sys::ibv_gid { raw: to.0 },
+            sgid_index: port.gid_index,
+            hop_limit: 64,
+            ..Default::default()
+        },
+        is_global: 1,
+        port_num: port.number,
+        ..Default::default()
+    }
+}

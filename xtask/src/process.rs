@@ -1,0 +1,84 @@
+//! The one door to other programs: a failure always shows the command, so that it can be repeated by hand.
+
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+
+/// Runs a command whose output the user is to see.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command.status();
+    check(command, status)
+}
+
+/// Runs a command and returns what it wrote to stdout; its stderr goes to the user.
+pub(crate) fn capture(command: &mut Command) -> Result<String> {
+    let output = command.stderr(Stdio::inherit()).output();
+    let (status, stdout) = match output {
+        Ok(output) => (Ok(output.status), output.stdout),
+        Err(error) => (Err(error), Vec::new()),
+    };
+    check(command, status).inspect_err(|_| anstream::eprint!("{}", String::from_utf8_lossy(&stdout)))?;
+    String::from_utf8(stdout).with_context(|| format!("output of `{}` is not UTF-8", line(command)))
+}
+
+fn check(command: &Command, status: std::io::Result<ExitStatus>) -> Result<()> {
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => bail!("{status}: {}", line(command)),
+        Err(error) => bail!("{error}: {}", line(command)),
+    }
+}
+
+/// The command as one would type it into a shell.
+pub(crate) fn line(command: &Command) -> String {
+    let mut words = Vec::new();
+    if let Some(dir) = command.get_current_dir() {
+        words.push(format!("cd {} &&", quote(&dir.to_string_lossy())));
+    }
+    for (name, value) in command.get_envs() {
+        words.push(match value {
+            Some(value) => format!("{}={}", name.to_string_lossy(), quote(&value.to_string_lossy())),
+            None => format!("{}=", name.to_string_lossy()),
+        });
+    }
+    words.push(quote(&command.get_program().to_string_lossy()));
+    words.extend(command.get_args().map(|arg| quote(&arg.to_string_lossy())));
+    words.join(" ")
+}
+
+fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./,:@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+/// Where a program of this name is on the search path.
+pub(crate) fn find(name: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| is_program(file))
+}
+
+pub(crate) fn is_program(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_shows_the_command() {
+        let error = run(Command::new("sh").args(["-c", "exit 3"]).env("A", "b c")).expect_err("exit 3");
+        assert_eq!(error.to_string(), "exit status: 3: A='b c' sh -c 'exit 3'");
+        let error = capture(Command::new("./no-such-program").arg("")).expect_err("absent");
+        assert!(error.to_string().ends_with("./no-such-program ''"), "{error}");
+        assert_eq!(capture(Command::new("echo").arg("it's")).expect("echo"), "it's\n");
+    }
+
+    #[test]
+    fn programs_are_found_on_the_path() {
+        assert!(find("sh").is_some_and(|sh| is_program(&sh)));
+        assert_eq!(find("no-such-program"), None);
+    }
+}

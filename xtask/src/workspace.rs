@@ -1,0 +1,122 @@
+//! Where things are.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::process;
+
+/// Root of the repository.
+pub(crate) fn root() -> &'static Path {
+    // Known at compile time: this crate lives one level below.
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+/// Variables that would replace the flags of toolchains/*.toml, silently dropping extensions and linker script.
+const FLAG_VARIABLES: [&str; 4] = [
+    "RUSTFLAGS",
+    "CARGO_ENCODED_RUSTFLAGS",
+    "CARGO_BUILD_RUSTFLAGS",
+    "CARGO_TARGET_RISCV64IMAC_UNKNOWN_NONE_ELF_RUSTFLAGS",
+];
+
+/// Cargo, in the root of the repository.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// Cargo for device/: nothing in the environment may change its flags, and its output has a directory of its own.
+pub(crate) fn device_cargo() -> Command {
+    let mut command = cargo();
+    command.current_dir(root().join("device"));
+    for variable in FLAG_VARIABLES {
+        command.env_remove(variable);
+    }
+    command.env_remove("CARGO_BUILD_TARGET");
+    command.env("CARGO_TARGET_DIR", device_target());
+    command
+}
+
+/// Where cargo puts the products of device/.
+pub(crate) fn device_target() -> PathBuf {
+    root().join("target/device/cargo")
+}
+
+/// Where finished images of a toolchain lie.
+pub(crate) fn image_dir(toolchain: &str) -> PathBuf {
+    root().join("target/device").join(toolchain)
+}
+
+/// Names of the images: folders of device/images.
+pub(crate) fn images() -> Result<Vec<String>> {
+    let dir = root().join("device/images");
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(&dir).with_context(|| format!("reading {}", dir.display()))? {
+        let path = entry?.path();
+        if path.join("Cargo.toml").is_file() {
+            names.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// The images asked for, or all; an unknown name lists the known ones.
+pub(crate) fn select_images(wanted: &[String]) -> Result<Vec<String>> {
+    let known = images()?;
+    if let Some(name) = wanted.iter().find(|name| !known.contains(name)) {
+        bail!("no image `{name}` in device/images; there are: {} (`cargo xtask new NAME` makes one)", known.join(", "));
+    }
+    Ok(if wanted.is_empty() { known } else { wanted.to_vec() })
+}
+
+/// Builds the command-line tool and returns its path.
+pub(crate) fn cli() -> Result<PathBuf> {
+    process::run(cargo().args(["build", "--release", "--package", "flexcast-cli"]))?;
+    let path = target_dir()?.join("release/flexcast");
+    if !path.is_file() {
+        bail!("cargo built flexcast-cli, but {} is not there", path.display());
+    }
+    Ok(path)
+}
+
+/// Cargo's target directory of the host workspace, which the environment may move.
+pub(crate) fn target_dir() -> Result<PathBuf> {
+    Ok(metadata(&root().join("Cargo.toml"))?.target_directory.into_std_path_buf())
+}
+
+/// Packages of a workspace, without their dependencies' packages.
+pub(crate) fn metadata(manifest: &Path) -> Result<cargo_metadata::Metadata> {
+    cargo_metadata::MetadataCommand::new()
+        .manifest_path(manifest)
+        .no_deps()
+        .exec()
+        .with_context(|| format!("cargo metadata of {}", manifest.display()))
+}
+
+/// Parts of paths that tell who built an image, and what stands for them instead; more specific ones later, as the
+/// last match wins in rustc.
+pub(crate) fn path_names() -> Result<BTreeMap<usize, (PathBuf, &'static str)>> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let cargo_home = std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| Some(home.as_ref()?.join(".cargo")));
+    let sysroot = process::capture(Command::new("rustc").args(["--print", "sysroot"]).current_dir(root()))?;
+    let names = [
+        (home, "home"),
+        (cargo_home, "cargo"),
+        (Some(PathBuf::from(sysroot.trim())), "rust"),
+        (Some(root().to_owned()), "flexcast"),
+    ];
+    Ok(names.into_iter().filter_map(|(path, name)| Some((path?, name))).enumerate().collect())
+}
+
+/// Prefixes that must not be in an image.
+pub(crate) fn private_prefixes() -> Vec<String> {
+    let mut prefixes = vec!["/home/".to_owned(), "/root/".to_owned(), "/Users/".to_owned()];
+    prefixes.push(root().to_string_lossy().into_owned());
+    prefixes.extend(std::env::var("HOME").ok().filter(|home| home.len() > 1));
+    prefixes
+}
