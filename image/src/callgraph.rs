@@ -113,11 +113,7 @@ impl CallGraph {
     #[must_use]
     pub fn unknown_below(&self, start: u64) -> Vec<String> {
         let mut seen = BTreeSet::new();
-        let mut todo: Vec<u64> = self
-            .function_at(start)
-            .map(|f| f.addr)
-            .into_iter()
-            .collect();
+        let mut todo: Vec<u64> = self.function_at(start).map(|f| f.addr).into_iter().collect();
         let mut unknown = Vec::new();
         while let Some(addr) = todo.pop() {
             if seen.insert(addr) {
@@ -141,15 +137,9 @@ impl CallGraph {
         let mut next = Some(first.addr);
         while let Some(addr) = next {
             deepest.push(self.functions[&addr].name.clone());
-            next = known
-                .get(&addr)
-                .and_then(|&(_, deeper): &(u64, Option<u64>)| deeper);
+            next = known.get(&addr).and_then(|&(_, deeper): &(u64, Option<u64>)| deeper);
         }
-        Some(StackBound {
-            bytes: known[&first.addr].0,
-            deepest,
-            unknown: unknown.into_iter().collect(),
-        })
+        Some(StackBound { bytes: known[&first.addr].0, deepest, unknown: unknown.into_iter().collect() })
     }
 
     /// Depth-first; `known` holds (bytes, deepest callee) of finished functions. The depth of this recursion is that of
@@ -166,10 +156,7 @@ impl CallGraph {
         let mut deepest = (0, None);
         for &callee in &function.calls {
             if open.contains(&callee) {
-                unknown.insert(format!(
-                    "recursion: {} calls {}",
-                    function.name, self.functions[&callee].name
-                ));
+                unknown.insert(format!("recursion: {} calls {}", function.name, self.functions[&callee].name));
                 continue;
             }
             if !known.contains_key(&callee) {
@@ -181,28 +168,19 @@ impl CallGraph {
             }
         }
         open.pop();
-        known.insert(
-            addr,
-            (function.frame_bytes.saturating_add(deepest.0), deepest.1),
-        );
+        known.insert(addr, (function.frame_bytes.saturating_add(deepest.0), deepest.1));
     }
 }
 
 /// Functions with their ends. A label without a size (assembly) reaches to the next function.
 fn extents(image: &Image) -> Vec<(&Symbol, u64)> {
-    let executable = |addr: u64| {
-        image
-            .segments()
-            .iter()
-            .find(|s| s.execute && s.contains(addr))
-    };
+    let executable = |addr: u64| image.segments().iter().find(|s| s.execute && s.contains(addr));
     let mut starts: BTreeMap<u64, &Symbol> = BTreeMap::new();
     let mut covered_to = 0;
     for symbol in image.symbols() {
         let code = symbol.defined && !symbol.is_marker() && executable(symbol.addr).is_some();
         let is_function = symbol.kind == SymbolKind::Function;
-        let is_label =
-            symbol.kind == SymbolKind::Label && symbol.global && symbol.addr >= covered_to;
+        let is_label = symbol.kind == SymbolKind::Label && symbol.global && symbol.addr >= covered_to;
         if !code || !(is_function || is_label) {
             continue;
         }
@@ -216,16 +194,8 @@ fn extents(image: &Image) -> Vec<(&Symbol, u64)> {
     let mut functions = Vec::new();
     for (index, symbol) in starts.values().enumerate() {
         let segment_end = executable(symbol.addr).map_or(symbol.addr, crate::Segment::end);
-        let limit = addresses
-            .get(index + 1)
-            .copied()
-            .unwrap_or(segment_end)
-            .min(segment_end);
-        let end = if symbol.size == 0 {
-            limit
-        } else {
-            symbol.addr.saturating_add(symbol.size).min(limit)
-        };
+        let limit = addresses.get(index + 1).copied().unwrap_or(segment_end).min(segment_end);
+        let end = if symbol.size == 0 { limit } else { symbol.addr.saturating_add(symbol.size).min(limit) };
         functions.push((*symbol, end));
     }
     functions
@@ -243,36 +213,26 @@ fn scan(image: &Image, function: &mut Function, starts: &BTreeMap<u64, u64>) {
         }
         let resolved = constants.jump_target(&instruction);
         let mut leaves_to = match (instruction.flow(), resolved) {
-            (Flow::Call(to), _) | (Flow::IndirectCall | Flow::IndirectJump, Some(to)) => {
-                Some((to, true))
-            }
+            (Flow::Call(to), _) | (Flow::IndirectCall | Flow::IndirectJump, Some(to)) => Some((to, true)),
             (Flow::Branch(to) | Flow::Jump(to), _) => Some((to, false)),
             (Flow::IndirectCall, None) => {
-                function
-                    .unknown
-                    .push(format!("call through a register in {}", place()));
+                function.unknown.push(format!("call through a register in {}", place()));
                 None
             }
             (Flow::IndirectJump, None) => {
-                function
-                    .unknown
-                    .push(format!("jump through a register in {}", place()));
+                function.unknown.push(format!("jump through a register in {}", place()));
                 None
             }
             _ => None,
         };
         // A branch within the function is no call.
-        leaves_to =
-            leaves_to.filter(|&(to, call)| call || !(function.addr..function.end).contains(&to));
+        leaves_to = leaves_to.filter(|&(to, call)| call || !(function.addr..function.end).contains(&to));
         if let Some((to, _)) = leaves_to {
             match starts.range(..=to).next_back() {
                 Some((&addr, &end)) if to < end => {
                     function.calls.insert(addr);
                 }
-                _ => function.unknown.push(format!(
-                    "call of {to:#x}, which has no symbol, in {}",
-                    place()
-                )),
+                _ => function.unknown.push(format!("call of {to:#x}, which has no symbol, in {}", place())),
             }
         }
         constants.step(&instruction);
@@ -280,27 +240,16 @@ fn scan(image: &Image, function: &mut Function, starts: &BTreeMap<u64, u64>) {
 }
 
 /// Bytes by which an instruction lowers the stack pointer; an error where that is not a constant.
-fn stack_taken(
-    instruction: &Instruction,
-    constants: &Constants,
-) -> Option<Result<u64, &'static str>> {
+fn stack_taken(instruction: &Instruction, constants: &Constants) -> Option<Result<u64, &'static str>> {
     if instruction.rd() != SP || !writes_rd(instruction) {
         return None;
     }
     match (instruction.mnemonic(), instruction.rs1(), instruction.rs2()) {
         ("addi", SP, _) => Some(Ok(instruction.immediate().min(0).unsigned_abs())),
-        ("sub", SP, by) => Some(
-            constants
-                .get(by)
-                .map(|v| v.max(0).unsigned_abs())
-                .ok_or("frame of computed size"),
-        ),
-        ("add", SP, by) | ("add", by, SP) => Some(
-            constants
-                .get(by)
-                .map(|v| v.min(0).unsigned_abs())
-                .ok_or("frame of computed size"),
-        ),
+        ("sub", SP, by) => Some(constants.get(by).map(|v| v.max(0).unsigned_abs()).ok_or("frame of computed size")),
+        ("add", SP, by) | ("add", by, SP) => {
+            Some(constants.get(by).map(|v| v.min(0).unsigned_abs()).ok_or("frame of computed size"))
+        }
         // Restoring from a frame pointer only raises it.
         ("addi", 8, _) => None,
         _ => Some(Err("stack pointer set")),
@@ -320,11 +269,7 @@ struct Constants {
 
 impl Constants {
     fn get(&self, register: u8) -> Option<i64> {
-        if register == ZERO {
-            Some(0)
-        } else {
-            self.values.get(&register).copied()
-        }
+        if register == ZERO { Some(0) } else { self.values.get(&register).copied() }
     }
 
     fn jump_target(&self, instruction: &Instruction) -> Option<u64> {

@@ -37,11 +37,7 @@ pub(crate) fn expand(half: u16) -> Option<u32> {
         (1, 2) => i_type(0x13, 0, rd, 0, imm6),
         (1, 3) if imm6 == 0 => return None,
         (1, 3) if rd == 2 => {
-            let offset = bits(12, 12) << 9
-                | bits(4, 3) << 7
-                | bits(5, 5) << 6
-                | bits(2, 2) << 5
-                | bits(6, 6) << 4;
+            let offset = bits(12, 12) << 9 | bits(4, 3) << 7 | bits(5, 5) << 6 | bits(2, 2) << 5 | bits(6, 6) << 4;
             i_type(0x13, 0, 2, 2, signed(offset, 10))
         }
         (1, 3) => (imm6 as u32) << 12 | rd << 7 | 0x37,
@@ -74,11 +70,7 @@ pub(crate) fn expand(half: u16) -> Option<u32> {
                 | 0x6f
         }
         (1, funct3 @ (6 | 7)) => {
-            let offset = bits(12, 12) << 8
-                | bits(6, 5) << 6
-                | bits(2, 2) << 5
-                | bits(11, 10) << 3
-                | bits(4, 3) << 1;
+            let offset = bits(12, 12) << 8 | bits(6, 5) << 6 | bits(2, 2) << 5 | bits(11, 10) << 3 | bits(4, 3) << 1;
             let offset = signed(offset, 9) as u32;
             (offset >> 12 & 1) << 31
                 | (offset >> 5 & 0x3f) << 25

@@ -4,9 +4,7 @@
 //! of (mask, bits) rows; compressed instructions are first expanded to the instruction that they stand for.
 
 use crate::compressed::expand;
-use crate::isa::Extension::{
-    self, A, Custom, D, F, I, M, Privileged, Unknown, V, Zba, Zbb, Zbs, Zicsr, Zifencei,
-};
+use crate::isa::Extension::{self, A, Custom, D, F, I, M, Privileged, Unknown, V, Zba, Zbb, Zbs, Zicsr, Zifencei};
 
 /// How operands lie in the instruction word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,95 +90,35 @@ pub enum Flow {
 }
 
 const fn row(mask: u32, bits: u32, name: &'static str, format: Format, extension: Extension) -> Op {
-    Op {
-        mask,
-        bits,
-        name,
-        format,
-        extension,
-    }
+    Op { mask, bits, name, format, extension }
 }
 
-const fn imm(
-    funct3: u32,
-    opcode: u32,
-    name: &'static str,
-    format: Format,
-    extension: Extension,
-) -> Op {
+const fn imm(funct3: u32, opcode: u32, name: &'static str, format: Format, extension: Extension) -> Op {
     row(0x707f, funct3 << 12 | opcode, name, format, extension)
 }
 
-const fn reg(
-    funct7: u32,
-    funct3: u32,
-    opcode: u32,
-    name: &'static str,
-    extension: Extension,
-) -> Op {
-    row(
-        0xfe00_707f,
-        funct7 << 25 | funct3 << 12 | opcode,
-        name,
-        Format::R,
-        extension,
-    )
+const fn reg(funct7: u32, funct3: u32, opcode: u32, name: &'static str, extension: Extension) -> Op {
+    row(0xfe00_707f, funct7 << 25 | funct3 << 12 | opcode, name, Format::R, extension)
 }
 
-const fn shift6(
-    funct6: u32,
-    funct3: u32,
-    opcode: u32,
-    name: &'static str,
-    extension: Extension,
-) -> Op {
-    row(
-        0xfc00_707f,
-        funct6 << 26 | funct3 << 12 | opcode,
-        name,
-        Format::Shift6,
-        extension,
-    )
+const fn shift6(funct6: u32, funct3: u32, opcode: u32, name: &'static str, extension: Extension) -> Op {
+    row(0xfc00_707f, funct6 << 26 | funct3 << 12 | opcode, name, Format::Shift6, extension)
 }
 
 const fn shift5(funct7: u32, funct3: u32, name: &'static str, extension: Extension) -> Op {
-    row(
-        0xfe00_707f,
-        funct7 << 25 | funct3 << 12 | 0x1b,
-        name,
-        Format::Shift5,
-        extension,
-    )
+    row(0xfe00_707f, funct7 << 25 | funct3 << 12 | 0x1b, name, Format::Shift5, extension)
 }
 
 const fn unary(imm12: u32, funct3: u32, opcode: u32, name: &'static str) -> Op {
-    row(
-        0xfff0_707f,
-        imm12 << 20 | funct3 << 12 | opcode,
-        name,
-        Format::Unary,
-        Zbb,
-    )
+    row(0xfff0_707f, imm12 << 20 | funct3 << 12 | opcode, name, Format::Unary, Zbb)
 }
 
 const fn amo(funct5: u32, funct3: u32, name: &'static str) -> Op {
-    row(
-        0xf800_707f,
-        funct5 << 27 | funct3 << 12 | 0x2f,
-        name,
-        Format::Amo,
-        A,
-    )
+    row(0xf800_707f, funct5 << 27 | funct3 << 12 | 0x2f, name, Format::Amo, A)
 }
 
 const fn lr(funct3: u32, name: &'static str) -> Op {
-    row(
-        0xf9f0_707f,
-        0x02 << 27 | funct3 << 12 | 0x2f,
-        name,
-        Format::LoadReserved,
-        A,
-    )
+    row(0xf9f0_707f, 0x02 << 27 | funct3 << 12 | 0x2f, name, Format::LoadReserved, A)
 }
 
 const fn exact(bits: u32, name: &'static str, extension: Extension) -> Op {
@@ -337,28 +275,10 @@ static OPS: &[Op] = &[
     imm(3, 0x07, "fld", Format::Bare, D),
     imm(2, 0x27, "fsw", Format::Bare, F),
     imm(3, 0x27, "fsd", Format::Bare, D),
-    row(
-        0x0600_0073,
-        0x43,
-        "fused multiply-add, single",
-        Format::Bare,
-        F,
-    ),
-    row(
-        0x0600_0073,
-        0x0200_0043,
-        "fused multiply-add, double",
-        Format::Bare,
-        D,
-    ),
+    row(0x0600_0073, 0x43, "fused multiply-add, single", Format::Bare, F),
+    row(0x0600_0073, 0x0200_0043, "fused multiply-add, double", Format::Bare, D),
     row(0x0600_007f, 0x53, "floating point, single", Format::Bare, F),
-    row(
-        0x0600_007f,
-        0x0200_0053,
-        "floating point, double",
-        Format::Bare,
-        D,
-    ),
+    row(0x0600_007f, 0x0200_0053, "floating point, double", Format::Bare, D),
     opcode(0x57, "vector", V),
     opcode(0x0b, "custom-0", Custom),
     opcode(0x2b, "custom-1", Custom),
@@ -380,26 +300,12 @@ impl Instruction {
                 Some(word) => (lookup(word), word),
                 None => (&NOT_AN_INSTRUCTION, 0),
             };
-            return Some(Self {
-                addr,
-                raw: u32::from(low),
-                size_bytes: 2,
-                extension: op.extension,
-                op,
-                word,
-            });
+            return Some(Self { addr, raw: u32::from(low), size_bytes: 2, extension: op.extension, op, word });
         }
         let high = u16::from_le_bytes([*bytes.get(2)?, *bytes.get(3)?]);
         let word = u32::from(high) << 16 | u32::from(low);
         let op = lookup(word);
-        Some(Self {
-            addr,
-            raw: word,
-            size_bytes: 4,
-            extension: op.extension,
-            op,
-            word,
-        })
+        Some(Self { addr, raw: word, size_bytes: 4, extension: op.extension, op, word })
     }
 
     /// Takes part of the C extension.
@@ -458,12 +364,10 @@ impl Instruction {
             Format::Imm | Format::Load => word as i32 >> 20,
             Format::Store => (word as i32 >> 25) << 5 | bits(11, 7) as i32,
             Format::Branch => {
-                (word as i32 >> 31) << 12
-                    | (bits(7, 7) << 11 | bits(30, 25) << 5 | bits(11, 8) << 1) as i32
+                (word as i32 >> 31) << 12 | (bits(7, 7) << 11 | bits(30, 25) << 5 | bits(11, 8) << 1) as i32
             }
             Format::Jump => {
-                (word as i32 >> 31) << 20
-                    | (bits(19, 12) << 12 | bits(20, 20) << 11 | bits(30, 21) << 1) as i32
+                (word as i32 >> 31) << 20 | (bits(19, 12) << 12 | bits(20, 20) << 11 | bits(30, 21) << 1) as i32
             }
             Format::Upper => (word & 0xffff_f000) as i32,
             Format::Shift6 => bits(25, 20) as i32,
@@ -475,9 +379,7 @@ impl Instruction {
 }
 
 fn lookup(word: u32) -> &'static Op {
-    OPS.iter()
-        .find(|op| word & op.mask == op.bits)
-        .unwrap_or(&NOT_AN_INSTRUCTION)
+    OPS.iter().find(|op| word & op.mask == op.bits).unwrap_or(&NOT_AN_INSTRUCTION)
 }
 
 /// Decodes all of `bytes`; a rest too short for its instruction ends the walk.

@@ -11,25 +11,16 @@ fn decode(word: u32) -> Instruction {
 #[test]
 fn every_mnemonic_reads_as_llvm_writes_it() {
     let mut lines = 0;
-    for line in include_str!("decode_golden.txt")
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-    {
+    for line in include_str!("decode_golden.txt").lines().filter(|line| !line.starts_with('#')) {
         let (code, expected) = line.split_once(": ").expect("colon");
-        let [word, addr, extension] = code.split(' ').collect::<Vec<_>>()[..] else {
-            panic!("three fields: {line}")
-        };
+        let [word, addr, extension] = code.split(' ').collect::<Vec<_>>()[..] else { panic!("three fields: {line}") };
         let bytes = u32::from_str_radix(word, 16).expect("word").to_le_bytes();
         let addr = u64::from_str_radix(addr, 16).expect("address");
         let instruction = Instruction::decode(addr, &bytes).expect("four bytes");
         assert_eq!(text(&instruction), expected, "{line}");
         assert_eq!(instruction.extension.name(), extension, "{line}");
         assert_eq!(instruction.hex(), word, "{line}");
-        assert_eq!(
-            usize::from(instruction.size_bytes) * 2,
-            word.len(),
-            "{line}"
-        );
+        assert_eq!(usize::from(instruction.size_bytes) * 2, word.len(), "{line}");
         lines += 1;
     }
     assert!(lines > 200, "the table was read: {lines} lines");

@@ -6,9 +6,8 @@ use crate::Image;
 use crate::decode::{Flow, Format, Instruction};
 
 const REGISTERS: [&str; 32] = [
-    "zero", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1", "a0", "a1", "a2", "a3", "a4",
-    "a5", "a6", "a7", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "t3", "t4",
-    "t5", "t6",
+    "zero", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1", "a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "s2",
+    "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "t3", "t4", "t5", "t6",
 ];
 
 /// ABI name of register `index`.
@@ -20,11 +19,7 @@ fn name(index: u8) -> &'static str {
 #[must_use]
 pub fn text(instruction: &Instruction) -> String {
     let op = instruction.mnemonic();
-    let (rd, rs1, rs2) = (
-        name(instruction.rd()),
-        name(instruction.rs1()),
-        name(instruction.rs2()),
-    );
+    let (rd, rs1, rs2) = (name(instruction.rd()), name(instruction.rs1()), name(instruction.rs2()));
     let imm = instruction.immediate();
     if let Some(alias) = alias(instruction) {
         return alias;
@@ -41,25 +36,15 @@ pub fn text(instruction: &Instruction) -> String {
         Format::Upper => format!("{op} {rd}, {:#x}", instruction.word >> 12),
         Format::Jump => format!("{op} {rd}, {}", target(instruction)),
         Format::Csr => format!("{op} {rd}, {}, {rs1}", csr(instruction.word >> 20)),
-        Format::CsrImm => format!(
-            "{op} {rd}, {}, {}",
-            csr(instruction.word >> 20),
-            instruction.rs1()
-        ),
+        Format::CsrImm => format!("{op} {rd}, {}, {}", csr(instruction.word >> 20), instruction.rs1()),
         Format::Amo => format!("{op}{} {rd}, {rs2}, ({rs1})", ordering(instruction.word)),
         Format::LoadReserved => format!("{op}{} {rd}, ({rs1})", ordering(instruction.word)),
         Format::Fence => {
-            format!(
-                "fence {}, {}",
-                order_set(instruction.word >> 24),
-                order_set(instruction.word >> 20)
-            )
+            format!("fence {}, {}", order_set(instruction.word >> 24), order_set(instruction.word >> 20))
         }
-        Format::Bare if op == ".insn" => format!(
-            "<unknown {:#0width$x}>",
-            instruction.raw,
-            width = instruction.hex_width()
-        ),
+        Format::Bare if op == ".insn" => {
+            format!("<unknown {:#0width$x}>", instruction.raw, width = instruction.hex_width())
+        }
         Format::Bare => op.to_owned(),
     }
 }
@@ -93,11 +78,8 @@ fn ordering(word: u32) -> &'static str {
 }
 
 fn order_set(bits: u32) -> String {
-    let set: String = [(8, 'i'), (4, 'o'), (2, 'r'), (1, 'w')]
-        .iter()
-        .filter(|(bit, _)| bits & bit != 0)
-        .map(|(_, c)| c)
-        .collect();
+    let set: String =
+        [(8, 'i'), (4, 'o'), (2, 'r'), (1, 'w')].iter().filter(|(bit, _)| bits & bit != 0).map(|(_, c)| c).collect();
     if set.is_empty() { "0".to_owned() } else { set }
 }
 
@@ -160,13 +142,7 @@ fn alias(instruction: &Instruction) -> Option<String> {
 pub fn listing(image: &Image, start: u64, end: u64) -> String {
     let mut out = String::new();
     for instruction in image.instructions(start, end) {
-        let _ = write!(
-            out,
-            "{:8x}: {:<8}  {}",
-            instruction.addr,
-            instruction.hex(),
-            text(&instruction)
-        );
+        let _ = write!(out, "{:8x}: {:<8}  {}", instruction.addr, instruction.hex(), text(&instruction));
         if let Flow::Branch(to) | Flow::Jump(to) | Flow::Call(to) = instruction.flow()
             && let Some((symbol, offset)) = image.symbolize(to)
         {

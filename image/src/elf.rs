@@ -109,8 +109,7 @@ impl Image {
     /// As [`Image::parse`], except for [`ImageError::NoSymbols`].
     pub fn parse_bare(data: &[u8]) -> Result<Self, ImageError> {
         check_ident(data)?;
-        let header = elf::FileHeader64::<LittleEndian>::parse(data)
-            .map_err(|e| malformed(&e, "file header"))?;
+        let header = elf::FileHeader64::<LittleEndian>::parse(data).map_err(|e| malformed(&e, "file header"))?;
         check_header(header, data)?;
         let segments = read_segments(header, data)?;
         let file = File::parse(data).map_err(|e| malformed(&e, "section or symbol table"))?;
@@ -198,10 +197,7 @@ impl Image {
     /// The function that `addr` lies in, demangled, and the offset into it in bytes.
     #[must_use]
     pub fn symbolize(&self, addr: u64) -> Option<(String, u64)> {
-        let segment = self
-            .segments
-            .iter()
-            .find(|segment| segment.contains(addr))?;
+        let segment = self.segments.iter().find(|segment| segment.contains(addr))?;
         let symbol = self.symbols.covering(addr)?;
         (symbol.addr >= segment.vaddr).then(|| (symbol.demangled(), addr - symbol.addr))
     }
@@ -217,17 +213,10 @@ impl Image {
     /// # Errors
     /// [`ImageError::UnknownEntry`] lists the names that exist.
     pub fn entry_named(&self, name: &str) -> Result<&Entry, ImageError> {
-        self.entries
-            .iter()
-            .find(|entry| entry.name == name)
-            .ok_or_else(|| ImageError::UnknownEntry {
-                name: name.to_owned(),
-                known: self
-                    .entries
-                    .iter()
-                    .map(|entry| entry.name.clone())
-                    .collect(),
-            })
+        self.entries.iter().find(|entry| entry.name == name).ok_or_else(|| ImageError::UnknownEntry {
+            name: name.to_owned(),
+            known: self.entries.iter().map(|entry| entry.name.clone()).collect(),
+        })
     }
 
     /// The entry of this name and kind.
@@ -239,11 +228,7 @@ impl Image {
         if entry.kind == wanted {
             Ok(entry)
         } else {
-            Err(ImageError::WrongEntryKind {
-                name: name.to_owned(),
-                found: entry.kind,
-                wanted,
-            })
+            Err(ImageError::WrongEntryKind { name: name.to_owned(), found: entry.kind, wanted })
         }
     }
 
@@ -267,10 +252,7 @@ impl Image {
             });
         }
         if note.version == version && note.hash != hash {
-            return Err(ImageError::AbiHash {
-                found: note.hash,
-                wanted: hash,
-            });
+            return Err(ImageError::AbiHash { found: note.hash, wanted: hash });
         }
         Ok(())
     }
@@ -283,9 +265,7 @@ impl Image {
 
     /// The instructions of `start..end`; nothing where the file holds no bytes for the range.
     pub fn instructions(&self, start: u64, end: u64) -> impl Iterator<Item = Instruction> {
-        let bytes = self
-            .bytes_at(start, end.saturating_sub(start))
-            .unwrap_or_default();
+        let bytes = self.bytes_at(start, end.saturating_sub(start)).unwrap_or_default();
         decode_all(start, bytes)
     }
 
@@ -297,17 +277,13 @@ impl Image {
 }
 
 fn malformed(error: &object::Error, where_: &str) -> ImageError {
-    ImageError::Malformed {
-        what: format!("{where_}: {error}"),
-    }
+    ImageError::Malformed { what: format!("{where_}: {error}") }
 }
 
 fn check_ident(data: &[u8]) -> Result<(), ImageError> {
     let start = &data[..data.len().min(4)];
     if start != elf::ELFMAG.as_slice() {
-        return Err(ImageError::NotElf {
-            start: start.to_vec(),
-        });
+        return Err(ImageError::NotElf { start: start.to_vec() });
     }
     // Class, encoding and machine come before the length, so that a cut file of the wrong kind is called wrong.
     let byte = |index: usize| data.get(index).copied();
@@ -323,10 +299,7 @@ fn check_ident(data: &[u8]) -> Result<(), ImageError> {
 fn check_header(header: &elf::FileHeader64<LittleEndian>, data: &[u8]) -> Result<(), ImageError> {
     let machine = header.e_machine(LittleEndian).0;
     if machine != elf::EM_RISCV.0 {
-        return Err(ImageError::WrongMachine {
-            machine,
-            name: machine_name(machine),
-        });
+        return Err(ImageError::WrongMachine { machine, name: machine_name(machine) });
     }
     let file_type = header.e_type(LittleEndian).0;
     if file_type != elf::ET_EXEC.0 && file_type != elf::ET_DYN.0 {
@@ -334,35 +307,23 @@ fn check_header(header: &elf::FileHeader64<LittleEndian>, data: &[u8]) -> Result
     }
     let flags = header.e_flags(LittleEndian).0;
     if flags & EF_RISCV_FLOAT_ABI != 0 {
-        return Err(ImageError::UnsupportedFlags {
-            flags,
-            what: "a hard-float calling convention",
-        });
+        return Err(ImageError::UnsupportedFlags { flags, what: "a hard-float calling convention" });
     }
     if flags & EF_RISCV_RVE != 0 {
-        return Err(ImageError::UnsupportedFlags {
-            flags,
-            what: "the 16-register base RVE",
-        });
+        return Err(ImageError::UnsupportedFlags { flags, what: "the 16-register base RVE" });
     }
     let table = |count: u16, size: u16| u64::from(count) * u64::from(size);
     in_file(
         data,
         "the program header table",
         header.e_phoff.get(LittleEndian),
-        table(
-            header.e_phnum.get(LittleEndian),
-            header.e_phentsize.get(LittleEndian),
-        ),
+        table(header.e_phnum.get(LittleEndian), header.e_phentsize.get(LittleEndian)),
     )?;
     in_file(
         data,
         "the section header table",
         header.e_shoff.get(LittleEndian),
-        table(
-            header.e_shnum.get(LittleEndian),
-            header.e_shentsize.get(LittleEndian),
-        ),
+        table(header.e_shnum.get(LittleEndian), header.e_shentsize.get(LittleEndian)),
     )
 }
 
@@ -379,17 +340,11 @@ fn machine_name(machine: u16) -> &'static str {
 
 fn in_file(data: &[u8], what: &str, offset: u64, size: u64) -> Result<(), ImageError> {
     let have = data.len() as u64;
-    let end = offset
-        .checked_add(size)
-        .ok_or_else(|| ImageError::Malformed {
-            what: format!("{what}: offset {offset:#x} and size {size:#x} exceed 64 bits"),
-        })?;
+    let end = offset.checked_add(size).ok_or_else(|| ImageError::Malformed {
+        what: format!("{what}: offset {offset:#x} and size {size:#x} exceed 64 bits"),
+    })?;
     if end > have {
-        return Err(ImageError::Truncated {
-            what: what.to_owned(),
-            end,
-            have,
-        });
+        return Err(ImageError::Truncated { what: what.to_owned(), end, have });
     }
     Ok(())
 }
@@ -398,15 +353,10 @@ fn program_headers<'a>(
     header: &elf::FileHeader64<LittleEndian>,
     data: &'a [u8],
 ) -> Result<&'a [elf::ProgramHeader64<LittleEndian>], ImageError> {
-    header
-        .program_headers(LittleEndian, data)
-        .map_err(|e| malformed(&e, "program header table"))
+    header.program_headers(LittleEndian, data).map_err(|e| malformed(&e, "program header table"))
 }
 
-fn read_segments(
-    header: &elf::FileHeader64<LittleEndian>,
-    data: &[u8],
-) -> Result<Vec<Segment>, ImageError> {
+fn read_segments(header: &elf::FileHeader64<LittleEndian>, data: &[u8]) -> Result<Vec<Segment>, ImageError> {
     let mut segments = Vec::new();
     for (index, program) in program_headers(header, data)?.iter().enumerate() {
         if program.p_type(LittleEndian) != elf::PT_LOAD {
@@ -418,31 +368,20 @@ fn read_segments(
         if mem_size == 0 {
             continue;
         }
-        in_file(
-            data,
-            &format!("segment {index}"),
-            program.p_offset(LittleEndian),
-            file_size,
-        )?;
+        in_file(data, &format!("segment {index}"), program.p_offset(LittleEndian), file_size)?;
         if file_size > mem_size {
             return Err(ImageError::Malformed {
-                what: format!(
-                    "segment {index} has {file_size} bytes in the file and only {mem_size} in memory"
-                ),
+                what: format!("segment {index} has {file_size} bytes in the file and only {mem_size} in memory"),
             });
         }
         if vaddr.checked_add(mem_size).is_none() {
             return Err(ImageError::Malformed {
-                what: format!(
-                    "segment {index} at {vaddr:#x} of {mem_size:#x} bytes exceeds the address space"
-                ),
+                what: format!("segment {index} at {vaddr:#x} of {mem_size:#x} bytes exceeds the address space"),
             });
         }
         let bytes = program
             .data(LittleEndian, data)
-            .map_err(|()| ImageError::Malformed {
-                what: format!("segment {index} has no readable bytes"),
-            })?;
+            .map_err(|()| ImageError::Malformed { what: format!("segment {index} has no readable bytes") })?;
         let flags = program.p_flags(LittleEndian).0;
         segments.push(Segment {
             vaddr,
@@ -460,10 +399,7 @@ fn read_segments(
     for pair in segments.windows(2) {
         if pair[0].end() > pair[1].vaddr {
             return Err(ImageError::Malformed {
-                what: format!(
-                    "segments at {:#x} and {:#x} overlap",
-                    pair[0].vaddr, pair[1].vaddr
-                ),
+                what: format!("segments at {:#x} and {:#x} overlap", pair[0].vaddr, pair[1].vaddr),
             });
         }
     }
@@ -474,32 +410,20 @@ fn read_sections(file: &File<'_>, data: &[u8]) -> Result<Vec<Section>, ImageErro
     let mut sections = Vec::new();
     for section in file.sections() {
         let header = section.elf_section_header();
-        let name = section
-            .name()
-            .map_err(|e| malformed(&e, "section name"))?
-            .to_owned();
+        let name = section.name().map_err(|e| malformed(&e, "section name"))?.to_owned();
         let kind = header.sh_type(LittleEndian);
         let flags = header.sh_flags(LittleEndian).0;
         let size = header.sh_size(LittleEndian);
         let bytes = if kind == elf::SHT_NOBITS {
             &[][..]
         } else {
-            in_file(
-                data,
-                &format!("section {name}"),
-                header.sh_offset(LittleEndian),
-                size,
-            )?;
-            header
-                .data(LittleEndian, data)
-                .map_err(|e| malformed(&e, &name))?
+            in_file(data, &format!("section {name}"), header.sh_offset(LittleEndian), size)?;
+            header.data(LittleEndian, data).map_err(|e| malformed(&e, &name))?
         };
         let addr = header.sh_addr(LittleEndian);
         if addr.checked_add(size).is_none() {
             return Err(ImageError::Malformed {
-                what: format!(
-                    "section {name} at {addr:#x} of {size:#x} bytes exceeds the address space"
-                ),
+                what: format!("section {name} at {addr:#x} of {size:#x} bytes exceeds the address space"),
             });
         }
         sections.push(Section {
@@ -520,9 +444,7 @@ fn read_sections(file: &File<'_>, data: &[u8]) -> Result<Vec<Section>, ImageErro
 fn read_symbols(file: &File<'_>) -> Result<Vec<Symbol>, ImageError> {
     let mut symbols = Vec::new();
     for symbol in file.symbols() {
-        let name = symbol
-            .name_bytes()
-            .map_err(|e| malformed(&e, "symbol name"))?;
+        let name = symbol.name_bytes().map_err(|e| malformed(&e, "symbol name"))?;
         if name.is_empty() {
             continue;
         }
@@ -546,18 +468,13 @@ fn read_symbols(file: &File<'_>) -> Result<Vec<Symbol>, ImageError> {
 /// The `Tag_RISCV_arch` (5) attribute of the vendor "riscv" (RISC-V psABI, attributes).
 fn read_arch(sections: &[Section]) -> Result<Option<String>, ImageError> {
     const TAG_RISCV_ARCH: u64 = 5;
-    let Some(section) = sections
-        .iter()
-        .find(|section| section.name == ".riscv.attributes")
-    else {
+    let Some(section) = sections.iter().find(|section| section.name == ".riscv.attributes") else {
         return Ok(None);
     };
     let bad = |e: object::Error| malformed(&e, ".riscv.attributes");
-    let attributes = object::read::elf::AttributesSection::<elf::FileHeader64<LittleEndian>>::new(
-        LittleEndian,
-        &section.bytes,
-    )
-    .map_err(bad)?;
+    let attributes =
+        object::read::elf::AttributesSection::<elf::FileHeader64<LittleEndian>>::new(LittleEndian, &section.bytes)
+            .map_err(bad)?;
     let mut subsections = attributes.subsections().map_err(bad)?;
     while let Some(subsection) = subsections.next().map_err(bad)? {
         if subsection.vendor() != b"riscv" {

@@ -8,11 +8,7 @@ const C_RET: u32 = 0x8082;
 const RET: u32 = 0x0000_8067;
 
 fn good() -> TestElf {
-    TestElf::image(&[
-        ("handler", &[RET]),
-        ("ping", &[C_RET]),
-        ("ping__unpack", &[C_RET]),
-    ])
+    TestElf::image(&[("handler", &[RET]), ("ping", &[C_RET]), ("ping__unpack", &[C_RET])])
 }
 
 fn error(elf: &TestElf) -> ImageError {
@@ -24,41 +20,23 @@ fn a_good_image_tells_everything() {
     let image = Image::parse(&good().bytes()).expect("good image");
     assert_eq!(image.segments().len(), 4);
     let text = &image.segments()[0];
-    assert_eq!(
-        (
-            text.vaddr,
-            text.mem_size,
-            text.read,
-            text.write,
-            text.execute
-        ),
-        (TEXT, 8, true, false, true)
-    );
+    assert_eq!((text.vaddr, text.mem_size, text.read, text.write, text.execute), (TEXT, 8, true, false, true));
     assert_eq!(text.bytes[..4], RET.to_le_bytes());
     assert_eq!(image.entry(), TEXT);
     assert_eq!(image.flags(), 1);
     assert_eq!(image.arch(), Some("rv64i2p1_m2p0_a2p1_c2p0_zbb1p0_zbs1p0"));
     let note = image.abi().expect("note");
     assert_eq!((note.version, note.min_version, note.hash), (3, 2, 0xabcd));
-    let names: Vec<_> = image
-        .entries()
-        .iter()
-        .map(|e| (e.name.as_str(), e.kind, e.addr, e.unpack, e.arg_hash))
-        .collect();
+    let names: Vec<_> =
+        image.entries().iter().map(|e| (e.name.as_str(), e.kind, e.addr, e.unpack, e.arg_hash)).collect();
     assert_eq!(
         names,
-        [
-            ("handler", EntryKind::EventHandler, TEXT, 0, 7),
-            ("ping", EntryKind::Rpc, TEXT + 4, TEXT + 6, 9)
-        ]
+        [("handler", EntryKind::EventHandler, TEXT, 0, 7), ("ping", EntryKind::Rpc, TEXT + 4, TEXT + 6, 9)]
     );
     assert_eq!(image.symbol("ping"), Some(TEXT + 4));
     assert_eq!(image.symbol("pong"), None);
     assert_eq!(image.symbolize(TEXT + 2), Some(("handler".to_owned(), 2)));
-    assert_eq!(
-        image.symbolize(TEXT + 6),
-        Some(("ping__unpack".to_owned(), 0))
-    );
+    assert_eq!(image.symbolize(TEXT + 6), Some(("ping__unpack".to_owned(), 0)));
     assert_eq!(image.symbolize(0x10), None);
     assert_eq!(image.bytes_at(RODATA, 7), Some(&b"handler"[..]));
     assert_eq!(image.bytes_at(RODATA + 0x3f, 2), None);
@@ -71,24 +49,13 @@ fn demangles_both_schemes() {
     elf.symbols[1].0 = "_RNvCskwGfYPst2Cb_7receive3run";
     let image = Image::parse(&elf.bytes()).expect("good image");
     assert_eq!(image.symbolize(TEXT), Some(("receive::main".to_owned(), 0)));
-    assert_eq!(
-        image.symbolize(TEXT + 5),
-        Some(("receive::run".to_owned(), 1))
-    );
+    assert_eq!(image.symbolize(TEXT + 5), Some(("receive::run".to_owned(), 1)));
 }
 
 #[test]
 fn other_files_are_refused_by_name() {
-    assert_eq!(
-        Image::parse(b"#!/bin/sh").expect_err("a script"),
-        ImageError::NotElf {
-            start: b"#!/b".to_vec()
-        }
-    );
-    assert_eq!(
-        Image::parse(b"").expect_err("nothing"),
-        ImageError::NotElf { start: vec![] }
-    );
+    assert_eq!(Image::parse(b"#!/bin/sh").expect_err("a script"), ImageError::NotElf { start: b"#!/b".to_vec() });
+    assert_eq!(Image::parse(b"").expect_err("nothing"), ImageError::NotElf { start: vec![] });
     let patch = |offset: usize, value: u8| {
         let mut bytes = good().bytes();
         bytes[offset] = value;
@@ -96,47 +63,27 @@ fn other_files_are_refused_by_name() {
     };
     assert_eq!(patch(4, 1), ImageError::Not64Bit { class: 1 });
     assert_eq!(patch(5, 2), ImageError::NotLittleEndian { encoding: 2 });
-    assert_eq!(
-        patch(18, 62),
-        ImageError::WrongMachine {
-            machine: 62,
-            name: "x86-64"
-        }
-    );
+    assert_eq!(patch(18, 62), ImageError::WrongMachine { machine: 62, name: "x86-64" });
     assert_eq!(patch(16, 1), ImageError::NotExecutable { file_type: 1 });
 }
 
 #[test]
 fn the_running_test_program_is_no_image() {
     let own = std::fs::read(std::env::current_exe().expect("own path")).expect("own bytes");
-    assert!(matches!(
-        Image::parse(&own),
-        Err(ImageError::WrongMachine { .. })
-    ));
+    assert!(matches!(Image::parse(&own), Err(ImageError::WrongMachine { .. })));
 }
 
 #[test]
 fn hard_float_and_rve_flags_are_refused() {
-    for (flags, word) in [
-        (0x3, "hard-float"),
-        (0x5, "hard-float"),
-        (0x7, "hard-float"),
-        (0x9, "RVE"),
-    ] {
+    for (flags, word) in [(0x3, "hard-float"), (0x5, "hard-float"), (0x7, "hard-float"), (0x9, "RVE")] {
         let mut elf = good();
         elf.flags = flags;
         let text = error(&elf).to_string();
-        assert!(
-            text.contains(word) && text.contains(&format!("{flags:#x}")),
-            "{text}"
-        );
+        assert!(text.contains(word) && text.contains(&format!("{flags:#x}")), "{text}");
     }
     let mut elf = good();
     elf.flags = 0;
-    assert!(
-        Image::parse(&elf.bytes()).is_ok(),
-        "without compressed instructions"
-    );
+    assert!(Image::parse(&elf.bytes()).is_ok(), "without compressed instructions");
 }
 
 #[test]
@@ -159,32 +106,18 @@ fn segments_must_make_sense() {
         assert!(text.contains(word), "{text}");
     };
     broken(|elf| elf.segments[0].1 = 4, "only 4 in memory");
-    broken(
-        |elf| elf.segments[0].0 = u64::MAX - 2,
-        "exceeds the address space",
-    );
+    broken(|elf| elf.segments[0].0 = u64::MAX - 2, "exceeds the address space");
     broken(|elf| elf.segments[0].1 = 0x1001, "overlap");
 }
 
 #[test]
 fn an_unknown_entry_lists_the_known_ones() {
     let image = Image::parse(&good().bytes()).expect("good image");
-    let text = image
-        .entry_named("uc_recieve")
-        .expect_err("misspelt")
-        .to_string();
-    assert_eq!(
-        text,
-        "no entry `uc_recieve` in this image; it has: handler, ping"
-    );
+    let text = image.entry_named("uc_recieve").expect_err("misspelt").to_string();
+    assert_eq!(text, "no entry `uc_recieve` in this image; it has: handler, ping");
     assert_eq!(image.entry_named("ping").expect("known").arg_hash, 9);
-    let wrong = image
-        .entry_of_kind("ping", EntryKind::EventHandler)
-        .expect_err("an RPC");
-    assert_eq!(
-        wrong.to_string(),
-        "entry `ping` is an RPC, not an event handler"
-    );
+    let wrong = image.entry_of_kind("ping", EntryKind::EventHandler).expect_err("an RPC");
+    assert_eq!(wrong.to_string(), "entry `ping` is an RPC, not an event handler");
 }
 
 #[test]
@@ -198,26 +131,13 @@ fn the_entry_table_is_checked() {
     };
     broken(vec![0; 41], "not a multiple of the 40-byte record");
     broken(record(TEXT, 0, RODATA, 0, 1, 0), "name of 0 bytes");
-    broken(
-        record(TEXT, 0, RODATA, u32::MAX, 1, 0),
-        "name of 4294967295 bytes",
-    );
+    broken(record(TEXT, 0, RODATA, u32::MAX, 1, 0), "name of 4294967295 bytes");
     broken(record(TEXT, 0, 0x10, 4, 1, 0), "outside the image");
     broken(record(TEXT, 0, u64::MAX, 4, 1, 0), "outside the image");
     broken(record(TEXT, 0, RODATA, 7, 3, 0), "kind 3 of `handler`");
-    broken(
-        record(TEXT, 0, RODATA, 7, 2, 0),
-        "is an RPC with unpack function 0x0",
-    );
-    broken(
-        record(TEXT, 4, RODATA, 7, 1, 0),
-        "is an event handler with unpack function 0x4",
-    );
-    let twice = [
-        record(TEXT, 0, RODATA, 7, 1, 0),
-        record(TEXT, 0, RODATA, 7, 1, 0),
-    ]
-    .concat();
+    broken(record(TEXT, 0, RODATA, 7, 2, 0), "is an RPC with unpack function 0x0");
+    broken(record(TEXT, 4, RODATA, 7, 1, 0), "is an event handler with unpack function 0x4");
+    let twice = [record(TEXT, 0, RODATA, 7, 1, 0), record(TEXT, 0, RODATA, 7, 1, 0)].concat();
     broken(twice, "two entries are named `handler`");
     let mut elf = good();
     elf.section_mut(".rodata").bytes[0] = 0xff;
@@ -236,46 +156,23 @@ fn the_abi_note_is_checked() {
     assert_eq!(image.abi(), None);
     assert_eq!(image.expect_abi(3, 0xabcd), Err(ImageError::MissingAbiNote));
     let twice = [note(3, 2, 1), note(3, 2, 1)].concat();
-    assert_eq!(
-        with(twice).expect_err("two notes"),
-        ImageError::DuplicateAbiNote { count: 2 }
-    );
+    assert_eq!(with(twice).expect_err("two notes"), ImageError::DuplicateAbiNote { count: 2 });
     let text = with(vec![1; 23]).expect_err("short").to_string();
     assert!(text.contains("23 bytes instead of 24"), "{text}");
-    assert!(matches!(
-        with(vec![1; 24]),
-        Err(ImageError::BadAbiNote { .. })
-    ));
-    assert!(matches!(
-        with(note(2, 3, 1)),
-        Err(ImageError::BadAbiNote { .. })
-    ));
+    assert!(matches!(with(vec![1; 24]), Err(ImageError::BadAbiNote { .. })));
+    assert!(matches!(with(note(2, 3, 1)), Err(ImageError::BadAbiNote { .. })));
 }
 
 #[test]
 fn the_abi_hash_and_version_must_meet_the_host() {
     let image = Image::parse(&good().bytes()).expect("good image");
     assert_eq!(image.expect_abi(3, 0xabcd), Ok(()));
-    assert_eq!(
-        image.expect_abi(2, 0x1234),
-        Ok(()),
-        "an older host that the image accepts has another hash"
-    );
-    assert_eq!(
-        image.expect_abi(3, 0xabce),
-        Err(ImageError::AbiHash {
-            found: 0xabcd,
-            wanted: 0xabce
-        })
-    );
+    assert_eq!(image.expect_abi(2, 0x1234), Ok(()), "an older host that the image accepts has another hash");
+    assert_eq!(image.expect_abi(3, 0xabce), Err(ImageError::AbiHash { found: 0xabcd, wanted: 0xabce }));
     for wanted in [1, 4] {
         assert_eq!(
             image.expect_abi(wanted, 0xabcd),
-            Err(ImageError::AbiVersion {
-                version: 3,
-                min_version: 2,
-                wanted
-            })
+            Err(ImageError::AbiVersion { version: 3, min_version: 2, wanted })
         );
     }
 }
@@ -284,20 +181,13 @@ fn the_abi_hash_and_version_must_meet_the_host() {
 fn broken_attributes_are_an_error() {
     let mut elf = good();
     elf.section_mut(".riscv.attributes").bytes[1] = 0xff;
-    assert!(matches!(
-        Image::parse(&elf.bytes()),
-        Err(ImageError::Malformed { .. })
-    ));
+    assert!(matches!(Image::parse(&elf.bytes()), Err(ImageError::Malformed { .. })));
 }
 
 #[test]
 fn unsized_labels_serve_where_no_function_covers() {
     let mut elf = good();
-    elf.symbols = vec![
-        ("start", TEXT, 0, 0, 1),
-        ("$x", TEXT + 2, 0, 0, 1),
-        ("late", TEXT + 4, 2, FUNC, 1),
-    ];
+    elf.symbols = vec![("start", TEXT, 0, 0, 1), ("$x", TEXT + 2, 0, 0, 1), ("late", TEXT + 4, 2, FUNC, 1)];
     let image = Image::parse(&elf.bytes()).expect("good image");
     assert_eq!(image.symbolize(TEXT + 2), Some(("start".to_owned(), 2)));
     assert_eq!(image.symbolize(TEXT + 4), Some(("late".to_owned(), 0)));
@@ -329,8 +219,7 @@ fn a_section_beyond_the_file_is_truncation() {
 #[test]
 fn nobits_sections_take_no_file_bytes() {
     let mut elf = good();
-    elf.sections
-        .push(section(".bss", 8, 3, 0x8000_0000, vec![0; 64]));
+    elf.sections.push(section(".bss", 8, 3, 0x8000_0000, vec![0; 64]));
     let image = Image::parse(&elf.bytes()).expect("good image");
     let bss = image.section(".bss").expect("section");
     assert_eq!((bss.size, bss.bytes.len(), bss.write), (64, 0, true));

@@ -80,16 +80,10 @@ fn u64_at(bytes: &[u8], offset: usize) -> u64 {
 }
 
 /// Reads the entry table, sorted by name; empty where the section is absent.
-pub(crate) fn read_table(
-    sections: &[Section],
-    segments: &[Segment],
-) -> Result<Vec<Entry>, ImageError> {
+pub(crate) fn read_table(sections: &[Section], segments: &[Segment]) -> Result<Vec<Entry>, ImageError> {
     let bad = |what: String| ImageError::BadEntryTable { what };
     let mut entries = Vec::new();
-    for section in sections
-        .iter()
-        .filter(|section| section.name == ".flexcast.entries")
-    {
+    for section in sections.iter().filter(|section| section.name == ".flexcast.entries") {
         let (records, rest) = section.bytes.as_chunks::<RECORD_BYTES>();
         if !rest.is_empty() {
             return Err(bad(format!(
@@ -111,71 +105,39 @@ pub(crate) fn read_table(
     Ok(entries)
 }
 
-fn read_record(
-    index: usize,
-    record: &[u8; RECORD_BYTES],
-    segments: &[Segment],
-) -> Result<Entry, ImageError> {
-    let bad = |what: String| ImageError::BadEntryTable {
-        what: format!("record {index}: {what}"),
-    };
+fn read_record(index: usize, record: &[u8; RECORD_BYTES], segments: &[Segment]) -> Result<Entry, ImageError> {
+    let bad = |what: String| ImageError::BadEntryTable { what: format!("record {index}: {what}") };
     let name_addr = u64_at(record, 16);
     let name_len = u32_at(record, 24);
     if name_len == 0 || name_len > NAME_LIMIT_BYTES {
-        return Err(bad(format!(
-            "name of {name_len} bytes, 1 to {NAME_LIMIT_BYTES} are allowed"
-        )));
+        return Err(bad(format!("name of {name_len} bytes, 1 to {NAME_LIMIT_BYTES} are allowed")));
     }
-    let name = bytes_at(segments, name_addr, u64::from(name_len)).ok_or_else(|| {
-        bad(format!(
-            "name at {name_addr:#x} (+{name_len}) lies outside the image"
-        ))
-    })?;
-    let name = std::str::from_utf8(name)
-        .map_err(|e| bad(format!("name is not UTF-8: {e}")))?
-        .to_owned();
+    let name = bytes_at(segments, name_addr, u64::from(name_len))
+        .ok_or_else(|| bad(format!("name at {name_addr:#x} (+{name_len}) lies outside the image")))?;
+    let name = std::str::from_utf8(name).map_err(|e| bad(format!("name is not UTF-8: {e}")))?.to_owned();
     let kind = match u32_at(record, 28) {
         1 => EntryKind::EventHandler,
         2 => EntryKind::Rpc,
         other => {
-            return Err(bad(format!(
-                "kind {other} of `{name}` is neither 1 (event handler) nor 2 (RPC)"
-            )));
+            return Err(bad(format!("kind {other} of `{name}` is neither 1 (event handler) nor 2 (RPC)")));
         }
     };
-    let entry = Entry {
-        name,
-        kind,
-        addr: u64_at(record, 0),
-        unpack: u64_at(record, 8),
-        arg_hash: u64_at(record, 32),
-    };
+    let entry = Entry { name, kind, addr: u64_at(record, 0), unpack: u64_at(record, 8), arg_hash: u64_at(record, 32) };
     if (entry.kind == EntryKind::Rpc) != (entry.unpack != 0) {
-        return Err(bad(format!(
-            "`{}` is {} with unpack function {:#x}",
-            entry.name, entry.kind, entry.unpack
-        )));
+        return Err(bad(format!("`{}` is {} with unpack function {:#x}", entry.name, entry.kind, entry.unpack)));
     }
     Ok(entry)
 }
 
 /// Reads the one ABI note; `None` where the section is absent.
 pub(crate) fn read_note(sections: &[Section]) -> Result<Option<AbiNote>, ImageError> {
-    let notes: Vec<&Section> = sections
-        .iter()
-        .filter(|section| section.name == ".note.flexcast")
-        .collect();
-    let bytes: Vec<u8> = notes
-        .iter()
-        .flat_map(|section| section.bytes.iter().copied())
-        .collect();
+    let notes: Vec<&Section> = sections.iter().filter(|section| section.name == ".note.flexcast").collect();
+    let bytes: Vec<u8> = notes.iter().flat_map(|section| section.bytes.iter().copied()).collect();
     if notes.is_empty() || bytes.is_empty() {
         return Ok(None);
     }
     if !bytes.len().is_multiple_of(NOTE_BYTES) {
-        return Err(ImageError::BadAbiNote {
-            what: format!("{} bytes instead of {NOTE_BYTES}", bytes.len()),
-        });
+        return Err(ImageError::BadAbiNote { what: format!("{} bytes instead of {NOTE_BYTES}", bytes.len()) });
     }
     let count = bytes.len() / NOTE_BYTES;
     if count > 1 {
@@ -186,17 +148,10 @@ pub(crate) fn read_note(sections: &[Section]) -> Result<Option<AbiNote>, ImageEr
             what: format!("magic {:02x?} instead of {NOTE_MAGIC:02x?}", &bytes[..8]),
         });
     }
-    let note = AbiNote {
-        version: u32_at(&bytes, 8),
-        min_version: u32_at(&bytes, 12),
-        hash: u64_at(&bytes, 16),
-    };
+    let note = AbiNote { version: u32_at(&bytes, 8), min_version: u32_at(&bytes, 12), hash: u64_at(&bytes, 16) };
     if note.min_version > note.version {
         return Err(ImageError::BadAbiNote {
-            what: format!(
-                "minimum version {} is above version {}",
-                note.min_version, note.version
-            ),
+            what: format!("minimum version {} is above version {}", note.min_version, note.version),
         });
     }
     Ok(Some(note))

@@ -23,17 +23,13 @@ pub enum ImageError {
         class: u8,
     },
     /// Not ELFDATA2LSB: the DPA is little-endian.
-    #[error(
-        "ELF data encoding {encoding} is not little-endian; build for riscv64imac-unknown-none-elf"
-    )]
+    #[error("ELF data encoding {encoding} is not little-endian; build for riscv64imac-unknown-none-elf")]
     NotLittleEndian {
         /// `e_ident[EI_DATA]`; 1 is little-endian, 2 is big-endian.
         encoding: u8,
     },
     /// Another architecture.
-    #[error(
-        "ELF machine {machine} ({name}) is not RISC-V (243); was a host program given instead of a device image?"
-    )]
+    #[error("ELF machine {machine} ({name}) is not RISC-V (243); was a host program given instead of a device image?")]
     WrongMachine {
         /// `e_machine`.
         machine: u16,
@@ -41,17 +37,13 @@ pub enum ImageError {
         name: &'static str,
     },
     /// Not an executable: a relocatable object, a shared library or a core file.
-    #[error(
-        "ELF type {file_type} is not a linked executable (2, or 3 for position-independent); link the image first"
-    )]
+    #[error("ELF type {file_type} is not a linked executable (2, or 3 for position-independent); link the image first")]
     NotExecutable {
         /// `e_type`.
         file_type: u16,
     },
     /// `e_flags` claim a calling convention the DPA has not.
-    #[error(
-        "ELF flags {flags:#x} ask for {what}; the DPA runs the soft-float lp64 ABI only (flags 0x0 or 0x1)"
-    )]
+    #[error("ELF flags {flags:#x} ask for {what}; the DPA runs the soft-float lp64 ABI only (flags 0x0 or 0x1)")]
     UnsupportedFlags {
         /// `e_flags`.
         flags: u32,
@@ -105,9 +97,7 @@ pub enum ImageError {
         what: String,
     },
     /// No `.note.flexcast`.
-    #[error(
-        "no ABI note (.note.flexcast) in this image; link with linker/*.ld and use the dpa crate"
-    )]
+    #[error("no ABI note (.note.flexcast) in this image; link with linker/*.ld and use the dpa crate")]
     MissingAbiNote,
     /// More than one `.note.flexcast`.
     #[error(
@@ -148,9 +138,5 @@ pub enum ImageError {
 }
 
 fn list(names: &[String]) -> String {
-    if names.is_empty() {
-        "no entries at all".to_owned()
-    } else {
-        names.join(", ")
-    }
+    if names.is_empty() { "no entries at all".to_owned() } else { names.join(", ") }
 }

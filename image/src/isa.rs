@@ -86,9 +86,7 @@ impl Isa {
     /// # Errors
     /// [`IsaError`] for anything but a 64-bit ISA string.
     pub fn parse(text: &str) -> Result<Self, IsaError> {
-        Ok(Self {
-            names: split(text).ok_or_else(|| IsaError(text.to_owned()))?,
-        })
+        Ok(Self { names: split(text).ok_or_else(|| IsaError(text.to_owned()))? })
     }
 
     /// Whether instructions of this extension run.
@@ -113,12 +111,7 @@ impl Isa {
     /// The extensions of the ISA string `arch` that this ISA lacks, sorted; `None` where `arch` is no 64-bit ISA string.
     #[must_use]
     pub fn lacks(&self, arch: &str) -> Option<Vec<String>> {
-        Some(
-            split(arch)?
-                .into_iter()
-                .filter(|name| !self.has_named(name))
-                .collect(),
-        )
+        Some(split(arch)?.into_iter().filter(|name| !self.has_named(name)).collect())
     }
 }
 
@@ -135,11 +128,7 @@ fn split(text: &str) -> Option<BTreeSet<String>> {
     for part in rest.split('_').filter(|part| !part.is_empty()) {
         let name = without_version(part);
         if name.len() > 1 && !name.starts_with(['z', 's', 'x']) {
-            names.extend(
-                name.chars()
-                    .filter(char::is_ascii_alphabetic)
-                    .map(String::from),
-            );
+            names.extend(name.chars().filter(char::is_ascii_alphabetic).map(String::from));
         } else {
             names.insert(name.to_owned());
         }
@@ -154,11 +143,7 @@ fn without_version(part: &str) -> &str {
         return part;
     };
     let name = before_p.trim_end_matches(|c: char| c.is_ascii_digit());
-    if name.len() == before_p.len() || major_minor.len() == part.len() {
-        part
-    } else {
-        name
-    }
+    if name.len() == before_p.len() || major_minor.len() == part.len() { part } else { name }
 }
 
 #[cfg(test)]
@@ -170,9 +155,7 @@ mod tests {
         let short = Isa::parse("rv64imac_zicsr_zbb_zbs").expect("short");
         let long = Isa::parse("rv64i2p1_m2p0_a2p1_c2p0_zicsr2p0_zbb1p0_zbs1p0").expect("long");
         assert_eq!(short, long);
-        assert!(
-            short.has(Extension::Zbb) && !short.has(Extension::Zba) && !short.has(Extension::D)
-        );
+        assert!(short.has(Extension::Zbb) && !short.has(Extension::Zba) && !short.has(Extension::D));
         assert!(Isa::parse("rv32imac").is_err());
     }
 
@@ -182,10 +165,7 @@ mod tests {
         let rustc = "rv64i2p1_m2p0_a2p1_c2p0_zmmul1p0_zaamo1p0_zalrsc1p0_zca1p0_zbb1p0_zbs1p0";
         assert_eq!(isa.lacks(rustc), Some(vec![]));
         let card = "rv64i2p0_m2p0_a2p0_c2p0_zbb1p0_zbp0p93_zbr0p93_zbs1p0_xfenceheap1p0";
-        assert_eq!(
-            isa.lacks(card),
-            Some(vec!["xfenceheap".into(), "zbp".into(), "zbr".into()])
-        );
+        assert_eq!(isa.lacks(card), Some(vec!["xfenceheap".into(), "zbp".into(), "zbr".into()]));
         assert_eq!(isa.lacks("rv64gc"), Some(vec!["g".into()]));
         assert_eq!(isa.lacks("rv32i"), None);
     }

@@ -24,9 +24,10 @@ mod elf_tests;
 mod entry;
 mod error;
 pub mod isa;
+pub mod loops;
 mod symbol;
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod verify;
 #[cfg(test)]
 mod verify_tests;

@@ -51,9 +51,7 @@ pub(crate) struct Symbols {
 
 impl Symbols {
     pub(crate) fn new(mut all: Vec<Symbol>) -> Self {
-        all.sort_by(|a, b| {
-            (a.defined, a.addr, b.global, &a.name).cmp(&(b.defined, b.addr, a.global, &b.name))
-        });
+        all.sort_by(|a, b| (a.defined, a.addr, b.global, &a.name).cmp(&(b.defined, b.addr, a.global, &b.name)));
         Self { all }
     }
 
@@ -66,28 +64,15 @@ impl Symbols {
     }
 
     pub(crate) fn address_of(&self, name: &str) -> Option<u64> {
-        let named = || {
-            self.all
-                .iter()
-                .filter(|symbol| symbol.defined && symbol.name == name)
-        };
-        named()
-            .find(|symbol| symbol.global)
-            .or_else(|| named().next())
-            .map(|symbol| symbol.addr)
+        let named = || self.all.iter().filter(|symbol| symbol.defined && symbol.name == name);
+        named().find(|symbol| symbol.global).or_else(|| named().next()).map(|symbol| symbol.addr)
     }
 
     /// The sized function around `addr`; without one, the nearest unsized label below it.
     pub(crate) fn covering(&self, addr: u64) -> Option<&Symbol> {
-        let end = self
-            .all
-            .partition_point(|symbol| !symbol.defined || symbol.addr <= addr);
-        let below = || {
-            self.all[..end]
-                .iter()
-                .rev()
-                .filter(|s| s.defined && !s.is_marker() && s.kind != SymbolKind::Data)
-        };
+        let end = self.all.partition_point(|symbol| !symbol.defined || symbol.addr <= addr);
+        let below =
+            || self.all[..end].iter().rev().filter(|s| s.defined && !s.is_marker() && s.kind != SymbolKind::Data);
         below()
             .find(|symbol| symbol.kind == SymbolKind::Function && addr - symbol.addr < symbol.size)
             .or_else(|| below().find(|symbol| symbol.size == 0))

@@ -55,18 +55,13 @@ impl Report {
     /// No check failed. Unknowns do not fail an image: they are listed for a person to judge.
     #[must_use]
     pub fn passed(&self) -> bool {
-        !self
-            .checks
-            .iter()
-            .any(|check| matches!(check.outcome, Outcome::Failed(_)))
+        !self.checks.iter().any(|check| matches!(check.outcome, Outcome::Failed(_)))
     }
 
     /// How many checks passed, failed and could not be decided.
     #[must_use]
     pub fn counts(&self) -> (usize, usize, usize) {
-        let count = |wanted: fn(&Outcome) -> bool| {
-            self.checks.iter().filter(|c| wanted(&c.outcome)).count()
-        };
+        let count = |wanted: fn(&Outcome) -> bool| self.checks.iter().filter(|c| wanted(&c.outcome)).count();
         (
             count(|o| matches!(o, Outcome::Passed(_))),
             count(|o| matches!(o, Outcome::Failed(_))),
@@ -77,10 +72,7 @@ impl Report {
     /// The check of this name.
     #[must_use]
     pub fn check(&self, name: &str) -> Option<&Outcome> {
-        self.checks
-            .iter()
-            .find(|check| check.name == name)
-            .map(|check| &check.outcome)
+        self.checks.iter().find(|check| check.name == name).map(|check| &check.outcome)
     }
 }
 
@@ -92,12 +84,7 @@ impl fmt::Display for Report {
                 Outcome::Failed(lines) => ("FAILED", &lines[..]),
                 Outcome::Unknown(lines) => ("unknown", &lines[..]),
             };
-            writeln!(
-                f,
-                "{word:>12} {}: {}",
-                check.name,
-                lines.first().map_or("", String::as_str)
-            )?;
+            writeln!(f, "{word:>12} {}: {}", check.name, lines.first().map_or("", String::as_str))?;
             for line in lines.iter().skip(1) {
                 writeln!(f, "{:>12} {line}", "")?;
             }
@@ -121,25 +108,13 @@ pub fn verify(image: &Image, policy: &Policy) -> Report {
         ("ABI note", abi(image, policy.abi)),
         ("stack", stack(image, &graph, policy.stack_bytes)),
         ("no panic in event handlers", panics(image, &graph)),
-        (
-            "private paths",
-            private_paths(image, &policy.private_prefixes),
-        ),
+        ("private paths", private_paths(image, &policy.private_prefixes)),
     ];
-    Report {
-        checks: checks
-            .into_iter()
-            .map(|(name, outcome)| Check { name, outcome })
-            .collect(),
-    }
+    Report { checks: checks.into_iter().map(|(name, outcome)| Check { name, outcome }).collect() }
 }
 
 fn verdict(findings: Vec<String>, passed: impl FnOnce() -> String) -> Outcome {
-    if findings.is_empty() {
-        Outcome::Passed(passed())
-    } else {
-        Outcome::Failed(shorten(findings))
-    }
+    if findings.is_empty() { Outcome::Passed(passed()) } else { Outcome::Failed(shorten(findings)) }
 }
 
 fn shorten(mut findings: Vec<String>) -> Vec<String> {
@@ -153,31 +128,20 @@ fn shorten(mut findings: Vec<String>) -> Vec<String> {
 
 fn header(image: &Image) -> Outcome {
     // Class, byte order, machine and float ABI are settled by parsing; this repeats what was found.
-    let kind = if image.is_position_independent() {
-        "position-independent"
-    } else {
-        "fixed address"
-    };
-    Outcome::Passed(format!(
-        "64-bit little-endian RISC-V, soft float, flags {:#x}, {kind}",
-        image.flags()
-    ))
+    let kind = if image.is_position_independent() { "position-independent" } else { "fixed address" };
+    Outcome::Passed(format!("64-bit little-endian RISC-V, soft float, flags {:#x}, {kind}", image.flags()))
 }
 
 fn attribute(image: &Image, isa: &Isa) -> Outcome {
     let Some(arch) = image.arch() else {
-        return Outcome::Unknown(vec![
-            "the image has no .riscv.attributes section".to_owned(),
-        ]);
+        return Outcome::Unknown(vec!["the image has no .riscv.attributes section".to_owned()]);
     };
     match isa.lacks(arch) {
         None => Outcome::Failed(vec![format!("`{arch}` is no 64-bit ISA string")]),
         Some(missing) => verdict(
             missing
                 .iter()
-                .map(|name| {
-                    format!("the image needs `{name}`, the target has {isa} (image: {arch})")
-                })
+                .map(|name| format!("the image needs `{name}`, the target has {isa} (image: {arch})"))
                 .collect(),
             || arch.to_owned(),
         ),
@@ -188,11 +152,7 @@ fn instructions(image: &Image, isa: &Isa) -> Outcome {
     let mut findings = Vec::new();
     let mut counts: BTreeMap<Extension, u64> = BTreeMap::new();
     let mut total = 0_u64;
-    for section in image
-        .sections()
-        .iter()
-        .filter(|section| section.execute && section.alloc)
-    {
+    for section in image.sections().iter().filter(|section| section.execute && section.alloc) {
         for instruction in image.instructions(section.addr, section.addr + section.size) {
             total += 1;
             *counts.entry(instruction.extension).or_default() += 1;
@@ -201,26 +161,15 @@ fn instructions(image: &Image, isa: &Isa) -> Outcome {
                 continue;
             }
             let what = match instruction.extension {
-                Extension::Unknown => format!(
-                    "{} is no instruction that the target knows",
-                    instruction.hex()
-                ),
-                _ if compressed => format!(
-                    "compressed instruction {}",
-                    crate::disasm::text(&instruction)
-                ),
+                Extension::Unknown => format!("{} is no instruction that the target knows", instruction.hex()),
+                _ if compressed => format!("compressed instruction {}", crate::disasm::text(&instruction)),
                 extension => {
-                    format!(
-                        "{} instruction `{}`",
-                        extension.name().to_uppercase(),
-                        crate::disasm::text(&instruction)
-                    )
+                    format!("{} instruction `{}`", extension.name().to_uppercase(), crate::disasm::text(&instruction))
                 }
             };
-            let place = image.symbolize(instruction.addr).map_or_else(
-                || "no symbol".to_owned(),
-                |(symbol, offset)| format!("{symbol}+{offset:#x}"),
-            );
+            let place = image
+                .symbolize(instruction.addr)
+                .map_or_else(|| "no symbol".to_owned(), |(symbol, offset)| format!("{symbol}+{offset:#x}"));
             findings.push(format!("{what} at {:#x} in {place}", instruction.addr));
         }
     }
@@ -229,26 +178,14 @@ fn instructions(image: &Image, isa: &Isa) -> Outcome {
     }
     let compressed_in_use = image.flags() & EF_RISCV_RVC != 0;
     verdict(findings, || {
-        let counts: Vec<String> = counts
-            .iter()
-            .map(|(extension, count)| format!("{count} {extension}"))
-            .collect();
-        let note = if compressed_in_use {
-            ""
-        } else {
-            ", none compressed"
-        };
+        let counts: Vec<String> = counts.iter().map(|(extension, count)| format!("{count} {extension}")).collect();
+        let note = if compressed_in_use { "" } else { ", none compressed" };
         format!("{total} within {isa}: {}{note}", counts.join(", "))
     })
 }
 
 fn undefined(image: &Image) -> Outcome {
-    let missing: Vec<String> = image
-        .symbols()
-        .iter()
-        .filter(|s| !s.defined)
-        .map(crate::Symbol::demangled)
-        .collect();
+    let missing: Vec<String> = image.symbols().iter().filter(|s| !s.defined).map(crate::Symbol::demangled).collect();
     verdict(missing, || "none".to_owned())
 }
 
@@ -257,18 +194,10 @@ fn relocations(image: &Image) -> Outcome {
         .sections()
         .iter()
         .filter(|section| section.relocations && section.size > 0)
-        .map(|section| {
-            format!(
-                "{} bytes of relocations are left in {}",
-                section.size, section.name
-            )
-        })
+        .map(|section| format!("{} bytes of relocations are left in {}", section.size, section.name))
         .collect();
     findings.extend(
-        image
-            .dynamic_headers()
-            .iter()
-            .map(|header| format!("program header {header}: nobody links on the DPA")),
+        image.dynamic_headers().iter().map(|header| format!("program header {header}: nobody links on the DPA")),
     );
     verdict(findings, || "none left".to_owned())
 }
@@ -286,24 +215,12 @@ fn write_xor_execute(image: &Image) -> Outcome {
 fn entries(image: &Image) -> Outcome {
     let mut findings = Vec::new();
     if image.entries().is_empty() {
-        findings.push(
-            "no entry: mark functions with #[event_handler] or #[rpc] and keep .flexcast.entries"
-                .to_owned(),
-        );
+        findings.push("no entry: mark functions with #[event_handler] or #[rpc] and keep .flexcast.entries".to_owned());
     }
-    let in_text = |addr: u64| {
-        addr.is_multiple_of(2)
-            && image
-                .segments()
-                .iter()
-                .any(|s| s.execute && s.contains(addr))
-    };
+    let in_text = |addr: u64| addr.is_multiple_of(2) && image.segments().iter().any(|s| s.execute && s.contains(addr));
     for entry in image.entries() {
         if !in_text(entry.addr) {
-            findings.push(format!(
-                "`{}` at {:#x} is not in executable memory",
-                entry.name, entry.addr
-            ));
+            findings.push(format!("`{}` at {:#x} is not in executable memory", entry.name, entry.addr));
         }
         if entry.kind == EntryKind::Rpc && !in_text(entry.unpack) {
             findings.push(format!(
@@ -314,24 +231,12 @@ fn entries(image: &Image) -> Outcome {
         // The vendor loader knows functions by symbol, not by our table.
         match image.symbol(&entry.name) {
             Some(addr) if addr == entry.addr => {}
-            Some(addr) => findings.push(format!(
-                "symbol `{}` is at {addr:#x}, its entry record says {:#x}",
-                entry.name, entry.addr
-            )),
-            None => findings.push(format!(
-                "no symbol `{}`: the vendor loader could not find it",
-                entry.name
-            )),
+            Some(addr) => findings
+                .push(format!("symbol `{}` is at {addr:#x}, its entry record says {:#x}", entry.name, entry.addr)),
+            None => findings.push(format!("no symbol `{}`: the vendor loader could not find it", entry.name)),
         }
     }
-    verdict(findings, || {
-        image
-            .entries()
-            .iter()
-            .map(|entry| entry.name.as_str())
-            .collect::<Vec<_>>()
-            .join(", ")
-    })
+    verdict(findings, || image.entries().iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", "))
 }
 
 fn abi(image: &Image, expected: Option<(u32, u64)>) -> Outcome {
@@ -342,10 +247,7 @@ fn abi(image: &Image, expected: Option<(u32, u64)>) -> Outcome {
         };
     };
     match image.expect_abi(version, hash) {
-        Ok(()) => Outcome::Passed(format!(
-            "version {}, hash {:#018x}",
-            note.version, note.hash
-        )),
+        Ok(()) => Outcome::Passed(format!("version {}, hash {:#018x}", note.version, note.hash)),
         Err(error) => Outcome::Failed(vec![error.to_string()]),
     }
 }
@@ -357,10 +259,7 @@ fn stack(image: &Image, graph: &CallGraph, limit_bytes: u64) -> Outcome {
     for entry in image.entries() {
         let mut needs = vec![(entry.name.clone(), graph.stack_bound(entry.addr))];
         if entry.unpack != 0 {
-            needs.push((
-                format!("{} (unpack)", entry.name),
-                graph.stack_bound(entry.unpack),
-            ));
+            needs.push((format!("{} (unpack)", entry.name), graph.stack_bound(entry.unpack)));
         }
         for (name, bound) in needs {
             let Some(bound) = bound else {
@@ -384,45 +283,27 @@ fn stack(image: &Image, graph: &CallGraph, limit_bytes: u64) -> Outcome {
     match (failed.is_empty(), unknown.is_empty()) {
         (false, _) => Outcome::Failed(shorten(failed)),
         (true, false) => Outcome::Unknown(shorten(unknown)),
-        (true, true) => Outcome::Passed(format!(
-            "{} of {limit_bytes} B per thread",
-            known.join(", ")
-        )),
+        (true, true) => Outcome::Passed(format!("{} of {limit_bytes} B per thread", known.join(", "))),
     }
 }
 
 /// Names by which core and the panic handler show in a symbol table.
 fn is_panic(name: &str) -> bool {
-    [
-        "panicking",
-        "rust_begin_unwind",
-        "panic_fmt",
-        "panic_handler",
-    ]
-    .iter()
-    .any(|part| name.contains(part))
+    ["panicking", "rust_begin_unwind", "panic_fmt", "panic_handler"].iter().any(|part| name.contains(part))
 }
 
 fn panics(image: &Image, graph: &CallGraph) -> Outcome {
     let mut failed = Vec::new();
     let mut unknown = Vec::new();
     let mut handlers = 0;
-    for entry in image
-        .entries()
-        .iter()
-        .filter(|entry| entry.kind == EntryKind::EventHandler)
-    {
+    for entry in image.entries().iter().filter(|entry| entry.kind == EntryKind::EventHandler) {
         handlers += 1;
         if let Some(path) = graph.path(entry.addr, |function| is_panic(&function.name)) {
             let names: Vec<&str> = path.iter().map(|function| function.name.as_str()).collect();
             failed.push(names.join(" → "));
         }
-        unknown.extend(
-            graph
-                .unknown_below(entry.addr)
-                .into_iter()
-                .filter(|reason| reason.contains("through a register")),
-        );
+        unknown
+            .extend(graph.unknown_below(entry.addr).into_iter().filter(|reason| reason.contains("through a register")));
     }
     unknown.dedup();
     match (failed.is_empty(), unknown.is_empty()) {
@@ -437,30 +318,16 @@ fn private_paths(image: &Image, prefixes: &[String]) -> Outcome {
     let mut unknown = Vec::new();
     for section in image.sections() {
         if section.compressed {
-            unknown.push(format!(
-                "section {} is compressed and was not searched",
-                section.name
-            ));
+            unknown.push(format!("section {} is compressed and was not searched", section.name));
             continue;
         }
         // A prefix of one character ("/") would accuse every path.
         for prefix in prefixes.iter().filter(|prefix| prefix.len() > 1) {
-            let found = section
-                .bytes
-                .windows(prefix.len())
-                .position(|window| window == prefix.as_bytes());
+            let found = section.bytes.windows(prefix.len()).position(|window| window == prefix.as_bytes());
             if let Some(at) = found {
-                let text: Vec<u8> = section.bytes[at..]
-                    .iter()
-                    .take(100)
-                    .take_while(|b| b.is_ascii_graphic())
-                    .copied()
-                    .collect();
-                findings.push(format!(
-                    "{} in section {}",
-                    String::from_utf8_lossy(&text),
-                    section.name
-                ));
+                let text: Vec<u8> =
+                    section.bytes[at..].iter().take(100).take_while(|b| b.is_ascii_graphic()).copied().collect();
+                findings.push(format!("{} in section {}", String::from_utf8_lossy(&text), section.name));
             }
         }
     }

@@ -17,11 +17,7 @@ const UNFRAME_64: u32 = 0x0401_0113;
 /// `jal ra, offset` for small offsets.
 fn call(offset: i32) -> u32 {
     let imm = offset as u32;
-    (imm >> 20 & 1) << 31
-        | (imm >> 1 & 0x3ff) << 21
-        | (imm >> 11 & 1) << 20
-        | (imm >> 12 & 0xff) << 12
-        | 0xef
+    (imm >> 20 & 1) << 31 | (imm >> 1 & 0x3ff) << 21 | (imm >> 11 & 1) << 20 | (imm >> 12 & 0xff) << 12 | 0xef
 }
 
 fn policy() -> Policy {
@@ -82,8 +78,7 @@ fn a_foreign_isa_attribute_fails() {
     }
     elf.section_mut(".riscv.attributes").bytes = attributes("rv32imac");
     assert!(failure(&elf, "ISA attribute").contains("rv32imac"));
-    elf.sections
-        .retain(|section| section.name != ".riscv.attributes");
+    elf.sections.retain(|section| section.name != ".riscv.attributes");
     assert!(unknown(&elf, "ISA attribute").contains("no .riscv.attributes"));
 }
 
@@ -100,16 +95,9 @@ fn instructions_outside_the_isa_are_named_with_their_place() {
         (0xffff_ffff, "ffffffff is no instruction"),
         (0x9c41, "9c41 is no instruction"),
     ] {
-        let elf = TestElf::image(&[
-            ("handler", &[word, C_RET]),
-            ("ping", &[C_RET]),
-            ("ping__unpack", &[C_RET]),
-        ]);
+        let elf = TestElf::image(&[("handler", &[word, C_RET]), ("ping", &[C_RET]), ("ping__unpack", &[C_RET])]);
         let text = failure(&elf, "instructions");
-        assert!(
-            text.contains(what) && text.contains("handler+0x0") && text.contains("0x40000000"),
-            "{text}"
-        );
+        assert!(text.contains(what) && text.contains("handler+0x0") && text.contains("0x40000000"), "{text}");
     }
 }
 
@@ -118,9 +106,7 @@ fn a_target_without_compression_refuses_compressed_code() {
     let image = Image::parse(&good().bytes()).expect("parses");
     let isa = Isa::parse("rv64ima_zbb_zbs").expect("isa");
     let report = verify(&image, &Policy { isa, ..policy() });
-    let Some(Outcome::Failed(lines)) = report.check("instructions") else {
-        panic!("{report}")
-    };
+    let Some(Outcome::Failed(lines)) = report.check("instructions") else { panic!("{report}") };
     assert!(lines[0].contains("compressed instruction ret"), "{lines:?}");
 }
 
@@ -134,12 +120,9 @@ fn undefined_symbols_fail() {
 #[test]
 fn relocations_fail() {
     let mut elf = good();
-    elf.sections
-        .push(section(".rela.text", 4, 0, 0, vec![0; 24]));
+    elf.sections.push(section(".rela.text", 4, 0, 0, vec![0; 24]));
     elf.sections.last_mut().expect("pushed").entry_size = 24;
-    assert!(
-        failure(&elf, "relocations").contains("24 bytes of relocations are left in .rela.text")
-    );
+    assert!(failure(&elf, "relocations").contains("24 bytes of relocations are left in .rela.text"));
 }
 
 #[test]
@@ -148,9 +131,7 @@ fn dynamic_program_headers_fail() {
     // The last program header (the note) becomes PT_DYNAMIC.
     bytes[64 + 3 * 56] = 2;
     let report = verify(&Image::parse(&bytes).expect("parses"), &policy());
-    let Some(Outcome::Failed(lines)) = report.check("relocations") else {
-        panic!("{report}")
-    };
+    let Some(Outcome::Failed(lines)) = report.check("relocations") else { panic!("{report}") };
     assert!(lines[0].contains("PT_DYNAMIC"), "{lines:?}");
 }
 
@@ -169,13 +150,8 @@ fn entries_must_exist_and_lie_in_code() {
     let mut elf = good();
     elf.section_mut(".flexcast.entries").bytes[..8].copy_from_slice(&RODATA.to_le_bytes());
     let report = report(&elf);
-    let Some(Outcome::Failed(lines)) = report.check("entries") else {
-        panic!("{report}")
-    };
-    assert!(
-        lines[0].contains("`handler` at 0x40001000 is not in executable memory"),
-        "{lines:?}"
-    );
+    let Some(Outcome::Failed(lines)) = report.check("entries") else { panic!("{report}") };
+    assert!(lines[0].contains("`handler` at 0x40001000 is not in executable memory"), "{lines:?}");
     assert!(lines[1].contains("its entry record says"), "{lines:?}");
     let mut elf = good();
     elf.section_mut(".flexcast.entries").bytes[48..56].copy_from_slice(&RODATA.to_le_bytes());
@@ -188,14 +164,8 @@ fn entries_must_exist_and_lie_in_code() {
 #[test]
 fn the_abi_must_match() {
     let image = Image::parse(&good().bytes()).expect("parses");
-    let outcome = |abi| {
-        verify(&image, &Policy { abi, ..policy() })
-            .check("ABI note")
-            .cloned()
-    };
-    assert!(
-        matches!(outcome(Some((3, 1))), Some(Outcome::Failed(lines)) if lines[0].contains("0x000000000000abcd"))
-    );
+    let outcome = |abi| verify(&image, &Policy { abi, ..policy() }).check("ABI note").cloned();
+    assert!(matches!(outcome(Some((3, 1))), Some(Outcome::Failed(lines)) if lines[0].contains("0x000000000000abcd")));
     assert!(matches!(outcome(Some((9, 1))), Some(Outcome::Failed(_))));
     assert!(matches!(outcome(None), Some(Outcome::Passed(_))));
     let mut elf = good();
@@ -214,20 +184,9 @@ fn the_stack_of_a_chain_adds_up() {
     let image = Image::parse(&elf.bytes()).expect("parses");
     let graph = CallGraph::of(&image);
     let bound = graph.stack_bound(TEXT).expect("function");
-    assert_eq!(
-        (bound.bytes, bound.deepest.join(" "), bound.unknown),
-        (560, "handler ping".into(), vec![])
-    );
-    let tight = verify(
-        &image,
-        &Policy {
-            stack_bytes: 559,
-            ..policy()
-        },
-    );
-    let Some(Outcome::Failed(lines)) = tight.check("stack") else {
-        panic!("{tight}")
-    };
+    assert_eq!((bound.bytes, bound.deepest.join(" "), bound.unknown), (560, "handler ping".into(), vec![]));
+    let tight = verify(&image, &Policy { stack_bytes: 559, ..policy() });
+    let Some(Outcome::Failed(lines)) = tight.check("stack") else { panic!("{tight}") };
     assert_eq!(lines, &["handler takes 560 of 559 bytes: handler → ping"]);
 }
 
@@ -235,40 +194,22 @@ fn the_stack_of_a_chain_adds_up() {
 fn a_frame_of_constant_size_beyond_the_immediate_is_known() {
     // lui t0, 1; addiw t0, t0, -96; sub sp, sp, t0
     let code = [0x0000_12b7, 0xfa02_829b, 0x4051_0133, C_RET];
-    let elf = TestElf::image(&[
-        ("handler", &code),
-        ("ping", &[C_RET]),
-        ("ping__unpack", &[C_RET]),
-    ]);
+    let elf = TestElf::image(&[("handler", &code), ("ping", &[C_RET]), ("ping__unpack", &[C_RET])]);
     let graph = CallGraph::of(&Image::parse(&elf.bytes()).expect("parses"));
     assert_eq!(graph.stack_bound(TEXT).expect("function").bytes, 4000);
     // sub sp, sp, a0
-    let elf = TestElf::image(&[
-        ("handler", &[0x40a1_0133, C_RET]),
-        ("ping", &[C_RET]),
-        ("ping__unpack", &[C_RET]),
-    ]);
+    let elf = TestElf::image(&[("handler", &[0x40a1_0133, C_RET]), ("ping", &[C_RET]), ("ping__unpack", &[C_RET])]);
     assert!(unknown(&elf, "stack").contains("frame of computed size in handler at 0x40000000"));
 }
 
 #[test]
 fn what_a_register_calls_is_unknown() {
-    let elf = TestElf::image(&[
-        ("handler", &[FRAME_64, C_JALR_A0, C_RET]),
-        ("ping", &[C_RET]),
-        ("ping__unpack", &[C_RET]),
-    ]);
-    assert_eq!(
-        unknown(&elf, "stack"),
-        "handler: at least 64 bytes, call through a register in handler at 0x40000004"
-    );
+    let elf =
+        TestElf::image(&[("handler", &[FRAME_64, C_JALR_A0, C_RET]), ("ping", &[C_RET]), ("ping__unpack", &[C_RET])]);
+    assert_eq!(unknown(&elf, "stack"), "handler: at least 64 bytes, call through a register in handler at 0x40000004");
     assert!(unknown(&elf, "no panic in event handlers").contains("call through a register"));
     // jr a0
-    let elf = TestElf::image(&[
-        ("handler", &[0x8502]),
-        ("ping", &[C_RET]),
-        ("ping__unpack", &[C_RET]),
-    ]);
+    let elf = TestElf::image(&[("handler", &[0x8502]), ("ping", &[C_RET]), ("ping__unpack", &[C_RET])]);
     assert!(unknown(&elf, "stack").contains("jump through a register"));
 }
 
@@ -287,11 +228,8 @@ fn a_far_call_by_register_pair_is_followed() {
 
 #[test]
 fn recursion_is_unknown() {
-    let elf = TestElf::image(&[
-        ("handler", &[FRAME_64, call(-4), C_RET]),
-        ("ping", &[C_RET]),
-        ("ping__unpack", &[C_RET]),
-    ]);
+    let elf =
+        TestElf::image(&[("handler", &[FRAME_64, call(-4), C_RET]), ("ping", &[C_RET]), ("ping__unpack", &[C_RET])]);
     assert!(unknown(&elf, "stack").contains("recursion: handler calls handler"));
 }
 
@@ -304,10 +242,7 @@ fn a_panic_path_fails_in_handlers_only() {
         ("ping", &[C_RET]),
         ("ping__unpack", &[C_RET]),
     ]);
-    assert_eq!(
-        failure(&elf, "no panic in event handlers"),
-        "handler → core::panicking::panic_fmt"
-    );
+    assert_eq!(failure(&elf, "no panic in event handlers"), "handler → core::panicking::panic_fmt");
     // A jump instead of a call is a path too: `j 4` of two bytes after which the function ends.
     let elf = TestElf::image(&[
         ("handler", &[0x0040_006f]),
@@ -316,29 +251,16 @@ fn a_panic_path_fails_in_handlers_only() {
         ("ping__unpack", &[C_RET]),
     ]);
     assert!(failure(&elf, "no panic in event handlers").contains("panicking"));
-    let elf = TestElf::image(&[
-        ("handler", &[C_RET]),
-        ("ping", &[call(4)]),
-        (panic, &[C_RET]),
-        ("ping__unpack", &[C_RET]),
-    ]);
+    let elf =
+        TestElf::image(&[("handler", &[C_RET]), ("ping", &[call(4)]), (panic, &[C_RET]), ("ping__unpack", &[C_RET])]);
     assert!(report(&elf).passed());
 }
 
 #[test]
 fn a_private_path_fails() {
     let mut elf = good();
-    elf.sections.push(section(
-        ".debug_str",
-        1,
-        0,
-        0,
-        b"core\0/home/ada/flexcast/src/main.rs\0".to_vec(),
-    ));
-    assert_eq!(
-        failure(&elf, "private paths"),
-        "/home/ada/flexcast/src/main.rs in section .debug_str"
-    );
+    elf.sections.push(section(".debug_str", 1, 0, 0, b"core\0/home/ada/flexcast/src/main.rs\0".to_vec()));
+    assert_eq!(failure(&elf, "private paths"), "/home/ada/flexcast/src/main.rs in section .debug_str");
     elf.sections.last_mut().expect("pushed").flags = 0x800;
     assert!(unknown(&elf, "private paths").contains("compressed"));
 }
@@ -351,9 +273,6 @@ fn assembly_labels_are_functions_too() {
     elf.symbols.push((".Lloop", TEXT + 4, 0, 0, 1));
     elf.symbols.push(("alias", TEXT, 0, FUNC, 1));
     let graph = CallGraph::of(&Image::parse(&elf.bytes()).expect("parses"));
-    let names: Vec<&str> = graph
-        .functions()
-        .map(|function| function.name.as_str())
-        .collect();
+    let names: Vec<&str> = graph.functions().map(|function| function.name.as_str()).collect();
     assert_eq!(names, ["handler", "ping", "ping__unpack"]);
 }

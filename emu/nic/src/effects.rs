@@ -42,13 +42,6 @@ pub struct CqEvent {
 /// Why a queue pair or completion queue failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureCause {
-    /// A work request completed in error with this syndrome.
-    WorkRequest {
-        /// Syndrome of the error CQE.
-        syndrome: u8,
-        /// Vendor syndrome of the error CQE.
-        vendor_syndrome: u8,
-    },
     /// A peer's access was refused.
     RemoteAccess,
     /// A peer's request was malformed, or too long for the receive.
@@ -79,7 +72,7 @@ pub enum FailureCause {
 /// Something went wrong that no CQE can tell, or not all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// A queue pair went into the error state.
+    /// A queue pair went into the error state for a reason that no error CQE of its own tells.
     QpFatal {
         /// The queue pair.
         qpn: u32,

@@ -19,6 +19,7 @@ mod nic;
 mod packet;
 mod qp;
 mod queue_pair;
+mod reliability;
 mod requester;
 mod responder;
 mod table;

@@ -310,7 +310,7 @@ impl Nic {
     pub fn handle_packet(&mut self, now_ps: u64, packet: Packet, mem: &mut dyn Dma, fx: &mut Effects) {
         let to = packet.destination;
         // There are no groups to be a member of yet.
-        if to.is_multicast() || (to.mac != self.config.mac && !self.config.gids.contains(&to.gid)) {
+        if to.is_multicast() || !self.is_own(&to) {
             self.counters.address_drops += 1;
             return;
         }

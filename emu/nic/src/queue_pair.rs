@@ -201,13 +201,32 @@ impl QueuePair {
             given.check(self, to, modify.force_loopback.unwrap_or(self.path.force_loopback))?;
         }
         if to == Reset {
-            *self = Self::new(self.qpn, self.attr, port_mtu);
+            self.reset(port_mtu);
             return Ok(());
+        }
+        if modify.next_state == Some(Failed) {
+            // A failure of the queue pair's own still answers its peer; a command does not.
+            self.rq.responses.clear();
         }
         self.given = given;
         self.apply(modify);
         self.state = to;
         Ok(())
+    }
+
+    fn reset(&mut self, port_mtu: Mtu) {
+        let fresh = Self::new(self.qpn, self.attr, port_mtu);
+        let sq = &self.sq;
+        // What the card has in flight for the queue pair outlives its state.
+        let in_flight = SendQueue {
+            queued: sq.queued,
+            epoch: sq.epoch.wrapping_add(1),
+            deadline_timer: sq.deadline_timer,
+            last_cqe_ps: sq.last_cqe_ps,
+            ..SendQueue::default()
+        };
+        let last_cqe_ps = self.rq.last_cqe_ps;
+        *self = Self { sq: in_flight, rq: ReceiveQueue { last_cqe_ps, ..ReceiveQueue::default() }, ..fresh };
     }
 
     fn check_ranges(&self, modify: &QpModify, port_mtu: Mtu, gids: usize) -> Result<(), NicError> {

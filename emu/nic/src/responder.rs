@@ -9,7 +9,7 @@ use crate::memory::Dma;
 use crate::mkey::Access;
 use crate::nic::Nic;
 use crate::packet::{Acknowledgement, Extension, Operation, Packet};
-use crate::qp::{QpState, Transport};
+use crate::qp::Transport;
 use crate::queue_pair::{Inbound, QueuePair, Response, psn_add, psn_ahead};
 use crate::requester::{packets, part, payload};
 use crate::wqe::{MAX_MESSAGE_BYTES, WqeFault};
@@ -207,7 +207,7 @@ impl Nic {
             qp.rq.responses.push_back(Response::Read { address, rkey, len, packet: 0, first_psn: packet.psn });
             self.wake(now_ps, qp, fx);
         } else if packet.ack_request {
-            let last = psn_add(qp.rq.expected_psn, psn_add(0, u32::MAX));
+            let last = psn_add(qp.rq.expected_psn, u32::MAX);
             self.acknowledge(now_ps, qp, last, Acknowledgement::Positive, fx);
         }
     }

@@ -9,7 +9,9 @@ use flexio_sys as sys;
 
 use crate::error::{Error, Result};
 use crate::provider::Provider;
-use crate::rpc;
+
+/// Bytes of an RPC's argument buffer: one 64-bit value.
+const ARGUMENT_BYTES: usize = size_of::<u64>();
 
 /// The host–device ABI that an image must have been built with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,16 +22,13 @@ pub struct AbiExpectation {
     pub hash: u64,
 }
 
-/// A key under which the library knows a registered function: an address of a function pointer's type.
-type Stub = unsafe extern "C" fn();
-
 /// A device ELF that the library has taken, with its entries registered.
 pub struct Application<'p> {
     provider: &'p Provider,
     raw: NonNull<sys::flexio_app>,
     name: String,
     image: Image,
-    handlers: BTreeMap<String, Stub>,
+    handlers: BTreeMap<String, sys::flexio_func_t>,
     rpcs: BTreeMap<String, Box<u64>>,
 }
 
@@ -90,34 +89,28 @@ impl<'p> Application<'p> {
                 // The key is an address and nothing else: that of a box is unique while the application lives.
                 let key = Box::new(entry.addr);
                 let stub = stub_of(&key);
-                // SAFETY: the application is live; the names live through the call; the pack function writes exactly
-                // ARGUMENT_BYTES and takes the `va_list` as the pointer it is passed as on both supported platforms.
+                // SAFETY: the application is live; the names live through the call; the pack function fills exactly
+                // ARGUMENT_BYTES.
                 let status = unsafe {
-                    let pack = std::mem::transmute::<*const (), _>(rpc::pack_u64 as *const ());
                     (flexio.flexio_func_pup_register)(
                         self.raw.as_ptr(),
                         c_name.as_ptr(),
                         unpack.as_ptr(),
                         stub,
-                        rpc::ARGUMENT_BYTES,
-                        pack,
+                        ARGUMENT_BYTES,
+                        Some(sys::pack_u64()),
                     )
                 };
                 self.provider.flexio_ok("flexio_func_pup_register", status, || entry.name.clone())?;
                 self.rpcs.insert(entry.name.clone(), key);
             } else {
-                let mut stub = None;
+                let mut stub: sys::flexio_func_t = None;
                 // SAFETY: the application is live, the name lives through the call, `stub` is writable.
                 let status = unsafe {
                     (flexio.flexio_func_register)(self.raw.as_ptr(), c_name.as_ptr(), (&raw mut stub).cast())
                 };
                 self.provider.flexio_ok("flexio_func_register", status, || entry.name.clone())?;
-                let stub: Option<Stub> = stub;
-                self.handlers.insert(entry.name.clone(), stub.ok_or_else(|| Error::FlexIo {
-                    call: "flexio_func_register",
-                    status: crate::Status(sys::FLEXIO_STATUS_SUCCESS),
-                    detail: format!("no key for {}", entry.name),
-                })?);
+                self.handlers.insert(entry.name.clone(), stub);
             }
         }
         Ok(())
@@ -150,12 +143,12 @@ impl<'p> Application<'p> {
         self.image.entry_of_kind(name, kind).map(|_| ()).map_err(bad)
     }
 
-    pub(crate) fn handler(&self, name: &str) -> Result<Stub> {
+    pub(crate) fn handler(&self, name: &str) -> Result<sys::flexio_func_t> {
         self.check_kind(name, EntryKind::EventHandler)?;
         Ok(self.handlers[name])
     }
 
-    pub(crate) fn rpc(&self, name: &str) -> Result<Stub> {
+    pub(crate) fn rpc(&self, name: &str) -> Result<sys::flexio_func_t> {
         self.check_kind(name, EntryKind::Rpc)?;
         Ok(stub_of(&self.rpcs[name]))
     }
@@ -171,11 +164,8 @@ impl Drop for Application<'_> {
     }
 }
 
-#[allow(clippy::borrowed_box)] // the address of the allocation is the point
-fn stub_of(key: &Box<u64>) -> Stub {
-    // SAFETY: the library compares such keys and never calls them (FlexIO: "only its address is used"), so the non-null
-    // address of any live allocation will do.
-    unsafe { std::mem::transmute::<*const u64, Stub>(&raw const **key) }
+fn stub_of(key: &u64) -> sys::flexio_func_t {
+    sys::stub_key(NonNull::from(key).cast())
 }
 
 pub(crate) fn c_string(what: &'static str, value: &str) -> Result<CString> {

@@ -55,12 +55,20 @@ pub struct DpaDepths {
     pub log_receive: Option<u8>,
 }
 
-#[derive(Debug)]
 enum Raw {
     /// Made by FlexIO, with the attributes it was made from, which every transition repeats.
     FlexIo(NonNull<sys::flexio_qp>, Box<sys::flexio_qp_attr>),
     /// Made by command.
     DevX(NonNull<mlx5dv_devx_obj>, ServiceType),
+}
+
+impl std::fmt::Debug for Raw {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Raw::FlexIo(raw, _) => f.debug_tuple("FlexIo").field(raw).finish(),
+            Raw::DevX(raw, service) => f.debug_tuple("DevX").field(raw).field(service).finish(),
+        }
+    }
 }
 
 /// A queue pair whose rings and doorbell record lie in DPA memory.
@@ -266,7 +274,7 @@ impl<'a> DpaQueuePair<'a> {
                 attr.gid_table_index = port.gid_index;
                 attr.fl = u8::from(loopback);
                 attr.dest_mac = mac.as_mut_ptr();
-                attr.rgid_or_rip = flexio_sys::ibv_gid_from(remote.gid.0);
+                attr.rgid_or_rip = verbs_sys::ibv_gid { raw: remote.gid.0 };
                 attr.min_rnr_nak_timer = 1;
                 attr.path_mtu = u32::from(port.mtu_code);
                 attr.retry_count = 7;

@@ -19,7 +19,7 @@ pub enum Error {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// No card of that name.
-    #[error("no device `{name}`: {}", present(.present))]
+    #[error("no device `{name}`: {}", list_devices(.present))]
     UnknownDevice {
         /// The name asked for.
         name: String,
@@ -52,7 +52,7 @@ pub enum Error {
         value: String,
     },
     /// A FlexIO call returned a failure.
-    #[error("{call} failed with {status}{}", detail(.detail))]
+    #[error("{call} failed with {status}{}", in_brackets(.detail))]
     FlexIo {
         /// The C function.
         call: &'static str,
@@ -70,7 +70,7 @@ pub enum Error {
         reason: String,
     },
     /// A verbs call failed.
-    #[error("{call} failed: {errno}{}", detail(.detail))]
+    #[error("{call} failed: {errno}{}", in_brackets(.detail))]
     Verbs {
         /// The C function.
         call: &'static str,
@@ -82,7 +82,7 @@ pub enum Error {
     /// A firmware command was refused.
     #[error(
         "firmware refused {command}: status {status:#x}, syndrome {syndrome:#x}{}; look the syndrome up in the firmware's release notes",
-        detail(.detail)
+        in_brackets(.detail)
     )]
     Command {
         /// Name of the command.
@@ -217,7 +217,7 @@ impl std::fmt::Display for ErrorState {
     }
 }
 
-fn present(names: &[String]) -> String {
+fn list_devices(names: &[String]) -> String {
     if names.is_empty() {
         "this provider has no devices; is the driver loaded?".to_owned()
     } else {
@@ -225,7 +225,7 @@ fn present(names: &[String]) -> String {
     }
 }
 
-fn detail(text: &str) -> String {
+fn in_brackets(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(" ({text})") }
 }
 

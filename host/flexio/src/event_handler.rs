@@ -40,7 +40,7 @@ impl<'a> EventHandler<'a> {
             Affinity::Group(id) => (sys::FLEXIO_AFFINITY_GROUP, id),
         };
         let mut attr = sys::flexio_event_handler_attr {
-            host_stub_func: Some(stub),
+            host_stub_func: stub,
             continuable: 0,
             // Two conventions are in use: the value here or that of `run` reaches the handler. Giving both the same
             // value is right under either.

@@ -317,12 +317,11 @@ fn work_request(request: &SendRequest<'_>, gather: &mut sys::ibv_sge) -> Result<
         SendKind::Send if with_immediate => sys::IBV_WR_SEND_WITH_IMM,
         SendKind::Send => sys::IBV_WR_SEND,
         SendKind::Datagram { to, qpn, q_key } => {
-            raw.wr.ud.ah = to.raw.as_ptr();
-            // SAFETY: writing members of the union whose other members are plain integers; all bytes are initialised.
-            unsafe {
-                raw.wr.ud.remote_qpn = qpn;
-                raw.wr.ud.remote_qkey = q_key;
-            }
+            raw.wr.ud = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
+                ah: to.raw.as_ptr(),
+                remote_qpn: qpn,
+                remote_qkey: q_key,
+            };
             if with_immediate { sys::IBV_WR_SEND_WITH_IMM } else { sys::IBV_WR_SEND }
         }
         SendKind::Write { remote_addr, rkey } => {

@@ -1,0 +1,199 @@
+//! Completion queues in DPA memory.
+
+use core::marker::PhantomData;
+
+use crate::abi::QueueDescriptor;
+use crate::hw::cqe::{OP_OWN_OFFSET, USER_INDEX_OFFSET, owner_of_pass};
+use crate::hw::doorbell::cq_counter;
+use crate::hw::{Be32, CqDoorbellRecord, Cqe, CqeOpcode, ErrorCqe};
+
+/// A completion queue. Indices count completions from the queue's creation and never wrap; position in the ring and expected owner bit
+/// follow from them.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    ring: *const Cqe,
+    doorbell_record: *mut CqDoorbellRecord,
+    log_depth: u32,
+    number: u32,
+}
+
+impl CompletionQueue {
+    /// The queue that `descriptor` names.
+    #[inline]
+    #[must_use]
+    pub fn attach(descriptor: &QueueDescriptor) -> Self {
+        Self {
+            ring: descriptor.ring.get() as *const Cqe,
+            doorbell_record: descriptor.doorbell_record.get() as *mut CqDoorbellRecord,
+            log_depth: descriptor.log_depth & 31,
+            number: descriptor.number,
+        }
+    }
+
+    /// CQ number.
+    #[inline(always)]
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Number of entries.
+    #[inline(always)]
+    #[must_use]
+    pub const fn depth(&self) -> u64 {
+        1 << self.log_depth
+    }
+
+    /// Entry number `index`, whoever owns it.
+    #[inline(always)]
+    #[must_use]
+    pub fn entry(&self, index: u64) -> CqeRef<'_> {
+        let position = index & (self.depth() - 1);
+        // SAFETY: inside the ring.
+        CqeRef { at: unsafe { self.ring.add(position as usize) }, queue: PhantomData }
+    }
+
+    /// Whether the hardware has written entry number `index` and not reused it. Follow by [`crate::fence::memory_read`].
+    #[inline(always)]
+    #[must_use]
+    pub fn is_ready(&self, index: u64) -> bool {
+        let op_own = self.entry(index).op_own();
+        op_own & 1 == u64::from(owner_of_pass(index, self.log_depth)) && op_own >> 4 != CqeOpcode::Invalid as u64
+    }
+
+    /// The entries from number `index` on, at most `len` and not beyond the ring's end, as long as they are plain `opcode`.
+    #[inline(always)]
+    #[must_use]
+    pub fn segment(&self, index: u64, len: u64, opcode: CqeOpcode) -> Segment<'_> {
+        let depth = self.depth();
+        let position = index & (depth - 1);
+        let len = len.min(depth - position);
+        // SAFETY: position + len is at most the depth.
+        let (at, end) = unsafe { (self.ring.add(position as usize), self.ring.add((position + len) as usize)) };
+        let expected = u64::from(crate::hw::cqe::op_own(opcode, owner_of_pass(index, self.log_depth)));
+        Segment { at, end, expected, queue: PhantomData }
+    }
+
+    /// Publishes in the doorbell record that entries before number `index` are consumed. Fence before it
+    /// ([`crate::fence::memory`]) if their reads are not yet ordered.
+    #[inline(always)]
+    pub fn set_consumer(&self, index: u64) {
+        self.store_consumer_raw(Be32::new(cq_counter(index)));
+    }
+
+    /// [`CompletionQueue::set_consumer`] with the record's bytes.
+    #[inline(always)]
+    pub fn store_consumer_raw(&self, value: Be32) {
+        // SAFETY: the host names the queue's doorbell record.
+        unsafe { (&raw mut (*self.doorbell_record).consumer).write_volatile(value) };
+    }
+}
+
+/// An entry in the ring. Every getter loads from memory; the hardware may own the entry.
+#[derive(Clone, Copy, Debug)]
+pub struct CqeRef<'q> {
+    at: *const Cqe,
+    queue: PhantomData<&'q CompletionQueue>,
+}
+
+impl CqeRef<'_> {
+    /// The owner and opcode byte, zero-extended.
+    #[inline(always)]
+    #[must_use]
+    pub fn op_own(self) -> u64 {
+        // SAFETY: inside the ring; volatile, because the hardware writes it.
+        u64::from(unsafe { self.at.cast::<u8>().add(OP_OWN_OFFSET).read_volatile() })
+    }
+
+    /// User index in bits 63:32, immediate as a number in bits 31:0: one load and one `rev8`.
+    #[inline(always)]
+    #[must_use]
+    pub fn user_index_and_immediate(self) -> u64 {
+        // SAFETY: the pair is 8-byte aligned inside the entry; software owns it.
+        u64::from_be(unsafe { self.at.cast::<u8>().add(USER_INDEX_OFFSET).cast::<u64>().read_volatile() })
+    }
+
+    /// Received bytes.
+    #[inline(always)]
+    #[must_use]
+    pub fn byte_count(self) -> u32 {
+        self.byte_count_raw().get()
+    }
+
+    /// Received bytes as they lie in memory, for comparison without a swap.
+    #[inline(always)]
+    #[must_use]
+    pub fn byte_count_raw(self) -> Be32 {
+        // SAFETY: inside the ring.
+        unsafe { (&raw const (*self.at).byte_count).read_volatile() }
+    }
+
+    /// Index of the work queue entry that completed.
+    #[inline(always)]
+    #[must_use]
+    pub fn wqe_counter(self) -> u16 {
+        // SAFETY: inside the ring.
+        unsafe { (&raw const (*self.at).wqe_counter).read_volatile() }.get()
+    }
+
+    /// Syndrome of an error entry.
+    #[inline]
+    #[must_use]
+    pub fn syndrome(self) -> u8 {
+        // SAFETY: inside the ring; an error entry has the size of an entry.
+        unsafe { (&raw const (*self.at.cast::<ErrorCqe>()).syndrome).read_volatile() }
+    }
+}
+
+/// Consecutive entries of one pass of the ring: a cursor that costs one comparison for owner and opcode and one for the end.
+#[derive(Debug)]
+pub struct Segment<'q> {
+    at: *const Cqe,
+    end: *const Cqe,
+    expected: u64,
+    queue: PhantomData<&'q CompletionQueue>,
+}
+
+impl<'q> Segment<'q> {
+    /// The next entry, if there is one left in the segment and the hardware has written it with the expected opcode and no other bits.
+    /// Follow by [`crate::fence::memory_read`].
+    #[inline(always)]
+    #[must_use]
+    pub fn peek(&self) -> Option<CqeRef<'q>> {
+        if self.at == self.end {
+            return None;
+        }
+        let entry = CqeRef { at: self.at, queue: PhantomData };
+        (entry.op_own() == self.expected).then_some(entry)
+    }
+
+    /// Goes to the next entry; stays at the end.
+    #[inline(always)]
+    pub fn advance(&mut self) {
+        if self.at != self.end {
+            // SAFETY: not the end, so inside the ring.
+            self.at = unsafe { self.at.add(1) };
+        }
+    }
+
+    /// Entries not yet passed.
+    #[inline(always)]
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        (self.end as u64 - self.at as u64) / size_of::<Cqe>() as u64
+    }
+
+    #[inline(always)]
+    pub(crate) fn limited_to(mut self, len: u64) -> Self {
+        if len < self.remaining() {
+            // SAFETY: fewer entries than are left.
+            self.end = unsafe { self.at.add(len as usize) };
+        }
+        self
+    }
+
+    #[inline(always)]
+    pub(crate) fn position(&self) -> *const Cqe {
+        self.at
+    }
+}

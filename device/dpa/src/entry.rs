@@ -1,0 +1,149 @@
+//! What the entry macros expand to: calls into typed functions, entry records, the ABI note.
+
+use crate::{abi, error, fatal, sys};
+
+/// How an event handler ends its activation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Sleep until the next event; the handler then starts from the top.
+    Reschedule,
+    /// Never run again.
+    Finish,
+    /// Run again at once: there is more work, but others get their turn first.
+    Retrigger,
+}
+
+/// Kind of an entry, as stored in its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// Started by events.
+    EventHandler = 1,
+    /// Called by the host.
+    Rpc = 2,
+}
+
+/// An entry record in section `.flexcast.entries`: 40 bytes, layout fixed.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Record {
+    function: *const (),
+    unpack: *const (),
+    name: *const u8,
+    name_len: u32,
+    kind: u32,
+    argument_hash: u64,
+}
+
+// SAFETY: constant data; the pointers are addresses for the host's eyes.
+unsafe impl Sync for Record {}
+
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Record>() == 40);
+
+impl Record {
+    /// Record of an event handler.
+    #[must_use]
+    pub const fn event(name: &'static str, entry: extern "C" fn(u64) -> !, argument_hash: u64) -> Self {
+        Self {
+            function: entry as *const (),
+            unpack: core::ptr::null(),
+            name: name.as_ptr(),
+            name_len: name.len() as u32,
+            kind: Kind::EventHandler as u32,
+            argument_hash,
+        }
+    }
+
+    /// Record of an RPC.
+    #[must_use]
+    pub const fn rpc(
+        name: &'static str,
+        entry: extern "C" fn(u64) -> u64,
+        unpack: extern "C" fn(*const u64, extern "C" fn(u64) -> u64) -> u64,
+        argument_hash: u64,
+    ) -> Self {
+        Self {
+            function: entry as *const (),
+            unpack: unpack as *const (),
+            name: name.as_ptr(),
+            name_len: name.len() as u32,
+            kind: Kind::Rpc as u32,
+            argument_hash,
+        }
+    }
+}
+
+/// The note in section `.note.flexcast`: 24 bytes, layout fixed.
+#[derive(Debug)]
+#[repr(C)]
+pub struct AbiNote {
+    magic: [u8; 8],
+    abi_version: u32,
+    abi_min_version: u32,
+    abi_hash: u64,
+}
+
+const _: () = assert!(size_of::<AbiNote>() == 24);
+
+#[used]
+#[cfg_attr(target_arch = "riscv64", unsafe(link_section = ".note.flexcast"))]
+static NOTE: AbiNote = AbiNote {
+    magic: *b"FLXCAST\0",
+    abi_version: abi::ABI_VERSION,
+    abi_min_version: abi::ABI_MIN_VERSION,
+    abi_hash: abi::ABI_HASH,
+};
+
+/// The context at `address`, or the end of the process: a handler without its context has nobody to report to.
+#[inline(always)]
+fn context<'a, T>(address: u64) -> &'a mut T {
+    let pointer = address as *mut T;
+    if pointer.is_null() || !pointer.is_aligned() {
+        fatal(error::BAD_ARGUMENT);
+    }
+    // SAFETY: the host compared the record's layout hash with its own and passes the address of such a structure, which it leaves to this
+    // entry; fields that it does write meanwhile are read through `shared::snapshot`.
+    unsafe { &mut *pointer }
+}
+
+/// Body of an event handler's symbol.
+#[doc(hidden)]
+#[inline(always)]
+pub fn event<T: abi::Layout>(argument: u64, handler: fn(&mut T) -> Next) -> ! {
+    match handler(context(argument)) {
+        Next::Reschedule => sys::reschedule(),
+        Next::Finish => sys::finish(),
+        Next::Retrigger => sys::retrigger(),
+    }
+}
+
+/// Body of an RPC's symbol whose argument is a structure.
+#[doc(hidden)]
+#[inline(always)]
+pub fn rpc_with<T: abi::Layout>(argument: u64, function: fn(&T) -> u64) -> u64 {
+    function(context(argument))
+}
+
+/// Body of an RPC's symbol whose argument is a structure that it may change.
+#[doc(hidden)]
+#[inline(always)]
+pub fn rpc_with_mut<T: abi::Layout>(argument: u64, function: fn(&mut T) -> u64) -> u64 {
+    function(context(argument))
+}
+
+/// Body of an RPC's unpack symbol: the buffer holds the one argument.
+#[doc(hidden)]
+#[inline(always)]
+pub fn unpack(buffer: *const u64, function: extern "C" fn(u64) -> u64) -> u64 {
+    if buffer.is_null() || !buffer.is_aligned() {
+        fatal(error::BAD_ARGUMENT);
+    }
+    // SAFETY: the runtime passes the argument buffer that the host's pack function filled with one u64.
+    function(unsafe { buffer.read() })
+}
+
+/// Wakes the event handler with this activation id, as if an event had come; false if the runtime refuses.
+pub fn activate(activation_id: u32) -> bool {
+    sys::activate(activation_id) == 0
+}

@@ -1,0 +1,73 @@
+//! The finish counter of a group of workers.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::abi::{DeviceAddress, GroupContext};
+
+/// The group's counter in DPA memory, shared by the threads of its workers.
+#[derive(Debug)]
+pub struct Group {
+    finished: *const AtomicU64,
+}
+
+impl Group {
+    /// The group at `address`, which names a [`GroupContext`].
+    #[must_use]
+    pub fn attach(address: DeviceAddress) -> Self {
+        Self { finished: (address.get() as usize + core::mem::offset_of!(GroupContext, finished)) as *const AtomicU64 }
+    }
+
+    /// Counts one worker that finished operation `sequence`; true for the last of `workers`. What the other workers wrote before they
+    /// counted themselves is then visible. An operation older than the counted one never completes.
+    #[must_use]
+    pub fn count(&self, sequence: u32, workers: u32) -> bool {
+        // SAFETY: the host names an aligned GroupContext that outlives the workers; all accesses by threads are atomic.
+        let finished = unsafe { &*self.finished };
+        // A plain fetch-add would need somebody to reset the count between operations; with the sequence number beside it the first
+        // finisher of an operation does, and a straggler of an earlier one cannot disturb.
+        let counted = finished.fetch_update(Ordering::AcqRel, Ordering::Acquire, |value| {
+            match ((value >> 32) as u32).cmp(&sequence) {
+                core::cmp::Ordering::Less => Some(u64::from(sequence) << 32 | 1),
+                core::cmp::Ordering::Equal => Some(value + 1),
+                core::cmp::Ordering::Greater => None,
+            }
+        });
+        match counted {
+            Ok(before) => {
+                let already = if (before >> 32) as u32 == sequence { before as u32 } else { 0 };
+                already + 1 == workers
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+#[cfg(all(test, not(target_arch = "riscv64")))]
+mod tests {
+    use super::*;
+
+    fn group(cell: &GroupContext) -> Group {
+        Group::attach(DeviceAddress::new(core::ptr::from_ref(cell) as u64))
+    }
+
+    #[test]
+    fn only_the_last_worker_of_each_operation_is_told() {
+        let cell = GroupContext::default();
+        let group = group(&cell);
+        for sequence in 1..=3 {
+            assert!(!group.count(sequence, 3));
+            assert!(!group.count(sequence, 3));
+            assert!(group.count(sequence, 3));
+        }
+    }
+
+    #[test]
+    fn a_straggler_of_an_abandoned_operation_changes_nothing() {
+        let cell = GroupContext::default();
+        let group = group(&cell);
+        assert!(!group.count(1, 2));
+        assert!(!group.count(2, 2), "operation 1 was abandoned: the count starts over");
+        assert!(!group.count(1, 2), "straggler");
+        assert!(group.count(2, 2));
+    }
+}

@@ -1,0 +1,73 @@
+//! Safe access to what a DPA thread works with: its context, completion, receive and send queues, the window to host memory, the
+//! doorbells of the outbox, fences and counters.
+//!
+//! **Trust.** Memory is named by [`abi::DeviceAddress`]es, which firmware cannot make: they come out of a context that the host wrote
+//! and whose layout hash it compared. A queue made from such an address accesses memory only inside the ring that the descriptor
+//! names, through volatile or raw accesses, never through references. What the host names wrongly it can only break in its own process.
+//!
+//! **Unsafe.** This crate and `rt-emu` hold all unsafe code and all assembly of the firmware; images deny it.
+//!
+//! On other targets than RISC-V the crate builds with plain memory in place of registers (module `arch`), so that queue logic can be
+//! unit-tested where it is written.
+#![cfg_attr(target_arch = "riscv64", no_std)]
+// Raw queue memory, MMIO, exported symbols and assembly: see above.
+#![allow(unsafe_code)]
+
+#[cfg(all(target_arch = "riscv64", not(target_feature = "zbb")))]
+compile_error!(
+    "the DPA images need -C target-feature=+zbb,+zbs (RUSTFLAGS in the environment replaces the flags of the build command): \
+     build with `cargo xtask build`"
+);
+#[cfg(all(target_arch = "riscv64", not(target_feature = "zbs")))]
+compile_error!("the DPA images need -C target-feature=+zbs: build with `cargo xtask build`");
+
+extern crate self as dpa;
+
+mod arch;
+pub mod bitmap;
+pub mod completion;
+pub mod entry;
+pub mod fence;
+pub mod group;
+#[cfg(feature = "log")]
+pub mod log;
+pub mod outbox;
+pub mod panic;
+pub mod receive;
+pub mod send;
+pub mod shared;
+pub mod sys;
+pub mod thread;
+pub mod window;
+
+pub use bitmap::BitmapView;
+pub use completion::{CompletionQueue, CqeRef, Segment};
+pub use dpa_macros::{event_handler, rpc};
+pub use entry::Next;
+pub use outbox::Outbox;
+pub use receive::ReceiveQueue;
+pub use send::{PairedSegment, SendQueue, WriteSlot};
+pub use thread::{Counters, Thread};
+pub use window::{Entity, Window, WindowCell, WindowError, WindowWords};
+
+pub use flexcast_abi as abi;
+pub use flexcast_hw as hw;
+pub use flexcast_proto as proto;
+
+/// Error codes with which firmware ends its process (`flexio_dev_error`, user range 128 to 255).
+pub mod error {
+    /// A Rust panic; details in the panic record.
+    pub const PANIC: u8 = 0x81;
+    /// An entry was called with a null or misaligned context address.
+    pub const BAD_ARGUMENT: u8 = 0x82;
+    /// An event handler ran on a context that its RPC `prepare` has not accepted, or for another handler.
+    pub const NOT_PREPARED: u8 = 0x83;
+    /// The runtime refused the outbox or the window that the context names.
+    pub const NO_RESOURCE: u8 = 0x84;
+}
+
+/// Ends the process with a user error code (128 to 255; see [`error`]).
+#[cold]
+pub fn fatal(code: u8) -> ! {
+    sys::error(code)
+}

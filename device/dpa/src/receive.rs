@@ -1,0 +1,54 @@
+//! Receive queues in DPA memory with one scatter element per entry (16 bytes).
+
+use crate::abi::QueueDescriptor;
+use crate::hw::doorbell::queue_counter;
+use crate::hw::{Be32, DataSegment, QpDoorbellRecord};
+
+/// A receive queue. Indices count entries from the queue's creation and never wrap.
+#[derive(Debug)]
+pub struct ReceiveQueue {
+    ring: *mut DataSegment,
+    doorbell_record: *mut QpDoorbellRecord,
+    log_depth: u32,
+}
+
+impl ReceiveQueue {
+    /// The queue that `descriptor` names.
+    #[inline]
+    #[must_use]
+    pub fn attach(descriptor: &QueueDescriptor) -> Self {
+        Self {
+            ring: descriptor.ring.get() as *mut DataSegment,
+            doorbell_record: descriptor.doorbell_record.get() as *mut QpDoorbellRecord,
+            log_depth: descriptor.log_depth & 31,
+        }
+    }
+
+    /// Number of entries.
+    #[inline(always)]
+    #[must_use]
+    pub const fn depth(&self) -> u64 {
+        1 << self.log_depth
+    }
+
+    /// Writes entry number `index`.
+    #[inline]
+    pub fn write(&self, index: u64, segment: DataSegment) {
+        // SAFETY: inside the ring.
+        unsafe { self.ring.add((index & (self.depth() - 1)) as usize).write_volatile(segment) };
+    }
+
+    /// Publishes in the doorbell record that entries before number `index` are posted. New entries must be fenced before it
+    /// ([`crate::fence::memory_write`]).
+    #[inline(always)]
+    pub fn set_producer(&self, index: u64) {
+        self.store_producer_raw(Be32::new(queue_counter(index)));
+    }
+
+    /// [`ReceiveQueue::set_producer`] with the record's bytes.
+    #[inline(always)]
+    pub fn store_producer_raw(&self, value: Be32) {
+        // SAFETY: the host names the queue's doorbell record.
+        unsafe { (&raw mut (*self.doorbell_record).receive).write_volatile(value) };
+    }
+}

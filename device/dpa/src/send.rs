@@ -1,0 +1,169 @@
+//! Send queues in DPA memory with one basic block (64 bytes) per entry.
+
+use core::marker::PhantomData;
+
+use crate::abi::QueueDescriptor;
+use crate::completion::{CqeRef, Segment};
+use crate::hw::doorbell::queue_counter;
+use crate::hw::wqe::{FLAG_ON_ERROR, FLAG_SIGNALLED, SendWqe};
+use crate::hw::{Be32, Be64, ControlSegment, Cqe, QpDoorbellRecord, WriteWqe};
+
+/// A send queue. Indices count entries from the queue's creation and never wrap.
+#[derive(Debug)]
+pub struct SendQueue {
+    ring: *mut WriteWqe,
+    doorbell_record: *mut QpDoorbellRecord,
+    log_depth: u32,
+    number: u32,
+}
+
+impl SendQueue {
+    /// The queue that `descriptor` names.
+    #[inline]
+    #[must_use]
+    pub fn attach(descriptor: &QueueDescriptor) -> Self {
+        Self {
+            ring: descriptor.ring.get() as *mut WriteWqe,
+            doorbell_record: descriptor.doorbell_record.get() as *mut QpDoorbellRecord,
+            log_depth: descriptor.log_depth & 31,
+            number: descriptor.number,
+        }
+    }
+
+    /// QP number.
+    #[inline(always)]
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Number of entries.
+    #[inline(always)]
+    #[must_use]
+    pub const fn depth(&self) -> u64 {
+        1 << self.log_depth
+    }
+
+    /// Entry number `index`.
+    #[inline(always)]
+    #[must_use]
+    pub fn slot(&self, index: u64) -> WriteSlot<'_> {
+        // SAFETY: inside the ring.
+        WriteSlot { at: unsafe { self.ring.add((index & (self.depth() - 1)) as usize) }, queue: PhantomData }
+    }
+
+    /// Writes entry number `index` as a send.
+    #[inline]
+    pub fn write_send(&self, index: u64, entry: SendWqe) {
+        // SAFETY: inside the ring; a send has the size of a basic block.
+        unsafe { self.slot(index).at.cast::<SendWqe>().write_volatile(entry) };
+    }
+
+    /// The entries from number `index` on, walked in step with `completions`; both end where the first of them does.
+    #[inline(always)]
+    #[must_use]
+    pub fn pair<'q>(&'q self, index: u64, completions: Segment<'q>) -> PairedSegment<'q> {
+        let position = index & (self.depth() - 1);
+        let completions = completions.limited_to(self.depth() - position);
+        // SAFETY: inside the ring.
+        let slots = unsafe { self.ring.add(position as usize) };
+        let delta = (slots as isize).wrapping_sub(completions.position() as isize);
+        PairedSegment { completions, delta, queue: PhantomData }
+    }
+
+    /// Publishes in the doorbell record that entries before number `index` are written. Fence before it
+    /// ([`crate::fence::memory_write`]) and after it, before the doorbell ([`crate::fence::outbox`]).
+    #[inline(always)]
+    pub fn set_producer(&self, index: u64) {
+        self.store_producer_raw(Be32::new(queue_counter(index)));
+    }
+
+    /// [`SendQueue::set_producer`] with the record's bytes.
+    #[inline(always)]
+    pub fn store_producer_raw(&self, value: Be32) {
+        // SAFETY: the host names the queue's doorbell record.
+        unsafe { (&raw mut (*self.doorbell_record).send).write_volatile(value) };
+    }
+}
+
+/// An entry of the send queue that holds an RDMA Write.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteSlot<'q> {
+    at: *mut WriteWqe,
+    queue: PhantomData<&'q SendQueue>,
+}
+
+impl WriteSlot<'_> {
+    /// Writes the whole entry.
+    #[inline]
+    pub fn write(self, entry: WriteWqe) {
+        // SAFETY: inside the ring.
+        unsafe { self.at.write_volatile(entry) };
+    }
+
+    /// Writes the first eight bytes ([`ControlSegment::head`]): index, opcode, QP number, size. One `rev8` and one store.
+    #[inline(always)]
+    pub fn set_head(self, head: u64) {
+        // SAFETY: inside the ring, 64-byte aligned.
+        unsafe { self.at.cast::<Be64>().write_volatile(Be64::new(head)) };
+    }
+
+    /// Sets the remote address.
+    #[inline(always)]
+    pub fn set_remote(self, address: u64) {
+        // SAFETY: inside the ring.
+        unsafe { (&raw mut (*self.at).remote.address).write_volatile(Be64::new(address)) };
+    }
+
+    /// Sets the length.
+    #[inline]
+    pub fn set_byte_count(self, bytes: u32) {
+        // SAFETY: inside the ring.
+        unsafe { (&raw mut (*self.at).data.byte_count).write_volatile(Be32::new(bytes)) };
+    }
+
+    /// Chooses whether the entry's completion is told.
+    #[inline]
+    pub fn set_signalled(self, signalled: bool) {
+        let flags = if signalled { FLAG_SIGNALLED } else { FLAG_ON_ERROR };
+        // SAFETY: inside the ring.
+        let control: *mut ControlSegment = unsafe { &raw mut (*self.at).control };
+        // SAFETY: inside the entry.
+        unsafe { (&raw mut (*control).flags).write_volatile(flags) };
+    }
+}
+
+/// Completions and the send queue entries of the same numbers, walked together.
+#[derive(Debug)]
+pub struct PairedSegment<'q> {
+    completions: Segment<'q>,
+    delta: isize,
+    queue: PhantomData<&'q SendQueue>,
+}
+
+impl<'q> PairedSegment<'q> {
+    /// See [`Segment::peek`]; with the send queue entry of the same number.
+    #[inline(always)]
+    #[must_use]
+    pub fn peek(&self) -> Option<(CqeRef<'q>, WriteSlot<'q>)> {
+        let entry = self.completions.peek()?;
+        let at = (self.completions.position() as *const Cqe as isize).wrapping_add(self.delta) as *mut WriteWqe;
+        // `pair` limited the completions to the send queue's contiguous entries and both have 64 bytes, so `at` is inside its ring.
+        Some((entry, WriteSlot { at, queue: PhantomData }))
+    }
+
+    /// Goes to the next pair; stays at the end.
+    #[inline(always)]
+    pub fn advance(&mut self) {
+        self.completions.advance();
+    }
+
+    /// Pairs not yet passed.
+    #[inline(always)]
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        self.completions.remaining()
+    }
+}
+
+const _: () = assert!(size_of::<Cqe>() == size_of::<WriteWqe>());

@@ -1,0 +1,10 @@
+//! Memory that the host or another thread writes while the firmware runs.
+
+/// A copy of `value`, loaded now: for structures in a context that the host rewrites. Whether the copy is whole is for the structure's own
+/// check fields to say.
+#[inline]
+#[must_use]
+pub fn snapshot<T: Copy>(value: &T) -> T {
+    // SAFETY: a reference is valid for reads; volatile, because the host may have written since the last load.
+    unsafe { core::ptr::from_ref(value).read_volatile() }
+}

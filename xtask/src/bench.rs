@@ -1,0 +1,26 @@
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::toolchain::Toolchain;
+use crate::{build, process, status, workspace};
+
+/// Measure instructions per completion and the speed of the emulator.
+#[derive(clap::Args)]
+pub(crate) struct Bench {
+    /// Leave out the speed of the hart interpreter.
+    #[arg(long)]
+    no_hart: bool,
+}
+
+impl Bench {
+    pub(crate) fn run(&self) -> Result<()> {
+        build::build(&Toolchain::load("emu")?, &workspace::images()?)?;
+        if !self.no_hart {
+            status::say("Measuring", "the hart interpreter beside ckb-vm (measured: wall time of this machine)");
+            process::run(workspace::cargo().args(["bench", "--package", "emu-hart"]))?;
+        }
+        status::say("Measuring", "the firmware on the emulated card");
+        process::run(Command::new(workspace::cli()?).arg("bench").arg("--images").arg(workspace::image_dir("emu")))
+    }
+}

@@ -1,0 +1,174 @@
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+use flexcast_image::Image;
+
+use crate::toolchain::Toolchain;
+use crate::{process, status, vendor, workspace};
+
+/// Build device images.
+#[derive(clap::Args)]
+pub(crate) struct Build {
+    /// Images to build [default: all of device/images].
+    images: Vec<String>,
+    /// What to build for: a file of toolchains/.
+    #[arg(long, default_value = "emu")]
+    toolchain: String,
+    /// Print the commands instead of running them.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Build {
+    pub(crate) fn run(&self) -> Result<()> {
+        let toolchain = Toolchain::load(&self.toolchain)?;
+        let images = workspace::select_images(&self.images)?;
+        if self.dry_run {
+            for image in &images {
+                let commands = match &toolchain.vendor {
+                    Some(vendor) => vendor::plan(&toolchain, vendor, image)?,
+                    None => vec![("compile and link".to_owned(), cargo_build(&toolchain, image)?)],
+                };
+                for (what, command) in commands {
+                    println!("# {image}: {what}\n{}", process::line(&command));
+                }
+            }
+            return Ok(());
+        }
+        build(&toolchain, &images)?;
+        Ok(())
+    }
+}
+
+/// Builds images and returns where they are.
+pub(crate) fn build(toolchain: &Toolchain, images: &[String]) -> Result<Vec<PathBuf>> {
+    if let Some(vendor) = &toolchain.vendor {
+        vendor::require(vendor)?;
+    }
+    ensure_target(&toolchain.rust.target)?;
+    images.iter().map(|image| build_one(toolchain, image)).collect()
+}
+
+fn build_one(toolchain: &Toolchain, image: &str) -> Result<PathBuf> {
+    status::say("Building", format_args!("image {image} for {}", toolchain.description));
+    let elf = workspace::image_dir(&toolchain.name).join(format!("{image}.elf"));
+    std::fs::create_dir_all(workspace::image_dir(&toolchain.name))?;
+    match &toolchain.vendor {
+        Some(vendor) => {
+            for (_, mut command) in vendor::plan(toolchain, vendor, image)? {
+                process::run(&mut command)?;
+            }
+        }
+        None => {
+            process::run(&mut cargo_build(toolchain, image)?)?;
+            let built = workspace::device_target().join(&toolchain.rust.target).join("release").join(image);
+            copy(&built, &elf)?;
+        }
+    }
+    check_attributes(toolchain, &elf)?;
+    Ok(elf)
+}
+
+fn cargo_build(toolchain: &Toolchain, image: &str) -> Result<Command> {
+    let mut flags = toolchain.rustflags()?;
+    if let Some(script) = &toolchain.rust.script {
+        flags.push(format!("-Clink-arg=-T{}", workspace::root().join(script).display()));
+    }
+    let mut command = workspace::device_cargo();
+    command.args(["build", "--release", "--package", image, "--target", &toolchain.rust.target]);
+    command.args(["--config", &toolchain.cargo_config(&flags)]);
+    Ok(command)
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let new = std::fs::read(from).with_context(|| format!("cargo built nothing at {}", from.display()))?;
+    // An unchanged image keeps its time, so that nothing is rebuilt for it. A changed one is replaced as a whole: a
+    // program that reads it at this moment sees the old or the new file.
+    if std::fs::read(to).is_ok_and(|old| old == new) {
+        return Ok(());
+    }
+    let part = to.with_extension(format!("part{}", std::process::id()));
+    std::fs::write(&part, new)
+        .and_then(|()| std::fs::rename(&part, to))
+        .with_context(|| format!("writing {}", to.display()))
+}
+
+/// `RUSTFLAGS` and the like replace the flags of a configuration without a word; the image tells what it was built with.
+fn check_attributes(toolchain: &Toolchain, elf: &Path) -> Result<()> {
+    if toolchain.vendor.is_some() {
+        // The vendor's linker writes the attributes of its own processor; `verify` compares them.
+        return Ok(());
+    }
+    let bytes = std::fs::read(elf).with_context(|| format!("reading {}", elf.display()))?;
+    let image = Image::parse(&bytes).with_context(|| format!("{}", elf.display()))?;
+    let arch = image.arch().unwrap_or_default();
+    let built = flexcast_image::isa::Isa::parse(arch)?;
+    if let Some(missing) = toolchain.required.iter().find(|extension| !built.has_named(extension)) {
+        bail!(
+            "{} was built without {missing} (its attributes say {arch}); is a RUSTFLAGS variable or a cargo configuration above this folder in the way?",
+            elf.display()
+        );
+    }
+    Ok(())
+}
+
+/// Installs the standard library of the target, or says what to do.
+pub(crate) fn ensure_target(target: &str) -> Result<()> {
+    if has_target(target)? {
+        return Ok(());
+    }
+    if process::find("rustup").is_none() {
+        bail!(
+            "rustc has no standard library for {target} and rustup is not installed: install the target with your distribution's rustc package, or rustup from https://rustup.rs"
+        );
+    }
+    status::say("Adding", format_args!("rust target {target}"));
+    process::run(Command::new("rustup").args(["target", "add", target]).current_dir(workspace::root()))
+        .with_context(|| format!("installing the target; run `rustup target add {target}` when online"))
+}
+
+pub(crate) fn has_target(target: &str) -> Result<bool> {
+    let mut command = Command::new("rustc");
+    command.args(["--print", "target-libdir", "--target", target]).current_dir(workspace::root());
+    Ok(Path::new(process::capture(&mut command)?.trim()).is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_in_the_environment_reaches_the_flags() {
+        let command = cargo_build(&Toolchain::load("emu").expect("emu"), "receive").expect("command");
+        let removed: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
+        assert!(removed.contains(&std::ffi::OsStr::new("RUSTFLAGS")), "{removed:?}");
+        let line = process::line(&command);
+        for part in ["+zbb,+zbs", "linker/emu.ld", "--remap-path-prefix=", "--package receive", "--release"] {
+            assert!(line.contains(part), "{part} in {line}");
+        }
+    }
+
+    #[test]
+    fn the_root_is_remapped_last() {
+        let flags = Toolchain::load("emu").expect("emu").rustflags().expect("flags");
+        let root = workspace::root().display();
+        assert_eq!(flags.last().expect("flags"), &format!("--remap-path-prefix={root}=flexcast"));
+    }
+
+    #[test]
+    fn copying_replaces_only_what_changed() {
+        let dir = tempfile::tempdir().expect("directory");
+        let (from, to) = (dir.path().join("from"), dir.path().join("to.elf"));
+        std::fs::write(&from, "one").expect("write");
+        copy(&from, &to).expect("new");
+        let time = to.metadata().expect("there").modified().expect("time");
+        copy(&from, &to).expect("same");
+        assert_eq!(to.metadata().expect("there").modified().expect("time"), time);
+        std::fs::write(&from, "two").expect("write");
+        copy(&from, &to).expect("changed");
+        assert_eq!(std::fs::read_to_string(&to).expect("there"), "two");
+        assert_eq!(std::fs::read_dir(dir.path()).expect("list").count(), 2, "no part is left");
+        assert!(copy(&dir.path().join("absent"), &to).is_err());
+    }
+}

@@ -1,0 +1,34 @@
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::toolchain::Toolchain;
+use crate::{build, process, status, workspace};
+
+/// Build everything and send a file through two emulated cards.
+#[derive(clap::Args)]
+pub(crate) struct Demo {
+    /// File to send [default: the demo's own program].
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Print one JSON array instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Demo {
+    pub(crate) fn run(&self) -> Result<()> {
+        build::build(&Toolchain::load("emu")?, &workspace::images()?)?;
+        status::say("Building", "the command-line tool");
+        let mut command = Command::new(workspace::cli()?);
+        command.arg("demo").arg("--images").arg(workspace::image_dir("emu"));
+        if let Some(file) = &self.file {
+            command.arg("--file").arg(file);
+        }
+        if self.json {
+            command.arg("--json");
+        }
+        process::run(&mut command)
+    }
+}

@@ -1,0 +1,76 @@
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::toolchain::Toolchain;
+use crate::{build, process, vendor, workspace};
+
+/// Say what of the needed tools is installed.
+#[derive(clap::Args)]
+pub(crate) struct Doctor {}
+
+impl Doctor {
+    pub(crate) fn run(&self) -> Result<()> {
+        let mut missing = 0;
+        let mut line = |needed: &str, name: &str, found: Option<String>, hint: &str| {
+            let (mark, detail) = match &found {
+                Some(found) => ("ok", found.as_str()),
+                None => ("missing", hint),
+            };
+            println!("{mark:>8}  {name:<28} {detail}");
+            if found.is_none() && needed == REQUIRED {
+                missing += 1;
+            }
+        };
+        println!("to build, run and test (no card needed)");
+        line(REQUIRED, "rustc", version("rustc"), "install rustup: https://rustup.rs");
+        line(REQUIRED, "cargo fmt, clippy", both_components(), "rustup component add rustfmt clippy");
+        let target = &Toolchain::load("emu")?.rust.target;
+        let installed = build::has_target(target)?.then(|| "installed".to_owned());
+        line(REQUIRED, target, installed, &format!("rustup target add {target} (`cargo xtask build` does it)"));
+        let gcc = process::find("gcc").map(|path| path.display().to_string());
+        line(REQUIRED, "gcc", gcc, "apt-get install gcc libc6-dev: the test of the C interface compiles with it");
+        println!("\nfor some tests, which say so when they skip");
+        let qemu = process::find("qemu-riscv64").map(|path| path.display().to_string());
+        line(OPTIONAL, "qemu-riscv64", qemu, "apt-get install qemu-user: instruction semantics are compared with it");
+        println!("\nfor `cargo xtask bindgen` only");
+        let clang = process::find("clang").or_else(libclang).map(|path| path.display().to_string());
+        line(OPTIONAL, "libclang", clang, "apt-get install libclang-dev");
+        println!("\nfor a card (all of it from DOCA)");
+        for name in Toolchain::names()? {
+            let Some(vendor) = Toolchain::load(&name)?.vendor else { continue };
+            let absent = vendor::missing(&vendor);
+            let found = absent.is_empty().then(|| vendor.doca.path().display().to_string());
+            line(OPTIONAL, &format!("toolchain {name}"), found, &absent.join("\n          "));
+        }
+        if missing > 0 {
+            bail!("{missing} required tools are missing");
+        }
+        Ok(())
+    }
+}
+
+const REQUIRED: &str = "required";
+const OPTIONAL: &str = "optional";
+
+fn version(program: &str) -> Option<String> {
+    let output = Command::new(program).arg("--version").current_dir(workspace::root()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn both_components() -> Option<String> {
+    Some(format!("{}, {}", version("rustfmt")?, version("cargo-clippy")?))
+}
+
+/// libclang without the clang program: Debian keeps it in versioned folders.
+fn libclang() -> Option<std::path::PathBuf> {
+    let folders = std::fs::read_dir("/usr/lib").ok()?;
+    let mut found: Vec<_> = folders
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("llvm-")))
+        .map(|path| path.join("lib/libclang.so"))
+        .filter(|path| path.exists())
+        .collect();
+    found.sort();
+    found.pop()
+}

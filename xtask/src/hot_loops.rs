@@ -1,0 +1,239 @@
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use flexcast_image::Image;
+use flexcast_image::callgraph::CallGraph;
+use flexcast_image::decode::{Flow, Instruction};
+use flexcast_image::disasm;
+use flexcast_image::loops::{Loop, loops};
+use serde::Deserialize;
+
+use crate::toolchain::Toolchain;
+use crate::{build, status, workspace};
+
+/// Write docs/hot-loops.md from the images and the reasons of docs/hot-loops.toml.
+#[derive(clap::Args)]
+pub(crate) struct HotLoops {
+    /// Only compare; fail where the document differs from the images.
+    #[arg(long)]
+    check: bool,
+    /// Print the loops as entries for docs/hot-loops.toml, with the reasons that still fit.
+    #[arg(long, conflicts_with = "check")]
+    entries: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    introduction: String,
+    #[serde(rename = "loop")]
+    loops: Vec<Entry>,
+}
+
+/// One loop of the document.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    title: String,
+    image: String,
+    /// Demangled name of the function, or its end.
+    function: String,
+    /// Which of the function's outermost loops, by address of the head, from 0.
+    index: usize,
+    text: String,
+    /// Mnemonic and reason of each instruction, in order of address.
+    reasons: Vec<(String, String)>,
+}
+
+/// A loop in its image.
+struct Found {
+    title: String,
+    code: Vec<Instruction>,
+    function: String,
+    start: u64,
+}
+
+impl HotLoops {
+    pub(crate) fn run(&self) -> Result<()> {
+        if self.check {
+            return check();
+        }
+        if self.entries {
+            return print_entries();
+        }
+        let text = generate()?;
+        std::fs::write(document(), text).with_context(|| format!("writing {}", document().display()))?;
+        status::say("Wrote", document().display());
+        Ok(())
+    }
+}
+
+/// Fails where docs/hot-loops.md is not what the images say.
+pub(crate) fn check() -> Result<()> {
+    let new = generate()?;
+    let old = std::fs::read_to_string(document()).unwrap_or_default();
+    if let Some((number, (was, is))) = old
+        .lines()
+        .map(Some)
+        .chain(std::iter::repeat(None))
+        .zip(new.lines())
+        .enumerate()
+        .find(|(_, (a, b))| *a != Some(*b))
+    {
+        bail!(
+            "docs/hot-loops.md:{} differs from the images; run `cargo xtask hot-loops`\n    - {}\n    + {is}",
+            number + 1,
+            was.unwrap_or("(end of file)")
+        );
+    }
+    if old.len() != new.len() {
+        bail!("docs/hot-loops.md is longer than what the images say; run `cargo xtask hot-loops`");
+    }
+    Ok(())
+}
+
+/// Titles and sizes in bytes of the loops that the document shows of this image.
+pub(crate) fn loop_sizes(name: &str, image: &Image) -> Result<Vec<(String, u64)>> {
+    let table = table()?;
+    let entries = table.loops.iter().filter(|entry| entry.image == name);
+    entries
+        .map(|entry| {
+            let found = find(entry, image)?;
+            Ok((found.title, found.code.iter().map(|instruction| u64::from(instruction.size_bytes)).sum()))
+        })
+        .collect()
+}
+
+fn document() -> PathBuf {
+    workspace::root().join("docs/hot-loops.md")
+}
+
+fn table() -> Result<Table> {
+    let path = workspace::root().join("docs/hot-loops.toml");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    toml::from_str(&text).with_context(|| path.display().to_string())
+}
+
+fn built_images(table: &Table) -> Result<BTreeMap<String, Image>> {
+    let mut names: Vec<String> = table.loops.iter().map(|entry| entry.image.clone()).collect();
+    names.sort();
+    names.dedup();
+    let files = build::build(&Toolchain::load("emu")?, &workspace::select_images(&names)?)?;
+    let parse = |(name, file): (String, PathBuf)| {
+        let bytes = std::fs::read(&file).with_context(|| format!("reading {}", file.display()))?;
+        Ok((name, Image::parse(&bytes).with_context(|| file.display().to_string())?))
+    };
+    names.into_iter().zip(files).map(parse).collect()
+}
+
+fn find(entry: &Entry, image: &Image) -> Result<Found> {
+    let graph = CallGraph::of(image);
+    let mut functions = graph.functions().filter(|function| function.name.ends_with(&entry.function));
+    let Some(function) = functions.next() else {
+        let names: Vec<&str> = graph.functions().map(|function| function.name.as_str()).collect();
+        bail!("image {} has no function `{}`; it has: {}", entry.image, entry.function, names.join(", "));
+    };
+    let all = loops(image, function.addr, function.end);
+    let outermost: Vec<&Loop> = all.iter().filter(|l| !all.iter().any(|other| other.encloses(l))).collect();
+    let Some(chosen) = outermost.get(entry.index) else {
+        bail!("`{}` has {} loops, docs/hot-loops.toml asks for number {}", function.name, outermost.len(), entry.index);
+    };
+    let code = image.instructions(function.addr, function.end).filter(|i| chosen.body.contains(&i.addr)).collect();
+    Ok(Found { title: entry.title.clone(), code, function: function.name.clone(), start: function.addr })
+}
+
+fn generate() -> Result<String> {
+    let table = table()?;
+    let images = built_images(&table)?;
+    let mut out = String::from(
+        "# Hot loops, instruction by instruction\n\n<!-- Written by `cargo xtask hot-loops` from the images and docs/hot-loops.toml; do not edit. -->\n\n",
+    );
+    let _ = writeln!(out, "{}", table.introduction.trim_end());
+    for entry in &table.loops {
+        let found = find(entry, &images[&entry.image])?;
+        compare(entry, &found)?;
+        render(&mut out, entry, &found);
+    }
+    Ok(out)
+}
+
+/// Reasons must follow the code: one for each instruction, with the mnemonic it was written for.
+fn compare(entry: &Entry, found: &Found) -> Result<()> {
+    let words = found.code.iter().map(word);
+    let wanted = entry.reasons.iter().map(|(word, _)| word.as_str());
+    if let Some(at) = words.clone().zip(wanted.clone()).position(|(is, was)| is != was) {
+        bail!(
+            "loop {}: instruction {at} is `{}`, the reason in docs/hot-loops.toml is for `{}`; `cargo xtask hot-loops --entries` prints the loop anew",
+            entry.title,
+            disasm::text(&found.code[at]),
+            entry.reasons[at].0
+        );
+    }
+    if words.len() != wanted.len() {
+        bail!(
+            "loop {} has {} instructions, docs/hot-loops.toml has {} reasons; `cargo xtask hot-loops --entries` prints the loop anew",
+            entry.title,
+            words.len(),
+            wanted.len()
+        );
+    }
+    Ok(())
+}
+
+/// Mnemonic as the listing shows it.
+fn word(instruction: &Instruction) -> String {
+    disasm::text(instruction).split(' ').next().unwrap_or_default().to_owned()
+}
+
+fn render(out: &mut String, entry: &Entry, found: &Found) {
+    let bytes: u64 = found.code.iter().map(|instruction| u64::from(instruction.size_bytes)).sum();
+    let _ = write!(
+        out,
+        "\n## {}\n\n{}\n\nImage `{}`, function `{}`: {} instructions, {bytes} bytes.\n\n| Offset | Instruction | Why |\n|---:|---|---|\n",
+        entry.title,
+        entry.text.trim_end(),
+        entry.image,
+        found.function,
+        found.code.len()
+    );
+    for (instruction, (_, reason)) in found.code.iter().zip(&entry.reasons) {
+        let _ = writeln!(
+            out,
+            "| {:x} | `{}` | {reason} |",
+            instruction.addr - found.start,
+            relative_text(instruction, found)
+        );
+    }
+}
+
+/// Targets as offsets into the function: addresses move whenever another function grows.
+fn relative_text(instruction: &Instruction, found: &Found) -> String {
+    let text = disasm::text(instruction);
+    let (Flow::Branch(to) | Flow::Jump(to)) = instruction.flow() else {
+        return if let Flow::Call(_) = instruction.flow() { word(instruction) } else { text };
+    };
+    text.replace(&format!("{to:#x}"), &format!("+{:x}", to.wrapping_sub(found.start)))
+}
+
+fn print_entries() -> Result<()> {
+    let table = table()?;
+    let images = built_images(&table)?;
+    for entry in &table.loops {
+        let found = find(entry, &images[&entry.image])?;
+        println!("# {}: {} instructions\nreasons = [", entry.title, found.code.len());
+        for (at, instruction) in found.code.iter().enumerate() {
+            let old = entry.reasons.get(at).filter(|(was, _)| *was == word(instruction));
+            let reason = old.map_or("", |(_, reason)| reason.as_str());
+            println!(
+                "    [{:?}, {reason:?}], # {:x}: {}",
+                word(instruction),
+                instruction.addr - found.start,
+                relative_text(instruction, &found)
+            );
+        }
+        println!("]");
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{status, workspace};
+
+/// Make a new image from device/template.
+#[derive(clap::Args)]
+pub(crate) struct New {
+    /// Name of the image, its folder in device/images and its package: lower-case letters, digits, hyphens.
+    name: String,
+}
+
+/// Longest name of an image.
+const NAME_LIMIT: usize = 40;
+
+impl New {
+    pub(crate) fn run(&self) -> Result<()> {
+        create(&workspace::root().join("device"), &self.name)?;
+        status::say("Created", format_args!("device/images/{}", self.name));
+        println!("next: cargo xtask run {}", self.name);
+        Ok(())
+    }
+}
+
+/// Copies the template below `device` and adds it to the workspace there.
+fn create(device: &Path, name: &str) -> Result<()> {
+    check_name(device, name)?;
+    let manifest = device.join("Cargo.toml");
+    let text = std::fs::read_to_string(&manifest).with_context(|| format!("reading {}", manifest.display()))?;
+    let with_member = add_member(&text, &format!("images/{name}"))?;
+    let target = device.join("images").join(name);
+    copy(&device.join("template"), &target, name)?;
+    std::fs::write(&manifest, with_member).with_context(|| format!("writing {}", manifest.display()))
+}
+
+fn check_name(device: &Path, name: &str) -> Result<()> {
+    let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(legal) || name.ends_with('-') {
+        bail!(
+            "`{name}` is no image name: it starts with a lower-case letter and holds lower-case letters, digits and hyphens, as in `my-image`"
+        );
+    }
+    if name.len() > NAME_LIMIT {
+        bail!("`{name}` has {} characters, an image name has at most {NAME_LIMIT}", name.len());
+    }
+    if ["template", "dpa", "dpa-macros", "rt-emu", "core", "alloc", "std", "test"].contains(&name) {
+        bail!("`{name}` is the name of another crate; choose a different one");
+    }
+    if device.join("images").join(name).exists() {
+        bail!("device/images/{name} exists already; choose another name or edit it there");
+    }
+    Ok(())
+}
+
+fn add_member(manifest: &str, member: &str) -> Result<String> {
+    let list = manifest.find("members = [").context("device/Cargo.toml has no list of members")?;
+    let end = list + manifest[list..].find(']').context("the list of members in device/Cargo.toml has no end")?;
+    let head = manifest[..end].trim_end().trim_end_matches(',');
+    let tail = &manifest[end..];
+    Ok(if manifest[list..end].contains('\n') {
+        format!("{head},\n    \"{member}\",\n{tail}")
+    } else {
+        format!("{head}, \"{member}\"{tail}")
+    })
+}
+
+fn copy(from: &Path, to: &Path, name: &str) -> Result<()> {
+    std::fs::create_dir_all(to).with_context(|| format!("creating {}", to.display()))?;
+    for entry in std::fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
+        let entry = entry?;
+        let file = entry.file_name();
+        if entry.path().is_dir() {
+            if file != "target" {
+                copy(&entry.path(), &to.join(&file), name)?;
+            }
+        } else if file != "Cargo.lock" {
+            let text =
+                std::fs::read_to_string(entry.path()).with_context(|| format!("reading {}", entry.path().display()))?;
+            let target = to.join(&file);
+            std::fs::write(&target, text.replace("{{name}}", name))
+                .with_context(|| format!("writing {}", target.display()))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("directory");
+        for folder in ["template/src", "template/target", "images/receive"] {
+            std::fs::create_dir_all(dir.path().join(folder)).expect("folder");
+        }
+        let write = |path: &str, text: &str| std::fs::write(dir.path().join(path), text).expect("write");
+        write("Cargo.toml", "[workspace]\nmembers = [\"dpa\", \"images/receive\"]\nexclude = [\"template\"]\n");
+        write("template/Cargo.toml", "name = \"{{name}}\"\n");
+        write("template/src/main.rs", "//! Image {{name}}.\n");
+        write("template/target/junk", "{{name}}");
+        dir
+    }
+
+    #[test]
+    fn the_template_is_copied_filled_in_and_added() {
+        let dir = device();
+        create(dir.path(), "hello-2").expect("new image");
+        let read = |path: &str| std::fs::read_to_string(dir.path().join(path)).expect(path);
+        assert_eq!(read("images/hello-2/Cargo.toml"), "name = \"hello-2\"\n");
+        assert_eq!(read("images/hello-2/src/main.rs"), "//! Image hello-2.\n");
+        assert!(!dir.path().join("images/hello-2/target").exists());
+        assert!(read("Cargo.toml").contains("members = [\"dpa\", \"images/receive\", \"images/hello-2\"]\n"));
+        let error = create(dir.path(), "hello-2").expect_err("again").to_string();
+        assert!(error.contains("exists already"), "{error}");
+    }
+
+    #[test]
+    fn bad_names_are_refused_and_change_nothing() {
+        let dir = device();
+        for name in ["", "Hello", "1st", "a_b", "a/b", "..", "a-", "ü", "template", "core", &"a".repeat(41)] {
+            assert!(create(dir.path(), name).is_err(), "{name}");
+        }
+        assert!(create(dir.path(), "receive").expect_err("exists").to_string().contains("exists"));
+        assert_eq!(std::fs::read_dir(dir.path().join("images")).expect("list").count(), 1);
+    }
+
+    #[test]
+    fn both_layouts_of_the_member_list_are_kept() {
+        let text = "members = [\n    \"a\",\n]\n";
+        assert_eq!(add_member(text, "images/b").expect("list"), "members = [\n    \"a\",\n    \"images/b\",\n]\n");
+        assert!(add_member("[package]", "images/b").is_err());
+    }
+}

@@ -1,0 +1,21 @@
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::toolchain::Toolchain;
+use crate::{build, process, workspace};
+
+/// Build one image and run it on an emulated card.
+#[derive(clap::Args)]
+pub(crate) struct Run {
+    /// Name of the image: a folder of device/images.
+    image: String,
+}
+
+impl Run {
+    pub(crate) fn run(&self) -> Result<()> {
+        let images = workspace::select_images(std::slice::from_ref(&self.image))?;
+        let files = build::build(&Toolchain::load("emu")?, &images)?;
+        process::run(Command::new(workspace::cli()?).arg("run").args(files))
+    }
+}

@@ -1,0 +1,136 @@
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+use crate::toolchain::Toolchain;
+use crate::{build, emu_libs, hot_loops, process, status, verify, workspace};
+
+/// Format check, images, lints and all tests.
+#[derive(clap::Args)]
+pub(crate) struct Test {
+    /// Run the steps whose name contains this word only.
+    #[arg(long, value_name = "WORD")]
+    only: Option<String>,
+}
+
+type Step = (&'static str, fn() -> Result<()>);
+
+/// In this order: what fails fast comes first, and the host tests load the images and the C libraries.
+const STEPS: &[Step] = &[
+    ("format", format),
+    ("device images", images),
+    ("hot-loops.md", || hot_loops::check()),
+    ("device tests", device_tests),
+    ("emulator libraries", || emu_libs::build().map(drop)),
+    ("host tests", host_tests),
+    ("lints", lints),
+];
+
+impl Test {
+    pub(crate) fn all() -> Self {
+        Self { only: None }
+    }
+
+    pub(crate) fn run(&self) -> Result<()> {
+        let chosen = |name: &str| self.only.as_ref().is_none_or(|word| name.contains(word.as_str()));
+        let steps: Vec<&Step> = STEPS.iter().filter(|(name, _)| chosen(name)).collect();
+        if steps.is_empty() {
+            bail!(
+                "no step is named so; there are: {}",
+                STEPS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+            );
+        }
+        run_steps(&steps)
+    }
+}
+
+/// Runs all steps even where one fails; the failures are listed last.
+fn run_steps(steps: &[&Step]) -> Result<()> {
+    let start = Instant::now();
+    let mut lines = Vec::new();
+    let mut failures = Vec::new();
+    for (name, step) in steps {
+        status::say("Step", name);
+        let step_start = Instant::now();
+        let result = step();
+        let seconds = step_start.elapsed().as_secs_f64();
+        if let Err(error) = &result {
+            status::error(&format!("{name}: {error:#}"));
+            failures.push(format!("{name}: {error:#}"));
+        }
+        lines.push(format!("{:>12}  {name:<20} {seconds:7.1} s", if result.is_ok() { "ok" } else { "FAILED" }));
+    }
+    for line in lines {
+        println!("{line}");
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    if failures.is_empty() {
+        println!("{:>12}  {} steps passed in {seconds:.1} s", "", steps.len());
+        return Ok(());
+    }
+    bail!("{} of {} steps failed in {seconds:.1} s:\n  {}", failures.len(), steps.len(), failures.join("\n  "))
+}
+
+fn format() -> Result<()> {
+    process::run(workspace::cargo().args(["fmt", "--all", "--check"]))?;
+    process::run(workspace::device_cargo().args(["fmt", "--all", "--check"]))
+}
+
+fn images() -> Result<()> {
+    let toolchain = Toolchain::load("emu")?;
+    let files = build::build(&toolchain, &workspace::images()?)?;
+    verify::verify_files(&toolchain, &files)
+}
+
+/// Queue logic and macros run on the host; the images themselves have no tests of their own kind.
+fn device_tests() -> Result<()> {
+    let mut command = workspace::device_cargo();
+    command.args(["test", "--workspace"]);
+    for image in workspace::images()? {
+        command.args(["--exclude", &image]);
+    }
+    process::run(&mut command)
+}
+
+fn host_tests() -> Result<()> {
+    if process::find("qemu-riscv64").is_none() {
+        status::warn("qemu-riscv64 is not installed: the comparison of instruction semantics is skipped");
+    }
+    process::run(workspace::cargo().args(["test", "--workspace"]))
+}
+
+fn lints() -> Result<()> {
+    let deny = ["--", "--deny", "warnings"];
+    process::run(workspace::cargo().args(["clippy", "--workspace", "--all-targets"]).args(deny))?;
+    let toolchain = Toolchain::load("emu")?;
+    let mut device: Command = workspace::device_cargo();
+    device.args(["clippy", "--workspace", "--target", &toolchain.rust.target]);
+    // Macros run where the compiler runs.
+    device.args(["--exclude", "dpa-macros", "--config", &toolchain.cargo_config(&toolchain.rustflags()?)]);
+    process::run(device.args(deny))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failing_step_does_not_stop_the_others_and_is_named() {
+        static RAN: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let count = || {
+            RAN.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Ok(())
+        };
+        let steps: [Step; 3] = [("one", count), ("two", || bail!("broken")), ("three", count)];
+        let error = run_steps(&steps.iter().collect::<Vec<_>>()).expect_err("one fails").to_string();
+        assert_eq!(RAN.load(std::sync::atomic::Ordering::Relaxed), 2);
+        assert!(error.starts_with("1 of 3 steps failed") && error.contains("two: broken"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_step_lists_the_known_ones() {
+        let error = Test { only: Some("flashing".to_owned()) }.run().expect_err("no such step").to_string();
+        assert!(error.contains("device images, hot-loops.md"), "{error}");
+    }
+}

@@ -1,0 +1,98 @@
+//! Which folder may use which: the arrows of ARCHITECTURE.md, read from cargo metadata.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::Findings;
+use crate::workspace;
+
+/// Users and what they may use, as path prefixes ("host/*-sys" is spelt out). The first row that fits a user decides.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("shared/proto", &["shared/abi"]),
+    ("shared/", &[]),
+    ("image", &[]),
+    ("emu/machine", &["emu/hart", "emu/nic", "emu/fabric", "image"]),
+    ("emu/lib", &["emu/machine", "emu/lib", "host/flexio-sys", "host/verbs-sys", "host/doca-sys"]),
+    ("emu/", &[]),
+    ("host/flexio-sys", &["host/verbs-sys"]),
+    ("host/verbs-sys", &[]),
+    ("host/doca-sys", &["host/verbs-sys"]),
+    ("host/flexio", &["host/flexio-sys", "host/verbs-sys", "host/doca-sys", "image", "shared/hw"]),
+    ("host/cli", &["host/", "emu/", "image", "shared/"]),
+    ("device/dpa-macros", &[]),
+    ("device/dpa", &["device/dpa-macros", "shared/"]),
+    ("device/rt-emu", &["shared/hw"]),
+    ("device/images/", &["device/dpa", "device/rt-emu", "shared/"]),
+    ("tests", &["shared/", "image", "emu/", "host/"]),
+    ("xtask", &["shared/", "image"]),
+];
+
+/// Every dependency between our own packages that no arrow allows.
+pub(super) fn check(root: &Path) -> Result<Findings> {
+    let mut edges = Vec::new();
+    for manifest in ["Cargo.toml", "device/Cargo.toml"] {
+        for package in workspace::metadata(&root.join(manifest))?.packages {
+            let Some(user) = package.manifest_path.parent().and_then(|dir| relative(root, dir.as_std_path())) else {
+                continue;
+            };
+            for dependency in &package.dependencies {
+                let path = dependency.path.as_ref().and_then(|path| relative(root, path.as_std_path()));
+                edges.extend(path.map(|used| (user.clone(), used)));
+            }
+        }
+    }
+    Ok(edges.iter().filter_map(|(user, used)| judge(user, used)).collect())
+}
+
+fn relative(root: &Path, dir: &Path) -> Option<String> {
+    // A path dependency may be spelt with `..`.
+    let dir = dir.canonicalize().ok()?;
+    let path = dir.strip_prefix(root.canonicalize().ok()?).ok()?;
+    Some(path.to_string_lossy().into_owned())
+}
+
+fn judge(user: &str, used: &str) -> Option<String> {
+    let Some((_, allowed)) = ARROWS.iter().find(|(prefix, _)| user.starts_with(prefix)) else {
+        return Some(format!("{user} is in no arrow of ARCHITECTURE.md; add it there and to xtask/src/tidy/arrows.rs"));
+    };
+    let fits = allowed.iter().any(|prefix| used.starts_with(prefix));
+    (!fits).then(|| format!("{user} must not use {used}; it may use: {}", allowed.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrows_point_one_way() {
+        for (user, used) in [
+            ("shared/proto", "shared/abi"),
+            ("emu/libflexio", "host/flexio-sys"),
+            ("emu/machine", "image"),
+            ("host/cli", "emu/libdoca"),
+            ("tests", "host/flexio"),
+            ("device/images/receive", "device/dpa"),
+        ] {
+            assert_eq!(judge(user, used), None);
+        }
+        for (user, used) in [
+            ("shared/abi", "shared/hw"),
+            ("emu/nic", "shared/hw"),
+            ("emu/hart", "emu/nic"),
+            ("emu/libflexio", "host/flexio"),
+            ("host/flexio", "emu/machine"),
+            ("host/flexio", "xtask"),
+            ("device/dpa", "device/rt-emu"),
+            ("image", "shared/abi"),
+        ] {
+            assert!(judge(user, used).is_some_and(|text| text.contains("must not use")), "{user} -> {used}");
+        }
+        assert!(judge("fuzz", "image").is_some_and(|text| text.contains("no arrow")));
+    }
+
+    #[test]
+    fn the_repository_keeps_them() {
+        assert_eq!(check(workspace::root()).expect("metadata"), Findings::new());
+    }
+}

@@ -1,0 +1,76 @@
+//! What no compiler checks: the shape of the repository and what its documents promise.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{status, workspace};
+
+mod arrows;
+mod documents;
+mod sources;
+
+/// Check dependency arrows, file lengths, the list of unsafe files and what the documents promise.
+#[derive(clap::Args)]
+pub(crate) struct Tidy {}
+
+/// What a check found; empty where all is well.
+type Findings = Vec<String>;
+
+impl Tidy {
+    pub(crate) fn run(&self) -> Result<()> {
+        let root = workspace::root();
+        let files = source_files(root)?;
+        let architecture = read(&root.join("ARCHITECTURE.md"))?;
+        let checks: [(&str, Findings); 6] = [
+            ("dependency arrows", arrows::check(root)?),
+            ("file lengths", sources::lengths(root, &files)?),
+            ("unsafe files", sources::unsafe_files(root, &files, &architecture)?),
+            ("words", sources::words(root, &files)?),
+            ("folder table", documents::folders(root, &read(&root.join("README.md"))?)?),
+            ("specification", documents::specification(root, &read(&root.join("SPECIFICATION.md"))?)),
+        ];
+        let mut count = 0;
+        for (name, findings) in &checks {
+            for finding in findings {
+                status::error(&format!("{name}: {finding}"));
+            }
+            count += findings.len();
+        }
+        if count > 0 {
+            bail!("tidy found {count} things");
+        }
+        println!("{:>12}  {} checks of {} files", "tidy", checks.len(), files.len());
+        Ok(())
+    }
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+}
+
+/// All files that people write, sorted, relative to `root`; without build products and hidden folders.
+fn source_files(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if name != "target" && (!name.starts_with('.') || name == ".ci" || name == ".cargo") {
+                    folders.push(path);
+                }
+            } else if let Ok(relative) = path.strip_prefix(root) {
+                files.push(relative.to_owned());
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Whether a file has this extension.
+fn is(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|found| found == extension)
+}

@@ -1,0 +1,206 @@
+//! Lengths, unsafe code and words of source files.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use super::{Findings, is, read};
+use crate::{process, workspace};
+
+/// A file longer than this is split (tests apart).
+const LINES_LIMIT: usize = 1000;
+
+/// Files written by a program.
+fn is_generated(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == "bindings.rs")
+}
+
+fn is_test(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    text.ends_with("tests.rs")
+        || path.components().any(|part| part.as_os_str() == "tests" || part.as_os_str() == "benches")
+}
+
+/// Files over the limit.
+pub(super) fn lengths(root: &Path, files: &[PathBuf]) -> Result<Findings> {
+    let mut findings = Findings::new();
+    for path in files.iter().filter(|path| is(path, "rs") && !is_generated(path) && !is_test(path)) {
+        let lines = code_lines(&read(&root.join(path))?);
+        if lines > LINES_LIMIT {
+            findings.push(format!(
+                "{} has {lines} lines without its tests, the limit is {LINES_LIMIT}; split it",
+                path.display()
+            ));
+        }
+    }
+    Ok(findings)
+}
+
+/// Lines before the tests of a file.
+fn code_lines(text: &str) -> usize {
+    let tests = text
+        .lines()
+        .collect::<Vec<_>>()
+        .windows(2)
+        .position(|pair| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{'));
+    tests.unwrap_or_else(|| text.lines().count())
+}
+
+/// Compares the files with unsafe code with the list of ARCHITECTURE.md, both ways.
+pub(super) fn unsafe_files(root: &Path, files: &[PathBuf], architecture: &str) -> Result<Findings> {
+    let mut found = BTreeSet::new();
+    for path in files.iter().filter(|path| is(path, "rs") && !is_generated(path)) {
+        if has_unsafe(&read(&root.join(path))?) {
+            found.insert(path.to_string_lossy().into_owned());
+        }
+    }
+    let Some(listed) = between(architecture, "<!-- unsafe files -->", "<!-- end -->") else {
+        return Ok(vec!["ARCHITECTURE.md has no list between `<!-- unsafe files -->` and `<!-- end -->`".to_owned()]);
+    };
+    let listed: BTreeSet<String> = listed.lines().filter_map(first_code).map(str::to_owned).collect();
+    // A row may name a folder (with a slash at the end) whose every file may.
+    let covered = |file: &String| {
+        listed.contains(file) || listed.iter().any(|row| row.ends_with('/') && file.starts_with(row.as_str()))
+    };
+    let mut findings: Findings = found
+        .iter()
+        .filter(|file| !covered(file))
+        .map(|file| format!("{file} holds unsafe code and is not in the list of ARCHITECTURE.md"))
+        .collect();
+    let used = |row: &String| {
+        found.contains(row) || (row.ends_with('/') && found.iter().any(|file| file.starts_with(row.as_str())))
+    };
+    findings.extend(
+        listed
+            .iter()
+            .filter(|row| !used(row))
+            .map(|row| format!("{row} is listed in ARCHITECTURE.md and holds no unsafe code")),
+    );
+    Ok(findings)
+}
+
+/// The text between two markers.
+pub(super) fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<&'a str> {
+    let rest = &text[text.find(start)? + start.len()..];
+    Some(&rest[..rest.find(end)?])
+}
+
+/// The first `code` of a line.
+pub(super) fn first_code(line: &str) -> Option<&str> {
+    line.split('`').nth(1)
+}
+
+/// Whether Rust code opens an unsafe block, function, implementation, trait, extern block or attribute.
+fn has_unsafe(text: &str) -> bool {
+    text.lines().any(|line| {
+        let code = without_strings(line.split("//").next().unwrap_or_default());
+        code.match_indices("unsafe").any(|(at, word)| {
+            let before = code[..at].chars().next_back();
+            let after = &code[at + word.len()..];
+            let whole = !before.is_some_and(|c| c.is_alphanumeric() || c == '_');
+            whole && (after.starts_with('(') || after.is_empty() || after.starts_with(' '))
+        })
+    })
+}
+
+/// Text in double quotes is no code; a quote inside a character or a raw string is rare enough.
+fn without_strings(line: &str) -> String {
+    line.split('"').step_by(2).collect()
+}
+
+/// Words that often hide unfinished work, and paths of the machine that a file was written on.
+pub(super) fn words(root: &Path, files: &[PathBuf]) -> Result<Findings> {
+    // Spelt in halves, so that this list does not find itself.
+    let unfinished = [
+        ("to", "do!("),
+        ("unimple", "mented!("),
+        ("FIX", "ME"),
+        ("XX", "X"),
+        ("place", "holder"),
+        ("for n", "ow"),
+        ("dum", "my"),
+    ]
+    .map(|(a, b)| format!("{a}{b}"));
+    let mut paths = vec![format!("{}/", workspace::root().display())];
+    paths.extend(std::env::var("HOME").ok().filter(|home| home.len() > 1).map(|home| format!("{home}/")));
+    let tracked = tracked(root);
+    let mut findings = Findings::new();
+    for path in files.iter().filter(|path| tracked.as_ref().is_none_or(|tracked| tracked.contains(*path))) {
+        let Ok(text) = std::fs::read_to_string(root.join(path)) else { continue };
+        for (number, line) in text.lines().enumerate() {
+            let unfinished = unfinished.iter().filter(|_| is(path, "rs") && !is_generated(path));
+            // xtask and image check for these very prefixes in what they build.
+            let own_paths = paths.iter().filter(|_| !path.starts_with("xtask") && !path.starts_with("image"));
+            for word in unfinished.chain(own_paths) {
+                if contains_word(line, word) {
+                    findings.push(format!("{}:{}: `{word}`", path.display(), number + 1));
+                }
+            }
+        }
+    }
+    Ok(findings)
+}
+
+/// Files that git knows or would add; `None` outside a repository.
+fn tracked(root: &Path) -> Option<BTreeSet<PathBuf>> {
+    let mut command = std::process::Command::new("git");
+    command.args(["ls-files", "--cached", "--others", "--exclude-standard"]).current_dir(root);
+    Some(process::capture(&mut command).ok()?.lines().map(PathBuf::from).collect())
+}
+
+fn contains_word(line: &str, word: &str) -> bool {
+    let edge = |c: Option<char>| !c.is_some_and(char::is_alphanumeric);
+    line.match_indices(word).any(|(at, _)| {
+        let open = word.ends_with('(') || word.ends_with('/');
+        edge(line[..at].chars().next_back()) && (open || edge(line[at + word.len()..].chars().next()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsafe_code_is_found_and_nothing_else() {
+        for code in [
+            "    unsafe { read(p) }",
+            "unsafe fn f() {}",
+            "#[unsafe(no_mangle)]",
+            "let x = unsafe",
+            "unsafe impl Send for A {}",
+        ] {
+            assert!(has_unsafe(code), "{code}");
+        }
+        for other in ["#![forbid(unsafe_code)]", "// unsafe { }", "let s = \"unsafe \";", "is_unsafe (x)"] {
+            assert!(!has_unsafe(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn tests_do_not_count_as_length() {
+        assert_eq!(code_lines("a\nb\n#[cfg(test)]\nmod tests {\n}\n"), 2);
+        assert_eq!(code_lines("a\n#[cfg(test)]\nmod tests;\nb\n"), 4);
+    }
+
+    #[test]
+    fn words_are_whole_words() {
+        assert!(contains_word("a placeholding", "placeholding"));
+        assert!(!contains_word("replaceholding", "placeholding"));
+        assert!(contains_word("see /srv/x/y", "/srv/x/"));
+    }
+
+    #[test]
+    fn the_list_of_unsafe_files_is_compared_both_ways() {
+        let dir = tempfile::tempdir().expect("directory");
+        std::fs::write(dir.path().join("a.rs"), "unsafe {}\n").expect("write");
+        std::fs::write(dir.path().join("b.rs"), "safe\n").expect("write");
+        let files = [PathBuf::from("a.rs"), PathBuf::from("b.rs")];
+        let check = |list: &str| unsafe_files(dir.path(), &files, list).expect("readable");
+        assert_eq!(check("<!-- unsafe files -->\n- `a.rs`: ring\n<!-- end -->"), Findings::new());
+        let both = check("<!-- unsafe files -->\n- `b.rs`: ring\n<!-- end -->");
+        assert_eq!(both.len(), 2, "{both:?}");
+        assert!(both[0].starts_with("a.rs holds") && both[1].starts_with("b.rs is listed"), "{both:?}");
+        assert_eq!(check("no list").len(), 1);
+    }
+}

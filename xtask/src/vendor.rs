@@ -1,0 +1,163 @@
+//! Linking with an installed DOCA: which commands, in which order, and what is missing.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::toolchain::{Toolchain, Vendor};
+use crate::{process, workspace};
+
+/// A command and what it is for.
+pub(crate) type Step = (String, Command);
+
+/// The commands that make `image`, in order.
+pub(crate) fn plan(toolchain: &Toolchain, vendor: &Vendor, image: &str) -> Result<Vec<Step>> {
+    let out = workspace::image_dir(&toolchain.name);
+    let object = workspace::device_target().join(&toolchain.rust.target).join("release").join(image);
+    let stripped = out.join(format!("{image}.o"));
+    let elf = out.join(format!("{image}.elf"));
+    let doca = vendor.doca.path();
+
+    let mut compile = workspace::device_cargo();
+    // One relocatable object: rustc's linker joins the crate with what it uses and leaves flexio_dev_* open.
+    let mut flags = toolchain.rustflags()?;
+    flags.extend(["-Clink-arg=-r".to_owned(), "-Clink-dead-code=yes".to_owned()]);
+    compile.args(["build", "--release", "--package", image, "--no-default-features"]);
+    compile.args(["--target", &toolchain.rust.target, "--config", &toolchain.cargo_config(&flags)]);
+
+    // An older vendor linker may reject the newer extension names that rustc writes.
+    let mut strip = Command::new(objcopy()?);
+    strip.arg("--remove-section=.riscv.attributes").arg(&object).arg(&stripped);
+
+    let mut link = Command::new(doca.join(&vendor.clang));
+    link.args(&vendor.link_flags).arg(format!("-mcpu={}", vendor.cpu));
+    link.arg("-T").arg(first_existing(&doca, &vendor.scripts)).arg(&stripped);
+    let flexio = vendor.flexio.path();
+    for library in &vendor.libraries {
+        link.arg(format!("-L{}", flexio.join(library).display()));
+    }
+    link.arg("-Wl,--whole-archive,--start-group");
+    link.args(vendor.whole_archives.iter().map(|name| format!("-l{name}")));
+    link.arg("-Wl,--end-group,--no-whole-archive");
+    link.args(vendor.archives.iter().map(|name| format!("-l{name}")));
+    link.arg("-o").arg(&elf);
+
+    // Only for hosts that find the program by name in a fat binary; flexio_app_create takes the ELF itself.
+    let mut pack = Command::new(doca.join(&vendor.fatbin));
+    pack.arg("--create").arg(format!("--arch-member={},exec={}", vendor.cpu, elf.display()));
+    pack.arg(out.join(format!("{image}.fatbin")));
+
+    Ok(vec![
+        ("compile to one object of machine code".to_owned(), compile),
+        ("drop the attributes of rustc".to_owned(), strip),
+        ("link with the vendor's library and script".to_owned(), link),
+        ("pack for hosts that load from a fat binary".to_owned(), pack),
+    ])
+}
+
+/// rustc's own objcopy; it reads RISC-V whatever the distribution's does.
+fn objcopy() -> Result<PathBuf> {
+    let libdir =
+        process::capture(Command::new("rustc").args(["--print", "target-libdir"]).current_dir(workspace::root()))?;
+    let own = Path::new(libdir.trim()).with_file_name("bin").join("rust-objcopy");
+    Ok(if own.is_file() { own } else { PathBuf::from("llvm-objcopy") })
+}
+
+fn first_existing(base: &Path, candidates: &[PathBuf]) -> PathBuf {
+    let paths: Vec<PathBuf> = candidates.iter().map(|candidate| base.join(candidate)).collect();
+    paths.iter().find(|path| path.exists()).or(paths.first()).cloned().unwrap_or_else(|| base.to_owned())
+}
+
+/// What of the vendor's tools is missing, one sentence per thing with the places that were looked at.
+pub(crate) fn missing(vendor: &Vendor) -> Vec<String> {
+    let (doca, flexio) = (vendor.doca.path(), vendor.flexio.path());
+    let mut missing = Vec::new();
+    for tool in [&vendor.clang, &vendor.fatbin] {
+        let path = doca.join(tool);
+        if !process::is_program(&path) {
+            missing.push(format!("{}: looked at {}", name(tool), path.display()));
+        }
+    }
+    let places: Vec<PathBuf> = vendor.scripts.iter().map(|script| doca.join(script)).collect();
+    if !places.iter().any(|path| path.exists()) {
+        missing.push(format!("dpa_linker.ld: looked at {}", list(&places)));
+    }
+    for archive in &vendor.whole_archives {
+        let places: Vec<PathBuf> =
+            vendor.libraries.iter().map(|dir| flexio.join(dir).join(format!("lib{archive}.a"))).collect();
+        if !places.iter().any(|path| path.exists()) {
+            missing.push(format!("lib{archive}.a: looked at {}", list(&places)));
+        }
+    }
+    missing
+}
+
+/// Fails with a list where anything is missing.
+pub(crate) fn require(vendor: &Vendor) -> Result<()> {
+    let missing = missing(vendor);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "DOCA is not (fully) installed:\n  {}\nset {} and {} where it lies elsewhere; `--dry-run` shows the commands; `--toolchain emu` needs none of it",
+        missing.join("\n  "),
+        vendor.doca.variable,
+        vendor.flexio.variable,
+    );
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bf3_without_doca() -> (Toolchain, Vendor) {
+        let toolchain = Toolchain::load("bf3").expect("bf3");
+        let mut vendor = toolchain.vendor.clone().expect("vendor");
+        vendor.doca.variable = "FLEXCAST_TEST_NO_SUCH_VARIABLE".to_owned();
+        vendor.doca.default = PathBuf::from("/nowhere/doca");
+        vendor.flexio = vendor.doca.clone();
+        (toolchain, vendor)
+    }
+
+    #[test]
+    fn the_commands_come_in_order_and_without_bitcode() {
+        let (toolchain, vendor) = bf3_without_doca();
+        let plan = plan(&toolchain, &vendor, "receive").expect("plan");
+        let lines: Vec<String> = plan.iter().map(|(_, command)| process::line(command)).collect();
+        let [compile, strip, link, pack] = &lines[..] else { panic!("{lines:#?}") };
+        assert!(compile.contains("-Clink-arg=-r") && compile.contains("--no-default-features"), "{compile}");
+        assert!(!compile.contains("linker-plugin-lto"), "{compile}");
+        assert!(strip.contains("--remove-section=.riscv.attributes"), "{strip}");
+        let order =
+            ["-fPIE", "-nostdlib", "-static", "-mcpu=nv-dpa-bf3", "-T", "receive.o", "--whole-archive", "-lflexio_dev"];
+        let positions: Vec<_> =
+            order.iter().map(|part| link.find(part).unwrap_or_else(|| panic!("{part} in {link}"))).collect();
+        assert!(positions.is_sorted(), "{link}");
+        assert!(link.starts_with("/nowhere/doca/tools/dpa-clang "), "{link}");
+        assert!(pack.starts_with("/nowhere/doca/tools/dpa-fatbin --create --arch-member=nv-dpa-bf3"), "{pack}");
+    }
+
+    #[test]
+    fn what_is_missing_is_listed_with_the_places() {
+        let (_, vendor) = bf3_without_doca();
+        let text = require(&vendor).expect_err("no DOCA").to_string();
+        for part in [
+            "dpa-clang: looked at /nowhere/doca/tools/dpa-clang",
+            "dpa-fatbin: looked at",
+            "dpa_linker.ld: looked at /nowhere/doca/tools/dpa_llvm/ldscripts/dpa_linker.ld, /nowhere/doca/lib",
+            "libflexio_dev.a: looked at /nowhere/doca/lib/bf3/libflexio_dev.a, /nowhere/doca/lib/libflexio_dev.a",
+            "--dry-run",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+}
