@@ -1,1 +1,46 @@
-//! flexcast-tests
+//! Tests across crates: the whole chain from the host library to the firmware. This library finds the device images.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Once;
+
+/// The top of the source tree.
+///
+/// # Panics
+/// The crate is not where the workspace has it.
+#[must_use]
+pub fn workspace_root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent").to_path_buf()
+}
+
+/// Path of a built device image, such as `receive`. Builds all images once per test program, as `cargo xtask build` does;
+/// what is up to date is left alone.
+///
+/// # Panics
+/// The images cannot be built; the output of the build says why.
+#[must_use]
+pub fn image_path(name: &str) -> PathBuf {
+    static BUILT: Once = Once::new();
+    let root = workspace_root();
+    BUILT.call_once(|| {
+        let output = Command::new(env!("CARGO"))
+            .args(["run", "--quiet", "--package", "xtask", "--", "build"])
+            .current_dir(&root)
+            .output()
+            .expect("cargo can be started");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "cargo xtask build failed:\n{text}");
+    });
+    let path = root.join("target/device/emu").join(format!("{name}.elf"));
+    assert!(path.is_file(), "{} was not built; is there such an image?", path.display());
+    path
+}
+
+/// Bytes of a built device image.
+///
+/// # Panics
+/// As [`image_path`], or the file cannot be read.
+#[must_use]
+pub fn image_bytes(name: &str) -> Vec<u8> {
+    std::fs::read(image_path(name)).expect("a built image can be read")
+}

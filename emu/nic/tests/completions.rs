@@ -1,0 +1,193 @@
+//! Completion queues: owner bits, arming, overrun.
+
+mod common;
+
+use common::*;
+use emu_nic::wqe_opcode::NOP;
+use emu_nic::*;
+
+/// One queue pair whose NOPs complete into a queue of `1 << log` CQEs.
+fn nops(world: &mut World, log: u8, change: impl FnOnce(&mut CqAttr)) -> (Qp, Cq) {
+    let pd = world.nics[0].alloc_pd().unwrap();
+    let cq = world.cq_with(0, DPA, log, change);
+    let setup = Setup { space: DPA, ..Setup::new(Transport::Uc) };
+    let qp = world.qp(0, pd, &cq, &cq, &setup);
+    world.connect(&qp, (1, 7), &QpModify::default());
+    (qp, cq)
+}
+
+fn complete(world: &mut World, qp: &mut Qp) {
+    world.post(qp, &Wqe::new(NOP));
+    world.run();
+}
+
+fn raw_owner_bits(world: &mut World, cq: &Cq) -> Vec<u8> {
+    (0..1_u64 << cq.log).map(|i| world.mem[0].get(DPA, cq.ring + i * 64 + 63, 1)[0] & 1).collect()
+}
+
+#[test]
+fn owner_bits_toggle_each_lap() {
+    let mut world = World::new();
+    let (mut qp, mut cq) = nops(&mut world, 2, |_| {});
+    assert_eq!(raw_owner_bits(&mut world, &cq), [1; 4]);
+    for lap in 0..3_u8 {
+        for i in 0..4_usize {
+            complete(&mut world, &mut qp);
+            let mut expected = [(lap + 1) % 2; 4];
+            expected[..=i].fill(lap % 2);
+            assert_eq!(raw_owner_bits(&mut world, &cq), expected, "lap {lap} entry {i}");
+            assert!(world.poll(&mut cq).is_some(), "software sees the CQE");
+            assert!(world.poll(&mut cq).is_none(), "and no other");
+        }
+    }
+}
+
+#[test]
+fn an_arm_gives_one_event() {
+    let mut world = World::new();
+    let (mut qp, mut cq) = nops(&mut world, 4, |_| {});
+    complete(&mut world, &mut qp);
+    assert_eq!(world.cq_events, [], "not armed, no event");
+    world.poll_all(&mut cq);
+    world.arm(&cq);
+    world.run();
+    assert_eq!(world.cq_events, [], "nothing new since the consumer index");
+    complete(&mut world, &mut qp);
+    complete(&mut world, &mut qp);
+    assert_eq!(world.cq_events.len(), 1, "two CQEs, one event");
+    let (_, node, event) = world.cq_events[0];
+    assert_eq!((node, event), (0, CqEvent { cqn: cq.cqn, target: CqTarget::Channel(9) }));
+}
+
+#[test]
+fn arming_behind_the_producer_fires_at_once() {
+    let mut world = World::new();
+    let (mut qp, mut cq) = nops(&mut world, 4, |_| {});
+    complete(&mut world, &mut qp);
+    world.arm(&cq);
+    let armed_ps = world.now_ps;
+    world.run();
+    assert_eq!(world.cq_events.len(), 1, "the CQE was there before");
+    assert_eq!(world.cq_events[0].0, armed_ps + NicTiming::default().doorbell_visible_ps);
+    complete(&mut world, &mut qp);
+    assert_eq!(world.cq_events.len(), 1, "the event used up the arm");
+    world.poll_all(&mut cq);
+    world.arm(&cq);
+    complete(&mut world, &mut qp);
+    assert_eq!(world.cq_events.len(), 2);
+}
+
+#[test]
+fn a_cqe_that_races_with_the_arm_is_not_lost() {
+    // Whatever the time between CQE and arm, exactly one event comes.
+    for offset_ps in (0..900_000).step_by(50_000) {
+        let mut world = World::new();
+        let (mut qp, cq) = nops(&mut world, 4, |_| {});
+        world.post(&mut qp, &Wqe::new(NOP));
+        world.run_until(offset_ps);
+        world.arm(&cq);
+        world.run();
+        assert_eq!(world.cq_events.len(), 1, "armed at {offset_ps} ps");
+    }
+}
+
+#[test]
+fn arming_attributes() {
+    let mut world = World::new();
+    let (mut qp, _) = nops(&mut world, 4, |attr| attr.always_armed = true);
+    complete(&mut world, &mut qp);
+    complete(&mut world, &mut qp);
+    assert_eq!(world.cq_events.len(), 2, "always armed");
+
+    let mut world = World::new();
+    let (mut qp, _) = nops(&mut world, 4, |attr| attr.armed_at_creation = true);
+    complete(&mut world, &mut qp);
+    complete(&mut world, &mut qp);
+    assert_eq!(world.cq_events.len(), 1, "armed at creation");
+}
+
+#[test]
+fn a_solicited_arm_waits_for_a_solicited_cqe() {
+    let mut world = World::new();
+    let (mut a, mut b) = world.pair(&Setup::new(Transport::Uc));
+    let (target, key) = world.buffer(1, b.qp.pd, Space::Host, 64);
+    let cqn = b.rcq.cqn;
+    world.act(1, |nic, _, now, fx| nic.arm_cq_solicited(now, cqn, 0, fx));
+    for flags in [0x08, 0x0A] {
+        world.receive(&mut b.qp, &[(target, 64, key)]);
+        let mut wqe = Wqe::new(wqe_opcode::SEND).inline(&[1]);
+        wqe.flags = flags;
+        world.post(&mut a.qp, &wqe);
+        world.run();
+        assert_eq!(world.cq_events.len(), usize::from(flags == 0x0A), "flags {flags:#x}");
+    }
+    let cqes = world.poll_all(&mut b.rcq);
+    assert_eq!(cqes.iter().map(|cqe| cqe.solicited).collect::<Vec<_>>(), [false, true]);
+}
+
+#[test]
+fn an_overrun_fails_the_queue_and_its_queue_pairs() {
+    let mut world = World::new();
+    let (mut qp, mut cq) = nops(&mut world, 2, |_| {});
+    for _ in 0..4 {
+        complete(&mut world, &mut qp);
+    }
+    assert_eq!(world.async_events, [], "a full ring is not an overrun");
+    complete(&mut world, &mut qp);
+    let cqn = cq.cqn;
+    assert_eq!(
+        world.async_events,
+        [
+            (0, AsyncEvent::CqError { cqn, cause: FailureCause::Overrun }),
+            (0, AsyncEvent::QpFatal { qpn: qp.qpn, cause: FailureCause::CompletionQueue { cqn } }),
+        ]
+    );
+    assert_eq!(world.state(&qp), QpState::Err);
+    assert_eq!(world.nics[0].counters().cq_overruns, 1);
+    assert_eq!(world.nics[0].cq_failed(cqn), Ok(true));
+    assert_eq!(world.poll_all(&mut cq).len(), 4, "what was written stays as it was");
+}
+
+#[test]
+fn the_doorbell_record_makes_room() {
+    let mut world = World::new();
+    let (mut qp, mut cq) = nops(&mut world, 2, |_| {});
+    for _ in 0..40 {
+        complete(&mut world, &mut qp);
+        assert!(world.poll(&mut cq).is_some());
+    }
+    assert_eq!(world.async_events, []);
+}
+
+#[test]
+fn overrun_can_be_ignored() {
+    let mut world = World::new();
+    let (mut qp, cq) = nops(&mut world, 2, |attr| attr.overrun_ignore = true);
+    for _ in 0..6 {
+        complete(&mut world, &mut qp);
+    }
+    assert_eq!(world.async_events, []);
+    assert_eq!(raw_owner_bits(&mut world, &cq), [1, 1, 0, 0], "the second lap has begun");
+}
+
+#[test]
+fn unreachable_rings_fail_their_queue() {
+    let mut world = World::new();
+    let (mut qp, cq) = nops(&mut world, 2, |attr| attr.ring.addr = 0x40);
+    complete(&mut world, &mut qp);
+    let cause = FailureCause::QueueMemory { addr: 0x40 };
+    assert_eq!(world.async_events[0], (0, AsyncEvent::CqError { cqn: cq.cqn, cause }));
+    assert_eq!(world.state(&qp), QpState::Err);
+}
+
+#[test]
+fn doorbells_of_unknown_queues_are_reported() {
+    let mut world = World::new();
+    world.act(0, |nic, _, now, fx| {
+        nic.arm_cq(now, 5, 0, fx);
+        nic.ring_sq(now, 6, 0, fx);
+    });
+    let unknown = |number| (0, AsyncEvent::UnknownQueue { number });
+    assert_eq!(world.async_events, [unknown(5), unknown(6)]);
+    assert_eq!(world.nics[0].counters().bad_doorbells, 2);
+}
