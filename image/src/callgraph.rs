@@ -250,6 +250,10 @@ fn stack_taken(instruction: &Instruction, constants: &Constants) -> Option<Resul
         ("add", SP, by) | ("add", by, SP) => {
             Some(constants.get(by).map(|v| v.min(0).unsigned_abs()).ok_or("frame of computed size"))
         }
+        // Alignment beyond the 16 bytes that every caller keeps.
+        ("andi", SP, _) if instruction.immediate() < 0 => {
+            Some(Ok(instruction.immediate().unsigned_abs().saturating_sub(16)))
+        }
         // Restoring from a frame pointer only raises it.
         ("addi", 8, _) => None,
         _ => Some(Err("stack pointer set")),

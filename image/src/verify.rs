@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::callgraph::CallGraph;
+use crate::callgraph::{CallGraph, StackBound};
 use crate::elf::EF_RISCV_RVC;
 use crate::isa::{Extension, Isa};
-use crate::{EntryKind, Image};
+use crate::{Entry, EntryKind, Image};
 
 /// Most findings that one check lists; the rest is counted.
 const LISTED: usize = 12;
@@ -259,7 +259,7 @@ fn stack(image: &Image, graph: &CallGraph, limit_bytes: u64) -> Outcome {
     for entry in image.entries() {
         let mut needs = vec![(entry.name.clone(), graph.stack_bound(entry.addr))];
         if entry.unpack != 0 {
-            needs.push((format!("{} (unpack)", entry.name), graph.stack_bound(entry.unpack)));
+            needs.push((format!("{} (unpack)", entry.name), unpack_bound(graph, entry)));
         }
         for (name, bound) in needs {
             let Some(bound) = bound else {
@@ -285,6 +285,18 @@ fn stack(image: &Image, graph: &CallGraph, limit_bytes: u64) -> Outcome {
         (true, false) => Outcome::Unknown(shorten(unknown)),
         (true, true) => Outcome::Passed(format!("{} of {limit_bytes} B per thread", known.join(", "))),
     }
+}
+
+/// An unpack function calls what it is given: by the calling convention of RPCs that is the entry itself.
+fn unpack_bound(graph: &CallGraph, entry: &Entry) -> Option<StackBound> {
+    let mut unpack = graph.stack_bound(entry.unpack)?;
+    let name = &graph.function_at(entry.unpack)?.name;
+    let inner = graph.stack_bound(entry.addr)?;
+    unpack.unknown.retain(|reason| !reason.contains(&format!("through a register in {name} at ")));
+    unpack.unknown.extend(inner.unknown);
+    unpack.deepest.extend(inner.deepest);
+    unpack.bytes = unpack.bytes.saturating_add(inner.bytes);
+    Some(unpack)
 }
 
 /// Names by which core and the panic handler show in a symbol table.

@@ -214,6 +214,29 @@ fn what_a_register_calls_is_unknown() {
 }
 
 #[test]
+fn an_unpack_function_calls_its_entry() {
+    // The unpack function takes 64 bytes and calls a0; `ping` takes 496.
+    let elf = TestElf::image(&[
+        ("handler", &[C_RET]),
+        ("ping", &[C_FRAME_496, C_RET]),
+        ("ping__unpack", &[FRAME_64, C_JALR_A0, C_RET]),
+    ]);
+    let image = Image::parse(&elf.bytes()).expect("parses");
+    let report = verify(&image, &policy());
+    let Some(Outcome::Passed(text)) = report.check("stack") else { panic!("{report}") };
+    assert!(text.contains("ping (unpack) 560 B"), "{text}");
+}
+
+#[test]
+fn an_aligned_frame_is_bounded() {
+    // andi sp, sp, -128
+    let code = [FRAME_64, 0xf801_7113, C_RET];
+    let elf = TestElf::image(&[("handler", &code), ("ping", &[C_RET]), ("ping__unpack", &[C_RET])]);
+    let bound = CallGraph::of(&Image::parse(&elf.bytes()).expect("parses")).stack_bound(TEXT).expect("function");
+    assert_eq!((bound.bytes, bound.unknown), (64 + 112, vec![]));
+}
+
+#[test]
 fn a_far_call_by_register_pair_is_followed() {
     // auipc ra, 0; jalr ra, 10(ra): calls TEXT + 10.
     let elf = TestElf::image(&[

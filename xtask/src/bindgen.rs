@@ -1,4 +1,4 @@
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -63,11 +63,6 @@ fn first_difference(old: &str, new: &str) -> String {
     let line = line.unwrap_or_else(|| old.lines().count().min(new.lines().count()));
     let text = |source: &str| source.lines().nth(line).unwrap_or("(end of file)").to_owned();
     format!(":{}\n    - {}\n    + {}", line + 1, text(old), text(new))
-}
-
-/// Whether the headers of a crate are where its build script reads them; used by `tidy`.
-pub(crate) fn committed(root: &Path) -> Vec<PathBuf> {
-    CRATES.iter().map(|name| root.join("host").join(name).join("src/bindings.rs")).collect()
 }
 
 #[cfg(test)]

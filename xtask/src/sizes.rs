@@ -30,7 +30,7 @@ impl Sizes {
         let toolchain = Toolchain::load(&self.toolchain)?;
         let images = workspace::select_images(&self.images)?;
         let mut table = Table::new();
-        table.load_preset(presets::NOTHING).set_header(["image", "region", "used", "budget", "left", ""]);
+        table.load_style(presets::NOTHING).set_header(["image", "region", "used", "budget", "left", ""]);
         for column in 2..5 {
             if let Some(column) = table.column_mut(column) {
                 column.set_cell_alignment(CellAlignment::Right);

@@ -26,9 +26,13 @@ pub(crate) fn plan(toolchain: &Toolchain, vendor: &Vendor, image: &str) -> Resul
     compile.args(["build", "--release", "--package", image, "--no-default-features"]);
     compile.args(["--target", &toolchain.rust.target, "--config", &toolchain.cargo_config(&flags)]);
 
-    // An older vendor linker may reject the newer extension names that rustc writes.
-    let mut strip = Command::new(objcopy()?);
-    strip.arg("--remove-section=.riscv.attributes").arg(&object).arg(&stripped);
+    // An older vendor linker may reject the newer extension names that rustc writes, and cannot read the bitcode that
+    // Rust's own libraries bring along beside their machine code.
+    let mut strip = objcopy()?;
+    for section in [".riscv.attributes", ".llvmbc", ".llvmcmd"] {
+        strip.arg(format!("--remove-section={section}"));
+    }
+    strip.arg(&object).arg(&stripped);
 
     let mut link = Command::new(doca.join(&vendor.clang));
     link.args(&vendor.link_flags).arg(format!("-mcpu={}", vendor.cpu));
@@ -50,18 +54,25 @@ pub(crate) fn plan(toolchain: &Toolchain, vendor: &Vendor, image: &str) -> Resul
 
     Ok(vec![
         ("compile to one object of machine code".to_owned(), compile),
-        ("drop the attributes of rustc".to_owned(), strip),
+        ("drop what only rustc understands".to_owned(), strip),
         ("link with the vendor's library and script".to_owned(), link),
         ("pack for hosts that load from a fat binary".to_owned(), pack),
     ])
 }
 
 /// rustc's own objcopy; it reads RISC-V whatever the distribution's does.
-fn objcopy() -> Result<PathBuf> {
-    let libdir =
-        process::capture(Command::new("rustc").args(["--print", "target-libdir"]).current_dir(workspace::root()))?;
-    let own = Path::new(libdir.trim()).with_file_name("bin").join("rust-objcopy");
-    Ok(if own.is_file() { own } else { PathBuf::from("llvm-objcopy") })
+fn objcopy() -> Result<Command> {
+    let print = |what: &str| {
+        process::capture(Command::new("rustc").args(["--print", what]).current_dir(workspace::root()))
+            .map(|path| PathBuf::from(path.trim()))
+    };
+    let own = print("target-libdir")?.with_file_name("bin").join("rust-objcopy");
+    if !own.is_file() {
+        return Ok(Command::new("llvm-objcopy"));
+    }
+    let mut command = Command::new(own);
+    command.env("LD_LIBRARY_PATH", print("sysroot")?.join("lib"));
+    Ok(command)
 }
 
 fn first_existing(base: &Path, candidates: &[PathBuf]) -> PathBuf {
@@ -136,7 +147,9 @@ mod tests {
         let [compile, strip, link, pack] = &lines[..] else { panic!("{lines:#?}") };
         assert!(compile.contains("-Clink-arg=-r") && compile.contains("--no-default-features"), "{compile}");
         assert!(!compile.contains("linker-plugin-lto"), "{compile}");
-        assert!(strip.contains("--remove-section=.riscv.attributes"), "{strip}");
+        for section in [".riscv.attributes", ".llvmbc", ".llvmcmd"] {
+            assert!(strip.contains(&format!("--remove-section={section}")), "{strip}");
+        }
         let order =
             ["-fPIE", "-nostdlib", "-static", "-mcpu=nv-dpa-bf3", "-T", "receive.o", "--whole-archive", "-lflexio_dev"];
         let positions: Vec<_> =

@@ -3,6 +3,7 @@
 use core::marker::PhantomData;
 
 use crate::abi::QueueDescriptor;
+use crate::arch::opaque;
 use crate::hw::cqe::{OP_OWN_OFFSET, USER_INDEX_OFFSET, owner_of_pass};
 use crate::hw::doorbell::cq_counter;
 use crate::hw::{Be32, CqDoorbellRecord, Cqe, CqeOpcode, ErrorCqe};
@@ -172,7 +173,9 @@ impl<'q> Segment<'q> {
     pub fn advance(&mut self) {
         if self.at != self.end {
             // SAFETY: not the end, so inside the ring.
-            self.at = unsafe { self.at.add(1) };
+            let next = unsafe { self.at.add(1) };
+            // Hidden from the compiler, which would otherwise keep a second pointer or a count-down in step: one instruction per entry.
+            self.at = opaque(next as u64) as *const Cqe;
         }
     }
 

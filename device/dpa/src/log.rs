@@ -10,7 +10,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{Thread, sys};
 
-pub use defmt::{debug, error, info, trace, warn};
+/// The logging crate: `use dpa::log::defmt;`, then `defmt::info!(...)`.
+pub use defmt;
 
 /// Longest frame: a message of the stream holds 511 bytes, two per byte of the frame.
 pub const FRAME_BYTES: usize = 254;
@@ -120,4 +121,4 @@ unsafe impl defmt::Logger for StreamLogger {
     }
 }
 
-defmt::timestamp!("{=u64:ns}", crate::thread::time());
+defmt::timestamp!("{=u64:us}", crate::thread::time() / 1000);

@@ -18,7 +18,7 @@ pub struct PanicRecord {
 
 impl PanicRecord {
     /// Notes a panic at `file`:`line`; only the first one stays.
-    pub fn note(&self, file: &'static str, line: u32) {
+    pub fn note(&self, file: &str, line: u32) {
         if self.count.fetch_add(1, Ordering::Relaxed) == 0 {
             self.line.store(line, Ordering::Relaxed);
             self.file.store(file.as_ptr() as u64, Ordering::Relaxed);

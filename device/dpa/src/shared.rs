@@ -8,3 +8,10 @@ pub fn snapshot<T: Copy>(value: &T) -> T {
     // SAFETY: a reference is valid for reads; volatile, because the host may have written since the last load.
     unsafe { core::ptr::from_ref(value).read_volatile() }
 }
+
+/// The same value, which the compiler then keeps in a register instead of building the constant again in every round of a loop.
+#[inline(always)]
+#[must_use]
+pub fn in_register(value: u64) -> u64 {
+    crate::arch::opaque(value)
+}

@@ -11,4 +11,4 @@
 #[cfg(target_arch = "riscv64")]
 mod rtos;
 #[cfg(target_arch = "riscv64")]
-mod symbols;
+pub mod symbols;

@@ -30,7 +30,10 @@ pub(crate) const fn div(a: u64, b: u64) -> u64 {
 
 #[inline(always)]
 pub(crate) const fn divu(a: u64, b: u64) -> u64 {
-    if b == 0 { u64::MAX } else { a / b }
+    match a.checked_div(b) {
+        Some(quotient) => quotient,
+        None => u64::MAX,
+    }
 }
 
 /// The remainder of a division by zero is the dividend, that of the overflowing division is zero.
@@ -53,7 +56,10 @@ pub(crate) const fn divw(a: u64, b: u64) -> u64 {
 #[inline(always)]
 pub(crate) const fn divuw(a: u64, b: u64) -> u64 {
     let (a, b) = (a as u32, b as u32);
-    if b == 0 { u64::MAX } else { sext(a / b) }
+    match a.checked_div(b) {
+        Some(quotient) => sext(quotient),
+        None => u64::MAX,
+    }
 }
 
 #[inline(always)]

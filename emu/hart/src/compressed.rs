@@ -107,7 +107,7 @@ fn quadrant1(c: u32, funct3: u32) -> Option<u32> {
             (imm != 0).then(|| i_type(OP_IMM, 0, SP, SP, sign_extend(imm, 10)))
         }
         // c.lui
-        3 => (unsigned6 != 0).then(|| (imm6 << 12) | rd << 7 | 0x37),
+        3 => (unsigned6 != 0).then_some((imm6 << 12) | rd << 7 | 0x37),
         4 => arithmetic(c, unsigned6, imm6),
         5 => Some(j_type(ZERO, jump_offset(c))),
         6 => Some(b_type(0, 8 + field(c, 9, 7), branch_offset(c))),
@@ -179,5 +179,93 @@ fn quadrant2(c: u32, funct3: u32) -> Option<u32> {
         6 => Some(s_type(2, SP, rs2, field(c, 12, 9) << 2 | field(c, 8, 7) << 6)),
         7 => Some(s_type(3, SP, rs2, field(c, 12, 10) << 3 | field(c, 9, 7) << 6)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::expand;
+    use crate::decode::{Place, decode16, decode32};
+    use crate::op::Kind;
+
+    /// Pairs from the tables of the unprivileged architecture ("C" extension) and as GNU as assembles them.
+    #[test]
+    fn expands_one_of_each_form() {
+        let pairs: [(u16, u32); 34] = [
+            (0x0808, 0x0101_0513), // c.addi4spn a0, sp, 16
+            (0x1ffc, 0x3fc1_0793), // c.addi4spn a5, sp, 1020
+            (0x41c8, 0x0045_a503), // c.lw a0, 4(a1)
+            (0x5dfc, 0x07c5_a783), // c.lw a5, 124(a1)
+            (0x6588, 0x0085_b503), // c.ld a0, 8(a1)
+            (0x7dfc, 0x0f85_b783), // c.ld a5, 248(a1)
+            (0xc1c8, 0x00a5_a223), // c.sw a0, 4(a1)
+            (0xe588, 0x00a5_b423), // c.sd a0, 8(a1)
+            (0x0001, 0x0000_0013), // c.nop
+            (0x157d, 0xfff5_0513), // c.addi a0, -1
+            (0x257d, 0x01f5_051b), // c.addiw a0, 31
+            (0x5501, 0xfe00_0513), // c.li a0, -32
+            (0x6105, 0x0201_0113), // c.addi16sp 32
+            (0x7101, 0xe001_0113), // c.addi16sp -512
+            (0x6505, 0x0000_1537), // c.lui a0, 1
+            (0x757d, 0xffff_f537), // c.lui a0, -1
+            (0x9101, 0x0205_5513), // c.srli a0, 32
+            (0x957d, 0x43f5_5513), // c.srai a0, 63
+            (0x9971, 0xffc5_7513), // c.andi a0, -4
+            (0x8d0d, 0x40b5_0533), // c.sub a0, a1
+            (0x8d2d, 0x00b5_4533), // c.xor a0, a1
+            (0x8d4d, 0x00b5_6533), // c.or a0, a1
+            (0x8d6d, 0x00b5_7533), // c.and a0, a1
+            (0x9d0d, 0x40b5_053b), // c.subw a0, a1
+            (0x9d2d, 0x00b5_053b), // c.addw a0, a1
+            (0xa001, 0x0000_006f), // c.j .
+            (0xdd7d, 0xfe05_0fe3), // c.beqz a0, .-2
+            (0xe109, 0x0005_1163), // c.bnez a0, .+2
+            (0x1502, 0x0205_1513), // c.slli a0, 32
+            (0x4542, 0x0101_2503), // c.lwsp a0, 16
+            (0x8082, 0x0000_8067), // c.jr ra
+            (0x852e, 0x00b0_0533), // c.mv a0, a1
+            (0x9502, 0x0005_00e7), // c.jalr a0
+            (0xfc2a, 0x02a1_3c23), // c.sdsp a0, 56
+        ];
+        for (short, long) in pairs {
+            assert_eq!(expand(short), Some(long), "{short:#06x}: {:#010x?}", expand(short));
+        }
+    }
+
+    #[test]
+    fn rejects_the_reserved_and_the_floating_point() {
+        let illegal: [u16; 12] = [
+            0x0000, // defined illegal
+            0x0008, // c.addi4spn with immediate zero
+            0x2188, // c.fld
+            0x8188, // reserved (Zcb loads)
+            0xa188, // c.fsd
+            0x2005, // c.addiw to x0
+            0x6101, // c.addi16sp zero
+            0x6501, // c.lui zero
+            0x9d4d, // reserved (Zcb)
+            0x4002, // c.lwsp to x0
+            0x6002, // c.ldsp to x0
+            0x8002, // c.jr x0
+        ];
+        for half in illegal {
+            assert_eq!(expand(half), None, "{half:#06x}");
+        }
+    }
+
+    #[test]
+    fn every_half_word_decodes_as_its_expansion() {
+        let place = Place { offset: 0x1_0000, len: 0x2_0000 };
+        for half in (0..=u16::MAX).filter(|half| half & 3 != 3) {
+            let op = decode16(half, place);
+            match expand(half) {
+                None => assert_eq!((op.kind, op.bits()), (Kind::Illegal, u32::from(half))),
+                Some(bits) => {
+                    let long = decode32(bits, place);
+                    assert_ne!(long.kind, Kind::Illegal, "{half:#06x} expands to an illegal instruction");
+                    assert_eq!((op.rd, op.rs1, op.rs2, op.imm), (long.rd, long.rs1, long.rs2, long.imm));
+                }
+            }
+        }
     }
 }

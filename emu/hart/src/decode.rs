@@ -46,6 +46,13 @@ const fn j_imm(bits: u32) -> i32 {
         | ((bits >> 12 & 255) << 12 | (bits >> 20 & 1) << 11 | (bits >> 21 & 1023) << 1).cast_signed()
 }
 
+/// The register that an instruction writes, other than `x0`.
+pub(crate) fn destination(bits: u32) -> Option<usize> {
+    let place = Place { offset: 0, len: 0 };
+    let op = if bits & 3 == 3 { decode32(bits, place) } else { decode16(bits as u16, place) };
+    op.destination().map(|register| register as usize)
+}
+
 /// The operation of a two-byte instruction.
 pub(crate) fn decode16(half: u16, place: Place) -> Op {
     let Some(bits) = compressed::expand(half) else {

@@ -28,13 +28,11 @@ enum Exit {
 }
 
 /// A cycle that is not reached, low enough that a latency can be added to it.
-const NEVER: u64 = u64::MAX >> 2;
-/// The most instructions for which limits are computed at a time, and the largest gap: their product is below [`NEVER`].
-const MAX_INSTRUCTIONS: u64 = 1 << 40;
-const MAX_GAP_CYCLES: u64 = 1 << 20;
+const NEVER: u64 = u64::MAX >> 1;
 
 pub(crate) fn run<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B, limits: &Limits) -> Stop {
     hart.x[0] = 0;
+    let gap = limits.gap_cycles.max(1);
     let first = hart.instret;
     loop {
         let done = hart.instret.wrapping_sub(first);
@@ -44,15 +42,15 @@ pub(crate) fn run<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B, limits:
         if hart.cycles >= limits.cycles {
             return Stop::Cycles;
         }
+        // The instructions left end at this cycle if no access takes time; each access moves it by what it takes.
+        let last_cycle = limits.cycles.min(NEVER);
+        let all_retired_at = hart.cycles.saturating_add((limits.instructions - done).saturating_mul(gap));
+        let stop_at = last_cycle.min(all_retired_at);
+
         let Some(range) = text.find(hart.pc) else {
             return Stop::Fault(Fault::instruction_access(hart.pc));
         };
-        let budget = Budget {
-            instructions: (limits.instructions - done).min(MAX_INSTRUCTIONS),
-            last_cycle: limits.cycles.min(NEVER),
-            gap: limits.gap_cycles.clamp(1, MAX_GAP_CYCLES),
-        };
-        match run_range(hart, text, range, bus, budget) {
+        match run_range(hart, text, range, bus, gap, stop_at, last_cycle) {
             Exit::Limit | Exit::Far(_) => {}
             Exit::Decode => {
                 if let Err(fault) = text.ranges[range].decode(hart.pc, bus) {
@@ -71,14 +69,6 @@ pub(crate) fn run<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B, limits:
     }
 }
 
-/// What one pass over a range may use.
-#[derive(Clone, Copy)]
-struct Budget {
-    instructions: u64,
-    last_cycle: u64,
-    gap: u64,
-}
-
 /// Runs within one range of the text. On return the hart is up to date.
 #[inline(always)]
 fn run_range<B: Bus>(
@@ -86,7 +76,9 @@ fn run_range<B: Bus>(
     text: &mut Text,
     range: usize,
     bus: &mut B,
-    Budget { instructions, last_cycle, gap }: Budget,
+    gap: u64,
+    mut stop_at: u64,
+    last_cycle: u64,
 ) -> Exit {
     let hull = text.hull;
     // An access of up to eight bytes that begins up to seven bytes before the text touches it.
@@ -102,15 +94,8 @@ fn run_range<B: Bus>(
 
     // Slot offsets fit in `usize`: the slots exist.
     let mut ip: *const Op = slots.wrapping_add(((hart.pc - base) / 2) as usize);
-
-    // Both limits and both counters in one number that is touched per instruction: `left`, the cycles until `stop_at`.
-    // `all_retired_at` is the cycle at which the last allowed instruction would retire if no access took time from now on. It
-    // moves with every latency, and as it is always `gap` times the instructions left ahead of now, it also tells how many
-    // instructions have retired.
-    let mut all_retired_at = hart.cycles.wrapping_add(instructions.wrapping_mul(gap));
-    let mut stop_at = all_retired_at.min(last_cycle);
-    let mut left = stop_at.wrapping_sub(hart.cycles).cast_signed();
-    let instret_at_end = hart.instret.wrapping_add(instructions);
+    let mut cycles = hart.cycles;
+    let mut instret = hart.instret;
     let x = &mut hart.x;
     let reservation = &mut hart.reservation;
 
@@ -119,28 +104,17 @@ fn run_range<B: Bus>(
             base.wrapping_add((ip.addr() - slots.addr()) as u64 / size_of::<Op>() as u64 * 2)
         };
     }
-    macro_rules! now {
-        () => {
-            stop_at.wrapping_sub(left.cast_unsigned())
-        };
-    }
-    macro_rules! instret {
-        () => {{
-            let ahead = all_retired_at.wrapping_sub(now!());
-            instret_at_end.wrapping_sub(if gap == 1 { ahead } else { ahead / gap })
-        }};
-    }
-    // An access that began now has taken until cycle $after.
+    // An access has taken until cycle $after. The minimum keeps `stop_at` what it was if it is the limit on cycles.
     macro_rules! charge {
         ($after:ident) => {
-            all_retired_at = all_retired_at.wrapping_add($after.wrapping_sub(now!()));
-            stop_at = all_retired_at.min(last_cycle);
-            left = stop_at.wrapping_sub($after).cast_signed();
+            stop_at = stop_at.wrapping_add($after.wrapping_sub(cycles)).min(last_cycle);
+            cycles = $after;
         };
     }
     macro_rules! retire {
         () => {
-            left = left.wrapping_sub(gap.cast_signed());
+            instret = instret.wrapping_add(1);
+            cycles = cycles.wrapping_add(gap);
         };
     }
 
@@ -218,7 +192,8 @@ fn run_range<B: Bus>(
                 if addr & ($width.bytes() - 1) != 0 {
                     fault!(Fault::new(Cause::LoadMisaligned, addr));
                 }
-                let mut after = now!();
+                // A copy, so that `cycles` itself needs no address and stays in a register.
+                let mut after = cycles;
                 match bus.load(addr, $width, &mut after) {
                     Ok(value) => x[op.rd as usize] = $extend(value),
                     Err(fault) => fault!(fault),
@@ -234,7 +209,7 @@ fn run_range<B: Bus>(
                 if addr & ($width.bytes() - 1) != 0 {
                     fault!(Fault::new(Cause::StoreMisaligned, addr));
                 }
-                let mut after = now!();
+                let mut after = cycles;
                 if let Err(fault) = bus.store(addr, $width, rs2!(), &mut after) {
                     fault!(fault);
                 }
@@ -403,7 +378,7 @@ fn run_range<B: Bus>(
             Kind::Bseti => set!(2, rs1!() | (1 << (op.imm & 63))),
 
             Kind::Fence => {
-                let mut after = now!();
+                let mut after = cycles;
                 bus.fence((op.imm >> 4) as u8 & 15, op.imm as u8 & 15, &mut after);
                 charge!(after);
                 ip = ip.wrapping_add(2);
@@ -429,14 +404,14 @@ fn run_range<B: Bus>(
                 None => fault!(Fault::illegal_instruction(MRET)),
             },
             Kind::Csr => {
-                if let Err(fault) = csr::execute(*op, x, bus, now!(), instret!()) {
+                if let Err(fault) = csr::execute(*op, x, bus, cycles, instret) {
                     fault!(fault);
                 }
                 ip = ip.wrapping_add(2);
                 bus_touched!();
             }
             Kind::Atomic => {
-                let mut after = now!();
+                let mut after = cycles;
                 let addr = rs1!();
                 if let Err(fault) = atomic::execute(*op, x, reservation, bus, &mut after) {
                     fault!(fault);
@@ -450,7 +425,7 @@ fn run_range<B: Bus>(
                 bus_touched!();
             }
             Kind::Custom => {
-                let mut after = now!();
+                let mut after = cycles;
                 if let Err(fault) = bus.custom(op.bits(), x, &mut after) {
                     x[0] = 0;
                     fault!(fault);
@@ -463,14 +438,14 @@ fn run_range<B: Bus>(
         }
 
         retire!();
-        if left <= 0 {
+        if cycles >= stop_at {
             break Exit::Limit;
         }
     };
 
     hart.pc = if let Exit::Far(pc) = exit { pc } else { pc!() };
-    hart.instret = instret!();
-    hart.cycles = now!();
+    hart.cycles = cycles;
+    hart.instret = instret;
     exit
 }
 

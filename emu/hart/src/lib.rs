@@ -12,6 +12,7 @@
 
 mod alu;
 mod atomic;
+pub mod bare;
 mod bus;
 mod compressed;
 mod csr;

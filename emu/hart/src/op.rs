@@ -247,6 +247,19 @@ impl Op {
         Op { kind, rd: Reg::X0, rs1: Reg::X0, rs2: Reg::X0, imm }
     }
 
+    /// The register that the instruction writes, other than `x0`. Not known for custom instructions.
+    pub(crate) fn destination(self) -> Option<Reg> {
+        let writes = match self.kind {
+            Kind::Undecoded | Kind::End | Kind::Illegal | Kind::Nop | Kind::CNop => false,
+            Kind::J | Kind::Jr | Kind::CJr | Kind::BranchFar | Kind::LoadNothing => false,
+            Kind::Beq | Kind::Bne | Kind::Blt | Kind::Bge | Kind::Bltu | Kind::Bgeu | Kind::CBeq | Kind::CBne => false,
+            Kind::Sb | Kind::Sh | Kind::Sw | Kind::Sd | Kind::CSw | Kind::CSd => false,
+            Kind::Fence | Kind::FenceI | Kind::Ecall | Kind::Ebreak | Kind::Mret | Kind::Wfi | Kind::Custom => false,
+            _ => true,
+        };
+        (writes && self.rd != Reg::X0).then_some(self.rd)
+    }
+
     /// The instruction bits of a kind that keeps them in `imm`.
     pub(crate) const fn bits(self) -> u32 {
         self.imm.cast_unsigned()

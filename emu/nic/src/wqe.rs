@@ -277,3 +277,70 @@ pub(crate) fn parse_receive(bytes: &[u8], segments: &mut Vec<DataSegment>) -> u6
     }
     capacity
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn random_bytes_never_panic_and_never_promise_more_than_they_hold(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..1024),
+            opcode in prop_oneof![Just(0x00), Just(0x08), Just(0x09), Just(0x0A), Just(0x0B), Just(0x10), any::<u8>()],
+            transport in prop_oneof![Just(Transport::Rc), Just(Transport::Uc), Just(Transport::Ud)],
+            small_inline in any::<bool>(),
+        ) {
+            if bytes.len() >= 8 {
+                bytes[0] = 0;
+                bytes[3] = opcode;
+            }
+            if small_inline {
+                for segment in bytes.chunks_exact_mut(16).skip(1) {
+                    segment[1..3].fill(0);
+                }
+            }
+            let mut wqe = Wqe::default();
+            if wqe.parse(&bytes, transport).is_ok() {
+                let size = wqe.control.segments * SEGMENT_BYTES;
+                prop_assert!(size <= bytes.len());
+                prop_assert!(wqe.inline.len() <= size);
+                prop_assert_eq!(wqe.pieces.iter().map(Piece::len).sum::<u64>(), u64::from(wqe.len));
+                prop_assert!(u64::from(wqe.len) <= MAX_MESSAGE_BYTES);
+                for piece in &wqe.pieces {
+                    if let Piece::Inline { start, len } = piece {
+                        prop_assert!(start + len <= wqe.inline.len());
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn receive_lists_hold_what_their_segments_hold(bytes in proptest::collection::vec(any::<u8>(), 0..1024)) {
+            let mut segments = Vec::new();
+            let capacity = parse_receive(&bytes, &mut segments);
+            prop_assert_eq!(segments.iter().map(|segment| u64::from(segment.len)).sum::<u64>(), capacity);
+        }
+    }
+
+    #[test]
+    fn a_control_segment_is_read_field_by_field() {
+        let bytes = [0, 0x12, 0x34, 0x0B, 0xAB, 0xCD, 0xEF, 0x05, 0, 0, 0, 0x8A, 1, 2, 3, 4];
+        let control = Control::parse(&bytes);
+        assert_eq!(
+            control,
+            Control {
+                opcode: 0x0B,
+                index: 0x1234,
+                qpn: 0xAB_CDEF,
+                segments: 5,
+                signalled: true,
+                solicited: true,
+                fence: true,
+                immediate: [1, 2, 3, 4],
+            }
+        );
+        assert_eq!(control.blocks(), 2);
+    }
+}

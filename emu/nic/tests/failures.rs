@@ -333,7 +333,7 @@ fn a_reset_queue_pair_starts_afresh() {
 
 #[test]
 fn transitions_follow_the_order_and_need_their_attributes() {
-    use QpState::*;
+    use QpState::{Err as Failed, Init, Reset, Rtr, Rts};
     let mut world = World::new();
     for transport in [Transport::Rc, Transport::Ud] {
         let end = world.end(0, &Setup::new(transport));
@@ -378,8 +378,8 @@ fn transitions_follow_the_order_and_need_their_attributes() {
         assert_eq!(world.modify(0, qpn, &too_many), Err(range));
         let pd = QpModify { pd: Some(77), ..QpModify::default() };
         assert!(matches!(world.modify(0, qpn, &pd), Err(NicError::PdChange { pd: 77, .. })));
-        world.modify(0, qpn, &bare(Err)).unwrap();
-        assert_eq!(world.modify(0, qpn, &to(Init)), Result::Err(NicError::Transition { qpn, from: Err, to: Init }));
+        world.modify(0, qpn, &bare(Failed)).unwrap();
+        assert_eq!(world.modify(0, qpn, &to(Init)), Err(NicError::Transition { qpn, from: Failed, to: Init }));
         world.modify(0, qpn, &bare(Reset)).unwrap();
         assert_eq!(world.modify(0, qpn, &bare(Init)), missing(Init, first), "RESET forgets the attributes");
     }
@@ -423,7 +423,6 @@ fn packets_for_nobody_are_counted() {
     world.modify(1, b.qp.qpn, &QpModify { next_state: Some(QpState::Reset), ..QpModify::default() }).unwrap();
     send(&mut world, &mut a, Av::to(1, b.qp.qpn));
     assert_eq!(world.nics[1].counters().qp_drops, 2, "a queue pair that does not receive");
-    world.mem[0].set(Space::Host, a.qp.sq, &[0]);
     let mut wqe = Wqe::new(SEND).to(Av::to(1, b.qp.qpn)).inline(&[1]).bytes(&a.qp, a.qp.sq_pi);
     wqe[36..42].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
     wqe[48 + 15] = 99;

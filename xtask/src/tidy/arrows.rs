@@ -14,6 +14,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("image", &[]),
     ("emu/machine", &["emu/hart", "emu/nic", "emu/fabric", "image"]),
     ("emu/lib", &["emu/machine", "emu/lib", "host/flexio-sys", "host/verbs-sys", "host/doca-sys"]),
+    // The trait by which a packet tells a link its size.
+    ("emu/nic", &["emu/fabric"]),
     ("emu/", &[]),
     ("host/flexio-sys", &["host/verbs-sys"]),
     ("host/verbs-sys", &[]),
@@ -80,6 +82,7 @@ mod tests {
             ("shared/abi", "shared/hw"),
             ("emu/nic", "shared/hw"),
             ("emu/hart", "emu/nic"),
+            ("emu/fabric", "emu/nic"),
             ("emu/libflexio", "host/flexio"),
             ("host/flexio", "emu/machine"),
             ("host/flexio", "xtask"),

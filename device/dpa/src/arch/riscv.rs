@@ -34,3 +34,12 @@ macro_rules! counter {
 counter!(cycles, "rdcycle {}");
 counter!(instructions, "rdinstret {}");
 counter!(time, "rdtime {}");
+
+/// The same value, of which the compiler knows nothing more. Costs no instruction.
+#[inline(always)]
+pub(crate) fn opaque(value: u64) -> u64 {
+    let out;
+    // SAFETY: an empty block; input and output share a register.
+    unsafe { asm!("/* {} */", inlateout(reg) value => out, options(pure, nomem, nostack, preserves_flags)) };
+    out
+}

@@ -185,9 +185,9 @@ pub struct Share {
     pub offset: u64,
     /// Bytes.
     pub bytes: u64,
-    /// Chunks, at least one; all but the last are full.
+    /// Chunks; all but the last are full. 0 for a worker that has nothing to receive.
     pub chunks: u64,
-    /// Bytes of the last chunk, 1 to the chunk size.
+    /// Bytes of the last chunk, 1 to the chunk size (the chunk size where there is none).
     pub last_chunk_bytes: u64,
 }
 
@@ -208,7 +208,7 @@ pub struct Plan {
     pub bytes: u64,
     /// Chunks in all.
     pub chunks: u64,
-    /// Shares of the workers that have anything to do: the first `min(threads, chunks)`.
+    /// One share per worker.
     pub shares: Vec<Share>,
 }
 
@@ -223,7 +223,7 @@ impl Plan {
             return Err(PlanError::Empty);
         }
         let chunks = bytes.div_ceil(params.chunk_bytes);
-        let workers = u64::from(params.threads).min(chunks);
+        let workers = u64::from(params.threads);
         let largest = chunks.div_ceil(workers);
         let limit = 1u64 << params.psn_bits;
         if largest > limit {
@@ -240,15 +240,11 @@ impl Plan {
         let mut first = 0;
         for worker in 0..workers {
             let own = short + u64::from(worker < longer);
-            let offset = first * params.chunk_bytes;
+            let offset = (first * params.chunk_bytes).min(bytes);
             let end = ((first + own) * params.chunk_bytes).min(bytes);
-            shares.push(Share {
-                worker: worker as u32,
-                offset,
-                bytes: end - offset,
-                chunks: own,
-                last_chunk_bytes: end - offset - (own - 1) * params.chunk_bytes,
-            });
+            let last_chunk_bytes =
+                if own == 0 { params.chunk_bytes } else { end - offset - (own - 1) * params.chunk_bytes };
+            shares.push(Share { worker: worker as u32, offset, bytes: end - offset, chunks: own, last_chunk_bytes });
             first += own;
         }
         Ok(Plan { params, bytes, chunks, shares })
@@ -311,8 +307,9 @@ mod tests {
                     let mut next = 0;
                     for share in &plan.shares {
                         assert_eq!(share.offset, next);
-                        assert!(share.chunks >= 1 && (1..=chunk).contains(&share.last_chunk_bytes));
-                        assert_eq!(share.bytes, (share.chunks - 1) * chunk + share.last_chunk_bytes);
+                        assert!((1..=chunk).contains(&share.last_chunk_bytes));
+                        let full = share.chunks.saturating_sub(1) * chunk;
+                        assert_eq!(share.bytes, full + if share.chunks == 0 { 0 } else { share.last_chunk_bytes });
                         next += share.bytes;
                     }
                     assert_eq!(next, bytes);
@@ -328,8 +325,9 @@ mod tests {
     #[test]
     fn one_byte_is_one_chunk_of_one_byte() {
         let plan = plan(16, 4096, 1).unwrap();
-        assert_eq!(plan.shares.len(), 1);
-        assert_eq!(plan.shares[0].last_chunk_bytes, 1);
+        assert_eq!(plan.shares.len(), 16);
+        assert_eq!((plan.shares[0].chunks, plan.shares[0].last_chunk_bytes), (1, 1));
+        assert!(plan.shares[1..].iter().all(|share| share.chunks == 0 && share.bytes == 0));
         assert_eq!(plan.shares[0].chunk_len(0, 4096), 1);
     }
 

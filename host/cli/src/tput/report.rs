@@ -19,10 +19,16 @@ pub enum Kind {
 pub struct DeviceCounters {
     /// Receive completions handled.
     pub cqes: u64,
-    /// Instructions retired in the receive loops.
+    /// Instructions retired by the handlers, from entry to end.
     pub instructions: u64,
-    /// Cycles spent in the receive loops.
+    /// Cycles spent in the handlers.
     pub cycles: u64,
+    /// Receive completions handled while the ring never ran empty.
+    pub loop_cqes: u64,
+    /// Instructions retired in those stretches.
+    pub loop_instructions: u64,
+    /// Cycles spent in those stretches.
+    pub loop_cycles: u64,
     /// Chunks that had already arrived.
     pub duplicates: u64,
     /// Sequence numbers outside the worker's share.
@@ -31,8 +37,30 @@ pub struct DeviceCounters {
     pub wrong_length: u64,
     /// Chunks of another collective.
     pub wrong_id: u64,
-    /// Error completions.
+    /// Error completions and opcodes that do not belong to the transport.
     pub errors: u64,
+    /// Times a handler was started.
+    pub activations: u64,
+}
+
+impl DeviceCounters {
+    /// Instructions per completion on a ring that does not run empty; over everything where it always did.
+    #[must_use]
+    pub fn instructions_per_cqe(&self) -> f64 {
+        match self.loop_cqes {
+            0 => ratio(self.instructions, self.cqes),
+            cqes => ratio(self.loop_instructions, cqes),
+        }
+    }
+
+    /// Cycles per completion, likewise.
+    #[must_use]
+    pub fn cycles_per_cqe(&self) -> f64 {
+        match self.loop_cqes {
+            0 => ratio(self.cycles, self.cqes),
+            cqes => ratio(self.loop_cycles, cqes),
+        }
+    }
 }
 
 /// One run: every repetition of one parameter set.
@@ -66,9 +94,9 @@ pub struct Report {
     pub digest_ok: bool,
     /// SHA-256 of the bytes sent.
     pub sha256: String,
-    /// Instructions per completion, from the device's counters.
+    /// Instructions per completion, from the device's counters; see [`DeviceCounters::instructions_per_cqe`].
     pub instructions_per_cqe: f64,
-    /// Cycles per completion, from the device's counters.
+    /// Cycles per completion, likewise.
     pub cycles_per_cqe: f64,
     /// Bytes received per second of [`Report::kind`] time, from the first send posted to the completion flag, in GiB/s.
     pub goodput_gib_s: f64,
@@ -101,13 +129,12 @@ impl Report {
     /// Puts the figures of a run together.
     #[must_use]
     pub fn new(plan: &Plan, totals: &Totals, sha256: String, kind: Kind, model: &str, wall_s: f64) -> Report {
-        let per_cqe = |value: u64| ratio(value, totals.device.cqes);
         let seconds = totals.span_ps as f64 * 1e-12;
         let gib = totals.received_bytes as f64 / (1u64 << 30) as f64;
         Report {
             transport: plan.params.transport,
             threads: plan.params.threads,
-            workers: plan.shares.len() as u32,
+            workers: plan.shares.iter().filter(|share| share.chunks > 0).count() as u32,
             chunk_bytes: plan.params.chunk_bytes,
             bytes: plan.bytes,
             chunks: plan.chunks,
@@ -119,8 +146,8 @@ impl Report {
             missing: totals.missing,
             digest_ok: totals.digest_ok,
             sha256,
-            instructions_per_cqe: per_cqe(totals.device.instructions),
-            cycles_per_cqe: per_cqe(totals.device.cycles),
+            instructions_per_cqe: totals.device.instructions_per_cqe(),
+            cycles_per_cqe: totals.device.cycles_per_cqe(),
             goodput_gib_s: if totals.span_ps == 0 { 0.0 } else { gib / seconds },
             device: totals.device,
             kind,
@@ -199,6 +226,8 @@ mod tests {
         let r = report();
         assert_eq!(r.instructions_per_cqe, 20.0);
         assert_eq!(r.cycles_per_cqe, 450.0);
+        let saturated = DeviceCounters { loop_cqes: 100, loop_instructions: 1500, loop_cycles: 40_000, ..r.device };
+        assert_eq!((saturated.instructions_per_cqe(), saturated.cycles_per_cqe()), (15.0, 400.0));
         assert!((r.goodput_gib_s - 0.976_562_5).abs() < 1e-9, "1 MiB in 1 ms: {}", r.goodput_gib_s);
         assert_eq!(r.loss_percent, 1.0);
     }

@@ -1,0 +1,81 @@
+//! Completion and reports.
+
+use dpa::abi::{CompletionFlag, FLAG_MAGIC, Statistics, WorkerReport, WorkerStatus};
+use dpa::group::Group;
+use dpa::{WindowCell, error, fatal, fence, shared};
+
+use crate::worker::Worker;
+
+impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
+    /// Finishes the operation if all chunks are there, none of their copies is under way and none failed. The last worker of the group
+    /// writes the completion flag.
+    pub(crate) fn finish_if_complete(&mut self) {
+        let state = &self.context.state;
+        if state.remaining != 0 || state.counted != 0 || state.armed.sequence == 0 || self.outstanding() != 0 {
+            return;
+        }
+        self.finish();
+    }
+
+    #[inline(never)]
+    fn finish(&mut self) {
+        let state = &mut self.context.state;
+        state.counted = 1;
+        if state.status == WorkerStatus::Armed as u32 {
+            state.status = WorkerStatus::Complete as u32;
+        }
+        let sequence = state.armed.sequence;
+        // Status and statistics are in host memory before the flag says that they are.
+        self.publish_statistics();
+        self.publish();
+        let group = Group::attach(self.context.group);
+        if group.count(sequence as u32, self.context.workers) {
+            let flag: WindowCell<CompletionFlag> =
+                self.window.cell(self.context.flag_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
+            // The counter is acquire-release in memory; this orders it with the window too.
+            fence::system();
+            flag.store_at::<{ core::mem::offset_of!(CompletionFlag, value) }>(FLAG_MAGIC + sequence);
+            fence::window_writeback();
+        }
+    }
+
+    /// Copies bitmap and statistics to host memory if the host asked for a report. Progress follows with [`Worker::publish`].
+    pub(crate) fn answer_report(&mut self) {
+        let request = shared::snapshot(&self.context.operation.report_request);
+        if request != self.context.state.reported {
+            self.write_report(request);
+        }
+    }
+
+    #[inline(never)]
+    fn write_report(&mut self, request: u64) {
+        if self.context.bitmap_host != 0 {
+            let words = self.bitmap.bits().div_ceil(64);
+            let copy = self
+                .window
+                .words(self.context.bitmap_host, self.context.bitmap_words as usize)
+                .unwrap_or_else(|_| fatal(error::NO_RESOURCE));
+            for index in 0..words {
+                copy.store(index as usize, self.bitmap.word(index));
+            }
+        }
+        self.publish_statistics();
+        fence::window_writeback();
+        self.context.state.reported = request;
+    }
+
+    fn publish_statistics(&mut self) {
+        let state = &mut self.context.state;
+        let statistics = &mut state.statistics;
+        statistics.cqes = state.consumed;
+        statistics.accepted = state.consumed
+            - statistics.duplicates
+            - statistics.out_of_range
+            - statistics.wrong_id
+            - statistics.wrong_length
+            - statistics.unexpected_opcode
+            - (statistics.error_cqes - state.failed_copies);
+        self.report.store_part::<{ core::mem::offset_of!(WorkerReport, statistics) }, Statistics>(&state.statistics);
+        fence::window_writeback();
+    }
+}

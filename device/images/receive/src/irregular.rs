@@ -1,0 +1,113 @@
+//! What the hot loop leaves: no completion, errors, foreign or repeated chunks, the short last chunk.
+
+use dpa::abi::WorkerStatus;
+use dpa::hw::cqe::OP_OWN_SOLICITED;
+use dpa::hw::{ControlSegment, CqeOpcode, GRH_BYTES, WqeOpcode, WriteWqe};
+use dpa::proto::Mark;
+use dpa::fence;
+
+use crate::hot::key_base;
+use crate::worker::Worker;
+
+impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
+    /// Deals with the next completion whatever it is. False if there is none.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn irregular(&mut self) -> bool {
+        let consumed = self.context.state.consumed;
+        if !self.receive_cq.is_ready(consumed) {
+            return false;
+        }
+        fence::memory_read();
+        let copied = self.judge(consumed);
+        if UD && !copied {
+            // The copy entry of this number is handed over with its neighbours: it must do nothing.
+            let head = ControlSegment::head(consumed as u16, WqeOpcode::Nop, self.send_queue.number(), 1);
+            self.send_queue.slot(consumed).set_head(head);
+        }
+        self.context.state.consumed = consumed + 1;
+        true
+    }
+
+    /// Decides about completion number `index`; true if its chunk is accepted.
+    fn judge(&mut self, index: u64) -> bool {
+        let entry = self.receive_cq.entry(index);
+        let op_own = entry.op_own();
+        let opcode = op_own >> 4;
+        if opcode == CqeOpcode::ResponderError as u64 || opcode == CqeOpcode::RequesterError as u64 {
+            self.context.state.statistics.error_cqes += 1;
+            self.fail(WorkerStatus::ReceiveError, u32::from(entry.syndrome()));
+            return false;
+        }
+        // A solicited completion is as good as any; other format bits mean a layout this firmware does not read.
+        let format = op_own & 0xF & !u64::from(OP_OWN_SOLICITED) & !1;
+        if opcode != Self::OPCODE as u64 || format != 0 {
+            self.context.state.statistics.unexpected_opcode += 1;
+            self.fail(WorkerStatus::UnexpectedOpcode, op_own as u32);
+            return false;
+        }
+        let key = entry.user_index_and_immediate();
+        let psn = key.wrapping_sub(key_base(self.context));
+        let state = &mut self.context.state;
+        if state.armed.sequence == 0 || psn >> self.context.psn_bits != 0 {
+            state.statistics.wrong_id += 1;
+            return false;
+        }
+        if psn >= self.bitmap.bits() {
+            state.statistics.out_of_range += 1;
+            return false;
+        }
+        let is_last = psn + 1 == u64::from(state.armed.chunks);
+        let bytes = if is_last { state.armed.last_chunk_bytes } else { state.armed.chunk_bytes };
+        if entry.byte_count() != bytes + if UD { GRH_BYTES } else { 0 } {
+            state.statistics.wrong_length += 1;
+            return false;
+        }
+        if self.bitmap.mark(psn) != Mark::First {
+            state.statistics.duplicates += 1;
+            return false;
+        }
+        state.remaining -= 1;
+        if UD {
+            let head =
+                ControlSegment::head(index as u16, WqeOpcode::Write, self.send_queue.number(), WriteWqe::SEGMENTS);
+            let slot = self.send_queue.slot(index);
+            slot.set_head(head);
+            slot.set_remote(
+                state.armed.destination.wrapping_add(psn.wrapping_mul(u64::from(state.armed.chunk_bytes))),
+            );
+            if bytes != state.armed.chunk_bytes {
+                slot.set_byte_count(bytes);
+                state.shortened = index + 1;
+            }
+        }
+        true
+    }
+
+    /// Gives the entries that were changed for one use their standard form back, once the hardware is done with them: the copy before
+    /// `completed` if it was signalled out of turn, and the shortened one.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn restore_slots(&mut self, completed: u64) {
+        if completed & (self.segment - 1) != 0 {
+            self.send_queue.slot(completed - 1).set_signalled(false);
+        }
+        let shortened = self.context.state.shortened;
+        if shortened != 0 && shortened <= completed {
+            self.send_queue.slot(shortened - 1).set_byte_count(self.context.state.built_chunk_bytes);
+            self.context.state.shortened = 0;
+        }
+    }
+
+    /// A copy completed in error: its chunk never reached the user buffer and the send queue is dead. The operation cannot complete;
+    /// the host learns why.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn copy_failed(&mut self, op_own: u64, syndrome: u8) {
+        let state = &mut self.context.state;
+        state.statistics.error_cqes += 1;
+        state.failed_copies += 1;
+        let detail = if op_own >> 4 == CqeOpcode::RequesterError as u64 { u32::from(syndrome) } else { op_own as u32 };
+        self.fail(WorkerStatus::CopyError, detail);
+    }
+}

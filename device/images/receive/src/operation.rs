@@ -1,0 +1,57 @@
+//! Taking over the operation that the host wrote.
+
+use dpa::abi::{ContextFault, Transport, WorkerStatus};
+use dpa::{BitmapView, fence, shared};
+
+use crate::prepare::{build_copies, check_operation};
+use crate::worker::Worker;
+
+impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
+    /// Arms the worker for the host's operation if that is a new one and no copy of the last is under way (its completion will wake the
+    /// thread again).
+    #[inline(never)]
+    pub(crate) fn take_operation(&mut self) {
+        let operation = shared::snapshot(&self.context.operation);
+        let is_new = operation.sequence != self.context.state.armed.sequence
+            && operation.sequence == operation.sequence_check
+            && operation.sequence != 0;
+        if !is_new || self.outstanding() != 0 {
+            return;
+        }
+        let transport = if UD { Transport::Ud } else { Transport::Uc };
+        let verdict = check_operation(self.context, &operation, transport);
+        let state = &mut self.context.state;
+        state.armed = operation;
+        state.detail = 0;
+        match verdict {
+            Ok(()) => {
+                state.status = WorkerStatus::Armed as u32;
+                state.remaining = u64::from(operation.chunks);
+                state.counted = 0;
+            }
+            Err(fault) => self.refuse(fault),
+        }
+        self.bitmap =
+            BitmapView::attach(self.context.bitmap, self.context.bitmap_words, self.context.state.armed.chunks);
+        self.bitmap.clear();
+        let state = &mut self.context.state;
+        let stale = state.built_chunk_bytes != operation.chunk_bytes || state.built_rkey != operation.rkey;
+        if UD && stale && self.context.state.armed.chunks != 0 {
+            build_copies(self.context, &operation, &self.send_queue);
+            self.context.state.built_chunk_bytes = operation.chunk_bytes;
+            self.context.state.built_rkey = operation.rkey;
+        }
+        fence::memory();
+    }
+
+    /// An operation that does not fit: nothing is accepted for it and it never completes.
+    #[cold]
+    fn refuse(&mut self, fault: ContextFault) {
+        let state = &mut self.context.state;
+        state.armed.chunks = 0;
+        state.remaining = 0;
+        state.counted = 1;
+        state.status = WorkerStatus::InvalidOperation as u32;
+        state.detail = fault as u32;
+    }
+}

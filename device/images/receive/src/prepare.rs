@@ -1,0 +1,149 @@
+//! Checking a context once, so that the datapath need not.
+
+use dpa::abi::{ABI_HASH, ContextFault, Operation, QueueDescriptor, Transport, WorkerContext};
+use dpa::hw::wqe::{FLAG_ON_ERROR, FLAG_SIGNALLED};
+use dpa::hw::{
+    Be32, Be64, ControlSegment, DataSegment, GRH_BYTES, INVALID_LKEY, RemoteAddressSegment, WqeOpcode, WriteWqe,
+};
+use dpa::{ReceiveQueue, SendQueue, fence};
+
+/// Completions per segment when doorbells are rung with every completion.
+const SEGMENT_PER_CQE: u64 = 64;
+
+/// RPC `prepare`: checks the context, writes the receive entries and posts them.
+pub fn prepare(context: &mut WorkerContext) -> Result<(), ContextFault> {
+    let transport = check(context)?;
+    let queue = ReceiveQueue::attach(&context.receive_queue);
+    for index in 0..queue.depth() {
+        queue.write(index, receive_entry(context, transport, index));
+    }
+    fence::memory_write();
+    queue.set_producer(queue.depth());
+    context.state.prepared = 1;
+    fence::memory();
+    Ok(())
+}
+
+/// Completions per segment: the batch, or a fixed number when every completion rings.
+pub(crate) fn segment_len(context: &WorkerContext) -> u64 {
+    let batch = u64::from(context.batch);
+    if batch > 1 { batch } else { SEGMENT_PER_CQE.min(1 << (context.receive_queue.log_depth.saturating_sub(1) & 31)) }
+}
+
+fn receive_entry(context: &WorkerContext, transport: Transport, index: u64) -> DataSegment {
+    match transport {
+        // Write with immediate scatters nothing: the entry is only there to be consumed.
+        Transport::Uc => DataSegment::new(0, INVALID_LKEY, 0),
+        Transport::Ud => DataSegment::new(context.staging.stride, context.staging.lkey, slot_address(context, index)),
+    }
+}
+
+fn slot_address(context: &WorkerContext, index: u64) -> u64 {
+    context.staging.address.wrapping_add(index.wrapping_mul(u64::from(context.staging.stride)))
+}
+
+/// Builds every copy entry for the operation's chunk size and key; per chunk only head and remote address change.
+pub(crate) fn build_copies(context: &WorkerContext, operation: &Operation, queue: &SendQueue) {
+    let segment = segment_len(context);
+    for index in 0..queue.depth() {
+        let last_of_segment = (index + 1) & (segment - 1) == 0;
+        let flags = if last_of_segment { FLAG_SIGNALLED } else { FLAG_ON_ERROR };
+        queue.slot(index).write(WriteWqe {
+            control: ControlSegment::new(index as u16, WqeOpcode::Write, queue.number(), WriteWqe::SEGMENTS, flags),
+            remote: RemoteAddressSegment { address: Be64::new(0), rkey: Be32::new(operation.rkey), reserved: [0; 4] },
+            data: DataSegment::new(
+                operation.chunk_bytes,
+                context.staging.lkey,
+                slot_address(context, index).wrapping_add(u64::from(GRH_BYTES)),
+            ),
+            padding: [0; 16],
+        });
+    }
+}
+
+/// Everything about the context that does not depend on the operation.
+fn check(context: &WorkerContext) -> Result<Transport, ContextFault> {
+    if context.abi_hash != ABI_HASH {
+        return Err(ContextFault::AbiHash);
+    }
+    let transport = Transport::from_raw(context.transport).map_err(|_| ContextFault::Transport)?;
+    if context.worker >= context.workers {
+        return Err(ContextFault::Worker);
+    }
+    if !(1..=31).contains(&context.psn_bits) {
+        return Err(ContextFault::PsnBits);
+    }
+    if context.quota == 0 {
+        return Err(ContextFault::Quota);
+    }
+    check_queue(&context.receive_cq, 64)?;
+    check_queue(&context.receive_queue, 16)?;
+    let depth = context.receive_queue.log_depth;
+    if context.receive_cq.log_depth < depth {
+        return Err(ContextFault::QueueDepth);
+    }
+    let batch = context.batch;
+    if !batch.is_power_of_two() || batch > 1 << (depth - 1) {
+        return Err(ContextFault::Batch);
+    }
+    if transport == Transport::Ud {
+        check_queue(&context.send_cq, 64)?;
+        check_queue(&context.send_queue, 64)?;
+        if context.send_queue.log_depth != depth || context.send_cq.log_depth < depth {
+            return Err(ContextFault::QueueDepth);
+        }
+        let stride = context.staging.stride;
+        if !stride.is_multiple_of(64) || stride <= GRH_BYTES {
+            return Err(ContextFault::Staging);
+        }
+    }
+    let bitmap = context.bitmap;
+    let group = context.group;
+    if bitmap.is_null() || bitmap.get() % 8 != 0 || context.bitmap_words == 0 || group.is_null() || group.get() % 64 != 0 {
+        return Err(ContextFault::DeviceMemory);
+    }
+    let host = [context.flag_host, context.report_host];
+    if host.contains(&0) || host.iter().chain([&context.bitmap_host]).any(|address| address % 64 != 0) {
+        return Err(ContextFault::HostAddress);
+    }
+    Ok(transport)
+}
+
+fn check_queue(queue: &QueueDescriptor, entry_bytes: u64) -> Result<(), ContextFault> {
+    if queue.ring.is_null()
+        || queue.ring.get() % entry_bytes != 0
+        || queue.doorbell_record.is_null()
+        || queue.doorbell_record.get() % 8 != 0
+    {
+        return Err(ContextFault::QueueAddress);
+    }
+    if !(1..=15).contains(&queue.log_depth) {
+        return Err(ContextFault::QueueDepth);
+    }
+    Ok(())
+}
+
+/// Whether the operation fits the context.
+pub(crate) fn check_operation(
+    context: &WorkerContext,
+    operation: &Operation,
+    transport: Transport,
+) -> Result<(), ContextFault> {
+    let chunks = u64::from(operation.chunks);
+    if chunks > u64::from(context.bitmap_words) * 64 || chunks > 1 << context.psn_bits {
+        return Err(ContextFault::Chunks);
+    }
+    if u64::from(operation.collective_id) >> (32 - context.psn_bits) != 0 {
+        return Err(ContextFault::CollectiveId);
+    }
+    let largest = match transport {
+        Transport::Uc => i32::MAX as u32,
+        Transport::Ud => context.staging.stride - GRH_BYTES,
+    };
+    let lengths_fit = (1..=largest).contains(&operation.chunk_bytes)
+        && (1..=operation.chunk_bytes).contains(&operation.last_chunk_bytes);
+    if chunks > 0 && !lengths_fit {
+        return Err(ContextFault::ChunkBytes);
+    }
+    Ok(())
+}

@@ -1,0 +1,276 @@
+//! One activation of a worker.
+
+use dpa::abi::{ProgressLine, Transport, WorkerContext, WorkerReport, WorkerStatus};
+use dpa::hw::CqeOpcode;
+use dpa::{
+    BitmapView, CompletionQueue, Counters, Entity, Next, Outbox, ReceiveQueue, SendQueue, Thread, Window, WindowCell,
+    error, fatal, fence,
+};
+
+use crate::prepare::segment_len;
+
+/// The worker of the running activation. `UD`: transport; `EACH`: doorbells with every completion.
+pub(crate) struct Worker<'c, const UD: bool, const EACH: bool> {
+    pub(crate) context: &'c mut WorkerContext,
+    pub(crate) outbox: Outbox,
+    pub(crate) window: Window,
+    pub(crate) report: WindowCell<WorkerReport>,
+    pub(crate) receive_cq: CompletionQueue,
+    pub(crate) receive_queue: ReceiveQueue,
+    pub(crate) send_cq: CompletionQueue,
+    pub(crate) send_queue: SendQueue,
+    pub(crate) bitmap: BitmapView,
+    /// Completions per segment, a power of two.
+    pub(crate) segment: u64,
+}
+
+/// Body of the event handlers.
+pub fn receive(context: &mut WorkerContext, transport: Transport) -> Next {
+    if context.state.prepared == 0 || context.transport != transport as u32 {
+        fatal(error::NOT_PREPARED);
+    }
+    match (transport, context.batch == 1) {
+        (Transport::Uc, false) => activation::<false, false>(context),
+        (Transport::Uc, true) => activation::<false, true>(context),
+        (Transport::Ud, false) => activation::<true, false>(context),
+        (Transport::Ud, true) => activation::<true, true>(context),
+    }
+}
+
+#[inline(never)]
+fn activation<const UD: bool, const EACH: bool>(context: &mut WorkerContext) -> Next {
+    let entered = Counters::read();
+    let mut worker = Worker::<UD, EACH>::wake(context);
+    let next = worker.serve();
+    worker.account_activation(entered);
+    next
+}
+
+impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
+    /// Opcode of an ordinary completion.
+    pub(crate) const OPCODE: CqeOpcode = if UD { CqeOpcode::SendImmediate } else { CqeOpcode::WriteImmediate };
+
+    fn wake(context: &'c mut WorkerContext) -> Self {
+        let thread = Thread::current();
+        let window = if context.state.configured == 0 {
+            if !Outbox::configure(&thread, context.outbox_id) {
+                fatal(error::NO_RESOURCE);
+            }
+            let window = Window::configure(Entity::Zero, context.window_id, context.window_mkey);
+            context.state.configured = 1;
+            window.unwrap_or_else(|_| fatal(error::NO_RESOURCE))
+        } else {
+            Window::configured(Entity::Zero)
+        };
+        let report = window.cell(context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
+        context.state.statistics.activations += 1;
+        let chunks = context.state.armed.chunks;
+        Self {
+            outbox: Outbox::of(&thread),
+            window,
+            report,
+            receive_cq: CompletionQueue::attach(&context.receive_cq),
+            receive_queue: ReceiveQueue::attach(&context.receive_queue),
+            send_cq: CompletionQueue::attach(&context.send_cq),
+            send_queue: SendQueue::attach(&context.send_queue),
+            bitmap: BitmapView::attach(context.bitmap, context.bitmap_words, chunks),
+            segment: segment_len(context),
+            context,
+        }
+    }
+
+    /// Drains, arms, looks again; until there is nothing to do or the quota is used up.
+    fn serve(&mut self) -> Next {
+        let mut quota = u64::from(self.context.quota);
+        self.take_operation();
+        loop {
+            let before = self.context.state.consumed;
+            let drained = self.drain(quota);
+            quota = quota.saturating_sub(self.context.state.consumed - before);
+            if !drained || quota == 0 {
+                self.publish();
+                return Next::Retrigger;
+            }
+            self.settle();
+            self.arm();
+            if !self.has_work() {
+                return Next::Reschedule;
+            }
+            // A completion arrived between the last poll and arming. Its event will come too and find nothing; a round costs quota
+            // even if it was a copy's completion, so that the activation stays bounded.
+            quota = quota.saturating_sub(1);
+        }
+    }
+
+    /// Consumes completions until none is left (true) or `quota` is reached at a segment's end (false).
+    fn drain(&mut self, quota: u64) -> bool {
+        let start = Counters::read();
+        let first = self.context.state.consumed;
+        let drained = loop {
+            let consumed = self.context.state.consumed;
+            let room = self.segment - (consumed & (self.segment - 1));
+            let accepted = if UD && EACH { self.accept_apart(consumed, room) } else { self.accept(consumed, room) };
+            self.advance(accepted);
+            if accepted < room {
+                if !self.irregular() {
+                    break true;
+                }
+                if self.context.state.consumed & (self.segment - 1) != 0 {
+                    continue;
+                }
+            }
+            self.flush();
+            if self.context.state.consumed - first >= quota {
+                break false;
+            }
+        };
+        let spent = Counters::read().since(start);
+        let statistics = &mut self.context.state.statistics;
+        statistics.loop_cqes += self.context.state.consumed - first;
+        statistics.loop_instructions += spent.instructions;
+        statistics.loop_cycles += spent.cycles;
+        drained
+    }
+
+    /// Notes `accepted` chunks that the hot loop took.
+    #[inline(always)]
+    fn advance(&mut self, accepted: u64) {
+        let state = &mut self.context.state;
+        state.consumed += accepted;
+        state.remaining = state.remaining.wrapping_sub(accepted);
+    }
+
+    /// Gives back what was consumed, hands copies to the hardware, tells the senders their credit.
+    #[inline(always)]
+    fn flush(&mut self) {
+        let consumed = self.context.state.consumed;
+        self.context.state.posted = consumed;
+        // Entries are read, and copies written, before anything tells so.
+        fence::memory();
+        let posted = if UD {
+            self.send_queue.set_producer(consumed);
+            self.receive_cq.set_consumer(consumed);
+            fence::outbox();
+            self.outbox.ring_sq(self.send_queue.number(), consumed);
+            self.reap();
+            self.context.state.completed + self.receive_queue.depth()
+        } else {
+            self.receive_cq.set_consumer(consumed);
+            let posted = consumed + self.receive_queue.depth();
+            self.receive_queue.set_producer(posted);
+            // The credit must not overtake the receives it stands for.
+            fence::outbox();
+            posted
+        };
+        self.report.store_at::<{ core::mem::offset_of!(WorkerReport, progress.receives_posted) }>(posted);
+        fence::window_writeback();
+    }
+
+    /// Consumes completions of copies and posts the receives whose slots they free. Returns whether there were any.
+    #[inline(always)]
+    pub(crate) fn reap(&mut self) -> bool {
+        let first = self.context.state.send_consumed;
+        while self.send_cq.is_ready(self.context.state.send_consumed) {
+            fence::memory_read();
+            let entry = self.send_cq.entry(self.context.state.send_consumed);
+            self.context.state.send_consumed += 1;
+            if entry.op_own() >> 4 != CqeOpcode::Requester as u64 {
+                self.copy_failed(entry.op_own(), entry.syndrome());
+                continue;
+            }
+            let completed = self.context.state.completed;
+            let newly = u64::from(entry.wqe_counter().wrapping_add(1).wrapping_sub(completed as u16));
+            let completed = completed + newly;
+            self.context.state.completed = completed;
+            if completed & (self.segment - 1) != 0 || self.context.state.shortened != 0 {
+                self.restore_slots(completed);
+            }
+        }
+        let reaped = self.context.state.send_consumed - first;
+        if reaped != 0 {
+            self.context.state.statistics.copy_cqes += reaped;
+            fence::memory();
+            self.send_cq.set_consumer(self.context.state.send_consumed);
+            self.receive_queue.set_producer(self.context.state.completed + self.receive_queue.depth());
+            fence::outbox();
+        }
+        reaped != 0
+    }
+
+    /// What is to do once the ring is empty: hand over a partial segment, take a new operation, finish, answer the host, tell progress.
+    #[inline(never)]
+    fn settle(&mut self) {
+        if self.context.state.posted != self.context.state.consumed {
+            if UD && self.context.state.consumed & (self.segment - 1) != 0 {
+                // The last copy before going to sleep must be signalled, or nobody would learn of the copies since the last segment.
+                self.send_queue.slot(self.context.state.consumed - 1).set_signalled(true);
+            }
+            self.flush();
+        } else if UD {
+            self.reap();
+        }
+        self.take_operation();
+        self.finish_if_complete();
+        self.answer_report();
+        self.publish();
+    }
+
+    /// Copies that the hardware has not completed.
+    pub(crate) fn outstanding(&self) -> u64 {
+        if UD { self.context.state.consumed - self.context.state.completed } else { 0 }
+    }
+
+    /// Asks to be woken by the next receive, and by the next copy if one is under way.
+    fn arm(&mut self) {
+        let state = &self.context.state;
+        fence::outbox();
+        self.outbox.arm_cq(self.receive_cq.number(), state.consumed);
+        if UD && self.outstanding() != 0 {
+            self.outbox.arm_cq(self.send_cq.number(), state.send_consumed);
+        }
+        fence::system();
+    }
+
+    fn has_work(&self) -> bool {
+        let state = &self.context.state;
+        self.receive_cq.is_ready(state.consumed)
+            || (UD && self.outstanding() != 0 && self.send_cq.is_ready(state.send_consumed))
+    }
+
+    /// Writes the whole progress line.
+    #[inline(never)]
+    pub(crate) fn publish(&mut self) {
+        let outstanding = self.outstanding();
+        let state = &self.context.state;
+        let returned = if UD { state.completed } else { state.posted };
+        self.report.store_part::<{ core::mem::offset_of!(WorkerReport, progress) }, ProgressLine>(&ProgressLine {
+            sequence: state.armed.sequence,
+            receives_posted: returned + self.receive_queue.depth(),
+            consumed: state.consumed,
+            remaining: state.remaining,
+            reported: state.reported,
+            status: state.status,
+            detail: state.detail,
+            outstanding,
+            activations: state.statistics.activations,
+        });
+        fence::window_writeback();
+    }
+
+    /// Notes a failure; the first one of an operation stays.
+    pub(crate) fn fail(&mut self, status: WorkerStatus, detail: u32) {
+        let state = &mut self.context.state;
+        if !WorkerStatus::from_raw(state.status).is_ok_and(WorkerStatus::is_error) {
+            state.status = status as u32;
+            state.detail = detail;
+        }
+    }
+
+    fn account_activation(&mut self, entered: Counters) {
+        let spent = Counters::read().since(entered);
+        let statistics = &mut self.context.state.statistics;
+        statistics.instructions += spent.instructions;
+        statistics.cycles += spent.cycles;
+        statistics.longest_activation_cycles = statistics.longest_activation_cycles.max(spent.cycles);
+    }
+}

@@ -1,0 +1,263 @@
+//! One run: provision both sides, send the buffer as often as asked, compare, report.
+
+use std::time::Instant;
+
+use flexcast_abi::Statistics;
+use flexio::{Device, Provider};
+use sha2::{Digest as _, Sha256};
+
+use super::TputError;
+use super::client::{self, Client};
+use super::plan::Plan;
+use super::report::{DeviceCounters, Kind, Report, Totals};
+use super::server::{self, Server, WorkerEndpoint};
+
+/// A device image as read from a file.
+#[derive(Clone, Debug)]
+pub struct ImageFile {
+    /// Name for messages.
+    pub name: String,
+    /// The ELF.
+    pub elf: Vec<u8>,
+}
+
+/// Who takes part.
+#[derive(Debug)]
+pub struct Cards<'a> {
+    /// Receives on its DPA.
+    pub server: Device<'a>,
+    /// Sends from its host.
+    pub client: Device<'a>,
+}
+
+impl<'a> Cards<'a> {
+    /// Opens both cards: by name, or the first as receiver and the second (where there is one) as sender.
+    ///
+    /// # Errors
+    /// [`flexio::Error::UnknownDevice`] and whatever opening a card can give.
+    pub fn open(provider: &'a Provider, server: Option<&str>, client: Option<&str>) -> Result<Self, TputError> {
+        let devices = provider.devices()?;
+        let nth = |index: usize| devices.get(index).or(devices.last()).map_or("mlx5_0", |device| device.name.as_str());
+        Ok(Self {
+            server: provider.open(server.unwrap_or_else(|| nth(0)))?,
+            client: provider.open(client.unwrap_or_else(|| nth(1)))?,
+        })
+    }
+}
+
+/// What a run tells while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tick {
+    /// Repetition, counted from 0, warm-up included.
+    pub repetition: u32,
+    /// Repetitions in all.
+    pub repetitions: u32,
+    /// Chunks posted in this repetition.
+    pub posted: u64,
+    /// Chunks of a repetition.
+    pub chunks: u64,
+}
+
+/// Sends `source` from card to card as the plan says.
+///
+/// # Errors
+/// [`TputError`]; missing chunks are part of the report instead.
+pub fn run(
+    cards: &Cards<'_>,
+    image: &ImageFile,
+    plan: &Plan,
+    source: &[u8],
+    model: &str,
+    tick: &mut dyn FnMut(Tick),
+) -> Result<Report, TputError> {
+    let started = Instant::now();
+    let totals = server::serve(&cards.server, &image.name, &image.elf, plan, |server| {
+        client::connect(&cards.client, plan, source, |client| {
+            server.connect(&client.endpoints(&cards.client))?;
+            client.connect(&server.endpoints())?;
+            repeat(server, client, plan, source, tick)
+        })
+    })?;
+    let virtual_time = cards.server.provider().relax().is_virtual();
+    let (kind, model) = if virtual_time { (Kind::Emulated, model) } else { (Kind::Measured, "none") };
+    let sha256 = hex(&Sha256::digest(source));
+    Ok(Report::new(plan, &totals, sha256, kind, model, started.elapsed().as_secs_f64()))
+}
+
+fn repeat(
+    server: &mut Server<'_>,
+    client: &mut Client<'_>,
+    plan: &Plan,
+    source: &[u8],
+    tick: &mut dyn FnMut(Tick),
+) -> Result<Totals, TputError> {
+    let mut totals = Totals { digest_ok: true, ..Totals::default() };
+    let mut counted = vec![Statistics::default(); plan.shares.len()];
+    for repetition in 0..plan.runs() {
+        // Ids are not reused within a run: the plan has checked that there are enough.
+        let collective_id = repetition;
+        server.arm(collective_id)?;
+        client.restart();
+        let span_ps = transfer(server, client, collective_id, &mut |posted| {
+            tick(Tick { repetition, repetitions: plan.runs(), posted, chunks: plan.chunks });
+        })?;
+        let complete = server.completed()?;
+        let reports = server.report()?;
+        let measured = repetition >= plan.params.warm_up;
+        let arrival = compare(server, plan, source, &reports, complete)?;
+        for ((statistics, _), before) in reports.iter().zip(&mut counted) {
+            if measured {
+                add(&mut totals.device, statistics, before);
+            }
+            *before = *statistics;
+        }
+        totals.digest_ok &= arrival.equal;
+        if measured {
+            totals.missing += arrival.missing;
+            totals.received_bytes += arrival.bytes;
+            totals.span_ps += span_ps;
+        }
+    }
+    Ok(totals)
+}
+
+/// How long nothing may move before what is in flight counts as lost: several times what a batch takes a slow worker, and
+/// the wire a round of long chunks.
+fn quiet_ps(plan: &Plan) -> u64 {
+    const FIXED_PS: u64 = 50_000_000;
+    const PER_COMPLETION_PS: u64 = 5_000_000;
+    const PER_BYTE_PS: u64 = 160;
+    let round_bytes = plan.params.chunk_bytes * plan.shares.len() as u64;
+    FIXED_PS + PER_COMPLETION_PS * u64::from(plan.params.batch) + PER_BYTE_PS * round_bytes
+}
+
+/// Sends everything once; returns the time from the first post to the completion flag, or to the last sign of life where
+/// chunks are missing. Ends for certain: either something moves, or after a quiet time what is in flight is given up, and
+/// there is only so much to send.
+fn transfer(
+    server: &Server<'_>,
+    client: &mut Client<'_>,
+    collective_id: u32,
+    posted: &mut dyn FnMut(u64),
+) -> Result<u64, TputError> {
+    let clock = server.provider().relax();
+    let endpoints: Vec<WorkerEndpoint> = server.endpoints();
+    let quiet = quiet_ps(server.plan());
+    let start_ps = clock.now_ps();
+    let mut moved_ps = start_ps;
+    let mut credits = vec![0; endpoints.len()];
+    loop {
+        let mut moved = client.reap()? != 0;
+        for (worker, endpoint) in endpoints.iter().enumerate() {
+            let credit = server.progress(worker)?.receives_posted;
+            moved |= std::mem::replace(&mut credits[worker], credit) != credit;
+            moved |= client.post_batch(worker, endpoint, collective_id, credit)? != 0;
+        }
+        let now_ps = clock.now_ps();
+        if server.completed()? {
+            posted(client.chunks_posted());
+            return Ok(now_ps - start_ps);
+        }
+        if moved {
+            moved_ps = now_ps;
+            posted(client.chunks_posted());
+        } else if now_ps - moved_ps > quiet {
+            server.check()?;
+            if client.all_posted() {
+                return Ok(moved_ps - start_ps);
+            }
+            for (worker, &credit) in credits.iter().enumerate() {
+                client.give_up_in_flight(worker, credit);
+            }
+            moved_ps = now_ps;
+        }
+        clock.relax();
+    }
+}
+
+struct Arrival {
+    missing: u64,
+    bytes: u64,
+    equal: bool,
+}
+
+/// Compares what the bitmaps say has arrived with what was sent, by SHA-256 over exactly those chunks.
+fn compare(
+    server: &Server<'_>,
+    plan: &Plan,
+    source: &[u8],
+    reports: &[(Statistics, Vec<u64>)],
+    complete: bool,
+) -> Result<Arrival, TputError> {
+    let (mut sent, mut received) = (Sha256::new(), Sha256::new());
+    let mut arrival = Arrival { missing: 0, bytes: 0, equal: false };
+    let mut chunk = vec![0; plan.params.chunk_bytes as usize];
+    for (share, (_, bitmap)) in plan.shares.iter().zip(reports) {
+        for psn in 0..share.chunks {
+            if bitmap[psn as usize / 64] >> (psn % 64) & 1 == 0 {
+                arrival.missing += 1;
+                continue;
+            }
+            let offset = share.offset + psn * plan.params.chunk_bytes;
+            let chunk = &mut chunk[..share.chunk_len(psn, plan.params.chunk_bytes) as usize];
+            server.read_user(offset, chunk)?;
+            received.update(&*chunk);
+            sent.update(&source[offset as usize..offset as usize + chunk.len()]);
+            arrival.bytes += chunk.len() as u64;
+        }
+    }
+    // A completion flag promises every chunk: one that lies is as bad as wrong bytes.
+    arrival.equal = sent.finalize() == received.finalize() && complete == (arrival.missing == 0);
+    Ok(arrival)
+}
+
+/// Adds what a worker has counted since `before`.
+fn add(sum: &mut DeviceCounters, now: &Statistics, before: &Statistics) {
+    sum.cqes += now.cqes - before.cqes;
+    sum.instructions += now.instructions - before.instructions;
+    sum.cycles += now.cycles - before.cycles;
+    sum.loop_cqes += now.loop_cqes - before.loop_cqes;
+    sum.loop_instructions += now.loop_instructions - before.loop_instructions;
+    sum.loop_cycles += now.loop_cycles - before.loop_cycles;
+    sum.duplicates += now.duplicates - before.duplicates;
+    sum.out_of_range += now.out_of_range - before.out_of_range;
+    sum.wrong_length += now.wrong_length - before.wrong_length;
+    sum.wrong_id += now.wrong_id - before.wrong_id;
+    sum.errors += now.error_cqes + now.unexpected_opcode - before.error_cqes - before.unexpected_opcode;
+    sum.activations += now.activations - before.activations;
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// `bytes` bytes that depend on `seed` and nothing else, and in which no two chunks are alike (SplitMix64).
+#[must_use]
+pub fn made_up_bytes(bytes: u64, seed: u64) -> Vec<u8> {
+    let words = bytes.div_ceil(8);
+    let mut out = Vec::with_capacity((words * 8) as usize);
+    let mut state = seed;
+    for _ in 0..words {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut word = state;
+        word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        out.extend_from_slice(&(word ^ word >> 31).to_le_bytes());
+    }
+    out.truncate(bytes as usize);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn made_up_bytes_depend_on_the_seed_only() {
+        assert_eq!(made_up_bytes(13, 1), made_up_bytes(13, 1));
+        assert_eq!(made_up_bytes(13, 1)[..8], made_up_bytes(8, 1)[..]);
+        assert_ne!(made_up_bytes(64, 1), made_up_bytes(64, 2));
+        assert!(made_up_bytes(0, 1).is_empty());
+        assert_eq!(hex(&[0, 0xAB]), "00ab");
+    }
+}
