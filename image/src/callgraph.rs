@@ -109,19 +109,23 @@ impl CallGraph {
         None
     }
 
-    /// Everything that may hide a call below `start`: the unknowns of all functions it reaches.
+    /// The function at `start` and all that it reaches by calls, by address.
     #[must_use]
-    pub fn unknown_below(&self, start: u64) -> Vec<String> {
+    pub fn reachable(&self, start: u64) -> Vec<&Function> {
         let mut seen = BTreeSet::new();
         let mut todo: Vec<u64> = self.function_at(start).map(|f| f.addr).into_iter().collect();
-        let mut unknown = Vec::new();
         while let Some(addr) = todo.pop() {
             if seen.insert(addr) {
-                let function = &self.functions[&addr];
-                unknown.extend(function.unknown.iter().cloned());
-                todo.extend(&function.calls);
+                todo.extend(&self.functions[&addr].calls);
             }
         }
+        seen.iter().map(|addr| &self.functions[addr]).collect()
+    }
+
+    /// Everything that may hide a call below `start`: the unknowns of all functions it reaches, sorted.
+    #[must_use]
+    pub fn unknown_below(&self, start: u64) -> Vec<String> {
+        let mut unknown: Vec<String> = self.reachable(start).iter().flat_map(|f| f.unknown.iter().cloned()).collect();
         unknown.sort();
         unknown
     }

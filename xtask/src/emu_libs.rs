@@ -17,20 +17,21 @@ const LIBRARIES: [(&str, &str, &str); 3] = [
 
 impl BuildEmuLibs {
     pub(crate) fn run(&self) -> Result<()> {
-        println!("{}", build()?.display());
+        println!("{}", build("release")?.display());
         Ok(())
     }
 }
 
-/// Builds the libraries and returns the folder that `-L` and `LD_LIBRARY_PATH` take.
-pub(crate) fn build() -> Result<PathBuf> {
+/// Builds the libraries and returns the folder that `-L` and `LD_LIBRARY_PATH` take. `profile` is cargo's; "test" shares
+/// its products with `cargo test`.
+pub(crate) fn build(profile: &str) -> Result<PathBuf> {
     let folder = workspace::root().join("target/emu-libs");
     std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-    let target = workspace::target_dir()?;
+    let built_in = workspace::target_dir()?.join(if profile == "release" { "release" } else { "debug" });
     for (package, built, name) in LIBRARIES {
         status::say("Building", format_args!("{name} from {package}"));
-        process::run(workspace::cargo().args(["build", "--release", "--package", package]))?;
-        let from = target.join("release").join(built);
+        process::run(workspace::cargo().args(["build", "--profile", profile, "--package", package]))?;
+        let from = built_in.join(built);
         std::fs::copy(&from, folder.join(name)).with_context(|| format!("copying {}", from.display()))?;
     }
     Ok(folder)

@@ -38,10 +38,10 @@ struct Table {
 struct Entry {
     title: String,
     image: String,
-    /// Demangled name of the function, or its end.
+    /// Demangled name of the function that holds it, or the end of that name.
     function: String,
-    /// Which of the function's outermost loops, by address of the head, from 0.
-    index: usize,
+    /// Which of the function's innermost loops, by address of the head, from 0.
+    nth_loop: usize,
     text: String,
     /// Mnemonic and reason of each instruction, in order of address.
     reasons: Vec<(String, String)>,
@@ -53,6 +53,12 @@ struct Found {
     code: Vec<Instruction>,
     function: String,
     start: u64,
+}
+
+impl Found {
+    fn size_bytes(&self) -> u64 {
+        self.code.iter().map(|instruction| u64::from(instruction.size_bytes)).sum()
+    }
 }
 
 impl HotLoops {
@@ -101,7 +107,8 @@ pub(crate) fn loop_sizes(name: &str, image: &Image) -> Result<Vec<(String, u64)>
     entries
         .map(|entry| {
             let found = find(entry, image)?;
-            Ok((found.title, found.code.iter().map(|instruction| u64::from(instruction.size_bytes)).sum()))
+            let bytes = found.size_bytes();
+            Ok((found.title, bytes))
         })
         .collect()
 }
@@ -130,15 +137,26 @@ fn built_images(table: &Table) -> Result<BTreeMap<String, Image>> {
 
 fn find(entry: &Entry, image: &Image) -> Result<Found> {
     let graph = CallGraph::of(image);
-    let mut functions = graph.functions().filter(|function| function.name.ends_with(&entry.function));
-    let Some(function) = functions.next() else {
+    let named: Vec<_> = graph.functions().filter(|function| function.name.ends_with(&entry.function)).collect();
+    let [function] = named[..] else {
         let names: Vec<&str> = graph.functions().map(|function| function.name.as_str()).collect();
-        bail!("image {} has no function `{}`; it has: {}", entry.image, entry.function, names.join(", "));
+        bail!(
+            "image {} has {} functions named `{}`, one is wanted; it has: {}",
+            entry.image,
+            named.len(),
+            entry.function,
+            names.join(", ")
+        );
     };
     let all = loops(image, function.addr, function.end);
-    let outermost: Vec<&Loop> = all.iter().filter(|l| !all.iter().any(|other| other.encloses(l))).collect();
-    let Some(chosen) = outermost.get(entry.index) else {
-        bail!("`{}` has {} loops, docs/hot-loops.toml asks for number {}", function.name, outermost.len(), entry.index);
+    let innermost: Vec<&Loop> = all.iter().filter(|l| !all.iter().any(|other| l.encloses(other))).collect();
+    let Some(chosen) = innermost.get(entry.nth_loop) else {
+        bail!(
+            "`{}` has {} loops, docs/hot-loops.toml asks for number {}",
+            function.name,
+            innermost.len(),
+            entry.nth_loop
+        );
     };
     let code = image.instructions(function.addr, function.end).filter(|i| chosen.body.contains(&i.addr)).collect();
     Ok(Found { title: entry.title.clone(), code, function: function.name.clone(), start: function.addr })
@@ -147,6 +165,7 @@ fn find(entry: &Entry, image: &Image) -> Result<Found> {
 fn generate() -> Result<String> {
     let table = table()?;
     let images = built_images(&table)?;
+    let cache_bytes = Toolchain::load("emu")?.code_cache_bytes;
     let mut out = String::from(
         "# Hot loops, instruction by instruction\n\n<!-- Written by `cargo xtask hot-loops` from the images and docs/hot-loops.toml; do not edit. -->\n\n",
     );
@@ -154,6 +173,9 @@ fn generate() -> Result<String> {
     for entry in &table.loops {
         let found = find(entry, &images[&entry.image])?;
         compare(entry, &found)?;
+        if found.size_bytes() > cache_bytes {
+            bail!("loop {}: {} bytes exceed the instruction cache of {cache_bytes}", entry.title, found.size_bytes());
+        }
         render(&mut out, entry, &found);
     }
     Ok(out)
@@ -188,7 +210,7 @@ fn word(instruction: &Instruction) -> String {
 }
 
 fn render(out: &mut String, entry: &Entry, found: &Found) {
-    let bytes: u64 = found.code.iter().map(|instruction| u64::from(instruction.size_bytes)).sum();
+    let bytes = found.size_bytes();
     let _ = write!(
         out,
         "\n## {}\n\n{}\n\nImage `{}`, function `{}`: {} instructions, {bytes} bytes.\n\n| Offset | Instruction | Why |\n|---:|---|---|\n",

@@ -4,7 +4,8 @@ use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::{Error, FnArg, ItemFn, Result, ReturnType, Type};
 
-const EVENT_SIGNATURE: &str = "an event handler is `fn NAME(context: &mut T) -> Next`, where T has a layout hash (dpa::abi::Layout)";
+const EVENT_SIGNATURE: &str =
+    "an event handler is `fn NAME(context: &mut T) -> Next`, where T has a layout hash (dpa::abi::Layout)";
 const RPC_SIGNATURE: &str = "an RPC is `fn NAME(argument: u64) -> u64`, `fn NAME(argument: &T) -> u64` or `fn NAME(argument: &mut T) -> u64`, \
      where T has a layout hash (dpa::abi::Layout)";
 

@@ -30,8 +30,7 @@ struct Frame {
 }
 
 impl Frame {
-    const NEW: Self =
-        Self { encoder: defmt::Encoder::new(), bytes: [0; FRAME_BYTES], len: 0, overflow: false };
+    const NEW: Self = Self { encoder: defmt::Encoder::new(), bytes: [0; FRAME_BYTES], len: 0, overflow: false };
 
     fn push(bytes: &mut [u8; FRAME_BYTES], len: &mut usize, overflow: &mut bool, more: &[u8]) {
         match bytes.get_mut(*len..*len + more.len()) {

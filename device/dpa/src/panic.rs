@@ -36,6 +36,11 @@ pub static RECORD: PanicRecord = PanicRecord {
     file_len: AtomicU64::new(0),
 };
 
+/// The loader of a card refuses a process without initialised writable data: every image has this word.
+#[used]
+#[cfg_attr(target_arch = "riscv64", unsafe(link_section = ".data.flexcast"))]
+static DATA: AtomicU64 = AtomicU64::new(u64::from_le_bytes(*b"FLXCAST\0"));
+
 #[cfg(all(target_arch = "riscv64", not(test)))]
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {

@@ -6,7 +6,7 @@ use crate::abi::QueueDescriptor;
 use crate::completion::{CqeRef, Segment};
 use crate::hw::doorbell::queue_counter;
 use crate::hw::wqe::{FLAG_ON_ERROR, FLAG_SIGNALLED, SendWqe};
-use crate::hw::{Be32, Be64, ControlSegment, Cqe, QpDoorbellRecord, WriteWqe};
+use crate::hw::{Be32, Be64, ControlSegment, Cqe, DataSegment, QpDoorbellRecord, WriteWqe};
 
 /// A send queue. Indices count entries from the queue's creation and never wrap.
 #[derive(Debug)]
@@ -113,6 +113,20 @@ impl WriteSlot<'_> {
     pub fn set_remote(self, address: u64) {
         // SAFETY: inside the ring.
         unsafe { (&raw mut (*self.at).remote.address).write_volatile(Be64::new(address)) };
+    }
+
+    /// Sets the remote key.
+    #[inline]
+    pub fn set_remote_key(self, rkey: u32) {
+        // SAFETY: inside the ring.
+        unsafe { (&raw mut (*self.at).remote.rkey).write_volatile(Be32::new(rkey)) };
+    }
+
+    /// Sets length, local key and local address.
+    #[inline]
+    pub fn set_data(self, data: DataSegment) {
+        // SAFETY: inside the ring.
+        unsafe { (&raw mut (*self.at).data).write_volatile(data) };
     }
 
     /// Sets the length.

@@ -4,6 +4,8 @@
 #[cfg(target_arch = "riscv64")]
 pub(crate) use device::*;
 #[cfg(not(target_arch = "riscv64"))]
+pub use host::outbox_register;
+#[cfg(not(target_arch = "riscv64"))]
 pub(crate) use host::*;
 
 #[cfg(target_arch = "riscv64")]

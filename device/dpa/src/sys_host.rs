@@ -68,3 +68,12 @@ pub(crate) fn window_pointer(_entity: u32, host_address: u64) -> Option<u64> {
 pub(crate) fn message(text: &core::ffi::CStr) {
     std::println!("{}", text.to_string_lossy());
 }
+
+/// The value stored last to an outbox register of this test thread; 0 if none was.
+#[must_use]
+pub fn outbox_register(offset: u64) -> u64 {
+    OUTBOX.with(|page| {
+        // SAFETY: this thread's page; no reference to its content exists.
+        unsafe { page.0.get().cast::<u64>().byte_add(offset as usize).read_volatile() }
+    })
+}

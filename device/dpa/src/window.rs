@@ -99,7 +99,10 @@ impl<T: IntoBytes + Immutable> WindowCell<T> {
     #[inline]
     pub fn store_part<const OFFSET: usize, P: IntoBytes + Immutable>(&self, part: &P) {
         const {
-            assert!(OFFSET.is_multiple_of(8) && size_of::<P>().is_multiple_of(8) && align_of::<P>() >= 8, "not made of words");
+            assert!(
+                OFFSET.is_multiple_of(8) && size_of::<P>().is_multiple_of(8) && align_of::<P>() >= 8,
+                "not made of words"
+            );
             assert!(OFFSET + size_of::<P>() <= size_of::<T>(), "the part does not fit");
         };
         let source = core::ptr::from_ref(part).cast::<u64>();

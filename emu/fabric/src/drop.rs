@@ -3,8 +3,8 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::link::{Delivery, Link, LinkError, PortCounters};
 use crate::Frame;
+use crate::link::{Delivery, Link, LinkError, PortCounters};
 
 /// One million: certain loss.
 const CERTAIN_PPM: u32 = 1_000_000;

@@ -57,7 +57,8 @@ impl Bus for RegionBus {
     fn store(&mut self, addr: u64, width: Width, value: u64, cycles: &mut u64) -> Result<(), Fault> {
         let at = addr as usize;
         let len = width.bytes() as usize;
-        let target = at.checked_add(len).and_then(|end| self.memory.get_mut(at..end)).ok_or(Fault::store_access(addr))?;
+        let target =
+            at.checked_add(len).and_then(|end| self.memory.get_mut(at..end)).ok_or(Fault::store_access(addr))?;
         target.copy_from_slice(&value.to_le_bytes()[..len]);
         *cycles += u64::from(self.store_cycles[(at >> 16) % self.store_cycles.len()]);
         Ok(())

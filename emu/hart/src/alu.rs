@@ -104,8 +104,8 @@ mod tests {
             prop_assert_eq!(mulhsu(a, b), unsigned.wrapping_sub(minus_b));
             prop_assert_eq!(mulh(a, b), unsigned.wrapping_sub(minus_b).wrapping_sub(minus_a));
             let (al, ah, bl, bh) = (a & 0xffff_ffff, a >> 32, b & 0xffff_ffff, b >> 32);
-            let middle = (al * bl >> 32) + (ah * bl & 0xffff_ffff) + (al * bh & 0xffff_ffff);
-            prop_assert_eq!(unsigned, ah * bh + (ah * bl >> 32) + (al * bh >> 32) + (middle >> 32));
+            let middle = ((al * bl) >> 32) + ((ah * bl) & 0xffff_ffff) + ((al * bh) & 0xffff_ffff);
+            prop_assert_eq!(unsigned, ah * bh + ((ah * bl) >> 32) + ((al * bh) >> 32) + (middle >> 32));
         }
 
         #[test]

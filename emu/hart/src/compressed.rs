@@ -74,8 +74,7 @@ fn quadrant0(c: u32, funct3: u32) -> Option<u32> {
     match funct3 {
         // c.addi4spn; the immediate zero is reserved, and all zeroes is defined to be illegal
         0 => {
-            let imm =
-                field(c, 12, 11) << 4 | field(c, 10, 7) << 6 | field(c, 6, 6) << 2 | field(c, 5, 5) << 3;
+            let imm = field(c, 12, 11) << 4 | field(c, 10, 7) << 6 | field(c, 6, 6) << 2 | field(c, 5, 5) << 3;
             (imm != 0).then(|| i_type(OP_IMM, 0, low, SP, imm))
         }
         2 => Some(i_type(LOAD, 2, low, base, word)),
@@ -145,11 +144,8 @@ const fn jump_offset(c: u32) -> u32 {
 }
 
 const fn branch_offset(c: u32) -> u32 {
-    let imm = field(c, 12, 12) << 8
-        | field(c, 11, 10) << 3
-        | field(c, 6, 5) << 6
-        | field(c, 4, 3) << 1
-        | field(c, 2, 2) << 5;
+    let imm =
+        field(c, 12, 12) << 8 | field(c, 11, 10) << 3 | field(c, 6, 5) << 6 | field(c, 4, 3) << 1 | field(c, 2, 2) << 5;
     sign_extend(imm, 9)
 }
 

@@ -12,13 +12,7 @@ pub(crate) const INSTRET: u16 = 0xc02;
 
 /// Executes `csrrw`, `csrrs`, `csrrc` or the immediate form of one. On a fault nothing has changed.
 #[inline(never)]
-pub(crate) fn execute<B: Bus>(
-    op: Op,
-    x: &mut [u64; 32],
-    bus: &mut B,
-    cycles: u64,
-    instret: u64,
-) -> Result<(), Fault> {
+pub(crate) fn execute<B: Bus>(op: Op, x: &mut [u64; 32], bus: &mut B, cycles: u64, instret: u64) -> Result<(), Fault> {
     let bits = op.bits();
     let csr = (bits >> 20) as u16;
     let funct3 = bits >> 12 & 7;

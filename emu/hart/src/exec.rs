@@ -21,7 +21,10 @@ enum Exit {
     /// Execution goes on outside the range.
     Far(u64),
     /// The instruction just retired stored into the text.
-    Stored { addr: u64, width: Width },
+    Stored {
+        addr: u64,
+        width: Width,
+    },
     /// `fence.i`, retired.
     FenceI,
     Stop(Stop),

@@ -44,6 +44,7 @@ impl Hart {
     #[inline]
     pub fn break_reservation(&mut self, addr: u64, len: u64) {
         if let Some(Reservation { addr: reserved, width }) = self.reservation
+            && len != 0
             && (addr.wrapping_sub(reserved) < width.bytes() || reserved.wrapping_sub(addr) < len)
         {
             self.reservation = None;

@@ -249,14 +249,15 @@ impl Op {
 
     /// The register that the instruction writes, other than `x0`. Not known for custom instructions.
     pub(crate) fn destination(self) -> Option<Reg> {
-        let writes = match self.kind {
-            Kind::Undecoded | Kind::End | Kind::Illegal | Kind::Nop | Kind::CNop => false,
-            Kind::J | Kind::Jr | Kind::CJr | Kind::BranchFar | Kind::LoadNothing => false,
-            Kind::Beq | Kind::Bne | Kind::Blt | Kind::Bge | Kind::Bltu | Kind::Bgeu | Kind::CBeq | Kind::CBne => false,
-            Kind::Sb | Kind::Sh | Kind::Sw | Kind::Sd | Kind::CSw | Kind::CSd => false,
-            Kind::Fence | Kind::FenceI | Kind::Ecall | Kind::Ebreak | Kind::Mret | Kind::Wfi | Kind::Custom => false,
-            _ => true,
-        };
+        #[rustfmt::skip]
+        let writes = !matches!(
+            self.kind,
+            Kind::Undecoded | Kind::End | Kind::Illegal | Kind::Nop | Kind::CNop
+                | Kind::J | Kind::Jr | Kind::CJr | Kind::BranchFar | Kind::LoadNothing
+                | Kind::Beq | Kind::Bne | Kind::Blt | Kind::Bge | Kind::Bltu | Kind::Bgeu | Kind::CBeq | Kind::CBne
+                | Kind::Sb | Kind::Sh | Kind::Sw | Kind::Sd | Kind::CSw | Kind::CSd
+                | Kind::Fence | Kind::FenceI | Kind::Ecall | Kind::Ebreak | Kind::Mret | Kind::Wfi | Kind::Custom
+        );
         (writes && self.rd != Reg::X0).then_some(self.rd)
     }
 

@@ -1,1 +1,96 @@
-//! emu-libibverbs
+//! The C ABI of libibverbs and of mlx5 direct verbs (rdma-core 44), over the emulated cards.
+//!
+//! Queue pairs and completion queues of the host lie in the host's memory in the formats of the real card: posting writes
+//! work queue entries and rings the emulated network card, polling reads completion entries. Emulated cards move only
+//! while somebody lets virtual time pass, so polling an empty queue lets one thing happen; [`relax`] does the same.
+//!
+//! Unlike the real library this one checks every handle against the set of live ones: null, foreign and destroyed handles
+//! give `EINVAL`. A panic inside the emulator becomes `EIO` and never reaches the caller's frames.
+//!
+//! Rust hosts take the functions from [`api`]; C programs link the shared library (see `emu/libflexio/README.md`).
+// A C ABI passes raw pointers, and its queues lie in memory that the emulated card shares with the caller.
+#![allow(unsafe_code)]
+
+mod address;
+mod channel;
+mod compat;
+mod cq;
+mod device;
+mod devx;
+mod direct;
+pub mod errno;
+pub mod handle;
+mod memory;
+mod pd;
+mod post;
+mod prm;
+mod qp;
+pub mod umem;
+
+use emu_machine::with_world;
+use verbs_sys::VerbsApi;
+
+pub use address::resolve_mac;
+pub use device::{Context, card_count, device_name};
+pub use pd::{Pd, access_rights};
+
+/// The emulator's functions, under their C names.
+#[must_use]
+pub fn api() -> VerbsApi {
+    use {channel::*, compat::*, cq::*, device::*, devx::*, direct::*, pd::*, qp::*, umem::*};
+    VerbsApi {
+        ibv_get_device_list,
+        ibv_free_device_list,
+        ibv_get_device_name,
+        ibv_get_device_guid,
+        ibv_open_device,
+        ibv_close_device,
+        ibv_query_device,
+        ibv_query_port,
+        ibv_query_gid,
+        ibv_query_pkey,
+        ibv_alloc_pd,
+        ibv_dealloc_pd,
+        ibv_reg_mr,
+        ibv_reg_mr_iova2,
+        ibv_dereg_mr,
+        ibv_create_comp_channel,
+        ibv_destroy_comp_channel,
+        ibv_create_cq,
+        ibv_destroy_cq,
+        ibv_get_cq_event,
+        ibv_ack_cq_events,
+        ibv_create_qp,
+        ibv_modify_qp,
+        ibv_query_qp,
+        ibv_destroy_qp,
+        ibv_create_ah: address::ibv_create_ah,
+        ibv_destroy_ah: address::ibv_destroy_ah,
+        ibv_attach_mcast,
+        ibv_detach_mcast,
+        ibv_wc_status_str,
+        mlx5dv_is_supported,
+        mlx5dv_open_device,
+        mlx5dv_init_obj,
+        mlx5dv_devx_general_cmd,
+        mlx5dv_devx_obj_create,
+        mlx5dv_devx_obj_query,
+        mlx5dv_devx_obj_modify,
+        mlx5dv_devx_obj_destroy,
+        mlx5dv_devx_umem_reg,
+        mlx5dv_devx_umem_dereg,
+        mlx5dv_devx_alloc_uar,
+        mlx5dv_devx_free_uar,
+    }
+}
+
+/// Lets the next thing happen in the calling thread's machine; `false` when nothing is due until the host acts.
+pub fn relax() -> bool {
+    with_world(emu_machine::World::step).unwrap_or(false)
+}
+
+/// Virtual time of the calling thread's machine, in picoseconds.
+#[must_use]
+pub fn now_ps() -> u64 {
+    with_world(|world| world.now_ps()).unwrap_or(0)
+}

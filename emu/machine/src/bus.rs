@@ -43,7 +43,11 @@ impl ThreadBus<'_> {
     fn window(&mut self, addr: u64, len: u64, write: bool, cause: Cause) -> Result<u64, Fault> {
         let (entity, host) = if addr >= WINDOW_1 { (1, addr - WINDOW_1) } else { (0, addr - WINDOW_0) };
         let Some((window, key)) = self.port.windows[entity] else {
-            return self.fault(cause, addr, format!("window entity {entity} has no memory key: call window_config first"));
+            return self.fault(
+                cause,
+                addr,
+                format!("window entity {entity} has no memory key: call window_config first"),
+            );
         };
         let Some(&pd) = self.windows.get(&window) else {
             return self.fault(cause, addr, format!("window {window} has been destroyed"));
@@ -131,9 +135,7 @@ impl Bus for ThreadBus<'_> {
             1 => u64::from(bytes[0]),
             2 => u64::from(u16::from_le_bytes([bytes[0], bytes[1]])),
             4 => u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
-            _ => u64::from_le_bytes([
-                bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7],
-            ]),
+            _ => u64::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]]),
         })
     }
 
@@ -149,8 +151,7 @@ impl Bus for ThreadBus<'_> {
             4 => bytes.copy_from_slice(&(value as u32).to_le_bytes()),
             _ => bytes.copy_from_slice(&value.to_le_bytes()),
         }
-        *cycles +=
-            if self.port.l1.touch(addr) { self.cost.store_hit_cycles } else { self.cost.store_new_line_cycles };
+        *cycles += if self.port.l1.touch(addr) { self.cost.store_hit_cycles } else { self.cost.store_new_line_cycles };
         Ok(())
     }
 

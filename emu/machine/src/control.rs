@@ -85,9 +85,7 @@ impl World {
     pub fn write_memory(&mut self, card: usize, process: u32, addr: u64, data: &[u8]) -> Result<(), MachineError> {
         let bytes = data.len() as u64;
         let memory = &mut self.card(card)?.process_mut(process)?.memory;
-        let at = memory
-            .bytes_mut(addr, data.len())
-            .ok_or(MachineError::BadDeviceRange { process, addr, bytes })?;
+        let at = memory.bytes_mut(addr, data.len()).ok_or(MachineError::BadDeviceRange { process, addr, bytes })?;
         at.copy_from_slice(data);
         Ok(())
     }
@@ -109,13 +107,7 @@ impl World {
     }
 
     /// Reads process memory: the emulator's own view, for tests and debuggers; the host API has no such call.
-    pub fn peek_memory(
-        &mut self,
-        card: usize,
-        process: u32,
-        addr: u64,
-        out: &mut [u8],
-    ) -> Result<(), MachineError> {
+    pub fn peek_memory(&mut self, card: usize, process: u32, addr: u64, out: &mut [u8]) -> Result<(), MachineError> {
         let bytes = out.len() as u64;
         let memory = &self.card(card)?.process(process)?.memory;
         let at = memory.bytes(addr, out.len()).ok_or(MachineError::BadDeviceRange { process, addr, bytes })?;
@@ -230,12 +222,7 @@ impl World {
     }
 
     /// Takes what a stream has received.
-    pub fn take_stream_messages(
-        &mut self,
-        card: usize,
-        process: u32,
-        id: u32,
-    ) -> Result<Vec<Vec<u8>>, MachineError> {
+    pub fn take_stream_messages(&mut self, card: usize, process: u32, id: u32) -> Result<Vec<Vec<u8>>, MachineError> {
         let missing = MachineError::NoObject { what: "message stream", id, process };
         let stream = self.card(card)?.process_mut(process)?.streams.get_mut(&id).ok_or(missing)?;
         Ok(std::mem::take(&mut stream.messages))
@@ -288,12 +275,7 @@ impl World {
     }
 }
 
-fn free_id(
-    what: &'static str,
-    process: u32,
-    limit: u32,
-    taken: impl Fn(u32) -> bool,
-) -> Result<u32, MachineError> {
+fn free_id(what: &'static str, process: u32, limit: u32, taken: impl Fn(u32) -> bool) -> Result<u32, MachineError> {
     (0..limit).find(|&id| !taken(id)).ok_or(MachineError::NoObject { what, id: limit, process })
 }
 

@@ -45,12 +45,7 @@ impl ProcessMemory {
             }
             let mut bytes = segment.bytes.clone();
             bytes.resize(segment.mem_size as usize, 0);
-            segments.push(Segment {
-                base: segment.vaddr,
-                bytes,
-                writable: segment.write,
-                executable: segment.execute,
-            });
+            segments.push(Segment { base: segment.vaddr, bytes, writable: segment.write, executable: segment.execute });
         }
         Ok(ProcessMemory { segments, heap: vec![0; heap_bytes as usize], threads: vec![None; EXECUTION_UNITS] })
     }
@@ -104,7 +99,8 @@ impl ProcessMemory {
     /// Two instruction bytes, if they are executable.
     #[must_use]
     pub fn fetch16(&self, addr: u64) -> Option<u16> {
-        let segment = self.segments.iter().find(|s| s.executable && addr.wrapping_sub(s.base) < s.bytes.len() as u64)?;
+        let segment =
+            self.segments.iter().find(|s| s.executable && addr.wrapping_sub(s.base) < s.bytes.len() as u64)?;
         let at = (addr - segment.base) as usize;
         let bytes = segment.bytes.get(at..at + 2)?;
         Some(u16::from_le_bytes([bytes[0], bytes[1]]))

@@ -84,7 +84,11 @@ fn a_crash_record_names_thread_place_cause_and_registers() {
         (vec![addi(A3, 0, 77), ld(A0, TP, 1)], "misaligned", 0xC000_6001),
         (vec![addi(A3, 0, 77), ld(A0, 0, 8)], "no memory at this address", 8),
         (vec![addi(A3, 0, 77), sd(A0, RA, 8)], "no memory at this address", 0xE000_0008),
-        (vec![addi(A3, 0, 77), addi(A4, 0, -1), slli(A4, A4, 63), ld(A0, A4, 16)], "no memory key", 0x8000_0000_0000_0010),
+        (
+            vec![addi(A3, 0, 77), addi(A4, 0, -1), slli(A4, A4, 63), ld(A0, A4, 16)],
+            "no memory key",
+            0x8000_0000_0000_0010,
+        ),
         (vec![addi(A3, 0, 77), addi(A7, 0, 99), ECALL], "unknown RTOS call 99", 99),
         (vec![addi(A3, 0, 77), addi(A7, 0, RESCHEDULE as i32), ECALL], "it must return", 1),
     ] {

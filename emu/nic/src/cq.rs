@@ -116,12 +116,7 @@ impl Cq {
     }
 
     /// Writes a CQE whose owner bit is 0 into the ring.
-    pub(crate) fn write(
-        &mut self,
-        mut cqe: [u8; CQE_BYTES],
-        solicited: bool,
-        mem: &mut dyn Dma,
-    ) -> Written {
+    pub(crate) fn write(&mut self, mut cqe: [u8; CQE_BYTES], solicited: bool, mem: &mut dyn Dma) -> Written {
         if self.failed {
             return Written::Dead;
         }

@@ -239,9 +239,10 @@ impl Nic {
     /// Sends a packet that is complete at `ready_ps`, through the port or round inside the card.
     pub(crate) fn emit(&mut self, ready_ps: u64, packet: Packet, loopback: bool, fx: &mut Effects) -> Sent {
         let timing = &self.config.timing;
-        // A WQE's fetch and its payload's read are in flight together with this many earlier ones; further ahead the
-        // engine would only fill the port's queue.
-        let ahead_ps = 2 * timing.pcie_latency_ps.max(timing.dpa_latency_ps);
+        // A WQE's fetch, its payload's read and a few payloads queueing for PCIe are in flight together; further ahead
+        // the engine would only fill the port's queue.
+        let queueing_ps = 4 * timing.pcie_ps(u64::from(self.config.port_mtu.bytes()));
+        let ahead_ps = 2 * timing.pcie_latency_ps.max(timing.dpa_latency_ps) + queueing_ps;
         let engines = &mut self.engines;
         let done_ps = if loopback {
             let done_ps = engines.loopback_busy_ps.max(ready_ps) + timing.pcie_ps(packet.payload.len() as u64);

@@ -89,7 +89,9 @@ pub enum NicError {
         align: u64,
     },
     /// No such change of state.
-    #[error("queue pair {qpn:#x} cannot go from {from} to {to}: the order is RESET, INIT, RTR, RTS; RESET and ERR always work")]
+    #[error(
+        "queue pair {qpn:#x} cannot go from {from} to {to}: the order is RESET, INIT, RTR, RTS; RESET and ERR always work"
+    )]
     Transition {
         /// The queue pair.
         qpn: u32,

@@ -222,13 +222,7 @@ impl Nic {
     ///
     /// # Errors
     /// No such queue pair, no such transition, or an attribute missing or outside its limits.
-    pub fn modify_qp(
-        &mut self,
-        now_ps: u64,
-        qpn: u32,
-        modify: &QpModify,
-        fx: &mut Effects,
-    ) -> Result<(), NicError> {
+    pub fn modify_qp(&mut self, now_ps: u64, qpn: u32, modify: &QpModify, fx: &mut Effects) -> Result<(), NicError> {
         let qp = self.qps.get_mut(qpn).ok_or(NicError::UnknownQp { qpn })?;
         qp.modify(modify, self.config.port_mtu, self.config.gids.len())?;
         if modify.next_state == Some(QpState::Err) {
@@ -390,9 +384,10 @@ impl Nic {
     }
 
     fn deliver(&mut self, now_ps: u64, packet: &Packet, mem: &mut dyn Dma, fx: &mut Effects) {
-        let receives = self.qps.get(packet.destination_qpn).is_some_and(|qp| {
-            qp.attr.transport == packet.transport && matches!(qp.state, QpState::Rtr | QpState::Rts)
-        });
+        let receives = self
+            .qps
+            .get(packet.destination_qpn)
+            .is_some_and(|qp| qp.attr.transport == packet.transport && matches!(qp.state, QpState::Rtr | QpState::Rts));
         if !receives {
             self.counters.qp_drops += 1;
             return;
@@ -405,14 +400,7 @@ impl Nic {
     }
 
     /// A completion queue has failed, and takes its queue pairs with it.
-    pub(crate) fn fail_cq(
-        &mut self,
-        now_ps: u64,
-        cqn: u32,
-        cause: FailureCause,
-        mem: &mut dyn Dma,
-        fx: &mut Effects,
-    ) {
+    pub(crate) fn fail_cq(&mut self, now_ps: u64, cqn: u32, cause: FailureCause, mem: &mut dyn Dma, fx: &mut Effects) {
         fx.async_events.push(AsyncEvent::CqError { cqn, cause });
         for qpn in self.qps.numbers(|qp| qp.attr.send_cq == cqn || qp.attr.recv_cq == cqn) {
             self.with_qp(qpn, |nic, qp| {

@@ -61,13 +61,7 @@ impl Nic {
         }
     }
 
-    pub(crate) fn retransmit_timer(
-        &mut self,
-        now_ps: u64,
-        qp: &mut QueuePair,
-        mem: &mut dyn Dma,
-        fx: &mut Effects,
-    ) {
+    pub(crate) fn retransmit_timer(&mut self, now_ps: u64, qp: &mut QueuePair, mem: &mut dyn Dma, fx: &mut Effects) {
         qp.sq.deadline_timer = false;
         if qp.state != QpState::Rts || qp.sq.waits_for_receiver || qp.sq.outstanding.is_empty() {
             return;
@@ -195,6 +189,7 @@ impl Nic {
             sq.unacknowledged = psn_add(sq.unacknowledged, ahead);
             sq.retries_left = qp.path.retry_cnt;
             sq.rnr_retries_left = qp.path.rnr_retry;
+            // The sequence wraps, so the same number may be lost again.
             sq.went_back_to = None;
             Self::expect_answer(now_ps, qp, fx);
         }
@@ -247,14 +242,7 @@ impl Nic {
         Self::expect_answer(now_ps, qp, fx);
     }
 
-    fn receiver_not_ready(
-        &mut self,
-        now_ps: u64,
-        qp: &mut QueuePair,
-        timer: u8,
-        mem: &mut dyn Dma,
-        fx: &mut Effects,
-    ) {
+    fn receiver_not_ready(&mut self, now_ps: u64, qp: &mut QueuePair, timer: u8, mem: &mut dyn Dma, fx: &mut Effects) {
         const FOR_EVER: u8 = 7;
         if qp.path.rnr_retry != FOR_EVER {
             if qp.sq.rnr_retries_left == 0 {
@@ -269,14 +257,7 @@ impl Nic {
         fx.timer(at_ps, Work::ReceiverReady { qpn: qp.qpn, epoch: qp.sq.epoch });
     }
 
-    fn fail_oldest(
-        &mut self,
-        now_ps: u64,
-        qp: &mut QueuePair,
-        syndrome: u8,
-        mem: &mut dyn Dma,
-        fx: &mut Effects,
-    ) {
+    fn fail_oldest(&mut self, now_ps: u64, qp: &mut QueuePair, syndrome: u8, mem: &mut dyn Dma, fx: &mut Effects) {
         if let Some(wqe) = qp.sq.outstanding.pop_front() {
             self.fail_send(now_ps, qp, &wqe, WqeFault { syndrome, vendor: 0 }, mem, fx);
         }

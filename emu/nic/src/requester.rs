@@ -105,14 +105,7 @@ impl Nic {
     }
 
     /// Fetches the next WQE and decides what is to happen to it.
-    fn begin(
-        &mut self,
-        now_ps: u64,
-        qp: &mut QueuePair,
-        wqe: &mut Wqe,
-        mem: &mut dyn Dma,
-        fx: &mut Effects,
-    ) -> Begun {
+    fn begin(&mut self, now_ps: u64, qp: &mut QueuePair, wqe: &mut Wqe, mem: &mut dyn Dma, fx: &mut Effects) -> Begun {
         if !qp.sq.has_work() {
             return Begun::Nothing;
         }
@@ -240,14 +233,7 @@ impl Nic {
     }
 
     /// Sends the next packet of the current WQE.
-    fn send_packet(
-        &mut self,
-        now_ps: u64,
-        qp: &mut QueuePair,
-        wqe: &Wqe,
-        mem: &mut dyn Dma,
-        fx: &mut Effects,
-    ) -> u64 {
+    fn send_packet(&mut self, now_ps: u64, qp: &mut QueuePair, wqe: &Wqe, mem: &mut dyn Dma, fx: &mut Effects) -> u64 {
         let Some(sending) = &mut qp.sq.sending else { return now_ps };
         let number = sending.packet;
         let (packets, psn) = (sending.packets, psn_add(sending.first_psn, number));

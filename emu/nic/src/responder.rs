@@ -297,8 +297,7 @@ impl Nic {
             let addr = address.wrapping_add(u64::from(received));
             // The key may have gone since the first packet.
             let space = self.remote(qp, rkey, addr, count, Access::REMOTE_WRITE)?;
-            mem.write(space, addr, &packet.payload)
-                .map_err(|_| Refusal::Request(Acknowledgement::RemoteOperation))?;
+            mem.write(space, addr, &packet.payload).map_err(|_| Refusal::Request(Acknowledgement::RemoteOperation))?;
             let mut touched = Touched::default();
             touched.add(space, u64::from(count));
             self.write_traffic(now_ps, touched);
@@ -335,14 +334,7 @@ impl Nic {
     }
 
     /// Checks a peer's access: the queue pair's rights, then the key's. An empty access needs no key.
-    fn remote(
-        &self,
-        qp: &QueuePair,
-        rkey: u32,
-        addr: u64,
-        len: u32,
-        needed: Access,
-    ) -> Result<crate::Space, Refusal> {
+    fn remote(&self, qp: &QueuePair, rkey: u32, addr: u64, len: u32, needed: Access) -> Result<crate::Space, Refusal> {
         let refused = Refusal::Request(Acknowledgement::RemoteAccess);
         if !qp.path.access.contains(needed) {
             return Err(refused);

@@ -162,9 +162,28 @@ fn malformed_wqes_complete_in_error_and_flush_the_rest() {
         ("write on UD", Transport::Ud, |w| w[3] = RDMA_WRITE, syndrome::LOCAL_QP_OPERATION, vendor::OPCODE),
         ("no segments", Transport::Rc, |w| w[7] = 0, syndrome::LOCAL_QP_OPERATION, vendor::SIZE),
         ("past the producer", Transport::Rc, |w| w[7] = 63, syndrome::LOCAL_QP_OPERATION, vendor::SIZE),
-        ("write without address", Transport::Uc, |w| { w[3] = RDMA_WRITE; w[7] = 1; }, syndrome::LOCAL_QP_OPERATION, vendor::SIZE),
+        (
+            "write without address",
+            Transport::Uc,
+            |w| {
+                w[3] = RDMA_WRITE;
+                w[7] = 1;
+            },
+            syndrome::LOCAL_QP_OPERATION,
+            vendor::SIZE,
+        ),
         ("inline past the end", Transport::Rc, |w| w[18] = 0x10, syndrome::LOCAL_QP_OPERATION, vendor::SIZE),
-        ("inline read", Transport::Rc, |w| { w[3] = RDMA_READ; w[32] = 0x80; w[7] = 3; }, syndrome::LOCAL_QP_OPERATION, vendor::SIZE),
+        (
+            "inline read",
+            Transport::Rc,
+            |w| {
+                w[3] = RDMA_READ;
+                w[32] = 0x80;
+                w[7] = 3;
+            },
+            syndrome::LOCAL_QP_OPERATION,
+            vendor::SIZE,
+        ),
         ("another queue pair", Transport::Rc, |w| w[6] ^= 1, syndrome::LOCAL_QP_OPERATION, vendor::QPN),
         ("compact address", Transport::Ud, |w| w[24] = 0, syndrome::LOCAL_QP_OPERATION, vendor::ADDRESS),
     ];

@@ -10,7 +10,7 @@ const MESSAGE: usize = 9_000;
 const MESSAGES: usize = 40;
 
 /// Sends a mix of messages over a lossy link; gives when it ended and what arrived when.
-fn lossy(loss_ppm: u32, seed: u64) -> (u64, Vec<(u64, usize, u8, u32)>, Counters) {
+fn lossy(loss_ppm: u32, seed: u64) -> (u64, Vec<Arrival>, Counters) {
     let mut world = World::with(loss_ppm, seed, |_| {});
     let modify = QpModify {
         retry_cnt: Some(7),
@@ -62,7 +62,14 @@ fn lossy(loss_ppm: u32, seed: u64) -> (u64, Vec<(u64, usize, u8, u32)>, Counters
     assert!(order.is_sorted(), "{case}: completions are in order");
     let received = world.poll_all(&mut b.rcq);
     let opcodes: Vec<u8> = received.iter().map(|cqe| cqe.opcode).collect();
-    let expected: Vec<u8> = expected.iter().map(|&op| match op { SEND => 2, SEND_IMM => 3, _ => 1 }).collect();
+    let expected: Vec<u8> = expected
+        .iter()
+        .map(|&op| match op {
+            SEND => 2,
+            SEND_IMM => 3,
+            _ => 1,
+        })
+        .collect();
     assert_eq!(opcodes, expected, "{case}: each message completes once, in order");
     for i in 0..MESSAGES {
         let (offset, range) = ((i * MESSAGE) as u64, i * MESSAGE..(i + 1) * MESSAGE);
@@ -220,4 +227,91 @@ fn a_uc_write_with_a_gap_leaves_its_first_part() {
     assert!(world.mem[1].get(Space::Host, target + 3000, 1024) == sent[3000..4024], "stored before the gap");
     assert_eq!(world.mem[1].get(Space::Host, target + 4024, 1976), [0; 1976], "nothing after it");
     assert_eq!(world.nics[1].counters().uc_gap_drops, 1);
+}
+
+/// A pair whose first lost packets only NAKs can repair: nothing ever times out.
+fn without_timeouts(path_mtu: Mtu) -> (World, End, End) {
+    let mut world = World::new();
+    let modify = QpModify { timeout: Some(0), path_mtu: Some(path_mtu), ..QpModify::default() };
+    let (a, b) = world.pair(&Setup { modify, ..Setup::new(Transport::Rc) });
+    (world, a, b)
+}
+
+/// Loses packets of node `from` by their number among that node's packets.
+fn lose(world: &mut World, from: usize, lost: &'static [u32]) {
+    let mut number = 0;
+    world.censor = Some(Box::new(move |node, _| {
+        if node != from {
+            return false;
+        }
+        number += 1;
+        lost.contains(&(number - 1))
+    }));
+}
+
+fn count(world: &World, node: usize, opcodes: std::ops::RangeInclusive<u8>) -> usize {
+    world.arrivals.iter().filter(|(_, to, opcode, _)| *to == node && opcodes.contains(opcode)).count()
+}
+
+#[test]
+fn every_gap_has_its_own_nak() {
+    let (mut world, mut a, mut b) = without_timeouts(Mtu::B1024);
+    let (source, lkey) = world.buffer(0, a.qp.pd, Space::Host, 40_000);
+    let (target, key) = world.buffer(1, b.qp.pd, Space::Host, 40_000);
+    world.mem[0].set(Space::Host, source, &pattern(40_000, 1));
+    world.receive(&mut b.qp, &[(target, 40_000, key)]);
+    // The second is lost of those sent again after the first.
+    lose(&mut world, 0, &[3, 60]);
+    world.post(&mut a.qp, &Wqe::new(SEND).data(source, 40_000, lkey));
+    world.run();
+    assert_eq!(world.poll_all(&mut a.scq).len(), 1);
+    assert!(world.mem[1].get(Space::Host, target, 40_000) == pattern(40_000, 1));
+    assert_eq!(world.nics[1].counters().rc_out_of_sequence, 2);
+    assert_eq!(world.nics[0].counters().rc_go_backs, 2);
+}
+
+#[test]
+fn a_message_resumes_at_the_packet_that_was_lost() {
+    let (mut world, mut a, mut b) = without_timeouts(Mtu::B1024);
+    let (source, lkey) = world.buffer(0, a.qp.pd, Space::Host, 5000);
+    let (target, key) = world.buffer(1, b.qp.pd, Space::Host, 5000);
+    world.receive(&mut b.qp, &[(target, 5000, key)]);
+    lose(&mut world, 0, &[3]);
+    world.post(&mut a.qp, &Wqe::new(SEND).data(source, 5000, lkey));
+    world.run();
+    assert_eq!(world.poll_all(&mut a.scq).len(), 1);
+    assert_eq!(world.nics[1].counters().rc_duplicates, 0, "what had arrived is not sent again");
+}
+
+#[test]
+fn a_read_resumes_where_it_broke_off() {
+    let (mut world, mut a, b) = without_timeouts(Mtu::B4096);
+    let len = 64 * 4096;
+    let (brought, lkey) = world.buffer(0, a.qp.pd, Space::Host, len);
+    let (origin, rkey) = world.buffer(1, b.qp.pd, DPA, len);
+    world.mem[1].set(DPA, origin, &pattern(len, 1));
+    lose(&mut world, 1, &[10]);
+    world.post(&mut a.qp, &Wqe::new(RDMA_READ).data(brought, len, lkey).remote(origin, rkey));
+    world.run();
+    assert_eq!(world.poll_all(&mut a.scq).len(), 1);
+    assert!(world.mem[0].get(Space::Host, brought, len) == pattern(len, 1));
+    assert_eq!(count(&world, 1, 12..=12), 2, "two requests");
+    let responses = count(&world, 0, 13..=16);
+    // Without giving up the first answer, 63 and 54.
+    assert!((63..110).contains(&responses), "{responses} responses: the rest of the first answer is given up");
+}
+
+#[test]
+fn an_acknowledgement_does_not_overtake_read_responses() {
+    let (mut world, mut a, b) = without_timeouts(Mtu::B4096);
+    let len = 64 * 4096;
+    let (brought, lkey) = world.buffer(0, a.qp.pd, Space::Host, len);
+    let (origin, rkey) = world.buffer(1, b.qp.pd, DPA, len);
+    world.put(&mut a.qp, &Wqe::new(RDMA_READ).data(brought, len, lkey).remote(origin, rkey));
+    world.put(&mut a.qp, &Wqe::new(RDMA_WRITE).data(brought, 64, lkey).remote(origin, rkey));
+    world.ring(&a.qp);
+    world.run();
+    assert_eq!(world.poll_all(&mut a.scq).len(), 2);
+    assert_eq!(world.nics[0].counters().rc_go_backs, 0, "nothing was lost, so nothing may look lost");
+    assert_eq!(world.arrivals.last().map(|arrival| arrival.2), Some(17));
 }

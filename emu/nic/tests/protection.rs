@@ -92,7 +92,8 @@ fn receives_are_checked() {
             let Bench { mut world, mut a, mut b, source, target } = bench(transport);
             let (name, lkey, vendor) = spoilt(&mut world, 1, b.qp.pd, target, Access::LOCAL_WRITE)[i];
             world.receive(&mut b.qp, &[(target.0, LEN as u32, lkey)]);
-            let mut wqe = Wqe::new(SEND).data(source.0, if transport == Transport::Ud { LEN - 40 } else { LEN }, source.1);
+            let mut wqe =
+                Wqe::new(SEND).data(source.0, if transport == Transport::Ud { LEN - 40 } else { LEN }, source.1);
             if transport == Transport::Ud {
                 wqe = wqe.to(Av::to(1, b.qp.qpn));
             }
@@ -138,8 +139,7 @@ fn remote_accesses_are_checked() {
             world.post(&mut a.qp, &Wqe::new(opcode).data(source.0, LEN, source.1).remote(target.0, rkey));
             world.run();
             let cqe = &world.poll_all(&mut a.scq)[0];
-            let expected =
-                if name == "no memory" { syndrome::REMOTE_OPERATION } else { syndrome::REMOTE_ACCESS };
+            let expected = if name == "no memory" { syndrome::REMOTE_OPERATION } else { syndrome::REMOTE_ACCESS };
             assert_eq!((cqe.opcode, cqe.syndrome), (cqe_opcode::REQUESTER_ERROR, expected), "{opcode:#x} {name}");
             assert_eq!((world.state(&a.qp), world.state(&b.qp)), (QpState::Err, QpState::Err));
             let fatal = AsyncEvent::QpFatal { qpn: b.qp.qpn, cause: FailureCause::RemoteAccess };
@@ -224,7 +224,11 @@ fn datagrams_need_the_right_qkey() {
     assert_eq!(send_datagram(&mut world, &mut a, &mut b, target, 0x8000_0000), 1);
     let privileged = QpModify { qkey: Some(0x8765_4321), ..QpModify::default() };
     world.modify(1, b.qp.qpn, &privileged).unwrap();
-    assert_eq!(send_datagram(&mut world, &mut a, &mut b, target, 0x8765_4321), 0, "an unprivileged sender cannot name it");
+    assert_eq!(
+        send_datagram(&mut world, &mut a, &mut b, target, 0x8765_4321),
+        0,
+        "an unprivileged sender cannot name it"
+    );
     world.modify(0, a.qp.qpn, &privileged).unwrap();
     assert_eq!(send_datagram(&mut world, &mut a, &mut b, target, 0x8000_0000), 1);
 }

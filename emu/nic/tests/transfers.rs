@@ -27,7 +27,8 @@ fn one(transport: Transport, opcode: u8, space: Space, len: usize, loopback: boo
     let (receive, receive_key) = world.buffer(target, b.qp.pd, space, len + 40);
     let data = pattern(len, 5);
     // For a read, data flows the other way.
-    let (from, to) = if opcode == RDMA_READ { ((target, destination), (0, source)) } else { ((0, source), (target, destination)) };
+    let (from, to) =
+        if opcode == RDMA_READ { ((target, destination), (0, source)) } else { ((0, source), (target, destination)) };
     world.mem[from.0].set(space, from.1, &data);
     world.receive(&mut b.qp, &[(receive, len as u32 + 40, receive_key)]);
 
@@ -110,7 +111,10 @@ fn gather_and_scatter_lists_are_concatenated() {
     let (target, target_key) = world.buffer(1, b.qp.pd, DPA, 4000);
     let data = pattern(4000, 1);
     world.mem[0].set(Space::Host, source, &data);
-    world.receive(&mut b.qp, &[(target + 1000, 500, target_key), (target, 1000, target_key), (target + 2000, 2000, target_key)]);
+    world.receive(
+        &mut b.qp,
+        &[(target + 1000, 500, target_key), (target, 1000, target_key), (target + 2000, 2000, target_key)],
+    );
     let wqe = Wqe::new(SEND).data(source + 3000, 1000, lkey).data(source, 1, lkey).data(source + 1, 1400, lkey);
     world.post(&mut a.qp, &wqe);
     world.run();
@@ -223,7 +227,8 @@ fn packets_have_the_published_length_on_the_wire() {
     let mut world = World::new();
     for (transport, opcode, on_wire) in [(Transport::Uc, RDMA_WRITE_IMM, 4198), (Transport::Ud, SEND_IMM, 4190)] {
         let before = Link::<Packet>::counters(&world.link, 0).tx_bytes;
-        let setup = Setup { modify: QpModify { path_mtu: Some(Mtu::B4096), ..QpModify::default() }, ..Setup::new(transport) };
+        let setup =
+            Setup { modify: QpModify { path_mtu: Some(Mtu::B4096), ..QpModify::default() }, ..Setup::new(transport) };
         let (mut a, mut b) = world.pair(&setup);
         let (source, lkey) = world.buffer(0, a.qp.pd, Space::Host, 4096);
         let (target, key) = world.buffer(1, b.qp.pd, Space::Host, 5000);
@@ -240,7 +245,8 @@ fn packets_have_the_published_length_on_the_wire() {
 #[test]
 fn a_fence_waits_for_reads_and_reads_respect_their_depth() {
     let mut world = World::new();
-    let setup = Setup { modify: QpModify { max_rd_atomic: Some(1), ..QpModify::default() }, ..Setup::new(Transport::Rc) };
+    let setup =
+        Setup { modify: QpModify { max_rd_atomic: Some(1), ..QpModify::default() }, ..Setup::new(Transport::Rc) };
     let (mut a, b) = world.pair(&setup);
     let (local, lkey) = world.buffer(0, a.qp.pd, Space::Host, 8192);
     let (remote, rkey) = world.buffer(1, b.qp.pd, Space::Host, 8192);

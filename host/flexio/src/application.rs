@@ -68,14 +68,8 @@ impl<'p> Application<'p> {
             status: crate::Status(sys::FLEXIO_STATUS_SUCCESS),
             detail: "success without an application".to_owned(),
         })?;
-        let mut this = Self {
-            provider,
-            raw,
-            name: name.to_owned(),
-            image,
-            handlers: BTreeMap::new(),
-            rpcs: BTreeMap::new(),
-        };
+        let mut this =
+            Self { provider, raw, name: name.to_owned(), image, handlers: BTreeMap::new(), rpcs: BTreeMap::new() };
         this.register_entries()?;
         Ok(this)
     }

@@ -99,8 +99,7 @@ impl<'p> Device<'p> {
             // SAFETY: `entry` is live; the name is a C string that lives as long.
             let name = unsafe { CStr::from_ptr((verbs.ibv_get_device_name)(entry)) };
             if name.to_bytes() == info.name.as_bytes() {
-                let mut attr =
-                    sys::mlx5dv_context_attr { flags: sys::MLX5DV_CONTEXT_FLAGS_DEVX, ..Default::default() };
+                let mut attr = sys::mlx5dv_context_attr { flags: sys::MLX5DV_CONTEXT_FLAGS_DEVX, ..Default::default() };
                 // SAFETY: `entry` is live and `attr` writable; an open context outlives the list.
                 context = Some(unsafe { (verbs.mlx5dv_open_device)(entry, &raw mut attr) });
                 break;
@@ -124,8 +123,7 @@ impl<'p> Device<'p> {
         const PORT: u8 = 1;
         let mut attr = sys::ibv_port_attr::default();
         // SAFETY: the context is open and `attr` is writable.
-        let errno =
-            unsafe { sys::inline::query_port(&self.provider.verbs, self.context(), PORT, &raw mut attr) };
+        let errno = unsafe { sys::inline::query_port(&self.provider.verbs, self.context(), PORT, &raw mut attr) };
         verbs_ok("ibv_query_port", errno, || format!("port {PORT} of {}", self.info.name))?;
         if attr.state != sys::IBV_PORT_ACTIVE {
             return Err(Error::OutOfRange {
@@ -255,18 +253,13 @@ pub(crate) fn verbs_ok(call: &'static str, errno: i32, detail: impl FnOnce() -> 
         return Ok(());
     }
     // Some providers return -1 and set errno instead.
-    let errno =
-        if errno > 0 { std::io::Error::from_raw_os_error(errno) } else { std::io::Error::last_os_error() };
+    let errno = if errno > 0 { std::io::Error::from_raw_os_error(errno) } else { std::io::Error::last_os_error() };
     Err(Error::Verbs { call, errno, detail: detail() })
 }
 
 /// For calls that return a pointer, or null and errno.
 pub(crate) fn non_null<T>(call: &'static str, raw: *mut T, detail: impl FnOnce() -> String) -> Result<NonNull<T>> {
-    NonNull::new(raw).ok_or_else(|| Error::Verbs {
-        call,
-        errno: std::io::Error::last_os_error(),
-        detail: detail(),
-    })
+    NonNull::new(raw).ok_or_else(|| Error::Verbs { call, errno: std::io::Error::last_os_error(), detail: detail() })
 }
 
 /// For destructors, which cannot return an error.

@@ -45,7 +45,11 @@ impl<'a> DeviceBuffer<'a> {
 
     fn allocate(process: &'a Process<'a>, len: u64) -> Result<Self> {
         if len == 0 {
-            return Err(Error::OutOfRange { what: "length of a device buffer", value: 0, limit: "at least 1".to_owned() });
+            return Err(Error::OutOfRange {
+                what: "length of a device buffer",
+                value: 0,
+                limit: "at least 1".to_owned(),
+            });
         }
         let allocation = raw_allocate(process, len)?;
         if allocation.is_aligned_to(DEVICE_ALIGN_BYTES) {
@@ -165,8 +169,7 @@ impl<'a> MemoryKey<'a> {
         };
         let mut raw = std::ptr::null_mut();
         // SAFETY: process and domain are live; the range is the borrowed buffer, which the key therefore cannot outlive.
-        let status =
-            unsafe { (process.api().flexio_device_mkey_create)(process.raw(), &raw mut attr, &raw mut raw) };
+        let status = unsafe { (process.api().flexio_device_mkey_create)(process.raw(), &raw mut attr, &raw mut raw) };
         process.ok("flexio_device_mkey_create", status, || format!("{} bytes at {}", buffer.len, buffer.addr))?;
         let raw = handle("flexio_device_mkey_create", raw)?;
         let mut this = Self { buffer, raw, id: 0 };

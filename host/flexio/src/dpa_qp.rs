@@ -291,24 +291,18 @@ impl<'a> DpaQueuePair<'a> {
                     (sys::FLEXIO_QP_STATE_RTS, "RTS"),
                 ] {
                     attr.next_state = state;
-                    let mut mask =
-                        sys::flexio_qp_attr_opt_param_mask { qp_access_mask: true, min_rnr_nak_timer: true };
+                    let mut mask = sys::flexio_qp_attr_opt_param_mask { qp_access_mask: true, min_rnr_nak_timer: true };
                     // SAFETY: the queue pair is live; `attr` and the MAC it points at live through the call.
-                    let status = unsafe {
-                        (process.api().flexio_qp_modify)(raw.as_ptr(), &raw mut **attr, &raw mut mask)
-                    };
+                    let status =
+                        unsafe { (process.api().flexio_qp_modify)(raw.as_ptr(), &raw mut **attr, &raw mut mask) };
                     process.ok("flexio_qp_modify", status, || format!("queue pair {number:#x} to {name}"))?;
                 }
                 attr.dest_mac = std::ptr::null_mut();
                 Ok(())
             }
             Raw::DevX(raw, ServiceType::Uc) => {
-                let path = RemotePath {
-                    qpn: remote.qpn,
-                    gid: remote.gid.0,
-                    mac: remote.mac.0,
-                    first_psn: remote.first_psn,
-                };
+                let path =
+                    RemotePath { qpn: remote.qpn, gid: remote.gid.0, mac: remote.mac.0, first_psn: remote.first_psn };
                 let (raw, service) = (*raw, ServiceType::Uc);
                 let rtr = prm::init2rtr(service, number, port.mtu_code, port.number, port.gid_index, Some(&path));
                 self.modify(raw, "RST2INIT_QP", &prm::rst2init(service, number, 0, port.number))?;

@@ -10,7 +10,9 @@ use crate::wait::Bound;
 #[non_exhaustive]
 pub enum Error {
     /// The vendor's libraries are not there.
-    #[error("DOCA not installed: looked for {looked_for}; install the DOCA host packages, or use the emulator (--provider emu)")]
+    #[error(
+        "DOCA not installed: looked for {looked_for}; install the DOCA host packages, or use the emulator (--provider emu)"
+    )]
     NotInstalled {
         /// File names tried, in order.
         looked_for: String,
@@ -149,7 +151,9 @@ pub enum Error {
         bound: Bound,
     },
     /// A work request completed in error.
-    #[error("{what} completed in error: status {status} ({status_name}), vendor syndrome {vendor:#x}, queue pair {qpn:#x}")]
+    #[error(
+        "{what} completed in error: status {status} ({status_name}), vendor syndrome {vendor:#x}, queue pair {qpn:#x}"
+    )]
     Completion {
         /// What had been posted.
         what: String,

@@ -50,8 +50,7 @@ impl<'a> EventHandler<'a> {
         };
         let mut raw = std::ptr::null_mut();
         // SAFETY: the process is live, the key registered with its application, `attr` initialised.
-        let status =
-            unsafe { (process.api().flexio_event_handler_create)(process.raw(), &raw mut attr, &raw mut raw) };
+        let status = unsafe { (process.api().flexio_event_handler_create)(process.raw(), &raw mut attr, &raw mut raw) };
         process.ok("flexio_event_handler_create", status, || format!("{entry} on {affinity:?}"))?;
         let raw = handle("flexio_event_handler_create", raw)?;
         // SAFETY: the handler is live and owns its thread.

@@ -62,7 +62,11 @@ impl<'a> MemoryRegion<'a> {
     ) -> Result<Self> {
         let len = buffer.len();
         if len == 0 {
-            return Err(Error::OutOfRange { what: "length of a memory region", value: 0, limit: "at least 1".to_owned() });
+            return Err(Error::OutOfRange {
+                what: "length of a memory region",
+                value: 0,
+                limit: "at least 1".to_owned(),
+            });
         }
         let start = NonNull::from(buffer).cast();
         let raw = register(pd, start, len, access)?;
@@ -210,19 +214,16 @@ impl Drop for MemoryRegion<'_> {
         // the card's key check.
         let errno = unsafe { (self.pd.device().provider().verbs.ibv_dereg_mr)(self.raw.as_ptr()) };
         warn_unless_ok("ibv_dereg_mr", errno);
-        if errno != 0 && let Some(buffer) = self.owned.take() {
+        if errno != 0
+            && let Some(buffer) = self.owned.take()
+        {
             // The card may still reach the bytes: leaking them is the lesser evil.
             std::mem::forget(buffer);
         }
     }
 }
 
-fn register(
-    pd: &ProtectionDomain<'_>,
-    start: NonNull<u8>,
-    len: usize,
-    access: Access,
-) -> Result<NonNull<sys::ibv_mr>> {
+fn register(pd: &ProtectionDomain<'_>, start: NonNull<u8>, len: usize, access: Access) -> Result<NonNull<sys::ibv_mr>> {
     // SAFETY: the domain is live; the range is owned or exclusively borrowed by the region under construction, so it stays
     // mapped, and no reference to it exists while it is registered.
     let raw = unsafe {

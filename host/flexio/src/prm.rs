@@ -202,12 +202,7 @@ fn transition(opcode: u32, service: ServiceType, qpn: u32) -> Mailbox<QP_COMMAND
 }
 
 /// RESET to INIT. `q_key` is what a UD datagram must carry; UC has none.
-pub(crate) fn rst2init(
-    service: ServiceType,
-    qpn: u32,
-    q_key: u32,
-    port: u8,
-) -> Mailbox<QP_COMMAND_BYTES> {
+pub(crate) fn rst2init(service: ServiceType, qpn: u32, q_key: u32, port: u8) -> Mailbox<QP_COMMAND_BYTES> {
     let mut m = transition(RST2INIT_QP, service, qpn);
     m.set(ADS_VHCA_PORT, u32::from(port));
     match service {

@@ -106,8 +106,7 @@ impl<'a> Process<'a> {
         let stub = self.application.rpc(entry)?;
         let mut answer = 0;
         // SAFETY: the process is live, the key registered with a pack function for exactly one u64, which follows.
-        let status =
-            unsafe { (self.api().flexio_process_call)(self.raw(), stub, &raw mut answer, argument) };
+        let status = unsafe { (self.api().flexio_process_call)(self.raw(), stub, &raw mut answer, argument) };
         self.ok("flexio_process_call", status, || format!("{entry}({argument:#x})"))?;
         Ok(answer)
     }

@@ -163,8 +163,7 @@ impl<'a> QueuePair<'a> {
 
     fn modify(&self, to: &'static str, attr: &mut sys::ibv_qp_attr, mask: u32) -> Result<()> {
         // SAFETY: the queue pair is live and `attr` initialised.
-        let errno =
-            unsafe { (self.pd.device().provider().verbs.ibv_modify_qp)(self.raw.as_ptr(), attr, mask as i32) };
+        let errno = unsafe { (self.pd.device().provider().verbs.ibv_modify_qp)(self.raw.as_ptr(), attr, mask as i32) };
         verbs_ok("ibv_modify_qp", errno, || format!("queue pair {:#x} to {to}", self.qpn()))
     }
 
@@ -205,11 +204,8 @@ impl<'a> QueuePair<'a> {
             ah_attr: path(port, remote.gid),
             ..Default::default()
         };
-        let mut mask = sys::IBV_QP_STATE
-            | sys::IBV_QP_AV
-            | sys::IBV_QP_PATH_MTU
-            | sys::IBV_QP_DEST_QPN
-            | sys::IBV_QP_RQ_PSN;
+        let mut mask =
+            sys::IBV_QP_STATE | sys::IBV_QP_AV | sys::IBV_QP_PATH_MTU | sys::IBV_QP_DEST_QPN | sys::IBV_QP_RQ_PSN;
         if rc {
             mask |= sys::IBV_QP_MAX_DEST_RD_ATOMIC | sys::IBV_QP_MIN_RNR_TIMER;
         }
@@ -239,10 +235,7 @@ impl<'a> QueuePair<'a> {
         };
         let mut mask = sys::IBV_QP_STATE | sys::IBV_QP_SQ_PSN;
         if self.transport == Transport::Rc {
-            mask |= sys::IBV_QP_TIMEOUT
-                | sys::IBV_QP_RETRY_CNT
-                | sys::IBV_QP_RNR_RETRY
-                | sys::IBV_QP_MAX_QP_RD_ATOMIC;
+            mask |= sys::IBV_QP_TIMEOUT | sys::IBV_QP_RETRY_CNT | sys::IBV_QP_RNR_RETRY | sys::IBV_QP_MAX_QP_RD_ATOMIC;
         }
         self.modify("RTS", &mut attr, mask)
     }

@@ -23,9 +23,8 @@ impl<'a> Window<'a> {
     pub fn new(process: &'a Process<'a>) -> Result<Self> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: process and domain are live.
-        let status = unsafe {
-            (process.api().flexio_window_create)(process.raw(), process.pd().raw().cast(), &raw mut raw)
-        };
+        let status =
+            unsafe { (process.api().flexio_window_create)(process.raw(), process.pd().raw().cast(), &raw mut raw) };
         process.ok("flexio_window_create", status, String::new)?;
         let raw = handle("flexio_window_create", raw)?;
         let mut this = Self { process, raw, id: 0 };

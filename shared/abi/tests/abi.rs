@@ -1,9 +1,9 @@
 //! The ABI is a promise: these tests fail when bytes move without a new version.
+use core::mem::offset_of;
 use flexcast_abi::{
     ABI_HASH, ABI_MIN_VERSION, ABI_VERSION, CompletionFlag, ContextFault, FLAG_MAGIC, GroupContext, Layout, Operation,
     PingPongContext, ProgressLine, Transport, WorkerContext, WorkerReport, WorkerState, WorkerStatus, bring_up_answer,
 };
-use core::mem::offset_of;
 
 /// Hash of version 1. When this fails, raise ABI_VERSION and add a line; never edit a published one.
 const PUBLISHED: &[(u32, u64)] = &[(1, 0xf3dc_dfdd_2933_b6ab)];

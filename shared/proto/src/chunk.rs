@@ -148,12 +148,15 @@ mod tests {
         for chunks in 0..=100u64 {
             let cut = Chunking::new(chunks * 8 - u64::from(chunks > 0) * 3, 8).unwrap();
             for count in 1..=16 {
-                let blocks: Vec<Block> = (0..count).map(|index| cut.block(Subgroup { index, count }).unwrap()).collect();
+                let blocks: Vec<Block> =
+                    (0..count).map(|index| cut.block(Subgroup { index, count }).unwrap()).collect();
                 let mut next = 0;
                 let mut bytes = 0;
                 for block in &blocks {
                     assert_eq!(block.first_chunk, next);
-                    assert!(block.chunks == chunks / u64::from(count) || block.chunks == chunks.div_ceil(u64::from(count)));
+                    assert!(
+                        block.chunks == chunks / u64::from(count) || block.chunks == chunks.div_ceil(u64::from(count))
+                    );
                     assert_eq!(block.offset, bytes);
                     next += block.chunks;
                     bytes += block.bytes;

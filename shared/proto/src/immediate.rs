@@ -26,7 +26,9 @@ pub struct Immediate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ImmediateError {
     /// No such layout.
-    #[error("{psn_bits} PSN bits requested, 1 to 31 possible: choose a number that leaves at least one bit to the collective id")]
+    #[error(
+        "{psn_bits} PSN bits requested, 1 to 31 possible: choose a number that leaves at least one bit to the collective id"
+    )]
     PsnBits {
         /// What was asked for.
         psn_bits: u32,
@@ -104,11 +106,7 @@ impl ImmediateLayout {
     /// The immediate as a number.
     pub const fn encode(self, immediate: Immediate) -> Result<u32, ImmediateError> {
         if immediate.psn >= self.psn_count() {
-            return Err(ImmediateError::Psn {
-                psn: immediate.psn,
-                psn_bits: self.psn_bits,
-                limit: self.psn_count(),
-            });
+            return Err(ImmediateError::Psn { psn: immediate.psn, psn_bits: self.psn_bits, limit: self.psn_count() });
         }
         if immediate.collective_id as u64 >= self.id_count() {
             return Err(ImmediateError::CollectiveId {

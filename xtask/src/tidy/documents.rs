@@ -58,6 +58,14 @@ pub(super) fn specification(root: &Path, text: &str) -> Findings {
     findings
 }
 
+/// Every `path: function` that ARCHITECTURE.md names must exist.
+pub(super) fn walk(root: &Path, text: &str) -> Findings {
+    let spans = text.lines().enumerate().flat_map(|(number, line)| {
+        line.split('`').skip(1).step_by(2).filter(|span| span.contains(".rs: ")).map(move |span| (number + 1, span))
+    });
+    spans.filter_map(|(number, span)| Some(format!("ARCHITECTURE.md:{number}: {}", missing(root, span)?))).collect()
+}
+
 /// Why `path: function` does not exist. A function may be left out where the whole file is the measurement.
 fn missing(root: &Path, holder: &str) -> Option<String> {
     let (path, function) = holder.split_once(": ").map_or((holder, None), |(path, function)| (path, Some(function)));
@@ -65,7 +73,8 @@ fn missing(root: &Path, holder: &str) -> Option<String> {
         return Some(format!("there is no file {path}"));
     };
     let function = function?;
-    (!text.contains(&format!("fn {function}("))).then(|| format!("{path} has no function {function}"))
+    let defined = ["(", "<"].iter().any(|behind| text.contains(&format!("fn {function}{behind}")));
+    (!defined).then(|| format!("{path} has no function {function}"))
 }
 
 #[cfg(test)]
@@ -98,6 +107,10 @@ mod tests {
             | four | measured | no test yet |\n\
             | five | measured | trust me |\n\
             | six | measured | `a.rs` |\n";
+        assert_eq!(
+            walk(dir.path(), "x\n`a.rs: holds` then `a.rs: lost` in `a.rs`"),
+            ["ARCHITECTURE.md:2: a.rs has no function lost"]
+        );
         let findings = specification(dir.path(), table);
         assert_eq!(findings.len(), 3, "{findings:?}");
         assert!(findings[0].starts_with("SPECIFICATION.md:4: a.rs has no function lost"));

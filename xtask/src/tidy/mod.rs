@@ -22,10 +22,11 @@ impl Tidy {
         let root = workspace::root();
         let files = source_files(root)?;
         let architecture = read(&root.join("ARCHITECTURE.md"))?;
-        let checks: [(&str, Findings); 6] = [
+        let checks: [(&str, Findings); 7] = [
             ("dependency arrows", arrows::check(root)?),
             ("file lengths", sources::lengths(root, &files)?),
             ("unsafe files", sources::unsafe_files(root, &files, &architecture)?),
+            ("walk of ARCHITECTURE.md", documents::walk(root, &architecture)),
             ("words", sources::words(root, &files)?),
             ("folder table", documents::folders(root, &read(&root.join("README.md"))?)?),
             ("specification", documents::specification(root, &read(&root.join("SPECIFICATION.md"))?)),

@@ -50,13 +50,10 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
     #[inline(never)]
     fn write_report(&mut self, request: u64) {
         if self.context.bitmap_host != 0 {
-            let words = self.bitmap.bits().div_ceil(64);
-            let copy = self
-                .window
-                .words(self.context.bitmap_host, self.context.bitmap_words as usize)
-                .unwrap_or_else(|_| fatal(error::NO_RESOURCE));
+            let words = self.context.bitmap_words as usize;
+            let copy = self.window.words(self.context.bitmap_host, words).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
             for index in 0..words {
-                copy.store(index as usize, self.bitmap.word(index));
+                copy.store(index, self.bitmap.word(index as u64));
             }
         }
         self.publish_statistics();

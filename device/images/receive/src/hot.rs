@@ -73,6 +73,7 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
             while let Some(entry) = segment.peek() {
                 fence::memory_read();
                 if EACH {
+                    // No fence: the entries given back were read by loads on which the branches up to here depended.
                     let words = both.swap_bytes();
                     self.receive_cq.store_consumer_raw(Be32::from_raw(words as u32));
                     self.receive_queue.store_producer_raw(Be32::from_raw((words >> 32) as u32));
@@ -97,6 +98,6 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
     /// Length, range and id (one comparison, in `mark`), duplicate.
     #[inline(always)]
     fn take(&self, entry: CqeRef<'_>, psn: u64, length: Be32) -> bool {
-        entry.byte_count_raw() == length && self.bitmap.mark(psn) == Mark::First
+        entry.byte_count_raw() == length && self.regular.mark(psn) == Mark::First
     }
 }

@@ -1,10 +1,10 @@
 //! What the hot loop leaves: no completion, errors, foreign or repeated chunks, the short last chunk.
 
 use dpa::abi::WorkerStatus;
+use dpa::fence;
 use dpa::hw::cqe::OP_OWN_SOLICITED;
 use dpa::hw::{ControlSegment, CqeOpcode, GRH_BYTES, WqeOpcode, WriteWqe};
 use dpa::proto::Mark;
-use dpa::fence;
 
 use crate::hot::key_base;
 use crate::worker::Worker;
@@ -73,9 +73,7 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
                 ControlSegment::head(index as u16, WqeOpcode::Write, self.send_queue.number(), WriteWqe::SEGMENTS);
             let slot = self.send_queue.slot(index);
             slot.set_head(head);
-            slot.set_remote(
-                state.armed.destination.wrapping_add(psn.wrapping_mul(u64::from(state.armed.chunk_bytes))),
-            );
+            slot.set_remote(state.armed.destination.wrapping_add(psn.wrapping_mul(u64::from(state.armed.chunk_bytes))));
             if bytes != state.armed.chunk_bytes {
                 slot.set_byte_count(bytes);
                 state.shortened = index + 1;

@@ -15,7 +15,9 @@ mod hot;
 mod irregular;
 mod operation;
 mod prepare;
+mod reference;
 mod worker;
 
 pub use prepare::prepare;
+pub use reference::reference;
 pub use worker::receive;

@@ -1,10 +1,10 @@
 //! Taking over the operation that the host wrote.
 
 use dpa::abi::{ContextFault, Transport, WorkerStatus};
-use dpa::{BitmapView, fence, shared};
+use dpa::{fence, shared};
 
 use crate::prepare::{build_copies, check_operation};
-use crate::worker::Worker;
+use crate::worker::{Worker, bitmaps};
 
 impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
     /// Arms the worker for the host's operation if that is a new one and no copy of the last is under way (its completion will wake the
@@ -31,8 +31,7 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
             }
             Err(fault) => self.refuse(fault),
         }
-        self.bitmap =
-            BitmapView::attach(self.context.bitmap, self.context.bitmap_words, self.context.state.armed.chunks);
+        (self.bitmap, self.regular) = bitmaps(self.context);
         self.bitmap.clear();
         let state = &mut self.context.state;
         let stale = state.built_chunk_bytes != operation.chunk_bytes || state.built_rkey != operation.rkey;

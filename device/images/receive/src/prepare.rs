@@ -99,7 +99,12 @@ fn check(context: &WorkerContext) -> Result<Transport, ContextFault> {
     }
     let bitmap = context.bitmap;
     let group = context.group;
-    if bitmap.is_null() || bitmap.get() % 8 != 0 || context.bitmap_words == 0 || group.is_null() || group.get() % 64 != 0 {
+    if bitmap.is_null()
+        || bitmap.get() % 8 != 0
+        || context.bitmap_words == 0
+        || group.is_null()
+        || group.get() % 64 != 0
+    {
         return Err(ContextFault::DeviceMemory);
     }
     let host = [context.flag_host, context.report_host];

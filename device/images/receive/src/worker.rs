@@ -19,7 +19,10 @@ pub(crate) struct Worker<'c, const UD: bool, const EACH: bool> {
     pub(crate) receive_queue: ReceiveQueue,
     pub(crate) send_cq: CompletionQueue,
     pub(crate) send_queue: SendQueue,
+    /// All chunks of the operation.
     pub(crate) bitmap: BitmapView,
+    /// The chunks that the hot loop may take: all of full length.
+    pub(crate) regular: BitmapView,
     /// Completions per segment, a power of two.
     pub(crate) segment: u64,
 }
@@ -30,14 +33,36 @@ pub fn receive(context: &mut WorkerContext, transport: Transport) -> Next {
         fatal(error::NOT_PREPARED);
     }
     match (transport, context.batch == 1) {
-        (Transport::Uc, false) => activation::<false, false>(context),
-        (Transport::Uc, true) => activation::<false, true>(context),
-        (Transport::Ud, false) => activation::<true, false>(context),
-        (Transport::Ud, true) => activation::<true, true>(context),
+        (Transport::Uc, false) => uc_batched(context),
+        (Transport::Uc, true) => uc_each(context),
+        (Transport::Ud, false) => ud_batched(context),
+        (Transport::Ud, true) => ud_each(context),
     }
 }
 
+// One symbol per loop, so that listings and crash records tell them apart.
+
 #[inline(never)]
+fn uc_batched(context: &mut WorkerContext) -> Next {
+    activation::<false, false>(context)
+}
+
+#[inline(never)]
+fn uc_each(context: &mut WorkerContext) -> Next {
+    activation::<false, true>(context)
+}
+
+#[inline(never)]
+fn ud_batched(context: &mut WorkerContext) -> Next {
+    activation::<true, false>(context)
+}
+
+#[inline(never)]
+fn ud_each(context: &mut WorkerContext) -> Next {
+    activation::<true, true>(context)
+}
+
+#[inline(always)]
 fn activation<const UD: bool, const EACH: bool>(context: &mut WorkerContext) -> Next {
     let entered = Counters::read();
     let mut worker = Worker::<UD, EACH>::wake(context);
@@ -46,11 +71,19 @@ fn activation<const UD: bool, const EACH: bool>(context: &mut WorkerContext) -> 
     next
 }
 
+/// The bitmap of the armed operation, and the part of it that the hot loop may touch: a short last chunk is not ordinary.
+pub(crate) fn bitmaps(context: &WorkerContext) -> (BitmapView, BitmapView) {
+    let armed = &context.state.armed;
+    let short = u32::from(armed.last_chunk_bytes != armed.chunk_bytes);
+    let attach = |bits| BitmapView::attach(context.bitmap, context.bitmap_words, bits);
+    (attach(armed.chunks), attach(armed.chunks.saturating_sub(short)))
+}
+
 impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
     /// Opcode of an ordinary completion.
     pub(crate) const OPCODE: CqeOpcode = if UD { CqeOpcode::SendImmediate } else { CqeOpcode::WriteImmediate };
 
-    fn wake(context: &'c mut WorkerContext) -> Self {
+    pub(crate) fn wake(context: &'c mut WorkerContext) -> Self {
         let thread = Thread::current();
         let window = if context.state.configured == 0 {
             if !Outbox::configure(&thread, context.outbox_id) {
@@ -64,7 +97,7 @@ impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
         };
         let report = window.cell(context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
         context.state.statistics.activations += 1;
-        let chunks = context.state.armed.chunks;
+        let (bitmap, regular) = bitmaps(context);
         Self {
             outbox: Outbox::of(&thread),
             window,
@@ -73,7 +106,8 @@ impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
             receive_queue: ReceiveQueue::attach(&context.receive_queue),
             send_cq: CompletionQueue::attach(&context.send_cq),
             send_queue: SendQueue::attach(&context.send_queue),
-            bitmap: BitmapView::attach(context.bitmap, context.bitmap_words, chunks),
+            bitmap,
+            regular,
             segment: segment_len(context),
             context,
         }
@@ -81,13 +115,19 @@ impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
 
     /// Drains, arms, looks again; until there is nothing to do or the quota is used up.
     fn serve(&mut self) -> Next {
+        self.serve_with(Self::drain)
+    }
+
+    /// [`Worker::serve`] with another loop.
+    #[inline(always)]
+    pub(crate) fn serve_with(&mut self, drain: impl Fn(&mut Self, u64) -> bool) -> Next {
         let mut quota = u64::from(self.context.quota);
         self.take_operation();
         loop {
             let before = self.context.state.consumed;
-            let drained = self.drain(quota);
+            let drained = drain(self, quota);
             quota = quota.saturating_sub(self.context.state.consumed - before);
-            if !drained || quota == 0 {
+            if !drained {
                 self.publish();
                 return Next::Retrigger;
             }
@@ -99,6 +139,9 @@ impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
             // A completion arrived between the last poll and arming. Its event will come too and find nothing; a round costs quota
             // even if it was a copy's completion, so that the activation stays bounded.
             quota = quota.saturating_sub(1);
+            if quota == 0 {
+                return Next::Retrigger;
+            }
         }
     }
 
@@ -266,7 +309,7 @@ impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
         }
     }
 
-    fn account_activation(&mut self, entered: Counters) {
+    pub(crate) fn account_activation(&mut self, entered: Counters) {
         let spent = Counters::read().since(entered);
         let statistics = &mut self.context.state.statistics;
         statistics.instructions += spent.instructions;

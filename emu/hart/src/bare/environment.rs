@@ -127,7 +127,11 @@ impl Machine {
                 Stop::Instructions | Stop::Cycles | Stop::Wfi => {}
                 Stop::Requested => {
                     if let Some(value) = self.bus.reported.take() {
-                        return Ok(if value & 1 == 1 { Outcome::Exit(value >> 1) } else { Outcome::HostRequest(value) });
+                        return Ok(if value & 1 == 1 {
+                            Outcome::Exit(value >> 1)
+                        } else {
+                            Outcome::HostRequest(value)
+                        });
                     }
                 }
                 Stop::Ecall => {

@@ -39,7 +39,14 @@ pub const fn s(funct3: u32, rs1: u32, rs2: u32, imm: i32) -> u32 {
 
 pub const fn b(funct3: u32, rs1: u32, rs2: u32, distance: i32) -> u32 {
     let d = distance as u32;
-    (d >> 12 & 1) << 31 | (d >> 5 & 63) << 25 | rs2 << 20 | rs1 << 15 | funct3 << 12 | (d >> 1 & 15) << 8 | (d >> 11 & 1) << 7 | 0x63
+    (d >> 12 & 1) << 31
+        | (d >> 5 & 63) << 25
+        | rs2 << 20
+        | rs1 << 15
+        | funct3 << 12
+        | (d >> 1 & 15) << 8
+        | (d >> 11 & 1) << 7
+        | 0x63
 }
 
 pub const fn jal(rd: u32, distance: i32) -> u32 {

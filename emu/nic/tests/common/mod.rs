@@ -32,10 +32,7 @@ impl Memory {
             Space::Dpa(_) => return Err(DmaFault { addr, len: len as u64 }),
         };
         let start = addr.checked_sub(base).ok_or(DmaFault { addr, len: len as u64 })? as usize;
-        start
-            .checked_add(len)
-            .and_then(|end| bytes.get_mut(start..end))
-            .ok_or(DmaFault { addr, len: len as u64 })
+        start.checked_add(len).and_then(|end| bytes.get_mut(start..end)).ok_or(DmaFault { addr, len: len as u64 })
     }
 
     /// Fresh memory, 64-byte aligned, with a page of nothing used behind it.
@@ -77,6 +74,12 @@ enum Event {
     Cq(usize, CqEvent),
 }
 
+/// Sees each packet as it leaves a port.
+pub type Censor = Box<dyn FnMut(usize, &Packet) -> bool>;
+
+/// Time, node, opcode and PSN of a packet that arrived.
+pub type Arrival = (u64, usize, u8, u32);
+
 pub struct World {
     pub now_ps: u64,
     pub nics: [Nic; 2],
@@ -88,8 +91,8 @@ pub struct World {
     pub cq_events: Vec<(u64, usize, CqEvent)>,
     pub async_events: Vec<(usize, AsyncEvent)>,
     /// Packets for which this gives true never arrive.
-    pub censor: Option<Box<dyn FnMut(usize, &Packet) -> bool>>,
-    pub arrivals: Vec<(u64, usize, u8, u32)>,
+    pub censor: Option<Censor>,
+    pub arrivals: Vec<Arrival>,
     pub handled: u64,
 }
 

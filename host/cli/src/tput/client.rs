@@ -64,8 +64,7 @@ pub fn connect<R>(
     }
     let lanes = vec![Lane::default(); queue_pairs.len()];
     let depth = u64::from(depth);
-    let mut client =
-        Client { plan, queue_pairs, completions: &completions, path: None, source: &source, lanes, depth };
+    let mut client = Client { plan, queue_pairs, completions: &completions, path: None, source: &source, lanes, depth };
     body(&mut client)
 }
 
@@ -139,7 +138,9 @@ impl<'a> Client<'a> {
             return Ok(0);
         }
         let requests = (0..count)
-            .map(|i| self.request(share, to, collective_id, lane.next + i, (i + 1 == count).then_some(lane.posted + count)))
+            .map(|i| {
+                self.request(share, to, collective_id, lane.next + i, (i + 1 == count).then_some(lane.posted + count))
+            })
             .collect::<Result<Vec<_>, TputError>>()?;
         self.queue_pairs[worker].post_sends(&requests)?;
         let lane = &mut self.lanes[worker];

@@ -14,7 +14,9 @@ pub enum TputError {
     #[error(transparent)]
     Flexio(#[from] flexio::Error),
     /// The image answered the bring-up call with a wrong value.
-    #[error("bring-up: the image answered {answer:#x} to {argument:#x} instead of {expected:#x}; rebuild image and host from one source")]
+    #[error(
+        "bring-up: the image answered {answer:#x} to {argument:#x} instead of {expected:#x}; rebuild image and host from one source"
+    )]
     BringUp {
         /// What was passed.
         argument: u64,
@@ -42,7 +44,9 @@ pub enum TputError {
         detail: u32,
     },
     /// The workers disagree with their own bitmaps.
-    #[error("worker {worker} says {remaining} chunks are missing, its bitmap lacks {missing}; this is a bug of the image")]
+    #[error(
+        "worker {worker} says {remaining} chunks are missing, its bitmap lacks {missing}; this is a bug of the image"
+    )]
     Inconsistent {
         /// Index of the worker.
         worker: usize,

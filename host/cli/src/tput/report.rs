@@ -165,7 +165,7 @@ fn ratio(value: u64, count: u64) -> f64 {
 #[must_use]
 pub fn table(reports: &[Report]) -> comfy_table::Table {
     let mut table = comfy_table::Table::new();
-    table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(comfy_table::presets::UTF8_FULL_CONDENSED);
     let time = match reports.first().map(|r| r.kind) {
         Some(Kind::Measured) => "measured",
         _ => "emulated",

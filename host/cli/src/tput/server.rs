@@ -8,9 +8,9 @@ use flexcast_abi::{
     bring_up_answer,
 };
 use flexio::{
-    AbiExpectation, Access, Affinity, Application, Bound, CqTarget, Device, DeviceBuffer, DpaCompletionQueue, DpaDepths,
-    DpaQueuePair, EventHandler, HostBuffer, MemoryKey, MemoryRegion, Outbox, Process, ProtectionDomain, Provider,
-    RemoteQp, UdKey, Window,
+    AbiExpectation, Access, Affinity, Application, Bound, CqTarget, Device, DeviceBuffer, DpaCompletionQueue,
+    DpaDepths, DpaQueuePair, EventHandler, HostBuffer, MemoryKey, MemoryRegion, Outbox, Process, ProtectionDomain,
+    Provider, RemoteQp, UdKey, Window,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -121,7 +121,8 @@ pub fn serve<R>(
     let application = Application::load(provider, name, elf, Some(abi))?;
     let pd = ProtectionDomain::new(device)?;
     let layout = SharedLayout::new(plan);
-    let shared = MemoryRegion::register(&pd, HostBuffer::zeroed(layout.bytes)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    let shared =
+        MemoryRegion::register(&pd, HostBuffer::zeroed(layout.bytes)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let user = HostBuffer::zeroed(usize::try_from(plan.bytes).unwrap_or(usize::MAX))?;
     let user = MemoryRegion::register(&pd, user, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let process = Process::new(&application, &pd)?;

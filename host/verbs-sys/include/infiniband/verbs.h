@@ -74,8 +74,8 @@ struct ibv_device {
 	struct _ibv_device_ops _ops;
 	enum ibv_node_type node_type;
 	enum ibv_transport_type transport_type;
-	char name[IBV_SYSFS_NAME_MAX];        /* kernel name, "uverbs0" */
-	char dev_name[IBV_SYSFS_NAME_MAX];    /* device name, "mlx5_0" */
+	char name[IBV_SYSFS_NAME_MAX];        /* device name, "mlx5_0" */
+	char dev_name[IBV_SYSFS_NAME_MAX];    /* name of its user interface, "uverbs0" */
 	char dev_path[IBV_SYSFS_PATH_MAX];
 	char ibdev_path[IBV_SYSFS_PATH_MAX];
 };

@@ -1,0 +1,463 @@
+//! The worker's logic, against a NIC that checks every promise. Memory ordering, doorbells and instruction counts are tested on the ELF in
+//! the emulator.
+
+mod rig;
+
+use datapath::prepare;
+use dpa::Next;
+use dpa::hw::CqeOpcode;
+use flexcast_abi::{ContextFault, Transport, WorkerContext, WorkerStatus};
+use rig::{CHUNK, PSN_BITS, Rig};
+
+const BOTH: [Transport; 2] = [Transport::Uc, Transport::Ud];
+/// Batch 1 rings with every completion, the others per batch.
+const BATCHES: [u32; 3] = [1, 4, 8];
+
+/// A small generator, so that failures repeat.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+fn arm(rig: &mut Rig, sequence: u64, id: u32, chunks: u32, last: u32) {
+    rig.operation(sequence, id, chunks, last);
+    assert_eq!(rig.activate(), Next::Reschedule);
+    assert_eq!(rig.report().progress.sequence, sequence);
+}
+
+/// Runs until the worker sleeps and no copy is left to do.
+fn settle(rig: &mut Rig) {
+    for _ in 0..100 {
+        rig.activate();
+        rig.copy_and_tell_all();
+        if rig.context.state.consumed == rig.delivered
+            && (rig.context.state.completed == rig.delivered || rig.context.transport == Transport::Uc as u32)
+        {
+            rig.activate();
+            return;
+        }
+    }
+    panic!("the worker does not come to rest");
+}
+
+#[test]
+fn chunks_in_order_over_three_ring_lengths_and_more() {
+    for transport in BOTH {
+        for batch in BATCHES {
+            let mut rig = Rig::ready(transport, batch, 4, 100);
+            arm(&mut rig, 1, 5, 100, 77);
+            for psn in 0..100 {
+                let bytes = if psn == 99 { 77 } else { CHUNK };
+                rig.deliver(rig.message(5, psn, bytes));
+                if psn % 5 == 4 {
+                    rig.activate();
+                    rig.copy_and_tell_all();
+                    rig.activate();
+                }
+            }
+            settle(&mut rig);
+            assert_eq!(rig.flag(), 1, "{transport:?} batch {batch}");
+            assert_eq!(rig.status(), WorkerStatus::Complete);
+            assert!((0..99).all(|psn| rig.holds(psn, CHUNK)) && rig.holds(99, 77));
+            let progress = rig.report().progress;
+            assert_eq!((progress.remaining, progress.consumed, progress.outstanding), (0, 100, 0));
+            assert_eq!(progress.receives_posted, 116, "all receives are back");
+            assert_eq!(rig.armed_at(), (100 << 32) | 0x11, "armed with the exact consumer index");
+            assert_eq!(rig.report().statistics.accepted, 100);
+        }
+    }
+}
+
+#[test]
+fn a_saturated_ring_is_taken_in_one_activation() {
+    for transport in BOTH {
+        for batch in BATCHES {
+            let mut rig = Rig::ready(transport, batch, 4, 16);
+            arm(&mut rig, 1, 1, 16, CHUNK);
+            for psn in (0..16).rev() {
+                rig.deliver(rig.message(1, psn, CHUNK));
+            }
+            assert_eq!(rig.activate(), Next::Reschedule);
+            assert_eq!(rig.context.state.consumed, 16);
+            settle(&mut rig);
+            assert_eq!(rig.flag(), 1);
+            assert!((0..16).all(|psn| rig.holds(psn, CHUNK)));
+        }
+    }
+}
+
+#[test]
+fn bad_chunks_are_counted_change_nothing_and_free_their_slot() {
+    for transport in BOTH {
+        for batch in BATCHES {
+            let mut rig = Rig::ready(transport, batch, 4, 64);
+            arm(&mut rig, 1, 3, 40, 50);
+            for _ in 0..10 {
+                for message in [
+                    rig.message(3, 7, CHUNK),  // good once, then duplicate
+                    rig.message(4, 7, CHUNK),  // another id
+                    rig.message(3, 40, CHUNK), // beyond the operation
+                    rig.message(3, (1 << PSN_BITS) - 1, CHUNK),
+                    rig.message(3, 8, CHUNK - 1), // short, but not the last
+                    rig.message(3, 39, CHUNK),    // the last, but not short
+                    rig.message(2, (1 << PSN_BITS) - 1, 50),
+                ] {
+                    rig.deliver(message);
+                    rig.activate();
+                    rig.copy_and_tell_all();
+                    rig.activate();
+                }
+            }
+            rig.context.operation.report_request = 1;
+            settle(&mut rig);
+            let report = rig.report();
+            let statistics = report.statistics;
+            assert_eq!(report.progress.reported, 1);
+            assert_eq!((statistics.cqes, statistics.accepted, statistics.duplicates), (70, 1, 9));
+            assert_eq!((statistics.wrong_id, statistics.out_of_range, statistics.wrong_length), (20, 20, 20));
+            assert_eq!(report.progress.remaining, 39);
+            assert_eq!(report.progress.receives_posted, 70 + 16, "no slot is lost");
+            assert_eq!(rig.flag(), 0);
+            assert!((0..40).all(|psn| rig.bit(psn) == (psn == 7)));
+            if transport == Transport::Ud {
+                let mut all = vec![0; 40 * CHUNK as usize];
+                rig.user.read(0, &mut all);
+                let written = all.iter().enumerate().filter(|(_, byte)| **byte != 0).map(|(at, _)| at as u32 / CHUNK);
+                assert!(written.clone().count() == CHUNK as usize && written.clone().all(|chunk| chunk == 7));
+            }
+        }
+    }
+}
+
+#[test]
+fn complete_means_copied() {
+    for batch in BATCHES {
+        let mut rig = Rig::ready(Transport::Ud, batch, 4, 10);
+        arm(&mut rig, 1, 1, 10, CHUNK);
+        for psn in 0..10 {
+            rig.deliver(rig.message(1, psn, CHUNK));
+        }
+        rig.activate();
+        assert_eq!(rig.context.state.remaining, 0, "all bits are set");
+        assert_eq!(rig.flag(), 0, "but no copy is complete");
+        assert_eq!(rig.armed_at() as u32, 0x33, "the copies' completion wakes the worker");
+        rig.copy();
+        rig.activate();
+        assert_eq!(rig.flag(), 0, "copied, but not told");
+        while rig.tell(CqeOpcode::Requester) {}
+        rig.activate();
+        assert_eq!(rig.flag(), 1);
+        assert!((0..10).all(|psn| rig.holds(psn, CHUNK)));
+    }
+}
+
+#[test]
+fn receives_come_back_only_with_completed_copies() {
+    for batch in BATCHES {
+        let mut rig = Rig::ready(Transport::Ud, batch, 4, 64);
+        arm(&mut rig, 1, 1, 64, CHUNK);
+        for psn in 0..16 {
+            rig.deliver(rig.message(1, psn, CHUNK));
+        }
+        rig.activate();
+        assert!(!rig.can_deliver(), "every slot waits for its copy");
+        rig.copy();
+        rig.activate();
+        assert!(!rig.can_deliver());
+        assert!(rig.tell(CqeOpcode::Requester));
+        rig.activate();
+        assert!(rig.can_deliver());
+        rig.copy_and_tell_all();
+        rig.activate();
+        assert_eq!(rig.receives_posted(), 32);
+    }
+}
+
+#[test]
+fn a_receive_error_is_reported_and_the_worker_stays_armed() {
+    for transport in BOTH {
+        let mut rig = Rig::ready(transport, 4, 4, 8);
+        arm(&mut rig, 1, 1, 8, CHUNK);
+        rig.deliver(rig::Message { opcode: CqeOpcode::ResponderError, ..rig.message(1, 0, 0) });
+        assert_eq!(rig.activate(), Next::Reschedule);
+        assert_eq!(rig.status(), WorkerStatus::ReceiveError);
+        assert_eq!(rig.context.state.statistics.error_cqes, 1);
+        rig.copy_and_tell_all();
+        rig.deliver(rig::Message { opcode: CqeOpcode::Send, ..rig.message(1, 0, CHUNK) });
+        rig.activate();
+        assert_eq!(rig.status(), WorkerStatus::ReceiveError, "the first failure stays");
+        assert_eq!(rig.context.state.statistics.unexpected_opcode, 1);
+        rig.copy_and_tell_all();
+        rig.activate();
+        assert_eq!(rig.armed_at(), 2 << 32 | 0x11);
+        for psn in 0..8 {
+            rig.deliver(rig.message(1, psn, CHUNK));
+        }
+        settle(&mut rig);
+        assert_eq!(rig.flag(), 1, "the error took no chunk away");
+        assert_eq!(rig.status(), WorkerStatus::ReceiveError, "but is not forgotten");
+        arm(&mut rig, 2, 2, 8, CHUNK);
+        assert_eq!(rig.status(), WorkerStatus::Armed, "the next operation starts clean");
+    }
+}
+
+#[test]
+fn a_failed_copy_never_completes_the_operation() {
+    let mut rig = Rig::ready(Transport::Ud, 4, 4, 8);
+    arm(&mut rig, 1, 1, 8, CHUNK);
+    for psn in 0..8 {
+        rig.deliver(rig.message(1, psn, CHUNK));
+    }
+    rig.activate();
+    rig.copy();
+    assert!(rig.tell(CqeOpcode::RequesterError));
+    rig.activate();
+    assert_eq!((rig.status(), rig.flag()), (WorkerStatus::CopyError, 0));
+    assert_eq!(rig.report().progress.outstanding, 8);
+}
+
+#[test]
+fn the_quota_ends_an_activation_at_a_batch() {
+    for transport in BOTH {
+        let mut rig = Rig::ready(transport, 4, 4, 16);
+        rig.context.quota = 5;
+        arm(&mut rig, 1, 1, 16, CHUNK);
+        for psn in 0..16 {
+            rig.deliver(rig.message(1, psn, CHUNK));
+        }
+        assert_eq!(rig.activate(), Next::Retrigger);
+        assert_eq!(rig.context.state.consumed, 8);
+        assert_eq!(rig.activate(), Next::Retrigger);
+        settle(&mut rig);
+        assert_eq!(rig.flag(), 1);
+    }
+}
+
+#[test]
+fn operations_follow_one_another_and_stragglers_are_told_apart() {
+    for transport in BOTH {
+        for batch in BATCHES {
+            let mut rig = Rig::ready(transport, batch, 4, 33);
+            for sequence in 1..=9u64 {
+                let (id, chunks) = (sequence as u32 % 4, 33 - sequence as u32);
+                arm(&mut rig, sequence, id, chunks, 1 + sequence as u32);
+                assert_eq!(rig.report().progress.remaining, u64::from(chunks));
+                for psn in 0..chunks {
+                    let bytes = if psn + 1 == chunks { 1 + sequence as u32 } else { CHUNK };
+                    rig.deliver(rig.message(id, psn, bytes));
+                    rig.activate();
+                    rig.copy_and_tell_all();
+                    if psn % 3 == 0 {
+                        // A straggler of the operation before.
+                        rig.deliver(rig.message(id ^ 2, psn, CHUNK));
+                        rig.activate();
+                        rig.copy_and_tell_all();
+                    }
+                }
+                settle(&mut rig);
+                assert_eq!(rig.flag(), sequence);
+                assert_eq!(rig.group_count(), sequence << 32 | 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_new_operation_waits_for_the_copies_of_the_last() {
+    let mut rig = Rig::ready(Transport::Ud, 4, 4, 16);
+    arm(&mut rig, 1, 1, 16, CHUNK);
+    for psn in 0..3 {
+        rig.deliver(rig.message(1, psn, CHUNK));
+    }
+    rig.activate();
+    rig.operation(2, 2, 16, CHUNK);
+    rig.activate();
+    assert_eq!(rig.report().progress.sequence, 1, "three copies are under way");
+    rig.copy_and_tell_all();
+    rig.activate();
+    assert_eq!(rig.report().progress.sequence, 2);
+}
+
+#[test]
+fn half_written_and_unfit_operations() {
+    for transport in BOTH {
+        let mut rig = Rig::ready(transport, 4, 4, 64);
+        rig.operation(1, 0, 64, CHUNK);
+        rig.context.operation.sequence_check = 0;
+        rig.activate();
+        assert_eq!(rig.report().progress.sequence, 0, "half written");
+        let mut sequence = 0;
+        let mut try_operation = |rig: &mut Rig, change: &dyn Fn(&mut WorkerContext)| {
+            sequence += 1;
+            rig.operation(sequence, 0, 64, CHUNK);
+            change(&mut rig.context);
+            rig.activate();
+            assert_eq!(rig.report().progress.sequence, sequence);
+            assert_eq!(rig.flag(), 0);
+            (rig.status(), rig.report().progress.detail)
+        };
+        for (change, fault) in [
+            (&(|c: &mut WorkerContext| c.operation.chunks = 65) as &dyn Fn(&mut WorkerContext), ContextFault::Chunks),
+            (&|c| c.operation.collective_id = 1 << (32 - PSN_BITS), ContextFault::CollectiveId),
+            (&|c| c.operation.chunk_bytes = 0, ContextFault::ChunkBytes),
+            (&|c| c.operation.last_chunk_bytes = 0, ContextFault::ChunkBytes),
+            (&|c| c.operation.last_chunk_bytes = CHUNK + 1, ContextFault::ChunkBytes),
+        ] {
+            assert_eq!(try_operation(&mut rig, change), (WorkerStatus::InvalidOperation, fault as u32));
+        }
+        assert_eq!(try_operation(&mut rig, &|_| ()), (WorkerStatus::Armed, 0));
+    }
+}
+
+#[test]
+fn an_operation_without_chunks_completes_at_once() {
+    for transport in BOTH {
+        let mut rig = Rig::ready(transport, 4, 4, 64);
+        rig.operation(1, 0, 0, 0);
+        rig.activate();
+        assert_eq!((rig.flag(), rig.status()), (1, WorkerStatus::Complete));
+    }
+}
+
+#[test]
+fn only_the_last_worker_of_a_group_writes_the_flag() {
+    let mut first = Rig::new(Transport::Uc, 4, 4, 8);
+    let mut second = Rig::new(Transport::Uc, 4, 4, 8);
+    for (number, rig) in [&mut first, &mut second].into_iter().enumerate() {
+        rig.context.worker = number as u32;
+        rig.context.workers = 2;
+    }
+    second.context.group = first.context.group;
+    second.context.flag_host = first.context.flag_host;
+    for rig in [&mut first, &mut second] {
+        prepare(&mut rig.context).unwrap();
+        arm(rig, 1, 1, 8, CHUNK);
+    }
+    for rig in [&mut second, &mut first] {
+        for psn in 0..8 {
+            rig.deliver(rig.message(1, psn, CHUNK));
+        }
+    }
+    settle(&mut second);
+    assert_eq!((first.flag(), second.status()), (0, WorkerStatus::Complete));
+    settle(&mut first);
+    assert_eq!(first.flag(), 1);
+}
+
+#[test]
+fn random_order_duplicates_losses_and_copy_delays() {
+    for transport in BOTH {
+        for batch in BATCHES {
+            for seed in 1..40u64 {
+                let mut rng = Rng(seed * 0x9E37_79B9);
+                let chunks = 1 + rng.below(200) as u32;
+                let last = 1 + rng.below(u64::from(CHUNK)) as u32;
+                let mut rig = Rig::ready(transport, batch, 4, chunks);
+                rig.context.quota = 1 + rng.below(40) as u32;
+                let id = rng.below(16) as u32;
+                arm(&mut rig, 1, id, chunks, last);
+                let mut missing = vec![true; chunks as usize];
+                let mut steps = 0;
+                while missing.contains(&true) {
+                    steps += 1;
+                    assert!(steps < 200_000, "no progress");
+                    match rng.below(6) {
+                        0..=2 if rig.can_deliver() => {
+                            let psn = rng.below(u64::from(chunks)) as u32;
+                            let bytes = if psn + 1 == chunks { last } else { CHUNK };
+                            let (psn, bytes, id) = match rng.below(12) {
+                                0 => (psn, bytes, id ^ 1),
+                                // Shorter, where that is possible: on UC a longer one would overwrite its neighbour, as on a card.
+                                1 => (psn, if bytes > 1 { bytes - 1 } else { 2 }, id),
+                                2 => (psn + chunks, bytes, id),
+                                _ => {
+                                    missing[psn as usize] = false;
+                                    (psn, bytes, id)
+                                }
+                            };
+                            rig.deliver(rig.message(id, psn, bytes));
+                        }
+                        3 => rig.copy(),
+                        4 => {
+                            rig.tell(CqeOpcode::Requester);
+                        }
+                        _ => {
+                            rig.activate();
+                        }
+                    }
+                    if missing.contains(&true) {
+                        assert_eq!(rig.flag(), 0);
+                    }
+                }
+                settle(&mut rig);
+                assert_eq!(rig.flag(), 1, "{transport:?} batch {batch} seed {seed}");
+                for psn in 0..chunks {
+                    let bytes = if psn + 1 == chunks { last } else { CHUNK };
+                    assert!(rig.holds(psn, bytes), "{transport:?} batch {batch} seed {seed} chunk {psn}");
+                }
+                assert_eq!(rig.receives_posted(), rig.delivered + 16);
+            }
+        }
+    }
+}
+
+#[test]
+fn counters_pass_their_16_bits() {
+    for transport in BOTH {
+        for batch in [1, 8] {
+            let mut rig = Rig::ready(transport, batch, 4, 16);
+            arm(&mut rig, 1, 1, 16, CHUNK);
+            for round in 0..4_200u32 {
+                for psn in 0..16 {
+                    rig.deliver(rig.message(1, (psn + round) % 16, CHUNK));
+                }
+                rig.activate();
+                rig.copy_and_tell_all();
+                rig.activate();
+            }
+            assert!(rig.context.state.consumed > 0x10000);
+            assert_eq!(rig.receives_posted(), rig.delivered + 16);
+            assert_eq!(rig.context.state.remaining, 0);
+        }
+    }
+}
+
+#[test]
+fn contexts_that_do_not_fit_are_refused() {
+    type Change = fn(&mut WorkerContext);
+    let changes: [(Change, ContextFault); 14] = [
+        (|c| c.abi_hash ^= 1, ContextFault::AbiHash),
+        (|c| c.transport = 3, ContextFault::Transport),
+        (|c| c.batch = 0, ContextFault::Batch),
+        (|c| c.batch = 3, ContextFault::Batch),
+        (|c| c.batch = 16, ContextFault::Batch),
+        (|c| c.quota = 0, ContextFault::Quota),
+        (|c| c.psn_bits = 32, ContextFault::PsnBits),
+        (|c| c.worker = 1, ContextFault::Worker),
+        (|c| c.receive_cq.ring = Default::default(), ContextFault::QueueAddress),
+        (|c| c.send_queue.log_depth = 5, ContextFault::QueueDepth),
+        (|c| c.receive_cq.log_depth = 3, ContextFault::QueueDepth),
+        (|c| c.bitmap_words = 0, ContextFault::DeviceMemory),
+        (|c| c.staging.stride = 100, ContextFault::Staging),
+        (|c| c.report_host += 8, ContextFault::HostAddress),
+    ];
+    for (change, fault) in changes {
+        let mut rig = Rig::new(Transport::Ud, 4, 4, 8);
+        change(&mut rig.context);
+        assert_eq!(prepare(&mut rig.context), Err(fault));
+        assert_eq!(rig.context.state.prepared, 0);
+    }
+}
+
+#[test]
+#[should_panic(expected = "error 0x83")]
+fn a_context_that_was_not_prepared_ends_the_process() {
+    let mut rig = Rig::new(Transport::Uc, 4, 4, 8);
+    rig.activate();
+}

@@ -1,0 +1,316 @@
+//! Completion queues of the host: rings in host memory, polled entry by entry.
+
+use core::ffi::{c_int, c_void};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use emu_machine::nic::{CqAttr, CqTarget, QueueMemory, Space};
+use emu_machine::with_world;
+use verbs_sys::*;
+
+use crate::channel::Channel;
+use crate::device::Context;
+use crate::errno::{Errno, Result, number, pointer, status};
+use crate::handle::{self, CStruct, Object};
+use crate::memory::QueueBuffer;
+use crate::qp::Qp;
+
+/// Deepest queue.
+pub(crate) const MAX_CQE: c_int = (1 << 22) - 1;
+const CQE_BYTES: usize = 64;
+/// Opcode INVALID and owner bit 1: an entry the card has not written.
+const INITIAL_OP_OWN: u8 = 0xF1;
+
+/// Offsets in a completion queue entry (mlx5, big-endian).
+mod field {
+    pub(super) const FLAGS_RQPN: usize = 0x18;
+    pub(super) const IMMEDIATE: usize = 0x24;
+    pub(super) const BYTE_COUNT: usize = 0x2C;
+    pub(super) const VENDOR_SYNDROME: usize = 0x36;
+    pub(super) const SYNDROME: usize = 0x37;
+    pub(super) const SOP_QPN: usize = 0x38;
+    pub(super) const WQE_COUNTER: usize = 0x3C;
+    pub(super) const OP_OWN: usize = 0x3F;
+}
+
+pub(crate) struct Cq {
+    public: CStruct<ibv_cq>,
+    pub(crate) card: usize,
+    pub(crate) number: u32,
+    pub(crate) log_depth: u8,
+    /// Keeps the address in `public.context` valid.
+    _context: Arc<Context>,
+    pub(crate) channel: Option<Arc<Channel>>,
+    /// The ring, and behind it the doorbell record.
+    pub(crate) buffer: QueueBuffer,
+    inner: Mutex<Consumer>,
+}
+
+#[derive(Default)]
+pub(crate) struct Consumer {
+    /// Entries consumed, modulo 2^32.
+    index: u32,
+    /// Queue pairs that complete here.
+    pub(crate) queue_pairs: BTreeMap<u32, Weak<Qp>>,
+    /// Entries of queue pairs that have been reset or destroyed since.
+    stale: BTreeSet<u32>,
+}
+
+impl Object for Cq {
+    const KIND: &'static str = "completion queue";
+    type C = ibv_cq;
+    fn c_address(&self) -> *mut ibv_cq {
+        self.public.get()
+    }
+}
+
+impl Cq {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Consumer> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn doorbell_record(&self) -> usize {
+        CQE_BYTES << self.log_depth
+    }
+
+    /// The entry at an index, if the card has written it in this lap.
+    fn entry(&self, index: u32) -> Option<[u8; CQE_BYTES]> {
+        let slot = index as usize & ((1 << self.log_depth) - 1);
+        let entry = self.buffer.read::<CQE_BYTES>(slot * CQE_BYTES);
+        let op_own = entry[field::OP_OWN];
+        let lap = (index >> self.log_depth & 1) as u8;
+        (op_own >> 4 != 0xF && op_own & 1 == lap).then_some(entry)
+    }
+
+    /// Entries of a queue pair that are there now will not be reported any more.
+    pub(crate) fn forget(&self, qpn: u32) {
+        let mut inner = self.lock();
+        let mut index = inner.index;
+        while let Some(entry) = self.entry(index) {
+            if be32(&entry, field::SOP_QPN) & 0xFF_FFFF == qpn {
+                inner.stale.insert(index);
+            }
+            index = index.wrapping_add(1);
+        }
+    }
+
+    /// Takes up to `wanted` completions; `report` gets each.
+    fn take(&self, wanted: usize, mut report: impl FnMut(ibv_wc)) -> usize {
+        let mut inner = self.lock();
+        let first = inner.index;
+        let mut taken = 0;
+        while taken < wanted {
+            let index = inner.index;
+            let Some(entry) = self.entry(index) else { break };
+            inner.index = index.wrapping_add(1);
+            if inner.stale.remove(&index) {
+                continue;
+            }
+            let qpn = be32(&entry, field::SOP_QPN) & 0xFF_FFFF;
+            // Completions of queue pairs that are gone are dropped, as the real library does.
+            let Some(qp) = inner.queue_pairs.get(&qpn).and_then(Weak::upgrade) else { continue };
+            report(completion(&entry, qpn, &qp));
+            taken += 1;
+        }
+        if inner.index != first {
+            self.buffer.write(self.doorbell_record(), &(inner.index & 0xFF_FFFF).to_be_bytes());
+        }
+        taken
+    }
+}
+
+fn be32(entry: &[u8; CQE_BYTES], at: usize) -> u32 {
+    u32::from_be_bytes([entry[at], entry[at + 1], entry[at + 2], entry[at + 3]])
+}
+
+fn completion(entry: &[u8; CQE_BYTES], qpn: u32, qp: &Qp) -> ibv_wc {
+    use emu_machine::nic::{cqe_opcode as cqe, wqe_opcode as wqe};
+    let opcode = entry[field::OP_OWN] >> 4;
+    let counter = u16::from_be_bytes([entry[field::WQE_COUNTER], entry[field::WQE_COUNTER + 1]]);
+    let of_send = matches!(opcode, cqe::REQUESTER | cqe::REQUESTER_ERROR);
+    let wr_id = if of_send { qp.retire_send(counter) } else { qp.retire_receive(counter) };
+    let mut wc = ibv_wc { wr_id, qp_num: qpn, byte_len: be32(entry, field::BYTE_COUNT), ..Default::default() };
+    if matches!(opcode, cqe::REQUESTER_ERROR | cqe::RESPONDER_ERROR) {
+        wc.status = status_of(entry[field::SYNDROME]);
+        wc.vendor_err = entry[field::VENDOR_SYNDROME].into();
+        wc.byte_len = 0;
+        wc.opcode = if of_send { IBV_WC_SEND } else { IBV_WC_RECV };
+        return wc;
+    }
+    if of_send {
+        wc.opcode = match (be32(entry, field::SOP_QPN) >> 24) as u8 {
+            wqe::RDMA_WRITE | wqe::RDMA_WRITE_IMM => IBV_WC_RDMA_WRITE,
+            wqe::RDMA_READ => IBV_WC_RDMA_READ,
+            _ => IBV_WC_SEND,
+        };
+        return wc;
+    }
+    let flags = be32(entry, field::FLAGS_RQPN);
+    wc.src_qp = flags & 0xFF_FFFF;
+    wc.sl = (flags >> 24 & 0xF) as u8;
+    if flags >> 28 & 3 != 0 {
+        wc.wc_flags |= IBV_WC_GRH;
+    }
+    wc.opcode = if opcode == cqe::RESPONDER_WRITE_IMMEDIATE { IBV_WC_RECV_RDMA_WITH_IMM } else { IBV_WC_RECV };
+    if matches!(opcode, cqe::RESPONDER_WRITE_IMMEDIATE | cqe::RESPONDER_SEND_IMMEDIATE) {
+        wc.wc_flags |= IBV_WC_WITH_IMM;
+        // As the sender stored it: network order is a convention of the programs.
+        let at = field::IMMEDIATE;
+        let bytes = [entry[at], entry[at + 1], entry[at + 2], entry[at + 3]];
+        wc.__bindgen_anon_1.imm_data = u32::from_ne_bytes(bytes);
+    }
+    wc
+}
+
+fn status_of(syndrome: u8) -> ibv_wc_status {
+    match syndrome {
+        0x01 => IBV_WC_LOC_LEN_ERR,
+        0x02 => IBV_WC_LOC_QP_OP_ERR,
+        0x04 => IBV_WC_LOC_PROT_ERR,
+        0x05 => IBV_WC_WR_FLUSH_ERR,
+        0x06 => IBV_WC_MW_BIND_ERR,
+        0x10 => IBV_WC_BAD_RESP_ERR,
+        0x11 => IBV_WC_LOC_ACCESS_ERR,
+        0x12 => IBV_WC_REM_INV_REQ_ERR,
+        0x13 => IBV_WC_REM_ACCESS_ERR,
+        0x14 => IBV_WC_REM_OP_ERR,
+        0x15 => IBV_WC_RETRY_EXC_ERR,
+        0x16 => IBV_WC_RNR_RETRY_EXC_ERR,
+        0x22 => IBV_WC_REM_ABORT_ERR,
+        _ => IBV_WC_GENERAL_ERR,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    pointer("ibv_create_cq", || {
+        let context = handle::get::<Context>(context)?;
+        if !(1..=MAX_CQE).contains(&cqe) {
+            return Err(Errno::invalid(format!("{cqe} completion queue entries: 1 to {MAX_CQE} are possible")));
+        }
+        if comp_vector != 0 {
+            return Err(Errno::invalid(format!("completion vector {comp_vector}: a device has vector 0 alone")));
+        }
+        let channel = if channel.is_null() { None } else { Some(handle::get::<Channel>(channel)?) };
+        if channel.as_ref().is_some_and(|channel| !Arc::ptr_eq(&channel.context, &context)) {
+            return Err(Errno::invalid("the completion channel belongs to another device context"));
+        }
+        let depth = (cqe.cast_unsigned() + 1).next_power_of_two();
+        let log_depth = depth.trailing_zeros() as u8;
+        let ring_bytes = CQE_BYTES << log_depth;
+        let buffer = QueueBuffer::new(ring_bytes + CQE_BYTES)?;
+        for slot in 0..depth as usize {
+            buffer.write(slot * CQE_BYTES + field::OP_OWN, &[INITIAL_OP_OWN]);
+        }
+        let target = channel.as_ref().map_or(CqTarget::None, |channel| CqTarget::Channel(channel.id));
+        let attr = CqAttr {
+            ring: QueueMemory { space: Space::Host, addr: buffer.addr() },
+            log_depth,
+            doorbell_record: QueueMemory { space: Space::Host, addr: buffer.addr() + ring_bytes as u64 },
+            target,
+            overrun_ignore: false,
+            always_armed: false,
+            armed_at_creation: false,
+            uar: 0,
+        };
+        let card = context.card;
+        let number = with_world(|world| world.card(card).map(|card| card.nic.create_cq(attr)))???;
+        let public = ibv_cq {
+            context: context.c_address(),
+            channel: channel.as_ref().map_or(core::ptr::null_mut(), |channel| channel.c_address()),
+            cq_context,
+            handle: number,
+            cqe: depth as c_int - 1,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            comp_events_completed: 0,
+            async_events_completed: 0,
+        };
+        let cq = Arc::new(Cq {
+            public: CStruct::new(public),
+            card,
+            number,
+            log_depth,
+            _context: context,
+            channel,
+            buffer,
+            inner: Mutex::default(),
+        });
+        if let Some(channel) = &cq.channel {
+            let mut queues = channel.queues.lock().unwrap_or_else(PoisonError::into_inner);
+            queues.insert(number, Arc::downgrade(&cq));
+        }
+        Ok(handle::publish(&cq))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    status("ibv_destroy_cq", || {
+        let queue = handle::get::<Cq>(cq)?;
+        with_world(|world| world.card(queue.card).map(|card| card.nic.destroy_cq(queue.number)))???;
+        if let Some(channel) = &queue.channel {
+            channel.queues.lock().unwrap_or_else(PoisonError::into_inner).remove(&queue.number);
+        }
+        handle::retire::<Cq>(cq)?;
+        Ok(())
+    })
+}
+
+/// Takes completions; when there is none, lets one thing happen and looks again, so that a program that only polls makes
+/// its cards move.
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
+    number("ibv_poll_cq", || {
+        let queue = handle::get::<Cq>(cq)?;
+        let wanted = usize::try_from(num_entries).map_err(|_| Errno::invalid("a negative number of entries"))?;
+        if wanted == 0 {
+            return Ok(0);
+        }
+        if wc.is_null() {
+            return Err(Errno::invalid("wc is null"));
+        }
+        let mut to = wc;
+        let mut report = |completion: ibv_wc| {
+            // SAFETY: the caller's array has room for `num_entries`; `take` reports at most as many.
+            unsafe { to.write(completion) };
+            to = to.wrapping_add(1);
+        };
+        let mut taken = queue.take(wanted, &mut report);
+        if taken == 0 {
+            crate::relax();
+            taken = queue.take(wanted, &mut report);
+        }
+        if taken == 0 && failed(&queue)? {
+            return Err(Errno::new(libc::EIO, format!("completion queue {:#x} has overrun", queue.number)));
+        }
+        Ok(taken as c_int)
+    })
+}
+
+fn failed(queue: &Cq) -> Result<bool> {
+    Ok(with_world(|world| world.card(queue.card).map(|card| card.nic.cq_failed(queue.number)))???)
+}
+
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    status("ibv_req_notify_cq", || {
+        let queue = handle::get::<Cq>(cq)?;
+        let index = queue.lock().index & 0xFF_FFFF;
+        with_world(|world| {
+            let now_ps = world.now_ps();
+            world.nic_call(queue.card, |nic, effects| {
+                if solicited_only != 0 {
+                    nic.arm_cq_solicited(now_ps, queue.number, index, effects);
+                } else {
+                    nic.arm_cq(now_ps, queue.number, index, effects);
+                }
+            })
+        })??;
+        Ok(())
+    })
+}

@@ -1,0 +1,355 @@
+//! Devices: listing, opening, querying.
+
+use core::ffi::{c_char, c_int};
+use std::sync::{Arc, LazyLock};
+
+use emu_machine::with_world;
+use verbs_sys::*;
+
+use crate::errno::{Errno, Result, input, number, out, pointer, status};
+use crate::handle::{self, CStruct, Object};
+use crate::{cq, post};
+
+/// Most cards a machine has.
+const MAX_CARDS: usize = 2;
+/// Vendor id of the cards, as in their node GUIDs.
+const VENDOR_ID: u32 = 0x02C9;
+/// PCI device id of BlueField-3's integrated network controller.
+const VENDOR_PART_ID: u32 = 0xA2DC;
+/// Longest message in bytes.
+const MAX_MESSAGE_BYTES: u32 = 1 << 30;
+/// Port capability: addresses are IP based (RoCEv2).
+const PORT_IP_BASED_GIDS: u32 = 1 << 26;
+/// 4 lanes.
+const WIDTH_4X: u8 = 2;
+/// 50 Gbit/s per lane.
+const SPEED_HDR: u8 = 64;
+const PHYS_STATE_LINK_UP: u8 = 5;
+/// Bytes of the structure behind the exported symbol `ibv_query_port`.
+const COMPAT_PORT_ATTR_BYTES: usize = core::mem::offset_of!(ibv_port_attr, port_cap_flags2);
+
+/// Number of cards in the calling thread's machine.
+#[must_use]
+pub fn card_count() -> usize {
+    with_world(|world| world.card_count()).unwrap_or(0)
+}
+
+/// RDMA device name of a card.
+#[must_use]
+pub fn device_name(card: usize) -> String {
+    format!("mlx5_{card}")
+}
+
+pub(crate) struct Device {
+    public: CStruct<ibv_device>,
+    pub(crate) card: usize,
+}
+
+impl Object for Device {
+    const KIND: &'static str = "device";
+    type C = ibv_device;
+    fn c_address(&self) -> *mut ibv_device {
+        self.public.get()
+    }
+}
+
+/// Copies text with its terminator; too long text is cut.
+fn put_text(to: &mut [c_char], text: &str) {
+    let cut = text.len().min(to.len() - 1);
+    for (to, byte) in to.iter_mut().zip(&text.as_bytes()[..cut]) {
+        *to = *byte as c_char;
+    }
+}
+
+/// The devices themselves exist as long as the program: programs keep their addresses.
+static DEVICES: LazyLock<[Arc<Device>; MAX_CARDS]> = LazyLock::new(|| {
+    std::array::from_fn(|card| {
+        let mut public = ibv_device { node_type: IBV_NODE_CA, transport_type: IBV_TRANSPORT_IB, ..Default::default() };
+        put_text(&mut public.name, &device_name(card));
+        put_text(&mut public.dev_name, &format!("uverbs{card}"));
+        let device = Arc::new(Device { public: CStruct::new(public), card });
+        handle::publish(&device);
+        device
+    })
+});
+
+struct DeviceList(CStruct<[*mut ibv_device; MAX_CARDS + 1]>);
+
+impl Object for DeviceList {
+    const KIND: &'static str = "device list";
+    type C = *mut ibv_device;
+    fn c_address(&self) -> *mut *mut ibv_device {
+        self.0.get().cast()
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
+    pointer("ibv_get_device_list", || {
+        let count = card_count().min(MAX_CARDS);
+        let mut list = [core::ptr::null_mut(); MAX_CARDS + 1];
+        for (entry, device) in list.iter_mut().zip(&DEVICES[..count]) {
+            *entry = device.c_address();
+        }
+        // SAFETY: null, or writable as the manual page asks.
+        if let Ok(num_devices) = unsafe { out(num_devices, "num_devices") } {
+            num_devices.write(count as c_int);
+        }
+        Ok(handle::publish(&Arc::new(DeviceList(CStruct::new(list)))))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    if !list.is_null() {
+        let _ = status("ibv_free_device_list", || Ok(handle::retire::<DeviceList>(list).map(drop)?));
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    pointer("ibv_get_device_name", || {
+        let device = handle::get::<Device>(device)?;
+        // SAFETY: devices live as long as the program.
+        Ok(unsafe { &raw mut (*device.c_address()).name }.cast::<c_char>())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    let mut guid = 0;
+    status("ibv_get_device_guid", || {
+        guid = node_guid(handle::get::<Device>(device)?.card)?;
+        Ok(())
+    });
+    guid
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    number("ibv_get_device_index", || Ok(handle::get::<Device>(device)?.card as c_int))
+}
+
+/// The EUI-64 form of the port's Ethernet address, in network order.
+fn node_guid(card: usize) -> Result<u64> {
+    let [a, b, c, d, e, f] = with_world(|world| world.card(card).map(|card| card.nic.config().mac))??;
+    Ok(u64::from_ne_bytes([a ^ 2, b, c, 0xFF, 0xFE, d, e, f]))
+}
+
+/// An open device.
+pub struct Context {
+    public: CStruct<verbs_context>,
+    /// Index of the card.
+    pub card: usize,
+}
+
+impl Object for Context {
+    const KIND: &'static str = "device context";
+    type C = ibv_context;
+    fn c_address(&self) -> *mut ibv_context {
+        // SAFETY: only the address of a field is taken.
+        unsafe { &raw mut (*self.public.get()).context }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    pointer("ibv_open_device", || {
+        let device = handle::get::<Device>(device)?;
+        let card = device.card;
+        with_world(|world| world.card(card).map(|_| ()))??;
+        // SAFETY: integers, null pointers and empty function slots are valid all-zero.
+        let mut public: verbs_context = unsafe { core::mem::zeroed() };
+        public.query_port = Some(query_port_whole);
+        public.sz = size_of::<verbs_context>();
+        let context = &mut public.context;
+        context.device = device.c_address();
+        context.ops.poll_cq = Some(cq::poll_cq);
+        context.ops.req_notify_cq = Some(cq::req_notify_cq);
+        context.ops.post_send = Some(post::post_send);
+        context.ops.post_recv = Some(post::post_recv);
+        context.cmd_fd = -1;
+        context.async_fd = -1;
+        context.num_comp_vectors = 1;
+        context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+        context.abi_compat = usize::MAX as *mut _;
+        Ok(handle::publish(&Arc::new(Context { public: CStruct::new(public), card })))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    // Objects made from the context keep it alive, so its address stays valid in their `context` fields.
+    status("ibv_close_device", || Ok(handle::retire::<Context>(context).map(drop)?))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+    status("ibv_query_device", || {
+        let card = handle::get::<Context>(context)?.card;
+        let guid = node_guid(card)?;
+        let mut answer = ibv_device_attr {
+            node_guid: guid,
+            sys_image_guid: guid,
+            max_mr_size: u64::MAX,
+            page_size_cap: 0xFFFF_F000,
+            vendor_id: VENDOR_ID,
+            vendor_part_id: VENDOR_PART_ID,
+            max_qp: 1 << 17,
+            max_qp_wr: 1 << 15,
+            max_sge: crate::qp::MAX_SGE as c_int,
+            max_sge_rd: crate::qp::MAX_SGE as c_int,
+            max_cq: 1 << 24,
+            max_cqe: cq::MAX_CQE,
+            max_mr: 1 << 24,
+            max_pd: 1 << 24,
+            max_qp_rd_atom: 16,
+            max_res_rd_atom: 1 << 21,
+            max_qp_init_rd_atom: 16,
+            atomic_cap: IBV_ATOMIC_NONE,
+            max_ah: i32::MAX,
+            max_pkeys: 1,
+            local_ca_ack_delay: 16,
+            phys_port_cnt: 1,
+            ..Default::default()
+        };
+        put_text(&mut answer.fw_ver, concat!("emulated-", env!("CARGO_PKG_VERSION")));
+        // SAFETY: the manual page asks for a writable structure.
+        unsafe { out(attr, "device_attr") }?.write(answer);
+        Ok(())
+    })
+}
+
+fn check_port(port_num: u8) -> Result<()> {
+    if port_num == 1 { Ok(()) } else { Err(Errno::invalid(format!("port {port_num}: a card has port 1 alone"))) }
+}
+
+fn port_attr(context: *mut ibv_context, port_num: u8) -> Result<ibv_port_attr> {
+    let card = handle::get::<Context>(context)?.card;
+    check_port(port_num)?;
+    let (mtu, gids) = with_world(|world| {
+        world.card(card).map(|card| (card.nic.config().port_mtu.code(), card.nic.config().gids.len()))
+    })??;
+    Ok(ibv_port_attr {
+        state: IBV_PORT_ACTIVE,
+        max_mtu: mtu.into(),
+        active_mtu: mtu.into(),
+        gid_tbl_len: gids as c_int,
+        port_cap_flags: PORT_IP_BASED_GIDS,
+        max_msg_sz: MAX_MESSAGE_BYTES,
+        pkey_tbl_len: 1,
+        active_width: WIDTH_4X,
+        active_speed: SPEED_HDR,
+        phys_state: PHYS_STATE_LINK_UP,
+        link_layer: IBV_LINK_LAYER_ETHERNET as u8,
+        max_vl_num: 1,
+        ..Default::default()
+    })
+}
+
+/// The exported symbol fills the older, shorter structure.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    port_num: u8,
+    attr: *mut _compat_ibv_port_attr,
+) -> c_int {
+    status("ibv_query_port", || {
+        let whole = port_attr(context, port_num)?;
+        if attr.is_null() {
+            return Err(Errno::invalid("port_attr is null"));
+        }
+        // SAFETY: the caller's structure has this many bytes; the source is longer.
+        unsafe {
+            core::ptr::copy_nonoverlapping((&raw const whole).cast::<u8>(), attr.cast::<u8>(), COMPAT_PORT_ATTR_BYTES);
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn query_port_whole(
+    context: *mut ibv_context,
+    port_num: u8,
+    attr: *mut ibv_port_attr,
+    bytes: usize,
+) -> c_int {
+    status("ibv_query_port", || {
+        let whole = port_attr(context, port_num)?;
+        if attr.is_null() {
+            return Err(Errno::invalid("port_attr is null"));
+        }
+        // SAFETY: the caller says how long its structure is, which may be that of an older or newer header.
+        unsafe {
+            core::ptr::write_bytes(attr.cast::<u8>(), 0, bytes);
+            let known = bytes.min(size_of_val(&whole));
+            core::ptr::copy_nonoverlapping((&raw const whole).cast::<u8>(), attr.cast::<u8>(), known);
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
+    number("ibv_query_gid", || {
+        let card = handle::get::<Context>(context)?.card;
+        check_port(port_num)?;
+        let gids = with_world(|world| world.card(card).map(|card| card.nic.config().gids.clone()))??;
+        let found = usize::try_from(index).ok().and_then(|index| gids.get(index));
+        let found = found.ok_or_else(|| Errno::invalid(format!("GID index {index}: the port has {}", gids.len())))?;
+        // SAFETY: the manual page asks for a writable GID.
+        unsafe { out(gid, "gid") }?.write(ibv_gid { raw: found.0 });
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_pkey(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    number("ibv_query_pkey", || {
+        handle::get::<Context>(context)?;
+        check_port(port_num)?;
+        if index != 0 {
+            return Err(Errno::invalid(format!("partition key index {index}: the port has one key")));
+        }
+        // SAFETY: the manual page asks for a writable key.
+        unsafe { out(pkey, "pkey") }?.write(0xFFFF);
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mlx5dv_is_supported(device: *mut ibv_device) -> bool {
+    handle::get::<Device>(device).is_ok()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mlx5dv_open_device(
+    device: *mut ibv_device,
+    attr: *mut mlx5dv_context_attr,
+) -> *mut ibv_context {
+    let known = pointer("mlx5dv_open_device", || {
+        // SAFETY: null, or initialised as the manual page asks.
+        let attr = unsafe { input(attr, "attr") }?;
+        if attr.comp_mask != 0 || attr.flags & !MLX5DV_CONTEXT_FLAGS_DEVX != 0 {
+            return Err(Errno::unsupported(format!(
+                "context flags {:#x} with mask {:#x}: only DevX (1) is known",
+                attr.flags, attr.comp_mask
+            )));
+        }
+        Ok(device)
+    });
+    if known.is_null() {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: as the caller vouched for this call.
+    unsafe { ibv_open_device(known) }
+}

@@ -1,0 +1,75 @@
+//! Queue memory in the host: allocated here, reachable for the emulated card.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+
+use emu_machine::with_world;
+
+use crate::errno::{Errno, Result};
+
+/// Alignment of queue memory: a page, as the real library's.
+const ALIGN: usize = 4096;
+
+/// Zeroed memory that a card may read and write while it exists.
+#[derive(Debug)]
+pub(crate) struct QueueBuffer {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the bytes are reached by raw-pointer copies only, here and by the card.
+unsafe impl Send for QueueBuffer {}
+// SAFETY: as above; concurrent access to one queue is excluded by the queue's lock, and the card acts only inside calls.
+unsafe impl Sync for QueueBuffer {}
+
+impl QueueBuffer {
+    pub(crate) fn new(bytes: usize) -> Result<Self> {
+        let layout = Layout::from_size_align(bytes.max(64), ALIGN)
+            .map_err(|_| Errno::new(libc::ENOMEM, format!("{bytes} bytes of queue memory")))?;
+        // SAFETY: the size is not zero.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) })
+            .ok_or_else(|| Errno::new(libc::ENOMEM, format!("{bytes} bytes of queue memory")))?;
+        let this = Self { base, layout };
+        // SAFETY: the allocation lives until `drop`, which takes the registration back first.
+        with_world(|world| unsafe { world.host.register(this.addr(), layout.size() as u64) })?;
+        Ok(this)
+    }
+
+    pub(crate) fn addr(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    pub(crate) fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset < self.layout.size(), "offset {offset:#x} lies inside the queue buffer");
+        self.base.as_ptr().wrapping_add(offset)
+    }
+
+    /// Copies bytes in; the range must lie inside.
+    pub(crate) fn write(&self, offset: usize, data: &[u8]) {
+        assert!(offset + data.len() <= self.layout.size(), "a store lies inside the queue buffer");
+        // SAFETY: in range; `data` is a Rust slice, and no Rust reference to queue memory exists.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.at(offset), data.len()) };
+    }
+
+    /// Copies bytes out; the range must lie inside.
+    pub(crate) fn read<const N: usize>(&self, offset: usize) -> [u8; N] {
+        assert!(offset + N <= self.layout.size(), "a load lies inside the queue buffer");
+        let mut out = [0; N];
+        // SAFETY: in range; `out` is a local array.
+        unsafe { std::ptr::copy_nonoverlapping(self.at(offset), out.as_mut_ptr(), N) };
+        out
+    }
+}
+
+impl Drop for QueueBuffer {
+    fn drop(&mut self) {
+        let (addr, bytes) = (self.addr(), self.layout.size() as u64);
+        if with_world(|world| world.host.unregister(addr, bytes)).unwrap_or(false) {
+            // SAFETY: allocated in `new` with this layout; no card can reach it any more.
+            unsafe { dealloc(self.base.as_ptr(), self.layout) };
+        } else {
+            // Another machine (another thread's, or one that has been replaced) may still reach it: leak it.
+            tracing::debug!(addr, bytes, "queue memory outlives its machine");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Protection domains and memory regions.
+
+use core::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use emu_machine::nic::{Access, MkeyAttr, Space};
+use emu_machine::with_world;
+use verbs_sys::*;
+
+use crate::device::Context;
+use crate::errno::{Errno, Result, pointer, status};
+use crate::handle::{self, CStruct, Object};
+
+/// A protection domain.
+pub struct Pd {
+    public: CStruct<ibv_pd>,
+    /// The device it is on.
+    pub context: Arc<Context>,
+    /// The card's number of it.
+    pub number: u32,
+}
+
+impl Object for Pd {
+    const KIND: &'static str = "protection domain";
+    type C = ibv_pd;
+    fn c_address(&self) -> *mut ibv_pd {
+        self.public.get()
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    pointer("ibv_alloc_pd", || {
+        let context = handle::get::<Context>(context)?;
+        Ok(handle::publish(&Pd::alloc(&context)?))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    status("ibv_dealloc_pd", || {
+        handle::get::<Pd>(pd)?.dealloc()?;
+        handle::retire::<Pd>(pd)?;
+        Ok(())
+    })
+}
+
+impl Pd {
+    /// Allocates a domain on an open device, without publishing it.
+    pub fn alloc(context: &Arc<Context>) -> Result<Arc<Pd>> {
+        let number = with_world(|world| world.card(context.card).map(|card| card.nic.alloc_pd()))???;
+        let public = ibv_pd { context: context.c_address(), handle: number };
+        Ok(Arc::new(Pd { public: CStruct::new(public), context: Arc::clone(context), number }))
+    }
+
+    /// Frees the card's domain.
+    ///
+    /// # Errors
+    /// EBUSY while memory keys or queue pairs use it.
+    pub fn dealloc(&self) -> Result<()> {
+        Ok(with_world(|world| world.card(self.context.card).map(|card| card.nic.dealloc_pd(self.number)))???)
+    }
+}
+
+struct Mr {
+    public: CStruct<ibv_mr>,
+    pd: Arc<Pd>,
+    key: u32,
+    addr: u64,
+    bytes: u64,
+}
+
+impl Object for Mr {
+    const KIND: &'static str = "memory region";
+    type C = ibv_mr;
+    fn c_address(&self) -> *mut ibv_mr {
+        self.public.get()
+    }
+}
+
+/// Flags that only help the real card's performance.
+const IGNORED_ACCESS: u32 = IBV_ACCESS_RELAXED_ORDERING | IBV_ACCESS_HUGETLB;
+
+/// The rights of `ibv_access_flags`, for memory keys.
+pub fn access_rights(flags: u32) -> Result<Access> {
+    let flags = flags & !IGNORED_ACCESS;
+    let access = Access::from_bits(flags)
+        .ok_or_else(|| Errno::unsupported(format!("access flags {flags:#x}: local write and remote ones are known")))?;
+    let remote_change = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+    if remote_change && !access.contains(Access::LOCAL_WRITE) {
+        return Err(Errno::invalid("remote write access needs local write access as well"));
+    }
+    Ok(access)
+}
+
+fn register(pd: *mut ibv_pd, addr: *mut c_void, bytes: usize, access: u32) -> Result<*mut ibv_mr> {
+    let pd = handle::get::<Pd>(pd)?;
+    let access = access_rights(access)?;
+    let (start, len) = (addr as u64, bytes as u64);
+    if addr.is_null() || len == 0 || start.checked_add(len).is_none() {
+        return Err(Errno::invalid(format!("{len} bytes at {start:#x} cannot be registered")));
+    }
+    let key = with_world(|world| {
+        let attr = MkeyAttr { pd: pd.number, space: Space::Host, start, len, access };
+        let key = world.card(pd.context.card)?.nic.create_mkey(attr).map_err(Errno::from)?;
+        // SAFETY: `ibv_reg_mr` makes its caller keep the range mapped until `ibv_dereg_mr`, and leave it to the card.
+        unsafe { world.host.register(start, len) };
+        Ok::<_, Errno>(key)
+    })??;
+    let public = ibv_mr {
+        context: pd.context.c_address(),
+        pd: pd.c_address(),
+        addr,
+        length: bytes,
+        handle: key,
+        lkey: key,
+        rkey: key,
+    };
+    Ok(handle::publish(&Arc::new(Mr { public: CStruct::new(public), pd, key, addr: start, bytes: len })))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    pointer("ibv_reg_mr", || register(pd, addr, length, access.cast_unsigned()))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    pointer("ibv_reg_mr_iova2", || {
+        if iova != addr as u64 {
+            return Err(Errno::unsupported(format!("iova {iova:#x} differs from the address {addr:p}")));
+        }
+        register(pd, addr, length, access)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    status("ibv_dereg_mr", || {
+        let region = handle::get::<Mr>(mr)?;
+        with_world(|world| {
+            world.card(region.pd.context.card)?.nic.destroy_mkey(region.key).map_err(Errno::from)?;
+            if !world.host.unregister(region.addr, region.bytes) {
+                return Err(Errno::invalid("the region belongs to another machine"));
+            }
+            Ok(())
+        })??;
+        handle::retire::<Mr>(mr)?;
+        Ok(())
+    })
+}

@@ -1,0 +1,254 @@
+//! Posting work requests: work queue entries in the card's byte format, the doorbell record, then the doorbell.
+
+use core::ffi::c_int;
+
+use emu_machine::nic::{QpState, Transport, wqe_opcode};
+use emu_machine::with_world;
+use verbs_sys::*;
+
+use crate::address::Ah;
+use crate::errno::{Errno, Result, status};
+use crate::handle;
+use crate::qp::{BLOCK_BYTES, Qp, Rings, SEGMENT_BYTES};
+
+/// Completion always; without it, on error only.
+const COMPLETE_ALWAYS: u8 = 2 << 2;
+const SOLICITED: u8 = 1 << 1;
+/// Full fence: earlier reads are done before this one starts.
+const FENCE: u8 = 4 << 5;
+/// A segment with this length bit holds the bytes themselves.
+const INLINE: u32 = 1 << 31;
+/// Ends a receive entry that has fewer segments than room.
+const END_OF_LIST_KEY: u32 = 0x100;
+
+struct Entry {
+    bytes: Vec<u8>,
+}
+
+impl Entry {
+    fn data_segment(&mut self, length: u32, lkey: u32, addr: u64) {
+        self.bytes.extend_from_slice(&length.to_be_bytes());
+        self.bytes.extend_from_slice(&lkey.to_be_bytes());
+        self.bytes.extend_from_slice(&addr.to_be_bytes());
+    }
+}
+
+/// The scatter/gather list of a request.
+///
+/// # Safety
+/// If `num_sge` is positive, `list` must point at as many initialised entries.
+unsafe fn segments<'a>(list: *const ibv_sge, num_sge: c_int, limit: u32) -> Result<&'a [ibv_sge]> {
+    let count = usize::try_from(num_sge).ok().filter(|&count| count <= limit as usize);
+    let count = count.ok_or_else(|| Errno::invalid(format!("{num_sge} scatter/gather entries: 0 to {limit} are")))?;
+    match count {
+        0 => Ok(&[]),
+        _ if list.is_null() => Err(Errno::invalid("sg_list is null")),
+        // SAFETY: not null; the caller vouches for the entries.
+        _ => Ok(unsafe { core::slice::from_raw_parts(list, count) }),
+    }
+}
+
+fn opcode(request: &ibv_send_wr, transport: Transport) -> Result<u8> {
+    let opcode = match request.opcode {
+        IBV_WR_SEND => wqe_opcode::SEND,
+        IBV_WR_SEND_WITH_IMM => wqe_opcode::SEND_IMM,
+        IBV_WR_RDMA_WRITE if transport != Transport::Ud => wqe_opcode::RDMA_WRITE,
+        IBV_WR_RDMA_WRITE_WITH_IMM if transport != Transport::Ud => wqe_opcode::RDMA_WRITE_IMM,
+        IBV_WR_RDMA_READ if transport == Transport::Rc => wqe_opcode::RDMA_READ,
+        other => return Err(Errno::invalid(format!("work request opcode {other} on a {transport} queue pair"))),
+    };
+    Ok(opcode)
+}
+
+/// Builds the entry of one request that starts at block `position`.
+///
+/// # Safety
+/// The request's lists, and inline data, must be readable.
+unsafe fn build(qp: &Qp, request: &ibv_send_wr, position: u32) -> Result<Entry> {
+    let opcode = opcode(request, qp.transport)?;
+    // SAFETY: the caller vouches for the list.
+    let gather = unsafe { segments(request.sg_list, request.num_sge, qp.shape.cap.max_send_sge) }?;
+    let mut entry = Entry { bytes: vec![0; SEGMENT_BYTES] };
+    if qp.transport == Transport::Ud {
+        // SAFETY: the request of a UD queue pair has this member of the union.
+        let ud = unsafe { request.wr.ud };
+        let ah = handle::get::<Ah>(ud.ah)?;
+        if ah.card != qp.card {
+            return Err(Errno::invalid("the address handle is on another card"));
+        }
+        entry.bytes.extend_from_slice(&ah.vector(ud.remote_qpn, ud.remote_qkey));
+    } else if matches!(opcode, wqe_opcode::RDMA_WRITE | wqe_opcode::RDMA_WRITE_IMM | wqe_opcode::RDMA_READ) {
+        // SAFETY: an RDMA request has this member of the union.
+        let rdma = unsafe { request.wr.rdma };
+        entry.bytes.extend_from_slice(&rdma.remote_addr.to_be_bytes());
+        entry.bytes.extend_from_slice(&rdma.rkey.to_be_bytes());
+        entry.bytes.extend_from_slice(&[0; 4]);
+    }
+    if request.send_flags & IBV_SEND_INLINE != 0 {
+        let total: u64 = gather.iter().map(|segment| u64::from(segment.length)).sum();
+        if total > u64::from(qp.shape.cap.max_inline_data) || opcode == wqe_opcode::RDMA_READ {
+            return Err(Errno::invalid(format!(
+                "{total} inline bytes: the queue pair takes {} and reads take none",
+                qp.shape.cap.max_inline_data
+            )));
+        }
+        if total > 0 {
+            entry.bytes.extend_from_slice(&(INLINE | total as u32).to_be_bytes());
+            for segment in gather.iter().filter(|segment| segment.length > 0) {
+                // SAFETY: inline data is read by this call, as the manual page says; the caller vouches for it.
+                let data = unsafe { core::slice::from_raw_parts(segment.addr as *const u8, segment.length as usize) };
+                entry.bytes.extend_from_slice(data);
+            }
+            entry.bytes.resize(entry.bytes.len().next_multiple_of(SEGMENT_BYTES), 0);
+        }
+    } else {
+        // A length of 0 means 2 GiB to the card: empty segments are left out.
+        for segment in gather.iter().filter(|segment| segment.length > 0) {
+            entry.data_segment(segment.length, segment.lkey, segment.addr);
+        }
+    }
+    let segments = entry.bytes.len() / SEGMENT_BYTES;
+    let control = &mut entry.bytes[..SEGMENT_BYTES];
+    control[0..4].copy_from_slice(&((position & 0xFFFF) << 8 | u32::from(opcode)).to_be_bytes());
+    control[4..8].copy_from_slice(&(qp.number << 8 | segments as u32).to_be_bytes());
+    let flags = request.send_flags;
+    let flag = |condition: bool, bits: u8| if condition { bits } else { 0 };
+    control[11] = flag(qp.signal_all || flags & IBV_SEND_SIGNALED != 0, COMPLETE_ALWAYS)
+        | flag(flags & IBV_SEND_SOLICITED != 0, SOLICITED)
+        | flag(flags & IBV_SEND_FENCE != 0, FENCE);
+    if matches!(opcode, wqe_opcode::SEND_IMM | wqe_opcode::RDMA_WRITE_IMM) {
+        // SAFETY: both members of the union are plain 32-bit values; the immediate travels as it lies in memory.
+        let immediate = unsafe { request.__bindgen_anon_1.imm_data };
+        control[12..16].copy_from_slice(&immediate.to_ne_bytes());
+    }
+    Ok(entry)
+}
+
+/// Posts one request into the ring, without a doorbell.
+///
+/// # Safety
+/// As [`build`].
+unsafe fn post_one(qp: &Qp, rings: &mut Rings, request: &ibv_send_wr) -> Result<()> {
+    let ring_blocks = rings.sends.len() as u32;
+    // SAFETY: as this function's.
+    let entry = unsafe { build(qp, request, rings.send_head) }?;
+    let blocks = entry.bytes.len().div_ceil(BLOCK_BYTES) as u32;
+    let used = rings.send_head.wrapping_sub(rings.send_tail);
+    if used + blocks > ring_blocks {
+        return Err(Errno::new(
+            libc::ENOMEM,
+            format!("the send ring is full: {used} of {ring_blocks} blocks are in use, {blocks} more are needed"),
+        ));
+    }
+    for (index, chunk) in entry.bytes.chunks(BLOCK_BYTES).enumerate() {
+        let block = rings.send_head.wrapping_add(index as u32) & (ring_blocks - 1);
+        qp.buffer.write(qp.shape.send_offset + block as usize * BLOCK_BYTES, chunk);
+    }
+    let first = (rings.send_head & (ring_blocks - 1)) as usize;
+    rings.sends[first] = (request.wr_id, blocks);
+    rings.send_head = rings.send_head.wrapping_add(blocks);
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    let mut next = wr;
+    let result = status("ibv_post_send", || {
+        let qp = handle::get::<Qp>(qp)?;
+        let state = qp.state()?;
+        if !matches!(state, QpState::Rts | QpState::Err) {
+            return Err(Errno::invalid(format!("queue pair {:#x} is in {state}: sends need RTS", qp.number)));
+        }
+        let mut rings = qp.lock();
+        let head = rings.send_head;
+        let mut posted = Ok(());
+        // SAFETY: the manual page asks for a well-formed list; null ends it.
+        while let Some(request) = unsafe { next.as_ref() } {
+            // SAFETY: as above, with everything the request points at.
+            posted = unsafe { post_one(&qp, &mut rings, request) };
+            if posted.is_err() {
+                break;
+            }
+            next = request.next;
+        }
+        if rings.send_head != head {
+            // What was posted before a bad request goes out.
+            let counter = rings.send_head & 0xFFFF;
+            qp.buffer.write(qp.shape.record_offset + 4, &counter.to_be_bytes());
+            with_world(|world| world.ring_sq(qp.card, qp.number, counter as u16))??;
+        }
+        posted
+    });
+    if result != 0 && !bad_wr.is_null() {
+        // SAFETY: not null, and writable as the manual page asks.
+        unsafe { bad_wr.write(next) };
+    }
+    result
+}
+
+/// Posts one receive into the ring, without the doorbell record.
+///
+/// # Safety
+/// The request's scatter list must be readable.
+unsafe fn receive_one(qp: &Qp, rings: &mut Rings, request: &ibv_recv_wr) -> Result<()> {
+    let depth = rings.receives.len() as u32;
+    // SAFETY: as this function's.
+    let scatter = unsafe { segments(request.sg_list, request.num_sge, qp.shape.cap.max_recv_sge) }?;
+    let used = rings.receive_head.wrapping_sub(rings.receive_tail);
+    if used >= depth {
+        return Err(Errno::new(libc::ENOMEM, format!("the receive ring is full: {used} of {depth} are in use")));
+    }
+    let stride = 1 << qp.shape.log_stride;
+    let mut entry = Entry { bytes: Vec::with_capacity(stride) };
+    for segment in scatter.iter().filter(|segment| segment.length > 0) {
+        entry.data_segment(segment.length, segment.lkey, segment.addr);
+    }
+    if entry.bytes.len() < stride {
+        entry.data_segment(0, END_OF_LIST_KEY, 0);
+    }
+    let slot = (rings.receive_head & (depth - 1)) as usize;
+    qp.buffer.write(slot * stride, &entry.bytes);
+    rings.receives[slot] = request.wr_id;
+    rings.receive_head = rings.receive_head.wrapping_add(1);
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let mut next = wr;
+    let result = status("ibv_post_recv", || {
+        let qp = handle::get::<Qp>(qp)?;
+        let state = qp.state()?;
+        if state == QpState::Reset {
+            return Err(Errno::invalid(format!("queue pair {:#x} is in RESET: receives need INIT", qp.number)));
+        }
+        let mut rings = qp.lock();
+        let head = rings.receive_head;
+        let mut posted = Ok(());
+        // SAFETY: the manual page asks for a well-formed list; null ends it.
+        while let Some(request) = unsafe { next.as_ref() } {
+            // SAFETY: as above, with everything the request points at.
+            posted = unsafe { receive_one(&qp, &mut rings, request) };
+            if posted.is_err() {
+                break;
+            }
+            next = request.next;
+        }
+        if rings.receive_head != head {
+            // The record is all the card looks at: a receive ring has no doorbell.
+            qp.buffer.write(qp.shape.record_offset, &(rings.receive_head & 0xFFFF).to_be_bytes());
+        }
+        posted
+    });
+    if result != 0 && !bad_wr.is_null() {
+        // SAFETY: not null, and writable as the manual page asks.
+        unsafe { bad_wr.write(next) };
+    }
+    result
+}

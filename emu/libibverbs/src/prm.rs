@@ -1,0 +1,199 @@
+//! Command layouts of the device's programming interface (mlx5 PRM, as rdma-core and the Linux driver use them).
+//!
+//! A field is a byte offset of a big-endian dword, its first bit (0 = most significant) and its width.
+
+/// A field of a mailbox.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Field(pub(crate) usize, pub(crate) u32, pub(crate) u32);
+
+/// A command, or a structure in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Input<'a> {
+    /// The structure embedded at an offset.
+    pub(crate) fn at(self, offset: usize) -> Input<'a> {
+        Input(self.0.get(offset..).unwrap_or(&[]))
+    }
+
+    fn dword(self, offset: usize) -> u32 {
+        self.0.get(offset..offset + 4).and_then(|d| d.try_into().ok()).map_or(0, u32::from_be_bytes)
+    }
+
+    pub(crate) fn get(self, Field(offset, bit, width): Field) -> u32 {
+        let value = self.dword(offset) >> (32 - bit - width);
+        if width == 32 { value } else { value & ((1 << width) - 1) }
+    }
+
+    /// A field of at most eight bits.
+    pub(crate) fn get8(self, field: Field) -> u8 {
+        debug_assert!(field.2 <= 8, "{field:?} fits in a byte");
+        self.get(field) as u8
+    }
+
+    pub(crate) fn flag(self, offset: usize, bit: u32) -> bool {
+        self.get(Field(offset, bit, 1)) != 0
+    }
+
+    pub(crate) fn u64(self, offset: usize) -> u64 {
+        u64::from(self.dword(offset)) << 32 | u64::from(self.dword(offset + 4))
+    }
+
+    pub(crate) fn bytes<const N: usize>(self, offset: usize) -> [u8; N] {
+        self.0.get(offset..offset + N).and_then(|b| b.try_into().ok()).unwrap_or([0; N])
+    }
+}
+
+/// Stores a field of an answer, if the answer is long enough.
+pub(crate) fn put(out: &mut [u8], Field(offset, bit, width): Field, value: u32) {
+    let Some(dword) = out.get_mut(offset..offset + 4) else { return };
+    let shift = 32 - bit - width;
+    let mask = if width == 32 { u32::MAX } else { ((1 << width) - 1) << shift };
+    let old = dword.iter().fold(0, |value, &byte| value << 8 | u32::from(byte));
+    dword.copy_from_slice(&(old & !mask | value << shift & mask).to_be_bytes());
+}
+
+/// Commands by opcode.
+pub(crate) mod command {
+    pub(crate) const CREATE_MKEY: u32 = 0x200;
+    pub(crate) const CREATE_CQ: u32 = 0x400;
+    pub(crate) const CREATE_QP: u32 = 0x500;
+    pub(crate) const RST2INIT_QP: u32 = 0x502;
+    pub(crate) const INIT2RTR_QP: u32 = 0x503;
+    pub(crate) const RTR2RTS_QP: u32 = 0x504;
+    pub(crate) const TO_ERROR_QP: u32 = 0x507;
+    pub(crate) const TO_RESET_QP: u32 = 0x50A;
+    pub(crate) const QUERY_QP: u32 = 0x50B;
+    pub(crate) const ATTACH_TO_MCG: u32 = 0x806;
+    pub(crate) const DETACH_FROM_MCG: u32 = 0x807;
+}
+
+/// Bytes of the commands that carry a queue-pair, completion-queue or key context.
+pub(crate) const CONTEXT_COMMAND_BYTES: usize = 272;
+/// Bytes of the shortest command and of every answer without a context.
+pub(crate) const SHORT_BYTES: usize = 16;
+
+pub(crate) const OPCODE: Field = Field(0x0, 0, 16);
+pub(crate) const OUT_STATUS: Field = Field(0x0, 0, 8);
+pub(crate) const OUT_SYNDROME: Field = Field(0x4, 0, 32);
+/// Number of the created object, and of the object a command is about.
+pub(crate) const NUMBER: Field = Field(0x8, 8, 24);
+
+/// CREATE_CQ.
+pub(crate) mod cq {
+    use super::Field;
+    pub(crate) const CONTEXT: usize = 0x10;
+    pub(crate) const UMEM_OFFSET: usize = 0x50;
+    pub(crate) const UMEM_ID: Field = Field(0x58, 0, 32);
+    pub(crate) const UMEM_VALID: (usize, u32) = (0x5C, 0);
+    // In the context:
+    pub(crate) const DBR_UMEM_VALID: (usize, u32) = (0x0, 6);
+    pub(crate) const EXT_ELEMENT: (usize, u32) = (0x0, 7);
+    pub(crate) const CQE_SIZE: Field = Field(0x0, 8, 3);
+    pub(crate) const COLLAPSED: (usize, u32) = (0x0, 11);
+    pub(crate) const OVERRUN_IGNORE: (usize, u32) = (0x0, 14);
+    pub(crate) const COMPRESSION: (usize, u32) = (0x0, 17);
+    pub(crate) const ALWAYS_ARMED: (usize, u32) = (0x0, 24);
+    pub(crate) const EXT_ELEMENT_TYPE: Field = Field(0x0, 25, 3);
+    pub(crate) const DBR_UMEM_ID: Field = Field(0x4, 0, 32);
+    pub(crate) const LOG_SIZE: Field = Field(0xC, 3, 5);
+    pub(crate) const UAR_PAGE: Field = Field(0xC, 8, 24);
+    pub(crate) const ELEMENT: Field = Field(0x14, 0, 32);
+    pub(crate) const DBR_ADDR: usize = 0x38;
+}
+
+/// CREATE_QP and the transitions.
+pub(crate) mod qp {
+    use super::Field;
+    pub(crate) const CONTEXT: usize = 0x18;
+    pub(crate) const UMEM_OFFSET: usize = 0x100;
+    pub(crate) const UMEM_ID: Field = Field(0x108, 0, 32);
+    pub(crate) const UMEM_VALID: (usize, u32) = (0x10C, 0);
+    // In the context:
+    pub(crate) const STATE: Field = Field(0x0, 0, 4);
+    pub(crate) const SERVICE: Field = Field(0x0, 8, 8);
+    pub(crate) const PATH_MIGRATION: Field = Field(0x0, 19, 2);
+    pub(crate) const PD: Field = Field(0x4, 8, 24);
+    pub(crate) const MTU: Field = Field(0x8, 0, 3);
+    pub(crate) const LOG_RQ_SIZE: Field = Field(0x8, 9, 4);
+    pub(crate) const LOG_RQ_STRIDE: Field = Field(0x8, 13, 3);
+    pub(crate) const NO_SQ: (usize, u32) = (0x8, 16);
+    pub(crate) const LOG_SQ_SIZE: Field = Field(0x8, 17, 4);
+    pub(crate) const UAR_PAGE: Field = Field(0xC, 8, 24);
+    pub(crate) const USER_INDEX: Field = Field(0x10, 8, 24);
+    pub(crate) const REMOTE_QPN: Field = Field(0x14, 8, 24);
+    pub(crate) const PATH: usize = 0x18;
+    pub(crate) const LOG_SRA_MAX: Field = Field(0x70, 8, 3);
+    pub(crate) const RETRY_COUNT: Field = Field(0x70, 13, 3);
+    pub(crate) const RNR_RETRY: Field = Field(0x70, 16, 3);
+    pub(crate) const NEXT_SEND_PSN: Field = Field(0x78, 8, 24);
+    pub(crate) const CQN_SND: Field = Field(0x7C, 8, 24);
+    pub(crate) const REMOTE_READ: (usize, u32) = (0x90, 16);
+    pub(crate) const REMOTE_WRITE: (usize, u32) = (0x90, 17);
+    pub(crate) const REMOTE_ATOMIC: (usize, u32) = (0x90, 18);
+    pub(crate) const MIN_RNR_NAK: Field = Field(0x94, 3, 5);
+    pub(crate) const NEXT_RCV_PSN: Field = Field(0x94, 8, 24);
+    pub(crate) const CQN_RCV: Field = Field(0x9C, 8, 24);
+    pub(crate) const DBR_ADDR: usize = 0xA0;
+    pub(crate) const Q_KEY: Field = Field(0xA8, 0, 32);
+    pub(crate) const RQ_TYPE: Field = Field(0xAC, 5, 3);
+    pub(crate) const DBR_UMEM_VALID: (usize, u32) = (0xD0, 3);
+    pub(crate) const DBR_UMEM_ID: Field = Field(0xE4, 0, 32);
+}
+
+/// The primary path in a queue-pair context.
+pub(crate) mod path {
+    use super::Field;
+    pub(crate) const FORCE_LOOPBACK: (usize, u32) = (0x0, 0);
+    pub(crate) const PKEY_INDEX: Field = Field(0x0, 16, 16);
+    pub(crate) const ACK_TIMEOUT: Field = Field(0x8, 0, 5);
+    pub(crate) const SOURCE_INDEX: Field = Field(0x8, 8, 8);
+    pub(crate) const RGID: usize = 0x10;
+    pub(crate) const UDP_SPORT: Field = Field(0x20, 16, 16);
+    pub(crate) const PORT: Field = Field(0x24, 8, 8);
+    pub(crate) const RMAC: usize = 0x26;
+}
+
+/// CREATE_MKEY.
+pub(crate) mod mkey {
+    use super::Field;
+    pub(crate) const UMEM_VALID: (usize, u32) = (0xC, 1);
+    pub(crate) const CONTEXT: usize = 0x10;
+    pub(crate) const UMEM_ID: Field = Field(0x64, 0, 32);
+    pub(crate) const UMEM_OFFSET: usize = 0x68;
+    // In the context:
+    pub(crate) const ATOMIC: (usize, u32) = (0x0, 17);
+    pub(crate) const REMOTE_WRITE: (usize, u32) = (0x0, 18);
+    pub(crate) const REMOTE_READ: (usize, u32) = (0x0, 19);
+    pub(crate) const LOCAL_WRITE: (usize, u32) = (0x0, 20);
+    pub(crate) const QPN: Field = Field(0x4, 0, 24);
+    pub(crate) const TAG: Field = Field(0x4, 24, 8);
+    pub(crate) const PD: Field = Field(0xC, 8, 24);
+    pub(crate) const START: usize = 0x10;
+    pub(crate) const LENGTH: usize = 0x18;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_and_written_at_their_bits() {
+        let bytes = [0x12, 0x34, 0x56, 0x78, 0x9A, 0xBC, 0xDE, 0xF0];
+        let input = Input(&bytes);
+        assert_eq!(input.get(Field(0, 0, 32)), 0x1234_5678);
+        assert_eq!(input.get(Field(0, 8, 24)), 0x34_5678);
+        assert_eq!(input.get8(Field(4, 3, 5)), 0x1A);
+        assert!(input.flag(4, 0) && !input.flag(4, 1));
+        assert_eq!(input.u64(0), 0x1234_5678_9ABC_DEF0);
+        assert_eq!(input.at(4).get(Field(0, 16, 16)), 0xDEF0);
+        assert_eq!(input.at(6).get(Field(0, 0, 32)), 0, "past the end reads as zero");
+        let mut out = [0xFF; 4];
+        put(&mut out, Field(0, 8, 24), 0x01_0203);
+        assert_eq!(out, [0xFF, 1, 2, 3]);
+        put(&mut out, Field(0, 0, 8), 0);
+        assert_eq!(out, [0, 1, 2, 3]);
+        put(&mut out, Field(4, 0, 8), 1);
+        assert_eq!(out, [0, 1, 2, 3], "past the end nothing is written");
+    }
+}

@@ -1,0 +1,441 @@
+//! Queue pairs of the host.
+
+use core::ffi::c_int;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use emu_machine::nic::{Access, Gid, Mtu, QpAttr, QpModify, QpQuery, QpState, QueueMemory, Space, Transport};
+use emu_machine::with_world;
+use verbs_sys::*;
+
+use crate::address::{self, AV_BYTES};
+use crate::cq::Cq;
+use crate::errno::{Errno, Result, input, out, pointer, status};
+use crate::handle::{self, CStruct, Object};
+use crate::memory::QueueBuffer;
+use crate::pd::Pd;
+
+/// Most gather or scatter entries of a work request.
+pub(crate) const MAX_SGE: u32 = 30;
+/// Most inline bytes of a send.
+const MAX_INLINE_BYTES: u32 = 512;
+/// Deepest ring: entries of a receive ring, or 64-byte blocks of a send ring.
+const MAX_DEPTH: u32 = 1 << 15;
+pub(crate) const BLOCK_BYTES: usize = 64;
+pub(crate) const SEGMENT_BYTES: usize = 16;
+
+pub(crate) struct Qp {
+    public: CStruct<ibv_qp>,
+    pub(crate) card: usize,
+    pub(crate) number: u32,
+    pub(crate) transport: Transport,
+    pub(crate) shape: Shape,
+    pub(crate) signal_all: bool,
+    pub(crate) buffer: QueueBuffer,
+    pd: Arc<Pd>,
+    pub(crate) send_cq: Arc<Cq>,
+    pub(crate) recv_cq: Arc<Cq>,
+    inner: Mutex<Rings>,
+    qp_context: usize,
+}
+
+/// Sizes and places of the rings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) cap: ibv_qp_cap,
+    /// log2 of receives; `None` without a receive ring.
+    pub(crate) log_receives: Option<u8>,
+    pub(crate) log_stride: u8,
+    /// log2 of 64-byte blocks; `None` without a send ring.
+    pub(crate) log_blocks: Option<u8>,
+    pub(crate) send_offset: usize,
+    pub(crate) record_offset: usize,
+}
+
+/// Where the software is in its rings.
+pub(crate) struct Rings {
+    /// Blocks posted and retired, modulo 2^32.
+    pub(crate) send_head: u32,
+    pub(crate) send_tail: u32,
+    /// Per block: request id of the entry that starts there, and its blocks.
+    pub(crate) sends: Vec<(u64, u32)>,
+    pub(crate) receive_head: u32,
+    pub(crate) receive_tail: u32,
+    pub(crate) receives: Vec<u64>,
+}
+
+impl Object for Qp {
+    const KIND: &'static str = "queue pair";
+    type C = ibv_qp;
+    fn c_address(&self) -> *mut ibv_qp {
+        self.public.get()
+    }
+}
+
+impl Qp {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Rings> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The request id of the send whose entry starts at block `counter`; it and all before it are done.
+    pub(crate) fn retire_send(&self, counter: u16) -> u64 {
+        let mut rings = self.lock();
+        let mask = rings.sends.len().wrapping_sub(1);
+        let Some(&(id, blocks)) = rings.sends.get(usize::from(counter) & mask) else { return 0 };
+        // The tail is behind by less than the ring, which has at most 2^15 blocks: 16 bits tell where it goes.
+        let ahead = counter.wrapping_sub(rings.send_tail as u16);
+        rings.send_tail = rings.send_tail.wrapping_add(u32::from(ahead) + blocks);
+        id
+    }
+
+    /// The request id of the receive at `counter`.
+    pub(crate) fn retire_receive(&self, counter: u16) -> u64 {
+        let mut rings = self.lock();
+        let mask = rings.receives.len().wrapping_sub(1);
+        let Some(&id) = rings.receives.get(usize::from(counter) & mask) else { return 0 };
+        rings.receive_tail = rings.receive_tail.wrapping_add(1);
+        id
+    }
+
+    pub(crate) fn state(&self) -> Result<QpState> {
+        Ok(self.query()?.state)
+    }
+
+    fn query(&self) -> Result<QpQuery> {
+        Ok(with_world(|world| world.card(self.card).map(|card| card.nic.query_qp(self.number)))???)
+    }
+
+    fn forget_completions(&self) {
+        self.send_cq.forget(self.number);
+        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+            self.recv_cq.forget(self.number);
+        }
+    }
+
+    /// Where the doorbell record lies: receive counter, send counter.
+    pub(crate) fn record_address(&self) -> *mut u8 {
+        self.buffer.at(self.shape.record_offset)
+    }
+}
+
+fn log2_at_least(value: u32) -> u8 {
+    value.next_power_of_two().trailing_zeros() as u8
+}
+
+impl Shape {
+    fn new(cap: &ibv_qp_cap, transport: Transport) -> Result<Shape> {
+        for (name, value, limit) in [
+            ("max_send_wr", cap.max_send_wr, MAX_DEPTH),
+            ("max_recv_wr", cap.max_recv_wr, MAX_DEPTH),
+            ("max_send_sge", cap.max_send_sge, MAX_SGE),
+            ("max_recv_sge", cap.max_recv_sge, MAX_SGE),
+            ("max_inline_data", cap.max_inline_data, MAX_INLINE_BYTES),
+        ] {
+            if value > limit {
+                return Err(Errno::invalid(format!("{name} is {value}, but may be at most {limit}")));
+            }
+        }
+        let max_send_sge = cap.max_send_sge.max(1);
+        let max_recv_sge = cap.max_recv_sge.max(1);
+        let head = SEGMENT_BYTES + if transport == Transport::Ud { AV_BYTES } else { SEGMENT_BYTES };
+        let gather = max_send_sge as usize * SEGMENT_BYTES;
+        let inline = (4 + cap.max_inline_data as usize).next_multiple_of(SEGMENT_BYTES);
+        let blocks = (head + gather.max(inline)).div_ceil(BLOCK_BYTES) as u32;
+        let log_blocks = (cap.max_send_wr > 0).then(|| log2_at_least(cap.max_send_wr * blocks));
+        if log_blocks.is_some_and(|log| 1 << log > MAX_DEPTH) {
+            return Err(Errno::invalid(format!(
+                "{} sends of {blocks} blocks each: a send ring has at most {MAX_DEPTH} blocks",
+                cap.max_send_wr
+            )));
+        }
+        let log_receives = (cap.max_recv_wr > 0).then(|| log2_at_least(cap.max_recv_wr));
+        let log_stride = log2_at_least(max_recv_sge * SEGMENT_BYTES as u32);
+        let receive_bytes = log_receives.map_or(0, |log| 1_usize << log << log_stride);
+        let send_offset = receive_bytes.next_multiple_of(BLOCK_BYTES);
+        let send_bytes = log_blocks.map_or(0, |log| BLOCK_BYTES << log);
+        let cap = ibv_qp_cap {
+            max_send_wr: log_blocks.map_or(0, |log| (1 << log) / blocks),
+            max_recv_wr: log_receives.map_or(0, |log| 1 << log),
+            max_send_sge,
+            max_recv_sge,
+            max_inline_data: cap.max_inline_data,
+        };
+        Ok(Shape { cap, log_receives, log_stride, log_blocks, send_offset, record_offset: send_offset + send_bytes })
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init_attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    pointer("ibv_create_qp", || {
+        let pd = handle::get::<Pd>(pd)?;
+        // SAFETY: null, or initialised and writable as the manual page asks.
+        let attr = unsafe { init_attr.as_mut() }.ok_or_else(|| Errno::invalid("qp_init_attr is null"))?;
+        let transport = match attr.qp_type {
+            IBV_QPT_RC => Transport::Rc,
+            IBV_QPT_UC => Transport::Uc,
+            IBV_QPT_UD => Transport::Ud,
+            other => return Err(Errno::unsupported(format!("queue pair type {other}: RC, UC and UD are emulated"))),
+        };
+        if !attr.srq.is_null() {
+            return Err(Errno::unsupported("shared receive queues are not emulated"));
+        }
+        let send_cq = handle::get::<Cq>(attr.send_cq)?;
+        let recv_cq = handle::get::<Cq>(attr.recv_cq)?;
+        let card = pd.context.card;
+        if send_cq.card != card || recv_cq.card != card {
+            return Err(Errno::invalid("protection domain and completion queues are on different cards"));
+        }
+        let shape = Shape::new(&attr.cap, transport)?;
+        let buffer = QueueBuffer::new(shape.record_offset + BLOCK_BYTES)?;
+        let host = |offset: usize| QueueMemory { space: Space::Host, addr: buffer.addr() + offset as u64 };
+        let nic_attr = QpAttr {
+            transport,
+            pd: pd.number,
+            send_cq: send_cq.number,
+            recv_cq: recv_cq.number,
+            rq: host(0),
+            log_rq_depth: shape.log_receives.unwrap_or(0),
+            log_rq_stride: shape.log_stride,
+            sq: host(shape.send_offset),
+            log_sq_depth: shape.log_blocks.unwrap_or(0),
+            no_sq: shape.log_blocks.is_none(),
+            no_rq: shape.log_receives.is_none(),
+            doorbell_record: host(shape.record_offset),
+            user_index: 0,
+            uar: 0,
+        };
+        let number = with_world(|world| world.card(card).map(|card| card.nic.create_qp(nic_attr)))???;
+        attr.cap = shape.cap;
+        let public = ibv_qp {
+            context: pd.context.c_address(),
+            qp_context: attr.qp_context,
+            pd: pd.c_address(),
+            send_cq: attr.send_cq,
+            recv_cq: attr.recv_cq,
+            srq: core::ptr::null_mut(),
+            handle: number,
+            qp_num: number,
+            state: IBV_QPS_RESET,
+            qp_type: attr.qp_type,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            events_completed: 0,
+        };
+        let rings = Rings {
+            send_head: 0,
+            send_tail: 0,
+            sends: vec![(0, 0); shape.log_blocks.map_or(0, |log| 1 << log)],
+            receive_head: 0,
+            receive_tail: 0,
+            receives: vec![0; shape.log_receives.map_or(0, |log| 1 << log)],
+        };
+        let qp = Arc::new(Qp {
+            public: CStruct::new(public),
+            card,
+            number,
+            transport,
+            shape,
+            signal_all: attr.sq_sig_all != 0,
+            buffer,
+            pd,
+            send_cq,
+            recv_cq,
+            inner: Mutex::new(rings),
+            qp_context: attr.qp_context as usize,
+        });
+        for cq in [&qp.send_cq, &qp.recv_cq] {
+            cq.lock().queue_pairs.insert(number, Arc::downgrade(&qp));
+        }
+        Ok(handle::publish(&qp))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    status("ibv_destroy_qp", || {
+        let queue_pair = handle::get::<Qp>(qp)?;
+        with_world(|world| world.card(queue_pair.card).map(|card| card.nic.destroy_qp(queue_pair.number)))???;
+        queue_pair.forget_completions();
+        for cq in [&queue_pair.send_cq, &queue_pair.recv_cq] {
+            cq.lock().queue_pairs.remove(&queue_pair.number);
+        }
+        handle::retire::<Qp>(qp)?;
+        Ok(())
+    })
+}
+
+/// Attributes this library passes on; the rest must not be asked for.
+const KNOWN_ATTRIBUTES: u32 = IBV_QP_STATE
+    | IBV_QP_CUR_STATE
+    | IBV_QP_ACCESS_FLAGS
+    | IBV_QP_PKEY_INDEX
+    | IBV_QP_PORT
+    | IBV_QP_QKEY
+    | IBV_QP_AV
+    | IBV_QP_PATH_MTU
+    | IBV_QP_TIMEOUT
+    | IBV_QP_RETRY_CNT
+    | IBV_QP_RNR_RETRY
+    | IBV_QP_RQ_PSN
+    | IBV_QP_MAX_QP_RD_ATOMIC
+    | IBV_QP_MIN_RNR_TIMER
+    | IBV_QP_SQ_PSN
+    | IBV_QP_MAX_DEST_RD_ATOMIC
+    | IBV_QP_DEST_QPN;
+
+fn qp_state(state: ibv_qp_state) -> Result<QpState> {
+    Ok(match state {
+        IBV_QPS_RESET => QpState::Reset,
+        IBV_QPS_INIT => QpState::Init,
+        IBV_QPS_RTR => QpState::Rtr,
+        IBV_QPS_RTS => QpState::Rts,
+        IBV_QPS_ERR => QpState::Err,
+        other => {
+            return Err(Errno::unsupported(format!("queue pair state {other}: RESET, INIT, RTR, RTS and ERR are")));
+        }
+    })
+}
+
+fn ibv_state(state: QpState) -> ibv_qp_state {
+    match state {
+        QpState::Reset => IBV_QPS_RESET,
+        QpState::Init => IBV_QPS_INIT,
+        QpState::Rtr => IBV_QPS_RTR,
+        QpState::Rts => IBV_QPS_RTS,
+        QpState::Err => IBV_QPS_ERR,
+    }
+}
+
+fn modification(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Result<QpModify> {
+    if mask & !KNOWN_ATTRIBUTES != 0 {
+        return Err(Errno::unsupported(format!("attributes {:#x} are not emulated", mask & !KNOWN_ATTRIBUTES)));
+    }
+    fn given<T>(mask: u32, flag: u32, value: T) -> Option<T> {
+        (mask & flag != 0).then_some(value)
+    }
+    let mut modify = QpModify {
+        qkey: given(mask, IBV_QP_QKEY, attr.qkey),
+        pkey_index: given(mask, IBV_QP_PKEY_INDEX, attr.pkey_index),
+        port: given(mask, IBV_QP_PORT, attr.port_num),
+        dest_qpn: given(mask, IBV_QP_DEST_QPN, attr.dest_qp_num),
+        rq_psn: given(mask, IBV_QP_RQ_PSN, attr.rq_psn & 0xFF_FFFF),
+        sq_psn: given(mask, IBV_QP_SQ_PSN, attr.sq_psn & 0xFF_FFFF),
+        retry_cnt: given(mask, IBV_QP_RETRY_CNT, attr.retry_cnt),
+        rnr_retry: given(mask, IBV_QP_RNR_RETRY, attr.rnr_retry),
+        min_rnr_timer: given(mask, IBV_QP_MIN_RNR_TIMER, attr.min_rnr_timer),
+        timeout: given(mask, IBV_QP_TIMEOUT, attr.timeout),
+        max_rd_atomic: given(mask, IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic),
+        ..Default::default()
+    };
+    if mask & IBV_QP_STATE != 0 {
+        modify.next_state = Some(qp_state(attr.qp_state)?);
+    }
+    if mask & IBV_QP_ACCESS_FLAGS != 0 {
+        let rights = Access::from_bits(attr.qp_access_flags)
+            .ok_or_else(|| Errno::unsupported(format!("access flags {:#x} of a queue pair", attr.qp_access_flags)))?;
+        modify.access = Some(rights);
+    }
+    if mask & IBV_QP_PATH_MTU != 0 {
+        let mtu = u8::try_from(attr.path_mtu).ok().and_then(Mtu::from_code);
+        modify.path_mtu = Some(mtu.ok_or_else(|| Errno::invalid(format!("path MTU code {}", attr.path_mtu)))?);
+    }
+    if mask & IBV_QP_AV != 0 {
+        let path = address::path(&attr.ah_attr, address::gid_count(qp.card)?)?;
+        modify.rgid = Some(path.gid);
+        modify.dmac = Some(path.mac);
+        modify.sgid_index = Some(path.sgid_index);
+    }
+    Ok(modify)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
+    status("ibv_modify_qp", || {
+        let queue_pair = handle::get::<Qp>(qp)?;
+        // SAFETY: null, or initialised as the manual page asks.
+        let attr = unsafe { input(attr, "attr") }?;
+        let modify = modification(&queue_pair, attr, attr_mask.cast_unsigned())?;
+        with_world(|world| {
+            let now_ps = world.now_ps();
+            world.nic_call(queue_pair.card, |nic, effects| nic.modify_qp(now_ps, queue_pair.number, &modify, effects))
+        })???;
+        if let Some(state) = modify.next_state {
+            if state == QpState::Reset {
+                queue_pair.forget_completions();
+                let mut rings = queue_pair.lock();
+                (rings.send_head, rings.send_tail) = (0, 0);
+                (rings.receive_head, rings.receive_tail) = (0, 0);
+                queue_pair.buffer.write(queue_pair.shape.record_offset, &[0; 8]);
+            }
+            // SAFETY: the queue pair is alive; the field is this library's to write.
+            unsafe { (*queue_pair.c_address()).state = ibv_state(state) };
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _attr_mask: c_int,
+    init_attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    status("ibv_query_qp", || {
+        let queue_pair = handle::get::<Qp>(qp)?;
+        let query = queue_pair.query()?;
+        let (path, state) = (query.path, ibv_state(query.state));
+        let answer = ibv_qp_attr {
+            qp_state: state,
+            cur_qp_state: state,
+            path_mtu: path.path_mtu.code().into(),
+            path_mig_state: IBV_MIG_MIGRATED,
+            qkey: path.qkey,
+            rq_psn: query.rq_psn,
+            sq_psn: query.sq_psn,
+            dest_qp_num: path.dest_qpn,
+            qp_access_flags: path.access.bits(),
+            cap: queue_pair.shape.cap,
+            ah_attr: ibv_ah_attr {
+                grh: ibv_global_route {
+                    dgid: ibv_gid { raw: path.rgid.0 },
+                    sgid_index: path.sgid_index,
+                    ..Default::default()
+                },
+                is_global: u8::from(path.rgid != Gid::default()),
+                port_num: path.port,
+                ..Default::default()
+            },
+            pkey_index: path.pkey_index,
+            max_rd_atomic: path.max_rd_atomic,
+            max_dest_rd_atomic: path.max_rd_atomic,
+            min_rnr_timer: path.min_rnr_timer,
+            port_num: path.port,
+            timeout: path.timeout,
+            retry_cnt: path.retry_cnt,
+            rnr_retry: path.rnr_retry,
+            ..Default::default()
+        };
+        let qp_type = match queue_pair.transport {
+            Transport::Rc => IBV_QPT_RC,
+            Transport::Uc => IBV_QPT_UC,
+            Transport::Ud => IBV_QPT_UD,
+        };
+        let init = ibv_qp_init_attr {
+            qp_context: queue_pair.qp_context as *mut _,
+            send_cq: queue_pair.send_cq.c_address(),
+            recv_cq: queue_pair.recv_cq.c_address(),
+            srq: core::ptr::null_mut(),
+            cap: queue_pair.shape.cap,
+            qp_type,
+            sq_sig_all: c_int::from(queue_pair.signal_all),
+        };
+        // SAFETY: the manual page asks for two writable structures.
+        unsafe {
+            out(attr, "attr")?.write(answer);
+            out(init_attr, "init_attr")?.write(init);
+            (*queue_pair.c_address()).state = state;
+        }
+        debug_assert_eq!(query.attr.pd, queue_pair.pd.number);
+        Ok(())
+    })
+}

@@ -1,0 +1,84 @@
+//! `flexcast bench`: instructions per completion of `receive` beside `reference`.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use flexcast_cli::provider::MODEL;
+use flexcast_cli::tput::plan::{Params, Plan, Transport};
+use flexcast_cli::tput::report::Report;
+use flexcast_cli::tput::run::{Cards, made_up_bytes, run as run_plan};
+
+use super::{open_provider, progress_bar, read_image, show};
+use crate::args::{BenchArgs, ProviderName};
+
+/// Instructions per completion that the published kernel needs (Khalilov et al., table I).
+const PUBLISHED: [(Transport, f64); 2] = [(Transport::Uc, 66.0), (Transport::Ud, 113.0)];
+
+#[derive(Serialize)]
+struct Row {
+    image: String,
+    batch: u32,
+    published_instructions_per_cqe: f64,
+    #[serde(flatten)]
+    report: Report,
+    /// Completions emulated per second of wall time: the emulator's speed, not the card's.
+    emulated_cqes_per_wall_s: f64,
+}
+
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
+    let source = made_up_bytes(args.bytes, 1);
+    let bar = progress_bar();
+    let mut rows = Vec::new();
+    for name in ["reference", "receive"] {
+        let image = read_image(&args.images.join(format!("{name}.elf")))?;
+        for (transport, published) in PUBLISHED {
+            // The reference rings doorbells with every completion, whatever the batch says.
+            let batches: &[u32] = if name == "reference" { &[1] } else { &[1, 16, 64] };
+            for &batch in batches {
+                let params = Params { transport, batch, ..Params::default() };
+                let plan = Plan::new(params, args.bytes)?;
+                let provider = open_provider(ProviderName::Emu, 0, 1)?;
+                let cards = Cards::open(&provider, None, None)?;
+                bar.set_prefix(format!("{name} {} /{batch}", transport.name()));
+                let report = run_plan(&cards, &image, &plan, &source, MODEL, &mut |tick| show(&bar, tick))?;
+                rows.push(Row {
+                    image: name.to_owned(),
+                    batch,
+                    published_instructions_per_cqe: published,
+                    emulated_cqes_per_wall_s: report.device.cqes as f64 / report.wall_s,
+                    report,
+                });
+            }
+        }
+    }
+    bar.finish_and_clear();
+    let ok = rows.iter().all(|row| row.report.digest_ok);
+    if args.json {
+        println!("{}", serde_json::to_string(&rows)?);
+        return Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    let mut counts = comfy_table::Table::new();
+    counts.load_style(comfy_table::presets::UTF8_FULL_CONDENSED);
+    counts.set_header(["image", "transport", "batch", "instr/CQE", "published", "cycles/CQE (emulated)"]);
+    let mut speed = comfy_table::Table::new();
+    speed.load_style(comfy_table::presets::UTF8_FULL_CONDENSED);
+    speed.set_header(["image", "transport", "batch", "CQEs", "wall s (measured)", "CQEs emulated per wall s"]);
+    for row in &rows {
+        let head = [row.image.clone(), row.report.transport.name().to_owned(), row.batch.to_string()];
+        let of = |rest: [String; 3]| head.clone().into_iter().chain(rest).collect::<Vec<_>>();
+        counts.add_row(of([
+            format!("{:.1}", row.report.instructions_per_cqe),
+            format!("{:.0}", row.published_instructions_per_cqe),
+            format!("{:.0}", row.report.cycles_per_cqe),
+        ]));
+        speed.add_row(of([
+            row.report.device.cqes.to_string(),
+            format!("{:.2}", row.report.wall_s),
+            format!("{:.0}", row.emulated_cqes_per_wall_s),
+        ]));
+    }
+    println!("one thread, chunks of 4096 bytes, {} bytes; cost model {MODEL}\n{counts}", args.bytes);
+    println!("speed of the emulator, set-up and comparison of all bytes included\n{speed}");
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

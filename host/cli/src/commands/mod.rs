@@ -1,0 +1,74 @@
+//! One file per command.
+
+mod bench;
+mod demo;
+mod deploy;
+mod devices;
+mod emu_run;
+mod tput;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+
+use flexcast_cli::provider;
+use flexcast_cli::tput::run::{ImageFile, Tick};
+use flexio::Provider;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::args::{Command, EmuCommand, ProviderName};
+
+/// Executes a command.
+pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Devices(args) => devices::run(&args),
+        Command::Tput(args) => tput::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Deploy(args) => deploy::deploy(&args),
+        Command::Run(args) => deploy::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Emu(EmuCommand::Run(args)) => emu_run::run(&args),
+    }
+}
+
+/// A provider; the emulator with these losses on its link.
+fn open_provider(name: ProviderName, loss_ppm: u32, seed: u64) -> anyhow::Result<Provider> {
+    match name {
+        ProviderName::Emu => Ok(provider::emulated(provider::config(loss_ppm, seed))?),
+        ProviderName::System => {
+            anyhow::ensure!(
+                loss_ppm == 0,
+                "--loss is a property of the emulated link: leave it out with --provider system"
+            );
+            Ok(Provider::system()?)
+        }
+    }
+}
+
+fn read_image(path: &Path) -> anyhow::Result<ImageFile> {
+    let elf = std::fs::read(path).with_context(|| {
+        format!("image `{}` cannot be read; build the images with `cargo xtask build`", path.display())
+    })?;
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(ImageFile { name, elf })
+}
+
+fn read_source(path: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("file to send `{}` cannot be read", path.display()))
+}
+
+/// A progress bar on stderr; invisible where that is not a terminal.
+fn progress_bar() -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template("{prefix:>12.bold} [{bar:40}] {pos}/{len} chunks {msg}") {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}
+
+/// Shows a tick of a run.
+fn show(bar: &ProgressBar, tick: Tick) {
+    bar.set_length(tick.chunks * u64::from(tick.repetitions));
+    bar.set_position(tick.chunks * u64::from(tick.repetition) + tick.posted);
+}

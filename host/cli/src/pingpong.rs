@@ -1,0 +1,111 @@
+//! A ping to the `pingpong` image: a message from the host of one card, answered by the DPA of the other.
+
+use flexcast_abi::{ABI_HASH, DeviceAddress, PingPongContext, QueueDescriptor};
+use flexio::{
+    Access, Affinity, Bound, CompletionQueue, CqTarget, Device, DeviceBuffer, DpaCompletionQueue, DpaDepths,
+    DpaQueuePair, EventHandler, HostBuffer, MemoryKey, MemoryRegion, Outbox, Process, ProtectionDomain, QueueDepths,
+    QueuePair, RemoteQp, SendKind, SendRequest, Transport,
+};
+use zerocopy::IntoBytes as _;
+
+use crate::tput::TputError;
+
+/// log2 of the depth of each queue of the device.
+const LOG_DEPTH: u8 = 4;
+/// Bytes of a message buffer of the device.
+const BUFFER_BYTES: u32 = 4096;
+/// Longest wait for an answer, which takes microseconds.
+const ANSWER_BOUND: Bound = Bound::millis(10).with_looks(50_000_000);
+
+/// How a ping went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pong {
+    /// Whether the answers equal the messages.
+    pub equal: bool,
+    /// From posting the message to its answer, by the provider's clock, in picoseconds; one per message.
+    pub round_trips_ps: Vec<u64>,
+}
+
+/// Sends messages of the given texts to the image running in `process` and waits for each answer.
+///
+/// # Errors
+/// A timeout, an error completion, or whatever provisioning can give.
+pub fn ping(process: &Process<'_>, client: &Device<'_>, messages: &[&[u8]]) -> Result<Pong, TputError> {
+    let outbox = Outbox::new(process)?;
+    let depth = 1u64 << LOG_DEPTH;
+    let buffers = DeviceBuffer::zeroed(process, depth * u64::from(BUFFER_BYTES))?;
+    let key = MemoryKey::new(&buffers, Access::LOCAL_WRITE)?;
+    let context = DeviceBuffer::zeroed(process, size_of::<PingPongContext>() as u64)?;
+    let handler = EventHandler::new(process, "pong", context.addr().get(), Affinity::Unit(1))?;
+    let receive_cq = DpaCompletionQueue::new(&outbox, LOG_DEPTH, CqTarget::Thread(&handler))?;
+    let send_cq = DpaCompletionQueue::new(&outbox, LOG_DEPTH, CqTarget::Thread(&handler))?;
+    let depths = DpaDepths { log_send: Some(LOG_DEPTH), log_receive: Some(LOG_DEPTH) };
+    let mut device_qp = DpaQueuePair::reliable(&send_cq, &receive_cq, depths, Access::LOCAL_WRITE, 0)?;
+
+    let pd = ProtectionDomain::new(client)?;
+    let memory = MemoryRegion::register(&pd, HostBuffer::zeroed(2 * BUFFER_BYTES as usize)?, Access::LOCAL_WRITE)?;
+    let completions = CompletionQueue::new(client, 16)?;
+    let host_depths = QueueDepths { send: 4, receive: 4 };
+    let host_qp = QueuePair::new(&pd, Transport::Rc, &completions, &completions, host_depths)?;
+    host_qp.init(Access::LOCAL_WRITE, 0)?;
+    let host = RemoteQp { qpn: host_qp.qpn(), gid: client.port().gid, mac: client.info().mac, first_psn: 0 };
+    device_qp.connect(&host, 0)?;
+    host_qp.connect(&device_qp.endpoint(0), 0)?;
+
+    let queue = |ring: flexio::DevAddr, record: flexio::DevAddr, number: u32| QueueDescriptor {
+        ring: DeviceAddress::new(ring.get()),
+        doorbell_record: DeviceAddress::new(record.get()),
+        number,
+        log_depth: u32::from(LOG_DEPTH),
+        ..Default::default()
+    };
+    let wanted = PingPongContext {
+        abi_hash: ABI_HASH,
+        outbox_id: outbox.id(),
+        lkey: key.id(),
+        buffers: buffers.addr().get(),
+        buffer_bytes: BUFFER_BYTES,
+        receive_cq: queue(receive_cq.ring(), receive_cq.doorbell_record(), receive_cq.number()),
+        receive_queue: queue(device_qp.receive_ring(), device_qp.doorbell_record(), device_qp.number()),
+        send_cq: queue(send_cq.ring(), send_cq.doorbell_record(), send_cq.number()),
+        send_queue: queue(device_qp.send_ring(), device_qp.doorbell_record(), device_qp.number()),
+        ..Default::default()
+    };
+    context.write(0, wanted.as_bytes())?;
+    let code = process.call("prepare", context.addr().get())?;
+    if code != 0 {
+        return Err(TputError::Context { worker: 0, code });
+    }
+    handler.run(context.addr().get())?;
+
+    let mut pong = Pong { equal: true, round_trips_ps: Vec::new() };
+    let relax = client.provider().relax();
+    for message in messages {
+        let len = message.len() as u32;
+        let answer_offset = u64::from(BUFFER_BYTES);
+        memory.write(0, message)?;
+        memory.write(answer_offset as usize, &vec![0; message.len()])?;
+        host_qp.post_receive(2, memory.slice(answer_offset, BUFFER_BYTES)?)?;
+        let start_ps = relax.now_ps();
+        host_qp.post_sends(&[SendRequest {
+            id: 1,
+            kind: SendKind::Send,
+            local: Some(memory.slice(0, len)?),
+            immediate: None,
+            signaled: true,
+        }])?;
+        let mut answered = None;
+        while answered.is_none() {
+            let done = completions.wait(ANSWER_BOUND, "the answer to a ping");
+            if done.is_err() {
+                process.check()?;
+            }
+            answered = done?.into_iter().find(|completion| completion.id == 2);
+        }
+        pong.round_trips_ps.push(relax.now_ps() - start_ps);
+        let mut answer = vec![0; message.len()];
+        memory.read(answer_offset as usize, &mut answer)?;
+        pong.equal &= answer == *message && answered.is_some_and(|completion| completion.byte_len == len);
+    }
+    Ok(pong)
+}
