@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 
 use crate::toolchain::Toolchain;
-use crate::{build, process, verify, workspace};
+use crate::{process, verify, workspace};
 
 /// Build and verify one image, load it and call its bring-up RPC.
 #[derive(clap::Args)]
@@ -34,9 +34,7 @@ impl Deploy {
             Target::Bf3 => ("bf3", "system"),
         };
         let toolchain = Toolchain::load(toolchain)?;
-        let images = workspace::select_images(std::slice::from_ref(&self.image))?;
-        let files = build::build(&toolchain, &images)?;
-        verify::verify_files(&toolchain, &files)?;
+        let files = verify::build_and_verify(&toolchain, std::slice::from_ref(&self.image))?;
         let mut command = Command::new(workspace::cli()?);
         command.arg("deploy").args(files).args(["--provider", provider]);
         if let Some(device) = &self.device {

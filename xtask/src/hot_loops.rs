@@ -52,6 +52,7 @@ struct Found {
     title: String,
     code: Vec<Instruction>,
     function: String,
+    /// Address of its first instruction.
     start: u64,
 }
 
@@ -158,8 +159,10 @@ fn find(entry: &Entry, image: &Image) -> Result<Found> {
             entry.nth_loop
         );
     };
-    let code = image.instructions(function.addr, function.end).filter(|i| chosen.body.contains(&i.addr)).collect();
-    Ok(Found { title: entry.title.clone(), code, function: function.name.clone(), start: function.addr })
+    let code: Vec<Instruction> =
+        image.instructions(function.addr, function.end).filter(|i| chosen.body.contains(&i.addr)).collect();
+    let start = code.first().map_or(function.addr, |instruction| instruction.addr);
+    Ok(Found { title: entry.title.clone(), code, function: function.name.clone(), start })
 }
 
 fn generate() -> Result<String> {
@@ -230,13 +233,17 @@ fn render(out: &mut String, entry: &Entry, found: &Found) {
     }
 }
 
-/// Targets as offsets into the function: addresses move whenever another function grows.
+/// Targets as offsets into the loop: addresses move whenever other code grows.
 fn relative_text(instruction: &Instruction, found: &Found) -> String {
     let text = disasm::text(instruction);
-    let (Flow::Branch(to) | Flow::Jump(to)) = instruction.flow() else {
-        return if let Flow::Call(_) = instruction.flow() { word(instruction) } else { text };
-    };
-    text.replace(&format!("{to:#x}"), &format!("+{:x}", to.wrapping_sub(found.start)))
+    match instruction.flow() {
+        Flow::Branch(to) | Flow::Jump(to) if found.code.iter().any(|i| i.addr == to) => {
+            text.replace(&format!("{to:#x}"), &format!("+{:x}", to - found.start))
+        }
+        Flow::Branch(to) | Flow::Jump(to) => text.replace(&format!("{to:#x}"), "exit"),
+        Flow::Call(_) => word(instruction),
+        _ => text,
+    }
 }
 
 fn print_entries() -> Result<()> {

@@ -13,6 +13,7 @@ mod deploy;
 mod doctor;
 mod emu_libs;
 mod hot_loops;
+mod manifest;
 mod new;
 mod process;
 mod run;

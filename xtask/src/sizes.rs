@@ -3,6 +3,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use flexcast_image::Image;
 use flexcast_image::callgraph::CallGraph;
 
+use crate::manifest::Manifest;
 use crate::toolchain::Toolchain;
 use crate::{build, hot_loops, workspace};
 
@@ -39,7 +40,8 @@ impl Sizes {
         for (name, file) in images.iter().zip(build::build(&toolchain, &images)?) {
             let bytes = std::fs::read(&file).with_context(|| format!("reading {}", file.display()))?;
             let image = Image::parse(&bytes).with_context(|| file.display().to_string())?;
-            let mut rows = rows(&toolchain, &image);
+            let manifest = Manifest::load(&workspace::root().join("device"), name)?;
+            let mut rows = rows(&toolchain, &manifest, &image);
             for (title, used_bytes) in hot_loops::loop_sizes(name, &image)? {
                 let budget_bytes = toolchain.code_cache_bytes;
                 rows.push(Row { region: format!("loop {title}"), used_bytes, budget_bytes, note: String::new() });
@@ -55,18 +57,12 @@ impl Sizes {
     }
 }
 
-fn rows(toolchain: &Toolchain, image: &Image) -> Vec<Row> {
+fn rows(toolchain: &Toolchain, manifest: &Manifest, image: &Image) -> Vec<Row> {
     let mut rows = Vec::new();
     for region in &toolchain.regions {
-        let end = region.start + region.size_bytes;
-        let used_bytes =
-            image.segments().iter().filter(|s| region.start <= s.vaddr && s.vaddr < end).map(|s| s.mem_size).sum();
-        rows.push(Row {
-            region: region.name.clone(),
-            used_bytes,
-            budget_bytes: region.size_bytes,
-            note: String::new(),
-        });
+        let budget_bytes = manifest.budget_bytes(&region.name).unwrap_or(region.size_bytes);
+        let used_bytes = region.used_bytes(image);
+        rows.push(Row { region: region.name.clone(), used_bytes, budget_bytes, note: String::new() });
     }
     let graph = CallGraph::of(image);
     let bounds = image.entries().iter().filter_map(|entry| Some((entry, graph.stack_bound(entry.addr)?)));

@@ -4,7 +4,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use crate::toolchain::Toolchain;
-use crate::{build, emu_libs, hot_loops, process, status, verify, workspace};
+use crate::{emu_libs, hot_loops, process, status, verify, workspace};
 
 /// Format check, images, lints and all tests.
 #[derive(clap::Args)]
@@ -78,9 +78,7 @@ fn format() -> Result<()> {
 }
 
 fn images() -> Result<()> {
-    let toolchain = Toolchain::load("emu")?;
-    let files = build::build(&toolchain, &workspace::images()?)?;
-    verify::verify_files(&toolchain, &files)
+    verify::build_and_verify(&Toolchain::load("emu")?, &[]).map(drop)
 }
 
 /// Queue logic, the datapath and the macros, on the host.

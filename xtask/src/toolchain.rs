@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
+use flexcast_image::Image;
 use flexcast_image::isa::Isa;
 use serde::Deserialize;
 
@@ -44,6 +45,14 @@ pub(crate) struct Region {
     pub(crate) name: String,
     pub(crate) start: u64,
     pub(crate) size_bytes: u64,
+}
+
+impl Region {
+    /// Memory that the segments of `image` take of this region.
+    pub(crate) fn used_bytes(&self, image: &Image) -> u64 {
+        let end = self.start + self.size_bytes;
+        image.segments().iter().filter(|s| self.start <= s.vaddr && s.vaddr < end).map(|s| s.mem_size).sum()
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]

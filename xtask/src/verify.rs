@@ -1,9 +1,10 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use flexcast_image::Image;
 use flexcast_image::verify::{Policy, Report, verify};
 
+use crate::manifest::Manifest;
 use crate::toolchain::Toolchain;
 use crate::{build, status, workspace};
 
@@ -23,20 +24,29 @@ pub(crate) struct Verify {
 impl Verify {
     pub(crate) fn run(&self) -> Result<()> {
         let toolchain = Toolchain::load(&self.toolchain)?;
-        let files = match &self.file {
-            Some(file) => vec![file.clone()],
-            None => build::build(&toolchain, &workspace::select_images(&self.images)?)?,
-        };
-        verify_files(&toolchain, &files)
+        match &self.file {
+            Some(file) => verify_files(&toolchain, &[(None, file.clone())]),
+            None => build_and_verify(&toolchain, &self.images).map(drop),
+        }
     }
 }
 
-/// Verifies images, prints every report and fails at the end if any check failed.
-pub(crate) fn verify_files(toolchain: &Toolchain, files: &[PathBuf]) -> Result<()> {
+/// Builds images (all, where none is named), verifies them and returns their files.
+pub(crate) fn build_and_verify(toolchain: &Toolchain, images: &[String]) -> Result<Vec<PathBuf>> {
+    let images = workspace::select_images(images)?;
+    let files = build::build(toolchain, &images)?;
+    let named: Vec<_> = images.into_iter().map(Some).zip(files.iter().cloned()).collect();
+    verify_files(toolchain, &named)?;
+    Ok(files)
+}
+
+/// Verifies files, those with an image's name against its image.toml too; prints every report and fails at the end if any
+/// check failed.
+fn verify_files(toolchain: &Toolchain, files: &[(Option<String>, PathBuf)]) -> Result<()> {
     let mut bad = Vec::new();
-    for file in files {
+    for (name, file) in files {
         status::say("Verifying", file.display());
-        let report = report(toolchain, file)?;
+        let report = report(toolchain, name.as_deref(), file)?;
         print!("{report}");
         let (passed, failed, unknown) = report.counts();
         println!("{:>12} {}: {passed} checks passed, {failed} failed, {unknown} unknown", "", file.display());
@@ -50,7 +60,7 @@ pub(crate) fn verify_files(toolchain: &Toolchain, files: &[PathBuf]) -> Result<(
     Ok(())
 }
 
-fn report(toolchain: &Toolchain, file: &std::path::Path) -> Result<Report> {
+fn report(toolchain: &Toolchain, name: Option<&str>, file: &Path) -> Result<Report> {
     let bytes = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
     let image = Image::parse(&bytes).with_context(|| file.display().to_string())?;
     let policy = Policy {
@@ -59,5 +69,10 @@ fn report(toolchain: &Toolchain, file: &std::path::Path) -> Result<Report> {
         stack_bytes: toolchain.stack_bytes,
         private_prefixes: workspace::private_prefixes(),
     };
-    Ok(verify(&image, &policy))
+    let mut report = verify(&image, &policy);
+    if let Some(name) = name {
+        let manifest = Manifest::load(&workspace::root().join("device"), name)?;
+        report.checks.push(manifest.check(name, toolchain, &image));
+    }
+    Ok(report)
 }

@@ -85,7 +85,7 @@ pub(crate) fn rpc(attribute: TokenStream, function: &ItemFn) -> Result<TokenStre
             }
 
             #[unsafe(export_name = #unpack_symbol)]
-            extern "C" fn unpack(buffer: *const u64, function: extern "C" fn(u64) -> u64) -> u64 {
+            extern "C" fn unpack(buffer: u64, function: extern "C" fn(u64) -> u64) -> u64 {
                 ::dpa::entry::unpack(buffer, function)
             }
 

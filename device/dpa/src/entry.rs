@@ -60,7 +60,7 @@ impl Record {
     pub const fn rpc(
         name: &'static str,
         entry: extern "C" fn(u64) -> u64,
-        unpack: extern "C" fn(*const u64, extern "C" fn(u64) -> u64) -> u64,
+        unpack: extern "C" fn(u64, extern "C" fn(u64) -> u64) -> u64,
         argument_hash: u64,
     ) -> Self {
         Self {
@@ -135,7 +135,8 @@ pub fn rpc_with_mut<T: abi::Layout>(argument: u64, function: fn(&mut T) -> u64) 
 /// Body of an RPC's unpack symbol: the buffer holds the one argument.
 #[doc(hidden)]
 #[inline(always)]
-pub fn unpack(buffer: *const u64, function: extern "C" fn(u64) -> u64) -> u64 {
+pub fn unpack(buffer: u64, function: extern "C" fn(u64) -> u64) -> u64 {
+    let buffer = buffer as *const u64;
     if buffer.is_null() || !buffer.is_aligned() {
         fatal(error::BAD_ARGUMENT);
     }

@@ -161,7 +161,7 @@ impl<'q> PairedSegment<'q> {
     #[must_use]
     pub fn peek(&self) -> Option<(CqeRef<'q>, WriteSlot<'q>)> {
         let entry = self.completions.peek()?;
-        let at = (self.completions.position() as *const Cqe as isize).wrapping_add(self.delta) as *mut WriteWqe;
+        let at = (self.completions.position() as isize).wrapping_add(self.delta) as *mut WriteWqe;
         // `pair` limited the completions to the send queue's contiguous entries and both have 64 bytes, so `at` is inside its ring.
         Some((entry, WriteSlot { at, queue: PhantomData }))
     }

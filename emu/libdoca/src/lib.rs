@@ -1,1 +1,30 @@
-//! emu-libdoca
+//! The C ABI of DOCA common, as far as finding and opening a device goes, over the emulated cards.
+//!
+//! Card `i` is the device `mlx5_i`. As in `emu-libibverbs`, handles are checked against the set of live ones, and a panic
+//! becomes `DOCA_ERROR_UNEXPECTED`.
+// A C ABI passes raw pointers.
+#![allow(unsafe_code)]
+
+mod device;
+mod names;
+
+use doca_sys::DocaApi;
+
+/// The emulator's functions, under their C names.
+#[must_use]
+pub fn api() -> DocaApi {
+    use {device::*, names::*};
+    DocaApi {
+        doca_error_get_name,
+        doca_error_get_descr,
+        doca_devinfo_create_list,
+        doca_devinfo_destroy_list,
+        doca_devinfo_get_pci_addr_str,
+        doca_devinfo_get_mac_addr,
+        doca_devinfo_get_iface_name,
+        doca_devinfo_get_ibdev_name,
+        doca_dev_open,
+        doca_dev_close,
+        doca_dev_as_devinfo,
+    }
+}

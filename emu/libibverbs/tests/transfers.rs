@@ -35,7 +35,6 @@ fn reliable_sends_arrive_in_order_and_scattered() {
 
     let got = hosts[1].completion(cqs[1]);
     assert_eq!((got.wr_id, got.status, got.opcode, got.byte_len), (1, IBV_WC_SUCCESS, IBV_WC_RECV, 5000));
-    assert_eq!(got.src_qp, 0, "a connected queue pair has one source");
     let got = hosts[1].completion(cqs[1]);
     assert_eq!((got.wr_id, got.byte_len, got.wc_flags & IBV_WC_WITH_IMM), (2, 3, IBV_WC_WITH_IMM));
     assert_eq!(unsafe { got.__bindgen_anon_1.imm_data }, 0xA1B2_C3D4_u32.to_be());

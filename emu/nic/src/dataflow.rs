@@ -136,9 +136,16 @@ impl QueuePair {
 
     /// Parses the next posted receive into `rq.segments`; gives its capacity.
     pub(crate) fn load_receive(&mut self, mem: &mut dyn Dma) -> Result<u64, FailureCause> {
-        let mut bytes = [0; 1024];
+        // Most receives have few segments; the longest has 1 KiB of them.
+        let (mut short, mut long);
         let stride = 1_usize << self.attr.log_rq_stride;
-        let bytes = &mut bytes[..stride];
+        let bytes = if stride <= BLOCK_BYTES {
+            short = [0; BLOCK_BYTES];
+            &mut short[..stride]
+        } else {
+            long = [0; 1024];
+            &mut long[..stride]
+        };
         let log_bytes = u32::from(self.attr.log_rq_depth) + u32::from(self.attr.log_rq_stride);
         read_ring(self.attr.rq, log_bytes, u64::from(self.rq.consumer) * stride as u64, bytes, mem)
             .map_err(|fault| FailureCause::QueueMemory { addr: fault.addr })?;

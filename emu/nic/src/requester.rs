@@ -182,20 +182,21 @@ impl Nic {
         mem: &mut dyn Dma,
     ) -> Result<Result<(), WqeFault>, FailureCause> {
         let unreachable = |fault: crate::DmaFault| FailureCause::QueueMemory { addr: fault.addr };
-        let mut bytes = [0; MAX_WQE_BYTES];
-        let (first, rest) = bytes.split_at_mut(BLOCK_BYTES);
-        qp.read_send_ring(position, first, mem).map_err(unreachable)?;
+        let mut first = [0; BLOCK_BYTES];
+        qp.read_send_ring(position, &mut first, mem).map_err(unreachable)?;
         let size = usize::from(first[7] & 0x3F) * SEGMENT_BYTES;
         if size.div_ceil(BLOCK_BYTES) > usize::from(left) {
             // The header alone, so that the error CQE can name the WQE.
-            let parsed = wqe.parse(&bytes[..SEGMENT_BYTES], qp.attr.transport);
+            let parsed = wqe.parse(&first[..SEGMENT_BYTES], qp.attr.transport);
             return Ok(parsed.and(Err(WqeFault::operation(vendor::SIZE))));
         }
-        if size > BLOCK_BYTES {
-            let rest = &mut rest[..size - BLOCK_BYTES];
-            qp.read_send_ring(position.wrapping_add(1), rest, mem).map_err(unreachable)?;
+        if size <= BLOCK_BYTES {
+            return Ok(wqe.parse(&first, qp.attr.transport));
         }
-        Ok(wqe.parse(&bytes[..size.max(SEGMENT_BYTES)], qp.attr.transport))
+        let mut bytes = [0; MAX_WQE_BYTES];
+        let bytes = &mut bytes[..size];
+        qp.read_send_ring(position, bytes, mem).map_err(unreachable)?;
+        Ok(wqe.parse(bytes, qp.attr.transport))
     }
 
     /// Bytes of a full packet.

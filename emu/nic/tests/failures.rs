@@ -452,3 +452,62 @@ fn packets_for_nobody_are_counted() {
     world.run();
     assert_eq!(world.nics[1].counters().address_drops, 1, "another port's address");
 }
+
+#[test]
+fn malformed_messages_of_a_peer_are_refused() {
+    use std::sync::Arc;
+    /// First, last, payload bytes.
+    type Part = (bool, bool, usize);
+    // Packets of a Write that no correct peer sends, and the bytes announced.
+    let cases: [(&str, &[Part], u32); 5] = [
+        ("shorter than announced", &[(true, true, 100)], 101),
+        ("longer than announced", &[(true, true, 100)], 99),
+        ("short packet in the middle", &[(true, false, 1000), (false, true, 1000)], 2000),
+        ("packet longer than the MTU", &[(true, true, 1025)], 1025),
+        ("continuation of nothing", &[(false, true, 100)], 100),
+    ];
+    for (name, packets, len) in cases {
+        let mut world = World::new();
+        let (_a, b) = world.pair(&Setup::new(Transport::Rc));
+        let (target, rkey) = world.buffer(1, b.qp.pd, Space::Host, 4000);
+        for (i, &(first, last, bytes)) in packets.iter().enumerate() {
+            let packet = Packet {
+                source: Address { mac: MACS[0], gid: GIDS[0] },
+                destination: Address { mac: MACS[1], gid: GIDS[1] },
+                transport: Transport::Rc,
+                operation: Operation::Write,
+                first,
+                last,
+                solicited: false,
+                ack_request: last,
+                destination_qpn: b.qp.qpn,
+                psn: 0xFF_FFF0 + i as u32,
+                immediate: None,
+                extension: if first { Extension::Remote { address: target, rkey, len } } else { Extension::None },
+                payload: Arc::from(vec![9; bytes]),
+            };
+            world.act(1, |nic, mem, now, fx| nic.handle_packet(now, packet, mem, fx));
+            world.run();
+        }
+        let event = AsyncEvent::QpFatal { qpn: b.qp.qpn, cause: FailureCause::InvalidRequest };
+        assert_eq!(world.async_events, [(1, event)], "{name}");
+        assert_eq!(world.state(&b.qp), QpState::Err, "{name}");
+        assert_eq!(world.arrivals.last().map(|arrival| arrival.2), Some(17), "{name}: the peer is told");
+    }
+}
+
+#[test]
+fn completions_of_one_queue_stay_in_order() {
+    let mut world = World::new();
+    let (mut a, b) = world.pair(&Setup::new(Transport::Ud));
+    let (source, lkey) = world.buffer(0, a.qp.pd, Space::Host, 4096);
+    // The first waits for PCIe and the wire, the second turns round at once.
+    world.put(&mut a.qp, &Wqe::new(SEND).to(Av::to(1, b.qp.qpn)).data(source, 4096, lkey));
+    let own = Av { fl: true, ..Av::to(1, a.qp.qpn) };
+    world.put(&mut a.qp, &Wqe::new(SEND).to(own).inline(&[1]));
+    world.ring(&a.qp);
+    world.run();
+    let order: Vec<u16> = world.poll_all(&mut a.scq).iter().map(|cqe| cqe.counter).collect();
+    assert_eq!(order, [0, 2]);
+    assert_eq!(world.nics[0].counters().loopback_packets, 1);
+}

@@ -3,23 +3,35 @@
 // Passing foreign function tables on is the one unsafe act of this crate.
 #![allow(unsafe_code)]
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use emu_machine::{Config, CostModel, LinkConfig, MachineError};
 use flexio::{Provider, Relax};
 
 /// Name of the cost model behind every emulated time.
 pub const MODEL: &str = CostModel::NAME;
 
+/// How long a host that finds the whole machine at rest waits before it looks again.
+const IDLE_STEP_PS: u64 = 1_000_000;
+
 /// Waiting beside the emulator: virtual time passes only here.
-#[derive(Debug)]
-struct EmulatedRelax;
+///
+/// A machine with nothing left to do has no next event to advance to, so the waiting host keeps the time that it spends
+/// looking at it; otherwise a wait for something that cannot happen would never end.
+#[derive(Debug, Default)]
+struct EmulatedRelax {
+    idle_ps: AtomicU64,
+}
 
 impl Relax for EmulatedRelax {
     fn relax(&self) {
-        emu_libibverbs::relax();
+        if !emu_libibverbs::relax() {
+            self.idle_ps.fetch_add(IDLE_STEP_PS, Ordering::Relaxed);
+        }
     }
 
     fn now_ps(&self) -> u64 {
-        emu_machine::with_world(|world| world.now_ps()).unwrap_or(0)
+        emu_libibverbs::now_ps() + self.idle_ps.load(Ordering::Relaxed)
     }
 
     fn is_virtual(&self) -> bool {
@@ -37,7 +49,12 @@ pub fn emulated(config: Config) -> Result<Provider, MachineError> {
     // SAFETY: the emulator's tables implement the C functions of their names over one machine per thread; the provider is
     // used on this thread, since its objects are not `Send`.
     Ok(unsafe {
-        Provider::from_tables(emu_libflexio::api(), emu_libibverbs::api(), emu_libdoca::api(), Box::new(EmulatedRelax))
+        Provider::from_tables(
+            emu_libflexio::api(),
+            emu_libibverbs::api(),
+            emu_libdoca::api(),
+            Box::<EmulatedRelax>::default(),
+        )
     })
 }
 

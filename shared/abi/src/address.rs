@@ -26,6 +26,13 @@ impl DeviceAddress {
         self.0
     }
 
+    /// Whether the address is a multiple of `bytes`.
+    #[inline]
+    #[must_use]
+    pub const fn is_aligned_to(self, bytes: u64) -> bool {
+        self.0.is_multiple_of(bytes)
+    }
+
     /// Whether there is no address.
     #[inline(always)]
     #[must_use]

@@ -36,7 +36,7 @@ pub(crate) fn prepare(context: &mut PingPongContext) -> Result<(), ContextFault>
 }
 
 fn check_queue(queue: &QueueDescriptor, entry_bytes: u64) -> Result<(), ContextFault> {
-    let misaligned = queue.ring.get() % entry_bytes != 0 || queue.doorbell_record.get() % 8 != 0;
+    let misaligned = !queue.ring.is_aligned_to(entry_bytes) || !queue.doorbell_record.is_aligned_to(8);
     if queue.ring.is_null() || queue.doorbell_record.is_null() || misaligned {
         return Err(ContextFault::QueueAddress);
     }

@@ -100,15 +100,15 @@ fn check(context: &WorkerContext) -> Result<Transport, ContextFault> {
     let bitmap = context.bitmap;
     let group = context.group;
     if bitmap.is_null()
-        || bitmap.get() % 8 != 0
+        || !bitmap.is_aligned_to(8)
         || context.bitmap_words == 0
         || group.is_null()
-        || group.get() % 64 != 0
+        || !group.is_aligned_to(64)
     {
         return Err(ContextFault::DeviceMemory);
     }
     let host = [context.flag_host, context.report_host];
-    if host.contains(&0) || host.iter().chain([&context.bitmap_host]).any(|address| address % 64 != 0) {
+    if host.contains(&0) || host.iter().chain([&context.bitmap_host]).any(|address| !address.is_multiple_of(64)) {
         return Err(ContextFault::HostAddress);
     }
     Ok(transport)
@@ -116,9 +116,9 @@ fn check(context: &WorkerContext) -> Result<Transport, ContextFault> {
 
 fn check_queue(queue: &QueueDescriptor, entry_bytes: u64) -> Result<(), ContextFault> {
     if queue.ring.is_null()
-        || queue.ring.get() % entry_bytes != 0
+        || !queue.ring.is_aligned_to(entry_bytes)
         || queue.doorbell_record.is_null()
-        || queue.doorbell_record.get() % 8 != 0
+        || !queue.doorbell_record.is_aligned_to(8)
     {
         return Err(ContextFault::QueueAddress);
     }

@@ -31,11 +31,7 @@ pub(super) fn run(args: &EmuRunArgs) -> anyhow::Result<ExitCode> {
     trace.flush()?;
     out.flush()?;
     match report.outcome {
-        // The shell sees the low byte only; a code that would vanish in it must not look like success.
-        Outcome::Exit(code) => Ok(ExitCode::from(match (code as u8, code) {
-            (0, 1..) => 255,
-            (low, _) => low,
-        })),
+        Outcome::Exit(code) => Ok(ExitCode::from(exit_byte(code))),
         Outcome::Limit => {
             eprintln!("error: stopped after {} instructions; raise --limit to go on", report.instret);
             Ok(ExitCode::from(LIMIT_CODE))
@@ -51,5 +47,24 @@ pub(super) fn run(args: &EmuRunArgs) -> anyhow::Result<ExitCode> {
             );
             Ok(ExitCode::from(FAULT_CODE))
         }
+    }
+}
+
+/// The byte of an exit code that the shell sees. A code that would vanish in it (test programs report the number of the
+/// failed test) must not look like success.
+fn exit_byte(code: u64) -> u8 {
+    match (code as u8, code) {
+        (0, 1..) => 255,
+        (low, _) => low,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::exit_byte;
+
+    #[test]
+    fn no_failure_looks_like_success() {
+        assert_eq!([0, 1, 255, 256, 257, 512].map(exit_byte), [0, 1, 255, 255, 1, 255]);
     }
 }

@@ -1,0 +1,211 @@
+//! Listing and opening devices.
+
+use core::ffi::c_char;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use doca_sys::*;
+use emu_libibverbs::handle::{self, BadHandle, CStruct, Object};
+use emu_machine::with_world;
+
+struct Failure(doca_error_t);
+
+impl From<BadHandle> for Failure {
+    fn from(bad: BadHandle) -> Self {
+        tracing::debug!("{bad}");
+        Failure(DOCA_ERROR_INVALID_VALUE)
+    }
+}
+
+fn run(f: impl FnOnce() -> Result<(), Failure>) -> doca_error_t {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(Ok(())) => DOCA_SUCCESS,
+        Ok(Err(Failure(code))) => code,
+        Err(_) => DOCA_ERROR_UNEXPECTED,
+    }
+}
+
+/// A writable out-parameter.
+///
+/// # Safety
+/// If not null, `p` must be valid for writes.
+unsafe fn put<T>(p: *mut T, value: T) -> Result<(), Failure> {
+    if p.is_null() {
+        return Err(Failure(DOCA_ERROR_INVALID_VALUE));
+    }
+    // SAFETY: not null; the caller vouches for the rest.
+    unsafe { p.write(value) };
+    Ok(())
+}
+
+struct DevInfo {
+    card: usize,
+}
+
+impl Object for DevInfo {
+    const KIND: &'static str = "device information";
+    type C = doca_devinfo;
+    fn c_address(&self) -> *mut doca_devinfo {
+        (self as *const Self).cast_mut().cast()
+    }
+}
+
+struct List {
+    entries: CStruct<Vec<*mut doca_devinfo>>,
+    infos: Vec<Arc<DevInfo>>,
+}
+
+impl Object for List {
+    const KIND: &'static str = "device list";
+    type C = *mut doca_devinfo;
+    fn c_address(&self) -> *mut *mut doca_devinfo {
+        // SAFETY: nobody changes the vector after creation, so its buffer stays where it is.
+        unsafe { (*self.entries.get()).as_mut_ptr() }
+    }
+}
+
+struct Dev {
+    info: Arc<DevInfo>,
+}
+
+impl Object for Dev {
+    const KIND: &'static str = "device";
+    type C = doca_dev;
+    fn c_address(&self) -> *mut doca_dev {
+        (self as *const Self).cast_mut().cast()
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn doca_devinfo_create_list(
+    dev_list: *mut *mut *mut doca_devinfo,
+    nb_devs: *mut u32,
+) -> doca_error_t {
+    run(|| {
+        if dev_list.is_null() || nb_devs.is_null() {
+            return Err(Failure(DOCA_ERROR_INVALID_VALUE));
+        }
+        let infos: Vec<_> = (0..emu_libibverbs::card_count()).map(|card| Arc::new(DevInfo { card })).collect();
+        let mut entries: Vec<_> = infos.iter().map(handle::publish).collect();
+        entries.push(core::ptr::null_mut());
+        let count = infos.len() as u32;
+        let list = handle::publish(&Arc::new(List { entries: CStruct::new(entries), infos }));
+        // SAFETY: not null, and writable as the caller promises.
+        unsafe {
+            put(dev_list, list)?;
+            put(nb_devs, count)
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn doca_devinfo_destroy_list(dev_list: *mut *mut doca_devinfo) -> doca_error_t {
+    run(|| {
+        let list = handle::retire::<List>(dev_list)?;
+        for info in &list.infos {
+            // An open device keeps its own information, under the same address.
+            if Arc::strong_count(info) <= 2 {
+                handle::retire::<DevInfo>(info.c_address())?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Copies text and its terminator into a buffer of `size` bytes.
+///
+/// # Safety
+/// If not null, `to` must be writable for `size` bytes.
+unsafe fn put_text(to: *mut c_char, size: u32, text: &str) -> Result<(), Failure> {
+    if to.is_null() || (size as usize) <= text.len() {
+        return Err(Failure(DOCA_ERROR_INVALID_VALUE));
+    }
+    // SAFETY: the text and its terminator fit.
+    unsafe {
+        core::ptr::copy_nonoverlapping(text.as_ptr(), to.cast(), text.len());
+        to.add(text.len()).write(0);
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn doca_devinfo_get_pci_addr_str(
+    devinfo: *const doca_devinfo,
+    pci_addr_str: *mut c_char,
+) -> doca_error_t {
+    run(|| {
+        let card = handle::get::<DevInfo>(devinfo)?.card;
+        // SAFETY: the buffer has the 13 bytes that the header fixes.
+        unsafe { put_text(pci_addr_str, DOCA_DEVINFO_PCI_ADDR_SIZE, &format!("0000:{:02x}:00.0", card + 3)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn doca_devinfo_get_iface_name(
+    devinfo: *const doca_devinfo,
+    iface_name: *mut c_char,
+    size: u32,
+) -> doca_error_t {
+    run(|| {
+        let card = handle::get::<DevInfo>(devinfo)?.card;
+        // SAFETY: the caller says how long its buffer is.
+        unsafe { put_text(iface_name, size, &format!("enp{}s0np0", card + 3)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn doca_devinfo_get_ibdev_name(
+    devinfo: *const doca_devinfo,
+    ibdev_name: *mut c_char,
+    size: u32,
+) -> doca_error_t {
+    run(|| {
+        let card = handle::get::<DevInfo>(devinfo)?.card;
+        // SAFETY: the caller says how long its buffer is.
+        unsafe { put_text(ibdev_name, size, &emu_libibverbs::device_name(card)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn doca_devinfo_get_mac_addr(
+    devinfo: *const doca_devinfo,
+    mac_addr: *mut u8,
+    size: u32,
+) -> doca_error_t {
+    run(|| {
+        let card = handle::get::<DevInfo>(devinfo)?.card;
+        if size < DOCA_DEVINFO_MAC_ADDR_SIZE {
+            return Err(Failure(DOCA_ERROR_INVALID_VALUE));
+        }
+        let mac = with_world(|world| world.card(card).map(|card| card.nic.config().mac));
+        let Ok(Ok(mac)) = mac else { return Err(Failure(DOCA_ERROR_NOT_FOUND)) };
+        // SAFETY: null is refused; the buffer has at least the 6 bytes checked above.
+        unsafe { put(mac_addr.cast::<[u8; 6]>(), mac) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn doca_dev_open(devinfo: *mut doca_devinfo, dev: *mut *mut doca_dev) -> doca_error_t {
+    run(|| {
+        let info = handle::get::<DevInfo>(devinfo)?;
+        if dev.is_null() {
+            return Err(Failure(DOCA_ERROR_INVALID_VALUE));
+        }
+        if info.card >= emu_libibverbs::card_count() {
+            return Err(Failure(DOCA_ERROR_NOT_FOUND));
+        }
+        // SAFETY: not null, and writable as the caller promises.
+        unsafe { put(dev, handle::publish(&Arc::new(Dev { info }))) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn doca_dev_close(dev: *mut doca_dev) -> doca_error_t {
+    run(|| Ok(handle::retire::<Dev>(dev).map(drop)?))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn doca_dev_as_devinfo(dev: *const doca_dev) -> *mut doca_devinfo {
+    let found = catch_unwind(AssertUnwindSafe(|| handle::get::<Dev>(dev).map(|dev| handle::publish(&dev.info))));
+    found.ok().and_then(Result::ok).unwrap_or(core::ptr::null_mut())
+}

@@ -1,0 +1,106 @@
+//! What the tool says to parameters it cannot run: one line with the value, the limit and the next step, and exit code 1.
+//! None of these needs an image: they are refused before anything is opened.
+
+use std::process::{Command, Output};
+
+fn flexcast(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_flexcast")).args(args).output().expect("the tool starts")
+}
+
+#[track_caller]
+fn refused(args: &[&str], words: &[&str]) {
+    let output = flexcast(args);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
+    assert!(output.stdout.is_empty(), "{args:?} printed a result");
+    for word in words {
+        assert!(text.contains(word), "{args:?}: {text:?} lacks {word:?}");
+    }
+}
+
+#[test]
+fn chunk_that_is_not_a_multiple_of_64() {
+    refused(&["tput", "--chunk", "100"], &["100 bytes", "multiple of 64", "128"]);
+    refused(&["tput", "--chunk", "0"], &["chunk of 0", "64"]);
+}
+
+#[test]
+fn chunk_longer_than_a_datagram() {
+    refused(&["tput", "--transport", "ud", "--chunk", "8192"], &["8192", "ud", "4096"]);
+}
+
+#[test]
+fn zero_bytes() {
+    refused(&["tput", "--bytes", "0"], &["0 bytes", "--bytes", "--file"]);
+}
+
+#[test]
+fn empty_file() {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    refused(&["tput", "--file", &file.path().to_string_lossy()], &["0 bytes"]);
+}
+
+#[test]
+fn more_than_the_sequence_numbers() {
+    refused(
+        &["tput", "--bytes", "1048577", "--psn-bits", "8"],
+        &["1048577 bytes", "257 chunks", "8 bits", "only 256", "--psn-bits"],
+    );
+    // A size that could never be allocated is refused as such, not tried.
+    refused(&["tput", "--bytes", "9223372036854775807"], &["--chunk", "--threads"]);
+}
+
+#[test]
+fn file_larger_than_the_sequence_numbers() {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.as_file().set_len(1 << 20).expect("a sparse file");
+    let path = file.path().to_string_lossy().into_owned();
+    refused(&["tput", "--file", &path, "--chunk", "64", "--psn-bits", "10"], &["16384 chunks", "only 1024"]);
+}
+
+#[test]
+fn threads_and_rings() {
+    refused(&["tput", "--threads", "0"], &["0 threads", "1 to 190"]);
+    refused(&["tput", "--threads", "191"], &["191 threads", "1 to 190"]);
+    refused(&["tput", "--ring", "100"], &["ring of 100", "power of two", "128"]);
+    refused(&["tput", "--ring", "16384"], &["8192"]);
+    refused(&["tput", "--batch", "3"], &["batch of 3", "128"]);
+    refused(&["tput", "--iterations", "0"], &["0 iterations"]);
+    refused(&["tput", "--loss", "101"], &["101 %", "0 to 100"]);
+}
+
+#[test]
+fn files_that_are_not_there() {
+    refused(&["tput", "--image", "no/such.elf"], &["no/such.elf", "cargo xtask build"]);
+    refused(&["tput", "--file", "no/such.bin"], &["no/such.bin"]);
+    refused(&["deploy", "no/such.elf"], &["no/such.elf", "cargo xtask build"]);
+    refused(&["emu", "run", "no/such.elf"], &["no/such.elf"]);
+}
+
+#[test]
+fn images_that_are_none() {
+    let host = env!("CARGO_BIN_EXE_flexcast");
+    refused(&["deploy", host], &["not RISC-V (243)"]);
+    refused(&["emu", "run", host], &["not RISC-V (243)"]);
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(file.path(), b"hello").expect("writable");
+    refused(&["deploy", &file.path().to_string_lossy()], &["not an ELF file"]);
+}
+
+#[test]
+fn unknown_device() {
+    // Any readable image will do: devices are opened after it is read and before it is loaded.
+    let image = env!("CARGO_BIN_EXE_flexcast");
+    refused(&["tput", "--image", image, "--server", "mlx5_9"], &["no device `mlx5_9`", "mlx5_0", "mlx5_1"]);
+}
+
+#[test]
+fn system_provider_without_doca() {
+    // Where DOCA is installed this test has nothing to check.
+    if std::path::Path::new("/opt/mellanox/flexio").exists() {
+        eprintln!("skipped: DOCA is installed");
+        return;
+    }
+    refused(&["devices", "--provider", "system"], &["DOCA not installed", "libflexio.so", "--provider emu"]);
+    refused(&["tput", "--provider", "system", "--loss", "1"], &["--loss", "emulated"]);
+}

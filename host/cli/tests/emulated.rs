@@ -1,0 +1,162 @@
+//! The tool on emulated cards with the real images. `cargo xtask build` makes them; without them these tests fail and
+//! say so.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn images() -> PathBuf {
+    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/device/emu");
+    let images = std::env::var_os("FLEXCAST_IMAGES").map_or(default, PathBuf::from);
+    assert!(images.join("receive.elf").exists(), "no images in {}: run `cargo xtask build` first", images.display());
+    images
+}
+
+fn image(name: &str) -> String {
+    images().join(name).to_string_lossy().into_owned()
+}
+
+fn flexcast(args: &[&str]) -> Output {
+    let output = Command::new(env!("CARGO_BIN_EXE_flexcast")).args(args).output().expect("the tool starts");
+    assert!(
+        output.status.success(),
+        "{args:?}: {}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_slice(&flexcast(args).stdout).expect("one JSON value on stdout")
+}
+
+fn tput(extra: &[&str]) -> Value {
+    let image = image("receive.elf");
+    let mut args = vec!["tput", "--json", "--image", &image];
+    args.extend_from_slice(extra);
+    json(&args)
+}
+
+#[test]
+fn devices_are_the_two_emulated_cards() {
+    let devices = json(&["devices", "--json"]);
+    let names: Vec<&str> = devices.as_array().unwrap().iter().map(|d| d["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["mlx5_0", "mlx5_1"]);
+    assert!(String::from_utf8_lossy(&flexcast(&["devices"]).stdout).contains("mlx5_1"));
+}
+
+#[test]
+fn everything_arrives_without_loss() {
+    for transport in ["uc", "ud"] {
+        for threads in ["1", "4", "16"] {
+            let r = tput(&["--transport", transport, "--threads", threads, "--bytes", "1000003"]);
+            assert_eq!(r["transport"], transport);
+            assert_eq!(r["threads"].to_string(), threads);
+            assert_eq!(r["bytes"], 1_000_003);
+            assert_eq!(r["chunks"], 245);
+            assert_eq!(r["missing"], 0, "{r}");
+            assert_eq!(r["digest_ok"], true, "{r}");
+            assert_eq!(r["device"]["cqes"], 245, "{r}");
+            assert_eq!(r["kind"], "emulated");
+            assert_eq!(r["model"], "uncalibrated-1");
+            assert!(r["instructions_per_cqe"].as_f64().unwrap() > 1.0, "{r}");
+            assert!(r["goodput_gib_s"].as_f64().unwrap() > 0.0, "{r}");
+        }
+    }
+}
+
+#[test]
+fn one_byte() {
+    for transport in ["uc", "ud"] {
+        let r = tput(&["--transport", transport, "--bytes", "1", "--threads", "2"]);
+        assert_eq!((&r["chunks"], &r["missing"], &r["digest_ok"]), (&1.into(), &0.into(), &true.into()), "{r}");
+        assert_eq!(r["workers"], 1, "one of the two threads has nothing to receive");
+    }
+}
+
+#[test]
+fn a_full_sequence_space_and_wrapped_rings() {
+    // 4096 chunks of 64 bytes on a ring of 16: every ring wraps 256 times, and every sequence number is used.
+    for transport in ["uc", "ud"] {
+        let r = tput(&[
+            "--transport",
+            transport,
+            "--bytes",
+            "262144",
+            "--chunk",
+            "64",
+            "--ring",
+            "16",
+            "--batch",
+            "8",
+            "--psn-bits",
+            "12",
+        ]);
+        assert_eq!((&r["missing"], &r["digest_ok"]), (&0.into(), &true.into()), "{r}");
+    }
+}
+
+#[test]
+fn losses_are_reported_and_what_arrived_is_right() {
+    for transport in ["uc", "ud"] {
+        let args = ["--transport", transport, "--threads", "4", "--bytes", "8388608", "--loss", "1", "--seed", "7"];
+        let r = tput(&args);
+        let missing = r["missing"].as_u64().unwrap();
+        // 2048 packets at 1 %: the mean is 20, and 60 is nine standard deviations away.
+        assert!((1..60).contains(&missing), "{r}");
+        assert_eq!(r["digest_ok"], true, "{r}");
+        assert_eq!(r["device"]["cqes"], 2048 - missing, "{r}");
+        let again = tput(&args);
+        for key in ["missing", "goodput_gib_s", "instructions_per_cqe", "cycles_per_cqe", "device"] {
+            assert_eq!(r[key], again[key], "the same seed gives the same run");
+        }
+    }
+}
+
+#[test]
+fn total_loss_ends() {
+    let r = tput(&["--bytes", "65536", "--loss", "100", "--threads", "2"]);
+    assert_eq!((&r["missing"], &r["digest_ok"]), (&16.into(), &true.into()), "{r}");
+}
+
+#[test]
+fn repetitions_and_warm_up() {
+    let r = tput(&["--transport", "ud", "--bytes", "300000", "--threads", "3", "--iterations", "3", "--warm-up", "2"]);
+    assert_eq!(r["iterations"], 3);
+    assert_eq!((&r["missing"], &r["digest_ok"]), (&0.into(), &true.into()), "{r}");
+    assert_eq!(r["device"]["cqes"], 3 * 74, "warm-up is not counted: {r}");
+}
+
+#[test]
+fn long_uc_messages() {
+    let r = tput(&["--bytes", "5000001", "--chunk", "1048576", "--threads", "2", "--ring", "16", "--batch", "2"]);
+    assert_eq!((&r["chunks"], &r["missing"], &r["digest_ok"]), (&5.into(), &0.into(), &true.into()), "{r}");
+}
+
+#[test]
+fn deploy_prints_the_entries() {
+    let text = String::from_utf8_lossy(&flexcast(&["deploy", &image("receive.elf")]).stdout).into_owned();
+    for word in ["uc_receive", "ud_receive", "bring_up", "prepare", "kick", "bring-up"] {
+        assert!(text.contains(word), "{text}");
+    }
+}
+
+#[test]
+fn run_prints_device_logs_and_pings() {
+    let text = String::from_utf8_lossy(&flexcast(&["run", &image("pingpong.elf")]).stdout).into_owned();
+    assert!(text.contains("ping 0: answered after"), "{text}");
+    assert!(text.contains("device: info"), "{text}");
+}
+
+#[test]
+fn an_image_without_the_entries_is_refused_by_name() {
+    let output = Command::new(env!("CARGO_BIN_EXE_flexcast"))
+        .args(["tput", "--image", &image("pingpong.elf"), "--bytes", "4096"])
+        .output()
+        .expect("the tool starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(text.contains("uc_receive") && text.contains("pong"), "{text}");
+}

@@ -1,0 +1,99 @@
+//! image.toml beside each image: what readers may rely on, held against the ELF.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use flexcast_image::verify::{Check, Outcome};
+use flexcast_image::{EntryKind, Image};
+use serde::Deserialize;
+
+use crate::toolchain::Toolchain;
+
+/// What device/images/NAME/image.toml says.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Manifest {
+    name: String,
+    #[serde(rename = "description")]
+    _description: String,
+    event_handlers: Vec<String>,
+    rpcs: Vec<String>,
+    budget: Budget,
+    /// Limits that the tests of the image hold against its own counters.
+    #[serde(default, rename = "instructions_per_cqe")]
+    _instructions_per_cqe: BTreeMap<String, u32>,
+}
+
+/// Upper bounds in bytes.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Budget {
+    text_bytes: u64,
+    data_bytes: u64,
+}
+
+impl Manifest {
+    /// Reads the manifest of `image` below `device`.
+    pub(crate) fn load(device: &Path, image: &str) -> Result<Self> {
+        let path = device.join("images").join(image).join("image.toml");
+        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        toml::from_str(&text).with_context(|| path.display().to_string())
+    }
+
+    /// What the image may take of the region `code` or `data`.
+    pub(crate) fn budget_bytes(&self, region: &str) -> Option<u64> {
+        match region {
+            "code" => Some(self.budget.text_bytes),
+            "data" => Some(self.budget.data_bytes),
+            _ => None,
+        }
+    }
+
+    /// Name, entries and budgets against the ELF.
+    pub(crate) fn check(&self, name: &str, toolchain: &Toolchain, image: &Image) -> Check {
+        let mut findings = Vec::new();
+        if self.name != name {
+            findings.push(format!("image.toml is for `{}`, its folder is `{name}`", self.name));
+        }
+        for (kind, listed) in [(EntryKind::EventHandler, &self.event_handlers), (EntryKind::Rpc, &self.rpcs)] {
+            for entry in image.entries().iter().filter(|entry| entry.kind == kind && !listed.contains(&entry.name)) {
+                findings.push(format!("`{}` is {kind} of the image and is not in image.toml", entry.name));
+            }
+            for entry in listed.iter().filter(|name| image.entry_of_kind(name, kind).is_err()) {
+                findings.push(format!("`{entry}` is {kind} in image.toml and is not in the image"));
+            }
+        }
+        let mut used = Vec::new();
+        for region in &toolchain.regions {
+            let bytes = region.used_bytes(image);
+            if let Some(budget) = self.budget_bytes(&region.name) {
+                if bytes > budget {
+                    findings.push(format!("{} takes {bytes} bytes, its budget is {budget}", region.name));
+                }
+                used.push(format!("{} {bytes} of {budget} B", region.name));
+            }
+        }
+        let outcome = if findings.is_empty() { Outcome::Passed(used.join(", ")) } else { Outcome::Failed(findings) };
+        Check { name: "image.toml", outcome }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workspace;
+
+    #[test]
+    fn every_image_has_a_manifest_and_so_has_the_template() {
+        let device = workspace::root().join("device");
+        for image in workspace::images().expect("images") {
+            let manifest = Manifest::load(&device, &image).expect("manifest");
+            assert_eq!(manifest.name, image);
+            assert!(manifest.rpcs.contains(&"bring_up".to_owned()), "{image} can be deployed");
+        }
+        let template = std::fs::read_to_string(device.join("template/image.toml")).expect("template");
+        let manifest: Manifest = toml::from_str(&template).expect("valid");
+        assert_eq!((manifest.name.as_str(), manifest.budget_bytes("heap")), ("{{name}}", None));
+    }
+}
