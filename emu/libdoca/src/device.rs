@@ -201,7 +201,14 @@ pub(crate) unsafe extern "C" fn doca_dev_open(devinfo: *mut doca_devinfo, dev: *
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_dev_close(dev: *mut doca_dev) -> doca_error_t {
-    run(|| Ok(handle::retire::<Dev>(dev).map(drop)?))
+    run(|| {
+        let info = Arc::clone(&handle::retire::<Dev>(dev)?.info);
+        // Only this call and the set of live handles know it still: its list is gone.
+        if Arc::strong_count(&info) <= 2 {
+            handle::retire::<DevInfo>(info.c_address())?;
+        }
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -53,7 +53,7 @@ flexio_api! {
     fn flexio_app_get_elf_size(app: *mut flexio_app) -> usize;
     fn flexio_app_get_elf(app: *mut flexio_app, elf: *mut u64, bufsz: usize) -> flexio_status;
     fn flexio_func_register(
-        app: *mut flexio_app, dev_func_name: *const c_char, out_func: *mut *mut flexio_func_t
+        app: *mut flexio_app, dev_func_name: *const c_char, out_func: *mut flexio_func_t
     ) -> flexio_status;
     fn flexio_func_pup_register(
         app: *mut flexio_app, dev_func_name: *const c_char, dev_unpack_func_name: *const c_char,
