@@ -1,38 +1,135 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use crate::{process, status, workspace};
 
 /// Build the emulator's C libraries into target/emu-libs.
 #[derive(clap::Args)]
-pub(crate) struct BuildEmuLibs {}
+pub(crate) struct BuildEmuLibs {
+    /// Cargo profile; others than `release` have a folder of their own below target/emu-libs.
+    #[arg(long, default_value = RELEASE)]
+    profile: String,
+}
 
-/// Package, the shared library that cargo makes of it, and the name that C programs link.
-const LIBRARIES: [(&str, &str, &str); 3] = [
-    ("emu-libflexio", "libemu_libflexio.so", "libflexio.so"),
-    ("emu-libibverbs", "libemu_libibverbs.so", "libibverbs.so"),
-    ("emu-libdoca", "libemu_libdoca.so", "libdoca_common.so"),
+const RELEASE: &str = "release";
+
+/// The one library. All C ABIs are in it because they share one emulated machine.
+const LIBRARY: &str = "libflexio.so";
+
+/// Names under which programs link or load the other ABIs: links to [`LIBRARY`], so that the dynamic loader, which knows
+/// a library by its inode, loads it once.
+const OTHER_NAMES: [&str; 7] = [
+    "libflexio.so.1",
+    "libibverbs.so",
+    "libibverbs.so.1",
+    "libmlx5.so",
+    "libmlx5.so.1",
+    "libdoca_common.so",
+    "libdoca_common.so.2",
 ];
+
+/// What Rust's standard library needs of the system.
+const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"];
 
 impl BuildEmuLibs {
     pub(crate) fn run(&self) -> Result<()> {
-        println!("{}", build("release")?.display());
+        println!("{}", build(&self.profile)?.display());
         Ok(())
     }
 }
 
-/// Builds the libraries and returns the folder that `-L` and `LD_LIBRARY_PATH` take. `profile` is cargo's; "test" shares
-/// its products with `cargo test`.
+/// Builds the libraries and returns the folder that `-L` and `LD_LIBRARY_PATH` take. `profile` is cargo's.
 pub(crate) fn build(profile: &str) -> Result<PathBuf> {
-    let folder = workspace::root().join("target/emu-libs");
+    // For `test`, `cargo rustc` would build a test program.
+    let profile = if profile == "test" { "dev" } else { profile };
+    let compiler = compiler(process::find)?;
+    let mut folder = workspace::root().join("target/emu-libs");
+    if profile != RELEASE {
+        folder.push(profile);
+    }
     std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-    let built_in = workspace::target_dir()?.join(if profile == "release" { "release" } else { "debug" });
-    for (package, built, name) in LIBRARIES {
-        status::say("Building", format_args!("{name} from {package}"));
-        process::run(workspace::cargo().args(["build", "--profile", profile, "--package", package]))?;
-        let from = built_in.join(built);
-        std::fs::copy(&from, folder.join(name)).with_context(|| format!("copying {}", from.display()))?;
+
+    // An archive, and the linking done here: as a `cdylib` rustc would decide what is exported, and it does not know of
+    // the function that is written in C.
+    let package = "emu-libflexio";
+    status::say("Building", format_args!("{LIBRARY} from {package}"));
+    let archive = ["--lib", "--crate-type", "staticlib"];
+    process::run(workspace::cargo().args(["rustc", "--profile", profile, "--package", package]).args(archive))?;
+    let archive = workspace::target_dir()?.join(profile_folder(profile)).join("libemu_libflexio.a");
+    link(&compiler, &archive, &folder.join(LIBRARY))?;
+    for name in OTHER_NAMES {
+        replace(&folder.join(name), |new| {
+            std::os::unix::fs::symlink(LIBRARY, new).with_context(|| format!("linking {}", new.display()))
+        })?;
     }
     Ok(folder)
+}
+
+/// The C compiler that links.
+fn compiler(find: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf> {
+    match ["gcc", "cc"].into_iter().find_map(find) {
+        Some(compiler) => Ok(compiler),
+        None => bail!(
+            "neither gcc nor cc is on the search path: {LIBRARY} is linked by one of them; \
+             install a C compiler (Debian: `apt-get install gcc`)"
+        ),
+    }
+}
+
+fn profile_folder(profile: &str) -> &str {
+    // Cargo's built-in profiles share two folders.
+    match profile {
+        "dev" => "debug",
+        "bench" => RELEASE,
+        other => other,
+    }
+}
+
+fn link(compiler: &Path, archive: &Path, library: &Path) -> Result<()> {
+    let exports = workspace::root().join("emu/libflexio/link.map");
+    replace(library, |new| {
+        let mut command = Command::new(compiler);
+        command.args(["-shared", "-o"]).arg(new);
+        command.arg(format!("-Wl,--soname,{LIBRARY}"));
+        command.arg(format!("-Wl,--version-script,{}", exports.display()));
+        // Everything, then what no export needs taken out again; nothing may be missing.
+        command.args(["-Wl,--whole-archive"]).arg(archive).args(["-Wl,--no-whole-archive", "-Wl,--gc-sections"]);
+        process::run(command.arg("-Wl,-z,defs").args(SYSTEM_LIBRARIES))
+    })
+}
+
+/// Puts a finished file in place at once: programs that have the old one loaded keep it.
+fn replace(path: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(format!(".{}.new", std::process::id()));
+    let new = PathBuf::from(new);
+    make(&new)?;
+    std::fs::rename(&new, path).with_context(|| format!("renaming {} to {}", new.display(), path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_compiler_the_error_says_what_to_install() {
+        let error = compiler(|_| None).expect_err("no compiler").to_string();
+        assert!(error.contains("gcc") && error.contains("apt-get install"), "{error}");
+        let only_cc = |name: &str| (name == "cc").then(|| PathBuf::from("/usr/bin/cc"));
+        assert_eq!(compiler(only_cc).expect("cc does as well"), Path::new("/usr/bin/cc"));
+    }
+
+    #[test]
+    fn a_file_is_replaced_at_once_or_not_at_all() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("lib.so");
+        std::fs::write(&path, "old").expect("written");
+        replace(&path, |_| bail!("the linker failed")).expect_err("nothing was made");
+        assert_eq!(std::fs::read_to_string(&path).expect("still there"), "old");
+        replace(&path, |new| Ok(std::fs::write(new, "new")?)).expect("made");
+        assert_eq!(std::fs::read_to_string(&path).expect("replaced"), "new");
+        assert_eq!(std::fs::read_dir(&folder).expect("listed").count(), 1);
+    }
 }

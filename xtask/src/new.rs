@@ -23,15 +23,10 @@ impl New {
     }
 }
 
-/// Copies the template below `device` and adds it to the workspace there.
+/// Copies the template below `device`; the workspace there takes every folder of `images` as a member.
 fn create(device: &Path, name: &str) -> Result<()> {
     check_name(device, name)?;
-    let manifest = device.join("Cargo.toml");
-    let text = std::fs::read_to_string(&manifest).with_context(|| format!("reading {}", manifest.display()))?;
-    let with_member = add_member(&text, &format!("images/{name}"))?;
-    let target = device.join("images").join(name);
-    copy(&device.join("template"), &target, name)?;
-    std::fs::write(&manifest, with_member).with_context(|| format!("writing {}", manifest.display()))
+    copy(&device.join("template"), &device.join("images").join(name), name)
 }
 
 fn check_name(device: &Path, name: &str) -> Result<()> {
@@ -51,18 +46,6 @@ fn check_name(device: &Path, name: &str) -> Result<()> {
         bail!("device/images/{name} exists already; choose another name or edit it there");
     }
     Ok(())
-}
-
-fn add_member(manifest: &str, member: &str) -> Result<String> {
-    let list = manifest.find("members = [").context("device/Cargo.toml has no list of members")?;
-    let end = list + manifest[list..].find(']').context("the list of members in device/Cargo.toml has no end")?;
-    let head = manifest[..end].trim_end().trim_end_matches(',');
-    let tail = &manifest[end..];
-    Ok(if manifest[list..end].contains('\n') {
-        format!("{head},\n    \"{member}\",\n{tail}")
-    } else {
-        format!("{head}, \"{member}\"{tail}")
-    })
 }
 
 fn copy(from: &Path, to: &Path, name: &str) -> Result<()> {
@@ -95,7 +78,6 @@ mod tests {
             std::fs::create_dir_all(dir.path().join(folder)).expect("folder");
         }
         let write = |path: &str, text: &str| std::fs::write(dir.path().join(path), text).expect("write");
-        write("Cargo.toml", "[workspace]\nmembers = [\"dpa\", \"images/receive\"]\nexclude = [\"template\"]\n");
         write("template/Cargo.toml", "name = \"{{name}}\"\n");
         write("template/src/main.rs", "//! Image {{name}}.\n");
         write("template/target/junk", "{{name}}");
@@ -103,14 +85,13 @@ mod tests {
     }
 
     #[test]
-    fn the_template_is_copied_filled_in_and_added() {
+    fn the_template_is_copied_and_filled_in() {
         let dir = device();
         create(dir.path(), "hello-2").expect("new image");
         let read = |path: &str| std::fs::read_to_string(dir.path().join(path)).expect(path);
         assert_eq!(read("images/hello-2/Cargo.toml"), "name = \"hello-2\"\n");
         assert_eq!(read("images/hello-2/src/main.rs"), "//! Image hello-2.\n");
         assert!(!dir.path().join("images/hello-2/target").exists());
-        assert!(read("Cargo.toml").contains("members = [\"dpa\", \"images/receive\", \"images/hello-2\"]\n"));
         let error = create(dir.path(), "hello-2").expect_err("again").to_string();
         assert!(error.contains("exists already"), "{error}");
     }
@@ -123,12 +104,5 @@ mod tests {
         }
         assert!(create(dir.path(), "receive").expect_err("exists").to_string().contains("exists"));
         assert_eq!(std::fs::read_dir(dir.path().join("images")).expect("list").count(), 1);
-    }
-
-    #[test]
-    fn both_layouts_of_the_member_list_are_kept() {
-        let text = "members = [\n    \"a\",\n]\n";
-        assert_eq!(add_member(text, "images/b").expect("list"), "members = [\n    \"a\",\n    \"images/b\",\n]\n");
-        assert!(add_member("[package]", "images/b").is_err());
     }
 }

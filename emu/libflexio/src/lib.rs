@@ -12,6 +12,7 @@
 
 mod app;
 mod call;
+mod clock;
 mod cq;
 mod mkey;
 mod process;

@@ -155,12 +155,12 @@ impl World {
     pub fn destroy_thread(&mut self, card: usize, thread: u32) -> Result<(), MachineError> {
         self.card(card)?.thread(thread)?;
         let Card { processes, owners, running, eus, .. } = &mut self.cards[card];
-        if let Some(process) = owners.remove(&thread).and_then(|process| processes.get_mut(&process)) {
-            if let Some(mut gone) = process.threads.remove(&thread) {
-                self.ready.remove(&(gone.hart.cycles, card, thread));
-                eus[gone.port.eu as usize] = None;
-                Card::leave_core(running, &mut gone, ThreadState::Finished);
-            }
+        if let Some(process) = owners.remove(&thread).and_then(|process| processes.get_mut(&process))
+            && let Some(mut gone) = process.threads.remove(&thread)
+        {
+            self.ready.remove(&(gone.hart.cycles, card, thread));
+            eus[gone.port.eu as usize] = None;
+            Card::leave_core(running, &mut gone, ThreadState::Finished);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use crate::error::MachineError;
 use crate::layout::HEAP;
 
 /// Every allocation starts on a cache line and fills whole lines, so that two of them never share one.
-pub const GRANULE: u64 = 64;
+pub(crate) const GRANULE: u64 = 64;
 
 /// The allocation state; the bytes live in [`crate::memory::ProcessMemory`].
 #[derive(Debug)]
@@ -66,12 +66,12 @@ impl Heap {
         if let Some(next) = self.free.remove(&(addr + size)) {
             size += next;
         }
-        if let Some((&before, &len)) = self.free.range(..addr).next_back() {
-            if before + len == addr {
-                self.free.remove(&before);
-                start = before;
-                size += len;
-            }
+        if let Some((&before, &len)) = self.free.range(..addr).next_back()
+            && before + len == addr
+        {
+            self.free.remove(&before);
+            start = before;
+            size += len;
         }
         self.free.insert(start, size);
         Ok(())

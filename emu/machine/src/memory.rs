@@ -13,15 +13,15 @@ const MAX_SEGMENT_BYTES: u64 = 128 << 20;
 
 /// A loaded segment.
 #[derive(Debug)]
-pub struct Segment {
+pub(crate) struct Segment {
     /// Device address of the first byte.
-    pub base: u64,
+    pub(crate) base: u64,
     /// Its bytes, zero-extended to the size in memory.
-    pub bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     /// Whether stores are allowed.
-    pub writable: bool,
+    pub(crate) writable: bool,
     /// Whether instruction fetch is allowed.
-    pub executable: bool,
+    pub(crate) executable: bool,
 }
 
 /// All memory of a process that is reached by plain loads and stores.

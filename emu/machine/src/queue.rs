@@ -7,7 +7,7 @@ use emu_nic::{CqEvent, Packet, Timer};
 
 /// Something that happens at a point in virtual time.
 #[derive(Debug)]
-pub enum Event {
+pub(crate) enum Event {
     /// A card's engine is due.
     Nic(usize, Timer),
     /// A packet leaves a card's port.
@@ -44,26 +44,26 @@ impl Ord for Entry {
 
 /// Events in order of time; those of one instant in the order in which they were scheduled.
 #[derive(Debug, Default)]
-pub struct EventQueue {
+pub(crate) struct EventQueue {
     heap: BinaryHeap<Reverse<Entry>>,
     sequence: u64,
 }
 
 impl EventQueue {
     /// Schedules an event.
-    pub fn push(&mut self, at_ps: u64, event: Event) {
+    pub(crate) fn push(&mut self, at_ps: u64, event: Event) {
         self.sequence += 1;
         self.heap.push(Reverse(Entry { at_ps, sequence: self.sequence, event }));
     }
 
     /// When the next event is due.
     #[must_use]
-    pub fn next_at_ps(&self) -> Option<u64> {
+    pub(crate) fn next_at_ps(&self) -> Option<u64> {
         self.heap.peek().map(|entry| entry.0.at_ps)
     }
 
     /// Takes the next event.
-    pub fn pop(&mut self) -> Option<(u64, Event)> {
+    pub(crate) fn pop(&mut self) -> Option<(u64, Event)> {
         self.heap.pop().map(|Reverse(entry)| (entry.at_ps, entry.event))
     }
 }

@@ -2,7 +2,7 @@
 
 /// FNV-1a over what happened, when, and to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trace {
+pub(crate) struct Trace {
     hash: u64,
     events: u64,
 }
@@ -31,13 +31,13 @@ impl Trace {
 
     /// The hash so far.
     #[must_use]
-    pub fn hash(&self) -> u64 {
+    pub(crate) fn hash(&self) -> u64 {
         self.hash
     }
 
     /// Events so far.
     #[must_use]
-    pub fn events(&self) -> u64 {
+    pub(crate) fn events(&self) -> u64 {
         self.events
     }
 }

@@ -80,6 +80,12 @@ impl World {
         self.trace.hash()
     }
 
+    /// Events that [`World::trace_hash`] covers.
+    #[must_use]
+    pub fn trace_events(&self) -> u64 {
+        self.trace.events()
+    }
+
     /// Number of cards.
     #[must_use]
     pub fn card_count(&self) -> usize {

@@ -70,7 +70,7 @@ pub(crate) struct TputArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// Chunks per doorbell: a power of two up to half the ring.
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = Params::default().batch)]
     pub(crate) batch: u32,
     /// Posted receives per worker: a power of two, 16 to 8192.
     #[arg(long, default_value_t = 256, value_name = "DEPTH")]

@@ -42,8 +42,11 @@ impl LogDecoder {
         let Some(hex) = line.strip_prefix(FRAME_MARK) else { return line.to_owned() };
         let Some(frame) = unhex(hex) else { return format!("{line} (not hexadecimal)") };
         let Some(table) = &self.table else { return format!("{line} (the image has no log strings)") };
-        match table.decode(&frame) {
-            Ok((frame, _)) => {
+        // The stream decoder undoes the encoding (rzCOBS, its end marker included) that the image's symbols name.
+        let mut stream = table.new_stream_decoder();
+        stream.received(&frame);
+        match stream.decode() {
+            Ok(frame) => {
                 let level = frame.level().map_or("print", |level| level.as_str());
                 format!("{level:<5} {}", frame.display_message())
             }

@@ -15,6 +15,12 @@ use crate::args::{BenchArgs, ProviderName};
 /// Instructions per completion that the published kernel needs (Khalilov et al., table I).
 const PUBLISHED: [(Transport, f64); 2] = [(Transport::Uc, 66.0), (Transport::Ud, 113.0)];
 
+/// The link delivers chunks of this size faster than one thread takes them, so its ring is never empty: what is counted is the
+/// loop, not the waiting.
+fn saturated() -> Params {
+    Params { chunk_bytes: 1024, ring: 1024, warm_up: 1, ..Params::default() }
+}
+
 #[derive(Serialize)]
 struct Row {
     image: String,
@@ -34,9 +40,9 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         let image = read_image(&args.images.join(format!("{name}.elf")))?;
         for (transport, published) in PUBLISHED {
             // The reference rings doorbells with every completion, whatever the batch says.
-            let batches: &[u32] = if name == "reference" { &[1] } else { &[1, 16, 64] };
+            let batches: &[u32] = if name == "reference" { &[1] } else { &[1, 16, 32, 64] };
             for &batch in batches {
-                let params = Params { transport, batch, ..Params::default() };
+                let params = Params { transport, batch, ..saturated() };
                 let plan = Plan::new(params, args.bytes)?;
                 let provider = open_provider(ProviderName::Emu, 0, 1)?;
                 let cards = Cards::open(&provider, None, None)?;
@@ -46,7 +52,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
                     image: name.to_owned(),
                     batch,
                     published_instructions_per_cqe: published,
-                    emulated_cqes_per_wall_s: report.device.cqes as f64 / report.wall_s,
+                    emulated_cqes_per_wall_s: f64::from(plan.runs()) * report.device.cqes as f64 / report.wall_s,
                     report,
                 });
             }
@@ -78,7 +84,8 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
             format!("{:.0}", row.emulated_cqes_per_wall_s),
         ]));
     }
-    println!("one thread, chunks of 4096 bytes, {} bytes; cost model {MODEL}\n{counts}", args.bytes);
-    println!("speed of the emulator, set-up and comparison of all bytes included\n{speed}");
+    let Params { chunk_bytes, ring, .. } = saturated();
+    println!("one thread, {} bytes in chunks of {chunk_bytes}, ring of {ring} never empty; cost model {MODEL}", args.bytes);
+    println!("{counts}\nspeed of the emulator, set-up, warm-up and comparison of all bytes included\n{speed}");
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

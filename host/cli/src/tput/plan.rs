@@ -56,7 +56,8 @@ pub struct Params {
     pub threads: u32,
     /// Bytes of one chunk, a multiple of [`CHUNK_ALIGN_BYTES`].
     pub chunk_bytes: u64,
-    /// Chunks the client posts and the device consumes per doorbell.
+    /// Chunks the client posts and the device consumes per doorbell. The default is the smallest batch at which the doorbells
+    /// cost less than two instructions per chunk (UC).
     pub batch: u32,
     /// Posted receives per worker, a power of two.
     pub ring: u32,
@@ -78,7 +79,7 @@ impl Default for Params {
             transport: Transport::Uc,
             threads: 1,
             chunk_bytes: 4096,
-            batch: 16,
+            batch: 32,
             ring: 256,
             iterations: 1,
             warm_up: 0,

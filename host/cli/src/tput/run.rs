@@ -121,14 +121,14 @@ fn repeat(
     Ok(totals)
 }
 
-/// How long nothing may move before what is in flight counts as lost: several times what a batch takes a slow worker, and
-/// the wire a round of long chunks.
+/// How long nothing may move before what is in flight counts as lost: several times what a full ring takes a slow worker
+/// (one that tells its progress only when its ring is empty), and the wire a round of long chunks.
 fn quiet_ps(plan: &Plan) -> u64 {
     const FIXED_PS: u64 = 50_000_000;
     const PER_COMPLETION_PS: u64 = 5_000_000;
     const PER_BYTE_PS: u64 = 160;
     let round_bytes = plan.params.chunk_bytes * plan.shares.len() as u64;
-    FIXED_PS + PER_COMPLETION_PS * u64::from(plan.params.batch) + PER_BYTE_PS * round_bytes
+    FIXED_PS + PER_COMPLETION_PS * u64::from(plan.params.ring) + PER_BYTE_PS * round_bytes
 }
 
 /// Sends everything once; returns the time from the first post to the completion flag, or to the last sign of life where
