@@ -1,5 +1,13 @@
-//! Tests across crates: the whole chain from the host library to the firmware. This library finds the device images.
+//! Tests across crates: the whole chain from the host library to the firmware.
+//!
+//! This library finds the device images, makes tiny ones ([`code`]), runs the throughput harness ([`run`]), compares with
+//! recorded output ([`golden`]) and reads error messages as a user would ([`told`]).
 
+pub mod code;
+pub mod golden;
+pub mod run;
+
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
@@ -43,4 +51,28 @@ pub fn image_path(name: &str) -> PathBuf {
 #[must_use]
 pub fn image_bytes(name: &str) -> Vec<u8> {
     std::fs::read(image_path(name)).expect("a built image can be read")
+}
+
+/// The error with everything that caused it, one line each: what the command-line tool shows.
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}\n{cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Checks that an error names the value, the limit and the next step: every one of `words`.
+///
+/// # Panics
+/// A word is missing.
+#[track_caller]
+pub fn told(error: &dyn Error, words: &[&str]) {
+    let text = chain(error);
+    for word in words {
+        assert!(text.contains(word), "the error lacks {word:?}:\n{text}");
+    }
 }

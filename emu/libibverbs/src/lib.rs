@@ -84,9 +84,10 @@ pub fn api() -> VerbsApi {
     }
 }
 
-/// Lets the next thing happen in the calling thread's machine; `false` when nothing is due until the host acts.
+/// Lets the calling thread's machine run between two looks of a polling host; `false` when nothing is due until the host
+/// acts.
 pub fn relax() -> bool {
-    with_world(emu_machine::World::step).unwrap_or(false)
+    with_world(emu_machine::World::relax).unwrap_or(false)
 }
 
 /// Virtual time of the calling thread's machine, in picoseconds.

@@ -13,6 +13,11 @@ pub struct Config {
     pub cost: CostModel,
     /// Bytes of DPA heap each process may use. Default 256 MiB (the vendor's stress sample allocates as much).
     pub heap_bytes: u64,
+    /// Virtual time between two looks of a host program that polls (see [`World::relax`](crate::World::relax)). Default
+    /// 50 000 ps: what reading one line that the card wrote to memory costs a host.
+    pub host_poll_ps: u64,
+    /// The same while nothing happens, when looking more often would show nothing. Default 1 000 000 ps.
+    pub host_idle_ps: u64,
     /// Longest run of one event-handler activation in virtual time. Default 120 s, as seen on hardware.
     pub handler_watchdog_ps: u64,
     /// Longest run of one RPC in virtual time. Default 6 s, as documented.
@@ -97,6 +102,8 @@ impl Default for Config {
             link: LinkConfig::default(),
             cost: CostModel::default(),
             heap_bytes: 256 << 20,
+            host_poll_ps: 50_000,
+            host_idle_ps: 1_000_000,
             handler_watchdog_ps: 120 * PS_PER_S,
             rpc_watchdog_ps: 6 * PS_PER_S,
         }

@@ -160,6 +160,33 @@ impl World {
         }
     }
 
+    /// Lets the machine run between two looks of a polling host: what is due within [`Config::host_poll_ps`] happens. When
+    /// nothing is, time still passes, by [`Config::host_idle_ps`] at most: a far timer must not take the clock along with it.
+    /// `false` when nothing is due and nothing ever will be until the host acts; then the clock stands still.
+    pub fn relax(&mut self) -> bool {
+        let Some(mut due_ps) = self.due_ps() else { return false };
+        let end_ps = self.now_ps + self.config.host_poll_ps;
+        if due_ps > end_ps {
+            self.now_ps = due_ps.min(self.now_ps + self.config.host_idle_ps);
+            return true;
+        }
+        while due_ps <= end_ps {
+            self.step();
+            match self.due_ps() {
+                Some(next_ps) => due_ps = next_ps,
+                None => break,
+            }
+        }
+        self.now_ps = self.now_ps.max(end_ps);
+        true
+    }
+
+    /// When the next thing is due.
+    fn due_ps(&self) -> Option<u64> {
+        let thread_ps = self.ready.first().map(|(cycles, ..)| cycles_to_ps(*cycles));
+        [thread_ps, self.queue.next_at_ps()].into_iter().flatten().min()
+    }
+
     /// Steps until `done`, until nothing is due, or until virtual time has advanced by `bound_ps`. Tells whether `done`.
     pub fn run_until(&mut self, bound_ps: u64, mut done: impl FnMut(&mut World) -> bool) -> bool {
         let end_ps = self.now_ps.saturating_add(bound_ps);

@@ -121,14 +121,35 @@ fn repeat(
     Ok(totals)
 }
 
-/// How long nothing may move before what is in flight counts as lost: several times what a full ring takes a slow worker
-/// (one that tells its progress only when its ring is empty), and the wire a round of long chunks.
-fn quiet_ps(plan: &Plan) -> u64 {
-    const FIXED_PS: u64 = 50_000_000;
-    const PER_COMPLETION_PS: u64 = 5_000_000;
-    const PER_BYTE_PS: u64 = 160;
-    let round_bytes = plan.params.chunk_bytes * plan.shares.len() as u64;
-    FIXED_PS + PER_COMPLETION_PS * u64::from(plan.params.ring) + PER_BYTE_PS * round_bytes
+/// How long nothing may move before what is in flight counts as lost.
+struct Patience {
+    /// Longest pause seen between two signs of progress.
+    longest_ps: Option<u64>,
+    /// Before there was any: what a full ring takes a slow worker that tells its progress only when its ring is empty, and
+    /// the wire a round of long chunks.
+    first_ps: u64,
+}
+
+impl Patience {
+    const LEAST_PS: u64 = 50_000_000;
+    /// A pause this many times as long as any before is no pause.
+    const FACTOR: u64 = 4;
+
+    fn new(plan: &Plan) -> Self {
+        const PER_COMPLETION_PS: u64 = 5_000_000;
+        const PER_BYTE_PS: u64 = 160;
+        let round_bytes = plan.params.chunk_bytes * plan.shares.len() as u64;
+        let ring_ps = PER_COMPLETION_PS * u64::from(plan.params.ring);
+        Self { longest_ps: None, first_ps: Self::LEAST_PS + ring_ps + PER_BYTE_PS * round_bytes }
+    }
+
+    fn pause(&mut self, ps: u64) {
+        self.longest_ps = self.longest_ps.max(Some(ps));
+    }
+
+    fn is_over(&self, quiet_ps: u64) -> bool {
+        quiet_ps > self.longest_ps.map_or(self.first_ps, |ps| (Self::FACTOR * ps).max(Self::LEAST_PS))
+    }
 }
 
 /// Sends everything once; returns the time from the first post to the completion flag, or to the last sign of life where
@@ -142,15 +163,17 @@ fn transfer(
 ) -> Result<u64, TputError> {
     let clock = server.provider().relax();
     let endpoints: Vec<WorkerEndpoint> = server.endpoints();
-    let quiet = quiet_ps(server.plan());
+    let mut patience = Patience::new(server.plan());
     let start_ps = clock.now_ps();
     let mut moved_ps = start_ps;
-    let mut credits = vec![0; endpoints.len()];
+    let credit_of = |worker| Ok::<_, TputError>(server.progress(worker)?.receives_posted);
+    let mut credits = (0..endpoints.len()).map(credit_of).collect::<Result<Vec<_>, _>>()?;
     loop {
         let mut moved = client.reap()? != 0;
+        let mut received = false;
         for (worker, endpoint) in endpoints.iter().enumerate() {
-            let credit = server.progress(worker)?.receives_posted;
-            moved |= std::mem::replace(&mut credits[worker], credit) != credit;
+            let credit = credit_of(worker)?;
+            received |= std::mem::replace(&mut credits[worker], credit) != credit;
             moved |= client.post_batch(worker, endpoint, collective_id, credit)? != 0;
         }
         let now_ps = clock.now_ps();
@@ -158,10 +181,13 @@ fn transfer(
             posted(client.chunks_posted());
             return Ok(now_ps - start_ps);
         }
-        if moved {
+        if received {
+            patience.pause(now_ps - moved_ps);
+        }
+        if moved || received {
             moved_ps = now_ps;
             posted(client.chunks_posted());
-        } else if now_ps - moved_ps > quiet {
+        } else if patience.is_over(now_ps - moved_ps) {
             server.check()?;
             if client.all_posted() {
                 return Ok(moved_ps - start_ps);

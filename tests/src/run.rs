@@ -1,0 +1,52 @@
+//! Runs of the throughput harness, with the machine's own view of them.
+
+use emu_machine::with_world;
+use flexcast_cli::provider::{MODEL, config, emulated};
+use flexcast_cli::tput::TputError;
+use flexcast_cli::tput::plan::{Params, Plan};
+use flexcast_cli::tput::report::Report;
+use flexcast_cli::tput::run::{Cards, ImageFile, made_up_bytes, run};
+
+/// A run and what the emulated machine knows of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The report, its wall time set to 0: that is the host's, not the run's.
+    pub report: Report,
+    /// Hash over all events of the machine.
+    pub trace_hash: u64,
+    /// How many events those were.
+    pub trace_events: u64,
+    /// Virtual time at the end, in picoseconds.
+    pub end_ps: u64,
+}
+
+/// Sends `bytes` made-up bytes from card to card of a new machine, received by the given image.
+///
+/// # Errors
+/// Those of the harness.
+///
+/// # Panics
+/// The emulated machine cannot be made.
+pub fn tput(image: &str, params: Params, bytes: u64) -> Result<Outcome, TputError> {
+    tput_elf(image, crate::image_bytes(image), params, bytes)
+}
+
+/// [`tput`] with an image that no file has.
+///
+/// # Errors
+/// Those of the harness.
+///
+/// # Panics
+/// The emulated machine cannot be made.
+pub fn tput_elf(name: &str, elf: Vec<u8>, params: Params, bytes: u64) -> Result<Outcome, TputError> {
+    let plan = Plan::new(params, bytes)?;
+    let provider = emulated(config(params.loss_ppm, params.seed)).expect("a valid configuration");
+    let cards = Cards::open(&provider, None, None)?;
+    let image = ImageFile { name: name.to_owned(), elf };
+    let source = made_up_bytes(bytes, params.seed);
+    let mut report = run(&cards, &image, &plan, &source, MODEL, &mut |_| ())?;
+    report.wall_s = 0.0;
+    let (trace_hash, trace_events, end_ps) =
+        with_world(|world| (world.trace_hash(), world.trace_events(), world.now_ps())).expect("this thread's machine");
+    Ok(Outcome { report, trace_hash, trace_events, end_ps })
+}

@@ -1,0 +1,257 @@
+//! Programs in C, compiled by gcc against our headers and linked to the emulator's `libflexio.so`, and what that library
+//! exports. Without a C compiler these tests are skipped, and say so on stderr.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use flexcast_cli::pingpong::ping;
+use flexcast_cli::tput::server::bring_up;
+use flexcast_tests::{image_bytes, image_path, workspace_root};
+use flexio::{AbiExpectation, Application, Process, ProtectionDomain, Provider};
+use object::{Object as _, ObjectSymbol as _};
+
+/// Longest that a program may take; it needs a fraction of a second.
+const PROGRAM_BOUND: Duration = Duration::from_secs(60);
+
+/// Headers of the ABIs, and what their functions begin with.
+const HEADERS: [(&str, &str); 5] = [
+    ("host/flexio-sys/include/libflexio/flexio.h", "flexio_"),
+    ("host/verbs-sys/include/infiniband/verbs.h", "ibv_"),
+    ("host/verbs-sys/include/infiniband/mlx5dv.h", "mlx5dv_"),
+    ("host/doca-sys/include/doca_dev.h", "doca_"),
+    ("emu/libflexio/include/flexcast_emu.h", "flexcast_emu_"),
+];
+
+const INCLUDES: [&str; 4] =
+    ["host/flexio-sys/include", "host/verbs-sys/include", "host/doca-sys/include", "emu/libflexio/include"];
+
+/// A C compiler, or a line that says what is skipped.
+fn compiler() -> Option<&'static str> {
+    let found = ["gcc", "cc"].into_iter().find(|name| {
+        Command::new(name).arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success())
+    });
+    if found.is_none() {
+        eprintln!("neither gcc nor cc is installed: skipping the programs in C and the exports of libflexio.so");
+    }
+    found
+}
+
+/// The folder of the libraries, built once as `cargo xtask build-emu-libs` does.
+fn libraries() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let output = Command::new(env!("CARGO"))
+            .args(["run", "--quiet", "--package", "xtask", "--", "build-emu-libs", "--profile", "dev"])
+            .current_dir(workspace_root())
+            .output()
+            .expect("cargo can be started");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "cargo xtask build-emu-libs failed:\n{text}");
+        let folder = String::from_utf8(output.stdout).expect("a path in UTF-8");
+        PathBuf::from(folder.lines().last().expect("it prints the folder"))
+    })
+}
+
+/// A folder for the products of one test.
+fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c_client").join(name);
+    std::fs::create_dir_all(&folder).expect("the folder can be made");
+    folder
+}
+
+fn compile(compiler: &str, name: &str, more: &[&str]) -> PathBuf {
+    let root = workspace_root();
+    let program = scratch(name).join(name);
+    let mut command = Command::new(compiler);
+    command.args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    command.args(INCLUDES.iter().map(|folder| format!("-I{}", root.join(folder).display())));
+    command.arg(root.join("tests/c").join(format!("{name}.c"))).arg("-L").arg(libraries()).args(more);
+    let output = command.output().expect("the compiler starts");
+    assert!(output.status.success(), "{name}.c:\n{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+/// Runs a program on the emulator's libraries; stdout and stderr.
+fn run(program: &Path, arguments: &[&str]) -> (ExitStatus, String, String) {
+    let folder = program.parent().expect("a program lies in a folder");
+    let [out, err] = ["stdout", "stderr"].map(|name| folder.join(name));
+    let file = |path: &Path| File::create(path).expect("a file for the output");
+    let mut child = Command::new(program)
+        .args(arguments)
+        .env("LD_LIBRARY_PATH", libraries())
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(file(&out))
+        .stderr(file(&err))
+        .spawn()
+        .expect("the program starts");
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("the program can be waited for") {
+            break status;
+        }
+        if start.elapsed() > PROGRAM_BOUND {
+            child.kill().expect("the program can be ended");
+            panic!("{} still runs after {PROGRAM_BOUND:?}", program.display());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let read = |path: &Path| String::from_utf8_lossy(&std::fs::read(path).expect("the output")).into_owned();
+    (status, read(&out), read(&err))
+}
+
+/// Compiles `tests/c/<name>.c`, runs it twice, and compares what it prints with `tests/c/<name>.txt`; what it explained on
+/// stderr.
+fn golden(name: &str, libraries: &[&str], arguments: &[&str]) -> Option<String> {
+    let program = compile(compiler()?, name, libraries);
+    let recorded = workspace_root().join("tests/c").join(format!("{name}.txt"));
+    let (status, printed, explained) = run(&program, arguments);
+    assert!(status.success(), "{name}: {status}\n{explained}{printed}");
+    let expected = std::fs::read_to_string(&recorded).unwrap_or_default();
+    assert!(printed == expected, "{name} printed something else than {}:\n{printed}", recorded.display());
+    assert_eq!(run(&program, arguments).1, expected, "a second run prints the same");
+    Some(explained)
+}
+
+#[test]
+fn a_program_for_flexio_runs_from_opening_to_closing() {
+    let image = image_path("pingpong");
+    let hash = format!("{:x}", flexcast_abi::ABI_HASH);
+    let arguments = [image.to_str().expect("a path in UTF-8"), &hash];
+    let libraries = ["-lflexio", "-libverbs", "-lmlx5", "-ldoca_common"];
+    if let Some(explained) = golden("pingpong", &libraries, &arguments) {
+        assert_eq!(explained, "", "nothing was refused");
+    }
+}
+
+#[test]
+fn what_is_wrong_or_absent_is_refused_with_a_reason() {
+    let image = image_path("pingpong");
+    let Some(explained) = golden("refusals", &["-lflexio"], &[image.to_str().expect("a path in UTF-8")]) else { return };
+    for reason in [
+        "flexio_process_destroy: 0x0 is not a live process",
+        "flexio_rq_create: raw Ethernet work queues are not emulated",
+        "flexio_cmdq_create: the command queue is not emulated",
+        "flexio_coredump_create: core dumps are not emulated; flexio_crash_data",
+        "flexio_process_error_handler_set: error handlers on the device are not emulated",
+        "flexio_process_create: programmable congestion control is not emulated",
+        "flexio_uar_extend: extending a UAR to another function is not emulated",
+        "affinity type 2",
+        "make UD and UC ones with mlx5dv_devx_obj_create",
+        "the image has no symbol no_such_rpc",
+        "the DPA heap has no 268435457 bytes left",
+        "execution unit 999 is reserved or absent",
+        "2 objects of the process exist: destroy them first",
+        "1 processes of the application exist: destroy them first",
+    ] {
+        assert!(explained.contains(reason), "no {reason:?} in\n{explained}");
+    }
+}
+
+/// Functions that a header declares: names before a parenthesis, outside comments, macros and inline bodies.
+fn declared(header: &str, prefix: &str) -> BTreeSet<String> {
+    let mut text = String::new();
+    let mut rest = header;
+    while let Some((before, comment)) = rest.split_once("/*") {
+        text.push_str(before);
+        rest = comment.split_once("*/").map_or("", |(_, after)| after);
+    }
+    text.push_str(rest);
+    let mut inline = false;
+    let mut names = BTreeSet::new();
+    for line in text.lines() {
+        inline |= line.starts_with("static inline");
+        if !inline && !line.starts_with('#') && !line.starts_with("typedef") {
+            for (at, _) in line.match_indices('(') {
+                let name = line[..at].rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or("");
+                names.extend(name.starts_with(prefix).then(|| name.to_owned()));
+            }
+        }
+        inline &= line != "}";
+    }
+    names
+}
+
+/// Names of the functions that a shared library exports.
+fn exported(library: &Path) -> BTreeSet<String> {
+    let bytes = std::fs::read(library).expect("the library can be read");
+    let library = object::File::parse(&*bytes).expect("an ELF");
+    library
+        .dynamic_symbols()
+        .filter(|symbol| symbol.is_definition() && symbol.is_global())
+        .map(|symbol| symbol.name().expect("a name").to_owned())
+        .collect()
+}
+
+#[test]
+fn the_library_exports_what_the_headers_declare_and_nothing_else() {
+    if compiler().is_none() {
+        return;
+    }
+    let exported = exported(&libraries().join("libflexio.so"));
+    for (header, prefix) in HEADERS {
+        let text = std::fs::read_to_string(workspace_root().join(header)).expect("the header");
+        let declared = declared(&text, prefix);
+        assert!(declared.len() > 1, "{header} declares {declared:?}");
+        let missing: Vec<_> = declared.difference(&exported).collect();
+        assert!(missing.is_empty(), "libflexio.so lacks functions of {header}: {missing:?}");
+    }
+    let foreign: Vec<_> =
+        exported.iter().filter(|name| !HEADERS.iter().any(|(_, prefix)| name.starts_with(prefix))).collect();
+    assert!(foreign.is_empty(), "libflexio.so exports {foreign:?}");
+}
+
+#[test]
+fn every_name_of_the_library_is_the_same_file() {
+    if compiler().is_none() {
+        return;
+    }
+    let folder = libraries();
+    let library = folder.join("libflexio.so").canonicalize().expect("the library");
+    for name in ["libflexio.so.2", "libibverbs.so", "libibverbs.so.1", "libmlx5.so.1", "libdoca_common.so.2"] {
+        assert_eq!(folder.join(name).canonicalize().expect(name), library);
+    }
+}
+
+/// What `the_system_provider_…` runs in a process of its own, whose dynamic loader finds the library.
+#[test]
+#[ignore = "run by the_system_provider_runs_on_the_library"]
+fn pings_through_the_system_provider() {
+    let provider = Provider::system().expect("the libraries are on the search path");
+    let abi = AbiExpectation { version: flexcast_abi::ABI_VERSION, hash: flexcast_abi::ABI_HASH };
+    let elf = image_bytes("pingpong");
+    let application = Application::load(&provider, "pingpong", &elf, Some(abi)).expect("the image loads");
+    let [server, client] = ["mlx5_0", "mlx5_1"].map(|name| provider.open(name).expect("the card opens"));
+    let pd = ProtectionDomain::new(&server).expect("a protection domain");
+    let process = Process::new(&application, &pd).expect("a process");
+    bring_up(&process).expect("the image answers");
+    let pong = ping(&process, &client, &[b"one", &[7; 1000]]).expect("the pings are answered");
+    assert!(pong.equal && !provider.relax().is_virtual());
+    process.check().expect("the process is healthy");
+}
+
+#[test]
+fn the_system_provider_runs_on_the_library() {
+    if compiler().is_none() {
+        return;
+    }
+    let output = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "pings_through_the_system_provider", "--ignored"])
+        .env("LD_LIBRARY_PATH", libraries())
+        .output()
+        .expect("this program starts again");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn declarations_are_told_from_other_text() {
+    let header = "/* ibv_comment(x) */\n#define ibv_macro(x) ibv_other(x)\ntypedef void (ibv_type)(void);\n\
+                  static inline int ibv_inline(int a)\n{\n\treturn ibv_called(a);\n}\n\
+                  int *ibv_one(int a,\n\tint (*callback)(int));\nvoid ibv_two(void);\n";
+    assert_eq!(declared(header, "ibv_").into_iter().collect::<Vec<_>>(), ["ibv_one", "ibv_two"]);
+}

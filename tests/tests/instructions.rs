@@ -1,0 +1,74 @@
+//! Instructions per completion of the datapath, exact, from the device's own counters on a ring that never runs empty.
+//!
+//! A change of the firmware or of the compiler may change the figures: then the table below changes with it, in the same
+//! commit, and the limits say whether the change may stand.
+
+use flexcast_cli::tput::plan::{Params, Transport};
+use flexcast_tests::run::tput;
+
+const CHUNK_BYTES: u64 = 1024;
+const CHUNKS: u64 = 8192;
+
+/// Transport, chunks per doorbell, completions counted in the loop, instructions retired in it.
+const EXACT: [(Transport, u32, u64, u64); 8] = [
+    (Transport::Uc, 1, 8192, 196517), // 2.4e+01 each
+    (Transport::Uc, 16, 8192, 174381), // 2.1e+01 each
+    (Transport::Uc, 32, 8192, 161069), // 2e+01 each
+    (Transport::Uc, 64, 8192, 154413), // 1.9e+01 each
+    (Transport::Ud, 1, 8192, 311789), // 3.8e+01 each
+    (Transport::Ud, 16, 8192, 287665), // 3.5e+01 each
+    (Transport::Ud, 32, 8192, 250545), // 3.1e+01 each
+    (Transport::Ud, 64, 8192, 231985), // 2.8e+01 each
+];
+
+/// Most instructions per completion: (transport, chunks per doorbell, limit).
+const LIMITS: [(Transport, u32, u64); 4] =
+    [(Transport::Uc, 32, 20), (Transport::Ud, 32, 32), (Transport::Uc, 1, 28), (Transport::Ud, 1, 42)];
+
+/// Nothing but the receive loop: one worker, every check on, every chunk new and right.
+fn measure(transport: Transport, batch: u32) -> (u64, u64) {
+    let params =
+        Params { transport, batch, chunk_bytes: CHUNK_BYTES, ring: 1024, warm_up: 1, threads: 1, ..Params::default() };
+    let report = tput("receive", params, CHUNKS * CHUNK_BYTES).expect("the run succeeds").report;
+    assert_eq!((report.missing, report.digest_ok, report.device.cqes), (0, true, CHUNKS), "{report:?}");
+    let counters = report.device;
+    let odd = [counters.duplicates, counters.out_of_range, counters.wrong_length, counters.wrong_id, counters.errors];
+    assert_eq!(odd, [0; 5], "{counters:?}");
+    // A figure over a few completions would be one of starting, not of the loop.
+    assert!(counters.loop_cqes * 10 > CHUNKS * 8, "the ring ran empty: {counters:?}");
+    (counters.loop_cqes, counters.loop_instructions)
+}
+
+#[test]
+fn instructions_per_completion_are_exact_and_within_their_limits() {
+    let measured = EXACT.map(|(transport, batch, ..)| {
+        let (cqes, instructions) = measure(transport, batch);
+        (transport, batch, cqes, instructions)
+    });
+    for (transport, batch, limit) in LIMITS {
+        let (.., cqes, instructions) =
+            measured.into_iter().find(|row| (row.0, row.1) == (transport, batch)).expect("a row of the table");
+        assert!(
+            instructions <= limit * cqes,
+            "{} with {batch} chunks per doorbell: {instructions} instructions for {cqes} completions are {:.2} each; \
+             at most {limit} are promised",
+            transport.name(),
+            instructions as f64 / cqes as f64,
+        );
+    }
+    assert_eq!(measured, EXACT, "the firmware's instruction counts have changed: update the table if they should have");
+}
+
+/// The baseline must stay what it is measured for: doorbells with every completion, the published algorithm.
+#[test]
+fn the_reference_rings_with_every_completion() {
+    for transport in [Transport::Uc, Transport::Ud] {
+        let [one, sixteen] = [1, 16].map(|batch| {
+            let params = Params { transport, batch, chunk_bytes: CHUNK_BYTES, ring: 1024, ..Params::default() };
+            let report = tput("reference", params, 2048 * CHUNK_BYTES).expect("the run succeeds").report;
+            assert_eq!((report.missing, report.digest_ok), (0, true), "{report:?}");
+            report.instructions_per_cqe
+        });
+        assert!((one - sixteen).abs() < 0.5, "{}: {one} against {sixteen}", transport.name());
+    }
+}
