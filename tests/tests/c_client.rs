@@ -131,7 +131,9 @@ fn a_program_for_flexio_runs_from_opening_to_closing() {
 #[test]
 fn what_is_wrong_or_absent_is_refused_with_a_reason() {
     let image = image_path("pingpong");
-    let Some(explained) = golden("refusals", &["-lflexio"], &[image.to_str().expect("a path in UTF-8")]) else { return };
+    let Some(explained) = golden("refusals", &["-lflexio"], &[image.to_str().expect("a path in UTF-8")]) else {
+        return;
+    };
     for reason in [
         "flexio_process_destroy: 0x0 is not a live process",
         "flexio_rq_create: raw Ethernet work queues are not emulated",
@@ -145,8 +147,8 @@ fn what_is_wrong_or_absent_is_refused_with_a_reason() {
         "the image has no symbol no_such_rpc",
         "the DPA heap has no 268435457 bytes left",
         "execution unit 999 is reserved or absent",
-        "2 objects of the process exist: destroy them first",
-        "1 processes of the application exist: destroy them first",
+        "objects of the process still exist (2): destroy them first",
+        "processes of the application still exist (1): destroy them first",
     ] {
         assert!(explained.contains(reason), "no {reason:?} in\n{explained}");
     }

@@ -23,7 +23,9 @@ fn crashes(process: &Process<'_>, ping: &[u32], argument: u64, cause: &[&str]) {
     let Error::DeviceFault { state: ErrorState::Fatal, record } = &error else { panic!("not a crash: {error}") };
     told(&error, cause);
     let place = format!("ping+{:#x}", 4 * (ping.len() - 1));
-    for word in ["thread ", "execution unit 0", "pc  ", &place, "a3 000000000000004d", "retired ", "sp 00000000c0005000"] {
+    for word in
+        ["thread ", "execution unit 0", "pc  ", &place, "a3 000000000000004d", "retired ", "sp 00000000c0005000"]
+    {
         assert!(record.contains(word), "{word:?} is not in:\n{record}");
     }
     // Every register is there, by name.
@@ -59,7 +61,11 @@ fn unmapped_access() {
     ping_crashes(&[ld(reg::A1, reg::A0, 8)], 0, &["no memory at this address", "0x0000000000000008"]);
     ping_crashes(&[sd(reg::A1, reg::A0, 0)], DATA + 4096, &["no memory at this address", "0x0000000080001000"]);
     // The guard page below the stack of execution unit 0, where an overflow lands.
-    ping_crashes(&[sd(reg::A1, reg::A0, 0)], layout::THREADS + 0xFF8, &["no memory at this address", "0x00000000c0000ff8"]);
+    ping_crashes(
+        &[sd(reg::A1, reg::A0, 0)],
+        layout::THREADS + 0xFF8,
+        &["no memory at this address", "0x00000000c0000ff8"],
+    );
 }
 
 #[test]
@@ -72,7 +78,8 @@ fn jump_into_data() {
     let code = marked(&[call_register(reg::A0)]);
     with_process(Config::default(), &image(&[RET], &code), |process| {
         let error = process.call("ping", DATA).expect_err("a crash");
-        told(&error, &["no executable memory", "0x0000000080000000", "a3 000000000000004d"]);
+        // The register ra tells where the jump came from.
+        told(&error, &["instruction access fault", "0x0000000080000000", "ra 000000004000000c", "a3 000000000000004d"]);
     });
 }
 
@@ -143,7 +150,13 @@ fn window_with_a_wrong_key() {
     window_access(false, false, Access::empty(), 0, None);
     window_access(true, false, write, 64, Some(&["window 0", "outside memory key", "covers 64 bytes"]));
     window_access(false, false, write, -8, Some(&["window 0", "outside memory key", "covers 64 bytes"]));
-    window_access(true, true, write, 0, Some(&["belongs to protection domain", "create key and queue in the same one"]));
+    window_access(
+        true,
+        true,
+        write,
+        0,
+        Some(&["belongs to protection domain", "create key and queue in the same one"]),
+    );
     window_access(true, false, Access::empty(), 0, Some(&["window 0", "memory key", "LOCAL_WRITE"]));
 }
 
@@ -155,7 +168,7 @@ fn window_with_a_key_that_never_was() {
     with_process(Config::default(), &image(&[RET], &code), |process| {
         let window = Window::new(process).expect("a window");
         let mut block = Vec::new();
-        for word in [u64::from(window.id()), 0xDEAD_00, layout::WINDOW_0] {
+        for word in [u64::from(window.id()), 0x00DE_AD00, layout::WINDOW_0] {
             block.extend_from_slice(&word.to_le_bytes());
         }
         let block = flexio::DeviceBuffer::from_bytes(process, &block).expect("a device buffer");
@@ -199,10 +212,14 @@ fn a_handler_that_returns_is_named() {
 #[test]
 fn an_endless_handler_meets_its_watchdog() {
     let ms = 1_000_000_000;
-    let (id, error) = trigger(Config { handler_watchdog_ps: 2 * ms, ..Config::default() }, &[addi(reg::A3, 0, 77), SPIN]);
+    let (id, error) =
+        trigger(Config { handler_watchdog_ps: 2 * ms, ..Config::default() }, &[addi(reg::A3, 0, 77), SPIN]);
     assert!(matches!(error, Error::DeviceFault { state: ErrorState::Fatal, .. }), "{error}");
     let thread = format!("{id} on execution unit 17");
-    told(&error, &["watchdog: the event handler ran for more than 2 ms", "handler+0x4", &thread, "a3 000000000000004d"]);
+    told(
+        &error,
+        &["watchdog: the event handler ran for more than 2 ms", "handler+0x4", &thread, "a3 000000000000004d"],
+    );
 }
 
 #[test]

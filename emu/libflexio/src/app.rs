@@ -3,6 +3,7 @@
 use core::ffi::{c_char, c_void};
 use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use emu_libibverbs::handle::{self, CStruct, Object};
@@ -26,7 +27,7 @@ pub(crate) struct App {
 struct Functions {
     by_key: BTreeMap<usize, Function>,
     /// The addresses given out as keys.
-    keys: Vec<Box<u64>>,
+    keys: Vec<Pin<Box<u64>>>,
 }
 
 /// A function of the image that the host may name.
@@ -76,11 +77,9 @@ impl App {
     /// The function registered under a key.
     pub(crate) fn function(&self, key: flexio_func_t) -> Result<Function> {
         let address = key.map_or(0, |key| key as usize);
-        self.functions()
-            .by_key
-            .get(&address)
-            .cloned()
-            .ok_or_else(|| failed(format!("{address:#x} is not the key of a function registered with this application")))
+        self.functions().by_key.get(&address).cloned().ok_or_else(|| {
+            failed(format!("{address:#x} is not the key of a function registered with this application"))
+        })
     }
 }
 
@@ -122,7 +121,7 @@ pub(crate) unsafe extern "C" fn flexio_app_destroy(app: *mut flexio_app) -> flex
         // This call and the set of live handles hold it as well.
         let processes = Arc::strong_count(&object) - 2;
         if processes > 0 {
-            return Err(failed(format!("{processes} processes of the application exist: destroy them first")));
+            return Err(failed(format!("processes of the application still exist ({processes}): destroy them first")));
         }
         handle::retire::<App>(app)?;
         Ok(())
@@ -179,7 +178,10 @@ pub(crate) unsafe extern "C" fn flexio_app_get_elf(app: *mut flexio_app, elf: *m
     status("flexio_app_get_elf", || {
         let app = handle::get::<App>(app)?;
         if elf.is_null() || bufsz < app.elf.len() {
-            return Err(failed(format!("the buffer of {bufsz} bytes is null or shorter than the ELF ({})", app.elf.len())));
+            return Err(failed(format!(
+                "the buffer of {bufsz} bytes is null or shorter than the ELF ({})",
+                app.elf.len()
+            )));
         }
         // SAFETY: not null and, as the caller says, `bufsz` bytes long.
         unsafe { core::ptr::copy_nonoverlapping(app.elf.as_ptr(), elf.cast(), app.elf.len()) };
@@ -199,8 +201,8 @@ pub(crate) unsafe extern "C" fn flexio_func_register(
         let (name, out_func) = unsafe { (text(dev_func_name, "dev_func_name")?, out(out_func, "out_func")?) };
         let addr = app.symbol(name)?;
         let mut functions = app.functions();
-        let mut record = Box::new(addr);
-        let key = flexio_sys::stub_key(core::ptr::NonNull::from(&mut *record).cast());
+        let record = Box::pin(addr);
+        let key = flexio_sys::stub_key(core::ptr::NonNull::from(&*record).cast());
         functions.keys.push(record);
         functions.by_key.insert(key.map_or(0, |key| key as usize), Function { name: name.to_owned(), addr, rpc: None });
         out_func.write(key);

@@ -87,8 +87,7 @@ pub(crate) unsafe extern "C" fn flexcast_emu_call_finish(
 ) -> flexio_status {
     status("flexio_process_call", || {
         // SAFETY: the C half passes the structure that the first half filled, and does not use the buffer again.
-        let (arguments, function, unpack) =
-            unsafe { (take((*call).argbuf), (*call).function, (*call).unpack) };
+        let (arguments, function, unpack) = unsafe { (take((*call).argbuf), (*call).function, (*call).unpack) };
         let process = handle::get::<Process>(process)?;
         let result = execute(&process, &arguments, function, unpack);
         process.after_progress()?;

@@ -14,6 +14,8 @@ use crate::thread::Thread;
 pub(crate) struct Cq {
     process: Arc<Process>,
     number: u32,
+    /// Held so that the thread is not destroyed first.
+    _thread: Option<Arc<Thread>>,
 }
 
 impl Object for Cq {
@@ -24,8 +26,8 @@ impl Object for Cq {
     }
 }
 
-/// What the card's events of a queue go to.
-fn target(process: &Process, attr: &flexio_cq_attr) -> Result<CqTarget> {
+/// The thread that the card's events of a queue go to, if any.
+fn target(process: &Process, attr: &flexio_cq_attr) -> Result<Option<Arc<Thread>>> {
     match u32::from(attr.element_type) {
         FLEXIO_CQ_ELEMENT_TYPE_DPA_THREAD => {
             // SAFETY: a queue of this type has this member of the union; as a handle it is looked up, not followed.
@@ -33,9 +35,9 @@ fn target(process: &Process, attr: &flexio_cq_attr) -> Result<CqTarget> {
             if (thread.card, thread.process) != (process.card, process.id) {
                 return Err(failed("the thread belongs to another process"));
             }
-            Ok(CqTarget::DpaThread(thread.id))
+            Ok(Some(thread))
         }
-        FLEXIO_CQ_ELEMENT_TYPE_NON_DPA_CQ => Ok(CqTarget::None),
+        FLEXIO_CQ_ELEMENT_TYPE_NON_DPA_CQ => Ok(None),
         other => Err(failed(format!(
             "completion queue element type {other}: DPA thread ({FLEXIO_CQ_ELEMENT_TYPE_DPA_THREAD}) and polled \
              ({FLEXIO_CQ_ELEMENT_TYPE_NON_DPA_CQ}) are emulated"
@@ -67,7 +69,8 @@ pub(crate) unsafe extern "C" fn flexio_cq_create(
         if attr.log_cq_depth > 22 {
             return Err(failed(format!("log_cq_depth is {}: at most 22 is possible", attr.log_cq_depth)));
         }
-        let target = target(&process, attr)?;
+        let thread = target(&process, attr)?;
+        let target = thread.as_ref().map_or(CqTarget::None, |thread| CqTarget::DpaThread(thread.id));
         let ring = process.queue_memory("cq_ring_qmem", &attr.cq_ring_qmem, 64 << attr.log_cq_depth)?;
         let doorbell_record = process.device_memory("cq_dbr_daddr", attr.cq_dbr_daddr, 8)?;
         let attr = CqAttr {
@@ -77,11 +80,11 @@ pub(crate) unsafe extern "C" fn flexio_cq_create(
             target,
             overrun_ignore: attr.overrun_ignore != 0,
             always_armed: attr.always_armed != 0,
-            armed_at_creation: !attr.no_arm && matches!(target, CqTarget::DpaThread(_)),
+            armed_at_creation: !attr.no_arm && thread.is_some(),
             uar: attr.uar_id,
         };
         let number = world(|world| Ok::<_, crate::status::Failure>(world.card(process.card)?.nic.create_cq(attr)?))?;
-        cq.write(handle::publish(&Arc::new(Cq { process, number })));
+        cq.write(handle::publish(&Arc::new(Cq { process, number, _thread: thread })));
         Ok(())
     })
 }

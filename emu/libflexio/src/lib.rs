@@ -30,7 +30,9 @@ use flexio_sys::FlexioApi;
 /// The emulator's functions, under their C names.
 #[must_use]
 pub fn api() -> FlexioApi {
-    use {app::*, call::*, cq::*, mkey::*, process::*, qp::*, status::*, stream::*, thread::*, unsupported::*, window::*};
+    use {
+        app::*, call::*, cq::*, mkey::*, process::*, qp::*, status::*, stream::*, thread::*, unsupported::*, window::*,
+    };
     FlexioApi {
         flexio_app_create,
         flexio_app_destroy,

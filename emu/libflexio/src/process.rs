@@ -99,7 +99,9 @@ impl Process {
                 .and_then(|umem| umem.at(addr, bytes))
                 .ok_or_else(|| {
                     let id = memory.umem_id;
-                    failed(format!("{what}: {bytes} bytes at offset {addr:#x} are not in user memory {id} of this card"))
+                    failed(format!(
+                        "{what}: {bytes} bytes at offset {addr:#x} are not in user memory {id} of this card"
+                    ))
                 }),
             other => Err(failed(format!("{what}: memory type {other}: DPA (0) and host (1) exist"))),
         }
@@ -126,7 +128,9 @@ impl Process {
         }
         let card = handle::get::<Context>(context)?.card;
         if card != self.card {
-            return Err(failed("the device context is that of another card; queues of other functions are not emulated"));
+            return Err(failed(
+                "the device context is that of another card; queues of other functions are not emulated",
+            ));
         }
         Ok(())
     }
@@ -208,7 +212,12 @@ pub(crate) unsafe extern "C" fn flexio_process_destroy(process: *mut flexio_proc
         // This call and the set of live handles hold it as well.
         let children = Arc::strong_count(&object) - 2;
         if children > 0 {
-            return Err(failed(format!("{children} objects of the process exist: destroy them first")));
+            return Err(failed(format!("objects of the process still exist ({children}): destroy them first")));
+        }
+        // Held by the process and by the set of live handles.
+        let users = Arc::strong_count(&object.pd) - 2;
+        if object.owns_pd && users > 0 {
+            return Err(failed(format!("objects of the process's domain still exist ({users}): destroy them first")));
         }
         object.after_progress()?;
         world(|world| world.destroy_process(object.card, object.id))?;
@@ -316,7 +325,10 @@ pub(crate) unsafe extern "C" fn flexio_coredump_create(
 
 /// Writes the crash record to `<outfile>.<process, three digits>.crash`; the name defaults to `flexio_dev`.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn flexio_crash_data(process: *mut flexio_process, outfile: *const c_char) -> flexio_status {
+pub(crate) unsafe extern "C" fn flexio_crash_data(
+    process: *mut flexio_process,
+    outfile: *const c_char,
+) -> flexio_status {
     status("flexio_crash_data", || {
         let process = handle::get::<Process>(process)?;
         let name = if outfile.is_null() {

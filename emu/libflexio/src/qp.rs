@@ -94,8 +94,9 @@ pub(crate) unsafe extern "C" fn flexio_qp_create(
 }
 
 fn access(attr: &flexio_qp_attr) -> Result<Access> {
-    Access::from_bits(attr.qp_access_mask.cast_unsigned())
-        .ok_or_else(|| failed(format!("qp_access_mask {:#x}: IBV_ACCESS_LOCAL_WRITE and REMOTE_* are", attr.qp_access_mask)))
+    Access::from_bits(attr.qp_access_mask.cast_unsigned()).ok_or_else(|| {
+        failed(format!("qp_access_mask {:#x}: IBV_ACCESS_LOCAL_WRITE and REMOTE_* are", attr.qp_access_mask))
+    })
 }
 
 /// The attributes that the transition to `next_state` reads.
@@ -123,8 +124,9 @@ unsafe fn modification(attr: &flexio_qp_attr) -> Result<QpModify> {
                 None if loopback => [0; 6],
                 None => resolve_mac(gid)?,
             };
-            let timer = u8::try_from(attr.min_rnr_nak_timer)
-                .map_err(|_| failed(format!("min_rnr_nak_timer is {}: 0 to 31 are possible", attr.min_rnr_nak_timer)))?;
+            let timer = u8::try_from(attr.min_rnr_nak_timer).map_err(|_| {
+                failed(format!("min_rnr_nak_timer is {}: 0 to 31 are possible", attr.min_rnr_nak_timer))
+            })?;
             QpModify {
                 next_state: Some(QpState::Rtr),
                 access: Some(access(attr)?),
@@ -149,7 +151,9 @@ unsafe fn modification(attr: &flexio_qp_attr) -> Result<QpModify> {
             max_rd_atomic: Some(1_u8.checked_shl(attr.log_sra_max.into()).unwrap_or(u8::MAX)),
             ..Default::default()
         },
-        other => return Err(failed(format!("next_state {other}: RST (0), INIT (1), RTR (2), RTS (3) and ERR (6) are"))),
+        other => {
+            return Err(failed(format!("next_state {other}: RST (0), INIT (1), RTR (2), RTS (3) and ERR (6) are")));
+        }
     };
     Ok(modify)
 }
@@ -167,7 +171,8 @@ pub(crate) unsafe extern "C" fn flexio_qp_modify(
         let modify = unsafe { modification(attribute(fattr)?) }?;
         world(|world| {
             let now_ps = world.now_ps();
-            let call = world.nic_call(qp.process.card, |nic, effects| nic.modify_qp(now_ps, qp.number, &modify, effects));
+            let call =
+                world.nic_call(qp.process.card, |nic, effects| nic.modify_qp(now_ps, qp.number, &modify, effects));
             Ok::<_, Failure>(call??)
         })
     })

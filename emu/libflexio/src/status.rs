@@ -63,7 +63,10 @@ impl From<MachineError> for Failure {
 fn run<T>(call: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
     // The emulator's own state is behind locks that recover from a panic, and the caller learns of it from the status.
     let result = catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| {
-        Err(Failure { status: FLEXIO_STATUS_FATAL_ERR, reason: "the emulator panicked; see the message above".to_owned() })
+        Err(Failure {
+            status: FLEXIO_STATUS_FATAL_ERR,
+            reason: "the emulator panicked; see the message above".to_owned(),
+        })
     });
     if let Err(failure) = &result {
         // Errors are the lowest level, which cannot be switched off.

@@ -1,8 +1,8 @@
 //! Message streams: what the firmware prints.
 //!
 //! The vendor's library prints from a thread of its own every millisecond. Here nothing happens beside the caller's own
-//! calls, so messages are printed by the calls that let firmware run ([`flexio_msg_stream_flush`], RPCs, error queries and
-//! the destruction of streams and processes), in the order in which they were sent.
+//! calls, so messages are printed by [`flexio_msg_stream_flush`], RPCs, error queries and the destruction of streams and
+//! processes, in the order in which they were sent.
 
 use core::ffi::{CStr, c_int};
 use std::sync::Arc;
@@ -129,8 +129,7 @@ pub(crate) unsafe extern "C" fn flexio_msg_stream_create(
     status("flexio_msg_stream_create", || {
         let process = handle::get::<Process>(process)?;
         // SAFETY: null, or valid as the interface asks.
-        let (stream, id) =
-            unsafe { (out(stream, "stream")?, open(&process, stream_fattr, file, ppthread)?) };
+        let (stream, id) = unsafe { (out(stream, "stream")?, open(&process, stream_fattr, file, ppthread)?) };
         stream.write(handle::publish(&Arc::new(Stream { process, id })));
         Ok(())
     })

@@ -79,6 +79,11 @@ pub(crate) unsafe extern "C" fn flexio_event_handler_destroy(
 ) -> flexio_status {
     status("flexio_event_handler_destroy", || {
         let handler = handle::get::<EventHandler>(event_handler)?;
+        // The handler and the set of live handles hold the thread as well.
+        let queues = Arc::strong_count(&handler.thread) - 2;
+        if queues > 0 {
+            return Err(failed(format!("completion queues of its thread still exist ({queues}): destroy them first")));
+        }
         world(|world| world.destroy_thread(handler.process.card, handler.thread.id))?;
         handle::retire::<Thread>(handler.thread.c_address())?;
         handle::retire::<EventHandler>(event_handler)?;
@@ -90,9 +95,7 @@ pub(crate) unsafe extern "C" fn flexio_event_handler_destroy(
 pub(crate) unsafe extern "C" fn flexio_event_handler_get_thread(
     event_handler: *mut flexio_event_handler,
 ) -> *mut flexio_thread {
-    pointer("flexio_event_handler_get_thread", || {
-        Ok(handle::get::<EventHandler>(event_handler)?.thread.c_address())
-    })
+    pointer("flexio_event_handler_get_thread", || Ok(handle::get::<EventHandler>(event_handler)?.thread.c_address()))
 }
 
 #[unsafe(no_mangle)]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use emu_libibverbs::Pd;
 use emu_libibverbs::handle::{self, Object};
 use emu_libibverbs::umem::new_uar_page;
 use flexio_sys::*;
@@ -13,6 +14,8 @@ use crate::status::{failed, out, pointer, status};
 pub(crate) struct Window {
     process: Arc<Process>,
     id: u32,
+    /// Held so that the domain is not deallocated first.
+    _pd: Arc<Pd>,
 }
 
 impl Object for Window {
@@ -36,9 +39,9 @@ pub(crate) unsafe extern "C" fn flexio_window_create(
         if pd.is_null() {
             return Err(failed("pd is null: a window reaches the memory of one protection domain"));
         }
-        let pd = process.domain(pd)?.number;
-        let id = world(|world| world.create_window(process.card, process.id, pd))?;
-        window.write(handle::publish(&Arc::new(Window { process, id })));
+        let pd = process.domain(pd)?;
+        let id = world(|world| world.create_window(process.card, process.id, pd.number))?;
+        window.write(handle::publish(&Arc::new(Window { process, id, _pd: pd })));
         Ok(())
     })
 }

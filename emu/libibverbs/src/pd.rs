@@ -39,7 +39,14 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     status("ibv_dealloc_pd", || {
-        handle::get::<Pd>(pd)?.dealloc()?;
+        let object = handle::get::<Pd>(pd)?;
+        // This call and the set of live handles hold it as well.
+        let users = Arc::strong_count(&object) - 2;
+        if users > 0 {
+            let reason = format!("objects of the protection domain still exist ({users}): destroy them first");
+            return Err(Errno::new(libc::EBUSY, reason));
+        }
+        object.dealloc()?;
         handle::retire::<Pd>(pd)?;
         Ok(())
     })

@@ -210,7 +210,7 @@ fn device_commands_with_bad_fields_leave_status_and_syndrome() {
     let api = &host.api;
     let mut command = [0_u8; 272];
     let mut answer = [0_u8; 16];
-    let mut create = |command: &[u8], answer: &mut [u8]| unsafe {
+    let create = |command: &[u8], answer: &mut [u8]| unsafe {
         let (input, out) = (command.as_ptr().cast(), answer.as_mut_ptr().cast());
         (api.mlx5dv_devx_obj_create)(host.context, input, command.len(), out, answer.len())
     };

@@ -1,0 +1,506 @@
+//! Queues and memory keys used wrongly: typed errors or error completions, counted drops, and nothing hangs.
+
+use emu_machine::nic::{AsyncEvent, Counters, FailureCause, QpState};
+use emu_machine::{Config, World, layout, with_world};
+use flexcast_hw::wqe::FLAG_SIGNALLED;
+use flexcast_hw::{
+    ControlSegment, Cqe, CqeOpcode, DataSegment, ErrorCqe, QpDoorbellRecord, RemoteAddressSegment, Syndrome, WqeOpcode,
+    WriteWqe, outbox,
+};
+use flexcast_tests::code::{self, *};
+use flexcast_tests::told;
+use flexio::{
+    Access, AddressHandle, Bound, CompletionQueue, CqTarget, DevAddr, DeviceBuffer, DpaCompletionQueue, DpaDepths,
+    DpaQueuePair, Error, HostBuffer, LocalSlice, MemoryKey, MemoryRegion, Outbox, Process, ProtectionDomain, Provider,
+    QueueDepths, QueuePair, SendKind, SendRequest, Transport, UdKey,
+};
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+const Q_KEY: u32 = 0x1111;
+const REGION_BYTES: u32 = 4096;
+/// `IBV_WC_LOC_PROT_ERR`, `IBV_WC_WR_FLUSH_ERR` and `IBV_WC_REM_ACCESS_ERR`.
+const LOCAL_PROTECTION: u32 = 4;
+const FLUSHED: u32 = 5;
+const REMOTE_ACCESS: u32 = 10;
+const BOUND: Bound = Bound::millis(1).with_looks(1_000_000);
+
+/// One card's end of a connection.
+struct End<'a> {
+    pd: &'a ProtectionDomain<'a>,
+    sends: &'a CompletionQueue<'a>,
+    receives: &'a CompletionQueue<'a>,
+    qp: &'a QueuePair<'a>,
+    memory: &'a MemoryRegion<'a>,
+}
+
+impl End<'_> {
+    fn provider(&self) -> &Provider {
+        self.pd.device().provider()
+    }
+
+    fn send(&self, kind: SendKind<'_>, local: LocalSlice) -> flexio::Result<()> {
+        self.qp.post_sends(&[SendRequest { id: 1, kind, local: Some(local), immediate: None, signaled: true }])
+    }
+
+    fn write(&self, local: LocalSlice, remote_addr: u64, rkey: u32) -> flexio::Result<()> {
+        self.send(SendKind::Write { remote_addr, rkey }, local)
+    }
+
+    fn sent(&self) -> flexio::Result<()> {
+        self.sends.wait(BOUND, "a send").map(drop)
+    }
+
+    fn received(&self) -> flexio::Result<()> {
+        self.receives.wait(BOUND, "a receive").map(drop)
+    }
+
+    fn whole(&self) -> LocalSlice {
+        self.memory.slice(0, REGION_BYTES).expect("in range")
+    }
+}
+
+/// Two new cards with a queue pair each, ready to send to one another.
+fn pair(transport: Transport, cq_depth: u32, body: impl FnOnce(&End<'_>, &End<'_>)) {
+    let provider = code::cards(Config::default());
+    let devices = ["mlx5_0", "mlx5_1"].map(|name| provider.open(name).expect("a card"));
+    let pds = devices.each_ref().map(|device| ProtectionDomain::new(device).expect("a protection domain"));
+    let cqs = devices
+        .each_ref()
+        .map(|device| [cq_depth, 16].map(|depth| CompletionQueue::new(device, depth).expect("a completion queue")));
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let memories = pds.each_ref().map(|pd| {
+        let buffer = HostBuffer::zeroed(REGION_BYTES as usize).expect("a buffer");
+        MemoryRegion::register(pd, buffer, access).expect("a memory region")
+    });
+    let qps = [0, 1].map(|i| {
+        let depths = QueueDepths { send: 4, receive: 4 };
+        let qp = QueuePair::new(&pds[i], transport, &cqs[i][0], &cqs[i][1], depths).expect("a queue pair");
+        qp.init(access, Q_KEY).expect("INIT");
+        qp
+    });
+    for i in [0, 1] {
+        let peer = flexio::RemoteQp {
+            qpn: qps[1 - i].qpn(),
+            gid: devices[1 - i].port().gid,
+            mac: devices[1 - i].info().mac,
+            first_psn: 0,
+        };
+        match transport {
+            Transport::Ud => qps[i].activate(0).expect("RTS"),
+            Transport::Rc | Transport::Uc => qps[i].connect(&peer, 0).expect("RTS"),
+        }
+    }
+    let end =
+        |i: usize| End { pd: &pds[i], sends: &cqs[i][0], receives: &cqs[i][1], qp: &qps[i], memory: &memories[i] };
+    body(&end(0), &end(1));
+}
+
+fn world<R>(f: impl FnOnce(&mut World) -> R) -> R {
+    with_world(f).expect("this thread's machine")
+}
+
+fn counters(card: usize) -> Counters {
+    world(|world| *world.card(card).expect("a card").nic.counters())
+}
+
+fn settle() {
+    world(|world| while world.step() {});
+}
+
+#[track_caller]
+fn fails(result: flexio::Result<()>, wanted: u32, qpn: u32) {
+    match result.expect_err("an error completion") {
+        Error::Completion { status, qpn: of, .. } => assert_eq!((status, of), (wanted, qpn)),
+        other => panic!("not an error completion: {other}"),
+    }
+}
+
+#[test]
+fn local_key_out_of_range() {
+    let spoilt: [fn(&mut LocalSlice); 3] = [|s| s.len += 1, |s| s.addr.0 -= 1, |s| s.addr.0 += u64::from(REGION_BYTES)];
+    for spoil in spoilt {
+        pair(Transport::Rc, 16, |a, b| {
+            let mut local = a.whole();
+            spoil(&mut local);
+            a.write(local, b.memory.addr().get(), b.memory.rkey()).expect("posted");
+            fails(a.sent(), LOCAL_PROTECTION, a.qp.qpn());
+            // What is posted afterwards is flushed, not lost silently.
+            a.write(a.whole(), b.memory.addr().get(), b.memory.rkey()).expect("posted");
+            fails(a.sent(), FLUSHED, a.qp.qpn());
+        });
+    }
+}
+
+#[test]
+fn the_library_refuses_a_slice_out_of_range() {
+    pair(Transport::Rc, 16, |a, _| {
+        let error = a.memory.slice(4000, 97).expect_err("one byte too many");
+        assert!(matches!(error, Error::RegionRange { offset: 4000, len: 97, region_len: 4096, .. }), "{error}");
+        told(&error, &["97 bytes at offset 4000", "4096 bytes"]);
+        assert!(a.memory.slice(u64::MAX, 2).is_err());
+        assert!(a.memory.read(4096, &mut [0]).is_err());
+        assert!(a.memory.write(usize::MAX, &[0, 0]).is_err());
+    });
+}
+
+#[test]
+fn local_key_of_another_domain() {
+    pair(Transport::Rc, 16, |a, b| {
+        let other = ProtectionDomain::new(a.pd.device()).expect("a protection domain");
+        let foreign = MemoryRegion::register(&other, HostBuffer::zeroed(64).expect("a buffer"), Access::LOCAL_WRITE)
+            .expect("a key");
+        a.write(foreign.slice(0, 64).expect("in range"), b.memory.addr().get(), b.memory.rkey()).expect("posted");
+        fails(a.sent(), LOCAL_PROTECTION, a.qp.qpn());
+    });
+}
+
+#[test]
+fn remote_key_out_of_range() {
+    pair(Transport::Rc, 16, |a, b| {
+        a.memory.fill(0xFF);
+        a.write(a.whole(), b.memory.addr().get() + 1, b.memory.rkey()).expect("posted");
+        fails(a.sent(), REMOTE_ACCESS, a.qp.qpn());
+        let mut untouched = [0xAA; 4096];
+        b.memory.read(0, &mut untouched).expect("in range");
+        assert_eq!(untouched, [0; 4096], "nothing was written");
+    });
+}
+
+#[test]
+fn remote_key_of_another_domain() {
+    pair(Transport::Rc, 16, |a, b| {
+        let other = ProtectionDomain::new(b.pd.device()).expect("a protection domain");
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let foreign = MemoryRegion::register(&other, HostBuffer::zeroed(64).expect("a buffer"), access).expect("a key");
+        a.write(a.memory.slice(0, 64).expect("in range"), foreign.addr().get(), foreign.rkey()).expect("posted");
+        fails(a.sent(), REMOTE_ACCESS, a.qp.qpn());
+    });
+}
+
+#[test]
+fn key_that_is_gone() {
+    pair(Transport::Rc, 16, |a, b| {
+        let buffer = HostBuffer::zeroed(64).expect("a buffer");
+        let gone = MemoryRegion::register(a.pd, buffer, Access::LOCAL_WRITE).expect("a key");
+        let local = gone.slice(0, 64).expect("in range");
+        let _buffer = gone.into_buffer();
+        a.write(local, b.memory.addr().get(), b.memory.rkey()).expect("posted");
+        fails(a.sent(), LOCAL_PROTECTION, a.qp.qpn());
+    });
+}
+
+/// An unreliable write that its target refuses is dropped there, and counted: the sender cannot know.
+#[test]
+fn unreliable_write_without_rights() {
+    pair(Transport::Uc, 16, |a, b| {
+        a.memory.fill(0xFF);
+        a.write(a.whole(), b.memory.addr().get() + 64, b.memory.rkey()).expect("posted");
+        a.sent().expect("it has left");
+        settle();
+        assert_eq!(counters(1).access_drops, 1);
+        assert_eq!(b.memory.read_u64(4088).expect("in range"), 0, "nothing was written");
+    });
+}
+
+#[test]
+fn completion_queue_overrun() {
+    // The queue has 2 entries; 4 sends complete and nobody polls.
+    pair(Transport::Rc, 1, |a, b| {
+        for _ in 0..4 {
+            a.write(a.whole(), b.memory.addr().get(), b.memory.rkey()).expect("posted");
+        }
+        settle();
+        assert_eq!(counters(0).cq_overruns, 1);
+        // What had been completed before is still there, then the failure is told, every time.
+        assert_eq!(a.sends.poll().expect("what is there").len(), 2);
+        for _ in 0..2 {
+            let error = a.sends.poll().expect_err("the queue has failed");
+            assert!(matches!(error, Error::Verbs { call: "ibv_poll_cq", .. }), "{error}");
+            told(&error, &["overrun"]);
+        }
+        // So does a wait, at once instead of at its bound.
+        let before = a.provider().relax().now_ps();
+        assert!(matches!(a.sent(), Err(Error::Verbs { .. })));
+        assert!(a.provider().relax().now_ps() - before < 1_000_000);
+    });
+}
+
+#[test]
+fn receive_ring_empty_datagram() {
+    pair(Transport::Ud, 16, |a, b| {
+        let path = AddressHandle::new(a.pd, b.pd.device().port().gid).expect("a path");
+        let kind = SendKind::Datagram { to: &path, qpn: b.qp.qpn(), q_key: Q_KEY };
+        let local = a.memory.slice(0, 64).expect("in range");
+        a.send(kind, local).expect("posted");
+        a.sent().expect("it has left");
+        let error = b.received().expect_err("nothing was posted to receive it");
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        told(&error, &["a receive", "the bound is 1000 us"]);
+        assert_eq!(counters(1).rnr_drops, 1);
+        // The next one finds a receive: nothing is stuck.
+        b.qp.post_receive(9, b.whole()).expect("posted");
+        a.send(kind, local).expect("posted");
+        assert_eq!(b.receives.wait(BOUND, "a datagram").expect("it arrives")[0].byte_len, 64 + 40);
+    });
+}
+
+/// A reliable sender waits for a receive; the host's own bound ends its wait, and nothing is lost meanwhile.
+#[test]
+fn receive_ring_empty_reliable() {
+    pair(Transport::Rc, 16, |a, b| {
+        a.memory.write(0, b"patience").expect("in range");
+        a.send(SendKind::Send, a.memory.slice(0, 8).expect("in range")).expect("posted");
+        let error = a.sent().expect_err("nobody receives");
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        assert!(counters(1).rnr_naks > 0);
+        b.qp.post_receive(9, b.whole()).expect("posted");
+        b.received().expect("it arrives");
+        let mut bytes = [0; 8];
+        b.memory.read(0, &mut bytes).expect("in range");
+        assert_eq!(&bytes, b"patience");
+    });
+}
+
+/// More requests than the ring has entries are refused where they are posted, and those before them are sent.
+#[test]
+fn send_ring_full() {
+    pair(Transport::Rc, 64, |a, b| {
+        let kind = SendKind::Write { remote_addr: b.memory.addr().get(), rkey: b.memory.rkey() };
+        let request = SendRequest { id: 1, kind, local: Some(a.whole()), immediate: None, signaled: true };
+        let error = a.qp.post_sends(&vec![request; 40]).expect_err("the ring holds fewer");
+        let Error::Verbs { call: "ibv_post_send", detail, .. } = &error else { panic!("{error}") };
+        let posted: usize = detail.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
+        assert!((4..40).contains(&posted), "{detail}");
+        settle();
+        let mut done = 0;
+        while done < posted {
+            done += a.sends.wait(BOUND, "the sends").expect("those that were posted").len();
+        }
+        assert_eq!(done, posted);
+    });
+}
+
+/// `ping(block)`: selects outbox `block[0]` and stores `block[2]` to its register `block[1]`.
+fn doorbell_program() -> Vec<u8> {
+    let mut code = vec![addi(reg::S0, reg::A0, 0), ld(reg::A0, reg::S0, 0)];
+    code.extend(rtos(layout::call::OUTBOX_CONFIG));
+    code.extend([
+        ld(reg::T0, reg::TP, layout::context::OUTBOX_BASE as i32),
+        ld(reg::T1, reg::S0, 8),
+        add(reg::T0, reg::T0, reg::T1),
+        ld(reg::A2, reg::S0, 16),
+        sd(reg::A2, reg::T0, 0),
+        RET,
+    ]);
+    image(&[RET], &code)
+}
+
+/// Rings a doorbell from the device.
+fn ring(process: &Process<'_>, outbox: &Outbox<'_>, register: u64, value: u64) {
+    let mut block = Vec::new();
+    for word in [u64::from(outbox.id()), register, value] {
+        block.extend_from_slice(&word.to_le_bytes());
+    }
+    let block = DeviceBuffer::from_bytes(process, &block).expect("a device buffer");
+    assert_eq!(process.call("ping", block.addr().get()).expect("the call returns"), 0, "the outbox was selected");
+    settle();
+}
+
+/// The only process of card 0, from the machine's side.
+fn process_id() -> u32 {
+    world(|world| *world.card(0).expect("a card").processes.keys().next().expect("a process"))
+}
+
+fn put(addr: DevAddr, bytes: &[u8]) {
+    let id = process_id();
+    world(|world| world.write_memory(0, id, addr.get(), bytes)).expect("device memory");
+}
+
+fn get<const N: usize>(addr: DevAddr) -> [u8; N] {
+    let (id, mut bytes) = (process_id(), [0; N]);
+    world(|world| world.peek_memory(0, id, addr.get(), &mut bytes)).expect("device memory");
+    bytes
+}
+
+fn state(qpn: u32) -> QpState {
+    world(|world| world.card(0).expect("a card").nic.query_qp(qpn)).expect("a queue pair").state
+}
+
+fn async_events() -> Vec<(usize, AsyncEvent)> {
+    world(|world| std::iter::from_fn(|| world.take_async_event()).collect())
+}
+
+const LOG_RING: u8 = 2;
+
+/// A queue pair on DPA memory that is connected to itself, and its completion queue.
+fn with_loopback(body: impl FnOnce(&Process<'_>, &Outbox<'_>, &DpaCompletionQueue<'_>, &DpaQueuePair<'_>)) {
+    with_process(Config::default(), &doorbell_program(), |process| {
+        let outbox = Outbox::new(process).expect("an outbox");
+        let cq = DpaCompletionQueue::new(&outbox, 4, CqTarget::Polled).expect("a completion queue");
+        let depths = DpaDepths { log_send: Some(LOG_RING), log_receive: Some(LOG_RING) };
+        let mut qp = DpaQueuePair::reliable(&cq, &cq, depths, Access::REMOTE_WRITE, 0x5A).expect("a queue pair");
+        let own = qp.endpoint(0);
+        qp.connect(&own, 0).expect("RTS");
+        body(process, &outbox, &cq, &qp);
+    });
+}
+
+#[test]
+fn doorbell_beyond_the_ring() {
+    with_loopback(|process, outbox, cq, qp| {
+        // One receive is posted: it must come back flushed, not disappear.
+        put(qp.receive_ring(), DataSegment::new(64, 0x100, 0).as_bytes());
+        put(qp.doorbell_record(), QpDoorbellRecord { receive: 1.into(), send: 0.into() }.as_bytes());
+        ring(process, outbox, outbox::SQ_DOORBELL, outbox::sq_doorbell_value(qp.number(), 5));
+        let cause = FailureCause::BadDoorbell { producer_index: 5, consumer_index: 0, depth: 1 << LOG_RING };
+        assert_eq!(async_events(), [(0, AsyncEvent::QpFatal { qpn: qp.number(), cause })]);
+        assert_eq!((state(qp.number()), counters(0).bad_doorbells), (QpState::Err, 1));
+        let entry = ErrorCqe::read_from_bytes(&get::<64>(cq.ring())).expect("64 bytes");
+        assert_eq!(entry.op_own >> 4, CqeOpcode::ResponderError as u8);
+        assert_eq!(entry.syndrome, Syndrome::Flushed as u8);
+        assert_eq!(entry.opcode_qpn.get(), qp.number());
+        process.check().expect("the process lives: its queue has failed, not its code");
+    });
+}
+
+#[test]
+fn doorbell_of_a_queue_that_is_not() {
+    with_loopback(|process, outbox, _, qp| {
+        ring(process, outbox, outbox::SQ_DOORBELL, outbox::sq_doorbell_value(0xAB_CDEF, 1));
+        ring(process, outbox, outbox::CQ_DOORBELL, outbox::cq_arm_value(0xAB_CDEE, 1));
+        let unknown = |number| (0, AsyncEvent::UnknownQueue { number });
+        assert_eq!(async_events(), [unknown(0xAB_CDEF), unknown(0xAB_CDEE)]);
+        assert_eq!((counters(0).bad_doorbells, state(qp.number())), (2, QpState::Rts));
+        process.check().expect("the process lives");
+    });
+}
+
+/// The device's own loopback copy with a key that does not allow it: an error entry in its completion queue.
+#[test]
+fn device_key_out_of_range_or_of_another_domain() {
+    with_loopback(|process, outbox, cq, qp| {
+        let buffer = DeviceBuffer::zeroed(process, 64).expect("device memory");
+        let key = MemoryKey::new(&buffer, Access::LOCAL_WRITE).expect("a key");
+        let user = HostBuffer::zeroed(64).expect("a buffer");
+        let user =
+            MemoryRegion::register(process.pd(), user, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("a key");
+        let mut slot = 0_u16;
+        let mut copy = |len: u32, lkey: u32, signal: u8| {
+            let wqe = WriteWqe {
+                control: ControlSegment::new(slot, WqeOpcode::Write, qp.number(), WriteWqe::SEGMENTS, signal),
+                remote: RemoteAddressSegment {
+                    address: user.addr().get().into(),
+                    rkey: user.rkey().into(),
+                    reserved: [0; 4],
+                },
+                data: DataSegment::new(len, lkey, buffer.addr().get()),
+                padding: [0; 16],
+            };
+            put(qp.send_ring().offset(64 * u64::from(slot)), wqe.as_bytes());
+            slot += 1;
+            ring(process, outbox, outbox::SQ_DOORBELL, outbox::sq_doorbell_value(qp.number(), slot));
+        };
+        copy(64, key.id(), FLAG_SIGNALLED);
+        let good = Cqe::read_from_bytes(&get::<64>(cq.ring())).expect("64 bytes");
+        assert_eq!((good.opcode(), good.wqe_counter.get()), (Ok(CqeOpcode::Requester), 0));
+        // Not signalled: a failure is told all the same.
+        copy(65, key.id(), 0);
+        let bad = ErrorCqe::read_from_bytes(&get::<64>(cq.ring().offset(64))).expect("64 bytes");
+        assert_eq!(bad.op_own >> 4, CqeOpcode::RequesterError as u8);
+        assert_eq!((bad.syndrome, bad.wqe_counter.get()), (Syndrome::LocalProtection as u8, 1));
+        assert_eq!(state(qp.number()), QpState::Err);
+    });
+    with_loopback(|process, outbox, cq, qp| {
+        let other = ProtectionDomain::new(process.device()).expect("a protection domain");
+        let foreign = MemoryRegion::register(&other, HostBuffer::zeroed(64).expect("a buffer"), Access::LOCAL_WRITE)
+            .expect("a key");
+        let wqe = WriteWqe {
+            control: ControlSegment::new(0, WqeOpcode::Write, qp.number(), WriteWqe::SEGMENTS, FLAG_SIGNALLED),
+            remote: RemoteAddressSegment::default(),
+            data: DataSegment::new(64, foreign.lkey(), foreign.addr().get()),
+            padding: [0; 16],
+        };
+        put(qp.send_ring(), wqe.as_bytes());
+        ring(process, outbox, outbox::SQ_DOORBELL, outbox::sq_doorbell_value(qp.number(), 1));
+        let bad = ErrorCqe::read_from_bytes(&get::<64>(cq.ring())).expect("64 bytes");
+        assert_eq!(bad.syndrome, Syndrome::LocalProtection as u8);
+        assert_eq!(bad.opcode_qpn.get(), u32::from(WqeOpcode::Write as u8) << 24 | qp.number());
+    });
+}
+
+/// A receiver on DPA memory whose firmware never consumes: the queue fails at its third completion, the first two stay.
+#[test]
+fn device_completion_queue_overrun_and_empty_receive_ring() {
+    with_process(Config::default(), &image(&[RET], &[RET]), |process| {
+        let outbox = Outbox::new(process).expect("an outbox");
+        let cq = DpaCompletionQueue::new(&outbox, 1, CqTarget::Polled).expect("a completion queue");
+        let mut qp = DpaQueuePair::receiver(Transport::Ud, &cq, 3, 0x77).expect("a queue pair");
+        qp.activate(UdKey { q_key: Q_KEY }).expect("RTS");
+        let buffer = DeviceBuffer::zeroed(process, 8 * 256).expect("device memory");
+        let key = MemoryKey::new(&buffer, Access::LOCAL_WRITE).expect("a key");
+
+        let client = process.device().provider().open("mlx5_1").expect("the second card");
+        let pd = ProtectionDomain::new(&client).expect("a protection domain");
+        let sends = CompletionQueue::new(&client, 16).expect("a completion queue");
+        let host = QueuePair::new(&pd, Transport::Ud, &sends, &sends, QueueDepths { send: 8, receive: 1 })
+            .expect("a queue pair");
+        host.init(Access::empty(), Q_KEY).expect("INIT");
+        host.activate(0).expect("RTS");
+        let memory =
+            MemoryRegion::register(&pd, HostBuffer::zeroed(64).expect("a buffer"), Access::empty()).expect("a key");
+        let path = AddressHandle::new(&pd, process.device().port().gid).expect("a path");
+        let send = |immediate: u32| {
+            let kind = SendKind::Datagram { to: &path, qpn: qp.number(), q_key: Q_KEY };
+            let local = Some(memory.slice(0, 64).expect("in range"));
+            host.post_sends(&[SendRequest { id: 1, kind, local, immediate: Some(immediate), signaled: true }])
+                .expect("posted");
+            sends.wait(BOUND, "a datagram to leave").expect("it leaves");
+            settle();
+        };
+        // Nothing is posted yet: dropped and counted, no completion.
+        send(100);
+        assert_eq!((counters(0).rnr_drops, counters(0).cqes), (1, 0));
+        for index in 0..8 {
+            let segment = DataSegment::new(256, key.id(), buffer.addr().get() + 256 * index);
+            put(qp.receive_ring().offset(16 * index), segment.as_bytes());
+        }
+        put(qp.doorbell_record(), QpDoorbellRecord { receive: 8.into(), send: 0.into() }.as_bytes());
+        for immediate in 0..4 {
+            send(immediate);
+        }
+        for index in 0..2_u32 {
+            let entry = Cqe::read_from_bytes(&get::<64>(cq.ring().offset(64 * u64::from(index)))).expect("64 bytes");
+            assert_eq!(entry.opcode(), Ok(CqeOpcode::SendImmediate));
+            assert_eq!((entry.immediate.get(), entry.byte_count.get()), (index, 104));
+        }
+        assert_eq!(counters(0).cq_overruns, 1);
+        let events = async_events();
+        let overrun = AsyncEvent::CqError { cqn: cq.number(), cause: FailureCause::Overrun };
+        assert!(events.contains(&(0, overrun)), "{events:?}");
+        assert_eq!(state(qp.number()), QpState::Err, "its queue pair cannot tell anybody anything any more");
+        process.check().expect("the process lives");
+    });
+}
+
+#[test]
+fn unknown_device() {
+    let provider = code::cards(Config::default());
+    let error = provider.open("mlx5_9").expect_err("there are two");
+    let Error::UnknownDevice { name, present } = &error else { panic!("{error}") };
+    assert_eq!((name.as_str(), &present[..]), ("mlx5_9", &["mlx5_0".to_owned(), "mlx5_1".to_owned()][..]));
+    told(&error, &["no device `mlx5_9`", "mlx5_0, mlx5_1"]);
+    // A card that one configuration lacks.
+    let provider = code::cards(Config { cards: 1, ..Config::default() });
+    told(&provider.open("mlx5_1").expect_err("there is one"), &["no device `mlx5_1`", "this provider has mlx5_0"]);
+}
+
+#[test]
+fn system_provider_without_doca() {
+    match Provider::system() {
+        Ok(_) => eprintln!("skipped: DOCA is installed"),
+        Err(error) => {
+            assert!(matches!(error, Error::NotInstalled { .. }), "{error}");
+            told(&error, &["DOCA not installed", "libflexio.so", "install the DOCA host packages", "--provider emu"]);
+        }
+    }
+}
