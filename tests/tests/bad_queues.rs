@@ -504,3 +504,68 @@ fn system_provider_without_doca() {
         }
     }
 }
+
+#[test]
+fn sizes_out_of_range() {
+    #[track_caller]
+    fn out_of_range<T: std::fmt::Debug>(result: flexio::Result<T>, wanted: u64, words: &[&str]) {
+        let error = result.expect_err("out of range");
+        let Error::OutOfRange { value, .. } = &error else { panic!("{error}") };
+        assert_eq!(*value, wanted, "{error}");
+        told(&error, words);
+    }
+    with_process(Config::default(), &image(&[RET], &[RET]), |process| {
+        let outbox = Outbox::new(process).expect("an outbox");
+        let cq = DpaCompletionQueue::new(&outbox, 4, CqTarget::Polled).expect("a completion queue");
+        out_of_range(DpaCompletionQueue::new(&outbox, 16, CqTarget::Polled), 16, &["completion queue", "at most 15"]);
+        let receiver = |log, index| DpaQueuePair::receiver(Transport::Ud, &cq, log, index);
+        out_of_range(receiver(16, 0), 16, &["receive queue", "at most 15"]);
+        out_of_range(receiver(4, 1 << 24), 1 << 24, &["user index", "24 bits"]);
+        out_of_range(DpaQueuePair::receiver(Transport::Rc, &cq, 4, 0), 0, &["UC or UD", "DpaQueuePair::reliable"]);
+        let depths = DpaDepths { log_send: Some(16), log_receive: None };
+        out_of_range(DpaQueuePair::reliable(&cq, &cq, depths, Access::empty(), 0), 16, &["send queue", "at most 15"]);
+        out_of_range(HostBuffer::zeroed(0), 0, &["host buffer", "1 to"]);
+        out_of_range(DeviceBuffer::zeroed(process, 0), 0, &["device buffer", "at least 1"]);
+        out_of_range(CompletionQueue::new(process.device(), u32::MAX), u64::from(u32::MAX), &["at most 2147483647"]);
+
+        // The heap: what does not fit is refused with what is left, and what fits still does.
+        let error = DeviceBuffer::zeroed(process, 1 << 40).expect_err("larger than the heap");
+        assert!(matches!(error, Error::FlexIo { call: "flexio_buf_dev_alloc", .. }), "{error}");
+        told(&error, &["1099511627776 bytes", "HeapInfo"]);
+        let buffer = DeviceBuffer::zeroed(process, 64).expect("it fits");
+        let error = buffer.write(60, &[0; 5]).expect_err("one byte too many");
+        assert!(matches!(error, Error::DeviceRange { offset: 60, len: 5, buffer_len: 64, .. }), "{error}");
+    });
+}
+
+#[test]
+fn objects_of_another_process_or_card() {
+    let provider = code::cards(Config::default());
+    let elf = image(&[RET], &[RET]);
+    let application = flexio::Application::load(&provider, "tiny", &elf, None).expect("a valid image");
+    let devices = ["mlx5_0", "mlx5_1"].map(|name| provider.open(name).expect("a card"));
+    let pd = ProtectionDomain::new(&devices[0]).expect("a protection domain");
+    let processes = [0, 1].map(|_| Process::new(&application, &pd).expect("a process"));
+    let outboxes = processes.each_ref().map(|process| Outbox::new(process).expect("an outbox"));
+    let handler = flexio::EventHandler::new(&processes[0], "handler", 0, flexio::Affinity::Any).expect("a handler");
+    let foreign = DpaCompletionQueue::new(&outboxes[1], 4, CqTarget::Thread(&handler)).expect_err("another process");
+    assert!(matches!(foreign, Error::Foreign { what: "event handler", parent: "process" }), "{foreign}");
+    told(&foreign, &["event handler belongs to another process", "create both from one"]);
+    let cqs = outboxes.each_ref().map(|outbox| DpaCompletionQueue::new(outbox, 4, CqTarget::Polled).expect("a queue"));
+    let depths = DpaDepths { log_send: Some(2), log_receive: Some(2) };
+    let foreign = DpaQueuePair::reliable(&cqs[0], &cqs[1], depths, Access::empty(), 0).expect_err("another process");
+    assert!(matches!(foreign, Error::Foreign { .. }), "{foreign}");
+    let cq = CompletionQueue::new(&devices[1], 4).expect("a completion queue");
+    let depths = QueueDepths { send: 1, receive: 1 };
+    let foreign = QueuePair::new(&pd, Transport::Rc, &cq, &cq, depths).expect_err("another card");
+    assert!(matches!(foreign, Error::Foreign { what: "completion queue", parent: "device" }), "{foreign}");
+
+    // One execution unit, one thread.
+    let unit = flexio::Affinity::Unit(9);
+    let _first = flexio::EventHandler::new(&processes[0], "handler", 0, unit).expect("a free unit");
+    for unit in [unit, flexio::Affinity::Unit(0), flexio::Affinity::Unit(255), flexio::Affinity::Group(1)] {
+        let error = flexio::EventHandler::new(&processes[1], "handler", 0, unit).expect_err("not to be had");
+        assert!(matches!(error, Error::FlexIo { call: "flexio_event_handler_create", .. }), "{error}");
+        told(&error, &[&format!("{unit:?}")]);
+    }
+}

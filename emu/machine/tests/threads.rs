@@ -33,9 +33,11 @@ fn the_same_calls_give_the_same_trace_three_times() {
         for n in 0..10 {
             ping(&mut world, process, n).unwrap();
         }
-        (world.trace_hash(), world.now_ps())
+        (world.trace_hash(), world.trace_events(), world.now_ps())
     };
     let first = run();
+    // At least start and return of every call.
+    assert!(first.1 >= 20, "{} events", first.1);
     assert_eq!(run(), first);
     assert_eq!(run(), first);
 }
