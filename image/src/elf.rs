@@ -263,6 +263,13 @@ impl Image {
         self.arch.as_deref()
     }
 
+    /// The version of the rustc that compiled the image, such as `1.95.0`, from section `.comment`.
+    #[must_use]
+    pub fn compiler(&self) -> Option<&str> {
+        let comments = std::str::from_utf8(&self.section(".comment")?.bytes).ok()?;
+        comments.split('\0').find_map(|line| line.strip_prefix("rustc version ")?.split(' ').next())
+    }
+
     /// The instructions of `start..end`; nothing where the file holds no bytes for the range.
     pub fn instructions(&self, start: u64, end: u64) -> impl Iterator<Item = Instruction> {
         let bytes = self.bytes_at(start, end.saturating_sub(start)).unwrap_or_default();

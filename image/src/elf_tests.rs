@@ -43,6 +43,15 @@ fn a_good_image_tells_everything() {
 }
 
 #[test]
+fn the_compiler_is_read_from_its_comment() {
+    let mut elf = good();
+    assert_eq!(Image::parse(&elf.bytes()).expect("good image").compiler(), None);
+    let comment = b"Linker: LLD 22.1.2\0rustc version 1.95.0 (59807616e 2026-04-14)\0";
+    elf.sections.push(section(".comment", 1, 0, 0, comment.to_vec()));
+    assert_eq!(Image::parse(&elf.bytes()).expect("good image").compiler(), Some("1.95.0"));
+}
+
+#[test]
 fn demangles_both_schemes() {
     let mut elf = good();
     elf.symbols[0].0 = "_ZN7receive4main17h0123456789abcdefE";

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
 
+use flexcast_image::Image;
+
 /// The top of the source tree.
 ///
 /// # Panics
@@ -51,6 +53,25 @@ pub fn image_path(name: &str) -> PathBuf {
 #[must_use]
 pub fn image_bytes(name: &str) -> Vec<u8> {
     std::fs::read(image_path(name)).expect("a built image can be read")
+}
+
+/// Whether an image was built by the compiler whose exact figures are recorded (`compiler` in docs/hot-loops.toml). Says so on
+/// stderr where it was not: then only limits can be checked.
+///
+/// # Panics
+/// The image cannot be built, or the document does not name a compiler.
+#[must_use]
+pub fn compiled_as_recorded(image: &str) -> bool {
+    let table = std::fs::read_to_string(workspace_root().join("docs/hot-loops.toml")).expect("docs/hot-loops.toml");
+    let table: toml::Table = table.parse().expect("docs/hot-loops.toml is TOML");
+    let recorded = table["compiler"].as_str().expect("a compiler").to_owned();
+    let elf = Image::parse(&image_bytes(image)).expect("a valid image");
+    let compiler = elf.compiler().expect("rustc names itself");
+    let same = compiler.strip_prefix(&recorded).is_some_and(|rest| rest.starts_with('.'));
+    if !same {
+        eprintln!("{image} was built by rustc {compiler}; exact figures are recorded for {recorded} and not compared");
+    }
+    same
 }
 
 /// The error with everything that caused it, one line each: what the command-line tool shows.

@@ -27,6 +27,8 @@ pub(crate) struct HotLoops {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
+    /// rustc MAJOR.MINOR that the loops are those of.
+    compiler: String,
     introduction: String,
     #[serde(rename = "loop")]
     loops: Vec<Entry>,
@@ -70,7 +72,16 @@ impl HotLoops {
         if self.entries {
             return print_entries();
         }
-        let text = generate()?;
+        let table = table()?;
+        let images = built_images(&table)?;
+        if let Some(other) = other_compiler(&table, &images) {
+            bail!(
+                "the images are built by rustc {other}: the reasons of docs/hot-loops.toml and the exact figures of the tests are for {}; \
+                 change `compiler` there and bring both up to date",
+                table.compiler
+            );
+        }
+        let text = generate(&table, &images)?;
         std::fs::write(document(), text).with_context(|| format!("writing {}", document().display()))?;
         status::say("Wrote", document().display());
         Ok(())
@@ -79,7 +90,16 @@ impl HotLoops {
 
 /// Fails where docs/hot-loops.md is not what the images say.
 pub(crate) fn check() -> Result<()> {
-    let new = generate()?;
+    let table = table()?;
+    let images = built_images(&table)?;
+    if let Some(other) = other_compiler(&table, &images) {
+        status::warn(&format!(
+            "docs/hot-loops.md is not compared: it is for rustc {}, the images are built by {other}",
+            table.compiler
+        ));
+        return Ok(());
+    }
+    let new = generate(&table, &images)?;
     let old = std::fs::read_to_string(document()).unwrap_or_default();
     if let Some((number, (was, is))) = old
         .lines()
@@ -136,6 +156,13 @@ fn built_images(table: &Table) -> Result<BTreeMap<String, Image>> {
     names.into_iter().zip(files).map(parse).collect()
 }
 
+/// The version of the compiler that built the images, where it is not the one that the document is for.
+fn other_compiler<'i>(table: &Table, images: &'i BTreeMap<String, Image>) -> Option<&'i str> {
+    let versions = images.values().map(|image| image.compiler().unwrap_or("an unknown compiler"));
+    let same = |version: &str| version.strip_prefix(&table.compiler).is_some_and(|rest| rest.starts_with('.'));
+    versions.into_iter().find(|version| !same(version))
+}
+
 fn find(entry: &Entry, image: &Image) -> Result<Found> {
     let graph = CallGraph::of(image);
     let named: Vec<_> = graph.functions().filter(|function| function.name.ends_with(&entry.function)).collect();
@@ -165,14 +192,12 @@ fn find(entry: &Entry, image: &Image) -> Result<Found> {
     Ok(Found { title: entry.title.clone(), code, function: function.name.clone(), start })
 }
 
-fn generate() -> Result<String> {
-    let table = table()?;
-    let images = built_images(&table)?;
+fn generate(table: &Table, images: &BTreeMap<String, Image>) -> Result<String> {
     let cache_bytes = Toolchain::load("emu")?.code_cache_bytes;
     let mut out = String::from(
         "# Hot loops, instruction by instruction\n\n<!-- Written by `cargo xtask hot-loops` from the images and docs/hot-loops.toml; do not edit. -->\n\n",
     );
-    let _ = writeln!(out, "{}", table.introduction.trim_end());
+    let _ = writeln!(out, "{}\n\nCompiled by rustc {}.", table.introduction.trim_end(), table.compiler);
     for entry in &table.loops {
         let found = find(entry, &images[&entry.image])?;
         compare(entry, &found)?;

@@ -85,7 +85,10 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         ]));
     }
     let Params { chunk_bytes, ring, .. } = saturated();
-    println!("one thread, {} bytes in chunks of {chunk_bytes}, ring of {ring} never empty; cost model {MODEL}", args.bytes);
+    println!(
+        "one thread, {} bytes in chunks of {chunk_bytes}, ring of {ring} never empty; cost model {MODEL}",
+        args.bytes
+    );
     println!("{counts}\nspeed of the emulator, set-up, warm-up and comparison of all bytes included\n{speed}");
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

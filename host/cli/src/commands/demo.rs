@@ -46,7 +46,10 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     } else {
         println!("{} ({} bytes), card 1 to the DPA of card 0, chunks of 4096 bytes", path.display(), source.len());
         println!("{}", table(&reports));
-        println!("times and goodput are emulated, cost model {MODEL}; instructions are counted by the device");
+        println!(
+            "times and goodput are emulated, cost model {MODEL}; instructions are counted by the device in its drain loops: where \
+             threads wait for\nthe link, batches are short and their doorbells weigh more (`cargo xtask bench` keeps the ring full)"
+        );
     }
     let ok = reports.iter().all(|report| report.digest_ok && (report.loss_percent > 0.0 || report.missing == 0));
     let verdict = if ok { "all bytes that arrived are those sent" } else { "BYTES DIFFER OR ARE MISSING" };

@@ -23,11 +23,12 @@ pub struct DeviceCounters {
     pub instructions: u64,
     /// Cycles spent in the handlers.
     pub cycles: u64,
-    /// Receive completions handled while the ring never ran empty.
+    /// Receive completions handled in drain loops: from the first poll of an activation to the poll that finds the ring empty.
     pub loop_cqes: u64,
-    /// Instructions retired in those stretches.
+    /// Instructions retired in drain loops: polls, batches that an empty ring cut short and doorbells included; waking, arming
+    /// and reports are not.
     pub loop_instructions: u64,
-    /// Cycles spent in those stretches.
+    /// Cycles spent in drain loops.
     pub loop_cycles: u64,
     /// Chunks that had already arrived.
     pub duplicates: u64,
@@ -44,7 +45,8 @@ pub struct DeviceCounters {
 }
 
 impl DeviceCounters {
-    /// Instructions per completion on a ring that does not run empty; over everything where it always did.
+    /// Instructions per completion in drain loops. Only a run whose ring does not run empty tells the cost of the datapath: where
+    /// workers wait for the link, batches are short and their doorbells weigh more.
     #[must_use]
     pub fn instructions_per_cqe(&self) -> f64 {
         match self.loop_cqes {
