@@ -160,3 +160,19 @@ fn an_image_without_the_entries_is_refused_by_name() {
     assert!(!output.status.success());
     assert!(text.contains("uc_receive") && text.contains("pong"), "{text}");
 }
+
+#[test]
+fn the_demo_sends_a_file_in_every_way() {
+    let (folder, file) = (images(), image("pingpong.elf"));
+    let folder = folder.to_string_lossy();
+    let rows = json(&["demo", "--json", "--images", &folder, "--file", &file]);
+    let rows = rows.as_array().expect("an array");
+    assert_eq!(rows.len(), 2 * 5 * 2, "transports, numbers of threads, without and with loss");
+    for row in rows {
+        assert_eq!(row["digest_ok"], true, "{row}");
+        let keys =
+            ["transport", "threads", "chunks", "instructions_per_cqe", "cycles_per_cqe", "goodput_gib_s", "wall_s"];
+        assert!(keys.iter().all(|key| !row[key].is_null()), "{row}");
+        assert!(row["loss_percent"] != 0.0 || row["missing"] == 0, "{row}");
+    }
+}
