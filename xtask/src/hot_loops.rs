@@ -93,7 +93,7 @@ pub(crate) fn check() -> Result<()> {
     let table = table()?;
     let images = built_images(&table)?;
     if let Some(other) = other_compiler(&table, &images) {
-        status::warn(&format!(
+        status::warn(format_args!(
             "docs/hot-loops.md is not compared: it is for rustc {}, the images are built by {other}",
             table.compiler
         ));
