@@ -81,7 +81,7 @@ fn cargo_build(toolchain: &Toolchain, image: &str) -> Result<Command> {
     Ok(command)
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     let new = std::fs::read(from).with_context(|| format!("cargo built nothing at {}", from.display()))?;
     // An unchanged image keeps its time, so that nothing is rebuilt for it. A changed one is replaced as a whole: a
     // program that reads it at this moment sees the old or the new file.

@@ -31,8 +31,10 @@ impl Doctor {
         let gcc = process::find("gcc").map(|path| path.display().to_string());
         line(REQUIRED, "gcc", gcc, "apt-get install gcc libc6-dev: the test of the C interface compiles with it");
         println!("\nfor some tests, which say so when they skip");
-        let qemu = process::find("qemu-riscv64").map(|path| path.display().to_string());
-        line(OPTIONAL, "qemu-riscv64", qemu, "apt-get install qemu-user: instruction semantics are compared with it");
+        for (program, package, use_) in WITNESSES {
+            let found = process::find(program).map(|path| path.display().to_string());
+            line(OPTIONAL, program, found, &format!("apt-get install {package}: {use_}"));
+        }
         println!("\nfor `cargo xtask bindgen` only");
         let clang = process::find("clang").or_else(libclang).map(|path| path.display().to_string());
         line(OPTIONAL, "libclang", clang, "apt-get install libclang-dev");
@@ -49,6 +51,12 @@ impl Doctor {
         Ok(())
     }
 }
+
+/// Outside programs that tests compare with: name, Debian package, what for.
+pub(crate) const WITNESSES: [(&str, &str, &str); 2] = [
+    ("qemu-riscv64", "qemu-user", "instruction semantics are compared with it"),
+    ("qemu-system-riscv64", "qemu-system-misc", "runs of the datapath are compared with it"),
+];
 
 const REQUIRED: &str = "required";
 const OPTIONAL: &str = "optional";

@@ -24,6 +24,7 @@ mod tidy;
 mod toolchain;
 mod vendor;
 mod verify;
+mod virt;
 mod workspace;
 
 /// Builds, verifies, runs, measures and checks Flexcast.
@@ -60,6 +61,8 @@ enum Command {
     Bindgen(bindgen::Bindgen),
     /// Build the emulator as libflexio.so and its neighbours, for programs in C.
     BuildEmuLibs(emu_libs::BuildEmuLibs),
+    /// Run the receive datapath on synthetic queues under this emulator's hart and under QEMU.
+    Virt(virt::Virt),
     /// Write docs/hot-loops.md: the receive loops instruction by instruction.
     HotLoops(hot_loops::HotLoops),
     /// Check dependency arrows, file lengths, the list of unsafe files and what the documents promise.
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::New(command) => command.run(),
         Command::Bindgen(command) => command.run(),
         Command::BuildEmuLibs(command) => command.run(),
+        Command::Virt(command) => command.run(),
         Command::HotLoops(command) => command.run(),
         Command::Tidy(command) => command.run(),
         Command::Ci(command) => command.run(),

@@ -4,7 +4,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use crate::toolchain::Toolchain;
-use crate::{emu_libs, hot_loops, process, status, verify, workspace};
+use crate::{doctor, emu_libs, hot_loops, process, status, verify, workspace};
 
 /// Format check, images, lints and all tests.
 #[derive(clap::Args)]
@@ -87,8 +87,10 @@ fn device_tests() -> Result<()> {
 }
 
 fn host_tests() -> Result<()> {
-    if process::find("qemu-riscv64").is_none() {
-        status::warn("qemu-riscv64 is not installed: the comparison of instruction semantics is skipped");
+    for (program, package, use_) in doctor::WITNESSES {
+        if process::find(program).is_none() {
+            status::warn(format_args!("skipped, because {program} (Debian: {package}) is not installed: {use_}"));
+        }
     }
     process::run(workspace::cargo().args(["test", "--workspace"]))
 }

@@ -5,7 +5,11 @@
 //! - `ecall` also serves `write` (64) to file descriptors 1 and 2, and `brk` (214); any other number returns `-ENOSYS`.
 //! - As soon as the program has set `mtvec`, `ecall`, `ebreak` and faults go there instead.
 //! - Every byte of the segments is readable, writable and executable; nothing is delegated, and no interrupt comes.
+//!
+//! Programs for QEMU's `virt` machine run too, as far as they use its memory, serial port and power switch
+//! ([`Board::Virt`]).
 
+mod board;
 mod csr_file;
 mod environment;
 mod memory;
@@ -32,9 +36,23 @@ pub struct Program<'a> {
     pub arguments: Vec<String>,
 }
 
+/// What is around the hart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Board {
+    /// The program's segments, a heap and a stack.
+    #[default]
+    Flat,
+    /// The part of QEMU's `virt` machine (hw/riscv/virt.c) that small programs use: 128 MiB of RAM from 0x8000_0000, the
+    /// transmitter of the serial port at 0x1000_0000 (to [`Streams::out`]) and the SiFive test finisher at 0x10_0000, which
+    /// ends the run. The program makes its own stack; arguments are not passed.
+    Virt,
+}
+
 /// What a run may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// What is around the hart.
+    pub board: Board,
     /// The most instructions to execute; a trap counts as one.
     pub instructions: u64,
     /// Size of the stack in bytes.
@@ -48,7 +66,13 @@ pub struct Options {
 impl Default for Options {
     /// A billion instructions of one cycle, 1 MiB of stack, 16 MiB of heap.
     fn default() -> Self {
-        Options { instructions: 1_000_000_000, stack_bytes: 1 << 20, heap_bytes: 16 << 20, gap_cycles: 1 }
+        Options {
+            board: Board::Flat,
+            instructions: 1_000_000_000,
+            stack_bytes: 1 << 20,
+            heap_bytes: 16 << 20,
+            gap_cycles: 1,
+        }
     }
 }
 
@@ -128,6 +152,20 @@ pub enum BareError {
         first: u64,
         /// Address of the higher segment.
         second: u64,
+    },
+    /// A segment lies outside the RAM of the machine.
+    #[error(
+        "the segment at {base:#x} of {len} bytes lies outside the machine's RAM, {ram_bytes} bytes from {ram:#x}; link it there"
+    )]
+    OutsideRam {
+        /// Address of the segment.
+        base: u64,
+        /// Length in memory.
+        len: u64,
+        /// First address of the RAM.
+        ram: u64,
+        /// Its length.
+        ram_bytes: u64,
     },
     /// Segments, heap and stack together need too much memory.
     #[error("the program needs {needed} bytes of memory, more than the limit of {limit}; lower the stack or heap size")]

@@ -1,6 +1,6 @@
 //! Whole bare-metal programs: exit conventions, traps, system calls, arguments, trace.
 
-use emu_hart::bare::{self, BareError, Options, Outcome, Program, Report, Streams};
+use emu_hart::bare::{self, BareError, Board, Options, Outcome, Program, Report, Streams};
 use emu_hart::{Cause, Fault};
 
 #[path = "common/mod.rs"]
@@ -318,4 +318,28 @@ fn a_stack_below_the_program_serves_where_none_fits_above() {
     let report = bare::run(&program, &Options::default(), &mut streams).unwrap();
     assert_eq!(report.outcome, Outcome::Exit(3));
     assert!(report.hart.x[SP as usize] < base);
+}
+
+#[test]
+fn the_virt_machine_has_a_serial_port_and_a_power_switch() {
+    let options = Options { board: Board::Virt, ..Options::default() };
+    let mut code = vec![lui(A1, 0x10000)];
+    for byte in b"ok" {
+        code.extend([i(0x03, 4, A0, A1, 5), addi(A0, ZERO, i32::from(*byte)), s(0, A1, A0, 0)]); // lbu, addi, sb
+    }
+    code.extend([lui(A1, 0x100), lui(A0, 0x73), addi(A0, A0, 0x333), sw(A0, A1, 0), jal(ZERO, 0)]);
+    let run = run_with(&code, &[], &options, false);
+    // 0x73333: failed, code 7.
+    assert_eq!((run.report.outcome, run.out.as_str()), (Outcome::Exit(7), "ok"));
+    assert_eq!(run.report.instret, 11, "the switch ends the run at once");
+
+    // The end of its RAM is a fault, and so is a program that is linked elsewhere.
+    let run = run_with(&[auipc(A1, 0x8000), lw(A0, A1, 0)], &[], &options, false);
+    assert!(matches!(run.report.outcome, Outcome::Fault { .. }), "{:?}", run.report.outcome);
+    let program = Program { segments: vec![(0x1000, &[0x13, 0, 0, 0], 4)], entry: 0x1000, ..Program::default() };
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let error = bare::run(&program, &options, &mut Streams { out: &mut out, err: &mut err, trace: None })
+        .expect_err("a program outside the RAM")
+        .to_string();
+    assert!(error.contains("0x1000") && error.contains("0x80000000") && error.contains("link it there"), "{error}");
 }

@@ -178,7 +178,7 @@ pub(crate) enum EmuCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct EmuRunArgs {
-    /// Program: a static RV64IMAC ELF that ends by `tohost`, or by `ecall` with a7 = 93.
+    /// Program: a static RV64IMAC ELF that ends by `tohost`, by `ecall` with a7 = 93, or by the machine's power switch.
     #[arg(value_name = "PROG.elf")]
     pub(crate) program: PathBuf,
     /// Arguments of the program.
@@ -187,9 +187,21 @@ pub(crate) struct EmuRunArgs {
     /// Instructions after which the program is stopped (exit code 124).
     #[arg(long, default_value_t = 1_000_000_000, value_name = "N")]
     pub(crate) limit: u64,
+    /// What is around the hart.
+    #[arg(long, value_enum, default_value = "flat")]
+    pub(crate) machine: MachineName,
     /// Print every instruction's address on stderr.
     #[arg(long)]
     pub(crate) trace: bool,
+}
+
+/// What is around the hart of a bare program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MachineName {
+    /// The program's segments, a heap and a stack; system calls for output and exit.
+    Flat,
+    /// QEMU's `virt` machine: 128 MiB of RAM from 0x80000000, serial port and power switch.
+    Virt,
 }
 
 #[cfg(test)]

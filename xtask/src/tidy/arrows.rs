@@ -27,6 +27,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("device/rt-emu", &["shared/hw"]),
     // `reference` measures against the set-up of `receive`, not a copy of it.
     ("device/images/", &["device/dpa", "device/rt-emu", "device/images/receive", "shared/"]),
+    // Another runtime below the same datapath.
+    ("device/virt", &["device/dpa", "device/images/synthetic", "shared/"]),
     ("tests", &["shared/", "image", "emu/", "host/"]),
     ("xtask", &["shared/", "image"]),
 ];

@@ -2,9 +2,10 @@
 
 use std::io::Write;
 
+use super::board::Devices;
 use super::csr_file::{CsrFile, Mode};
 use super::memory::{Layout, Memory, place_arguments};
-use super::{BareError, Options, Outcome, Program, Report, Streams};
+use super::{BareError, Board, Options, Outcome, Program, Report, Streams};
 use crate::bus::{Bus, Cause, Fault, Width};
 use crate::decode;
 use crate::hart::{Hart, Limits, Stop};
@@ -29,6 +30,7 @@ const TEXT_LIMIT_BYTES: u64 = 16 << 20;
 
 struct BareBus {
     memory: Memory,
+    devices: Option<Devices>,
     csrs: CsrFile,
     tohost: Option<u64>,
     /// What has been stored to `tohost`.
@@ -37,11 +39,17 @@ struct BareBus {
 
 impl Bus for BareBus {
     fn load(&mut self, addr: u64, width: Width, _cycles: &mut u64) -> Result<u64, Fault> {
-        self.memory.load(addr, width)
+        let fault = match self.memory.load(addr, width) {
+            Ok(value) => return Ok(value),
+            Err(fault) => fault,
+        };
+        self.devices.as_ref().and_then(|devices| devices.load(addr)).ok_or(fault)
     }
 
     fn store(&mut self, addr: u64, width: Width, value: u64, _cycles: &mut u64) -> Result<(), Fault> {
-        self.memory.store(addr, width, value)?;
+        if let Err(fault) = self.memory.store(addr, width, value) {
+            return self.devices.as_mut().and_then(|devices| devices.store(addr, width, value)).ok_or(fault);
+        }
         if Some(addr) == self.tohost {
             let stored = self.memory.load(addr, width)?;
             // Zero clears the word before a request.
@@ -59,7 +67,7 @@ impl Bus for BareBus {
     }
 
     fn should_stop(&self) -> bool {
-        self.reported.is_some()
+        self.reported.is_some() || self.devices.as_ref().is_some_and(Devices::calls)
     }
 
     fn csr_read(&mut self, csr: u16, cycles: u64, instret: u64) -> Option<u64> {
@@ -84,14 +92,18 @@ impl Bus for BareBus {
 pub fn run(program: &Program<'_>, options: &Options, streams: &mut Streams<'_>) -> Result<Report, BareError> {
     let (mut memory, layout) = Memory::new(program, options)?;
     let mut hart = Hart::new(program.entry);
-    hart.x[SP] = place_arguments(&mut memory, &layout, &program.arguments)?;
+    if options.board == Board::Flat {
+        hart.x[SP] = place_arguments(&mut memory, &layout, &program.arguments)?;
+    }
     let mut text = Text::default();
     for &(base, bytes, len) in &program.segments {
         text.add(base, if len <= TEXT_LIMIT_BYTES { len } else { bytes.len() as u64 });
     }
-    let bus = BareBus { memory, csrs: CsrFile::new(), tohost: program.tohost, reported: None };
+    let devices = (options.board == Board::Virt).then(Devices::default);
+    let bus = BareBus { memory, devices, csrs: CsrFile::new(), tohost: program.tohost, reported: None };
     let mut machine = Machine { hart, text, bus, layout, heap_top: layout.heap_base, traps: 0 };
     let outcome = machine.run(options, streams)?;
+    machine.print(streams)?;
     let hart = machine.hart;
     Ok(Report { outcome, instret: hart.instret, cycles: hart.cycles, hart })
 }
@@ -126,6 +138,10 @@ impl Machine {
                 // No interrupt will ever come; the architecture lets `wfi` return at once.
                 Stop::Instructions | Stop::Cycles | Stop::Wfi => {}
                 Stop::Requested => {
+                    self.print(streams)?;
+                    if let Some(code) = self.bus.devices.as_ref().and_then(|devices| devices.ended) {
+                        return Ok(Outcome::Exit(code));
+                    }
                     if let Some(value) = self.bus.reported.take() {
                         return Ok(if value & 1 == 1 {
                             Outcome::Exit(value >> 1)
@@ -158,6 +174,13 @@ impl Machine {
                 }
             }
         }
+    }
+
+    /// Prints what the serial port has sent.
+    fn print(&mut self, streams: &mut Streams<'_>) -> Result<(), BareError> {
+        let Some(devices) = &mut self.bus.devices else { return Ok(()) };
+        let sent = std::mem::take(&mut devices.sent);
+        streams.out.write_all(&sent).map_err(|error| BareError::Stream { stream: "output", error })
     }
 
     /// Enters the program's trap handler, if it has one.

@@ -1,11 +1,15 @@
 //! The memory of a bare-metal program.
 
-use super::{BareError, Options, Program};
+use super::board::{RAM, RAM_BYTES};
+use super::{BareError, Board, Options, Program};
 use crate::bus::{Fault, Width};
 
 /// The most memory that a program may ask for, all parts together.
 const LIMIT_BYTES: u64 = 4 << 30;
 const PAGE: u64 = 4096;
+
+/// Address, bytes, length in memory.
+type Segment<'a> = (u64, &'a [u8], u64);
 
 /// Address ranges backed by bytes.
 #[derive(Debug)]
@@ -33,26 +37,31 @@ pub(super) struct Layout {
 
 impl Memory {
     pub(super) fn new(program: &Program<'_>, options: &Options) -> Result<(Memory, Layout), BareError> {
-        let mut segments = program.segments.clone();
-        segments.retain(|&(_, _, len)| len > 0);
-        segments.sort_by_key(|&(base, _, _)| base);
-        let Some(&(highest, _, highest_len)) = segments.last() else {
-            return Err(BareError::NoSegments { entry: program.entry });
-        };
-        for &(base, bytes, len) in &segments {
-            if bytes.len() as u64 > len {
-                return Err(BareError::SegmentTooShort { base, bytes: bytes.len() as u64, len });
-            }
-            if base.checked_add(len).is_none() {
-                return Err(BareError::SegmentWraps { base, len });
-            }
+        let segments = check(program)?;
+        match options.board {
+            Board::Flat => Self::flat(&segments, options),
+            Board::Virt => Self::virt(&segments),
         }
-        for pair in segments.windows(2) {
-            if pair[0].0 + pair[0].2 > pair[1].0 {
-                return Err(BareError::SegmentsOverlap { first: pair[0].0, second: pair[1].0 });
-            }
-        }
+    }
 
+    /// The RAM of the `virt` machine with the program in it.
+    fn virt(segments: &[Segment<'_>]) -> Result<(Memory, Layout), BareError> {
+        let mut ram = vec![0; RAM_BYTES as usize];
+        for &(base, bytes, len) in segments {
+            if base < RAM || base + len > RAM + RAM_BYTES {
+                return Err(BareError::OutsideRam { base, len, ram: RAM, ram_bytes: RAM_BYTES });
+            }
+            let at = (base - RAM) as usize;
+            ram[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        let end = RAM + RAM_BYTES;
+        let layout = Layout { stack_base: end, stack_end: end, heap_base: end, heap_end: end };
+        Ok((Memory { regions: vec![Region { base: RAM, bytes: ram }], last: 0 }, layout))
+    }
+
+    /// The program's segments, a heap and a stack.
+    fn flat(segments: &[Segment<'_>], options: &Options) -> Result<(Memory, Layout), BareError> {
+        let &(highest, _, highest_len) = &segments[segments.len() - 1];
         let needed = segments
             .iter()
             .map(|&(_, _, len)| len)
@@ -137,6 +146,30 @@ impl Memory {
         let bytes = self.bytes(addr, 2).ok_or(Fault::instruction_access(addr))?;
         Ok(u16::from_le_bytes([bytes[0], bytes[1]]))
     }
+}
+
+/// The segments that hold anything, ascending, checked.
+fn check<'a>(program: &Program<'a>) -> Result<Vec<Segment<'a>>, BareError> {
+    let mut segments = program.segments.clone();
+    segments.retain(|&(_, _, len)| len > 0);
+    segments.sort_by_key(|&(base, _, _)| base);
+    if segments.is_empty() {
+        return Err(BareError::NoSegments { entry: program.entry });
+    }
+    for &(base, bytes, len) in &segments {
+        if bytes.len() as u64 > len {
+            return Err(BareError::SegmentTooShort { base, bytes: bytes.len() as u64, len });
+        }
+        if base.checked_add(len).is_none() {
+            return Err(BareError::SegmentWraps { base, len });
+        }
+    }
+    for pair in segments.windows(2) {
+        if pair[0].0 + pair[0].2 > pair[1].0 {
+            return Err(BareError::SegmentsOverlap { first: pair[0].0, second: pair[1].0 });
+        }
+    }
+    Ok(segments)
 }
 
 /// Puts the arguments on the stack as the Linux process start-up convention lays them out; gives the stack pointer.

@@ -4,10 +4,10 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use emu_hart::bare::{self, Options, Outcome, Program, Streams};
+use emu_hart::bare::{self, Board, Options, Outcome, Program, Streams};
 use flexcast_image::Image;
 
-use crate::args::EmuRunArgs;
+use crate::args::{EmuRunArgs, MachineName};
 
 /// Exit code when the instruction limit is reached, as `timeout` uses it.
 const LIMIT_CODE: u8 = 124;
@@ -24,7 +24,11 @@ pub(super) fn run(args: &EmuRunArgs) -> anyhow::Result<ExitCode> {
         tohost: image.symbol("tohost"),
         arguments: std::iter::once(path.to_string()).chain(args.args.iter().cloned()).collect(),
     };
-    let options = Options { instructions: args.limit, ..Options::default() };
+    let board = match args.machine {
+        MachineName::Flat => Board::Flat,
+        MachineName::Virt => Board::Virt,
+    };
+    let options = Options { board, instructions: args.limit, ..Options::default() };
     let (mut out, mut err, mut trace) = (io::stdout().lock(), io::stderr(), io::BufWriter::new(io::stderr()));
     let mut streams = Streams { out: &mut out, err: &mut err, trace: if args.trace { Some(&mut trace) } else { None } };
     let report = bare::run(&program, &options, &mut streams)?;

@@ -1,0 +1,30 @@
+//! Image `synthetic`: the scenarios of the library beside this file, on a DPA.
+#![cfg_attr(target_arch = "riscv64", no_std, no_main)]
+#![deny(unsafe_code)]
+
+#[cfg(target_arch = "riscv64")]
+mod entries {
+    #[cfg(feature = "emu")]
+    use rt_emu as _;
+
+    use dpa::abi::WorkerContext;
+    use dpa::log::defmt;
+
+    /// Proves that the image runs and speaks the host's ABI.
+    #[dpa::rpc]
+    fn bring_up(argument: u64) -> u64 {
+        dpa::abi::bring_up_answer(argument)
+    }
+
+    /// Runs all scenarios with the outbox, window, key and host addresses of `place` and logs a line for each; 0.
+    #[dpa::rpc]
+    fn run(place: &WorkerContext) -> u64 {
+        scenario::run(place, |line| defmt::info!("{=str}", line));
+        0
+    }
+}
+
+#[cfg(not(target_arch = "riscv64"))]
+fn main() {
+    println!("an image for the DPA: build it with `cargo xtask build`");
+}

@@ -1,0 +1,92 @@
+//! The memory of the queues. Words are atomic, so that this crate and the firmware may both touch them.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use dpa::hw::Cqe;
+use zerocopy::IntoBytes;
+
+use crate::rig::{CHUNKS, DEPTH};
+
+/// A 64-byte aligned line of 8 words.
+#[repr(align(64))]
+pub(crate) struct Line([AtomicU64; 8]);
+
+impl Line {
+    const ZERO: Self = Self([const { AtomicU64::new(0) }; 8]);
+}
+
+/// Some lines at a fixed place.
+pub(crate) struct Memory<const LINES: usize>([Line; LINES]);
+
+pub(crate) static RECEIVE_CQ: Memory<DEPTH> = Memory::ZERO;
+pub(crate) static RECEIVE_QUEUE: Memory<{ DEPTH / 4 }> = Memory::ZERO;
+pub(crate) static SEND_CQ: Memory<DEPTH> = Memory::ZERO;
+pub(crate) static SEND_QUEUE: Memory<DEPTH> = Memory::ZERO;
+/// Doorbell records: receive CQ, queue pair of the receives, send CQ, queue pair of the copies; a line each.
+pub(crate) static RECORDS: Memory<4> = Memory::ZERO;
+pub(crate) static BITMAP: Memory<{ CHUNKS as usize / 512 }> = Memory::ZERO;
+pub(crate) static GROUP: Memory<1> = Memory::ZERO;
+
+impl<const LINES: usize> Memory<LINES> {
+    const ZERO: Self = Self([const { Line::ZERO }; LINES]);
+
+    /// Address of the first byte.
+    pub(crate) fn address(&'static self) -> u64 {
+        core::ptr::from_ref(self) as u64
+    }
+
+    /// Address of a line.
+    pub(crate) fn line(&'static self, index: usize) -> u64 {
+        self.address() + index as u64 * 64
+    }
+
+    pub(crate) fn clear(&self) {
+        for line in &self.0 {
+            for word in &line.0 {
+                word.store(0, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Writes one entry of a completion queue.
+    pub(crate) fn put(&self, index: u64, entry: &Cqe) {
+        let line = &self.0[index as usize % LINES];
+        let (words, _) = entry.as_bytes().as_chunks::<8>();
+        for (word, bytes) in line.0.iter().zip(words) {
+            word.store(u64::from_le_bytes(*bytes), Ordering::SeqCst);
+        }
+    }
+
+    /// The big-endian 32-bit number at byte `offset` of a line, a multiple of 4.
+    pub(crate) fn be32(&self, line: u64, offset: usize) -> u32 {
+        let word = self.0[line as usize % LINES].0[offset / 8].load(Ordering::SeqCst);
+        ((word >> (8 * (offset % 8))) as u32).swap_bytes()
+    }
+
+    /// Goes on with a digest (FNV-1a over words).
+    fn fold(&self, digest: u64) -> u64 {
+        let words = self.0.iter().flat_map(|line| &line.0);
+        words.fold(digest, |digest, word| (digest ^ word.load(Ordering::SeqCst)).wrapping_mul(0x0100_0000_01B3))
+    }
+}
+
+/// Digest of everything the firmware writes. The receive ring and the other rings hold no address of this memory.
+pub(crate) fn digest() -> u64 {
+    let digest = RECEIVE_QUEUE.fold(0xCBF2_9CE4_8422_2325);
+    let digest = SEND_QUEUE.fold(digest);
+    let digest = RECORDS.fold(digest);
+    GROUP.fold(BITMAP.fold(digest))
+}
+
+/// Everything as the host leaves it before it creates the queues.
+pub(crate) fn reset() {
+    for index in 0..DEPTH as u64 {
+        RECEIVE_CQ.put(index, &Cqe::INITIAL);
+        SEND_CQ.put(index, &Cqe::INITIAL);
+    }
+    RECEIVE_QUEUE.clear();
+    SEND_QUEUE.clear();
+    RECORDS.clear();
+    BITMAP.clear();
+    GROUP.clear();
+}

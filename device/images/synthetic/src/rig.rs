@@ -1,0 +1,223 @@
+//! The host, the network and the card.
+
+use core::fmt;
+
+use dpa::hw::wqe::FLAG_SIGNALLED;
+use dpa::hw::{Be16, Be32, Cqe, CqeOpcode, GRH_BYTES, cqe::op_own, cqe::owner_of_pass};
+use flexcast_abi::{
+    ABI_HASH, ABI_VERSION, DeviceAddress, Operation, QueueDescriptor, Staging, Transport, WorkerContext, WorkerStatus,
+};
+
+use crate::memory::{self, BITMAP, GROUP, Memory, RECEIVE_CQ, RECEIVE_QUEUE, RECORDS, SEND_CQ, SEND_QUEUE};
+
+/// Entries of every ring.
+pub(crate) const DEPTH: usize = 1 << LOG_DEPTH;
+const LOG_DEPTH: u32 = 8;
+/// Chunks of the operation.
+pub(crate) const CHUNKS: u32 = 2048;
+const CHUNK_BYTES: u32 = 1024;
+const STRIDE: u32 = 1088;
+const PSN_BITS: u32 = 12;
+const COLLECTIVE_ID: u32 = 5;
+const USER_INDEX: u32 = 0x00AB_CDEF;
+/// Never dereferenced: what the hardware would be told.
+const STAGING: u64 = 0x1_0000_0000;
+const DESTINATION: u64 = 0x7000_0000_0000;
+
+/// In what order and state the chunks arrive.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// One after the other.
+    InOrder,
+    /// Each somewhere else.
+    Scattered,
+    /// Scattered, the last one short, among repetitions, foreign, too high and too long ones.
+    Disturbed,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InOrder => "in order",
+            Self::Scattered => "scattered",
+            Self::Disturbed => "disturbed",
+        })
+    }
+}
+
+impl Kind {
+    fn last_chunk_bytes(self) -> u32 {
+        if self == Self::Disturbed { 77 } else { CHUNK_BYTES }
+    }
+}
+
+fn queue<const LINES: usize>(ring: &'static Memory<LINES>, record: usize, number: u32) -> QueueDescriptor {
+    QueueDescriptor {
+        ring: DeviceAddress::new(ring.address()),
+        doorbell_record: DeviceAddress::new(RECORDS.line(record)),
+        number,
+        log_depth: LOG_DEPTH,
+        ..Default::default()
+    }
+}
+
+/// A worker's context over freshly reset queues.
+pub(crate) fn context(place: &WorkerContext, transport: Transport, batch: u32) -> WorkerContext {
+    memory::reset();
+    WorkerContext {
+        abi_hash: ABI_HASH,
+        abi_version: ABI_VERSION,
+        workers: 1,
+        transport: transport as u32,
+        batch,
+        quota: 1 << 20,
+        psn_bits: PSN_BITS,
+        user_index: USER_INDEX,
+        outbox_id: place.outbox_id,
+        window_id: place.window_id,
+        window_mkey: place.window_mkey,
+        bitmap_words: CHUNKS / 64,
+        receive_cq: queue(&RECEIVE_CQ, 0, 0x11),
+        receive_queue: queue(&RECEIVE_QUEUE, 1, 0x22),
+        send_cq: queue(&SEND_CQ, 2, 0x33),
+        send_queue: queue(&SEND_QUEUE, 3, 0x44),
+        staging: Staging { address: STAGING, stride: STRIDE, lkey: 0x33 },
+        bitmap: DeviceAddress::new(BITMAP.address()),
+        group: DeviceAddress::new(GROUP.address()),
+        flag_host: place.flag_host,
+        report_host: place.report_host,
+        ..Default::default()
+    }
+}
+
+/// Writes the operation.
+pub(crate) fn arm(context: &mut WorkerContext, kind: Kind) {
+    context.operation = Operation {
+        sequence: 1,
+        destination: DESTINATION,
+        rkey: 0x77,
+        collective_id: COLLECTIVE_ID,
+        chunks: CHUNKS,
+        chunk_bytes: CHUNK_BYTES,
+        last_chunk_bytes: kind.last_chunk_bytes(),
+        sequence_check: 1,
+        ..Default::default()
+    };
+}
+
+/// Network and card.
+pub(crate) struct Rig {
+    transport: Transport,
+    kind: Kind,
+    /// Completions written, each with one receive used.
+    delivered: u64,
+    /// Chunks sent, not counting what disturbs.
+    sent: u32,
+    /// Copies carried out, completions of copies written.
+    copied: u64,
+    told: u64,
+    random: u64,
+}
+
+impl Rig {
+    pub(crate) fn new(transport: Transport, kind: Kind) -> Self {
+        Self { transport, kind, delivered: 0, sent: 0, copied: 0, told: 0, random: 0x9E37_79B9_7F4A_7C15 }
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % limit
+    }
+
+    /// Sequence number of the chunk sent as number `index`.
+    fn psn(&self, index: u32) -> u32 {
+        // Odd, so that every chunk has its turn.
+        if self.kind == Kind::InOrder { index } else { index.wrapping_mul(1237) % CHUNKS }
+    }
+
+    /// Fills the posted receives; returns how many messages that were.
+    pub(crate) fn deliver(&mut self) -> u64 {
+        let posted = RECORDS.be32(1, 0) as u16;
+        let credit = u64::from(posted.wrapping_sub(self.delivered as u16));
+        let first = self.delivered;
+        while self.delivered - first < credit && self.sent < CHUNKS {
+            let disturbs = self.kind == Kind::Disturbed && self.below(4) == 0;
+            let (id, psn, bytes) = if disturbs { self.disturbance() } else { self.next_chunk() };
+            self.complete(id, psn, bytes);
+        }
+        self.delivered - first
+    }
+
+    fn next_chunk(&mut self) -> (u32, u32, u32) {
+        let psn = self.psn(self.sent);
+        self.sent += 1;
+        (COLLECTIVE_ID, psn, self.bytes(psn))
+    }
+
+    fn bytes(&self, psn: u32) -> u32 {
+        if psn == CHUNKS - 1 { self.kind.last_chunk_bytes() } else { CHUNK_BYTES }
+    }
+
+    /// Something that must be discarded.
+    fn disturbance(&mut self) -> (u32, u32, u32) {
+        match self.below(4) {
+            0 if self.sent != 0 => {
+                let earlier = self.below(u64::from(self.sent)) as u32;
+                let psn = self.psn(earlier);
+                (COLLECTIVE_ID, psn, self.bytes(psn))
+            }
+            1 => (COLLECTIVE_ID, CHUNKS + self.below(512) as u32, CHUNK_BYTES),
+            2 => (COLLECTIVE_ID, self.psn(self.sent), CHUNK_BYTES + 64),
+            _ => (COLLECTIVE_ID + 1, self.psn(self.sent), CHUNK_BYTES),
+        }
+    }
+
+    fn complete(&mut self, id: u32, psn: u32, bytes: u32) {
+        let (opcode, header) = match self.transport {
+            Transport::Uc => (CqeOpcode::WriteImmediate, 0),
+            Transport::Ud => (CqeOpcode::SendImmediate, GRH_BYTES),
+        };
+        let entry = Cqe {
+            user_index: Be32::new(USER_INDEX),
+            immediate: Be32::new(id << PSN_BITS | psn),
+            byte_count: Be32::new(bytes + header),
+            wqe_counter: Be16::new(self.delivered as u16),
+            op_own: op_own(opcode, owner_of_pass(self.delivered, LOG_DEPTH)),
+            ..Cqe::INITIAL
+        };
+        RECEIVE_CQ.put(self.delivered, &entry);
+        self.delivered += 1;
+    }
+
+    /// Carries out the copies that have been handed over, and completes those that are signalled.
+    pub(crate) fn copy(&mut self, context: &WorkerContext) {
+        if self.transport == Transport::Uc {
+            return;
+        }
+        let producer = RECORDS.be32(3, 4) as u16;
+        let until = self.copied + u64::from(producer.wrapping_sub(self.copied as u16));
+        debug_assert!(until <= context.state.consumed);
+        while self.copied < until {
+            if SEND_QUEUE.be32(self.copied, 8) as u8 == FLAG_SIGNALLED {
+                let entry = Cqe {
+                    wqe_counter: Be16::new(self.copied as u16),
+                    op_own: op_own(CqeOpcode::Requester, owner_of_pass(self.told, LOG_DEPTH)),
+                    ..Cqe::INITIAL
+                };
+                SEND_CQ.put(self.told, &entry);
+                self.told += 1;
+            }
+            self.copied += 1;
+        }
+    }
+
+    /// Whether everything was sent and dealt with.
+    pub(crate) fn is_done(&self, context: &WorkerContext) -> bool {
+        let state = &context.state;
+        let copies_done = self.transport == Transport::Uc || state.completed == self.delivered;
+        let complete = state.status == WorkerStatus::Complete as u32;
+        self.sent == CHUNKS && state.consumed == self.delivered && copies_done && complete
+    }
+}
