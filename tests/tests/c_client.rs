@@ -155,6 +155,32 @@ fn what_is_wrong_or_absent_is_refused_with_a_reason() {
 }
 
 /// Functions that a header declares: names before a parenthesis, outside comments, macros and inline bodies.
+/// The example in C, host and device side, as its README runs it.
+#[test]
+fn the_example_in_c_answers() {
+    let Some(compiler) = compiler() else { return };
+    let device_compiler = "riscv64-unknown-elf-gcc";
+    if Command::new(device_compiler).arg("--version").stdout(Stdio::null()).status().is_err() {
+        return eprintln!(
+            "{device_compiler} is not installed (Debian: gcc-riscv64-unknown-elf): skipping the example in C"
+        );
+    }
+    let out = scratch("example");
+    let output = Command::new("make")
+        .args(["-B", "all"])
+        .args([format!("CC={compiler}"), format!("LIBS={}", libraries().display()), format!("OUT={}", out.display())])
+        .current_dir(workspace_root().join("examples/c"))
+        .output()
+        .expect("make starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let device = out.join("device.elf");
+    let (status, printed, explained) = run(&out.join("host"), &[&device.to_string_lossy(), "ab", "", "xyz"]);
+    assert!(status.success(), "{status}\n{explained}{printed}");
+    let lines: Vec<&str> = printed.lines().collect();
+    assert!(lines[0].starts_with("checksum: 8 receives of 256 bytes on queue pair 0x"), "{printed}");
+    assert_eq!(lines[1..], ["\"ab\": 195", "\"\": 0", "\"xyz\": 363"]);
+}
+
 fn declared(header: &str, prefix: &str) -> BTreeSet<String> {
     let mut text = String::new();
     let mut rest = header;

@@ -3,9 +3,11 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{process, status, workspace};
+use crate::toolchain::Toolchain;
+use crate::{build, process, status, workspace};
 
-/// Build the emulator's C libraries into target/emu-libs.
+/// Build the emulator's C libraries into target/emu-libs: libflexio.so and its other names for host programs,
+/// libflexio_dev.a for device programs.
 #[derive(clap::Args)]
 pub(crate) struct BuildEmuLibs {
     /// Cargo profile; others than `release` have a folder of their own below target/emu-libs.
@@ -35,13 +37,15 @@ const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc
 
 impl BuildEmuLibs {
     pub(crate) fn run(&self) -> Result<()> {
-        println!("{}", build(&self.profile)?.display());
+        let folder = build_host(&self.profile)?;
+        device_library(&folder)?;
+        println!("{}", folder.display());
         Ok(())
     }
 }
 
 /// Builds the libraries and returns the folder that `-L` and `LD_LIBRARY_PATH` take. `profile` is cargo's.
-pub(crate) fn build(profile: &str) -> Result<PathBuf> {
+pub(crate) fn build_host(profile: &str) -> Result<PathBuf> {
     // For `test`, `cargo rustc` would build a test program.
     let profile = if profile == "test" { "dev" } else { profile };
     let compiler = compiler(process::find)?;
@@ -65,6 +69,19 @@ pub(crate) fn build(profile: &str) -> Result<PathBuf> {
         })?;
     }
     Ok(folder)
+}
+
+/// Builds device/rt-emu as the static library that device programs in C link.
+fn device_library(folder: &Path) -> Result<()> {
+    status::say("Building", "libflexio_dev.a from rt-emu");
+    let toolchain = Toolchain::load("emu")?;
+    build::ensure_target(&toolchain.rust.target)?;
+    let mut cargo = workspace::device_cargo();
+    cargo.args(["rustc", "--release", "--package", "rt-emu", "--features", "archive", "--crate-type", "staticlib"]);
+    cargo.args(["--target", &toolchain.rust.target, "--config", &toolchain.cargo_config(&toolchain.rustflags()?)]);
+    process::run(&mut cargo)?;
+    let built = workspace::device_target().join(&toolchain.rust.target).join("release/librt_emu.a");
+    build::copy(&built, &folder.join("libflexio_dev.a"))
 }
 
 /// The C compiler that links.

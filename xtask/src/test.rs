@@ -22,7 +22,7 @@ const STEPS: &[Step] = &[
     ("device images", images),
     ("hot-loops.md", || hot_loops::check()),
     ("device tests", device_tests),
-    ("emulator libraries", || emu_libs::build("test").map(drop)),
+    ("emulator libraries", || emu_libs::build_host("test").map(drop)),
     ("host tests", host_tests),
     ("lints", lints),
 ];

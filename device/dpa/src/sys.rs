@@ -30,7 +30,7 @@ mod device {
     }
     #[cfg(feature = "log")]
     unsafe extern "C" {
-        fn flexio_dev_msg(stream: c_int, level: u8, format: *const c_char, ...) -> c_int;
+        fn flexio_dev_puts(context: *mut ThreadContext, text: *const c_char) -> c_int;
     }
 
     pub(crate) fn reschedule() -> ! {
@@ -86,12 +86,11 @@ mod device {
         (status == 0).then_some(address)
     }
 
-    /// Sends a NUL-terminated text to message stream 0.
+    /// Sends a NUL-terminated text to message stream 0, level INFO.
     #[cfg(feature = "log")]
     pub(crate) fn message(text: &core::ffi::CStr) {
-        const LEVEL_INFO: u8 = 4;
-        // SAFETY: format and argument are NUL-terminated.
-        unsafe { flexio_dev_msg(0, LEVEL_INFO, c"%s".as_ptr(), text.as_ptr()) };
+        // SAFETY: the text is NUL-terminated; the context comes from `thread_context`.
+        unsafe { flexio_dev_puts(thread_context(), text.as_ptr()) };
     }
 }
 

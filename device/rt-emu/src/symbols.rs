@@ -5,6 +5,7 @@ use core::ffi::{c_char, c_int, c_void};
 
 use flexcast_hw::ThreadContext;
 
+use crate::format::Texts;
 use crate::rtos;
 
 /// `FLEXIO_DEV_STATUS_SUCCESS`.
@@ -27,11 +28,27 @@ global_asm!(
     ".globl _start",
     "_start:",
     "unimp",
+    // Variadic in C: the arguments in a3 to a7 are put below those that the caller left on the stack. A section of its own, so that
+    // programs that print texts only do not carry the conversions.
+    ".section .text.flexio_dev_msg, \"ax\", @progbits",
     ".globl flexio_dev_msg",
+    ".type flexio_dev_msg, @function",
     "flexio_dev_msg:",
-    "tail {message}",
+    "addi sp, sp, -48",
+    "sd ra, 0(sp)",
+    "sd a3, 8(sp)",
+    "sd a4, 16(sp)",
+    "sd a5, 24(sp)",
+    "sd a6, 32(sp)",
+    "sd a7, 40(sp)",
+    "addi a3, sp, 8",
+    "call {message}",
+    "ld ra, 0(sp)",
+    "addi sp, sp, 48",
+    "ret",
+    ".size flexio_dev_msg, . - flexio_dev_msg",
     ".text",
-    message = sym message_one_argument,
+    message = sym formatted_message,
 );
 
 fn context() -> *mut ThreadContext {
@@ -241,25 +258,39 @@ pub unsafe extern "C" fn flexio_dev_puts(_context: *mut ThreadContext, text: *co
     unsafe { message(0, LEVEL_INFO, text) }
 }
 
-/// `flexio_dev_msg` as far as four integer parameters carry it.
+/// The texts of this process.
+struct OwnMemory;
+
+impl Texts for OwnMemory {
+    fn byte(&self, address: u64) -> u8 {
+        // SAFETY: `flexio_dev_msg` asks its callers for texts that end in a NUL; what does not is a fault of this thread alone.
+        unsafe { (address as *const u8).read() }
+    }
+}
+
+/// `flexio_dev_msg` with its variadic arguments in memory.
 ///
 /// # Safety
-/// `format` is null or ends in a NUL; so does `argument` if the format is `"%s"`.
-unsafe extern "C" fn message_one_argument(stream: c_int, level: u8, format: *const c_char, argument: u64) -> c_int {
+/// `format` is null or ends in a NUL, and `arguments` holds what it asks for.
+unsafe extern "C" fn formatted_message(
+    stream: c_int,
+    level: u8,
+    format: *const c_char,
+    arguments: *const u64,
+) -> c_int {
     if format.is_null() {
         return -1;
     }
-    // SAFETY: `format` ends in a NUL by contract; each byte is read only after those before it were found not to be NUL.
-    let is_string = unsafe { *format == b'%' as c_char && *format.add(1) == b's' as c_char && *format.add(2) == 0 };
-    // SAFETY: as above.
-    let has_conversion = unsafe { (0..text_len(format)).any(|i| *format.add(i) == b'%' as c_char) };
-    match (is_string, has_conversion) {
-        // SAFETY: by contract the argument of "%s" is a text.
-        (true, _) => unsafe { message(stream as u64, u64::from(level), argument as *const c_char) },
-        // SAFETY: by contract.
-        (false, false) => unsafe { message(stream as u64, u64::from(level), format) },
-        (false, true) => -1,
-    }
+    let mut text = [0; MESSAGE_BYTES];
+    let mut taken = 0;
+    let len = crate::format::format(&mut text, &OwnMemory, format as u64, || {
+        // SAFETY: by contract the format asks for no more than there is.
+        let argument = unsafe { arguments.add(taken).read() };
+        taken += 1;
+        argument
+    });
+    let call = [stream as u64, u64::from(level), text.as_ptr() as u64, len as u64];
+    if rtos::call(rtos::MESSAGE, call) == 0 { len as c_int } else { -1 }
 }
 
 /// # Safety

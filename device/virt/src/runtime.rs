@@ -89,9 +89,7 @@ extern "C" fn flexio_dev_error(code: u8) -> ! {
 }
 
 /// Logs go nowhere: the scenarios print.
-///
-/// The vendor's function is variadic; callers pass all arguments in registers, which this one ignores.
 #[unsafe(no_mangle)]
-extern "C" fn flexio_dev_msg(_stream: c_int, _level: u8, _format: *const c_char) -> c_int {
+extern "C" fn flexio_dev_puts(_context: *mut ThreadContext, _text: *const c_char) -> c_int {
     0
 }

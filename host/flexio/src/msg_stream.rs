@@ -64,7 +64,8 @@ impl<'a> MsgStream<'a> {
         Ok(Self { process, raw: handle("flexio_msg_stream_create", raw)?, capture })
     }
 
-    /// The complete lines printed since the last call.
+    /// The complete lines printed since the last call, without empty ones: whether a call of the device library ends its line
+    /// by itself differs between calls.
     ///
     /// # Errors
     /// [`crate::Error::FlexIo`], [`crate::Error::Io`].
@@ -72,7 +73,9 @@ impl<'a> MsgStream<'a> {
         // SAFETY: the stream is live.
         let status = unsafe { (self.process.api().flexio_msg_stream_flush)(self.raw.as_ptr()) };
         self.process.device().provider().flexio_ok("flexio_msg_stream_flush", status, String::new)?;
-        self.capture.lines()
+        let mut lines = self.capture.lines()?;
+        lines.retain(|line| !line.is_empty());
+        Ok(lines)
     }
 }
 
