@@ -3,23 +3,12 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::Frame;
-use crate::link::{Delivery, Link, LinkError, PortCounters};
+use crate::fault::FaultError;
+use crate::link::{Delivery, Link, LinkError};
+use crate::{Frame, PortCounters};
 
 /// One million: certain loss.
 const CERTAIN_PPM: u32 = 1_000_000;
-
-/// A fault that cannot be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum FaultError {
-    /// More than certain.
-    #[error("a loss of {ppm} parts per million is more than everything: give at most 1000000")]
-    Probability {
-        /// What was asked for.
-        ppm: u32,
-    },
-}
 
 /// Loses frames of any kind with a fixed probability. The frame still takes its time on the wire.
 ///
@@ -97,6 +86,7 @@ impl<F: Frame, L: Link<F>> Link<F> for SeededDrop<L> {
             counters.rx_frames -= lost.lost_frames;
             counters.rx_bytes -= lost.rx_bytes;
             counters.lost_frames += lost.lost_frames;
+            counters.drops.random += lost.lost_frames;
         }
         counters
     }

@@ -1,15 +1,69 @@
-//! Links between emulated cards. Time is an input; what arrives where and when is the output.
+//! Links and switches between emulated cards. Time is an input; what arrives where and when is the output.
 //!
-//! The crate knows nothing of what a frame says, only how long it is. Times are picoseconds of virtual time.
+//! The crate knows nothing of what a frame says, only how long it is and where it goes. Times are picoseconds of virtual
+//! time. Equal calls in equal order have equal results, on every machine.
+//!
+//! Two cards joined by a cable need no more than [`BackToBack`]. For anything else a [`Topology`] describes hosts, switches
+//! and cables, and a [`Network`] built from it carries frames, under the faults of a [`FaultScript`].
 
+mod capture;
+mod config;
+mod counters;
 mod drop;
+mod fabric;
+mod fault;
+mod groups;
 mod link;
+mod mix;
+mod network;
+mod routes;
+mod topology;
 
-pub use drop::{FaultError, SeededDrop};
-pub use link::{BackToBack, Delivery, Link, LinkConfig, LinkError, PortCounters, Rate};
+pub use capture::{CaptureError, CaptureFrame, CaptureWriter, Captured};
+pub use config::{FlowControl, Forwarding, Routing, SwitchConfig};
+pub use counters::{Drops, NetworkTotals, PortCounters};
+pub use drop::SeededDrop;
+pub use fabric::{Direct, Fabric, FabricEffects, FabricError};
+pub use fault::{
+    BIT_ERRORS_1E_12, BIT_ERRORS_1E_15, Direction, Fault, FaultError, FaultEvent, FaultScript, MAX_DELAY_PS,
+    MAX_TIME_PS,
+};
+pub use groups::GroupError;
+pub use link::{BackToBack, Delivery, Link, LinkConfig, LinkError, Rate};
+pub use network::Network;
+pub use topology::{
+    Cable, End, FatTree, MAX_HOSTS, MAX_LATENCY_PS, MAX_PORTS, MAX_SWITCHES, Node, Switch, Topology, TopologyBuilder,
+    TopologyError,
+};
 
 /// What a link needs to know of a frame.
 pub trait Frame {
     /// Bytes that occupy the link: the frame with its preamble, check sequence and the gap after it.
     fn wire_bytes(&self) -> u64;
+}
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Destination {
+    /// A host by its number.
+    Host(usize),
+    /// A host by its link-layer address; see [`Network::set_address`].
+    Address(u64),
+    /// Every host that has joined a group, but for the sender; see [`Network::join`].
+    Group(u128),
+}
+
+/// What a network of switches needs to know of a frame. Cloning one should be cheap: each receiver of a multicast gets a clone.
+pub trait NetworkFrame: Frame + Clone {
+    /// Where it goes.
+    fn destination(&self) -> Destination;
+
+    /// What it shares with the frames it must not overtake: for RoCEv2 a hash of addresses, UDP source port and queue pair.
+    fn flow(&self) -> u64;
+
+    /// Bytes of user data in it, for [`PortCounters::tx_payload_bytes`] and its kin.
+    fn payload_bytes(&self) -> u64;
+
+    /// Makes it arrive with wrong contents, so that the receiver's check finds it. Equal seeds do equal damage.
+    fn corrupt(&mut self, seed: u64);
 }

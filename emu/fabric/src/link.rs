@@ -1,6 +1,6 @@
 //! A cable between two ports.
 
-use crate::Frame;
+use crate::{Frame, PortCounters};
 
 /// How fast a link is: an exact ratio, so that no time is ever rounded twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,9 @@ impl Rate {
     /// 200 Gbit/s: 40 ps a byte.
     pub const GBPS_200: Self = Self { gigabits_per_second: 200 };
 
+    /// 56 Gbit/s: 1 000/7 ps a byte.
+    pub const GBPS_56: Self = Self { gigabits_per_second: 56 };
+
     /// A rate in whole Gbit/s.
     ///
     /// # Errors
@@ -21,6 +24,12 @@ impl Rate {
             return Err(LinkError::ZeroRate);
         }
         Ok(Self { gigabits_per_second })
+    }
+
+    /// The rate in Gbit/s.
+    #[must_use]
+    pub const fn gbit_per_s(self) -> u64 {
+        self.gigabits_per_second
     }
 
     /// Time to send `bytes`, rounded up to a picosecond.
@@ -44,21 +53,6 @@ impl Default for LinkConfig {
     fn default() -> Self {
         Self { rate: Rate::GBPS_200, latency_ps: 300_000 }
     }
-}
-
-/// What a port has seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortCounters {
-    /// Frames that left through the port.
-    pub tx_frames: u64,
-    /// Their bytes on the wire.
-    pub tx_bytes: u64,
-    /// Frames that arrived at the port.
-    pub rx_frames: u64,
-    /// Their bytes on the wire.
-    pub rx_bytes: u64,
-    /// Frames on their way to the port that a fault destroyed.
-    pub lost_frames: u64,
 }
 
 /// A frame arrives.

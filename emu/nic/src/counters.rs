@@ -17,8 +17,14 @@ pub struct Counters {
     pub rx_buffer_drops: u64,
     /// Packets addressed to another port.
     pub address_drops: u64,
+    /// Packets for a multicast group without a member on the card.
+    pub multicast_drops: u64,
+    /// Copies of packets to groups, one for each member.
+    pub multicast_copies: u64,
     /// Packets for a queue pair that is not there, of another transport, or in a state that does not receive.
     pub qp_drops: u64,
+    /// Packets of another partition than that of their queue pair.
+    pub pkey_drops: u64,
     /// UD packets with a wrong Q_Key.
     pub qkey_drops: u64,
     /// UC and UD messages dropped because no receive was posted.
@@ -33,6 +39,8 @@ pub struct Counters {
     pub rc_out_of_sequence: u64,
     /// RC packets that had been seen before.
     pub rc_duplicates: u64,
+    /// Atomics executed for peers; a repeated request is answered, but not executed again.
+    pub atomics: u64,
     /// Times an RC requester went back to an earlier PSN.
     pub rc_go_backs: u64,
     /// Of those, because nothing was heard in time.

@@ -12,6 +12,8 @@ pub mod opcode {
     pub const RESPONDER_SEND: u8 = 2;
     /// A Send with immediate arrived.
     pub const RESPONDER_SEND_IMMEDIATE: u8 = 3;
+    /// A Send arrived that invalidated a memory key.
+    pub const RESPONDER_SEND_INVALIDATE: u8 = 4;
     /// A send-queue WQE failed.
     pub const REQUESTER_ERROR: u8 = 13;
     /// A receive failed.
@@ -52,6 +54,12 @@ pub mod vendor {
     pub const KEY_RANGE: u8 = 0xE2;
     /// The key lacks a right.
     pub const KEY_RIGHTS: u8 = 0xE3;
+    /// The key is a UMR key that is free, or must be free and is not.
+    pub const KEY_FREE: u8 = 0xE5;
+    /// The key is an alias of one that is not shared any more.
+    pub const KEY_REVOKED: u8 = 0xE6;
+    /// The key is behind too many others.
+    pub const KEY_DEPTH: u8 = 0xE7;
     /// The key allows the access, but there is no memory behind it.
     pub const NO_MEMORY: u8 = 0xE4;
     /// The opcode is unknown, or not one of this transport.
@@ -64,10 +72,12 @@ pub mod vendor {
     pub const ADDRESS: u8 = 0xEB;
     /// More bytes than a message or datagram may have.
     pub const LENGTH: u8 = 0xEC;
-    /// A read request, but the queue pair may have none outstanding.
+    /// A read or atomic request, but the queue pair may have none outstanding.
     pub const READ_DEPTH: u8 = 0xED;
     /// The message is longer than the receive.
     pub const RECEIVE_LENGTH: u8 = 0xEE;
+    /// A UMR of a kind that is not emulated: a list elsewhere in memory, an offset into it, or a key for one queue pair.
+    pub const UMR: u8 = 0xEF;
 }
 
 /// A CQE, its owner bit 0.

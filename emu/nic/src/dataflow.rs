@@ -1,19 +1,18 @@
-//! What requester and responder share: the engines' clocks, packets and CQEs on their way out, and the error state.
+//! What requester and responder share: the engines' clocks, packets on their way out, and memory behind local keys.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::address::Address;
-use crate::cq::Written;
-use crate::cqe::{self, Cqe, Side, syndrome, vendor};
-use crate::effects::{AsyncEvent, CqEvent, Effects, FailureCause, Work};
+use crate::cqe::{syndrome, vendor};
+use crate::effects::{Effects, FailureCause, Work};
 use crate::memory::{Dma, DmaFault, QueueMemory, Space};
-use crate::mkey::Access;
+use crate::mkey::{Access, Range, Ranges};
 use crate::nic::Nic;
-use crate::packet::{Acknowledgement, Extension, Operation, Packet};
-use crate::qp::{QpState, Transport};
-use crate::queue_pair::{Outstanding, QueuePair};
-use crate::wqe::{BLOCK_BYTES, Control, DataSegment, SEGMENT_BYTES, WqeFault};
+use crate::packet::{Extension, Operation, Packet};
+use crate::qp::Transport;
+use crate::queue_pair::QueuePair;
+use crate::wqe::{BLOCK_BYTES, DataSegment, WqeFault};
 
 /// The send engine of the port, and that of the loopback path.
 pub(crate) const PORT_LANE: usize = 0;
@@ -42,15 +41,6 @@ pub(crate) struct Engines {
     loopback_busy_ps: u64,
     pcie_read_busy_ps: u64,
     pub(crate) pcie_write_busy_ps: u64,
-}
-
-/// A CQE on its way to its ring.
-#[derive(Debug)]
-pub(crate) struct PendingCqe {
-    cqn: u32,
-    cqe: Cqe,
-    solicited: bool,
-    error: bool,
 }
 
 /// What a data access costs.
@@ -120,7 +110,7 @@ impl QueuePair {
         Ok(self.rq.producer.wrapping_sub(self.rq.consumer))
     }
 
-    fn refresh_receives(&mut self, mem: &mut dyn Dma) -> Result<(), FailureCause> {
+    pub(crate) fn refresh_receives(&mut self, mem: &mut dyn Dma) -> Result<(), FailureCause> {
         let record = self.attr.doorbell_record;
         let mut word = [0; 4];
         mem.read(record.space, record.addr, &mut word)
@@ -271,19 +261,24 @@ impl Nic {
         Sent { done_ps, engine_ps: done_ps.saturating_sub(ahead_ps) }
     }
 
-    /// Sends an acknowledgement at once, but not before what the responder sent earlier. It takes no engine: the link
-    /// orders it among the port's packets.
+    /// Sends an acknowledgement or an atomic's answer at `ready_ps`, but not before what the responder sent earlier. It
+    /// takes no engine: the link orders it among the port's packets.
     pub(crate) fn emit_acknowledgement(
         &mut self,
-        now_ps: u64,
+        ready_ps: u64,
         qp: &mut QueuePair,
         psn: u32,
-        acknowledgement: Acknowledgement,
+        extension: Extension,
         fx: &mut Effects,
     ) {
-        let at_ps = now_ps.max(qp.rq.last_response_ps);
-        let mut packet = self.connected_packet(qp, Operation::Acknowledge, psn);
-        packet.extension = Extension::Acknowledge(acknowledgement);
+        let at_ps = ready_ps.max(qp.rq.last_response_ps);
+        let operation = match extension {
+            Extension::AtomicAcknowledge { .. } => Operation::AtomicAcknowledge,
+            _ => Operation::Acknowledge,
+        };
+        let mut packet = self.connected_packet(qp, operation, psn);
+        packet.extension = extension;
+        packet.message_number = qp.rq.message_number;
         if self.turns_round(qp) {
             self.counters.loopback_packets += 1;
             let slot = self.loopback.insert(packet);
@@ -301,6 +296,8 @@ impl Nic {
         Packet {
             source: self.source(usize::from(qp.path.sgid_index)).unwrap_or_else(|| self.address()),
             destination: Self::peer(qp),
+            network: qp.path.network(),
+            pkey: self.pkey(qp),
             transport: qp.attr.transport,
             operation,
             first: true,
@@ -310,10 +307,44 @@ impl Nic {
             destination_qpn: qp.path.dest_qpn,
             psn,
             immediate: None,
+            invalidate: None,
+            message_number: 0,
             extension: Extension::None,
             payload: Arc::default(),
         }
     }
+}
+
+/// Fills `out`, which is as long as the ranges are together.
+pub(crate) fn read_ranges(
+    ranges: &[Range],
+    mut out: &mut [u8],
+    touched: &mut Touched,
+    mem: &mut dyn Dma,
+) -> Result<(), DmaFault> {
+    for range in ranges {
+        let (now, later) = out.split_at_mut(range.len.min(out.len() as u64) as usize);
+        mem.read(range.space, range.addr, now)?;
+        touched.add(range.space, range.len);
+        out = later;
+    }
+    Ok(())
+}
+
+/// Stores `data`, which is as long as the ranges are together.
+pub(crate) fn write_ranges(
+    ranges: &[Range],
+    mut data: &[u8],
+    touched: &mut Touched,
+    mem: &mut dyn Dma,
+) -> Result<(), DmaFault> {
+    for range in ranges {
+        let (now, later) = data.split_at(range.len.min(data.len() as u64) as usize);
+        mem.write(range.space, range.addr, now)?;
+        touched.add(range.space, range.len);
+        data = later;
+    }
+    Ok(())
 }
 
 /// Memory behind local keys.
@@ -340,9 +371,8 @@ impl Nic {
             let count = (len - offset).min(data.len() as u64);
             let (now, later) = data.split_at(count as usize);
             let addr = segment.addr.wrapping_add(offset);
-            let space = self.local(pd, segment.lkey, addr, count, Access::LOCAL_WRITE)?;
-            mem.write(space, addr, now).map_err(|_| NO_MEMORY)?;
-            touched.add(space, count);
+            let ranges = self.local(pd, segment.lkey, addr, count, Access::LOCAL_WRITE)?;
+            write_ranges(&ranges, now, &mut touched, mem).map_err(|_| NO_MEMORY)?;
             offset = 0;
             data = later;
         }
@@ -350,172 +380,12 @@ impl Nic {
     }
 
     /// Checks a local access.
-    pub(crate) fn local(&self, pd: u32, lkey: u32, addr: u64, len: u64, access: Access) -> Result<Space, WqeFault> {
+    pub(crate) fn local(&self, pd: u32, lkey: u32, addr: u64, len: u64, access: Access) -> Result<Ranges, WqeFault> {
         self.protection
-            .check(lkey, pd, addr, len, access)
+            .translate(lkey, pd, addr, len, access)
             .map_err(|fault| WqeFault { syndrome: syndrome::LOCAL_PROTECTION, vendor: fault.vendor_syndrome() })
     }
 }
 
 /// A local key allows the access, but there is nothing behind it.
 pub(crate) const NO_MEMORY: WqeFault = WqeFault { syndrome: syndrome::LOCAL_PROTECTION, vendor: vendor::NO_MEMORY };
-
-/// CQEs.
-impl Nic {
-    fn push_cqe(&mut self, at_ps: u64, cqn: u32, cqe: Cqe, solicited: bool, error: bool, fx: &mut Effects) {
-        // An error always counts as solicited.
-        let slot = self.pending_cqes.insert(PendingCqe { cqn, cqe, solicited: solicited || error, error });
-        fx.timer(at_ps, Work::Cqe { slot });
-    }
-
-    /// A CQE reaches its ring.
-    pub(crate) fn write_cqe(&mut self, now_ps: u64, slot: u32, mem: &mut dyn Dma, fx: &mut Effects) {
-        let Some(mut pending) = self.pending_cqes.take(slot) else { return };
-        let cqn = pending.cqn;
-        let Some(cq) = self.cqs.get_mut(cqn) else { return };
-        cqe::stamp(&mut pending.cqe, now_ps);
-        let written = cq.write(pending.cqe, pending.solicited, mem);
-        match written {
-            Written::Quiet | Written::Event => {
-                self.counters.cqes += 1;
-                self.counters.error_cqes += u64::from(pending.error);
-                if written == Written::Event {
-                    self.counters.cq_events += 1;
-                    fx.events.push((now_ps, CqEvent { cqn, target: cq.attr.target }));
-                }
-            }
-            Written::Overrun => {
-                self.counters.cq_overruns += 1;
-                self.fail_cq(now_ps, cqn, FailureCause::Overrun, mem, fx);
-            }
-            Written::Unreachable(fault) => {
-                self.fail_cq(now_ps, cqn, FailureCause::QueueMemory { addr: fault.addr }, mem, fx);
-            }
-            Written::Dead => {}
-        }
-    }
-
-    /// A send WQE is done at `done_ps`.
-    pub(crate) fn complete_send(&mut self, done_ps: u64, qp: &mut QueuePair, wqe: &Outstanding, fx: &mut Effects) {
-        qp.sq.retired = wqe.position.wrapping_add(wqe.blocks);
-        if wqe.signalled {
-            let at_ps = (done_ps + self.config.timing.completion_latency_ps).max(qp.sq.last_cqe_ps);
-            qp.sq.last_cqe_ps = at_ps;
-            let cqe = cqe::requester(qp.qpn, qp.attr.user_index, wqe.opcode, wqe.index, wqe.len);
-            self.push_cqe(at_ps, qp.attr.send_cq, cqe, false, false, fx);
-        }
-    }
-
-    /// A receive is done now.
-    pub(crate) fn complete_receive(&mut self, now_ps: u64, qp: &mut QueuePair, cqe: Cqe, fx: &mut Effects) {
-        qp.rq.consumer = qp.rq.consumer.wrapping_add(1);
-        let at_ps = (now_ps + self.config.timing.completion_latency_ps)
-            .max(self.engines.pcie_write_busy_ps)
-            .max(qp.rq.last_cqe_ps);
-        qp.rq.last_cqe_ps = at_ps;
-        let solicited = cqe[0x3F] & 2 != 0;
-        let error = cqe[0x3F] >> 4 == cqe::opcode::RESPONDER_ERROR;
-        self.push_cqe(at_ps, qp.attr.recv_cq, cqe, solicited, error, fx);
-    }
-
-    fn error_send(
-        &mut self,
-        now_ps: u64,
-        qp: &mut QueuePair,
-        opcode: u8,
-        index: u16,
-        fault: WqeFault,
-        fx: &mut Effects,
-    ) {
-        let at_ps = (now_ps + self.config.timing.completion_latency_ps).max(qp.sq.last_cqe_ps);
-        qp.sq.last_cqe_ps = at_ps;
-        let side = Side::Requester { wqe_opcode: opcode };
-        let cqe = cqe::error(side, qp.qpn, qp.attr.user_index, index, fault.syndrome, fault.vendor);
-        self.push_cqe(at_ps, qp.attr.send_cq, cqe, false, true, fx);
-    }
-}
-
-const FLUSHED: WqeFault = WqeFault { syndrome: syndrome::FLUSHED, vendor: 0 };
-
-/// The error state.
-impl Nic {
-    /// The oldest send WQE that is not complete has failed: it completes in error, and the rest is flushed.
-    pub(crate) fn fail_send(
-        &mut self,
-        now_ps: u64,
-        qp: &mut QueuePair,
-        wqe: &Outstanding,
-        fault: WqeFault,
-        mem: &mut dyn Dma,
-        fx: &mut Effects,
-    ) {
-        self.error_send(now_ps, qp, wqe.opcode, wqe.index, fault, fx);
-        qp.sq.retired = wqe.position.wrapping_add(wqe.blocks);
-        qp.state = QpState::Err;
-        self.flush(now_ps, qp, mem, fx);
-    }
-
-    /// The next receive has failed: it completes in error, and the rest is flushed.
-    pub(crate) fn fail_receive(
-        &mut self,
-        now_ps: u64,
-        qp: &mut QueuePair,
-        fault: WqeFault,
-        mem: &mut dyn Dma,
-        fx: &mut Effects,
-    ) {
-        self.error_receive(now_ps, qp, fault, fx);
-        qp.state = QpState::Err;
-        self.flush(now_ps, qp, mem, fx);
-    }
-
-    fn error_receive(&mut self, now_ps: u64, qp: &mut QueuePair, fault: WqeFault, fx: &mut Effects) {
-        let (qpn, user_index) = (qp.qpn, qp.attr.user_index);
-        let cqe = cqe::error(Side::Responder, qpn, user_index, qp.rq.consumer, fault.syndrome, fault.vendor);
-        self.complete_receive(now_ps, qp, cqe, fx);
-    }
-
-    /// The queue pair fails for a reason that no CQE of its own tells.
-    pub(crate) fn fail_qp(
-        &mut self,
-        now_ps: u64,
-        qp: &mut QueuePair,
-        cause: FailureCause,
-        mem: &mut dyn Dma,
-        fx: &mut Effects,
-    ) {
-        if matches!(qp.state, QpState::Reset | QpState::Err) {
-            return;
-        }
-        qp.state = QpState::Err;
-        fx.async_events.push(AsyncEvent::QpFatal { qpn: qp.qpn, cause });
-        self.flush(now_ps, qp, mem, fx);
-    }
-
-    /// Completes everything that is posted with the flush syndrome, signalled or not.
-    pub(crate) fn flush(&mut self, now_ps: u64, qp: &mut QueuePair, mem: &mut dyn Dma, fx: &mut Effects) {
-        qp.sq.outstanding.clear();
-        qp.sq.sending = None;
-        qp.sq.reads = 0;
-        qp.sq.waits_for_receiver = false;
-        qp.rq.inbound = None;
-        while qp.sq.retired != qp.sq.producer {
-            let mut head = [0; SEGMENT_BYTES];
-            if qp.read_send_ring(qp.sq.retired, &mut head, mem).is_err() {
-                qp.sq.retired = qp.sq.producer;
-                break;
-            }
-            let control = Control::parse(&head);
-            self.error_send(now_ps, qp, control.opcode, control.index, FLUSHED, fx);
-            let left = qp.sq.producer.wrapping_sub(qp.sq.retired);
-            qp.sq.retired = qp.sq.retired.wrapping_add(control.blocks().min(left));
-        }
-        qp.sq.fetch = qp.sq.retired;
-        if qp.attr.no_rq || qp.refresh_receives(mem).is_err() {
-            return;
-        }
-        while qp.rq.consumer != qp.rq.producer {
-            self.error_receive(now_ps, qp, FLUSHED, fx);
-        }
-    }
-}

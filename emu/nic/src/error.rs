@@ -134,4 +134,92 @@ pub enum NicError {
         /// The one asked for.
         pd: u32,
     },
+    /// A partition key of no partition.
+    #[error("partition key {pkey:#06x} names no partition: bits 14:0 must not all be zero")]
+    PkeyInvalid {
+        /// The key.
+        pkey: u16,
+    },
+    /// No such entry of the partition key table.
+    #[error("partition key index {index}: the table has {entries} entries, grows at its end, and holds {limit} at most")]
+    PkeyIndex {
+        /// The index.
+        index: usize,
+        /// Entries there are.
+        entries: usize,
+        /// Entries there may be.
+        limit: usize,
+    },
+    /// Out of virtual HCAs.
+    #[error("the card has all of its {limit} virtual HCAs")]
+    TooManyVhcas {
+        /// The limit.
+        limit: u16,
+    },
+    /// The virtual HCA is not on this card.
+    #[error("virtual HCA {vhca:#x} is not on this card: an alias key and its target must be on the same one")]
+    UnknownVhca {
+        /// The virtual HCA.
+        vhca: u16,
+    },
+    /// An alias of a key of the same virtual HCA.
+    #[error("memory key {key:#x} is of virtual HCA {vhca:#x} itself: use it without an alias")]
+    AliasOfOwn {
+        /// The key.
+        key: u32,
+        /// The virtual HCA.
+        vhca: u16,
+    },
+    /// An alias cannot be shared.
+    #[error("memory key {key:#x} is an alias: share the key that it stands for")]
+    AliasOfAlias {
+        /// The key.
+        key: u32,
+    },
+    /// The owner does not allow the alias.
+    #[error("memory key {key:#x} of virtual HCA {vhca:#x} is not shared with this token: its owner must share it first")]
+    NotShared {
+        /// The key.
+        key: u32,
+        /// Its virtual HCA.
+        vhca: u16,
+    },
+    /// No entries, or too many.
+    #[error("a UMR key has from 1 to {limit} entries, not {entries}")]
+    UmrEntries {
+        /// What was asked for.
+        entries: u32,
+        /// The limit.
+        limit: u32,
+    },
+    /// The address is not that of a group.
+    #[error("{gid} is no group: multicast identifiers are ff00::/8, or 224.0.0.0/4 mapped into IPv6")]
+    NotAGroup {
+        /// The identifier.
+        gid: crate::Gid,
+    },
+    /// Only UD queue pairs can be members of a group.
+    #[error("queue pair {qpn:#x} is {transport}: only UD queue pairs join groups")]
+    NotADatagramQp {
+        /// The queue pair.
+        qpn: u32,
+        /// Its transport.
+        transport: Transport,
+    },
+    /// The queue pair is not a member.
+    #[error("queue pair {qpn:#x} is not attached to {gid}")]
+    NotAttached {
+        /// The queue pair.
+        qpn: u32,
+        /// The group.
+        gid: crate::Gid,
+    },
+    /// The queue pair is still a member of groups.
+    #[error("queue pair {qpn:#x} is attached to {groups} multicast groups: detach it first")]
+    QpAttached {
+        /// The queue pair.
+        qpn: u32,
+        /// Groups it is a member of.
+        groups: usize,
+    },
 }

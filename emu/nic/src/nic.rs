@@ -1,14 +1,17 @@
 //! The card: its objects, its commands, and where its inputs go.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::address::{Address, Gid};
 use crate::counters::Counters;
 use crate::cq::{Cq, CqAttr};
-use crate::dataflow::{Engines, PendingCqe};
+use crate::dataflow::Engines;
 use crate::effects::{AsyncEvent, CqEvent, Effects, FailureCause, Timer, Work};
 use crate::error::NicError;
+use crate::failure::PendingCqe;
 use crate::memory::{Dma, Space};
 use crate::mkey::{Access, KeyFault, MkeyAttr, Protection};
-use crate::packet::{Operation, Packet};
+use crate::packet::{DEFAULT_PKEY, Packet};
 use crate::qp::{Mtu, QpAttr, QpModify, QpQuery, QpState};
 use crate::queue_pair::QueuePair;
 use crate::table::{Slots, Table};
@@ -40,6 +43,12 @@ pub struct Nic {
     pub(crate) engines: Engines,
     pub(crate) pending_cqes: Slots<PendingCqe>,
     pub(crate) loopback: Slots<Packet>,
+    /// Partition keys of the port; index 0 is the default one.
+    pub(crate) pkeys: Vec<u16>,
+    /// Members of each multicast group.
+    pub(crate) groups: BTreeMap<Gid, BTreeSet<u32>>,
+    pub(crate) first_vhca: u16,
+    pub(crate) vhcas: u16,
 }
 
 /// Mixes a seed (splitmix64).
@@ -75,6 +84,10 @@ impl Nic {
             engines: Engines::default(),
             pending_cqes: Slots::new(),
             loopback: Slots::new(),
+            pkeys: vec![DEFAULT_PKEY],
+            groups: BTreeMap::new(),
+            first_vhca: ((mixed >> 40) as u16 & 0xFF) << 8,
+            vhcas: 1,
             config,
         }
     }
@@ -97,12 +110,12 @@ impl Nic {
         &self.counters
     }
 
-    /// Makes a protection domain.
+    /// Makes a protection domain of the card's first virtual HCA.
     ///
     /// # Errors
     /// None today; the signature leaves room for a limit.
     pub fn alloc_pd(&mut self) -> Result<u32, NicError> {
-        Ok(self.protection.alloc_pd())
+        Ok(self.protection.alloc_pd(self.first_vhca))
     }
 
     /// Destroys a protection domain.
@@ -129,7 +142,7 @@ impl Nic {
         self.protection.destroy(key)
     }
 
-    /// What a memory key gives access to, if it exists.
+    /// What a memory key gives access to, if it exists and is neither a UMR key nor an alias.
     #[must_use]
     pub fn query_mkey(&self, key: u32) -> Option<&MkeyAttr> {
         self.protection.attr(key)
@@ -138,7 +151,8 @@ impl Nic {
     /// Checks an access as the card would, and says which memory it is in.
     ///
     /// # Errors
-    /// The key does not exist, is of another protection domain, does not cover the range, or lacks a right.
+    /// The key does not exist, is of another protection domain, does not cover the range, or lacks a right; or the bytes
+    /// lie at another address than `addr`, or in several places.
     pub fn check_access(&self, key: u32, pd: u32, addr: u64, len: u64, access: Access) -> Result<Space, KeyFault> {
         self.protection.check(key, pd, addr, len, access)
     }
@@ -224,7 +238,7 @@ impl Nic {
     /// No such queue pair, no such transition, or an attribute missing or outside its limits.
     pub fn modify_qp(&mut self, now_ps: u64, qpn: u32, modify: &QpModify, fx: &mut Effects) -> Result<(), NicError> {
         let qp = self.qps.get_mut(qpn).ok_or(NicError::UnknownQp { qpn })?;
-        qp.modify(modify, self.config.port_mtu, self.config.gids.len())?;
+        qp.modify(modify, self.config.port_mtu, self.config.gids.len(), self.pkeys.len())?;
         if modify.next_state == Some(QpState::Err) {
             fx.timer(now_ps, Work::Flush { qpn });
         }
@@ -245,14 +259,20 @@ impl Nic {
             rq_psn: qp.rq.expected_psn,
             rq_counter: qp.rq.consumer,
             sq_counter: qp.sq.retired,
+            rnr_drops: qp.rq.rnr_drops,
+            qkey_drops: qp.rq.qkey_drops,
         })
     }
 
     /// Destroys a queue pair. Nothing is flushed; CQEs that are on their way still arrive.
     ///
     /// # Errors
-    /// It does not exist.
+    /// It does not exist, or is a member of multicast groups.
     pub fn destroy_qp(&mut self, qpn: u32) -> Result<(), NicError> {
+        let groups = self.groups_of(qpn);
+        if groups > 0 {
+            return Err(NicError::QpAttached { qpn, groups });
+        }
         let qp = self.qps.take(qpn).ok_or(NicError::UnknownQp { qpn })?;
         self.protection.release_pd(qp.attr.pd);
         for cqn in [qp.attr.send_cq, qp.attr.recv_cq] {
@@ -300,28 +320,6 @@ impl Nic {
         fx.timer(at_ps, Work::Arm { cqn, consumer_index, solicited_only });
     }
 
-    /// The last bit of a packet has arrived at the port.
-    pub fn handle_packet(&mut self, now_ps: u64, packet: Packet, mem: &mut dyn Dma, fx: &mut Effects) {
-        let to = packet.destination;
-        // There are no groups to be a member of yet.
-        if to.is_multicast() || !self.is_own(&to) {
-            self.counters.address_drops += 1;
-            return;
-        }
-        let engine = &mut self.engines.receive;
-        let idle = engine.waiting.is_empty() && engine.busy_until_ps <= now_ps;
-        if idle {
-            self.receive(now_ps, &packet, mem, fx);
-        } else if engine.waiting.len() < self.config.timing.receive_buffer_packets {
-            if engine.waiting.is_empty() {
-                fx.timer(engine.busy_until_ps, Work::Receive);
-            }
-            engine.waiting.push_back(packet);
-        } else {
-            self.counters.rx_buffer_drops += 1;
-        }
-    }
-
     /// A timer from [`Effects::timers`] is due.
     pub fn handle_timer(&mut self, now_ps: u64, timer: Timer, mem: &mut dyn Dma, fx: &mut Effects) {
         match timer.0 {
@@ -346,7 +344,7 @@ impl Nic {
             }
             Work::Loopback { slot } => {
                 if let Some(packet) = self.loopback.take(slot) {
-                    self.deliver(now_ps, &packet, mem, fx);
+                    self.route(now_ps, &packet, mem, fx);
                 }
             }
             Work::Cqe { slot } => self.write_cqe(now_ps, slot, mem, fx),
@@ -370,33 +368,6 @@ impl Nic {
             work(self, &mut qp);
             self.qps.put(qpn, qp);
         }
-    }
-
-    /// The receive engine serves a packet from the port.
-    fn receive(&mut self, now_ps: u64, packet: &Packet, mem: &mut dyn Dma, fx: &mut Effects) {
-        self.counters.rx_packets += 1;
-        self.counters.rx_bytes += packet.frame_bytes();
-        self.deliver(now_ps, packet, mem, fx);
-        // The engine may run ahead of PCIe by the latency it has anyway, not more.
-        let timing = &self.config.timing;
-        let pcie = self.engines.pcie_write_busy_ps.saturating_sub(timing.completion_latency_ps);
-        self.engines.receive.busy_until_ps = (now_ps + timing.receive_service_ps).max(pcie);
-    }
-
-    fn deliver(&mut self, now_ps: u64, packet: &Packet, mem: &mut dyn Dma, fx: &mut Effects) {
-        let receives = self
-            .qps
-            .get(packet.destination_qpn)
-            .is_some_and(|qp| qp.attr.transport == packet.transport && matches!(qp.state, QpState::Rtr | QpState::Rts));
-        if !receives {
-            self.counters.qp_drops += 1;
-            return;
-        }
-        self.with_qp(packet.destination_qpn, |nic, qp| match packet.operation {
-            Operation::Send | Operation::Write | Operation::ReadRequest => nic.respond(now_ps, qp, packet, mem, fx),
-            Operation::ReadResponse => nic.read_response(now_ps, qp, packet, mem, fx),
-            Operation::Acknowledge => nic.acknowledged(now_ps, qp, packet, mem, fx),
-        });
     }
 
     /// A completion queue has failed, and takes its queue pairs with it.

@@ -20,6 +20,23 @@ pub enum Operation {
     ReadResponse,
     /// An acknowledgement, positive or negative.
     Acknowledge,
+    /// The answer to an atomic request: what the memory held before.
+    AtomicAcknowledge,
+    /// An atomic compare-and-swap request.
+    CompareSwap,
+    /// An atomic fetch-and-add request.
+    FetchAdd,
+}
+
+impl Operation {
+    /// Whether the packet asks something of a responder; the others answer a requester.
+    #[must_use]
+    pub fn is_request(self) -> bool {
+        match self {
+            Self::Send | Self::Write | Self::ReadRequest | Self::CompareSwap | Self::FetchAdd => true,
+            Self::ReadResponse | Self::Acknowledge | Self::AtomicAcknowledge => false,
+        }
+    }
 }
 
 /// What an acknowledgement says.
@@ -55,6 +72,21 @@ impl Acknowledgement {
             Self::RemoteOperation => 0x63,
         }
     }
+
+    /// What a syndrome field says; `None` for the reserved codes. The credit count of a positive acknowledgement is
+    /// ignored: this card does no end-to-end flow control.
+    #[must_use]
+    pub fn from_syndrome(syndrome: u8) -> Option<Self> {
+        match syndrome {
+            0x00..=0x1F => Some(Self::Positive),
+            0x20..=0x3F => Some(Self::ReceiverNotReady { timer: syndrome & 0x1F }),
+            0x60 => Some(Self::SequenceError),
+            0x61 => Some(Self::InvalidRequest),
+            0x62 => Some(Self::RemoteAccess),
+            0x63 => Some(Self::RemoteOperation),
+            _ => None,
+        }
+    }
 }
 
 /// The extended header that goes with the operation.
@@ -80,7 +112,45 @@ pub enum Extension {
     },
     /// Acknowledgement, also in the first and last packet of a Read response.
     Acknowledge(Acknowledgement),
+    /// Remote memory and operands of an atomic request (AtomicETH, in this order; big-endian).
+    Atomic {
+        /// First of the eight bytes.
+        address: u64,
+        /// Memory key.
+        rkey: u32,
+        /// What to store if the comparison holds, or what to add.
+        swap_or_add: u64,
+        /// What to compare with; of no meaning to a fetch-and-add.
+        compare: u64,
+    },
+    /// Answer to an atomic request: a positive acknowledgement (AETH), then the old value (AtomicAckETH).
+    AtomicAcknowledge {
+        /// What the memory held before.
+        original: u64,
+    },
 }
+
+/// The fields of the network and UDP headers that a sender chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Network {
+    /// Traffic class: the whole octet, with the ECN bits in bits 1:0.
+    pub traffic_class: u8,
+    /// Hop limit (IPv4: time to live).
+    pub hop_limit: u8,
+    /// IPv6 flow label, 20 bits; IPv4 has none.
+    pub flow_label: u32,
+    /// UDP source port.
+    pub udp_source_port: u16,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self { traffic_class: 0, hop_limit: 64, flow_label: 0, udp_source_port: 0xC000 }
+    }
+}
+
+/// The default partition key: every port is a full member.
+pub const DEFAULT_PKEY: u16 = 0xFFFF;
 
 /// One packet. Cloning it (for multicast) shares the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +159,10 @@ pub struct Packet {
     pub source: Address,
     /// Receiver, or group of receivers.
     pub destination: Address,
+    /// Fields of the network and UDP headers.
+    pub network: Network,
+    /// Partition key.
+    pub pkey: u16,
     /// Transport service.
     pub transport: Transport,
     /// What it does.
@@ -107,6 +181,10 @@ pub struct Packet {
     pub psn: u32,
     /// Immediate, in the last packet: four opaque bytes.
     pub immediate: Option<[u8; 4]>,
+    /// Memory key that the receiver is to invalidate (IETH), in the last packet of a Send; never beside an immediate.
+    pub invalidate: Option<u32>,
+    /// Requests that the responder has completed, 24 bits: the MSN of an acknowledgement header, 0 without one.
+    pub message_number: u32,
     /// Extended header.
     pub extension: Extension,
     /// Payload.
@@ -117,6 +195,8 @@ pub struct Packet {
 const PREAMBLE_AND_GAP_BYTES: u64 = 20;
 /// Ethernet header and frame check sequence.
 const ETHERNET_BYTES: u64 = 18;
+/// Shortest Ethernet frame with them; shorter ones are padded.
+const MIN_FRAME_BYTES: u64 = 64;
 const IPV4_BYTES: u64 = 20;
 const IPV6_BYTES: u64 = 40;
 /// UDP header, base transport header, invariant check sequence.
@@ -132,11 +212,13 @@ impl Packet {
             Extension::Datagram { .. } => 8,
             Extension::Remote { .. } => 16,
             Extension::Acknowledge(_) => 4,
+            Extension::Atomic { .. } => 28,
+            Extension::AtomicAcknowledge { .. } => 12,
         };
-        let immediate = if self.immediate.is_some() { 4 } else { 0 };
+        let immediate = if self.immediate.is_some() || self.invalidate.is_some() { 4 } else { 0 };
         // The payload is padded to four bytes.
         let payload = (self.payload.len() as u64).next_multiple_of(4);
-        ETHERNET_BYTES + network + TRANSPORT_BYTES + extension + immediate + payload
+        (ETHERNET_BYTES + network + TRANSPORT_BYTES + extension + immediate + payload).max(MIN_FRAME_BYTES)
     }
 
     /// The opcode field of the base transport header.
@@ -148,6 +230,9 @@ impl Packet {
             Transport::Ud => 0x60,
         };
         let immediate = self.immediate.is_some();
+        if self.operation == Operation::Send && self.last && self.invalidate.is_some() {
+            return service | if self.first { 0x17 } else { 0x16 };
+        }
         let operation = match (self.operation, self.first, self.last, immediate) {
             (Operation::Send, true, false, _) => 0,
             (Operation::Send, false, false, _) => 1,
@@ -167,6 +252,9 @@ impl Packet {
             (Operation::ReadResponse, false, true, _) => 15,
             (Operation::ReadResponse, true, true, _) => 16,
             (Operation::Acknowledge, ..) => 17,
+            (Operation::AtomicAcknowledge, ..) => 18,
+            (Operation::CompareSwap, ..) => 19,
+            (Operation::FetchAdd, ..) => 20,
         };
         service | operation
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use crate::address::Gid;
 use crate::memory::QueueMemory;
 use crate::mkey::Access;
+use crate::packet::Network;
 
 /// Transport service of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -172,6 +173,12 @@ pub struct QpModify {
     pub sgid_index: Option<u8>,
     /// UDP source port of sent packets.
     pub udp_sport: Option<u16>,
+    /// Traffic class of sent packets (RC, UC).
+    pub traffic_class: Option<u8>,
+    /// Hop limit of sent packets (RC, UC); 0 stands for 64.
+    pub hop_limit: Option<u8>,
+    /// IPv6 flow label of sent packets (RC, UC), 20 bits.
+    pub flow_label: Option<u32>,
     /// Retries when nothing is heard or a PSN was lost (RC), 0 to 7.
     pub retry_cnt: Option<u8>,
     /// Retries when the receiver has no receive (RC), 0 to 6; 7 = for ever.
@@ -180,10 +187,14 @@ pub struct QpModify {
     pub min_rnr_timer: Option<u8>,
     /// Code of the time in which something must be heard (RC): 4.096 us times 2 to this power, 0 to 31; 0 = for ever.
     pub timeout: Option<u8>,
-    /// Read requests that may be outstanding (RC); 0 allows none.
+    /// Read and atomic requests that may be outstanding (RC); 0 allows none.
     pub max_rd_atomic: Option<u8>,
+    /// Atomic requests whose answers the responder remembers for a repetition (RC), that is the peer's `max_rd_atomic`.
+    pub max_dest_rd_atomic: Option<u8>,
     /// Packets turn round inside the card, whatever their destination.
     pub force_loopback: Option<bool>,
+    /// Datagrams to a group are not delivered to this card's own members of it (`block_lb_mc` of the PRM's QP context).
+    pub block_multicast_loopback: Option<bool>,
 }
 
 /// What has been settled about a queue pair's path.
@@ -209,6 +220,12 @@ pub struct QpPath {
     pub sgid_index: u8,
     /// UDP source port.
     pub udp_sport: u16,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Hop limit; 0 stands for 64.
+    pub hop_limit: u8,
+    /// IPv6 flow label.
+    pub flow_label: u32,
     /// Retries.
     pub retry_cnt: u8,
     /// RNR retries.
@@ -217,10 +234,31 @@ pub struct QpPath {
     pub min_rnr_timer: u8,
     /// Timeout code.
     pub timeout: u8,
-    /// Outstanding read requests.
+    /// Outstanding read and atomic requests.
     pub max_rd_atomic: u8,
+    /// Answers to atomic requests that are remembered.
+    pub max_dest_rd_atomic: u8,
     /// Forced loopback.
     pub force_loopback: bool,
+    /// No loopback of datagrams to groups.
+    pub block_multicast_loopback: bool,
+}
+
+impl QpPath {
+    /// The header fields of what the queue pair sends to its peer.
+    pub(crate) fn network(&self) -> Network {
+        Network {
+            traffic_class: self.traffic_class,
+            hop_limit: hop_limit(self.hop_limit),
+            flow_label: self.flow_label,
+            udp_source_port: self.udp_sport,
+        }
+    }
+}
+
+/// A hop limit of 0 would not leave the sender; drivers that resolve the route themselves leave it unset.
+pub(crate) fn hop_limit(given: u8) -> u8 {
+    if given == 0 { Network::default().hop_limit } else { given }
 }
 
 /// Answer to a query.
@@ -240,4 +278,8 @@ pub struct QpQuery {
     pub rq_counter: u16,
     /// Send blocks completed, modulo 2^16.
     pub sq_counter: u16,
+    /// UC and UD messages for it that were dropped because no receive was posted.
+    pub rnr_drops: u64,
+    /// Datagrams for it that were dropped for their Q_Key.
+    pub qkey_drops: u64,
 }

@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 
+use crate::atomic::Atomic;
 use crate::error::NicError;
 use crate::mkey::Access;
-use crate::packet::Acknowledgement;
+use crate::packet::Extension;
 use crate::qp::{Mtu, QpAttr, QpModify, QpPath, QpState, Transport};
-use crate::wqe::{DataSegment, Wqe, WqeFault};
+use crate::requester::packets;
+use crate::wqe::{Completion, DataSegment, Wqe, WqeFault};
 
 /// PSNs and queue numbers have 24 bits.
 pub(crate) const MASK_24: u32 = 0xFF_FFFF;
@@ -25,7 +27,7 @@ pub(crate) fn psn_add(psn: u32, count: u32) -> u32 {
 #[derive(Debug)]
 pub(crate) enum Awaited {
     Acknowledgement,
-    /// Read responses, and where they go.
+    /// Read responses or an atomic's answer, and where they go.
     Response(Vec<DataSegment>),
     /// Nothing: it has failed, and waits for the earlier ones to complete.
     Failed(WqeFault),
@@ -40,7 +42,7 @@ pub(crate) struct Outstanding {
     /// Index field of the control segment.
     pub(crate) index: u16,
     pub(crate) opcode: u8,
-    pub(crate) signalled: bool,
+    pub(crate) completion: Completion,
     pub(crate) first_psn: u32,
     /// PSNs it takes; none for a NOP or a failure.
     pub(crate) packets: u32,
@@ -72,7 +74,13 @@ pub(crate) struct SendQueue {
     pub(crate) wqe: Wqe,
     pub(crate) sending: Option<Sending>,
     pub(crate) outstanding: VecDeque<Outstanding>,
+    /// Reads and atomics without an answer.
     pub(crate) reads: u32,
+    /// Positions of outstanding WQEs that the card has executed by itself (UMR, invalidation): going back does not execute
+    /// them again.
+    pub(crate) executed: Vec<u16>,
+    /// An error CQE has been written since RESET.
+    pub(crate) error_reported: bool,
     /// PSN of the next WQE's first packet.
     pub(crate) next_psn: u32,
     /// Oldest PSN not acknowledged.
@@ -105,7 +113,19 @@ pub(crate) enum Inbound {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Response {
     Read { address: u64, rkey: u32, len: u32, packet: u32, first_psn: u32 },
-    Acknowledge { psn: u32, acknowledgement: Acknowledgement },
+    Answer { psn: u32, extension: Extension, ready_ps: u64 },
+    /// To be executed when the reads before it have been answered.
+    Atomic(Atomic),
+}
+
+impl Response {
+    /// PSN behind the request.
+    pub(crate) fn end_psn(&self, mtu: u32) -> u32 {
+        match self {
+            Self::Read { first_psn, len, .. } => psn_add(*first_psn, packets(*len, mtu)),
+            Self::Answer { psn, .. } | Self::Atomic(Atomic { psn, .. }) => psn_add(*psn, 1),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -115,12 +135,20 @@ pub(crate) struct ReceiveQueue {
     /// Next receive to be consumed.
     pub(crate) consumer: u16,
     pub(crate) expected_psn: u32,
+    /// Requests completed, 24 bits.
+    pub(crate) message_number: u32,
     /// A NAK is out; nothing but the expected PSN is of interest.
     pub(crate) nak_sent: bool,
     pub(crate) inbound: Option<Inbound>,
     /// Segments of the receive that a Send is going into.
     pub(crate) segments: Vec<DataSegment>,
     pub(crate) responses: VecDeque<Response>,
+    /// PSN and old value of the latest atomics, oldest first: what a repeated request is answered with.
+    pub(crate) atomics: VecDeque<(u32, u64)>,
+    /// Datagrams and messages that found no receive.
+    pub(crate) rnr_drops: u64,
+    /// Datagrams with a wrong Q_Key.
+    pub(crate) qkey_drops: u64,
     /// Responses of one queue pair stay in order.
     pub(crate) last_response_ps: u64,
     pub(crate) last_cqe_ps: u64,
@@ -161,12 +189,17 @@ fn default_path(port_mtu: Mtu) -> QpPath {
         dmac: [0; 6],
         sgid_index: 0,
         udp_sport: 0xC000,
+        traffic_class: 0,
+        hop_limit: 0,
+        flow_label: 0,
         retry_cnt: 7,
         rnr_retry: 0,
         min_rnr_timer: 1,
         timeout: 14,
         max_rd_atomic: 1,
+        max_dest_rd_atomic: 16,
         force_loopback: false,
+        block_multicast_loopback: false,
     }
 }
 
@@ -184,7 +217,13 @@ impl QueuePair {
     }
 
     /// Applies the attributes and enters the state, or changes nothing.
-    pub(crate) fn modify(&mut self, modify: &QpModify, port_mtu: Mtu, gids: usize) -> Result<(), NicError> {
+    pub(crate) fn modify(
+        &mut self,
+        modify: &QpModify,
+        port_mtu: Mtu,
+        gids: usize,
+        pkeys: usize,
+    ) -> Result<(), NicError> {
         let to = modify.next_state.unwrap_or(self.state);
         use QpState::{Err as Failed, Init, Reset, Rtr, Rts};
         let possible = modify.next_state.is_none()
@@ -195,7 +234,7 @@ impl QueuePair {
         if !possible {
             return Err(NicError::Transition { qpn: self.qpn, from: self.state, to });
         }
-        self.check_ranges(modify, port_mtu, gids)?;
+        self.check_ranges(modify, port_mtu, gids, pkeys)?;
         let given = self.given.with(modify);
         if modify.next_state.is_some() {
             given.check(self, to, modify.force_loopback.unwrap_or(self.path.force_loopback))?;
@@ -225,11 +264,12 @@ impl QueuePair {
             last_cqe_ps: sq.last_cqe_ps,
             ..SendQueue::default()
         };
-        let last_cqe_ps = self.rq.last_cqe_ps;
-        *self = Self { sq: in_flight, rq: ReceiveQueue { last_cqe_ps, ..ReceiveQueue::default() }, ..fresh };
+        let ReceiveQueue { last_cqe_ps, rnr_drops, qkey_drops, .. } = self.rq;
+        let rq = ReceiveQueue { last_cqe_ps, rnr_drops, qkey_drops, ..ReceiveQueue::default() };
+        *self = Self { sq: in_flight, rq, ..fresh };
     }
 
-    fn check_ranges(&self, modify: &QpModify, port_mtu: Mtu, gids: usize) -> Result<(), NicError> {
+    fn check_ranges(&self, modify: &QpModify, port_mtu: Mtu, gids: usize, pkeys: usize) -> Result<(), NicError> {
         if let Some(pd) = modify.pd.filter(|&pd| pd != self.attr.pd) {
             return Err(NicError::PdChange { qpn: self.qpn, owner: self.attr.pd, pd });
         }
@@ -239,6 +279,8 @@ impl QueuePair {
             ("sq_psn", modify.sq_psn.map(u64::from), u64::from(MASK_24)),
             ("path_mtu", modify.path_mtu.map(|mtu| u64::from(mtu.code())), u64::from(port_mtu.code())),
             ("sgid_index", modify.sgid_index.map(u64::from), gids.saturating_sub(1) as u64),
+            ("pkey_index", modify.pkey_index.map(u64::from), pkeys.saturating_sub(1) as u64),
+            ("flow_label", modify.flow_label.map(u64::from), 0xF_FFFF),
             ("port", modify.port.map(u64::from), 1),
             ("retry_cnt", modify.retry_cnt.map(u64::from), 7),
             ("rnr_retry", modify.rnr_retry.map(u64::from), 7),
@@ -270,12 +312,17 @@ impl QueuePair {
         set(&mut path.dmac, modify.dmac);
         set(&mut path.sgid_index, modify.sgid_index);
         set(&mut path.udp_sport, modify.udp_sport);
+        set(&mut path.traffic_class, modify.traffic_class);
+        set(&mut path.hop_limit, modify.hop_limit);
+        set(&mut path.flow_label, modify.flow_label);
         set(&mut path.retry_cnt, modify.retry_cnt);
         set(&mut path.rnr_retry, modify.rnr_retry);
         set(&mut path.min_rnr_timer, modify.min_rnr_timer);
         set(&mut path.timeout, modify.timeout);
         set(&mut path.max_rd_atomic, modify.max_rd_atomic);
+        set(&mut path.max_dest_rd_atomic, modify.max_dest_rd_atomic);
         set(&mut path.force_loopback, modify.force_loopback);
+        set(&mut path.block_multicast_loopback, modify.block_multicast_loopback);
         // A running queue has its own place in the sequence.
         if matches!(self.state, QpState::Reset | QpState::Init) {
             set(&mut self.rq.expected_psn, modify.rq_psn);

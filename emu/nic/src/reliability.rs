@@ -4,12 +4,12 @@ use crate::cqe::{syndrome, vendor};
 use crate::effects::{Effects, Work};
 use crate::memory::Dma;
 use crate::nic::Nic;
-use crate::packet::{Acknowledgement, Extension, Packet};
+use crate::packet::{Acknowledgement, Extension, Operation, Packet};
 use crate::qp::{QpState, Transport};
 use crate::queue_pair::{Awaited, Outstanding, QueuePair, SendQueue, psn_add, psn_ahead};
 use crate::requester::part;
 use crate::timing::{receiver_not_ready_ps, response_timeout_ps};
-use crate::wqe::WqeFault;
+use crate::wqe::{WqeFault, opcode};
 
 impl SendQueue {
     /// PSN behind the last packet sent.
@@ -132,8 +132,8 @@ impl Nic {
         self.fail_oldest(now_ps, qp, failure, mem, fx);
     }
 
-    /// Part of the answer to a read request has arrived.
-    pub(crate) fn read_response(
+    /// The answer to an atomic request, or part of that to a read request, has arrived.
+    pub(crate) fn response(
         &mut self,
         now_ps: u64,
         qp: &mut QueuePair,
@@ -159,7 +159,13 @@ impl Nic {
         let Awaited::Response(segments) = &read.awaited else { return };
         let number = psn_ahead(packet.psn, read.first_psn).unwrap_or(0);
         let (offset, len) = part(number, mtu, read.len);
-        let stored = if packet.payload.len() as u64 == u64::from(len) {
+        let atomic = matches!(read.opcode, opcode::ATOMIC_CS | opcode::ATOMIC_FA);
+        let stored = if let (Extension::AtomicAcknowledge { original }, true) = (packet.extension, atomic) {
+            self.scatter(qp.attr.pd, segments, 0, &original.to_le_bytes(), mem)
+        } else if packet.operation == Operation::ReadResponse
+            && !atomic
+            && packet.payload.len() as u64 == u64::from(len)
+        {
             self.scatter(qp.attr.pd, segments, u64::from(offset), &packet.payload, mem)
         } else {
             Err(WqeFault { syndrome: syndrome::BAD_RESPONSE, vendor: vendor::LENGTH })

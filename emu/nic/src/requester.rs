@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::cqe::vendor;
-use crate::dataflow::{NO_MEMORY, Touched};
+use crate::dataflow::{NO_MEMORY, Touched, read_ranges};
 use crate::effects::{Effects, FailureCause};
 use crate::memory::Dma;
 use crate::mkey::Access;
@@ -11,7 +11,7 @@ use crate::nic::Nic;
 use crate::packet::{Extension, Operation, Packet};
 use crate::qp::{QpState, Transport};
 use crate::queue_pair::{Awaited, Outstanding, QueuePair, Sending, psn_add, psn_ahead};
-use crate::wqe::{BLOCK_BYTES, MAX_WQE_BYTES, Piece, SEGMENT_BYTES, Wqe, WqeFault, opcode};
+use crate::wqe::{BLOCK_BYTES, Fence, MAX_WQE_BYTES, Piece, SEGMENT_BYTES, Wqe, WqeFault, opcode};
 
 /// At most this many PSNs may be unacknowledged, so that ahead and behind stay distinct.
 const PSN_WINDOW: u32 = 1 << 23;
@@ -119,13 +119,13 @@ impl Nic {
             }
         };
         let control = wqe.control;
-        let is_read = control.opcode == opcode::RDMA_READ;
+        let is_fetch = control.is_fetch();
         let mut outstanding = Outstanding {
             position,
             blocks: control.blocks().min(left),
             index: control.index,
             opcode: control.opcode,
-            signalled: control.signalled,
+            completion: control.completion,
             first_psn: qp.sq.next_psn,
             packets: 0,
             len: wqe.len,
@@ -138,14 +138,23 @@ impl Nic {
         }
         let window = psn_ahead(qp.sq.next_psn, qp.sq.unacknowledged).unwrap_or(0);
         let packets = packets(wqe.len, self.segment_bytes(qp));
-        let must_wait = (control.fence && qp.sq.reads > 0)
-            || (is_read && qp.sq.reads >= u32::from(qp.path.max_rd_atomic))
+        let fenced = match control.fence {
+            Fence::None => false,
+            Fence::Answers => qp.sq.reads > 0,
+            Fence::All => !qp.sq.outstanding.is_empty(),
+        };
+        let must_wait = fenced
+            || (is_fetch && qp.sq.reads >= u32::from(qp.path.max_rd_atomic))
             || (qp.attr.transport == Transport::Rc && window + packets >= PSN_WINDOW);
         if must_wait {
             return Begun::Nothing;
         }
         qp.sq.fetch = position.wrapping_add(outstanding.blocks);
-        if control.opcode == opcode::NOP {
+        if control.is_local() {
+            if let Err(fault) = self.execute_locally(qp, wqe, position) {
+                self.fail_in_turn(now_ps, qp, outstanding, fault, mem, fx);
+                return Begun::Finished;
+            }
             if qp.sq.outstanding.is_empty() {
                 self.complete_send(now_ps, qp, &outstanding, fx);
             } else {
@@ -154,7 +163,7 @@ impl Nic {
             return Begun::Finished;
         }
         outstanding.packets = packets;
-        if is_read {
+        if is_fetch {
             let memory = |piece: &Piece| match piece {
                 Piece::Memory(segment) => Some(*segment),
                 Piece::Inline { .. } => None,
@@ -171,6 +180,21 @@ impl Nic {
         qp.sq.next_psn = psn_add(qp.sq.next_psn, packets);
         qp.sq.outstanding.push_back(outstanding);
         Begun::Sending
+    }
+
+    /// Executes a WQE that needs no packet, once: after going back it comes by again.
+    fn execute_locally(&mut self, qp: &mut QueuePair, wqe: &Wqe, position: u16) -> Result<(), WqeFault> {
+        if wqe.control.opcode == opcode::NOP || qp.sq.executed.contains(&position) {
+            return Ok(());
+        }
+        match &wqe.umr {
+            Some(umr) => self.protection.bind(wqe.control.key(), qp.attr.pd, umr)?,
+            None => self.protection.invalidate(wqe.control.key(), qp.attr.pd)?,
+        }
+        if !qp.sq.outstanding.is_empty() {
+            qp.sq.executed.push(position);
+        }
+        Ok(())
     }
 
     /// Reads and parses a WQE. `left` blocks are posted from `position` on.
@@ -220,11 +244,11 @@ impl Nic {
                 return Err(WqeFault::operation(vendor::ADDRESS));
             }
         }
-        let is_read = wqe.control.opcode == opcode::RDMA_READ;
-        if is_read && qp.path.max_rd_atomic == 0 {
+        let is_fetch = wqe.control.is_fetch();
+        if is_fetch && qp.path.max_rd_atomic == 0 {
             return Err(WqeFault::operation(vendor::READ_DEPTH));
         }
-        let needed = if is_read { Access::LOCAL_WRITE } else { Access::empty() };
+        let needed = if is_fetch { Access::LOCAL_WRITE } else { Access::empty() };
         for piece in &wqe.pieces {
             if let Piece::Memory(segment) = piece {
                 self.local(qp.attr.pd, segment.lkey, segment.addr, u64::from(segment.len), needed)?;
@@ -253,14 +277,19 @@ impl Nic {
                 return now_ps;
             }
         };
+        let ready_ps = now_ps + fetch_latency_ps + self.read_latency(now_ps, touched);
         let loopback = match &wqe.address {
             Some(address) => {
                 let to = &address.destination;
-                address.force_loopback || qp.path.force_loopback || (!to.is_multicast() && self.is_own(to))
+                let forced = address.force_loopback || qp.path.force_loopback;
+                if to.is_multicast() && !forced && !qp.path.block_multicast_loopback && self.has_joined(&to.gid) {
+                    // The card's own members get theirs inside the card: no switch sends a packet back.
+                    self.emit(ready_ps, packet.clone(), true, fx);
+                }
+                forced || (!to.is_multicast() && self.is_own(to))
             }
             None => self.turns_round(qp),
         };
-        let ready_ps = now_ps + fetch_latency_ps + self.read_latency(now_ps, touched);
         let sent = self.emit(ready_ps, packet, loopback, fx);
         if finished {
             qp.sq.sending = None;
@@ -288,6 +317,8 @@ impl Nic {
         let operation = match wqe.control.opcode {
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_IMM => Operation::Write,
             opcode::RDMA_READ => Operation::ReadRequest,
+            opcode::ATOMIC_CS => Operation::CompareSwap,
+            opcode::ATOMIC_FA => Operation::FetchAdd,
             _ => Operation::Send,
         };
         let mut packet = self.connected_packet(qp, operation, psn);
@@ -298,10 +329,17 @@ impl Nic {
             packet.extension = Extension::Remote { address: remote_address, rkey: wqe.rkey, len: wqe.len - offset };
             return Ok((packet, Touched::default()));
         }
+        if wqe.control.is_atomic() {
+            let Wqe { remote_address: address, rkey, swap_or_add, compare, .. } = *wqe;
+            packet.extension = Extension::Atomic { address, rkey, swap_or_add, compare };
+            packet.ack_request = true;
+            return Ok((packet, Touched::default()));
+        }
         packet.first = number == 0;
         packet.ack_request = last && qp.attr.transport == Transport::Rc;
         let has_immediate = matches!(wqe.control.opcode, opcode::SEND_IMM | opcode::RDMA_WRITE_IMM);
         packet.immediate = (last && has_immediate).then_some(wqe.control.immediate);
+        packet.invalidate = (last && wqe.control.opcode == opcode::SEND_INVAL).then(|| wqe.control.key());
         if operation == Operation::Write && packet.first {
             packet.extension = Extension::Remote { address: remote_address, rkey: wqe.rkey, len: wqe.len };
         }
@@ -309,6 +347,7 @@ impl Nic {
             packet.source = self.source(address.source_gid_index).unwrap_or_else(|| self.address());
             packet.destination = address.destination;
             packet.destination_qpn = address.qpn;
+            packet.network = address.network;
             // A key with the top bit set is privileged: it stands for the queue pair's own.
             let qkey = if address.qkey >> 31 == 1 { qp.path.qkey } else { address.qkey };
             packet.extension = Extension::Datagram { qkey, source_qpn: qp.qpn };
@@ -346,9 +385,8 @@ impl Nic {
             match piece {
                 Piece::Memory(segment) => {
                     let addr = segment.addr.wrapping_add(offset);
-                    let space = self.local(pd, segment.lkey, addr, count, Access::empty())?;
-                    mem.read(space, addr, now).map_err(|_| NO_MEMORY)?;
-                    touched.add(space, count);
+                    let ranges = self.local(pd, segment.lkey, addr, count, Access::empty())?;
+                    read_ranges(&ranges, now, &mut touched, mem).map_err(|_| NO_MEMORY)?;
                 }
                 Piece::Inline { start, .. } => {
                     let start = start + offset as usize;

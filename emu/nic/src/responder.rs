@@ -1,24 +1,20 @@
 //! The receiving side: Sends, Writes and Read requests of a peer, and the answers to them.
 
-use std::sync::Arc;
-
 use crate::cqe::{self, Receipt, syndrome, vendor};
-use crate::dataflow::Touched;
+use crate::dataflow::{Touched, write_ranges};
 use crate::effects::{Effects, FailureCause};
+use crate::grh::{GRH_BYTES, routing_header};
 use crate::memory::Dma;
-use crate::mkey::Access;
+use crate::mkey::{Access, Ranges};
 use crate::nic::Nic;
 use crate::packet::{Acknowledgement, Extension, Operation, Packet};
 use crate::qp::Transport;
 use crate::queue_pair::{Inbound, QueuePair, Response, psn_add, psn_ahead};
-use crate::requester::{packets, part, payload};
+use crate::requester::packets;
 use crate::wqe::{MAX_MESSAGE_BYTES, WqeFault};
 
-/// Bytes that a datagram's routing header takes in front of its payload.
-const GRH_BYTES: usize = 40;
-
 /// Why a packet was not executed. A responder that answers tells its peer; others only count.
-enum Refusal {
+pub(crate) enum Refusal {
     /// No receive is posted.
     NoReceive,
     /// The request is at fault.
@@ -35,7 +31,7 @@ impl From<FailureCause> for Refusal {
     }
 }
 
-const INVALID: Refusal = Refusal::Request(Acknowledgement::InvalidRequest);
+pub(crate) const INVALID: Refusal = Refusal::Request(Acknowledgement::InvalidRequest);
 const TOO_LONG: WqeFault = WqeFault { syndrome: syndrome::LOCAL_LENGTH, vendor: vendor::RECEIVE_LENGTH };
 
 impl Nic {
@@ -62,15 +58,21 @@ impl Nic {
         };
         if qkey != qp.path.qkey {
             self.counters.qkey_drops += 1;
+            qp.rq.qkey_drops += 1;
             return;
         }
         match self.receive_datagram(now_ps, qp, packet, source_qpn, mem, fx) {
             Ok(()) => {}
-            Err(Refusal::NoReceive) => self.counters.rnr_drops += 1,
+            Err(Refusal::NoReceive) => self.drop_without_receive(qp),
             Err(Refusal::Request(_)) => self.counters.qp_drops += 1,
             Err(Refusal::Receive(fault, _)) => self.fail_receive(now_ps, qp, fault, mem, fx),
             Err(Refusal::Queue(cause)) => self.fail_qp(now_ps, qp, cause, mem, fx),
         }
+    }
+
+    fn drop_without_receive(&mut self, qp: &mut QueuePair) {
+        self.counters.rnr_drops += 1;
+        qp.rq.rnr_drops += 1;
     }
 
     fn receive_datagram(
@@ -108,7 +110,7 @@ impl Nic {
         mem: &mut dyn Dma,
         fx: &mut Effects,
     ) {
-        if packet.operation == Operation::ReadRequest {
+        if !matches!(packet.operation, Operation::Send | Operation::Write) || packet.invalidate.is_some() {
             self.counters.qp_drops += 1;
             return;
         }
@@ -128,7 +130,7 @@ impl Nic {
         };
         qp.rq.inbound = None;
         match refusal {
-            Refusal::NoReceive => self.counters.rnr_drops += 1,
+            Refusal::NoReceive => self.drop_without_receive(qp),
             Refusal::Request(_) => self.counters.access_drops += 1,
             Refusal::Receive(fault, _) => self.fail_receive(now_ps, qp, fault, mem, fx),
             Refusal::Queue(cause) => self.fail_qp(now_ps, qp, cause, mem, fx),
@@ -160,7 +162,12 @@ impl Nic {
         let refusal = match self.execute(now_ps, qp, packet, mem, fx) {
             Ok(psns) => {
                 qp.rq.expected_psn = psn_add(packet.psn, psns);
-                if packet.ack_request {
+                if packet.last {
+                    qp.rq.message_number = psn_add(qp.rq.message_number, 1);
+                }
+                // An atomic's answer is its acknowledgement.
+                let atomic = matches!(packet.operation, Operation::CompareSwap | Operation::FetchAdd);
+                if packet.ack_request && !atomic {
                     self.acknowledge(now_ps, qp, packet.psn, Acknowledgement::Positive, fx);
                 }
                 return;
@@ -202,10 +209,16 @@ impl Nic {
         if let (Operation::ReadRequest, &Extension::Remote { address, rkey, len }) =
             (packet.operation, &packet.extension)
         {
-            // The peer starts again from here, so what we still meant to send is of no use to it.
-            qp.rq.responses.clear();
-            qp.rq.responses.push_back(Response::Read { address, rkey, len, packet: 0, first_psn: packet.psn });
+            // The peer starts again from here, so what we still meant to send from here on is of no use to it. Atomics that
+            // wait are asked for again as well, but stay: they are executed once.
+            let (psn, mtu) = (packet.psn, qp.path.path_mtu.bytes());
+            let before = |response: &Response| psn_ahead(psn, response.end_psn(mtu)).is_some();
+            qp.rq.responses.retain(|response| before(response) || matches!(response, Response::Atomic(_)));
+            let at = qp.rq.responses.iter().take_while(|response| before(response)).count();
+            qp.rq.responses.insert(at, Response::Read { address, rkey, len, packet: 0, first_psn: psn });
             self.wake(now_ps, qp, fx);
+        } else if matches!(packet.operation, Operation::CompareSwap | Operation::FetchAdd) {
+            self.repeat_atomic(now_ps, qp, packet.psn, fx);
         } else if packet.ack_request {
             let last = psn_add(qp.rq.expected_psn, u32::MAX);
             self.acknowledge(now_ps, qp, last, Acknowledgement::Positive, fx);
@@ -229,7 +242,8 @@ impl Nic {
             Operation::Send => self.receive_send(now_ps, qp, packet, mem, fx).map(|()| 1),
             Operation::Write => self.receive_write(now_ps, qp, packet, mem, fx).map(|()| 1),
             Operation::ReadRequest => self.receive_read(now_ps, qp, packet, fx),
-            Operation::ReadResponse | Operation::Acknowledge => Err(INVALID),
+            Operation::CompareSwap | Operation::FetchAdd => self.receive_atomic(now_ps, qp, packet, mem, fx),
+            Operation::ReadResponse | Operation::Acknowledge | Operation::AtomicAcknowledge => Err(INVALID),
         }
     }
 
@@ -258,6 +272,10 @@ impl Nic {
             .map_err(|fault| Refusal::Receive(fault, Acknowledgement::RemoteOperation))?;
         self.write_traffic(now_ps, touched);
         if packet.last {
+            if let Some(key) = packet.invalidate {
+                let invalidated = self.protection.invalidate(key, qp.attr.pd);
+                invalidated.map_err(|_| Refusal::Request(Acknowledgement::RemoteAccess))?;
+            }
             qp.rq.inbound = None;
             self.complete_inbound(now_ps, qp, packet, qp.path.dest_qpn, total as u32, fx);
         } else {
@@ -296,10 +314,10 @@ impl Nic {
         if count > 0 {
             let addr = address.wrapping_add(u64::from(received));
             // The key may have gone since the first packet.
-            let space = self.remote(qp, rkey, addr, count, Access::REMOTE_WRITE)?;
-            mem.write(space, addr, &packet.payload).map_err(|_| Refusal::Request(Acknowledgement::RemoteOperation))?;
+            let ranges = self.remote(qp, rkey, addr, count, Access::REMOTE_WRITE)?;
             let mut touched = Touched::default();
-            touched.add(space, u64::from(count));
+            write_ranges(&ranges, &packet.payload, &mut touched, mem)
+                .map_err(|_| Refusal::Request(Acknowledgement::RemoteOperation))?;
             self.write_traffic(now_ps, touched);
         }
         if !packet.last {
@@ -324,7 +342,7 @@ impl Nic {
         fx: &mut Effects,
     ) -> Result<u32, Refusal> {
         let Extension::Remote { address, rkey, len } = packet.extension else { return Err(INVALID) };
-        if u64::from(len) > MAX_MESSAGE_BYTES {
+        if u64::from(len) > MAX_MESSAGE_BYTES || qp.path.max_dest_rd_atomic == 0 {
             return Err(INVALID);
         }
         self.remote(qp, rkey, address, len, Access::REMOTE_READ)?;
@@ -334,15 +352,22 @@ impl Nic {
     }
 
     /// Checks a peer's access: the queue pair's rights, then the key's. An empty access needs no key.
-    fn remote(&self, qp: &QueuePair, rkey: u32, addr: u64, len: u32, needed: Access) -> Result<crate::Space, Refusal> {
+    pub(crate) fn remote(
+        &self,
+        qp: &QueuePair,
+        rkey: u32,
+        addr: u64,
+        len: u32,
+        needed: Access,
+    ) -> Result<Ranges, Refusal> {
         let refused = Refusal::Request(Acknowledgement::RemoteAccess);
         if !qp.path.access.contains(needed) {
             return Err(refused);
         }
         if len == 0 {
-            return Ok(crate::Space::Host);
+            return Ok(Ranges::Many(Vec::new()));
         }
-        self.protection.check(rkey, qp.attr.pd, addr, u64::from(len), needed).map_err(|_| refused)
+        self.protection.translate(rkey, qp.attr.pd, addr, u64::from(len), needed).map_err(|_| refused)
     }
 
     /// A message is complete and takes the next receive.
@@ -356,6 +381,7 @@ impl Nic {
         fx: &mut Effects,
     ) {
         let opcode = match (packet.operation, packet.immediate) {
+            _ if packet.invalidate.is_some() => cqe::opcode::RESPONDER_SEND_INVALIDATE,
             (Operation::Write, _) => cqe::opcode::RESPONDER_WRITE_IMMEDIATE,
             (_, Some(_)) => cqe::opcode::RESPONDER_SEND_IMMEDIATE,
             (_, None) => cqe::opcode::RESPONDER_SEND,
@@ -366,154 +392,12 @@ impl Nic {
             user_index: qp.attr.user_index,
             source_qpn,
             has_grh: qp.attr.transport == Transport::Ud,
-            immediate: packet.immediate.unwrap_or_default(),
+            // One field holds either.
+            immediate: packet.immediate.or(packet.invalidate.map(u32::to_be_bytes)).unwrap_or_default(),
             byte_count,
             index: qp.rq.consumer,
             solicited: packet.solicited,
         });
         self.complete_receive(now_ps, qp, cqe, fx);
     }
-}
-
-/// Answers of an RC responder.
-impl Nic {
-    /// Answers, after everything that is still to be sent.
-    fn acknowledge(
-        &mut self,
-        now_ps: u64,
-        qp: &mut QueuePair,
-        psn: u32,
-        acknowledgement: Acknowledgement,
-        fx: &mut Effects,
-    ) {
-        if qp.rq.responses.is_empty() {
-            self.emit_acknowledgement(now_ps, qp, psn, acknowledgement, fx);
-        } else {
-            qp.rq.responses.push_back(Response::Acknowledge { psn, acknowledgement });
-        }
-    }
-
-    /// Sends one packet of a read's answer if there is one; gives the time until which the engine is held.
-    pub(crate) fn send_response(
-        &mut self,
-        now_ps: u64,
-        qp: &mut QueuePair,
-        mem: &mut dyn Dma,
-        fx: &mut Effects,
-    ) -> Option<u64> {
-        loop {
-            match *qp.rq.responses.front()? {
-                Response::Acknowledge { psn, acknowledgement } => {
-                    qp.rq.responses.pop_front();
-                    self.emit_acknowledgement(now_ps, qp, psn, acknowledgement, fx);
-                }
-                Response::Read { address, rkey, len, packet, first_psn } => {
-                    let mtu = qp.path.path_mtu.bytes();
-                    let psn = psn_add(first_psn, packet);
-                    let (offset, count) = part(packet, mtu, len);
-                    let last = packet + 1 >= packets(len, mtu);
-                    match self.read_remote(qp, rkey, address.wrapping_add(u64::from(offset)), count, mem) {
-                        Ok((bytes, touched)) => {
-                            if let Some(Response::Read { packet, .. }) = qp.rq.responses.front_mut() {
-                                *packet += 1;
-                            }
-                            if last {
-                                qp.rq.responses.pop_front();
-                            }
-                            return Some(self.emit_response(now_ps, qp, psn, (packet == 0, last), bytes, touched, fx));
-                        }
-                        Err(acknowledgement) => {
-                            // The memory has gone since the request was accepted.
-                            qp.rq.responses.clear();
-                            self.counters.remote_access_errors += 1;
-                            self.emit_acknowledgement(now_ps, qp, psn, acknowledgement, fx);
-                            self.fail_qp(now_ps, qp, FailureCause::RemoteAccess, mem, fx);
-                            return Some(now_ps);
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    fn read_remote(
-        &self,
-        qp: &QueuePair,
-        rkey: u32,
-        addr: u64,
-        count: u32,
-        mem: &mut dyn Dma,
-    ) -> Result<(Arc<[u8]>, Touched), Acknowledgement> {
-        let mut touched = Touched::default();
-        if count == 0 {
-            return Ok((Arc::default(), touched));
-        }
-        let space =
-            self.remote(qp, rkey, addr, count, Access::REMOTE_READ).map_err(|_| Acknowledgement::RemoteAccess)?;
-        let mut bytes = payload(count);
-        if let Some(out) = Arc::get_mut(&mut bytes) {
-            mem.read(space, addr, out).map_err(|_| Acknowledgement::RemoteOperation)?;
-        }
-        touched.add(space, u64::from(count));
-        Ok((bytes, touched))
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "one place, and each is a field of the packet or of the call")]
-    fn emit_response(
-        &mut self,
-        now_ps: u64,
-        qp: &mut QueuePair,
-        psn: u32,
-        (first, last): (bool, bool),
-        bytes: Arc<[u8]>,
-        touched: Touched,
-        fx: &mut Effects,
-    ) -> u64 {
-        let mut packet = self.connected_packet(qp, Operation::ReadResponse, psn);
-        packet.first = first;
-        packet.last = last;
-        if first || last {
-            packet.extension = Extension::Acknowledge(Acknowledgement::Positive);
-        }
-        packet.payload = bytes;
-        let ready_ps = now_ps + self.read_latency(now_ps, touched);
-        let loopback = self.turns_round(qp);
-        let sent = self.emit(ready_ps, packet, loopback, fx);
-        // A loopback packet arrives the PCIe latency after it is done; what follows must not overtake it.
-        let latency_ps = if loopback { self.config.timing.pcie_latency_ps } else { 0 };
-        qp.rq.last_response_ps = sent.done_ps + latency_ps;
-        sent.engine_ps
-    }
-}
-
-/// The 40 bytes in front of a datagram: an IPv6 header, or 20 bytes of nothing and an IPv4 header.
-fn routing_header(packet: &Packet) -> [u8; GRH_BYTES] {
-    const UDP: u8 = 17;
-    const HOP_LIMIT: u8 = 64;
-    const ETHERNET_BYTES: u64 = 18;
-    const IPV6_BYTES: u64 = 40;
-    let mut header = [0; GRH_BYTES];
-    let ip_bytes = packet.frame_bytes() - ETHERNET_BYTES;
-    if let (Some(source), Some(destination)) = (packet.source.gid.ipv4(), packet.destination.gid.ipv4()) {
-        let ip = &mut header[20..];
-        ip[0] = 0x45;
-        ip[2..4].copy_from_slice(&(ip_bytes as u16).to_be_bytes());
-        ip[6] = 0x40;
-        ip[8] = HOP_LIMIT;
-        ip[9] = UDP;
-        ip[12..16].copy_from_slice(&source);
-        ip[16..20].copy_from_slice(&destination);
-        let sum: u32 = ip.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
-        let folded = (sum & 0xFFFF) + (sum >> 16);
-        let checksum = !((folded & 0xFFFF) + (folded >> 16)) as u16;
-        ip[10..12].copy_from_slice(&checksum.to_be_bytes());
-    } else {
-        header[0] = 0x60;
-        header[4..6].copy_from_slice(&((ip_bytes.saturating_sub(IPV6_BYTES)) as u16).to_be_bytes());
-        header[6] = UDP;
-        header[7] = HOP_LIMIT;
-        header[8..24].copy_from_slice(&packet.source.gid.0);
-        header[24..40].copy_from_slice(&packet.destination.gid.0);
-    }
-    header
 }

@@ -1,8 +1,11 @@
 //! Send and receive WQEs, parsed from the bytes of their rings (mlx5 layouts of rdma-core; big-endian).
 
 use crate::address::{Address, Gid};
+use crate::atomic::ATOMIC_BYTES;
 use crate::cqe::{syndrome, vendor};
-use crate::qp::Transport;
+use crate::packet::Network;
+use crate::qp::{Transport, hop_limit};
+use crate::umr::Umr;
 
 /// Bytes of a basic block: send rings and producer indices count these.
 pub(crate) const BLOCK_BYTES: usize = 64;
@@ -21,6 +24,8 @@ const INLINE: u32 = 1 << 31;
 pub mod opcode {
     /// Nothing.
     pub const NOP: u8 = 0x00;
+    /// Send that invalidates a memory key of the receiver.
+    pub const SEND_INVAL: u8 = 0x01;
     /// RDMA Write.
     pub const RDMA_WRITE: u8 = 0x08;
     /// RDMA Write with immediate.
@@ -31,6 +36,14 @@ pub mod opcode {
     pub const SEND_IMM: u8 = 0x0B;
     /// RDMA Read.
     pub const RDMA_READ: u8 = 0x10;
+    /// Compare and swap, 8 bytes.
+    pub const ATOMIC_CS: u8 = 0x11;
+    /// Fetch and add, 8 bytes.
+    pub const ATOMIC_FA: u8 = 0x12;
+    /// Invalidation of a memory key of one's own.
+    pub const LOCAL_INVAL: u8 = 0x1B;
+    /// Binding of a UMR key.
+    pub const UMR: u8 = 0x25;
 }
 
 /// The control segment.
@@ -42,22 +55,47 @@ pub(crate) struct Control {
     pub(crate) qpn: u32,
     /// Segments, this one included.
     pub(crate) segments: usize,
-    pub(crate) signalled: bool,
+    pub(crate) completion: Completion,
     pub(crate) solicited: bool,
-    /// Wait until earlier reads are done.
-    pub(crate) fence: bool,
+    pub(crate) fence: Fence,
+    /// Immediate, or the key that the WQE is about.
     pub(crate) immediate: [u8; 4],
 }
 
-fn be16(bytes: &[u8], at: usize) -> u16 {
+/// When a WQE leads to a CQE: the CE field of the control segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Completion {
+    /// Only if it fails or is flushed.
+    #[default]
+    OnError,
+    /// Only if it fails, or is flushed and no WQE of its queue has reported an error before.
+    OnFirstError,
+    Always,
+    /// Always, and with an event even if the completion queue is not armed.
+    AlwaysWithEvent,
+}
+
+/// What a WQE waits for: the fence mode of the control segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Fence {
+    #[default]
+    None,
+    /// Initiator small fence, fence, or both: earlier reads and atomics have their answers. What the card executes by itself
+    /// (UMR, invalidation) is done in order anyway.
+    Answers,
+    /// Strong ordering: all earlier WQEs are complete.
+    All,
+}
+
+pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-fn be32(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-fn be64(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from(be32(bytes, at)) << 32 | u64::from(be32(bytes, at + 4))
 }
 
@@ -70,12 +108,39 @@ impl Control {
             index: be16(bytes, 1),
             qpn: be32(bytes, 4) >> 8,
             segments: usize::from(bytes[7] & 0x3F),
-            // CE field: 2 always, 3 always and an event; 0 and 1 only on error.
-            signalled: flags & 0x08 != 0,
+            completion: match flags >> 2 & 3 {
+                0 => Completion::OnError,
+                1 => Completion::OnFirstError,
+                2 => Completion::Always,
+                _ => Completion::AlwaysWithEvent,
+            },
             solicited: flags & 0x02 != 0,
-            fence: flags & 0xE0 != 0,
+            fence: match flags >> 5 {
+                0 => Fence::None,
+                3 => Fence::All,
+                _ => Fence::Answers,
+            },
             immediate: [bytes[12], bytes[13], bytes[14], bytes[15]],
         }
+    }
+
+    pub(crate) fn is_atomic(&self) -> bool {
+        matches!(self.opcode, opcode::ATOMIC_CS | opcode::ATOMIC_FA)
+    }
+
+    /// Whether data comes back.
+    pub(crate) fn is_fetch(&self) -> bool {
+        self.opcode == opcode::RDMA_READ || self.is_atomic()
+    }
+
+    /// Whether the card executes it by itself, without a packet.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.opcode, opcode::NOP | opcode::LOCAL_INVAL | opcode::UMR)
+    }
+
+    /// The memory key that an invalidation or a UMR is about.
+    pub(crate) fn key(&self) -> u32 {
+        u32::from_be_bytes(self.immediate)
     }
 
     /// Basic blocks of the WQE; at least one, so that a walk over a broken ring ends.
@@ -126,6 +191,7 @@ pub(crate) struct AddressVector {
     pub(crate) force_loopback: bool,
     pub(crate) source_gid_index: usize,
     pub(crate) destination: Address,
+    pub(crate) network: Network,
 }
 
 /// A parsed send WQE; kept and filled again, so that its vectors are not allocated each time.
@@ -139,6 +205,9 @@ pub(crate) struct Wqe {
     pub(crate) inline: Vec<u8>,
     /// Bytes of the message.
     pub(crate) len: u32,
+    pub(crate) swap_or_add: u64,
+    pub(crate) compare: u64,
+    pub(crate) umr: Option<Box<Umr>>,
 }
 
 /// Why a WQE fails before anything is sent.
@@ -158,10 +227,10 @@ impl WqeFault {
     }
 }
 
-const SIZE: WqeFault = WqeFault::operation(vendor::SIZE);
+pub(crate) const SIZE: WqeFault = WqeFault::operation(vendor::SIZE);
 
 /// Takes the next segment, or as many bytes as asked for.
-fn take<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8], WqeFault> {
+pub(crate) fn take<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8], WqeFault> {
     let (taken, left) = rest.split_at_checked(len).ok_or(SIZE)?;
     *rest = left;
     Ok(taken)
@@ -177,6 +246,7 @@ impl Wqe {
         self.pieces.clear();
         self.inline.clear();
         self.len = 0;
+        self.umr = None;
 
         let head: &[u8; SEGMENT_BYTES] = bytes.first_chunk().ok_or(SIZE)?;
         self.control = Control::parse(head);
@@ -189,7 +259,10 @@ impl Wqe {
             opcode::NOP => return Ok(()),
             opcode::SEND | opcode::SEND_IMM => true,
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_IMM => transport != Transport::Ud,
-            opcode::RDMA_READ => transport == Transport::Rc,
+            opcode::RDMA_READ | opcode::ATOMIC_CS | opcode::ATOMIC_FA | opcode::SEND_INVAL => {
+                transport == Transport::Rc
+            }
+            opcode::LOCAL_INVAL | opcode::UMR => transport != Transport::Ud,
             _ => false,
         };
         // The operation modifier has no meaning for any of these.
@@ -197,6 +270,18 @@ impl Wqe {
             return Err(WqeFault::operation(vendor::OPCODE));
         }
         match self.control.opcode {
+            opcode::LOCAL_INVAL => return Ok(()),
+            opcode::UMR => {
+                self.umr = Some(Box::new(Umr::parse(&mut rest)?));
+                return Ok(());
+            }
+            opcode::ATOMIC_CS | opcode::ATOMIC_FA => {
+                let segments = take(&mut rest, 2 * SEGMENT_BYTES)?;
+                self.remote_address = be64(segments, 0);
+                self.rkey = be32(segments, 8);
+                self.swap_or_add = be64(segments, 16);
+                self.compare = be64(segments, 24);
+            }
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_IMM | opcode::RDMA_READ => {
                 let segment = take(&mut rest, SEGMENT_BYTES)?;
                 self.remote_address = be64(segment, 0);
@@ -213,8 +298,8 @@ impl Wqe {
         while !rest.is_empty() {
             let word = be32(rest, 0);
             let piece = if word & INLINE != 0 {
-                if self.control.opcode == opcode::RDMA_READ {
-                    // There is nowhere to put what is read.
+                if self.control.is_fetch() {
+                    // There is nowhere to put what comes back.
                     return Err(SIZE);
                 }
                 let len = (word & !INLINE) as usize;
@@ -235,6 +320,12 @@ impl Wqe {
             return Err(WqeFault::length());
         }
         self.len = total as u32;
+        if self.control.is_atomic() {
+            if total < u64::from(ATOMIC_BYTES) {
+                return Err(WqeFault::length());
+            }
+            self.len = ATOMIC_BYTES;
+        }
         Ok(())
     }
 }
@@ -258,6 +349,16 @@ fn address_vector(rest: &mut &[u8]) -> Result<AddressVector, WqeFault> {
         force_loopback: head[13] & 0x80 != 0,
         source_gid_index: (be32(tail, 12) >> 20 & 0x3FF) as usize,
         destination,
+        network: Network {
+            traffic_class: tail[10],
+            hop_limit: hop_limit(tail[11]),
+            flow_label: be32(tail, 12) & 0xF_FFFF,
+            // Where InfiniBand has the destination LID; 0 leaves the choice to the card.
+            udp_source_port: match be16(head, 14) {
+                0 => Network::default().udp_source_port,
+                port => port,
+            },
+        },
     })
 }
 
@@ -288,7 +389,7 @@ mod tests {
         #[test]
         fn random_bytes_never_panic_and_never_promise_more_than_they_hold(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..1024),
-            opcode in prop_oneof![Just(0x00), Just(0x08), Just(0x09), Just(0x0A), Just(0x0B), Just(0x10), any::<u8>()],
+            opcode in prop_oneof![Just(0x00), Just(0x08), Just(0x09), Just(0x0A), Just(0x0B), Just(0x10), Just(0x11), Just(0x12), Just(0x25), any::<u8>()],
             transport in prop_oneof![Just(Transport::Rc), Just(Transport::Uc), Just(Transport::Ud)],
             small_inline in any::<bool>(),
         ) {
@@ -306,7 +407,8 @@ mod tests {
                 let size = wqe.control.segments * SEGMENT_BYTES;
                 prop_assert!(size <= bytes.len());
                 prop_assert!(wqe.inline.len() <= size);
-                prop_assert_eq!(wqe.pieces.iter().map(Piece::len).sum::<u64>(), u64::from(wqe.len));
+                let listed = wqe.pieces.iter().map(Piece::len).sum::<u64>();
+                prop_assert!(listed == u64::from(wqe.len) || (wqe.control.is_atomic() && listed >= 8));
                 prop_assert!(u64::from(wqe.len) <= MAX_MESSAGE_BYTES);
                 for piece in &wqe.pieces {
                     if let Piece::Inline { start, len } = piece {
@@ -335,9 +437,9 @@ mod tests {
                 index: 0x1234,
                 qpn: 0xAB_CDEF,
                 segments: 5,
-                signalled: true,
+                completion: Completion::Always,
                 solicited: true,
-                fence: true,
+                fence: Fence::Answers,
                 immediate: [1, 2, 3, 4],
             }
         );

@@ -156,7 +156,7 @@ fn malformed_wqes_complete_in_error_and_flush_the_rest() {
     type Spoil = fn(&mut Vec<u8>);
     let cases: [(&str, Transport, Spoil, u8, u8); 12] = [
         ("unknown opcode", Transport::Rc, |w| w[3] = 0x3F, syndrome::LOCAL_QP_OPERATION, vendor::OPCODE),
-        ("atomic", Transport::Rc, |w| w[3] = 0x11, syndrome::LOCAL_QP_OPERATION, vendor::OPCODE),
+        ("masked atomic", Transport::Rc, |w| w[3] = 0x14, syndrome::LOCAL_QP_OPERATION, vendor::OPCODE),
         ("operation modifier", Transport::Rc, |w| w[0] = 1, syndrome::LOCAL_QP_OPERATION, vendor::OPCODE),
         ("read on UC", Transport::Uc, |w| w[3] = RDMA_READ, syndrome::LOCAL_QP_OPERATION, vendor::OPCODE),
         ("write on UD", Transport::Ud, |w| w[3] = RDMA_WRITE, syndrome::LOCAL_QP_OPERATION, vendor::OPCODE),
@@ -474,6 +474,8 @@ fn malformed_messages_of_a_peer_are_refused() {
             let packet = Packet {
                 source: Address { mac: MACS[0], gid: GIDS[0] },
                 destination: Address { mac: MACS[1], gid: GIDS[1] },
+                network: Network::default(),
+                pkey: DEFAULT_PKEY,
                 transport: Transport::Rc,
                 operation: Operation::Write,
                 first,
@@ -483,6 +485,8 @@ fn malformed_messages_of_a_peer_are_refused() {
                 destination_qpn: b.qp.qpn,
                 psn: 0xFF_FFF0 + i as u32,
                 immediate: None,
+                invalidate: None,
+                message_number: 0,
                 extension: if first { Extension::Remote { address: target, rkey, len } } else { Extension::None },
                 payload: Arc::from(vec![9; bytes]),
             };

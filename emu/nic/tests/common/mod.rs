@@ -485,6 +485,8 @@ pub struct Wqe {
     pub immediate: [u8; 4],
     pub remote: Option<(u64, u32)>,
     pub av: Option<Av>,
+    /// Segments between the remote address and the data.
+    pub extra: Vec<u8>,
     pub data: Vec<(u64, u32, u32)>,
     pub inline: Option<Vec<u8>>,
     pub index: Option<u16>,
@@ -497,11 +499,19 @@ pub struct Av {
     pub node: usize,
     pub fl: bool,
     pub extended: bool,
+    /// A group instead of the node.
+    pub group: Option<Gid>,
+    pub traffic_class: u8,
+    pub hop_limit: u8,
 }
 
 impl Av {
     pub fn to(node: usize, qpn: u32) -> Self {
-        Self { qkey: 0x1111, qpn, node, fl: false, extended: true }
+        Self { qkey: 0x1111, qpn, node, fl: false, extended: true, group: None, traffic_class: 0, hop_limit: 64 }
+    }
+
+    pub fn group(gid: Gid) -> Self {
+        Self { group: Some(gid), ..Self::to(0, MULTICAST_QPN) }
     }
 }
 
@@ -515,6 +525,7 @@ impl Wqe {
             immediate: [0; 4],
             remote: None,
             av: None,
+            extra: Vec::new(),
             data: Vec::new(),
             inline: None,
             index: None,
@@ -540,6 +551,40 @@ impl Wqe {
         self.inline = Some(bytes.to_vec());
         self
     }
+    pub fn operands(mut self, swap_or_add: u64, compare: u64) -> Self {
+        self.extra.extend(swap_or_add.to_be_bytes());
+        self.extra.extend(compare.to_be_bytes());
+        self
+    }
+    pub fn flags(mut self, flags: u8) -> Self {
+        self.flags = flags;
+        self
+    }
+    /// The key that a SEND_INVAL, LOCAL_INVAL or UMR is about.
+    pub fn key(self, key: u32) -> Self {
+        self.immediate(key.to_be_bytes())
+    }
+    /// UMR segments that set range, rights (bits of the key context) and list, and leave the key in use.
+    pub fn bind(mut self, start: u64, len: u64, rights: u8, entries: &[(u32, u32, u64)]) -> Self {
+        let padded = entries.len().next_multiple_of(4);
+        let mask = 1_u64 << 0 | 1 << 6 | 1 << 18 | 1 << 19 | 1 << 20 | 1 << 21 | 1 << 29;
+        self.extra.extend([0x80 | 0x10, 0, 0, 0]);
+        self.extra.extend((padded as u16).to_be_bytes());
+        self.extra.extend([0; 2]);
+        self.extra.extend(mask.to_be_bytes());
+        self.extra.extend([0; 32]);
+        let mut context = [0; 64];
+        context[2] = rights;
+        context[4..8].copy_from_slice(&0xFFFF_FF00_u32.to_be_bytes());
+        context[16..24].copy_from_slice(&start.to_be_bytes());
+        context[24..32].copy_from_slice(&len.to_be_bytes());
+        self.extra.extend(context);
+        for (len, key, addr) in entries {
+            self.extra.extend(data_segment(*addr, *len, *key));
+        }
+        self.extra.resize(self.extra.len() + (padded - entries.len()) * 16, 0);
+        self
+    }
     pub fn unsignalled(mut self) -> Self {
         self.flags = 0;
         self
@@ -559,12 +604,13 @@ impl Wqe {
             bytes.extend([0, u8::from(av.fl) << 7, 0xC0, 0]);
             if av.extended {
                 bytes.extend([0; 4]);
-                bytes.extend(MACS[av.node]);
-                bytes.extend([0, 64]);
+                bytes.extend(av.group.map_or(MACS[av.node], |gid| [0x33, 0x33, 0, 0, 0, gid.0[15]]));
+                bytes.extend([av.traffic_class, av.hop_limit]);
                 bytes.extend((1_u32 << 30).to_be_bytes());
-                bytes.extend(GIDS[av.node].0);
+                bytes.extend(av.group.unwrap_or(GIDS[av.node]).0);
             }
         }
+        bytes.extend(&self.extra);
         if let Some(inline) = &self.inline {
             bytes.extend((1 << 31 | inline.len() as u32).to_be_bytes());
             bytes.extend(inline);

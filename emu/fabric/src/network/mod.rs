@@ -1,0 +1,264 @@
+//! Hosts, switches and cables at work.
+//!
+//! A frame that a port may send at once, or as soon as those before it are sent, is given its time on the wire when it joins
+//! the queue; only frames that lack credit wait for an event. So the way through a switch costs one event, and a copy for a
+//! host none.
+
+mod calendar;
+mod port;
+mod slab;
+mod transit;
+
+use std::collections::BTreeMap;
+
+use calendar::{Calendar, Due};
+use port::{Credit, NEVER_PS, NONE, Port};
+use slab::Slab;
+use transit::{Hold, To, Transit};
+
+use crate::config::{FlowControl, SwitchConfig};
+use crate::counters::{NetworkTotals, PortCounters};
+use crate::fabric::{Fabric, FabricEffects, FabricError};
+use crate::fault::{self, FaultError, FaultScript};
+use crate::groups::{GroupError, Groups};
+use crate::link::LinkError;
+use crate::routes::Routes;
+use crate::topology::{End, Node, Topology};
+use crate::{Destination, NetworkFrame};
+
+/// A network of a topology. Port `h` of [`Fabric`] is that of host `h`.
+///
+/// What a host sends waits in its port without bound, as in its memory; [`Network::backlog_bytes`] tells how much.
+#[derive(Clone, Debug)]
+pub struct Network<F> {
+    hosts: usize,
+    /// Number of the first port of each switch, and of the port after the last.
+    bases: Vec<u32>,
+    ports: Vec<Port>,
+    routes: Routes,
+    groups: Groups,
+    addresses: BTreeMap<u64, u32>,
+    switching: SwitchConfig,
+    frames: Slab<Transit<F>>,
+    holds: Slab<Hold>,
+    calendar: Calendar,
+    /// The earliest time that was asked for and has not come.
+    armed_ps: u64,
+    /// Egress ports of the frame at hand.
+    ways: Vec<u32>,
+}
+
+impl<F: NetworkFrame> Network<F> {
+    /// A network without faults, in virtual time 0.
+    #[must_use]
+    pub fn new(topology: &Topology) -> Self {
+        let hosts = topology.hosts().len();
+        let switching = topology.switching();
+        let mut ports: Vec<Port> = vec![Port::new(NONE); hosts];
+        let mut bases = Vec::with_capacity(topology.switches().len() + 1);
+        for (number, switch) in topology.switches().iter().enumerate() {
+            bases.push(ports.len() as u32);
+            ports.extend((0..switch.ports).map(|_| Port::new(number as u32)));
+        }
+        bases.push(ports.len() as u32);
+        debug_assert_eq!(ports.len(), topology.port_count());
+        for cable in topology.cables() {
+            let (a, b) = (topology.port_id(cable.a), topology.port_id(cable.b));
+            for (from, to) in [(a, b), (b, a)] {
+                let to_switch = ports[to as usize].switch != NONE;
+                let port = &mut ports[from as usize];
+                port.rate = cable.config.rate;
+                port.latency_ps = cable.config.latency_ps;
+                port.peer = to;
+                if to_switch && switching.flow_control == FlowControl::Lossless {
+                    port.credit = Some(Credit::new(switching.buffer_bytes));
+                }
+            }
+        }
+        Self {
+            hosts,
+            bases,
+            ports,
+            routes: topology.routes().clone(),
+            groups: Groups::default(),
+            addresses: BTreeMap::new(),
+            switching,
+            frames: Slab::default(),
+            holds: Slab::default(),
+            calendar: Calendar::default(),
+            armed_ps: NEVER_PS,
+            ways: Vec::new(),
+        }
+    }
+
+    /// A network whose links go wrong as a script says.
+    ///
+    /// # Errors
+    /// A script that does not fit the topology.
+    pub fn with_faults(topology: &Topology, script: &FaultScript) -> Result<Self, FaultError> {
+        let mut network = Self::new(topology);
+        for (cable, [forward, backward]) in topology.cables().iter().zip(fault::lines(topology, script)?) {
+            network.ports[topology.port_id(cable.a) as usize].line = forward;
+            network.ports[topology.port_id(cable.b) as usize].line = backward;
+        }
+        Ok(network)
+    }
+
+    /// Adds a host to a multicast group; once is enough, but it leaves as often as it joined. Takes effect at once.
+    ///
+    /// # Errors
+    /// No such host, or a topology without a switch above all hosts.
+    pub fn join(&mut self, group: u128, host: usize) -> Result<(), GroupError> {
+        self.check_host(host)?;
+        self.groups.join(&self.routes, self.switching.hash_seed, group, host)
+    }
+
+    /// Takes a host out of a multicast group.
+    ///
+    /// # Errors
+    /// No such host, or one that is not in the group.
+    pub fn leave(&mut self, group: u128, host: usize) -> Result<(), GroupError> {
+        self.check_host(host)?;
+        self.groups.leave(&self.routes, group, host)
+    }
+
+    /// Hosts in a group, in order.
+    pub fn members(&self, group: u128) -> impl Iterator<Item = usize> + '_ {
+        self.groups.members(group)
+    }
+
+    /// Binds a link-layer address to a host; the last binding holds.
+    ///
+    /// # Errors
+    /// No such host.
+    pub fn set_address(&mut self, address: u64, host: usize) -> Result<(), GroupError> {
+        self.check_host(host)?;
+        self.addresses.insert(address, host as u32);
+        Ok(())
+    }
+
+    fn check_host(&self, host: usize) -> Result<(), GroupError> {
+        if host < self.hosts { Ok(()) } else { Err(GroupError::NoHost { host, last: self.hosts - 1 }) }
+    }
+
+    /// Bytes that a host's port was given and has not sent.
+    pub fn backlog_bytes(&mut self, now_ps: u64, host: usize) -> u64 {
+        self.ports[..self.hosts].get_mut(host).map_or(0, |port| port.backlog_bytes(now_ps))
+    }
+
+    /// Frames inside: on a link towards a switch, or in a queue. What is on its way to a host has been delivered already.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Counters of any port; all zero for a port that is not there or has no cable.
+    #[must_use]
+    pub fn port_counters(&self, end: End) -> PortCounters {
+        let port = match end.node {
+            Node::Host(host) if host < self.hosts && end.port == 0 => Some(host),
+            Node::Switch(switch) if switch + 1 < self.bases.len() => {
+                let port = u64::from(self.bases[switch]) + u64::from(end.port);
+                (port < u64::from(self.bases[switch + 1])).then_some(port as usize)
+            }
+            _ => None,
+        };
+        port.map(|port| self.ports[port].counters).unwrap_or_default()
+    }
+
+    /// Sum over the ports of a switch; all zero for one that is not there.
+    #[must_use]
+    pub fn switch_counters(&self, switch: usize) -> PortCounters {
+        match self.bases.get(switch..switch.saturating_add(2)) {
+            Some(&[from, to]) => sum(&self.ports[from as usize..to as usize]),
+            _ => PortCounters::default(),
+        }
+    }
+
+    /// Sums over all switches and over all hosts.
+    #[must_use]
+    pub fn totals(&self) -> NetworkTotals {
+        NetworkTotals { switches: sum(&self.ports[self.hosts..]), hosts: sum(&self.ports[..self.hosts]) }
+    }
+
+    fn resolve(&self, destination: Destination) -> To {
+        match destination {
+            Destination::Host(host) if host < self.hosts => To::Host(host as u32),
+            Destination::Host(_) => To::Nobody,
+            Destination::Address(address) => self.addresses.get(&address).map_or(To::Nobody, |host| To::Host(*host)),
+            Destination::Group(group) => self.groups.number(group).map_or(To::Nobody, To::Group),
+        }
+    }
+
+    /// Does what is due by then, in order.
+    fn advance(&mut self, by_ps: u64, fx: &mut FabricEffects<F>) {
+        while let Some((at_ps, port, due)) = self.calendar.pop_by(by_ps) {
+            match due {
+                Due::Arrival(slot) => self.arrive(at_ps, port, slot, fx),
+                Due::Credit => self.wake(at_ps, port, fx),
+            }
+        }
+    }
+
+    /// Asks for the time of the next event, if nothing earlier was asked for.
+    fn arm(&mut self, fx: &mut FabricEffects<F>) {
+        if let Some(at_ps) = self.calendar.next_ps()
+            && at_ps < self.armed_ps
+        {
+            self.armed_ps = at_ps;
+            fx.timers_ps.push(at_ps);
+        }
+    }
+}
+
+impl<F: NetworkFrame> Fabric<F> for Network<F> {
+    fn transmit(&mut self, now_ps: u64, port: usize, frame: F, fx: &mut FabricEffects<F>) -> Result<(), FabricError> {
+        if port >= self.hosts {
+            return Err(LinkError::NoPort { port, last: self.hosts - 1 }.into());
+        }
+        let bytes = frame.wire_bytes();
+        let limit = self.switching.buffer_bytes;
+        if bytes > limit && self.ports[self.ports[port].peer as usize].switch != NONE {
+            return Err(FabricError::FrameTooLong { bytes, limit });
+        }
+        // What is due before now comes first, should the caller be late.
+        self.advance(now_ps.saturating_sub(1), fx);
+        let transit = Transit {
+            to: self.resolve(frame.destination()),
+            flow: frame.flow(),
+            bytes,
+            payload_bytes: frame.payload_bytes(),
+            copies: 1,
+            credited: true,
+            frame,
+        };
+        let slot = self.frames.insert(transit);
+        self.offer(now_ps, port as u32, slot, NONE, now_ps, fx);
+        self.arm(fx);
+        Ok(())
+    }
+
+    fn handle_timer(&mut self, now_ps: u64, fx: &mut FabricEffects<F>) {
+        if now_ps >= self.armed_ps {
+            self.armed_ps = NEVER_PS;
+        }
+        self.advance(now_ps, fx);
+        self.arm(fx);
+    }
+
+    fn ports(&self) -> usize {
+        self.hosts
+    }
+
+    fn counters(&self, port: usize) -> PortCounters {
+        self.ports[..self.hosts].get(port).map(|port| port.counters).unwrap_or_default()
+    }
+}
+
+fn sum(ports: &[Port]) -> PortCounters {
+    let mut total = PortCounters::default();
+    for port in ports {
+        total += port.counters;
+    }
+    total
+}

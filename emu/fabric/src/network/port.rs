@@ -1,0 +1,175 @@
+//! One port: what leaves through it and what it has counted.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::counters::PortCounters;
+use crate::fault::{DropCause, Line};
+use crate::link::Rate;
+
+/// No place, no port, no time.
+pub(super) const NONE: u32 = u32::MAX;
+pub(super) const NEVER_PS: u64 = u64::MAX;
+
+/// A frame that waits for credit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) slot: u32,
+    pub(super) hold: u32,
+    pub(super) ready_ps: u64,
+    pub(super) bytes: u64,
+}
+
+/// Room in the buffer at the other end of a link.
+#[derive(Clone, Debug)]
+pub(super) struct Credit {
+    available_bytes: u64,
+    /// All of it.
+    buffer_bytes: u64,
+    /// When how much comes back.
+    returns: BinaryHeap<Reverse<(u64, u64)>>,
+}
+
+impl Credit {
+    pub(super) fn new(buffer_bytes: u64) -> Self {
+        Self { available_bytes: buffer_bytes, buffer_bytes, returns: BinaryHeap::new() }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Port {
+    pub(super) rate: Rate,
+    pub(super) latency_ps: u64,
+    /// The port at the other end; `NONE` without a cable.
+    pub(super) peer: u32,
+    /// The switch it belongs to; `NONE` for a host.
+    pub(super) switch: u32,
+    /// When everything that was given a time is sent.
+    pub(super) busy_until_ps: u64,
+    /// Frames that have no time yet, in order.
+    pub(super) waiting: VecDeque<Waiting>,
+    /// When each frame with a time is sent, and its bytes.
+    leaving: VecDeque<(u64, u64)>,
+    /// Bytes of both.
+    pub(super) queued_bytes: u64,
+    /// `None` where nothing limits what may be sent.
+    pub(super) credit: Option<Credit>,
+    /// When the next event for returned credit is due.
+    pub(super) wake_ps: u64,
+    pub(super) line: Option<Box<Line>>,
+    pub(super) counters: PortCounters,
+}
+
+impl Port {
+    pub(super) fn new(switch: u32) -> Self {
+        Self {
+            rate: Rate::GBPS_200,
+            latency_ps: 0,
+            peer: NONE,
+            switch,
+            busy_until_ps: 0,
+            waiting: VecDeque::new(),
+            leaving: VecDeque::new(),
+            queued_bytes: 0,
+            credit: None,
+            wake_ps: NEVER_PS,
+            line: None,
+            counters: PortCounters::default(),
+        }
+    }
+
+    /// Bytes that wait or are being sent.
+    #[inline]
+    pub(super) fn backlog_bytes(&mut self, now_ps: u64) -> u64 {
+        while let Some(&(end_ps, bytes)) = self.leaving.front() {
+            if end_ps > now_ps {
+                break;
+            }
+            self.queued_bytes -= bytes;
+            self.leaving.pop_front();
+        }
+        self.queued_bytes
+    }
+
+    #[inline]
+    pub(super) fn enqueue(&mut self, bytes: u64) {
+        self.queued_bytes += bytes;
+        self.counters.queue_high_water_bytes = self.counters.queue_high_water_bytes.max(self.queued_bytes);
+    }
+
+    /// Gives a queued frame its time on the wire: start and end.
+    #[inline]
+    pub(super) fn depart(&mut self, ready_ps: u64, bytes: u64, payload_bytes: u64) -> (u64, u64) {
+        let mut start_ps = ready_ps.max(self.busy_until_ps);
+        if let Some(line) = &self.line {
+            start_ps = line.release_ps(start_ps);
+        }
+        let end_ps = start_ps + self.rate.serialisation_ps(bytes);
+        self.busy_until_ps = end_ps;
+        self.leaving.push_back((end_ps, bytes));
+        self.counters.tx_frames += 1;
+        self.counters.tx_bytes += bytes;
+        self.counters.tx_payload_bytes += payload_bytes;
+        (start_ps, end_ps)
+    }
+
+    #[inline]
+    pub(super) fn receive(&mut self, bytes: u64, payload_bytes: u64) {
+        self.counters.rx_frames += 1;
+        self.counters.rx_bytes += bytes;
+        self.counters.rx_payload_bytes += payload_bytes;
+    }
+
+    /// Counts a frame that was lost on its way to this port.
+    pub(super) fn lose(&mut self, cause: DropCause) {
+        self.counters.lost_frames += 1;
+        let drops = &mut self.counters.drops;
+        match cause {
+            DropCause::Random => drops.random += 1,
+            DropCause::Burst => drops.burst += 1,
+            DropCause::BitError => drops.bit_error += 1,
+            DropCause::LinkDown => drops.link_down += 1,
+        }
+    }
+
+    /// Takes credit for a frame if there is enough.
+    #[inline]
+    pub(super) fn take_credit(&mut self, now_ps: u64, bytes: u64) -> bool {
+        let Some(credit) = &mut self.credit else { return true };
+        while let Some(&Reverse((at_ps, returned))) = credit.returns.peek() {
+            if at_ps > now_ps {
+                break;
+            }
+            credit.available_bytes += returned;
+            debug_assert!(credit.available_bytes <= credit.buffer_bytes, "credit that nobody took");
+            credit.returns.pop();
+        }
+        let enough = credit.available_bytes >= bytes;
+        if enough {
+            credit.available_bytes -= bytes;
+        }
+        enough
+    }
+
+    /// Credit comes back at a time.
+    #[inline]
+    pub(super) fn give_credit(&mut self, at_ps: u64, bytes: u64) {
+        if let Some(credit) = &mut self.credit {
+            credit.returns.push(Reverse((at_ps, bytes)));
+        }
+    }
+
+    /// When to look again, if somebody waits and no earlier look is planned. Remembers the answer.
+    #[inline]
+    pub(super) fn plan_wake(&mut self) -> Option<u64> {
+        if self.waiting.is_empty() {
+            return None;
+        }
+        let Reverse((at_ps, _)) = *self.credit.as_ref()?.returns.peek()?;
+        if at_ps >= self.wake_ps {
+            return None;
+        }
+        self.wake_ps = at_ps;
+        Some(at_ps)
+    }
+}

@@ -1,0 +1,237 @@
+//! Hosts, switches and the links between them, as data.
+
+mod build;
+mod error;
+mod file;
+mod presets;
+
+use std::collections::BTreeMap;
+
+pub use build::TopologyBuilder;
+pub use error::TopologyError;
+pub use presets::FatTree;
+
+use crate::config::SwitchConfig;
+use crate::link::{LinkConfig, LinkError, Rate};
+use crate::routes::Routes;
+
+/// Hosts at most.
+pub const MAX_HOSTS: usize = 16_384;
+/// Switches at most.
+pub const MAX_SWITCHES: usize = 4_096;
+/// Ports of one switch at most.
+pub const MAX_PORTS: u32 = 4_096;
+/// Longest latency of a link or a switch in picoseconds: 10 s.
+pub const MAX_LATENCY_PS: u64 = 10_000_000_000_000;
+
+/// One end of a link, by index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Node {
+    /// A host; it has one port.
+    Host(usize),
+    /// A switch.
+    Switch(usize),
+}
+
+/// A port of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// The node.
+    pub node: Node,
+    /// Its port, from 0.
+    pub port: u32,
+}
+
+/// A switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Switch {
+    /// Its name.
+    pub name: String,
+    /// Ports it has.
+    pub ports: u32,
+    /// Height in the tree if it was given; else the number of links to the nearest host.
+    pub level: Option<u32>,
+}
+
+/// A cable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cable {
+    /// Its name: the one given, or `a-b` of its ends with `#2`, `#3`, ... for further cables between the same ends.
+    pub name: String,
+    /// One end.
+    pub a: End,
+    /// The other.
+    pub b: End,
+    /// Rate and latency, the same both ways.
+    pub config: LinkConfig,
+}
+
+/// A checked topology with its routes. Made by name, from a file, or by [`TopologyBuilder`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Topology {
+    name: String,
+    hosts: Vec<String>,
+    switches: Vec<Switch>,
+    cables: Vec<Cable>,
+    switching: SwitchConfig,
+    /// Number of each switch's first port among all ports; the hosts' come first.
+    bases: Vec<u32>,
+    routes: Routes,
+}
+
+impl Topology {
+    /// A topology by its name: `back-to-back`, `switch-N` with N hosts, `fat-tree-188`, `fat-tree-1024`.
+    ///
+    /// # Errors
+    /// No topology has the name.
+    pub fn named(name: &str) -> Result<Self, TopologyError> {
+        presets::named(name)
+    }
+
+    /// Two hosts and a cable.
+    ///
+    /// # Errors
+    /// A latency beyond [`MAX_LATENCY_PS`].
+    pub fn back_to_back(link: LinkConfig) -> Result<Self, TopologyError> {
+        presets::back_to_back(link)
+    }
+
+    /// One switch with as many ports as hosts.
+    ///
+    /// # Errors
+    /// No host, or more than [`MAX_PORTS`], or a latency beyond [`MAX_LATENCY_PS`].
+    pub fn one_switch(hosts: usize, link: LinkConfig) -> Result<Self, TopologyError> {
+        presets::one_switch(hosts, link)
+    }
+
+    /// The text of a description file.
+    ///
+    /// # Errors
+    /// Anything that is wrong with it, by name.
+    pub fn from_toml(text: &str) -> Result<Self, TopologyError> {
+        file::parse(text)
+    }
+
+    /// The description file of this topology, every link by itself.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        file::print(self)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Names of the hosts; the position is the host's number.
+    #[must_use]
+    pub fn hosts(&self) -> &[String] {
+        &self.hosts
+    }
+
+    /// The switches.
+    #[must_use]
+    pub fn switches(&self) -> &[Switch] {
+        &self.switches
+    }
+
+    /// The cables.
+    #[must_use]
+    pub fn cables(&self) -> &[Cable] {
+        &self.cables
+    }
+
+    /// How the switches behave.
+    #[must_use]
+    pub fn switching(&self) -> SwitchConfig {
+        self.switching
+    }
+
+    /// The same with switches that behave otherwise.
+    ///
+    /// # Errors
+    /// A latency beyond [`MAX_LATENCY_PS`], or a buffer of no bytes.
+    pub fn with_switching(mut self, switching: SwitchConfig) -> Result<Self, TopologyError> {
+        check_switching(&switching)?;
+        self.switching = switching;
+        Ok(self)
+    }
+
+    /// The same with another rate and latency on every link.
+    ///
+    /// # Errors
+    /// A latency beyond [`MAX_LATENCY_PS`].
+    pub fn with_links(mut self, link: LinkConfig) -> Result<Self, TopologyError> {
+        check_link(&link)?;
+        for cable in &mut self.cables {
+            cable.config = link;
+        }
+        Ok(self)
+    }
+
+    /// A host's link; `None` for a host that is not there.
+    #[must_use]
+    pub fn host_link(&self, host: usize) -> Option<LinkConfig> {
+        let at = |end: End| end.node == Node::Host(host);
+        self.cables.iter().find(|cable| at(cable.a) || at(cable.b)).map(|cable| cable.config)
+    }
+
+    /// The switch a host is joined with; `None` for a host joined with a host, or one that is not there.
+    #[must_use]
+    pub fn switch_of(&self, host: usize) -> Option<usize> {
+        self.routes.attachment(host).map(|(switch, _)| switch)
+    }
+
+    /// Name of a node.
+    pub(crate) fn node_name(&self, node: Node) -> &str {
+        match node {
+            Node::Host(host) => &self.hosts[host],
+            Node::Switch(switch) => &self.switches[switch].name,
+        }
+    }
+
+    /// Number of a port among all ports of the network.
+    pub(crate) fn port_id(&self, end: End) -> u32 {
+        port_id(&self.bases, end)
+    }
+
+    /// Ports of all nodes together.
+    pub(crate) fn port_count(&self) -> usize {
+        self.hosts.len() + self.switches.iter().map(|switch| switch.ports as usize).sum::<usize>()
+    }
+
+    pub(crate) fn routes(&self) -> &Routes {
+        &self.routes
+    }
+}
+
+/// Number of a port among all ports: hosts first, then the switches' ports in order.
+pub(crate) fn port_id(bases: &[u32], end: End) -> u32 {
+    match end.node {
+        Node::Host(host) => host as u32,
+        Node::Switch(switch) => bases[switch] + end.port,
+    }
+}
+
+pub(crate) fn check_link(link: &LinkConfig) -> Result<(), TopologyError> {
+    TopologyError::check("the latency of a link in picoseconds", link.latency_ps, 0, MAX_LATENCY_PS)
+}
+
+pub(crate) fn check_switching(switching: &SwitchConfig) -> Result<(), TopologyError> {
+    TopologyError::check("the latency of a switch in picoseconds", switching.latency_ps, 0, MAX_LATENCY_PS)?;
+    TopologyError::check("buffer_bytes", switching.buffer_bytes, 1, 1 << 40)
+}
+
+/// A link from the numbers of a file.
+pub(crate) fn link_config(link: &str, gbit_per_s: u64, latency_ps: u64) -> Result<LinkConfig, TopologyError> {
+    let rate = Rate::from_gbps(gbit_per_s).map_err(|error| match error {
+        LinkError::ZeroRate | LinkError::NoPort { .. } => TopologyError::ZeroRate { link: link.to_owned() },
+    })?;
+    let config = LinkConfig { rate, latency_ps };
+    check_link(&config)?;
+    Ok(config)
+}
+
+/// Names to numbers, for error messages that name both users of a name.
+pub(crate) type Names = BTreeMap<String, Node>;
