@@ -11,6 +11,9 @@ pub(crate) struct Bench {
     /// Leave out the speed of the hart interpreter.
     #[arg(long)]
     no_hart: bool,
+    /// Leave out the speed of the fabric.
+    #[arg(long)]
+    no_fabric: bool,
 }
 
 impl Bench {
@@ -18,7 +21,11 @@ impl Bench {
         build::build(&Toolchain::load("emu")?, &workspace::images()?)?;
         if !self.no_hart {
             status::say("Measuring", "the hart interpreter beside ckb-vm (measured: wall time of this machine)");
-            process::run(workspace::cargo().args(["bench", "--package", "emu-hart"]))?;
+            process::run(workspace::cargo().args(["bench", "--package", "emu-hart", "--bench", "speed"]))?;
+        }
+        if !self.no_fabric {
+            status::say("Measuring", "switches and trees (measured: wall time of this machine)");
+            process::run(workspace::cargo().args(["bench", "--package", "emu-fabric", "--bench", "switch"]))?;
         }
         status::say("Measuring", "the firmware on the emulated card");
         process::run(Command::new(workspace::cli()?).arg("bench").arg("--images").arg(workspace::image_dir("emu")))

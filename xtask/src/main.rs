@@ -14,6 +14,7 @@ mod doctor;
 mod emu_libs;
 mod hot_loops;
 mod manifest;
+mod mutants;
 mod new;
 mod process;
 mod run;
@@ -55,6 +56,8 @@ enum Command {
     Bench(bench::Bench),
     /// Format check, images, lints and all tests.
     Test(test::Test),
+    /// Take fences out of the firmware one at a time: for each a test must fail.
+    Mutants(mutants::Mutants),
     /// Make a new image from device/template.
     New(new::New),
     /// Regenerate the committed bindings of the -sys crates from their headers.
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::Deploy(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Test(command) => command.run(),
+        Command::Mutants(command) => command.run(),
         Command::New(command) => command.run(),
         Command::Bindgen(command) => command.run(),
         Command::BuildEmuLibs(command) => command.run(),

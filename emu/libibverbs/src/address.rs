@@ -45,6 +45,9 @@ pub(crate) struct Path {
     pub(crate) gid: Gid,
     pub(crate) mac: [u8; 6],
     pub(crate) sgid_index: u8,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) flow_label: u32,
 }
 
 pub(crate) fn path(attr: &ibv_ah_attr, gids: usize) -> Result<Path> {
@@ -56,7 +59,9 @@ pub(crate) fn path(attr: &ibv_ah_attr, gids: usize) -> Result<Path> {
     }
     // SAFETY: any 16 bytes are a GID, and the caller's structure is initialised.
     let gid = Gid(unsafe { attr.grh.dgid.raw });
-    Ok(Path { gid, mac: resolve_mac(gid)?, sgid_index: attr.grh.sgid_index })
+    let ibv_global_route { flow_label, sgid_index, hop_limit, traffic_class, .. } = attr.grh;
+    let flow_label = flow_label & 0xF_FFFF;
+    Ok(Path { gid, mac: resolve_mac(gid)?, sgid_index, traffic_class, hop_limit, flow_label })
 }
 
 pub(crate) fn gid_count(card: usize) -> Result<usize> {
@@ -111,9 +116,9 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah
         av[12] = attr.sl & 0xF;
         av[14..16].copy_from_slice(&UDP_SOURCE_PORT.to_be_bytes());
         av[20..26].copy_from_slice(&path.mac);
-        av[26] = attr.grh.traffic_class;
-        av[27] = attr.grh.hop_limit;
-        let flow = AV_GRH | u32::from(path.sgid_index) << 20 | attr.grh.flow_label & 0xF_FFFF;
+        av[26] = path.traffic_class;
+        av[27] = path.hop_limit;
+        let flow = AV_GRH | u32::from(path.sgid_index) << 20 | path.flow_label;
         av[28..32].copy_from_slice(&flow.to_be_bytes());
         av[32..48].copy_from_slice(&path.gid.0);
         let public = ibv_ah { context: pd.context.c_address(), pd: pd.c_address(), handle: 0 };

@@ -107,16 +107,34 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(_qp: *mut ibv_qp) -> *mut c_void
     pointer("ibv_qp_to_qp_ex", || Err(Errno::unsupported("the extended send interface is not emulated")))
 }
 
-fn no_groups() -> Result<(), Errno> {
-    Err(Errno::unsupported("multicast groups are not emulated"))
+macro_rules! unsupported {
+    ($($reason:literal: fn $name:ident($($arg:ty),*) -> $kind:ident $ret:ty;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $name($(_: $arg),*) -> $ret {
+            crate::errno::$kind(stringify!($name), || Err(Errno::unsupported($reason)))
+        }
+    )*};
 }
 
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_attach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
-    status("ibv_attach_mcast", no_groups)
+// Programs that are linked against the real library import these whether they call them or not.
+unsupported! {
+    "shared receive queues are not emulated": fn ibv_create_srq(*mut ibv_pd, *mut c_void) -> pointer *mut ibv_srq;
+    "shared receive queues are not emulated": fn ibv_modify_srq(*mut ibv_srq, *mut c_void, c_int) -> status c_int;
+    "shared receive queues are not emulated": fn ibv_query_srq(*mut ibv_srq, *mut c_void) -> status c_int;
+    "shared receive queues are not emulated": fn ibv_destroy_srq(*mut ibv_srq) -> status c_int;
+    "completion queues keep their size": fn ibv_resize_cq(*mut ibv_cq, c_int) -> status c_int;
+    "memory regions keep their range; register another one":
+        fn ibv_rereg_mr(*mut ibv_mr, c_int, *mut ibv_pd, *mut c_void, usize, c_int) -> status c_int;
+    "memory of other devices is not emulated":
+        fn ibv_reg_dmabuf_mr(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> pointer *mut ibv_mr;
 }
 
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_detach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
-    status("ibv_detach_mcast", no_groups)
+/// The tables of a context call these instead of nothing.
+pub(crate) unsafe extern "C" fn bind_mw(_: *mut ibv_qp, _: *mut ibv_mw, _: *mut ibv_mw_bind) -> c_int {
+    status("ibv_bind_mw", || Err(Errno::unsupported("memory windows are not emulated")))
+}
+
+/// See [`bind_mw`].
+pub(crate) unsafe extern "C" fn post_srq_recv(_: *mut ibv_srq, _: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> c_int {
+    status("ibv_post_srq_recv", || Err(Errno::unsupported("shared receive queues are not emulated")))
 }

@@ -11,6 +11,7 @@ use verbs_sys::*;
 use crate::channel::Channel;
 use crate::device::Context;
 use crate::errno::{Errno, Result, number, pointer, status};
+use crate::events;
 use crate::handle::{self, CStruct, Object};
 use crate::memory::QueueBuffer;
 use crate::qp::Qp;
@@ -39,7 +40,7 @@ pub(crate) struct Cq {
     pub(crate) number: u32,
     pub(crate) log_depth: u8,
     /// Keeps the address in `public.context` valid.
-    _context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
     pub(crate) channel: Option<Arc<Channel>>,
     /// The ring, and behind it the doorbell record.
     pub(crate) buffer: QueueBuffer,
@@ -141,6 +142,9 @@ fn completion(entry: &[u8; CQE_BYTES], qpn: u32, qp: &Qp) -> ibv_wc {
         wc.opcode = match (be32(entry, field::SOP_QPN) >> 24) as u8 {
             wqe::RDMA_WRITE | wqe::RDMA_WRITE_IMM => IBV_WC_RDMA_WRITE,
             wqe::RDMA_READ => IBV_WC_RDMA_READ,
+            wqe::ATOMIC_CS => IBV_WC_COMP_SWAP,
+            wqe::ATOMIC_FA => IBV_WC_FETCH_ADD,
+            wqe::LOCAL_INVAL => IBV_WC_LOCAL_INV,
             _ => IBV_WC_SEND,
         };
         return wc;
@@ -158,6 +162,11 @@ fn completion(entry: &[u8; CQE_BYTES], qpn: u32, qp: &Qp) -> ibv_wc {
         let at = field::IMMEDIATE;
         let bytes = [entry[at], entry[at + 1], entry[at + 2], entry[at + 3]];
         wc.__bindgen_anon_1.imm_data = u32::from_ne_bytes(bytes);
+    }
+    if opcode == cqe::RESPONDER_SEND_INVALIDATE {
+        wc.wc_flags |= IBV_WC_WITH_INV;
+        // A key, not opaque bytes: the library turns it into host order.
+        wc.__bindgen_anon_1.invalidated_rkey = be32(entry, field::IMMEDIATE);
     }
     wc
 }
@@ -237,7 +246,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             card,
             number,
             log_depth,
-            _context: context,
+            context,
             channel,
             buffer,
             inner: Mutex::default(),
@@ -246,6 +255,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             let mut queues = channel.queues.lock().unwrap_or_else(PoisonError::into_inner);
             queues.insert(number, Arc::downgrade(&cq));
         }
+        events::watch_cq(&cq);
         Ok(handle::publish(&cq))
     })
 }

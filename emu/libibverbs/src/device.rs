@@ -7,8 +7,9 @@ use emu_machine::with_world;
 use verbs_sys::*;
 
 use crate::errno::{Errno, Result, input, number, out, pointer, status};
+use crate::events::Events;
 use crate::handle::{self, CStruct, Object};
-use crate::{cq, post};
+use crate::{compat, cq, post};
 
 /// Most cards a machine has.
 const MAX_CARDS: usize = 2;
@@ -141,6 +142,9 @@ pub struct Context {
     public: CStruct<verbs_context>,
     /// Index of the card.
     pub card: usize,
+    /// The machine that the card is part of.
+    pub(crate) machine: usize,
+    pub(crate) events: Events,
 }
 
 impl Object for Context {
@@ -168,12 +172,18 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         context.ops.req_notify_cq = Some(cq::req_notify_cq);
         context.ops.post_send = Some(post::post_send);
         context.ops.post_recv = Some(post::post_recv);
+        context.ops.bind_mw = Some(compat::bind_mw);
+        context.ops.post_srq_recv = Some(compat::post_srq_recv);
+        let events = Events::new()?;
         context.cmd_fd = -1;
-        context.async_fd = -1;
+        context.async_fd = events.fd();
         context.num_comp_vectors = 1;
         context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         context.abi_compat = usize::MAX as *mut _;
-        Ok(handle::publish(&Arc::new(Context { public: CStruct::new(public), card })))
+        let machine = crate::events::machine()?;
+        let context = Arc::new(Context { public: CStruct::new(public), card, machine, events });
+        crate::events::watch_context(&context);
+        Ok(handle::publish(&context))
     })
 }
 
@@ -206,9 +216,12 @@ pub(crate) unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr
             max_qp_rd_atom: 16,
             max_res_rd_atom: 1 << 21,
             max_qp_init_rd_atom: 16,
-            atomic_cap: IBV_ATOMIC_NONE,
+            atomic_cap: IBV_ATOMIC_HCA,
+            max_mcast_grp: 1 << 21,
+            max_mcast_qp_attach: 240,
+            max_total_mcast_qp_attach: 240 << 21,
             max_ah: i32::MAX,
-            max_pkeys: 1,
+            max_pkeys: 128,
             local_ca_ack_delay: 16,
             phys_port_cnt: 1,
             ..Default::default()
@@ -227,8 +240,11 @@ fn check_port(port_num: u8) -> Result<()> {
 fn port_attr(context: *mut ibv_context, port_num: u8) -> Result<ibv_port_attr> {
     let card = handle::get::<Context>(context)?.card;
     check_port(port_num)?;
-    let (mtu, gids) = with_world(|world| {
-        world.card(card).map(|card| (card.nic.config().port_mtu.code(), card.nic.config().gids.len()))
+    let (mtu, gids, pkeys) = with_world(|world| {
+        world.card(card).map(|card| {
+            let config = card.nic.config();
+            (config.port_mtu.code(), config.gids.len(), card.nic.pkeys().len())
+        })
     })??;
     Ok(ibv_port_attr {
         state: IBV_PORT_ACTIVE,
@@ -237,7 +253,7 @@ fn port_attr(context: *mut ibv_context, port_num: u8) -> Result<ibv_port_attr> {
         gid_tbl_len: gids as c_int,
         port_cap_flags: PORT_IP_BASED_GIDS,
         max_msg_sz: MAX_MESSAGE_BYTES,
-        pkey_tbl_len: 1,
+        pkey_tbl_len: pkeys as u16,
         active_width: WIDTH_4X,
         active_speed: SPEED_HDR,
         phys_state: PHYS_STATE_LINK_UP,
@@ -315,13 +331,14 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
     pkey: *mut u16,
 ) -> c_int {
     number("ibv_query_pkey", || {
-        handle::get::<Context>(context)?;
+        let card = handle::get::<Context>(context)?.card;
         check_port(port_num)?;
-        if index != 0 {
-            return Err(Errno::invalid(format!("partition key index {index}: the port has one key")));
-        }
-        // SAFETY: the manual page asks for a writable key.
-        unsafe { out(pkey, "pkey") }?.write(0xFFFF);
+        let pkeys = with_world(|world| world.card(card).map(|card| card.nic.pkeys().to_vec()))??;
+        let found = usize::try_from(index).ok().and_then(|index| pkeys.get(index));
+        let found = found
+            .ok_or_else(|| Errno::invalid(format!("partition key index {index}: the port has {}", pkeys.len())))?;
+        // SAFETY: the manual page asks for a writable key, in network order.
+        unsafe { out(pkey, "pkey") }?.write(found.to_be());
         Ok(0)
     })
 }

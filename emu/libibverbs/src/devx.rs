@@ -6,49 +6,47 @@
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use emu_machine::nic::{
-    Access, CqAttr, CqTarget, Gid, MkeyAttr, Mtu, NicError, QpAttr, QpModify, QpState, QueueMemory, Transport,
-};
-use emu_machine::{MachineError, World, with_world};
+use emu_machine::nic::{Access, Gid, Mtu, NicError, QpModify, QpState, Transport};
+use emu_machine::{MachineError, with_world};
 use verbs_sys::*;
 
 use crate::device::Context;
+use crate::devx_create::{attach, create_cq, create_mkey, create_qp};
 use crate::errno::{Errno, Result, pointer, status};
 use crate::handle::{self, Object};
 use crate::prm::{self, Input, command};
-use crate::umem;
 
 /// Status byte of an answer, as the Linux driver names them.
-mod answer {
-    pub(super) const BAD_OP: u8 = 0x2;
-    pub(super) const BAD_PARAM: u8 = 0x3;
-    pub(super) const BAD_RES: u8 = 0x5;
-    pub(super) const RES_BUSY: u8 = 0x6;
-    pub(super) const BAD_RES_STATE: u8 = 0x9;
-    pub(super) const NO_RES: u8 = 0xF;
-    pub(super) const BAD_INPUT_LEN: u8 = 0x50;
+pub(crate) mod answer {
+    pub(crate) const BAD_OP: u8 = 0x2;
+    pub(crate) const BAD_PARAM: u8 = 0x3;
+    pub(crate) const BAD_RES: u8 = 0x5;
+    pub(crate) const RES_BUSY: u8 = 0x6;
+    pub(crate) const BAD_RES_STATE: u8 = 0x9;
+    pub(crate) const NO_RES: u8 = 0xF;
+    pub(crate) const BAD_INPUT_LEN: u8 = 0x50;
 }
 
 /// Syndromes of this emulator: what in the command was refused.
-mod syndrome {
-    pub(super) const UNSUPPORTED_COMMAND: u32 = 0xF1EC_0001;
-    pub(super) const LENGTH: u32 = 0xF1EC_0002;
-    pub(super) const OBJECT: u32 = 0xF1EC_0003;
-    pub(super) const UMEM: u32 = 0xF1EC_0010;
-    pub(super) const UMEM_RANGE: u32 = 0xF1EC_0011;
-    pub(super) const UNSUPPORTED_FIELD: u32 = 0xF1EC_0012;
-    pub(super) const THREAD: u32 = 0xF1EC_0013;
-    pub(super) const SERVICE: u32 = 0xF1EC_0014;
-    pub(super) const CARD: u32 = 0xF1EC_0020;
+pub(crate) mod syndrome {
+    pub(crate) const UNSUPPORTED_COMMAND: u32 = 0xF1EC_0001;
+    pub(crate) const LENGTH: u32 = 0xF1EC_0002;
+    pub(crate) const OBJECT: u32 = 0xF1EC_0003;
+    pub(crate) const UMEM: u32 = 0xF1EC_0010;
+    pub(crate) const UMEM_RANGE: u32 = 0xF1EC_0011;
+    pub(crate) const UNSUPPORTED_FIELD: u32 = 0xF1EC_0012;
+    pub(crate) const THREAD: u32 = 0xF1EC_0013;
+    pub(crate) const SERVICE: u32 = 0xF1EC_0014;
+    pub(crate) const CARD: u32 = 0xF1EC_0020;
 }
 
-struct Refusal {
-    status: u8,
-    syndrome: u32,
-    reason: String,
+pub(crate) struct Refusal {
+    pub(crate) status: u8,
+    pub(crate) syndrome: u32,
+    pub(crate) reason: String,
 }
 
-fn refuse<T>(status: u8, syndrome: u32, reason: impl Into<String>) -> std::result::Result<T, Refusal> {
+pub(crate) fn refuse<T>(status: u8, syndrome: u32, reason: impl Into<String>) -> std::result::Result<T, Refusal> {
     Err(Refusal { status, syndrome, reason: reason.into() })
 }
 
@@ -59,9 +57,9 @@ impl From<NicError> for Refusal {
             | NicError::UnknownCq { .. }
             | NicError::UnknownQp { .. }
             | NicError::UnknownMkey { .. } => answer::BAD_RES,
-            NicError::PdInUse { .. } | NicError::CqInUse { .. } => answer::RES_BUSY,
+            NicError::PdInUse { .. } | NicError::CqInUse { .. } | NicError::QpAttached { .. } => answer::RES_BUSY,
             NicError::TooManyKeys { .. } | NicError::TooManyQueues { .. } => answer::NO_RES,
-            NicError::Transition { .. } => answer::BAD_RES_STATE,
+            NicError::Transition { .. } | NicError::NotAttached { .. } => answer::BAD_RES_STATE,
             _ => answer::BAD_PARAM,
         };
         Refusal { status, syndrome: syndrome::CARD, reason: error.to_string() }
@@ -75,10 +73,12 @@ impl From<MachineError> for Refusal {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Qp(Transport),
     Cq,
     Mkey,
+    /// A membership; its number is that of the queue pair, as the real driver has it.
+    Group(Gid),
 }
 
 struct DevxObject {
@@ -134,7 +134,7 @@ unsafe fn carry_out<T>(
     result
 }
 
-fn full_length(input: Input<'_>) -> std::result::Result<(), Refusal> {
+pub(crate) fn full_length(input: Input<'_>) -> std::result::Result<(), Refusal> {
     if input.0.len() < prm::CONTEXT_COMMAND_BYTES {
         let text = format!("{} bytes; the command has {}", input.0.len(), prm::CONTEXT_COMMAND_BYTES);
         return refuse(answer::BAD_INPUT_LEN, syndrome::LENGTH, text);
@@ -145,180 +145,10 @@ fn full_length(input: Input<'_>) -> std::result::Result<(), Refusal> {
 fn unsupported<T>(input: Input<'_>) -> std::result::Result<T, Refusal> {
     let opcode = input.get(prm::OPCODE);
     let text = match opcode {
-        command::ATTACH_TO_MCG | command::DETACH_FROM_MCG => "multicast groups are not emulated".to_owned(),
+        command::DETACH_FROM_MCG => "a membership ends when the object of its ATTACH_TO_MCG is destroyed".to_owned(),
         _ => format!("command {opcode:#x} is not emulated here"),
     };
     refuse(answer::BAD_OP, syndrome::UNSUPPORTED_COMMAND, text)
-}
-
-/// Memory a command names by object id and offset.
-fn memory(
-    card: usize,
-    what: &str,
-    valid: bool,
-    id: u32,
-    offset: u64,
-    len: u64,
-) -> std::result::Result<QueueMemory, Refusal> {
-    let umem = umem::find(id).filter(|umem| valid && umem.card == card);
-    let Some(umem) = umem else {
-        let text = format!("the {what} names memory object {id} (valid bit {valid}), which this card does not have");
-        return refuse(answer::BAD_RES, syndrome::UMEM, text);
-    };
-    match umem.at(offset, len) {
-        Some(memory) => Ok(memory),
-        None => refuse(
-            answer::BAD_PARAM,
-            syndrome::UMEM_RANGE,
-            format!(
-                "{len} bytes at offset {offset:#x} for the {what} are outside memory object {id} of {} bytes",
-                umem.len
-            ),
-        ),
-    }
-}
-
-fn create_cq(world: &mut World, card: usize, input: Input<'_>) -> std::result::Result<(Kind, u32), Refusal> {
-    use prm::cq as field;
-    full_length(input)?;
-    let context = input.at(field::CONTEXT);
-    let flag = |(offset, bit): (usize, u32)| context.flag(offset, bit);
-    for (name, set) in [
-        ("a CQE size other than 64 bytes", context.get(field::CQE_SIZE) != 0),
-        ("collapsing", flag(field::COLLAPSED)),
-        ("compression", flag(field::COMPRESSION)),
-    ] {
-        if set {
-            return refuse(answer::BAD_PARAM, syndrome::UNSUPPORTED_FIELD, format!("{name} is not emulated"));
-        }
-    }
-    let target = match (flag(field::EXT_ELEMENT), context.get(field::EXT_ELEMENT_TYPE)) {
-        (false, _) => CqTarget::None,
-        (true, 0) => {
-            let thread = context.get(field::ELEMENT);
-            if world.card(card)?.thread(thread).is_err() {
-                let text = format!("thread {thread} does not exist");
-                return refuse(answer::BAD_RES, syndrome::THREAD, text);
-            }
-            CqTarget::DpaThread(thread)
-        }
-        (true, other) => {
-            let text = format!("element type {other}: threads (0) are emulated");
-            return refuse(answer::BAD_PARAM, syndrome::UNSUPPORTED_FIELD, text);
-        }
-    };
-    let log_depth = context.get8(field::LOG_SIZE);
-    let valid = input.flag(field::UMEM_VALID.0, field::UMEM_VALID.1);
-    let ring_id = input.get(field::UMEM_ID);
-    let ring = memory(card, "ring", valid, ring_id, input.u64(field::UMEM_OFFSET), 64 << log_depth)?;
-    let record_id = context.get(field::DBR_UMEM_ID);
-    let offset = context.u64(field::DBR_ADDR);
-    let record = memory(card, "doorbell record", flag(field::DBR_UMEM_VALID), record_id, offset, 8)?;
-    let attr = CqAttr {
-        ring,
-        log_depth,
-        doorbell_record: record,
-        target,
-        overrun_ignore: flag(field::OVERRUN_IGNORE),
-        always_armed: flag(field::ALWAYS_ARMED),
-        armed_at_creation: false,
-        uar: context.get(field::UAR_PAGE),
-    };
-    Ok((Kind::Cq, world.card(card)?.nic.create_cq(attr)?))
-}
-
-fn create_qp(world: &mut World, card: usize, input: Input<'_>) -> std::result::Result<(Kind, u32), Refusal> {
-    use prm::qp as field;
-    const SHARED: u32 = 1;
-    const ZERO_SIZE: u32 = 3;
-    full_length(input)?;
-    let context = input.at(field::CONTEXT);
-    let transport = match context.get(field::SERVICE) {
-        0 => Transport::Rc,
-        1 => Transport::Uc,
-        2 => Transport::Ud,
-        other => {
-            let text = format!("service type {other}: RC (0), UC (1) and UD (2) are emulated");
-            return refuse(answer::BAD_PARAM, syndrome::SERVICE, text);
-        }
-    };
-    let rq_type = context.get(field::RQ_TYPE);
-    if rq_type == SHARED {
-        let text = "shared receive queues are not emulated";
-        return refuse(answer::BAD_PARAM, syndrome::UNSUPPORTED_FIELD, text);
-    }
-    let no_rq = rq_type == ZERO_SIZE;
-    let no_sq = context.flag(field::NO_SQ.0, field::NO_SQ.1);
-    let log_rq_depth = context.get8(field::LOG_RQ_SIZE);
-    let log_rq_stride = context.get8(field::LOG_RQ_STRIDE) + 4;
-    let log_sq_depth = context.get8(field::LOG_SQ_SIZE);
-    let receive_bytes = if no_rq { 0 } else { (1_u64 << log_rq_depth << log_rq_stride).max(64) };
-    let send_bytes = if no_sq { 0 } else { 64 << log_sq_depth };
-    let valid = input.flag(field::UMEM_VALID.0, field::UMEM_VALID.1);
-    let ring_id = input.get(field::UMEM_ID);
-    let ring_bytes = receive_bytes + send_bytes;
-    let rq = memory(card, "ring", valid, ring_id, input.u64(field::UMEM_OFFSET), ring_bytes)?;
-    let sq = QueueMemory { addr: rq.addr + receive_bytes, ..rq };
-    let valid = context.flag(field::DBR_UMEM_VALID.0, field::DBR_UMEM_VALID.1);
-    let record_id = context.get(field::DBR_UMEM_ID);
-    let record = memory(card, "doorbell record", valid, record_id, context.u64(field::DBR_ADDR), 8)?;
-    let attr = QpAttr {
-        transport,
-        pd: context.get(field::PD),
-        send_cq: context.get(field::CQN_SND),
-        recv_cq: context.get(field::CQN_RCV),
-        rq,
-        log_rq_depth,
-        log_rq_stride,
-        sq,
-        log_sq_depth,
-        no_sq,
-        no_rq,
-        doorbell_record: record,
-        user_index: context.get(field::USER_INDEX),
-        uar: context.get(field::UAR_PAGE),
-    };
-    Ok((Kind::Qp(transport), world.card(card)?.nic.create_qp(attr)?))
-}
-
-fn create_mkey(world: &mut World, card: usize, input: Input<'_>) -> std::result::Result<(Kind, u32), Refusal> {
-    use prm::mkey as field;
-    const ANY_QP: u32 = 0xFF_FFFF;
-    full_length(input)?;
-    let context = input.at(field::CONTEXT);
-    let flag = |(offset, bit): (usize, u32)| context.flag(offset, bit);
-    if context.get(field::QPN) != ANY_QP {
-        let text = "keys for one queue pair are not emulated; the queue pair number must be 0xffffff";
-        return refuse(answer::BAD_PARAM, syndrome::UNSUPPORTED_FIELD, text);
-    }
-    let (start, len) = (context.u64(field::START), context.u64(field::LENGTH));
-    let valid = input.flag(field::UMEM_VALID.0, field::UMEM_VALID.1);
-    let id = input.get(field::UMEM_ID);
-    let memory = memory(card, "key", valid, id, input.u64(field::UMEM_OFFSET), len)?;
-    if memory.addr != start {
-        let text = format!("the key starts at {start:#x} but its memory at {:#x}: keys do not translate", memory.addr);
-        return refuse(answer::BAD_PARAM, syndrome::UNSUPPORTED_FIELD, text);
-    }
-    let mut access = Access::empty();
-    access.set(Access::LOCAL_WRITE, flag(field::LOCAL_WRITE));
-    access.set(Access::REMOTE_WRITE, flag(field::REMOTE_WRITE));
-    access.set(Access::REMOTE_READ, flag(field::REMOTE_READ));
-    access.set(Access::REMOTE_ATOMIC, flag(field::ATOMIC));
-    let attr = MkeyAttr { pd: context.get(field::PD), space: memory.space, start, len, access };
-    // The command chooses the key's tag. The card counts the tag of a slot up whenever its key is destroyed, and uses
-    // free slots in turn, so making and destroying keys arrives at any tag.
-    let nic = &mut world.card(card)?.nic;
-    let tag = context.get(field::TAG);
-    let first = nic.create_mkey(attr)?;
-    let mut key = first;
-    while key & 0xFF != tag {
-        nic.destroy_mkey(key)?;
-        key = nic.create_mkey(attr)?;
-        if key == first {
-            return refuse(answer::NO_RES, syndrome::CARD, format!("no free key has tag {tag:#x}"));
-        }
-    }
-    Ok((Kind::Mkey, key))
 }
 
 #[unsafe(no_mangle)]
@@ -336,10 +166,14 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_create(
                 command::CREATE_CQ => create_cq(world, card, input),
                 command::CREATE_QP => create_qp(world, card, input),
                 command::CREATE_MKEY => create_mkey(world, card, input),
+                command::ATTACH_TO_MCG => attach(world, card, input),
                 _ => unsupported(input),
             })??;
-            let shown = if kind == Kind::Mkey { number >> 8 } else { number };
-            prm::put(answer, prm::NUMBER, shown);
+            match kind {
+                Kind::Mkey => prm::put(answer, prm::NUMBER, number >> 8),
+                Kind::Qp(_) | Kind::Cq => prm::put(answer, prm::NUMBER, number),
+                Kind::Group(_) => {}
+            }
             Ok((kind, number))
         };
         // SAFETY: the caller vouches for both buffers.
@@ -391,6 +225,7 @@ fn transition(object: &DevxObject, input: Input<'_>) -> std::result::Result<QpMo
             qkey: (!connected).then(|| context.get(field::Q_KEY)),
             pkey_index: Some(path.get(ads::PKEY_INDEX) as u16),
             port: Some(path.get8(ads::PORT)),
+            block_multicast_loopback: Some(flag(field::BLOCK_MULTICAST_LOOPBACK)),
             ..Default::default()
         },
         command::INIT2RTR_QP if connected => {
@@ -409,6 +244,10 @@ fn transition(object: &DevxObject, input: Input<'_>) -> std::result::Result<QpMo
                 dmac: Some(path.bytes(ads::RMAC)),
                 sgid_index: Some(path.get8(ads::SOURCE_INDEX)),
                 udp_sport: (sport != 0).then_some(sport),
+                traffic_class: Some(path.get8(ads::TRAFFIC_CLASS)),
+                hop_limit: Some(path.get8(ads::HOP_LIMIT)),
+                flow_label: Some(path.get(ads::FLOW_LABEL)),
+                max_dest_rd_atomic: Some(1 << context.get(field::LOG_RRA_MAX)),
                 min_rnr_timer: Some(context.get8(field::MIN_RNR_NAK)),
                 force_loopback: Some(path.flag(ads::FORCE_LOOPBACK.0, ads::FORCE_LOOPBACK.1)),
                 ..Default::default()
@@ -508,6 +347,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_destroy(obj: *mut mlx5dv_devx_ob
                 Kind::Qp(_) => nic.destroy_qp(object.number),
                 Kind::Cq => nic.destroy_cq(object.number),
                 Kind::Mkey => nic.destroy_mkey(object.number),
+                Kind::Group(gid) => nic.detach_multicast(object.number, gid),
             }
             .map_err(Errno::from)
         })??;

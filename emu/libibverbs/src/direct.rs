@@ -7,6 +7,7 @@ use verbs_sys::*;
 use crate::address::Ah;
 use crate::cq::Cq;
 use crate::errno::{Errno, input, out, status};
+use crate::events::ForeignCq;
 use crate::handle;
 use crate::pd::Pd;
 use crate::qp::{BLOCK_BYTES, Qp};
@@ -30,15 +31,21 @@ pub(crate) unsafe extern "C" fn mlx5dv_init_obj(obj: *mut mlx5dv_obj, obj_type: 
                 out(obj.pd.out, "pd.out")?.write(mlx5dv_pd { pdn: pd.number, comp_mask: 0 });
             }
             if asked(MLX5DV_OBJ_CQ) {
-                let cq = handle::get::<Cq>(obj.cq.in_)?;
-                out(obj.cq.out, "cq.out")?.write(mlx5dv_cq {
-                    buf: cq.buffer.at(0).cast(),
-                    dbrec: cq.buffer.at(cq.doorbell_record()).cast(),
-                    cqe_cnt: 1 << cq.log_depth,
-                    cqe_size: 64,
-                    cqn: cq.number,
-                    ..Default::default()
-                });
+                let answer = if let Ok(foreign) = handle::get::<ForeignCq>(obj.cq.in_) {
+                    // Its ring is not this library's.
+                    mlx5dv_cq { cqe_size: 64, cqn: foreign.number, ..Default::default() }
+                } else {
+                    let cq = handle::get::<Cq>(obj.cq.in_)?;
+                    mlx5dv_cq {
+                        buf: cq.buffer.at(0).cast(),
+                        dbrec: cq.buffer.at(cq.doorbell_record()).cast(),
+                        cqe_cnt: 1 << cq.log_depth,
+                        cqe_size: 64,
+                        cqn: cq.number,
+                        ..Default::default()
+                    }
+                };
+                out(obj.cq.out, "cq.out")?.write(answer);
             }
             if asked(MLX5DV_OBJ_QP) {
                 let qp = handle::get::<Qp>(obj.qp.in_)?;

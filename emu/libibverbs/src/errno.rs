@@ -45,8 +45,10 @@ impl From<BadHandle> for Errno {
 impl From<NicError> for Errno {
     fn from(error: NicError) -> Self {
         let value = match error {
-            NicError::PdInUse { .. } | NicError::CqInUse { .. } => libc::EBUSY,
-            NicError::TooManyKeys { .. } | NicError::TooManyQueues { .. } => libc::ENOMEM,
+            NicError::PdInUse { .. } | NicError::CqInUse { .. } | NicError::QpAttached { .. } => libc::EBUSY,
+            NicError::TooManyKeys { .. } | NicError::TooManyQueues { .. } | NicError::TooManyVhcas { .. } => {
+                libc::ENOMEM
+            }
             _ => libc::EINVAL,
         };
         Self::new(value, error.to_string())

@@ -17,10 +17,13 @@ mod compat;
 mod cq;
 mod device;
 mod devx;
+mod devx_create;
 mod direct;
 pub mod errno;
+mod events;
 pub mod handle;
 mod memory;
+mod multicast;
 mod pd;
 mod post;
 mod prm;
@@ -37,7 +40,7 @@ pub use pd::{Pd, access_rights};
 /// The emulator's functions, under their C names.
 #[must_use]
 pub fn api() -> VerbsApi {
-    use {channel::*, compat::*, cq::*, device::*, devx::*, direct::*, pd::*, qp::*, umem::*};
+    use {channel::*, compat::*, cq::*, device::*, devx::*, direct::*, events::*, multicast::*, pd::*, qp::*, umem::*};
     VerbsApi {
         ibv_get_device_list,
         ibv_free_device_list,
@@ -60,6 +63,9 @@ pub fn api() -> VerbsApi {
         ibv_destroy_cq,
         ibv_get_cq_event,
         ibv_ack_cq_events,
+        ibv_get_async_event,
+        ibv_ack_async_event,
+        ibv_event_type_str,
         ibv_create_qp,
         ibv_modify_qp,
         ibv_query_qp,

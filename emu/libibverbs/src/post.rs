@@ -55,6 +55,11 @@ fn opcode(request: &ibv_send_wr, transport: Transport) -> Result<u8> {
         IBV_WR_RDMA_WRITE if transport != Transport::Ud => wqe_opcode::RDMA_WRITE,
         IBV_WR_RDMA_WRITE_WITH_IMM if transport != Transport::Ud => wqe_opcode::RDMA_WRITE_IMM,
         IBV_WR_RDMA_READ if transport == Transport::Rc => wqe_opcode::RDMA_READ,
+        IBV_WR_ATOMIC_CMP_AND_SWP if transport == Transport::Rc => wqe_opcode::ATOMIC_CS,
+        IBV_WR_ATOMIC_FETCH_AND_ADD if transport == Transport::Rc => wqe_opcode::ATOMIC_FA,
+        IBV_WR_SEND_WITH_INV if transport == Transport::Rc => wqe_opcode::SEND_INVAL,
+        IBV_WR_LOCAL_INV if transport != Transport::Ud => wqe_opcode::LOCAL_INVAL,
+        IBV_WR_BIND_MW => return Err(Errno::unsupported("memory windows are not emulated")),
         other => return Err(Errno::invalid(format!("work request opcode {other} on a {transport} queue pair"))),
     };
     Ok(opcode)
@@ -84,11 +89,28 @@ unsafe fn build(qp: &Qp, request: &ibv_send_wr, position: u32) -> Result<Entry> 
         entry.bytes.extend_from_slice(&rdma.rkey.to_be_bytes());
         entry.bytes.extend_from_slice(&[0; 4]);
     }
+    let atomic = matches!(opcode, wqe_opcode::ATOMIC_CS | wqe_opcode::ATOMIC_FA);
+    if atomic {
+        // SAFETY: an atomic request has this member of the union.
+        let operands = unsafe { request.wr.atomic };
+        entry.bytes.extend_from_slice(&operands.remote_addr.to_be_bytes());
+        entry.bytes.extend_from_slice(&operands.rkey.to_be_bytes());
+        entry.bytes.extend_from_slice(&[0; 4]);
+        let (swap_or_add, compare) = match opcode {
+            wqe_opcode::ATOMIC_CS => (operands.swap, operands.compare_add),
+            _ => (operands.compare_add, 0),
+        };
+        entry.bytes.extend_from_slice(&swap_or_add.to_be_bytes());
+        entry.bytes.extend_from_slice(&compare.to_be_bytes());
+    }
+    if opcode == wqe_opcode::LOCAL_INVAL && !gather.is_empty() {
+        return Err(Errno::invalid("an invalidation has no scatter/gather entries"));
+    }
     if request.send_flags & IBV_SEND_INLINE != 0 {
         let total: u64 = gather.iter().map(|segment| u64::from(segment.length)).sum();
-        if total > u64::from(qp.shape.cap.max_inline_data) || opcode == wqe_opcode::RDMA_READ {
+        if total > u64::from(qp.shape.cap.max_inline_data) || opcode == wqe_opcode::RDMA_READ || atomic {
             return Err(Errno::invalid(format!(
-                "{total} inline bytes: the queue pair takes {} and reads take none",
+                "{total} inline bytes: the queue pair takes {}, reads and atomics take none",
                 qp.shape.cap.max_inline_data
             )));
         }
@@ -120,6 +142,10 @@ unsafe fn build(qp: &Qp, request: &ibv_send_wr, position: u32) -> Result<Entry> 
         // SAFETY: both members of the union are plain 32-bit values; the immediate travels as it lies in memory.
         let immediate = unsafe { request.__bindgen_anon_1.imm_data };
         control[12..16].copy_from_slice(&immediate.to_ne_bytes());
+    } else if matches!(opcode, wqe_opcode::SEND_INVAL | wqe_opcode::LOCAL_INVAL) {
+        // SAFETY: as above; a key is a number, and big-endian in the entry.
+        let key = unsafe { request.__bindgen_anon_1.invalidate_rkey };
+        control[12..16].copy_from_slice(&key.to_be_bytes());
     }
     Ok(entry)
 }

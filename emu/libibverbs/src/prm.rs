@@ -113,6 +113,7 @@ pub(crate) mod qp {
     pub(crate) const STATE: Field = Field(0x0, 0, 4);
     pub(crate) const SERVICE: Field = Field(0x0, 8, 8);
     pub(crate) const PATH_MIGRATION: Field = Field(0x0, 19, 2);
+    pub(crate) const BLOCK_MULTICAST_LOOPBACK: (usize, u32) = (0x4, 1);
     pub(crate) const PD: Field = Field(0x4, 8, 24);
     pub(crate) const MTU: Field = Field(0x8, 0, 3);
     pub(crate) const LOG_RQ_SIZE: Field = Field(0x8, 9, 4);
@@ -128,6 +129,7 @@ pub(crate) mod qp {
     pub(crate) const RNR_RETRY: Field = Field(0x70, 16, 3);
     pub(crate) const NEXT_SEND_PSN: Field = Field(0x78, 8, 24);
     pub(crate) const CQN_SND: Field = Field(0x7C, 8, 24);
+    pub(crate) const LOG_RRA_MAX: Field = Field(0x90, 8, 3);
     pub(crate) const REMOTE_READ: (usize, u32) = (0x90, 16);
     pub(crate) const REMOTE_WRITE: (usize, u32) = (0x90, 17);
     pub(crate) const REMOTE_ATOMIC: (usize, u32) = (0x90, 18);
@@ -148,6 +150,9 @@ pub(crate) mod path {
     pub(crate) const PKEY_INDEX: Field = Field(0x0, 16, 16);
     pub(crate) const ACK_TIMEOUT: Field = Field(0x8, 0, 5);
     pub(crate) const SOURCE_INDEX: Field = Field(0x8, 8, 8);
+    pub(crate) const HOP_LIMIT: Field = Field(0x8, 24, 8);
+    pub(crate) const TRAFFIC_CLASS: Field = Field(0xC, 4, 8);
+    pub(crate) const FLOW_LABEL: Field = Field(0xC, 12, 20);
     pub(crate) const RGID: usize = 0x10;
     pub(crate) const UDP_SPORT: Field = Field(0x20, 16, 16);
     pub(crate) const PORT: Field = Field(0x24, 8, 8);
@@ -162,15 +167,27 @@ pub(crate) mod mkey {
     pub(crate) const UMEM_ID: Field = Field(0x64, 0, 32);
     pub(crate) const UMEM_OFFSET: usize = 0x68;
     // In the context:
+    pub(crate) const FREE: (usize, u32) = (0x0, 1);
+    pub(crate) const UMR: (usize, u32) = (0x0, 16);
     pub(crate) const ATOMIC: (usize, u32) = (0x0, 17);
     pub(crate) const REMOTE_WRITE: (usize, u32) = (0x0, 18);
     pub(crate) const REMOTE_READ: (usize, u32) = (0x0, 19);
     pub(crate) const LOCAL_WRITE: (usize, u32) = (0x0, 20);
+    /// 1 = pages (MTT), 2 = a list behind other keys (KLM).
+    pub(crate) const ACCESS_MODE: Field = Field(0x0, 22, 2);
     pub(crate) const QPN: Field = Field(0x4, 0, 24);
     pub(crate) const TAG: Field = Field(0x4, 24, 8);
     pub(crate) const PD: Field = Field(0xC, 8, 24);
     pub(crate) const START: usize = 0x10;
     pub(crate) const LENGTH: usize = 0x18;
+    /// Room for entries, in units of 16 bytes.
+    pub(crate) const TRANSLATIONS: Field = Field(0x34, 0, 32);
+}
+
+/// ATTACH_TO_MCG and DETACH_FROM_MCG; the queue pair is [`NUMBER`].
+pub(crate) mod group {
+    pub(crate) const GID: usize = 0x10;
+    pub(crate) const BYTES: usize = 0x20;
 }
 
 #[cfg(test)]

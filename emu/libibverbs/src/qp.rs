@@ -9,7 +9,9 @@ use verbs_sys::*;
 
 use crate::address::{self, AV_BYTES};
 use crate::cq::Cq;
+use crate::device::Context;
 use crate::errno::{Errno, Result, input, out, pointer, status};
+use crate::events;
 use crate::handle::{self, CStruct, Object};
 use crate::memory::QueueBuffer;
 use crate::pd::Pd;
@@ -94,6 +96,10 @@ impl Qp {
         let Some(&id) = rings.receives.get(usize::from(counter) & mask) else { return 0 };
         rings.receive_tail = rings.receive_tail.wrapping_add(1);
         id
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.pd.context
     }
 
     pub(crate) fn state(&self) -> Result<QpState> {
@@ -245,6 +251,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init_attr: *mut i
         for cq in [&qp.send_cq, &qp.recv_cq] {
             cq.lock().queue_pairs.insert(number, Arc::downgrade(&qp));
         }
+        events::watch_qp(&qp);
         Ok(handle::publish(&qp))
     })
 }
@@ -324,6 +331,7 @@ fn modification(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Result<QpModify> {
         min_rnr_timer: given(mask, IBV_QP_MIN_RNR_TIMER, attr.min_rnr_timer),
         timeout: given(mask, IBV_QP_TIMEOUT, attr.timeout),
         max_rd_atomic: given(mask, IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic),
+        max_dest_rd_atomic: given(mask, IBV_QP_MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic),
         ..Default::default()
     };
     if mask & IBV_QP_STATE != 0 {
@@ -343,6 +351,9 @@ fn modification(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Result<QpModify> {
         modify.rgid = Some(path.gid);
         modify.dmac = Some(path.mac);
         modify.sgid_index = Some(path.sgid_index);
+        modify.traffic_class = Some(path.traffic_class);
+        modify.hop_limit = Some(path.hop_limit);
+        modify.flow_label = Some(path.flow_label);
     }
     Ok(modify)
 }
@@ -399,7 +410,9 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
                 grh: ibv_global_route {
                     dgid: ibv_gid { raw: path.rgid.0 },
                     sgid_index: path.sgid_index,
-                    ..Default::default()
+                    flow_label: path.flow_label,
+                    hop_limit: path.hop_limit,
+                    traffic_class: path.traffic_class,
                 },
                 is_global: u8::from(path.rgid != Gid::default()),
                 port_num: path.port,
@@ -407,7 +420,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             },
             pkey_index: path.pkey_index,
             max_rd_atomic: path.max_rd_atomic,
-            max_dest_rd_atomic: path.max_rd_atomic,
+            max_dest_rd_atomic: path.max_dest_rd_atomic,
             min_rnr_timer: path.min_rnr_timer,
             port_num: path.port,
             timeout: path.timeout,

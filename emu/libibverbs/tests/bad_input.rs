@@ -223,8 +223,9 @@ fn device_commands_with_bad_fields_leave_status_and_syndrome() {
     }
     // (opcode, length, status)
     for (opcode, length, status) in [
-        (0x806_u16, 32, 0x2), // ATTACH_TO_MCG: not emulated
-        (0x999, 272, 0x2),
+        (0x999_u16, 272, 0x2),
+        (0x806, 16, 0x50), // ATTACH_TO_MCG too short
+        (0x806, 32, 0x5),  // no such queue pair
         (0x500, 64, 0x50), // CREATE_QP too short
         (0x500, 272, 0x5), // no such memory object
         (0x400, 272, 0x5),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use emu_hart::{Bus, Cause, Fault, Width};
+use emu_hart::{Atomic, Bus, Cause, Fault, Width};
 use emu_nic::{Access, Nic, Space};
 
 use crate::config::CostModel;
@@ -11,6 +11,7 @@ use crate::layout::{OUTBOXES, PAGE, WINDOW_0, WINDOW_1, WINDOW_CONFIG};
 use crate::memory::ProcessMemory;
 use crate::thread::Port;
 use crate::time::cycles_to_ps;
+use crate::watch::Watch;
 
 /// A store to the outbox page, to be carried out by the world when the hart has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +20,9 @@ pub(crate) struct OutboxStore {
     pub(crate) value: u64,
 }
 
-/// One slice's view of the machine from one thread.
-pub(crate) struct ThreadBus<'a> {
+/// One slice's view of the machine from one thread. `WATCHED`: memory is weak or looked at for races (module `bus_watched`);
+/// decided at compile time, so that the plain machine pays nothing for it.
+pub(crate) struct ThreadBus<'a, const WATCHED: bool> {
     pub(crate) memory: &'a mut ProcessMemory,
     pub(crate) host: &'a HostMemory,
     pub(crate) nic: &'a Nic,
@@ -31,16 +33,23 @@ pub(crate) struct ThreadBus<'a> {
     pub(crate) outbox_store: Option<OutboxStore>,
     /// In words, why the last access faulted.
     pub(crate) detail: Option<String>,
+    /// There if and only if `WATCHED`.
+    pub(crate) watch: Option<&'a mut Watch>,
+    pub(crate) card: usize,
+    pub(crate) process: u32,
+    pub(crate) thread: u32,
+    /// The instruction being executed; kept only if `WATCHED`.
+    pub(crate) pc: u64,
 }
 
-impl ThreadBus<'_> {
-    fn fault<T>(&mut self, cause: Cause, addr: u64, detail: impl Into<String>) -> Result<T, Fault> {
+impl<const WATCHED: bool> ThreadBus<'_, WATCHED> {
+    pub(crate) fn fault<T>(&mut self, cause: Cause, addr: u64, detail: impl Into<String>) -> Result<T, Fault> {
         self.detail = Some(detail.into());
         Err(Fault { cause, tval: addr })
     }
 
     /// Checks a window access and gives the host address.
-    fn window(&mut self, addr: u64, len: u64, write: bool, cause: Cause) -> Result<u64, Fault> {
+    pub(crate) fn window(&mut self, addr: u64, len: u64, write: bool, cause: Cause) -> Result<u64, Fault> {
         let (entity, host) = if addr >= WINDOW_1 { (1, addr - WINDOW_1) } else { (0, addr - WINDOW_0) };
         let Some((window, key)) = self.port.windows[entity] else {
             return self.fault(
@@ -63,11 +72,14 @@ impl ThreadBus<'_> {
     }
 
     #[cold]
-    fn load_elsewhere(&mut self, addr: u64, width: usize, cycles: &mut u64) -> Result<u64, Fault> {
+    pub(crate) fn load_elsewhere(&mut self, addr: u64, width: usize, cycles: &mut u64) -> Result<u64, Fault> {
         if addr >= WINDOW_0 {
             let host = self.window(addr, width as u64, false, Cause::LoadAccess)?;
             *cycles += self.cost.window_load_cycles;
             let mut bytes = [0; 8];
+            if WATCHED && self.load_gathered(host, &mut bytes[..width]) {
+                return Ok(u64::from_le_bytes(bytes));
+            }
             if self.host.read(host, &mut bytes[..width]).is_err() {
                 return self.fault(Cause::LoadAccess, addr, "the memory behind the key is no longer registered");
             }
@@ -87,10 +99,13 @@ impl ThreadBus<'_> {
     }
 
     #[cold]
-    fn store_elsewhere(&mut self, addr: u64, width: usize, value: u64, cycles: &mut u64) -> Result<(), Fault> {
+    pub(crate) fn store_elsewhere(&mut self, addr: u64, width: usize, value: u64, cycles: &mut u64) -> Result<(), Fault> {
         if addr >= WINDOW_0 {
             let host = self.window(addr, width as u64, true, Cause::StoreAccess)?;
             *cycles += self.cost.window_store_cycles;
+            if WATCHED && self.gather(host, &value.to_le_bytes()[..width], *cycles) {
+                return Ok(());
+            }
             if self.host.write(host, &value.to_le_bytes()[..width]).is_err() {
                 return self.fault(Cause::StoreAccess, addr, "the memory behind the key is no longer registered");
             }
@@ -101,6 +116,9 @@ impl ThreadBus<'_> {
                 return self.fault(Cause::StoreAccess, addr, format!("the outbox takes 8-byte stores, not {width}"));
             }
             *cycles += self.cost.outbox_store_cycles;
+            if WATCHED {
+                self.before_outbox(*cycles);
+            }
             self.outbox_store = Some(OutboxStore { offset, value });
             return Ok(());
         }
@@ -125,10 +143,13 @@ impl ThreadBus<'_> {
     }
 }
 
-impl Bus for ThreadBus<'_> {
+impl<const WATCHED: bool> Bus for ThreadBus<'_, WATCHED> {
     #[inline]
     fn load(&mut self, addr: u64, width: Width, cycles: &mut u64) -> Result<u64, Fault> {
         let width = width.bytes() as usize;
+        if WATCHED {
+            return self.load_watched(addr, width, cycles);
+        }
         let Some(bytes) = self.memory.bytes(addr, width) else { return self.load_elsewhere(addr, width, cycles) };
         *cycles += if self.port.l1.touch(addr) { self.cost.l1_load_cycles } else { self.cost.l2_load_cycles };
         Ok(match width {
@@ -142,6 +163,9 @@ impl Bus for ThreadBus<'_> {
     #[inline]
     fn store(&mut self, addr: u64, width: Width, value: u64, cycles: &mut u64) -> Result<(), Fault> {
         let width = width.bytes() as usize;
+        if WATCHED {
+            return self.store_watched(addr, width, value, cycles);
+        }
         let Some(bytes) = self.memory.bytes_mut(addr, width) else {
             return self.store_elsewhere(addr, width, value, cycles);
         };
@@ -163,8 +187,28 @@ impl Bus for ThreadBus<'_> {
     }
 
     #[inline]
-    fn fence(&mut self, _predecessor: u8, _successor: u8, cycles: &mut u64) {
+    fn fence(&mut self, predecessor: u8, successor: u8, cycles: &mut u64) {
         *cycles += self.cost.fence_cycles;
+        if WATCHED {
+            self.fence_watched(predecessor, successor, *cycles);
+        }
+    }
+
+    #[inline]
+    fn atomic(
+        &mut self,
+        access: Atomic,
+        cycles: &mut u64,
+        update: impl FnOnce(u64) -> Option<u64>,
+    ) -> Result<u64, Fault> {
+        if WATCHED {
+            return self.atomic_watched(access, cycles, update);
+        }
+        let old = self.load(access.addr, access.width, cycles)?;
+        if let Some(new) = update(old) {
+            self.store(access.addr, access.width, new, cycles)?;
+        }
+        Ok(old)
     }
 
     /// Nanoseconds of virtual time.

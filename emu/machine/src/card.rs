@@ -8,7 +8,9 @@ use crate::error::MachineError;
 use crate::host_memory::HostMemory;
 use crate::layout::{EUS_PER_CORE, EXECUTION_UNITS};
 use crate::process::Process;
+use crate::race::{Agent, Range};
 use crate::thread::{Thread, ThreadState};
+use crate::watch::Watch;
 
 /// Execution unit that executes RPCs; never given to an event handler.
 pub const RPC_EU: u32 = 0;
@@ -103,6 +105,35 @@ impl Card {
 pub(crate) struct CardDma<'a> {
     pub(crate) host: &'a HostMemory,
     pub(crate) processes: &'a mut BTreeMap<u32, Process>,
+    pub(crate) watch: Option<&'a mut Watch>,
+    /// Index of the card.
+    pub(crate) card: usize,
+    pub(crate) at_ps: u64,
+}
+
+impl CardDma<'_> {
+    #[cold]
+    fn observe(&mut self, space: Space, addr: u64, data: &[u8]) {
+        let Some(watch) = self.watch.as_deref_mut() else { return };
+        let agent = Agent::Card { qpn: None, entry: None };
+        match space {
+            Space::Host => {
+                if let Some(races) = &mut watch.races {
+                    let range = Range { card: self.card, space, addr, len: data.len() as u64 };
+                    races.written(range, &agent, self.at_ps);
+                }
+            }
+            Space::Dpa(id) => {
+                if let Some(process) = self.processes.get(&id) {
+                    watch.will_write((self.card, id), &process.memory, (addr, data.len()), &agent, self.at_ps);
+                }
+            }
+        }
+        // A completion gives memory back only once it is there.
+        if let Some(races) = &mut watch.races {
+            races.card_wrote(self.card, space, addr, data);
+        }
+    }
 }
 
 impl Dma for CardDma<'_> {
@@ -117,6 +148,9 @@ impl Dma for CardDma<'_> {
     }
 
     fn write(&mut self, space: Space, addr: u64, data: &[u8]) -> Result<(), DmaFault> {
+        if self.watch.is_some() {
+            self.observe(space, addr, data);
+        }
         match space {
             Space::Host => self.host.write(addr, data),
             Space::Dpa(id) => match self.processes.get_mut(&id) {

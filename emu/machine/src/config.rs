@@ -22,6 +22,38 @@ pub struct Config {
     pub handler_watchdog_ps: u64,
     /// Longest run of one RPC in virtual time. Default 6 s, as documented.
     pub rpc_watchdog_ps: u64,
+    /// When stores are seen by others. Default [`MemoryModel::Strong`].
+    pub memory: MemoryModel,
+    /// Whether to look for races for memory between firmware, card and host; see [`Race`](crate::Race). Changes no time and
+    /// no result. Default off: it makes the emulator several times slower.
+    pub detect_races: bool,
+}
+
+/// When what one agent has stored is seen by the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryModel {
+    /// At once, and in order. The default: firmware is developed and measured with it, and virtual times depend on the cost
+    /// model alone.
+    #[default]
+    Strong,
+    /// As late and as much out of order as the RISC-V memory model and the non-coherent windows of the DPA allow, by seeded
+    /// choices: firmware that lacks a fence fails for some seed. Instructions cost the same cycles; what another agent sees
+    /// when is different, so virtual times of whole runs are, too. About three times slower to emulate.
+    Weak {
+        /// Seed of the choices; each thread draws from a stream of its own.
+        seed: u64,
+        /// Longest time that a store stays invisible, in cycles. See [`MemoryModel::weak`].
+        longest_delay_cycles: u64,
+    },
+}
+
+impl MemoryModel {
+    /// Weak memory with delays of up to 40 000 cycles (22 us): longer than the card needs to act on a doorbell, fetch what it
+    /// announces and deliver, so that every window that a missing fence opens is wide enough to fall into.
+    #[must_use]
+    pub const fn weak(seed: u64) -> Self {
+        MemoryModel::Weak { seed, longest_delay_cycles: 40_000 }
+    }
 }
 
 /// The wire between two cards.
@@ -106,6 +138,8 @@ impl Default for Config {
             host_idle_ps: 1_000_000,
             handler_watchdog_ps: 120 * PS_PER_S,
             rpc_watchdog_ps: 6 * PS_PER_S,
+            memory: MemoryModel::Strong,
+            detect_races: false,
         }
     }
 }

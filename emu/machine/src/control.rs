@@ -56,6 +56,7 @@ impl World {
     pub fn destroy_process(&mut self, card: usize, id: u32) -> Result<(), MachineError> {
         self.card(card)?.process(id)?;
         self.stop_process(card, id, ProcessStatus::Finished);
+        self.watch_forget(card, id);
         let card = self.card(card)?;
         if let Some(process) = card.processes.remove(&id) {
             for thread in process.threads.values() {
@@ -68,12 +69,16 @@ impl World {
 
     /// Takes bytes of DPA heap (not zeroed when reused); 64-byte aligned.
     pub fn heap_alloc(&mut self, card: usize, process: u32, bytes: u64) -> Result<u64, MachineError> {
-        self.card(card)?.process_mut(process)?.heap.alloc(bytes)
+        let addr = self.card(card)?.process_mut(process)?.heap.alloc(bytes)?;
+        self.watch_alloc(card, process, addr, bytes);
+        Ok(addr)
     }
 
     /// Gives an allocation back.
     pub fn heap_free(&mut self, card: usize, process: u32, addr: u64) -> Result<(), MachineError> {
-        self.card(card)?.process_mut(process)?.heap.free(addr)
+        let bytes = self.card(card)?.process_mut(process)?.heap.free(addr)?;
+        self.watch_free(card, process, addr, bytes);
+        Ok(())
     }
 
     /// Totals of the heap.
@@ -83,11 +88,7 @@ impl World {
 
     /// Copies host bytes into process memory.
     pub fn write_memory(&mut self, card: usize, process: u32, addr: u64, data: &[u8]) -> Result<(), MachineError> {
-        let bytes = data.len() as u64;
-        let memory = &mut self.card(card)?.process_mut(process)?.memory;
-        let at = memory.bytes_mut(addr, data.len()).ok_or(MachineError::BadDeviceRange { process, addr, bytes })?;
-        at.copy_from_slice(data);
-        Ok(())
+        self.host_write(card, process, (addr, data.len()), |at| at.copy_from_slice(data))
     }
 
     /// Fills process memory with one value.
@@ -101,14 +102,13 @@ impl World {
     ) -> Result<(), MachineError> {
         let bad = MachineError::BadDeviceRange { process, addr, bytes };
         let Ok(len) = usize::try_from(bytes) else { return Err(bad) };
-        let memory = &mut self.card(card)?.process_mut(process)?.memory;
-        memory.bytes_mut(addr, len).ok_or(bad)?.fill(value);
-        Ok(())
+        self.host_write(card, process, (addr, len), |at| at.fill(value))
     }
 
     /// Reads process memory: the emulator's own view, for tests and debuggers; the host API has no such call.
     pub fn peek_memory(&mut self, card: usize, process: u32, addr: u64, out: &mut [u8]) -> Result<(), MachineError> {
         let bytes = out.len() as u64;
+        self.settle(ps_to_cycles(self.now_ps));
         let memory = &self.card(card)?.process(process)?.memory;
         let at = memory.bytes(addr, out.len()).ok_or(MachineError::BadDeviceRange { process, addr, bytes })?;
         out.copy_from_slice(at);

@@ -57,9 +57,10 @@ impl Heap {
         Ok(addr)
     }
 
-    /// Gives an allocation back and joins it with its free neighbours.
-    pub fn free(&mut self, addr: u64) -> Result<(), MachineError> {
+    /// Gives an allocation back and joins it with its free neighbours; gives the bytes that it took, whole lines.
+    pub fn free(&mut self, addr: u64) -> Result<u64, MachineError> {
         let (mut size, bytes) = self.live.remove(&addr).ok_or(MachineError::NotAllocated { addr })?;
+        let taken = size;
         self.allocated -= size;
         self.requested -= bytes;
         let mut start = addr;
@@ -74,7 +75,7 @@ impl Heap {
             size += len;
         }
         self.free.insert(start, size);
-        Ok(())
+        Ok(taken)
     }
 
     /// Totals.

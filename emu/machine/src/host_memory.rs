@@ -1,5 +1,6 @@
 //! The memory of the computer the cards are plugged into: the real memory of this process, as far as it was registered.
 
+use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 
 use emu_nic::DmaFault;
@@ -10,7 +11,14 @@ use emu_nic::DmaFault;
 pub struct HostMemory {
     /// start -> (length, how often this very start and length is registered)
     ranges: BTreeMap<u64, Vec<u64>>,
+    /// Memory that nobody else has; see [`HostMemory::lend`].
+    own: Vec<Box<[Line]>>,
 }
+
+/// A cache line, reached by raw copies only.
+#[repr(align(64))]
+#[derive(Debug)]
+struct Line(#[expect(dead_code, reason = "reached by its address")] UnsafeCell<[u8; 64]>);
 
 impl HostMemory {
     /// Makes `[addr, addr + len)` reachable for the cards until [`HostMemory::unregister`].
@@ -21,6 +29,18 @@ impl HostMemory {
     #[allow(unsafe_code)]
     pub unsafe fn register(&mut self, addr: u64, len: u64) {
         self.ranges.entry(addr).or_default().push(len);
+    }
+
+    /// Zeroed, registered memory of whole lines that lives as long as the machine; gives its address. Look at it through
+    /// [`HostMemory::read`] and [`HostMemory::write`].
+    #[allow(unsafe_code)]
+    pub fn lend(&mut self, lines: usize) -> u64 {
+        let memory: Box<[Line]> = (0..lines).map(|_| Line(UnsafeCell::new([0; 64]))).collect();
+        let addr = memory.as_ptr() as u64;
+        self.own.push(memory);
+        // SAFETY: the lines are freed with this object and never moved, are cells, and nobody has a reference to them.
+        unsafe { self.register(addr, 64 * lines as u64) };
+        addr
     }
 
     /// Takes one registration of exactly this range back; `false` if there was none.
@@ -68,6 +88,18 @@ impl HostMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lent_memory_is_whole_lines_of_zeros() {
+        let mut memory = HostMemory::default();
+        let addr = memory.lend(3);
+        assert!(addr.is_multiple_of(64));
+        memory.write(addr + 190, &[1, 2]).unwrap();
+        let mut out = [9; 192];
+        memory.read(addr, &mut out).unwrap();
+        assert_eq!((out[0], &out[189..]), (0, &[0, 1, 2][..]));
+        assert!(memory.read(addr + 1, &mut out).is_err());
+    }
 
     #[test]
     #[allow(unsafe_code)]

@@ -4,9 +4,13 @@
 //! - [`World`] is everything: control calls, [`World::step`] and virtual time. One event queue, no wall clock, one seed.
 //! - [`configure`] and [`with_world`] keep one world per thread of the host for the C ABIs, which have no handle for it.
 //!
+//! - [`MemoryModel::Weak`] delays and reorders stores as far as fences allow it, and [`Config::detect_races`] watches who owns
+//!   which memory when: the two tests of a firmware's ordering that hardware does not offer.
+//!
 //! Times depend on [`CostModel`], whose name stands beside every figure; instruction counts do not.
 
 mod bus;
+mod bus_watched;
 mod card;
 mod config;
 mod control;
@@ -17,16 +21,20 @@ mod heap;
 mod host_memory;
 pub mod layout;
 mod memory;
+mod observe;
 mod process;
 mod queue;
+mod race;
 mod schedule;
 mod thread;
 pub mod time;
 mod trace;
+mod watch;
+mod weak;
 mod world;
 
 pub use card::{Card, RPC_EU, USER_EUS};
-pub use config::{Config, CostModel, LinkConfig};
+pub use config::{Config, CostModel, LinkConfig, MemoryModel};
 pub use crash::CrashRecord;
 pub use current::{configure, with_world};
 pub use emu_fabric::PortCounters;
@@ -35,5 +43,6 @@ pub use error::MachineError;
 pub use heap::HeapInfo;
 pub use host_memory::HostMemory;
 pub use process::{Process, ProcessStatus, Stream};
+pub use race::{Access, Agent, Race, RaceKind};
 pub use thread::{Thread, ThreadKind, ThreadState};
 pub use world::World;

@@ -3,6 +3,7 @@
 use emu_hart::{Cause, Hart, Limits, Stop};
 
 use crate::bus::{OutboxStore, ThreadBus};
+use crate::bus_watched::run_watched;
 use crate::card::Card;
 use crate::crash::CrashRecord;
 use crate::layout::{
@@ -60,7 +61,8 @@ impl World {
 
     pub(crate) fn start_with(&mut self, cycles: u64, card: usize, id: u32, arguments: impl FnOnce(&mut Hart)) {
         let Card { processes, owners, running, .. } = &mut self.cards[card];
-        let Some(process) = owners.get(&id).and_then(|process| processes.get_mut(process)) else { return };
+        let Some(&pid) = owners.get(&id) else { return };
+        let Some(process) = processes.get_mut(&pid) else { return };
         let gp = process.image.symbol("__global_pointer$").unwrap_or(0);
         let Some(thread) = process.threads.get_mut(&id) else { return };
         let block = THREADS + u64::from(thread.port.eu) * THREAD_BLOCK;
@@ -84,12 +86,14 @@ impl World {
         let at = hart.cycles;
         self.trace.record(cycles_to_ps(at), "start", card as u64, u64::from(id));
         self.ready.insert((at, card, id));
+        self.watch_begin(card, pid, id);
     }
 
     /// Runs one thread until something else is due or it stops by itself.
     pub(crate) fn run_slice(&mut self, at_cycles: u64, card_index: usize, id: u32) {
         self.ready.remove(&(at_cycles, card_index, id));
         self.now_ps = self.now_ps.max(cycles_to_ps(at_cycles));
+        self.settle(at_cycles);
         let horizon = self.queue.next_at_ps().map_or(u64::MAX, ps_to_cycles);
         let Card { nic, processes, owners, running, .. } = &mut self.cards[card_index];
         let Some(process) = owners.get(&id).and_then(|process| processes.get_mut(process)) else { return };
@@ -113,19 +117,39 @@ impl World {
         // Other threads and the card may have stored since this one last ran. A store-conditional may fail without
         // reason, so giving the reservation up is always right; a sequence of a few instructions fits in one slice.
         thread.hart.clear_reservation();
-        let mut bus = ThreadBus {
-            memory: &mut process.memory,
-            host: &self.host,
-            nic,
-            windows: &process.windows,
-            port: &mut thread.port,
-            cost: &self.config.cost,
-            outbox_store: None,
-            detail: None,
+        let watch = self.watch.as_deref_mut();
+        let (memory, port) = (&mut process.memory, &mut thread.port);
+        let hart = &mut thread.hart;
+        macro_rules! bus {
+            ($watched:literal) => {
+                ThreadBus::<$watched> {
+                    memory,
+                    host: &self.host,
+                    nic,
+                    windows: &process.windows,
+                    port,
+                    cost: &self.config.cost,
+                    outbox_store: None,
+                    detail: None,
+                    watch,
+                    card: card_index,
+                    process: process.id,
+                    thread: id,
+                    pc: 0,
+                }
+            };
+        }
+        let (stop, store, detail) = if watch.is_none() {
+            let mut bus = bus!(false);
+            let stop = hart.run(&mut process.text, &mut bus, &limits);
+            (stop, bus.outbox_store, bus.detail)
+        } else {
+            let mut bus = bus!(true);
+            let stop = run_watched(hart, &mut process.text, &mut bus, &limits);
+            (stop, bus.outbox_store, bus.detail)
         };
-        let stop = thread.hart.run(&mut process.text, &mut bus, &limits);
-        let (store, detail) = (bus.outbox_store, bus.detail);
         let cycles = thread.hart.cycles;
+        self.name_races();
         match stop {
             Stop::Cycles | Stop::Instructions => {
                 if cycles >= deadline {
@@ -165,7 +189,10 @@ impl World {
         let high24 = (value >> 32 & 0xFF_FFFF) as u32;
         let mut effects = std::mem::take(&mut self.effects);
         match offset {
-            outbox::SXD_DB => self.cards[card].nic.ring_sq(at_ps, high24, value as u16, &mut effects),
+            outbox::SXD_DB => {
+                self.watch_doorbell(at_ps, card, high24, value as u16);
+                self.cards[card].nic.ring_sq(at_ps, high24, value as u16, &mut effects);
+            }
             outbox::CQ_DB => self.cards[card].nic.arm_cq(at_ps, low24, high24, &mut effects),
             outbox::RXT_DB => match self.cards[card].nic.query_cq(low24).map(|cq| cq.target) {
                 Some(emu_nic::CqTarget::DpaThread(target)) => self.trigger(at_ps, card, target),
@@ -197,6 +224,7 @@ impl World {
                 Card::leave_core(running, thread, ThreadState::Waiting);
                 self.now_ps = self.now_ps.max(at_ps);
                 self.trace.record(at_ps, "return", card_index as u64, u64::from(id));
+                self.watch_end(card_index, id);
             }
             _ => {
                 let cause = "the event handler returned; it must end by reschedule, finish or retrigger".to_owned();
@@ -263,12 +291,15 @@ impl World {
                 let (stream, level, addr, len) = (x[reg::A0], x[reg::A1] as u8, x[reg::A2], x[reg::A3]);
                 let text = (len <= MAX_MESSAGE_BYTES).then(|| memory.bytes(addr, len as usize)).flatten();
                 let mut status = FAILED;
-                if let Some(text) = text {
+                if let Some(mut text) = text.map(<[u8]>::to_vec) {
+                    if let Some(watch) = &self.watch {
+                        watch.forward((card_index, id), addr, &mut text);
+                    }
                     for (&number, to) in &mut process.streams {
                         if stream == u64::from(number) || stream == BROADCAST_STREAM {
                             status = OK;
                             if level <= to.level {
-                                to.messages.push(text.to_vec());
+                                to.messages.push(text.clone());
                             }
                         }
                     }
@@ -310,6 +341,7 @@ impl World {
                 Card::leave_core(running, thread, ThreadState::Waiting);
                 let again = matches!(after, After::Again) || thread.pending;
                 let cycles = thread.hart.cycles;
+                self.watch_end(card_index, id);
                 if again {
                     self.start(cycles, card_index, id);
                 }

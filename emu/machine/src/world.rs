@@ -13,6 +13,7 @@ use crate::queue::{Event, EventQueue};
 use crate::thread::ThreadState;
 use crate::time::{cycles_to_ps, ps_to_cycles};
 use crate::trace::Trace;
+use crate::watch::Watch;
 
 /// Everything that is emulated. One thread of the host drives it; the same calls in the same order give the same trace.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub struct World {
     pub(crate) now_ps: u64,
     pub(crate) trace: Trace,
     pub(crate) effects: Effects,
+    /// What the configuration asks for beyond the plain machine; usually nothing.
+    pub(crate) watch: Option<Box<Watch>>,
     link: SeededDrop<BackToBack>,
     deliveries: Vec<Delivery<Packet>>,
     channel_events: VecDeque<(usize, u32, u32)>,
@@ -47,6 +50,7 @@ impl World {
             .map_err(|e| MachineError::Link(e.to_string()))?;
         let cards = (0..config.cards).map(|index| Card::new(Nic::new(nic_config(index as u8)))).collect();
         Ok(World {
+            watch: Watch::new(&config),
             config,
             cards,
             host: HostMemory::default(),
@@ -77,7 +81,8 @@ impl World {
     /// Hash over every event so far, in order and with its time. Equal hashes mean equal runs.
     #[must_use]
     pub fn trace_hash(&self) -> u64 {
-        self.trace.hash()
+        let weak = self.watch.as_ref().and_then(|watch| watch.weak.as_ref());
+        weak.map_or(0, |weak| weak.trace.hash().rotate_left(1)) ^ self.trace.hash()
     }
 
     /// Events that [`World::trace_hash`] covers.
@@ -107,6 +112,7 @@ impl World {
     /// Host-side doorbell of a send queue: the producer index is the 16-bit counter of 64-byte blocks.
     pub fn ring_sq(&mut self, card: usize, qpn: u32, producer_index: u16) -> Result<(), MachineError> {
         let now_ps = self.now_ps;
+        self.watch_doorbell(now_ps, card, qpn, producer_index);
         self.nic_call(card, |nic, fx| nic.ring_sq(now_ps, qpn, producer_index, fx))
     }
 
@@ -145,7 +151,7 @@ impl World {
         let thread = self.ready.first().copied();
         let event_ps = self.queue.next_at_ps();
         match (thread, event_ps) {
-            (None, None) => false,
+            (None, None) => self.settle_next(),
             (Some((cycles, card, id)), event) if event.is_none_or(|at| cycles_to_ps(cycles) < at) => {
                 self.run_slice(cycles, card, id);
                 true
@@ -184,7 +190,8 @@ impl World {
     /// When the next thing is due.
     fn due_ps(&self) -> Option<u64> {
         let thread_ps = self.ready.first().map(|(cycles, ..)| cycles_to_ps(*cycles));
-        [thread_ps, self.queue.next_at_ps()].into_iter().flatten().min()
+        let due_ps = [thread_ps, self.queue.next_at_ps()].into_iter().flatten().min();
+        due_ps.or_else(|| self.next_visible_cycles().map(cycles_to_ps))
     }
 
     /// Steps until `done`, until nothing is due, or until virtual time has advanced by `bound_ps`. Tells whether `done`.
@@ -201,19 +208,24 @@ impl World {
     }
 
     fn happen(&mut self, at_ps: u64, event: Event) {
+        if self.watch.is_some() {
+            self.before_event(at_ps, &event);
+        }
         let mut effects = std::mem::take(&mut self.effects);
         let card = match event {
             Event::Nic(card, timer) => {
                 self.trace.record(at_ps, "nic", card as u64, 0);
                 let Card { nic, processes, .. } = &mut self.cards[card];
-                let mut dma = CardDma { host: &self.host, processes };
+                let watch = self.watch.as_deref_mut();
+                let mut dma = CardDma { host: &self.host, processes, watch, card, at_ps };
                 nic.handle_timer(at_ps, timer, &mut dma, &mut effects);
                 card
             }
             Event::Arrival(card, packet) => {
                 self.trace.record(at_ps, "rx", card as u64, packet.frame_bytes());
                 let Card { nic, processes, .. } = &mut self.cards[card];
-                let mut dma = CardDma { host: &self.host, processes };
+                let watch = self.watch.as_deref_mut();
+                let mut dma = CardDma { host: &self.host, processes, watch, card, at_ps };
                 nic.handle_packet(at_ps, packet, &mut dma, &mut effects);
                 card
             }

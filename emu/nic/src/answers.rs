@@ -26,7 +26,14 @@ impl Nic {
     }
 
     /// Answers at `ready_ps`, after everything that is still to be sent.
-    pub(crate) fn answer(&mut self, ready_ps: u64, qp: &mut QueuePair, psn: u32, extension: Extension, fx: &mut Effects) {
+    pub(crate) fn answer(
+        &mut self,
+        ready_ps: u64,
+        qp: &mut QueuePair,
+        psn: u32,
+        extension: Extension,
+        fx: &mut Effects,
+    ) {
         if qp.rq.responses.is_empty() {
             self.emit_acknowledgement(ready_ps, qp, psn, extension, fx);
         } else {

@@ -141,7 +141,9 @@ pub enum NicError {
         pkey: u16,
     },
     /// No such entry of the partition key table.
-    #[error("partition key index {index}: the table has {entries} entries, grows at its end, and holds {limit} at most")]
+    #[error(
+        "partition key index {index}: the table has {entries} entries, grows at its end, and holds {limit} at most"
+    )]
     PkeyIndex {
         /// The index.
         index: usize,
@@ -177,7 +179,9 @@ pub enum NicError {
         key: u32,
     },
     /// The owner does not allow the alias.
-    #[error("memory key {key:#x} of virtual HCA {vhca:#x} is not shared with this token: its owner must share it first")]
+    #[error(
+        "memory key {key:#x} of virtual HCA {vhca:#x} is not shared with this token: its owner must share it first"
+    )]
     NotShared {
         /// The key.
         key: u32,

@@ -88,7 +88,9 @@ pub enum KeyFault {
         key: u32,
     },
     /// The key is an alias, and its target has been destroyed or is no longer shared with the token of the alias.
-    #[error("memory key {key:#x} is an alias of {target:#x}, which is not shared any more: share it and make a new alias")]
+    #[error(
+        "memory key {key:#x} is an alias of {target:#x}, which is not shared any more: share it and make a new alias"
+    )]
     Revoked {
         /// The alias.
         key: u32,
@@ -102,7 +104,9 @@ pub enum KeyFault {
         key: u32,
     },
     /// The bytes lie in more than one place, and the caller can only use one.
-    #[error("{len} bytes at {addr:#x} of memory key {key:#x} are not one range of memory: use a key made by registration")]
+    #[error(
+        "{len} bytes at {addr:#x} of memory key {key:#x} are not one range of memory: use a key made by registration"
+    )]
     Scattered {
         /// The key.
         key: u32,
@@ -308,14 +312,7 @@ impl Protection {
     }
 
     /// Checks an access as the card does, and finds the memory behind it.
-    pub(crate) fn translate(
-        &self,
-        key: u32,
-        pd: u32,
-        addr: u64,
-        len: u64,
-        needed: Access,
-    ) -> Result<Ranges, KeyFault> {
+    pub(crate) fn translate(&self, key: u32, pd: u32, addr: u64, len: u64, needed: Access) -> Result<Ranges, KeyFault> {
         match self.kind(key).ok_or(KeyFault::Unknown { key })? {
             Kind::Memory(attr) => Ok(Ranges::One([direct(key, attr, Some(pd), addr, len, needed)?])),
             Kind::Umr(_) | Kind::Alias(_) => {
@@ -392,14 +389,7 @@ fn check_rights(key: u32, granted: Access, needed: Access) -> Result<(), KeyFaul
     if granted.contains(needed) { Ok(()) } else { Err(KeyFault::Rights { key, needed, granted }) }
 }
 
-fn direct(
-    key: u32,
-    attr: &MkeyAttr,
-    pd: Option<u32>,
-    addr: u64,
-    len: u64,
-    needed: Access,
-) -> Result<Range, KeyFault> {
+fn direct(key: u32, attr: &MkeyAttr, pd: Option<u32>, addr: u64, len: u64, needed: Access) -> Result<Range, KeyFault> {
     check_pd(key, attr.pd, pd)?;
     check_range(key, (attr.start, attr.len), addr, len)?;
     check_rights(key, attr.access, needed)?;

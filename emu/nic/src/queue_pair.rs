@@ -112,8 +112,18 @@ pub(crate) enum Inbound {
 /// What an RC responder still has to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Response {
-    Read { address: u64, rkey: u32, len: u32, packet: u32, first_psn: u32 },
-    Answer { psn: u32, extension: Extension, ready_ps: u64 },
+    Read {
+        address: u64,
+        rkey: u32,
+        len: u32,
+        packet: u32,
+        first_psn: u32,
+    },
+    Answer {
+        psn: u32,
+        extension: Extension,
+        ready_ps: u64,
+    },
     /// To be executed when the reads before it have been answered.
     Atomic(Atomic),
 }

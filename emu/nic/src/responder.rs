@@ -52,7 +52,8 @@ impl Nic {
     }
 
     fn datagram(&mut self, now_ps: u64, qp: &mut QueuePair, packet: &Packet, mem: &mut dyn Dma, fx: &mut Effects) {
-        let Extension::Datagram { qkey, source_qpn } = packet.extension else {
+        let whole = packet.operation == Operation::Send && packet.first && packet.last && packet.invalidate.is_none();
+        let (Extension::Datagram { qkey, source_qpn }, true) = (packet.extension, whole) else {
             self.counters.qp_drops += 1;
             return;
         };

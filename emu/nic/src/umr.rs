@@ -35,8 +35,7 @@ mod mask {
     pub(super) const REMOTE_WRITE: u64 = 1 << 20;
     pub(super) const ATOMIC: u64 = 1 << 21;
     pub(super) const FREE: u64 = 1 << 29;
-    pub(super) const KNOWN: u64 =
-        LEN | START | TAG | QPN | LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE | ATOMIC | FREE;
+    pub(super) const KNOWN: u64 = LEN | START | TAG | QPN | LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE | ATOMIC | FREE;
 }
 
 /// Part of a UMR key's range: bytes behind another key.

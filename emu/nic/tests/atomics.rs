@@ -38,10 +38,11 @@ impl Bench {
     }
 
     fn wqe(&self, opcode: u8, slot: u64, swap_or_add: u64, compare: u64) -> Wqe {
-        Wqe::new(opcode)
-            .remote(self.target.0, self.target.1)
-            .operands(swap_or_add, compare)
-            .data(self.result.0 + slot * 8, 8, self.result.1)
+        Wqe::new(opcode).remote(self.target.0, self.target.1).operands(swap_or_add, compare).data(
+            self.result.0 + slot * 8,
+            8,
+            self.result.1,
+        )
     }
 }
 
@@ -49,12 +50,9 @@ impl Bench {
 fn old_values_come_back_and_new_ones_are_stored() {
     let mut bench = bench();
     bench.world.mem[1].set(Space::Host, bench.target.0, &100_u64.to_le_bytes());
-    for (slot, opcode, operand, compare) in [
-        (0, ATOMIC_FA, 5, 0xDEAD),
-        (1, ATOMIC_CS, 7, 104),
-        (2, ATOMIC_CS, 7, 105),
-        (3, ATOMIC_FA, u64::MAX, 0),
-    ] {
+    for (slot, opcode, operand, compare) in
+        [(0, ATOMIC_FA, 5, 0xDEAD), (1, ATOMIC_CS, 7, 104), (2, ATOMIC_CS, 7, 105), (3, ATOMIC_FA, u64::MAX, 0)]
+    {
         let wqe = bench.wqe(opcode, slot, operand, compare);
         bench.world.post(&mut bench.a.qp, &wqe);
     }
@@ -259,7 +257,11 @@ fn atomics_are_for_reliable_connections_and_eight_bytes() {
         bench.world.post(&mut bench.a.qp, &wqe);
         bench.world.run();
         let cqe = &bench.world.poll_all(&mut bench.a.scq)[0];
-        assert_eq!((cqe.syndrome, cqe.vendor), (syndrome::LOCAL_QP_OPERATION, vendor::OPCODE), "{transport} {opcode:#x}");
+        assert_eq!(
+            (cqe.syndrome, cqe.vendor),
+            (syndrome::LOCAL_QP_OPERATION, vendor::OPCODE),
+            "{transport} {opcode:#x}"
+        );
         assert_eq!(bench.world.arrivals, []);
     }
 }

@@ -88,7 +88,10 @@ fn a_umr_key_serves_as_lkey_too() {
     bench.world.run();
     let got = bench.world.mem[0].get(Space::Host, target, 4000);
     assert!(got[..1000] == pattern(1000, 1) && got[1000..] == pattern(3000, 2));
-    assert_eq!(bench.world.nics[1].check_access(key, bench.b.qp.pd, START, 8, Access::empty()).map_err(|_| ()), Err(()));
+    assert_eq!(
+        bench.world.nics[1].check_access(key, bench.b.qp.pd, START, 8, Access::empty()).map_err(|_| ()),
+        Err(())
+    );
     assert_eq!(bench.world.nics[1].query_umr_mkey(key).map(<[KlmEntry]>::len), Some(2));
 }
 
@@ -337,7 +340,11 @@ fn making_an_alias_needs_all_its_steps() {
     assert_eq!(refused(AliasAttr { pd: 999, ..good }), NicError::UnknownPd { pd: 999 });
     assert_eq!(refused(AliasAttr { target_vhca: elsewhere, ..good }), NicError::UnknownVhca { vhca: elsewhere });
     assert_eq!(refused(AliasAttr { target_vhca: own, ..good }), NicError::AliasOfOwn { key: target, vhca: own });
-    assert_eq!(refused(AliasAttr { target: ordinary, ..good }), NicError::UnknownMkey { key: ordinary }, "of another HCA");
+    assert_eq!(
+        refused(AliasAttr { target: ordinary, ..good }),
+        NicError::UnknownMkey { key: ordinary },
+        "of another HCA"
+    );
     nic.revoke_mkey(target).unwrap();
     assert_eq!(nic.create_alias_mkey(good), Err(not_shared), "not marked");
     assert_eq!(nic.share_mkey(alias, TOKEN), Err(NicError::AliasOfAlias { key: alias }));
@@ -352,7 +359,8 @@ fn an_alias_of_a_umr_key_follows_its_binding() {
     bench.world.nics[0].share_mkey(umr, TOKEN).unwrap();
     let pd = bench.world.nics[0].alloc_pd_on(vhca).unwrap();
     let target_vhca = bench.world.nics[0].vhca_id();
-    let alias = bench.world.nics[0].create_alias_mkey(AliasAttr { pd, target_vhca, target: umr, token: TOKEN }).unwrap();
+    let alias =
+        bench.world.nics[0].create_alias_mkey(AliasAttr { pd, target_vhca, target: umr, token: TOKEN }).unwrap();
     let check = |b: &Bench, addr: u64| b.world.nics[0].check_access(alias, pd, addr, 8, Access::REMOTE_READ);
     assert_eq!(check(&bench, START), Err(KeyFault::Free { key: umr }));
     let (addr, lkey) = bench.source;

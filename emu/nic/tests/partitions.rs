@@ -57,7 +57,8 @@ fn the_table_has_rules() {
 
     let mut world = World::new();
     let end = world.end(0, &Setup::new(Transport::Ud));
-    let beyond = QpModify { next_state: Some(QpState::Init), qkey: Some(1), pkey_index: Some(1), ..QpModify::default() };
+    let beyond =
+        QpModify { next_state: Some(QpState::Init), qkey: Some(1), pkey_index: Some(1), ..QpModify::default() };
     assert_eq!(
         world.modify(0, end.qp.qpn, &beyond),
         Err(NicError::AttributeRange { qpn: end.qp.qpn, attribute: "pkey_index", value: 1, max: 0 })

@@ -31,6 +31,7 @@
 
 mod addr;
 mod application;
+mod async_event;
 mod buffer;
 mod capture;
 mod device;
@@ -51,6 +52,7 @@ mod window;
 
 pub use addr::{DevAddr, HostAddr};
 pub use application::{AbiExpectation, Application};
+pub use async_event::{AsyncEvent, QueuePairFailure};
 pub use buffer::{HOST_BUFFER_ALIGN_BYTES, HostBuffer};
 pub use device::{Device, DeviceInfo, Gid, Mac, Port, ProtectionDomain};
 pub use dpa_cq::{CqTarget, DpaCompletionQueue};

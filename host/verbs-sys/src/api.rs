@@ -58,6 +58,9 @@ verbs_api! {
             channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void,
         ) -> c_int;
         fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint);
+        fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int;
+        fn ibv_ack_async_event(event: *mut ibv_async_event);
+        fn ibv_event_type_str(event: ibv_event_type) -> *const c_char;
         fn ibv_create_qp(pd: *mut ibv_pd, init_attr: *mut ibv_qp_init_attr) -> *mut ibv_qp;
         fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int;
         fn ibv_query_qp(

@@ -30,6 +30,8 @@ const _: () = {
     assert!(offset_of!(ibv_qp, qp_num) == 52);
     assert!(offset_of!(ibv_qp, qp_type) == 60);
     assert!(offset_of!(ibv_send_wr, wr) == 40);
+    assert!(size_of::<ibv_async_event>() == 16);
+    assert!(offset_of!(ibv_async_event, event_type) == 8);
     assert!(size_of::<mlx5dv_obj>() == 112);
     assert!(size_of::<mlx5dv_qp>() == 96);
     assert!(size_of::<mlx5dv_cq>() == 48);

@@ -56,8 +56,8 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
                 copy.store(index, self.bitmap.word(index as u64));
             }
         }
+        // Writes the bitmap back, too.
         self.publish_statistics();
-        fence::window_writeback();
         self.context.state.reported = request;
     }
 

@@ -18,6 +18,14 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
         if !is_new || self.outstanding() != 0 {
             return;
         }
+        // The host may have been writing that very moment, and loads need not keep their order: only after a fence is no field
+        // older than the number that announces it.
+        fence::memory_read();
+        let announced = operation.sequence;
+        let operation = shared::snapshot(&self.context.operation);
+        if operation.sequence != announced || operation.sequence_check != announced {
+            return;
+        }
         let transport = if UD { Transport::Ud } else { Transport::Uc };
         let verdict = check_operation(self.context, &operation, transport);
         let state = &mut self.context.state;

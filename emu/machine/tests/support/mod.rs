@@ -1,6 +1,8 @@
 //! A few RV64 encodings and images made of them.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
+pub mod weak;
+
 use emu_machine::{Config, World};
 use flexcast_image::testing::{TestElf, section};
 

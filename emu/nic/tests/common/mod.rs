@@ -93,6 +93,8 @@ pub struct World {
     /// Packets for which this gives true never arrive.
     pub censor: Option<Censor>,
     pub arrivals: Vec<Arrival>,
+    /// State of the generator that delays packets by up to 2 us and delivers one in eight twice; `None` keeps order.
+    pub disorder: Option<u64>,
     pub handled: u64,
 }
 
@@ -199,6 +201,7 @@ impl World {
             async_events: Vec::new(),
             censor: None,
             arrivals: Vec::new(),
+            disorder: None,
             handled: 0,
         }
     }
@@ -241,9 +244,20 @@ impl World {
                 let mut out = Vec::new();
                 self.link.transmit(at_ps, node, packet, &mut out).expect("port");
                 for delivery in out {
-                    if !censored {
-                        self.push(delivery.at_ps, Event::Arrival(delivery.port, delivery.frame));
+                    if censored {
+                        continue;
                     }
+                    let Some(state) = &mut self.disorder else {
+                        self.push(delivery.at_ps, Event::Arrival(delivery.port, delivery.frame));
+                        continue;
+                    };
+                    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    let random = *state >> 33;
+                    let late_ps = delivery.at_ps + random % 2_000_000;
+                    if random % 8 == 0 {
+                        self.push(late_ps + 700_000, Event::Arrival(delivery.port, delivery.frame.clone()));
+                    }
+                    self.push(late_ps, Event::Arrival(delivery.port, delivery.frame));
                 }
             }
             Event::Arrival(node, packet) => {

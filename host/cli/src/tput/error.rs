@@ -43,6 +43,12 @@ pub enum TputError {
         /// Syndrome, or [`ContextFault`] code.
         detail: u32,
     },
+    /// A queue of the receiving card failed, and no completion tells it.
+    #[error("the card reports: {event}")]
+    Card {
+        /// What the card reported first.
+        event: flexio::AsyncEvent,
+    },
     /// The workers disagree with their own bitmaps.
     #[error(
         "worker {worker} says {remaining} chunks are missing, its bitmap lacks {missing}; this is a bug of the image"

@@ -415,8 +415,7 @@ impl Server<'_> {
             });
             if waited.is_err() {
                 // A worker that has failed says why; a dead process leaves a record. Both beat a timeout.
-                self.process.check()?;
-                self.check_worker(index)?;
+                self.check()?;
             }
             waited?;
         }
@@ -432,13 +431,17 @@ impl Server<'_> {
         }
     }
 
-    /// An error if the process has died or a worker has failed.
+    /// An error if the process has died, a worker has failed, or the card has given up a queue.
     ///
     /// # Errors
-    /// [`TputError::Flexio`] with the crash record, [`TputError::Worker`].
+    /// [`TputError::Flexio`] with the crash record, [`TputError::Worker`], [`TputError::Card`].
     pub fn check(&self) -> Result<(), TputError> {
         self.process.check()?;
-        (0..self.workers.len()).try_for_each(|index| self.check_worker(index))
+        (0..self.workers.len()).try_for_each(|index| self.check_worker(index))?;
+        match self.process.device().take_async_event()? {
+            Some(event) => Err(TputError::Card { event }),
+            None => Ok(()),
+        }
     }
 
     /// What a worker has published.

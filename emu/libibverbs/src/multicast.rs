@@ -1,0 +1,41 @@
+//! Membership of host queue pairs in multicast groups.
+
+use core::ffi::c_int;
+
+use emu_machine::nic::Gid;
+use emu_machine::with_world;
+use verbs_sys::*;
+
+use crate::errno::{Result, input, status};
+use crate::handle;
+use crate::qp::Qp;
+
+/// The queue pair's card and number, and the group.
+///
+/// # Safety
+/// `gid` must be null or readable.
+unsafe fn member(qp: *mut ibv_qp, gid: *const ibv_gid) -> Result<(usize, u32, Gid)> {
+    let qp = handle::get::<Qp>(qp)?;
+    // SAFETY: as this function's; any 16 bytes are a GID.
+    let gid = unsafe { Gid(input(gid, "gid")?.raw) };
+    Ok((qp.card, qp.number, gid))
+}
+
+/// The LID is of no meaning on RoCE and ignored.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+    status("ibv_attach_mcast", || {
+        // SAFETY: the manual page asks for a readable GID.
+        let (card, qpn, gid) = unsafe { member(qp, gid) }?;
+        Ok(with_world(|world| world.card(card).map(|card| card.nic.attach_multicast(qpn, gid)))???)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+    status("ibv_detach_mcast", || {
+        // SAFETY: the manual page asks for a readable GID.
+        let (card, qpn, gid) = unsafe { member(qp, gid) }?;
+        Ok(with_world(|world| world.card(card).map(|card| card.nic.detach_multicast(qpn, gid)))???)
+    })
+}

@@ -1,0 +1,169 @@
+//! Atomics, invalidation and what is not emulated, through the verbs calls alone.
+#![allow(unsafe_code, clippy::undocumented_unsafe_blocks)] // C calls on objects made in the test
+
+mod support;
+
+use support::*;
+use verbs_sys::*;
+
+const ALL: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+
+/// A connected pair whose second queue pair allows atomics.
+fn with_atomics() -> ([Host; 2], [*mut ibv_qp; 2], [*mut ibv_cq; 2]) {
+    let (hosts, qps, cqs) = connected(IBV_QPT_RC);
+    let attr = ibv_qp_attr { qp_access_flags: ALL, ..Default::default() };
+    assert_eq!(hosts[1].modify(qps[1], &attr, IBV_QP_ACCESS_FLAGS), 0);
+    (hosts, qps, cqs)
+}
+
+#[test]
+fn atomics_give_the_old_value_in_host_order() {
+    let (hosts, qps, cqs) = with_atomics();
+    let mut attr = ibv_device_attr::default();
+    assert_eq!(unsafe { (hosts[0].api.ibv_query_device)(hosts[0].context, &mut attr) }, 0);
+    assert_eq!(attr.atomic_cap, IBV_ATOMIC_HCA);
+    let mut counter = 40_u64.to_ne_bytes().to_vec();
+    let mut old = vec![0; 8];
+    let remote = unsafe { (*hosts[1].mr(&mut counter, ALL)).rkey };
+    let local = unsafe { (*hosts[0].mr(&mut old, IBV_ACCESS_LOCAL_WRITE)).lkey };
+    // The buffers are the card's between posting and completion; they are read through raw pointers after that.
+    let read = |bytes: *const u8| unsafe { bytes.cast::<u64>().read_unaligned() };
+    for (opcode, compare_add, swap, expected_old, expected_new, kind) in [
+        (IBV_WR_ATOMIC_FETCH_AND_ADD, 2, 0, 40, 42, IBV_WC_FETCH_ADD),
+        (IBV_WR_ATOMIC_CMP_AND_SWP, 42, 7, 42, 7, IBV_WC_COMP_SWAP),
+        (IBV_WR_ATOMIC_CMP_AND_SWP, 42, 9, 7, 7, IBV_WC_COMP_SWAP),
+    ] {
+        let mut gather = [sge(&old, local)];
+        let mut wr = send(1, opcode, &mut gather);
+        wr.wr.atomic.remote_addr = counter.as_ptr() as u64;
+        wr.wr.atomic.compare_add = compare_add;
+        wr.wr.atomic.swap = swap;
+        wr.wr.atomic.rkey = remote;
+        assert_eq!(hosts[0].post_send(qps[0], &mut wr), 0);
+        let done = hosts[0].completion(cqs[0]);
+        assert_eq!((done.status, done.opcode, done.byte_len), (IBV_WC_SUCCESS, kind, 8));
+        assert_eq!((read(old.as_ptr()), read(counter.as_ptr())), (expected_old, expected_new));
+    }
+    let mut gather = [sge(&old, local)];
+    let mut wr = send(2, IBV_WR_ATOMIC_FETCH_AND_ADD, &mut gather);
+    wr.send_flags |= IBV_SEND_INLINE;
+    assert_eq!(hosts[0].post_send(qps[0], &mut wr), libc::EINVAL, "there is nowhere to put the old value");
+    let mut wr = send(3, IBV_WR_ATOMIC_FETCH_AND_ADD, &mut gather);
+    wr.wr.atomic.remote_addr = counter.as_ptr() as u64 + 4;
+    wr.wr.atomic.rkey = remote;
+    assert_eq!(hosts[0].post_send(qps[0], &mut wr), 0);
+    assert_eq!(hosts[0].completion(cqs[0]).status, IBV_WC_REM_INV_REQ_ERR, "misaligned");
+}
+
+/// A UMR key of `host`, made by command, with the given room.
+fn umr_key(host: &Host, entries: u32, change: impl Fn(&mut [u8; 272])) -> Result<u32, u8> {
+    let mut object = mlx5dv_obj::default();
+    let mut pd = mlx5dv_pd::default();
+    (object.pd.in_, object.pd.out) = (host.pd, &mut pd);
+    assert_eq!(unsafe { (host.api.mlx5dv_init_obj)(&mut object, u64::from(MLX5DV_OBJ_PD)) }, 0);
+    let mut command = [0_u8; 272];
+    command[..2].copy_from_slice(&0x200_u16.to_be_bytes());
+    command[0x10] = 0x40; // free: bit 1
+    command[0x12] = 0x80 | 0x02; // UMR: bit 16; access mode (bits 22, 23) 2: list of keys
+    command[0x14..0x17].fill(0xFF); // any queue pair
+    command[0x17] = 0x5A;
+    command[0x1C..0x20].copy_from_slice(&pd.pdn.to_be_bytes());
+    command[0x44..0x48].copy_from_slice(&entries.to_be_bytes());
+    change(&mut command);
+    let mut answer = [0_u8; 16];
+    let (input, out) = (command.as_ptr().cast(), answer.as_mut_ptr().cast());
+    let object = unsafe { (host.api.mlx5dv_devx_obj_create)(host.context, input, 272, out, 16) };
+    if object.is_null() {
+        return Err(answer[0]);
+    }
+    Ok(u32::from_be_bytes([answer[9], answer[10], answer[11], 0x5A]))
+}
+
+#[test]
+fn keys_over_keys_are_made_by_command_and_invalidated_by_requests() {
+    let (hosts, qps, cqs) = connected(IBV_QPT_RC);
+    let key = umr_key(&hosts[1], 4, |_| {}).expect("a key");
+    assert_eq!(umr_key(&hosts[1], 0, |_| {}), Err(0x3), "no room");
+    assert_eq!(umr_key(&hosts[1], 4, |command| command[0x10] = 0), Err(0x3), "not free");
+    assert_eq!(umr_key(&hosts[1], 4, |command| command[0x12] = 2), Err(0x3), "without UMR");
+    let mut bytes = vec![0; 64];
+    let lkey = unsafe { (*hosts[1].mr(&mut bytes, ALL)).lkey };
+
+    // Invalidating a key that is free fails the sender, with a completion that says so.
+    let mut nothing = [];
+    let mut wr = send(5, IBV_WR_LOCAL_INV, &mut nothing);
+    wr.__bindgen_anon_1.invalidate_rkey = key;
+    assert_eq!(hosts[1].post_send(qps[1], &mut wr), 0);
+    assert_eq!(hosts[1].completion(cqs[1]).status, IBV_WC_LOC_QP_OP_ERR);
+
+    // So does invalidating one of the peer's ordinary keys.
+    let (hosts, qps, cqs) = connected(IBV_QPT_RC);
+    let mut here = vec![1; 8];
+    let from = unsafe { (*hosts[0].mr(&mut here, 0)).lkey };
+    let ordinary = unsafe { (*hosts[1].mr(&mut bytes, ALL)).lkey };
+    assert_eq!(hosts[1].post_recv(qps[1], 1, vec![sge(&bytes, ordinary)]), 0);
+    let mut gather = [sge(&here, from)];
+    let mut wr = send(6, IBV_WR_SEND_WITH_INV, &mut gather);
+    wr.__bindgen_anon_1.invalidate_rkey = ordinary;
+    assert_eq!(hosts[0].post_send(qps[0], &mut wr), 0);
+    assert_eq!(hosts[0].completion(cqs[0]).status, IBV_WC_REM_ACCESS_ERR);
+    let _ = lkey;
+}
+
+#[test]
+fn an_invalidating_send_names_the_key_in_the_completion() {
+    let (hosts, qps, cqs) = connected(IBV_QPT_RC);
+    let key = umr_key(&hosts[1], 4, |_| {}).expect("a key");
+    let mut here = vec![1; 8];
+    let mut there = vec![0; 64];
+    let from = unsafe { (*hosts[0].mr(&mut here, 0)).lkey };
+    let into = unsafe { (*hosts[1].mr(&mut there, ALL)).lkey };
+    // Bind it with a raw work queue entry, as a provider would.
+    let mut dv = mlx5dv_qp::default();
+    let mut object = mlx5dv_obj::default();
+    (object.qp.in_, object.qp.out) = (qps[1], &mut dv);
+    assert_eq!(unsafe { (hosts[1].api.mlx5dv_init_obj)(&mut object, u64::from(MLX5DV_OBJ_QP)) }, 0);
+    let qpn = unsafe { (*qps[1]).qp_num };
+    let mut wqe = [0_u8; 192];
+    wqe[3] = 0x25;
+    wqe[4..8].copy_from_slice(&(qpn << 8 | 12).to_be_bytes());
+    wqe[12..16].copy_from_slice(&key.to_be_bytes());
+    (wqe[16], wqe[21]) = (0x80, 4);
+    wqe[24..32].copy_from_slice(&(1_u64 | 1 << 6 | 1 << 20 | 1 << 29).to_be_bytes());
+    wqe[66] = 0x20; // remote write
+    wqe[80..88].copy_from_slice(&0x1000_u64.to_be_bytes());
+    wqe[88..96].copy_from_slice(&64_u64.to_be_bytes());
+    wqe[128..132].copy_from_slice(&64_u32.to_be_bytes());
+    wqe[132..136].copy_from_slice(&into.to_be_bytes());
+    wqe[136..144].copy_from_slice(&(there.as_ptr() as u64).to_be_bytes());
+    unsafe { std::ptr::copy_nonoverlapping(wqe.as_ptr(), dv.sq.buf.cast::<u8>(), wqe.len()) };
+    emu_machine::with_world(|world| world.ring_sq(1, qpn, 3)).unwrap().unwrap();
+    while emu_libibverbs::relax() {}
+    assert_eq!(
+        emu_machine::with_world(|world| world.card(1).unwrap().nic.query_umr_mkey(key).map(<[_]>::len)).unwrap(),
+        Some(1)
+    );
+    assert_eq!(hosts[1].post_recv(qps[1], 1, vec![sge(&there, into)]), 0);
+    let mut gather = [sge(&here, from)];
+    let mut wr = send(6, IBV_WR_SEND_WITH_INV, &mut gather);
+    wr.__bindgen_anon_1.invalidate_rkey = key;
+    assert_eq!(hosts[0].post_send(qps[0], &mut wr), 0);
+    assert_eq!(hosts[0].completion(cqs[0]).status, IBV_WC_SUCCESS);
+    let got = hosts[1].completion(cqs[1]);
+    assert_eq!((got.opcode, got.wc_flags & IBV_WC_WITH_INV), (IBV_WC_RECV, IBV_WC_WITH_INV));
+    assert_eq!(unsafe { got.__bindgen_anon_1.invalidated_rkey }, key);
+}
+
+#[test]
+fn what_is_not_emulated_says_so() {
+    let (hosts, qps, _) = connected(IBV_QPT_RC);
+    let mut nothing = [];
+    assert_eq!(hosts[0].post_send(qps[0], &mut send(1, IBV_WR_BIND_MW, &mut nothing)), libc::EOPNOTSUPP);
+    assert_eq!(hosts[0].post_send(qps[0], &mut send(1, IBV_WR_TSO, &mut nothing)), libc::EINVAL);
+    unsafe {
+        let ops = &(*hosts[0].context).ops;
+        let null = std::ptr::null_mut();
+        assert_eq!(ops.post_srq_recv.unwrap()(null, null.cast(), null.cast()), libc::EOPNOTSUPP);
+        assert_eq!(ops.bind_mw.unwrap()(qps[0], null.cast(), null.cast()), libc::EOPNOTSUPP);
+    }
+}

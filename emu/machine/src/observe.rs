@@ -1,0 +1,172 @@
+//! The machine's side of its observers: when what becomes visible, and who is told of doorbells, packets and releases.
+
+use emu_nic::{Extension, Space};
+
+use crate::card::Card;
+use crate::error::MachineError;
+use crate::queue::Event;
+use crate::race::{Agent, Eyes, Race};
+use crate::time::{cycles_to_ps, ps_to_cycles};
+use crate::watch::{Place, settle};
+use crate::world::World;
+
+impl World {
+    /// The races found since the last call, the first of each kind and place; at most 64. Empty unless
+    /// [`Config::detect_races`](crate::Config::detect_races) is set.
+    pub fn take_races(&mut self) -> Vec<Race> {
+        self.races_mut().map_or_else(Vec::new, crate::race::Races::take)
+    }
+
+    /// How many races were found since [`World::take_races`], repetitions included.
+    #[must_use]
+    pub fn race_count(&self) -> u64 {
+        self.watch.as_ref().and_then(|watch| watch.races.as_ref()).map_or(0, crate::race::Races::count)
+    }
+
+    fn races_mut(&mut self) -> Option<&mut crate::race::Races> {
+        self.watch.as_mut()?.races.as_mut()
+    }
+
+    /// Makes visible what is due.
+    pub(crate) fn settle(&mut self, now_cycles: u64) {
+        let Some(watch) = self.watch.as_deref_mut() else { return };
+        if watch.weak.as_ref().is_none_or(|weak| now_cycles < weak.quiet_until_cycles) {
+            return;
+        }
+        for (index, Card { nic, processes, .. }) in self.cards.iter_mut().enumerate() {
+            settle(watch, index, processes, &self.host, nic, now_cycles);
+        }
+        if let Some(weak) = &mut watch.weak {
+            weak.quiet_until_cycles = weak.next_cycles().unwrap_or(u64::MAX);
+        }
+        self.name_races();
+    }
+
+    /// When something becomes visible by itself next.
+    pub(crate) fn next_visible_cycles(&self) -> Option<u64> {
+        self.watch.as_ref()?.weak.as_ref()?.next_cycles()
+    }
+
+    /// Nothing else is due: time passes until something becomes visible. `false` when nothing ever will.
+    pub(crate) fn settle_next(&mut self) -> bool {
+        let Some(at_cycles) = self.next_visible_cycles() else { return false };
+        self.now_ps = self.now_ps.max(cycles_to_ps(at_cycles));
+        self.settle(at_cycles);
+        true
+    }
+
+    /// Just before an event happens.
+    pub(crate) fn before_event(&mut self, at_ps: u64, event: &Event) {
+        self.settle(ps_to_cycles(at_ps));
+        if let Event::Arrival(card, packet) = event
+            && let Some(races) = self.watch.as_mut().and_then(|watch| watch.races.as_mut())
+        {
+            let nic = &self.cards[*card].nic;
+            races.refresh(*card, nic);
+            if let Extension::Remote { address, rkey, len } = packet.extension {
+                let qpn = packet.destination_qpn;
+                races.remote_access(*card, nic, (qpn, rkey), (address, u64::from(len)), at_ps);
+            }
+        }
+        self.name_races();
+    }
+
+    /// A send doorbell reaches a card.
+    pub(crate) fn watch_doorbell(&mut self, at_ps: u64, card: usize, qpn: u32, producer: u16) {
+        let Some(races) = self.watch.as_mut().and_then(|watch| watch.races.as_mut()) else { return };
+        let Some(Card { nic, processes, .. }) = self.cards.get(card) else { return };
+        let read = |space: Space, addr: u64, out: &mut [u8]| match space {
+            Space::Host => self.host.read(addr, out).is_ok(),
+            Space::Dpa(id) => processes.get(&id).is_some_and(|process| process.memory.dma_read(addr, out).is_ok()),
+        };
+        races.refresh(card, nic);
+        races.doorbell(&Eyes { card, nic, read: &read, at_ps }, qpn, producer);
+    }
+
+    /// An activation or a call of a thread begins.
+    pub(crate) fn watch_begin(&mut self, card: usize, process: u32, thread: u32) {
+        let Some(watch) = self.watch.as_deref_mut() else { return };
+        if let Some(races) = &mut watch.races {
+            races.refresh(card, &self.cards[card].nic);
+        }
+        if let Some(weak) = &mut watch.weak {
+            weak.order((card, thread), process).begin();
+        }
+    }
+
+    /// It has ended.
+    pub(crate) fn watch_end(&mut self, card: usize, thread: u32) {
+        let weak = self.watch.as_mut().and_then(|watch| watch.weak.as_mut());
+        if let Some((_, order)) = weak.and_then(|weak| weak.threads.get_mut(&(card, thread))) {
+            order.end();
+        }
+    }
+
+    /// The host writes memory of a process by a control call; `write` does it.
+    pub(crate) fn host_write(
+        &mut self,
+        card: usize,
+        process: u32,
+        (addr, len): (u64, usize),
+        write: impl FnOnce(&mut [u8]),
+    ) -> Result<(), MachineError> {
+        let bad = MachineError::BadDeviceRange { process, addr, bytes: len as u64 };
+        let at_ps = self.now_ps;
+        self.settle(ps_to_cycles(at_ps));
+        self.card(card)?.process(process)?;
+        let Card { nic, processes, .. } = &mut self.cards[card];
+        let Some(memory) = processes.get_mut(&process).map(|process| &mut process.memory) else { return Err(bad) };
+        if memory.bytes_mut(addr, len).is_none() {
+            return Err(bad);
+        }
+        if let Some(watch) = self.watch.as_deref_mut() {
+            watch.will_write((card, process), memory, (addr, len), &Agent::Host, at_ps);
+        }
+        if let Some(bytes) = memory.bytes_mut(addr, len) {
+            write(bytes);
+        }
+        if let Some(watch) = self.watch.as_deref_mut() {
+            let place = Place { card, process, thread: 0, memory, host: &self.host, nic };
+            watch.has_written(&place, addr, len as u64, at_ps);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn watch_alloc(&mut self, card: usize, process: u32, addr: u64, bytes: u64) {
+        if let Some(races) = self.races_mut() {
+            races.allocate(card, process, addr, bytes.max(1).next_multiple_of(crate::heap::GRANULE));
+        }
+    }
+
+    pub(crate) fn watch_free(&mut self, card: usize, process: u32, addr: u64, bytes: u64) {
+        let at_ps = self.now_ps;
+        if let Some(races) = self.races_mut() {
+            races.release(card, process, addr, bytes, at_ps);
+        }
+    }
+
+    /// A process goes.
+    pub(crate) fn watch_forget(&mut self, card: usize, process: u32) {
+        self.name_races();
+        let Some(watch) = self.watch.as_deref_mut() else { return };
+        if let Some(races) = &mut watch.races {
+            races.forget(card, process);
+        }
+        if let Some(weak) = &mut watch.weak {
+            weak.forget(card, process);
+        }
+    }
+
+    /// Gives new reports their symbols while the image is there.
+    pub(crate) fn name_races(&mut self) {
+        let Some(races) = self.watch.as_mut().and_then(|watch| watch.races.as_mut()).filter(|races| races.unnamed) else {
+            return;
+        };
+        for (index, card) in self.cards.iter().enumerate() {
+            for (&id, process) in &card.processes {
+                races.name(index, id, &process.image);
+            }
+        }
+        races.unnamed = false;
+    }
+}

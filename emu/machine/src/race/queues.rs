@@ -1,0 +1,309 @@
+//! What is posted to each queue pair, as far as memory and doorbells tell.
+
+use std::collections::VecDeque;
+
+use emu_nic::{Nic, QpAttr, QpState, QueueMemory, Space};
+
+use super::posted::{BLOCK, Hull, Posted, blocks, parse_receive, parse_send};
+use super::{Access, Agent, Race, RaceKind, Races, Range};
+
+/// Bytes of a completion entry.
+const CQE_BYTES: usize = 64;
+/// Where the numbers of queue pairs begin, and how many are looked through for the first one.
+const FIRST_QPN: u32 = 0x1000;
+const FIRST_QPNS: u32 = 0x1000;
+/// Numbers are given in order; so many destroyed ones in a row are skipped.
+const GAP: u32 = 64;
+
+/// How the observer reads memory.
+pub(crate) struct Eyes<'a> {
+    pub(crate) card: usize,
+    pub(crate) nic: &'a Nic,
+    pub(crate) read: &'a dyn Fn(Space, u64, &mut [u8]) -> bool,
+    pub(crate) at_ps: u64,
+}
+
+/// Entries that were posted just now, with their queue pairs.
+type News = Vec<(u32, Posted)>;
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    qpn: u32,
+    attr: QpAttr,
+    state: QpState,
+    /// Rings of the completion queues: memory and bytes.
+    rings: [Option<(QueueMemory, u64)>; 2],
+    send: VecDeque<Posted>,
+    send_producer: u16,
+    receive: VecDeque<Posted>,
+    receive_producer: u16,
+    /// The firmware keeps the send word of its doorbell record.
+    keeps_record: bool,
+    hull: Hull,
+}
+
+impl Queue {
+    fn new(nic: &Nic, qpn: u32, attr: QpAttr, state: QpState) -> Self {
+        let ring = |cqn: u32| nic.query_cq(cqn).map(|cq| (cq.ring, (CQE_BYTES as u64) << cq.log_depth));
+        Queue {
+            qpn,
+            rings: [ring(attr.send_cq), ring(attr.recv_cq)],
+            attr,
+            state,
+            send: VecDeque::new(),
+            send_producer: 0,
+            receive: VecDeque::new(),
+            receive_producer: 0,
+            keeps_record: false,
+            hull: Hull::default(),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.send.clear();
+        self.receive.clear();
+        (self.send_producer, self.receive_producer) = (0, 0);
+    }
+
+    pub(crate) fn uses(&self, space: Space) -> bool {
+        self.attr.doorbell_record.space == space
+    }
+
+    /// Conflicts of a write with what is posted.
+    pub(crate) fn conflicts(
+        &self,
+        qpn: u32,
+        range: &Range,
+        by_card: bool,
+        hits: &mut Vec<(RaceKind, Access)>,
+    ) {
+        if !self.hull.touches(range) {
+            return;
+        }
+        let over = |ranges: &[Range]| ranges.iter().find(|other| other.overlaps(range)).copied();
+        let agent = |entry: u16| Agent::Card { qpn: Some(qpn), entry: Some(entry) };
+        for posted in &self.send {
+            if let Some(source) = over(&posted.reads) {
+                let kind = if by_card { RaceKind::OverwrittenSource } else { RaceKind::OwnedByCard };
+                hits.push((kind, source.access(agent(posted.index), "was posted to read", posted.at_ps)));
+            }
+            if by_card {
+                continue;
+            }
+            if let Some(entry) = over(&posted.entry) {
+                let first = entry.access(agent(posted.index), "was posted with its entry in", posted.at_ps);
+                hits.push((RaceKind::OwnedByCard, first));
+            }
+            if let Some(target) = over(&posted.writes) {
+                let first = target.access(agent(posted.index), "was posted to write", posted.at_ps);
+                hits.push((RaceKind::OwnedByCard, first));
+            }
+        }
+        if by_card {
+            return;
+        }
+        for posted in &self.receive {
+            for (ranges, action) in
+                [(&posted.entry, "was posted with its entry in"), (&posted.writes, "was posted to receive into")]
+            {
+                if let Some(owned) = over(ranges) {
+                    hits.push((RaceKind::OwnedByCard, owned.access(agent(posted.index), action, posted.at_ps)));
+                }
+            }
+        }
+    }
+
+    /// The posted receive that a write goes into.
+    pub(crate) fn receive_into(&self, range: &Range) -> Option<u16> {
+        let into = |posted: &&Posted| posted.writes.iter().any(|target| target.overlaps(range));
+        self.receive.iter().find(into).map(|posted| posted.index)
+    }
+
+    /// Entries up to a send counter are posted; they are added to `news`.
+    fn post_sends(&mut self, eyes: &Eyes<'_>, producer: u16, news: &mut News) {
+        let depth = 1_u32 << self.attr.log_sq_depth;
+        let new = producer.wrapping_sub(self.send_producer);
+        // A counter that went back, or further than the ring: the card refuses it.
+        if self.attr.no_sq || new == 0 || u32::from(new) > depth {
+            return;
+        }
+        while self.send_producer != producer {
+            let block = |number: u16, bytes: &mut [u8]| {
+                let addr = self.attr.sq.addr + u64::from(u32::from(number) & (depth - 1)) * BLOCK;
+                let range = Range { card: eyes.card, space: self.attr.sq.space, addr, len: BLOCK };
+                (eyes.read)(self.attr.sq.space, addr, bytes).then_some(range)
+            };
+            let mut bytes = vec![0; BLOCK as usize];
+            let Some(first) = block(self.send_producer, &mut bytes) else { return };
+            let count = blocks(&bytes).min(producer.wrapping_sub(self.send_producer));
+            let mut posted = Posted { entry: vec![first], at_ps: eyes.at_ps, ..Posted::default() };
+            for further in 1..count {
+                let mut next = [0; BLOCK as usize];
+                posted.entry.extend(block(self.send_producer.wrapping_add(further), &mut next));
+                bytes.extend_from_slice(&next);
+            }
+            parse_send(eyes.card, eyes.nic, self.attr.transport, &bytes, &mut posted);
+            self.hull.add(&posted);
+            news.push((self.qpn, posted.clone()));
+            self.send.push_back(posted);
+            self.send_producer = self.send_producer.wrapping_add(count);
+        }
+    }
+
+    /// Entries up to a receive counter are posted; they are added to `news`.
+    fn post_receives(&mut self, eyes: &Eyes<'_>, producer: u16, news: &mut News) {
+        let depth = 1_u32 << self.attr.log_rq_depth;
+        let new = producer.wrapping_sub(self.receive_producer);
+        if self.attr.no_rq || new == 0 || u32::from(new) > depth {
+            return;
+        }
+        let stride = 1_u64 << self.attr.log_rq_stride;
+        while self.receive_producer != producer {
+            let slot = u32::from(self.receive_producer) & (depth - 1);
+            let QueueMemory { space, addr } = self.attr.rq;
+            let range = Range { card: eyes.card, space, addr: addr + u64::from(slot) * stride, len: stride };
+            let mut bytes = vec![0; stride as usize];
+            if !(eyes.read)(space, range.addr, &mut bytes) {
+                return;
+            }
+            let mut posted =
+                Posted { index: self.receive_producer, entry: vec![range], at_ps: eyes.at_ps, ..Posted::default() };
+            parse_receive(eyes.card, eyes.nic, &bytes, &mut posted);
+            self.hull.add(&posted);
+            news.push((self.qpn, posted.clone()));
+            self.receive.push_back(posted);
+            self.receive_producer = self.receive_producer.wrapping_add(1);
+        }
+    }
+}
+
+/// Gives entries back up to and with the one that a completion names.
+fn complete(posted: &mut VecDeque<Posted>, index: u16) {
+    if let Some(last) = posted.iter().position(|entry| entry.index == index) {
+        posted.drain(..=last);
+    }
+}
+
+impl Races {
+    /// Learns of queue pairs that are new, and of those that are gone or reset.
+    pub(crate) fn refresh(&mut self, card: usize, nic: &Nic) {
+        let known = self.next_qpn.get(&card).copied();
+        let first = || (FIRST_QPN..FIRST_QPN + FIRST_QPNS).find(|&qpn| nic.query_qp(qpn).is_ok());
+        let Some(mut next) = known.or_else(first) else { return };
+        let mut probe = next;
+        while probe < next + GAP {
+            if let Ok(query) = nic.query_qp(probe) {
+                self.queues.insert((card, probe), Queue::new(nic, probe, query.attr, query.state));
+                next = probe + 1;
+            }
+            probe += 1;
+        }
+        self.next_qpn.insert(card, next);
+        self.queues.retain(|&(on, qpn), queue| {
+            if on != card {
+                return true;
+            }
+            let Ok(query) = nic.query_qp(qpn) else { return false };
+            if query.state != queue.state && matches!(query.state, QpState::Reset | QpState::Err) {
+                queue.clear();
+            }
+            queue.state = query.state;
+            true
+        });
+    }
+
+    /// A send doorbell reaches the card.
+    pub(crate) fn doorbell(&mut self, eyes: &Eyes<'_>, qpn: u32, producer: u16) {
+        let Some(queue) = self.queues.get_mut(&(eyes.card, qpn)) else { return };
+        let mut news = News::new();
+        queue.post_sends(eyes, producer, &mut news);
+        let keeps_record = queue.keeps_record;
+        let QueueMemory { space, addr } = queue.attr.doorbell_record;
+        self.check_posted(eyes, &news);
+        let mut word = [0; 4];
+        if !keeps_record || !(eyes.read)(space, addr + 4, &mut word) {
+            return;
+        }
+        let recorded = u32::from_be_bytes(word) as u16;
+        // A record that is ahead is as good.
+        if (producer.wrapping_sub(recorded) as i16) > 0 {
+            let agent = |entry: u16| Agent::Card { qpn: Some(qpn), entry: Some(entry) };
+            let record = Range { card: eyes.card, space, addr: addr + 4, len: 4 };
+            self.report(Race {
+                kind: RaceKind::RecordBehindDoorbell,
+                first: record.access(agent(recorded), "has the record", eyes.at_ps),
+                second: record.access(agent(producer), "was rung for", eyes.at_ps),
+            });
+        }
+    }
+
+    /// A write has become visible: where it was to a doorbell record, entries are posted.
+    pub(crate) fn recorded(&mut self, eyes: &Eyes<'_>, range: &Range) {
+        let mut news = News::new();
+        for (_, queue) in self.queues.range_mut((eyes.card, 0)..=(eyes.card, u32::MAX)) {
+            let QueueMemory { space, addr } = queue.attr.doorbell_record;
+            let touched = |addr: u64| Range { card: eyes.card, space, addr, len: 4 }.overlaps(range);
+            let counter = |addr: u64| {
+                let mut word = [0; 4];
+                (eyes.read)(space, addr, &mut word).then(|| u32::from_be_bytes(word) as u16)
+            };
+            if touched(addr)
+                && let Some(producer) = counter(addr)
+            {
+                queue.post_receives(eyes, producer, &mut news);
+            }
+            if touched(addr + 4)
+                && let Some(producer) = counter(addr + 4)
+            {
+                queue.keeps_record = true;
+                queue.post_sends(eyes, producer, &mut news);
+            }
+        }
+        self.check_posted(eyes, &news);
+    }
+
+    /// Entries have been posted: nothing may be read from where a receive goes.
+    fn check_posted(&mut self, eyes: &Eyes<'_>, news: &News) {
+        let mut hits = Vec::new();
+        for (qpn, new) in news {
+            let agent = |qpn: u32, entry: &Posted| Agent::Card { qpn: Some(qpn), entry: Some(entry.index) };
+            let receives_into = new.reads.is_empty();
+            for mine in if receives_into { &new.writes } else { &new.reads } {
+                for queue in self.queues.values().filter(|queue| queue.hull.touches(mine)) {
+                    let others = if receives_into { &queue.send } else { &queue.receive };
+                    for other in others {
+                        let theirs = if receives_into { &other.reads } else { &other.writes };
+                        let Some(theirs) = theirs.iter().find(|theirs| theirs.overlaps(mine)) else { continue };
+                        let (reads, receives) = ("was posted to read", "was posted to receive into");
+                        let (first, second) = if receives_into { (reads, receives) } else { (receives, reads) };
+                        let first = theirs.access(agent(queue.qpn, other), first, other.at_ps);
+                        hits.push((first, mine.access(agent(*qpn, new), second, eyes.at_ps)));
+                    }
+                }
+            }
+        }
+        for (first, second) in hits {
+            self.report(Race { kind: RaceKind::ReceiveOverSource, first, second });
+        }
+    }
+
+    /// The card writes memory: perhaps a completion.
+    pub(crate) fn card_wrote(&mut self, card: usize, space: Space, addr: u64, data: &[u8]) {
+        let Ok(cqe) = <&[u8; CQE_BYTES]>::try_from(data) else { return };
+        let number = u32::from_be_bytes([0, cqe[0x39], cqe[0x3A], cqe[0x3B]]);
+        let index = u16::from_be_bytes([cqe[0x3C], cqe[0x3D]]);
+        let Some(queue) = self.queues.get_mut(&(card, number)) else { return };
+        let inside = |ring: &Option<(QueueMemory, u64)>| {
+            ring.is_some_and(|(ring, bytes)| ring.space == space && addr.wrapping_sub(ring.addr) < bytes)
+        };
+        if !queue.rings.iter().any(inside) {
+            return;
+        }
+        // Completion opcodes 0 (requester) and 13 (its error) end sends, all others receives.
+        match cqe[0x3F] >> 4 {
+            0 | 13 => complete(&mut queue.send, index),
+            _ => complete(&mut queue.receive, index),
+        }
+    }
+}
