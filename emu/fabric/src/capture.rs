@@ -143,13 +143,12 @@ impl<W: Write> fmt::Debug for CaptureWriter<W> {
     }
 }
 
-/// A link or fabric whose frames are captured as they leave their ports: the hosts' ports of a fabric. It carries them exactly as the link inside would: nothing that
-/// happens to the capture changes what arrives, or when.
+/// A link or fabric whose frames are captured as they leave their ports: the hosts' ports of a fabric. It carries them exactly
+/// as the link inside would: nothing that happens to the capture changes what arrives, or when.
 ///
 /// The time of a frame is the one at which its first bit is ready at its port, the time `transmit` is given. A frame that the
 /// link inside lost, which its counters tell, is written too, with a comment such as `lost: 1 of 1 copies`
 /// (`frame.comment contains "lost"` in an analyser).
-#[derive(Debug)]
 pub struct Captured<L, W: Write> {
     inner: L,
     state: State<W>,
@@ -157,11 +156,21 @@ pub struct Captured<L, W: Write> {
     unwritable: u64,
 }
 
-#[derive(Debug)]
 enum State<W: Write> {
     Off,
     On(CaptureWriter<W>),
     Failed(CaptureError),
+}
+
+impl<L: fmt::Debug, W: Write> fmt::Debug for Captured<L, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state: &dyn fmt::Debug = match &self.state {
+            State::Off => &"off",
+            State::On(writer) => writer,
+            State::Failed(error) => error,
+        };
+        f.debug_struct("Captured").field("inner", &self.inner).field("capture", state).finish_non_exhaustive()
+    }
 }
 
 impl<L, W: Write> Captured<L, W> {
@@ -176,6 +185,16 @@ impl<L, W: Write> Captured<L, W> {
     /// The writer failed.
     pub fn new(inner: L, ports: usize, writer: W) -> Result<Self, CaptureError> {
         Ok(Self { state: State::On(CaptureWriter::new(writer, ports)?), ..Self::off(inner) })
+    }
+
+    /// Captures what leaves the `ports` from now on. A capture under way is given up.
+    ///
+    /// # Errors
+    /// The writer failed; nothing is captured then.
+    pub fn start(&mut self, ports: usize, writer: W) -> Result<(), CaptureError> {
+        self.state = State::Off;
+        self.state = State::On(CaptureWriter::new(writer, ports)?);
+        Ok(())
     }
 
     /// The link inside.

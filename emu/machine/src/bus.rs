@@ -99,7 +99,13 @@ impl<const WATCHED: bool> ThreadBus<'_, WATCHED> {
     }
 
     #[cold]
-    pub(crate) fn store_elsewhere(&mut self, addr: u64, width: usize, value: u64, cycles: &mut u64) -> Result<(), Fault> {
+    pub(crate) fn store_elsewhere(
+        &mut self,
+        addr: u64,
+        width: usize,
+        value: u64,
+        cycles: &mut u64,
+    ) -> Result<(), Fault> {
         if addr >= WINDOW_0 {
             let host = self.window(addr, width as u64, true, Cause::StoreAccess)?;
             *cycles += self.cost.window_store_cycles;

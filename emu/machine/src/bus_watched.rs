@@ -37,13 +37,7 @@ impl<const WATCHED: bool> ThreadBus<'_, WATCHED> {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    pub(crate) fn store_watched(
-        &mut self,
-        addr: u64,
-        width: usize,
-        value: u64,
-        cycles: &mut u64,
-    ) -> Result<(), Fault> {
+    pub(crate) fn store_watched(&mut self, addr: u64, width: usize, value: u64, cycles: &mut u64) -> Result<(), Fault> {
         let own = self.is_own_block(addr);
         let Some(bytes) = self.memory.bytes_mut(addr, width) else {
             return self.store_elsewhere(addr, width, value, cycles);

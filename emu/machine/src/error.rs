@@ -11,6 +11,9 @@ pub enum MachineError {
     /// The link between the cards cannot be built as configured.
     #[error("the link: {0}")]
     Link(String),
+    /// The capture of packets cannot be written.
+    #[error("the capture of packets: {0}")]
+    Capture(String),
     /// No such card.
     #[error("card {index} does not exist; this machine has {cards}")]
     NoCard {

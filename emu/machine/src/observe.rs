@@ -159,7 +159,8 @@ impl World {
 
     /// Gives new reports their symbols while the image is there.
     pub(crate) fn name_races(&mut self) {
-        let Some(races) = self.watch.as_mut().and_then(|watch| watch.races.as_mut()).filter(|races| races.unnamed) else {
+        let Some(races) = self.watch.as_mut().and_then(|watch| watch.races.as_mut()).filter(|races| races.unnamed)
+        else {
             return;
         };
         for (index, card) in self.cards.iter().enumerate() {

@@ -289,7 +289,14 @@ impl Races {
     }
 
     /// A packet that writes or reads by a remote key arrives.
-    pub(crate) fn remote_access(&mut self, card: usize, nic: &Nic, (qpn, key): (u32, u32), (addr, len): (u64, u64), at_ps: u64) {
+    pub(crate) fn remote_access(
+        &mut self,
+        card: usize,
+        nic: &Nic,
+        (qpn, key): (u32, u32),
+        (addr, len): (u64, u64),
+        at_ps: u64,
+    ) {
         if let Some(attr) = nic.query_mkey(key) {
             self.keys.insert((card, key), *attr);
             return;
@@ -352,7 +359,8 @@ mod tests {
         let found = races.take();
         assert_eq!((found.len(), races.count()), (MAX_RACES, 0));
         let text = found[3].to_string();
-        for part in ["after its release", "the host gave back: 4096 bytes at 0x1000", "thread 7", "(pong+0x3)", "77 ps"] {
+        for part in ["after its release", "the host gave back: 4096 bytes at 0x1000", "thread 7", "(pong+0x3)", "77 ps"]
+        {
             assert!(text.contains(part), "{part} in {text}");
         }
     }

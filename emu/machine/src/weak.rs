@@ -195,7 +195,10 @@ impl Order {
             self.window_copies.clear();
         }
         let loads_wait = successor & (bits::R | bits::I) != 0;
-        UpTo { stores: if loads_wait && stores { u64::MAX } else { 0 }, lines: if loads_wait && windows { u64::MAX } else { 0 } }
+        UpTo {
+            stores: if loads_wait && stores { u64::MAX } else { 0 },
+            lines: if loads_wait && windows { u64::MAX } else { 0 },
+        }
     }
 
     /// An atomic access: up to where stores must be visible before it.

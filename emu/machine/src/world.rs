@@ -1,8 +1,9 @@
 //! The machine as a whole: cards, link, host memory, the event queue and the clock.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::io::Write;
 
-use emu_fabric::{BackToBack, Delivery, Link, LinkConfig as WireConfig, Rate, SeededDrop};
+use emu_fabric::{BackToBack, Captured, Delivery, Link, LinkConfig as WireConfig, Rate, SeededDrop};
 use emu_nic::{AsyncEvent, CqTarget, Effects, Gid, Mtu, Nic, NicConfig, NicTiming, Packet};
 
 use crate::card::{Card, CardDma};
@@ -29,7 +30,7 @@ pub struct World {
     pub(crate) effects: Effects,
     /// What the configuration asks for beyond the plain machine; usually nothing.
     pub(crate) watch: Option<Box<Watch>>,
-    link: SeededDrop<BackToBack>,
+    link: Captured<SeededDrop<BackToBack>, Box<dyn Write + Send>>,
     deliveries: Vec<Delivery<Packet>>,
     channel_events: VecDeque<(usize, u32, u32)>,
     async_events: VecDeque<(usize, AsyncEvent)>,
@@ -59,7 +60,7 @@ impl World {
             now_ps: 0,
             trace: Trace::default(),
             effects: Effects::default(),
-            link,
+            link: Captured::off(link),
             deliveries: Vec::new(),
             channel_events: VecDeque::new(),
             async_events: VecDeque::new(),
@@ -107,6 +108,27 @@ impl World {
     #[must_use]
     pub fn port_counters(&self, card: usize) -> emu_fabric::PortCounters {
         Link::<Packet>::counters(&self.link, card)
+    }
+
+    /// Writes every frame that leaves a card's port from now on to a pcapng file.
+    ///
+    /// # Errors
+    /// The writer failed.
+    pub fn start_capture(&mut self, writer: Box<dyn Write + Send>) -> Result<(), MachineError> {
+        let ports = self.cards.len();
+        self.link.start(ports, writer).map_err(|error| MachineError::Capture(error.to_string()))
+    }
+
+    /// Ends the capture and gives the number of frames in it; those that have no bytes on a wire are left out.
+    ///
+    /// # Errors
+    /// The writer failed, now or before.
+    pub fn finish_capture(&mut self) -> Result<u64, MachineError> {
+        let frames = self.link.frames();
+        match self.link.finish() {
+            Ok(_) => Ok(frames),
+            Err(error) => Err(MachineError::Capture(error.to_string())),
+        }
     }
 
     /// Host-side doorbell of a send queue: the producer index is the 16-bit counter of 64-byte blocks.

@@ -24,12 +24,7 @@ fn outcomes(one: &[u32], two: &[u32]) -> BTreeSet<(u64, u64)> {
 
 /// Message passing: data at 0, flag at 256, what was read plus 10 at 512.
 fn message_passing(writer_fence: &[u32], reader_fence: &[u32]) -> BTreeSet<u64> {
-    let writer = code(&[
-        &[addi(A1, 0, 1), sd(A1, A0, 0)],
-        writer_fence,
-        &[sd(A1, A0, 256)],
-        &RESCHEDULE,
-    ]);
+    let writer = code(&[&[addi(A1, 0, 1), sd(A1, A0, 0)], writer_fence, &[sd(A1, A0, 256)], &RESCHEDULE]);
     // The data line is read before, too: a stale copy of it is what a reader is likely to have.
     let reader = code(&[
         &[ld(A2, A0, 0), ld(A1, A0, 256), beq(A1, 0, -4)],
@@ -111,14 +106,7 @@ fn atomics_of_two_threads_never_lose_a_count() {
 
 /// Data in the first line, a flag in the second. Whether the flag was ever seen before the data, and whether both came at all.
 fn through_the_window(between: &[u32], last: &[u32]) -> BTreeSet<(bool, bool)> {
-    let program = code(&[
-        &open_window(),
-        &[addi(A2, 0, 7), sd(A2, A0, 8)],
-        between,
-        &[sd(A2, A0, 64)],
-        last,
-        &[RET],
-    ]);
+    let program = code(&[&open_window(), &[addi(A2, 0, 7), sd(A2, A0, 8)], between, &[sd(A2, A0, 64)], last, &[RET]]);
     let elf = image(&[RET], &program);
     let run = |seed| {
         let (mut world, process) = boot(&elf, config(seed));

@@ -87,6 +87,9 @@ pub(crate) struct TputArgs {
     /// Seed of the loss and of made-up bytes.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+    /// Write the packets of both cards to this pcapng file (emulator only).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pcap: Option<PathBuf>,
     /// Bits of the 32-bit immediate that number chunks; the others hold the collective id.
     #[arg(long, default_value_t = DEFAULT_PSN_BITS, value_name = "BITS")]
     pub(crate) psn_bits: u32,

@@ -3,6 +3,8 @@
 // Passing foreign function tables on is the one unsafe act of this crate.
 #![allow(unsafe_code)]
 
+use std::fs::File;
+use std::io::BufWriter;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use emu_machine::{Config, CostModel, LinkConfig, MachineError};
@@ -56,6 +58,22 @@ pub fn emulated(config: Config) -> Result<Provider, MachineError> {
             Box::<EmulatedRelax>::default(),
         )
     })
+}
+
+/// Writes the frames of the calling thread's emulated cards to a pcapng file, from now on.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn start_capture(file: File) -> Result<(), MachineError> {
+    emu_machine::with_world(|world| world.start_capture(Box::new(BufWriter::new(file))))?
+}
+
+/// Ends the capture; the number of frames in it.
+///
+/// # Errors
+/// The file could not be written.
+pub fn finish_capture() -> Result<u64, MachineError> {
+    emu_machine::with_world(emu_machine::World::finish_capture)?
 }
 
 /// The default machine with losses on the link.

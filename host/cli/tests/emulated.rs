@@ -176,3 +176,20 @@ fn the_demo_sends_a_file_in_every_way() {
         assert!(row["loss_percent"] != 0.0 || row["missing"] == 0, "{row}");
     }
 }
+
+#[test]
+fn a_capture_holds_every_packet_and_changes_nothing() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tput.pcapng");
+    let file = path.to_string_lossy();
+    let run = ["--transport", "ud", "--bytes", "100000", "--loss", "5", "--threads", "2"];
+    let mut captured = tput(&[&run[..], &["--pcap", &file]].concat());
+    let mut plain = tput(&run);
+    for report in [&mut captured, &mut plain] {
+        report["wall_s"] = Value::Null;
+    }
+    assert_eq!(captured, plain);
+    let bytes = std::fs::read(&path).expect("the capture");
+    assert_eq!(bytes[..4], [0x0A, 0x0D, 0x0D, 0x0A], "a pcapng section header");
+    // 25 datagrams: 100000 bytes of payload and, in each block, 66 bytes of headers and some of the format.
+    assert!((100_000 + 25 * 66..110_000).contains(&bytes.len()), "{} bytes", bytes.len());
+}

@@ -99,8 +99,8 @@ impl Hull {
     }
 
     pub(crate) fn touches(&self, range: &Range) -> bool {
-        self.0.get(&range.space).is_some_and(|&(low, high)| {
-            range.addr < high && low < range.addr.saturating_add(range.len)
-        })
+        self.0
+            .get(&range.space)
+            .is_some_and(|&(low, high)| range.addr < high && low < range.addr.saturating_add(range.len))
     }
 }

@@ -71,13 +71,7 @@ impl Queue {
     }
 
     /// Conflicts of a write with what is posted.
-    pub(crate) fn conflicts(
-        &self,
-        qpn: u32,
-        range: &Range,
-        by_card: bool,
-        hits: &mut Vec<(RaceKind, Access)>,
-    ) {
+    pub(crate) fn conflicts(&self, qpn: u32, range: &Range, by_card: bool, hits: &mut Vec<(RaceKind, Access)>) {
         if !self.hull.touches(range) {
             return;
         }

@@ -45,7 +45,8 @@ impl Order {
             let fetched = on_its_way.map(|gathered| gathered.bytes).or_else(|| fetch(line));
             let keeps = self.rng.next_u32() % 4 != 0;
             let delay_cycles = self.rng.next_u64() % (self.longest_delay_cycles + 1);
-            let earlier = self.gathered.iter().filter(|line| line.sequence.is_some()).filter_map(|line| line.arrives_cycles);
+            let earlier =
+                self.gathered.iter().filter(|line| line.sequence.is_some()).filter_map(|line| line.arrives_cycles);
             let leaves_cycles = (now_cycles + delay_cycles).max(earlier.max().unwrap_or(0));
             self.gathered.push(Gathered {
                 line,
@@ -103,7 +104,8 @@ impl Order {
     /// Gathered lines set out for the host.
     pub(super) fn write_back(&mut self, now_cycles: u64) {
         // Earlier writebacks arrive first, and so does what was fenced before the stores.
-        let earlier = self.gathered.iter().filter(|line| line.sequence.is_some()).filter_map(|line| line.arrives_cycles);
+        let earlier =
+            self.gathered.iter().filter(|line| line.sequence.is_some()).filter_map(|line| line.arrives_cycles);
         let earlier = earlier.max().unwrap_or(0);
         for index in 0..self.gathered.len() {
             if self.gathered[index].sequence.is_some() {

@@ -167,4 +167,3 @@ pub fn nop(seed: u64, between: &[u32], after: &[u32]) -> (u8, Vec<Race>) {
     world.peek_memory(0, process, RING + 2048, &mut cqe).unwrap();
     (cqe[63] >> 4, world.take_races())
 }
-
