@@ -84,7 +84,9 @@ fn operation(
     for worker in 0..endpoints.len() {
         let remaining = server.progress(worker).map_err(told)?.remaining;
         if remaining != 0 {
-            return Err(format!("operation {id}: complete was told while worker {worker} says {remaining} are missing"));
+            return Err(format!(
+                "operation {id}: complete was told while worker {worker} says {remaining} are missing"
+            ));
         }
     }
     let mut received = vec![0; source.len()];
@@ -148,8 +150,7 @@ fn image_on_weak_memory(name: &str, transport: Transport) {
         for seed in 1..=seeds() {
             let case = case(&format!("seed {seed}"));
             let weak_ps = run(MemoryModel::weak(seed)).unwrap_or_else(|error| panic!("{case}: {error}"));
-            eprintln!("SPAN {case} {:.3}", weak_ps as f64 / strong_ps as f64);
-            // A credit that is written back late costs far more than the odd delay.
+            // Fences cost the same; what is seen late costs a little.
             assert!(weak_ps < 2 * strong_ps, "{case}: {weak_ps} ps instead of {strong_ps}");
         }
     }
@@ -175,11 +176,23 @@ fn image_reference_ud() {
     image_on_weak_memory("reference", Transport::Ud);
 }
 
+/// Long chunks, of which many are on their way to the user buffer when the last one has come.
+#[test]
+fn image_receive_ud_waits_for_its_copies() {
+    let params = Params { transport: Transport::Ud, batch: 32, ring: RING, chunk_bytes: 4096, ..Params::default() };
+    for seed in 0..=seeds() {
+        let memory = if seed == 0 { MemoryModel::Strong } else { MemoryModel::weak(seed) };
+        run("receive", memory, params, 63 * 4096, OPERATIONS)
+            .unwrap_or_else(|error| panic!("receive ud, 63 long chunks, seed {seed}: {error}"));
+    }
+}
+
 /// Workers that finish at the same moment: none may be behind the flag that the last of them writes.
 #[test]
 fn image_receive_tells_everything_before_the_flag() {
     for transport in [Transport::Uc, Transport::Ud] {
-        let params = Params { transport, threads: 8, batch: 1, ring: 16, chunk_bytes: CHUNK_BYTES, ..Params::default() };
+        let params =
+            Params { transport, threads: 8, batch: 1, ring: 16, chunk_bytes: CHUNK_BYTES, ..Params::default() };
         for seed in 1..=8 * seeds() {
             run("receive", MemoryModel::weak(seed), params, 8 * CHUNK_BYTES, 6)
                 .unwrap_or_else(|error| panic!("receive {}, one chunk each, seed {seed}: {error}", transport.name()));

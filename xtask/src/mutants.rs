@@ -1,14 +1,13 @@
-use std::collections::BTreeMap;
+mod tree;
+
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use cargo_metadata::Message;
 use comfy_table::{Table, presets};
 use serde::Deserialize;
 
-use crate::{process, status, workspace};
+use crate::{status, workspace};
+use tree::{Outcome, Tree, test_program};
 
 /// Take fences out of the firmware, one at a time, and see a test fail for each.
 #[derive(clap::Args)]
@@ -24,17 +23,10 @@ pub(crate) struct Mutants {
     seeds: Option<u64>,
 }
 
-/// The images whose firmware is mutated and run.
-const IMAGES: [&str; 3] = ["receive", "reference", "pingpong"];
 /// Where calls of fences are looked for.
 const SOURCES: [&str; 2] = ["device/dpa/src", "device/images"];
 /// Mutations other than a missing fence, and those that no test can tell: written by hand.
 const TABLE: &str = "device/mutants.toml";
-/// What a build of the firmware needs.
-const TREE: [&str; 6] = ["device", "shared", "linker", "toolchains", "Cargo.toml", "rust-toolchain.toml"];
-/// A test that takes longer than this has met a mutant that keeps it from ending: killed as well.
-const TEST_BOUND: Duration = Duration::from_secs(600);
-
 /// The hand-written table.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -67,8 +59,24 @@ struct Redundant {
     function: String,
     /// Text of the line.
     fence: String,
+    /// Which of such lines in the function, counted from 1.
+    #[serde(default = "first")]
+    nth: usize,
     /// Why no test can fail.
     reason: String,
+}
+
+fn first() -> usize {
+    1
+}
+
+impl Redundant {
+    fn is(&self, mutation: &Mutation) -> bool {
+        self.file == mutation.file
+            && self.function == mutation.function
+            && self.fence == mutation.what
+            && self.nth == mutation.nth
+    }
 }
 
 /// One change of one file.
@@ -79,6 +87,8 @@ struct Mutation {
     line: usize,
     function: String,
     what: String,
+    /// Which of those in the function.
+    nth: usize,
     /// The file with the change.
     text: String,
 }
@@ -89,7 +99,8 @@ impl Mutants {
         let mutations = mutations(workspace::root(), &rules)?;
         if self.list {
             for (number, mutation) in mutations.iter().enumerate() {
-                let reason = reason(&rules, mutation).map_or(String::new(), |reason| format!("  [redundant: {reason}]"));
+                let reason =
+                    reason(&rules, mutation).map_or(String::new(), |reason| format!("  [redundant: {reason}]"));
                 println!("{number:>3}  {}:{}  {}{reason}", mutation.file, mutation.line, mutation.what);
             }
             return Ok(());
@@ -113,7 +124,7 @@ impl Mutants {
             }
             let name = format!("{}:{} {}", mutation.file, mutation.line, mutation.what);
             status::say("Mutation", format_args!("{number} of {}: {name}", mutations.len()));
-            let outcome = tree.with(mutation, || tree.test(&test, self.seeds))?;
+            let outcome = tree.with(&mutation.file, &mutation.text, || tree.test(&test, self.seeds))?;
             let verdict = match (outcome, reason(&rules, mutation)) {
                 (Outcome::Killed(by), None) => {
                     killed += 1;
@@ -148,10 +159,7 @@ fn rules() -> Result<Rules> {
 }
 
 fn reason<'a>(rules: &'a Rules, mutation: &Mutation) -> Option<&'a str> {
-    let same = |rule: &&Redundant| {
-        rule.file == mutation.file && rule.function == mutation.function && rule.fence == mutation.what
-    };
-    rules.redundant.iter().find(same).map(|rule| rule.reason.as_str())
+    rules.redundant.iter().find(|rule| rule.is(mutation)).map(|rule| rule.reason.as_str())
 }
 
 /// All mutations of a tree, in order of file and line; then the patches.
@@ -168,15 +176,14 @@ fn mutations(root: &Path, rules: &Rules) -> Result<Vec<Mutation>> {
         found.extend(missing_fences(&file, &text));
     }
     for rule in &rules.redundant {
-        let known = |mutation: &Mutation| {
-            rule.file == mutation.file && rule.function == mutation.function && rule.fence == mutation.what
-        };
-        if !found.iter().any(known) {
-            bail!("{TABLE}: there is no `{}` in `{}` of {} any more", rule.fence, rule.function, rule.file);
+        if !found.iter().any(|mutation| rule.is(mutation)) {
+            let Redundant { file, function, fence, nth, .. } = rule;
+            bail!("{TABLE}: there is no `{fence}` number {nth} in `{function}` of {file}");
         }
     }
     for patch in &rules.patch {
-        let text = std::fs::read_to_string(root.join(&patch.file)).with_context(|| format!("reading {}", patch.file))?;
+        let text =
+            std::fs::read_to_string(root.join(&patch.file)).with_context(|| format!("reading {}", patch.file))?;
         let places: Vec<usize> = text.match_indices(&patch.find).map(|(at, _)| at).collect();
         let [at] = places[..] else {
             bail!("{TABLE}: `{}` is {} times in {}, not once", patch.find, places.len(), patch.file);
@@ -186,6 +193,7 @@ fn mutations(root: &Path, rules: &Rules) -> Result<Vec<Mutation>> {
             line: text[..at].lines().count() + usize::from(text[..at].ends_with('\n')),
             function: String::new(),
             what: patch.name.clone(),
+            nth: 1,
             text: text.replacen(&patch.find, &patch.replace, 1),
         });
     }
@@ -212,11 +220,14 @@ fn missing_fences(file: &str, text: &str) -> Vec<Mutation> {
         if is_fence(line) {
             let without: Vec<&str> =
                 text.lines().enumerate().map(|(at, line)| if at == index { "" } else { line }).collect();
+            let what = line.trim().to_owned();
+            let before = found.iter().filter(|other: &&Mutation| other.function == function && other.what == what);
             found.push(Mutation {
                 file: file.to_owned(),
                 line: index + 1,
                 function: function.clone(),
-                what: line.trim().to_owned(),
+                nth: before.count() + 1,
+                what,
                 text: without.join("\n") + "\n",
             });
         }
@@ -239,155 +250,6 @@ fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-enum Outcome {
-    /// By which test, and what it said.
-    Killed(String),
-    Survived,
-}
-
-/// A copy of the tree, to be changed. It keeps its builds, so that a second run starts faster.
-struct Tree {
-    root: PathBuf,
-}
-
-impl Tree {
-    fn new() -> Result<Self> {
-        let root = workspace::root().join("target/mutants");
-        for part in TREE {
-            let (from, to) = (workspace::root().join(part), root.join(part));
-            if to.is_dir() {
-                std::fs::remove_dir_all(&to).with_context(|| format!("removing {}", to.display()))?;
-            }
-            copy(&from, &to)?;
-        }
-        Ok(Tree { root })
-    }
-
-    fn build(&self) -> Result<()> {
-        let program = std::env::current_exe().context("the path of this program")?;
-        let mut command = Command::new(program);
-        command.arg("build").args(IMAGES).env("FLEXCAST_ROOT", &self.root).current_dir(&self.root);
-        let output = command.output().with_context(|| format!("starting `{}`", process::line(&command)))?;
-        if !output.status.success() {
-            let text = String::from_utf8_lossy(&output.stderr);
-            bail!("{}: {}\n{text}", output.status, process::line(&command));
-        }
-        Ok(())
-    }
-
-    /// Calls `body` on the images of the changed tree, and changes it back.
-    fn with(&self, mutation: &Mutation, body: impl FnOnce() -> Result<Outcome>) -> Result<Outcome> {
-        let path = self.root.join(&mutation.file);
-        let original = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        std::fs::write(&path, &mutation.text).with_context(|| format!("writing {}", path.display()))?;
-        let outcome = self.build().and_then(|()| body());
-        std::fs::write(&path, original).with_context(|| format!("writing {}", path.display()))?;
-        outcome
-    }
-
-    fn test(&self, program: &Path, seeds: Option<u64>) -> Result<Outcome> {
-        let log = self.root.join("test.log");
-        let file = std::fs::File::create(&log).with_context(|| format!("writing {}", log.display()))?;
-        let mut command = Command::new(program);
-        command.args(["image_", "--test-threads=2"]).current_dir(workspace::root().join("tests"));
-        command.env("FLEXCAST_IMAGES", self.root.join("target/device/emu")).env("RUST_BACKTRACE", "0");
-        if let Some(seeds) = seeds {
-            command.env("FLEXCAST_WEAK_SEEDS", seeds.to_string());
-        }
-        let errors = file.try_clone().context("the log of the tests")?;
-        let child = command.stdout(file).stderr(Stdio::from(errors)).spawn();
-        let mut child = child.with_context(|| format!("starting `{}`", process::line(&command)))?;
-        let Some(success) = wait(&mut child)? else {
-            return Ok(Outcome::Killed(format!("no end within {} s", TEST_BOUND.as_secs())));
-        };
-        let text = std::fs::read_to_string(&log).with_context(|| format!("reading {}", log.display()))?;
-        match (success, killer(&text)) {
-            (true, _) => Ok(Outcome::Survived),
-            (false, Some(by)) => Ok(Outcome::Killed(by)),
-            (false, None) => bail!("the test program died:\n{text}"),
-        }
-    }
-}
-
-/// Whether it ended well; `None` if it had to be ended.
-fn wait(child: &mut Child) -> Result<Option<bool>> {
-    let start = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().context("waiting for the tests")? {
-            return Ok(Some(status.success()));
-        }
-        if start.elapsed() > TEST_BOUND {
-            child.kill().context("ending the tests")?;
-            child.wait().context("ending the tests")?;
-            return Ok(None);
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// The failed tests and what the first of them said, in short.
-fn killer(log: &str) -> Option<String> {
-    let mut said = BTreeMap::new();
-    let mut lines = log.lines();
-    while let Some(line) = lines.next() {
-        if let Some(rest) = line.strip_prefix("thread '")
-            && let Some((name, _)) = rest.split_once('\'')
-            && line.contains("panicked at")
-            && let Some(message) = lines.next()
-        {
-            said.entry(name.to_owned()).or_insert_with(|| message.trim().to_owned());
-        }
-    }
-    let failed: Vec<&str> =
-        log.lines().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED")).collect();
-    let first = failed.first()?;
-    let mut message: String = said.get(*first).cloned().unwrap_or_default();
-    if message.len() > 150 {
-        let end = (0..=150).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
-        message.truncate(end);
-        message.push('…');
-    }
-    Some(format!("{}: {message}", failed.join(", ")))
-}
-
-/// Builds the test program and gives its path.
-fn test_program() -> Result<PathBuf> {
-    status::say("Building", "the tests");
-    let mut command = workspace::cargo();
-    command.args(["test", "--package", "flexcast-tests", "--test", "weak_memory", "--no-run"]);
-    command.args(["--message-format", "json-render-diagnostics"]);
-    let messages = process::capture(&mut command)?;
-    for message in Message::parse_stream(messages.as_bytes()) {
-        if let Message::CompilerArtifact(artifact) = message.context("cargo's messages")?
-            && artifact.target.name == "weak_memory"
-            && let Some(program) = artifact.executable
-        {
-            return Ok(program.into_std_path_buf());
-        }
-    }
-    bail!("cargo built no test program; its command was `{}`", process::line(&command))
-}
-
-/// Copies a file, or a folder without what builds have left in it.
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    let told = || format!("copying {} to {}", from.display(), to.display());
-    if !from.is_dir() {
-        if let Some(folder) = to.parent() {
-            std::fs::create_dir_all(folder).with_context(told)?;
-        }
-        std::fs::copy(from, to).with_context(told)?;
-        return Ok(());
-    }
-    std::fs::create_dir_all(to).with_context(told)?;
-    for entry in std::fs::read_dir(from).with_context(told)? {
-        let entry = entry.with_context(told)?;
-        if entry.file_name() != "target" {
-            copy(&entry.path(), &to.join(entry.file_name()))?;
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -397,23 +259,18 @@ mod tests {
         for line in ["    fence::outbox();", "dpa::fence::memory_read();", "  arch::fence_r_r();"] {
             assert!(is_fence(line), "{line}");
         }
-        for line in ["// fence::outbox();", "fence::outbox(1);", "pub fn outbox() {", "fence(SeqCst);", "self.fence();"] {
+        for line in ["// fence::outbox();", "fence::outbox(1);", "pub fn outbox() {", "fence(SeqCst);", "self.fence();"]
+        {
             assert!(!is_fence(line), "{line}");
         }
-        let text = "fn one() {\n    a();\n    fence::system();\n}\nfn two<T>() {\n    fence::memory();\n}\n";
-        let found = missing_fences("f.rs", text);
-        assert_eq!(found.len(), 2);
+        let text = "fn one() {\n    a();\n    fence::system();\n    fence::system();\n}\nfn two<T>() {\n    fence::memory();\n}\n";
+        let mut found = missing_fences("f.rs", text);
+        assert_eq!(found.len(), 3);
+        assert_eq!((found[0].nth, found[1].nth, found[2].nth), (1, 2, 1));
+        found.remove(1);
         assert_eq!((found[0].line, found[0].function.as_str(), found[0].what.as_str()), (3, "one", "fence::system();"));
         assert_eq!(found[1].function, "two");
         assert_eq!(found[1].text, text.replace("    fence::memory();", ""));
-    }
-
-    #[test]
-    fn the_killer_is_named_with_what_it_said() {
-        let log = "test image_a ... ok\ntest image_b ... FAILED\n\nthread 'image_b' (77) panicked at x.rs:1:2:\n\
-                   case 3, seed 4: an answer differs\nnote: more\n";
-        assert_eq!(killer(log).as_deref(), Some("image_b: case 3, seed 4: an answer differs"));
-        assert_eq!(killer("test image_a ... ok\n"), None);
     }
 
     /// Every fence of this tree is in the list, every rule still means something, and every patch changes something.

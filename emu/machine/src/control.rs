@@ -162,6 +162,7 @@ impl World {
             eus[gone.port.eu as usize] = None;
             Card::leave_core(running, &mut gone, ThreadState::Finished);
         }
+        self.watch_end(card, thread);
         Ok(())
     }
 

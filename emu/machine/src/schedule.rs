@@ -349,6 +349,7 @@ impl World {
             After::Finish => {
                 thread.hart.complete_ecall(gap);
                 Card::leave_core(running, thread, ThreadState::Finished);
+                self.watch_end(card_index, id);
             }
             After::FinishProcess => {
                 let process = owners.get(&id).copied();
@@ -408,6 +409,10 @@ impl World {
             Card::leave_core(running, thread, ThreadState::Finished);
         }
         process.status = status;
+        let threads: Vec<u32> = process.threads.keys().copied().collect();
+        for thread in threads {
+            self.watch_end(card_index, thread);
+        }
     }
 }
 

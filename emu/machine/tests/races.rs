@@ -118,3 +118,23 @@ fn two_owners_of_a_line_are_reported_and_one_loses_its_bytes() {
     assert!(same.contains(&(0, vec![RaceKind::TwoOwners])), "{same:?}");
     assert!(same.iter().all(|(kept, races)| (*kept == 5) == races.is_empty()), "{same:?}");
 }
+
+#[test]
+fn looking_for_races_changes_nothing() {
+    let count = code(&[&[ld(A1, A0, 512), addi(A1, A1, 1), sd(A1, A0, 512), fence(R | W, R | W)], &RESCHEDULE]);
+    let run = |memory, detect_races| {
+        let config = Config { memory, detect_races, ..config(1) };
+        let (mut world, process) = boot(&two_handlers(&count, &count), config);
+        let first = make_handlers(&mut world, process);
+        for _ in 0..20 {
+            ping(&mut world, process, first).unwrap();
+            while world.step() {}
+        }
+        assert_eq!(world.race_count(), 0);
+        (world.trace_hash(), world.now_ps(), word(&mut world, process, DATA + 512))
+    };
+    for memory in [MemoryModel::Strong, MemoryModel::weak(1)] {
+        assert_eq!(run(memory, true), run(memory, false));
+    }
+    assert_ne!(run(MemoryModel::weak(1), true).0, run(MemoryModel::weak(2), true).0, "the seed is in the trace");
+}

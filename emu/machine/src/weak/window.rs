@@ -43,7 +43,7 @@ impl Order {
             // A copy of it on its way is what the line will be.
             let on_its_way = self.gathered.iter().rfind(|gathered| gathered.line == line && gathered.fetched.is_some());
             let fetched = on_its_way.map(|gathered| gathered.bytes).or_else(|| fetch(line));
-            let keeps = self.rng.next_u32() % 4 != 0;
+            let leaves = self.rng.next_u32().is_multiple_of(4);
             let delay_cycles = self.rng.next_u64() % (self.longest_delay_cycles + 1);
             let earlier =
                 self.gathered.iter().filter(|line| line.sequence.is_some()).filter_map(|line| line.arrives_cycles);
@@ -54,7 +54,7 @@ impl Order {
                 mask: 0,
                 fetched,
                 after: 0,
-                arrives_cycles: (!keeps).then_some(leaves_cycles),
+                arrives_cycles: leaves.then_some(leaves_cycles),
                 sequence: None,
                 pc,
                 since_cycles: now_cycles,

@@ -1,0 +1,186 @@
+//! The copy of the tree that is mutated, and the tests that are run on its images.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use cargo_metadata::Message;
+
+use crate::{process, status, workspace};
+
+/// The images whose firmware is mutated and run.
+const IMAGES: [&str; 3] = ["receive", "reference", "pingpong"];
+/// What a build of the firmware needs.
+const TREE: [&str; 6] = ["device", "shared", "linker", "toolchains", "Cargo.toml", "rust-toolchain.toml"];
+/// A test that takes longer than this has met a mutant that keeps it from ending: killed as well.
+const TEST_BOUND: Duration = Duration::from_secs(600);
+
+/// What the tests made of a mutation.
+pub(super) enum Outcome {
+    /// By which test, and what it said.
+    Killed(String),
+    Survived,
+}
+
+/// A copy of the tree, to be changed. It keeps its builds, so that a second run starts faster.
+pub(super) struct Tree {
+    root: PathBuf,
+}
+
+impl Tree {
+    pub(super) fn new() -> Result<Self> {
+        let root = workspace::root().join("target/mutants");
+        for part in TREE {
+            let (from, to) = (workspace::root().join(part), root.join(part));
+            if to.is_dir() {
+                std::fs::remove_dir_all(&to).with_context(|| format!("removing {}", to.display()))?;
+            }
+            copy(&from, &to)?;
+        }
+        Ok(Tree { root })
+    }
+
+    pub(super) fn build(&self) -> Result<()> {
+        let program = std::env::current_exe().context("the path of this program")?;
+        let mut command = Command::new(program);
+        command.arg("build").args(IMAGES).env("FLEXCAST_ROOT", &self.root).current_dir(&self.root);
+        let output = command.output().with_context(|| format!("starting `{}`", process::line(&command)))?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            bail!("{}: {}\n{text}", output.status, process::line(&command));
+        }
+        Ok(())
+    }
+
+    /// Gives a file another text, calls `body` on the images built from it, and changes it back.
+    pub(super) fn with(&self, file: &str, text: &str, body: impl FnOnce() -> Result<Outcome>) -> Result<Outcome> {
+        let path = self.root.join(file);
+        let original = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        let outcome = self.build().and_then(|()| body());
+        std::fs::write(&path, original).with_context(|| format!("writing {}", path.display()))?;
+        outcome
+    }
+
+    pub(super) fn test(&self, program: &Path, seeds: Option<u64>) -> Result<Outcome> {
+        let log = self.root.join("test.log");
+        let file = std::fs::File::create(&log).with_context(|| format!("writing {}", log.display()))?;
+        let mut command = Command::new(program);
+        command.args(["image_", "--test-threads=2"]).current_dir(workspace::root().join("tests"));
+        command.env("FLEXCAST_IMAGES", self.root.join("target/device/emu")).env("RUST_BACKTRACE", "0");
+        if let Some(seeds) = seeds {
+            command.env("FLEXCAST_WEAK_SEEDS", seeds.to_string());
+        }
+        let errors = file.try_clone().context("the log of the tests")?;
+        let child = command.stdout(file).stderr(Stdio::from(errors)).spawn();
+        let mut child = child.with_context(|| format!("starting `{}`", process::line(&command)))?;
+        let Some(success) = wait(&mut child)? else {
+            return Ok(Outcome::Killed(format!("no end within {} s", TEST_BOUND.as_secs())));
+        };
+        let text = std::fs::read_to_string(&log).with_context(|| format!("reading {}", log.display()))?;
+        match (success, killer(&text)) {
+            (true, _) => Ok(Outcome::Survived),
+            (false, Some(by)) => Ok(Outcome::Killed(by)),
+            (false, None) => bail!("the test program died:\n{text}"),
+        }
+    }
+}
+
+/// Whether it ended well; `None` if it had to be ended.
+fn wait(child: &mut Child) -> Result<Option<bool>> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().context("waiting for the tests")? {
+            return Ok(Some(status.success()));
+        }
+        if start.elapsed() > TEST_BOUND {
+            child.kill().context("ending the tests")?;
+            child.wait().context("ending the tests")?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The failed tests and what the first of them said, in short.
+fn killer(log: &str) -> Option<String> {
+    let mut said = BTreeMap::new();
+    let mut lines = log.lines();
+    while let Some(line) = lines.next() {
+        if let Some(rest) = line.strip_prefix("thread '")
+            && let Some((name, _)) = rest.split_once('\'')
+            && line.contains("panicked at")
+            && let Some(message) = lines.next()
+        {
+            said.entry(name.to_owned()).or_insert_with(|| message.trim().to_owned());
+        }
+    }
+    let failed: Vec<&str> =
+        log.lines().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED")).collect();
+    let first = failed.first()?;
+    let mut message: String = said.get(*first).cloned().unwrap_or_default();
+    if message.len() > 150 {
+        let end = (0..=150).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
+        message.truncate(end);
+        message.push('…');
+    }
+    Some(format!("{}: {message}", failed.join(", ")))
+}
+
+/// Builds the test program and gives its path.
+pub(super) fn test_program() -> Result<PathBuf> {
+    status::say("Building", "the tests");
+    let mut command = workspace::cargo();
+    command.args(["test", "--package", "flexcast-tests", "--test", "weak_memory", "--no-run"]);
+    command.args(["--message-format", "json-render-diagnostics"]);
+    // Diagnostics go to the user; cargo's messages are for this program alone.
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("starting `{}`", process::line(&command)))?;
+    if !output.status.success() {
+        bail!("{}: {}", output.status, process::line(&command));
+    }
+    for message in Message::parse_stream(output.stdout.as_slice()) {
+        if let Message::CompilerArtifact(artifact) = message.context("cargo's messages")?
+            && artifact.target.name == "weak_memory"
+            && let Some(program) = artifact.executable
+        {
+            return Ok(program.into_std_path_buf());
+        }
+    }
+    bail!("cargo built no test program; its command was `{}`", process::line(&command))
+}
+
+/// Copies a file, or a folder without what builds have left in it.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let told = || format!("copying {} to {}", from.display(), to.display());
+    if !from.is_dir() {
+        if let Some(folder) = to.parent() {
+            std::fs::create_dir_all(folder).with_context(told)?;
+        }
+        std::fs::copy(from, to).with_context(told)?;
+        return Ok(());
+    }
+    std::fs::create_dir_all(to).with_context(told)?;
+    for entry in std::fs::read_dir(from).with_context(told)? {
+        let entry = entry.with_context(told)?;
+        if entry.file_name() != "target" {
+            copy(&entry.path(), &to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_killer_is_named_with_what_it_said() {
+        let log = "test image_a ... ok\ntest image_b ... FAILED\n\nthread 'image_b' (77) panicked at x.rs:1:2:\n\
+                   case 3, seed 4: an answer differs\nnote: more\n";
+        assert_eq!(killer(log).as_deref(), Some("image_b: case 3, seed 4: an answer differs"));
+        assert_eq!(killer("test image_a ... ok\n"), None);
+    }
+}
