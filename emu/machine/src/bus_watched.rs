@@ -174,6 +174,9 @@ impl<const WATCHED: bool> ThreadBus<'_, WATCHED> {
 }
 
 /// Runs instruction by instruction, so that every access has its program counter.
+/// Apart from the plain run, whose code it would otherwise push about.
+#[cold]
+#[inline(never)]
 pub(crate) fn run_watched(hart: &mut Hart, text: &mut Text, bus: &mut ThreadBus<'_, true>, limits: &Limits) -> Stop {
     loop {
         bus.pc = hart.pc;

@@ -25,7 +25,7 @@ pub struct Config {
     /// When stores are seen by others. Default [`MemoryModel::Strong`].
     pub memory: MemoryModel,
     /// Whether to look for races for memory between firmware, card and host; see [`Race`](crate::Race). Changes no time and
-    /// no result. Default off: it makes the emulator several times slower.
+    /// no result. Default off: emulation takes up to three times as long.
     pub detect_races: bool,
 }
 
@@ -38,7 +38,7 @@ pub enum MemoryModel {
     Strong,
     /// As late and as much out of order as the RISC-V memory model and the non-coherent windows of the DPA allow, by seeded
     /// choices: firmware that lacks a fence fails for some seed. Instructions cost the same cycles; what another agent sees
-    /// when is different, so virtual times of whole runs are, too. About three times slower to emulate.
+    /// when is different, so virtual times of whole runs are, too. Emulation takes up to six times as long.
     Weak {
         /// Seed of the choices; each thread draws from a stream of its own.
         seed: u64,

@@ -93,7 +93,9 @@ impl World {
     pub(crate) fn run_slice(&mut self, at_cycles: u64, card_index: usize, id: u32) {
         self.ready.remove(&(at_cycles, card_index, id));
         self.now_ps = self.now_ps.max(cycles_to_ps(at_cycles));
-        self.settle(at_cycles);
+        if self.watch.is_some() {
+            self.settle(at_cycles);
+        }
         let horizon = self.queue.next_at_ps().map_or(u64::MAX, ps_to_cycles);
         let Card { nic, processes, owners, running, .. } = &mut self.cards[card_index];
         let Some(process) = owners.get(&id).and_then(|process| processes.get_mut(process)) else { return };
@@ -149,7 +151,9 @@ impl World {
             (stop, bus.outbox_store, bus.detail)
         };
         let cycles = thread.hart.cycles;
-        self.name_races();
+        if self.watch.is_some() {
+            self.name_races();
+        }
         match stop {
             Stop::Cycles | Stop::Instructions => {
                 if cycles >= deadline {

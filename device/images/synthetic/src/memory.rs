@@ -12,23 +12,27 @@ use crate::rig::{CHUNKS, DEPTH};
 pub(crate) struct Line([AtomicU64; 8]);
 
 impl Line {
-    const ZERO: Self = Self([const { AtomicU64::new(0) }; 8]);
+    const fn zero() -> Self {
+        Self([const { AtomicU64::new(0) }; 8])
+    }
 }
 
 /// Some lines at a fixed place.
 pub(crate) struct Memory<const LINES: usize>([Line; LINES]);
 
-pub(crate) static RECEIVE_CQ: Memory<DEPTH> = Memory::ZERO;
-pub(crate) static RECEIVE_QUEUE: Memory<{ DEPTH / 4 }> = Memory::ZERO;
-pub(crate) static SEND_CQ: Memory<DEPTH> = Memory::ZERO;
-pub(crate) static SEND_QUEUE: Memory<DEPTH> = Memory::ZERO;
+pub(crate) static RECEIVE_CQ: Memory<DEPTH> = Memory::zero();
+pub(crate) static RECEIVE_QUEUE: Memory<{ DEPTH / 4 }> = Memory::zero();
+pub(crate) static SEND_CQ: Memory<DEPTH> = Memory::zero();
+pub(crate) static SEND_QUEUE: Memory<DEPTH> = Memory::zero();
 /// Doorbell records: receive CQ, queue pair of the receives, send CQ, queue pair of the copies; a line each.
-pub(crate) static RECORDS: Memory<4> = Memory::ZERO;
-pub(crate) static BITMAP: Memory<{ CHUNKS as usize / 512 }> = Memory::ZERO;
-pub(crate) static GROUP: Memory<1> = Memory::ZERO;
+pub(crate) static RECORDS: Memory<4> = Memory::zero();
+pub(crate) static BITMAP: Memory<{ CHUNKS as usize / 512 }> = Memory::zero();
+pub(crate) static GROUP: Memory<1> = Memory::zero();
 
 impl<const LINES: usize> Memory<LINES> {
-    const ZERO: Self = Self([const { Line::ZERO }; LINES]);
+    const fn zero() -> Self {
+        Self([const { Line::zero() }; LINES])
+    }
 
     /// Address of the first byte.
     pub(crate) fn address(&'static self) -> u64 {
