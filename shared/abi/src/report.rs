@@ -75,11 +75,11 @@ abi_struct! {
         pub instructions: u64,
         /// Cycles, likewise.
         pub cycles: u64,
-        /// Completions consumed while the ring never ran empty: between the start of the loop and the first empty poll.
+        /// Completions consumed in drain loops: from the first poll of a round to the poll that finds the ring empty.
         pub loop_cqes: u64,
-        /// Instructions retired in those intervals.
+        /// Instructions retired there, batches that an empty ring cut short included.
         pub loop_instructions: u64,
-        /// Cycles in those intervals.
+        /// Cycles there.
         pub loop_cycles: u64,
         /// Cycles of the longest activation.
         pub longest_activation_cycles: u64,

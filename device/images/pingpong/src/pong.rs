@@ -68,10 +68,10 @@ pub(crate) fn pong(context: &mut PingPongContext) -> Next {
     for _ in 0..QUOTA {
         if send_cq.is_ready(context.send_consumed) {
             fence::memory_read();
-            let entry = send_cq.entry(context.send_consumed);
+            let opcode = send_cq.entry(context.send_consumed).op_own() >> 4;
             context.send_consumed += 1;
             send_cq.set_consumer(context.send_consumed);
-            if entry.op_own() >> 4 == CqeOpcode::Requester as u64 {
+            if opcode == CqeOpcode::Requester as u64 {
                 context.completed += 1;
                 receive_queue.set_producer(context.completed + receive_queue.depth());
             } else {
