@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 
 use emu_machine::{Config, MemoryModel, with_world};
-use flexcast_abi::{ABI_HASH, DeviceAddress, PingPongContext, QueueDescriptor};
+use flexcast_abi::{ABI_HASH, DeviceAddress, PingPongContext, QueueDescriptor, WorkerStatus};
 use flexcast_cli::provider::{config, emulated};
 use flexcast_cli::tput::TputError;
 use flexcast_cli::tput::client::{self, Client, immediate};
@@ -27,6 +27,9 @@ const IMAGES: &str = "FLEXCAST_IMAGES";
 /// Seeds per case; `FLEXCAST_WEAK_SEEDS` asks for another number.
 const SEEDS: u64 = 6;
 const CHUNK_BYTES: u64 = 1024;
+/// Syndrome of a requester's completion: flushed (rdma-core, `MLX5_CQE_SYNDROME_WR_FLUSH_ERR`). A loopback queue pair that, as
+/// responder, refuses its own write is in the error state before, as requester, it learns why.
+const FLUSHED: u32 = 0x05;
 /// Chunks enough to go round the ring several times; the last one is short.
 const BYTES: u64 = 300 * CHUNK_BYTES + 640;
 const RING: u32 = 64;
@@ -274,6 +277,56 @@ fn image_receive_refuses_odd_lengths() {
             let memory = if seed == 0 { MemoryModel::Strong } else { MemoryModel::weak(seed) };
             odd_lengths(transport, batch, memory)
                 .unwrap_or_else(|error| panic!("receive {}, batch {batch}, seed {seed}: {error}", transport.name()));
+        }
+    }
+}
+
+/// The key of the user buffer goes away before the first chunk comes: no copy is allowed any more, and the worker must say so
+/// with the syndrome of that completion, not with what the entry held before.
+fn refused_copy(name: &str, memory: MemoryModel) -> Result<(), String> {
+    let params =
+        Params { transport: Transport::Ud, batch: 1, ring: RING, chunk_bytes: CHUNK_BYTES, ..Params::default() };
+    let plan = Plan::new(params, BYTES).expect("a plan");
+    let provider = emulated(Config { memory, ..config(0, 1) }).expect("a valid configuration");
+    let cards = Cards::open(&provider, None, None).expect("both cards");
+    let source = made_up_bytes(BYTES, 3);
+    let mut outcome = Err("the worker has not said that a copy failed".to_owned());
+    server::serve(&cards.server, name, &image(name), &plan, |server| {
+        client::connect(&cards.client, &plan, &source, |client| {
+            server.connect(&client.endpoints(&cards.client))?;
+            client.connect(&server.endpoints())?;
+            server.arm(0)?;
+            let endpoint = server.endpoints()[0];
+            let revoked = with_world(|world| world.card(0).map(|card| card.nic.destroy_mkey(endpoint.rkey)));
+            assert!(matches!(revoked, Ok(Ok(Ok(())))), "the key of the user buffer: {revoked:?}");
+            let clock = server.provider().relax();
+            client.post_batch(0, &endpoint, 0, 4)?;
+            while clock.now_ps() < STALLED_PS {
+                match server.check() {
+                    // The card tells it, too.
+                    Ok(()) | Err(TputError::Card { .. }) => clock.relax(),
+                    Err(TputError::Worker { status, detail, .. }) => {
+                        let told = (status, detail);
+                        let expected = (WorkerStatus::CopyError as u32, FLUSHED);
+                        outcome = if told == expected { Ok(()) } else { Err(format!("{told:?} was told")) };
+                        break;
+                    }
+                    Err(other) => return Err(other),
+                };
+            }
+            Ok(())
+        })
+    })
+    .map_err(|error| chain(&error))?;
+    outcome
+}
+
+#[test]
+fn image_tells_why_a_copy_failed() {
+    for name in ["receive", "reference"] {
+        for seed in 0..=4 * seeds() {
+            let memory = if seed == 0 { MemoryModel::Strong } else { MemoryModel::weak(seed) };
+            refused_copy(name, memory).unwrap_or_else(|error| panic!("{name}, seed {seed}: {error}"));
         }
     }
 }

@@ -33,15 +33,3 @@ pub fn outbox() {
 pub fn window_writeback() {
     arch::fence_ow_ow();
 }
-
-/// Before loads from a window: drops stale lines (`fence ir, ir`).
-#[inline(always)]
-pub fn window_read_invalidate() {
-    arch::fence_ir_ir();
-}
-
-/// Orders everything with everything, memory and MMIO: between arming a queue and looking at it once more (`fence iorw, iorw`).
-#[inline(always)]
-pub fn system() {
-    arch::fence_iorw_iorw();
-}

@@ -16,8 +16,6 @@ fence!(fence_r_r, "fence r, r");
 fence!(fence_w_w, "fence w, w");
 fence!(fence_rw_rw, "fence rw, rw");
 fence!(fence_ow_ow, "fence ow, ow");
-fence!(fence_ir_ir, "fence ir, ir");
-fence!(fence_iorw_iorw, "fence iorw, iorw");
 
 macro_rules! counter {
     ($name:ident, $instruction:literal) => {

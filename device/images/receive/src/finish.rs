@@ -8,13 +8,14 @@ use crate::worker::Worker;
 
 impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
     /// Finishes the operation if all chunks are there, none of their copies is under way and none failed. The last worker of the group
-    /// writes the completion flag.
-    pub(crate) fn finish_if_complete(&mut self) {
+    /// writes the completion flag. True if it did: then progress is published, too.
+    pub(crate) fn finish_if_complete(&mut self) -> bool {
         let state = &self.context.state;
         if state.remaining != 0 || state.counted != 0 || state.armed.sequence == 0 || self.outstanding() != 0 {
-            return;
+            return false;
         }
         self.finish();
+        true
     }
 
     #[inline(never)]
@@ -32,14 +33,13 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
         if group.count(sequence as u32, self.context.workers) {
             let flag: WindowCell<CompletionFlag> =
                 self.window.cell(self.context.flag_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
-            // The counter is acquire-release in memory; this orders it with the window too.
-            fence::system();
+            // No fence: whether to store depends on the counter, and each worker has written back before it counted itself.
             flag.store_at::<{ core::mem::offset_of!(CompletionFlag, value) }>(FLAG_MAGIC + sequence);
             fence::window_writeback();
         }
     }
 
-    /// Copies bitmap and statistics to host memory if the host asked for a report. Progress follows with [`Worker::publish`].
+    /// Copies bitmap and statistics to host memory if the host asked for a report. Progress must follow ([`Worker::publish`]).
     pub(crate) fn answer_report(&mut self) {
         let request = shared::snapshot(&self.context.operation.report_request);
         if request != self.context.state.reported {

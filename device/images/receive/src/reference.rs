@@ -108,7 +108,7 @@ impl<const UD: bool> Worker<'_, UD, true> {
             self.outbox.ring_sq(self.send_queue.number(), consumed);
             self.reap_one();
         } else {
-            fence::memory_write();
+            // No fence: the receives never change, so that the card needs nothing stored before the record.
             self.receive_queue.set_producer(consumed + self.receive_queue.depth());
         }
     }
@@ -120,9 +120,10 @@ impl<const UD: bool> Worker<'_, UD, true> {
         if !self.send_cq.is_ready(index) {
             return;
         }
-        fence::memory_read();
         let entry = self.send_cq.entry(index);
         if entry.op_own() >> 4 != CqeOpcode::Requester as u64 {
+            // Until here the entry's last byte alone was read.
+            fence::memory_read();
             self.copy_failed(entry.op_own(), entry.syndrome());
         } else {
             // All are signalled, so each completion is the next copy's.

@@ -205,8 +205,9 @@ impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
             fence::outbox();
             posted
         };
+        // Written back by the fences of the next segment, or of `publish` when there is none: a sender with less than two
+        // segments of credit is slow anyway.
         self.report.store_at::<{ core::mem::offset_of!(WorkerReport, progress.receives_posted) }>(posted);
-        fence::window_writeback();
     }
 
     /// Consumes completions of copies and posts the receives whose slots they free. Returns whether there were any.
@@ -232,7 +233,7 @@ impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
         let reaped = self.context.state.send_consumed - first;
         if reaped != 0 {
             self.context.state.statistics.copy_cqes += reaped;
-            fence::memory();
+            // No fence: branches up to here depended on all that was read of the entries given back.
             self.send_cq.set_consumer(self.context.state.send_consumed);
             self.receive_queue.set_producer(self.context.state.completed + self.receive_queue.depth());
             fence::outbox();
@@ -253,9 +254,10 @@ impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
             self.reap();
         }
         self.take_operation();
-        self.finish_if_complete();
         self.answer_report();
-        self.publish();
+        if !self.finish_if_complete() {
+            self.publish();
+        }
     }
 
     /// Copies that the hardware has not completed.
@@ -263,15 +265,15 @@ impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
         if UD { self.context.state.consumed - self.context.state.completed } else { 0 }
     }
 
-    /// Asks to be woken by the next receive, and by the next copy if one is under way.
+    /// Asks to be woken by the next receive, and by the next copy if one is under way. The fence that [`Worker::settle`] ends with
+    /// has made the doorbell records visible. None follows: a queue armed at an index that the card has passed fires at once, so
+    /// that a completion overlooked in `has_work` costs an activation and no wake-up.
     fn arm(&mut self) {
         let state = &self.context.state;
-        fence::outbox();
         self.outbox.arm_cq(self.receive_cq.number(), state.consumed);
         if UD && self.outstanding() != 0 {
             self.outbox.arm_cq(self.send_cq.number(), state.send_consumed);
         }
-        fence::system();
     }
 
     fn has_work(&self) -> bool {

@@ -188,13 +188,18 @@ impl<'a> Client<'a> {
         Ok(done.len())
     }
 
-    /// Counts what is in flight to a worker as lost, given the receives it has posted while nothing moves any more; returns how
-    /// many. A worker has posted a ring more than it has consumed.
-    pub fn give_up_in_flight(&mut self, worker: usize, receives_posted: u64) -> u64 {
-        let lane = &mut self.lanes[worker];
+    /// Chunks sent to a worker that it has not told to have consumed, given the receives it has posted: a ring more than that.
+    #[must_use]
+    pub fn in_flight(&self, worker: usize, receives_posted: u64) -> u64 {
+        let lane = &self.lanes[worker];
         let consumed = receives_posted.saturating_sub(u64::from(self.plan.params.ring));
-        let in_flight = (lane.posted - lane.lost).saturating_sub(consumed);
-        lane.lost += in_flight;
+        (lane.posted - lane.lost).saturating_sub(consumed)
+    }
+
+    /// Counts what is in flight to a worker as lost, because nothing moves any more; returns how many.
+    pub fn give_up_in_flight(&mut self, worker: usize, receives_posted: u64) -> u64 {
+        let in_flight = self.in_flight(worker, receives_posted);
+        self.lanes[worker].lost += in_flight;
         in_flight
     }
 }

@@ -124,31 +124,33 @@ fn repeat(
 /// How long nothing may move before what is in flight counts as lost.
 struct Patience {
     /// Longest pause seen between two signs of progress.
-    longest_ps: Option<u64>,
-    /// Before there was any: what a full ring takes a slow worker that tells its progress only when its ring is empty, and
-    /// the wire a round of long chunks.
-    first_ps: u64,
+    longest_ps: u64,
+    /// What a round of chunks takes the wire.
+    round_ps: u64,
 }
 
 impl Patience {
     const LEAST_PS: u64 = 50_000_000;
     /// A pause this many times as long as any before is no pause.
     const FACTOR: u64 = 4;
+    /// Longest that a slow worker takes for a completion; one that tells its progress only when its ring is empty may do so for
+    /// all that is in flight before anyone sees a sign of it.
+    const PER_COMPLETION_PS: u64 = 5_000_000;
 
     fn new(plan: &Plan) -> Self {
-        const PER_COMPLETION_PS: u64 = 5_000_000;
         const PER_BYTE_PS: u64 = 160;
         let round_bytes = plan.params.chunk_bytes * plan.shares.len() as u64;
-        let ring_ps = PER_COMPLETION_PS * u64::from(plan.params.ring);
-        Self { longest_ps: None, first_ps: Self::LEAST_PS + ring_ps + PER_BYTE_PS * round_bytes }
+        Self { longest_ps: 0, round_ps: PER_BYTE_PS * round_bytes }
     }
 
     fn pause(&mut self, ps: u64) {
-        self.longest_ps = self.longest_ps.max(Some(ps));
+        self.longest_ps = self.longest_ps.max(ps);
     }
 
-    fn is_over(&self, quiet_ps: u64) -> bool {
-        quiet_ps > self.longest_ps.map_or(self.first_ps, |ps| (Self::FACTOR * ps).max(Self::LEAST_PS))
+    /// Whether nothing will move any more; `in_flight`: chunks that the slowest worker may be busy with.
+    fn is_over(&self, quiet_ps: u64, in_flight: u64) -> bool {
+        let busy_ps = Self::LEAST_PS + Self::PER_COMPLETION_PS * in_flight + self.round_ps;
+        quiet_ps > busy_ps.max(Self::FACTOR * self.longest_ps)
     }
 }
 
@@ -187,7 +189,7 @@ fn transfer(
         if moved || received {
             moved_ps = now_ps;
             posted(client.chunks_posted());
-        } else if patience.is_over(now_ps - moved_ps) {
+        } else if patience.is_over(now_ps - moved_ps, most_in_flight(client, &credits)) {
             server.check()?;
             if client.all_posted() {
                 return Ok(moved_ps - start_ps);
@@ -199,6 +201,11 @@ fn transfer(
         }
         clock.relax();
     }
+}
+
+/// Chunks in flight to the worker that has most of them.
+fn most_in_flight(client: &Client<'_>, credits: &[u64]) -> u64 {
+    credits.iter().enumerate().map(|(worker, &credit)| client.in_flight(worker, credit)).max().unwrap_or(0)
 }
 
 struct Arrival {
