@@ -101,11 +101,9 @@ fn operation(
     let runs = u64::from(id) + 1;
     for ((statistics, bitmap), share) in reports.iter().zip(&plan.shares) {
         let bits: u32 = bitmap.iter().map(|word| word.count_ones()).sum();
-        if u64::from(bits) != share.chunks || statistics.cqes != runs * share.chunks {
-            let (seen, chunks) = (statistics.cqes, runs * share.chunks);
-            return Err(format!(
-                "operation {id}: report of {seen} completions, {bits} bits; {chunks} chunks were sent"
-            ));
+        if u64::from(bits) != share.chunks || statistics.accepted != runs * share.chunks {
+            let (seen, chunks) = (statistics.accepted, runs * share.chunks);
+            return Err(format!("operation {id}: report of {seen} chunks accepted, {bits} bits; {chunks} were sent"));
         }
     }
     Ok(span_ps)
@@ -281,11 +279,57 @@ fn image_receive_refuses_odd_lengths() {
     }
 }
 
+/// Late chunks keep a worker busy while the host writes the next operation: it may see the new number before the rest.
+fn operations_while_awake(transport: Transport, memory: MemoryModel) -> Result<(), String> {
+    const CHUNKS: u64 = 8;
+    let params = Params { transport, batch: 1, ring: RING, chunk_bytes: CHUNK_BYTES, ..Params::default() };
+    let plan = Plan::new(params, CHUNKS * CHUNK_BYTES).expect("a plan");
+    let provider = emulated(Config { memory, detect_races: true, ..config(0, 1) }).expect("a valid configuration");
+    let cards = Cards::open(&provider, None, None).expect("both cards");
+    let source = made_up_bytes(CHUNKS * CHUNK_BYTES, 4);
+    let mut outcome = Ok(());
+    server::serve(&cards.server, "receive", &image("receive"), &plan, |server| {
+        client::connect(&cards.client, &plan, &source, |client| {
+            server.connect(&client.endpoints(&cards.client))?;
+            client.connect(&server.endpoints())?;
+            let endpoint = server.endpoints()[0];
+            for id in 0..24 {
+                outcome = operation(server, client, &plan, &source, id).map(drop);
+                if outcome.is_err() {
+                    break;
+                }
+                client.restart();
+                while !client.all_posted() {
+                    client.reap()?;
+                    client.post_batch(0, &endpoint, id, server.progress(0)?.receives_posted)?;
+                    server.provider().relax().relax();
+                }
+                for _ in 0..id {
+                    server.provider().relax().relax();
+                }
+            }
+            Ok(())
+        })
+    })
+    .map_err(|error| chain(&error))?;
+    no_races().and(outcome)
+}
+
+#[test]
+fn image_receive_takes_operations_whole() {
+    for transport in [Transport::Uc, Transport::Ud] {
+        for seed in 0..=4 * seeds() {
+            let memory = if seed == 0 { MemoryModel::Strong } else { MemoryModel::weak(seed) };
+            operations_while_awake(transport, memory)
+                .unwrap_or_else(|error| panic!("receive {}, late chunks, seed {seed}: {error}", transport.name()));
+        }
+    }
+}
+
 /// The key of the user buffer goes away before the first chunk comes: no copy is allowed any more, and the worker must say so
 /// with the syndrome of that completion, not with what the entry held before.
-fn refused_copy(name: &str, memory: MemoryModel) -> Result<(), String> {
-    let params =
-        Params { transport: Transport::Ud, batch: 1, ring: RING, chunk_bytes: CHUNK_BYTES, ..Params::default() };
+fn refused_copy(name: &str, chunk_bytes: u64, memory: MemoryModel) -> Result<(), String> {
+    let params = Params { transport: Transport::Ud, batch: 1, ring: RING, chunk_bytes, ..Params::default() };
     let plan = Plan::new(params, BYTES).expect("a plan");
     let provider = emulated(Config { memory, ..config(0, 1) }).expect("a valid configuration");
     let cards = Cards::open(&provider, None, None).expect("both cards");
@@ -300,8 +344,10 @@ fn refused_copy(name: &str, memory: MemoryModel) -> Result<(), String> {
             let revoked = with_world(|world| world.card(0).map(|card| card.nic.destroy_mkey(endpoint.rkey)));
             assert!(matches!(revoked, Ok(Ok(Ok(())))), "the key of the user buffer: {revoked:?}");
             let clock = server.provider().relax();
-            client.post_batch(0, &endpoint, 0, 4)?;
             while clock.now_ps() < STALLED_PS {
+                // More chunks all the while keep the worker looking for completions.
+                client.reap()?;
+                client.post_batch(0, &endpoint, 0, server.progress(0)?.receives_posted)?;
                 match server.check() {
                     // The card tells it, too.
                     Ok(()) | Err(TputError::Card { .. }) => clock.relax(),
@@ -324,9 +370,11 @@ fn refused_copy(name: &str, memory: MemoryModel) -> Result<(), String> {
 #[test]
 fn image_tells_why_a_copy_failed() {
     for name in ["receive", "reference"] {
-        for seed in 0..=4 * seeds() {
+        for seed in 0..=16 * seeds() {
             let memory = if seed == 0 { MemoryModel::Strong } else { MemoryModel::weak(seed) };
-            refused_copy(name, memory).unwrap_or_else(|error| panic!("{name}, seed {seed}: {error}"));
+            // Chunks of many lengths: the completion comes in every phase of the worker's loop.
+            refused_copy(name, 64 * (1 + seed % 64), memory)
+                .unwrap_or_else(|error| panic!("{name}, seed {seed}: {error}"));
         }
     }
 }
