@@ -12,6 +12,7 @@ mod demo;
 mod deploy;
 mod doctor;
 mod emu_libs;
+mod fuzz;
 mod hot_loops;
 mod manifest;
 mod mutants;
@@ -58,6 +59,8 @@ enum Command {
     Test(test::Test),
     /// Take fences out of the firmware one at a time: for each a test must fail.
     Mutants(mutants::Mutants),
+    /// Feed broken input to the emulator and the image reader.
+    Fuzz(fuzz::Fuzz),
     /// Make a new image from device/template.
     New(new::New),
     /// Regenerate the committed bindings of the -sys crates from their headers.
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
         Command::Bench(command) => command.run(),
         Command::Test(command) => command.run(),
         Command::Mutants(command) => command.run(),
+        Command::Fuzz(command) => command.run(),
         Command::New(command) => command.run(),
         Command::Bindgen(command) => command.run(),
         Command::BuildEmuLibs(command) => command.run(),

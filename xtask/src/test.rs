@@ -4,7 +4,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use crate::toolchain::Toolchain;
-use crate::{doctor, emu_libs, hot_loops, process, status, verify, workspace};
+use crate::{doctor, emu_libs, fuzz, hot_loops, process, status, verify, workspace};
 
 /// Format check, images, lints and all tests.
 #[derive(clap::Args)]
@@ -24,6 +24,7 @@ const STEPS: &[Step] = &[
     ("device tests", device_tests),
     ("emulator libraries", || emu_libs::build_host("test").map(drop)),
     ("host tests", host_tests),
+    ("fuzz targets", fuzz::step),
     ("lints", lints),
 ];
 
@@ -74,7 +75,8 @@ fn run_steps(steps: &[&Step]) -> Result<()> {
 
 fn format() -> Result<()> {
     process::run(workspace::cargo().args(["fmt", "--all", "--check"]))?;
-    process::run(workspace::device_cargo().args(["fmt", "--all", "--check"]))
+    process::run(workspace::device_cargo().args(["fmt", "--all", "--check"]))?;
+    process::run(fuzz::plain_cargo()?.args(["fmt", "--check"]))
 }
 
 fn images() -> Result<()> {
@@ -98,6 +100,7 @@ fn host_tests() -> Result<()> {
 fn lints() -> Result<()> {
     let deny = ["--", "--deny", "warnings"];
     process::run(workspace::cargo().args(["clippy", "--workspace", "--all-targets"]).args(deny))?;
+    process::run(fuzz::plain_cargo()?.args(["clippy", "--all-targets"]).args(deny))?;
     let toolchain = Toolchain::load("emu")?;
     let mut device: Command = workspace::device_cargo();
     device.args(["clippy", "--workspace", "--target", &toolchain.rust.target]);

@@ -28,7 +28,10 @@ impl World {
         let image = Image::parse(elf)?;
         let heap_bytes = self.config.heap_bytes;
         let memory = ProcessMemory::load(&image, heap_bytes)?;
-        let (start, end) = memory.text_range();
+        let mut text = Text::default();
+        for (start, bytes) in memory.text_ranges() {
+            text.add(start, bytes);
+        }
         let card = self.card(card)?;
         let id = card.next_process;
         card.next_process += 1;
@@ -38,7 +41,7 @@ impl World {
                 id,
                 image,
                 memory,
-                text: Text::new(start, end - start),
+                text,
                 heap: Heap::new(heap_bytes),
                 threads: Default::default(),
                 windows: Default::default(),

@@ -82,6 +82,14 @@ pub enum MachineError {
         /// Its length in memory.
         bytes: u64,
     },
+    /// The segments are each of an allowed size, but too many.
+    #[error("the image takes {bytes} bytes of memory; a process has {limit} for it: make its static data smaller")]
+    ImageSize {
+        /// Bytes of all segments in memory.
+        bytes: u64,
+        /// The most there may be.
+        limit: u64,
+    },
     /// No such process.
     #[error("process {0} does not exist or has been destroyed")]
     NoProcess(u32),

@@ -10,6 +10,8 @@ use crate::layout::{
 
 /// Longest segment: the code and data regions of the linker scripts are 128 MiB each.
 const MAX_SEGMENT_BYTES: u64 = 128 << 20;
+/// Most bytes of all segments: both regions.
+const MAX_IMAGE_BYTES: u64 = 2 * MAX_SEGMENT_BYTES;
 
 /// A loaded segment.
 #[derive(Debug)]
@@ -36,12 +38,17 @@ pub struct ProcessMemory {
 impl ProcessMemory {
     /// Loads the segments of an image and makes a zeroed heap.
     pub fn load(image: &Image, heap_bytes: u64) -> Result<Self, MachineError> {
+        // They do not overlap, so the sum is less than the address space.
+        let image_bytes = image.segments().iter().map(|segment| segment.mem_size).sum::<u64>();
         let mut segments = Vec::new();
         for segment in image.segments() {
             let end = segment.vaddr.checked_add(segment.mem_size);
             let inside = segment.vaddr >= IMAGE_RANGE.start && end.is_some_and(|end| end <= IMAGE_RANGE.end);
             if !inside || segment.mem_size > MAX_SEGMENT_BYTES {
                 return Err(MachineError::Segment { addr: segment.vaddr, bytes: segment.mem_size });
+            }
+            if image_bytes > MAX_IMAGE_BYTES {
+                return Err(MachineError::ImageSize { bytes: image_bytes, limit: MAX_IMAGE_BYTES });
             }
             let mut bytes = segment.bytes.clone();
             bytes.resize(segment.mem_size as usize, 0);
@@ -50,13 +57,9 @@ impl ProcessMemory {
         Ok(ProcessMemory { segments, heap: vec![0; heap_bytes as usize], threads: vec![None; EXECUTION_UNITS] })
     }
 
-    /// The lowest and first-too-high executable address.
-    #[must_use]
-    pub fn text_range(&self) -> (u64, u64) {
-        let text = || self.segments.iter().filter(|s| s.executable);
-        let start = text().map(|s| s.base).min().unwrap_or(0);
-        let end = text().map(|s| s.base + s.bytes.len() as u64).max().unwrap_or(start);
-        (start, end)
+    /// The executable ranges: first address and bytes.
+    pub(crate) fn text_ranges(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.segments.iter().filter(|s| s.executable).map(|s| (s.base, s.bytes.len() as u64))
     }
 
     /// Backs the stack and the context page of a thread slot with zeroed memory.

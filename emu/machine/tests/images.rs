@@ -1,0 +1,42 @@
+//! Images of unusual shape: found by the fuzz target `elf`.
+
+use emu_machine::{Config, MachineError, World};
+use flexcast_image::testing::{TestElf, section};
+
+const RET: u32 = 0x0000_8067;
+
+fn world() -> World {
+    World::new(Config { cards: 1, heap_bytes: 4096, ..Config::default() }).unwrap()
+}
+
+/// An image with further segments: address, bytes in memory, `p_flags`.
+fn image(segments: &[(u64, u64, u32)]) -> Vec<u8> {
+    let mut elf = TestElf::image(&[("handler", &[RET]), ("ping", &[RET])]);
+    for &(addr, mem_size, flags) in segments {
+        elf.sections.push(section(".more", 1, 6, addr, RET.to_le_bytes().to_vec()));
+        elf.segments.push((addr, mem_size, flags, elf.sections.len() - 1));
+    }
+    elf.bytes()
+}
+
+/// What lies between two pieces of code costs nothing, and both run.
+#[test]
+fn code_may_lie_far_apart() {
+    let mut world = world();
+    let process = world.create_process(0, &image(&[(0x1000_0000, 4, 5), (0xBFFF_0000, 4, 5)])).unwrap();
+    for ret in [0x1000_0000, 0x4000_0000, 0xBFFF_0000] {
+        assert_eq!(world.process_call(0, process, 0, ret, 7).unwrap(), 7);
+    }
+    let error = world.process_call(0, process, 0, 0x2000_0000, 7).unwrap_err();
+    assert!(error.to_string().contains("instruction access fault"), "{error}");
+}
+
+/// Each segment is of an allowed size, all together are not.
+#[test]
+fn an_image_cannot_take_the_memory_of_the_computer() {
+    let segments: Vec<_> = (0..16).map(|index| (0x5000_0000 + (index << 26), 1 << 26, 6)).collect();
+    let error = world().create_process(0, &image(&segments)).unwrap_err();
+    assert!(matches!(error, MachineError::ImageSize { bytes, .. } if bytes > 1 << 30), "{error}");
+    assert!(error.to_string().contains("268435456"), "{error}");
+    world().create_process(0, &image(&segments[..2])).unwrap();
+}
