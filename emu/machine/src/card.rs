@@ -1,6 +1,6 @@
 //! One BlueField-3: its network card, its execution units and the processes on them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use emu_nic::{Dma, DmaFault, Nic, Space};
 
@@ -9,6 +9,7 @@ use crate::host_memory::HostMemory;
 use crate::layout::{EUS_PER_CORE, EXECUTION_UNITS};
 use crate::process::Process;
 use crate::race::{Agent, Range};
+use crate::snapshot::ProcessSnapshot;
 use crate::thread::{Thread, ThreadState};
 use crate::watch::Watch;
 
@@ -30,6 +31,8 @@ pub struct Card {
     pub(crate) running: Vec<u64>,
     /// Thread id to process id.
     pub(crate) owners: BTreeMap<u32, u32>,
+    /// Processes that were destroyed last.
+    pub(crate) gone: VecDeque<ProcessSnapshot>,
     pub(crate) next_process: u32,
     pub(crate) next_thread: u32,
 }
@@ -42,6 +45,7 @@ impl Card {
             eus: vec![None; EXECUTION_UNITS],
             running: vec![0; EXECUTION_UNITS / EUS_PER_CORE],
             owners: BTreeMap::new(),
+            gone: VecDeque::new(),
             next_process: 1,
             next_thread: 1,
         }
@@ -96,6 +100,7 @@ impl Card {
     pub(crate) fn leave_core(running: &mut [u64], thread: &mut Thread, next: ThreadState) {
         if thread.state == ThreadState::Running {
             running[thread.port.eu as usize / EUS_PER_CORE] -= 1;
+            thread.busy_cycles += thread.hart.cycles - thread.started_cycles;
         }
         thread.state = next;
     }

@@ -10,6 +10,7 @@ use crate::layout::{CONTEXT_OFFSET, THREAD_BLOCK, THREADS, WINDOW_0, WINDOW_CONF
 use crate::layout::{EUS_PER_CORE, PAGE};
 use crate::memory::ProcessMemory;
 use crate::process::{Process, ProcessStatus, RpcSlot, Stream};
+use crate::snapshot::{GONE_PROCESSES, GONE_THREADS, ProcessSnapshot, ThreadStatistics, remember};
 use crate::thread::{L1, Port, Thread, ThreadKind, ThreadState};
 use crate::time::ps_to_cycles;
 use crate::world::World;
@@ -50,6 +51,8 @@ impl World {
                 status: ProcessStatus::Healthy,
                 warnings: Vec::new(),
                 rpc: None,
+                gone: Default::default(),
+                forgotten_threads: 0,
             },
         );
         Ok(id)
@@ -58,10 +61,13 @@ impl World {
     /// Ends a process and frees all it owned.
     pub fn destroy_process(&mut self, card: usize, id: u32) -> Result<(), MachineError> {
         self.card(card)?.process(id)?;
-        self.stop_process(card, id, ProcessStatus::Finished);
+        let ended = self.card(card)?.process(id)?.status.clone();
+        self.stop_process(card, id, if ended == ProcessStatus::Healthy { ProcessStatus::Finished } else { ended });
         self.watch_forget(card, id);
+        self.tell_state();
         let card = self.card(card)?;
         if let Some(process) = card.processes.remove(&id) {
+            remember(&mut card.gone, GONE_PROCESSES, ProcessSnapshot::of(&process, true));
             for thread in process.threads.values() {
                 card.owners.remove(&thread.id);
                 card.eus[thread.port.eu as usize] = None;
@@ -157,6 +163,7 @@ impl World {
     /// Removes an event handler, running or not.
     pub fn destroy_thread(&mut self, card: usize, thread: u32) -> Result<(), MachineError> {
         self.card(card)?.thread(thread)?;
+        self.note_end(card, thread);
         let Card { processes, owners, running, eus, .. } = &mut self.cards[card];
         if let Some(process) = owners.remove(&thread).and_then(|process| processes.get_mut(&process))
             && let Some(mut gone) = process.threads.remove(&thread)
@@ -164,6 +171,8 @@ impl World {
             self.ready.remove(&(gone.hart.cycles, card, thread));
             eus[gone.port.eu as usize] = None;
             Card::leave_core(running, &mut gone, ThreadState::Finished);
+            let statistics = ThreadStatistics::of(process, &gone, true);
+            process.forgotten_threads += u64::from(remember(&mut process.gone, GONE_THREADS, statistics));
         }
         self.watch_end(card, thread);
         Ok(())
@@ -251,7 +260,7 @@ impl World {
             Some(slot) => slot.thread,
             None => add_thread(this, process, RPC_EU, ThreadKind::Rpc)?,
         };
-        this.process_mut(process)?.rpc = Some(RpcSlot { thread, result: None });
+        this.process_mut(process)?.rpc = Some(RpcSlot { thread, function, result: None });
         this.thread_mut(thread)?.entry = unpack;
         self.start_with(ps_to_cycles(now_ps), card, thread, |hart: &mut Hart| {
             hart.x[10] = arguments;
@@ -312,6 +321,7 @@ fn add_thread(card: &mut Card, pid: u32, eu: u32, kind: ThreadKind) -> Result<u3
             hart: Hart::new(0),
             port: Port { eu, l1: L1::new(), outbox: None, windows: [None; 2] },
             started_cycles: 0,
+            busy_cycles: 0,
             activations: 0,
         },
     );

@@ -96,6 +96,7 @@ impl World {
 
     /// It has ended.
     pub(crate) fn watch_end(&mut self, card: usize, thread: u32) {
+        self.note_end(card, thread);
         let weak = self.watch.as_mut().and_then(|watch| watch.weak.as_mut());
         if let Some((_, order)) = weak.and_then(|weak| weak.threads.get_mut(&(card, thread))) {
             order.end();

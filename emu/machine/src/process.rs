@@ -1,6 +1,6 @@
 //! A DPA process: an image in memory, its threads and the objects it owns.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use emu_hart::Text;
 use flexcast_image::Image;
@@ -8,6 +8,7 @@ use flexcast_image::Image;
 use crate::crash::CrashRecord;
 use crate::heap::Heap;
 use crate::memory::ProcessMemory;
+use crate::snapshot::ThreadStatistics;
 use crate::thread::Thread;
 
 /// Why a process runs nothing any more.
@@ -36,6 +37,8 @@ pub struct Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RpcSlot {
     pub(crate) thread: u32,
+    /// What was called.
+    pub(crate) function: u64,
     pub(crate) result: Option<u64>,
 }
 
@@ -65,6 +68,9 @@ pub struct Process {
     /// RTOS calls and outbox registers that were ignored or refused, for the host to look at.
     pub warnings: Vec<String>,
     pub(crate) rpc: Option<RpcSlot>,
+    /// Threads that were destroyed last.
+    pub(crate) gone: VecDeque<ThreadStatistics>,
+    pub(crate) forgotten_threads: u64,
 }
 
 impl Process {
@@ -75,6 +81,13 @@ impl Process {
             ProcessStatus::Crashed(record) | ProcessStatus::UserError(_, record) => Some(record),
             ProcessStatus::Healthy | ProcessStatus::Finished => None,
         }
+    }
+
+    /// Symbol of what a thread executes from its start: its entry function, or the function called. Empty where the image has
+    /// none.
+    pub(crate) fn entry_symbol(&self, thread: &Thread) -> String {
+        let called = self.rpc.filter(|slot| slot.thread == thread.id).map(|slot| slot.function);
+        self.image.symbolize(called.unwrap_or(thread.entry)).map_or_else(String::new, |(name, _)| name)
     }
 
     /// One line that says why the process has stopped, or `None` while it runs.

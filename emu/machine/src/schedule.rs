@@ -87,6 +87,7 @@ impl World {
         self.trace.record(cycles_to_ps(at), "start", card as u64, u64::from(id));
         self.ready.insert((at, card, id));
         self.watch_begin(card, pid, id);
+        self.note_begin(card, pid, id);
     }
 
     /// Runs one thread until something else is due or it stops by itself.
@@ -192,6 +193,7 @@ impl World {
         let low24 = (value & 0xFF_FFFF) as u32;
         let high24 = (value >> 32 & 0xFF_FFFF) as u32;
         let mut effects = std::mem::take(&mut self.effects);
+        self.probes.agent = Some(id);
         match offset {
             outbox::SXD_DB => {
                 self.watch_doorbell(at_ps, card, high24, value as u16);
@@ -295,6 +297,9 @@ impl World {
                 let (stream, level, addr, len) = (x[reg::A0], x[reg::A1] as u8, x[reg::A2], x[reg::A3]);
                 let text = (len <= MAX_MESSAGE_BYTES).then(|| memory.bytes(addr, len as usize)).flatten();
                 let mut status = FAILED;
+                if let Some(text) = text {
+                    self.probes.note_log(at_ps, card_index, id, stream, text);
+                }
                 if let Some(mut text) = text.map(<[u8]>::to_vec) {
                     if let Some(watch) = &self.watch {
                         watch.forward((card_index, id), addr, &mut text);
@@ -321,6 +326,7 @@ impl World {
             _ => After::Unknown,
         };
         self.trace.record(at_ps, "call", u64::from(id), number);
+        self.probes.note_call(at_ps, card_index, id, number);
         let ended = |what: &str| format!("a call (RPC) ended by {what}; it must return");
         let is_rpc = thread.kind == ThreadKind::Rpc;
         match after {
@@ -397,6 +403,7 @@ impl World {
         tracing::error!(card = card_index, "{}", record.summary());
         self.now_ps = self.now_ps.max(at_ps);
         self.trace.record(at_ps, "crash", u64::from(id), value);
+        self.tell_crash(card_index, &record);
         let status = match user_code {
             Some(code) => ProcessStatus::UserError(code, record),
             None => ProcessStatus::Crashed(record),

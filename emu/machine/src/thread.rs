@@ -105,6 +105,8 @@ pub struct Thread {
     pub port: Port,
     /// Cycle at which the present activation started, for the watchdog.
     pub started_cycles: u64,
+    /// Cycles of the activations before the present one.
+    pub busy_cycles: u64,
     /// Activations so far.
     pub activations: u64,
 }

@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::error::MachineError;
 use crate::host_memory::HostMemory;
 use crate::numbering::{LAST_CARD, nic_config};
+use crate::probe::Probes;
 use crate::queue::{Event, EventQueue};
 use crate::thread::ThreadState;
 use crate::time::{cycles_to_ps, ps_to_cycles};
@@ -33,6 +34,8 @@ pub struct World {
     /// What the configuration asks for beyond the plain machine; usually nothing.
     pub(crate) watch: Option<Box<Watch>>,
     wires: Wires,
+    /// Who looks from outside; usually nobody.
+    pub(crate) probes: Probes,
     channel_events: VecDeque<(usize, u32, u32)>,
     async_events: VecDeque<(usize, AsyncEvent)>,
 }
@@ -56,6 +59,7 @@ impl World {
         let wires = Wires::new(&config.wiring, first, count)?;
         Ok(World {
             watch: Watch::new(&config),
+            probes: Probes::default(),
             config,
             cards,
             host: HostMemory::default(),
@@ -177,6 +181,9 @@ impl World {
     /// Lets the next thing happen: one event, or one slice of one thread's instructions. `false` when nothing is due and
     /// nothing ever will be until the host acts.
     pub fn step(&mut self) -> bool {
+        if self.now_ps >= self.probes.state_due_ps {
+            self.tell_state();
+        }
         let thread = self.ready.first().copied();
         let event_ps = self.queue.next_at_ps();
         match (thread, event_ps) {
@@ -304,6 +311,9 @@ impl World {
 
     /// Schedules what a call of the network card led to, and leaves `effects` empty.
     pub(crate) fn carry_out(&mut self, card: usize, effects: &mut Effects) {
+        if self.probes.recorder.is_some() {
+            self.note_effects(card, effects);
+        }
         for (at_ps, timer) in effects.timers.drain(..) {
             self.queue.push(at_ps, Event::Nic(card, timer));
         }
@@ -321,6 +331,7 @@ impl World {
 
     /// A trigger for a thread: starts it, or is remembered until it can start.
     pub(crate) fn trigger(&mut self, at_ps: u64, card: usize, id: u32) {
+        self.note_trigger(at_ps, card, id);
         let activate_ps = self.config.cost.activate_ps;
         let Ok(thread) = self.cards[card].thread_mut(id) else { return };
         match thread.state {

@@ -115,6 +115,11 @@ impl Cq {
         false
     }
 
+    /// Owner bit of the next CQE: it changes with every lap.
+    pub(crate) fn next_owner(&self) -> u8 {
+        (self.producer >> self.attr.log_depth & 1) as u8
+    }
+
     /// Writes a CQE whose owner bit is 0 into the ring.
     pub(crate) fn write(&mut self, mut cqe: [u8; CQE_BYTES], solicited: bool, mem: &mut dyn Dma) -> Written {
         if self.failed {
@@ -135,8 +140,7 @@ impl Cq {
             }
         }
         let slot = self.producer & (depth - 1);
-        let lap = (self.producer >> self.attr.log_depth) & 1;
-        cqe[CQE_BYTES - 1] |= lap as u8;
+        cqe[CQE_BYTES - 1] |= self.next_owner();
         let addr = self.attr.ring.at(u64::from(slot) * CQE_BYTES as u64);
         if let Err(fault) = mem.write(self.attr.ring.space, addr, &cqe) {
             self.failed = true;

@@ -244,6 +244,7 @@ impl Nic {
             engines.loopback_busy_ps = done_ps;
             let at_ps = done_ps + timing.pcie_latency_ps;
             self.counters.loopback_packets += 1;
+            self.note_sent(done_ps, at_ps, &packet, true);
             let slot = self.loopback.insert(packet);
             fx.timer(at_ps, Work::Loopback { slot });
             done_ps
@@ -253,6 +254,7 @@ impl Nic {
             engines.port_busy_ps = done_ps;
             self.counters.tx_packets += 1;
             self.counters.tx_bytes += packet.frame_bytes();
+            self.note_sent(start_ps, done_ps, &packet, false);
             fx.packets.push((start_ps, packet));
             done_ps
         };
@@ -279,11 +281,13 @@ impl Nic {
         packet.message_number = qp.rq.message_number;
         if self.turns_round(qp) {
             self.counters.loopback_packets += 1;
+            self.note_sent(at_ps, at_ps, &packet, true);
             let slot = self.loopback.insert(packet);
             fx.timer(at_ps, Work::Loopback { slot });
         } else {
             self.counters.tx_packets += 1;
             self.counters.tx_bytes += packet.frame_bytes();
+            self.note_sent(at_ps, at_ps, &packet, false);
             fx.packets.push((at_ps, packet));
         }
         qp.rq.last_response_ps = at_ps;

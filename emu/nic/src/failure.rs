@@ -5,6 +5,7 @@ use crate::cqe::{self, Cqe, Side, syndrome};
 use crate::effects::{AsyncEvent, CqEvent, Effects, FailureCause, Work};
 use crate::memory::Dma;
 use crate::nic::Nic;
+use crate::note::{CqeNote, Note};
 use crate::qp::QpState;
 use crate::queue_pair::{Outstanding, QueuePair};
 use crate::wqe::{Completion, Control, SEGMENT_BYTES, WqeFault};
@@ -33,6 +34,7 @@ impl Nic {
         let cqn = pending.cqn;
         let Some(cq) = self.cqs.get_mut(cqn) else { return };
         cqe::stamp(&mut pending.cqe, now_ps);
+        let owner = cq.next_owner();
         // An error always counts as solicited.
         let written = match cq.write(pending.cqe, pending.solicited || pending.error, mem) {
             Written::Quiet if pending.event => Written::Event,
@@ -42,9 +44,10 @@ impl Nic {
             Written::Quiet | Written::Event => {
                 self.counters.cqes += 1;
                 self.counters.error_cqes += u64::from(pending.error);
+                let target = cq.attr.target;
+                self.note(now_ps, || Note::Cqe(CqeNote::new(cqn, &pending.cqe, pending.error, owner)));
                 if written == Written::Event {
-                    self.counters.cq_events += 1;
-                    fx.events.push((now_ps, CqEvent { cqn, target: cq.attr.target }));
+                    self.raise(now_ps, CqEvent { cqn, target }, fx);
                 }
             }
             Written::Overrun => {
@@ -56,6 +59,13 @@ impl Nic {
             }
             Written::Dead => {}
         }
+    }
+
+    /// Raises a completion event.
+    pub(crate) fn raise(&mut self, now_ps: u64, event: CqEvent, fx: &mut Effects) {
+        self.counters.cq_events += 1;
+        self.note(now_ps, || Note::Event { cqn: event.cqn, target: event.target });
+        fx.events.push((now_ps, event));
     }
 
     /// A send WQE is done at `done_ps`.

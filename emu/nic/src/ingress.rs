@@ -4,6 +4,7 @@ use crate::address::MULTICAST_QPN;
 use crate::effects::{Effects, Work};
 use crate::memory::Dma;
 use crate::nic::Nic;
+use crate::note::Note;
 use crate::packet::{Operation, Packet};
 use crate::partition::same_partition;
 use crate::qp::QpState;
@@ -11,14 +12,15 @@ use crate::qp::QpState;
 impl Nic {
     /// The last bit of a packet has arrived at the port.
     pub fn handle_packet(&mut self, now_ps: u64, packet: Packet, mem: &mut dyn Dma, fx: &mut Effects) {
+        self.note(now_ps, || Note::Arrived { packet: (&packet).into(), loopback: false });
         let to = packet.destination;
         if to.is_multicast() {
             if !self.has_joined(&to.gid) {
-                self.counters.multicast_drops += 1;
+                self.noting_drops(now_ps, &packet, |nic| nic.counters.multicast_drops += 1);
                 return;
             }
         } else if !self.is_own(&to) {
-            self.counters.address_drops += 1;
+            self.noting_drops(now_ps, &packet, |nic| nic.counters.address_drops += 1);
             return;
         }
         if packet.damage.is_some() {
@@ -35,7 +37,7 @@ impl Nic {
             }
             engine.waiting.push_back(packet);
         } else {
-            self.counters.rx_buffer_drops += 1;
+            self.noting_drops(now_ps, &packet, |nic| nic.counters.rx_buffer_drops += 1);
         }
     }
 
@@ -53,17 +55,18 @@ impl Nic {
     /// Gives a packet to whom it is for: one queue pair, or each member of a group. Says how many that were.
     pub(crate) fn route(&mut self, now_ps: u64, packet: &Packet, mem: &mut dyn Dma, fx: &mut Effects) -> u64 {
         if !packet.destination.is_multicast() {
-            self.deliver(now_ps, packet.destination_qpn, packet, mem, fx);
+            let qpn = packet.destination_qpn;
+            self.noting_drops(now_ps, packet, |nic| nic.deliver(now_ps, qpn, packet, mem, fx));
             return 1;
         }
         if packet.destination_qpn != MULTICAST_QPN {
-            self.counters.qp_drops += 1;
+            self.noting_drops(now_ps, packet, |nic| nic.counters.qp_drops += 1);
             return 1;
         }
         let members = self.members(&packet.destination.gid);
         self.counters.multicast_copies += members.len() as u64;
         for &qpn in &members {
-            self.deliver(now_ps, qpn, packet, mem, fx);
+            self.noting_drops(now_ps, packet, |nic| nic.deliver(now_ps, qpn, packet, mem, fx));
         }
         members.len() as u64
     }

@@ -11,6 +11,7 @@ use crate::error::NicError;
 use crate::failure::PendingCqe;
 use crate::memory::{Dma, Space};
 use crate::mkey::{Access, KeyFault, MkeyAttr, Protection};
+use crate::note::Note;
 use crate::packet::{DEFAULT_PKEY, Packet};
 use crate::qp::{Mtu, QpAttr, QpModify, QpQuery, QpState};
 use crate::queue_pair::QueuePair;
@@ -37,6 +38,8 @@ pub struct NicConfig {
 pub struct Nic {
     pub(crate) config: NicConfig,
     pub(crate) counters: Counters,
+    /// What happened, for those who asked for it.
+    pub(crate) notes: Option<Vec<(u64, Note)>>,
     pub(crate) protection: Protection,
     pub(crate) cqs: Table<Cq>,
     pub(crate) qps: Table<QueuePair>,
@@ -79,6 +82,7 @@ impl Nic {
         let first_qpn = 0x1000 + (mixed >> 16 & 0xFFF) as u32;
         Self {
             counters: Counters::default(),
+            notes: None,
             protection: Protection::new((mixed >> 32) as u8),
             cqs: Table::new(first_cqn),
             qps: Table::new(first_qpn),
@@ -292,6 +296,7 @@ impl Nic {
     ///
     /// The card acts `doorbell_visible_ps` later; the caller adds no latency of its own for that.
     pub fn ring_sq(&mut self, now_ps: u64, qpn: u32, producer_index: u16, fx: &mut Effects) {
+        self.note(now_ps, || Note::Doorbell { qpn, producer_index });
         if self.qps.get(qpn).is_none() {
             self.counters.bad_doorbells += 1;
             fx.async_events.push(AsyncEvent::UnknownQueue { number: qpn });
@@ -313,6 +318,7 @@ impl Nic {
     }
 
     fn arm(&mut self, now_ps: u64, cqn: u32, consumer_index: u32, solicited_only: bool, fx: &mut Effects) {
+        self.note(now_ps, || Note::Arm { cqn, consumer_index });
         if self.cqs.get(cqn).is_none() {
             self.counters.bad_doorbells += 1;
             fx.async_events.push(AsyncEvent::UnknownQueue { number: cqn });
@@ -331,8 +337,8 @@ impl Nic {
             Work::Arm { cqn, consumer_index, solicited_only } => {
                 let Some(cq) = self.cqs.get_mut(cqn) else { return };
                 if cq.arm(consumer_index, solicited_only) {
-                    self.counters.cq_events += 1;
-                    fx.events.push((now_ps, CqEvent { cqn, target: cq.attr.target }));
+                    let target = cq.attr.target;
+                    self.raise(now_ps, CqEvent { cqn, target }, fx);
                 }
             }
             Work::Send { lane } => self.send(now_ps, usize::from(lane), mem, fx),
@@ -346,6 +352,7 @@ impl Nic {
             }
             Work::Loopback { slot } => {
                 if let Some(packet) = self.loopback.take(slot) {
+                    self.note(now_ps, || Note::Arrived { packet: (&packet).into(), loopback: true });
                     self.route(now_ps, &packet, mem, fx);
                 }
             }

@@ -7,6 +7,7 @@ use crate::grh::{GRH_BYTES, routing_header};
 use crate::memory::Dma;
 use crate::mkey::{Access, Ranges};
 use crate::nic::Nic;
+use crate::note::Note;
 use crate::packet::{Acknowledgement, Extension, Operation, Packet};
 use crate::qp::Transport;
 use crate::queue_pair::{Inbound, QueuePair, Response, psn_add, psn_ahead};
@@ -399,6 +400,8 @@ impl Nic {
             index: qp.rq.consumer,
             solicited: packet.solicited,
         });
+        let qpn = qp.qpn;
+        self.note(now_ps, || Note::Completed { qpn, packet: packet.into() });
         self.complete_receive(now_ps, qp, cqe, fx);
     }
 }

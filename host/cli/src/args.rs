@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
 use flexcast_cli::tput::plan::{DEFAULT_PSN_BITS, Params, Transport};
 
 /// Firmware for the DPA of a BlueField-3, run, measured and deployed: on the emulated card or on a real one.
@@ -19,7 +20,7 @@ pub(crate) enum Command {
     /// List the cards a provider offers.
     Devices(DevicesArgs),
     /// Send a buffer from card 1 to the DPA of card 0 and report throughput and instructions per completion.
-    Tput(TputArgs),
+    Tput(Box<TputArgs>),
     /// Run the whole sweep on two emulated cards: UC and UD, 1 to 16 threads, with and without loss.
     Demo(DemoArgs),
     /// Load an image, call its bring-up RPC, print its entries.
@@ -28,6 +29,12 @@ pub(crate) enum Command {
     Run(ImageArgs),
     /// Measure instructions per completion of `receive` beside `reference`, and completions emulated per second.
     Bench(BenchArgs),
+    /// Record a command's machine as a timeline for Perfetto: `flexcast trace tput ...`.
+    Trace(TraceArgs),
+    /// List the DPA processes of a running or finished emulated machine, as dpa-ps does.
+    Ps(PsArgs),
+    /// Show what each DPA thread has executed, as dpa-statistics does.
+    Stats(StatsArgs),
     /// Use the emulator's parts directly.
     #[command(subcommand)]
     Emu(EmuCommand),
@@ -108,6 +115,8 @@ pub(crate) struct TputArgs {
     /// Print one JSON object instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) look: LookArgs,
 }
 
 impl TputArgs {
@@ -158,6 +167,8 @@ pub(crate) struct ImageArgs {
     /// Name of the card [default: the first].
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
+    #[command(flatten)]
+    pub(crate) look: LookArgs,
 }
 
 #[derive(Debug, Args)]

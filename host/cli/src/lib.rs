@@ -1,6 +1,8 @@
 //! The parts of the `flexcast` tool that other programs and tests use: providers, the throughput harness, device logs.
 
 pub mod logs;
+pub mod look;
 pub mod pingpong;
 pub mod provider;
+pub mod tables;
 pub mod tput;

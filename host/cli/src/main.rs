@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod look_args;
 
 use std::process::ExitCode;
 

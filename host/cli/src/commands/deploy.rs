@@ -6,10 +6,11 @@ use anyhow::{Context as _, bail};
 use flexcast_abi::{ABI_HASH, ABI_VERSION};
 use flexcast_cli::logs::LogDecoder;
 use flexcast_cli::pingpong;
+use flexcast_cli::tput::run::ImageFile;
 use flexcast_cli::tput::server::bring_up;
 use flexio::{AbiExpectation, Application, MsgLevel, MsgStream, Process, ProtectionDomain, Provider};
 
-use super::{open_provider, read_image};
+use super::{look, open_provider, read_image};
 use crate::args::ImageArgs;
 
 pub(super) fn deploy(args: &ImageArgs) -> anyhow::Result<ExitCode> {
@@ -57,8 +58,22 @@ fn with_image(
 ) -> anyhow::Result<ExitCode> {
     let provider = open_provider(args.provider, 0, 1)?;
     let file = read_image(&args.image)?;
+    let look = look::start(&args.look, args.provider)?;
+    let outcome = provision(args, &provider, &file, body);
+    let seen = look::finish(look, args.look.stats, &file.elf, false);
+    outcome?;
+    seen?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn provision(
+    args: &ImageArgs,
+    provider: &Provider,
+    file: &ImageFile,
+    body: impl FnOnce(&Process<'_>, &mut dyn FnMut() -> anyhow::Result<()>, &Provider) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let abi = AbiExpectation { version: ABI_VERSION, hash: ABI_HASH };
-    let application = Application::load(&provider, &file.name, &file.elf, Some(abi))?;
+    let application = Application::load(provider, &file.name, &file.elf, Some(abi))?;
     let names: Vec<String> = provider.devices()?.into_iter().map(|device| device.name).collect();
     let name = args.device.as_deref().or(names.first().map(String::as_str)).context("no card to deploy to")?;
     let device = provider.open(name)?;
@@ -76,7 +91,7 @@ fn with_image(
         }
         Ok(())
     };
-    body(&process, &mut print_logs, &provider)?;
+    body(&process, &mut print_logs, provider)?;
     process.check()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

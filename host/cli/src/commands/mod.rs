@@ -5,6 +5,7 @@ mod demo;
 mod deploy;
 mod devices;
 mod emu_run;
+mod look;
 mod tput;
 
 use std::path::Path;
@@ -28,6 +29,9 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Deploy(args) => deploy::deploy(&args),
         Command::Run(args) => deploy::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Trace(args) => look::trace(args),
+        Command::Ps(args) => look::ps(&args),
+        Command::Stats(args) => look::stats(&args),
         Command::Emu(EmuCommand::Run(args)) => emu_run::run(&args),
     }
 }

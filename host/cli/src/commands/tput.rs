@@ -9,7 +9,7 @@ use flexcast_cli::tput::plan::Plan;
 use flexcast_cli::tput::report::table;
 use flexcast_cli::tput::run::{Cards, made_up_bytes, run as run_plan};
 
-use super::{open_provider, progress_bar, read_image, read_source, show};
+use super::{look, open_provider, progress_bar, read_image, read_source, show};
 use crate::args::{ProviderName, TputArgs};
 
 /// Bytes to send when neither a number nor a file is given.
@@ -31,19 +31,30 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
         let file = File::create(path).with_context(|| format!("capture `{}` cannot be written", path.display()))?;
         provider::start_capture(file)?;
     }
+    let look = look::start(&args.look, args.provider)?;
     let source = file.unwrap_or_else(|| made_up_bytes(bytes, params.seed));
     let cards = Cards::open(&machine, args.server.as_deref(), args.client.as_deref())?;
     let bar = progress_bar();
     bar.set_prefix(format!("{} x{}", params.transport.name(), params.threads));
-    let report = run_plan(&cards, &image, &plan, &source, MODEL, &mut |tick| show(&bar, tick))?;
+    let outcome = run_plan(&cards, &image, &plan, &source, MODEL, &mut |tick| show(&bar, tick));
     bar.finish_and_clear();
+    if let Ok(report) = &outcome
+        && !args.json
+    {
+        println!("{}", table(std::slice::from_ref(report)));
+    }
+    // What happened matters most when something failed.
+    let seen = look::finish(look, args.look.stats, &image.elf, args.json);
+    let (report, seen) = (outcome?, seen?);
     if let Some(path) = &args.pcap {
         eprintln!("{} packets in {}", provider::finish_capture()?, path.display());
     }
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        println!("{}", table(std::slice::from_ref(&report)));
+        let mut value = serde_json::to_value(&report)?;
+        if let Some(seen) = seen.filter(|_| args.look.stats) {
+            value["stats"] = serde_json::to_value(&seen.state)?;
+        }
+        println!("{value}");
     }
     Ok(if report.digest_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

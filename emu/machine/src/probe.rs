@@ -1,0 +1,162 @@
+//! What looks at a running machine from outside: recorder, observer, debugger. All off by default; none changes a result.
+
+use emu_nic::Effects;
+
+use crate::card::Card;
+use crate::crash::CrashRecord;
+use crate::process::Process;
+use crate::record::{Ending, Recorder, Recording, ThreadIdentity, What};
+use crate::snapshot::Snapshot;
+use crate::thread::{ThreadKind, ThreadState};
+use crate::time::cycles_to_ps;
+use crate::world::World;
+
+/// Is told what happens to the machine. Called on the thread that drives it; virtual time stands still meanwhile.
+pub trait Observer: Send {
+    /// The state, once in each period that was asked for and before a process goes.
+    fn state(&mut self, snapshot: &Snapshot);
+
+    /// A process has died: `thread` of the record faulted, nothing has been stopped or freed yet.
+    fn crashed(&mut self, card: usize, process: &Process, record: &CrashRecord);
+}
+
+/// Who looks.
+pub(crate) struct Probes {
+    pub(crate) recorder: Option<Box<Recorder>>,
+    /// The thread whose doorbell the card is being told of.
+    pub(crate) agent: Option<u32>,
+    observer: Option<Box<dyn Observer>>,
+    period_ps: u64,
+    /// When the observer wants the next state; never without one.
+    pub(crate) state_due_ps: u64,
+}
+
+impl Default for Probes {
+    fn default() -> Self {
+        Probes { recorder: None, agent: None, observer: None, period_ps: u64::MAX, state_due_ps: u64::MAX }
+    }
+}
+
+impl std::fmt::Debug for Probes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Probes")
+            .field("recorder", &self.recorder.is_some())
+            .field("observer", &self.observer.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Probes {
+    pub(crate) fn note_call(&mut self, at_ps: u64, card: usize, thread: u32, number: u64) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.call(at_ps, (card, thread), number);
+        }
+    }
+
+    pub(crate) fn note_log(&mut self, at_ps: u64, card: usize, thread: u32, stream: u64, text: &[u8]) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.push(at_ps, card, Some(thread), What::Log { stream, text: text.to_vec() });
+        }
+    }
+}
+
+impl World {
+    /// Records what happens from now on, at most `limit` records; what was recorded before is forgotten.
+    pub fn start_recording(&mut self, limit: usize) {
+        self.probes.recorder = Some(Box::new(Recorder::new(limit)));
+        for card in &mut self.cards {
+            card.nic.observe(true);
+        }
+    }
+
+    /// Ends the recording and gives it; `None` if there was none.
+    pub fn take_recording(&mut self) -> Option<Recording> {
+        let recorder = self.probes.recorder.take()?;
+        for card in &mut self.cards {
+            card.nic.observe(false);
+        }
+        Some(recorder.finish(self.now_ps))
+    }
+
+    /// Tells an observer of crashes, and of the state in each `period_ps` of virtual time. Replaces the one before.
+    pub fn observe(&mut self, period_ps: u64, observer: Box<dyn Observer>) {
+        self.probes.period_ps = period_ps.max(1);
+        self.probes.state_due_ps = self.now_ps;
+        self.probes.observer = Some(observer);
+    }
+
+    /// Takes the observer back.
+    pub fn take_observer(&mut self) -> Option<Box<dyn Observer>> {
+        self.probes.state_due_ps = u64::MAX;
+        self.probes.observer.take()
+    }
+
+    /// Tells the observer the state.
+    #[cold]
+    pub fn tell_state(&mut self) {
+        let Some(mut observer) = self.probes.observer.take() else { return };
+        observer.state(&self.snapshot());
+        self.probes.state_due_ps = self.now_ps.saturating_add(self.probes.period_ps);
+        self.probes.observer = Some(observer);
+    }
+
+    /// A thread died; nothing has been stopped yet.
+    pub(crate) fn tell_crash(&mut self, card: usize, record: &CrashRecord) {
+        if let Some(recorder) = &mut self.probes.recorder {
+            recorder.crash(record.at_ps, (card, record.thread), &record.cause);
+        }
+        let Some(mut observer) = self.probes.observer.take() else { return };
+        if let Ok(process) = self.cards[card].process(record.process) {
+            observer.crashed(card, process, record);
+        }
+        self.probes.observer = Some(observer);
+    }
+
+    /// A thread begins to execute.
+    pub(crate) fn note_begin(&mut self, card: usize, process: u32, id: u32) {
+        let Some(recorder) = self.probes.recorder.as_deref_mut() else { return };
+        let Some(process) = self.cards[card].processes.get(&process) else { return };
+        let Some(thread) = process.threads.get(&id) else { return };
+        let (kind, eu) = (thread.kind, thread.port.eu);
+        let call = (kind == ThreadKind::Rpc).then(|| process.entry_symbol(thread));
+        if !recorder.knows((card, id)) {
+            let entry = if call.is_some() { String::new() } else { process.entry_symbol(thread) };
+            recorder.introduce((card, id), ThreadIdentity { process: process.id, kind, eu, entry });
+        }
+        let hart = &thread.hart;
+        recorder.begin(cycles_to_ps(hart.cycles), (card, id), (hart.cycles, hart.instret), call);
+    }
+
+    /// A thread executes no more, if it did.
+    pub(crate) fn note_end(&mut self, card: usize, id: u32) {
+        let Some(recorder) = self.probes.recorder.as_deref_mut() else { return };
+        let Ok(thread) = self.cards[card].thread(id) else { return };
+        let hart = &thread.hart;
+        let returned = thread.kind == ThreadKind::Rpc && thread.state == ThreadState::Waiting;
+        let otherwise = if returned { Ending::Return } else { Ending::Stopped };
+        recorder.end(cycles_to_ps(hart.cycles), (card, id), (hart.cycles, hart.instret), otherwise);
+    }
+
+    pub(crate) fn note_trigger(&mut self, at_ps: u64, card: usize, id: u32) {
+        if let Some(recorder) = &mut self.probes.recorder {
+            recorder.push(at_ps, card, Some(id), What::Trigger);
+        }
+    }
+
+    /// What a call of the network card led to.
+    pub(crate) fn note_effects(&mut self, card: usize, effects: &Effects) {
+        let agent = self.probes.agent.take();
+        let Some(recorder) = self.probes.recorder.as_deref_mut() else { return };
+        let Some(Card { nic, .. }) = self.cards.get_mut(card) else { return };
+        for (at_ps, note) in nic.take_notes() {
+            let thread = match note {
+                emu_nic::Note::Doorbell { .. } | emu_nic::Note::Arm { .. } => agent,
+                _ => None,
+            };
+            recorder.push(at_ps, card, thread, What::Card(note));
+        }
+        for &event in &effects.async_events {
+            recorder.push(self.now_ps, card, None, What::Failure(event));
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The state of the machine at one moment, in the manner of the vendor's process and statistics tools: processes, threads,
+//! and what each thread has executed. What has been destroyed is remembered, up to a limit.
+
+use std::collections::VecDeque;
+
+use emu_fabric::PortCounters;
+use emu_nic::Counters;
+
+use crate::heap::HeapInfo;
+use crate::process::{Process, ProcessStatus};
+use crate::thread::{Thread, ThreadKind, ThreadState};
+use crate::time::cycles_to_ps;
+use crate::world::World;
+
+/// Destroyed threads remembered by their process.
+pub(crate) const GONE_THREADS: usize = 1024;
+/// Destroyed processes remembered by their card.
+pub(crate) const GONE_PROCESSES: usize = 64;
+
+/// What a thread has executed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadStatistics {
+    /// Thread id, unique on its card.
+    pub id: u32,
+    /// What starts it.
+    pub kind: ThreadKind,
+    /// Execution unit.
+    pub eu: u32,
+    /// Symbol of its entry function, or of the function called last; empty where the image has none.
+    pub entry: String,
+    /// Where it is in its life.
+    pub state: ThreadState,
+    /// The host has destroyed it.
+    pub destroyed: bool,
+    /// Cycles in which it was executing, waits for memory included.
+    pub cycles: u64,
+    /// Instructions retired.
+    pub instructions: u64,
+    /// The same span as `cycles` in ticks of the time counter: nanoseconds.
+    pub ticks: u64,
+    /// Activations or calls begun.
+    pub executions: u64,
+}
+
+impl ThreadStatistics {
+    pub(crate) fn of(process: &Process, thread: &Thread, destroyed: bool) -> Self {
+        let running = thread.state == ThreadState::Running;
+        let cycles = thread.busy_cycles + if running { thread.hart.cycles - thread.started_cycles } else { 0 };
+        ThreadStatistics {
+            id: thread.id,
+            kind: thread.kind,
+            eu: thread.port.eu,
+            entry: process.entry_symbol(thread),
+            state: thread.state,
+            destroyed,
+            cycles,
+            instructions: thread.hart.instret,
+            ticks: cycles_to_ps(cycles) / 1000,
+            executions: thread.activations,
+        }
+    }
+}
+
+/// The name that the vendor's tools give a thread: `EH_p_t_t` with the ids of process and thread; calls, which those tools do
+/// not list, are `RPC_p_t_t`.
+#[must_use]
+pub fn thread_name(kind: ThreadKind, process: u32, thread: u32) -> String {
+    let prefix = match kind {
+        ThreadKind::EventHandler => "EH",
+        ThreadKind::Rpc => "RPC",
+    };
+    format!("{prefix}_{process}_{thread}_{thread}")
+}
+
+/// A process and its threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessSnapshot {
+    /// Process id, unique on its card.
+    pub id: u32,
+    /// Whether it runs, or how it ended.
+    pub status: ProcessStatus,
+    /// The host has destroyed it.
+    pub destroyed: bool,
+    /// Its heap.
+    pub heap: HeapInfo,
+    /// Its threads by id, destroyed ones included.
+    pub threads: Vec<ThreadStatistics>,
+    /// Destroyed threads that are not remembered any more.
+    pub forgotten_threads: u64,
+}
+
+impl ProcessSnapshot {
+    pub(crate) fn of(process: &Process, destroyed: bool) -> Self {
+        let mut threads: Vec<_> = process.gone.iter().cloned().collect();
+        threads.extend(process.threads.values().map(|thread| ThreadStatistics::of(process, thread, destroyed)));
+        threads.sort_by_key(|thread| thread.id);
+        ProcessSnapshot {
+            id: process.id,
+            status: process.status.clone(),
+            destroyed,
+            heap: process.heap.info(),
+            threads,
+            forgotten_threads: process.forgotten_threads,
+        }
+    }
+}
+
+/// One card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CardSnapshot {
+    /// Index of the card.
+    pub index: usize,
+    /// Its processes by id, destroyed ones included.
+    pub processes: Vec<ProcessSnapshot>,
+    /// What its network side has counted.
+    pub counters: Counters,
+    /// What its port has seen.
+    pub port: PortCounters,
+}
+
+/// The whole machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Virtual time in picoseconds.
+    pub now_ps: u64,
+    /// Its cards.
+    pub cards: Vec<CardSnapshot>,
+}
+
+/// Appends to a queue of bounded length; tells whether the oldest had to go.
+pub(crate) fn remember<T>(queue: &mut VecDeque<T>, limit: usize, item: T) -> bool {
+    let full = queue.len() >= limit;
+    if full {
+        queue.pop_front();
+    }
+    queue.push_back(item);
+    full
+}
+
+impl World {
+    /// The state now.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let card = |index: usize| {
+            let card = &self.cards[index];
+            let mut processes: Vec<_> = card.gone.iter().cloned().collect();
+            processes.extend(card.processes.values().map(|process| ProcessSnapshot::of(process, false)));
+            processes.sort_by_key(|process| process.id);
+            CardSnapshot { index, processes, counters: *card.nic.counters(), port: self.port_counters(index) }
+        };
+        Snapshot { now_ps: self.now_ps, cards: (0..self.cards.len()).map(card).collect() }
+    }
+}

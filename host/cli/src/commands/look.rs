@@ -1,0 +1,93 @@
+//! `flexcast trace`, `ps` and `stats`, and the options of other commands that look at the emulated machine.
+
+use std::process::ExitCode;
+
+use emu_observe::state::State;
+use flexcast_cli::logs::LogDecoder;
+use flexcast_cli::look::{Look, Seen, trace_text};
+use flexcast_cli::tables::{self, Filter};
+
+use super::{deploy, tput};
+use crate::args::ProviderName;
+use crate::look_args::{LookArgs, PsArgs, StateArgs, StatsArgs, TraceArgs, Traced};
+
+/// Starts to look as the options say; before anything is made on the machine.
+pub(super) fn start(args: &LookArgs, provider: ProviderName) -> anyhow::Result<Option<Look>> {
+    let Some(options) = args.options() else { return Ok(None) };
+    anyhow::ensure!(
+        provider == ProviderName::Emu,
+        "--trace, --stats and --state look into the emulated machine: leave them out with --provider system and use \
+         dpa-ps and dpa-statistics"
+    );
+    Ok(Some(Look::start(&options)?))
+}
+
+/// Stops looking and says where things are; on stderr if stdout belongs to JSON.
+pub(super) fn finish(look: Option<Look>, stats: bool, elf: &[u8], json: bool) -> anyhow::Result<Option<Seen>> {
+    let Some(look) = look else { return Ok(None) };
+    let seen = look.finish(LogDecoder::new(elf).ok().as_ref())?;
+    let mut lines = Vec::new();
+    if stats && !json {
+        lines.push(tables::stats(&seen.state).to_string());
+    }
+    for file in &seen.files {
+        lines.push(format!("written: {}", file.display()));
+    }
+    if let Some((path, summary)) = &seen.trace {
+        lines.push(trace_text(path, summary));
+    }
+    for line in lines {
+        if json {
+            eprintln!("{line}");
+        } else {
+            println!("{line}");
+        }
+    }
+    Ok(Some(seen))
+}
+
+pub(super) fn trace(mut args: TraceArgs) -> anyhow::Result<ExitCode> {
+    match &mut args.command {
+        Traced::Tput(command) => {
+            command.look.trace.get_or_insert(args.output);
+            tput::run(command)
+        }
+        Traced::Run(command) => {
+            command.look.trace.get_or_insert(args.output);
+            deploy::run(command)
+        }
+    }
+}
+
+fn read(args: &StateArgs, thread: Option<u32>) -> anyhow::Result<State> {
+    let state = State::read(&args.file)?;
+    if let Some(name) = &args.device {
+        let names: Vec<&str> = state.cards.iter().map(|card| card.name.as_str()).collect();
+        anyhow::ensure!(
+            names.contains(&name.as_str()),
+            "no card `{name}` in this state; there are {}",
+            names.join(", ")
+        );
+    }
+    Ok(Filter { device: args.device.clone(), process: args.process_id, thread }.apply(state))
+}
+
+fn print(state: &State, json: bool, table: &comfy_table::Table) -> anyhow::Result<ExitCode> {
+    if json {
+        println!("{}", serde_json::to_string(state)?);
+    } else {
+        println!("{:.3} us of virtual time (emulated, {})", state.time_ps as f64 / 1e6, state.model);
+        println!("{table}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn ps(args: &PsArgs) -> anyhow::Result<ExitCode> {
+    let state = read(&args.state, None)?;
+    print(&state, args.state.json, &tables::ps(&state, args.threads))
+}
+
+pub(super) fn stats(args: &StatsArgs) -> anyhow::Result<ExitCode> {
+    let state = read(&args.state, args.thread_id)?;
+    print(&state, args.state.json, &tables::stats(&state))
+}

@@ -1,0 +1,146 @@
+//! Looking at the emulated machine of a run: timeline, state file, statistics. Nothing here changes a result.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use emu_machine::{DEFAULT_RECORDS, MachineError, with_world};
+use emu_observe::state::State;
+use emu_observe::trace::{Summary, Timeline};
+use emu_observe::{Files, Written};
+
+use crate::logs::LogDecoder;
+
+/// What to look at.
+#[derive(Clone, Debug)]
+pub struct LookOptions {
+    /// Write a timeline here.
+    pub trace: Option<PathBuf>,
+    /// Records of the timeline at most.
+    pub trace_limit: usize,
+    /// Keep the state of processes and threads here.
+    pub state: Option<PathBuf>,
+    /// Virtual time between two states, in microseconds.
+    pub state_every_us: u64,
+}
+
+impl Default for LookOptions {
+    fn default() -> Self {
+        LookOptions { trace: None, trace_limit: DEFAULT_RECORDS, state: None, state_every_us: 1000 }
+    }
+}
+
+/// Why nothing can be seen.
+#[derive(Debug, thiserror::Error)]
+pub enum LookError {
+    /// The machine refused.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// The timeline cannot be written.
+    #[error("timeline `{}` cannot be written: {source}", path.display())]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file that is written while the machine runs could not be.
+    #[error("{0}")]
+    Files(String),
+}
+
+/// A look at the calling thread's machine, from [`Look::start`] to [`Look::finish`].
+#[derive(Debug)]
+pub struct Look {
+    trace: Option<(PathBuf, File)>,
+    written: Option<Written>,
+}
+
+/// What was seen.
+#[derive(Debug)]
+pub struct Seen {
+    /// The timeline's file and what it holds.
+    pub trace: Option<(PathBuf, Summary)>,
+    /// The state at the end, with everything that was destroyed.
+    pub state: State,
+    /// Files written for crashes.
+    pub files: Vec<PathBuf>,
+}
+
+impl Look {
+    /// Starts to look. Files are made now, so that a place that cannot be written is known before the run.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn start(options: &LookOptions) -> Result<Self, LookError> {
+        let trace = options.trace.as_ref().map(|path| {
+            let file = File::create(path).map_err(|source| LookError::Trace { path: path.clone(), source })?;
+            Ok::<_, LookError>((path.clone(), file))
+        });
+        let trace = trace.transpose()?;
+        if trace.is_some() {
+            with_world(|world| world.start_recording(options.trace_limit))?;
+        }
+        let mut written = None;
+        if options.state.is_some() {
+            let files = Files::new(options.state.clone());
+            written = Some(files.written());
+            let period_ps = options.state_every_us.saturating_mul(1_000_000);
+            with_world(|world| {
+                world.observe(period_ps, Box::new(files));
+                world.tell_state();
+            })?;
+        }
+        let look = Look { trace, written };
+        look.check()?;
+        Ok(look)
+    }
+
+    fn check(&self) -> Result<(), LookError> {
+        match self.written.as_ref().and_then(Written::failure) {
+            Some(failure) => Err(LookError::Files(failure)),
+            None => Ok(()),
+        }
+    }
+
+    /// Stops looking and writes what was seen; `logs` decodes messages of the firmware.
+    ///
+    /// # Errors
+    /// A file that could not be written, now or before.
+    pub fn finish(mut self, logs: Option<&LogDecoder>) -> Result<Seen, LookError> {
+        let (recording, snapshot) = with_world(|world| {
+            world.tell_state();
+            world.take_observer();
+            (world.take_recording(), world.snapshot())
+        })?;
+        let mut trace = None;
+        if let (Some((path, file)), Some(recording)) = (self.trace.take(), recording) {
+            let text = |bytes: &[u8]| {
+                let text = String::from_utf8_lossy(bytes);
+                let line = text.trim_end();
+                logs.map_or_else(|| line.to_owned(), |logs| logs.line(line))
+            };
+            let timeline = Timeline::new(&recording, &text);
+            timeline.write(file).map_err(|source| LookError::Trace { path: path.clone(), source })?;
+            trace = Some((path, timeline.summary().clone()));
+        }
+        self.check()?;
+        let files = self.written.as_ref().map(Written::files).unwrap_or_default();
+        Ok(Seen { trace, state: State::new(&snapshot), files })
+    }
+}
+
+/// A timeline in a few lines: what is in it, and how to open it.
+#[must_use]
+pub fn trace_text(path: &Path, summary: &Summary) -> String {
+    let span_us = (summary.last_ps - summary.first_ps) as f64 / 1e6;
+    let mut text = format!("{}: {span_us:.3} us of virtual time (emulated)\n", path.display());
+    for (kind, count) in &summary.counts {
+        let _ = writeln!(text, "  {count:>10}  {kind}");
+    }
+    if summary.left_out > 0 {
+        let _ = writeln!(text, "  {:>10}  later records left out (--trace-limit)", summary.left_out);
+    }
+    text.push_str("open it with Perfetto: https://ui.perfetto.dev, \"Open trace file\"");
+    text
+}
