@@ -2,6 +2,7 @@
 
 pub mod logs;
 pub mod look;
+pub mod machine;
 pub mod pingpong;
 pub mod provider;
 pub mod tables;
