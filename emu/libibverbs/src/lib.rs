@@ -21,13 +21,17 @@ mod devx_create;
 mod direct;
 pub mod errno;
 mod events;
+mod extended;
 pub mod handle;
+mod kernel;
 mod memory;
 mod multicast;
 mod pd;
 mod post;
 mod prm;
 mod qp;
+mod refused;
+mod sysfs;
 pub mod umem;
 
 use emu_machine::with_world;

@@ -7,6 +7,9 @@ use crate::time::PS_PER_S;
 pub struct Config {
     /// Number of cards; 1 or 2 (port 0 of card 0 is wired to port 0 of card 1).
     pub cards: usize,
+    /// Number of the first card, from which its addresses follow ([`card_address`](crate::card_address)); the others count on.
+    /// Machines that are joined need different ones. Default 1.
+    pub first_card: u32,
     /// Link between the two cards.
     pub link: LinkConfig,
     /// Costs of instructions and memory accesses on the DPA.
@@ -131,6 +134,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             cards: 2,
+            first_card: 1,
             link: LinkConfig::default(),
             cost: CostModel::default(),
             heap_bytes: 256 << 20,

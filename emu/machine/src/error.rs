@@ -8,6 +8,23 @@ pub enum MachineError {
     /// The configuration asks for a topology this machine does not have.
     #[error("{0} cards asked for; this machine joins 1 or 2 back to back")]
     Cards(usize),
+    /// A number outside of the networks that cards have their addresses from.
+    #[error("cards {first} to {number}: cards are numbered from 1 to {last}", last = crate::address::LAST_CARD_NUMBER)]
+    CardNumber {
+        /// The last card's.
+        number: u32,
+        /// The first card's.
+        first: u32,
+    },
+    /// No port of the link is left to end outside.
+    #[error("the link of {cards} cards has no port that could end outside: a machine with one needs a card less")]
+    NoOutsidePort {
+        /// How many cards there are.
+        cards: usize,
+    },
+    /// The shared machine could not be made when it was first needed.
+    #[error("{0}")]
+    NotMade(String),
     /// The link between the cards cannot be built as configured.
     #[error("the link: {0}")]
     Link(String),

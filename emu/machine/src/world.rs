@@ -4,11 +4,13 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io::Write;
 
 use emu_fabric::{BackToBack, Captured, Delivery, Link, LinkConfig as WireConfig, Rate, SeededDrop};
-use emu_nic::{AsyncEvent, CqTarget, Effects, Gid, Mtu, Nic, NicConfig, NicTiming, Packet};
+use emu_nic::{Address, AsyncEvent, CqTarget, Effects, Mtu, Nic, NicConfig, NicTiming, Packet};
 
+use crate::address::{LAST_CARD_NUMBER, card_address};
 use crate::card::{Card, CardDma};
 use crate::config::Config;
 use crate::error::MachineError;
+use crate::external::Outside;
 use crate::host_memory::HostMemory;
 use crate::queue::{Event, EventQueue};
 use crate::thread::ThreadState;
@@ -30,10 +32,12 @@ pub struct World {
     pub(crate) effects: Effects,
     /// What the configuration asks for beyond the plain machine; usually nothing.
     pub(crate) watch: Option<Box<Watch>>,
-    link: Captured<SeededDrop<BackToBack>, Box<dyn Write + Send>>,
-    deliveries: Vec<Delivery<Packet>>,
-    channel_events: VecDeque<(usize, u32, u32)>,
-    async_events: VecDeque<(usize, AsyncEvent)>,
+    pub(crate) link: Captured<SeededDrop<BackToBack>, Box<dyn Write + Send>>,
+    pub(crate) deliveries: Vec<Delivery<Packet>>,
+    pub(crate) channel_events: VecDeque<(usize, u32, u32)>,
+    pub(crate) async_events: VecDeque<(usize, AsyncEvent)>,
+    /// The outer end of the link, if it is open.
+    pub(crate) outside: Option<Outside>,
 }
 
 impl World {
@@ -45,11 +49,16 @@ impl World {
         if !(1..=2).contains(&config.cards) {
             return Err(MachineError::Cards(config.cards));
         }
+        let last = config.first_card.saturating_add(config.cards as u32 - 1);
+        if config.first_card == 0 || last > LAST_CARD_NUMBER {
+            return Err(MachineError::CardNumber { number: last, first: config.first_card });
+        }
         let rate = Rate::from_gbps(config.link.gbit_per_s).map_err(|e| MachineError::Link(e.to_string()))?;
         let wire = BackToBack::new(WireConfig { rate, latency_ps: config.link.latency_ps });
         let link = SeededDrop::new(wire, config.link.drop_ppm, config.link.seed)
             .map_err(|e| MachineError::Link(e.to_string()))?;
-        let cards = (0..config.cards).map(|index| Card::new(Nic::new(nic_config(index as u8)))).collect();
+        let cards =
+            (config.first_card..).take(config.cards).map(|number| Card::new(Nic::new(nic_config(number)))).collect();
         Ok(World {
             watch: Watch::new(&config),
             config,
@@ -64,6 +73,7 @@ impl World {
             deliveries: Vec::new(),
             channel_events: VecDeque::new(),
             async_events: VecDeque::new(),
+            outside: None,
         })
     }
 
@@ -115,7 +125,7 @@ impl World {
     /// # Errors
     /// The writer failed.
     pub fn start_capture(&mut self, writer: Box<dyn Write + Send>) -> Result<(), MachineError> {
-        let ports = self.cards.len();
+        let ports = self.cards.len() + usize::from(self.outside.is_some());
         self.link.start(ports, writer).map_err(|error| MachineError::Capture(error.to_string()))
     }
 
@@ -210,7 +220,7 @@ impl World {
     }
 
     /// When the next thing is due.
-    fn due_ps(&self) -> Option<u64> {
+    pub(crate) fn due_ps(&self) -> Option<u64> {
         let thread_ps = self.ready.first().map(|(cycles, ..)| cycles_to_ps(*cycles));
         let due_ps = [thread_ps, self.queue.next_at_ps()].into_iter().flatten().min();
         due_ps.or_else(|| self.next_visible_cycles().map(cycles_to_ps))
@@ -254,14 +264,8 @@ impl World {
             Event::Departure(card, packet) => {
                 self.trace.record(at_ps, "tx", card as u64, packet.frame_bytes());
                 // A single card has no peer: what leaves its port is lost, as on an unplugged cable.
-                if self.cards.len() == 2 {
-                    let mut deliveries = std::mem::take(&mut self.deliveries);
-                    let sent = self.link.transmit(at_ps, card, packet, &mut deliveries);
-                    debug_assert!(sent.is_ok(), "both cards have a port on the link");
-                    for delivery in deliveries.drain(..) {
-                        self.queue.push(delivery.at_ps, Event::Arrival(delivery.port, delivery.frame));
-                    }
-                    self.deliveries = deliveries;
+                if self.cards.len() == 2 || self.outside.is_some() {
+                    self.transmit(at_ps, card, packet);
                 }
                 card
             }
@@ -308,15 +312,9 @@ impl World {
     }
 }
 
-/// Addresses and seed of a card's network side: documentation addresses, the last byte being the card's number from 1.
-fn nic_config(index: u8) -> NicConfig {
-    let number = index + 1;
-    NicConfig {
-        // Locally administered, unicast.
-        mac: [0x02, 0, 0, 0, 0, number],
-        gids: vec![Gid::from_ipv4([192, 0, 2, number])],
-        port_mtu: Mtu::B4096,
-        timing: NicTiming::default(),
-        seed: u64::from(number),
-    }
+/// Addresses and seed of the card with a number, from 1.
+fn nic_config(number: u32) -> NicConfig {
+    let Address { mac, gid } = card_address(number);
+    let (port_mtu, timing, seed) = (Mtu::B4096, NicTiming::default(), u64::from(number));
+    NicConfig { mac, gids: vec![gid], port_mtu, timing, seed }
 }
