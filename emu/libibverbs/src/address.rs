@@ -3,8 +3,10 @@
 use core::ffi::c_int;
 use std::sync::Arc;
 
+use emu_bridge::with_world;
+use emu_machine::card_with_gid;
 use emu_machine::nic::Gid;
-use emu_machine::with_world;
+use emu_machine::nic::wire::group_mac;
 use verbs_sys::*;
 
 use crate::device::Context;
@@ -21,14 +23,13 @@ const AV_GRH: u32 = 1 << 30;
 const UDP_SOURCE_PORT: u16 = 0xC000;
 
 /// The Ethernet address of an identifier: that of the card that has it, or the group's. On a real network the kernel asks
-/// its neighbours; here all of them are known.
+/// its neighbours; here all of them are known, those in other processes by the rule of addresses.
 ///
 /// # Errors
 /// EHOSTUNREACH when no card has the identifier.
 pub fn resolve_mac(gid: Gid) -> Result<[u8; 6]> {
-    if gid.is_multicast() {
-        let [.., a, b, c, d] = gid.0;
-        return Ok(if gid.ipv4().is_some() { [0x01, 0x00, 0x5E, b & 0x7F, c, d] } else { [0x33, 0x33, a, b, c, d] });
+    if let Some(mac) = group_mac(gid) {
+        return Ok(mac);
     }
     with_world(|world| {
         for index in 0..world.card_count() {
@@ -37,7 +38,9 @@ pub fn resolve_mac(gid: Gid) -> Result<[u8; 6]> {
                 return Ok(config.mac);
             }
         }
-        Err(Errno::new(libc::EHOSTUNREACH, format!("no card has the GID {gid}")))
+        let outside = card_with_gid(gid).filter(|_| world.has_outside());
+        let unreachable = || Errno::new(libc::EHOSTUNREACH, format!("no card has the GID {gid}"));
+        outside.map(|address| address.mac).ok_or_else(unreachable)
     })?
 }
 

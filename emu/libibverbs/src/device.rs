@@ -3,8 +3,8 @@
 use core::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use emu_bridge::with_world;
 use emu_machine::nic::Gid;
-use emu_machine::with_world;
 use verbs_sys::*;
 
 use crate::errno::{Errno, Result, input, number, out, pointer, status};
@@ -182,7 +182,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         context.ops.post_recv = Some(post::post_recv);
         context.ops.bind_mw = Some(refused::bind_mw);
         context.ops.post_srq_recv = Some(refused::post_srq_recv);
-        let events = Events::new()?;
+        let events = Events::new("asynchronous events")?;
         context.cmd_fd = -1;
         context.async_fd = events.fd();
         context.num_comp_vectors = 1;
@@ -191,6 +191,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         let machine = crate::events::machine()?;
         let context = Arc::new(Context { public: CStruct::new(public), card, machine, events });
         crate::events::watch_context(&context);
+        emu_machine::on_events(crate::deliver_events);
         Ok(handle::publish(&context))
     })
 }

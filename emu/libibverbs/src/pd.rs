@@ -3,8 +3,8 @@
 use core::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
+use emu_bridge::with_world;
 use emu_machine::nic::{Access, MkeyAttr, Space};
-use emu_machine::with_world;
 use verbs_sys::*;
 
 use crate::device::Context;

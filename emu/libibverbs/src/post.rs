@@ -2,8 +2,8 @@
 
 use core::ffi::c_int;
 
+use emu_bridge::with_world;
 use emu_machine::nic::{QpState, Transport, wqe_opcode};
-use emu_machine::with_world;
 use verbs_sys::*;
 
 use crate::address::Ah;
@@ -208,8 +208,10 @@ fn ring(qp: &Qp, rings: &Rings, head: u32) -> Result<()> {
         return Ok(());
     }
     let counter = rings.send_head & 0xFFFF;
-    qp.buffer.write(qp.shape.record_offset + 4, &counter.to_be_bytes());
-    Ok(with_world(|world| world.ring_sq(qp.card, qp.number, counter as u16))??)
+    Ok(with_world(|world| {
+        qp.buffer.write(qp.shape.record_offset + 4, &counter.to_be_bytes());
+        world.ring_sq(qp.card, qp.number, counter as u16)
+    })??)
 }
 
 pub(crate) unsafe extern "C" fn post_send(
@@ -297,7 +299,7 @@ pub(crate) unsafe extern "C" fn post_recv(
         }
         if rings.receive_head != head {
             // The record is all the card looks at: a receive ring has no doorbell.
-            qp.buffer.write(qp.shape.record_offset, &(rings.receive_head & 0xFFFF).to_be_bytes());
+            qp.buffer.store(qp.shape.record_offset, &(rings.receive_head & 0xFFFF).to_be_bytes())?;
         }
         posted
     });

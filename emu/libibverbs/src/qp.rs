@@ -3,8 +3,8 @@
 use core::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use emu_bridge::with_world;
 use emu_machine::nic::{Access, Gid, Mtu, QpAttr, QpModify, QpQuery, QpState, QueueMemory, Space, Transport};
-use emu_machine::with_world;
 use verbs_sys::*;
 
 use crate::address::{self, AV_BYTES};
@@ -120,11 +120,12 @@ impl Qp {
         Ok(with_world(|world| world.card(self.card).map(|card| card.nic.query_qp(self.number)))???)
     }
 
-    fn forget_completions(&self) {
-        self.send_cq.forget(self.number);
+    fn forget_completions(&self) -> Result<()> {
+        self.send_cq.forget(self.number)?;
         if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
-            self.recv_cq.forget(self.number);
+            self.recv_cq.forget(self.number)?;
         }
+        Ok(())
     }
 
     /// Where the doorbell record lies: receive counter, send counter.
@@ -283,7 +284,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     status("ibv_destroy_qp", || {
         let queue_pair = handle::get::<Qp>(qp)?;
         with_world(|world| world.card(queue_pair.card).map(|card| card.nic.destroy_qp(queue_pair.number)))???;
-        queue_pair.forget_completions();
+        queue_pair.forget_completions()?;
         for cq in [&queue_pair.send_cq, &queue_pair.recv_cq] {
             cq.lock().queue_pairs.remove(&queue_pair.number);
         }
@@ -393,11 +394,11 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
         })???;
         if let Some(state) = modify.next_state {
             if state == QpState::Reset {
-                queue_pair.forget_completions();
+                queue_pair.forget_completions()?;
                 let mut rings = queue_pair.lock();
                 (rings.send_head, rings.send_tail) = (0, 0);
                 (rings.receive_head, rings.receive_tail) = (0, 0);
-                queue_pair.buffer.write(queue_pair.shape.record_offset, &[0; 8]);
+                queue_pair.buffer.store(queue_pair.shape.record_offset, &[0; 8])?;
             }
             // SAFETY: the queue pair is alive; the field is this library's to write.
             unsafe { (*queue_pair.c_address()).state = ibv_state(state) };

@@ -23,6 +23,9 @@ pub trait Driver: fmt::Debug + Send {
 
     /// A polling thread found nothing: lets the world run. What is returned is waited for without the lock.
     fn relax(&mut self, world: &mut World) -> Option<Box<dyn FnOnce() + Send>>;
+
+    /// The program has asked to be told of completions: it will sleep, and not poll only.
+    fn will_sleep(&mut self);
 }
 
 /// The shared world and, if it has one, its driver.
@@ -150,6 +153,21 @@ pub fn relax() -> Result<bool, MachineError> {
             wait();
         }
         Ok(true)
+    })
+}
+
+/// Says that the program will sleep until it is told of something: a driven machine then relies on nobody's polling.
+///
+/// # Errors
+/// The shared world cannot be made.
+pub fn will_sleep() -> Result<(), MachineError> {
+    OWN.with(|own| {
+        if own.borrow().is_none()
+            && let Some(driver) = &mut ready(&mut shared())?.driver
+        {
+            driver.will_sleep();
+        }
+        Ok(())
     })
 }
 

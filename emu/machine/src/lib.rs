@@ -41,7 +41,7 @@ pub use card::{Card, RPC_EU, USER_EUS};
 pub use config::{Config, CostModel, LinkConfig, MemoryModel};
 pub use crash::CrashRecord;
 pub use current::{
-    Driver, EventHook, Maker, Shared, configure, is_driven, make_shared_with, on_events, relax, with_world,
+    Driver, EventHook, Maker, Shared, configure, is_driven, make_shared_with, on_events, relax, will_sleep, with_world,
 };
 pub use emu_fabric::PortCounters;
 pub use emu_nic as nic;

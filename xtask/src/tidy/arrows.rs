@@ -13,7 +13,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shared/", &[]),
     ("image", &[]),
     ("emu/machine", &["emu/hart", "emu/nic", "emu/fabric", "image"]),
-    ("emu/lib", &["emu/machine", "emu/lib", "image", "host/flexio-sys", "host/verbs-sys", "host/doca-sys"]),
+    ("emu/bridge", &["emu/machine", "emu/nic", "emu/fabric"]),
+    ("emu/lib", &["emu/machine", "emu/bridge", "emu/lib", "image", "host/flexio-sys", "host/verbs-sys", "host/doca-sys"]),
     // The trait by which a packet tells a link its size.
     ("emu/nic", &["emu/fabric"]),
     ("emu/", &[]),
