@@ -1,20 +1,22 @@
-//! The machine as a whole: cards, link, host memory, the event queue and the clock.
+//! The machine as a whole: cards, what joins them, host memory, the event queue and the clock.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::Write;
 
-use emu_fabric::{BackToBack, Captured, Delivery, Link, LinkConfig as WireConfig, Rate, SeededDrop};
-use emu_nic::{AsyncEvent, CqTarget, Effects, Gid, Mtu, Nic, NicConfig, NicTiming, Packet};
+use emu_fabric::Network;
+use emu_nic::{AsyncEvent, CqTarget, Effects, Nic, Packet};
 
 use crate::card::{Card, CardDma};
 use crate::config::Config;
 use crate::error::MachineError;
 use crate::host_memory::HostMemory;
+use crate::numbering::{LAST_CARD, nic_config};
 use crate::queue::{Event, EventQueue};
 use crate::thread::ThreadState;
 use crate::time::{cycles_to_ps, ps_to_cycles};
 use crate::trace::Trace;
 use crate::watch::Watch;
+use crate::wiring::{MAX_CARDS, Wires};
 
 /// Everything that is emulated. One thread of the host drives it; the same calls in the same order give the same trace.
 #[derive(Debug)]
@@ -30,8 +32,7 @@ pub struct World {
     pub(crate) effects: Effects,
     /// What the configuration asks for beyond the plain machine; usually nothing.
     pub(crate) watch: Option<Box<Watch>>,
-    link: Captured<SeededDrop<BackToBack>, Box<dyn Write + Send>>,
-    deliveries: Vec<Delivery<Packet>>,
+    wires: Wires,
     channel_events: VecDeque<(usize, u32, u32)>,
     async_events: VecDeque<(usize, AsyncEvent)>,
 }
@@ -40,16 +41,19 @@ impl World {
     /// Builds the machine in virtual time 0.
     ///
     /// # Errors
-    /// A number of cards other than 1 or 2, a link rate of zero, or more than a million drops per million.
+    /// More cards than the wiring or the addresses allow, or none; a link rate of zero; faults that cannot be, or that name what
+    /// the topology does not have; switches that hold no packet.
     pub fn new(config: Config) -> Result<Self, MachineError> {
-        if !(1..=2).contains(&config.cards) {
-            return Err(MachineError::Cards(config.cards));
+        let Config { cards: count, first_card: first, .. } = config;
+        if !(1..=MAX_CARDS).contains(&count) {
+            return Err(MachineError::Cards(count));
         }
-        let rate = Rate::from_gbps(config.link.gbit_per_s).map_err(|e| MachineError::Link(e.to_string()))?;
-        let wire = BackToBack::new(WireConfig { rate, latency_ps: config.link.latency_ps });
-        let link = SeededDrop::new(wire, config.link.drop_ppm, config.link.seed)
-            .map_err(|e| MachineError::Link(e.to_string()))?;
-        let cards = (0..config.cards).map(|index| Card::new(Nic::new(nic_config(index as u8)))).collect();
+        if first > LAST_CARD + 1 - count {
+            return Err(MachineError::FirstCard { first, cards: count });
+        }
+        let card = |index| Ok(Card::new(Nic::new(nic_config(first + index, config.wiring.port_rate(index)?))));
+        let cards = (0..count).map(card).collect::<Result<Vec<_>, MachineError>>()?;
+        let wires = Wires::new(&config.wiring, first, count)?;
         Ok(World {
             watch: Watch::new(&config),
             config,
@@ -60,8 +64,7 @@ impl World {
             now_ps: 0,
             trace: Trace::default(),
             effects: Effects::default(),
-            link: Captured::off(link),
-            deliveries: Vec::new(),
+            wires,
             channel_events: VecDeque::new(),
             async_events: VecDeque::new(),
         })
@@ -101,22 +104,30 @@ impl World {
     /// A card by its index.
     pub fn card(&mut self, index: usize) -> Result<&mut Card, MachineError> {
         let cards = self.cards.len();
+        self.wires.touch(index);
         self.cards.get_mut(index).ok_or(MachineError::NoCard { index, cards })
     }
 
     /// Frames sent, received and lost at a card's port.
     #[must_use]
     pub fn port_counters(&self, card: usize) -> emu_fabric::PortCounters {
-        Link::<Packet>::counters(&self.link, card)
+        self.wires.counters(card)
     }
 
-    /// Writes every frame that leaves a card's port from now on to a pcapng file.
+    /// The network of switches, for its counters; `None` where a cable joins the cards. Its hosts have the topology's numbers.
+    #[must_use]
+    pub fn network(&self) -> Option<&Network<Packet>> {
+        self.wires.network()
+    }
+
+    /// Writes every frame that leaves a card's port from now on to a pcapng file, and in a network every frame that arrives at
+    /// one, as the faults have left it. Interface `port N` is that of card N.
     ///
     /// # Errors
     /// The writer failed.
     pub fn start_capture(&mut self, writer: Box<dyn Write + Send>) -> Result<(), MachineError> {
-        let ports = self.cards.len();
-        self.link.start(ports, writer).map_err(|error| MachineError::Capture(error.to_string()))
+        let cards = self.cards.len();
+        self.wires.start_capture(cards, writer).map_err(|error| MachineError::Capture(error.to_string()))
     }
 
     /// Ends the capture and gives the number of frames in it; those that have no bytes on a wire are left out.
@@ -124,11 +135,7 @@ impl World {
     /// # Errors
     /// The writer failed, now or before.
     pub fn finish_capture(&mut self) -> Result<u64, MachineError> {
-        let frames = self.link.frames();
-        match self.link.finish() {
-            Ok(_) => Ok(frames),
-            Err(error) => Err(MachineError::Capture(error.to_string())),
-        }
+        self.wires.finish_capture().map_err(|error| MachineError::Capture(error.to_string()))
     }
 
     /// Host-side doorbell of a send queue: the producer index is the 16-bit counter of 64-byte blocks.
@@ -233,37 +240,27 @@ impl World {
         if self.watch.is_some() {
             self.before_event(at_ps, &event);
         }
-        let mut effects = std::mem::take(&mut self.effects);
-        let card = match event {
+        match event {
             Event::Nic(card, timer) => {
                 self.trace.record(at_ps, "nic", card as u64, 0);
-                let Card { nic, processes, .. } = &mut self.cards[card];
-                let watch = self.watch.as_deref_mut();
-                let mut dma = CardDma { host: &self.host, processes, watch, card, at_ps };
-                nic.handle_timer(at_ps, timer, &mut dma, &mut effects);
-                card
+                self.nic_event(at_ps, card, |nic, dma, fx| nic.handle_timer(at_ps, timer, dma, fx));
             }
             Event::Arrival(card, packet) => {
                 self.trace.record(at_ps, "rx", card as u64, packet.frame_bytes());
-                let Card { nic, processes, .. } = &mut self.cards[card];
-                let watch = self.watch.as_deref_mut();
-                let mut dma = CardDma { host: &self.host, processes, watch, card, at_ps };
-                nic.handle_packet(at_ps, packet, &mut dma, &mut effects);
-                card
+                self.wires.arrived(at_ps, card, &packet);
+                self.nic_event(at_ps, card, |nic, dma, fx| nic.handle_packet(at_ps, packet, dma, fx));
             }
             Event::Departure(card, packet) => {
                 self.trace.record(at_ps, "tx", card as u64, packet.frame_bytes());
-                // A single card has no peer: what leaves its port is lost, as on an unplugged cable.
-                if self.cards.len() == 2 {
-                    let mut deliveries = std::mem::take(&mut self.deliveries);
-                    let sent = self.link.transmit(at_ps, card, packet, &mut deliveries);
-                    debug_assert!(sent.is_ok(), "both cards have a port on the link");
-                    for delivery in deliveries.drain(..) {
-                        self.queue.push(delivery.at_ps, Event::Arrival(delivery.port, delivery.frame));
-                    }
-                    self.deliveries = deliveries;
-                }
-                card
+                self.wires.follow_groups(&self.cards);
+                self.wires.transmit(at_ps, card, packet);
+                self.carry_frames();
+            }
+            Event::Fabric => {
+                self.trace.record(at_ps, "fabric", 0, 0);
+                self.wires.follow_groups(&self.cards);
+                self.wires.handle_timer(at_ps);
+                self.carry_frames();
             }
             Event::Completion(card, event) => {
                 self.trace.record(at_ps, "event", card as u64, u64::from(event.cqn));
@@ -272,11 +269,29 @@ impl World {
                     CqTarget::DpaThread(thread) => self.trigger(at_ps, card, thread),
                     CqTarget::Channel(channel) => self.channel_events.push_back((card, channel, event.cqn)),
                 }
-                card
             }
-        };
+        }
+    }
+
+    /// Hands an event to a network card, with the memories it reaches, and carries out what follows from it.
+    fn nic_event(&mut self, at_ps: u64, card: usize, call: impl FnOnce(&mut Nic, &mut CardDma<'_>, &mut Effects)) {
+        let mut effects = std::mem::take(&mut self.effects);
+        let Card { nic, processes, .. } = &mut self.cards[card];
+        let watch = self.watch.as_deref_mut();
+        let mut dma = CardDma { host: &self.host, processes, watch, card, at_ps };
+        call(nic, &mut dma, &mut effects);
         self.carry_out(card, &mut effects);
         self.effects = effects;
+    }
+
+    /// Schedules what a call of the fabric led to.
+    fn carry_frames(&mut self) {
+        for delivery in self.wires.effects.deliveries.drain(..) {
+            self.queue.push(delivery.at_ps, Event::Arrival(delivery.port, delivery.frame));
+        }
+        for at_ps in self.wires.effects.timers_ps.drain(..) {
+            self.queue.push(at_ps, Event::Fabric);
+        }
     }
 
     /// Schedules what a call of the network card led to, and leaves `effects` empty.
@@ -305,18 +320,5 @@ impl World {
             ThreadState::Created | ThreadState::Running => thread.pending = true,
             ThreadState::Finished => {}
         }
-    }
-}
-
-/// Addresses and seed of a card's network side: documentation addresses, the last byte being the card's number from 1.
-fn nic_config(index: u8) -> NicConfig {
-    let number = index + 1;
-    NicConfig {
-        // Locally administered, unicast.
-        mac: [0x02, 0, 0, 0, 0, number],
-        gids: vec![Gid::from_ipv4([192, 0, 2, number])],
-        port_mtu: Mtu::B4096,
-        timing: NicTiming::default(),
-        seed: u64::from(number),
     }
 }

@@ -15,6 +15,8 @@ pub struct Counters {
     pub loopback_packets: u64,
     /// Packets that found the receive buffer full.
     pub rx_buffer_drops: u64,
+    /// Packets whose invariant check sequence was wrong.
+    pub icrc_drops: u64,
     /// Packets addressed to another port.
     pub address_drops: u64,
     /// Packets for a multicast group without a member on the card.

@@ -251,7 +251,7 @@ impl Nic {
             done_ps
         } else {
             let start_ps = engines.port_busy_ps.max(ready_ps);
-            let done_ps = start_ps + emu_fabric::Frame::wire_bytes(&packet) * timing.port_ps_per_byte;
+            let done_ps = start_ps + timing.port_rate.serialisation_ps(emu_fabric::Frame::wire_bytes(&packet));
             engines.port_busy_ps = done_ps;
             self.counters.tx_packets += 1;
             self.counters.tx_bytes += packet.frame_bytes();
@@ -311,6 +311,7 @@ impl Nic {
             message_number: 0,
             extension: Extension::None,
             payload: Arc::default(),
+            damage: None,
         }
     }
 }

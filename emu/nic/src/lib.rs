@@ -17,6 +17,7 @@ mod dataflow;
 mod effects;
 mod error;
 mod failure;
+mod frame;
 mod grh;
 mod icrc;
 mod ingress;
