@@ -117,17 +117,24 @@ impl Sites {
         Ok(Self { network, hosts, cards: at })
     }
 
-    /// Replaces the hosts of what `call` delivers by their cards.
+    /// The card at a host. Only hosts with a card have an address, are in a group, or send.
+    fn card(&self, host: usize) -> usize {
+        self.cards.get(&host).copied().unwrap_or(usize::MAX)
+    }
+
+    /// Replaces the hosts in what `call` leads to by their cards.
     fn call<R>(
         &mut self,
         fx: &mut FabricEffects<Packet>,
         call: impl FnOnce(&mut Network<Packet>, &mut FabricEffects<Packet>) -> R,
     ) -> R {
-        let before = fx.deliveries.len();
+        let (before, rooms) = (fx.deliveries.len(), fx.rooms.len());
         let result = call(&mut self.network, fx);
         for delivery in &mut fx.deliveries[before..] {
-            // Only hosts with a card have an address or are in a group.
-            delivery.port = self.cards.get(&delivery.port).copied().unwrap_or(usize::MAX);
+            delivery.port = self.card(delivery.port);
+        }
+        for (port, _) in &mut fx.rooms[rooms..] {
+            *port = self.card(*port);
         }
         result
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::io::Write;
 
-use emu_fabric::Network;
+use emu_fabric::{Network, PortRoom};
 use emu_nic::{AsyncEvent, CqTarget, Effects, Nic, Packet};
 
 use crate::card::{Card, CardDma};
@@ -254,13 +254,13 @@ impl World {
                 self.trace.record(at_ps, "tx", card as u64, packet.frame_bytes());
                 self.wires.follow_groups(&self.cards);
                 self.wires.transmit(at_ps, card, packet);
-                self.carry_frames();
+                self.carry_frames(at_ps);
             }
             Event::Fabric => {
                 self.trace.record(at_ps, "fabric", 0, 0);
                 self.wires.follow_groups(&self.cards);
                 self.wires.handle_timer(at_ps);
-                self.carry_frames();
+                self.carry_frames(at_ps);
             }
             Event::Completion(card, event) => {
                 self.trace.record(at_ps, "event", card as u64, u64::from(event.cqn));
@@ -285,13 +285,21 @@ impl World {
     }
 
     /// Schedules what a call of the fabric led to.
-    fn carry_frames(&mut self) {
+    fn carry_frames(&mut self, at_ps: u64) {
         for delivery in self.wires.effects.deliveries.drain(..) {
             self.queue.push(delivery.at_ps, Event::Arrival(delivery.port, delivery.frame));
         }
         for at_ps in self.wires.effects.timers_ps.drain(..) {
             self.queue.push(at_ps, Event::Fabric);
         }
+        let mut rooms = std::mem::take(&mut self.wires.effects.rooms);
+        for (card, room) in rooms.drain(..) {
+            self.nic_event(at_ps, card, |nic, _, fx| match room {
+                PortRoom::Full => nic.hold_port(),
+                PortRoom::Free => nic.release_port(at_ps, fx),
+            });
+        }
+        self.wires.effects.rooms = rooms;
     }
 
     /// Schedules what a call of the network card led to, and leaves `effects` empty.

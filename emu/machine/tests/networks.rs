@@ -174,6 +174,44 @@ fn ports_run_at_the_rate_of_their_links() {
     }
 }
 
+/// Three cards write to one at once: its link is full, theirs have no credit, and their send engines wait.
+#[test]
+fn a_port_without_credit_stops_the_send_engine() {
+    let run = || {
+        let mut world = named("switch-4", 4);
+        let mut ends: Vec<(Endpoint, Endpoint)> = Vec::new();
+        for card in 1..4 {
+            let from = Endpoint::new(&mut world, card, Transport::Uc);
+            let mut to = Endpoint::new(&mut world, 0, Transport::Uc);
+            from.connect(&mut world, 0, (0, to.qpn));
+            to.connect(&mut world, 0, (card, from.qpn));
+            to.receive(&world, 8);
+            ends.push((from, to));
+        }
+        for (from, to) in &mut ends {
+            from.source(&world, 0, &pattern(1 << 20, from.card as u8));
+            for message in 0..8 {
+                from.write(&mut world, to.target(), Some(message), (0, 1 << 20));
+            }
+        }
+        rest(&mut world);
+        for (from, to) in &mut ends {
+            assert_eq!((from.sent(&world).len(), to.arrived(&world).len()), (8, 8));
+            assert!(read(&world, to.buffer, 1 << 20) == pattern(1 << 20, from.card as u8));
+            let (port, nic) = (world.port_counters(from.card), *world.card(from.card).unwrap().nic.counters());
+            assert!(nic.port_holds > 10, "{} holds", nic.port_holds);
+            // What the port may hold, and what the engine has begun before it knows.
+            assert!(port.queue_high_water_bytes < 256 << 10, "{} of 8 MiB waited", port.queue_high_water_bytes);
+            assert_eq!(port.drops.total(), 0);
+        }
+        let bytes = world.port_counters(0).rx_bytes;
+        let least_ps = Rate::GBPS_200.serialisation_ps(bytes);
+        assert!(world.now_ps() < least_ps + least_ps / 50, "the receiver's link is hardly ever idle");
+        world.trace_hash()
+    };
+    assert_eq!(run(), run());
+}
+
 #[test]
 fn what_cannot_be_built_says_why() {
     let told = |config: Config| World::new(config).unwrap_err().to_string();

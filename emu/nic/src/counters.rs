@@ -7,6 +7,8 @@ pub struct Counters {
     pub tx_packets: u64,
     /// Their bytes, without Ethernet preamble and gap.
     pub tx_bytes: u64,
+    /// Times the port's send engine had to rest because the port took no more.
+    pub port_holds: u64,
     /// Packets taken from the port.
     pub rx_packets: u64,
     /// Their bytes, without Ethernet preamble and gap.

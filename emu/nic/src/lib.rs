@@ -27,6 +27,7 @@ mod multicast;
 mod nic;
 mod packet;
 mod partition;
+mod port;
 mod qp;
 mod queue_pair;
 mod reliability;
