@@ -1,6 +1,6 @@
 //! Runs of the throughput harness, with the machine's own view of them.
 
-use emu_machine::with_world;
+use emu_machine::{Config, with_world};
 use flexcast_cli::provider::{MODEL, config, emulated};
 use flexcast_cli::tput::TputError;
 use flexcast_cli::tput::plan::{Params, Plan};
@@ -39,8 +39,19 @@ pub fn tput(image: &str, params: Params, bytes: u64) -> Result<Outcome, TputErro
 /// # Panics
 /// The emulated machine cannot be made.
 pub fn tput_elf(name: &str, elf: Vec<u8>, params: Params, bytes: u64) -> Result<Outcome, TputError> {
+    tput_on(config(params.loss_ppm, params.seed), name, elf, params, bytes)
+}
+
+/// [`tput_elf`] on a machine of one's own; its losses are its own, too.
+///
+/// # Errors
+/// Those of the harness.
+///
+/// # Panics
+/// The emulated machine cannot be made.
+pub fn tput_on(machine: Config, name: &str, elf: Vec<u8>, params: Params, bytes: u64) -> Result<Outcome, TputError> {
     let plan = Plan::new(params, bytes)?;
-    let provider = emulated(config(params.loss_ppm, params.seed)).expect("a valid configuration");
+    let provider = emulated(machine).expect("a valid configuration");
     let cards = Cards::open(&provider, None, None)?;
     let image = ImageFile { name: name.to_owned(), elf };
     let source = made_up_bytes(bytes, params.seed);

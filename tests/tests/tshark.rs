@@ -102,6 +102,7 @@ fn blank(transport: Transport, operation: Operation, (first, last): (bool, bool)
         message_number: if acknowledges { 0x00_0102 } else { 0 },
         extension,
         payload: Arc::default(),
+        damage: None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use emu_machine::{Config, MachineError, MemoryModel, Shared, World};
+use emu_machine::{Config, LinkConfig, MachineError, MemoryModel, Shared, Wiring, World};
 use serde::{Deserialize, Serialize};
 
 use crate::bridge::Bridge;
@@ -18,8 +18,8 @@ use crate::wire::Wire;
 ///
 /// ```toml
 /// cards = 1
-/// first_card = 2              # its Ethernet address and GID follow from the number
-/// capture = "card-2.pcapng"   # what crosses the card's link
+/// first_card = 1              # from 0; its Ethernet address and GID follow from the number
+/// capture = "card-1.pcapng"   # what crosses the card's link
 ///
 /// [link]
 /// gbit_per_s = 200
@@ -40,9 +40,9 @@ pub struct MachineFile {
     /// Number of cards. Default 1 with a bridge, else 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cards: Option<usize>,
-    /// Number of the first card: [`Config::first_card`]. Default 1.
+    /// Number of the first card, from 0: [`Config::first_card`]. Default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub first_card: Option<u32>,
+    pub first_card: Option<usize>,
     /// Whether to look for races for memory: [`Config::detect_races`]. Default no.
     pub detect_races: bool,
     /// A pcapng file for the packets on the link.
@@ -191,11 +191,12 @@ impl MachineFile {
             MemoryTable::Strong => MemoryModel::Strong,
             MemoryTable::Weak { seed } => MemoryModel::weak(seed),
         };
-        let link = &mut config.link;
+        let mut link = LinkConfig::default();
         link.gbit_per_s = self.link.gbit_per_s.unwrap_or(link.gbit_per_s);
         link.latency_ps = self.link.latency_ps.unwrap_or(link.latency_ps);
         link.drop_ppm = self.link.drop_ppm.unwrap_or(link.drop_ppm);
         link.seed = self.link.seed.unwrap_or(link.seed);
+        config.wiring = Wiring::Cable(link);
         config
     }
 
@@ -286,11 +287,11 @@ mod tests {
         let file = MachineFile::parse(text).unwrap();
         let config = file.config();
         assert_eq!((config.cards, config.first_card, config.detect_races), (1, 7, true));
-        assert_eq!((config.link.gbit_per_s, config.link.latency_ps), (400, 1));
-        assert_eq!((config.link.drop_ppm, config.link.seed), (2, 3));
+        let link = LinkConfig { gbit_per_s: 400, latency_ps: 1, drop_ppm: 2, seed: 3 };
+        assert_eq!(config.wiring, Wiring::Cable(link));
         assert_eq!(config.memory, MemoryModel::weak(4));
         let gid = file.make().unwrap().world.card(0).unwrap().nic.config().gids[0];
-        assert_eq!(gid, emu_machine::card_address(7).gid);
+        assert_eq!(gid, emu_machine::address(7).gid);
         assert_eq!(MachineFile::parse("").unwrap().config(), Config::default());
         assert_eq!(MachineFile::parse(&toml::to_string(&file).unwrap()).unwrap(), file);
     }
@@ -309,10 +310,10 @@ mod tests {
         }
         for (text, named) in [
             ("cards = 0", "0 cards"),
-            ("first_card = 0", "numbered from 1 to 131070"),
-            ("first_card = 131070", "131071"),
+            ("first_card = 65534", "the last number of a card is 65534"),
+            ("cards = 3", "3 cards"),
             ("[link]\ngbit_per_s = 0", "0 Gbit/s"),
-            ("cards = 2\n[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:1\"", "a card less"),
+            ("cards = 2\n[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:1\"", "2 cards"),
             ("[bridge]\nlisten = \"nonsense\"\npeer = \"127.0.0.1:1\"", "bridge.listen is \"nonsense\""),
             ("[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:99999\"", "bridge.peer is \"127.0.0.1:99999\""),
             ("[bridge]\nlisten = \"192.0.2.1:1\"\npeer = \"127.0.0.1:1\"", "cannot listen on 192.0.2.1:1"),

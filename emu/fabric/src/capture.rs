@@ -20,6 +20,8 @@ use crate::{Frame, PortCounters};
 /// `if_tsresol`: timestamps count units of 10^-9 s.
 const NANOSECONDS: u8 = 9;
 const PS_PER_NS: u64 = 1_000;
+/// `epb_flags`, bits 1:0: the frame came in through the interface.
+const INBOUND: u32 = 1;
 /// `epb_flags`, bits 1:0: the frame left through the interface.
 const OUTBOUND: u32 = 2;
 
@@ -101,9 +103,28 @@ impl<W: Write> CaptureWriter<W> {
     /// # Errors
     /// No such port, or the writer failed.
     pub fn frame(&mut self, at_ps: u64, port: usize, bytes: &[u8], comment: Option<&str>) -> Result<(), CaptureError> {
+        self.block(at_ps, port, bytes, OUTBOUND, comment)
+    }
+
+    /// Writes a frame that arrived at `port` at `at_ps` (cut to whole nanoseconds).
+    ///
+    /// # Errors
+    /// No such port, or the writer failed.
+    pub fn arrival(&mut self, at_ps: u64, port: usize, bytes: &[u8]) -> Result<(), CaptureError> {
+        self.block(at_ps, port, bytes, INBOUND, None)
+    }
+
+    fn block(
+        &mut self,
+        at_ps: u64,
+        port: usize,
+        bytes: &[u8],
+        direction: u32,
+        comment: Option<&str>,
+    ) -> Result<(), CaptureError> {
         let interface_id = u32::try_from(port).ok().filter(|_| port < self.ports);
         let interface_id = interface_id.ok_or(CaptureError::NoPort { port, ports: self.ports })?;
-        let mut options = vec![EnhancedPacketOption::Flags(OUTBOUND)];
+        let mut options = vec![EnhancedPacketOption::Flags(direction)];
         options.extend(comment.map(|text| EnhancedPacketOption::Comment(Cow::Borrowed(text))));
         let block = EnhancedPacketBlock {
             interface_id,
@@ -240,6 +261,17 @@ impl<L, W: Write> Captured<L, W> {
             State::Off => Ok(None),
             State::On(writer) => writer.finish().map(Some),
             State::Failed(error) => Err(error),
+        }
+    }
+
+    /// Captures a frame that arrives at a port, which the link or fabric inside does not tell by itself: the caller knows when
+    /// its time has come.
+    pub fn arrival<F: CaptureFrame>(&mut self, at_ps: u64, port: usize, frame: &F) {
+        if self.take_bytes(frame)
+            && let State::On(writer) = &mut self.state
+            && let Err(error) = writer.arrival(at_ps, port, &self.bytes)
+        {
+            self.state = State::Failed(error);
         }
     }
 

@@ -3,6 +3,16 @@
 use crate::link::{Delivery, Link, LinkError};
 use crate::{Frame, PortCounters};
 
+/// Whether a host should go on sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortRoom {
+    /// The port holds more than it should: nothing new until it is free. What is sent all the same is taken, so that a host may
+    /// finish what it has begun.
+    Full,
+    /// The port has room again. It still holds enough to be busy while the host begins.
+    Free,
+}
+
 /// What a call led to. The caller carries it out and empties it.
 #[derive(Clone, Debug)]
 pub struct FabricEffects<F> {
@@ -10,11 +20,13 @@ pub struct FabricEffects<F> {
     pub deliveries: Vec<Delivery<F>>,
     /// Times in picoseconds at which to call [`Fabric::handle_timer`].
     pub timers_ps: Vec<u64>,
+    /// Ports that have become full or free, in order, as of now. By turns for each port, full first.
+    pub rooms: Vec<(usize, PortRoom)>,
 }
 
 impl<F> Default for FabricEffects<F> {
     fn default() -> Self {
-        Self { deliveries: Vec::new(), timers_ps: Vec::new() }
+        Self { deliveries: Vec::new(), timers_ps: Vec::new(), rooms: Vec::new() }
     }
 }
 

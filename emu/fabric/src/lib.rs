@@ -23,14 +23,14 @@ pub use capture::{CaptureError, CaptureFrame, CaptureWriter, Captured};
 pub use config::{FlowControl, Forwarding, Routing, SwitchConfig};
 pub use counters::{Drops, NetworkTotals, PortCounters};
 pub use drop::SeededDrop;
-pub use fabric::{Direct, Fabric, FabricEffects, FabricError};
+pub use fabric::{Direct, Fabric, FabricEffects, FabricError, PortRoom};
 pub use fault::{
     BIT_ERRORS_1E_12, BIT_ERRORS_1E_15, Direction, Fault, FaultError, FaultEvent, FaultScript, MAX_DELAY_PS,
     MAX_TIME_PS,
 };
 pub use groups::GroupError;
 pub use link::{BackToBack, Delivery, Link, LinkConfig, LinkError, Rate};
-pub use network::Network;
+pub use network::{Network, PORT_FREE_BYTES, PORT_FULL_BYTES};
 pub use topology::{
     Cable, End, FatTree, MAX_HOSTS, MAX_LATENCY_PS, MAX_PORTS, MAX_SWITCHES, Node, Switch, Topology, TopologyBuilder,
     TopologyError,

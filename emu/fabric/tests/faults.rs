@@ -200,7 +200,7 @@ fn a_cable_between_two_hosts_is_the_same_as_back_to_back() {
     let mut cable = BackToBack::new(link);
     let mut expected = Vec::new();
     for id in 0..300 {
-        let at_ps = id * id * 10;
+        let at_ps = id * id * 100;
         let frame = Note::new(id, (id % 3 % 2) as usize, Destination::Group(3), 40 + id % 7 * 200);
         cable.transmit(at_ps, frame.from, frame.clone(), &mut expected).unwrap();
         driver.send(at_ps, frame);
@@ -210,7 +210,7 @@ fn a_cable_between_two_hosts_is_the_same_as_back_to_back() {
     let expected: Vec<_> = expected.into_iter().map(|d| (d.at_ps, d.port, d.frame)).collect();
     let seen: Vec<_> = driver.arrivals.drain(..).map(|a| (a.at_ps, a.host, a.frame)).collect();
     assert_eq!(seen, expected);
-    assert_eq!(driver.timers, 0, "a cable needs no timer");
+    assert_eq!(driver.timers, 0, "a cable needs no timer as long as no port is full");
 }
 
 #[test]

@@ -1,17 +1,18 @@
 //! What a machine is built from. Every number has a unit, a default and a source.
 
 use crate::time::PS_PER_S;
+use crate::wiring::Wiring;
 
-/// The whole emulated installation: cards joined back to back.
+/// The whole emulated installation: cards, and what joins them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Number of cards; 1 or 2 (port 0 of card 0 is wired to port 0 of card 1).
+    /// Number of cards: 1 or 2 with a cable, 1 to [`MAX_CARDS`](crate::MAX_CARDS) in a network. Default 2.
     pub cards: usize,
-    /// Number of the first card, from which its addresses follow ([`card_address`](crate::card_address)); the others count on.
-    /// Machines that are joined need different ones. Default 1.
-    pub first_card: u32,
-    /// Link between the two cards.
-    pub link: LinkConfig,
+    /// Number of the first card, from which the cards' addresses follow (see [`address`](crate::address)): machines that are to be
+    /// joined must not number alike. Default 0. Calls of [`World`](crate::World) count cards from 0 whatever this is.
+    pub first_card: usize,
+    /// What joins the cards. Default a cable.
+    pub wiring: Wiring,
     /// Costs of instructions and memory accesses on the DPA.
     pub cost: CostModel,
     /// Bytes of DPA heap each process may use. Default 256 MiB (the vendor's stress sample allocates as much).
@@ -134,8 +135,8 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             cards: 2,
-            first_card: 1,
-            link: LinkConfig::default(),
+            first_card: 0,
+            wiring: Wiring::default(),
             cost: CostModel::default(),
             heap_bytes: 256 << 20,
             host_poll_ps: 50_000,

@@ -1,23 +1,27 @@
 //! What can go wrong on the control path of the machine.
 
+use emu_fabric::FaultError;
 use flexcast_image::ImageError;
+
+use crate::numbering::LAST_CARD;
+use crate::wiring::MAX_CARDS;
 
 /// An error of a control-path call. Datapath errors are completions, crash records or asynchronous events instead.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
     /// The configuration asks for a topology this machine does not have.
-    #[error("{0} cards asked for; this machine joins 1 or 2 back to back")]
+    #[error("{0} cards asked for: a cable joins 1 or 2, and a network (Wiring::Network) up to {MAX_CARDS}")]
     Cards(usize),
-    /// A number outside of the networks that cards have their addresses from.
-    #[error("cards {first} to {number}: cards are numbered from 1 to {last}", last = crate::address::LAST_CARD_NUMBER)]
-    CardNumber {
-        /// The last card's.
-        number: u32,
-        /// The first card's.
-        first: u32,
+    /// The cards' numbers pass the last address there is.
+    #[error("{cards} cards from number {first} on: the last number of a card is {LAST_CARD}, so begin lower")]
+    FirstCard {
+        /// Number of the first card.
+        first: usize,
+        /// How many there are.
+        cards: usize,
     },
-    /// No port of the link is left to end outside.
-    #[error("the link of {cards} cards has no port that could end outside: a machine with one needs a card less")]
+    /// No port is left to end outside.
+    #[error("only a cable with one card ends outside of the machine, and this machine has {cards} cards or a network")]
     NoOutsidePort {
         /// How many cards there are.
         cards: usize,
@@ -28,6 +32,41 @@ pub enum MachineError {
     /// The link between the cards cannot be built as configured.
     #[error("the link: {0}")]
     Link(String),
+    /// The faults of the links cannot happen in this topology.
+    #[error("the faults: {0}")]
+    Faults(#[from] FaultError),
+    /// A card is to be at a host that the topology does not have.
+    #[error("card {card} is to be at host {host}, but the topology {topology:?} has hosts 0 to {}: give fewer cards, or a larger topology", hosts - 1)]
+    NoHost {
+        /// The card.
+        card: usize,
+        /// The host.
+        host: usize,
+        /// Name of the topology.
+        topology: String,
+        /// How many hosts it has.
+        hosts: usize,
+    },
+    /// Two cards are to be at one host.
+    #[error(
+        "cards {first} and {second} are both to be at host {host}, which has one port: give each a host of its own"
+    )]
+    SharedHost {
+        /// The one.
+        first: usize,
+        /// The other.
+        second: usize,
+        /// The host.
+        host: usize,
+    },
+    /// A switch cannot hold the longest packet of a card.
+    #[error("switch buffers of {bytes} bytes: a packet has up to {least}, so give buffer_bytes of at least that")]
+    SwitchBuffer {
+        /// Bytes of a buffer.
+        bytes: u64,
+        /// Bytes of the longest packet on the wire.
+        least: u64,
+    },
     /// The capture of packets cannot be written.
     #[error("the capture of packets: {0}")]
     Capture(String),

@@ -1,17 +1,15 @@
 //! A port that ends outside the machine.
 //!
-//! The link has one end more than there are cards. What arrives there is not delivered but kept, with the virtual time of its
-//! arrival, until the caller takes it; what the caller injects starts there. So the link's rate, delay, loss, counters and
+//! A cable with one card has a free end. What arrives there is not delivered but kept, with the virtual time of its
+//! arrival, until the caller takes it; what the caller injects starts there. So the cable's rate, delay, loss, counters and
 //! capture count for both directions. There is no wall clock here and no socket: who joins two machines decides how far each
 //! may run ([`World::advance`]).
 
 use std::collections::VecDeque;
 
-use emu_fabric::Link as _;
 use emu_nic::Packet;
 
 use crate::error::MachineError;
-use crate::queue::Event;
 use crate::world::World;
 
 /// Packets that have come to the outer end, in the order of their arrival.
@@ -23,22 +21,24 @@ pub(crate) struct Outside {
 impl Outside {
     /// A packet comes to the outer end.
     pub(crate) fn arrive(&mut self, at_ps: u64, packet: Packet) {
-        // One link serialises all of them, so they come in order; a wrapper that delays may change that.
+        // One cable serialises all of them, so they come in order; a wrapper that delays may change that.
         let later = self.waiting.iter().rev().take_while(|(other_ps, _)| *other_ps > at_ps).count();
         self.waiting.insert(self.waiting.len() - later, (at_ps, packet));
     }
 }
 
 impl World {
-    /// Opens the outer end of the cards' link: the port behind the last card's.
+    /// Opens the outer end of the card's cable.
     ///
     /// # Errors
-    /// Every port of the link has its card.
+    /// There are two cards, or a network: every end has its card.
     pub fn open_outside(&mut self) -> Result<(), MachineError> {
-        if self.outside_port() >= emu_fabric::Link::<Packet>::ports(&self.link) {
-            return Err(MachineError::NoOutsidePort { cards: self.cards.len() });
+        if self.outside.is_none() {
+            if !self.wires.plug() {
+                return Err(MachineError::NoOutsidePort { cards: self.cards.len() });
+            }
+            self.outside = Some(Outside::default());
         }
-        self.outside.get_or_insert_default();
         Ok(())
     }
 
@@ -46,10 +46,6 @@ impl World {
     #[must_use]
     pub fn has_outside(&self) -> bool {
         self.outside.is_some()
-    }
-
-    fn outside_port(&self) -> usize {
-        self.cards.len()
     }
 
     /// The next packet that has left the machine by now, with the time in picoseconds at which its last bit did.
@@ -67,22 +63,10 @@ impl World {
     /// A packet starts at the outer end, now. Without an outer end it is lost.
     pub fn inject(&mut self, packet: Packet) {
         if self.outside.is_some() {
-            self.transmit(self.now_ps, self.outside_port(), packet);
+            let (now_ps, port) = (self.now_ps, self.cards.len());
+            self.wires.transmit(now_ps, port, packet);
+            self.carry_frames(now_ps);
         }
-    }
-
-    /// A frame starts at a port of the link.
-    pub(crate) fn transmit(&mut self, at_ps: u64, port: usize, packet: Packet) {
-        let mut deliveries = std::mem::take(&mut self.deliveries);
-        let sent = self.link.transmit(at_ps, port, packet, &mut deliveries);
-        debug_assert!(sent.is_ok(), "cards and the outer end have a port on the link");
-        for delivery in deliveries.drain(..) {
-            match &mut self.outside {
-                Some(outside) if delivery.port >= self.cards.len() => outside.arrive(delivery.at_ps, delivery.frame),
-                _ => self.queue.push(delivery.at_ps, Event::Arrival(delivery.port, delivery.frame)),
-            }
-        }
-        self.deliveries = deliveries;
     }
 
     /// When the next thing is due, in picoseconds, a packet's leaving included; `None` if nothing is until somebody acts.
@@ -120,13 +104,15 @@ mod tests {
     use emu_nic::{DEFAULT_PKEY, Extension, Network, Operation, Transport};
 
     use super::*;
-    use crate::address::card_address;
     use crate::config::{Config, LinkConfig};
+    use crate::numbering::address;
+    use crate::queue::Event;
+    use crate::wiring::Wiring;
 
-    fn datagram(from: u32, to: u32) -> Packet {
+    fn datagram(from: usize, to: usize) -> Packet {
         Packet {
-            source: card_address(from),
-            destination: card_address(to),
+            source: address(from),
+            destination: address(to),
             network: Network::default(),
             pkey: DEFAULT_PKEY,
             transport: Transport::Ud,
@@ -142,12 +128,14 @@ mod tests {
             message_number: 0,
             extension: Extension::Datagram { qkey: 5, source_qpn: 6 },
             payload: Arc::from([7; 100].as_slice()),
+            damage: None,
         }
     }
 
-    fn world(first_card: u32) -> World {
+    fn world(first_card: usize) -> World {
         let link = LinkConfig { latency_ps: 500, ..LinkConfig::default() };
-        let mut world = World::new(Config { cards: 1, first_card, link, ..Config::default() }).unwrap();
+        let mut world =
+            World::new(Config { cards: 1, first_card, wiring: Wiring::Cable(link), ..Config::default() }).unwrap();
         world.open_outside().unwrap();
         world
     }

@@ -1,5 +1,5 @@
 //! An emulated BlueField-3 installation: cards with a data-path accelerator (16 cores of 16 hardware threads that execute
-//! a real RISC-V ELF), a network card, and the link between them.
+//! a real RISC-V ELF), a network card, and the cable or the network of switches that joins them.
 //!
 //! - [`World`] is everything: control calls, [`World::step`] and virtual time. One event queue, no wall clock, one seed.
 //! - [`configure`] and [`with_world`] keep one world per thread of the host for the C ABIs, which have no handle for it.
@@ -10,7 +10,6 @@
 //!
 //! Times depend on [`CostModel`], whose name stands beside every figure; instruction counts do not.
 
-mod address;
 mod bus;
 mod bus_watched;
 mod card;
@@ -24,6 +23,7 @@ mod heap;
 mod host_memory;
 pub mod layout;
 mod memory;
+mod numbering;
 mod observe;
 mod process;
 mod queue;
@@ -34,21 +34,24 @@ pub mod time;
 mod trace;
 mod watch;
 mod weak;
+mod wiring;
 mod world;
 
-pub use address::{LAST_CARD_NUMBER, card_address, card_with_gid};
 pub use card::{Card, RPC_EU, USER_EUS};
 pub use config::{Config, CostModel, LinkConfig, MemoryModel};
 pub use crash::CrashRecord;
 pub use current::{
     Driver, EventHook, Maker, Shared, configure, is_driven, make_shared_with, on_events, relax, will_sleep, with_world,
 };
+pub use emu_fabric as fabric;
 pub use emu_fabric::PortCounters;
 pub use emu_nic as nic;
 pub use error::MachineError;
 pub use heap::HeapInfo;
 pub use host_memory::HostMemory;
+pub use numbering::{address, card_with_gid};
 pub use process::{Process, ProcessStatus, Stream};
 pub use race::{Access, Agent, Race, RaceKind};
 pub use thread::{Thread, ThreadKind, ThreadState};
+pub use wiring::{MAX_CARDS, NetworkConfig, Wiring};
 pub use world::World;

@@ -14,6 +14,8 @@ pub(crate) enum Event {
     Departure(usize, Packet),
     /// A packet arrives at a card's port.
     Arrival(usize, Packet),
+    /// What joins the cards has something to do.
+    Fabric,
     /// A completion-queue event fires.
     Completion(usize, CqEvent),
 }

@@ -1,22 +1,23 @@
-//! The machine as a whole: cards, link, host memory, the event queue and the clock.
+//! The machine as a whole: cards, what joins them, host memory, the event queue and the clock.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::Write;
 
-use emu_fabric::{BackToBack, Captured, Delivery, Link, LinkConfig as WireConfig, Rate, SeededDrop};
-use emu_nic::{Address, AsyncEvent, CqTarget, Effects, Mtu, Nic, NicConfig, NicTiming, Packet};
+use emu_fabric::{Network, PortRoom};
+use emu_nic::{AsyncEvent, CqTarget, Effects, Nic, Packet};
 
-use crate::address::{LAST_CARD_NUMBER, card_address};
 use crate::card::{Card, CardDma};
 use crate::config::Config;
 use crate::error::MachineError;
 use crate::external::Outside;
 use crate::host_memory::HostMemory;
+use crate::numbering::{LAST_CARD, nic_config};
 use crate::queue::{Event, EventQueue};
 use crate::thread::ThreadState;
 use crate::time::{cycles_to_ps, ps_to_cycles};
 use crate::trace::Trace;
 use crate::watch::Watch;
+use crate::wiring::{MAX_CARDS, Wires};
 
 /// Everything that is emulated. One thread of the host drives it; the same calls in the same order give the same trace.
 #[derive(Debug)]
@@ -32,11 +33,10 @@ pub struct World {
     pub(crate) effects: Effects,
     /// What the configuration asks for beyond the plain machine; usually nothing.
     pub(crate) watch: Option<Box<Watch>>,
-    pub(crate) link: Captured<SeededDrop<BackToBack>, Box<dyn Write + Send>>,
-    pub(crate) deliveries: Vec<Delivery<Packet>>,
+    pub(crate) wires: Wires,
     pub(crate) channel_events: VecDeque<(usize, u32, u32)>,
     pub(crate) async_events: VecDeque<(usize, AsyncEvent)>,
-    /// The outer end of the link, if it is open.
+    /// The outer end of the cable, if it is open.
     pub(crate) outside: Option<Outside>,
 }
 
@@ -44,21 +44,19 @@ impl World {
     /// Builds the machine in virtual time 0.
     ///
     /// # Errors
-    /// A number of cards other than 1 or 2, a link rate of zero, or more than a million drops per million.
+    /// More cards than the wiring or the addresses allow, or none; a link rate of zero; faults that cannot be, or that name what
+    /// the topology does not have; switches that hold no packet.
     pub fn new(config: Config) -> Result<Self, MachineError> {
-        if !(1..=2).contains(&config.cards) {
-            return Err(MachineError::Cards(config.cards));
+        let Config { cards: count, first_card: first, .. } = config;
+        if !(1..=MAX_CARDS).contains(&count) {
+            return Err(MachineError::Cards(count));
         }
-        let last = config.first_card.saturating_add(config.cards as u32 - 1);
-        if config.first_card == 0 || last > LAST_CARD_NUMBER {
-            return Err(MachineError::CardNumber { number: last, first: config.first_card });
+        if first > LAST_CARD + 1 - count {
+            return Err(MachineError::FirstCard { first, cards: count });
         }
-        let rate = Rate::from_gbps(config.link.gbit_per_s).map_err(|e| MachineError::Link(e.to_string()))?;
-        let wire = BackToBack::new(WireConfig { rate, latency_ps: config.link.latency_ps });
-        let link = SeededDrop::new(wire, config.link.drop_ppm, config.link.seed)
-            .map_err(|e| MachineError::Link(e.to_string()))?;
-        let cards =
-            (config.first_card..).take(config.cards).map(|number| Card::new(Nic::new(nic_config(number)))).collect();
+        let card = |index| Ok(Card::new(Nic::new(nic_config(first + index, config.wiring.port_rate(index)?))));
+        let cards = (0..count).map(card).collect::<Result<Vec<_>, MachineError>>()?;
+        let wires = Wires::new(&config.wiring, first, count)?;
         Ok(World {
             watch: Watch::new(&config),
             config,
@@ -69,8 +67,7 @@ impl World {
             now_ps: 0,
             trace: Trace::default(),
             effects: Effects::default(),
-            link: Captured::off(link),
-            deliveries: Vec::new(),
+            wires,
             channel_events: VecDeque::new(),
             async_events: VecDeque::new(),
             outside: None,
@@ -111,22 +108,30 @@ impl World {
     /// A card by its index.
     pub fn card(&mut self, index: usize) -> Result<&mut Card, MachineError> {
         let cards = self.cards.len();
+        self.wires.touch(index);
         self.cards.get_mut(index).ok_or(MachineError::NoCard { index, cards })
     }
 
     /// Frames sent, received and lost at a card's port.
     #[must_use]
     pub fn port_counters(&self, card: usize) -> emu_fabric::PortCounters {
-        Link::<Packet>::counters(&self.link, card)
+        self.wires.counters(card)
     }
 
-    /// Writes every frame that leaves a card's port from now on to a pcapng file.
+    /// The network of switches, for its counters; `None` where a cable joins the cards. Its hosts have the topology's numbers.
+    #[must_use]
+    pub fn network(&self) -> Option<&Network<Packet>> {
+        self.wires.network()
+    }
+
+    /// Writes every frame that leaves a card's port from now on to a pcapng file, and in a network every frame that arrives at
+    /// one, as the faults have left it. Interface `port N` is that of card N.
     ///
     /// # Errors
     /// The writer failed.
     pub fn start_capture(&mut self, writer: Box<dyn Write + Send>) -> Result<(), MachineError> {
         let ports = self.cards.len() + usize::from(self.outside.is_some());
-        self.link.start(ports, writer).map_err(|error| MachineError::Capture(error.to_string()))
+        self.wires.start_capture(ports, writer).map_err(|error| MachineError::Capture(error.to_string()))
     }
 
     /// Ends the capture and gives the number of frames in it; those that have no bytes on a wire are left out.
@@ -134,11 +139,7 @@ impl World {
     /// # Errors
     /// The writer failed, now or before.
     pub fn finish_capture(&mut self) -> Result<u64, MachineError> {
-        let frames = self.link.frames();
-        match self.link.finish() {
-            Ok(_) => Ok(frames),
-            Err(error) => Err(MachineError::Capture(error.to_string())),
-        }
+        self.wires.finish_capture().map_err(|error| MachineError::Capture(error.to_string()))
     }
 
     /// Host-side doorbell of a send queue: the producer index is the 16-bit counter of 64-byte blocks.
@@ -243,31 +244,27 @@ impl World {
         if self.watch.is_some() {
             self.before_event(at_ps, &event);
         }
-        let mut effects = std::mem::take(&mut self.effects);
-        let card = match event {
+        match event {
             Event::Nic(card, timer) => {
                 self.trace.record(at_ps, "nic", card as u64, 0);
-                let Card { nic, processes, .. } = &mut self.cards[card];
-                let watch = self.watch.as_deref_mut();
-                let mut dma = CardDma { host: &self.host, processes, watch, card, at_ps };
-                nic.handle_timer(at_ps, timer, &mut dma, &mut effects);
-                card
+                self.nic_event(at_ps, card, |nic, dma, fx| nic.handle_timer(at_ps, timer, dma, fx));
             }
             Event::Arrival(card, packet) => {
                 self.trace.record(at_ps, "rx", card as u64, packet.frame_bytes());
-                let Card { nic, processes, .. } = &mut self.cards[card];
-                let watch = self.watch.as_deref_mut();
-                let mut dma = CardDma { host: &self.host, processes, watch, card, at_ps };
-                nic.handle_packet(at_ps, packet, &mut dma, &mut effects);
-                card
+                self.wires.arrived(at_ps, card, &packet);
+                self.nic_event(at_ps, card, |nic, dma, fx| nic.handle_packet(at_ps, packet, dma, fx));
             }
             Event::Departure(card, packet) => {
                 self.trace.record(at_ps, "tx", card as u64, packet.frame_bytes());
-                // A single card has no peer: what leaves its port is lost, as on an unplugged cable.
-                if self.cards.len() == 2 || self.outside.is_some() {
-                    self.transmit(at_ps, card, packet);
-                }
-                card
+                self.wires.follow_groups(&self.cards);
+                self.wires.transmit(at_ps, card, packet);
+                self.carry_frames(at_ps);
+            }
+            Event::Fabric => {
+                self.trace.record(at_ps, "fabric", 0, 0);
+                self.wires.follow_groups(&self.cards);
+                self.wires.handle_timer(at_ps);
+                self.carry_frames(at_ps);
             }
             Event::Completion(card, event) => {
                 self.trace.record(at_ps, "event", card as u64, u64::from(event.cqn));
@@ -276,11 +273,41 @@ impl World {
                     CqTarget::DpaThread(thread) => self.trigger(at_ps, card, thread),
                     CqTarget::Channel(channel) => self.channel_events.push_back((card, channel, event.cqn)),
                 }
-                card
             }
-        };
+        }
+    }
+
+    /// Hands an event to a network card, with the memories it reaches, and carries out what follows from it.
+    fn nic_event(&mut self, at_ps: u64, card: usize, call: impl FnOnce(&mut Nic, &mut CardDma<'_>, &mut Effects)) {
+        let mut effects = std::mem::take(&mut self.effects);
+        let Card { nic, processes, .. } = &mut self.cards[card];
+        let watch = self.watch.as_deref_mut();
+        let mut dma = CardDma { host: &self.host, processes, watch, card, at_ps };
+        call(nic, &mut dma, &mut effects);
         self.carry_out(card, &mut effects);
         self.effects = effects;
+    }
+
+    /// Schedules what a call of the fabric led to.
+    pub(crate) fn carry_frames(&mut self, at_ps: u64) {
+        for delivery in self.wires.effects.deliveries.drain(..) {
+            if let Some(outside) = self.outside.as_mut().filter(|_| delivery.port >= self.cards.len()) {
+                outside.arrive(delivery.at_ps, delivery.frame);
+                continue;
+            }
+            self.queue.push(delivery.at_ps, Event::Arrival(delivery.port, delivery.frame));
+        }
+        for at_ps in self.wires.effects.timers_ps.drain(..) {
+            self.queue.push(at_ps, Event::Fabric);
+        }
+        let mut rooms = std::mem::take(&mut self.wires.effects.rooms);
+        for (card, room) in rooms.drain(..) {
+            self.nic_event(at_ps, card, |nic, _, fx| match room {
+                PortRoom::Full => nic.hold_port(),
+                PortRoom::Free => nic.release_port(at_ps, fx),
+            });
+        }
+        self.wires.effects.rooms = rooms;
     }
 
     /// Schedules what a call of the network card led to, and leaves `effects` empty.
@@ -310,11 +337,4 @@ impl World {
             ThreadState::Finished => {}
         }
     }
-}
-
-/// Addresses and seed of the card with a number, from 1.
-fn nic_config(number: u32) -> NicConfig {
-    let Address { mac, gid } = card_address(number);
-    let (port_mtu, timing, seed) = (Mtu::B4096, NicTiming::default(), u64::from(number));
-    NicConfig { mac, gids: vec![gid], port_mtu, timing, seed }
 }

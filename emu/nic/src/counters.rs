@@ -7,6 +7,8 @@ pub struct Counters {
     pub tx_packets: u64,
     /// Their bytes, without Ethernet preamble and gap.
     pub tx_bytes: u64,
+    /// Times the port's send engine had to rest because the port took no more.
+    pub port_holds: u64,
     /// Packets taken from the port.
     pub rx_packets: u64,
     /// Their bytes, without Ethernet preamble and gap.
@@ -15,6 +17,8 @@ pub struct Counters {
     pub loopback_packets: u64,
     /// Packets that found the receive buffer full.
     pub rx_buffer_drops: u64,
+    /// Packets whose invariant check sequence was wrong.
+    pub icrc_drops: u64,
     /// Packets addressed to another port.
     pub address_drops: u64,
     /// Packets for a multicast group without a member on the card.

@@ -21,9 +21,11 @@ pub(crate) const LOOPBACK_LANE: usize = 1;
 /// A send engine: queue pairs take turns, one packet each.
 #[derive(Debug, Default)]
 pub(crate) struct Lane {
-    waiting: VecDeque<u32>,
-    busy_until_ps: u64,
-    timer: bool,
+    pub(crate) waiting: VecDeque<u32>,
+    pub(crate) busy_until_ps: u64,
+    pub(crate) timer: bool,
+    /// What is behind it takes no more.
+    pub(crate) held: bool,
 }
 
 #[derive(Debug, Default)]
@@ -35,7 +37,7 @@ pub(crate) struct ReceiveEngine {
 /// When each part of the card is free again.
 #[derive(Debug, Default)]
 pub(crate) struct Engines {
-    lanes: [Lane; 2],
+    pub(crate) lanes: [Lane; 2],
     pub(crate) receive: ReceiveEngine,
     port_busy_ps: u64,
     loopback_busy_ps: u64,
@@ -169,17 +171,17 @@ impl Nic {
         }
         qp.sq.queued = true;
         let index = if self.turns_round(qp) { LOOPBACK_LANE } else { PORT_LANE };
-        let lane = &mut self.engines.lanes[index];
-        lane.waiting.push_back(qp.qpn);
-        if !lane.timer {
-            lane.timer = true;
-            fx.timer(now_ps.max(lane.busy_until_ps), Work::Send { lane: index as u8 });
-        }
+        self.engines.lanes[index].waiting.push_back(qp.qpn);
+        self.start_lane(now_ps, index, fx);
     }
 
     /// A send engine serves the next queue pair: one packet.
     pub(crate) fn send(&mut self, now_ps: u64, index: usize, mem: &mut dyn Dma, fx: &mut Effects) {
-        self.engines.lanes[index].timer = false;
+        let lane = &mut self.engines.lanes[index];
+        lane.timer = false;
+        if lane.held {
+            return;
+        }
         let mut next_ps = now_ps;
         while let Some(qpn) = self.engines.lanes[index].waiting.pop_front() {
             let mut engine_ps = None;
@@ -195,12 +197,8 @@ impl Nic {
             }
             // It had nothing to send, which takes no time.
         }
-        let lane = &mut self.engines.lanes[index];
-        lane.busy_until_ps = next_ps;
-        if !lane.waiting.is_empty() && !lane.timer {
-            lane.timer = true;
-            fx.timer(next_ps, Work::Send { lane: index as u8 });
-        }
+        self.engines.lanes[index].busy_until_ps = next_ps;
+        self.start_lane(next_ps, index, fx);
     }
 
     /// When data that the card starts to read now is there.
@@ -251,7 +249,7 @@ impl Nic {
             done_ps
         } else {
             let start_ps = engines.port_busy_ps.max(ready_ps);
-            let done_ps = start_ps + emu_fabric::Frame::wire_bytes(&packet) * timing.port_ps_per_byte;
+            let done_ps = start_ps + timing.port_rate.serialisation_ps(emu_fabric::Frame::wire_bytes(&packet));
             engines.port_busy_ps = done_ps;
             self.counters.tx_packets += 1;
             self.counters.tx_bytes += packet.frame_bytes();
@@ -311,6 +309,7 @@ impl Nic {
             message_number: 0,
             extension: Extension::None,
             payload: Arc::default(),
+            damage: None,
         }
     }
 }

@@ -24,6 +24,7 @@ impl Nic {
             return Err(NicError::NotAGroup { gid });
         }
         self.groups.entry(gid).or_default().insert(qpn);
+        self.group_changes += 1;
         Ok(())
     }
 
@@ -39,12 +40,19 @@ impl Nic {
         if members.is_empty() {
             self.groups.remove(&gid);
         }
+        self.group_changes += 1;
         Ok(())
     }
 
     /// The groups with at least one member on the card, in ascending order: what the port asks its switch for.
     pub fn joined_groups(&self) -> impl Iterator<Item = Gid> {
         self.groups.keys().copied()
+    }
+
+    /// How often memberships have begun or ended: while this stays, so does [`joined_groups`](Self::joined_groups).
+    #[must_use]
+    pub fn group_changes(&self) -> u64 {
+        self.group_changes
     }
 
     /// Whether the card has a member of the group.

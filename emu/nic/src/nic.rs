@@ -47,12 +47,13 @@ pub struct Nic {
     pub(crate) pkeys: Vec<u16>,
     /// Members of each multicast group.
     pub(crate) groups: BTreeMap<Gid, BTreeSet<u32>>,
+    pub(crate) group_changes: u64,
     pub(crate) first_vhca: u16,
     pub(crate) vhcas: u16,
 }
 
 /// Mixes a seed (splitmix64).
-fn mix(seed: u64) -> u64 {
+pub(crate) fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -86,6 +87,7 @@ impl Nic {
             loopback: Slots::new(),
             pkeys: vec![DEFAULT_PKEY],
             groups: BTreeMap::new(),
+            group_changes: 0,
             first_vhca: ((mixed >> 40) as u16 & 0xFF) << 8,
             vhcas: 1,
             config,

@@ -189,6 +189,9 @@ pub struct Packet {
     pub extension: Extension,
     /// Payload.
     pub payload: Arc<[u8]>,
+    /// A bit behind the headers has been flipped on the way, chosen by this number: the invariant check sequence is wrong, and
+    /// the receiving card drops the packet. `None` in what a card sends.
+    pub damage: Option<u64>,
 }
 
 /// Ethernet preamble, start delimiter and gap: on the wire, but in no byte counter.

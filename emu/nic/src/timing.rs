@@ -1,5 +1,7 @@
 //! How long the parts of the card take. Every part is a server: it works on one thing at a time, and later work queues.
 
+use emu_fabric::Rate;
+
 /// Service times and latencies, in picoseconds. Marks: P = published figure, A = assumption without a published figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NicTiming {
@@ -21,8 +23,8 @@ pub struct NicTiming {
     pub pcie_interval_bytes: u64,
     /// See `pcie_interval_bytes`.
     pub pcie_interval_ps: u64,
-    /// The port sends one byte in this time: 40 ps = 200 Gbit/s. Should equal the link's rate.
-    pub port_ps_per_byte: u64,
+    /// Rate at which the port sends. Should equal the link's.
+    pub port_rate: Rate,
     /// Packets that may wait for the receive engine; more are dropped and counted (A).
     pub receive_buffer_packets: usize,
 }
@@ -38,7 +40,7 @@ impl Default for NicTiming {
             dpa_latency_ps: 0,
             pcie_interval_bytes: 28,
             pcie_interval_ps: 1_000,
-            port_ps_per_byte: 40,
+            port_rate: Rate::GBPS_200,
             receive_buffer_packets: 16_384,
         }
     }

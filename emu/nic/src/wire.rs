@@ -84,6 +84,7 @@ mod tests {
                     message_number: 0,
                     extension: Extension::Datagram { qkey: 5, source_qpn: 6 },
                     payload: vec![7; bytes].into(),
+                    damage: None,
                 };
                 let mut frame = Vec::new();
                 encode(&packet, &mut frame).expect("a datagram");

@@ -489,6 +489,7 @@ fn malformed_messages_of_a_peer_are_refused() {
                 message_number: 0,
                 extension: if first { Extension::Remote { address: target, rkey, len } } else { Extension::None },
                 payload: Arc::from(vec![9; bytes]),
+                damage: None,
             };
             world.act(1, |nic, mem, now, fx| nic.handle_packet(now, packet, mem, fx));
             world.run();

@@ -118,6 +118,7 @@ proptest! {
                     message_number: 0,
                     extension,
                     payload: vec![7; len].into(),
+                    damage: None,
                 };
                 world.act(node, |nic, mem, now, fx| nic.handle_packet(now, packet, mem, fx));
             }

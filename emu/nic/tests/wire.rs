@@ -155,6 +155,7 @@ fn a_write_with_immediate_byte_by_byte() {
         message_number: 0,
         extension: Extension::Remote { address: 0x0102_0304_0506_0708, rkey: 0x1122_3344, len: 5 },
         payload: Arc::from(*b"hello"),
+        damage: None,
     };
     let mut expected = hex("020000000002 020000000001 0800
          45 6a 0048 0000 4000 40 11 b637 c0000201 c0000202

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use flexcast_cli::machine::{MachineParams, Memory};
 use flexcast_cli::tput::plan::{DEFAULT_PSN_BITS, Params, Transport};
 
 /// Firmware for the DPA of a BlueField-3, run, measured and deployed: on the emulated card or on a real one.
@@ -20,7 +21,7 @@ pub(crate) enum Command {
     /// List the cards a provider offers.
     Devices(DevicesArgs),
     /// Send a buffer from card 1 to the DPA of card 0 and report throughput and instructions per completion.
-    Tput(TputArgs),
+    Tput(Box<TputArgs>),
     /// Run the whole sweep on two emulated cards: UC and UD, 1 to 16 threads, with and without loss.
     Demo(DemoArgs),
     /// Load an image, call its bring-up RPC, print its entries.
@@ -37,7 +38,7 @@ pub(crate) enum Command {
 /// Who implements the vendor's libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProviderName {
-    /// The emulator: two cards back to back in this process.
+    /// The emulator: two cards in this process.
     Emu,
     /// The libraries of an installed DOCA, loaded at run time.
     System,
@@ -82,15 +83,9 @@ pub(crate) struct TputArgs {
     /// Repetitions before the measured ones.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) warm_up: u32,
-    /// Packets lost in the fabric, in percent (emulator only; steps of 0.0001).
-    #[arg(long, default_value_t = 0.0, value_name = "PERCENT")]
-    pub(crate) loss: f64,
-    /// Seed of the loss and of made-up bytes.
+    /// Seed of everything left to chance: made-up bytes, losses, faults, weak memory.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Write the packets of both cards to this pcapng file (emulator only).
-    #[arg(long, value_name = "FILE")]
-    pub(crate) pcap: Option<PathBuf>,
     /// Bits of the 32-bit immediate that number chunks; the others hold the collective id.
     #[arg(long, default_value_t = DEFAULT_PSN_BITS, value_name = "BITS")]
     pub(crate) psn_bits: u32,
@@ -109,6 +104,63 @@ pub(crate) struct TputArgs {
     /// Print one JSON object instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) machine: MachineArgs,
+}
+
+/// The emulated machine; a real one has none of these.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Emulated machine")]
+pub(crate) struct MachineArgs {
+    /// Packets lost on their way to a card, in percent (steps of 0.0001).
+    #[arg(long, default_value_t = 0.0, value_name = "PERCENT")]
+    pub(crate) loss: f64,
+    /// What joins the cards: back-to-back, switch-N, fat-tree-188, fat-tree-1024, or a description file [default: a cable].
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(crate) topology: Option<String>,
+    /// Hosts of the topology where the receiving and the sending card are, by number or name [default: 0,1].
+    #[arg(long, value_name = "A,B", value_delimiter = ',', requires = "topology")]
+    pub(crate) cards: Vec<String>,
+    /// Fault script: links that drop, corrupt, double, reorder, delay, pause, or go down.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) faults: Option<PathBuf>,
+    /// When stores are seen by others.
+    #[arg(long, value_enum, default_value = "strong")]
+    pub(crate) memory: Memory,
+    /// Look for races for memory between firmware, card and host; a run with any fails and tells them on stderr.
+    #[arg(long)]
+    pub(crate) detect_races: bool,
+    /// Write the packets of both cards to this pcapng file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pcap: Option<PathBuf>,
+}
+
+impl MachineArgs {
+    /// What the machine is asked to be.
+    pub(crate) fn params(&self, seed: u64) -> anyhow::Result<MachineParams> {
+        Ok(MachineParams {
+            topology: self.topology.clone(),
+            cards: self.cards.clone(),
+            faults: self.faults.clone(),
+            loss_ppm: loss_ppm(self.loss)?,
+            seed,
+            memory: self.memory,
+            detect_races: self.detect_races,
+        })
+    }
+
+    /// The first of the options that is given and not the default.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let options = [
+            (self.loss > 0.0, "--loss"),
+            (self.topology.is_some(), "--topology"),
+            (self.faults.is_some(), "--faults"),
+            (self.memory != Memory::Strong, "--memory"),
+            (self.detect_races, "--detect-races"),
+            (self.pcap.is_some(), "--pcap"),
+        ];
+        options.iter().find(|(given, _)| *given).map(|(_, name)| *name)
+    }
 }
 
 impl TputArgs {
@@ -123,7 +175,7 @@ impl TputArgs {
             iterations: self.iterations,
             warm_up: self.warm_up,
             psn_bits: self.psn_bits,
-            loss_ppm: loss_ppm(self.loss)?,
+            loss_ppm: loss_ppm(self.machine.loss)?,
             seed: self.seed,
         })
     }
@@ -187,9 +239,9 @@ pub(crate) struct EmuExecArgs {
     /// Machine file (TOML) [default: two cards back to back, or one card with --bridge].
     #[arg(long, value_name = "FILE", conflicts_with_all = ["card", "bridge"])]
     pub(crate) machine: Option<PathBuf>,
-    /// Number of the first card, which its addresses follow from; joined programs need different ones.
+    /// Number of the first card, from 0, which its addresses follow from; joined programs need different ones.
     #[arg(long, value_name = "N")]
-    pub(crate) card: Option<u32>,
+    pub(crate) card: Option<usize>,
     /// UDP addresses HOST:PORT that join the card to another program's: this end's and the other's.
     #[arg(long, value_name = "LISTEN,PEER", value_parser = crate::commands::bridge)]
     pub(crate) bridge: Option<emu_bridge::BridgeTable>,

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use emu_machine::{Config, CostModel, LinkConfig, MachineError};
+use emu_machine::{Config, CostModel, LinkConfig, MachineError, Wiring};
 use flexio::{Provider, Relax};
 
 /// Name of the cost model behind every emulated time.
@@ -79,5 +79,6 @@ pub fn finish_capture() -> Result<u64, MachineError> {
 /// The default machine with losses on the link.
 #[must_use]
 pub fn config(loss_ppm: u32, seed: u64) -> Config {
-    Config { link: LinkConfig { drop_ppm: loss_ppm, seed, ..LinkConfig::default() }, ..Config::default() }
+    let cable = LinkConfig { drop_ppm: loss_ppm, seed, ..LinkConfig::default() };
+    Config { wiring: Wiring::Cable(cable), ..Config::default() }
 }

@@ -103,4 +103,30 @@ fn system_provider_without_doca() {
     }
     refused(&["devices", "--provider", "system"], &["DOCA not installed", "libflexio.so", "--provider emu"]);
     refused(&["tput", "--provider", "system", "--loss", "1"], &["--loss", "emulated"]);
+    refused(&["tput", "--provider", "system", "--memory", "weak"], &["--memory", "emulated", "--provider system"]);
+}
+
+#[test]
+fn topologies_and_faults_that_cannot_be() {
+    refused(&["tput", "--topology", "ring-5"], &["--topology ring-5", "switch-N", "fat-tree-188", "description file"]);
+    refused(&["tput", "--topology", "nowhere.toml"], &["topology `nowhere.toml` cannot be read"]);
+    refused(&["tput", "--topology", "switch-1"], &["card 1", "host 1", "\"switch-1\"", "hosts 0 to 0"]);
+    refused(&["tput", "--topology", "switch-4", "--cards", "2"], &["names 1 hosts", "--cards 0,5"]);
+    refused(&["tput", "--topology", "switch-4", "--cards", "2,2"], &["both to be at host 2"]);
+    refused(&["tput", "--topology", "switch-4", "--cards", "0,4"], &["no host \"4\"", "0 to 3", "\"h3\""]);
+    refused(&["tput", "--faults", "nowhere.toml"], &["fault script `nowhere.toml` cannot be read"]);
+    let script = |text: &str| {
+        let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    };
+    let file = script("[[fault]]\nlink = \"h9-switch\"\nfault = \"down\"\n");
+    let path = file.path().to_string_lossy();
+    refused(&["tput", "--topology", "switch-4", "--faults", &path], &[&path, "\"h9-switch\"", "\"h0-switch\""]);
+    let file = script("[[fault]]\nlink = \"*\"\nfault = \"sideways\"\n");
+    let path = file.path().to_string_lossy();
+    refused(&["tput", "--topology", "switch-4", "--faults", &path], &["sideways"]);
+    let file = script("[[host]]\nname = \"x\"\nto = \"nobody\"\n");
+    let path = file.path().to_string_lossy();
+    refused(&["tput", "--topology", &path], &["--topology", "\"nobody\""]);
 }

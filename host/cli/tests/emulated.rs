@@ -193,3 +193,47 @@ fn a_capture_holds_every_packet_and_changes_nothing() {
     // 25 datagrams: 100000 bytes of payload and, in each block, 66 bytes of headers and some of the format.
     assert!((100_000 + 25 * 66..110_000).contains(&bytes.len()), "{} bytes", bytes.len());
 }
+
+#[test]
+fn a_topology_is_named_in_the_report() {
+    let r = tput(&["--topology", "fat-tree-188", "--cards", "0,h187", "--bytes", "100000", "--detect-races"]);
+    assert_eq!((&r["missing"], &r["digest_ok"]), (&Value::from(0), &Value::from(true)), "{r}");
+    let machine = &r["machine"];
+    assert_eq!(machine["topology"], "fat-tree-188");
+    assert_eq!(machine["cards"], serde_json::json!(["h0", "h187"]));
+    assert_eq!((&machine["memory"], &machine["races"]), (&Value::from("strong"), &Value::from(0)));
+    let output = flexcast(&["tput", "--image", &image("receive.elf"), "--bytes", "100000", "--topology", "switch-3"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("switch-3: h1 to h0; 0 frames lost"), "{text}");
+}
+
+/// The image without one of its fences, on weak memory: for some fence nothing but the detector sees it.
+#[test]
+fn races_fail_the_run_and_are_told() {
+    let elf = std::fs::read(image("receive.elf")).unwrap();
+    let fence = |at: &usize| {
+        let word = u32::from_le_bytes(elf[*at..at + 4].try_into().unwrap());
+        // Anything before, anything after; a 15 in the data has neither.
+        word & 0xF00F_FFFF == 0xF && word >> 24 & 0xF != 0 && word >> 20 & 0xF != 0
+    };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_string_lossy().into_owned();
+    for at in (0..elf.len() - 4).step_by(2).filter(fence) {
+        let mut lacking = elf.clone();
+        lacking[at..at + 4].copy_from_slice(&0x0000_0013_u32.to_le_bytes());
+        std::fs::write(file.path(), lacking).unwrap();
+        let options = ["tput", "--json", "--image", &path, "--transport", "ud", "--bytes", "200000"];
+        let weak = ["--memory", "weak", "--detect-races"];
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_flexcast")).args(options).args(weak).output().expect("the tool starts");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        let Some((races, error)) = text.split_once("error: races for memory: ") else { continue };
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(races.starts_with("race: ") && error.contains("is missing"), "{text}");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("the report, nevertheless");
+        let count = error.split_once(',').expect("a number").0;
+        assert_eq!(report["machine"]["races"].to_string(), count, "{text}");
+        return;
+    }
+    panic!("no fence is missed");
+}

@@ -36,7 +36,7 @@ pub enum FaultError {
     },
     /// No link or no node of the name.
     #[error(
-        "fault {index} names {name:?}, which the topology {topology:?} does not have: take one of its links or nodes, or \"*\""
+        "fault {index} names {name:?}, which the topology {topology:?} does not have: take one of its links or nodes, such as {example:?}, or \"*\""
     )]
     Unknown {
         /// Position of the fault in the script, from 0.
@@ -45,6 +45,8 @@ pub enum FaultError {
         name: String,
         /// Name of the topology.
         topology: String,
+        /// A name it has.
+        example: String,
     },
     /// Neither or both of link and node.
     #[error("fault {index} must name either a link or a node")]

@@ -112,6 +112,23 @@ impl FaultEvent {
         Self { at_ps: 0, until_ps: None, link, node: None, direction: Direction::Both, fault }
     }
 
+    /// A fault of each host's link in the direction of the host, from the beginning and for ever: what happens to frames by chance
+    /// then happens once on their way, whatever the topology.
+    #[must_use]
+    pub fn towards_hosts(topology: &Topology, fault: Fault) -> Vec<Self> {
+        let towards = |cable: &Cable| {
+            let is_host = |node: Node| matches!(node, Node::Host(_));
+            let direction = match (is_host(cable.a.node), is_host(cable.b.node)) {
+                (true, true) => Direction::Both,
+                (false, true) => Direction::Forward,
+                (true, false) => Direction::Backward,
+                (false, false) => return None,
+            };
+            Some(Self { direction, ..Self::on(&cable.name, fault) })
+        };
+        topology.cables().iter().filter_map(towards).collect()
+    }
+
     /// The same within a time.
     #[must_use]
     pub fn during(self, at_ps: u64, until_ps: u64) -> Self {
@@ -207,7 +224,12 @@ fn places(index: usize, event: &FaultEvent, topology: &Topology) -> Result<Vec<u
     let cables = topology.cables().iter().enumerate();
     let cables: Vec<usize> = cables.filter(|(_, cable)| matches(cable)).map(|(at, _)| at).collect();
     if cables.is_empty() {
-        return Err(FaultError::Unknown { index, name: name.to_owned(), topology: topology.name().to_owned() });
+        let example = match is_node {
+            true => topology.hosts().first().cloned(),
+            false => topology.cables().first().map(|cable| cable.name.clone()),
+        };
+        let (name, topology) = (name.to_owned(), topology.name().to_owned());
+        return Err(FaultError::Unknown { index, name, topology, example: example.unwrap_or_default() });
     }
     let directions = match event.direction {
         Direction::Both => 0..2,

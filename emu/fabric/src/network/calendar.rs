@@ -10,6 +10,8 @@ pub(super) enum Due {
     Arrival(u32),
     /// Credit has come back.
     Credit,
+    /// A host's full port may have room again.
+    Room,
 }
 
 /// Events in order of time, those of one instant in the order in which they were scheduled.

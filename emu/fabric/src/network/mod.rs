@@ -6,6 +6,7 @@
 
 mod calendar;
 mod port;
+mod room;
 mod slab;
 mod transit;
 
@@ -13,6 +14,7 @@ use std::collections::BTreeMap;
 
 use calendar::{Calendar, Due};
 use port::{Credit, NEVER_PS, NONE, Port};
+pub use room::{PORT_FREE_BYTES, PORT_FULL_BYTES};
 use slab::Slab;
 use transit::{Hold, To, Transit};
 
@@ -28,7 +30,8 @@ use crate::{Destination, NetworkFrame};
 
 /// A network of a topology. Port `h` of [`Fabric`] is that of host `h`.
 ///
-/// What a host sends waits in its port without bound, as in its memory; [`Network::backlog_bytes`] tells how much.
+/// What a host sends waits in its port, which says when it is full and when it is free again (see
+/// [`FabricEffects::rooms`]) but refuses nothing; [`Network::backlog_bytes`] tells how much waits.
 #[derive(Clone, Debug)]
 pub struct Network<F> {
     hosts: usize,
@@ -196,6 +199,7 @@ impl<F: NetworkFrame> Network<F> {
             match due {
                 Due::Arrival(slot) => self.arrive(at_ps, port, slot, fx),
                 Due::Credit => self.wake(at_ps, port, fx),
+                Due::Room => self.look_for_room(at_ps, port, fx),
             }
         }
     }
@@ -234,6 +238,7 @@ impl<F: NetworkFrame> Fabric<F> for Network<F> {
         };
         let slot = self.frames.insert(transit);
         self.offer(now_ps, port as u32, slot, NONE, now_ps, fx);
+        self.check_room(now_ps, port as u32, fx);
         self.arm(fx);
         Ok(())
     }

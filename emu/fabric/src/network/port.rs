@@ -56,6 +56,10 @@ pub(super) struct Port {
     pub(super) credit: Option<Credit>,
     /// When the next event for returned credit is due.
     pub(super) wake_ps: u64,
+    /// The host has been told that the port is full.
+    pub(super) full: bool,
+    /// When the next look for room is due.
+    pub(super) room_ps: u64,
     pub(super) line: Option<Box<Line>>,
     pub(super) counters: PortCounters,
 }
@@ -73,6 +77,8 @@ impl Port {
             queued_bytes: 0,
             credit: None,
             wake_ps: NEVER_PS,
+            full: false,
+            room_ps: NEVER_PS,
             line: None,
             counters: PortCounters::default(),
         }
@@ -149,6 +155,21 @@ impl Port {
             credit.available_bytes -= bytes;
         }
         enough
+    }
+
+    /// When no more than so many bytes will be queued, by what is known now; `None` while too many wait for credit.
+    pub(super) fn drained_ps(&self, now_ps: u64, bytes: u64) -> Option<u64> {
+        let mut queued_bytes = self.queued_bytes;
+        if queued_bytes <= bytes {
+            return Some(now_ps);
+        }
+        for &(end_ps, left_bytes) in &self.leaving {
+            queued_bytes -= left_bytes;
+            if queued_bytes <= bytes {
+                return Some(end_ps);
+            }
+        }
+        None
     }
 
     /// Credit comes back at a time.

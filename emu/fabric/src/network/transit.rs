@@ -161,7 +161,7 @@ impl<F: NetworkFrame> Network<F> {
         }
         loop {
             let port = &mut self.ports[egress as usize];
-            let Some(&Waiting { slot, hold, ready_ps, bytes }) = port.waiting.front() else { return };
+            let Some(&Waiting { slot, hold, ready_ps, bytes }) = port.waiting.front() else { break };
             if !port.take_credit(now_ps, bytes) {
                 break;
             }
@@ -172,6 +172,7 @@ impl<F: NetworkFrame> Network<F> {
         if let Some(at_ps) = self.ports[egress as usize].plan_wake() {
             self.calendar.push(at_ps, egress, Due::Credit);
         }
+        self.plan_room(now_ps, egress);
     }
 
     /// Puts a copy on the wire as soon as the port is free.

@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 pub mod weak;
+pub mod wire;
 
 use emu_machine::{Config, World};
 use flexcast_image::testing::{TestElf, section};

@@ -196,6 +196,7 @@ impl Reader<'_> {
             message_number,
             extension,
             payload: self.payload(opcode, kind.payload, usize::from(flags >> 4 & 3))?,
+            damage: None,
         })
     }
 

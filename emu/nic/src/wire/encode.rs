@@ -13,7 +13,8 @@ use crate::packet::{Acknowledgement, Extension, Packet};
 use crate::qp::Transport;
 
 /// Appends the packet's frame to `out`: from the Ethernet destination to the invariant check sequence, then zeros up to
-/// [`MIN_FRAME_BYTES`]. It is as long as [`Packet::frame_bytes`] says, less the four bytes of the frame check sequence.
+/// [`MIN_FRAME_BYTES`]. It is as long as [`Packet::frame_bytes`] says, less the four bytes of the frame check sequence. With
+/// [`Packet::damage`] one bit of payload or check sequence is wrong.
 ///
 /// The Ethernet addresses are the packet's, except that to a group of destination `00:00:00:00:00:00` the group's own
 /// address is used (see [`group_mac`]).
@@ -44,6 +45,10 @@ pub fn encode(packet: &Packet, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     // The datagram begins after the Ethernet header and has all its headers, so there is a check sequence.
     let check = icrc(&out[start + Ethernet2Header::LEN..]).unwrap_or_default();
     out.extend_from_slice(&check.to_le_bytes());
+    if let Some(damage) = packet.damage {
+        let behind_headers = packet.payload.len() + pad + ICRC_BYTES;
+        flip_bit(damage, out, behind_headers);
+    }
     if out.len() - start < MIN_FRAME_BYTES {
         out.resize(start + MIN_FRAME_BYTES, 0);
     }
@@ -73,6 +78,13 @@ pub fn entropy_port(source_qpn: u32, destination_qpn: u32) -> u16 {
     label ^= label >> 40;
     let (low, high) = (label & 0x3FFF, (label & 0xF_C000) >> 14);
     (low ^ high) as u16 | 0xC000
+}
+
+/// Flips one of the bits in the last `bytes` bytes; CRC-32 finds every single one.
+fn flip_bit(damage: u64, out: &mut [u8], bytes: usize) {
+    let bit = (damage % (8 * bytes as u64)) as usize;
+    let first = out.len() - bytes;
+    out[first + bit / 8] ^= 1 << (bit % 8);
 }
 
 fn pad_count(packet: &Packet) -> usize {

@@ -126,6 +126,7 @@ pub fn packet(row: Row, (source, destination): (Gid, Gid), numbers: Numbers, pay
         message_number: if acknowledges { d & 0xFF_FFFF } else { 0 },
         extension,
         payload: if has_payload(operation) { Arc::from(payload) } else { Arc::default() },
+        damage: None,
     }
 }
 

@@ -4,12 +4,15 @@ use std::fs::File;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use flexcast_cli::machine;
 use flexcast_cli::provider::{self, MODEL};
+use flexcast_cli::tput::TputError;
 use flexcast_cli::tput::plan::Plan;
 use flexcast_cli::tput::report::table;
 use flexcast_cli::tput::run::{Cards, made_up_bytes, run as run_plan};
+use flexio::Provider;
 
-use super::{open_provider, progress_bar, read_image, read_source, show};
+use super::{progress_bar, read_image, read_source, show};
 use crate::args::{ProviderName, TputArgs};
 
 /// Bytes to send when neither a number nor a file is given.
@@ -21,29 +24,53 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
     let bytes = file.as_ref().map_or(args.bytes.unwrap_or(DEFAULT_BYTES), |file| file.len() as u64);
     // Limits before anything is opened, and before that many bytes are made up.
     let plan = Plan::new(params, bytes)?;
-    let machine = open_provider(args.provider, params.loss_ppm, params.seed)?;
+    let asked = args.machine.params(args.seed)?;
+    let provider = match args.provider {
+        ProviderName::Emu => provider::emulated(asked.config()?)?,
+        ProviderName::System => {
+            if let Some(option) = args.machine.given() {
+                anyhow::bail!("{option} is for the emulated machine: leave it out with --provider system");
+            }
+            Provider::system()?
+        }
+    };
     let image = read_image(&args.image)?;
-    if let Some(path) = &args.pcap {
-        anyhow::ensure!(
-            args.provider == ProviderName::Emu,
-            "--pcap captures the emulated link: leave it out with --provider system, and capture at the port"
-        );
+    if let Some(path) = &args.machine.pcap {
         let file = File::create(path).with_context(|| format!("capture `{}` cannot be written", path.display()))?;
         provider::start_capture(file)?;
     }
     let source = file.unwrap_or_else(|| made_up_bytes(bytes, params.seed));
-    let cards = Cards::open(&machine, args.server.as_deref(), args.client.as_deref())?;
+    let cards = Cards::open(&provider, args.server.as_deref(), args.client.as_deref())?;
     let bar = progress_bar();
     bar.set_prefix(format!("{} x{}", params.transport.name(), params.threads));
-    let report = run_plan(&cards, &image, &plan, &source, MODEL, &mut |tick| show(&bar, tick))?;
+    let outcome = run_plan(&cards, &image, &plan, &source, MODEL, &mut |tick| show(&bar, tick));
     bar.finish_and_clear();
-    if let Some(path) = &args.pcap {
+    if let Some(path) = &args.machine.pcap {
         eprintln!("{} packets in {}", provider::finish_capture()?, path.display());
     }
+    let mut seen = None;
+    let mut races = Vec::new();
+    if args.provider == ProviderName::Emu {
+        let (report, found) = machine::report(&asked)?;
+        (seen, races) = (Some(report), found);
+    }
+    // A race may be why the run failed.
+    for race in &races {
+        eprintln!("race: {race}");
+    }
+    let mut report = outcome?;
+    report.machine = seen;
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
         println!("{}", table(std::slice::from_ref(&report)));
+        if let Some(seen) = report.machine.as_ref().filter(|_| !asked.is_plain()) {
+            println!("{seen}");
+        }
+    }
+    if let Some(first) = races.into_iter().next() {
+        let count = report.machine.and_then(|machine| machine.races).unwrap_or_default();
+        return Err(TputError::Races { count, first: Box::new(first) }.into());
     }
     Ok(if report.digest_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

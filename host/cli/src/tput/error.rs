@@ -49,6 +49,16 @@ pub enum TputError {
         /// What the card reported first.
         event: flexio::AsyncEvent,
     },
+    /// The emulated machine saw accesses to memory that its owner had given away, or not yet given.
+    #[error(
+        "races for memory: {count}, the first: {}; between two accesses a fence, a writeback or a completion is missing", first.kind
+    )]
+    Races {
+        /// How many, repetitions included.
+        count: u64,
+        /// The first.
+        first: Box<emu_machine::Race>,
+    },
     /// The workers disagree with their own bitmaps.
     #[error(
         "worker {worker} says {remaining} chunks are missing, its bitmap lacks {missing}; this is a bug of the image"

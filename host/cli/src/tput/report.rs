@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::plan::{Plan, Transport};
+use crate::machine::MachineReport;
 
 /// Where a figure comes from. The three kinds never share a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -108,6 +109,9 @@ pub struct Report {
     pub kind: Kind,
     /// Cost model behind the emulated figures.
     pub model: String,
+    /// The emulated machine, where the caller knows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineReport>,
     /// Wall time of the whole run in seconds, always measured and never compared with the figures above.
     pub wall_s: f64,
 }
@@ -154,6 +158,7 @@ impl Report {
             device: totals.device,
             kind,
             model: model.to_owned(),
+            machine: None,
             wall_s,
         }
     }
