@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use doca_sys::*;
+use emu_bridge::with_world;
 use emu_libibverbs::handle::{self, BadHandle, CStruct, Object};
-use emu_machine::with_world;
 
 struct Failure(doca_error_t);
 

@@ -4,11 +4,12 @@ use core::ffi::{c_char, c_int, c_void};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use emu_bridge::with_world;
 use emu_libibverbs::handle::{self, Object};
 use emu_libibverbs::umem::{self, Umem};
 use emu_libibverbs::{Context, Pd};
 use emu_machine::nic::{QueueMemory, Space};
-use emu_machine::{ProcessStatus, World, with_world};
+use emu_machine::{ProcessStatus, World};
 use flexio_sys::*;
 use verbs_sys::{ibv_context, ibv_pd};
 

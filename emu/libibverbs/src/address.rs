@@ -3,11 +3,14 @@
 use core::ffi::c_int;
 use std::sync::Arc;
 
+use emu_bridge::with_world;
+use emu_machine::card_with_gid;
 use emu_machine::nic::Gid;
-use emu_machine::with_world;
+use emu_machine::nic::wire::group_mac;
 use verbs_sys::*;
 
-use crate::errno::{Errno, Result, input, pointer, status};
+use crate::device::Context;
+use crate::errno::{Errno, Result, input, number, out, pointer, status};
 use crate::handle::{self, CStruct, Object};
 use crate::pd::Pd;
 
@@ -20,14 +23,13 @@ const AV_GRH: u32 = 1 << 30;
 const UDP_SOURCE_PORT: u16 = 0xC000;
 
 /// The Ethernet address of an identifier: that of the card that has it, or the group's. On a real network the kernel asks
-/// its neighbours; here all of them are known.
+/// its neighbours; here all of them are known, those in other processes by the rule of addresses.
 ///
 /// # Errors
 /// EHOSTUNREACH when no card has the identifier.
 pub fn resolve_mac(gid: Gid) -> Result<[u8; 6]> {
-    if gid.is_multicast() {
-        let [.., a, b, c, d] = gid.0;
-        return Ok(if gid.ipv4().is_some() { [0x01, 0x00, 0x5E, b & 0x7F, c, d] } else { [0x33, 0x33, a, b, c, d] });
+    if let Some(mac) = group_mac(gid) {
+        return Ok(mac);
     }
     with_world(|world| {
         for index in 0..world.card_count() {
@@ -36,7 +38,9 @@ pub fn resolve_mac(gid: Gid) -> Result<[u8; 6]> {
                 return Ok(config.mac);
             }
         }
-        Err(Errno::new(libc::EHOSTUNREACH, format!("no card has the GID {gid}")))
+        let outside = card_with_gid(gid).filter(|_| world.has_outside());
+        let unreachable = || Errno::new(libc::EHOSTUNREACH, format!("no card has the GID {gid}"));
+        outside.map(|address| address.mac).ok_or_else(unreachable)
     })?
 }
 
@@ -129,4 +133,149 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     status("ibv_destroy_ah", || Ok(handle::retire::<Ah>(ah).map(drop)?))
+}
+
+/// The header that a datagram's receive begins with: IPv6, or IPv4 in its last 20 bytes. As the real library does it, the
+/// latter is believed if its checksum is right.
+enum RoutingHeader {
+    V4 { source: Gid, destination: Gid, traffic_class: u8, hop_limit: u8 },
+    V6 { source: Gid, destination: Gid, traffic_class: u8, hop_limit: u8, flow_label: u32 },
+}
+
+impl RoutingHeader {
+    fn parse(bytes: &[u8; 40]) -> Option<Self> {
+        let gid = |at: usize| Gid(std::array::from_fn(|i| bytes[at + i]));
+        let ipv4 = |at: usize| Gid::from_ipv4([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let words = bytes[20..].chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+        let sum = words.sum::<u32>();
+        let checked = (sum & 0xFFFF) + (sum >> 16) == 0xFFFF;
+        if bytes[20] == 0x45 && checked {
+            let (source, destination) = (ipv4(32), ipv4(36));
+            return Some(Self::V4 { source, destination, traffic_class: bytes[21], hop_limit: bytes[28] });
+        }
+        if bytes[0] >> 4 != 6 {
+            return None;
+        }
+        let first = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let (traffic_class, flow_label) = ((first >> 20) as u8, first & 0xF_FFFF);
+        Some(Self::V6 { source: gid(8), destination: gid(24), traffic_class, hop_limit: bytes[7], flow_label })
+    }
+}
+
+/// The way back to the sender of a datagram.
+fn way_back(card: usize, port_num: u8, wc: &ibv_wc, header: &[u8; 40]) -> Result<ibv_ah_attr> {
+    let mut attr = ibv_ah_attr { sl: wc.sl, port_num, ..Default::default() };
+    if wc.wc_flags & IBV_WC_GRH == 0 {
+        return Ok(attr);
+    }
+    let header = RoutingHeader::parse(header)
+        .ok_or_else(|| Errno::invalid("the receive begins with neither an IPv4 nor an IPv6 header"))?;
+    let (source, destination, traffic_class, hop_limit, flow_label) = match header {
+        RoutingHeader::V4 { source, destination, traffic_class, hop_limit } => {
+            (source, destination, traffic_class, hop_limit, 0)
+        }
+        RoutingHeader::V6 { source, destination, traffic_class, hop_limit, flow_label } => {
+            (source, destination, traffic_class, hop_limit, flow_label)
+        }
+    };
+    let index = crate::device::gids(card)?.iter().position(|gid| *gid == destination);
+    let index =
+        index.ok_or_else(|| Errno::invalid(format!("the datagram was for {destination}, not for this port")))?;
+    attr.is_global = 1;
+    let dgid = ibv_gid { raw: source.0 };
+    attr.grh = ibv_global_route { dgid, flow_label, sgid_index: index as u8, hop_limit, traffic_class };
+    Ok(attr)
+}
+
+/// 0, or -1.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
+    context: *mut ibv_context,
+    port_num: u8,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    attr: *mut ibv_ah_attr,
+) -> c_int {
+    number("ibv_init_ah_from_wc", || {
+        let card = handle::get::<Context>(context)?.card;
+        // SAFETY: null, or initialised and writable as the manual page asks; any 40 bytes are a header.
+        unsafe {
+            let back = way_back(card, port_num, input(wc, "wc")?, input(grh.cast::<[u8; 40]>(), "grh")?)?;
+            out(attr, "ah_attr")?.write(back);
+        }
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
+    pd: *mut ibv_pd,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    port_num: u8,
+) -> *mut ibv_ah {
+    let mut attr = ibv_ah_attr::default();
+    let known = pointer("ibv_create_ah_from_wc", || {
+        let card = handle::get::<Pd>(pd)?.context.card;
+        // SAFETY: null, or initialised as the manual page asks; any 40 bytes are a header.
+        attr = unsafe { way_back(card, port_num, input(wc, "wc")?, input(grh.cast::<[u8; 40]>(), "grh")?) }?;
+        Ok(pd)
+    });
+    if known.is_null() {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: a live protection domain and an initialised structure.
+    unsafe { ibv_create_ah(pd, &raw mut attr) }
+}
+
+/// The Ethernet address behind the destination of a path; emulated ports have no VLANs.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
+    context: *mut ibv_context,
+    attr: *mut ibv_ah_attr,
+    eth_mac: *mut [u8; 6],
+    vid: *mut u16,
+) -> c_int {
+    const NO_VLAN: u16 = 0xFFFF;
+    number("ibv_resolve_eth_l2_from_gid", || {
+        let card = handle::get::<Context>(context)?.card;
+        // SAFETY: null, or initialised and writable as the header asks.
+        unsafe {
+            let path = path(input(attr, "attr")?, gid_count(card)?)?;
+            out(eth_mac, "eth_mac")?.write(path.mac);
+            out(vid, "vid")?.write(NO_VLAN);
+        }
+        Ok(0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_of_a_datagram_is_read_as_what_it_is() {
+        let mut v4 = [0_u8; 40];
+        v4[20..].copy_from_slice(&[0x45, 0xB2, 0, 60, 0, 0, 0x40, 0, 9, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2]);
+        assert!(RoutingHeader::parse(&v4).is_none(), "the checksum is wrong");
+        let sum: u32 = v4[20..].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+        let check = !((sum & 0xFFFF) + (sum >> 16)) as u16;
+        v4[30..32].copy_from_slice(&check.to_be_bytes());
+        let Some(RoutingHeader::V4 { source, destination, traffic_class, hop_limit }) = RoutingHeader::parse(&v4)
+        else {
+            panic!("an IPv4 header");
+        };
+        assert_eq!((source.ipv4(), destination.ipv4()), (Some([192, 0, 2, 1]), Some([192, 0, 2, 2])));
+        assert_eq!((traffic_class, hop_limit), (0xB2, 9));
+
+        let mut v6 = [0_u8; 40];
+        v6[..8].copy_from_slice(&[0x6B, 0x21, 0x23, 0x45, 0, 40, 17, 64]);
+        (v6[8], v6[23], v6[24], v6[39]) = (0xFD, 1, 0xFD, 2);
+        let Some(RoutingHeader::V6 { source, destination, traffic_class, hop_limit, flow_label }) =
+            RoutingHeader::parse(&v6)
+        else {
+            panic!("an IPv6 header");
+        };
+        assert_eq!((source.0[15], destination.0[15], traffic_class, hop_limit, flow_label), (1, 2, 0xB2, 64, 0x1_2345));
+    }
 }

@@ -1,25 +1,28 @@
-//! Completion channels. Waiting for an event lets virtual time pass until one comes, so nothing blocks.
+//! Completion channels.
+//!
+//! In a machine that runs by itself (a bridged one) waiting for an event blocks, and the channel's descriptor is readable while
+//! there is one. In others waiting lets virtual time pass until an event comes.
 
 use core::ffi::{c_int, c_uint, c_void};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use emu_machine::with_world;
+use emu_bridge::with_world;
 use verbs_sys::*;
 
 use crate::cq::Cq;
 use crate::device::Context;
-use crate::errno::{Errno, number, out, pointer, status};
+use crate::errno::{Errno, Result, number, out, pointer, status};
 use crate::handle::{self, CStruct, Object};
+use crate::mailbox::Mailbox;
 
 pub(crate) struct Channel {
     public: CStruct<ibv_comp_channel>,
     pub(crate) id: u32,
     pub(crate) context: Arc<Context>,
-    events: Mutex<VecDeque<u32>>,
+    events: Mailbox<u32>,
     pub(crate) queues: Mutex<BTreeMap<u32, Weak<Cq>>>,
-    fd: c_int,
 }
 
 impl Object for Channel {
@@ -33,8 +36,6 @@ impl Object for Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         CHANNELS.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
-        // SAFETY: opened at creation and closed here alone.
-        unsafe { libc::close(self.fd) };
     }
 }
 
@@ -45,21 +46,10 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     pointer("ibv_create_comp_channel", || {
         let context = handle::get::<Context>(context)?;
-        // SAFETY: makes a new descriptor. Nobody signals it: it is there for programs that set its flags.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(Errno::new(libc::EMFILE, "no descriptor for a completion channel"));
-        }
-        let public = ibv_comp_channel { context: context.c_address(), fd, refcnt: 0 };
+        let events = Mailbox::new("a completion channel")?;
+        let public = ibv_comp_channel { context: context.c_address(), fd: events.fd(), refcnt: 0 };
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let channel = Arc::new(Channel {
-            public: CStruct::new(public),
-            id,
-            context,
-            events: Mutex::default(),
-            queues: Mutex::default(),
-            fd,
-        });
+        let channel = Arc::new(Channel { public: CStruct::new(public), id, context, events, queues: Mutex::default() });
         CHANNELS.lock().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::downgrade(&channel));
         Ok(handle::publish(&channel))
     })
@@ -79,18 +69,19 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
 }
 
 /// Hands events of the machine to their channels.
-fn distribute() -> crate::errno::Result<()> {
+pub(crate) fn distribute() -> Result<()> {
     while let Some((_, id, cqn)) = with_world(|world| world.take_channel_event())? {
         let channel = CHANNELS.lock().unwrap_or_else(PoisonError::into_inner).get(&id).and_then(Weak::upgrade);
         if let Some(channel) = channel {
-            channel.events.lock().unwrap_or_else(PoisonError::into_inner).push_back(cqn);
+            channel.events.push(cqn);
         }
     }
     Ok(())
 }
 
-/// Waits for an event. With `O_NONBLOCK` on the channel's descriptor it lets one thing happen and then gives EAGAIN;
-/// otherwise it gives EAGAIN only when the machine has nothing left to do, because no event could ever come.
+/// Waits for an event. In a machine that does not run by itself it gives EAGAIN when nothing is left to do, because no event
+/// could ever come. With `O_NONBLOCK` on the channel's descriptor it gives EAGAIN instead of waiting, after letting one thing
+/// happen.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
@@ -99,15 +90,14 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 ) -> c_int {
     number("ibv_get_cq_event", || {
         let channel = handle::get::<Channel>(channel)?;
-        // SAFETY: the descriptor is open while the channel lives.
-        let nonblocking = unsafe { libc::fcntl(channel.fd, libc::F_GETFL) } & libc::O_NONBLOCK != 0;
+        let (driven, nonblocking) = (emu_bridge::is_driven()?, channel.events.nonblocking());
         let mut progress = true;
         loop {
             distribute()?;
-            let event = channel.events.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            if let Some(cqn) = event {
-                let queues = channel.queues.lock().unwrap_or_else(PoisonError::into_inner);
-                let Some(queue) = queues.get(&cqn).and_then(Weak::upgrade) else { continue };
+            if let Some(cqn) = channel.events.pop() {
+                let queue =
+                    channel.queues.lock().unwrap_or_else(PoisonError::into_inner).get(&cqn).and_then(Weak::upgrade);
+                let Some(queue) = queue else { continue };
                 // SAFETY: the manual page asks for two writable pointers.
                 unsafe {
                     out(cq, "cq")?.write(queue.c_address());
@@ -118,7 +108,11 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
             if !progress {
                 return Err(Errno::new(libc::EAGAIN, "no completion event"));
             }
-            progress = crate::relax() && !nonblocking;
+            if driven && !nonblocking {
+                channel.events.wait()?;
+            } else {
+                progress = crate::relax() && !nonblocking;
+            }
         }
     })
 }

@@ -1,10 +1,12 @@
-//! The rest of the calls that programs import: names of codes, and answers for what is not emulated.
+//! Small calls that programs import: names of codes, rates, forking.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use verbs_sys::*;
 
-use crate::errno::{Errno, pointer, status};
+use crate::errno::{Errno, input, out, pointer, status};
+use crate::handle;
+use crate::qp::Qp;
 
 fn text(text: &'static core::ffi::CStr) -> *const c_char {
     text.as_ptr()
@@ -70,71 +72,153 @@ pub(crate) unsafe extern "C" fn ibv_fork_init() -> c_int {
     0
 }
 
-/// No such files: the devices are not the kernel's.
+/// See [`ibv_fork_init`].
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
-    _dir: *const c_char,
-    _file: *const c_char,
-    _buf: *mut c_char,
-    _size: usize,
-) -> c_int {
-    -1
+pub(crate) extern "C" fn ibv_is_fork_initialized() -> c_int {
+    const FORK_UNNEEDED: c_int = 2;
+    FORK_UNNEEDED
 }
 
-const ROCE_V2: u32 = 2;
-
-/// Every GID of an emulated port is a RoCEv2 one.
+/// See [`ibv_fork_init`].
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_query_gid_type(
-    context: *mut ibv_context,
-    port_num: u8,
-    index: core::ffi::c_uint,
-    gid_type: *mut u32,
-) -> c_int {
-    let mut gid = ibv_gid { raw: [0; 16] };
-    // SAFETY: the GID is writable; the rest is checked by the call.
-    let known = unsafe { crate::device::ibv_query_gid(context, port_num, index as c_int, &raw mut gid) };
-    if known == 0 && !gid_type.is_null() {
-        // SAFETY: not null, and writable as the caller promises.
-        unsafe { gid_type.write(ROCE_V2) };
-    }
-    known
+pub(crate) extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: usize) -> c_int {
+    0
 }
 
-/// Only the extended interface of newer programs asks; there is none.
+/// See [`ibv_fork_init`].
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(_qp: *mut ibv_qp) -> *mut c_void {
-    pointer("ibv_qp_to_qp_ex", || Err(Errno::unsupported("the extended send interface is not emulated")))
+pub(crate) extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> c_int {
+    0
 }
 
-macro_rules! unsupported {
-    ($($reason:literal: fn $name:ident($($arg:ty),*) -> $kind:ident $ret:ty;)*) => {$(
-        #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C" fn $name($(_: $arg),*) -> $ret {
-            crate::errno::$kind(stringify!($name), || Err(Errno::unsupported($reason)))
+/// Codes of link rates, with what they are in Mbit/s: the signalling rate of InfiniBand's lanes.
+const RATES: [(u32, c_int); 23] = [
+    (2, 2_500),
+    (5, 5_000),
+    (3, 10_000),
+    (6, 20_000),
+    (4, 30_000),
+    (7, 40_000),
+    (8, 60_000),
+    (9, 80_000),
+    (10, 120_000),
+    (11, 14_062),
+    (12, 56_250),
+    (13, 112_500),
+    (14, 168_750),
+    (15, 25_781),
+    (16, 103_125),
+    (17, 206_250),
+    (18, 309_375),
+    (19, 28_125),
+    (20, 53_125),
+    (21, 425_000),
+    (22, 637_500),
+    (23, 850_000),
+    (24, 1_275_000),
+];
+
+/// Multiples of 2.5 Gbit/s that have a code.
+const MULTIPLES: [(u32, c_int); 15] = [
+    (2, 1),
+    (5, 2),
+    (3, 4),
+    (6, 8),
+    (19, 11),
+    (4, 12),
+    (7, 16),
+    (20, 20),
+    (8, 24),
+    (9, 32),
+    (10, 48),
+    (21, 160),
+    (22, 240),
+    (23, 320),
+    (24, 480),
+];
+
+/// Code of the greatest rate; what an unknown rate becomes.
+const RATE_MAX: u32 = 0;
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn ibv_rate_to_mbps(rate: c_uint) -> c_int {
+    RATES.iter().find(|(code, _)| *code == rate).map_or(-1, |(_, mbps)| *mbps)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> c_uint {
+    RATES.iter().find(|(_, known)| *known == mbps).map_or(RATE_MAX, |(code, _)| *code)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn ibv_rate_to_mult(rate: c_uint) -> c_int {
+    MULTIPLES.iter().find(|(code, _)| *code == rate).map_or(-1, |(_, multiple)| *multiple)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn mult_to_ibv_rate(multiple: c_int) -> c_uint {
+    MULTIPLES.iter().find(|(_, known)| *known == multiple).map_or(RATE_MAX, |(code, _)| *code)
+}
+
+/// What queue pairs negotiate beyond the specification: the emulated cards have nothing of the kind.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    status("ibv_query_ece", || {
+        handle::get::<Qp>(qp)?;
+        // SAFETY: null, or writable as the manual page asks.
+        unsafe { out(ece, "ece") }?.write(ibv_ece::default());
+        Ok(())
+    })
+}
+
+/// See [`ibv_query_ece`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    status("ibv_set_ece", || {
+        handle::get::<Qp>(qp)?;
+        // SAFETY: null, or initialised as the manual page asks.
+        let ece = unsafe { input(ece, "ece") }?;
+        if ece.comp_mask != 0 {
+            return Err(Errno::invalid(format!("comp_mask {:#x}: no bit is known", ece.comp_mask)));
         }
-    )*};
+        if ece.vendor_id != 0 || ece.options != 0 {
+            return Err(Errno::unsupported("there is nothing to negotiate beyond the specification"));
+        }
+        Ok(())
+    })
 }
 
-// Programs that are linked against the real library import these whether they call them or not.
-unsupported! {
-    "shared receive queues are not emulated": fn ibv_create_srq(*mut ibv_pd, *mut c_void) -> pointer *mut ibv_srq;
-    "shared receive queues are not emulated": fn ibv_modify_srq(*mut ibv_srq, *mut c_void, c_int) -> status c_int;
-    "shared receive queues are not emulated": fn ibv_query_srq(*mut ibv_srq, *mut c_void) -> status c_int;
-    "shared receive queues are not emulated": fn ibv_destroy_srq(*mut ibv_srq) -> status c_int;
-    "completion queues keep their size": fn ibv_resize_cq(*mut ibv_cq, c_int) -> status c_int;
-    "memory regions keep their range; register another one":
-        fn ibv_rereg_mr(*mut ibv_mr, c_int, *mut ibv_pd, *mut c_void, usize, c_int) -> status c_int;
-    "memory of other devices is not emulated":
-        fn ibv_reg_dmabuf_mr(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> pointer *mut ibv_mr;
+/// Whether the data of messages is written in order: not promised, as on the card.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: c_uint, _flags: u32) -> c_int {
+    0
 }
 
-/// The tables of a context call these instead of nothing.
-pub(crate) unsafe extern "C" fn bind_mw(_: *mut ibv_qp, _: *mut ibv_mw, _: *mut ibv_mw_bind) -> c_int {
-    status("ibv_bind_mw", || Err(Errno::unsupported("memory windows are not emulated")))
+/// Only queue pairs of `ibv_create_qp_ex` that asked for send operations have the extended interface.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    pointer("ibv_qp_to_qp_ex", || {
+        let queue_pair = handle::get::<Qp>(qp)?;
+        queue_pair.extended().ok_or_else(|| Errno::unsupported("the queue pair was made without send_ops_flags"))
+    })
 }
 
-/// See [`bind_mw`].
-pub(crate) unsafe extern "C" fn post_srq_recv(_: *mut ibv_srq, _: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> c_int {
-    status("ibv_post_srq_recv", || Err(Errno::unsupported("shared receive queues are not emulated")))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_go_there_and_back() {
+        assert_eq!((ibv_rate_to_mbps(5), ibv_rate_to_mult(5)), (5_000, 2));
+        for (code, mbps) in RATES {
+            assert_eq!((ibv_rate_to_mbps(code), mbps_to_ibv_rate(mbps)), (mbps, code));
+        }
+        for (code, multiple) in MULTIPLES {
+            assert_eq!((ibv_rate_to_mult(code), mult_to_ibv_rate(multiple)), (multiple, code));
+        }
+        assert_eq!(
+            (ibv_rate_to_mbps(99), mbps_to_ibv_rate(1), ibv_rate_to_mult(99), mult_to_ibv_rate(3)),
+            (-1, 0, -1, 0)
+        );
+    }
 }

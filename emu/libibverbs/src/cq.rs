@@ -4,8 +4,8 @@ use core::ffi::{c_int, c_void};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use emu_bridge::with_world;
 use emu_machine::nic::{CqAttr, CqTarget, QueueMemory, Space};
-use emu_machine::with_world;
 use verbs_sys::*;
 
 use crate::channel::Channel;
@@ -74,7 +74,12 @@ impl Cq {
         CQE_BYTES << self.log_depth
     }
 
-    /// The entry at an index, if the card has written it in this lap.
+    /// Up to `most` entries from an index on.
+    fn entries(&self, first: u32, most: usize) -> Result<Vec<[u8; CQE_BYTES]>> {
+        Ok(with_world(|_| (0..most).map_while(|ahead| self.entry(first.wrapping_add(ahead as u32))).collect())?)
+    }
+
+    /// The entry at an index, if the card has written it in this lap. Called under the machine's lock.
     fn entry(&self, index: u32) -> Option<[u8; CQE_BYTES]> {
         let slot = index as usize & ((1 << self.log_depth) - 1);
         let entry = self.buffer.read::<CQE_BYTES>(slot * CQE_BYTES);
@@ -84,39 +89,42 @@ impl Cq {
     }
 
     /// Entries of a queue pair that are there now will not be reported any more.
-    pub(crate) fn forget(&self, qpn: u32) {
+    pub(crate) fn forget(&self, qpn: u32) -> Result<()> {
         let mut inner = self.lock();
-        let mut index = inner.index;
-        while let Some(entry) = self.entry(index) {
-            if be32(&entry, field::SOP_QPN) & 0xFF_FFFF == qpn {
-                inner.stale.insert(index);
-            }
-            index = index.wrapping_add(1);
-        }
+        let first = inner.index;
+        let entries = self.entries(first, 1 << self.log_depth)?;
+        let stale = entries.iter().zip(0..).filter(|(entry, _)| be32(entry, field::SOP_QPN) & 0xFF_FFFF == qpn);
+        inner.stale.extend(stale.map(|(_, ahead)| first.wrapping_add(ahead)));
+        Ok(())
     }
 
     /// Takes up to `wanted` completions; `report` gets each.
-    fn take(&self, wanted: usize, mut report: impl FnMut(ibv_wc)) -> usize {
+    fn take(&self, wanted: usize, mut report: impl FnMut(ibv_wc)) -> Result<usize> {
         let mut inner = self.lock();
         let first = inner.index;
         let mut taken = 0;
-        while taken < wanted {
-            let index = inner.index;
-            let Some(entry) = self.entry(index) else { break };
-            inner.index = index.wrapping_add(1);
-            if inner.stale.remove(&index) {
-                continue;
+        loop {
+            let entries = self.entries(inner.index, wanted - taken)?;
+            for entry in &entries {
+                let index = inner.index;
+                inner.index = index.wrapping_add(1);
+                if inner.stale.remove(&index) {
+                    continue;
+                }
+                let qpn = be32(entry, field::SOP_QPN) & 0xFF_FFFF;
+                // Completions of queue pairs that are gone are dropped, as the real library does.
+                let Some(qp) = inner.queue_pairs.get(&qpn).and_then(Weak::upgrade) else { continue };
+                report(completion(entry, qpn, &qp));
+                taken += 1;
             }
-            let qpn = be32(&entry, field::SOP_QPN) & 0xFF_FFFF;
-            // Completions of queue pairs that are gone are dropped, as the real library does.
-            let Some(qp) = inner.queue_pairs.get(&qpn).and_then(Weak::upgrade) else { continue };
-            report(completion(&entry, qpn, &qp));
-            taken += 1;
+            if entries.is_empty() || taken == wanted {
+                break;
+            }
         }
         if inner.index != first {
-            self.buffer.write(self.doorbell_record(), &(inner.index & 0xFF_FFFF).to_be_bytes());
+            self.buffer.store(self.doorbell_record(), &(inner.index & 0xFF_FFFF).to_be_bytes())?;
         }
-        taken
+        Ok(taken)
     }
 }
 
@@ -291,10 +299,10 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
             unsafe { to.write(completion) };
             to = to.wrapping_add(1);
         };
-        let mut taken = queue.take(wanted, &mut report);
+        let mut taken = queue.take(wanted, &mut report)?;
         if taken == 0 {
             crate::relax();
-            taken = queue.take(wanted, &mut report);
+            taken = queue.take(wanted, &mut report)?;
         }
         if taken == 0 && failed(&queue)? {
             return Err(Errno::new(libc::EIO, format!("completion queue {:#x} has overrun", queue.number)));
@@ -310,6 +318,9 @@ fn failed(queue: &Cq) -> Result<bool> {
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     status("ibv_req_notify_cq", || {
         let queue = handle::get::<Cq>(cq)?;
+        if queue.channel.is_some() {
+            emu_bridge::will_sleep()?;
+        }
         let index = queue.lock().index & 0xFF_FFFF;
         with_world(|world| {
             let now_ps = world.now_ps();

@@ -1,18 +1,19 @@
 //! Devices: listing, opening, querying.
 
 use core::ffi::{c_char, c_int};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use emu_machine::with_world;
+use emu_bridge::with_world;
+use emu_machine::nic::Gid;
 use verbs_sys::*;
 
 use crate::errno::{Errno, Result, input, number, out, pointer, status};
 use crate::events::Events;
 use crate::handle::{self, CStruct, Object};
-use crate::{compat, cq, post};
+use crate::{cq, extended, post, refused, sysfs};
 
-/// Most cards a machine has.
-const MAX_CARDS: usize = 2;
+/// What stands for a firmware version.
+pub(crate) const FIRMWARE: &str = concat!("emulated-", env!("CARGO_PKG_VERSION"));
 /// Vendor id of the cards, as in their node GUIDs.
 const VENDOR_ID: u32 = 0x02C9;
 /// PCI device id of BlueField-3's integrated network controller.
@@ -62,41 +63,46 @@ fn put_text(to: &mut [c_char], text: &str) {
     }
 }
 
-/// The devices themselves exist as long as the program: programs keep their addresses.
-static DEVICES: LazyLock<[Arc<Device>; MAX_CARDS]> = LazyLock::new(|| {
-    std::array::from_fn(|card| {
+/// The devices themselves exist as long as the program, from when they are first listed: programs keep their addresses.
+static DEVICES: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
+
+fn devices(count: usize) -> Vec<Arc<Device>> {
+    let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    for card in devices.len()..count {
         let mut public = ibv_device { node_type: IBV_NODE_CA, transport_type: IBV_TRANSPORT_IB, ..Default::default() };
         put_text(&mut public.name, &device_name(card));
         put_text(&mut public.dev_name, &format!("uverbs{card}"));
+        put_text(&mut public.ibdev_path, &format!("{}/{}", sysfs::EMULATED, device_name(card)));
         let device = Arc::new(Device { public: CStruct::new(public), card });
         handle::publish(&device);
-        device
-    })
-});
+        devices.push(device);
+    }
+    devices[..count].to_vec()
+}
 
-struct DeviceList(CStruct<[*mut ibv_device; MAX_CARDS + 1]>);
+/// Addresses of devices, and null behind the last.
+struct DeviceList(Box<[CStruct<*mut ibv_device>]>);
 
 impl Object for DeviceList {
     const KIND: &'static str = "device list";
     type C = *mut ibv_device;
     fn c_address(&self) -> *mut *mut ibv_device {
-        self.0.get().cast()
+        // A cell is nothing but its contents.
+        self.0.as_ptr().cast::<*mut ibv_device>().cast_mut()
     }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     pointer("ibv_get_device_list", || {
-        let count = card_count().min(MAX_CARDS);
-        let mut list = [core::ptr::null_mut(); MAX_CARDS + 1];
-        for (entry, device) in list.iter_mut().zip(&DEVICES[..count]) {
-            *entry = device.c_address();
-        }
+        let devices = devices(with_world(|world| world.card_count())?);
+        let addresses = devices.iter().map(|device| device.c_address()).chain([core::ptr::null_mut()]);
+        let list = DeviceList(addresses.map(CStruct::new).collect());
         // SAFETY: null, or writable as the manual page asks.
         if let Ok(num_devices) = unsafe { out(num_devices, "num_devices") } {
-            num_devices.write(count as c_int);
+            num_devices.write(devices.len() as c_int);
         }
-        Ok(handle::publish(&Arc::new(DeviceList(CStruct::new(list)))))
+        Ok(handle::publish(&Arc::new(list)))
     })
 }
 
@@ -165,6 +171,8 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         // SAFETY: integers, null pointers and empty function slots are valid all-zero.
         let mut public: verbs_context = unsafe { core::mem::zeroed() };
         public.query_port = Some(query_port_whole);
+        public.query_device_ex = Some(extended::query_device_ex);
+        public.create_qp_ex = Some(extended::create_qp_ex);
         public.sz = size_of::<verbs_context>();
         let context = &mut public.context;
         context.device = device.c_address();
@@ -172,9 +180,9 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         context.ops.req_notify_cq = Some(cq::req_notify_cq);
         context.ops.post_send = Some(post::post_send);
         context.ops.post_recv = Some(post::post_recv);
-        context.ops.bind_mw = Some(compat::bind_mw);
-        context.ops.post_srq_recv = Some(compat::post_srq_recv);
-        let events = Events::new()?;
+        context.ops.bind_mw = Some(refused::bind_mw);
+        context.ops.post_srq_recv = Some(refused::post_srq_recv);
+        let events = Events::new("asynchronous events")?;
         context.cmd_fd = -1;
         context.async_fd = events.fd();
         context.num_comp_vectors = 1;
@@ -183,6 +191,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         let machine = crate::events::machine()?;
         let context = Arc::new(Context { public: CStruct::new(public), card, machine, events });
         crate::events::watch_context(&context);
+        emu_machine::on_events(crate::deliver_events);
         Ok(handle::publish(&context))
     })
 }
@@ -193,53 +202,58 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
     status("ibv_close_device", || Ok(handle::retire::<Context>(context).map(drop)?))
 }
 
+/// What a card tells of itself.
+pub(crate) fn attributes(card: usize) -> Result<ibv_device_attr> {
+    let guid = node_guid(card)?;
+    let mut answer = ibv_device_attr {
+        node_guid: guid,
+        sys_image_guid: guid,
+        max_mr_size: u64::MAX,
+        page_size_cap: 0xFFFF_F000,
+        vendor_id: VENDOR_ID,
+        vendor_part_id: VENDOR_PART_ID,
+        max_qp: 1 << 17,
+        max_qp_wr: 1 << 15,
+        max_sge: crate::qp::MAX_SGE as c_int,
+        max_sge_rd: crate::qp::MAX_SGE as c_int,
+        max_cq: 1 << 24,
+        max_cqe: cq::MAX_CQE,
+        max_mr: 1 << 24,
+        max_pd: 1 << 24,
+        max_qp_rd_atom: 16,
+        max_res_rd_atom: 1 << 21,
+        max_qp_init_rd_atom: 16,
+        atomic_cap: IBV_ATOMIC_HCA,
+        max_mcast_grp: 1 << 21,
+        max_mcast_qp_attach: 240,
+        max_total_mcast_qp_attach: 240 << 21,
+        max_ah: i32::MAX,
+        max_pkeys: 128,
+        local_ca_ack_delay: 16,
+        phys_port_cnt: 1,
+        ..Default::default()
+    };
+    put_text(&mut answer.fw_ver, FIRMWARE);
+    Ok(answer)
+}
+
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     status("ibv_query_device", || {
-        let card = handle::get::<Context>(context)?.card;
-        let guid = node_guid(card)?;
-        let mut answer = ibv_device_attr {
-            node_guid: guid,
-            sys_image_guid: guid,
-            max_mr_size: u64::MAX,
-            page_size_cap: 0xFFFF_F000,
-            vendor_id: VENDOR_ID,
-            vendor_part_id: VENDOR_PART_ID,
-            max_qp: 1 << 17,
-            max_qp_wr: 1 << 15,
-            max_sge: crate::qp::MAX_SGE as c_int,
-            max_sge_rd: crate::qp::MAX_SGE as c_int,
-            max_cq: 1 << 24,
-            max_cqe: cq::MAX_CQE,
-            max_mr: 1 << 24,
-            max_pd: 1 << 24,
-            max_qp_rd_atom: 16,
-            max_res_rd_atom: 1 << 21,
-            max_qp_init_rd_atom: 16,
-            atomic_cap: IBV_ATOMIC_HCA,
-            max_mcast_grp: 1 << 21,
-            max_mcast_qp_attach: 240,
-            max_total_mcast_qp_attach: 240 << 21,
-            max_ah: i32::MAX,
-            max_pkeys: 128,
-            local_ca_ack_delay: 16,
-            phys_port_cnt: 1,
-            ..Default::default()
-        };
-        put_text(&mut answer.fw_ver, concat!("emulated-", env!("CARGO_PKG_VERSION")));
+        let answer = attributes(handle::get::<Context>(context)?.card)?;
         // SAFETY: the manual page asks for a writable structure.
         unsafe { out(attr, "device_attr") }?.write(answer);
         Ok(())
     })
 }
 
-fn check_port(port_num: u8) -> Result<()> {
+pub(crate) fn check_port(port_num: u32) -> Result<()> {
     if port_num == 1 { Ok(()) } else { Err(Errno::invalid(format!("port {port_num}: a card has port 1 alone"))) }
 }
 
 fn port_attr(context: *mut ibv_context, port_num: u8) -> Result<ibv_port_attr> {
     let card = handle::get::<Context>(context)?.card;
-    check_port(port_num)?;
+    check_port(port_num.into())?;
     let (mtu, gids, pkeys) = with_world(|world| {
         world.card(card).map(|card| {
             let config = card.nic.config();
@@ -304,6 +318,16 @@ unsafe extern "C" fn query_port_whole(
     })
 }
 
+/// Identifiers of a card's port.
+pub(crate) fn gids(card: usize) -> Result<Vec<Gid>> {
+    Ok(with_world(|world| world.card(card).map(|card| card.nic.config().gids.clone()))??)
+}
+
+/// Partition keys of a card's port.
+pub(crate) fn pkeys(card: usize) -> Result<Vec<u16>> {
+    Ok(with_world(|world| world.card(card).map(|card| card.nic.pkeys().to_vec()))??)
+}
+
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_gid(
     context: *mut ibv_context,
@@ -313,8 +337,8 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
 ) -> c_int {
     number("ibv_query_gid", || {
         let card = handle::get::<Context>(context)?.card;
-        check_port(port_num)?;
-        let gids = with_world(|world| world.card(card).map(|card| card.nic.config().gids.clone()))??;
+        check_port(port_num.into())?;
+        let gids = gids(card)?;
         let found = usize::try_from(index).ok().and_then(|index| gids.get(index));
         let found = found.ok_or_else(|| Errno::invalid(format!("GID index {index}: the port has {}", gids.len())))?;
         // SAFETY: the manual page asks for a writable GID.
@@ -332,8 +356,8 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
 ) -> c_int {
     number("ibv_query_pkey", || {
         let card = handle::get::<Context>(context)?.card;
-        check_port(port_num)?;
-        let pkeys = with_world(|world| world.card(card).map(|card| card.nic.pkeys().to_vec()))??;
+        check_port(port_num.into())?;
+        let pkeys = pkeys(card)?;
         let found = usize::try_from(index).ok().and_then(|index| pkeys.get(index));
         let found = found
             .ok_or_else(|| Errno::invalid(format!("partition key index {index}: the port has {}", pkeys.len())))?;
@@ -346,6 +370,26 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mlx5dv_is_supported(device: *mut ibv_device) -> bool {
     handle::get::<Device>(device).is_ok()
+}
+
+/// The head of `mlx5dv_context`; the rest is written only where its bit of `comp_mask` says so, and none does.
+#[repr(C)]
+pub(crate) struct DirectContext {
+    version: u8,
+    flags: u64,
+    comp_mask: u64,
+}
+
+/// Completion entries have the format of version 1, and nothing of what may be asked for besides is there.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mlx5dv_query_device(context: *mut ibv_context, attrs: *mut DirectContext) -> c_int {
+    const CQE_V1: u64 = 1;
+    status("mlx5dv_query_device", || {
+        handle::get::<Context>(context)?;
+        // SAFETY: null, or writable as the manual page asks.
+        unsafe { out(attrs, "attrs_out") }?.write(DirectContext { version: 0, flags: CQE_V1, comp_mask: 0 });
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]

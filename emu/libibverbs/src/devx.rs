@@ -6,8 +6,9 @@
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 
+use emu_bridge::with_world;
+use emu_machine::MachineError;
 use emu_machine::nic::{Access, Gid, Mtu, NicError, QpModify, QpState, Transport};
-use emu_machine::{MachineError, with_world};
 use verbs_sys::*;
 
 use crate::device::Context;

@@ -5,17 +5,19 @@
 //! `mlx5dv_init_obj` for completion queues). The real library tells of such queues through DevX event channels only.
 
 use core::ffi::{c_char, c_int};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use emu_bridge::with_world;
+use emu_machine::World;
 use emu_machine::nic::{AsyncEvent, FailureCause};
-use emu_machine::{World, with_world};
 use verbs_sys::*;
 
 use crate::cq::Cq;
 use crate::device::Context;
 use crate::errno::{Errno, Result, number, out, status};
 use crate::handle::{self, CStruct, Object};
+use crate::mailbox::Mailbox;
 use crate::qp::Qp;
 
 /// Longest wait of a blocking call, in virtual time: 100 ms. A machine with a polling thread never comes to rest.
@@ -58,53 +60,13 @@ enum Element {
 }
 
 #[derive(Clone, Debug)]
-struct Raised {
+pub(crate) struct Raised {
     event_type: ibv_event_type,
     element: Element,
 }
 
 /// The events of an open device.
-pub(crate) struct Events {
-    waiting: Mutex<VecDeque<Raised>>,
-    fd: c_int,
-}
-
-impl Drop for Events {
-    fn drop(&mut self) {
-        // SAFETY: opened at creation and closed here alone.
-        unsafe { libc::close(self.fd) };
-    }
-}
-
-impl Events {
-    pub(crate) fn new() -> Result<Self> {
-        // SAFETY: makes a new descriptor. Its flags decide whether a call waits, and it is readable while events wait.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
-        if fd < 0 {
-            return Err(Errno::new(libc::EMFILE, "no descriptor for asynchronous events"));
-        }
-        Ok(Self { waiting: Mutex::default(), fd })
-    }
-
-    pub(crate) fn fd(&self) -> c_int {
-        self.fd
-    }
-
-    fn push(&self, raised: Raised) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(raised);
-        let one = 1_u64;
-        // SAFETY: the descriptor is open, and eight bytes are read. A full counter would need 2^64 events.
-        unsafe { libc::write(self.fd, (&raw const one).cast(), 8) };
-    }
-
-    fn pop(&self) -> Option<Raised> {
-        let raised = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front()?;
-        let mut one = 0_u64;
-        // SAFETY: the descriptor is open, its counter is that of the events, so it is not 0 and nothing blocks.
-        unsafe { libc::read(self.fd, (&raw mut one).cast(), 8) };
-        Some(raised)
-    }
-}
+pub(crate) type Events = Mailbox<Raised>;
 
 /// Rings and doorbell records of live objects: what ties a number of some machine to an object of this process.
 static QUEUES: Mutex<BTreeMap<u64, Weak<Cq>>> = Mutex::new(BTreeMap::new());
@@ -134,14 +96,21 @@ pub(crate) fn machine() -> Result<usize> {
     Ok(with_world(|world| world.card(0).map(|card| std::ptr::from_ref(card) as usize))??)
 }
 
-/// What an event is in verbs, whose it is if a verbs object has it, and how it is told otherwise.
-fn classify(world: &mut World, card: usize, event: AsyncEvent) -> Option<(Raised, Option<Arc<Context>>)> {
-    let nic = &world.card(card).ok()?.nic;
+/// Where the ring or the doorbell record of an event's queue lies; 0 if there is no such queue any more.
+fn place(world: &mut World, card: usize, event: AsyncEvent) -> u64 {
+    let Ok(card) = world.card(card) else { return 0 };
+    match event {
+        AsyncEvent::CqError { cqn, .. } => card.nic.query_cq(cqn).map_or(0, |attr| attr.ring.addr),
+        AsyncEvent::QpFatal { qpn, .. } => card.nic.query_qp(qpn).map_or(0, |query| query.attr.doorbell_record.addr),
+        AsyncEvent::UnknownQueue { .. } => 0,
+    }
+}
+
+/// What an event is in verbs, and whose it is if a verbs object has it.
+fn classify(event: AsyncEvent, place: u64) -> Option<(Raised, Option<Arc<Context>>)> {
     match event {
         AsyncEvent::CqError { cqn, .. } => {
-            let ring = nic.query_cq(cqn).map(|attr| attr.ring.addr);
-            let queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
-            let owned = ring.and_then(|ring| queues.get(&ring)).and_then(Weak::upgrade);
+            let owned = QUEUES.lock().unwrap_or_else(PoisonError::into_inner).get(&place).and_then(Weak::upgrade);
             let element = owned.as_ref().map_or(Element::ForeignCq(cqn), |cq| Element::Cq(Arc::downgrade(cq)));
             Some((Raised { event_type: IBV_EVENT_CQ_ERR, element }, owned.map(|cq| Arc::clone(&cq.context))))
         }
@@ -151,9 +120,7 @@ fn classify(world: &mut World, card: usize, event: AsyncEvent) -> Option<(Raised
                 FailureCause::InvalidRequest => IBV_EVENT_QP_REQ_ERR,
                 _ => IBV_EVENT_QP_FATAL,
             };
-            let record = nic.query_qp(qpn).ok().map(|query| query.attr.doorbell_record.addr);
-            let queue_pairs = QUEUE_PAIRS.lock().unwrap_or_else(PoisonError::into_inner);
-            let owned = record.and_then(|record| queue_pairs.get(&record)).and_then(Weak::upgrade);
+            let owned = QUEUE_PAIRS.lock().unwrap_or_else(PoisonError::into_inner).get(&place).and_then(Weak::upgrade);
             let element = owned.as_ref().map_or(Element::ForeignQp(qpn), |qp| Element::Qp(Arc::downgrade(qp)));
             Some((Raised { event_type, element }, owned.map(|qp| Arc::clone(qp.context()))))
         }
@@ -163,24 +130,25 @@ fn classify(world: &mut World, card: usize, event: AsyncEvent) -> Option<(Raised
 }
 
 /// Hands events of the calling thread's machine to their devices.
-fn distribute() -> Result<()> {
+pub(crate) fn distribute() -> Result<()> {
     let machine = machine()?;
     let raised: Vec<_> = with_world(|world| {
         let mut raised = Vec::new();
         while let Some((card, event)) = world.take_async_event() {
-            raised.extend(classify(world, card, event).map(|(event, owner)| (card, event, owner)));
+            raised.push((card, event, place(world, card, event)));
         }
         raised
     })?;
-    for (card, event, owner) in raised {
+    for (card, event, place) in raised {
+        let Some((raised, owner)) = classify(event, place) else { continue };
         if let Some(owner) = owner {
-            owner.events.push(event);
+            owner.events.push(raised);
             continue;
         }
         let contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
         let live = contexts.iter().filter_map(Weak::upgrade);
         for context in live.filter(|context| context.card == card && context.machine == machine) {
-            context.events.push(event.clone());
+            context.events.push(raised.clone());
         }
     }
     Ok(())
@@ -209,16 +177,15 @@ fn publish(context: &Context, raised: Raised) -> Option<ibv_async_event> {
 }
 
 /// Waits for an event. With `O_NONBLOCK` on the device's `async_fd` it looks once, without letting time pass, and gives
-/// EAGAIN; otherwise it lets the machine run and gives EAGAIN when that has nothing left to do, or after 100 ms of virtual
-/// time.
+/// EAGAIN; otherwise it blocks in a machine that runs by itself; another it lets run, and gives EAGAIN when that has nothing left
+/// to do, or after 100 ms of virtual time.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     number("ibv_get_async_event", || {
         let context = handle::get::<Context>(context)?;
         // SAFETY: the manual page asks for a writable event.
         let event = unsafe { out(event, "event") }?;
-        // SAFETY: the descriptor is open while the device is.
-        let nonblocking = unsafe { libc::fcntl(context.events.fd, libc::F_GETFL) } & libc::O_NONBLOCK != 0;
+        let (driven, nonblocking) = (emu_bridge::is_driven()?, context.events.nonblocking());
         let end_ps = crate::now_ps().saturating_add(BLOCKING_BOUND_PS);
         loop {
             distribute()?;
@@ -228,7 +195,9 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, e
                     return Ok(0);
                 }
             }
-            if nonblocking || crate::now_ps() > end_ps || !crate::relax() {
+            if driven && !nonblocking {
+                context.events.wait()?;
+            } else if nonblocking || crate::now_ps() > end_ps || !crate::relax() {
                 return Err(Errno::new(libc::EAGAIN, "no asynchronous event"));
             }
         }

@@ -2,7 +2,8 @@
 //!
 //! Queue pairs and completion queues of the host lie in the host's memory in the formats of the real card: posting writes
 //! work queue entries and rings the emulated network card, polling reads completion entries. Emulated cards move only
-//! while somebody lets virtual time pass, so polling an empty queue lets one thing happen; [`relax`] does the same.
+//! while somebody lets virtual time pass, so polling an empty queue lets one thing happen; [`relax`] does the same. Cards of a
+//! bridged machine (`emu_bridge`) move by themselves.
 //!
 //! Unlike the real library this one checks every handle against the set of live ones: null, foreign and destroyed handles
 //! give `EINVAL`. A panic inside the emulator becomes `EIO` and never reaches the caller's frames.
@@ -21,16 +22,21 @@ mod devx_create;
 mod direct;
 pub mod errno;
 mod events;
+mod extended;
 pub mod handle;
+mod kernel;
+mod mailbox;
 mod memory;
 mod multicast;
 mod pd;
 mod post;
 mod prm;
 mod qp;
+mod refused;
+mod sysfs;
 pub mod umem;
 
-use emu_machine::with_world;
+use emu_bridge::with_world;
 use verbs_sys::VerbsApi;
 
 pub use address::resolve_mac;
@@ -93,7 +99,16 @@ pub fn api() -> VerbsApi {
 /// Lets the calling thread's machine run between two looks of a polling host; `false` when nothing is due until the host
 /// acts.
 pub fn relax() -> bool {
-    with_world(emu_machine::World::relax).unwrap_or(false)
+    emu_bridge::relax().unwrap_or(false)
+}
+
+/// Hands all events of the calling thread's machine to their channels and devices.
+fn deliver_events() {
+    for distribute in [channel::distribute, events::distribute] {
+        if let Err(error) = distribute() {
+            tracing::debug!(reason = error.reason, "events could not be delivered");
+        }
+    }
 }
 
 /// Virtual time of the calling thread's machine, in picoseconds.

@@ -3,7 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-use emu_machine::with_world;
+use emu_bridge::with_world;
 
 use crate::errno::{Errno, Result};
 
@@ -19,7 +19,8 @@ pub(crate) struct QueueBuffer {
 
 // SAFETY: the bytes are reached by raw-pointer copies only, here and by the card.
 unsafe impl Send for QueueBuffer {}
-// SAFETY: as above; concurrent access to one queue is excluded by the queue's lock, and the card acts only inside calls.
+// SAFETY: as above; concurrent access to one queue is excluded by the queue's lock, and what the card looks at or writes is
+// reached under the machine's lock (`load`, `store`), which orders everything written before.
 unsafe impl Sync for QueueBuffer {}
 
 impl QueueBuffer {
@@ -44,14 +45,22 @@ impl QueueBuffer {
         self.base.as_ptr().wrapping_add(offset)
     }
 
-    /// Copies bytes in; the range must lie inside.
+    /// Copies bytes in that the card may look at as soon as they are there.
+    ///
+    /// # Errors
+    /// There is no machine.
+    pub(crate) fn store(&self, offset: usize, data: &[u8]) -> Result<()> {
+        Ok(with_world(|_| self.write(offset, data))?)
+    }
+
+    /// Copies bytes in; the range must lie inside, and the card not look there.
     pub(crate) fn write(&self, offset: usize, data: &[u8]) {
         assert!(offset + data.len() <= self.layout.size(), "a store lies inside the queue buffer");
         // SAFETY: in range; `data` is a Rust slice, and no Rust reference to queue memory exists.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.at(offset), data.len()) };
     }
 
-    /// Copies bytes out; the range must lie inside.
+    /// Copies bytes out; the range must lie inside. What the card writes is read under the machine's lock.
     pub(crate) fn read<const N: usize>(&self, offset: usize) -> [u8; N] {
         assert!(offset + N <= self.layout.size(), "a load lies inside the queue buffer");
         let mut out = [0; N];

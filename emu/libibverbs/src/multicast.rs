@@ -2,8 +2,8 @@
 
 use core::ffi::c_int;
 
+use emu_bridge::with_world;
 use emu_machine::nic::Gid;
-use emu_machine::with_world;
 use verbs_sys::*;
 
 use crate::errno::{Result, input, status};

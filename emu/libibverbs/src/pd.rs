@@ -3,8 +3,8 @@
 use core::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
+use emu_bridge::with_world;
 use emu_machine::nic::{Access, MkeyAttr, Space};
-use emu_machine::with_world;
 use verbs_sys::*;
 
 use crate::device::Context;
@@ -136,6 +136,13 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     pointer("ibv_reg_mr", || register(pd, addr, length, access.cast_unsigned()))
 }
 
+fn register_at(pd: *mut ibv_pd, addr: *mut c_void, bytes: usize, iova: u64, access: u32) -> Result<*mut ibv_mr> {
+    if iova != addr as u64 {
+        return Err(Errno::unsupported(format!("iova {iova:#x} differs from the address {addr:p}")));
+    }
+    register(pd, addr, bytes, access)
+}
+
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
@@ -144,12 +151,18 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    pointer("ibv_reg_mr_iova2", || {
-        if iova != addr as u64 {
-            return Err(Errno::unsupported(format!("iova {iova:#x} differs from the address {addr:p}")));
-        }
-        register(pd, addr, length, access)
-    })
+    pointer("ibv_reg_mr_iova2", || register_at(pd, addr, length, iova, access))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    pointer("ibv_reg_mr_iova", || register_at(pd, addr, length, iova, access.cast_unsigned()))
 }
 
 #[unsafe(no_mangle)]

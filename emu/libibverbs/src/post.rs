@@ -2,8 +2,8 @@
 
 use core::ffi::c_int;
 
+use emu_bridge::with_world;
 use emu_machine::nic::{QpState, Transport, wqe_opcode};
-use emu_machine::with_world;
 use verbs_sys::*;
 
 use crate::address::Ah;
@@ -37,7 +37,7 @@ impl Entry {
 ///
 /// # Safety
 /// If `num_sge` is positive, `list` must point at as many initialised entries.
-unsafe fn segments<'a>(list: *const ibv_sge, num_sge: c_int, limit: u32) -> Result<&'a [ibv_sge]> {
+pub(crate) unsafe fn segments<'a>(list: *const ibv_sge, num_sge: c_int, limit: u32) -> Result<&'a [ibv_sge]> {
     let count = usize::try_from(num_sge).ok().filter(|&count| count <= limit as usize);
     let count = count.ok_or_else(|| Errno::invalid(format!("{num_sge} scatter/gather entries: 0 to {limit} are")))?;
     match count {
@@ -176,6 +176,44 @@ unsafe fn post_one(qp: &Qp, rings: &mut Rings, request: &ibv_send_wr) -> Result<
     Ok(())
 }
 
+/// Posts requests all together or, if one is wrong or does not fit, not at all.
+///
+/// # Safety
+/// As [`build`], for each.
+pub(crate) unsafe fn post_batch(qp: &Qp, requests: &[&ibv_send_wr]) -> Result<()> {
+    check_state(qp)?;
+    let mut rings = qp.lock();
+    let head = rings.send_head;
+    for request in requests {
+        // SAFETY: as this function's.
+        if let Err(error) = unsafe { post_one(qp, &mut rings, request) } {
+            rings.send_head = head;
+            return Err(error);
+        }
+    }
+    ring(qp, &rings, head)
+}
+
+fn check_state(qp: &Qp) -> Result<()> {
+    let state = qp.state()?;
+    if !matches!(state, QpState::Rts | QpState::Err) {
+        return Err(Errno::invalid(format!("queue pair {:#x} is in {state}: sends need RTS", qp.number)));
+    }
+    Ok(())
+}
+
+/// Tells the card what was posted since `head`.
+fn ring(qp: &Qp, rings: &Rings, head: u32) -> Result<()> {
+    if rings.send_head == head {
+        return Ok(());
+    }
+    let counter = rings.send_head & 0xFFFF;
+    Ok(with_world(|world| {
+        qp.buffer.write(qp.shape.record_offset + 4, &counter.to_be_bytes());
+        world.ring_sq(qp.card, qp.number, counter as u16)
+    })??)
+}
+
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
@@ -184,10 +222,7 @@ pub(crate) unsafe extern "C" fn post_send(
     let mut next = wr;
     let result = status("ibv_post_send", || {
         let qp = handle::get::<Qp>(qp)?;
-        let state = qp.state()?;
-        if !matches!(state, QpState::Rts | QpState::Err) {
-            return Err(Errno::invalid(format!("queue pair {:#x} is in {state}: sends need RTS", qp.number)));
-        }
+        check_state(&qp)?;
         let mut rings = qp.lock();
         let head = rings.send_head;
         let mut posted = Ok(());
@@ -200,12 +235,8 @@ pub(crate) unsafe extern "C" fn post_send(
             }
             next = request.next;
         }
-        if rings.send_head != head {
-            // What was posted before a bad request goes out.
-            let counter = rings.send_head & 0xFFFF;
-            qp.buffer.write(qp.shape.record_offset + 4, &counter.to_be_bytes());
-            with_world(|world| world.ring_sq(qp.card, qp.number, counter as u16))??;
-        }
+        // What was posted before a bad request goes out.
+        ring(&qp, &rings, head)?;
         posted
     });
     if result != 0 && !bad_wr.is_null() {
@@ -268,7 +299,7 @@ pub(crate) unsafe extern "C" fn post_recv(
         }
         if rings.receive_head != head {
             // The record is all the card looks at: a receive ring has no doorbell.
-            qp.buffer.write(qp.shape.record_offset, &(rings.receive_head & 0xFFFF).to_be_bytes());
+            qp.buffer.store(qp.shape.record_offset, &(rings.receive_head & 0xFFFF).to_be_bytes())?;
         }
         posted
     });

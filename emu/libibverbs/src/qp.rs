@@ -3,8 +3,8 @@
 use core::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use emu_bridge::with_world;
 use emu_machine::nic::{Access, Gid, Mtu, QpAttr, QpModify, QpQuery, QpState, QueueMemory, Space, Transport};
-use emu_machine::with_world;
 use verbs_sys::*;
 
 use crate::address::{self, AV_BYTES};
@@ -12,6 +12,7 @@ use crate::cq::Cq;
 use crate::device::Context;
 use crate::errno::{Errno, Result, input, out, pointer, status};
 use crate::events;
+use crate::extended::{self, Batches};
 use crate::handle::{self, CStruct, Object};
 use crate::memory::QueueBuffer;
 use crate::pd::Pd;
@@ -19,14 +20,18 @@ use crate::pd::Pd;
 /// Most gather or scatter entries of a work request.
 pub(crate) const MAX_SGE: u32 = 30;
 /// Most inline bytes of a send.
-const MAX_INLINE_BYTES: u32 = 512;
+pub(crate) const MAX_INLINE_BYTES: u32 = 512;
 /// Deepest ring: entries of a receive ring, or 64-byte blocks of a send ring.
 const MAX_DEPTH: u32 = 1 << 15;
 pub(crate) const BLOCK_BYTES: usize = 64;
 pub(crate) const SEGMENT_BYTES: usize = 16;
 
 pub(crate) struct Qp {
-    public: CStruct<ibv_qp>,
+    /// Begins with what every queue pair has; see [`Qp::extended`] for the rest.
+    public: CStruct<ibv_qp_ex>,
+    /// Operations of the extended interface, if the queue pair was made with it.
+    send_ops: Option<u64>,
+    pub(crate) batches: Batches,
     pub(crate) card: usize,
     pub(crate) number: u32,
     pub(crate) transport: Transport,
@@ -69,11 +74,16 @@ impl Object for Qp {
     const KIND: &'static str = "queue pair";
     type C = ibv_qp;
     fn c_address(&self) -> *mut ibv_qp {
-        self.public.get()
+        self.public.get().cast()
     }
 }
 
 impl Qp {
+    /// The extended interface, if the queue pair was made with it.
+    pub(crate) fn extended(&self) -> Option<*mut ibv_qp_ex> {
+        self.send_ops.map(|_| self.public.get())
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Rings> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,11 +120,12 @@ impl Qp {
         Ok(with_world(|world| world.card(self.card).map(|card| card.nic.query_qp(self.number)))???)
     }
 
-    fn forget_completions(&self) {
-        self.send_cq.forget(self.number);
+    fn forget_completions(&self) -> Result<()> {
+        self.send_cq.forget(self.number)?;
         if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
-            self.recv_cq.forget(self.number);
+            self.recv_cq.forget(self.number)?;
         }
+        Ok(())
     }
 
     /// Where the doorbell record lies: receive counter, send counter.
@@ -175,85 +186,97 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init_attr: *mut i
         let pd = handle::get::<Pd>(pd)?;
         // SAFETY: null, or initialised and writable as the manual page asks.
         let attr = unsafe { init_attr.as_mut() }.ok_or_else(|| Errno::invalid("qp_init_attr is null"))?;
-        let transport = match attr.qp_type {
-            IBV_QPT_RC => Transport::Rc,
-            IBV_QPT_UC => Transport::Uc,
-            IBV_QPT_UD => Transport::Ud,
-            other => return Err(Errno::unsupported(format!("queue pair type {other}: RC, UC and UD are emulated"))),
-        };
-        if !attr.srq.is_null() {
-            return Err(Errno::unsupported("shared receive queues are not emulated"));
-        }
-        let send_cq = handle::get::<Cq>(attr.send_cq)?;
-        let recv_cq = handle::get::<Cq>(attr.recv_cq)?;
-        let card = pd.context.card;
-        if send_cq.card != card || recv_cq.card != card {
-            return Err(Errno::invalid("protection domain and completion queues are on different cards"));
-        }
-        let shape = Shape::new(&attr.cap, transport)?;
-        let buffer = QueueBuffer::new(shape.record_offset + BLOCK_BYTES)?;
-        let host = |offset: usize| QueueMemory { space: Space::Host, addr: buffer.addr() + offset as u64 };
-        let nic_attr = QpAttr {
-            transport,
-            pd: pd.number,
-            send_cq: send_cq.number,
-            recv_cq: recv_cq.number,
-            rq: host(0),
-            log_rq_depth: shape.log_receives.unwrap_or(0),
-            log_rq_stride: shape.log_stride,
-            sq: host(shape.send_offset),
-            log_sq_depth: shape.log_blocks.unwrap_or(0),
-            no_sq: shape.log_blocks.is_none(),
-            no_rq: shape.log_receives.is_none(),
-            doorbell_record: host(shape.record_offset),
-            user_index: 0,
-            uar: 0,
-        };
-        let number = with_world(|world| world.card(card).map(|card| card.nic.create_qp(nic_attr)))???;
-        attr.cap = shape.cap;
-        let public = ibv_qp {
-            context: pd.context.c_address(),
-            qp_context: attr.qp_context,
-            pd: pd.c_address(),
-            send_cq: attr.send_cq,
-            recv_cq: attr.recv_cq,
-            srq: core::ptr::null_mut(),
-            handle: number,
-            qp_num: number,
-            state: IBV_QPS_RESET,
-            qp_type: attr.qp_type,
-            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-            cond: libc::PTHREAD_COND_INITIALIZER,
-            events_completed: 0,
-        };
-        let rings = Rings {
-            send_head: 0,
-            send_tail: 0,
-            sends: vec![(0, 0); shape.log_blocks.map_or(0, |log| 1 << log)],
-            receive_head: 0,
-            receive_tail: 0,
-            receives: vec![0; shape.log_receives.map_or(0, |log| 1 << log)],
-        };
-        let qp = Arc::new(Qp {
-            public: CStruct::new(public),
-            card,
-            number,
-            transport,
-            shape,
-            signal_all: attr.sq_sig_all != 0,
-            buffer,
-            pd,
-            send_cq,
-            recv_cq,
-            inner: Mutex::new(rings),
-            qp_context: attr.qp_context as usize,
-        });
-        for cq in [&qp.send_cq, &qp.recv_cq] {
-            cq.lock().queue_pairs.insert(number, Arc::downgrade(&qp));
-        }
-        events::watch_qp(&qp);
-        Ok(handle::publish(&qp))
+        Ok(handle::publish(&create(pd, attr, None)?))
     })
+}
+
+/// The transport service of a queue pair type.
+pub(crate) fn transport(qp_type: ibv_qp_type) -> Result<Transport> {
+    Ok(match qp_type {
+        IBV_QPT_RC => Transport::Rc,
+        IBV_QPT_UC => Transport::Uc,
+        IBV_QPT_UD => Transport::Ud,
+        other => return Err(Errno::unsupported(format!("queue pair type {other}: RC, UC and UD are emulated"))),
+    })
+}
+
+/// Makes a queue pair, without publishing it. `send_ops`: operations of the extended interface, if it is wanted.
+pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, send_ops: Option<u64>) -> Result<Arc<Qp>> {
+    let transport = transport(attr.qp_type)?;
+    if !attr.srq.is_null() {
+        return Err(Errno::unsupported("shared receive queues are not emulated"));
+    }
+    let send_cq = handle::get::<Cq>(attr.send_cq)?;
+    let recv_cq = handle::get::<Cq>(attr.recv_cq)?;
+    let card = pd.context.card;
+    if send_cq.card != card || recv_cq.card != card {
+        return Err(Errno::invalid("protection domain and completion queues are on different cards"));
+    }
+    let shape = Shape::new(&attr.cap, transport)?;
+    let buffer = QueueBuffer::new(shape.record_offset + BLOCK_BYTES)?;
+    let host = |offset: usize| QueueMemory { space: Space::Host, addr: buffer.addr() + offset as u64 };
+    let nic_attr = QpAttr {
+        transport,
+        pd: pd.number,
+        send_cq: send_cq.number,
+        recv_cq: recv_cq.number,
+        rq: host(0),
+        log_rq_depth: shape.log_receives.unwrap_or(0),
+        log_rq_stride: shape.log_stride,
+        sq: host(shape.send_offset),
+        log_sq_depth: shape.log_blocks.unwrap_or(0),
+        no_sq: shape.log_blocks.is_none(),
+        no_rq: shape.log_receives.is_none(),
+        doorbell_record: host(shape.record_offset),
+        user_index: 0,
+        uar: 0,
+    };
+    let number = with_world(|world| world.card(card).map(|card| card.nic.create_qp(nic_attr)))???;
+    attr.cap = shape.cap;
+    let qp_base = ibv_qp {
+        context: pd.context.c_address(),
+        qp_context: attr.qp_context,
+        pd: pd.c_address(),
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: core::ptr::null_mut(),
+        handle: number,
+        qp_num: number,
+        state: IBV_QPS_RESET,
+        qp_type: attr.qp_type,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        events_completed: 0,
+    };
+    let rings = Rings {
+        send_head: 0,
+        send_tail: 0,
+        sends: vec![(0, 0); shape.log_blocks.map_or(0, |log| 1 << log)],
+        receive_head: 0,
+        receive_tail: 0,
+        receives: vec![0; shape.log_receives.map_or(0, |log| 1 << log)],
+    };
+    let qp = Arc::new(Qp {
+        public: CStruct::new(extended::interface(qp_base, send_ops.unwrap_or(0))),
+        send_ops,
+        batches: Batches::default(),
+        card,
+        number,
+        transport,
+        shape,
+        signal_all: attr.sq_sig_all != 0,
+        buffer,
+        pd,
+        send_cq,
+        recv_cq,
+        inner: Mutex::new(rings),
+        qp_context: attr.qp_context as usize,
+    });
+    for cq in [&qp.send_cq, &qp.recv_cq] {
+        cq.lock().queue_pairs.insert(number, Arc::downgrade(&qp));
+    }
+    events::watch_qp(&qp);
+    Ok(qp)
 }
 
 #[unsafe(no_mangle)]
@@ -261,7 +284,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     status("ibv_destroy_qp", || {
         let queue_pair = handle::get::<Qp>(qp)?;
         with_world(|world| world.card(queue_pair.card).map(|card| card.nic.destroy_qp(queue_pair.number)))???;
-        queue_pair.forget_completions();
+        queue_pair.forget_completions()?;
         for cq in [&queue_pair.send_cq, &queue_pair.recv_cq] {
             cq.lock().queue_pairs.remove(&queue_pair.number);
         }
@@ -371,11 +394,11 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
         })???;
         if let Some(state) = modify.next_state {
             if state == QpState::Reset {
-                queue_pair.forget_completions();
+                queue_pair.forget_completions()?;
                 let mut rings = queue_pair.lock();
                 (rings.send_head, rings.send_tail) = (0, 0);
                 (rings.receive_head, rings.receive_tail) = (0, 0);
-                queue_pair.buffer.write(queue_pair.shape.record_offset, &[0; 8]);
+                queue_pair.buffer.store(queue_pair.shape.record_offset, &[0; 8])?;
             }
             // SAFETY: the queue pair is alive; the field is this library's to write.
             unsafe { (*queue_pair.c_address()).state = ibv_state(state) };

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use emu_bridge::with_world;
 use emu_machine::nic::{QueueMemory, Space};
-use emu_machine::with_world;
 use verbs_sys::*;
 
 use crate::device::Context;

@@ -1,24 +1,77 @@
 //! The world behind the C ABIs, which pass no handle for it.
 //!
 //! A thread of the host that calls [`configure`] gets a world of its own: tests run side by side, each with its machine.
-//! Threads that never do share one default world, which is what a C program expects.
+//! Threads that never do share one world, which is what a C program expects. It is made at first use, with the defaults or by
+//! the maker given to [`make_shared_with`], and a [`Driver`] may keep it going.
 
-use std::cell::RefCell;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::config::Config;
 use crate::error::MachineError;
 use crate::world::World;
 
-thread_local! {
-    static OWN: RefCell<Option<World>> = const { RefCell::new(None) };
+/// Keeps the shared world going by itself, so that time passes whether or not the program calls. It knows the wall clock and
+/// what the world's outer end is joined to; the world knows neither. Its calls come under the lock that the world is behind.
+pub trait Driver: fmt::Debug + Send {
+    /// Before a call on the world: what is due by now has happened when it returns.
+    fn before(&mut self, world: &mut World);
+
+    /// After a call, which may have made something due.
+    fn after(&mut self, world: &mut World);
+
+    /// A polling thread found nothing: lets the world run. What is returned is waited for without the lock.
+    fn relax(&mut self, world: &mut World) -> Option<Box<dyn FnOnce() + Send>>;
+
+    /// The program has asked to be told of completions: it will sleep, and not poll only.
+    fn will_sleep(&mut self);
 }
 
-static SHARED: Mutex<Option<World>> = Mutex::new(None);
+/// The shared world and, if it has one, its driver.
+#[derive(Debug)]
+pub struct Shared {
+    /// The world.
+    pub world: World,
+    /// What keeps it going; without one it moves inside calls only.
+    pub driver: Option<Box<dyn Driver>>,
+}
 
-fn shared() -> MutexGuard<'static, Option<World>> {
+/// Makes the shared world. An error is told to every call that needs the world.
+pub type Maker = fn() -> Result<Shared, MachineError>;
+
+/// Takes the events of the shared world to their receivers; called without the lock.
+pub type EventHook = fn();
+
+enum State {
+    New,
+    Ready(Shared),
+    /// What the maker said.
+    Failed(String),
+}
+
+thread_local! {
+    static OWN: RefCell<Option<World>> = const { RefCell::new(None) };
+    static IN_HOOK: Cell<bool> = const { Cell::new(false) };
+}
+
+static SHARED: Mutex<State> = Mutex::new(State::New);
+static MAKER: OnceLock<Maker> = OnceLock::new();
+static HOOK: OnceLock<EventHook> = OnceLock::new();
+
+fn shared() -> MutexGuard<'static, State> {
     // A panic inside the machine is reported by the caller that saw it; the others may still tear down.
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says how the shared world is made. The first caller decides; after the world's first use it is too late.
+pub fn make_shared_with(maker: Maker) {
+    MAKER.get_or_init(|| maker);
+}
+
+/// Says who is told when the driven shared world has events for the host. The first caller decides.
+pub fn on_events(hook: EventHook) {
+    HOOK.get_or_init(|| hook);
 }
 
 /// Gives the calling thread a new world of its own. Handles into the one it had before are stale and answered with errors.
@@ -28,22 +81,103 @@ pub fn configure(config: Config) -> Result<(), MachineError> {
     Ok(())
 }
 
-/// Calls `f` with the calling thread's world, or else the shared one (made with the defaults at first use).
+fn ready(state: &mut State) -> Result<&mut Shared, MachineError> {
+    if let State::New = state {
+        let maker = MAKER.get().copied().unwrap_or(|| {
+            let world = World::new(Config::default())?;
+            Ok(Shared { world, driver: None })
+        });
+        *state = maker().map_or_else(|error| State::Failed(error.to_string()), State::Ready);
+    }
+    match state {
+        State::Ready(shared) => Ok(shared),
+        State::Failed(reason) => Err(MachineError::NotMade(reason.clone())),
+        State::New => Err(MachineError::Cards(0)),
+    }
+}
+
+/// Calls `f` with the calling thread's world, or else the shared one, made at first use.
 ///
 /// # Errors
-/// The default configuration cannot be built (never, unless its constants are broken).
+/// The shared world cannot be made.
 pub fn with_world<R>(f: impl FnOnce(&mut World) -> R) -> Result<R, MachineError> {
     OWN.with(|own| {
         if let Some(world) = own.borrow_mut().as_mut() {
             return Ok(f(world));
         }
-        let mut shared = shared();
-        if shared.is_none() {
-            *shared = Some(World::new(Config::default())?);
+        let mut state = shared();
+        let Shared { world, driver } = ready(&mut state)?;
+        let Some(driver) = driver else { return Ok(f(world)) };
+        driver.before(world);
+        let result = f(world);
+        driver.after(world);
+        let events = world.has_events();
+        drop(state);
+        if events {
+            tell();
         }
-        match shared.as_mut() {
-            Some(world) => Ok(f(world)),
-            None => Err(MachineError::Cards(0)),
+        Ok(result)
+    })
+}
+
+/// Has the events taken. The receivers look at the world themselves, which must not come here again.
+fn tell() {
+    if let Some(hook) = HOOK.get()
+        && !IN_HOOK.replace(true)
+    {
+        hook();
+        IN_HOOK.set(false);
+    }
+}
+
+/// Lets the calling thread's machine run between two looks of a polling host: see [`World::relax`]. A driven machine runs as
+/// far as its driver lets it, and the call may wait a little for what comes next. `false` when nothing is due until the host
+/// acts; something may always happen in a driven machine.
+///
+/// # Errors
+/// The shared world cannot be made.
+pub fn relax() -> Result<bool, MachineError> {
+    OWN.with(|own| {
+        if let Some(world) = own.borrow_mut().as_mut() {
+            return Ok(world.relax());
         }
+        let mut state = shared();
+        let Shared { world, driver } = ready(&mut state)?;
+        let Some(driver) = driver else { return Ok(world.relax()) };
+        let wait = driver.relax(world);
+        let events = world.has_events();
+        drop(state);
+        if events {
+            tell();
+        } else if let Some(wait) = wait {
+            wait();
+        }
+        Ok(true)
+    })
+}
+
+/// Says that the program will sleep until it is told of something: a driven machine then relies on nobody's polling.
+///
+/// # Errors
+/// The shared world cannot be made.
+pub fn will_sleep() -> Result<(), MachineError> {
+    OWN.with(|own| {
+        if own.borrow().is_none()
+            && let Some(driver) = &mut ready(&mut shared())?.driver
+        {
+            driver.will_sleep();
+        }
+        Ok(())
+    })
+}
+
+/// Whether the calling thread's machine is a driven one: it moves by itself, so a thread may sleep until it is told.
+///
+/// # Errors
+/// The shared world cannot be made.
+pub fn is_driven() -> Result<bool, MachineError> {
+    OWN.with(|own| match own.borrow().as_ref() {
+        Some(_) => Ok(false),
+        None => Ok(ready(&mut shared())?.driver.is_some()),
     })
 }

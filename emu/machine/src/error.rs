@@ -20,6 +20,15 @@ pub enum MachineError {
         /// How many there are.
         cards: usize,
     },
+    /// No port is left to end outside.
+    #[error("only a cable with one card ends outside of the machine, and this machine has {cards} cards or a network")]
+    NoOutsidePort {
+        /// How many cards there are.
+        cards: usize,
+    },
+    /// The shared machine could not be made when it was first needed.
+    #[error("{0}")]
+    NotMade(String),
     /// The link between the cards cannot be built as configured.
     #[error("the link: {0}")]
     Link(String),

@@ -3,6 +3,7 @@
 //!
 //! - [`World`] is everything: control calls, [`World::step`] and virtual time. One event queue, no wall clock, one seed.
 //! - [`configure`] and [`with_world`] keep one world per thread of the host for the C ABIs, which have no handle for it.
+//! - [`World::open_outside`] ends a port outside the machine; a [`Driver`] joins it to something and keeps the clock.
 //!
 //! - [`MemoryModel::Weak`] delays and reorders stores as far as fences allow it, and [`Config::detect_races`] watches who owns
 //!   which memory when: the two tests of a firmware's ordering that hardware does not offer.
@@ -17,6 +18,7 @@ mod control;
 mod crash;
 mod current;
 mod error;
+mod external;
 mod heap;
 mod host_memory;
 pub mod layout;
@@ -41,14 +43,16 @@ mod world;
 pub use card::{Card, RPC_EU, USER_EUS};
 pub use config::{Config, CostModel, LinkConfig, MemoryModel};
 pub use crash::CrashRecord;
-pub use current::{configure, with_world};
+pub use current::{
+    Driver, EventHook, Maker, Shared, configure, is_driven, make_shared_with, on_events, relax, will_sleep, with_world,
+};
 pub use emu_fabric as fabric;
 pub use emu_fabric::PortCounters;
 pub use emu_nic as nic;
 pub use error::MachineError;
 pub use heap::HeapInfo;
 pub use host_memory::HostMemory;
-pub use numbering::address;
+pub use numbering::{address, card_with_gid};
 pub use probe::Observer;
 pub use process::{Process, ProcessStatus, Stream};
 pub use race::{Access, Agent, Race, RaceKind};

@@ -15,6 +15,14 @@ pub fn address(card: usize) -> Address {
     Address { mac: [0x02, 0, 0, 0, high, low], gid: Gid::from_ipv4([198, 18, high, low]) }
 }
 
+/// The address of the card that has an identifier by the same rule; `None` if no card can have it.
+#[must_use]
+pub fn card_with_gid(gid: Gid) -> Option<Address> {
+    let [_, _, high, low] = gid.ipv4()?;
+    let card = usize::from(u16::from_be_bytes([high, low])).checked_sub(1)?;
+    Some(address(card)).filter(|address| address.gid == gid && card <= LAST_CARD)
+}
+
 /// Addresses, rate and seed of a card's network side.
 pub(crate) fn nic_config(card: usize, port_rate: Rate) -> NicConfig {
     let Address { mac, gid } = address(card);
@@ -38,5 +46,16 @@ mod tests {
         assert_eq!(address(0x1233).gid.ipv4(), Some([198, 18, 0x12, 0x34]));
         let all: std::collections::BTreeSet<_> = (0..=LAST_CARD).map(address).collect();
         assert_eq!(all.len(), LAST_CARD + 1);
+    }
+
+    #[test]
+    fn an_identifier_leads_back_to_its_card() {
+        for card in [0, 1, 255, 1023, LAST_CARD] {
+            assert_eq!(card_with_gid(address(card).gid), Some(address(card)), "card {card}");
+        }
+        for ip in [[198, 18, 0, 0], [198, 19, 0, 1], [192, 0, 2, 1]] {
+            assert_eq!(card_with_gid(Gid::from_ipv4(ip)), None, "{ip:?}");
+        }
+        assert_eq!(card_with_gid(Gid([0xFE; 16])), None);
     }
 }

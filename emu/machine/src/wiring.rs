@@ -170,7 +170,7 @@ impl Fabric<Packet> for Sites {
 enum Joint {
     Cable {
         cable: Direct<Captured<SeededDrop<BackToBack>, Writer>>,
-        /// There is a card at the other end.
+        /// There is something at the other end.
         plugged: bool,
     },
     Network(Captured<Sites, Writer>),
@@ -210,7 +210,15 @@ impl Wires {
         Ok(Self { joint, effects: FabricEffects::default(), joined, touched: BTreeSet::new() })
     }
 
-    /// A packet leaves a card's port.
+    /// Whether a cable's other end is free: then it carries frames from now on.
+    pub(crate) fn plug(&mut self) -> bool {
+        match &mut self.joint {
+            Joint::Cable { plugged, .. } => !std::mem::replace(plugged, true),
+            Joint::Network(_) => false,
+        }
+    }
+
+    /// A packet leaves a port: a card's, or the free end of a cable.
     pub(crate) fn transmit(&mut self, at_ps: u64, card: usize, packet: Packet) {
         let sent = match &mut self.joint {
             Joint::Cable { plugged: false, .. } => Ok(()),

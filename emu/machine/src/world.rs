@@ -9,6 +9,7 @@ use emu_nic::{AsyncEvent, CqTarget, Effects, Nic, Packet};
 use crate::card::{Card, CardDma};
 use crate::config::Config;
 use crate::error::MachineError;
+use crate::external::Outside;
 use crate::host_memory::HostMemory;
 use crate::numbering::{LAST_CARD, nic_config};
 use crate::probe::Probes;
@@ -33,11 +34,13 @@ pub struct World {
     pub(crate) effects: Effects,
     /// What the configuration asks for beyond the plain machine; usually nothing.
     pub(crate) watch: Option<Box<Watch>>,
-    wires: Wires,
+    pub(crate) wires: Wires,
     /// Who looks from outside; usually nobody.
     pub(crate) probes: Probes,
-    channel_events: VecDeque<(usize, u32, u32)>,
-    async_events: VecDeque<(usize, AsyncEvent)>,
+    pub(crate) channel_events: VecDeque<(usize, u32, u32)>,
+    pub(crate) async_events: VecDeque<(usize, AsyncEvent)>,
+    /// The outer end of the cable, if it is open.
+    pub(crate) outside: Option<Outside>,
 }
 
 impl World {
@@ -71,6 +74,7 @@ impl World {
             wires,
             channel_events: VecDeque::new(),
             async_events: VecDeque::new(),
+            outside: None,
         })
     }
 
@@ -130,8 +134,8 @@ impl World {
     /// # Errors
     /// The writer failed.
     pub fn start_capture(&mut self, writer: Box<dyn Write + Send>) -> Result<(), MachineError> {
-        let cards = self.cards.len();
-        self.wires.start_capture(cards, writer).map_err(|error| MachineError::Capture(error.to_string()))
+        let ports = self.cards.len() + usize::from(self.outside.is_some());
+        self.wires.start_capture(ports, writer).map_err(|error| MachineError::Capture(error.to_string()))
     }
 
     /// Ends the capture and gives the number of frames in it; those that have no bytes on a wire are left out.
@@ -224,7 +228,7 @@ impl World {
     }
 
     /// When the next thing is due.
-    fn due_ps(&self) -> Option<u64> {
+    pub(crate) fn due_ps(&self) -> Option<u64> {
         let thread_ps = self.ready.first().map(|(cycles, ..)| cycles_to_ps(*cycles));
         let due_ps = [thread_ps, self.queue.next_at_ps()].into_iter().flatten().min();
         due_ps.or_else(|| self.next_visible_cycles().map(cycles_to_ps))
@@ -292,8 +296,12 @@ impl World {
     }
 
     /// Schedules what a call of the fabric led to.
-    fn carry_frames(&mut self, at_ps: u64) {
+    pub(crate) fn carry_frames(&mut self, at_ps: u64) {
         for delivery in self.wires.effects.deliveries.drain(..) {
+            if let Some(outside) = self.outside.as_mut().filter(|_| delivery.port >= self.cards.len()) {
+                outside.arrive(delivery.at_ps, delivery.frame);
+                continue;
+            }
             self.queue.push(delivery.at_ps, Event::Arrival(delivery.port, delivery.frame));
         }
         for at_ps in self.wires.effects.timers_ps.drain(..) {

@@ -1,5 +1,6 @@
 //! The command line. Doc comments are the help text.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -240,6 +241,30 @@ pub(crate) struct BenchArgs {
 pub(crate) enum EmuCommand {
     /// Execute a bare RISC-V program on one hart; exits with the program's own code.
     Run(EmuRunArgs),
+    /// Start an unmodified verbs or FlexIO program on emulated cards; two such programs can be joined by a bridge.
+    Exec(EmuExecArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EmuExecArgs {
+    /// Machine file (TOML) [default: two cards back to back, or one card with --bridge].
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["card", "bridge"])]
+    pub(crate) machine: Option<PathBuf>,
+    /// Number of the first card, from 0, which its addresses follow from; joined programs need different ones.
+    #[arg(long, value_name = "N")]
+    pub(crate) card: Option<usize>,
+    /// UDP addresses HOST:PORT that join the card to another program's: this end's and the other's.
+    #[arg(long, value_name = "LISTEN,PEER", value_parser = crate::commands::bridge)]
+    pub(crate) bridge: Option<emu_bridge::BridgeTable>,
+    /// Write what crosses the card's link to this pcapng file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pcap: Option<PathBuf>,
+    /// Folder of the emulator's libraries [default: target/emu-libs].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) libs: Option<PathBuf>,
+    /// The program and its arguments.
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

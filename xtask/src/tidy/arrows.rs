@@ -14,9 +14,19 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("image", &[]),
     ("emu/machine", &["emu/hart", "emu/nic", "emu/fabric", "image"]),
     ("emu/observe", &["emu/machine", "image"]),
+    ("emu/bridge", &["emu/machine", "emu/nic", "emu/fabric"]),
     (
         "emu/lib",
-        &["emu/machine", "emu/observe", "emu/lib", "image", "host/flexio-sys", "host/verbs-sys", "host/doca-sys"],
+        &[
+            "emu/machine",
+            "emu/bridge",
+            "emu/observe",
+            "emu/lib",
+            "image",
+            "host/flexio-sys",
+            "host/verbs-sys",
+            "host/doca-sys",
+        ],
     ),
     // The trait by which a packet tells a link its size.
     ("emu/nic", &["emu/fabric"]),

@@ -4,6 +4,7 @@ mod bench;
 mod demo;
 mod deploy;
 mod devices;
+mod emu_exec;
 mod emu_run;
 mod look;
 mod tput;
@@ -20,6 +21,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::{Command, EmuCommand, ProviderName};
 
+pub(crate) use emu_exec::bridge;
+
 /// Executes a command.
 pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
@@ -33,6 +36,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Ps(args) => look::ps(&args),
         Command::Stats(args) => look::stats(&args),
         Command::Emu(EmuCommand::Run(args)) => emu_run::run(&args),
+        Command::Emu(EmuCommand::Exec(args)) => emu_exec::run(&args),
     }
 }
 

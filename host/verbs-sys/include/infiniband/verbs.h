@@ -63,6 +63,7 @@ struct ibv_srq;
 struct ibv_ah;
 struct ibv_mw;
 struct ibv_mw_bind;
+struct ibv_sge;
 
 /* Filled by a provider; reserved for the library itself. */
 struct _ibv_device_ops {
@@ -438,6 +439,118 @@ struct ibv_qp {
 	uint32_t events_completed;
 };
 
+/* ---- extended interfaces ------------------------------------------------------------------------------------ */
+
+/* The members that a card without the features leaves at zero are reserved slots. */
+struct ibv_device_attr_ex {
+	struct ibv_device_attr orig_attr;
+	uint32_t comp_mask;
+	uint64_t _reserved_0[3];              /* on-demand paging */
+	uint64_t completion_timestamp_mask;
+	uint64_t hca_core_clock;              /* kHz */
+	uint64_t device_cap_flags_ex;
+	uint64_t _reserved_1[12];             /* segmentation, receive-side scaling, pacing, tag matching, device memory */
+	uint16_t pci_atomic_caps[3];          /* fetch and add, swap, compare and swap */
+	uint32_t _reserved_2;
+	uint32_t phys_port_cnt_ex;
+};
+
+struct ibv_query_device_ex_input {
+	uint32_t comp_mask;
+};
+
+enum ibv_gid_type {
+	IBV_GID_TYPE_IB,
+	IBV_GID_TYPE_ROCE_V1,
+	IBV_GID_TYPE_ROCE_V2,
+};
+
+struct ibv_gid_entry {
+	union ibv_gid gid;
+	uint32_t gid_index;
+	uint32_t port_num;
+	uint32_t gid_type;                    /* enum ibv_gid_type */
+	uint32_t ndev_ifindex;
+};
+
+struct ibv_ece {
+	uint32_t vendor_id;
+	uint32_t options;
+	uint32_t comp_mask;
+};
+
+enum ibv_qp_init_attr_mask {
+	IBV_QP_INIT_ATTR_PD = 1 << 0,
+	IBV_QP_INIT_ATTR_CREATE_FLAGS = 1 << 2,
+	IBV_QP_INIT_ATTR_SEND_OPS_FLAGS = 1 << 6,
+};
+
+enum ibv_qp_create_send_ops_flags {
+	IBV_QP_EX_WITH_RDMA_WRITE = 1 << 0,
+	IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 1 << 1,
+	IBV_QP_EX_WITH_SEND = 1 << 2,
+	IBV_QP_EX_WITH_SEND_WITH_IMM = 1 << 3,
+	IBV_QP_EX_WITH_RDMA_READ = 1 << 4,
+	IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP = 1 << 5,
+	IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD = 1 << 6,
+	IBV_QP_EX_WITH_LOCAL_INV = 1 << 7,
+	IBV_QP_EX_WITH_SEND_WITH_INV = 1 << 9,
+};
+
+struct ibv_qp_init_attr_ex {
+	void *qp_context;
+	struct ibv_cq *send_cq;
+	struct ibv_cq *recv_cq;
+	struct ibv_srq *srq;
+	struct ibv_qp_cap cap;
+	enum ibv_qp_type qp_type;
+	int sq_sig_all;
+	uint32_t comp_mask;
+	struct ibv_pd *pd;
+	void *xrcd;
+	uint32_t create_flags;
+	uint16_t max_tso_header;
+	void *rwq_ind_tbl;
+	uint64_t _reserved_rx_hash[3];
+	uint32_t source_qpn;
+	uint64_t send_ops_flags;              /* enum ibv_qp_create_send_ops_flags */
+};
+
+struct ibv_data_buf {
+	void *addr;
+	size_t length;
+};
+
+/* A queue pair that takes work requests piece by piece. The slots that no feature of the card fills are reserved. */
+struct ibv_qp_ex {
+	struct ibv_qp qp_base;
+	uint64_t comp_mask;
+	uint64_t wr_id;
+	unsigned int wr_flags;
+	void (*wr_atomic_cmp_swp)(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr, uint64_t compare,
+				  uint64_t swap);
+	void (*wr_atomic_fetch_add)(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr, uint64_t add);
+	void (*_reserved_bind_mw)(void);
+	void (*wr_local_inv)(struct ibv_qp_ex *qp, uint32_t invalidate_rkey);
+	void (*wr_rdma_read)(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr);
+	void (*wr_rdma_write)(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr);
+	void (*wr_rdma_write_imm)(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr, __be32 imm_data);
+	void (*wr_send)(struct ibv_qp_ex *qp);
+	void (*wr_send_imm)(struct ibv_qp_ex *qp, __be32 imm_data);
+	void (*wr_send_inv)(struct ibv_qp_ex *qp, uint32_t invalidate_rkey);
+	void (*_reserved_send_tso)(void);
+	void (*wr_set_ud_addr)(struct ibv_qp_ex *qp, struct ibv_ah *ah, uint32_t remote_qpn, uint32_t remote_qkey);
+	void (*_reserved_set_xrc_srqn)(void);
+	void (*wr_set_inline_data)(struct ibv_qp_ex *qp, void *addr, size_t length);
+	void (*wr_set_inline_data_list)(struct ibv_qp_ex *qp, size_t num_buf, const struct ibv_data_buf *buf_list);
+	void (*wr_set_sge)(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint32_t length);
+	void (*wr_set_sge_list)(struct ibv_qp_ex *qp, size_t num_sge, const struct ibv_sge *sg_list);
+	void (*wr_start)(struct ibv_qp_ex *qp);
+	int (*wr_complete)(struct ibv_qp_ex *qp);
+	void (*wr_abort)(struct ibv_qp_ex *qp);
+	void (*_reserved_atomic_write)(void);
+};
+
 /* ---- work requests ----------------------------------------------------------------------------------------- */
 
 enum ibv_wr_opcode {
@@ -611,7 +724,11 @@ struct verbs_context {
 			  size_t port_attr_len);
 	void *(*_reserved_ops_0[25])(void);
 	void *priv;
-	void *(*_reserved_ops_1[11])(void);
+	int (*query_device_ex)(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
+			       struct ibv_device_attr_ex *attr, size_t attr_size);
+	void *(*_reserved_ops_1[5])(void);
+	struct ibv_qp *(*create_qp_ex)(struct ibv_context *context, struct ibv_qp_init_attr_ex *qp_init_attr_ex);
+	void *(*_reserved_ops_2[4])(void);
 	uint64_t _ABI_placeholder3;
 	size_t sz;
 	struct ibv_context context;
@@ -722,6 +839,16 @@ FLEXCAST_OFFSET(struct ibv_context_ops, post_send, 200);
 FLEXCAST_OFFSET(struct ibv_context, ops, 8);
 FLEXCAST_OFFSET(struct ibv_context, cmd_fd, 264);
 FLEXCAST_OFFSET(struct verbs_context, context, 320);
+FLEXCAST_OFFSET(struct verbs_context, query_device_ex, 216);
+FLEXCAST_OFFSET(struct verbs_context, create_qp_ex, 264);
+FLEXCAST_LAYOUT(struct ibv_device_attr_ex, 400);
+FLEXCAST_OFFSET(struct ibv_device_attr_ex, hca_core_clock, 272);
+FLEXCAST_OFFSET(struct ibv_device_attr_ex, phys_port_cnt_ex, 396);
+FLEXCAST_LAYOUT(struct ibv_gid_entry, 32);
+FLEXCAST_LAYOUT(struct ibv_grh, 40);
+FLEXCAST_LAYOUT(struct ibv_qp_init_attr_ex, 136);
+FLEXCAST_LAYOUT(struct ibv_qp_ex, 352);
+FLEXCAST_OFFSET(struct ibv_qp_ex, wr_start, 320);
 FLEXCAST_OFFSET(struct ibv_qp, qp_num, 52);
 FLEXCAST_OFFSET(struct ibv_send_wr, wr, 40);
 #undef FLEXCAST_LAYOUT

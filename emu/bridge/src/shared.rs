@@ -1,0 +1,82 @@
+//! The machine of programs that cannot call Rust.
+
+use std::ffi::OsString;
+
+use emu_machine::{MachineError, Shared, World};
+
+use crate::file::MachineFile;
+
+/// The environment variable that names the machine file.
+pub const VARIABLE: &str = "FLEXCAST_MACHINE";
+/// A value that begins so is the text of the file itself.
+pub const INLINE: &str = "toml:";
+
+/// As [`emu_machine::with_world`]; the shared machine is that of the file which [`VARIABLE`] names, or the default one.
+///
+/// # Errors
+/// The shared machine cannot be made: the file is bad, or the bridge's address is taken. The reason is also printed on
+/// stderr, once.
+pub fn with_world<R>(f: impl FnOnce(&mut World) -> R) -> Result<R, MachineError> {
+    emu_machine::make_shared_with(make);
+    emu_machine::with_world(f)
+}
+
+/// As [`emu_machine::relax`], for the machine of [`with_world`].
+///
+/// # Errors
+/// As there.
+pub fn relax() -> Result<bool, MachineError> {
+    emu_machine::make_shared_with(make);
+    emu_machine::relax()
+}
+
+/// As [`emu_machine::is_driven`], for the machine of [`with_world`].
+///
+/// # Errors
+/// As there.
+pub fn is_driven() -> Result<bool, MachineError> {
+    emu_machine::make_shared_with(make);
+    emu_machine::is_driven()
+}
+
+/// As [`emu_machine::will_sleep`], for the machine of [`with_world`].
+///
+/// # Errors
+/// As there.
+pub fn will_sleep() -> Result<(), MachineError> {
+    emu_machine::make_shared_with(make);
+    emu_machine::will_sleep()
+}
+
+fn make() -> Result<Shared, MachineError> {
+    made_from(std::env::var_os(VARIABLE)).inspect_err(|error| eprintln!("flexcast: {VARIABLE}: {error}"))
+}
+
+fn made_from(value: Option<OsString>) -> Result<Shared, MachineError> {
+    let file = match value {
+        None => MachineFile::default(),
+        Some(value) => match value.to_str().and_then(|text| text.strip_prefix(INLINE)) {
+            Some(text) => MachineFile::parse(text),
+            None => MachineFile::read(value.as_ref()),
+        }
+        .map_err(|error| MachineError::NotMade(error.to_string()))?,
+    };
+    file.make().map_err(|error| MachineError::NotMade(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variable_is_a_path_or_the_text_itself() {
+        let shared = made_from(None).expect("the default machine");
+        assert_eq!((shared.world.card_count(), shared.driver.is_none()), (2, true));
+        let shared = made_from(Some("toml:cards = 1".into())).expect("a machine of one card");
+        assert_eq!(shared.world.card_count(), 1);
+        let error = made_from(Some("/no/such/file.toml".into())).map(drop).unwrap_err().to_string();
+        assert!(error.contains("/no/such/file.toml"), "{error}");
+        let error = made_from(Some("toml:cards = 7".into())).map(drop).unwrap_err().to_string();
+        assert!(error.contains('7'), "{error}");
+    }
+}

@@ -1,0 +1,112 @@
+//! `flexcast emu exec`: an unmodified program on the emulator's libraries.
+
+use std::env;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, bail};
+use emu_bridge::{BridgeTable, INLINE, MachineFile, VARIABLE};
+
+use crate::args::EmuExecArgs;
+
+/// What `cargo xtask build-emu-libs` makes; the others are links to it.
+const LIBRARY: &str = "libflexio.so";
+const LOADER_PATH: &str = "LD_LIBRARY_PATH";
+
+/// Becomes the program.
+pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
+    let libraries = libraries(args.libs.as_deref(), &places())?;
+    let machine = machine(args)?;
+    // A bad file should end here, not inside the program's first call of verbs.
+    let text = toml::to_string(&machine).context("writing the machine as text")?;
+    let mut paths = vec![libraries];
+    paths.extend(env::var_os(LOADER_PATH).iter().flat_map(env::split_paths));
+    let Some((program, arguments)) = args.command.split_first() else { bail!("no program given") };
+    let mut command = Command::new(program);
+    command.args(arguments).env(LOADER_PATH, env::join_paths(paths)?);
+    command.env(VARIABLE, OsString::from(format!("{INLINE}{text}")));
+    Err(command.exec()).with_context(|| format!("starting {}", program.display()))
+}
+
+/// The machine that the options describe.
+fn machine(args: &EmuExecArgs) -> anyhow::Result<MachineFile> {
+    let mut machine = match &args.machine {
+        Some(path) => MachineFile::read(path)?,
+        None => MachineFile { first_card: args.card, ..MachineFile::default() },
+    };
+    if let Some(bridge) = &args.bridge {
+        machine.bridge = Some(bridge.clone());
+    }
+    if let Some(pcap) = &args.pcap {
+        machine.capture = Some(pcap.clone());
+    }
+    // The program may change its folder before it first uses a card.
+    machine.capture = machine.capture.map(std::path::absolute).transpose()?;
+    Ok(machine)
+}
+
+/// `LISTEN,PEER`
+pub(crate) fn bridge(text: &str) -> Result<BridgeTable, String> {
+    match text.split_once(',') {
+        Some((listen, peer)) if listen.contains(':') && peer.contains(':') => {
+            Ok(BridgeTable { listen: listen.to_owned(), peer: peer.to_owned() })
+        }
+        _ => Err("must be two addresses HOST:PORT with a comma between: this end's and the other's".to_owned()),
+    }
+}
+
+/// Where the libraries may lie: below the current folder, and beside the folder of this program.
+fn places() -> Vec<PathBuf> {
+    let target = env::current_exe().ok().and_then(|program| Some(program.parent()?.parent()?.to_owned()));
+    [Some(PathBuf::from("target")), target].into_iter().flatten().map(|folder| folder.join("emu-libs")).collect()
+}
+
+fn libraries(given: Option<&Path>, places: &[PathBuf]) -> anyhow::Result<PathBuf> {
+    let places = given.map_or_else(|| places.to_vec(), |given| vec![given.to_owned()]);
+    match places.iter().find(|folder| folder.join(LIBRARY).exists()) {
+        // The program may start in, or change to, another folder.
+        Some(folder) => Ok(std::path::absolute(folder)?),
+        None => bail!(
+            "the emulator's libraries are not in {}: build them with `cargo xtask build-emu-libs`, or name their folder \
+             with --libs",
+            places.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(" or ")
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_looked_for_and_missed_with_advice() {
+        let folder = tempfile::tempdir().unwrap();
+        let (there, elsewhere) = (folder.path().join("a"), folder.path().join("b"));
+        std::fs::create_dir(&there).unwrap();
+        std::fs::write(there.join(LIBRARY), "").unwrap();
+        let places = [elsewhere.clone(), there.clone()];
+        assert_eq!(libraries(None, &places).unwrap(), there);
+        assert_eq!(libraries(Some(&there), &[]).unwrap(), there);
+        let error = libraries(Some(&elsewhere), &places).unwrap_err().to_string();
+        assert!(error.contains("build-emu-libs") && error.contains(&*elsewhere.to_string_lossy()), "{error}");
+    }
+
+    #[test]
+    fn options_describe_a_machine() {
+        let bridge = bridge("127.0.0.1:1,localhost:2").unwrap();
+        assert_eq!((&*bridge.listen, &*bridge.peer), ("127.0.0.1:1", "localhost:2"));
+        assert!(super::bridge("127.0.0.1:1").unwrap_err().contains("comma"));
+        assert!(super::bridge("7471,7472").unwrap_err().contains("HOST:PORT"));
+        let pcap = Some(PathBuf::from("x.pcapng"));
+        let args =
+            EmuExecArgs { machine: None, card: Some(3), bridge: Some(bridge), pcap, libs: None, command: vec![] };
+        let made = machine(&args).unwrap();
+        assert_eq!((made.first_card, made.capture.as_ref().is_some_and(|path| path.is_absolute())), (Some(3), true));
+        let text = toml::to_string(&made).unwrap();
+        assert_eq!(MachineFile::parse(&text).unwrap(), made);
+        let args = EmuExecArgs { machine: Some("/no/such/file".into()), ..args };
+        assert!(machine(&args).unwrap_err().to_string().contains("/no/such/file"));
+    }
+}
