@@ -109,7 +109,7 @@ static void unsupported(struct flexio_app *app, struct flexio_process *process, 
 	REFUSED(flexio_cmdq_task_add(cmdq, group.host_stub_func, 0));
 	REFUSED(flexio_cmdq_state_running(cmdq));
 	REFUSED(flexio_cmdq_destroy(cmdq));
-	REFUSED(flexio_coredump_create(process, "core"));
+	REFUSED(flexio_coredump_create(process, "no/such/folder/core"));
 	REFUSED(flexio_process_error_handler_set(process, group.host_stub_func));
 	REFUSED(flexio_uar_extend(flexio_process_get_uar(process), context, &uar));
 	REFUSED(flexio_process_create(context, app, &pcc, &other));

@@ -64,8 +64,13 @@ fn scratch(name: &str) -> PathBuf {
 }
 
 fn compile(compiler: &str, name: &str, more: &[&str]) -> PathBuf {
+    compile_to(compiler, name, name, more)
+}
+
+/// Compiles into a folder of its own, for a test that runs beside others of the same program.
+fn compile_to(compiler: &str, name: &str, folder: &str, more: &[&str]) -> PathBuf {
     let root = workspace_root();
-    let program = scratch(name).join(name);
+    let program = scratch(folder).join(name);
     let mut command = Command::new(compiler);
     command.args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
     command.args(INCLUDES.iter().map(|folder| format!("-I{}", root.join(folder).display())));
@@ -128,6 +133,36 @@ fn a_program_for_flexio_runs_from_opening_to_closing() {
     }
 }
 
+/// A program that knows nothing of it is looked into, by environment variables.
+#[test]
+fn the_environment_asks_for_state_and_timeline() {
+    let image = image_path("pingpong");
+    let hash = format!("{:x}", flexcast_abi::ABI_HASH);
+    let libraries_used = ["-lflexio", "-libverbs", "-lmlx5", "-ldoca_common"];
+    let Some(compiler) = compiler() else { return };
+    let program = compile_to(compiler, "pingpong", "looked_into", &libraries_used);
+    let folder = program.parent().expect("a folder");
+    let [state, trace] = ["state.json", "trace.json"].map(|name| folder.join(name));
+    let run = |every: &str| {
+        let mut command = Command::new(&program);
+        command.arg(&image).arg(&hash).env("LD_LIBRARY_PATH", libraries()).stdin(Stdio::null());
+        command.env("FLEXCAST_STATE", &state).env("FLEXCAST_TRACE", &trace).env("FLEXCAST_STATE_EVERY", every);
+        command.output().expect("the program starts")
+    };
+    let output = run("10");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let state = emu_observe::state::State::read(&state).expect("a state file");
+    let process = &state.cards[0].processes[0];
+    assert!(!process.program.is_empty() && process.threads.iter().any(|thread| thread.executions > 0), "{state:?}");
+    let trace: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&trace).expect("a timeline")).expect("one JSON value");
+    let counts = &trace["otherData"]["summary"]["counts"];
+    assert!(counts["activations"].as_u64() > Some(0) && counts["completion entries"].as_u64() > Some(0), "{counts}");
+    let refused = run("soon");
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("FLEXCAST_STATE_EVERY is `soon`"));
+}
+
 #[test]
 fn what_is_wrong_or_absent_is_refused_with_a_reason() {
     let image = image_path("pingpong");
@@ -138,7 +173,7 @@ fn what_is_wrong_or_absent_is_refused_with_a_reason() {
         "flexio_process_destroy: 0x0 is not a live process",
         "flexio_rq_create: raw Ethernet work queues are not emulated",
         "flexio_cmdq_create: the command queue is not emulated",
-        "flexio_coredump_create: core dumps are not emulated; flexio_crash_data",
+        "flexio_coredump_create: `no/such/folder/core.001.core` cannot be written",
         "flexio_process_error_handler_set: error handlers on the device are not emulated",
         "flexio_process_create: programmable congestion control is not emulated",
         "flexio_uar_extend: extending a UAR to another function is not emulated",

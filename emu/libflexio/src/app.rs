@@ -60,6 +60,11 @@ impl App {
         self.functions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Its name, as the host gave it.
+    pub(crate) fn label(&self) -> String {
+        self.name.to_string_lossy().into_owned()
+    }
+
     pub(crate) fn elf(&self) -> &[u8] {
         &self.elf
     }

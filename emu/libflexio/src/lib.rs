@@ -5,7 +5,7 @@
 //! gives `FLEXIO_STATUS_FAILED`. Failures are explained on stderr, as the vendor's library does. A panic inside the
 //! emulator becomes `FLEXIO_STATUS_FATAL_ERR` and never reaches the caller's frames.
 //!
-//! What the emulated card does not have (raw Ethernet queues, the command queue, core dumps, moderation, other virtual
+//! What the emulated card does not have (raw Ethernet queues, the command queue, moderation, other virtual
 //! functions) fails and says so.
 // A C ABI passes raw pointers.
 #![allow(unsafe_code)]
@@ -14,6 +14,7 @@ mod app;
 mod call;
 mod clock;
 mod cq;
+mod look;
 mod mkey;
 mod process;
 mod qp;
@@ -31,7 +32,8 @@ use flexio_sys::FlexioApi;
 #[must_use]
 pub fn api() -> FlexioApi {
     use {
-        app::*, call::*, cq::*, mkey::*, process::*, qp::*, status::*, stream::*, thread::*, unsupported::*, window::*,
+        app::*, call::*, cq::*, look::*, mkey::*, process::*, qp::*, status::*, stream::*, thread::*, unsupported::*,
+        window::*,
     };
     FlexioApi {
         flexio_app_create,

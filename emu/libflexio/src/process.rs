@@ -10,11 +10,13 @@ use emu_libibverbs::umem::{self, Umem};
 use emu_libibverbs::{Context, Pd};
 use emu_machine::nic::{QueueMemory, Space};
 use emu_machine::{ProcessStatus, World};
+use emu_observe::core_dump;
 use flexio_sys::*;
 use verbs_sys::{ibv_context, ibv_pd};
 
 use crate::app::App;
-use crate::status::{Result, failed, input, out, pointer, status, text, value};
+use crate::look;
+use crate::status::{Result, failed, input, out, pointer, status, value};
 use crate::stream::Sink;
 use crate::window::Uar;
 
@@ -170,8 +172,10 @@ pub(crate) unsafe extern "C" fn flexio_process_create(
         if pd.context.card != card {
             return Err(failed("the protection domain is on another card than the device context"));
         }
+        look::attach()?;
         let created = world(|world| {
             let id = world.create_process(card, app.elf())?;
+            world.card(card)?.process_mut(id)?.label = app.label();
             Ok::<_, emu_machine::MachineError>((id, world.heap_info(card, id)?))
         });
         let (id, heap) = match created {
@@ -221,6 +225,7 @@ pub(crate) unsafe extern "C" fn flexio_process_destroy(process: *mut flexio_proc
             return Err(failed(format!("objects of the process's domain still exist ({users}): destroy them first")));
         }
         object.after_progress()?;
+        look::before_destroy()?;
         world(|world| world.destroy_process(object.card, object.id))?;
         handle::retire::<Process>(process)?;
         handle::retire::<Uar>(object.uar.c_address())?;
@@ -313,17 +318,6 @@ pub(crate) unsafe extern "C" fn flexio_err_status_get(process: *mut flexio_proce
     })
 }
 
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn flexio_coredump_create(
-    process: *mut flexio_process,
-    _outfile: *const c_char,
-) -> flexio_status {
-    status("flexio_coredump_create", || {
-        handle::get::<Process>(process)?;
-        Err(failed("core dumps are not emulated; flexio_crash_data writes the crash record"))
-    })
-}
-
 /// Writes the crash record to `<outfile>.<process, three digits>.crash`; the name defaults to `flexio_dev`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn flexio_crash_data(
@@ -332,19 +326,15 @@ pub(crate) unsafe extern "C" fn flexio_crash_data(
 ) -> flexio_status {
     status("flexio_crash_data", || {
         let process = handle::get::<Process>(process)?;
-        let name = if outfile.is_null() {
-            "flexio_dev"
-        } else {
-            // SAFETY: not null, and a terminated string as the interface asks.
-            unsafe { text(outfile, "outfile") }?
-        };
+        // SAFETY: null, or a terminated string as the interface asks.
+        let name = unsafe { look::base_name(outfile) }?;
         let record = world(|world| {
             let process = world.card(process.card)?.process(process.id)?;
             Ok::<_, emu_machine::MachineError>(process.crash().map(ToString::to_string))
         })?;
         let record = record.ok_or_else(|| failed("the process has not crashed"))?;
-        let path = format!("{name}.{:03}.crash", process.id);
-        std::fs::write(&path, record).map_err(|error| failed(format!("{path} cannot be written: {error}")))
+        let path = core_dump::file_name(name, process.id, "crash");
+        std::fs::write(&path, record).map_err(|error| failed(format!("{} cannot be written: {error}", path.display())))
     })
 }
 

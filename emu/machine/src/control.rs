@@ -40,6 +40,7 @@ impl World {
             id,
             Process {
                 id,
+                label: String::new(),
                 image,
                 memory,
                 text,

@@ -78,6 +78,11 @@ impl Heap {
         Ok(taken)
     }
 
+    /// First address and length of each allocation, whole lines, by ascending address.
+    pub(crate) fn live(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.live.iter().map(|(&addr, &(size, _))| (addr, size))
+    }
+
     /// Totals.
     #[must_use]
     pub fn info(&self) -> HeapInfo {

@@ -62,6 +62,11 @@ impl ProcessMemory {
         self.segments.iter().filter(|s| s.executable).map(|s| (s.base, s.bytes.len() as u64))
     }
 
+    /// The loaded segments, by ascending address.
+    pub(crate) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
     /// Backs the stack and the context page of a thread slot with zeroed memory.
     pub fn map_thread(&mut self, slot: usize) {
         self.threads[slot] = Some(vec![0; THREAD_BACKED as usize].into_boxed_slice());

@@ -69,6 +69,18 @@ impl World {
         }
     }
 
+    /// Whether [`World::start_recording`] has been called and [`World::take_recording`] has not.
+    #[must_use]
+    pub fn is_recording(&self) -> bool {
+        self.probes.recorder.is_some()
+    }
+
+    /// A copy of what has been recorded so far; `None` without a recording.
+    #[must_use]
+    pub fn recording(&self) -> Option<Recording> {
+        self.probes.recorder.as_ref().map(|recorder| recorder.so_far(self.now_ps))
+    }
+
     /// Ends the recording and gives it; `None` if there was none.
     pub fn take_recording(&mut self) -> Option<Recording> {
         let recorder = self.probes.recorder.take()?;
@@ -83,6 +95,12 @@ impl World {
         self.probes.period_ps = period_ps.max(1);
         self.probes.state_due_ps = self.now_ps;
         self.probes.observer = Some(observer);
+    }
+
+    /// Whether there is an observer.
+    #[must_use]
+    pub fn is_observed(&self) -> bool {
+        self.probes.observer.is_some()
     }
 
     /// Takes the observer back.

@@ -47,6 +47,8 @@ pub(crate) struct RpcSlot {
 pub struct Process {
     /// Process id, unique on its card.
     pub id: u32,
+    /// Name of the program, for people; empty until somebody gives one.
+    pub label: String,
     /// The image, kept for its symbols.
     pub image: Image,
     /// Memory reached by plain loads and stores.

@@ -173,6 +173,10 @@ impl Recorder {
         self.push(at_ps, whose.0, Some(whose.1), What::Crash(cause.to_owned()));
     }
 
+    pub(crate) fn so_far(&self, end_ps: u64) -> Recording {
+        Recording { end_ps, ..self.recording.clone() }
+    }
+
     pub(crate) fn finish(mut self, end_ps: u64) -> Recording {
         self.recording.end_ps = end_ps;
         self.recording

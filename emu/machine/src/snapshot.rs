@@ -77,6 +77,8 @@ pub fn thread_name(kind: ThreadKind, process: u32, thread: u32) -> String {
 pub struct ProcessSnapshot {
     /// Process id, unique on its card.
     pub id: u32,
+    /// Name of the program, or nothing.
+    pub label: String,
     /// Whether it runs, or how it ended.
     pub status: ProcessStatus,
     /// The host has destroyed it.
@@ -96,6 +98,7 @@ impl ProcessSnapshot {
         threads.sort_by_key(|thread| thread.id);
         ProcessSnapshot {
             id: process.id,
+            label: process.label.clone(),
             status: process.status.clone(),
             destroyed,
             heap: process.heap.info(),

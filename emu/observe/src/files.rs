@@ -1,17 +1,20 @@
 //! Files that are written while the machine runs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use emu_machine::{CrashRecord, Observer, Process, Snapshot};
 
-use crate::state::State;
+use crate::core_dump;
+use crate::state::{State, card_name};
 
-/// Writes the state file, over and over.
+/// Writes the state file, over and over, and a core dump and a report of each process that dies.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     /// Where the state goes.
     pub state: Option<PathBuf>,
+    /// Folder for core dumps and crash reports: `<card>.<process>.core` and `.crash`.
+    pub cores: Option<PathBuf>,
     written: Written,
 }
 
@@ -53,10 +56,10 @@ impl Written {
 }
 
 impl Files {
-    /// A writer of the state to `state`.
+    /// A writer of the state to `state` and of core dumps into the folder `cores`.
     #[must_use]
-    pub fn new(state: Option<PathBuf>) -> Self {
-        Files { state, ..Files::default() }
+    pub fn new(state: Option<PathBuf>, cores: Option<PathBuf>) -> Self {
+        Files { state, cores, ..Files::default() }
     }
 
     /// What will have become of the files.
@@ -73,5 +76,15 @@ impl Observer for Files {
         }
     }
 
-    fn crashed(&mut self, _: usize, _: &Process, _: &CrashRecord) {}
+    fn crashed(&mut self, card: usize, process: &Process, record: &CrashRecord) {
+        let Some(folder) = &self.cores else { return };
+        let name = card_name(card);
+        let path = |kind| folder.join(core_dump::file_name(&name, process.id, kind));
+        let failed = |path: &Path, error: std::io::Error| format!("`{}` cannot be written: {error}", path.display());
+        let (core, report) = (path("core"), path("crash"));
+        let dumped = core_dump::write_file(process, Some(record), &core);
+        self.written.note(dumped.map_err(|error| failed(&core, error)).map(|()| Some(core.clone())));
+        let reported = std::fs::write(&report, record.to_string());
+        self.written.note(reported.map_err(|error| failed(&report, error)).map(|()| Some(report.clone())));
+    }
 }

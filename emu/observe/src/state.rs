@@ -52,6 +52,9 @@ pub struct Process {
     pub id: u32,
     /// `PROCESS_n`, as the vendor's tools print it.
     pub name: String,
+    /// Name of the program, empty where the host gave none.
+    #[serde(default)]
+    pub program: String,
     /// `running`, `crashed`, `error`, `finished` or `destroyed`.
     pub status: String,
     /// Why it crashed, in one line.
@@ -206,6 +209,7 @@ impl Process {
         Process {
             id: process.id,
             name: format!("PROCESS_{}", process.id),
+            program: process.label.clone(),
             status: if process.destroyed && cause.is_none() { "destroyed" } else { status }.to_owned(),
             cause,
             heap_bytes: process.heap.allocated,

@@ -22,11 +22,13 @@ pub struct LookOptions {
     pub state: Option<PathBuf>,
     /// Virtual time between two states, in microseconds.
     pub state_every_us: u64,
+    /// Folder for core dumps and reports of processes that die; made if it is not there.
+    pub cores: Option<PathBuf>,
 }
 
 impl Default for LookOptions {
     fn default() -> Self {
-        LookOptions { trace: None, trace_limit: DEFAULT_RECORDS, state: None, state_every_us: 1000 }
+        LookOptions { trace: None, trace_limit: DEFAULT_RECORDS, state: None, state_every_us: 1000, cores: None }
     }
 }
 
@@ -82,8 +84,12 @@ impl Look {
             with_world(|world| world.start_recording(options.trace_limit))?;
         }
         let mut written = None;
-        if options.state.is_some() {
-            let files = Files::new(options.state.clone());
+        if let Some(folder) = &options.cores {
+            std::fs::create_dir_all(folder)
+                .map_err(|error| LookError::Files(format!("folder `{}` cannot be made: {error}", folder.display())))?;
+        }
+        if options.state.is_some() || options.cores.is_some() {
+            let files = Files::new(options.state.clone(), options.cores.clone());
             written = Some(files.written());
             let period_ps = options.state_every_us.saturating_mul(1_000_000);
             with_world(|world| {

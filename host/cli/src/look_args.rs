@@ -27,17 +27,21 @@ pub(crate) struct LookArgs {
     /// Virtual time between two states, in microseconds.
     #[arg(long, value_name = "US", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) state_every: u64,
+    /// Write a core dump (`.core`, for gdb-multiarch) and a report (`.crash`) of each DPA process that dies into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) core_dir: Option<PathBuf>,
 }
 
 impl LookArgs {
     /// The options, and whether there is anything to look at.
     pub(crate) fn options(&self) -> Option<LookOptions> {
-        let any = self.trace.is_some() || self.stats || self.state.is_some();
+        let any = self.trace.is_some() || self.stats || self.state.is_some() || self.core_dir.is_some();
         any.then(|| LookOptions {
             trace: self.trace.clone(),
             trace_limit: self.trace_limit,
             state: self.state.clone(),
             state_every_us: self.state_every,
+            cores: self.core_dir.clone(),
         })
     }
 }

@@ -71,12 +71,14 @@ pub fn ps(state: &State, with_threads: bool) -> Table {
         }
         return table;
     }
-    let mut table = table(&["Device", "ProcessID", "Process name", "Threads", "Heap bytes", "Status"], &[1, 3, 4]);
+    let mut table =
+        table(&["Device", "ProcessID", "Process name", "Program", "Threads", "Heap bytes", "Status"], &[1, 4, 5]);
     for (card, process) in processes(state) {
         table.add_row([
             card.name.clone(),
             format!("{:x}", process.id),
             process.name.clone(),
+            process.program.clone(),
             (process.threads.len() as u64 + process.forgotten_threads).to_string(),
             process.heap_bytes.to_string(),
             process.status.clone(),
@@ -138,6 +140,7 @@ mod tests {
         let process = |id: u32, threads: Vec<Thread>| Process {
             id,
             name: format!("PROCESS_{id}"),
+            program: "receive".to_owned(),
             status: "running".to_owned(),
             cause: None,
             heap_bytes: 4096,

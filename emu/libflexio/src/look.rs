@@ -1,0 +1,93 @@
+//! Core dumps, and what environment variables ask to be written about a program that knows nothing of it:
+//!
+//! - `FLEXCAST_STATE=FILE`: the state of processes and threads, for `flexcast ps` and `flexcast stats`; anew in each
+//!   `FLEXCAST_STATE_EVERY` microseconds of virtual time (default 1000);
+//! - `FLEXCAST_CORE_DIR=DIR`: a core dump and a report of each process that dies;
+//! - `FLEXCAST_TRACE=FILE`: a timeline, written whenever a process is destroyed.
+
+use core::ffi::c_char;
+use std::env::{self, VarError};
+use std::path::PathBuf;
+
+use emu_libibverbs::handle;
+use emu_machine::{DEFAULT_RECORDS, MachineError};
+use emu_observe::trace::Timeline;
+use emu_observe::{Files, core_dump};
+use flexio_sys::*;
+
+use crate::process::{Process, world};
+use crate::status::{Result, failed, status, text};
+
+/// Base of a dump's name if the caller gives none.
+pub(crate) const DEFAULT_NAME: &str = "flexio_dev";
+
+fn path(name: &str) -> Option<PathBuf> {
+    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// Starts to look as the environment asks, unless somebody looks already. Called before the first process of a machine.
+pub(crate) fn attach() -> Result<()> {
+    let (state, cores, trace) = (path("FLEXCAST_STATE"), path("FLEXCAST_CORE_DIR"), path("FLEXCAST_TRACE"));
+    if state.is_none() && cores.is_none() && trace.is_none() {
+        return Ok(());
+    }
+    let every_us = match env::var("FLEXCAST_STATE_EVERY") {
+        Err(VarError::NotPresent) => 1000,
+        Ok(text) => text.parse().ok().filter(|&us: &u64| us > 0).ok_or_else(|| {
+            failed(format!("FLEXCAST_STATE_EVERY is `{text}`: a number of microseconds from 1 is possible"))
+        })?,
+        Err(VarError::NotUnicode(_)) => return Err(failed("FLEXCAST_STATE_EVERY is not a number of microseconds")),
+    };
+    world(|world| {
+        if (state.is_some() || cores.is_some()) && !world.is_observed() {
+            world.observe(every_us.saturating_mul(1_000_000), Box::new(Files::new(state, cores)));
+        }
+        if trace.is_some() && !world.is_recording() {
+            world.start_recording(DEFAULT_RECORDS);
+        }
+        Ok::<_, MachineError>(())
+    })
+}
+
+/// Writes what the environment asks to be written when a process goes.
+pub(crate) fn before_destroy() -> Result<()> {
+    let Some(path) = path("FLEXCAST_TRACE") else { return Ok(()) };
+    let recording = world(|world| Ok::<_, MachineError>(world.recording()))?;
+    let Some(recording) = recording else { return Ok(()) };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+    let timeline = Timeline::new(&recording, &text);
+    std::fs::File::create(&path)
+        .and_then(|file| timeline.write(file))
+        .map_err(|error| failed(format!("FLEXCAST_TRACE: `{}` cannot be written: {error}", path.display())))
+}
+
+/// The base of a file's name: as given, or the default for null.
+///
+/// # Safety
+/// As [`text`].
+pub(crate) unsafe fn base_name<'a>(outfile: *const c_char) -> Result<&'a str> {
+    if outfile.is_null() {
+        return Ok(DEFAULT_NAME);
+    }
+    // SAFETY: not null; otherwise as this function's.
+    unsafe { text(outfile, "outfile") }
+}
+
+/// Writes a core dump to `<outfile>.<process, three digits>.core`; the name defaults to `flexio_dev`. The process may be alive.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn flexio_coredump_create(
+    process: *mut flexio_process,
+    outfile: *const c_char,
+) -> flexio_status {
+    status("flexio_coredump_create", || {
+        let process = handle::get::<Process>(process)?;
+        // SAFETY: null, or a terminated string as the interface asks.
+        let name = unsafe { base_name(outfile) }?;
+        let path = core_dump::file_name(name, process.id, "core");
+        world(|world| {
+            let process = world.card(process.card)?.process(process.id)?;
+            Ok::<_, MachineError>(core_dump::write_file(process, process.crash(), &path))
+        })?
+        .map_err(|error| failed(format!("`{}` cannot be written: {error}", path.display())))
+    })
+}
