@@ -8,6 +8,7 @@ mod bench;
 mod bindgen;
 mod build;
 mod ci;
+mod coverage;
 mod demo;
 mod deploy;
 mod doctor;
@@ -71,6 +72,8 @@ enum Command {
     Virt(virt::Virt),
     /// Write docs/hot-loops.md: the receive loops instruction by instruction.
     HotLoops(hot_loops::HotLoops),
+    /// Write docs/coverage.md: what of the card is emulated, refused with an error, or not applicable.
+    Coverage(coverage::Coverage),
     /// Check dependency arrows, file lengths, the list of unsafe files and what the documents promise.
     Tidy(tidy::Tidy),
     /// All that CI runs: tidy, test, documentation.
@@ -95,6 +98,7 @@ fn main() -> ExitCode {
         Command::BuildEmuLibs(command) => command.run(),
         Command::Virt(command) => command.run(),
         Command::HotLoops(command) => command.run(),
+        Command::Coverage(command) => command.run(),
         Command::Tidy(command) => command.run(),
         Command::Ci(command) => command.run(),
     };

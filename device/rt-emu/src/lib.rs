@@ -16,3 +16,5 @@ mod panic;
 mod rtos;
 #[cfg(target_arch = "riscv64")]
 pub mod symbols;
+#[cfg(target_arch = "riscv64")]
+pub mod symbols_more;

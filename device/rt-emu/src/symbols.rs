@@ -11,7 +11,7 @@ use crate::rtos;
 /// `FLEXIO_DEV_STATUS_SUCCESS`.
 const SUCCESS: u32 = 0;
 /// `FLEXIO_DEV_STATUS_FAILED`.
-const FAILED: u32 = 1;
+pub(crate) const FAILED: u32 = 1;
 /// Bit pattern of window entity 0; entity 1 adds [`ENTITY_STEP`].
 const WINDOW_BASE: u64 = 0x8000_0000_0000_0000;
 const ENTITY_STEP: u64 = 0x4000_0000_0000_0000;
@@ -21,6 +21,8 @@ const MESSAGE_BYTES: usize = 511;
 const LEVEL_INFO: u64 = 4;
 /// Error numbers (`errno`) that this library sets.
 const ERRNO_INVALID: u32 = 22;
+/// What is asked for does not exist here.
+pub(crate) const ERRNO_UNSUPPORTED: u32 = 95;
 
 // No thread of a DPA process starts at the ELF entry point; one that does traps here.
 global_asm!(
@@ -51,14 +53,14 @@ global_asm!(
     message = sym formatted_message,
 );
 
-fn context() -> *mut ThreadContext {
+pub(crate) fn context() -> *mut ThreadContext {
     let context;
     // SAFETY: reads a register; the runtime keeps the thread context in tp and compiled code never touches it.
     unsafe { asm!("mv {}, tp", out(reg) context, options(nomem, nostack, preserves_flags)) };
     context
 }
 
-fn set_errno(value: u32) {
+pub(crate) fn set_errno(value: u32) {
     // SAFETY: tp points at this thread's context for the whole life of the thread; nobody else writes it.
     unsafe { (*context()).errno = value };
 }

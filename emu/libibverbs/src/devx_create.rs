@@ -43,6 +43,7 @@ pub(crate) fn create_cq(world: &mut World, card: usize, input: Input<'_>) -> std
         ("a CQE size other than 64 bytes", context.get(field::CQE_SIZE) != 0),
         ("collapsing", flag(field::COLLAPSED)),
         ("compression", flag(field::COMPRESSION)),
+        ("moderation", context.get(field::PERIOD) > 0 || context.get(field::MAX_COUNT) > 1),
     ] {
         if set {
             return refuse(answer::BAD_PARAM, syndrome::UNSUPPORTED_FIELD, format!("{name} is not emulated"));

@@ -98,6 +98,8 @@ pub(crate) mod cq {
     pub(crate) const DBR_UMEM_ID: Field = Field(0x4, 0, 32);
     pub(crate) const LOG_SIZE: Field = Field(0xC, 3, 5);
     pub(crate) const UAR_PAGE: Field = Field(0xC, 8, 24);
+    pub(crate) const PERIOD: Field = Field(0x10, 4, 12);
+    pub(crate) const MAX_COUNT: Field = Field(0x10, 16, 16);
     pub(crate) const ELEMENT: Field = Field(0x14, 0, 32);
     pub(crate) const DBR_ADDR: usize = 0x38;
 }

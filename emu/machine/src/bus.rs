@@ -7,7 +7,7 @@ use emu_nic::{Access, Nic, Space};
 
 use crate::config::CostModel;
 use crate::host_memory::HostMemory;
-use crate::layout::{OUTBOXES, PAGE, WINDOW_0, WINDOW_1, WINDOW_CONFIG};
+use crate::layout::{OUTBOXES, PAGE, WINDOW_0, WINDOW_1, WINDOW_CONFIG, outbox};
 use crate::memory::ProcessMemory;
 use crate::thread::Port;
 use crate::time::cycles_to_ps;
@@ -91,9 +91,11 @@ impl<const WATCHED: bool> ThreadBus<'_, WATCHED> {
                 return Ok(self.port.windows[entity].map_or(0, |(_, key)| u64::from(key)));
             }
         }
-        if self.outbox_offset(addr).is_some() {
-            // Readable registers (UCTL, BUFFER) report an idle unit.
-            return Ok(0);
+        if let Some(offset) = self.outbox_offset(addr) {
+            if offset == outbox::UCTL {
+                return Ok(0);
+            }
+            return self.fault(Cause::LoadAccess, addr, format!("outbox offset {offset:#x} cannot be read here"));
         }
         self.fault(Cause::LoadAccess, addr, "no memory at this address")
     }

@@ -50,7 +50,6 @@ impl World {
                 outboxes: Default::default(),
                 streams: Default::default(),
                 status: ProcessStatus::Healthy,
-                warnings: Vec::new(),
                 rpc: None,
                 gone: Default::default(),
                 forgotten_threads: 0,
@@ -308,6 +307,11 @@ fn add_thread(card: &mut Card, pid: u32, eu: u32, kind: ThreadKind) -> Result<u3
         if let Some(at) = process.memory.bytes_mut(context_addr + offset, width) {
             at.copy_from_slice(&value.to_le_bytes()[..width]);
         }
+    }
+    // As dpa-ps names threads.
+    let name = format!("EH_{pid:x}_{id:x}");
+    if let Some(at) = process.memory.bytes_mut(context_addr + context::NAME, name.len().min(context::NAME_BYTES - 1)) {
+        at.copy_from_slice(&name.as_bytes()[..at.len()]);
     }
     process.threads.insert(
         id,

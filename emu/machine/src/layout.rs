@@ -58,6 +58,10 @@ pub mod context {
     pub const METADATA: u64 = 0x20;
     /// u32, error number.
     pub const ERRNO: u64 = 0x28;
+    /// Behind the hardware's context: the thread's name, at most [`NAME_BYTES`] with its NUL.
+    pub const NAME: u64 = 0x40;
+    /// Room for the name.
+    pub const NAME_BYTES: usize = 32;
 }
 
 /// Outbox registers (64-bit little-endian stores), as in the vendor's register map version 9.
@@ -68,6 +72,34 @@ pub mod outbox {
     pub const SXD_DB: u64 = 0x1C0;
     /// Posts an empty completion to a queue, which triggers its thread: queue number in bits 23:0.
     pub const RXT_DB: u64 = 0x280;
+    /// Read: 0 when the unit has carried out what it was asked for, which here it always has.
+    pub const UCTL: u64 = 0x000;
+    /// Registers of what the emulated card does not have: offset, name, what is missing. A store ends the process.
+    pub const REFUSED: [(u64, &str, &str); 11] = [
+        (0x040, "BUFFER", QUEUE_CONTEXTS),
+        (0x140, "EQ_DB_REARM", EVENT_QUEUES),
+        (0x180, "EQ_DB_NO_REARM", EVENT_QUEUES),
+        (0x200, "EMU_CAP", EMULATED_DEVICES),
+        (0x240, "EMU_CAP_TRIGGER", EMULATED_DEVICES),
+        (0x2C0, "RXT_DONE0", EMULATED_DEVICES),
+        (0x2C8, "RXT_DONE1", EMULATED_DEVICES),
+        (0x300, "RXC_RD", QUEUE_CONTEXTS),
+        (0x340, "CC_DB", "programmable congestion control is not emulated"),
+        (0xFC0, "SW_RESERVE", "it is reserved"),
+        (UCTL, "UCTL", "it is read-only"),
+    ];
+    const EVENT_QUEUES: &str = "event queues of device threads are not emulated; bind completion queues to threads";
+    const EMULATED_DEVICES: &str = "device emulation is not emulated";
+    const QUEUE_CONTEXTS: &str = "reading queue contexts is not emulated";
+
+    /// Why a store to a register that is not one of those above ends the process.
+    #[must_use]
+    pub fn refusal(offset: u64) -> String {
+        match REFUSED.iter().find(|(at, ..)| *at == offset) {
+            Some((_, name, why)) => format!("store to outbox register {name} ({offset:#x}): {why}"),
+            None => format!("store to outbox offset {offset:#x}, where no register is known"),
+        }
+    }
 }
 
 /// RTOS calls: number in `a7`, arguments from `a0`, result in `a0`.
@@ -100,4 +132,10 @@ pub mod call {
     pub const TLS: u64 = 13;
     /// Select an outbox of another virtual function: always refused here.
     pub const OUTBOX_CONFIG_UAR_EXTENSION: u64 = 14;
+    /// Bytes that the card's port has received or sent; all ones for a counter that it has not.
+    pub const NIC_COUNTER: u64 = 15;
+    /// Counter of [`NIC_COUNTER`]: bytes received at port 0.
+    pub const COUNTER_RX_BYTES: u64 = 0x10;
+    /// Counter of [`NIC_COUNTER`]: bytes sent from port 0.
+    pub const COUNTER_TX_BYTES: u64 = 0x20;
 }

@@ -67,8 +67,6 @@ pub struct Process {
     pub streams: BTreeMap<u32, Stream>,
     /// Whether it runs.
     pub status: ProcessStatus,
-    /// RTOS calls and outbox registers that were ignored or refused, for the host to look at.
-    pub warnings: Vec<String>,
     pub(crate) rpc: Option<RpcSlot>,
     /// Threads that were destroyed last.
     pub(crate) gone: VecDeque<ThreadStatistics>,

@@ -202,20 +202,18 @@ impl World {
             outbox::CQ_DB => self.cards[card].nic.arm_cq(at_ps, low24, high24, &mut effects),
             outbox::RXT_DB => match self.cards[card].nic.query_cq(low24).map(|cq| cq.target) {
                 Some(emu_nic::CqTarget::DpaThread(target)) => self.trigger(at_ps, card, target),
-                _ => self.warn(card, id, format!("RXT_DB: completion queue {low24:#x} has no thread; ignored")),
+                _ => self.crash(
+                    card,
+                    id,
+                    format!("RXT_DB: there is no completion queue {low24:#x} with a thread"),
+                    value,
+                ),
             },
-            _ => self.warn(card, id, format!("outbox register {offset:#x} is not implemented; store ignored")),
+            // A store has no answer: what it asks for in vain ends the process, with a record that names the register.
+            _ => self.crash(card, id, outbox::refusal(offset), value),
         }
         self.carry_out(card, &mut effects);
         self.effects = effects;
-    }
-
-    fn warn(&mut self, card: usize, id: u32, text: String) {
-        tracing::warn!(card, thread = id, "{text}");
-        let Card { processes, owners, .. } = &mut self.cards[card];
-        if let Some(process) = owners.get(&id).and_then(|process| processes.get_mut(process)) {
-            process.warnings.push(text);
-        }
     }
 
     /// The thread jumped to the exit gate.
@@ -241,11 +239,13 @@ impl World {
 
     fn rtos_call(&mut self, card_index: usize, id: u32) {
         let gap = self.config.cost.gap_cycles;
-        let Card { processes, owners, running, .. } = &mut self.cards[card_index];
+        let Card { nic, processes, owners, running, .. } = &mut self.cards[card_index];
         let Some(process) = owners.get(&id).and_then(|process| processes.get_mut(process)) else { return };
-        let Some(thread) = process.threads.get_mut(&id) else { return };
-        let x = thread.hart.x;
+        let Some(x) = process.threads.get(&id).map(|thread| thread.hart.x) else { return };
         let number = x[reg::A7];
+        let activated = u32::try_from(x[reg::A0]).ok().and_then(|other| process.threads.get(&other));
+        let is_handler = activated.is_some_and(|other| other.kind == ThreadKind::EventHandler);
+        let Some(thread) = process.threads.get_mut(&id) else { return };
         let at_ps = cycles_to_ps(thread.hart.cycles);
         let context_addr = THREADS + u64::from(thread.port.eu) * THREAD_BLOCK + CONTEXT_OFFSET;
         let memory = &mut process.memory;
@@ -316,13 +316,19 @@ impl World {
                 After::Value(status)
             }
             call::ERROR => After::Error(x[reg::A0] as u8),
-            call::EVENT_HANDLER_ACTIVATE => {
+            call::EVENT_HANDLER_ACTIVATE if is_handler => {
                 triggered = Some(x[reg::A0] as u32);
                 After::Value(OK)
             }
+            call::EVENT_HANDLER_ACTIVATE => After::Value(FAILED),
             call::THREAD_ID => After::Value(u64::from(thread.id)),
             call::TLS => After::Value(thread.tls),
             call::OUTBOX_CONFIG_UAR_EXTENSION => After::Value(FAILED),
+            call::NIC_COUNTER => After::Value(match x[reg::A0] {
+                call::COUNTER_RX_BYTES => nic.counters().rx_bytes,
+                call::COUNTER_TX_BYTES => nic.counters().tx_bytes,
+                _ => u64::MAX,
+            }),
             _ => After::Unknown,
         };
         self.trace.record(at_ps, "call", u64::from(id), number);
@@ -336,11 +342,7 @@ impl World {
                 let cycles = thread.hart.cycles;
                 self.ready.insert((cycles, card_index, id));
                 if let Some(other) = triggered {
-                    if process_of(&self.cards[card_index], other) == process_of(&self.cards[card_index], id) {
-                        self.trigger(at_ps, card_index, other);
-                    } else {
-                        self.warn(card_index, id, format!("event_handler_activate: no thread {other} in this process"));
-                    }
+                    self.trigger(at_ps, card_index, other);
                 }
             }
             After::Wait | After::Again | After::Finish if is_rpc => {
@@ -425,8 +427,4 @@ impl World {
             self.watch_end(card_index, thread);
         }
     }
-}
-
-fn process_of(card: &Card, thread: u32) -> Option<u32> {
-    card.owners.get(&thread).copied()
 }

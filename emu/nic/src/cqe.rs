@@ -117,6 +117,7 @@ pub(crate) struct Receipt {
     pub(crate) user_index: u32,
     pub(crate) source_qpn: u32,
     pub(crate) has_grh: bool,
+    pub(crate) is_ipv4: bool,
     pub(crate) immediate: [u8; 4],
     pub(crate) byte_count: u32,
     pub(crate) index: u16,
@@ -126,7 +127,9 @@ pub(crate) struct Receipt {
 /// A receive is done.
 pub(crate) fn responder(receipt: &Receipt) -> Cqe {
     let mut cqe = [0; CQE_BYTES];
-    put32(&mut cqe, 0x18, u32::from(receipt.has_grh) << 28 | receipt.source_qpn);
+    // Where InfiniBand has the service level, RoCE v2 tells the kind of routing header (Linux mlx5_ib): 1 = IPv6, 2 = IPv4.
+    let routing = if receipt.is_ipv4 { 2 } else { 1 };
+    put32(&mut cqe, 0x18, u32::from(receipt.has_grh) << 28 | routing << 24 | receipt.source_qpn);
     put32(&mut cqe, 0x20, receipt.user_index & 0xFF_FFFF);
     cqe[0x24..0x28].copy_from_slice(&receipt.immediate);
     put32(&mut cqe, 0x2C, receipt.byte_count);

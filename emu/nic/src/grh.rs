@@ -5,6 +5,11 @@ use crate::packet::{Network, Packet};
 /// Bytes that a datagram's routing header takes in front of its payload.
 pub(crate) const GRH_BYTES: usize = 40;
 
+/// Whether a packet's routing header is IPv4; IPv6 otherwise.
+pub(crate) fn is_ipv4(packet: &Packet) -> bool {
+    packet.source.gid.ipv4().is_some() && packet.destination.gid.ipv4().is_some()
+}
+
 /// The 40 bytes in front of a datagram: an IPv6 header, or 20 bytes of nothing and an IPv4 header.
 pub(crate) fn routing_header(packet: &Packet) -> [u8; GRH_BYTES] {
     const UDP: u8 = 17;

@@ -3,7 +3,7 @@
 use crate::cqe::{self, Receipt, syndrome, vendor};
 use crate::dataflow::{Touched, write_ranges};
 use crate::effects::{Effects, FailureCause};
-use crate::grh::{GRH_BYTES, routing_header};
+use crate::grh::{GRH_BYTES, is_ipv4, routing_header};
 use crate::memory::Dma;
 use crate::mkey::{Access, Ranges};
 use crate::nic::Nic;
@@ -394,6 +394,7 @@ impl Nic {
             user_index: qp.attr.user_index,
             source_qpn,
             has_grh: qp.attr.transport == Transport::Ud,
+            is_ipv4: is_ipv4(packet),
             // One field holds either.
             immediate: packet.immediate.or(packet.invalidate.map(u32::to_be_bytes)).unwrap_or_default(),
             byte_count,

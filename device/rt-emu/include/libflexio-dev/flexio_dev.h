@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The device library. Signatures follow FlexIO 25.1; the library behind them here is libflexio_dev.a for the emulated DPA. What
- * the emulated DPA does not have (congestion control tables, NIC counters, other devices' doorbells) is not declared, so that a
- * program that needs it does not link.
+ * The device library. Signatures follow FlexIO 25.1; the library behind them here is libflexio_dev.a for the emulated DPA. Calls
+ * for what the emulated DPA does not have (congestion control tables, other devices' doorbells) fail and set the thread's errno
+ * to 95; stores to such registers of the outbox end the process. docs/coverage.md lists all of it.
  */
 #ifndef FLEXIO_DEV_H
 #define FLEXIO_DEV_H
@@ -69,13 +69,30 @@ void flexio_dev_thread_finish(void) __attribute__((noreturn));
 /* All threads of the process end. */
 void flexio_dev_process_finish(void) __attribute__((noreturn));
 void flexio_dev_yield(struct flexio_dev_thread_ctx *dtctx);
+/* Lets others run, then as retrigger. */
+void flexio_dev_yield_and_retrigger(void) __attribute__((noreturn));
+/* Deprecated names of flexio_dev_thread_reschedule and flexio_dev_thread_finish. */
+void flexio_dev_reschedule(void) __attribute__((noreturn));
+void flexio_dev_finish(void) __attribute__((noreturn));
+/* Name of this thread, as performance tools print it. */
+const char *flexio_dev_get_current_thread_name(void);
 /* Triggers the event handler with this activation id, as an event would. */
 flexio_dev_status_t flexio_dev_event_handler_activate(uint32_t activation_id);
 
 /* Selects the outbox for the doorbells of this thread. Once per thread. */
 flexio_dev_status_t flexio_dev_outbox_config(struct flexio_dev_thread_ctx *dtctx, uint16_t outbox_config_id);
 void flexio_dev_outbox_config_fast(struct flexio_dev_thread_ctx *dtctx, uint16_t outbox_config_id);
+/* Refused: an emulated card shows one function to its DPA. */
 flexio_dev_status_t flexio_dev_outbox_config_uar_extension(struct flexio_dev_thread_ctx *dtctx, uint32_t device_id);
+/* Refused, as above. */
+flexio_dev_status_t flexio_dev_cross_device_ring_db(uint32_t device_id, uint32_t qpn, uint32_t pi);
+/* 0: there is no congestion control. */
+uint64_t flexio_dev_get_pcc_table_base(uint16_t vhca_id);
+
+/* Counters of the network card's ports: bytes received (0x10 and port) and sent (0x20 and port). The card has port 0. */
+void flexio_dev_nic_counters_config(uint32_t *values, uint32_t *counter_ids, uint32_t num_counters);
+/* Stores the low 32 bits of each; all ones where there is no such counter. */
+void flexio_dev_nic_counters_sample(void);
 
 flexio_dev_status_t flexio_dev_multi_window_config(enum flexio_window_entity entity, uint16_t window_id, uint32_t mkey);
 flexio_dev_status_t flexio_dev_multi_window_mkey_config(enum flexio_window_entity entity, uint32_t mkey);
@@ -85,6 +102,9 @@ flexio_dev_status_t flexio_dev_multi_window_ptr_acquire(enum flexio_window_entit
 /* Copies to host memory and writes back. */
 flexio_dev_status_t flexio_dev_multi_window_copy_to_host(enum flexio_window_entity entity, uint64_t haddr,
 							 const void *daddr, uint32_t size);
+/* Refused, as by the vendor's library. */
+flexio_dev_status_t flexio_dev_multi_window_copy_from_host(enum flexio_window_entity entity, void *daddr,
+							   uint64_t haddr, uint32_t size);
 
 static inline flexio_dev_status_t flexio_dev_window_config(enum flexio_window_entity entity, uint16_t window_id,
 							   uint32_t mkey)
@@ -108,6 +128,24 @@ static inline flexio_dev_status_t flexio_dev_window_copy_to_host(enum flexio_win
 {
 	return flexio_dev_multi_window_copy_to_host(entity, haddr, daddr, size);
 }
+
+static inline flexio_dev_status_t flexio_dev_window_copy_from_host(enum flexio_window_entity entity, void *daddr,
+								   uint64_t haddr, uint32_t size)
+{
+	return flexio_dev_multi_window_copy_from_host(entity, daddr, haddr, size);
+}
+
+/* A lock in memory of the process. */
+struct spinlock_s {
+	uint32_t locked;
+};
+
+#define spin_init(lock) __atomic_store_n(&(lock)->locked, 0, __ATOMIC_SEQ_CST)
+#define spin_lock(lock)                                                                  \
+	do {                                                                             \
+	} while (__atomic_exchange_n(&(lock)->locked, 1, __ATOMIC_SEQ_CST))
+#define spin_trylock(lock) __atomic_exchange_n(&(lock)->locked, 1, __ATOMIC_SEQ_CST)
+#define spin_unlock(lock) __atomic_store_n(&(lock)->locked, 0, __ATOMIC_SEQ_CST)
 
 typedef enum {
 	FLEXIO_MSG_DEV_NO_PRINT = 0,

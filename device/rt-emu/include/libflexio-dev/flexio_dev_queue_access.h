@@ -10,6 +10,11 @@
 #define FLEXCAST_OUTBOX_CQ_DB 0x100
 #define FLEXCAST_OUTBOX_SXD_DB 0x1C0
 #define FLEXCAST_OUTBOX_RXT_DB 0x280
+/* These exist on a card; stores to them end the process here and say which. */
+#define FLEXCAST_OUTBOX_EQ_DB_REARM 0x140
+#define FLEXCAST_OUTBOX_EMU_CAP 0x200
+#define FLEXCAST_OUTBOX_EMU_CAP_TRIGGER 0x240
+#define FLEXCAST_OUTBOX_CC_DB 0x340
 
 static inline void flexcast_outbox_store(unsigned int offset, uint64_t value)
 {
@@ -37,6 +42,40 @@ static inline flexio_dev_status_t flexio_dev_cq_arm(uint32_t ci, uint32_t cqn)
 static inline flexio_dev_status_t flexio_dev_msix_send(uint32_t cqn)
 {
 	flexcast_outbox_store(FLEXCAST_OUTBOX_RXT_DB, cqn & 0xFFFFFF);
+	return FLEXIO_DEV_STATUS_SUCCESS;
+}
+
+/* The same: the vendor's headers have both names. */
+static inline flexio_dev_status_t flexio_dev_zcqe_gen(uint32_t cqn)
+{
+	return flexio_dev_msix_send(cqn);
+}
+
+/* Doorbell of an event queue, which the emulated DPA does not have. */
+static inline flexio_dev_status_t flexio_dev_eq_update_ci(uint32_t ci, uint32_t eqn)
+{
+	flexcast_outbox_store(FLEXCAST_OUTBOX_EQ_DB_REARM, (uint64_t)(ci & 0x3FFFFFF) << 32 | (eqn & 0xFFFFFF));
+	return FLEXIO_DEV_STATUS_SUCCESS;
+}
+
+/* Doorbells of emulated devices, which the emulated DPA does not have. */
+static inline flexio_dev_status_t flexio_dev_db_ctx_arm(uint32_t qnum, uint32_t emu_ctx_id)
+{
+	flexcast_outbox_store(FLEXCAST_OUTBOX_EMU_CAP, (uint64_t)(emu_ctx_id & 0x3FFFFFF) << 32 | (qnum & 0xFFFFFF));
+	return FLEXIO_DEV_STATUS_SUCCESS;
+}
+
+static inline flexio_dev_status_t flexio_dev_db_ctx_force_trigger(uint32_t cqn, uint32_t emu_ctx_id)
+{
+	flexcast_outbox_store(FLEXCAST_OUTBOX_EMU_CAP_TRIGGER,
+			      (uint64_t)(emu_ctx_id & 0x3FFFFFF) << 32 | (cqn & 0xFFFFFF));
+	return FLEXIO_DEV_STATUS_SUCCESS;
+}
+
+/* Doorbell of congestion control, which the emulated DPA does not have; the fields of its value are not published. */
+static inline flexio_dev_status_t flexio_dev_cc_ring_db(uint16_t ccq_id, uint32_t rp_id)
+{
+	flexcast_outbox_store(FLEXCAST_OUTBOX_CC_DB, (uint64_t)rp_id << 32 | ccq_id);
 	return FLEXIO_DEV_STATUS_SUCCESS;
 }
 
@@ -113,6 +152,31 @@ static inline uint8_t flexio_dev_cqe_get_err_synd(struct flexio_dev_cqe64 *cqe)
 	return ((uint8_t *)cqe)[0x37];
 }
 
+static inline uint8_t flexio_dev_cqe_get_hw_err_synd(struct flexio_dev_cqe64 *cqe)
+{
+	return ((uint8_t *)cqe)[0x34];
+}
+
+static inline uint8_t flexio_dev_cqe_get_vendor_err_synd(struct flexio_dev_cqe64 *cqe)
+{
+	return ((uint8_t *)cqe)[0x36];
+}
+
+static inline uint16_t flexio_dev_cqe_get_csum_ok(struct flexio_dev_cqe64 *cqe)
+{
+	return be16_to_cpu(cqe->csum_ok);
+}
+
+static inline uint8_t flexio_dev_eqe_get_owner(struct flexio_dev_eqe *eqe)
+{
+	return *(volatile uint8_t *)&eqe->owner & 1;
+}
+
+static inline uint32_t flexio_dev_eqe_get_cqn(struct flexio_dev_eqe *eqe)
+{
+	return be32_to_cpu(eqe->event_data[6]) & 0xFFFFFF;
+}
+
 /* Fills the control segment of a send entry that begins at 64-byte block `sq_pi`; the entry has the usual number of segments. */
 static inline flexio_dev_status_t flexio_dev_swqe_seg_ctrl_set(union flexio_dev_sqe_seg *swqe, uint32_t sq_pi,
 							       uint32_t sq_number, uint32_t ce, flexio_ctrl_seg_t type)
@@ -164,6 +228,79 @@ static inline flexio_dev_status_t flexio_dev_swqe_seg_atomic_set(union flexio_de
 {
 	swqe->atomic.swap_or_add_data = cpu_to_be64(swap_or_add_data);
 	swqe->atomic.compare_data = cpu_to_be64(compare_data);
+	return FLEXIO_DEV_STATUS_SUCCESS;
+}
+
+/* Raw Ethernet; no queue of the emulated card executes it. */
+static inline flexio_dev_status_t flexio_dev_swqe_seg_eth_set(union flexio_dev_sqe_seg *swqe, uint16_t cs_swp_flags,
+							      uint16_t mss, uint16_t inline_hdr_bsz,
+							      uint8_t inline_hdrs[2])
+{
+	swqe->eth.rsvd0 = 0;
+	swqe->eth.cs_swp_flags = cpu_to_be16(cs_swp_flags);
+	swqe->eth.mss = cpu_to_be16(mss);
+	swqe->eth.rsvd8 = 0;
+	swqe->eth.inline_hdr_bsz = cpu_to_be16(inline_hdr_bsz);
+	swqe->eth.inline_hdrs[0] = inline_hdrs ? inline_hdrs[0] : 0;
+	swqe->eth.inline_hdrs[1] = inline_hdrs ? inline_hdrs[1] : 0;
+	return FLEXIO_DEV_STATUS_SUCCESS;
+}
+
+/* At most 12 bytes, which fit in one segment; longer data goes on behind it. */
+static inline flexio_dev_status_t flexio_dev_swqe_seg_inline_data_set(union flexio_dev_sqe_seg *swqe, uint32_t data_sz,
+								      uint32_t *data)
+{
+	if (data_sz > sizeof(swqe->inline_send_data.data_and_padding))
+		return FLEXIO_DEV_STATUS_FAILED;
+	swqe->inline_send_data.byte_count = cpu_to_be32(data_sz | 1u << 31);
+	for (uint32_t at = 0; at < 3; at++)
+		swqe->inline_send_data.data_and_padding[at] = 0;
+	__builtin_memcpy(swqe->inline_send_data.data_and_padding, data, data_sz);
+	return FLEXIO_DEV_STATUS_SUCCESS;
+}
+
+/* Entry of a shared receive queue; the emulated card has none. */
+static inline flexio_dev_status_t flexio_dev_swqe_seg_shared_receive_set(union flexio_dev_sqe_seg *swqe,
+									 uint16_t next_wqe_index, uint8_t signature)
+{
+	for (uint32_t at = 0; at < sizeof(swqe->bytes); at++)
+		swqe->bytes[at] = 0;
+	swqe->shared_receive.next_wqe_index = cpu_to_be16(next_wqe_index);
+	swqe->shared_receive.signature = signature;
+	return FLEXIO_DEV_STATUS_SUCCESS;
+}
+
+/* Address vector, bytes 0 to 15. `ext`: the other two thirds follow, without which a datagram goes nowhere on Ethernet. */
+static inline flexio_dev_status_t flexio_dev_swqe_seg_av1_set(union flexio_dev_sqe_seg *swqe, uint32_t qkey, uint32_t dqp,
+							      uint8_t ext, uint8_t stat_rate_sl, uint8_t fl_mlid,
+							      uint16_t rlid_udp_sport)
+{
+	swqe->datagram.words[0] = cpu_to_be32(qkey);
+	swqe->datagram.words[1] = 0;
+	swqe->datagram.words[2] = cpu_to_be32((uint32_t)(ext & 1) << 31 | (dqp & 0xFFFFFF));
+	swqe->datagram.words[3] =
+		cpu_to_be32((uint32_t)stat_rate_sl << 24 | (uint32_t)fl_mlid << 16 | rlid_udp_sport);
+	return FLEXIO_DEV_STATUS_SUCCESS;
+}
+
+/* Address vector, bytes 16 to 31. */
+static inline flexio_dev_status_t flexio_dev_swqe_seg_av2_set(union flexio_dev_sqe_seg *swqe, const uint8_t *rmac,
+							      uint8_t tclass, uint8_t hop_limit, uint32_t grh_gid_fl)
+{
+	swqe->datagram.words[0] = 0;
+	for (uint32_t at = 0; at < 6; at++)
+		swqe->bytes[4 + at] = rmac[at];
+	swqe->bytes[10] = tclass;
+	swqe->bytes[11] = hop_limit;
+	swqe->datagram.words[3] = cpu_to_be32(grh_gid_fl);
+	return FLEXIO_DEV_STATUS_SUCCESS;
+}
+
+/* Address vector, bytes 32 to 47. */
+static inline flexio_dev_status_t flexio_dev_swqe_seg_av3_set(union flexio_dev_sqe_seg *swqe, const uint8_t *rgid_rip)
+{
+	for (uint32_t at = 0; at < 16; at++)
+		swqe->bytes[at] = rgid_rip[at];
 	return FLEXIO_DEV_STATUS_SUCCESS;
 }
 

@@ -42,6 +42,20 @@ struct flexio_dev_cqe64 {
 };
 _Static_assert(sizeof(struct flexio_dev_cqe64) == 64, "a completion has 64 bytes");
 
+/* An entry of an event queue. */
+struct flexio_dev_eqe {
+	uint8_t rsvd0;
+	uint8_t type;
+	uint8_t rsvd2;
+	uint8_t sub_type;
+	uint8_t rsvd4[28];
+	__be32 event_data[7];
+	uint8_t rsvd3c[2];
+	uint8_t signature;
+	uint8_t owner;
+};
+_Static_assert(sizeof(struct flexio_dev_eqe) == 64, "an event has 64 bytes");
+
 struct flexio_dev_wqe_ctrl_seg {
 	__be32 idx_opcode;
 	__be32 qpn_ds;
@@ -66,12 +80,43 @@ struct flexio_dev_wqe_atomic_seg {
 	__be64 compare_data;
 };
 
+struct flexio_dev_wqe_eth_seg {
+	__be32 rsvd0;
+	__be16 cs_swp_flags;
+	__be16 mss;
+	__be32 rsvd8;
+	__be16 inline_hdr_bsz;
+	uint8_t inline_hdrs[2];
+};
+
+/* Inline data: the bytes go on in the following segments. */
+struct flexio_dev_wqe_inline_send_data_seg {
+	__be32 byte_count;
+	uint32_t data_and_padding[3];
+};
+
+struct flexio_dev_wqe_shared_receive_seg {
+	uint8_t rsvd0[2];
+	__be16 next_wqe_index;
+	uint8_t signature;
+	uint8_t rsvd5[11];
+};
+
+/* A third of the address vector of a datagram. */
+struct flexio_dev_wqe_datagram_seg {
+	__be32 words[4];
+};
+
 /* One of the 16-byte segments of a send entry. */
 union flexio_dev_sqe_seg {
 	struct flexio_dev_wqe_ctrl_seg ctrl;
 	struct flexio_dev_wqe_rdma_seg rdma;
 	struct flexio_dev_wqe_mem_ptr_send_data_seg mem_ptr_send_data;
 	struct flexio_dev_wqe_atomic_seg atomic;
+	struct flexio_dev_wqe_eth_seg eth;
+	struct flexio_dev_wqe_inline_send_data_seg inline_send_data;
+	struct flexio_dev_wqe_shared_receive_seg shared_receive;
+	struct flexio_dev_wqe_datagram_seg datagram;
 	uint8_t bytes[16];
 };
 _Static_assert(sizeof(union flexio_dev_sqe_seg) == 16, "a segment has 16 bytes");
@@ -113,6 +158,7 @@ enum {
 	FLEXIO_DEV_CQE_RESPONDER_WRITE_WITH_IMM = 1,
 	FLEXIO_DEV_CQE_RESPONDER_SEND = 2,
 	FLEXIO_DEV_CQE_RESPONDER_SEND_WITH_IMM = 3,
+	FLEXIO_DEV_CQE_RESPONDER_SEND_WITH_INV = 4,
 	FLEXIO_DEV_CQE_REQUESTER_ERROR = 13,
 	FLEXIO_DEV_CQE_RESPONDER_ERROR = 14,
 	FLEXIO_DEV_CQE_INVALID = 15,

@@ -1,0 +1,137 @@
+//! Every call for what an emulated card does not have answers an error, whatever it is given. docs/coverage.toml names this
+//! file for each of them, and `cargo xtask coverage` looks for the call here.
+#![allow(unsafe_code, clippy::undocumented_unsafe_blocks)] // C calls on objects made in the test
+
+mod support;
+
+use std::ptr::{null, null_mut};
+
+use flexio_sys::*;
+use support::*;
+
+const FAILED: flexio_status = FLEXIO_STATUS_FAILED;
+
+#[test]
+fn calls_for_raw_ethernet_queues_answer_an_error() {
+    let host = Host::small(&plain_image());
+    let process = host.process();
+    let api = &host.api;
+    let attr = flexio_wq_attr { log_wq_depth: 4, pd: host.pd, ..Default::default() };
+    let (mut rq, mut sq, mut rmp) = (null_mut(), null_mut(), null_mut());
+    unsafe {
+        assert_eq!((api.flexio_rq_create)(process, host.context, 0, &attr, &mut rq), FAILED);
+        assert_eq!((api.flexio_sq_create)(process, host.context, 0, &attr, &mut sq), FAILED);
+        assert_eq!((api.flexio_rmp_create)(process, host.context, &attr, &mut rmp), FAILED);
+        assert!(rq.is_null() && sq.is_null() && rmp.is_null(), "nothing was made");
+        assert_eq!((api.flexio_rq_set_err_state)(rq), FAILED);
+        assert_eq!((api.flexio_rq_destroy)(rq), FAILED);
+        assert_eq!((api.flexio_sq_destroy)(sq), FAILED);
+        assert_eq!((api.flexio_rmp_destroy)(rmp), FAILED);
+        assert_eq!((api.flexio_rq_get_wq_num)(rq), u32::MAX);
+        assert_eq!((api.flexio_sq_get_wq_num)(sq), u32::MAX);
+        assert_eq!((api.flexio_rmp_get_wq_num)(rmp), u32::MAX);
+        assert!((api.flexio_rq_get_tir)(rq).is_null());
+    }
+}
+
+#[test]
+fn calls_for_the_command_queue_answer_an_error() {
+    let host = Host::small(&plain_image());
+    let process = host.process();
+    let api = &host.api;
+    let mut attr = flexio_cmdq_attr { workers: 1, batch_size: 1, state: FLEXIO_CMDQ_STATE_PENDING };
+    let mut cmdq = null_mut();
+    unsafe {
+        assert_eq!((api.flexio_cmdq_create)(process, &mut attr, &mut cmdq), FAILED);
+        assert!(cmdq.is_null());
+        assert_eq!((api.flexio_cmdq_task_add)(cmdq, host.handler, 0), FAILED);
+        assert_eq!((api.flexio_cmdq_state_running)(cmdq), FAILED);
+        // Empty: whoever waits for that must not wait for ever.
+        assert_eq!((api.flexio_cmdq_is_empty)(cmdq), 1);
+        assert_eq!((api.flexio_cmdq_destroy)(cmdq), FAILED);
+    }
+}
+
+#[test]
+fn calls_for_other_functions_and_handlers_on_the_device_answer_an_error() {
+    let host = Host::small(&plain_image());
+    let process = host.process();
+    let api = &host.api;
+    unsafe {
+        let uar = (api.flexio_process_get_uar)(process);
+        let mut extended = null_mut();
+        assert_eq!((api.flexio_uar_extend)(uar, host.context, &mut extended), FAILED);
+        assert!(extended.is_null());
+        assert_eq!((api.flexio_uar_get_extended_id)(uar), u32::MAX);
+        assert_eq!((api.flexio_process_error_handler_set)(process, host.handler), FAILED);
+        // 0: debugging is not permitted.
+        assert_eq!((api.flexio_process_udbg_token_get)(process), 0);
+    }
+}
+
+#[test]
+fn attributes_that_are_not_emulated_answer_an_error() {
+    let host = Host::small(&plain_image());
+    let process = host.process();
+    let api = &host.api;
+    unsafe {
+        let pcc = flexio_process_attr { en_pcc: 1, ..Default::default() };
+        let mut other = null_mut();
+        assert_eq!((api.flexio_process_create)(host.context, host.app, &pcc, &mut other), FAILED, "en_pcc");
+        let mut outbox_attr = flexio_outbox_attr { en_pcc: 1, ..Default::default() };
+        assert_eq!((api.flexio_outbox_create)(process, &mut outbox_attr, &mut null_mut()), FAILED, "en_pcc");
+        type Change = fn(&mut flexio_cq_attr);
+        let changes: [(&str, Change); 8] = [
+            ("basic compression", |a| a.cqe_comp_type = FLEXIO_CQE_COMP_BASIC),
+            ("enhanced compression", |a| a.cqe_comp_type = FLEXIO_CQE_COMP_ENH),
+            ("collapsed", |a| a.cc = true),
+            ("moderation by count", |a| a.cq_max_count = 2),
+            ("moderation by time", |a| a.cq_period = 1),
+            ("an event queue", |a| a.element_type = FLEXIO_CQ_ELEMENT_TYPE_EXT_EQ as u8),
+            ("an emulated interrupt", |a| a.element_type = FLEXIO_CQ_ELEMENT_TYPE_DPA_MSIX_EMULATED_CQ as u8),
+            ("the reserved type", |a| a.element_type = 1),
+        ];
+        for (name, change) in changes {
+            let mut attr = host.cq_attr(process);
+            change(&mut attr);
+            let made = (api.flexio_cq_create)(process, host.context, &attr, &mut null_mut());
+            assert_eq!(made, FAILED, "{name}");
+        }
+        let cq = host.cq(process, &host.cq_attr(process));
+        assert_eq!((api.flexio_cq_modify_moderation)(cq, 2, 0, 0), FAILED);
+        let transports = [
+            FLEXIO_QPC_ST_UC,
+            FLEXIO_QPC_ST_UD,
+            FLEXIO_QPC_ST_XRC,
+            FLEXIO_QPC_ST_IBL2,
+            FLEXIO_QPC_ST_DCI,
+            FLEXIO_QPC_ST_QP0,
+            FLEXIO_QPC_ST_QP1,
+            FLEXIO_QPC_ST_RAW_DATAGRAM,
+            FLEXIO_QPC_ST_REG_UMR,
+            FLEXIO_QPC_ST_DC_CNAK,
+        ];
+        for transport_type in transports {
+            let mut attr = flexio_qp_attr { transport_type, ..Default::default() };
+            let made = (api.flexio_qp_create)(process, null_mut(), &mut attr, &mut null_mut());
+            assert_eq!(made, FAILED, "transport {transport_type}");
+        }
+        let mut attr = flexio_qp_attr { rq_type: 1, ..Default::default() };
+        assert_eq!((api.flexio_qp_create)(process, null_mut(), &mut attr, &mut null_mut()), FAILED, "a shared queue");
+        let affinity = flexio_affinity { type_: FLEXIO_AFFINITY_GROUP, id: 0 };
+        let mut attr = flexio_event_handler_attr { host_stub_func: host.handler, affinity, ..Default::default() };
+        assert_eq!((api.flexio_event_handler_create)(process, &mut attr, &mut null_mut()), FAILED, "a group");
+        let mut attr = stream_attr(FLEXIO_MSG_DEV_INFO);
+        attr.sync_mode = FLEXIO_LOG_DEV_SYNC_MODE_TRACER;
+        let file = CFile::new();
+        let made = (api.flexio_msg_stream_create)(process, &mut attr, file.0, null_mut(), &mut null_mut());
+        assert_eq!(made, FAILED, "the tracer");
+    }
+}
+
+#[test]
+fn a_core_dump_needs_a_crash() {
+    let host = Host::small(&plain_image());
+    let process = host.process();
+    assert_eq!(unsafe { (host.api.flexio_coredump_create)(process, null()) }, FAILED);
+}
