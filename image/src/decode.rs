@@ -1,10 +1,12 @@
 //! Decodes RV64 instructions far enough to name them, to tell their extension and to follow their control flow.
 //!
-//! Encodings: RISC-V Unprivileged ISA, chapter "Instruction Set Listings"; bit manipulation 1.0.0. The decoder is a table
+//! Encodings: RISC-V Unprivileged ISA, chapter "Instruction Set Listings"; bit manipulation 1.0.0, and 0.93 for the drafts Zbp and Zbr. The decoder is a table
 //! of (mask, bits) rows; compressed instructions are first expanded to the instruction that they stand for.
 
 use crate::compressed::expand;
-use crate::isa::Extension::{self, A, Custom, D, F, I, M, Privileged, Unknown, V, Zba, Zbb, Zbs, Zicsr, Zifencei};
+use crate::isa::Extension::{
+    self, A, Custom, D, F, I, M, Privileged, Unknown, V, Zba, Zbb, Zbp, Zbr, Zbs, Zicsr, Zifencei,
+};
 
 /// How operands lie in the instruction word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +113,10 @@ const fn shift5(funct7: u32, funct3: u32, name: &'static str, extension: Extensi
 
 const fn unary(imm12: u32, funct3: u32, opcode: u32, name: &'static str) -> Op {
     row(0xfff0_707f, imm12 << 20 | funct3 << 12 | opcode, name, Format::Unary, Zbb)
+}
+
+const fn checksum(imm12: u32, name: &'static str) -> Op {
+    row(0xfff0_707f, imm12 << 20 | 1 << 12 | 0x13, name, Format::Unary, Zbr)
 }
 
 const fn amo(funct5: u32, funct3: u32, name: &'static str) -> Op {
@@ -271,6 +277,38 @@ static OPS: &[Op] = &[
     reg(0x10, 4, 0x3b, "sh2add.uw", Zba),
     reg(0x10, 6, 0x3b, "sh3add.uw", Zba),
     shift6(0x02, 1, 0x1b, "slli.uw", Zba),
+    // Behind what Zbb took over of them (rev8, orc.b, zext.h).
+    reg(0x34, 5, 0x33, "grev", Zbp),
+    reg(0x14, 5, 0x33, "gorc", Zbp),
+    reg(0x04, 1, 0x33, "shfl", Zbp),
+    reg(0x04, 5, 0x33, "unshfl", Zbp),
+    reg(0x04, 4, 0x33, "pack", Zbp),
+    reg(0x24, 4, 0x33, "packu", Zbp),
+    reg(0x04, 7, 0x33, "packh", Zbp),
+    reg(0x14, 2, 0x33, "xperm.n", Zbp),
+    reg(0x14, 4, 0x33, "xperm.b", Zbp),
+    reg(0x14, 6, 0x33, "xperm.h", Zbp),
+    reg(0x14, 0, 0x33, "xperm.w", Zbp),
+    reg(0x34, 5, 0x3b, "grevw", Zbp),
+    reg(0x14, 5, 0x3b, "gorcw", Zbp),
+    reg(0x04, 1, 0x3b, "shflw", Zbp),
+    reg(0x04, 5, 0x3b, "unshflw", Zbp),
+    reg(0x04, 4, 0x3b, "packw", Zbp),
+    reg(0x24, 4, 0x3b, "packuw", Zbp),
+    shift6(0x1a, 5, 0x13, "grevi", Zbp),
+    shift6(0x0a, 5, 0x13, "gorci", Zbp),
+    row(0xfe00_707f, 0x04 << 25 | 1 << 12 | 0x13, "shfli", Format::Shift5, Zbp),
+    row(0xfe00_707f, 0x04 << 25 | 5 << 12 | 0x13, "unshfli", Format::Shift5, Zbp),
+    shift5(0x34, 5, "greviw", Zbp),
+    shift5(0x14, 5, "gorciw", Zbp),
+    checksum(0x610, "crc32.b"),
+    checksum(0x611, "crc32.h"),
+    checksum(0x612, "crc32.w"),
+    checksum(0x613, "crc32.d"),
+    checksum(0x618, "crc32c.b"),
+    checksum(0x619, "crc32c.h"),
+    checksum(0x61a, "crc32c.w"),
+    checksum(0x61b, "crc32c.d"),
     imm(2, 0x07, "flw", Format::Bare, F),
     imm(3, 0x07, "fld", Format::Bare, D),
     imm(2, 0x27, "fsw", Format::Bare, F),

@@ -25,6 +25,10 @@ pub enum Extension {
     Zbb,
     /// Single-bit instructions.
     Zbs,
+    /// Generalised permutations, draft 0.93 (on ConnectX-7, BlueField-3 and ConnectX-8).
+    Zbp,
+    /// Cyclic redundancy checks, draft 0.93 (as Zbp).
+    Zbr,
     /// Single-precision floating point.
     F,
     /// Double-precision floating point.
@@ -53,6 +57,8 @@ impl Extension {
             Self::Zba => "zba",
             Self::Zbb => "zbb",
             Self::Zbs => "zbs",
+            Self::Zbp => "zbp",
+            Self::Zbr => "zbr",
             Self::F => "f",
             Self::D => "d",
             Self::V => "v",

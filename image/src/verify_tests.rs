@@ -89,6 +89,8 @@ fn instructions_outside_the_isa_are_named_with_their_place() {
         (0x00b5_7553, "F instruction `floating point, single`"),
         (0x2008, "D instruction `fld`"),
         (0x20b5_2533, "ZBA instruction `sh1add a0, a0, a1`"),
+        (0x68c5_d533, "ZBP instruction `grev a0, a1, a2`"),
+        (0x6105_9513, "ZBR instruction `crc32.b a0, a1`"),
         (0x0000_100f, "ZIFENCEI instruction `fence.i`"),
         (0x0000_000b, "CUSTOM instruction `custom-0`"),
         (0x3020_0073, "PRIVILEGED instruction `mret`"),
@@ -99,6 +101,16 @@ fn instructions_outside_the_isa_are_named_with_their_place() {
         let text = failure(&elf, "instructions");
         assert!(text.contains(what) && text.contains("handler+0x0") && text.contains("0x40000000"), "{text}");
     }
+}
+
+#[test]
+fn drafts_pass_on_a_target_that_has_them() {
+    let code = [0x68c5_d533, 0x6105_9513, C_RET];
+    let elf = TestElf::image(&[("handler", &code), ("ping", &[C_RET]), ("ping__unpack", &[C_RET])]);
+    let image = Image::parse(&elf.bytes()).expect("parses");
+    let isa = Isa::parse("rv64imac_zicsr_zbb_zbs_zbp_zbr").expect("isa");
+    let report = verify(&image, &Policy { isa, ..policy() });
+    assert!(matches!(report.check("instructions"), Some(Outcome::Passed(_))), "{report}");
 }
 
 #[test]

@@ -53,11 +53,12 @@ impl Doctor {
 }
 
 /// Outside programs that tests compare with: name, Debian package, what for.
-pub(crate) const WITNESSES: [(&str, &str, &str); 5] = [
+pub(crate) const WITNESSES: [(&str, &str, &str); 6] = [
     ("qemu-riscv64", "qemu-user", "instruction semantics are compared with it"),
     ("qemu-system-riscv64", "qemu-system-misc", "runs of the datapath are compared with it"),
     ("tshark", "tshark, with python3-scapy for check sequences", "captures of packets are dissected with it"),
     ("gdb-multiarch", "gdb-multiarch", "core dumps and the debugger of the emulated card are read with it"),
+    ("llvm-mc", "llvm", "encodings of draft bit manipulation are compared with its own"),
     ("riscv64-unknown-elf-gcc", "gcc-riscv64-unknown-elf", "device programs in C are compiled with it"),
 ];
 

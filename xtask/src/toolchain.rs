@@ -161,6 +161,17 @@ mod tests {
     }
 
     #[test]
+    fn all_have_the_drafts_of_their_processors_and_none_asks_rustc_for_them() {
+        for name in Toolchain::names().expect("toolchains") {
+            let toolchain = Toolchain::load(&name).expect("a toolchain");
+            for draft in ["zbp", "zbr"] {
+                assert!(toolchain.isa().expect("isa").has_named(draft), "{name}");
+                assert!(!toolchain.rust.flags.concat().contains(draft), "{name}");
+            }
+        }
+    }
+
+    #[test]
     fn an_unknown_toolchain_lists_the_known_ones() {
         let error = Toolchain::load("bf4").expect_err("unknown").to_string();
         assert_eq!(error, "no toolchain `bf4`; there are: bf3, cx7, cx8, emu (toolchains/*.toml)");

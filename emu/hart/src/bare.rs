@@ -61,10 +61,12 @@ pub struct Options {
     pub heap_bytes: u64,
     /// Cycles that every instruction costs. Zero counts as one.
     pub gap_cycles: u64,
+    /// Whether the hart executes the drafts Zbp and Zbr ([`Text::with_draft_bitmanip`](crate::Text::with_draft_bitmanip)).
+    pub draft_bitmanip: bool,
 }
 
 impl Default for Options {
-    /// A billion instructions of one cycle, 1 MiB of stack, 16 MiB of heap.
+    /// A billion instructions of one cycle, 1 MiB of stack, 16 MiB of heap, ratified instructions only.
     fn default() -> Self {
         Options {
             board: Board::Flat,
@@ -72,6 +74,7 @@ impl Default for Options {
             stack_bytes: 1 << 20,
             heap_bytes: 16 << 20,
             gap_cycles: 1,
+            draft_bitmanip: false,
         }
     }
 }

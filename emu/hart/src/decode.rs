@@ -1,6 +1,7 @@
 //! From instruction bits to an [`Op`].
 
 use crate::compressed;
+use crate::draft;
 use crate::op::{Kind, Op, Reg};
 
 /// Where an instruction sits in its text range, so that a jump can be resolved to a distance in slots.
@@ -49,7 +50,7 @@ const fn j_imm(bits: u32) -> i32 {
 /// The register that an instruction writes, other than `x0`.
 pub(crate) fn destination(bits: u32) -> Option<usize> {
     let place = Place { offset: 0, len: 0 };
-    let op = if bits & 3 == 3 { decode32(bits, place) } else { decode16(bits as u16, place) };
+    let op = if bits & 3 == 3 { decode32_with_drafts(bits, place) } else { decode16(bits as u16, place) };
     op.destination().map(|register| register as usize)
 }
 
@@ -119,11 +120,24 @@ pub(crate) fn decode32(bits: u32, place: Place) -> Op {
     }
 }
 
+/// As [`decode32`], with the drafts of bit manipulation.
+pub(crate) fn decode32_with_drafts(bits: u32, place: Place) -> Op {
+    let op = decode32(bits, place);
+    if op.kind != Kind::Illegal || !draft::is_draft(bits) {
+        return op;
+    }
+    let rd = Reg::new(bits >> 7);
+    if rd == Reg::X0 {
+        return Op::bare(Kind::Nop, 0);
+    }
+    Op { kind: Kind::Draft, rd, rs1: Reg::new(bits >> 15), rs2: Reg::new(bits >> 20), imm: bits.cast_signed() }
+}
+
 /// Whether an instruction only computes a value for `rd`. The interpreter writes `rd` unconditionally, so those that name
 /// `x0` become no-ops here.
 const fn discards_nothing_but_rd(kind: Kind) -> bool {
     let kind = kind as u8;
-    (kind >= Kind::Addi as u8 && kind <= Kind::Bseti as u8)
+    (kind >= Kind::Addi as u8 && kind <= Kind::Draft as u8)
         || kind == Kind::Li as u8
         || kind == Kind::Mv as u8
         || kind == Kind::Auipc as u8

@@ -1,5 +1,5 @@
-//! A RISC-V hardware thread (RV64IMAC with Zbb, Zbs, the user counters and `fence.i`) for the emulated data-path
-//! accelerator. It knows nothing of a network card: memory, time and custom opcodes come from a [`Bus`].
+//! A RISC-V hardware thread (RV64IMAC with Zbb, Zbs, the user counters and `fence.i`, on demand the drafts Zbp and Zbr) for the
+//! emulated data-path accelerator. It knows nothing of a network card: memory, time and custom opcodes come from a [`Bus`].
 //!
 //! - [`Hart`] holds the registers and runs; [`Limits`] says until when, [`Stop`] says why it came back.
 //! - [`Text`] is the pre-decoded code, shared by all harts that run it.
@@ -17,6 +17,7 @@ mod bus;
 mod compressed;
 mod csr;
 mod decode;
+mod draft;
 mod exec;
 mod hart;
 mod op;

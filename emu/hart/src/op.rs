@@ -129,6 +129,8 @@ pub(crate) enum Kind {
     Binvi,
     Bset,
     Bseti,
+    /// An instruction of draft bit manipulation; `imm` holds its bits.
+    Draft,
 
     /// `imm` holds the predecessor set in bits 7:4 and the successor set in bits 3:0.
     Fence,

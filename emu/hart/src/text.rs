@@ -19,6 +19,7 @@ pub struct Text {
     pub(crate) ranges: Vec<Range>,
     /// The smallest address interval that holds all ranges.
     pub(crate) hull: Hull,
+    drafts: bool,
 }
 
 /// An address interval.
@@ -44,6 +45,14 @@ impl Text {
         let mut text = Text::default();
         text.add(base, len);
         text
+    }
+
+    /// Executes the draft bit manipulation of version 0.93 (Zbp and Zbr) too, as BlueField-3 does; without it those instructions
+    /// are illegal. To be called before anything is decoded.
+    #[must_use]
+    pub fn with_draft_bitmanip(mut self) -> Self {
+        self.drafts = true;
+        self
     }
 
     /// Makes the `len` bytes from `base` executable too. Instructions start at even addresses: an odd start is moved up
@@ -93,6 +102,12 @@ impl Text {
         }
     }
 
+    /// Decodes the instruction at an address of a range into its slot.
+    pub(crate) fn decode<B: Bus>(&mut self, range: usize, pc: u64, bus: &mut B) -> Result<(), Fault> {
+        let drafts = self.drafts;
+        self.ranges[range].decode(pc, drafts, bus)
+    }
+
     /// The range that holds `pc`.
     #[inline]
     pub(crate) fn find(&self, pc: u64) -> Option<usize> {
@@ -101,14 +116,14 @@ impl Text {
 }
 
 impl Range {
-    /// Decodes the instruction at an address of this range into its slot.
-    pub(crate) fn decode<B: Bus>(&mut self, pc: u64, bus: &mut B) -> Result<(), Fault> {
+    fn decode<B: Bus>(&mut self, pc: u64, drafts: bool, bus: &mut B) -> Result<(), Fault> {
         let offset = pc - self.base;
         let place = Place { offset, len: self.len };
         let low = bus.fetch16(pc)?;
         let op = if low & 3 == 3 {
             let high = bus.fetch16(pc.wrapping_add(2))?;
-            decode::decode32(u32::from(high) << 16 | u32::from(low), place)
+            let bits = u32::from(high) << 16 | u32::from(low);
+            if drafts { decode::decode32_with_drafts(bits, place) } else { decode::decode32(bits, place) }
         } else {
             decode::decode16(low, place)
         };

@@ -29,7 +29,8 @@ impl World {
         let image = Image::parse(elf)?;
         let heap_bytes = self.config.heap_bytes;
         let memory = ProcessMemory::load(&image, heap_bytes)?;
-        let mut text = Text::default();
+        // BlueField-3's processor has the drafts of bit manipulation that C compilers for it may emit.
+        let mut text = Text::default().with_draft_bitmanip();
         for (start, bytes) in memory.text_ranges() {
             text.add(start, bytes);
         }

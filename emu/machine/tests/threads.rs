@@ -27,6 +27,20 @@ fn a_call_returns_its_value_and_takes_virtual_time() {
 }
 
 #[test]
+fn drafts_of_bit_manipulation_run() {
+    // pack a0, a0, a0; crc32.w a0, a0 (Zbp, Zbr 0.93)
+    let code = [0x08a5_4533, 0x6125_1513, RET];
+    let (mut world, process) = boot(&image(&[RET], &code), one_card());
+    assert_eq!(ping(&mut world, process, 0).unwrap(), 0);
+    // Four bytes of zeros behind a one: the 32-bit word of the table of CRC-32 for 1, stepped; the upper word moves down.
+    let mut expected = 0x0000_0001_0000_0001_u64;
+    for _ in 0..32 {
+        expected = expected >> 1 ^ if expected & 1 == 1 { 0xEDB8_8320 } else { 0 };
+    }
+    assert_eq!(ping(&mut world, process, 1).unwrap(), expected);
+}
+
+#[test]
 fn the_same_calls_give_the_same_trace_three_times() {
     let run = || {
         let (mut world, process) = boot(&image(&[RET], &[addi(A0, A0, 5), RET]), one_card());

@@ -95,7 +95,8 @@ pub fn run(program: &Program<'_>, options: &Options, streams: &mut Streams<'_>) 
     if options.board == Board::Flat {
         hart.x[SP] = place_arguments(&mut memory, &layout, &program.arguments)?;
     }
-    let mut text = Text::default();
+    let text = Text::default();
+    let mut text = if options.draft_bitmanip { text.with_draft_bitmanip() } else { text };
     for &(base, bytes, len) in &program.segments {
         text.add(base, if len <= TEXT_LIMIT_BYTES { len } else { bytes.len() as u64 });
     }

@@ -1,0 +1,318 @@
+//! Draft bit manipulation (Zbp, Zbr 0.93): results against definitions bit by bit, encodings against LLVM's assembler.
+//!
+//! Neither binutils nor the qemu-riscv64 of Debian 12 knows these drafts. LLVM 14 assembles them (`llvm-mc`, Debian package
+//! `llvm`); without it that comparison is skipped and says so.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use emu_hart::{Hart, Limits, Stop, Text};
+use proptest::prelude::*;
+
+#[path = "common/mod.rs"]
+mod asm;
+#[path = "common/bus.rs"]
+mod bus;
+use asm::*;
+use bus::{CODE, Rig, TestBus};
+
+/// The bits of a number, least significant first.
+fn bits_of(x: u64, count: usize) -> Vec<bool> {
+    (0..count).map(|at| x >> at & 1 == 1).collect()
+}
+
+fn number(bits: &[bool]) -> u64 {
+    bits.iter().enumerate().map(|(at, &bit)| u64::from(bit) << at).sum()
+}
+
+fn sign_extended(x: u64) -> u64 {
+    x as u32 as i32 as i64 as u64
+}
+
+/// Bit i comes from bit i ^ amount.
+fn grev(x: u64, amount: u64, width: usize) -> u64 {
+    let (bits, amount) = (bits_of(x, width), amount as usize % width);
+    number(&(0..width).map(|i| bits[i ^ amount]).collect::<Vec<_>>())
+}
+
+/// Bit i is set if any bit i ^ k is, for every k whose bits are among those of the amount.
+fn gorc(x: u64, amount: u64, width: usize) -> u64 {
+    let (bits, amount) = (bits_of(x, width), amount as usize % width);
+    let reached = |i: usize| (0..width).filter(|k| k & !amount == 0).any(|k| bits[i ^ k]);
+    number(&(0..width).map(reached).collect::<Vec<_>>())
+}
+
+/// A shuffle permutes the bits of bit numbers: stage k exchanges bits k and k + 1 of them.
+fn shuffled(x: u64, stages: &[u32], width: usize) -> u64 {
+    let mut result = vec![false; width];
+    for (from, bit) in bits_of(x, width).into_iter().enumerate() {
+        let mut to = from;
+        for &stage in stages {
+            let differ = (to >> stage ^ to >> (stage + 1)) & 1;
+            to ^= differ << stage | differ << (stage + 1);
+        }
+        result[to] = bit;
+    }
+    number(&result)
+}
+
+fn stages(amount: u64, width: usize) -> Vec<u32> {
+    let levels = width.ilog2() - 1;
+    (0..levels).filter(|level| amount >> level & 1 == 1).collect()
+}
+
+fn shfl(x: u64, amount: u64, width: usize) -> u64 {
+    let mut stages = stages(amount, width);
+    stages.reverse();
+    shuffled(x, &stages, width)
+}
+
+fn unshfl(x: u64, amount: u64, width: usize) -> u64 {
+    shuffled(x, &stages(amount, width), width)
+}
+
+/// Parts of `size` bits, least significant first.
+fn parts(x: u64, size: usize) -> Vec<u64> {
+    (0..64 / size).map(|at| number(&bits_of(x, 64)[at * size..(at + 1) * size])).collect()
+}
+
+fn joined(parts: &[u64], size: usize) -> u64 {
+    parts.iter().enumerate().fold(0, |x, (at, part)| x | part << (at * size))
+}
+
+fn xperm(a: u64, b: u64, size: usize) -> u64 {
+    let table = parts(a, size);
+    let chosen = |at: &u64| usize::try_from(*at).ok().and_then(|at| table.get(at)).copied().unwrap_or(0);
+    joined(&parts(b, size).iter().map(chosen).collect::<Vec<_>>(), size)
+}
+
+/// Division of polynomials over GF(2), one bit at a time, on a vector of bits.
+fn crc(x: u64, polynomial: u64, count: usize) -> u64 {
+    let mut bits = bits_of(x, 64);
+    for _ in 0..count {
+        let out = bits[0];
+        bits.rotate_left(1);
+        bits[63] = false;
+        for (bit, taps) in bits.iter_mut().zip(bits_of(polynomial, 64)) {
+            *bit ^= out && taps;
+        }
+    }
+    number(&bits)
+}
+
+type Definition = fn(u64, u64) -> u64;
+
+/// Mnemonic, encoding with rd = a0, rs1 = a1, rs2 = a2, and definition.
+fn register_forms() -> Vec<(&'static str, u32, Definition)> {
+    let op = |funct7, funct3| r(0x33, funct3, funct7, A0, A1, A2);
+    let op32 = |funct7, funct3| r(0x3b, funct3, funct7, A0, A1, A2);
+    vec![
+        ("grev", op(0x34, 5), |a, b| grev(a, b, 64)),
+        ("gorc", op(0x14, 5), |a, b| gorc(a, b, 64)),
+        ("shfl", op(0x04, 1), |a, b| shfl(a, b, 64)),
+        ("unshfl", op(0x04, 5), |a, b| unshfl(a, b, 64)),
+        ("pack", op(0x04, 4), |a, b| joined(&[parts(a, 32)[0], parts(b, 32)[0]], 32)),
+        ("packu", op(0x24, 4), |a, b| joined(&[parts(a, 32)[1], parts(b, 32)[1]], 32)),
+        ("packh", op(0x04, 7), |a, b| joined(&[parts(a, 8)[0], parts(b, 8)[0]], 8)),
+        ("xperm.n", op(0x14, 2), |a, b| xperm(a, b, 4)),
+        ("xperm.b", op(0x14, 4), |a, b| xperm(a, b, 8)),
+        ("xperm.h", op(0x14, 6), |a, b| xperm(a, b, 16)),
+        ("xperm.w", op(0x14, 0), |a, b| xperm(a, b, 32)),
+        ("grevw", op32(0x34, 5), |a, b| sign_extended(grev(a, b, 32))),
+        ("gorcw", op32(0x14, 5), |a, b| sign_extended(gorc(a, b, 32))),
+        ("shflw", op32(0x04, 1), |a, b| sign_extended(shfl(a, b, 32))),
+        ("unshflw", op32(0x04, 5), |a, b| sign_extended(unshfl(a, b, 32))),
+        ("packw", op32(0x04, 4), |a, b| sign_extended(joined(&[parts(a, 16)[0], parts(b, 16)[0]], 16))),
+        ("packuw", op32(0x24, 4), |a, b| sign_extended(joined(&[parts(a, 16)[1], parts(b, 16)[1]], 16))),
+    ]
+}
+
+/// Mnemonic, encoding with rd = a0, rs1 = a1 and a shift amount of zero, amounts, and definition.
+fn immediate_forms() -> Vec<(&'static str, u32, u32, Definition)> {
+    vec![
+        ("grevi", i(0x13, 5, A0, A1, 0x680), 64, |a, b| grev(a, b, 64)),
+        ("gorci", i(0x13, 5, A0, A1, 0x280), 64, |a, b| gorc(a, b, 64)),
+        ("shfli", i(0x13, 1, A0, A1, 0x080), 32, |a, b| shfl(a, b, 64)),
+        ("unshfli", i(0x13, 5, A0, A1, 0x080), 32, |a, b| unshfl(a, b, 64)),
+        ("greviw", i(0x1b, 5, A0, A1, 0x680), 32, |a, b| sign_extended(grev(a, b, 32))),
+        ("gorciw", i(0x1b, 5, A0, A1, 0x280), 32, |a, b| sign_extended(gorc(a, b, 32))),
+    ]
+}
+
+fn checksum_forms() -> Vec<(&'static str, u32, Definition)> {
+    const ETHERNET: u64 = 0xEDB8_8320;
+    const CASTAGNOLI: u64 = 0x82F6_3B78;
+    let unary = |imm| i(0x13, 1, A0, A1, imm);
+    vec![
+        ("crc32.b", unary(0x610), |a, _| crc(a, ETHERNET, 8)),
+        ("crc32.h", unary(0x611), |a, _| crc(a, ETHERNET, 16)),
+        ("crc32.w", unary(0x612), |a, _| crc(a, ETHERNET, 32)),
+        ("crc32.d", unary(0x613), |a, _| crc(a, ETHERNET, 64)),
+        ("crc32c.b", unary(0x618), |a, _| crc(a, CASTAGNOLI, 8)),
+        ("crc32c.h", unary(0x619), |a, _| crc(a, CASTAGNOLI, 16)),
+        ("crc32c.w", unary(0x61A), |a, _| crc(a, CASTAGNOLI, 32)),
+        ("crc32c.d", unary(0x61B), |a, _| crc(a, CASTAGNOLI, 64)),
+    ]
+}
+
+/// A rig whose hart has the drafts.
+fn rig(code: &[u32]) -> Rig {
+    let code = bytes(code);
+    let text = Text::new(CODE, code.len() as u64).with_draft_bitmanip();
+    Rig { hart: Hart::new(CODE), text, bus: TestBus::new(&code) }
+}
+
+/// Executes one instruction that reads `a1`, `a2` and writes `a0`.
+fn eval(instruction: u32, a: u64, b: u64) -> u64 {
+    let mut rig = rig(&[instruction, ECALL]);
+    (rig.hart.x[11], rig.hart.x[12]) = (a, b);
+    assert_eq!(rig.go(), Stop::Ecall, "{instruction:#010x}");
+    assert_eq!((rig.hart.instret, rig.hart.cycles), (1, 1));
+    rig.hart.x[10]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn register_forms_agree_with_their_definitions(a: u64, b: u64, small in 0_u64..64) {
+        for (name, code, definition) in register_forms().into_iter().chain(checksum_forms()) {
+            prop_assert_eq!(eval(code, a, b), definition(a, b), "{} {:#x} {:#x}", name, a, b);
+            prop_assert_eq!(eval(code, a, small), definition(a, small), "{} {:#x} {:#x}", name, a, small);
+            // Numbers of parts that exist.
+            let few = b & 0x0707_0707_0707_0707;
+            prop_assert_eq!(eval(code, a, few), definition(a, few), "{} {:#x} {:#x}", name, a, few);
+        }
+    }
+
+    #[test]
+    fn immediate_forms_agree_with_their_definitions(a: u64) {
+        for (name, code, amounts, definition) in immediate_forms() {
+            for amount in 0..amounts {
+                let value = eval(code | amount << 20, a, 0);
+                prop_assert_eq!(value, definition(a, u64::from(amount)), "{} {:#x} {}", name, a, amount);
+            }
+        }
+    }
+
+    #[test]
+    fn shuffles_are_undone(a: u64, amount: u64) {
+        let [shfl, unshfl] = [r(0x33, 1, 0x04, A0, A1, A2), r(0x33, 5, 0x04, A0, A1, A2)];
+        prop_assert_eq!(eval(unshfl, eval(shfl, a, amount), amount), a);
+    }
+}
+
+#[test]
+fn checksums_are_the_published_ones() {
+    let check = |code: u32| {
+        !u64::from(
+            b"123456789".iter().fold(u32::MAX, |sum, &byte| eval(code, u64::from(sum ^ u32::from(byte)), 0) as u32),
+        ) as u32
+    };
+    // The check values of CRC-32/ISO-HDLC and CRC-32/ISCSI.
+    assert_eq!(check(i(0x13, 1, A0, A1, 0x610)), 0xCBF4_3926);
+    assert_eq!(check(i(0x13, 1, A0, A1, 0x618)), 0xE306_9283);
+}
+
+#[test]
+fn known_values() {
+    let word = 0x0123_4567_89AB_CDEF;
+    assert_eq!(eval(i(0x13, 5, A0, A1, 0x680 | 63), word, 0), word.reverse_bits(), "rev");
+    assert_eq!(eval(i(0x13, 5, A0, A1, 0x680 | 0x20), word, 0), word.rotate_left(32), "rev32");
+    assert_eq!(eval(i(0x13, 5, A0, A1, 0x280 | 63), 1 << 40, 0), u64::MAX, "orc");
+    assert_eq!(eval(i(0x13, 1, A0, A1, 0x080 | 31), 0xFFFF_FFFF_0000_0000, 0), 0xAAAA_AAAA_AAAA_AAAA, "zip");
+    assert_eq!(eval(i(0x13, 5, A0, A1, 0x080 | 31), 0xAAAA_AAAA_AAAA_AAAA, 0), 0xFFFF_FFFF_0000_0000, "unzip");
+    assert_eq!(eval(r(0x33, 4, 0x14, A0, A1, A2), word, 0x0001_0203_0405_0607), word.swap_bytes(), "xperm.b");
+    assert_eq!(eval(r(0x33, 4, 0x04, A0, A1, 0), word, 0), word & 0xFFFF_FFFF, "zext.w");
+}
+
+#[test]
+fn without_the_option_they_are_illegal_and_x0_stays_zero_with_it() {
+    let registers = register_forms().into_iter().chain(checksum_forms()).map(|(name, code, _)| (name, code));
+    let immediates = immediate_forms().into_iter().map(|(name, code, ..)| (name, code | 1 << 20));
+    for (name, code) in registers.chain(immediates) {
+        let mut plain = Rig::new(&[code, ECALL]);
+        assert!(matches!(plain.run(&Limits::instructions(5)), Stop::Fault(_)), "{name}");
+        assert_eq!((plain.hart.pc, plain.hart.instret), (CODE, 0), "{name}");
+        let mut rig = rig(&[code & !(31 << 7), ECALL]);
+        (rig.hart.x[11], rig.hart.x[12]) = (u64::MAX, u64::MAX);
+        assert_eq!(rig.go(), Stop::Ecall, "{name}");
+        assert_eq!((rig.hart.x[0], rig.hart.x[10]), (0, 0), "{name}");
+    }
+}
+
+#[test]
+fn neighbours_in_the_encoding_space_stay_illegal() {
+    for (what, code) in [
+        ("shfli with bit 25", i(0x13, 1, A0, A1, 0x0A0)),
+        ("unshfli with bit 25", i(0x13, 5, A0, A1, 0x0A0)),
+        ("greviw with bit 25", i(0x1b, 5, A0, A1, 0x6A0)),
+        ("crc32 of a size that is none", i(0x13, 1, A0, A1, 0x614)),
+        ("crc32c of a size that is none", i(0x13, 1, A0, A1, 0x61C)),
+        ("bmatflip", i(0x13, 1, A0, A1, 0x603)),
+        ("packhw", r(0x3b, 7, 0x04, A0, A1, A2)),
+        ("sh1add", r(0x33, 2, 0x10, A0, A1, A2)),
+        ("clmul", r(0x33, 1, 0x05, A0, A1, A2)),
+    ] {
+        assert!(matches!(rig(&[code, ECALL]).run(&Limits::instructions(5)), Stop::Fault(_)), "{what}");
+    }
+    // What Zbb took over is decoded as before.
+    assert_eq!(eval(i(0x13, 5, A0, A1, 0x6b8), 0x0102_0304_0506_0708, 0), 0x0807_0605_0403_0201, "rev8");
+    assert_eq!(eval(i(0x13, 5, A0, A1, 0x287), 0x0100, 0), 0xFF00, "orc.b");
+    assert_eq!(eval(r(0x3b, 4, 0x04, A0, A1, 0), 0xDEAD_8001, 0), 0x8001, "zext.h");
+}
+
+/// Encodings by LLVM's assembler, one per line; `None` where it is not installed.
+fn assembled(lines: &[String]) -> Option<Vec<u32>> {
+    const ASSEMBLERS: [&str; 2] = ["llvm-mc", "llvm-mc-14"];
+    let mut children = ASSEMBLERS.iter().filter_map(|name| {
+        let features = "--mattr=+experimental-zbp,+experimental-zbr";
+        let mut command = Command::new(name);
+        command.args(["--arch=riscv64", features, "-show-encoding"]).stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().ok()
+    });
+    let Some(mut child) = children.next() else {
+        eprintln!("llvm-mc is not installed (Debian: llvm): the encodings of the drafts are not compared");
+        return None;
+    };
+    child.stdin.take().expect("a pipe").write_all(lines.join("\n").as_bytes()).expect("written");
+    let output = child.wait_with_output().expect("it ends");
+    let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+    if !output.status.success() || complaints.contains("not a recognized feature") {
+        eprintln!("llvm-mc does not know the drafts (version 14 does): their encodings are not compared");
+        return None;
+    }
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let encodings = text.lines().filter_map(|line| line.split_once("encoding: [")?.1.strip_suffix(']'));
+    let word = |encoding: &str| {
+        let byte = |text: &str| u8::from_str_radix(text.trim_start_matches("0x"), 16).expect("a byte");
+        let bytes: Vec<u8> = encoding.split(',').map(byte).collect();
+        u32::from_le_bytes(bytes.try_into().expect("four bytes"))
+    };
+    Some(encodings.map(word).collect())
+}
+
+#[test]
+fn encodings_are_those_of_llvm() {
+    let mut expected = Vec::new();
+    let mut lines = Vec::new();
+    for (name, code, _) in register_forms() {
+        lines.push(format!("{name} a0, a1, a2"));
+        expected.push(code);
+    }
+    for (name, code, _) in checksum_forms() {
+        lines.push(format!("{name} a0, a1"));
+        expected.push(code);
+    }
+    for (name, code, amounts, _) in immediate_forms() {
+        for amount in 0..amounts {
+            lines.push(format!("{name} a0, a1, {amount}"));
+            expected.push(code | amount << 20);
+        }
+    }
+    let Some(assembled) = assembled(&lines) else { return };
+    assert_eq!(assembled.len(), lines.len());
+    for ((line, code), theirs) in lines.iter().zip(&expected).zip(&assembled) {
+        assert_eq!(code, theirs, "{line}: {code:#010x}, LLVM has {theirs:#010x}");
+    }
+}
