@@ -270,6 +270,12 @@ impl Nic {
         })
     }
 
+    /// Numbers of the queue pairs there are, from `from` on in ascending order. A later one has a higher number, and none is given
+    /// twice: to learn of new ones, ask from behind the last known.
+    pub fn queue_pairs(&self, from: u32) -> impl Iterator<Item = u32> + '_ {
+        self.qps.numbers_from(from)
+    }
+
     /// Destroys a queue pair. Nothing is flushed; CQEs that are on their way still arrive.
     ///
     /// # Errors

@@ -171,7 +171,8 @@ pub struct QpModify {
     pub dmac: Option<[u8; 6]>,
     /// Index of the own identifier to send from.
     pub sgid_index: Option<u8>,
-    /// UDP source port of sent packets.
+    /// UDP source port of sent packets. One that was never given follows from both ends' numbers, when the peer's is given: see
+    /// [`entropy_port`](crate::wire::entropy_port).
     pub udp_sport: Option<u16>,
     /// Traffic class of sent packets (RC, UC).
     pub traffic_class: Option<u8>,

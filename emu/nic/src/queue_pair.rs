@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use crate::atomic::Atomic;
 use crate::error::NicError;
 use crate::mkey::Access;
-use crate::packet::Extension;
+use crate::packet::{Extension, Network};
 use crate::qp::{Mtu, QpAttr, QpModify, QpPath, QpState, Transport};
 use crate::requester::packets;
+use crate::wire::entropy_port;
 use crate::wqe::{Completion, DataSegment, Wqe, WqeFault};
 
 /// PSNs and queue numbers have 24 bits.
@@ -182,6 +183,7 @@ struct Given {
     qkey: bool,
     path_mtu: bool,
     dest_qpn: bool,
+    udp_sport: bool,
     rgid: bool,
     rq_psn: bool,
     sq_psn: bool,
@@ -198,7 +200,7 @@ fn default_path(port_mtu: Mtu) -> QpPath {
         rgid: crate::Gid::default(),
         dmac: [0; 6],
         sgid_index: 0,
-        udp_sport: 0xC000,
+        udp_sport: Network::default().udp_source_port,
         traffic_class: 0,
         hop_limit: 0,
         flow_label: 0,
@@ -322,6 +324,11 @@ impl QueuePair {
         set(&mut path.dmac, modify.dmac);
         set(&mut path.sgid_index, modify.sgid_index);
         set(&mut path.udp_sport, modify.udp_sport);
+        if !self.given.udp_sport
+            && let Some(dest_qpn) = modify.dest_qpn
+        {
+            path.udp_sport = entropy_port(self.qpn, dest_qpn);
+        }
         set(&mut path.traffic_class, modify.traffic_class);
         set(&mut path.hop_limit, modify.hop_limit);
         set(&mut path.flow_label, modify.flow_label);
@@ -353,6 +360,7 @@ impl Given {
             qkey: self.qkey || modify.qkey.is_some(),
             path_mtu: self.path_mtu || modify.path_mtu.is_some(),
             dest_qpn: self.dest_qpn || modify.dest_qpn.is_some(),
+            udp_sport: self.udp_sport || modify.udp_sport.is_some(),
             rgid: self.rgid || modify.rgid.is_some(),
             rq_psn: self.rq_psn || modify.rq_psn.is_some(),
             sq_psn: self.sq_psn || modify.sq_psn.is_some(),

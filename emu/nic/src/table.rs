@@ -53,6 +53,13 @@ impl<T> Table<T> {
         }
     }
 
+    /// Numbers from `from` on, in order.
+    pub(crate) fn numbers_from(&self, from: u32) -> impl Iterator<Item = u32> + '_ {
+        let skipped = (from as usize).saturating_sub(self.first);
+        let number = |(index, entry): (usize, &Option<Box<T>>)| entry.as_ref().map(|_| (self.first + index) as u32);
+        self.entries.iter().enumerate().skip(skipped).filter_map(number)
+    }
+
     /// Numbers of the objects that satisfy `test`, in order.
     pub(crate) fn numbers(&self, test: impl Fn(&T) -> bool) -> Vec<u32> {
         let number = |(index, entry): (usize, &Option<Box<T>>)| {

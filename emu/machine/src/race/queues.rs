@@ -9,11 +9,6 @@ use super::{Access, Agent, Race, RaceKind, Races, Range};
 
 /// Bytes of a completion entry.
 const CQE_BYTES: usize = 64;
-/// Where the numbers of queue pairs begin, and how many are looked through for the first one.
-const FIRST_QPN: u32 = 0x1000;
-const FIRST_QPNS: u32 = 0x1000;
-/// Numbers are given in order; so many destroyed ones in a row are skipped.
-const GAP: u32 = 64;
 
 /// How the observer reads memory.
 pub(crate) struct Eyes<'a> {
@@ -182,18 +177,13 @@ fn complete(posted: &mut VecDeque<Posted>, index: u16) {
 impl Races {
     /// Learns of queue pairs that are new, and of those that are gone or reset.
     pub(crate) fn refresh(&mut self, card: usize, nic: &Nic) {
-        let known = self.next_qpn.get(&card).copied();
-        let first = || (FIRST_QPN..FIRST_QPN + FIRST_QPNS).find(|&qpn| nic.query_qp(qpn).is_ok());
-        let Some(mut next) = known.or_else(first) else { return };
-        let mut probe = next;
-        while probe < next + GAP {
-            if let Ok(query) = nic.query_qp(probe) {
-                self.queues.insert((card, probe), Queue::new(nic, probe, query.attr, query.state));
-                next = probe + 1;
+        let next = self.next_qpn.entry(card).or_default();
+        for qpn in nic.queue_pairs(*next) {
+            if let Ok(query) = nic.query_qp(qpn) {
+                self.queues.insert((card, qpn), Queue::new(nic, qpn, query.attr, query.state));
             }
-            probe += 1;
+            *next = qpn + 1;
         }
-        self.next_qpn.insert(card, next);
         self.queues.retain(|&(on, qpn), queue| {
             if on != card {
                 return true;
