@@ -5,8 +5,12 @@
 //! without, they replay files. `tests/replay.rs` replays all that is committed.
 
 pub mod elf;
+pub mod input;
 pub mod machine;
+pub mod packet;
 pub mod replay;
+pub mod rig;
+pub mod wqe;
 
 /// A target, as the programs and the tests see it.
 #[derive(Clone, Copy)]
@@ -26,7 +30,7 @@ macro_rules! targets {
             &[$(Target { name: stringify!($name), run: $name::run, seeds: $name::seeds }),*];
     };
 }
-targets!(elf);
+targets!(elf, packet, wqe);
 
 /// The program of a target: under libFuzzer with `--cfg fuzzing`, otherwise a replay of the files it is given.
 #[macro_export]
