@@ -5,6 +5,8 @@
 //! without, they replay files. `tests/replay.rs` replays all that is committed.
 
 pub mod elf;
+pub mod firmware;
+pub mod guard;
 pub mod input;
 pub mod machine;
 pub mod packet;
@@ -30,7 +32,7 @@ macro_rules! targets {
             &[$(Target { name: stringify!($name), run: $name::run, seeds: $name::seeds }),*];
     };
 }
-targets!(elf, packet, wqe);
+targets!(elf, packet, wqe, firmware);
 
 /// The program of a target: under libFuzzer with `--cfg fuzzing`, otherwise a replay of the files it is given.
 #[macro_export]

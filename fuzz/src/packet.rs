@@ -6,6 +6,7 @@
 //! the port and in the card; packets write nothing outside what their keys allow; the effects of a packet are bounded;
 //! completions are as many as the card counts; and afterwards the same queue pairs talk again, and so do new ones.
 
+use emu_machine::World;
 use emu_machine::nic::wire::{self, MAX_PAYLOAD_BYTES, MIN_FRAME_BYTES};
 use emu_machine::nic::{
     Acknowledgement, Address, DEFAULT_PKEY, Extension, Gid, MULTICAST_QPN, Network, Operation, Packet, Transport, icrc,
@@ -13,7 +14,7 @@ use emu_machine::nic::{
 };
 
 use crate::input::{Input, Script};
-use crate::rig::{BLOCK, Buffer, End, QKEY, Rig, send};
+use crate::rig::{BLOCK, Buffer, End, QKEY, Rig, send, world};
 
 /// What the first byte chooses.
 pub mod mode {
@@ -121,8 +122,8 @@ fn mended(frame: &[u8]) -> Vec<u8> {
     frame
 }
 
-struct Abuse {
-    rig: Rig,
+struct Abuse<'w> {
+    rig: Rig<'w>,
     /// In the order of [`TRANSPORTS`]: card 0 and card 1.
     pairs: [[End; 2]; 3],
     buffers: [[Buffer; 2]; 3],
@@ -136,7 +137,8 @@ struct Abuse {
 }
 
 fn operations(input: &mut Input<'_>) {
-    let mut abuse = Abuse::new();
+    let mut world = world();
+    let mut abuse = Abuse::new(&mut world);
     for _ in 0..MAX_OPS {
         if input.is_empty() {
             break;
@@ -146,9 +148,9 @@ fn operations(input: &mut Input<'_>) {
     abuse.finish();
 }
 
-impl Abuse {
-    fn new() -> Self {
-        let mut rig = Rig::new();
+impl<'w> Abuse<'w> {
+    fn new(world: &'w mut World) -> Self {
+        let mut rig = Rig::new(world);
         let pairs = TRANSPORTS.map(|transport| rig.pair(transport, LOG_RING));
         let mut canaries = Vec::new();
         let buffers = pairs.each_ref().map(|pair| {
@@ -381,7 +383,8 @@ impl Abuse {
 /// A frame of each opcode, from the codec itself, alone and towards live queue pairs, and operations on top of them.
 #[must_use]
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let abuse = Abuse::new();
+    let mut world = world();
+    let abuse = Abuse::new(&mut world);
     let addresses = [[192, 0, 2, 1], [192, 0, 2, 2]].map(Gid::from_ipv4);
     let address = |card: usize| Address { mac: [2, 0, 0, 0, 0, card as u8 + 1], gid: addresses[card] };
     let packet = |pair: usize, operation: Operation, extension: Extension, bytes: usize| Packet {
@@ -478,7 +481,8 @@ mod tests {
             if input.u8() != mode::OPERATIONS {
                 continue;
             }
-            let mut abuse = Abuse::new();
+            let mut world = world();
+            let mut abuse = Abuse::new(&mut world);
             while !input.is_empty() {
                 abuse.operation(&mut input);
             }

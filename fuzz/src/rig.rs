@@ -14,10 +14,10 @@ pub const FIRST_PSN: u32 = 0xFF_FFF0;
 /// Q_Key of every datagram queue pair.
 pub const QKEY: u32 = 0x1111;
 
-/// A machine of two cards, its memory, and its objects.
-pub struct Rig {
+/// A machine of two cards with memory for queues and messages.
+pub struct Rig<'w> {
     /// The machine.
-    pub world: World,
+    pub world: &'w mut World,
     next: u64,
     end: u64,
 }
@@ -100,19 +100,18 @@ impl Cqe {
     }
 }
 
-impl Default for Rig {
-    fn default() -> Self {
-        Self::new()
-    }
+/// A machine of two cards.
+#[must_use]
+pub fn world() -> World {
+    World::new(Config { heap_bytes: 4096, ..Config::default() }).expect("two cards")
 }
 
-impl Rig {
+impl<'w> Rig<'w> {
     const MEMORY_LINES: usize = 2048;
 
-    /// Two cards and 128 KiB of host memory.
+    /// Adds 128 KiB of host memory to a machine of two cards.
     #[must_use]
-    pub fn new() -> Self {
-        let mut world = World::new(Config { heap_bytes: 4096, ..Config::default() }).expect("two cards");
+    pub fn new(world: &'w mut World) -> Self {
         let next = world.host.lend(Self::MEMORY_LINES);
         Rig { world, next, end: next + (Self::MEMORY_LINES * 64) as u64 }
     }
@@ -383,7 +382,8 @@ mod tests {
 
     #[test]
     fn untouched_cards_are_well() {
-        let mut rig = Rig::new();
+        let mut world = world();
+        let mut rig = Rig::new(&mut world);
         let mut pairs = [Transport::Rc, Transport::Uc, Transport::Ud].map(|transport| rig.pair(transport, 3));
         for pair in &mut pairs {
             rig.assert_talks(pair, 0);

@@ -7,10 +7,11 @@
 //!
 //! The first byte chooses the transport; operations follow, see [`op`].
 
+use emu_machine::World;
 use emu_machine::nic::{QpModify, QpState, Transport, cqe_opcode, wqe_opcode};
 
 use crate::input::{Input, Script};
-use crate::rig::{BLOCK, Buffer, Cq, End, QKEY, Rig, data_segment};
+use crate::rig::{BLOCK, Buffer, Cq, End, QKEY, Rig, data_segment, world};
 
 /// Operations: their operands follow.
 pub mod op {
@@ -91,8 +92,8 @@ const OPCODES: [u8; 12] = [
     0x26,
 ];
 
-struct Abuse {
-    rig: Rig,
+struct Abuse<'w> {
+    rig: Rig<'w>,
     ends: [End; 2],
     /// Per end: memory, and a UMR key.
     buffers: [Buffer; 2],
@@ -108,15 +109,15 @@ struct Abuse {
 
 /// Handles one input.
 pub fn run(data: &[u8]) {
-    Abuse::run(data).finish();
+    Abuse::run(&mut world(), data).finish();
 }
 
-impl Abuse {
+impl<'w> Abuse<'w> {
     /// Does what an input says.
-    fn run(data: &[u8]) -> Self {
+    fn run(world: &'w mut World, data: &[u8]) -> Self {
         let mut input = Input::new(data);
         let transport = input.pick(&[Transport::Rc, Transport::Uc, Transport::Ud]);
-        let mut rig = Rig::new();
+        let mut rig = Rig::new(world);
         let ends = rig.pair(transport, LOG_RING);
         let buffers = [0, 1].map(|card| rig.buffer(card, ends[card].qp.pd, 4096));
         let umr = [0, 1].map(|card| {
@@ -411,7 +412,8 @@ mod tests {
     fn seeds_reach_the_wire() {
         for (name, bytes) in seeds() {
             let quiet = ["nop", "umr", "bad-key", "bad-doorbell", "raw"].contains(&name);
-            let mut abuse = Abuse::run(&bytes);
+            let mut world = world();
+            let mut abuse = Abuse::run(&mut world, &bytes);
             abuse.rig.settle(MAX_STEPS);
             let sent = abuse.rig.world.card(0).expect("a card").nic.counters().tx_packets;
             assert_eq!(sent == 0, quiet, "{name}: {sent} packets");

@@ -201,7 +201,7 @@ fn run_one(programs: &Path, target: &Target, length: Length) -> Result<()> {
     }
     let mut command = Command::new(programs.join(name));
     command.env(ALLOCATOR.0, ALLOCATOR.1).env("RUST_BACKTRACE", "1");
-    command.args(["-print_final_stats=1", "-seed=1", "-detect_leaks=0"]);
+    command.args(["-print_final_stats=1", "-seed=1", "-detect_leaks=0", "-len_control=0"]);
     command.arg(format!("-max_len={}", target.max_len));
     command.arg(format!("-timeout={}", target.timeout_s));
     command.arg(format!("-rss_limit_mb={}", target.rss_mb));
