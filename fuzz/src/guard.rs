@@ -83,15 +83,14 @@ impl Guarded {
         slot
     }
 
-    /// What is at the address that [`Guarded::put`] gave last.
-    ///
-    /// # Safety
-    /// That call put a `T` here, and every bit pattern that a C program may have left is a `T`.
+    /// What is here now.
     #[must_use]
-    pub unsafe fn get<T: Copy>(&self) -> T {
-        assert_eq!(self.bytes - self.at, size_of::<T>());
-        // SAFETY: initialised by `put`, aligned; the caller vouches for the type.
-        unsafe { self.base.as_ptr().wrapping_add(self.at).cast::<T>().read() }
+    pub fn contents(&self) -> Vec<u8> {
+        let count = self.bytes - self.at;
+        let mut out = vec![0; count];
+        // SAFETY: mapped; C functions that were given the address have returned.
+        unsafe { std::ptr::copy_nonoverlapping(self.base.as_ptr().wrapping_add(self.at), out.as_mut_ptr(), count) };
+        out
     }
 }
 
@@ -174,8 +173,7 @@ mod tests {
         let end = room.base.as_ptr() as usize + room.bytes;
         let word = room.put(0x1234_5678_u32);
         assert_eq!(word as usize + 4, end);
-        // SAFETY: `put` has put this type there.
-        assert_eq!(unsafe { room.get::<u32>() }, 0x1234_5678);
+        assert_eq!(room.contents(), 0x1234_5678_u32.to_ne_bytes());
         assert_eq!(room.bytes(&[1, 2, 3]) as usize + 3, end);
         room.check();
     }

@@ -4,6 +4,8 @@
 //! said in its module. Built with `--cfg fuzzing`, the programs in `fuzz_targets/` run a target under libFuzzer; built
 //! without, they replay files. `tests/replay.rs` replays all that is committed.
 
+pub mod abi;
+pub mod devx;
 pub mod elf;
 pub mod firmware;
 pub mod guard;
@@ -32,7 +34,7 @@ macro_rules! targets {
             &[$(Target { name: stringify!($name), run: $name::run, seeds: $name::seeds }),*];
     };
 }
-targets!(elf, packet, wqe, firmware);
+targets!(elf, packet, wqe, devx, firmware);
 
 /// The program of a target: under libFuzzer with `--cfg fuzzing`, otherwise a replay of the files it is given.
 #[macro_export]

@@ -1,0 +1,4 @@
+//! Arbitrary DevX commands: see [`flexcast_fuzz::devx`].
+#![cfg_attr(fuzzing, no_main)]
+
+flexcast_fuzz::target!(devx);

@@ -1,0 +1,642 @@
+//! Arbitrary DevX commands through the C functions `mlx5dv_devx_*`.
+//!
+//! Commands are made from the layouts of the mlx5 PRM with true object numbers, then patched, cut and lengthened. Both
+//! mailboxes end at an unmapped page. Checked: a refused command says why in its answer, an accepted one does not; what was
+//! made can be queried and destroyed, in the order that the interface asks for; nothing is written behind an answer; and the
+//! cards work afterwards.
+
+use core::ffi::c_void;
+use core::ptr::{null, null_mut};
+
+use emu_machine::with_world;
+use flexio_sys::*;
+use verbs_sys::*;
+
+use crate::abi::{ARGUMENT_BYTES, MEMORY_BYTES, Program, image, step, with_program};
+use crate::call;
+use crate::input::{Input, Script};
+
+/// Operations: their operands follow.
+pub mod op {
+    /// A command that makes an object: card, kind (see the source), its fields, then [`super::mailbox`]'s operands.
+    pub const CREATE: u8 = 0;
+    /// A transition: object, which, then the operands of a mailbox.
+    pub const MODIFY: u8 = 1;
+    /// A query: object, then the operands of a mailbox.
+    pub const QUERY: u8 = 2;
+    /// Destruction: object.
+    pub const DESTROY: u8 = 3;
+    /// A command without object: card, opcode in two bytes, then the operands of a mailbox.
+    pub const GENERAL: u8 = 4;
+    /// Doorbell: object, producer in two bytes.
+    pub const RING: u8 = 5;
+    /// So many things happen.
+    pub const STEP: u8 = 6;
+    /// Memory for queues: card, offset and length in units of 64 bytes.
+    pub const UMEM: u8 = 7;
+    /// It goes: which.
+    pub const UMEM_GONE: u8 = 8;
+    /// The program writes its memory: offset in units of 16 bytes, count, bytes.
+    pub const WRITE: u8 = 9;
+    /// A UAR page is made or freed.
+    pub const UAR: u8 = 10;
+    /// How many there are.
+    pub const COUNT: u8 = 11;
+}
+
+/// What can be made.
+pub mod kind {
+    /// Completion queue: umem, ring and doorbell record in units of 64 bytes, log2 of the size, 1 for the thread's.
+    pub const CQ: u8 = 0;
+    /// Queue pair: service, umem, ring and doorbell record in units of 64 bytes, send queue, receive queue, log2 of the sizes.
+    pub const QP: u8 = 1;
+    /// Memory key: umem, offset and length in units of 64 bytes, tag.
+    pub const MKEY: u8 = 2;
+    /// UMR key: entries, tag.
+    pub const UMR_KEY: u8 = 3;
+    /// Membership of a group: queue pair, last byte of the group.
+    pub const GROUP: u8 = 4;
+    /// Whatever the patches say.
+    pub const ANY: u8 = 5;
+    /// How many there are.
+    pub const COUNT: u8 = 6;
+}
+
+/// Bytes of the commands with a context.
+const COMMAND_BYTES: usize = 272;
+const MAX_OPS: usize = 100;
+/// Steps before destruction. A peer may be asked for ever, so that rest is not promised.
+const MAX_STEPS: usize = 20_000;
+
+/// Bytes of a command, filled by field.
+struct Mailbox(Vec<u8>);
+
+impl Mailbox {
+    fn new(opcode: u32, bytes: usize) -> Self {
+        let mut this = Mailbox(vec![0; bytes]);
+        this.set(0, 0, 16, opcode);
+        this
+    }
+
+    /// Sets `width` bits from `bit` (0 = most significant) of the big-endian dword at `offset`.
+    fn set(&mut self, offset: usize, bit: u32, width: u32, value: u32) {
+        let shift = 32 - bit - width;
+        let mask = (u32::MAX >> (32 - width)) << shift;
+        let at = &mut self.0[offset..offset + 4];
+        let old = u32::from_be_bytes([at[0], at[1], at[2], at[3]]);
+        at.copy_from_slice(&(old & !mask | value << shift & mask).to_be_bytes());
+    }
+
+    fn set_u64(&mut self, offset: usize, value: u64) {
+        self.0[offset..offset + 8].copy_from_slice(&value.to_be_bytes());
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Object {
+    handle: *mut mlx5dv_devx_obj,
+    card: usize,
+    kind: u8,
+    number: u32,
+    service: u32,
+}
+
+struct Devx<'p> {
+    program: &'p mut Program,
+    contexts: [*mut ibv_context; 2],
+    pds: [*mut ibv_pd; 2],
+    pd_numbers: [u32; 2],
+    app: *mut flexio_app,
+    /// On card 0, for memory of the DPA and a thread.
+    process: *mut flexio_process,
+    handler: *mut flexio_event_handler,
+    thread: u32,
+    /// Card, address of a [`mlx5dv_devx_umem`] (null for that of the process), its number, its first byte.
+    umems: Vec<(usize, *mut mlx5dv_devx_umem, u32, u64)>,
+    uars: Vec<*mut mlx5dv_devx_uar>,
+    objects: Vec<Object>,
+}
+
+/// Handles one input.
+pub fn run(data: &[u8]) {
+    with_program(|program| {
+        let mut devx = Devx::open(program);
+        let mut input = Input::new(data);
+        for _ in 0..MAX_OPS {
+            if input.is_empty() {
+                break;
+            }
+            devx.program.begin_call();
+            devx.operation(&mut input);
+        }
+        step(MAX_STEPS);
+        devx.close();
+    });
+}
+
+impl<'p> Devx<'p> {
+    fn open(program: &'p mut Program) -> Self {
+        let verbs = program.verbs;
+        let list = call!(verbs, ibv_get_device_list(null_mut()));
+        // The list is the program's to read until it is freed.
+        let devices = [0, 1].map(|card| entry(list, card));
+        let contexts = devices.map(|device| call!(verbs, ibv_open_device(device)));
+        call!(verbs, ibv_free_device_list(list));
+        let pds = contexts.map(|context| call!(verbs, ibv_alloc_pd(context)));
+        let pd_numbers = pds.map(|pd| {
+            let mut out = mlx5dv_pd::default();
+            let mut object = mlx5dv_obj::default();
+            (object.pd.in_, object.pd.out) = (pd, &raw mut out);
+            assert_eq!(call!(verbs, mlx5dv_init_obj(&raw mut object, u64::from(MLX5DV_OBJ_PD))), 0);
+            out.pdn
+        });
+        let flexio = program.flexio;
+        let elf = image();
+        let attr = program.bytes(&elf);
+        let attr = program.put(flexio_app_attr {
+            app_name: c"fuzz".as_ptr(),
+            app_ptr: attr.cast(),
+            app_bsize: elf.len(),
+            app_sig_sec_name: null_mut(),
+        });
+        let (mut app, mut process, mut key, mut handler) = (null_mut(), null_mut(), None, null_mut());
+        assert_eq!(call!(flexio, flexio_app_create(attr, &raw mut app)), FLEXIO_STATUS_SUCCESS);
+        let registered = call!(flexio, flexio_func_register(app, c"handler".as_ptr(), &raw mut key));
+        assert_eq!(registered, FLEXIO_STATUS_SUCCESS);
+        let created = call!(flexio, flexio_process_create(contexts[0], app, null(), &raw mut process));
+        assert_eq!(created, FLEXIO_STATUS_SUCCESS);
+        let mut attr = flexio_event_handler_attr { host_stub_func: key, ..Default::default() };
+        let created = call!(flexio, flexio_event_handler_create(process, &raw mut attr, &raw mut handler));
+        assert_eq!(created, FLEXIO_STATUS_SUCCESS);
+        let thread = call!(flexio, flexio_event_handler_get_obj_id(handler));
+        assert_eq!(call!(flexio, flexio_event_handler_run(handler, 0)), FLEXIO_STATUS_SUCCESS);
+        let mut heap = flexio_heap_mem_info::default();
+        assert_eq!(call!(flexio, flexio_process_mem_info_get(process, &raw mut heap)), FLEXIO_STATUS_SUCCESS);
+        let dumem = call!(flexio, flexio_process_get_dumem_id(process));
+        let mut devx = Devx {
+            program,
+            contexts,
+            pds,
+            pd_numbers,
+            app,
+            process,
+            handler,
+            thread,
+            umems: vec![(0, null_mut(), dumem, heap.base_addr)],
+            uars: Vec::new(),
+            objects: Vec::new(),
+        };
+        for card in 0..2 {
+            devx.register(card, card * MEMORY_BYTES / 2, MEMORY_BYTES / 2);
+        }
+        devx
+    }
+
+    fn register(&mut self, card: usize, offset: usize, bytes: usize) {
+        let addr = self.program.at(offset);
+        let room = MEMORY_BYTES - offset % MEMORY_BYTES;
+        let umem = call!(
+            self.program.verbs,
+            mlx5dv_devx_umem_reg(self.contexts[card], addr.cast(), bytes.min(room), IBV_ACCESS_LOCAL_WRITE)
+        );
+        assert_eq!(umem.is_null(), bytes == 0, "memory of the program can be registered");
+        if !umem.is_null() {
+            self.umems.push((card, umem, umem_id(umem), addr as u64));
+        }
+    }
+
+    fn operation(&mut self, input: &mut Input<'_>) {
+        match input.u8() % op::COUNT {
+            op::CREATE => self.create(input),
+            op::MODIFY => self.modify(input),
+            op::QUERY => {
+                let Some(object) = self.object(input) else { return };
+                let mut mailbox = Mailbox::new(0x50B, 16);
+                mailbox.set(8, 8, 24, object.number);
+                self.command(input, &mailbox, 272, |verbs, i, il, o, ol| {
+                    call!(verbs, mlx5dv_devx_obj_query(object.handle, i, il, o, ol))
+                });
+            }
+            op::DESTROY => {
+                let Some(object) = self.object(input) else { return };
+                if call!(self.program.verbs, mlx5dv_devx_obj_destroy(object.handle)) == 0 {
+                    self.objects.retain(|other| other.handle != object.handle);
+                    let again = call!(self.program.verbs, mlx5dv_devx_obj_destroy(object.handle));
+                    assert_eq!(again, libc::EINVAL, "it is gone");
+                }
+            }
+            op::GENERAL => {
+                let context = self.contexts[usize::from(input.u8() % 2)];
+                let mailbox = Mailbox::new(input.u16().into(), 64);
+                self.command(input, &mailbox, 64, |verbs, i, il, o, ol| {
+                    call!(verbs, mlx5dv_devx_general_cmd(context, i, il, o, ol))
+                });
+            }
+            op::RING => {
+                let Some(Object { card, number, .. }) = self.object(input) else { return };
+                let producer = input.u16();
+                let _ = with_world(|world| world.ring_sq(card, number, producer));
+            }
+            op::STEP => step(input.u8().into()),
+            op::UMEM => {
+                let (card, offset, len) = (usize::from(input.u8() % 2), input.u8(), input.u8());
+                if self.umems.len() < 16 {
+                    self.register(card, usize::from(offset) * 64, usize::from(len) * 64);
+                }
+            }
+            op::UMEM_GONE => {
+                let which = usize::from(input.u8()) % self.umems.len();
+                let (_, umem, ..) = self.umems[which];
+                if !umem.is_null() {
+                    assert_eq!(call!(self.program.verbs, mlx5dv_devx_umem_dereg(umem)), 0);
+                    // Its number stays for later commands; queues made from it find no memory there.
+                    self.umems[which].1 = null_mut();
+                }
+            }
+            op::WRITE => {
+                let offset = usize::from(input.u16()) * 16 % (MEMORY_BYTES - 256);
+                let count = input.u8().into();
+                self.program.memory.write(offset, input.bytes(count));
+            }
+            _ => {
+                if self.uars.len() < 4 {
+                    let uar = call!(self.program.verbs, mlx5dv_devx_alloc_uar(self.contexts[0], input.u8().into()));
+                    self.uars.extend((!uar.is_null()).then_some(uar));
+                } else if let Some(uar) = self.uars.pop() {
+                    call!(self.program.verbs, mlx5dv_devx_free_uar(uar));
+                }
+            }
+        }
+    }
+
+    fn object(&self, input: &mut Input<'_>) -> Option<Object> {
+        let which = usize::from(input.u8());
+        self.objects.get(which % self.objects.len().max(1)).copied()
+    }
+
+    /// The number of an object of a kind on a card; otherwise one that no object has.
+    fn number(&self, input: &mut Input<'_>, card: usize, kind: u8) -> u32 {
+        let which = usize::from(input.u8());
+        let known: Vec<u32> =
+            self.objects.iter().filter(|o| (o.card, o.kind) == (card, kind)).map(|o| o.number).collect();
+        if known.is_empty() { which as u32 } else { known[which % known.len()] }
+    }
+
+    fn create(&mut self, input: &mut Input<'_>) {
+        let card = usize::from(input.u8() % 2);
+        let kind = input.u8() % kind::COUNT;
+        let mut service = 0;
+        let mailbox = match kind {
+            kind::CQ => self.create_cq(input, card),
+            kind::QP => {
+                service = u32::from(input.u8() % 4);
+                self.create_qp(input, card, service)
+            }
+            kind::MKEY | kind::UMR_KEY => self.create_mkey(input, card, kind),
+            kind::GROUP => {
+                let mut mailbox = Mailbox::new(0x806, 0x20);
+                mailbox.set(8, 8, 24, self.number(input, card, kind::QP));
+                let gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 239, 1, 1, input.u8()];
+                mailbox.0[0x10..0x20].copy_from_slice(&gid);
+                mailbox
+            }
+            _ => Mailbox::new(input.u16().into(), COMMAND_BYTES),
+        };
+        let context = self.contexts[card];
+        let mut handle = null_mut();
+        let answer = self.command(input, &mailbox, 16, |verbs, i, il, o, ol| {
+            handle = call!(verbs, mlx5dv_devx_obj_create(context, i, il, o, ol));
+            if handle.is_null() { errno() } else { 0 }
+        });
+        if handle.is_null() {
+            return;
+        }
+        let number = answer[8..12].iter().fold(0, |number, &byte| number << 8 | u32::from(byte)) & 0xFF_FFFF;
+        // The opcode may have been patched into another one.
+        let made = mailbox_opcode(&self.program.contents(1));
+        let kind = match made {
+            0x400 => kind::CQ,
+            0x500 => kind::QP,
+            0x200 => kind::MKEY,
+            _ => kind::GROUP,
+        };
+        assert!(number != 0 || kind == kind::GROUP, "an object has a number");
+        self.objects.push(Object { handle, card, kind, number, service });
+    }
+
+    fn umem(&self, input: &mut Input<'_>) -> (u32, u64) {
+        let which = usize::from(input.u8());
+        let (_, _, id, base) = self.umems[which % self.umems.len()];
+        (id, base)
+    }
+
+    fn create_cq(&mut self, input: &mut Input<'_>, card: usize) -> Mailbox {
+        let _ = card;
+        let (umem, _) = self.umem(input);
+        let (ring, record, log, thread) = (input.u8(), input.u8(), input.u8(), input.u8());
+        let mut m = Mailbox::new(0x400, COMMAND_BYTES);
+        const CONTEXT: usize = 0x10;
+        m.set(CONTEXT, 6, 1, 1);
+        m.set(CONTEXT + 4, 0, 32, umem);
+        m.set(CONTEXT + 0xC, 3, 5, log.into());
+        m.set(CONTEXT + 0xC, 8, 24, 1);
+        if thread & 1 == 1 {
+            m.set(CONTEXT, 7, 1, 1);
+            m.set(CONTEXT, 24, 1, 1);
+            m.set(CONTEXT + 0x14, 0, 32, self.thread);
+        }
+        m.set_u64(CONTEXT + 0x38, u64::from(record) * 64);
+        m.set_u64(0x50, u64::from(ring) * 64);
+        m.set(0x58, 0, 32, umem);
+        m.set(0x5C, 0, 1, 1);
+        m
+    }
+
+    fn create_qp(&mut self, input: &mut Input<'_>, card: usize, service: u32) -> Mailbox {
+        let (umem, _) = self.umem(input);
+        let (ring, record) = (input.u8(), input.u8());
+        let (send_cq, receive_cq) = (self.number(input, card, kind::CQ), self.number(input, card, kind::CQ));
+        let (log_sends, log_receives) = (input.u8(), input.u8());
+        let mut m = Mailbox::new(0x500, COMMAND_BYTES);
+        const CONTEXT: usize = 0x18;
+        m.set(CONTEXT, 8, 8, service);
+        m.set(CONTEXT, 19, 2, 3);
+        m.set(CONTEXT + 4, 8, 24, self.pd_numbers[card]);
+        m.set(CONTEXT + 8, 9, 4, log_receives.into());
+        m.set(CONTEXT + 8, 17, 4, log_sends.into());
+        m.set(CONTEXT + 0xC, 8, 24, 1);
+        m.set(CONTEXT + 0x7C, 8, 24, send_cq);
+        m.set(CONTEXT + 0x9C, 8, 24, receive_cq);
+        m.set_u64(CONTEXT + 0xA0, u64::from(record) * 64);
+        m.set(CONTEXT + 0xD0, 3, 1, 1);
+        m.set(CONTEXT + 0xE4, 0, 32, umem);
+        m.set_u64(0x100, u64::from(ring) * 64);
+        m.set(0x108, 0, 32, umem);
+        m.set(0x10C, 0, 1, 1);
+        m
+    }
+
+    fn create_mkey(&mut self, input: &mut Input<'_>, card: usize, kind: u8) -> Mailbox {
+        let mut m = Mailbox::new(0x200, COMMAND_BYTES);
+        const CONTEXT: usize = 0x10;
+        m.set(CONTEXT + 4, 0, 24, 0xFF_FFFF);
+        m.set(CONTEXT + 0xC, 8, 24, self.pd_numbers[card]);
+        if kind == kind::UMR_KEY {
+            m.set(CONTEXT, 1, 1, 1);
+            m.set(CONTEXT, 16, 1, 1);
+            m.set(CONTEXT, 22, 2, 2);
+            m.set(CONTEXT + 0x34, 0, 32, input.u8().into());
+        } else {
+            let (umem, base) = self.umem(input);
+            let (offset, len) = (u64::from(input.u8()) * 64, u64::from(input.u8()) * 64);
+            m.set(CONTEXT, 17, 4, 0xF);
+            m.set(CONTEXT, 22, 2, 1);
+            m.set_u64(CONTEXT + 0x10, base + offset);
+            m.set_u64(CONTEXT + 0x18, len);
+            m.set(0x64, 0, 32, umem);
+            m.set_u64(0x68, offset);
+            m.set(0xC, 1, 1, 1);
+        }
+        m.set(CONTEXT + 4, 24, 8, input.u8().into());
+        m
+    }
+
+    fn modify(&mut self, input: &mut Input<'_>) {
+        let Some(object) = self.object(input) else { return };
+        const OPCODES: [u32; 6] = [0x502, 0x503, 0x504, 0x507, 0x50A, 0x505];
+        let opcode = input.pick(&OPCODES);
+        let mut m = Mailbox::new(opcode, COMMAND_BYTES);
+        m.set(8, 8, 24, object.number);
+        const CONTEXT: usize = 0x18;
+        const PATH: usize = CONTEXT + 0x18;
+        m.set(CONTEXT, 8, 8, object.service);
+        m.set(CONTEXT, 19, 2, 3);
+        m.set(CONTEXT + 0x90, 16, 3, 7);
+        m.set(CONTEXT + 0xA8, 0, 32, 0x1111);
+        m.set(PATH + 0x24, 8, 8, 1);
+        m.set(CONTEXT + 8, 0, 3, 1);
+        let peer = self.number(input, 1 - object.card, kind::QP);
+        m.set(CONTEXT + 0x14, 8, 24, peer);
+        let other = 1 - object.card as u8;
+        m.0[PATH + 0x10..PATH + 0x20].copy_from_slice(&[
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0xFF,
+            0xFF,
+            192,
+            0,
+            2,
+            other + 1,
+        ]);
+        m.0[PATH + 0x26..PATH + 0x2C].copy_from_slice(&[2, 0, 0, 0, 0, other + 1]);
+        m.set(PATH + 8, 0, 5, 1);
+        m.set(CONTEXT + 0x70, 13, 3, 2);
+        self.command(input, &m, 16, |verbs, i, il, o, ol| {
+            call!(verbs, mlx5dv_devx_obj_modify(object.handle, i, il, o, ol))
+        });
+    }
+
+    /// Patches a command, chooses the lengths, has it carried out, and checks the answer; gives that, at least 16 bytes.
+    ///
+    /// Operands: patches (count; each an offset in two bytes and a byte), then what the lengths are (0 = as they should be).
+    fn command(
+        &mut self,
+        input: &mut Input<'_>,
+        mailbox: &Mailbox,
+        out_bytes: usize,
+        execute: impl FnOnce(&VerbsApi, *const c_void, usize, *mut c_void, usize) -> i32,
+    ) -> Vec<u8> {
+        let mut bytes = mailbox.0.clone();
+        for _ in 0..input.u8() % 8 {
+            let at = usize::from(input.u16()) % bytes.len();
+            bytes[at] = input.u8();
+        }
+        let in_bytes = length(input, bytes.len());
+        bytes.resize(in_bytes, 0);
+        let out_bytes = length(input, out_bytes);
+        let i = self.program.bytes(&bytes);
+        let o = self.program.bytes(&vec![0xEE; out_bytes]);
+        let (i, o) = match input.u8() {
+            0xFF => (null_mut(), o),
+            0xFE => (i, null_mut()),
+            _ => (i, o),
+        };
+        let verbs = self.program.verbs;
+        let result = execute(&verbs, i.cast(), in_bytes, o.cast(), out_bytes);
+        let mut answer = self.program.contents(0);
+        if i.is_null() || o.is_null() || out_bytes < 16 {
+            assert_eq!(result, libc::EINVAL);
+            assert!(answer.iter().all(|&byte| byte == 0xEE), "the answer is as it was");
+            answer.resize(16.max(answer.len()), 0);
+            return answer;
+        }
+        let status = answer[0];
+        match result {
+            0 => assert_eq!(answer[..8], [0; 8], "an accepted command has no status"),
+            libc::EREMOTEIO => assert!(status != 0 && answer[4..8] != [0; 4], "a refused command says why"),
+            other => assert!(other > 0, "an errno value"),
+        }
+        answer
+    }
+
+    /// Destroys everything, newest first, until nothing is left.
+    fn close(self) {
+        let Devx { program, mut objects, .. } = self;
+        let verbs = program.verbs;
+        while !objects.is_empty() {
+            let before = objects.len();
+            objects.retain(|object| call!(verbs, mlx5dv_devx_obj_destroy(object.handle)) != 0);
+            assert!(objects.len() < before, "{before} objects cannot be destroyed in any order");
+        }
+        for (_, umem, ..) in self.umems {
+            if !umem.is_null() {
+                assert_eq!(call!(verbs, mlx5dv_devx_umem_dereg(umem)), 0);
+            }
+        }
+        for uar in self.uars {
+            call!(verbs, mlx5dv_devx_free_uar(uar));
+        }
+        let flexio = program.flexio;
+        assert_eq!(call!(flexio, flexio_event_handler_destroy(self.handler)), FLEXIO_STATUS_SUCCESS);
+        assert_eq!(call!(flexio, flexio_process_destroy(self.process)), FLEXIO_STATUS_SUCCESS);
+        assert_eq!(call!(flexio, flexio_app_destroy(self.app)), FLEXIO_STATUS_SUCCESS);
+        for card in 0..2 {
+            assert_eq!(call!(verbs, ibv_dealloc_pd(self.pds[card])), 0);
+            assert_eq!(call!(verbs, ibv_close_device(self.contexts[card])), 0);
+        }
+    }
+}
+
+/// 0 = as it should be; otherwise an edge, or any number up to what an argument may have.
+fn length(input: &mut Input<'_>, right: usize) -> usize {
+    match input.u8() {
+        0 => right,
+        1 => 0,
+        2 => 15,
+        3 => 16,
+        4 => right - 1,
+        5 => right + 1,
+        6 => ARGUMENT_BYTES,
+        7 => 272,
+        other => usize::from(other),
+    }
+}
+
+fn mailbox_opcode(bytes: &[u8]) -> u32 {
+    u32::from(bytes[0]) << 8 | u32::from(bytes[1])
+}
+
+fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+/// A device of a list.
+fn entry(list: *mut *mut ibv_device, index: usize) -> *mut ibv_device {
+    #[allow(unsafe_code, reason = "a C array")]
+    // SAFETY: a list from `ibv_get_device_list` on a machine of two cards, before it is freed.
+    unsafe {
+        *list.add(index)
+    }
+}
+
+fn umem_id(umem: *mut mlx5dv_devx_umem) -> u32 {
+    #[allow(unsafe_code, reason = "a C structure")]
+    // SAFETY: live user memory; its number is public.
+    unsafe {
+        (*umem).umem_id
+    }
+}
+
+/// Whole lives of queues, and the mistakes next to them.
+#[must_use]
+pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+    // No patches, right lengths, no null.
+    const PLAIN: [u8; 4] = [0, 0, 0, 0];
+    // Umems: 0 = the process's, 1 = card 0's, 2 = card 1's.
+    let cq = |script: Script, card: u8, umem: u8, at: u8, thread: u8| {
+        script.bytes(&[op::CREATE, card, kind::CQ, umem, at, at + 8, 2, thread]).bytes(&PLAIN)
+    };
+    let qp = |script: Script, card: u8, umem: u8, at: u8, service: u8| {
+        script.bytes(&[op::CREATE, card, kind::QP, service, umem, at, at + 8, 0, 0, 2, 2]).bytes(&PLAIN)
+    };
+    let up = |mut script: Script, object: u8| {
+        for transition in 0..3 {
+            script = script.bytes(&[op::MODIFY, object, transition, 0]).bytes(&PLAIN);
+        }
+        script
+    };
+    let pair = |service: u8| {
+        let script = cq(cq(Script::new(), 0, 1, 0, 0), 1, 2, 0, 0);
+        let script = qp(qp(script, 0, 1, 16, service), 1, 2, 16, service);
+        up(up(script, 2), 3)
+    };
+    // One block, the end of the receive ring being that of the 64 bytes before it.
+    let nop = Script::new().bytes(&[op::WRITE]).u16((16 * 64 + 64) / 16).bytes(&[16, 0, 0, 0, 0, 0, 0, 0, 1]);
+    let nop = nop.bytes(&[0, 0, 0, 8, 0, 0, 0, 0, op::RING, 2]).u16(1).bytes(&[op::STEP, 60]).done();
+    let all = |script: Script| script.bytes(&[op::QUERY, 2]).bytes(&PLAIN).bytes(&nop).done();
+    let key = Script::new().bytes(&[op::CREATE, 0, kind::MKEY, 1, 4, 16, 7]).bytes(&PLAIN);
+    let umr = Script::new().bytes(&[op::CREATE, 0, kind::UMR_KEY, 4, 9]).bytes(&PLAIN);
+    let group = pair(2).bytes(&[op::CREATE, 1, kind::GROUP, 0, 9]).bytes(&PLAIN);
+    let patched = Script::new().bytes(&[op::CREATE, 0, kind::CQ, 1, 0, 8, 2, 0, 1]).u16(0x10).bytes(&[0xFF, 0, 0, 0]);
+    vec![
+        ("cq", cq(Script::new(), 0, 1, 0, 0).done()),
+        ("cq-thread", cq(Script::new(), 0, 0, 0, 1).done()),
+        ("qp-on-dpa", qp(cq(Script::new(), 0, 0, 0, 1), 0, 0, 16, 2).done()),
+        ("rc", all(pair(0))),
+        ("uc", all(pair(1))),
+        ("ud", all(pair(2))),
+        ("key", key.done()),
+        ("umr", umr.done()),
+        ("group", group.bytes(&[op::DESTROY, 3, op::DESTROY, 4]).done()),
+        ("patched", patched.done()),
+        ("general", Script::new().bytes(&[op::GENERAL, 0]).u16(0x100).bytes(&PLAIN).done()),
+        ("short", Script::new().bytes(&[op::CREATE, 0, kind::CQ, 1, 0, 8, 2, 0, 0, 2, 0, 0]).done()),
+        ("any", Script::new().bytes(&[op::CREATE, 0, kind::ANY]).u16(0xA00).bytes(&PLAIN).done()),
+        ("umem-gone", Script::new().bytes(&[op::UMEM_GONE, 1]).bytes(&cq(Script::new(), 0, 1, 0, 0).done()).done()),
+        (
+            "to-error",
+            pair(0).bytes(&[op::MODIFY, 2, 3, 0]).bytes(&PLAIN).bytes(&[op::MODIFY, 2, 4, 0]).bytes(&PLAIN).done(),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seeds make what their names say; otherwise the fuzzer starts from refusals.
+    #[test]
+    fn seeds_are_accepted() {
+        for (name, bytes) in seeds() {
+            let expected = match name {
+                "patched" | "general" | "short" | "any" | "umem-gone" => 0,
+                "cq" | "cq-thread" | "key" | "umr" => 1,
+                "qp-on-dpa" => 2,
+                _ => 4,
+            };
+            with_program(|program| {
+                let mut devx = Devx::open(program);
+                let mut input = Input::new(&bytes);
+                while !input.is_empty() {
+                    devx.program.begin_call();
+                    devx.operation(&mut input);
+                }
+                assert_eq!(devx.objects.len(), expected, "{name}");
+                step(MAX_STEPS);
+                if matches!(name, "rc" | "uc" | "ud") {
+                    let cqes = with_world(|world| world.card(0).map(|card| card.nic.counters().cqes));
+                    assert_eq!(cqes.expect("a machine").expect("a card"), 1, "{name}: the NOP completes");
+                }
+                devx.close();
+            });
+        }
+    }
+}
