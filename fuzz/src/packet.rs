@@ -257,6 +257,7 @@ impl<'w> Abuse<'w> {
             message_number: 0,
             extension,
             payload: vec![odd; usize::from(input.u16()) % (MAX_PAYLOAD_BYTES + 1)].into(),
+            damage: None,
         };
         if odd & 8 == 8 {
             packet.destination_qpn = input.u32() & 0xFF_FFFF;
@@ -405,6 +406,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         message_number: 0,
         extension,
         payload: vec![7; bytes].into(),
+        damage: None,
     };
     let frame = |packet: Packet| {
         let mut frame = Vec::new();
