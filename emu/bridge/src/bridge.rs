@@ -16,8 +16,8 @@ const SLICE_STEPS: u64 = 2_000;
 const BATCH: usize = 32;
 /// Longest turn, for others that need the machine.
 const TURN: Duration = Duration::from_millis(1);
-/// Nobody looks for longer than this without something being wrong: then time stood still, and timers do not notice.
-const LATE: Duration = Duration::from_millis(5);
+/// Whoever should look looks within this, or the process was not run: then time stood still, and timers do not notice.
+const LATE: Duration = Duration::from_micros(500);
 /// Longest sleep of a machine to which nothing happens.
 pub(crate) const IDLE: Duration = Duration::from_millis(50);
 /// What is due within this is not worth a sleep.

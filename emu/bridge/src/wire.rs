@@ -2,7 +2,7 @@
 //!
 //! A link of cards loses nothing when its receiver is slow, and neither does this: each side says how many frames it can
 //! take and which it has taken, and the other sends no more than that ahead. Whoever hears nothing for [`GIVE_UP`] believes
-//! its frames lost, as without a peer they are.
+//! that there is no peer, and sends as into an unplugged cable.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,8 +26,9 @@ const MOST_ROOM: usize = 256;
 const LEAST_ROOM: u16 = 4;
 /// Frames that wait here before the machine must stand still.
 const WAITING: usize = 64;
-/// How long a full window is believed in. Longer than a process waits for its turn, shorter than any program's patience.
-const GIVE_UP: Duration = Duration::from_millis(50);
+/// How long a full window is believed in: longer than a process waits for its turn. Then nobody is there, and frames go out
+/// as they come until somebody is.
+const GIVE_UP: Duration = Duration::from_millis(250);
 
 /// What has crossed the bridge, and what has not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +61,8 @@ pub struct Wire {
     sent: u32,
     taken: u32,
     peer_epoch: u32,
-    peer_room: u16,
+    /// Frames that the peer has room for; `None` while nobody seems to be there.
+    peer_room: Option<u16>,
     /// Number of the peer's last frame, and what it was told of that.
     received: u32,
     told: u32,
@@ -92,7 +94,7 @@ impl Wire {
             sent: 0,
             taken: 0,
             peer_epoch: 0,
-            peer_room: LEAST_ROOM,
+            peer_room: Some(LEAST_ROOM),
             received: 0,
             told: 0,
             unknown: false,
@@ -157,12 +159,13 @@ impl Wire {
     /// Sends what waits, as far as the peer has room.
     pub fn send(&mut self, now: Instant) {
         while !self.waiting.is_empty() {
-            if self.sent.wrapping_sub(self.taken) >= u32::from(self.peer_room) {
+            let outstanding = self.sent.wrapping_sub(self.taken);
+            if self.peer_room.is_some_and(|room| outstanding >= u32::from(room)) {
                 if now.duration_since(*self.full_since.get_or_insert(now)) < GIVE_UP {
                     return;
                 }
-                self.counters.written_off += u64::from(self.sent.wrapping_sub(self.taken));
-                self.taken = self.sent;
+                self.counters.written_off += u64::from(outstanding);
+                self.peer_room = None;
             }
             self.full_since = None;
             let Some(mut datagram) = self.waiting.pop_front() else { return };
@@ -225,7 +228,10 @@ impl Wire {
             self.told = self.received;
             self.taken = self.sent;
         }
-        self.peer_room = header.room.max(1);
+        if self.peer_room.replace(header.room.max(1)).is_none() {
+            // It is back: what went out meanwhile does not count.
+            self.taken = self.sent;
+        }
         // Only frames are answered, or two ends that have just started would go on answering.
         self.unknown |= header.peer_epoch != self.epoch && !frame.is_empty();
         let outstanding = self.sent.wrapping_sub(self.taken);

@@ -185,8 +185,8 @@ mod tests {
         let c = |text: &str| std::ffi::CString::new(text).expect("no zero inside");
         let (dir, file) = (c(folder.to_str().expect("UTF-8")), c(&name));
         for (room, read) in [(16_usize, 5), (5, 5), (3, 3)] {
-            let mut buf = [0x7F_u8; 16];
-            // SAFETY: strings with their ends and a buffer of 16 bytes, of which fewer are announced.
+            let mut buf = [0x7F_u8; 17];
+            // SAFETY: strings with their ends and a buffer of 17 bytes, of which fewer are announced.
             let bytes = unsafe { ibv_read_sysfs_file(dir.as_ptr(), file.as_ptr(), buf.as_mut_ptr().cast(), room) };
             assert_eq!((bytes, &buf[..read]), (read as c_int, &b"12345"[..read]));
             assert_eq!(buf[room], 0x7F, "room for {room}");
