@@ -62,6 +62,7 @@ impl World {
     /// Ends a process and frees all it owned.
     pub fn destroy_process(&mut self, card: usize, id: u32) -> Result<(), MachineError> {
         self.card(card)?.process(id)?;
+        self.debug_end(card, id);
         let ended = self.card(card)?.process(id)?.status.clone();
         self.stop_process(card, id, if ended == ProcessStatus::Healthy { ProcessStatus::Finished } else { ended });
         self.watch_forget(card, id);

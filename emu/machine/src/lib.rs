@@ -17,6 +17,7 @@ mod config;
 mod control;
 mod crash;
 mod current;
+mod debug;
 mod error;
 mod external;
 mod heap;
@@ -47,6 +48,7 @@ pub use crash::CrashRecord;
 pub use current::{
     Driver, EventHook, Maker, Shared, configure, is_driven, make_shared_with, on_events, relax, will_sleep, with_world,
 };
+pub use debug::{Action, DebugStop, Debugger, Resume, Stopped};
 pub use emu_fabric as fabric;
 pub use emu_fabric::PortCounters;
 pub use emu_nic as nic;

@@ -4,6 +4,7 @@ use emu_nic::Effects;
 
 use crate::card::Card;
 use crate::crash::CrashRecord;
+use crate::debug::Debug;
 use crate::process::Process;
 use crate::record::{Ending, Recorder, Recording, ThreadIdentity, What};
 use crate::snapshot::Snapshot;
@@ -25,6 +26,7 @@ pub(crate) struct Probes {
     pub(crate) recorder: Option<Box<Recorder>>,
     /// The thread whose doorbell the card is being told of.
     pub(crate) agent: Option<u32>,
+    pub(crate) debug: Option<Box<Debug>>,
     observer: Option<Box<dyn Observer>>,
     period_ps: u64,
     /// When the observer wants the next state; never without one.
@@ -33,7 +35,7 @@ pub(crate) struct Probes {
 
 impl Default for Probes {
     fn default() -> Self {
-        Probes { recorder: None, agent: None, observer: None, period_ps: u64::MAX, state_due_ps: u64::MAX }
+        Probes { recorder: None, agent: None, debug: None, observer: None, period_ps: u64::MAX, state_due_ps: u64::MAX }
     }
 }
 
@@ -42,6 +44,7 @@ impl std::fmt::Debug for Probes {
         f.debug_struct("Probes")
             .field("recorder", &self.recorder.is_some())
             .field("observer", &self.observer.is_some())
+            .field("debugger", &self.debug.is_some())
             .finish_non_exhaustive()
     }
 }
@@ -123,6 +126,7 @@ impl World {
         if let Some(recorder) = &mut self.probes.recorder {
             recorder.crash(record.at_ps, (card, record.thread), &record.cause);
         }
+        self.debug_crash(card, record.thread, record.process, &record.cause);
         let Some(mut observer) = self.probes.observer.take() else { return };
         if let Ok(process) = self.cards[card].process(record.process) {
             observer.crashed(card, process, record);

@@ -6,6 +6,7 @@ use crate::bus::{OutboxStore, ThreadBus};
 use crate::bus_watched::run_watched;
 use crate::card::Card;
 use crate::crash::CrashRecord;
+use crate::debug::run_debugged;
 use crate::layout::{
     CONTEXT_OFFSET, EUS_PER_CORE, EXIT_GATE, OUTBOXES, PAGE, STACK_BYTES, STACK_OFFSET, THREAD_BLOCK, THREADS, call,
     context, outbox,
@@ -93,9 +94,12 @@ impl World {
     /// Runs one thread until something else is due or it stops by itself.
     pub(crate) fn run_slice(&mut self, at_cycles: u64, card_index: usize, id: u32) {
         self.ready.remove(&(at_cycles, card_index, id));
-        self.now_ps = self.now_ps.max(cycles_to_ps(at_cycles));
-        if self.watch.is_some() {
-            self.settle(at_cycles);
+        let resumed = self.take_debugged_slice(card_index, id);
+        if resumed.is_none() {
+            self.now_ps = self.now_ps.max(cycles_to_ps(at_cycles));
+            if self.watch.is_some() {
+                self.settle(at_cycles);
+            }
         }
         let horizon = self.queue.next_at_ps().map_or(u64::MAX, ps_to_cycles);
         let Card { nic, processes, owners, running, .. } = &mut self.cards[card_index];
@@ -110,6 +114,7 @@ impl World {
         };
         let deadline = thread.started_cycles.saturating_add(ps_to_cycles(watchdog_ps));
         let end = (at_cycles + QUANTUM_CYCLES).min(horizon.max(at_cycles + 1)).min(deadline.max(at_cycles + 1));
+        let end = resumed.unwrap_or(end);
         let core = thread.port.eu as usize / EUS_PER_CORE;
         let limits = Limits {
             instructions: u64::MAX,
@@ -119,7 +124,10 @@ impl World {
         };
         // Other threads and the card may have stored since this one last ran. A store-conditional may fail without
         // reason, so giving the reservation up is always right; a sequence of a few instructions fits in one slice.
-        thread.hart.clear_reservation();
+        if resumed.is_none() {
+            thread.hart.clear_reservation();
+        }
+        let debug = World::debugger_of(&mut self.probes.debug, (card_index, process.id), thread.kind);
         let watch = self.watch.as_deref_mut();
         let (memory, port) = (&mut process.memory, &mut thread.port);
         let hart = &mut thread.hart;
@@ -144,11 +152,17 @@ impl World {
         }
         let (stop, store, detail) = if watch.is_none() {
             let mut bus = bus!(false);
-            let stop = hart.run(&mut process.text, &mut bus, &limits);
+            let stop = match debug {
+                None => hart.run(&mut process.text, &mut bus, &limits),
+                Some(debug) => run_debugged(debug, hart, &mut process.text, &mut bus, &limits),
+            };
             (stop, bus.outbox_store, bus.detail)
         } else {
             let mut bus = bus!(true);
-            let stop = run_watched(hart, &mut process.text, &mut bus, &limits);
+            let stop = match debug {
+                None => run_watched(hart, &mut process.text, &mut bus, &limits),
+                Some(debug) => run_debugged(debug, hart, &mut process.text, &mut bus, &limits),
+            };
             (stop, bus.outbox_store, bus.detail)
         };
         let cycles = thread.hart.cycles;
@@ -169,6 +183,8 @@ impl World {
                 self.ready.insert((cycles, card_index, id));
                 if let Some(store) = store {
                     self.outbox(cycles_to_ps(cycles), card_index, id, store);
+                } else {
+                    self.debug_stop(card_index, id, end);
                 }
             }
             Stop::Ecall => self.rtos_call(card_index, id),

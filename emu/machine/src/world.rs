@@ -188,12 +188,18 @@ impl World {
         if self.now_ps >= self.probes.state_due_ps {
             self.tell_state();
         }
+        if self.probes.debug.is_some() {
+            self.poll_debugger();
+        }
         let thread = self.ready.first().copied();
         let event_ps = self.queue.next_at_ps();
         match (thread, event_ps) {
             (None, None) => self.settle_next(),
             (Some((cycles, card, id)), event) if event.is_none_or(|at| cycles_to_ps(cycles) < at) => {
                 self.run_slice(cycles, card, id);
+                if self.probes.debug.is_some() {
+                    self.finish_debugged_slice();
+                }
                 true
             }
             _ => {

@@ -3,12 +3,14 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use emu_machine::{DEFAULT_RECORDS, MachineError, with_world};
 use emu_observe::state::State;
 use emu_observe::trace::{Summary, Timeline};
 use emu_observe::{Files, Written};
 
+use crate::gdb::{self, GdbError};
 use crate::logs::LogDecoder;
 
 /// What to look at.
@@ -24,11 +26,23 @@ pub struct LookOptions {
     pub state_every_us: u64,
     /// Folder for core dumps and reports of processes that die; made if it is not there.
     pub cores: Option<PathBuf>,
+    /// Serve gdb on this address.
+    pub gdb: Option<String>,
+    /// Longest wait for gdb to connect.
+    pub gdb_wait: Duration,
 }
 
 impl Default for LookOptions {
     fn default() -> Self {
-        LookOptions { trace: None, trace_limit: DEFAULT_RECORDS, state: None, state_every_us: 1000, cores: None }
+        LookOptions {
+            trace: None,
+            trace_limit: DEFAULT_RECORDS,
+            state: None,
+            state_every_us: 1000,
+            cores: None,
+            gdb: None,
+            gdb_wait: Duration::from_secs(60),
+        }
     }
 }
 
@@ -46,6 +60,9 @@ pub enum LookError {
         /// Why.
         source: std::io::Error,
     },
+    /// The debugger's session.
+    #[error(transparent)]
+    Gdb(#[from] GdbError),
     /// A file that is written while the machine runs could not be.
     #[error("{0}")]
     Files(String),
@@ -56,6 +73,7 @@ pub enum LookError {
 pub struct Look {
     trace: Option<(PathBuf, File)>,
     written: Option<Written>,
+    gdb: Option<gdb::Session>,
 }
 
 /// What was seen.
@@ -97,8 +115,9 @@ impl Look {
                 world.tell_state();
             })?;
         }
-        let look = Look { trace, written };
+        let mut look = Look { trace, written, gdb: None };
         look.check()?;
+        look.gdb = options.gdb.as_ref().map(|address| gdb::serve(address, options.gdb_wait)).transpose()?;
         Ok(look)
     }
 
@@ -131,6 +150,9 @@ impl Look {
             trace = Some((path, timeline.summary().clone()));
         }
         self.check()?;
+        if let Some(session) = &self.gdb {
+            session.finish()?;
+        }
         let files = self.written.as_ref().map(Written::files).unwrap_or_default();
         Ok(Seen { trace, state: State::new(&snapshot), files })
     }

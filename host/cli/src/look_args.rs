@@ -1,9 +1,11 @@
 //! Options and commands that look at the emulated machine.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use emu_machine::DEFAULT_RECORDS;
+use flexcast_cli::gdb::DEFAULT_ADDRESS;
 use flexcast_cli::look::LookOptions;
 
 use crate::args::{ImageArgs, TputArgs};
@@ -30,18 +32,27 @@ pub(crate) struct LookArgs {
     /// Write a core dump (`.core`, for gdb-multiarch) and a report (`.crash`) of each DPA process that dies into this folder.
     #[arg(long, value_name = "DIR")]
     pub(crate) core_dir: Option<PathBuf>,
+    /// Stop when the first event handler begins, and serve gdb-multiarch on this address (port 0: any) [default: 127.0.0.1:1981].
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true, default_missing_value = DEFAULT_ADDRESS)]
+    pub(crate) gdb: Option<String>,
+    /// Longest wait for gdb to connect, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 60)]
+    pub(crate) gdb_wait: u64,
 }
 
 impl LookArgs {
     /// The options, and whether there is anything to look at.
     pub(crate) fn options(&self) -> Option<LookOptions> {
-        let any = self.trace.is_some() || self.stats || self.state.is_some() || self.core_dir.is_some();
+        let any =
+            self.trace.is_some() || self.stats || self.state.is_some() || self.core_dir.is_some() || self.gdb.is_some();
         any.then(|| LookOptions {
             trace: self.trace.clone(),
             trace_limit: self.trace_limit,
             state: self.state.clone(),
             state_every_us: self.state_every,
             cores: self.core_dir.clone(),
+            gdb: self.gdb.clone(),
+            gdb_wait: Duration::from_secs(self.gdb_wait),
         })
     }
 }

@@ -16,7 +16,7 @@ pub(super) fn start(args: &LookArgs, provider: ProviderName) -> anyhow::Result<O
     let Some(options) = args.options() else { return Ok(None) };
     anyhow::ensure!(
         provider == ProviderName::Emu,
-        "--trace, --stats, --state and --core-dir look into the emulated machine: leave them out with --provider system and use \
+        "--trace, --stats, --state, --core-dir and --gdb look into the emulated machine: leave them out with --provider system and use \
          dpa-ps and dpa-statistics"
     );
     Ok(Some(Look::start(&options)?))
