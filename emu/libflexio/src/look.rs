@@ -40,6 +40,7 @@ pub(crate) fn attach() -> Result<()> {
     };
     world(|world| {
         if (state.is_some() || cores.is_some()) && !world.is_observed() {
+            let every_us = if state.is_some() { every_us } else { u64::MAX };
             world.observe(every_us.saturating_mul(1_000_000), Box::new(Files::new(state, cores)));
         }
         if trace.is_some() && !world.is_recording() {

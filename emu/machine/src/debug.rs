@@ -234,10 +234,10 @@ impl World {
         match (debug.resume.action, debug.focus) {
             (Action::Detach, _) => self.probes.debug = None,
             // An RTOS call or a doorbell has ended the slice, and the step with it.
-            (Action::Step { thread: id, .. }, Some((card, _))) => {
-                if self.cards[card].thread(id).is_ok_and(|thread| debug.has_stepped(id, &thread.hart)) {
-                    self.tell_stop(card, id, DebugStop::Step);
-                }
+            (Action::Step { thread: id, .. }, Some((card, _)))
+                if self.cards[card].thread(id).is_ok_and(|thread| debug.has_stepped(id, &thread.hart)) =>
+            {
+                self.tell_stop(card, id, DebugStop::Step);
             }
             _ => {}
         }

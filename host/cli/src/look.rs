@@ -109,7 +109,8 @@ impl Look {
         if options.state.is_some() || options.cores.is_some() {
             let files = Files::new(options.state.clone(), options.cores.clone());
             written = Some(files.written());
-            let period_ps = options.state_every_us.saturating_mul(1_000_000);
+            let every_us = if options.state.is_some() { options.state_every_us } else { u64::MAX };
+            let period_ps = every_us.saturating_mul(1_000_000);
             with_world(|world| {
                 world.observe(period_ps, Box::new(files));
                 world.tell_state();
