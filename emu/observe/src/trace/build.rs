@@ -8,12 +8,13 @@ use emu_machine::{Record, Recording, ThreadKind, What, thread_name};
 use super::{Args, Event, Summary, Timeline, names};
 use crate::state::card_name;
 
-/// Tracks of a card that have no number of their own.
-const PORT_TX: u32 = 1;
-const PORT_RX: u32 = 2;
-const LOOPBACK: u32 = 3;
-const HOST: u32 = 4;
-const FAILURES: u32 = 5;
+/// Tracks of a card that have no number of their own. A track with the number of its process would be taken for its main
+/// thread.
+const PORT_TX: u32 = 0x10_0001;
+const PORT_RX: u32 = 0x10_0002;
+const LOOPBACK: u32 = 0x10_0003;
+const HOST: u32 = 0x10_0004;
+const FAILURES: u32 = 0x10_0005;
 /// Threads and completion queues are numbered from here.
 const THREADS: u32 = 0x100_0000;
 const QUEUES: u32 = 0x200_0000;
@@ -384,8 +385,9 @@ fn describe(recording: &Recording, (card, tid): Track, events: &mut Vec<Event>) 
     let rank = match tid {
         THREADS..QUEUES => tid - THREADS,
         QUEUES.. => tid,
+        // The host rings what the cards send.
         HOST => 0x10_0000,
-        _ => 0x20_0000 + tid,
+        _ => tid,
     };
     events.push(meta("thread_sort_index", tid, Args::Sort { sort_index: rank }));
 }
