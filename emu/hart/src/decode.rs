@@ -130,14 +130,14 @@ pub(crate) fn decode32_with_drafts(bits: u32, place: Place) -> Op {
     if rd == Reg::X0 {
         return Op::bare(Kind::Nop, 0);
     }
-    Op { kind: Kind::Draft, rd, rs1: Reg::new(bits >> 15), rs2: Reg::new(bits >> 20), imm: bits.cast_signed() }
+    Op { kind: Kind::Rare, rd, rs1: Reg::new(bits >> 15), rs2: Reg::new(bits >> 20), imm: bits.cast_signed() }
 }
 
 /// Whether an instruction only computes a value for `rd`. The interpreter writes `rd` unconditionally, so those that name
 /// `x0` become no-ops here.
 const fn discards_nothing_but_rd(kind: Kind) -> bool {
     let kind = kind as u8;
-    (kind >= Kind::Addi as u8 && kind <= Kind::Draft as u8)
+    (kind >= Kind::Addi as u8 && kind <= Kind::Bseti as u8)
         || kind == Kind::Li as u8
         || kind == Kind::Mv as u8
         || kind == Kind::Auipc as u8
@@ -357,7 +357,7 @@ fn system(op: &mut Op, bits: u32) -> Option<Kind> {
             _ => None,
         },
         4 => None,
-        _ => raw(op, bits, Kind::Csr),
+        _ => raw(op, bits, Kind::Rare),
     }
 }
 

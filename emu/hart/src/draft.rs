@@ -82,8 +82,7 @@ pub(crate) fn is_draft(bits: u32) -> bool {
     lookup(bits).is_some()
 }
 
-/// Executes one. Cold, so that the interpreter's loop keeps its registers for the others.
-#[cold]
+/// Executes one.
 #[inline(never)]
 pub(crate) fn execute(op: Op, x: &mut [u64; 32]) {
     x[op.rd as usize] = value(op.bits(), x[op.rs1 as usize], x[op.rs2 as usize]);

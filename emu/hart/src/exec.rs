@@ -10,7 +10,7 @@ use crate::bus::{Bus, Cause, Fault, Width};
 use crate::hart::{Hart, Limits, Stop};
 use crate::op::{Kind, Op};
 use crate::text::Text;
-use crate::{atomic, csr, draft};
+use crate::{atomic, csr};
 
 /// Why the loop over one range was left. The position is in the instruction pointer, except where an address is given.
 enum Exit {
@@ -56,7 +56,7 @@ pub(crate) fn run<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B, limits:
         match run_range(hart, text, range, bus, gap, stop_at, last_cycle) {
             Exit::Limit | Exit::Far(_) => {}
             Exit::Decode => {
-                if let Err(fault) = text.decode(range, hart.pc, bus) {
+                if let Err(fault) = text.ranges[range].decode(hart.pc, bus) {
                     return Stop::Fault(fault);
                 }
             }
@@ -380,11 +380,6 @@ fn run_range<B: Bus>(
             Kind::Bset => set!(2, rs1!() | (1 << (rs2!() & 63))),
             Kind::Bseti => set!(2, rs1!() | (1 << (op.imm & 63))),
 
-            Kind::Draft => {
-                draft::execute(*op, x);
-                ip = ip.wrapping_add(2);
-            }
-
             Kind::Fence => {
                 let mut after = cycles;
                 bus.fence((op.imm >> 4) as u8 & 15, op.imm as u8 & 15, &mut after);
@@ -411,7 +406,7 @@ fn run_range<B: Bus>(
                 }
                 None => fault!(Fault::illegal_instruction(MRET)),
             },
-            Kind::Csr => {
+            Kind::Rare => {
                 if let Err(fault) = csr::execute(*op, x, bus, cycles, instret) {
                     fault!(fault);
                 }

@@ -129,8 +129,6 @@ pub(crate) enum Kind {
     Binvi,
     Bset,
     Bseti,
-    /// An instruction of draft bit manipulation; `imm` holds its bits.
-    Draft,
 
     /// `imm` holds the predecessor set in bits 7:4 and the successor set in bits 3:0.
     Fence,
@@ -140,7 +138,8 @@ pub(crate) enum Kind {
     Mret,
     Wfi,
     // The bits of these are in `imm`.
-    Csr,
+    /// On control and status registers, and draft bit manipulation: what is so rare that one arm of the loop serves all of it.
+    Rare,
     Atomic,
     Custom,
 

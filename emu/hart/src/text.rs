@@ -36,6 +36,7 @@ pub(crate) struct Range {
     pub(crate) len: u64,
     /// One slot for each two bytes, and [`END_SLOTS`].
     pub(crate) slots: Vec<Op>,
+    drafts: bool,
 }
 
 impl Text {
@@ -52,6 +53,9 @@ impl Text {
     #[must_use]
     pub fn with_draft_bitmanip(mut self) -> Self {
         self.drafts = true;
+        for range in &mut self.ranges {
+            range.drafts = true;
+        }
         self
     }
 
@@ -68,7 +72,7 @@ impl Text {
         let instructions = usize::try_from(len / 2).expect("an executable range fits in the address space");
         let mut slots = vec![Op::UNDECODED; instructions + END_SLOTS];
         slots[instructions..].fill(Op::END);
-        self.ranges.push(Range { base, len, slots });
+        self.ranges.push(Range { base, len, slots, drafts: self.drafts });
 
         let low = self.ranges.iter().map(|r| r.base).min().unwrap_or(0);
         let high = self.ranges.iter().map(|r| r.base + (r.len - 1)).max().unwrap_or(0);
@@ -102,12 +106,6 @@ impl Text {
         }
     }
 
-    /// Decodes the instruction at an address of a range into its slot.
-    pub(crate) fn decode<B: Bus>(&mut self, range: usize, pc: u64, bus: &mut B) -> Result<(), Fault> {
-        let drafts = self.drafts;
-        self.ranges[range].decode(pc, drafts, bus)
-    }
-
     /// The range that holds `pc`.
     #[inline]
     pub(crate) fn find(&self, pc: u64) -> Option<usize> {
@@ -116,14 +114,15 @@ impl Text {
 }
 
 impl Range {
-    fn decode<B: Bus>(&mut self, pc: u64, drafts: bool, bus: &mut B) -> Result<(), Fault> {
+    /// Decodes the instruction at an address of this range into its slot.
+    pub(crate) fn decode<B: Bus>(&mut self, pc: u64, bus: &mut B) -> Result<(), Fault> {
         let offset = pc - self.base;
         let place = Place { offset, len: self.len };
         let low = bus.fetch16(pc)?;
         let op = if low & 3 == 3 {
             let high = bus.fetch16(pc.wrapping_add(2))?;
             let bits = u32::from(high) << 16 | u32::from(low);
-            if drafts { decode::decode32_with_drafts(bits, place) } else { decode::decode32(bits, place) }
+            if self.drafts { decode::decode32_with_drafts(bits, place) } else { decode::decode32(bits, place) }
         } else {
             decode::decode16(low, place)
         };

@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use emu_bridge::with_world;
 use emu_machine::MachineError;
-use emu_machine::nic::{Access, Gid, Mtu, NicError, QpModify, QpState, Transport};
+use emu_machine::nic::{Access, Gid, Mtu, Nic, NicError, QpModify, QpState, Transport};
 use verbs_sys::*;
 
 use crate::device::Context;
+use crate::devx_alias::{allow_access, create_general};
 use crate::devx_create::{attach, create_cq, create_mkey, create_qp};
+use crate::devx_query::{self, service};
 use crate::errno::{Errno, Result, pointer, status};
 use crate::handle::{self, Object};
 use crate::prm::{self, Input, command};
@@ -78,6 +80,12 @@ pub(crate) enum Kind {
     Qp(Transport),
     Cq,
     Mkey,
+    /// A key that stands for the one of this index on another virtual HCA.
+    Alias {
+        vhca: u16,
+        index: u32,
+    },
+    Pd,
     /// A membership; its number is that of the queue pair, as the real driver has it.
     Group(Gid),
 }
@@ -143,7 +151,7 @@ pub(crate) fn full_length(input: Input<'_>) -> std::result::Result<(), Refusal> 
     Ok(())
 }
 
-fn unsupported<T>(input: Input<'_>) -> std::result::Result<T, Refusal> {
+pub(crate) fn unsupported<T>(input: Input<'_>) -> std::result::Result<T, Refusal> {
     let opcode = input.get(prm::OPCODE);
     let text = match opcode {
         command::DETACH_FROM_MCG => "a membership ends when the object of its ATTACH_TO_MCG is destroyed".to_owned(),
@@ -168,11 +176,14 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_create(
                 command::CREATE_QP => create_qp(world, card, input),
                 command::CREATE_MKEY => create_mkey(world, card, input),
                 command::ATTACH_TO_MCG => attach(world, card, input),
+                command::ALLOC_PD => Ok((Kind::Pd, world.card(card)?.nic.alloc_pd()?)),
+                command::CREATE_GENERAL_OBJECT => create_general(world, card, input),
                 _ => unsupported(input),
             })??;
             match kind {
                 Kind::Mkey => prm::put(answer, prm::NUMBER, number >> 8),
-                Kind::Qp(_) | Kind::Cq => prm::put(answer, prm::NUMBER, number),
+                Kind::Alias { .. } => prm::put(answer, prm::object::ID, number >> 8),
+                Kind::Qp(_) | Kind::Cq | Kind::Pd => prm::put(answer, prm::NUMBER, number),
                 Kind::Group(_) => {}
             }
             Ok((kind, number))
@@ -199,17 +210,13 @@ fn transition(object: &DevxObject, input: Input<'_>) -> std::result::Result<QpMo
     match opcode {
         command::TO_ERROR_QP => return Ok(QpModify { next_state: Some(QpState::Err), ..Default::default() }),
         command::TO_RESET_QP => return Ok(QpModify { next_state: Some(QpState::Reset), ..Default::default() }),
-        command::RST2INIT_QP | command::INIT2RTR_QP | command::RTR2RTS_QP => full_length(input)?,
+        command::RST2INIT_QP | command::INIT2RTR_QP | command::RTR2RTS_QP | command::RTS2RTS_QP => full_length(input)?,
         _ => return unsupported(input),
     }
     let context = input.at(field::CONTEXT);
     let path = context.at(field::PATH);
     let flag = |(offset, bit): (usize, u32)| context.flag(offset, bit);
-    let service = match transport {
-        Transport::Rc => 0,
-        Transport::Uc => 1,
-        Transport::Ud => 2,
-    };
+    let service = service(transport);
     if context.get(field::SERVICE) != service || context.get(field::PATH_MIGRATION) != MIGRATED {
         let text = format!("the context must repeat service type {service} and path migration state {MIGRATED}");
         return refuse(answer::BAD_PARAM, syndrome::SERVICE, text);
@@ -255,6 +262,7 @@ fn transition(object: &DevxObject, input: Input<'_>) -> std::result::Result<QpMo
             }
         }
         command::INIT2RTR_QP => QpModify { next_state: Some(QpState::Rtr), ..Default::default() },
+        command::RTS2RTS_QP => optional(input.get(field::OPTIONAL), context, access)?,
         _ => QpModify {
             next_state: Some(QpState::Rts),
             sq_psn: Some(context.get(field::NEXT_SEND_PSN)),
@@ -266,6 +274,35 @@ fn transition(object: &DevxObject, input: Input<'_>) -> std::result::Result<QpMo
         },
     };
     Ok(modify)
+}
+
+/// The attributes that RTS2RTS changes, by its mask (`opt_param_mask` of the PRM).
+fn optional(mask: u32, context: Input<'_>, access: Access) -> std::result::Result<QpModify, Refusal> {
+    use prm::{path as ads, qp as field};
+    const RIGHTS: u32 = 1 << 1 | 1 << 2 | 1 << 3;
+    const PKEY_INDEX: u32 = 1 << 4;
+    const Q_KEY: u32 = 1 << 5;
+    const RNR_TIMEOUT: u32 = 1 << 6;
+    const RETRY_COUNT: u32 = 1 << 12;
+    const RNR_RETRY: u32 = 1 << 13;
+    const ACK_TIMEOUT: u32 = 1 << 14;
+    let known = RIGHTS | PKEY_INDEX | Q_KEY | RNR_TIMEOUT | RETRY_COUNT | RNR_RETRY | ACK_TIMEOUT;
+    if mask & !known != 0 || !matches!(mask & RIGHTS, 0 | RIGHTS) {
+        let text = format!("optional attributes {mask:#x}: those of {known:#x} can change, the three rights together");
+        return refuse(answer::BAD_PARAM, syndrome::UNSUPPORTED_FIELD, text);
+    }
+    let path = context.at(field::PATH);
+    let asked = |bit: u32| mask & bit != 0;
+    Ok(QpModify {
+        access: asked(RIGHTS).then_some(access),
+        pkey_index: asked(PKEY_INDEX).then(|| path.get(ads::PKEY_INDEX) as u16),
+        qkey: asked(Q_KEY).then(|| context.get(field::Q_KEY)),
+        min_rnr_timer: asked(RNR_TIMEOUT).then(|| context.get8(field::MIN_RNR_NAK)),
+        retry_cnt: asked(RETRY_COUNT).then(|| context.get8(field::RETRY_COUNT)),
+        rnr_retry: asked(RNR_RETRY).then(|| context.get8(field::RNR_RETRY)),
+        timeout: asked(ACK_TIMEOUT).then(|| path.get8(ads::ACK_TIMEOUT)),
+        ..Default::default()
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -281,10 +318,20 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_modify(
         let modify = |input: Input<'_>, _: &mut [u8]| {
             let modify = transition(&object, input)?;
             with_world(|world| {
+                if modify.next_state.is_none() {
+                    let state = world.card(object.card)?.nic.query_qp(object.number)?.state;
+                    if state != QpState::Rts {
+                        return refuse(
+                            answer::BAD_RES_STATE,
+                            syndrome::OBJECT,
+                            format!("the queue pair is in {state}"),
+                        );
+                    }
+                }
                 let now_ps = world.now_ps();
-                world.nic_call(object.card, |nic, effects| nic.modify_qp(now_ps, object.number, &modify, effects))
-            })???;
-            Ok(())
+                let call = |nic: &mut Nic, effects: &mut _| nic.modify_qp(now_ps, object.number, &modify, effects);
+                Ok(world.nic_call(object.card, call)??)
+            })?
         };
         // SAFETY: the caller vouches for both buffers.
         unsafe { carry_out(input, inlen, out, outlen, modify) }
@@ -302,36 +349,8 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_query(
     status("mlx5dv_devx_obj_query", || {
         let object = handle::get::<DevxObject>(obj)?;
         let query = |input: Input<'_>, answer: &mut [u8]| {
-            if input.get(prm::OPCODE) != command::QUERY_QP {
-                return unsupported(input);
-            }
-            let Kind::Qp(_) = object.kind else {
-                return refuse(answer::BAD_RES, syndrome::OBJECT, "the object is not a queue pair");
-            };
-            let query = with_world(|world| world.card(object.card).map(|card| card.nic.query_qp(object.number)))???;
-            let Some(context) = answer.get_mut(prm::qp::CONTEXT..) else { return Ok(()) };
-            let (state, service) = (query.state, query.attr.transport);
-            let state = match state {
-                QpState::Reset => 0,
-                QpState::Init => 1,
-                QpState::Rtr => 2,
-                QpState::Rts => 3,
-                QpState::Err => 6,
-            };
-            let service = match service {
-                Transport::Rc => 0,
-                Transport::Uc => 1,
-                Transport::Ud => 2,
-            };
-            prm::put(context, prm::qp::STATE, state);
-            prm::put(context, prm::qp::SERVICE, service);
-            prm::put(context, prm::qp::PD, query.attr.pd);
-            prm::put(context, prm::qp::MTU, query.path.path_mtu.code().into());
-            prm::put(context, prm::qp::REMOTE_QPN, query.path.dest_qpn);
-            prm::put(context, prm::qp::NEXT_SEND_PSN, query.sq_psn);
-            prm::put(context, prm::qp::NEXT_RCV_PSN, query.rq_psn);
-            prm::put(context, prm::qp::Q_KEY, query.path.qkey);
-            Ok(())
+            let (card, what) = (object.card, (object.kind, object.number));
+            with_world(|world| devx_query::object(world, card, what, input, answer))?
         };
         // SAFETY: the caller vouches for both buffers.
         unsafe { carry_out(input, inlen, out, outlen, query) }
@@ -347,7 +366,8 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_destroy(obj: *mut mlx5dv_devx_ob
             match object.kind {
                 Kind::Qp(_) => nic.destroy_qp(object.number),
                 Kind::Cq => nic.destroy_cq(object.number),
-                Kind::Mkey => nic.destroy_mkey(object.number),
+                Kind::Mkey | Kind::Alias { .. } => nic.destroy_mkey(object.number),
+                Kind::Pd => nic.dealloc_pd(object.number),
                 Kind::Group(gid) => nic.detach_multicast(object.number, gid),
             }
             .map_err(Errno::from)
@@ -357,7 +377,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_destroy(obj: *mut mlx5dv_devx_ob
     })
 }
 
-/// Commands without an object: none is emulated, and each is refused as such.
+/// Commands without an object.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mlx5dv_devx_general_cmd(
     context: *mut ibv_context,
@@ -367,8 +387,15 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_general_cmd(
     outlen: usize,
 ) -> c_int {
     status("mlx5dv_devx_general_cmd", || {
-        handle::get::<Context>(context)?;
+        let card = handle::get::<Context>(context)?.card;
+        let execute = |input: Input<'_>, answer: &mut [u8]| {
+            with_world(|world| match input.get(prm::OPCODE) {
+                command::QUERY_HCA_CAP => devx_query::capabilities(world, card, input, answer),
+                command::ALLOW_OTHER_VHCA_ACCESS => allow_access(world, card, input),
+                _ => unsupported(input),
+            })?
+        };
         // SAFETY: the caller vouches for both buffers.
-        unsafe { carry_out(input, inlen, out, outlen, |input, _| unsupported(input)) }
+        unsafe { carry_out(input, inlen, out, outlen, execute) }
     })
 }

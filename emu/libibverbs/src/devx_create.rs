@@ -182,7 +182,7 @@ pub(crate) fn create_mkey(
 
 /// Makes a key with the tag that the command chooses. The card counts the tag of a slot up whenever its key is destroyed,
 /// and uses free slots in turn, so making and destroying keys arrives at any tag.
-fn tagged(
+pub(crate) fn tagged(
     world: &mut World,
     card: usize,
     tag: u32,

@@ -55,17 +55,25 @@ pub(crate) fn put(out: &mut [u8], Field(offset, bit, width): Field, value: u32) 
 
 /// Commands by opcode.
 pub(crate) mod command {
+    pub(crate) const QUERY_HCA_CAP: u32 = 0x100;
     pub(crate) const CREATE_MKEY: u32 = 0x200;
+    pub(crate) const QUERY_MKEY: u32 = 0x201;
     pub(crate) const CREATE_CQ: u32 = 0x400;
+    pub(crate) const QUERY_CQ: u32 = 0x402;
     pub(crate) const CREATE_QP: u32 = 0x500;
     pub(crate) const RST2INIT_QP: u32 = 0x502;
     pub(crate) const INIT2RTR_QP: u32 = 0x503;
     pub(crate) const RTR2RTS_QP: u32 = 0x504;
+    pub(crate) const RTS2RTS_QP: u32 = 0x505;
     pub(crate) const TO_ERROR_QP: u32 = 0x507;
     pub(crate) const TO_RESET_QP: u32 = 0x50A;
     pub(crate) const QUERY_QP: u32 = 0x50B;
+    pub(crate) const ALLOC_PD: u32 = 0x800;
     pub(crate) const ATTACH_TO_MCG: u32 = 0x806;
     pub(crate) const DETACH_FROM_MCG: u32 = 0x807;
+    pub(crate) const CREATE_GENERAL_OBJECT: u32 = 0xA00;
+    pub(crate) const QUERY_GENERAL_OBJECT: u32 = 0xA02;
+    pub(crate) const ALLOW_OTHER_VHCA_ACCESS: u32 = 0xB16;
 }
 
 /// Bytes of the commands that carry a queue-pair, completion-queue or key context.
@@ -74,6 +82,8 @@ pub(crate) const CONTEXT_COMMAND_BYTES: usize = 272;
 pub(crate) const SHORT_BYTES: usize = 16;
 
 pub(crate) const OPCODE: Field = Field(0x0, 0, 16);
+/// Variant of a command: which capabilities a query asks for.
+pub(crate) const OP_MOD: Field = Field(0x4, 16, 16);
 pub(crate) const OUT_STATUS: Field = Field(0x0, 0, 8);
 pub(crate) const OUT_SYNDROME: Field = Field(0x4, 0, 32);
 /// Number of the created object, and of the object a command is about.
@@ -87,6 +97,7 @@ pub(crate) mod cq {
     pub(crate) const UMEM_ID: Field = Field(0x58, 0, 32);
     pub(crate) const UMEM_VALID: (usize, u32) = (0x5C, 0);
     // In the context:
+    pub(crate) const STATUS: Field = Field(0x0, 0, 4);
     pub(crate) const DBR_UMEM_VALID: (usize, u32) = (0x0, 6);
     pub(crate) const EXT_ELEMENT: (usize, u32) = (0x0, 7);
     pub(crate) const CQE_SIZE: Field = Field(0x0, 8, 3);
@@ -107,6 +118,8 @@ pub(crate) mod cq {
 /// CREATE_QP and the transitions.
 pub(crate) mod qp {
     use super::Field;
+    /// Which attributes RTS2RTS changes.
+    pub(crate) const OPTIONAL: Field = Field(0x10, 0, 32);
     pub(crate) const CONTEXT: usize = 0x18;
     pub(crate) const UMEM_OFFSET: usize = 0x100;
     pub(crate) const UMEM_ID: Field = Field(0x108, 0, 32);
@@ -184,6 +197,69 @@ pub(crate) mod mkey {
     pub(crate) const LENGTH: usize = 0x18;
     /// Room for entries, in units of 16 bytes.
     pub(crate) const TRANSLATIONS: Field = Field(0x34, 0, 32);
+}
+
+/// CREATE_GENERAL_OBJECT, its header and the context of an alias (Linux `mlx5_ifc.h`); the object's number is [`NUMBER`]'s dword.
+pub(crate) mod object {
+    use super::Field;
+    pub(crate) const TYPE: Field = Field(0x4, 16, 16);
+    pub(crate) const ID: Field = Field(0x8, 0, 32);
+    pub(crate) const ALIAS: (usize, u32) = (0xC, 0);
+    pub(crate) const CONTEXT: usize = 0x10;
+    // In the context of an alias:
+    pub(crate) const VHCA: Field = Field(0x0, 0, 16);
+    pub(crate) const TARGET: Field = Field(0x4, 0, 32);
+    pub(crate) const ACCESS_KEY: usize = 0x10;
+    /// First dword of the metadata: the protection domain of an alias key.
+    pub(crate) const PD: Field = Field(0x30, 0, 32);
+    pub(crate) const BYTES: usize = 0x50;
+    /// Type of memory keys, as objects that may be shared.
+    pub(crate) const MKEY: u32 = 0xFF01;
+}
+
+/// ALLOW_OTHER_VHCA_ACCESS.
+pub(crate) mod allow {
+    use super::Field;
+    pub(crate) const TYPE: Field = Field(0x10, 16, 16);
+    pub(crate) const ID: Field = Field(0x14, 0, 32);
+    pub(crate) const ACCESS_KEY: usize = 0x20;
+    pub(crate) const BYTES: usize = 0x40;
+}
+
+/// QUERY_HCA_CAP: capabilities follow the head of the answer.
+pub(crate) mod caps {
+    use super::Field;
+    pub(crate) const STRUCTURE: usize = 0x10;
+    /// Bytes of any of them.
+    pub(crate) const BYTES: usize = 0x1000;
+    /// Of the device: op_mod without its lowest bit, which chooses current or greatest values.
+    pub(crate) const GENERAL: u32 = 0x0;
+    /// Of the device, continued.
+    pub(crate) const GENERAL_2: u32 = 0x20;
+    /// Of its DPA.
+    pub(crate) const DPA: u32 = 0x24;
+    // Of the device:
+    pub(crate) const HCA_CAP_2: Field = Field(0x4, 0, 1);
+    pub(crate) const VHCA_ID: Field = Field(0x4, 16, 16);
+    pub(crate) const LOG_MAX_QP_SIZE: Field = Field(0x10, 8, 8);
+    pub(crate) const LOG_MAX_QP: Field = Field(0x10, 27, 5);
+    pub(crate) const LOG_MAX_CQ_SIZE: Field = Field(0x18, 8, 8);
+    pub(crate) const LOG_MAX_CQ: Field = Field(0x18, 27, 5);
+    pub(crate) const LOG_MAX_MKEY: Field = Field(0x1C, 10, 6);
+    // Continued:
+    pub(crate) const CROSS_VHCA: Field = Field(0x1C, 0, 32);
+    /// Bit of [`CROSS_VHCA`]: a local key may stand for a remote one.
+    pub(crate) const CROSS_VHCA_MKEY: u32 = 0x100;
+    // Of the DPA:
+    pub(crate) const SINGLE_HART: Field = Field(0x0, 0, 1);
+    pub(crate) const LOG_MAX_MEMORY_BLOCKS: Field = Field(0x0, 3, 5);
+    pub(crate) const LOG_MAX_MEMORY: Field = Field(0x0, 11, 5);
+    pub(crate) const LOG_MAX_THREADS_PER_PROCESS: Field = Field(0x0, 19, 5);
+    pub(crate) const LOG_MAX_PROCESSES: Field = Field(0x0, 27, 5);
+    pub(crate) const MEMORY_BLOCK_BYTES: Field = Field(0x4, 0, 32);
+    pub(crate) const LOG_MAX_THREADS: Field = Field(0x8, 3, 5);
+    pub(crate) const LOG_MAX_OUTBOXES: Field = Field(0x8, 11, 5);
+    pub(crate) const LOG_MAX_WINDOWS: Field = Field(0xC, 3, 5);
 }
 
 /// ATTACH_TO_MCG and DETACH_FROM_MCG; the queue pair is [`NUMBER`].

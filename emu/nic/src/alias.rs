@@ -54,6 +54,14 @@ impl Nic {
         Ok(id)
     }
 
+    /// The key of this index with the tag that it has at present, if there is one. Commands name keys by their index.
+    #[must_use]
+    pub fn mkey_of_index(&self, index: u32) -> Option<u32> {
+        let key = index.checked_mul(1 << 8)?;
+        let slot = self.protection.index_of_any_tag(key)?;
+        Some(key | u32::from(self.protection.slots[slot].tag))
+    }
+
     pub(crate) fn check_vhca(&self, vhca: u16) -> Result<(), NicError> {
         let known = vhca.checked_sub(self.first_vhca).is_some_and(|index| index < self.vhcas);
         if known { Ok(()) } else { Err(NicError::UnknownVhca { vhca }) }

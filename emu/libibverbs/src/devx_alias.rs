@@ -1,0 +1,83 @@
+//! Device commands about memory keys of other virtual HCAs: sharing one, making an alias of it, asking what an alias is.
+//!
+//! Layouts: Linux `mlx5_ifc.h`; that the first dword of the metadata is the protection domain, and that the alias has tag 0, as public
+//! programs for cross-GVMI memory keys use them.
+
+use emu_machine::World;
+use emu_machine::nic::AliasAttr;
+
+use crate::devx::{Kind, Refusal, answer, refuse, syndrome};
+use crate::devx_create::tagged;
+use crate::prm::{self, Input, allow, object};
+
+type Result<T> = std::result::Result<T, Refusal>;
+
+fn long_enough(input: Input<'_>, bytes: usize) -> Result<()> {
+    if input.0.len() < bytes {
+        let text = format!("{} bytes; the command has {bytes}", input.0.len());
+        return refuse(answer::BAD_INPUT_LEN, syndrome::LENGTH, text);
+    }
+    Ok(())
+}
+
+/// The key of this index, with its tag.
+fn key_of(world: &mut World, card: usize, index: u32) -> Result<u32> {
+    match world.card(card)?.nic.mkey_of_index(index) {
+        Some(key) => Ok(key),
+        None => refuse(answer::BAD_RES, syndrome::OBJECT, format!("there is no memory key of index {index:#x}")),
+    }
+}
+
+/// ALLOW_OTHER_VHCA_ACCESS of a memory key: who knows the access key may make aliases of it. Another access key takes the first
+/// one's place, and its aliases are dead.
+pub(crate) fn allow_access(world: &mut World, card: usize, input: Input<'_>) -> Result<()> {
+    long_enough(input, allow::BYTES)?;
+    let kind = input.get(allow::TYPE);
+    if kind != object::MKEY {
+        let text = format!("objects of type {kind:#x} are not shared; memory keys ({:#x}) are", object::MKEY);
+        return refuse(answer::BAD_PARAM, syndrome::UNSUPPORTED_FIELD, text);
+    }
+    let key = key_of(world, card, input.get(allow::ID))?;
+    Ok(world.card(card)?.nic.share_mkey(key, input.bytes(allow::ACCESS_KEY))?)
+}
+
+/// CREATE_GENERAL_OBJECT: an alias of a memory key; other objects have calls of their own.
+pub(crate) fn create_general(world: &mut World, card: usize, input: Input<'_>) -> Result<(Kind, u32)> {
+    let kind = input.get(object::TYPE);
+    if kind != object::MKEY {
+        let instead = match kind {
+            0x28 | 0xFF13 => "; the heap of a process comes with flexio_process_create",
+            0x2A => "; flexio_process_create makes processes",
+            0x2B => "; flexio_event_handler_create makes threads",
+            0x2D => "; flexio_outbox_create makes outboxes",
+            0x39 => "; flexio_window_create makes windows",
+            0x4A | 0xFF11 => "; flexio_uar_create makes UARs",
+            _ => "",
+        };
+        let text = format!("general objects of type {kind:#x} are not made by command here{instead}");
+        return refuse(answer::BAD_PARAM, syndrome::UNSUPPORTED_FIELD, text);
+    }
+    if !input.flag(object::ALIAS.0, object::ALIAS.1) {
+        let text = "a memory key as general object must be an alias; CREATE_MKEY makes keys";
+        return refuse(answer::BAD_PARAM, syndrome::UNSUPPORTED_FIELD, text);
+    }
+    long_enough(input, object::BYTES)?;
+    let context = input.at(object::CONTEXT);
+    let index = context.get(object::TARGET);
+    let attr = AliasAttr {
+        pd: context.get(object::PD),
+        target_vhca: context.get(object::VHCA) as u16,
+        target: key_of(world, card, index)?,
+        token: context.bytes(object::ACCESS_KEY),
+    };
+    // Programs make the key of the object's number alone.
+    let (_, number) = tagged(world, card, 0, |nic| nic.create_alias_mkey(attr))?;
+    Ok((Kind::Alias { vhca: attr.target_vhca, index }, number))
+}
+
+/// QUERY_GENERAL_OBJECT of an alias.
+pub(crate) fn query_alias(vhca: u16, index: u32, answer: &mut [u8]) {
+    let Some(context) = answer.get_mut(object::CONTEXT..) else { return };
+    prm::put(context, object::VHCA, vhca.into());
+    prm::put(context, object::TARGET, index);
+}
