@@ -92,7 +92,7 @@ impl Mailbox {
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Object {
     handle: *mut mlx5dv_devx_obj,
     card: usize,
@@ -494,7 +494,7 @@ impl<'p> Devx<'p> {
         while !objects.is_empty() {
             let before = objects.len();
             objects.retain(|object| call!(verbs, mlx5dv_devx_obj_destroy(object.handle)) != 0);
-            assert!(objects.len() < before, "{before} objects cannot be destroyed in any order");
+            assert!(objects.len() < before, "cannot be destroyed in any order (errno {}): {objects:x?}", errno());
         }
         for (_, umem, ..) in self.umems {
             if !umem.is_null() {

@@ -68,6 +68,8 @@ const ALLOCATOR: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.perturb=165:gli
 const COMPILERS: [&str; 3] = ["c++", "g++", "clang++"];
 /// Lines of a failing target that are shown.
 const SHOWN_LINES: usize = 60;
+/// How lines begin that tell nothing of a failure.
+const NOISE: [&str; 5] = ["INFO:", "NEW_FUNC", "WARNING: Failed to find function", "stat::", "NOTE:"];
 /// Time between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(10);
 
@@ -248,6 +250,9 @@ fn watch(command: &mut Command, target: &Target) -> Result<()> {
         if let Some((_, file)) = line.split_once("Test unit written to ") {
             artifact = Some(file.to_owned());
         }
+        if NOISE.iter().any(|noise| line.trim_start().starts_with(noise)) {
+            continue;
+        }
         last.push_back(line);
         if last.len() > SHOWN_LINES {
             last.pop_front();
@@ -260,6 +265,12 @@ fn watch(command: &mut Command, target: &Target) -> Result<()> {
         return Ok(());
     }
     last.iter().for_each(|line| eprintln!("    {line}"));
+    if target.quiet
+        && let Some(file) = &artifact
+    {
+        // It could not say what is wrong.
+        let _ = replay(target, Path::new(file));
+    }
     match artifact {
         Some(file) => bail!(
             "{name} fails on {file}\n    see it again:   cargo xtask fuzz {name} --replay {file}\n    \

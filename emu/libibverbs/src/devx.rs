@@ -368,6 +368,8 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_destroy(obj: *mut mlx5dv_devx_ob
                 Kind::Cq => nic.destroy_cq(object.number),
                 Kind::Mkey | Kind::Alias { .. } => nic.destroy_mkey(object.number),
                 Kind::Pd => nic.dealloc_pd(object.number),
+                // The queue pair may have left by `ibv_detach_mcast`.
+                Kind::Group(gid) if !nic.is_member(object.number, &gid) => Ok(()),
                 Kind::Group(gid) => nic.detach_multicast(object.number, gid),
             }
             .map_err(Errno::from)

@@ -207,6 +207,12 @@ pub(crate) fn attach(world: &mut World, card: usize, input: Input<'_>) -> std::r
         return refuse(answer::BAD_INPUT_LEN, syndrome::LENGTH, text);
     }
     let (qpn, gid) = (input.get(prm::NUMBER), Gid(input.bytes(prm::group::GID)));
-    world.card(card)?.nic.attach_multicast(qpn, gid)?;
+    let nic = &mut world.card(card)?.nic;
+    if nic.is_member(qpn, &gid) {
+        // The membership is that of one object, with which it ends.
+        let text = format!("queue pair {qpn:#x} is a member of {gid} already");
+        return refuse(answer::BAD_RES_STATE, syndrome::CARD, text);
+    }
+    nic.attach_multicast(qpn, gid)?;
     Ok((Kind::Group(gid), qpn))
 }

@@ -106,3 +106,31 @@ fn a_device_command_attaches_and_destroying_its_object_detaches() {
     };
     assert_eq!((refused, answer[0]), (libc::EREMOTEIO, 2));
 }
+
+/// Found by the fuzz target `devx`: the second object of one membership could not be destroyed any more.
+#[test]
+fn a_membership_is_that_of_one_object() {
+    let (hosts, qps, _) = connected(IBV_QPT_UD);
+    let api = &hosts[1].api;
+    let mut command = [0_u8; 32];
+    let mut answer = [0_u8; 16];
+    command[..2].copy_from_slice(&0x806_u16.to_be_bytes());
+    command[8..12].copy_from_slice(&unsafe { (*qps[1]).qp_num }.to_be_bytes());
+    command[16..32].copy_from_slice(&unsafe { group().raw });
+    let attach = |answer: &mut [u8; 16]| unsafe {
+        (api.mlx5dv_devx_obj_create)(hosts[1].context, command.as_ptr().cast(), 32, answer.as_mut_ptr().cast(), 16)
+    };
+    let object = attach(&mut answer);
+    assert!(!object.is_null(), "{answer:x?}");
+    assert!(attach(&mut answer).is_null());
+    assert_eq!((errno(), answer[0]), (libc::EREMOTEIO, 9));
+    unsafe {
+        assert_eq!((api.mlx5dv_devx_obj_destroy)(object), 0);
+        // The other way in and out, while the object is there.
+        let object = attach(&mut answer);
+        assert!(!object.is_null(), "{answer:x?}");
+        assert_eq!((api.ibv_detach_mcast)(qps[1], &group(), 0), 0);
+        assert_eq!((api.mlx5dv_devx_obj_destroy)(object), 0);
+        assert_eq!((api.ibv_destroy_qp)(qps[1]), 0);
+    }
+}

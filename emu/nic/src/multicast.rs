@@ -65,6 +65,12 @@ impl Nic {
         self.groups.get(gid).map(|members| members.iter().copied().collect()).unwrap_or_default()
     }
 
+    /// Whether a queue pair is a member of the group.
+    #[must_use]
+    pub fn is_member(&self, qpn: u32, gid: &Gid) -> bool {
+        self.groups.get(gid).is_some_and(|members| members.contains(&qpn))
+    }
+
     /// How many groups a queue pair is a member of.
     pub(crate) fn groups_of(&self, qpn: u32) -> usize {
         self.groups.values().filter(|members| members.contains(&qpn)).count()
