@@ -73,6 +73,9 @@ __dpa_rpc__ uint64_t ends(uint64_t which)
 	case 4:
 		flexio_dev_zcqe_gen(3);
 		break;
+	case 5:
+		flexio_dev_msix_send(3);
+		break;
 	default:
 		return 1;
 	}
@@ -204,6 +207,8 @@ __dpa_rpc__ uint64_t answers(uint64_t thread)
 	flexio_dev_yield(dtctx);
 	EXPECT(flexio_dev_puts(dtctx, text) == -1 && flexio_dev_puts(dtctx, 0) == -1);
 	EXPECT(flexio_dev_msg(3, FLEXIO_MSG_DEV_INFO, "%d", 1) == -1);
+	EXPECT(flexio_dev_msg_err(3, "%d", 1) == -1 && flexio_dev_msg_warn(3, "%d", 1) == -1);
+	EXPECT(flexio_dev_msg_info(3, "%d", 1) == -1 && flexio_dev_msg_dbg(3, "%d", 1) == -1);
 	flexio_dev_outbox_config_fast(dtctx, 0);
 	EXPECT(dtctx->outbox_base != 0 && dtctx->outbox_config_id == 0);
 	/* Window 0 exists; a key is looked at when it is used. */
@@ -220,6 +225,8 @@ __dpa_rpc__ uint64_t answers(uint64_t thread)
 	EXPECT(window == dtctx->window_base + 0x123);
 	EXPECT(flexio_dev_window_ptr_acquire(FLEXIO_DEV_WINDOW_ENTITY_NUM, 0, &window) == FLEXIO_DEV_STATUS_FAILED);
 	EXPECT(flexio_dev_window_copy_to_host(FLEXIO_DEV_WINDOW_ENTITY_NUM, 0, text, 1) == FLEXIO_DEV_STATUS_FAILED);
+	EXPECT(flexio_dev_multi_window_copy_to_host(FLEXIO_DEV_WINDOW_ENTITY_0, UINT64_MAX, text, 1) ==
+	       FLEXIO_DEV_STATUS_FAILED);
 	return 0;
 }
 RPC(answers)
@@ -263,6 +270,12 @@ __dpa_rpc__ uint64_t leaves(uint64_t which)
 		flexio_dev_reschedule();
 	case 2:
 		flexio_dev_finish();
+	case 3:
+		flexio_dev_thread_retrigger();
+	case 4:
+		flexio_dev_thread_finish();
+	case 5:
+		flexio_dev_thread_reschedule();
 	default:
 		return 1;
 	}

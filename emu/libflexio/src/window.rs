@@ -154,7 +154,10 @@ pub(crate) unsafe extern "C" fn flexio_outbox_create(
         if attr.en_pcc != 0 {
             return Err(failed("programmable congestion control is not emulated"));
         }
-        let id = world(|world| world.create_outbox(process.card, process.id))?;
+        let id = world(|world| {
+            let id = world.create_outbox(process.card, process.id)?;
+            world.bind_outbox(process.card, process.id, id, process.uar.id).map(|()| id)
+        })?;
         outbox.write(handle::publish(&Arc::new(Outbox { process, id })));
         Ok(())
     })

@@ -135,3 +135,12 @@ fn a_core_dump_needs_a_crash() {
     let process = host.process();
     assert_eq!(unsafe { (host.api.flexio_coredump_create)(process, null()) }, FAILED);
 }
+
+#[test]
+fn the_log_level_is_remembered() {
+    let api = emu_libflexio::api();
+    unsafe {
+        let before = (api.flexio_log_lvl_set)(FLEXIO_LOG_LVL_DBG);
+        assert_eq!((api.flexio_log_lvl_set)(before), FLEXIO_LOG_LVL_DBG);
+    }
+}

@@ -487,3 +487,24 @@ fn a_queue_pair_made_by_command_blocks_loopback_of_groups() {
         assert_eq!(path.block_multicast_loopback, block == 1);
     }
 }
+
+#[test]
+fn devices_open_for_commands_and_uars_are_numbered() {
+    let [host, _] = two_cards();
+    let api = &host.api;
+    unsafe {
+        let device = (*host.context).device;
+        let mut attr = mlx5dv_context_attr { flags: MLX5DV_CONTEXT_FLAGS_DEVX, ..Default::default() };
+        let context = (api.mlx5dv_open_device)(device, &mut attr);
+        assert!(!context.is_null());
+        let uars = [(), ()].map(|()| (api.mlx5dv_devx_alloc_uar)(context, 0));
+        assert!(uars.iter().all(|uar| !uar.is_null() && (**uar).page_id != 0 && !(**uar).base_addr.is_null()));
+        assert_ne!((*uars[0]).page_id, (*uars[1]).page_id);
+        assert!((api.mlx5dv_devx_alloc_uar)(context, 0x80).is_null(), "flags that are none");
+        for uar in uars {
+            (api.mlx5dv_devx_free_uar)(uar);
+        }
+        assert_eq!((api.ibv_close_device)(context), 0);
+        assert!((api.mlx5dv_devx_alloc_uar)(context, 0).is_null());
+    }
+}

@@ -198,8 +198,15 @@ impl World {
     pub fn create_outbox(&mut self, card: usize, process: u32) -> Result<u32, MachineError> {
         let process = self.card(card)?.process_mut(process)?;
         let id = free_id("outbox", process.id, MAX_OBJECTS, |id| process.outboxes.contains_key(&id))?;
-        process.outboxes.insert(id, ());
+        process.outboxes.insert(id, None);
         Ok(id)
+    }
+
+    /// Binds an outbox to a UAR: from now on it rings queues of that UAR only.
+    pub fn bind_outbox(&mut self, card: usize, process: u32, id: u32, uar: u32) -> Result<(), MachineError> {
+        let missing = MachineError::NoObject { what: "outbox", id, process };
+        *self.card(card)?.process_mut(process)?.outboxes.get_mut(&id).ok_or(missing)? = Some(uar);
+        Ok(())
     }
 
     /// Removes an outbox and takes it from the threads that had selected it.

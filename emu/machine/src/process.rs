@@ -61,8 +61,8 @@ pub struct Process {
     pub threads: BTreeMap<u32, Thread>,
     /// Window id to protection domain.
     pub windows: BTreeMap<u32, u32>,
-    /// Outbox ids.
-    pub outboxes: BTreeMap<u32, ()>,
+    /// Outbox id to the UAR that its doorbells come through; `None`: any.
+    pub outboxes: BTreeMap<u32, Option<u32>>,
     /// Message streams by id.
     pub streams: BTreeMap<u32, Stream>,
     /// Whether it runs.

@@ -208,6 +208,9 @@ impl World {
         self.trace.record(at_ps, "outbox", offset, value);
         let low24 = (value & 0xFF_FFFF) as u32;
         let high24 = (value >> 32 & 0xFF_FFFF) as u32;
+        if let Some(reason) = self.foreign_queue(card, id, offset, low24, high24) {
+            return self.crash(card, id, reason, value);
+        }
         let mut effects = std::mem::take(&mut self.effects);
         self.probes.agent = Some(id);
         match offset {
@@ -230,6 +233,22 @@ impl World {
         }
         self.carry_out(card, &mut effects);
         self.effects = effects;
+    }
+
+    /// Why a doorbell does not reach its queue: it belongs to another UAR than the thread's outbox.
+    fn foreign_queue(&self, card: usize, id: u32, offset: u64, low24: u32, high24: u32) -> Option<String> {
+        let Card { nic, processes, owners, .. } = &self.cards[card];
+        let process = processes.get(owners.get(&id)?)?;
+        let outbox = process.threads.get(&id)?.port.outbox?;
+        let uar = (*process.outboxes.get(&outbox)?)?;
+        let (what, number, owner) = match offset {
+            outbox::SXD_DB => ("queue pair", high24, nic.qp_uar(high24)?),
+            outbox::CQ_DB | outbox::RXT_DB => ("completion queue", low24, nic.query_cq(low24)?.uar),
+            _ => return None,
+        };
+        (owner != uar).then(|| {
+            format!("doorbell through outbox {outbox} of UAR {uar}: {what} {number:#x} was made with UAR {owner}")
+        })
     }
 
     /// The thread jumped to the exit gate.

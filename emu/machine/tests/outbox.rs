@@ -65,6 +65,49 @@ fn a_trigger_of_a_queue_that_has_no_thread_ends_the_process() {
 }
 
 #[test]
+fn queues_of_another_uar_are_not_rung() {
+    use emu_nic::{CqAttr, CqTarget, QueueMemory, Space};
+    // ping(cqn): CQ_DB of queue `cqn` at consumer index 0.
+    let code = [
+        addi(A4, A0, 0),
+        addi(A0, 0, 0),
+        addi(A7, 0, call::OUTBOX_CONFIG as i32),
+        ECALL,
+        ld(T0, TP, 8),
+        sd(A4, T0, outbox::CQ_DB as i32),
+        RET,
+    ];
+    for (bound, fine) in [(None, true), (Some(5), true), (Some(6), false)] {
+        let (mut world, process) = boot(&image(&[RET], &code), one_card());
+        let id = world.create_outbox(0, process).expect("an outbox");
+        if let Some(uar) = bound {
+            world.bind_outbox(0, process, id, uar).expect("it exists");
+        }
+        let addr = world.heap_alloc(0, process, 8192).expect("memory");
+        let ring = QueueMemory { space: Space::Dpa(process), addr };
+        let attr = CqAttr {
+            ring,
+            log_depth: 4,
+            doorbell_record: QueueMemory { addr: addr + 4096, ..ring },
+            target: CqTarget::None,
+            overrun_ignore: false,
+            always_armed: false,
+            armed_at_creation: false,
+            uar: 5,
+        };
+        let cqn = world.card(0).unwrap().nic.create_cq(attr).expect("a queue");
+        let result = ping(&mut world, process, u64::from(cqn));
+        assert_eq!(result.is_ok(), fine, "{bound:?}");
+        if !fine {
+            let record = world.card(0).unwrap().process(process).unwrap().crash().expect("a record").to_string();
+            let reason = format!("outbox 0 of UAR 6: completion queue {cqn:#x} was made with UAR 5");
+            assert!(record.contains(&reason), "{record}");
+        }
+        world.bind_outbox(0, process, 9, 1).expect_err("no such outbox");
+    }
+}
+
+#[test]
 fn only_the_idle_register_can_be_read() {
     let code = access(ld(A0, T0, 0));
     assert_eq!(run(&code, outbox::UCTL).2.expect("readable"), 0);

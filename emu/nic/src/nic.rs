@@ -180,6 +180,12 @@ impl Nic {
         self.cqs.get(cqn).map(|cq| &cq.attr)
     }
 
+    /// The UAR through which a queue pair may be rung, if it exists.
+    #[must_use]
+    pub fn qp_uar(&self, qpn: u32) -> Option<u32> {
+        self.qps.get(qpn).map(|qp| qp.attr.uar)
+    }
+
     /// Whether a completion queue has failed and takes no more CQEs.
     ///
     /// # Errors

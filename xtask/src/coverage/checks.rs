@@ -15,6 +15,7 @@ pub(super) fn check(root: &Path, document: &Document, exports: &BTreeMap<String,
     findings.extend(twice(titles).into_iter().map(|title| format!("two tables have the title `{title}`")));
     let mut sources = Sources { root, texts: BTreeMap::new() };
     let mut listed = BTreeSet::new();
+    let rest = |name: &str| document.tables.iter().filter_map(|table| table.rest.as_ref()).any(|rest| rest.holds(name));
     for table in &document.tables {
         let names = table.rows.iter().map(|row| row.name.as_str());
         let place = |name: &str| format!("{}, {name}", table.title);
@@ -23,7 +24,7 @@ pub(super) fn check(root: &Path, document: &Document, exports: &BTreeMap<String,
             findings.extend(row_findings(row, &mut sources).into_iter().map(|f| format!("{}: {f}", place(&row.name))));
         }
         if let Some(headers) = &table.headers {
-            findings.extend(functions(table, headers, exports, &mut sources)?);
+            findings.extend(functions(table, headers, exports, &mut sources, rest)?);
         }
         if let Some(rest) = &table.rest {
             findings.extend(sources.missing(&rest.by, "").map(|missing| format!("{}: {missing}", table.title)));
@@ -31,7 +32,6 @@ pub(super) fn check(root: &Path, document: &Document, exports: &BTreeMap<String,
         listed.extend(table.rows.iter().map(|row| row.name.clone()));
     }
     // Of what is exported without a header, nothing may be forgotten either.
-    let rest = |name: &str| document.tables.iter().filter_map(|table| table.rest.as_ref()).any(|rest| rest.holds(name));
     let forgotten = exports.iter().filter(|(name, _)| !listed.contains(*name) && !rest(name));
     findings.extend(forgotten.map(|(name, export)| format!("{name} of {} is exported and is no row", export.file)));
     Ok(findings)
@@ -82,12 +82,14 @@ fn row_findings(row: &Row, sources: &mut Sources<'_>) -> Vec<String> {
     findings
 }
 
-/// Compares the rows of a table with the functions of its headers, both ways, and each row with its definition.
+/// Compares the rows of a table with the functions of its headers, both ways, and each row with its definition. Functions that
+/// `rest` holds become rows of another table by themselves.
 fn functions(
     table: &Table,
     headers: &Headers,
     exports: &BTreeMap<String, Export>,
     sources: &mut Sources<'_>,
+    rest: impl Fn(&str) -> bool,
 ) -> Result<Vec<String>> {
     let mut declared = BTreeSet::new();
     for file in &headers.files {
@@ -127,7 +129,7 @@ fn functions(
         findings.extend(problem.map(|problem| format!("{}, {name}: {problem}", table.title)));
     }
     let rows: BTreeSet<&String> = table.rows.iter().map(|row| &row.name).collect();
-    let missing = declared.iter().filter(|name| !rows.contains(name));
+    let missing = declared.iter().filter(|name| !rows.contains(name) && !rest(name));
     findings.extend(missing.map(|name| format!("{}: {name} is declared and is no row", table.title)));
     Ok(findings)
 }

@@ -84,12 +84,32 @@ fn files(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Patterns of the `global:` parts of a version script.
-fn patterns(version_script: &str) -> Vec<String> {
-    let text = without_comments(version_script);
-    let globals = text.split("global:").skip(1).map(|part| part.split(['}']).next().unwrap_or_default());
-    let globals = globals.map(|part| part.split("local:").next().unwrap_or_default());
-    globals.flat_map(|part| part.split(';')).map(|name| name.trim().to_owned()).filter(|n| !n.is_empty()).collect()
+/// Names that a version script lets through and keeps back, as patterns. A name that it does not mention stays visible.
+struct VersionScript {
+    global: Vec<String>,
+    local: Vec<String>,
+}
+
+impl VersionScript {
+    fn parse(text: &str) -> Self {
+        let mut script = Self { global: Vec::new(), local: Vec::new() };
+        let text = without_comments(text);
+        for node in text.split('{').skip(1).filter_map(|rest| rest.split('}').next()) {
+            let (before, local) = node.split_once("local:").unwrap_or((node, ""));
+            let global = before.split_once("global:").map_or("", |(_, global)| global);
+            let names = |part: &str| -> Vec<String> {
+                part.split(';').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
+            };
+            script.global.extend(names(global));
+            script.local.extend(names(local));
+        }
+        script
+    }
+
+    fn lets_through(&self, name: &str) -> bool {
+        let named_by = |patterns: &[String]| patterns.iter().any(|pattern| matches(pattern, name));
+        named_by(&self.global) || !named_by(&self.local)
+    }
 }
 
 fn matches(pattern: &str, name: &str) -> bool {
@@ -111,7 +131,7 @@ pub(super) struct Export {
 /// C functions that the emulator's shared library exports: those of its sources with a name of their own that its version
 /// script lets through.
 pub(super) fn exported(root: &Path) -> Result<BTreeMap<String, Export>> {
-    let patterns = patterns(&read(root, "emu/libflexio/link.map")?);
+    let script = VersionScript::parse(&read(root, "emu/libflexio/link.map")?);
     let mut found = BTreeMap::new();
     for library in ["emu/libdoca", "emu/libflexio", "emu/libibverbs"] {
         for extension in ["rs", "c"] {
@@ -123,8 +143,7 @@ pub(super) fn exported(root: &Path) -> Result<BTreeMap<String, Export>> {
                 } else {
                     defined_in_c(&text).into_iter().map(|name| (name, None)).collect()
                 };
-                let let_through = |name: &str| patterns.iter().any(|pattern| matches(pattern, name));
-                let names = names.into_iter().filter(|(name, _)| let_through(name));
+                let names = names.into_iter().filter(|(name, _)| script.lets_through(name));
                 found.extend(names.map(|(name, refusal)| (name, Export { file: place.clone(), refusal })));
             }
         }
@@ -270,11 +289,15 @@ mod tests {
 
     #[test]
     fn version_scripts_let_names_through() {
-        let script = "/* c */ A {\n global:\n  lib_*;\n one;\n local:\n *;\n};\nB { global: two; } A;\n";
-        assert_eq!(patterns(script), ["lib_*", "one", "two"]);
-        assert!(
-            matches("lib_*", "lib_x") && !matches("lib_*", "other") && matches("one", "one") && !matches("one", "ones")
-        );
+        let closed =
+            VersionScript::parse("/* c */ A {\n global:\n  lib_*;\n one;\n local:\n *;\n};\nB { global: two; } A;\n");
+        for (name, visible) in [("lib_x", true), ("one", true), ("two", true), ("ones", false), ("other", false)] {
+            assert_eq!(closed.lets_through(name), visible, "{name}");
+        }
+        let open = VersionScript::parse("A { global: one; local: _*; rust_*; };");
+        for (name, visible) in [("one", true), ("other", true), ("_ZN3x", false), ("rust_panic", false)] {
+            assert_eq!(open.lets_through(name), visible, "{name}");
+        }
     }
 
     #[test]
