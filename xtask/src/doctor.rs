@@ -60,6 +60,8 @@ pub(crate) const WITNESSES: [(&str, &str, &str); 6] = [
     ("gdb-multiarch", "gdb-multiarch", "core dumps and the debugger of the emulated card are read with it"),
     ("llvm-mc", "llvm", "encodings of draft bit manipulation are compared with its own"),
     ("riscv64-unknown-elf-gcc", "gcc-riscv64-unknown-elf", "device programs in C are compiled with it"),
+    ("ibv_rc_pingpong", "ibverbs-utils", "it and its kin run unmodified between two emulated cards"),
+    ("ib_send_bw", "perftest", "the same"),
 ];
 
 const REQUIRED: &str = "required";

@@ -15,7 +15,8 @@ use nix::sys::time::TimeSpec;
 use crate::bridge::{Bridge, IDLE};
 
 /// As long as a thread of the program polls, it drives the machine itself; the keeper looks this often whether it still does.
-const POLLER: Duration = Duration::from_millis(1);
+/// Longer than a call to poll takes.
+const POLLER: Duration = Duration::from_micros(300);
 
 /// When the machine needs somebody, for the keeper and everybody else.
 #[derive(Debug)]
@@ -135,10 +136,8 @@ pub(crate) fn start(bridge: &Bridge) -> io::Result<()> {
             let now_ns = inner.ns(Instant::now());
             let polls = inner.polls(now_ns);
             let due_ns = inner.due_ns.load(Ordering::Relaxed);
-            let sleep = match Duration::from_nanos(due_ns.saturating_sub(now_ns)).min(IDLE) {
-                due if polls => due.max(POLLER),
-                due => due,
-            };
+            let due = Duration::from_nanos(due_ns.saturating_sub(now_ns)).min(IDLE);
+            let sleep = if polls { POLLER } else { due };
             inner.asleep_until_ns.store(now_ns + sleep.as_nanos() as u64, Ordering::Relaxed);
             let mut descriptors: Vec<_> = inner.wake.iter().map(AsFd::as_fd).collect();
             if !polls {

@@ -2,7 +2,6 @@
 //! work requests piece by piece (`ibv_wr_start`, one call per request, `ibv_wr_complete`).
 
 use core::ffi::{c_int, c_void};
-use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
@@ -134,7 +133,7 @@ pub(crate) fn interface(qp_base: ibv_qp, ops: u64) -> ibv_qp_ex {
 /// Requests between start and completion. The real library holds a lock meanwhile; here each thread has a batch of its own,
 /// which is posted at once, so that a thread that forgets to complete stops nobody.
 #[derive(Default)]
-pub(crate) struct Batches(Mutex<HashMap<ThreadId, Batch>>);
+pub(crate) struct Batches(Mutex<Vec<(ThreadId, Batch)>>);
 
 #[derive(Default)]
 struct Batch {
@@ -156,13 +155,23 @@ impl Batches {
     /// Calls `f` with the calling thread's batch; outside of a batch nothing happens, as nothing can be reported.
     fn with(&self, f: impl FnOnce(&mut Batch)) {
         let mut batches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(batch) = batches.get_mut(&thread::current().id()) {
+        let thread = thread::current().id();
+        if let Some((_, batch)) = batches.iter_mut().find(|(of, _)| *of == thread) {
             f(batch);
         }
     }
 
+    fn start(&self) {
+        self.end();
+        let batch = (thread::current().id(), Batch::default());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(batch);
+    }
+
     fn end(&self) -> Option<Batch> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&thread::current().id())
+        let mut batches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let thread = thread::current().id();
+        let position = batches.iter().position(|(of, _)| *of == thread)?;
+        Some(batches.swap_remove(position).1)
     }
 }
 
@@ -201,9 +210,7 @@ fn set(call: &'static str, qp: *mut ibv_qp_ex, f: impl FnOnce(&mut Request) -> R
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     status("ibv_wr_start", || {
-        let queue_pair = handle::get::<Qp>(qp.cast())?;
-        let mut batches = queue_pair.batches.0.lock().unwrap_or_else(PoisonError::into_inner);
-        batches.insert(thread::current().id(), Batch::default());
+        handle::get::<Qp>(qp.cast())?.batches.start();
         Ok(())
     });
 }

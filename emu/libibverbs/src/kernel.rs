@@ -3,7 +3,7 @@
 
 use verbs_sys::*;
 
-use crate::errno::{Result, input, out, status};
+use crate::errno::{input, out, status};
 
 /// `ib_uverbs_ah_attr`, its route first.
 #[repr(C)]
@@ -130,12 +130,11 @@ fn ah_attr(kernel: &KernelAh) -> ibv_ah_attr {
 /// # Safety
 /// If not null, `src` must be initialised and `dst` writable.
 unsafe fn copy<S, D>(call: &'static str, dst: *mut D, src: *const S, turn: impl FnOnce(&S) -> D) {
-    // SAFETY: as this function's.
-    let copied = || -> Result<()> {
+    status(call, || {
+        // SAFETY: as this function's.
         unsafe { out(dst, "dst")?.write(turn(input(src, "src")?)) };
         Ok(())
-    };
-    status(call, copied);
+    });
 }
 
 #[unsafe(no_mangle)]

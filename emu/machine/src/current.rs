@@ -45,7 +45,7 @@ pub type EventHook = fn();
 
 enum State {
     New,
-    Ready(Shared),
+    Ready(Box<Shared>),
     /// What the maker said.
     Failed(String),
 }
@@ -87,7 +87,7 @@ fn ready(state: &mut State) -> Result<&mut Shared, MachineError> {
             let world = World::new(Config::default())?;
             Ok(Shared { world, driver: None })
         });
-        *state = maker().map_or_else(|error| State::Failed(error.to_string()), State::Ready);
+        *state = maker().map_or_else(|error| State::Failed(error.to_string()), |shared| State::Ready(Box::new(shared)));
     }
     match state {
         State::Ready(shared) => Ok(shared),
@@ -106,7 +106,7 @@ pub fn with_world<R>(f: impl FnOnce(&mut World) -> R) -> Result<R, MachineError>
             return Ok(f(world));
         }
         let mut state = shared();
-        let Shared { world, driver } = ready(&mut state)?;
+        let Shared { world, driver } = &mut *ready(&mut state)?;
         let Some(driver) = driver else { return Ok(f(world)) };
         driver.before(world);
         let result = f(world);
@@ -142,7 +142,7 @@ pub fn relax() -> Result<bool, MachineError> {
             return Ok(world.relax());
         }
         let mut state = shared();
-        let Shared { world, driver } = ready(&mut state)?;
+        let Shared { world, driver } = &mut *ready(&mut state)?;
         let Some(driver) = driver else { return Ok(world.relax()) };
         let wait = driver.relax(world);
         let events = world.has_events();

@@ -18,9 +18,8 @@ const LOADER_PATH: &str = "LD_LIBRARY_PATH";
 /// Becomes the program.
 pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
     let libraries = libraries(args.libs.as_deref(), &places())?;
-    let machine = machine(args)?;
-    // A bad file should end here, not inside the program's first call of verbs.
-    let text = toml::to_string(&machine).context("writing the machine as text")?;
+    // Passed as text: a bad file ends here, and not inside the program's first call of verbs.
+    let text = toml::to_string(&machine(args)?).context("writing the machine as text")?;
     let mut paths = vec![libraries];
     paths.extend(env::var_os(LOADER_PATH).iter().flat_map(env::split_paths));
     let Some((program, arguments)) = args.command.split_first() else { bail!("no program given") };

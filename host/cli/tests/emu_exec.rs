@@ -1,0 +1,70 @@
+//! `flexcast emu exec`: what the program finds in its environment, and what is refused before it starts.
+
+use std::process::{Command, Output};
+
+use emu_bridge::MachineFile;
+
+fn flexcast(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flexcast"));
+    command.args(["emu", "exec"]).args(args).env("LD_LIBRARY_PATH", "/already/there").env_remove("FLEXCAST_MACHINE");
+    command.output().expect("the tool starts")
+}
+
+/// A folder that looks like that of the libraries.
+fn libraries() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    std::fs::write(folder.path().join("libflexio.so"), "").expect("a file");
+    folder
+}
+
+#[test]
+fn the_program_finds_libraries_and_machine() {
+    let folder = libraries();
+    let libs = folder.path().to_str().expect("UTF-8");
+    let options = ["--libs", libs, "--card", "3", "--bridge", "127.0.0.1:7471,localhost:7472", "--pcap", "x.pcapng"];
+    let script = "printf '%s\\n' \"$LD_LIBRARY_PATH\" \"$FLEXCAST_MACHINE\"; exit $1";
+    let output = flexcast(&[&options[..], &["--", "sh", "-c", script, "sh", "7"]].concat());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(7), "the program's own code: {}", String::from_utf8_lossy(&output.stderr));
+    let (path, machine) = text.split_once('\n').expect("two values");
+    assert_eq!(path, format!("{libs}:/already/there"));
+    let machine = MachineFile::parse(machine.strip_prefix("toml:").expect("the text itself")).expect("a machine file");
+    assert_eq!(machine.first_card, Some(3));
+    assert_eq!(machine.bridge.map(|bridge| bridge.peer).as_deref(), Some("localhost:7472"));
+    assert!(machine.capture.is_some_and(|path| path.is_absolute() && path.ends_with("x.pcapng")));
+}
+
+#[test]
+fn a_machine_file_is_read_before_the_program_starts() {
+    let folder = libraries();
+    let libs = folder.path().to_str().expect("UTF-8");
+    let file = folder.path().join("machine.toml");
+    let file = file.to_str().expect("UTF-8");
+    std::fs::write(file, "cards = 2\n[link]\ndrop_ppm = 9\n").expect("a file");
+    let output = flexcast(&["--libs", libs, "--machine", file, "--", "sh", "-c", "echo \"$FLEXCAST_MACHINE\""]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("drop_ppm = 9"), "{text}");
+
+    let refused = |options: &[&str], code: i32, words: &[&str]| {
+        let output = flexcast(&[&["--libs", libs], options, &["--", "sh", "-c", "echo started"]].concat());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{options:?}: {text}");
+        assert!(output.stdout.is_empty() && words.iter().all(|word| text.contains(word)), "{options:?}: {text}");
+    };
+    std::fs::write(file, "[bridge]\nlistens = \"127.0.0.1:1\"\n").expect("a file");
+    refused(&["--machine", file], 1, &["machine.toml", "listens", "listen"]);
+    refused(&["--machine", "/no/such/file"], 1, &["/no/such/file"]);
+    refused(&["--bridge", "7471"], 2, &["HOST:PORT", "comma"]);
+    refused(&["--machine", file, "--card", "1"], 2, &["--machine", "--card"]);
+}
+
+#[test]
+fn missing_libraries_and_programs_are_told() {
+    let output = flexcast(&["--libs", "/no/such/folder", "--", "true"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && text.contains("cargo xtask build-emu-libs"), "{text}");
+    let folder = libraries();
+    let output = flexcast(&["--libs", folder.path().to_str().expect("UTF-8"), "--", "no-such-program-there-is"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && text.contains("no-such-program-there-is"), "{text}");
+}
