@@ -61,6 +61,6 @@ pub struct Counters {
     pub cq_overruns: u64,
     /// Doorbells refused: unknown queue, or a producer index beyond the ring.
     pub bad_doorbells: u64,
-    /// Doorbells of queue pairs that were not in RTS and so had no effect.
+    /// Doorbells of queue pairs that were not in RTS, or had been in RESET since, and so had no effect.
     pub ignored_doorbells: u64,
 }

@@ -13,6 +13,9 @@ use crate::wqe::{Completion, Control, SEGMENT_BYTES, WqeFault};
 /// A CQE on its way to its ring.
 #[derive(Debug)]
 pub(crate) struct PendingCqe {
+    /// The queue pair, and its life: a CQE of an earlier one is not written.
+    qpn: u32,
+    life: u32,
     cqn: u32,
     cqe: Cqe,
     solicited: bool,
@@ -31,6 +34,9 @@ impl Nic {
     /// A CQE reaches its ring.
     pub(crate) fn write_cqe(&mut self, now_ps: u64, slot: u32, mem: &mut dyn Dma, fx: &mut Effects) {
         let Some(mut pending) = self.pending_cqes.take(slot) else { return };
+        if self.qps.get(pending.qpn).is_some_and(|qp| qp.life != pending.life) {
+            return;
+        }
         let cqn = pending.cqn;
         let Some(cq) = self.cqs.get_mut(cqn) else { return };
         cqe::stamp(&mut pending.cqe, now_ps);
@@ -78,7 +84,8 @@ impl Nic {
             let cqe = cqe::requester(qp.qpn, qp.attr.user_index, wqe.opcode, wqe.index, wqe.len);
             let event = wqe.completion == Completion::AlwaysWithEvent;
             let cqn = qp.attr.send_cq;
-            self.push_cqe(at_ps, PendingCqe { cqn, cqe, solicited: false, error: false, event }, fx);
+            let (qpn, life) = (qp.qpn, qp.life);
+            self.push_cqe(at_ps, PendingCqe { qpn, life, cqn, cqe, solicited: false, error: false, event }, fx);
         }
     }
 
@@ -91,7 +98,8 @@ impl Nic {
         qp.rq.last_cqe_ps = at_ps;
         let solicited = cqe[0x3F] & 2 != 0;
         let error = cqe[0x3F] >> 4 == cqe::opcode::RESPONDER_ERROR;
-        self.push_cqe(at_ps, PendingCqe { cqn: qp.attr.recv_cq, cqe, solicited, error, event: false }, fx);
+        let (qpn, life, cqn) = (qp.qpn, qp.life, qp.attr.recv_cq);
+        self.push_cqe(at_ps, PendingCqe { qpn, life, cqn, cqe, solicited, error, event: false }, fx);
     }
 
     fn error_send(
@@ -108,7 +116,8 @@ impl Nic {
         let side = Side::Requester { wqe_opcode: opcode };
         let cqe = cqe::error(side, qp.qpn, qp.attr.user_index, index, fault.syndrome, fault.vendor);
         let cqn = qp.attr.send_cq;
-        self.push_cqe(at_ps, PendingCqe { cqn, cqe, solicited: false, error: true, event: false }, fx);
+        let (qpn, life) = (qp.qpn, qp.life);
+        self.push_cqe(at_ps, PendingCqe { qpn, life, cqn, cqe, solicited: false, error: true, event: false }, fx);
         qp.sq.error_reported = true;
     }
 }

@@ -244,7 +244,8 @@ impl Nic {
     /// Changes attributes of a queue pair, and its state. On an error nothing has changed.
     ///
     /// Entering ERR flushes what is posted; receives that are posted later are not seen, because a receive queue has no
-    /// doorbell. Entering RESET forgets all attributes and counters, but not CQEs that are on their way.
+    /// doorbell. Entering RESET forgets all attributes and counters, and with them the doorbells and CQEs that are on their
+    /// way: what was posted before neither happens nor completes afterwards.
     ///
     /// # Errors
     /// No such queue pair, no such transition, or an attribute missing or outside its limits.
@@ -309,12 +310,13 @@ impl Nic {
     /// The card acts `doorbell_visible_ps` later; the caller adds no latency of its own for that.
     pub fn ring_sq(&mut self, now_ps: u64, qpn: u32, producer_index: u16, fx: &mut Effects) {
         self.note(now_ps, || Note::Doorbell { qpn, producer_index });
-        if self.qps.get(qpn).is_none() {
+        let Some(qp) = self.qps.get(qpn) else {
             self.counters.bad_doorbells += 1;
             fx.async_events.push(AsyncEvent::UnknownQueue { number: qpn });
             return;
-        }
-        fx.timer(now_ps + self.config.timing.doorbell_visible_ps, Work::Doorbell { qpn, producer_index });
+        };
+        let doorbell = Work::Doorbell { qpn, producer_index, life: qp.life };
+        fx.timer(now_ps + self.config.timing.doorbell_visible_ps, doorbell);
     }
 
     /// Software has consumed CQEs before `consumer_index` (24 bits) and wants one event for the next CQE; if that is in
@@ -343,9 +345,13 @@ impl Nic {
     /// A timer from [`Effects::timers`] is due.
     pub fn handle_timer(&mut self, now_ps: u64, timer: Timer, mem: &mut dyn Dma, fx: &mut Effects) {
         match timer.0 {
-            Work::Doorbell { qpn, producer_index } => {
-                self.with_qp(qpn, |nic, qp| nic.doorbell(now_ps, qp, producer_index, mem, fx));
-            }
+            Work::Doorbell { qpn, producer_index, life } => self.with_qp(qpn, |nic, qp| {
+                if qp.life == life {
+                    nic.doorbell(now_ps, qp, producer_index, mem, fx);
+                } else {
+                    nic.counters.ignored_doorbells += 1;
+                }
+            }),
             Work::Arm { cqn, consumer_index, solicited_only } => {
                 let Some(cq) = self.cqs.get_mut(cqn) else { return };
                 if cq.arm(consumer_index, solicited_only) {

@@ -170,6 +170,8 @@ pub(crate) struct QueuePair {
     pub(crate) qpn: u32,
     pub(crate) attr: QpAttr,
     pub(crate) state: QpState,
+    /// How often it has been reset: tells what is in flight for this life from what was for an earlier one.
+    pub(crate) life: u32,
     pub(crate) path: QpPath,
     pub(crate) sq: SendQueue,
     pub(crate) rq: ReceiveQueue,
@@ -221,6 +223,7 @@ impl QueuePair {
             qpn,
             attr,
             state: QpState::Reset,
+            life: 0,
             path: default_path(port_mtu),
             sq: SendQueue::default(),
             rq: ReceiveQueue::default(),
@@ -268,7 +271,7 @@ impl QueuePair {
     fn reset(&mut self, port_mtu: Mtu) {
         let fresh = Self::new(self.qpn, self.attr, port_mtu);
         let sq = &self.sq;
-        // What the card has in flight for the queue pair outlives its state.
+        // Timers of the card outlive the queue pair's state, and CQEs stay in order.
         let in_flight = SendQueue {
             queued: sq.queued,
             epoch: sq.epoch.wrapping_add(1),
@@ -278,7 +281,7 @@ impl QueuePair {
         };
         let ReceiveQueue { last_cqe_ps, rnr_drops, qkey_drops, .. } = self.rq;
         let rq = ReceiveQueue { last_cqe_ps, rnr_drops, qkey_drops, ..ReceiveQueue::default() };
-        *self = Self { sq: in_flight, rq, ..fresh };
+        *self = Self { life: self.life.wrapping_add(1), sq: in_flight, rq, ..fresh };
     }
 
     fn check_ranges(&self, modify: &QpModify, port_mtu: Mtu, gids: usize, pkeys: usize) -> Result<(), NicError> {
