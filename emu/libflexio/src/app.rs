@@ -113,7 +113,10 @@ pub(crate) unsafe extern "C" fn flexio_app_create(
             shelf: Mutex::new((world, process)),
             functions: Mutex::default(),
         });
-        APPS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&object));
+        let mut apps = APPS.lock().unwrap_or_else(PoisonError::into_inner);
+        // A weak reference keeps the memory of what it refers to.
+        apps.retain(|app| app.strong_count() > 0);
+        apps.push(Arc::downgrade(&object));
         app.write(handle::publish(&object));
         Ok(())
     })
