@@ -90,7 +90,7 @@ impl Program {
     }
 
     /// A structure for the next call.
-    pub fn put<T: Copy>(&mut self, value: T) -> *mut T {
+    pub fn put<T>(&mut self, value: T) -> *mut T {
         self.room().put(value)
     }
 

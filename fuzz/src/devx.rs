@@ -8,7 +8,7 @@
 use core::ffi::c_void;
 use core::ptr::{null, null_mut};
 
-use emu_machine::with_world;
+use emu_machine::{address, with_world};
 use flexio_sys::*;
 use verbs_sys::*;
 
@@ -417,26 +417,9 @@ impl<'p> Devx<'p> {
         m.set(CONTEXT + 8, 0, 3, 1);
         let peer = self.number(input, 1 - object.card, kind::QP);
         m.set(CONTEXT + 0x14, 8, 24, peer);
-        let other = 1 - object.card as u8;
-        m.0[PATH + 0x10..PATH + 0x20].copy_from_slice(&[
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0xFF,
-            0xFF,
-            192,
-            0,
-            2,
-            other + 1,
-        ]);
-        m.0[PATH + 0x26..PATH + 0x2C].copy_from_slice(&[2, 0, 0, 0, 0, other + 1]);
+        let other = address(1 - object.card);
+        m.0[PATH + 0x10..PATH + 0x20].copy_from_slice(&other.gid.0);
+        m.0[PATH + 0x26..PATH + 0x2C].copy_from_slice(&other.mac);
         m.set(PATH + 8, 0, 5, 1);
         m.set(CONTEXT + 0x70, 13, 3, 2);
         self.command(input, &m, 16, |verbs, i, il, o, ol| {

@@ -74,8 +74,8 @@ impl Guarded {
         slot
     }
 
-    /// Puts a plain structure of C here and gives its address, which is aligned as the end of a page is.
-    pub fn put<T: Copy>(&mut self, value: T) -> *mut T {
+    /// Puts a plain structure of C here and gives its address, which is aligned as the end of a page is. Nobody drops it.
+    pub fn put<T>(&mut self, value: T) -> *mut T {
         let slot = self.slot(size_of::<T>()).cast::<T>();
         assert!(slot.is_aligned(), "the size of a structure is a multiple of its alignment");
         // SAFETY: room for it, aligned.

@@ -5,6 +5,7 @@
 //! without, they replay files. `tests/replay.rs` replays all that is committed.
 
 pub mod abi;
+pub mod api;
 pub mod devx;
 pub mod elf;
 pub mod firmware;
@@ -34,7 +35,7 @@ macro_rules! targets {
             &[$(Target { name: stringify!($name), run: $name::run, seeds: $name::seeds }),*];
     };
 }
-targets!(elf, packet, wqe, devx, firmware);
+targets!(elf, packet, wqe, devx, api, firmware);
 
 /// The program of a target: under libFuzzer with `--cfg fuzzing`, otherwise a replay of the files it is given.
 #[macro_export]

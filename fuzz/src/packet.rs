@@ -6,12 +6,12 @@
 //! the port and in the card; packets write nothing outside what their keys allow; the effects of a packet are bounded;
 //! completions are as many as the card counts; and afterwards the same queue pairs talk again, and so do new ones.
 
-use emu_machine::World;
 use emu_machine::nic::wire::{self, MAX_PAYLOAD_BYTES, MIN_FRAME_BYTES};
 use emu_machine::nic::{
     Acknowledgement, Address, DEFAULT_PKEY, Extension, Gid, MULTICAST_QPN, Network, Operation, Packet, Transport, icrc,
     wqe_opcode,
 };
+use emu_machine::{World, address};
 
 use crate::input::{Input, Script};
 use crate::rig::{BLOCK, Buffer, End, QKEY, Rig, send, world};
@@ -386,8 +386,6 @@ impl<'w> Abuse<'w> {
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let mut world = world();
     let abuse = Abuse::new(&mut world);
-    let addresses = [[192, 0, 2, 1], [192, 0, 2, 2]].map(Gid::from_ipv4);
-    let address = |card: usize| Address { mac: [2, 0, 0, 0, 0, card as u8 + 1], gid: addresses[card] };
     let packet = |pair: usize, operation: Operation, extension: Extension, bytes: usize| Packet {
         source: address(0),
         destination: address(1),
