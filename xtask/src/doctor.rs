@@ -53,7 +53,7 @@ impl Doctor {
 }
 
 /// Outside programs that tests compare with: name, Debian package, what for.
-pub(crate) const WITNESSES: [(&str, &str, &str); 6] = [
+pub(crate) const WITNESSES: &[(&str, &str, &str)] = &[
     ("qemu-riscv64", "qemu-user", "instruction semantics are compared with it"),
     ("qemu-system-riscv64", "qemu-system-misc", "runs of the datapath are compared with it"),
     ("tshark", "tshark, with python3-scapy for check sequences", "captures of packets are dissected with it"),

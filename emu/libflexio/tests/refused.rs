@@ -130,13 +130,6 @@ fn attributes_that_are_not_emulated_answer_an_error() {
 }
 
 #[test]
-fn a_core_dump_needs_a_crash() {
-    let host = Host::small(&plain_image());
-    let process = host.process();
-    assert_eq!(unsafe { (host.api.flexio_coredump_create)(process, null()) }, FAILED);
-}
-
-#[test]
 fn the_log_level_is_remembered() {
     let api = emu_libflexio::api();
     unsafe {

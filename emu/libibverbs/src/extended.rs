@@ -12,7 +12,7 @@ use crate::errno::{Errno, Result, input, pointer, status};
 use crate::handle;
 use crate::pd::Pd;
 use crate::post;
-use crate::qp::{self, Qp};
+use crate::qp::{self, Extras, Qp};
 
 pub(crate) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
@@ -58,6 +58,9 @@ fn operations(qp_type: ibv_qp_type) -> u64 {
     })
 }
 
+/// `IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`: what the queue pair sends to a group does not come back to its card.
+const CREATE_BLOCK_SELF_MCAST_LB: u32 = 1 << 1;
+
 pub(crate) unsafe extern "C" fn create_qp_ex(context: *mut ibv_context, attr: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
     pointer("ibv_create_qp_ex", || {
         let context = handle::get::<Context>(context)?;
@@ -71,8 +74,11 @@ pub(crate) unsafe extern "C" fn create_qp_ex(context: *mut ibv_context, attr: *m
                 attr.comp_mask
             )));
         }
-        if attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0 {
-            return Err(Errno::unsupported(format!("create_flags {:#x}", attr.create_flags)));
+        let flags = if attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 { attr.create_flags } else { 0 };
+        if flags & !CREATE_BLOCK_SELF_MCAST_LB != 0 {
+            return Err(Errno::unsupported(format!(
+                "create_flags {flags:#x}: of them IBV_QP_CREATE_BLOCK_SELF_MCAST_LB ({CREATE_BLOCK_SELF_MCAST_LB}) is emulated"
+            )));
         }
         let send_ops = (attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then_some(attr.send_ops_flags);
         qp::transport(attr.qp_type)?;
@@ -93,7 +99,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(context: *mut ibv_context, attr: *m
             qp_type: attr.qp_type,
             sq_sig_all: attr.sq_sig_all,
         };
-        let qp = qp::create(pd, &mut plain, send_ops)?;
+        let extras = Extras { send_ops, block_multicast_loopback: flags != 0 };
+        let qp = qp::create(pd, &mut plain, extras)?;
         attr.cap = plain.cap;
         Ok(handle::publish(&qp))
     })

@@ -31,6 +31,8 @@ pub(crate) struct Qp {
     public: CStruct<ibv_qp_ex>,
     /// Operations of the extended interface, if the queue pair was made with it.
     send_ops: Option<u64>,
+    /// The card forgets it at each reset and is told again.
+    block_multicast_loopback: bool,
     pub(crate) batches: Batches,
     pub(crate) card: usize,
     pub(crate) number: u32,
@@ -186,7 +188,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init_attr: *mut i
         let pd = handle::get::<Pd>(pd)?;
         // SAFETY: null, or initialised and writable as the manual page asks.
         let attr = unsafe { init_attr.as_mut() }.ok_or_else(|| Errno::invalid("qp_init_attr is null"))?;
-        Ok(handle::publish(&create(pd, attr, None)?))
+        Ok(handle::publish(&create(pd, attr, Extras::default())?))
     })
 }
 
@@ -200,8 +202,18 @@ pub(crate) fn transport(qp_type: ibv_qp_type) -> Result<Transport> {
     })
 }
 
-/// Makes a queue pair, without publishing it. `send_ops`: operations of the extended interface, if it is wanted.
-pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, send_ops: Option<u64>) -> Result<Arc<Qp>> {
+/// What only `ibv_create_qp_ex` asks for.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Extras {
+    /// Operations of the extended interface, if it is wanted.
+    pub(crate) send_ops: Option<u64>,
+    /// Packets to a group do not come back to the card.
+    pub(crate) block_multicast_loopback: bool,
+}
+
+/// Makes a queue pair, without publishing it.
+pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -> Result<Arc<Qp>> {
+    let Extras { send_ops, block_multicast_loopback } = extras;
     let transport = transport(attr.qp_type)?;
     if !attr.srq.is_null() {
         return Err(Errno::unsupported("shared receive queues are not emulated"));
@@ -259,6 +271,7 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, send_ops: Option<
     let qp = Arc::new(Qp {
         public: CStruct::new(extended::interface(qp_base, send_ops.unwrap_or(0))),
         send_ops,
+        block_multicast_loopback,
         batches: Batches::default(),
         card,
         number,
@@ -359,6 +372,9 @@ fn modification(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Result<QpModify> {
     };
     if mask & IBV_QP_STATE != 0 {
         modify.next_state = Some(qp_state(attr.qp_state)?);
+        if modify.next_state == Some(QpState::Init) {
+            modify.block_multicast_loopback = Some(qp.block_multicast_loopback);
+        }
     }
     if mask & IBV_QP_ACCESS_FLAGS != 0 {
         let rights = Access::from_bits(attr.qp_access_flags)

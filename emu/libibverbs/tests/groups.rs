@@ -134,3 +134,46 @@ fn a_membership_is_that_of_one_object() {
         assert_eq!((api.ibv_destroy_qp)(qps[1]), 0);
     }
 }
+
+/// A member that sends gets its own packet back, unless it was made not to; flags of other meaning are refused.
+#[test]
+fn a_queue_pair_may_keep_its_packets_from_coming_back() {
+    let hosts = two_cards();
+    let host = &hosts[0];
+    let mut source = vec![7; 20];
+    let mut target = vec![0; 256];
+    let lkey = unsafe { (*host.mr(&mut source, 0)).lkey };
+    let into = unsafe { (*host.mr(&mut target, WRITE)).lkey };
+    let verbs = host.context.wrapping_byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<verbs_context>();
+    let create = unsafe { (*verbs).create_qp_ex }.expect("the extended interface");
+    for (flags, copies) in [(0, 1), (1 << 1, 0)] {
+        let cq = host.cq(16);
+        let cap = ibv_qp_cap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let mut attr = ibv_qp_init_attr_ex {
+            send_cq: cq,
+            recv_cq: cq,
+            cap,
+            qp_type: IBV_QPT_UD,
+            sq_sig_all: 1,
+            comp_mask: IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS,
+            pd: host.pd,
+            create_flags: flags,
+            ..Default::default()
+        };
+        let qp = unsafe { create(host.context, &mut attr) };
+        assert!(!qp.is_null());
+        host.init(qp);
+        host.connect(qp, None);
+        assert_eq!(host.post_recv(qp, 9, vec![sge(&target, into)]), 0);
+        assert_eq!(unsafe { (host.api.ibv_attach_mcast)(qp, &group(), 0) }, 0);
+        send_to_group(host, qp, &source, lkey);
+        let done: Vec<u32> =
+            std::iter::from_fn(|| host.try_completion(cq)).map(|completion| completion.opcode).collect();
+        let received = done.iter().filter(|opcode| **opcode & IBV_WC_RECV != 0).count();
+        assert_eq!((done.len(), received), (1 + copies, copies), "flags {flags}");
+        assert_eq!(unsafe { (host.api.ibv_detach_mcast)(qp, &group(), 0) }, 0);
+        attr.create_flags = 1 << 8;
+        assert!(unsafe { create(host.context, &mut attr) }.is_null());
+        assert_eq!(errno(), libc::EOPNOTSUPP);
+    }
+}
