@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 
 use flexio_sys::*;
 use support::*;
