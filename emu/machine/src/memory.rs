@@ -81,11 +81,11 @@ impl ProcessMemory {
             return self.heap.get(at..at.checked_add(len)?);
         }
         if let Some((slot, at)) = thread_offset(addr) {
-            return self.threads.get(slot)?.as_deref()?.get(at..at + len);
+            return self.threads.get(slot)?.as_deref()?.get(at..at.checked_add(len)?);
         }
         let segment = self.segments.iter().find(|s| addr.wrapping_sub(s.base) < s.bytes.len() as u64)?;
         let at = (addr - segment.base) as usize;
-        segment.bytes.get(at..at + len)
+        segment.bytes.get(at..at.checked_add(len)?)
     }
 
     /// The same for writing.
@@ -96,12 +96,12 @@ impl ProcessMemory {
             return self.heap.get_mut(at..at.checked_add(len)?);
         }
         if let Some((slot, at)) = thread_offset(addr) {
-            return self.threads.get_mut(slot)?.as_deref_mut()?.get_mut(at..at + len);
+            return self.threads.get_mut(slot)?.as_deref_mut()?.get_mut(at..at.checked_add(len)?);
         }
         let segment =
             self.segments.iter_mut().find(|s| s.writable && addr.wrapping_sub(s.base) < s.bytes.len() as u64)?;
         let at = (addr - segment.base) as usize;
-        segment.bytes.get_mut(at..at + len)
+        segment.bytes.get_mut(at..at.checked_add(len)?)
     }
 
     /// Two instruction bytes, if they are executable.

@@ -40,3 +40,20 @@ fn an_image_cannot_take_the_memory_of_the_computer() {
     assert!(error.to_string().contains("268435456"), "{error}");
     world().create_process(0, &image(&segments[..2])).unwrap();
 }
+
+/// No range is so long that it wraps round.
+#[test]
+fn ranges_beyond_the_address_space_are_refused() {
+    let mut world = world();
+    let elf = image(&[(0x8000_0000, 64, 6)]);
+    let process = world.create_process(0, &elf).unwrap();
+    world.create_thread(0, process, 0x4000_0000, 0, 0, None).unwrap();
+    // A segment, the stack of the first unit, the heap.
+    for addr in [0x8000_0020, 0xC001_2000, 0x1_0000_0040] {
+        world.fill_memory(0, process, addr, 8, 1).unwrap();
+        for bytes in [u64::MAX, u64::MAX - 0x20, 1 << 63] {
+            let error = world.fill_memory(0, process, addr, bytes, 1).unwrap_err();
+            assert!(matches!(error, MachineError::BadDeviceRange { .. }), "{error}");
+        }
+    }
+}

@@ -4,6 +4,7 @@ use core::ffi::{CStr, c_char, c_void};
 use core::ptr::{NonNull, null, null_mut};
 
 use emu_machine::address;
+use flexcast_image::testing::TEXT;
 use flexio_sys::*;
 use verbs_sys::{ibv_context, ibv_gid, ibv_pd};
 
@@ -70,8 +71,12 @@ impl Api<'_> {
 
     /// A device address that was given out, one near it, or any.
     fn daddr(&self, input: &mut Input<'_>) -> u64 {
+        // Code, data and a stack of the image, windows, registers, the end of the address space.
+        const PLACES: [u64; 8] =
+            [TEXT, 0x8000_0000, 0xC001_2000, 0xC001_4FFF, 0xD000_0000, 1 << 63, 0xC << 60, u64::MAX];
         match input.u8() {
             0xFF => input.number(),
+            0xFE => input.pick(&PLACES),
             which => {
                 let known = self.addresses.get(usize::from(which >> 2) % self.addresses.len().max(1));
                 known.map_or(0x1_0000_0000, |address| address + u64::from(which & 3) * 64)
