@@ -15,6 +15,7 @@ pub mod machine;
 pub mod packet;
 pub mod replay;
 pub mod rig;
+pub mod text;
 pub mod wqe;
 
 /// A target, as the programs and the tests see it.
@@ -35,7 +36,7 @@ macro_rules! targets {
             &[$(Target { name: stringify!($name), run: $name::run, seeds: $name::seeds }),*];
     };
 }
-targets!(elf, packet, wqe, devx, api, firmware);
+targets!(elf, packet, wqe, devx, api, firmware, text);
 
 /// The program of a target: under libFuzzer with `--cfg fuzzing`, otherwise a replay of the files it is given.
 #[macro_export]
