@@ -4,9 +4,9 @@ use core::ptr::null_mut;
 
 use verbs_sys::*;
 
-use super::Api;
 use super::handles::Kind;
 use super::queues::qp_number;
+use super::{Api, PostedBefore};
 use crate::abi::{MEMORY_BYTES, step};
 use crate::call;
 use crate::input::Input;
@@ -107,7 +107,7 @@ impl Api<'_> {
     }
 
     /// Remembers what was posted. A call that fails without naming a bad request has posted nothing that is known of.
-    fn note(&mut self, qp: *mut ibv_qp, result: i32, receive: bool, posted: Vec<u64>) {
+    pub(super) fn note(&mut self, qp: *mut ibv_qp, result: i32, receive: bool, PostedBefore(posted): PostedBefore) {
         if self.handles.is_live(Kind::Qp, qp as usize) {
             let number = qp_number(qp);
             let known = posted.into_iter().map(|id| (number, receive, id));
@@ -147,7 +147,7 @@ impl Api<'_> {
 }
 
 /// The requests of a list before `bad` (null = all).
-fn posted_before<T: Copy>(mut at: *mut T, bad: *mut T, read: impl Fn(T) -> (u64, *mut T)) -> Vec<u64> {
+fn posted_before<T: Copy>(mut at: *mut T, bad: *mut T, read: impl Fn(T) -> (u64, *mut T)) -> PostedBefore {
     let mut ids = Vec::new();
     while !at.is_null() && at != bad {
         #[allow(unsafe_code, reason = "a C list")]
@@ -156,5 +156,5 @@ fn posted_before<T: Copy>(mut at: *mut T, bad: *mut T, read: impl Fn(T) -> (u64,
         ids.push(id);
         at = next;
     }
-    ids
+    PostedBefore(ids)
 }

@@ -7,6 +7,7 @@
 //! An input is a row of operations: one byte that names a method of [`Api`] (see [`NAMES`]), then what that reads.
 
 mod datapath;
+mod extended;
 mod flexio;
 mod handles;
 mod queues;
@@ -44,11 +45,26 @@ struct Inline {
     req_notify_cq: Notify,
 }
 
+/// What they find around it.
+#[derive(Clone, Copy, Default)]
+struct Tables {
+    query_device_ex: Option<
+        unsafe extern "C" fn(*mut ibv_context, *const ibv_query_device_ex_input, *mut ibv_device_attr_ex, usize) -> i32,
+    >,
+    create_qp_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
+}
+
+/// Requests that a call has taken.
+struct PostedBefore(Vec<u64>);
+
 /// The program's view of itself.
 pub struct Api<'p> {
     program: &'p mut Program,
     inline: Inline,
+    tables: Tables,
     handles: Handles,
+    /// Queue pairs that were made with operations of the extended interface.
+    extended: BTreeSet<usize>,
     /// Keys of functions, by application or not.
     keys: Vec<flexio_func_t>,
     /// Device addresses that were given out.
@@ -75,6 +91,8 @@ operations! {
     create_cq, destroy_cq, notify_cq, cq_event, create_qp, destroy_qp, modify_qp, connect_qp, query_qp, group, init_obj,
     // datapath.rs
     post_send, post_recv, poll_cq, let_pass,
+    // extended.rs
+    query_device_ex, create_qp_ex, batch,
     // flexio.rs
     app_create, app_destroy, app_query, func_register, pup_register, register_info, process_create, process_destroy,
     process_call, process_query, buf_alloc, buf_free, copy, fill, mkey_create, mkey_destroy, flexio_cq_create,
@@ -99,12 +117,12 @@ impl<'p> Api<'p> {
         let verbs = program.verbs;
         let list = call!(verbs, ibv_get_device_list(null_mut()));
         let mut handles = Handles::default();
-        let mut inline = None;
+        let (mut inline, mut tables) = (None, Tables::default());
         for card in 0..2 {
             let device = list_entry(list, card);
             handles.add(Kind::Device, device, 0);
             let context = call!(verbs, ibv_open_device(device));
-            inline = inline.or_else(|| inline_calls(context));
+            (inline, tables) = (inline.or_else(|| inline_calls(context)), extended_calls(context));
             handles.add(Kind::Context, context, card as u32);
             let pd = call!(verbs, ibv_alloc_pd(context));
             assert!(!pd.is_null());
@@ -122,7 +140,9 @@ impl<'p> Api<'p> {
         let mut api = Api {
             program,
             inline: inline.expect("a context has its calls"),
+            tables,
             handles,
+            extended: BTreeSet::new(),
             keys: Vec::new(),
             addresses: Vec::new(),
             posted: BTreeSet::new(),
@@ -240,4 +260,15 @@ fn inline_calls(context: *mut ibv_context) -> Option<Inline> {
         poll_cq: ops.poll_cq?,
         req_notify_cq: ops.req_notify_cq?,
     })
+}
+
+fn extended_calls(context: *mut ibv_context) -> Tables {
+    #[allow(unsafe_code, reason = "a C structure")]
+    // SAFETY: a context that was opened just now; what is around it is there if the library says so.
+    unsafe {
+        inline::verbs_get_ctx(context).map_or(Tables::default(), |around| Tables {
+            query_device_ex: (*around).query_device_ex,
+            create_qp_ex: (*around).create_qp_ex,
+        })
+    }
 }

@@ -111,6 +111,7 @@ impl Api<'_> {
             let (number, cap) = unsafe { ((*qp).qp_num, (*place).cap) };
             assert!(cap.max_send_wr >= attr.cap.max_send_wr && cap.max_recv_wr >= attr.cap.max_recv_wr);
             self.posted.retain(|(qpn, ..)| *qpn != number);
+            self.extended.remove(&(qp as usize));
             self.handles.add(Kind::Qp, qp, number);
         }
     }

@@ -72,6 +72,15 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("read", finish(post(ready(0), 4, SIGNALLED, &[]))),
         ("atomic", finish(post(ready(0), 5, SIGNALLED, &[1, 2]))),
         ("reset", finish(post(ready(0), 2, SIGNALLED, &ud).call("connect_qp", &[0, 1, 1, 0]))),
+        ("extended", {
+            let script = memory(start()).call("create_cq", &[0, 16, 0, 0]).call("create_cq", &[1, 16, 0, 0]);
+            // Context, nothing odd, RC, completion queues, domain.
+            let script = script.call("create_qp_ex", &[0, 0, 0, 0, 0, 0]).call("create_qp_ex", &[1, 0, 0, 1, 1, 1]);
+            let script = receive(script.call("connect_qp", &[0, 1, 1, 0]).call("connect_qp", &[1, 0, 0, 0]), 1);
+            // Queue pair, start, two requests: flags, key, remote, send; one setter: memory of 50 bytes.
+            let script = script.call("batch", &[0, 0, 1, 2, 0, 0x20, 0, 1, 0, 0, 50, 0, 0, 0]);
+            finish(script.bytes(&[2, 1, 0x20, 5, 1, 0, 0, 50, 0, 0, 0, 0]).call("query_device_ex", &[0, 0, 1, 0, 0, 0]))
+        }),
         ("no-peer", finish(post(receive(memory(start()), 0), 2, SIGNALLED, &ud))),
         ("events", {
             let script = start().call("create_channel", &[0, 0]).call("create_cq", &[0, 16, 1, 0, 0]);
@@ -133,7 +142,8 @@ mod tests {
                 api.operate(&bytes);
                 let packets = with_world(|world| world.card(0).map(|card| card.nic.counters().tx_packets));
                 let packets = packets.expect("a machine").expect("a card");
-                let sends = ["send-rc", "send-uc", "send-ud", "inline", "write", "read", "atomic"].contains(&name);
+                let sends =
+                    ["send-rc", "send-uc", "send-ud", "inline", "write", "read", "atomic", "extended"].contains(&name);
                 assert_eq!(packets > 0, sends, "{name}: {packets} packets");
                 if sends {
                     // The sends have completed, and receives that a message was for.
