@@ -28,7 +28,7 @@ const WATCHDOG_PS: u64 = 20_000_000;
 macro_rules! call {
     ($table:expr, $name:ident($($argument:expr),* $(,)?)) => {{
         let function = $table.$name;
-        #[allow(unsafe_code, reason = "the interfaces are C's")]
+        #[allow(unsafe_code, clippy::macro_metavars_in_unsafe, reason = "the interfaces are C's; arguments are plain values")]
         // SAFETY: as this macro's description; the caller of the macro keeps to it.
         let answer = unsafe { function($($argument),*) };
         answer

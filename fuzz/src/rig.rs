@@ -139,7 +139,7 @@ impl<'w> Rig<'w> {
 
     /// A protection domain.
     pub fn pd(&mut self, card: usize) -> u32 {
-        self.world.card(card).and_then(|card| Ok(card.nic.alloc_pd())).expect("a card").expect("a domain")
+        self.world.card(card).map(|card| card.nic.alloc_pd()).expect("a card").expect("a domain")
     }
 
     /// Memory with a key of a protection domain.

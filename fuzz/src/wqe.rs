@@ -315,13 +315,12 @@ impl<'w> Abuse<'w> {
         let key = |cq: &Cq| (cq.card, cq.number);
         let queues = self.ends.each_ref().map(|end| [key(&end.sends), key(&end.receives)]);
         let dead = queues.map(|queues| queues.map(|cq| self.dead(cq)));
-        for card in 0..2 {
-            let counters = *self.rig.world.card(card).expect("a card").nic.counters();
+        for (card, dead) in dead.iter().enumerate() {
+            let nic = &self.rig.world.card(card).expect("a card").nic;
+            let (counters, query) = (*nic.counters(), nic.query_qp(self.ends[card].qp.number).expect("it is there"));
             assert_eq!(counters.cqes, self.read[card], "every CQE that the card counts is in a ring: {counters:?}");
             assert!(counters.error_cqes <= counters.cqes);
-            let number = self.ends[card].qp.number;
-            let query = self.rig.world.card(card).expect("a card").nic.query_qp(number).expect("it is there");
-            if query.state == QpState::Rts && !dead[card][0] {
+            if query.state == QpState::Rts && !dead[0] {
                 assert!(!self.failed[card], "after an error completion the queue pair is in ERR");
                 self.assert_goes_on(card, query.sq_counter);
             }

@@ -20,6 +20,8 @@ use crate::world::World;
 const QUANTUM_CYCLES: u64 = 512;
 /// Longest message of a stream, in bytes, without its terminator (512-byte message chunk).
 const MAX_MESSAGE_BYTES: u64 = 511;
+/// Most messages of a stream that wait for the host; more are refused, as by a full buffer on the card.
+const MAX_WAITING_MESSAGES: usize = 1 << 14;
 /// Stream id that addresses every stream.
 const BROADCAST_STREAM: u64 = 0xFF;
 
@@ -341,8 +343,11 @@ impl World {
                     }
                     for (&number, to) in &mut process.streams {
                         if stream == u64::from(number) || stream == BROADCAST_STREAM {
-                            status = OK;
-                            if level <= to.level {
+                            let room = to.messages.len() < MAX_WAITING_MESSAGES;
+                            if level > to.level || room {
+                                status = OK;
+                            }
+                            if level <= to.level && room {
                                 to.messages.push(text.clone());
                             }
                         }
