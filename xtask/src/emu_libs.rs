@@ -21,7 +21,7 @@ const RELEASE: &str = "release";
 const LIBRARY: &str = "libflexio.so";
 
 /// Names under which programs link or load the other ABIs: links to [`LIBRARY`], so that the dynamic loader, which knows
-/// a library by its inode, loads it once.
+/// a library by its inode, loads it once. It looks for the symbol versions of each in the one file.
 const OTHER_NAMES: [&str; 7] = [
     "libflexio.so.2",
     "libibverbs.so",
@@ -113,8 +113,9 @@ fn link(compiler: &Path, archive: &Path, library: &Path) -> Result<()> {
         command.arg(format!("-Wl,--version-script,{}", exports.display()));
         // Everything, then what no export needs taken out again; nothing may be missing.
         command.args(["-Wl,--whole-archive"]).arg(archive).args(["-Wl,--no-whole-archive", "-Wl,--gc-sections"]);
-        // Its own calls stay inside, whatever else the program has loaded under the same names.
-        process::run(command.args(["-Wl,-z,defs", "-Wl,-Bsymbolic"]).args(SYSTEM_LIBRARIES))
+        // Its own calls stay inside, whatever else the program has loaded under the same names. Never unloaded: a thread may
+        // keep a bridged machine going.
+        process::run(command.args(["-Wl,-z,defs", "-Wl,-z,nodelete", "-Wl,-Bsymbolic"]).args(SYSTEM_LIBRARIES))
     })
 }
 
