@@ -26,7 +26,8 @@ pub mod op {
     pub const QUERY: u8 = 2;
     /// Destruction: object.
     pub const DESTROY: u8 = 3;
-    /// A command without object: card, opcode in two bytes, then the operands of a mailbox.
+    /// A command without object: card, which (1 = capabilities, and whose; 2 = sharing of a key, and the access key; else an
+    /// opcode in two bytes), then the operands of a mailbox.
     pub const GENERAL: u8 = 4;
     /// Doorbell: object, producer in two bytes.
     pub const RING: u8 = 5;
@@ -56,10 +57,14 @@ pub mod kind {
     pub const UMR_KEY: u8 = 3;
     /// Membership of a group: queue pair, last byte of the group.
     pub const GROUP: u8 = 4;
+    /// Protection domain.
+    pub const PD: u8 = 5;
+    /// Alias of a memory key of card 0 for another virtual HCA: key, access key.
+    pub const ALIAS: u8 = 6;
     /// Whatever the patches say.
-    pub const ANY: u8 = 5;
+    pub const ANY: u8 = 7;
     /// How many there are.
-    pub const COUNT: u8 = 6;
+    pub const COUNT: u8 = 8;
 }
 
 /// Bytes of the commands with a context.
@@ -111,6 +116,9 @@ struct Devx<'p> {
     process: *mut flexio_process,
     handler: *mut flexio_event_handler,
     thread: u32,
+    /// Number of card 0 as a virtual HCA, and a domain of another one on it.
+    vhca: u32,
+    guest_pd: u32,
     /// Card, address of a [`mlx5dv_devx_umem`] (null for that of the process), its number, its first byte.
     umems: Vec<(usize, *mut mlx5dv_devx_umem, u32, u64)>,
     uars: Vec<*mut mlx5dv_devx_uar>,
@@ -173,7 +181,16 @@ impl<'p> Devx<'p> {
         let mut heap = flexio_heap_mem_info::default();
         assert_eq!(call!(flexio, flexio_process_mem_info_get(process, &raw mut heap)), FLEXIO_STATUS_SUCCESS);
         let dumem = call!(flexio, flexio_process_get_dumem_id(process));
+        // No verbs call makes virtual HCAs.
+        let (vhca, guest_pd) = with_world(|world| {
+            let nic = &mut world.card(0).expect("a card").nic;
+            let guest = nic.create_vhca().expect("a virtual HCA");
+            (u32::from(nic.vhca_id()), nic.alloc_pd_on(guest).expect("a domain"))
+        })
+        .expect("a machine");
         let mut devx = Devx {
+            vhca,
+            guest_pd,
             program,
             contexts,
             pds,
@@ -211,8 +228,17 @@ impl<'p> Devx<'p> {
             op::MODIFY => self.modify(input),
             op::QUERY => {
                 let Some(object) = self.object(input) else { return };
-                let mut mailbox = Mailbox::new(0x50B, 16);
+                let opcode = match object.kind {
+                    kind::CQ => 0x402,
+                    kind::MKEY => 0x201,
+                    kind::ALIAS => 0xA02,
+                    _ => 0x50B,
+                };
+                let mut mailbox = Mailbox::new(opcode, 16);
                 mailbox.set(8, 8, 24, object.number);
+                if object.kind == kind::ALIAS {
+                    mailbox.set(4, 16, 16, 0xFF01);
+                }
                 self.command(input, &mailbox, 272, |verbs, i, il, o, ol| {
                     call!(verbs, mlx5dv_devx_obj_query(object.handle, i, il, o, ol))
                 });
@@ -227,8 +253,24 @@ impl<'p> Devx<'p> {
             }
             op::GENERAL => {
                 let context = self.contexts[usize::from(input.u8() % 2)];
-                let mailbox = Mailbox::new(input.u16().into(), 64);
-                self.command(input, &mailbox, 64, |verbs, i, il, o, ol| {
+                let mut out_bytes = 64;
+                let mailbox = match input.u8() {
+                    1 => {
+                        let mut m = Mailbox::new(0x100, 16);
+                        m.set(4, 16, 16, input.u8().into());
+                        out_bytes = 0x1010;
+                        m
+                    }
+                    2 => {
+                        let mut m = Mailbox::new(0xB16, 0x40);
+                        m.set(0x10, 16, 16, 0xFF01);
+                        m.set(0x14, 0, 32, self.number(input, 0, kind::MKEY));
+                        m.0[0x20..].fill(input.u8());
+                        m
+                    }
+                    _ => Mailbox::new(input.u16().into(), 64),
+                };
+                self.command(input, &mailbox, out_bytes, |verbs, i, il, o, ol| {
                     call!(verbs, mlx5dv_devx_general_cmd(context, i, il, o, ol))
                 });
             }
@@ -300,6 +342,17 @@ impl<'p> Devx<'p> {
                 mailbox.0[0x10..0x20].copy_from_slice(&gid);
                 mailbox
             }
+            kind::PD => Mailbox::new(0x800, 16),
+            kind::ALIAS => {
+                let mut m = Mailbox::new(0xA00, 0x50);
+                m.set(4, 16, 16, 0xFF01);
+                m.set(0xC, 0, 1, 1);
+                m.set(0x10, 0, 16, self.vhca);
+                m.set(0x14, 0, 32, self.number(input, 0, kind::MKEY));
+                m.0[0x20..0x40].fill(input.u8());
+                m.set(0x40, 0, 32, self.guest_pd);
+                m
+            }
             _ => Mailbox::new(input.u16().into(), COMMAND_BYTES),
         };
         let context = self.contexts[card];
@@ -318,6 +371,8 @@ impl<'p> Devx<'p> {
             0x400 => kind::CQ,
             0x500 => kind::QP,
             0x200 => kind::MKEY,
+            0x800 => kind::PD,
+            0xA00 => kind::ALIAS,
             _ => kind::GROUP,
         };
         assert!(number != 0 || kind == kind::GROUP, "an object has a number");
@@ -578,9 +633,17 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("ud", all(pair(2))),
         ("key", key.done()),
         ("umr", umr.done()),
+        ("alias", {
+            let script = Script::new().bytes(&[op::CREATE, 0, kind::MKEY, 1, 4, 16, 7]).bytes(&PLAIN);
+            let script = script.bytes(&[op::GENERAL, 0, 2, 0, 5]).bytes(&PLAIN);
+            let script = script.bytes(&[op::CREATE, 0, kind::ALIAS, 0, 5]).bytes(&PLAIN);
+            script.bytes(&[op::QUERY, 1]).bytes(&PLAIN).bytes(&[op::DESTROY, 0]).done()
+        }),
+        ("domain", Script::new().bytes(&[op::CREATE, 0, kind::PD]).bytes(&PLAIN).done()),
+        ("capabilities", Script::new().bytes(&[op::GENERAL, 0, 1, 1]).bytes(&PLAIN).done()),
         ("group", group.bytes(&[op::DESTROY, 3, op::DESTROY, 4]).done()),
         ("patched", patched.done()),
-        ("general", Script::new().bytes(&[op::GENERAL, 0]).u16(0x100).bytes(&PLAIN).done()),
+        ("general", Script::new().bytes(&[op::GENERAL, 0, 0]).u16(0x100).bytes(&PLAIN).done()),
         ("short", Script::new().bytes(&[op::CREATE, 0, kind::CQ, 1, 0, 8, 2, 0, 0, 2, 0, 0]).done()),
         ("any", Script::new().bytes(&[op::CREATE, 0, kind::ANY]).u16(0xA00).bytes(&PLAIN).done()),
         ("umem-gone", Script::new().bytes(&[op::UMEM_GONE, 1]).bytes(&cq(Script::new(), 0, 1, 0, 0).done()).done()),
@@ -601,7 +664,8 @@ mod tests {
         for (name, bytes) in seeds() {
             let expected = match name {
                 "patched" | "general" | "short" | "any" | "umem-gone" => 0,
-                "cq" | "cq-thread" | "key" | "umr" => 1,
+                "capabilities" => 0,
+                "cq" | "cq-thread" | "key" | "umr" | "domain" | "alias" => 1,
                 "qp-on-dpa" => 2,
                 _ => 4,
             };
