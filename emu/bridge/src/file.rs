@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use emu_machine::{Config, LinkConfig, MachineError, MemoryModel, Shared, Wiring, World};
+use emu_fabric::{FaultError, FaultScript, Topology, TopologyError};
+use emu_machine::{Config, LinkConfig, MAX_CARDS, MachineError, MemoryModel, NetworkConfig, Shared, Wiring, World};
 use serde::{Deserialize, Serialize};
 
 use crate::bridge::Bridge;
@@ -27,6 +28,10 @@ use crate::wire::Wire;
 /// drop_ppm = 0
 /// seed = 1
 ///
+/// [network]                   # instead of [link]: switches, and what goes wrong in them
+/// topology = "switch-8"       # back-to-back, switch-N, fat-tree-188, fat-tree-1024, or a description file
+/// faults = "bad-day.toml"     # a fault script
+///
 /// [memory]
 /// model = "strong"            # or "weak", with a seed
 ///
@@ -37,7 +42,7 @@ use crate::wire::Wire;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MachineFile {
-    /// Number of cards. Default 1 with a bridge, else 2.
+    /// Number of cards. Default 1 with a bridge, one for each host of a network, else 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cards: Option<usize>,
     /// Number of the first card, from 0: [`Config::first_card`]. Default 0.
@@ -51,6 +56,9 @@ pub struct MachineFile {
     /// The link of the cards.
     #[serde(skip_serializing_if = "LinkTable::is_default")]
     pub link: LinkTable,
+    /// The network of the cards, in place of a link.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkTable>,
     /// When stores are seen by others.
     #[serde(skip_serializing_if = "MemoryTable::is_default")]
     pub memory: MemoryTable,
@@ -80,6 +88,39 @@ pub struct LinkTable {
 impl LinkTable {
     fn is_default(&self) -> bool {
         *self == Self::default()
+    }
+}
+
+/// `[network]`: see [`NetworkConfig`]. Card `i` is at host `i`. Relative paths start at the working directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkTable {
+    /// Name of a topology, or the path of a description file (`*.toml`).
+    pub topology: String,
+    /// A fault script.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub faults: Option<PathBuf>,
+}
+
+impl NetworkTable {
+    fn config(&self) -> Result<NetworkConfig, FileError> {
+        let read = |what, path: &Path| {
+            std::fs::read_to_string(path).map_err(|source| FileError::Part { what, path: path.to_owned(), source })
+        };
+        let given = |source| FileError::Topology { given: self.topology.clone(), source };
+        let topology = match Path::new(&self.topology) {
+            path if path.extension().is_some_and(|end| end == "toml") => {
+                Topology::from_toml(&read("topology", path)?).map_err(given)?
+            }
+            _ => Topology::named(&self.topology).map_err(given)?,
+        };
+        let mut config = NetworkConfig::new(topology);
+        if let Some(path) = &self.faults {
+            let refused = |source| FileError::Faults { path: path.clone(), source };
+            config.faults = FaultScript::from_toml(&read("fault script", path)?).map_err(refused)?;
+            config.faults.check(&config.topology).map_err(refused)?;
+        }
+        Ok(config)
     }
 }
 
@@ -133,6 +174,37 @@ pub enum FileError {
         /// Where and what.
         source: toml::de::Error,
     },
+    /// A file that it names cannot be read.
+    #[error("the machine file: the {what} {} cannot be read: {source}", path.display())]
+    Part {
+        /// What it is.
+        what: &'static str,
+        /// Its path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is no such topology.
+    #[error("the machine file: network.topology is {given:?}: {source}")]
+    Topology {
+        /// What was given.
+        given: String,
+        /// Why not.
+        source: TopologyError,
+    },
+    /// The fault script is none, or does not fit the topology.
+    #[error("the machine file: the fault script {}: {source}", path.display())]
+    Faults {
+        /// Its path.
+        path: PathBuf,
+        /// Why not.
+        source: FaultError,
+    },
+    /// Two answers to one question.
+    #[error(
+        "the machine file: [link] and [network] exclude one another: the links of a network are in its description"
+    )]
+    LinkAndNetwork,
     /// The machine cannot be built so.
     #[error("the machine file: {0}")]
     Machine(#[from] MachineError),
@@ -182,7 +254,7 @@ impl MachineFile {
         toml::from_str(&text).map_err(|source| FileError::Parse { path: Some(path.to_owned()), source })
     }
 
-    fn config(&self) -> Config {
+    fn config(&self) -> Result<Config, FileError> {
         let mut config = Config::default();
         config.cards = self.cards.unwrap_or(if self.bridge.is_some() { 1 } else { config.cards });
         config.first_card = self.first_card.unwrap_or(config.first_card);
@@ -191,13 +263,22 @@ impl MachineFile {
             MemoryTable::Strong => MemoryModel::Strong,
             MemoryTable::Weak { seed } => MemoryModel::weak(seed),
         };
+        if let Some(table) = &self.network {
+            if !self.link.is_default() {
+                return Err(FileError::LinkAndNetwork);
+            }
+            let network = table.config()?;
+            config.cards = self.cards.unwrap_or(network.topology.hosts().len().min(MAX_CARDS));
+            config.wiring = Wiring::Network(Box::new(network));
+            return Ok(config);
+        }
         let mut link = LinkConfig::default();
         link.gbit_per_s = self.link.gbit_per_s.unwrap_or(link.gbit_per_s);
         link.latency_ps = self.link.latency_ps.unwrap_or(link.latency_ps);
         link.drop_ppm = self.link.drop_ppm.unwrap_or(link.drop_ppm);
         link.seed = self.link.seed.unwrap_or(link.seed);
         config.wiring = Wiring::Cable(link);
-        config
+        Ok(config)
     }
 
     /// Builds the machine, and starts its bridge.
@@ -205,7 +286,7 @@ impl MachineFile {
     /// # Errors
     /// Values that no machine has, addresses that cannot be used, a capture that cannot be written.
     pub fn make(&self) -> Result<Shared, FileError> {
-        let mut world = World::new(self.config())?;
+        let mut world = World::new(self.config()?)?;
         let Some(table) = &self.bridge else {
             self.capture(&mut world)?;
             return Ok(Shared { world, driver: None });
@@ -285,14 +366,26 @@ mod tests {
         let text = "cards = 1\nfirst_card = 7\ndetect_races = true\n\
                     [link]\ngbit_per_s = 400\nlatency_ps = 1\ndrop_ppm = 2\nseed = 3\n[memory]\nmodel = \"weak\"\nseed = 4\n";
         let file = MachineFile::parse(text).unwrap();
-        let config = file.config();
+        let config = file.config().unwrap();
         assert_eq!((config.cards, config.first_card, config.detect_races), (1, 7, true));
         let link = LinkConfig { gbit_per_s: 400, latency_ps: 1, drop_ppm: 2, seed: 3 };
         assert_eq!(config.wiring, Wiring::Cable(link));
         assert_eq!(config.memory, MemoryModel::weak(4));
         let gid = file.make().unwrap().world.card(0).unwrap().nic.config().gids[0];
         assert_eq!(gid, emu_machine::address(7).gid);
-        assert_eq!(MachineFile::parse("").unwrap().config(), Config::default());
+        assert_eq!(MachineFile::parse("").unwrap().config().unwrap(), Config::default());
+        assert_eq!(MachineFile::parse(&toml::to_string(&file).unwrap()).unwrap(), file);
+    }
+
+    #[test]
+    fn a_network_brings_as_many_cards_as_it_has_hosts() {
+        let file = MachineFile::parse("[network]\ntopology = \"switch-5\"").unwrap();
+        let mut world = file.make().unwrap().world;
+        assert_eq!(world.card_count(), 5);
+        assert_eq!(world.network().map(|network| network.in_flight()), Some(0));
+        let few = MachineFile { cards: Some(3), ..file.clone() };
+        assert_eq!(few.make().unwrap().world.card_count(), 3);
+        assert!(world.card(4).is_ok());
         assert_eq!(MachineFile::parse(&toml::to_string(&file).unwrap()).unwrap(), file);
     }
 
@@ -304,6 +397,7 @@ mod tests {
             ("cards = \"two\"", vec!["cards", "two"]),
             ("[bridge]\nlisten = \"127.0.0.1:0\"", vec!["peer"]),
             ("[memory]\nmodel = \"odd\"", vec!["odd", "strong", "weak"]),
+            ("[network]\nfaults = \"x\"", vec!["topology"]),
         ] {
             let error = MachineFile::parse(text).unwrap_err().to_string();
             assert!(named.iter().all(|name| error.contains(name)), "{text:?}: {error}");
@@ -318,6 +412,15 @@ mod tests {
             ("[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:99999\"", "bridge.peer is \"127.0.0.1:99999\""),
             ("[bridge]\nlisten = \"192.0.2.1:1\"\npeer = \"127.0.0.1:1\"", "cannot listen on 192.0.2.1:1"),
             ("capture = \"/no/such/folder/x.pcapng\"", "/no/such/folder/x.pcapng"),
+            ("[network]\ntopology = \"ring-4\"", "\"ring-4\""),
+            ("[network]\ntopology = \"/no/such/net.toml\"", "/no/such/net.toml cannot be read"),
+            ("[network]\ntopology = \"switch-4\"\nfaults = \"/no/such/faults.toml\"", "/no/such/faults.toml"),
+            ("[network]\ntopology = \"switch-4\"\n[link]\nseed = 1", "exclude one another"),
+            ("cards = 5\n[network]\ntopology = \"switch-4\"", "card 4 is to be at host 4"),
+            (
+                "[network]\ntopology = \"switch-4\"\n[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:1\"",
+                "4 cards",
+            ),
         ] {
             let error = MachineFile::parse(text).unwrap().make().map(drop).unwrap_err().to_string();
             assert!(error.contains(named), "{text:?}: {error}");
