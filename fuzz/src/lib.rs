@@ -51,3 +51,7 @@ macro_rules! target {
         }
     };
 }
+
+// Instrumented code calls libFuzzer's runtime, tests included.
+#[cfg(fuzzing)]
+use libfuzzer_sys as _;

@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -96,13 +97,14 @@ impl Fuzz {
 
 /// The step of `cargo xtask test`: the committed inputs on any machine, and a smoke run where libFuzzer can be built.
 pub(crate) fn step() -> Result<()> {
-    process::run(plain_cargo()?.arg("test"))?;
     if compiler().is_none() {
         status::warn(
             "skipped, because no C++ compiler (Debian: g++) is installed: fuzzing beyond the committed inputs",
         );
-        return Ok(());
+        return process::run(plain_cargo()?.arg("test"));
     }
+    // With the flags of the programs, so that nothing is built twice.
+    process::run(instrumented_cargo("test")?.0.args(["--lib", "--tests"]))?;
     run(&targets()?, Length::Smoke)
 }
 
@@ -163,28 +165,50 @@ fn replay(target: &Target, file: &Path) -> Result<()> {
     process::run(&mut cargo)
 }
 
-/// Builds all targets at once and gives the folder of their programs.
-fn build() -> Result<PathBuf> {
+/// Cargo for fuzz/ with instrumentation, and the folder of what it builds.
+fn instrumented_cargo(subcommand: &str) -> Result<(Command, PathBuf)> {
     let version = process::capture(Command::new("rustc").arg("-vV").current_dir(workspace::root()))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("`rustc -vV` names no host")?;
     let target_dir = output()?.join("cargo");
     let mut cargo = workspace::cargo();
     // With a target named, flags do not reach build scripts and macros.
-    cargo.args(["build", "--release", "--bins", "--target", host]).current_dir(folder());
+    cargo.args([subcommand, "--release", "--target", host]).current_dir(folder());
     cargo.env("CARGO_TARGET_DIR", &target_dir).env("CARGO_ENCODED_RUSTFLAGS", INSTRUMENTATION.join("\u{1f}"));
-    process::run(&mut cargo)?;
-    Ok(target_dir.join(host).join("release"))
+    Ok((cargo, target_dir.join(host).join("release")))
 }
 
+/// Builds all targets at once and gives the folder of their programs.
+fn build() -> Result<PathBuf> {
+    let (mut cargo, programs) = instrumented_cargo("build")?;
+    process::run(cargo.arg("--bins"))?;
+    Ok(programs)
+}
+
+/// Runs targets: in a smoke run as many at a time as there are processors, otherwise one after another.
 fn run(targets: &[Target], length: Length) -> Result<()> {
     let programs = build()?;
-    let mut failures = Vec::new();
-    for target in targets {
-        if let Err(error) = run_one(&programs, target, length) {
-            status::error(&format!("{error:#}"));
-            failures.push(target.name.as_str());
+    let workers = match length {
+        Length::Smoke => std::thread::available_parallelism().map_or(1, usize::from),
+        Length::Seconds(_) => 1,
+    };
+    let waiting = Mutex::new(targets.iter());
+    let failures = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(target) = next else { break };
+            if let Err(error) = run_one(&programs, target, length) {
+                status::error(&format!("{error:#}"));
+                failures.lock().unwrap_or_else(PoisonError::into_inner).push(target.name.as_str());
+            }
         }
-    }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(work);
+        }
+    });
+    let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
     if failures.is_empty() { Ok(()) } else { bail!("fuzzing found failures in: {}", failures.join(", ")) }
 }
 
@@ -201,7 +225,15 @@ fn run_one(programs: &Path, target: &Target, length: Length) -> Result<()> {
     for dir in [&found, &corpus] {
         std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
     }
-    let mut command = Command::new(programs.join(name));
+    let program = programs.join(name);
+    let mut command = match length {
+        Length::Smoke if fixed_addresses() => {
+            let mut command = Command::new("setarch");
+            command.arg("-R").arg(program);
+            command
+        }
+        _ => Command::new(program),
+    };
     command.env(ALLOCATOR.0, ALLOCATOR.1).env("RUST_BACKTRACE", "1");
     command.args(["-print_final_stats=1", "-seed=1", "-detect_leaks=0", "-len_control=0"]);
     command.arg(format!("-max_len={}", target.max_len));
@@ -209,7 +241,8 @@ fn run_one(programs: &Path, target: &Target, length: Length) -> Result<()> {
     command.arg(format!("-rss_limit_mb={}", target.rss_mb));
     command.arg(format!("-artifact_prefix={}/", found.display()));
     match length {
-        Length::Smoke => command.arg(format!("-runs={}", target.runs)),
+        // Without reading back what it has written, which depends on the time.
+        Length::Smoke => command.args([format!("-runs={}", target.runs), "-reload=0".to_owned()]),
         Length::Seconds(seconds) => command.arg(format!("-max_total_time={seconds}")),
     };
     if target.quiet {
@@ -222,6 +255,12 @@ fn run_one(programs: &Path, target: &Target, length: Length) -> Result<()> {
     command.arg(&corpus);
     command.args(["seeds", "regressions"].map(|dir| folder().join(dir).join(name)).iter().filter(|dir| dir.is_dir()));
     watch(&mut command, target)
+}
+
+/// Whether programs can be given the same addresses in every run (util-linux; containers may forbid it). Maps by address, and
+/// comparisons of addresses, which libFuzzer learns from, make a run another one otherwise.
+fn fixed_addresses() -> bool {
+    Command::new("setarch").args(["-R", "true"]).output().is_ok_and(|output| output.status.success())
 }
 
 /// Runs a target, shows how it goes, and on a failure what it said and how to see it again.
@@ -248,7 +287,7 @@ fn watch(command: &mut Command, target: &Target) -> Result<()> {
             stats = executions.trim().to_owned();
         }
         if let Some((_, file)) = line.split_once("Test unit written to ") {
-            artifact = Some(file.to_owned());
+            artifact = Some(file.trim().to_owned());
         }
         if NOISE.iter().any(|noise| line.trim_start().starts_with(noise)) {
             continue;
