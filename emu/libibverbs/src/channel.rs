@@ -17,6 +17,10 @@ use crate::errno::{Errno, Result, number, out, pointer, status};
 use crate::handle::{self, CStruct, Object};
 use crate::mailbox::Mailbox;
 
+/// Longest wait in a machine that does not run by itself, in virtual time: 120 s, as long as a handler may run. A peer without
+/// receives can be asked for ever, and then there is always something left to do.
+const BLOCKING_BOUND_PS: u64 = 120_000_000_000_000;
+
 pub(crate) struct Channel {
     public: CStruct<ibv_comp_channel>,
     pub(crate) id: u32,
@@ -80,7 +84,7 @@ pub(crate) fn distribute() -> Result<()> {
 }
 
 /// Waits for an event. In a machine that does not run by itself it gives EAGAIN when nothing is left to do, because no event
-/// could ever come. With `O_NONBLOCK` on the channel's descriptor it gives EAGAIN instead of waiting, after letting one thing
+/// could ever come, or after 120 s of virtual time. With `O_NONBLOCK` on the channel's descriptor it gives EAGAIN instead of waiting, after letting one thing
 /// happen.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_cq_event(
@@ -90,7 +94,11 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 ) -> c_int {
     number("ibv_get_cq_event", || {
         let channel = handle::get::<Channel>(channel)?;
+        // Before an event is taken that nobody would be told of.
+        // SAFETY: the manual page asks for two writable pointers.
+        let (cq, cq_context) = unsafe { (out(cq, "cq")?, out(cq_context, "cq_context")?) };
         let (driven, nonblocking) = (emu_bridge::is_driven()?, channel.events.nonblocking());
+        let end_ps = crate::now_ps().saturating_add(BLOCKING_BOUND_PS);
         let mut progress = true;
         loop {
             distribute()?;
@@ -98,11 +106,9 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
                 let queue =
                     channel.queues.lock().unwrap_or_else(PoisonError::into_inner).get(&cqn).and_then(Weak::upgrade);
                 let Some(queue) = queue else { continue };
-                // SAFETY: the manual page asks for two writable pointers.
-                unsafe {
-                    out(cq, "cq")?.write(queue.c_address());
-                    out(cq_context, "cq_context")?.write((*queue.c_address()).cq_context);
-                }
+                cq.write(queue.c_address());
+                // SAFETY: the queue is alive; nobody changes the field after its creation.
+                cq_context.write(unsafe { (*queue.c_address()).cq_context });
                 return Ok(0);
             }
             if !progress {
@@ -111,7 +117,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
             if driven && !nonblocking {
                 channel.events.wait()?;
             } else {
-                progress = crate::relax() && !nonblocking;
+                progress = crate::relax() && !nonblocking && crate::now_ps() <= end_ps;
             }
         }
     })

@@ -1,0 +1,57 @@
+//! Waiting for completion events: what the fuzz target `api` asks of it.
+#![allow(unsafe_code, clippy::undocumented_unsafe_blocks)] // C calls on objects made in the test
+
+mod support;
+
+use std::ptr::{null_mut, without_provenance_mut};
+
+use emu_machine::Config;
+use support::*;
+use verbs_sys::*;
+
+/// A connected RC pair of which the sender's completions raise events; the peer has no receives, and is asked for ever.
+fn asking_for_ever() -> (Host, *mut ibv_comp_channel, *mut ibv_cq) {
+    emu_machine::configure(Config { heap_bytes: 4096, host_idle_ps: 1_000_000_000, ..Config::default() }).unwrap();
+    let [host, peer] = [0, 1].map(Host::open);
+    let channel = unsafe { (host.api.ibv_create_comp_channel)(host.context) };
+    let cq = unsafe { (host.api.ibv_create_cq)(host.context, 4, without_provenance_mut(7), channel, 0) };
+    assert!(!cq.is_null());
+    let qps = [host.qp(IBV_QPT_RC, cq), peer.qp(IBV_QPT_RC, peer.cq(4))];
+    let numbers = qps.map(|qp| unsafe { (*qp).qp_num });
+    host.init(qps[0]);
+    peer.init(qps[1]);
+    host.connect(qps[0], Some((numbers[1], peer.gid())));
+    peer.connect(qps[1], Some((numbers[0], host.gid())));
+    assert_eq!(unsafe { inline::req_notify_cq(cq, 0) }, 0);
+    assert_eq!(host.post_send(qps[0], &mut send(1, IBV_WR_SEND, &mut [])), 0);
+    (host, channel, cq)
+}
+
+#[test]
+fn an_event_that_never_comes_is_waited_for_within_a_bound() {
+    let (host, channel, _) = asking_for_ever();
+    let (mut cq, mut context) = (null_mut(), null_mut());
+    let got = unsafe { (host.api.ibv_get_cq_event)(channel, &mut cq, &mut context) };
+    assert_eq!((got, errno()), (-1, libc::EAGAIN));
+    assert!(emu_libibverbs::now_ps() > 120_000_000_000_000);
+    assert!(emu_libibverbs::relax(), "there is always something left to do");
+}
+
+#[test]
+fn an_event_is_not_lost_where_it_cannot_be_told() {
+    let (host, channel, cq) = asking_for_ever();
+    // Retries end by command, which flushes.
+    let qp = host.qp(IBV_QPT_RC, cq);
+    let attr = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..Default::default() };
+    assert_eq!(host.modify(qp, &attr, IBV_QP_STATE), 0);
+    let nobody = &mut send(2, IBV_WR_SEND, &mut []);
+    assert_eq!(host.post_send(qp, nobody), 0);
+    let (mut told, mut context) = (null_mut(), null_mut());
+    for (to, with) in [(null_mut(), &raw mut context), (&raw mut told, null_mut())] {
+        assert_eq!(unsafe { (host.api.ibv_get_cq_event)(channel, to, with) }, -1);
+        assert_eq!(errno(), libc::EINVAL);
+    }
+    assert_eq!(unsafe { (host.api.ibv_get_cq_event)(channel, &mut told, &mut context) }, 0);
+    assert_eq!((told, context.addr()), (cq, 7));
+    unsafe { (host.api.ibv_ack_cq_events)(cq, 1) };
+}
