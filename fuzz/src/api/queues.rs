@@ -150,7 +150,8 @@ impl Api<'_> {
             min_rnr_timer: input.u8(),
             timeout: input.u8(),
             retry_cnt: input.u8(),
-            rnr_retry: input.u8(),
+            // 7 is for ever, and then a wait for an event is long.
+            rnr_retry: input.u8() % 7,
             ..Default::default()
         };
         let kind = usize::from(input.u8() % 3);
