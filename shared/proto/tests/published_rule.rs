@@ -146,7 +146,7 @@ fn losses_of_chance_among_up_to_64_ranks_are_recovered() {
         let ranks = 2 + next(&mut state) as u32 % 63;
         let rarity = [1, 2, 5, 40][round % 4];
         let lost: Vec<RankSet> = (0..ranks)
-            .map(|rank| (0..ranks).filter(|&block| block != rank && next(&mut state) % rarity == 0).collect())
+            .map(|rank| (0..ranks).filter(|&block| block != rank && next(&mut state).is_multiple_of(rarity)).collect())
             .collect();
         play(&lost, |count| next(&mut state) % count);
     }
