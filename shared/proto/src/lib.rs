@@ -2,7 +2,8 @@
 //! engines and in the model checker: no IO, no clock, no allocation.
 //!
 //! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`immediate`], [`bitmap`], [`cutoff`], [`reuse`]. State machines of one
-//! rank, which take events and the time and give back what is to be done: [`barrier`], [`sequencer`], [`recovery`], [`handshake`].
+//! rank, which take events and the time and give back what is to be done: [`barrier`], [`sequencer`], [`recovery`], [`handshake`], and
+//! [`collective`], which is all four in one operation.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -12,6 +13,7 @@ extern crate std;
 pub mod barrier;
 pub mod bitmap;
 pub mod chunk;
+pub mod collective;
 pub mod cutoff;
 pub mod handshake;
 pub mod immediate;
@@ -24,6 +26,7 @@ pub mod space;
 pub use barrier::{Barrier, BarrierError, Signal};
 pub use bitmap::{Bitmap, Mark, Run};
 pub use chunk::{Block, Chunk, ChunkError, Chunking, Subgroup};
+pub use collective::{Action, Body, Failure, Message, Participant, ProtocolError, Terms, WaitedFor};
 pub use cutoff::{Alpha, Overheads};
 pub use handshake::{Handshake, HandshakeError};
 pub use immediate::{Immediate, ImmediateError, ImmediateLayout};

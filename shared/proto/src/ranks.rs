@@ -153,6 +153,22 @@ impl RankSet {
         self.iter().next()
     }
 
+    /// How many ranks of the set are smaller than this one, if it is in the set.
+    #[must_use]
+    pub fn position(&self, rank: u32) -> Option<u32> {
+        self.contains(rank).then(|| {
+            let (word, bit) = (rank as usize / 64, rank % 64);
+            let before: u32 = self.words[..word].iter().map(|word| word.count_ones()).sum();
+            before + (self.words[word] & ((1 << bit) - 1)).count_ones()
+        })
+    }
+
+    /// The rank that has this position.
+    #[must_use]
+    pub fn nth(&self, position: u32) -> Option<u32> {
+        self.iter().nth(position as usize)
+    }
+
     /// The ranks in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.words.iter().enumerate().flat_map(|(index, &word)| {
@@ -238,6 +254,11 @@ mod tests {
             prop_assert_eq!(x.iter().collect::<BTreeSet<_>>(), a.clone());
             prop_assert!(x.iter().is_sorted());
             prop_assert_eq!((x.len() as usize, x.first()), (a.len(), a.first().copied()));
+            for (position, &rank) in a.iter().enumerate() {
+                prop_assert_eq!((x.position(rank), x.nth(position as u32)), (Some(position as u32), Some(rank)));
+            }
+            prop_assert_eq!(x.nth(x.len()), None);
+            prop_assert!(b.iter().all(|rank| x.position(*rank).is_some() == a.contains(rank)));
             prop_assert_eq!(x.and(&y).iter().collect::<BTreeSet<_>>(), &a & &b);
             prop_assert_eq!(x.or(&y).iter().collect::<BTreeSet<_>>(), &a | &b);
             prop_assert_eq!(x.without(&y).iter().collect::<BTreeSet<_>>(), &a - &b);

@@ -28,7 +28,7 @@ pub enum Recover {
         /// The block.
         block: u32,
     },
-    /// Read the missing runs of a block from the left neighbour, then call [`Recovery::placed`].
+    /// Read the missing runs of a block from the left neighbour, then call [`Recovery::read`].
     Read {
         /// The left neighbour.
         from: u32,
@@ -92,6 +92,8 @@ pub struct Recovery {
     awaited: RankSet,
     /// Blocks that are acknowledged and to be read.
     to_read: RankSet,
+    /// Blocks that are being read.
+    reading: RankSet,
     /// Blocks the right neighbour waits for.
     wanted: RankSet,
     fetch_due: bool,
@@ -100,15 +102,17 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Recovery of an operation with these blocks, of which the rank holds its own.
+    /// Recovery of an operation with these blocks. The rank's own counts as missing, too, until it is [`Recovery::placed`]: it may be
+    /// served from the receive buffer alone.
     #[must_use]
     pub fn new(place: Place, blocks: RankSet) -> Self {
         Self {
             place,
             blocks,
-            placed: blocks.and(&RankSet::of(place.rank())),
+            placed: RankSet::EMPTY,
             awaited: RankSet::EMPTY,
             to_read: RankSet::EMPTY,
+            reading: RankSet::EMPTY,
             wanted: RankSet::EMPTY,
             fetch_due: false,
             fetched: false,
@@ -128,7 +132,20 @@ impl Recovery {
         self.missing().is_empty()
     }
 
-    /// A block is complete in the user buffer, by multicast or by having been read. Others are ignored.
+    /// Whether reads are under way. Until they are over, also those that multicast has made needless, the left neighbour must keep
+    /// its buffer: they would put what it holds afterwards over what is right.
+    #[must_use]
+    pub fn is_reading(&self) -> bool {
+        !self.reading.is_empty()
+    }
+
+    /// The read of a block is over; the block is complete in the user buffer.
+    pub fn read(&mut self, block: u32) {
+        self.reading.remove(block);
+        self.placed(block);
+    }
+
+    /// A block is complete in the user buffer: copied, if it is the own one, or received. Others are ignored.
     pub fn placed(&mut self, block: u32) {
         if self.blocks.contains(block) {
             self.placed.insert(block);
@@ -138,10 +155,15 @@ impl Recovery {
 
     /// The time for multicast is over: whatever is missing now is asked for. A second call changes nothing.
     pub fn cut_off(&mut self) {
-        if !self.fetched && !self.is_complete() {
+        if !self.fetched && !self.fetchable().is_empty() {
             self.fetched = true;
             self.fetch_due = true;
         }
+    }
+
+    /// Missing blocks of others.
+    fn fetchable(&self) -> RankSet {
+        self.missing().without(&RankSet::of(self.place.rank()))
     }
 
     /// Whether the left neighbour has been asked.
@@ -193,7 +215,7 @@ impl Recovery {
         if self.fetch_due {
             self.fetch_due = false;
             // What has come since the cutoff need not be fetched.
-            self.awaited = self.missing();
+            self.awaited = self.fetchable();
             if !self.awaited.is_empty() {
                 return Some(Recover::Fetch { to: self.place.left(), blocks: self.awaited });
             }
@@ -204,6 +226,7 @@ impl Recovery {
         }
         let block = self.to_read.first()?;
         self.to_read.remove(block);
+        self.reading.insert(block);
         Some(Recover::Read { from: self.place.left(), block })
     }
 

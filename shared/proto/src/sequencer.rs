@@ -4,7 +4,7 @@
 
 use thiserror::Error;
 
-use crate::ranks::{MAX_RANKS, Place};
+use crate::ranks::MAX_RANKS;
 
 /// P ranks in M chains of contiguous ranks: the first P mod M chains have one rank more than the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -160,16 +160,11 @@ pub enum SequenceError {
 }
 
 impl Sequencer {
-    /// The part of the rank at `place`. The schedule's number of ranks must be the place's; a rank beyond it never sends.
+    /// The part of the rank with a turn. Who it is and whom it activates are ranks of the schedule: where not every rank sends,
+    /// positions among those that do.
     #[must_use]
-    pub const fn new(schedule: Schedule, place: Place) -> Self {
-        let idle = Turn { chain: 0, step: 1, predecessor: None, successor: None };
-        let turn = match schedule.turn(place.rank()) {
-            Some(turn) => turn,
-            None => idle,
-        };
-        let activated = turn.step == 0;
-        Self { turn, ready: false, activated, stage: Stage::Waiting, pending: None }
+    pub const fn new(turn: Turn) -> Self {
+        Self { turn, ready: false, activated: turn.step == 0, stage: Stage::Waiting, pending: None }
     }
 
     /// The turn.
@@ -283,9 +278,8 @@ mod tests {
     #[test]
     fn a_member_starts_after_barrier_and_activation_in_either_order() {
         let schedule = Schedule::new(4, 2).unwrap();
-        let place = Place::new(1, 4).unwrap();
         for barrier_first in [true, false] {
-            let mut member = Sequencer::new(schedule, place);
+            let mut member = Sequencer::new(schedule.turn(1).unwrap());
             assert_eq!(member.waiting_for(), Some(0));
             if barrier_first {
                 member.ready();
@@ -301,7 +295,7 @@ mod tests {
             assert!(member.is_done(), "the last of its chain activates nobody");
             assert!(member.handle_activation(0).is_err());
         }
-        let mut head = Sequencer::new(schedule, Place::new(2, 4).unwrap());
+        let mut head = Sequencer::new(schedule.turn(2).unwrap());
         assert!(head.handle_activation(1).is_err(), "a head has no predecessor");
         head.sent();
         assert_eq!(head.poll(), None, "nothing is sent before the barrier");

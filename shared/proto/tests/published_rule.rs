@@ -80,7 +80,7 @@ fn play(lost: &[RankSet], mut choose: impl FnMut(usize) -> usize) -> (u32, u32, 
                 let (source, handshake) = &all[from as usize];
                 assert!(!source.missing().contains(block), "rank {actor} reads block {block}, which rank {from} lacks");
                 assert!(!handshake.is_released(), "rank {actor} reads from rank {from}, which has released its buffer");
-                all[actor].0.placed(block);
+                all[actor].0.read(block);
             }
             None => {}
         }
@@ -158,6 +158,8 @@ fn a_broadcast_ends_at_its_root() {
     let place = |rank| Place::new(rank, 3).unwrap();
     let block = RankSet::of(1);
     let mut root = Recovery::new(place(1), block);
+    assert!(!root.is_complete());
+    root.placed(1);
     assert!(root.is_complete());
     root.cut_off();
     assert_eq!(root.poll(), None, "a rank that has everything asks for nothing");
