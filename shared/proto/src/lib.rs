@@ -1,15 +1,37 @@
 //! Everything of the protocol that can be decided without touching hardware. The same source runs in the firmware, in the host
 //! engines and in the model checker: no IO, no clock, no allocation.
+//!
+//! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`immediate`], [`bitmap`], [`cutoff`], [`reuse`]. State machines of one
+//! rank, which take events and the time and give back what is to be done: [`barrier`], [`sequencer`], [`recovery`], [`handshake`], and
+//! [`collective`], which is all four in one operation.
 #![no_std]
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
 extern crate std;
 
+pub mod barrier;
 pub mod bitmap;
 pub mod chunk;
+pub mod collective;
+pub mod cutoff;
+pub mod handshake;
 pub mod immediate;
+pub mod ranks;
+pub mod recovery;
+pub mod reuse;
+pub mod sequencer;
+pub mod space;
 
+pub use barrier::{Barrier, BarrierError, Signal};
 pub use bitmap::{Bitmap, Mark, Run};
 pub use chunk::{Block, Chunk, ChunkError, Chunking, Subgroup};
+pub use collective::{Action, Body, Failure, Message, Participant, ProtocolError, Terms, WaitedFor};
+pub use cutoff::{Alpha, Overheads};
+pub use handshake::{Handshake, HandshakeError};
 pub use immediate::{Immediate, ImmediateError, ImmediateLayout};
+pub use ranks::{MAX_RANKS, Place, PlaceError, RankSet};
+pub use recovery::{Recover, Recovery, RecoveryError};
+pub use reuse::{CollectiveIds, IdInUse};
+pub use sequencer::{Schedule, ScheduleError, Sequence, SequenceError, Sequencer, Turn};
+pub use space::{Placement, ReceiveSpace, RootRow, SpaceError};

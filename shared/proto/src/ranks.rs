@@ -1,0 +1,272 @@
+//! Ranks of a communicator: who I am, who is beside me on the ring, and sets of ranks.
+
+use thiserror::Error;
+
+/// Most ranks of a communicator: sets of ranks are fixed arrays, so that no machine of this crate allocates.
+pub const MAX_RANKS: u32 = 1024;
+const WORDS: usize = MAX_RANKS as usize / 64;
+
+/// A rank's place in its communicator. The ring goes by rank: left is one less, right one more, modulo the number of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    rank: u32,
+    ranks: u32,
+}
+
+/// No such place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PlaceError {
+    /// Too few or too many ranks.
+    #[error("{ranks} ranks: a communicator has 1 to {MAX_RANKS}")]
+    Ranks {
+        /// What was given.
+        ranks: u32,
+    },
+    /// A rank that the communicator does not have.
+    #[error("rank {rank} of {ranks}: ranks run from 0 to {last}", last = ranks - 1)]
+    Rank {
+        /// What was given.
+        rank: u32,
+        /// Ranks of the communicator.
+        ranks: u32,
+    },
+}
+
+impl Place {
+    /// Rank `rank` of `ranks`.
+    ///
+    /// # Errors
+    /// No ranks, more than [`MAX_RANKS`], or a rank beyond the last.
+    pub const fn new(rank: u32, ranks: u32) -> Result<Self, PlaceError> {
+        if ranks == 0 || ranks > MAX_RANKS {
+            return Err(PlaceError::Ranks { ranks });
+        }
+        if rank >= ranks {
+            return Err(PlaceError::Rank { rank, ranks });
+        }
+        Ok(Self { rank, ranks })
+    }
+
+    /// The own rank.
+    #[must_use]
+    pub const fn rank(self) -> u32 {
+        self.rank
+    }
+
+    /// Ranks of the communicator.
+    #[must_use]
+    pub const fn ranks(self) -> u32 {
+        self.ranks
+    }
+
+    /// The rank `distance` ahead on the ring.
+    #[must_use]
+    pub const fn ahead(self, distance: u32) -> u32 {
+        ((self.rank as u64 + distance as u64) % self.ranks as u64) as u32
+    }
+
+    /// The rank `distance` behind on the ring.
+    #[must_use]
+    pub const fn behind(self, distance: u32) -> u32 {
+        let distance = distance % self.ranks;
+        (self.rank + self.ranks - distance) % self.ranks
+    }
+
+    /// The neighbour that serves this rank's fetches.
+    #[must_use]
+    pub const fn left(self) -> u32 {
+        self.behind(1)
+    }
+
+    /// The neighbour whose fetches this rank serves.
+    #[must_use]
+    pub const fn right(self) -> u32 {
+        self.ahead(1)
+    }
+}
+
+/// A set of ranks below [`MAX_RANKS`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RankSet {
+    words: [u64; WORDS],
+}
+
+impl RankSet {
+    /// No rank.
+    pub const EMPTY: Self = Self { words: [0; WORDS] };
+
+    /// The ranks below `ranks`.
+    #[must_use]
+    pub fn below(ranks: u32) -> Self {
+        let mut set = Self::EMPTY;
+        for rank in 0..ranks.min(MAX_RANKS) {
+            set.insert(rank);
+        }
+        set
+    }
+
+    /// One rank; none if it is too large.
+    #[must_use]
+    pub fn of(rank: u32) -> Self {
+        let mut set = Self::EMPTY;
+        set.insert(rank);
+        set
+    }
+
+    /// Adds a rank. Tells whether it is new; false for one that is too large.
+    pub fn insert(&mut self, rank: u32) -> bool {
+        let Some(word) = self.words.get_mut(rank as usize / 64) else { return false };
+        let new = *word >> (rank % 64) & 1 == 0;
+        *word |= 1 << (rank % 64);
+        new
+    }
+
+    /// Takes a rank out. Tells whether it was there.
+    pub fn remove(&mut self, rank: u32) -> bool {
+        let Some(word) = self.words.get_mut(rank as usize / 64) else { return false };
+        let there = *word >> (rank % 64) & 1 == 1;
+        *word &= !(1 << (rank % 64));
+        there
+    }
+
+    /// Whether a rank is in the set.
+    #[must_use]
+    pub fn contains(&self, rank: u32) -> bool {
+        self.words.get(rank as usize / 64).is_some_and(|word| word >> (rank % 64) & 1 == 1)
+    }
+
+    /// Number of ranks.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.words.iter().map(|word| word.count_ones()).sum()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.words == [0; WORDS]
+    }
+
+    /// The smallest rank.
+    #[must_use]
+    pub fn first(&self) -> Option<u32> {
+        self.iter().next()
+    }
+
+    /// How many ranks of the set are smaller than this one, if it is in the set.
+    #[must_use]
+    pub fn position(&self, rank: u32) -> Option<u32> {
+        self.contains(rank).then(|| {
+            let (word, bit) = (rank as usize / 64, rank % 64);
+            let before: u32 = self.words[..word].iter().map(|word| word.count_ones()).sum();
+            before + (self.words[word] & ((1 << bit) - 1)).count_ones()
+        })
+    }
+
+    /// The rank that has this position.
+    #[must_use]
+    pub fn nth(&self, position: u32) -> Option<u32> {
+        self.iter().nth(position as usize)
+    }
+
+    /// The ranks in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.words.iter().enumerate().flat_map(|(index, &word)| {
+            core::iter::successors((word != 0).then_some(word), |left| {
+                let left = left & (left - 1);
+                (left != 0).then_some(left)
+            })
+            .map(move |left| index as u32 * 64 + left.trailing_zeros())
+        })
+    }
+
+    /// Ranks in both sets.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        Self { words: core::array::from_fn(|word| self.words[word] & other.words[word]) }
+    }
+
+    /// Ranks in either set.
+    #[must_use]
+    pub fn or(&self, other: &Self) -> Self {
+        Self { words: core::array::from_fn(|word| self.words[word] | other.words[word]) }
+    }
+
+    /// Ranks that the other set lacks.
+    #[must_use]
+    pub fn without(&self, other: &Self) -> Self {
+        Self { words: core::array::from_fn(|word| self.words[word] & !other.words[word]) }
+    }
+}
+
+impl Default for RankSet {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+impl FromIterator<u32> for RankSet {
+    fn from_iter<I: IntoIterator<Item = u32>>(ranks: I) -> Self {
+        let mut set = Self::EMPTY;
+        for rank in ranks {
+            set.insert(rank);
+        }
+        set
+    }
+}
+
+impl core::fmt::Debug for RankSet {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+    use std::string::ToString as _;
+
+    #[test]
+    fn neighbours_on_the_ring() {
+        let place = Place::new(0, 5).unwrap();
+        assert_eq!((place.left(), place.right(), place.ahead(7), place.behind(7)), (4, 1, 2, 3));
+        let alone = Place::new(0, 1).unwrap();
+        assert_eq!((alone.left(), alone.right()), (0, 0));
+        assert_eq!(Place::new(0, 0), Err(PlaceError::Ranks { ranks: 0 }));
+        assert_eq!(Place::new(0, 1025), Err(PlaceError::Ranks { ranks: 1025 }));
+        assert_eq!(Place::new(3, 3).unwrap_err().to_string(), "rank 3 of 3: ranks run from 0 to 2");
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_in_a_set() {
+        let mut set = RankSet::of(MAX_RANKS);
+        assert!(set.is_empty() && !set.insert(u32::MAX) && !set.contains(MAX_RANKS) && !set.remove(MAX_RANKS));
+        assert_eq!(RankSet::below(u32::MAX).len(), MAX_RANKS);
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_set(a in proptest::collection::btree_set(0u32..MAX_RANKS, 0..60),
+                             b in proptest::collection::btree_set(0u32..MAX_RANKS, 0..60)) {
+            let (x, y): (RankSet, RankSet) = (a.iter().copied().collect(), b.iter().copied().collect());
+            prop_assert_eq!(x.iter().collect::<BTreeSet<_>>(), a.clone());
+            prop_assert!(x.iter().is_sorted());
+            prop_assert_eq!((x.len() as usize, x.first()), (a.len(), a.first().copied()));
+            for (position, &rank) in a.iter().enumerate() {
+                prop_assert_eq!((x.position(rank), x.nth(position as u32)), (Some(position as u32), Some(rank)));
+            }
+            prop_assert_eq!(x.nth(x.len()), None);
+            prop_assert!(b.iter().all(|rank| x.position(*rank).is_some() == a.contains(rank)));
+            prop_assert_eq!(x.and(&y).iter().collect::<BTreeSet<_>>(), &a & &b);
+            prop_assert_eq!(x.or(&y).iter().collect::<BTreeSet<_>>(), &a | &b);
+            prop_assert_eq!(x.without(&y).iter().collect::<BTreeSet<_>>(), &a - &b);
+            let mut rest = x;
+            for rank in &b {
+                prop_assert_eq!(rest.remove(*rank), a.contains(rank));
+            }
+            prop_assert_eq!(rest, x.without(&y));
+        }
+    }
+}

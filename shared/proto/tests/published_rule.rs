@@ -1,0 +1,189 @@
+//! Why blocks are acknowledged one by one. The published rule (a rank serves its neighbour once it holds everything) is played
+//! here literally, to show that it hangs, and for which losses; the crate's rule is played on the same losses and never does.
+
+use flexcast_proto::{Handshake, Place, RankSet, Recover, Recovery};
+use std::collections::VecDeque;
+
+/// All ways to lose whole blocks: bit (receiver x contributor), a rank's own block apart.
+fn patterns(ranks: u32) -> impl Iterator<Item = Vec<RankSet>> {
+    let pairs: Vec<(u32, u32)> = (0..ranks)
+        .flat_map(|rank| (0..ranks).filter(move |&block| block != rank).map(move |block| (rank, block)))
+        .collect();
+    (0u32..1 << pairs.len()).map(move |bits| {
+        let mut lost = vec![RankSet::EMPTY; ranks as usize];
+        for (index, &(rank, block)) in pairs.iter().enumerate() {
+            if bits >> index & 1 == 1 {
+                lost[rank as usize].insert(block);
+            }
+        }
+        lost
+    })
+}
+
+/// Whether everyone gets everything when a rank waits until its left neighbour is complete.
+fn published_rule_ends(lost: &[RankSet]) -> bool {
+    let ranks = lost.len();
+    let mut complete: Vec<bool> = lost.iter().map(RankSet::is_empty).collect();
+    for _ in 0..ranks {
+        for rank in 0..ranks {
+            complete[rank] |= complete[(rank + ranks - 1) % ranks];
+        }
+    }
+    complete.iter().all(|complete| *complete)
+}
+
+/// Plays the crate's rule, with `choose` to pick who acts next. Gives the messages sent: fetches, acknowledgements, finals.
+fn play(lost: &[RankSet], mut choose: impl FnMut(usize) -> usize) -> (u32, u32, u32) {
+    enum Message {
+        Fetch(RankSet),
+        Acknowledge(u32),
+        Final,
+    }
+    let ranks = lost.len() as u32;
+    let places: Vec<Place> = (0..ranks).map(|rank| Place::new(rank, ranks).unwrap()).collect();
+    let mut all: Vec<(Recovery, Handshake)> = places
+        .iter()
+        .zip(lost)
+        .map(|(&place, lost)| {
+            let mut recovery = Recovery::new(place, RankSet::below(ranks));
+            RankSet::below(ranks).without(lost).iter().for_each(|block| recovery.placed(block));
+            recovery.cut_off();
+            (recovery, Handshake::new(place))
+        })
+        .collect();
+    let mut wires: Vec<VecDeque<(u32, Message)>> = (0..ranks).map(|_| VecDeque::new()).collect();
+    let (mut fetches, mut acknowledgements, mut finals, mut quiet) = (0, 0, 0, 0);
+    while quiet < 64 * ranks {
+        quiet += 1;
+        let rank = choose(ranks as usize);
+        if let Some((to, message)) = wires[rank].pop_front() {
+            quiet = 0;
+            let (recovery, handshake) = &mut all[to as usize];
+            match message {
+                Message::Fetch(blocks) => recovery.handle_fetch(rank as u32, &blocks).unwrap(),
+                Message::Acknowledge(block) => recovery.handle_acknowledgement(rank as u32, block).unwrap(),
+                Message::Final => handshake.handle_final(rank as u32).unwrap(),
+            }
+        }
+        let actor = choose(ranks as usize);
+        let action = all[actor].0.poll();
+        match action {
+            Some(Recover::Fetch { to, blocks }) => {
+                fetches += 1;
+                wires[actor].push_back((to, Message::Fetch(blocks)));
+            }
+            Some(Recover::Acknowledge { to, block }) => {
+                acknowledgements += 1;
+                wires[actor].push_back((to, Message::Acknowledge(block)));
+            }
+            Some(Recover::Read { from, block }) => {
+                let (source, handshake) = &all[from as usize];
+                assert!(!source.missing().contains(block), "rank {actor} reads block {block}, which rank {from} lacks");
+                assert!(!handshake.is_released(), "rank {actor} reads from rank {from}, which has released its buffer");
+                all[actor].0.read(block);
+            }
+            None => {}
+        }
+        let (recovery, handshake) = &mut all[actor];
+        if recovery.is_complete() {
+            handshake.complete();
+        }
+        if let Some(to) = handshake.poll() {
+            finals += 1;
+            wires[actor].push_back((to, Message::Final));
+        }
+        if action.is_some() {
+            quiet = 0;
+        }
+    }
+    for (rank, (recovery, handshake)) in all.iter().enumerate() {
+        assert!(recovery.is_complete(), "rank {rank} misses {:?} of {lost:?}", recovery.missing());
+        assert!(handshake.is_released(), "rank {rank} waits for rank {:?}", handshake.waiting_for());
+        assert!(!recovery.owes() && recovery.waiting_for().is_none());
+    }
+    (fetches, acknowledgements, finals)
+}
+
+fn next(state: &mut u64) -> usize {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) as usize
+}
+
+#[test]
+fn the_published_rule_hangs_when_every_rank_misses_something() {
+    let mut hangs = 0;
+    for lost in patterns(4) {
+        let everyone_misses = lost.iter().all(|lost| !lost.is_empty());
+        assert_eq!(published_rule_ends(&lost), !everyone_misses, "{lost:?}");
+        hangs += u32::from(everyone_misses);
+    }
+    assert_eq!(hangs, 2401, "of 4096 patterns with four ranks");
+}
+
+#[test]
+fn every_loss_among_up_to_four_ranks_is_recovered() {
+    for ranks in 1..=4 {
+        for (number, lost) in patterns(ranks).enumerate() {
+            let losers = lost.iter().filter(|lost| !lost.is_empty()).count() as u32;
+            let blocks: u32 = lost.iter().map(RankSet::len).sum();
+            let expected = (losers, blocks, if ranks == 1 { 0 } else { ranks });
+            let mut turn = 0;
+            let around = |count: usize| {
+                turn += 1;
+                turn / 2 % count
+            };
+            assert_eq!(play(&lost, around), expected, "{lost:?} in order");
+            let mut state = number as u64;
+            assert_eq!(play(&lost, |count| next(&mut state) % count), expected, "{lost:?} in an order of chance");
+        }
+    }
+}
+
+#[test]
+fn losses_of_chance_among_up_to_64_ranks_are_recovered() {
+    let mut state = 1;
+    for round in 0..300 {
+        let ranks = 2 + next(&mut state) as u32 % 63;
+        let rarity = [1, 2, 5, 40][round % 4];
+        let lost: Vec<RankSet> = (0..ranks)
+            .map(|rank| (0..ranks).filter(|&block| block != rank && next(&mut state).is_multiple_of(rarity)).collect())
+            .collect();
+        play(&lost, |count| next(&mut state) % count);
+    }
+}
+
+/// Broadcast: one block, and the root ends every chain.
+#[test]
+fn a_broadcast_ends_at_its_root() {
+    let place = |rank| Place::new(rank, 3).unwrap();
+    let block = RankSet::of(1);
+    let mut root = Recovery::new(place(1), block);
+    assert!(!root.is_complete());
+    root.placed(1);
+    assert!(root.is_complete());
+    root.cut_off();
+    assert_eq!(root.poll(), None, "a rank that has everything asks for nothing");
+    let mut leaf = Recovery::new(place(2), block);
+    leaf.cut_off();
+    leaf.cut_off();
+    assert_eq!(leaf.poll(), Some(Recover::Fetch { to: 1, blocks: block }));
+    assert_eq!((leaf.poll(), leaf.waiting_for()), (None, Some(1)));
+    root.handle_fetch(2, &block).unwrap();
+    assert_eq!((root.poll(), root.poll()), (Some(Recover::Acknowledge { to: 2, block: 1 }), None));
+    leaf.handle_acknowledgement(1, 1).unwrap();
+    // The chunks came late, after all.
+    leaf.placed(1);
+    assert_eq!((leaf.poll(), leaf.is_complete()), (None, true));
+}
+
+#[test]
+fn messages_that_cannot_be_are_refused() {
+    use flexcast_proto::RecoveryError;
+    let mut rank = Recovery::new(Place::new(0, 3).unwrap(), RankSet::below(3));
+    assert_eq!(rank.handle_fetch(2, &RankSet::of(0)), Err(RecoveryError::NotRight { from: 2, right: 1 }));
+    assert_eq!(rank.handle_fetch(1, &RankSet::of(3)), Err(RecoveryError::UnknownBlock { from: 1, block: 3 }));
+    assert_eq!(rank.handle_acknowledgement(1, 1), Err(RecoveryError::NotLeft { from: 1, left: 2 }));
+    assert_eq!(rank.handle_acknowledgement(2, 1), Err(RecoveryError::NotAwaited { from: 2, block: 1 }));
+    rank.handle_fetch(1, &RankSet::of(0)).unwrap();
+    assert_eq!(rank.handle_fetch(1, &RankSet::of(0)), Err(RecoveryError::SecondFetch { from: 1 }));
+}
