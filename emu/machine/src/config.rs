@@ -65,7 +65,7 @@ impl MemoryModel {
 pub struct LinkConfig {
     /// Line rate in Gbit/s (10^9). Default 200.
     pub gbit_per_s: u64,
-    /// Propagation delay in picoseconds. Default 500 000 (a metre of cable and two ports).
+    /// Propagation delay in picoseconds, at most 10^13 (10 s). Default 500 000 (a metre of cable and two ports).
     pub latency_ps: u64,
     /// Frames dropped per million, seeded. Default 0.
     pub drop_ppm: u32,

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use emu_fabric::{
     BackToBack, CaptureError, Captured, Direct, Fabric, FabricEffects, FabricError, FaultScript,
-    LinkConfig as WireConfig, LinkError, Network, PortCounters, Rate, SeededDrop, Topology,
+    LinkConfig as WireConfig, LinkError, MAX_LATENCY_PS, Network, PortCounters, Rate, SeededDrop, Topology,
 };
 use emu_nic::{Gid, Packet};
 
@@ -78,6 +78,10 @@ impl Wiring {
 }
 
 fn wire(link: &LinkConfig) -> Result<WireConfig, MachineError> {
+    if link.latency_ps > MAX_LATENCY_PS {
+        let text = format!("a latency of {} ps; at most {MAX_LATENCY_PS} are possible", link.latency_ps);
+        return Err(MachineError::Link(text));
+    }
     let rate = Rate::from_gbps(link.gbit_per_s).map_err(|error| MachineError::Link(error.to_string()))?;
     Ok(WireConfig { rate, latency_ps: link.latency_ps })
 }
