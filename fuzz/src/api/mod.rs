@@ -7,6 +7,7 @@
 //! An input is a row of operations: one byte that names a method of [`Api`] (see [`NAMES`]), then what that reads.
 
 mod datapath;
+mod device;
 mod extended;
 mod flexio;
 mod handles;
@@ -95,7 +96,9 @@ operations! {
     query_device_ex, create_qp_ex, batch,
     // flexio.rs
     app_create, app_destroy, app_query, func_register, pup_register, register_info, process_create, process_destroy,
-    process_call, process_query, buf_alloc, buf_free, copy, fill, mkey_create, mkey_destroy, flexio_cq_create,
+    process_call, process_query, buf_alloc, buf_free, copy, fill,
+    // device.rs
+    mkey_create, mkey_destroy, flexio_cq_create,
     flexio_cq_destroy, flexio_qp_create, flexio_qp_modify, flexio_qp_destroy, handler_create, handler_run,
     handler_destroy, window_create, window_destroy, outbox_create, outbox_destroy, uar_create, uar_destroy,
     stream_create, stream_use, stream_destroy, log_device, absent,

@@ -5,6 +5,9 @@
 //! made can be queried and destroyed, in the order that the interface asks for; nothing is written behind an answer; and the
 //! cards work afterwards.
 
+mod commands;
+mod seeds;
+
 use core::ffi::c_void;
 use core::ptr::{null, null_mut};
 
@@ -14,7 +17,10 @@ use verbs_sys::*;
 
 use crate::abi::{ARGUMENT_BYTES, MEMORY_BYTES, Program, image, step, with_program};
 use crate::call;
-use crate::input::{Input, Script};
+use crate::input::Input;
+use commands::Mailbox;
+
+pub use seeds::seeds;
 
 /// Operations: their operands follow.
 pub mod op {
@@ -67,35 +73,9 @@ pub mod kind {
     pub const COUNT: u8 = 8;
 }
 
-/// Bytes of the commands with a context.
-const COMMAND_BYTES: usize = 272;
 const MAX_OPS: usize = 100;
 /// Steps before destruction. A peer may be asked for ever, so that rest is not promised.
 const MAX_STEPS: usize = 20_000;
-
-/// Bytes of a command, filled by field.
-struct Mailbox(Vec<u8>);
-
-impl Mailbox {
-    fn new(opcode: u32, bytes: usize) -> Self {
-        let mut this = Mailbox(vec![0; bytes]);
-        this.set(0, 0, 16, opcode);
-        this
-    }
-
-    /// Sets `width` bits from `bit` (0 = most significant) of the big-endian dword at `offset`.
-    fn set(&mut self, offset: usize, bit: u32, width: u32, value: u32) {
-        let shift = 32 - bit - width;
-        let mask = (u32::MAX >> (32 - width)) << shift;
-        let at = &mut self.0[offset..offset + 4];
-        let old = u32::from_be_bytes([at[0], at[1], at[2], at[3]]);
-        at.copy_from_slice(&(old & !mask | value << shift & mask).to_be_bytes());
-    }
-
-    fn set_u64(&mut self, offset: usize, value: u64) {
-        self.0[offset..offset + 8].copy_from_slice(&value.to_be_bytes());
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Object {
@@ -324,143 +304,11 @@ impl<'p> Devx<'p> {
         if known.is_empty() { which as u32 } else { known[which % known.len()] }
     }
 
-    fn create(&mut self, input: &mut Input<'_>) {
-        let card = usize::from(input.u8() % 2);
-        let kind = input.u8() % kind::COUNT;
-        let mut service = 0;
-        let mailbox = match kind {
-            kind::CQ => self.create_cq(input, card),
-            kind::QP => {
-                service = u32::from(input.u8() % 4);
-                self.create_qp(input, card, service)
-            }
-            kind::MKEY | kind::UMR_KEY => self.create_mkey(input, card, kind),
-            kind::GROUP => {
-                let mut mailbox = Mailbox::new(0x806, 0x20);
-                mailbox.set(8, 8, 24, self.number(input, card, kind::QP));
-                let gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 239, 1, 1, input.u8()];
-                mailbox.0[0x10..0x20].copy_from_slice(&gid);
-                mailbox
-            }
-            kind::PD => Mailbox::new(0x800, 16),
-            kind::ALIAS => {
-                let mut m = Mailbox::new(0xA00, 0x50);
-                m.set(4, 16, 16, 0xFF01);
-                m.set(0xC, 0, 1, 1);
-                m.set(0x10, 0, 16, self.vhca);
-                m.set(0x14, 0, 32, self.number(input, 0, kind::MKEY));
-                m.0[0x20..0x40].fill(input.u8());
-                m.set(0x40, 0, 32, self.guest_pd);
-                m
-            }
-            _ => Mailbox::new(input.u16().into(), COMMAND_BYTES),
-        };
-        let context = self.contexts[card];
-        let mut handle = null_mut();
-        let answer = self.command(input, &mailbox, 16, |verbs, i, il, o, ol| {
-            handle = call!(verbs, mlx5dv_devx_obj_create(context, i, il, o, ol));
-            if handle.is_null() { errno() } else { 0 }
-        });
-        if handle.is_null() {
-            return;
-        }
-        let number = answer[8..12].iter().fold(0, |number, &byte| number << 8 | u32::from(byte)) & 0xFF_FFFF;
-        // The opcode may have been patched into another one.
-        let made = mailbox_opcode(&self.program.contents(1));
-        let kind = match made {
-            0x400 => kind::CQ,
-            0x500 => kind::QP,
-            0x200 => kind::MKEY,
-            0x800 => kind::PD,
-            0xA00 => kind::ALIAS,
-            _ => kind::GROUP,
-        };
-        assert!(number != 0 || kind == kind::GROUP, "an object has a number");
-        self.objects.push(Object { handle, card, kind, number, service });
-    }
-
-    fn umem(&self, input: &mut Input<'_>) -> (u32, u64) {
-        let which = usize::from(input.u8());
-        let (_, _, id, base) = self.umems[which % self.umems.len()];
-        (id, base)
-    }
-
-    fn create_cq(&mut self, input: &mut Input<'_>, card: usize) -> Mailbox {
-        let _ = card;
-        let (umem, _) = self.umem(input);
-        let (ring, record, log, thread) = (input.u8(), input.u8(), input.u8(), input.u8());
-        let mut m = Mailbox::new(0x400, COMMAND_BYTES);
-        const CONTEXT: usize = 0x10;
-        m.set(CONTEXT, 6, 1, 1);
-        m.set(CONTEXT + 4, 0, 32, umem);
-        m.set(CONTEXT + 0xC, 3, 5, log.into());
-        m.set(CONTEXT + 0xC, 8, 24, 1);
-        if thread & 1 == 1 {
-            m.set(CONTEXT, 7, 1, 1);
-            m.set(CONTEXT, 24, 1, 1);
-            m.set(CONTEXT + 0x14, 0, 32, self.thread);
-        }
-        m.set_u64(CONTEXT + 0x38, u64::from(record) * 64);
-        m.set_u64(0x50, u64::from(ring) * 64);
-        m.set(0x58, 0, 32, umem);
-        m.set(0x5C, 0, 1, 1);
-        m
-    }
-
-    fn create_qp(&mut self, input: &mut Input<'_>, card: usize, service: u32) -> Mailbox {
-        let (umem, _) = self.umem(input);
-        let (ring, record) = (input.u8(), input.u8());
-        let (send_cq, receive_cq) = (self.number(input, card, kind::CQ), self.number(input, card, kind::CQ));
-        let (log_sends, log_receives) = (input.u8(), input.u8());
-        let mut m = Mailbox::new(0x500, COMMAND_BYTES);
-        const CONTEXT: usize = 0x18;
-        m.set(CONTEXT, 8, 8, service);
-        m.set(CONTEXT, 19, 2, 3);
-        m.set(CONTEXT + 4, 8, 24, self.pd_numbers[card]);
-        m.set(CONTEXT + 8, 9, 4, log_receives.into());
-        m.set(CONTEXT + 8, 17, 4, log_sends.into());
-        m.set(CONTEXT + 0xC, 8, 24, 1);
-        m.set(CONTEXT + 0x7C, 8, 24, send_cq);
-        m.set(CONTEXT + 0x9C, 8, 24, receive_cq);
-        m.set_u64(CONTEXT + 0xA0, u64::from(record) * 64);
-        m.set(CONTEXT + 0xD0, 3, 1, 1);
-        m.set(CONTEXT + 0xE4, 0, 32, umem);
-        m.set_u64(0x100, u64::from(ring) * 64);
-        m.set(0x108, 0, 32, umem);
-        m.set(0x10C, 0, 1, 1);
-        m
-    }
-
-    fn create_mkey(&mut self, input: &mut Input<'_>, card: usize, kind: u8) -> Mailbox {
-        let mut m = Mailbox::new(0x200, COMMAND_BYTES);
-        const CONTEXT: usize = 0x10;
-        m.set(CONTEXT + 4, 0, 24, 0xFF_FFFF);
-        m.set(CONTEXT + 0xC, 8, 24, self.pd_numbers[card]);
-        if kind == kind::UMR_KEY {
-            m.set(CONTEXT, 1, 1, 1);
-            m.set(CONTEXT, 16, 1, 1);
-            m.set(CONTEXT, 22, 2, 2);
-            m.set(CONTEXT + 0x34, 0, 32, input.u8().into());
-        } else {
-            let (umem, base) = self.umem(input);
-            let (offset, len) = (u64::from(input.u8()) * 64, u64::from(input.u8()) * 64);
-            m.set(CONTEXT, 17, 4, 0xF);
-            m.set(CONTEXT, 22, 2, 1);
-            m.set_u64(CONTEXT + 0x10, base + offset);
-            m.set_u64(CONTEXT + 0x18, len);
-            m.set(0x64, 0, 32, umem);
-            m.set_u64(0x68, offset);
-            m.set(0xC, 1, 1, 1);
-        }
-        m.set(CONTEXT + 4, 24, 8, input.u8().into());
-        m
-    }
-
     fn modify(&mut self, input: &mut Input<'_>) {
         let Some(object) = self.object(input) else { return };
         const OPCODES: [u32; 6] = [0x502, 0x503, 0x504, 0x507, 0x50A, 0x505];
         let opcode = input.pick(&OPCODES);
-        let mut m = Mailbox::new(opcode, COMMAND_BYTES);
+        let mut m = Mailbox::new(opcode, commands::BYTES);
         m.set(8, 8, 24, object.number);
         const CONTEXT: usize = 0x18;
         const PATH: usize = CONTEXT + 0x18;
@@ -590,100 +438,5 @@ fn umem_id(umem: *mut mlx5dv_devx_umem) -> u32 {
     // SAFETY: live user memory; its number is public.
     unsafe {
         (*umem).umem_id
-    }
-}
-
-/// Whole lives of queues, and the mistakes next to them.
-#[must_use]
-pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
-    // No patches, right lengths, no null.
-    const PLAIN: [u8; 4] = [0, 0, 0, 0];
-    // Umems: 0 = the process's, 1 = card 0's, 2 = card 1's.
-    let cq = |script: Script, card: u8, umem: u8, at: u8, thread: u8| {
-        script.bytes(&[op::CREATE, card, kind::CQ, umem, at, at + 8, 2, thread]).bytes(&PLAIN)
-    };
-    let qp = |script: Script, card: u8, umem: u8, at: u8, service: u8| {
-        script.bytes(&[op::CREATE, card, kind::QP, service, umem, at, at + 8, 0, 0, 2, 2]).bytes(&PLAIN)
-    };
-    let up = |mut script: Script, object: u8| {
-        for transition in 0..3 {
-            script = script.bytes(&[op::MODIFY, object, transition, 0]).bytes(&PLAIN);
-        }
-        script
-    };
-    let pair = |service: u8| {
-        let script = cq(cq(Script::new(), 0, 1, 0, 0), 1, 2, 0, 0);
-        let script = qp(qp(script, 0, 1, 16, service), 1, 2, 16, service);
-        up(up(script, 2), 3)
-    };
-    // One block, the end of the receive ring being that of the 64 bytes before it.
-    let nop = Script::new().bytes(&[op::WRITE]).u16((16 * 64 + 64) / 16).bytes(&[16, 0, 0, 0, 0, 0, 0, 0, 1]);
-    let nop = nop.bytes(&[0, 0, 0, 8, 0, 0, 0, 0, op::RING, 2]).u16(1).bytes(&[op::STEP, 60]).done();
-    let all = |script: Script| script.bytes(&[op::QUERY, 2]).bytes(&PLAIN).bytes(&nop).done();
-    let key = Script::new().bytes(&[op::CREATE, 0, kind::MKEY, 1, 4, 16, 7]).bytes(&PLAIN);
-    let umr = Script::new().bytes(&[op::CREATE, 0, kind::UMR_KEY, 4, 9]).bytes(&PLAIN);
-    let group = pair(2).bytes(&[op::CREATE, 1, kind::GROUP, 0, 9]).bytes(&PLAIN);
-    let patched = Script::new().bytes(&[op::CREATE, 0, kind::CQ, 1, 0, 8, 2, 0, 1]).u16(0x10).bytes(&[0xFF, 0, 0, 0]);
-    vec![
-        ("cq", cq(Script::new(), 0, 1, 0, 0).done()),
-        ("cq-thread", cq(Script::new(), 0, 0, 0, 1).done()),
-        ("qp-on-dpa", qp(cq(Script::new(), 0, 0, 0, 1), 0, 0, 16, 2).done()),
-        ("rc", all(pair(0))),
-        ("uc", all(pair(1))),
-        ("ud", all(pair(2))),
-        ("key", key.done()),
-        ("umr", umr.done()),
-        ("alias", {
-            let script = Script::new().bytes(&[op::CREATE, 0, kind::MKEY, 1, 4, 16, 7]).bytes(&PLAIN);
-            let script = script.bytes(&[op::GENERAL, 0, 2, 0, 5]).bytes(&PLAIN);
-            let script = script.bytes(&[op::CREATE, 0, kind::ALIAS, 0, 5]).bytes(&PLAIN);
-            script.bytes(&[op::QUERY, 1]).bytes(&PLAIN).bytes(&[op::DESTROY, 0]).done()
-        }),
-        ("domain", Script::new().bytes(&[op::CREATE, 0, kind::PD]).bytes(&PLAIN).done()),
-        ("capabilities", Script::new().bytes(&[op::GENERAL, 0, 1, 1]).bytes(&PLAIN).done()),
-        ("group", group.bytes(&[op::DESTROY, 3, op::DESTROY, 4]).done()),
-        ("patched", patched.done()),
-        ("general", Script::new().bytes(&[op::GENERAL, 0, 0]).u16(0x100).bytes(&PLAIN).done()),
-        ("short", Script::new().bytes(&[op::CREATE, 0, kind::CQ, 1, 0, 8, 2, 0, 0, 2, 0, 0]).done()),
-        ("any", Script::new().bytes(&[op::CREATE, 0, kind::ANY]).u16(0xA00).bytes(&PLAIN).done()),
-        ("umem-gone", Script::new().bytes(&[op::UMEM_GONE, 1]).bytes(&cq(Script::new(), 0, 1, 0, 0).done()).done()),
-        (
-            "to-error",
-            pair(0).bytes(&[op::MODIFY, 2, 3, 0]).bytes(&PLAIN).bytes(&[op::MODIFY, 2, 4, 0]).bytes(&PLAIN).done(),
-        ),
-    ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Seeds make what their names say; otherwise the fuzzer starts from refusals.
-    #[test]
-    fn seeds_are_accepted() {
-        for (name, bytes) in seeds() {
-            let expected = match name {
-                "patched" | "general" | "short" | "any" | "umem-gone" => 0,
-                "capabilities" => 0,
-                "cq" | "cq-thread" | "key" | "umr" | "domain" | "alias" => 1,
-                "qp-on-dpa" => 2,
-                _ => 4,
-            };
-            with_program(|program| {
-                let mut devx = Devx::open(program);
-                let mut input = Input::new(&bytes);
-                while !input.is_empty() {
-                    devx.program.begin_call();
-                    devx.operation(&mut input);
-                }
-                assert_eq!(devx.objects.len(), expected, "{name}");
-                step(MAX_STEPS);
-                if matches!(name, "rc" | "uc" | "ud") {
-                    let cqes = with_world(|world| world.card(0).map(|card| card.nic.counters().cqes));
-                    assert_eq!(cqes.expect("a machine").expect("a card"), 1, "{name}: the NOP completes");
-                }
-                devx.close();
-            });
-        }
     }
 }

@@ -6,15 +6,21 @@
 //! the port and in the card; packets write nothing outside what their keys allow; the effects of a packet are bounded;
 //! completions are as many as the card counts; and afterwards the same queue pairs talk again, and so do new ones.
 
-use emu_machine::nic::wire::{self, MAX_PAYLOAD_BYTES, MIN_FRAME_BYTES};
+mod codec;
+mod seeds;
+
+use emu_machine::World;
+use emu_machine::nic::wire::{self, MAX_PAYLOAD_BYTES};
 use emu_machine::nic::{
-    Acknowledgement, Address, DEFAULT_PKEY, Extension, Gid, MULTICAST_QPN, Network, Operation, Packet, Transport, icrc,
+    Acknowledgement, Address, DEFAULT_PKEY, Extension, Gid, MULTICAST_QPN, Network, Operation, Packet, Transport,
     wqe_opcode,
 };
-use emu_machine::{World, address};
 
-use crate::input::{Input, Script};
+use crate::input::Input;
 use crate::rig::{BLOCK, Buffer, End, QKEY, Rig, send, world};
+use codec::{decode, mended};
+
+pub use seeds::seeds;
 
 /// What the first byte chooses.
 pub mod mode {
@@ -52,7 +58,6 @@ const MAX_OPS: usize = 100;
 /// Steps that all of them together may lead to: a read of the whole buffer has 16 answers.
 const MAX_STEPS: usize = 200_000;
 const BUFFER_BYTES: u32 = 4096;
-const ETHERNET: usize = 14;
 const GROUP: Address = Address { mac: [0x01, 0, 0x5E, 1, 1, 1], gid: Gid::from_ipv4([239, 1, 1, 1]) };
 /// What lies between and behind the buffers.
 const CANARY: [u8; BLOCK] = [0xC5; BLOCK];
@@ -65,61 +70,6 @@ pub fn run(data: &[u8]) {
         mode::MENDED => drop(decode(&mended(input.rest()))),
         _ => operations(&mut input),
     }
-}
-
-/// Decodes a frame. What can be decoded can be encoded, and is the same afterwards.
-fn decode(frame: &[u8]) -> Option<Packet> {
-    let packet = match wire::decode(frame) {
-        Ok(packet) => packet,
-        Err(error) => {
-            assert!(!error.to_string().is_empty());
-            return None;
-        }
-    };
-    let mut again = vec![0xEE; 3];
-    match wire::encode(&packet, &mut again) {
-        Ok(()) => {
-            let again = &again[3..];
-            assert_eq!(wire::decode(again).as_ref(), Ok(&packet));
-            assert_eq!(again.len() as u64 + 4, packet.frame_bytes(), "but for the frame check sequence");
-            assert_eq!(frame.len().max(MIN_FRAME_BYTES), again.len());
-        }
-        Err(error) => {
-            // A card sends no packet from an IPv6 source to an IPv4 destination, and no frame can say so.
-            panic!("{error}: {packet:?}");
-        }
-    }
-    Some(packet)
-}
-
-/// The frame with the lengths, the header checksum and the check sequence that its bytes ask for.
-fn mended(frame: &[u8]) -> Vec<u8> {
-    let mut frame = frame.to_vec();
-    let v6 = frame.get(12..14) == Some(&[0x86, 0xDD]);
-    let header = if v6 { 40 } else { 20 };
-    if frame.len() < ETHERNET + header + 24 || frame.len() > 1 << 15 {
-        return frame;
-    }
-    let (_, datagram) = frame.split_at_mut(ETHERNET);
-    let udp_bytes = ((datagram.len() - header) as u16).to_be_bytes();
-    if v6 {
-        datagram[4..6].copy_from_slice(&udp_bytes);
-    } else {
-        let total = (datagram.len() as u16).to_be_bytes();
-        datagram[2..4].copy_from_slice(&total);
-        datagram[10..12].fill(0);
-        let words = datagram[..20].chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
-        let sum: u32 = words.sum();
-        let sum = (sum & 0xFFFF) + (sum >> 16);
-        let sum = (sum & 0xFFFF) + (sum >> 16);
-        datagram[10..12].copy_from_slice(&(!sum as u16).to_be_bytes());
-    }
-    datagram[header + 4..header + 6].copy_from_slice(&udp_bytes);
-    let covered = datagram.len() - 4;
-    if let Some(check) = icrc(&datagram[..covered]) {
-        datagram[covered..].copy_from_slice(&check.to_le_bytes());
-    }
-    frame
 }
 
 struct Abuse<'w> {
@@ -378,120 +328,5 @@ impl<'w> Abuse<'w> {
         }
         let busiest = usize::from(self.injected[0] as u8 % 3);
         self.rig.assert_well(TRANSPORTS[busiest]);
-    }
-}
-
-/// A frame of each opcode, from the codec itself, alone and towards live queue pairs, and operations on top of them.
-#[must_use]
-pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let mut world = world();
-    let abuse = Abuse::new(&mut world);
-    let packet = |pair: usize, operation: Operation, extension: Extension, bytes: usize| Packet {
-        source: address(0),
-        destination: address(1),
-        network: Network::default(),
-        pkey: DEFAULT_PKEY,
-        transport: TRANSPORTS[pair],
-        operation,
-        first: true,
-        last: true,
-        solicited: false,
-        ack_request: pair == 0,
-        destination_qpn: abuse.pairs[pair][1].qp.number,
-        psn: crate::rig::FIRST_PSN,
-        immediate: None,
-        invalidate: None,
-        message_number: 0,
-        extension,
-        payload: vec![7; bytes].into(),
-        damage: None,
-    };
-    let frame = |packet: Packet| {
-        let mut frame = Vec::new();
-        wire::encode(&packet, &mut frame).expect("a packet of the architecture");
-        frame
-    };
-    let rkey = |pair: usize| abuse.buffers[pair][1].key;
-    let remote = |pair: usize, len: u32| Extension::Remote { address: 64, rkey: rkey(pair), len };
-    let atomic = Extension::Atomic { address: 8, rkey: rkey(0), swap_or_add: 1, compare: 0 };
-    let datagram = Extension::Datagram { qkey: QKEY, source_qpn: 77 };
-    let acknowledge = Extension::Acknowledge(Acknowledgement::Positive);
-    let v6 = |packet: Packet| {
-        let gid = |last| Gid([0xFD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
-        let source = Address { gid: gid(1), ..packet.source };
-        Packet { source, destination: Address { gid: gid(2), ..packet.destination }, ..packet }
-    };
-    let kinds = [
-        ("send-rc", frame(packet(0, Operation::Send, Extension::None, 100))),
-        ("send-first", frame(Packet { last: false, ..packet(1, Operation::Send, Extension::None, 256) })),
-        ("send-immediate", frame(Packet { immediate: Some([1; 4]), ..packet(1, Operation::Send, Extension::None, 3) })),
-        (
-            "send-invalidate",
-            frame(Packet { invalidate: Some(rkey(0)), ..packet(0, Operation::Send, Extension::None, 4) }),
-        ),
-        ("send-ud", frame(packet(2, Operation::Send, datagram, 64))),
-        ("send-v6", frame(v6(packet(2, Operation::Send, datagram, 64)))),
-        ("write", frame(packet(0, Operation::Write, remote(0, 200), 200))),
-        (
-            "write-middle",
-            frame(Packet { first: false, last: false, ..packet(1, Operation::Write, Extension::None, 256) }),
-        ),
-        (
-            "write-immediate",
-            frame(Packet { immediate: Some([2; 4]), ..packet(1, Operation::Write, remote(1, 16), 16) }),
-        ),
-        ("read", frame(packet(0, Operation::ReadRequest, remote(0, 600), 0))),
-        ("response", frame(packet(0, Operation::ReadResponse, acknowledge, 16))),
-        ("acknowledge", frame(packet(0, Operation::Acknowledge, acknowledge, 0))),
-        ("compare-swap", frame(packet(0, Operation::CompareSwap, atomic, 0))),
-        ("fetch-add", frame(packet(0, Operation::FetchAdd, atomic, 0))),
-        (
-            "atomic-acknowledge",
-            frame(packet(0, Operation::AtomicAcknowledge, Extension::AtomicAcknowledge { original: 5 }, 0)),
-        ),
-    ];
-    let mut seeds = vec![("raw", [&[mode::FRAME], &kinds[0].1[..]].concat())];
-    for (name, frame) in kinds {
-        let live = Script::new().bytes(&[mode::OPERATIONS, op::RECEIVE, 0, 1, 255, op::RECEIVE, 1, 1, 255]);
-        let live = live.bytes(&[op::RECEIVE, 2, 1, 255, op::FRAME, 0]).u16(frame.len() as u16).bytes(&frame);
-        seeds.push((name, live.bytes(&[op::STEP, 50]).done()));
-        if name == "send-v6" {
-            seeds.push(("mended", [&[mode::MENDED], &frame[..]].concat()));
-        }
-    }
-    // To RC of card 1: Send with everything right; then an acknowledgement of something to card 0.
-    let operations = Script::new().bytes(&[mode::OPERATIONS, op::POST, 0, 0, 0, 64, op::STEP, 30]);
-    let operations = operations.bytes(&[op::PACKET, 3, 0, 0b1011, 0, 0, 0]).u16(64);
-    let operations = operations.bytes(&[op::PACKET, 0, 4, 0b0011, 0xFF, 0, 5]).u16(0);
-    // A datagram to the group.
-    let operations = operations.bytes(&[op::RECEIVE, 2, 1, 255, op::PACKET, 5, 0, 0b0011, 0, 1, 1]).u32(9).u16(64);
-    seeds.push(("operations", operations.bytes(&[op::STEP, 60, op::DRAIN]).done()));
-    seeds
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Frames of seeds are accepted, so that the fuzzer starts from packets and not from noise.
-    #[test]
-    fn seeds_are_delivered() {
-        for (name, bytes) in seeds() {
-            let mut input = Input::new(&bytes);
-            if input.u8() != mode::OPERATIONS {
-                continue;
-            }
-            let mut world = world();
-            let mut abuse = Abuse::new(&mut world);
-            while !input.is_empty() {
-                abuse.operation(&mut input);
-            }
-            abuse.rig.settle(MAX_STEPS);
-            let counters = *abuse.rig.world.card(1).expect("a card").nic.counters();
-            let lost = counters.qp_drops + counters.pkey_drops + counters.qkey_drops + counters.remote_access_errors;
-            assert!(counters.rx_packets > 0, "{name}: {counters:?}");
-            // Only a UMR key can be invalidated.
-            assert_eq!(lost == 0, name != "send-invalidate", "{name}: {counters:?}");
-        }
     }
 }
