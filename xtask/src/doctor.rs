@@ -3,7 +3,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::toolchain::Toolchain;
-use crate::{build, process, vendor, workspace};
+use crate::{build, fuzz, process, vendor, workspace};
 
 /// Say what of the needed tools is installed.
 #[derive(clap::Args)]
@@ -35,6 +35,8 @@ impl Doctor {
             let found = process::find(program).map(|path| path.display().to_string());
             line(OPTIONAL, program, found, &format!("apt-get install {package}: {use_}"));
         }
+        let compiler = fuzz::compiler().map(|path| path.display().to_string());
+        line(OPTIONAL, "C++ compiler", compiler, "apt-get install g++: fuzzing beyond the committed inputs");
         println!("\nfor `cargo xtask bindgen` only");
         let clang = process::find("clang").or_else(libclang).map(|path| path.display().to_string());
         line(OPTIONAL, "libclang", clang, "apt-get install libclang-dev");

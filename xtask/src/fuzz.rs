@@ -138,7 +138,8 @@ fn select(targets: &[Target], name: Option<&str>) -> Result<Vec<Target>> {
     Ok(vec![target.clone()])
 }
 
-fn compiler() -> Option<PathBuf> {
+/// What libFuzzer can be compiled with.
+pub(crate) fn compiler() -> Option<PathBuf> {
     match std::env::var("CXX") {
         Ok(named) if !named.is_empty() => process::find(&named).or_else(|| Some(named.into())),
         _ => COMPILERS.iter().find_map(|name| process::find(name)),
