@@ -263,7 +263,7 @@ fn allgather_of_three_ranks() {
 }
 
 #[test]
-#[ignore = "as above, two more times: a minute"]
+#[ignore = "a minute more: cargo test -p flexcast-proto --test model -- --ignored"]
 fn allgather_of_three_ranks_in_one_chain_and_in_three() {
     for chains in [1, 3] {
         let states = check(3, RankSet::below(3), chains, false);
