@@ -34,6 +34,14 @@ pub struct Cq {
     consumed: u32,
 }
 
+impl Cq {
+    /// Completions read, 24 bits.
+    #[must_use]
+    pub fn consumed(&self) -> u32 {
+        self.consumed & 0xFF_FFFF
+    }
+}
+
 /// A queue pair and where its parts are.
 pub struct Qp {
     /// Index of its card.
