@@ -1,6 +1,6 @@
-//! Every interleaving of up to three ranks, by a model checker: barrier, activation, multicast that arrives, is lost, late or doubled,
-//! cutoff, fetches, reads and final messages. No deadlock, no release before everything is there, no read from a released buffer, no
-//! write into one.
+//! Every interleaving of up to three ranks, by a model checker: barrier, activation, multicast that arrives, is late or lost, cutoff,
+//! fetches, reads and final messages. No deadlock, no release before everything is there, no read from a released buffer, no write into
+//! one. With two ranks, and for Broadcast, packets come twice as well; Allgather of three would take too long with that.
 
 use flexcast_proto::{Action, Message, Participant, Place, RankSet, Terms};
 use stateright::{Checker as _, Model, Property};
