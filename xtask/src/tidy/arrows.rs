@@ -35,6 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("host/verbs-sys", &[]),
     ("host/doca-sys", &["host/verbs-sys"]),
     ("host/flexio", &["host/flexio-sys", "host/verbs-sys", "host/doca-sys", "image", "shared/hw"]),
+    ("host/flexcast", &["host/flexio", "image", "shared/"]),
     ("host/cli", &["host/", "emu/", "image", "shared/"]),
     ("device/dpa-macros", &[]),
     ("device/dpa", &["device/dpa-macros", "shared/"]),
