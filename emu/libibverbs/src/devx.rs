@@ -94,6 +94,8 @@ struct DevxObject {
     card: usize,
     kind: Kind,
     number: u32,
+    /// Of a queue pair, as it was made: the card forgets it at each reset and is told again.
+    block_multicast_loopback: bool,
 }
 
 impl Object for DevxObject {
@@ -180,18 +182,25 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_create(
                 command::CREATE_GENERAL_OBJECT => create_general(world, card, input),
                 _ => unsupported(input),
             })??;
+            let blocks = matches!(kind, Kind::Qp(_)) && blocks_multicast_loopback(input);
             match kind {
                 Kind::Mkey => prm::put(answer, prm::NUMBER, number >> 8),
                 Kind::Alias { .. } => prm::put(answer, prm::object::ID, number >> 8),
                 Kind::Qp(_) | Kind::Cq | Kind::Pd => prm::put(answer, prm::NUMBER, number),
                 Kind::Group(_) => {}
             }
-            Ok((kind, number))
+            Ok((kind, number, blocks))
         };
         // SAFETY: the caller vouches for both buffers.
-        let (kind, number) = unsafe { carry_out(input, inlen, out, outlen, create) }?;
-        Ok(handle::publish(&Arc::new(DevxObject { card, kind, number })))
+        let (kind, number, block_multicast_loopback) = unsafe { carry_out(input, inlen, out, outlen, create) }?;
+        Ok(handle::publish(&Arc::new(DevxObject { card, kind, number, block_multicast_loopback })))
     })
+}
+
+/// Whether the queue-pair context of a command has the bit: CREATE_QP's, as the Linux driver sets it, or RST2INIT's.
+fn blocks_multicast_loopback(input: Input<'_>) -> bool {
+    let (offset, bit) = prm::qp::BLOCK_MULTICAST_LOOPBACK;
+    input.at(prm::qp::CONTEXT).flag(offset, bit)
 }
 
 /// The attributes of a transition command.
@@ -233,7 +242,7 @@ fn transition(object: &DevxObject, input: Input<'_>) -> std::result::Result<QpMo
             qkey: (!connected).then(|| context.get(field::Q_KEY)),
             pkey_index: Some(path.get(ads::PKEY_INDEX) as u16),
             port: Some(path.get8(ads::PORT)),
-            block_multicast_loopback: Some(flag(field::BLOCK_MULTICAST_LOOPBACK)),
+            block_multicast_loopback: Some(object.block_multicast_loopback || blocks_multicast_loopback(input)),
             ..Default::default()
         },
         command::INIT2RTR_QP if connected => {

@@ -3,10 +3,14 @@
 //! FlexIO makes reliable connected queue pairs only. UC and UD ones are made by the card's own commands (DevX), with ring
 //! and doorbell record named as offsets in the memory object that covers the process's heap.
 
+mod devx;
+
 use std::ptr::NonNull;
 
+use flexcast_hw::DataSegment;
 use flexio_sys as sys;
 use verbs_sys::mlx5dv_devx_obj;
+use zerocopy::IntoBytes as _;
 
 use crate::addr::DevAddr;
 use crate::device::{Gid, Mac};
@@ -14,9 +18,9 @@ use crate::dpa_cq::{DpaCompletionQueue, check_log_depth, device_memory};
 use crate::dpa_memory::DeviceBuffer;
 use crate::error::{Error, Result};
 use crate::memory::Access;
-use crate::prm::{self, Mailbox, ReceiveQp, RemotePath, ServiceType};
+use crate::path::Path;
+use crate::prm::{self, Mailbox, RemotePath, ServiceType};
 use crate::process::{Process, handle, number, warn_unless_destroyed};
-use crate::queue_pair::Transport;
 use crate::window::Outbox;
 
 /// Bytes of a receive entry with one scatter element.
@@ -25,6 +29,9 @@ const RECEIVE_ENTRY_BYTES: u64 = 16;
 const SEND_BLOCK_BYTES: u64 = 64;
 /// Bytes a receive ring takes at least, so that the send ring behind it is aligned.
 const MIN_RECEIVE_RING_BYTES: u64 = 64;
+
+/// An entry that ends before it begins: the key is the one that no memory has (`MLX5_INVALID_LKEY`).
+const EMPTY_RECEIVE: DataSegment = DataSegment::new(0, 0x100, 0);
 
 /// The peer of a connected queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,78 +152,6 @@ impl<'a> DpaQueuePair<'a> {
         Ok(this)
     }
 
-    /// A receive-only UC or UD queue pair in state RESET. `user_index` (24 bits) comes back in every completion.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`] for depth, index or an RC transport; [`Error::Command`] when the card refuses.
-    pub fn receiver(
-        transport: Transport,
-        receive_cq: &'a DpaCompletionQueue<'a>,
-        log_receive: u8,
-        user_index: u32,
-    ) -> Result<Self> {
-        let service = match transport {
-            Transport::Uc => ServiceType::Uc,
-            Transport::Ud => ServiceType::Ud,
-            Transport::Rc => {
-                return Err(Error::OutOfRange {
-                    what: "transport of a receive-only queue pair",
-                    value: 0,
-                    limit: "UC or UD; use `DpaQueuePair::reliable` for RC".to_owned(),
-                });
-            }
-        };
-        let outbox = receive_cq.outbox();
-        let process = outbox.process();
-        let depths = DpaDepths { log_send: None, log_receive: Some(log_receive) };
-        let Rings { buffer, send_offset, doorbell_record } = Rings::allocate(process, depths)?;
-        let heap = process.heap()?;
-        let offset = |addr: DevAddr| {
-            addr.get().checked_sub(heap.base.get()).ok_or(Error::DeviceRange {
-                offset: 0,
-                len: 8,
-                buffer: addr,
-                buffer_len: 0,
-            })
-        };
-        let command = prm::create_qp(&ReceiveQp {
-            service,
-            pd_number: process.pd().number(),
-            uar_page: outbox.uar_id(),
-            user_index: user_index_checked(user_index)?,
-            recv_cqn: receive_cq.number(),
-            log_rq_depth: log_receive,
-            log_rq_stride: 4,
-            dumem_id: process.dumem_id(),
-            ring_offset: offset(buffer.addr())?,
-            doorbell_record_offset: offset(doorbell_record.addr())?,
-        });
-        let mut answer = Mailbox::<{ prm::QP_ANSWER_BYTES }>::zeroed();
-        let device = process.device();
-        // SAFETY: the context is open; both mailboxes have the lengths passed.
-        let raw = unsafe {
-            (device.provider().verbs.mlx5dv_devx_obj_create)(
-                device.context(),
-                command.as_bytes().as_ptr().cast(),
-                prm::QP_COMMAND_BYTES,
-                answer.as_mut_bytes().as_mut_ptr().cast(),
-                prm::QP_ANSWER_BYTES,
-            )
-        };
-        let raw = NonNull::new(raw)
-            .ok_or_else(|| refused("CREATE_QP", &answer, &format!("{transport:?}, 2^{log_receive} receives")))?;
-        Ok(Self {
-            outbox,
-            raw: Raw::DevX(raw, service),
-            number: answer.get(prm::OUT_QPN),
-            depths,
-            rings: buffer,
-            send_offset,
-            doorbell_record,
-            _queues: [receive_cq, receive_cq],
-        })
-    }
-
     /// Its number.
     #[must_use]
     pub fn number(&self) -> u32 {
@@ -254,7 +189,27 @@ impl<'a> DpaQueuePair<'a> {
         RemoteQp { qpn: self.number, gid: device.port().gid, mac: device.info().mac, first_psn }
     }
 
-    fn process(&self) -> &'a Process<'a> {
+    /// Posts `count` receives that take no bytes: what RDMA Writes with immediate consume. The first ones of the queue, posted
+    /// while it is in RESET; later ones are the firmware's business.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for more than the queue holds, [`Error::FlexIo`].
+    pub fn post_empty_receives(&self, count: u32) -> Result<()> {
+        let depth = self.depths.log_receive.map_or(0, |log| 1_u32 << log);
+        if count > depth {
+            return Err(Error::OutOfRange {
+                what: "number of receives posted at once",
+                value: u64::from(count),
+                limit: format!("at most {depth}, the depth of the receive queue"),
+            });
+        }
+        let entries = vec![EMPTY_RECEIVE; count as usize];
+        self.rings.write(0, entries.as_bytes())?;
+        // The record wraps at 16 bits; the deepest queue has 2^15 entries.
+        self.doorbell_record.write(0, &count.to_be_bytes())
+    }
+
+    pub(crate) fn process(&self) -> &'a Process<'a> {
         self.outbox.process()
     }
 
@@ -263,11 +218,25 @@ impl<'a> DpaQueuePair<'a> {
     /// # Errors
     /// [`Error::FlexIo`] or [`Error::Command`]; [`Error::OutOfRange`] for a UD queue pair.
     pub fn connect(&mut self, remote: &RemoteQp, first_psn: u32) -> Result<()> {
+        self.connect_along(remote, first_psn, Path::default())
+    }
+
+    /// [`DpaQueuePair::connect`] with a choice of path. FlexIO offers none for RC.
+    ///
+    /// # Errors
+    /// As [`DpaQueuePair::connect`]; [`Error::OutOfRange`] for a path of an RC queue pair other than the default one.
+    pub fn connect_along(&mut self, remote: &RemoteQp, first_psn: u32, path: Path) -> Result<()> {
+        path.check()?;
         let port = *self.process().device().port();
         // Packets to the own port need the card's loopback path.
         let loopback = remote.gid == port.gid;
         let (process, number) = (self.process(), self.number);
         match &mut self.raw {
+            Raw::FlexIo(..) if path != Path::default() => Err(Error::OutOfRange {
+                what: "traffic class of a queue pair made by FlexIO",
+                value: u64::from(path.traffic_class),
+                limit: "that of the default path: FlexIO's attributes have no other".to_owned(),
+            }),
             Raw::FlexIo(raw, attr) => {
                 let mut mac = remote.mac.0;
                 attr.remote_qp_num = remote.qpn;
@@ -301,10 +270,10 @@ impl<'a> DpaQueuePair<'a> {
                 Ok(())
             }
             Raw::DevX(raw, ServiceType::Uc) => {
-                let path =
-                    RemotePath { qpn: remote.qpn, gid: remote.gid.0, mac: remote.mac.0, first_psn: remote.first_psn };
+                let &RemoteQp { qpn, gid: Gid(gid), mac: Mac(mac), first_psn: expected } = remote;
+                let remote = RemotePath { qpn, gid, mac, first_psn: expected, path };
                 let (raw, service) = (*raw, ServiceType::Uc);
-                let rtr = prm::init2rtr(service, number, port.mtu_code, port.number, port.gid_index, Some(&path));
+                let rtr = prm::init2rtr(service, number, port.mtu_code, port.number, port.gid_index, Some(&remote));
                 self.modify(raw, "RST2INIT_QP", &prm::rst2init(service, number, 0, port.number))?;
                 self.modify(raw, "INIT2RTR_QP", &rtr)?;
                 self.modify(raw, "RTR2RTS_QP", &prm::rtr2rts(service, number, first_psn))
@@ -371,7 +340,7 @@ impl Drop for DpaQueuePair<'_> {
             }
             Raw::DevX(raw, _) => {
                 let verbs = &self.process().device().provider().verbs;
-                // SAFETY: created in `receiver` and destroyed only here; ring and queue go afterwards.
+                // SAFETY: created in `devx::made` and destroyed only here; rings and queues go afterwards.
                 let errno = unsafe { (verbs.mlx5dv_devx_obj_destroy)(raw.as_ptr()) };
                 crate::device::warn_unless_ok("mlx5dv_devx_obj_destroy", errno);
             }
@@ -421,7 +390,7 @@ fn user_index_checked(user_index: u32) -> Result<u32> {
     Ok(user_index)
 }
 
-fn refused(command: &'static str, answer: &Mailbox<{ prm::QP_ANSWER_BYTES }>, detail: &str) -> Error {
+pub(crate) fn refused(command: &'static str, answer: &Mailbox<{ prm::QP_ANSWER_BYTES }>, detail: &str) -> Error {
     Error::Command {
         command,
         status: answer.get(prm::OUT_STATUS),

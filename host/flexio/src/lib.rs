@@ -14,7 +14,7 @@
 //!                    ├─ CompletionQueue
 //!                    └─ Process (borrows Application and ProtectionDomain)
 //!                         ├─ MsgStream, Window, Outbox, DeviceBuffer ─ MemoryKey
-//!                         ├─ EventHandler ─ DpaCompletionQueue ─ DpaQueuePair
+//!                         ├─ EventHandler ─ DpaCompletionQueue ─ DpaQueuePair ─ MulticastMembership
 //! ```
 //!
 //! Nothing relies on destructors for memory safety: a card reaches host memory only through a [`MemoryRegion`], and that owns
@@ -42,10 +42,14 @@ mod error;
 mod event_handler;
 mod memory;
 mod msg_stream;
+mod multicast;
+mod path;
+mod posting;
 mod prm;
 mod process;
 mod provider;
 mod queue_pair;
+mod ud_address;
 mod verbs;
 mod wait;
 mod window;
@@ -63,9 +67,13 @@ pub use event_handler::{Affinity, EventHandler};
 pub use flexcast_image::{Entry, EntryKind, Image, ImageError};
 pub use memory::{Access, MemoryRegion};
 pub use msg_stream::{MsgLevel, MsgStream};
+pub use multicast::{MulticastGroup, MulticastMembership};
+pub use path::{AddressHandle, Path};
+pub use posting::{InlineRequest, LocalSlice, SendKind, SendRequest};
 pub use process::{HeapInfo, Process};
 pub use provider::Provider;
-pub use queue_pair::{AddressHandle, LocalSlice, QueueDepths, QueuePair, SendKind, SendRequest, Transport};
+pub use queue_pair::{QueueDepths, QueuePair, Transport};
+pub use ud_address::{UD_ADDRESS_BYTES, UdAddress};
 pub use verbs::{Completion, CompletionQueue};
 pub use wait::{Bound, Relax, SpinLoop, wait};
 pub use window::{Outbox, Window};

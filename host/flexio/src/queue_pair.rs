@@ -1,14 +1,16 @@
 //! Queue pairs of the host.
 
+use std::cell::RefCell;
 use std::ptr::NonNull;
 
 use verbs_sys as sys;
 
-use crate::addr::HostAddr;
-use crate::device::{Gid, ProtectionDomain, non_null, verbs_ok, warn_unless_ok};
+use crate::device::{ProtectionDomain, non_null, verbs_ok, warn_unless_ok};
 use crate::dpa_qp::RemoteQp;
 use crate::error::{Error, Result};
-use crate::memory::{Access, MemoryRegion};
+use crate::memory::Access;
+use crate::path::Path;
+use crate::posting::Scratch;
 use crate::verbs::CompletionQueue;
 
 /// Transport service of a queue pair.
@@ -31,86 +33,13 @@ pub struct QueueDepths {
     pub receive: u32,
 }
 
-/// Bytes of a memory region as the source or target of a work request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LocalSlice {
-    /// First byte.
-    pub addr: HostAddr,
-    /// Length in bytes.
-    pub len: u32,
-    /// Key of the region.
-    pub lkey: u32,
-}
-
-impl MemoryRegion<'_> {
-    /// `len` bytes at `offset` for a work request.
-    ///
-    /// # Errors
-    /// [`Error::RegionRange`].
-    pub fn slice(&self, offset: u64, len: u32) -> Result<LocalSlice> {
-        if offset.checked_add(u64::from(len)).is_none_or(|end| end > self.len() as u64) {
-            return Err(Error::RegionRange {
-                offset,
-                len: u64::from(len),
-                region: self.addr(),
-                region_len: self.len() as u64,
-            });
-        }
-        Ok(LocalSlice { addr: self.addr().offset(offset), len, lkey: self.lkey() })
-    }
-}
-
-/// What a send does.
-#[derive(Clone, Copy, Debug)]
-pub enum SendKind<'a> {
-    /// A message to the connected peer.
-    Send,
-    /// A datagram.
-    Datagram {
-        /// Path to the peer's card.
-        to: &'a AddressHandle<'a>,
-        /// The peer's queue pair.
-        qpn: u32,
-        /// The peer's queue key.
-        q_key: u32,
-    },
-    /// A write into the peer's memory.
-    Write {
-        /// Address at the peer.
-        remote_addr: u64,
-        /// Key at the peer.
-        rkey: u32,
-    },
-    /// A read of the peer's memory (RC).
-    Read {
-        /// Address at the peer.
-        remote_addr: u64,
-        /// Key at the peer.
-        rkey: u32,
-    },
-}
-
-/// One request of a send queue.
-#[derive(Clone, Copy, Debug)]
-pub struct SendRequest<'a> {
-    /// Comes back in the completion.
-    pub id: u64,
-    /// What to do.
-    pub kind: SendKind<'a>,
-    /// The bytes; `None` for an empty message.
-    pub local: Option<LocalSlice>,
-    /// Immediate for the peer's completion; not for reads.
-    pub immediate: Option<u32>,
-    /// Whether it completes visibly. A failure always does.
-    pub signaled: bool,
-}
-
 /// A queue pair of the host.
 #[derive(Debug)]
 pub struct QueuePair<'a> {
     pd: &'a ProtectionDomain<'a>,
     raw: NonNull<sys::ibv_qp>,
     transport: Transport,
+    pub(crate) scratch: RefCell<Scratch>,
     _queues: [&'a CompletionQueue<'a>; 2],
 }
 
@@ -126,6 +55,22 @@ impl<'a> QueuePair<'a> {
         receive_cq: &'a CompletionQueue<'a>,
         depths: QueueDepths,
     ) -> Result<Self> {
+        Self::with_inline(pd, transport, send_cq, receive_cq, depths, 0)
+    }
+
+    /// [`QueuePair::new`] for a queue pair that takes up to `max_inline_bytes` bytes in a send entry itself; see
+    /// [`QueuePair::post_inline`].
+    ///
+    /// # Errors
+    /// As [`QueuePair::new`].
+    pub fn with_inline(
+        pd: &'a ProtectionDomain<'a>,
+        transport: Transport,
+        send_cq: &'a CompletionQueue<'a>,
+        receive_cq: &'a CompletionQueue<'a>,
+        depths: QueueDepths,
+        max_inline_bytes: u32,
+    ) -> Result<Self> {
         for cq in [send_cq, receive_cq] {
             if cq.device().context() != pd.device().context() {
                 return Err(Error::Foreign { what: "completion queue", parent: "device" });
@@ -139,7 +84,7 @@ impl<'a> QueuePair<'a> {
                 max_recv_wr: depths.receive,
                 max_send_sge: 1,
                 max_recv_sge: 1,
-                max_inline_data: 0,
+                max_inline_data: max_inline_bytes,
             },
             qp_type: match transport {
                 Transport::Rc => sys::IBV_QPT_RC,
@@ -151,7 +96,15 @@ impl<'a> QueuePair<'a> {
         // SAFETY: domain and completion queues are live and outlive the queue pair by their borrows.
         let raw = unsafe { (pd.device().provider().verbs.ibv_create_qp)(pd.raw(), &raw mut attr) };
         let raw = non_null("ibv_create_qp", raw, || format!("{transport:?}, {depths:?}"))?;
-        Ok(Self { pd, raw, transport, _queues: [send_cq, receive_cq] })
+        Ok(Self { pd, raw, transport, scratch: RefCell::default(), _queues: [send_cq, receive_cq] })
+    }
+
+    pub(crate) fn pd(&self) -> &'a ProtectionDomain<'a> {
+        self.pd
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::ibv_qp {
+        self.raw.as_ptr()
     }
 
     /// Its number.
@@ -192,6 +145,15 @@ impl<'a> QueuePair<'a> {
     /// # Errors
     /// [`Error::Verbs`].
     pub fn connect(&self, remote: &RemoteQp, first_psn: u32) -> Result<()> {
+        self.connect_along(remote, first_psn, Path::default())
+    }
+
+    /// [`QueuePair::connect`] with a choice of path.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]; [`Error::OutOfRange`] for the path.
+    pub fn connect_along(&self, remote: &RemoteQp, first_psn: u32, path: Path) -> Result<()> {
+        path.check()?;
         let port = self.pd.device().port();
         let rc = self.transport == Transport::Rc;
         let mut attr = sys::ibv_qp_attr {
@@ -201,7 +163,7 @@ impl<'a> QueuePair<'a> {
             rq_psn: remote.first_psn,
             max_dest_rd_atomic: 16,
             min_rnr_timer: 12,
-            ah_attr: path(port, remote.gid),
+            ah_attr: path.attributes(port, remote.gid),
             ..Default::default()
         };
         let mut mask =
@@ -239,51 +201,6 @@ impl<'a> QueuePair<'a> {
         }
         self.modify("RTS", &mut attr, mask)
     }
-
-    /// Posts requests in order with one doorbell.
-    ///
-    /// # Errors
-    /// [`Error::Verbs`] says how many of them were posted; [`Error::OutOfRange`] for a read with an immediate.
-    pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<()> {
-        if requests.is_empty() {
-            return Ok(());
-        }
-        let mut gathers: Vec<sys::ibv_sge> = requests
-            .iter()
-            .map(|request| {
-                let local = request.local.unwrap_or(LocalSlice { addr: HostAddr(0), len: 0, lkey: 0 });
-                sys::ibv_sge { addr: local.addr.get(), length: local.len, lkey: local.lkey }
-            })
-            .collect();
-        let mut list =
-            requests.iter().zip(&mut gathers).map(|(r, g)| work_request(r, g)).collect::<Result<Vec<_>>>()?;
-        for index in 1..list.len() {
-            let next = &raw mut list[index];
-            list[index - 1].next = next;
-        }
-        let mut bad = std::ptr::null_mut();
-        // SAFETY: the queue pair is live; `list` is a chain of initialised requests, each with its gather entry alive in
-        // `gathers`; address handles are borrowed by `requests`.
-        let errno = unsafe { sys::inline::post_send(self.raw.as_ptr(), list.as_mut_ptr(), &raw mut bad) };
-        verbs_ok("ibv_post_send", errno, || {
-            let posted = list.iter().position(|request| std::ptr::eq(request, bad)).unwrap_or(0);
-            format!("{posted} of {} requests posted on queue pair {:#x}", list.len(), self.qpn())
-        })
-    }
-
-    /// Posts one receive.
-    ///
-    /// # Errors
-    /// [`Error::Verbs`].
-    pub fn post_receive(&self, id: u64, into: LocalSlice) -> Result<()> {
-        let mut scatter = sys::ibv_sge { addr: into.addr.get(), length: into.len, lkey: into.lkey };
-        let mut request =
-            sys::ibv_recv_wr { wr_id: id, next: std::ptr::null_mut(), sg_list: &raw mut scatter, num_sge: 1 };
-        let mut bad = std::ptr::null_mut();
-        // SAFETY: the queue pair is live; the request and its scatter entry are copied by the call.
-        let errno = unsafe { sys::inline::post_recv(self.raw.as_ptr(), &raw mut request, &raw mut bad) };
-        verbs_ok("ibv_post_recv", errno, || format!("queue pair {:#x}", self.qpn()))
-    }
 }
 
 impl Drop for QueuePair<'_> {
@@ -291,89 +208,5 @@ impl Drop for QueuePair<'_> {
         // SAFETY: created in `new` and destroyed only here.
         let errno = unsafe { (self.pd.device().provider().verbs.ibv_destroy_qp)(self.raw.as_ptr()) };
         warn_unless_ok("ibv_destroy_qp", errno);
-    }
-}
-
-fn work_request(request: &SendRequest<'_>, gather: &mut sys::ibv_sge) -> Result<sys::ibv_send_wr> {
-    let mut raw = sys::ibv_send_wr {
-        wr_id: request.id,
-        sg_list: gather,
-        num_sge: i32::from(request.local.is_some()),
-        send_flags: if request.signaled { sys::IBV_SEND_SIGNALED } else { 0 },
-        ..Default::default()
-    };
-    if let Some(immediate) = request.immediate {
-        raw.__bindgen_anon_1.imm_data = immediate.to_be();
-    }
-    let with_immediate = request.immediate.is_some();
-    raw.opcode = match request.kind {
-        SendKind::Send if with_immediate => sys::IBV_WR_SEND_WITH_IMM,
-        SendKind::Send => sys::IBV_WR_SEND,
-        SendKind::Datagram { to, qpn, q_key } => {
-            raw.wr.ud = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
-                ah: to.raw.as_ptr(),
-                remote_qpn: qpn,
-                remote_qkey: q_key,
-            };
-            if with_immediate { sys::IBV_WR_SEND_WITH_IMM } else { sys::IBV_WR_SEND }
-        }
-        SendKind::Write { remote_addr, rkey } => {
-            raw.wr.rdma = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey };
-            if with_immediate { sys::IBV_WR_RDMA_WRITE_WITH_IMM } else { sys::IBV_WR_RDMA_WRITE }
-        }
-        SendKind::Read { remote_addr, rkey } => {
-            if with_immediate {
-                return Err(Error::OutOfRange {
-                    what: "immediate of an RDMA Read",
-                    value: u64::from(request.immediate.unwrap_or(0)),
-                    limit: "absent: reads carry none".to_owned(),
-                });
-            }
-            raw.wr.rdma = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey };
-            sys::IBV_WR_RDMA_READ
-        }
-    };
-    Ok(raw)
-}
-
-/// A path to another card, for datagrams.
-#[derive(Debug)]
-pub struct AddressHandle<'a> {
-    pd: &'a ProtectionDomain<'a>,
-    raw: NonNull<sys::ibv_ah>,
-}
-
-impl<'a> AddressHandle<'a> {
-    /// Resolves the path to a port.
-    ///
-    /// # Errors
-    /// [`Error::Verbs`].
-    pub fn new(pd: &'a ProtectionDomain<'a>, gid: Gid) -> Result<Self> {
-        let mut attr = path(pd.device().port(), gid);
-        // SAFETY: the domain is live and `attr` initialised.
-        let raw = unsafe { (pd.device().provider().verbs.ibv_create_ah)(pd.raw(), &raw mut attr) };
-        Ok(Self { pd, raw: non_null("ibv_create_ah", raw, || format!("to {gid}"))? })
-    }
-}
-
-impl Drop for AddressHandle<'_> {
-    fn drop(&mut self) {
-        // SAFETY: created in `new`. Posted datagrams hold a copy of the address in their work queue entry.
-        let errno = unsafe { (self.pd.device().provider().verbs.ibv_destroy_ah)(self.raw.as_ptr()) };
-        warn_unless_ok("ibv_destroy_ah", errno);
-    }
-}
-
-fn path(port: &crate::device::Port, to: Gid) -> sys::ibv_ah_attr {
-    sys::ibv_ah_attr {
-        grh: sys::ibv_global_route {
-            dgid: sys::ibv_gid { raw: to.0 },
-            sgid_index: port.gid_index,
-            hop_limit: 64,
-            ..Default::default()
-        },
-        is_global: 1,
-        port_num: port.number,
-        ..Default::default()
     }
 }

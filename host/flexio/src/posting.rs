@@ -1,0 +1,248 @@
+//! Work requests of the host: what they say, and how they are posted.
+
+use verbs_sys as sys;
+
+use crate::addr::HostAddr;
+use crate::device::verbs_ok;
+use crate::error::{Error, Result};
+use crate::memory::MemoryRegion;
+use crate::path::AddressHandle;
+use crate::queue_pair::QueuePair;
+
+/// Bytes of a memory region as the source or target of a work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalSlice {
+    /// First byte.
+    pub addr: HostAddr,
+    /// Length in bytes.
+    pub len: u32,
+    /// Key of the region.
+    pub lkey: u32,
+}
+
+impl MemoryRegion<'_> {
+    /// `len` bytes at `offset` for a work request.
+    ///
+    /// # Errors
+    /// [`Error::RegionRange`].
+    pub fn slice(&self, offset: u64, len: u32) -> Result<LocalSlice> {
+        if offset.checked_add(u64::from(len)).is_none_or(|end| end > self.len() as u64) {
+            return Err(Error::RegionRange {
+                offset,
+                len: u64::from(len),
+                region: self.addr(),
+                region_len: self.len() as u64,
+            });
+        }
+        Ok(LocalSlice { addr: self.addr().offset(offset), len, lkey: self.lkey() })
+    }
+}
+
+/// What a send does.
+#[derive(Clone, Copy, Debug)]
+pub enum SendKind<'a> {
+    /// A message to the connected peer.
+    Send,
+    /// A datagram.
+    Datagram {
+        /// Path to the peer's card.
+        to: &'a AddressHandle<'a>,
+        /// The peer's queue pair.
+        qpn: u32,
+        /// The peer's queue key.
+        q_key: u32,
+    },
+    /// A write into the peer's memory.
+    Write {
+        /// Address at the peer.
+        remote_addr: u64,
+        /// Key at the peer.
+        rkey: u32,
+    },
+    /// A read of the peer's memory (RC).
+    Read {
+        /// Address at the peer.
+        remote_addr: u64,
+        /// Key at the peer.
+        rkey: u32,
+    },
+}
+
+/// One request of a send queue.
+#[derive(Clone, Copy, Debug)]
+pub struct SendRequest<'a> {
+    /// Comes back in the completion.
+    pub id: u64,
+    /// What to do.
+    pub kind: SendKind<'a>,
+    /// The bytes; `None` for an empty message.
+    pub local: Option<LocalSlice>,
+    /// Immediate for the peer's completion; not for reads.
+    pub immediate: Option<u32>,
+    /// Whether it completes visibly. A failure always does.
+    pub signaled: bool,
+}
+
+/// One request of a send queue whose bytes travel in its entry: they need no memory key and are the caller's again at once.
+#[derive(Clone, Copy, Debug)]
+pub struct InlineRequest<'a> {
+    /// Comes back in the completion.
+    pub id: u64,
+    /// What to do; not a read.
+    pub kind: SendKind<'a>,
+    /// The bytes, at most as many as [`QueuePair::with_inline`] was told; may be empty.
+    pub bytes: &'a [u8],
+    /// Immediate for the peer's completion.
+    pub immediate: Option<u32>,
+    /// Whether it completes visibly. A failure always does.
+    pub signaled: bool,
+}
+
+/// Requests in C's form. Kept from call to call, so that posting allocates nothing once it has grown.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    gathers: Vec<sys::ibv_sge>,
+    list: Vec<sys::ibv_send_wr>,
+}
+
+impl std::fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scratch").field("requests", &self.list.len()).finish_non_exhaustive()
+    }
+}
+
+impl Scratch {
+    /// Starts a new list.
+    fn clear(&mut self) {
+        self.gathers.clear();
+        self.list.clear();
+    }
+
+    fn push(&mut self, request: &SendRequest<'_>, flags: u32) -> Result<()> {
+        let mut raw = work_request(request)?;
+        raw.send_flags |= flags;
+        let local = request.local.unwrap_or(LocalSlice { addr: HostAddr(0), len: 0, lkey: 0 });
+        self.gathers.push(sys::ibv_sge { addr: local.addr.get(), length: local.len, lkey: local.lkey });
+        self.list.push(raw);
+        Ok(())
+    }
+
+    /// Makes the requests a chain, each with its gather entry. Nothing may be pushed afterwards.
+    fn link(&mut self) -> *mut sys::ibv_send_wr {
+        let mut next = std::ptr::null_mut();
+        for (request, gather) in self.list.iter_mut().zip(&mut self.gathers).rev() {
+            request.sg_list = gather;
+            request.next = next;
+            next = request;
+        }
+        next
+    }
+}
+
+impl QueuePair<'_> {
+    /// Posts requests in order with one doorbell. Allocates nothing, once it has posted as many in one call before.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] says how many of them were posted; [`Error::OutOfRange`] for a read with an immediate.
+    pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<()> {
+        let scratch = &mut *self.scratch.borrow_mut();
+        scratch.clear();
+        for request in requests {
+            scratch.push(request, 0)?;
+        }
+        self.post(scratch)
+    }
+
+    /// Posts requests that carry their bytes, in order with one doorbell. Allocates nothing, as [`QueuePair::post_sends`].
+    ///
+    /// # Errors
+    /// [`Error::Verbs`], also for more bytes than the queue pair takes; [`Error::OutOfRange`] for a read.
+    pub fn post_inline(&self, requests: &[InlineRequest<'_>]) -> Result<()> {
+        let scratch = &mut *self.scratch.borrow_mut();
+        scratch.clear();
+        for request in requests {
+            let len = u32::try_from(request.bytes.len()).unwrap_or(u32::MAX);
+            if matches!(request.kind, SendKind::Read { .. }) || len as usize != request.bytes.len() {
+                return Err(Error::OutOfRange {
+                    what: "bytes carried by a request",
+                    value: request.bytes.len() as u64,
+                    limit: "those of a send or a write, below 4 GiB".to_owned(),
+                });
+            }
+            let local = (len > 0).then_some(LocalSlice { addr: HostAddr(request.bytes.as_ptr() as u64), len, lkey: 0 });
+            let InlineRequest { id, kind, immediate, signaled, .. } = *request;
+            scratch.push(&SendRequest { id, kind, local, immediate, signaled }, sys::IBV_SEND_INLINE)?;
+        }
+        self.post(scratch)
+    }
+
+    /// Posts what has been gathered. Inline bytes must still be borrowed.
+    fn post(&self, scratch: &mut Scratch) -> Result<()> {
+        let first = scratch.link();
+        if first.is_null() {
+            return Ok(());
+        }
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: the queue pair is live; `first` begins a chain of initialised requests, each with its gather entry alive in
+        // `scratch`; address handles and inline bytes are borrowed by the caller's requests.
+        let errno = unsafe { sys::inline::post_send(self.raw(), first, &raw mut bad) };
+        verbs_ok("ibv_post_send", errno, || {
+            let list = &scratch.list;
+            let posted = list.iter().position(|request| std::ptr::eq(request, bad)).unwrap_or(0);
+            format!("{posted} of {} requests posted on queue pair {:#x}", list.len(), self.qpn())
+        })
+    }
+
+    /// Posts one receive.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn post_receive(&self, id: u64, into: LocalSlice) -> Result<()> {
+        let mut scatter = sys::ibv_sge { addr: into.addr.get(), length: into.len, lkey: into.lkey };
+        let mut request =
+            sys::ibv_recv_wr { wr_id: id, next: std::ptr::null_mut(), sg_list: &raw mut scatter, num_sge: 1 };
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: the queue pair is live; the request and its scatter entry are copied by the call.
+        let errno = unsafe { sys::inline::post_recv(self.raw(), &raw mut request, &raw mut bad) };
+        verbs_ok("ibv_post_recv", errno, || format!("queue pair {:#x}", self.qpn()))
+    }
+}
+
+/// The request in C's form, but for its gather list.
+fn work_request(request: &SendRequest<'_>) -> Result<sys::ibv_send_wr> {
+    let mut raw = sys::ibv_send_wr {
+        wr_id: request.id,
+        num_sge: i32::from(request.local.is_some()),
+        send_flags: if request.signaled { sys::IBV_SEND_SIGNALED } else { 0 },
+        ..Default::default()
+    };
+    if let Some(immediate) = request.immediate {
+        raw.__bindgen_anon_1.imm_data = immediate.to_be();
+    }
+    let with_immediate = request.immediate.is_some();
+    raw.opcode = match request.kind {
+        SendKind::Send if with_immediate => sys::IBV_WR_SEND_WITH_IMM,
+        SendKind::Send => sys::IBV_WR_SEND,
+        SendKind::Datagram { to, qpn, q_key } => {
+            raw.wr.ud =
+                sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah: to.raw(), remote_qpn: qpn, remote_qkey: q_key };
+            if with_immediate { sys::IBV_WR_SEND_WITH_IMM } else { sys::IBV_WR_SEND }
+        }
+        SendKind::Write { remote_addr, rkey } => {
+            raw.wr.rdma = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey };
+            if with_immediate { sys::IBV_WR_RDMA_WRITE_WITH_IMM } else { sys::IBV_WR_RDMA_WRITE }
+        }
+        SendKind::Read { remote_addr, rkey } => {
+            if with_immediate {
+                return Err(Error::OutOfRange {
+                    what: "immediate of an RDMA Read",
+                    value: u64::from(request.immediate.unwrap_or(0)),
+                    limit: "absent: reads carry none".to_owned(),
+                });
+            }
+            raw.wr.rdma = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey };
+            sys::IBV_WR_RDMA_READ
+        }
+    };
+    Ok(raw)
+}
