@@ -1,4 +1,5 @@
-//! What host and firmware write for one another: worker contexts, progress lines, the completion flag, statistics.
+//! What host and firmware write for one another: worker contexts, progress lines, the completion flag, statistics. Image `receive` knows
+//! one worker per thread ([`worker`]); image `allgather` knows lanes ([`lane`], [`placement`]) and send workers ([`send`]).
 //!
 //! Every structure is `repr(C)`, little-endian, with explicit reserved fields, and has a [`Layout::HASH`] over its field names,
 //! types and offsets. An entry function of an image records the hash of its argument type; the image's note records
@@ -13,24 +14,31 @@
 compile_error!("the ABI is little-endian: contexts are copied byte by byte between host and DPA");
 
 mod address;
+pub mod lane;
 mod layout;
 pub mod pingpong;
+pub mod placement;
 pub mod report;
+pub mod send;
 pub mod worker;
 
 pub use address::DeviceAddress;
+pub use lane::{LaneState, LaneThread, LaneThreadState};
 pub use layout::{Fnv, Layout};
 pub use pingpong::PingPongContext;
+pub use placement::{Placement, RunRow};
 pub use report::{CompletionFlag, FLAG_MAGIC, ProgressLine, Statistics, WorkerReport, WorkerStatus};
+pub use send::{SendLane, SendLaneState, SendOperation, SendReport, SendRun, SendStatus, SendThread, SendThreadState};
 pub use worker::{
-    ContextFault, GroupContext, Operation, QueueDescriptor, Staging, Transport, WorkerContext, WorkerState,
+    ContextFault, GroupContext, OPERATION_CLOSED, Operation, QueueDescriptor, Staging, Transport, WorkerContext,
+    WorkerState,
 };
 
 /// Version of the byte layouts in this crate; raised with every change.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// Oldest version whose host can still drive this firmware.
-pub const ABI_MIN_VERSION: u32 = 1;
+pub const ABI_MIN_VERSION: u32 = 2;
 
 /// Hash over every structure of the ABI in a fixed order; what the image's note and every context carry.
 pub const ABI_HASH: u64 = Fnv::new()
@@ -40,6 +48,11 @@ pub const ABI_HASH: u64 = Fnv::new()
     .u64(<WorkerReport as Layout>::HASH)
     .u64(<CompletionFlag as Layout>::HASH)
     .u64(<PingPongContext as Layout>::HASH)
+    .u64(<LaneThread as Layout>::HASH)
+    .u64(<RunRow as Layout>::HASH)
+    .u64(<SendThread as Layout>::HASH)
+    .u64(<SendLane as Layout>::HASH)
+    .u64(<SendReport as Layout>::HASH)
     .finish();
 
 /// What the RPC `bring_up` returns for `argument`: proves that the code runs and was built with this ABI.

@@ -42,7 +42,7 @@ abi_struct! {
         pub detail: u32,
         /// Copies (UD) issued and not yet completed.
         pub outstanding: u64,
-        /// Activations of the thread so far.
+        /// Activations of the thread so far; of a lane: those in which it had something to do.
         pub activations: u64,
     }
 }
@@ -59,7 +59,7 @@ abi_struct! {
         pub duplicates: u64,
         /// Chunks discarded because their PSN is not below the operation's chunk count.
         pub out_of_range: u64,
-        /// Chunks discarded because of another collective id or user index.
+        /// Chunks discarded because of another collective id or user index, or because their operation is closed.
         pub wrong_id: u64,
         /// Chunks discarded because of their length.
         pub wrong_length: u64,
@@ -67,11 +67,11 @@ abi_struct! {
         pub unexpected_opcode: u64,
         /// Error completions, receive and copy.
         pub error_cqes: u64,
-        /// Activations of the thread.
+        /// Activations of the thread; of a lane: those in which it had something to do.
         pub activations: u64,
         /// Completions of copies (UD: one per batch and one per drained partial batch).
         pub copy_cqes: u64,
-        /// Instructions retired, from handler entry to the end of the loop, summed over activations.
+        /// Instructions retired, from handler entry to the end of the loop, summed over activations; of a lane: those spent on it.
         pub instructions: u64,
         /// Cycles, likewise.
         pub cycles: u64,
@@ -81,7 +81,7 @@ abi_struct! {
         pub loop_instructions: u64,
         /// Cycles there.
         pub loop_cycles: u64,
-        /// Cycles of the longest activation.
+        /// Cycles of the longest activation; of a lane: of its longest turn.
         pub longest_activation_cycles: u64,
     }
 }
@@ -115,11 +115,14 @@ pub enum WorkerStatus {
     InvalidOperation = 5,
     /// A completion with an opcode that the transport does not produce; detail = the owner and opcode byte.
     UnexpectedOpcode = 6,
+    /// An error completion on the control queue of the lane's thread; detail = syndrome. The thread goes on with what it has and can
+    /// no longer be told anything.
+    ControlError = 7,
 }
 
 impl WorkerStatus {
     /// Every status.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Idle,
         Self::Armed,
         Self::Complete,
@@ -127,6 +130,7 @@ impl WorkerStatus {
         Self::CopyError,
         Self::InvalidOperation,
         Self::UnexpectedOpcode,
+        Self::ControlError,
     ];
 
     /// The status of a code; the code itself when it names none.

@@ -1,7 +1,7 @@
 //! Contexts of the receive workers, in DPA memory.
 
 use crate::layout::abi_struct;
-use crate::{DeviceAddress, Statistics};
+use crate::{DeviceAddress, LaneState, Placement, Statistics};
 
 /// How chunks arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,28 +55,39 @@ abi_struct! {
     }
 }
 
+/// Value of [`Operation::flags`]: the lane accepts no further chunk, waits until its copies are complete, then answers the report
+/// request of the same line. From that answer on the lane writes no user memory (UC: the card may, until the key or the queue pair is
+/// gone), and bitmap and edges in host memory are final. The host rewrites the line with the same `sequence`, this flag and a new
+/// `report_request`, and wakes the thread.
+///
+/// An answer whose status is [`crate::WorkerStatus::CopyError`] leaves open what lies in the buffer: take every chunk as missing.
+pub const OPERATION_CLOSED: u32 = 1;
+
 abi_struct! {
     /// The operation, written by the host as one 64-byte line and taken over by the worker at its next activation when `sequence`
-    /// differs from its own and equals `sequence_check`. After writing it the host wakes the worker (RPC `kick`) and waits until
-    /// [`crate::ProgressLine::sequence`] shows that it is armed; only then may senders start.
+    /// differs from its own and equals `sequence_check`. After writing it the host wakes the worker (image `receive`: RPC `kick`; a
+    /// lane: a message to its thread's control queue) and waits until [`crate::ProgressLine::sequence`] shows that it is armed; only
+    /// then may senders start.
     #[size = 64, align = 64]
     pub struct Operation {
         /// Number of the operation: 1, 2, 3, ... up to 2^32 - 1; the same for all workers of a group. 0: none yet.
         pub sequence: u64,
-        /// Where the chunk with PSN 0 goes: virtual address under `rkey` (UD; unused on UC).
+        /// Where the chunk with PSN 0 goes: virtual address under `rkey` (UD; unused on UC, and with a table of rows).
         pub destination: u64,
         /// Memory key of the user buffer (UD; unused on UC).
         pub rkey: u32,
         /// Collective id, below 2^(32 - psn bits).
         pub collective_id: u32,
-        /// Chunks this worker expects: PSN 0 to chunks - 1. At most 64 x `bitmap_words` and 2^(psn bits). 0: complete at once.
+        /// Limit of the PSNs: 0 to chunks - 1, those of the own rank included. At most 64 x `bitmap_words` and 2^(psn bits). The worker
+        /// expects all of them but [`Placement::own_chunks`]; if that leaves none the operation is complete at once.
         pub chunks: u32,
-        /// Bytes of every chunk but the last; 1 to stride - 40 (UD), 1 to 2^31 - 1 (UC).
+        /// Bytes of every chunk but the last of a run; 1 to stride - 40 (UD), 1 to 2^31 - 1 (UC).
         pub chunk_bytes: u32,
-        /// Bytes of chunk number `chunks` - 1; 1 to `chunk_bytes`.
+        /// Bytes of the last chunk of every run, 1 to `chunk_bytes`. Image `receive`: of chunk number `chunks` - 1, as it knows one run
+        /// only. With a table of rows each row has its own ([`crate::RunRow::last_chunk_bytes`]) and this is unused.
         pub last_chunk_bytes: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// [`OPERATION_CLOSED`] or 0. Lanes only: image `receive` has it zero.
+        pub flags: u32,
         /// Number of the last report the host asked for; when it differs from [`crate::ProgressLine::reported`] the worker copies its
         /// bitmap and statistics to host memory and answers. Raised without touching `sequence`.
         pub report_request: u64,
@@ -133,12 +144,22 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// Everything a receive worker needs; its device address is the argument of the event handler. One per thread; the thread's
-    /// identity is `worker`, never a shared counter.
+    /// Everything a receive worker needs. Its identity is `worker`, never a shared counter.
     ///
-    /// Life: host creates queues, writes the context, calls RPC `prepare` with its address (which checks it, builds the ring entries and
-    /// posts all receives; returns 0 or a [`ContextFault`]), runs the event handler, then writes operations.
-    #[size = 640, align = 64]
+    /// In image `receive` one thread serves one of them and its device address is the argument of the event handler. Life: host creates
+    /// queues, writes the context, calls RPC `prepare` with its address (which checks it, builds the ring entries and posts all receives;
+    /// returns 0 or a [`ContextFault`]), runs the event handler, then writes operations.
+    ///
+    /// In image `allgather` it is a *lane*: one of the array that a [`crate::LaneThread`] serves. Then `outbox_id`, `window_id` and
+    /// `window_mkey` are unused (the thread's count), `quota` is the lane's turn, `batch` is at least 2, and `placement` counts.
+    ///
+    /// Positions out of the ordinary. A lane's hot loop takes only chunks of full length whose bit is clear. When a lane takes over an
+    /// operation it sets the bits of what that loop must leave alone: the own rank's PSNs, which are not expected, and the last PSN of
+    /// each run whose last chunk is short. Whether such a short chunk is there is told by one bit per run, the *edges*: `edge_words`
+    /// words directly behind the bitmap's, in device memory and in the host copy. The own rank's edge is set from the start. So PSN p
+    /// is missing if its bit is clear, or if p is the last of run r, that run's last chunk is short, and bit r of the edges is clear
+    /// (`flexcast_proto::lane` computes it). Image `receive` has no edges: there a set bit always is a chunk received.
+    #[size = 832, align = 64]
     pub struct WorkerContext {
         /// [`crate::ABI_HASH`].
         pub abi_hash: u64,
@@ -167,8 +188,10 @@ abi_struct! {
         pub window_mkey: u32,
         /// Length of `bitmap` in 64-bit words; at least 1.
         pub bitmap_words: u32,
-        /// Zero.
-        pub reserved: u64,
+        /// Length of the edges in 64-bit words (lanes: at least [`Placement::roots`] / 64; image `receive`: unused).
+        pub edge_words: u32,
+        /// Rows that fit a table at [`Placement::rows`] (lanes).
+        pub rows_capacity: u32,
         /// CQ of the receives, bound to this thread. Depth at least the receive depth.
         pub receive_cq: QueueDescriptor,
         /// Receive queue of the UC or UD queue pair. RQ entries are 16 bytes.
@@ -179,7 +202,7 @@ abi_struct! {
         pub send_queue: QueueDescriptor,
         /// Staging slots (UD).
         pub staging: Staging,
-        /// One bit per chunk, `bitmap_words` words, 8-byte aligned; used by this worker alone.
+        /// One bit per chunk, `bitmap_words` words, then `edge_words` words of edges; 8-byte aligned; used by this worker alone.
         pub bitmap: DeviceAddress,
         /// The group's [`GroupContext`].
         pub group: DeviceAddress,
@@ -187,14 +210,19 @@ abi_struct! {
         pub flag_host: u64,
         /// Host address of this worker's [`crate::WorkerReport`], 64-byte aligned.
         pub report_host: u64,
-        /// Host address of a copy of the bitmap, `bitmap_words` x 8 bytes rounded up to 64, 64-byte aligned; 0: no copy wanted.
+        /// Host address of a copy of the bitmap and of the edges behind it, (`bitmap_words` + `edge_words`) x 8 bytes rounded up to 64,
+        /// 64-byte aligned; 0: no copy wanted. A lane copies only the words that hold a bit of its operation; the rest is stale.
         pub bitmap_host: u64,
         /// Zero.
         pub reserved_2: u64,
-        /// The operation (host).
+        /// The operation (host). A lane's host writes it after, or in one Write with, `placement`.
         pub operation: Operation,
+        /// Where the operation's chunks go (host; lanes only).
+        pub placement: Placement,
         /// State (worker).
         pub state: WorkerState,
+        /// What a lane remembers besides (worker).
+        pub lane: LaneState,
     }
 }
 
@@ -210,8 +238,9 @@ abi_struct! {
     }
 }
 
-/// Why a context or an operation was refused; returned by RPC `prepare` and told as detail of
-/// [`crate::WorkerStatus::InvalidOperation`].
+/// Why a context or an operation was refused; returned by the RPCs `prepare`, `prepare_lanes` and `prepare_send` (the latter two with the
+/// number of the lane at fault in bits 63:32) and told as detail of [`crate::WorkerStatus::InvalidOperation`] and
+/// [`crate::SendStatus::InvalidOperation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ContextFault {
@@ -249,11 +278,23 @@ pub enum ContextFault {
     Outbox = 16,
     /// The runtime refused the window.
     Window = 17,
+    /// The number of lanes is 0, or the array's address is null or not 64-byte aligned.
+    Lanes = 18,
+    /// `roots` exceeds 64 x `edge_words`, or `run_chunks` x `roots` is not `chunks`.
+    Runs = 19,
+    /// The rows are null, misaligned, more than `rows_capacity`, or not the PSNs 0 to `chunks` - 1 in ascending order.
+    Rows = 20,
+    /// The own PSNs exceed `chunks`.
+    OwnChunks = 21,
+    /// `flags` has an unknown bit.
+    Flags = 22,
+    /// A queue of this lane is dead since an error: its QP must be made anew.
+    DeadQueue = 23,
 }
 
 impl ContextFault {
     /// Every fault.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 23] = [
         Self::AbiHash,
         Self::Transport,
         Self::Batch,
@@ -271,6 +312,12 @@ impl ContextFault {
         Self::NotPrepared,
         Self::Outbox,
         Self::Window,
+        Self::Lanes,
+        Self::Runs,
+        Self::Rows,
+        Self::OwnChunks,
+        Self::Flags,
+        Self::DeadQueue,
     ];
 
     /// The fault of a code; the code itself when it names none.

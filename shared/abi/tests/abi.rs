@@ -1,12 +1,13 @@
 //! The ABI is a promise: these tests fail when bytes move without a new version.
 use core::mem::offset_of;
 use flexcast_abi::{
-    ABI_HASH, ABI_MIN_VERSION, ABI_VERSION, CompletionFlag, ContextFault, FLAG_MAGIC, GroupContext, Layout, Operation,
-    PingPongContext, ProgressLine, Transport, WorkerContext, WorkerReport, WorkerState, WorkerStatus, bring_up_answer,
+    ABI_HASH, ABI_MIN_VERSION, ABI_VERSION, CompletionFlag, ContextFault, FLAG_MAGIC, GroupContext, LaneState,
+    LaneThread, Layout, Operation, PingPongContext, Placement, ProgressLine, RunRow, SendLane, SendReport, SendRun,
+    SendStatus, SendThread, Transport, WorkerContext, WorkerReport, WorkerState, WorkerStatus, bring_up_answer,
 };
 
-/// Hash of version 1. When this fails, raise ABI_VERSION and add a line; never edit a published one.
-const PUBLISHED: &[(u32, u64)] = &[(1, 0xf3dc_dfdd_2933_b6ab)];
+/// Hashes by version. When this fails, raise ABI_VERSION and add a line; never edit a published one.
+const PUBLISHED: &[(u32, u64)] = &[(1, 0xf3dc_dfdd_2933_b6ab), (2, 0xdf4b_d30c_468f_f7b5)];
 
 #[test]
 fn the_hash_of_the_current_version_is_published() {
@@ -29,6 +30,7 @@ fn discriminants_are_fixed() {
                 WorkerStatus::CopyError => "copy error",
                 WorkerStatus::InvalidOperation => "invalid operation",
                 WorkerStatus::UnexpectedOpcode => "unexpected opcode",
+                WorkerStatus::ControlError => "control error",
             };
             assert_eq!(WorkerStatus::from_raw(*s as u32), Ok(*s));
             (*s as u32, name)
@@ -43,10 +45,11 @@ fn discriminants_are_fixed() {
             (3, "receive error"),
             (4, "copy error"),
             (5, "invalid operation"),
-            (6, "unexpected opcode")
+            (6, "unexpected opcode"),
+            (7, "control error")
         ]
     );
-    assert_eq!(WorkerStatus::from_raw(7), Err(7));
+    assert_eq!(WorkerStatus::from_raw(8), Err(8));
     assert!(!WorkerStatus::Complete.is_error() && WorkerStatus::ReceiveError.is_error());
 
     let table = [
@@ -67,12 +70,34 @@ fn discriminants_are_fixed() {
         (15, ContextFault::NotPrepared),
         (16, ContextFault::Outbox),
         (17, ContextFault::Window),
+        (18, ContextFault::Lanes),
+        (19, ContextFault::Runs),
+        (20, ContextFault::Rows),
+        (21, ContextFault::OwnChunks),
+        (22, ContextFault::Flags),
+        (23, ContextFault::DeadQueue),
     ];
     assert_eq!(table.len(), ContextFault::ALL.len());
     for (raw, fault) in table {
         assert_eq!(ContextFault::from_raw(raw), Ok(fault));
     }
     assert_eq!(ContextFault::from_raw(0), Err(0));
+    let sends = [
+        (0, SendStatus::Idle),
+        (1, SendStatus::Sending),
+        (2, SendStatus::Finished),
+        (3, SendStatus::Closed),
+        (4, SendStatus::SendError),
+        (5, SendStatus::InvalidOperation),
+        (6, SendStatus::ControlError),
+        (7, SendStatus::UnexpectedOpcode),
+    ];
+    assert_eq!(sends.len(), SendStatus::ALL.len());
+    for (raw, status) in sends {
+        assert_eq!(SendStatus::from_raw(raw), Ok(status));
+        assert_eq!(status.is_error(), raw >= 4);
+    }
+    assert_eq!(SendStatus::from_raw(8), Err(8));
     assert_eq!(Transport::from_raw(1), Ok(Transport::Uc));
     assert_eq!(Transport::from_raw(2), Ok(Transport::Ud));
     assert_eq!(Transport::from_raw(3), Err(3));
@@ -83,13 +108,21 @@ fn writers_have_lines_of_their_own() {
     assert_eq!(offset_of!(WorkerContext, operation) % 64, 0);
     assert_eq!(offset_of!(WorkerContext, state) % 64, 0);
     assert_eq!(offset_of!(WorkerReport, statistics) % 64, 0);
-    assert_eq!(offset_of!(WorkerContext, state) - offset_of!(WorkerContext, operation), size_of::<Operation>());
+    // A lane's host writes both lines at once.
+    assert_eq!(offset_of!(WorkerContext, placement), offset_of!(WorkerContext, operation) + size_of::<Operation>());
+    assert_eq!(offset_of!(WorkerContext, state), offset_of!(WorkerContext, placement) + size_of::<Placement>());
+    assert_eq!(offset_of!(LaneThread, state) % 64, 0);
+    assert_eq!(offset_of!(SendThread, operation) % 64, 0);
+    assert_eq!(offset_of!(SendThread, state), offset_of!(SendThread, operation) + 64);
+    assert_eq!((offset_of!(SendLane, run) % 64, size_of::<SendRun>(), offset_of!(SendLane, state) % 64), (0, 64, 0));
     for bytes in [
         size_of::<CompletionFlag>(),
         size_of::<ProgressLine>(),
         size_of::<GroupContext>(),
         size_of::<WorkerState>(),
         size_of::<PingPongContext>(),
+        size_of::<LaneState>(),
+        size_of::<SendReport>(),
     ] {
         assert_eq!(bytes % 64, 0);
     }
@@ -102,6 +135,11 @@ fn different_types_have_different_hashes() {
         GroupContext::HASH,
         CompletionFlag::HASH,
         PingPongContext::HASH,
+        LaneThread::HASH,
+        RunRow::HASH,
+        SendThread::HASH,
+        SendLane::HASH,
+        SendReport::HASH,
         ProgressLine::HASH,
         u64::HASH,
         <[u64; 7]>::HASH,

@@ -1,0 +1,55 @@
+//! Where the chunks of a lane go: runs, one per contributing rank.
+
+use crate::DeviceAddress;
+use crate::layout::abi_struct;
+
+abi_struct! {
+    /// The runs of an operation, written by the host as one 64-byte line before the operation's.
+    ///
+    /// A lane carries one *run* of chunks of each root, in the order of the roots: run r holds the PSNs of root r's chunks in this lane.
+    ///
+    /// *Equal contributions* (`run_chunks` > 0, `rows` unused): every run has `run_chunks` chunks, root = PSN / `run_chunks`, and the chunk
+    /// goes to `destination` + PSN x `chunk_bytes` + root x `run_gap`, modulo 2^64. So for contributions of N bytes, one after another in
+    /// a buffer, of which the lane carries the chunks from byte offset D on: `destination` = buffer + D,
+    /// `run_gap` = N - `run_chunks` x `chunk_bytes`, which may be negative: it wraps.
+    ///
+    /// *Unequal contributions* (`run_chunks` = 0): run r is row r of a table.
+    #[size = 64, align = 64]
+    pub struct Placement {
+        /// Chunks of each run; 0: as the rows say.
+        pub run_chunks: u32,
+        /// Number of runs: `chunks` / `run_chunks`, or rows of the table; at most 64 x `edge_words`, and at most `rows_capacity` rows. 0
+        /// only if there are no chunks.
+        pub roots: u32,
+        /// Bytes between the end of a run, as if its last chunk were full, and the start of the next, modulo 2^64 (UD; unused on UC).
+        pub run_gap: u64,
+        /// First PSN of the own rank. Own PSNs are not expected; a chunk that comes for one counts as a duplicate and touches nothing.
+        pub own_first: u32,
+        /// Number of own PSNs; 0: none. `own_first` + `own_chunks` is at most `chunks`.
+        pub own_chunks: u32,
+        /// Table of `roots` rows of type [`RunRow`], 32-byte aligned, with ascending PSNs from 0 to `chunks` - 1 without a gap; used by this
+        /// lane alone until it takes over the next operation. Unused if `run_chunks` > 0.
+        pub rows: DeviceAddress,
+        /// Zero.
+        pub reserved: [u64; 4],
+    }
+}
+
+abi_struct! {
+    /// One root's run in a lane with unequal contributions.
+    #[size = 32, align = 32]
+    pub struct RunRow {
+        /// Where its first chunk goes: virtual address under the operation's `rkey` (UD; unused on UC). The others follow without a gap.
+        pub destination: u64,
+        /// PSN of its first chunk: the sum of `chunks` of the rows before.
+        pub first_psn: u32,
+        /// Number of its chunks; may be 0.
+        pub chunks: u32,
+        /// Bytes of its last chunk, 1 to `chunk_bytes`; unused if it has none.
+        pub last_chunk_bytes: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// Zero.
+        pub reserved_2: u64,
+    }
+}

@@ -1,0 +1,271 @@
+//! Contexts of the send workers of image `allgather`, and what they tell the host.
+
+use crate::layout::abi_struct;
+use crate::{DeviceAddress, QueueDescriptor};
+
+abi_struct! {
+    /// What to send, written by the host as one 64-byte line after the [`SendRun`]s of the lanes, and followed by a message to the
+    /// thread's control queue (see [`crate::lane`]). The worker takes it over when `sequence` differs from its own and equals
+    /// `sequence_check`, after what it sends is complete.
+    #[size = 64, align = 64]
+    pub struct SendOperation {
+        /// Number of the operation: 1, 2, 3, ... up to 2^32 - 1. 0: none yet.
+        pub sequence: u64,
+        /// Bytes of every chunk but the last of a run; 1 to 2^31 - 1 (UC), on UD at most the path's MTU, which the worker cannot check.
+        pub chunk_bytes: u32,
+        /// Collective id, below 2^(32 - psn bits).
+        pub collective_id: u32,
+        /// Memory key of the source.
+        pub lkey: u32,
+        /// The operation is announced ([`SendReport::announced`]) as soon as no more than this many chunks of all lanes are not yet
+        /// posted: the lead with which the next root may be activated. 0: with the last batch.
+        pub lead_chunks: u32,
+        /// [`crate::OPERATION_CLOSED`] or 0. The host rewrites the line with the same `sequence` and the flag, and wakes the thread: the
+        /// worker posts nothing more, waits for what is posted and finishes with [`SendStatus::Closed`].
+        pub flags: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// Zero.
+        pub reserved_2: [u64; 3],
+        /// Equal to `sequence`; a mismatch means that the line is being written.
+        pub sequence_check: u64,
+    }
+}
+
+abi_struct! {
+    /// The own block's run in one lane, written by the host as one 64-byte line before the [`SendOperation`].
+    #[size = 64, align = 64]
+    pub struct SendRun {
+        /// Address of its first byte under the operation's `lkey`; the firmware never dereferences it.
+        pub source: u64,
+        /// Where the first chunk goes at the receivers: virtual address under `rkey` (UC; unused on UD).
+        pub remote_address: u64,
+        /// PSN of its first chunk; `first_psn` + `chunks` is at most 2^(psn bits).
+        pub first_psn: u32,
+        /// Number of chunks; may be 0.
+        pub chunks: u32,
+        /// Bytes of the last chunk, 1 to `chunk_bytes`; unused if there is none.
+        pub last_chunk_bytes: u32,
+        /// Memory key at the receivers (UC; unused on UD).
+        pub rkey: u32,
+        /// Zero.
+        pub reserved: [u64; 4],
+    }
+}
+
+abi_struct! {
+    /// What a send lane remembers. The host writes zeros at set-up and never touches it again.
+    #[size = 64, align = 64]
+    pub struct SendLaneState {
+        /// Basic blocks written to the send queue; never wraps.
+        pub produced: u64,
+        /// Basic blocks known to be complete.
+        pub completed: u64,
+        /// Send completions consumed.
+        pub consumed: u64,
+        /// Chunks of the run not yet posted.
+        pub left: u32,
+        /// Chunk bytes for which the queue's entries were built; 0: none.
+        pub built_chunk_bytes: u32,
+        /// Local key for which they were built.
+        pub built_lkey: u32,
+        /// Remote key for which they were built (UC).
+        pub built_rkey: u32,
+        /// Basic block of the entry that was shortened for the last chunk, plus one; 0: none.
+        pub shortened: u64,
+        /// 1 once the queue is dead: an error completion came.
+        pub dead: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// Chunks of the run (copied when the operation was taken over).
+        pub chunks: u32,
+        /// Bytes of the run's last chunk (likewise).
+        pub last_chunk_bytes: u32,
+    }
+}
+
+abi_struct! {
+    /// One queue pair of a send worker.
+    #[size = 256, align = 64]
+    pub struct SendLane {
+        /// Send queue; depth in basic blocks of 64 bytes. A chunk takes two on UD, one on UC.
+        pub send_queue: QueueDescriptor,
+        /// CQ of the sends, bound to this thread. Depth at least the number of chunks that fit the send queue.
+        pub send_cq: QueueDescriptor,
+        /// The 48 bytes of the address vector as they go into every entry (UD): queue key, destination QP number, GRH, MAC; see the
+        /// datagram segment of the hardware layouts. Zero on UC.
+        pub address_vector: [u64; 6],
+        /// Zero.
+        pub reserved: [u64; 2],
+        /// What to send (host).
+        pub run: SendRun,
+        /// State (worker).
+        pub state: SendLaneState,
+    }
+}
+
+abi_struct! {
+    /// A send worker: posts the own block in batches, one doorbell and one signalled completion per batch, lane by lane in turn. Its device
+    /// address is the argument of the event handler `send_blocks`.
+    ///
+    /// Life: as a [`crate::LaneThread`]'s, with RPC `prepare_send`.
+    #[size = 384, align = 64]
+    pub struct SendThread {
+        /// [`crate::ABI_HASH`].
+        pub abi_hash: u64,
+        /// [`crate::ABI_VERSION`].
+        pub abi_version: u32,
+        /// A [`crate::Transport`] code: UD sends with immediate, or UC writes with immediate.
+        pub transport: u32,
+        /// Number of lanes, at least 1.
+        pub lanes: u32,
+        /// Chunks per doorbell and per signalled completion, 1 to half of what fits each send queue.
+        pub batch: u32,
+        /// Chunks after which an activation ends and asks to be run again; at least 1, rounded up to whole batches.
+        pub quota: u32,
+        /// Low bits of the immediate that hold the PSN, 1 to 31.
+        pub psn_bits: u32,
+        /// Outbox of the thread.
+        pub outbox_id: u32,
+        /// Window of the thread.
+        pub window_id: u32,
+        /// Memory key of the host memory that holds the report.
+        pub window_mkey: u32,
+        /// Number of this thread, for logs.
+        pub thread: u32,
+        /// The lanes: an array of [`SendLane`], 64-byte aligned, of this thread alone.
+        pub contexts: DeviceAddress,
+        /// Host address of this worker's [`SendReport`], 64-byte aligned.
+        pub report_host: u64,
+        /// CQ of the control queue, as in [`crate::LaneThread`].
+        pub control_cq: QueueDescriptor,
+        /// Receive queue of the control connection, likewise.
+        pub control_queue: QueueDescriptor,
+        /// The operation (host).
+        pub operation: SendOperation,
+        /// State (thread).
+        pub state: SendThreadState,
+    }
+}
+
+abi_struct! {
+    /// What a send worker remembers between activations. The host writes zeros at set-up and never touches it again.
+    #[size = 192, align = 64]
+    pub struct SendThreadState {
+        /// Copy of the operation under way.
+        pub armed: SendOperation,
+        /// Control completions consumed; never wraps.
+        pub control_consumed: u64,
+        /// Chunks of the operation not yet posted, all lanes.
+        pub left: u64,
+        /// See [`SendReport::announced`].
+        pub announced: u64,
+        /// See [`SendReport::finished`].
+        pub finished: u64,
+        /// See [`SendReport::posted`].
+        pub posted: u64,
+        /// See [`SendReport::doorbells`].
+        pub doorbells: u64,
+        /// Activations.
+        pub activations: u64,
+        /// Instructions retired in them.
+        pub instructions: u64,
+        /// See [`SendReport::loop_instructions`].
+        pub loop_instructions: u64,
+        /// Lane whose turn is next.
+        pub next_lane: u32,
+        /// Current status, a [`SendStatus`] code.
+        pub status: u32,
+        /// Detail of the status.
+        pub detail: u32,
+        /// 1 once the outbox and the window of the thread are configured.
+        pub configured: u32,
+        /// 1 after RPC `prepare_send` accepted the context.
+        pub prepared: u32,
+        /// 1 while the host's line holds something that the worker has not acted on.
+        pub attention: u32,
+        /// Zero.
+        pub reserved: [u64; 4],
+    }
+}
+
+abi_struct! {
+    /// Progress of a send worker, in host memory, in a line that only this worker writes: when it announces, finishes, fails, and when it
+    /// goes to sleep.
+    #[size = 64, align = 64]
+    pub struct SendReport {
+        /// Sequence number of the last operation of which no more than `lead_chunks` chunks were left to post; or that has failed.
+        pub announced: u64,
+        /// Sequence number of the last operation that is over: the completions of the last batches of all lanes have come, or it was closed
+        /// or has failed and the card is done with what was posted of it. `status` tells which; the source is no longer read.
+        pub finished: u64,
+        /// A [`SendStatus`] code.
+        pub status: u32,
+        /// Detail of the status: an error syndrome or a [`crate::ContextFault`] code; 0 when there is none.
+        pub detail: u32,
+        /// Chunks posted since set-up.
+        pub posted: u64,
+        /// Doorbells rung since set-up, one per batch.
+        pub doorbells: u64,
+        /// Activations of the thread so far.
+        pub activations: u64,
+        /// Instructions retired in all activations before this one.
+        pub instructions: u64,
+        /// Instructions retired in posting loops since set-up: divided by `posted` what a chunk costs.
+        pub loop_instructions: u64,
+    }
+}
+
+/// State of a send worker as [`SendReport::status`] tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SendStatus {
+    /// No operation yet.
+    Idle = 0,
+    /// Sending.
+    Sending = 1,
+    /// All chunks of the operation are sent.
+    Finished = 2,
+    /// The operation was closed before all its chunks were posted; what was posted is sent.
+    Closed = 3,
+    /// A send failed; detail = syndrome. Nothing more was posted. Its queue is dead: this and later operations fail.
+    SendError = 4,
+    /// The operation does not fit the context; detail = [`crate::ContextFault`]. It is ignored.
+    InvalidOperation = 5,
+    /// An error completion on the control queue; detail = syndrome. The worker completes what it has and can no longer be told anything.
+    ControlError = 6,
+    /// A completion with an opcode that a send does not produce; detail = the owner and opcode byte. Treated as a failed send.
+    UnexpectedOpcode = 7,
+}
+
+impl SendStatus {
+    /// Every status.
+    pub const ALL: [Self; 8] = [
+        Self::Idle,
+        Self::Sending,
+        Self::Finished,
+        Self::Closed,
+        Self::SendError,
+        Self::InvalidOperation,
+        Self::ControlError,
+        Self::UnexpectedOpcode,
+    ];
+
+    /// The status of a code; the code itself when it names none.
+    pub const fn from_raw(raw: u32) -> Result<Self, u32> {
+        let mut i = 0;
+        while i < Self::ALL.len() {
+            if Self::ALL[i] as u32 == raw {
+                return Ok(Self::ALL[i]);
+            }
+            i += 1;
+        }
+        Err(raw)
+    }
+
+    /// Whether the status tells a failure.
+    #[must_use]
+    pub const fn is_error(self) -> bool {
+        self as u32 >= Self::SendError as u32
+    }
+}
