@@ -18,8 +18,8 @@ pub struct Signal {
 
 /// One rank's barriers, one after another. Operations are numbered modulo 2^32.
 ///
-/// A peer may be one operation ahead: what it signals then is kept. It cannot be two ahead, since it would have needed this rank's
-/// signals for the one between.
+/// A peer may be one operation ahead of this rank once that has entered: what it signals then is kept. It cannot be further ahead, since
+/// it would have needed this rank's signals for the one between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Barrier {
     place: Place,
@@ -34,7 +34,7 @@ pub struct Barrier {
 /// A signal that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BarrierError {
-    /// Neither of this operation nor of the next.
+    /// Neither of this operation nor of the next, or of the next before this rank has entered this one.
     #[error("barrier signal from rank {from} for operation {operation}, but this rank is at {current}")]
     Operation {
         /// Who sent it.
@@ -92,7 +92,7 @@ impl Barrier {
     /// It is not one that can be due.
     pub fn handle(&mut self, from: u32, operation: u32, round: u8) -> Result<(), BarrierError> {
         let ahead = operation.wrapping_sub(self.operation);
-        if ahead > 1 {
+        if ahead > u32::from(self.entered) {
             return Err(BarrierError::Operation { from, operation, current: self.operation });
         }
         if round >= self.rounds() || from != self.place.behind(1 << round) {
@@ -210,10 +210,13 @@ mod tests {
         assert_eq!(barrier.handle(4, 7, 3), Err(BarrierError::Sender { from: 4, round: 3 }));
         assert_eq!(barrier.handle(4, 7, 200), Err(BarrierError::Sender { from: 4, round: 200 }));
         barrier.handle(4, 7, 0).unwrap();
-        barrier.handle(4, 8, 0).unwrap();
+        assert_eq!(barrier.handle(4, 8, 0), Err(BarrierError::Operation { from: 4, operation: 8, current: 7 }));
         assert_eq!(barrier.handle(4, 7, 0), Err(BarrierError::Repeated { from: 4, round: 0 }));
         assert_eq!((barrier.poll(), barrier.waiting_for()), (None, None), "not entered yet");
         barrier.enter();
+        barrier.handle(4, 8, 0).unwrap();
+        assert_eq!(barrier.handle(4, 9, 0), Err(BarrierError::Operation { from: 4, operation: 9, current: 7 }));
+        assert_eq!(barrier.handle(4, 8, 0), Err(BarrierError::Repeated { from: 4, round: 0 }));
         assert_eq!(barrier.waiting_for(), Some(3));
     }
 

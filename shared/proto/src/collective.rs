@@ -5,158 +5,16 @@
 //! reliable connections that keep their order; data does not concern this machine until a block is whole in the user buffer.
 //!
 //! A rank is at most one operation ahead of another, because the barrier of the next one needs everybody: a message of the next
-//! operation is a barrier signal, and a message of the last one an acknowledgement that has become needless.
+//! operation is a barrier signal or its failure, and a message of the last one an acknowledgement that has become needless.
 
-use thiserror::Error;
-
-use crate::barrier::{Barrier, BarrierError};
-use crate::handshake::{Handshake, HandshakeError};
+use crate::agreement::{Agreement, Disagreement, Summary};
+use crate::barrier::Barrier;
+use crate::failure::{Cause, Failure, WaitedFor};
+use crate::handshake::Handshake;
+use crate::message::{Action, Body, Message, ProtocolError, Terms};
 use crate::ranks::{Place, RankSet};
-use crate::recovery::{Recover, Recovery, RecoveryError};
+use crate::recovery::{Recover, Recovery};
 use crate::sequencer::{Schedule, Sequence, SequenceError, Sequencer};
-
-/// A control message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Message {
-    /// Number of the operation, modulo 2^32.
-    pub operation: u32,
-    /// What it says.
-    pub body: Body,
-}
-
-/// What a control message says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Body {
-    /// The sender and all before it in this round of the barrier can receive.
-    Barrier {
-        /// Round, from 0.
-        round: u8,
-    },
-    /// It is the receiver's turn to multicast.
-    Activate,
-    /// The sender misses chunks of these blocks.
-    Fetch {
-        /// The blocks.
-        blocks: RankSet,
-    },
-    /// A block that was asked for can be read from the sender.
-    Acknowledge {
-        /// The block.
-        block: u32,
-    },
-    /// The sender has everything and will not read any more.
-    Final,
-    /// The operation has failed for everybody.
-    Failed(Failure),
-}
-
-/// Why an operation has failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
-#[error("rank {culprit} was silent while rank {witness} waited for it: {waited_for}")]
-pub struct Failure {
-    /// The rank that was waited for in vain; the own rank if its own worker did not come to an end.
-    pub culprit: u32,
-    /// The rank that waited.
-    pub witness: u32,
-    /// What it waited for.
-    pub waited_for: WaitedFor,
-}
-
-/// What a rank can wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum WaitedFor {
-    /// A barrier signal.
-    Barrier,
-    /// The activation by the predecessor.
-    Activation,
-    /// The end of the own multicast.
-    OwnSend,
-    /// An acknowledgement, or the own read after it.
-    Block,
-    /// The right neighbour's final message.
-    Final,
-}
-
-impl core::fmt::Display for WaitedFor {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            WaitedFor::Barrier => "its barrier signal",
-            WaitedFor::Activation => "its activation of the next sender",
-            WaitedFor::OwnSend => "the end of its multicast",
-            WaitedFor::Block => "a block that was asked for",
-            WaitedFor::Final => "its final message",
-        })
-    }
-}
-
-/// What is to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// Send a control message.
-    Send {
-        /// To whom.
-        to: u32,
-        /// What.
-        message: Message,
-    },
-    /// Multicast the own block, then call [`Participant::sent`].
-    Multicast,
-    /// Read the missing runs of a block from a rank's user buffer, then call [`Participant::read`].
-    Read {
-        /// From whom.
-        from: u32,
-        /// The block.
-        block: u32,
-    },
-    /// The operation is over on this rank: its buffers are the user's. Comes once.
-    Release,
-    /// The operation has failed; nothing more happens. Comes once.
-    Fail(Failure),
-}
-
-/// What an operation is, alike on all ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Terms {
-    /// Number of the operation, modulo 2^32.
-    pub operation: u32,
-    /// Ranks that contribute a block; one for Broadcast.
-    pub roots: RankSet,
-    /// Chains that multicast side by side.
-    pub chains: u32,
-    /// How long the barrier may take, in picoseconds: ranks may post at very different times.
-    pub patience_ps: u64,
-    /// Time from the end of the barrier to the cutoff, in picoseconds.
-    pub cutoff_ps: u64,
-    /// Time from the end of the barrier after which the operation has failed, in picoseconds. More than the cutoff.
-    pub bound_ps: u64,
-}
-
-/// A message that cannot be. The connection it came on is not to be trusted any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum ProtocolError {
-    /// Of an operation that is not at hand.
-    #[error("message of operation {operation} from rank {from}, but this rank is at {current}")]
-    Operation {
-        /// Who sent it.
-        from: u32,
-        /// What it is for.
-        operation: u32,
-        /// What is current.
-        current: u32,
-    },
-    /// Of the barrier.
-    #[error(transparent)]
-    Barrier(#[from] BarrierError),
-    /// Of the sequencer.
-    #[error(transparent)]
-    Sequence(#[from] SequenceError),
-    /// Of recovery.
-    #[error(transparent)]
-    Recovery(#[from] RecoveryError),
-    /// Of the handshake.
-    #[error(transparent)]
-    Handshake(#[from] HandshakeError),
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum State {
@@ -171,6 +29,7 @@ enum State {
 pub struct Participant {
     place: Place,
     barrier: Barrier,
+    agreement: Agreement,
     terms: Terms,
     sequencer: Option<Sequencer>,
     recovery: Recovery,
@@ -181,7 +40,8 @@ pub struct Participant {
     now_ps: u64,
     /// Neighbours that have not been told of the failure.
     untold: RankSet,
-    failure: Option<Failure>,
+    /// The first failure that came up, and its operation: the current one, or the next while this rank is not done yet with the current.
+    failure: Option<(u32, Failure)>,
     told: bool,
 }
 
@@ -190,10 +50,18 @@ impl Participant {
     #[must_use]
     pub fn new(place: Place, first: u32) -> Self {
         let [patience_ps, cutoff_ps, bound_ps] = [u64::MAX; 3];
-        let terms = Terms { operation: first, roots: RankSet::EMPTY, chains: 1, patience_ps, cutoff_ps, bound_ps };
+        let terms = Terms {
+            operation: first,
+            roots: RankSet::EMPTY,
+            summary: Summary::allgather(0, 0, 1),
+            patience_ps,
+            cutoff_ps,
+            bound_ps,
+        };
         Self {
             place,
             barrier: Barrier::new(place, first),
+            agreement: Agreement::new(),
             terms,
             sequencer: None,
             recovery: Recovery::new(place, RankSet::EMPTY),
@@ -220,7 +88,7 @@ impl Participant {
         if self.state != State::Idle || terms.operation != self.barrier.operation() {
             return false;
         }
-        let schedule = Schedule::new(terms.roots.len(), terms.chains).ok();
+        let schedule = Schedule::new(terms.roots.len(), terms.summary.chains).ok();
         let position = terms.roots.position(self.place.rank());
         self.terms = terms;
         self.sequencer = schedule.zip(position).and_then(|(all, own)| all.turn(own)).map(Sequencer::new);
@@ -229,6 +97,8 @@ impl Participant {
         self.state = State::Running;
         (self.posted_ps, self.passed_ps, self.now_ps) = (now_ps, None, now_ps);
         self.barrier.enter();
+        self.agreement.post(terms.summary);
+        self.compare();
         true
     }
 
@@ -259,12 +129,20 @@ impl Participant {
     /// One that no rank that keeps to the protocol can have sent.
     pub fn handle(&mut self, from: u32, message: Message) -> Result<(), ProtocolError> {
         let Message { operation, body } = message;
-        if let Body::Barrier { round } = body {
-            // Once passed, the barrier is that of the next operation; see `poll`.
-            return Ok(self.barrier.handle(from, operation, round)?);
+        if self.state == State::Failed {
+            // It does not matter any more.
+            return Ok(());
         }
         if let Body::Failed(failure) = body {
-            self.fail(failure);
+            self.failed(operation, failure);
+            return Ok(());
+        }
+        if let Body::Barrier { round, summary } = body {
+            // Once passed, the barrier is that of the next operation; see `poll`.
+            let next = operation != self.barrier.operation();
+            self.barrier.handle(from, operation, round)?;
+            self.agreement.handle(from, summary, next);
+            self.compare();
             return Ok(());
         }
         let current = self.terms.operation;
@@ -311,7 +189,7 @@ impl Participant {
         };
         if over {
             let (culprit, waited_for) = self.waiting_for();
-            self.fail(Failure { culprit, witness: self.place.rank(), waited_for });
+            self.fail(Failure { culprit, witness: self.place.rank(), cause: Cause::Silent(waited_for) });
         }
     }
 
@@ -357,36 +235,74 @@ impl Participant {
         self.state == State::Running
     }
 
-    /// The operation cannot be completed any more; the neighbours are told, and pass it on.
+    /// Ends the operation under way as a failure, here and on all ranks. Tells whether there was one.
+    ///
+    /// A rank that has been released already learns of it, too, since this one takes part in nothing any more.
+    pub fn cancel(&mut self) -> bool {
+        let running = self.state == State::Running;
+        if running {
+            let own = self.place.rank();
+            self.fail(Failure { culprit: own, witness: own, cause: Cause::Cancelled });
+        }
+        running
+    }
+
+    /// What this rank and another have called, if this is the rank that found them to differ.
+    #[must_use]
+    pub const fn disagreement(&self) -> Option<Disagreement> {
+        self.agreement.found()
+    }
+
+    fn compare(&mut self) {
+        if let Some(found) = self.agreement.found() {
+            self.fail(Failure { culprit: found.rank, witness: self.place.rank(), cause: Cause::Disagrees });
+        }
+    }
+
+    /// The operation cannot be completed any more; the neighbours are told, and pass it on. Changes nothing if it has failed before.
     pub fn fail(&mut self, failure: Failure) {
-        if self.failure.is_none() {
-            self.failure = Some(failure);
+        let operation = if self.state == State::Running { self.terms.operation } else { self.barrier.operation() };
+        self.failed(operation, failure);
+    }
+
+    /// An operation has failed. If it is the next one, everybody else is done with the current one, or can be: so is this rank, first.
+    fn failed(&mut self, operation: u32, failure: Failure) {
+        let next = self.state == State::Running && operation == self.terms.operation.wrapping_add(1);
+        if self.state == State::Failed || next && self.failure.is_some() {
+            return;
+        }
+        self.failure = Some((operation, failure));
+        let ring = RankSet::of(self.place.left()).or(&RankSet::of(self.place.right()));
+        self.untold = ring.without(&RankSet::of(self.place.rank()));
+        if !next {
             self.state = State::Failed;
-            let ring = RankSet::of(self.place.left()).or(&RankSet::of(self.place.right()));
-            self.untold = ring.without(&RankSet::of(self.place.rank()));
         }
     }
 
     /// The next thing to do; to be called until there is none, after every event.
     pub fn poll(&mut self) -> Option<Action> {
-        if let Some(failure) = self.failure {
+        if let Some((operation, failure)) = self.failure {
             if let Some(to) = self.untold.first() {
                 self.untold.remove(to);
-                return Some(self.send(to, Body::Failed(failure)));
+                return Some(Action::Send { to, message: Message { operation, body: Body::Failed(failure) } });
             }
-            return (!core::mem::replace(&mut self.told, true)).then_some(Action::Fail(failure));
+            if self.state == State::Failed {
+                return (!core::mem::replace(&mut self.told, true)).then_some(Action::Fail(failure));
+            }
         }
         if self.state != State::Running {
             return None;
         }
         if self.passed_ps.is_none() {
             if let Some(signal) = self.barrier.poll() {
-                return Some(self.send(signal.to, Body::Barrier { round: signal.round }));
+                let summary = self.terms.summary;
+                return Some(self.send(signal.to, Body::Barrier { round: signal.round, summary }));
             }
             if self.barrier.is_passed() {
                 self.passed_ps = Some(self.now_ps);
                 // Signals that come from here on are of the next operation.
                 self.barrier.advance();
+                self.agreement.advance();
                 if let Some(sequencer) = &mut self.sequencer {
                     sequencer.ready();
                 }
@@ -417,7 +333,7 @@ impl Participant {
             return Some(self.send(to, Body::Final));
         }
         if self.handshake.is_released() {
-            self.state = State::Idle;
+            self.state = if self.failure.is_some() { State::Failed } else { State::Idle };
             return Some(Action::Release);
         }
         None

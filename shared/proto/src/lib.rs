@@ -2,36 +2,45 @@
 //! engines and in the model checker: no IO, no clock, no allocation.
 //!
 //! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`immediate`], [`bitmap`], [`cutoff`], [`reuse`]. State machines of one
-//! rank, which take events and the time and give back what is to be done: [`barrier`], [`sequencer`], [`recovery`], [`handshake`], and
-//! [`collective`], which is all four in one operation.
+//! rank, which take events and the time and give back what is to be done: [`barrier`], [`agreement`], [`sequencer`], [`recovery`],
+//! [`handshake`], and [`collective`], which is all five in one operation; it ends well or in a [`failure`]. [`wire`] is what its
+//! messages are as bytes.
 #![no_std]
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
 extern crate std;
 
+pub mod agreement;
 pub mod barrier;
 pub mod bitmap;
 pub mod chunk;
 pub mod collective;
 pub mod cutoff;
+pub mod failure;
 pub mod handshake;
 pub mod immediate;
+pub mod message;
 pub mod ranks;
 pub mod recovery;
 pub mod reuse;
 pub mod sequencer;
 pub mod space;
+pub mod wire;
 
+pub use agreement::{Agreement, Disagreement, Kind, Summary, digest};
 pub use barrier::{Barrier, BarrierError, Signal};
 pub use bitmap::{Bitmap, Mark, Run};
 pub use chunk::{Block, Chunk, ChunkError, Chunking, Subgroup};
-pub use collective::{Action, Body, Failure, Message, Participant, ProtocolError, Terms, WaitedFor};
+pub use collective::Participant;
 pub use cutoff::{Alpha, Overheads};
+pub use failure::{Cause, Failure, WaitedFor};
 pub use handshake::{Handshake, HandshakeError};
 pub use immediate::{Immediate, ImmediateError, ImmediateLayout};
+pub use message::{Action, Body, Message, ProtocolError, Terms};
 pub use ranks::{MAX_RANKS, Place, PlaceError, RankSet};
 pub use recovery::{Recover, Recovery, RecoveryError};
 pub use reuse::{CollectiveIds, IdInUse};
 pub use sequencer::{Schedule, ScheduleError, Sequence, SequenceError, Sequencer, Turn};
 pub use space::{Placement, ReceiveSpace, RootRow, SpaceError};
+pub use wire::{Availability, Codec, Control, Encoded, WireError};

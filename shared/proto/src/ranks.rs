@@ -113,6 +113,23 @@ impl RankSet {
         set
     }
 
+    /// The set as words, the lowest ranks first, without the zero words at the end.
+    #[must_use]
+    pub fn words(&self) -> &[u64] {
+        let used = self.words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
+        &self.words[..used]
+    }
+
+    /// The set of such words; what is beyond [`MAX_RANKS`] is left out.
+    #[must_use]
+    pub fn from_words(words: impl IntoIterator<Item = u64>) -> Self {
+        let mut set = Self::EMPTY;
+        for (to, word) in set.words.iter_mut().zip(words) {
+            *to = word;
+        }
+        set
+    }
+
     /// Adds a rank. Tells whether it is new; false for one that is too large.
     pub fn insert(&mut self, rank: u32) -> bool {
         let Some(word) = self.words.get_mut(rank as usize / 64) else { return false };
@@ -262,6 +279,8 @@ mod tests {
             prop_assert_eq!(x.and(&y).iter().collect::<BTreeSet<_>>(), &a & &b);
             prop_assert_eq!(x.or(&y).iter().collect::<BTreeSet<_>>(), &a | &b);
             prop_assert_eq!(x.without(&y).iter().collect::<BTreeSet<_>>(), &a - &b);
+            prop_assert_eq!(RankSet::from_words(x.words().iter().copied()), x);
+            prop_assert_eq!(x.words().len(), a.last().map_or(0, |last| *last as usize / 64 + 1));
             let mut rest = x;
             for rank in &b {
                 prop_assert_eq!(rest.remove(*rank), a.contains(rank));

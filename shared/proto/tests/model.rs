@@ -1,8 +1,11 @@
 //! Every interleaving of up to three ranks, by a model checker: barrier, activation, multicast that arrives, is late or lost, cutoff,
 //! fetches, reads and final messages. No deadlock, no release before everything is there, no read from a released buffer, no write into
 //! one. With two ranks, and for Broadcast, packets come twice as well; Allgather of three would take too long with that.
+//!
+//! And of operations that fail: any rank cancels in any state, or calls something else than the others. Then all ranks learn of it and
+//! nobody is released with a block that is not whole. What takes long is ignored: `cargo test -p flexcast-proto --test model -- --ignored`.
 
-use flexcast_proto::{Action, Message, Participant, Place, RankSet, Terms};
+use flexcast_proto::{Action, Cause, Failure, Message, Participant, Place, RankSet, Summary, Terms};
 use stateright::{Checker as _, Model, Property};
 
 const CUTOFF_PS: u64 = 10;
@@ -26,13 +29,16 @@ struct Rank {
     reads: Vec<(u32, u32)>,
     /// Blocks in the user buffer.
     holds: RankSet,
+    posted: bool,
     released: bool,
+    failed: Option<Failure>,
     cut_off: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     ranks: Vec<Rank>,
+    cancelled: Option<u32>,
     /// Messages on their way, by sender and receiver, in order.
     wires: Vec<Vec<Message>>,
     /// By sender and receiver.
@@ -43,6 +49,8 @@ struct State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Step {
+    Post(usize),
+    Cancel(usize),
     Deliver { from: usize, to: usize },
     EndMulticast(usize),
     Arrive { from: usize, to: usize },
@@ -52,15 +60,51 @@ enum Step {
     CutOff(usize),
 }
 
+#[derive(Clone, Copy)]
 struct Collective {
     ranks: usize,
     roots: RankSet,
     chains: u32,
     /// Whether packets come twice.
     doubled: bool,
+    /// Whether ranks post when they like; otherwise all have posted in the beginning.
+    posting: bool,
+    /// Whether one rank cancels.
+    cancelling: bool,
+    /// Whether failed ranks are forgotten: what they were like, and what is on its way to them. The smaller models show that it does not
+    /// matter; the largest cannot do without.
+    forgetting: bool,
+    /// The ranks that contribute 512 bytes; the others contribute 4096.
+    odd: RankSet,
 }
 
 impl Collective {
+    /// An operation that ends well.
+    fn new(ranks: usize, roots: RankSet, chains: u32) -> Self {
+        let odd = RankSet::EMPTY;
+        Self { ranks, roots, chains, doubled: false, posting: false, cancelling: false, forgetting: false, odd }
+    }
+
+    fn disagrees(&self) -> bool {
+        !self.odd.is_empty()
+    }
+
+    fn post(&self, state: &mut State, rank: usize) {
+        let bytes = if self.odd.contains(rank as u32) { 512 } else { 4096 };
+        let terms = Terms {
+            operation: 7,
+            roots: self.roots,
+            summary: Summary::allgather(bytes, 4096, self.chains),
+            patience_ps: u64::MAX,
+            cutoff_ps: CUTOFF_PS,
+            bound_ps: u64::MAX,
+        };
+        let this = &mut state.ranks[rank];
+        assert!(this.machine.post(terms, 0));
+        this.machine.placed(rank as u32);
+        this.posted = true;
+    }
+
     fn at(&self, from: usize, to: usize) -> usize {
         from * self.ranks + to
     }
@@ -70,6 +114,7 @@ impl Collective {
         while let Some(action) = state.ranks[rank].machine.poll() {
             match action {
                 Action::Send { to, message } => state.wires[self.at(rank, to as usize)].push(message),
+                Action::Multicast if self.disagrees() => state.wrong = Some("multicast although ranks differ"),
                 Action::Multicast => state.ranks[rank].multicasting = true,
                 Action::Read { from, block } => state.ranks[rank].reads.push((from, block)),
                 Action::Release => {
@@ -79,15 +124,41 @@ impl Collective {
                     }
                     this.released = true;
                 }
-                Action::Fail(_) => state.wrong = Some("failed"),
+                Action::Fail(failure) => self.failed(state, rank, failure),
             }
+        }
+    }
+
+    /// A rank gives its buffers back: its keys are no more, its reads, sends and worker are over.
+    fn failed(&self, state: &mut State, rank: usize, failure: Failure) {
+        let Failure { culprit, witness, cause } = failure;
+        let this = &mut state.ranks[rank];
+        let fitting = match cause {
+            Cause::Cancelled => culprit == witness && state.cancelled == Some(culprit),
+            // A read from a buffer whose keys are no more.
+            Cause::Connection(_) => state.cancelled.is_some(),
+            Cause::Disagrees => self.odd.contains(culprit) != self.odd.contains(witness),
+            Cause::Silent(_) | Cause::Device(_) => false,
+        };
+        if !fitting || this.failed.is_some() {
+            state.wrong = Some("failed for no reason, or twice");
+        }
+        (this.failed, this.multicasting) = (Some(failure), false);
+        this.reads.clear();
+        if self.forgetting {
+            let place = Place::new(rank as u32, self.ranks as u32).unwrap();
+            this.machine = Participant::new(place, 7);
+            this.machine.fail(failure);
+            while this.machine.poll().is_some() {}
+            (this.holds, this.released, this.cut_off) = (self.roots, false, true);
+            this.failed = Some(Failure { culprit: 0, witness: 0, cause });
         }
     }
 
     /// A packet reaches a rank: its worker takes it for the operation that is armed, and for no other.
     fn receive(&self, state: &mut State, from: usize, to: usize) {
         let this = &mut state.ranks[to];
-        if this.released {
+        if this.released || this.failed.is_some() {
             return;
         }
         this.holds.insert(from as u32);
@@ -101,33 +172,27 @@ impl Model for Collective {
     type Action = Step;
 
     fn init_states(&self) -> Vec<State> {
-        let terms = Terms {
-            operation: 7,
-            roots: self.roots,
-            chains: self.chains,
-            patience_ps: u64::MAX,
-            cutoff_ps: CUTOFF_PS,
-            bound_ps: u64::MAX,
-        };
         let mut state = State {
             ranks: Vec::new(),
+            cancelled: None,
             wires: vec![Vec::new(); self.ranks * self.ranks],
             packets: vec![Packet::Unsent; self.ranks * self.ranks],
             wrong: None,
         };
         for rank in 0..self.ranks as u32 {
-            let mut machine = Participant::new(Place::new(rank, self.ranks as u32).unwrap(), 7);
-            assert!(machine.post(terms, 0));
-            machine.placed(rank);
-            let holds = self.roots.and(&RankSet::of(rank));
             state.ranks.push(Rank {
-                machine,
+                machine: Participant::new(Place::new(rank, self.ranks as u32).unwrap(), 7),
                 multicasting: false,
                 reads: Vec::new(),
-                holds,
+                holds: self.roots.and(&RankSet::of(rank)),
+                posted: false,
                 released: false,
+                failed: None,
                 cut_off: false,
             });
+        }
+        for rank in (0..self.ranks).filter(|_| !self.posting) {
+            self.post(&mut state, rank);
         }
         for rank in 0..self.ranks {
             self.drive(&mut state, rank);
@@ -142,6 +207,12 @@ impl Model for Collective {
             }
             steps.extend((0..state.ranks[from].reads.len()).map(|index| Step::EndRead { rank: from, index }));
             let rank = &state.ranks[from];
+            if !rank.posted && rank.failed.is_none() {
+                steps.push(Step::Post(from));
+            }
+            if self.cancelling && state.cancelled.is_none() && rank.machine.is_running() {
+                steps.push(Step::Cancel(from));
+            }
             if !rank.cut_off && rank.machine.deadline_ps() == Some(CUTOFF_PS) {
                 steps.push(Step::CutOff(from));
             }
@@ -161,6 +232,15 @@ impl Model for Collective {
     fn next_state(&self, before: &State, step: Step) -> Option<State> {
         let mut state = before.clone();
         match step {
+            Step::Post(rank) => {
+                self.post(&mut state, rank);
+                self.drive(&mut state, rank);
+            }
+            Step::Cancel(rank) => {
+                state.cancelled = Some(rank as u32);
+                assert!(state.ranks[rank].machine.cancel());
+                self.drive(&mut state, rank);
+            }
             Step::Deliver { from, to } => {
                 let message = state.wires[self.at(from, to)].remove(0);
                 if state.ranks[to].machine.handle(from as u32, message).is_err() {
@@ -194,17 +274,22 @@ impl Model for Collective {
             Step::EndRead { rank, index } => {
                 let (from, block) = state.ranks[rank].reads.remove(index);
                 let source = &state.ranks[from as usize];
-                if source.released {
-                    state.wrong = Some("read from a released buffer");
+                if source.failed.is_some() {
+                    let failure = Failure { culprit: from, witness: rank as u32, cause: Cause::Connection(1) };
+                    state.ranks[rank].machine.fail(failure);
+                } else {
+                    if source.released {
+                        state.wrong = Some("read from a released buffer");
+                    }
+                    if !source.holds.contains(block) {
+                        state.wrong = Some("read what is not there");
+                    }
+                    if state.ranks[rank].released {
+                        state.wrong = Some("wrote into a released buffer");
+                    }
+                    state.ranks[rank].holds.insert(block);
+                    state.ranks[rank].machine.read(block);
                 }
-                if !source.holds.contains(block) {
-                    state.wrong = Some("read what is not there");
-                }
-                if state.ranks[rank].released {
-                    state.wrong = Some("wrote into a released buffer");
-                }
-                state.ranks[rank].holds.insert(block);
-                state.ranks[rank].machine.read(block);
                 self.drive(&mut state, rank);
             }
             Step::CutOff(rank) => {
@@ -213,28 +298,46 @@ impl Model for Collective {
                 self.drive(&mut state, rank);
             }
         }
+        for to in (0..self.ranks).filter(|to| self.forgetting && state.ranks[*to].failed.is_some()) {
+            for at in (0..self.ranks).map(|from| self.at(from, to)) {
+                state.wires[at].clear();
+                state.packets[at] = Packet::Gone;
+            }
+        }
         Some(state)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always("nothing goes wrong", |_, state: &State| state.wrong.is_none()),
-            // A state without a next step is an end: everybody must be released there.
+            // A state without a next step is an end: everybody must be released there, or have failed.
             Property::always("no deadlock", |model: &Self, state: &State| {
                 let mut steps = Vec::new();
                 model.actions(state, &mut steps);
-                !steps.is_empty() || state.ranks.iter().all(|rank| rank.released)
+                let fails = model.disagrees() || state.cancelled.is_some();
+                !steps.is_empty()
+                    || state.ranks.iter().all(|rank| if fails { rank.failed.is_some() } else { rank.released })
             }),
-            Property::sometimes("a block is fetched", |_, state: &State| {
-                state.ranks.iter().any(|rank| !rank.reads.is_empty())
+            Property::sometimes("a block is fetched", |model: &Self, state: &State| {
+                model.disagrees() || state.ranks.iter().any(|rank| !rank.reads.is_empty())
             }),
-            Property::sometimes("all are released", |_, state: &State| state.ranks.iter().all(|rank| rank.released)),
+            Property::sometimes("all are released", |model: &Self, state: &State| {
+                model.disagrees() || state.ranks.iter().all(|rank| rank.released && rank.failed.is_none())
+            }),
+            Property::sometimes("it fails where it may", |model: &Self, state: &State| {
+                !(model.disagrees() || model.cancelling) || state.ranks.iter().all(|rank| rank.failed.is_some())
+            }),
+            Property::sometimes("a read from a failed rank", |model: &Self, state: &State| {
+                let connection = |failure: Failure| matches!(failure.cause, Cause::Connection(_));
+                !model.cancelling || state.ranks.iter().any(|rank| rank.failed.is_some_and(connection))
+            }),
         ]
     }
 }
 
-fn check(ranks: usize, roots: RankSet, chains: u32, doubled: bool) -> usize {
-    let checker = Collective { ranks, roots, chains, doubled }.checker().threads(2).spawn_bfs().join();
+fn check(collective: Collective) -> usize {
+    // Depth first: much less is kept.
+    let checker = collective.checker().threads(2).spawn_dfs().join();
     checker.assert_properties();
     checker.unique_state_count()
 }
@@ -242,23 +345,23 @@ fn check(ranks: usize, roots: RankSet, chains: u32, doubled: bool) -> usize {
 #[test]
 fn two_ranks() {
     for chains in [1, 2] {
-        let states = check(2, RankSet::below(2), chains, true);
+        let states = check(Collective { doubled: true, ..Collective::new(2, RankSet::below(2), chains) });
         assert!(states > 100, "{states} states");
     }
-    check(2, RankSet::of(1), 1, true);
+    check(Collective { doubled: true, ..Collective::new(2, RankSet::of(1), 1) });
 }
 
 #[test]
 fn broadcast_to_three_ranks() {
     for root in 0..3 {
-        let states = check(3, RankSet::of(root), 1, true);
+        let states = check(Collective { doubled: true, ..Collective::new(3, RankSet::of(root), 1) });
         assert!(states > 100, "{states} states");
     }
 }
 
 #[test]
 fn allgather_of_three_ranks() {
-    let states = check(3, RankSet::below(3), 2, false);
+    let states = check(Collective::new(3, RankSet::below(3), 2));
     assert!(states > 500_000, "{states} states");
 }
 
@@ -266,7 +369,50 @@ fn allgather_of_three_ranks() {
 #[ignore = "a minute more: cargo test -p flexcast-proto --test model -- --ignored"]
 fn allgather_of_three_ranks_in_one_chain_and_in_three() {
     for chains in [1, 3] {
-        let states = check(3, RankSet::below(3), chains, false);
+        let states = check(Collective::new(3, RankSet::below(3), chains));
         assert!(states > 500_000, "{chains} chains: {states} states");
+    }
+}
+
+/// Any rank cancels at any time: all ranks learn of it, also those that are released or have not posted.
+#[test]
+fn any_of_two_ranks_cancels_in_any_state() {
+    for (roots, chains) in [(RankSet::below(2), 1), (RankSet::below(2), 2), (RankSet::of(1), 1)] {
+        for posting in [false, true] {
+            let states =
+                check(Collective { doubled: true, posting, cancelling: true, ..Collective::new(2, roots, chains) });
+            assert!(states > 100, "{states} states");
+        }
+    }
+}
+
+#[test]
+fn any_of_three_ranks_cancels_a_broadcast_in_any_state() {
+    for root in 0..3 {
+        let states = check(Collective { posting: true, cancelling: true, ..Collective::new(3, RankSet::of(root), 1) });
+
+        assert!(states > 1000, "{states} states");
+    }
+}
+
+#[test]
+#[ignore = "long: cargo test -p flexcast-proto --test model -- --ignored"]
+fn any_of_three_ranks_cancels_an_allgather_in_any_state() {
+    let allgather = Collective::new(3, RankSet::below(3), 2);
+    let states = check(Collective { cancelling: true, forgetting: true, ..allgather });
+    println!("{states} states");
+
+    assert!(states > 500_000, "{states} states");
+}
+
+/// Whoever differs, and in whatever order they post: all fail, for that reason, and nobody has multicast.
+#[test]
+fn ranks_that_call_different_things_all_fail_before_anyone_multicasts() {
+    for (ranks, odd) in [(2, 0), (2, 1), (3, 0), (3, 1), (3, 2)] {
+        let odd = RankSet::of(odd);
+        let states =
+            check(Collective { posting: true, odd, ..Collective::new(ranks, RankSet::below(ranks as u32), 1) });
+
+        assert!(states > 10, "{states} states");
     }
 }

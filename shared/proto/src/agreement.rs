@@ -1,0 +1,251 @@
+//! What all ranks must call alike. Every barrier signal carries the [`Summary`] of its sender's operation, and each rank compares
+//! those that it gets with its own.
+//!
+//! A signal of the barrier is sent only after all signals of earlier rounds have come and agreed. So whoever passes the barrier has
+//! heard, directly or through others, that *every* rank agrees: where two ranks differ nobody multicasts anything.
+
+/// Which collective operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// One rank's block goes to all.
+    Broadcast = 1,
+    /// Every rank's block goes to all; blocks are equally long.
+    Allgather = 2,
+    /// The same with blocks of different lengths.
+    Allgatherv = 3,
+}
+
+impl Kind {
+    /// The kind of a code; the code itself when it names none.
+    ///
+    /// # Errors
+    /// The code.
+    pub const fn from_raw(raw: u8) -> Result<Self, u8> {
+        match raw {
+            1 => Ok(Self::Broadcast),
+            2 => Ok(Self::Allgather),
+            3 => Ok(Self::Allgatherv),
+            other => Err(other),
+        }
+    }
+}
+
+/// An operation's arguments, as far as they must be alike on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Summary {
+    /// Which operation.
+    pub kind: Kind,
+    /// Who multicasts; 0 where all do.
+    pub root: u32,
+    /// Bytes that a root contributes; where they differ, [`digest`] of them all.
+    pub amount: u64,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u32,
+    /// Chains that multicast side by side.
+    pub chains: u32,
+}
+
+impl Summary {
+    /// A Broadcast of `bytes` from `root`.
+    #[must_use]
+    pub const fn broadcast(root: u32, bytes: u64, chunk_bytes: u32) -> Self {
+        Self { kind: Kind::Broadcast, root, amount: bytes, chunk_bytes, chains: 1 }
+    }
+
+    /// An Allgather to which each rank contributes `bytes`.
+    #[must_use]
+    pub const fn allgather(bytes: u64, chunk_bytes: u32, chains: u32) -> Self {
+        Self { kind: Kind::Allgather, root: 0, amount: bytes, chunk_bytes, chains }
+    }
+
+    /// An Allgather to which the ranks contribute these numbers of bytes, in the order of ranks.
+    #[must_use]
+    pub fn allgatherv(bytes: impl IntoIterator<Item = u64>, chunk_bytes: u32, chains: u32) -> Self {
+        Self { kind: Kind::Allgatherv, root: 0, amount: digest(bytes), chunk_bytes, chains }
+    }
+}
+
+impl core::fmt::Display for Summary {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { root, amount, .. } = self;
+        match self.kind {
+            Kind::Broadcast => write!(f, "broadcast of {amount} bytes from root {root}"),
+            Kind::Allgather => write!(f, "allgather of {amount} bytes"),
+            Kind::Allgatherv => write!(f, "allgatherv of lengths with digest {amount:#018x}"),
+        }
+    }
+}
+
+/// 64 bits that stand for a sequence of lengths (FNV-1a, 64 bits, over their little-endian bytes). Different sequences have the same
+/// digest by accident only, about once in 2^64; it is no protection against intent.
+#[must_use]
+pub fn digest(lengths: impl IntoIterator<Item = u64>) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in lengths.into_iter().flat_map(u64::to_le_bytes) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    hash
+}
+
+/// Two ranks that called different things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Disagreement {
+    /// The other rank.
+    pub rank: u32,
+    /// What it called.
+    pub theirs: Summary,
+    /// What this rank called.
+    pub own: Summary,
+}
+
+impl core::fmt::Display for Disagreement {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { rank, theirs, own } = self;
+        write!(f, "rank {rank} called {theirs}")?;
+        let more = [
+            ("in chunks of", "bytes", theirs.chunk_bytes, own.chunk_bytes),
+            ("in", "chains", theirs.chains, own.chains),
+        ];
+        let differing = || more.iter().filter(|(_, _, theirs, own)| theirs != own);
+        for (before, after, theirs, _) in differing() {
+            write!(f, " {before} {theirs} {after}")?;
+        }
+        write!(f, ", this rank {own}")?;
+        for (before, after, _, own) in differing() {
+            write!(f, " {before} {own} {after}")?;
+        }
+        Ok(())
+    }
+}
+
+/// One rank's comparing, one operation after another.
+///
+/// Signals may come before the own operation is posted. The first summary among them is kept, and the first that differs from it:
+/// whatever this rank calls then, a rank that called something else is among those two, if there is one at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Agreement {
+    own: Option<Summary>,
+    early: [Option<(u32, Summary)>; 2],
+    found: Option<Disagreement>,
+}
+
+impl Agreement {
+    /// Before the first operation.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { own: None, early: [None; 2], found: None }
+    }
+
+    /// The own operation is posted: compared from now on, and with what came early.
+    pub fn post(&mut self, own: Summary) {
+        self.own = Some(own);
+        for (rank, theirs) in core::mem::take(&mut self.early).into_iter().flatten() {
+            self.compare(rank, theirs);
+        }
+    }
+
+    /// A signal of the operation that is posted has come, or one of the next: of the only one that it can be while none is.
+    pub fn handle(&mut self, from: u32, theirs: Summary, next: bool) {
+        if self.own.is_some() && !next {
+            self.compare(from, theirs);
+            return;
+        }
+        match &mut self.early {
+            [first @ None, _] => *first = Some((from, theirs)),
+            [Some((_, first)), other @ None] if *first != theirs => *other = Some((from, theirs)),
+            _ => {}
+        }
+    }
+
+    /// The barrier is passed: all have agreed, and signals are of the next operation.
+    pub fn advance(&mut self) {
+        self.own = None;
+    }
+
+    /// The first rank that was found to have called something else.
+    #[must_use]
+    pub const fn found(&self) -> Option<Disagreement> {
+        self.found
+    }
+
+    fn compare(&mut self, rank: u32, theirs: Summary) {
+        if let Some(own) = self.own.filter(|own| *own != theirs && self.found.is_none()) {
+            self.found = Some(Disagreement { rank, theirs, own });
+        }
+    }
+}
+
+impl Default for Agreement {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::string::ToString as _;
+
+    #[test]
+    fn codes_are_what_they_are() {
+        for (raw, kind) in [(1, Kind::Broadcast), (2, Kind::Allgather), (3, Kind::Allgatherv)] {
+            assert_eq!((kind as u8, Kind::from_raw(raw)), (raw, Ok(kind)));
+        }
+        assert!((4..=255).chain([0]).all(|raw| Kind::from_raw(raw) == Err(raw)));
+    }
+
+    #[test]
+    fn both_calls_are_told_with_what_differs() {
+        let (theirs, own) = (Summary::broadcast(0, 4096, 4096), Summary::allgather(512, 4096, 1));
+        let text = Disagreement { rank: 3, theirs, own }.to_string();
+        assert_eq!(text, "rank 3 called broadcast of 4096 bytes from root 0, this rank allgather of 512 bytes");
+        let (theirs, own) = (Summary::allgather(512, 4096, 4), Summary::allgather(512, 2048, 8));
+        let text = Disagreement { rank: 1, theirs, own }.to_string();
+        assert_eq!(
+            text,
+            "rank 1 called allgather of 512 bytes in chunks of 4096 bytes in 4 chains, this rank allgather of 512 bytes in chunks of \
+             2048 bytes in 8 chains"
+        );
+    }
+
+    #[test]
+    fn digests_tell_order_and_length_apart() {
+        let digests =
+            [digest([1, 2]), digest([2, 1]), digest([1, 2, 0]), digest([]), digest([0]), digest([1 << 40, 2])];
+        for (index, one) in digests.iter().enumerate() {
+            assert!(digests[..index].iter().all(|other| other != one));
+        }
+        // Of eight zero bytes, from the published parameters of FNV-1a.
+        assert_eq!(digest([0]), (0..8).fold(0xcbf2_9ce4_8422_2325, |hash: u64, _| hash.wrapping_mul(0x100_0000_01b3)));
+    }
+
+    proptest! {
+        /// Two kept summaries tell as much as all of them would.
+        #[test]
+        fn what_came_early_is_compared_all_the_same(
+            early in proptest::collection::vec((0u32..20, 0u64..4), 0..12), own in 0u64..4,
+            after in proptest::collection::vec((0u32..20, 0u64..4), 0..4),
+            next in proptest::collection::vec((0u32..20, 0u64..4), 0..4), then in 0u64..4,
+        ) {
+            let summary = |amount| Summary::allgather(amount, 4096, 1);
+            let mut agreement = Agreement::new();
+            early.iter().for_each(|&(from, amount)| agreement.handle(from, summary(amount), false));
+            agreement.post(summary(own));
+            after.iter().for_each(|&(from, amount)| agreement.handle(from, summary(amount), false));
+            let differs = early.iter().chain(&after).any(|&(_, amount)| amount != own);
+            prop_assert_eq!(agreement.found().is_some(), differs);
+            if let Some(found) = agreement.found() {
+                prop_assert!(found.theirs != found.own && found.own == summary(own));
+                prop_assert!(early.iter().chain(&after).any(|&(from, amount)| (from, summary(amount)) == (found.rank, found.theirs)));
+                return Ok(());
+            }
+            next.iter().for_each(|&(from, amount)| agreement.handle(from, summary(amount), true));
+            prop_assert_eq!(agreement.found(), None, "the next operation is not compared with this one");
+            agreement.advance();
+            agreement.post(summary(then));
+            prop_assert_eq!(agreement.found().is_some(), next.iter().any(|&(_, amount)| amount != then));
+        }
+    }
+}

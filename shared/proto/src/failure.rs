@@ -1,0 +1,166 @@
+//! Why an operation fails: who is to blame, who noticed, and the cause.
+
+use thiserror::Error;
+
+/// Why an operation has failed. The ring passes it on, so that all ranks name the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[error("{}", Told(self))]
+pub struct Failure {
+    /// The rank at fault; the own rank if it is this one's worker, user or clock.
+    pub culprit: u32,
+    /// The rank that noticed.
+    pub witness: u32,
+    /// What happened.
+    pub cause: Cause,
+}
+
+/// What has happened to an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// The culprit was waited for in vain.
+    Silent(WaitedFor),
+    /// Its user cancelled the operation.
+    Cancelled,
+    /// It called another operation, or the same one with other arguments than the witness.
+    Disagrees,
+    /// Its worker on the card failed. The code is the library's: of a completion in error, of a crash.
+    Device(u16),
+    /// The connection from the witness to it broke. The code is that of the completion.
+    Connection(u16),
+}
+
+/// What a rank can wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum WaitedFor {
+    /// A barrier signal.
+    Barrier = 1,
+    /// The activation by the predecessor.
+    Activation = 2,
+    /// The end of the own multicast.
+    OwnSend = 3,
+    /// An acknowledgement, or the own read after it.
+    Block = 4,
+    /// The right neighbour's final message.
+    Final = 5,
+}
+
+impl WaitedFor {
+    /// What a code stands for; the code itself when it stands for nothing.
+    ///
+    /// # Errors
+    /// The code.
+    pub const fn from_raw(raw: u8) -> Result<Self, u8> {
+        match raw {
+            1 => Ok(Self::Barrier),
+            2 => Ok(Self::Activation),
+            3 => Ok(Self::OwnSend),
+            4 => Ok(Self::Block),
+            5 => Ok(Self::Final),
+            other => Err(other),
+        }
+    }
+}
+
+impl core::fmt::Display for WaitedFor {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            WaitedFor::Barrier => "its barrier signal",
+            WaitedFor::Activation => "its activation of the next sender",
+            WaitedFor::OwnSend => "the end of its multicast",
+            WaitedFor::Block => "a block that was asked for",
+            WaitedFor::Final => "its final message",
+        })
+    }
+}
+
+struct Told<'a>(&'a Failure);
+
+impl core::fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Failure { culprit, witness, cause } = self.0;
+        match cause {
+            Cause::Silent(waited_for) if culprit == witness => write!(
+                f,
+                "rank {culprit} did not finish {}: look at its card and at its faults, or allow more time",
+                match waited_for {
+                    WaitedFor::OwnSend => "its multicast",
+                    WaitedFor::Block => "its reads and copies",
+                    _ => "its part",
+                }
+            ),
+            Cause::Silent(waited_for) => write!(
+                f,
+                "rank {culprit} was silent while rank {witness} waited for it: {waited_for}; see whether rank {culprit} is alive and \
+                 has called the operation, or allow more time"
+            ),
+            Cause::Cancelled => {
+                write!(f, "rank {culprit} cancelled the operation: all ranks must make a new communicator to go on")
+            }
+            Cause::Disagrees => write!(
+                f,
+                "rank {culprit} called another operation than rank {witness}, or the same one with other arguments: compare their calls"
+            ),
+            Cause::Device(code) => {
+                write!(f, "the worker of rank {culprit} failed with code {code:#x}: see its log and its card")
+            }
+            Cause::Connection(code) => write!(
+                f,
+                "the connection from rank {witness} to rank {culprit} broke with code {code:#x}: see whether rank {culprit} is alive, \
+                 and the link between them"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString as _;
+
+    #[test]
+    fn codes_are_what_they_are() {
+        let all = [
+            (1, WaitedFor::Barrier),
+            (2, WaitedFor::Activation),
+            (3, WaitedFor::OwnSend),
+            (4, WaitedFor::Block),
+            (5, WaitedFor::Final),
+        ];
+        for (raw, waited_for) in all {
+            assert_eq!((waited_for as u8, WaitedFor::from_raw(raw)), (raw, Ok(waited_for)));
+        }
+        assert!((6..=255).chain([0]).all(|raw| WaitedFor::from_raw(raw) == Err(raw)));
+    }
+
+    #[test]
+    fn texts_name_ranks_and_the_next_step() {
+        for (culprit, cause, text) in [
+            (
+                4,
+                Cause::Silent(WaitedFor::Final),
+                "rank 4 was silent while rank 2 waited for it: its final message; see whether rank 4 is alive and has called the \
+                 operation, or allow more time",
+            ),
+            (
+                2,
+                Cause::Silent(WaitedFor::OwnSend),
+                "rank 2 did not finish its multicast: look at its card and at its faults, or allow more time",
+            ),
+            (4, Cause::Cancelled, "rank 4 cancelled the operation: all ranks must make a new communicator to go on"),
+            (
+                4,
+                Cause::Disagrees,
+                "rank 4 called another operation than rank 2, or the same one with other arguments: compare their calls",
+            ),
+            (4, Cause::Device(0x13), "the worker of rank 4 failed with code 0x13: see its log and its card"),
+            (
+                4,
+                Cause::Connection(12),
+                "the connection from rank 2 to rank 4 broke with code 0xc: see whether rank 4 is alive, and the link between them",
+            ),
+        ] {
+            assert_eq!(Failure { culprit, witness: 2, cause }.to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! Control messages as bytes, little-endian.
+//!
+//! | Offset | Bytes | Field |
+//! |---:|---:|---|
+//! | 0 | 4 | `FXCM` |
+//! | 4 | 1 | [`VERSION`] |
+//! | 5 | 1 | kind: 1 barrier, 2 activate, 3 fetch, 4 acknowledge, 5 final, 6 failed |
+//! | 6 | 2 | zero |
+//! | 8 | 8 | communicator |
+//! | 16 | 4 | operation |
+//! | 20 | 28 | of the kind, then zeros |
+//!
+//! A fetch goes on with the number of words of its set and the words instead, without the zero words at the end: 24 to 152 bytes.
+//! Each message has one encoding only: what [`Codec::decode`] accepts is what [`Codec::encode`] makes of the result.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::agreement::{Kind, Summary};
+use crate::failure::{Cause, Failure, WaitedFor};
+use crate::message::{Body, Message};
+use crate::ranks::{MAX_RANKS, RankSet};
+
+mod error;
+
+pub use error::WireError;
+
+/// Version of this format. Any change of it is another version, and ranks of different versions refuse each other's messages: they
+/// run the same release anyway, since their firmware does.
+pub const VERSION: u8 = 1;
+/// Bytes of every message but a fetch.
+pub const FIXED_BYTES: usize = 48;
+/// Bytes of the longest message, a fetch.
+pub const MAX_BYTES: usize = HEADER_BYTES + 4 + 8 * (MAX_RANKS as usize / 64);
+
+const HEADER_BYTES: usize = size_of::<Header>();
+const MAGIC: [u8; 4] = *b"FXCM";
+
+const BARRIER: u8 = 1;
+const ACTIVATE: u8 = 2;
+const FETCH: u8 = 3;
+const ACKNOWLEDGE: u8 = 4;
+const FINAL: u8 = 5;
+const FAILED: u8 = 6;
+
+const SILENT: u8 = 1;
+const CANCELLED: u8 = 2;
+const DISAGREES: u8 = 3;
+const DEVICE: u8 = 4;
+const CONNECTION: u8 = 5;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Header {
+    magic: [u8; 4],
+    version: u8,
+    kind: u8,
+    reserved: U16,
+    communicator: U64,
+    operation: U32,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct BarrierBody {
+    round: u8,
+    kind: u8,
+    reserved: U16,
+    root: U32,
+    amount: U64,
+    chunk_bytes: U32,
+    chains: U32,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct AcknowledgeBody {
+    block: U32,
+    rkey: U32,
+    address: U64,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct FailedBody {
+    culprit: U32,
+    witness: U32,
+    cause: u8,
+    waited_for: u8,
+    code: U16,
+}
+
+const _: () = assert!(HEADER_BYTES == 20 && size_of::<BarrierBody>() <= FIXED_BYTES - HEADER_BYTES && MAX_BYTES == 152);
+
+/// Where the sender of an acknowledgement can be read: its receive buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Availability {
+    /// Address of the first byte of the buffer.
+    pub address: u64,
+    /// Remote key of the buffer.
+    pub rkey: u32,
+}
+
+/// A control message as it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Control {
+    /// What [`Participant::handle`](crate::Participant::handle) wants.
+    pub message: Message,
+    /// Where its sender can be read, if it is an acknowledgement.
+    pub availability: Option<Availability>,
+}
+
+/// An encoded message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encoded {
+    bytes: [u8; MAX_BYTES],
+    length: usize,
+}
+
+impl Encoded {
+    /// The bytes to send.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or(&self.bytes)
+    }
+}
+
+/// The communicator that bytes are meant for, where a connection serves several. The rest is not looked at.
+///
+/// # Errors
+/// They are too short, of another version or nothing of this library.
+pub fn communicator_of(bytes: &[u8]) -> Result<u64, WireError> {
+    Ok(header(bytes)?.0.communicator.get())
+}
+
+fn header(bytes: &[u8]) -> Result<(Header, &[u8]), WireError> {
+    let too_short = WireError::Length { found: bytes.len(), expected: HEADER_BYTES };
+    let (header, rest) = Header::read_from_prefix(bytes).map_err(|_| too_short)?;
+    if header.magic != MAGIC {
+        return Err(WireError::Magic { found: header.magic });
+    }
+    if header.version != VERSION {
+        return Err(WireError::Version { found: header.version });
+    }
+    Ok((header, rest))
+}
+
+/// Encodes and decodes the messages of one communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Codec {
+    communicator: u64,
+    ranks: u32,
+}
+
+impl Codec {
+    /// Of the communicator with this number, which all its ranks have agreed on, and with so many ranks, 1 to [`MAX_RANKS`].
+    #[must_use]
+    pub const fn new(communicator: u64, ranks: u32) -> Self {
+        Self { communicator, ranks }
+    }
+
+    /// A message as bytes. `here` is where the own receive buffer can be read; only an acknowledgement carries it.
+    #[must_use]
+    pub fn encode(&self, message: &Message, here: Availability) -> Encoded {
+        let mut bytes = [0; MAX_BYTES];
+        let body = &mut bytes[HEADER_BYTES..];
+        let mut length = FIXED_BYTES;
+        let kind = match message.body {
+            Body::Barrier { round, summary } => {
+                let Summary { kind, root, amount, chunk_bytes, chains } = summary;
+                put(
+                    body,
+                    &BarrierBody {
+                        round,
+                        kind: kind as u8,
+                        reserved: U16::ZERO,
+                        root: root.into(),
+                        amount: amount.into(),
+                        chunk_bytes: chunk_bytes.into(),
+                        chains: chains.into(),
+                    },
+                );
+                BARRIER
+            }
+            Body::Activate => ACTIVATE,
+            Body::Fetch { blocks } => {
+                let words = blocks.words();
+                put(body, &U32::new(words.len() as u32));
+                for (to, word) in body[size_of::<U32>()..].chunks_exact_mut(size_of::<U64>()).zip(words) {
+                    put(to, &U64::new(*word));
+                }
+                length = fetch_bytes(words.len());
+                FETCH
+            }
+            Body::Acknowledge { block } => {
+                let Availability { address, rkey } = here;
+                put(body, &AcknowledgeBody { block: block.into(), rkey: rkey.into(), address: address.into() });
+                ACKNOWLEDGE
+            }
+            Body::Final => FINAL,
+            Body::Failed(Failure { culprit, witness, cause }) => {
+                let (cause, waited_for, code) = match cause {
+                    Cause::Silent(waited_for) => (SILENT, waited_for as u8, 0),
+                    Cause::Cancelled => (CANCELLED, 0, 0),
+                    Cause::Disagrees => (DISAGREES, 0, 0),
+                    Cause::Device(code) => (DEVICE, 0, code),
+                    Cause::Connection(code) => (CONNECTION, 0, code),
+                };
+                let (culprit, witness) = (culprit.into(), witness.into());
+                put(body, &FailedBody { culprit, witness, cause, waited_for, code: code.into() });
+                FAILED
+            }
+        };
+        put(
+            &mut bytes,
+            &Header {
+                magic: MAGIC,
+                version: VERSION,
+                kind,
+                reserved: U16::ZERO,
+                communicator: self.communicator.into(),
+                operation: message.operation.into(),
+            },
+        );
+        Encoded { bytes, length }
+    }
+
+    /// The message that bytes stand for: all of them, no more.
+    ///
+    /// # Errors
+    /// They are not what [`Codec::encode`] makes of any message of this communicator. The connection they came on is not to be
+    /// trusted any more.
+    pub fn decode(&self, bytes: &[u8]) -> Result<Control, WireError> {
+        let (header, rest) = header(bytes)?;
+        let communicator = header.communicator.get();
+        if communicator != self.communicator {
+            return Err(WireError::Communicator { found: communicator, expected: self.communicator });
+        }
+        if !(BARRIER..=FAILED).contains(&header.kind) {
+            return Err(WireError::Code { field: "kind", found: header.kind, last: FAILED });
+        }
+        if header.kind != FETCH && bytes.len() != FIXED_BYTES {
+            return Err(WireError::Length { found: bytes.len(), expected: FIXED_BYTES });
+        }
+        let mut availability = None;
+        let body = match header.kind {
+            BARRIER => self.barrier(get(rest)?)?,
+            ACTIVATE => Body::Activate,
+            FETCH => Body::Fetch { blocks: self.set(bytes.len(), rest)? },
+            ACKNOWLEDGE => {
+                let AcknowledgeBody { block, rkey, address } = get(rest)?;
+                availability = Some(Availability { address: address.get(), rkey: rkey.get() });
+                Body::Acknowledge { block: self.rank("block", block)? }
+            }
+            FINAL => Body::Final,
+            _ => Body::Failed(self.failure(get(rest)?)?),
+        };
+        let message = Message { operation: header.operation.get(), body };
+        let same = self.encode(&message, availability.unwrap_or_default());
+        let mut pairs = bytes.iter().zip(same.as_bytes()).enumerate();
+        if let Some((offset, (&found, &expected))) = pairs.find(|(_, (found, expected))| found != expected) {
+            return Err(WireError::Stray { offset, found, expected });
+        }
+        Ok(Control { message, availability })
+    }
+
+    fn barrier(&self, body: BarrierBody) -> Result<Body, WireError> {
+        let BarrierBody { round, kind, root, amount, chunk_bytes, chains, .. } = body;
+        let rounds = (u32::BITS - self.ranks.saturating_sub(1).leading_zeros()) as u8;
+        if round >= rounds {
+            return Err(WireError::Round { found: round, ranks: self.ranks, rounds });
+        }
+        let last = Kind::Allgatherv as u8;
+        let kind = Kind::from_raw(kind).map_err(|found| WireError::Code { field: "operation", found, last })?;
+        let root = self.rank("root", root)?;
+        let (amount, chunk_bytes, chains) = (amount.get(), chunk_bytes.get(), chains.get());
+        Ok(Body::Barrier { round, summary: Summary { kind, root, amount, chunk_bytes, chains } })
+    }
+
+    fn failure(&self, body: FailedBody) -> Result<Failure, WireError> {
+        let FailedBody { culprit, witness, cause, waited_for, code } = body;
+        let cause = match cause {
+            SILENT => {
+                let last = WaitedFor::Final as u8;
+                let refused = |found| WireError::Code { field: "what was waited for,", found, last };
+                Cause::Silent(WaitedFor::from_raw(waited_for).map_err(refused)?)
+            }
+            CANCELLED => Cause::Cancelled,
+            DISAGREES => Cause::Disagrees,
+            DEVICE => Cause::Device(code.get()),
+            CONNECTION => Cause::Connection(code.get()),
+            found => return Err(WireError::Code { field: "cause", found, last: CONNECTION }),
+        };
+        Ok(Failure { culprit: self.rank("culprit", culprit)?, witness: self.rank("witness", witness)?, cause })
+    }
+
+    fn set(&self, length: usize, rest: &[u8]) -> Result<RankSet, WireError> {
+        let too_short = WireError::Length { found: length, expected: fetch_bytes(0) };
+        let (count, rest) = U32::read_from_prefix(rest).map_err(|_| too_short)?;
+        let (count, most) = (count.get(), self.ranks.min(MAX_RANKS).div_ceil(64));
+        if count > most {
+            return Err(WireError::Words { found: count, ranks: self.ranks, most });
+        }
+        if length != fetch_bytes(count as usize) {
+            return Err(WireError::Length { found: length, expected: fetch_bytes(count as usize) });
+        }
+        let words = rest.chunks_exact(size_of::<U64>()).map(|word| U64::read_from_bytes(word).map_or(0, U64::get));
+        let blocks = RankSet::from_words(words);
+        match blocks.without(&RankSet::below(self.ranks)).first() {
+            Some(found) => Err(WireError::Rank { field: "block", found, ranks: self.ranks }),
+            None => Ok(blocks),
+        }
+    }
+
+    fn rank(&self, field: &'static str, rank: U32) -> Result<u32, WireError> {
+        let (found, ranks) = (rank.get(), self.ranks);
+        if found < ranks { Ok(found) } else { Err(WireError::Rank { field, found, ranks }) }
+    }
+}
+
+const fn fetch_bytes(words: usize) -> usize {
+    HEADER_BYTES + size_of::<U32>() + size_of::<U64>() * words
+}
+
+/// Writes a structure to the beginning of a buffer that is long enough by construction.
+fn put<T: IntoBytes + Immutable>(to: &mut [u8], from: &T) {
+    let fits = from.write_to_prefix(to);
+    debug_assert!(fits.is_ok(), "{} bytes into {}", size_of::<T>(), to.len());
+}
+
+/// Reads a structure from the beginning of a body, whose length has been checked.
+fn get<T: FromBytes>(from: &[u8]) -> Result<T, WireError> {
+    let length = HEADER_BYTES + from.len();
+    let (body, _) =
+        T::read_from_prefix(from).map_err(|_| WireError::Length { found: length, expected: FIXED_BYTES })?;
+    Ok(body)
+}

@@ -1,0 +1,213 @@
+//! Control messages as bytes: there and back, each malformed one refused with what is wrong, and nothing panics.
+
+use flexcast_proto::wire::{FIXED_BYTES, MAX_BYTES, VERSION, communicator_of};
+use flexcast_proto::{
+    Availability, Body, Cause, Codec, Control, Failure, Kind, MAX_RANKS, Message, RankSet, Summary, WaitedFor,
+    WireError,
+};
+use proptest::prelude::*;
+
+const COMMUNICATOR: u64 = 0x1122_3344_5566_7788;
+const HERE: Availability = Availability { address: 0x0102_0304_0506_0708, rkey: 0x0a0b_0c0d };
+const CODEC: Codec = Codec::new(COMMUNICATOR, 188);
+
+fn encode(body: Body) -> Vec<u8> {
+    CODEC.encode(&Message { operation: 0xfeed_f00d, body }, HERE).as_bytes().to_vec()
+}
+
+fn summary() -> Summary {
+    Summary { kind: Kind::Broadcast, root: 187, amount: 4096, chunk_bytes: 2048, chains: 3 }
+}
+
+fn failed(cause: Cause) -> Body {
+    Body::Failed(Failure { culprit: 3, witness: 2, cause })
+}
+
+/// Bytes of a header and then of a body, and zeros.
+fn layout(kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = b"FXCM".to_vec();
+    bytes.extend([1, kind, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x0d, 0xf0, 0xed, 0xfe]);
+    bytes.extend(body);
+    bytes.resize(bytes.len().max(48), 0);
+    bytes
+}
+
+/// What every byte is, so that another release reads the same.
+#[test]
+fn the_format_is_pinned() {
+    let barrier = [[5, 1, 0, 0], [187, 0, 0, 0], [0, 16, 0, 0], [0; 4], [0, 8, 0, 0], [3, 0, 0, 0]].concat();
+    assert_eq!(encode(Body::Barrier { round: 5, summary: summary() }), layout(1, &barrier));
+    assert_eq!(encode(Body::Activate), layout(2, &[]));
+    let acknowledge = [7, 0, 0, 0, 0x0d, 0x0c, 0x0b, 0x0a, 8, 7, 6, 5, 4, 3, 2, 1];
+    assert_eq!(encode(Body::Acknowledge { block: 7 }), layout(4, &acknowledge));
+    assert_eq!(encode(Body::Final), layout(5, &[]));
+    for (cause, codes) in [
+        (Cause::Silent(WaitedFor::Block), [1, 4, 0, 0]),
+        (Cause::Cancelled, [2, 0, 0, 0]),
+        (Cause::Disagrees, [3, 0, 0, 0]),
+        (Cause::Device(0x102), [4, 0, 2, 1]),
+        (Cause::Connection(12), [5, 0, 12, 0]),
+    ] {
+        assert_eq!(encode(failed(cause)), layout(6, &[[3, 0, 0, 0], [2, 0, 0, 0], codes].concat()));
+    }
+    let blocks = [0, 9, 64, 127].into_iter().collect();
+    let words = [[2, 0, 0, 0].as_slice(), &[1, 2, 0, 0, 0, 0, 0, 0], &[1, 0, 0, 0, 0, 0, 0, 0x80]].concat();
+    assert_eq!(encode(Body::Fetch { blocks }), layout(3, &words)[..40]);
+    assert_eq!(encode(Body::Fetch { blocks: RankSet::EMPTY }).len(), 24);
+    let all = Codec::new(1, MAX_RANKS)
+        .encode(&Message { operation: 1, body: Body::Fetch { blocks: RankSet::below(MAX_RANKS) } }, HERE);
+    assert_eq!((all.as_bytes().len(), MAX_BYTES, FIXED_BYTES, VERSION), (152, 152, 48, 1));
+}
+
+/// Changes a message and gives what decoding says.
+fn refused(body: Body, change: impl FnOnce(&mut Vec<u8>)) -> (WireError, String) {
+    let mut bytes = encode(body);
+    change(&mut bytes);
+    let error = CODEC.decode(&bytes).unwrap_err();
+    (error, error.to_string())
+}
+
+#[test]
+fn what_is_malformed_is_told() {
+    let barrier = Body::Barrier { round: 0, summary: summary() };
+    let blocks = Body::Fetch { blocks: RankSet::of(65) };
+    let silent = failed(Cause::Silent(WaitedFor::Final));
+    type Change = fn(&mut Vec<u8>);
+    let cases: [(Body, Change, &str); 19] = [
+        (barrier, |b| b.truncate(19), "control message of 19 bytes: this kind has 20"),
+        (barrier, |b| b.truncate(47), "control message of 47 bytes: this kind has 48"),
+        (barrier, |b| b.push(0), "control message of 49 bytes: this kind has 48"),
+        (Body::Final, |b| b.truncate(20), "control message of 20 bytes: this kind has 48"),
+        (
+            barrier,
+            |b| b[..4].copy_from_slice(b"GET "),
+            "control message begins with [47, 45, 54, 20] instead of [46, 58, 43, 4d]: whatever sent it is no rank of this library",
+        ),
+        (
+            barrier,
+            |b| b[4] = 9,
+            "control message of version 9, but this rank speaks version 1: run the same release on all ranks",
+        ),
+        (barrier, |b| b[5] = 7, "kind 7 in a control message: codes run from 1 to 6"),
+        (barrier, |b| b[7] = 1, "byte 7 of a control message is 0x01 instead of 0x00"),
+        (
+            barrier,
+            |b| b[8] = 0,
+            "control message of communicator 0x1122334455667700 on a connection of communicator 0x1122334455667788",
+        ),
+        (barrier, |b| b[20] = 8, "barrier round 8 in a control message, but 188 ranks have 8"),
+        (barrier, |b| b[21] = 0, "operation 0 in a control message: codes run from 1 to 3"),
+        (barrier, |b| b[24] = 188, "root 188 in a control message, but the communicator has 188 ranks"),
+        (blocks, |b| b.truncate(23), "control message of 23 bytes: this kind has 24"),
+        (blocks, |b| b.truncate(39), "control message of 39 bytes: this kind has 40"),
+        (blocks, |b| b[20] = 4, "set of 4 words in a control message, but 188 ranks need at most 3"),
+        (blocks, |b| b[32] = 0, "byte 20 of a control message is 0x02 instead of 0x00"),
+        (
+            Body::Acknowledge { block: 1 },
+            |b| b[21] = 1,
+            "block 257 in a control message, but the communicator has 188 ranks",
+        ),
+        (silent, |b| b[29] = 6, "what was waited for, 6 in a control message: codes run from 1 to 5"),
+        (failed(Cause::Cancelled), |b| b[30] = 1, "byte 30 of a control message is 0x01 instead of 0x00"),
+    ];
+    for (body, change, text) in cases {
+        assert_eq!(refused(body, change).1, text);
+    }
+    assert_eq!(refused(silent, |b| b[28] = 0).0, WireError::Code { field: "cause", found: 0, last: 5 });
+    assert_eq!(refused(silent, |b| b[20] = 255).0, WireError::Rank { field: "culprit", found: 255, ranks: 188 });
+    assert_eq!(refused(silent, |b| b[24] = 255).0, WireError::Rank { field: "witness", found: 255, ranks: 188 });
+    let beyond = Body::Fetch { blocks: RankSet::of(188) };
+    assert_eq!(refused(beyond, |_| ()).0, WireError::Rank { field: "block", found: 188, ranks: 188 });
+    assert_eq!(CODEC.decode(&[]), Err(WireError::Length { found: 0, expected: 20 }));
+    assert_eq!(communicator_of(&encode(Body::Final)), Ok(COMMUNICATOR));
+    assert_eq!(communicator_of(b"HTTP/1.1 200 OK and more"), Err(WireError::Magic { found: *b"HTTP" }));
+}
+
+fn any_cause() -> impl Strategy<Value = Cause> {
+    prop_oneof![
+        (1u8..=5).prop_map(|raw| Cause::Silent(WaitedFor::from_raw(raw).unwrap())),
+        Just(Cause::Cancelled),
+        Just(Cause::Disagrees),
+        any::<u16>().prop_map(Cause::Device),
+        any::<u16>().prop_map(Cause::Connection),
+    ]
+}
+
+fn any_body(ranks: u32) -> impl Strategy<Value = Body> {
+    let rank = 0..ranks;
+    let rounds = (u32::BITS - (ranks - 1).leading_zeros()) as u8;
+    let barrier = (0..rounds, 1u8..=3, rank.clone(), any::<u64>(), any::<u32>(), any::<u32>()).prop_map(
+        |(round, kind, root, amount, chunk_bytes, chains)| {
+            let kind = Kind::from_raw(kind).unwrap();
+            Body::Barrier { round, summary: Summary { kind, root, amount, chunk_bytes, chains } }
+        },
+    );
+    prop_oneof![
+        barrier,
+        Just(Body::Activate),
+        proptest::collection::vec(rank.clone(), 0..40)
+            .prop_map(|ranks| Body::Fetch { blocks: ranks.into_iter().collect() }),
+        rank.clone().prop_map(|block| Body::Acknowledge { block }),
+        Just(Body::Final),
+        (rank.clone(), rank, any_cause()).prop_map(|(culprit, witness, cause)| Body::Failed(Failure {
+            culprit,
+            witness,
+            cause
+        })),
+    ]
+}
+
+fn any_message() -> impl Strategy<Value = (Codec, Message, Availability)> {
+    (2..=MAX_RANKS).prop_flat_map(|ranks| {
+        let codec = any::<u64>().prop_map(move |communicator| Codec::new(communicator, ranks));
+        let message = (any::<u32>(), any_body(ranks)).prop_map(|(operation, body)| Message { operation, body });
+        let here = (any::<u64>(), any::<u32>()).prop_map(|(address, rkey)| Availability { address, rkey });
+        (codec, message, here)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn there_and_back((codec, message, here) in any_message()) {
+        let bytes = codec.encode(&message, here);
+        let availability = matches!(message.body, Body::Acknowledge { .. }).then_some(here);
+        prop_assert_eq!(codec.decode(bytes.as_bytes()), Ok(Control { message, availability }));
+        prop_assert!(bytes.as_bytes().len() <= MAX_BYTES);
+    }
+
+    /// Bytes that are changed, cut off or added are refused, or they are the encoding of another message.
+    #[test]
+    fn whatever_is_accepted_is_an_encoding(
+        (codec, message, here) in any_message(),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        length in prop_oneof![Just(None), (0usize..200).prop_map(Some)],
+    ) {
+        let mut bytes = codec.encode(&message, here).as_bytes().to_vec();
+        for (index, value) in changes {
+            let at = index.index(bytes.len());
+            bytes[at] = value;
+        }
+        bytes.resize(length.unwrap_or(bytes.len()), 0);
+        if let Ok(Control { message, availability }) = codec.decode(&bytes) {
+            let again = codec.encode(&message, availability.unwrap_or_default());
+            prop_assert_eq!(again.as_bytes(), &bytes[..]);
+        }
+    }
+
+    #[test]
+    fn noise_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300), ranks in any::<u32>(), headed in any::<bool>(), kind in 0u8..8) {
+        let mut bytes = bytes;
+        if headed {
+            let header = [&b"FXCM"[..], &[1, kind, 0, 0], &COMMUNICATOR.to_le_bytes()].concat();
+            bytes.splice(0..header.len().min(bytes.len()), header);
+        }
+        let codec = Codec::new(COMMUNICATOR, ranks);
+        if let Ok(Control { message, availability }) = codec.decode(&bytes) {
+            prop_assert!(headed);
+            let again = codec.encode(&message, availability.unwrap_or_default());
+            prop_assert_eq!(again.as_bytes(), &bytes[..]);
+        }
+    }
+}
