@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
+use crate::sim_args::SimArgs;
 use flexcast_cli::machine::{MachineParams, Memory};
 use flexcast_cli::tput::plan::{DEFAULT_PSN_BITS, Params, Transport};
 
@@ -23,6 +24,8 @@ pub(crate) enum Command {
     Devices(DevicesArgs),
     /// Send a buffer from card 1 to the DPA of card 0 and report throughput and instructions per completion.
     Tput(Box<TputArgs>),
+    /// Run a collective among many ranks, each on an emulated card with the real firmware, and check every buffer.
+    Sim(Box<SimArgs>),
     /// Run the whole sweep on two emulated cards: UC and UD, 1 to 16 threads, with and without loss.
     Demo(DemoArgs),
     /// Load an image, call its bring-up RPC, print its entries.
@@ -191,7 +194,7 @@ impl TputArgs {
 }
 
 /// Percent to parts per million.
-fn loss_ppm(percent: f64) -> anyhow::Result<u32> {
+pub(crate) fn loss_ppm(percent: f64) -> anyhow::Result<u32> {
     anyhow::ensure!((0.0..=100.0).contains(&percent), "loss of {percent} %: must be 0 to 100");
     Ok((percent * 1e4).round() as u32)
 }

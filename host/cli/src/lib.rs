@@ -6,5 +6,6 @@ pub mod look;
 pub mod machine;
 pub mod pingpong;
 pub mod provider;
+pub mod sim;
 pub mod tables;
 pub mod tput;

@@ -74,6 +74,16 @@ pub enum MachineParamsError {
         /// How many were named.
         count: usize,
     },
+    /// More cards than hosts.
+    #[error("{count} cards, but {topology:?} has {hosts} hosts for them: choose a larger --topology, or fewer ranks")]
+    Hosts {
+        /// Name of the topology.
+        topology: String,
+        /// Its hosts, or those named.
+        hosts: usize,
+        /// Cards asked for.
+        count: usize,
+    },
     /// No such host.
     #[error(
         "--cards: the topology {topology:?} has no host {host:?}: give a number from 0 to {last}, or a name such as {example:?}"
@@ -178,6 +188,28 @@ impl MachineParams {
         Ok(Config { memory, detect_races: self.detect_races, wiring: self.wiring()?, ..Config::default() })
     }
 
+    /// The configuration of a machine of `count` cards in a network: one switch if no topology is given, at its first hosts if none are
+    /// named.
+    ///
+    /// # Errors
+    /// [`MachineParamsError`] for the first thing that cannot be.
+    pub fn config_of(&self, count: usize) -> Result<Config, MachineParamsError> {
+        let topology = self.topology.clone().unwrap_or_else(|| format!("switch-{}", count.max(2)));
+        let own = Self { topology: Some(topology), ..self.clone() };
+        let network = own.network()?;
+        let hosts = network.topology.hosts().len();
+        let room = if network.hosts.is_empty() { hosts } else { network.hosts.len() };
+        if room < count {
+            return Err(MachineParamsError::Hosts { topology: network.topology.name().to_owned(), hosts: room, count });
+        }
+        let memory = match self.memory {
+            Memory::Strong => MemoryModel::Strong,
+            Memory::Weak => MemoryModel::weak(self.seed),
+        };
+        let wiring = Wiring::Network(Box::new(network));
+        Ok(Config { cards: count, memory, detect_races: self.detect_races, wiring, ..Config::default() })
+    }
+
     fn wiring(&self) -> Result<Wiring, MachineParamsError> {
         if self.topology.is_none() && !self.cards.is_empty() {
             return Err(MachineParamsError::CardsWithoutTopology);
@@ -185,6 +217,14 @@ impl MachineParams {
         if self.topology.is_none() && self.faults.is_none() {
             return Ok(crate::provider::config(self.loss_ppm, self.seed).wiring);
         }
+        let network = self.network()?;
+        if !network.hosts.is_empty() && network.hosts.len() != 2 {
+            return Err(MachineParamsError::CardCount { count: network.hosts.len() });
+        }
+        Ok(Wiring::Network(Box::new(network)))
+    }
+
+    fn network(&self) -> Result<NetworkConfig, MachineParamsError> {
         let given = |source| {
             let given = self.topology.clone().unwrap_or_default();
             MachineParamsError::Topology { given, source }
@@ -209,10 +249,7 @@ impl MachineParams {
             faults.faults.extend(FaultEvent::towards_hosts(&topology, Fault::Drop { ppm: self.loss_ppm }));
         }
         let hosts = self.cards.iter().map(|card| host(&topology, card)).collect::<Result<Vec<_>, _>>()?;
-        if !hosts.is_empty() && hosts.len() != 2 {
-            return Err(MachineParamsError::CardCount { count: hosts.len() });
-        }
-        Ok(Wiring::Network(Box::new(NetworkConfig { topology, faults, hosts })))
+        Ok(NetworkConfig { topology, faults, hosts })
     }
 }
 

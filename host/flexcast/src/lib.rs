@@ -1,5 +1,54 @@
 //! Non-blocking Broadcast and Allgather over hardware multicast, with the datapath on the card's DPA and a reliable ring for what was
 //! lost.
+//!
+//! A [`Card`] is opened once per process, with the firmware image `allgather`. Ranks find one another through a [`bootstrap::Exchange`]
+//! and become a [`Communicator`]; operations take [`Buffer`]s over and give them back:
+//!
+//! ```no_run
+//! # fn f(provider: &flexio::Provider, exchange: &mut dyn flexcast::bootstrap::Exchange, elf: &[u8]) -> flexcast::Result<()> {
+//! use flexcast::{Card, Communicator, Config, Firmware};
+//!
+//! let card = Card::open(provider, "mlx5_0", Firmware { name: "allgather", elf })?;
+//! let mut communicator = Communicator::create(&card, exchange, Config::default())?;
+//! let mut send = card.buffer(1 << 20)?;
+//! send.write(0, b"what this rank knows")?;
+//! let receive = card.buffer((1 << 20) * communicator.size() as usize)?;
+//! let request = communicator.allgather(send, receive).map_err(|refused| refused.error)?;
+//! // Compute meanwhile, and call `communicator.progress()` now and then.
+//! let done = communicator.wait(request)?;
+//! done.result?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Inside: `plan` cuts an operation into blocks, subgroups and chunks; `flexcast_proto` decides when who does what; `receive` and
+//! `send` are the two sides on the card, `control` the connections between ranks; `engine` carries out.
 #![deny(unsafe_code)]
 
 pub mod bootstrap;
+mod buffer;
+mod card;
+mod communicator;
+mod config;
+mod control;
+mod endpoint;
+mod engine;
+mod error;
+mod plan;
+mod receive;
+mod request;
+mod send;
+mod tower;
+mod units;
+mod wake;
+
+pub use buffer::Buffer;
+pub use card::{Card, Firmware};
+pub use communicator::{Communicator, Pending};
+pub use config::{Config, Footprint, MAX_SLOTS, MAX_SUBGROUPS};
+pub use error::{Error, Result};
+pub use request::{Done, MessageCounts, Phases, Refused, Report, Request, Test};
+pub use units::{ThreadPlacement, UNITS, UNITS_PER_CORE, USABLE_UNITS};
+
+/// What a `Result` of this crate is, for callers with another error in mind.
+pub use flexcast_proto::{Cause, Failure, Overheads};

@@ -68,7 +68,7 @@ pub use flexcast_image::{Entry, EntryKind, Image, ImageError};
 pub use memory::{Access, MemoryRegion};
 pub use msg_stream::{MsgLevel, MsgStream};
 pub use multicast::{MulticastGroup, MulticastMembership};
-pub use path::{AddressHandle, Path};
+pub use path::{AddressHandle, Path, Retry};
 pub use posting::{InlineRequest, LocalSlice, SendKind, SendRequest};
 pub use process::{HeapInfo, Process};
 pub use provider::Provider;

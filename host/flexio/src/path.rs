@@ -26,6 +26,37 @@ impl Default for Path {
     }
 }
 
+/// How long a reliable connection believes in a silent peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// The time after which a packet without answer is sent again is 4.096 us x 2 to this power, 1 to 31 (InfiniBand specification,
+    /// volume 1, 9.7.6.1.3). Default 14: 67 ms.
+    pub timeout_exponent: u8,
+    /// How often, 0 to 7, before the connection breaks. Default 7.
+    pub count: u8,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { timeout_exponent: 14, count: 7 }
+    }
+}
+
+impl Retry {
+    pub(crate) fn check(self) -> Result<()> {
+        let out_of_range = |what, value: u8, limit: &str| {
+            Err(Error::OutOfRange { what, value: u64::from(value), limit: limit.to_owned() })
+        };
+        if !(1..=31).contains(&self.timeout_exponent) {
+            return out_of_range("exponent of the retransmission timeout", self.timeout_exponent, "1 to 31");
+        }
+        if self.count > 7 {
+            return out_of_range("number of retransmissions", self.count, "at most 7");
+        }
+        Ok(())
+    }
+}
+
 impl Path {
     /// The default path in another traffic class.
     #[must_use]

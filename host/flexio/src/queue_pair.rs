@@ -9,7 +9,7 @@ use crate::device::{ProtectionDomain, non_null, verbs_ok, warn_unless_ok};
 use crate::dpa_qp::RemoteQp;
 use crate::error::{Error, Result};
 use crate::memory::Access;
-use crate::path::Path;
+use crate::path::{Path, Retry};
 use crate::posting::Scratch;
 use crate::verbs::CompletionQueue;
 
@@ -153,7 +153,16 @@ impl<'a> QueuePair<'a> {
     /// # Errors
     /// [`Error::Verbs`]; [`Error::OutOfRange`] for the path.
     pub fn connect_along(&self, remote: &RemoteQp, first_psn: u32, path: Path) -> Result<()> {
+        self.connect_with(remote, first_psn, path, Retry::default())
+    }
+
+    /// [`QueuePair::connect_along`] with a choice of patience with the peer (RC).
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]; [`Error::OutOfRange`] for path or patience.
+    pub fn connect_with(&self, remote: &RemoteQp, first_psn: u32, path: Path, retry: Retry) -> Result<()> {
         path.check()?;
+        retry.check()?;
         let port = self.pd.device().port();
         let rc = self.transport == Transport::Rc;
         let mut attr = sys::ibv_qp_attr {
@@ -172,7 +181,7 @@ impl<'a> QueuePair<'a> {
             mask |= sys::IBV_QP_MAX_DEST_RD_ATOMIC | sys::IBV_QP_MIN_RNR_TIMER;
         }
         self.modify("RTR", &mut attr, mask)?;
-        self.ready_to_send(first_psn)
+        self.ready_to_send(first_psn, retry)
     }
 
     /// INIT to RTS without a peer (UD).
@@ -182,15 +191,15 @@ impl<'a> QueuePair<'a> {
     pub fn activate(&self, first_psn: u32) -> Result<()> {
         let mut attr = sys::ibv_qp_attr { qp_state: sys::IBV_QPS_RTR, ..Default::default() };
         self.modify("RTR", &mut attr, sys::IBV_QP_STATE)?;
-        self.ready_to_send(first_psn)
+        self.ready_to_send(first_psn, Retry::default())
     }
 
-    fn ready_to_send(&self, first_psn: u32) -> Result<()> {
+    fn ready_to_send(&self, first_psn: u32, retry: Retry) -> Result<()> {
         let mut attr = sys::ibv_qp_attr {
             qp_state: sys::IBV_QPS_RTS,
             sq_psn: first_psn,
-            timeout: 14,
-            retry_cnt: 7,
+            timeout: retry.timeout_exponent,
+            retry_cnt: retry.count,
             rnr_retry: 7,
             max_rd_atomic: 16,
             ..Default::default()

@@ -229,6 +229,12 @@ impl Participant {
         (self.handshake.waiting_for().unwrap_or(own), WaitedFor::Final)
     }
 
+    /// When the barrier of the operation under way, or of the last one, was passed: every rank could receive.
+    #[must_use]
+    pub const fn ready_ps(&self) -> Option<u64> {
+        self.passed_ps
+    }
+
     /// Whether an operation is under way.
     #[must_use]
     pub fn is_running(&self) -> bool {

@@ -7,6 +7,7 @@ mod devices;
 mod emu_exec;
 mod emu_run;
 mod look;
+mod sim;
 mod tput;
 
 use std::path::Path;
@@ -28,6 +29,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Devices(args) => devices::run(&args),
         Command::Tput(args) => tput::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Deploy(args) => deploy::deploy(&args),
         Command::Run(args) => deploy::run(&args),

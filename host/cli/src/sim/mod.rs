@@ -1,0 +1,43 @@
+//! Collectives among many ranks, each on an emulated card with the real firmware, all in one thread.
+
+pub mod group;
+pub mod params;
+pub mod report;
+pub mod run;
+
+/// A simulation that cannot be made or has failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SimError {
+    /// A parameter outside its range.
+    #[error("{what}: {reason}")]
+    Parameter {
+        /// The option.
+        what: &'static str,
+        /// What is wrong with it, and what would do.
+        reason: String,
+    },
+    /// The machine cannot be made as asked.
+    #[error(transparent)]
+    Machine(#[from] crate::machine::MachineParamsError),
+    /// The emulated machine refused something.
+    #[error(transparent)]
+    Emulator(#[from] emu_machine::MachineError),
+    /// The collective library refused something on a rank.
+    #[error("rank {rank}: {source}")]
+    Rank {
+        /// The rank.
+        rank: u32,
+        /// Why.
+        source: flexcast::Error,
+    },
+    /// A rank never ended.
+    #[error("rank {rank} has not ended {operation} within {bound_us} us of virtual time: this is a bug of the library")]
+    Hang {
+        /// The rank.
+        rank: u32,
+        /// What it was doing.
+        operation: &'static str,
+        /// How long it was waited for.
+        bound_us: u64,
+    },
+}

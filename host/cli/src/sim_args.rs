@@ -1,0 +1,128 @@
+//! Arguments of `flexcast sim`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use flexcast::Config;
+use flexcast_cli::machine::{MachineParams, Memory};
+use flexcast_cli::sim::params::{Operation, SimParams};
+
+use crate::args::loss_ppm;
+
+#[derive(Debug, Args)]
+pub(crate) struct SimArgs {
+    /// Number of ranks, 1 to 1024.
+    #[arg(long, default_value_t = 8, value_name = "P")]
+    pub(crate) ranks: u32,
+    /// Ranks that share a card.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) ranks_per_card: u32,
+    /// What they do.
+    #[arg(long, value_enum, default_value = "allgather")]
+    pub(crate) op: Operation,
+    /// Bytes that each rank contributes, made up from the seed; with allgatherv their mean.
+    #[arg(long, default_value_t = 1 << 20, value_name = "N")]
+    pub(crate) bytes: u64,
+    /// Root of a broadcast.
+    #[arg(long, default_value_t = 0, value_name = "RANK")]
+    pub(crate) root: u32,
+    /// Operations, one after another.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) iterations: u32,
+    /// Seed of everything left to chance: bytes, losses, faults, weak memory.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Device image.
+    #[arg(long, value_name = "ELF", default_value = "target/device/emu/allgather.elf")]
+    pub(crate) image: PathBuf,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) communicator: CommunicatorArgs,
+    #[command(flatten)]
+    pub(crate) machine: SimMachineArgs,
+}
+
+/// Parameters of the communicator.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Communicator")]
+pub(crate) struct CommunicatorArgs {
+    /// Multicast groups that carry the data side by side.
+    #[arg(long, default_value_t = 4, value_name = "S")]
+    pub(crate) subgroups: u32,
+    /// DPA threads that receive [default: one per subgroup].
+    #[arg(long, value_name = "W")]
+    pub(crate) threads: Option<u32>,
+    /// DPA threads that send.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) send_threads: u32,
+    /// Roots that multicast at the same time.
+    #[arg(long, default_value_t = 1, value_name = "M")]
+    pub(crate) chains: u32,
+    /// Bytes per chunk.
+    #[arg(long, default_value_t = 4096, value_name = "BYTES")]
+    pub(crate) chunk: u32,
+    /// Staging slots per subgroup, a power of two [default: as many as stage 4 MiB in all, at most 256].
+    #[arg(long, value_name = "N")]
+    pub(crate) slots: Option<u32>,
+    /// Chunks per doorbell of a receive worker [default: 64, or half of the slots].
+    #[arg(long, value_name = "N")]
+    pub(crate) batch: Option<u32>,
+}
+
+/// The emulated machine.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Emulated machine")]
+pub(crate) struct SimMachineArgs {
+    /// What joins the cards: switch-N, fat-tree-188, fat-tree-1024, or a description file [default: one switch].
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(crate) topology: Option<String>,
+    /// Packets lost on their way to a card, in percent (steps of 0.0001).
+    #[arg(long, default_value_t = 0.0, value_name = "PERCENT")]
+    pub(crate) loss: f64,
+    /// Fault script: links that drop, corrupt, double, reorder, delay, pause, or go down.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) faults: Option<PathBuf>,
+    /// When stores are seen by others.
+    #[arg(long, value_enum, default_value = "strong")]
+    pub(crate) memory: Memory,
+    /// Look for races for memory between firmware, card and host; a run with any fails.
+    #[arg(long)]
+    pub(crate) detect_races: bool,
+}
+
+impl SimArgs {
+    pub(crate) fn params(&self) -> SimParams {
+        let Self { ranks, ranks_per_card, op: operation, bytes, root, iterations, seed, .. } = *self;
+        let CommunicatorArgs { subgroups, threads, send_threads, chains, chunk, slots, batch } = self.communicator;
+        let mut params =
+            SimParams { ranks, ranks_per_card, operation, bytes, root, iterations, seed, config: Config::default() };
+        let slots = slots.unwrap_or(1024 / subgroups.clamp(1, 64).next_power_of_two());
+        params.config = Config {
+            subgroups,
+            receive_threads: threads.unwrap_or(subgroups),
+            send_threads,
+            chains,
+            chunk_bytes: chunk,
+            slots,
+            receive_batch: batch.unwrap_or(64.min(slots / 2)),
+            max_receive_bytes: params.receive_bytes().max(1),
+            ..Config::default()
+        };
+        params
+    }
+
+    pub(crate) fn machine(&self) -> anyhow::Result<MachineParams> {
+        let SimMachineArgs { topology, loss, faults, memory, detect_races } = &self.machine;
+        Ok(MachineParams {
+            topology: topology.clone(),
+            cards: Vec::new(),
+            faults: faults.clone(),
+            loss_ppm: loss_ppm(*loss)?,
+            seed: self.seed,
+            memory: *memory,
+            detect_races: *detect_races,
+        })
+    }
+}

@@ -1,0 +1,306 @@
+//! What a communicator is made of, checked before anything is created.
+
+use flexcast_proto::{ImmediateLayout, Overheads};
+
+use crate::error::{Error, Result};
+use crate::units::ThreadPlacement;
+
+/// Bytes in front of the payload of a datagram in its staging slot.
+pub(crate) const GRH_BYTES: u32 = 40;
+/// Deepest receive ring of a queue pair.
+pub const MAX_SLOTS: u32 = 8192;
+/// Context of a communicator in DPA memory, as published; ours is smaller.
+pub(crate) const CONTEXT_BYTES: u64 = 16 << 10;
+/// Most subgroups: a multicast group each.
+pub const MAX_SUBGROUPS: u32 = 64;
+
+const PS_PER_US: u64 = 1_000_000;
+
+/// Parameters of a communicator. All ranks must give the same ones; those that matter on the wire are compared when ranks connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Bytes of one chunk: a multiple of 64, at most the path's MTU. Default 4096.
+    pub chunk_bytes: u32,
+    /// Multicast groups that carry the data side by side, 1 to [`MAX_SUBGROUPS`]. Default 4.
+    pub subgroups: u32,
+    /// DPA threads that receive, 1 to `subgroups`. Default: one per subgroup.
+    pub receive_threads: u32,
+    /// DPA threads that send, 1 to `subgroups`. Default 1.
+    pub send_threads: u32,
+    /// Order in which DPA threads are taken. Default compact.
+    pub placement: ThreadPlacement,
+    /// Staging slots of each subgroup, one receive each; a power of two from 16 to [`MAX_SLOTS`]. Default 256, with which four subgroups
+    /// stage the published 4 MiB.
+    pub slots: u32,
+    /// Completions that a receive worker consumes per doorbell: a power of two, at most half of `slots`. Default 64.
+    pub receive_batch: u32,
+    /// Sends per doorbell and completion: a power of two from 2 to 128. Default 32.
+    pub send_batch: u32,
+    /// Entries of each send ring in sends; a power of two, at least two batches. Default 256.
+    pub send_depth: u32,
+    /// Completions after which an activation of a worker ends by itself. Default 4096.
+    pub quota: u32,
+    /// Most bytes that a rank can receive in one operation. Default 64 MiB.
+    pub max_receive_bytes: u64,
+    /// Bits of the immediate for the sequence number; `None`: as few as `max_receive_bytes` needs.
+    pub psn_bits: Option<u32>,
+    /// Ranks that multicast at the same time. Default 1.
+    pub chains: u32,
+    /// Chunks before the end of its block at which a root activates the next one. Default 0.
+    pub lead_chunks: u32,
+    /// Line rate of the cards in Gbit/s, from which the cutoff follows. Default 200.
+    pub link_gbit_per_s: u64,
+    /// First estimate of what an operation takes beyond its data.
+    pub overheads: Overheads,
+    /// How long a rank waits for others to begin an operation, in picoseconds. Default 10 s.
+    pub patience_ps: u64,
+    /// Time after the cutoff in which recovery must end, in picoseconds, beyond three times the cutoff itself. Default 100 ms.
+    pub recovery_ps: u64,
+    /// Control messages that are lost are sent again after 4.096 us x 2 to this power, up to seven times; then the connection breaks and
+    /// the operation fails. Default 11: 8.4 ms.
+    pub retry_exponent: u8,
+    /// Longest life of a packet in the fabric, in picoseconds: collective ids are not used again sooner. Default 10 ms.
+    pub packet_lifetime_ps: u64,
+    /// Last-level cache of the DPA, which rings, bitmaps and contexts should fit in, in bytes. Default 1.5 MB, as published.
+    pub cache_bytes: u64,
+    /// Traffic class of data packets; bits 7 to 5 are the priority. Default 0.
+    pub data_class: u8,
+    /// Traffic class of control messages and fetches. Default 0x60.
+    pub control_class: u8,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            chunk_bytes: 4096,
+            subgroups: 4,
+            receive_threads: 4,
+            send_threads: 1,
+            placement: ThreadPlacement::Compact,
+            slots: 256,
+            receive_batch: 64,
+            send_batch: 32,
+            send_depth: 256,
+            quota: 4096,
+            max_receive_bytes: 64 << 20,
+            psn_bits: None,
+            chains: 1,
+            lead_chunks: 0,
+            link_gbit_per_s: 200,
+            overheads: Overheads {
+                barrier_ps: 20 * PS_PER_US,
+                activation_ps: 10 * PS_PER_US,
+                steps: 1,
+                margin_ps: 50 * PS_PER_US,
+            },
+            patience_ps: 10_000_000 * PS_PER_US,
+            recovery_ps: 100_000 * PS_PER_US,
+            retry_exponent: 11,
+            packet_lifetime_ps: 10_000 * PS_PER_US,
+            cache_bytes: 1_500_000,
+            data_class: 0,
+            control_class: 0x60,
+        }
+    }
+}
+
+/// What a communicator takes of its card (requirements DP-20 and DP-21).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// DPA threads.
+    pub threads: u32,
+    /// UD queue pairs that receive, one per subgroup whatever the number of roots.
+    pub receive_queue_pairs: u32,
+    /// UD queue pairs that send.
+    pub send_queue_pairs: u32,
+    /// Reliable queue pairs over the own card: copies, and the wake-up of threads.
+    pub loopback_queue_pairs: u32,
+    /// Reliable queue pairs to other ranks: the ring and the barrier.
+    pub control_queue_pairs: u32,
+    /// Staging slots in DPA memory, in bytes.
+    pub staging_bytes: u64,
+    /// Bitmaps, in bytes.
+    pub bitmap_bytes: u64,
+    /// Contexts, in bytes.
+    pub context_bytes: u64,
+    /// Rings of all queues in DPA memory, in bytes.
+    pub ring_bytes: u64,
+}
+
+impl Footprint {
+    /// What workers touch all the time and the last-level cache should hold.
+    #[must_use]
+    pub const fn hot_bytes(&self) -> u64 {
+        self.bitmap_bytes + self.context_bytes + self.ring_bytes
+    }
+}
+
+/// Figures that follow from a configuration and a number of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Derived {
+    pub(crate) layout: ImmediateLayout,
+    pub(crate) bitmap_words: u32,
+    /// Words of the second bitmap, one bit per rank.
+    pub(crate) edge_words: u32,
+    pub(crate) slot_bytes: u32,
+}
+
+impl Config {
+    /// The same with `subgroups` subgroups and as many receive threads.
+    #[must_use]
+    pub fn with_subgroups(self, subgroups: u32) -> Self {
+        Self { subgroups, receive_threads: subgroups, ..self }
+    }
+
+    /// Checks everything that does not need the card.
+    pub(crate) fn derive(&self, ranks: u32, mtu_bytes: u32) -> Result<Derived> {
+        let range = |what, value: u32, least: u32, most: u32| {
+            if (least..=most).contains(&value) {
+                return Ok(());
+            }
+            Err(Error::Config { what, value: u64::from(value), limit: format!("{least} to {most}") })
+        };
+        let power = |what, value: u32| {
+            if value.is_power_of_two() {
+                return Ok(());
+            }
+            Err(Error::Config { what, value: u64::from(value), limit: "a power of two".to_owned() })
+        };
+        range("chunk_bytes", self.chunk_bytes, 64, mtu_bytes)?;
+        if !self.chunk_bytes.is_multiple_of(64) {
+            let limit = "a multiple of 64: two writers in one cache line would overwrite one another".to_owned();
+            return Err(Error::Config { what: "chunk_bytes", value: self.chunk_bytes.into(), limit });
+        }
+        range("subgroups", self.subgroups, 1, MAX_SUBGROUPS)?;
+        range("receive_threads", self.receive_threads, 1, self.subgroups)?;
+        range("send_threads", self.send_threads, 1, self.subgroups)?;
+        range("slots", self.slots, 16, MAX_SLOTS)?;
+        power("slots", self.slots)?;
+        range("receive_batch", self.receive_batch, 2, self.slots / 2)?;
+        power("receive_batch", self.receive_batch)?;
+        range("send_batch", self.send_batch, 2, 128)?;
+        power("send_batch", self.send_batch)?;
+        range("send_depth", self.send_depth, 2 * self.send_batch, 8192)?;
+        power("send_depth", self.send_depth)?;
+        range("quota", self.quota, 1, u32::MAX)?;
+        range("chains", self.chains, 1, flexcast_proto::MAX_RANKS)?;
+        // Each rank's share of a subgroup is rounded up to a chunk twice: once for its last one, once for the subgroup.
+        let per_group = u64::from(self.chunk_bytes) * u64::from(self.subgroups);
+        let chunks = self.max_receive_bytes.div_ceil(per_group) + 2 * u64::from(ranks);
+        let needed = u64::BITS - (chunks - 1).leading_zeros();
+        let bits = self.psn_bits.unwrap_or(needed.max(1));
+        let layout = ImmediateLayout::new(bits).map_err(|_| Error::Config {
+            what: "psn_bits",
+            value: u64::from(bits),
+            limit: format!(
+                "1 to 31: {} bytes from {ranks} ranks in {} subgroups are {chunks} chunks; raise subgroups or chunk_bytes, or lower \
+                 max_receive_bytes",
+                self.max_receive_bytes, self.subgroups
+            ),
+        })?;
+        let bits = chunks.min(1 << layout.psn_bits());
+        let bitmap_words = u32::try_from(bits.div_ceil(64)).unwrap_or(u32::MAX);
+        let slot_bytes = (self.chunk_bytes + GRH_BYTES).next_multiple_of(64);
+        Ok(Derived { layout, bitmap_words, edge_words: ranks.div_ceil(64), slot_bytes })
+    }
+
+    /// What a communicator of `ranks` ranks takes of its card, whose path has this MTU.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for parameters outside their range.
+    pub fn footprint(&self, ranks: u32, mtu_bytes: u32) -> Result<Footprint> {
+        let derived = self.derive(ranks, mtu_bytes)?;
+        let lanes = u64::from(self.subgroups);
+        let slots = u64::from(self.slots);
+        // Receive CQ, copy CQ and copy ring have entries of 64 bytes, the receive ring of 16; a send takes two blocks of 64.
+        let receive = lanes * slots * (64 + 64 + 64 + 16);
+        let sends = u64::from(self.send_depth);
+        let send = lanes * sends * (2 * 64) + lanes * sends / u64::from(self.send_batch) * 64;
+        let barrier = if ranks > 1 { 2 * (ranks - 1).ilog2() + 2 } else { 0 };
+        let ring = if ranks > 1 { 2 } else { 0 };
+        Ok(Footprint {
+            threads: self.receive_threads + self.send_threads,
+            receive_queue_pairs: self.subgroups,
+            send_queue_pairs: self.subgroups,
+            loopback_queue_pairs: self.subgroups + self.receive_threads + self.send_threads,
+            control_queue_pairs: (barrier + ring).min(ranks.saturating_sub(1)),
+            staging_bytes: lanes * slots * u64::from(derived.slot_bytes),
+            bitmap_bytes: lanes * 8 * u64::from(derived.bitmap_words + derived.edge_words),
+            context_bytes: CONTEXT_BYTES,
+            ring_bytes: receive + send,
+        })
+    }
+
+    /// Refuses what does not fit the last-level cache.
+    pub(crate) fn check_cache(&self, footprint: &Footprint) -> Result<()> {
+        let needed = footprint.hot_bytes();
+        if needed <= self.cache_bytes {
+            return Ok(());
+        }
+        Err(Error::Budget {
+            what: "bytes of the DPA's last-level cache",
+            needed,
+            limit: self.cache_bytes,
+            next: "lower slots, send_depth, subgroups or max_receive_bytes, or raise cache_bytes to accept a slower datapath",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_fits_and_stages_four_mebibytes() {
+        let config = Config::default();
+        let footprint = config.footprint(16, 4096).unwrap();
+        assert_eq!(footprint.staging_bytes, 4 * 256 * 4160);
+        config.check_cache(&footprint).unwrap();
+        assert_eq!(footprint.threads, 5);
+    }
+
+    #[test]
+    fn rings_count_in_the_budget() {
+        // Sixteen rings of the published depth exceed the cache several times.
+        let config = Config { slots: 8192, ..Config::default().with_subgroups(16) };
+        let footprint = config.footprint(16, 4096).unwrap();
+        assert!(footprint.ring_bytes > 16 * 8192 * 64);
+        let text = config.check_cache(&footprint).unwrap_err().to_string();
+        assert!(text.contains("1500000") && text.contains("slots"), "{text}");
+    }
+
+    #[test]
+    fn bits_of_the_sequence_number_follow_the_largest_operation() {
+        let config = Config { max_receive_bytes: 128 << 20, ..Config::default() };
+        // 8192 chunks of a subgroup, and room for what rounding up adds for 16 ranks.
+        assert_eq!(config.derive(16, 4096).unwrap().layout.psn_bits(), 14);
+        let exact = Config { psn_bits: Some(13), ..config.clone() };
+        assert_eq!(exact.derive(16, 4096).unwrap().bitmap_words, 128);
+        let huge = Config { max_receive_bytes: 1 << 46, ..config };
+        let text = huge.derive(16, 4096).unwrap_err().to_string();
+        assert!(text.contains("psn_bits") && text.contains("1 to 31"), "{text}");
+    }
+
+    #[test]
+    fn parameters_outside_their_range_are_named() {
+        let check = |config: Config, word: &str| {
+            let text = config.derive(4, 4096).unwrap_err().to_string();
+            assert!(text.contains(word), "{text}");
+        };
+        let ok = Config::default;
+        check(Config { chunk_bytes: 0, ..ok() }, "chunk_bytes is 0");
+        check(Config { chunk_bytes: 8192, ..ok() }, "64 to 4096");
+        check(Config { chunk_bytes: 100, ..ok() }, "multiple of 64");
+        check(Config { subgroups: 0, ..ok() }, "subgroups is 0");
+        check(Config { receive_threads: 5, ..ok() }, "receive_threads is 5");
+        check(Config { send_threads: 0, ..ok() }, "send_threads is 0");
+        check(Config { slots: 100, ..ok() }, "power of two");
+        check(Config { slots: 16384, ..ok() }, "16 to 8192");
+        check(Config { receive_batch: 256, ..ok() }, "2 to 128");
+        check(Config { send_batch: 3, ..ok() }, "power of two");
+        check(Config { send_depth: 32, ..ok() }, "64 to 8192");
+        check(Config { quota: 0, ..ok() }, "quota is 0");
+        check(Config { chains: 0, ..ok() }, "chains is 0");
+        check(Config { psn_bits: Some(32), ..ok() }, "psn_bits is 32");
+    }
+}

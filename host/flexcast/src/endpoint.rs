@@ -1,0 +1,236 @@
+//! What ranks tell one another of themselves before they are connected.
+
+use flexcast_abi::{ABI_HASH, Fnv};
+use flexio::{Gid, Mac};
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"flexcast");
+/// Version of these bytes and of the control messages; raised with every change of either.
+pub(crate) const VERSION: u32 = 1;
+
+/// One rank, as others see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    pub(crate) rank: u32,
+    pub(crate) ranks: u32,
+    pub(crate) gid: Gid,
+    pub(crate) mac: Mac,
+    /// What it would call the communicator; rank 0's proposal is taken.
+    pub(crate) communicator: u64,
+    /// Its parameters, as far as they matter to others.
+    pub(crate) terms: Terms,
+    /// Its control queue pairs: to which rank, and number.
+    pub(crate) queue_pairs: Vec<(u32, u32)>,
+}
+
+/// Parameters that must be alike on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    fields: [u64; TERMS.len()],
+}
+
+const TERMS: [&str; 7] =
+    ["chunk_bytes", "subgroups", "psn_bits", "max_receive_bytes", "chains", "path MTU", "chain mapping"];
+
+impl Terms {
+    pub(crate) fn new(config: &Config, psn_bits: u32, mtu_bytes: u32) -> Self {
+        let Config { chunk_bytes, subgroups, max_receive_bytes, chains, .. } = *config;
+        Self {
+            fields: [
+                chunk_bytes.into(),
+                subgroups.into(),
+                psn_bits.into(),
+                max_receive_bytes,
+                chains.into(),
+                mtu_bytes.into(),
+                0,
+            ],
+        }
+    }
+
+    fn difference(&self, other: &Self) -> Option<(&'static str, u64, u64)> {
+        let fields = TERMS.iter().zip(self.fields.iter().zip(other.fields));
+        fields.map(|(name, (own, theirs))| (*name, *own, theirs)).find(|(_, own, theirs)| own != theirs)
+    }
+}
+
+/// What a peer's ABI hash must be: contexts stay on the own card, but a peer of another build may mean other things by the same bytes.
+fn build() -> u64 {
+    Fnv::new().u64(ABI_HASH).u64(VERSION.into()).finish()
+}
+
+impl Endpoint {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(128 + 8 * self.queue_pairs.len());
+        let mut put = |part: &[u8]| bytes.extend_from_slice(part);
+        put(&MAGIC.to_le_bytes());
+        put(&VERSION.to_le_bytes());
+        put(&build().to_le_bytes());
+        put(&self.rank.to_le_bytes());
+        put(&self.ranks.to_le_bytes());
+        put(&self.gid.0);
+        put(&self.mac.0);
+        put(&self.communicator.to_le_bytes());
+        self.terms.fields.iter().for_each(|field| put(&field.to_le_bytes()));
+        put(&(self.queue_pairs.len() as u32).to_le_bytes());
+        for (rank, number) in &self.queue_pairs {
+            put(&rank.to_le_bytes());
+            put(&number.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads what rank `from` told.
+    ///
+    /// # Errors
+    /// [`Error::Peer`]: not an endpoint, cut short, or of another version.
+    fn from_bytes(from: u32, bytes: &[u8]) -> Result<Self> {
+        let mut rest = bytes;
+        let short = || Error::Peer {
+            rank: from,
+            reason: format!(
+                "told {} bytes of itself, which is not an endpoint: all ranks must run this library",
+                bytes.len()
+            ),
+        };
+        let mut take = |len: usize| -> Result<&[u8]> {
+            let (part, behind) = rest.split_at_checked(len).ok_or_else(short)?;
+            rest = behind;
+            Ok(part)
+        };
+        let word = |part: &[u8]| part.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        if word(take(8)?) != MAGIC {
+            return Err(short());
+        }
+        let version = word(take(4)?);
+        if version != u64::from(VERSION) {
+            let reason = format!(
+                "speaks version {version} of the protocol, this rank version {VERSION}: run one build on all ranks"
+            );
+            return Err(Error::Peer { rank: from, reason });
+        }
+        let theirs = word(take(8)?);
+        if theirs != build() {
+            let reason = format!(
+                "was built with another ABI ({theirs:#x}, this rank {:#x}): run one build on all ranks",
+                build()
+            );
+            return Err(Error::Peer { rank: from, reason });
+        }
+        let (rank, ranks) = (word(take(4)?) as u32, word(take(4)?) as u32);
+        let mut gid = Gid([0; 16]);
+        gid.0.copy_from_slice(take(16)?);
+        let mut mac = Mac([0; 6]);
+        mac.0.copy_from_slice(take(6)?);
+        let communicator = word(take(8)?);
+        let mut fields = [0; TERMS.len()];
+        for field in &mut fields {
+            *field = word(take(8)?);
+        }
+        let mut queue_pairs = Vec::new();
+        for _ in 0..word(take(4)?) {
+            queue_pairs.push((word(take(4)?) as u32, word(take(4)?) as u32));
+        }
+        Ok(Self { rank, ranks, gid, mac, communicator, terms: Terms { fields }, queue_pairs })
+    }
+
+    /// What all ranks told, in their order, checked against the own.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] for the first that does not fit.
+    pub(crate) fn all(own: &Self, told: &[Vec<u8>]) -> Result<Vec<Self>> {
+        if told.len() != own.ranks as usize {
+            let reason =
+                format!("got {} endpoints for {} ranks: the exchange must return one per rank", told.len(), own.ranks);
+            return Err(Error::Peer { rank: own.rank, reason });
+        }
+        let mut all = Vec::with_capacity(told.len());
+        for (from, bytes) in (0..own.ranks).zip(told) {
+            let endpoint = Self::from_bytes(from, bytes)?;
+            let peer = |reason| Err(Error::Peer { rank: from, reason });
+            if endpoint.rank != from {
+                return peer(format!("says that it is rank {}: two ranks were started with one number", endpoint.rank));
+            }
+            if endpoint.ranks != own.ranks {
+                return peer(format!("counts {} ranks, this rank {}", endpoint.ranks, own.ranks));
+            }
+            if let Some((name, ours, theirs)) = own.terms.difference(&endpoint.terms) {
+                return peer(format!("has {name} {theirs}, this rank {ours}: give all ranks one configuration"));
+            }
+            all.push(endpoint);
+        }
+        if own.rank as usize >= all.len() || all[own.rank as usize] != *own {
+            let reason = "does not find its own endpoint in what the exchange returned".to_owned();
+            return Err(Error::Peer { rank: own.rank, reason });
+        }
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(rank: u32) -> Endpoint {
+        Endpoint {
+            rank,
+            ranks: 3,
+            gid: Gid([rank as u8; 16]),
+            mac: Mac([rank as u8; 6]),
+            communicator: 7,
+            terms: Terms::new(&Config::default(), 14, 4096),
+            queue_pairs: vec![(1, 0x100), (2, 0x101)],
+        }
+    }
+
+    fn told() -> Vec<Vec<u8>> {
+        (0..3).map(|rank| endpoint(rank).to_bytes()).collect()
+    }
+
+    fn refusal(told: &[Vec<u8>]) -> String {
+        Endpoint::all(&endpoint(0), told).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn endpoints_survive_the_exchange() {
+        let all = Endpoint::all(&endpoint(0), &told()).unwrap();
+        assert_eq!(all, (0..3).map(endpoint).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn whatever_is_cut_short_is_refused() {
+        let whole = endpoint(1).to_bytes();
+        for len in 0..whole.len() {
+            let mut told = told();
+            told[1].truncate(len);
+            assert!(refusal(&told).starts_with("rank 1 "), "{len}");
+        }
+    }
+
+    #[test]
+    fn peers_that_do_not_fit_are_named() {
+        let with = |change: &dyn Fn(&mut Vec<Vec<u8>>)| {
+            let mut told = told();
+            change(&mut told);
+            refusal(&told)
+        };
+        let text = with(&|told| told[1] = endpoint(2).to_bytes());
+        assert!(text.contains("rank 1 says that it is rank 2"), "{text}");
+        let text = with(&|told| told[2][8] = 9);
+        assert!(text.contains("rank 2 speaks version 9"), "{text}");
+        let text = with(&|told| told[2][12] ^= 1);
+        assert!(text.contains("rank 2 was built with another ABI"), "{text}");
+        let other =
+            Endpoint { terms: Terms::new(&Config { chunk_bytes: 1024, ..Config::default() }, 14, 4096), ..endpoint(1) };
+        let text = with(&|told| told[1] = other.to_bytes());
+        assert!(text.contains("rank 1 has chunk_bytes 1024, this rank 4096"), "{text}");
+        let text = with(&|told| told.truncate(2));
+        assert!(text.contains("2 endpoints for 3 ranks"), "{text}");
+        let text = with(&|told| told[1] = Endpoint { ranks: 4, ..endpoint(1) }.to_bytes());
+        assert!(text.contains("counts 4 ranks"), "{text}");
+        let text = with(&|told| told[0] = Endpoint { communicator: 8, ..endpoint(0) }.to_bytes());
+        assert!(text.contains("its own endpoint"), "{text}");
+    }
+}

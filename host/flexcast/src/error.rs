@@ -1,0 +1,158 @@
+//! What can go wrong, with the value, the limit and the next step.
+
+use flexcast_proto::{Failure, IdInUse, PlaceError, ProtocolError, ScheduleError, SpaceError};
+
+use crate::bootstrap::ExchangeError;
+
+/// Result of this crate's functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Any failure of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The card or its library refused something.
+    #[error(transparent)]
+    Flexio(#[from] flexio::Error),
+    /// Ranks did not come together.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    /// A parameter outside its range.
+    #[error("{what} is {value}: must be {limit}")]
+    Config {
+        /// The parameter.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// What it may be.
+        limit: String,
+    },
+    /// The card has not enough of something.
+    #[error("{needed} {what} needed, but only {limit} are there: {next}")]
+    Budget {
+        /// What is short.
+        what: &'static str,
+        /// How many are needed.
+        needed: u64,
+        /// How many there are.
+        limit: u64,
+        /// What helps.
+        next: &'static str,
+    },
+    /// The firmware answers as if built with another ABI.
+    #[error("image `{image}` answers {answer:#x} to bring-up, not {expected:#x}: build it with this library's version")]
+    BringUp {
+        /// Name of the image.
+        image: String,
+        /// What it answered.
+        answer: u64,
+        /// What this library's firmware answers.
+        expected: u64,
+    },
+    /// The firmware refused a context.
+    #[error("the firmware refused the context of {what} {number}: fault {code} ({name})")]
+    Context {
+        /// Kind of context.
+        what: &'static str,
+        /// Which one.
+        number: u32,
+        /// Its code.
+        code: u64,
+        /// Its name.
+        name: String,
+    },
+    /// No such rank, or too many of them.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// What another rank told of itself does not fit.
+    #[error("rank {rank} {reason}")]
+    Peer {
+        /// The rank.
+        rank: u32,
+        /// What is wrong with it, and what to do.
+        reason: String,
+    },
+    /// A buffer has not the length that the operation needs.
+    #[error("{operation}: the {which} buffer has {len} bytes, but {needed} are needed ({why})")]
+    BufferLength {
+        /// The operation.
+        operation: &'static str,
+        /// Which of its buffers.
+        which: &'static str,
+        /// Its length.
+        len: u64,
+        /// The length needed.
+        needed: u64,
+        /// Where that comes from.
+        why: String,
+    },
+    /// The operation needs more sequence numbers than the immediate has bits for.
+    #[error(
+        "{chunks} chunks in one subgroup, but {psn_bits} bits of sequence number reach {limit}: raise max_receive_bytes or psn_bits, or send less"
+    )]
+    TooManyChunks {
+        /// Chunks of the largest subgroup.
+        chunks: u64,
+        /// Bits of the sequence number.
+        psn_bits: u32,
+        /// Chunks that the bitmaps hold.
+        limit: u64,
+    },
+    /// A root, or a list of counts, that does not fit the communicator.
+    #[error("{operation}: {reason}")]
+    Argument {
+        /// The operation.
+        operation: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The receive space cannot be laid out.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+    /// The schedule is impossible.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// All collective ids are in use.
+    #[error(transparent)]
+    Id(#[from] IdInUse),
+    /// The operation has failed on all ranks.
+    #[error("{operation} failed: {failure}")]
+    Failed {
+        /// The operation.
+        operation: &'static str,
+        /// Who and why.
+        failure: Failure,
+    },
+    /// The communicator cannot be used any more.
+    #[error(
+        "the communicator is of no use since an operation failed ({failure}): free it, and create another without the culprit"
+    )]
+    Broken {
+        /// The failure.
+        failure: Failure,
+    },
+    /// A peer does not keep to the protocol.
+    #[error("rank {from} does not keep to the protocol: {source}")]
+    Protocol {
+        /// The peer.
+        from: u32,
+        /// What it did.
+        source: ProtocolError,
+    },
+    /// A request of another communicator.
+    #[error("request {request} is none of this communicator's: test it on the one that made it")]
+    ForeignRequest {
+        /// Its number.
+        request: u64,
+    },
+    /// A wait ended without its condition.
+    #[error("timeout: waited {waited_us} us for {what}; the bound is {bound_us} us")]
+    Timeout {
+        /// What was awaited.
+        what: String,
+        /// How long.
+        waited_us: u64,
+        /// The bound.
+        bound_us: u64,
+    },
+}

@@ -1,0 +1,232 @@
+//! What an operation moves where.
+
+use flexcast_proto::{Block, Chunking, Placement, RankSet, ReceiveSpace, RootRow, SpaceError, Subgroup};
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// One rank's bytes to all.
+    Broadcast { root: u32, bytes: u64 },
+    /// Every rank's bytes to all, alike in length.
+    Allgather { bytes: u64 },
+    /// Every rank's bytes to all, with a length for each.
+    Allgatherv { bytes: Vec<u64> },
+}
+
+impl Kind {
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Kind::Broadcast { .. } => "broadcast",
+            Kind::Allgather { .. } => "allgather",
+            Kind::Allgatherv { .. } => "allgatherv",
+        }
+    }
+}
+
+/// A run of bytes of the receive buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+/// An operation, cut into blocks, subgroups and chunks.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) kind: Kind,
+    ranks: u32,
+    own: u32,
+    chunk_bytes: u32,
+    subgroups: u32,
+}
+
+impl Plan {
+    pub(crate) fn new(kind: Kind, own: u32, ranks: u32, chunk_bytes: u32, subgroups: u32) -> Self {
+        Self { kind, ranks, own, chunk_bytes, subgroups }
+    }
+
+    /// Ranks that contribute a block.
+    pub(crate) fn roots(&self) -> RankSet {
+        match self.kind {
+            Kind::Broadcast { root, .. } => RankSet::of(root),
+            Kind::Allgather { .. } | Kind::Allgatherv { .. } => RankSet::below(self.ranks),
+        }
+    }
+
+    /// Where a rank is among the roots.
+    fn position(&self, rank: u32) -> Option<u32> {
+        match self.kind {
+            Kind::Broadcast { root, .. } => (rank == root).then_some(0),
+            Kind::Allgather { .. } | Kind::Allgatherv { .. } => (rank < self.ranks).then_some(rank),
+        }
+    }
+
+    /// The rank at a position among the roots.
+    fn rank_at(&self, position: u32) -> u32 {
+        match self.kind {
+            Kind::Broadcast { root, .. } => root,
+            Kind::Allgather { .. } | Kind::Allgatherv { .. } => position,
+        }
+    }
+
+    /// The part of the receive buffer that a root's block takes.
+    pub(crate) fn block(&self, root: u32) -> Range {
+        match &self.kind {
+            Kind::Broadcast { bytes, .. } => Range { offset: 0, bytes: *bytes },
+            Kind::Allgather { bytes } => Range { offset: bytes * u64::from(root), bytes: *bytes },
+            Kind::Allgatherv { bytes } => {
+                Range { offset: bytes[..root as usize].iter().sum(), bytes: bytes[root as usize] }
+            }
+        }
+    }
+
+    /// Bytes of the whole receive buffer.
+    pub(crate) fn receive_bytes(&self) -> u64 {
+        match &self.kind {
+            Kind::Broadcast { bytes, .. } => *bytes,
+            Kind::Allgather { bytes } => bytes * u64::from(self.ranks),
+            Kind::Allgatherv { bytes } => bytes.iter().sum(),
+        }
+    }
+
+    /// Bytes that this rank gets from others.
+    pub(crate) fn foreign_bytes(&self) -> u64 {
+        self.receive_bytes() - self.position(self.own).map_or(0, |_| self.block(self.own).bytes)
+    }
+
+    /// Whether all blocks have one length, so that a chunk's place follows from its number without a table.
+    pub(crate) const fn is_equal(&self) -> bool {
+        !matches!(self.kind, Kind::Allgatherv { .. })
+    }
+
+    fn subgroup(&self, index: u32) -> Subgroup {
+        Subgroup { index, count: self.subgroups }
+    }
+
+    /// The sequence numbers of a subgroup; `table` is scratch.
+    pub(crate) fn space<'t>(&self, subgroup: u32, table: &'t mut Vec<RootRow>) -> Result<ReceiveSpace<'t>, SpaceError> {
+        let group = self.subgroup(subgroup);
+        match &self.kind {
+            Kind::Broadcast { bytes, .. } => ReceiveSpace::equal(1, *bytes, self.chunk_bytes, group),
+            Kind::Allgather { bytes } => ReceiveSpace::equal(self.ranks, *bytes, self.chunk_bytes, group),
+            Kind::Allgatherv { bytes } => {
+                table.clear();
+                table.resize(bytes.len(), RootRow::default());
+                ReceiveSpace::each(bytes.iter().copied(), self.chunk_bytes, group, table)
+            }
+        }
+    }
+
+    /// A root's share in a subgroup, relative to its block.
+    pub(crate) fn share(&self, root: u32, subgroup: u32) -> Block {
+        const NOTHING: Block = Block { first_chunk: 0, chunks: 0, offset: 0, bytes: 0, last_chunk_bytes: 0 };
+        let cut = Chunking::new(self.block(root).bytes, self.chunk_bytes);
+        cut.and_then(|cut| cut.block(self.subgroup(subgroup))).unwrap_or(NOTHING)
+    }
+
+    /// The sequence numbers of a root in a subgroup: the first and how many; none if the rank is no root.
+    pub(crate) fn psns(&self, root: u32, space: &ReceiveSpace<'_>) -> (u64, u64) {
+        self.position(root).and_then(|position| space.psns(position)).unwrap_or((0, 0))
+    }
+
+    /// The roots, in the order of their positions.
+    pub(crate) fn root_ranks(&self) -> impl Iterator<Item = u32> {
+        let count = match self.kind {
+            Kind::Broadcast { .. } => 1,
+            Kind::Allgather { .. } | Kind::Allgatherv { .. } => self.ranks,
+        };
+        (0..count).map(|position| self.rank_at(position))
+    }
+
+    /// Rank and bytes that a sequence number stands for.
+    pub(crate) fn place(&self, psn: u64, space: &ReceiveSpace<'_>) -> Option<(u32, Placement)> {
+        space.place(psn).map(|place| (self.rank_at(place.root), place))
+    }
+}
+
+/// Chunks that are missing, by root.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Missing {
+    /// Root, offset in the receive buffer, bytes; sorted.
+    chunks: Vec<(u32, Range)>,
+}
+
+impl Missing {
+    pub(crate) fn add(&mut self, root: u32, place: &Placement) {
+        self.chunks.push((root, Range { offset: place.offset, bytes: u64::from(place.bytes) }));
+    }
+
+    /// To be called once after the last [`Missing::add`].
+    pub(crate) fn sort(&mut self) {
+        self.chunks.sort_unstable_by_key(|(root, range)| (*root, range.offset));
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.chunks.len()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.chunks.iter().map(|(_, range)| range.bytes).sum()
+    }
+
+    fn of(&self, root: u32) -> &[(u32, Range)] {
+        let start = self.chunks.partition_point(|(of, _)| *of < root);
+        let end = self.chunks.partition_point(|(of, _)| *of <= root);
+        &self.chunks[start..end]
+    }
+
+    pub(crate) fn has(&self, root: u32) -> bool {
+        !self.of(root).is_empty()
+    }
+
+    /// The missing runs of a root's block: neighbouring chunks are one.
+    pub(crate) fn runs(&self, root: u32) -> Vec<Range> {
+        let mut runs: Vec<Range> = Vec::new();
+        for (_, range) in self.of(root) {
+            match runs.last_mut() {
+                Some(last) if last.offset + last.bytes == range.offset => last.bytes += range.bytes,
+                _ => runs.push(*range),
+            }
+        }
+        runs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_follow_one_another() {
+        let plan = Plan::new(Kind::Allgatherv { bytes: vec![3, 0, 5] }, 1, 3, 64, 2);
+        assert_eq!(plan.block(0), Range { offset: 0, bytes: 3 });
+        assert_eq!(plan.block(2), Range { offset: 3, bytes: 5 });
+        assert_eq!((plan.receive_bytes(), plan.foreign_bytes()), (8, 8));
+        let plan = Plan::new(Kind::Allgather { bytes: 100 }, 1, 3, 64, 2);
+        assert_eq!((plan.block(2), plan.foreign_bytes()), (Range { offset: 200, bytes: 100 }, 200));
+        let plan = Plan::new(Kind::Broadcast { root: 2, bytes: 100 }, 1, 3, 64, 2);
+        assert_eq!((plan.block(2), plan.foreign_bytes()), (Range { offset: 0, bytes: 100 }, 100));
+        assert_eq!(plan.root_ranks().collect::<Vec<_>>(), [2]);
+        assert_eq!(plan.roots(), RankSet::of(2));
+    }
+
+    #[test]
+    fn neighbouring_chunks_are_fetched_together() {
+        let plan = Plan::new(Kind::Allgather { bytes: 640 }, 0, 2, 64, 2);
+        let mut table = Vec::new();
+        let mut missing = Missing::default();
+        // Chunks 4 (last of subgroup 0), 5 and 6 (first of subgroup 1) and 8 of rank 1.
+        for (subgroup, psns) in [(0, vec![9]), (1, vec![5, 6, 8])] {
+            let space = plan.space(subgroup, &mut table).unwrap();
+            for psn in psns {
+                let (root, place) = plan.place(psn, &space).unwrap();
+                missing.add(root, &place);
+            }
+        }
+        missing.sort();
+        assert_eq!((missing.len(), missing.bytes(), missing.has(0), missing.has(1)), (4, 256, false, true));
+        let runs = [Range { offset: 640 + 4 * 64, bytes: 192 }, Range { offset: 640 + 8 * 64, bytes: 64 }];
+        assert_eq!(missing.runs(1), runs);
+        assert!(missing.runs(0).is_empty());
+    }
+}

@@ -1,0 +1,297 @@
+//! The sending side on the card: DPA threads that multicast the own block.
+
+use std::mem::{offset_of, size_of};
+
+use flexcast_abi::{
+    ABI_HASH, ABI_VERSION, DeviceAddress, OPERATION_CLOSED, SendLane, SendOperation, SendReport, SendRun, SendStatus,
+    SendThread, Transport,
+};
+use flexio::{
+    Access, Affinity, CqTarget, DevAddr, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler,
+    MemoryKey, MemoryRegion, MulticastGroup, Path, UdAddress, UdKey,
+};
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+use crate::card::Card;
+use crate::config::{Config, Derived};
+use crate::error::Result;
+use crate::plan::Plan;
+use crate::receive::{accepted, cq_descriptor, receive_descriptor, send_descriptor, thread_of};
+use crate::tower::Tower;
+use crate::wake::{DeviceRange, Line, Wake};
+
+const LANE_BYTES: u64 = size_of::<SendLane>() as u64;
+const LANES_AT: u64 = size_of::<SendThread>() as u64;
+const REPORT_BYTES: usize = size_of::<SendReport>().next_multiple_of(64);
+
+/// Where things lie in the sending side's part of the shared host memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shared {
+    start: usize,
+    threads: usize,
+    lanes: usize,
+}
+
+impl Shared {
+    pub(crate) const fn new(start: usize, config: &Config) -> Self {
+        Self { start, threads: config.send_threads as usize, lanes: config.subgroups as usize }
+    }
+
+    const fn report(self, thread: usize) -> usize {
+        self.start + thread * REPORT_BYTES
+    }
+
+    const fn operation(self, thread: usize) -> usize {
+        self.report(self.threads) + thread * size_of::<SendOperation>()
+    }
+
+    const fn closing(self, thread: usize) -> usize {
+        self.operation(self.threads) + thread * size_of::<SendOperation>()
+    }
+
+    const fn run(self, lane: usize) -> usize {
+        self.closing(self.threads) + lane * size_of::<SendRun>()
+    }
+
+    pub(crate) const fn end(self) -> usize {
+        self.run(self.lanes)
+    }
+}
+
+#[derive(Debug)]
+struct Thread<'c> {
+    handler: &'c EventHandler<'c>,
+    wake: Wake<'c>,
+    memory: &'c MemoryKey<'c>,
+    /// Subgroups that it sends in.
+    subgroups: Vec<u32>,
+    operation: SendOperation,
+}
+
+/// The sending side of a communicator.
+#[derive(Debug)]
+pub(crate) struct Send<'c> {
+    threads: Vec<Thread<'c>>,
+    /// Completion queues, by subgroup.
+    queues: Vec<&'c DpaCompletionQueue<'c>>,
+    host: &'c MemoryRegion<'c>,
+    shared: Shared,
+    /// Operations this rank has sent in; each thread counts them.
+    sequence: u64,
+    closing: bool,
+    table: Vec<flexcast_proto::RootRow>,
+}
+
+impl<'c> Send<'c> {
+    pub(crate) fn new(
+        card: &'c Card<'_>,
+        tower: &mut Tower<'c>,
+        config: &Config,
+        derived: &Derived,
+        units: &[u32],
+        host: &'c MemoryRegion<'c>,
+        shared: Shared,
+    ) -> Result<Self> {
+        let process = card.process();
+        let log_cq = config.send_depth.ilog2() as u8;
+        let (mut threads, mut queues) = (Vec::new(), Vec::new());
+        for (number, unit) in units.iter().enumerate() {
+            let subgroups: Vec<u32> = (0..config.subgroups)
+                .filter(|index| thread_of(*index, config.subgroups, units.len() as u32) == number as u32)
+                .collect();
+            let memory = tower.keep(DeviceBuffer::zeroed(process, LANES_AT + subgroups.len() as u64 * LANE_BYTES)?);
+            let key = tower.keep(MemoryKey::new(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?);
+            let argument = memory.addr().get();
+            let handler = tower.keep(EventHandler::new(process, "send_blocks", argument, Affinity::Unit(*unit))?);
+            let (wake, woken) = Wake::new(card, tower, handler)?;
+            for _ in &subgroups {
+                let cq = tower.keep(DpaCompletionQueue::new(card.outbox(), log_cq, CqTarget::Thread(handler))?);
+                queues.push(cq);
+            }
+            let context = SendThread {
+                abi_hash: ABI_HASH,
+                abi_version: ABI_VERSION,
+                transport: Transport::Ud as u32,
+                lanes: subgroups.len() as u32,
+                batch: config.send_batch,
+                quota: config.quota,
+                psn_bits: derived.layout.psn_bits(),
+                outbox_id: card.outbox().id(),
+                window_id: card.window().id(),
+                window_mkey: host.lkey(),
+                thread: number as u32,
+                contexts: DeviceAddress::new(memory.addr().offset(LANES_AT).get()),
+                report_host: host.addr().get() + shared.report(number) as u64,
+                control_cq: cq_descriptor(woken.cq),
+                control_queue: receive_descriptor(woken.qp),
+                ..Default::default()
+            };
+            memory.write(0, context.as_bytes())?;
+            let operation = SendOperation::default();
+            threads.push(Thread { handler, wake, memory: key, subgroups, operation });
+        }
+        Ok(Self { threads, queues, host, shared, sequence: 0, closing: false, table: Vec::new() })
+    }
+
+    /// Makes the queue pairs that send to the groups, and lets the threads run. `alone`: no other rank is on this card, so that what it
+    /// sends need not come back to it.
+    pub(crate) fn connect(
+        &mut self,
+        card: &'c Card<'_>,
+        tower: &mut Tower<'c>,
+        q_key: u32,
+        group: impl Fn(u32) -> Result<MulticastGroup>,
+        config: &Config,
+        alone: bool,
+    ) -> Result<()> {
+        let path = Path { traffic_class: config.data_class, ..Path::default() };
+        // A datagram's entry takes two blocks.
+        let depths = DpaDepths { log_send: Some((2 * config.send_depth).ilog2() as u8), log_receive: None };
+        let mut queues = self.queues.iter();
+        for thread in &self.threads {
+            let memory = thread.memory.buffer();
+            for (at, (subgroup, cq)) in (0..).zip(thread.subgroups.iter().zip(&mut queues)) {
+                let mut qp = DpaQueuePair::datagram(cq, cq, depths, alone, 0)?;
+                qp.activate(UdKey { q_key })?;
+                let address = UdAddress::group(card.device(), group(*subgroup)?, q_key).along(path)?;
+                let mut lane =
+                    SendLane { send_queue: send_descriptor(&qp), send_cq: cq_descriptor(cq), ..Default::default() };
+                lane.address_vector.as_mut_bytes().copy_from_slice(&address.to_bytes());
+                memory.write(LANES_AT + at * LANE_BYTES, lane.as_bytes())?;
+                tower.keep(qp);
+            }
+            accepted("send thread", card.process().call("prepare_send", memory.addr().get())?)?;
+            thread.handler.run(memory.addr().get())?;
+            card.kick(thread.handler)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the threads can be told of something new.
+    pub(crate) fn is_free(&mut self) -> Result<bool> {
+        for thread in &mut self.threads {
+            if !thread.wake.is_free()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Has the own block multicast from `source` (address and local key). Only when [`Send::is_free`].
+    pub(crate) fn start(
+        &mut self,
+        plan: &Plan,
+        own: u32,
+        source: (u64, u32),
+        collective_id: u32,
+        config: &Config,
+    ) -> Result<()> {
+        self.sequence += 1;
+        self.closing = false;
+        for (number, thread) in self.threads.iter_mut().enumerate() {
+            let mut lines = Vec::with_capacity(thread.subgroups.len() + 1);
+            let memory = thread.memory.buffer().addr();
+            let to = |address: DevAddr| DeviceRange { address: address.get(), rkey: thread.memory.id() };
+            for (at, subgroup) in (0u64..).zip(&thread.subgroups) {
+                let space = plan.space(*subgroup, &mut self.table)?;
+                let (first_psn, chunks) = plan.psns(own, &space);
+                let share = plan.share(own, *subgroup);
+                let run = SendRun {
+                    source: source.0 + share.offset,
+                    first_psn: first_psn as u32,
+                    chunks: chunks as u32,
+                    last_chunk_bytes: share.last_chunk_bytes,
+                    ..Default::default()
+                };
+                let offset = self.shared.run(*subgroup as usize);
+                self.host.write(offset, run.as_bytes())?;
+                let target = memory.offset(LANES_AT + at * LANE_BYTES + offset_of!(SendLane, run) as u64);
+                lines.push(Line { from: self.host.slice(offset as u64, size_of::<SendRun>() as u32)?, to: to(target) });
+            }
+            thread.operation = SendOperation {
+                sequence: self.sequence,
+                chunk_bytes: config.chunk_bytes,
+                collective_id,
+                lkey: source.1,
+                lead_chunks: config.lead_chunks,
+                sequence_check: self.sequence,
+                ..Default::default()
+            };
+            let offset = self.shared.operation(number);
+            self.host.write(offset, thread.operation.as_bytes())?;
+            let target = memory.offset(offset_of!(SendThread, operation) as u64);
+            let from = self.host.slice(offset as u64, size_of::<SendOperation>() as u32)?;
+            lines.push(Line { from, to: to(target) });
+            thread.wake.send(lines.into_iter())?;
+        }
+        Ok(())
+    }
+
+    /// Stops posting; what is posted completes. Only when [`Send::is_free`].
+    pub(crate) fn close(&mut self) -> Result<()> {
+        self.closing = true;
+        for (number, thread) in self.threads.iter_mut().enumerate() {
+            thread.operation.flags = OPERATION_CLOSED;
+            let offset = self.shared.closing(number);
+            self.host.write(offset, thread.operation.as_bytes())?;
+            let target = thread.memory.buffer().addr().offset(offset_of!(SendThread, operation) as u64);
+            let from = self.host.slice(offset as u64, size_of::<SendOperation>() as u32)?;
+            let to = DeviceRange { address: target.get(), rkey: thread.memory.id() };
+            thread.wake.send([Line { from, to }].into_iter())?;
+        }
+        Ok(())
+    }
+
+    /// Whether the operation has been closed.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    fn all(&self, field: usize) -> Result<bool> {
+        for number in 0..self.threads.len() {
+            if self.host.read_u64(self.shared.report(number) + field)? != self.sequence {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether so little is left to post that the next root may begin.
+    pub(crate) fn is_announced(&self) -> Result<bool> {
+        self.all(offset_of!(SendReport, announced))
+    }
+
+    /// Whether the card is done with the operation's source.
+    pub(crate) fn is_finished(&self) -> Result<bool> {
+        self.all(offset_of!(SendReport, finished))
+    }
+
+    /// A thread that has failed, with its status and detail; `None` while all is well.
+    pub(crate) fn failure(&self) -> Result<Option<(u32, SendStatus, u32)>> {
+        for number in 0..self.threads.len() {
+            let word = self.host.read_u64(self.shared.report(number) + offset_of!(SendReport, status))?;
+            if let Ok(status) = SendStatus::from_raw(word as u32)
+                && status.is_error()
+            {
+                return Ok(Some((number as u32, status, (word >> 32) as u32)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Chunks posted, doorbells rung and instructions retired by all threads since set-up.
+    pub(crate) fn report(&self) -> Result<SendReport> {
+        let mut sum = SendReport::default();
+        for number in 0..self.threads.len() {
+            let mut bytes = [0; size_of::<SendReport>()];
+            self.host.read(self.shared.report(number), &mut bytes)?;
+            let one = SendReport::read_from_bytes(&bytes).unwrap_or_default();
+            sum.posted += one.posted;
+            sum.doorbells += one.doorbells;
+            sum.activations += one.activations;
+            sum.instructions += one.instructions;
+            sum.loop_instructions += one.loop_instructions;
+        }
+        Ok(sum)
+    }
+}
