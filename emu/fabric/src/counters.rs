@@ -2,6 +2,9 @@
 
 use std::ops::AddAssign;
 
+/// Priorities that ports tell apart.
+pub const PRIORITIES: usize = 8;
+
 /// Frames that ended before their destination, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drops {
@@ -72,6 +75,10 @@ pub struct PortCounters {
     pub corrupted_frames: u64,
     /// Most bytes that waited for the port or were on their way out of it at one time.
     pub queue_high_water_bytes: u64,
+    /// [`tx_payload_bytes`](Self::tx_payload_bytes) by the frames' [priority](crate::NetworkFrame::priority).
+    pub tx_priority_payload_bytes: [u64; PRIORITIES],
+    /// [`rx_payload_bytes`](Self::rx_payload_bytes) by the frames' priority.
+    pub rx_priority_payload_bytes: [u64; PRIORITIES],
 }
 
 impl AddAssign for PortCounters {
@@ -88,6 +95,10 @@ impl AddAssign for PortCounters {
         self.duplicated_frames += other.duplicated_frames;
         self.corrupted_frames += other.corrupted_frames;
         self.queue_high_water_bytes = self.queue_high_water_bytes.max(other.queue_high_water_bytes);
+        for priority in 0..PRIORITIES {
+            self.tx_priority_payload_bytes[priority] += other.tx_priority_payload_bytes[priority];
+            self.rx_priority_payload_bytes[priority] += other.rx_priority_payload_bytes[priority];
+        }
     }
 }
 
@@ -97,6 +108,13 @@ impl PortCounters {
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
         self.rx_payload_bytes + self.tx_payload_bytes
+    }
+
+    /// [`payload_bytes`](Self::payload_bytes) of one priority; 0 for one above 7.
+    #[must_use]
+    pub fn priority_payload_bytes(&self, priority: usize) -> u64 {
+        let of = |bytes: &[u64; PRIORITIES]| bytes.get(priority).copied().unwrap_or(0);
+        of(&self.rx_priority_payload_bytes) + of(&self.tx_priority_payload_bytes)
     }
 }
 

@@ -21,7 +21,7 @@ mod topology;
 
 pub use capture::{CaptureError, CaptureFrame, CaptureWriter, Captured};
 pub use config::{FlowControl, Forwarding, Routing, SwitchConfig};
-pub use counters::{Drops, NetworkTotals, PortCounters};
+pub use counters::{Drops, NetworkTotals, PRIORITIES, PortCounters};
 pub use drop::SeededDrop;
 pub use fabric::{Direct, Fabric, FabricEffects, FabricError, PortRoom};
 pub use fault::{
@@ -63,6 +63,12 @@ pub trait NetworkFrame: Frame + Clone {
 
     /// Bytes of user data in it, for [`PortCounters::tx_payload_bytes`] and its kin.
     fn payload_bytes(&self) -> u64;
+
+    /// Its priority, 0 to 7, by which [`PortCounters`] tell payload bytes apart; higher bits are ignored. Priorities share queues
+    /// and credit. The default is 0.
+    fn priority(&self) -> u8 {
+        0
+    }
 
     /// Makes it arrive with wrong contents, so that the receiver's check finds it. Equal seeds do equal damage.
     fn corrupt(&mut self, seed: u64);

@@ -60,6 +60,32 @@ fn a_multicast_crosses_every_edge_of_its_tree_once_on_188_hosts() {
     }
 }
 
+/// Whatever else crosses the network, in another priority: the bytes of each are counted apart, on every port.
+#[test]
+fn priorities_are_counted_apart() {
+    let topology = Topology::named("fat-tree-188").unwrap();
+    let mut driver = driver(&topology);
+    driver.send(0, Note::new(0, 17, Destination::Group(GROUP), N));
+    for (id, (from, to, _)) in ring_step(188, |rank| rank).into_iter().enumerate() {
+        driver.send(7 * id as u64, Note { priority: 5, ..Note::new(1 + id as u64, from, Destination::Host(to), 64) });
+        // Priorities have three bits.
+        driver.send(9 * id as u64, Note { priority: 8 + 3, ..Note::new(200, from, Destination::Host(to), 10) });
+    }
+    driver.run();
+    let totals = driver.network.totals();
+    let of = |counters: PortCounters| [0, 3, 5].map(|priority| counters.priority_payload_bytes(priority));
+    assert_eq!(of(totals.switches), [212 * N, 424 * 10, 424 * 64]);
+    assert_eq!(of(totals.hosts), [188 * N, 2 * 188 * 10, 2 * 188 * 64]);
+    assert_eq!(totals.switches.payload_bytes(), 212 * N + 424 * 74, "and together");
+    assert_eq!(totals.switches.priority_payload_bytes(8), 0, "there is none");
+    for host in 0..188 {
+        let port = driver.network.counters(host);
+        assert_eq!(port.tx_priority_payload_bytes.iter().sum::<u64>(), port.tx_payload_bytes);
+        assert_eq!(port.rx_priority_payload_bytes.iter().sum::<u64>(), port.rx_payload_bytes);
+        assert_eq!(port.rx_priority_payload_bytes, [if host == 17 { 0 } else { N }, 0, 0, 10, 0, 64, 0, 0]);
+    }
+}
+
 #[test]
 fn a_ring_allgather_takes_twice_the_multicast_less_one_part_in_p_half() {
     let topology = Topology::named("fat-tree-188").unwrap();

@@ -52,6 +52,12 @@ impl NetworkFrame for Packet {
         self.payload.len() as u64
     }
 
+    /// The class selector of the IP header: the upper three bits of the traffic class, which switches and cards that trust the
+    /// DSCP map to priorities by default (RFC 2474; `mlnx_qos`).
+    fn priority(&self) -> u8 {
+        self.network.traffic_class >> 5
+    }
+
     /// Sets [`Packet::damage`]; a second fault adds nothing to the first.
     fn corrupt(&mut self, seed: u64) {
         self.damage.get_or_insert(seed);
@@ -94,6 +100,14 @@ mod tests {
         let gid = Gid::from_ipv4([239, 0, 0, 9]);
         let group = Packet { destination: Address { mac: [0; 6], gid }, ..packet(0) };
         assert_eq!(group.destination(), Destination::Group(0xFFFF_EF00_0009));
+    }
+
+    #[test]
+    fn the_class_selector_is_the_priority() {
+        for (traffic_class, priority) in [(0, 0), (0x1F, 0), (0x20, 1), (0xA4, 5), (0xFF, 7)] {
+            let network = Network { traffic_class, ..Network::default() };
+            assert_eq!(Packet { network, ..packet(1) }.priority(), priority, "{traffic_class:#x}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod transit;
 use std::collections::BTreeMap;
 
 use calendar::{Calendar, Due};
-use port::{Credit, NEVER_PS, NONE, Port};
+use port::{Credit, NEVER_PS, NONE, Payload, Port};
 pub use room::{PORT_FREE_BYTES, PORT_FULL_BYTES};
 use slab::Slab;
 use transit::{Hold, To, Transit};
@@ -231,7 +231,7 @@ impl<F: NetworkFrame> Fabric<F> for Network<F> {
             to: self.resolve(frame.destination()),
             flow: frame.flow(),
             bytes,
-            payload_bytes: frame.payload_bytes(),
+            payload: Payload { bytes: frame.payload_bytes(), priority: frame.priority() },
             copies: 1,
             credited: true,
             frame,

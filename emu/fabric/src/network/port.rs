@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use crate::counters::PortCounters;
+use crate::counters::{PRIORITIES, PortCounters};
 use crate::fault::{DropCause, Line};
 use crate::link::Rate;
 
@@ -18,6 +18,20 @@ pub(super) struct Waiting {
     pub(super) hold: u32,
     pub(super) ready_ps: u64,
     pub(super) bytes: u64,
+}
+
+/// What a frame counts as payload, and for which priority.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Payload {
+    pub(super) bytes: u64,
+    pub(super) priority: u8,
+}
+
+impl Payload {
+    #[inline]
+    fn priority(self) -> usize {
+        usize::from(self.priority) % PRIORITIES
+    }
 }
 
 /// Room in the buffer at the other end of a link.
@@ -105,7 +119,7 @@ impl Port {
 
     /// Gives a queued frame its time on the wire: start and end.
     #[inline]
-    pub(super) fn depart(&mut self, ready_ps: u64, bytes: u64, payload_bytes: u64) -> (u64, u64) {
+    pub(super) fn depart(&mut self, ready_ps: u64, bytes: u64, payload: Payload) -> (u64, u64) {
         let mut start_ps = ready_ps.max(self.busy_until_ps);
         if let Some(line) = &self.line {
             start_ps = line.release_ps(start_ps);
@@ -115,15 +129,17 @@ impl Port {
         self.leaving.push_back((end_ps, bytes));
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += bytes;
-        self.counters.tx_payload_bytes += payload_bytes;
+        self.counters.tx_payload_bytes += payload.bytes;
+        self.counters.tx_priority_payload_bytes[payload.priority()] += payload.bytes;
         (start_ps, end_ps)
     }
 
     #[inline]
-    pub(super) fn receive(&mut self, bytes: u64, payload_bytes: u64) {
+    pub(super) fn receive(&mut self, bytes: u64, payload: Payload) {
         self.counters.rx_frames += 1;
         self.counters.rx_bytes += bytes;
-        self.counters.rx_payload_bytes += payload_bytes;
+        self.counters.rx_payload_bytes += payload.bytes;
+        self.counters.rx_priority_payload_bytes[payload.priority()] += payload.bytes;
     }
 
     /// Counts a frame that was lost on its way to this port.

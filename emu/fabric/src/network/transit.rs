@@ -2,7 +2,7 @@
 
 use super::Network;
 use super::calendar::Due;
-use super::port::{NEVER_PS, NONE, Waiting};
+use super::port::{NEVER_PS, NONE, Payload, Waiting};
 use crate::NetworkFrame;
 use crate::config::{FlowControl, Forwarding, Routing};
 use crate::fabric::FabricEffects;
@@ -28,7 +28,7 @@ pub(super) struct Transit<F> {
     pub(super) to: To,
     pub(super) flow: u64,
     pub(super) bytes: u64,
-    pub(super) payload_bytes: u64,
+    pub(super) payload: Payload,
     /// Queues and links it is in.
     pub(super) copies: u32,
     /// Credit was taken for the link it is on. Not so for what a fault doubled.
@@ -49,10 +49,10 @@ impl<F: NetworkFrame> Network<F> {
     /// A switch can pass on a frame that came in at one of its ports.
     pub(super) fn arrive(&mut self, now_ps: u64, ingress: u32, slot: u32, fx: &mut FabricEffects<F>) {
         let Some(transit) = self.frames.get_mut(slot) else { return };
-        let (to, flow, bytes, payload_bytes) = (transit.to, transit.flow, transit.bytes, transit.payload_bytes);
+        let (to, flow, bytes, payload) = (transit.to, transit.flow, transit.bytes, transit.payload);
         let credited = std::mem::replace(&mut transit.credited, true);
         let port = &mut self.ports[ingress as usize];
-        port.receive(bytes, payload_bytes);
+        port.receive(bytes, payload);
         let (rate, sender, switch) = (port.rate, port.peer, port.switch as usize);
 
         let mut ways = std::mem::take(&mut self.ways);
@@ -178,9 +178,9 @@ impl<F: NetworkFrame> Network<F> {
     /// Puts a copy on the wire as soon as the port is free.
     fn send(&mut self, egress: u32, slot: u32, hold: u32, ready_ps: u64, fx: &mut FabricEffects<F>) {
         let Some(transit) = self.frames.get(slot) else { return };
-        let (bytes, payload_bytes) = (transit.bytes, transit.payload_bytes);
+        let (bytes, payload) = (transit.bytes, transit.payload);
         let port = &mut self.ports[egress as usize];
-        let (start_ps, end_ps) = port.depart(ready_ps, bytes, payload_bytes);
+        let (start_ps, end_ps) = port.depart(ready_ps, bytes, payload);
         let arrival_ps = end_ps + port.latency_ps;
         let peer = port.peer;
         let fate = port.line.as_mut().map(|line| line.carry(start_ps, end_ps, arrival_ps, bytes));
@@ -234,7 +234,7 @@ impl<F: NetworkFrame> Network<F> {
             self.calendar.push(decided_ps + self.switching.latency_ps, port, Due::Arrival(slot));
             return;
         }
-        end.receive(transit.bytes, transit.payload_bytes);
+        end.receive(transit.bytes, transit.payload);
         transit.copies -= 1;
         let frame = if transit.copies > 0 {
             Some(transit.frame.clone())

@@ -14,12 +14,13 @@ pub struct Note {
     pub to: Destination,
     pub flow: u64,
     pub bytes: u64,
+    pub priority: u8,
     pub corrupted: Option<u64>,
 }
 
 impl Note {
     pub fn new(id: u64, from: usize, to: Destination, bytes: u64) -> Self {
-        Self { id, from, to, flow: from as u64, bytes, corrupted: None }
+        Self { id, from, to, flow: from as u64, bytes, priority: 0, corrupted: None }
     }
 }
 
@@ -41,6 +42,9 @@ impl NetworkFrame for Note {
     }
     fn payload_bytes(&self) -> u64 {
         self.bytes
+    }
+    fn priority(&self) -> u8 {
+        self.priority
     }
     fn corrupt(&mut self, seed: u64) {
         self.corrupted = Some(seed);

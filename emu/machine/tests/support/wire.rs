@@ -32,6 +32,8 @@ pub struct Endpoint {
     pub qpn: u32,
     pub buffer: u64,
     pub key: u32,
+    /// Traffic class of what it sends; a connected queue pair takes it when it is connected.
+    pub class: u8,
     transport: Transport,
     sq: u64,
     rq: u64,
@@ -113,7 +115,7 @@ impl Endpoint {
         let qpn = nic.create_qp(attr).unwrap();
         let key = MkeyAttr { pd, space: Space::Host, start: buffer, len: BUFFER, access: Access::all() };
         let key = nic.create_mkey(key).unwrap();
-        Self { card, qpn, buffer, key, transport, sq, rq, records, posted: 0, receives: 0, cqs }
+        Self { card, qpn, buffer, key, class: 0, transport, sq, rq, records, posted: 0, receives: 0, cqs }
     }
 
     /// To RTS, towards a peer; a datagram queue pair needs none.
@@ -128,6 +130,7 @@ impl Endpoint {
             sq_psn: Some(0),
             rgid: Some(gid),
             dmac: Some(mac),
+            traffic_class: Some(self.class),
             max_rd_atomic: Some(4),
             // 67 us.
             timeout: Some(4),
@@ -199,7 +202,7 @@ impl Endpoint {
             vector.extend((1_u32 << 31 | qpn).to_be_bytes());
             vector.extend([0, 0, 0xC0, 0, 0, 0, 0, 0]);
             vector.extend(mac);
-            vector.extend([0, 64]);
+            vector.extend([self.class, 64]);
             vector.extend((1_u32 << 30).to_be_bytes());
             vector.extend(gid.0);
         }
