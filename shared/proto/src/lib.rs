@@ -4,7 +4,7 @@
 //! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`immediate`], [`bitmap`], [`cutoff`], [`reuse`]. State machines of one
 //! rank, which take events and the time and give back what is to be done: [`barrier`], [`agreement`], [`sequencer`], [`recovery`],
 //! [`handshake`], and [`collective`], which is all five in one operation; it ends well or in a [`failure`]. [`wire`] is what its
-//! messages are as bytes.
+//! messages are as bytes. To compare with: [`baseline`], collectives of point-to-point messages.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ extern crate std;
 
 pub mod agreement;
 pub mod barrier;
+pub mod baseline;
 pub mod bitmap;
 pub mod chunk;
 pub mod collective;

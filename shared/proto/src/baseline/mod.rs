@@ -1,0 +1,97 @@
+//! Collectives without multicast, to compare with: the algorithms of common libraries, as schedules of point-to-point
+//! messages.
+//!
+//! A schedule is zero-copy: each message is written to its final place in the receiver's buffer, whose layout
+//! ([`Blocks`]) all ranks know, and may be forwarded from there. So a [`Transfer`] is a run of blocks, at the same
+//! place on both sides. An Allgather wants the own contribution in its place before it starts, a Broadcast the message
+//! at the root.
+//!
+//! One file per algorithm, each giving the messages of a rank as a function of its place (`plan`); [`Schedule`] runs
+//! any of them.
+
+mod binary;
+mod blocks;
+mod bruck;
+mod chain;
+mod doubling;
+mod knomial;
+mod linear;
+mod plan;
+mod relay;
+mod ring;
+mod scatter_ring;
+mod schedule;
+
+pub use blocks::{Blocks, BlocksError, Span};
+pub use plan::{Arrival, Transfer};
+pub use schedule::{MessageError, Schedule, ScheduleError};
+
+/// Allgather algorithms. In each of them every rank sends N(P - 1) bytes; block r is the contribution of rank r.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Allgather {
+    /// Around the ring: P - 1 steps, two neighbours.
+    Ring,
+    /// P - 1 direct messages.
+    Linear,
+    /// Exchanges between ever larger halves: log2 P steps and peers if P is a power of two; otherwise more messages,
+    /// but no more bytes.
+    RecursiveDoubling,
+    /// ⌈log2 P⌉ rounds for any P; runs of blocks that wrap round the end of the buffer.
+    Bruck,
+}
+
+impl Allgather {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Ring, Self::Linear, Self::RecursiveDoubling, Self::Bruck];
+}
+
+/// Broadcast algorithms. Those on trees pass segments on; each rank receives N bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Broadcast {
+    /// The k-nomial tree; binomial for radix 2.
+    Knomial {
+        /// At least 2.
+        radix: u32,
+    },
+    /// The binary tree in which the children of v are 2v + 1 and 2v + 2.
+    Heap,
+    /// The binary tree whose subtrees are contiguous ranks, in NCCL's shape.
+    InOrder,
+    /// From rank to rank.
+    Chain,
+    /// Binomial scatter, then Allgather around the ring, on one share per rank: for large messages.
+    ScatterAllgather,
+}
+
+impl Broadcast {
+    /// The binomial tree.
+    pub const BINOMIAL: Self = Self::Knomial { radix: 2 };
+
+    /// How the algorithm divides a message of `bytes` among `ranks`: one share per rank, or segments of
+    /// `segment_bytes`.
+    ///
+    /// # Errors
+    /// Segments of no length, too many of them, or no ranks.
+    pub fn blocks(self, bytes: u64, segment_bytes: u64, ranks: u32) -> Result<Blocks<'static>, BlocksError> {
+        match self {
+            Self::ScatterAllgather => Blocks::shares(bytes, ranks),
+            Self::Knomial { .. } | Self::Heap | Self::InOrder | Self::Chain => Blocks::segments(bytes, segment_bytes),
+        }
+    }
+}
+
+/// What a schedule is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Everybody's block to everybody: as many blocks as ranks.
+    Allgather(Allgather),
+    /// The root's message to everybody.
+    Broadcast {
+        /// The algorithm.
+        algorithm: Broadcast,
+        /// Who has the message.
+        root: u32,
+        /// Blocks of the message ([`Broadcast::blocks`]).
+        blocks: u32,
+    },
+}
