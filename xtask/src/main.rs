@@ -20,6 +20,7 @@ mod mutants;
 mod new;
 mod process;
 mod run;
+mod sim;
 mod sizes;
 mod status;
 mod test;
@@ -54,6 +55,8 @@ enum Command {
     Run(run::Run),
     /// Build and verify one image, load it and call its bring-up RPC.
     Deploy(deploy::Deploy),
+    /// Run collectives drawn from seeds: each must end well or in a typed error on every live rank.
+    Sim(sim::Sim),
     /// Measure instructions per completion and the speed of the emulator.
     Bench(bench::Bench),
     /// Format check, images, lints and all tests.
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         Command::Demo(command) => command.run(),
         Command::Run(command) => command.run(),
         Command::Deploy(command) => command.run(),
+        Command::Sim(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Test(command) => command.run(),
         Command::Mutants(command) => command.run(),

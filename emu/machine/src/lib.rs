@@ -34,6 +34,7 @@ mod record;
 mod regions;
 mod schedule;
 mod snapshot;
+mod stall;
 mod thread;
 pub mod time;
 mod trace;

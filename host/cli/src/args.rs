@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
-use crate::sim_args::SimArgs;
+use crate::sim_args::{CampaignArgs, SimArgs};
 use flexcast_cli::machine::{MachineParams, Memory};
 use flexcast_cli::tput::plan::{DEFAULT_PSN_BITS, Params, Transport};
 
@@ -26,6 +26,9 @@ pub(crate) enum Command {
     Tput(Box<TputArgs>),
     /// Run a collective among many ranks, each on an emulated card with the real firmware, and check every buffer.
     Sim(Box<SimArgs>),
+    /// Run collectives drawn from seeds: any shape and size, lossy links, dead ranks, stalled threads. Each must end well or in a typed
+    /// error on every live rank.
+    Campaign(CampaignArgs),
     /// Run the whole sweep on two emulated cards: UC and UD, 1 to 16 threads, with and without loss.
     Demo(DemoArgs),
     /// Load an image, call its bring-up RPC, print its entries.

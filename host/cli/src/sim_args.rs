@@ -96,8 +96,17 @@ impl SimArgs {
     pub(crate) fn params(&self) -> SimParams {
         let Self { ranks, ranks_per_card, op: operation, bytes, root, iterations, seed, .. } = *self;
         let CommunicatorArgs { subgroups, threads, send_threads, chains, chunk, slots, batch } = self.communicator;
-        let mut params =
-            SimParams { ranks, ranks_per_card, operation, bytes, root, iterations, seed, config: Config::default() };
+        let mut params = SimParams {
+            ranks,
+            ranks_per_card,
+            operation,
+            bytes,
+            root,
+            iterations,
+            seed,
+            config: Config::default(),
+            trouble: Vec::new(),
+        };
         let slots = slots.unwrap_or(1024 / subgroups.clamp(1, 64).next_power_of_two());
         params.config = Config {
             subgroups,
@@ -125,4 +134,26 @@ impl SimArgs {
             detect_races: *detect_races,
         })
     }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CampaignArgs {
+    /// Number of cases.
+    #[arg(long, default_value_t = 200, value_name = "N")]
+    pub(crate) seeds: u64,
+    /// Seed of the first case; the others follow.
+    #[arg(long, default_value_t = 1, value_name = "SEED")]
+    pub(crate) first: u64,
+    /// Threads, each with a machine of its own [default: one per core].
+    #[arg(long, value_name = "N", default_value_t = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64))]
+    pub(crate) jobs: u64,
+    /// Print what each case is before it runs.
+    #[arg(long)]
+    pub(crate) show: bool,
+    /// Device image.
+    #[arg(long, value_name = "ELF", default_value = "target/device/emu/allgather.elf")]
+    pub(crate) image: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
 }

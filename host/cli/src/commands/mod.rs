@@ -1,6 +1,7 @@
 //! One file per command.
 
 mod bench;
+mod campaign;
 mod demo;
 mod deploy;
 mod devices;
@@ -30,6 +31,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Devices(args) => devices::run(&args),
         Command::Tput(args) => tput::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Campaign(args) => campaign::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Deploy(args) => deploy::deploy(&args),
         Command::Run(args) => deploy::run(&args),

@@ -1,7 +1,9 @@
 //! Collectives among many ranks, each on an emulated card with the real firmware, all in one thread.
 
+pub mod campaign;
 pub mod group;
 pub mod params;
+pub mod random;
 pub mod report;
 pub mod run;
 

@@ -48,6 +48,44 @@ pub struct SimParams {
     pub seed: u64,
     /// The communicator.
     pub config: Config,
+    /// What happens to ranks and workers on the way.
+    pub trouble: Vec<Trouble>,
+}
+
+/// Something that happens in the first operation, besides what a fault script does to links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Trouble {
+    /// A rank's host does nothing more from a time on, counted from the first post.
+    Dead {
+        /// The rank.
+        rank: u32,
+        /// When.
+        after_ps: u64,
+    },
+    /// A rank cancels its operation.
+    Cancel {
+        /// The rank.
+        rank: u32,
+        /// When.
+        after_ps: u64,
+    },
+    /// A DPA thread stands still.
+    Stall {
+        /// Whose card it is on.
+        rank: u32,
+        /// Its execution unit.
+        unit: u32,
+        /// When.
+        after_ps: u64,
+        /// For how long.
+        for_ps: u64,
+    },
+    /// A rank calls the operation with another length.
+    Disagree {
+        /// The rank.
+        rank: u32,
+    },
 }
 
 impl SimParams {

@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
+use emu_machine::with_world;
 use flexcast::{Buffer, Card, Communicator, Done, Request, Test};
 use flexio::Provider;
 
-use super::params::{Operation, SimParams};
+use super::params::{Operation, SimParams, Trouble};
 use super::report::{Outcome, Report};
 use super::{SimError, group};
 use crate::tput::run::{ImageFile, made_up_bytes};
@@ -43,21 +44,24 @@ pub fn run(
 ) -> Result<Report, SimError> {
     params.check()?;
     let started = Instant::now();
+    let mut params = params.clone();
     let cards = group::open_cards(provider, params.cards(), image)?;
     let mut ranks = group::communicators(&cards, params.ranks, params.ranks_per_card, &params.config)?;
     tick(Tick::Ready);
     let set_up_s = started.elapsed().as_secs_f64();
-    let mut report = Report::new(params, &ranks);
+    let mut report = Report::new(&params);
     for iteration in 0..params.iterations {
         let before = Traffic::now(provider)?;
         let started = Instant::now();
         let start_ps = provider.relax().now_ps();
-        let done =
-            operate(provider, &cards, &mut ranks, params, source, &mut |ranks| tick(Tick::Ended { iteration, ranks }))?;
+        let done = operate(provider, &cards, &mut ranks, &params, source, &mut |ranks| {
+            tick(Tick::Ended { iteration, ranks })
+        })?;
         let took_ps = provider.relax().now_ps() - start_ps;
         let traffic = Traffic::now(provider)?.since(&before);
-        let outcomes = done.iter().zip(0..).map(|(done, rank)| outcome(params, source, rank, done));
+        let outcomes = done.iter().zip(0..).map(|(done, rank)| outcome(source, rank, done.as_deref()));
         let outcomes = outcomes.collect::<Result<Vec<_>, _>>()?;
+        params.trouble.clear();
         report.add(&outcomes, &traffic, start_ps, took_ps, started.elapsed().as_secs_f64());
     }
     report.finish(&ranks, set_up_s)?;
@@ -74,7 +78,7 @@ fn operate<'c>(
     params: &SimParams,
     source: &[u8],
     ended: &mut dyn FnMut(u32),
-) -> Result<Vec<Box<Done<'c>>>, SimError> {
+) -> Result<Vec<Option<Box<Done<'c>>>>, SimError> {
     let counts = params.counts();
     let total = params.receive_bytes() as usize;
     let at = |rank: u32| move |source: flexcast::Error| SimError::Rank { rank, source };
@@ -83,6 +87,7 @@ fn operate<'c>(
     for (rank, communicator) in (0u32..).zip(ranks.iter_mut()) {
         let card = &cards[(rank / params.ranks_per_card) as usize];
         let count = counts[rank as usize] as usize;
+        let disagrees = params.trouble.contains(&Trouble::Disagree { rank });
         let own = &source[offset..offset + count];
         offset += count;
         let filled = |bytes: &[u8]| -> flexcast::Result<Buffer<'c>> {
@@ -92,13 +97,16 @@ fn operate<'c>(
         };
         let request = match params.operation {
             Operation::Broadcast => {
-                let buffer = if rank == params.root { filled(own) } else { card.buffer(total) }.map_err(at(rank))?;
+                let len = total + usize::from(disagrees);
+                let own_len = rank == params.root && !disagrees;
+                let buffer = if own_len { filled(own) } else { card.buffer(len) }.map_err(at(rank))?;
                 communicator.broadcast(buffer, params.root)
             }
             Operation::Allgather | Operation::Allgatherv => {
                 let send = filled(own).map_err(at(rank))?;
                 let receive = card.buffer(total).map_err(at(rank))?;
                 match params.operation {
+                    _ if disagrees => communicator.broadcast(send, 0),
                     Operation::Allgatherv => communicator.allgatherv(send, receive, &counts),
                     _ => communicator.allgather(send, receive),
                 }
@@ -107,11 +115,15 @@ fn operate<'c>(
         requests.push(Some(request.map_err(|refused| at(rank)(refused.error))?));
     }
     let mut done: Vec<Option<Box<Done<'c>>>> = ranks.iter().map(|_| None).collect();
-    let mut left = ranks.len();
-    let begun_ps = provider.relax().now_ps();
-    let bound_ps = params.config.patience_ps.saturating_mul(4).saturating_add(100_000_000_000_000);
-    while left > 0 {
+    let mut trouble = Troubles::new(params, provider.relax().now_ps());
+    // Twice the bound of any operation with a worker that must be waited for: nothing that works takes as long.
+    let bound_ps = params.config.patience_ps.saturating_mul(2).saturating_add(20_000_000_000_000);
+    loop {
+        trouble.happen(provider.relax().now_ps(), ranks)?;
         for (rank, communicator) in ranks.iter_mut().enumerate() {
+            if trouble.is_dead(rank as u32) {
+                continue;
+            }
             let Some(request) = requests[rank].take() else {
                 // Neighbours may still need it.
                 communicator.progress().map_err(at(rank as u32))?;
@@ -121,31 +133,76 @@ fn operate<'c>(
                 Test::Pending(request) => requests[rank] = Some(request),
                 Test::Done(finished) => {
                     done[rank] = Some(finished);
-                    left -= 1;
-                    ended((ranks_done(&done)) as u32);
+                    ended(ranks_done(&done) as u32);
                 }
             }
         }
-        if left > 0 && provider.relax().now_ps() - begun_ps > bound_ps {
-            let rank = requests.iter().position(Option::is_some).unwrap_or(0) as u32;
+        let waiting = (0u32..).zip(&requests).find(|(rank, request)| request.is_some() && !trouble.is_dead(*rank));
+        let Some((rank, _)) = waiting else { return Ok(done) };
+        if provider.relax().now_ps() - trouble.begun_ps > bound_ps {
             return Err(SimError::Hang { rank, operation: params.operation.name(), bound_us: bound_ps / 1_000_000 });
         }
         provider.relax().relax();
     }
-    Ok(done.into_iter().flatten().collect())
+}
+
+/// What is still to happen.
+struct Troubles<'p> {
+    params: &'p SimParams,
+    left: Vec<Trouble>,
+    dead: Vec<u32>,
+    begun_ps: u64,
+}
+
+impl<'p> Troubles<'p> {
+    fn new(params: &'p SimParams, begun_ps: u64) -> Self {
+        Self { params, left: params.trouble.clone(), dead: Vec::new(), begun_ps }
+    }
+
+    fn is_dead(&self, rank: u32) -> bool {
+        self.dead.contains(&rank)
+    }
+
+    fn happen(&mut self, now_ps: u64, ranks: &mut [Communicator<'_>]) -> Result<(), SimError> {
+        let since_ps = now_ps - self.begun_ps;
+        let due = |trouble: &mut Trouble| match *trouble {
+            Trouble::Dead { after_ps, .. } | Trouble::Cancel { after_ps, .. } | Trouble::Stall { after_ps, .. } => {
+                since_ps >= after_ps
+            }
+            Trouble::Disagree { .. } => true,
+        };
+        for trouble in self.left.extract_if(.., due).collect::<Vec<_>>() {
+            match trouble {
+                Trouble::Dead { rank, .. } => self.dead.push(rank),
+                Trouble::Cancel { rank, .. } => {
+                    if let Some(communicator) =
+                        ranks.get_mut(rank as usize).filter(|communicator| !communicator.is_idle())
+                    {
+                        communicator.cancel();
+                    }
+                }
+                Trouble::Stall { rank, unit, for_ps, .. } => {
+                    let card = (rank / self.params.ranks_per_card) as usize;
+                    with_world(|world| world.stall_unit(card, unit, now_ps + for_ps))??;
+                }
+                Trouble::Disagree { .. } => {}
+            }
+        }
+        Ok(())
+    }
 }
 
 fn ranks_done(done: &[Option<Box<Done<'_>>>]) -> usize {
     done.iter().flatten().count()
 }
 
-/// Compares a rank's buffer with what was sent.
-fn outcome(params: &SimParams, source: &[u8], rank: u32, done: &Done<'_>) -> Result<Outcome, SimError> {
-    let _ = params;
+/// Compares a rank's buffer with what was sent; `None` for a dead rank's.
+fn outcome(source: &[u8], rank: u32, done: Option<&Done<'_>>) -> Result<Outcome, SimError> {
+    let Some(done) = done else { return Ok(Outcome { dead: true, ..Outcome::default() }) };
     let equal = match (&done.result, &done.receive) {
         (Ok(()), Some(buffer)) => Some(buffer.to_vec().map_err(|source| SimError::Rank { rank, source })? == source),
         _ => None,
     };
     let error = done.result.as_ref().err().map(ToString::to_string);
-    Ok(Outcome { equal, error, report: done.report })
+    Ok(Outcome { dead: false, equal, error, report: done.report })
 }

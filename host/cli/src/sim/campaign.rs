@@ -1,0 +1,93 @@
+//! Many cases, one after another, on one thread; the first that comes out wrong ends it.
+
+use emu_machine::with_world;
+use serde::Serialize;
+
+use super::random::{Case, Expected};
+use super::run;
+use crate::provider;
+use crate::tput::run::ImageFile;
+
+/// What has come out of the cases so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// Cases run.
+    pub cases: u64,
+    /// Of them, those in which every rank got every byte.
+    pub right: u64,
+    /// Those that failed as they should, with a typed error on every live rank.
+    pub failed: u64,
+    /// Chunks that were lost and fetched.
+    pub recovered_chunks: u64,
+    /// Frames that were lost.
+    pub lost_frames: u64,
+    /// Cases under weak memory.
+    pub weak: u64,
+    /// Cases in which races were looked for.
+    pub raced: u64,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.cases += other.cases;
+        self.right += other.right;
+        self.failed += other.failed;
+        self.recovered_chunks += other.recovered_chunks;
+        self.lost_frames += other.lost_frames;
+        self.weak += other.weak;
+        self.raced += other.raced;
+    }
+}
+
+/// A case that came out wrong.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("seed {seed}: {reason}")]
+pub struct Wrong {
+    /// Its seed.
+    pub seed: u64,
+    /// What was wrong.
+    pub reason: String,
+}
+
+/// Runs the case of a seed.
+///
+/// # Errors
+/// [`Wrong`].
+pub fn run_seed(seed: u64, image: &ImageFile) -> Result<Tally, Wrong> {
+    run_case(&Case::new(seed), image)
+}
+
+/// Runs a case.
+///
+/// # Errors
+/// [`Wrong`].
+pub fn run_case(case: &Case, image: &ImageFile) -> Result<Tally, Wrong> {
+    let wrong = |reason: String| Wrong { seed: case.seed, reason };
+    let provider = provider::emulated(case.machine.clone()).map_err(|error| wrong(error.to_string()))?;
+    let source = run::source(&case.params);
+    let report = run::run(&provider, image, &case.params, &source, &mut |_| {});
+    let races = with_world(|world| world.take_races()).map_err(|error| wrong(error.to_string()))?;
+    if let Some(race) = races.first() {
+        return Err(wrong(format!("{} races for memory, the first: {race}", races.len())));
+    }
+    let report = report.map_err(|error| wrong(error.to_string()))?;
+    if !report.bytes_ok {
+        return Err(wrong("a rank that reports success has wrong bytes".to_owned()));
+    }
+    let failed = report.failures > 0;
+    if failed && case.expected == Expected::Right {
+        return Err(wrong(format!("{} ranks failed: {}", report.failures, report.errors.join("; "))));
+    }
+    if !failed && case.expected == Expected::Failed {
+        return Err(wrong("ranks that called different operations all report success".to_owned()));
+    }
+    Ok(Tally {
+        cases: 1,
+        right: u64::from(!failed),
+        failed: u64::from(failed),
+        recovered_chunks: report.recovered_chunks,
+        lost_frames: report.traffic.lost_frames,
+        weak: u64::from(case.machine.memory != emu_machine::MemoryModel::Strong),
+        raced: u64::from(case.machine.detect_races),
+    })
+}

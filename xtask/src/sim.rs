@@ -1,0 +1,39 @@
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::toolchain::Toolchain;
+use crate::{build, process, status, workspace};
+
+/// Run collectives drawn from seeds: each must end with every byte right, or in a typed error on every live rank.
+#[derive(clap::Args)]
+pub(crate) struct Sim {
+    /// Number of cases.
+    #[arg(long, default_value_t = 200, value_name = "N")]
+    pub(crate) seeds: u64,
+    /// Seed of the first case; the others follow.
+    #[arg(long, default_value_t = 1, value_name = "SEED")]
+    pub(crate) first: u64,
+    /// Print what each case is before it runs.
+    #[arg(long)]
+    pub(crate) show: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Sim {
+    pub(crate) fn run(&self) -> Result<()> {
+        build::build(&Toolchain::load("emu")?, &workspace::images()?)?;
+        status::say("Simulating", "ranks with the real firmware, from seeds");
+        let mut command = Command::new(workspace::cli()?);
+        command.args(["campaign", "--seeds", &self.seeds.to_string(), "--first", &self.first.to_string()]);
+        command.arg("--image").arg(workspace::image_dir("emu").join("allgather.elf"));
+        for (given, option) in [(self.show, "--show"), (self.json, "--json")] {
+            if given {
+                command.arg(option);
+            }
+        }
+        process::run(&mut command)
+    }
+}
