@@ -28,6 +28,25 @@ pub struct Traffic {
     pub switch_control_bytes: u64,
     /// Frames that were lost.
     pub lost_frames: u64,
+    /// Datagrams dropped by cards because no receive was posted.
+    pub rnr_drops: u64,
+    /// Packets dropped by cards for other reasons: wrong key, group, address or check sequence.
+    pub card_drops: u64,
+    /// Times a reliable connection waited in vain for an answer.
+    pub timeouts: u64,
+}
+
+/// Drops of one card, as in [`Traffic`].
+fn card(counters: &emu_machine::nic::Counters) -> (u64, u64, u64) {
+    let other = counters.rx_buffer_drops
+        + counters.icrc_drops
+        + counters.address_drops
+        + counters.multicast_drops
+        + counters.qp_drops
+        + counters.pkey_drops
+        + counters.qkey_drops
+        + counters.access_drops;
+    (counters.rnr_drops, other, counters.rc_timeouts)
 }
 
 impl Traffic {
@@ -46,12 +65,23 @@ impl Traffic {
                 }
                 None => (0..world.card_count()).for_each(|card| hosts += world.port_counters(card)),
             }
+            let (mut rnr_drops, mut card_drops, mut timeouts) = (0, 0, 0);
+            for index in 0..world.card_count() {
+                let Ok(one) = world.card(index) else { continue };
+                let (rnr, other, waited) = card(one.nic.counters());
+                rnr_drops += rnr;
+                card_drops += other;
+                timeouts += waited;
+            }
             Self {
                 switch_bytes_total: switches.priority_payload_bytes(DATA_PRIORITY),
                 switch_control_bytes: switches.payload_bytes() - switches.priority_payload_bytes(DATA_PRIORITY),
                 host_tx_bytes: hosts.tx_priority_payload_bytes[DATA_PRIORITY],
                 host_rx_bytes: hosts.rx_priority_payload_bytes[DATA_PRIORITY],
                 lost_frames: switches.drops.total() + hosts.drops.total(),
+                rnr_drops,
+                card_drops,
+                timeouts,
             }
         })?)
     }
@@ -65,6 +95,9 @@ impl Traffic {
             host_tx_bytes: self.host_tx_bytes - before.host_tx_bytes,
             host_rx_bytes: self.host_rx_bytes - before.host_rx_bytes,
             lost_frames: self.lost_frames - before.lost_frames,
+            rnr_drops: self.rnr_drops - before.rnr_drops,
+            card_drops: self.card_drops - before.card_drops,
+            timeouts: self.timeouts - before.timeouts,
         }
     }
 }
@@ -256,6 +289,9 @@ impl Report {
         self.traffic.host_tx_bytes += traffic.host_tx_bytes;
         self.traffic.host_rx_bytes += traffic.host_rx_bytes;
         self.traffic.lost_frames += traffic.lost_frames;
+        self.traffic.rnr_drops += traffic.rnr_drops;
+        self.traffic.card_drops += traffic.card_drops;
+        self.traffic.timeouts += traffic.timeouts;
         self.took_ps += took_ps;
         self.wall_s += wall_s;
         for outcome in outcomes.iter().filter(|outcome| !outcome.dead) {
