@@ -1,0 +1,90 @@
+//! Who a rank is, and where it meets the others.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use flexcast_proto::{Place, PlaceError};
+
+use super::StoreError;
+
+/// Longest job id, in bytes.
+pub(super) const MAX_JOB_BYTES: usize = 128;
+
+/// How a rank joins a [`TcpStore`](super::TcpStore).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreConfig {
+    /// The own rank, below `size`.
+    pub rank: u32,
+    /// Number of ranks, 1 to 1024.
+    pub size: u32,
+    /// Where rank 0 listens and the others connect: `host:port`. Not used by a rank alone.
+    pub address: String,
+    /// Tells jobs apart that meet at one address by mistake; the same on all ranks, at most 128 bytes.
+    pub job: String,
+    /// How long to wait for the other ranks, in joining and in every exchange. Should be the same on all ranks.
+    pub patience: Duration,
+}
+
+impl StoreConfig {
+    /// The usual patience.
+    pub const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A configuration with an empty job id and the usual patience.
+    #[must_use]
+    pub fn new(rank: u32, size: u32, address: impl Into<String>) -> Self {
+        Self { rank, size, address: address.into(), job: String::new(), patience: Self::PATIENCE }
+    }
+
+    /// From the environment: `FLEXCAST_RANK`, `FLEXCAST_SIZE`, `FLEXCAST_STORE` (`host:port`, unless the size is 1) and
+    /// `FLEXCAST_JOB` (may be absent).
+    ///
+    /// # Errors
+    /// A variable is missing, is no number, or out of range.
+    pub fn from_env() -> Result<Self, StoreError> {
+        Self::from_variables(|name| std::env::var_os(name))
+    }
+
+    pub(super) fn from_variables(read: impl Fn(&str) -> Option<OsString>) -> Result<Self, StoreError> {
+        let text = |name: &'static str, wanted: &'static str| match read(name).map(OsString::into_string) {
+            None => Err(StoreError::Unset { name, wanted }),
+            Some(Ok(text)) => Ok(text),
+            Some(Err(bytes)) => {
+                let value = bytes.to_string_lossy().into_owned();
+                Err(StoreError::Variable { name, value, wanted })
+            }
+        };
+        let number = |name, wanted| {
+            let value = text(name, wanted)?;
+            value.trim().parse().map_err(|_| StoreError::Variable { name, value, wanted })
+        };
+        let size = number("FLEXCAST_SIZE", "the number of ranks, 1 to 1024")?;
+        let rank = number("FLEXCAST_RANK", "the rank of this process, from 0 to the number of ranks less one")?;
+        let wanted = "host:port, where rank 0 listens, the same on all ranks";
+        let address = match text("FLEXCAST_STORE", wanted) {
+            Err(StoreError::Unset { .. }) if size == 1 => String::new(),
+            other => other?,
+        };
+        let job = match text("FLEXCAST_JOB", "an id that only the ranks of one job share") {
+            Err(StoreError::Unset { .. }) => String::new(),
+            other => other?,
+        };
+        let config = Self { job, ..Self::new(rank, size, address) };
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Whether it can be: ranges, and the form of the address.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        Place::new(self.rank, self.size).map_err(|error: PlaceError| StoreError::Place(error))?;
+        if self.job.len() > MAX_JOB_BYTES {
+            return Err(StoreError::TooLong { what: "job id", found: self.job.len(), limit: MAX_JOB_BYTES });
+        }
+        let port = self.address.rsplit_once(':').map(|(host, port)| (!host.is_empty(), port.parse::<u16>()));
+        match port {
+            _ if self.size == 1 => Ok(()),
+            // Only rank 0 could know which port 0 becomes.
+            Some((true, Ok(port))) if port > 0 => Ok(()),
+            _ => Err(StoreError::Address { address: self.address.clone() }),
+        }
+    }
+}
