@@ -26,7 +26,10 @@ pub(crate) struct SimArgs {
     /// Root of a broadcast.
     #[arg(long, default_value_t = 0, value_name = "RANK")]
     pub(crate) root: u32,
-    /// Operations, one after another.
+    /// Operations before those that are counted.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) warm_up: u32,
+    /// Operations that are counted, one after another.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) iterations: u32,
     /// Seed of everything left to chance: bytes, losses, faults, weak memory.
@@ -94,7 +97,7 @@ pub(crate) struct SimMachineArgs {
 
 impl SimArgs {
     pub(crate) fn params(&self) -> SimParams {
-        let Self { ranks, ranks_per_card, op: operation, bytes, root, iterations, seed, .. } = *self;
+        let Self { ranks, ranks_per_card, op: operation, bytes, root, warm_up, iterations, seed, .. } = *self;
         let CommunicatorArgs { subgroups, threads, send_threads, chains, chunk, slots, batch } = self.communicator;
         let mut params = SimParams {
             ranks,
@@ -102,6 +105,7 @@ impl SimArgs {
             operation,
             bytes,
             root,
+            warm_up,
             iterations,
             seed,
             config: Config::default(),

@@ -36,6 +36,11 @@ impl<'c> Buffer<'c> {
         self.len == 0
     }
 
+    /// Sets every byte.
+    pub fn fill(&mut self, value: u8) {
+        self.region.fill(value);
+    }
+
     /// Copies bytes in at an offset.
     ///
     /// # Errors

@@ -42,7 +42,9 @@ pub struct SimParams {
     pub bytes: u64,
     /// Root of a Broadcast.
     pub root: u32,
-    /// Times that they do it.
+    /// Times that they do it before anything is counted: rings are built for a buffer when it is first used.
+    pub warm_up: u32,
+    /// Times that they do it then.
     pub iterations: u32,
     /// Seed of the bytes.
     pub seed: u64,

@@ -73,6 +73,7 @@ impl Case {
             operation,
             bytes,
             root: random.random_range(0..ranks),
+            warm_up: 0,
             iterations: random.random_range(1..=3),
             seed,
             config: Config::default(),

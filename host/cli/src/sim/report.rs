@@ -283,7 +283,19 @@ impl Report {
         }
     }
 
-    pub(super) fn add(&mut self, outcomes: &[Outcome], traffic: &Traffic, _start_ps: u64, took_ps: u64, wall_s: f64) {
+    pub(super) fn add(
+        &mut self,
+        outcomes: &[Outcome],
+        traffic: &Traffic,
+        messages: &MessageCounts,
+        took_ps: u64,
+        wall_s: f64,
+    ) {
+        self.control_messages += messages.total();
+        let MessageCounts { barrier, activate, fetch, acknowledge, last, failed } = *messages;
+        for (sum, count) in self.control.iter_mut().zip([barrier, activate, fetch, acknowledge, last, failed]) {
+            *sum += count;
+        }
         self.traffic.switch_bytes_total += traffic.switch_bytes_total;
         self.traffic.switch_control_bytes += traffic.switch_control_bytes;
         self.traffic.host_tx_bytes += traffic.host_tx_bytes;
@@ -317,11 +329,6 @@ impl Report {
         let foreign_bytes = self.receive_bytes as f64 * (1.0 - 1.0 / f64::from(self.ranks));
         self.goodput_gbit_s = if took_s > 0.0 { foreign_bytes * 8.0 / took_s / 1e9 } else { 0.0 };
         for (rank, communicator) in (0..).zip(ranks) {
-            let MessageCounts { barrier, activate, fetch, acknowledge, last, failed } = communicator.messages();
-            for (sum, count) in self.control.iter_mut().zip([barrier, activate, fetch, acknowledge, last, failed]) {
-                *sum += count;
-                self.control_messages += count;
-            }
             let at = |source| SimError::Rank { rank, source };
             let received = communicator.receive_statistics().map_err(at)?;
             let sent = communicator.send_statistics().map_err(at)?;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use emu_machine::with_world;
-use flexcast::{Buffer, Card, Communicator, Done, Request, Test};
+use flexcast::{Buffer, Card, Communicator, Done, MessageCounts, Request, Test};
 use flexio::Provider;
 
 use super::params::{Operation, SimParams, Trouble};
@@ -50,22 +50,95 @@ pub fn run(
     tick(Tick::Ready);
     let set_up_s = started.elapsed().as_secs_f64();
     let mut report = Report::new(&params);
-    for iteration in 0..params.iterations {
+    let mut buffers: Vec<Option<Buffers<'_>>> = (0..params.ranks).map(|_| None).collect();
+    for iteration in 0..params.warm_up + params.iterations {
+        fill(&cards, &params, source, &mut buffers)?;
         let before = Traffic::now(provider)?;
+        let messages = messages(&ranks);
         let started = Instant::now();
         let start_ps = provider.relax().now_ps();
-        let done = operate(provider, &cards, &mut ranks, &params, source, &mut |ranks| {
-            tick(Tick::Ended { iteration, ranks })
-        })?;
+        let tell = &mut |ranks| tick(Tick::Ended { iteration, ranks });
+        let mut done = operate(provider, &mut ranks, &params, &mut buffers, tell)?;
         let took_ps = provider.relax().now_ps() - start_ps;
+        let wall_s = started.elapsed().as_secs_f64();
         let traffic = Traffic::now(provider)?.since(&before);
         let outcomes = done.iter().zip(0..).map(|(done, rank)| outcome(source, rank, done.as_deref()));
         let outcomes = outcomes.collect::<Result<Vec<_>, _>>()?;
+        if iteration >= params.warm_up {
+            report.add(&outcomes, &traffic, &messages_since(&ranks, &messages), took_ps, wall_s);
+        }
+        if outcomes.iter().any(|outcome| outcome.error.is_some() || outcome.dead) {
+            report.iterations = (iteration + 1).saturating_sub(params.warm_up).max(1);
+            break;
+        }
+        for (slot, done) in buffers.iter_mut().zip(&mut done) {
+            *slot = done.take().and_then(|done| Some(Buffers { send: done.send, receive: done.receive? }));
+        }
         params.trouble.clear();
-        report.add(&outcomes, &traffic, start_ps, took_ps, started.elapsed().as_secs_f64());
     }
     report.finish(&ranks, set_up_s)?;
     Ok(report)
+}
+
+/// A rank's buffers between operations.
+struct Buffers<'c> {
+    send: Option<Buffer<'c>>,
+    receive: Buffer<'c>,
+}
+
+fn at(rank: u32) -> impl Fn(flexcast::Error) -> SimError {
+    move |source| SimError::Rank { rank, source }
+}
+
+fn messages(ranks: &[Communicator<'_>]) -> Vec<MessageCounts> {
+    ranks.iter().map(Communicator::messages).collect()
+}
+
+fn messages_since(ranks: &[Communicator<'_>], before: &[MessageCounts]) -> MessageCounts {
+    let mut sum = MessageCounts::default();
+    for (now, before) in ranks.iter().map(Communicator::messages).zip(before) {
+        sum.barrier += now.barrier - before.barrier;
+        sum.activate += now.activate - before.activate;
+        sum.fetch += now.fetch - before.fetch;
+        sum.acknowledge += now.acknowledge - before.acknowledge;
+        sum.last += now.last - before.last;
+        sum.failed += now.failed - before.failed;
+    }
+    sum
+}
+
+/// Makes the buffers of an operation, or takes those of the last: own bytes in the send buffer, nothing right in the receive buffer.
+fn fill<'c>(
+    cards: &'c [Card<'c>],
+    params: &SimParams,
+    source: &[u8],
+    buffers: &mut [Option<Buffers<'c>>],
+) -> Result<(), SimError> {
+    let counts = params.counts();
+    let mut offset = 0;
+    for (rank, slot) in (0u32..).zip(buffers) {
+        let card = &cards[(rank / params.ranks_per_card) as usize];
+        let count = counts[rank as usize] as usize;
+        let own = &source[offset..offset + count];
+        offset += count;
+        let gathers = params.operation != Operation::Broadcast;
+        let disagrees = params.trouble.contains(&Trouble::Disagree { rank });
+        let mut made = match slot.take() {
+            Some(made) => made,
+            None => Buffers {
+                send: gathers.then(|| card.buffer(count)).transpose().map_err(at(rank))?,
+                receive: card.buffer(source.len() + usize::from(disagrees && !gathers)).map_err(at(rank))?,
+            },
+        };
+        made.receive.fill(!source.first().copied().unwrap_or(0));
+        match &mut made.send {
+            Some(send) => send.write(0, own).map_err(at(rank))?,
+            None if rank == params.root => made.receive.write(0, own).map_err(at(rank))?,
+            None => {}
+        }
+        *slot = Some(made);
+    }
+    Ok(())
 }
 
 pub use super::report::Traffic;
@@ -73,46 +146,25 @@ pub use super::report::Traffic;
 /// Posts one operation on all ranks and drives them until all have ended.
 fn operate<'c>(
     provider: &Provider,
-    cards: &'c [Card<'c>],
     ranks: &mut [Communicator<'c>],
     params: &SimParams,
-    source: &[u8],
+    buffers: &mut [Option<Buffers<'c>>],
     ended: &mut dyn FnMut(u32),
 ) -> Result<Vec<Option<Box<Done<'c>>>>, SimError> {
     let counts = params.counts();
-    let total = params.receive_bytes() as usize;
-    let at = |rank: u32| move |source: flexcast::Error| SimError::Rank { rank, source };
     let mut requests: Vec<Option<Request>> = Vec::with_capacity(ranks.len());
-    let mut offset = 0;
-    for (rank, communicator) in (0u32..).zip(ranks.iter_mut()) {
-        let card = &cards[(rank / params.ranks_per_card) as usize];
-        let count = counts[rank as usize] as usize;
+    for ((rank, communicator), slot) in (0u32..).zip(ranks.iter_mut()).zip(buffers) {
         let disagrees = params.trouble.contains(&Trouble::Disagree { rank });
-        let own = &source[offset..offset + count];
-        offset += count;
-        let filled = |bytes: &[u8]| -> flexcast::Result<Buffer<'c>> {
-            let mut buffer = card.buffer(bytes.len())?;
-            buffer.write(0, bytes)?;
-            Ok(buffer)
+        let request = match slot.take() {
+            None => None,
+            Some(Buffers { send: Some(send), .. }) if disagrees => Some(communicator.broadcast(send, 0)),
+            Some(Buffers { send: Some(send), receive }) => Some(match params.operation {
+                Operation::Allgatherv => communicator.allgatherv(send, receive, &counts),
+                _ => communicator.allgather(send, receive),
+            }),
+            Some(Buffers { send: None, receive }) => Some(communicator.broadcast(receive, params.root)),
         };
-        let request = match params.operation {
-            Operation::Broadcast => {
-                let len = total + usize::from(disagrees);
-                let own_len = rank == params.root && !disagrees;
-                let buffer = if own_len { filled(own) } else { card.buffer(len) }.map_err(at(rank))?;
-                communicator.broadcast(buffer, params.root)
-            }
-            Operation::Allgather | Operation::Allgatherv => {
-                let send = filled(own).map_err(at(rank))?;
-                let receive = card.buffer(total).map_err(at(rank))?;
-                match params.operation {
-                    _ if disagrees => communicator.broadcast(send, 0),
-                    Operation::Allgatherv => communicator.allgatherv(send, receive, &counts),
-                    _ => communicator.allgather(send, receive),
-                }
-            }
-        };
-        requests.push(Some(request.map_err(|refused| at(rank)(refused.error))?));
+        requests.push(request.transpose().map_err(|refused| at(rank)(refused.error))?);
     }
     let mut done: Vec<Option<Box<Done<'c>>>> = ranks.iter().map(|_| None).collect();
     let mut trouble = Troubles::new(params, provider.relax().now_ps());
