@@ -18,11 +18,42 @@ impl BitmapView {
         Self { words: address.get() as *mut u64, bits: u64::from(bits).min(u64::from(words) * 64) }
     }
 
+    /// As [`BitmapView::attach`], over `words` words that begin `skip` words behind `address`.
+    #[inline]
+    #[must_use]
+    pub fn attach_behind(address: DeviceAddress, skip: u32, words: u32, bits: u32) -> Self {
+        let words_at = (address.get() as *mut u64).wrapping_add(skip as usize);
+        Self { words: words_at, bits: u64::from(bits).min(u64::from(words) * 64) }
+    }
+
     /// Number of bits.
     #[inline(always)]
     #[must_use]
     pub const fn bits(&self) -> u64 {
         self.bits
+    }
+
+    /// The bits from number `first` on, `count` of them, as far as there are so many.
+    #[inline]
+    #[must_use]
+    pub fn window(&self, first: u64, count: u64) -> BitmapWindow {
+        let first = first.min(self.bits);
+        BitmapWindow { words: self.words, first, count: count.min(self.bits - first) }
+    }
+
+    /// Sets `count` bits from number `first` on, as far as there are so many.
+    pub fn fill(&self, first: u64, count: u64) {
+        let window = self.window(first, count);
+        let (mut at, end) = (window.first, window.first + window.count);
+        while at < end {
+            let in_word = (64 - (at & 63)).min(end - at);
+            let mask = (u64::MAX >> (64 - in_word)) << (at & 63);
+            // SAFETY: below `bits`, see `mark`.
+            let word = unsafe { self.words.add((at >> 6) as usize) };
+            // SAFETY: as above.
+            unsafe { word.write(word.read() | mask) };
+            at += in_word;
+        }
     }
 
     /// Sets bit `index`.
@@ -32,16 +63,7 @@ impl BitmapView {
             return Mark::OutOfRange;
         }
         // SAFETY: below `bits`, so inside the words that the host allocated for this worker.
-        let word = unsafe { self.words.add((index >> 6) as usize) };
-        // SAFETY: as above; the worker's thread alone accesses them while it runs.
-        let before = unsafe { word.read() };
-        let after = before | 1 << (index & 63);
-        if after == before {
-            return Mark::Duplicate;
-        }
-        // SAFETY: as above.
-        unsafe { word.write(after) };
-        Mark::First
+        unsafe { mark(self.words, index) }
     }
 
     /// Word `index` of the bitmap; 0 beyond the end.
@@ -61,5 +83,76 @@ impl BitmapView {
             // SAFETY: inside the words, see `mark`.
             unsafe { self.words.add(index).write(0) };
         }
+    }
+}
+
+/// A run of bits of a bitmap, numbered as in the bitmap.
+#[derive(Debug)]
+pub struct BitmapWindow {
+    words: *mut u64,
+    first: u64,
+    count: u64,
+}
+
+impl BitmapWindow {
+    /// Sets bit `index` of the bitmap if it is one of the run.
+    #[inline(always)]
+    pub fn mark(&self, index: u64) -> Mark {
+        if index.wrapping_sub(self.first) >= self.count {
+            return Mark::OutOfRange;
+        }
+        // SAFETY: one of the run, which `BitmapView::window` took from a bitmap's bits.
+        unsafe { mark(self.words, index) }
+    }
+}
+
+/// # Safety
+/// Bit `index` is inside the words that the host allocated for this worker.
+#[inline(always)]
+unsafe fn mark(words: *mut u64, index: u64) -> Mark {
+    // SAFETY: inside by contract.
+    let word = unsafe { words.add((index >> 6) as usize) };
+    // SAFETY: as above; the worker's thread alone accesses them while it runs.
+    let before = unsafe { word.read() };
+    let after = before | 1 << (index & 63);
+    if after == before {
+        return Mark::Duplicate;
+    }
+    // SAFETY: as above.
+    unsafe { word.write(after) };
+    Mark::First
+}
+
+#[cfg(all(test, not(target_arch = "riscv64")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filling_sets_exactly_the_run() {
+        for (first, count) in
+            [(0u64, 0u64), (0, 1), (3, 61), (3, 62), (60, 80), (64, 64), (120, 200), (128, 5), (500, 1)]
+        {
+            let mut words = [0u64; 3];
+            let view = BitmapView::attach(DeviceAddress::new(words.as_mut_ptr() as u64), 2, 128);
+            view.fill(first, count);
+            for bit in 0..192 {
+                let expected = bit < 128 && (first..first + count).contains(&bit);
+                assert_eq!(words[bit as usize / 64] >> (bit % 64) & 1 == 1, expected, "bit {bit} of {first}+{count}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_takes_its_own_bits_only() {
+        let mut words = [0u64; 2];
+        let view = BitmapView::attach_behind(DeviceAddress::new(words.as_mut_ptr() as u64), 1, 1, 64);
+        let window = view.window(10, 3);
+        assert_eq!(
+            [9, 10, 12, 13].map(|bit| window.mark(bit)),
+            [Mark::OutOfRange, Mark::First, Mark::First, Mark::OutOfRange]
+        );
+        assert_eq!(window.mark(12), Mark::Duplicate);
+        assert_eq!(view.window(63, 9).mark(64), Mark::OutOfRange);
+        assert_eq!(words, [0, 1 << 10 | 1 << 12]);
     }
 }

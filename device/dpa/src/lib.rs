@@ -24,6 +24,7 @@ compile_error!("the DPA images need -C target-feature=+zbs: build with `cargo xt
 extern crate self as dpa;
 
 mod arch;
+pub mod array;
 pub mod bitmap;
 pub mod completion;
 pub mod entry;
@@ -33,6 +34,7 @@ pub mod group;
 pub mod log;
 pub mod outbox;
 pub mod panic;
+pub mod post;
 pub mod receive;
 pub mod send;
 pub mod shared;
@@ -40,11 +42,13 @@ pub mod sys;
 pub mod thread;
 pub mod window;
 
-pub use bitmap::BitmapView;
+pub use array::{ContextArray, Table};
+pub use bitmap::{BitmapView, BitmapWindow};
 pub use completion::{CompletionQueue, CqeRef, Segment};
 pub use dpa_macros::{event_handler, rpc};
 pub use entry::Next;
 pub use outbox::Outbox;
+pub use post::{PostCursor, PostedEntry};
 pub use receive::ReceiveQueue;
 pub use send::{PairedSegment, SendQueue, WriteSlot};
 pub use thread::{Counters, Thread};

@@ -94,6 +94,10 @@ pub struct WriteSlot<'q> {
 }
 
 impl WriteSlot<'_> {
+    pub(crate) fn start(self) -> *mut WriteWqe {
+        self.at
+    }
+
     /// Writes the whole entry.
     #[inline]
     pub fn write(self, entry: WriteWqe) {

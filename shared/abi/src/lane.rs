@@ -37,8 +37,8 @@ abi_struct! {
         pub unsettled: u32,
         /// 1 once the copies' queue is dead (UD).
         pub dead: u32,
-        /// Zero.
-        pub reserved: u64,
+        /// Report request that came with the host's line.
+        pub request: u64,
     }
 }
 

@@ -42,7 +42,7 @@ abi_struct! {
         pub detail: u32,
         /// Copies (UD) issued and not yet completed.
         pub outstanding: u64,
-        /// Activations of the thread so far; of a lane: those in which it had something to do.
+        /// Activations of the thread so far; of a lane: how often it got something to do after it had none.
         pub activations: u64,
     }
 }
@@ -67,7 +67,7 @@ abi_struct! {
         pub unexpected_opcode: u64,
         /// Error completions, receive and copy.
         pub error_cqes: u64,
-        /// Activations of the thread; of a lane: those in which it had something to do.
+        /// Activations of the thread; of a lane: how often it got something to do after it had none.
         pub activations: u64,
         /// Completions of copies (UD: one per batch and one per drained partial batch).
         pub copy_cqes: u64,

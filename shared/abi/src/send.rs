@@ -228,7 +228,8 @@ pub enum SendStatus {
     Finished = 2,
     /// The operation was closed before all its chunks were posted; what was posted is sent.
     Closed = 3,
-    /// A send failed; detail = syndrome. Nothing more was posted. Its queue is dead: this and later operations fail.
+    /// A send failed; detail = syndrome. Nothing more was posted. Its queue is dead: later operations are refused
+    /// ([`crate::ContextFault::DeadQueue`]).
     SendError = 4,
     /// The operation does not fit the context; detail = [`crate::ContextFault`]. It is ignored.
     InvalidOperation = 5,

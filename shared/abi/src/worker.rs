@@ -116,7 +116,7 @@ abi_struct! {
         pub remaining: u64,
         /// Last report request answered.
         pub reported: u64,
-        /// Number (as in `consumed`) of the copy that was shortened for the last chunk, plus one; 0: none.
+        /// Number (as in `consumed`) of the last copy that was shortened for a short chunk and is not known to be complete, plus one; 0: none.
         pub shortened: u64,
         /// Current status, a [`crate::WorkerStatus`] code.
         pub status: u32,

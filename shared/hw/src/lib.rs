@@ -18,7 +18,7 @@ pub use be::{Be16, Be32, Be64};
 pub use cqe::{Cqe, CqeOpcode, ErrorCqe, Syndrome};
 pub use doorbell::{CqDoorbellRecord, QpDoorbellRecord};
 pub use thread::ThreadContext;
-pub use wqe::{ControlSegment, DataSegment, DatagramSegment, RemoteAddressSegment, WqeOpcode, WriteWqe};
+pub use wqe::{ControlSegment, DataSegment, DatagramSegment, DatagramWqe, RemoteAddressSegment, WqeOpcode, WriteWqe};
 
 /// Bytes of a cache line, of a CQE and of a work queue entry basic block (WQEBB).
 pub const LINE_BYTES: usize = 64;

@@ -69,6 +69,13 @@ impl ControlSegment {
         ((index as u64) << 40) | ((opcode as u64) << 32) | ((qpn as u64) << 8) | segments as u64
     }
 
+    /// The last eight bytes as one big-endian number: no signature, no stream channel, `flags`, and an immediate that the peer reads as
+    /// the big-endian number `immediate`.
+    #[inline(always)]
+    pub const fn tail(flags: u8, immediate: u32) -> u64 {
+        ((flags as u64) << 32) | immediate as u64
+    }
+
     /// A control segment with no immediate.
     pub const fn new(index: u16, opcode: WqeOpcode, qpn: u32, segments: u8, flags: u8) -> Self {
         let head = Self::head(index, opcode, qpn, segments);
@@ -147,6 +154,33 @@ pub struct DatagramSegment {
     pub remote_gid: [u8; 16],
 }
 
+impl DatagramSegment {
+    /// The segment whose 48 bytes these six words hold, in memory order.
+    #[must_use]
+    pub fn from_words(words: [u64; 6]) -> Self {
+        zerocopy::transmute!(words)
+    }
+}
+
+/// A UD send of one gather element: control, address vector, data; five segments in two basic blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(64))]
+pub struct DatagramWqe {
+    /// Control segment with `ds` = [`DatagramWqe::SEGMENTS`].
+    pub control: ControlSegment,
+    /// Whom to send to.
+    pub datagram: DatagramSegment,
+    /// What to send.
+    pub data: DataSegment,
+    /// Rest of the second basic block, ignored by the hardware.
+    pub padding: [u64; 6],
+}
+
+impl DatagramWqe {
+    /// Number of segments (`ds`).
+    pub const SEGMENTS: u8 = 5;
+}
+
 /// An RDMA Write of one gather element: control, remote address, data; three segments in one basic block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(64))]
@@ -193,6 +227,9 @@ const _: () = {
     assert!(offset_of!(DatagramSegment, destination_qpn) == 8);
     assert!(offset_of!(DatagramSegment, remote_mac) == 20);
     assert!(offset_of!(DatagramSegment, grh_gid_flow) == 28);
+    assert!(size_of::<DatagramWqe>() == 128);
+    assert!(offset_of!(DatagramWqe, datagram) == 16);
+    assert!(offset_of!(DatagramWqe, data) == 64);
     assert!(size_of::<WriteWqe>() == 64);
     assert!(offset_of!(WriteWqe, remote) == 16);
     assert!(offset_of!(WriteWqe, data) == 32);
@@ -212,6 +249,21 @@ mod tests {
             [0, 0x12, 0x34, 0x08, 0xAB, 0xCD, 0xEF, 3, 0, 0, 0, 0x08, 0, 0, 0, 0],
             "opmod, index, opcode, qpn, ds, signature, channel, flags, immediate"
         );
+    }
+
+    #[test]
+    fn tail_bytes() {
+        let mut control = ControlSegment::new(1, WqeOpcode::SendImmediate, 2, 5, FLAG_SIGNALLED);
+        control.immediate = Be32::new(0x1234_5678);
+        assert_eq!(control.as_bytes()[8..], ControlSegment::tail(FLAG_SIGNALLED, 0x1234_5678).to_be_bytes());
+    }
+
+    #[test]
+    fn an_address_vector_is_its_words() {
+        let segment = DatagramSegment { qkey: Be32::new(0x0102_0304), remote_gid: [9; 16], ..Default::default() };
+        let words: [u64; 6] = zerocopy::transmute!(segment);
+        assert_eq!(DatagramSegment::from_words(words), segment);
+        assert_eq!(words[0].to_le_bytes()[..4], [1, 2, 3, 4]);
     }
 
     #[test]

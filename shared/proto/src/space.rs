@@ -147,6 +147,15 @@ impl<'a> ReceiveSpace<'a> {
         Some((row.first_psn, self.run(row.bytes).chunks))
     }
 
+    /// Whether the last of a rank's chunks in the subgroup is shorter than the others; false if it has none.
+    #[must_use]
+    pub fn last_chunk_is_short(&self, root: u32) -> bool {
+        self.row(root).is_some_and(|row| {
+            let run = self.run(row.bytes);
+            run.chunks != 0 && run.last_chunk_bytes != self.chunk_bytes
+        })
+    }
+
     /// What a PSN means; none beyond the last.
     #[must_use]
     pub fn place(&self, psn: u64) -> Option<Placement> {

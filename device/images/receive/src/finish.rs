@@ -4,9 +4,10 @@ use dpa::abi::{CompletionFlag, FLAG_MAGIC, Statistics, WorkerReport, WorkerStatu
 use dpa::group::Group;
 use dpa::{WindowCell, error, fatal, fence, shared};
 
+use crate::placement::edges;
 use crate::worker::Worker;
 
-impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
+impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LANE> {
     /// Finishes the operation if all chunks are there, none of their copies is under way and none failed. The last worker of the group
     /// writes the completion flag. True if it did: then progress is published, too.
     pub(crate) fn finish_if_complete(&mut self) -> bool {
@@ -57,6 +58,25 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
             }
         }
         // Writes the bitmap back, too.
+        self.publish_statistics();
+        self.context.state.reported = request;
+    }
+
+    /// [`Worker::write_report`] of a lane: the words that hold bits of the operation, and the edges.
+    #[inline(never)]
+    pub(crate) fn write_lane_report(&mut self, request: u64) {
+        if self.context.bitmap_host != 0 {
+            let words = self.context.bitmap_words as usize;
+            let all = words + self.context.edge_words as usize;
+            let copy = self.window.words(self.context.bitmap_host, all).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
+            for index in 0..self.bitmap.bits().div_ceil(64) {
+                copy.store(index as usize, self.bitmap.word(index));
+            }
+            let edges = edges(self.context);
+            for index in 0..edges.bits().div_ceil(64) {
+                copy.store(words + index as usize, edges.word(index));
+            }
+        }
         self.publish_statistics();
         self.context.state.reported = request;
     }

@@ -14,14 +14,36 @@ pub(crate) fn key_base(context: &WorkerContext) -> u64 {
     u64::from(context.user_index & MASK_24) << 32 | u64::from(context.state.armed.collective_id) << context.psn_bits
 }
 
+/// How the hot loop computes where a chunk goes (UD).
+pub(crate) mod place {
+    /// PSN times stride: one run, or runs without gaps.
+    pub(crate) const LINEAR: u8 = 0;
+    /// Runs of equal length with gaps: a multiplication by the reciprocal gives the run.
+    pub(crate) const RUNS: u8 = 1;
+    /// Within the current row of a table; other rows are for the irregular path, which makes theirs the current one.
+    pub(crate) const ROWS: u8 = 2;
+}
+
 /// Two 32-bit doorbell record words kept as one number: high half the CQ's consumer counter, low half a queue's producer counter.
 const BOTH_STEP: u64 = 1 << 32 | 1;
 
-impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
+/// 2^64 / divisor, rounded up: what [`quotient`] multiplies by. For divisors from 2 on.
+pub(crate) const fn reciprocal(divisor: u32) -> u64 {
+    u64::MAX / divisor as u64 + 1
+}
+
+/// `number` / divisor for numbers below 2^32. Exact: the reciprocal is (2^64 + e) / divisor with e < divisor < 2^32, so the result before
+/// rounding down is too large by number x e / (divisor x 2^64), less than the 1 / divisor that it is away from the next integer.
+#[inline(always)]
+const fn quotient(number: u64, reciprocal: u64) -> u64 {
+    ((number as u128 * reciprocal as u128) >> 64) as u64
+}
+
+impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LANE> {
     /// Accepts ordinary completions from number `consumed` on, at most `room`; returns how many. Stops before the first that is not
     /// ordinary, having changed nothing on its account but doorbells of those before it.
     #[inline(always)]
-    pub(crate) fn accept(&mut self, consumed: u64, room: u64) -> u64 {
+    pub(crate) fn accept<const PLACE: u8>(&mut self, consumed: u64, room: u64) -> u64 {
         let armed = &self.context.state.armed;
         let base = key_base(self.context);
         let header = if UD { GRH_BYTES } else { 0 };
@@ -36,8 +58,11 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
         let both_step = if EACH { shared::in_register(BOTH_STEP) } else { 0 };
 
         if UD {
-            let chunk_bytes = u64::from(armed.chunk_bytes);
-            let destination = armed.destination;
+            let lane = &self.context.lane;
+            let stride = if LANE && PLACE == place::LINEAR { lane.stride } else { u64::from(armed.chunk_bytes) };
+            let destination = if PLACE == place::ROWS { lane.row_base } else { armed.destination };
+            let (reciprocal, gap) = if PLACE == place::RUNS { (lane.reciprocal, lane.placed.run_gap) } else { (0, 0) };
+            let row = self.regular.window(u64::from(lane.row_first), u64::from(lane.row_chunks));
             let qpn = self.send_queue.number();
             let head_step = shared::in_register(HEAD_INDEX_STEP);
             let mut head = ControlSegment::head(consumed as u16, WqeOpcode::Write, qpn, WriteWqe::SEGMENTS);
@@ -58,11 +83,20 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
                     doorbell = doorbell.wrapping_add(1);
                 }
                 let psn = entry.user_index_and_immediate().wrapping_sub(base);
-                if !self.take(entry, psn, length) {
+                let taken = if PLACE == place::ROWS {
+                    entry.byte_count_raw() == length && row.mark(psn) == Mark::First
+                } else {
+                    self.take(entry, psn, length)
+                };
+                if !taken {
                     break;
                 }
                 slot.set_head(head);
-                slot.set_remote(destination.wrapping_add(psn.wrapping_mul(chunk_bytes)));
+                let mut address = destination.wrapping_add(psn.wrapping_mul(stride));
+                if PLACE == place::RUNS {
+                    address = address.wrapping_add(quotient(psn, reciprocal).wrapping_mul(gap));
+                }
+                slot.set_remote(address);
                 head = head.wrapping_add(head_step);
                 pairs.advance();
             }
@@ -92,12 +126,33 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
     /// [`Worker::accept`] with the whole register file to itself: UD with doorbells per completion keeps 18 values across the loop.
     #[inline(never)]
     pub(crate) fn accept_apart(&mut self, consumed: u64, room: u64) -> u64 {
-        self.accept(consumed, room)
+        self.accept::<{ place::LINEAR }>(consumed, room)
     }
 
     /// Length, range and id (one comparison, in `mark`), duplicate.
     #[inline(always)]
     fn take(&self, entry: CqeRef<'_>, psn: u64, length: Be32) -> bool {
         entry.byte_count_raw() == length && self.regular.mark(psn) == Mark::First
+    }
+}
+
+#[cfg(all(test, not(target_arch = "riscv64")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotients_are_exact_for_every_divisor_at_every_edge() {
+        let divisors = (2..2000).chain((1..32).flat_map(|bit| [(1u32 << bit).max(3) - 1, 1 << bit, (1 << bit) + 1]));
+        for divisor in divisors.filter(|divisor| *divisor >= 2).chain([u32::MAX - 1, u32::MAX, 0xAAAA_AAAB]) {
+            let reciprocal = reciprocal(divisor);
+            let d = u64::from(divisor);
+            let last = u64::from(u32::MAX) / d;
+            for quotient_expected in [0, 1, 2, 7, last / 2, last.saturating_sub(1), last] {
+                for number in [quotient_expected * d, quotient_expected * d + d - 1] {
+                    let number = number.min(u64::from(u32::MAX));
+                    assert_eq!(quotient(number, reciprocal), number / d, "{number} / {divisor}");
+                }
+            }
+        }
     }
 }

@@ -1,15 +1,16 @@
-//! What the hot loop leaves: no completion, errors, foreign or repeated chunks, the short last chunk.
+//! What the hot loop leaves: no completion, errors, foreign or repeated chunks, short chunks, chunks of another row.
 
 use dpa::abi::WorkerStatus;
-use dpa::fence;
 use dpa::hw::cqe::OP_OWN_SOLICITED;
 use dpa::hw::{ControlSegment, CqeOpcode, GRH_BYTES, WqeOpcode, WriteWqe};
 use dpa::proto::Mark;
+use dpa::{BitmapView, fence};
 
 use crate::hot::key_base;
+use crate::placement::{edges, locate};
 use crate::worker::Worker;
 
-impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
+impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LANE> {
     /// Deals with the next completion whatever it is. False if there is none.
     #[cold]
     #[inline(never)]
@@ -48,8 +49,9 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
         }
         let key = entry.user_index_and_immediate();
         let psn = key.wrapping_sub(key_base(self.context));
+        let deaf = LANE && (self.context.lane.closed | self.context.lane.dead) != 0;
         let state = &mut self.context.state;
-        if state.armed.sequence == 0 || psn >> self.context.psn_bits != 0 {
+        if state.armed.sequence == 0 || deaf || psn >> self.context.psn_bits != 0 {
             state.statistics.wrong_id += 1;
             return false;
         }
@@ -57,13 +59,23 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
             state.statistics.out_of_range += 1;
             return false;
         }
-        let is_last = psn + 1 == u64::from(state.armed.chunks);
-        let bytes = if is_last { state.armed.last_chunk_bytes } else { state.armed.chunk_bytes };
+        let chunk_bytes = state.armed.chunk_bytes;
+        let (bytes, address, run) = if LANE {
+            let at = locate(self.context, psn);
+            (at.bytes, at.address, at.run)
+        } else {
+            let is_last = psn + 1 == u64::from(state.armed.chunks);
+            let bytes = if is_last { state.armed.last_chunk_bytes } else { chunk_bytes };
+            (bytes, state.armed.destination.wrapping_add(psn.wrapping_mul(u64::from(chunk_bytes))), 0)
+        };
         if entry.byte_count() != bytes + if UD { GRH_BYTES } else { 0 } {
-            state.statistics.wrong_length += 1;
+            self.context.state.statistics.wrong_length += 1;
             return false;
         }
-        if self.bitmap.mark(psn) != Mark::First {
+        // A lane has set the bit of a short chunk's PSN beforehand: the truth about it is in the edges.
+        let mark = if LANE && bytes != chunk_bytes { edges(self.context).mark(run) } else { self.bitmap.mark(psn) };
+        let state = &mut self.context.state;
+        if mark != Mark::First {
             state.statistics.duplicates += 1;
             return false;
         }
@@ -73,8 +85,8 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
                 ControlSegment::head(index as u16, WqeOpcode::Write, self.send_queue.number(), WriteWqe::SEGMENTS);
             let slot = self.send_queue.slot(index);
             slot.set_head(head);
-            slot.set_remote(state.armed.destination.wrapping_add(psn.wrapping_mul(u64::from(state.armed.chunk_bytes))));
-            if bytes != state.armed.chunk_bytes {
+            slot.set_remote(address);
+            if bytes != chunk_bytes {
                 slot.set_byte_count(bytes);
                 state.shortened = index + 1;
             }
@@ -97,6 +109,20 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
         }
     }
 
+    /// Gives the copies from number `first` to before `completed` their full length back, for of a lane several may have been shortened; the
+    /// state remembers the last.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn restore_lengths(&mut self, first: u64, completed: u64) {
+        let state = &mut self.context.state;
+        for index in first..completed.min(state.shortened) {
+            self.send_queue.slot(index).set_byte_count(state.built_chunk_bytes);
+        }
+        if state.shortened <= completed {
+            state.shortened = 0;
+        }
+    }
+
     /// A copy completed in error: its chunk never reached the user buffer and the send queue is dead. The operation cannot complete;
     /// the host learns why.
     #[cold]
@@ -107,5 +133,10 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
         state.failed_copies += 1;
         let detail = if op_own >> 4 == CqeOpcode::RequesterError as u64 { u32::from(syndrome) } else { op_own as u32 };
         self.fail(WorkerStatus::CopyError, detail);
+        if LANE {
+            // No copy of this queue will ever complete: accept nothing more.
+            self.context.lane.dead = 1;
+            self.regular = BitmapView::attach(self.context.bitmap, 0, 0);
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! The receive datapath: one worker per DPA thread, UC and UD.
+//! The datapath: receive workers, UC and UD, one per DPA thread (module `worker`) or several, the *lanes* (module `lane`), and send workers
+//! (module `send`).
 //!
 //! One activation drains the completion queue in *segments* of one batch. Inside a segment runs the hot loop (module `hot`), which accepts
 //! only what is entirely ordinary; the first completion that is not (none there, error, other opcode, id, range, length, duplicate) ends it
@@ -10,14 +11,20 @@
 #![cfg_attr(target_arch = "riscv64", no_std)]
 #![forbid(unsafe_code)]
 
+mod control;
 mod finish;
 mod hot;
 mod irregular;
+mod lane;
 mod operation;
+mod placement;
 mod prepare;
 mod reference;
+mod send;
 mod worker;
 
+pub use lane::{lanes, prepare_lanes};
 pub use prepare::prepare;
 pub use reference::reference;
+pub use send::{prepare_send, send_blocks};
 pub use worker::receive;

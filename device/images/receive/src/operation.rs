@@ -1,12 +1,12 @@
 //! Taking over the operation that the host wrote.
 
-use dpa::abi::{ContextFault, Transport, WorkerStatus};
+use dpa::abi::{ContextFault, Operation, Transport, WorkerStatus};
 use dpa::{fence, shared};
 
 use crate::prepare::{build_copies, check_operation};
 use crate::worker::{Worker, bitmaps};
 
-impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
+impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LANE> {
     /// Arms the worker for the host's operation if that is a new one and no copy of the last is under way (its completion will wake the
     /// thread again).
     #[inline(never)]
@@ -41,10 +41,16 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
         }
         (self.bitmap, self.regular) = bitmaps(self.context);
         self.bitmap.clear();
+        self.build_stale_copies(&operation);
+    }
+
+    /// Builds the copy entries anew if those there are for another chunk size or key.
+    #[inline(always)]
+    pub(crate) fn build_stale_copies(&mut self, operation: &Operation) {
         let state = &mut self.context.state;
         let stale = state.built_chunk_bytes != operation.chunk_bytes || state.built_rkey != operation.rkey;
         if UD && stale && self.context.state.armed.chunks != 0 {
-            build_copies(self.context, &operation, &self.send_queue);
+            build_copies(self.context, operation, &self.send_queue);
             self.context.state.built_chunk_bytes = operation.chunk_bytes;
             self.context.state.built_rkey = operation.rkey;
         }
@@ -53,7 +59,7 @@ impl<const UD: bool, const EACH: bool> Worker<'_, UD, EACH> {
 
     /// An operation that does not fit: nothing is accepted for it and it never completes.
     #[cold]
-    fn refuse(&mut self, fault: ContextFault) {
+    pub(crate) fn refuse(&mut self, fault: ContextFault) {
         let state = &mut self.context.state;
         state.armed.chunks = 0;
         state.remaining = 0;

@@ -13,6 +13,13 @@ const SEGMENT_PER_CQE: u64 = 64;
 /// RPC `prepare`: checks the context, writes the receive entries and posts them.
 pub fn prepare(context: &mut WorkerContext) -> Result<(), ContextFault> {
     let transport = check(context)?;
+    prepare_receives(context, transport);
+    fence::memory();
+    Ok(())
+}
+
+/// Writes the receive entries of a context that was checked, and posts them.
+pub(crate) fn prepare_receives(context: &mut WorkerContext, transport: Transport) {
     let queue = ReceiveQueue::attach(&context.receive_queue);
     for index in 0..queue.depth() {
         queue.write(index, receive_entry(context, transport, index));
@@ -20,8 +27,6 @@ pub fn prepare(context: &mut WorkerContext) -> Result<(), ContextFault> {
     fence::memory_write();
     queue.set_producer(queue.depth());
     context.state.prepared = 1;
-    fence::memory();
-    Ok(())
 }
 
 /// Completions per segment: the batch, or a fixed number when every completion rings.
@@ -62,7 +67,7 @@ pub(crate) fn build_copies(context: &WorkerContext, operation: &Operation, queue
 }
 
 /// Everything about the context that does not depend on the operation.
-fn check(context: &WorkerContext) -> Result<Transport, ContextFault> {
+pub(crate) fn check(context: &WorkerContext) -> Result<Transport, ContextFault> {
     if context.abi_hash != ABI_HASH {
         return Err(ContextFault::AbiHash);
     }
@@ -114,7 +119,7 @@ fn check(context: &WorkerContext) -> Result<Transport, ContextFault> {
     Ok(transport)
 }
 
-fn check_queue(queue: &QueueDescriptor, entry_bytes: u64) -> Result<(), ContextFault> {
+pub(crate) fn check_queue(queue: &QueueDescriptor, entry_bytes: u64) -> Result<(), ContextFault> {
     if queue.ring.is_null()
         || !queue.ring.is_aligned_to(entry_bytes)
         || queue.doorbell_record.is_null()

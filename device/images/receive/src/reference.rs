@@ -34,13 +34,13 @@ fn reference_ud(context: &mut WorkerContext) -> Next {
 #[inline(always)]
 fn activation<const UD: bool>(context: &mut WorkerContext) -> Next {
     let entered = Counters::read();
-    let mut worker = Worker::<UD, true>::wake(context);
+    let mut worker = Worker::<UD, true, false>::wake(context);
     let next = worker.serve_with(Worker::drain_published);
     worker.account_activation(entered);
     next
 }
 
-impl<const UD: bool> Worker<'_, UD, true> {
+impl<const UD: bool> Worker<'_, UD, true, false> {
     /// Consumes completions one by one until none is left (true) or `quota` is reached (false).
     #[inline(always)]
     fn drain_published(&mut self, quota: u64) -> bool {

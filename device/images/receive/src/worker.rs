@@ -7,10 +7,12 @@ use dpa::{
     error, fatal, fence,
 };
 
+use crate::hot::place;
 use crate::prepare::segment_len;
 
-/// The worker of the running activation. `UD`: transport; `EACH`: doorbells with every completion.
-pub(crate) struct Worker<'c, const UD: bool, const EACH: bool> {
+/// The worker of the running activation. `UD`: transport; `EACH`: doorbells with every completion; `LANE`: one of several of a thread, with
+/// all that [`crate::lane`] adds.
+pub(crate) struct Worker<'c, const UD: bool, const EACH: bool, const LANE: bool> {
     pub(crate) context: &'c mut WorkerContext,
     pub(crate) outbox: Outbox,
     pub(crate) window: Window,
@@ -21,7 +23,7 @@ pub(crate) struct Worker<'c, const UD: bool, const EACH: bool> {
     pub(crate) send_queue: SendQueue,
     /// All chunks of the operation.
     pub(crate) bitmap: BitmapView,
-    /// The chunks that the hot loop may take: all of full length.
+    /// The chunks that the hot loop may take: all of full length (lanes: whose bit is clear).
     pub(crate) regular: BitmapView,
     /// Completions per segment, a power of two.
     pub(crate) segment: u64,
@@ -65,7 +67,7 @@ fn ud_each(context: &mut WorkerContext) -> Next {
 #[inline(always)]
 fn activation<const UD: bool, const EACH: bool>(context: &mut WorkerContext) -> Next {
     let entered = Counters::read();
-    let mut worker = Worker::<UD, EACH>::wake(context);
+    let mut worker = Worker::<UD, EACH, false>::wake(context);
     let next = worker.serve();
     worker.account_activation(entered);
     next
@@ -79,7 +81,7 @@ pub(crate) fn bitmaps(context: &WorkerContext) -> (BitmapView, BitmapView) {
     (attach(armed.chunks), attach(armed.chunks.saturating_sub(short)))
 }
 
-impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
+impl<'c, const UD: bool, const EACH: bool, const LANE: bool> Worker<'c, UD, EACH, LANE> {
     /// Opcode of an ordinary completion.
     pub(crate) const OPCODE: CqeOpcode = if UD { CqeOpcode::SendImmediate } else { CqeOpcode::WriteImmediate };
 
@@ -95,11 +97,22 @@ impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
         } else {
             Window::configured(Entity::Zero)
         };
-        let report = window.cell(context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
         context.state.statistics.activations += 1;
-        let (bitmap, regular) = bitmaps(context);
+        let views = bitmaps(context);
+        Self::attach(context, Outbox::of(&thread), window, views)
+    }
+
+    /// The worker of `context` in a thread with this outbox and window.
+    #[inline(always)]
+    pub(crate) fn attach(
+        context: &'c mut WorkerContext,
+        outbox: Outbox,
+        window: Window,
+        (bitmap, regular): (BitmapView, BitmapView),
+    ) -> Self {
+        let report = window.cell(context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
         Self {
-            outbox: Outbox::of(&thread),
+            outbox,
             window,
             report,
             receive_cq: CompletionQueue::attach(&context.receive_cq),
@@ -115,7 +128,7 @@ impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
 
     /// Drains, arms, looks again; until there is nothing to do or the quota is used up.
     fn serve(&mut self) -> Next {
-        self.serve_with(Self::drain)
+        self.serve_with(Self::drain::<{ place::LINEAR }>)
     }
 
     /// [`Worker::serve`] with another loop.
@@ -146,13 +159,14 @@ impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
     }
 
     /// Consumes completions until none is left (true) or `quota` is reached at a segment's end (false).
-    fn drain(&mut self, quota: u64) -> bool {
+    pub(crate) fn drain<const PLACE: u8>(&mut self, quota: u64) -> bool {
         let start = Counters::read();
         let first = self.context.state.consumed;
         let drained = loop {
             let consumed = self.context.state.consumed;
             let room = self.segment - (consumed & (self.segment - 1));
-            let accepted = if UD && EACH { self.accept_apart(consumed, room) } else { self.accept(consumed, room) };
+            let accepted =
+                if UD && EACH { self.accept_apart(consumed, room) } else { self.accept::<PLACE>(consumed, room) };
             self.advance(accepted);
             if accepted < room {
                 if !self.irregular() {
@@ -226,6 +240,9 @@ impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
             let newly = u64::from(entry.wqe_counter().wrapping_add(1).wrapping_sub(completed as u16));
             let completed = completed + newly;
             self.context.state.completed = completed;
+            if LANE && self.context.state.shortened != 0 {
+                self.restore_lengths(completed - newly, completed);
+            }
             if completed & (self.segment - 1) != 0 || self.context.state.shortened != 0 {
                 self.restore_slots(completed);
             }
@@ -244,6 +261,17 @@ impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
     /// What is to do once the ring is empty: hand over a partial segment, take a new operation, finish, answer the host, tell progress.
     #[inline(never)]
     fn settle(&mut self) {
+        self.hand_over();
+        self.take_operation();
+        self.answer_report();
+        if !self.finish_if_complete() {
+            self.publish();
+        }
+    }
+
+    /// Hands over a partial segment, or looks at what became of the last.
+    #[inline(always)]
+    pub(crate) fn hand_over(&mut self) {
         if self.context.state.posted != self.context.state.consumed {
             if UD && self.context.state.consumed & (self.segment - 1) != 0 {
                 // The last copy before going to sleep must be signalled, or nobody would learn of the copies since the last segment.
@@ -252,11 +280,6 @@ impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
             self.flush();
         } else if UD {
             self.reap();
-        }
-        self.take_operation();
-        self.answer_report();
-        if !self.finish_if_complete() {
-            self.publish();
         }
     }
 
@@ -268,7 +291,7 @@ impl<'c, const UD: bool, const EACH: bool> Worker<'c, UD, EACH> {
     /// Asks to be woken by the next receive, and by the next copy if one is under way. The fence that [`Worker::settle`] ends with
     /// has made the doorbell records visible. None follows: a queue armed at an index that the card has passed fires at once, so
     /// that a completion overlooked in `has_work` costs an activation and no wake-up.
-    fn arm(&mut self) {
+    fn arm(&self) {
         let state = &self.context.state;
         self.outbox.arm_cq(self.receive_cq.number(), state.consumed);
         if UD && self.outstanding() != 0 {

@@ -1,0 +1,75 @@
+//! Image `allgather`: the entries of the receive lanes and the send workers. The datapath is the library of image `receive`.
+#![cfg_attr(target_arch = "riscv64", no_std, no_main)]
+#![deny(unsafe_code)]
+
+#[cfg(target_arch = "riscv64")]
+mod entries {
+    #[cfg(feature = "emu")]
+    use rt_emu as _;
+
+    use dpa::Next;
+    use dpa::abi::{ContextFault, LaneThread, SendThread, Transport};
+    use dpa::log::defmt;
+
+    /// Proves that the image runs and speaks the host's ABI.
+    #[dpa::rpc]
+    fn bring_up(argument: u64) -> u64 {
+        defmt::info!("allgather: bring-up, ABI {=u64:#x}", dpa::abi::ABI_HASH);
+        dpa::abi::bring_up_answer(argument)
+    }
+
+    /// Checks a lane thread's context and those of its lanes, builds ring entries and posts receives; 0, or a `ContextFault` code in bits
+    /// 31:0 and the number of the lane at fault in bits 63:32.
+    #[dpa::rpc]
+    fn prepare_lanes(thread: &mut LaneThread) -> u64 {
+        let number = thread.thread;
+        answer("lanes", number, datapath::prepare_lanes(thread))
+    }
+
+    /// Checks a send worker's context and those of its lanes and posts its control receives; answers as `prepare_lanes` does.
+    #[dpa::rpc]
+    fn prepare_send(thread: &mut SendThread) -> u64 {
+        let number = thread.thread;
+        answer("send", number, datapath::prepare_send(thread))
+    }
+
+    fn answer(kind: &str, thread: u32, verdict: Result<(), (ContextFault, u32)>) -> u64 {
+        match verdict {
+            Ok(()) => 0,
+            Err((fault, lane)) => {
+                let code = fault as u32;
+                defmt::error!("{=str} thread {=u32}: lane {=u32} refused, fault {=u32}", kind, thread, lane, code);
+                u64::from(lane) << 32 | u64::from(code)
+            }
+        }
+    }
+
+    /// Wakes the event handler with this activation id; 0, or 1 if the runtime refuses.
+    #[dpa::rpc]
+    fn kick(activation_id: u64) -> u64 {
+        u64::from(!dpa::entry::activate(activation_id as u32))
+    }
+
+    /// Serves lanes that receive RDMA Writes with immediate.
+    #[dpa::event_handler]
+    fn uc_lanes(thread: &mut LaneThread) -> Next {
+        datapath::lanes(thread, Transport::Uc)
+    }
+
+    /// Serves lanes that receive datagrams into staging slots and copy them to the user buffer.
+    #[dpa::event_handler]
+    fn ud_lanes(thread: &mut LaneThread) -> Next {
+        datapath::lanes(thread, Transport::Ud)
+    }
+
+    /// Sends the own block.
+    #[dpa::event_handler]
+    fn send_blocks(thread: &mut SendThread) -> Next {
+        datapath::send_blocks(thread)
+    }
+}
+
+#[cfg(not(target_arch = "riscv64"))]
+fn main() {
+    println!("an image for the DPA: build it with `cargo xtask build`");
+}

@@ -1,0 +1,76 @@
+//! The control queue: how the host wakes a thread without a call.
+
+use dpa::abi::{ContextFault, QueueDescriptor};
+use dpa::hw::{CqeOpcode, DataSegment, INVALID_LKEY};
+use dpa::{CompletionQueue, Outbox, ReceiveQueue, fence};
+
+use crate::prepare::check_queue;
+
+/// Receive queue and CQ of a thread's control connection.
+pub(crate) struct Control {
+    cq: CompletionQueue,
+    queue: ReceiveQueue,
+}
+
+/// What came.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct News {
+    /// At least one message.
+    pub(crate) message: bool,
+    /// Syndrome of an error completion.
+    pub(crate) error: Option<u8>,
+}
+
+impl Control {
+    pub(crate) fn attach(cq: &QueueDescriptor, queue: &QueueDescriptor) -> Self {
+        Self { cq: CompletionQueue::attach(cq), queue: ReceiveQueue::attach(queue) }
+    }
+
+    pub(crate) fn check(cq: &QueueDescriptor, queue: &QueueDescriptor) -> Result<(), ContextFault> {
+        check_queue(cq, 64)?;
+        check_queue(queue, 16)?;
+        if cq.log_depth < queue.log_depth { Err(ContextFault::QueueDepth) } else { Ok(()) }
+    }
+
+    /// Writes the receive entries, which hold no bytes, and posts them.
+    pub(crate) fn post_all(&self) {
+        for index in 0..self.queue.depth() {
+            self.queue.write(index, DataSegment::new(0, INVALID_LKEY, 0));
+        }
+        fence::memory_write();
+        self.queue.set_producer(self.queue.depth());
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_ready(&self, consumed: u64) -> bool {
+        self.cq.is_ready(consumed)
+    }
+
+    /// Consumes all completions and posts their receives again. What the host wrote before these messages can then be read.
+    pub(crate) fn take(&self, consumed: &mut u64) -> News {
+        let mut news = News::default();
+        let first = *consumed;
+        while self.cq.is_ready(*consumed) {
+            fence::memory_read();
+            let entry = self.cq.entry(*consumed);
+            let opcode = entry.op_own() >> 4;
+            if opcode == CqeOpcode::ResponderError as u64 || opcode == CqeOpcode::RequesterError as u64 {
+                news.error = Some(entry.syndrome());
+            } else {
+                news.message = true;
+            }
+            *consumed += 1;
+        }
+        if *consumed != first {
+            // No fence: branches up to here depended on all that was read of the entries given back, and the receives never change.
+            self.cq.set_consumer(*consumed);
+            self.queue.set_producer(*consumed + self.queue.depth());
+        }
+        news
+    }
+
+    #[inline(always)]
+    pub(crate) fn arm(&self, outbox: &Outbox, consumed: u64) {
+        outbox.arm_cq(self.cq.number(), consumed);
+    }
+}

@@ -1,0 +1,379 @@
+//! Lanes: one thread serves several receive contexts, driven by a control queue.
+//!
+//! An activation takes the host's messages first: only they make it look at operations. Then the lanes take turns, each with at most its own
+//! quota, until none has anything left or the thread's quota is used up; then all that were busy are settled, every queue is armed, and
+//! everything is looked at once more.
+
+use dpa::abi::{
+    ABI_HASH, ContextFault, LaneThread, LaneThreadState, OPERATION_CLOSED, Operation, Transport, WorkerContext,
+    WorkerStatus,
+};
+use dpa::{
+    BitmapView, CompletionQueue, ContextArray, Counters, Entity, Next, Outbox, Thread, Window, error, fatal, fence,
+    shared,
+};
+
+use crate::control::{Control, News};
+use crate::hot::place;
+use crate::placement::{check_lane_operation, set_out};
+use crate::prepare::{check, prepare_receives};
+use crate::worker::Worker;
+
+/// A worker that is a lane: batched, placed.
+type Lane<'c, const UD: bool> = Worker<'c, UD, false, true>;
+
+/// RPC `prepare_lanes`: checks thread and lanes, writes all receive entries and posts them. The fault, and the lane at fault (0 if it is
+/// the thread's).
+pub fn prepare_lanes(thread: &mut LaneThread) -> Result<(), (ContextFault, u32)> {
+    let whole = |fault| (fault, 0);
+    if thread.abi_hash != ABI_HASH {
+        return Err(whole(ContextFault::AbiHash));
+    }
+    let transport = Transport::from_raw(thread.transport).map_err(|_| whole(ContextFault::Transport))?;
+    if thread.quota == 0 {
+        return Err(whole(ContextFault::Quota));
+    }
+    Control::check(&thread.control_cq, &thread.control_queue).map_err(whole)?;
+    let mut lanes = ContextArray::<WorkerContext>::attach(&mut thread.contexts, thread.lanes);
+    if lanes.is_empty() {
+        return Err(whole(ContextFault::Lanes));
+    }
+    // All are checked before the first receive is posted.
+    for (number, lane) in (0..).zip(lanes.iter_mut()) {
+        let fault = match check(lane) {
+            Err(fault) => fault,
+            Ok(other) if other != transport => ContextFault::Transport,
+            Ok(_) if lane.batch < 2 => ContextFault::Batch,
+            Ok(_) => continue,
+        };
+        return Err((fault, number));
+    }
+    for lane in lanes.iter_mut() {
+        prepare_receives(lane, transport);
+    }
+    Control::attach(&thread.control_cq, &thread.control_queue).post_all();
+    thread.state.prepared = 1;
+    fence::memory();
+    Ok(())
+}
+
+/// Body of the event handlers.
+pub fn lanes(thread: &mut LaneThread, transport: Transport) -> Next {
+    if thread.state.prepared == 0 || thread.transport != transport as u32 {
+        fatal(error::NOT_PREPARED);
+    }
+    match transport {
+        Transport::Uc => uc_lanes(thread),
+        Transport::Ud => ud_lanes(thread),
+    }
+}
+
+#[inline(never)]
+fn uc_lanes(thread: &mut LaneThread) -> Next {
+    activation::<false>(thread)
+}
+
+#[inline(never)]
+fn ud_lanes(thread: &mut LaneThread) -> Next {
+    activation::<true>(thread)
+}
+
+/// Outbox and window of the running thread, configured at its first activation.
+#[inline(always)]
+pub(crate) fn resources(configured: &mut u32, outbox_id: u32, window_id: u32, window_mkey: u32) -> (Thread, Window) {
+    let thread = Thread::current();
+    if *configured != 0 {
+        return (thread, Window::configured(Entity::Zero));
+    }
+    if !Outbox::configure(&thread, outbox_id) {
+        fatal(error::NO_RESOURCE);
+    }
+    let window = Window::configure(Entity::Zero, window_id, window_mkey);
+    *configured = 1;
+    (thread, window.unwrap_or_else(|_| fatal(error::NO_RESOURCE)))
+}
+
+#[inline(always)]
+fn activation<const UD: bool>(context: &mut LaneThread) -> Next {
+    let entered = Counters::read();
+    let state = &mut context.state;
+    let (thread, window) = resources(&mut state.configured, context.outbox_id, context.window_id, context.window_mkey);
+    state.activations += 1;
+    let mut served = Served {
+        lanes: ContextArray::attach(&mut context.contexts, context.lanes),
+        control: Control::attach(&context.control_cq, &context.control_queue),
+        thread,
+        window,
+        state,
+    };
+    let next = served.serve::<UD>(u64::from(context.quota));
+    served.state.instructions += Counters::read().since(entered).instructions;
+    next
+}
+
+/// The thread of the running activation and its lanes.
+struct Served<'c> {
+    lanes: ContextArray<'c, WorkerContext>,
+    control: Control,
+    thread: Thread,
+    window: Window,
+    state: &'c mut LaneThreadState,
+}
+
+impl Served<'_> {
+    fn serve<const UD: bool>(&mut self, mut quota: u64) -> Next {
+        loop {
+            let news = self.control.take(&mut self.state.control_consumed);
+            if news.message || news.error.is_some() {
+                self.hear::<UD>(news);
+            }
+            if !self.rounds::<UD>(&mut quota) {
+                return Next::Retrigger;
+            }
+            self.settle::<UD>();
+            // The fence that a lane's settling ends with has made the doorbell records visible, the control queue's included: a message
+            // has every lane settled.
+            self.control.arm(&Outbox::of(&self.thread), self.state.control_consumed);
+            let outbox = Outbox::of(&self.thread);
+            let mut more = self.control.is_ready(self.state.control_consumed);
+            for lane in self.lanes.iter_mut() {
+                arm::<UD>(lane, &outbox);
+                more |= has_work::<UD>(lane);
+            }
+            if !more {
+                return Next::Reschedule;
+            }
+            // Something arrived between the last look and arming. Its event will come too and find nothing.
+            quota = quota.saturating_sub(1);
+            if quota == 0 {
+                return Next::Retrigger;
+            }
+        }
+    }
+
+    /// Serves the lanes in turn until none has work (true) or the quota is used up (false).
+    #[inline(always)]
+    fn rounds<const UD: bool>(&mut self, quota: &mut u64) -> bool {
+        let count = self.lanes.len();
+        let mut idle = 0;
+        let mut index = self.state.next_lane as usize;
+        while idle < count {
+            if index >= count {
+                index = 0;
+            }
+            let Some(lane) = self.lanes.get(index) else { break };
+            index += 1;
+            if !has_work::<UD>(lane) {
+                idle += 1;
+                continue;
+            }
+            idle = 0;
+            let limit = u64::from(lane.quota).min(*quota);
+            let consumed = turn::<UD>(lane, &self.thread, self.window, limit);
+            *quota = quota.saturating_sub(consumed);
+            if *quota == 0 {
+                self.state.next_lane = index as u32;
+                return false;
+            }
+        }
+        self.state.next_lane = index as u32;
+        true
+    }
+
+    /// Has all lanes look at what the host wrote; notes a control connection that is broken.
+    #[cold]
+    #[inline(never)]
+    fn hear<const UD: bool>(&mut self, news: News) {
+        for context in self.lanes.iter_mut() {
+            touch(context);
+            context.lane.attention |= u32::from(news.message);
+            let mut lane = attach::<UD>(context, &self.thread, self.window);
+            if let Some(syndrome) = news.error {
+                lane.fail(WorkerStatus::ControlError, u32::from(syndrome));
+            }
+            lane.heed();
+        }
+    }
+
+    fn settle<const UD: bool>(&mut self) {
+        for context in self.lanes.iter_mut() {
+            if context.lane.unsettled != 0 {
+                attach::<UD>(context, &self.thread, self.window).settle_lane();
+            }
+        }
+    }
+}
+
+/// Notes that a lane has something to do and must be settled before its thread sleeps.
+#[inline(always)]
+fn touch(context: &mut WorkerContext) {
+    if context.lane.unsettled == 0 {
+        context.lane.unsettled = 1;
+        context.state.statistics.activations += 1;
+    }
+}
+
+/// Whether a completion of a lane waits. This is what a lane without work costs.
+#[inline(always)]
+fn has_work<const UD: bool>(context: &WorkerContext) -> bool {
+    let state = &context.state;
+    CompletionQueue::attach(&context.receive_cq).is_ready(state.consumed)
+        || (UD
+            && state.consumed != state.completed
+            && CompletionQueue::attach(&context.send_cq).is_ready(state.send_consumed))
+}
+
+/// Asks to be woken by a lane's next receive, and by the next copy if one is under way. As in [`Worker`], a queue armed at an index that the
+/// card has passed fires at once.
+#[inline(always)]
+fn arm<const UD: bool>(context: &WorkerContext, outbox: &Outbox) {
+    let state = &context.state;
+    outbox.arm_cq(context.receive_cq.number, state.consumed);
+    if UD && state.consumed != state.completed {
+        outbox.arm_cq(context.send_cq.number, state.send_consumed);
+    }
+}
+
+#[inline(always)]
+fn attach<'c, const UD: bool>(context: &'c mut WorkerContext, thread: &Thread, window: Window) -> Lane<'c, UD> {
+    let chunks = context.state.armed.chunks;
+    let deaf = (context.lane.closed | context.lane.dead) != 0;
+    let bits = |bits| BitmapView::attach(context.bitmap, context.bitmap_words, bits);
+    let views = (bits(chunks), bits(if deaf { 0 } else { chunks }));
+    Worker::attach(context, Outbox::of(thread), window, views)
+}
+
+/// A lane's turn: at most `quota` completions, rounded up to whole batches. What it costs of the thread's quota, at least 1.
+#[inline(never)]
+fn turn<const UD: bool>(context: &mut WorkerContext, thread: &Thread, window: Window, quota: u64) -> u64 {
+    let entered = Counters::read();
+    touch(context);
+    let mode = context.lane.mode as u8;
+    let before = context.state.consumed;
+    let mut lane = attach::<UD>(context, thread, window);
+    if UD {
+        lane.reap();
+    }
+    let drained = match mode {
+        place::RUNS if UD => lane.drain_runs(quota),
+        place::ROWS if UD => lane.drain_rows(quota),
+        _ => lane.drain_linear(quota),
+    };
+    // What the host waits for is not put off until the other lanes are idle, too.
+    let state = &lane.context.state;
+    if drained && (lane.context.lane.attention != 0 || (state.remaining == 0 && state.counted == 0)) {
+        lane.settle_lane();
+    }
+    let consumed = lane.context.state.consumed - before;
+    lane.account_activation(entered);
+    consumed.max(1)
+}
+
+impl<const UD: bool> Lane<'_, UD> {
+    // One symbol per loop, so that listings and crash records tell them apart.
+
+    #[inline(never)]
+    fn drain_linear(&mut self, quota: u64) -> bool {
+        self.drain::<{ place::LINEAR }>(quota)
+    }
+
+    #[inline(never)]
+    fn drain_runs(&mut self, quota: u64) -> bool {
+        self.drain::<{ place::RUNS }>(quota)
+    }
+
+    #[inline(never)]
+    fn drain_rows(&mut self, quota: u64) -> bool {
+        self.drain::<{ place::ROWS }>(quota)
+    }
+
+    /// Hands over what is left of a segment, acts on the host's line if that had to wait, answers, finishes, tells progress.
+    #[inline(never)]
+    fn settle_lane(&mut self) {
+        self.context.lane.unsettled = 0;
+        self.hand_over();
+        if self.context.lane.attention != 0 {
+            self.heed();
+        }
+        self.answer_lane_report();
+        if !self.finish_if_complete() {
+            self.publish();
+        }
+    }
+
+    /// Acts on the host's line: takes over a new operation unless copies of the last are under way (their completion leads here again),
+    /// or closes the armed one.
+    #[inline(never)]
+    fn heed(&mut self) {
+        let announced = shared::snapshot(&self.context.operation);
+        // The host may be writing the next line: no field may be older than the numbers that announce it.
+        fence::memory_read();
+        let operation = shared::snapshot(&self.context.operation);
+        if announced.sequence != announced.sequence_check
+            || operation.sequence != announced.sequence
+            || operation.sequence_check != announced.sequence
+            || announced.sequence == 0
+        {
+            // Half written: its own message is still to come.
+            self.context.lane.attention = 0;
+            return;
+        }
+        if operation.sequence != self.context.state.armed.sequence {
+            if self.outstanding() != 0 && self.context.lane.dead == 0 {
+                return;
+            }
+            self.take_over(operation);
+        }
+        if operation.flags & OPERATION_CLOSED != 0 {
+            self.context.lane.closed = 1;
+            self.regular = BitmapView::attach(self.context.bitmap, 0, 0);
+        }
+        self.context.lane.request = announced.report_request;
+        self.context.lane.attention = u32::from(!self.may_answer());
+    }
+
+    /// Whether nothing stands between the host's request and its answer: a closed lane answers when no copy is under way any more.
+    fn may_answer(&self) -> bool {
+        self.context.lane.closed == 0 || self.context.lane.dead != 0 || self.outstanding() == 0
+    }
+
+    fn take_over(&mut self, operation: Operation) {
+        let transport = if UD { Transport::Ud } else { Transport::Uc };
+        let placement = shared::snapshot(&self.context.placement);
+        let verdict = match check_lane_operation(self.context, &operation, &placement, transport) {
+            Ok(()) if self.context.lane.dead != 0 => Err(ContextFault::DeadQueue),
+            verdict => verdict,
+        };
+        let state = &mut self.context.state;
+        state.armed = operation;
+        state.detail = 0;
+        self.context.lane.placed = placement;
+        self.context.lane.closed = 0;
+        match verdict {
+            Ok(()) => {
+                state.status = WorkerStatus::Armed as u32;
+                state.remaining = u64::from(operation.chunks - placement.own_chunks);
+                state.counted = 0;
+            }
+            Err(fault) => {
+                self.context.lane.placed.roots = 0;
+                self.context.lane.placed.own_chunks = 0;
+                self.refuse(fault);
+            }
+        }
+        let context = &mut *self.context;
+        let bits = |bits| BitmapView::attach(context.bitmap, context.bitmap_words, bits);
+        (self.bitmap, self.regular) = (bits(context.state.armed.chunks), bits(context.state.armed.chunks));
+        set_out(context, &self.bitmap);
+        self.build_stale_copies(&operation);
+    }
+
+    /// Copies bitmap, edges and statistics to host memory if the host asked for it and the answer is final.
+    fn answer_lane_report(&mut self) {
+        let request = self.context.lane.request;
+        if request != self.context.state.reported && self.may_answer() {
+            self.context.lane.attention = 0;
+            self.write_lane_report(request);
+        }
+    }
+}

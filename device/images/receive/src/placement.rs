@@ -1,0 +1,153 @@
+//! Where a lane's chunks go, and which of them are out of the ordinary.
+
+use dpa::abi::{ContextFault, Operation, Placement, RunRow, Transport, WorkerContext};
+use dpa::{BitmapView, Table};
+
+use crate::hot::{place, reciprocal};
+use crate::prepare::check_operation;
+
+/// A chunk of the armed operation.
+pub(crate) struct Place {
+    /// Number of its run.
+    pub(crate) run: u64,
+    /// Its bytes.
+    pub(crate) bytes: u32,
+    /// Where it goes.
+    pub(crate) address: u64,
+}
+
+/// The chunk with a PSN below `chunks`. With a table its row becomes the current one.
+pub(crate) fn locate(context: &mut WorkerContext, psn: u64) -> Place {
+    let armed = &context.state.armed;
+    let lane = &mut context.lane;
+    let chunk_bytes = u64::from(armed.chunk_bytes);
+    let run_chunks = u64::from(lane.placed.run_chunks);
+    if run_chunks != 0 {
+        let run = psn / run_chunks;
+        let is_last = psn - run * run_chunks == run_chunks - 1;
+        let address = armed
+            .destination
+            .wrapping_add(psn.wrapping_mul(chunk_bytes))
+            .wrapping_add(run.wrapping_mul(lane.placed.run_gap));
+        return Place { run, bytes: if is_last { armed.last_chunk_bytes } else { armed.chunk_bytes }, address };
+    }
+    let rows = table(&lane.placed);
+    // The last row that does not begin after the PSN. It has chunks: of several that begin at one PSN the last has.
+    let (mut low, mut high) = (0, rows.len());
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if rows.get(middle).is_some_and(|row| u64::from(row.first_psn) <= psn) { low = middle } else { high = middle }
+    }
+    let Some(row) = rows.get(low) else { return Place { run: 0, bytes: 0, address: 0 } };
+    lane.row = low;
+    lane.row_first = row.first_psn;
+    lane.row_chunks = row.chunks;
+    lane.row_base = row.destination.wrapping_sub(u64::from(row.first_psn).wrapping_mul(chunk_bytes));
+    let is_last = psn + 1 == u64::from(row.first_psn) + u64::from(row.chunks);
+    Place {
+        run: u64::from(low),
+        bytes: if is_last { row.last_chunk_bytes } else { armed.chunk_bytes },
+        address: lane.row_base.wrapping_add(psn.wrapping_mul(chunk_bytes)),
+    }
+}
+
+/// Short chunks of the armed operation of a lane, a bit per run.
+pub(crate) fn edges(context: &WorkerContext) -> BitmapView {
+    BitmapView::attach_behind(context.bitmap, context.bitmap_words, context.edge_words, context.lane.placed.roots)
+}
+
+fn table(placement: &Placement) -> Table<RunRow> {
+    Table::attach(placement.rows, placement.roots)
+}
+
+/// Whether operation and placement fit the context and one another.
+pub(crate) fn check_lane_operation(
+    context: &WorkerContext,
+    operation: &Operation,
+    placement: &Placement,
+    transport: Transport,
+) -> Result<(), ContextFault> {
+    if operation.flags & !dpa::abi::OPERATION_CLOSED != 0 {
+        return Err(ContextFault::Flags);
+    }
+    let by_rows = placement.run_chunks == 0;
+    let last_chunk_bytes = if by_rows { operation.chunk_bytes } else { operation.last_chunk_bytes };
+    check_operation(context, &Operation { last_chunk_bytes, ..*operation }, transport)?;
+    let (chunks, roots) = (u64::from(operation.chunks), u64::from(placement.roots));
+    if u64::from(placement.own_first) + u64::from(placement.own_chunks) > chunks {
+        return Err(ContextFault::OwnChunks);
+    }
+    if roots > u64::from(context.edge_words) * 64 {
+        return Err(ContextFault::Runs);
+    }
+    if by_rows { check_rows(context, operation, placement) } else { check_runs(chunks, roots, placement) }
+}
+
+fn check_runs(chunks: u64, roots: u64, placement: &Placement) -> Result<(), ContextFault> {
+    if roots * u64::from(placement.run_chunks) == chunks { Ok(()) } else { Err(ContextFault::Runs) }
+}
+
+fn check_rows(context: &WorkerContext, operation: &Operation, placement: &Placement) -> Result<(), ContextFault> {
+    let rows = table(placement);
+    if placement.roots > context.rows_capacity || rows.len() != placement.roots {
+        return Err(ContextFault::Rows);
+    }
+    let mut next = 0u64;
+    for row in (0..rows.len()).filter_map(|index| rows.get(index)) {
+        if u64::from(row.first_psn) != next {
+            return Err(ContextFault::Rows);
+        }
+        if row.chunks != 0 && !(1..=operation.chunk_bytes).contains(&row.last_chunk_bytes) {
+            return Err(ContextFault::ChunkBytes);
+        }
+        next += u64::from(row.chunks);
+    }
+    if next == u64::from(operation.chunks) { Ok(()) } else { Err(ContextFault::Rows) }
+}
+
+/// Prepares the hot loop for the armed operation: how addresses are computed, and the bits of positions that it must leave alone.
+pub(crate) fn set_out(context: &mut WorkerContext, bitmap: &BitmapView) {
+    let edges = edges(context);
+    bitmap.clear();
+    edges.clear();
+    let armed = &context.state.armed;
+    let lane = &mut context.lane;
+    let placed = lane.placed;
+    lane.stride = u64::from(armed.chunk_bytes);
+    lane.row = 0;
+    lane.row_first = 0;
+    lane.row_chunks = 0;
+    lane.mode = u32::from(match placed.run_chunks {
+        0 => place::ROWS,
+        1 => {
+            lane.stride = lane.stride.wrapping_add(placed.run_gap);
+            place::LINEAR
+        }
+        _ if placed.roots == 1 || placed.run_gap == 0 => place::LINEAR,
+        run_chunks => {
+            lane.reciprocal = reciprocal(run_chunks);
+            place::RUNS
+        }
+    });
+    let own = u64::from(placed.own_first)..u64::from(placed.own_first) + u64::from(placed.own_chunks);
+    bitmap.fill(own.start, own.end - own.start);
+    let short = |run: u32, last: u64| {
+        bitmap.fill(last, 1);
+        if own.contains(&last) {
+            edges.fill(u64::from(run), 1);
+        }
+    };
+    if placed.run_chunks == 0 {
+        let rows = table(&placed);
+        for run in 0..rows.len() {
+            let Some(row) = rows.get(run) else { break };
+            if row.chunks != 0 && row.last_chunk_bytes != armed.chunk_bytes {
+                short(run, u64::from(row.first_psn) + u64::from(row.chunks) - 1);
+            }
+        }
+    } else if armed.last_chunk_bytes != armed.chunk_bytes {
+        for run in 0..placed.roots {
+            short(run, (u64::from(run) + 1) * u64::from(placed.run_chunks) - 1);
+        }
+    }
+}

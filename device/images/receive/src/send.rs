@@ -1,0 +1,517 @@
+//! The send worker: posts the own block in batches, lane by lane in turn.
+//!
+//! Entries are built whole once per chunk size and key; per chunk only index, immediate and addresses are stored. Every batch is one
+//! doorbell and one signalled completion. A worker that waits for completions arms their CQs and sleeps.
+
+use dpa::abi::{
+    ABI_HASH, ContextFault, OPERATION_CLOSED, SendLane, SendOperation, SendReport, SendStatus, SendThread,
+    SendThreadState, Transport,
+};
+use dpa::hw::wqe::{FLAG_ON_ERROR, HEAD_INDEX_STEP};
+use dpa::hw::{
+    Be32, Be64, ControlSegment, CqeOpcode, DataSegment, DatagramSegment, DatagramWqe, RemoteAddressSegment, WqeOpcode,
+    WriteWqe,
+};
+use dpa::{
+    CompletionQueue, ContextArray, Counters, Next, Outbox, PostedEntry, SendQueue, WindowCell, error, fatal, fence,
+    shared,
+};
+
+use crate::control::Control;
+use crate::lane::resources;
+use crate::prepare::check_queue;
+
+/// An entry that carries a chunk.
+trait Chunk: PostedEntry {
+    const OPCODE: WqeOpcode;
+    const SEGMENTS: u8;
+
+    fn build(lane: &SendLane, data: DataSegment, control: ControlSegment) -> Self;
+}
+
+impl Chunk for DatagramWqe {
+    const OPCODE: WqeOpcode = WqeOpcode::SendImmediate;
+    const SEGMENTS: u8 = Self::SEGMENTS;
+
+    fn build(lane: &SendLane, data: DataSegment, control: ControlSegment) -> Self {
+        Self { control, datagram: DatagramSegment::from_words(lane.address_vector), data, padding: [0; 6] }
+    }
+}
+
+impl Chunk for WriteWqe {
+    const OPCODE: WqeOpcode = WqeOpcode::WriteImmediate;
+    const SEGMENTS: u8 = Self::SEGMENTS;
+
+    fn build(lane: &SendLane, data: DataSegment, control: ControlSegment) -> Self {
+        let remote = RemoteAddressSegment { address: Be64::new(0), rkey: Be32::new(lane.run.rkey), reserved: [0; 4] };
+        Self { control, remote, data, padding: [0; 16] }
+    }
+}
+
+/// RPC `prepare_send`: checks thread and lanes, and posts the control receives. The fault, and the lane at fault (0 if it is the thread's).
+pub fn prepare_send(thread: &mut SendThread) -> Result<(), (ContextFault, u32)> {
+    let whole = |fault| (fault, 0);
+    if thread.abi_hash != ABI_HASH {
+        return Err(whole(ContextFault::AbiHash));
+    }
+    let transport = Transport::from_raw(thread.transport).map_err(|_| whole(ContextFault::Transport))?;
+    let log_blocks = match transport {
+        Transport::Ud => DatagramWqe::BLOCKS,
+        Transport::Uc => WriteWqe::BLOCKS,
+    }
+    .ilog2();
+    if thread.quota == 0 {
+        return Err(whole(ContextFault::Quota));
+    }
+    if thread.batch == 0 {
+        return Err(whole(ContextFault::Batch));
+    }
+    if !(1..=31).contains(&thread.psn_bits) {
+        return Err(whole(ContextFault::PsnBits));
+    }
+    if thread.report_host == 0 || !thread.report_host.is_multiple_of(64) {
+        return Err(whole(ContextFault::HostAddress));
+    }
+    Control::check(&thread.control_cq, &thread.control_queue).map_err(whole)?;
+    let mut lanes = ContextArray::<SendLane>::attach(&mut thread.contexts, thread.lanes);
+    if lanes.is_empty() {
+        return Err(whole(ContextFault::Lanes));
+    }
+    for (number, lane) in (0..).zip(lanes.iter_mut()) {
+        check_queue(&lane.send_queue, 64)
+            .and_then(|()| check_queue(&lane.send_cq, 64))
+            .map_err(|fault| (fault, number))?;
+        let log_entries = lane.send_queue.log_depth - log_blocks;
+        if log_entries == 0 || lane.send_cq.log_depth < log_entries {
+            return Err((ContextFault::QueueDepth, number));
+        }
+        if thread.batch > 1 << (log_entries - 1) {
+            return Err((ContextFault::Batch, number));
+        }
+    }
+    Control::attach(&thread.control_cq, &thread.control_queue).post_all();
+    thread.state.prepared = 1;
+    fence::memory();
+    Ok(())
+}
+
+/// Body of the event handler.
+pub fn send_blocks(thread: &mut SendThread) -> Next {
+    if thread.state.prepared == 0 {
+        fatal(error::NOT_PREPARED);
+    }
+    if thread.transport == Transport::Ud as u32 { send_ud(thread) } else { send_uc(thread) }
+}
+
+#[inline(never)]
+fn send_ud(thread: &mut SendThread) -> Next {
+    activation::<DatagramWqe>(thread)
+}
+
+#[inline(never)]
+fn send_uc(thread: &mut SendThread) -> Next {
+    activation::<WriteWqe>(thread)
+}
+
+#[inline(always)]
+fn activation<W: Chunk>(context: &mut SendThread) -> Next {
+    let entered = Counters::read();
+    let state = &mut context.state;
+    let (thread, window) = resources(&mut state.configured, context.outbox_id, context.window_id, context.window_mkey);
+    state.activations += 1;
+    let mut sender = Sender {
+        lanes: ContextArray::attach(&mut context.contexts, context.lanes),
+        control: Control::attach(&context.control_cq, &context.control_queue),
+        outbox: Outbox::of(&thread),
+        report: window.cell(context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE)),
+        operation: &context.operation,
+        state,
+        batch: context.batch,
+        psn_bits: context.psn_bits,
+    };
+    let next = sender.serve::<W>(u64::from(context.quota));
+    sender.state.instructions += Counters::read().since(entered).instructions;
+    next
+}
+
+/// The worker of the running activation.
+struct Sender<'c> {
+    lanes: ContextArray<'c, SendLane>,
+    control: Control,
+    outbox: Outbox,
+    report: WindowCell<SendReport>,
+    operation: &'c SendOperation,
+    state: &'c mut SendThreadState,
+    batch: u32,
+    psn_bits: u32,
+}
+
+impl Sender<'_> {
+    fn serve<W: Chunk>(&mut self, mut quota: u64) -> Next {
+        loop {
+            let news = self.control.take(&mut self.state.control_consumed);
+            self.state.attention |= u32::from(news.message);
+            if let Some(syndrome) = news.error {
+                self.fail(SendStatus::ControlError, u32::from(syndrome));
+            }
+            if self.state.attention != 0 {
+                self.heed::<W>();
+            }
+            if self.state.left != 0 && !self.post_in_turn::<W>(&mut quota) {
+                self.publish();
+                return Next::Retrigger;
+            }
+            let waits = self.reap_all::<W>();
+            self.finish_if_over(waits);
+            // Ends with a fence, which has made the doorbell records visible.
+            self.publish();
+            self.control.arm(&self.outbox, self.state.control_consumed);
+            let mut more = self.control.is_ready(self.state.control_consumed)
+                || self.can_post::<W>()
+                || (self.state.attention != 0 && !waits);
+            for lane in self.lanes.iter_mut().filter(|lane| lane.state.completed != lane.state.produced) {
+                self.outbox.arm_cq(lane.send_cq.number, lane.state.consumed);
+                more |= CompletionQueue::attach(&lane.send_cq).is_ready(lane.state.consumed);
+            }
+            if !more {
+                return Next::Reschedule;
+            }
+            quota = quota.saturating_sub(1);
+            if quota == 0 {
+                return Next::Retrigger;
+            }
+        }
+    }
+
+    /// Posts batches, one per lane in turn, until all is posted or the lane whose turn it is has no room (true), or the quota is used up
+    /// (false). No lane gets ahead of another by more than a batch.
+    fn post_in_turn<W: Chunk>(&mut self, quota: &mut u64) -> bool {
+        let count = self.lanes.len();
+        let armed = self.state.armed;
+        let mut index = self.state.next_lane as usize;
+        while self.state.left != 0 {
+            if *quota == 0 {
+                return false;
+            }
+            if index >= count {
+                index = 0;
+            }
+            self.state.next_lane = index as u32;
+            let Some(lane) = self.lanes.get(index) else { return true };
+            index += 1;
+            let chunks = lane.state.left.min(self.batch);
+            if chunks == 0 {
+                continue;
+            }
+            if room::<W>(lane) < u64::from(chunks) {
+                let failed = reap::<W>(lane);
+                let enough = room::<W>(lane) >= u64::from(chunks);
+                if let Some((status, detail)) = failed {
+                    self.lane_failed(status, detail);
+                    return true;
+                }
+                if !enough {
+                    return true;
+                }
+            }
+            let Some(lane) = self.lanes.get(index - 1) else { return true };
+            let start = Counters::read();
+            post::<W>(lane, &self.outbox, &armed, self.psn_bits, chunks);
+            self.state.loop_instructions += Counters::read().since(start).instructions;
+            self.state.next_lane = index as u32;
+            self.state.left -= u64::from(chunks);
+            self.state.posted += u64::from(chunks);
+            self.state.doorbells += 1;
+            *quota = quota.saturating_sub(u64::from(chunks));
+            self.announce_if_due();
+        }
+        true
+    }
+
+    /// Whether there is something to post, and room on the lane whose turn it is or has been.
+    fn can_post<W: Chunk>(&mut self) -> bool {
+        let (left, batch) = (self.state.left, u64::from(self.batch));
+        let next = self.state.next_lane as usize;
+        left != 0 && self.lanes.get(next).is_none_or(|lane| room::<W>(lane) >= batch)
+    }
+
+    /// Tells that little is left to post, once.
+    #[inline(always)]
+    fn announce_if_due(&mut self) {
+        let armed = &self.state.armed;
+        if self.state.left <= u64::from(armed.lead_chunks) && self.state.announced != armed.sequence {
+            self.state.announced = armed.sequence;
+            self.publish();
+        }
+    }
+
+    /// Consumes the send completions of all lanes. True if some are still to come.
+    fn reap_all<W: Chunk>(&mut self) -> bool {
+        let mut waits = false;
+        let mut first_failure = None;
+        for lane in self.lanes.iter_mut() {
+            if lane.state.completed != lane.state.produced || lane.state.dead != 0 {
+                let failed = reap::<W>(lane);
+                first_failure = first_failure.or(failed);
+                waits |= lane.state.completed != lane.state.produced;
+            }
+        }
+        if let Some((status, detail)) = first_failure {
+            self.lane_failed(status, detail);
+        }
+        waits
+    }
+
+    /// A send failed: nothing more is posted, on no lane.
+    #[cold]
+    fn lane_failed(&mut self, status: SendStatus, detail: u32) {
+        self.fail(status, detail);
+        self.stop();
+    }
+
+    fn stop(&mut self) {
+        self.state.left = 0;
+        for lane in self.lanes.iter_mut() {
+            lane.state.left = 0;
+        }
+    }
+
+    /// Notes a failure; the first one of an operation stays.
+    fn fail(&mut self, status: SendStatus, detail: u32) {
+        if !SendStatus::from_raw(self.state.status).is_ok_and(SendStatus::is_error) {
+            self.state.status = status as u32;
+            self.state.detail = detail;
+        }
+    }
+
+    /// Ends the operation once nothing is left to post and the card is done with what was posted.
+    fn finish_if_over(&mut self, waits: bool) {
+        let state = &mut *self.state;
+        if waits || state.left != 0 || state.finished == state.armed.sequence {
+            return;
+        }
+        state.announced = state.armed.sequence;
+        state.finished = state.armed.sequence;
+        if state.status == SendStatus::Sending as u32 {
+            state.status = SendStatus::Finished as u32;
+        }
+    }
+
+    /// Acts on the host's line: closes the operation under way, or takes over a new one if there is none.
+    #[inline(never)]
+    fn heed<W: Chunk>(&mut self) {
+        let announced = shared::snapshot(self.operation);
+        // The host may be writing the next line: no field may be older than the number that announces it.
+        fence::memory_read();
+        let operation = shared::snapshot(self.operation);
+        let sequence = announced.sequence;
+        if sequence != announced.sequence_check
+            || operation.sequence != sequence
+            || operation.sequence_check != sequence
+        {
+            // Half written: its own message is still to come.
+            self.state.attention = 0;
+            return;
+        }
+        if sequence == self.state.armed.sequence {
+            self.state.attention = 0;
+            if operation.flags & OPERATION_CLOSED != 0 && self.state.left != 0 {
+                self.state.status = SendStatus::Closed as u32;
+                self.stop();
+            }
+            return;
+        }
+        if self.state.finished != self.state.armed.sequence {
+            return;
+        }
+        self.state.attention = 0;
+        self.state.armed = operation;
+        self.state.status = SendStatus::Sending as u32;
+        self.state.detail = 0;
+        self.state.next_lane = 0;
+        match self.take_over::<W>(&operation) {
+            Ok(()) if operation.flags & OPERATION_CLOSED != 0 => {
+                if self.state.left != 0 {
+                    self.state.status = SendStatus::Closed as u32;
+                }
+                self.stop();
+            }
+            Ok(()) => self.announce_if_due(),
+            Err((status, detail)) => {
+                self.fail(status, detail);
+                self.stop();
+            }
+        }
+    }
+
+    /// Checks all lanes' runs, then prepares their queues.
+    fn take_over<W: Chunk>(&mut self, operation: &SendOperation) -> Result<(), (SendStatus, u32)> {
+        let invalid = |fault: ContextFault| (SendStatus::InvalidOperation, fault as u32);
+        if operation.flags & !OPERATION_CLOSED != 0 {
+            return Err(invalid(ContextFault::Flags));
+        }
+        if u64::from(operation.collective_id) >> (32 - self.psn_bits) != 0 {
+            return Err(invalid(ContextFault::CollectiveId));
+        }
+        let mut left = 0;
+        for lane in self.lanes.iter_mut() {
+            if lane.state.dead != 0 {
+                return Err(invalid(ContextFault::DeadQueue));
+            }
+            let run = shared::snapshot(&lane.run);
+            if u64::from(run.first_psn) + u64::from(run.chunks) > 1 << self.psn_bits {
+                return Err(invalid(ContextFault::Chunks));
+            }
+            let lengths_fit = (1..=i32::MAX as u32).contains(&operation.chunk_bytes)
+                && (1..=operation.chunk_bytes).contains(&run.last_chunk_bytes);
+            if run.chunks != 0 && !lengths_fit {
+                return Err(invalid(ContextFault::ChunkBytes));
+            }
+            lane.state.left = run.chunks;
+            lane.state.chunks = run.chunks;
+            lane.state.last_chunk_bytes = run.last_chunk_bytes;
+            left += u64::from(run.chunks);
+        }
+        for lane in self.lanes.iter_mut().filter(|lane| lane.state.chunks != 0) {
+            build_stale::<W>(lane, operation);
+        }
+        self.state.left = left;
+        Ok(())
+    }
+
+    /// Writes the whole report.
+    #[inline(never)]
+    fn publish(&mut self) {
+        let state = &*self.state;
+        self.report.store_part::<0, SendReport>(&SendReport {
+            announced: state.announced,
+            finished: state.finished,
+            status: state.status,
+            detail: state.detail,
+            posted: state.posted,
+            doorbells: state.doorbells,
+            activations: state.activations,
+            instructions: state.instructions,
+            loop_instructions: state.loop_instructions,
+        });
+        fence::window_writeback();
+    }
+}
+
+/// Entries that may be written: their predecessors in the ring are known to be complete.
+#[inline(always)]
+fn room<W: Chunk>(lane: &SendLane) -> u64 {
+    let depth = SendQueue::attach(&lane.send_queue).depth();
+    (depth - (lane.state.produced - lane.state.completed)) / W::BLOCKS
+}
+
+/// Builds a lane's entries for the operation unless they are built for such a one already; at least gives a shortened one its length back.
+/// Nothing is under way on the queue.
+fn build_stale<W: Chunk>(lane: &mut SendLane, operation: &SendOperation) {
+    let queue = SendQueue::attach(&lane.send_queue);
+    let state = &lane.state;
+    let fresh = state.built_chunk_bytes == operation.chunk_bytes
+        && state.built_lkey == operation.lkey
+        && state.built_rkey == lane.run.rkey;
+    if fresh {
+        if state.shortened != 0
+            && let Some(slot) = queue.entries::<W>(state.shortened - 1, 1).peek()
+        {
+            slot.set_byte_count(operation.chunk_bytes);
+        }
+    } else {
+        let data = DataSegment::new(operation.chunk_bytes, operation.lkey, 0);
+        let mut entries = queue.entries::<W>(0, queue.depth());
+        while let Some(slot) = entries.peek() {
+            let control = ControlSegment::new(0, W::OPCODE, queue.number(), W::SEGMENTS, FLAG_ON_ERROR);
+            slot.write(W::build(lane, data, control));
+            entries.advance();
+        }
+    }
+    lane.state.shortened = 0;
+    lane.state.built_chunk_bytes = operation.chunk_bytes;
+    lane.state.built_lkey = operation.lkey;
+    lane.state.built_rkey = lane.run.rkey;
+}
+
+/// Posts the next `count` chunks of a lane, for which there is room: one doorbell, the last signalled.
+#[inline(never)]
+fn post<W: Chunk>(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32) {
+    let queue = SendQueue::attach(&lane.send_queue);
+    let state = &mut lane.state;
+    let done = state.chunks - state.left;
+    let chunk_bytes = u64::from(armed.chunk_bytes);
+    let offset = u64::from(done) * chunk_bytes;
+    let mut source = lane.run.source.wrapping_add(offset);
+    let mut remote = lane.run.remote_address.wrapping_add(offset);
+    let immediate = armed.collective_id << psn_bits | lane.run.first_psn.wrapping_add(done);
+    let mut tail = ControlSegment::tail(FLAG_ON_ERROR, immediate);
+    let head_step = shared::in_register(HEAD_INDEX_STEP * W::BLOCKS);
+    let mut left = u64::from(count);
+    while left != 0 {
+        let mut entries = queue.entries::<W>(state.produced, left);
+        let here = entries.remaining();
+        // Entries up to the ring's end have indices without a carry out of their 16 bits.
+        let mut head = ControlSegment::head(state.produced as u16, W::OPCODE, queue.number(), W::SEGMENTS);
+        while let Some(slot) = entries.peek() {
+            slot.set_head(head);
+            slot.set_tail(tail);
+            slot.set_source(source);
+            if W::REMOTE.is_some() {
+                slot.set_remote(remote);
+                remote = remote.wrapping_add(chunk_bytes);
+            }
+            head = head.wrapping_add(head_step);
+            tail = tail.wrapping_add(1);
+            source = source.wrapping_add(chunk_bytes);
+            entries.advance();
+        }
+        state.produced += here * W::BLOCKS;
+        left -= here;
+    }
+    state.left -= count;
+    if let Some(last) = queue.entries::<W>(state.produced - W::BLOCKS, 1).peek() {
+        last.set_signalled();
+        if state.left == 0 && state.last_chunk_bytes != armed.chunk_bytes {
+            last.set_byte_count(state.last_chunk_bytes);
+            state.shortened = state.produced - W::BLOCKS + 1;
+        }
+    }
+    // Entries before the record, the record before the doorbell.
+    fence::memory_write();
+    queue.set_producer(state.produced);
+    fence::outbox();
+    outbox.ring_sq(queue.number(), state.produced);
+}
+
+/// Consumes a lane's send completions; the failure, if one tells of it for the first time.
+fn reap<W: Chunk>(lane: &mut SendLane) -> Option<(SendStatus, u32)> {
+    let cq = CompletionQueue::attach(&lane.send_cq);
+    let state = &mut lane.state;
+    let first = state.consumed;
+    let mut failure = None;
+    while cq.is_ready(state.consumed) {
+        fence::memory_read();
+        let entry = cq.entry(state.consumed);
+        state.consumed += 1;
+        let opcode = entry.op_own() >> 4;
+        if opcode == CqeOpcode::Requester as u64 && state.dead == 0 {
+            let end = entry.wqe_counter().wrapping_add(W::BLOCKS as u16);
+            state.completed += u64::from(end.wrapping_sub(state.completed as u16));
+        } else if state.dead == 0 {
+            // The queue is in error: the card carries out nothing more of it.
+            state.dead = 1;
+            state.completed = state.produced;
+            failure = Some(if opcode == CqeOpcode::RequesterError as u64 {
+                (SendStatus::SendError, u32::from(entry.syndrome()))
+            } else {
+                (SendStatus::UnexpectedOpcode, entry.op_own() as u32)
+            });
+        }
+    }
+    if state.consumed != first {
+        // No fence: branches up to here depended on all that was read of the entries given back.
+        cq.set_consumer(state.consumed);
+    }
+    failure
+}

@@ -1,0 +1,589 @@
+//! Lanes: placement of several roots' runs, rows, edges, closing, several lanes of one thread; on a NIC that checks every promise.
+
+mod rig;
+
+use dpa::Next;
+use dpa::hw::CqeOpcode;
+use dpa::proto::lane::{missing, missing_chunks};
+use dpa::proto::{ReceiveSpace, RootRow, Subgroup};
+use flexcast_abi::{ContextFault, Placement, RunRow, Transport, WorkerStatus};
+use rig::lanes::{Ask, LanesRig, Rows};
+use rig::{CHUNK, PSN_BITS, Rig};
+
+const BOTH: [Transport; 2] = [Transport::Uc, Transport::Ud];
+
+/// A small generator, so that failures repeat.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+/// Contributions of the ranks, and which of them is the own one.
+#[derive(Clone)]
+struct Case {
+    bytes: Vec<u64>,
+    own: Option<usize>,
+    by_rows: bool,
+}
+
+const WHOLE: Subgroup = Subgroup { index: 0, count: 1 };
+
+impl Case {
+    fn equal(roots: usize, bytes: u64, own: Option<usize>) -> Self {
+        Self { bytes: vec![bytes; roots], own, by_rows: false }
+    }
+
+    fn user_bytes(&self) -> usize {
+        self.bytes.iter().sum::<u64>() as usize + 2 * CHUNK as usize
+    }
+
+    /// Calls `body` with the receive space of the case.
+    fn space<R>(&self, body: impl FnOnce(&ReceiveSpace<'_>) -> R) -> R {
+        let mut table = vec![RootRow::default(); self.bytes.len()];
+        body(&ReceiveSpace::each(self.bytes.iter().copied(), CHUNK, WHOLE, &mut table).unwrap())
+    }
+
+    fn chunks(&self) -> u32 {
+        self.space(|space| space.chunks()) as u32
+    }
+
+    /// PSNs of the own rank.
+    fn own_psns(&self) -> std::ops::Range<u32> {
+        let Some(own) = self.own else { return 0..0 };
+        let (first, count) = self.space(|space| space.psns(own as u32)).unwrap();
+        first as u32..(first + count) as u32
+    }
+
+    /// Offset and length of a chunk in the receive buffer.
+    fn place(&self, psn: u32) -> (usize, u32) {
+        self.space(|space| space.place(u64::from(psn)).map_or((0, 0), |place| (place.offset as usize, place.bytes)))
+    }
+
+    /// What the host writes. Rows stay alive as long as the rig may use them.
+    fn ask(&self, rig: &LanesRig, sequence: u64, id: u32) -> (Ask, Placement, Rows) {
+        let user = rig.lanes[0].user.address();
+        let mut next = 0;
+        let rows: Vec<RunRow> = self
+            .bytes
+            .iter()
+            .scan(0, |offset, &bytes| {
+                let chunks = bytes.div_ceil(u64::from(CHUNK)) as u32;
+                let row = RunRow {
+                    destination: user + *offset,
+                    first_psn: next,
+                    chunks,
+                    last_chunk_bytes: if bytes == 0 { 0 } else { ((bytes - 1) % u64::from(CHUNK)) as u32 + 1 },
+                    ..Default::default()
+                };
+                next += chunks;
+                *offset += bytes;
+                Some(row)
+            })
+            .collect();
+        let table = Rows::new(&rows);
+        let own = self.own_psns();
+        let mut placement = if self.by_rows {
+            table.placement()
+        } else {
+            let run_chunks = rows.first().map_or(0, |row| row.chunks);
+            let bytes = self.bytes.first().copied().unwrap_or(0);
+            let run_gap = bytes.wrapping_sub(u64::from(run_chunks * CHUNK));
+            Placement { run_chunks, roots: rows.len() as u32, run_gap, ..Default::default() }
+        };
+        placement.own_first = own.start;
+        placement.own_chunks = own.end - own.start;
+        let last_chunk_bytes = rows.first().map_or(0, |row| row.last_chunk_bytes);
+        (Ask { sequence, collective_id: id, chunks: next, last_chunk_bytes }, placement, table)
+    }
+
+    /// A thread with one lane for the case.
+    fn rig(&self, transport: Transport, batch: u32) -> LanesRig {
+        let edge_words = self.bytes.len().div_ceil(64).max(1) as u32;
+        let mut rig = LanesRig::ready(transport, batch, 1, (self.chunks().max(1), edge_words, self.user_bytes()));
+        self.place_in(&mut rig.lanes[0]);
+        rig
+    }
+
+    fn place_in(&self, lane: &mut Rig) {
+        let case = self.clone();
+        let beyond = self.user_bytes();
+        lane.offset_of = Box::new(move |psn| if psn < case.chunks() { case.place(psn).0 } else { beyond });
+    }
+
+    /// The PSNs that the words in host memory say are missing.
+    fn missing(&self, rig: &LanesRig) -> Vec<u32> {
+        let (words, edges) = rig.copied_words(0);
+        self.space(|space| {
+            let runs: Vec<_> = missing(space, &words, &edges).collect();
+            assert_eq!(missing_chunks(space, &words, &edges), runs.iter().map(|(_, run)| run.count).sum::<u64>());
+            runs.into_iter().flat_map(|(_, run)| run.first as u32..(run.first + run.count) as u32).collect()
+        })
+    }
+}
+
+/// The buffer holds exactly the chunks of `there`, and zeros elsewhere.
+fn check_buffer(rig: &LanesRig, case: &Case, there: &[bool]) {
+    let lane = &rig.lanes[0];
+    let mut expected = vec![0u8; lane.user.bytes()];
+    for (psn, _) in (0u32..).zip(there).filter(|(_, there)| **there) {
+        let (offset, bytes) = case.place(psn);
+        expected[offset..offset + bytes as usize].fill(psn as u8 ^ 0x5A);
+    }
+    let mut all = vec![0; expected.len()];
+    lane.user.read(0, &mut all);
+    let wrong = all.iter().zip(&expected).position(|(a, b)| a != b);
+    assert!(wrong.is_none(), "wrong bytes at {wrong:?} of {:?}, own {:?}", case.bytes, case.own);
+}
+
+fn cases() -> Vec<Case> {
+    let chunk = u64::from(CHUNK);
+    let mut cases = vec![
+        Case::equal(1, 10 * chunk, None),
+        Case::equal(1, 10 * chunk - 1, None),
+        Case::equal(5, 8 * chunk, None),
+        Case::equal(5, 8 * chunk - 37, Some(2)),
+        Case::equal(7, 1, Some(0)),
+        Case::equal(7, chunk, Some(6)),
+        Case::equal(3, 3 * chunk - 5, Some(1)),
+        Case::equal(70, 2 * chunk - 90, Some(69)),
+    ];
+    for bytes in
+        [vec![10 * chunk], vec![0, 3, 700, 0, 128, 129, 1, 0], vec![chunk; 6], vec![900, 0, 0, 255, 256, 257, 64]]
+    {
+        for own in [None, Some(0), Some(bytes.len() / 2)] {
+            cases.push(Case { bytes: bytes.clone(), own, by_rows: true });
+        }
+    }
+    cases
+}
+
+#[test]
+fn chunks_of_all_roots_go_to_their_places_in_any_order() {
+    for transport in BOTH {
+        for batch in [2, 8] {
+            for (number, case) in cases().into_iter().enumerate() {
+                let mut rig = case.rig(transport, batch);
+                let mut rng = Rng(0x1234_5678 + number as u64);
+                for sequence in 1..=2u64 {
+                    let (ask, placement, _rows) = case.ask(&rig, sequence, 5);
+                    rig.start(ask, placement);
+                    let own = case.own_psns();
+                    let mut order: Vec<u32> = (0..ask.chunks).filter(|psn| !own.contains(psn)).collect();
+                    if sequence == 2 {
+                        for index in (1..order.len()).rev() {
+                            order.swap(index, rng.below(index as u64 + 1) as usize);
+                        }
+                    }
+                    assert_eq!(rig.lanes[0].report().progress.remaining, order.len() as u64);
+                    for psn in order {
+                        if !rig.lanes[0].can_deliver() {
+                            rig.settle();
+                        }
+                        let lane = &mut rig.lanes[0];
+                        lane.deliver(lane.message(5, psn, case.place(psn).1));
+                        if rng.below(4) == 0 {
+                            rig.activate();
+                        }
+                    }
+                    rig.settle();
+                    assert_eq!(
+                        (rig.lanes[0].flag(), rig.lanes[0].status()),
+                        (sequence, WorkerStatus::Complete),
+                        "{number}"
+                    );
+                }
+                let own = case.own_psns();
+                check_buffer(&rig, &case, &(0..case.chunks()).map(|psn| !own.contains(&psn)).collect::<Vec<_>>());
+                rig.close(0);
+                rig.settle();
+                assert_eq!(case.missing(&rig), [0u32; 0]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_chunk_of_the_wrong_length_touches_nothing_wherever_it_belongs() {
+    // UD: the worker alone decides what is written. A full-length datagram for a short position, and a short one for a full one.
+    for case in cases() {
+        let mut rig = case.rig(Transport::Ud, 4);
+        let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+        rig.start(ask, placement);
+        let own = case.own_psns();
+        for psn in 0..ask.chunks {
+            let right = case.place(psn).1;
+            for bytes in [CHUNK, CHUNK - 1, right - u32::from(right > 1), right + 1, 1] {
+                if bytes == right || bytes > CHUNK {
+                    continue;
+                }
+                if !rig.lanes[0].can_deliver() {
+                    rig.settle();
+                }
+                let lane = &mut rig.lanes[0];
+                lane.deliver(lane.message(5, psn, bytes));
+            }
+        }
+        rig.close(0);
+        rig.settle();
+        let statistics = rig.lanes[0].report().statistics;
+        assert_eq!((statistics.accepted, statistics.wrong_length + statistics.wrong_id), (0, statistics.cqes));
+        check_buffer(&rig, &case, &vec![false; ask.chunks as usize]);
+        assert_eq!(case.missing(&rig), (0..ask.chunks).filter(|psn| !own.contains(psn)).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn own_chunks_and_repeated_short_ones_are_duplicates() {
+    for transport in BOTH {
+        for by_rows in [false, true] {
+            let case = Case { by_rows, ..Case::equal(4, 3 * u64::from(CHUNK) - 8, Some(1)) };
+            let mut rig = case.rig(transport, 4);
+            let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+            rig.start(ask, placement);
+            let deliver = |rig: &mut LanesRig, psn: u32| {
+                rig.settle();
+                let lane = &mut rig.lanes[0];
+                // On UC the card writes before the worker hears of it: the duplicate carries the same bytes.
+                lane.deliver(lane.message(5, psn, case.place(psn).1));
+                rig.settle();
+                rig.lanes[0].context.state.statistics.duplicates
+            };
+            assert_eq!(deliver(&mut rig, 3), 1, "own, full");
+            assert_eq!(deliver(&mut rig, 5), 2, "own, short");
+            assert_eq!(deliver(&mut rig, 2), 2, "short of root 0");
+            assert_eq!(deliver(&mut rig, 2), 3);
+            assert_eq!(deliver(&mut rig, 0), 3);
+            assert_eq!(deliver(&mut rig, 0), 4);
+            assert_eq!(rig.lanes[0].context.state.remaining, 7);
+            assert_eq!(rig.lanes[0].flag(), 0);
+        }
+    }
+}
+
+#[test]
+fn a_closed_operation_is_frozen_and_its_words_tell_what_is_missing() {
+    for transport in BOTH {
+        for (number, case) in cases().into_iter().enumerate() {
+            let mut rng = Rng(0x9E37 + number as u64);
+            let mut rig = case.rig(transport, 2);
+            let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+            rig.start(ask, placement);
+            let own = case.own_psns();
+            let mut there = vec![false; ask.chunks as usize];
+            for psn in 0..ask.chunks {
+                if own.contains(&psn) || rng.below(3) == 0 {
+                    continue;
+                }
+                if !rig.lanes[0].can_deliver() {
+                    rig.settle();
+                }
+                let lane = &mut rig.lanes[0];
+                lane.deliver(lane.message(5, psn, case.place(psn).1));
+                there[psn as usize] = true;
+            }
+            // All consumed, copies still under way: no answer before they are complete.
+            rig.activate();
+            let request = rig.close(0);
+            rig.activate();
+            if transport == Transport::Ud
+                && there.contains(&true)
+                && rig.lanes[0].context.state.completed != rig.lanes[0].delivered
+            {
+                assert_ne!(rig.lanes[0].report().progress.reported, request, "copies are under way");
+            }
+            rig.settle();
+            assert_eq!(rig.lanes[0].report().progress.reported, request);
+            let lacking: Vec<u32> = (0..ask.chunks).filter(|psn| !own.contains(psn) && !there[*psn as usize]).collect();
+            assert_eq!(case.missing(&rig), lacking, "case {number} {transport:?}");
+            let before = rig.lanes[0].context.state.statistics.wrong_id;
+            // What comes late changes nothing (UC: but for the card's own writes, which the host's key stops).
+            for &psn in lacking.iter().take(10) {
+                let lane = &mut rig.lanes[0];
+                lane.deliver(lane.message(5, psn, case.place(psn).1));
+                if transport == Transport::Uc {
+                    there[psn as usize] = true;
+                }
+            }
+            rig.settle();
+            rig.close(0);
+            rig.settle();
+            assert_eq!(case.missing(&rig), lacking);
+            assert_eq!(rig.lanes[0].context.state.statistics.wrong_id - before, lacking.len().min(10) as u64);
+            check_buffer(&rig, &case, &there);
+            assert_eq!(rig.lanes[0].flag(), u64::from(lacking.is_empty()));
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_received_nothing_answers_the_cutoff() {
+    for transport in BOTH {
+        let case = Case::equal(4, 1000, Some(3));
+        let mut rig = case.rig(transport, 8);
+        let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+        rig.start(ask, placement);
+        let request = rig.close(0);
+        assert_eq!(rig.activate(), Next::Reschedule);
+        assert_eq!(rig.lanes[0].report().progress.reported, request);
+        assert_eq!(case.missing(&rig), (0..24).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn operations_closed_before_they_began_and_after_they_completed() {
+    let case = Case::equal(2, 300, None);
+    let mut rig = case.rig(Transport::Ud, 4);
+    let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+    rig.write(0, ask, placement);
+    let request = rig.close(0);
+    rig.activate();
+    assert_eq!((rig.lanes[0].report().progress.sequence, rig.lanes[0].report().progress.reported), (1, request));
+    assert_eq!(case.missing(&rig).len(), 6);
+    rig.start(Ask { sequence: 2, ..ask }, placement);
+    for psn in 0..6 {
+        let lane = &mut rig.lanes[0];
+        lane.deliver(lane.message(5, psn, case.place(psn).1));
+    }
+    rig.settle();
+    let request = rig.close(0);
+    rig.settle();
+    assert_eq!((rig.lanes[0].flag(), rig.lanes[0].report().progress.reported), (2, request));
+    assert_eq!(case.missing(&rig), [0u32; 0]);
+}
+
+#[test]
+fn a_new_operation_waits_for_the_copies_of_the_last() {
+    let case = Case::equal(2, 300, None);
+    let mut rig = case.rig(Transport::Ud, 4);
+    let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+    rig.start(ask, placement);
+    let lane = &mut rig.lanes[0];
+    lane.deliver(lane.message(5, 0, CHUNK));
+    rig.activate();
+    rig.write(0, Ask { sequence: 2, collective_id: 6, ..ask }, placement);
+    rig.control.message(CqeOpcode::WriteImmediate);
+    rig.activate();
+    assert_eq!(rig.lanes[0].report().progress.sequence, 1, "a copy is under way");
+    rig.lanes[0].copy_and_tell_all();
+    rig.activate();
+    assert_eq!(rig.lanes[0].report().progress.sequence, 2, "its completion leads to the new operation");
+    assert_eq!(rig.activate(), Next::Reschedule);
+}
+
+#[test]
+fn operations_are_looked_at_after_messages_only() {
+    let case = Case::equal(2, 300, None);
+    let mut rig = case.rig(Transport::Ud, 4);
+    let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+    rig.write(0, ask, placement);
+    rig.activate();
+    assert_eq!(rig.lanes[0].report().progress.sequence, 0);
+    rig.lanes[0].context.operation.sequence_check = 0;
+    rig.control.message(CqeOpcode::WriteImmediate);
+    rig.activate();
+    assert_eq!(rig.lanes[0].report().progress.sequence, 0, "half written");
+    rig.lanes[0].context.operation.sequence_check = 1;
+    rig.control.message(CqeOpcode::WriteImmediate);
+    rig.activate();
+    assert_eq!(rig.lanes[0].report().progress.sequence, 1);
+    for _ in 0..40 {
+        rig.control.message(CqeOpcode::WriteImmediate);
+        rig.activate();
+    }
+    let (messages, given_back) = rig.control.counts();
+    assert_eq!(messages, u64::from(given_back), "control receives come back");
+}
+
+#[test]
+fn a_broken_control_connection_and_a_failed_copy_are_told() {
+    let case = Case::equal(2, 1024, None);
+    let mut rig = case.rig(Transport::Ud, 4);
+    let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+    rig.start(ask, placement);
+    rig.control.message(CqeOpcode::ResponderError);
+    assert_eq!(rig.activate(), Next::Reschedule);
+    assert_eq!(rig.lanes[0].status(), WorkerStatus::ControlError);
+
+    let mut rig = case.rig(Transport::Ud, 4);
+    let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+    rig.start(ask, placement);
+    for psn in 0..6 {
+        let lane = &mut rig.lanes[0];
+        lane.deliver(lane.message(5, psn, CHUNK));
+    }
+    rig.activate();
+    rig.lanes[0].copy();
+    assert!(rig.lanes[0].tell(CqeOpcode::RequesterError));
+    rig.activate();
+    assert_eq!(rig.lanes[0].status(), WorkerStatus::CopyError);
+    let lane = &mut rig.lanes[0];
+    lane.deliver(lane.message(5, 7, CHUNK));
+    rig.activate();
+    assert_eq!(rig.lanes[0].context.state.statistics.wrong_id, 1, "a dead lane accepts nothing");
+    let request = rig.close(0);
+    rig.activate();
+    let progress = rig.lanes[0].report().progress;
+    assert_eq!((progress.reported, rig.lanes[0].status(), rig.lanes[0].flag()), (request, WorkerStatus::CopyError, 0));
+    rig.write(0, Ask { sequence: 2, ..ask }, placement);
+    rig.control.message(CqeOpcode::WriteImmediate);
+    rig.activate();
+    let progress = rig.lanes[0].report().progress;
+    assert_eq!((progress.sequence, rig.lanes[0].status()), (2, WorkerStatus::InvalidOperation));
+    assert_eq!(progress.detail, ContextFault::DeadQueue as u32);
+}
+
+#[test]
+fn bad_completions_end_no_lane() {
+    for transport in BOTH {
+        let case = Case::equal(2, 1024, None);
+        let mut rig = case.rig(transport, 4);
+        let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+        rig.start(ask, placement);
+        let lane = &mut rig.lanes[0];
+        lane.deliver(rig::Message { opcode: CqeOpcode::Send, ..lane.message(5, 0, CHUNK) });
+        lane.deliver(rig::Message { opcode: CqeOpcode::ResponderError, ..lane.message(5, 0, 0) });
+        lane.deliver(lane.message(4, 1, CHUNK));
+        lane.deliver(lane.message(5, (1 << PSN_BITS) - 1, CHUNK));
+        for psn in 0..ask.chunks {
+            if !rig.lanes[0].can_deliver() {
+                rig.settle();
+            }
+            let lane = &mut rig.lanes[0];
+            lane.deliver(lane.message(5, psn, CHUNK));
+        }
+        rig.settle();
+        assert_eq!(rig.lanes[0].flag(), 1);
+        assert_eq!(rig.lanes[0].status(), WorkerStatus::UnexpectedOpcode, "the first failure stays");
+        let statistics = rig.lanes[0].context.state.statistics;
+        assert_eq!((statistics.unexpected_opcode, statistics.error_cqes), (1, 1));
+        assert_eq!((statistics.wrong_id, statistics.out_of_range), (1, 1));
+    }
+}
+
+#[test]
+fn lanes_take_turns_and_the_last_one_completes_the_group() {
+    for transport in BOTH {
+        let case = Case::equal(3, 1024, Some(0));
+        let mut rig = LanesRig::ready(transport, 2, 3, (24, 1, case.user_bytes()));
+        rig.lanes.iter_mut().for_each(|lane| case.place_in(lane));
+        let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+        rig.start(ask, placement);
+        rig.thread.quota = 8;
+        rig.lanes.iter_mut().for_each(|lane| lane.context.quota = 2);
+        for lane in [2, 0, 1] {
+            for psn in 8..24 {
+                let lane = &mut rig.lanes[lane];
+                lane.deliver(lane.message(5, psn, CHUNK));
+            }
+        }
+        assert_eq!(rig.activate(), Next::Retrigger, "the thread's quota");
+        let consumed = |rig: &LanesRig| rig.lanes.iter().map(|lane| lane.context.state.consumed).collect::<Vec<_>>();
+        assert_eq!(consumed(&rig), [4, 2, 2], "two each in turn");
+        assert_eq!(rig.activate(), Next::Retrigger);
+        assert_eq!(consumed(&rig), [6, 6, 4], "the turn goes on where it ended");
+        let mut flags = Vec::new();
+        for _ in 0..40 {
+            rig.activate();
+            flags.push(rig.lanes[0].flag());
+            rig.lanes.iter_mut().take(2).for_each(Rig::copy_and_tell_all);
+        }
+        let expected = u64::from(transport == Transport::Uc);
+        assert_eq!(*flags.last().unwrap(), expected, "UD: the copies of lane 2 are not complete");
+        rig.settle();
+        assert_eq!(rig.lanes[0].flag(), 1);
+        assert_eq!(rig.lanes[0].group_count(), 1 << 32 | 3);
+    }
+}
+
+#[test]
+fn a_completion_wakes_only_what_it_concerns() {
+    let case = Case::equal(2, 1024, None);
+    let mut rig = LanesRig::ready(Transport::Ud, 2, 4, (16, 1, case.user_bytes()));
+    let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+    rig.start(ask, placement);
+    let activations =
+        |rig: &LanesRig| rig.lanes.iter().map(|lane| lane.context.state.statistics.activations).collect::<Vec<_>>();
+    let before = activations(&rig);
+    let lane = &mut rig.lanes[2];
+    lane.deliver(lane.message(5, 0, CHUNK));
+    rig.activate();
+    let after: Vec<u64> = activations(&rig).iter().zip(&before).map(|(after, before)| after - before).collect();
+    assert_eq!(after, [0, 0, 1, 0]);
+    assert_eq!(rig.lanes[3].armed_at() as u32, 0x11 | 3 << 8, "every queue is armed, the last lane's last");
+}
+
+#[test]
+fn contexts_that_do_not_fit_are_refused_with_the_lane_at_fault() {
+    type Change = &'static dyn Fn(&mut LanesRig);
+    let cases: [(Change, ContextFault, u32); 10] = [
+        (&|rig| rig.thread.abi_hash ^= 1, ContextFault::AbiHash, 0),
+        (&|rig| rig.thread.transport = 9, ContextFault::Transport, 0),
+        (&|rig| rig.thread.quota = 0, ContextFault::Quota, 0),
+        (&|rig| rig.thread.lanes = 0, ContextFault::Lanes, 0),
+        (&|rig| rig.thread.contexts = flexcast_abi::DeviceAddress::new(0), ContextFault::Lanes, 0),
+        (&|rig| rig.thread.control_cq.log_depth = 2, ContextFault::QueueDepth, 0),
+        (&|rig| rig.thread.control_queue.ring = flexcast_abi::DeviceAddress::new(8), ContextFault::QueueAddress, 0),
+        (&|rig| rig.lanes[1].context.batch = 1, ContextFault::Batch, 1),
+        (&|rig| rig.lanes[1].context.transport = Transport::Uc as u32, ContextFault::Transport, 1),
+        (&|rig| rig.lanes[1].context.staging.stride = 40, ContextFault::Staging, 1),
+    ];
+    for (change, fault, lane) in cases {
+        let rigs = (0..2).map(|lane| Rig::sized(Transport::Ud, 4, 4, 8, (1, 4096), lane)).collect();
+        let mut rig = LanesRig::new(Transport::Ud, rigs);
+        change(&mut rig);
+        assert_eq!(rig.prepare(), Err((fault, lane)));
+        assert!(!rig.lanes[0].can_deliver(), "nothing is posted");
+    }
+}
+
+#[test]
+fn operations_that_do_not_fit_are_refused() {
+    let case = Case { by_rows: true, ..Case::equal(4, 1000, Some(1)) };
+    let mut rig = case.rig(Transport::Ud, 4);
+    let mut sequence = 0;
+    let mut check = |rig: &mut LanesRig, change: &dyn Fn(&mut Ask, &mut Placement), fault: Option<ContextFault>| {
+        sequence += 1;
+        let (mut ask, mut placement, rows) = case.ask(rig, sequence, 5);
+        change(&mut ask, &mut placement);
+        rig.start(ask, placement);
+        let progress = rig.lanes[0].report().progress;
+        let status = if fault.is_some() { WorkerStatus::InvalidOperation } else { WorkerStatus::Armed };
+        assert_eq!((rig.lanes[0].status(), progress.detail), (status, fault.map_or(0, |fault| fault as u32)));
+        drop(rows);
+    };
+    let overlapping = Rows::new(&[RunRow { chunks: 33, last_chunk_bytes: 1, ..Default::default() }]);
+    let gap = Rows::new(&[RunRow { first_psn: 1, chunks: 32, last_chunk_bytes: 1, ..Default::default() }]);
+    let long = Rows::new(&[RunRow { chunks: 32, last_chunk_bytes: CHUNK + 1, ..Default::default() }]);
+    for table in [&overlapping, &gap] {
+        check(&mut rig, &|_, placement| *placement = table.placement(), Some(ContextFault::Rows));
+    }
+    check(&mut rig, &|_, placement| *placement = long.placement(), Some(ContextFault::ChunkBytes));
+    check(&mut rig, &|_, placement| placement.rows = flexcast_abi::DeviceAddress::new(0), Some(ContextFault::Rows));
+    check(&mut rig, &|_, placement| placement.own_first = 25, Some(ContextFault::OwnChunks));
+    check(&mut rig, &|_, placement| placement.roots = 65, Some(ContextFault::Runs));
+    check(&mut rig, &|_, placement| placement.run_chunks = 7, Some(ContextFault::Runs));
+    check(&mut rig, &|ask, _| ask.chunks = 65, Some(ContextFault::Chunks));
+    check(&mut rig, &|ask, _| ask.collective_id = 1 << 20, Some(ContextFault::CollectiveId));
+    check(&mut rig, &|_, _| (), None);
+    let zero = |ask: &mut Ask, placement: &mut Placement| {
+        ask.chunks = 0;
+        *placement = Placement::default();
+    };
+    let (mut ask, mut placement, _rows) = case.ask(&rig, 99, 5);
+    zero(&mut ask, &mut placement);
+    rig.start(ask, placement);
+    assert_eq!((rig.lanes[0].flag(), rig.lanes[0].status()), (99, WorkerStatus::Complete), "nothing to receive");
+}
+
+#[test]
+#[should_panic(expected = "0x83")]
+fn a_thread_that_was_not_prepared_ends_the_process() {
+    let mut rig = LanesRig::new(Transport::Ud, vec![Rig::sized(Transport::Ud, 4, 4, 8, (1, 4096), 0)]);
+    rig.activate();
+}

@@ -1,0 +1,234 @@
+//! A lane thread: several rigs, and a host that writes operations and control messages.
+
+use datapath::{lanes, prepare_lanes};
+use dpa::Next;
+use dpa::hw::cqe::{Cqe, CqeOpcode, op_own, owner_of_pass};
+use dpa::hw::{Be16, Be32};
+use flexcast_abi::{
+    ABI_HASH, ABI_VERSION, ContextFault, DeviceAddress, LaneThread, OPERATION_CLOSED, Operation, Placement,
+    QueueDescriptor, RunRow, Transport, WorkerContext, WorkerReport,
+};
+use zerocopy::IntoBytes;
+
+use super::{CHUNK, Memory, RKEY, Rig};
+
+const LOG_CONTROL: u32 = 3;
+
+/// The control connection's end in DPA memory.
+pub(crate) struct ControlEnd {
+    cq: Memory,
+    queue: Memory,
+    records: Memory,
+    sent: u64,
+}
+
+impl ControlEnd {
+    pub(crate) fn new() -> Self {
+        let depth = 1usize << LOG_CONTROL;
+        let cq = Memory::new(depth * 64);
+        for index in 0..depth {
+            cq.write(index * 64, Cqe::INITIAL.as_bytes());
+        }
+        Self { cq, queue: Memory::new(depth * 16), records: Memory::new(128), sent: 0 }
+    }
+
+    pub(crate) fn descriptors(&self) -> (QueueDescriptor, QueueDescriptor) {
+        let queue = |ring: &Memory, record: u64, number: u32| QueueDescriptor {
+            ring: DeviceAddress::new(ring.address()),
+            doorbell_record: DeviceAddress::new(self.records.address() + record),
+            number,
+            log_depth: LOG_CONTROL,
+            reserved: 0,
+        };
+        (queue(&self.cq, 0, 0xC1), queue(&self.queue, 64, 0xC2))
+    }
+
+    /// A message, or an error, comes.
+    pub(crate) fn message(&mut self, opcode: CqeOpcode) {
+        let posted = self.records.be32(64) as u16;
+        assert!(posted.wrapping_sub(self.sent as u16) != 0, "no control receive posted");
+        assert!(posted.wrapping_sub(self.sent as u16) <= 1 << LOG_CONTROL, "more receives than entries");
+        let entry = Cqe {
+            immediate: Be32::new(0xFFFF_FFFF),
+            wqe_counter: Be16::new(self.sent as u16),
+            op_own: op_own(opcode, owner_of_pass(self.sent, LOG_CONTROL)),
+            ..Cqe::INITIAL
+        };
+        let depth = 1 << LOG_CONTROL;
+        self.cq.write((self.sent as usize & (depth - 1)) * 64, entry.as_bytes());
+        self.sent += 1;
+    }
+
+    /// Messages that came, and those the thread has given back.
+    pub(crate) fn counts(&self) -> (u64, u32) {
+        (self.sent, self.records.be32(0))
+    }
+}
+
+/// What the host asks of a lane.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Ask {
+    pub(crate) sequence: u64,
+    pub(crate) collective_id: u32,
+    pub(crate) chunks: u32,
+    pub(crate) last_chunk_bytes: u32,
+}
+
+pub(crate) struct LanesRig {
+    pub(crate) thread: LaneThread,
+    pub(crate) lanes: Vec<Rig>,
+    array: Vec<WorkerContext>,
+    transport: Transport,
+    pub(crate) control: ControlEnd,
+}
+
+impl LanesRig {
+    pub(crate) fn new(transport: Transport, mut lanes: Vec<Rig>) -> Self {
+        let alone = lanes.len() == 1;
+        lanes.iter_mut().for_each(|lane| lane.alone = alone);
+        let control = ControlEnd::new();
+        let (control_cq, control_queue) = control.descriptors();
+        let array: Vec<WorkerContext> = lanes.iter().map(|lane| *lane.context).collect();
+        let thread = LaneThread {
+            abi_hash: ABI_HASH,
+            abi_version: ABI_VERSION,
+            transport: transport as u32,
+            lanes: lanes.len() as u32,
+            quota: 1 << 20,
+            contexts: DeviceAddress::new(array.as_ptr() as u64),
+            control_cq,
+            control_queue,
+            ..Default::default()
+        };
+        Self { thread, lanes, array, transport, control }
+    }
+
+    /// `count` lanes that the thread has accepted, in one group.
+    pub(crate) fn ready(
+        transport: Transport,
+        batch: u32,
+        count: u32,
+        (chunks, edge_words, user_bytes): (u32, u32, usize),
+    ) -> Self {
+        let rigs = (0..count).map(|lane| Rig::sized(transport, batch, 4, chunks, (edge_words, user_bytes), lane));
+        let mut rig = Self::new(transport, rigs.collect());
+        let first = (rig.lanes[0].context.group, rig.lanes[0].context.flag_host);
+        for (number, lane) in rig.lanes.iter_mut().enumerate() {
+            (lane.context.group, lane.context.flag_host) = first;
+            lane.context.worker = number as u32;
+            lane.context.workers = count;
+        }
+        rig.prepare().unwrap();
+        rig.activate();
+        rig
+    }
+
+    pub(crate) fn prepare(&mut self) -> Result<(), (ContextFault, u32)> {
+        self.enter(|thread| prepare_lanes(thread))
+    }
+
+    /// Runs `body` with the contexts in one array, as the thread sees them.
+    fn enter<R>(&mut self, body: impl FnOnce(&mut LaneThread) -> R) -> R {
+        for (context, lane) in self.array.iter_mut().zip(&self.lanes) {
+            *context = *lane.context;
+        }
+        let result = body(&mut self.thread);
+        for (context, lane) in self.array.iter().zip(&mut self.lanes) {
+            *lane.context = *context;
+        }
+        result
+    }
+
+    pub(crate) fn activate(&mut self) -> Next {
+        let transport = self.transport;
+        let next = self.enter(|thread| lanes(thread, transport));
+        for lane in &self.lanes {
+            lane.check_receives();
+        }
+        next
+    }
+
+    /// Writes operation and placement of a lane, without a message.
+    pub(crate) fn write(&mut self, lane: usize, ask: Ask, placement: Placement) {
+        let user = self.lanes[lane].user.address();
+        let context = &mut self.lanes[lane].context;
+        context.placement = placement;
+        context.operation = Operation {
+            sequence: ask.sequence,
+            destination: user,
+            rkey: RKEY,
+            collective_id: ask.collective_id,
+            chunks: ask.chunks,
+            chunk_bytes: CHUNK,
+            last_chunk_bytes: ask.last_chunk_bytes,
+            report_request: context.operation.report_request,
+            sequence_check: ask.sequence,
+            ..Default::default()
+        };
+    }
+
+    /// Writes the operation of every lane, sends the message and lets the thread take it over.
+    pub(crate) fn start(&mut self, ask: Ask, placement: Placement) {
+        for lane in 0..self.lanes.len() {
+            self.write(lane, ask, placement);
+        }
+        self.control.message(CqeOpcode::WriteImmediate);
+        assert_eq!(self.activate(), Next::Reschedule);
+        for lane in &self.lanes {
+            assert_eq!(lane.report().progress.sequence, ask.sequence);
+        }
+    }
+
+    /// Closes the operation of a lane and asks for its report; returns the request's number.
+    pub(crate) fn close(&mut self, lane: usize) -> u64 {
+        let operation = &mut self.lanes[lane].context.operation;
+        operation.flags = OPERATION_CLOSED;
+        operation.report_request += 1;
+        let request = operation.report_request;
+        self.control.message(CqeOpcode::WriteImmediate);
+        request
+    }
+
+    /// Runs until the thread sleeps and no copy is left to do.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..100 {
+            let next = self.activate();
+            let mut busy = next == Next::Retrigger;
+            for lane in &mut self.lanes {
+                lane.copy_and_tell_all();
+                let state = &lane.context.state;
+                busy |= state.consumed != lane.delivered
+                    || (self.transport == Transport::Ud && state.completed != lane.delivered);
+            }
+            if !busy {
+                self.activate();
+                return;
+            }
+        }
+        panic!("the thread does not come to rest");
+    }
+
+    /// The copies of bitmap and edges in host memory.
+    pub(crate) fn copied_words(&self, lane: usize) -> (Vec<u64>, Vec<u64>) {
+        let context = &self.lanes[lane].context;
+        let (words, edges) = (context.bitmap_words as usize, context.edge_words as usize);
+        let at = 64 + size_of::<WorkerReport>();
+        let word = |index: usize| self.lanes[lane].host.get::<u64>(at + index * 8);
+        ((0..words).map(word).collect(), (words..words + edges).map(word).collect())
+    }
+}
+
+/// A table of rows in memory of its own.
+pub(crate) struct Rows(Memory, u32);
+
+impl Rows {
+    pub(crate) fn new(rows: &[RunRow]) -> Self {
+        let memory = Memory::new(rows.len() * size_of::<RunRow>() + 64);
+        memory.write(0, rows.as_bytes());
+        Self(memory, rows.len() as u32)
+    }
+
+    pub(crate) fn placement(&self) -> Placement {
+        Placement { roots: self.1, rows: DeviceAddress::new(self.0.address()), ..Default::default() }
+    }
+}

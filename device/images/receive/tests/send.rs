@@ -1,0 +1,311 @@
+//! The send worker's logic, against a card that checks every entry.
+
+mod rig;
+
+use dpa::Next;
+use dpa::hw::CqeOpcode;
+use flexcast_abi::{ContextFault, OPERATION_CLOSED, SendRun, SendStatus, Transport};
+use rig::send::{SendRig, Sent};
+use rig::{CHUNK, PSN_BITS, RKEY};
+
+const BOTH: [Transport; 2] = [Transport::Uc, Transport::Ud];
+const LAST: u32 = 55;
+
+fn run(lane: usize, first_psn: u32, chunks: u32) -> SendRun {
+    SendRun {
+        source: 0x10_0000 * (lane as u64 + 1),
+        remote_address: 0x7000_0000 + 0x10_0000 * lane as u64,
+        first_psn,
+        chunks,
+        last_chunk_bytes: LAST,
+        rkey: RKEY,
+        ..Default::default()
+    }
+}
+
+/// Carries out and tells everything until the worker sleeps with nothing under way.
+fn drive(rig: &mut SendRig, lanes: usize) -> Vec<Sent> {
+    let mut sent = Vec::new();
+    for _ in 0..1000 {
+        let next = rig.activate();
+        let before = sent.len();
+        let mut told = false;
+        for lane in 0..lanes {
+            sent.extend(rig.carry(lane));
+            while rig.tell(lane, CqeOpcode::Requester) {
+                told = true;
+            }
+        }
+        if next == Next::Reschedule && sent.len() == before && !told {
+            return sent;
+        }
+    }
+    panic!("the worker does not come to rest");
+}
+
+fn check_run(transport: Transport, sent: &[Sent], lane: usize, run: SendRun) {
+    let own: Vec<&Sent> = sent.iter().filter(|sent| sent.lane == lane).collect();
+    assert_eq!(own.len(), run.chunks as usize);
+    for (chunk, sent) in own.into_iter().enumerate() {
+        let chunk = chunk as u32;
+        let offset = u64::from(chunk * CHUNK);
+        let remote = if transport == Transport::Uc { run.remote_address + offset } else { 0 };
+        let bytes = if chunk + 1 == run.chunks { LAST } else { CHUNK };
+        assert_eq!(sent.immediate, 3 << PSN_BITS | (run.first_psn + chunk));
+        assert_eq!((sent.source, sent.bytes, sent.remote), (run.source + offset, bytes, remote), "chunk {chunk}");
+    }
+}
+
+#[test]
+fn every_chunk_goes_out_once_with_a_doorbell_and_a_completion_per_batch() {
+    for transport in BOTH {
+        for batch in [1u32, 3, 4] {
+            for chunks in [[0u32, 0], [1, 0], [1, 1], [4, 3], [13, 12], [100, 99]] {
+                let mut rig = SendRig::ready(transport, batch, 4, 2);
+                for sequence in 1..=4u64 {
+                    let before = rig.report();
+                    let runs = [run(0, 40, chunks[0]), run(1, 500, chunks[1])];
+                    rig.ask(sequence, &runs, 0);
+                    let sent = drive(&mut rig, 2);
+                    for (lane, run) in runs.into_iter().enumerate() {
+                        check_run(transport, &sent, lane, run);
+                    }
+                    let report = rig.report();
+                    assert_eq!(
+                        (report.announced, report.finished, rig.status()),
+                        (sequence, sequence, SendStatus::Finished)
+                    );
+                    let batches: u32 = chunks.iter().map(|chunks| chunks.div_ceil(batch)).sum();
+                    assert_eq!(report.posted - before.posted, u64::from(chunks[0] + chunks[1]));
+                    assert_eq!(report.doorbells - before.doorbells, u64::from(batches), "MC-12");
+                    assert_eq!(sent.iter().filter(|sent| sent.signalled).count() as u32, batches, "MC-13");
+                    let (told, given_back) = rig.completions();
+                    assert_eq!(told, given_back);
+                }
+                let (messages, given_back) = rig.control.counts();
+                assert_eq!(messages, u64::from(given_back));
+            }
+        }
+    }
+}
+
+#[test]
+fn batches_rotate_over_the_lanes() {
+    let mut rig = SendRig::ready(Transport::Ud, 4, 8, 3);
+    rig.ask(1, &[run(0, 0, 20), run(1, 0, 20), run(2, 0, 20)], 0);
+    // Room for all: every lane gets its batches; with little room the one whose turn it is holds the others back.
+    rig.activate();
+    assert_eq!(rig.array.iter().map(|lane| lane.state.left).collect::<Vec<_>>(), [0; 3]);
+    let mut rig = SendRig::ready(Transport::Ud, 4, 4, 3);
+    rig.ask(1, &[run(0, 0, 40), run(1, 0, 40), run(2, 0, 40)], 0);
+    for step in 0..200 {
+        rig.activate();
+        let left: Vec<u32> = rig.array.iter().map(|lane| lane.state.left).collect();
+        let skew = left.iter().max().unwrap() - left.iter().min().unwrap();
+        assert!(skew <= 4, "{left:?}");
+        rig.carry(step % 3);
+        rig.tell(step % 3, CqeOpcode::Requester);
+    }
+    assert_eq!(rig.report().finished, 1);
+}
+
+#[test]
+fn a_full_queue_sends_the_worker_to_sleep_with_its_completions_armed() {
+    let mut rig = SendRig::ready(Transport::Ud, 4, 4, 1);
+    rig.ask(1, &[run(0, 0, 40)], 0);
+    assert_eq!(rig.activate(), Next::Reschedule, "no spinning");
+    assert_eq!(rig.report().posted, 8, "two batches fit");
+    assert_eq!(dpa::sys::outbox_register(dpa::hw::outbox::CQ_DOORBELL), 0x60, "armed at completion 0");
+    assert_eq!(rig.carry(0).len(), 8);
+    assert_eq!(rig.activate(), Next::Reschedule);
+    assert_eq!(rig.report().posted, 8, "carried out, but not told");
+    assert!(rig.tell(0, CqeOpcode::Requester));
+    rig.activate();
+    assert_eq!(rig.report().posted, 12);
+    assert_eq!(dpa::sys::outbox_register(dpa::hw::outbox::CQ_DOORBELL), 1 << 32 | 0x60);
+    assert_eq!((rig.report().announced, rig.report().finished), (0, 0));
+}
+
+#[test]
+fn the_operation_is_announced_with_its_lead() {
+    for (lead, announced_after) in [(0, 5), (7, 4), (8, 3), (1000, 0)] {
+        let mut rig = SendRig::ready(Transport::Uc, 4, 3, 1);
+        rig.ask(1, &[run(0, 0, 20)], lead);
+        let mut posted_when_announced = None;
+        for _ in 0..20 {
+            rig.thread.quota = 4;
+            rig.activate();
+            let report = rig.report();
+            if report.announced == 1 {
+                posted_when_announced.get_or_insert(report.posted);
+            }
+            rig.carry(0);
+            rig.tell(0, CqeOpcode::Requester);
+        }
+        let posted = posted_when_announced.unwrap();
+        let due = u64::from(announced_after * 4u32).max(4);
+        assert!(posted <= due && 20 - posted <= u64::from(lead), "lead {lead}: announced with {posted} posted");
+        assert_eq!(rig.report().finished, 1);
+    }
+}
+
+#[test]
+fn the_quota_ends_an_activation_at_a_batch() {
+    let mut rig = SendRig::ready(Transport::Ud, 4, 8, 2);
+    rig.thread.quota = 6;
+    rig.ask(1, &[run(0, 0, 20), run(1, 0, 20)], 0);
+    assert_eq!(rig.activate(), Next::Retrigger);
+    assert_eq!(rig.report().posted, 8);
+    assert_eq!(rig.activate(), Next::Retrigger);
+    assert_eq!(rig.report().posted, 16);
+    drive(&mut rig, 2);
+    assert_eq!((rig.report().posted, rig.status()), (40, SendStatus::Finished));
+}
+
+#[test]
+fn a_closed_operation_posts_nothing_more_and_ends_when_the_card_is_done() {
+    for transport in BOTH {
+        let mut rig = SendRig::ready(transport, 2, 4, 2);
+        rig.ask(1, &[run(0, 0, 40), run(1, 0, 40)], 0);
+        rig.activate();
+        let posted = rig.report().posted;
+        rig.thread.operation.flags = OPERATION_CLOSED;
+        rig.control.message(CqeOpcode::WriteImmediate);
+        rig.activate();
+        assert_eq!((rig.report().posted, rig.report().finished), (posted, 0), "still under way");
+        let sent = drive(&mut rig, 2);
+        assert_eq!(sent.len() as u64, posted);
+        assert_eq!((rig.report().finished, rig.status()), (1, SendStatus::Closed));
+        // Closed before it began, and then an ordinary one.
+        rig.ask(2, &[run(0, 0, 5), run(1, 0, 5)], 0);
+        rig.thread.operation.flags = OPERATION_CLOSED;
+        assert!(drive(&mut rig, 2).is_empty());
+        assert_eq!((rig.report().finished, rig.status()), (2, SendStatus::Closed));
+        rig.ask(3, &[run(0, 0, 5), run(1, 0, 0)], 0);
+        check_run(transport, &drive(&mut rig, 2), 0, run(0, 0, 5));
+        assert_eq!((rig.report().finished, rig.status()), (3, SendStatus::Finished));
+    }
+}
+
+#[test]
+fn a_new_operation_waits_for_the_last() {
+    let mut rig = SendRig::ready(Transport::Ud, 4, 4, 1);
+    rig.ask(1, &[run(0, 0, 6)], 0);
+    rig.activate();
+    rig.thread.operation.sequence = 2;
+    rig.thread.operation.sequence_check = 2;
+    rig.control.message(CqeOpcode::WriteImmediate);
+    rig.activate();
+    assert_eq!((rig.report().posted, rig.report().finished), (6, 0));
+    let sent = drive(&mut rig, 1);
+    assert_eq!((sent.len(), rig.report().finished), (12, 2));
+}
+
+#[test]
+fn a_failed_send_is_told_and_later_operations_are_refused() {
+    for (opcode, status) in
+        [(CqeOpcode::RequesterError, SendStatus::SendError), (CqeOpcode::Send, SendStatus::UnexpectedOpcode)]
+    {
+        let mut rig = SendRig::ready(Transport::Ud, 4, 5, 2);
+        rig.ask(1, &[run(0, 0, 40), run(1, 0, 40)], 0);
+        rig.activate();
+        rig.carry(0);
+        rig.carry(1);
+        assert!(rig.tell(0, opcode));
+        rig.activate();
+        let posted = rig.report().posted;
+        assert_eq!((rig.status(), rig.report().finished), (status, 0), "lane 1 is still sending");
+        while rig.tell(1, CqeOpcode::Requester) {}
+        // What else was posted on the dead queue is flushed.
+        while rig.tell(0, CqeOpcode::RequesterError) {}
+        rig.activate();
+        assert_eq!((rig.status(), rig.report().finished, rig.report().posted), (status, 1, posted));
+        rig.ask(2, &[run(0, 0, 4), run(1, 0, 4)], 0);
+        rig.activate();
+        assert_eq!((rig.status(), rig.report().finished), (SendStatus::InvalidOperation, 2));
+        assert_eq!(rig.report().detail, ContextFault::DeadQueue as u32);
+    }
+}
+
+#[test]
+fn operations_that_do_not_fit_are_refused() {
+    let mut rig = SendRig::ready(Transport::Ud, 4, 4, 2);
+    let mut sequence = 0;
+    let mut ask = |rig: &mut SendRig, runs: [SendRun; 2], change: &dyn Fn(&mut SendRig)| {
+        sequence += 1;
+        rig.ask(sequence, &runs, 0);
+        change(rig);
+        drive(rig, 2);
+        assert_eq!((rig.report().announced, rig.report().finished), (sequence, sequence));
+        (rig.status(), rig.report().detail)
+    };
+    let refused = |fault: ContextFault| (SendStatus::InvalidOperation, fault as u32);
+    let good = [run(0, 0, 4), run(1, 0, 4)];
+    assert_eq!(ask(&mut rig, [good[0], run(1, 1 << PSN_BITS, 1)], &|_| ()), refused(ContextFault::Chunks));
+    assert_eq!(
+        ask(&mut rig, [good[0], SendRun { last_chunk_bytes: 0, ..good[1] }], &|_| ()),
+        refused(ContextFault::ChunkBytes)
+    );
+    assert_eq!(
+        ask(&mut rig, good, &|rig| rig.thread.operation.chunk_bytes = LAST - 1),
+        refused(ContextFault::ChunkBytes)
+    );
+    assert_eq!(
+        ask(&mut rig, good, &|rig| rig.thread.operation.collective_id = 1 << 20),
+        refused(ContextFault::CollectiveId)
+    );
+    assert_eq!(ask(&mut rig, good, &|rig| rig.thread.operation.flags = 2), refused(ContextFault::Flags));
+    assert_eq!(rig.report().posted, 0, "nothing goes out for them");
+    assert_eq!(ask(&mut rig, good, &|_| ()), (SendStatus::Finished, 0));
+    // Half written: ignored.
+    rig.ask(99, &good, 0);
+    rig.thread.operation.sequence_check = 98;
+    rig.activate();
+    assert_eq!(rig.report().finished, 6);
+}
+
+#[test]
+fn contexts_that_do_not_fit_are_refused_with_the_lane_at_fault() {
+    type Change = &'static dyn Fn(&mut SendRig);
+    let cases: [(Change, ContextFault, u32); 12] = [
+        (&|rig| rig.thread.abi_hash ^= 1, ContextFault::AbiHash, 0),
+        (&|rig| rig.thread.transport = 3, ContextFault::Transport, 0),
+        (&|rig| rig.thread.quota = 0, ContextFault::Quota, 0),
+        (&|rig| rig.thread.batch = 0, ContextFault::Batch, 0),
+        (&|rig| rig.thread.batch = 5, ContextFault::Batch, 0),
+        (&|rig| rig.thread.psn_bits = 32, ContextFault::PsnBits, 0),
+        (&|rig| rig.thread.lanes = 0, ContextFault::Lanes, 0),
+        (&|rig| rig.thread.report_host += 8, ContextFault::HostAddress, 0),
+        (&|rig| rig.thread.control_queue.log_depth = 4, ContextFault::QueueDepth, 0),
+        (&|rig| rig.array[1].send_queue.log_depth = 1, ContextFault::QueueDepth, 1),
+        (&|rig| rig.array[1].send_cq.log_depth = 2, ContextFault::QueueDepth, 1),
+        (&|rig| rig.array[1].send_queue.ring = flexcast_abi::DeviceAddress::new(32), ContextFault::QueueAddress, 1),
+    ];
+    for (change, fault, lane) in cases {
+        let mut rig = SendRig::new(Transport::Ud, 4, 4, 2);
+        change(&mut rig);
+        assert_eq!(rig.prepare(), Err((fault, lane)));
+    }
+}
+
+#[test]
+fn a_broken_control_connection_is_told() {
+    let mut rig = SendRig::ready(Transport::Ud, 4, 4, 1);
+    rig.ask(1, &[run(0, 0, 20)], 0);
+    rig.activate();
+    rig.control.message(CqeOpcode::ResponderError);
+    let sent = drive(&mut rig, 1);
+    assert_eq!(sent.len(), 20, "the operation under way is completed");
+    assert_eq!((rig.status(), rig.report().finished), (SendStatus::ControlError, 1));
+}
+
+#[test]
+fn indices_pass_their_16_bits() {
+    let mut rig = SendRig::ready(Transport::Ud, 3, 4, 1);
+    for sequence in 1..=1200 {
+        rig.ask(sequence, &[run(0, 7, 32)], 0);
+        check_run(Transport::Ud, &drive(&mut rig, 1), 0, run(0, 7, 32));
+    }
+    assert!(rig.array[0].state.produced > 1 << 16);
+    assert_eq!(rig.report().finished, 1200);
+}
