@@ -143,6 +143,13 @@ impl<W: PostedEntry> PostSlot<'_, W> {
         unsafe { self.field::<Be64>(W::DATA + offset_of!(DataSegment, address)).write_volatile(Be64::new(address)) };
     }
 
+    /// Sets length and local key of the data ([`DataSegment::extent`]).
+    #[inline(always)]
+    pub fn set_extent(self, extent: Be64) {
+        // SAFETY: inside the ring, aligned.
+        unsafe { self.field::<Be64>(W::DATA).write_volatile(extent) };
+    }
+
     /// Sets the length of the data.
     #[inline]
     pub fn set_byte_count(self, bytes: u32) {
@@ -157,6 +164,16 @@ impl<W: PostedEntry> PostSlot<'_, W> {
             let field = self.field::<Be64>(offset + offset_of!(RemoteAddressSegment, address));
             // SAFETY: inside the ring, aligned.
             unsafe { field.write_volatile(Be64::new(address)) };
+        }
+    }
+
+    /// Sets the remote key; nothing happens on an entry that has none.
+    #[inline(always)]
+    pub fn set_remote_key(self, rkey: Be32) {
+        if let Some(offset) = W::REMOTE {
+            let field = self.field::<Be32>(offset + offset_of!(RemoteAddressSegment, rkey));
+            // SAFETY: inside the ring, aligned.
+            unsafe { field.write_volatile(rkey) };
         }
     }
 }
@@ -187,8 +204,10 @@ mod tests {
         slot.set_tail(ControlSegment::tail(0, 0xAABB_CCDD));
         slot.set_signalled();
         slot.set_source(0x1122);
+        slot.set_extent(DataSegment::extent(99, 0xABC));
         slot.set_byte_count(77);
         slot.set_remote(0x3344);
+        slot.set_remote_key(Be32::new(0x5566));
         cursor.advance();
         cursor.advance();
         assert!(cursor.peek().is_none());
@@ -196,7 +215,7 @@ mod tests {
         let control = ring[6].control;
         assert_eq!((control.immediate.get(), control.flags), (0xAABB_CCDD, FLAG_SIGNALLED));
         let data: DataSegment = zerocopy::transmute!(ring[7].control);
-        assert_eq!((data.byte_count.get(), data.address.get()), (77, 0x1122));
+        assert_eq!((data.byte_count.get(), data.lkey.get(), data.address.get()), (77, 0xABC, 0x1122));
         assert_eq!((ring[6].remote, ring[6].data), Default::default(), "no remote address to set");
     }
 }

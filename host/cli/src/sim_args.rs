@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use flexcast::Config;
+use flexcast::{Config, ThreadPlacement};
 use flexcast_cli::machine::{MachineParams, Memory};
 use flexcast_cli::sim::params::{Operation, SimParams};
 
@@ -60,9 +60,21 @@ pub(crate) struct CommunicatorArgs {
     /// DPA threads that send.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) send_threads: u32,
+    /// Take one thread of each core in turn, not all threads of a core.
+    #[arg(long)]
+    pub(crate) spread: bool,
     /// Roots that multicast at the same time.
     #[arg(long, default_value_t = 1, value_name = "M")]
     pub(crate) chains: u32,
+    /// Chunks before the end of its block at which a root activates the next one.
+    #[arg(long, default_value_t = 0, value_name = "CHUNKS")]
+    pub(crate) lead: u32,
+    /// Chunks per doorbell of a send worker.
+    #[arg(long, default_value_t = 32, value_name = "N")]
+    pub(crate) send_batch: u32,
+    /// Time that the cutoff leaves beyond the data's own, the barrier and activations, in microseconds [default: 200].
+    #[arg(long, value_name = "US")]
+    pub(crate) margin: Option<u64>,
     /// Bytes per chunk.
     #[arg(long, default_value_t = 4096, value_name = "BYTES")]
     pub(crate) chunk: u32,
@@ -98,7 +110,19 @@ pub(crate) struct SimMachineArgs {
 impl SimArgs {
     pub(crate) fn params(&self) -> SimParams {
         let Self { ranks, ranks_per_card, op: operation, bytes, root, warm_up, iterations, seed, .. } = *self;
-        let CommunicatorArgs { subgroups, threads, send_threads, chains, chunk, slots, batch } = self.communicator;
+        let CommunicatorArgs {
+            subgroups,
+            threads,
+            send_threads,
+            spread,
+            chains,
+            lead,
+            send_batch,
+            chunk,
+            slots,
+            batch,
+            margin,
+        } = self.communicator;
         let mut params = SimParams {
             ranks,
             ranks_per_card,
@@ -111,12 +135,20 @@ impl SimArgs {
             config: Config::default(),
             trouble: Vec::new(),
         };
+        let mut overheads = params.config.overheads;
+        if let Some(us) = margin {
+            overheads.margin_ps = us.saturating_mul(1_000_000);
+        }
         let slots = slots.unwrap_or(1024 / subgroups.clamp(1, 64).next_power_of_two());
         params.config = Config {
             subgroups,
             receive_threads: threads.unwrap_or(subgroups),
             send_threads,
+            placement: if spread { ThreadPlacement::Spread } else { ThreadPlacement::Compact },
             chains,
+            lead_chunks: lead,
+            overheads,
+            send_batch,
             chunk_bytes: chunk,
             slots,
             receive_batch: batch.unwrap_or(64.min(slots / 2)),

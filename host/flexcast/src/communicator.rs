@@ -91,6 +91,8 @@ pub struct Communicator<'c> {
     pub(crate) participant: Participant,
     pub(crate) ids: CollectiveIds,
     pub(crate) alpha: Alpha,
+    /// Chunks discarded as late or foreign by the end of the last operation, if that was cut off.
+    pub(crate) late_chunks: Option<u64>,
     pub(crate) broken: Option<Failure>,
     pub(crate) messages: MessageCounts,
     posted: u64,
@@ -217,6 +219,7 @@ impl<'c> Pending<'c> {
             participant: Participant::new(place, FIRST_OPERATION),
             ids: CollectiveIds::new(derived.layout, config.packet_lifetime_ps),
             alpha: Alpha::new(config.overheads),
+            late_chunks: None,
             broken: None,
             messages: MessageCounts::default(),
             posted: 0,

@@ -91,7 +91,7 @@ impl Default for Config {
                 barrier_ps: 20 * PS_PER_US,
                 activation_ps: 10 * PS_PER_US,
                 steps: 1,
-                margin_ps: 50 * PS_PER_US,
+                margin_ps: 200 * PS_PER_US,
             },
             patience_ps: 10_000_000 * PS_PER_US,
             recovery_ps: 100_000 * PS_PER_US,

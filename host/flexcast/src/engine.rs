@@ -109,7 +109,7 @@ impl<'c> Communicator<'c> {
             moved |= self.look(now_ps)?;
         }
         moved |= self.carry_out(now_ps)?;
-        self.release(now_ps);
+        self.release(now_ps)?;
         moved |= self.wind_up(now_ps)?;
         Ok(moved)
     }
@@ -386,9 +386,19 @@ impl<'c> Communicator<'c> {
         Ok(())
     }
 
-    fn release(&mut self, now_ps: u64) {
+    /// Whether chunks came after the cutoff of the operation before shows once the workers report again.
+    fn notice_late_chunks(&mut self, cut_off: bool) -> Result<()> {
+        let late = self.parts.receive.late_chunks()?;
+        if self.late_chunks.is_some_and(|before| late > before) {
+            self.alpha.came_late();
+        }
+        self.late_chunks = cut_off.then_some(late);
+        Ok(())
+    }
+
+    fn release(&mut self, now_ps: u64) -> Result<()> {
         let over = |running: &Running<'_>| running.releasing && !running.sending.is_under_way();
-        let Some(mut running) = self.current.take_if(|running| over(running)) else { return };
+        let Some(mut running) = self.current.take_if(|running| over(running)) else { return Ok(()) };
         let phases = &mut running.report.phases;
         phases.released_ps = Some(now_ps);
         if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {
@@ -396,9 +406,11 @@ impl<'c> Communicator<'c> {
             let took_ps = received_ps.saturating_sub(ready_ps).saturating_sub(steps_ps);
             self.alpha.observe(running.report.foreign_bytes, self.config.link_gbit_per_s, took_ps);
         }
+        self.notice_late_chunks(running.close == Close::Done)?;
         self.ids.release(running.collective_id, now_ps);
         let Running { request, send, receive, report, .. } = running;
         self.finish(request, Done { result: Ok(()), send, receive: Some(receive), report });
+        Ok(())
     }
 
     /// After a failure: gives the buffers back once nothing of the card can reach them any more.

@@ -477,6 +477,11 @@ impl<'c> Receive<'c> {
         Ok(missing)
     }
 
+    /// Chunks of closed or foreign operations that were discarded, as of the lanes' last report.
+    pub(crate) fn late_chunks(&self) -> Result<u64> {
+        Ok(self.statistics()?.wrong_id)
+    }
+
     /// Counters of all lanes together, as of their last report.
     pub(crate) fn statistics(&self) -> Result<Statistics> {
         let mut sum = Statistics::default();

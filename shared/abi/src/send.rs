@@ -17,8 +17,8 @@ abi_struct! {
         pub collective_id: u32,
         /// Memory key of the source.
         pub lkey: u32,
-        /// The operation is announced ([`SendReport::announced`]) as soon as no more than this many chunks of all lanes are not yet
-        /// posted: the lead with which the next root may be activated. 0: with the last batch.
+        /// The operation is announced ([`SendReport::announced`]) as soon as the card has no more than this many chunks of all lanes left
+        /// to send, as far as completions tell: the lead with which the next root may be activated. 0: when all are sent.
         pub lead_chunks: u32,
         /// [`crate::OPERATION_CLOSED`] or 0. The host rewrites the line with the same `sequence` and the flag, and wakes the thread: the
         /// worker posts nothing more, waits for what is posted and finishes with [`SendStatus::Closed`].
@@ -65,18 +65,14 @@ abi_struct! {
         pub consumed: u64,
         /// Chunks of the run not yet posted.
         pub left: u32,
-        /// Chunk bytes for which the queue's entries were built; 0: none.
-        pub built_chunk_bytes: u32,
-        /// Local key for which they were built.
-        pub built_lkey: u32,
-        /// Remote key for which they were built (UC).
-        pub built_rkey: u32,
-        /// Basic block of the entry that was shortened for the last chunk, plus one; 0: none.
-        pub shortened: u64,
+        /// Zero.
+        pub reserved: u32,
+        /// Zero.
+        pub reserved_2: [u64; 2],
         /// 1 once the queue is dead: an error completion came.
         pub dead: u32,
         /// Zero.
-        pub reserved: u32,
+        pub reserved_3: u32,
         /// Chunks of the run (copied when the operation was taken over).
         pub chunks: u32,
         /// Bytes of the run's last chunk (likewise).
@@ -194,7 +190,7 @@ abi_struct! {
     /// goes to sleep.
     #[size = 64, align = 64]
     pub struct SendReport {
-        /// Sequence number of the last operation of which no more than `lead_chunks` chunks were left to post; or that has failed.
+        /// Sequence number of the last operation of which no more than `lead_chunks` chunks were left to send; or that has failed.
         pub announced: u64,
         /// Sequence number of the last operation that is over: the completions of the last batches of all lanes have come, or it was closed
         /// or has failed and the card is done with what was posted of it. `status` tells which; the source is no longer read.

@@ -122,6 +122,11 @@ impl DataSegment {
     pub const fn new(byte_count: u32, lkey: u32, address: u64) -> Self {
         Self { byte_count: Be32::new(byte_count), lkey: Be32::new(lkey), address: Be64::new(address) }
     }
+
+    /// The first eight bytes: length and key.
+    pub const fn extent(byte_count: u32, lkey: u32) -> Be64 {
+        Be64::new((byte_count as u64) << 32 | lkey as u64)
+    }
 }
 
 /// Address vector of a UD send, extended 48-byte form (rdma-core `struct mlx5_wqe_datagram_seg`).

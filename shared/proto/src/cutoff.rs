@@ -69,6 +69,13 @@ impl Alpha {
         transfer_ps(bytes, link_gbit_per_s).saturating_add(self.ps)
     }
 
+    /// Chunks came after the cutoff: it was too early, by nobody knows how much.
+    pub const fn came_late(&mut self) {
+        let most_ps = self.first_ps.saturating_mul(Self::MOST);
+        let ps = self.ps.saturating_add(self.ps / 2);
+        self.ps = if ps > most_ps { most_ps } else { ps };
+    }
+
     /// An operation of this many received bytes got its last chunk by multicast `took_ps` after arming.
     pub fn observe(&mut self, bytes: u64, link_gbit_per_s: u64, took_ps: u64) {
         let excess_ps = took_ps.saturating_sub(transfer_ps(bytes, link_gbit_per_s));
@@ -99,6 +106,15 @@ mod tests {
         assert_eq!(transfer_ps(0, 200), 0);
         assert_eq!(transfer_ps(u64::MAX, 0), u64::MAX);
         assert_eq!(OVERHEADS.total_ps(), 26_000_000);
+    }
+
+    #[test]
+    fn chunks_that_come_late_raise_alpha_within_bounds() {
+        let mut alpha = Alpha::new(OVERHEADS);
+        alpha.came_late();
+        assert_eq!(alpha.ps(), 39_000_000);
+        (0..100).for_each(|_| alpha.came_late());
+        assert_eq!(alpha.ps(), 64 * 26_000_000);
     }
 
     #[test]

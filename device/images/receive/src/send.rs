@@ -1,17 +1,13 @@
 //! The send worker: posts the own block in batches, lane by lane in turn.
 //!
-//! Entries are built whole once per chunk size and key; per chunk only index, immediate and addresses are stored. Every batch is one
-//! doorbell and one signalled completion. A worker that waits for completions arms their CQs and sleeps.
+//! Entries are built once; per chunk only what changes is stored: index, immediate, extent and addresses. Every batch is one doorbell and one signalled completion. A worker that waits for completions arms their CQs and sleeps.
 
 use dpa::abi::{
     ABI_HASH, ContextFault, OPERATION_CLOSED, SendLane, SendOperation, SendReport, SendStatus, SendThread,
     SendThreadState, Transport,
 };
 use dpa::hw::wqe::{FLAG_ON_ERROR, HEAD_INDEX_STEP};
-use dpa::hw::{
-    Be32, Be64, ControlSegment, CqeOpcode, DataSegment, DatagramSegment, DatagramWqe, RemoteAddressSegment, WqeOpcode,
-    WriteWqe,
-};
+use dpa::hw::{Be32, ControlSegment, CqeOpcode, DataSegment, DatagramSegment, DatagramWqe, WqeOpcode, WriteWqe};
 use dpa::{
     CompletionQueue, ContextArray, Counters, Next, Outbox, PostedEntry, SendQueue, WindowCell, error, fatal, fence,
     shared,
@@ -26,15 +22,17 @@ trait Chunk: PostedEntry {
     const OPCODE: WqeOpcode;
     const SEGMENTS: u8;
 
-    fn build(lane: &SendLane, data: DataSegment, control: ControlSegment) -> Self;
+    /// What is the same for every chunk of a lane.
+    fn build(lane: &SendLane) -> Self;
 }
 
 impl Chunk for DatagramWqe {
     const OPCODE: WqeOpcode = WqeOpcode::SendImmediate;
     const SEGMENTS: u8 = Self::SEGMENTS;
 
-    fn build(lane: &SendLane, data: DataSegment, control: ControlSegment) -> Self {
-        Self { control, datagram: DatagramSegment::from_words(lane.address_vector), data, padding: [0; 6] }
+    fn build(lane: &SendLane) -> Self {
+        let datagram = DatagramSegment::from_words(lane.address_vector);
+        Self { control: ControlSegment::default(), datagram, data: DataSegment::default(), padding: [0; 6] }
     }
 }
 
@@ -42,9 +40,8 @@ impl Chunk for WriteWqe {
     const OPCODE: WqeOpcode = WqeOpcode::WriteImmediate;
     const SEGMENTS: u8 = Self::SEGMENTS;
 
-    fn build(lane: &SendLane, data: DataSegment, control: ControlSegment) -> Self {
-        let remote = RemoteAddressSegment { address: Be64::new(0), rkey: Be32::new(lane.run.rkey), reserved: [0; 4] };
-        Self { control, remote, data, padding: [0; 16] }
+    fn build(_: &SendLane) -> Self {
+        Self::default()
     }
 }
 
@@ -87,6 +84,12 @@ pub fn prepare_send(thread: &mut SendThread) -> Result<(), (ContextFault, u32)> 
         }
         if thread.batch > 1 << (log_entries - 1) {
             return Err((ContextFault::Batch, number));
+        }
+    }
+    for lane in lanes.iter_mut() {
+        match transport {
+            Transport::Ud => build::<DatagramWqe>(lane),
+            Transport::Uc => build::<WriteWqe>(lane),
         }
     }
     Control::attach(&thread.control_cq, &thread.control_queue).post_all();
@@ -162,6 +165,7 @@ impl Sender<'_> {
                 return Next::Retrigger;
             }
             let waits = self.reap_all::<W>();
+            self.announce_if_due::<W>();
             self.finish_if_over(waits);
             // Ends with a fence, which has made the doorbell records visible.
             self.publish();
@@ -223,7 +227,6 @@ impl Sender<'_> {
             self.state.posted += u64::from(chunks);
             self.state.doorbells += 1;
             *quota = quota.saturating_sub(u64::from(chunks));
-            self.announce_if_due();
         }
         true
     }
@@ -235,13 +238,14 @@ impl Sender<'_> {
         left != 0 && self.lanes.get(next).is_none_or(|lane| room::<W>(lane) >= batch)
     }
 
-    /// Tells that little is left to post, once.
-    #[inline(always)]
-    fn announce_if_due(&mut self) {
-        let armed = &self.state.armed;
-        if self.state.left <= u64::from(armed.lead_chunks) && self.state.announced != armed.sequence {
-            self.state.announced = armed.sequence;
-            self.publish();
+    /// Notes that little is left to send.
+    fn announce_if_due<W: Chunk>(&mut self) {
+        let lead = u64::from(self.state.armed.lead_chunks);
+        if self.state.left <= lead {
+            let on_the_way = |lane: &mut SendLane| (lane.state.produced - lane.state.completed) / W::BLOCKS;
+            if self.state.left + self.lanes.iter_mut().map(on_the_way).sum::<u64>() <= lead {
+                self.state.announced = self.state.armed.sequence;
+            }
         }
     }
 
@@ -336,7 +340,7 @@ impl Sender<'_> {
                 }
                 self.stop();
             }
-            Ok(()) => self.announce_if_due(),
+            Ok(()) => {}
             Err((status, detail)) => {
                 self.fail(status, detail);
                 self.stop();
@@ -372,9 +376,6 @@ impl Sender<'_> {
             lane.state.last_chunk_bytes = run.last_chunk_bytes;
             left += u64::from(run.chunks);
         }
-        for lane in self.lanes.iter_mut().filter(|lane| lane.state.chunks != 0) {
-            build_stale::<W>(lane, operation);
-        }
         self.state.left = left;
         Ok(())
     }
@@ -405,33 +406,14 @@ fn room<W: Chunk>(lane: &SendLane) -> u64 {
     (depth - (lane.state.produced - lane.state.completed)) / W::BLOCKS
 }
 
-/// Builds a lane's entries for the operation unless they are built for such a one already; at least gives a shortened one its length back.
-/// Nothing is under way on the queue.
-fn build_stale<W: Chunk>(lane: &mut SendLane, operation: &SendOperation) {
+/// Builds all entries of a lane.
+fn build<W: Chunk>(lane: &SendLane) {
     let queue = SendQueue::attach(&lane.send_queue);
-    let state = &lane.state;
-    let fresh = state.built_chunk_bytes == operation.chunk_bytes
-        && state.built_lkey == operation.lkey
-        && state.built_rkey == lane.run.rkey;
-    if fresh {
-        if state.shortened != 0
-            && let Some(slot) = queue.entries::<W>(state.shortened - 1, 1).peek()
-        {
-            slot.set_byte_count(operation.chunk_bytes);
-        }
-    } else {
-        let data = DataSegment::new(operation.chunk_bytes, operation.lkey, 0);
-        let mut entries = queue.entries::<W>(0, queue.depth());
-        while let Some(slot) = entries.peek() {
-            let control = ControlSegment::new(0, W::OPCODE, queue.number(), W::SEGMENTS, FLAG_ON_ERROR);
-            slot.write(W::build(lane, data, control));
-            entries.advance();
-        }
+    let mut entries = queue.entries::<W>(0, queue.depth());
+    while let Some(slot) = entries.peek() {
+        slot.write(W::build(lane));
+        entries.advance();
     }
-    lane.state.shortened = 0;
-    lane.state.built_chunk_bytes = operation.chunk_bytes;
-    lane.state.built_lkey = operation.lkey;
-    lane.state.built_rkey = lane.run.rkey;
 }
 
 /// Posts the next `count` chunks of a lane, for which there is room: one doorbell, the last signalled.
@@ -446,6 +428,8 @@ fn post<W: Chunk>(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, p
     let mut remote = lane.run.remote_address.wrapping_add(offset);
     let immediate = armed.collective_id << psn_bits | lane.run.first_psn.wrapping_add(done);
     let mut tail = ControlSegment::tail(FLAG_ON_ERROR, immediate);
+    let extent = DataSegment::extent(armed.chunk_bytes, armed.lkey);
+    let rkey = Be32::new(lane.run.rkey);
     let head_step = shared::in_register(HEAD_INDEX_STEP * W::BLOCKS);
     let mut left = u64::from(count);
     while left != 0 {
@@ -456,9 +440,11 @@ fn post<W: Chunk>(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, p
         while let Some(slot) = entries.peek() {
             slot.set_head(head);
             slot.set_tail(tail);
+            slot.set_extent(extent);
             slot.set_source(source);
             if W::REMOTE.is_some() {
                 slot.set_remote(remote);
+                slot.set_remote_key(rkey);
                 remote = remote.wrapping_add(chunk_bytes);
             }
             head = head.wrapping_add(head_step);
@@ -474,7 +460,6 @@ fn post<W: Chunk>(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, p
         last.set_signalled();
         if state.left == 0 && state.last_chunk_bytes != armed.chunk_bytes {
             last.set_byte_count(state.last_chunk_bytes);
-            state.shortened = state.produced - W::BLOCKS + 1;
         }
     }
     // Entries before the record, the record before the doorbell.
