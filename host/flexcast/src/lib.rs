@@ -36,6 +36,7 @@ mod engine;
 mod error;
 mod plan;
 mod receive;
+pub mod registration;
 mod request;
 mod send;
 mod tower;
