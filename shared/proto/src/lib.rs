@@ -42,7 +42,7 @@ pub use immediate::{Immediate, ImmediateError, ImmediateLayout};
 pub use message::{Action, Body, Message, ProtocolError, Terms};
 pub use ranks::{MAX_RANKS, Place, PlaceError, RankSet};
 pub use recovery::{Recover, Recovery, RecoveryError};
-pub use reuse::{CollectiveIds, IdInUse};
+pub use reuse::{CollectiveIds, IdInUse, ShareError};
 pub use sequencer::{Schedule, ScheduleError, Sequence, SequenceError, Sequencer, Turn};
 pub use space::{Placement, ReceiveSpace, RootRow, SpaceError};
 pub use wire::{Availability, Codec, Control, Encoded, WireError};
