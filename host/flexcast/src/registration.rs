@@ -1,8 +1,9 @@
-//! Memory registrations that are kept for the next operation on the same buffer: registering pins pages and costs far more than
-//! sending does.
+//! Memory registrations that are kept for the next operation on the same buffer: registering pins pages and costs far
+//! more than sending does.
 //!
 //! The cache does not see memory being freed. Whoever frees or unmaps memory that has been registered through it calls
-//! [`RegistrationCache::invalidate`] first: otherwise a later buffer at the same address would be sent from pages that are no longer its.
+//! [`RegistrationCache::invalidate`] first: otherwise a later buffer at the same address would be sent from pages that
+//! are no longer its.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -88,7 +89,8 @@ impl Range {
     }
 }
 
-/// How much a cache keeps. What is in use counts, but is never evicted: with more than this in use the limits are exceeded.
+/// How much a cache keeps. What is in use counts, but is never evicted: with more than this in use the limits are
+/// exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Registrations.
@@ -225,8 +227,9 @@ impl<R> RegistrationCache<R> {
         }
     }
 
-    /// A registration of at least this range with at least these rights: one that is there, or a new one, made by `register`. Before
-    /// that, registrations that are not in use are evicted as far as the limits ask for it, the least recently used first.
+    /// A registration of at least this range with at least these rights: one that is there, or a new one, made by
+    /// `register`. Before that, registrations that are not in use are evicted as far as the limits ask for it, the
+    /// least recently used first.
     ///
     /// # Errors
     /// That of `register`; then nothing is added.
@@ -253,8 +256,9 @@ impl<R> RegistrationCache<R> {
         Ok(Registration(entry))
     }
 
-    /// Memory in this range is about to be freed or unmapped: whatever covers a byte of it is not found any more, and gone if it is not in
-    /// use. Gives the number of registrations that are still in use; they exist until their users let them go, and the memory must, too.
+    /// Memory in this range is about to be freed or unmapped: whatever covers a byte of it is not found any more, and
+    /// gone if it is not in use. Gives the number of registrations that are still in use; they exist until their users
+    /// let them go, and the memory must, too.
     pub fn invalidate(&mut self, range: Range) -> usize {
         // All that begin before its end; those that end before its beginning are left alone.
         let keys: Vec<Key> = self.slots.range(..=(range.last(), u64::MAX, u32::MAX)).map(|(key, _)| *key).collect();
@@ -268,7 +272,8 @@ impl<R> RegistrationCache<R> {
         in_use
     }
 
-    /// Drops all registrations that are not in use, for instance because registering has failed for want of memory. Gives their number.
+    /// Drops all registrations that are not in use, for instance because registering has failed for want of memory.
+    /// Gives their number.
     pub fn trim(&mut self) -> usize {
         let unused: Vec<Key> = self.unused().collect();
         for key in &unused {
@@ -317,8 +322,8 @@ impl<R> RegistrationCache<R> {
         }
     }
 
-    /// Registrations that nobody holds, the least recently used first. Guards come from `&mut self` alone, or from other guards, so that
-    /// none can appear for these.
+    /// Registrations that nobody holds, the least recently used first. Guards come from `&mut self` alone, or from
+    /// other guards, so that none can appear for these.
     fn unused(&self) -> impl Iterator<Item = Key> + '_ {
         let free = |key: &&Key| self.slots.get(key).is_some_and(|slot| Arc::strong_count(&slot.entry) == 1);
         self.order.values().filter(free).copied()

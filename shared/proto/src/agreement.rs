@@ -1,8 +1,9 @@
-//! What all ranks must call alike. Every barrier signal carries the [`Summary`] of its sender's operation, and each rank compares
-//! those that it gets with its own.
+//! What all ranks must call alike. Every barrier signal carries the [`Summary`] of its sender's operation, and each
+//! rank compares those that it gets with its own.
 //!
-//! A signal of the barrier is sent only after all signals of earlier rounds have come and agreed. So whoever passes the barrier has
-//! heard, directly or through others, that *every* rank agrees: where two ranks differ nobody multicasts anything.
+//! A signal of the barrier is sent only after all signals of earlier rounds have come and agreed. So whoever passes the
+//! barrier has heard, directly or through others, that *every* rank agrees: where two ranks differ nobody multicasts
+//! anything.
 
 /// Which collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,8 +78,8 @@ impl core::fmt::Display for Summary {
     }
 }
 
-/// 64 bits that stand for a sequence of lengths (FNV-1a, 64 bits, over their little-endian bytes). Different sequences have the same
-/// digest by accident only, about once in 2^64; it is no protection against intent.
+/// 64 bits that stand for a sequence of lengths (FNV-1a, 64 bits, over their little-endian bytes). Different sequences
+/// have the same digest by accident only, about once in 2^64; it is no protection against intent.
 #[must_use]
 pub fn digest(lengths: impl IntoIterator<Item = u64>) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
@@ -121,8 +122,9 @@ impl core::fmt::Display for Disagreement {
 
 /// One rank's comparing, one operation after another.
 ///
-/// Signals may come before the own operation is posted. The first summary among them is kept, and the first that differs from it:
-/// whatever this rank calls then, a rank that called something else is among those two, if there is one at all.
+/// Signals may come before the own operation is posted. The first summary among them is kept, and the first that
+/// differs from it: whatever this rank calls then, a rank that called something else is among those two, if there is
+/// one at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Agreement {
     own: Option<Summary>,
@@ -145,7 +147,8 @@ impl Agreement {
         }
     }
 
-    /// A signal of the operation that is posted has come, or one of the next: of the only one that it can be while none is.
+    /// A signal of the operation that is posted has come, or one of the next: of the only one that it can be while none
+    /// is.
     pub fn handle(&mut self, from: u32, theirs: Summary, next: bool) {
         if self.own.is_some() && !next {
             self.compare(from, theirs);

@@ -1,5 +1,6 @@
-//! The barrier before an operation: no root sends before every rank can receive. Dissemination (Hensgen, Finkel, Manber): in round
-//! k each rank signals the rank 2^k ahead and waits for the one 2^k behind. Any number of ranks, ⌈log2 P⌉ rounds.
+//! The barrier before an operation: no root sends before every rank can receive. Dissemination (Hensgen, Finkel,
+//! Manber): in round k each rank signals the rank 2^k ahead and waits for the one 2^k behind. Any number of ranks,
+//! ⌈log2 P⌉ rounds.
 
 use thiserror::Error;
 
@@ -18,8 +19,8 @@ pub struct Signal {
 
 /// One rank's barriers, one after another. Operations are numbered modulo 2^32.
 ///
-/// A peer may be one operation ahead of this rank once that has entered: what it signals then is kept. It cannot be further ahead, since
-/// it would have needed this rank's signals for the one between.
+/// A peer may be one operation ahead of this rank once that has entered: what it signals then is kept. It cannot be
+/// further ahead, since it would have needed this rank's signals for the one between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Barrier {
     place: Place,

@@ -1,11 +1,14 @@
-//! One rank's part in one collective operation, from posting to release: barrier, multicast in turn, receiving, cutoff, fetching,
-//! final handshake, and a bound on all of it. Broadcast and Allgather differ in the schedule and the blocks alone.
+//! One rank's part in one collective operation, from posting to release: barrier, multicast in turn, receiving, cutoff,
+//! fetching, final handshake, and a bound on all of it. Broadcast and Allgather differ in the schedule and the blocks
+//! alone.
 //!
-//! Whoever drives it brings events and the time, and carries out what [`Participant::poll`] asks for. Control messages travel on
-//! reliable connections that keep their order; data does not concern this machine until a block is whole in the user buffer.
+//! Whoever drives it brings events and the time, and carries out what [`Participant::poll`] asks for. Control messages
+//! travel on reliable connections that keep their order; data does not concern this machine until a block is whole in
+//! the user buffer.
 //!
-//! A rank is at most one operation ahead of another, because the barrier of the next one needs everybody: a message of the next
-//! operation is a barrier signal or its failure, and a message of the last one an acknowledgement that has become needless.
+//! A rank is at most one operation ahead of another, because the barrier of the next one needs everybody: a message of
+//! the next operation is a barrier signal or its failure, and a message of the last one an acknowledgement that has
+//! become needless.
 
 use crate::agreement::{Agreement, Disagreement, Summary};
 use crate::barrier::Barrier;
@@ -14,7 +17,7 @@ use crate::handshake::Handshake;
 use crate::message::{Action, Body, Message, ProtocolError, Terms};
 use crate::ranks::{Place, RankSet};
 use crate::recovery::{Recover, Recovery};
-use crate::sequencer::{Schedule, Sequence, SequenceError, Sequencer};
+use crate::sequencer::{Schedule, Sequence, SequenceError, Sequencer, Turn};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum State {
@@ -40,7 +43,8 @@ pub struct Participant {
     now_ps: u64,
     /// Neighbours that have not been told of the failure.
     untold: RankSet,
-    /// The first failure that came up, and its operation: the current one, or the next while this rank is not done yet with the current.
+    /// The first failure that came up, and its operation: the current one, or the next while this rank is not done yet
+    /// with the current.
     failure: Option<(u32, Failure)>,
     told: bool,
 }
@@ -82,16 +86,24 @@ impl Participant {
         self.barrier.operation()
     }
 
-    /// Begins an operation: bitmaps are clear, receives posted, workers awake. Its number must be [`Participant::operation`], and no
-    /// other may be under way; otherwise nothing happens and false is returned.
+    /// Begins an operation: bitmaps are clear, receives posted, workers awake. Its number must be
+    /// [`Participant::operation`], and no other may be under way; otherwise nothing happens and false is returned.
     pub fn post(&mut self, terms: Terms, now_ps: u64) -> bool {
+        let schedule = Schedule::new(terms.roots.len(), terms.summary.chains).ok();
+        let position = terms.roots.position(self.place.rank());
+        let turn = schedule.zip(position).and_then(|(all, own)| all.turn(own));
+        self.post_with(terms, turn, now_ps)
+    }
+
+    /// [`Participant::post`] with a turn of the caller's, as [`turn_in`](crate::turn_in) gives it, instead of one in
+    /// contiguous chains; none for a rank that is no root. Ranks in it are positions among the roots. Turns of all
+    /// ranks must fit each other.
+    pub fn post_with(&mut self, terms: Terms, turn: Option<Turn>, now_ps: u64) -> bool {
         if self.state != State::Idle || terms.operation != self.barrier.operation() {
             return false;
         }
-        let schedule = Schedule::new(terms.roots.len(), terms.summary.chains).ok();
-        let position = terms.roots.position(self.place.rank());
         self.terms = terms;
-        self.sequencer = schedule.zip(position).and_then(|(all, own)| all.turn(own)).map(Sequencer::new);
+        self.sequencer = turn.map(Sequencer::new);
         self.recovery = Recovery::new(self.place, terms.roots);
         self.handshake = Handshake::new(self.place);
         self.state = State::Running;
@@ -171,7 +183,8 @@ impl Participant {
         Ok(())
     }
 
-    /// Time has passed: the cutoff or a bound may be reached. To be called before [`Participant::poll`] with the time of the event.
+    /// Time has passed: the cutoff or a bound may be reached. To be called before [`Participant::poll`] with the time
+    /// of the event.
     pub fn handle_time(&mut self, now_ps: u64) {
         self.now_ps = now_ps;
         if self.state != State::Running {
@@ -265,13 +278,15 @@ impl Participant {
         }
     }
 
-    /// The operation cannot be completed any more; the neighbours are told, and pass it on. Changes nothing if it has failed before.
+    /// The operation cannot be completed any more; the neighbours are told, and pass it on. Changes nothing if it has
+    /// failed before.
     pub fn fail(&mut self, failure: Failure) {
         let operation = if self.state == State::Running { self.terms.operation } else { self.barrier.operation() };
         self.failed(operation, failure);
     }
 
-    /// An operation has failed. If it is the next one, everybody else is done with the current one, or can be: so is this rank, first.
+    /// An operation has failed. If it is the next one, everybody else is done with the current one, or can be: so is
+    /// this rank, first.
     fn failed(&mut self, operation: u32, failure: Failure) {
         let next = self.state == State::Running && operation == self.terms.operation.wrapping_add(1);
         if self.state == State::Failed || next && self.failure.is_some() {

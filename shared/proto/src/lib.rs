@@ -1,10 +1,10 @@
 //! Everything of the protocol that can be decided without touching hardware. The same source runs in the firmware, in the host
 //! engines and in the model checker: no IO, no clock, no allocation.
 //!
-//! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`immediate`], [`bitmap`], [`cutoff`], [`reuse`], [`lane`]. State machines
-//! of one rank, which take events and the time and give back what is to be done: [`barrier`], [`agreement`], [`sequencer`],
-//! [`recovery`], [`handshake`], and [`collective`], which is all five in one operation; it ends well or in a [`failure`]. [`wire`] is
-//! what its messages are as bytes. To compare with: [`baseline`], collectives of point-to-point messages.
+//! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`chains`], [`immediate`], [`bitmap`], [`cutoff`], [`reuse`], [`lane`].
+//! State machines of one rank, which take events and the time and give back what is to be done: [`barrier`], [`agreement`],
+//! [`sequencer`], [`recovery`], [`handshake`], and [`collective`], which is all five in one operation; it ends well or in a
+//! [`failure`]. [`wire`] is what its messages are as bytes. To compare with: [`baseline`], collectives of point-to-point messages.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ pub mod agreement;
 pub mod barrier;
 pub mod baseline;
 pub mod bitmap;
+pub mod chains;
 pub mod chunk;
 pub mod collective;
 pub mod cutoff;
@@ -33,6 +34,7 @@ pub mod wire;
 pub use agreement::{Agreement, Disagreement, Kind, Summary, digest};
 pub use barrier::{Barrier, BarrierError, Signal};
 pub use bitmap::{Bitmap, Mark, Run};
+pub use chains::{ChainsError, chains_for, turn_in};
 pub use chunk::{Block, Chunk, ChunkError, Chunking, Subgroup};
 pub use collective::Participant;
 pub use cutoff::{Alpha, Overheads};

@@ -1,18 +1,18 @@
 //! Collective ids are few and come round again: an id must not be used while a packet of its last use may still arrive.
 //!
-//! Ids count up and wrap. Remembering when each was last used would take a clock value per id; four are enough: the ids form four
-//! quarters, and the last release in a quarter stands for all of its ids. Entering a quarter again is allowed when that release
-//! is one packet lifetime ago. With fewer than four ids every id is a quarter.
+//! Ids count up and wrap. Remembering when each was last used would take a clock value per id; four are enough: the ids
+//! form four quarters, and the last release in a quarter stands for all of its ids. Entering a quarter again is allowed
+//! when that release is one packet lifetime ago. With fewer than four ids every id is a quarter.
 //!
-//! Being released oneself does not mean that nobody sends: with three ranks or more, two of them may have fetched the third one's block
-//! round the ring and be done before it has multicast. But it is done with that before it enters the next barrier. So the
-//! release of the *next* operation, which is after that barrier, is when an id begins to rest; `tests/reuse.rs` finds the packet that is
-//! taken for another operation's otherwise.
+//! Being released oneself does not mean that nobody sends: with three ranks or more, two of them may have fetched the
+//! third one's block round the ring and be done before it has multicast. But it is done with that before it enters the
+//! next barrier. So the release of the *next* operation, which is after that barrier, is when an id begins to rest;
+//! `tests/reuse.rs` finds the packet that is taken for another operation's otherwise.
 //!
-//! One [`CollectiveIds`] belongs to one communicator, whose operations follow one another: [`CollectiveIds::take`] when an operation
-//! is posted, [`CollectiveIds::release`] when it is released, with the clock of this rank alone. All ranks do the same in the same
-//! order, so that they have the same ids. Communicators whose data travels through the same multicast group must not have an id in
-//! common: [`CollectiveIds::shared`].
+//! One [`CollectiveIds`] belongs to one communicator, whose operations follow one another: [`CollectiveIds::take`] when
+//! an operation is posted, [`CollectiveIds::release`] when it is released, with the clock of this rank alone. All ranks
+//! do the same in the same order, so that they have the same ids. Communicators whose data travels through the same
+//! multicast group must not have an id in common: [`CollectiveIds::shared`].
 
 use thiserror::Error;
 
@@ -140,8 +140,8 @@ impl CollectiveIds {
         Ok(self.first + id)
     }
 
-    /// The operation with this id is released here at time `now_ps`. No rank sends packets of the one before it any more, whose id
-    /// rests from now on. An id that is none of the share's changes nothing.
+    /// The operation with this id is released here at time `now_ps`. No rank sends packets of the one before it any
+    /// more, whose id rests from now on. An id that is none of the share's changes nothing.
     pub fn release(&mut self, id: u32, now_ps: u64) {
         let Some(id) = id.checked_sub(self.first).filter(|id| u64::from(*id) < self.ids) else { return };
         if let Some(before) = self.last.replace(id) {
@@ -211,7 +211,8 @@ mod tests {
     }
 
     proptest! {
-        /// However operations come and go, no id is handed out within a lifetime of the release of the one after it, and none while in use.
+        /// However operations come and go, no id is handed out within a lifetime of the release of the one after it,
+        /// and none while in use.
         #[test]
         fn never_too_early(psn_bits in 26u32..=31, shares in 1u32..4, lifetime in 0u64..5000, steps in proptest::collection::vec((0u64..400, 0u8..3), 1..600)) {
             let layout = ImmediateLayout::new(psn_bits).unwrap();

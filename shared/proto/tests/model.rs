@@ -1,9 +1,11 @@
-//! Every interleaving of up to three ranks, by a model checker: barrier, activation, multicast that arrives, is late or lost, cutoff,
-//! fetches, reads and final messages. No deadlock, no release before everything is there, no read from a released buffer, no write into
-//! one. With two ranks, and for Broadcast, packets come twice as well; Allgather of three would take too long with that.
+//! Every interleaving of up to three ranks, by a model checker: barrier, activation, multicast that arrives, is late or
+//! lost, cutoff, fetches, reads and final messages. No deadlock, no release before everything is there, no read from a
+//! released buffer, no write into one. With two ranks, and for Broadcast, packets come twice as well; Allgather of
+//! three would take too long with that.
 //!
-//! And of operations that fail: any rank cancels in any state, or calls something else than the others. Then all ranks learn of it and
-//! nobody is released with a block that is not whole. What takes long is ignored: `cargo test -p flexcast-proto --test model -- --ignored`.
+//! And of operations that fail: any rank cancels in any state, or calls something else than the others. Then all ranks
+//! learn of it and nobody is released with a block that is not whole. What takes long is ignored: `cargo test -p
+//! flexcast-proto --test model -- --ignored`.
 
 use flexcast_proto::{Action, Cause, Failure, Message, Participant, Place, RankSet, Summary, Terms};
 use stateright::{Checker as _, Model, Property};
@@ -71,8 +73,8 @@ struct Collective {
     posting: bool,
     /// Whether one rank cancels.
     cancelling: bool,
-    /// Whether failed ranks are forgotten: what they were like, and what is on its way to them. The smaller models show that it does not
-    /// matter; the largest cannot do without.
+    /// Whether failed ranks are forgotten: what they were like, and what is on its way to them. The smaller models show
+    /// that it does not matter; the largest cannot do without.
     forgetting: bool,
     /// The ranks that contribute 512 bytes; the others contribute 4096.
     odd: RankSet,

@@ -1,6 +1,7 @@
-//! Packets that are delayed until their id has come round: by a model checker, with every interleaving of four Broadcasts among three
-//! ranks, two ids, and a clock. A worker knows a packet's operation by its id alone. None is taken for another operation's, as long as
-//! an id rests for the lifetime of packets from the release of the *next* operation; from the own release is too early.
+//! Packets that are delayed until their id has come round: by a model checker, with every interleaving of four
+//! Broadcasts among three ranks, two ids, and a clock. A worker knows a packet's operation by its id alone. None is
+//! taken for another operation's, as long as an id rests for the lifetime of packets from the release of the *next*
+//! operation; from the own release is too early.
 
 use flexcast_proto::{Action, CollectiveIds, ImmediateLayout, Message, Participant, Place, RankSet, Summary, Terms};
 use stateright::{Checker as _, Model, Property};

@@ -12,9 +12,10 @@ const NOTICE_BYTES: usize = 24;
 
 /// An exchange over a callback that gathers.
 ///
-/// The callback gets `send`, of the same length on all ranks, and fills `receive`, [`Exchange::size`] times as long, with what each rank
-/// sent, in the order of ranks; it is called by all ranks, as often, and has to return an error rather than wait for ever. Each exchange
-/// calls it twice, or once when nobody contributes anything: first for 24 bytes, lengths and names, then for the longest contribution.
+/// The callback gets `send`, of the same length on all ranks, and fills `receive`, [`Exchange::size`] times as long,
+/// with what each rank sent, in the order of ranks; it is called by all ranks, as often, and has to return an error
+/// rather than wait for ever. Each exchange calls it twice, or once when nobody contributes anything: first for 24
+/// bytes, lengths and names, then for the longest contribution.
 pub struct CallbackExchange<F> {
     place: Place,
     gather: F,

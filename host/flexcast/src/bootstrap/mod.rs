@@ -1,5 +1,5 @@
-//! How ranks find one another: [`TcpStore`] where nothing else is there, [`CallbackExchange`] over what an application has already
-//! (`MPI_Allgather`, a key-value store), and [`Subgroup`] for part of the ranks of either.
+//! How ranks find one another: [`TcpStore`] where nothing else is there, [`CallbackExchange`] over what an application
+//! has already (`MPI_Allgather`, a key-value store), and [`Subgroup`] for part of the ranks of either.
 //!
 //! ```
 //! use flexcast::bootstrap::{Exchange, StoreConfig, TcpStore};
@@ -34,8 +34,8 @@ pub trait Exchange {
     /// Number of ranks, at least 1.
     fn size(&self) -> u32;
 
-    /// Gives every rank what every rank contributed, in the order of ranks. All ranks must call it, the same number of times, with the
-    /// same `tag`; contributions may differ in length. Blocks, but not for ever.
+    /// Gives every rank what every rank contributed, in the order of ranks. All ranks must call it, the same number of
+    /// times, with the same `tag`; contributions may differ in length. Blocks, but not for ever.
     ///
     /// # Errors
     /// [`ExchangeError`] when a rank is missing or does not agree.

@@ -38,8 +38,8 @@ pub enum SubgroupError {
 
 /// Part of the ranks of another exchange. New ranks are positions in the list of members.
 ///
-/// All ranks of the parent take part in every exchange of any subgroup, each in its own: subgroups that are made of one parent run in
-/// lock step. A rank that is in none calls [`accompany`] as often as the others exchange.
+/// All ranks of the parent take part in every exchange of any subgroup, each in its own: subgroups that are made of one
+/// parent run in lock step. A rank that is in none calls [`accompany`] as often as the others exchange.
 #[derive(Debug)]
 pub struct Subgroup<E> {
     parent: E,
@@ -120,8 +120,8 @@ pub fn accompany(parent: &mut impl Exchange) -> Result<(), ExchangeError> {
     parent.exchange(TAG, &[]).map(drop)
 }
 
-/// Parts the ranks by colour, as `MPI_Comm_split` does: gives the members of the own colour, by ascending key and then by rank, for
-/// [`Subgroup::new`]. None for a rank without a colour. All ranks must call it.
+/// Parts the ranks by colour, as `MPI_Comm_split` does: gives the members of the own colour, by ascending key and then
+/// by rank, for [`Subgroup::new`]. None for a rank without a colour. All ranks must call it.
 ///
 /// # Errors
 /// As [`Exchange::exchange`].

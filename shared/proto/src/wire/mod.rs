@@ -10,8 +10,9 @@
 //! | 16 | 4 | operation |
 //! | 20 | 28 | of the kind, then zeros |
 //!
-//! A fetch goes on with the number of words of its set and the words instead, without the zero words at the end: 24 to 152 bytes.
-//! Each message has one encoding only: what [`Codec::decode`] accepts is what [`Codec::encode`] makes of the result.
+//! A fetch goes on with the number of words of its set and the words instead, without the zero words at the end: 24 to
+//! 152 bytes. Each message has one encoding only: what [`Codec::decode`] accepts is what [`Codec::encode`] makes of the
+//! result.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -25,8 +26,8 @@ mod error;
 
 pub use error::WireError;
 
-/// Version of this format. Any change of it is another version, and ranks of different versions refuse each other's messages: they
-/// run the same release anyway, since their firmware does.
+/// Version of this format. Any change of it is another version, and ranks of different versions refuse each other's
+/// messages: they run the same release anyway, since their firmware does.
 pub const VERSION: u8 = 1;
 /// Bytes of every message but a fetch.
 pub const FIXED_BYTES: usize = 48;
@@ -153,7 +154,8 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// Of the communicator with this number, which all its ranks have agreed on, and with so many ranks, 1 to [`MAX_RANKS`].
+    /// Of the communicator with this number, which all its ranks have agreed on, and with so many ranks, 1 to
+    /// [`MAX_RANKS`].
     #[must_use]
     pub const fn new(communicator: u64, ranks: u32) -> Self {
         Self { communicator, ranks }

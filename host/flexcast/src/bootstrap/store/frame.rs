@@ -1,5 +1,5 @@
-//! What is said on the connections, little-endian. A rank begins with a [`Hello`] and its job id, whose form never changes; all else are
-//! frames: a [`Head`], a name, a body.
+//! What is said on the connections, little-endian. A rank begins with a [`Hello`] and its job id, whose form never
+//! changes; all else are frames: a [`Head`], a name, a body.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

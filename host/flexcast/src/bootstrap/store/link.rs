@@ -98,8 +98,8 @@ impl Link {
     }
 }
 
-/// Ends connections so that the other sides can read what was sent last: a socket that is closed with something unread takes back what
-/// has gone out.
+/// Ends connections so that the other sides can read what was sent last: a socket that is closed with something unread
+/// takes back what has gone out.
 pub(super) fn farewell<'a>(links: impl Iterator<Item = &'a mut Link>) {
     let mut links: Vec<&mut Link> = links.collect();
     let mut pause = Pause::until(FAREWELL);

@@ -1,9 +1,9 @@
 //! A meeting point over TCP: rank 0 listens, the others connect to it, and every exchange goes through it.
 //!
-//! Meant for setting up: a star of P - 1 connections, one round trip per exchange. Every wait has a bound, and what rank 0 finds
-//! wrong it tells all others, so that all ranks fail for the same reason and at once. There is no encryption and no authentication:
-//! use it where whoever can reach the port is trusted. What is no rank of the job (a port scanner, another job) is turned away and
-//! does no harm.
+//! Meant for setting up: a star of P - 1 connections, one round trip per exchange. Every wait has a bound, and what
+//! rank 0 finds wrong it tells all others, so that all ranks fail for the same reason and at once. There is no
+//! encryption and no authentication: use it where whoever can reach the port is trusted. What is no rank of the job (a
+//! port scanner, another job) is turned away and does no harm.
 
 mod client;
 mod config;
@@ -82,8 +82,8 @@ impl TcpStore {
         Self::join(StoreConfig::from_env()?)
     }
 
-    /// Joins as rank 0 on a socket that listens already: its port is known before the other ranks are started. The address of the
-    /// configuration is not used.
+    /// Joins as rank 0 on a socket that listens already: its port is known before the other ranks are started. The
+    /// address of the configuration is not used.
     ///
     /// # Errors
     /// As [`TcpStore::join`]; the rank is not 0.

@@ -60,9 +60,13 @@ impl Server {
                         moved = true;
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    // A connection that was gone before it was accepted, or too many open files for a moment.
+                    // A connection that was gone before it was accepted; or too many open files, which may pass.
                     Err(error) => {
-                        tracing::debug!(%error, "accept");
+                        let what = format!("rank 0 could not accept a connection: {error}");
+                        if error.kind() != ErrorKind::ConnectionAborted && !door.turned_away.contains(&what) {
+                            tracing::warn!(%error, "accept");
+                            door.turn_away(what);
+                        }
                         break;
                     }
                 }
@@ -219,9 +223,7 @@ impl Door<'_> {
                 }
                 Guest::Stranger(why) => {
                     tracing::warn!(peer = link.peer, why, "turned away");
-                    if self.turned_away.len() < NAMED {
-                        self.turned_away.push(format!("{}: {why}", link.peer));
-                    }
+                    self.turn_away(format!("{}: {why}", link.peer));
                     // Its own fault or another job's: told in one go, or not at all.
                     let what = Frame { body: why.into_bytes(), ..Frame::new(What::Failed) };
                     link.send(what.encode());
@@ -234,6 +236,12 @@ impl Door<'_> {
             }
         }
         Ok(moved)
+    }
+
+    fn turn_away(&mut self, what: String) {
+        if self.turned_away.len() < NAMED {
+            self.turned_away.push(what);
+        }
     }
 
     fn judge(&self, hello: &Hello, peer: &str) -> Guest {
