@@ -1,4 +1,4 @@
-//! How many chains, and which rank is in which: contiguous ranks ([`Schedule`](crate::Schedule)), racks, or as the user
+//! How many chains, and which rank is in which: contiguous ranks ([`Schedule`]), racks, or as the user
 //! likes.
 //!
 //! A table says for each rank the number of its chain; the ranks of a chain multicast in ascending order. All ranks of

@@ -195,11 +195,11 @@ mod tests {
             for share in 0..shares {
                 let mut ids = CollectiveIds::shared(layout, share, shares, 0).unwrap();
                 let mut own = BTreeMap::new();
-                for now in 0..3000 {
-                    let id = ids.take(now).unwrap();
+                for time in 0..3000 {
+                    let id = ids.take(time).unwrap();
                     assert!(u64::from(id) < layout.id_count());
                     own.insert(id, share);
-                    ids.release(id, now);
+                    ids.release(id, time);
                 }
                 assert_eq!(own.len() as u64, layout.id_count() / u64::from(shares), "all of its ids are used");
                 own.into_iter().for_each(|(id, share)| assert_eq!(all.insert(id, share), None));
