@@ -2,18 +2,16 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use emu_fabric::{FaultError, FaultScript, Topology, TopologyError};
 use emu_machine::{Config, LinkConfig, MAX_CARDS, MachineError, MemoryModel, NetworkConfig, Shared, Wiring, World};
 use serde::{Deserialize, Serialize};
 
 use crate::bridge::Bridge;
+use crate::joint::BridgeTable;
 use crate::keeper;
-use crate::wire::Wire;
 
 /// A machine file. Every key may be left out; unknown ones are errors.
 ///
@@ -37,12 +35,18 @@ use crate::wire::Wire;
 ///
 /// [bridge]
 /// listen = "127.0.0.1:7472"   # UDP
-/// peer = "127.0.0.1:7471"
+/// peer = "127.0.0.1:7471"     # or, with more machines than two:
+/// # peers = [
+/// #   { address = "127.0.0.1:7471", first_card = 0 },
+/// #   { address = "127.0.0.1:7473", first_card = 2, cards = 4 },
+/// # ]
 /// ```
+///
+/// With `[bridge]` and `[network]` the last host of the network is where the machine is joined to the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MachineFile {
-    /// Number of cards. Default 1 with a bridge, one for each host of a network, else 2.
+    /// Number of cards. Default 1 with a bridge, one for each host of a network (but for the last, with a bridge), else 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cards: Option<usize>,
     /// Number of the first card, from 0: [`Config::first_card`]. Default 0.
@@ -144,16 +148,6 @@ impl MemoryTable {
     }
 }
 
-/// `[bridge]`: addresses as `HOST:PORT`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BridgeTable {
-    /// Where this machine receives, by UDP.
-    pub listen: String,
-    /// Where the other one does.
-    pub peer: String,
-}
-
 /// Why there is no machine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -211,13 +205,16 @@ pub enum FileError {
     /// Not an address.
     #[error("the machine file: bridge.{key} is {value:?}, but must be HOST:PORT of this or another computer: {source}")]
     Address {
-        /// `listen` or `peer`.
+        /// `listen`, `peer` or `peers`.
         key: &'static str,
         /// What it is.
         value: String,
         /// What the system said.
         source: io::Error,
     },
+    /// The peers do not fit together.
+    #[error("the machine file: bridge: {0}")]
+    Peers(String),
     /// The bridge cannot be set up.
     #[error("the bridge cannot listen on {listen}: {source}; is it taken by another program?")]
     Bridge {
@@ -268,7 +265,9 @@ impl MachineFile {
                 return Err(FileError::LinkAndNetwork);
             }
             let network = table.config()?;
-            config.cards = self.cards.unwrap_or(network.topology.hosts().len().min(MAX_CARDS));
+            let hosts = network.topology.hosts().len();
+            config.cards =
+                self.cards.unwrap_or(hosts.saturating_sub(usize::from(self.bridge.is_some())).min(MAX_CARDS));
             config.wiring = Wiring::Network(Box::new(network));
             return Ok(config);
         }
@@ -293,10 +292,16 @@ impl MachineFile {
         };
         world.open_outside()?;
         let flush = self.capture(&mut world)?;
+        let first_card = world.config().first_card;
+        let neighbours = table.neighbours(&(first_card..first_card + world.card_count()))?;
+        if self.network.is_some() && table.peer.is_some() {
+            return Err(FileError::Peers(
+                "a network needs to know which cards are outside: list them in peers".to_owned(),
+            ));
+        }
+        neighbours.iter().filter_map(|other| other.cards.clone()).flatten().for_each(|card| world.place_outside(card));
+        let bridge = Bridge::new(table.wire(neighbours)?).flushing(flush);
         let failed = |source| FileError::Bridge { listen: table.listen.clone(), source };
-        let wire =
-            Wire::new(address("listen", &table.listen)?, address("peer", &table.peer)?, epoch()).map_err(failed)?;
-        let bridge = Bridge::new(wire).flushing(flush);
         keeper::start(&bridge).map_err(failed)?;
         Ok(Shared { world, driver: Some(Box::new(bridge)) })
     }
@@ -310,19 +315,6 @@ impl MachineFile {
         world.start_capture(Box::new(Capture { file: Arc::clone(&file), at_once }))?;
         Ok(Some(Flush(file)))
     }
-}
-
-fn address(key: &'static str, value: &str) -> Result<SocketAddr, FileError> {
-    let found = value.to_socket_addrs().and_then(|mut found| {
-        found.next().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
-    });
-    found.map_err(|source| FileError::Address { key, value: value.to_owned(), source })
-}
-
-/// A number that another start of the program hardly has.
-fn epoch() -> u32 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    (now.as_nanos() as u32 ^ std::process::id().rotate_left(16)).max(1)
 }
 
 /// The capture file as its writer has it.
@@ -395,7 +387,7 @@ mod tests {
             ("crads = 1", vec!["crads", "cards"]),
             ("[link]\nrate = 1", vec!["rate", "gbit_per_s"]),
             ("cards = \"two\"", vec!["cards", "two"]),
-            ("[bridge]\nlisten = \"127.0.0.1:0\"", vec!["peer"]),
+            ("[bridge]\npeer = \"127.0.0.1:0\"", vec!["listen"]),
             ("[memory]\nmodel = \"odd\"", vec!["odd", "strong", "weak"]),
             ("[network]\nfaults = \"x\"", vec!["topology"]),
         ] {
@@ -418,9 +410,14 @@ mod tests {
             ("[network]\ntopology = \"switch-4\"\n[link]\nseed = 1", "exclude one another"),
             ("cards = 5\n[network]\ntopology = \"switch-4\"", "card 4 is to be at host 4"),
             (
-                "[network]\ntopology = \"switch-4\"\n[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:1\"",
+                "cards = 4\n[network]\ntopology = \"switch-4\"\n[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:1\"",
                 "4 cards",
             ),
+            (
+                "[network]\ntopology = \"switch-4\"\n[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:1\"",
+                "list them in peers",
+            ),
+            ("[bridge]\nlisten = \"127.0.0.1:0\"", "neither peer nor peers"),
         ] {
             let error = MachineFile::parse(text).unwrap().make().map(drop).unwrap_err().to_string();
             assert!(error.contains(named), "{text:?}: {error}");

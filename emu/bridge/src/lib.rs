@@ -1,10 +1,10 @@
-//! Joins an emulated card to a peer outside the process, and makes the machine of programs that cannot call Rust.
+//! Joins an emulated card to others outside the process, and makes the machine of programs that cannot call Rust.
 //!
 //! - [`MachineFile`] is a machine written down: TOML, named by the environment variable [`VARIABLE`].
-//! - [`Wire`] carries whole RoCEv2 Ethernet frames in UDP datagrams to one peer, in order and at the pace at which the peer
-//!   takes them.
+//! - [`Wire`] carries whole RoCEv2 Ethernet frames in UDP datagrams to its neighbours, to each in order and at the pace at which
+//!   it takes them.
 //! - [`Bridge`] lets the machine run by itself: virtual time follows the wall clock and never overtakes it, frames that leave
-//!   the machine go to the peer, the peer's arrive. A thread does so while the program does something else.
+//!   the machine go to the neighbours, theirs arrive. A thread does so while the program does something else.
 //! - [`with_world`] and [`relax`] are those of `emu_machine`, with the shared machine made from the file.
 //!
 //! All clocks and sockets of the emulator are here. Figures of a bridged run are *measured*: they say how fast the emulator
@@ -13,11 +13,15 @@
 mod bridge;
 mod datagram;
 mod file;
+mod joint;
 mod keeper;
+mod peer;
 mod shared;
 mod wire;
 
 pub use bridge::{Bridge, BridgeCounters};
-pub use file::{BridgeTable, FileError, LinkTable, MachineFile, MemoryTable};
+pub use file::{FileError, LinkTable, MachineFile, MemoryTable, NetworkTable};
+pub use joint::{BridgeTable, PeerTable};
+pub use peer::Neighbour;
 pub use shared::{INLINE, VARIABLE, is_driven, relax, will_sleep, with_world};
 pub use wire::{Wire, WireCounters};

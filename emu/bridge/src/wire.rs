@@ -1,19 +1,24 @@
-//! Frames to and from one peer, by UDP.
+//! Frames to and from other machines, by UDP.
 //!
 //! A link of cards loses nothing when its receiver is slow, and neither does this: each side says how many frames it can
 //! take and which it has taken, and the other sends no more than that ahead. Whoever hears nothing for [`GIVE_UP`] believes
-//! that there is no peer, and sends as into an unplugged cable.
+//! that there is no peer, and sends as into an unplugged cable. With several neighbours that holds for each pair on its own; a
+//! frame goes to the neighbour that has the card it is for, one for a group goes to all.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use emu_machine::card_with_mac;
 use emu_nic::wire::{self, MAX_PAYLOAD_BYTES};
 use emu_nic::{Packet, wire::DecodeError};
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
 use crate::datagram::{HEADER_BYTES, Header};
+#[cfg(doc)]
+use crate::peer::GIVE_UP;
+use crate::peer::{Here, Neighbour, Peer};
 
 /// Longest frame: a payload of the largest path MTU with all headers there are, and some.
 const MAX_FRAME_BYTES: usize = MAX_PAYLOAD_BYTES + 256;
@@ -21,56 +26,42 @@ const MAX_FRAME_BYTES: usize = MAX_PAYLOAD_BYTES + 256;
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 /// What a long frame costs there: the system counts its own structures, and rounds up.
 const BUFFERED_FRAME_BYTES: usize = 12 << 10;
-/// Frames that may be on their way, at most and before the peer has said how many.
+/// Frames that may be on their way from one neighbour at most.
 const MOST_ROOM: usize = 256;
-const LEAST_ROOM: u16 = 4;
-/// Frames that wait here before the machine must stand still.
-const WAITING: usize = 64;
-/// How long a full window is believed in: longer than a process waits for its turn. Then nobody is there, and frames go out
-/// as they come until somebody is.
-const GIVE_UP: Duration = Duration::from_millis(250);
+/// The same before anything has been heard of the other end, for all neighbours together and for one.
+const FIRST_ROOM: usize = 32;
+const LEAST_ROOM: usize = 4;
 
 /// What has crossed the bridge, and what has not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WireCounters {
-    /// Frames sent to the peer.
+    /// Frames sent to neighbours; a frame to a group counts once for each.
     pub sent: u64,
-    /// Frames of the peer that became packets.
+    /// Frames of neighbours that became packets.
     pub received: u64,
-    /// Frames of the peer with a wrong invariant check sequence.
+    /// Frames of neighbours with a wrong invariant check sequence.
     pub corrupt: u64,
-    /// Frames of the peer that are no RoCEv2 packet otherwise.
+    /// Frames of neighbours that are no RoCEv2 packet otherwise.
     pub malformed: u64,
     /// Datagrams that are none of the bridge's, or longer than a frame can be.
     pub strange: u64,
-    /// Datagrams from an address that is not the peer's.
+    /// Datagrams from an address that is no neighbour's.
     pub foreign: u64,
     /// Packets that cannot be written as a frame, or that the system would not send.
     pub unsent: u64,
-    /// Frames that the peer has not told of in time.
+    /// Frames that a neighbour has not told of in time.
     pub written_off: u64,
+    /// Frames for a card that no neighbour has.
+    pub unrouted: u64,
 }
 
 /// One end of a bridge.
 #[derive(Debug)]
 pub struct Wire {
     socket: UdpSocket,
-    peer: SocketAddr,
-    epoch: u32,
-    /// Number of the last frame sent, and of the last that the peer has taken.
-    sent: u32,
-    taken: u32,
-    peer_epoch: u32,
-    /// Frames that the peer has room for; `None` while nobody seems to be there.
-    peer_room: Option<u16>,
-    /// Number of the peer's last frame, and what it was told of that.
-    received: u32,
-    told: u32,
-    /// The peer does not know this end's epoch and room yet.
-    unknown: bool,
-    room: u16,
-    waiting: VecDeque<Vec<u8>>,
-    full_since: Option<Instant>,
+    peers: Vec<Peer>,
+    by_address: BTreeMap<SocketAddr, usize>,
+    here: Here,
     buffer: Vec<u8>,
     counters: WireCounters,
 }
@@ -81,26 +72,32 @@ impl Wire {
     /// # Errors
     /// The address cannot be bound.
     pub fn new(listen: SocketAddr, peer: SocketAddr, epoch: u32) -> io::Result<Self> {
-        let socket = UdpSocket::bind(listen)?;
+        Self::over(UdpSocket::bind(listen)?, vec![Neighbour { address: peer, cards: None }], epoch)
+    }
+
+    /// Talks to all neighbours over one socket, each of which must do the same with as many. Their addresses and cards must differ;
+    /// of two that do not, the first gets the frames.
+    ///
+    /// # Errors
+    /// The socket cannot be set up.
+    pub fn over(socket: UdpSocket, neighbours: Vec<Neighbour>, epoch: u32) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         // Less than asked for is less room, not an error.
         let _ = setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER_BYTES);
         let granted = getsockopt(&socket, sockopt::RcvBuf).unwrap_or(0);
-        let room = (granted / BUFFERED_FRAME_BYTES).clamp(usize::from(LEAST_ROOM), MOST_ROOM) as u16;
+        // All neighbours share the buffer, and none knows more of this end at first than this end of it.
+        let count = neighbours.len().max(1);
+        let least = (FIRST_ROOM / count).clamp(1, LEAST_ROOM);
+        let room = (granted / BUFFERED_FRAME_BYTES / count).clamp(least, MOST_ROOM);
+        let mut by_address = BTreeMap::new();
+        for (index, neighbour) in neighbours.iter().enumerate() {
+            by_address.entry(neighbour.address).or_insert(index);
+        }
         Ok(Self {
             socket,
-            peer,
-            epoch: epoch.max(1),
-            sent: 0,
-            taken: 0,
-            peer_epoch: 0,
-            peer_room: Some(LEAST_ROOM),
-            received: 0,
-            told: 0,
-            unknown: false,
-            room,
-            waiting: VecDeque::new(),
-            full_since: None,
+            peers: neighbours.into_iter().map(|neighbour| Peer::new(neighbour, least as u16)).collect(),
+            by_address,
+            here: Here { epoch: epoch.max(1), room: room as u16 },
             buffer: vec![0; HEADER_BYTES + MAX_FRAME_BYTES + 1],
             counters: WireCounters::default(),
         })
@@ -118,76 +115,66 @@ impl Wire {
         self.counters
     }
 
-    /// Whether so many frames wait for the peer that no more should be made.
+    /// Whether so many frames wait for a neighbour that no more should be made.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.waiting.len() >= WAITING
+        self.peers.iter().any(Peer::is_full)
     }
 
-    /// Frames that wait for the peer.
+    /// Frames that wait for neighbours.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.peers.iter().map(|peer| peer.waiting.len()).sum()
     }
 
-    fn header(&mut self, frame_bytes: usize) -> Header {
-        self.told = self.received;
-        self.unknown = false;
-        Header {
-            epoch: self.epoch,
-            number: self.sent,
-            peer_epoch: self.peer_epoch,
-            received: self.received,
-            room: self.room,
-            frame_bytes: frame_bytes as u16,
-        }
-    }
-
-    /// Takes a packet to send; it goes with the next [`Wire::send`].
+    /// Takes a packet to send; it goes with the next [`Wire::send`]. A neighbour without known cards gets whatever no other does.
     pub fn push(&mut self, packet: &Packet) {
         // The header is written when it goes.
         let mut datagram = vec![0; HEADER_BYTES];
-        match wire::encode(packet, &mut datagram) {
-            Ok(()) => self.waiting.push_back(datagram),
-            Err(error) => {
-                tracing::debug!(%error, "a packet has no frame");
-                self.counters.unsent += 1;
+        if let Err(error) = wire::encode(packet, &mut datagram) {
+            tracing::debug!(%error, "a packet has no frame");
+            self.counters.unsent += 1;
+            return;
+        }
+        if packet.destination.is_multicast() {
+            for peer in &mut self.peers {
+                peer.waiting.push_back(datagram.clone());
             }
+            return;
+        }
+        let card = card_with_mac(packet.destination.mac);
+        match self.peers.iter_mut().find(|peer| peer.has(card)) {
+            Some(peer) => peer.waiting.push_back(datagram),
+            None => self.counters.unrouted += 1,
         }
     }
 
-    /// Sends what waits, as far as the peer has room.
+    /// Sends what waits, as far as the neighbours have room.
     pub fn send(&mut self, now: Instant) {
-        while !self.waiting.is_empty() {
-            let outstanding = self.sent.wrapping_sub(self.taken);
-            if self.peer_room.is_some_and(|room| outstanding >= u32::from(room)) {
-                if now.duration_since(*self.full_since.get_or_insert(now)) < GIVE_UP {
-                    return;
-                }
-                self.counters.written_off += u64::from(outstanding);
-                self.peer_room = None;
-            }
-            self.full_since = None;
-            let Some(mut datagram) = self.waiting.pop_front() else { return };
-            self.sent = self.sent.wrapping_add(1);
-            let header = self.header(datagram.len() - HEADER_BYTES);
-            datagram[..HEADER_BYTES].copy_from_slice(&header.bytes());
-            match self.socket.send_to(&datagram, self.peer) {
-                Ok(_) => self.counters.sent += 1,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.sent = self.sent.wrapping_sub(1);
-                    self.waiting.push_front(datagram);
-                    return;
-                }
-                Err(error) => {
-                    tracing::debug!(%error, peer = %self.peer, "a frame could not be sent");
-                    self.counters.unsent += 1;
+        let Self { socket, peers, here, counters, .. } = self;
+        for peer in peers {
+            while !peer.waiting.is_empty() && peer.may_send(now, &mut counters.written_off) {
+                let Some(mut datagram) = peer.waiting.pop_front() else { break };
+                peer.sent = peer.sent.wrapping_add(1);
+                let header = peer.header(*here, datagram.len() - HEADER_BYTES);
+                datagram[..HEADER_BYTES].copy_from_slice(&header.bytes());
+                match socket.send_to(&datagram, peer.neighbour.address) {
+                    Ok(_) => counters.sent += 1,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        peer.sent = peer.sent.wrapping_sub(1);
+                        peer.waiting.push_front(datagram);
+                        return;
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, peer = %peer.neighbour.address, "a frame could not be sent");
+                        counters.unsent += 1;
+                    }
                 }
             }
         }
     }
 
-    /// Takes up to `most` datagrams, gives the packets in them to `arrive`, and tells the peer. Says how many datagrams.
+    /// Takes up to `most` datagrams, gives the packets in them to `arrive`, and tells the neighbours. Says how many datagrams.
     pub fn receive(&mut self, most: usize, mut arrive: impl FnMut(Packet)) -> usize {
         let mut datagrams = 0;
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -203,49 +190,26 @@ impl Wire {
             }
         }
         self.buffer = buffer;
-        // A peer that has filled a quarter of the room may soon wait for it; one that does not know of it has even less.
-        if self.unknown || self.received.wrapping_sub(self.told) >= u32::from(self.room).div_ceil(4) {
-            let header = self.header(0);
+        for peer in self.peers.iter_mut().filter(|peer| peer.must_be_told(self.here)) {
+            let header = peer.header(self.here, 0);
             // Lost, it is told again with the next frames; the peer gives up waiting meanwhile.
-            let _ = self.socket.send_to(&header.bytes(), self.peer);
+            let _ = self.socket.send_to(&header.bytes(), peer.neighbour.address);
         }
         datagrams
     }
 
     fn take(&mut self, datagram: &[u8], from: SocketAddr, arrive: &mut impl FnMut(Packet)) {
-        if from != self.peer {
+        let Some(&index) = self.by_address.get(&from) else {
             self.counters.foreign += 1;
             return;
-        }
+        };
         let Some((header, frame)) = Header::split(datagram).filter(|(_, frame)| frame.len() <= MAX_FRAME_BYTES) else {
             self.counters.strange += 1;
             return;
         };
-        if header.epoch != self.peer_epoch {
-            // Another process than before: nothing of what was on the way counts any more.
-            self.peer_epoch = header.epoch;
-            self.received = header.number.wrapping_sub(u32::from(header.frame_bytes > 0));
-            self.told = self.received;
-            self.taken = self.sent;
-        }
-        if self.peer_room.replace(header.room.max(1)).is_none() {
-            // It is back: what went out meanwhile does not count.
-            self.taken = self.sent;
-        }
-        // Only frames are answered, or two ends that have just started would go on answering.
-        self.unknown |= header.peer_epoch != self.epoch && !frame.is_empty();
-        let outstanding = self.sent.wrapping_sub(self.taken);
-        if header.peer_epoch == self.epoch && header.received.wrapping_sub(self.taken) <= outstanding {
-            if header.received != self.taken {
-                self.full_since = None;
-            }
-            self.taken = header.received;
-        }
+        self.peers[index].hear(self.here, header);
         if frame.is_empty() {
             return;
-        }
-        if header.number.wrapping_sub(self.received).cast_signed() > 0 {
-            self.received = header.number;
         }
         match wire::decode(frame) {
             Ok(packet) => {
@@ -253,7 +217,7 @@ impl Wire {
                 arrive(packet);
             }
             Err(error) => {
-                tracing::debug!(%error, "a frame of the peer is no packet");
+                tracing::debug!(%error, "a frame of a neighbour is no packet");
                 match error {
                     DecodeError::Icrc { .. } => self.counters.corrupt += 1,
                     _ => self.counters.malformed += 1,

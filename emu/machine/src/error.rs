@@ -21,7 +21,10 @@ pub enum MachineError {
         cards: usize,
     },
     /// No port is left to end outside.
-    #[error("only a cable with one card ends outside of the machine, and this machine has {cards} cards or a network")]
+    #[error(
+        "a cable with one card, or a network with a host behind those of the cards, ends outside of the machine; this one has \
+         {cards} cards and no end left"
+    )]
     NoOutsidePort {
         /// How many cards there are.
         cards: usize,

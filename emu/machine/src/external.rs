@@ -1,8 +1,8 @@
 //! A port that ends outside the machine.
 //!
-//! A cable with one card has a free end. What arrives there is not delivered but kept, with the virtual time of its
-//! arrival, until the caller takes it; what the caller injects starts there. So the cable's rate, delay, loss, counters and
-//! capture count for both directions. There is no wall clock here and no socket: who joins two machines decides how far each
+//! A cable with one card has a free end, and a network may have a host without a card. What arrives there is not delivered but
+//! kept, with the virtual time of its arrival, until the caller takes it; what the caller injects starts there. So the link's
+//! rate, delay, loss, counters and capture count for both directions. There is no wall clock here and no socket: who joins two machines decides how far each
 //! may run ([`World::advance`]).
 
 use std::collections::VecDeque;
@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use emu_nic::Packet;
 
 use crate::error::MachineError;
+use crate::wiring::Wiring;
 use crate::world::World;
 
 /// Packets that have come to the outer end, in the order of their arrival.
@@ -28,18 +29,30 @@ impl Outside {
 }
 
 impl World {
-    /// Opens the outer end of the card's cable.
+    /// Opens the outer end: that of the card's cable, or the host of the network at which one more card would be. What a card of a
+    /// network sends to a group leaves there, too; of the ports outside it must be told ([`World::place_outside`]).
     ///
     /// # Errors
-    /// There are two cards, or a network: every end has its card.
+    /// There are two cards on a cable, or no host is left: every end has its card.
     pub fn open_outside(&mut self) -> Result<(), MachineError> {
         if self.outside.is_none() {
-            if !self.wires.plug() {
+            let cards = self.cards.len();
+            let host = match &self.config.wiring {
+                Wiring::Network(network) => network.host(cards),
+                Wiring::Cable(_) => cards,
+            };
+            if !self.wires.plug(host) {
                 return Err(MachineError::NoOutsidePort { cards: self.cards.len() });
             }
             self.outside = Some(Outside::default());
         }
         Ok(())
+    }
+
+    /// The card of this number, counted over all machines that are joined, is to be reached by the outer end. A cable leads
+    /// everything there; without an outer end nothing happens.
+    pub fn place_outside(&mut self, card: usize) {
+        self.wires.place_outside(card);
     }
 
     /// Whether the machine has an outer end.
@@ -100,14 +113,13 @@ impl World {
 mod tests {
     use std::sync::Arc;
 
-    use emu_fabric::Frame as _;
-    use emu_nic::{DEFAULT_PKEY, Extension, Network, Operation, Transport};
+    use emu_fabric::{Frame as _, Topology};
+    use emu_nic::{Address, DEFAULT_PKEY, Extension, Gid, MULTICAST_QPN, Network, Operation, Transport};
 
     use super::*;
     use crate::config::{Config, LinkConfig};
     use crate::numbering::address;
     use crate::queue::Event;
-    use crate::wiring::Wiring;
 
     fn datagram(from: usize, to: usize) -> Packet {
         Packet {
@@ -159,6 +171,45 @@ mod tests {
         assert_eq!(there.next_due_ps(), Some(7_000_000 + at_ps - 1_000), "the same cable again");
         assert!(there.advance(u64::MAX / 2, 10));
         assert_eq!(there.cards[0].nic.counters().qp_drops, 1, "it reached the card, which has no such queue pair");
+    }
+
+    /// Two cards and the outer end at a switch: unicast and multicast, both ways.
+    #[test]
+    fn a_network_has_its_outer_end_at_a_host() {
+        let topology = Topology::named("switch-3").unwrap();
+        let wiring = Wiring::network(topology);
+        let mut world = World::new(Config { cards: 2, first_card: 4, wiring, ..Config::default() }).unwrap();
+        world.open_outside().unwrap();
+        world.place_outside(9);
+        let group = Address { mac: [0; 6], gid: Gid::from_ipv4([239, 1, 1, 1]) };
+        let to_group = |from| Packet { destination: group, destination_qpn: MULTICAST_QPN, ..datagram(from, 0) };
+        let rest = |world: &mut World| assert!(world.advance(world.now_ps() + 1_000_000_000, 100_000));
+        let leaves = |world: &mut World, packet: Packet| {
+            let now_ps = world.now_ps();
+            world.queue.push(now_ps, Event::Departure(0, packet));
+            rest(world);
+            std::iter::from_fn(|| world.take_departure()).count()
+        };
+        assert_eq!(leaves(&mut world, datagram(4, 9)), 1, "to a card outside");
+        assert_eq!(leaves(&mut world, datagram(4, 5)), 0, "to a card inside");
+        assert_eq!(leaves(&mut world, datagram(4, 8)), 0, "to nobody");
+        assert_eq!((leaves(&mut world, to_group(4)), leaves(&mut world, to_group(4))), (1, 1));
+        let before = world.port_counters(1).rx_frames;
+        world.inject(datagram(9, 5));
+        world.inject(to_group(9));
+        rest(&mut world);
+        assert_eq!(world.port_counters(1).rx_frames, before + 1, "nobody there is in the group");
+        assert_eq!(world.departures(), 0, "nothing comes back");
+        // A burst fills the outer end's port, which no card is held by.
+        for _ in 0..200 {
+            world.inject(datagram(9, 4));
+        }
+        rest(&mut world);
+        assert_eq!(world.port_counters(0).rx_frames, 200);
+
+        let full = Wiring::network(Topology::named("switch-2").unwrap());
+        let mut full = World::new(Config { cards: 2, wiring: full, ..Config::default() }).unwrap();
+        assert!(full.open_outside().unwrap_err().to_string().contains("2 cards"));
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub use emu_nic as nic;
 pub use error::MachineError;
 pub use heap::HeapInfo;
 pub use host_memory::HostMemory;
-pub use numbering::{address, card_with_gid};
+pub use numbering::{address, card_with_gid, card_with_mac};
 pub use probe::Observer;
 pub use process::{Process, ProcessStatus, Stream};
 pub use race::{Access, Agent, Race, RaceKind};

@@ -23,6 +23,14 @@ pub fn card_with_gid(gid: Gid) -> Option<Address> {
     Some(address(card)).filter(|address| address.gid == gid && card <= LAST_CARD)
 }
 
+/// The number of the card that has an Ethernet address by the same rule; `None` if no card can have it.
+#[must_use]
+pub fn card_with_mac(mac: [u8; 6]) -> Option<usize> {
+    let [.., high, low] = mac;
+    let card = usize::from(u16::from_be_bytes([high, low])).checked_sub(1)?;
+    Some(card).filter(|&card| address(card).mac == mac && card <= LAST_CARD)
+}
+
 /// Addresses, rate and seed of a card's network side.
 pub(crate) fn nic_config(card: usize, port_rate: Rate) -> NicConfig {
     let Address { mac, gid } = address(card);
@@ -52,10 +60,12 @@ mod tests {
     fn an_identifier_leads_back_to_its_card() {
         for card in [0, 1, 255, 1023, LAST_CARD] {
             assert_eq!(card_with_gid(address(card).gid), Some(address(card)), "card {card}");
+            assert_eq!(card_with_mac(address(card).mac), Some(card));
         }
         for ip in [[198, 18, 0, 0], [198, 19, 0, 1], [192, 0, 2, 1]] {
             assert_eq!(card_with_gid(Gid::from_ipv4(ip)), None, "{ip:?}");
         }
         assert_eq!(card_with_gid(Gid([0xFE; 16])), None);
+        assert_eq!((card_with_mac([2, 0, 0, 0, 0, 0]), card_with_mac([2, 0, 0, 1, 0, 1])), (None, None));
     }
 }

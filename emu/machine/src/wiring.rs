@@ -51,7 +51,7 @@ impl NetworkConfig {
         Self { topology, faults: FaultScript::default(), hosts: Vec::new() }
     }
 
-    fn host(&self, card: usize) -> usize {
+    pub(crate) fn host(&self, card: usize) -> usize {
         self.hosts.get(card).copied().unwrap_or(card)
     }
 }
@@ -99,6 +99,8 @@ struct Sites {
     hosts: Vec<usize>,
     /// Card at each host that has one.
     cards: BTreeMap<usize, usize>,
+    /// The host at which the outer end is, if it is open, and the groups it has been joined to.
+    outer: Option<(usize, BTreeSet<Gid>)>,
 }
 
 impl Sites {
@@ -118,10 +120,32 @@ impl Sites {
             let known = network.set_address(mac, host);
             known.map_err(|error| MachineError::Link(error.to_string()))?;
         }
-        Ok(Self { network, hosts, cards: at })
+        Ok(Self { network, hosts, cards: at, outer: None })
     }
 
-    /// The card at a host. Only hosts with a card have an address, are in a group, or send.
+    /// Opens the outer end, at the first host behind those of the cards, if that is free.
+    fn open_outer(&mut self, host: usize) -> bool {
+        let free = self.outer.is_none() && host < self.network.ports() && !self.cards.contains_key(&host);
+        if free {
+            self.hosts.push(host);
+            self.outer = Some((host, BTreeSet::new()));
+        }
+        free
+    }
+
+    /// A packet of a card to a group also leaves by the outer end: nobody here knows who listens there.
+    fn let_out(&mut self, group: Gid) {
+        let Some((host, groups)) = &mut self.outer else { return };
+        if groups.contains(&group) {
+            return;
+        }
+        match self.network.join(group.number(), *host) {
+            Ok(()) => _ = groups.insert(group),
+            Err(error) => tracing::warn!(%group, %error, "the group cannot leave by the outer end"),
+        }
+    }
+
+    /// The card at a host; of no card's number for the outer end. Only hosts with either have an address, are in a group, or send.
     fn card(&self, host: usize) -> usize {
         self.cards.get(&host).copied().unwrap_or(usize::MAX)
     }
@@ -154,6 +178,9 @@ impl Fabric<Packet> for Sites {
     ) -> Result<(), FabricError> {
         let no_port = LinkError::NoPort { port, last: self.hosts.len() - 1 };
         let host = *self.hosts.get(port).ok_or(no_port)?;
+        if frame.destination.is_multicast() {
+            self.let_out(frame.destination.gid);
+        }
         self.call(fx, |network, fx| network.transmit(now_ps, host, frame, fx))
     }
 
@@ -214,11 +241,23 @@ impl Wires {
         Ok(Self { joint, effects: FabricEffects::default(), joined, touched: BTreeSet::new() })
     }
 
-    /// Whether a cable's other end is free: then it carries frames from now on.
-    pub(crate) fn plug(&mut self) -> bool {
+    /// Whether a cable's other end is free, or a host of a network, by the number that a further card would have: then it carries
+    /// frames from now on.
+    pub(crate) fn plug(&mut self, host: usize) -> bool {
         match &mut self.joint {
             Joint::Cable { plugged, .. } => !std::mem::replace(plugged, true),
-            Joint::Network(_) => false,
+            Joint::Network(network) => network.inner_mut().open_outer(host),
+        }
+    }
+
+    /// The card with this number is reached by the outer end. A cable asks no address.
+    pub(crate) fn place_outside(&mut self, card: usize) {
+        if let Joint::Network(captured) = &mut self.joint {
+            let Sites { network, outer, .. } = captured.inner_mut();
+            if let Some((host, _)) = outer {
+                let known = network.set_address(address(card).mac_number(), *host);
+                debug_assert!(known.is_ok(), "the outer end is at a host: {known:?}");
+            }
         }
     }
 

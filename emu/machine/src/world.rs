@@ -314,7 +314,9 @@ impl World {
             self.queue.push(at_ps, Event::Fabric);
         }
         let mut rooms = std::mem::take(&mut self.wires.effects.rooms);
-        for (card, room) in rooms.drain(..) {
+        // The outer end has no card that could be held.
+        let cards = self.cards.len();
+        for (card, room) in rooms.drain(..).filter(|&(card, _)| card < cards) {
             self.nic_event(at_ps, card, |nic, _, fx| match room {
                 PortRoom::Full => nic.hold_port(),
                 PortRoom::Free => nic.release_port(at_ps, fx),

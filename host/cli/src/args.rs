@@ -247,14 +247,15 @@ pub(crate) struct BenchArgs {
 pub(crate) enum EmuCommand {
     /// Execute a bare RISC-V program on one hart; exits with the program's own code.
     Run(EmuRunArgs),
-    /// Start an unmodified verbs or FlexIO program on emulated cards; two such programs can be joined by a bridge.
+    /// Start an unmodified verbs or FlexIO program on emulated cards; such programs can be joined, two by a bridge or any number
+    /// to one network.
     Exec(EmuExecArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct EmuExecArgs {
     /// Machine file (TOML) [default: two cards back to back, or one card with --bridge].
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["card", "bridge"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["card", "bridge", "rank"])]
     pub(crate) machine: Option<PathBuf>,
     /// Number of the first card, from 0, which its addresses follow from; joined programs need different ones.
     #[arg(long, value_name = "N")]
@@ -262,6 +263,18 @@ pub(crate) struct EmuExecArgs {
     /// UDP addresses HOST:PORT that join the card to another program's: this end's and the other's.
     #[arg(long, value_name = "LISTEN,PEER", value_parser = crate::commands::bridge)]
     pub(crate) bridge: Option<emu_bridge::BridgeTable>,
+    /// Number of this program, from 0, among those that form one network on this computer.
+    #[arg(long, value_name = "I", requires = "of", conflicts_with_all = ["card", "bridge"])]
+    pub(crate) rank: Option<usize>,
+    /// How many programs form the network.
+    #[arg(long, value_name = "N", requires = "rank")]
+    pub(crate) of: Option<usize>,
+    /// UDP port of program 0 on the loopback interface, which those of the others follow [default: 7471].
+    #[arg(long, value_name = "PORT", requires = "rank")]
+    pub(crate) port_base: Option<u16>,
+    /// Cards of each of the programs, at a switch of their own if more than one [default: 1].
+    #[arg(long, value_name = "N", requires = "rank")]
+    pub(crate) cards: Option<usize>,
     /// Write what crosses the card's link to this pcapng file.
     #[arg(long, value_name = "FILE")]
     pub(crate) pcap: Option<PathBuf>,

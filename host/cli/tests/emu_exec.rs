@@ -30,7 +30,7 @@ fn the_program_finds_libraries_and_machine() {
     assert_eq!(path, format!("{libs}:/already/there"));
     let machine = MachineFile::parse(machine.strip_prefix("toml:").expect("the text itself")).expect("a machine file");
     assert_eq!(machine.first_card, Some(3));
-    assert_eq!(machine.bridge.map(|bridge| bridge.peer).as_deref(), Some("localhost:7472"));
+    assert_eq!(machine.bridge.and_then(|bridge| bridge.peer).as_deref(), Some("localhost:7472"));
     assert!(machine.capture.is_some_and(|path| path.is_absolute() && path.ends_with("x.pcapng")));
 }
 
@@ -56,6 +56,9 @@ fn a_machine_file_is_read_before_the_program_starts() {
     refused(&["--machine", "/no/such/file"], 1, &["/no/such/file"]);
     refused(&["--bridge", "7471"], 2, &["HOST:PORT", "comma"]);
     refused(&["--machine", file, "--card", "1"], 2, &["--machine", "--card"]);
+    refused(&["--rank", "1"], 2, &["--of"]);
+    refused(&["--rank", "1", "--of", "4", "--card", "1"], 2, &["--rank", "--card"]);
+    refused(&["--rank", "4", "--of", "4"], 1, &["ranks are 0 to 3"]);
 }
 
 #[test]

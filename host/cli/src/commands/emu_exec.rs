@@ -7,13 +7,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, bail};
-use emu_bridge::{BridgeTable, INLINE, MachineFile, VARIABLE};
+use emu_bridge::{BridgeTable, INLINE, MachineFile, NetworkTable, VARIABLE};
 
 use crate::args::EmuExecArgs;
 
 /// What `cargo xtask build-emu-libs` makes; the others are links to it.
 const LIBRARY: &str = "libflexio.so";
 const LOADER_PATH: &str = "LD_LIBRARY_PATH";
+/// UDP port of the first program of a network.
+const PORT_BASE: u16 = 7471;
+/// Numbers that cards can have.
+const MOST_CARDS: usize = 65_535;
 
 /// Becomes the program.
 pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
@@ -31,9 +35,10 @@ pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
 
 /// The machine that the options describe.
 fn machine(args: &EmuExecArgs) -> anyhow::Result<MachineFile> {
-    let mut machine = match &args.machine {
-        Some(path) => MachineFile::read(path)?,
-        None => MachineFile { first_card: args.card, ..MachineFile::default() },
+    let mut machine = match (&args.machine, args.rank.zip(args.of)) {
+        (Some(path), _) => MachineFile::read(path)?,
+        (None, Some((rank, of))) => member(rank, of, args.cards.unwrap_or(1), args.port_base.unwrap_or(PORT_BASE))?,
+        (None, None) => MachineFile { first_card: args.card, ..MachineFile::default() },
     };
     if let Some(bridge) = &args.bridge {
         machine.bridge = Some(bridge.clone());
@@ -46,11 +51,29 @@ fn machine(args: &EmuExecArgs) -> anyhow::Result<MachineFile> {
     Ok(machine)
 }
 
+/// Machine `rank` of `of` on this computer, which form one network.
+fn member(rank: usize, of: usize, cards: usize, port_base: u16) -> anyhow::Result<MachineFile> {
+    if rank >= of {
+        bail!("--rank {rank} --of {of}: ranks are 0 to {}", of.saturating_sub(1));
+    }
+    let last_port = usize::from(port_base).saturating_add(of - 1);
+    if last_port > usize::from(u16::MAX) {
+        bail!("--of {of}: the last program would have port {last_port}; choose a lower --port-base than {port_base}");
+    }
+    if cards == 0 || cards.saturating_mul(of) > MOST_CARDS {
+        bail!("--cards {cards}: {of} programs may have {MOST_CARDS} cards together, and at least one each");
+    }
+    // A cable leads one card outside; the last host of a switch is where several are joined to the others.
+    let network = (cards > 1).then(|| NetworkTable { topology: format!("switch-{}", cards + 1), faults: None });
+    let bridge = (of > 1).then(|| BridgeTable::on_this_computer(rank, of, cards, port_base));
+    Ok(MachineFile { cards: Some(cards), first_card: Some(rank * cards), network, bridge, ..MachineFile::default() })
+}
+
 /// `LISTEN,PEER`
 pub(crate) fn bridge(text: &str) -> Result<BridgeTable, String> {
     match text.split_once(',') {
         Some((listen, peer)) if listen.contains(':') && peer.contains(':') => {
-            Ok(BridgeTable { listen: listen.to_owned(), peer: peer.to_owned() })
+            Ok(BridgeTable { listen: listen.to_owned(), peer: Some(peer.to_owned()), peers: Vec::new() })
         }
         _ => Err("must be two addresses HOST:PORT with a comma between: this end's and the other's".to_owned()),
     }
@@ -93,19 +116,48 @@ mod tests {
     }
 
     #[test]
+    fn members_that_cannot_be_are_told() {
+        let told = |rank, of, cards, base| member(rank, of, cards, base).unwrap_err().to_string();
+        assert!(told(4, 4, 1, 7471).contains("ranks are 0 to 3"));
+        assert!(told(0, 0, 1, 7471).contains("--of 0"));
+        assert!(told(0, 2, 1, u16::MAX).contains("port 65536"));
+        assert!(told(0, 2, 0, 7471).contains("at least one"));
+        assert!(told(0, 2, usize::MAX, 7471).contains("65535 cards together"));
+        assert_eq!(member(0, 1, 1, 7471).unwrap().bridge, None, "alone");
+    }
+
+    #[test]
     fn options_describe_a_machine() {
         let bridge = bridge("127.0.0.1:1,localhost:2").unwrap();
-        assert_eq!((&*bridge.listen, &*bridge.peer), ("127.0.0.1:1", "localhost:2"));
+        assert_eq!((&*bridge.listen, bridge.peer.as_deref()), ("127.0.0.1:1", Some("localhost:2")));
         assert!(super::bridge("127.0.0.1:1").unwrap_err().contains("comma"));
         assert!(super::bridge("7471,7472").unwrap_err().contains("HOST:PORT"));
         let pcap = Some(PathBuf::from("x.pcapng"));
-        let args =
-            EmuExecArgs { machine: None, card: Some(3), bridge: Some(bridge), pcap, libs: None, command: vec![] };
+        let args = EmuExecArgs {
+            machine: None,
+            card: Some(3),
+            bridge: Some(bridge),
+            rank: None,
+            of: None,
+            port_base: None,
+            cards: None,
+            pcap,
+            libs: None,
+            command: vec![],
+        };
         let made = machine(&args).unwrap();
         assert_eq!((made.first_card, made.capture.as_ref().is_some_and(|path| path.is_absolute())), (Some(3), true));
         let text = toml::to_string(&made).unwrap();
         assert_eq!(MachineFile::parse(&text).unwrap(), made);
-        let args = EmuExecArgs { machine: Some("/no/such/file".into()), ..args };
+        let ranked = EmuExecArgs { card: None, bridge: None, rank: Some(2), of: Some(4), cards: Some(3), ..args };
+        let made = machine(&ranked).unwrap();
+        assert_eq!((made.cards, made.first_card), (Some(3), Some(6)));
+        assert_eq!(made.network.as_ref().map(|network| &*network.topology), Some("switch-4"));
+        let bridge = made.bridge.as_ref().unwrap();
+        assert_eq!((&*bridge.listen, bridge.peers.len()), ("127.0.0.1:7473", 3));
+        assert_eq!((&*bridge.peers[2].address, bridge.peers[2].first_card), ("127.0.0.1:7474", 9));
+        assert_eq!(MachineFile::parse(&toml::to_string(&made).unwrap()).unwrap(), made);
+        let args = EmuExecArgs { machine: Some("/no/such/file".into()), ..ranked };
         assert!(machine(&args).unwrap_err().to_string().contains("/no/such/file"));
     }
 }

@@ -1,0 +1,165 @@
+//! `[bridge]` of a machine file: who the machine is joined to.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::ops::Range;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::file::FileError;
+use crate::peer::Neighbour;
+use crate::wire::Wire;
+
+/// `[bridge]`: addresses as `HOST:PORT`, and either one `peer` or a list of `peers`.
+///
+/// With several peers all machines form one network: each has cards of its own numbers, and each is told of all the others, where
+/// they are and which cards they have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BridgeTable {
+    /// Where this machine receives, by UDP.
+    pub listen: String,
+    /// Where the other one does, if there is one only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// Where the others do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<PeerTable>,
+}
+
+/// Cards that can be numbered.
+const CARDS: usize = 65_535;
+
+/// An entry of `bridge.peers`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerTable {
+    /// Where the other machine receives, by UDP.
+    pub address: String,
+    /// Number of its first card.
+    pub first_card: usize,
+    /// Number of its cards. Default 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub cards: usize,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn is_one(cards: &usize) -> bool {
+    *cards == 1
+}
+
+impl BridgeTable {
+    /// Machine `rank` of `of` on one computer, of `cards` cards each: machine `i` receives at port `first_port + i` of the loopback
+    /// interface and has the cards from `i * cards` on.
+    #[must_use]
+    pub fn on_this_computer(rank: usize, of: usize, cards: usize, first_port: u16) -> Self {
+        let address = |rank: usize| format!("127.0.0.1:{}", usize::from(first_port) + rank);
+        let peers = (0..of)
+            .filter(|&other| other != rank)
+            .map(|other| PeerTable { address: address(other), first_card: other * cards, cards })
+            .collect();
+        Self { listen: address(rank), peer: None, peers }
+    }
+
+    /// The other machines, seen from one that has the cards `own`.
+    pub(crate) fn neighbours(&self, own: &Range<usize>) -> Result<Vec<Neighbour>, FileError> {
+        let wrong = |text: String| Err(FileError::Peers(text));
+        match (&self.peer, &self.peers[..]) {
+            (Some(peer), []) => return Ok(vec![Neighbour { address: address("peer", peer)?, cards: None }]),
+            (Some(_), _) => return wrong("peer and peers exclude one another".to_owned()),
+            (None, []) => return wrong("neither peer nor peers say what this end is joined to".to_owned()),
+            (None, _) => {}
+        }
+        let mut found: Vec<Neighbour> = Vec::new();
+        for table in &self.peers {
+            let cards = table.first_card..table.first_card.saturating_add(table.cards);
+            let neighbour = Neighbour { address: address("peers", &table.address)?, cards: Some(cards.clone()) };
+            if cards.is_empty() || cards.end > CARDS {
+                return wrong(format!(
+                    "the peer at {} has {} cards from number {} on: it needs at least one, and the last number is {}",
+                    table.address,
+                    table.cards,
+                    table.first_card,
+                    CARDS - 1
+                ));
+            }
+            let known = found.iter().filter_map(|other| other.cards.as_ref());
+            if let Some(other) = known.chain([own]).find(|other| other.start < cards.end && cards.start < other.end) {
+                return wrong(format!(
+                    "the peer at {} has cards {} to {}, and another machine {} to {}: each number is that of one card",
+                    table.address,
+                    cards.start,
+                    cards.end - 1,
+                    other.start,
+                    other.end - 1
+                ));
+            }
+            if found.iter().any(|other| other.address == neighbour.address) {
+                return wrong(format!("two peers are at {}", table.address));
+            }
+            found.push(neighbour);
+        }
+        Ok(found)
+    }
+
+    /// Binds the address and names the neighbours.
+    pub(crate) fn wire(&self, neighbours: Vec<Neighbour>) -> Result<Wire, FileError> {
+        let listen = address("listen", &self.listen)?;
+        let failed = |source| FileError::Bridge { listen: self.listen.clone(), source };
+        UdpSocket::bind(listen).and_then(|socket| Wire::over(socket, neighbours, epoch())).map_err(failed)
+    }
+}
+
+fn address(key: &'static str, value: &str) -> Result<SocketAddr, FileError> {
+    let found = value.to_socket_addrs().and_then(|mut found| {
+        found.next().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
+    });
+    found.map_err(|source| FileError::Address { key, value: value.to_owned(), source })
+}
+
+/// A number that another start of the program hardly has.
+fn epoch() -> u32 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (now.as_nanos() as u32 ^ std::process::id().rotate_left(16)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_of_one_computer_know_one_another() {
+        let tables: Vec<_> = (0..3).map(|rank| BridgeTable::on_this_computer(rank, 3, 2, 7471)).collect();
+        for (rank, table) in tables.iter().enumerate() {
+            let neighbours = table.neighbours(&(2 * rank..2 * rank + 2)).unwrap();
+            for (other, at) in tables.iter().enumerate().filter(|(other, _)| *other != rank) {
+                let neighbour =
+                    Neighbour { address: at.listen.parse().unwrap(), cards: Some(2 * other..2 * other + 2) };
+                assert!(neighbours.contains(&neighbour), "{rank} knows {other}");
+            }
+            assert_eq!(neighbours.len(), 2);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_named() {
+        let peer = |port: u16, first_card, cards| PeerTable { address: format!("127.0.0.1:{port}"), first_card, cards };
+        let told = |peer: Option<&str>, peers: Vec<PeerTable>| {
+            let table = BridgeTable { listen: "127.0.0.1:0".to_owned(), peer: peer.map(str::to_owned), peers };
+            table.neighbours(&(0..1)).unwrap_err().to_string()
+        };
+        assert!(told(None, vec![]).contains("neither peer nor peers"));
+        assert!(told(Some("127.0.0.1:1"), vec![peer(2, 1, 1)]).contains("exclude one another"));
+        assert!(told(None, vec![peer(1, 0, 1)]).contains("cards 0 to 0"), "its own");
+        assert!(told(None, vec![peer(1, 1, 3), peer(2, 3, 1)]).contains("127.0.0.1:2 has cards 3 to 3"));
+        assert!(told(None, vec![peer(1, 1, 1), peer(1, 2, 1)]).contains("two peers are at 127.0.0.1:1"));
+        assert!(told(None, vec![peer(1, 1, 0)]).contains("0 cards"));
+        assert!(told(None, vec![peer(1, 65_534, 2)]).contains("the last number is 65534"));
+        assert!(told(None, vec![peer(1, usize::MAX, usize::MAX)]).contains("the last number"));
+        assert!(told(None, vec![PeerTable { address: "x".to_owned(), ..peer(1, 1, 1) }]).contains("bridge.peers"));
+    }
+}
