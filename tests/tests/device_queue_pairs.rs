@@ -10,9 +10,9 @@ use flexcast_tests::code::{self, *};
 use flexcast_tests::told;
 use flexio::{
     Access, AddressHandle, Affinity, Application, Bound, CompletionQueue, CqTarget, DevAddr, Device, DeviceBuffer,
-    DpaCompletionQueue, DpaDepths, DpaQueuePair, Error, EventHandler, Gid, HostBuffer, InlineRequest, Mac, MemoryKey,
-    MemoryRegion, MulticastGroup, MulticastMembership, Outbox, Path, Process, ProtectionDomain, QueueDepths, QueuePair,
-    RemoteQp, SendKind, SendRequest, Transport, UD_ADDRESS_BYTES, UdAddress, UdKey,
+    DpaCompletionQueue, DpaDepths, DpaQueuePair, Error, EventHandler, Gid, GroupKey, HostBuffer, InlineRequest, Mac,
+    MemoryKey, MemoryRegion, MulticastGroup, MulticastMembership, Outbox, Path, Process, ProtectionDomain, QueueDepths,
+    QueuePair, RemoteQp, SendKind, SendRequest, Transport, UD_ADDRESS_BYTES, UdAddress, UdKey,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -376,6 +376,71 @@ fn a_host_wakes_the_dpa_of_its_own_card_by_rdma() {
     for seed in 0..20 {
         woken_by_the_host(MemoryModel::weak(seed));
     }
+}
+
+/// Hypothetical: a Write to a group goes straight into the user's buffer, at the place that the group key stands for.
+#[test]
+fn multicast_writes_need_no_copy_where_the_emulator_allows_them() {
+    const KEY: u32 = 0x77;
+    let received = |allowed: bool, body: &dyn Fn(&DpaQueuePair<'_>, &MemoryRegion<'_>, &DpaCompletionQueue<'_>)| {
+        let config = Config { uc_multicast: allowed, ..Config::default() };
+        with_process(config, &image(&[RET], &[RET]), |process| {
+            let outbox = Outbox::new(process).expect("an outbox");
+            let cq = DpaCompletionQueue::new(&outbox, 4, CqTarget::Polled).expect("a completion queue");
+            let mut member = DpaQueuePair::receiver(Transport::Uc, &cq, 4, 0x55).expect("a queue pair");
+            member.post_empty_receives(16).expect("posted");
+            member.connect(&group().endpoint(0), 0).expect("RTS");
+            let user = HostBuffer::zeroed(64 << 10).expect("a buffer");
+            let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+            let user = MemoryRegion::register(process.pd(), user, access).expect("a memory region");
+            body(&member, &user, &cq);
+        });
+    };
+    received(true, &|member, user, cq| {
+        let _membership = MulticastMembership::attach(member, group()).expect("a membership");
+        let key = GroupKey::new(member, KEY, user, 4096).expect("a group key");
+        assert_eq!(key.key(), KEY);
+        let twice = GroupKey::new(member, KEY, user, 0).expect_err("it stands for something");
+        told(&twice, &["CREATE_GENERAL_OBJECT", "group key 0x77"]);
+
+        let provider = user.pd().device().provider();
+        let card = provider.open("mlx5_1").expect("the second card");
+        let pd = ProtectionDomain::new(&card).expect("a protection domain");
+        let sends = CompletionQueue::new(&card, 16).expect("a completion queue");
+        let depths = QueueDepths { send: 4, receive: 1 };
+        let root = QueuePair::new(&pd, Transport::Uc, &sends, &sends, depths).expect("a queue pair");
+        root.init(Access::empty(), 0).expect("INIT");
+        root.connect(&group().endpoint(0), 7).expect("RTS");
+        let text: Vec<u8> = (0..20_000_u32).map(|i| ((i * 7) >> 3) as u8).collect();
+        let source = HostBuffer::from_bytes(&text).expect("a buffer");
+        let source = MemoryRegion::register(&pd, source, Access::empty()).expect("a memory region");
+        let write = |immediate: u32| {
+            let kind = SendKind::Write { remote_addr: 1000, rkey: KEY };
+            let local = Some(source.slice(0, 20_000).expect("in range"));
+            root.post_sends(&[SendRequest { id: 1, kind, local, immediate: Some(immediate), signaled: true }])
+                .expect("posted");
+            sends.wait(BOUND, "the write").expect("it has left");
+            settle();
+        };
+        write(0xAB);
+        let came = entry(cq, 0);
+        assert_eq!((came.opcode(), came.immediate.get()), (Ok(CqeOpcode::WriteImmediate), 0xAB));
+        assert_eq!((came.byte_count.get(), came.user_index.get()), (20_000, 0x55));
+        let mut got = vec![0; 20_000];
+        user.read(4096 + 1000, &mut got).expect("in range");
+        assert!(got == text);
+        // Released: late packets find no key.
+        drop(key);
+        write(0xAC);
+        assert_eq!(entry(cq, 1), Cqe::INITIAL);
+        // One for each packet: the first is refused, the others continue nothing.
+        let counters = world(|world| *world.card(0).expect("a card").nic.counters());
+        assert_eq!((counters.access_drops, counters.uc_gap_drops), (1, 4));
+    });
+    received(false, &|member, user, _| {
+        assert!(MulticastMembership::attach(member, group()).is_err(), "as on a card");
+        assert!(GroupKey::new(member, KEY, user, 0).is_err());
+    });
 }
 
 /// A key without the right stops the host's write: the queue pairs fail, the memory stays as it is.

@@ -19,6 +19,7 @@ use crate::keeper;
 /// cards = 1
 /// first_card = 1              # from 0; its Ethernet address and GID follow from the number
 /// capture = "card-1.pcapng"   # what crosses the card's link
+/// uc_multicast = false        # true: a hypothetical card whose UC queue pairs take part in multicast
 ///
 /// [link]
 /// gbit_per_s = 200
@@ -54,6 +55,8 @@ pub struct MachineFile {
     pub first_card: Option<usize>,
     /// Whether to look for races for memory: [`Config::detect_races`]. Default no.
     pub detect_races: bool,
+    /// Whether UC queue pairs take part in multicast, which no card offers: [`Config::uc_multicast`]. Default no.
+    pub uc_multicast: bool,
     /// A pcapng file for the packets on the link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<PathBuf>,
@@ -256,6 +259,7 @@ impl MachineFile {
         config.cards = self.cards.unwrap_or(if self.bridge.is_some() { 1 } else { config.cards });
         config.first_card = self.first_card.unwrap_or(config.first_card);
         config.detect_races = self.detect_races;
+        config.uc_multicast = self.uc_multicast;
         config.memory = match self.memory {
             MemoryTable::Strong => MemoryModel::Strong,
             MemoryTable::Weak { seed } => MemoryModel::weak(seed),

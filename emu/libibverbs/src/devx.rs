@@ -86,6 +86,8 @@ pub(crate) enum Kind {
         index: u32,
     },
     Pd,
+    /// What a group key stands for at a queue pair, of which it has the number.
+    GroupKey(u32),
     /// A membership; its number is that of the queue pair, as the real driver has it.
     Group(Gid),
 }
@@ -187,6 +189,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_create(
                 Kind::Mkey => prm::put(answer, prm::NUMBER, number >> 8),
                 Kind::Alias { .. } => prm::put(answer, prm::object::ID, number >> 8),
                 Kind::Qp(_) | Kind::Cq | Kind::Pd => prm::put(answer, prm::NUMBER, number),
+                Kind::GroupKey(key) => prm::put(answer, prm::object::ID, key),
                 Kind::Group(_) => {}
             }
             Ok((kind, number, blocks))
@@ -377,6 +380,8 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_destroy(obj: *mut mlx5dv_devx_ob
                 Kind::Cq => nic.destroy_cq(object.number),
                 Kind::Mkey | Kind::Alias { .. } => nic.destroy_mkey(object.number),
                 Kind::Pd => nic.dealloc_pd(object.number),
+                // With the queue pair its table has gone.
+                Kind::GroupKey(key) => nic.unmap_group_key(object.number, key).or(Ok(())),
                 // The queue pair may have left by `ibv_detach_mcast`.
                 Kind::Group(gid) if !nic.is_member(object.number, &gid) => Ok(()),
                 Kind::Group(gid) => nic.detach_multicast(object.number, gid),

@@ -4,11 +4,11 @@
 //! programs for cross-GVMI memory keys use them.
 
 use emu_machine::World;
-use emu_machine::nic::AliasAttr;
+use emu_machine::nic::{AliasAttr, GroupKey};
 
 use crate::devx::{Kind, Refusal, answer, refuse, syndrome};
 use crate::devx_create::tagged;
-use crate::prm::{self, Input, allow, object};
+use crate::prm::{self, Input, allow, group_key, object};
 
 type Result<T> = std::result::Result<T, Refusal>;
 
@@ -41,9 +41,12 @@ pub(crate) fn allow_access(world: &mut World, card: usize, input: Input<'_>) -> 
     Ok(world.card(card)?.nic.share_mkey(key, input.bytes(allow::ACCESS_KEY))?)
 }
 
-/// CREATE_GENERAL_OBJECT: an alias of a memory key; other objects have calls of their own.
+/// CREATE_GENERAL_OBJECT: an alias of a memory key, or a group key; other objects have calls of their own.
 pub(crate) fn create_general(world: &mut World, card: usize, input: Input<'_>) -> Result<(Kind, u32)> {
     let kind = input.get(object::TYPE);
+    if kind == group_key::TYPE {
+        return create_group_key(world, card, input);
+    }
     if kind != object::MKEY {
         let instead = match kind {
             0x28 | 0xFF13 => "; the heap of a process comes with flexio_process_create",
@@ -73,6 +76,16 @@ pub(crate) fn create_general(world: &mut World, card: usize, input: Input<'_>) -
     // Programs make the key of the object's number alone.
     let (_, number) = tagged(world, card, 0, |nic| nic.create_alias_mkey(attr))?;
     Ok((Kind::Alias { vhca: attr.target_vhca, index }, number))
+}
+
+/// A group key at a member; see [`group_key`].
+fn create_group_key(world: &mut World, card: usize, input: Input<'_>) -> Result<(Kind, u32)> {
+    long_enough(input, group_key::BYTES)?;
+    let key = input.get(group_key::KEY);
+    let entry = GroupKey { key, local_key: input.get(group_key::LOCAL_KEY), base: input.u64(group_key::BASE) };
+    let qpn = input.get(group_key::QPN);
+    world.card(card)?.nic.map_group_key(qpn, entry)?;
+    Ok((Kind::GroupKey(key), qpn))
 }
 
 /// QUERY_GENERAL_OBJECT of an alias.

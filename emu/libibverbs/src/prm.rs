@@ -217,6 +217,27 @@ pub(crate) mod object {
     pub(crate) const MKEY: u32 = 0xFF01;
 }
 
+/// CREATE_GENERAL_OBJECT of a group key: an extension of this emulator, for its hypothetical multicast of UC. Behind the header of
+/// every general object (see [`object`]):
+///
+/// | Bytes | Content |
+/// |---|---|
+/// | 0x10..0x14 | number of the queue pair, 24 bits |
+/// | 0x14..0x18 | group key, as packets carry it |
+/// | 0x18..0x1C | memory key that it stands for |
+/// | 0x20..0x28 | address of offset 0 under that key |
+///
+/// It stands for the memory until the object is destroyed.
+pub(crate) mod group_key {
+    use super::Field;
+    pub(crate) const TYPE: u32 = 0xFC01;
+    pub(crate) const QPN: Field = Field(0x10, 8, 24);
+    pub(crate) const KEY: Field = Field(0x14, 0, 32);
+    pub(crate) const LOCAL_KEY: Field = Field(0x18, 0, 32);
+    pub(crate) const BASE: usize = 0x20;
+    pub(crate) const BYTES: usize = 0x28;
+}
+
 /// ALLOW_OTHER_VHCA_ACCESS.
 pub(crate) mod allow {
     use super::Field;

@@ -31,6 +31,9 @@ pub struct Config {
     /// Whether to look for races for memory between firmware, card and host; see [`Race`](crate::Race). Changes no time and
     /// no result. Default off: emulation takes up to three times as long.
     pub detect_races: bool,
+    /// Whether UC queue pairs take part in multicast, which no card offers: hypothetical, for receive paths without a copy. See
+    /// [`GroupKey`](emu_nic::GroupKey). Default off.
+    pub uc_multicast: bool,
 }
 
 /// When what one agent has stored is seen by the others.
@@ -145,6 +148,7 @@ impl Default for Config {
             rpc_watchdog_ps: 6 * PS_PER_S,
             memory: MemoryModel::Strong,
             detect_races: false,
+            uc_multicast: false,
         }
     }
 }

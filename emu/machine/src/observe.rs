@@ -63,7 +63,10 @@ impl World {
         {
             let nic = &self.cards[*card].nic;
             races.refresh(*card, nic);
-            if let Extension::Remote { address, rkey, len } = packet.extension {
+            // The key of a Write to a group is none of the card's.
+            if let Extension::Remote { address, rkey, len } = packet.extension
+                && !packet.destination.is_multicast()
+            {
                 let qpn = packet.destination_qpn;
                 races.remote_access(*card, nic, (qpn, rkey), (address, u64::from(len)), at_ps);
             }

@@ -57,7 +57,13 @@ impl World {
         if first > LAST_CARD + 1 - count {
             return Err(MachineError::FirstCard { first, cards: count });
         }
-        let card = |index| Ok(Card::new(Nic::new(nic_config(first + index, config.wiring.port_rate(index)?))));
+        let card = |index| {
+            let mut nic = Nic::new(nic_config(first + index, config.wiring.port_rate(index)?));
+            if config.uc_multicast {
+                nic.allow_uc_multicast();
+            }
+            Ok(Card::new(nic))
+        };
         let cards = (0..count).map(card).collect::<Result<Vec<_>, MachineError>>()?;
         let wires = Wires::new(&config.wiring, first, count)?;
         Ok(World {

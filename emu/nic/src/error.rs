@@ -210,6 +210,33 @@ pub enum NicError {
         /// Its transport.
         transport: Transport,
     },
+    /// Group keys are those of UC queue pairs, where they take part in multicast at all.
+    #[error(
+        "queue pair {qpn:#x} is {transport}: group keys are for UC queue pairs of an emulated card with hypothetical UC multicast \
+         (uc_multicast)"
+    )]
+    NoGroupKeys {
+        /// The queue pair.
+        qpn: u32,
+        /// Its transport.
+        transport: Transport,
+    },
+    /// A group key stands for one memory at a time.
+    #[error("group key {key:#x} of queue pair {qpn:#x} stands for memory already: end that first")]
+    GroupKeyTaken {
+        /// The queue pair.
+        qpn: u32,
+        /// The group key.
+        key: u32,
+    },
+    /// No such group key.
+    #[error("queue pair {qpn:#x} has no group key {key:#x}")]
+    UnknownGroupKey {
+        /// The queue pair.
+        qpn: u32,
+        /// The group key.
+        key: u32,
+    },
     /// The queue pair is not a member.
     #[error("queue pair {qpn:#x} is not attached to {gid}")]
     NotAttached {

@@ -14,10 +14,11 @@ impl Nic {
     /// Makes a queue pair a member of a group (`ATTACH_TO_MCG` of the PRM, 0x806). Being one already is no error.
     ///
     /// # Errors
-    /// No such queue pair, it is not UD, or the identifier is not that of a group.
+    /// No such queue pair, it is not UD (or UC where that is [allowed](Self::allow_uc_multicast)), or the identifier is not that
+    /// of a group.
     pub fn attach_multicast(&mut self, qpn: u32, gid: Gid) -> Result<(), NicError> {
         let transport = self.qps.get(qpn).ok_or(NicError::UnknownQp { qpn })?.attr.transport;
-        if transport != Transport::Ud {
+        if transport != Transport::Ud && !(transport == Transport::Uc && self.uc_multicast) {
             return Err(NicError::NotADatagramQp { qpn, transport });
         }
         if !gid.is_multicast() {

@@ -17,6 +17,7 @@ use crate::qp::{Mtu, QpAttr, QpModify, QpQuery, QpState};
 use crate::queue_pair::QueuePair;
 use crate::table::{Slots, Table};
 use crate::timing::NicTiming;
+use crate::uc_multicast::GroupKey;
 
 /// What a card is like.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +52,10 @@ pub struct Nic {
     /// Members of each multicast group.
     pub(crate) groups: BTreeMap<Gid, BTreeSet<u32>>,
     pub(crate) group_changes: u64,
+    /// UC queue pairs take part in multicast.
+    pub(crate) uc_multicast: bool,
+    /// By queue pair and key.
+    pub(crate) group_keys: BTreeMap<(u32, u32), GroupKey>,
     pub(crate) first_vhca: u16,
     pub(crate) vhcas: u16,
 }
@@ -92,6 +97,8 @@ impl Nic {
             pkeys: vec![DEFAULT_PKEY],
             groups: BTreeMap::new(),
             group_changes: 0,
+            uc_multicast: false,
+            group_keys: BTreeMap::new(),
             first_vhca: ((mixed >> 40) as u16 & 0xFF) << 8,
             vhcas: 1,
             config,
@@ -293,6 +300,7 @@ impl Nic {
             return Err(NicError::QpAttached { qpn, groups });
         }
         let qp = self.qps.take(qpn).ok_or(NicError::UnknownQp { qpn })?;
+        self.group_keys.retain(|&(of, _), _| of != qpn);
         self.protection.release_pd(qp.attr.pd);
         for cqn in [qp.attr.send_cq, qp.attr.recv_cq] {
             if let Some(cq) = self.cqs.get_mut(cqn) {

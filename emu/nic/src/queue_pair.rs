@@ -1,6 +1,6 @@
 //! The card's own record of a queue pair, and its changes of state.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::atomic::Atomic;
 use crate::error::NicError;
@@ -8,6 +8,7 @@ use crate::mkey::Access;
 use crate::packet::{Extension, Network};
 use crate::qp::{Mtu, QpAttr, QpModify, QpPath, QpState, Transport};
 use crate::requester::packets;
+use crate::uc_multicast::{Sender, Sequence};
 use crate::wire::entropy_port;
 use crate::wqe::{Completion, DataSegment, Wqe, WqeFault};
 
@@ -151,6 +152,8 @@ pub(crate) struct ReceiveQueue {
     /// A NAK is out; nothing but the expected PSN is of interest.
     pub(crate) nak_sent: bool,
     pub(crate) inbound: Option<Inbound>,
+    /// Of a member of groups (UC): where it is in the packets of each sender.
+    pub(crate) senders: BTreeMap<Sender, Sequence>,
     /// Segments of the receive that a Send is going into.
     pub(crate) segments: Vec<DataSegment>,
     pub(crate) responses: VecDeque<Response>,

@@ -288,7 +288,12 @@ impl Nic {
                 }
                 forced || (!to.is_multicast() && self.is_own(to))
             }
-            None => self.turns_round(qp),
+            None => {
+                if self.comes_back(qp) {
+                    self.emit(ready_ps, packet.clone(), true, fx);
+                }
+                self.turns_round(qp)
+            }
         };
         let sent = self.emit(ready_ps, packet, loopback, fx);
         if finished {

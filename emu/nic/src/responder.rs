@@ -47,6 +47,7 @@ impl Nic {
     ) {
         match qp.attr.transport {
             Transport::Rc => self.respond_reliably(now_ps, qp, packet, mem, fx),
+            Transport::Uc if packet.destination.is_multicast() => self.respond_to_group(now_ps, qp, packet, mem, fx),
             Transport::Uc => self.respond_unreliably(now_ps, qp, packet, mem, fx),
             Transport::Ud => self.datagram(now_ps, qp, packet, mem, fx),
         }
@@ -104,7 +105,7 @@ impl Nic {
         Ok(())
     }
 
-    fn respond_unreliably(
+    pub(crate) fn respond_unreliably(
         &mut self,
         now_ps: u64,
         qp: &mut QueuePair,
@@ -296,6 +297,7 @@ impl Nic {
     ) -> Result<(), Refusal> {
         let inbound = match packet.extension {
             Extension::Remote { address, rkey, len } if packet.first => {
+                let (address, rkey) = self.write_target(qp, packet, (address, rkey), len)?;
                 self.remote(qp, rkey, address, len, Access::REMOTE_WRITE)?;
                 Some(Inbound::Write { address, rkey, len, received: 0 })
             }

@@ -14,7 +14,7 @@
 //!                    ├─ CompletionQueue
 //!                    └─ Process (borrows Application and ProtectionDomain)
 //!                         ├─ MsgStream, Window, Outbox, DeviceBuffer ─ MemoryKey
-//!                         ├─ EventHandler ─ DpaCompletionQueue ─ DpaQueuePair ─ MulticastMembership
+//!                         ├─ EventHandler ─ DpaCompletionQueue ─ DpaQueuePair ─ MulticastMembership, GroupKey
 //! ```
 //!
 //! Nothing relies on destructors for memory safety: a card reaches host memory only through a [`MemoryRegion`], and that owns
@@ -40,6 +40,7 @@ mod dpa_memory;
 mod dpa_qp;
 mod error;
 mod event_handler;
+mod group_key;
 mod memory;
 mod msg_stream;
 mod multicast;
@@ -65,6 +66,7 @@ pub use dpa_qp::{DpaDepths, DpaQueuePair, RemoteQp, UdKey};
 pub use error::{Error, ErrorState, Result, Status};
 pub use event_handler::{Affinity, EventHandler};
 pub use flexcast_image::{Entry, EntryKind, Image, ImageError};
+pub use group_key::GroupKey;
 pub use memory::{Access, MemoryRegion};
 pub use msg_stream::{MsgLevel, MsgStream};
 pub use multicast::{MulticastGroup, MulticastMembership};

@@ -10,10 +10,13 @@ use std::ptr::NonNull;
 use verbs_sys as sys;
 
 use crate::device::{Gid, Mac, verbs_ok, warn_unless_ok};
-use crate::dpa_qp::{DpaQueuePair, refused};
+use crate::dpa_qp::{DpaQueuePair, RemoteQp, refused};
 use crate::error::{Error, Result};
 use crate::prm::{self, Mailbox};
 use crate::queue_pair::QueuePair;
+
+/// Number of the queue pair that stands for all members of a group.
+pub(crate) const MULTICAST_QPN: u32 = 0xFF_FFFF;
 
 /// A multicast group: an IPv4 group (224.0.0.0/4), as a mapped address, or an IPv6 group (ff00::/8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +46,12 @@ impl MulticastGroup {
             value: u64::from(address.to_ipv4_mapped().map_or(gid.0[0], |address| address.octets()[0])),
             limit: "224 to 239 (IPv4) or 255 (IPv6)".to_owned(),
         })
+    }
+
+    /// The peer of a UC queue pair that sends to the group, or receives from it; see [`crate::GroupKey`].
+    #[must_use]
+    pub fn endpoint(self, first_psn: u32) -> RemoteQp {
+        RemoteQp { qpn: MULTICAST_QPN, gid: self.gid(), mac: self.mac(), first_psn }
     }
 
     /// Its identifier.
@@ -79,7 +88,7 @@ enum Member<'a> {
     Host(&'a QueuePair<'a>),
 }
 
-/// A UD queue pair in a multicast group, until this is dropped.
+/// A UD queue pair in a multicast group (or a UC one, where the emulator is configured so), until this is dropped.
 #[derive(Debug)]
 pub struct MulticastMembership<'a> {
     member: Member<'a>,

@@ -87,6 +87,7 @@ const RST2INIT_QP: u32 = 0x502;
 const INIT2RTR_QP: u32 = 0x503;
 const RTR2RTS_QP: u32 = 0x504;
 const ATTACH_TO_MCG: u32 = 0x806;
+const CREATE_GENERAL_OBJECT: u32 = 0xA00;
 
 /// Bytes of CREATE_QP and of the three transition commands.
 pub(crate) const QP_COMMAND_BYTES: usize = 272;
@@ -103,6 +104,14 @@ const MODIFY_QPN: Field = Field(0x8, 8, 24);
 /// Bytes of ATTACH_TO_MCG, whose queue pair is at [`MODIFY_QPN`].
 pub(crate) const GROUP_COMMAND_BYTES: usize = 32;
 const GROUP_GID: usize = 0x10;
+/// Bytes of CREATE_GENERAL_OBJECT for a group key: an extension of the emulator, described in its `prm.rs`.
+pub(crate) const GROUP_KEY_COMMAND_BYTES: usize = 0x28;
+const OBJECT_TYPE: Field = Field(0x4, 16, 16);
+const GROUP_KEY_TYPE: u32 = 0xFC01;
+const GROUP_KEY_QPN: Field = Field(0x10, 8, 24);
+const GROUP_KEY: Field = Field(0x14, 0, 32);
+const GROUP_KEY_LOCAL: Field = Field(0x18, 0, 32);
+const GROUP_KEY_BASE: usize = 0x20;
 
 const ST: Field = Field(0x0, 8, 8).within(QPC);
 const PM_STATE: Field = Field(0x0, 19, 2).within(QPC);
@@ -291,6 +300,17 @@ pub(crate) fn attach_to_mcg(qpn: u32, gid: [u8; 16]) -> Mailbox<GROUP_COMMAND_BY
     let mut m = Mailbox::command(ATTACH_TO_MCG);
     m.set(MODIFY_QPN, qpn);
     m.set_bytes(GROUP_GID, &gid);
+    m
+}
+
+/// What a group key stands for at a queue pair.
+pub(crate) fn create_group_key(qpn: u32, key: u32, local_key: u32, base: u64) -> Mailbox<GROUP_KEY_COMMAND_BYTES> {
+    let mut m = Mailbox::command(CREATE_GENERAL_OBJECT);
+    m.set(OBJECT_TYPE, GROUP_KEY_TYPE);
+    m.set(GROUP_KEY_QPN, qpn);
+    m.set(GROUP_KEY, key);
+    m.set(GROUP_KEY_LOCAL, local_key);
+    m.set_u64(GROUP_KEY_BASE, base);
     m
 }
 

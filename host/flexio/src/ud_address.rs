@@ -6,14 +6,12 @@ use zerocopy::IntoBytes as _;
 
 use crate::device::{Device, Gid, Mac};
 use crate::error::{Error, Result};
-use crate::multicast::MulticastGroup;
+use crate::multicast::{MULTICAST_QPN, MulticastGroup};
 use crate::path::Path;
 use crate::prm::UDP_SOURCE_PORT;
 
 /// Bytes of an address vector in a UD send entry, behind its control segment.
 pub const UD_ADDRESS_BYTES: usize = 48;
-/// Number of the queue pair that stands for all members of a group.
-const MULTICAST_QPN: u32 = 0xFF_FFFF;
 /// A routing header is present, in [`DatagramSegment::grh_gid_flow`].
 const GRH_PRESENT: u32 = 1 << 30;
 
