@@ -25,6 +25,7 @@
 //! `send` are the two sides on the card, `control` the connections between ranks; `engine` carries out.
 #![deny(unsafe_code)]
 
+pub mod baseline;
 pub mod bootstrap;
 mod buffer;
 mod card;

@@ -210,6 +210,59 @@ impl<'a> QueuePair<'a> {
         }
         self.modify("RTS", &mut attr, mask)
     }
+
+    /// Posts one request. Like [`QueuePair::post_sends`], but allocates nothing.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]; [`Error::OutOfRange`] for a read with an immediate.
+    pub fn post_send(&self, request: &SendRequest<'_>) -> Result<()> {
+        let mut gather = gather(request);
+        let mut raw = work_request(request, &mut gather)?;
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: the queue pair is live; the request and its gather entry are initialised and copied by the call; an
+        // address handle is borrowed by `request`.
+        let errno = unsafe { sys::inline::post_send(self.raw.as_ptr(), &raw mut raw, &raw mut bad) };
+        verbs_ok("ibv_post_send", errno, || format!("queue pair {:#x}", self.qpn()))
+    }
+
+    /// Posts requests in order with one doorbell.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] says how many of them were posted; [`Error::OutOfRange`] for a read with an immediate.
+    pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<()> {
+        if requests.is_empty() {
+            return Ok(());
+        }
+        let mut gathers: Vec<sys::ibv_sge> = requests.iter().map(gather).collect();
+        let mut list =
+            requests.iter().zip(&mut gathers).map(|(r, g)| work_request(r, g)).collect::<Result<Vec<_>>>()?;
+        for index in 1..list.len() {
+            let next = &raw mut list[index];
+            list[index - 1].next = next;
+        }
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: the queue pair is live; `list` is a chain of initialised requests, each with its gather entry alive
+        // in `gathers`; address handles are borrowed by `requests`.
+        let errno = unsafe { sys::inline::post_send(self.raw.as_ptr(), list.as_mut_ptr(), &raw mut bad) };
+        verbs_ok("ibv_post_send", errno, || {
+            let posted = list.iter().position(|request| std::ptr::eq(request, bad)).unwrap_or(0);
+            format!("{posted} of {} requests posted on queue pair {:#x}", list.len(), self.qpn())
+        })
+    }
+
+    /// Posts one receive.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn post_receive(&self, id: u64, into: LocalSlice) -> Result<()> {
+        let mut scatter = sys::ibv_sge { addr: into.addr.get(), length: into.len, lkey: into.lkey };
+        let mut request =
+            sys::ibv_recv_wr { wr_id: id, next: std::ptr::null_mut(), sg_list: &raw mut scatter, num_sge: 1 };
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: the queue pair is live; the request and its scatter entry are copied by the call.
+        let errno = unsafe { sys::inline::post_recv(self.raw.as_ptr(), &raw mut request, &raw mut bad) };
+        verbs_ok("ibv_post_recv", errno, || format!("queue pair {:#x}", self.qpn()))
+    }
 }
 
 impl Drop for QueuePair<'_> {
@@ -217,5 +270,94 @@ impl Drop for QueuePair<'_> {
         // SAFETY: created in `new` and destroyed only here.
         let errno = unsafe { (self.pd.device().provider().verbs.ibv_destroy_qp)(self.raw.as_ptr()) };
         warn_unless_ok("ibv_destroy_qp", errno);
+    }
+}
+
+fn gather(request: &SendRequest<'_>) -> sys::ibv_sge {
+    let local = request.local.unwrap_or(LocalSlice { addr: HostAddr(0), len: 0, lkey: 0 });
+    sys::ibv_sge { addr: local.addr.get(), length: local.len, lkey: local.lkey }
+}
+
+fn work_request(request: &SendRequest<'_>, gather: &mut sys::ibv_sge) -> Result<sys::ibv_send_wr> {
+    let mut raw = sys::ibv_send_wr {
+        wr_id: request.id,
+        sg_list: gather,
+        num_sge: i32::from(request.local.is_some()),
+        send_flags: if request.signaled { sys::IBV_SEND_SIGNALED } else { 0 },
+        ..Default::default()
+    };
+    if let Some(immediate) = request.immediate {
+        raw.__bindgen_anon_1.imm_data = immediate.to_be();
+    }
+    let with_immediate = request.immediate.is_some();
+    raw.opcode = match request.kind {
+        SendKind::Send if with_immediate => sys::IBV_WR_SEND_WITH_IMM,
+        SendKind::Send => sys::IBV_WR_SEND,
+        SendKind::Datagram { to, qpn, q_key } => {
+            raw.wr.ud = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
+                ah: to.raw.as_ptr(),
+                remote_qpn: qpn,
+                remote_qkey: q_key,
+            };
+            if with_immediate { sys::IBV_WR_SEND_WITH_IMM } else { sys::IBV_WR_SEND }
+        }
+        SendKind::Write { remote_addr, rkey } => {
+            raw.wr.rdma = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey };
+            if with_immediate { sys::IBV_WR_RDMA_WRITE_WITH_IMM } else { sys::IBV_WR_RDMA_WRITE }
+        }
+        SendKind::Read { remote_addr, rkey } => {
+            if with_immediate {
+                return Err(Error::OutOfRange {
+                    what: "immediate of an RDMA Read",
+                    value: u64::from(request.immediate.unwrap_or(0)),
+                    limit: "absent: reads carry none".to_owned(),
+                });
+            }
+            raw.wr.rdma = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey };
+            sys::IBV_WR_RDMA_READ
+        }
+    };
+    Ok(raw)
+}
+
+/// A path to another card, for datagrams.
+#[derive(Debug)]
+pub struct AddressHandle<'a> {
+    pd: &'a ProtectionDomain<'a>,
+    raw: NonNull<sys::ibv_ah>,
+}
+
+impl<'a> AddressHandle<'a> {
+    /// Resolves the path to a port.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn new(pd: &'a ProtectionDomain<'a>, gid: Gid) -> Result<Self> {
+        let mut attr = path(pd.device().port(), gid);
+        // SAFETY: the domain is live and `attr` initialised.
+        let raw = unsafe { (pd.device().provider().verbs.ibv_create_ah)(pd.raw(), &raw mut attr) };
+        Ok(Self { pd, raw: non_null("ibv_create_ah", raw, || format!("to {gid}"))? })
+    }
+}
+
+impl Drop for AddressHandle<'_> {
+    fn drop(&mut self) {
+        // SAFETY: created in `new`. Posted datagrams hold a copy of the address in their work queue entry.
+        let errno = unsafe { (self.pd.device().provider().verbs.ibv_destroy_ah)(self.raw.as_ptr()) };
+        warn_unless_ok("ibv_destroy_ah", errno);
+    }
+}
+
+fn path(port: &crate::device::Port, to: Gid) -> sys::ibv_ah_attr {
+    sys::ibv_ah_attr {
+        grh: sys::ibv_global_route {
+            dgid: sys::ibv_gid { raw: to.0 },
+            sgid_index: port.gid_index,
+            hop_limit: 64,
+            ..Default::default()
+        },
+        is_global: 1,
+        port_num: port.number,
+        ..Default::default()
     }
 }

@@ -72,6 +72,17 @@ impl<'a> CompletionQueue<'a> {
     /// # Errors
     /// [`Error::Verbs`] when the queue itself has failed (an overrun).
     pub fn poll(&self) -> Result<Vec<Completion>> {
+        let mut done = Vec::new();
+        self.poll_each(|completion| done.push(completion))?;
+        Ok(done)
+    }
+
+    /// Hands what has completed to `take`, and tells how many that were. Like [`CompletionQueue::poll`], but allocates
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] when the queue itself has failed (an overrun).
+    pub fn poll_each(&self, take: impl FnMut(Completion)) -> Result<usize> {
         let mut entries = [sys::ibv_wc::default(); 32];
         // SAFETY: the queue is live and there is room for 32 entries.
         let got = unsafe { sys::inline::poll_cq(self.raw(), entries.len() as i32, entries.as_mut_ptr()) };
@@ -80,7 +91,8 @@ impl<'a> CompletionQueue<'a> {
             errno: std::io::Error::last_os_error(),
             detail: "the queue has overrun or its card is gone".to_owned(),
         })?;
-        Ok(entries[..got].iter().map(completion).collect())
+        entries[..got].iter().map(completion).for_each(take);
+        Ok(got)
     }
 
     /// Waits until something has completed, and turns failures into errors.

@@ -1,0 +1,103 @@
+//! What ranks tell one another before they are connected.
+
+use flexio::{Gid, Mac};
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::Error;
+
+/// First word of an endpoint: a name and a version.
+const MAGIC: u32 = 0x4643_4201;
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Head {
+    magic: U32,
+    rank: U32,
+    ranks: U32,
+    gid: [u8; 16],
+    mac: [u8; 6],
+    reserved: [u8; 2],
+}
+
+/// The queue pairs of a rank that are for one peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct Entry {
+    pub(super) peer: U32,
+    pub(super) data_qpn: U32,
+    pub(super) control_qpn: U32,
+    /// Messages of that peer for which receives are posted.
+    pub(super) accepts: U32,
+}
+
+/// A rank's card and queue pairs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Endpoint {
+    pub(super) rank: u32,
+    pub(super) ranks: u32,
+    pub(super) gid: Gid,
+    pub(super) mac: Mac,
+    /// By peer, ascending.
+    pub(super) entries: Vec<Entry>,
+}
+
+impl Endpoint {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let head = Head {
+            magic: U32::new(MAGIC),
+            rank: U32::new(self.rank),
+            ranks: U32::new(self.ranks),
+            gid: self.gid.0,
+            mac: self.mac.0,
+            reserved: [0; 2],
+        };
+        [head.as_bytes(), self.entries.as_bytes()].concat()
+    }
+
+    /// The endpoint of `rank` of `ranks`.
+    pub(super) fn decode(bytes: &[u8], rank: u32, ranks: u32) -> Result<Self, Error> {
+        let refused = |reason: String| Error::Endpoint { rank, reason };
+        let (head, rest) = Head::ref_from_prefix(bytes)
+            .map_err(|_| refused(format!("{} bytes, but it has at least {}", bytes.len(), size_of::<Head>())))?;
+        if head.magic.get() != MAGIC {
+            return Err(refused(format!("begins with {:#x}, not {MAGIC:#x}: is it of the same version?", head.magic)));
+        }
+        if (head.rank.get(), head.ranks.get()) != (rank, ranks) {
+            return Err(refused(format!("is of rank {} of {}, not of {ranks}", head.rank, head.ranks)));
+        }
+        let entries = <[Entry]>::ref_from_bytes(rest)
+            .map_err(|_| refused(format!("{} bytes of entries, each of {}", rest.len(), size_of::<Entry>())))?;
+        Ok(Self { rank, ranks, gid: Gid(head.gid), mac: Mac(head.mac), entries: entries.to_vec() })
+    }
+
+    /// Its queue pairs for a peer.
+    pub(super) fn entry(&self, peer: u32) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.peer.get() == peer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_come_back_and_others_are_refused() {
+        let entry = Entry { peer: U32::new(1), data_qpn: U32::new(7), control_qpn: U32::new(8), accepts: U32::new(9) };
+        let endpoint = Endpoint { rank: 2, ranks: 4, gid: Gid([3; 16]), mac: Mac([5; 6]), entries: vec![entry] };
+        let bytes = endpoint.encode();
+        let back = Endpoint::decode(&bytes, 2, 4).unwrap();
+        assert_eq!(back, endpoint);
+        assert_eq!((back.entry(1), back.entry(2)), (Some(&entry), None));
+        for (bytes, rank, ranks, word) in [
+            (&bytes[..10], 2, 4, "10 bytes"),
+            (&bytes[..40], 2, 4, "4 bytes of entries"),
+            (&bytes, 3, 4, "rank 2 of 4"),
+            (&bytes, 2, 5, "rank 2 of 4"),
+            (&[0; 40], 2, 4, "same version"),
+        ] {
+            let text = Endpoint::decode(bytes, rank, ranks).unwrap_err().to_string();
+            assert!(text.contains(word), "{text}");
+        }
+    }
+}
