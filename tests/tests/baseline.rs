@@ -1,5 +1,5 @@
-//! Collectives without multicast on emulated cards: every algorithm, every rank's buffer byte by byte, and what happens when ranks
-//! disagree or are silent.
+//! Collectives without multicast on emulated cards: every algorithm, every rank's buffer byte by byte, and what happens
+//! when ranks disagree or are silent.
 
 use emu_machine::fabric::{Fault, FaultEvent, FaultScript, Topology};
 use emu_machine::{Config, NetworkConfig, Wiring, with_world};

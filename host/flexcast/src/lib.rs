@@ -54,3 +54,4 @@ pub use units::{ThreadPlacement, UNITS, UNITS_PER_CORE, USABLE_UNITS};
 
 /// What a `Result` of this crate is, for callers with another error in mind.
 pub use flexcast_proto::{Cause, Failure, Overheads};
+pub mod model;
