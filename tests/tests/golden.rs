@@ -60,6 +60,11 @@ fn receive_comes_up_and_logs() {
 }
 
 #[test]
+fn allgather_comes_up_and_logs() {
+    golden::compare("allgather", "run", &session("allgather", |_, _| ()));
+}
+
+#[test]
 fn reference_comes_up_and_logs() {
     golden::compare("reference", "run", &session("reference", |_, _| ()));
 }

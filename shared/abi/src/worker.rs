@@ -136,8 +136,10 @@ abi_struct! {
         pub reserved: u32,
         /// Copies whose completion was told by the hardware to have failed (UD).
         pub failed_copies: u64,
+        /// User index and immediate of the armed operation's PSN 0, as the hot loop compares them (lanes).
+        pub key: u64,
         /// Zero.
-        pub reserved_2: [u64; 4],
+        pub reserved_2: [u64; 3],
         /// Counters.
         pub statistics: Statistics,
     }

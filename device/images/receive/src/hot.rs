@@ -45,7 +45,7 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
     #[inline(always)]
     pub(crate) fn accept<const PLACE: u8>(&mut self, consumed: u64, room: u64) -> u64 {
         let armed = &self.context.state.armed;
-        let base = key_base(self.context);
+        let base = if LANE { self.context.state.key } else { key_base(self.context) };
         let header = if UD { GRH_BYTES } else { 0 };
         let length = Be32::new(armed.chunk_bytes + header);
         let segment = self.receive_cq.segment(consumed, room, Self::OPCODE);

@@ -14,7 +14,7 @@ use dpa::{
 };
 
 use crate::control::{Control, News};
-use crate::hot::place;
+use crate::hot::{key_base, place};
 use crate::placement::{check_lane_operation, set_out};
 use crate::prepare::{check, prepare_receives};
 use crate::worker::Worker;
@@ -364,6 +364,7 @@ impl<const UD: bool> Lane<'_, UD> {
         let context = &mut *self.context;
         let bits = |bits| BitmapView::attach(context.bitmap, context.bitmap_words, bits);
         (self.bitmap, self.regular) = (bits(context.state.armed.chunks), bits(context.state.armed.chunks));
+        context.state.key = key_base(context);
         set_out(context, &self.bitmap);
         self.build_stale_copies(&operation);
     }

@@ -32,24 +32,40 @@ pub(crate) fn locate(context: &mut WorkerContext, psn: u64) -> Place {
         return Place { run, bytes: if is_last { armed.last_chunk_bytes } else { armed.chunk_bytes }, address };
     }
     let rows = table(&lane.placed);
-    // The last row that does not begin after the PSN. It has chunks: of several that begin at one PSN the last has.
-    let (mut low, mut high) = (0, rows.len());
-    while high - low > 1 {
-        let middle = low + (high - low) / 2;
-        if rows.get(middle).is_some_and(|row| u64::from(row.first_psn) <= psn) { low = middle } else { high = middle }
-    }
-    let Some(row) = rows.get(low) else { return Place { run: 0, bytes: 0, address: 0 } };
-    lane.row = low;
+    let (row, index) = find_row(&rows, lane.row, psn);
+    lane.row = index;
     lane.row_first = row.first_psn;
     lane.row_chunks = row.chunks;
     lane.row_base = row.destination.wrapping_sub(u64::from(row.first_psn).wrapping_mul(chunk_bytes));
     let is_last = psn + 1 == u64::from(row.first_psn) + u64::from(row.chunks);
     Place {
-        run: u64::from(low),
+        run: u64::from(index),
         bytes: if is_last { row.last_chunk_bytes } else { armed.chunk_bytes },
         address: lane.row_base.wrapping_add(psn.wrapping_mul(chunk_bytes)),
     }
 }
+
+/// The row of a PSN: the current one, the next, or whichever a binary search finds. It has chunks: of several that begin at one PSN the
+/// last has.
+fn find_row(rows: &Table<RunRow>, current: u32, psn: u64) -> (RunRow, u32) {
+    for guess in [current, current + 1] {
+        if let Some(row) = rows.get(guess)
+            && psn.wrapping_sub(u64::from(row.first_psn)) < u64::from(row.chunks)
+        {
+            return (row, guess);
+        }
+    }
+    let (mut low, mut high) = (0, rows.len());
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if rows.get(middle).is_some_and(|row| u64::from(row.first_psn) <= psn) { low = middle } else { high = middle }
+    }
+    // `check_rows` has found a row for every PSN.
+    (rows.get(low).unwrap_or(NO_ROW), low)
+}
+
+const NO_ROW: RunRow =
+    RunRow { destination: 0, first_psn: 0, chunks: 0, last_chunk_bytes: 0, reserved: 0, reserved_2: 0 };
 
 /// Short chunks of the armed operation of a lane, a bit per run.
 pub(crate) fn edges(context: &WorkerContext) -> BitmapView {

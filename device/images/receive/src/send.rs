@@ -24,6 +24,10 @@ trait Chunk: PostedEntry {
 
     /// What is the same for every chunk of a lane.
     fn build(lane: &SendLane) -> Self;
+    fn build(lane: &SendLane, data: DataSegment, control: ControlSegment) -> Self;
+
+    /// [`post`], a symbol for each kind of entry.
+    fn post_batch(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32);
 }
 
 impl Chunk for DatagramWqe {
@@ -34,6 +38,10 @@ impl Chunk for DatagramWqe {
         let datagram = DatagramSegment::from_words(lane.address_vector);
         Self { control: ControlSegment::default(), datagram, data: DataSegment::default(), padding: [0; 6] }
     }
+
+    fn post_batch(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32) {
+        post_datagrams(lane, outbox, armed, psn_bits, count);
+    }
 }
 
 impl Chunk for WriteWqe {
@@ -42,6 +50,10 @@ impl Chunk for WriteWqe {
 
     fn build(_: &SendLane) -> Self {
         Self::default()
+    }
+
+    fn post_batch(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32) {
+        post_writes(lane, outbox, armed, psn_bits, count);
     }
 }
 
@@ -220,7 +232,7 @@ impl Sender<'_> {
             }
             let Some(lane) = self.lanes.get(index - 1) else { return true };
             let start = Counters::read();
-            post::<W>(lane, &self.outbox, &armed, self.psn_bits, chunks);
+            W::post_batch(lane, &self.outbox, &armed, self.psn_bits, chunks);
             self.state.loop_instructions += Counters::read().since(start).instructions;
             self.state.next_lane = index as u32;
             self.state.left -= u64::from(chunks);
@@ -416,8 +428,18 @@ fn build<W: Chunk>(lane: &SendLane) {
     }
 }
 
-/// Posts the next `count` chunks of a lane, for which there is room: one doorbell, the last signalled.
 #[inline(never)]
+fn post_datagrams(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32) {
+    post::<DatagramWqe>(lane, outbox, armed, psn_bits, count);
+}
+
+#[inline(never)]
+fn post_writes(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32) {
+    post::<WriteWqe>(lane, outbox, armed, psn_bits, count);
+}
+
+/// Posts the next `count` chunks of a lane, for which there is room: one doorbell, the last signalled.
+#[inline(always)]
 fn post<W: Chunk>(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32) {
     let queue = SendQueue::attach(&lane.send_queue);
     let state = &mut lane.state;

@@ -1,0 +1,601 @@
+//! Image `allgather` on an emulated card: its send worker multicasts the blocks of several roots, which come back to lanes of the same
+//! card (UC: over a connection that goes round inside it), go to their places, and are accounted for; on strong and weak memory. And
+//! what a chunk costs, exactly, on a ring that never runs empty.
+
+use std::net::Ipv4Addr;
+
+use emu_machine::{Config, MemoryModel, World, with_world};
+use flexcast_abi::{
+    ABI_HASH, ABI_VERSION, CompletionFlag, DeviceAddress, FLAG_MAGIC, GroupContext, LaneThread, LaneThreadState,
+    OPERATION_CLOSED, Operation, Placement, QueueDescriptor, RunRow, SendLane, SendOperation, SendReport, SendRun,
+    SendStatus, SendThread, Staging, Transport, WorkerContext, WorkerReport, WorkerStatus,
+};
+use flexcast_tests::{code, compiled_as_recorded, image_bytes};
+use flexio::{
+    AbiExpectation, Access, Affinity, Application, CompletionQueue, CqTarget, DevAddr, DeviceBuffer,
+    DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, HostBuffer, InlineRequest, MemoryKey, MemoryRegion,
+    MulticastGroup, MulticastMembership, Outbox, Process, ProtectionDomain, QueueDepths, QueuePair, RemoteQp, SendKind,
+    UdAddress, UdKey, Window,
+};
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+const Q_KEY: u32 = 0x1111;
+const CHUNK: u32 = 1024;
+const STRIDE: u64 = 1088;
+const PSN_BITS: u32 = 16;
+const LOG_RING: u8 = 10;
+const COLLECTIVE: u32 = 7;
+const BATCH: u32 = 64;
+
+/// Directory of images to test instead of those of this tree, as in `weak_memory.rs`.
+const IMAGES: &str = "FLEXCAST_IMAGES";
+
+fn elf() -> Vec<u8> {
+    match std::env::var_os(IMAGES) {
+        None => image_bytes("allgather"),
+        Some(folder) => std::fs::read(std::path::PathBuf::from(folder).join("allgather.elf")).expect("the image"),
+    }
+}
+
+fn seeds() -> u64 {
+    std::env::var("FLEXCAST_WEAK_SEEDS").map_or(6, |text| text.parse().expect("a number of seeds"))
+}
+
+fn world<R>(f: impl FnOnce(&mut World) -> R) -> R {
+    with_world(f).expect("this thread's machine")
+}
+
+fn settle() {
+    world(|world| while world.step() {});
+}
+
+/// One lane, one send lane, and what each root contributes.
+#[derive(Clone)]
+struct Case {
+    transport: Transport,
+    bytes: Vec<u64>,
+    by_rows: bool,
+    /// Roots that send nothing: their chunks are missing in the end.
+    silent: Vec<usize>,
+    /// The root whose chunks are not expected.
+    own: Option<usize>,
+    /// Whether all chunks lie in the ring before the lane's thread runs for the first time.
+    saturated: bool,
+    /// Lanes beside the one that works.
+    idle_lanes: u32,
+    /// Bytes between the roots' blocks in the receive buffer.
+    pad: u64,
+    memory: MemoryModel,
+}
+
+impl Case {
+    fn new(transport: Transport, bytes: &[u64], by_rows: bool) -> Self {
+        let memory = MemoryModel::Strong;
+        Self {
+            transport,
+            bytes: bytes.to_vec(),
+            by_rows,
+            silent: vec![],
+            own: None,
+            saturated: false,
+            idle_lanes: 0,
+            pad: 0,
+            memory,
+        }
+    }
+
+    fn chunks_of(&self, root: usize) -> u32 {
+        self.bytes[root].div_ceil(u64::from(CHUNK)) as u32
+    }
+
+    fn last_of(&self, root: usize) -> u32 {
+        if self.bytes[root] == 0 { 0 } else { ((self.bytes[root] - 1) % u64::from(CHUNK)) as u32 + 1 }
+    }
+
+    fn first_psn(&self, root: usize) -> u32 {
+        (0..root).map(|root| self.chunks_of(root)).sum()
+    }
+
+    fn offset(&self, root: usize) -> u64 {
+        self.bytes[..root].iter().map(|bytes| bytes + self.pad).sum()
+    }
+
+    fn chunks(&self) -> u32 {
+        self.first_psn(self.bytes.len())
+    }
+
+    fn rows(&self, user: u64) -> Vec<RunRow> {
+        (0..self.bytes.len())
+            .map(|root| RunRow {
+                destination: user + self.offset(root),
+                first_psn: self.first_psn(root),
+                chunks: self.chunks_of(root),
+                last_chunk_bytes: self.last_of(root),
+                ..Default::default()
+            })
+            .collect()
+    }
+}
+
+/// What came of it.
+struct Outcome {
+    report: WorkerReport,
+    send: SendReport,
+    complete: bool,
+    /// Instructions of an activation that finds nothing.
+    in_vain: u64,
+    right_bytes: bool,
+    words: Vec<u64>,
+}
+
+fn address(addr: DevAddr) -> DeviceAddress {
+    DeviceAddress::new(addr.get())
+}
+
+fn of_cq(cq: &DpaCompletionQueue<'_>) -> QueueDescriptor {
+    QueueDescriptor {
+        ring: address(cq.ring()),
+        doorbell_record: address(cq.doorbell_record()),
+        number: cq.number(),
+        log_depth: u32::from(cq.log_depth()),
+        ..Default::default()
+    }
+}
+
+fn of_qp(qp: &DpaQueuePair<'_>, ring: DevAddr, log_depth: Option<u8>) -> QueueDescriptor {
+    QueueDescriptor {
+        ring: address(ring),
+        doorbell_record: address(qp.doorbell_record()),
+        number: qp.number(),
+        log_depth: u32::from(log_depth.expect("a queue")),
+        ..Default::default()
+    }
+}
+
+/// The host's end of a control connection.
+struct Control<'a> {
+    host: QueuePair<'a>,
+    contexts: DevAddr,
+    key: u32,
+}
+
+impl Control<'_> {
+    /// Writes lines, of 64 bytes each, and wakes the thread.
+    fn tell(&self, lines: &[(u64, &[u8])]) {
+        let kind = |offset: u64| SendKind::Write { remote_addr: self.contexts.get() + offset, rkey: self.key };
+        let quiet = |offset, bytes| InlineRequest { id: 0, kind: kind(offset), bytes, immediate: None, signaled: true };
+        let mut requests: Vec<InlineRequest<'_>> = lines.iter().map(|(offset, bytes)| quiet(*offset, *bytes)).collect();
+        requests.push(InlineRequest { immediate: Some(0), ..quiet(lines[0].0, &[]) });
+        self.host.post_inline(&requests).expect("posted");
+    }
+}
+
+// Offsets in the device memory of all contexts.
+const SEND_THREAD: u64 = 256;
+const SEND_LANE: u64 = 1024;
+const LANES: u64 = 2048;
+
+fn run(case: &Case) -> Outcome {
+    let config = Config { memory: case.memory, detect_races: true, cards: 1, ..Config::default() };
+    let provider = code::cards(config);
+    let abi = AbiExpectation { version: ABI_VERSION, hash: ABI_HASH };
+    let application = Application::load(&provider, "allgather", &elf(), Some(abi)).expect("valid");
+    let device = provider.open("mlx5_0").expect("the card");
+    let pd = ProtectionDomain::new(&device).expect("a protection domain");
+    let process = Process::new(&application, &pd).expect("a process");
+    assert_eq!(process.call("bring_up", 5).expect("it answers"), flexcast_abi::bring_up_answer(5));
+    let outbox = Outbox::new(&process).expect("an outbox");
+    let window = Window::new(&process).expect("a window");
+
+    let total = case.offset(case.bytes.len());
+    let payload: Vec<u8> = (0..total).map(|at| (at * 31 + at / 251 + 1) as u8).collect();
+    let local = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let host =
+        |len: usize| MemoryRegion::register(&pd, HostBuffer::zeroed(len).expect("memory"), local).expect("a key");
+    let (source, user, shared) = (host(total as usize + 64), host(total as usize + 64), host(1 << 16));
+    source.write(0, &payload).expect("in range");
+
+    let contexts = DeviceBuffer::zeroed(&process, LANES + 832 * 64).expect("device memory");
+    let contexts_key = MemoryKey::new(&contexts, local).expect("a key");
+    let lanes_thread = EventHandler::new(
+        &process,
+        if case.transport == Transport::Ud { "ud_lanes" } else { "uc_lanes" },
+        contexts.addr().get(),
+        Affinity::Unit(1),
+    )
+    .expect("a handler");
+    let send_thread =
+        EventHandler::new(&process, "send_blocks", contexts.addr().get() + SEND_THREAD, Affinity::Unit(2))
+            .expect("one");
+    let cq = |log, handler| DpaCompletionQueue::new(&outbox, log, CqTarget::Thread(handler)).expect("a queue");
+    let receives = cq(LOG_RING, &lanes_thread);
+    let copies = cq(LOG_RING, &lanes_thread);
+    let sends = cq(LOG_RING, &send_thread);
+    let controls = [cq(4, &lanes_thread), cq(4, &send_thread)];
+    let unused = DpaCompletionQueue::new(&outbox, 1, CqTarget::Polled).expect("a queue");
+
+    // Data.
+    let send_depths = |log| DpaDepths { log_send: Some(log), log_receive: None };
+    let group = MulticastGroup::ipv4(Ipv4Addr::new(239, 1, 2, 3)).expect("a group");
+    let (mut receiver, sender) = match case.transport {
+        Transport::Ud => {
+            let mut sender = DpaQueuePair::datagram(&sends, &unused, send_depths(11), false, 0).expect("a queue pair");
+            sender.activate(UdKey { q_key: Q_KEY }).expect("RTS");
+            (DpaQueuePair::receiver(flexio::Transport::Ud, &receives, LOG_RING, 0).expect("a queue pair"), sender)
+        }
+        Transport::Uc => {
+            let mut sender = DpaQueuePair::unreliable(&sends, &unused, send_depths(10), 0).expect("a queue pair");
+            let mut receiver = DpaQueuePair::receiver(flexio::Transport::Uc, &receives, LOG_RING, 0).expect("one");
+            receiver.connect(&sender.endpoint(0), 0).expect("RTS");
+            sender.connect(&receiver.endpoint(0), 0).expect("RTS");
+            (receiver, sender)
+        }
+    };
+    if case.transport == Transport::Ud {
+        receiver.activate(UdKey { q_key: Q_KEY }).expect("RTS");
+    }
+    let _member =
+        (case.transport == Transport::Ud).then(|| MulticastMembership::attach(&receiver, group).expect("joined"));
+    let mut copier =
+        DpaQueuePair::reliable(&copies, &copies, send_depths(LOG_RING), Access::REMOTE_WRITE, 0).expect("one");
+    let own = copier.endpoint(0);
+    copier.connect(&own, 0).expect("RTS");
+    let staging = DeviceBuffer::zeroed(&process, STRIDE << LOG_RING).expect("device memory");
+    let staging_key = MemoryKey::new(&staging, Access::LOCAL_WRITE).expect("a key");
+
+    // Control.
+    let done = CompletionQueue::new(&device, 1024).expect("a queue");
+    let mut ends = Vec::new();
+    let mut tellers = Vec::new();
+    for control in &controls {
+        let depths = DpaDepths { log_send: None, log_receive: Some(4) };
+        let mut end = DpaQueuePair::reliable(&unused, control, depths, local, 0).expect("a queue pair");
+        let depths = QueueDepths { send: 64, receive: 1 };
+        let host = QueuePair::with_inline(&pd, flexio::Transport::Rc, &done, &done, depths, 128).expect("a queue pair");
+        host.init(Access::empty(), 0).expect("INIT");
+        let peer = RemoteQp { qpn: host.qpn(), gid: device.port().gid, mac: device.info().mac, first_psn: 0 };
+        end.connect(&peer, 0).expect("RTS");
+        host.connect(&end.endpoint(0), 0).expect("RTS");
+        ends.push(end);
+        tellers.push(Control { host, contexts: contexts.addr(), key: contexts_key.id() });
+    }
+
+    // Contexts.
+    let bitmap_words = case.chunks().div_ceil(64).max(1);
+    let words = DeviceBuffer::zeroed(&process, u64::from(bitmap_words + 1) * 8).expect("device memory");
+    let group_context = DeviceBuffer::from_bytes(&process, GroupContext::default().as_bytes()).expect("device memory");
+    let rows = case.rows(user.addr().get());
+    let table = DeviceBuffer::from_bytes(&process, rows.as_bytes()).expect("device memory");
+    let report_at = size_of::<CompletionFlag>();
+    let send_report_at = report_at + size_of::<WorkerReport>();
+    let words_at = send_report_at + size_of::<SendReport>();
+    let idle_at = words_at + 4096;
+    let at = |offset: usize| shared.addr().get() + offset as u64;
+    let lane = WorkerContext {
+        abi_hash: ABI_HASH,
+        abi_version: ABI_VERSION,
+        workers: 1,
+        transport: case.transport as u32,
+        batch: BATCH,
+        quota: 1 << 20,
+        psn_bits: PSN_BITS,
+        bitmap_words,
+        edge_words: 1,
+        rows_capacity: 64,
+        receive_cq: of_cq(&receives),
+        receive_queue: of_qp(&receiver, receiver.receive_ring(), Some(LOG_RING)),
+        send_cq: of_cq(&copies),
+        send_queue: of_qp(&copier, copier.send_ring(), Some(LOG_RING)),
+        staging: Staging { address: staging.addr().get(), stride: STRIDE as u32, lkey: staging_key.id() },
+        bitmap: address(words.addr()),
+        group: address(group_context.addr()),
+        flag_host: at(0),
+        report_host: at(report_at),
+        bitmap_host: at(words_at),
+        ..Default::default()
+    };
+    contexts.write(LANES, lane.as_bytes()).expect("in range");
+    // Idle lanes have queues of their own; nobody sends to them.
+    let mut idle = Vec::new();
+    for number in 0..case.idle_lanes {
+        let idle_cq = cq(2, &lanes_thread);
+        let ring = DeviceBuffer::zeroed(&process, 256).expect("device memory");
+        let context = WorkerContext {
+            batch: 2,
+            receive_cq: of_cq(&idle_cq),
+            receive_queue: QueueDescriptor {
+                ring: address(ring.addr()),
+                doorbell_record: address(ring.addr().offset(64)),
+                number: 0,
+                log_depth: 2,
+                ..Default::default()
+            },
+            send_queue: QueueDescriptor { log_depth: 2, ..lane.send_queue },
+            bitmap: address(ring.addr().offset(128)),
+            bitmap_words: 1,
+            report_host: at(idle_at + number as usize * 256),
+            bitmap_host: 0,
+            ..lane
+        };
+        contexts.write(LANES + 832 * (1 + u64::from(number)), context.as_bytes()).expect("in range");
+        idle.push((idle_cq, ring));
+    }
+    let thread = LaneThread {
+        abi_hash: ABI_HASH,
+        abi_version: ABI_VERSION,
+        transport: case.transport as u32,
+        lanes: 1 + case.idle_lanes,
+        quota: 4096,
+        outbox_id: outbox.id(),
+        window_id: window.id(),
+        window_mkey: shared.lkey(),
+        contexts: DeviceAddress::new(contexts.addr().get() + LANES),
+        control_cq: of_cq(&controls[0]),
+        control_queue: of_qp(&ends[0], ends[0].receive_ring(), Some(4)),
+        ..Default::default()
+    };
+    contexts.write(0, thread.as_bytes()).expect("in range");
+    let vector = UdAddress::group(&device, group, Q_KEY).to_bytes();
+    let send_lane = SendLane {
+        send_queue: of_qp(&sender, sender.send_ring(), sender.depths().log_send),
+        send_cq: of_cq(&sends),
+        address_vector: std::array::from_fn(|word| {
+            u64::from_le_bytes(vector[word * 8..][..8].try_into().expect("eight"))
+        }),
+        ..Default::default()
+    };
+    contexts.write(SEND_LANE, send_lane.as_bytes()).expect("in range");
+    let send = SendThread {
+        abi_hash: ABI_HASH,
+        abi_version: ABI_VERSION,
+        transport: case.transport as u32,
+        lanes: 1,
+        batch: BATCH,
+        quota: 4096,
+        psn_bits: PSN_BITS,
+        outbox_id: outbox.id(),
+        window_id: window.id(),
+        window_mkey: shared.lkey(),
+        contexts: DeviceAddress::new(contexts.addr().get() + SEND_LANE),
+        report_host: at(send_report_at),
+        control_cq: of_cq(&controls[1]),
+        control_queue: of_qp(&ends[1], ends[1].receive_ring(), Some(4)),
+        ..Default::default()
+    };
+    contexts.write(SEND_THREAD, send.as_bytes()).expect("in range");
+    assert_eq!(process.call("prepare_lanes", contexts.addr().get()).expect("it answers"), 0);
+    assert_eq!(process.call("prepare_send", contexts.addr().get() + SEND_THREAD).expect("it answers"), 0);
+
+    let start = |handler: &EventHandler<'_>, offset: u64| {
+        handler.run(contexts.addr().get() + offset).expect("it runs");
+        assert_eq!(process.call("kick", u64::from(handler.id())).expect("it answers"), 0);
+        settle();
+    };
+    start(&send_thread, SEND_THREAD);
+    if !case.saturated {
+        start(&lanes_thread, 0);
+    }
+
+    // The operation.
+    let own = case.own.map_or((0, 0), |own| (case.first_psn(own), case.chunks_of(own)));
+    let mut placement =
+        Placement { roots: rows.len() as u32, own_first: own.0, own_chunks: own.1, ..Default::default() };
+    if case.by_rows {
+        placement.rows = address(table.addr());
+    } else {
+        placement.run_chunks = case.chunks_of(0);
+        placement.run_gap = (case.bytes[0] + case.pad).wrapping_sub(u64::from(placement.run_chunks * CHUNK));
+    }
+    let mut operation = Operation {
+        sequence: 1,
+        destination: user.addr().get(),
+        rkey: user.rkey(),
+        collective_id: COLLECTIVE,
+        chunks: case.chunks(),
+        chunk_bytes: CHUNK,
+        last_chunk_bytes: case.last_of(0),
+        sequence_check: 1,
+        ..Default::default()
+    };
+    let line = LANES + std::mem::offset_of!(WorkerContext, operation) as u64;
+    tellers[0].tell(&[(line + 64, placement.as_bytes()), (line, operation.as_bytes())]);
+    settle();
+    let read = |offset: usize, bytes: &mut [u8]| shared.read(offset, bytes).expect("in range");
+    let report = || {
+        let mut bytes = [0; size_of::<WorkerReport>()];
+        read(report_at, &mut bytes);
+        WorkerReport::read_from_bytes(&bytes).expect("a report")
+    };
+    let send_report = || {
+        let mut bytes = [0; size_of::<SendReport>()];
+        read(send_report_at, &mut bytes);
+        SendReport::read_from_bytes(&bytes).expect("a report")
+    };
+    if !case.saturated {
+        assert_eq!(report().progress.sequence, 1, "armed by way of the control queue");
+    }
+
+    // The roots, one after the other.
+    let mut sequence = 0;
+    for root in (0..case.bytes.len()).filter(|root| !case.silent.contains(root) && case.own != Some(*root)) {
+        sequence += 1;
+        let run = SendRun {
+            source: source.addr().get() + case.offset(root),
+            remote_address: user.addr().get() + case.offset(root),
+            first_psn: case.first_psn(root),
+            chunks: case.chunks_of(root),
+            last_chunk_bytes: case.last_of(root),
+            rkey: user.rkey(),
+            ..Default::default()
+        };
+        let operation = SendOperation {
+            sequence,
+            chunk_bytes: CHUNK,
+            collective_id: COLLECTIVE,
+            lkey: source.lkey(),
+            sequence_check: sequence,
+            ..Default::default()
+        };
+        let line = SEND_THREAD + std::mem::offset_of!(SendThread, operation) as u64;
+        let run_line = SEND_LANE + std::mem::offset_of!(SendLane, run) as u64;
+        tellers[1].tell(&[(run_line, run.as_bytes()), (line, operation.as_bytes())]);
+        settle();
+        let sent = send_report();
+        assert_eq!((sent.announced, sent.finished), (sequence, sequence), "{sent:?}");
+        assert_eq!(SendStatus::from_raw(sent.status), Ok(SendStatus::Finished), "{sent:?}");
+        let _ = done.poll().expect("a live queue");
+    }
+    if case.saturated {
+        start(&lanes_thread, 0);
+    }
+    let flag = shared.read_u64(0).expect("in range");
+
+    // The cutoff, whether or not anything is missing.
+    operation.flags = OPERATION_CLOSED;
+    operation.report_request = 1;
+    tellers[0].tell(&[(line, operation.as_bytes())]);
+    settle();
+    assert_eq!(report().progress.reported, 1);
+
+    let mut words = vec![0u64; bitmap_words as usize + 1];
+    read(words_at, words.as_mut_bytes());
+    let mut expected = vec![0; total as usize];
+    for root in (0..case.bytes.len()).filter(|root| !case.silent.contains(root) && case.own != Some(*root)) {
+        let first = case.offset(root) as usize;
+        let part = first..first + case.bytes[root] as usize;
+        expected[part.clone()].copy_from_slice(&payload[part]);
+    }
+    let mut got = vec![0; total as usize];
+    user.read(0, &mut got).expect("in range");
+    let thread_state = || {
+        let mut bytes = [0; size_of::<LaneThreadState>()];
+        world(|world| {
+            let id = *world.card(0).expect("a card").processes.keys().next().expect("a process");
+            let at = contexts.addr().get() + std::mem::offset_of!(LaneThread, state) as u64;
+            world.peek_memory(0, id, at, &mut bytes).expect("device memory");
+        });
+        LaneThreadState::read_from_bytes(&bytes).expect("a state")
+    };
+    let before = thread_state();
+    assert_eq!(process.call("kick", u64::from(lanes_thread.id())).expect("it answers"), 0);
+    settle();
+    let after = thread_state();
+    assert_eq!(after.activations, before.activations + 1);
+    assert_eq!(world(World::take_races), [], "{:?}", case.memory);
+    process.check().expect("the process lives");
+    Outcome {
+        report: report(),
+        send: send_report(),
+        complete: flag == FLAG_MAGIC + 1,
+        in_vain: after.instructions - before.instructions,
+        right_bytes: got == expected,
+        words,
+    }
+}
+
+const BOTH: [Transport; 2] = [Transport::Uc, Transport::Ud];
+
+#[test]
+fn image_allgather_brings_blocks_of_all_roots_to_their_places() {
+    for transport in BOTH {
+        for memory in std::iter::once(MemoryModel::Strong).chain((0..seeds()).map(MemoryModel::weak)) {
+            for (bytes, by_rows, own) in [
+                (vec![70 * 1024; 3], false, None),
+                (vec![70 * 1024 - 100; 3], false, Some(1)),
+                (vec![100_000, 0, 1, 70_000, 1024], true, Some(2)),
+            ] {
+                let case = Case { own, memory, ..Case::new(transport, &bytes, by_rows) };
+                let outcome = run(&case);
+                let status = WorkerStatus::from_raw(outcome.report.progress.status);
+                assert_eq!((outcome.complete, status), (true, Ok(WorkerStatus::Complete)), "{transport:?} {memory:?}");
+                assert!(outcome.right_bytes, "{transport:?} {memory:?} {bytes:?}");
+                let expected = case.chunks() - own.map_or(0, |own| case.chunks_of(own));
+                assert_eq!(outcome.report.statistics.accepted, u64::from(expected));
+                assert_eq!(outcome.send.posted, u64::from(expected));
+            }
+        }
+    }
+}
+
+#[test]
+fn image_allgather_tells_at_the_cutoff_what_is_missing() {
+    for transport in BOTH {
+        for silent in [vec![1], vec![0, 1, 2]] {
+            let case = Case { silent: silent.clone(), ..Case::new(transport, &[5 * 1024 - 1; 3], false) };
+            let outcome = run(&case);
+            assert!(!outcome.complete && outcome.right_bytes);
+            // Five bits per root, the last one of each set beforehand; and an edge each.
+            let there: Vec<bool> = (0..3).map(|root| !silent.contains(&root)).collect();
+            let bits = (0..3).fold(0, |bits, root| bits | (if there[root] { 0b11111 } else { 0b10000 }) << (5 * root));
+            let edges = (0..3).fold(0, |edges, root| edges | u64::from(there[root]) << root);
+            assert_eq!(outcome.words, [bits, edges], "{transport:?}, silent {silent:?}");
+        }
+    }
+}
+
+/// What it costs, per completion or chunk, on a ring that never runs empty: 1024 chunks in batches of 64.
+#[test]
+fn instructions_per_completion_and_per_chunk_are_exact() {
+    let full = u64::from(CHUNK) * 128;
+    let equal = |transport| Case::new(transport, &[full; 8], false);
+    let unequal: Vec<u64> = (0..8).map(|root| if root % 2 == 0 { full + 1024 } else { full - 1024 }).collect();
+    let limits = limits();
+    let measured = [
+        ("uc", "send_uc", equal(Transport::Uc)),
+        ("ud", "send_ud", Case::new(Transport::Ud, &[full * 8], false)),
+        ("ud", "send_ud", Case { pad: 4096, ..equal(Transport::Ud) }),
+        ("ud_rows", "send_ud", Case { pad: 4096, ..Case::new(Transport::Ud, &unequal, true) }),
+    ]
+    .map(|(lane, send, case)| {
+        let outcome = run(&Case { saturated: true, ..case });
+        assert!(outcome.complete && outcome.right_bytes, "{lane}");
+        let statistics = outcome.report.statistics;
+        let (chunks, sending) = (outcome.send.posted, outcome.send.loop_instructions);
+        assert_eq!((statistics.loop_cqes, chunks), (1024, 1024));
+        for (name, instructions) in [(lane, statistics.loop_instructions), (send, sending)] {
+            let limit = limits[&format!("{name}_batch_{BATCH}")];
+            assert!(instructions <= limit * chunks, "{name}: {instructions} for {chunks}, {limit} each promised");
+        }
+        (lane, statistics.loop_instructions, sending)
+    });
+    if compiled_as_recorded("allgather") {
+        assert_eq!(measured, EXACT, "the instruction counts have changed: update the table if they should have");
+    }
+}
+
+/// Kind of lane; instructions of the lane's loop for 1024 completions and of the posting loops for 1024 chunks in 8 operations. One run
+/// and 8 runs with gaps; 8 rows.
+const EXACT: [(&str, u64, u64); 4] = [
+    ("uc", 19271, 15928),      // 18.82 each, 15.55 each
+    ("ud", 29501, 12835),      // 28.81 each, 12.53 each (one operation)
+    ("ud", 32661, 12856),      // 31.90 each, 12.55 each
+    ("ud_rows", 32602, 13248), // 31.84 each, 12.94 each
+];
+
+/// Most instructions per completion or chunk that `image.toml` allows.
+fn limits() -> std::collections::BTreeMap<String, u64> {
+    #[derive(serde::Deserialize)]
+    struct Manifest {
+        instructions_per_cqe: std::collections::BTreeMap<String, u64>,
+    }
+    let path = flexcast_tests::workspace_root().join("device/images/allgather/image.toml");
+    let text = std::fs::read_to_string(path).expect("image.toml of `allgather`");
+    toml::from_str::<Manifest>(&text).expect("limits in image.toml").instructions_per_cqe
+}
+
+#[test]
+fn a_lane_without_work_costs_few_instructions() {
+    let each = BOTH.map(|transport| {
+        let case = Case::new(transport, &[1024], false);
+        let [one, nine] = [0, 8].map(|idle_lanes| run(&Case { idle_lanes, ..case.clone() }).in_vain);
+        assert_eq!((nine - one) % 8, 0, "every lane costs the same: {one}, {nine}");
+        (nine - one) / 8
+    });
+    assert!(each.iter().all(|each| *each <= 96), "{each:?}");
+    if compiled_as_recorded("allgather") {
+        assert_eq!(each, IDLE, "the instruction counts have changed: update the table if they should have");
+    }
+}
+
+/// Instructions per activation and lane that has nothing to do, UC and UD.
+const IDLE: [u64; 2] = [51, 82];
