@@ -140,6 +140,14 @@ impl Scratch {
 }
 
 impl QueuePair<'_> {
+    /// Posts one request.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post_sends`].
+    pub fn post_send(&self, request: &SendRequest<'_>) -> Result<()> {
+        self.post_sends(std::slice::from_ref(request))
+    }
+
     /// Posts requests in order with one doorbell. Allocates nothing, once it has posted as many in one call before.
     ///
     /// # Errors

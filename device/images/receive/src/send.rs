@@ -24,7 +24,6 @@ trait Chunk: PostedEntry {
 
     /// What is the same for every chunk of a lane.
     fn build(lane: &SendLane) -> Self;
-    fn build(lane: &SendLane, data: DataSegment, control: ControlSegment) -> Self;
 
     /// [`post`], a symbol for each kind of entry.
     fn post_batch(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32);
