@@ -47,7 +47,8 @@ const NAMES: [&str; 9] = [
 impl Terms {
     pub(super) fn new(number: u32, operation: Operation, blocks: &Blocks<'_>) -> Self {
         let (algorithm, radix, root) = match operation {
-            Operation::Allgather(Allgather::Ring) => (0, 0, 0),
+            // Segments show in the number of blocks.
+            Operation::Allgather(Allgather::Ring | Allgather::PipelinedRing { .. }) => (0, 0, 0),
             Operation::Allgather(Allgather::Linear) => (1, 0, 0),
             Operation::Allgather(Allgather::RecursiveDoubling) => (2, 0, 0),
             Operation::Allgather(Allgather::Bruck) => (3, 0, 0),

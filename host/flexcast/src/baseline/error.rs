@@ -35,7 +35,7 @@ pub enum Error {
     },
     /// The group was prepared for other operations.
     #[error(
-        "rank {peer} gets or sends {messages} messages, but the connection to it is for {limit}: prepare the group for this operation"
+        "rank {peer} gets or sends {messages} messages, but the connection is for {limit}: prepare the group for it"
     )]
     NotConnected {
         /// The peer.

@@ -6,7 +6,7 @@ use flexio::{Completion, CompletionQueue, MemoryRegion};
 
 use super::announcement::Terms;
 use super::connection::{Connection, Work};
-use super::operation::{Buffer, Division, Running};
+use super::operation::{Buffer, Division, Pieces, Running};
 use super::{Config, Error};
 
 /// Bytes copied at a time from a contribution to its place.
@@ -69,7 +69,7 @@ impl<'a> Group<'a> {
             connections,
             slots,
             completions,
-            division: Division::Ends(Vec::new()),
+            division: Division { pieces: Pieces::Ends(Vec::new()), segments: 1 },
             running: None,
             held: None,
             next: 0,
@@ -113,7 +113,8 @@ impl<'a> Group<'a> {
         contribution: Option<Buffer<'_>>,
         receive: Buffer<'_>,
     ) -> Result<(), Error> {
-        let division = Division::Even(Blocks::equal(block_bytes, self.place.ranks())?);
+        let pieces = Pieces::Even(Blocks::equal(block_bytes, self.place.ranks())?);
+        let division = Division { pieces, segments: algorithm.segments() };
         self.start(Operation::Allgather(algorithm), division, contribution, receive)
     }
 
@@ -136,16 +137,14 @@ impl<'a> Group<'a> {
             return Err(Error::OutOfRange { what: "the number of contributions", value: ends.len() as u64, limit });
         }
         // The memory of an earlier one is used again.
-        let mut kept = match std::mem::replace(&mut self.division, Division::Ends(Vec::new())) {
-            Division::Ends(kept) if self.running.is_none() => kept,
-            other => {
-                self.division = other;
-                Vec::new()
-            }
+        let mut kept = match &mut self.division.pieces {
+            Pieces::Ends(kept) if self.running.is_none() => std::mem::take(kept),
+            _ => Vec::new(),
         };
         kept.clear();
         kept.extend_from_slice(ends);
-        self.start(Operation::Allgather(algorithm), Division::Ends(kept), contribution, receive)
+        let division = Division { pieces: Pieces::Ends(kept), segments: algorithm.segments() };
+        self.start(Operation::Allgather(algorithm), division, contribution, receive)
     }
 
     /// Starts a Broadcast of the root's `bytes` bytes at `buffer` to the same place of all others. On trees they go in
@@ -164,7 +163,7 @@ impl<'a> Group<'a> {
     ) -> Result<(), Error> {
         let blocks = algorithm.blocks(bytes, segment_bytes, self.place.ranks())?;
         let operation = Operation::Broadcast { algorithm, root, blocks: blocks.count() };
-        self.start(operation, Division::Even(blocks), None, buffer)
+        self.start(operation, Division { pieces: Pieces::Even(blocks), segments: 1 }, None, buffer)
     }
 
     fn start(
@@ -185,7 +184,7 @@ impl<'a> Group<'a> {
         let blocks = division.blocks()?;
         receive.check(blocks.total_bytes())?;
         if let Some(contribution) = contribution {
-            let own = blocks.block(self.place.rank());
+            let own = division.pieces()?.block(self.place.rank());
             let len = own.end - own.start;
             contribution.check(len)?;
             self.scratch.resize(COPY_BYTES, 0);

@@ -45,17 +45,29 @@ impl Buffer<'_> {
 
 /// How the buffer is divided, kept.
 #[derive(Clone, Debug)]
-pub(super) enum Division {
+pub(super) struct Division {
+    pub(super) pieces: Pieces,
+    /// Blocks of each piece.
+    pub(super) segments: u32,
+}
+
+/// Contributions, or blocks of a message.
+#[derive(Clone, Debug)]
+pub(super) enum Pieces {
     Even(Blocks<'static>),
     Ends(Vec<u64>),
 }
 
 impl Division {
-    pub(super) fn blocks(&self) -> Result<Blocks<'_>, Error> {
-        match self {
-            Self::Even(blocks) => Ok(*blocks),
-            Self::Ends(ends) => Ok(Blocks::unequal(ends)?),
+    pub(super) fn pieces(&self) -> Result<Blocks<'_>, Error> {
+        match &self.pieces {
+            Pieces::Even(blocks) => Ok(*blocks),
+            Pieces::Ends(ends) => Ok(Blocks::unequal(ends)?),
         }
+    }
+
+    pub(super) fn blocks(&self) -> Result<Blocks<'_>, Error> {
+        Ok(self.pieces()?.split(self.segments)?)
     }
 }
 

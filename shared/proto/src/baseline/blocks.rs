@@ -28,7 +28,11 @@ impl Span {
 
 /// How the receive buffer is divided. The same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Blocks<'a>(Division<'a>);
+pub struct Blocks<'a> {
+    division: Division<'a>,
+    /// Each piece of the division is cut into so many blocks.
+    parts: u32,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Division<'a> {
@@ -55,6 +59,14 @@ pub enum BlocksError {
         /// Length of a segment.
         segment_bytes: u64,
     },
+    /// More than can be counted.
+    #[error("{blocks} blocks in {parts} parts each are more than 2^32 - 1: give fewer parts")]
+    Parts {
+        /// Number of blocks.
+        blocks: u32,
+        /// Parts of each.
+        parts: u32,
+    },
     /// A buffer beyond the address space.
     #[error("{count} blocks of {bytes} bytes are more than 2^64 - 1 bytes")]
     TooLong {
@@ -76,6 +88,10 @@ pub enum BlocksError {
 }
 
 impl<'a> Blocks<'a> {
+    const fn new(division: Division<'a>) -> Self {
+        Self { division, parts: 1 }
+    }
+
     /// `count` blocks of `bytes` each: an Allgather of equal contributions.
     ///
     /// # Errors
@@ -87,7 +103,7 @@ impl<'a> Blocks<'a> {
         let Some(total_bytes) = bytes.checked_mul(count as u64) else {
             return Err(BlocksError::TooLong { bytes, count });
         };
-        Ok(Self(Division::Even { total_bytes, piece_bytes: bytes, count }))
+        Ok(Self::new(Division::Even { total_bytes, piece_bytes: bytes, count }))
     }
 
     /// Blocks one behind the other that end at `ends`: an Allgather of unequal contributions.
@@ -105,7 +121,7 @@ impl<'a> Blocks<'a> {
             }
             start = end;
         }
-        Ok(Self(Division::Ends(ends)))
+        Ok(Self::new(Division::Ends(ends)))
     }
 
     /// A message in segments, the last one short; one empty segment for an empty message.
@@ -119,7 +135,7 @@ impl<'a> Blocks<'a> {
         let Ok(count) = u32::try_from(bytes.div_ceil(segment_bytes).max(1)) else {
             return Err(BlocksError::TooMany { bytes, segment_bytes });
         };
-        Ok(Self(Division::Even { total_bytes: bytes, piece_bytes: segment_bytes, count }))
+        Ok(Self::new(Division::Even { total_bytes: bytes, piece_bytes: segment_bytes, count }))
     }
 
     /// A message in `count` shares of ⌈bytes / count⌉; the last ones may be short or empty.
@@ -130,13 +146,34 @@ impl<'a> Blocks<'a> {
         if count == 0 {
             return Err(BlocksError::None);
         }
-        Ok(Self(Division::Even { total_bytes: bytes, piece_bytes: bytes.div_ceil(u64::from(count)), count }))
+        let piece_bytes = bytes.div_ceil(u64::from(count));
+        Ok(Self::new(Division::Even { total_bytes: bytes, piece_bytes, count }))
+    }
+
+    /// Each block cut into `parts` equal ones, the last of them short or empty: block b becomes those from b * `parts`
+    /// on.
+    ///
+    /// # Errors
+    /// No part, or more blocks than can be counted.
+    pub fn split(self, parts: u32) -> Result<Self, BlocksError> {
+        if parts == 0 {
+            return Err(BlocksError::None);
+        }
+        let blocks = self.count();
+        if blocks.checked_mul(parts).is_none() {
+            return Err(BlocksError::Parts { blocks, parts });
+        }
+        Ok(Self { parts: self.parts * parts, ..self })
     }
 
     /// Number of blocks, at least 1.
     #[must_use]
     pub const fn count(&self) -> u32 {
-        match self.0 {
+        self.pieces() * self.parts
+    }
+
+    const fn pieces(&self) -> u32 {
+        match self.division {
             Division::Even { count, .. } => count,
             Division::Ends(ends) => ends.len() as u32,
         }
@@ -150,7 +187,18 @@ impl<'a> Blocks<'a> {
 
     /// End of the first `count` blocks.
     fn end(&self, count: u32) -> u64 {
-        match self.0 {
+        let (whole, parts) = (count / self.parts, count % self.parts);
+        let start = self.end_of_pieces(whole);
+        if parts == 0 {
+            return start;
+        }
+        let len = self.end_of_pieces(whole.saturating_add(1)) - start;
+        start + (len.div_ceil(u64::from(self.parts)).saturating_mul(u64::from(parts))).min(len)
+    }
+
+    /// End of the first `count` pieces of the division.
+    fn end_of_pieces(&self, count: u32) -> u64 {
+        match self.division {
             Division::Even { total_bytes, piece_bytes, .. } => {
                 piece_bytes.saturating_mul(u64::from(count)).min(total_bytes)
             }
@@ -197,6 +245,8 @@ mod tests {
             (Blocks::shares(5, 4).unwrap(), 4, 5..5),
             (Blocks::segments(0, 8).unwrap(), 1, 0..0),
             (Blocks::segments(8, 8).unwrap(), 1, 0..8),
+            (Blocks::equal(7, 3).unwrap().split(3).unwrap(), 9, 20..21),
+            (Blocks::unequal(&[4, 4, 5]).unwrap().split(2).unwrap(), 6, 5..5),
         ] {
             assert_eq!((blocks.count(), blocks.block(count - 1)), (count, last), "{blocks:?}");
             let mut end = 0;
@@ -214,6 +264,8 @@ mod tests {
                 }
             }
         }
+        let halves = Blocks::unequal(&[4, 9]).unwrap().split(2).unwrap();
+        assert_eq!([0, 1, 2, 3].map(|block| halves.block(block)), [0..2, 2..4, 4..7, 7..9]);
         assert_eq!(Blocks::equal(10, 4).unwrap().ranges(Span { first: 3, count: 3 }), [30..40, 0..20]);
     }
 
@@ -224,6 +276,8 @@ mod tests {
         assert_eq!(Blocks::shares(1, 0), Err(BlocksError::None));
         assert_eq!(Blocks::unequal(&[3, 2]), Err(BlocksError::Order { block: 1, start: 3, end: 2 }));
         assert_eq!(Blocks::segments(1, 0), Err(BlocksError::EmptySegments));
+        assert_eq!(Blocks::equal(1, 4).unwrap().split(0), Err(BlocksError::None));
+        assert_eq!(Blocks::equal(1, 4).unwrap().split(1 << 30), Err(BlocksError::Parts { blocks: 4, parts: 1 << 30 }));
         let bytes = 1 << 32;
         assert_eq!(Blocks::segments(bytes, 1), Err(BlocksError::TooMany { bytes, segment_bytes: 1 }));
         assert_eq!(Blocks::equal(u64::MAX, 2), Err(BlocksError::TooLong { bytes: u64::MAX, count: 2 }));

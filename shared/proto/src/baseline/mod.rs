@@ -26,11 +26,16 @@ pub use blocks::{Blocks, BlocksError, Span};
 pub use plan::{Arrival, Transfer};
 pub use schedule::{MessageError, Schedule, ScheduleError};
 
-/// Allgather algorithms. In each of them every rank sends N(P - 1) bytes; block r is the contribution of rank r.
+/// Allgather algorithms. In each of them every rank sends N(P - 1) bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Allgather {
     /// Around the ring: P - 1 steps, two neighbours.
     Ring,
+    /// The ring with each contribution in segments, so that links are not idle between two steps.
+    PipelinedRing {
+        /// Of each contribution, at least 1.
+        segments: u32,
+    },
     /// P - 1 direct messages.
     Linear,
     /// Exchanges between ever larger halves: log2 P steps and peers if P is a power of two; otherwise more messages,
@@ -41,8 +46,25 @@ pub enum Allgather {
 }
 
 impl Allgather {
-    /// All of them.
+    /// All of them, without segments.
     pub const ALL: [Self; 4] = [Self::Ring, Self::Linear, Self::RecursiveDoubling, Self::Bruck];
+
+    /// Blocks of each contribution.
+    #[must_use]
+    pub const fn segments(self) -> u32 {
+        match self {
+            Self::PipelinedRing { segments } => segments,
+            Self::Ring | Self::Linear | Self::RecursiveDoubling | Self::Bruck => 1,
+        }
+    }
+
+    /// The blocks that the algorithm works on, from those of the contributions.
+    ///
+    /// # Errors
+    /// No segment, or too many.
+    pub fn blocks(self, contributions: Blocks<'_>) -> Result<Blocks<'_>, BlocksError> {
+        contributions.split(self.segments())
+    }
 }
 
 /// Broadcast algorithms. Those on trees pass segments on; each rank receives N bytes.
@@ -83,7 +105,7 @@ impl Broadcast {
 /// What a schedule is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Everybody's block to everybody: as many blocks as ranks.
+    /// Everybody's contribution to everybody, on the blocks of [`Allgather::blocks`].
     Allgather(Allgather),
     /// The root's message to everybody.
     Broadcast {

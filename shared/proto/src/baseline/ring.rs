@@ -1,27 +1,45 @@
 //! Allgather around the ring: each block is passed to the right P - 1 times. Each rank sends N(P - 1) to one neighbour,
 //! in P - 1 steps.
+//!
+//! In segments, a rank passes the first part of a block on while the rest arrives, so that its link is not idle between
+//! two steps.
 
 use super::blocks::Span;
 use super::plan::{Arrival, Plan, Transfer};
 use crate::ranks::Place;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Ring(pub(super) Place);
+pub(super) struct Ring {
+    pub(super) place: Place,
+    /// Blocks of each contribution, at least 1; times the ranks, they fit a count.
+    pub(super) segments: u32,
+}
+
+impl Ring {
+    /// Message number `index` of a rank that is `distance` behind this one: first its own contribution, then those
+    /// further behind.
+    fn block(&self, distance: u32, index: u32) -> Span {
+        let contribution = self.place.behind(distance + index / self.segments);
+        Span::of(contribution * self.segments + index % self.segments)
+    }
+}
 
 impl Plan for Ring {
     fn sends(&self) -> u32 {
-        self.0.ranks() - 1
+        (self.place.ranks() - 1) * self.segments
     }
 
     fn send(&self, index: u32) -> Transfer {
-        Transfer { to: self.0.right(), blocks: Span::of(self.0.behind(index)), tag: index, after: index }
+        // The same segment must have come in the step before.
+        let after = (index + 1).saturating_sub(self.segments);
+        Transfer { to: self.place.right(), blocks: self.block(0, index), tag: index, after }
     }
 
     fn receives(&self) -> u32 {
-        self.0.ranks() - 1
+        self.sends()
     }
 
     fn receive(&self, tag: u32) -> Arrival {
-        Arrival { from: self.0.left(), blocks: Span::of(self.0.behind(tag + 1)) }
+        Arrival { from: self.place.left(), blocks: self.block(1, tag) }
     }
 }

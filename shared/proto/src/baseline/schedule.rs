@@ -121,7 +121,13 @@ impl Schedule {
     /// A root that is no rank, a radix below 2, or a number of blocks that the algorithm does not work on.
     pub fn new(operation: Operation, place: Place) -> Result<Self, ScheduleError> {
         let algorithm = match operation {
-            Operation::Allgather(Allgather::Ring) => Algorithm::Ring(Ring(place)),
+            Operation::Allgather(algorithm @ (Allgather::Ring | Allgather::PipelinedRing { .. })) => {
+                let (segments, children) = (algorithm.segments(), 1);
+                if segments == 0 || place.ranks().checked_mul(segments).is_none() {
+                    return Err(ScheduleError::Segments { segments, children });
+                }
+                Algorithm::Ring(Ring { place, segments })
+            }
             Operation::Allgather(Allgather::Linear) => Algorithm::Linear(Linear(place)),
             Operation::Allgather(Allgather::RecursiveDoubling) => Algorithm::Doubling(Doubling(place)),
             Operation::Allgather(Allgather::Bruck) => Algorithm::Bruck(Bruck(place)),
@@ -174,8 +180,12 @@ impl Schedule {
 
     /// The same for a single segment: with the same peers and fewer messages.
     fn one_round(&self) -> Self {
-        let Algorithm::Relay(relay) = self.algorithm else { return *self };
-        Self { algorithm: Algorithm::Relay(relay.with_segments(1)), ..*self }
+        let algorithm = match self.algorithm {
+            Algorithm::Relay(relay) => Algorithm::Relay(relay.with_segments(1)),
+            Algorithm::Ring(ring) => Algorithm::Ring(Ring { segments: 1, ..ring }),
+            other => other,
+        };
+        Self { algorithm, ..*self }
     }
 
     /// The next message to post. It holds until [`Schedule::sent`] is called for it.
