@@ -254,3 +254,40 @@ fn work_request(request: &SendRequest<'_>) -> Result<sys::ibv_send_wr> {
     };
     Ok(raw)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_a_chain_in_memory_that_is_kept() {
+        let mut scratch = Scratch::default();
+        let mut build = || {
+            scratch.clear();
+            for id in 0..5 {
+                let local = (id != 3).then_some(LocalSlice { addr: HostAddr(0x1000 + id), len: 8, lkey: 7 });
+                let kind = SendKind::Write { remote_addr: 64 * id, rkey: 9 };
+                let request = SendRequest { id, kind, local, immediate: Some(1), signaled: id == 4 };
+                scratch.push(&request, sys::IBV_SEND_INLINE).expect("a write");
+            }
+            let first = scratch.link();
+            let list = &scratch.list;
+            assert_eq!(first.cast_const(), list.as_ptr());
+            for (index, request) in list.iter().enumerate() {
+                let next = list.get(index + 1).map_or(std::ptr::null(), std::ptr::from_ref);
+                assert_eq!(request.next.cast_const(), next);
+                assert_eq!(request.sg_list.cast_const(), &raw const scratch.gathers[index]);
+                assert_eq!((request.wr_id, request.num_sge), (index as u64, i32::from(index != 3)));
+                let signaled = if index == 4 { sys::IBV_SEND_SIGNALED } else { 0 };
+                assert_eq!(request.send_flags, sys::IBV_SEND_INLINE | signaled);
+            }
+            (first, scratch.gathers.as_ptr())
+        };
+        assert_eq!(build(), build(), "nothing is allocated again");
+        scratch.clear();
+        assert!(scratch.link().is_null());
+        let kind = SendKind::Read { remote_addr: 0, rkey: 0 };
+        let read = SendRequest { id: 0, kind, local: None, immediate: Some(5), signaled: true };
+        assert!(scratch.push(&read, 0).is_err(), "a read carries no immediate");
+    }
+}
