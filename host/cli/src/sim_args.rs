@@ -63,8 +63,8 @@ pub(crate) struct CommunicatorArgs {
     /// Take one thread of each core in turn, not all threads of a core.
     #[arg(long)]
     pub(crate) spread: bool,
-    /// Roots that multicast at the same time.
-    #[arg(long, default_value_t = 1, value_name = "M")]
+    /// Roots that multicast at the same time; 0: as few as keep the links busy.
+    #[arg(long, default_value_t = 0, value_name = "M")]
     pub(crate) chains: u32,
     /// Chunks before the end of its block at which a root activates the next one.
     #[arg(long, default_value_t = 0, value_name = "CHUNKS")]

@@ -1,6 +1,6 @@
 //! What a communicator is made of, checked before anything is created.
 
-use flexcast_proto::{ImmediateLayout, Overheads};
+use flexcast_proto::{ImmediateLayout, Overheads, chains_for};
 
 use crate::error::{Error, Result};
 use crate::units::ThreadPlacement;
@@ -44,7 +44,8 @@ pub struct Config {
     pub max_receive_bytes: u64,
     /// Bits of the immediate for the sequence number; `None`: as few as `max_receive_bytes` needs.
     pub psn_bits: Option<u32>,
-    /// Ranks that multicast at the same time. Default 1.
+    /// Ranks that multicast at the same time; 0: as few as keep the links busy, given `link_gbit_per_s` and the activation time in
+    /// `overheads`. Default 0.
     pub chains: u32,
     /// Chunks before the end of its block at which a root activates the next one. Default 0.
     pub lead_chunks: u32,
@@ -84,12 +85,12 @@ impl Default for Config {
             quota: 4096,
             max_receive_bytes: 64 << 20,
             psn_bits: None,
-            chains: 1,
+            chains: 0,
             lead_chunks: 0,
             link_gbit_per_s: 200,
             overheads: Overheads {
                 barrier_ps: 20 * PS_PER_US,
-                activation_ps: 10 * PS_PER_US,
+                activation_ps: 40 * PS_PER_US,
                 steps: 1,
                 margin_ps: 200 * PS_PER_US,
             },
@@ -152,6 +153,15 @@ impl Config {
         Self { subgroups, receive_threads: subgroups, ..self }
     }
 
+    /// Chains of an operation to which `roots` ranks contribute `block_bytes` each, on average.
+    pub(crate) fn chains_for(&self, roots: u32, block_bytes: u64) -> u32 {
+        let roots = roots.max(1);
+        match self.chains {
+            0 => chains_for(block_bytes, self.link_gbit_per_s, self.overheads.activation_ps, roots, roots),
+            chains => chains.min(roots),
+        }
+    }
+
     /// Checks everything that does not need the card.
     pub(crate) fn derive(&self, ranks: u32, mtu_bytes: u32) -> Result<Derived> {
         let range = |what, value: u32, least: u32, most: u32| {
@@ -183,7 +193,7 @@ impl Config {
         range("send_depth", self.send_depth, 2 * self.send_batch, 8192)?;
         power("send_depth", self.send_depth)?;
         range("quota", self.quota, 1, u32::MAX)?;
-        range("chains", self.chains, 1, flexcast_proto::MAX_RANKS)?;
+        range("chains", self.chains, 0, flexcast_proto::MAX_RANKS)?;
         // Each rank's share of a subgroup is rounded up to a chunk twice: once for its last one, once for the subgroup.
         let per_group = u64::from(self.chunk_bytes) * u64::from(self.subgroups);
         let chunks = self.max_receive_bytes.div_ceil(per_group) + 2 * u64::from(ranks);
@@ -300,7 +310,7 @@ mod tests {
         check(Config { send_batch: 3, ..ok() }, "power of two");
         check(Config { send_depth: 32, ..ok() }, "64 to 8192");
         check(Config { quota: 0, ..ok() }, "quota is 0");
-        check(Config { chains: 0, ..ok() }, "chains is 0");
+        check(Config { chains: 1025, ..ok() }, "chains is 1025");
         check(Config { psn_bits: Some(32), ..ok() }, "psn_bits is 32");
     }
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use flexcast_proto::wire::Availability;
-use flexcast_proto::{Action, Body, Cause, Failure, Message, Overheads, Schedule, Summary, Terms};
+use flexcast_proto::{Action, Alpha, Body, Cause, Failure, Message, Schedule, Summary, Terms};
 
 use crate::buffer::Buffer;
 use crate::communicator::{Communicator, Posted};
+use crate::config::Config;
 use crate::control::{Event, Read};
 use crate::error::{Error, Result};
 use crate::plan::{Kind, Missing, Plan};
@@ -402,7 +403,7 @@ impl<'c> Communicator<'c> {
         let phases = &mut running.report.phases;
         phases.released_ps = Some(now_ps);
         if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {
-            let steps_ps = activations_ps(&running.plan, self.config.chains, self.config.overheads);
+            let steps_ps = activations_ps(&running.plan, &self.config);
             let took_ps = received_ps.saturating_sub(ready_ps).saturating_sub(steps_ps);
             self.alpha.observe(running.report.foreign_bytes, self.config.link_gbit_per_s, took_ps);
         }
@@ -444,20 +445,22 @@ impl<'c> Communicator<'c> {
     }
 }
 
-/// Time that the activations of an operation take one after another.
-fn activations_ps(plan: &Plan, chains: u32, overheads: Overheads) -> u64 {
-    let steps = plan.roots().len().div_ceil(chains.max(1)).saturating_sub(1);
-    overheads.activation_ps.saturating_mul(steps.into())
+fn chains(plan: &Plan, config: &Config) -> u32 {
+    let roots = plan.roots().len();
+    config.chains_for(roots, plan.receive_bytes() / u64::from(roots.max(1)))
 }
 
-fn terms(plan: &Plan, config: &crate::Config, alpha: &flexcast_proto::Alpha, operation: u32) -> Terms {
-    let chains = config.chains.min(plan.roots().len().max(1));
+/// Time that the activations of an operation take one after another.
+fn activations_ps(plan: &Plan, config: &Config) -> u64 {
+    let steps = plan.roots().len().div_ceil(chains(plan, config)).saturating_sub(1);
+    config.overheads.activation_ps.saturating_mul(steps.into())
+}
+
+fn terms(plan: &Plan, config: &Config, alpha: &Alpha, operation: u32) -> Terms {
+    let chains = chains(plan, config);
     debug_assert!(Schedule::new(plan.roots().len(), chains).is_ok());
-    let cutoff_ps = alpha.cutoff_ps(plan.foreign_bytes(), config.link_gbit_per_s).saturating_add(activations_ps(
-        plan,
-        chains,
-        config.overheads,
-    ));
+    let cutoff_ps =
+        alpha.cutoff_ps(plan.foreign_bytes(), config.link_gbit_per_s).saturating_add(activations_ps(plan, config));
     Terms {
         operation,
         roots: plan.roots(),
