@@ -7,7 +7,7 @@ use comfy_table::{Table, presets};
 use serde::Deserialize;
 
 use crate::{status, workspace};
-use tree::{Outcome, Tree, test_program};
+use tree::{Outcome, Tree, test_programs};
 
 /// Take fences out of the firmware, one at a time, and see a test fail for each.
 #[derive(clap::Args)]
@@ -109,10 +109,10 @@ impl Mutants {
             bail!("there is no mutation {wrong}: the last one is {}; `--list` shows them", mutations.len() - 1);
         }
         let tree = Tree::new()?;
-        let test = test_program()?;
+        let tests = test_programs()?;
         status::say("Testing", "the firmware as it is");
         tree.build()?;
-        if let Outcome::Killed(by) = tree.test(&test, self.seeds)? {
+        if let Outcome::Killed(by) = tree.test(&tests, self.seeds)? {
             bail!("the tests fail without any mutation: {by}");
         }
         let mut table = Table::new();
@@ -124,7 +124,7 @@ impl Mutants {
             }
             let name = format!("{}:{} {}", mutation.file, mutation.line, mutation.what);
             status::say("Mutation", format_args!("{number} of {}: {name}", mutations.len()));
-            let outcome = tree.with(&mutation.file, &mutation.text, || tree.test(&test, self.seeds))?;
+            let outcome = tree.with(&mutation.file, &mutation.text, || tree.test(&tests, self.seeds))?;
             let verdict = match (outcome, reason(&rules, mutation)) {
                 (Outcome::Killed(by), None) => {
                     killed += 1;

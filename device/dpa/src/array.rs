@@ -52,12 +52,11 @@ impl<'c, T: Layout> ContextArray<'c, T> {
     /// All contexts, one after the other.
     #[inline(always)]
     pub fn iter_mut(&mut self) -> core::slice::IterMut<'_, T> {
-        // SAFETY: as in `get`, for all of them; a null base goes with no elements only, for which a dangling pointer is asked for.
         if self.count == 0 {
-            [].iter_mut()
-        } else {
-            unsafe { core::slice::from_raw_parts_mut(self.base, self.count) }.iter_mut()
+            return [].iter_mut();
         }
+        // SAFETY: as in `get`, for all of them.
+        unsafe { core::slice::from_raw_parts_mut(self.base, self.count) }.iter_mut()
     }
 }
 

@@ -11,7 +11,9 @@ use cargo_metadata::Message;
 use crate::{process, status, workspace};
 
 /// The images whose firmware is mutated and run.
-const IMAGES: [&str; 3] = ["receive", "reference", "pingpong"];
+const IMAGES: [&str; 4] = ["receive", "reference", "pingpong", "allgather"];
+/// The test programs whose tests named `image_...` run those images on weak memory.
+const TESTS: [&str; 2] = ["weak_memory", "allgather_image"];
 /// What a build of the firmware needs.
 const TREE: [&str; 6] = ["device", "shared", "linker", "toolchains", "Cargo.toml", "rust-toolchain.toml"];
 /// A test that takes longer than this has met a mutant that keeps it from ending: killed as well.
@@ -64,7 +66,17 @@ impl Tree {
         outcome
     }
 
-    pub(super) fn test(&self, program: &Path, seeds: Option<u64>) -> Result<Outcome> {
+    /// Runs the test programs until one fails.
+    pub(super) fn test(&self, programs: &[PathBuf], seeds: Option<u64>) -> Result<Outcome> {
+        for program in programs {
+            if let killed @ Outcome::Killed(_) = self.test_with(program, seeds)? {
+                return Ok(killed);
+            }
+        }
+        Ok(Outcome::Survived)
+    }
+
+    fn test_with(&self, program: &Path, seeds: Option<u64>) -> Result<Outcome> {
         let log = self.root.join("test.log");
         let file = std::fs::File::create(&log).with_context(|| format!("writing {}", log.display()))?;
         let mut command = Command::new(program);
@@ -129,11 +141,12 @@ fn killer(log: &str) -> Option<String> {
     Some(format!("{}: {message}", failed.join(", ")))
 }
 
-/// Builds the test program and gives its path.
-pub(super) fn test_program() -> Result<PathBuf> {
+/// Builds the test programs and gives their paths.
+pub(super) fn test_programs() -> Result<Vec<PathBuf>> {
     status::say("Building", "the tests");
     let mut command = workspace::cargo();
-    command.args(["test", "--package", "flexcast-tests", "--test", "weak_memory", "--no-run"]);
+    command.args(["test", "--package", "flexcast-tests", "--no-run"]);
+    command.args(TESTS.iter().flat_map(|test| ["--test", test]));
     command.args(["--message-format", "json-render-diagnostics"]);
     // Diagnostics go to the user; cargo's messages are for this program alone.
     let output = command.stderr(Stdio::inherit()).output();
@@ -141,15 +154,23 @@ pub(super) fn test_program() -> Result<PathBuf> {
     if !output.status.success() {
         bail!("{}: {}", output.status, process::line(&command));
     }
+    let mut programs = Vec::new();
     for message in Message::parse_stream(output.stdout.as_slice()) {
         if let Message::CompilerArtifact(artifact) = message.context("cargo's messages")?
-            && artifact.target.name == "weak_memory"
+            && TESTS.contains(&artifact.target.name.as_str())
             && let Some(program) = artifact.executable
         {
-            return Ok(program.into_std_path_buf());
+            programs.push(program.into_std_path_buf());
         }
     }
-    bail!("cargo built no test program; its command was `{}`", process::line(&command))
+    if programs.len() != TESTS.len() {
+        bail!(
+            "cargo built {} of the test programs {TESTS:?}; its command was `{}`",
+            programs.len(),
+            process::line(&command)
+        );
+    }
+    Ok(programs)
 }
 
 /// Copies a file, or a folder without what builds have left in it.

@@ -47,6 +47,8 @@ impl Control {
     }
 
     /// Consumes all completions and posts their receives again. What the host wrote before these messages can then be read.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn take(&self, consumed: &mut u64) -> News {
         let mut news = News::default();
         let first = *consumed;

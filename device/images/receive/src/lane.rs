@@ -1,7 +1,7 @@
 //! Lanes: one thread serves several receive contexts, driven by a control queue.
 //!
-//! An activation takes the host's messages first: only they make it look at operations. Then the lanes take turns, each with at most its own
-//! quota, until none has anything left or the thread's quota is used up; then all that were busy are settled, every queue is armed, and
+//! An activation takes the host's messages first, and again between turns: only they make it look at operations. The lanes take turns, each
+//! with at most its own quota, until none has anything left or the thread's quota is used up; then all that were busy are settled, every queue is armed, and
 //! everything is looked at once more.
 
 use dpa::abi::{
@@ -123,10 +123,7 @@ struct Served<'c> {
 impl Served<'_> {
     fn serve<const UD: bool>(&mut self, mut quota: u64) -> Next {
         loop {
-            let news = self.control.take(&mut self.state.control_consumed);
-            if news.message || news.error.is_some() {
-                self.hear::<UD>(news);
-            }
+            self.listen::<UD>();
             if !self.rounds::<UD>(&mut quota) {
                 return Next::Retrigger;
             }
@@ -175,9 +172,20 @@ impl Served<'_> {
                 self.state.next_lane = index as u32;
                 return false;
             }
+            // A cutoff does not wait until all lanes are idle.
+            self.listen::<UD>();
         }
         self.state.next_lane = index as u32;
         true
+    }
+
+    /// Takes the host's messages.
+    #[inline(always)]
+    fn listen<const UD: bool>(&mut self) {
+        if self.control.is_ready(self.state.control_consumed) {
+            let news = self.control.take(&mut self.state.control_consumed);
+            self.hear::<UD>(news);
+        }
     }
 
     /// Has all lanes look at what the host wrote; notes a control connection that is broken.

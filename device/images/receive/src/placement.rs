@@ -22,8 +22,7 @@ pub(crate) fn locate(context: &mut WorkerContext, psn: u64) -> Place {
     let lane = &mut context.lane;
     let chunk_bytes = u64::from(armed.chunk_bytes);
     let run_chunks = u64::from(lane.placed.run_chunks);
-    if run_chunks != 0 {
-        let run = psn / run_chunks;
+    if let Some(run) = psn.checked_div(run_chunks) {
         let is_last = psn - run * run_chunks == run_chunks - 1;
         let address = armed
             .destination

@@ -124,7 +124,7 @@ impl LanesRig {
     }
 
     pub(crate) fn prepare(&mut self) -> Result<(), (ContextFault, u32)> {
-        self.enter(|thread| prepare_lanes(thread))
+        self.enter(prepare_lanes)
     }
 
     /// Runs `body` with the contexts in one array, as the thread sees them.
@@ -223,7 +223,7 @@ pub(crate) struct Rows(Memory, u32);
 
 impl Rows {
     pub(crate) fn new(rows: &[RunRow]) -> Self {
-        let memory = Memory::new(rows.len() * size_of::<RunRow>() + 64);
+        let memory = Memory::new(size_of_val(rows) + 64);
         memory.write(0, rows.as_bytes());
         Self(memory, rows.len() as u32)
     }
