@@ -18,6 +18,7 @@ mod irregular;
 mod lane;
 mod operation;
 mod placement;
+mod posting;
 mod prepare;
 mod reference;
 mod send;
