@@ -6,9 +6,9 @@ use std::net::Ipv4Addr;
 
 use emu_machine::{Config, MemoryModel, World, with_world};
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, CompletionFlag, DeviceAddress, FLAG_MAGIC, GroupContext, LaneThread, LaneThreadState,
-    OPERATION_CLOSED, Operation, Placement, QueueDescriptor, RunRow, SendLane, SendOperation, SendReport, SendRun,
-    SendStatus, SendThread, Staging, Transport, WorkerContext, WorkerReport, WorkerStatus,
+    ABI_HASH, ABI_VERSION, CompletionFlag, DeviceAddress, FLAG_MAGIC, GroupContext, LaneThread, OPERATION_CLOSED,
+    Operation, Placement, QueueDescriptor, RunRow, SendLane, SendOperation, SendReport, SendRun, SendStatus,
+    SendThread, Staging, Transport, WorkerContext, WorkerReport, WorkerStatus,
 };
 use flexcast_tests::{code, compiled_as_recorded, image_bytes};
 use flexio::{
@@ -54,6 +54,16 @@ fn step_until(what: &str, mut done: impl FnMut() -> bool) {
     while !done() {
         assert!(world(World::step), "nothing happens any more, and not yet: {what}");
     }
+}
+
+/// A structure in the memory of the only process.
+fn peek<T: zerocopy::FromBytes>(at: DevAddr) -> T {
+    let mut bytes = vec![0; size_of::<T>()];
+    world(|world| {
+        let id = *world.card(0).expect("a card").processes.keys().next().expect("a process");
+        world.peek_memory(0, id, at.get(), &mut bytes).expect("device memory");
+    });
+    T::read_from_bytes(&bytes).expect("its size")
 }
 
 /// One lane, one send lane, and what each root contributes.
@@ -373,18 +383,18 @@ fn run(case: &Case) -> Outcome {
         ..Default::default()
     };
     contexts.write(SEND_THREAD, send.as_bytes()).expect("in range");
-    assert_eq!(process.call("prepare_lanes", contexts.addr().get()).expect("it answers"), 0);
-    assert_eq!(process.call("prepare_send", contexts.addr().get() + SEND_THREAD).expect("it answers"), 0);
-
+    // No time passes between the call that prepares and the thread's first run.
     let start = |handler: &EventHandler<'_>, offset: u64| {
         handler.run(contexts.addr().get() + offset).expect("it runs");
         assert_eq!(process.call("kick", u64::from(handler.id())).expect("it answers"), 0);
-        settle();
     };
-    start(&send_thread, SEND_THREAD);
+    assert_eq!(process.call("prepare_lanes", contexts.addr().get()).expect("it answers"), 0);
     if !case.saturated {
         start(&lanes_thread, 0);
     }
+    assert_eq!(process.call("prepare_send", contexts.addr().get() + SEND_THREAD).expect("it answers"), 0);
+    start(&send_thread, SEND_THREAD);
+    settle();
 
     // The operation.
     let own = case.own.map_or((0, 0), |own| (case.first_psn(own), case.chunks_of(own)));
@@ -453,6 +463,10 @@ fn run(case: &Case) -> Outcome {
             break;
         }
         step_until("the block is sent", || send_report().finished == sequence);
+        if case.memory == MemoryModel::Strong {
+            let state = peek::<SendLane>(contexts.addr().offset(SEND_LANE)).state;
+            assert_eq!(state.completed, state.produced, "sends are under way");
+        }
         // The source is the caller's again: nothing may read it any more.
         source.write(case.offset(root) as usize, &vec![0xEE; case.bytes[root] as usize]).expect("in range");
         settle();
@@ -463,6 +477,7 @@ fn run(case: &Case) -> Outcome {
     }
     if case.saturated {
         start(&lanes_thread, 0);
+        settle();
     }
     let flag = shared.read_u64(0).expect("in range");
 
@@ -475,6 +490,7 @@ fn run(case: &Case) -> Outcome {
     }
     tellers[0].tell(&[(line, operation.as_bytes())]);
     step_until("the cutoff is answered", || report().progress.reported == 1);
+    assert_eq!(report().progress.outstanding, 0, "copies are under way");
 
     let mut words = vec![0u64; bitmap_words as usize + 1];
     read(words_at, words.as_mut_bytes());
@@ -508,15 +524,7 @@ fn run(case: &Case) -> Outcome {
             }
         }
     }
-    let thread_state = || {
-        let mut bytes = [0; size_of::<LaneThreadState>()];
-        world(|world| {
-            let id = *world.card(0).expect("a card").processes.keys().next().expect("a process");
-            let at = contexts.addr().get() + std::mem::offset_of!(LaneThread, state) as u64;
-            world.peek_memory(0, id, at, &mut bytes).expect("device memory");
-        });
-        LaneThreadState::read_from_bytes(&bytes).expect("a state")
-    };
+    let thread_state = || peek::<LaneThread>(contexts.addr()).state;
     let before = thread_state();
     assert_eq!(process.call("kick", u64::from(lanes_thread.id())).expect("it answers"), 0);
     settle();
