@@ -23,6 +23,17 @@ pub struct Firmware<'a> {
     pub elf: &'a [u8],
 }
 
+impl Firmware<'_> {
+    /// Checks the image and gives it to the provider's library.
+    ///
+    /// # Errors
+    /// [`Error::Flexio`]: no ELF for the DPA, or built with another ABI.
+    pub fn load<'p>(&self, provider: &'p Provider) -> Result<Application<'p>> {
+        let abi = AbiExpectation { version: ABI_VERSION, hash: ABI_HASH };
+        Ok(Application::load(provider, self.name, self.elf, Some(abi))?)
+    }
+}
+
 /// An open card whose DPA runs the library's firmware. Communicators and buffers are made from it and cannot outlive it.
 pub struct Card<'p> {
     device: &'p Device<'p>,
@@ -52,16 +63,34 @@ impl<'p> Card<'p> {
     pub fn open(provider: &'p Provider, device: &str, firmware: Firmware<'_>) -> Result<Self> {
         // SAFETY: `Card` owns the tower as its last field, and hands references out with its own lifetime only.
         let mut tower = unsafe { Tower::new() };
-        let abi = AbiExpectation { version: ABI_VERSION, hash: ABI_HASH };
+        let application = tower.keep(firmware.load(provider)?);
+        Self::start(tower, provider, device, application)
+    }
+
+    /// [`Card::open`] with firmware that was loaded before, by [`Firmware::load`]: several cards of one program share it.
+    ///
+    /// # Errors
+    /// As [`Card::open`].
+    #[allow(unsafe_code)]
+    pub fn open_with(provider: &'p Provider, device: &str, application: &'p Application<'p>) -> Result<Self> {
+        // SAFETY: as in `open`.
+        Self::start(unsafe { Tower::new() }, provider, device, application)
+    }
+
+    fn start(
+        mut tower: Tower<'p>,
+        provider: &'p Provider,
+        device: &str,
+        application: &'p Application<'p>,
+    ) -> Result<Self> {
         let device = tower.keep(provider.open(device)?);
         let pd = tower.keep(ProtectionDomain::new(device)?);
-        let application = tower.keep(Application::load(provider, firmware.name, firmware.elf, Some(abi))?);
         let process = tower.keep(Process::new(application, pd)?);
         let argument = 0x0123_4567_89AB_CDEF;
         let answer = process.call("bring_up", argument)?;
         let expected = bring_up_answer(argument);
         if answer != expected {
-            return Err(Error::BringUp { image: firmware.name.to_owned(), answer, expected });
+            return Err(Error::BringUp { image: application.name().to_owned(), answer, expected });
         }
         let window = tower.keep(Window::new(process)?);
         let outbox = tower.keep(Outbox::new(process)?);

@@ -1,28 +1,31 @@
 //! Ranks in one thread: their cards and communicators.
 
-use flexcast::{Card, Communicator, Config, Firmware, Pending};
-use flexio::Provider;
+use flexcast::{Card, Communicator, Config, Pending};
+use flexio::{Application, Provider};
 
 use super::SimError;
-use crate::tput::run::ImageFile;
 
 fn at(rank: u32) -> impl Fn(flexcast::Error) -> SimError {
     move |source| SimError::Rank { rank, source }
 }
 
-/// Opens the first `count` cards of a provider with the image.
+/// Opens the first `count` cards of a provider with loaded firmware.
 ///
 /// # Errors
 /// [`SimError::Rank`] with the number of the card as rank.
-pub fn open_cards<'p>(provider: &'p Provider, count: usize, image: &ImageFile) -> Result<Vec<Card<'p>>, SimError> {
+pub fn open_cards<'p>(
+    provider: &'p Provider,
+    count: usize,
+    application: &'p Application<'p>,
+) -> Result<Vec<Card<'p>>, SimError> {
     let devices = provider.devices().map_err(|error| at(0)(error.into()))?;
     if devices.len() < count {
         let reason = format!("{count} cards are needed, the machine has {}", devices.len());
         return Err(SimError::Parameter { what: "--ranks", reason });
     }
-    let firmware = Firmware { name: &image.name, elf: &image.elf };
-    let open =
-        |(number, device): (u32, &flexio::DeviceInfo)| Card::open(provider, &device.name, firmware).map_err(at(number));
+    let open = |(number, device): (u32, &flexio::DeviceInfo)| {
+        Card::open_with(provider, &device.name, application).map_err(at(number))
+    };
     (0..).zip(&devices[..count]).map(open).collect()
 }
 

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use emu_machine::with_world;
-use flexcast::{Buffer, Card, Communicator, Done, MessageCounts, Request, Test};
+use flexcast::{Buffer, Card, Communicator, Done, Firmware, MessageCounts, Request, Test};
 use flexio::Provider;
 
 use super::params::{Operation, SimParams, Trouble};
@@ -45,7 +45,9 @@ pub fn run(
     params.check()?;
     let started = Instant::now();
     let mut params = params.clone();
-    let cards = group::open_cards(provider, params.cards(), image)?;
+    let firmware = Firmware { name: &image.name, elf: &image.elf };
+    let application = firmware.load(provider).map_err(at(0))?;
+    let cards = group::open_cards(provider, params.cards(), &application)?;
     let mut ranks = group::communicators(&cards, params.ranks, params.ranks_per_card, &params.config)?;
     tick(Tick::Ready);
     let set_up_s = started.elapsed().as_secs_f64();
