@@ -6,6 +6,7 @@ use flexcast_abi::{
     ABI_HASH, ABI_VERSION, DeviceAddress, OPERATION_CLOSED, SendLane, SendOperation, SendReport, SendRun, SendStatus,
     SendThread, Transport,
 };
+use flexcast_proto::Place;
 use flexio::{
     Access, Affinity, CqTarget, DevAddr, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler,
     MemoryKey, MemoryRegion, MulticastGroup, Path, UdAddress, UdKey,
@@ -88,6 +89,7 @@ impl<'c> Send<'c> {
         tower: &mut Tower<'c>,
         config: &Config,
         derived: &Derived,
+        place: Place,
         units: &[u32],
         host: &'c MemoryRegion<'c>,
         shared: Shared,
@@ -96,9 +98,12 @@ impl<'c> Send<'c> {
         let log_cq = config.send_depth.ilog2() as u8;
         let (mut threads, mut queues) = (Vec::new(), Vec::new());
         for (number, unit) in units.iter().enumerate() {
-            let subgroups: Vec<u32> = (0..config.subgroups)
+            let mut subgroups: Vec<u32> = (0..config.subgroups)
                 .filter(|index| thread_of(*index, config.subgroups, units.len() as u32) == number as u32)
                 .collect();
+            // Roots that multicast at the same time begin in different subgroups: bursts of all in one would overrun its receives.
+            let count = subgroups.len() as u64;
+            subgroups.rotate_left((u64::from(place.rank()) * count / u64::from(place.ranks())) as usize);
             let memory = tower.keep(DeviceBuffer::zeroed(process, LANES_AT + subgroups.len() as u64 * LANE_BYTES)?);
             let key = tower.keep(MemoryKey::new(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?);
             let argument = memory.addr().get();

@@ -179,7 +179,8 @@ fn fault(random: &mut ChaCha8Rng) -> Fault {
     let ppm = pick(random, &[500, 5_000, 30_000]);
     match random.random_range(0..7) {
         0 => Fault::Drop { ppm },
-        1 => Fault::Burst { ppm: ppm / 5, frames: random.random_range(1..=8) },
+        // On a quiet link a run of eight frames is all the tries that a control message has.
+        1 => Fault::Burst { ppm: ppm / 5, frames: random.random_range(1..=3) },
         2 => Fault::Duplicate { ppm },
         3 => Fault::Reorder { ppm, behind: random.random_range(1..=20) },
         4 => Fault::Delay {
