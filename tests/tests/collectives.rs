@@ -1,0 +1,112 @@
+//! Collectives of the library on emulated cards, with the real firmware: cases drawn from seeds, and how full the link is.
+
+use flexcast::{Config, Overheads, ThreadPlacement};
+use flexcast_cli::machine::MachineParams;
+use flexcast_cli::provider;
+use flexcast_cli::sim::campaign::{Tally, run_case, run_seed};
+use flexcast_cli::sim::params::{Operation, SimParams, Trouble};
+use flexcast_cli::sim::random::{Case, Expected};
+use flexcast_cli::sim::report::Report;
+use flexcast_cli::sim::run;
+use flexcast_cli::tput::run::ImageFile;
+use flexcast_tests::image_bytes;
+
+fn image() -> ImageFile {
+    ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") }
+}
+
+fn simulate(params: &SimParams) -> Report {
+    let machine = MachineParams::default().config_of(params.cards()).expect("a switch");
+    let provider = provider::emulated(machine).expect("a machine");
+    run::run(&provider, &image(), params, &run::source(params), &mut |_| {}).expect("the simulation runs")
+}
+
+fn campaign(seeds: std::ops::Range<u64>) -> Tally {
+    let (image, mut sum) = (image(), Tally::default());
+    for seed in seeds {
+        match run_seed(seed, &image) {
+            Ok(tally) => sum += tally,
+            Err(wrong) => panic!("{wrong}; run it again with: cargo xtask sim --first {seed} --seeds 1 --show"),
+        }
+    }
+    sum
+}
+
+/// A first part of `cargo xtask sim`; in two tests, for two cores.
+#[test]
+fn cases_drawn_from_seeds_end_well_or_in_typed_errors() {
+    let tally = campaign(1..101);
+    assert!(tally.right >= 50 && tally.failed >= 10 && tally.recovered_chunks > 0, "{tally:?}");
+}
+
+#[test]
+fn more_cases_drawn_from_seeds_end_well_or_in_typed_errors() {
+    let tally = campaign(101..201);
+    assert!(tally.weak >= 5 && tally.raced >= 10 && tally.lost_frames > 0, "{tally:?}");
+}
+
+/// Without this, a campaign in which nothing is checked would pass.
+#[test]
+fn a_case_that_comes_out_wrong_is_told() {
+    let mut case = (1..).map(Case::new).find(|case| case.expected == Expected::Failed).expect("there is one");
+    case.params.trouble.clear();
+    let wrong = run_case(&case, &image()).expect_err("nobody disagrees, so nobody fails");
+    assert!(wrong.to_string().contains("report success"), "{wrong}");
+    case.expected = Expected::Right;
+    case.params.trouble = vec![Trouble::Disagree { rank: 1 }];
+    let wrong = run_case(&case, &image()).expect_err("one rank disagrees, so all fail");
+    assert!(wrong.to_string().contains("ranks failed"), "{wrong}");
+}
+
+/// 191 of 200 Gbit/s from the barrier to the last byte (*emulated*): 95 % and more, by 16 receive threads of each card.
+#[test]
+fn eight_ranks_fill_their_links() {
+    let threads = 16;
+    let config = Config {
+        slots: 128,
+        send_threads: 2,
+        chains: 8,
+        placement: ThreadPlacement::Spread,
+        max_receive_bytes: 64 << 20,
+        overheads: Overheads { margin_ps: 1_000_000_000, ..Config::default().overheads },
+        ..Config::default().with_subgroups(threads)
+    };
+    let params = SimParams {
+        ranks: 8,
+        ranks_per_card: 1,
+        operation: Operation::Allgather,
+        bytes: 8 << 20,
+        root: 0,
+        warm_up: 0,
+        iterations: 1,
+        seed: 1,
+        config,
+        trouble: Vec::new(),
+    };
+    let report = simulate(&params);
+    assert!(report.digest_ok && report.failures == 0, "{:?}", report.errors);
+    assert_eq!((report.traffic.rnr_drops, report.recovered_chunks, report.workers.duplicates), (0, 0, 0));
+    let gbit_s = (7u64 << 20) as f64 * 64.0 / (report.phases.receiving.most_us * 1e3);
+    assert!(gbit_s >= 190.0, "{gbit_s} Gbit/s of 200");
+}
+
+/// A rank whose DPA thread stands still makes the others wait in the barrier, for longer than any cutoff, and nothing worse.
+#[test]
+fn a_stalled_worker_delays_and_breaks_nothing() {
+    let stall = Trouble::Stall { rank: 1, unit: 1, after_ps: 20_000_000, for_ps: 20_000_000_000 };
+    let params = SimParams {
+        ranks: 3,
+        ranks_per_card: 1,
+        operation: Operation::Allgather,
+        bytes: 50_000,
+        root: 0,
+        warm_up: 0,
+        iterations: 2,
+        seed: 1,
+        config: Config::default().with_subgroups(1),
+        trouble: vec![stall],
+    };
+    let report = simulate(&params);
+    assert!(report.digest_ok, "{:?}", report.errors);
+    assert!(report.phases.arming.most_us > 19_000.0, "{:?}", report.phases);
+}
