@@ -5,6 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 use flexcast::{Config, ThreadPlacement};
 use flexcast_cli::machine::{MachineParams, Memory};
+use flexcast_cli::sim::SimError;
+use flexcast_cli::sim::algorithm::{
+    Algorithm, AlgorithmName, DEFAULT_RADIX, DEFAULT_SEGMENT_BYTES, DEFAULT_SEGMENTS, Parameters,
+};
 use flexcast_cli::sim::params::{Operation, SimParams};
 
 use crate::args::loss_ppm;
@@ -21,8 +25,11 @@ pub(crate) struct SimArgs {
     #[arg(long, value_enum, default_value = "allgather")]
     pub(crate) op: Operation,
     /// Bytes that each rank contributes, made up from the seed; with allgatherv their mean.
-    #[arg(long, default_value_t = 1 << 20, value_name = "N")]
+    #[arg(long, default_value_t = 1 << 20, value_name = "N", conflicts_with = "file")]
     pub(crate) bytes: u64,
+    /// Gather this file instead, cut evenly over the ranks, or broadcast it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
     /// Root of a broadcast.
     #[arg(long, default_value_t = 0, value_name = "RANK")]
     pub(crate) root: u32,
@@ -42,14 +49,31 @@ pub(crate) struct SimArgs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
+    pub(crate) algorithm: AlgorithmArgs,
+    #[command(flatten)]
     pub(crate) communicator: CommunicatorArgs,
     #[command(flatten)]
     pub(crate) machine: SimMachineArgs,
 }
 
+/// How the bytes travel.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Algorithm")]
+pub(crate) struct AlgorithmArgs {
+    /// How: by multicast, or over reliable connections of the hosts by an algorithm to compare with.
+    #[arg(long, value_enum, default_value = "multicast", value_name = "NAME")]
+    pub(crate) algorithm: AlgorithmName,
+    #[arg(long, value_name = "N", help = format!("Segments of each contribution (pipelined-ring) [default: {DEFAULT_SEGMENTS}]"))]
+    pub(crate) segments: Option<u32>,
+    #[arg(long, value_name = "K", help = format!("Children of the root at a level of the tree, and one (k-nomial) [default: {DEFAULT_RADIX}]"))]
+    pub(crate) radix: Option<u32>,
+    #[arg(long, value_name = "BYTES", help = format!("Bytes that a tree or chain passes on at a time [default: {DEFAULT_SEGMENT_BYTES}]"))]
+    pub(crate) segment: Option<u64>,
+}
+
 /// Parameters of the communicator.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Communicator")]
+#[command(next_help_heading = "Communicator (multicast)")]
 pub(crate) struct CommunicatorArgs {
     /// Multicast groups that carry the data side by side.
     #[arg(long, default_value_t = 4, value_name = "S")]
@@ -108,26 +132,17 @@ pub(crate) struct SimMachineArgs {
 }
 
 impl SimArgs {
-    pub(crate) fn params(&self) -> SimParams {
+    /// What is asked for, checked. `file_bytes`: length of `--file`.
+    pub(crate) fn params(&self, file_bytes: Option<u64>) -> Result<SimParams, SimError> {
         let Self { ranks, ranks_per_card, op: operation, bytes, root, warm_up, iterations, seed, .. } = *self;
-        let CommunicatorArgs {
-            subgroups,
-            threads,
-            send_threads,
-            spread,
-            chains,
-            lead,
-            send_batch,
-            chunk,
-            slots,
-            batch,
-            margin,
-        } = self.communicator;
-        let mut params = SimParams {
+        let AlgorithmArgs { algorithm, segments, radix, segment: segment_bytes } = self.algorithm;
+        let params = SimParams {
             ranks,
             ranks_per_card,
             operation,
+            algorithm: Algorithm::new(algorithm, Parameters { segments, radix, segment_bytes })?,
             bytes,
+            total_bytes: None,
             root,
             warm_up,
             iterations,
@@ -135,27 +150,14 @@ impl SimArgs {
             config: Config::default(),
             trouble: Vec::new(),
         };
-        let mut overheads = params.config.overheads;
-        if let Some(us) = margin {
-            overheads.margin_ps = us.saturating_mul(1_000_000);
-        }
-        let slots = slots.unwrap_or(1024 / subgroups.clamp(1, 64).next_power_of_two());
-        params.config = Config {
-            subgroups,
-            receive_threads: threads.unwrap_or(subgroups),
-            send_threads,
-            placement: if spread { ThreadPlacement::Spread } else { ThreadPlacement::Compact },
-            chains,
-            lead_chunks: lead,
-            overheads,
-            send_batch,
-            chunk_bytes: chunk,
-            slots,
-            receive_batch: batch.unwrap_or(64.min(slots / 2)),
-            max_receive_bytes: params.receive_bytes().max(1),
-            ..Config::default()
+        let params = match file_bytes {
+            Some(bytes) => params.of_file(bytes),
+            None => params,
         };
-        params
+        // Before anything is computed from them.
+        params.check()?;
+        let config = self.communicator.config(params.receive_bytes());
+        Ok(SimParams { config, ..params })
     }
 
     pub(crate) fn machine(&self) -> anyhow::Result<MachineParams> {
@@ -169,6 +171,32 @@ impl SimArgs {
             memory: *memory,
             detect_races: *detect_races,
         })
+    }
+}
+
+impl CommunicatorArgs {
+    fn config(&self, receive_bytes: u64) -> Config {
+        let Self { subgroups, threads, send_threads, spread, chains, lead, send_batch, chunk, slots, batch, margin } =
+            *self;
+        let mut config = Config::default();
+        if let Some(us) = margin {
+            config.overheads.margin_ps = us.saturating_mul(1_000_000);
+        }
+        let slots = slots.unwrap_or(1024 / subgroups.clamp(1, 64).next_power_of_two());
+        Config {
+            subgroups,
+            receive_threads: threads.unwrap_or(subgroups),
+            send_threads,
+            placement: if spread { ThreadPlacement::Spread } else { ThreadPlacement::Compact },
+            chains,
+            lead_chunks: lead,
+            send_batch,
+            chunk_bytes: chunk,
+            slots,
+            receive_batch: batch.unwrap_or(64.min(slots / 2)),
+            max_receive_bytes: receive_bytes.max(1),
+            ..config
+        }
     }
 }
 

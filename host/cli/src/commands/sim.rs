@@ -2,33 +2,55 @@
 
 use std::process::ExitCode;
 
+use emu_machine::with_world;
 use flexcast_cli::provider;
+use flexcast_cli::sim::SimError;
+use flexcast_cli::sim::algorithm::Algorithm;
+use flexcast_cli::sim::params::SimParams;
 use flexcast_cli::sim::run::{self as sim, Tick};
+use indicatif::ProgressBar;
 
-use super::{progress_bar, read_image};
+use super::{progress_bar, read_image, read_source};
 use crate::sim_args::SimArgs;
 
 pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
-    let params = args.params();
-    params.check()?;
-    let image = read_image(&args.image)?;
-    let provider = provider::emulated(args.machine()?.config_of(params.cards())?)?;
-    let source = sim::source(&params);
+    let file = args.file.as_deref().map(read_source).transpose()?;
+    let params = args.params(file.as_ref().map(|file| file.len() as u64))?;
+    let machine = args.machine()?.config_of(params.cards())?;
+    let image = (params.algorithm == Algorithm::Multicast).then(|| read_image(&args.image)).transpose()?;
+    let provider = provider::emulated(machine)?;
+    let source = file.unwrap_or_else(|| sim::source(&params));
     let bar = progress_bar();
-    bar.set_prefix(params.operation.name());
-    bar.set_length(u64::from(params.ranks) * u64::from(params.iterations));
-    let report = sim::run(&provider, &image, &params, &source, &mut |tick| match tick {
-        Tick::Ready => bar.set_message("ranks"),
-        Tick::Ended { iteration, ranks } => {
-            bar.set_position(u64::from(iteration) * u64::from(params.ranks) + u64::from(ranks))
-        }
-    });
+    let report = sim::run(&provider, image.as_ref(), &params, &source, &mut |tick| show(&bar, &params, tick));
     bar.finish_and_clear();
+    // A race may be why the run failed.
+    let races = with_world(|world| world.take_races())?;
+    for race in &races {
+        eprintln!("race: {race}");
+    }
     let report = report?;
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        println!("{report}");
+    }
+    if let Some(first) = races.into_iter().next() {
+        let count = report.machine.races.unwrap_or_default();
+        return Err(SimError::Races { count, first: Box::new(first) }.into());
     }
     Ok(if report.digest_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Shows a tick of a simulation.
+pub(super) fn show(bar: &ProgressBar, params: &SimParams, tick: Tick) {
+    match tick {
+        Tick::Ready => {
+            bar.set_prefix(params.algorithm.name());
+            bar.set_message(params.operation.name());
+            bar.set_length(u64::from(params.ranks) * u64::from(params.warm_up + params.iterations));
+        }
+        Tick::Ended { iteration, ranks } => {
+            bar.set_position(u64::from(iteration) * u64::from(params.ranks) + u64::from(ranks));
+        }
+    }
 }

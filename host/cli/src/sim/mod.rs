@@ -1,11 +1,15 @@
 //! Collectives among many ranks, each on an emulated card with the real firmware, all in one thread.
 
+pub mod algorithm;
+mod baseline;
 pub mod campaign;
 pub mod group;
 pub mod params;
 pub mod random;
 pub mod report;
 pub mod run;
+mod text;
+pub mod traffic;
 
 /// A simulation that cannot be made or has failed.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +21,34 @@ pub enum SimError {
         what: &'static str,
         /// What is wrong with it, and what would do.
         reason: String,
+    },
+    /// An algorithm that does not do this.
+    #[error("--algorithm {algorithm} does no {operation}: give multicast, {fits}")]
+    Algorithm {
+        /// The algorithm.
+        algorithm: &'static str,
+        /// What it was to do.
+        operation: &'static str,
+        /// Algorithms without multicast that do.
+        fits: &'static str,
+    },
+    /// A collective without multicast was refused on a rank.
+    #[error("rank {rank}: {source}")]
+    Baseline {
+        /// The rank.
+        rank: u32,
+        /// Why.
+        source: flexcast::baseline::Error,
+    },
+    /// The machine has found races for memory.
+    #[error(
+        "races for memory: {count}, the first: {}; between two accesses a fence, a writeback or a completion is missing", first.kind
+    )]
+    Races {
+        /// How many.
+        count: u64,
+        /// The first.
+        first: Box<emu_machine::Race>,
     },
     /// The machine cannot be made as asked.
     #[error(transparent)]

@@ -4,6 +4,10 @@ use flexcast::Config;
 use serde::Serialize;
 
 use super::SimError;
+use super::algorithm::Algorithm;
+
+/// Most bytes that the receive buffers of all ranks may take together: they are all in this process.
+pub const MAX_BUFFER_BYTES: u64 = 16 << 30;
 
 /// The collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -38,8 +42,12 @@ pub struct SimParams {
     pub ranks_per_card: u32,
     /// What they do.
     pub operation: Operation,
+    /// How.
+    pub algorithm: Algorithm,
     /// Bytes that each rank contributes; with Allgatherv the mean.
     pub bytes: u64,
+    /// Bytes of an Allgather in all, cut evenly over the ranks; `bytes` means nothing then.
+    pub total_bytes: Option<u64>,
     /// Root of a Broadcast.
     pub root: u32,
     /// Times that they do it before anything is counted: rings are built for a buffer when it is first used.
@@ -113,7 +121,58 @@ impl SimParams {
         if self.iterations == 0 {
             return refuse("--iterations", "0 operations: give at least 1".to_owned());
         }
+        if self.warm_up.checked_add(self.iterations).is_none() {
+            return refuse("--warm-up", format!("{} operations more: give fewer", self.warm_up));
+        }
+        let most = match self.operation {
+            Operation::Broadcast => self.bytes,
+            // The largest contribution is twice the mean.
+            Operation::Allgather | Operation::Allgatherv => {
+                self.total_bytes.unwrap_or(self.bytes.saturating_mul(2 * u64::from(self.ranks)))
+            }
+        };
+        // Far above the limit, and nothing overflows below it.
+        if most > 1 << 40 || self.buffer_bytes() > MAX_BUFFER_BYTES {
+            let reason = format!(
+                "the buffers of {} ranks would take more than the {} GiB that one process may have for them: give fewer bytes or ranks",
+                self.ranks,
+                MAX_BUFFER_BYTES >> 30
+            );
+            return refuse("--bytes", reason);
+        }
+        if self.operation == Operation::Allgather && !self.is_even() {
+            let reason = format!("{:?} bytes are not the same for each of {} ranks", self.total_bytes, self.ranks);
+            return refuse("--op allgather", reason);
+        }
+        self.algorithm.check(self.operation)?;
+        if self.algorithm != Algorithm::Multicast && !self.trouble.is_empty() {
+            return refuse("--algorithm", "troubles happen to multicast alone".to_owned());
+        }
         Ok(())
+    }
+
+    /// Whether all ranks contribute equally.
+    fn is_even(&self) -> bool {
+        self.total_bytes.is_none_or(|total| total.is_multiple_of(u64::from(self.ranks)))
+    }
+
+    /// The same for a file of `total` bytes: from the root of a Broadcast, or cut evenly over the ranks. An Allgather that does not
+    /// divide becomes one of unequal contributions.
+    #[must_use]
+    pub fn of_file(self, total: u64) -> Self {
+        let even = total.is_multiple_of(u64::from(self.ranks.max(1)));
+        match self.operation {
+            Operation::Broadcast => Self { bytes: total, ..self },
+            Operation::Allgather if !even => {
+                Self { operation: Operation::Allgatherv, total_bytes: Some(total), ..self }
+            }
+            Operation::Allgather | Operation::Allgatherv => Self { total_bytes: Some(total), ..self },
+        }
+    }
+
+    /// Bytes of the receive buffers of all ranks.
+    fn buffer_bytes(&self) -> u64 {
+        self.receive_bytes().saturating_mul(u64::from(self.ranks))
     }
 
     /// Cards that the ranks need.
@@ -122,22 +181,19 @@ impl SimParams {
         self.ranks.div_ceil(self.ranks_per_card.max(1)) as usize
     }
 
-    /// What each rank contributes.
+    /// What each rank contributes, in bytes.
     #[must_use]
     pub fn counts(&self) -> Vec<u64> {
+        let ranks = u64::from(self.ranks);
         (0..self.ranks)
-            .map(|rank| match self.operation {
-                Operation::Broadcast => {
-                    if rank == self.root {
-                        self.bytes
-                    } else {
-                        0
-                    }
-                }
-                Operation::Allgather => self.bytes,
+            .map(|rank| match (self.operation, self.total_bytes) {
+                (Operation::Broadcast, _) if rank == self.root => self.bytes,
+                (Operation::Broadcast, _) => 0,
+                (_, Some(total)) => total / ranks + u64::from(u64::from(rank) < total % ranks),
+                (Operation::Allgather, None) => self.bytes,
                 // From nothing to twice the mean, in an order that is not ascending.
-                Operation::Allgatherv => {
-                    self.bytes * 2 * u64::from(rank * 7 % self.ranks) / u64::from(self.ranks.max(2) - 1)
+                (Operation::Allgatherv, None) => {
+                    self.bytes * 2 * u64::from(rank * 7 % self.ranks) / ranks.max(2).saturating_sub(1)
                 }
             })
             .collect()

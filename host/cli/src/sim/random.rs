@@ -7,6 +7,7 @@ use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
+use super::algorithm::Algorithm;
 use super::params::{Operation, SimParams, Trouble};
 
 const PS_PER_US: u64 = 1_000_000;
@@ -71,7 +72,9 @@ impl Case {
             ranks,
             ranks_per_card,
             operation,
+            algorithm: Algorithm::Multicast,
             bytes,
+            total_bytes: None,
             root: random.random_range(0..ranks),
             warm_up: 0,
             iterations: random.random_range(1..=3),

@@ -3,13 +3,15 @@
 use std::time::Instant;
 
 use emu_machine::with_world;
-use flexcast::{Buffer, Card, Communicator, Done, Firmware, MessageCounts, Request, Test};
+use flexcast::{Buffer, Card, Communicator, Done, Firmware, Request, Test};
 use flexio::Provider;
 
+use super::algorithm::Algorithm;
 use super::params::{Operation, SimParams, Trouble};
-use super::report::{Outcome, Report};
-use super::{SimError, group};
-use crate::tput::run::{ImageFile, made_up_bytes};
+use super::report::{Control, Outcome, Report, Sample, Workers};
+pub use super::traffic::Traffic;
+use super::{SimError, baseline, group};
+use crate::tput::run::{ImageFile, digest, made_up_bytes};
 
 /// What a simulation tells while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,18 +33,40 @@ pub fn source(params: &SimParams) -> Vec<u8> {
     made_up_bytes(params.receive_bytes(), params.seed)
 }
 
-/// Runs what `params` say on the calling thread's emulated machine, which `provider` reaches. `source`: see [`source`].
+/// Runs what `params` say on the calling thread's emulated machine, which `provider` reaches. `image`: only multicast needs one.
+/// `source`: see [`source`], or as many bytes of a file.
 ///
 /// # Errors
 /// [`SimError`]; operations that fail are part of the report instead.
 pub fn run(
+    provider: &Provider,
+    image: Option<&ImageFile>,
+    params: &SimParams,
+    source: &[u8],
+    tick: &mut dyn FnMut(Tick),
+) -> Result<Report, SimError> {
+    params.check()?;
+    let expected = params.receive_bytes();
+    if source.len() as u64 != expected {
+        let reason = format!("{} bytes for buffers of {expected}", source.len());
+        return Err(SimError::Parameter { what: "the bytes to send", reason });
+    }
+    match (params.algorithm, image) {
+        (Algorithm::Multicast, Some(image)) => multicast(provider, image, params, source, tick),
+        (Algorithm::Multicast, None) => {
+            Err(SimError::Parameter { what: "--image", reason: "none: multicast needs the image allgather".to_owned() })
+        }
+        _ => baseline::run(provider, params, source, tick),
+    }
+}
+
+fn multicast(
     provider: &Provider,
     image: &ImageFile,
     params: &SimParams,
     source: &[u8],
     tick: &mut dyn FnMut(Tick),
 ) -> Result<Report, SimError> {
-    params.check()?;
     let started = Instant::now();
     let mut params = params.clone();
     let firmware = Firmware { name: &image.name, elf: &image.elf };
@@ -51,26 +75,31 @@ pub fn run(
     let mut ranks = group::communicators(&cards, params.ranks, params.ranks_per_card, &params.config)?;
     tick(Tick::Ready);
     let set_up_s = started.elapsed().as_secs_f64();
-    let mut report = Report::new(&params);
+    let mut report = Report::new(&params)?;
     let mut buffers: Vec<Option<Buffers<'_>>> = (0..params.ranks).map(|_| None).collect();
+    let mut counted = 0;
     for iteration in 0..params.warm_up + params.iterations {
         fill(&cards, &params, source, &mut buffers)?;
-        let before = Traffic::now(provider)?;
-        let messages = messages(&ranks);
+        let (before, messages) = (Traffic::now()?, messages(&ranks));
         let started = Instant::now();
         let start_ps = provider.relax().now_ps();
         let tell = &mut |ranks| tick(Tick::Ended { iteration, ranks });
         let mut done = operate(provider, &mut ranks, &params, &mut buffers, tell)?;
         let took_ps = provider.relax().now_ps() - start_ps;
         let wall_s = started.elapsed().as_secs_f64();
-        let traffic = Traffic::now(provider)?.since(&before);
+        let traffic = Traffic::now()?.since(&before);
         let outcomes = done.iter().zip(0..).map(|(done, rank)| outcome(source, rank, done.as_deref()));
         let outcomes = outcomes.collect::<Result<Vec<_>, _>>()?;
-        if iteration >= params.warm_up {
-            report.add(&outcomes, &traffic, &messages_since(&ranks, &messages), took_ps, wall_s);
+        let control = self::messages(&ranks).iter().zip(&messages).map(|(now, before)| now.since(before)).collect();
+        let sample = Sample { outcomes, traffic, control, took_ps, wall_s };
+        // One that fails counts, even in the warm-up: nothing comes after it.
+        let last = sample.is_broken() || iteration + 1 == params.warm_up + params.iterations;
+        if iteration >= params.warm_up || sample.is_broken() {
+            report.add(&sample);
+            counted += 1;
         }
-        if outcomes.iter().any(|outcome| outcome.error.is_some() || outcome.dead) {
-            report.iterations = (iteration + 1).saturating_sub(params.warm_up).max(1);
+        if last {
+            report.sha256 = sha256(&done)?;
             break;
         }
         for (slot, done) in buffers.iter_mut().zip(&mut done) {
@@ -78,8 +107,18 @@ pub fn run(
         }
         params.trouble.clear();
     }
-    report.finish(&ranks, set_up_s)?;
+    report.workers = Some(Workers::of(&ranks)?);
+    report.finish(counted, set_up_s)?;
     Ok(report)
+}
+
+/// Digest of the buffer of the first rank that has ended well.
+fn sha256(done: &[Option<Box<Done<'_>>>]) -> Result<Option<String>, SimError> {
+    let well = |(rank, done): (u32, &Option<Box<Done<'_>>>)| {
+        let done = done.as_deref().filter(|done| done.result.is_ok())?;
+        Some(done.receive.as_ref()?.to_vec().map_err(at(rank)).map(|bytes| digest(&bytes)))
+    };
+    (0..).zip(done).find_map(well).transpose()
 }
 
 /// A rank's buffers between operations.
@@ -92,21 +131,9 @@ fn at(rank: u32) -> impl Fn(flexcast::Error) -> SimError {
     move |source| SimError::Rank { rank, source }
 }
 
-fn messages(ranks: &[Communicator<'_>]) -> Vec<MessageCounts> {
-    ranks.iter().map(Communicator::messages).collect()
-}
-
-fn messages_since(ranks: &[Communicator<'_>], before: &[MessageCounts]) -> MessageCounts {
-    let mut sum = MessageCounts::default();
-    for (now, before) in ranks.iter().map(Communicator::messages).zip(before) {
-        sum.barrier += now.barrier - before.barrier;
-        sum.activate += now.activate - before.activate;
-        sum.fetch += now.fetch - before.fetch;
-        sum.acknowledge += now.acknowledge - before.acknowledge;
-        sum.last += now.last - before.last;
-        sum.failed += now.failed - before.failed;
-    }
-    sum
+/// Control messages that each rank has sent so far.
+fn messages(ranks: &[Communicator<'_>]) -> Vec<Control> {
+    ranks.iter().map(|rank| Control::of(&rank.messages())).collect()
 }
 
 /// Makes the buffers of an operation, or takes those of the last: own bytes in the send buffer, nothing right in the receive buffer.
@@ -142,8 +169,6 @@ fn fill<'c>(
     }
     Ok(())
 }
-
-pub use super::report::Traffic;
 
 /// Posts one operation on all ranks and drives them until all have ended.
 fn operate<'c>(
@@ -258,5 +283,5 @@ fn outcome(source: &[u8], rank: u32, done: Option<&Done<'_>>) -> Result<Outcome,
         _ => None,
     };
     let error = done.result.as_ref().err().map(ToString::to_string);
-    Ok(Outcome { dead: false, equal, error, report: done.report })
+    Ok(Outcome { dead: false, equal, error, report: Some(done.report) })
 }

@@ -80,7 +80,7 @@ pub fn run(
     })?;
     let virtual_time = cards.server.provider().relax().is_virtual();
     let (kind, model) = if virtual_time { (Kind::Emulated, model) } else { (Kind::Measured, "none") };
-    let sha256 = hex(&Sha256::digest(source));
+    let sha256 = digest(source);
     Ok(Report::new(plan, &totals, sha256, kind, model, started.elapsed().as_secs_f64()))
 }
 
@@ -258,6 +258,12 @@ fn add(sum: &mut DeviceCounters, now: &Statistics, before: &Statistics) {
     sum.wrong_id += now.wrong_id - before.wrong_id;
     sum.errors += now.error_cqes + now.unexpected_opcode - before.error_cqes - before.unexpected_opcode;
     sum.activations += now.activations - before.activations;
+}
+
+/// SHA-256 in hexadecimal.
+#[must_use]
+pub fn digest(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use flexcast_proto::baseline::{Blocks, Transfer};
 use flexio::{
-    Access, CompletionQueue, HostAddr, LocalSlice, MemoryRegion, ProtectionDomain, QueueDepths, QueuePair, RemoteQp,
-    SendKind, SendRequest, Transport,
+    Access, CompletionQueue, HostAddr, LocalSlice, MemoryRegion, Path, ProtectionDomain, QueueDepths, QueuePair,
+    RemoteQp, SendKind, SendRequest, Transport,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -171,8 +171,8 @@ impl<'a> Connection<'a> {
         for slot in 1..=CONTROL_DEPTH {
             self.receive_announcement(slot, region)?;
         }
-        connect(&self.data, data, Traffic::Data)?;
-        connect(&self.control, control, Traffic::Control)
+        connect(&self.data, data, Traffic::Data, &self.config)?;
+        connect(&self.control, control, Traffic::Control, &self.config)
     }
 
     /// Posts the receive of a message again.
@@ -332,10 +332,12 @@ fn queue_pair<'a>(
 }
 
 /// The one place where queue pairs are given a path, and so the one where data and control get their traffic classes.
-fn connect(queue_pair: &QueuePair<'_>, remote: &RemoteQp, traffic: Traffic) -> Result<(), Error> {
-    match traffic {
-        Traffic::Data | Traffic::Control => Ok(queue_pair.connect(remote, 0)?),
-    }
+fn connect(queue_pair: &QueuePair<'_>, remote: &RemoteQp, traffic: Traffic, config: &Config) -> Result<(), Error> {
+    let class = match traffic {
+        Traffic::Data => config.data_class,
+        Traffic::Control => config.control_class,
+    };
+    Ok(queue_pair.connect_with(remote, 0, Path::of_class(class), config.retry)?)
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ pub use flexcast_proto::baseline as algorithm;
 pub use group::{Group, Statistics};
 pub use operation::Buffer;
 
-use flexio::Bound;
+use flexio::{Bound, Retry};
 
 /// How much is under way at once, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,15 +58,30 @@ pub struct Config {
     pub write_bytes: u32,
     /// Longest time without any progress. Default 10 s: longer than a card needs to give a dead peer up.
     pub bound: Bound,
+    /// Patience of the connections with a silent peer. Default: that of a communicator's control connections, 8.4 ms, 7 times.
+    pub retry: Retry,
+    /// Traffic class of data; bits 7 to 5 are the priority. Default 0, as a communicator's.
+    pub data_class: u8,
+    /// Traffic class of announcements. Default 0x60, as a communicator's.
+    pub control_class: u8,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { writes: 16, write_bytes: 1 << 20, bound: Bound::millis(10_000) }
+        // One source for both, so that they stay comparable.
+        let crate::Config { retry_exponent, data_class, control_class, .. } = crate::Config::default();
+        Self {
+            writes: 16,
+            write_bytes: 1 << 20,
+            bound: Bound::millis(10_000),
+            retry: Retry { timeout_exponent: retry_exponent, count: 7 },
+            data_class,
+            control_class,
+        }
     }
 }
 
-/// What a queue pair carries. Two, so that data and control can have different traffic classes, and be counted apart.
+/// What a queue pair carries. Two, so that data and control have different traffic classes and are counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Traffic {
     Data,

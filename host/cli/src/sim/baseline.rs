@@ -1,0 +1,210 @@
+//! The same simulation by a collective without multicast: reliable connections of the hosts, on the same cards and network.
+
+use std::time::Instant;
+
+use flexcast::baseline::{Buffer, Config, Connections, Error, Group};
+use flexcast_proto::Place;
+use flexio::{Access, CompletionQueue, HostBuffer, MemoryRegion, ProtectionDomain, Provider};
+
+use super::SimError;
+use super::algorithm::Algorithm;
+use super::params::{Operation, SimParams};
+use super::report::{Control, Outcome, Report, Sample};
+use super::run::Tick;
+use super::traffic::Traffic;
+use crate::tput::run::digest;
+
+fn at(rank: u32) -> impl Fn(Error) -> SimError {
+    move |source| SimError::Baseline { rank, source }
+}
+
+/// One error per rank, or all its values.
+fn each<T>(ranks: u32, make: impl Fn(u32) -> Result<T, Error>) -> Result<Vec<T>, SimError> {
+    (0..ranks).map(|rank| make(rank).map_err(at(rank))).collect()
+}
+
+/// Runs `params`, whose algorithm is none of multicast, on the calling thread's machine.
+///
+/// # Errors
+/// [`SimError`]; operations that fail are part of the report instead.
+pub(super) fn run(
+    provider: &Provider,
+    params: &SimParams,
+    source: &[u8],
+    tick: &mut dyn FnMut(Tick),
+) -> Result<Report, SimError> {
+    let started = Instant::now();
+    let Some(schedule) = params.algorithm.schedule(params.root, params.bytes, params.ranks)? else {
+        return Err(SimError::Parameter { what: "--algorithm", reason: "multicast is no baseline".to_owned() });
+    };
+    let known = provider.devices().map_err(|error| at(0)(error.into()))?;
+    if known.len() < params.cards() {
+        let reason = format!("{} cards are needed, the machine has {}", params.cards(), known.len());
+        return Err(SimError::Parameter { what: "--ranks", reason });
+    }
+    let cards = params.cards() as u32;
+    let devices = each(cards, |card| Ok(provider.open(&known[card as usize].name)?))?;
+    let domains = each(cards, |card| Ok(ProtectionDomain::new(&devices[card as usize])?))?;
+    let (config, card_of) = (Config::default(), |rank: u32| (rank / params.ranks_per_card) as usize);
+    let place = |rank| {
+        Place::new(rank, params.ranks)
+            .map_err(|error| SimError::Parameter { what: "--ranks", reason: error.to_string() })
+    };
+    let connections = (0..params.ranks)
+        .map(|rank| Connections::new(place(rank)?, &[schedule], config).map_err(at(rank)))
+        .collect::<Result<Vec<_>, SimError>>()?;
+    let queues = each(params.ranks, |rank| {
+        Ok(CompletionQueue::new(&devices[card_of(rank)], connections[rank as usize].completions())?)
+    })?;
+    let mut groups = connect(&connections, &queues, |rank| &domains[card_of(rank)])?;
+    let buffers = each(params.ranks, |rank| Buffers::new(&domains[card_of(rank)], params, rank))?;
+    tick(Tick::Ready);
+    let set_up_s = started.elapsed().as_secs_f64();
+    let mut report = Report::new(params)?;
+    let mut counted = 0;
+    for iteration in 0..params.warm_up + params.iterations {
+        fill(&buffers, params, source)?;
+        let (before, announced) = (Traffic::now()?, announcements(&groups));
+        let (started, start_ps) = (Instant::now(), provider.relax().now_ps());
+        let mut outcomes =
+            operate(provider, &mut groups, params, &buffers, &mut |ranks| tick(Tick::Ended { iteration, ranks }))?;
+        let took_ps = provider.relax().now_ps() - start_ps;
+        let wall_s = started.elapsed().as_secs_f64();
+        let traffic = Traffic::now()?.since(&before);
+        report.sha256 = compare(&buffers, source, &mut outcomes)?;
+        let control = announcements(&groups).iter().zip(&announced).map(|(now, before)| now.since(before)).collect();
+        let sample = Sample { outcomes, traffic, control, took_ps, wall_s };
+        if iteration >= params.warm_up || sample.is_broken() {
+            report.add(&sample);
+            counted += 1;
+        }
+        if sample.is_broken() {
+            break;
+        }
+    }
+    report.finish(counted, set_up_s)?;
+    Ok(report)
+}
+
+/// Connects all ranks.
+fn connect<'a>(
+    connections: &[Connections],
+    queues: &'a [CompletionQueue<'a>],
+    domain: impl Fn(u32) -> &'a ProtectionDomain<'a>,
+) -> Result<Vec<Group<'a>>, SimError> {
+    let (mut pending, mut endpoints) = (Vec::new(), Vec::new());
+    for ((rank, connections), queue) in (0..).zip(connections).zip(queues) {
+        let (prepared, endpoint) = connections.prepare(domain(rank), queue).map_err(at(rank))?;
+        pending.push(prepared);
+        endpoints.push(endpoint);
+    }
+    (0..).zip(pending).map(|(rank, pending)| pending.connect(&endpoints).map_err(at(rank))).collect()
+}
+
+/// A rank's memory.
+struct Buffers<'a> {
+    /// What it contributes to an Allgather.
+    send: Option<MemoryRegion<'a>>,
+    receive: MemoryRegion<'a>,
+}
+
+impl<'a> Buffers<'a> {
+    fn new(pd: &'a ProtectionDomain<'a>, params: &SimParams, rank: u32) -> Result<Self, Error> {
+        let region = |bytes: u64, access| -> Result<MemoryRegion<'a>, Error> {
+            Ok(MemoryRegion::register(pd, HostBuffer::zeroed(bytes.max(1) as usize)?, access)?)
+        };
+        let own = params.counts()[rank as usize];
+        let gathers = params.operation != Operation::Broadcast;
+        Ok(Self {
+            send: gathers.then(|| region(own, Access::LOCAL_WRITE)).transpose()?,
+            receive: region(params.receive_bytes(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?,
+        })
+    }
+}
+
+/// Own bytes in the send buffers, nothing right in the receive buffers.
+fn fill(buffers: &[Buffers<'_>], params: &SimParams, source: &[u8]) -> Result<(), SimError> {
+    let wrong = vec![!source.first().copied().unwrap_or(0); source.len()];
+    let mut offset = 0;
+    for ((rank, buffers), count) in (0..).zip(buffers).zip(params.counts()) {
+        let write =
+            |region: &MemoryRegion<'_>, bytes: &[u8]| region.write(0, bytes).map_err(|error| at(rank)(error.into()));
+        let own = &source[offset..offset + count as usize];
+        offset += count as usize;
+        write(&buffers.receive, &wrong)?;
+        match &buffers.send {
+            Some(send) => write(send, own)?,
+            None => write(&buffers.receive, own)?,
+        }
+    }
+    Ok(())
+}
+
+/// Control messages that each rank has sent so far.
+fn announcements(groups: &[Group<'_>]) -> Vec<Control> {
+    let of = |group: &Group<'_>| Control { announcement: group.statistics().announcements, ..Control::default() };
+    groups.iter().map(of).collect()
+}
+
+/// Starts an operation on all ranks and drives them until all have ended.
+fn operate(
+    provider: &Provider,
+    groups: &mut [Group<'_>],
+    params: &SimParams,
+    buffers: &[Buffers<'_>],
+    ended: &mut dyn FnMut(u32),
+) -> Result<Vec<Outcome>, SimError> {
+    let ends: Vec<u64> = params
+        .counts()
+        .iter()
+        .scan(0, |end, count| {
+            *end += count;
+            Some(*end)
+        })
+        .collect();
+    for ((rank, group), buffers) in (0..).zip(&mut *groups).zip(buffers) {
+        let whole = |region| Buffer { region, offset: 0 };
+        let own = buffers.send.as_ref().map(whole);
+        let receive = whole(&buffers.receive);
+        match (params.algorithm, params.operation) {
+            (Algorithm::Allgather(algorithm), Operation::Allgather) => {
+                group.allgather(algorithm, ends[0], own, receive)
+            }
+            (Algorithm::Allgather(algorithm), _) => group.allgatherv(algorithm, &ends, own, receive),
+            (Algorithm::Broadcast { algorithm, segment_bytes }, _) => {
+                group.broadcast(algorithm, params.root, params.bytes, segment_bytes, receive)
+            }
+            (Algorithm::Multicast, _) => Ok(()),
+        }
+        .map_err(at(rank))?;
+    }
+    let mut outcomes: Vec<Option<Outcome>> = groups.iter().map(|_| None).collect();
+    let mut done = 0;
+    loop {
+        for (group, outcome) in groups.iter_mut().zip(&mut outcomes).filter(|(_, outcome)| outcome.is_none()) {
+            let error = group.progress().err().map(|error| error.to_string());
+            if error.is_some() || group.is_complete() {
+                *outcome = Some(Outcome { error, ..Outcome::default() });
+                done += 1;
+                ended(done);
+            }
+        }
+        // Each group gives up by itself after its bound.
+        if done as usize == groups.len() {
+            return Ok(outcomes.into_iter().flatten().collect());
+        }
+        provider.relax().relax();
+    }
+}
+
+/// Compares the buffers of ranks that have ended well; the digest of the first of them.
+fn compare(buffers: &[Buffers<'_>], source: &[u8], outcomes: &mut [Outcome]) -> Result<Option<String>, SimError> {
+    let mut sha256 = None;
+    let mut bytes = vec![0; source.len()];
+    for ((rank, buffers), outcome) in (0..).zip(buffers).zip(outcomes).filter(|(_, outcome)| outcome.error.is_none()) {
+        buffers.receive.read(0, &mut bytes).map_err(|error| at(rank)(error.into()))?;
+        outcome.equal = Some(bytes == source);
+        sha256.get_or_insert_with(|| digest(&bytes));
+    }
+    Ok(sha256)
+}

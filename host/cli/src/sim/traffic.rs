@@ -1,0 +1,123 @@
+//! What the network has carried: payload by priority, and what was dropped.
+
+use emu_machine::fabric::PortCounters;
+use emu_machine::with_world;
+use serde::Serialize;
+
+use super::SimError;
+
+/// Priority of data packets: that of the default traffic class of communicators and of what they are compared with.
+const DATA_PRIORITY: usize = 0;
+
+/// Bytes that have crossed the network: payload of data packets, headers not counted. Control messages, fetched chunks and the
+/// announcements of collectives without multicast have another priority and are counted apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Traffic {
+    /// Received and sent by all ports of all switches: a link between two switches counts twice, a host's once.
+    pub switch_bytes_total: u64,
+    /// Sent by the cards.
+    pub host_tx_bytes: u64,
+    /// Received by the cards.
+    pub host_rx_bytes: u64,
+    /// Received and sent by all ports of all switches on account of control messages, fetched chunks and announcements.
+    pub switch_control_bytes: u64,
+    /// Sent by the cards on account of those.
+    pub host_tx_control_bytes: u64,
+    /// Received by the cards on account of those.
+    pub host_rx_control_bytes: u64,
+    /// Frames that were lost.
+    pub lost_frames: u64,
+    /// Datagrams dropped by cards because no receive was posted.
+    pub rnr_drops: u64,
+    /// Packets dropped by cards for other reasons: wrong key, group, address or check sequence.
+    pub card_drops: u64,
+    /// Times a reliable connection waited in vain for an answer.
+    pub timeouts: u64,
+}
+
+/// Drops of one card, as in [`Traffic`].
+fn card(counters: &emu_machine::nic::Counters) -> (u64, u64, u64) {
+    let other = counters.rx_buffer_drops
+        + counters.icrc_drops
+        + counters.address_drops
+        + counters.multicast_drops
+        + counters.qp_drops
+        + counters.pkey_drops
+        + counters.qkey_drops
+        + counters.access_drops;
+    (counters.rnr_drops, other, counters.rc_timeouts)
+}
+
+impl Traffic {
+    /// What the calling thread's machine has seen so far.
+    ///
+    /// # Errors
+    /// [`SimError::Emulator`].
+    pub fn now() -> Result<Self, SimError> {
+        Ok(with_world(|world| {
+            let (mut switches, mut hosts) = (PortCounters::default(), PortCounters::default());
+            match world.network() {
+                Some(network) => {
+                    let totals = network.totals();
+                    switches += totals.switches;
+                    hosts += totals.hosts;
+                }
+                None => (0..world.card_count()).for_each(|card| hosts += world.port_counters(card)),
+            }
+            let tx_bytes = hosts.tx_priority_payload_bytes[DATA_PRIORITY];
+            let rx_bytes = hosts.rx_priority_payload_bytes[DATA_PRIORITY];
+            let (mut rnr_drops, mut card_drops, mut timeouts) = (0, 0, 0);
+            for index in 0..world.card_count() {
+                let Ok(one) = world.card(index) else { continue };
+                let (rnr, other, waited) = card(one.nic.counters());
+                rnr_drops += rnr;
+                card_drops += other;
+                timeouts += waited;
+            }
+            Self {
+                switch_bytes_total: switches.priority_payload_bytes(DATA_PRIORITY),
+                switch_control_bytes: switches.payload_bytes() - switches.priority_payload_bytes(DATA_PRIORITY),
+                host_tx_bytes: tx_bytes,
+                host_rx_bytes: rx_bytes,
+                host_tx_control_bytes: hosts.tx_payload_bytes - tx_bytes,
+                host_rx_control_bytes: hosts.rx_payload_bytes - rx_bytes,
+                lost_frames: switches.drops.total() + hosts.drops.total(),
+                rnr_drops,
+                card_drops,
+                timeouts,
+            }
+        })?)
+    }
+
+    /// The difference to an earlier state.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            switch_bytes_total: self.switch_bytes_total - before.switch_bytes_total,
+            switch_control_bytes: self.switch_control_bytes - before.switch_control_bytes,
+            host_tx_bytes: self.host_tx_bytes - before.host_tx_bytes,
+            host_rx_bytes: self.host_rx_bytes - before.host_rx_bytes,
+            host_tx_control_bytes: self.host_tx_control_bytes - before.host_tx_control_bytes,
+            host_rx_control_bytes: self.host_rx_control_bytes - before.host_rx_control_bytes,
+            lost_frames: self.lost_frames - before.lost_frames,
+            rnr_drops: self.rnr_drops - before.rnr_drops,
+            card_drops: self.card_drops - before.card_drops,
+            timeouts: self.timeouts - before.timeouts,
+        }
+    }
+}
+
+impl std::ops::AddAssign for Traffic {
+    fn add_assign(&mut self, other: Self) {
+        self.switch_bytes_total += other.switch_bytes_total;
+        self.switch_control_bytes += other.switch_control_bytes;
+        self.host_tx_bytes += other.host_tx_bytes;
+        self.host_rx_bytes += other.host_rx_bytes;
+        self.host_tx_control_bytes += other.host_tx_control_bytes;
+        self.host_rx_control_bytes += other.host_rx_control_bytes;
+        self.lost_frames += other.lost_frames;
+        self.rnr_drops += other.rnr_drops;
+        self.card_drops += other.card_drops;
+        self.timeouts += other.timeouts;
+    }
+}
