@@ -157,7 +157,7 @@ impl<'c> Pending<'c> {
         let host = tower.keep(memory);
         let (receivers, senders) = units.units.split_at(config.receive_threads as usize);
         let receive = Receive::new(card, &mut tower, &config, &derived, ranks, receivers, host)?;
-        let send = Send::new(card, &mut tower, &config, &derived, place, senders, host, send_shared)?;
+        let send = Send::new(card, &mut tower, &config, &derived, place, senders, (host, send_shared))?;
         let control = Control::new(card, &mut tower, &peers(place))?;
         let device = card.device();
         let [.., high, low] = device.info().mac.0;

@@ -91,8 +91,7 @@ impl<'c> Send<'c> {
         derived: &Derived,
         place: Place,
         units: &[u32],
-        host: &'c MemoryRegion<'c>,
-        shared: Shared,
+        (host, shared): (&'c MemoryRegion<'c>, Shared),
     ) -> Result<Self> {
         let process = card.process();
         let log_cq = config.send_depth.ilog2() as u8;
