@@ -35,20 +35,20 @@ fn control_messages_do_not_blur_the_cost_of_a_multicast() {
         (0..HOSTS).map(end).collect()
     };
     let (mut right, mut left) = (ends(&mut world), ends(&mut world));
-    for rank in 0..HOSTS {
+    for (rank, right) in right.iter_mut().enumerate() {
         let next = (rank + 1) % HOSTS;
-        right[rank].connect(&mut world, 0, (next, left[next].qpn));
-        left[next].connect(&mut world, 0, (rank, right[rank].qpn));
+        right.connect(&mut world, 0, (next, left[next].qpn));
+        left[next].connect(&mut world, 0, (rank, right.qpn));
         left[next].receive(&world, 1);
     }
 
     let data = pattern(N as usize, 3);
     members[7].source(&world, 0, &data);
     members[7].send(&mut world, 0, Some(To::Group(group)), (0, N));
-    for rank in 0..HOSTS {
+    for (rank, right) in right.iter_mut().enumerate() {
         let target = left[(rank + 1) % HOSTS].target();
-        right[rank].source(&world, 0, &pattern(64, rank as u8));
-        right[rank].write(&mut world, target, Some(rank as u32), (0, 64));
+        right.source(&world, 0, &pattern(64, rank as u8));
+        right.write(&mut world, target, Some(rank as u32), (0, 64));
     }
     rest(&mut world);
 
