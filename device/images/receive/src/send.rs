@@ -131,12 +131,13 @@ impl Sender<'_> {
             if self.state.attention != 0 {
                 self.heed::<W>();
             }
-            if self.state.left != 0 && !self.post_in_turn::<W>(&mut quota) {
+            let drained = self.state.left == 0 || self.post_in_turn::<W>(&mut quota);
+            let waits = self.reap_all::<W>();
+            self.announce_if_due::<W>();
+            if !drained {
                 self.publish();
                 return Next::Retrigger;
             }
-            let waits = self.reap_all::<W>();
-            self.announce_if_due::<W>();
             self.finish_if_over(waits);
             // Ends with a fence, which has made the doorbell records visible.
             self.publish();
