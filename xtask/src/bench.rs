@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::toolchain::Toolchain;
 use crate::{build, process, status, workspace};
 
-/// Measure instructions per completion and the speed of the emulator.
+/// Measure instructions per completion and the speed of the emulator, from one hart to 1024 cards.
 #[derive(clap::Args)]
 pub(crate) struct Bench {
     /// Leave out the speed of the hart interpreter.
@@ -14,6 +14,9 @@ pub(crate) struct Bench {
     /// Leave out the speed of the fabric.
     #[arg(long)]
     no_fabric: bool,
+    /// Leave out the collectives among 8 to 1024 ranks.
+    #[arg(long)]
+    no_collectives: bool,
 }
 
 impl Bench {
@@ -28,6 +31,11 @@ impl Bench {
             process::run(workspace::cargo().args(["bench", "--package", "emu-fabric", "--bench", "switch"]))?;
         }
         status::say("Measuring", "the firmware on the emulated card");
-        process::run(Command::new(workspace::cli()?).arg("bench").arg("--images").arg(workspace::image_dir("emu")))
+        let mut command = Command::new(workspace::cli()?);
+        command.arg("bench").arg("--images").arg(workspace::image_dir("emu"));
+        if self.no_collectives {
+            command.arg("--no-collectives");
+        }
+        process::run(&mut command)
     }
 }

@@ -6,13 +6,13 @@ use anyhow::Result;
 use crate::toolchain::Toolchain;
 use crate::{build, process, status, workspace};
 
-/// Build everything and send a file through two emulated cards.
+/// Build everything, send a file through two emulated cards, and gather it among eight.
 #[derive(clap::Args)]
 pub(crate) struct Demo {
     /// File to send [default: the demo's own program].
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Print one JSON array instead of a table.
+    /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
 }

@@ -29,13 +29,14 @@ pub(crate) enum Command {
     /// Run collectives drawn from seeds: any shape and size, lossy links, dead ranks, stalled threads. Each must end well or in a typed
     /// error on every live rank.
     Campaign(CampaignArgs),
-    /// Run the whole sweep on two emulated cards: UC and UD, 1 to 16 threads, with and without loss.
+    /// Run the whole sweep on two emulated cards (UC and UD, 1 to 16 threads, with and without loss), and an Allgather among eight by
+    /// multicast and by the ring.
     Demo(DemoArgs),
     /// Load an image, call its bring-up RPC, print its entries.
     Deploy(ImageArgs),
     /// Deploy an image and print what it logs; `pingpong` is also sent a ping.
     Run(ImageArgs),
-    /// Measure instructions per completion of `receive` beside `reference`, and completions emulated per second.
+    /// Measure instructions per completion of `receive` beside `reference`, and the speed of the emulator: one card, and 8 to 1024.
     Bench(BenchArgs),
     /// Record a command's machine as a timeline for Perfetto: `flexcast trace tput ...`.
     Trace(TraceArgs),
@@ -204,13 +205,13 @@ pub(crate) fn loss_ppm(percent: f64) -> anyhow::Result<u32> {
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Directory with receive.elf.
+    /// Directory with receive.elf and allgather.elf.
     #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
     pub(crate) images: PathBuf,
     /// File to send [default: this program].
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// Print one JSON array instead of a table.
+    /// Print one JSON object instead of tables.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -232,13 +233,19 @@ pub(crate) struct ImageArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// Directory with receive.elf and reference.elf.
+    /// Directory with receive.elf, reference.elf and allgather.elf.
     #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
     pub(crate) images: PathBuf,
     /// Bytes to send per run.
     #[arg(long, value_name = "N", default_value_t = 16 << 20)]
     pub(crate) bytes: u64,
-    /// Print one JSON array instead of a table.
+    /// Leave out the datapath of one card.
+    #[arg(long)]
+    pub(crate) no_datapath: bool,
+    /// Leave out the collectives.
+    #[arg(long)]
+    pub(crate) no_collectives: bool,
+    /// Print one JSON object instead of tables.
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use flexcast_cli::tput::run::made_up_bytes;
 use serde_json::Value;
 
 fn images() -> PathBuf {
@@ -163,10 +164,14 @@ fn an_image_without_the_entries_is_refused_by_name() {
 
 #[test]
 fn the_demo_sends_a_file_in_every_way() {
-    let (folder, file) = (images(), image("pingpong.elf"));
+    let folder = images();
     let folder = folder.to_string_lossy();
-    let rows = json(&["demo", "--json", "--images", &folder, "--file", &file]);
-    let rows = rows.as_array().expect("an array");
+    // Long enough to lose something of.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), made_up_bytes(4_000_003, 5)).unwrap();
+    let file = file.path().to_string_lossy().into_owned();
+    let demo = json(&["demo", "--json", "--images", &folder, "--file", &file]);
+    let rows = demo["point_to_point"].as_array().expect("an array");
     assert_eq!(rows.len(), 2 * 5 * 2, "transports, numbers of threads, without and with loss");
     for row in rows {
         assert_eq!(row["digest_ok"], true, "{row}");
@@ -175,6 +180,21 @@ fn the_demo_sends_a_file_in_every_way() {
         assert!(keys.iter().all(|key| !row[key].is_null()), "{row}");
         assert!(row["loss_percent"] != 0.0 || row["missing"] == 0, "{row}");
     }
+    let [multicast, ring] = &demo["allgather"].as_array().expect("an array")[..] else { panic!("{demo}") };
+    assert_eq!((&multicast["algorithm"], &ring["algorithm"]), (&"multicast".into(), &"ring".into()));
+    let bytes = std::fs::metadata(&file).unwrap().len();
+    for report in [multicast, ring] {
+        assert_eq!(
+            (&report["digest_ok"], &report["ranks"], &report["receive_bytes"]),
+            (&true.into(), &8.into(), &bytes.into())
+        );
+        assert!(report["lost_frames"].as_u64() > Some(0), "{report}");
+    }
+    assert_eq!(multicast["sha256"], ring["sha256"]);
+    assert!(multicast["recovered_chunks"].as_u64() > Some(0), "{multicast}");
+    let [multicast, ring] = [multicast, ring].map(|report| report["switch_bytes_total"].as_u64().unwrap());
+    assert_eq!(multicast, 8 * bytes);
+    assert!(ring >= 14 * bytes, "{ring} of {bytes}");
 }
 
 #[test]

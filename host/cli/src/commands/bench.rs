@@ -1,4 +1,4 @@
-//! `flexcast bench`: instructions per completion of `receive` beside `reference`.
+//! `flexcast bench`: instructions per completion of `receive` beside `reference`, and collectives of ever more ranks.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use flexcast_cli::tput::plan::{Params, Plan, Transport};
 use flexcast_cli::tput::report::Report;
 use flexcast_cli::tput::run::{Cards, made_up_bytes, run as run_plan};
 
-use super::{open_provider, progress_bar, read_image, show};
+use super::{growth, open_provider, progress_bar, read_image, show};
 use crate::args::{BenchArgs, ProviderName};
 
 /// Instructions per completion that the published kernel needs (Khalilov et al., table I).
@@ -33,6 +33,22 @@ struct Row {
 }
 
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
+    let datapath = if args.no_datapath { Vec::new() } else { datapath(args)? };
+    if !args.json && !datapath.is_empty() {
+        tell(args, &datapath);
+    }
+    let collectives = if args.no_collectives { Vec::new() } else { growth::measure(&args.images)? };
+    if args.json {
+        println!("{}", serde_json::json!({ "datapath": datapath, "collectives": collectives }));
+    } else if !collectives.is_empty() {
+        println!("{}", growth::table(&collectives));
+    }
+    let ok = datapath.iter().all(|row| row.report.digest_ok) && collectives.iter().all(|row| row.digest_ok);
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Both images and transports, batches of every size.
+fn datapath(args: &BenchArgs) -> anyhow::Result<Vec<Row>> {
     let source = made_up_bytes(args.bytes, 1);
     let bar = progress_bar();
     let mut rows = Vec::new();
@@ -59,18 +75,17 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         }
     }
     bar.finish_and_clear();
-    let ok = rows.iter().all(|row| row.report.digest_ok);
-    if args.json {
-        println!("{}", serde_json::to_string(&rows)?);
-        return Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE });
-    }
+    Ok(rows)
+}
+
+fn tell(args: &BenchArgs, rows: &[Row]) {
     let mut counts = comfy_table::Table::new();
     counts.load_style(comfy_table::presets::UTF8_FULL_CONDENSED);
     counts.set_header(["image", "transport", "batch", "instr/CQE", "published", "cycles/CQE (emulated)"]);
     let mut speed = comfy_table::Table::new();
     speed.load_style(comfy_table::presets::UTF8_FULL_CONDENSED);
     speed.set_header(["image", "transport", "batch", "CQEs", "wall s (measured)", "CQEs emulated per wall s"]);
-    for row in &rows {
+    for row in rows {
         let head = [row.image.clone(), row.report.transport.name().to_owned(), row.batch.to_string()];
         let of = |rest: [String; 3]| head.clone().into_iter().chain(rest).collect::<Vec<_>>();
         counts.add_row(of([
@@ -90,5 +105,4 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         args.bytes
     );
     println!("{counts}\nspeed of the emulator, set-up, warm-up and comparison of all bytes included\n{speed}");
-    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

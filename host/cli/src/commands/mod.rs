@@ -2,11 +2,13 @@
 
 mod bench;
 mod campaign;
+mod collectives;
 mod demo;
 mod deploy;
 mod devices;
 mod emu_exec;
 mod emu_run;
+mod growth;
 mod look;
 mod sim;
 mod tput;

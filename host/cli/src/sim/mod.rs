@@ -8,7 +8,7 @@ pub mod params;
 pub mod random;
 pub mod report;
 pub mod run;
-mod text;
+pub mod text;
 pub mod traffic;
 
 /// A simulation that cannot be made or has failed.

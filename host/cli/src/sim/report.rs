@@ -264,6 +264,14 @@ impl Machine {
     }
 }
 
+/// The high-water mark of the resident set, as Linux tells it.
+fn peak_memory_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
 /// One operation of all ranks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Sample {
@@ -352,6 +360,8 @@ pub struct Report {
     pub wall_s: f64,
     /// Wall time of making cards and communicators in seconds, measured.
     pub set_up_s: f64,
+    /// Most memory that this process has had resident so far, in bytes, measured; `None` where the system does not tell.
+    pub peak_memory_bytes: Option<u64>,
     #[serde(skip)]
     took_ps: u64,
 }
@@ -393,6 +403,7 @@ impl Report {
             model: MODEL.to_owned(),
             wall_s: 0.0,
             set_up_s: 0.0,
+            peak_memory_bytes: None,
             took_ps: 0,
         })
     }
@@ -428,6 +439,7 @@ impl Report {
         self.iterations = done;
         self.set_up_s = set_up_s;
         self.machine = Machine::now()?;
+        self.peak_memory_bytes = peak_memory_bytes();
         self.digest_ok = self.bytes_ok && self.failures == 0;
         let took_s = self.took_ps as f64 / 1e12 / f64::from(self.iterations);
         self.virtual_time_us = took_s * 1e6;

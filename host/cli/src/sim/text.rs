@@ -43,9 +43,46 @@ impl fmt::Display for Report {
         for line in [self.workers_line(), Some(self.control_line()), Some(self.recovery_line())].into_iter().flatten() {
             writeln!(f, "{line}")?;
         }
-        writeln!(f, "wall time {:.2} s, and {:.2} s of setting up (measured)", self.wall_s, self.set_up_s)?;
+        let memory = self
+            .peak_memory_bytes
+            .map(|bytes| format!("; at most {:.0} MiB resident", bytes as f64 / f64::from(1 << 20)));
+        writeln!(
+            f,
+            "wall time {:.2} s, and {:.2} s of setting up{} (measured)",
+            self.wall_s,
+            self.set_up_s,
+            memory.unwrap_or_default()
+        )?;
         f.write_str(&self.verdict())
     }
+}
+
+/// A table of simulations of the same bytes by several algorithms.
+#[must_use]
+pub fn comparison(reports: &[Report]) -> Table {
+    let mut table = table(&[
+        "algorithm",
+        "data at switch ports",
+        "control, recovery",
+        "lost",
+        "recovered",
+        "us (emulated)",
+        "every rank",
+        "wall s",
+    ]);
+    for report in reports {
+        table.add_row([
+            report.algorithm.to_owned(),
+            report.traffic.switch_bytes_total.to_string(),
+            report.traffic.switch_control_bytes.to_string(),
+            report.traffic.lost_frames.to_string(),
+            report.recovered_chunks.to_string(),
+            format!("{:.1}", report.virtual_time_us),
+            if report.digest_ok { "equal".to_owned() } else { "DIFFERS".to_owned() },
+            format!("{:.2}", report.wall_s),
+        ]);
+    }
+    table
 }
 
 impl Report {

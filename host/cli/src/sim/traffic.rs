@@ -33,10 +33,12 @@ pub struct Traffic {
     pub card_drops: u64,
     /// Times a reliable connection waited in vain for an answer.
     pub timeouts: u64,
+    /// Completions that cards have written, for workers and hosts.
+    pub completions: u64,
 }
 
-/// Drops of one card, as in [`Traffic`].
-fn card(counters: &emu_machine::nic::Counters) -> (u64, u64, u64) {
+/// The counters of one card that [`Traffic`] ends with.
+fn card(counters: &emu_machine::nic::Counters) -> [u64; 4] {
     let other = counters.rx_buffer_drops
         + counters.icrc_drops
         + counters.address_drops
@@ -45,7 +47,7 @@ fn card(counters: &emu_machine::nic::Counters) -> (u64, u64, u64) {
         + counters.pkey_drops
         + counters.qkey_drops
         + counters.access_drops;
-    (counters.rnr_drops, other, counters.rc_timeouts)
+    [counters.rnr_drops, other, counters.rc_timeouts, counters.cqes]
 }
 
 impl Traffic {
@@ -66,14 +68,13 @@ impl Traffic {
             }
             let tx_bytes = hosts.tx_priority_payload_bytes[DATA_PRIORITY];
             let rx_bytes = hosts.rx_priority_payload_bytes[DATA_PRIORITY];
-            let (mut rnr_drops, mut card_drops, mut timeouts) = (0, 0, 0);
-            for index in 0..world.card_count() {
-                let Ok(one) = world.card(index) else { continue };
-                let (rnr, other, waited) = card(one.nic.counters());
-                rnr_drops += rnr;
-                card_drops += other;
-                timeouts += waited;
+            let mut cards = [0; 4];
+            for counters in
+                (0..world.card_count()).filter_map(|index| Some(card(world.card(index).ok()?.nic.counters())))
+            {
+                cards.iter_mut().zip(counters).for_each(|(sum, count)| *sum += count);
             }
+            let [rnr_drops, card_drops, timeouts, completions] = cards;
             Self {
                 switch_bytes_total: switches.priority_payload_bytes(DATA_PRIORITY),
                 switch_control_bytes: switches.payload_bytes() - switches.priority_payload_bytes(DATA_PRIORITY),
@@ -85,6 +86,7 @@ impl Traffic {
                 rnr_drops,
                 card_drops,
                 timeouts,
+                completions,
             }
         })?)
     }
@@ -103,6 +105,7 @@ impl Traffic {
             rnr_drops: self.rnr_drops - before.rnr_drops,
             card_drops: self.card_drops - before.card_drops,
             timeouts: self.timeouts - before.timeouts,
+            completions: self.completions - before.completions,
         }
     }
 }
@@ -119,5 +122,6 @@ impl std::ops::AddAssign for Traffic {
         self.rnr_drops += other.rnr_drops;
         self.card_drops += other.card_drops;
         self.timeouts += other.timeouts;
+        self.completions += other.completions;
     }
 }

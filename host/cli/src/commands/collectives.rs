@@ -1,0 +1,66 @@
+//! Simulations that other commands run: each on a machine of its own.
+
+use flexcast::Config;
+use flexcast_cli::machine::MachineParams;
+use flexcast_cli::provider;
+use flexcast_cli::sim::SimError;
+use flexcast_cli::sim::algorithm::Algorithm;
+use flexcast_cli::sim::params::{Operation, SimParams};
+use flexcast_cli::sim::report::Report;
+use flexcast_cli::sim::run;
+use flexcast_cli::tput::run::ImageFile;
+use indicatif::ProgressBar;
+
+/// An Allgather among `ranks` ranks, a card each, of `bytes` bytes from each of them, once.
+pub(super) fn allgather(algorithm: Algorithm, ranks: u32, bytes: u64) -> SimParams {
+    let params = SimParams {
+        ranks,
+        ranks_per_card: 1,
+        operation: Operation::Allgather,
+        algorithm,
+        bytes,
+        total_bytes: None,
+        root: 0,
+        warm_up: 0,
+        iterations: 1,
+        seed: 1,
+        config: Config::default(),
+        trouble: Vec::new(),
+    };
+    sized(params)
+}
+
+/// The same of a file of `bytes` bytes, cut evenly.
+pub(super) fn allgather_file(algorithm: Algorithm, ranks: u32, bytes: u64) -> SimParams {
+    sized(allgather(algorithm, ranks, 0).of_file(bytes))
+}
+
+fn sized(params: SimParams) -> SimParams {
+    let max_receive_bytes = params.receive_bytes().max(1);
+    SimParams { config: Config { max_receive_bytes, ..params.config }, ..params }
+}
+
+/// Runs one. `source`: the bytes to gather; made up if `None`.
+///
+/// # Errors
+/// [`SimError`].
+pub(super) fn simulate(
+    machine: &MachineParams,
+    image: &ImageFile,
+    params: &SimParams,
+    source: Option<&[u8]>,
+    bar: &ProgressBar,
+) -> Result<Report, SimError> {
+    // Before that many bytes are made up.
+    params.check()?;
+    let provider = provider::emulated(machine.config_of(params.cards())?)?;
+    let made_up;
+    let source = match source {
+        Some(source) => source,
+        None => {
+            made_up = run::source(params);
+            &made_up
+        }
+    };
+    run::run(&provider, Some(image), params, source, &mut |tick| super::sim::show(bar, params, tick))
+}
