@@ -1,10 +1,11 @@
 //! Tests across crates: the whole chain from the host library to the firmware.
 //!
 //! This library finds the device images, makes tiny ones ([`code`]), runs the throughput harness ([`run`]), compares with
-//! recorded output ([`golden`]), builds the emulator's C libraries ([`libs`]), connects ranks
-//! ([`ranks`]) and reads error messages as a user would ([`told`]).
+//! recorded output ([`golden`]), builds the emulator's C libraries ([`libs`]) and the
+//! examples ([`examples`]), connects ranks ([`ranks`]) and reads error messages as a user would ([`told`]).
 
 pub mod code;
+pub mod examples;
 pub mod golden;
 pub mod libs;
 pub mod ranks;

@@ -85,7 +85,7 @@ fn device_library(folder: &Path) -> Result<()> {
 }
 
 /// The C compiler that links.
-fn compiler(find: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf> {
+pub(crate) fn compiler(find: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf> {
     match ["gcc", "cc"].into_iter().find_map(find) {
         Some(compiler) => Ok(compiler),
         None => bail!(
@@ -95,7 +95,7 @@ fn compiler(find: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf> {
     }
 }
 
-fn profile_folder(profile: &str) -> &str {
+pub(crate) fn profile_folder(profile: &str) -> &str {
     // Cargo's built-in profiles share two folders.
     match profile {
         "dev" => "debug",

@@ -13,7 +13,9 @@ mod demo;
 mod deploy;
 mod doctor;
 mod emu_libs;
+mod example;
 mod fuzz;
+mod header;
 mod hot_loops;
 mod manifest;
 mod mutants;
@@ -71,6 +73,10 @@ enum Command {
     Bindgen(bindgen::Bindgen),
     /// Build the emulator as libflexio.so and its neighbours, for programs in C.
     BuildEmuLibs(emu_libs::BuildEmuLibs),
+    /// Write host/capi/include/flexcast.h, the C interface of the collective library.
+    Header(header::Header),
+    /// Build an example and start it as so many processes, each with an emulated card.
+    Example(example::Example),
     /// Run the receive datapath on synthetic queues under this emulator's hart and under QEMU.
     Virt(virt::Virt),
     /// Write docs/hot-loops.md: the receive loops instruction by instruction.
@@ -100,6 +106,8 @@ fn main() -> ExitCode {
         Command::New(command) => command.run(),
         Command::Bindgen(command) => command.run(),
         Command::BuildEmuLibs(command) => command.run(),
+        Command::Header(command) => command.run(),
+        Command::Example(command) => command.run(),
         Command::Virt(command) => command.run(),
         Command::HotLoops(command) => command.run(),
         Command::Coverage(command) => command.run(),

@@ -4,7 +4,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use crate::toolchain::Toolchain;
-use crate::{coverage, doctor, emu_libs, fuzz, hot_loops, process, status, verify, workspace};
+use crate::{coverage, doctor, emu_libs, fuzz, header, hot_loops, process, status, verify, workspace};
 
 /// Format check, images, lints and all tests.
 #[derive(clap::Args)]
@@ -22,6 +22,7 @@ const STEPS: &[Step] = &[
     ("device images", images),
     ("hot-loops.md", || hot_loops::check()),
     ("coverage.md", || coverage::check()),
+    ("flexcast.h", || header::check()),
     ("device tests", device_tests),
     ("emulator libraries", || emu_libs::build_host("test").map(drop)),
     ("host tests", host_tests),

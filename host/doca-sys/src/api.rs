@@ -43,9 +43,17 @@ doca_api! {
 /// # Errors
 /// [`LoadError`] names the library or the function that is missing.
 pub fn load() -> Result<DocaApi, LoadError> {
-    let library = Loader::open(
-        &["libdoca_common.so.2", "libdoca_common.so", "/opt/mellanox/doca/lib/x86_64-linux-gnu/libdoca_common.so.2"],
-        "install DOCA (package doca-sdk-common)",
-    )?;
-    DocaApi::from_library(&library)
+    const NAMES: [&str; 3] =
+        ["libdoca_common.so.2", "libdoca_common.so", "/opt/mellanox/doca/lib/x86_64-linux-gnu/libdoca_common.so.2"];
+    DocaApi::from_library(&Loader::open(&NAMES, INSTALL)?)
 }
+
+/// Fills the table from `libdoca_common.so.2` in a folder, such as the emulator's.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_from(folder: &std::path::Path) -> Result<DocaApi, LoadError> {
+    DocaApi::from_library(&Loader::open_in(folder, &["libdoca_common.so.2", "libdoca_common.so"], INSTALL)?)
+}
+
+const INSTALL: &str = "install DOCA (package doca-sdk-common)";

@@ -17,6 +17,6 @@ mod bindings {
     include!("bindings.rs");
 }
 
-pub use api::{DocaApi, load};
+pub use api::{DocaApi, load, load_from};
 pub use bindings::*;
 pub use verbs_sys::LoadError;

@@ -3,6 +3,7 @@
 use flexio::MemoryRegion;
 
 use crate::error::Result;
+use crate::user_memory::Shared;
 
 /// Registered memory of the caller. An operation takes it over and gives it back when it is done, so that nobody can touch or free it
 /// in between:
@@ -17,11 +18,22 @@ use crate::error::Result;
 pub struct Buffer<'c> {
     region: MemoryRegion<'c>,
     len: usize,
+    /// What `region` is a view of, if it is one: dropped after it.
+    shared: Option<Shared<'c>>,
 }
 
 impl<'c> Buffer<'c> {
     pub(crate) fn new(region: MemoryRegion<'c>, len: usize) -> Self {
-        Self { region, len }
+        Self { region, len, shared: None }
+    }
+
+    pub(crate) fn of_user(region: MemoryRegion<'c>, len: usize, shared: Shared<'c>) -> Self {
+        Self { region, len, shared: Some(shared) }
+    }
+
+    /// What it is a view of.
+    pub(crate) fn shared(&self) -> Option<&Shared<'c>> {
+        self.shared.as_ref()
     }
 
     /// Length in bytes.

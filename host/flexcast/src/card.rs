@@ -110,6 +110,10 @@ impl<'p> Card<'p> {
 
     /// Registers a buffer anew: whoever still has its keys cannot reach it any more.
     pub(crate) fn renew<'c>(&'c self, buffer: Buffer<'c>) -> Result<Buffer<'c>> {
+        if let Some(shared) = buffer.shared() {
+            shared.expose();
+            return Ok(buffer);
+        }
         let (region, len) = buffer.into_region();
         let Some(memory) = region.into_buffer() else { return self.buffer(len) };
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;

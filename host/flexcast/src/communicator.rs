@@ -232,15 +232,10 @@ impl<'c> Communicator<'c> {
     /// Makes a communicator of all ranks of an exchange; collective. Blocks as long as the exchange does.
     ///
     /// # Errors
-    /// [`Error::Exchange`] when ranks are missing or doubled, [`Error::Peer`] when they do not fit one another, and what
-    /// [`Pending::new`] gives.
+    /// [`Error::Exchange`] when ranks are missing or doubled, [`Error::Peer`] when they do not fit one another or one of them could not make
+    /// its part, and what [`Pending::new`] gives.
     pub fn create(card: &'c Card<'c>, exchange: &mut dyn Exchange, config: Config) -> Result<Self> {
-        let pending = Pending::new(card, exchange.rank(), exchange.size(), config)?;
-        let endpoints = exchange.exchange("flexcast endpoints", &pending.endpoint())?;
-        let communicator = pending.connect(&endpoints)?;
-        // Nobody may send before all are connected.
-        exchange.exchange("flexcast connected", &[])?;
-        Ok(communicator)
+        crate::split::found(card, exchange, config)
     }
 
     /// The own rank.
@@ -334,6 +329,14 @@ impl<'c> Communicator<'c> {
         counts: &[u64],
     ) -> Result<Request, Box<Refused<'c>>> {
         self.post(Kind::Allgatherv { bytes: counts.to_vec() }, Some(send), receive)
+    }
+
+    /// The same with the own bytes in their place in `receive` already.
+    ///
+    /// # Errors
+    /// As [`Communicator::allgatherv`].
+    pub fn allgatherv_in_place(&mut self, receive: Buffer<'c>, counts: &[u64]) -> Result<Request, Box<Refused<'c>>> {
+        self.post(Kind::Allgatherv { bytes: counts.to_vec() }, None, receive)
     }
 
     fn post(&mut self, kind: Kind, send: Option<Buffer<'c>>, receive: Buffer<'c>) -> Result<Request, Box<Refused<'c>>> {

@@ -194,6 +194,10 @@ impl Config {
         power("send_depth", self.send_depth)?;
         range("quota", self.quota, 1, u32::MAX)?;
         range("chains", self.chains, 0, flexcast_proto::MAX_RANKS)?;
+        range("chains", self.chains, 1, flexcast_proto::MAX_RANKS)?;
+        if self.link_gbit_per_s == 0 {
+            return Err(Error::Config { what: "link_gbit_per_s", value: 0, limit: "at least 1".to_owned() });
+        }
         // Each rank's share of a subgroup is rounded up to a chunk twice: once for its last one, once for the subgroup.
         let per_group = u64::from(self.chunk_bytes) * u64::from(self.subgroups);
         let chunks = self.max_receive_bytes.div_ceil(per_group) + 2 * u64::from(ranks);
@@ -312,5 +316,6 @@ mod tests {
         check(Config { quota: 0, ..ok() }, "quota is 0");
         check(Config { chains: 1025, ..ok() }, "chains is 1025");
         check(Config { psn_bits: Some(32), ..ok() }, "psn_bits is 32");
+        check(Config { link_gbit_per_s: 0, ..ok() }, "link_gbit_per_s is 0");
     }
 }

@@ -40,8 +40,10 @@ mod receive;
 pub mod registration;
 mod request;
 mod send;
+mod split;
 mod tower;
 mod units;
+mod user_memory;
 mod wake;
 
 pub use buffer::Buffer;
@@ -51,6 +53,7 @@ pub use config::{Config, Footprint, MAX_SLOTS, MAX_SUBGROUPS};
 pub use error::{Error, Result};
 pub use request::{Done, MessageCounts, Phases, Refused, Report, Request, Test};
 pub use units::{ThreadPlacement, UNITS, UNITS_PER_CORE, USABLE_UNITS};
+pub use user_memory::UserMemory;
 
 /// What a `Result` of this crate is, for callers with another error in mind.
 pub use flexcast_proto::{Cause, Failure, Overheads};

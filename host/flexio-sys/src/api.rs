@@ -207,9 +207,16 @@ flexio_api! {
 /// # Errors
 /// [`LoadError`] names the library or the function that is missing.
 pub fn load() -> Result<FlexioApi, LoadError> {
-    let library = Loader::open(
-        &["libflexio.so", "libflexio.so.2", "/opt/mellanox/flexio/lib/libflexio.so"],
-        "install DOCA with the FlexIO SDK (package flexio-sdk) on the machine that holds the card",
-    )?;
-    FlexioApi::from_library(&library)
+    const NAMES: [&str; 3] = ["libflexio.so", "libflexio.so.2", "/opt/mellanox/flexio/lib/libflexio.so"];
+    FlexioApi::from_library(&Loader::open(&NAMES, INSTALL)?)
 }
+
+/// Fills the table from `libflexio.so` in a folder, such as the emulator's.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_from(folder: &std::path::Path) -> Result<FlexioApi, LoadError> {
+    FlexioApi::from_library(&Loader::open_in(folder, &["libflexio.so", "libflexio.so.2"], INSTALL)?)
+}
+
+const INSTALL: &str = "install DOCA with the FlexIO SDK (package flexio-sdk) on the machine that holds the card";

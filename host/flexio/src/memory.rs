@@ -33,6 +33,8 @@ pub struct MemoryRegion<'a> {
     start: NonNull<u8>,
     len: usize,
     owned: Option<HostBuffer>,
+    /// The registration is another region's.
+    view: bool,
     borrowed: PhantomData<&'a mut [u8]>,
 }
 
@@ -44,7 +46,7 @@ impl<'a> MemoryRegion<'a> {
     pub fn register(pd: &'a ProtectionDomain<'a>, buffer: HostBuffer, access: Access) -> Result<Self> {
         let (start, len) = (buffer.start(), buffer.len());
         let raw = register(pd, start, len, access)?;
-        Ok(Self { pd, raw, start, len, owned: Some(buffer), borrowed: PhantomData })
+        Ok(Self { pd, raw, start, len, owned: Some(buffer), view: false, borrowed: PhantomData })
     }
 
     /// Registers a buffer of somebody else, borrowed for as long as the region exists.
@@ -70,7 +72,44 @@ impl<'a> MemoryRegion<'a> {
         }
         let start = NonNull::from(buffer).cast();
         let raw = register(pd, start, len, access)?;
-        Ok(Self { pd, raw, start, len, owned: None, borrowed: PhantomData })
+        Ok(Self { pd, raw, start, len, owned: None, view: false, borrowed: PhantomData })
+    }
+
+    /// Registers memory of somebody else by its address.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]; [`Error::OutOfRange`] for no bytes.
+    ///
+    /// # Safety
+    /// All `len` bytes from `start` on are allocated and stay so until the region and every view of it are gone. While a card may reach
+    /// them, or a method of a region or view runs, no reference to them exists and nothing else accesses them.
+    pub unsafe fn register_raw(
+        pd: &'a ProtectionDomain<'a>,
+        start: NonNull<u8>,
+        len: usize,
+        access: Access,
+    ) -> Result<Self> {
+        if len == 0 {
+            return Err(Error::OutOfRange {
+                what: "length of a memory region",
+                value: 0,
+                limit: "at least 1".to_owned(),
+            });
+        }
+        let raw = register(pd, start, len, access)?;
+        Ok(Self { pd, raw, start, len, owned: None, view: false, borrowed: PhantomData })
+    }
+
+    /// Part of the region under the same keys.
+    ///
+    /// # Errors
+    /// [`Error::RegionRange`].
+    ///
+    /// # Safety
+    /// The view must be dropped before the region.
+    pub unsafe fn view(&self, offset: usize, len: usize) -> Result<Self> {
+        let start = NonNull::new(self.at(offset, len)?).unwrap_or(self.start);
+        Ok(Self { pd: self.pd, raw: self.raw, start, len, owned: None, view: true, borrowed: PhantomData })
     }
 
     /// The protection domain.
@@ -210,6 +249,9 @@ impl<'a> MemoryRegion<'a> {
 
 impl Drop for MemoryRegion<'_> {
     fn drop(&mut self) {
+        if self.view {
+            return;
+        }
         // SAFETY: registered by the constructor, deregistered only here; work requests that still name the key fail at
         // the card's key check.
         let errno = unsafe { (self.pd.device().provider().verbs.ibv_dereg_mr)(self.raw.as_ptr()) };

@@ -1,6 +1,7 @@
 //! Where the C functions come from.
 
 use std::ffi::CStr;
+use std::path::Path;
 
 use doca_sys::DocaApi;
 use flexio_sys::FlexioApi;
@@ -49,6 +50,22 @@ impl Provider {
         let verbs = verbs_sys::load().map_err(|e| missing("libibverbs.so.1 and libmlx5.so.1", e.into()))?;
         let doca = doca_sys::load().map_err(|e| missing("libdoca_common.so", e.into()))?;
         // SAFETY: the loaders take every symbol by its C name from the installed libraries, which are one DOCA release.
+        Ok(unsafe { Self::from_tables(flexio, verbs, doca, Box::<SpinLoop>::default()) })
+    }
+
+    /// The same libraries in one folder, wherever the dynamic loader looks: those that `cargo xtask build-emu-libs` makes, for instance.
+    ///
+    /// # Errors
+    /// [`Error::NotInstalled`] names what was looked for.
+    pub fn from_folder(folder: &Path) -> Result<Self> {
+        let missing = |name: &str, source: verbs_sys::LoadError| Error::NotInstalled {
+            looked_for: format!("{name} in {}", folder.display()),
+            source: source.into(),
+        };
+        let flexio = flexio_sys::load_from(folder).map_err(|e| missing("libflexio.so", e))?;
+        let verbs = verbs_sys::load_from(folder).map_err(|e| missing("libibverbs.so.1 and libmlx5.so.1", e))?;
+        let doca = doca_sys::load_from(folder).map_err(|e| missing("libdoca_common.so.2", e))?;
+        // SAFETY: the loaders take every symbol by its C name; libraries in one folder are one release.
         Ok(unsafe { Self::from_tables(flexio, verbs, doca, Box::<SpinLoop>::default()) })
     }
 

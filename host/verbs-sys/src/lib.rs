@@ -26,4 +26,4 @@ mod load;
 
 pub use api::VerbsApi;
 pub use bindings::*;
-pub use load::{LoadError, Loader, load};
+pub use load::{LoadError, Loader, load, load_from};

@@ -1,5 +1,7 @@
 //! Filling a function table from an installed shared library.
 
+use std::path::Path;
+
 use crate::api::VerbsApi;
 
 /// Why the installed libraries cannot be used. Every message ends with the next step.
@@ -57,6 +59,15 @@ impl Loader {
         Err(LoadError::Library { library: names.join(" or "), reason, install })
     }
 
+    /// Opens the first of `names` that is in a folder.
+    ///
+    /// # Errors
+    /// As [`Loader::open`].
+    pub fn open_in(folder: &Path, names: &[&str], install: &'static str) -> Result<Self, LoadError> {
+        let paths: Vec<String> = names.iter().map(|name| folder.join(name).to_string_lossy().into_owned()).collect();
+        Self::open(&paths.iter().map(String::as_str).collect::<Vec<_>>(), install)
+    }
+
     /// The address of an exported function.
     ///
     /// # Safety
@@ -73,8 +84,19 @@ impl Loader {
 /// # Errors
 /// [`LoadError`] names the library or the function that is missing.
 pub fn load() -> Result<VerbsApi, LoadError> {
-    const INSTALL: &str = "install rdma-core (Debian: libibverbs1 and ibverbs-providers) or DOCA";
     let verbs = Loader::open(&["libibverbs.so.1"], INSTALL)?;
     let mlx5 = Loader::open(&["libmlx5.so.1"], INSTALL)?;
     VerbsApi::from_libraries(&verbs, &mlx5)
 }
+
+/// The same from a folder, such as that of the emulator's libraries.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_from(folder: &Path) -> Result<VerbsApi, LoadError> {
+    let verbs = Loader::open_in(folder, &["libibverbs.so.1"], INSTALL)?;
+    let mlx5 = Loader::open_in(folder, &["libmlx5.so.1"], INSTALL)?;
+    VerbsApi::from_libraries(&verbs, &mlx5)
+}
+
+const INSTALL: &str = "install rdma-core (Debian: libibverbs1 and ibverbs-providers) or DOCA";

@@ -36,6 +36,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("host/doca-sys", &["host/verbs-sys"]),
     ("host/flexio", &["host/flexio-sys", "host/verbs-sys", "host/doca-sys", "image", "shared/hw"]),
     ("host/flexcast", &["host/flexio", "image", "shared/"]),
+    ("host/capi", &["host/flexcast", "host/flexio"]),
     ("host/cli", &["host/", "emu/", "image", "shared/"]),
     ("device/dpa-macros", &[]),
     ("device/dpa", &["device/dpa-macros", "shared/"]),

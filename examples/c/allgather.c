@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An Allgather and a Broadcast among the processes of a job, each with a card.
+ *
+ * `cargo xtask example allgather --ranks 4 --c` starts four of these on emulated cards. On real ones: one process per card, with
+ * FLEXCAST_RANK, FLEXCAST_SIZE and FLEXCAST_STORE (host:port, where rank 0 listens) set, and the path of the image as argument.
+ *
+ * Any C11 compiler: cc -I host/capi/include allgather.c -L target/release -lflexcast
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "flexcast.h"
+
+/* What each rank contributes: some chunks and a part of one. */
+enum { BYTES = 100003 };
+
+/* Every function returns a status. The text of the last error of this thread names the value, the limit and the next step. */
+static int failed(const char *what, flexcast_status status)
+{
+    if (status == FLEXCAST_OK)
+        return 0;
+    fprintf(stderr, "error: %s: %s (%s)\n", what, flexcast_last_error(), flexcast_strerror(status));
+    return 1;
+}
+
+/* Byte `at` of what rank `rank` contributes: any rank can compute what it must have got from the others. */
+static unsigned char byte(size_t rank, size_t at)
+{
+    return (unsigned char)(at * 7 + at / 251 + rank * 31 + 1);
+}
+
+static void contribute(unsigned char *to, size_t rank, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at++)
+        to[at] = byte(rank, at);
+}
+
+/* The first byte that is not rank `rank`'s, or -1. */
+static long difference(const unsigned char *bytes, size_t rank, size_t count)
+{
+    for (size_t at = 0; at < count; at++)
+        if (bytes[at] != byte(rank, at))
+            return (long)at;
+    return -1;
+}
+
+/* Waits for an operation as an application does that computes meanwhile, frees its request, and adds what multicast had lost.
+ * flexcast_wait() does without the computing. */
+static int finish(const char *what, flexcast_request *request, unsigned long long *recovered)
+{
+    int done = 0;
+    flexcast_status status = FLEXCAST_OK;
+    while (!done && status == FLEXCAST_OK) {
+        status = flexcast_test(request, &done);
+        /* The application's own work goes here: the card receives, copies and sends without it. */
+    }
+    int bad = failed(what, status);
+    flexcast_report report;
+    if (!failed("report", flexcast_request_report(request, &report, sizeof report)))
+        *recovered += report.recovered_chunks;
+    return failed("freeing the request", flexcast_request_free(request)) || bad;
+}
+
+/* An Allgather on memory of this program. */
+static int allgather(flexcast_card *card, flexcast_comm *comm, int rank, int size, unsigned long long *recovered)
+{
+    unsigned char *send = malloc(BYTES);
+    unsigned char *receive = malloc((size_t)size * BYTES);
+    flexcast_request *request = NULL;
+    int bad = 1;
+    if (send == NULL || receive == NULL) {
+        fprintf(stderr, "error: no memory\n");
+        goto out;
+    }
+    contribute(send, (size_t)rank, BYTES);
+    memset(receive, 0, (size_t)size * BYTES);
+    /* Returns at once. Until the request is over the card uses both buffers: nobody else may touch or free them. */
+    if (failed("allgather", flexcast_allgather(comm, send, receive, BYTES, &request)))
+        goto out;
+    if (finish("allgather", request, recovered))
+        goto out;
+    bad = 0;
+    for (int from = 0; from < size; from++) {
+        long at = difference(receive + (size_t)from * BYTES, (size_t)from, BYTES);
+        if (at >= 0) {
+            fprintf(stderr, "error: rank %d: byte %ld of rank %d is not what it sent\n", rank, at, from);
+            bad = 1;
+        }
+    }
+out:
+    /* Registrations are kept for the next operation on the same memory. Before it is freed they have to go. */
+    bad = failed("invalidating", flexcast_buffer_invalidate(card, send, BYTES)) || bad;
+    bad = failed("invalidating", flexcast_buffer_invalidate(card, receive, (size_t)size * BYTES)) || bad;
+    free(send);
+    free(receive);
+    return bad;
+}
+
+/* A Broadcast from the last rank: one buffer, read there and written elsewhere. */
+static int broadcast(flexcast_card *card, flexcast_comm *comm, int rank, int size, unsigned long long *recovered)
+{
+    int root = size - 1;
+    unsigned char *buffer = calloc(1, BYTES);
+    flexcast_request *request = NULL;
+    if (buffer == NULL) {
+        fprintf(stderr, "error: no memory\n");
+        return 1;
+    }
+    if (rank == root)
+        contribute(buffer, (size_t)size, BYTES);
+    int bad = failed("broadcast", flexcast_broadcast(comm, buffer, BYTES, root, &request));
+    if (!bad)
+        bad = finish("broadcast", request, recovered);
+    if (!bad && difference(buffer, (size_t)size, BYTES) >= 0) {
+        fprintf(stderr, "error: rank %d: the broadcast is not what rank %d sent\n", rank, root);
+        bad = 1;
+    }
+    bad = failed("invalidating", flexcast_buffer_invalidate(card, buffer, BYTES)) || bad;
+    free(buffer);
+    return bad;
+}
+
+int main(int argc, char **argv)
+{
+    flexcast_card_options options;
+    flexcast_card *card = NULL;
+    flexcast_bootstrap *ranks = NULL;
+    flexcast_config config;
+    flexcast_comm *comm = NULL;
+    unsigned long long recovered = 0;
+    int rank, size, bad = 1;
+
+    if (argc != 2) {
+        fprintf(stderr, "usage: %s ALLGATHER.elf (`cargo xtask build` makes the image)\n", argv[0]);
+        return 2;
+    }
+    if (flexcast_abi_version() != FLEXCAST_ABI_VERSION) {
+        fprintf(stderr, "error: libflexcast.so has interface %u, this program was compiled for %u\n",
+                (unsigned)flexcast_abi_version(), (unsigned)FLEXCAST_ABI_VERSION);
+        return 2;
+    }
+
+    /* 1. The card, with the firmware on its DPA: the vendor's libraries, wherever the dynamic loader finds them. The emulator offers the
+     * same ones. */
+    if (failed("options", flexcast_card_options_default(&options, sizeof options)))
+        return 1;
+    options.firmware_path = argv[1];
+    options.device = getenv("FLEXCAST_DEVICE"); /* NULL: the first one */
+    if (failed("opening the card", flexcast_card_open(&options, &card)))
+        return 1;
+
+    /* 2. The other ranks. With MPI: flexcast_bootstrap_callback() and a function of one line,
+     *    return MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, *(MPI_Comm *)user); */
+    if (failed("meeting the other ranks", flexcast_bootstrap_environment(&ranks)))
+        goto close;
+
+    /* 3. A communicator. The margin is what an operation may take beyond its data before what is missing is fetched from the neighbour: an
+     * emulated card needs more wall time than a real one. */
+    if (failed("configuration", flexcast_config_default(&config, sizeof config)))
+        goto leave;
+    config.margin_ps = 100000000000; /* 100 ms */
+    if (failed("making the communicator", flexcast_comm_create(card, ranks, &config, &comm)))
+        goto leave;
+    if (failed("rank", flexcast_comm_rank(comm, &rank, &size)))
+        goto free;
+
+    /* 4. Operations. */
+    bad = broadcast(card, comm, rank, size, &recovered);
+    if (!bad)
+        bad = allgather(card, comm, rank, size, &recovered);
+    if (!bad)
+        printf("rank %d of %d: broadcast from rank %d and allgather of %d bytes per rank equal; recovered chunks: %llu\n", rank, size,
+               size - 1, BYTES, recovered);
+
+    /* 5. In the order in which they were made, backwards; another order is refused. */
+free:
+    bad = failed("freeing the communicator", flexcast_comm_free(comm)) || bad;
+leave:
+    bad = failed("leaving the other ranks", flexcast_bootstrap_free(ranks)) || bad;
+close:
+    bad = failed("closing the card", flexcast_card_close(card)) || bad;
+    return bad;
+}

@@ -1,0 +1,981 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Flexcast: non-blocking Broadcast and Allgather over hardware multicast, with the datapath on the DPA of the network card.
+ *
+ * Written by `cargo xtask header` from host/capi/src; examples/c/allgather.c is a program.
+ *
+ * - Every function that can fail returns a flexcast_status; flexcast_last_error() tells the value, the limit and the next step.
+ * - Handles (flexcast_card *, ...) are numbers and never followed: one that was freed, or is another object's, is refused.
+ * - A handle, and all that is made of it, belongs to the thread that made it: calls from another one are refused
+ *   (FLEXCAST_ERROR_THREAD). Threads with cards of their own do not disturb one another.
+ * - Every other pointer is NULL, which is refused where nothing else is said, or points at what its type says.
+ * - Nothing waits for ever, and nothing happens by itself: flexcast_test(), flexcast_wait() and flexcast_progress() move operations on;
+ *   what the card does (receiving, copying, sending) needs no call.
+ * - Structures begin with their size, or are given with it: a program goes on working with libraries that know more fields.
+ * - Free in the order requests, communicators, bootstrap and card; another order is refused where it matters.
+ */
+
+#ifndef FLEXCAST_H
+#define FLEXCAST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/** As the send buffer: the own bytes are in their place in the receive buffer already. */
+#define FLEXCAST_IN_PLACE ((const void *)-1)
+
+
+/**
+ * Version of this interface. It changes when a program that was compiled against another header could go wrong.
+ */
+#define FLEXCAST_ABI_VERSION 1
+
+/**
+ * Colour of a rank that is in none of the communicators that flexcast_comm_split() makes.
+ */
+#define FLEXCAST_UNDEFINED -1
+
+/**
+ * All threads of a core of the DPA before the next one.
+ */
+#define FLEXCAST_PLACEMENT_COMPACT 0
+
+/**
+ * One thread of each core in turn.
+ */
+#define FLEXCAST_PLACEMENT_SPREAD 1
+
+/**
+ * A time of something that has not happened.
+ */
+#define FLEXCAST_NEVER UINT64_MAX
+
+/**
+ * No failure.
+ */
+#define FLEXCAST_CAUSE_NONE 0
+
+/**
+ * The culprit was waited for in vain; the code tells for what.
+ */
+#define FLEXCAST_CAUSE_SILENT 1
+
+/**
+ * The culprit cancelled.
+ */
+#define FLEXCAST_CAUSE_CANCELLED 2
+
+/**
+ * The culprit called another operation than the witness, or with other arguments.
+ */
+#define FLEXCAST_CAUSE_DISAGREES 3
+
+/**
+ * The culprit's worker on the card failed.
+ */
+#define FLEXCAST_CAUSE_DEVICE 4
+
+/**
+ * The connection between them broke.
+ */
+#define FLEXCAST_CAUSE_CONNECTION 5
+
+/**
+ * What every function returns. The text that names value, limit and next step: flexcast_last_error().
+ */
+typedef enum {
+  /**
+   * All went well.
+   */
+  FLEXCAST_OK = 0,
+  /**
+   * A pointer is NULL that must not be.
+   */
+  FLEXCAST_ERROR_NULL = 1,
+  /**
+   * A handle that was freed, never made, or is one of something else.
+   */
+  FLEXCAST_ERROR_HANDLE = 2,
+  /**
+   * A handle that another thread has made: only that thread may use it.
+   */
+  FLEXCAST_ERROR_THREAD = 3,
+  /**
+   * The object is in use: by an operation under way, by communicators, or by the call that this one was made from.
+   */
+  FLEXCAST_ERROR_BUSY = 4,
+  /**
+   * A structure has a size that this library does not know.
+   */
+  FLEXCAST_ERROR_SIZE = 5,
+  /**
+   * The firmware cannot be read.
+   */
+  FLEXCAST_ERROR_FIRMWARE = 6,
+  /**
+   * More objects or threads than handles can tell apart.
+   */
+  FLEXCAST_ERROR_LIMIT = 7,
+  /**
+   * A mistake of this library; it cannot be used by this thread any more.
+   */
+  FLEXCAST_ERROR_INTERNAL = 8,
+  /**
+   * The card or its library refused something.
+   */
+  FLEXCAST_ERROR_FLEXIO = 100,
+  /**
+   * Ranks did not come together.
+   */
+  FLEXCAST_ERROR_EXCHANGE = 101,
+  /**
+   * A parameter of the configuration outside its range.
+   */
+  FLEXCAST_ERROR_CONFIG = 102,
+  /**
+   * The card has not enough of something.
+   */
+  FLEXCAST_ERROR_BUDGET = 103,
+  /**
+   * The firmware is of another version.
+   */
+  FLEXCAST_ERROR_BRING_UP = 104,
+  /**
+   * The firmware refused a context.
+   */
+  FLEXCAST_ERROR_CONTEXT = 105,
+  /**
+   * No such rank, or too many of them.
+   */
+  FLEXCAST_ERROR_PLACE = 106,
+  /**
+   * What another rank told of itself does not fit.
+   */
+  FLEXCAST_ERROR_PEER = 107,
+  /**
+   * A buffer has not the length that the operation needs.
+   */
+  FLEXCAST_ERROR_BUFFER_LENGTH = 108,
+  /**
+   * More chunks than sequence numbers.
+   */
+  FLEXCAST_ERROR_TOO_MANY_CHUNKS = 109,
+  /**
+   * An argument that does not fit.
+   */
+  FLEXCAST_ERROR_ARGUMENT = 110,
+  /**
+   * The receive space cannot be laid out.
+   */
+  FLEXCAST_ERROR_SPACE = 111,
+  /**
+   * The schedule is impossible.
+   */
+  FLEXCAST_ERROR_SCHEDULE = 112,
+  /**
+   * All collective ids are in use.
+   */
+  FLEXCAST_ERROR_ID = 113,
+  /**
+   * The operation has failed, on all ranks.
+   */
+  FLEXCAST_ERROR_FAILED = 114,
+  /**
+   * The communicator cannot be used any more: an operation has failed before.
+   */
+  FLEXCAST_ERROR_BROKEN = 115,
+  /**
+   * A peer does not keep to the protocol.
+   */
+  FLEXCAST_ERROR_PROTOCOL = 116,
+  /**
+   * A request of another communicator.
+   */
+  FLEXCAST_ERROR_FOREIGN_REQUEST = 117,
+  /**
+   * A wait ended without what was waited for.
+   */
+  FLEXCAST_ERROR_TIMEOUT = 118,
+  /**
+   * An error of a later version of the library inside.
+   */
+  FLEXCAST_ERROR_OTHER = 119,
+} flexcast_status;
+
+/**
+ * The ranks of a job before they are connected. Made by one of the flexcast_bootstrap_...() functions.
+ */
+typedef struct flexcast_bootstrap flexcast_bootstrap;
+
+/**
+ * A card with the firmware on its DPA: one per process. Made by flexcast_card_open().
+ */
+typedef struct flexcast_card flexcast_card;
+
+/**
+ * Ranks that broadcast and gather among one another. Made by flexcast_comm_create() or flexcast_comm_split().
+ */
+typedef struct flexcast_comm flexcast_comm;
+
+/**
+ * An operation, under way or over. Made by the operations; to be freed when it is over.
+ */
+typedef struct flexcast_request flexcast_request;
+
+/**
+ * Gathers: gets `bytes` bytes at `mine`, as many on all ranks, and fills `all`, size times as long, with those of every rank in the order
+ * of ranks, as MPI_Allgather does with MPI_BYTE. `user` is what flexcast_bootstrap_callback() got. Returns 0, or anything else for a failure:
+ * then all ranks' should fail, rather than wait for ever. It must return: neither longjmp nor an exception may leave it.
+ */
+typedef int (*flexcast_exchange)(void *user, const void *mine, size_t bytes, void *all);
+
+/**
+ * What flexcast_card_open() needs. To be initialised by flexcast_card_options_default().
+ */
+typedef struct {
+  /**
+   * Bytes of this structure, by the header that the program was compiled with.
+   */
+  size_t size;
+  /**
+   * Folder of libflexio.so, libibverbs.so.1, libmlx5.so.1 and libdoca_common.so.2, such as that of the emulator's libraries; NULL: those
+   * of the installed DOCA, wherever the dynamic loader finds them (LD_LIBRARY_PATH). Once a process has loaded some, it keeps them.
+   */
+  const char *libraries;
+  /**
+   * RDMA device, such as "mlx5_0"; NULL: the first one.
+   */
+  const char *device;
+  /**
+   * File of the image `allgather`; not used if `firmware` is given.
+   */
+  const char *firmware_path;
+  /**
+   * The image in memory; NULL: in the file.
+   */
+  const void *firmware;
+  /**
+   * Its bytes.
+   */
+  size_t firmware_bytes;
+} flexcast_card_options;
+
+/**
+ * Parameters of a communicator; alike on all ranks. To be initialised by flexcast_config_default().
+ */
+typedef struct {
+  /**
+   * Bytes of this structure, by the header that the program was compiled with.
+   */
+  size_t size;
+  /**
+   * Bytes of one chunk: a multiple of 64, at most the path's MTU.
+   */
+  uint32_t chunk_bytes;
+  /**
+   * Multicast groups that carry the data side by side.
+   */
+  uint32_t subgroups;
+  /**
+   * DPA threads that receive, 1 to `subgroups`.
+   */
+  uint32_t receive_threads;
+  /**
+   * DPA threads that send, 1 to `subgroups`.
+   */
+  uint32_t send_threads;
+  /**
+   * Order in which DPA threads are taken: FLEXCAST_PLACEMENT_COMPACT or FLEXCAST_PLACEMENT_SPREAD.
+   */
+  uint32_t placement;
+  /**
+   * Staging slots of each subgroup: a power of two.
+   */
+  uint32_t slots;
+  /**
+   * Completions that a receive worker consumes per doorbell: a power of two, at most half of `slots`.
+   */
+  uint32_t receive_batch;
+  /**
+   * Sends per doorbell: a power of two.
+   */
+  uint32_t send_batch;
+  /**
+   * Entries of each send ring: a power of two, at least two batches.
+   */
+  uint32_t send_depth;
+  /**
+   * Completions after which an activation of a worker ends by itself.
+   */
+  uint32_t quota;
+  /**
+   * Bits of the immediate for the sequence number; 0: as few as `max_receive_bytes` needs.
+   */
+  uint32_t psn_bits;
+  /**
+   * Ranks that multicast at the same time.
+   */
+  uint32_t chains;
+  /**
+   * Chunks before the end of its block at which a root activates the next one.
+   */
+  uint32_t lead_chunks;
+  /**
+   * Control messages that are lost are sent again after 4.096 us times 2 to this power.
+   */
+  uint32_t retry_exponent;
+  /**
+   * Traffic class of data packets, and of control messages and fetches; bits 7 to 5 are the priority.
+   */
+  uint32_t data_class;
+  /**
+   * See `data_class`.
+   */
+  uint32_t control_class;
+  /**
+   * Most bytes that a rank can receive in one operation.
+   */
+  uint64_t max_receive_bytes;
+  /**
+   * Line rate of the cards in Gbit/s, from which the cutoff follows.
+   */
+  uint64_t link_gbit_per_s;
+  /**
+   * First estimate of what a barrier takes, in picoseconds.
+   */
+  uint64_t barrier_ps;
+  /**
+   * The same of the activation of a root.
+   */
+  uint64_t activation_ps;
+  /**
+   * Added to what an operation should take, before what is missing is fetched from the neighbour, in picoseconds.
+   */
+  uint64_t margin_ps;
+  /**
+   * How long a rank waits for others to begin an operation, in picoseconds.
+   */
+  uint64_t patience_ps;
+  /**
+   * Time after the cutoff in which recovery must end, in picoseconds, beyond three times the cutoff itself.
+   */
+  uint64_t recovery_ps;
+  /**
+   * Longest life of a packet in the fabric, in picoseconds.
+   */
+  uint64_t packet_lifetime_ps;
+  /**
+   * Last-level cache of the DPA, which rings, bitmaps and contexts should fit in, in bytes.
+   */
+  uint64_t cache_bytes;
+} flexcast_config;
+
+/**
+ * What a communicator takes of its card, and what it has done.
+ */
+typedef struct {
+  /**
+   * The own rank.
+   */
+  uint32_t rank;
+  /**
+   * Number of ranks.
+   */
+  uint32_t ranks;
+  /**
+   * DPA threads.
+   */
+  uint32_t threads;
+  /**
+   * Queue pairs: to receive, to send, over the own card, to other ranks.
+   */
+  uint32_t receive_queue_pairs;
+  /**
+   * See `receive_queue_pairs`.
+   */
+  uint32_t send_queue_pairs;
+  /**
+   * See `receive_queue_pairs`.
+   */
+  uint32_t loopback_queue_pairs;
+  /**
+   * See `receive_queue_pairs`.
+   */
+  uint32_t control_queue_pairs;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * Staging slots in DPA memory, in bytes.
+   */
+  uint64_t staging_bytes;
+  /**
+   * Bitmaps, contexts and rings, which the DPA's last-level cache should hold, in bytes.
+   */
+  uint64_t hot_bytes;
+  /**
+   * Control messages sent: barrier signals, activations, requests for missing blocks, blocks offered, final messages, failures told.
+   */
+  uint64_t barrier_messages;
+  /**
+   * See `barrier_messages`.
+   */
+  uint64_t activate_messages;
+  /**
+   * See `barrier_messages`.
+   */
+  uint64_t fetch_messages;
+  /**
+   * See `barrier_messages`.
+   */
+  uint64_t acknowledge_messages;
+  /**
+   * See `barrier_messages`.
+   */
+  uint64_t final_messages;
+  /**
+   * See `barrier_messages`.
+   */
+  uint64_t failed_messages;
+  /**
+   * Receive completions consumed on the DPA, as of the last report, like all that follow up to `receive_instructions`.
+   */
+  uint64_t receive_cqes;
+  /**
+   * Chunks accepted.
+   */
+  uint64_t accepted_chunks;
+  /**
+   * Chunks discarded: there already; of no place in the operation; of another or closed operation; of a wrong length.
+   */
+  uint64_t duplicate_chunks;
+  /**
+   * See `duplicate_chunks`.
+   */
+  uint64_t out_of_range_chunks;
+  /**
+   * See `duplicate_chunks`.
+   */
+  uint64_t wrong_id_chunks;
+  /**
+   * See `duplicate_chunks`.
+   */
+  uint64_t wrong_length_chunks;
+  /**
+   * Error completions.
+   */
+  uint64_t error_cqes;
+  /**
+   * Instructions that the receive workers have retired.
+   */
+  uint64_t receive_instructions;
+  /**
+   * Chunks sent.
+   */
+  uint64_t sent_chunks;
+  /**
+   * Doorbells that they took.
+   */
+  uint64_t send_doorbells;
+  /**
+   * Registrations of the card's cache that were there when asked for, and that had to be made.
+   */
+  uint64_t registration_hits;
+  /**
+   * See `registration_hits`.
+   */
+  uint64_t registration_misses;
+  /**
+   * Registrations that are there, and their bytes.
+   */
+  uint64_t registrations;
+  /**
+   * See `registrations`.
+   */
+  uint64_t registered_bytes;
+} flexcast_stats;
+
+/**
+ * What an operation did. Times are picoseconds of the library's clock, FLEXCAST_NEVER for what has not happened.
+ */
+typedef struct {
+  /**
+   * A flexcast_status: how it ended.
+   */
+  int32_t status;
+  /**
+   * 1 if the card could not be made to let go of the memory after a failure: it must stay allocated until the communicator is freed.
+   */
+  uint32_t memory_held;
+  /**
+   * Posted by the program.
+   */
+  uint64_t posted_ps;
+  /**
+   * Workers armed.
+   */
+  uint64_t armed_ps;
+  /**
+   * All ranks can receive.
+   */
+  uint64_t ready_ps;
+  /**
+   * Own bytes begun to be multicast.
+   */
+  uint64_t sending_ps;
+  /**
+   * Own bytes sent.
+   */
+  uint64_t sent_ps;
+  /**
+   * All received by multicast.
+   */
+  uint64_t received_ps;
+  /**
+   * Cutoff reached.
+   */
+  uint64_t cut_off_ps;
+  /**
+   * Everything in the buffer, what was fetched from the neighbour included.
+   */
+  uint64_t complete_ps;
+  /**
+   * Over.
+   */
+  uint64_t released_ps;
+  /**
+   * Bytes that came from other ranks.
+   */
+  uint64_t foreign_bytes;
+  /**
+   * Chunks that multicast lost and the neighbour had.
+   */
+  uint64_t recovered_chunks;
+  /**
+   * Their bytes.
+   */
+  uint64_t recovered_bytes;
+  /**
+   * Reads that fetched them.
+   */
+  uint64_t reads;
+  /**
+   * Fetch requests of the other neighbour.
+   */
+  uint64_t fetches_served;
+  /**
+   * Why it failed: a FLEXCAST_CAUSE_... number.
+   */
+  uint32_t cause;
+  /**
+   * Code that belongs to the cause.
+   */
+  uint32_t code;
+  /**
+   * Rank that is to blame.
+   */
+  uint32_t culprit;
+  /**
+   * Rank that found it.
+   */
+  uint32_t witness;
+} flexcast_report;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * The library's version of the interface: a program compares it with FLEXCAST_ABI_VERSION of its header before anything else.
+ */
+uint32_t flexcast_abi_version(void);
+
+/**
+ * The library's release, such as "0.1.0".
+ */
+const char *flexcast_version(void);
+
+/**
+ * Ranks that exchange by a function of the program; `user` is given to it. It is called from flexcast_comm_create() and
+ * flexcast_comm_split() only, on their thread.
+ */
+flexcast_status flexcast_bootstrap_callback(flexcast_exchange exchange,
+                                            void *user,
+                                            int rank,
+                                            int size,
+                                            flexcast_bootstrap **bootstrap);
+
+/**
+ * Ranks that meet over TCP: rank 0 listens at `address` ("host:port"), the others connect. `job` tells jobs apart that meet at one port by
+ * mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds and a few seconds at most; 0: a minute.
+ */
+flexcast_status flexcast_bootstrap_tcp(const char *address,
+                                       const char *job,
+                                       int rank,
+                                       int size,
+                                       uint64_t timeout_ms,
+                                       flexcast_bootstrap **bootstrap);
+
+/**
+ * The same with what the environment says: FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE ("host:port") and FLEXCAST_JOB (may be absent).
+ */
+flexcast_status flexcast_bootstrap_environment(flexcast_bootstrap **bootstrap);
+
+/**
+ * Who the calling process is, and of how many. Either pointer may be NULL.
+ */
+flexcast_status flexcast_bootstrap_rank(flexcast_bootstrap *bootstrap, int *rank, int *size);
+
+/**
+ * Ends it; communicators that it has made stay. Refused (FLEXCAST_ERROR_BUSY) from inside its own callback.
+ */
+flexcast_status flexcast_bootstrap_free(flexcast_bootstrap *bootstrap);
+
+/**
+ * The defaults: installed DOCA, first device, no firmware. `size` is sizeof(flexcast_card_options).
+ */
+flexcast_status flexcast_card_options_default(flexcast_card_options *options, size_t size);
+
+/**
+ * Opens a card and starts the firmware on its DPA. The card belongs to the calling thread, and so does everything made of it.
+ */
+flexcast_status flexcast_card_open(const flexcast_card_options *options,
+                                   flexcast_card **card);
+
+/**
+ * Closes a card. Refused (FLEXCAST_ERROR_BUSY) while it has communicators.
+ */
+flexcast_status flexcast_card_close(flexcast_card *card);
+
+/**
+ * Registers memory with a card before its first use, which is the expensive part of it. Not needed: operations register what they are
+ * given, and the registration is kept. The memory stays allocated until flexcast_buffer_invalidate() or flexcast_card_close().
+ */
+flexcast_status flexcast_register(flexcast_card *card,
+                                  void *buffer,
+                                  size_t bytes);
+
+/**
+ * Forgets registrations. To be called before memory is freed or unmapped that an operation has used or flexcast_register() has
+ * registered; otherwise what is allocated there later would be sent from, or received into, pages that are not its own. Refused
+ * (FLEXCAST_ERROR_BUSY) while an operation uses the memory: it must not be freed then.
+ */
+flexcast_status flexcast_buffer_invalidate(flexcast_card *card,
+                                           const void *buffer,
+                                           size_t bytes);
+
+/**
+ * Makes a communicator of all ranks of a bootstrap. All of them call it, with the same configuration (NULL: the defaults). It blocks as
+ * long as the bootstrap's exchanges do. A rank that fails is named by all others.
+ */
+flexcast_status flexcast_comm_create(flexcast_card *card,
+                                     flexcast_bootstrap *bootstrap,
+                                     const flexcast_config *config,
+                                     flexcast_comm **comm);
+
+/**
+ * Parts the ranks of a communicator, as MPI_Comm_split does: those of one colour (0 or more) become a communicator, in the order of
+ * their keys and then of their ranks. A rank of colour FLEXCAST_UNDEFINED gets NULL and FLEXCAST_OK. All ranks call it, with the bootstrap
+ * that the communicator was made with.
+ */
+flexcast_status flexcast_comm_split(flexcast_comm *comm,
+                                    flexcast_bootstrap *bootstrap,
+                                    int color,
+                                    int64_t key,
+                                    flexcast_comm **part);
+
+/**
+ * Frees a communicator; the others need not be asked. Refused (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
+ * cancel it and wait.
+ */
+flexcast_status flexcast_comm_free(flexcast_comm *comm);
+
+/**
+ * The own rank, and how many there are. Either pointer may be NULL.
+ */
+flexcast_status flexcast_comm_rank(flexcast_comm *comm, int *rank, int *size);
+
+/**
+ * Moves the operations of a communicator on as far as they go now, without blocking. `moved` (may be NULL) becomes 1 if anything
+ * happened, else 0. What the card does needs no such call; neighbours may need it even when no operation of this rank is under way.
+ */
+flexcast_status flexcast_progress(flexcast_comm *comm,
+                                  int *moved);
+
+/**
+ * Ends all operations of a communicator as failures, on all ranks; it can only be freed afterwards. To be followed by tests or waits: the
+ * memory is in use until they say that the operations are over.
+ */
+flexcast_status flexcast_cancel(flexcast_comm *comm);
+
+/**
+ * Fills `stats`, of `size` = sizeof(flexcast_stats) bytes.
+ */
+flexcast_status flexcast_comm_stats(flexcast_comm *comm, flexcast_stats *stats, size_t size);
+
+/**
+ * The defaults. `size` is sizeof(flexcast_config).
+ */
+flexcast_status flexcast_config_default(flexcast_config *config, size_t size);
+
+/**
+ * What went wrong in the last call of this thread that did not return FLEXCAST_OK: the value, the limit and the next step. The text is
+ * the library's, and valid until the next such call.
+ */
+const char *flexcast_last_error(void);
+
+/**
+ * `bytes` bytes of `buffer` from rank `root` to all ranks: read on the root, written elsewhere.
+ *
+ * For this and the other operations: all ranks call the same operations of a communicator in the same order with the same arguments.
+ * The function returns at once. Until the request is over the memory stays allocated, is registered, and is touched by nobody else. It
+ * may be freed after flexcast_buffer_invalidate().
+ */
+flexcast_status flexcast_broadcast(flexcast_comm *comm,
+                                   void *buffer,
+                                   size_t bytes,
+                                   int root,
+                                   flexcast_request **request);
+
+/**
+ * `bytes` bytes of `send` from every rank to every rank: `receive` has size times as many, in the order of ranks. `send` may be
+ * FLEXCAST_IN_PLACE: then the own bytes are in their place in `receive` already.
+ */
+flexcast_status flexcast_allgather(flexcast_comm *comm,
+                                   const void *send,
+                                   void *receive,
+                                   size_t bytes,
+                                   flexcast_request **request);
+
+/**
+ * `counts[r]` bytes from every rank r to every rank: `receive` has their sum, one rank's after another's. `counts` has an entry for each
+ * rank, is alike on all, and is not used after the call. `send` has `counts[rank]` bytes, or is FLEXCAST_IN_PLACE.
+ */
+flexcast_status flexcast_allgatherv(flexcast_comm *comm,
+                                    const void *send,
+                                    void *receive,
+                                    const size_t *counts,
+                                    flexcast_request **request);
+
+/**
+ * Whether an operation is over (`done` becomes 1) or not (0); moves its communicator on. Once over, the status is the operation's own, and
+ * stays so until the request is freed.
+ */
+flexcast_status flexcast_test(flexcast_request *request,
+                              int *done);
+
+/**
+ * Waits until an operation is over; the status is its own. It ends: every phase of an operation has its bound.
+ */
+flexcast_status flexcast_wait(flexcast_request *request);
+
+/**
+ * Fills `report`, of `size` = sizeof(flexcast_report) bytes, with what an operation did that is over.
+ */
+flexcast_status flexcast_request_report(flexcast_request *request, flexcast_report *report, size_t size);
+
+/**
+ * Frees the request of an operation that is over. Refused (FLEXCAST_ERROR_BUSY) before: the card uses the memory.
+ */
+flexcast_status flexcast_request_free(flexcast_request *request);
+
+/**
+ * What a code stands for. For any number; the text is never freed.
+ */
+const char *flexcast_strerror(int32_t status);
+
+/**
+ * What a code stands for. For any number; the text is never freed.
+ */
+const char *flexcast_strerror(int32_t status);
+
+/**
+ * What went wrong in the last call of this thread that did not return FLEXCAST_OK: the value, the limit and the next step. The text is
+ * the library's, and valid until the next such call.
+ */
+const char *flexcast_last_error(void);
+
+/**
+ * The defaults: installed DOCA, first device, no firmware. `size` is sizeof(flexcast_card_options).
+ */
+flexcast_status flexcast_card_options_default(flexcast_card_options *options, size_t size);
+
+/**
+ * Opens a card and starts the firmware on its DPA. The card belongs to the calling thread, and so does everything made of it.
+ */
+flexcast_status flexcast_card_open(const flexcast_card_options *options,
+                                   flexcast_card **card);
+
+/**
+ * Closes a card. Refused (FLEXCAST_ERROR_BUSY) while it has communicators.
+ */
+flexcast_status flexcast_card_close(flexcast_card *card);
+
+/**
+ * Registers memory with a card before its first use, which is the expensive part of it. Not needed: operations register what they are
+ * given, and the registration is kept. The memory stays allocated until flexcast_buffer_invalidate() or flexcast_card_close().
+ */
+flexcast_status flexcast_register(flexcast_card *card,
+                                  void *buffer,
+                                  size_t bytes);
+
+/**
+ * Forgets registrations. To be called before memory is freed or unmapped that an operation has used or flexcast_register() has
+ * registered; otherwise what is allocated there later would be sent from, or received into, pages that are not its own. Refused
+ * (FLEXCAST_ERROR_BUSY) while an operation uses the memory: it must not be freed then.
+ */
+flexcast_status flexcast_buffer_invalidate(flexcast_card *card,
+                                           const void *buffer,
+                                           size_t bytes);
+
+/**
+ * Ranks that exchange by a function of the program; `user` is given to it. It is called from flexcast_comm_create() and
+ * flexcast_comm_split() only, on their thread.
+ */
+flexcast_status flexcast_bootstrap_callback(flexcast_exchange exchange,
+                                            void *user,
+                                            int rank,
+                                            int size,
+                                            flexcast_bootstrap **bootstrap);
+
+/**
+ * Ranks that meet over TCP: rank 0 listens at `address` ("host:port"), the others connect. `job` tells jobs apart that meet at one port by
+ * mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds and a few seconds at most; 0: a minute.
+ */
+flexcast_status flexcast_bootstrap_tcp(const char *address,
+                                       const char *job,
+                                       int rank,
+                                       int size,
+                                       uint64_t timeout_ms,
+                                       flexcast_bootstrap **bootstrap);
+
+/**
+ * The same with what the environment says: FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE ("host:port") and FLEXCAST_JOB (may be absent).
+ */
+flexcast_status flexcast_bootstrap_environment(flexcast_bootstrap **bootstrap);
+
+/**
+ * Who the calling process is, and of how many. Either pointer may be NULL.
+ */
+flexcast_status flexcast_bootstrap_rank(flexcast_bootstrap *bootstrap, int *rank, int *size);
+
+/**
+ * Ends it; communicators that it has made stay. Refused (FLEXCAST_ERROR_BUSY) from inside its own callback.
+ */
+flexcast_status flexcast_bootstrap_free(flexcast_bootstrap *bootstrap);
+
+/**
+ * The defaults. `size` is sizeof(flexcast_config).
+ */
+flexcast_status flexcast_config_default(flexcast_config *config, size_t size);
+
+/**
+ * Makes a communicator of all ranks of a bootstrap. All of them call it, with the same configuration (NULL: the defaults). It blocks as
+ * long as the bootstrap's exchanges do. A rank that fails is named by all others.
+ */
+flexcast_status flexcast_comm_create(flexcast_card *card,
+                                     flexcast_bootstrap *bootstrap,
+                                     const flexcast_config *config,
+                                     flexcast_comm **comm);
+
+/**
+ * Parts the ranks of a communicator, as MPI_Comm_split does: those of one colour (0 or more) become a communicator, in the order of
+ * their keys and then of their ranks. A rank of colour FLEXCAST_UNDEFINED gets NULL and FLEXCAST_OK. All ranks call it, with the bootstrap
+ * that the communicator was made with.
+ */
+flexcast_status flexcast_comm_split(flexcast_comm *comm,
+                                    flexcast_bootstrap *bootstrap,
+                                    int color,
+                                    int64_t key,
+                                    flexcast_comm **part);
+
+/**
+ * Frees a communicator; the others need not be asked. Refused (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
+ * cancel it and wait.
+ */
+flexcast_status flexcast_comm_free(flexcast_comm *comm);
+
+/**
+ * The own rank, and how many there are. Either pointer may be NULL.
+ */
+flexcast_status flexcast_comm_rank(flexcast_comm *comm, int *rank, int *size);
+
+/**
+ * Moves the operations of a communicator on as far as they go now, without blocking. `moved` (may be NULL) becomes 1 if anything
+ * happened, else 0. What the card does needs no such call; neighbours may need it even when no operation of this rank is under way.
+ */
+flexcast_status flexcast_progress(flexcast_comm *comm,
+                                  int *moved);
+
+/**
+ * Ends all operations of a communicator as failures, on all ranks; it can only be freed afterwards. To be followed by tests or waits: the
+ * memory is in use until they say that the operations are over.
+ */
+flexcast_status flexcast_cancel(flexcast_comm *comm);
+
+/**
+ * Fills `stats`, of `size` = sizeof(flexcast_stats) bytes.
+ */
+flexcast_status flexcast_comm_stats(flexcast_comm *comm, flexcast_stats *stats, size_t size);
+
+/**
+ * `bytes` bytes of `buffer` from rank `root` to all ranks: read on the root, written elsewhere.
+ *
+ * For this and the other operations: all ranks call the same operations of a communicator in the same order with the same arguments.
+ * The function returns at once. Until the request is over the memory stays allocated, is registered, and is touched by nobody else. It
+ * may be freed after flexcast_buffer_invalidate().
+ */
+flexcast_status flexcast_broadcast(flexcast_comm *comm,
+                                   void *buffer,
+                                   size_t bytes,
+                                   int root,
+                                   flexcast_request **request);
+
+/**
+ * `bytes` bytes of `send` from every rank to every rank: `receive` has size times as many, in the order of ranks. `send` may be
+ * FLEXCAST_IN_PLACE: then the own bytes are in their place in `receive` already.
+ */
+flexcast_status flexcast_allgather(flexcast_comm *comm,
+                                   const void *send,
+                                   void *receive,
+                                   size_t bytes,
+                                   flexcast_request **request);
+
+/**
+ * `counts[r]` bytes from every rank r to every rank: `receive` has their sum, one rank's after another's. `counts` has an entry for each
+ * rank, is alike on all, and is not used after the call. `send` has `counts[rank]` bytes, or is FLEXCAST_IN_PLACE.
+ */
+flexcast_status flexcast_allgatherv(flexcast_comm *comm,
+                                    const void *send,
+                                    void *receive,
+                                    const size_t *counts,
+                                    flexcast_request **request);
+
+/**
+ * Whether an operation is over (`done` becomes 1) or not (0); moves its communicator on. Once over, the status is the operation's own, and
+ * stays so until the request is freed.
+ */
+flexcast_status flexcast_test(flexcast_request *request,
+                              int *done);
+
+/**
+ * Waits until an operation is over; the status is its own. It ends: every phase of an operation has its bound.
+ */
+flexcast_status flexcast_wait(flexcast_request *request);
+
+/**
+ * Fills `report`, of `size` = sizeof(flexcast_report) bytes, with what an operation did that is over.
+ */
+flexcast_status flexcast_request_report(flexcast_request *request, flexcast_report *report, size_t size);
+
+/**
+ * Frees the request of an operation that is over. Refused (FLEXCAST_ERROR_BUSY) before: the card uses the memory.
+ */
+flexcast_status flexcast_request_free(flexcast_request *request);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* FLEXCAST_H */

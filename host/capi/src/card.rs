@@ -1,0 +1,274 @@
+//! Cards, and memory registered with them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_void};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use flexcast_rust::registration::{Limits, Range};
+use flexcast_rust::{Card, Firmware, UserMemory};
+use flexio::Provider;
+
+use crate::fault::{Fault, call};
+use crate::handle;
+use crate::memory::{out, sized, text};
+use crate::status::flexcast_status::{self, *};
+
+/// A card with the firmware on its DPA: one per process. Made by flexcast_card_open().
+pub struct flexcast_card {
+    _opaque: [u8; 0],
+}
+
+/// What flexcast_card_open() needs. To be initialised by flexcast_card_options_default().
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct flexcast_card_options {
+    /// Bytes of this structure, by the header that the program was compiled with.
+    pub size: usize,
+    /// Folder of libflexio.so, libibverbs.so.1, libmlx5.so.1 and libdoca_common.so.2, such as that of the emulator's libraries; NULL: those
+    /// of the installed DOCA, wherever the dynamic loader finds them (LD_LIBRARY_PATH). Once a process has loaded some, it keeps them.
+    pub libraries: *const c_char,
+    /// RDMA device, such as "mlx5_0"; NULL: the first one.
+    pub device: *const c_char,
+    /// File of the image `allgather`; not used if `firmware` is given.
+    pub firmware_path: *const c_char,
+    /// The image in memory; NULL: in the file.
+    pub firmware: *const c_void,
+    /// Its bytes.
+    pub firmware_bytes: usize,
+}
+
+const DEFAULT: flexcast_card_options = flexcast_card_options {
+    size: size_of::<flexcast_card_options>(),
+    libraries: std::ptr::null(),
+    device: std::ptr::null(),
+    firmware_path: std::ptr::null(),
+    firmware: std::ptr::null(),
+    firmware_bytes: 0,
+};
+
+/// An object at an address that does not change.
+struct Kept<T>(NonNull<T>);
+
+impl<T> Kept<T> {
+    fn new(object: T) -> Self {
+        Self(NonNull::from(Box::leak(Box::new(object))))
+    }
+
+    /// # Safety
+    /// The reference is not used after this is dropped.
+    unsafe fn get<'k>(&self) -> &'k T {
+        // SAFETY: allocated in `new`, freed when this is dropped; never reached mutably.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T> Drop for Kept<T> {
+    fn drop(&mut self) {
+        // SAFETY: from `Box::leak`, freed once.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+/// Memory of an operation that is not over.
+struct InUse {
+    range: Range,
+    written: bool,
+}
+
+/// A card and what it stands on. Communicators borrow from it for ever, as far as the compiler knows; each holds an `Rc` of it behind
+/// the communicator, so that this is dropped after all of them.
+pub(crate) struct OpenCard {
+    // Dropped in this order: each borrows from the ones below.
+    memory: UserMemory<'static>,
+    card: Kept<Card<'static>>,
+    _provider: Kept<Provider>,
+    in_use: RefCell<BTreeMap<u64, InUse>>,
+    next: Cell<u64>,
+}
+
+impl OpenCard {
+    fn new(provider: Provider, device: Option<&str>, firmware: Firmware<'_>) -> Result<Self, Fault> {
+        let provider = Kept::new(provider);
+        // SAFETY: used by the card only, which is dropped before the provider: here on failure, else by the order of the fields.
+        let used = unsafe { provider.get() };
+        let first = || used.devices().map(|devices| devices.into_iter().next().map(|device| device.name));
+        let device = match device {
+            Some(device) => device.to_owned(),
+            None => first().map_err(flexcast_rust::Error::from)?.ok_or_else(|| {
+                Fault::new(FLEXCAST_ERROR_FLEXIO, "no RDMA device here: see whether a card and its driver are there")
+            })?,
+        };
+        let card = Kept::new(Card::open(used, &device, firmware)?);
+        // SAFETY: used by the cache only, which is dropped before the card; buffers of it are in communicators, which hold this object.
+        let memory = UserMemory::new(unsafe { card.get() }, Limits::default());
+        Ok(Self { memory, card, _provider: provider, in_use: RefCell::default(), next: Cell::new(0) })
+    }
+
+    /// # Safety
+    /// Neither the reference nor anything made of it is used after this object is dropped.
+    pub(crate) unsafe fn card(&self) -> &'static Card<'static> {
+        // SAFETY: the caller's promise is what `get` asks for.
+        unsafe { self.card.get() }
+    }
+
+    /// # Safety
+    /// Buffers made of it are dropped before this object.
+    pub(crate) unsafe fn memory(&self) -> &UserMemory<'static> {
+        &self.memory
+    }
+
+    pub(crate) fn cache_statistics(&self) -> flexcast_rust::registration::CacheStatistics {
+        self.memory.statistics()
+    }
+
+    /// Notes that an operation uses memory, unless another one does so that they would be in each other's way. Gives its number; 0 for
+    /// no bytes.
+    pub(crate) fn claim(&self, start: *const c_void, len: usize, written: bool, what: &str) -> Result<u64, Fault> {
+        let wrong = |text: String| Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
+        if len == 0 {
+            return Ok(0);
+        }
+        if start.is_null() {
+            return Err(Fault::null(&format!("the {what} buffer, of {len} bytes,")));
+        }
+        let range = match Range::new(start.addr() as u64, len as u64) {
+            Ok(range) => range,
+            Err(error) => return wrong(format!("the {what} buffer: {error}")),
+        };
+        let mut in_use = self.in_use.borrow_mut();
+        if let Some(other) = in_use.values().find(|other| (other.written || written) && other.range.overlaps(range)) {
+            return wrong(format!(
+                "the {what} buffer, {len} bytes at {:#x}, overlaps {} bytes at {:#x} that an operation {}: wait for it, or use other memory \
+                 (FLEXCAST_IN_PLACE if it is this very operation)",
+                range.address(),
+                other.range.length(),
+                other.range.address(),
+                if other.written { "writes" } else { "reads" }
+            ));
+        }
+        self.next.set(self.next.get() + 1);
+        in_use.insert(self.next.get(), InUse { range, written });
+        Ok(self.next.get())
+    }
+
+    /// The memory is the program's again.
+    pub(crate) fn release(&self, claims: &[u64]) {
+        let mut in_use = self.in_use.borrow_mut();
+        for claim in claims {
+            in_use.remove(claim);
+        }
+    }
+}
+
+/// The defaults: installed DOCA, first device, no firmware. `size` is sizeof(flexcast_card_options).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_card_options_default(
+    options: *mut flexcast_card_options,
+    size: usize,
+) -> flexcast_status {
+    call(|| {
+        let value = flexcast_card_options { size, ..DEFAULT };
+        // SAFETY: the caller gives as many bytes as it says.
+        unsafe { crate::memory::give(options, size, value, "options") }
+    })
+}
+
+/// Opens a card and starts the firmware on its DPA. The card belongs to the calling thread, and so does everything made of it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_card_open(
+    options: *const flexcast_card_options,
+    card: *mut *mut flexcast_card,
+) -> flexcast_status {
+    call(|| {
+        // SAFETY: null or a place for a handle.
+        let place = unsafe { out(card, "card") }?;
+        if options.is_null() {
+            return Err(Fault::null("options"));
+        }
+        // SAFETY: the structure begins with its size; null and any other pointer is one of it.
+        let options = unsafe { sized(options, DEFAULT, "options") }?;
+        // SAFETY: null or a C string, for the duration of the call; the same for the other two.
+        let libraries = unsafe { text(options.libraries, "libraries") }?;
+        // SAFETY: as above.
+        let device = unsafe { text(options.device, "device") }?;
+        // SAFETY: as above.
+        let path = unsafe { text(options.firmware_path, "firmware_path") }?;
+        let read;
+        let (name, elf) = if options.firmware.is_null() {
+            let missing =
+                "neither firmware nor firmware_path is given: name the image `allgather`, built for this library";
+            let path = path.ok_or_else(|| Fault::new(FLEXCAST_ERROR_FIRMWARE, missing))?;
+            let failed =
+                |error| Fault::new(FLEXCAST_ERROR_FIRMWARE, format!("firmware {path} cannot be read: {error}"));
+            read = std::fs::read(path).map_err(failed)?;
+            (path, &*read)
+        } else {
+            // SAFETY: the caller gives as many bytes as it says, and leaves them alone during the call.
+            let elf = unsafe { std::slice::from_raw_parts(options.firmware.cast::<u8>(), options.firmware_bytes) };
+            (path.unwrap_or("allgather"), elf)
+        };
+        let provider = match libraries {
+            Some(folder) => Provider::from_folder(Path::new(folder)),
+            None => Provider::system(),
+        };
+        let provider = provider.map_err(flexcast_rust::Error::from)?;
+        let opened = OpenCard::new(provider, device, Firmware { name, elf })?;
+        place.put(handle::insert(Rc::new(opened))?);
+        Ok(())
+    })
+}
+
+/// Closes a card. Refused (FLEXCAST_ERROR_BUSY) while it has communicators.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_card_close(card: *mut flexcast_card) -> flexcast_status {
+    call(|| {
+        let open = handle::get::<OpenCard>(card)?;
+        // One is the table's, one is this function's.
+        let users = Rc::strong_count(&open) - 2;
+        if users > 0 {
+            let text = format!("the card has {users} communicators: free them first");
+            return Err(Fault::new(FLEXCAST_ERROR_BUSY, text));
+        }
+        drop(open);
+        handle::remove::<OpenCard>(card).map(drop)
+    })
+}
+
+/// Registers memory with a card before its first use, which is the expensive part of it. Not needed: operations register what they are
+/// given, and the registration is kept. The memory stays allocated until flexcast_buffer_invalidate() or flexcast_card_close().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_register(
+    card: *mut flexcast_card,
+    buffer: *mut c_void,
+    bytes: usize,
+) -> flexcast_status {
+    call(|| {
+        let open = handle::get::<OpenCard>(card)?;
+        // SAFETY: no buffer leaves; the caller's contract is that of the function below.
+        Ok(unsafe { open.memory().register(buffer.cast(), bytes) }?)
+    })
+}
+
+/// Forgets registrations. To be called before memory is freed or unmapped that an operation has used or flexcast_register() has
+/// registered; otherwise what is allocated there later would be sent from, or received into, pages that are not its own. Refused
+/// (FLEXCAST_ERROR_BUSY) while an operation uses the memory: it must not be freed then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_buffer_invalidate(
+    card: *mut flexcast_card,
+    buffer: *const c_void,
+    bytes: usize,
+) -> flexcast_status {
+    call(|| {
+        let open = handle::get::<OpenCard>(card)?;
+        let Ok(range) = Range::new(buffer.addr() as u64, bytes as u64) else { return Ok(()) };
+        if open.in_use.borrow().values().any(|used| used.range.overlaps(range)) {
+            let text = format!("{bytes} bytes at {:#x} are in use by an operation: wait for it first", buffer.addr());
+            return Err(Fault::new(FLEXCAST_ERROR_BUSY, text));
+        }
+        open.memory.invalidate(buffer.cast(), bytes);
+        Ok(())
+    })
+}

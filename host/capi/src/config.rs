@@ -1,0 +1,201 @@
+//! Parameters of communicators.
+
+use flexcast_rust::{Config, ThreadPlacement};
+
+use crate::fault::{Fault, call};
+use crate::memory::{give, sized};
+use crate::status::flexcast_status::{self, *};
+
+/// All threads of a core of the DPA before the next one.
+pub const FLEXCAST_PLACEMENT_COMPACT: u32 = 0;
+/// One thread of each core in turn.
+pub const FLEXCAST_PLACEMENT_SPREAD: u32 = 1;
+
+/// Parameters of a communicator; alike on all ranks. To be initialised by flexcast_config_default().
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct flexcast_config {
+    /// Bytes of this structure, by the header that the program was compiled with.
+    pub size: usize,
+    /// Bytes of one chunk: a multiple of 64, at most the path's MTU.
+    pub chunk_bytes: u32,
+    /// Multicast groups that carry the data side by side.
+    pub subgroups: u32,
+    /// DPA threads that receive, 1 to `subgroups`.
+    pub receive_threads: u32,
+    /// DPA threads that send, 1 to `subgroups`.
+    pub send_threads: u32,
+    /// Order in which DPA threads are taken: FLEXCAST_PLACEMENT_COMPACT or FLEXCAST_PLACEMENT_SPREAD.
+    pub placement: u32,
+    /// Staging slots of each subgroup: a power of two.
+    pub slots: u32,
+    /// Completions that a receive worker consumes per doorbell: a power of two, at most half of `slots`.
+    pub receive_batch: u32,
+    /// Sends per doorbell: a power of two.
+    pub send_batch: u32,
+    /// Entries of each send ring: a power of two, at least two batches.
+    pub send_depth: u32,
+    /// Completions after which an activation of a worker ends by itself.
+    pub quota: u32,
+    /// Bits of the immediate for the sequence number; 0: as few as `max_receive_bytes` needs.
+    pub psn_bits: u32,
+    /// Ranks that multicast at the same time.
+    pub chains: u32,
+    /// Chunks before the end of its block at which a root activates the next one.
+    pub lead_chunks: u32,
+    /// Control messages that are lost are sent again after 4.096 us times 2 to this power.
+    pub retry_exponent: u32,
+    /// Traffic class of data packets, and of control messages and fetches; bits 7 to 5 are the priority.
+    pub data_class: u32,
+    /// See `data_class`.
+    pub control_class: u32,
+    /// Most bytes that a rank can receive in one operation.
+    pub max_receive_bytes: u64,
+    /// Line rate of the cards in Gbit/s, from which the cutoff follows.
+    pub link_gbit_per_s: u64,
+    /// First estimate of what a barrier takes, in picoseconds.
+    pub barrier_ps: u64,
+    /// The same of the activation of a root.
+    pub activation_ps: u64,
+    /// Added to what an operation should take, before what is missing is fetched from the neighbour, in picoseconds.
+    pub margin_ps: u64,
+    /// How long a rank waits for others to begin an operation, in picoseconds.
+    pub patience_ps: u64,
+    /// Time after the cutoff in which recovery must end, in picoseconds, beyond three times the cutoff itself.
+    pub recovery_ps: u64,
+    /// Longest life of a packet in the fabric, in picoseconds.
+    pub packet_lifetime_ps: u64,
+    /// Last-level cache of the DPA, which rings, bitmaps and contexts should fit in, in bytes.
+    pub cache_bytes: u64,
+}
+
+impl flexcast_config {
+    fn default() -> Self {
+        let config = Config::default();
+        Self {
+            size: size_of::<Self>(),
+            chunk_bytes: config.chunk_bytes,
+            subgroups: config.subgroups,
+            receive_threads: config.receive_threads,
+            send_threads: config.send_threads,
+            placement: match config.placement {
+                ThreadPlacement::Compact => FLEXCAST_PLACEMENT_COMPACT,
+                ThreadPlacement::Spread => FLEXCAST_PLACEMENT_SPREAD,
+            },
+            slots: config.slots,
+            receive_batch: config.receive_batch,
+            send_batch: config.send_batch,
+            send_depth: config.send_depth,
+            quota: config.quota,
+            psn_bits: config.psn_bits.unwrap_or(0),
+            chains: config.chains,
+            lead_chunks: config.lead_chunks,
+            retry_exponent: config.retry_exponent.into(),
+            data_class: config.data_class.into(),
+            control_class: config.control_class.into(),
+            max_receive_bytes: config.max_receive_bytes,
+            link_gbit_per_s: config.link_gbit_per_s,
+            barrier_ps: config.overheads.barrier_ps,
+            activation_ps: config.overheads.activation_ps,
+            margin_ps: config.overheads.margin_ps,
+            patience_ps: config.patience_ps,
+            recovery_ps: config.recovery_ps,
+            packet_lifetime_ps: config.packet_lifetime_ps,
+            cache_bytes: config.cache_bytes,
+        }
+    }
+
+    fn convert(&self) -> Result<Config, Fault> {
+        let byte = |what: &str, value: u32, most: u8| {
+            u8::try_from(value)
+                .ok()
+                .filter(|value| *value <= most)
+                .ok_or_else(|| Fault::new(FLEXCAST_ERROR_CONFIG, format!("{what} is {value}: must be 0 to {most}")))
+        };
+        let default = Config::default();
+        let overheads = flexcast_rust::Overheads {
+            barrier_ps: self.barrier_ps,
+            activation_ps: self.activation_ps,
+            margin_ps: self.margin_ps,
+            ..default.overheads
+        };
+        // Parameters that the header does not have keep their defaults.
+        #[allow(clippy::needless_update)]
+        Ok(Config {
+            chunk_bytes: self.chunk_bytes,
+            subgroups: self.subgroups,
+            receive_threads: self.receive_threads,
+            send_threads: self.send_threads,
+            placement: match self.placement {
+                FLEXCAST_PLACEMENT_COMPACT => ThreadPlacement::Compact,
+                FLEXCAST_PLACEMENT_SPREAD => ThreadPlacement::Spread,
+                other => {
+                    let text = format!("placement is {other}: must be 0 (compact) or 1 (spread)");
+                    return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
+                }
+            },
+            slots: self.slots,
+            receive_batch: self.receive_batch,
+            send_batch: self.send_batch,
+            send_depth: self.send_depth,
+            quota: self.quota,
+            psn_bits: (self.psn_bits != 0).then_some(self.psn_bits),
+            chains: self.chains,
+            lead_chunks: self.lead_chunks,
+            // The card has five bits for it.
+            retry_exponent: byte("retry_exponent", self.retry_exponent, 31)?,
+            data_class: byte("data_class", self.data_class, u8::MAX)?,
+            control_class: byte("control_class", self.control_class, u8::MAX)?,
+            max_receive_bytes: self.max_receive_bytes,
+            link_gbit_per_s: self.link_gbit_per_s,
+            overheads,
+            patience_ps: self.patience_ps,
+            recovery_ps: self.recovery_ps,
+            packet_lifetime_ps: self.packet_lifetime_ps,
+            cache_bytes: self.cache_bytes,
+            ..default
+        })
+    }
+}
+
+/// The configuration of a caller; the default for null.
+///
+/// # Safety
+/// Null, or a structure that is as long as it says.
+pub(crate) unsafe fn read(config: *const flexcast_config) -> Result<Config, Fault> {
+    // SAFETY: by this function's contract; all fields are numbers.
+    unsafe { sized(config, flexcast_config::default(), "config") }?.convert()
+}
+
+/// The defaults. `size` is sizeof(flexcast_config).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_config_default(config: *mut flexcast_config, size: usize) -> flexcast_status {
+    call(|| {
+        let value = flexcast_config { size, ..flexcast_config::default() };
+        // SAFETY: the caller gives as many bytes as it says.
+        unsafe { give(config, size, value, "config") }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_the_library_s() {
+        assert_eq!(flexcast_config::default().convert().unwrap(), Config::default());
+        // SAFETY: null stands for the defaults.
+        assert_eq!(unsafe { read(std::ptr::null()) }.unwrap(), Config::default());
+    }
+
+    #[test]
+    fn values_beyond_their_fields_are_named() {
+        let told = |config: flexcast_config, words: &str| {
+            let fault = config.convert().unwrap_err();
+            assert!(fault.status == FLEXCAST_ERROR_CONFIG && fault.text.contains(words), "{}", fault.text);
+        };
+        told(flexcast_config { placement: 2, ..flexcast_config::default() }, "placement is 2");
+        told(flexcast_config { retry_exponent: 32, ..flexcast_config::default() }, "0 to 31");
+        told(flexcast_config { data_class: 256, ..flexcast_config::default() }, "data_class is 256");
+    }
+}

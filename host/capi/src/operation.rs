@@ -1,0 +1,159 @@
+//! Collective operations on memory of the program.
+
+use std::ffi::{c_int, c_void};
+use std::rc::Rc;
+
+use flexcast_rust::{Buffer, Communicator, Refused, Request};
+
+use crate::bootstrap::count;
+use crate::communicator::{Group, flexcast_comm};
+use crate::fault::{Fault, call};
+use crate::handle;
+use crate::memory::out;
+use crate::request::{Operation, flexcast_request};
+use crate::status::flexcast_status::{self, *};
+
+/// Where FLEXCAST_IN_PLACE points; see the header.
+const IN_PLACE: usize = usize::MAX;
+
+/// Memory that an operation reads or writes.
+struct Memory {
+    start: *const c_void,
+    bytes: usize,
+}
+
+type Posted = Result<Request, Box<Refused<'static>>>;
+
+/// Begins an operation on memory of the program.
+///
+/// # Safety
+/// `send` is readable, `receive` writable memory of the program, for as long as the header says.
+unsafe fn begin(
+    group: &Rc<Group>,
+    send: Option<Memory>,
+    receive: Memory,
+    post: impl FnOnce(&mut Communicator<'static>, Option<Buffer<'static>>, Buffer<'static>) -> Posted,
+) -> Result<Rc<Operation>, Fault> {
+    let card = group.card();
+    let mut claims = vec![card.claim(receive.start, receive.bytes, true, "receive")?];
+    let claim_and_post = || {
+        if let Some(send) = &send {
+            claims.push(card.claim(send.start, send.bytes, false, "send")?);
+        }
+        group.with(|communicator| {
+            // SAFETY: buffers are in the communicator or in an operation of it, both of which hold the card.
+            let memory = unsafe { card.memory() };
+            // SAFETY: the caller vouches for the memory; no other operation writes it, as `claim` has seen.
+            let receive = unsafe { memory.buffer(receive.start.cast_mut().cast(), receive.bytes) }?;
+            // SAFETY: the same, and it is given as a send buffer.
+            let send = send.map(|send| unsafe { memory.source(send.start.cast(), send.bytes) }).transpose()?;
+            post(communicator, send, receive).map_err(|refused| Fault::from(&refused.error))
+        })
+    };
+    match claim_and_post() {
+        Ok(request) => Ok(Operation::new(Rc::clone(group), request, claims)),
+        Err(fault) => {
+            card.release(&claims);
+            Err(fault)
+        }
+    }
+}
+
+/// `bytes` bytes of `buffer` from rank `root` to all ranks: read on the root, written elsewhere.
+///
+/// For this and the other operations: all ranks call the same operations of a communicator in the same order with the same arguments.
+/// The function returns at once. Until the request is over the memory stays allocated, is registered, and is touched by nobody else. It
+/// may be freed after flexcast_buffer_invalidate().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_broadcast(
+    comm: *mut flexcast_comm,
+    buffer: *mut c_void,
+    bytes: usize,
+    root: c_int,
+    request: *mut *mut flexcast_request,
+) -> flexcast_status {
+    call(|| {
+        // SAFETY: null or a place for a handle.
+        let place = unsafe { out(request, "request") }?;
+        let group = handle::get::<Group>(comm)?;
+        let root = count(root, "root")?;
+        let memory = Memory { start: buffer, bytes };
+        // SAFETY: as the header asks of the caller.
+        let operation = unsafe { begin(&group, None, memory, |group, _, buffer| group.broadcast(buffer, root)) }?;
+        place.put(handle::insert(operation)?);
+        Ok(())
+    })
+}
+
+/// `bytes` bytes of `send` from every rank to every rank: `receive` has size times as many, in the order of ranks. `send` may be
+/// FLEXCAST_IN_PLACE: then the own bytes are in their place in `receive` already.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_allgather(
+    comm: *mut flexcast_comm,
+    send: *const c_void,
+    receive: *mut c_void,
+    bytes: usize,
+    request: *mut *mut flexcast_request,
+) -> flexcast_status {
+    call(|| {
+        // SAFETY: null or a place for a handle.
+        let place = unsafe { out(request, "request") }?;
+        let group = handle::get::<Group>(comm)?;
+        let ranks = group.with(|communicator| Ok(communicator.size()))?;
+        let Some(all) = bytes.checked_mul(ranks as usize) else {
+            let text = format!("allgather: {bytes} bytes from {ranks} ranks are more than the address space");
+            return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
+        };
+        let send = (send.addr() != IN_PLACE).then_some(Memory { start: send, bytes });
+        let receive = Memory { start: receive, bytes: all };
+        // SAFETY: as the header asks of the caller.
+        let operation = unsafe {
+            begin(&group, send, receive, |group, send, receive| match send {
+                Some(send) => group.allgather(send, receive),
+                None => group.allgather_in_place(receive),
+            })
+        }?;
+        place.put(handle::insert(operation)?);
+        Ok(())
+    })
+}
+
+/// `counts[r]` bytes from every rank r to every rank: `receive` has their sum, one rank's after another's. `counts` has an entry for each
+/// rank, is alike on all, and is not used after the call. `send` has `counts[rank]` bytes, or is FLEXCAST_IN_PLACE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_allgatherv(
+    comm: *mut flexcast_comm,
+    send: *const c_void,
+    receive: *mut c_void,
+    counts: *const usize,
+    request: *mut *mut flexcast_request,
+) -> flexcast_status {
+    call(|| {
+        // SAFETY: null or a place for a handle.
+        let place = unsafe { out(request, "request") }?;
+        let group = handle::get::<Group>(comm)?;
+        if counts.is_null() {
+            return Err(Fault::null("counts"));
+        }
+        let (rank, ranks) = group.with(|communicator| Ok((communicator.rank(), communicator.size())))?;
+        // SAFETY: not null, and an entry for each rank by the header.
+        let counts: Vec<usize> = (0..ranks as usize).map(|rank| unsafe { counts.add(rank).read_unaligned() }).collect();
+        let Some(all) = counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count)) else {
+            let text = "allgatherv: the counts are more than the address space";
+            return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
+        };
+        let own = counts[rank as usize];
+        let send = (send.addr() != IN_PLACE).then_some(Memory { start: send, bytes: own });
+        let receive = Memory { start: receive, bytes: all };
+        let counts: Vec<u64> = counts.into_iter().map(|count| count as u64).collect();
+        // SAFETY: as the header asks of the caller.
+        let operation = unsafe {
+            begin(&group, send, receive, |group, send, receive| match send {
+                Some(send) => group.allgatherv(send, receive, &counts),
+                None => group.allgatherv_in_place(receive, &counts),
+            })
+        }?;
+        place.put(handle::insert(operation)?);
+        Ok(())
+    })
+}

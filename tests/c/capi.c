@@ -1,0 +1,307 @@
+/* The C interface of the collective library, used wrongly in every way that it says it refuses, and rightly, by a single rank.
+ *
+ * Usage: capi ALLGATHER.elf FOLDER, the folder that of the emulator's libraries; says "all as promised" at the end. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "flexcast.h"
+
+static int wrong;
+
+/* Whether a call returned what it should, and its text has a word; `word` may be NULL. */
+static void expect(int line, const char *call, flexcast_status got, flexcast_status wanted, const char *word)
+{
+    const char *text = flexcast_last_error();
+    if (got == wanted && (word == NULL || strstr(text, word) != NULL))
+        return;
+    fprintf(stderr, "capi.c:%d: %s: %d (%s), not %d; text: \"%s\", wanted: \"%s\"\n", line, call, (int)got,
+            flexcast_strerror((int)got), (int)wanted, text, word ? word : "");
+    wrong++;
+}
+
+#define OK(call) expect(__LINE__, #call, call, FLEXCAST_OK, NULL)
+#define REFUSED(call, status, word) expect(__LINE__, #call, call, status, word)
+#define IS(condition)                                                                                                                    \
+    do {                                                                                                                                 \
+        if (!(condition)) {                                                                                                              \
+            fprintf(stderr, "capi.c:%d: %s\n", __LINE__, #condition);                                                                    \
+            wrong++;                                                                                                                     \
+        }                                                                                                                                \
+    } while (0)
+
+struct callback {
+    int calls, fails;
+    flexcast_bootstrap *bootstrap;
+    flexcast_card *card;
+};
+
+/* MPI_Allgather among one. */
+static int gather(void *user, const void *mine, size_t bytes, void *all)
+{
+    struct callback *callback = user;
+    callback->calls++;
+    if (callback->fails)
+        return 7;
+    memcpy(all, mine, bytes);
+    if (callback->bootstrap != NULL) {
+        /* From inside: what is in use is refused, nothing else happens. */
+        flexcast_comm *comm = NULL;
+        REFUSED(flexcast_comm_create(callback->card, callback->bootstrap, NULL, &comm), FLEXCAST_ERROR_BUSY, "callback");
+        REFUSED(flexcast_bootstrap_free(callback->bootstrap), FLEXCAST_ERROR_BUSY, "callback");
+        REFUSED(flexcast_card_close(callback->card), FLEXCAST_ERROR_BUSY, "communicators");
+        IS(comm == NULL);
+    }
+    return 0;
+}
+
+struct stolen {
+    flexcast_card *card;
+    flexcast_comm *comm;
+    flexcast_request *request;
+    flexcast_bootstrap *bootstrap;
+};
+
+static void *other_thread(void *given)
+{
+    struct stolen *stolen = given;
+    char byte = 0;
+    int done;
+    flexcast_request *request = NULL;
+    REFUSED(flexcast_broadcast(stolen->comm, &byte, 1, 0, &request), FLEXCAST_ERROR_THREAD, "another thread");
+    REFUSED(flexcast_test(stolen->request, &done), FLEXCAST_ERROR_THREAD, "another thread");
+    REFUSED(flexcast_wait(stolen->request), FLEXCAST_ERROR_THREAD, "another thread");
+    REFUSED(flexcast_progress(stolen->comm, NULL), FLEXCAST_ERROR_THREAD, "another thread");
+    REFUSED(flexcast_comm_free(stolen->comm), FLEXCAST_ERROR_THREAD, "another thread");
+    REFUSED(flexcast_bootstrap_free(stolen->bootstrap), FLEXCAST_ERROR_THREAD, "another thread");
+    REFUSED(flexcast_card_close(stolen->card), FLEXCAST_ERROR_THREAD, "another thread");
+    return NULL;
+}
+
+static void options(const char *image, const char *libraries)
+{
+    flexcast_card_options given;
+    flexcast_card *card = NULL;
+    REFUSED(flexcast_card_options_default(NULL, sizeof given), FLEXCAST_ERROR_NULL, "options");
+    REFUSED(flexcast_card_options_default(&given, sizeof given + 8), FLEXCAST_ERROR_SIZE, "header");
+    OK(flexcast_card_options_default(&given, sizeof given));
+    given.libraries = libraries;
+    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_FIRMWARE, "firmware_path");
+    given.firmware_path = "/no/such/file.elf";
+    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_FIRMWARE, "/no/such/file.elf");
+    given.firmware = "this is no ELF";
+    given.firmware_bytes = 14;
+    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_FLEXIO, "ELF");
+    given.firmware = NULL;
+    given.firmware_path = image;
+    given.device = "mlx5_77";
+    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_FLEXIO, "mlx5_77");
+    given.device = "\xff";
+    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_ARGUMENT, "UTF-8");
+    given.device = NULL;
+    given.libraries = "/no/such/folder";
+    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_FLEXIO, "/no/such/folder");
+    given.libraries = libraries;
+    given.size = 1;
+    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_SIZE, "options has 1 bytes");
+    given.size = sizeof given;
+    REFUSED(flexcast_card_open(&given, NULL), FLEXCAST_ERROR_NULL, "card is NULL");
+    REFUSED(flexcast_card_open(NULL, &card), FLEXCAST_ERROR_NULL, "options is NULL");
+    IS(card == NULL);
+}
+
+static void configurations(flexcast_card *card, flexcast_bootstrap *bootstrap)
+{
+    flexcast_comm *comm = NULL;
+    flexcast_config config;
+    REFUSED(flexcast_config_default(&config, 4), FLEXCAST_ERROR_SIZE, "4 bytes");
+    /* A program compiled against a header that ends earlier. */
+    memset(&config, 0xee, sizeof config);
+    OK(flexcast_config_default(&config, 16));
+    IS(config.size == 16 && config.chunk_bytes == 4096 && config.receive_threads == 0xeeeeeeee);
+    OK(flexcast_config_default(&config, sizeof config));
+    IS(config.size == sizeof config && config.subgroups == 4);
+    config.slots = 100;
+    REFUSED(flexcast_comm_create(card, bootstrap, &config, &comm), FLEXCAST_ERROR_CONFIG, "slots is 100");
+    OK(flexcast_config_default(&config, sizeof config));
+    config.placement = 9;
+    REFUSED(flexcast_comm_create(card, bootstrap, &config, &comm), FLEXCAST_ERROR_CONFIG, "placement is 9");
+    OK(flexcast_config_default(&config, sizeof config));
+    config.slots = 8192;
+    REFUSED(flexcast_comm_create(card, bootstrap, &config, &comm), FLEXCAST_ERROR_BUDGET, "last-level cache");
+    OK(flexcast_config_default(&config, sizeof config));
+    config.link_gbit_per_s = 0;
+    REFUSED(flexcast_comm_create(card, bootstrap, &config, &comm), FLEXCAST_ERROR_CONFIG, "link_gbit_per_s");
+    REFUSED(flexcast_comm_create(card, bootstrap, NULL, NULL), FLEXCAST_ERROR_NULL, "comm is NULL");
+    REFUSED(flexcast_comm_create(card, NULL, NULL, &comm), FLEXCAST_ERROR_NULL, "bootstrap is NULL");
+    REFUSED(flexcast_comm_create(NULL, bootstrap, NULL, &comm), FLEXCAST_ERROR_NULL, "card is NULL");
+    IS(comm == NULL);
+}
+
+static void operations(flexcast_card *card, flexcast_comm *comm)
+{
+    enum { BYTES = 5000 };
+    static const char constant[] = "memory that cannot be written";
+    unsigned char *send = malloc(BYTES), *receive = malloc(BYTES);
+    flexcast_request *request = NULL, *second = NULL;
+    flexcast_report report;
+    flexcast_stats stats;
+    int done = -1;
+    size_t count = BYTES;
+
+    memset(send, 42, BYTES);
+    memset(receive, 0, BYTES);
+    REFUSED(flexcast_allgather(comm, NULL, receive, BYTES, &request), FLEXCAST_ERROR_NULL, "send buffer");
+    REFUSED(flexcast_allgather(comm, send, NULL, BYTES, &request), FLEXCAST_ERROR_NULL, "receive buffer");
+    REFUSED(flexcast_allgather(comm, send, receive, BYTES, NULL), FLEXCAST_ERROR_NULL, "request");
+    REFUSED(flexcast_allgatherv(comm, send, receive, NULL, &request), FLEXCAST_ERROR_NULL, "counts");
+    REFUSED(flexcast_allgather(comm, receive + 10, receive, BYTES - 10, &request), FLEXCAST_ERROR_ARGUMENT, "FLEXCAST_IN_PLACE");
+    REFUSED(flexcast_broadcast(comm, receive, BYTES, 1, &request), FLEXCAST_ERROR_ARGUMENT, "root 1 of 1");
+    REFUSED(flexcast_broadcast(comm, receive, BYTES, -1, &request), FLEXCAST_ERROR_ARGUMENT, "root is -1");
+    REFUSED(flexcast_broadcast(comm, receive, (size_t)-1, 0, &request), FLEXCAST_ERROR_ARGUMENT, "address space");
+    REFUSED(flexcast_broadcast((flexcast_comm *)card, receive, BYTES, 0, &request), FLEXCAST_ERROR_HANDLE, "one of a card");
+    REFUSED(flexcast_broadcast((flexcast_comm *)&done, receive, BYTES, 0, &request), FLEXCAST_ERROR_HANDLE, "no function");
+    IS(request == NULL);
+
+    /* Under way: memory and communicator are in use. */
+    OK(flexcast_allgather(comm, send, receive, BYTES, &request));
+    REFUSED(flexcast_broadcast(comm, receive + BYTES - 1, 1, 0, &second), FLEXCAST_ERROR_ARGUMENT, "overlaps");
+    REFUSED(flexcast_broadcast(comm, send, 1, 0, &second), FLEXCAST_ERROR_ARGUMENT, "overlaps");
+    REFUSED(flexcast_buffer_invalidate(card, receive, 1), FLEXCAST_ERROR_BUSY, "in use");
+    REFUSED(flexcast_comm_free(comm), FLEXCAST_ERROR_BUSY, "1 operations");
+    REFUSED(flexcast_card_close(card), FLEXCAST_ERROR_BUSY, "communicators");
+    REFUSED(flexcast_request_free(request), FLEXCAST_ERROR_BUSY, "under way");
+    REFUSED(flexcast_request_report(request, &report, sizeof report), FLEXCAST_ERROR_BUSY, "under way");
+    REFUSED(flexcast_test(request, NULL), FLEXCAST_ERROR_NULL, "done");
+    OK(flexcast_wait(request));
+    OK(flexcast_wait(request)); /* over is over */
+    OK(flexcast_test(request, &done));
+    IS(done == 1 && memcmp(send, receive, BYTES) == 0);
+    REFUSED(flexcast_request_report(request, &report, sizeof report + 8), FLEXCAST_ERROR_SIZE, "report");
+    OK(flexcast_request_report(request, &report, sizeof report));
+    IS(report.status == FLEXCAST_OK && report.memory_held == 0 && report.recovered_chunks == 0);
+    IS(report.released_ps != FLEXCAST_NEVER && report.released_ps >= report.posted_ps);
+    OK(flexcast_request_free(request));
+    REFUSED(flexcast_request_free(request), FLEXCAST_ERROR_HANDLE, "freed");
+    REFUSED(flexcast_wait(request), FLEXCAST_ERROR_HANDLE, "freed");
+
+    /* Memory that is constant, in place, of no bytes, with counts. */
+    OK(flexcast_allgather(comm, constant, receive, sizeof constant, &request));
+    OK(flexcast_wait(request));
+    IS(memcmp(constant, receive, sizeof constant) == 0);
+    OK(flexcast_request_free(request));
+    OK(flexcast_allgather(comm, FLEXCAST_IN_PLACE, receive, BYTES, &request));
+    OK(flexcast_wait(request));
+    IS(memcmp(constant, receive, sizeof constant) == 0);
+    OK(flexcast_request_free(request));
+    OK(flexcast_allgather(comm, NULL, NULL, 0, &request));
+    OK(flexcast_wait(request));
+    OK(flexcast_request_free(request));
+    OK(flexcast_allgatherv(comm, send, receive, &count, &request));
+    REFUSED(flexcast_allgatherv(comm, FLEXCAST_IN_PLACE, send, &count, &second), FLEXCAST_ERROR_ARGUMENT, "overlaps");
+    OK(flexcast_wait(request));
+    IS(memcmp(send, receive, BYTES) == 0);
+    OK(flexcast_request_free(request));
+    OK(flexcast_allgatherv(comm, FLEXCAST_IN_PLACE, receive, &count, &request));
+    OK(flexcast_wait(request));
+    OK(flexcast_request_free(request));
+
+    /* Registrations are kept, and go before the memory does. */
+    REFUSED(flexcast_comm_stats(comm, NULL, sizeof stats), FLEXCAST_ERROR_NULL, "stats");
+    OK(flexcast_comm_stats(comm, &stats, sizeof stats));
+    IS(stats.rank == 0 && stats.ranks == 1 && stats.threads == 5);
+    IS(stats.registration_hits > 0 && stats.registrations > 0);
+    OK(flexcast_buffer_invalidate(card, send, BYTES));
+    OK(flexcast_buffer_invalidate(card, receive, BYTES));
+    OK(flexcast_buffer_invalidate(card, constant, sizeof constant));
+    OK(flexcast_buffer_invalidate(card, NULL, 0));
+    OK(flexcast_comm_stats(comm, &stats, sizeof stats));
+    IS(stats.registrations == 0 && stats.registered_bytes == 0);
+    OK(flexcast_register(card, send, BYTES));
+    REFUSED(flexcast_register(card, NULL, BYTES), FLEXCAST_ERROR_ARGUMENT, "null pointer");
+    OK(flexcast_comm_stats(comm, &stats, sizeof stats));
+    IS(stats.registrations == 1 && stats.registered_bytes == BYTES);
+    OK(flexcast_buffer_invalidate(card, send + BYTES - 1, 1));
+
+    /* Cancelled: over with an error that says so, and the communicator is of no use. */
+    OK(flexcast_allgather(comm, send, receive, BYTES, &request));
+    OK(flexcast_cancel(comm));
+    REFUSED(flexcast_wait(request), FLEXCAST_ERROR_FAILED, "cancelled");
+    REFUSED(flexcast_test(request, &done), FLEXCAST_ERROR_FAILED, "cancelled");
+    IS(done == 1);
+    OK(flexcast_request_report(request, &report, sizeof report));
+    IS(report.status == FLEXCAST_ERROR_FAILED && report.cause == FLEXCAST_CAUSE_CANCELLED && report.memory_held == 0);
+    OK(flexcast_request_free(request));
+    REFUSED(flexcast_allgather(comm, send, receive, BYTES, &request), FLEXCAST_ERROR_BROKEN, "of no use");
+    OK(flexcast_buffer_invalidate(card, send, BYTES));
+    OK(flexcast_buffer_invalidate(card, receive, BYTES));
+    free(send);
+    free(receive);
+}
+
+int main(int argc, char **argv)
+{
+    flexcast_card_options given;
+    flexcast_card *card = NULL;
+    flexcast_bootstrap *bootstrap = NULL, *failing = NULL;
+    flexcast_comm *comm = NULL, *part = (flexcast_comm *)&argc, *second = NULL;
+    flexcast_request *request = NULL;
+    struct callback callback = {0, 0, NULL, NULL}, fails = {0, 1, NULL, NULL};
+    pthread_t thread;
+    int rank = -1, size = -1;
+
+    if (argc != 3)
+        return 2;
+    IS(flexcast_abi_version() == FLEXCAST_ABI_VERSION && strlen(flexcast_version()) > 0);
+    IS(strcmp(flexcast_strerror(FLEXCAST_ERROR_BUSY), "the object is in use") == 0 && flexcast_strerror(12345) != NULL);
+    options(argv[1], argv[2]);
+
+    OK(flexcast_card_options_default(&given, sizeof given));
+    given.libraries = argv[2];
+    given.firmware_path = argv[1];
+    OK(flexcast_card_open(&given, &card));
+    OK(flexcast_bootstrap_callback(gather, &callback, 0, 1, &bootstrap));
+    OK(flexcast_bootstrap_callback(gather, &fails, 0, 1, &failing));
+    REFUSED(flexcast_comm_create(card, failing, NULL, &comm), FLEXCAST_ERROR_EXCHANGE, "returned 7");
+    OK(flexcast_bootstrap_free(failing));
+    configurations(card, bootstrap);
+
+    callback.bootstrap = bootstrap;
+    callback.card = card;
+    OK(flexcast_comm_create(card, bootstrap, NULL, &comm));
+    callback.bootstrap = NULL;
+    IS(callback.calls >= 3);
+    OK(flexcast_comm_rank(comm, &rank, &size));
+    IS(rank == 0 && size == 1);
+    OK(flexcast_comm_split(comm, bootstrap, FLEXCAST_UNDEFINED, 0, &part));
+    IS(part == NULL);
+    REFUSED(flexcast_comm_split(comm, bootstrap, -2, 0, &part), FLEXCAST_ERROR_ARGUMENT, "color is -2");
+    OK(flexcast_comm_split(comm, bootstrap, 5, -3, &second));
+    IS(second != NULL);
+
+    char byte = 1;
+    OK(flexcast_broadcast(second, &byte, 1, 0, &request));
+    struct stolen stolen = {card, comm, request, bootstrap};
+    IS(pthread_create(&thread, NULL, other_thread, &stolen) == 0);
+    IS(pthread_join(thread, NULL) == 0);
+    OK(flexcast_wait(request));
+    OK(flexcast_request_free(request));
+    OK(flexcast_buffer_invalidate(card, &byte, 1));
+    OK(flexcast_comm_free(second));
+    REFUSED(flexcast_comm_free(second), FLEXCAST_ERROR_HANDLE, "freed");
+    REFUSED(flexcast_comm_rank(second, &rank, &size), FLEXCAST_ERROR_HANDLE, "freed");
+
+    operations(card, comm);
+    OK(flexcast_comm_free(comm));
+    REFUSED(flexcast_progress(comm, NULL), FLEXCAST_ERROR_HANDLE, "freed");
+    OK(flexcast_bootstrap_free(bootstrap));
+    OK(flexcast_card_close(card));
+    REFUSED(flexcast_card_close(card), FLEXCAST_ERROR_HANDLE, "freed");
+    /* Another one in its place. */
+    OK(flexcast_card_open(&given, &card));
+    OK(flexcast_card_close(card));
+    if (wrong == 0)
+        printf("all as promised\n");
+    return wrong != 0;
+}

@@ -1,0 +1,149 @@
+//! Built examples, and processes that are ranks of a job.
+
+use std::fs::File;
+use std::net::{TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::libs::wait_for;
+use crate::workspace_root;
+
+/// What `cargo xtask example --build-only` has built.
+#[derive(Debug)]
+pub struct Example {
+    /// Folder of the emulator's libraries.
+    pub libraries: PathBuf,
+    /// The image `allgather`.
+    pub image: PathBuf,
+    /// The program.
+    pub program: PathBuf,
+    /// The command-line tool.
+    pub tool: PathBuf,
+}
+
+impl Example {
+    /// Folder of `libflexcast.so`.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.tool.parent().expect("a file in a folder")
+    }
+}
+
+/// The example `allgather`, in Rust or in C, built once per test program.
+///
+/// # Panics
+/// It cannot be built; the output of the build says why.
+#[must_use]
+pub fn allgather(c: bool) -> &'static Example {
+    static BUILT: [OnceLock<Example>; 2] = [const { OnceLock::new() }; 2];
+    BUILT[usize::from(c)].get_or_init(|| {
+        let mut command = Command::new(env!("CARGO"));
+        command.args(["run", "--quiet", "--package", "xtask", "--", "example", "allgather", "--build-only"]);
+        command.args(["--profile", "dev"]).args(c.then_some("--c")).current_dir(workspace_root());
+        let output = command.output().expect("cargo can be started");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "cargo xtask example failed:\n{text}");
+        let text = String::from_utf8(output.stdout).expect("paths in UTF-8");
+        let mut last = text.lines().rev().map(PathBuf::from);
+        let mut next = || last.next().expect("it prints four paths");
+        let (tool, program, image, libraries) = (next(), next(), next(), next());
+        Example { libraries, image, program, tool }
+    })
+}
+
+/// Whether there is a C compiler; if not, says what is skipped.
+#[must_use]
+pub fn compiler() -> Option<&'static str> {
+    let works = |name: &&str| {
+        Command::new(name).arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success())
+    };
+    let found = ["gcc", "cc"].into_iter().find(works);
+    if found.is_none() {
+        eprintln!("SKIPPED: neither gcc nor cc is installed");
+    }
+    found
+}
+
+/// Compiles a program of `tests/c` against `flexcast.h` and `libflexcast.so` into a folder.
+///
+/// # Panics
+/// It does not compile.
+#[must_use]
+pub fn compile(compiler: &str, name: &str, folder: &Path) -> PathBuf {
+    let (root, libraries, program) = (workspace_root(), allgather(true).folder(), folder.join(name));
+    let output = Command::new(compiler)
+        .args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pedantic", "-o"])
+        .arg(&program)
+        .arg(format!("-I{}", root.join("host/capi/include").display()))
+        .arg(root.join("tests/c").join(format!("{name}.c")))
+        .arg(format!("-L{}", libraries.display()))
+        .args(["-lflexcast", "-lpthread", &format!("-Wl,-rpath,{}", libraries.display())])
+        .output()
+        .expect("the compiler starts");
+    assert!(output.status.success(), "{name}.c:\n{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+/// A TCP port that nobody uses now.
+///
+/// # Panics
+/// There is none.
+#[must_use]
+pub fn free_tcp_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port()
+}
+
+/// The first of so many UDP ports in a row that nobody uses now.
+///
+/// # Panics
+/// There are none.
+#[must_use]
+pub fn free_udp_ports(count: u16) -> u16 {
+    let bind = |port: u16| UdpSocket::bind(("127.0.0.1", port)).ok();
+    let first = || bind(0).and_then(|socket| socket.local_addr().ok()).map(|address| address.port());
+    (0..100)
+        .filter_map(|_| first())
+        .find(|first| (0..count).all(|more| first.checked_add(more).and_then(bind).is_some()))
+        .expect("ports in a row")
+}
+
+/// A process that does not outlive its test, and the file that it writes to.
+#[derive(Debug)]
+pub struct Rank {
+    child: Child,
+    output: PathBuf,
+}
+
+impl Rank {
+    /// Starts a command whose output goes to a file of this name in `folder`.
+    ///
+    /// # Panics
+    /// It does not start.
+    #[must_use]
+    pub fn start(command: &mut Command, folder: &Path, name: &str) -> Self {
+        let output = folder.join(format!("{name}.txt"));
+        let file = File::create(&output).expect("a file for the output");
+        let child = command.stdin(Stdio::null()).stdout(file.try_clone().expect("the same file")).stderr(file).spawn();
+        Self { child: child.expect("the program starts"), output }
+    }
+
+    /// How it ended, within a bound, and what it printed.
+    ///
+    /// # Panics
+    /// It still runs, or its output cannot be read.
+    pub fn end(&mut self, bound: Duration) -> (bool, String) {
+        let status = wait_for(&mut self.child, bound);
+        let text = String::from_utf8_lossy(&std::fs::read(&self.output).expect("the output")).into_owned();
+        let status = status.unwrap_or_else(|| panic!("still running after {bound:?}: {text}"));
+        (status.success(), text)
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,249 @@
+//! Ranks as processes, each with an emulated card of its own, all cards in one network: the examples, and what goes wrong between
+//! processes. They find the emulator's libraries as those of an installed DOCA are found.
+//!
+//! Programs in C are skipped without a C compiler; the tests say so on stderr.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use flexcast_tests::examples::{Example, Rank, allgather, compile, compiler, free_tcp_port, free_udp_ports};
+use flexcast_tests::workspace_root;
+use object::{Object as _, ObjectSymbol as _};
+
+/// Longest that the ranks may take; they need a second or two.
+const BOUND: Duration = Duration::from_secs(120);
+
+fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("four_processes").join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("the folder can be made");
+    folder
+}
+
+/// `flexcast emu exec` of rank `rank`, to which the program and its arguments are added.
+fn with_card(example: &Example, rank: u16, ranks: u16, udp: u16) -> Command {
+    let mut command = Command::new(&example.tool);
+    command.args(["emu", "exec", "--rank", &rank.to_string(), "--of", &ranks.to_string()]);
+    command.args(["--port-base", &udp.to_string(), "--libs"]).arg(&example.libraries).arg("--");
+    command
+}
+
+/// Runs an example among four and gives what each rank said.
+fn four(name: &str, example: &Example, variables: &[(&str, &str)]) -> Vec<String> {
+    const RANKS: u16 = 4;
+    let folder = scratch(name);
+    let (udp, tcp) = (free_udp_ports(RANKS), free_tcp_port());
+    let start = |rank: u16| {
+        let mut command = with_card(example, rank, RANKS, udp);
+        command.arg(&example.program).arg(&example.image).envs(variables.iter().copied());
+        command.env("FLEXCAST_RANK", rank.to_string()).env("FLEXCAST_SIZE", RANKS.to_string());
+        command.env("FLEXCAST_STORE", format!("127.0.0.1:{tcp}"));
+        Rank::start(&mut command, &folder, &format!("rank-{rank}"))
+    };
+    let mut ranks: Vec<Rank> = (0..RANKS).map(start).collect();
+    let ends: Vec<(bool, String)> = ranks.iter_mut().map(|rank| rank.end(BOUND)).collect();
+    for (rank, (success, text)) in ends.iter().enumerate() {
+        assert!(*success && text.contains(&format!("rank {rank} of 4: ")) && text.contains("equal"), "{ends:?}");
+    }
+    ends.into_iter().map(|(_, text)| text).collect()
+}
+
+#[test]
+fn the_example_in_rust_gathers_and_broadcasts() {
+    four("rust", allgather(false), &[]);
+}
+
+#[test]
+fn sizes_of_all_kinds_arrive() {
+    // Nothing, one byte, more than fits in the staging slots.
+    for bytes in ["0", "1", "3000000"] {
+        let texts = four("rust-sizes", allgather(false), &[("EXAMPLE_BYTES", bytes)]);
+        assert!(texts[0].contains(&format!("allgather of {bytes} bytes")), "{}", texts[0]);
+    }
+}
+
+#[test]
+fn the_example_in_c_gathers_and_broadcasts() {
+    if compiler().is_some() {
+        four("c", allgather(true), &[]);
+    }
+}
+
+/// Starts `tests/c/ranks.c` as the given ranks of four, with a card if `way` needs one, and gives what each said.
+fn go_wrong(name: &str, way: &str, ranks: &[u16], timeout_ms: u64) -> Option<Vec<String>> {
+    let folder = scratch(name);
+    let program = compile(compiler()?, "ranks", &folder);
+    let example = allgather(true);
+    let (udp, tcp) = (free_udp_ports(4), free_tcp_port());
+    let start = |(number, rank): (usize, &u16)| {
+        let mut command = match way {
+            "meet" => Command::new(&program),
+            _ => {
+                let mut command = with_card(example, *rank, 4, udp);
+                command.arg(&program);
+                command
+            }
+        };
+        command.args([way, &rank.to_string(), "4", &format!("127.0.0.1:{tcp}"), &timeout_ms.to_string()]);
+        Rank::start(command.arg(&example.image), &folder, &format!("process-{number}"))
+    };
+    let mut processes: Vec<Rank> = ranks.iter().enumerate().map(start).collect();
+    let ends: Vec<(bool, String)> = processes.iter_mut().map(|rank| rank.end(BOUND)).collect();
+    assert!(ends.iter().all(|(success, _)| *success), "{ends:?}");
+    Some(ends.into_iter().map(|(_, text)| text).collect())
+}
+
+/// FLEXCAST_ERROR_EXCHANGE and so on, as the header has them.
+const EXCHANGE: &str = "101: ";
+const CONFIG: &str = "102: ";
+const PEER: &str = "107: ";
+const FAILED: &str = "114: ";
+
+#[test]
+fn a_missing_rank_is_named_by_all_within_the_bound() {
+    let start = Instant::now();
+    let Some(texts) = go_wrong("missing", "meet", &[0, 1, 3], 1000) else { return };
+    for text in &texts {
+        assert!(text.contains(EXCHANGE) && text.contains("rank 2 of 4 did not come within 1.0 s"), "{texts:?}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_duplicate_rank_is_named_by_all() {
+    let Some(texts) = go_wrong("duplicate", "meet", &[0, 1, 2, 1], 10_000) else { return };
+    assert!(texts[0].contains(EXCHANGE) && texts[0].contains("rank 1 came twice"), "{texts:?}");
+    assert!(texts.iter().all(|text| text.contains(EXCHANGE)), "{texts:?}");
+}
+
+#[test]
+fn different_sizes_end_all_ranks_and_both_calls_are_named() {
+    let Some(texts) = go_wrong("sizes", "sizes", &[0, 1, 2, 3], 30_000) else { return };
+    for text in &texts {
+        assert!(text.contains(FAILED) && text.contains("other arguments"), "{texts:?}");
+        // FLEXCAST_CAUSE_DISAGREES, and the memory is the program's again.
+        assert!(text.contains("report: 3 ") && text.trim_end().ends_with(" 0"), "{texts:?}");
+    }
+    let both = |text: &&String| {
+        ["called allgather of ", "this rank allgather of ", "30000 bytes", "20000 bytes"]
+            .iter()
+            .all(|word| text.contains(word))
+    };
+    assert!(texts.iter().any(|text| both(&text)), "{texts:?}");
+}
+
+#[test]
+fn a_rank_that_cancels_ends_the_operation_on_all() {
+    let Some(texts) = go_wrong("cancel", "cancel", &[0, 1, 2, 3], 30_000) else { return };
+    for text in &texts {
+        assert!(text.contains(FAILED) && text.contains("rank 1 cancelled the operation"), "{texts:?}");
+        // FLEXCAST_CAUSE_CANCELLED by rank 1.
+        assert!(text.contains("report: 2 1 ") && text.trim_end().ends_with(" 0"), "{texts:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_cannot_make_its_part_is_named_by_the_others() {
+    let Some(texts) = go_wrong("slots", "slots", &[0, 1, 2, 3], 30_000) else { return };
+    assert!(texts[1].contains(CONFIG) && texts[1].contains("slots is 100"), "{texts:?}");
+    for text in [&texts[0], &texts[2], &texts[3]] {
+        assert!(text.contains(PEER) && text.contains("rank 1 could not make its part"), "{texts:?}");
+        assert!(text.contains("slots is 100"), "{texts:?}");
+    }
+}
+
+/// What rank 1 says first when it joins: taken from a real one.
+fn hello(program: &Path, example: &Example, folder: &Path) -> Vec<u8> {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let mut command = Command::new(program);
+    command.args(["meet", "1", "2", &address, "1000"]).arg(&example.image);
+    let mut rank = Rank::start(&mut command, folder, "recorded");
+    let (mut stream, _) = listener.accept().expect("rank 1 connects");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("set");
+    let mut bytes = [0; 256];
+    let mut len = 0;
+    // It ends in the job id.
+    while !bytes[..len].ends_with(b"a test") {
+        len += stream.read(&mut bytes[len..]).expect("rank 1 says who it is");
+    }
+    drop(stream);
+    assert!(rank.end(BOUND).1.contains(EXCHANGE), "nobody answered it");
+    bytes[..len].to_vec()
+}
+
+#[test]
+fn a_peer_of_another_release_is_named() {
+    let Some(compiler) = compiler() else { return };
+    let folder = scratch("release");
+    let (program, example) = (compile(compiler, "ranks", &folder), allgather(true));
+    let hello = hello(&program, example, &folder);
+    // Behind magic, version, rank and size: the digest of the layouts. The version comes first of all.
+    for (at, word) in [(20, "other layouts"), (8, "speaks version")] {
+        let tcp = free_tcp_port();
+        let mut command = Command::new(&program);
+        command.args(["meet", "0", "2", &format!("127.0.0.1:{tcp}"), "10000"]).arg(&example.image);
+        let mut first = Rank::start(&mut command, &folder, "rank-0");
+        let start = Instant::now();
+        let mut stream = loop {
+            match TcpStream::connect(("127.0.0.1", tcp)) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(start.elapsed() < BOUND, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let mut other = hello.clone();
+        other[at] ^= 0x55;
+        stream.write_all(&other).expect("rank 0 reads");
+        let (_, text) = first.end(BOUND);
+        assert!(text.contains(EXCHANGE) && text.contains("rank 1 at ") && text.contains(word), "{text}");
+    }
+}
+
+#[test]
+fn the_interface_refuses_what_it_says_it_refuses() {
+    let Some(compiler) = compiler() else { return };
+    let folder = scratch("capi");
+    let (program, example) = (compile(compiler, "capi", &folder), allgather(true));
+    let mut command = Command::new(&program);
+    command.arg(&example.image).arg(&example.libraries);
+    let (success, text) = Rank::start(&mut command, &folder, "capi").end(BOUND);
+    assert!(success && text.contains("all as promised"), "{text}");
+}
+
+#[test]
+fn the_library_exports_what_the_header_declares_and_nothing_else() {
+    if compiler().is_none() {
+        return;
+    }
+    let bytes = std::fs::read(allgather(true).folder().join("libflexcast.so")).expect("the library");
+    let library = object::File::parse(&*bytes).expect("an ELF");
+    let header = std::fs::read_to_string(workspace_root().join("host/capi/include/flexcast.h")).expect("the header");
+    let mut count = 0;
+    for symbol in library.dynamic_symbols().filter(|symbol| symbol.is_definition() && symbol.is_global()) {
+        let name = symbol.name().expect("a name");
+        assert!(header.contains(&format!("{name}(")), "{name} is exported and not declared");
+        count += 1;
+    }
+    assert!(count > 20, "{count}");
+}
+
+#[test]
+fn the_header_is_one_for_cpp_too() {
+    let folder = scratch("cpp");
+    let source = folder.join("header.cpp");
+    std::fs::write(
+        &source,
+        "#include \"flexcast.h\"\nint main() { return flexcast_abi_version() != FLEXCAST_ABI_VERSION; }\n",
+    )
+    .expect("written");
+    let mut command = Command::new("g++");
+    command.args(["-std=c++11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only"]);
+    match command.arg(format!("-I{}", workspace_root().join("host/capi/include").display())).arg(&source).output() {
+        Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
+        Err(_) => eprintln!("SKIPPED: g++ is not installed"),
+    }
+}
