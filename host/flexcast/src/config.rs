@@ -194,7 +194,6 @@ impl Config {
         power("send_depth", self.send_depth)?;
         range("quota", self.quota, 1, u32::MAX)?;
         range("chains", self.chains, 0, flexcast_proto::MAX_RANKS)?;
-        range("chains", self.chains, 1, flexcast_proto::MAX_RANKS)?;
         if self.link_gbit_per_s == 0 {
             return Err(Error::Config { what: "link_gbit_per_s", value: 0, limit: "at least 1".to_owned() });
         }
