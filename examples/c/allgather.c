@@ -156,11 +156,12 @@ int main(int argc, char **argv)
     if (failed("meeting the other ranks", flexcast_bootstrap_environment(&ranks)))
         goto close;
 
-    /* 3. A communicator. The margin is what an operation may take beyond its data before what is missing is fetched from the neighbour: an
-     * emulated card needs more wall time than a real one. */
+    /* 3. A communicator. The margin is what an operation may take beyond its data before what is missing is fetched from the neighbour,
+     * recovery what that may take: emulated cards need more wall time than real ones. */
     if (failed("configuration", flexcast_config_default(&config, sizeof config)))
         goto leave;
-    config.margin_ps = 100000000000; /* 100 ms */
+    config.margin_ps = 100000000000;     /* 100 ms */
+    config.recovery_ps = 10000000000000; /* 10 s */
     if (failed("making the communicator", flexcast_comm_create(card, ranks, &config, &comm)))
         goto leave;
     if (failed("rank", flexcast_comm_rank(comm, &rank, &size)))

@@ -139,8 +139,10 @@ static void configurations(flexcast_card *card, flexcast_bootstrap *bootstrap)
     IS(comm == NULL);
 }
 
-static void operations(flexcast_card *card, flexcast_comm *comm)
+static void operations(flexcast_card *card, flexcast_bootstrap *bootstrap, flexcast_comm *comm)
 {
+    flexcast_comm *again = NULL;
+    uint64_t misses;
     enum { BYTES = 5000 };
     static const char constant[] = "memory that cannot be written";
     unsigned char *send = malloc(BYTES), *receive = malloc(BYTES);
@@ -226,6 +228,8 @@ static void operations(flexcast_card *card, flexcast_comm *comm)
 
     /* Cancelled: over with an error that says so, and the communicator is of no use. */
     OK(flexcast_allgather(comm, send, receive, BYTES, &request));
+    OK(flexcast_progress(comm, &done)); /* begun, and far from its end */
+    IS(done == 1);
     OK(flexcast_cancel(comm));
     REFUSED(flexcast_wait(request), FLEXCAST_ERROR_FAILED, "cancelled");
     REFUSED(flexcast_test(request, &done), FLEXCAST_ERROR_FAILED, "cancelled");
@@ -233,7 +237,19 @@ static void operations(flexcast_card *card, flexcast_comm *comm)
     OK(flexcast_request_report(request, &report, sizeof report));
     IS(report.status == FLEXCAST_ERROR_FAILED && report.cause == FLEXCAST_CAUSE_CANCELLED && report.memory_held == 0);
     OK(flexcast_request_free(request));
+    OK(flexcast_comm_stats(comm, &stats, sizeof stats));
+    misses = stats.registration_misses;
     REFUSED(flexcast_allgather(comm, send, receive, BYTES, &request), FLEXCAST_ERROR_BROKEN, "of no use");
+    /* Another communicator takes its place. Peers may hold the keys of what has failed: the same memory gets new ones. */
+    OK(flexcast_comm_create(card, bootstrap, NULL, &again));
+    for (int round = 0; round < 2; round++) {
+        OK(flexcast_allgather(again, send, receive, BYTES, &request));
+        OK(flexcast_wait(request));
+        OK(flexcast_request_free(request));
+        OK(flexcast_comm_stats(again, &stats, sizeof stats));
+        IS(stats.registration_misses == misses + 2);
+    }
+    OK(flexcast_comm_free(again));
     OK(flexcast_buffer_invalidate(card, send, BYTES));
     OK(flexcast_buffer_invalidate(card, receive, BYTES));
     free(send);
@@ -292,7 +308,7 @@ int main(int argc, char **argv)
     REFUSED(flexcast_comm_free(second), FLEXCAST_ERROR_HANDLE, "freed");
     REFUSED(flexcast_comm_rank(second, &rank, &size), FLEXCAST_ERROR_HANDLE, "freed");
 
-    operations(card, comm);
+    operations(card, bootstrap, comm);
     OK(flexcast_comm_free(comm));
     REFUSED(flexcast_progress(comm, NULL), FLEXCAST_ERROR_HANDLE, "freed");
     OK(flexcast_bootstrap_free(bootstrap));

@@ -1,4 +1,4 @@
-/* A rank of a job that goes wrong in one way. Usage: ranks WAY RANK SIZE HOST:PORT TIMEOUT_MS [ALLGATHER.elf]; prints one line. */
+/* A rank of a job that goes one way, mostly a wrong one. Usage: ranks WAY RANK SIZE HOST:PORT TIMEOUT_MS [ALLGATHER.elf]; prints one line. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +9,44 @@ static int told(const char *what, flexcast_status status)
 {
     printf("%s: %d: %s\n", what, (int)status, status == FLEXCAST_OK ? "" : flexcast_last_error());
     return 0;
+}
+
+/* Halves of the ranks, in the reverse order, gather at the same time as all do together; then rank 3 stays out of a third. */
+static int split(flexcast_bootstrap *ranks, flexcast_comm *all, int rank, int size)
+{
+    enum { BYTES = 20000 };
+    flexcast_comm *half = NULL, *most = NULL;
+    flexcast_request *requests[2];
+    int own = -1, members = -1, bad = 0;
+    unsigned char *send = malloc(BYTES), *together = malloc((size_t)size * BYTES), *apart = malloc(2 * BYTES);
+
+    memset(send, 65 + rank, BYTES);
+    if (flexcast_comm_split(all, ranks, rank / 2, -rank, &half) != FLEXCAST_OK)
+        return told("split", FLEXCAST_ERROR_OTHER);
+    flexcast_comm_rank(half, &own, &members);
+    bad |= flexcast_allgather(all, send, together, BYTES, &requests[0]) != FLEXCAST_OK;
+    bad |= flexcast_allgather(half, send, apart, BYTES, &requests[1]) != FLEXCAST_OK;
+    /* Both in turn: a rank that waits for one of them only would hold up the others at the other. */
+    for (int done[2] = {bad, bad}; !done[0] || !done[1];)
+        for (int which = 0; which < 2; which++)
+            if (flexcast_test(requests[which], &done[which]) != FLEXCAST_OK)
+                return told("gathered", FLEXCAST_ERROR_OTHER);
+    for (int which = 0; which < 2; which++)
+        bad |= flexcast_request_free(requests[which]) != FLEXCAST_OK;
+    for (size_t at = 0; at < (size_t)size * BYTES; at++)
+        bad |= together[at] != 65 + (int)(at / BYTES);
+    for (size_t at = 0; at < 2 * BYTES; at++)
+        bad |= apart[at] != 65 + rank / 2 * 2 + 1 - (int)(at / BYTES);
+    bad |= flexcast_comm_split(all, ranks, rank == 3 ? FLEXCAST_UNDEFINED : 0, 0, &most) != FLEXCAST_OK;
+    bad |= (most == NULL) != (rank == 3);
+    if (most != NULL) {
+        bad |= flexcast_broadcast(most, send, BYTES, 2, &requests[0]) != FLEXCAST_OK || flexcast_wait(requests[0]) != FLEXCAST_OK;
+        bad |= flexcast_request_free(requests[0]) != FLEXCAST_OK || send[0] != 67 || send[BYTES - 1] != 67;
+        bad |= flexcast_comm_free(most) != FLEXCAST_OK;
+    }
+    bad |= flexcast_comm_free(half) != FLEXCAST_OK;
+    printf("split: rank %d of %d: %s\n", own, members, bad ? flexcast_last_error() : "equal");
+    return bad; /* the memory goes with the process */
 }
 
 int main(int argc, char **argv)
@@ -36,10 +74,14 @@ int main(int argc, char **argv)
         return told("opened", status);
     flexcast_config_default(&config, sizeof config);
     config.margin_ps = 100000000000;
+    config.recovery_ps = 10000000000000;
     if (strcmp(way, "slots") == 0 && rank == 1)
         config.slots = 100;
     if ((status = flexcast_comm_create(card, ranks, &config, &comm)) != FLEXCAST_OK) {
         told("made", status);
+    } else if (strcmp(way, "split") == 0) {
+        if (split(ranks, comm, rank, size) || flexcast_comm_free(comm) != FLEXCAST_OK)
+            return 1;
     } else {
         size_t bytes = 30000;
         if (strcmp(way, "sizes") == 0 && rank == 2)

@@ -73,7 +73,7 @@ fn the_example_in_c_gathers_and_broadcasts() {
 }
 
 /// Starts `tests/c/ranks.c` as the given ranks of four, with a card if `way` needs one, and gives what each said.
-fn go_wrong(name: &str, way: &str, ranks: &[u16], timeout_ms: u64) -> Option<Vec<String>> {
+fn ranks_in_c(name: &str, way: &str, ranks: &[u16], timeout_ms: u64) -> Option<Vec<String>> {
     let folder = scratch(name);
     let program = compile(compiler()?, "ranks", &folder);
     let example = allgather(true);
@@ -105,7 +105,7 @@ const FAILED: &str = "114: ";
 #[test]
 fn a_missing_rank_is_named_by_all_within_the_bound() {
     let start = Instant::now();
-    let Some(texts) = go_wrong("missing", "meet", &[0, 1, 3], 1000) else { return };
+    let Some(texts) = ranks_in_c("missing", "meet", &[0, 1, 3], 1000) else { return };
     for text in &texts {
         assert!(text.contains(EXCHANGE) && text.contains("rank 2 of 4 did not come within 1.0 s"), "{texts:?}");
     }
@@ -114,14 +114,14 @@ fn a_missing_rank_is_named_by_all_within_the_bound() {
 
 #[test]
 fn a_duplicate_rank_is_named_by_all() {
-    let Some(texts) = go_wrong("duplicate", "meet", &[0, 1, 2, 1], 10_000) else { return };
+    let Some(texts) = ranks_in_c("duplicate", "meet", &[0, 1, 2, 1], 10_000) else { return };
     assert!(texts[0].contains(EXCHANGE) && texts[0].contains("rank 1 came twice"), "{texts:?}");
     assert!(texts.iter().all(|text| text.contains(EXCHANGE)), "{texts:?}");
 }
 
 #[test]
 fn different_sizes_end_all_ranks_and_both_calls_are_named() {
-    let Some(texts) = go_wrong("sizes", "sizes", &[0, 1, 2, 3], 30_000) else { return };
+    let Some(texts) = ranks_in_c("sizes", "sizes", &[0, 1, 2, 3], 30_000) else { return };
     for text in &texts {
         assert!(text.contains(FAILED) && text.contains("other arguments"), "{texts:?}");
         // FLEXCAST_CAUSE_DISAGREES, and the memory is the program's again.
@@ -137,7 +137,7 @@ fn different_sizes_end_all_ranks_and_both_calls_are_named() {
 
 #[test]
 fn a_rank_that_cancels_ends_the_operation_on_all() {
-    let Some(texts) = go_wrong("cancel", "cancel", &[0, 1, 2, 3], 30_000) else { return };
+    let Some(texts) = ranks_in_c("cancel", "cancel", &[0, 1, 2, 3], 30_000) else { return };
     for text in &texts {
         assert!(text.contains(FAILED) && text.contains("rank 1 cancelled the operation"), "{texts:?}");
         // FLEXCAST_CAUSE_CANCELLED by rank 1.
@@ -147,11 +147,19 @@ fn a_rank_that_cancels_ends_the_operation_on_all() {
 
 #[test]
 fn a_rank_that_cannot_make_its_part_is_named_by_the_others() {
-    let Some(texts) = go_wrong("slots", "slots", &[0, 1, 2, 3], 30_000) else { return };
+    let Some(texts) = ranks_in_c("slots", "slots", &[0, 1, 2, 3], 30_000) else { return };
     assert!(texts[1].contains(CONFIG) && texts[1].contains("slots is 100"), "{texts:?}");
     for text in [&texts[0], &texts[2], &texts[3]] {
         assert!(text.contains(PEER) && text.contains("rank 1 could not make its part"), "{texts:?}");
         assert!(text.contains("slots is 100"), "{texts:?}");
+    }
+}
+
+#[test]
+fn parts_of_a_communicator_work_beside_it() {
+    let Some(texts) = ranks_in_c("split", "split", &[0, 1, 2, 3], 30_000) else { return };
+    for (text, own) in texts.iter().zip([1, 0, 1, 0]) {
+        assert!(text.contains(&format!("split: rank {own} of 2: equal")), "{texts:?}");
     }
 }
 

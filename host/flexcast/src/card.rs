@@ -35,6 +35,18 @@ impl Firmware<'_> {
 }
 
 /// An open card whose DPA runs the library's firmware. Communicators and buffers are made from it and cannot outlive it.
+/// An open card whose DPA runs the library's firmware. Communicators and buffers are made from it and cannot outlive it:
+///
+/// ```compile_fail,E0505
+/// # fn f(provider: &flexio::Provider, firmware: flexcast::Firmware<'_>, exchange: &mut dyn flexcast::bootstrap::Exchange) {
+/// use flexcast::{Card, Communicator, Config};
+///
+/// let card = Card::open(provider, "mlx5_0", firmware).unwrap();
+/// let mut communicator = Communicator::create(&card, exchange, Config::default()).unwrap();
+/// drop(card); // borrowed: queues and threads of the communicator are on it
+/// communicator.progress().unwrap();
+/// # }
+/// ```
 pub struct Card<'p> {
     device: &'p Device<'p>,
     pd: &'p ProtectionDomain<'p>,

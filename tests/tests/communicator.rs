@@ -1,0 +1,336 @@
+//! Communicators used wrongly, dropped, cancelled and side by side: on emulated cards, all ranks in one thread, with the real firmware.
+
+use flexcast::{Buffer, Card, Communicator, Config, Done, Error, Firmware, Overheads, Pending, Request, Test};
+use flexcast_cli::machine::MachineParams;
+use flexcast_cli::provider::emulated;
+use flexcast_tests::{image_bytes, told};
+use flexio::Provider;
+
+/// Virtual time in which any operation here ends, failures included.
+const BOUND_PS: u64 = 3_000_000_000_000;
+const PS_PER_US: u64 = 1_000_000;
+
+/// Small, so that communicators are made quickly, and with short waits.
+fn config() -> Config {
+    Config {
+        slots: 32,
+        receive_batch: 8,
+        send_batch: 4,
+        send_depth: 32,
+        max_receive_bytes: 1 << 20,
+        patience_ps: 20_000 * PS_PER_US,
+        overheads: Overheads { margin_ps: 300 * PS_PER_US, ..Config::default().overheads },
+        ..Config::default().with_subgroups(2)
+    }
+}
+
+/// Runs `body` with so many cards at a switch.
+fn with_cards(count: usize, body: impl FnOnce(&Provider, &[Card<'_>])) {
+    let machine = MachineParams::default().config_of(count).expect("a switch");
+    let provider = emulated(machine).expect("a machine");
+    let elf = image_bytes("allgather");
+    let open = |number| {
+        let firmware = Firmware { name: "allgather", elf: &elf };
+        Card::open(&provider, &format!("mlx5_{number}"), firmware).expect("the card opens")
+    };
+    let cards: Vec<Card<'_>> = (0..count).map(open).collect();
+    body(&provider, &cards);
+}
+
+/// A communicator of the ranks that are on these cards, one each.
+fn connect<'c>(cards: impl Iterator<Item = &'c Card<'c>>, config: &Config) -> Vec<Communicator<'c>> {
+    let cards: Vec<_> = cards.collect();
+    let ranks = cards.len() as u32;
+    let pending: Vec<Pending<'c>> = (0..)
+        .zip(cards)
+        .map(|(rank, card)| Pending::new(card, rank, ranks, config.clone()).expect("its part is made"))
+        .collect();
+    let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
+    pending.into_iter().map(|pending| pending.connect(&endpoints).expect("connected")).collect()
+}
+
+fn byte(seed: u64, rank: usize, at: usize) -> u8 {
+    (at as u64 * 11 + at as u64 / 253 + rank as u64 * 37 + seed) as u8
+}
+
+fn contribution(seed: u64, rank: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| byte(seed, rank, at)).collect()
+}
+
+/// Posts an Allgather of `bytes` bytes.
+fn gather(communicator: &mut Communicator<'_>, seed: u64, bytes: usize) -> Request {
+    let card = communicator.card();
+    let mut send = card.buffer(bytes).expect("a buffer");
+    send.write(0, &contribution(seed, communicator.rank() as usize, bytes)).expect("written");
+    let receive = card.buffer(bytes * communicator.size() as usize).expect("a buffer");
+    communicator.allgather(send, receive).expect("accepted")
+}
+
+/// What an Allgather must have brought.
+fn check(done: &Done<'_>, seed: u64, ranks: usize, bytes: usize) {
+    let got = done.receive.as_ref().expect("the buffer comes back").to_vec().expect("read");
+    let expected: Vec<u8> = (0..ranks).flat_map(|rank| contribution(seed, rank, bytes)).collect();
+    assert!(got == expected, "bytes of {ranks} ranks, {bytes} each");
+}
+
+/// An operation of a rank.
+struct Under<'r, 'c> {
+    communicator: &'r mut Communicator<'c>,
+    request: Option<Request>,
+    done: Option<Box<Done<'c>>>,
+}
+
+impl<'r, 'c> Under<'r, 'c> {
+    fn new(communicator: &'r mut Communicator<'c>, request: Request) -> Self {
+        Self { communicator, request: Some(request), done: None }
+    }
+}
+
+/// Drives all to their end, or panics at the bound; `meanwhile` gets the time since the start.
+fn drive(provider: &Provider, all: &mut [Under<'_, '_>], mut meanwhile: impl FnMut(u64, &mut [Under<'_, '_>])) {
+    let start_ps = provider.relax().now_ps();
+    while all.iter().any(|one| one.done.is_none()) {
+        let since_ps = provider.relax().now_ps() - start_ps;
+        assert!(since_ps < BOUND_PS, "hangs");
+        meanwhile(since_ps, all);
+        for one in all.iter_mut() {
+            let Some(request) = one.request.take() else {
+                // Neighbours may still need it.
+                one.communicator.progress().expect("progress");
+                continue;
+            };
+            match one.communicator.test(request).expect("a test") {
+                Test::Pending(request) => one.request = Some(request),
+                Test::Done(done) => one.done = Some(done),
+            }
+        }
+        provider.relax().relax();
+    }
+}
+
+/// An Allgather of all these ranks that must come out right.
+fn gathers(provider: &Provider, communicators: &mut [Communicator<'_>], seed: u64, bytes: usize) {
+    let ranks = communicators.len();
+    let mut all: Vec<Under<'_, '_>> = communicators
+        .iter_mut()
+        .map(|communicator| {
+            let request = gather(communicator, seed, bytes);
+            Under::new(communicator, request)
+        })
+        .collect();
+    drive(provider, &mut all, |_, _| {});
+    for one in &all {
+        let done = one.done.as_ref().expect("driven to its end");
+        done.result.as_ref().expect("success");
+        check(done, seed, ranks, bytes);
+    }
+}
+
+#[test]
+fn arguments_that_do_not_fit_are_named_and_the_buffers_come_back() {
+    with_cards(2, |provider, cards| {
+        let mut communicators = connect(cards.iter(), &config());
+        let communicator = &mut communicators[0];
+        let buffer = |len| cards[0].buffer(len).expect("a buffer");
+        let refused = communicator.allgather(buffer(100), buffer(201)).expect_err("one byte too long");
+        told(&refused.error, &["allgather", "receive", "201 bytes", "200 are needed", "2 ranks"]);
+        assert_eq!(refused.send.as_ref().map(Buffer::len), Some(100));
+        assert_eq!(refused.receive.as_ref().map(Buffer::len), Some(201));
+        let refused = communicator.allgather_in_place(buffer(7)).expect_err("no multiple of 2");
+        told(&refused.error, &["receive", "7 bytes", "6 are needed"]);
+        let refused = communicator.broadcast(buffer(8), 2).expect_err("no such root");
+        told(&refused.error, &["broadcast", "root 2 of 2 ranks", "0 to 1"]);
+        let refused = communicator.allgatherv(buffer(3), buffer(5), &[3, 2, 1]).expect_err("three counts");
+        told(&refused.error, &["allgatherv", "3 counts for 2 ranks"]);
+        let refused = communicator.allgatherv(buffer(3), buffer(6), &[3, 2]).expect_err("5 bytes");
+        told(&refused.error, &["receive", "6 bytes", "5 are needed"]);
+        let refused = communicator.allgatherv(buffer(2), buffer(5), &[3, 2]).expect_err("rank 0 has 3");
+        told(&refused.error, &["send", "2 bytes", "3 are needed", "rank 0 contributes"]);
+        let refused = communicator.allgatherv_in_place(buffer(5), &[u64::MAX, 6]).expect_err("overflow");
+        told(&refused.error, &["exceed 2^64"]);
+        // Nothing of this has been seen by the other rank.
+        gathers(provider, &mut communicators, 1, 5000);
+    });
+}
+
+#[test]
+fn more_chunks_than_sequence_numbers_are_refused_with_the_limit() {
+    with_cards(2, |provider, cards| {
+        let config = Config { psn_bits: Some(4), max_receive_bytes: 64 << 10, ..config() };
+        let mut communicators = connect(cards.iter(), &config);
+        // 2 ranks x 20 chunks in two subgroups: 20 each, of which 4 bits tell 16 apart.
+        let buffer = |len| cards[0].buffer(len).expect("a buffer");
+        let refused = communicators[0].allgather(buffer(20 * 4096), buffer(40 * 4096)).expect_err("too long");
+        told(&refused.error, &["20 chunks", "4 bits", "16", "psn_bits"]);
+        gathers(provider, &mut communicators, 2, 12 * 4096);
+        let config = Config { psn_bits: Some(32), ..config };
+        let error = Pending::new(&cards[0], 0, 2, config).expect_err("no such immediate");
+        told(&error, &["psn_bits is 32", "1 to 31"]);
+    });
+}
+
+#[test]
+fn budgets_that_are_exceeded_are_named_and_nothing_is_taken() {
+    with_cards(2, |provider, cards| {
+        let refused = |config: Config, words: &[&str]| {
+            let error = Pending::new(&cards[0], 0, 2, config).expect_err("refused");
+            assert!(matches!(error, Error::Budget { .. }), "{error}");
+            told(&error, words);
+        };
+        let deep = Config { slots: 8192, ..config().with_subgroups(16) };
+        refused(deep.clone(), &["last-level cache", "1500000", "lower slots"]);
+        let accepted = Config { cache_bytes: u64::MAX, slots: 8192, ..deep.with_subgroups(64) };
+        refused(accepted, &["DPA memory for staging", "lower slots"]);
+        // 61 threads each: three fit in 189.
+        let wide = Config { slots: 16, send_depth: 8, cache_bytes: u64::MAX, ..config().with_subgroups(60) };
+        let parts: Vec<Pending<'_>> =
+            (0..3).map(|_| Pending::new(&cards[0], 0, 2, wide.clone()).expect("it fits")).collect();
+        refused(wide.clone(), &["61 DPA threads needed", "6 are there", "free another communicator"]);
+        drop(parts);
+        drop(Pending::new(&cards[0], 0, 2, wide).expect("the threads are free again"));
+        gathers(provider, &mut connect(cards.iter(), &config()), 3, 5000);
+    });
+}
+
+#[test]
+fn several_communicators_share_cards_and_work_side_by_side() {
+    with_cards(3, |provider, cards| {
+        const SIZES: [usize; 4] = [0, 1, 30_000, 70_001];
+        let mut groups: Vec<Vec<Communicator<'_>>> = SIZES.map(|_| connect(cards.iter(), &config())).into();
+        let mut all = Vec::new();
+        for (number, group) in groups.iter_mut().enumerate() {
+            for communicator in group.iter_mut() {
+                let request = gather(communicator, number as u64, SIZES[number]);
+                all.push(Under::new(communicator, request));
+            }
+        }
+        drive(provider, &mut all, |_, _| {});
+        for (at, one) in all.iter().enumerate() {
+            let done = one.done.as_ref().expect("driven to its end");
+            done.result.as_ref().expect("success");
+            check(done, (at / 3) as u64, 3, SIZES[at / 3]);
+        }
+    });
+}
+
+#[test]
+fn halves_of_the_cards_work_side_by_side() {
+    with_cards(4, |provider, cards| {
+        let (left, right) = cards.split_at(2);
+        let mut halves = [left, right].map(|half| connect(half.iter(), &config()));
+        let mut all = Vec::new();
+        for (number, half) in halves.iter_mut().enumerate() {
+            for communicator in half.iter_mut() {
+                let request = gather(communicator, number as u64, 40_000 + number);
+                all.push(Under::new(communicator, request));
+            }
+        }
+        drive(provider, &mut all, |_, _| {});
+        for (at, one) in all.iter().enumerate() {
+            let done = one.done.as_ref().expect("driven to its end");
+            done.result.as_ref().expect("success");
+            check(done, (at / 2) as u64, 2, 40_000 + at / 2);
+        }
+    });
+}
+
+#[test]
+fn a_request_of_another_communicator_is_refused_and_lost_to_it_only() {
+    with_cards(2, |provider, cards| {
+        let mut one = connect(cards.iter(), &config());
+        let mut other = connect(cards.iter(), &config());
+        let mine = gather(&mut one[0], 5, 3000);
+        let error = other[0].test(mine).expect_err("another's");
+        assert!(matches!(error, Error::ForeignRequest { request: 1 }), "{error}");
+        told(&error, &["request 1", "the one that made it"]);
+        // The operation itself goes on.
+        let request = gather(&mut one[1], 5, 3000);
+        let (first, second) = one.split_at_mut(1);
+        let mut all = [Under::new(&mut second[0], request)];
+        drive(provider, &mut all, |_, _| {
+            first[0].progress().expect("progress");
+        });
+        check(all[0].done.as_ref().expect("driven to its end"), 5, 2, 3000);
+        gathers(provider, &mut other, 6, 100);
+    });
+}
+
+/// More communicators than the DPA has threads for, each dropped at another moment of its operation.
+#[test]
+fn communicators_dropped_with_an_operation_under_way_leave_nothing_behind() {
+    with_cards(2, |provider, cards| {
+        let config = Config { slots: 16, receive_batch: 4, ..config().with_subgroups(8) };
+        for round in 0..50 {
+            let mut communicators = connect(cards.iter(), &config);
+            let requests: Vec<Request> =
+                communicators.iter_mut().map(|communicator| gather(communicator, round, 20_000)).collect();
+            for _ in 0..round * 4 {
+                for communicator in &mut communicators {
+                    communicator.progress().expect("progress");
+                }
+                provider.relax().relax();
+            }
+            drop(requests);
+            if round % 2 == 0 {
+                // The other rank goes on for a while with nobody there.
+                communicators.pop();
+                for _ in 0..50 {
+                    communicators[0].progress().expect("progress");
+                    provider.relax().relax();
+                }
+            }
+        }
+        gathers(provider, &mut connect(cards.iter(), &config), 7, 20_000);
+    });
+}
+
+#[test]
+fn an_operation_cancelled_at_any_moment_ends_on_all_ranks() {
+    const BYTES: usize = 30_000;
+    /// Moments, the last fifth of them after the end.
+    const STEPS: u64 = 100;
+    let (mut right, mut failed) = (0, 0);
+    with_cards(3, |provider, cards| {
+        let start_ps = provider.relax().now_ps();
+        let mut communicators = connect(cards.iter(), &config());
+        let made_ps = provider.relax().now_ps();
+        gathers(provider, &mut communicators, 0, BYTES);
+        let step_ps = (provider.relax().now_ps() - made_ps) * 5 / 4 / STEPS;
+        assert!(start_ps < made_ps && step_ps > 0, "virtual time passes");
+        drop(communicators);
+        for step in 0..STEPS {
+            let mut communicators = connect(cards.iter(), &config());
+            let (seed, culprit) = (step, step as usize % 3);
+            let mut all: Vec<Under<'_, '_>> = communicators
+                .iter_mut()
+                .map(|communicator| {
+                    let request = gather(communicator, seed, BYTES);
+                    Under::new(communicator, request)
+                })
+                .collect();
+            let mut cancelled = false;
+            drive(provider, &mut all, |since_ps, all| {
+                if !cancelled && since_ps >= step * step_ps {
+                    cancelled = true;
+                    all[culprit].communicator.cancel();
+                }
+            });
+            for one in &all {
+                let done = one.done.as_ref().expect("driven to its end");
+                assert!(done.receive.is_some(), "the card lets go of the buffer");
+                match &done.result {
+                    Ok(()) => {
+                        right += 1;
+                        check(done, seed, 3, BYTES);
+                    }
+                    Err(error) => {
+                        failed += 1;
+                        assert!(matches!(error, Error::Failed { .. } | Error::Broken { .. }), "{error}");
+                        told(error, &[&format!("rank {culprit} cancelled")]);
+                    }
+                }
+            }
+        }
+    });
+    assert!(failed >= 100 && right >= 30, "{failed} failed, {right} came out right: moments of all phases are tried");
+}
