@@ -313,7 +313,7 @@ typedef struct {
    */
   uint32_t psn_bits;
   /**
-   * Ranks that multicast at the same time.
+   * Ranks that multicast at the same time; 0: as few as keep the links busy.
    */
   uint32_t chains;
   /**

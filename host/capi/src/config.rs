@@ -39,7 +39,7 @@ pub struct flexcast_config {
     pub quota: u32,
     /// Bits of the immediate for the sequence number; 0: as few as `max_receive_bytes` needs.
     pub psn_bits: u32,
-    /// Ranks that multicast at the same time.
+    /// Ranks that multicast at the same time; 0: as few as keep the links busy.
     pub chains: u32,
     /// Chunks before the end of its block at which a root activates the next one.
     pub lead_chunks: u32,

@@ -34,7 +34,6 @@ impl Firmware<'_> {
     }
 }
 
-/// An open card whose DPA runs the library's firmware. Communicators and buffers are made from it and cannot outlive it.
 /// An open card whose DPA runs the library's firmware. Communicators and buffers are made from it and cannot outlive it:
 ///
 /// ```compile_fail,E0505
