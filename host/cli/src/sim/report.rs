@@ -79,7 +79,7 @@ impl PhaseTimes {
         self.sending.add(phases.sending_ps, phases.sent_ps);
         self.receiving.add(phases.armed_ps, phases.received_ps);
         self.recovering.add(phases.cut_off_ps, phases.complete_ps);
-        self.closing.add(phases.complete_ps.or(phases.received_ps), phases.released_ps);
+        self.closing.add(phases.received_ps.or(phases.complete_ps), phases.released_ps);
     }
 }
 
