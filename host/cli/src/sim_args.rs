@@ -96,7 +96,7 @@ pub(crate) struct CommunicatorArgs {
     /// Chunks per doorbell of a send worker.
     #[arg(long, default_value_t = 32, value_name = "N")]
     pub(crate) send_batch: u32,
-    /// Time that the cutoff leaves beyond the data's own, the barrier and activations, in microseconds [default: 200].
+    /// Time that the cutoff leaves beyond the data's own, the barrier and activations, in microseconds [default: 500].
     #[arg(long, value_name = "US")]
     pub(crate) margin: Option<u64>,
     /// Bytes per chunk.

@@ -95,6 +95,8 @@ pub struct Communicator<'c> {
     pub(crate) late_chunks: Option<u64>,
     pub(crate) broken: Option<Failure>,
     pub(crate) messages: MessageCounts,
+    /// The protocol's machine was told something between two calls of `progress`.
+    pub(crate) told: bool,
     posted: u64,
 }
 
@@ -222,6 +224,7 @@ impl<'c> Pending<'c> {
             late_chunks: None,
             broken: None,
             messages: MessageCounts::default(),
+            told: false,
             posted: 0,
             config,
         })

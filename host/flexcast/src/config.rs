@@ -90,9 +90,9 @@ impl Default for Config {
             link_gbit_per_s: 200,
             overheads: Overheads {
                 barrier_ps: 20 * PS_PER_US,
-                activation_ps: 40 * PS_PER_US,
+                activation_ps: 100 * PS_PER_US,
                 steps: 1,
-                margin_ps: 200 * PS_PER_US,
+                margin_ps: 500 * PS_PER_US,
             },
             patience_ps: 10_000_000 * PS_PER_US,
             recovery_ps: 100_000 * PS_PER_US,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use flexcast_proto::cutoff::transfer_ps;
 use flexcast_proto::wire::Availability;
 use flexcast_proto::{Action, Alpha, Body, Cause, Failure, Message, Schedule, Summary, Terms};
 
@@ -17,6 +18,8 @@ use crate::request::{Done, Phases, Report};
 const PROTOCOL_VIOLATION: u16 = u16::MAX;
 /// Code of [`Cause::Device`] for a lane that does not answer.
 const NO_ANSWER: u16 = u16::MAX;
+/// Time between two looks for failures of workers.
+const CHECK_PS: u64 = 10_000_000;
 /// Longest that a worker takes to answer: all that may wait in its rings, many times over.
 const WORKER_PS: u64 = 1_000_000_000_000;
 
@@ -66,6 +69,10 @@ pub(crate) struct Running<'c> {
     failing: Option<(Failure, u64)>,
     /// All ranks are done with this one; its own sends may not be over.
     releasing: bool,
+    /// When workers were last looked at for failures.
+    checked_ps: u64,
+    /// When the protocol's machine wants to be told the time.
+    deadline_ps: u64,
     report: Report,
 }
 
@@ -98,7 +105,7 @@ impl<'c> Communicator<'c> {
     /// ([`Done::result`](crate::Done::result)).
     pub fn progress(&mut self) -> Result<bool> {
         let now_ps = self.card.now_ps();
-        let mut moved = self.take_events()?;
+        let mut moved = self.take_events()? | std::mem::take(&mut self.told);
         if self.current.is_none()
             && self.broken.is_none()
             && let Some(posted) = self.waiting.pop_front()
@@ -107,9 +114,12 @@ impl<'c> Communicator<'c> {
             moved = true;
         }
         if self.current.is_some() {
-            moved |= self.look(now_ps)?;
+            moved |= self.look(now_ps, moved)?;
         }
-        moved |= self.carry_out(now_ps)?;
+        // The protocol's machine has nothing new to say unless something has been told to it.
+        if moved {
+            self.carry_out(now_ps)?;
+        }
         self.release(now_ps)?;
         moved |= self.wind_up(now_ps)?;
         Ok(moved)
@@ -119,6 +129,7 @@ impl<'c> Communicator<'c> {
     pub(crate) fn fail_here(&mut self, cause: Cause) {
         let own = self.place.rank();
         self.participant.fail(Failure { culprit: own, witness: own, cause });
+        self.told = true;
     }
 
     /// Makes an operation the current one: own block in place.
@@ -149,6 +160,8 @@ impl<'c> Communicator<'c> {
             availability: BTreeMap::new(),
             failing: None,
             releasing: false,
+            checked_ps: 0,
+            deadline_ps: u64::MAX,
             report,
         });
         Ok(())
@@ -204,20 +217,23 @@ impl<'c> Communicator<'c> {
     }
 
     /// Looks at what the card's workers have told, and at the clock.
-    fn look(&mut self, now_ps: u64) -> Result<bool> {
-        let Some(running) = self.current.as_mut() else { return Ok(false) };
-        let (own, mut moved) = (self.place.rank(), false);
+    fn look(&mut self, now_ps: u64, mut moved: bool) -> Result<bool> {
+        let Some(running) = self.current.as_mut() else { return Ok(moved) };
+        let own = self.place.rank();
         let device = |code: u16| Failure { culprit: own, witness: own, cause: Cause::Device(code) };
-        if running.failing.is_none() {
+        if running.failing.is_none() && now_ps.saturating_sub(running.checked_ps) >= CHECK_PS {
+            running.checked_ps = now_ps;
             if let Some((lane, status, detail)) = self.parts.receive.failure()? {
                 tracing::error!(lane, ?status, detail, "receive worker failed");
                 self.participant.fail(device(status as u16));
+                moved = true;
             }
             if running.sending.is_under_way()
                 && let Some((thread, status, detail)) = self.parts.send.failure()?
             {
                 tracing::error!(thread, ?status, detail, "send worker failed");
                 self.participant.fail(device(0x100 | status as u16));
+                moved = true;
             }
         }
         let Some(told_ps) = running.told_ps else {
@@ -242,6 +258,7 @@ impl<'c> Communicator<'c> {
                 moved = true;
             } else if now_ps.saturating_sub(told_ps) > WORKER_PS {
                 self.participant.fail(device(NO_ANSWER));
+                moved = true;
             }
             if running.failing.is_none() {
                 return Ok(moved);
@@ -273,23 +290,24 @@ impl<'c> Communicator<'c> {
             self.participant.sent();
             moved = true;
         }
-        running.report.phases.ready_ps = self.participant.ready_ps();
-        moved |= self.look_at_clock(now_ps)?;
-        Ok(moved)
+        self.look_at_clock(now_ps, moved)
     }
 
     /// Tells the protocol the time. Before it hears that the cutoff is reached the lanes are closed, so that what is missing then is the
     /// truth and stays so.
-    fn look_at_clock(&mut self, now_ps: u64) -> Result<bool> {
-        let Some(running) = self.current.as_mut() else { return Ok(false) };
+    fn look_at_clock(&mut self, now_ps: u64, mut moved: bool) -> Result<bool> {
+        let Some(running) = self.current.as_mut() else { return Ok(moved) };
         let own = self.place.rank();
+        let due = now_ps >= running.deadline_ps || running.failing.is_some();
+        if !due && !moved && matches!(running.close, Close::No | Close::Done) {
+            return Ok(false);
+        }
         let deadline_ps = self.participant.deadline_ps().unwrap_or(u64::MAX);
         let due = now_ps >= deadline_ps || running.failing.is_some();
         if due && running.close == Close::No && !running.received {
             running.close = Close::Wanted;
             running.report.phases.cut_off_ps = Some(now_ps);
         }
-        let mut moved = false;
         if running.close == Close::Wanted && self.parts.receive.is_free()? {
             self.parts.receive.close()?;
             running.close = Close::Told { at_ps: now_ps };
@@ -310,25 +328,27 @@ impl<'c> Communicator<'c> {
                 moved = true;
             } else if now_ps.saturating_sub(at_ps) > WORKER_PS {
                 self.participant.fail(Failure { culprit: own, witness: own, cause: Cause::Device(NO_ANSWER) });
+                moved = true;
             }
         }
         let waits = matches!(running.close, Close::Wanted | Close::Told { .. });
         self.participant.handle_time(if waits { now_ps.min(deadline_ps.saturating_sub(1)) } else { now_ps });
-        Ok(moved)
+        // A time that is due is something told to the machine.
+        Ok(moved || (due && !waits))
     }
 
     /// Does what the protocol asks for.
-    fn carry_out(&mut self, now_ps: u64) -> Result<bool> {
-        let mut moved = false;
+    fn carry_out(&mut self, now_ps: u64) -> Result<()> {
         while let Some(action) = self.participant.poll() {
-            moved = true;
             match action {
                 Action::Send { to, message } => self.send_message(to, message)?,
+                // Nobody is there to receive it.
+                Action::Multicast if self.place.ranks() == 1 => self.participant.sent(),
                 Action::Multicast => {
                     if let Some(running) = self.current.as_mut() {
                         running.sending = Sending::Wanted;
                     }
-                    self.look(now_ps)?;
+                    self.look(now_ps, false)?;
                 }
                 Action::Read { from, block } => self.fetch(from, block)?,
                 Action::Release => {
@@ -344,11 +364,18 @@ impl<'c> Communicator<'c> {
                         running.report.failure = Some(failure);
                     }
                     self.refuse_waiting(failure);
-                    self.look(now_ps)?;
+                    self.look(now_ps, false)?;
                 }
             }
         }
-        Ok(moved)
+        if let Some(running) = self.current.as_mut() {
+            running.deadline_ps = self.participant.deadline_ps().unwrap_or(u64::MAX);
+            running.report.phases.ready_ps = self.participant.ready_ps();
+            if self.participant.has_everything() {
+                running.report.phases.complete_ps.get_or_insert(now_ps);
+            }
+        }
+        Ok(())
     }
 
     fn send_message(&mut self, to: u32, message: Message) -> Result<()> {
@@ -450,10 +477,12 @@ fn chains(plan: &Plan, config: &Config) -> u32 {
     config.chains_for(roots, plan.receive_bytes() / u64::from(roots.max(1)))
 }
 
-/// Time that the activations of an operation take one after another.
+/// Time that the turns of an operation take beyond the data's own: activations, which queue behind the data of a turn on their way.
 fn activations_ps(plan: &Plan, config: &Config) -> u64 {
-    let steps = plan.roots().len().div_ceil(chains(plan, config)).saturating_sub(1);
-    config.overheads.activation_ps.saturating_mul(steps.into())
+    let (roots, chains) = (plan.roots().len().max(1), chains(plan, config));
+    let turn_bytes = plan.receive_bytes() / u64::from(roots) * u64::from(chains);
+    let turn_ps = config.overheads.activation_ps.saturating_add(transfer_ps(turn_bytes, config.link_gbit_per_s));
+    turn_ps.saturating_mul(u64::from(roots.div_ceil(chains).saturating_sub(1)))
 }
 
 fn terms(plan: &Plan, config: &Config, alpha: &Alpha, operation: u32) -> Terms {

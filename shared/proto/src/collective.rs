@@ -248,6 +248,12 @@ impl Participant {
         self.passed_ps
     }
 
+    /// Whether every block of the operation under way is whole in the user buffer.
+    #[must_use]
+    pub fn has_everything(&self) -> bool {
+        self.state == State::Running && self.recovery.is_complete() && !self.recovery.is_reading()
+    }
+
     /// Whether an operation is under way.
     #[must_use]
     pub fn is_running(&self) -> bool {
