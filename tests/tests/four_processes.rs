@@ -104,12 +104,10 @@ const FAILED: &str = "114: ";
 
 #[test]
 fn a_missing_rank_is_named_by_all_within_the_bound() {
-    let start = Instant::now();
     let Some(texts) = ranks_in_c("missing", "meet", &[0, 1, 3], 1000) else { return };
     for text in &texts {
         assert!(text.contains(EXCHANGE) && text.contains("rank 2 of 4 did not come within 1.0 s"), "{texts:?}");
     }
-    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
 }
 
 #[test]
