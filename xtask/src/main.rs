@@ -45,7 +45,7 @@ struct Cli {
 enum Command {
     /// Say what of the needed tools is installed, what is missing and how to get it.
     Doctor(doctor::Doctor),
-    /// Build device images into target/device/<toolchain>/<image>.elf.
+    /// Build device images into `target/device/TOOLCHAIN/IMAGE.elf`.
     Build(build::Build),
     /// Build images and check them: ISA, relocations, entries, ABI, stack, panics, private paths.
     Verify(verify::Verify),
