@@ -52,7 +52,7 @@ fn a_case_that_comes_out_wrong_is_told() {
     let mut case = (1..).map(Case::new).find(|case| case.expected == Expected::Failed).expect("there is one");
     case.params.trouble.clear();
     let wrong = run_case(&case, &image()).expect_err("nobody disagrees, so nobody fails");
-    assert!(wrong.to_string().contains("report success"), "{wrong}");
+    assert!(wrong.to_string().contains("all must fail"), "{wrong}");
     case.expected = Expected::Right;
     case.params.trouble = vec![Trouble::Disagree { rank: 1 }];
     let wrong = run_case(&case, &image()).expect_err("one rank disagrees, so all fail");

@@ -100,7 +100,7 @@ fn ranks_in_c(name: &str, way: &str, ranks: &[u16], timeout_ms: u64) -> Option<V
 const EXCHANGE: &str = "101: ";
 const CONFIG: &str = "102: ";
 const PEER: &str = "107: ";
-const FAILED: &str = "114: ";
+const FAILED: &str = "112: ";
 
 #[test]
 fn a_missing_rank_is_named_by_all_within_the_bound() {

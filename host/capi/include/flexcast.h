@@ -169,37 +169,21 @@ typedef enum {
    */
   FLEXCAST_ERROR_SPACE = 111,
   /**
-   * The schedule is impossible.
-   */
-  FLEXCAST_ERROR_SCHEDULE = 112,
-  /**
-   * All collective ids are in use.
-   */
-  FLEXCAST_ERROR_ID = 113,
-  /**
    * The operation has failed, on all ranks.
    */
-  FLEXCAST_ERROR_FAILED = 114,
+  FLEXCAST_ERROR_FAILED = 112,
   /**
    * The communicator cannot be used any more: an operation has failed before.
    */
-  FLEXCAST_ERROR_BROKEN = 115,
-  /**
-   * A peer does not keep to the protocol.
-   */
-  FLEXCAST_ERROR_PROTOCOL = 116,
+  FLEXCAST_ERROR_BROKEN = 113,
   /**
    * A request of another communicator.
    */
-  FLEXCAST_ERROR_FOREIGN_REQUEST = 117,
-  /**
-   * A wait ended without what was waited for.
-   */
-  FLEXCAST_ERROR_TIMEOUT = 118,
+  FLEXCAST_ERROR_FOREIGN_REQUEST = 114,
   /**
    * An error of a later version of the library inside.
    */
-  FLEXCAST_ERROR_OTHER = 119,
+  FLEXCAST_ERROR_OTHER = 115,
 } flexcast_status;
 
 /**

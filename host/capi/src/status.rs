@@ -50,28 +50,20 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_ARGUMENT = 110,
     /// The receive space cannot be laid out.
     FLEXCAST_ERROR_SPACE = 111,
-    /// The schedule is impossible.
-    FLEXCAST_ERROR_SCHEDULE = 112,
-    /// All collective ids are in use.
-    FLEXCAST_ERROR_ID = 113,
     /// The operation has failed, on all ranks.
-    FLEXCAST_ERROR_FAILED = 114,
+    FLEXCAST_ERROR_FAILED = 112,
     /// The communicator cannot be used any more: an operation has failed before.
-    FLEXCAST_ERROR_BROKEN = 115,
-    /// A peer does not keep to the protocol.
-    FLEXCAST_ERROR_PROTOCOL = 116,
+    FLEXCAST_ERROR_BROKEN = 113,
     /// A request of another communicator.
-    FLEXCAST_ERROR_FOREIGN_REQUEST = 117,
-    /// A wait ended without what was waited for.
-    FLEXCAST_ERROR_TIMEOUT = 118,
+    FLEXCAST_ERROR_FOREIGN_REQUEST = 114,
     /// An error of a later version of the library inside.
-    FLEXCAST_ERROR_OTHER = 119,
+    FLEXCAST_ERROR_OTHER = 115,
 }
 
 use flexcast_status::*;
 
 /// Every code and what it stands for.
-const TEXTS: [(flexcast_status, &CStr); 29] = [
+const TEXTS: [(flexcast_status, &CStr); 25] = [
     (FLEXCAST_OK, c"all went well"),
     (FLEXCAST_ERROR_NULL, c"a pointer is NULL that must not be"),
     (FLEXCAST_ERROR_HANDLE, c"a handle that was freed, never made, or is one of something else"),
@@ -93,13 +85,9 @@ const TEXTS: [(flexcast_status, &CStr); 29] = [
     (FLEXCAST_ERROR_TOO_MANY_CHUNKS, c"more chunks than sequence numbers"),
     (FLEXCAST_ERROR_ARGUMENT, c"an argument that does not fit"),
     (FLEXCAST_ERROR_SPACE, c"the receive space cannot be laid out"),
-    (FLEXCAST_ERROR_SCHEDULE, c"the schedule is impossible"),
-    (FLEXCAST_ERROR_ID, c"all collective ids are in use"),
     (FLEXCAST_ERROR_FAILED, c"the operation has failed on all ranks"),
     (FLEXCAST_ERROR_BROKEN, c"the communicator cannot be used any more"),
-    (FLEXCAST_ERROR_PROTOCOL, c"a peer does not keep to the protocol"),
     (FLEXCAST_ERROR_FOREIGN_REQUEST, c"a request of another communicator"),
-    (FLEXCAST_ERROR_TIMEOUT, c"a wait ended without what was waited for"),
     (FLEXCAST_ERROR_OTHER, c"an error without a code of its own"),
 ];
 
@@ -119,13 +107,9 @@ impl flexcast_status {
             Error::TooManyChunks { .. } => FLEXCAST_ERROR_TOO_MANY_CHUNKS,
             Error::Argument { .. } => FLEXCAST_ERROR_ARGUMENT,
             Error::Space(_) => FLEXCAST_ERROR_SPACE,
-            Error::Schedule(_) => FLEXCAST_ERROR_SCHEDULE,
-            Error::Id(_) => FLEXCAST_ERROR_ID,
             Error::Failed { .. } => FLEXCAST_ERROR_FAILED,
             Error::Broken { .. } => FLEXCAST_ERROR_BROKEN,
-            Error::Protocol { .. } => FLEXCAST_ERROR_PROTOCOL,
             Error::ForeignRequest { .. } => FLEXCAST_ERROR_FOREIGN_REQUEST,
-            Error::Timeout { .. } => FLEXCAST_ERROR_TIMEOUT,
             // The enumeration is open; a test says when a variant has no code.
             _ => FLEXCAST_ERROR_OTHER,
         }

@@ -124,19 +124,17 @@ pub(crate) struct TputArgs {
     pub(crate) machine: MachineArgs,
 }
 
-/// The emulated machine; a real one has none of these.
+/// What joins the emulated cards, what goes wrong, and how memory behaves; real ones have none of these.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Emulated machine")]
-pub(crate) struct MachineArgs {
+pub(crate) struct NetworkArgs {
     /// Packets lost on their way to a card, in percent (steps of 0.0001).
     #[arg(long, default_value_t = 0.0, value_name = "PERCENT")]
     pub(crate) loss: f64,
-    /// What joins the cards: back-to-back, switch-N, fat-tree-188, fat-tree-1024, or a description file [default: a cable].
+    /// What joins the cards: back-to-back, switch-N, fat-tree-188, fat-tree-1024, or a description file [default: two cards: a cable;
+    /// ranks: one switch].
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) topology: Option<String>,
-    /// Hosts of the topology where the receiving and the sending card are, by number or name [default: 0,1].
-    #[arg(long, value_name = "A,B", value_delimiter = ',', requires = "topology")]
-    pub(crate) cards: Vec<String>,
     /// Fault script: links that drop, corrupt, double, reorder, delay, pause, or go down.
     #[arg(long, value_name = "FILE")]
     pub(crate) faults: Option<PathBuf>,
@@ -146,6 +144,32 @@ pub(crate) struct MachineArgs {
     /// Look for races for memory between firmware, card and host; a run with any fails and tells them on stderr.
     #[arg(long)]
     pub(crate) detect_races: bool,
+}
+
+impl NetworkArgs {
+    /// What the machine is asked to be, with its cards at the first hosts.
+    pub(crate) fn params(&self, seed: u64) -> anyhow::Result<MachineParams> {
+        Ok(MachineParams {
+            topology: self.topology.clone(),
+            cards: Vec::new(),
+            faults: self.faults.clone(),
+            loss_ppm: loss_ppm(self.loss)?,
+            seed,
+            memory: self.memory,
+            detect_races: self.detect_races,
+        })
+    }
+}
+
+/// The emulated machine of two cards.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Emulated machine")]
+pub(crate) struct MachineArgs {
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
+    /// Hosts of the topology where the receiving and the sending card are, by number or name [default: 0,1].
+    #[arg(long, value_name = "A,B", value_delimiter = ',', requires = "topology")]
+    pub(crate) cards: Vec<String>,
     /// Write the packets of both cards to this pcapng file.
     #[arg(long, value_name = "FILE")]
     pub(crate) pcap: Option<PathBuf>,
@@ -154,25 +178,17 @@ pub(crate) struct MachineArgs {
 impl MachineArgs {
     /// What the machine is asked to be.
     pub(crate) fn params(&self, seed: u64) -> anyhow::Result<MachineParams> {
-        Ok(MachineParams {
-            topology: self.topology.clone(),
-            cards: self.cards.clone(),
-            faults: self.faults.clone(),
-            loss_ppm: loss_ppm(self.loss)?,
-            seed,
-            memory: self.memory,
-            detect_races: self.detect_races,
-        })
+        Ok(MachineParams { cards: self.cards.clone(), ..self.network.params(seed)? })
     }
 
     /// The first of the options that is given and not the default.
     pub(crate) fn given(&self) -> Option<&'static str> {
         let options = [
-            (self.loss > 0.0, "--loss"),
-            (self.topology.is_some(), "--topology"),
-            (self.faults.is_some(), "--faults"),
-            (self.memory != Memory::Strong, "--memory"),
-            (self.detect_races, "--detect-races"),
+            (self.network.loss > 0.0, "--loss"),
+            (self.network.topology.is_some(), "--topology"),
+            (self.network.faults.is_some(), "--faults"),
+            (self.network.memory != Memory::Strong, "--memory"),
+            (self.network.detect_races, "--detect-races"),
             (self.pcap.is_some(), "--pcap"),
         ];
         options.iter().find(|(given, _)| *given).map(|(_, name)| *name)
@@ -191,14 +207,14 @@ impl TputArgs {
             iterations: self.iterations,
             warm_up: self.warm_up,
             psn_bits: self.psn_bits,
-            loss_ppm: loss_ppm(self.machine.loss)?,
+            loss_ppm: loss_ppm(self.machine.network.loss)?,
             seed: self.seed,
         })
     }
 }
 
 /// Percent to parts per million.
-pub(crate) fn loss_ppm(percent: f64) -> anyhow::Result<u32> {
+fn loss_ppm(percent: f64) -> anyhow::Result<u32> {
     anyhow::ensure!((0.0..=100.0).contains(&percent), "loss of {percent} %: must be 0 to 100");
     Ok((percent * 1e4).round() as u32)
 }

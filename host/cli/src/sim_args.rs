@@ -4,14 +4,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use flexcast::{Config, ThreadPlacement};
-use flexcast_cli::machine::{MachineParams, Memory};
 use flexcast_cli::sim::SimError;
 use flexcast_cli::sim::algorithm::{
     Algorithm, AlgorithmName, DEFAULT_RADIX, DEFAULT_SEGMENT_BYTES, DEFAULT_SEGMENTS, Parameters,
 };
 use flexcast_cli::sim::params::{Operation, SimParams};
 
-use crate::args::loss_ppm;
+use crate::args::NetworkArgs;
 
 #[derive(Debug, Args)]
 pub(crate) struct SimArgs {
@@ -53,7 +52,7 @@ pub(crate) struct SimArgs {
     #[command(flatten)]
     pub(crate) communicator: CommunicatorArgs,
     #[command(flatten)]
-    pub(crate) machine: SimMachineArgs,
+    pub(crate) machine: NetworkArgs,
 }
 
 /// How the bytes travel.
@@ -110,27 +109,6 @@ pub(crate) struct CommunicatorArgs {
     pub(crate) batch: Option<u32>,
 }
 
-/// The emulated machine.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Emulated machine")]
-pub(crate) struct SimMachineArgs {
-    /// What joins the cards: switch-N, fat-tree-188, fat-tree-1024, or a description file [default: one switch].
-    #[arg(long, value_name = "NAME|FILE")]
-    pub(crate) topology: Option<String>,
-    /// Packets lost on their way to a card, in percent (steps of 0.0001).
-    #[arg(long, default_value_t = 0.0, value_name = "PERCENT")]
-    pub(crate) loss: f64,
-    /// Fault script: links that drop, corrupt, double, reorder, delay, pause, or go down.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) faults: Option<PathBuf>,
-    /// When stores are seen by others.
-    #[arg(long, value_enum, default_value = "strong")]
-    pub(crate) memory: Memory,
-    /// Look for races for memory between firmware, card and host; a run with any fails.
-    #[arg(long)]
-    pub(crate) detect_races: bool,
-}
-
 impl SimArgs {
     /// What is asked for, checked. `file_bytes`: length of `--file`.
     pub(crate) fn params(&self, file_bytes: Option<u64>) -> Result<SimParams, SimError> {
@@ -158,19 +136,6 @@ impl SimArgs {
         params.check()?;
         let config = self.communicator.config(params.receive_bytes());
         Ok(SimParams { config, ..params })
-    }
-
-    pub(crate) fn machine(&self) -> anyhow::Result<MachineParams> {
-        let SimMachineArgs { topology, loss, faults, memory, detect_races } = &self.machine;
-        Ok(MachineParams {
-            topology: topology.clone(),
-            cards: Vec::new(),
-            faults: faults.clone(),
-            loss_ppm: loss_ppm(*loss)?,
-            seed: self.seed,
-            memory: *memory,
-            detect_races: *detect_races,
-        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use flexcast_proto::wire;
 use flexio::{
     Access, Completion, CompletionQueue, HostBuffer, LocalSlice, MemoryRegion, Path, QueueDepths, QueuePair, RemoteQp,
     Retry, SendKind, SendRequest, Transport,
@@ -13,8 +14,8 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::tower::Tower;
 
-/// Longest control message.
-pub(crate) const MESSAGE_BYTES: usize = 256;
+/// Room for the longest control message.
+const MESSAGE_BYTES: usize = wire::MAX_BYTES.next_multiple_of(64);
 /// Receives posted to each peer. A peer has a barrier signal of the next operation, an activation, a fetch and a final message under way
 /// at most, and as many acknowledgements as this rank fetches blocks; the connection waits when there are more.
 const RECEIVES: u32 = 16;

@@ -31,8 +31,7 @@ pub(crate) struct Terms {
     fields: [u64; TERMS.len()],
 }
 
-const TERMS: [&str; 7] =
-    ["chunk_bytes", "subgroups", "psn_bits", "max_receive_bytes", "chains", "path MTU", "chain mapping"];
+const TERMS: [&str; 6] = ["chunk_bytes", "subgroups", "psn_bits", "max_receive_bytes", "chains", "path MTU"];
 
 impl Terms {
     pub(crate) fn new(config: &Config, psn_bits: u32, mtu_bytes: u32) -> Self {
@@ -45,7 +44,6 @@ impl Terms {
                 max_receive_bytes,
                 chains.into(),
                 mtu_bytes.into(),
-                0,
             ],
         }
     }

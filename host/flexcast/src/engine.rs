@@ -67,8 +67,8 @@ pub(crate) struct Running<'c> {
     reads: BTreeMap<u32, u32>,
     availability: BTreeMap<u32, Availability>,
     failing: Option<(Failure, u64)>,
-    /// All ranks are done with this one; its own sends may not be over.
-    releasing: bool,
+    /// Since when all ranks are done with this one; its own sends may not be over.
+    releasing_ps: Option<u64>,
     /// When workers were last looked at for failures.
     checked_ps: u64,
     /// When the protocol's machine wants to be told the time.
@@ -159,7 +159,7 @@ impl<'c> Communicator<'c> {
             reads: BTreeMap::new(),
             availability: BTreeMap::new(),
             failing: None,
-            releasing: false,
+            releasing_ps: None,
             checked_ps: 0,
             deadline_ps: u64::MAX,
             report,
@@ -284,6 +284,12 @@ impl<'c> Communicator<'c> {
             self.participant.sent();
             moved = true;
         }
+        if running.failing.is_none()
+            && running.releasing_ps.is_some_and(|since_ps| now_ps.saturating_sub(since_ps) > WORKER_PS)
+        {
+            self.participant.fail(device(NO_ANSWER));
+            moved = true;
+        }
         if running.sending.is_under_way() && self.parts.send.is_finished()? {
             running.sending = Sending::Over;
             running.report.phases.sent_ps = Some(now_ps);
@@ -317,7 +323,7 @@ impl<'c> Communicator<'c> {
             if self.parts.receive.is_closed()? {
                 running.close = Close::Done;
                 if running.failing.is_none() {
-                    let missing = self.parts.receive.missing(&running.plan, own, &self.derived)?;
+                    let missing = self.parts.receive.missing(&running.plan, &self.derived)?;
                     for root in running.plan.root_ranks().filter(|root| !missing.has(*root)) {
                         self.participant.placed(root);
                     }
@@ -342,8 +348,6 @@ impl<'c> Communicator<'c> {
         while let Some(action) = self.participant.poll() {
             match action {
                 Action::Send { to, message } => self.send_message(to, message)?,
-                // Nobody is there to receive it.
-                Action::Multicast if self.place.ranks() == 1 => self.participant.sent(),
                 Action::Multicast => {
                     if let Some(running) = self.current.as_mut() {
                         running.sending = Sending::Wanted;
@@ -353,13 +357,16 @@ impl<'c> Communicator<'c> {
                 Action::Read { from, block } => self.fetch(from, block)?,
                 Action::Release => {
                     if let Some(running) = self.current.as_mut() {
-                        running.releasing = true;
-                        running.report.phases.complete_ps.get_or_insert(now_ps);
+                        running.releasing_ps = Some(now_ps);
                     }
                 }
                 Action::Fail(failure) => {
                     self.broken = Some(failure);
-                    if let Some(running) = self.current.as_mut() {
+                    // One that is being released has ended well on all ranks: only its own sends can still fail it.
+                    let own = matches!(failure.cause, Cause::Device(_)) && failure.witness == self.place.rank();
+                    if let Some(running) = self.current.as_mut()
+                        && (own || running.releasing_ps.is_none())
+                    {
                         running.failing = Some((failure, now_ps));
                         running.report.failure = Some(failure);
                     }
@@ -425,7 +432,9 @@ impl<'c> Communicator<'c> {
     }
 
     fn release(&mut self, now_ps: u64) -> Result<()> {
-        let over = |running: &Running<'_>| running.releasing && !running.sending.is_under_way();
+        let over = |running: &Running<'_>| {
+            running.releasing_ps.is_some() && running.failing.is_none() && !running.sending.is_under_way()
+        };
         let Some(mut running) = self.current.take_if(|running| over(running)) else { return Ok(()) };
         let phases = &mut running.report.phases;
         phases.released_ps = Some(now_ps);

@@ -1,6 +1,6 @@
 //! What can go wrong, with the value, the limit and the next step.
 
-use flexcast_proto::{Failure, IdInUse, PlaceError, ProtocolError, ScheduleError, SpaceError};
+use flexcast_proto::{Failure, PlaceError, SpaceError};
 
 use crate::bootstrap::ExchangeError;
 
@@ -109,12 +109,6 @@ pub enum Error {
     /// The receive space cannot be laid out.
     #[error(transparent)]
     Space(#[from] SpaceError),
-    /// The schedule is impossible.
-    #[error(transparent)]
-    Schedule(#[from] ScheduleError),
-    /// All collective ids are in use.
-    #[error(transparent)]
-    Id(#[from] IdInUse),
     /// The operation has failed on all ranks.
     #[error("{operation} failed: {failure}")]
     Failed {
@@ -131,28 +125,10 @@ pub enum Error {
         /// The failure.
         failure: Failure,
     },
-    /// A peer does not keep to the protocol.
-    #[error("rank {from} does not keep to the protocol: {source}")]
-    Protocol {
-        /// The peer.
-        from: u32,
-        /// What it did.
-        source: ProtocolError,
-    },
     /// A request of another communicator.
     #[error("request {request} is none of this communicator's: test it on the one that made it")]
     ForeignRequest {
         /// Its number.
         request: u64,
-    },
-    /// A wait ended without its condition.
-    #[error("timeout: waited {waited_us} us for {what}; the bound is {bound_us} us")]
-    Timeout {
-        /// What was awaited.
-        what: String,
-        /// How long.
-        waited_us: u64,
-        /// The bound.
-        bound_us: u64,
     },
 }

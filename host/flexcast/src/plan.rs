@@ -23,6 +23,9 @@ impl Kind {
     }
 }
 
+/// Longest read of a peer's memory: half of what a message can carry (InfiniBand specification, volume 1, 9.2: 2^31 bytes).
+const MAX_READ_BYTES: u64 = 1 << 30;
+
 /// A run of bytes of the receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
@@ -179,12 +182,16 @@ impl Missing {
         !self.of(root).is_empty()
     }
 
-    /// The missing runs of a root's block: neighbouring chunks are one.
+    /// The missing runs of a root's block: neighbouring chunks are one, as far as one read reaches.
     pub(crate) fn runs(&self, root: u32) -> Vec<Range> {
         let mut runs: Vec<Range> = Vec::new();
         for (_, range) in self.of(root) {
             match runs.last_mut() {
-                Some(last) if last.offset + last.bytes == range.offset => last.bytes += range.bytes,
+                Some(last)
+                    if last.offset + last.bytes == range.offset && last.bytes + range.bytes <= MAX_READ_BYTES =>
+                {
+                    last.bytes += range.bytes;
+                }
                 _ => runs.push(*range),
             }
         }
@@ -208,6 +215,19 @@ mod tests {
         assert_eq!((plan.block(2), plan.foreign_bytes()), (Range { offset: 0, bytes: 100 }, 100));
         assert_eq!(plan.root_ranks().collect::<Vec<_>>(), [2]);
         assert_eq!(plan.roots(), RankSet::of(2));
+    }
+
+    #[test]
+    fn no_run_is_longer_than_a_read() {
+        let mut missing = Missing::default();
+        let bytes = 768 << 20;
+        for chunk in 0..6 {
+            missing.add(0, &Placement { root: 0, chunk, offset: chunk * u64::from(bytes), bytes });
+        }
+        missing.sort();
+        let runs = missing.runs(0);
+        assert!(runs.iter().all(|run| run.bytes <= MAX_READ_BYTES), "{runs:?}");
+        assert_eq!(runs.iter().map(|run| run.bytes).sum::<u64>(), missing.bytes());
     }
 
     #[test]

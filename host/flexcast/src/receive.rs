@@ -7,7 +7,7 @@ use flexcast_abi::{
     OPERATION_CLOSED, Operation, Placement, ProgressLine, QueueDescriptor, RunRow, Staging, Statistics, Transport,
     WorkerContext, WorkerReport, WorkerStatus,
 };
-use flexcast_proto::RootRow;
+use flexcast_proto::{RootRow, lane};
 use flexio::{
     Access, Affinity, CqTarget, DevAddr, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler,
     MemoryKey, MemoryRegion, MulticastGroup, MulticastMembership, UdKey,
@@ -445,29 +445,19 @@ impl<'c> Receive<'c> {
         self.all(offset_of!(ProgressLine, reported), self.reports)
     }
 
-    /// What is missing, once [`Receive::is_closed`].
-    pub(crate) fn missing(&mut self, plan: &Plan, own: u32, derived: &Derived) -> Result<Missing> {
+    /// What is missing, once [`Receive::is_closed`]. The own rank's positions count as there.
+    pub(crate) fn missing(&mut self, plan: &Plan, derived: &Derived) -> Result<Missing> {
         let mut missing = Missing::default();
-        let mut words = vec![0; 8 * (derived.bitmap_words + derived.edge_words) as usize];
+        let mut bytes = vec![0; 8 * (derived.bitmap_words + derived.edge_words) as usize];
         for index in 0..self.lanes.len() {
             let space = plan.space(index as u32, &mut self.table)?;
-            self.host.read(self.shared.bitmap(index), &mut words)?;
-            let bit = |first_word: u32, bit: u64| {
-                let at = (first_word as usize + bit as usize / 64) * 8;
-                let word = words[at..at + 8].iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
-                word >> (bit % 64) & 1 == 1
-            };
-            for (run, root) in (0u64..).zip(plan.root_ranks()) {
-                if root == own {
-                    continue;
-                }
-                let (first, chunks) = plan.psns(root, &space);
-                let short = plan.share(root, index as u32).last_chunk_bytes < self.lanes[index].operation.chunk_bytes;
-                for psn in first..first + chunks {
-                    // The hot loop's bit of a short chunk is set from the start; see `WorkerContext`.
-                    let is_edge = short && psn + 1 == first + chunks;
-                    let there = if is_edge { bit(derived.bitmap_words, run) } else { bit(0, psn) };
-                    if !there && let Some((root, place)) = plan.place(psn, &space) {
+            self.host.read(self.shared.bitmap(index), &mut bytes)?;
+            let (words, _) = bytes.as_chunks::<8>();
+            let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+            let (bitmap, edges) = words.split_at(derived.bitmap_words as usize);
+            for (_, run) in lane::missing(&space, bitmap, edges) {
+                for psn in run.first..run.first + run.count {
+                    if let Some((root, place)) = plan.place(psn, &space) {
                         missing.add(root, &place);
                     }
                 }

@@ -110,3 +110,34 @@ macro_rules! abi_struct {
     };
 }
 pub(crate) use abi_struct;
+
+/// Gives an enumeration with codes in `u32` the list of its values, in the order of their codes, and the way back from a code.
+macro_rules! abi_codes {
+    (
+        $(#[doc = $doc:literal])*
+        pub enum $name:ident {
+            $( $(#[doc = $value_doc:literal])* $value:ident = $code:literal, )*
+        }
+    ) => {
+        $(#[doc = $doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u32)]
+        pub enum $name {
+            $( $(#[doc = $value_doc])* $value = $code, )*
+        }
+
+        impl $name {
+            /// Every value.
+            pub const ALL: &[Self] = &[$( Self::$value, )*];
+
+            /// The value of a code; the code itself when it names none.
+            pub const fn from_raw(raw: u32) -> Result<Self, u32> {
+                match raw {
+                    $( $code => Ok(Self::$value), )*
+                    other => Err(other),
+                }
+            }
+        }
+    };
+}
+pub(crate) use abi_codes;

@@ -1,7 +1,7 @@
 //! What firmware writes to host memory through its window. Windows are written back in whole 64-byte lines, so every writer has
 //! lines of its own.
 
-use crate::layout::abi_struct;
+use crate::layout::{abi_codes, abi_struct};
 
 /// Base of the completion flag: the flag of operation `n` is `FLAG_MAGIC + n`.
 pub const FLAG_MAGIC: u64 = 0xF1EC_CA57_0000_0000;
@@ -97,54 +97,30 @@ abi_struct! {
     }
 }
 
-/// State of a worker as [`ProgressLine::status`] tells it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum WorkerStatus {
-    /// No operation yet.
-    Idle = 0,
-    /// Receiving.
-    Armed = 1,
-    /// All chunks of this worker lie in the user buffer.
-    Complete = 2,
-    /// An error completion on the receive queue; detail = syndrome. The thread stays armed.
-    ReceiveError = 3,
-    /// A copy failed; detail = syndrome. The operation cannot complete.
-    CopyError = 4,
-    /// The operation does not fit the context; detail = [`crate::ContextFault`]. It is ignored.
-    InvalidOperation = 5,
-    /// A completion with an opcode that the transport does not produce; detail = the owner and opcode byte.
-    UnexpectedOpcode = 6,
-    /// An error completion on the control queue of the lane's thread; detail = syndrome. The thread goes on with what it has and can
-    /// no longer be told anything.
-    ControlError = 7,
+abi_codes! {
+    /// State of a worker as [`ProgressLine::status`] tells it.
+    pub enum WorkerStatus {
+        /// No operation yet.
+        Idle = 0,
+        /// Receiving.
+        Armed = 1,
+        /// All chunks of this worker lie in the user buffer.
+        Complete = 2,
+        /// An error completion on the receive queue; detail = syndrome. The thread stays armed.
+        ReceiveError = 3,
+        /// A copy failed; detail = syndrome. The operation cannot complete.
+        CopyError = 4,
+        /// The operation does not fit the context; detail = [`crate::ContextFault`]. It is ignored.
+        InvalidOperation = 5,
+        /// A completion with an opcode that the transport does not produce; detail = the owner and opcode byte.
+        UnexpectedOpcode = 6,
+        /// An error completion on the control queue of the lane's thread; detail = syndrome. The thread goes on with what it has and can
+        /// no longer be told anything.
+        ControlError = 7,
+    }
 }
 
 impl WorkerStatus {
-    /// Every status.
-    pub const ALL: [Self; 8] = [
-        Self::Idle,
-        Self::Armed,
-        Self::Complete,
-        Self::ReceiveError,
-        Self::CopyError,
-        Self::InvalidOperation,
-        Self::UnexpectedOpcode,
-        Self::ControlError,
-    ];
-
-    /// The status of a code; the code itself when it names none.
-    pub const fn from_raw(raw: u32) -> Result<Self, u32> {
-        let mut i = 0;
-        while i < Self::ALL.len() {
-            if Self::ALL[i] as u32 == raw {
-                return Ok(Self::ALL[i]);
-            }
-            i += 1;
-        }
-        Err(raw)
-    }
-
     /// Whether the status tells a failure.
     #[must_use]
     pub const fn is_error(self) -> bool {

@@ -1,6 +1,6 @@
 //! Contexts of the send workers of image `allgather`, and what they tell the host.
 
-use crate::layout::abi_struct;
+use crate::layout::{abi_codes, abi_struct};
 use crate::{DeviceAddress, QueueDescriptor};
 
 abi_struct! {
@@ -212,54 +212,30 @@ abi_struct! {
     }
 }
 
-/// State of a send worker as [`SendReport::status`] tells it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum SendStatus {
-    /// No operation yet.
-    Idle = 0,
-    /// Sending.
-    Sending = 1,
-    /// All chunks of the operation are sent.
-    Finished = 2,
-    /// The operation was closed before all its chunks were posted; what was posted is sent.
-    Closed = 3,
-    /// A send failed; detail = syndrome. Nothing more was posted. Its queue is dead: later operations are refused
-    /// ([`crate::ContextFault::DeadQueue`]).
-    SendError = 4,
-    /// The operation does not fit the context; detail = [`crate::ContextFault`]. It is ignored.
-    InvalidOperation = 5,
-    /// An error completion on the control queue; detail = syndrome. The worker completes what it has and can no longer be told anything.
-    ControlError = 6,
-    /// A completion with an opcode that a send does not produce; detail = the owner and opcode byte. Treated as a failed send.
-    UnexpectedOpcode = 7,
+abi_codes! {
+    /// State of a send worker as [`SendReport::status`] tells it.
+    pub enum SendStatus {
+        /// No operation yet.
+        Idle = 0,
+        /// Sending.
+        Sending = 1,
+        /// All chunks of the operation are sent.
+        Finished = 2,
+        /// The operation was closed before all its chunks were posted; what was posted is sent.
+        Closed = 3,
+        /// A send failed; detail = syndrome. Nothing more was posted. Its queue is dead: later operations are refused
+        /// ([`crate::ContextFault::DeadQueue`]).
+        SendError = 4,
+        /// The operation does not fit the context; detail = [`crate::ContextFault`]. It is ignored.
+        InvalidOperation = 5,
+        /// An error completion on the control queue; detail = syndrome. The worker completes what it has and can no longer be told anything.
+        ControlError = 6,
+        /// A completion with an opcode that a send does not produce; detail = the owner and opcode byte. Treated as a failed send.
+        UnexpectedOpcode = 7,
+    }
 }
 
 impl SendStatus {
-    /// Every status.
-    pub const ALL: [Self; 8] = [
-        Self::Idle,
-        Self::Sending,
-        Self::Finished,
-        Self::Closed,
-        Self::SendError,
-        Self::InvalidOperation,
-        Self::ControlError,
-        Self::UnexpectedOpcode,
-    ];
-
-    /// The status of a code; the code itself when it names none.
-    pub const fn from_raw(raw: u32) -> Result<Self, u32> {
-        let mut i = 0;
-        while i < Self::ALL.len() {
-            if Self::ALL[i] as u32 == raw {
-                return Ok(Self::ALL[i]);
-            }
-            i += 1;
-        }
-        Err(raw)
-    }
-
     /// Whether the status tells a failure.
     #[must_use]
     pub const fn is_error(self) -> bool {

@@ -1,26 +1,15 @@
 //! Contexts of the receive workers, in DPA memory.
 
-use crate::layout::abi_struct;
+use crate::layout::{abi_codes, abi_struct};
 use crate::{DeviceAddress, LaneState, Placement, Statistics};
 
-/// How chunks arrive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Transport {
-    /// RDMA Write with immediate, straight into the user buffer.
-    Uc = 1,
-    /// Sends with immediate into staging slots, copied by loopback RDMA Writes.
-    Ud = 2,
-}
-
-impl Transport {
-    /// The transport of a code; the code itself when it names none.
-    pub const fn from_raw(raw: u32) -> Result<Self, u32> {
-        match raw {
-            1 => Ok(Self::Uc),
-            2 => Ok(Self::Ud),
-            other => Err(other),
-        }
+abi_codes! {
+    /// How chunks arrive.
+    pub enum Transport {
+        /// RDMA Write with immediate, straight into the user buffer.
+        Uc = 1,
+        /// Sends with immediate into staging slots, copied by loopback RDMA Writes.
+        Ud = 2,
     }
 }
 
@@ -240,97 +229,56 @@ abi_struct! {
     }
 }
 
-/// Why a context or an operation was refused; returned by the RPCs `prepare`, `prepare_lanes` and `prepare_send` (the latter two with the
-/// number of the lane at fault in bits 63:32) and told as detail of [`crate::WorkerStatus::InvalidOperation`] and
-/// [`crate::SendStatus::InvalidOperation`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum ContextFault {
-    /// `abi_hash` is not the firmware's.
-    AbiHash = 1,
-    /// `transport` is unknown.
-    Transport = 2,
-    /// `batch` is not 1 or a power of two up to half the receive depth.
-    Batch = 3,
-    /// `quota` is 0.
-    Quota = 4,
-    /// `psn_bits` is not 1 to 31.
-    PsnBits = 5,
-    /// `worker` is not below `workers`.
-    Worker = 6,
-    /// A ring or doorbell record address is null or misaligned.
-    QueueAddress = 7,
-    /// A `log_depth` is not 1 to 15, or depths do not fit one another.
-    QueueDepth = 8,
-    /// Bitmap or group address is null or misaligned, or `bitmap_words` is 0.
-    DeviceMemory = 9,
-    /// Staging stride is not a multiple of 64 above 40.
-    Staging = 10,
-    /// Flag, report or bitmap copy address is null (flag, report) or not 64-byte aligned.
-    HostAddress = 11,
-    /// `chunks` exceeds the bitmap or the PSN space.
-    Chunks = 12,
-    /// `chunk_bytes` is 0 or does not fit the staging slot, or `last_chunk_bytes` is 0 or larger.
-    ChunkBytes = 13,
-    /// `collective_id` needs more than 32 - psn bits.
-    CollectiveId = 14,
-    /// `prepare` has not accepted the context.
-    NotPrepared = 15,
-    /// The runtime refused the outbox.
-    Outbox = 16,
-    /// The runtime refused the window.
-    Window = 17,
-    /// The number of lanes is 0, or the array's address is null or not 64-byte aligned.
-    Lanes = 18,
-    /// `roots` exceeds 64 x `edge_words`, or `run_chunks` x `roots` is not `chunks`.
-    Runs = 19,
-    /// The rows are null, misaligned, more than `rows_capacity`, or not the PSNs 0 to `chunks` - 1 in ascending order.
-    Rows = 20,
-    /// The own PSNs exceed `chunks`.
-    OwnChunks = 21,
-    /// `flags` has an unknown bit.
-    Flags = 22,
-    /// A queue of this lane is dead since an error: its QP must be made anew.
-    DeadQueue = 23,
-}
-
-impl ContextFault {
-    /// Every fault.
-    pub const ALL: [Self; 23] = [
-        Self::AbiHash,
-        Self::Transport,
-        Self::Batch,
-        Self::Quota,
-        Self::PsnBits,
-        Self::Worker,
-        Self::QueueAddress,
-        Self::QueueDepth,
-        Self::DeviceMemory,
-        Self::Staging,
-        Self::HostAddress,
-        Self::Chunks,
-        Self::ChunkBytes,
-        Self::CollectiveId,
-        Self::NotPrepared,
-        Self::Outbox,
-        Self::Window,
-        Self::Lanes,
-        Self::Runs,
-        Self::Rows,
-        Self::OwnChunks,
-        Self::Flags,
-        Self::DeadQueue,
-    ];
-
-    /// The fault of a code; the code itself when it names none.
-    pub const fn from_raw(raw: u32) -> Result<Self, u32> {
-        let mut i = 0;
-        while i < Self::ALL.len() {
-            if Self::ALL[i] as u32 == raw {
-                return Ok(Self::ALL[i]);
-            }
-            i += 1;
-        }
-        Err(raw)
+abi_codes! {
+    /// Why a context or an operation was refused; returned by the RPCs `prepare`, `prepare_lanes` and `prepare_send` (the latter two with the
+    /// number of the lane at fault in bits 63:32) and told as detail of [`crate::WorkerStatus::InvalidOperation`] and
+    /// [`crate::SendStatus::InvalidOperation`].
+    pub enum ContextFault {
+        /// `abi_hash` is not the firmware's.
+        AbiHash = 1,
+        /// `transport` is unknown.
+        Transport = 2,
+        /// `batch` is not 1 or a power of two up to half the receive depth.
+        Batch = 3,
+        /// `quota` is 0.
+        Quota = 4,
+        /// `psn_bits` is not 1 to 31.
+        PsnBits = 5,
+        /// `worker` is not below `workers`.
+        Worker = 6,
+        /// A ring or doorbell record address is null or misaligned.
+        QueueAddress = 7,
+        /// A `log_depth` is not 1 to 15, or depths do not fit one another.
+        QueueDepth = 8,
+        /// Bitmap or group address is null or misaligned, or `bitmap_words` is 0.
+        DeviceMemory = 9,
+        /// Staging stride is not a multiple of 64 above 40.
+        Staging = 10,
+        /// Flag, report or bitmap copy address is null (flag, report) or not 64-byte aligned.
+        HostAddress = 11,
+        /// `chunks` exceeds the bitmap or the PSN space.
+        Chunks = 12,
+        /// `chunk_bytes` is 0 or does not fit the staging slot, or `last_chunk_bytes` is 0 or larger.
+        ChunkBytes = 13,
+        /// `collective_id` needs more than 32 - psn bits.
+        CollectiveId = 14,
+        /// `prepare` has not accepted the context.
+        NotPrepared = 15,
+        /// The runtime refused the outbox.
+        Outbox = 16,
+        /// The runtime refused the window.
+        Window = 17,
+        /// The number of lanes is 0, or the array's address is null or not 64-byte aligned.
+        Lanes = 18,
+        /// `roots` exceeds 64 x `edge_words`, or `run_chunks` x `roots` is not `chunks`.
+        Runs = 19,
+        /// The rows are null, misaligned, more than `rows_capacity`, or not the PSNs 0 to `chunks` - 1 in ascending order.
+        Rows = 20,
+        /// The own PSNs exceed `chunks`.
+        OwnChunks = 21,
+        /// `flags` has an unknown bit.
+        Flags = 22,
+        /// A queue of this lane is dead since an error: its QP must be made anew.
+        DeadQueue = 23,
     }
 }

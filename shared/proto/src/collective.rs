@@ -103,7 +103,8 @@ impl Participant {
             return false;
         }
         self.terms = terms;
-        self.sequencer = turn.map(Sequencer::new);
+        // A rank alone has nobody to multicast to.
+        self.sequencer = turn.filter(|_| self.place.ranks() > 1).map(Sequencer::new);
         self.recovery = Recovery::new(self.place, terms.roots);
         self.handshake = Handshake::new(self.place);
         self.state = State::Running;

@@ -40,8 +40,8 @@ pub(super) fn run(args: &CampaignArgs) -> anyhow::Result<ExitCode> {
     } else {
         let Tally { cases, right, failed, recovered_chunks, lost_frames, weak, raced } = tally;
         println!(
-            "{cases} cases in {wall_s:.1} s (measured): {right} with every byte on every rank, {failed} that failed with a typed error on \
-             every live rank;\n{lost_frames} frames lost, {recovered_chunks} chunks recovered; {weak} under weak memory, {raced} watched \
+            "{cases} cases in {wall_s:.1} s (measured): {right} with every byte on every rank, {failed} in which ranks failed as they should, each \
+             with a typed error;\n{lost_frames} frames lost, {recovered_chunks} chunks recovered; {weak} under weak memory, {raced} watched \
              for races"
         );
     }

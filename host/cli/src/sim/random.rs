@@ -3,7 +3,7 @@
 use emu_machine::fabric::{Direction, Fault, FaultEvent, FaultScript, Topology};
 use emu_machine::{Config as MachineConfig, MemoryModel, NetworkConfig, Wiring};
 use flexcast::{Config, ThreadPlacement};
-use rand::{Rng as _, RngExt as _, SeedableRng as _};
+use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ const FIRST_UNIT: u32 = 1;
 pub enum Expected {
     /// Every rank has every byte.
     Right,
-    /// Every live rank has every byte, or all have failed and say why.
+    /// Each live rank has every byte, or has failed and says why.
     RightOrFailed,
     /// Every live rank has failed and says why.
     Failed,
@@ -152,7 +152,6 @@ impl Case {
             }
             3 => {
                 params.trouble.push(Trouble::Disagree { rank });
-                // A broadcast of nothing is what others call, too, where nobody contributes anything.
                 expected = Expected::Failed;
             }
             4 | 5 => {
@@ -173,7 +172,6 @@ impl Case {
             wiring: Wiring::Network(Box::new(NetworkConfig { topology, faults: script, hosts: Vec::new() })),
             ..MachineConfig::default()
         };
-        let _ = random.next_u32();
         Self { seed, params, machine, expected, faults }
     }
 }

@@ -328,6 +328,9 @@ pub struct Report {
     /// Whether the buffers of the ranks that report success are right.
     #[serde(skip)]
     pub bytes_ok: bool,
+    /// Operations of ranks that were alive at their end.
+    #[serde(skip)]
+    pub live: u64,
     /// Operations of ranks that failed, and the errors they gave, each once.
     pub failures: u64,
     /// The errors.
@@ -387,6 +390,7 @@ impl Report {
             goodput_gbit_s: 0.0,
             digest_ok: true,
             bytes_ok: true,
+            live: 0,
             failures: 0,
             errors: Vec::new(),
             recovered_chunks: 0,
@@ -418,6 +422,7 @@ impl Report {
         self.took_ps += sample.took_ps;
         self.wall_s += sample.wall_s;
         for outcome in sample.outcomes.iter().filter(|outcome| !outcome.dead) {
+            self.live += 1;
             self.bytes_ok &= outcome.equal.unwrap_or(true);
             if let Some(error) = &outcome.error {
                 self.failures += 1;
