@@ -147,7 +147,7 @@ mod tests {
             let known = TEXTS.iter().any(|(status, _)| format!("{status:?}") == code);
             assert!(known, "{name} has no {code}: add it to the enumeration, to TEXTS and to `of`");
         }
-        assert!(count > 15, "{count}");
+        assert!(count > 10, "{count} found: are the sources still read right?");
     }
 
     #[test]
