@@ -162,7 +162,10 @@ fn more_chunks_than_sequence_numbers_are_refused_with_the_limit() {
         let buffer = |len| cards[0].buffer(len).expect("a buffer");
         let refused = communicators[0].allgather(buffer(20 * 4096), buffer(40 * 4096)).expect_err("too long");
         told(&refused.error, &["20 chunks", "4 bits", "16", "psn_bits"]);
-        gathers(provider, &mut communicators, 2, 12 * 4096);
+        let refused = communicators[0].broadcast(buffer(33 * 4096), 0).expect_err("one chunk too many");
+        told(&refused.error, &["17 chunks", "4 bits", "16"]);
+        // Exactly all numbers: 16 in each subgroup.
+        gathers(provider, &mut communicators, 2, 16 * 4096);
         let config = Config { psn_bits: Some(32), ..config };
         let error = Pending::new(&cards[0], 0, 2, config).expect_err("no such immediate");
         told(&error, &["psn_bits is 32", "1 to 31"]);
@@ -177,6 +180,7 @@ fn budgets_that_are_exceeded_are_named_and_nothing_is_taken() {
             assert!(matches!(error, Error::Budget { .. }), "{error}");
             told(&error, words);
         };
+        assert_eq!(cards[0].hot_bytes(), 0);
         let deep = Config { slots: 8192, ..config().with_subgroups(16) };
         refused(deep.clone(), &["last-level cache", "1500000", "lower slots"]);
         let accepted = Config { cache_bytes: u64::MAX, slots: 8192, ..deep.with_subgroups(64) };
@@ -186,7 +190,10 @@ fn budgets_that_are_exceeded_are_named_and_nothing_is_taken() {
         let parts: Vec<Pending<'_>> =
             (0..3).map(|_| Pending::new(&cards[0], 0, 2, wide.clone()).expect("it fits")).collect();
         refused(wide.clone(), &["61 DPA threads needed", "6 are there", "free another communicator"]);
+        let footprint = wide.footprint(2, 4096).expect("it fits");
+        assert_eq!(cards[0].hot_bytes(), 3 * footprint.hot_bytes(), "of all communicators of the card");
         drop(parts);
+        assert_eq!(cards[0].hot_bytes(), 0);
         drop(Pending::new(&cards[0], 0, 2, wide).expect("the threads are free again"));
         gathers(provider, &mut connect(cards.iter(), &config()), 3, 5000);
     });

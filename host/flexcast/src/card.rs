@@ -143,6 +143,13 @@ impl<'p> Card<'p> {
         self.device.provider().relax().now_ps()
     }
 
+    /// Bytes that the card's communicators together want in the DPA's last-level cache ([`Footprint::hot_bytes`](crate::Footprint::hot_bytes)).
+    /// More than it holds is warned of: they work, and wait for memory.
+    #[must_use]
+    pub fn hot_bytes(&self) -> u64 {
+        self.units.borrow().hot_bytes
+    }
+
     pub(crate) fn pd(&self) -> &ProtectionDomain<'_> {
         self.pd
     }

@@ -17,9 +17,10 @@ use crate::control::Control;
 use crate::endpoint::{Endpoint, Terms};
 use crate::engine::Running;
 use crate::error::{Error, Result};
-use crate::plan::{Kind, Plan};
+use crate::peers::peers;
+use crate::plan::Plan;
 use crate::receive::{self, Receive};
-use crate::request::{Done, MessageCounts, Refused, Report, Request, Test};
+use crate::request::{Done, MessageCounts, Report, Request, Test};
 use crate::send::{self, Send};
 use crate::tower::Tower;
 
@@ -40,11 +41,14 @@ pub(crate) struct Parts<'c> {
 struct Units<'c> {
     card: &'c Card<'c>,
     units: Vec<u32>,
+    hot_bytes: u64,
 }
 
 impl Drop for Units<'_> {
     fn drop(&mut self) {
-        self.card.units().borrow_mut().give_back(&self.units);
+        let mut all = self.card.units().borrow_mut();
+        all.give_back(&self.units);
+        all.hot_bytes -= self.hot_bytes;
     }
 }
 
@@ -86,7 +90,7 @@ pub struct Communicator<'c> {
     pub(crate) derived: Derived,
     footprint: Footprint,
     pub(crate) place: Place,
-    id: u64,
+    pub(crate) id: u64,
     pub(crate) codec: Codec,
     pub(crate) participant: Participant,
     pub(crate) ids: CollectiveIds,
@@ -97,7 +101,7 @@ pub struct Communicator<'c> {
     pub(crate) messages: MessageCounts,
     /// The protocol's machine was told something between two calls of `progress`.
     pub(crate) told: bool,
-    posted: u64,
+    pub(crate) posted: u64,
 }
 
 /// An operation that waits for its turn.
@@ -114,20 +118,6 @@ impl fmt::Debug for Communicator<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Communicator").field("place", &self.place).field("id", &self.id).finish_non_exhaustive()
     }
-}
-
-/// Ranks with which a rank exchanges control messages, ascending: its ring neighbours and its partners in the barrier.
-fn peers(place: Place) -> Vec<u32> {
-    let mut peers = vec![place.left(), place.right()];
-    let mut distance = 1;
-    while distance < place.ranks() {
-        peers.extend([place.ahead(distance), place.behind(distance)]);
-        distance *= 2;
-    }
-    peers.retain(|rank| *rank != place.rank());
-    peers.sort_unstable();
-    peers.dedup();
-    peers
 }
 
 impl<'c> Pending<'c> {
@@ -149,7 +139,13 @@ impl<'c> Pending<'c> {
             return Err(Error::Budget { what: "bytes of DPA memory for staging", needed, limit, next });
         }
         let units = card.units().borrow_mut().take(footprint.threads, config.placement)?;
-        let units = Units { card, units };
+        let hot_bytes = footprint.hot_bytes();
+        card.units().borrow_mut().hot_bytes += hot_bytes;
+        let units = Units { card, units, hot_bytes };
+        if card.hot_bytes() > config.cache_bytes {
+            let (hot_bytes, cache_bytes) = (card.hot_bytes(), config.cache_bytes);
+            tracing::warn!(hot_bytes, cache_bytes, "the card's communicators together exceed the last-level cache");
+        }
         // SAFETY: `Parts` owns the tower, whatever borrows from it, and drops that first.
         let mut tower = unsafe { Tower::new() };
         let receive_bytes = receive::Shared::new(&config, &derived, ranks).bytes();
@@ -293,117 +289,6 @@ impl<'c> Communicator<'c> {
         self.parts.send.report()
     }
 
-    /// Bytes of `buffer` from rank `root` to all. On the root it is read, elsewhere written.
-    ///
-    /// # Errors
-    /// [`Refused`] with the buffer: no such root, too many chunks, or a communicator that has failed.
-    pub fn broadcast(&mut self, buffer: Buffer<'c>, root: u32) -> Result<Request, Box<Refused<'c>>> {
-        let bytes = buffer.len() as u64;
-        self.post(Kind::Broadcast { root, bytes }, None, buffer)
-    }
-
-    /// All bytes of `send` from every rank to every rank, in the order of ranks.
-    ///
-    /// # Errors
-    /// [`Refused`] with the buffers: `receive` is not `size()` times as long as `send`, and as in [`Communicator::broadcast`].
-    pub fn allgather(&mut self, send: Buffer<'c>, receive: Buffer<'c>) -> Result<Request, Box<Refused<'c>>> {
-        let bytes = send.len() as u64;
-        self.post(Kind::Allgather { bytes }, Some(send), receive)
-    }
-
-    /// The same with the own bytes in their place in `receive` already; every rank contributes `receive.len() / size()` bytes.
-    ///
-    /// # Errors
-    /// As [`Communicator::allgather`].
-    pub fn allgather_in_place(&mut self, receive: Buffer<'c>) -> Result<Request, Box<Refused<'c>>> {
-        let bytes = receive.len() as u64 / u64::from(self.size());
-        self.post(Kind::Allgather { bytes }, None, receive)
-    }
-
-    /// `counts[r]` bytes from every rank r to every rank, one rank's after another's in `receive`. `counts` is alike on all ranks.
-    ///
-    /// # Errors
-    /// [`Refused`] with the buffers: `send` is not `counts[rank()]` bytes long, `receive` not their sum, or `counts` has not `size()`
-    /// entries, and as in [`Communicator::broadcast`].
-    pub fn allgatherv(
-        &mut self,
-        send: Buffer<'c>,
-        receive: Buffer<'c>,
-        counts: &[u64],
-    ) -> Result<Request, Box<Refused<'c>>> {
-        self.post(Kind::Allgatherv { bytes: counts.to_vec() }, Some(send), receive)
-    }
-
-    /// The same with the own bytes in their place in `receive` already.
-    ///
-    /// # Errors
-    /// As [`Communicator::allgatherv`].
-    pub fn allgatherv_in_place(&mut self, receive: Buffer<'c>, counts: &[u64]) -> Result<Request, Box<Refused<'c>>> {
-        self.post(Kind::Allgatherv { bytes: counts.to_vec() }, None, receive)
-    }
-
-    fn post(&mut self, kind: Kind, send: Option<Buffer<'c>>, receive: Buffer<'c>) -> Result<Request, Box<Refused<'c>>> {
-        let plan = match self.plan(kind, send.as_ref(), &receive) {
-            Ok(plan) => plan,
-            Err(error) => return Err(Box::new(Refused { error, send, receive: Some(receive) })),
-        };
-        self.posted += 1;
-        let request = Request { number: self.posted, communicator: self.id };
-        let posted_ps = self.card.now_ps();
-        self.waiting.push_back(Posted { request: request.number, plan, send, receive, posted_ps });
-        Ok(request)
-    }
-
-    /// Checks an operation's arguments.
-    fn plan(&mut self, kind: Kind, send: Option<&Buffer<'c>>, receive: &Buffer<'c>) -> Result<Plan> {
-        if let Some(failure) = self.broken {
-            return Err(Error::Broken { failure });
-        }
-        let (operation, ranks, own) = (kind.name(), self.size(), self.rank());
-        match &kind {
-            Kind::Broadcast { root, .. } if *root >= ranks => {
-                let reason = format!("root {root} of {ranks} ranks: roots run from 0 to {}", ranks - 1);
-                return Err(Error::Argument { operation, reason });
-            }
-            Kind::Allgatherv { bytes } if bytes.len() != ranks as usize => {
-                let reason = format!("{} counts for {ranks} ranks: give one per rank", bytes.len());
-                return Err(Error::Argument { operation, reason });
-            }
-            _ => {}
-        }
-        let total = match &kind {
-            Kind::Allgatherv { bytes } => bytes.iter().try_fold(0u64, |sum, bytes| sum.checked_add(*bytes)),
-            Kind::Allgather { bytes } => bytes.checked_mul(u64::from(ranks)),
-            Kind::Broadcast { bytes, .. } => Some(*bytes),
-        };
-        if total.is_none() {
-            return Err(Error::Argument { operation, reason: "the contributions exceed 2^64 bytes".to_owned() });
-        }
-        let plan = Plan::new(kind, own, ranks, self.config.chunk_bytes, self.config.subgroups);
-        let needed = plan.receive_bytes();
-        if receive.len() as u64 != needed {
-            let why = format!("contributions of {ranks} ranks");
-            return Err(Error::BufferLength { operation, which: "receive", len: receive.len() as u64, needed, why });
-        }
-        if let Some(send) = send {
-            let needed = plan.block(own).bytes;
-            if send.len() as u64 != needed {
-                let why = format!("what rank {own} contributes");
-                return Err(Error::BufferLength { operation, which: "send", len: send.len() as u64, needed, why });
-            }
-        }
-        let mut table = Vec::new();
-        for subgroup in 0..self.config.subgroups {
-            let chunks = plan.space(subgroup, &mut table)?.chunks();
-            let psn_bits = self.derived.layout.psn_bits();
-            let limit = (u64::from(self.derived.bitmap_words) * 64).min(1 << psn_bits);
-            if chunks > limit {
-                return Err(Error::TooManyChunks { chunks, psn_bits, limit });
-            }
-        }
-        Ok(plan)
-    }
-
     /// Whether an operation is over; moves the protocol on.
     ///
     /// # Errors
@@ -463,22 +348,5 @@ impl<'c> Communicator<'c> {
             };
             self.finish(posted.request, done);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn everybody_a_rank_talks_to_talks_to_it() {
-        for ranks in 1..=70 {
-            let all: Vec<Vec<u32>> = (0..ranks).map(|rank| peers(Place::new(rank, ranks).unwrap())).collect();
-            for (rank, of) in (0..ranks).zip(&all) {
-                assert!(of.iter().all(|peer| all[*peer as usize].contains(&rank)));
-                assert!(of.len() as u32 <= 2 * ranks.ilog2() + 2);
-            }
-        }
-        assert_eq!(peers(Place::new(0, 8).unwrap()), [1, 2, 4, 6, 7]);
     }
 }

@@ -1,16 +1,16 @@
 //! What a communicator is made of, checked before anything is created.
 
-use flexcast_proto::{ImmediateLayout, Overheads, chains_for};
+use flexcast_proto::{ImmediateLayout, Overheads, Place, chains_for};
 
 use crate::error::{Error, Result};
+use crate::model::cache::CONTEXT_BYTES;
+use crate::peers::peers;
 use crate::units::ThreadPlacement;
 
 /// Bytes in front of the payload of a datagram in its staging slot.
 pub(crate) const GRH_BYTES: u32 = 40;
 /// Deepest receive ring of a queue pair.
 pub const MAX_SLOTS: u32 = 8192;
-/// Context of a communicator in DPA memory, as published; ours is smaller.
-pub(crate) const CONTEXT_BYTES: u64 = 16 << 10;
 /// Most subgroups: a multicast group each.
 pub const MAX_SUBGROUPS: u32 = 64;
 
@@ -116,7 +116,7 @@ pub struct Footprint {
     pub send_queue_pairs: u32,
     /// Reliable queue pairs over the own card: copies, and the wake-up of threads.
     pub loopback_queue_pairs: u32,
-    /// Reliable queue pairs to other ranks: the ring and the barrier.
+    /// Reliable queue pairs to other ranks: two neighbours on the ring and the peers of the barrier, each once.
     pub control_queue_pairs: u32,
     /// Staging slots in DPA memory, in bytes.
     pub staging_bytes: u64,
@@ -220,7 +220,7 @@ impl Config {
     /// What a communicator of `ranks` ranks takes of its card, whose path has this MTU.
     ///
     /// # Errors
-    /// [`Error::Config`] for parameters outside their range.
+    /// [`Error::Config`] for parameters outside their range, [`Error::Place`] for no ranks or too many.
     pub fn footprint(&self, ranks: u32, mtu_bytes: u32) -> Result<Footprint> {
         let derived = self.derive(ranks, mtu_bytes)?;
         let lanes = u64::from(self.subgroups);
@@ -229,14 +229,14 @@ impl Config {
         let receive = lanes * slots * (64 + 64 + 64 + 16);
         let sends = u64::from(self.send_depth);
         let send = lanes * sends * (2 * 64) + lanes * sends / u64::from(self.send_batch) * 64;
-        let barrier = if ranks > 1 { 2 * (ranks - 1).ilog2() + 2 } else { 0 };
-        let ring = if ranks > 1 { 2 } else { 0 };
+        // As many for every rank: all stand in the same place of a circle.
+        let peers = peers(Place::new(0, ranks)?);
         Ok(Footprint {
             threads: self.receive_threads + self.send_threads,
             receive_queue_pairs: self.subgroups,
             send_queue_pairs: self.subgroups,
             loopback_queue_pairs: self.subgroups + self.receive_threads + self.send_threads,
-            control_queue_pairs: (barrier + ring).min(ranks.saturating_sub(1)),
+            control_queue_pairs: peers.len() as u32,
             staging_bytes: lanes * slots * u64::from(derived.slot_bytes),
             bitmap_bytes: lanes * 8 * u64::from(derived.bitmap_words + derived.edge_words),
             context_bytes: CONTEXT_BYTES,
@@ -261,6 +261,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use flexcast_proto::cutoff::transfer_ps;
+
     use super::*;
 
     #[test]
@@ -270,6 +272,33 @@ mod tests {
         assert_eq!(footprint.staging_bytes, 4 * 256 * 4160);
         config.check_cache(&footprint).unwrap();
         assert_eq!(footprint.threads, 5);
+    }
+
+    #[test]
+    fn staging_holds_what_was_published() {
+        let staged = |slots, subgroups| {
+            let config = Config { slots, ..Config::default().with_subgroups(subgroups) };
+            config.footprint(16, 4096).unwrap().staging_bytes
+        };
+        // 8192 slots stage 32 MiB of payload, and 32.5 MiB with what is in front of each.
+        assert_eq!((staged(MAX_SLOTS, 1), u64::from(MAX_SLOTS) * 4096), (65 << 19, 32 << 20));
+        // The practical 1024 slots: 4 MiB of payload, which arrive in 168 us at 200 Gbit/s.
+        assert_eq!(staged(256, 4), 1024 * 4160);
+        assert_eq!((transfer_ps(1024 * 4096, 200) + 500_000) / 1_000_000, 168);
+    }
+
+    #[test]
+    fn queue_pairs_are_counted_as_they_are_made() {
+        for (ranks, control) in [(1, 0), (2, 1), (3, 2), (8, 5), (16, 7), (188, 16), (1024, 19)] {
+            let footprint = Config::default().footprint(ranks, 4096).unwrap();
+            assert_eq!(footprint.control_queue_pairs, control, "{ranks} ranks");
+            // One for each subgroup, whatever the number of senders.
+            assert_eq!((footprint.receive_queue_pairs, footprint.send_queue_pairs), (4, 4));
+            assert_eq!(footprint.loopback_queue_pairs, 4 + 5);
+            // Dissemination has a peer ahead and one behind in each round; the nearest two are the ring's.
+            assert!(control <= 2 * u32::from(ranks > 1) * (ranks.next_power_of_two().ilog2()));
+        }
+        assert!(Config::default().footprint(0, 4096).is_err());
     }
 
     #[test]

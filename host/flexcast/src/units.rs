@@ -24,13 +24,15 @@ pub enum ThreadPlacement {
 #[derive(Debug)]
 pub(crate) struct Units {
     taken: [bool; USABLE_UNITS as usize],
+    /// Bytes that those who have taken units want in the last-level cache.
+    pub(crate) hot_bytes: u64,
 }
 
 impl Units {
     pub(crate) const fn new() -> Self {
         let mut taken = [false; USABLE_UNITS as usize];
         taken[0] = true;
-        Self { taken }
+        Self { taken, hot_bytes: 0 }
     }
 
     fn free(&self) -> u32 {

@@ -9,6 +9,7 @@
 //! Rates are in Gbit/s (10^9 bit per second), times in picoseconds unless a name says otherwise.
 
 pub mod bitmap;
+pub mod cache;
 pub mod concurrent;
 pub mod fabric;
 pub mod overlap;
