@@ -3,6 +3,7 @@
 pub mod algorithm;
 mod baseline;
 pub mod campaign;
+pub mod counts;
 pub mod group;
 pub mod params;
 pub mod random;

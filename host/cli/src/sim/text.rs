@@ -5,8 +5,9 @@ use std::fmt;
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::algorithm::Parameters;
+use super::counts::ratio;
 use super::params::Operation;
-use super::report::{PhaseTime, Report, ratio};
+use super::report::{PhaseTime, Report};
 use crate::machine::Memory;
 
 /// A table whose columns behind the first are numbers.
