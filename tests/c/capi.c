@@ -150,7 +150,7 @@ static void operations(flexcast_card *card, flexcast_bootstrap *bootstrap, flexc
     flexcast_report report;
     flexcast_stats stats;
     int done = -1;
-    size_t count = BYTES;
+    size_t count = BYTES, displacement = 7;
 
     memset(send, 42, BYTES);
     memset(receive, 0, BYTES);
@@ -206,6 +206,21 @@ static void operations(flexcast_card *card, flexcast_bootstrap *bootstrap, flexc
     IS(memcmp(send, receive, BYTES) == 0);
     OK(flexcast_request_free(request));
     OK(flexcast_allgatherv(comm, FLEXCAST_IN_PLACE, receive, &count, &request));
+    OK(flexcast_wait(request));
+    OK(flexcast_request_free(request));
+
+    /* With a displacement: what is around the block stays. */
+    count = BYTES - 7;
+    REFUSED(flexcast_allgatherv_displaced(comm, send, receive, BYTES, &count, NULL, &request), FLEXCAST_ERROR_NULL, "displacements");
+    REFUSED(flexcast_allgatherv_displaced(comm, send, receive, BYTES, NULL, &displacement, &request), FLEXCAST_ERROR_NULL, "counts");
+    REFUSED(flexcast_allgatherv_displaced(comm, send, receive, BYTES - 1, &count, &displacement, &request), FLEXCAST_ERROR_ARGUMENT,
+            "beyond the receive buffer");
+    memset(receive, 1, BYTES);
+    OK(flexcast_allgatherv_displaced(comm, send, receive, BYTES, &count, &displacement, &request));
+    OK(flexcast_wait(request));
+    IS(receive[6] == 1 && memcmp(send, receive + 7, count) == 0);
+    OK(flexcast_request_free(request));
+    OK(flexcast_allgatherv_displaced(comm, FLEXCAST_IN_PLACE, receive, BYTES, &count, &displacement, &request));
     OK(flexcast_wait(request));
     OK(flexcast_request_free(request));
 

@@ -1,15 +1,17 @@
 //! Tests across crates: the whole chain from the host library to the firmware.
 //!
-//! This library finds the device images, makes tiny ones ([`code`]), runs the throughput harness ([`run`]), compares with
+//! This library finds the device images, makes tiny ones ([`code`]), looks into the emulated machine ([`world`](mod@world)), runs the throughput harness ([`run`]), compares with
 //! recorded output ([`golden`]), builds the emulator's C libraries ([`libs`]) and the
-//! examples ([`examples`]), connects ranks ([`ranks`]) and reads error messages as a user would ([`told`]).
+//! examples ([`examples`]), connects ranks ([`ranks`], [`communicators`]) and reads error messages as a user would ([`told`]).
 
 pub mod code;
+pub mod communicators;
 pub mod examples;
 pub mod golden;
 pub mod libs;
 pub mod ranks;
 pub mod run;
+pub mod world;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

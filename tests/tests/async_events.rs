@@ -2,6 +2,7 @@
 
 use emu_machine::Config;
 use flexcast_tests::code::{self, *};
+use flexcast_tests::world::{put, settle};
 use flexio::{
     Access, AddressHandle, AsyncEvent, CompletionQueue, CqTarget, Device, DeviceBuffer, DpaCompletionQueue,
     DpaQueuePair, HostBuffer, MemoryKey, MemoryRegion, Outbox, ProtectionDomain, QueueDepths, QueuePair,
@@ -69,19 +70,6 @@ fn post_receives(qp: &DpaQueuePair<'_>, key: &MemoryKey<'_>, addr: flexio::DevAd
         put(qp.receive_ring().offset(16 * index), segment.as_bytes());
     }
     put(qp.doorbell_record(), QpDoorbellRecord { receive: u32::from(count).into(), send: 0.into() }.as_bytes());
-}
-
-/// Lets the machine run until nothing is under way.
-fn settle() {
-    while emu_machine::with_world(emu_machine::World::relax).expect("a machine") {}
-}
-
-fn put(addr: flexio::DevAddr, bytes: &[u8]) {
-    emu_machine::with_world(|world| {
-        let process = *world.card(0).expect("a card").processes.keys().next().expect("a process");
-        world.write_memory(0, process, addr.get(), bytes).expect("device memory");
-    })
-    .expect("a machine");
 }
 
 #[test]

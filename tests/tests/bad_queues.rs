@@ -1,7 +1,7 @@
 //! Queues and memory keys used wrongly: typed errors or error completions, counted drops, and nothing hangs.
 
+use emu_machine::Config;
 use emu_machine::nic::{AsyncEvent, Counters, FailureCause, QpState};
-use emu_machine::{Config, World, layout, with_world};
 use flexcast_hw::wqe::FLAG_SIGNALLED;
 use flexcast_hw::{
     ControlSegment, Cqe, CqeOpcode, DataSegment, ErrorCqe, QpDoorbellRecord, RemoteAddressSegment, Syndrome, WqeOpcode,
@@ -9,10 +9,11 @@ use flexcast_hw::{
 };
 use flexcast_tests::code::{self, *};
 use flexcast_tests::told;
+use flexcast_tests::world::{doorbell_program, get, put, ring, settle, world};
 use flexio::{
-    Access, AddressHandle, Bound, CompletionQueue, CqTarget, DevAddr, DeviceBuffer, DpaCompletionQueue, DpaDepths,
-    DpaQueuePair, Error, HostBuffer, LocalSlice, MemoryKey, MemoryRegion, Outbox, Process, ProtectionDomain, Provider,
-    QueueDepths, QueuePair, SendKind, SendRequest, Transport, UdKey,
+    Access, AddressHandle, Bound, CompletionQueue, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair,
+    Error, HostBuffer, LocalSlice, MemoryKey, MemoryRegion, Outbox, Process, ProtectionDomain, Provider, QueueDepths,
+    QueuePair, SendKind, SendRequest, Transport, UdKey,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -95,16 +96,8 @@ fn pair(transport: Transport, cq_depth: u32, body: impl FnOnce(&End<'_>, &End<'_
     body(&end(0), &end(1));
 }
 
-fn world<R>(f: impl FnOnce(&mut World) -> R) -> R {
-    with_world(f).expect("this thread's machine")
-}
-
 fn counters(card: usize) -> Counters {
     world(|world| *world.card(card).expect("a card").nic.counters())
-}
-
-fn settle() {
-    world(|world| while world.step() {});
 }
 
 #[track_caller]
@@ -278,48 +271,6 @@ fn send_ring_full() {
         }
         assert_eq!(done, posted);
     });
-}
-
-/// `ping(block)`: selects outbox `block[0]` and stores `block[2]` to its register `block[1]`.
-fn doorbell_program() -> Vec<u8> {
-    let mut code = vec![addi(reg::S0, reg::A0, 0), ld(reg::A0, reg::S0, 0)];
-    code.extend(rtos(layout::call::OUTBOX_CONFIG));
-    code.extend([
-        ld(reg::T0, reg::TP, layout::context::OUTBOX_BASE as i32),
-        ld(reg::T1, reg::S0, 8),
-        add(reg::T0, reg::T0, reg::T1),
-        ld(reg::A2, reg::S0, 16),
-        sd(reg::A2, reg::T0, 0),
-        RET,
-    ]);
-    image(&[RET], &code)
-}
-
-/// Rings a doorbell from the device.
-fn ring(process: &Process<'_>, outbox: &Outbox<'_>, register: u64, value: u64) {
-    let mut block = Vec::new();
-    for word in [u64::from(outbox.id()), register, value] {
-        block.extend_from_slice(&word.to_le_bytes());
-    }
-    let block = DeviceBuffer::from_bytes(process, &block).expect("a device buffer");
-    assert_eq!(process.call("ping", block.addr().get()).expect("the call returns"), 0, "the outbox was selected");
-    settle();
-}
-
-/// The only process of card 0, from the machine's side.
-fn process_id() -> u32 {
-    world(|world| *world.card(0).expect("a card").processes.keys().next().expect("a process"))
-}
-
-fn put(addr: DevAddr, bytes: &[u8]) {
-    let id = process_id();
-    world(|world| world.write_memory(0, id, addr.get(), bytes)).expect("device memory");
-}
-
-fn get<const N: usize>(addr: DevAddr) -> [u8; N] {
-    let (id, mut bytes) = (process_id(), [0; N]);
-    world(|world| world.peek_memory(0, id, addr.get(), &mut bytes)).expect("device memory");
-    bytes
 }
 
 fn state(qpn: u32) -> QpState {

@@ -3,13 +3,14 @@
 
 use std::net::Ipv4Addr;
 
-use emu_machine::{Config, MemoryModel, World, layout, with_world};
+use emu_machine::{Config, MemoryModel, World, layout};
 use flexcast_hw::wqe::FLAG_SIGNALLED;
 use flexcast_hw::{ControlSegment, Cqe, CqeOpcode, DataSegment, QpDoorbellRecord, WqeOpcode, outbox};
 use flexcast_tests::code::{self, *};
 use flexcast_tests::told;
+use flexcast_tests::world::{doorbell_program, get, put, ring, settle, world};
 use flexio::{
-    Access, AddressHandle, Affinity, Application, Bound, CompletionQueue, CqTarget, DevAddr, Device, DeviceBuffer,
+    Access, AddressHandle, Affinity, Application, Bound, CompletionQueue, CqTarget, Device, DeviceBuffer,
     DpaCompletionQueue, DpaDepths, DpaQueuePair, Error, EventHandler, Gid, GroupKey, HostBuffer, InlineRequest, Mac,
     MemoryKey, MemoryRegion, MulticastGroup, MulticastMembership, Outbox, Path, Process, ProtectionDomain, QueueDepths,
     QueuePair, RemoteQp, SendKind, SendRequest, Transport, UD_ADDRESS_BYTES, UdAddress, UdKey,
@@ -23,47 +24,8 @@ const BOUND: Bound = Bound::millis(1).with_looks(1_000_000);
 const GRH_BYTES: usize = 40;
 const TOS_BYTE: usize = 21;
 
-fn world<R>(f: impl FnOnce(&mut World) -> R) -> R {
-    with_world(f).expect("this thread's machine")
-}
-
-fn settle() {
-    world(|world| while world.step() {});
-}
-
-/// The only process of card 0.
-fn process_id() -> u32 {
-    world(|world| *world.card(0).expect("a card").processes.keys().next().expect("a process"))
-}
-
-fn put(addr: DevAddr, bytes: &[u8]) {
-    let id = process_id();
-    world(|world| world.write_memory(0, id, addr.get(), bytes)).expect("device memory");
-}
-
-fn get<const N: usize>(addr: DevAddr) -> [u8; N] {
-    let (id, mut bytes) = (process_id(), [0; N]);
-    world(|world| world.peek_memory(0, id, addr.get(), &mut bytes)).expect("device memory");
-    bytes
-}
-
 fn entry(cq: &DpaCompletionQueue<'_>, index: u64) -> Cqe {
     Cqe::read_from_bytes(&get::<64>(cq.ring().offset(64 * index))).expect("64 bytes")
-}
-
-/// An image whose RPC rings the doorbell that a block of three words names: outbox, register, value.
-fn doorbell_program() -> Vec<u8> {
-    let mut code = vec![addi(reg::S0, reg::A0, 0), ld(reg::A0, reg::S0, 0)];
-    code.extend(rtos(layout::call::OUTBOX_CONFIG));
-    code.extend([
-        ld(reg::T0, reg::TP, layout::context::OUTBOX_BASE as i32),
-        ld(reg::T1, reg::S0, 8),
-        add(reg::T0, reg::T0, reg::T1),
-        ld(reg::A2, reg::S0, 16),
-        sd(reg::A2, reg::T0, 0),
-        RET,
-    ]);
-    image(&[RET], &code)
 }
 
 /// A UD queue pair on the DPA of card 0 that sends.
@@ -91,13 +53,7 @@ impl Sender<'_> {
         bytes[64..].copy_from_slice(data.as_bytes());
         put(self.qp.send_ring().offset(64 * index), &bytes);
         let value = outbox::sq_doorbell_value(self.qp.number(), (index + 2) as u16);
-        let mut block = Vec::new();
-        for word in [u64::from(self.outbox.id()), outbox::SQ_DOORBELL, value] {
-            block.extend_from_slice(&word.to_le_bytes());
-        }
-        let block = DeviceBuffer::from_bytes(self.process, &block).expect("a device buffer");
-        assert_eq!(self.process.call("ping", block.addr().get()).expect("the call returns"), 0);
-        settle();
+        ring(self.process, self.outbox, outbox::SQ_DOORBELL, value);
         let done = entry(self.cq, self.next.get());
         assert_eq!((done.opcode(), done.wqe_counter.get()), (Ok(CqeOpcode::Requester), index as u16));
         self.next.set(self.next.get() + 1);

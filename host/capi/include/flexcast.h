@@ -743,6 +743,19 @@ flexcast_status flexcast_allgatherv(flexcast_comm *comm,
                                     flexcast_request **request);
 
 /**
+ * `counts[r]` bytes from every rank r to every rank, to `displacements[r]` bytes behind the start of `receive`, which has `receive_bytes`.
+ * Blocks must not overlap; what belongs to none stays as it is. Both lists have an entry for each rank, are alike on all, and are not used
+ * after the call. `send` as for flexcast_allgatherv().
+ */
+flexcast_status flexcast_allgatherv_displaced(flexcast_comm *comm,
+                                              const void *send,
+                                              void *receive,
+                                              size_t receive_bytes,
+                                              const size_t *counts,
+                                              const size_t *displacements,
+                                              flexcast_request **request);
+
+/**
  * Whether an operation is over (`done` becomes 1) or not (0); moves its communicator on. Once over, the status is the operation's own, and
  * stays so until the request is freed.
  */
@@ -935,6 +948,19 @@ flexcast_status flexcast_allgatherv(flexcast_comm *comm,
                                     void *receive,
                                     const size_t *counts,
                                     flexcast_request **request);
+
+/**
+ * `counts[r]` bytes from every rank r to every rank, to `displacements[r]` bytes behind the start of `receive`, which has `receive_bytes`.
+ * Blocks must not overlap; what belongs to none stays as it is. Both lists have an entry for each rank, are alike on all, and are not used
+ * after the call. `send` as for flexcast_allgatherv().
+ */
+flexcast_status flexcast_allgatherv_displaced(flexcast_comm *comm,
+                                              const void *send,
+                                              void *receive,
+                                              size_t receive_bytes,
+                                              const size_t *counts,
+                                              const size_t *displacements,
+                                              flexcast_request **request);
 
 /**
  * Whether an operation is over (`done` becomes 1) or not (0); moves its communicator on. Once over, the status is the operation's own, and

@@ -132,20 +132,15 @@ pub unsafe extern "C" fn flexcast_allgatherv(
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(request, "request") }?;
         let group = handle::get::<Group>(comm)?;
-        if counts.is_null() {
-            return Err(Fault::null("counts"));
-        }
-        let (rank, ranks) = group.with(|communicator| Ok((communicator.rank(), communicator.size())))?;
-        // SAFETY: not null, and an entry for each rank by the header.
-        let counts: Vec<usize> = (0..ranks as usize).map(|rank| unsafe { counts.add(rank).read_unaligned() }).collect();
-        let Some(all) = counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count)) else {
+        // SAFETY: null, or an entry for each rank by the header.
+        let (own, counts) = unsafe { entries(&group, counts, "counts") }?;
+        let all = counts.iter().try_fold(0u64, |sum, count| sum.checked_add(*count));
+        let Some(all) = all.and_then(|all| usize::try_from(all).ok()) else {
             let text = "allgatherv: the counts are more than the address space";
             return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
         };
-        let own = counts[rank as usize];
         let send = (send.addr() != IN_PLACE).then_some(Memory { start: send, bytes: own });
         let receive = Memory { start: receive, bytes: all };
-        let counts: Vec<u64> = counts.into_iter().map(|count| count as u64).collect();
         // SAFETY: as the header asks of the caller.
         let operation = unsafe {
             begin(&group, send, receive, |group, send, receive| match send {
@@ -156,4 +151,53 @@ pub unsafe extern "C" fn flexcast_allgatherv(
         place.put(handle::insert(operation)?);
         Ok(())
     })
+}
+
+/// `counts[r]` bytes from every rank r to every rank, to `displacements[r]` bytes behind the start of `receive`, which has `receive_bytes`.
+/// Blocks must not overlap; what belongs to none stays as it is. Both lists have an entry for each rank, are alike on all, and are not used
+/// after the call. `send` as for flexcast_allgatherv().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_allgatherv_displaced(
+    comm: *mut flexcast_comm,
+    send: *const c_void,
+    receive: *mut c_void,
+    receive_bytes: usize,
+    counts: *const usize,
+    displacements: *const usize,
+    request: *mut *mut flexcast_request,
+) -> flexcast_status {
+    call(|| {
+        // SAFETY: null or a place for a handle.
+        let place = unsafe { out(request, "request") }?;
+        let group = handle::get::<Group>(comm)?;
+        // SAFETY: null, or an entry for each rank by the header.
+        let (own, counts) = unsafe { entries(&group, counts, "counts") }?;
+        // SAFETY: the same.
+        let (_, displacements) = unsafe { entries(&group, displacements, "displacements") }?;
+        let send = (send.addr() != IN_PLACE).then_some(Memory { start: send, bytes: own });
+        let receive = Memory { start: receive, bytes: receive_bytes };
+        // SAFETY: as the header asks of the caller.
+        let operation = unsafe {
+            begin(&group, send, receive, |group, send, receive| match send {
+                Some(send) => group.allgatherv_displaced(send, receive, &counts, &displacements),
+                None => group.allgatherv_displaced_in_place(receive, &counts, &displacements),
+            })
+        }?;
+        place.put(handle::insert(operation)?);
+        Ok(())
+    })
+}
+
+/// A list with an entry for each rank: that of the own rank, and all.
+///
+/// # Safety
+/// Null, or readable for as many entries as the group has ranks.
+unsafe fn entries(group: &Group, list: *const usize, what: &str) -> Result<(usize, Vec<u64>), Fault> {
+    if list.is_null() {
+        return Err(Fault::null(what));
+    }
+    let (own, ranks) = group.with(|communicator| Ok((communicator.rank() as usize, communicator.size() as usize)))?;
+    // SAFETY: not null, and an entry for each rank by this function's contract.
+    let all: Vec<usize> = (0..ranks).map(|rank| unsafe { list.add(rank).read_unaligned() }).collect();
+    Ok((all[own], all.into_iter().map(|entry| entry as u64).collect()))
 }

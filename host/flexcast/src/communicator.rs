@@ -130,7 +130,13 @@ impl<'c> Pending<'c> {
         let place = Place::new(rank, ranks)?;
         let mtu_bytes = card.device().port().mtu_bytes();
         let derived = config.derive(ranks, mtu_bytes)?;
-        let footprint = config.footprint(ranks, mtu_bytes)?;
+        let config = config.with_table();
+        let mut peers = peers(place);
+        peers.extend(config.chain_mapping.neighbours(rank));
+        peers.sort_unstable();
+        peers.dedup();
+        let control_queue_pairs = peers.len() as u32;
+        let footprint = Footprint { control_queue_pairs, ..config.footprint(ranks, mtu_bytes)? };
         config.check_cache(&footprint)?;
         let heap = card.process().heap()?;
         let (needed, limit) = (footprint.staging_bytes, heap.size.saturating_sub(heap.allocated));
@@ -156,7 +162,7 @@ impl<'c> Pending<'c> {
         let (receivers, senders) = units.units.split_at(config.receive_threads as usize);
         let receive = Receive::new(card, &mut tower, &config, &derived, ranks, receivers, host)?;
         let send = Send::new(card, &mut tower, &config, &derived, place, senders, (host, send_shared))?;
-        let control = Control::new(card, &mut tower, &peers(place))?;
+        let control = Control::new(card, &mut tower, &peers)?;
         let device = card.device();
         let [.., high, low] = device.info().mac.0;
         let own = Endpoint {

@@ -2,6 +2,7 @@
 
 use flexcast_proto::{ImmediateLayout, Overheads, Place, chains_for};
 
+use crate::chains::ChainMapping;
 use crate::error::{Error, Result};
 use crate::model::cache::CONTEXT_BYTES;
 use crate::peers::peers;
@@ -47,6 +48,8 @@ pub struct Config {
     /// Ranks that multicast at the same time; 0: as few as keep the links busy, given `link_gbit_per_s` and the activation time in
     /// `overheads`. Default 0.
     pub chains: u32,
+    /// Which rank is in which chain. Default contiguous.
+    pub chain_mapping: ChainMapping,
     /// Chunks before the end of its block at which a root activates the next one. Default 0.
     pub lead_chunks: u32,
     /// Line rate of the cards in Gbit/s, from which the cutoff follows. Default 200.
@@ -86,6 +89,7 @@ impl Default for Config {
             max_receive_bytes: 64 << 20,
             psn_bits: None,
             chains: 0,
+            chain_mapping: ChainMapping::Contiguous,
             lead_chunks: 0,
             link_gbit_per_s: 200,
             overheads: Overheads {
@@ -116,7 +120,8 @@ pub struct Footprint {
     pub send_queue_pairs: u32,
     /// Reliable queue pairs over the own card: copies, and the wake-up of threads.
     pub loopback_queue_pairs: u32,
-    /// Reliable queue pairs to other ranks: two neighbours on the ring and the peers of the barrier, each once.
+    /// Reliable queue pairs to other ranks: two neighbours on the ring and the peers of the barrier, each once. In a communicator with a
+    /// [`ChainMapping`] also two neighbours in the chain.
     pub control_queue_pairs: u32,
     /// Staging slots in DPA memory, in bytes.
     pub staging_bytes: u64,
@@ -194,6 +199,7 @@ impl Config {
         power("send_depth", self.send_depth)?;
         range("quota", self.quota, 1, u32::MAX)?;
         range("chains", self.chains, 0, flexcast_proto::MAX_RANKS)?;
+        self.chain_mapping.check(ranks, self.chains)?;
         if self.link_gbit_per_s == 0 {
             return Err(Error::Config { what: "link_gbit_per_s", value: 0, limit: "at least 1".to_owned() });
         }

@@ -147,6 +147,7 @@ impl<'c> Control<'c> {
     /// Sends a message; at once if there is room, else when there is. One to a rank without connection, or with a broken one, is
     /// dropped: whoever waits for its answer learns of the break.
     pub(crate) fn send(&mut self, to: u32, bytes: &[u8]) -> Result<()> {
+        debug_assert!(self.index(to).is_some(), "rank {to} is no peer: what is sent to it is lost");
         let Some(peer) = self.index(to).filter(|peer| !self.peers[*peer].broken) else { return Ok(()) };
         let mut waiting = Waiting { peer, len: bytes.len(), bytes: [0; MESSAGE_BYTES] };
         waiting.bytes[..bytes.len()].copy_from_slice(bytes);

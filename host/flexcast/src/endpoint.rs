@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"flexcast");
 /// Version of these bytes and of the control messages; raised with every change of either.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// One rank, as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,15 @@ pub(crate) struct Terms {
     fields: [u64; TERMS.len()],
 }
 
-const TERMS: [&str; 6] = ["chunk_bytes", "subgroups", "psn_bits", "max_receive_bytes", "chains", "path MTU"];
+const TERMS: [&str; 7] = [
+    "chunk_bytes",
+    "subgroups",
+    "psn_bits",
+    "max_receive_bytes",
+    "chains",
+    "path MTU",
+    "the chain mapping with digest",
+];
 
 impl Terms {
     pub(crate) fn new(config: &Config, psn_bits: u32, mtu_bytes: u32) -> Self {
@@ -44,6 +52,7 @@ impl Terms {
                 max_receive_bytes,
                 chains.into(),
                 mtu_bytes.into(),
+                config.chain_mapping.digest(),
             ],
         }
     }
@@ -170,6 +179,7 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chains::ChainMapping;
 
     fn endpoint(rank: u32) -> Endpoint {
         Endpoint {
@@ -224,6 +234,10 @@ mod tests {
             Endpoint { terms: Terms::new(&Config { chunk_bytes: 1024, ..Config::default() }, 14, 4096), ..endpoint(1) };
         let text = with(&|told| told[1] = other.to_bytes());
         assert!(text.contains("rank 1 has chunk_bytes 1024, this rank 4096"), "{text}");
+        let mapped = Config { chain_mapping: ChainMapping::PerRack(vec![0, 1, 1]), ..Config::default() };
+        let other = Endpoint { terms: Terms::new(&mapped, 14, 4096), ..endpoint(1) };
+        let text = with(&|told| told[1] = other.to_bytes());
+        assert!(text.contains("rank 1 has the chain mapping with digest") && text.contains("this rank 0"), "{text}");
         let text = with(&|told| told.truncate(2));
         assert!(text.contains("2 endpoints for 3 ranks"), "{text}");
         let text = with(&|told| told[1] = Endpoint { ranks: 4, ..endpoint(1) }.to_bytes());

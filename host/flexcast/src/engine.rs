@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use flexcast_proto::cutoff::transfer_ps;
 use flexcast_proto::wire::Availability;
-use flexcast_proto::{Action, Alpha, Body, Cause, Failure, Message, Schedule, Summary, Terms};
+use flexcast_proto::{Action, Alpha, Body, Cause, Failure, Message, Summary, Terms};
 
 use crate::buffer::Buffer;
+use crate::chains::{Order, order};
 use crate::communicator::{Communicator, Posted};
 use crate::config::Config;
 use crate::control::{Event, Read};
@@ -93,7 +94,9 @@ fn summary(plan: &Plan, chunk_bytes: u32, chains: u32) -> Summary {
     match &plan.kind {
         Kind::Broadcast { root, bytes } => Summary::broadcast(*root, *bytes, chunk_bytes),
         Kind::Allgather { bytes } => Summary::allgather(*bytes, chunk_bytes, chains),
-        Kind::Allgatherv { bytes } => Summary::allgatherv(bytes.iter().copied(), chunk_bytes, chains),
+        Kind::Allgatherv { bytes } => {
+            Summary::allgatherv(bytes.iter().chain(plan.displacements()).copied(), chunk_bytes, chains)
+        }
     }
 }
 
@@ -252,8 +255,9 @@ impl<'c> Communicator<'c> {
             if self.parts.receive.is_armed()? {
                 running.posted = true;
                 running.report.phases.armed_ps = Some(now_ps);
-                let terms = terms(&running.plan, &self.config, &self.alpha, self.participant.operation());
-                self.participant.post(terms, now_ps);
+                let Order { chains, turn, .. } = order(&running.plan, &self.config, own);
+                let terms = terms(&running.plan, &self.config, &self.alpha, self.participant.operation(), chains);
+                self.participant.post_with(terms, turn, now_ps);
                 self.participant.placed(own);
                 moved = true;
             } else if now_ps.saturating_sub(told_ps) > WORKER_PS {
@@ -481,22 +485,15 @@ impl<'c> Communicator<'c> {
     }
 }
 
-fn chains(plan: &Plan, config: &Config) -> u32 {
-    let roots = plan.roots().len();
-    config.chains_for(roots, plan.receive_bytes() / u64::from(roots.max(1)))
-}
-
 /// Time that the turns of an operation take beyond the data's own: activations, which queue behind the data of a turn on their way.
 fn activations_ps(plan: &Plan, config: &Config) -> u64 {
-    let (roots, chains) = (plan.roots().len().max(1), chains(plan, config));
-    let turn_bytes = plan.receive_bytes() / u64::from(roots) * u64::from(chains);
+    let Order { chains, steps, .. } = order(plan, config, 0);
+    let turn_bytes = plan.receive_bytes() / u64::from(plan.roots().len().max(1)) * u64::from(chains);
     let turn_ps = config.overheads.activation_ps.saturating_add(transfer_ps(turn_bytes, config.link_gbit_per_s));
-    turn_ps.saturating_mul(u64::from(roots.div_ceil(chains).saturating_sub(1)))
+    turn_ps.saturating_mul(u64::from(steps.saturating_sub(1)))
 }
 
-fn terms(plan: &Plan, config: &Config, alpha: &Alpha, operation: u32) -> Terms {
-    let chains = chains(plan, config);
-    debug_assert!(Schedule::new(plan.roots().len(), chains).is_ok());
+fn terms(plan: &Plan, config: &Config, alpha: &Alpha, operation: u32, chains: u32) -> Terms {
     let cutoff_ps =
         alpha.cutoff_ps(plan.foreign_bytes(), config.link_gbit_per_s).saturating_add(activations_ps(plan, config));
     Terms {

@@ -41,11 +41,23 @@ pub(crate) struct Plan {
     own: u32,
     chunk_bytes: u32,
     subgroups: u32,
+    /// Where the blocks of an Allgatherv begin, if not one behind the other.
+    displacements: Option<Vec<u64>>,
 }
 
 impl Plan {
     pub(crate) fn new(kind: Kind, own: u32, ranks: u32, chunk_bytes: u32, subgroups: u32) -> Self {
-        Self { kind, ranks, own, chunk_bytes, subgroups }
+        Self { kind, ranks, own, chunk_bytes, subgroups, displacements: None }
+    }
+
+    /// The same with the blocks of an Allgatherv where [`layout::check`](crate::layout::check) says.
+    pub(crate) fn displaced(self, displacements: Option<Vec<u64>>) -> Self {
+        Self { displacements, ..self }
+    }
+
+    /// Where the blocks begin, if not one behind the other.
+    pub(crate) fn displacements(&self) -> &[u64] {
+        self.displacements.as_deref().unwrap_or_default()
     }
 
     /// Ranks that contribute a block.
@@ -78,12 +90,16 @@ impl Plan {
             Kind::Broadcast { bytes, .. } => Range { offset: 0, bytes: *bytes },
             Kind::Allgather { bytes } => Range { offset: bytes * u64::from(root), bytes: *bytes },
             Kind::Allgatherv { bytes } => {
-                Range { offset: bytes[..root as usize].iter().sum(), bytes: bytes[root as usize] }
+                let offset = match &self.displacements {
+                    Some(displacements) => displacements[root as usize],
+                    None => bytes[..root as usize].iter().sum(),
+                };
+                Range { offset, bytes: bytes[root as usize] }
             }
         }
     }
 
-    /// Bytes of the whole receive buffer.
+    /// Bytes of all blocks.
     pub(crate) fn receive_bytes(&self) -> u64 {
         match &self.kind {
             Kind::Broadcast { bytes, .. } => *bytes,
@@ -115,7 +131,13 @@ impl Plan {
             Kind::Allgatherv { bytes } => {
                 table.clear();
                 table.resize(bytes.len(), RootRow::default());
-                ReceiveSpace::each(bytes.iter().copied(), self.chunk_bytes, group, table)
+                match &self.displacements {
+                    None => ReceiveSpace::each(bytes.iter().copied(), self.chunk_bytes, group, table),
+                    Some(displacements) => {
+                        let contributions = displacements.iter().copied().zip(bytes.iter().copied());
+                        ReceiveSpace::placed(contributions, self.chunk_bytes, group, table)
+                    }
+                }
             }
         }
     }
@@ -209,6 +231,17 @@ mod tests {
         assert_eq!(plan.block(0), Range { offset: 0, bytes: 3 });
         assert_eq!(plan.block(2), Range { offset: 3, bytes: 5 });
         assert_eq!((plan.receive_bytes(), plan.foreign_bytes()), (8, 8));
+        let plan = plan.displaced(Some(vec![100, 0, 7]));
+        assert_eq!((plan.block(0), plan.block(2)), (Range { offset: 100, bytes: 3 }, Range { offset: 7, bytes: 5 }));
+        assert_eq!((plan.receive_bytes(), plan.foreign_bytes()), (8, 8));
+        let mut table = Vec::new();
+        let places: Vec<_> = (0..2)
+            .flat_map(|subgroup| {
+                let space = plan.space(subgroup, &mut table).unwrap();
+                (0..space.chunks()).map(|psn| plan.place(psn, &space).unwrap().1.offset).collect::<Vec<_>>()
+            })
+            .collect();
+        assert_eq!(places, [100, 7], "each of one chunk, in the first subgroup");
         let plan = Plan::new(Kind::Allgather { bytes: 100 }, 1, 3, 64, 2);
         assert_eq!((plan.block(2), plan.foreign_bytes()), (Range { offset: 200, bytes: 100 }, 200));
         let plan = Plan::new(Kind::Broadcast { root: 2, bytes: 100 }, 1, 3, 64, 2);

@@ -3,6 +3,7 @@
 use crate::buffer::Buffer;
 use crate::communicator::{Communicator, Posted};
 use crate::error::{Error, Result};
+use crate::layout;
 use crate::plan::{Kind, Plan};
 use crate::request::{Refused, Request};
 
@@ -56,8 +57,48 @@ impl<'c> Communicator<'c> {
         self.post(Kind::Allgatherv { bytes: counts.to_vec() }, None, receive)
     }
 
+    /// `counts[r]` bytes from every rank r to every rank, to `displacements[r]` in `receive`, which may be longer than needed; what
+    /// belongs to no block stays as it is. Both lists are alike on all ranks: what a rank has lost it reads from where its neighbour has it.
+    ///
+    /// # Errors
+    /// [`Refused`] with the buffers: blocks that overlap or end beyond `receive`, a list that has not `size()` entries, and as in
+    /// [`Communicator::allgatherv`].
+    pub fn allgatherv_displaced(
+        &mut self,
+        send: Buffer<'c>,
+        receive: Buffer<'c>,
+        counts: &[u64],
+        displacements: &[u64],
+    ) -> Result<Request, Box<Refused<'c>>> {
+        let kind = Kind::Allgatherv { bytes: counts.to_vec() };
+        self.post_displaced(kind, Some(displacements), Some(send), receive)
+    }
+
+    /// The same with the own bytes in their place in `receive` already.
+    ///
+    /// # Errors
+    /// As [`Communicator::allgatherv_displaced`].
+    pub fn allgatherv_displaced_in_place(
+        &mut self,
+        receive: Buffer<'c>,
+        counts: &[u64],
+        displacements: &[u64],
+    ) -> Result<Request, Box<Refused<'c>>> {
+        self.post_displaced(Kind::Allgatherv { bytes: counts.to_vec() }, Some(displacements), None, receive)
+    }
+
     fn post(&mut self, kind: Kind, send: Option<Buffer<'c>>, receive: Buffer<'c>) -> Result<Request, Box<Refused<'c>>> {
-        let plan = match self.plan(kind, send.as_ref(), &receive) {
+        self.post_displaced(kind, None, send, receive)
+    }
+
+    fn post_displaced(
+        &mut self,
+        kind: Kind,
+        displacements: Option<&[u64]>,
+        send: Option<Buffer<'c>>,
+        receive: Buffer<'c>,
+    ) -> Result<Request, Box<Refused<'c>>> {
+        let plan = match self.plan(kind, displacements, send.as_ref(), &receive) {
             Ok(plan) => plan,
             Err(error) => return Err(Box::new(Refused { error, send, receive: Some(receive) })),
         };
@@ -69,7 +110,13 @@ impl<'c> Communicator<'c> {
     }
 
     /// Checks an operation's arguments.
-    fn plan(&mut self, kind: Kind, send: Option<&Buffer<'c>>, receive: &Buffer<'c>) -> Result<Plan> {
+    fn plan(
+        &self,
+        kind: Kind,
+        displacements: Option<&[u64]>,
+        send: Option<&Buffer<'c>>,
+        receive: &Buffer<'c>,
+    ) -> Result<Plan> {
         if let Some(failure) = self.broken {
             return Err(Error::Broken { failure });
         }
@@ -93,11 +140,18 @@ impl<'c> Communicator<'c> {
         if total.is_none() {
             return Err(Error::Argument { operation, reason: "the contributions exceed 2^64 bytes".to_owned() });
         }
-        let plan = Plan::new(kind, own, ranks, self.config.chunk_bytes, self.config.subgroups);
+        let len = receive.len() as u64;
+        let displaced = match (&kind, displacements) {
+            (Kind::Allgatherv { bytes }, Some(displacements)) => {
+                layout::check(bytes, displacements, len).map_err(|reason| Error::Argument { operation, reason })?
+            }
+            _ => None,
+        };
+        let plan = Plan::new(kind, own, ranks, self.config.chunk_bytes, self.config.subgroups).displaced(displaced);
         let needed = plan.receive_bytes();
-        if receive.len() as u64 != needed {
+        if displacements.is_none() && len != needed {
             let why = format!("contributions of {ranks} ranks");
-            return Err(Error::BufferLength { operation, which: "receive", len: receive.len() as u64, needed, why });
+            return Err(Error::BufferLength { operation, which: "receive", len, needed, why });
         }
         if let Some(send) = send {
             let needed = plan.block(own).bytes;

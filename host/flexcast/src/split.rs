@@ -4,6 +4,7 @@
 
 use crate::bootstrap::{self, Exchange, Subgroup, accompany};
 use crate::card::Card;
+use crate::chains::ChainMapping;
 use crate::communicator::{Communicator, Pending};
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -68,9 +69,13 @@ impl<'c> Communicator<'c> {
             accompany(&mut exchange)?;
             return Ok(None);
         };
+        let config = self.config().clone();
+        // A table of chains may lose chains.
+        let chains = if config.chain_mapping == ChainMapping::Contiguous { config.chains } else { 0 };
+        let config = Config { chain_mapping: config.chain_mapping.of(&members), chains, ..config };
         let mut subgroup = Subgroup::new(exchange, members)
             .map_err(|error| Error::Argument { operation: "split", reason: error.to_string() })?;
-        found(self.card(), &mut subgroup, self.config().clone()).map(Some)
+        found(self.card(), &mut subgroup, config).map(Some)
     }
 
     /// What this rank and another have called, if an operation has failed because they differ and this is the rank that found it.

@@ -60,7 +60,8 @@ impl Summary {
         Self { kind: Kind::Allgather, root: 0, amount: bytes, chunk_bytes, chains }
     }
 
-    /// An Allgather to which the ranks contribute these numbers of bytes, in the order of ranks.
+    /// An Allgather to which the ranks contribute these numbers of bytes, in the order of ranks; behind them their displacements in the
+    /// receive buffer, unless they lie there one behind the other.
     #[must_use]
     pub fn allgatherv(bytes: impl IntoIterator<Item = u64>, chunk_bytes: u32, chains: u32) -> Self {
         Self { kind: Kind::Allgatherv, root: 0, amount: digest(bytes), chunk_bytes, chains }

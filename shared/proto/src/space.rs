@@ -91,16 +91,39 @@ impl<'a> ReceiveSpace<'a> {
         subgroup: Subgroup,
         table: &'a mut [RootRow],
     ) -> Result<Self, SpaceError> {
-        let roots = bytes.len();
+        // What saturates does not fit behind where it begins.
+        let mut end = 0u64;
+        let follow = move |bytes: u64| {
+            let start = end;
+            end = end.saturating_add(bytes);
+            (start, bytes)
+        };
+        Self::placed(bytes.map(follow), chunk_bytes, subgroup, table)
+    }
+
+    /// Contributions with their displacements in the receive buffer and their bytes, in rank order; `table` is filled for them and
+    /// kept. Whether they overlap is not looked at.
+    ///
+    /// # Errors
+    /// As [`ReceiveSpace::each`].
+    pub fn placed(
+        contributions: impl ExactSizeIterator<Item = (u64, u64)>,
+        chunk_bytes: u32,
+        subgroup: Subgroup,
+        table: &'a mut [RootRow],
+    ) -> Result<Self, SpaceError> {
+        let roots = contributions.len();
         let rows = table.len();
         let table = table.get_mut(..roots).ok_or(SpaceError::Rows { rows, roots })?;
-        let (mut chunks, mut displacement) = (0u64, 0u64);
+        let mut chunks = 0u64;
         // Checks the cut for an empty list, too.
         Chunking::new(0, chunk_bytes)?.block(subgroup)?;
-        for (row, bytes) in table.iter_mut().zip(bytes) {
+        for (row, (displacement, bytes)) in table.iter_mut().zip(contributions) {
+            if displacement.checked_add(bytes).is_none() {
+                return Err(SpaceError::TooLong);
+            }
             *row = RootRow { first_psn: chunks, displacement, bytes };
             chunks += Chunking::new(bytes, chunk_bytes)?.block(subgroup)?.chunks;
-            displacement = displacement.checked_add(bytes).ok_or(SpaceError::TooLong)?;
         }
         Ok(Self { contributions: Contributions::Each(table), chunk_bytes, subgroup, chunks })
     }
@@ -200,8 +223,26 @@ mod tests {
         assert_eq!(ReceiveSpace::each(two, 8, subgroup, &mut table), Err(SpaceError::Rows { rows: 1, roots: 2 }));
         let none = [].into_iter();
         assert_eq!(ReceiveSpace::each(none, 0, subgroup, &mut table), Err(SpaceError::Chunk(ChunkError::ZeroChunk)));
+        let mut table = [RootRow::default(); 2];
+        let long = [u64::MAX, 1].into_iter();
+        assert_eq!(ReceiveSpace::each(long, 1 << 31, subgroup, &mut table), Err(SpaceError::TooLong));
+        let far = [(u64::MAX, 1)].into_iter();
+        assert_eq!(ReceiveSpace::placed(far, 8, subgroup, &mut table), Err(SpaceError::TooLong));
         let beyond = Subgroup { index: 1, count: 1 };
         assert!(ReceiveSpace::equal(1, 1, 8, beyond).is_err());
+    }
+
+    #[test]
+    fn displaced_contributions_keep_their_sequence_numbers() {
+        let subgroup = Subgroup { index: 0, count: 1 };
+        let mut table = [RootRow::default(); 3];
+        let contributions = [(100, 10), (0, 0), (20, 16)].into_iter();
+        let space = ReceiveSpace::placed(contributions, 8, subgroup, &mut table).unwrap();
+        let places: Vec<_> = (0..space.chunks()).map(|psn| space.place(psn).unwrap()).collect();
+        assert_eq!(
+            places.iter().map(|at| (at.root, at.offset, at.bytes)).collect::<Vec<_>>(),
+            [(0, 100, 8), (0, 108, 2), (2, 20, 8), (2, 28, 8)]
+        );
     }
 
     proptest! {

@@ -1,0 +1,143 @@
+//! Communicators on emulated cards, all ranks in the calling thread, with the real firmware. What fails here fails the test: every
+//! function panics.
+#![allow(clippy::missing_panics_doc)]
+
+use flexcast::{Card, Communicator, Config, Done, Firmware, Overheads, Pending, Request, Test};
+use flexcast_cli::machine::MachineParams;
+use flexcast_cli::provider::emulated;
+use flexio::Provider;
+
+use crate::image_bytes;
+
+/// Virtual time in which any operation here ends, failures included.
+pub const BOUND_PS: u64 = 3_000_000_000_000;
+const PS_PER_US: u64 = 1_000_000;
+
+/// Small, so that communicators are made quickly, and with short waits.
+#[must_use]
+pub fn config() -> Config {
+    Config {
+        slots: 32,
+        receive_batch: 8,
+        send_batch: 4,
+        send_depth: 32,
+        max_receive_bytes: 1 << 20,
+        patience_ps: 20_000 * PS_PER_US,
+        overheads: Overheads { margin_ps: 300 * PS_PER_US, ..Config::default().overheads },
+        ..Config::default().with_subgroups(2)
+    }
+}
+
+/// Runs `body` with so many cards at a switch.
+pub fn with_cards(count: usize, body: impl FnOnce(&Provider, &[Card<'_>])) {
+    with_machine(count, MachineParams::default(), body);
+}
+
+/// The same with a machine of these parameters.
+pub fn with_machine(count: usize, params: MachineParams, body: impl FnOnce(&Provider, &[Card<'_>])) {
+    let machine = params.config_of(count).expect("a switch");
+    let provider = emulated(machine).expect("a machine");
+    let elf = image_bytes("allgather");
+    let open = |number| {
+        let firmware = Firmware { name: "allgather", elf: &elf };
+        Card::open(&provider, &format!("mlx5_{number}"), firmware).expect("the card opens")
+    };
+    let cards: Vec<Card<'_>> = (0..count).map(open).collect();
+    body(&provider, &cards);
+}
+
+/// A communicator of the ranks that are on these cards, one each.
+pub fn connect<'c>(cards: impl Iterator<Item = &'c Card<'c>>, config: &Config) -> Vec<Communicator<'c>> {
+    let cards: Vec<_> = cards.collect();
+    let ranks = cards.len() as u32;
+    let pending: Vec<Pending<'c>> = (0..)
+        .zip(cards)
+        .map(|(rank, card)| Pending::new(card, rank, ranks, config.clone()).expect("its part is made"))
+        .collect();
+    let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
+    pending.into_iter().map(|pending| pending.connect(&endpoints).expect("connected")).collect()
+}
+
+fn byte(seed: u64, rank: usize, at: usize) -> u8 {
+    (at as u64 * 11 + at as u64 / 253 + rank as u64 * 37 + seed) as u8
+}
+
+/// What a rank contributes: differs by seed, rank and place.
+#[must_use]
+pub fn contribution(seed: u64, rank: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| byte(seed, rank, at)).collect()
+}
+
+/// Posts an Allgather of `bytes` bytes.
+pub fn gather(communicator: &mut Communicator<'_>, seed: u64, bytes: usize) -> Request {
+    let card = communicator.card();
+    let mut send = card.buffer(bytes).expect("a buffer");
+    send.write(0, &contribution(seed, communicator.rank() as usize, bytes)).expect("written");
+    let receive = card.buffer(bytes * communicator.size() as usize).expect("a buffer");
+    communicator.allgather(send, receive).expect("accepted")
+}
+
+/// What an Allgather must have brought.
+pub fn check(done: &Done<'_>, seed: u64, ranks: usize, bytes: usize) {
+    let got = done.receive.as_ref().expect("the buffer comes back").to_vec().expect("read");
+    let expected: Vec<u8> = (0..ranks).flat_map(|rank| contribution(seed, rank, bytes)).collect();
+    assert!(got == expected, "bytes of {ranks} ranks, {bytes} each");
+}
+
+/// An operation of a rank.
+pub struct Under<'r, 'c> {
+    /// Whose it is.
+    pub communicator: &'r mut Communicator<'c>,
+    /// Until it is over.
+    pub request: Option<Request>,
+    /// Its end.
+    pub done: Option<Box<Done<'c>>>,
+}
+
+impl<'r, 'c> Under<'r, 'c> {
+    /// One that has been posted.
+    #[must_use]
+    pub fn new(communicator: &'r mut Communicator<'c>, request: Request) -> Self {
+        Self { communicator, request: Some(request), done: None }
+    }
+}
+
+/// Drives all to their end, or panics at the bound; `meanwhile` gets the time since the start.
+pub fn drive(provider: &Provider, all: &mut [Under<'_, '_>], mut meanwhile: impl FnMut(u64, &mut [Under<'_, '_>])) {
+    let start_ps = provider.relax().now_ps();
+    while all.iter().any(|one| one.done.is_none()) {
+        let since_ps = provider.relax().now_ps() - start_ps;
+        assert!(since_ps < BOUND_PS, "hangs");
+        meanwhile(since_ps, all);
+        for one in all.iter_mut() {
+            let Some(request) = one.request.take() else {
+                // Neighbours may still need it.
+                one.communicator.progress().expect("progress");
+                continue;
+            };
+            match one.communicator.test(request).expect("a test") {
+                Test::Pending(request) => one.request = Some(request),
+                Test::Done(done) => one.done = Some(done),
+            }
+        }
+        provider.relax().relax();
+    }
+}
+
+/// An Allgather of all these ranks that must come out right.
+pub fn gathers(provider: &Provider, communicators: &mut [Communicator<'_>], seed: u64, bytes: usize) {
+    let ranks = communicators.len();
+    let mut all: Vec<Under<'_, '_>> = communicators
+        .iter_mut()
+        .map(|communicator| {
+            let request = gather(communicator, seed, bytes);
+            Under::new(communicator, request)
+        })
+        .collect();
+    drive(provider, &mut all, |_, _| {});
+    for one in &all {
+        let done = one.done.as_ref().expect("driven to its end");
+        done.result.as_ref().expect("success");
+        check(done, seed, ranks, bytes);
+    }
+}

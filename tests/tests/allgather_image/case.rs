@@ -1,0 +1,109 @@
+//! What is tried on the card, and what comes of it.
+
+use emu_machine::MemoryModel;
+use flexcast_abi::{RunRow, SendReport, Transport, WorkerReport};
+use flexcast_tests::image_bytes;
+
+pub(crate) const Q_KEY: u32 = 0x1111;
+pub(crate) const CHUNK: u32 = 1024;
+pub(crate) const STRIDE: u64 = 1088;
+pub(crate) const PSN_BITS: u32 = 16;
+pub(crate) const LOG_RING: u8 = 10;
+pub(crate) const COLLECTIVE: u32 = 7;
+pub(crate) const BATCH: u32 = 64;
+
+/// Directory of images to test instead of those of this tree, as in `weak_memory.rs`.
+pub(crate) const IMAGES: &str = "FLEXCAST_IMAGES";
+
+pub(crate) fn elf() -> Vec<u8> {
+    match std::env::var_os(IMAGES) {
+        None => image_bytes("allgather"),
+        Some(folder) => std::fs::read(std::path::PathBuf::from(folder).join("allgather.elf")).expect("the image"),
+    }
+}
+
+pub(crate) fn seeds() -> u64 {
+    std::env::var("FLEXCAST_WEAK_SEEDS").map_or(6, |text| text.parse().expect("a number of seeds"))
+}
+
+/// One lane, one send lane, and what each root contributes.
+#[derive(Clone)]
+pub(crate) struct Case {
+    pub(crate) transport: Transport,
+    pub(crate) bytes: Vec<u64>,
+    pub(crate) by_rows: bool,
+    /// Roots that send nothing: their chunks are missing in the end.
+    pub(crate) silent: Vec<usize>,
+    /// The root whose chunks are not expected.
+    pub(crate) own: Option<usize>,
+    /// Whether all chunks lie in the ring before the lane's thread runs for the first time.
+    pub(crate) saturated: bool,
+    /// Lanes beside the one that works.
+    pub(crate) idle_lanes: u32,
+    /// Bytes between the roots' blocks in the receive buffer.
+    pub(crate) pad: u64,
+    /// The operation is closed while the last root still sends, when this many of its chunks have been dealt with.
+    pub(crate) hurry: Option<u64>,
+    pub(crate) memory: MemoryModel,
+}
+
+impl Case {
+    pub(crate) fn new(transport: Transport, bytes: &[u64], by_rows: bool) -> Self {
+        let memory = MemoryModel::Strong;
+        Self {
+            transport,
+            bytes: bytes.to_vec(),
+            by_rows,
+            silent: vec![],
+            own: None,
+            saturated: false,
+            idle_lanes: 0,
+            pad: 0,
+            hurry: None,
+            memory,
+        }
+    }
+
+    pub(crate) fn chunks_of(&self, root: usize) -> u32 {
+        self.bytes[root].div_ceil(u64::from(CHUNK)) as u32
+    }
+
+    pub(crate) fn last_of(&self, root: usize) -> u32 {
+        if self.bytes[root] == 0 { 0 } else { ((self.bytes[root] - 1) % u64::from(CHUNK)) as u32 + 1 }
+    }
+
+    pub(crate) fn first_psn(&self, root: usize) -> u32 {
+        (0..root).map(|root| self.chunks_of(root)).sum()
+    }
+
+    pub(crate) fn offset(&self, root: usize) -> u64 {
+        self.bytes[..root].iter().map(|bytes| bytes + self.pad).sum()
+    }
+
+    pub(crate) fn chunks(&self) -> u32 {
+        self.first_psn(self.bytes.len())
+    }
+
+    pub(crate) fn rows(&self, user: u64) -> Vec<RunRow> {
+        (0..self.bytes.len())
+            .map(|root| RunRow {
+                destination: user + self.offset(root),
+                first_psn: self.first_psn(root),
+                chunks: self.chunks_of(root),
+                last_chunk_bytes: self.last_of(root),
+                ..Default::default()
+            })
+            .collect()
+    }
+}
+
+/// What came of it.
+pub(crate) struct Outcome {
+    pub(crate) report: WorkerReport,
+    pub(crate) send: SendReport,
+    pub(crate) complete: bool,
+    /// Instructions of an activation that finds nothing.
+    pub(crate) in_vain: u64,
+    pub(crate) right_bytes: bool,
+    pub(crate) words: Vec<u64>,
+}
