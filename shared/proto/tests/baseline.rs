@@ -63,7 +63,7 @@ fn at(range: &std::ops::Range<u64>) -> std::ops::Range<usize> {
 fn run(operation: Operation, ranks: u32, pieces: &Blocks<'_>, seed: u64) -> Cost {
     let blocks = &match operation {
         Operation::Allgather(algorithm) => algorithm.blocks(*pieces).unwrap(),
-        Operation::Broadcast { .. } => *pieces,
+        _ => *pieces,
     };
     let mut random = Random(seed);
     let mut all: Vec<Schedule> =
@@ -74,7 +74,7 @@ fn run(operation: Operation, ranks: u32, pieces: &Blocks<'_>, seed: u64) -> Cost
         let own = match operation {
             Operation::Allgather(_) => pieces.block(rank as u32),
             Operation::Broadcast { root, .. } if root == rank as u32 => 0..total,
-            Operation::Broadcast { .. } => 0..0,
+            _ => 0..0,
         };
         buffer[at(&own)].copy_from_slice(&bytes(own.clone()));
     }

@@ -1,6 +1,6 @@
 //! The rendezvous message: where a rank wants its data, and what for.
 
-use flexcast_proto::baseline::{Allgather, Blocks, Broadcast, Operation, Span};
+use flexcast_proto::baseline::{Allgather, Allreduce, Alltoall, Blocks, Broadcast, Operation, Span};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -14,7 +14,8 @@ pub(super) struct Terms {
     /// The group's operations are numbered from 0, modulo 2^32.
     pub(super) operation: U32,
     algorithm: U32,
-    radix: U32,
+    /// Radix of a k-nomial tree, operator of a reduction.
+    parameter: U32,
     root: U32,
     blocks: U32,
     /// Where it ends, all blocks together, and a hash of where each does.
@@ -32,7 +33,7 @@ pub(super) struct Announcement {
 }
 
 /// Names of the algorithms by their codes.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 15] = [
     "Allgather (ring)",
     "Allgather (linear)",
     "Allgather (recursive doubling)",
@@ -42,11 +43,21 @@ const NAMES: [&str; 9] = [
     "Broadcast (in-order)",
     "Broadcast (chain)",
     "Broadcast (scatter-Allgather)",
+    "Alltoall (pairwise)",
+    "Alltoall (ring)",
+    "Alltoall (linear)",
+    "Reduce-Scatter (ring)",
+    "AllReduce (ring)",
+    "AllReduce (tree)",
 ];
+/// Codes of Broadcasts, and of reductions.
+const BROADCASTS: std::ops::RangeInclusive<u32> = 4..=8;
+const REDUCTIONS: std::ops::RangeInclusive<u32> = 12..=14;
 
 impl Terms {
-    pub(super) fn new(number: u32, operation: Operation, blocks: &Blocks<'_>) -> Self {
-        let (algorithm, radix, root) = match operation {
+    /// `operator`: code of a reduction's; 0 for others.
+    pub(super) fn new(number: u32, operation: Operation, operator: u32, blocks: &Blocks<'_>) -> Self {
+        let (algorithm, parameter, root) = match operation {
             // Segments show in the number of blocks.
             Operation::Allgather(Allgather::Ring | Allgather::PipelinedRing { .. }) => (0, 0, 0),
             Operation::Allgather(Allgather::Linear) => (1, 0, 0),
@@ -59,6 +70,12 @@ impl Terms {
                 Broadcast::Chain => (7, 0, root),
                 Broadcast::ScatterAllgather => (8, 0, root),
             },
+            Operation::Alltoall(Alltoall::Pairwise) => (9, 0, 0),
+            Operation::Alltoall(Alltoall::Ring) => (10, 0, 0),
+            Operation::Alltoall(Alltoall::Linear) => (11, 0, 0),
+            Operation::ReduceScatter => (12, operator, 0),
+            Operation::Allreduce(Allreduce::Ring) => (13, operator, 0),
+            Operation::Allreduce(Allreduce::Tree { .. }) => (14, operator, 0),
         };
         // FNV-1a over the lengths of the blocks.
         let lengths = (0..blocks.count()).map(|block| blocks.bytes(Span::of(block)));
@@ -68,12 +85,17 @@ impl Terms {
         Self {
             operation: U32::new(number),
             algorithm: U32::new(algorithm),
-            radix: U32::new(radix),
+            parameter: U32::new(parameter),
             root: U32::new(root),
             blocks: U32::new(blocks.count()),
             total_bytes: U64::new(blocks.total_bytes()),
             division: U64::new(division),
         }
+    }
+
+    /// The same for what one rank has for another in an Alltoall: the others' blocks are nothing to these two.
+    pub(super) fn of_pair(self, bytes: u64) -> Self {
+        Self { total_bytes: U64::new(bytes), division: U64::ZERO, ..self }
     }
 }
 
@@ -81,11 +103,12 @@ impl std::fmt::Display for Terms {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = NAMES.get(self.algorithm.get() as usize).unwrap_or(&"an unknown algorithm");
         write!(f, "operation {}, {name} of {} bytes in {} blocks", self.operation, self.total_bytes, self.blocks)?;
-        if self.algorithm.get() >= 4 {
+        if BROADCASTS.contains(&self.algorithm.get()) {
             write!(f, " from root {}", self.root)?;
         }
-        if self.radix.get() != 0 {
-            write!(f, ", radix {}", self.radix)?;
+        if self.parameter.get() != 0 {
+            let what = if REDUCTIONS.contains(&self.algorithm.get()) { "operator" } else { "radix" };
+            write!(f, ", {what} {}", self.parameter)?;
         }
         write!(f, ", lengths {:#018x}", self.division)
     }
@@ -97,7 +120,7 @@ mod tests {
 
     #[test]
     fn terms_differ_where_arguments_do() {
-        let terms = |number, operation, ends: &[u64]| Terms::new(number, operation, &Blocks::unequal(ends).unwrap());
+        let terms = |number, operation, ends: &[u64]| Terms::new(number, operation, 0, &Blocks::unequal(ends).unwrap());
         let ring = Operation::Allgather(Allgather::Ring);
         let tree = |radix, root| Operation::Broadcast { algorithm: Broadcast::Knomial { radix }, root, blocks: 2 };
         let all = [
@@ -108,6 +131,13 @@ mod tests {
             terms(0, tree(2, 0), &[5, 8]),
             terms(0, tree(2, 1), &[5, 8]),
             terms(0, tree(3, 1), &[5, 8]),
+            terms(0, Operation::Alltoall(Alltoall::Ring), &[5, 8]),
+            terms(0, Operation::Alltoall(Alltoall::Pairwise), &[5, 8]),
+            terms(0, Operation::Alltoall(Alltoall::Pairwise), &[5, 8]).of_pair(5),
+            terms(0, Operation::ReduceScatter, &[5, 8]),
+            Terms::new(0, Operation::ReduceScatter, 2, &Blocks::unequal(&[5, 8]).unwrap()),
+            terms(0, Operation::Allreduce(Allreduce::Ring), &[5, 8]),
+            terms(0, Operation::Allreduce(Allreduce::Tree { segments: 2 }), &[5, 8]),
         ];
         for (index, one) in all.iter().enumerate() {
             assert!(all[..index].iter().all(|other| other != one && other.to_string() != one.to_string()), "{one}");

@@ -196,7 +196,7 @@ impl<'a> Connection<'a> {
             return Ok(false);
         }
         let offset = self.slots.offset(0);
-        region.write(offset as usize, running.announcement().as_bytes())?;
+        region.write(offset as usize, running.announcement(self.slots.peer).as_bytes())?;
         self.control.post_send(&SendRequest {
             id: Work::Announce.id(self.slots.index),
             kind: SendKind::Send,
@@ -238,13 +238,13 @@ impl<'a> Connection<'a> {
 
     /// Checks what the peer has announced, if it has, against the operation that this rank is at. The peer may be at a
     /// later one, if it gets nothing more from this rank in this one.
-    pub(super) fn check(&self, running: &Running) -> Result<(), Error> {
+    pub(super) fn check(&self, running: &Running, blocks: &Blocks<'_>) -> Result<(), Error> {
+        let expected = running.expected(self.slots.peer, blocks);
         match &self.announced[0] {
             Some(Announcement { terms, .. })
-                if *terms != running.terms
-                    && (terms.operation == running.terms.operation || !self.outgoing.is_empty()) =>
+                if *terms != expected && (terms.operation == running.terms.operation || !self.outgoing.is_empty()) =>
             {
-                let (theirs, own) = (terms.to_string(), running.terms.to_string());
+                let (theirs, own) = (terms.to_string(), expected.to_string());
                 Err(Error::Mismatch { peer: self.slots.peer, theirs, own })
             }
             _ => Ok(()),
@@ -270,10 +270,11 @@ impl<'a> Connection<'a> {
             let transfer = outgoing.transfer;
             let (piece, behind) = piece(blocks, transfer.blocks, outgoing.done, self.config.write_bytes);
             let last = behind == 0;
+            let base = running.base(transfer.blocks, blocks);
             self.data.post_send(&SendRequest {
                 id: Work::Write { last }.id(self.slots.index),
                 kind: SendKind::Write {
-                    remote_addr: announcement.addr.get().wrapping_add(piece.start),
+                    remote_addr: announcement.addr.get().wrapping_add(piece.start - base),
                     rkey: announcement.rkey.get(),
                 },
                 local: running.local(&piece),

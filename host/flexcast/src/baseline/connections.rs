@@ -99,7 +99,7 @@ impl Connections {
             entries: connections.iter().map(entry).collect(),
         };
         let encoded = endpoint.encode();
-        Ok((Pending { place: self.place, config: self.config, completions, connections, slots }, encoded))
+        Ok((Pending { place: self.place, config: self.config, pd, completions, connections, slots }, encoded))
     }
 }
 
@@ -115,6 +115,7 @@ fn count(peers: impl Iterator<Item = u32>) -> BTreeMap<u32, u32> {
 pub struct Pending<'a> {
     place: Place,
     config: Config,
+    pd: &'a ProtectionDomain<'a>,
     completions: &'a CompletionQueue<'a>,
     connections: Vec<Connection<'a>>,
     slots: MemoryRegion<'a>,
@@ -148,6 +149,6 @@ impl<'a> Pending<'a> {
                 &self.slots,
             )?;
         }
-        Ok(Group::new(self.place, self.config, self.completions, self.connections, self.slots))
+        Ok(Group::new(self.place, self.config, self.pd, self.completions, self.connections, self.slots))
     }
 }

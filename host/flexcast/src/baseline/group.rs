@@ -2,11 +2,12 @@
 
 use flexcast_proto::Place;
 use flexcast_proto::baseline::{Allgather, Blocks, Broadcast, Operation, Schedule, Transfer};
-use flexio::{Completion, CompletionQueue, MemoryRegion};
+use flexio::{Completion, CompletionQueue, MemoryRegion, ProtectionDomain};
 
 use super::announcement::Terms;
 use super::connection::{Connection, Work};
 use super::operation::{Buffer, Division, Pieces, Running};
+use super::reduce::Reducing;
 use super::{Config, Error};
 
 /// Bytes copied at a time from a contribution to its place.
@@ -37,6 +38,8 @@ pub struct Group<'a> {
     /// By peer, ascending. Before the memory that they use: dropped first.
     connections: Vec<Connection<'a>>,
     slots: MemoryRegion<'a>,
+    pub(super) reducing: Reducing<'a>,
+    pub(super) pd: &'a ProtectionDomain<'a>,
     completions: &'a CompletionQueue<'a>,
     division: Division,
     running: Option<Running>,
@@ -58,6 +61,7 @@ impl<'a> Group<'a> {
     pub(super) fn new(
         place: Place,
         config: Config,
+        pd: &'a ProtectionDomain<'a>,
         completions: &'a CompletionQueue<'a>,
         connections: Vec<Connection<'a>>,
         slots: MemoryRegion<'a>,
@@ -68,6 +72,8 @@ impl<'a> Group<'a> {
             counts: vec![0; connections.len()],
             connections,
             slots,
+            reducing: Reducing::default(),
+            pd,
             completions,
             division: Division { pieces: Pieces::Ends(Vec::new()), segments: 1 },
             running: None,
@@ -173,6 +179,32 @@ impl<'a> Group<'a> {
         contribution: Option<Buffer<'_>>,
         receive: Buffer<'_>,
     ) -> Result<(), Error> {
+        let schedule = self.schedule(operation)?;
+        let blocks = division.blocks()?;
+        receive.check(blocks.total_bytes())?;
+        if let Some(contribution) = contribution {
+            let own = division.pieces()?.block(self.place.rank());
+            let len = own.end - own.start;
+            contribution.check(len)?;
+            contribution.copy(0, len, &receive, own.start, self.scratch())?;
+        }
+        let running = Running::new(schedule, Terms::new(self.next, operation, 0, &blocks), &receive);
+        self.begin(running, division)
+    }
+
+    /// Memory for copies.
+    pub(super) fn scratch(&mut self) -> &mut [u8] {
+        self.scratch.resize(COPY_BYTES, 0);
+        &mut self.scratch
+    }
+
+    /// Number of the next operation.
+    pub(super) fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// The schedule of an operation that may begin now.
+    pub(super) fn schedule(&mut self, operation: Operation) -> Result<Schedule, Error> {
         if self.failed {
             return Err(Error::Failed);
         }
@@ -181,21 +213,16 @@ impl<'a> Group<'a> {
         }
         let schedule = Schedule::new(operation, self.place)?;
         self.check_connections(&schedule)?;
-        let blocks = division.blocks()?;
-        receive.check(blocks.total_bytes())?;
-        if let Some(contribution) = contribution {
-            let own = division.pieces()?.block(self.place.rank());
-            let len = own.end - own.start;
-            contribution.check(len)?;
-            self.scratch.resize(COPY_BYTES, 0);
-            contribution.copy(len, &receive, own.start, &mut self.scratch)?;
-        }
-        let running = Running::new(schedule, Terms::new(self.next, operation, &blocks), &receive);
+        Ok(schedule)
+    }
+
+    /// Begins what has been checked.
+    pub(super) fn begin(&mut self, running: Running, division: Division) -> Result<(), Error> {
         self.division = division;
         let now_ps = self.now_ps();
         (self.started_ps, self.progress_ps, self.looks) = (now_ps, now_ps, 0);
         self.next = self.next.wrapping_add(1);
-        let sources = schedule.sources();
+        let sources = running.schedule.sources();
         for connection in &mut self.connections {
             if sources.contains(connection.peer()) {
                 connection.expect_messages();
@@ -281,6 +308,7 @@ impl<'a> Group<'a> {
                     .ok_or_else(|| Error::Protocol { peer, reason: "a message without an immediate".to_owned() })?;
                 let operation = running.number();
                 running.schedule.arrived(peer, tag).map_err(|source| Error::Message { operation, source })?;
+                self.reducing.arrived(&running.schedule, tag)?;
                 connection.receive_message()?;
             }
         }
@@ -301,7 +329,7 @@ impl<'a> Group<'a> {
         }
         let blocks = self.division.blocks()?;
         for connection in &mut self.connections {
-            connection.check(running)?;
+            connection.check(running, &blocks)?;
             self.statistics.announcements += u64::from(connection.announce(running, &self.slots)?);
             let posted = connection.write(running, &blocks)?;
             self.statistics.messages += posted.messages;

@@ -37,8 +37,10 @@ mod connection;
 mod connections;
 mod endpoint;
 mod error;
+mod exchange;
 mod group;
 mod operation;
+mod reduce;
 
 pub use announcement::ANNOUNCEMENT_BYTES;
 pub use connections::{Connections, Pending};
@@ -46,6 +48,7 @@ pub use error::Error;
 pub use flexcast_proto::baseline as algorithm;
 pub use group::{Group, Statistics};
 pub use operation::Buffer;
+pub use reduce::{Operator, reference};
 
 use flexio::{Bound, Retry};
 

@@ -29,13 +29,20 @@ impl Buffer<'_> {
         Ok(())
     }
 
-    /// Copies `len` bytes of this buffer to `to` of another one.
-    pub(super) fn copy(&self, len: u64, other: &Buffer<'_>, to: u64, scratch: &mut [u8]) -> Result<(), Error> {
+    /// Copies `len` bytes from `from` of this buffer to `to` of another one.
+    pub(super) fn copy(
+        &self,
+        from: u64,
+        len: u64,
+        other: &Buffer<'_>,
+        to: u64,
+        scratch: &mut [u8],
+    ) -> Result<(), Error> {
         let mut done = 0;
         while done < len {
             let size = (len - done).min(scratch.len() as u64) as usize;
             let piece = &mut scratch[..size];
-            self.region.read((self.offset + done) as usize, piece)?;
+            self.region.read((self.offset + from + done) as usize, piece)?;
             other.region.write((other.offset + to + done) as usize, piece)?;
             done += piece.len() as u64;
         }
@@ -77,16 +84,41 @@ pub(super) struct Running {
     pub(super) schedule: Schedule,
     pub(super) terms: Terms,
     /// Where the blocks lie in this rank's memory.
-    pub(super) addr: u64,
-    pub(super) lkey: u32,
-    rkey: u32,
+    addr: u64,
+    lkey: u32,
+    /// Where peers write.
+    target: Target,
+}
+
+/// What peers are told of.
+#[derive(Debug)]
+enum Target {
+    /// The same memory, each block to its own place.
+    Same { rkey: u32 },
+    /// Another buffer, with a block of each peer that ends there; each is told of its own.
+    Exchange { addr: u64, rkey: u32, ends: Vec<u64> },
+}
+
+fn address(buffer: &Buffer<'_>) -> u64 {
+    buffer.region.addr().offset(buffer.offset).get()
 }
 
 impl Running {
     pub(super) fn new(schedule: Schedule, terms: Terms, buffer: &Buffer<'_>) -> Self {
-        let (addr, lkey, rkey) =
-            (buffer.region.addr().offset(buffer.offset).get(), buffer.region.lkey(), buffer.region.rkey());
-        Self { schedule, terms, addr, lkey, rkey }
+        let target = Target::Same { rkey: buffer.region.rkey() };
+        Self { schedule, terms, addr: address(buffer), lkey: buffer.region.lkey(), target }
+    }
+
+    /// From the blocks of one buffer to those of another, which end at `ends`.
+    pub(super) fn exchange(
+        schedule: Schedule,
+        terms: Terms,
+        send: &Buffer<'_>,
+        receive: &Buffer<'_>,
+        ends: Vec<u64>,
+    ) -> Self {
+        let target = Target::Exchange { addr: address(receive), rkey: receive.region.rkey(), ends };
+        Self { schedule, terms, addr: address(send), lkey: send.region.lkey(), target }
     }
 
     /// Number of the operation.
@@ -94,8 +126,32 @@ impl Running {
         self.terms.operation.get()
     }
 
-    pub(super) fn announcement(&self) -> Announcement {
-        Announcement { terms: self.terms, rkey: self.rkey.into(), addr: self.addr.into() }
+    pub(super) fn announcement(&self, peer: u32) -> Announcement {
+        match &self.target {
+            Target::Same { rkey } => Announcement { terms: self.terms, rkey: (*rkey).into(), addr: self.addr.into() },
+            Target::Exchange { addr, rkey, ends } => {
+                let end = ends[peer as usize];
+                let start = peer.checked_sub(1).map_or(0, |before| ends[before as usize]);
+                let terms = self.terms.of_pair(end - start);
+                Announcement { terms, rkey: (*rkey).into(), addr: (addr + start).into() }
+            }
+        }
+    }
+
+    /// What a peer must have announced.
+    pub(super) fn expected(&self, peer: u32, blocks: &Blocks<'_>) -> Terms {
+        match &self.target {
+            Target::Same { .. } => self.terms,
+            Target::Exchange { .. } => self.terms.of_pair(blocks.bytes(Span::of(peer))),
+        }
+    }
+
+    /// From which byte of the own buffer on a peer's announced memory goes for a transfer.
+    pub(super) fn base(&self, span: Span, blocks: &Blocks<'_>) -> u64 {
+        match &self.target {
+            Target::Same { .. } => 0,
+            Target::Exchange { .. } => blocks.block(span.first).start,
+        }
     }
 
     /// A piece of the own buffer for a write; none for an empty one.

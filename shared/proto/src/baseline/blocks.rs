@@ -32,6 +32,8 @@ pub struct Blocks<'a> {
     division: Division<'a>,
     /// Each piece of the division is cut into so many blocks.
     parts: u32,
+    /// Bytes of what the division counts.
+    unit_bytes: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +91,7 @@ pub enum BlocksError {
 
 impl<'a> Blocks<'a> {
     const fn new(division: Division<'a>) -> Self {
-        Self { division, parts: 1 }
+        Self { division, parts: 1, unit_bytes: 1 }
     }
 
     /// `count` blocks of `bytes` each: an Allgather of equal contributions.
@@ -166,6 +168,21 @@ impl<'a> Blocks<'a> {
         Ok(Self { parts: self.parts * parts, ..self })
     }
 
+    /// The same division of elements of `unit_bytes` bytes, none of which is cut.
+    ///
+    /// # Errors
+    /// Elements of no bytes, or more than 2^64 - 1 bytes in all.
+    pub fn in_units(self, unit_bytes: u32) -> Result<Self, BlocksError> {
+        if unit_bytes == 0 {
+            return Err(BlocksError::None);
+        }
+        let units = self.total_bytes();
+        if units.checked_mul(u64::from(unit_bytes)).is_none() {
+            return Err(BlocksError::TooLong { bytes: units, count: unit_bytes });
+        }
+        Ok(Self { unit_bytes, ..self })
+    }
+
     /// Number of blocks, at least 1.
     #[must_use]
     pub const fn count(&self) -> u32 {
@@ -185,8 +202,12 @@ impl<'a> Blocks<'a> {
         self.end(self.count())
     }
 
-    /// End of the first `count` blocks.
+    /// End of the first `count` blocks, in bytes.
     fn end(&self, count: u32) -> u64 {
+        self.end_in_units(count).saturating_mul(u64::from(self.unit_bytes))
+    }
+
+    fn end_in_units(&self, count: u32) -> u64 {
         let (whole, parts) = (count / self.parts, count % self.parts);
         let start = self.end_of_pieces(whole);
         if parts == 0 {
@@ -247,6 +268,8 @@ mod tests {
             (Blocks::segments(8, 8).unwrap(), 1, 0..8),
             (Blocks::equal(7, 3).unwrap().split(3).unwrap(), 9, 20..21),
             (Blocks::unequal(&[4, 4, 5]).unwrap().split(2).unwrap(), 6, 5..5),
+            (Blocks::shares(21, 4).unwrap().in_units(4).unwrap(), 4, 72..84),
+            (Blocks::equal(5, 2).unwrap().split(2).unwrap().in_units(8).unwrap(), 4, 64..80),
         ] {
             assert_eq!((blocks.count(), blocks.block(count - 1)), (count, last), "{blocks:?}");
             let mut end = 0;
@@ -278,6 +301,9 @@ mod tests {
         assert_eq!(Blocks::segments(1, 0), Err(BlocksError::EmptySegments));
         assert_eq!(Blocks::equal(1, 4).unwrap().split(0), Err(BlocksError::None));
         assert_eq!(Blocks::equal(1, 4).unwrap().split(1 << 30), Err(BlocksError::Parts { blocks: 4, parts: 1 << 30 }));
+        assert_eq!(Blocks::equal(1, 4).unwrap().in_units(0), Err(BlocksError::None));
+        let huge = Blocks::segments(1 << 62, 1 << 40).unwrap();
+        assert_eq!(huge.in_units(4), Err(BlocksError::TooLong { bytes: 1 << 62, count: 4 }));
         let bytes = 1 << 32;
         assert_eq!(Blocks::segments(bytes, 1), Err(BlocksError::TooMany { bytes, segment_bytes: 1 }));
         assert_eq!(Blocks::equal(u64::MAX, 2), Err(BlocksError::TooLong { bytes: u64::MAX, count: 2 }));

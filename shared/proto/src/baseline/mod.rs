@@ -6,6 +6,10 @@
 //! place on both sides. An Allgather wants the own contribution in its place before it starts, a Broadcast the message
 //! at the root.
 //!
+//! An Alltoall has two buffers with a block for each rank; its transfers name blocks of the sender's, its arrivals those
+//! of the receiver's. Reductions have a work buffer of their own, and tell what to add when a message has come
+//! ([`Schedule::reduction`]).
+//!
 //! One file per algorithm, each giving the messages of a rank as a function of its place (`plan`); [`Schedule`] runs
 //! any of them.
 
@@ -14,9 +18,13 @@ mod blocks;
 mod bruck;
 mod chain;
 mod doubling;
+mod exchange;
 mod knomial;
 mod linear;
 mod plan;
+mod reduce_ring;
+mod reduce_tree;
+mod reduction;
 mod relay;
 mod ring;
 mod scatter_ring;
@@ -24,6 +32,7 @@ mod schedule;
 
 pub use blocks::{Blocks, BlocksError, Span};
 pub use plan::{Arrival, Transfer};
+pub use reduction::{Reduction, Start};
 pub use schedule::{MessageError, Schedule, ScheduleError};
 
 /// Allgather algorithms. In each of them every rank sends N(P - 1) bytes.
@@ -102,6 +111,62 @@ impl Broadcast {
     }
 }
 
+/// Alltoall algorithms. In each of them every rank sends P - 1 blocks, directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Alltoall {
+    /// Pairs of ranks exchange, with another partner in each round: P - 1 rounds on a power of two, otherwise P, in one
+    /// of which a rank has nothing to do.
+    Pairwise,
+    /// In step k to the rank k ahead, from the one k behind.
+    Ring,
+    /// All at once.
+    Linear,
+}
+
+impl Alltoall {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Pairwise, Self::Ring, Self::Linear];
+}
+
+/// AllReduce algorithms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Allreduce {
+    /// Reduce-Scatter and Allgather around the ring, on one share per rank: each rank sends 2N(P - 1)/P.
+    Ring,
+    /// Up a binomial tree and down again, in segments.
+    Tree {
+        /// Of the message, at least 1.
+        segments: u32,
+    },
+}
+
+impl Allreduce {
+    /// How the contribution is divided, of so many elements of `element_bytes`, among `ranks`: no element is cut.
+    ///
+    /// # Errors
+    /// No segment, no ranks, or more than can be counted.
+    pub fn contribution(self, elements: u64, element_bytes: u32, ranks: u32) -> Result<Blocks<'static>, BlocksError> {
+        match self {
+            Self::Ring => Blocks::shares(elements, ranks)?.in_units(element_bytes),
+            Self::Tree { segments } => Blocks::equal(elements, 1)?.split(segments)?.in_units(element_bytes),
+        }
+    }
+
+    /// The same of the work buffer, whose last [`Allreduce::contribution`] is the result.
+    ///
+    /// # Errors
+    /// As [`Allreduce::contribution`].
+    pub fn work(self, elements: u64, element_bytes: u32, ranks: u32) -> Result<Blocks<'static>, BlocksError> {
+        match self {
+            Self::Ring => self.contribution(elements, element_bytes, ranks),
+            Self::Tree { segments } => {
+                let areas = reduce_tree::levels(ranks.max(1)) + 1;
+                Blocks::equal(elements, areas)?.split(segments)?.in_units(element_bytes)
+            }
+        }
+    }
+}
+
 /// What a schedule is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
@@ -116,4 +181,10 @@ pub enum Operation {
         /// Blocks of the message ([`Broadcast::blocks`]).
         blocks: u32,
     },
+    /// A block of each rank to each rank.
+    Alltoall(Alltoall),
+    /// The sum of all contributions, a share of it to each rank, around the ring.
+    ReduceScatter,
+    /// The sum of all contributions to everybody, on the blocks of [`Allreduce::work`].
+    Allreduce(Allreduce),
 }

@@ -2,14 +2,19 @@
 
 use thiserror::Error;
 
+use super::blocks::Span;
 use super::bruck::Bruck;
 use super::doubling::Doubling;
+use super::exchange::Exchange;
 use super::linear::Linear;
 use super::plan::{Arrival, Plan, Transfer};
+use super::reduce_ring::ReduceRing;
+use super::reduce_tree::{ReduceTree, levels};
+use super::reduction::{Reduction, Start};
 use super::relay::{Relay, Tree};
 use super::ring::Ring;
 use super::scatter_ring::ScatterRing;
-use super::{Allgather, Broadcast, Operation};
+use super::{Allgather, Allreduce, Broadcast, Operation};
 use crate::ranks::{MAX_RANKS, Place, PlaceError, RankSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,6 +25,9 @@ enum Algorithm {
     Bruck(Bruck),
     Relay(Relay),
     ScatterRing(ScatterRing),
+    Exchange(Exchange),
+    ReduceRing(ReduceRing),
+    ReduceTree(ReduceTree),
 }
 
 /// One rank's part in one operation: which messages may be sent now, and when it is over.
@@ -135,6 +143,16 @@ impl Schedule {
                 let root = Place::new(root, place.ranks()).map_err(ScheduleError::Root)?;
                 broadcast(algorithm, place, root, blocks)?
             }
+            Operation::Alltoall(algorithm) => Algorithm::Exchange(Exchange { place, algorithm }),
+            Operation::ReduceScatter => Algorithm::ReduceRing(ReduceRing { place, gather: false }),
+            Operation::Allreduce(Allreduce::Ring) => Algorithm::ReduceRing(ReduceRing { place, gather: true }),
+            Operation::Allreduce(Allreduce::Tree { segments }) => {
+                let children = levels(place.ranks()) + 1;
+                if segments == 0 || children.checked_mul(segments).is_none() {
+                    return Err(ScheduleError::Segments { segments, children });
+                }
+                Algorithm::ReduceTree(ReduceTree { place, segments })
+            }
         };
         Ok(Self { algorithm, place, polled: 0, sent: 0, arrived: 0, ahead: RankSet::EMPTY })
     }
@@ -147,6 +165,9 @@ impl Schedule {
             Algorithm::Bruck(plan) => plan,
             Algorithm::Relay(plan) => plan,
             Algorithm::ScatterRing(plan) => plan,
+            Algorithm::Exchange(plan) => plan,
+            Algorithm::ReduceRing(plan) => plan,
+            Algorithm::ReduceTree(plan) => plan,
         }
     }
 
@@ -166,6 +187,12 @@ impl Schedule {
         (0..self.plan().receives()).map(|tag| self.plan().receive(tag))
     }
 
+    /// One of the messages that this rank receives; none with such a tag.
+    #[must_use]
+    pub fn receive(&self, tag: u32) -> Option<Arrival> {
+        (tag < self.plan().receives()).then(|| self.plan().receive(tag))
+    }
+
     /// Ranks that this one sends to.
     #[must_use]
     pub fn targets(&self) -> RankSet {
@@ -183,9 +210,35 @@ impl Schedule {
         let algorithm = match self.algorithm {
             Algorithm::Relay(relay) => Algorithm::Relay(relay.with_segments(1)),
             Algorithm::Ring(ring) => Algorithm::Ring(Ring { segments: 1, ..ring }),
+            Algorithm::ReduceTree(tree) => Algorithm::ReduceTree(ReduceTree { segments: 1, ..tree }),
             other => other,
         };
         Self { algorithm, ..*self }
+    }
+
+    /// What of the own contribution is put into the work buffer of a reduction before [`Schedule::poll`] is called; none
+    /// if this is no reduction.
+    #[must_use]
+    pub fn start(&self) -> Option<Start> {
+        match self.algorithm {
+            Algorithm::ReduceRing(ring) => Some(Start { from: ring.start(), to: ring.start() }),
+            Algorithm::ReduceTree(tree) => {
+                let to = tree.area();
+                Some(Start { from: Span { first: 0, count: to.count }, to })
+            }
+            _ => None,
+        }
+    }
+
+    /// What to do with a message that has arrived, after [`Schedule::arrived`] and before [`Schedule::poll`]; none if it
+    /// is at its place.
+    #[must_use]
+    pub fn reduction(&self, tag: u32) -> Option<Reduction> {
+        match self.algorithm {
+            Algorithm::ReduceRing(ring) => ring.reduction(tag),
+            Algorithm::ReduceTree(tree) => tree.reduction(tag),
+            _ => None,
+        }
     }
 
     /// The next message to post. It holds until [`Schedule::sent`] is called for it.

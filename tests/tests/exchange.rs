@@ -1,0 +1,216 @@
+//! Alltoall, Reduce-Scatter and AllReduce without multicast, on emulated cards: every byte of every rank, and what each rank sent.
+
+use emu_machine::Config;
+use flexcast::baseline::algorithm::{Allreduce, Alltoall, Operation};
+use flexcast::baseline::{self, Buffer, Error, Operator, reference};
+use flexcast_cli::machine::MachineParams;
+use flexcast_tests::ranks::{Ranks, bytes_of, with_ranks};
+use flexcast_tests::told;
+
+fn machine(ranks: u32, loss_ppm: u32) -> Config {
+    MachineParams { loss_ppm, ..MachineParams::default() }.config_of(ranks as usize).expect("a switch")
+}
+
+/// What rank `from` has for rank `to`.
+fn block(from: u32, to: u32, len: u64) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 251 + u64::from(from) * 29 + u64::from(to) * 101 + 1) as u8).collect()
+}
+
+fn ends(lengths: impl Iterator<Item = u64>) -> Vec<u64> {
+    lengths
+        .scan(0, |end, len| {
+            *end += len;
+            Some(*end)
+        })
+        .collect()
+}
+
+/// Runs an Alltoall in which rank `from` has `len(from, to)` bytes for rank `to`, and compares every byte.
+fn alltoallv(ranks: &mut Ranks<'_>, algorithm: Alltoall, len: impl Fn(u32, u32) -> u64) -> Result<(), Error> {
+    let count = ranks.groups.len() as u32;
+    let mut receives = Vec::new();
+    let sent_before: Vec<u64> = ranks.groups.iter().map(|group| group.statistics().data_bytes).collect();
+    let mut sends = Vec::new();
+    for rank in 0..count {
+        let bytes: Vec<u8> = (0..count).flat_map(|to| block(rank, to, len(rank, to))).collect();
+        sends.push(ranks.memory(rank as usize, bytes.len(), &bytes)?);
+        let total: u64 = (0..count).map(|from| len(from, rank)).sum();
+        receives.push(ranks.memory(rank as usize, total as usize, &[])?);
+    }
+    for rank in 0..count {
+        let send_ends = ends((0..count).map(|to| len(rank, to)));
+        let receive_ends = ends((0..count).map(|from| len(from, rank)));
+        let [send, receive] =
+            [&sends[rank as usize], &receives[rank as usize]].map(|region| Buffer { region, offset: 0 });
+        ranks.groups[rank as usize].alltoallv(algorithm, &send_ends, &receive_ends, send, receive)?;
+    }
+    ranks.finish()?;
+    for rank in 0..count {
+        let expected: Vec<u8> = (0..count).flat_map(|from| block(from, rank, len(from, rank))).collect();
+        let got = bytes_of(&receives[rank as usize], expected.len());
+        assert!(got == expected, "{algorithm:?}: rank {rank} of {count}");
+        let sent = ranks.groups[rank as usize].statistics().data_bytes - sent_before[rank as usize];
+        let others: u64 = (0..count).filter(|to| *to != rank).map(|to| len(rank, to)).sum();
+        assert_eq!(sent, others, "{algorithm:?}: each block once, and none through others");
+    }
+    Ok(())
+}
+
+#[test]
+fn every_alltoall_gives_every_rank_its_block_of_every_other() {
+    for count in [1, 2, 3, 5, 8] {
+        for algorithm in Alltoall::ALL {
+            let config = baseline::Config { write_bytes: 4096, ..baseline::Config::default() };
+            with_ranks(machine(count, 0), &[Operation::Alltoall(algorithm)], config, |ranks| {
+                alltoallv(ranks, algorithm, |_, _| 10_007)?;
+                alltoallv(ranks, algorithm, |_, _| 0)?;
+                // Of different lengths, some of them empty.
+                alltoallv(ranks, algorithm, |from, to| u64::from((from * 5 + to * 3) % 4 * 3001))
+            })
+            .expect("it works");
+        }
+    }
+}
+
+#[test]
+fn losses_cost_an_alltoall_time_and_no_bytes() {
+    for algorithm in Alltoall::ALL {
+        with_ranks(machine(4, 20_000), &[Operation::Alltoall(algorithm)], baseline::Config::default(), |ranks| {
+            alltoallv(ranks, algorithm, |from, to| u64::from(20_000 + 100 * from + to))
+        })
+        .expect("it works");
+    }
+}
+
+#[test]
+fn blocks_of_an_alltoall_that_do_not_fit_are_refused() {
+    let linear = Alltoall::Linear;
+    with_ranks(machine(2, 0), &[Operation::Alltoall(linear)], baseline::Config::default(), |ranks| {
+        let (first, second) = (ranks.memory(0, 200, &[])?, ranks.memory(1, 200, &[])?);
+        let [a, b] = [0, 100].map(|offset| Buffer { region: &first, offset });
+        let mut refused = |send: &[u64], receive: &[u64], words: &[&str]| {
+            let error = ranks.groups[0].alltoallv(linear, send, receive, a, b).expect_err("it does not fit");
+            told(&error, words);
+        };
+        refused(&[10], &[10, 20], &["number of blocks", "1", "2, one for each rank"]);
+        refused(&[10, 5], &[10, 20], &["block 1 ends at 5"]);
+        refused(&[10, 20], &[9, 20], &["length of the own block", "10", "9"]);
+        refused(&[10, 20], &[10, 120], &["120"]);
+        // The other rank has 30 bytes for this one, which expects 20.
+        let [c, d] = [0, 100].map(|offset| Buffer { region: &second, offset });
+        ranks.groups[0].alltoallv(linear, &[10, 30], &[10, 30], a, b)?;
+        ranks.groups[1].alltoallv(linear, &[30, 40], &[20, 30], c, d)?;
+        let outcomes = ranks.outcomes();
+        let errors: Vec<&Error> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
+        let mismatch = errors.iter().find(|error| matches!(error, Error::Mismatch { .. })).expect("one is told");
+        told(*mismatch, &["Alltoall (linear)", "30 bytes", "20 bytes"]);
+        Ok(())
+    })
+    .expect("it works up to there");
+}
+
+/// Small whole numbers, whose sums are exact in any order.
+fn numbers(operator: Operator, rank: u32, elements: u64) -> Vec<u8> {
+    (0..elements)
+        .flat_map(|at| {
+            let value = ((at * 13 + u64::from(rank) * 7) % 1000) as i32 - 500;
+            match operator {
+                Operator::SumF32 => (value as f32).to_ne_bytes(),
+                Operator::SumI32 => value.wrapping_mul(1 << 22).to_ne_bytes(),
+            }
+        })
+        .collect()
+}
+
+/// What came of a reduction.
+struct Reduced {
+    /// Of each rank.
+    results: Vec<Vec<u8>>,
+    /// What one core makes of it.
+    sum: Vec<u8>,
+    /// Bytes that each rank sent.
+    sent: Vec<u64>,
+}
+
+/// Runs a reduction on all ranks: a Reduce-Scatter without an algorithm.
+fn reduce(
+    ranks: &mut Ranks<'_>,
+    operator: Operator,
+    elements: u64,
+    algorithm: Option<Allreduce>,
+) -> Result<Reduced, Error> {
+    let count = ranks.groups.len() as u32;
+    let contributions: Vec<Vec<u8>> = (0..count).map(|rank| numbers(operator, rank, elements)).collect();
+    let before: Vec<u64> = ranks.groups.iter().map(|group| group.statistics().data_bytes).collect();
+    for (rank, bytes) in contributions.iter().enumerate() {
+        let region = ranks.memory(rank, bytes.len(), bytes)?;
+        let contribution = Buffer { region: &region, offset: 0 };
+        match algorithm {
+            None => ranks.groups[rank].reduce_scatter(operator, elements, contribution)?,
+            Some(algorithm) => ranks.groups[rank].allreduce(algorithm, operator, elements, contribution)?,
+        }
+    }
+    ranks.finish()?;
+    let results = ranks.groups.iter().map(baseline::Group::result).collect::<Result<_, _>>()?;
+    let sent = ranks.groups.iter().zip(before).map(|(group, before)| group.statistics().data_bytes - before).collect();
+    Ok(Reduced { results, sum: reference(operator, &contributions), sent })
+}
+
+#[test]
+fn a_reduce_scatter_gives_every_rank_its_share_of_the_sum() {
+    for count in [1, 2, 3, 8] {
+        for loss_ppm in [0, 20_000] {
+            with_ranks(machine(count, loss_ppm), &[Operation::ReduceScatter], baseline::Config::default(), |ranks| {
+                for elements in [0, 1, 24 * 1000, 10_007] {
+                    for operator in [Operator::SumF32, Operator::SumI32] {
+                        let Reduced { results, sum, sent } = reduce(ranks, operator, elements, None)?;
+                        assert!(results.concat() == sum, "{operator:?} of {elements} among {count}");
+                        if elements.is_multiple_of(u64::from(count)) {
+                            let each = 4 * elements / u64::from(count) * u64::from(count - 1);
+                            assert!(sent.iter().all(|sent| *sent == each), "N(P - 1): {sent:?}");
+                        }
+                    }
+                }
+                Ok(())
+            })
+            .expect("it works");
+        }
+    }
+}
+
+#[test]
+fn allreduces_give_every_rank_the_sum() {
+    let all = [Allreduce::Ring, Allreduce::Tree { segments: 1 }, Allreduce::Tree { segments: 5 }];
+    for count in [1, 2, 3, 7, 8] {
+        for algorithm in all {
+            let operations = [Operation::Allreduce(algorithm)];
+            with_ranks(machine(count, 5_000), &operations, baseline::Config::default(), |ranks| {
+                for elements in [0, 1, 10_007, 64, 30_000] {
+                    let Reduced { results, sum, sent } = reduce(ranks, Operator::SumF32, elements, Some(algorithm))?;
+                    assert!(results.iter().all(|result| *result == sum), "{algorithm:?} of {elements} among {count}");
+                    assert_eq!(sent.iter().sum::<u64>(), 8 * elements * u64::from(count - 1), "2N(P - 1) over all");
+                }
+                Ok(())
+            })
+            .expect("it works");
+        }
+    }
+}
+
+#[test]
+fn ranks_that_reduce_otherwise_are_told() {
+    let ring = Allreduce::Ring;
+    with_ranks(machine(2, 0), &[Operation::Allreduce(ring)], baseline::Config::default(), |ranks| {
+        for (rank, operator) in [Operator::SumF32, Operator::SumI32].into_iter().enumerate() {
+            let region = ranks.memory(rank, 400, &[])?;
+            ranks.groups[rank].allreduce(ring, operator, 100, Buffer { region: &region, offset: 0 })?;
+        }
+        let outcomes = ranks.outcomes();
+        let errors: Vec<&Error> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
+        let mismatch = errors.iter().find(|error| matches!(error, Error::Mismatch { .. })).expect("one is told");
+        told(*mismatch, &["AllReduce (ring)", "operator 1", "operator 2"]);
+        assert!(ranks.groups[0].result()?.is_empty(), "no result of an operation that failed");
+        Ok(())
+    })
+    .expect("it works up to there");
+}
