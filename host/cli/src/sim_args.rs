@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use flexcast::{Config, ThreadPlacement};
+use flexcast::{Config, ThreadPlacement, Transport};
 use flexcast_cli::sim::SimError;
 use flexcast_cli::sim::algorithm::{
     Algorithm, AlgorithmName, DEFAULT_RADIX, DEFAULT_SEGMENT_BYTES, DEFAULT_SEGMENTS, Parameters,
@@ -70,10 +70,34 @@ pub(crate) struct AlgorithmArgs {
     pub(crate) segment: Option<u64>,
 }
 
+/// Transports of the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum TransportName {
+    /// Multicast datagrams, staged and copied by the card.
+    Ud,
+    /// Multicast RDMA Writes, straight into the user's buffer: no card does this, the emulated ones are told to.
+    Uc,
+    /// RDMA Writes to each rank, straight into the user's buffer.
+    UcUnicast,
+}
+
+impl From<TransportName> for Transport {
+    fn from(name: TransportName) -> Self {
+        match name {
+            TransportName::Ud => Self::Ud,
+            TransportName::Uc => Self::UcMulticast,
+            TransportName::UcUnicast => Self::UcUnicast,
+        }
+    }
+}
+
 /// Parameters of the communicator.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Communicator (multicast)")]
 pub(crate) struct CommunicatorArgs {
+    /// What carries the data.
+    #[arg(long, value_enum, default_value = "ud", value_name = "NAME")]
+    pub(crate) transport: TransportName,
     /// Multicast groups that carry the data side by side.
     #[arg(long, default_value_t = 4, value_name = "S")]
     pub(crate) subgroups: u32,
@@ -98,10 +122,10 @@ pub(crate) struct CommunicatorArgs {
     /// Time that the cutoff leaves beyond the data's own, the barrier and activations, in microseconds [default: 500].
     #[arg(long, value_name = "US")]
     pub(crate) margin: Option<u64>,
-    /// Bytes per chunk.
+    /// Bytes per chunk; at most 4096 with ud, whatever you like with uc and uc-unicast.
     #[arg(long, default_value_t = 4096, value_name = "BYTES")]
     pub(crate) chunk: u32,
-    /// Staging slots per subgroup, a power of two [default: as many as stage 4 MiB in all, at most 256].
+    /// Receives (ud: with a staging slot each) per subgroup, a power of two [default: as many as stage 4 MiB in all, at most 256].
     #[arg(long, value_name = "N")]
     pub(crate) slots: Option<u32>,
     /// Chunks per doorbell of a receive worker [default: 64, or half of the slots].
@@ -141,14 +165,15 @@ impl SimArgs {
 
 impl CommunicatorArgs {
     fn config(&self, receive_bytes: u64) -> Config {
-        let Self { subgroups, threads, send_threads, spread, chains, lead, send_batch, chunk, slots, batch, margin } =
-            *self;
+        let Self { transport, subgroups, threads, send_threads, spread, chains, lead, send_batch, chunk, .. } = *self;
+        let Self { slots, batch, margin, .. } = *self;
         let mut config = Config::default();
         if let Some(us) = margin {
             config.overheads.margin_ps = us.saturating_mul(1_000_000);
         }
         let slots = slots.unwrap_or(1024 / subgroups.clamp(1, 64).next_power_of_two());
         Config {
+            transport: transport.into(),
             subgroups,
             receive_threads: threads.unwrap_or(subgroups),
             send_threads,

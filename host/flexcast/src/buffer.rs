@@ -1,6 +1,9 @@
 //! Memory that collectives send from and receive into.
+#![allow(unsafe_code)] // One place: a second registration of memory that the buffer itself keeps.
 
-use flexio::MemoryRegion;
+use std::ptr::NonNull;
+
+use flexio::{Access, MemoryRegion};
 
 use crate::error::Result;
 use crate::user_memory::Shared;
@@ -16,6 +19,8 @@ use crate::user_memory::Shared;
 /// ```
 #[derive(Debug)]
 pub struct Buffer<'c> {
+    /// The same bytes once more, under a key that peers write by during one operation. Dropped before the region.
+    exposed: Option<MemoryRegion<'c>>,
     region: MemoryRegion<'c>,
     len: usize,
     /// What `region` is a view of, if it is one: dropped after it.
@@ -24,11 +29,11 @@ pub struct Buffer<'c> {
 
 impl<'c> Buffer<'c> {
     pub(crate) fn new(region: MemoryRegion<'c>, len: usize) -> Self {
-        Self { region, len, shared: None }
+        Self { exposed: None, region, len, shared: None }
     }
 
     pub(crate) fn of_user(region: MemoryRegion<'c>, len: usize, shared: Shared<'c>) -> Self {
-        Self { region, len, shared: Some(shared) }
+        Self { exposed: None, region, len, shared: Some(shared) }
     }
 
     /// What it is a view of.
@@ -77,6 +82,25 @@ impl<'c> Buffer<'c> {
         let mut bytes = vec![0; self.len];
         self.region.read(0, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Lets peers write to the buffer by a key that nobody has had before, until [`Buffer::hide`]: address of its first byte, and the key.
+    pub(crate) fn expose(&mut self) -> Result<(u64, u32)> {
+        self.hide();
+        let start = self.region.addr().get();
+        let bytes = NonNull::new(std::ptr::with_exposed_provenance_mut(start as usize)).unwrap_or(NonNull::dangling());
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        // SAFETY: the bytes are those of `region`, which is registered itself, so that they stay allocated as long as it exists and are
+        // reached by raw pointers alone; the second registration is dropped before: with `hide`, `into_region`, or by the order of fields.
+        let exposed = unsafe { MemoryRegion::register_raw(self.region.pd(), bytes, self.region.len(), access) }?;
+        let rkey = exposed.rkey();
+        self.exposed = Some(exposed);
+        Ok((start, rkey))
+    }
+
+    /// Ends what [`Buffer::expose`] began: nothing reaches the buffer by that key any more.
+    pub(crate) fn hide(&mut self) {
+        self.exposed = None;
     }
 
     pub(crate) fn into_region(self) -> (MemoryRegion<'c>, usize) {

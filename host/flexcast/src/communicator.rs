@@ -14,7 +14,7 @@ use crate::buffer::Buffer;
 use crate::card::Card;
 use crate::config::{Config, Derived, Footprint};
 use crate::control::Control;
-use crate::endpoint::{Endpoint, Terms};
+use crate::endpoint::{Endpoint, StreamEnds, Terms};
 use crate::engine::Running;
 use crate::error::{Error, Result};
 use crate::peers::peers;
@@ -22,6 +22,8 @@ use crate::plan::Plan;
 use crate::receive::{self, Receive};
 use crate::request::{Done, MessageCounts, Report, Request, Test};
 use crate::send::{self, Send};
+use crate::stream::Stream;
+use crate::targets::Targets;
 use crate::tower::Tower;
 
 /// Number of the first operation.
@@ -120,6 +122,21 @@ impl fmt::Debug for Communicator<'_> {
     }
 }
 
+/// The queue pairs of streams from and to single ranks.
+fn stream_ends(receive: &Receive<'_>, send: &Send<'_>) -> Vec<StreamEnds> {
+    let mut ends: BTreeMap<(u32, u32), StreamEnds> = BTreeMap::new();
+    for (receiver, stream) in receive.unicast() {
+        let Stream { subgroup, peer: Some(peer) } = stream else { continue };
+        ends.insert((peer, subgroup), StreamEnds { peer, subgroup, receiver, sender: 0 });
+    }
+    for (sender, stream) in send.unicast() {
+        if let Some(ends) = stream.peer.and_then(|peer| ends.get_mut(&(peer, stream.subgroup))) {
+            ends.sender = sender;
+        }
+    }
+    ends.into_values().collect()
+}
+
 impl<'c> Pending<'c> {
     /// Makes the queues and threads of rank `rank` of `ranks`.
     ///
@@ -154,13 +171,13 @@ impl<'c> Pending<'c> {
         }
         // SAFETY: `Parts` owns the tower, whatever borrows from it, and drops that first.
         let mut tower = unsafe { Tower::new() };
-        let receive_bytes = receive::Shared::new(&config, &derived, ranks).bytes();
-        let send_shared = send::Shared::new(receive_bytes, &config);
+        let receive_bytes = receive::Shared::new(&derived, ranks).bytes();
+        let send_shared = send::Shared::new(receive_bytes, &config, &derived);
         let memory = HostBuffer::zeroed(send_shared.end())?;
         let memory = MemoryRegion::register(card.pd(), memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let host = tower.keep(memory);
         let (receivers, senders) = units.units.split_at(config.receive_threads as usize);
-        let receive = Receive::new(card, &mut tower, &config, &derived, ranks, receivers, host)?;
+        let receive = Receive::new(card, &mut tower, &config, &derived, place, receivers, host)?;
         let send = Send::new(card, &mut tower, &config, &derived, place, senders, (host, send_shared))?;
         let control = Control::new(card, &mut tower, &peers)?;
         let device = card.device();
@@ -176,6 +193,9 @@ impl<'c> Pending<'c> {
                 | u64::from(low),
             terms: Terms::new(&config, derived.layout.psn_bits(), mtu_bytes),
             queue_pairs: control.queue_pairs(),
+            streams: stream_ends(&receive, &send),
+            target_queue_pairs: receive.targets().map(Targets::queue_pairs).unwrap_or_default(),
+            target_table: receive.targets().map_or((0, 0), Targets::table),
         };
         let parts = Parts { control, send, receive, tower, _units: units };
         Ok(Self { card, config, derived, footprint, place, parts, own })
@@ -204,9 +224,10 @@ impl<'c> Pending<'c> {
         };
         let Self { card, config, derived, footprint, place, .. } = self;
         self.parts.control.connect(place.rank(), &all, &config)?;
-        self.parts.receive.connect(card, &mut self.parts.tower, q_key, group)?;
+        let ends = (place.rank(), all.as_slice());
+        self.parts.receive.connect(card, &mut self.parts.tower, ends, q_key, group, &config)?;
         let alone = all.iter().filter(|endpoint| endpoint.gid == self.own.gid).count() == 1;
-        self.parts.send.connect(card, &mut self.parts.tower, q_key, group, &config, alone)?;
+        self.parts.send.connect(card, &mut self.parts.tower, ends, q_key, group, &config, alone)?;
         let codec = Codec::new(id, place.ranks());
         Ok(Communicator {
             parts: self.parts,

@@ -6,6 +6,7 @@ use crate::chains::ChainMapping;
 use crate::error::{Error, Result};
 use crate::model::cache::CONTEXT_BYTES;
 use crate::peers::peers;
+use crate::stream::Transport;
 use crate::units::ThreadPlacement;
 
 /// Bytes in front of the payload of a datagram in its staging slot.
@@ -14,23 +15,29 @@ pub(crate) const GRH_BYTES: u32 = 40;
 pub const MAX_SLOTS: u32 = 8192;
 /// Most subgroups: a multicast group each.
 pub const MAX_SUBGROUPS: u32 = 64;
+/// Longest chunk of a zero-copy transport: half of what a message can carry (InfiniBand specification, volume 1, 9.2: 2^31 bytes).
+pub const MAX_CHUNK_BYTES: u32 = 1 << 30;
 
 const PS_PER_US: u64 = 1_000_000;
 
 /// Parameters of a communicator. All ranks must give the same ones; those that matter on the wire are compared when ranks connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Bytes of one chunk: a multiple of 64, at most the path's MTU. Default 4096.
+    /// What carries the data. Default [`Transport::Ud`].
+    pub transport: Transport,
+    /// Bytes of one chunk: a multiple of 64, at most the path's MTU, or [`MAX_CHUNK_BYTES`] with a zero-copy transport, which sends a
+    /// chunk as one message of as many packets as it takes: one completion each, and all of it is fetched if one packet is lost.
+    /// Default 4096.
     pub chunk_bytes: u32,
     /// Multicast groups that carry the data side by side, 1 to [`MAX_SUBGROUPS`]. Default 4.
     pub subgroups: u32,
-    /// DPA threads that receive, 1 to `subgroups`. Default: one per subgroup.
+    /// DPA threads that receive, 1 to `subgroups` (UC unicast: times other ranks). Default: one per subgroup.
     pub receive_threads: u32,
-    /// DPA threads that send, 1 to `subgroups`. Default 1.
+    /// DPA threads that send, 1 to `subgroups` (UC unicast: times other ranks). Default 1.
     pub send_threads: u32,
     /// Order in which DPA threads are taken. Default compact.
     pub placement: ThreadPlacement,
-    /// Staging slots of each subgroup, one receive each; a power of two from 16 to [`MAX_SLOTS`]. Default 256, with which four subgroups
+    /// Receives of each subgroup (UC unicast: and rank), each with a staging slot (UD); a power of two from 16 to [`MAX_SLOTS`]. Default 256, with which four subgroups
     /// stage the published 4 MiB.
     pub slots: u32,
     /// Completions that a receive worker consumes per doorbell: a power of two, at most half of `slots`. Default 64.
@@ -76,6 +83,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            transport: Transport::Ud,
             chunk_bytes: 4096,
             subgroups: 4,
             receive_threads: 4,
@@ -114,14 +122,15 @@ impl Default for Config {
 pub struct Footprint {
     /// DPA threads.
     pub threads: u32,
-    /// UD queue pairs that receive, one per subgroup whatever the number of roots.
+    /// UD or UC queue pairs that receive, each with a lane: one per subgroup whatever the number of roots; UC unicast: one per subgroup
+    /// and other rank.
     pub receive_queue_pairs: u32,
-    /// UD queue pairs that send.
+    /// UD or UC queue pairs that send; as many.
     pub send_queue_pairs: u32,
-    /// Reliable queue pairs over the own card: copies, and the wake-up of threads.
+    /// Reliable queue pairs over the own card: copies (UD), and the wake-up of threads.
     pub loopback_queue_pairs: u32,
     /// Reliable queue pairs to other ranks: two neighbours on the ring and the peers of the barrier, each once. In a communicator with a
-    /// [`ChainMapping`] also two neighbours in the chain.
+    /// [`ChainMapping`] also two neighbours in the chain; UC unicast: one more to each rank, for addresses.
     pub control_queue_pairs: u32,
     /// Staging slots in DPA memory, in bytes.
     pub staging_bytes: u64,
@@ -148,7 +157,10 @@ pub(crate) struct Derived {
     pub(crate) bitmap_words: u32,
     /// Words of the second bitmap, one bit per rank.
     pub(crate) edge_words: u32,
+    /// Bytes of a staging slot; 0 without staging.
     pub(crate) slot_bytes: u32,
+    /// Streams that a rank receives, and as many that it sends.
+    pub(crate) streams: u32,
 }
 
 impl Config {
@@ -162,6 +174,8 @@ impl Config {
     pub(crate) fn chains_for(&self, roots: u32, block_bytes: u64) -> u32 {
         let roots = roots.max(1);
         match self.chains {
+            // A root fills its own link with copies for all the others: only all together fill those of the receivers.
+            0 if self.transport == Transport::UcUnicast => roots,
             0 => chains_for(block_bytes, self.link_gbit_per_s, self.overheads.activation_ps, roots, roots),
             chains => chains.min(roots),
         }
@@ -181,14 +195,16 @@ impl Config {
             }
             Err(Error::Config { what, value: u64::from(value), limit: "a power of two".to_owned() })
         };
-        range("chunk_bytes", self.chunk_bytes, 64, mtu_bytes)?;
+        let longest = if self.transport.is_zero_copy() { MAX_CHUNK_BYTES } else { mtu_bytes };
+        range("chunk_bytes", self.chunk_bytes, 64, longest)?;
         if !self.chunk_bytes.is_multiple_of(64) {
             let limit = "a multiple of 64: two writers in one cache line would overwrite one another".to_owned();
             return Err(Error::Config { what: "chunk_bytes", value: self.chunk_bytes.into(), limit });
         }
         range("subgroups", self.subgroups, 1, MAX_SUBGROUPS)?;
-        range("receive_threads", self.receive_threads, 1, self.subgroups)?;
-        range("send_threads", self.send_threads, 1, self.subgroups)?;
+        let streams = self.transport.streams(self.subgroups, ranks)?;
+        range("receive_threads", self.receive_threads, 1, streams)?;
+        range("send_threads", self.send_threads, 1, streams)?;
         range("slots", self.slots, 16, MAX_SLOTS)?;
         power("slots", self.slots)?;
         range("receive_batch", self.receive_batch, 2, self.slots / 2)?;
@@ -219,8 +235,11 @@ impl Config {
         })?;
         let bits = chunks.min(1 << layout.psn_bits());
         let bitmap_words = u32::try_from(bits.div_ceil(64)).unwrap_or(u32::MAX);
-        let slot_bytes = (self.chunk_bytes + GRH_BYTES).next_multiple_of(64);
-        Ok(Derived { layout, bitmap_words, edge_words: ranks.div_ceil(64), slot_bytes })
+        let slot_bytes = match self.transport {
+            Transport::Ud => (self.chunk_bytes + GRH_BYTES).next_multiple_of(64),
+            Transport::UcMulticast | Transport::UcUnicast => 0,
+        };
+        Ok(Derived { layout, bitmap_words, edge_words: ranks.div_ceil(64), slot_bytes, streams })
     }
 
     /// What a communicator of `ranks` ranks takes of its card, whose path has this MTU.
@@ -229,20 +248,23 @@ impl Config {
     /// [`Error::Config`] for parameters outside their range, [`Error::Place`] for no ranks or too many.
     pub fn footprint(&self, ranks: u32, mtu_bytes: u32) -> Result<Footprint> {
         let derived = self.derive(ranks, mtu_bytes)?;
-        let lanes = u64::from(self.subgroups);
+        let lanes = u64::from(derived.streams);
         let slots = u64::from(self.slots);
-        // Receive CQ, copy CQ and copy ring have entries of 64 bytes, the receive ring of 16; a send takes two blocks of 64.
-        let receive = lanes * slots * (64 + 64 + 64 + 16);
+        let copies = if self.transport.is_zero_copy() { 0 } else { derived.streams };
+        // Receive CQ, copy CQ and copy ring (UD) have entries of 64 bytes, the receive ring of 16; a send takes one block of 64, on UD two.
+        let receive = slots * (lanes * (64 + 16) + u64::from(copies) * (64 + 64));
         let sends = u64::from(self.send_depth);
-        let send = lanes * sends * (2 * 64) + lanes * sends / u64::from(self.send_batch) * 64;
+        let blocks = if self.transport.is_zero_copy() { 1 } else { 2 };
+        let send = lanes * sends * (blocks * 64) + lanes * sends / u64::from(self.send_batch) * 64;
         // As many for every rank: all stand in the same place of a circle.
         let peers = peers(Place::new(0, ranks)?);
+        let targets = if self.transport == Transport::UcUnicast { ranks.saturating_sub(1) } else { 0 };
         Ok(Footprint {
             threads: self.receive_threads + self.send_threads,
-            receive_queue_pairs: self.subgroups,
-            send_queue_pairs: self.subgroups,
-            loopback_queue_pairs: self.subgroups + self.receive_threads + self.send_threads,
-            control_queue_pairs: peers.len() as u32,
+            receive_queue_pairs: derived.streams,
+            send_queue_pairs: derived.streams,
+            loopback_queue_pairs: copies + self.receive_threads + self.send_threads,
+            control_queue_pairs: peers.len() as u32 + targets,
             staging_bytes: lanes * slots * u64::from(derived.slot_bytes),
             bitmap_bytes: lanes * 8 * u64::from(derived.bitmap_words + derived.edge_words),
             context_bytes: CONTEXT_BYTES,
@@ -318,6 +340,21 @@ mod tests {
     }
 
     #[test]
+    fn zero_copy_needs_no_staging_and_unicast_a_lane_for_each_rank() {
+        let of = |transport| Config { transport, ..Config::default() }.footprint(16, 4096).unwrap();
+        let (ud, multicast, unicast) = (of(Transport::Ud), of(Transport::UcMulticast), of(Transport::UcUnicast));
+        assert_eq!((multicast.staging_bytes, unicast.staging_bytes), (0, 0));
+        assert_eq!((multicast.receive_queue_pairs, unicast.receive_queue_pairs), (4, 60));
+        assert_eq!((ud.loopback_queue_pairs, multicast.loopback_queue_pairs), (9, 5));
+        assert_eq!(unicast.control_queue_pairs, ud.control_queue_pairs + 15);
+        assert!(multicast.ring_bytes < ud.ring_bytes && unicast.ring_bytes == 15 * multicast.ring_bytes);
+        // What does not fit the cache is refused with what to lower.
+        let config = Config { transport: Transport::UcUnicast, ..Config::default() };
+        let text = config.check_cache(&unicast).unwrap_err().to_string();
+        assert!(text.contains("1500000") && text.contains("subgroups"), "{text}");
+    }
+
+    #[test]
     fn bits_of_the_sequence_number_follow_the_largest_operation() {
         let config = Config { max_receive_bytes: 128 << 20, ..Config::default() };
         // 8192 chunks of a subgroup, and room for what rounding up adds for 16 ranks.
@@ -339,6 +376,9 @@ mod tests {
         check(Config { chunk_bytes: 0, ..ok() }, "chunk_bytes is 0");
         check(Config { chunk_bytes: 8192, ..ok() }, "64 to 4096");
         check(Config { chunk_bytes: 100, ..ok() }, "multiple of 64");
+        let unicast = || Config { transport: Transport::UcUnicast, ..ok() };
+        check(Config { chunk_bytes: (1 << 30) + 64, ..unicast() }, "64 to 1073741824");
+        check(Config { receive_threads: 13, ..unicast() }, "receive_threads is 13: must be 1 to 12");
         check(Config { subgroups: 0, ..ok() }, "subgroups is 0");
         check(Config { receive_threads: 5, ..ok() }, "receive_threads is 5");
         check(Config { send_threads: 0, ..ok() }, "send_threads is 0");

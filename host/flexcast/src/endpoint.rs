@@ -1,7 +1,7 @@
 //! What ranks tell one another of themselves before they are connected.
 
 use flexcast_abi::{ABI_HASH, Fnv};
-use flexio::{Gid, Mac};
+use flexio::{Gid, Mac, RemoteQp};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -23,6 +23,20 @@ pub(crate) struct Endpoint {
     pub(crate) terms: Terms,
     /// Its control queue pairs: to which rank, and number.
     pub(crate) queue_pairs: Vec<(u32, u32)>,
+    /// Its streams from and to single ranks (UC unicast).
+    pub(crate) streams: Vec<StreamEnds>,
+    /// Its connections to the tables of targets of others, likewise, and address and key of its own (UC unicast).
+    pub(crate) target_queue_pairs: Vec<(u32, u32)>,
+    pub(crate) target_table: (u64, u32),
+}
+
+/// The queue pairs of a rank for what one rank and it send one another in one subgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StreamEnds {
+    pub(crate) peer: u32,
+    pub(crate) subgroup: u32,
+    pub(crate) receiver: u32,
+    pub(crate) sender: u32,
 }
 
 /// Parameters that must be alike on all ranks.
@@ -31,7 +45,7 @@ pub(crate) struct Terms {
     fields: [u64; TERMS.len()],
 }
 
-const TERMS: [&str; 7] = [
+const TERMS: [&str; 8] = [
     "chunk_bytes",
     "subgroups",
     "psn_bits",
@@ -39,11 +53,12 @@ const TERMS: [&str; 7] = [
     "chains",
     "path MTU",
     "the chain mapping with digest",
+    "transport number",
 ];
 
 impl Terms {
     pub(crate) fn new(config: &Config, psn_bits: u32, mtu_bytes: u32) -> Self {
-        let Config { chunk_bytes, subgroups, max_receive_bytes, chains, .. } = *config;
+        let Config { chunk_bytes, subgroups, max_receive_bytes, chains, transport, .. } = *config;
         Self {
             fields: [
                 chunk_bytes.into(),
@@ -53,6 +68,7 @@ impl Terms {
                 chains.into(),
                 mtu_bytes.into(),
                 config.chain_mapping.digest(),
+                transport as u64,
             ],
         }
     }
@@ -69,8 +85,28 @@ fn build() -> u64 {
 }
 
 impl Endpoint {
+    /// How a queue pair of this rank is reached.
+    pub(crate) fn remote(&self, qpn: u32) -> RemoteQp {
+        RemoteQp { qpn, gid: self.gid, mac: self.mac, first_psn: 0 }
+    }
+
+    /// The ends of what rank `peer` and this one send one another in a subgroup.
+    ///
+    /// # Errors
+    /// [`Error::Peer`]: it has not told any.
+    pub(crate) fn stream(&self, peer: u32, subgroup: u32) -> Result<StreamEnds> {
+        let ends = self.streams.iter().find(|ends| (ends.peer, ends.subgroup) == (peer, subgroup));
+        ends.copied().ok_or_else(|| Error::Peer {
+            rank: self.rank,
+            reason: format!(
+                "has no queue pairs for rank {peer} in subgroup {subgroup}: give all ranks one configuration"
+            ),
+        })
+    }
+
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(128 + 8 * self.queue_pairs.len());
+        let pairs = self.queue_pairs.len() + self.target_queue_pairs.len() + 2 * self.streams.len();
+        let mut bytes = Vec::with_capacity(160 + 8 * pairs);
         let mut put = |part: &[u8]| bytes.extend_from_slice(part);
         put(&MAGIC.to_le_bytes());
         put(&VERSION.to_le_bytes());
@@ -81,10 +117,18 @@ impl Endpoint {
         put(&self.mac.0);
         put(&self.communicator.to_le_bytes());
         self.terms.fields.iter().for_each(|field| put(&field.to_le_bytes()));
-        put(&(self.queue_pairs.len() as u32).to_le_bytes());
-        for (rank, number) in &self.queue_pairs {
-            put(&rank.to_le_bytes());
-            put(&number.to_le_bytes());
+        for list in [&self.queue_pairs, &self.target_queue_pairs] {
+            put(&(list.len() as u32).to_le_bytes());
+            for (rank, number) in list {
+                put(&rank.to_le_bytes());
+                put(&number.to_le_bytes());
+            }
+        }
+        put(&self.target_table.0.to_le_bytes());
+        put(&self.target_table.1.to_le_bytes());
+        put(&(self.streams.len() as u32).to_le_bytes());
+        for StreamEnds { peer, subgroup, receiver, sender } in &self.streams {
+            [peer, subgroup, receiver, sender].into_iter().for_each(|word| put(&word.to_le_bytes()));
         }
         bytes
     }
@@ -136,11 +180,19 @@ impl Endpoint {
         for field in &mut fields {
             *field = word(take(8)?);
         }
-        let mut queue_pairs = Vec::new();
-        for _ in 0..word(take(4)?) {
-            queue_pairs.push((word(take(4)?) as u32, word(take(4)?) as u32));
+        let (mut queue_pairs, mut target_queue_pairs, mut streams) = (Vec::new(), Vec::new(), Vec::new());
+        for list in [&mut queue_pairs, &mut target_queue_pairs] {
+            for _ in 0..word(take(4)?) {
+                list.push((word(take(4)?) as u32, word(take(4)?) as u32));
+            }
         }
-        Ok(Self { rank, ranks, gid, mac, communicator, terms: Terms { fields }, queue_pairs })
+        let target_table = (word(take(8)?), word(take(4)?) as u32);
+        for _ in 0..word(take(4)?) {
+            let mut next = || take(4).map(|part| word(part) as u32);
+            streams.push(StreamEnds { peer: next()?, subgroup: next()?, receiver: next()?, sender: next()? });
+        }
+        let terms = Terms { fields };
+        Ok(Self { rank, ranks, gid, mac, communicator, terms, queue_pairs, streams, target_queue_pairs, target_table })
     }
 
     /// What all ranks told, in their order, checked against the own.
@@ -190,6 +242,9 @@ mod tests {
             communicator: 7,
             terms: Terms::new(&Config::default(), 14, 4096),
             queue_pairs: vec![(1, 0x100), (2, 0x101)],
+            streams: vec![StreamEnds { peer: 1, subgroup: 0, receiver: 0x104, sender: 0x105 }],
+            target_queue_pairs: vec![(1, 0x102), (2, 0x103)],
+            target_table: (0x1000, 0x77),
         }
     }
 

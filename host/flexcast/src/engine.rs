@@ -56,6 +56,8 @@ pub(crate) struct Running<'c> {
     plan: Plan,
     send: Option<Buffer<'c>>,
     receive: Buffer<'c>,
+    /// Its number, alike on all ranks.
+    operation: u32,
     collective_id: u32,
     /// When the lanes were told; they have not answered yet while `posted` is false.
     told_ps: Option<u64>,
@@ -152,6 +154,7 @@ impl<'c> Communicator<'c> {
             plan,
             send,
             receive,
+            operation: 0,
             collective_id: 0,
             told_ps: None,
             posted: false,
@@ -231,6 +234,12 @@ impl<'c> Communicator<'c> {
                 self.participant.fail(device(status as u16));
                 moved = true;
             }
+            if let Some(targets) = self.parts.receive.targets_mut()
+                && let Some((culprit, status)) = targets.take_broken()?
+            {
+                self.participant.fail(Failure { culprit, witness: own, cause: Cause::Connection(status as u16) });
+                moved = true;
+            }
             if running.sending.is_under_way()
                 && let Some((thread, status, detail)) = self.parts.send.failure()?
             {
@@ -240,14 +249,14 @@ impl<'c> Communicator<'c> {
             }
         }
         let Some(told_ps) = running.told_ps else {
-            if running.failing.is_some() || !self.parts.receive.is_free()? {
+            if running.failing.is_some() || !self.parts.receive.is_ready()? {
                 return Ok(moved);
             }
             // Every id is in use by packets that may still arrive: later.
             let Ok(collective_id) = self.ids.take(now_ps) else { return Ok(moved) };
-            running.collective_id = collective_id;
-            let region = running.receive.region();
-            self.parts.receive.arm(&running.plan, own, region, collective_id, self.config.chunk_bytes)?;
+            (running.operation, running.collective_id) = (self.participant.operation(), collective_id);
+            let ids = (running.operation, collective_id);
+            self.parts.receive.arm(&running.plan, own, &mut running.receive, ids, self.config.chunk_bytes)?;
             running.told_ps = Some(now_ps);
             return Ok(true);
         };
@@ -276,9 +285,13 @@ impl<'c> Communicator<'c> {
             }
             moved = true;
         }
-        if running.sending == Sending::Wanted && self.parts.send.is_free()? {
-            let source = running.source(own);
-            self.parts.send.start(&running.plan, own, source, running.collective_id, &self.config)?;
+        if running.sending == Sending::Wanted
+            && self.parts.send.is_free()?
+            && self.parts.receive.can_be_sent(running.operation)?
+        {
+            let (source, ids) = (running.source(own), (running.operation, running.collective_id));
+            let targets = self.parts.receive.targets();
+            self.parts.send.start(&running.plan, own, source, ids, &self.config, targets)?;
             running.sending = Sending::Told;
             running.report.phases.sending_ps = Some(now_ps);
             moved = true;
@@ -326,6 +339,8 @@ impl<'c> Communicator<'c> {
         if let Close::Told { at_ps } = running.close {
             if self.parts.receive.is_closed()? {
                 running.close = Close::Done;
+                // From here on recovery alone writes to the buffer.
+                self.parts.receive.disarm(&mut running.receive);
                 if running.failing.is_none() {
                     let missing = self.parts.receive.missing(&running.plan, &self.derived)?;
                     for root in running.plan.root_ranks().filter(|root| !missing.has(*root)) {
@@ -445,10 +460,12 @@ impl<'c> Communicator<'c> {
         if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {
             let steps_ps = activations_ps(&running.plan, &self.config);
             let took_ps = received_ps.saturating_sub(ready_ps).saturating_sub(steps_ps);
-            self.alpha.observe(running.report.foreign_bytes, self.config.link_gbit_per_s, took_ps);
+            let bytes = running.plan.link_bytes(&self.config);
+            self.alpha.observe(bytes, self.config.link_gbit_per_s, took_ps);
         }
         self.notice_late_chunks(running.close == Close::Done)?;
         self.ids.release(running.collective_id, now_ps);
+        self.parts.receive.disarm(&mut running.receive);
         let Running { request, send, receive, report, .. } = running;
         self.finish(request, Done { result: Ok(()), send, receive: Some(receive), report });
         Ok(())
@@ -468,7 +485,8 @@ impl<'c> Communicator<'c> {
         if !over && now_ps.saturating_sub(since_ps) <= WORKER_PS {
             return Ok(false);
         }
-        let Some(running) = self.current.take() else { return Ok(false) };
+        let Some(mut running) = self.current.take() else { return Ok(false) };
+        self.parts.receive.disarm(&mut running.receive);
         let Running { request, plan, send, receive, report, .. } = running;
         let result = Err(Error::Failed { operation: plan.kind.name(), failure });
         let done = if over {
@@ -495,7 +513,7 @@ fn activations_ps(plan: &Plan, config: &Config) -> u64 {
 
 fn terms(plan: &Plan, config: &Config, alpha: &Alpha, operation: u32, chains: u32) -> Terms {
     let cutoff_ps =
-        alpha.cutoff_ps(plan.foreign_bytes(), config.link_gbit_per_s).saturating_add(activations_ps(plan, config));
+        alpha.cutoff_ps(plan.link_bytes(config), config.link_gbit_per_s).saturating_add(activations_ps(plan, config));
     Terms {
         operation,
         roots: plan.roots(),

@@ -39,6 +39,16 @@ pub enum Error {
         /// What helps.
         next: &'static str,
     },
+    /// The card lacks something.
+    #[error("the card has no {what} ({source}): {next}")]
+    Unsupported {
+        /// What it lacks.
+        what: &'static str,
+        /// What to take instead.
+        next: &'static str,
+        /// How it refused.
+        source: flexio::Error,
+    },
     /// The firmware answers as if built with another ABI.
     #[error("image `{image}` answers {answer:#x} to bring-up, not {expected:#x}: build it with this library's version")]
     BringUp {

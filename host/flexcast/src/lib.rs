@@ -21,7 +21,7 @@
 //! # }
 //! ```
 //!
-//! Inside: `plan` cuts an operation into blocks, subgroups and chunks; `flexcast_proto` decides when who does what; `receive` and
+//! Inside: `plan` cuts an operation into blocks, subgroups and chunks; `stream` tells which of them travel together; `flexcast_proto` decides when who does what; `receive` and
 //! `send` are the two sides on the card, `control` the connections between ranks; `engine` carries out.
 #![deny(unsafe_code)]
 
@@ -45,6 +45,8 @@ pub mod registration;
 mod request;
 mod send;
 mod split;
+mod stream;
+mod targets;
 mod tower;
 mod units;
 mod user_memory;
@@ -54,9 +56,10 @@ pub use buffer::Buffer;
 pub use card::{Card, Firmware};
 pub use chains::ChainMapping;
 pub use communicator::{Communicator, Pending};
-pub use config::{Config, Footprint, MAX_SLOTS, MAX_SUBGROUPS};
+pub use config::{Config, Footprint, MAX_CHUNK_BYTES, MAX_SLOTS, MAX_SUBGROUPS};
 pub use error::{Error, Result};
 pub use request::{Done, MessageCounts, Phases, Refused, Report, Request, Test};
+pub use stream::{MAX_STREAMS, Transport};
 pub use units::{ThreadPlacement, UNITS, UNITS_PER_CORE, USABLE_UNITS};
 pub use user_memory::UserMemory;
 

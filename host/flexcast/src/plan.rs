@@ -2,6 +2,10 @@
 
 use flexcast_proto::{Block, Chunking, Placement, RankSet, ReceiveSpace, RootRow, SpaceError, Subgroup};
 
+use crate::chains::order;
+use crate::config::Config;
+use crate::stream::Stream;
+
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -122,9 +126,18 @@ impl Plan {
         Subgroup { index, count: self.subgroups }
     }
 
-    /// The sequence numbers of a subgroup; `table` is scratch.
-    pub(crate) fn space<'t>(&self, subgroup: u32, table: &'t mut Vec<RootRow>) -> Result<ReceiveSpace<'t>, SpaceError> {
-        let group = self.subgroup(subgroup);
+    /// The sequence numbers of a stream that is received: those of all roots in a subgroup, or of one; `table` is scratch.
+    pub(crate) fn space<'t>(
+        &self,
+        stream: Stream,
+        table: &'t mut Vec<RootRow>,
+    ) -> Result<ReceiveSpace<'t>, SpaceError> {
+        let group = self.subgroup(stream.subgroup);
+        if let Some(root) = stream.peer {
+            let sends = root != self.own && self.position(root).is_some();
+            let bytes = if sends { self.block(root).bytes } else { 0 };
+            return ReceiveSpace::equal(1, bytes, self.chunk_bytes, group);
+        }
         match &self.kind {
             Kind::Broadcast { bytes, .. } => ReceiveSpace::equal(1, *bytes, self.chunk_bytes, group),
             Kind::Allgather { bytes } => ReceiveSpace::equal(self.ranks, *bytes, self.chunk_bytes, group),
@@ -149,9 +162,22 @@ impl Plan {
         cut.and_then(|cut| cut.block(self.subgroup(subgroup))).unwrap_or(NOTHING)
     }
 
-    /// The sequence numbers of a root in a subgroup: the first and how many; none if the rank is no root.
-    pub(crate) fn psns(&self, root: u32, space: &ReceiveSpace<'_>) -> (u64, u64) {
-        self.position(root).and_then(|position| space.psns(position)).unwrap_or((0, 0))
+    /// The sequence numbers of a root in a stream: the first and how many; none if the rank sends nothing there.
+    pub(crate) fn psns(&self, root: u32, stream: Stream, space: &ReceiveSpace<'_>) -> (u64, u64) {
+        let position = match stream.peer {
+            Some(peer) => (root == peer).then_some(0),
+            None => self.position(root),
+        };
+        position.and_then(|position| space.psns(position)).unwrap_or((0, 0))
+    }
+
+    /// The sequence numbers of the own block in a stream that is sent, likewise.
+    pub(crate) fn sent_psns(&self, stream: Stream, table: &mut Vec<RootRow>) -> Result<(u64, u64), SpaceError> {
+        match stream.peer {
+            Some(peer) if peer == self.own || self.position(self.own).is_none() => Ok((0, 0)),
+            Some(_) => Ok((0, self.share(self.own, stream.subgroup).chunks)),
+            None => Ok(self.psns(self.own, stream, &self.space(stream, table)?)),
+        }
     }
 
     /// The roots, in the order of their positions.
@@ -163,9 +189,23 @@ impl Plan {
         (0..count).map(|position| self.rank_at(position))
     }
 
-    /// Rank and bytes that a sequence number stands for.
-    pub(crate) fn place(&self, psn: u64, space: &ReceiveSpace<'_>) -> Option<(u32, Placement)> {
-        space.place(psn).map(|place| (self.rank_at(place.root), place))
+    /// Rank and bytes that a sequence number of a stream stands for.
+    pub(crate) fn place(&self, psn: u64, stream: Stream, space: &ReceiveSpace<'_>) -> Option<(u32, Placement)> {
+        let place = space.place(psn)?;
+        match stream.peer {
+            Some(root) => Some((root, Placement { offset: self.block(root).offset + place.offset, ..place })),
+            None => Some((self.rank_at(place.root), place)),
+        }
+    }
+
+    /// Bytes that the busiest link carries while the operation lasts: what a rank receives; where a root sends its block to each rank by
+    /// itself, what the roots of a chain send one after another, if that is more.
+    pub(crate) fn link_bytes(&self, config: &Config) -> u64 {
+        let foreign = self.foreign_bytes();
+        let Some(peers) = config.transport.peers(self.ranks).filter(|_| self.ranks > 1) else { return foreign };
+        let roots = u64::from(self.roots().len().max(1));
+        let turns = u64::from(order(self, config, self.own).steps);
+        foreign.max((self.receive_bytes().div_ceil(roots)).saturating_mul(u64::from(peers)).saturating_mul(turns))
     }
 }
 
@@ -237,8 +277,9 @@ mod tests {
         let mut table = Vec::new();
         let places: Vec<_> = (0..2)
             .flat_map(|subgroup| {
-                let space = plan.space(subgroup, &mut table).unwrap();
-                (0..space.chunks()).map(|psn| plan.place(psn, &space).unwrap().1.offset).collect::<Vec<_>>()
+                let stream = Stream { subgroup, peer: None };
+                let space = plan.space(stream, &mut table).unwrap();
+                (0..space.chunks()).map(|psn| plan.place(psn, stream, &space).unwrap().1.offset).collect::<Vec<_>>()
             })
             .collect();
         assert_eq!(places, [100, 7], "each of one chunk, in the first subgroup");
@@ -248,6 +289,50 @@ mod tests {
         assert_eq!((plan.block(2), plan.foreign_bytes()), (Range { offset: 0, bytes: 100 }, 100));
         assert_eq!(plan.root_ranks().collect::<Vec<_>>(), [2]);
         assert_eq!(plan.roots(), RankSet::of(2));
+    }
+
+    #[test]
+    fn streams_of_single_ranks_cover_what_others_send() {
+        let mut table = Vec::new();
+        for kind in [
+            Kind::Allgather { bytes: 1000 },
+            Kind::Allgatherv { bytes: vec![0, 999, 130] },
+            Kind::Broadcast { root: 1, bytes: 777 },
+        ] {
+            for own in 0..3 {
+                let plan = Plan::new(kind.clone(), own, 3, 64, 2);
+                let mut bytes = vec![0; plan.receive_bytes() as usize];
+                let streams = (0..2).flat_map(|subgroup| (0..3).map(move |peer| Stream { subgroup, peer: Some(peer) }));
+                for stream in streams.filter(|stream| stream.peer != Some(own)) {
+                    let space = plan.space(stream, &mut table).unwrap();
+                    let sender = Plan::new(kind.clone(), stream.peer.unwrap(), 3, 64, 2);
+                    let sent = sender.sent_psns(Stream { peer: Some(own), ..stream }, &mut Vec::new()).unwrap();
+                    assert_eq!(sent, (0, space.chunks()));
+                    for psn in 0..space.chunks() {
+                        let (root, place) = plan.place(psn, stream, &space).unwrap();
+                        assert_eq!(Some(root), stream.peer);
+                        bytes[place.offset as usize..][..place.bytes as usize].iter_mut().for_each(|byte| *byte += 1);
+                    }
+                }
+                assert_eq!(bytes.iter().sum::<u64>(), plan.foreign_bytes());
+                assert!(bytes.iter().all(|times| *times < 2));
+            }
+        }
+    }
+
+    #[test]
+    fn unicast_takes_the_time_of_all_copies() {
+        let multicast = Config { chains: 1, ..Config::default() };
+        let unicast = Config { transport: crate::stream::Transport::UcUnicast, ..multicast.clone() };
+        let plan = Plan::new(Kind::Allgather { bytes: 1000 }, 0, 4, 64, 2);
+        assert_eq!(plan.link_bytes(&multicast), 3000);
+        assert_eq!(plan.link_bytes(&unicast), 4 * 3 * 1000);
+        // All at once, unless told otherwise.
+        assert_eq!(plan.link_bytes(&Config { chains: 0, ..unicast.clone() }), 3000);
+        let plan = Plan::new(Kind::Broadcast { root: 0, bytes: 1000 }, 1, 4, 64, 2);
+        assert_eq!((plan.link_bytes(&multicast), plan.link_bytes(&unicast)), (1000, 3000));
+        let alone = Plan::new(Kind::Broadcast { root: 0, bytes: 1000 }, 0, 1, 64, 2);
+        assert_eq!(alone.link_bytes(&unicast), 0);
     }
 
     #[test]
@@ -270,9 +355,17 @@ mod tests {
         let mut missing = Missing::default();
         // Chunks 4 (last of subgroup 0), 5 and 6 (first of subgroup 1) and 8 of rank 1.
         for (subgroup, psns) in [(0, vec![9]), (1, vec![5, 6, 8])] {
-            let space = plan.space(subgroup, &mut table).unwrap();
+            let stream = Stream { subgroup, peer: None };
+            let space = plan.space(stream, &mut table).unwrap();
             for psn in psns {
-                let (root, place) = plan.place(psn, &space).unwrap();
+                let (root, place) = plan.place(psn, stream, &space).unwrap();
+                // In a stream of one root its chunks are counted from 0.
+                let single = Stream { subgroup, peer: Some(1) };
+                let alone = plan.space(single, &mut Vec::new()).unwrap().chunks();
+                assert_eq!(
+                    plan.place(psn - alone, single, &plan.space(single, &mut Vec::new()).unwrap()).unwrap().1.offset,
+                    place.offset
+                );
                 missing.add(root, &place);
             }
         }

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::layout;
 use crate::plan::{Kind, Plan};
 use crate::request::{Refused, Request};
+use crate::stream;
 
 impl<'c> Communicator<'c> {
     /// Bytes of `buffer` from rank `root` to all. On the root it is read, elsewhere written.
@@ -161,8 +162,8 @@ impl<'c> Communicator<'c> {
             }
         }
         let mut table = Vec::new();
-        for subgroup in 0..self.config.subgroups {
-            let chunks = plan.space(subgroup, &mut table)?.chunks();
+        for stream in stream::received(self.config.transport, self.config.subgroups, self.place) {
+            let chunks = plan.space(stream, &mut table)?.chunks();
             let psn_bits = self.derived.layout.psn_bits();
             let limit = (u64::from(self.derived.bitmap_words) * 64).min(1 << psn_bits);
             if chunks > limit {

@@ -1,10 +1,10 @@
-//! The sending side on the card: DPA threads that multicast the own block.
+//! The sending side on the card: DPA threads that send the own block, to groups or to each rank.
 
 use std::mem::{offset_of, size_of};
 
 use flexcast_abi::{
     ABI_HASH, ABI_VERSION, DeviceAddress, OPERATION_CLOSED, SendLane, SendOperation, SendReport, SendRun, SendStatus,
-    SendThread, Transport,
+    SendThread,
 };
 use flexcast_proto::Place;
 use flexio::{
@@ -15,9 +15,12 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::card::Card;
 use crate::config::{Config, Derived};
+use crate::endpoint::Endpoint;
 use crate::error::Result;
 use crate::plan::Plan;
-use crate::receive::{accepted, cq_descriptor, receive_descriptor, send_descriptor, thread_of};
+use crate::receive::{accepted, cq_descriptor, receive_descriptor, send_descriptor};
+use crate::stream::{self, Stream, Transport, thread_of};
+use crate::targets::{Target, Targets};
 use crate::tower::Tower;
 use crate::wake::{DeviceRange, Line, Wake};
 
@@ -34,8 +37,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) const fn new(start: usize, config: &Config) -> Self {
-        Self { start, threads: config.send_threads as usize, lanes: config.subgroups as usize }
+    pub(crate) const fn new(start: usize, config: &Config, derived: &Derived) -> Self {
+        Self { start, threads: config.send_threads as usize, lanes: derived.streams as usize }
     }
 
     const fn report(self, thread: usize) -> usize {
@@ -64,8 +67,8 @@ struct Thread<'c> {
     handler: &'c EventHandler<'c>,
     wake: Wake<'c>,
     memory: &'c MemoryKey<'c>,
-    /// Subgroups that it sends in.
-    subgroups: Vec<u32>,
+    /// What it sends, with the numbers of the streams.
+    streams: Vec<(u32, Stream)>,
     operation: SendOperation,
 }
 
@@ -73,8 +76,10 @@ struct Thread<'c> {
 #[derive(Debug)]
 pub(crate) struct Send<'c> {
     threads: Vec<Thread<'c>>,
-    /// Completion queues, by subgroup.
+    /// Completion queues, in the order of the threads' streams; and queue pairs to single ranks, until they are connected.
     queues: Vec<&'c DpaCompletionQueue<'c>>,
+    single: Vec<DpaQueuePair<'c>>,
+    transport: Transport,
     host: &'c MemoryRegion<'c>,
     shared: Shared,
     /// Operations this rank has sent in; each thread counts them.
@@ -95,28 +100,37 @@ impl<'c> Send<'c> {
     ) -> Result<Self> {
         let process = card.process();
         let log_cq = config.send_depth.ilog2() as u8;
-        let (mut threads, mut queues) = (Vec::new(), Vec::new());
+        let depths = DpaDepths { log_send: Some(log_cq), log_receive: None };
+        let (mut threads, mut queues, mut single) = (Vec::new(), Vec::new(), Vec::new());
         for (number, unit) in units.iter().enumerate() {
-            let mut subgroups: Vec<u32> = (0..config.subgroups)
-                .filter(|index| thread_of(*index, config.subgroups, units.len() as u32) == number as u32)
+            let serves = |index| thread_of(index, derived.streams, units.len() as u32) == number as u32;
+            let mut streams: Vec<(u32, Stream)> = (0u32..)
+                .zip(stream::sent(config.transport, config.subgroups, place))
+                .filter(|(index, _)| serves(*index))
                 .collect();
-            // Roots that multicast at the same time begin in different subgroups: bursts of all in one would overrun its receives.
-            let count = subgroups.len() as u64;
-            subgroups.rotate_left((u64::from(place.rank()) * count / u64::from(place.ranks())) as usize);
-            let memory = tower.keep(DeviceBuffer::zeroed(process, LANES_AT + subgroups.len() as u64 * LANE_BYTES)?);
+            if config.transport != Transport::UcUnicast {
+                // Roots that multicast at the same time begin in different subgroups: bursts of all in one would overrun its receives.
+                let count = streams.len() as u64;
+                streams.rotate_left((u64::from(place.rank()) * count / u64::from(place.ranks())) as usize);
+            }
+            let memory = tower.keep(DeviceBuffer::zeroed(process, LANES_AT + streams.len() as u64 * LANE_BYTES)?);
             let key = tower.keep(MemoryKey::new(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?);
             let argument = memory.addr().get();
             let handler = tower.keep(EventHandler::new(process, "send_blocks", argument, Affinity::Unit(*unit))?);
-            let (wake, woken) = Wake::new(card, tower, handler)?;
-            for _ in &subgroups {
+            // The run of each lane, and the operation.
+            let (wake, woken) = Wake::new(card, tower, handler, streams.len() + 1)?;
+            for _ in &streams {
                 let cq = tower.keep(DpaCompletionQueue::new(card.outbox(), log_cq, CqTarget::Thread(handler))?);
                 queues.push(cq);
+                if config.transport == Transport::UcUnicast {
+                    single.push(DpaQueuePair::unreliable(cq, cq, depths, 0)?);
+                }
             }
             let context = SendThread {
                 abi_hash: ABI_HASH,
                 abi_version: ABI_VERSION,
-                transport: Transport::Ud as u32,
-                lanes: subgroups.len() as u32,
+                transport: config.transport.of_firmware() as u32,
+                lanes: streams.len() as u32,
                 batch: config.send_batch,
                 quota: config.quota,
                 psn_bits: derived.layout.psn_bits(),
@@ -132,35 +146,60 @@ impl<'c> Send<'c> {
             };
             memory.write(0, context.as_bytes())?;
             let operation = SendOperation::default();
-            threads.push(Thread { handler, wake, memory: key, subgroups, operation });
+            threads.push(Thread { handler, wake, memory: key, streams, operation });
         }
-        Ok(Self { threads, queues, host, shared, sequence: 0, closing: false, table: Vec::new() })
+        let (transport, table) = (config.transport, Vec::new());
+        Ok(Self { threads, queues, single, transport, host, shared, sequence: 0, closing: false, table })
     }
 
-    /// Makes the queue pairs that send to the groups, and lets the threads run. `alone`: no other rank is on this card, so that what it
-    /// sends need not come back to it.
+    /// Streams to single ranks, each with the number of the queue pair that sends it; none to groups.
+    pub(crate) fn unicast(&self) -> impl Iterator<Item = (u32, Stream)> {
+        let streams = self.threads.iter().flat_map(|thread| &thread.streams);
+        self.single.iter().zip(streams).map(|(qp, (_, stream))| (qp.number(), *stream))
+    }
+
+    /// Makes the queue pairs that send to the groups, or connects those to single ranks, and lets the threads run. `alone`: no other rank is
+    /// on this card, so that what it multicasts need not come back to it.
     pub(crate) fn connect(
         &mut self,
         card: &'c Card<'_>,
         tower: &mut Tower<'c>,
+        (own, all): (u32, &[Endpoint]),
         q_key: u32,
         group: impl Fn(u32) -> Result<MulticastGroup>,
         config: &Config,
         alone: bool,
     ) -> Result<()> {
         let path = Path { traffic_class: config.data_class, ..Path::default() };
+        let log_sends = config.send_depth.ilog2() as u8;
         // A datagram's entry takes two blocks.
-        let depths = DpaDepths { log_send: Some((2 * config.send_depth).ilog2() as u8), log_receive: None };
+        let datagrams = DpaDepths { log_send: Some(log_sends + 1), log_receive: None };
+        let mut single = std::mem::take(&mut self.single).into_iter();
         let mut queues = self.queues.iter();
         for thread in &self.threads {
             let memory = thread.memory.buffer();
-            for (at, (subgroup, cq)) in (0..).zip(thread.subgroups.iter().zip(&mut queues)) {
-                let mut qp = DpaQueuePair::datagram(cq, cq, depths, alone, 0)?;
-                qp.activate(UdKey { q_key })?;
-                let address = UdAddress::group(card.device(), group(*subgroup)?, q_key).along(path)?;
-                let mut lane =
-                    SendLane { send_queue: send_descriptor(&qp), send_cq: cq_descriptor(cq), ..Default::default() };
-                lane.address_vector.as_mut_bytes().copy_from_slice(&address.to_bytes());
+            for (at, ((_, stream), cq)) in (0..).zip(thread.streams.iter().zip(&mut queues)) {
+                let mut lane = SendLane { send_cq: cq_descriptor(cq), ..Default::default() };
+                let qp = match (stream.peer.zip(single.next()), self.transport) {
+                    (Some((peer, mut qp)), _) => {
+                        let receiver = all[peer as usize].stream(own, stream.subgroup)?.receiver;
+                        qp.connect_along(&all[peer as usize].remote(receiver), 0, path)?;
+                        qp
+                    }
+                    (None, Transport::Ud) => {
+                        let mut qp = DpaQueuePair::datagram(cq, cq, datagrams, alone, 0)?;
+                        qp.activate(UdKey { q_key })?;
+                        let address = UdAddress::group(card.device(), group(stream.subgroup)?, q_key).along(path)?;
+                        lane.address_vector.as_mut_bytes().copy_from_slice(&address.to_bytes());
+                        qp
+                    }
+                    (None, _) => {
+                        let mut qp = DpaQueuePair::group_writer(cq, log_sends, alone)?;
+                        qp.connect_along(&group(stream.subgroup)?.endpoint(0), 0, path)?;
+                        qp
+                    }
+                };
+                lane.send_queue = send_descriptor(&qp);
                 memory.write(LANES_AT + at * LANE_BYTES, lane.as_bytes())?;
                 tower.keep(qp);
             }
@@ -181,36 +220,50 @@ impl<'c> Send<'c> {
         Ok(true)
     }
 
-    /// Has the own block multicast from `source` (address and local key). Only when [`Send::is_free`].
+    /// Has the own block sent from `source` (address and local key). `operation` is its number, alike on all ranks. Only when
+    /// [`Send::is_free`], and `targets` are known.
     pub(crate) fn start(
         &mut self,
         plan: &Plan,
         own: u32,
         source: (u64, u32),
-        collective_id: u32,
+        (operation, collective_id): (u32, u32),
         config: &Config,
+        targets: Option<&Targets<'_>>,
     ) -> Result<()> {
         self.sequence += 1;
         self.closing = false;
         for (number, thread) in self.threads.iter_mut().enumerate() {
-            let mut lines = Vec::with_capacity(thread.subgroups.len() + 1);
             let memory = thread.memory.buffer().addr();
-            let to = |address: DevAddr| DeviceRange { address: address.get(), rkey: thread.memory.id() };
-            for (at, subgroup) in (0u64..).zip(&thread.subgroups) {
-                let space = plan.space(*subgroup, &mut self.table)?;
-                let (first_psn, chunks) = plan.psns(own, &space);
-                let share = plan.share(own, *subgroup);
+            let rkey = thread.memory.id();
+            let to = |address: DevAddr| DeviceRange { address: address.get(), rkey };
+            for (at, (index, stream)) in (0u64..).zip(&thread.streams) {
+                let (first_psn, mut chunks) = plan.sent_psns(*stream, &mut self.table)?;
+                let share = plan.share(own, stream.subgroup);
+                let offset = plan.block(own).offset + share.offset;
+                // Under a group key offsets are addresses; datagrams have no target.
+                let (mut remote_address, mut key) = (offset, operation);
+                if let Some((targets, peer)) = targets.zip(stream.peer) {
+                    match targets.of(peer, operation)? {
+                        Target::Known { address, rkey } => (remote_address, key) = (address + offset, rkey),
+                        // It has everything, or is this rank itself.
+                        Target::Over | Target::Unknown => chunks = 0,
+                    }
+                }
                 let run = SendRun {
                     source: source.0 + share.offset,
+                    remote_address,
                     first_psn: first_psn as u32,
                     chunks: chunks as u32,
                     last_chunk_bytes: share.last_chunk_bytes,
+                    rkey: key,
                     ..Default::default()
                 };
-                let offset = self.shared.run(*subgroup as usize);
+                let offset = self.shared.run(*index as usize);
                 self.host.write(offset, run.as_bytes())?;
                 let target = memory.offset(LANES_AT + at * LANE_BYTES + offset_of!(SendLane, run) as u64);
-                lines.push(Line { from: self.host.slice(offset as u64, size_of::<SendRun>() as u32)?, to: to(target) });
+                let from = self.host.slice(offset as u64, size_of::<SendRun>() as u32)?;
+                thread.wake.write(Line { from, to: to(target) });
             }
             thread.operation = SendOperation {
                 sequence: self.sequence,
@@ -225,8 +278,8 @@ impl<'c> Send<'c> {
             self.host.write(offset, thread.operation.as_bytes())?;
             let target = memory.offset(offset_of!(SendThread, operation) as u64);
             let from = self.host.slice(offset as u64, size_of::<SendOperation>() as u32)?;
-            lines.push(Line { from, to: to(target) });
-            thread.wake.send(lines.into_iter())?;
+            thread.wake.write(Line { from, to: to(target) });
+            thread.wake.ring()?;
         }
         Ok(())
     }
@@ -240,8 +293,8 @@ impl<'c> Send<'c> {
             self.host.write(offset, thread.operation.as_bytes())?;
             let target = thread.memory.buffer().addr().offset(offset_of!(SendThread, operation) as u64);
             let from = self.host.slice(offset as u64, size_of::<SendOperation>() as u32)?;
-            let to = DeviceRange { address: target.get(), rkey: thread.memory.id() };
-            thread.wake.send([Line { from, to }].into_iter())?;
+            thread.wake.write(Line { from, to: DeviceRange { address: target.get(), rkey: thread.memory.id() } });
+            thread.wake.ring()?;
         }
         Ok(())
     }

@@ -20,7 +20,6 @@ pub struct GroupKey<'a> {
     queue_pair: &'a DpaQueuePair<'a>,
     raw: NonNull<sys::mlx5dv_devx_obj>,
     key: u32,
-    _region: &'a MemoryRegion<'a>,
 }
 
 impl<'a> GroupKey<'a> {
@@ -31,8 +30,17 @@ impl<'a> GroupKey<'a> {
     /// [`crate::Error::RegionRange`] for the offset; [`crate::Error::Command`] when the card refuses: always on a card.
     pub fn new(queue_pair: &'a DpaQueuePair<'a>, key: u32, region: &'a MemoryRegion<'a>, offset: u64) -> Result<Self> {
         let base = region.slice(offset, 1)?.addr.get();
+        Self::of_key(queue_pair, key, region.rkey(), base)
+    }
+
+    /// The same for a region that somebody else keeps: Writes at offset 0 go to address `base` under memory key `rkey`. The card checks
+    /// the key at every packet, so that none is written once the region is gone.
+    ///
+    /// # Errors
+    /// [`crate::Error::Command`] when the card refuses: always on a card.
+    pub fn of_key(queue_pair: &'a DpaQueuePair<'a>, key: u32, rkey: u32, base: u64) -> Result<Self> {
         let device = queue_pair.process().device();
-        let command = prm::create_group_key(queue_pair.number(), key, region.rkey(), base);
+        let command = prm::create_group_key(queue_pair.number(), key, rkey, base);
         let mut answer = Mailbox::<{ prm::QP_ANSWER_BYTES }>::zeroed();
         // SAFETY: the context is open; both mailboxes have the lengths passed.
         let raw = unsafe {
@@ -46,7 +54,7 @@ impl<'a> GroupKey<'a> {
         };
         let detail = || format!("group key {key:#x} of queue pair {:#x}", queue_pair.number());
         let raw = NonNull::new(raw).ok_or_else(|| refused("CREATE_GENERAL_OBJECT", &answer, &detail()))?;
-        Ok(Self { queue_pair, raw, key, _region: region })
+        Ok(Self { queue_pair, raw, key })
     }
 
     /// The group key.

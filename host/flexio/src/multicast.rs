@@ -15,8 +15,7 @@ use crate::error::{Error, Result};
 use crate::prm::{self, Mailbox};
 use crate::queue_pair::QueuePair;
 
-/// Number of the queue pair that stands for all members of a group.
-pub(crate) const MULTICAST_QPN: u32 = 0xFF_FFFF;
+pub(crate) use crate::prm::GROUP_QPN as MULTICAST_QPN;
 
 /// A multicast group: an IPv4 group (224.0.0.0/4), as a mapped address, or an IPv6 group (ff00::/8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -160,6 +160,8 @@ const LOG_DATAGRAM_MAX_BYTES: u32 = 12;
 const ZERO_SIZE_RQ: u32 = 3;
 /// UDP source port of a queue pair whose flows need not be spread (low end of the range RoCEv2 reserves).
 pub(crate) const UDP_SOURCE_PORT: u16 = 0xC000;
+/// Number of the queue pair that stands for all members of a group.
+pub(crate) const GROUP_QPN: u32 = 0xFF_FFFF;
 
 /// Service type of the queue-pair context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,7 +281,9 @@ pub(crate) fn init2rtr(
         m.set(ADS_TRAFFIC_CLASS, u32::from(remote.path.traffic_class));
         m.set(ADS_FLOW_LABEL, remote.path.flow_label);
         m.set(ADS_SL, u32::from(remote.path.service_level));
-        m.set(ADS_UDP_SPORT, u32::from(UDP_SOURCE_PORT));
+        // Members of a group tell the UC senders of one card apart by their port.
+        let own = if remote.qpn == GROUP_QPN { qpn as u16 & 0x3FFF } else { 0 };
+        m.set(ADS_UDP_SPORT, u32::from(UDP_SOURCE_PORT | own));
         m.set_bytes(ADS_RGID, &remote.gid);
         let [a, b, c, d, e, f] = remote.mac;
         m.set(ADS_RMAC_HIGH, u32::from(u16::from_be_bytes([a, b])));

@@ -17,6 +17,7 @@ pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     let file = args.file.as_deref().map(read_source).transpose()?;
     let params = args.params(file.as_ref().map(|file| file.len() as u64))?;
     let machine = args.machine.params(args.seed)?.config_of(params.cards())?;
+    let machine = emu_machine::Config { uc_multicast: params.needs_uc_multicast(), ..machine };
     let image = (params.algorithm == Algorithm::Multicast).then(|| read_image(&args.image)).transpose()?;
     let provider = provider::emulated(machine)?;
     let source = file.unwrap_or_else(|| sim::source(&params));

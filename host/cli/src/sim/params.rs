@@ -1,6 +1,6 @@
 //! What a simulation is asked to do.
 
-use flexcast::Config;
+use flexcast::{Config, Transport};
 use serde::Serialize;
 
 use super::SimError;
@@ -173,6 +173,12 @@ impl SimParams {
     /// Bytes of the receive buffers of all ranks.
     fn buffer_bytes(&self) -> u64 {
         self.receive_bytes().saturating_mul(u64::from(self.ranks))
+    }
+
+    /// Whether the cards must be of the hypothetical kind whose UC queue pairs take part in multicast.
+    #[must_use]
+    pub fn needs_uc_multicast(&self) -> bool {
+        self.algorithm == Algorithm::Multicast && self.config.transport == Transport::UcMulticast
     }
 
     /// Cards that the ranks need.

@@ -2,7 +2,7 @@
 
 use emu_machine::fabric::{Direction, Fault, FaultEvent, FaultScript, Topology};
 use emu_machine::{Config as MachineConfig, MemoryModel, NetworkConfig, Wiring};
-use flexcast::{Config, ThreadPlacement};
+use flexcast::{Config, ThreadPlacement, Transport};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
@@ -162,11 +162,20 @@ impl Case {
             _ => {}
         }
         let weak = random.random_ratio(1, 8);
+        let detect_races = random.random_ratio(1, 4);
+        let transport =
+            pick(&mut random, &[Transport::Ud, Transport::Ud, Transport::UcMulticast, Transport::UcUnicast]);
+        params.config.transport = transport;
+        if transport.is_zero_copy() && random.random_ratio(1, 2) {
+            // Messages of several packets.
+            params.config.chunk_bytes = pick(&mut random, &[8192, 16 << 10, 64 << 10]);
+        }
         let faults = script.faults.iter().map(|event| format!("{event:?}")).collect();
         let machine = MachineConfig {
             cards,
             memory: if weak { MemoryModel::weak(seed) } else { MemoryModel::Strong },
-            detect_races: random.random_ratio(1, 4),
+            detect_races,
+            uc_multicast: params.needs_uc_multicast(),
             // What happens to a rank that waits for a dead one does not need a look every microsecond.
             host_idle_ps: 5 * PS_PER_US,
             wiring: Wiring::Network(Box::new(NetworkConfig { topology, faults: script, hosts: Vec::new() })),

@@ -72,6 +72,20 @@ impl<'a> DpaQueuePair<'a> {
     ) -> Result<Self> {
         made(ServiceType::Uc, Queues { send: send_cq, receive: receive_cq }, depths, false, user_index)
     }
+
+    /// A UC queue pair in state RESET that only sends, to a group ([`crate::MulticastGroup::endpoint`]): hypothetical, see
+    /// [`crate::GroupKey`]. `block_multicast_loopback` as for [`DpaQueuePair::datagram`].
+    ///
+    /// # Errors
+    /// As [`DpaQueuePair::datagram`].
+    pub fn group_writer(
+        send_cq: &'a DpaCompletionQueue<'a>,
+        log_send: u8,
+        block_multicast_loopback: bool,
+    ) -> Result<Self> {
+        let depths = DpaDepths { log_send: Some(log_send), log_receive: None };
+        made(ServiceType::Uc, Queues { send: send_cq, receive: send_cq }, depths, block_multicast_loopback, 0)
+    }
 }
 
 fn made<'a>(

@@ -1,0 +1,180 @@
+//! What the host tells the lanes: a new operation, and the end of one.
+
+use std::mem::{offset_of, size_of};
+
+use flexcast_abi::{OPERATION_CLOSED, Operation, Placement, RunRow, WorkerContext};
+use flexio::{DevAddr, GroupKey, MemoryRegion};
+use zerocopy::IntoBytes as _;
+
+use super::layout::{LINE_BYTES, ROW_BYTES, Shared, device};
+use super::{Lane, Receive};
+use crate::buffer::Buffer;
+use crate::error::Result;
+use crate::plan::Plan;
+use crate::wake::{DeviceRange, Line};
+
+impl<'c> Receive<'c> {
+    /// Whether the threads can be told of something new.
+    pub(crate) fn is_free(&mut self) -> Result<bool> {
+        for thread in &mut self.threads {
+            if !thread.wake.is_free()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a new operation can begin.
+    pub(crate) fn is_ready(&mut self) -> Result<bool> {
+        let reachable = match &mut self.targets {
+            Some(targets) => targets.is_free()?,
+            None => true,
+        };
+        Ok(reachable && self.is_free()?)
+    }
+
+    /// Whether it is known where all ranks want the bytes of an operation.
+    pub(crate) fn can_be_sent(&self, operation: u32) -> Result<bool> {
+        self.targets.as_ref().map_or(Ok(true), |targets| targets.are_known(operation))
+    }
+
+    /// Gives the lanes an operation that receives into `buffer`; `operation` is its number, alike on all ranks and never used again. Only
+    /// when [`Receive::is_ready`].
+    ///
+    /// Peers reach the buffer by a key of this operation alone, from now until [`Receive::disarm`].
+    pub(crate) fn arm(
+        &mut self,
+        plan: &Plan,
+        own: u32,
+        buffer: &mut Buffer<'c>,
+        (operation, collective_id): (u32, u32),
+        chunk_bytes: u32,
+    ) -> Result<()> {
+        self.sequence += 1;
+        let region = buffer.region();
+        for (member, lane) in self.members.iter().zip(&self.lanes) {
+            if plan.space(lane.stream, &mut self.table)?.chunks() > 0 {
+                let key = GroupKey::of_key(member, operation, region.rkey(), region.addr().get())?;
+                self.keys.push(key);
+            }
+        }
+        if let Some(targets) = &mut self.targets {
+            let (address, rkey) = buffer.expose()?;
+            targets.publish(operation, address, rkey)?;
+        }
+        self.write_lines(plan, own, buffer.region(), collective_id, chunk_bytes)?;
+        let rows = if plan.is_equal() { 0 } else { plan.root_ranks().count() * ROW_BYTES as usize };
+        let line = offset_of!(WorkerContext, operation) as u64;
+        const {
+            assert!(
+                offset_of!(WorkerContext, placement) == offset_of!(WorkerContext, operation) + size_of::<Operation>()
+            )
+        };
+        self.tell(|shared, index, lane| {
+            let by_rows = rows > 0 && lane.chunks > 0 && lane.stream.peer.is_none();
+            let table = by_rows.then_some((shared.rows(index), rows, lane.rows));
+            let operation = (shared.line(index), LINE_BYTES, lane.context.offset(line));
+            [table, Some(operation)]
+        })
+    }
+
+    /// Takes the keys back by which peers reach the buffer of the operation: whatever of its packets still comes is dropped by the card.
+    pub(crate) fn disarm(&mut self, buffer: &mut Buffer<'c>) {
+        self.keys.clear();
+        buffer.hide();
+    }
+
+    /// Writes the operation's lines to the memory from which the lanes get them.
+    fn write_lines(
+        &mut self,
+        plan: &Plan,
+        own: u32,
+        region: &MemoryRegion<'_>,
+        collective_id: u32,
+        chunk_bytes: u32,
+    ) -> Result<()> {
+        for index in 0..self.lanes.len() {
+            let stream = self.lanes[index].stream;
+            let space = plan.space(stream, &mut self.table)?;
+            let (own_first, own_chunks) = plan.psns(own, stream, &space);
+            let chunks = space.chunks();
+            let first = stream.peer.or_else(|| plan.root_ranks().next()).unwrap_or(0);
+            let share = plan.share(first, stream.subgroup);
+            let start = region.addr().get();
+            let lane = &mut self.lanes[index];
+            lane.chunks = chunks;
+            lane.operation = Operation {
+                sequence: self.sequence,
+                destination: start + share.offset,
+                rkey: region.rkey(),
+                collective_id,
+                chunks: chunks as u32,
+                chunk_bytes,
+                last_chunk_bytes: share.last_chunk_bytes.max(1),
+                flags: 0,
+                report_request: self.reports,
+                sequence_check: self.sequence,
+                ..Default::default()
+            };
+            let mut placement =
+                Placement { own_first: own_first as u32, own_chunks: own_chunks as u32, ..Default::default() };
+            if chunks > 0 {
+                placement.roots = space.roots();
+                if plan.is_equal() || stream.peer.is_some() {
+                    placement.run_chunks = share.chunks as u32;
+                    let run_bytes = share.chunks * u64::from(chunk_bytes);
+                    placement.run_gap = plan.block(first).bytes.wrapping_sub(run_bytes);
+                } else {
+                    placement.rows = device(lane.rows);
+                    let at = self.shared.rows(index);
+                    for (row, root) in (0usize..).zip(plan.root_ranks()) {
+                        let (first_psn, chunks) = plan.psns(root, stream, &space);
+                        let share = plan.share(root, stream.subgroup);
+                        let row_bytes = RunRow {
+                            destination: start + plan.block(root).offset + share.offset,
+                            first_psn: first_psn as u32,
+                            chunks: chunks as u32,
+                            last_chunk_bytes: share.last_chunk_bytes,
+                            ..Default::default()
+                        };
+                        self.host.write(at + row * ROW_BYTES as usize, row_bytes.as_bytes())?;
+                    }
+                }
+            }
+            let at = self.shared.line(index);
+            self.host.write(at, lane.operation.as_bytes())?;
+            self.host.write(at + size_of::<Operation>(), placement.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Closes the operation: lanes accept nothing more, finish their copies and report. Only when [`Receive::is_free`].
+    pub(crate) fn close(&mut self) -> Result<()> {
+        self.reports += 1;
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            lane.operation.flags = OPERATION_CLOSED;
+            lane.operation.report_request = self.reports;
+            self.host.write(self.shared.closing(index), lane.operation.as_bytes())?;
+        }
+        let line = offset_of!(WorkerContext, operation) as u64;
+        self.tell(|shared, index, lane| {
+            [None, Some((shared.closing(index), size_of::<Operation>(), lane.context.offset(line)))]
+        })
+    }
+
+    /// Writes lines (offset in host memory, length, where to) to all lanes and wakes their threads.
+    fn tell(&mut self, lines: impl Fn(Shared, usize, &Lane) -> [Option<(usize, usize, DevAddr)>; 2]) -> Result<()> {
+        let (host, shared) = (self.host, self.shared);
+        for (number, thread) in self.threads.iter_mut().enumerate() {
+            let rkey = thread.memory.id();
+            for (index, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| lane.thread == number) {
+                for (offset, len, to) in lines(shared, index, lane).into_iter().flatten() {
+                    let from = host.slice(offset as u64, len as u32)?;
+                    thread.wake.write(Line { from, to: DeviceRange { address: to.get(), rkey } });
+                }
+            }
+            thread.wake.ring()?;
+        }
+        Ok(())
+    }
+}
