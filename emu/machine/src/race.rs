@@ -10,7 +10,7 @@ mod queues;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use emu_nic::{MkeyAttr, Nic, Space};
+use emu_nic::{MkeyAttr, Nic, Space, Transport};
 use flexcast_image::Image;
 
 pub(crate) use queues::Eyes;
@@ -301,7 +301,9 @@ impl Races {
             self.keys.insert((card, key), *attr);
             return;
         }
-        if let Some(attr) = self.keys.get(&(card, key)) {
+        // A UC queue pair drops what the key does not allow and goes on: keys are taken back so that late packets find none.
+        let drops = nic.query_qp(qpn).is_ok_and(|qp| qp.attr.transport == Transport::Uc);
+        if let Some(attr) = self.keys.get(&(card, key)).filter(|_| !drops) {
             let range = Range { card, space: attr.space, addr: attr.start, len: attr.len };
             let wrote = Range { addr, len, ..range };
             self.report(Race {

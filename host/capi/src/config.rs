@@ -1,6 +1,6 @@
 //! Parameters of communicators.
 
-use flexcast_rust::{Config, ThreadPlacement};
+use flexcast_rust::{Config, ThreadPlacement, Transport};
 
 use crate::fault::{Fault, call};
 use crate::memory::{give, sized};
@@ -11,13 +11,20 @@ pub const FLEXCAST_PLACEMENT_COMPACT: u32 = 0;
 /// One thread of each core in turn.
 pub const FLEXCAST_PLACEMENT_SPREAD: u32 = 1;
 
+/// Multicast datagrams, staged in DPA memory and copied to the user's buffer by the card.
+pub const FLEXCAST_TRANSPORT_UD: u32 = 0;
+/// Multicast RDMA Writes straight into the user's buffer: hypothetical, no card does this.
+pub const FLEXCAST_TRANSPORT_UC_MULTICAST: u32 = 1;
+/// RDMA Writes to each rank, straight into the user's buffer.
+pub const FLEXCAST_TRANSPORT_UC_UNICAST: u32 = 2;
+
 /// Parameters of a communicator; alike on all ranks. To be initialised by flexcast_config_default().
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct flexcast_config {
     /// Bytes of this structure, by the header that the program was compiled with.
     pub size: usize,
-    /// Bytes of one chunk: a multiple of 64, at most the path's MTU.
+    /// Bytes of one chunk: a multiple of 64, at most the path's MTU; with the UC transports at most 2^30.
     pub chunk_bytes: u32,
     /// Multicast groups that carry the data side by side.
     pub subgroups: u32,
@@ -67,6 +74,10 @@ pub struct flexcast_config {
     pub packet_lifetime_ps: u64,
     /// Last-level cache of the DPA, which rings, bitmaps and contexts should fit in, in bytes.
     pub cache_bytes: u64,
+    /// What carries the data: FLEXCAST_TRANSPORT_UD, FLEXCAST_TRANSPORT_UC_MULTICAST or FLEXCAST_TRANSPORT_UC_UNICAST.
+    pub transport: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 impl flexcast_config {
@@ -102,6 +113,12 @@ impl flexcast_config {
             recovery_ps: config.recovery_ps,
             packet_lifetime_ps: config.packet_lifetime_ps,
             cache_bytes: config.cache_bytes,
+            transport: match config.transport {
+                Transport::Ud => FLEXCAST_TRANSPORT_UD,
+                Transport::UcMulticast => FLEXCAST_TRANSPORT_UC_MULTICAST,
+                Transport::UcUnicast => FLEXCAST_TRANSPORT_UC_UNICAST,
+            },
+            reserved: 0,
         }
     }
 
@@ -122,6 +139,15 @@ impl flexcast_config {
         // Parameters that the header does not have keep their defaults.
         #[allow(clippy::needless_update)]
         Ok(Config {
+            transport: match self.transport {
+                FLEXCAST_TRANSPORT_UD => Transport::Ud,
+                FLEXCAST_TRANSPORT_UC_MULTICAST => Transport::UcMulticast,
+                FLEXCAST_TRANSPORT_UC_UNICAST => Transport::UcUnicast,
+                other => {
+                    let text = format!("transport is {other}: must be 0 (UD), 1 (UC multicast) or 2 (UC unicast)");
+                    return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
+                }
+            },
             chunk_bytes: self.chunk_bytes,
             subgroups: self.subgroups,
             receive_threads: self.receive_threads,
@@ -189,11 +215,24 @@ mod tests {
     }
 
     #[test]
+    fn every_transport_has_its_number() {
+        for (number, transport) in [
+            (FLEXCAST_TRANSPORT_UD, Transport::Ud),
+            (FLEXCAST_TRANSPORT_UC_MULTICAST, Transport::UcMulticast),
+            (FLEXCAST_TRANSPORT_UC_UNICAST, Transport::UcUnicast),
+        ] {
+            let config = flexcast_config { transport: number, ..flexcast_config::default() };
+            assert_eq!(config.convert().unwrap().transport, transport);
+        }
+    }
+
+    #[test]
     fn values_beyond_their_fields_are_named() {
         let told = |config: flexcast_config, words: &str| {
             let fault = config.convert().unwrap_err();
             assert!(fault.status == FLEXCAST_ERROR_CONFIG && fault.text.contains(words), "{}", fault.text);
         };
+        told(flexcast_config { transport: 3, ..flexcast_config::default() }, "transport is 3");
         told(flexcast_config { placement: 2, ..flexcast_config::default() }, "placement is 2");
         told(flexcast_config { retry_exponent: 32, ..flexcast_config::default() }, "0 to 31");
         told(flexcast_config { data_class: 256, ..flexcast_config::default() }, "data_class is 256");

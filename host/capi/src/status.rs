@@ -58,12 +58,14 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_FOREIGN_REQUEST = 114,
     /// An error of a later version of the library inside.
     FLEXCAST_ERROR_OTHER = 115,
+    /// The card has not what the configuration asks for.
+    FLEXCAST_ERROR_UNSUPPORTED = 116,
 }
 
 use flexcast_status::*;
 
 /// Every code and what it stands for.
-const TEXTS: [(flexcast_status, &CStr); 25] = [
+const TEXTS: [(flexcast_status, &CStr); 26] = [
     (FLEXCAST_OK, c"all went well"),
     (FLEXCAST_ERROR_NULL, c"a pointer is NULL that must not be"),
     (FLEXCAST_ERROR_HANDLE, c"a handle that was freed, never made, or is one of something else"),
@@ -89,6 +91,7 @@ const TEXTS: [(flexcast_status, &CStr); 25] = [
     (FLEXCAST_ERROR_BROKEN, c"the communicator cannot be used any more"),
     (FLEXCAST_ERROR_FOREIGN_REQUEST, c"a request of another communicator"),
     (FLEXCAST_ERROR_OTHER, c"an error without a code of its own"),
+    (FLEXCAST_ERROR_UNSUPPORTED, c"the card has not what the configuration asks for"),
 ];
 
 impl flexcast_status {
@@ -99,6 +102,7 @@ impl flexcast_status {
             Error::Exchange(_) => FLEXCAST_ERROR_EXCHANGE,
             Error::Config { .. } => FLEXCAST_ERROR_CONFIG,
             Error::Budget { .. } => FLEXCAST_ERROR_BUDGET,
+            Error::Unsupported { .. } => FLEXCAST_ERROR_UNSUPPORTED,
             Error::BringUp { .. } => FLEXCAST_ERROR_BRING_UP,
             Error::Context { .. } => FLEXCAST_ERROR_CONTEXT,
             Error::Place(_) => FLEXCAST_ERROR_PLACE,
