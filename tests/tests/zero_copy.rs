@@ -1,0 +1,358 @@
+//! Collectives whose data goes straight into the user's buffer: UC Writes to groups, as only the emulator has them, and to each rank; beside
+//! datagrams where the same must hold for all. With the real firmware, all ranks in one thread.
+
+use emu_machine::fabric::{Fault, FaultEvent, FaultScript, Topology};
+use emu_machine::{Config as Machine, NetworkConfig, Wiring, World, with_world};
+use flexcast::{
+    Buffer, Card, Communicator, Config, Done, Error, Firmware, Overheads, Pending, Request, Test, Transport,
+};
+use flexcast_cli::machine::MachineParams;
+use flexcast_cli::provider::emulated;
+use flexcast_cli::sim::algorithm::Algorithm;
+use flexcast_cli::sim::params::{Operation, SimParams};
+use flexcast_cli::sim::report::Report;
+use flexcast_cli::sim::run;
+use flexcast_cli::tput::run::ImageFile;
+use flexcast_tests::{image_bytes, told};
+use flexio::Provider;
+
+const ALL: [Transport; 3] = [Transport::Ud, Transport::UcMulticast, Transport::UcUnicast];
+const UC: [Transport; 2] = [Transport::UcMulticast, Transport::UcUnicast];
+const PS_PER_US: u64 = 1_000_000;
+/// Virtual time in which any operation here ends.
+const BOUND_PS: u64 = 3_000_000 * PS_PER_US;
+
+fn params(transport: Transport, operation: Operation, ranks: u32, bytes: u64) -> SimParams {
+    let config = Config {
+        transport,
+        slots: 32,
+        receive_batch: 8,
+        send_batch: 4,
+        send_depth: 32,
+        max_receive_bytes: 64 << 20,
+        ..Config::default().with_subgroups(2)
+    };
+    SimParams {
+        ranks,
+        ranks_per_card: 1,
+        operation,
+        algorithm: Algorithm::Multicast,
+        bytes,
+        total_bytes: None,
+        root: ranks - 1,
+        warm_up: 0,
+        iterations: 1,
+        seed: 1,
+        config,
+        trouble: Vec::new(),
+    }
+}
+
+/// Runs a simulation, with races looked for, in which every rank must have every byte.
+fn simulate(params: &SimParams, loss_ppm: u32) -> Report {
+    let machine = MachineParams { loss_ppm, detect_races: true, seed: 3, ..MachineParams::default() };
+    let machine = machine.config_of(params.cards()).expect("a switch");
+    let provider = emulated(Machine { uc_multicast: params.needs_uc_multicast(), ..machine }).expect("a machine");
+    let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
+    let report = run::run(&provider, Some(&image), params, &run::source(params), &mut |_| {}).expect("it runs");
+    assert!(report.digest_ok && report.failures == 0, "{params:?}: {:?}", report.errors);
+    assert_eq!(with_world(World::take_races).expect("the machine"), [], "{params:?}");
+    report
+}
+
+#[test]
+fn every_operation_works_with_every_transport_with_and_without_losses() {
+    for transport in ALL {
+        for operation in [Operation::Broadcast, Operation::Allgather, Operation::Allgatherv] {
+            for (ranks, bytes, loss_ppm) in [(1, 5000, 0), (2, 0, 0), (5, 1, 0), (5, 50_001, 0), (5, 200_000, 10_000)] {
+                let mut params = SimParams { iterations: 2, ..params(transport, operation, ranks, bytes) };
+                params.config.chains = ranks.min(2);
+                let report = simulate(&params, loss_ppm);
+                assert_eq!(report.recovered_chunks > 0, loss_ppm > 0, "{transport:?} {operation:?} {ranks} {bytes}");
+            }
+        }
+    }
+}
+
+/// Two ranks share each card: what one sends reaches its neighbour inside the card.
+#[test]
+fn ranks_that_share_a_card_reach_one_another_on_every_transport() {
+    for transport in ALL {
+        let params = SimParams { ranks_per_card: 2, ..params(transport, Operation::Allgather, 6, 30_000) };
+        let report = simulate(&params, 0);
+        assert_eq!(report.recovered_chunks, 0, "{transport:?}");
+    }
+}
+
+/// 16 packets to a message: one completion each, and none for a message that lost a packet, whose bytes recovery brings.
+#[test]
+fn long_messages_have_one_completion_and_are_lost_as_a_whole() {
+    for transport in UC {
+        let mut params = params(transport, Operation::Allgather, 8, 4 << 20);
+        params.config.chunk_bytes = 64 << 10;
+        let chunks = 8 * 7 * 64;
+        let report = simulate(&params, 0);
+        assert_eq!(report.recovered_chunks, 0);
+        // Ranks are alone on their cards: nothing comes back to the sender.
+        assert_eq!(report.workers.expect("workers").cqes, chunks, "{transport:?}");
+
+        const LOSS: f64 = 0.01;
+        let report = simulate(&params, 10_000);
+        let told = 1.0 - (1.0 - LOSS).powi(16);
+        let lost = report.recovered_chunks as f64 / chunks as f64;
+        assert!((told * 0.8..told * 1.2).contains(&lost), "{transport:?}: {lost} of the chunks lost, computed {told}");
+        assert_eq!(report.recovered_chunks * (64 << 10), report.recovered_bytes, "whole messages are fetched");
+        let cqes = report.workers.expect("workers").cqes;
+        assert_eq!(cqes + report.recovered_chunks, chunks, "{transport:?}: every message is told of or fetched");
+    }
+}
+
+#[test]
+fn a_message_may_be_a_whole_block() {
+    for transport in UC {
+        let mut params = params(transport, Operation::Broadcast, 4, 1 << 20);
+        params.config = Config { chunk_bytes: 1 << 20, ..params.config.with_subgroups(1) };
+        let report = simulate(&params, 0);
+        assert_eq!(report.workers.expect("workers").cqes, 3, "{transport:?}");
+    }
+}
+
+/// MC-34: without multicast a root sends its block to every other rank.
+#[test]
+fn unicast_sends_a_copy_to_each_rank_and_multicast_one_to_all() {
+    let posts = |transport| {
+        let report = simulate(&params(transport, Operation::Broadcast, 6, 40 * 4096), 0);
+        report.workers.expect("workers").posted
+    };
+    assert_eq!(ALL.map(posts), [40, 40, 5 * 40]);
+}
+
+fn config(transport: Transport) -> Config {
+    Config {
+        transport,
+        slots: 32,
+        receive_batch: 8,
+        send_batch: 4,
+        send_depth: 32,
+        max_receive_bytes: 1 << 20,
+        patience_ps: 20_000 * PS_PER_US,
+        retry_exponent: 8,
+        packet_lifetime_ps: 20_000 * PS_PER_US,
+        overheads: Overheads { margin_ps: 100 * PS_PER_US, ..Config::default().overheads },
+        ..Config::default().with_subgroups(2)
+    }
+}
+
+/// Runs `body` with so many cards at a switch.
+fn with_cards(count: usize, uc_multicast: bool, faults: FaultScript, body: impl FnOnce(&Provider, &[Card<'_>])) {
+    let topology = Topology::named(&format!("switch-{count}")).expect("a switch");
+    let network = NetworkConfig { topology, faults, hosts: Vec::new() };
+    let wiring = Wiring::Network(Box::new(network));
+    let machine = Machine { cards: count, uc_multicast, detect_races: true, wiring, ..Machine::default() };
+    let provider = emulated(machine).expect("a machine");
+    let elf = image_bytes("allgather");
+    let open = |number| {
+        let firmware = Firmware { name: "allgather", elf: &elf };
+        Card::open(&provider, &format!("mlx5_{number}"), firmware).expect("the card opens")
+    };
+    let cards: Vec<Card<'_>> = (0..count).map(open).collect();
+    body(&provider, &cards);
+}
+
+/// A communicator of the ranks that are on these cards, one each.
+fn connect<'c>(cards: &'c [Card<'c>], config: &Config) -> Vec<Communicator<'c>> {
+    let ranks = cards.len() as u32;
+    let made = |(rank, card)| Pending::new(card, rank, ranks, config.clone()).expect("its part is made");
+    let pending: Vec<Pending<'c>> = (0..).zip(cards).map(made).collect();
+    let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
+    pending.into_iter().map(|pending| pending.connect(&endpoints).expect("connected")).collect()
+}
+
+fn contribution(seed: usize, rank: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 11 + at / 253 + rank * 37 + seed * 101) as u8).collect()
+}
+
+fn gathered(seed: usize, ranks: usize, bytes: usize) -> Vec<u8> {
+    (0..ranks).flat_map(|rank| contribution(seed, rank, bytes)).collect()
+}
+
+/// Drives all operations to their end.
+fn drive<'c>(provider: &Provider, all: Vec<(&mut Communicator<'c>, Request)>) -> Vec<Box<Done<'c>>> {
+    let start_ps = provider.relax().now_ps();
+    let mut all: Vec<_> = all.into_iter().map(|(communicator, request)| (communicator, Some(request), None)).collect();
+    while all.iter().any(|(_, _, done)| done.is_none()) {
+        assert!(provider.relax().now_ps() - start_ps < BOUND_PS, "hangs");
+        for (communicator, request, done) in &mut all {
+            match request.take().map(|request| communicator.test(request).expect("a test")) {
+                None => {
+                    communicator.progress().expect("progress");
+                }
+                Some(Test::Pending(pending)) => *request = Some(pending),
+                Some(Test::Done(finished)) => *done = Some(finished),
+            }
+        }
+        provider.relax().relax();
+    }
+    all.into_iter().filter_map(|(_, _, done)| done).collect()
+}
+
+/// An Allgather in place of all ranks in these buffers, which come back.
+fn gather<'c>(
+    provider: &Provider,
+    communicators: &mut [Communicator<'c>],
+    mut buffers: Vec<Buffer<'c>>,
+    (seed, bytes): (usize, usize),
+) -> (Vec<Buffer<'c>>, u64) {
+    let ranks = communicators.len();
+    for (rank, buffer) in buffers.iter_mut().enumerate() {
+        buffer.fill(seed as u8 ^ 0x5A);
+        buffer.write(rank * bytes, &contribution(seed, rank, bytes)).expect("written");
+    }
+    let all = communicators.iter_mut().zip(buffers).map(|(communicator, buffer)| {
+        let request = communicator.allgather_in_place(buffer).expect("accepted");
+        (communicator, request)
+    });
+    let all = all.collect();
+    let mut recovered = 0;
+    let buffers = drive(provider, all).into_iter().map(|done| {
+        done.result.as_ref().expect("success");
+        recovered += done.report.recovered_chunks;
+        let buffer = done.receive.expect("the buffer comes back");
+        assert!(buffer.to_vec().expect("read") == gathered(seed, ranks, bytes), "operation {seed}");
+        buffer
+    });
+    (buffers.collect(), recovered)
+}
+
+/// Lets virtual time pass.
+fn wait_until(provider: &Provider, at_ps: u64) {
+    while provider.relax().now_ps() < at_ps {
+        provider.relax().relax();
+    }
+}
+
+/// Packets of an operation are held back until long after it has been released. Not one of them changes what the owner of the buffer has
+/// put there since, and later operations in the same buffer come out right.
+#[test]
+fn no_packet_of_an_operation_changes_the_buffer_once_it_is_released() {
+    const BYTES: usize = 60_000;
+    const HELD_FROM_PS: u64 = 20_000 * PS_PER_US;
+    for transport in ALL {
+        let (mut late, mut between, mut discarded) = (0, 0, 0);
+        // Multiples of a packet's time on the wire, 0.17 us or so: from the next operations to long after all of them.
+        for behind in [3_000, 5_000, 8_000, 12_000, 60_000] {
+            let hold = Fault::Reorder { ppm: 200_000, behind };
+            let topology = Topology::named("switch-3").expect("a switch");
+            let faults = FaultEvent::towards_hosts(&topology, hold).into_iter();
+            let faults = faults.map(|event| event.during(HELD_FROM_PS, HELD_FROM_PS + 60 * PS_PER_US)).collect();
+            with_cards(3, true, FaultScript { seed: 7, faults, ..FaultScript::default() }, |provider, cards| {
+                let mut communicators = connect(cards, &config(transport));
+                let buffers = cards.iter().map(|card| card.buffer(3 * BYTES).expect("a buffer")).collect();
+                let (buffers, _) = gather(provider, &mut communicators, buffers, (1, BYTES));
+                assert!(provider.relax().now_ps() < HELD_FROM_PS, "the fault comes too early");
+                wait_until(provider, HELD_FROM_PS);
+                let before = refused();
+                let (mut buffers, recovered) = gather(provider, &mut communicators, buffers, (2, BYTES));
+                assert!(recovered > 0, "{transport:?}: packets were held back until after the cutoff");
+                let released_ps = provider.relax().now_ps();
+                assert!(released_ps < HELD_FROM_PS + 5_000 * PS_PER_US);
+                if behind == 60_000 {
+                    // The owner uses it otherwise.
+                    buffers.iter_mut().for_each(|buffer| buffer.fill(0xC3));
+                    wait_until(provider, HELD_FROM_PS + 15_000 * PS_PER_US);
+                    for buffer in &buffers {
+                        assert!(buffer.to_vec().expect("read") == [0xC3; 3 * BYTES], "{transport:?}: written late");
+                    }
+                    late += refused() - before;
+                }
+                // Some arrive in the middle of these.
+                for seed in 3..8 {
+                    let refused_before = refused();
+                    (buffers, _) = gather(provider, &mut communicators, buffers, (seed, BYTES));
+                    between += refused() - refused_before;
+                }
+                wait_until(provider, HELD_FROM_PS + 20_000 * PS_PER_US);
+                // Lanes report when an operation ends.
+                gather(provider, &mut communicators, buffers, (8, BYTES));
+                discarded += communicators.iter().map(|c| c.receive_statistics().expect("told").wrong_id).sum::<u64>();
+            });
+            assert_eq!(with_world(World::take_races).expect("the machine"), [], "{transport:?}");
+        }
+        if transport.is_zero_copy() {
+            // The cards drop what comes late.
+            assert!(late > 0 && between > 0, "{transport:?}: {late} Writes refused after the end, {between} between");
+            assert_eq!(discarded, 0, "{transport:?}");
+        } else {
+            // The lanes see it, and copy nothing that is not their operation's.
+            assert!(discarded > 0 && (late, between) == (0, 0), "{discarded} datagrams discarded, {late}, {between}");
+        }
+    }
+}
+
+/// Writes that cards have dropped because their key allows nothing any more.
+fn refused() -> u64 {
+    let of = |world: &mut World| {
+        (0..world.card_count()).map(|card| world.card(card).expect("a card").nic.counters().access_drops).sum()
+    };
+    with_world(of).expect("the machine")
+}
+
+#[test]
+fn cards_that_lack_the_multicast_of_uc_are_refused_with_what_to_take_instead() {
+    with_cards(2, false, FaultScript::default(), |provider, cards| {
+        let error = Pending::new(&cards[0], 0, 2, config(Transport::UcMulticast)).expect_err("as real cards");
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        told(&error, &["no multicast of UC queue pairs", "group keys", "Transport::UcUnicast", "Transport::Ud"]);
+        // The others do not need it.
+        for transport in [Transport::Ud, Transport::UcUnicast] {
+            let mut communicators = connect(cards, &config(transport));
+            let buffers = cards.iter().map(|card| card.buffer(20_000).expect("a buffer")).collect();
+            gather(provider, &mut communicators, buffers, (1, 10_000));
+        }
+    });
+}
+
+#[test]
+fn ranks_with_different_transports_are_refused() {
+    with_cards(2, true, FaultScript::default(), |_, cards| {
+        let made = |(rank, transport)| Pending::new(&cards[rank as usize], rank, 2, config(transport)).expect("made");
+        let pending: Vec<Pending<'_>> = (0..).zip([Transport::Ud, Transport::UcMulticast]).map(made).collect();
+        let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
+        for (own, pending) in pending.into_iter().enumerate() {
+            let error = pending.connect(&endpoints).expect_err("they do not fit");
+            told(&error, &[&format!("rank {} has transport", 1 - own), "one configuration"]);
+        }
+    });
+}
+
+/// Communicators of all transports on the same cards, of all ranks and of halves of them, each with an operation under way.
+#[test]
+fn communicators_of_all_transports_share_cards() {
+    const BYTES: usize = 30_001;
+    with_cards(4, true, FaultScript::default(), |provider, cards| {
+        let parts = [&cards[..], &cards[..2], &cards[2..]];
+        let mut groups: Vec<Vec<Communicator<'_>>> =
+            ALL.iter().flat_map(|transport| parts.map(|cards| connect(cards, &config(*transport)))).collect();
+        let mut all = Vec::new();
+        for (seed, group) in groups.iter_mut().enumerate() {
+            let ranks = group.len();
+            for (rank, communicator) in group.iter_mut().enumerate() {
+                let mut send = communicator.card().buffer(BYTES).expect("a buffer");
+                send.write(0, &contribution(seed, rank, BYTES)).expect("written");
+                let receive = communicator.card().buffer(ranks * BYTES).expect("a buffer");
+                let request = communicator.allgather(send, receive).expect("accepted");
+                all.push((communicator, request));
+            }
+        }
+        let mut done = drive(provider, all).into_iter();
+        for (seed, ranks) in [4, 2, 2].repeat(3).into_iter().enumerate() {
+            for _ in 0..ranks {
+                let done = done.next().expect("one for each rank");
+                done.result.as_ref().expect("success");
+                let got = done.receive.as_ref().expect("the buffer").to_vec().expect("read");
+                assert!(got == gathered(seed, ranks, BYTES), "communicator {seed}");
+            }
+        }
+    });
+    assert_eq!(with_world(World::take_races).expect("the machine"), []);
+}
