@@ -91,7 +91,7 @@ pub struct Under<'r, 'c> {
     /// Until it is over.
     pub request: Option<Request>,
     /// Its end.
-    pub done: Option<Box<Done<'c>>>,
+    pub done: Option<Done<'c>>,
 }
 
 impl<'r, 'c> Under<'r, 'c> {

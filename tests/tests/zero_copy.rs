@@ -177,7 +177,7 @@ fn gathered(seed: usize, ranks: usize, bytes: usize) -> Vec<u8> {
 }
 
 /// Drives all operations to their end.
-fn drive<'c>(provider: &Provider, all: Vec<(&mut Communicator<'c>, Request)>) -> Vec<Box<Done<'c>>> {
+fn drive<'c>(provider: &Provider, all: Vec<(&mut Communicator<'c>, Request)>) -> Vec<Done<'c>> {
     let start_ps = provider.relax().now_ps();
     let mut all: Vec<_> = all.into_iter().map(|(communicator, request)| (communicator, Some(request), None)).collect();
     while all.iter().any(|(_, _, done)| done.is_none()) {

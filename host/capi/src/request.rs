@@ -145,7 +145,7 @@ impl Operation {
                         return Ok(None);
                     }
                     Some((Ok(Test::Done(done)), differ)) => {
-                        let Done { result, receive, report, .. } = *done;
+                        let Done { result, receive, report, .. } = done;
                         let mut fault = result.err().map(Fault::from);
                         if let (Some(fault), Some(differ)) = (&mut fault, differ) {
                             fault.text = format!("{} ({differ})", fault.text);

@@ -84,7 +84,8 @@ pub struct Communicator<'c> {
     // Buffers come after everything of the card that can reach them.
     pub(crate) current: Option<Running<'c>>,
     pub(crate) waiting: VecDeque<Posted<'c>>,
-    pub(crate) done: BTreeMap<u64, Box<Done<'c>>>,
+    /// Finished operations that nobody has asked for yet, by request.
+    pub(crate) done: Vec<(u64, Done<'c>)>,
     /// Buffers that the card may still reach.
     pub(crate) lost: Vec<Buffer<'c>>,
     pub(crate) card: &'c Card<'c>,
@@ -233,7 +234,7 @@ impl<'c> Pending<'c> {
             parts: self.parts,
             current: None,
             waiting: VecDeque::new(),
-            done: BTreeMap::new(),
+            done: Vec::new(),
             lost: Vec::new(),
             card,
             derived,
@@ -324,20 +325,24 @@ impl<'c> Communicator<'c> {
         if request.communicator != self.id {
             return Err(Error::ForeignRequest { request: request.number });
         }
-        if !self.done.contains_key(&request.number) {
+        if !self.is_done(&request) {
             self.progress()?;
         }
-        Ok(match self.done.remove(&request.number) {
-            Some(done) => Test::Done(done),
+        Ok(match self.done.iter().position(|(number, _)| *number == request.number) {
+            Some(at) => Test::Done(self.done.swap_remove(at).1),
             None => Test::Pending(request),
         })
+    }
+
+    fn is_done(&self, request: &Request) -> bool {
+        self.done.iter().any(|(number, _)| *number == request.number)
     }
 
     /// Waits until an operation is over. It ends: every phase of an operation has its bound.
     ///
     /// # Errors
     /// As [`Communicator::test`].
-    pub fn wait(&mut self, mut request: Request) -> Result<Box<Done<'c>>> {
+    pub fn wait(&mut self, mut request: Request) -> Result<Done<'c>> {
         loop {
             match self.test(request)? {
                 Test::Done(done) => return Ok(done),
@@ -360,7 +365,7 @@ impl<'c> Communicator<'c> {
     }
 
     pub(crate) fn finish(&mut self, request: u64, done: Done<'c>) {
-        self.done.insert(request, Box::new(done));
+        self.done.push((request, done));
     }
 
     /// Refuses what waits for its turn.

@@ -83,6 +83,8 @@ pub(crate) struct Control<'c> {
     messages: VecDeque<Waiting>,
     reads: VecDeque<(usize, Read)>,
     under_way: u32,
+    /// What has just completed, while it is dealt with; kept for its room.
+    completed: Vec<Completion>,
 }
 
 impl<'c> Control<'c> {
@@ -102,7 +104,16 @@ impl<'c> Control<'c> {
             peers.push(Peer { rank: *rank, qp, sends: 0, reads: 0, broken: false });
         }
         let free = (count * RECEIVES..slots).rev().collect();
-        Ok(Self { peers, memory, cq, free, messages: VecDeque::new(), reads: VecDeque::new(), under_way: 0 })
+        Ok(Self {
+            peers,
+            memory,
+            cq,
+            free,
+            messages: VecDeque::new(),
+            reads: VecDeque::new(),
+            under_way: 0,
+            completed: Vec::new(),
+        })
     }
 
     /// Rank and queue pair number of every connection.
@@ -228,9 +239,12 @@ impl<'c> Control<'c> {
     /// Takes what has happened and tells it; returns whether there was anything.
     pub(crate) fn poll(&mut self, mut tell: impl FnMut(&mut Self, Event<'_>) -> Result<()>) -> Result<bool> {
         let mut any = false;
+        let mut done = std::mem::take(&mut self.completed);
         loop {
-            let done = self.cq.poll()?;
+            done.clear();
+            self.cq.poll_each(|completion| done.push(completion))?;
             if done.is_empty() {
+                self.completed = done;
                 return Ok(any);
             }
             any = true;

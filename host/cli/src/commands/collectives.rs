@@ -53,7 +53,8 @@ pub(super) fn simulate(
 ) -> Result<Report, SimError> {
     // Before that many bytes are made up.
     params.check()?;
-    let machine = emu_machine::Config { uc_multicast: params.needs_uc_multicast(), ..machine.config_of(params.cards())? };
+    let machine =
+        emu_machine::Config { uc_multicast: params.needs_uc_multicast(), ..machine.config_of(params.cards())? };
     let provider = provider::emulated(machine)?;
     let made_up;
     let source = match source {

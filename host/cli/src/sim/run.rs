@@ -88,7 +88,7 @@ fn multicast(
         let took_ps = provider.relax().now_ps() - start_ps;
         let wall_s = started.elapsed().as_secs_f64();
         let traffic = Traffic::now()?.since(&before);
-        let outcomes = done.iter().zip(0..).map(|(done, rank)| outcome(source, rank, done.as_deref()));
+        let outcomes = done.iter().zip(0..).map(|(done, rank)| outcome(source, rank, done.as_ref()));
         let outcomes = outcomes.collect::<Result<Vec<_>, _>>()?;
         let control = self::messages(&ranks).iter().zip(&messages).map(|(now, before)| now.since(before)).collect();
         let sample = Sample { outcomes, traffic, control, took_ps, wall_s };
@@ -113,9 +113,9 @@ fn multicast(
 }
 
 /// Digest of the buffer of the first rank that has ended well.
-fn sha256(done: &[Option<Box<Done<'_>>>]) -> Result<Option<String>, SimError> {
-    let well = |(rank, done): (u32, &Option<Box<Done<'_>>>)| {
-        let done = done.as_deref().filter(|done| done.result.is_ok())?;
+fn sha256(done: &[Option<Done<'_>>]) -> Result<Option<String>, SimError> {
+    let well = |(rank, done): (u32, &Option<Done<'_>>)| {
+        let done = done.as_ref().filter(|done| done.result.is_ok())?;
         Some(done.receive.as_ref()?.to_vec().map_err(at(rank)).map(|bytes| digest(&bytes)))
     };
     (0..).zip(done).find_map(well).transpose()
@@ -177,7 +177,7 @@ fn operate<'c>(
     params: &SimParams,
     buffers: &mut [Option<Buffers<'c>>],
     ended: &mut dyn FnMut(u32),
-) -> Result<Vec<Option<Box<Done<'c>>>>, SimError> {
+) -> Result<Vec<Option<Done<'c>>>, SimError> {
     let counts = params.counts();
     let mut requests: Vec<Option<Request>> = Vec::with_capacity(ranks.len());
     for ((rank, communicator), slot) in (0u32..).zip(ranks.iter_mut()).zip(buffers) {
@@ -193,7 +193,7 @@ fn operate<'c>(
         };
         requests.push(request.transpose().map_err(|refused| at(rank)(refused.error))?);
     }
-    let mut done: Vec<Option<Box<Done<'c>>>> = ranks.iter().map(|_| None).collect();
+    let mut done: Vec<Option<Done<'c>>> = ranks.iter().map(|_| None).collect();
     let mut trouble = Troubles::new(params, provider.relax().now_ps());
     // Twice the bound of any operation with a worker that must be waited for: nothing that works takes as long.
     let bound_ps = params.config.patience_ps.saturating_mul(2).saturating_add(20_000_000_000_000);
@@ -271,7 +271,7 @@ impl<'p> Troubles<'p> {
     }
 }
 
-fn ranks_done(done: &[Option<Box<Done<'_>>>]) -> usize {
+fn ranks_done(done: &[Option<Done<'_>>]) -> usize {
     done.iter().flatten().count()
 }
 

@@ -1,0 +1,216 @@
+//! What an operation allocates on the host: nothing, once a communicator has done two of its kind (MC-18).
+//!
+//! The emulated cards live in the same process and thread, and allocate. So what counts is decided in two ways. Only calls of a
+//! communicator are watched; what the machine does between them is not. And of what is allocated in such a call only that counts whose
+//! innermost caller among this project's crates is one of the host's: what the emulator's functions allocate, behind the C interfaces of
+//! verbs and FlexIO (a posted request, a key, a command), would be allocated by other libraries on a real machine, or by none.
+#![allow(unsafe_code)] // A global allocator is an unsafe trait.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::Mutex;
+
+use flexcast::{Buffer, Card, Communicator, Config, Firmware, Pending, Request, Test, Transport};
+use flexcast_cli::machine::MachineParams;
+use flexcast_cli::provider::emulated;
+use flexcast_tests::image_bytes;
+use flexio::Provider;
+
+const FRAMES: usize = 64;
+
+thread_local! {
+    /// Whether the running code is a call of the library.
+    static WATCHED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Callers of allocations, innermost first, and how often they were seen.
+static SEEN: Mutex<BTreeMap<[usize; FRAMES], u64>> = Mutex::new(BTreeMap::new());
+
+struct Watching;
+
+impl Watching {
+    fn note() {
+        // What the note itself allocates is not watched.
+        if WATCHED.try_with(|watched| watched.replace(false)) != Ok(true) {
+            return;
+        }
+        let (mut callers, mut at) = ([0; FRAMES], 0);
+        backtrace::trace(|frame| {
+            callers[at] = frame.ip() as usize;
+            at += 1;
+            at < FRAMES
+        });
+        *SEEN.lock().expect("not poisoned").entry(callers).or_default() += 1;
+        WATCHED.set(true);
+    }
+}
+
+// SAFETY: every call goes to the system's allocator as it came.
+unsafe impl GlobalAlloc for Watching {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Self::note();
+        // SAFETY: by the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        // SAFETY: by the caller.
+        unsafe { System.dealloc(start, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        Self::note();
+        // SAFETY: by the caller.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, start: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        Self::note();
+        // SAFETY: by the caller.
+        unsafe { System.realloc(start, layout, bytes) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Watching = Watching;
+
+/// Runs a call of the library.
+fn watched<R>(call: impl FnOnce() -> R) -> R {
+    WATCHED.set(true);
+    let result = call();
+    WATCHED.set(false);
+    result
+}
+
+/// Allocations of the host's crates and of the emulator since the last call, and where the former were.
+fn taken() -> (u64, u64, Vec<String>) {
+    const HOST: [&str; 6] =
+        ["flexcast::", "flexcast_proto::", "flexio::", "flexcast_abi::", "verbs_sys::", "flexio_sys::"];
+    let (mut host, mut emulator, mut places) = (0, 0, Vec::new());
+    for (callers, times) in std::mem::take(&mut *SEEN.lock().expect("not poisoned")) {
+        let mut names: Vec<String> = Vec::new();
+        for ip in callers.into_iter().take_while(|ip| *ip != 0) {
+            backtrace::resolve(ip as *mut c_void, |symbol| {
+                names.extend(symbol.name().map(|name| format!("{name:#}")));
+            });
+        }
+        let is_host = |name: &&String| HOST.iter().any(|of| name.contains(of));
+        let project = names.iter().find(|name| is_host(name) || name.contains("emu_"));
+        let project = project.unwrap_or_else(|| panic!("nobody of this project has allocated: {names:#?}"));
+        if project.contains("emu_") {
+            emulator += times;
+        } else {
+            host += times;
+            places.push(format!(
+                "{times} x {}",
+                names.iter().filter(is_host).take(4).cloned().collect::<Vec<_>>().join(" < ")
+            ));
+        }
+    }
+    (host, emulator, places)
+}
+
+const BYTES: usize = 50_000;
+
+/// The buffers of a rank.
+struct Buffers<'c> {
+    send: Buffer<'c>,
+    gathered: Buffer<'c>,
+    broadcast: Buffer<'c>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Allgather,
+    Broadcast,
+}
+
+/// One operation of all ranks, whose calls are watched.
+fn operate<'c>(
+    provider: &Provider,
+    communicators: &mut [Communicator<'c>],
+    buffers: &mut [Option<Buffers<'c>>],
+    kind: Kind,
+) {
+    let mut requests: Vec<Option<Request>> = Vec::new();
+    let mut rest = Vec::new();
+    for (communicator, slot) in communicators.iter_mut().zip(buffers.iter_mut()) {
+        let Buffers { send, gathered, broadcast } = slot.take().expect("they come back");
+        let (request, kept) = match kind {
+            Kind::Allgather => (watched(|| communicator.allgather(send, gathered)), (None, None, Some(broadcast))),
+            Kind::Broadcast => (watched(|| communicator.broadcast(broadcast, 1)), (Some(send), Some(gathered), None)),
+        };
+        requests.push(Some(request.expect("accepted")));
+        rest.push(kept);
+    }
+    while requests.iter().any(Option::is_some) {
+        for (rank, communicator) in communicators.iter_mut().enumerate() {
+            let Some(request) = requests[rank].take() else {
+                watched(|| communicator.progress()).expect("progress");
+                continue;
+            };
+            match watched(|| communicator.test(request)).expect("a test") {
+                Test::Pending(request) => requests[rank] = Some(request),
+                Test::Done(done) => {
+                    done.result.expect("success");
+                    assert_eq!(done.report.recovered_chunks, 0, "recovery is not the steady state");
+                    let (send, gathered, broadcast) = std::mem::take(&mut rest[rank]);
+                    let (send, gathered, broadcast) = match kind {
+                        Kind::Allgather => (done.send, done.receive, broadcast),
+                        Kind::Broadcast => (send, gathered, done.receive),
+                    };
+                    let whole = |buffer: Option<Buffer<'c>>| buffer.expect("it comes back");
+                    buffers[rank] =
+                        Some(Buffers { send: whole(send), gathered: whole(gathered), broadcast: whole(broadcast) });
+                }
+            }
+        }
+        provider.relax().relax();
+    }
+}
+
+#[test]
+fn operations_allocate_nothing_once_their_kind_has_been_done_twice() {
+    const RANKS: usize = 3;
+    for transport in [Transport::Ud, Transport::UcMulticast, Transport::UcUnicast] {
+        let machine = MachineParams::default().config_of(RANKS).expect("a switch");
+        let provider = emulated(emu_machine::Config { uc_multicast: true, ..machine }).expect("a machine");
+        let elf = image_bytes("allgather");
+        let open = |number| {
+            let firmware = Firmware { name: "allgather", elf: &elf };
+            Card::open(&provider, &format!("mlx5_{number}"), firmware).expect("the card opens")
+        };
+        let cards: Vec<Card<'_>> = (0..RANKS).map(open).collect();
+        let config = Config { transport, ..Config::default() };
+        let made = |(rank, card)| Pending::new(card, rank, RANKS as u32, config.clone()).expect("its part is made");
+        let pending: Vec<Pending<'_>> = (0..).zip(&cards).map(made).collect();
+        let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
+        let mut communicators: Vec<Communicator<'_>> =
+            pending.into_iter().map(|pending| pending.connect(&endpoints).expect("connected")).collect();
+        let mut buffers: Vec<Option<Buffers<'_>>> = cards
+            .iter()
+            .map(|card| {
+                let buffer = |len| card.buffer(len).expect("a buffer");
+                Some(Buffers { send: buffer(BYTES), gathered: buffer(RANKS * BYTES), broadcast: buffer(BYTES) })
+            })
+            .collect();
+        for _ in 0..2 {
+            operate(&provider, &mut communicators, &mut buffers, Kind::Allgather);
+            operate(&provider, &mut communicators, &mut buffers, Kind::Broadcast);
+        }
+        let (host, emulator, _) = taken();
+        assert!(
+            host > 0 && emulator > 0,
+            "{transport:?}: room is made at first, and the watch sees it: {host}, {emulator}"
+        );
+        for _ in 0..10 {
+            operate(&provider, &mut communicators, &mut buffers, Kind::Allgather);
+            operate(&provider, &mut communicators, &mut buffers, Kind::Broadcast);
+        }
+        let (host, emulator, places) = taken();
+        assert!(emulator > 0, "{transport:?}: the watch sees the emulator, which allocates for what is posted");
+        assert_eq!(host, 0, "{transport:?}: {places:#?}");
+    }
+}
