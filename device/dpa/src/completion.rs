@@ -114,6 +114,13 @@ impl CqeRef<'_> {
         u64::from_be(unsafe { self.at.cast::<u8>().add(USER_INDEX_OFFSET).cast::<u64>().read_volatile() })
     }
 
+    /// User index of the queue pair, 24 bits.
+    #[inline(always)]
+    #[must_use]
+    pub fn user_index(self) -> u32 {
+        (self.user_index_and_immediate() >> 32) as u32 & 0xFF_FFFF
+    }
+
     /// Received bytes.
     #[inline(always)]
     #[must_use]

@@ -23,22 +23,26 @@ impl Group {
     pub fn count(&self, sequence: u32, workers: u32) -> bool {
         // SAFETY: the host names an aligned GroupContext that outlives the workers; all accesses by threads are atomic.
         let finished = unsafe { &*self.finished };
-        // A plain fetch-add would need somebody to reset the count between operations; with the sequence number beside it the first
-        // finisher of an operation does, and a straggler of an earlier one cannot disturb.
-        let counted = finished.fetch_update(Ordering::AcqRel, Ordering::Acquire, |value| {
-            match ((value >> 32) as u32).cmp(&sequence) {
-                core::cmp::Ordering::Less => Some(u64::from(sequence) << 32 | 1),
-                core::cmp::Ordering::Equal => Some(value + 1),
-                core::cmp::Ordering::Greater => None,
-            }
+        count(finished, sequence, workers)
+    }
+}
+
+/// Counts one of `all` at operation `sequence` in a word of sequence number and count; true for the last one.
+pub(crate) fn count(word: &AtomicU64, sequence: u32, all: u32) -> bool {
+    // A plain fetch-add would need somebody to reset the count between operations; with the sequence number beside it the first
+    // finisher of an operation does, and a straggler of an earlier one cannot disturb.
+    let counted =
+        word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |value| match ((value >> 32) as u32).cmp(&sequence) {
+            core::cmp::Ordering::Less => Some(u64::from(sequence) << 32 | 1),
+            core::cmp::Ordering::Equal => Some(value + 1),
+            core::cmp::Ordering::Greater => None,
         });
-        match counted {
-            Ok(before) => {
-                let already = if (before >> 32) as u32 == sequence { before as u32 } else { 0 };
-                already + 1 == workers
-            }
-            Err(_) => false,
+    match counted {
+        Ok(before) => {
+            let already = if (before >> 32) as u32 == sequence { before as u32 } else { 0 };
+            already + 1 == all
         }
+        Err(_) => false,
     }
 }
 

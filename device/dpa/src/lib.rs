@@ -30,6 +30,7 @@ pub mod completion;
 pub mod entry;
 pub mod fence;
 pub mod group;
+pub mod kept;
 #[cfg(feature = "log")]
 pub mod log;
 pub mod outbox;
@@ -38,6 +39,7 @@ pub mod post;
 pub mod receive;
 pub mod send;
 pub mod shared;
+pub mod signals;
 pub mod sys;
 pub mod thread;
 pub mod window;
@@ -47,10 +49,12 @@ pub use bitmap::{BitmapView, BitmapWindow};
 pub use completion::{CompletionQueue, CqeRef, Segment};
 pub use dpa_macros::{event_handler, rpc};
 pub use entry::Next;
+pub use kept::{Kept, Messages};
 pub use outbox::Outbox;
 pub use post::{PostCursor, PostedEntry};
 pub use receive::ReceiveQueue;
 pub use send::{PairedSegment, SendQueue, WriteSlot};
+pub use signals::Signals;
 pub use thread::{Counters, Thread};
 pub use window::{Entity, Window, WindowCell, WindowError, WindowWords};
 

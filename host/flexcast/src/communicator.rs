@@ -12,11 +12,13 @@ use flexio::{Access, HostBuffer, MemoryRegion, MulticastGroup};
 use crate::bootstrap::Exchange;
 use crate::buffer::Buffer;
 use crate::card::Card;
+use crate::conductor::{self, Conductor};
 use crate::config::{Config, Derived, Footprint};
 use crate::control::Control;
 use crate::endpoint::{Endpoint, StreamEnds, Terms};
 use crate::engine::Running;
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use crate::peers::peers;
 use crate::plan::Plan;
 use crate::receive::{self, Receive};
@@ -32,6 +34,7 @@ const FIRST_OPERATION: u32 = 1;
 /// The queues and threads of a communicator. Dropped as one: what can reach memory before the memory.
 pub(crate) struct Parts<'c> {
     pub(crate) control: Control<'c>,
+    pub(crate) machine: Machine<'c>,
     pub(crate) send: Send<'c>,
     pub(crate) receive: Receive<'c>,
     // Behind everything that refers into it.
@@ -95,13 +98,14 @@ pub struct Communicator<'c> {
     pub(crate) place: Place,
     pub(crate) id: u64,
     pub(crate) codec: Codec,
-    pub(crate) participant: Participant,
     pub(crate) ids: CollectiveIds,
     pub(crate) alpha: Alpha,
     /// Chunks discarded as late or foreign by the end of the last operation, if that was cut off.
     pub(crate) late_chunks: Option<u64>,
     pub(crate) broken: Option<Failure>,
     pub(crate) messages: MessageCounts,
+    /// What went wrong while an operation was posted; the next call of `progress` tells.
+    pub(crate) trouble: Option<Error>,
     /// The protocol's machine was told something between two calls of `progress`.
     pub(crate) told: bool,
     pub(crate) posted: u64,
@@ -121,6 +125,15 @@ impl fmt::Debug for Communicator<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Communicator").field("place", &self.place).field("id", &self.id).finish_non_exhaustive()
     }
+}
+
+/// The ranks beside a rank on the ring, ascending.
+fn neighbours(place: Place) -> Vec<u32> {
+    let mut neighbours = vec![place.left(), place.right()];
+    neighbours.retain(|rank| *rank != place.rank());
+    neighbours.sort_unstable();
+    neighbours.dedup();
+    neighbours
 }
 
 /// The queue pairs of streams from and to single ranks.
@@ -174,13 +187,26 @@ impl<'c> Pending<'c> {
         let mut tower = unsafe { Tower::new() };
         let receive_bytes = receive::Shared::new(&derived, ranks).bytes();
         let send_shared = send::Shared::new(receive_bytes, &config, &derived);
-        let memory = HostBuffer::zeroed(send_shared.end())?;
+        let memory = HostBuffer::zeroed(conductor::Shared::new(send_shared.end()).end())?;
         let memory = MemoryRegion::register(card.pd(), memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let host = tower.keep(memory);
-        let (receivers, senders) = units.units.split_at(config.receive_threads as usize);
+        let (receivers, others) = units.units.split_at(config.receive_threads as usize);
+        let (senders, conductors) = others.split_at(config.send_threads as usize);
         let receive = Receive::new(card, &mut tower, &config, &derived, place, receivers, host)?;
         let send = Send::new(card, &mut tower, &config, &derived, place, senders, (host, send_shared))?;
-        let control = Control::new(card, &mut tower, &peers)?;
+        let (machine, control_peers) = match conductors {
+            [unit, ..] => {
+                let shared = (host, conductor::Shared::new(send_shared.end()));
+                let conductor = Conductor::new(card, &mut tower, &config, place, *unit, &peers, shared)?;
+                (Machine::Device(Box::new(conductor)), neighbours(place))
+            }
+            [] => (Machine::Host(Box::new(Participant::new(place, FIRST_OPERATION))), peers),
+        };
+        let control = Control::new(card, &mut tower, &control_peers)?;
+        let (queue_pairs, reads) = match machine.conductor() {
+            Some(conductor) => (conductor.queue_pairs(), control.queue_pairs()),
+            None => (control.queue_pairs(), Vec::new()),
+        };
         let device = card.device();
         let [.., high, low] = device.info().mac.0;
         let own = Endpoint {
@@ -193,12 +219,13 @@ impl<'c> Pending<'c> {
                 | u64::from(high) << 8
                 | u64::from(low),
             terms: Terms::new(&config, derived.layout.psn_bits(), mtu_bytes),
-            queue_pairs: control.queue_pairs(),
+            queue_pairs,
+            reads,
             streams: stream_ends(&receive, &send),
             target_queue_pairs: receive.targets().map(Targets::queue_pairs).unwrap_or_default(),
             target_table: receive.targets().map_or((0, 0), Targets::table),
         };
-        let parts = Parts { control, send, receive, tower, _units: units };
+        let parts = Parts { control, machine, send, receive, tower, _units: units };
         Ok(Self { card, config, derived, footprint, place, parts, own })
     }
 
@@ -224,7 +251,15 @@ impl<'c> Pending<'c> {
             Ok(MulticastGroup::ipv4(Ipv4Addr::new(239, a ^ c, b, subgroup as u8))?)
         };
         let Self { card, config, derived, footprint, place, .. } = self;
-        self.parts.control.connect(place.rank(), &all, &config)?;
+        let Parts { control, machine, send, tower, .. } = &mut self.parts;
+        match machine.conductor_mut() {
+            Some(conductor) => {
+                let senders = send.activation_ids();
+                conductor.connect(card, tower, &all, &config, (id, FIRST_OPERATION), senders)?;
+                control.connect(place.rank(), &all, &config, |endpoint| &endpoint.reads)?;
+            }
+            None => control.connect(place.rank(), &all, &config, |endpoint| &endpoint.queue_pairs)?,
+        }
         let ends = (place.rank(), all.as_slice());
         self.parts.receive.connect(card, &mut self.parts.tower, ends, q_key, group, &config)?;
         let alone = all.iter().filter(|endpoint| endpoint.gid == self.own.gid).count() == 1;
@@ -242,7 +277,7 @@ impl<'c> Pending<'c> {
             place,
             id,
             codec,
-            participant: Participant::new(place, FIRST_OPERATION),
+            trouble: None,
             ids: CollectiveIds::new(derived.layout, config.packet_lifetime_ps),
             alpha: Alpha::new(config.overheads),
             late_chunks: None,
@@ -315,6 +350,15 @@ impl<'c> Communicator<'c> {
     /// [`Error::Flexio`].
     pub fn send_statistics(&self) -> Result<SendReport> {
         self.parts.send.report()
+    }
+
+    /// Whether the card says that the operation posted last is over, with the protocol on the card ([`Control::Device`](crate::Control::Device)); false otherwise. Looks at a
+    /// word of host memory that the card writes, and does nothing: a test or [`Communicator::progress`] takes note.
+    ///
+    /// # Errors
+    /// [`Error::Flexio`].
+    pub fn is_flagged(&self) -> Result<bool> {
+        self.parts.machine.conductor().map_or(Ok(false), |conductor| conductor.is_flagged())
     }
 
     /// Whether an operation is over; moves the protocol on.

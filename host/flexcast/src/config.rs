@@ -20,6 +20,17 @@ pub const MAX_CHUNK_BYTES: u32 = 1 << 30;
 
 const PS_PER_US: u64 = 1_000_000;
 
+/// Where the protocol of a communicator runs: barrier, activation, recovery, final handshake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Control {
+    /// On the host: [`Communicator::progress`](crate::Communicator::progress) moves it on.
+    #[default]
+    Host,
+    /// On the card, by a DPA thread of its own: from posting to completion the host has nothing to do, unless something is lost. Then
+    /// [`Communicator::progress`](crate::Communicator::progress) watches the deadlines and fetches what is missing.
+    Device,
+}
+
 /// Parameters of a communicator. All ranks must give the same ones; those that matter on the wire are compared when ranks connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -35,6 +46,8 @@ pub struct Config {
     pub receive_threads: u32,
     /// DPA threads that send, 1 to `subgroups` (UC unicast: times other ranks). Default 1.
     pub send_threads: u32,
+    /// Where the protocol runs. Default: on the host.
+    pub control: Control,
     /// Order in which DPA threads are taken. Default compact.
     pub placement: ThreadPlacement,
     /// Receives of each subgroup (UC unicast: and rank), each with a staging slot (UD); a power of two from 16 to [`MAX_SLOTS`]. Default 256, with which four subgroups
@@ -88,6 +101,7 @@ impl Default for Config {
             subgroups: 4,
             receive_threads: 4,
             send_threads: 1,
+            control: Control::Host,
             placement: ThreadPlacement::Compact,
             slots: 256,
             receive_batch: 64,
@@ -215,6 +229,11 @@ impl Config {
         power("send_depth", self.send_depth)?;
         range("quota", self.quota, 1, u32::MAX)?;
         range("chains", self.chains, 0, flexcast_proto::MAX_RANKS)?;
+        if self.control == Control::Device && self.transport == Transport::UcUnicast {
+            // Where to write, a sender learns from each receiver before every operation, and the host asks for it.
+            let limit = "host with UC unicast; on the card it takes UD or UC multicast".to_owned();
+            return Err(Error::Config { what: "control", value: self.control as u64, limit });
+        }
         self.chain_mapping.check(ranks, self.chains)?;
         if self.link_gbit_per_s == 0 {
             return Err(Error::Config { what: "link_gbit_per_s", value: 0, limit: "at least 1".to_owned() });
@@ -259,12 +278,14 @@ impl Config {
         // As many for every rank: all stand in the same place of a circle.
         let peers = peers(Place::new(0, ranks)?);
         let targets = if self.transport == Transport::UcUnicast { ranks.saturating_sub(1) } else { 0 };
+        let conductor = u32::from(self.control == Control::Device);
         Ok(Footprint {
-            threads: self.receive_threads + self.send_threads,
+            threads: self.receive_threads + self.send_threads + conductor,
             receive_queue_pairs: derived.streams,
             send_queue_pairs: derived.streams,
-            loopback_queue_pairs: copies + self.receive_threads + self.send_threads,
-            control_queue_pairs: peers.len() as u32 + targets,
+            loopback_queue_pairs: copies + self.receive_threads + self.send_threads + conductor,
+            // With the protocol on the card, its messages and the host's reads of the ring neighbours have connections of their own.
+            control_queue_pairs: peers.len() as u32 + targets + conductor * ranks.saturating_sub(1).min(2),
             staging_bytes: lanes * slots * u64::from(derived.slot_bytes),
             bitmap_bytes: lanes * 8 * u64::from(derived.bitmap_words + derived.edge_words),
             context_bytes: CONTEXT_BYTES,

@@ -121,8 +121,14 @@ impl<'c> Control<'c> {
         self.peers.iter().map(|peer| (peer.rank, peer.qp.qpn())).collect()
     }
 
-    /// Connects to the peers, whose endpoints are among `all`, and posts receives.
-    pub(crate) fn connect(&mut self, own: u32, all: &[Endpoint], config: &Config) -> Result<()> {
+    /// Connects to the peers, whose endpoints are among `all` and have these queue pairs, and posts receives.
+    pub(crate) fn connect(
+        &mut self,
+        own: u32,
+        all: &[Endpoint],
+        config: &Config,
+        queue_pairs: impl Fn(&Endpoint) -> &[(u32, u32)],
+    ) -> Result<()> {
         let retry = Retry { timeout_exponent: config.retry_exponent, count: 7 };
         let path = Path { traffic_class: config.control_class, ..Path::default() };
         for index in 0..self.peers.len() {
@@ -131,7 +137,7 @@ impl<'c> Control<'c> {
             }
             let peer = &self.peers[index];
             let endpoint = &all[peer.rank as usize];
-            let qpn = endpoint.queue_pairs.iter().find(|(rank, _)| *rank == own).map(|(_, qpn)| *qpn);
+            let qpn = queue_pairs(endpoint).iter().find(|(rank, _)| *rank == own).map(|(_, qpn)| *qpn);
             let qpn = qpn.ok_or_else(|| Error::Peer {
                 rank: peer.rank,
                 reason: format!("has no connection for rank {own}: give all ranks one configuration"),

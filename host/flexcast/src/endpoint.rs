@@ -23,6 +23,8 @@ pub(crate) struct Endpoint {
     pub(crate) terms: Terms,
     /// Its control queue pairs: to which rank, and number.
     pub(crate) queue_pairs: Vec<(u32, u32)>,
+    /// Queue pairs for reads alone, where messages have others.
+    pub(crate) reads: Vec<(u32, u32)>,
     /// Its streams from and to single ranks (UC unicast).
     pub(crate) streams: Vec<StreamEnds>,
     /// Its connections to the tables of targets of others, likewise, and address and key of its own (UC unicast).
@@ -45,7 +47,7 @@ pub(crate) struct Terms {
     fields: [u64; TERMS.len()],
 }
 
-const TERMS: [&str; 8] = [
+const TERMS: [&str; 9] = [
     "chunk_bytes",
     "subgroups",
     "psn_bits",
@@ -54,11 +56,12 @@ const TERMS: [&str; 8] = [
     "path MTU",
     "the chain mapping with digest",
     "transport number",
+    "control",
 ];
 
 impl Terms {
     pub(crate) fn new(config: &Config, psn_bits: u32, mtu_bytes: u32) -> Self {
-        let Config { chunk_bytes, subgroups, max_receive_bytes, chains, transport, .. } = *config;
+        let Config { chunk_bytes, subgroups, max_receive_bytes, chains, transport, control, .. } = *config;
         Self {
             fields: [
                 chunk_bytes.into(),
@@ -69,6 +72,7 @@ impl Terms {
                 mtu_bytes.into(),
                 config.chain_mapping.digest(),
                 transport as u64,
+                control as u64,
             ],
         }
     }
@@ -117,7 +121,7 @@ impl Endpoint {
         put(&self.mac.0);
         put(&self.communicator.to_le_bytes());
         self.terms.fields.iter().for_each(|field| put(&field.to_le_bytes()));
-        for list in [&self.queue_pairs, &self.target_queue_pairs] {
+        for list in [&self.queue_pairs, &self.reads, &self.target_queue_pairs] {
             put(&(list.len() as u32).to_le_bytes());
             for (rank, number) in list {
                 put(&rank.to_le_bytes());
@@ -180,8 +184,9 @@ impl Endpoint {
         for field in &mut fields {
             *field = word(take(8)?);
         }
-        let (mut queue_pairs, mut target_queue_pairs, mut streams) = (Vec::new(), Vec::new(), Vec::new());
-        for list in [&mut queue_pairs, &mut target_queue_pairs] {
+        let [mut queue_pairs, mut reads, mut target_queue_pairs] = [const { Vec::new() }; 3];
+        let mut streams = Vec::new();
+        for list in [&mut queue_pairs, &mut reads, &mut target_queue_pairs] {
             for _ in 0..word(take(4)?) {
                 list.push((word(take(4)?) as u32, word(take(4)?) as u32));
             }
@@ -192,7 +197,19 @@ impl Endpoint {
             streams.push(StreamEnds { peer: next()?, subgroup: next()?, receiver: next()?, sender: next()? });
         }
         let terms = Terms { fields };
-        Ok(Self { rank, ranks, gid, mac, communicator, terms, queue_pairs, streams, target_queue_pairs, target_table })
+        Ok(Self {
+            rank,
+            ranks,
+            gid,
+            mac,
+            communicator,
+            terms,
+            queue_pairs,
+            reads,
+            streams,
+            target_queue_pairs,
+            target_table,
+        })
     }
 
     /// What all ranks told, in their order, checked against the own.
@@ -242,6 +259,7 @@ mod tests {
             communicator: 7,
             terms: Terms::new(&Config::default(), 14, 4096),
             queue_pairs: vec![(1, 0x100), (2, 0x101)],
+            reads: vec![(1, 0x102)],
             streams: vec![StreamEnds { peer: 1, subgroup: 0, receiver: 0x104, sender: 0x105 }],
             target_queue_pairs: vec![(1, 0x102), (2, 0x103)],
             target_table: (0x1000, 0x77),

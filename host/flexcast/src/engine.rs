@@ -8,10 +8,12 @@ use flexcast_proto::{Action, Alpha, Body, Cause, Failure, Message, Summary, Term
 
 use crate::buffer::Buffer;
 use crate::chains::{Order, order};
-use crate::communicator::{Communicator, Posted};
+use crate::communicator::{Communicator, Parts, Posted};
+use crate::conductor::{Conductor, Posting};
 use crate::config::Config;
 use crate::control::{Event, Read};
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use crate::plan::{Kind, Missing, Plan};
 use crate::request::{Done, Phases, Report};
 
@@ -109,8 +111,14 @@ impl<'c> Communicator<'c> {
     /// The failure of a library call; the communicator is of no use afterwards. Failures of operations are theirs
     /// ([`Done::result`](crate::Done::result)).
     pub fn progress(&mut self) -> Result<bool> {
+        if let Some(error) = self.trouble.take() {
+            return Err(error);
+        }
         let now_ps = self.card.now_ps();
-        let mut moved = self.take_events()? | std::mem::take(&mut self.told);
+        let mut moved = self.parts.machine.take(now_ps)? | self.take_events()? | std::mem::take(&mut self.told);
+        if let Some(conductor) = self.parts.machine.conductor() {
+            self.messages = conductor.messages();
+        }
         if self.current.is_none()
             && self.broken.is_none()
             && let Some(posted) = self.waiting.pop_front()
@@ -127,13 +135,14 @@ impl<'c> Communicator<'c> {
         }
         self.release(now_ps)?;
         moved |= self.wind_up(now_ps)?;
+        self.parts.machine.give(now_ps)?;
         Ok(moved)
     }
 
     /// Ends everything because of something on this rank.
     pub(crate) fn fail_here(&mut self, cause: Cause) {
         let own = self.place.rank();
-        self.participant.fail(Failure { culprit: own, witness: own, cause });
+        self.parts.machine.fail(Failure { culprit: own, witness: own, cause });
         self.told = true;
     }
 
@@ -175,9 +184,9 @@ impl<'c> Communicator<'c> {
 
     /// Takes messages and finished reads.
     fn take_events(&mut self) -> Result<bool> {
-        let Self { parts, participant, current, codec, place, .. } = self;
+        let Self { parts: Parts { control, machine, .. }, current, codec, place, .. } = self;
         let own = place.rank();
-        parts.control.poll(|_, event| {
+        control.poll(|_, event| {
             match event {
                 Event::Message { from, bytes } => {
                     let violation =
@@ -186,7 +195,7 @@ impl<'c> Communicator<'c> {
                         Ok(control) => control,
                         Err(error) => {
                             tracing::error!(from, %error, "message refused");
-                            participant.fail(violation);
+                            machine.fail(violation);
                             return Ok(());
                         }
                     };
@@ -199,9 +208,11 @@ impl<'c> Communicator<'c> {
                             _ => {}
                         }
                     }
-                    if let Err(error) = participant.handle(from, control.message) {
+                    if let Machine::Host(participant) = machine
+                        && let Err(error) = participant.handle(from, control.message)
+                    {
                         tracing::error!(from, %error, "message refused");
-                        participant.fail(violation);
+                        machine.fail(violation);
                     }
                 }
                 Event::Read { tag: block } => {
@@ -210,12 +221,12 @@ impl<'c> Communicator<'c> {
                     {
                         *left -= 1;
                         if *left == 0 {
-                            participant.read(block);
+                            machine.read(block);
                         }
                     }
                 }
                 Event::Broken { rank, status } => {
-                    participant.fail(Failure { culprit: rank, witness: own, cause: Cause::Connection(status as u16) });
+                    machine.fail(Failure { culprit: rank, witness: own, cause: Cause::Connection(status as u16) });
                 }
             }
             Ok(())
@@ -231,33 +242,36 @@ impl<'c> Communicator<'c> {
             running.checked_ps = now_ps;
             if let Some((lane, status, detail)) = self.parts.receive.failure()? {
                 tracing::error!(lane, ?status, detail, "receive worker failed");
-                self.participant.fail(device(status as u16));
+                self.parts.machine.fail(device(status as u16));
                 moved = true;
             }
             if let Some(targets) = self.parts.receive.targets_mut()
                 && let Some((culprit, status)) = targets.take_broken()?
             {
-                self.participant.fail(Failure { culprit, witness: own, cause: Cause::Connection(status as u16) });
+                self.parts.machine.fail(Failure { culprit, witness: own, cause: Cause::Connection(status as u16) });
                 moved = true;
             }
             if running.sending.is_under_way()
                 && let Some((thread, status, detail)) = self.parts.send.failure()?
             {
                 tracing::error!(thread, ?status, detail, "send worker failed");
-                self.participant.fail(device(0x100 | status as u16));
+                self.parts.machine.fail(device(0x100 | status as u16));
                 moved = true;
             }
         }
         let Some(told_ps) = running.told_ps else {
-            if running.failing.is_some() || !self.parts.receive.is_ready()? {
+            let on_card = self.parts.machine.is_on_card();
+            if running.failing.is_some() || !self.parts.receive.is_ready()? || (on_card && !self.parts.send.is_free()?) {
                 return Ok(moved);
             }
             // Every id is in use by packets that may still arrive: later.
             let Ok(collective_id) = self.ids.take(now_ps) else { return Ok(moved) };
-            (running.operation, running.collective_id) = (self.participant.operation(), collective_id);
-            let ids = (running.operation, collective_id);
-            self.parts.receive.arm(&running.plan, own, &mut running.receive, ids, self.config.chunk_bytes)?;
+            (running.operation, running.collective_id) = (self.parts.machine.operation(), collective_id);
+            let (receive, ids) = (&mut running.receive, (running.operation, collective_id));
+            let signals = self.parts.machine.conductor().map(Conductor::signals);
+            self.parts.receive.arm(&running.plan, own, receive, ids, self.config.chunk_bytes, signals)?;
             running.told_ps = Some(now_ps);
+            self.post_on_card()?;
             return Ok(true);
         };
         if !running.posted {
@@ -265,12 +279,11 @@ impl<'c> Communicator<'c> {
                 running.posted = true;
                 running.report.phases.armed_ps = Some(now_ps);
                 let Order { chains, turn, .. } = order(&running.plan, &self.config, own);
-                let terms = terms(&running.plan, &self.config, &self.alpha, self.participant.operation(), chains);
-                self.participant.post_with(terms, turn, now_ps);
-                self.participant.placed(own);
+                let terms = terms(&running.plan, &self.config, &self.alpha, self.parts.machine.operation(), chains);
+                self.parts.machine.begin(terms, turn, own, now_ps);
                 moved = true;
             } else if now_ps.saturating_sub(told_ps) > WORKER_PS {
-                self.participant.fail(device(NO_ANSWER));
+                self.parts.machine.fail(device(NO_ANSWER));
                 moved = true;
             }
             if running.failing.is_none() {
@@ -280,8 +293,11 @@ impl<'c> Communicator<'c> {
         if !running.received && running.close == Close::No && self.parts.receive.is_complete()? {
             running.received = true;
             running.report.phases.received_ps = Some(now_ps);
-            for root in running.plan.root_ranks() {
-                self.participant.placed(root);
+            // The card's own machine has heard of it from the lanes.
+            if !self.parts.machine.is_on_card() {
+                for root in running.plan.root_ranks() {
+                    self.parts.machine.placed(root);
+                }
             }
             moved = true;
         }
@@ -291,29 +307,53 @@ impl<'c> Communicator<'c> {
         {
             let (source, ids) = (running.source(own), (running.operation, running.collective_id));
             let targets = self.parts.receive.targets();
-            self.parts.send.start(&running.plan, own, source, ids, &self.config, targets)?;
+            self.parts.send.start(&running.plan, own, source, ids, &self.config, targets, None)?;
             running.sending = Sending::Told;
             running.report.phases.sending_ps = Some(now_ps);
             moved = true;
         }
         if running.sending == Sending::Told && self.parts.send.is_announced()? {
             running.sending = Sending::Announced;
-            self.participant.sent();
+            self.parts.machine.sent();
             moved = true;
         }
         if running.failing.is_none()
             && running.releasing_ps.is_some_and(|since_ps| now_ps.saturating_sub(since_ps) > WORKER_PS)
         {
-            self.participant.fail(device(NO_ANSWER));
+            self.parts.machine.fail(device(NO_ANSWER));
             moved = true;
         }
-        if running.sending.is_under_way() && self.parts.send.is_finished()? {
+        let released = self.parts.machine.conductor().is_some_and(Conductor::is_released);
+        if running.sending.is_under_way() && (released || self.parts.send.is_finished()?) {
             running.sending = Sending::Over;
             running.report.phases.sent_ps = Some(now_ps);
-            self.participant.sent();
+            self.parts.machine.sent();
             moved = true;
         }
         self.look_at_clock(now_ps, moved)
+    }
+
+    /// Gives the current operation, whose lanes have been told, to a machine on the card, with all that the card needs to carry it out by itself.
+    fn post_on_card(&mut self) -> Result<()> {
+        let (Some(running), Machine::Device(conductor)) = (self.current.as_mut(), &mut self.parts.machine) else {
+            return Ok(());
+        };
+        let own = self.place.rank();
+        let Order { chains, turn, .. } = order(&running.plan, &self.config, own);
+        let terms = terms(&running.plan, &self.config, &self.alpha, conductor.operation(), chains);
+        let mut send_sequence = 0;
+        // A rank alone has nobody to multicast to.
+        if turn.is_some() && self.place.ranks() > 1 {
+            let (source, ids) = (running.source(own), (running.operation, running.collective_id));
+            self.parts.send.start(&running.plan, own, source, ids, &self.config, None, Some(conductor.signals()))?;
+            running.sending = Sending::Told;
+            send_sequence = self.parts.send.sequence();
+        }
+        let region = running.receive.region();
+        let here = Availability { address: region.addr().get(), rkey: region.rkey() };
+        let receive_sequence = self.parts.receive.sequence();
+        conductor.post(&terms, Posting { turn, receive_sequence, send_sequence, here });
+        Ok(())
     }
 
     /// Tells the protocol the time. Before it hears that the cutoff is reached the lanes are closed, so that what is missing then is the
@@ -325,7 +365,7 @@ impl<'c> Communicator<'c> {
         if !due && !moved && matches!(running.close, Close::No | Close::Done) {
             return Ok(false);
         }
-        let deadline_ps = self.participant.deadline_ps().unwrap_or(u64::MAX);
+        let deadline_ps = self.parts.machine.deadline_ps().unwrap_or(u64::MAX);
         let due = now_ps >= deadline_ps || running.failing.is_some();
         if due && running.close == Close::No && !running.received {
             running.close = Close::Wanted;
@@ -344,7 +384,7 @@ impl<'c> Communicator<'c> {
                 if running.failing.is_none() {
                     let missing = self.parts.receive.missing(&running.plan, &self.derived)?;
                     for root in running.plan.root_ranks().filter(|root| !missing.has(*root)) {
-                        self.participant.placed(root);
+                        self.parts.machine.placed(root);
                     }
                     running.report.recovered_chunks = missing.len() as u64;
                     running.report.recovered_bytes = missing.bytes();
@@ -352,19 +392,19 @@ impl<'c> Communicator<'c> {
                 }
                 moved = true;
             } else if now_ps.saturating_sub(at_ps) > WORKER_PS {
-                self.participant.fail(Failure { culprit: own, witness: own, cause: Cause::Device(NO_ANSWER) });
+                self.parts.machine.fail(Failure { culprit: own, witness: own, cause: Cause::Device(NO_ANSWER) });
                 moved = true;
             }
         }
         let waits = matches!(running.close, Close::Wanted | Close::Told { .. });
-        self.participant.handle_time(if waits { now_ps.min(deadline_ps.saturating_sub(1)) } else { now_ps });
+        self.parts.machine.handle_time(if waits { now_ps.min(deadline_ps.saturating_sub(1)) } else { now_ps });
         // A time that is due is something told to the machine.
         Ok(moved || (due && !waits))
     }
 
     /// Does what the protocol asks for.
     fn carry_out(&mut self, now_ps: u64) -> Result<()> {
-        while let Some(action) = self.participant.poll() {
+        while let Some(action) = self.parts.machine.poll() {
             match action {
                 Action::Send { to, message } => self.send_message(to, message)?,
                 Action::Multicast => {
@@ -373,7 +413,14 @@ impl<'c> Communicator<'c> {
                     }
                     self.look(now_ps, false)?;
                 }
-                Action::Read { from, block } => self.fetch(from, block)?,
+                Action::Read { from, block } => {
+                    if let Some(conductor) = self.parts.machine.conductor()
+                        && let Some(running) = self.current.as_mut()
+                    {
+                        running.availability.insert(block, conductor.availability());
+                    }
+                    self.fetch(from, block)?;
+                }
                 Action::Release => {
                     if let Some(running) = self.current.as_mut() {
                         running.releasing_ps = Some(now_ps);
@@ -395,10 +442,14 @@ impl<'c> Communicator<'c> {
             }
         }
         if let Some(running) = self.current.as_mut() {
-            running.deadline_ps = self.participant.deadline_ps().unwrap_or(u64::MAX);
-            running.report.phases.ready_ps = self.participant.ready_ps();
-            if self.participant.has_everything() {
+            running.deadline_ps = self.parts.machine.deadline_ps().unwrap_or(u64::MAX);
+            running.report.phases.ready_ps = self.parts.machine.ready_ps();
+            if self.parts.machine.has_everything() {
                 running.report.phases.complete_ps.get_or_insert(now_ps);
+            }
+            if let Some(conductor) = self.parts.machine.conductor() {
+                conductor.note_phases(&mut running.report.phases);
+                running.report.fetches_served = conductor.fetches();
             }
         }
         Ok(())
@@ -427,7 +478,7 @@ impl<'c> Communicator<'c> {
         let Some(running) = self.current.as_mut() else { return Ok(()) };
         let runs = running.missing.as_ref().map(|missing| missing.runs(block)).unwrap_or_default();
         let Some(at) = running.availability.get(&block).copied().filter(|_| !runs.is_empty()) else {
-            self.participant.read(block);
+            self.parts.machine.read(block);
             return Ok(());
         };
         running.reads.insert(block, runs.len() as u32);
@@ -456,7 +507,10 @@ impl<'c> Communicator<'c> {
         };
         let Some(mut running) = self.current.take_if(|running| over(running)) else { return Ok(()) };
         let phases = &mut running.report.phases;
-        phases.released_ps = Some(now_ps);
+        if let Some(conductor) = self.parts.machine.conductor() {
+            conductor.note_phases(phases);
+        }
+        phases.released_ps.get_or_insert(now_ps);
         if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {
             let steps_ps = activations_ps(&running.plan, &self.config);
             let took_ps = received_ps.saturating_sub(ready_ps).saturating_sub(steps_ps);

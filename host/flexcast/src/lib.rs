@@ -21,8 +21,9 @@
 //! # }
 //! ```
 //!
-//! Inside: `plan` cuts an operation into blocks, subgroups and chunks; `stream` tells which of them travel together; `flexcast_proto` decides when who does what; `receive` and
-//! `send` are the two sides on the card, `control` the connections between ranks; `engine` carries out.
+//! Inside: `plan` cuts an operation into blocks, subgroups and chunks; `stream` tells which of them travel together; `flexcast_proto`
+//! decides when who does what; `receive` and `send` are the two sides on the card, `control` the connections between ranks; `engine`
+//! carries out. `machine` is the protocol's state here or on the card, where `conductor` keeps it.
 #![deny(unsafe_code)]
 
 pub mod baseline;
@@ -31,12 +32,14 @@ mod buffer;
 mod card;
 mod chains;
 mod communicator;
+mod conductor;
 mod config;
 mod control;
 mod endpoint;
 mod engine;
 mod error;
 mod layout;
+mod machine;
 mod peers;
 mod plan;
 mod post;
@@ -56,7 +59,7 @@ pub use buffer::Buffer;
 pub use card::{Card, Firmware};
 pub use chains::ChainMapping;
 pub use communicator::{Communicator, Pending};
-pub use config::{Config, Footprint, MAX_CHUNK_BYTES, MAX_SLOTS, MAX_SUBGROUPS};
+pub use config::{Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_SLOTS, MAX_SUBGROUPS};
 pub use error::{Error, Result};
 pub use request::{Done, MessageCounts, Phases, Refused, Report, Request, Test};
 pub use stream::{MAX_STREAMS, Transport};

@@ -107,6 +107,10 @@ impl<'c> Communicator<'c> {
         let request = Request { number: self.posted, communicator: self.id };
         let posted_ps = self.card.now_ps();
         self.waiting.push_back(Posted { request: request.number, plan, send, receive, posted_ps });
+        if self.parts.machine.is_on_card() && self.current.is_none() {
+            // From here on the card needs nobody.
+            self.trouble = self.progress().err();
+        }
         Ok(request)
     }
 

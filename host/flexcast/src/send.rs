@@ -3,8 +3,8 @@
 use std::mem::{offset_of, size_of};
 
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, DeviceAddress, OPERATION_CLOSED, SendLane, SendOperation, SendReport, SendRun, SendStatus,
-    SendThread,
+    ABI_HASH, ABI_VERSION, DeviceAddress, OPERATION_CLOSED, OPERATION_HELD, SendLane, SendOperation, SendReport,
+    SendRun, SendStatus, SendThread,
 };
 use flexcast_proto::Place;
 use flexio::{
@@ -220,8 +220,18 @@ impl<'c> Send<'c> {
         Ok(true)
     }
 
-    /// Has the own block sent from `source` (address and local key). `operation` is its number, alike on all ranks. Only when
-    /// [`Send::is_free`], and `targets` are known.
+    /// Activation ids of the threads.
+    pub(crate) fn activation_ids(&self) -> impl Iterator<Item = u32> {
+        self.threads.iter().map(|thread| thread.handler.id())
+    }
+
+    /// Number of the last operation.
+    pub(crate) const fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Has the own block sent from `source` (address and local key): at once, or when the conductor says so by these signals.
+    /// `operation` is its number, alike on all ranks. Only when [`Send::is_free`], and `targets` are known.
     pub(crate) fn start(
         &mut self,
         plan: &Plan,
@@ -230,6 +240,7 @@ impl<'c> Send<'c> {
         (operation, collective_id): (u32, u32),
         config: &Config,
         targets: Option<&Targets<'_>>,
+        signals: Option<DeviceAddress>,
     ) -> Result<()> {
         self.sequence += 1;
         self.closing = false;
@@ -271,6 +282,8 @@ impl<'c> Send<'c> {
                 collective_id,
                 lkey: source.1,
                 lead_chunks: config.lead_chunks,
+                flags: if signals.is_some() { OPERATION_HELD } else { 0 },
+                signals: signals.unwrap_or_default(),
                 sequence_check: self.sequence,
                 ..Default::default()
             };

@@ -81,7 +81,7 @@ impl<'c> Communicator<'c> {
     /// What this rank and another have called, if an operation has failed because they differ and this is the rank that found it.
     #[must_use]
     pub fn disagreement(&self) -> Option<flexcast_proto::Disagreement> {
-        self.participant.disagreement()
+        self.parts.machine.disagreement()
     }
 }
 

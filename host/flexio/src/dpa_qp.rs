@@ -18,7 +18,7 @@ use crate::dpa_cq::{DpaCompletionQueue, check_log_depth, device_memory};
 use crate::dpa_memory::DeviceBuffer;
 use crate::error::{Error, Result};
 use crate::memory::Access;
-use crate::path::Path;
+use crate::path::{Path, Retry};
 use crate::prm::{self, Mailbox, RemotePath, ServiceType};
 use crate::process::{Process, handle, number, warn_unless_destroyed};
 use crate::window::Outbox;
@@ -226,7 +226,17 @@ impl<'a> DpaQueuePair<'a> {
     /// # Errors
     /// As [`DpaQueuePair::connect`]; [`Error::OutOfRange`] for a path of an RC queue pair other than the default one.
     pub fn connect_along(&mut self, remote: &RemoteQp, first_psn: u32, path: Path) -> Result<()> {
+        self.connect_with(remote, first_psn, path, Retry::default())
+    }
+
+    /// [`DpaQueuePair::connect_along`] with a choice of patience with the peer, which queue pairs of
+    /// [`DpaQueuePair::reliable_by_command`] have.
+    ///
+    /// # Errors
+    /// As [`DpaQueuePair::connect_along`]; [`Error::OutOfRange`] for path or patience.
+    pub fn connect_with(&mut self, remote: &RemoteQp, first_psn: u32, path: Path, retry: Retry) -> Result<()> {
         path.check()?;
+        retry.check()?;
         let port = *self.process().device().port();
         // Packets to the own port need the card's loopback path.
         let loopback = remote.gid == port.gid;
@@ -269,14 +279,15 @@ impl<'a> DpaQueuePair<'a> {
                 attr.dest_mac = std::ptr::null_mut();
                 Ok(())
             }
-            Raw::DevX(raw, ServiceType::Uc) => {
+            Raw::DevX(raw, service @ (ServiceType::Rc | ServiceType::Uc)) => {
                 let &RemoteQp { qpn, gid: Gid(gid), mac: Mac(mac), first_psn: expected } = remote;
-                let remote = RemotePath { qpn, gid, mac, first_psn: expected, path };
-                let (raw, service) = (*raw, ServiceType::Uc);
+                let remote = RemotePath { qpn, gid, mac, first_psn: expected, path, loopback };
+                let (raw, service) = (*raw, *service);
                 let rtr = prm::init2rtr(service, number, port.mtu_code, port.number, port.gid_index, Some(&remote));
                 self.modify(raw, "RST2INIT_QP", &prm::rst2init(service, number, 0, port.number))?;
                 self.modify(raw, "INIT2RTR_QP", &rtr)?;
-                self.modify(raw, "RTR2RTS_QP", &prm::rtr2rts(service, number, first_psn))
+                let retry = (service == ServiceType::Rc).then_some(retry);
+                self.modify(raw, "RTR2RTS_QP", &prm::rtr2rts(service, number, first_psn, retry))
             }
             Raw::DevX(_, ServiceType::Ud) => Err(Error::OutOfRange {
                 what: "peer of a UD queue pair",
@@ -303,7 +314,7 @@ impl<'a> DpaQueuePair<'a> {
         let rtr = prm::init2rtr(service, number, port.mtu_code, port.number, port.gid_index, None);
         self.modify(raw, "RST2INIT_QP", &prm::rst2init(service, number, key.q_key, port.number))?;
         self.modify(raw, "INIT2RTR_QP", &rtr)?;
-        self.modify(raw, "RTR2RTS_QP", &prm::rtr2rts(service, number, 0))
+        self.modify(raw, "RTR2RTS_QP", &prm::rtr2rts(service, number, 0, None))
     }
 
     fn modify(

@@ -5,7 +5,7 @@
 //! dwords, bit 0 is the most significant bit of its dword. Commands travel through `mlx5dv_devx_obj_create` and
 //! `mlx5dv_devx_obj_modify`.
 
-use crate::path::Path;
+use crate::path::{Path, Retry};
 
 /// One field: byte offset of its dword, first bit (0 = most significant), width in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,9 +126,14 @@ const LOG_SQ_SIZE: Field = Field(0x8, 17, 4).within(QPC);
 const UAR_PAGE: Field = Field(0xC, 8, 24).within(QPC);
 const USER_INDEX: Field = Field(0x10, 8, 24).within(QPC);
 const REMOTE_QPN: Field = Field(0x14, 8, 24).within(QPC);
+const LOG_SRA_MAX: Field = Field(0x70, 8, 3).within(QPC);
+const RETRY_COUNT: Field = Field(0x70, 13, 3).within(QPC);
+const RNR_RETRY: Field = Field(0x70, 16, 3).within(QPC);
 const NEXT_SEND_PSN: Field = Field(0x78, 8, 24).within(QPC);
 const CQN_SND: Field = Field(0x7C, 8, 24).within(QPC);
+const LOG_RRA_MAX: Field = Field(0x90, 8, 3).within(QPC);
 const RWE: Field = Field(0x90, 17, 1).within(QPC);
+const MIN_RNR_NAK: Field = Field(0x94, 3, 5).within(QPC);
 const NEXT_RCV_PSN: Field = Field(0x94, 8, 24).within(QPC);
 const CQN_RCV: Field = Field(0x9C, 8, 24).within(QPC);
 const DBR_ADDR: usize = QPC + 0xA0;
@@ -138,6 +143,8 @@ const DBR_UMEM_VALID: Field = Field(0xD0, 3, 1).within(QPC);
 const DBR_UMEM_ID: Field = Field(0xE4, 0, 32).within(QPC);
 
 const ADS_GRH: Field = Field(0x4, 8, 1).within(ADS);
+const ADS_LOOPBACK: Field = Field(0x0, 0, 1).within(ADS);
+const ADS_ACK_TIMEOUT: Field = Field(0x8, 0, 5).within(ADS);
 const ADS_SRC_ADDR_INDEX: Field = Field(0x8, 8, 8).within(ADS);
 const ADS_HOP_LIMIT: Field = Field(0x8, 24, 8).within(ADS);
 const ADS_TRAFFIC_CLASS: Field = Field(0xC, 4, 8).within(ADS);
@@ -158,6 +165,12 @@ const DATAGRAM_MTU_CODE: u32 = 5;
 const LOG_DATAGRAM_MAX_BYTES: u32 = 12;
 /// Receive queue type of a queue pair without one.
 const ZERO_SIZE_RQ: u32 = 3;
+/// log2 of the reads that a connection has under way, either way.
+const LOG_READS: u32 = 3;
+/// Code of 0.64 ms: how long a peer waits that finds no receive posted (InfiniBand specification, volume 1, 9.7.5.2.8).
+const RNR_WAIT: u32 = 12;
+/// It tries again without end.
+const RNR_FOR_EVER: u32 = 7;
 /// UDP source port of a queue pair whose flows need not be spread (low end of the range RoCEv2 reserves).
 pub(crate) const UDP_SOURCE_PORT: u16 = 0xC000;
 /// Number of the queue pair that stands for all members of a group.
@@ -166,6 +179,7 @@ pub(crate) const GROUP_QPN: u32 = 0xFF_FFFF;
 /// Service type of the queue-pair context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServiceType {
+    Rc = 0,
     Uc = 1,
     Ud = 2,
 }
@@ -194,7 +208,7 @@ pub(crate) struct RingsQp {
     pub(crate) doorbell_record_offset: u64,
 }
 
-/// The peer of a UC queue pair.
+/// The peer of a connected queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RemotePath {
     pub(crate) qpn: u32,
@@ -203,6 +217,8 @@ pub(crate) struct RemotePath {
     /// First PSN expected from the peer.
     pub(crate) first_psn: u32,
     pub(crate) path: Path,
+    /// The peer is on the own card.
+    pub(crate) loopback: bool,
 }
 
 pub(crate) fn create_qp(qp: &RingsQp) -> Mailbox<QP_COMMAND_BYTES> {
@@ -249,12 +265,12 @@ pub(crate) fn rst2init(service: ServiceType, qpn: u32, q_key: u32, port: u8) -> 
     m.set(ADS_VHCA_PORT, u32::from(port));
     match service {
         ServiceType::Ud => m.set(Q_KEY, q_key),
-        ServiceType::Uc => m.set(RWE, 1),
+        ServiceType::Rc | ServiceType::Uc => m.set(RWE, 1),
     }
     m
 }
 
-/// INIT to RTR. `mtu_code` as in verbs: 1 = 256 bytes … 5 = 4096 bytes. `remote` is needed by UC alone.
+/// INIT to RTR. `mtu_code` as in verbs: 1 = 256 bytes … 5 = 4096 bytes. `remote` is for RC and UC.
 pub(crate) fn init2rtr(
     service: ServiceType,
     qpn: u32,
@@ -265,7 +281,7 @@ pub(crate) fn init2rtr(
 ) -> Mailbox<QP_COMMAND_BYTES> {
     let mut m = transition(INIT2RTR_QP, service, qpn);
     let (mtu_code, log_msg_max) = match service {
-        ServiceType::Uc => (u32::from(mtu_code), LOG_MSG_MAX_BYTES),
+        ServiceType::Rc | ServiceType::Uc => (u32::from(mtu_code), LOG_MSG_MAX_BYTES),
         ServiceType::Ud => (DATAGRAM_MTU_CODE, LOG_DATAGRAM_MAX_BYTES),
     };
     m.set(MTU, mtu_code);
@@ -275,6 +291,11 @@ pub(crate) fn init2rtr(
         m.set(REMOTE_QPN, remote.qpn);
         m.set(NEXT_RCV_PSN, remote.first_psn);
         m.set(RWE, 1);
+        if service == ServiceType::Rc {
+            m.set(LOG_RRA_MAX, LOG_READS);
+            m.set(MIN_RNR_NAK, RNR_WAIT);
+            m.set(ADS_LOOPBACK, u32::from(remote.loopback));
+        }
         m.set(ADS_GRH, 1);
         m.set(ADS_SRC_ADDR_INDEX, u32::from(gid_index));
         m.set(ADS_HOP_LIMIT, u32::from(remote.path.hop_limit));
@@ -292,10 +313,21 @@ pub(crate) fn init2rtr(
     m
 }
 
-/// RTR to RTS.
-pub(crate) fn rtr2rts(service: ServiceType, qpn: u32, first_psn: u32) -> Mailbox<QP_COMMAND_BYTES> {
+/// RTR to RTS. `retry` is for RC.
+pub(crate) fn rtr2rts(
+    service: ServiceType,
+    qpn: u32,
+    first_psn: u32,
+    retry: Option<Retry>,
+) -> Mailbox<QP_COMMAND_BYTES> {
     let mut m = transition(RTR2RTS_QP, service, qpn);
     m.set(NEXT_SEND_PSN, first_psn);
+    if let Some(retry) = retry {
+        m.set(ADS_ACK_TIMEOUT, u32::from(retry.timeout_exponent));
+        m.set(RETRY_COUNT, u32::from(retry.count));
+        m.set(RNR_RETRY, RNR_FOR_EVER);
+        m.set(LOG_SRA_MAX, LOG_READS);
+    }
     m
 }
 
@@ -390,7 +422,14 @@ mod tests {
         assert_eq!(init.as_bytes()[0x30 + 0x25], 1, "port");
 
         const PATH: Path = Path { traffic_class: 0xA2, service_level: 5, flow_label: 0x1_2345, hop_limit: 9 };
-        let remote = RemotePath { qpn: 0x55, gid: [7; 16], mac: [1, 2, 3, 4, 5, 6], first_psn: 0x10, path: PATH };
+        let remote = RemotePath {
+            qpn: 0x55,
+            gid: [7; 16],
+            mac: [1, 2, 3, 4, 5, 6],
+            first_psn: 0x10,
+            path: PATH,
+            loopback: false,
+        };
         let rtr = init2rtr(ServiceType::Uc, 0x99, 5, 1, 3, Some(&remote));
         let b = rtr.as_bytes();
         assert_eq!(b[0..2], [0x05, 0x03]);
@@ -411,9 +450,26 @@ mod tests {
         let datagrams = init2rtr(ServiceType::Ud, 0x99, 3, 1, 0, None);
         assert_eq!(datagrams.as_bytes()[0x20], 5 << 5 | 12, "datagrams of up to 4 KiB");
 
-        let rts = rtr2rts(ServiceType::Uc, 0x99, 0x20);
+        let rts = rtr2rts(ServiceType::Uc, 0x99, 0x20, None);
         assert_eq!(rts.as_bytes()[0..2], [0x05, 0x04]);
         assert_eq!(rts.as_bytes()[0x91..0x94], [0, 0, 0x20], "first PSN sent");
+    }
+
+    #[test]
+    fn reliable_connections_carry_their_patience() {
+        let path = Path::default();
+        let remote = RemotePath { qpn: 1, gid: [0; 16], mac: [0; 6], first_psn: 0, path, loopback: true };
+        let rtr = init2rtr(ServiceType::Rc, 0x99, 5, 1, 3, Some(&remote));
+        let b = rtr.as_bytes();
+        assert_eq!((b[0x19], b[0x30] & 0x80), (0, 0x80), "service type RC, loopback");
+        assert_eq!(
+            (b[0xA9] >> 5, b[0xAC] & 0x1F),
+            (3, 12),
+            "reads taken, and the wait of a peer that finds no receive"
+        );
+        let rts = rtr2rts(ServiceType::Rc, 0x99, 0, Some(Retry { timeout_exponent: 11, count: 7 }));
+        let b = rts.as_bytes();
+        assert_eq!((b[0x38] >> 3, b[0x89] >> 5, b[0x89] & 7, b[0x8A] >> 5), (11, 3, 7, 7));
     }
 
     #[test]

@@ -14,6 +14,7 @@
 compile_error!("the ABI is little-endian: contexts are copied byte by byte between host and DPA");
 
 mod address;
+pub mod conductor;
 pub mod lane;
 mod layout;
 pub mod pingpong;
@@ -23,6 +24,9 @@ pub mod send;
 pub mod worker;
 
 pub use address::DeviceAddress;
+pub use conductor::{
+    ConductorOrder, ConductorPeer, ConductorReport, ConductorState, ConductorStatus, ConductorThread, Signals,
+};
 pub use lane::{LaneState, LaneThread, LaneThreadState};
 pub use layout::{Fnv, Layout};
 pub use pingpong::PingPongContext;
@@ -30,15 +34,15 @@ pub use placement::{Placement, RunRow};
 pub use report::{CompletionFlag, FLAG_MAGIC, ProgressLine, Statistics, WorkerReport, WorkerStatus};
 pub use send::{SendLane, SendLaneState, SendOperation, SendReport, SendRun, SendStatus, SendThread, SendThreadState};
 pub use worker::{
-    ContextFault, GroupContext, OPERATION_CLOSED, Operation, QueueDescriptor, Staging, Transport, WorkerContext,
-    WorkerState,
+    ContextFault, GroupContext, OPERATION_CLOSED, OPERATION_HELD, Operation, QueueDescriptor, Staging, Transport,
+    WorkerContext, WorkerState,
 };
 
 /// Version of the byte layouts in this crate; raised with every change.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// Oldest version whose host can still drive this firmware.
-pub const ABI_MIN_VERSION: u32 = 2;
+pub const ABI_MIN_VERSION: u32 = 3;
 
 /// Hash over every structure of the ABI in a fixed order; what the image's note and every context carry.
 pub const ABI_HASH: u64 = Fnv::new()
@@ -53,6 +57,9 @@ pub const ABI_HASH: u64 = Fnv::new()
     .u64(<SendThread as Layout>::HASH)
     .u64(<SendLane as Layout>::HASH)
     .u64(<SendReport as Layout>::HASH)
+    .u64(<ConductorThread as Layout>::HASH)
+    .u64(<ConductorPeer as Layout>::HASH)
+    .u64(<Signals as Layout>::HASH)
     .finish();
 
 /// What the RPC `bring_up` returns for `argument`: proves that the code runs and was built with this ABI.

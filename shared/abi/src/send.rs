@@ -20,13 +20,15 @@ abi_struct! {
         /// The operation is announced ([`SendReport::announced`]) as soon as the card has no more than this many chunks of all lanes left
         /// to send, as far as completions tell: the lead with which the next root may be activated. 0: when all are sent.
         pub lead_chunks: u32,
-        /// [`crate::OPERATION_CLOSED`] or 0. The host rewrites the line with the same `sequence` and the flag, and wakes the thread: the
+        /// [`crate::OPERATION_HELD`], [`crate::OPERATION_CLOSED`] or 0. The host rewrites the line with the same `sequence` and the flag, and wakes the thread: the
         /// worker posts nothing more, waits for what is posted and finishes with [`SendStatus::Closed`].
         pub flags: u32,
         /// Zero.
         pub reserved: u32,
+        /// The [`crate::Signals`] by which the conductor says when to send, and learns of announcement and end; none: the host does.
+        pub signals: DeviceAddress,
         /// Zero.
-        pub reserved_2: [u64; 3],
+        pub reserved_2: [u64; 2],
         /// Equal to `sequence`; a mismatch means that the line is being written.
         pub sequence_check: u64,
     }

@@ -52,6 +52,10 @@ abi_struct! {
 /// An answer whose status is [`crate::WorkerStatus::CopyError`] leaves open what lies in the buffer: take every chunk as missing.
 pub const OPERATION_CLOSED: u32 = 1;
 
+/// Value of [`crate::SendOperation::flags`]: nothing is posted, and nothing told, before [`crate::Signals::go`] has reached the operation's
+/// sequence number, of which the conductor tells by waking the worker. Closing the operation ends that, too.
+pub const OPERATION_HELD: u32 = 2;
+
 abi_struct! {
     /// The operation, written by the host as one 64-byte line and taken over by the worker at its next activation when `sequence`
     /// differs from its own and equals `sequence_check`. After writing it the host wakes the worker (image `receive`: RPC `kick`; a
@@ -80,8 +84,9 @@ abi_struct! {
         /// Number of the last report the host asked for; when it differs from [`crate::ProgressLine::reported`] the worker copies its
         /// bitmap and statistics to host memory and answers. Raised without touching `sequence`.
         pub report_request: u64,
-        /// Zero.
-        pub reserved_2: u64,
+        /// The [`crate::Signals`] by which a lane tells the conductor that it is armed, and the last of a group that all are complete; none: nobody is
+        /// to be told. Image `receive`: none.
+        pub signals: DeviceAddress,
         /// Equal to `sequence`; a mismatch means that the line is being written.
         pub sequence_check: u64,
     }

@@ -1,13 +1,14 @@
 //! The ABI is a promise: these tests fail when bytes move without a new version.
 use core::mem::offset_of;
 use flexcast_abi::{
-    ABI_HASH, ABI_MIN_VERSION, ABI_VERSION, CompletionFlag, ContextFault, FLAG_MAGIC, GroupContext, LaneState,
-    LaneThread, Layout, Operation, PingPongContext, Placement, ProgressLine, RunRow, SendLane, SendReport, SendRun,
-    SendStatus, SendThread, Transport, WorkerContext, WorkerReport, WorkerState, WorkerStatus, bring_up_answer,
+    ABI_HASH, ABI_MIN_VERSION, ABI_VERSION, CompletionFlag, ConductorOrder, ConductorPeer, ConductorReport,
+    ConductorStatus, ConductorThread, ContextFault, FLAG_MAGIC, GroupContext, LaneState, LaneThread, Layout, Operation,
+    PingPongContext, Placement, ProgressLine, RunRow, SendLane, SendReport, SendRun, SendStatus, SendThread, Signals,
+    Transport, WorkerContext, WorkerReport, WorkerState, WorkerStatus, bring_up_answer,
 };
 
 /// Hashes by version. When this fails, raise ABI_VERSION and add a line; never edit a published one.
-const PUBLISHED: &[(u32, u64)] = &[(1, 0xf3dc_dfdd_2933_b6ab), (2, 0xf5f1_3299_bd8f_72ed)];
+const PUBLISHED: &[(u32, u64)] = &[(1, 0xf3dc_dfdd_2933_b6ab), (2, 0xf5f1_3299_bd8f_72ed), (3, 0x81cc_0db3_8624_f88c)];
 
 #[test]
 fn the_hash_of_the_current_version_is_published() {
@@ -98,6 +99,12 @@ fn discriminants_are_fixed() {
         assert_eq!(status.is_error(), raw >= 4);
     }
     assert_eq!(SendStatus::from_raw(8), Err(8));
+    let conductors =
+        [(0, ConductorStatus::Running), (1, ConductorStatus::ControlError), (2, ConductorStatus::InvalidOrder)];
+    assert_eq!(conductors.len(), ConductorStatus::ALL.len());
+    for (raw, status) in conductors {
+        assert_eq!(ConductorStatus::from_raw(raw), Ok(status));
+    }
     assert_eq!(Transport::from_raw(1), Ok(Transport::Uc));
     assert_eq!(Transport::from_raw(2), Ok(Transport::Ud));
     assert_eq!(Transport::from_raw(3), Err(3));
@@ -115,6 +122,7 @@ fn writers_have_lines_of_their_own() {
     assert_eq!(offset_of!(SendThread, operation) % 64, 0);
     assert_eq!(offset_of!(SendThread, state), offset_of!(SendThread, operation) + 64);
     assert_eq!((offset_of!(SendLane, run) % 64, size_of::<SendRun>(), offset_of!(SendLane, state) % 64), (0, 64, 0));
+    assert_eq!((offset_of!(ConductorThread, order) % 64, offset_of!(ConductorThread, state) % 64), (0, 0));
     for bytes in [
         size_of::<CompletionFlag>(),
         size_of::<ProgressLine>(),
@@ -123,6 +131,10 @@ fn writers_have_lines_of_their_own() {
         size_of::<PingPongContext>(),
         size_of::<LaneState>(),
         size_of::<SendReport>(),
+        size_of::<Signals>(),
+        size_of::<ConductorPeer>(),
+        size_of::<ConductorReport>(),
+        size_of::<ConductorOrder>(),
     ] {
         assert_eq!(bytes % 64, 0);
     }
@@ -140,6 +152,9 @@ fn different_types_have_different_hashes() {
         SendThread::HASH,
         SendLane::HASH,
         SendReport::HASH,
+        ConductorThread::HASH,
+        ConductorPeer::HASH,
+        Signals::HASH,
         ProgressLine::HASH,
         u64::HASH,
         <[u64; 7]>::HASH,

@@ -122,6 +122,13 @@ impl Participant {
         }
     }
 
+    /// All blocks are whole in the user buffer: received by multicast, and the own one copied.
+    pub fn placed_all(&mut self) {
+        if self.state == State::Running {
+            self.recovery.placed_all();
+        }
+    }
+
     /// The read of a block is over.
     pub fn read(&mut self, block: u32) {
         if self.state == State::Running {

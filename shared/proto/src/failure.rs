@@ -29,6 +29,36 @@ pub enum Cause {
     Connection(u16),
 }
 
+impl Cause {
+    /// The cause as one number: its kind in bits 7:0, what was waited for in bits 15:8, its code in bits 31:16.
+    #[must_use]
+    pub const fn to_bits(self) -> u32 {
+        match self {
+            Self::Silent(waited_for) => 1 | (waited_for as u32) << 8,
+            Self::Cancelled => 2,
+            Self::Disagrees => 3,
+            Self::Device(code) => 4 | (code as u32) << 16,
+            Self::Connection(code) => 5 | (code as u32) << 16,
+        }
+    }
+
+    /// The cause of a number; the number itself when it names none.
+    ///
+    /// # Errors
+    /// The number.
+    pub const fn from_bits(bits: u32) -> Result<Self, u32> {
+        let cause = match (bits as u8, WaitedFor::from_raw((bits >> 8) as u8)) {
+            (1, Ok(waited_for)) => Self::Silent(waited_for),
+            (2, _) => Self::Cancelled,
+            (3, _) => Self::Disagrees,
+            (4, _) => Self::Device((bits >> 16) as u16),
+            (5, _) => Self::Connection((bits >> 16) as u16),
+            _ => return Err(bits),
+        };
+        if cause.to_bits() == bits { Ok(cause) } else { Err(bits) }
+    }
+}
+
 /// What a rank can wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -131,6 +161,24 @@ mod tests {
             assert_eq!((waited_for as u8, WaitedFor::from_raw(raw)), (raw, Ok(waited_for)));
         }
         assert!((6..=255).chain([0]).all(|raw| WaitedFor::from_raw(raw) == Err(raw)));
+    }
+
+    #[test]
+    fn a_cause_is_its_number() {
+        for cause in [
+            Cause::Silent(WaitedFor::Barrier),
+            Cause::Silent(WaitedFor::Final),
+            Cause::Cancelled,
+            Cause::Disagrees,
+            Cause::Device(0),
+            Cause::Device(0xFFFF),
+            Cause::Connection(12),
+        ] {
+            assert_eq!(Cause::from_bits(cause.to_bits()), Ok(cause));
+        }
+        for bits in [0, 1, 6, 0x601, 0x102, 0x1_0003, 0x104] {
+            assert_eq!(Cause::from_bits(bits), Err(bits), "{bits:#x}");
+        }
     }
 
     #[test]

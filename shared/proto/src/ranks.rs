@@ -62,14 +62,16 @@ impl Place {
     /// The rank `distance` ahead on the ring.
     #[must_use]
     pub const fn ahead(self, distance: u32) -> u32 {
-        ((self.rank as u64 + distance as u64) % self.ranks as u64) as u32
+        // There is at least one rank, which firmware, whose handlers must not reach a panic, cannot prove.
+        let Some(over) = (self.rank as u64 + distance as u64).checked_rem(self.ranks as u64) else { return self.rank };
+        over as u32
     }
 
     /// The rank `distance` behind on the ring.
     #[must_use]
     pub const fn behind(self, distance: u32) -> u32 {
-        let distance = distance % self.ranks;
-        (self.rank + self.ranks - distance) % self.ranks
+        let Some(distance) = distance.checked_rem(self.ranks) else { return self.rank };
+        if distance <= self.rank { self.rank - distance } else { self.rank + self.ranks - distance }
     }
 
     /// The neighbour that serves this rank's fetches.
@@ -98,11 +100,12 @@ impl RankSet {
     /// The ranks below `ranks`.
     #[must_use]
     pub fn below(ranks: u32) -> Self {
-        let mut set = Self::EMPTY;
-        for rank in 0..ranks.min(MAX_RANKS) {
-            set.insert(rank);
+        Self {
+            words: core::array::from_fn(|word| {
+                let inside = ranks.saturating_sub(64 * word as u32).min(64);
+                if inside == 0 { 0 } else { u64::MAX >> (64 - inside) }
+            }),
         }
-        set
     }
 
     /// One rank; none if it is too large.

@@ -153,6 +153,12 @@ impl Recovery {
         }
     }
 
+    /// Every block is complete in the user buffer.
+    pub fn placed_all(&mut self) {
+        self.placed = self.blocks;
+        self.to_read = RankSet::EMPTY;
+    }
+
     /// The time for multicast is over: whatever is missing now is asked for. A second call changes nothing.
     pub fn cut_off(&mut self) {
         if !self.fetched && !self.fetchable().is_empty() {

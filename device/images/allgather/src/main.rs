@@ -1,6 +1,9 @@
-//! Image `allgather`: the entries of the receive lanes and the send workers. The datapath is the library of image `receive`.
+//! Image `allgather`: the entries of the receive lanes, the send workers and the conductor. The datapath is the library of image `receive`.
 #![cfg_attr(target_arch = "riscv64", no_std, no_main)]
 #![deny(unsafe_code)]
+
+#[cfg(target_arch = "riscv64")]
+mod conductor;
 
 #[cfg(target_arch = "riscv64")]
 mod entries {
@@ -8,7 +11,7 @@ mod entries {
     use rt_emu as _;
 
     use dpa::Next;
-    use dpa::abi::{ContextFault, LaneThread, SendThread, Transport};
+    use dpa::abi::{ConductorThread, ContextFault, LaneThread, SendThread, Transport};
     use dpa::log::defmt;
 
     /// Proves that the image runs and speaks the host's ABI.
@@ -31,6 +34,13 @@ mod entries {
     fn prepare_send(thread: &mut SendThread) -> u64 {
         let number = thread.thread;
         answer("send", number, datapath::prepare_send(thread))
+    }
+
+    /// Checks a conductor's context and those of its peers and posts its receives; answers as `prepare_lanes` does.
+    #[dpa::rpc]
+    fn prepare_conductor(thread: &mut ConductorThread) -> u64 {
+        let rank = thread.rank;
+        answer("conductor", rank, crate::conductor::prepare(thread))
     }
 
     fn answer(kind: &str, thread: u32, verdict: Result<(), (ContextFault, u32)>) -> u64 {
@@ -66,6 +76,12 @@ mod entries {
     #[dpa::event_handler]
     fn send_blocks(thread: &mut SendThread) -> Next {
         datapath::send_blocks(thread)
+    }
+
+    /// Runs the protocol of a communicator.
+    #[dpa::event_handler]
+    fn conduct(thread: &mut ConductorThread) -> Next {
+        crate::conductor::conduct(thread)
     }
 }
 

@@ -7,33 +7,35 @@ use dpa::{CompletionQueue, Outbox, ReceiveQueue, fence};
 use crate::prepare::check_queue;
 
 /// Receive queue and CQ of a thread's control connection.
-pub(crate) struct Control {
+pub struct Control {
     cq: CompletionQueue,
     queue: ReceiveQueue,
 }
 
 /// What came.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct News {
+pub struct News {
     /// At least one message.
-    pub(crate) message: bool,
+    pub message: bool,
     /// Syndrome of an error completion.
-    pub(crate) error: Option<u8>,
+    pub error: Option<u8>,
 }
 
 impl Control {
-    pub(crate) fn attach(cq: &QueueDescriptor, queue: &QueueDescriptor) -> Self {
+    /// The control queue of these descriptors.
+    pub fn attach(cq: &QueueDescriptor, queue: &QueueDescriptor) -> Self {
         Self { cq: CompletionQueue::attach(cq), queue: ReceiveQueue::attach(queue) }
     }
 
-    pub(crate) fn check(cq: &QueueDescriptor, queue: &QueueDescriptor) -> Result<(), ContextFault> {
+    /// Whether they can be one.
+    pub fn check(cq: &QueueDescriptor, queue: &QueueDescriptor) -> Result<(), ContextFault> {
         check_queue(cq, 64)?;
         check_queue(queue, 16)?;
         if cq.log_depth < queue.log_depth { Err(ContextFault::QueueDepth) } else { Ok(()) }
     }
 
     /// Writes the receive entries, which hold no bytes, and posts them.
-    pub(crate) fn post_all(&self) {
+    pub fn post_all(&self) {
         for index in 0..self.queue.depth() {
             self.queue.write(index, DataSegment::new(0, INVALID_LKEY, 0));
         }
@@ -41,15 +43,16 @@ impl Control {
         self.queue.set_producer(self.queue.depth());
     }
 
+    /// Whether a message waits, of which `consumed` were consumed before.
     #[inline(always)]
-    pub(crate) fn is_ready(&self, consumed: u64) -> bool {
+    pub fn is_ready(&self, consumed: u64) -> bool {
         self.cq.is_ready(consumed)
     }
 
     /// Consumes all completions and posts their receives again. What the host wrote before these messages can then be read.
     #[cold]
     #[inline(never)]
-    pub(crate) fn take(&self, consumed: &mut u64) -> News {
+    pub fn take(&self, consumed: &mut u64) -> News {
         let mut news = News::default();
         let first = *consumed;
         while self.cq.is_ready(*consumed) {
@@ -71,8 +74,9 @@ impl Control {
         news
     }
 
+    /// Asks to be woken by the next message.
     #[inline(always)]
-    pub(crate) fn arm(&self, outbox: &Outbox, consumed: u64) {
+    pub fn arm(&self, outbox: &Outbox, consumed: u64) {
         outbox.arm_cq(self.cq.number(), consumed);
     }
 }

@@ -2,7 +2,7 @@
 
 use dpa::abi::{CompletionFlag, FLAG_MAGIC, Statistics, WorkerReport, WorkerStatus};
 use dpa::group::Group;
-use dpa::{WindowCell, error, fatal, fence, shared};
+use dpa::{Signals, WindowCell, error, fatal, fence, shared};
 
 use crate::placement::edges;
 use crate::worker::Worker;
@@ -37,6 +37,9 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
             // No fence: whether to store depends on the counter, and each worker has written back before it counted itself.
             flag.store_at::<{ core::mem::offset_of!(CompletionFlag, value) }>(FLAG_MAGIC + sequence);
             fence::window_writeback();
+            if let Some(conductor) = Signals::attach(self.context.state.armed.signals) {
+                conductor.complete(sequence);
+            }
         }
     }
 

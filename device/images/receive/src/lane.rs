@@ -9,8 +9,8 @@ use dpa::abi::{
     WorkerStatus,
 };
 use dpa::{
-    BitmapView, CompletionQueue, ContextArray, Counters, Entity, Next, Outbox, Thread, Window, error, fatal, fence,
-    shared,
+    BitmapView, CompletionQueue, ContextArray, Counters, Entity, Next, Outbox, Signals, Thread, Window, error, fatal,
+    fence, shared,
 };
 
 use crate::control::{Control, News};
@@ -80,7 +80,7 @@ fn ud_lanes(thread: &mut LaneThread) -> Next {
 
 /// Outbox and window of the running thread, configured at its first activation.
 #[inline(always)]
-pub(crate) fn resources(configured: &mut u32, outbox_id: u32, window_id: u32, window_mkey: u32) -> (Thread, Window) {
+pub fn resources(configured: &mut u32, outbox_id: u32, window_id: u32, window_mkey: u32) -> (Thread, Window) {
     let thread = Thread::current();
     if *configured != 0 {
         return (thread, Window::configured(Entity::Zero));
@@ -375,6 +375,11 @@ impl<const UD: bool> Lane<'_, UD> {
         context.state.key = key_base(context);
         set_out(context, &self.bitmap);
         self.build_stale_copies(&operation);
+        if verdict.is_ok()
+            && let Some(conductor) = Signals::attach(operation.signals)
+        {
+            conductor.armed(operation.sequence);
+        }
     }
 
     /// Copies bitmap, edges and statistics to host memory if the host asked for it and the answer is final.

@@ -24,8 +24,9 @@ mod reference;
 mod send;
 mod worker;
 
-pub use lane::{lanes, prepare_lanes};
-pub use prepare::prepare;
+pub use control::{Control, News};
+pub use lane::{lanes, prepare_lanes, resources};
+pub use prepare::{check_queue, prepare};
 pub use reference::reference;
 pub use send::{prepare_send, send_blocks};
 pub use worker::receive;

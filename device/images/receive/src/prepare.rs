@@ -119,7 +119,8 @@ pub(crate) fn check(context: &WorkerContext) -> Result<Transport, ContextFault> 
     Ok(transport)
 }
 
-pub(crate) fn check_queue(queue: &QueueDescriptor, entry_bytes: u64) -> Result<(), ContextFault> {
+/// Whether a queue of entries of `entry_bytes` bytes can be at the addresses and of the depth of a descriptor.
+pub fn check_queue(queue: &QueueDescriptor, entry_bytes: u64) -> Result<(), ContextFault> {
     if queue.ring.is_null()
         || !queue.ring.is_aligned_to(entry_bytes)
         || queue.doorbell_record.is_null()

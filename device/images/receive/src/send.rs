@@ -3,12 +3,13 @@
 //! Entries are built once; per chunk only what changes is stored: index, immediate, extent and addresses. Every batch is one doorbell and one signalled completion. A worker that waits for completions arms their CQs and sleeps.
 
 use dpa::abi::{
-    ABI_HASH, ContextFault, OPERATION_CLOSED, SendLane, SendOperation, SendReport, SendStatus, SendThread,
-    SendThreadState, Transport,
+    ABI_HASH, ContextFault, OPERATION_CLOSED, OPERATION_HELD, SendLane, SendOperation, SendReport, SendStatus,
+    SendThread, SendThreadState, Transport,
 };
 use dpa::hw::{DatagramWqe, WriteWqe};
 use dpa::{
-    CompletionQueue, ContextArray, Counters, Next, Outbox, PostedEntry, WindowCell, error, fatal, fence, shared,
+    CompletionQueue, ContextArray, Counters, Next, Outbox, PostedEntry, Signals, WindowCell, error, fatal, fence,
+    shared,
 };
 
 use crate::control::Control;
@@ -131,19 +132,27 @@ impl Sender<'_> {
             if self.state.attention != 0 {
                 self.heed::<W>();
             }
-            let drained = self.state.left == 0 || self.post_in_turn::<W>(&mut quota);
+            let held = self.is_held();
+            let told = (self.state.announced, self.state.finished);
+            let drained = held || self.state.left == 0 || self.post_in_turn::<W>(&mut quota);
             let waits = self.reap_all::<W>();
-            self.announce_if_due::<W>();
+            if !held {
+                self.announce_if_due::<W>();
+            }
             if !drained {
+                self.tell_conductor(told);
                 self.publish();
                 return Next::Retrigger;
             }
-            self.finish_if_over(waits);
+            if !held {
+                self.finish_if_over(waits);
+            }
+            self.tell_conductor(told);
             // Ends with a fence, which has made the doorbell records visible.
             self.publish();
             self.control.arm(&self.outbox, self.state.control_consumed);
             let mut more = self.control.is_ready(self.state.control_consumed)
-                || self.can_post::<W>()
+                || (!held && self.can_post::<W>())
                 || (self.state.attention != 0 && !waits);
             for lane in self.lanes.iter_mut().filter(|lane| lane.state.completed != lane.state.produced) {
                 self.outbox.arm_cq(lane.send_cq.number, lane.state.consumed);
@@ -155,6 +164,31 @@ impl Sender<'_> {
             quota = quota.saturating_sub(1);
             if quota == 0 {
                 return Next::Retrigger;
+            }
+        }
+    }
+
+    /// Whether the operation waits for the conductor, which wakes the thread when it may go.
+    fn is_held(&self) -> bool {
+        let armed = &self.state.armed;
+        armed.flags & (OPERATION_HELD | OPERATION_CLOSED) == OPERATION_HELD
+            && Signals::attach(armed.signals).is_some_and(|conductor| !conductor.may_go(armed.sequence))
+    }
+
+    /// Tells the conductor what is new since `told`: announcement, end. Not of an operation that has failed: that is for the host to find.
+    fn tell_conductor(&self, told: (u64, u64)) {
+        let state = &*self.state;
+        if (state.announced, state.finished) == told
+            || SendStatus::from_raw(state.status).is_ok_and(SendStatus::is_error)
+        {
+            return;
+        }
+        if let Some(conductor) = Signals::attach(state.armed.signals) {
+            if state.announced != told.0 {
+                conductor.announced(state.announced);
+            }
+            if state.finished != told.1 {
+                conductor.sent(state.finished);
             }
         }
     }
@@ -291,6 +325,7 @@ impl Sender<'_> {
         }
         if sequence == self.state.armed.sequence {
             self.state.attention = 0;
+            self.state.armed.flags = operation.flags;
             if operation.flags & OPERATION_CLOSED != 0 && self.state.left != 0 {
                 self.state.status = SendStatus::Closed as u32;
                 self.stop();
@@ -323,7 +358,7 @@ impl Sender<'_> {
     /// Checks all lanes' runs, then prepares their queues.
     fn take_over<W: Chunk>(&mut self, operation: &SendOperation) -> Result<(), (SendStatus, u32)> {
         let invalid = |fault: ContextFault| (SendStatus::InvalidOperation, fault as u32);
-        if operation.flags & !OPERATION_CLOSED != 0 {
+        if operation.flags & !(OPERATION_CLOSED | OPERATION_HELD) != 0 {
             return Err(invalid(ContextFault::Flags));
         }
         if u64::from(operation.collective_id) >> (32 - self.psn_bits) != 0 {

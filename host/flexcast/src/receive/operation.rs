@@ -2,7 +2,7 @@
 
 use std::mem::{offset_of, size_of};
 
-use flexcast_abi::{OPERATION_CLOSED, Operation, Placement, RunRow, WorkerContext};
+use flexcast_abi::{DeviceAddress, OPERATION_CLOSED, Operation, Placement, RunRow, WorkerContext};
 use flexio::{DevAddr, GroupKey, MemoryRegion};
 use zerocopy::IntoBytes as _;
 
@@ -14,6 +14,11 @@ use crate::plan::Plan;
 use crate::wake::{DeviceRange, Line};
 
 impl<'c> Receive<'c> {
+    /// Number of the last operation.
+    pub(crate) const fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
     /// Whether the threads can be told of something new.
     pub(crate) fn is_free(&mut self) -> Result<bool> {
         for thread in &mut self.threads {
@@ -41,7 +46,7 @@ impl<'c> Receive<'c> {
     /// Gives the lanes an operation that receives into `buffer`; `operation` is its number, alike on all ranks and never used again. Only
     /// when [`Receive::is_ready`].
     ///
-    /// Peers reach the buffer by a key of this operation alone, from now until [`Receive::disarm`].
+    /// Peers reach the buffer by a key of this operation alone, from now until [`Receive::disarm`]. Lanes tell a conductor by `signals`.
     pub(crate) fn arm(
         &mut self,
         plan: &Plan,
@@ -49,6 +54,7 @@ impl<'c> Receive<'c> {
         buffer: &mut Buffer<'c>,
         (operation, collective_id): (u32, u32),
         chunk_bytes: u32,
+        signals: Option<DeviceAddress>,
     ) -> Result<()> {
         self.sequence += 1;
         let region = buffer.region();
@@ -62,7 +68,7 @@ impl<'c> Receive<'c> {
             let (address, rkey) = buffer.expose()?;
             targets.publish(operation, address, rkey)?;
         }
-        self.write_lines(plan, own, buffer.region(), collective_id, chunk_bytes)?;
+        self.write_lines(plan, own, buffer.region(), (collective_id, chunk_bytes), signals.unwrap_or_default())?;
         let rows = if plan.is_equal() { 0 } else { plan.root_ranks().count() * ROW_BYTES as usize };
         let line = offset_of!(WorkerContext, operation) as u64;
         const {
@@ -90,8 +96,8 @@ impl<'c> Receive<'c> {
         plan: &Plan,
         own: u32,
         region: &MemoryRegion<'_>,
-        collective_id: u32,
-        chunk_bytes: u32,
+        (collective_id, chunk_bytes): (u32, u32),
+        signals: DeviceAddress,
     ) -> Result<()> {
         for index in 0..self.lanes.len() {
             let stream = self.lanes[index].stream;
@@ -113,6 +119,7 @@ impl<'c> Receive<'c> {
                 last_chunk_bytes: share.last_chunk_bytes.max(1),
                 flags: 0,
                 report_request: self.reports,
+                signals,
                 sequence_check: self.sequence,
                 ..Default::default()
             };

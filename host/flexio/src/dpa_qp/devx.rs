@@ -1,4 +1,4 @@
-//! Queue pairs that FlexIO does not make: UC and UD, by CREATE_QP.
+//! Queue pairs that FlexIO does not make: UC, UD, and RC with a choice of path and patience, by CREATE_QP.
 
 use std::ptr::NonNull;
 
@@ -58,6 +58,20 @@ impl<'a> DpaQueuePair<'a> {
     ) -> Result<Self> {
         let queues = Queues { send: send_cq, receive: receive_cq };
         made(ServiceType::Ud, queues, depths, block_multicast_loopback, user_index)
+    }
+
+    /// An RC queue pair in state RESET, made by command: with FlexIO's own ([`DpaQueuePair::reliable`]) neither traffic class nor patience
+    /// can be chosen. `user_index` (24 bits) comes back in every completion.
+    ///
+    /// # Errors
+    /// As [`DpaQueuePair::datagram`].
+    pub fn reliable_by_command(
+        send_cq: &'a DpaCompletionQueue<'a>,
+        receive_cq: &'a DpaCompletionQueue<'a>,
+        depths: DpaDepths,
+        user_index: u32,
+    ) -> Result<Self> {
+        made(ServiceType::Rc, Queues { send: send_cq, receive: receive_cq }, depths, false, user_index)
     }
 
     /// A UC queue pair in state RESET; [`DpaQueuePair::connect`] makes it ready.

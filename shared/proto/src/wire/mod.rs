@@ -113,6 +113,7 @@ pub struct Control {
 
 /// An encoded message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(8))]
 pub struct Encoded {
     bytes: [u8; MAX_BYTES],
     length: usize,

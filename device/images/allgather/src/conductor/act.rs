@@ -1,0 +1,130 @@
+//! What lanes and send workers have signalled, and what the machine of the protocol asks for.
+
+use dpa::abi::conductor::{REPORT_DISAGREES, REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY, REPORT_RELEASING};
+use dpa::proto::{Action, Failure};
+
+use super::Conductor;
+
+impl Conductor<'_> {
+    /// Tells the machine what has been signalled, and the time.
+    pub(super) fn look(&mut self) {
+        let now_ps = self.now_ps();
+        if self.state.posted != 0 && self.signals.are_armed(self.state.receive_sequence) {
+            self.begin(now_ps);
+        }
+        if self.state.posted == 0 && self.state.unreceived != 0 && self.signals.is_complete(self.state.receive_sequence)
+        {
+            self.state.unreceived = 0;
+            self.state.report.received_ps = now_ps;
+            self.participant.placed_all();
+        }
+        if self.state.sending != 0 && self.signals.are_announced(self.state.send_sequence) {
+            self.state.sending = 0;
+            self.participant.sent();
+        }
+        if self.state.unsent != 0 && self.signals.are_sent(self.state.send_sequence) {
+            self.state.unsent = 0;
+            self.state.report.sent_ps = now_ps;
+            self.release_if_over(now_ps);
+        }
+        // No deadline passes before the host has said what it knows of the time until then.
+        let deadline_ps = self.participant.deadline_ps().unwrap_or(u64::MAX);
+        let due = core::mem::take(&mut self.state.due) != 0;
+        self.participant.handle_time(if due { now_ps } else { now_ps.min(deadline_ps.saturating_sub(1)) });
+    }
+
+    /// Does what the machine asks for, until there is nothing more, or no room for a message (true), or the quota is used up (false).
+    pub(super) fn act(&mut self, quota: &mut u64) -> bool {
+        loop {
+            if !self.has_room() {
+                // The completion that makes room wakes the thread.
+                self.state.full = 1;
+                break;
+            }
+            if *quota == 0 {
+                return false;
+            }
+            let Some(action) = self.participant.poll() else { break };
+            *quota -= 1;
+            match action {
+                Action::Send { to, message } => self.send(to, &message),
+                Action::Multicast => self.multicast(),
+                Action::Read { block, .. } => {
+                    if let Some(word) = self.state.report.to_read.get_mut(block as usize / 64) {
+                        *word |= 1 << (block % 64);
+                    }
+                    self.state.unreported = 1;
+                }
+                Action::Release => {
+                    self.note_progress(true);
+                    self.state.report.flags |= REPORT_RELEASING;
+                    let now_ps = self.now_ps();
+                    self.release_if_over(now_ps);
+                }
+                Action::Fail(failure) => self.failed(failure),
+            }
+        }
+        self.note_progress(false);
+        true
+    }
+
+    /// Lets the send workers go.
+    fn multicast(&mut self) {
+        self.state.report.sending_ps = self.now_ps();
+        if self.state.send_sequence == 0 {
+            self.participant.sent();
+            return;
+        }
+        (self.state.sending, self.state.unsent) = (1, 1);
+        self.signals.go(self.state.send_sequence);
+        for number in 0..self.senders.len() {
+            if let Some(id) = self.senders.get(number) {
+                dpa::entry::activate(id as u32);
+            }
+        }
+    }
+
+    /// The operation is over once nothing more is needed of it and the own sends are, too.
+    fn release_if_over(&mut self, now_ps: u64) {
+        let report = &mut self.state.report;
+        if report.flags & REPORT_RELEASING != 0 && self.state.unsent == 0 && report.released_ps == 0 {
+            report.released_ps = now_ps.max(1);
+            self.state.unreported = 1;
+        }
+    }
+
+    /// Tells the host of a passed barrier, from which on another deadline counts, and notes when everything was there.
+    fn note_progress(&mut self, over: bool) {
+        if !over && !self.participant.is_running() {
+            return;
+        }
+        let now_ps = self.now_ps().max(1);
+        let report = &mut self.state.report;
+        if report.flags & REPORT_READY == 0
+            && let Some(ready_ps) = self.participant.ready_ps()
+        {
+            report.flags |= REPORT_READY;
+            report.ready_ps = ready_ps.max(1);
+            self.state.unreported = 1;
+        }
+        if report.flags & REPORT_EVERYTHING == 0 && (over || self.participant.has_everything()) {
+            report.flags |= REPORT_EVERYTHING;
+            report.complete_ps = now_ps;
+        }
+    }
+
+    #[cold]
+    fn failed(&mut self, failure: Failure) {
+        let report = &mut self.state.report;
+        report.flags |= REPORT_FAILED;
+        (report.culprit, report.witness, report.cause) = (failure.culprit, failure.witness, failure.cause.to_bits());
+        if let Some(found) = self.participant.disagreement() {
+            report.flags |= REPORT_DISAGREES;
+            let theirs = found.theirs;
+            (report.their_rank, report.their_kind, report.their_root) = (found.rank, theirs.kind as u32, theirs.root);
+            (report.their_amount, report.their_chunk_bytes) = (theirs.amount, theirs.chunk_bytes);
+            report.their_chains = theirs.chains;
+        }
+        self.state.unreported = 1;
+    }
+}

@@ -1,0 +1,113 @@
+//! The conductor: the thread that runs a communicator's protocol on the card.
+//!
+//! An activation takes the host's order if there is one, then messages, then looks at what lanes and send workers have signalled, and then
+//! does what the machine of the protocol ([`Participant`]) asks for, each within the quota; at last it tells the host, arms its
+//! queues and looks once more. It never waits: what it cannot do yet, the next activation does.
+//!
+//! It has no timer. Deadlines are the host's to watch, which sees them in the report and orders a look at the clock when one has passed.
+
+mod act;
+mod messages;
+mod orders;
+mod prepare;
+
+use datapath::{Control, resources};
+use dpa::abi::{CompletionFlag, ConductorOrder, ConductorPeer, ConductorReport, ConductorState, ConductorThread};
+use dpa::proto::{Codec, Participant};
+use dpa::{
+    CompletionQueue, ContextArray, Counters, Kept, Messages, Next, Outbox, Signals, Table, WindowCell, error, fatal,
+};
+
+pub(crate) use prepare::prepare;
+
+const PS_PER_NS: u64 = 1000;
+
+/// The conductor of the running activation.
+struct Conductor<'c> {
+    peers: ContextArray<'c, ConductorPeer>,
+    participant: &'c mut Participant,
+    messages: Messages<'c>,
+    /// Where the message slots are, as the card is told.
+    messages_at: u64,
+    message_lkey: u32,
+    codec: Codec,
+    rank: u32,
+    ranks: u32,
+    cq: CompletionQueue,
+    control: Control,
+    outbox: Outbox,
+    report: WindowCell<ConductorReport>,
+    flag: WindowCell<CompletionFlag>,
+    signals: Signals,
+    senders: Table<u64>,
+    order: &'c ConductorOrder,
+    state: &'c mut ConductorState,
+}
+
+/// Body of the event handler.
+pub(crate) fn conduct(context: &mut ConductorThread) -> Next {
+    if context.state.prepared == 0 {
+        fatal(error::NOT_PREPARED);
+    }
+    let entered = Counters::read();
+    let (outbox_id, window_id, window_mkey) = (context.outbox_id, context.window_id, context.window_mkey);
+    let (thread, window) = resources(&mut context.state.configured, outbox_id, window_id, window_mkey);
+    let codec = Codec::new(context.communicator, context.ranks);
+    let signals = Signals::attach(context.signals).unwrap_or_else(|| fatal(error::NOT_PREPARED));
+    let machine = Kept::<Participant>::attach(&mut context.machine, dpa::abi::conductor::MACHINE_BYTES);
+    context.state.report.activations += 1;
+    let mut conductor = Conductor {
+        peers: ContextArray::attach(&mut context.contexts, context.peers),
+        participant: machine.and_then(Kept::get).unwrap_or_else(|| fatal(error::NOT_PREPARED)),
+        messages_at: context.messages.get(),
+        messages: Messages::attach(&mut context.messages, context.messages_bytes),
+        message_lkey: context.message_lkey,
+        codec,
+        rank: context.rank,
+        ranks: context.ranks,
+        cq: CompletionQueue::attach(&context.message_cq),
+        control: Control::attach(&context.control_cq, &context.control_queue),
+        outbox: Outbox::of(&thread),
+        report: window.cell(context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE)),
+        flag: window.cell(context.flag_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE)),
+        signals,
+        senders: Table::attach(context.senders, signals.senders()),
+        order: &context.order,
+        state: &mut context.state,
+    };
+    let next = conductor.serve(u64::from(context.quota));
+    conductor.state.report.instructions += Counters::read().since(entered).instructions;
+    next
+}
+
+impl Conductor<'_> {
+    fn serve(&mut self, quota: u64) -> Next {
+        let (mut messages, mut actions) = (quota, quota);
+        loop {
+            self.listen();
+            let drained = self.take_messages(&mut messages);
+            self.look();
+            let done = self.act(&mut actions);
+            self.tell();
+            if !drained || !done {
+                return Next::Retrigger;
+            }
+            // Doorbell records follow in their own time: the doorbells name their indices themselves, and a queue armed at an index that
+            // the card has passed fires at once. Signals that come from here on wake the thread again.
+            self.control.arm(&self.outbox, self.state.control_consumed);
+            self.outbox.arm_cq(self.cq.number(), self.state.consumed);
+            if !self.control.is_ready(self.state.control_consumed) && !self.cq.is_ready(self.state.consumed) {
+                return Next::Reschedule;
+            }
+            messages = messages.saturating_sub(1);
+            if messages == 0 {
+                return Next::Retrigger;
+            }
+        }
+    }
+
+    /// The host's clock.
+    fn now_ps(&self) -> u64 {
+        dpa::thread::time().wrapping_mul(PS_PER_NS).wrapping_add(self.state.clock_ps)
+    }
+}

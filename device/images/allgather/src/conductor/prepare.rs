@@ -1,0 +1,73 @@
+//! Checking a context once.
+
+use datapath::{Control, check_queue};
+use dpa::abi::conductor::{MACHINE_BYTES, MESSAGE_BYTES};
+use dpa::abi::{ABI_HASH, ConductorPeer, ConductorThread, ContextFault};
+use dpa::hw::DataSegment;
+use dpa::proto::{Participant, Place};
+use dpa::{ContextArray, Kept, ReceiveQueue, Signals, fence};
+
+/// RPC `prepare_conductor`: checks thread and peers, makes the machine and posts all receives. The fault, and the peer at fault (0 if it is
+/// the thread's).
+pub(crate) fn prepare(thread: &mut ConductorThread) -> Result<(), (ContextFault, u32)> {
+    let whole = |fault| (fault, 0);
+    if thread.abi_hash != ABI_HASH {
+        return Err(whole(ContextFault::AbiHash));
+    }
+    let place = Place::new(thread.rank, thread.ranks).map_err(|_| whole(ContextFault::Worker))?;
+    if thread.quota == 0 {
+        return Err(whole(ContextFault::Quota));
+    }
+    if !thread.report_host.is_multiple_of(64) || thread.report_host == 0 {
+        return Err(whole(ContextFault::HostAddress));
+    }
+    if !thread.flag_host.is_multiple_of(64) || thread.flag_host == 0 {
+        return Err(whole(ContextFault::HostAddress));
+    }
+    if Signals::attach(thread.signals).is_none() || thread.senders.is_null() {
+        return Err(whole(ContextFault::DeviceMemory));
+    }
+    Control::check(&thread.control_cq, &thread.control_queue).map_err(whole)?;
+    check_queue(&thread.message_cq, 64).map_err(whole)?;
+    let (lkey, slots_at) = (thread.message_lkey, thread.messages.get());
+    let (slots, peers) = (thread.messages_bytes / MESSAGE_BYTES, thread.peers);
+    let mut contexts = ContextArray::<ConductorPeer>::attach(&mut thread.contexts, peers);
+    if contexts.len() != peers as usize {
+        return Err(whole(ContextFault::Lanes));
+    }
+    let mut completions = 0;
+    for (number, peer) in (0..).zip(contexts.iter_mut()) {
+        let depth = |queue| check_queue(queue, 64);
+        check_queue(&peer.receive_queue, 16).and_then(|()| depth(&peer.send_queue)).map_err(|fault| (fault, number))?;
+        let depth = (1 << (peer.receive_queue.log_depth & 31)) + (1u64 << (peer.send_queue.log_depth & 31));
+        completions += depth;
+        if peer.rank >= thread.ranks || peer.rank == thread.rank {
+            return Err((ContextFault::Worker, number));
+        }
+        if peer.first_slot > slots || depth > slots - peer.first_slot {
+            return Err((ContextFault::Staging, number));
+        }
+    }
+    if completions > 1 << (thread.message_cq.log_depth & 31) {
+        return Err(whole(ContextFault::QueueDepth));
+    }
+    let Some(mut machine) = Kept::attach(&mut thread.machine, MACHINE_BYTES) else {
+        return Err(whole(ContextFault::DeviceMemory));
+    };
+    machine.set(Participant::new(place, thread.first_operation));
+    for peer in contexts.iter_mut() {
+        let queue = ReceiveQueue::attach(&peer.receive_queue);
+        for index in 0..queue.depth() {
+            let slot = slots_at.wrapping_add((peer.first_slot + index) * MESSAGE_BYTES);
+            queue.write(index, DataSegment::new(MESSAGE_BYTES as u32, lkey, slot));
+        }
+        fence::memory_write();
+        queue.set_producer(queue.depth());
+    }
+    Control::attach(&thread.control_cq, &thread.control_queue).post_all();
+    thread.state.report.operation = thread.first_operation;
+    thread.state.report.deadline_ps = u64::MAX;
+    thread.state.prepared = 1;
+    fence::memory();
+    Ok(())
+}

@@ -1,0 +1,368 @@
+//! Context of the conductor of image `allgather`: the thread that runs a communicator's protocol on the card, so that the host has
+//! nothing to do between posting an operation and its end.
+//!
+//! It exchanges control messages over reliable queue pairs in DPA memory, one per peer; learns from lanes and send workers by
+//! [`Signals`]; and tells the host by a [`ConductorReport`] and a [`crate::CompletionFlag`]. The host gives it orders over a control queue
+//! as lanes have (see [`crate::lane`]), one at a time: the next one only after [`ConductorReport::acknowledged`] shows the last.
+
+use crate::layout::{abi_codes, abi_struct};
+use crate::{DeviceAddress, QueueDescriptor};
+
+/// Value of [`ConductorOrder::flags`]: an operation is posted. It begins once all lanes are armed for it.
+pub const ORDER_POST: u32 = 1;
+/// Likewise: the blocks in [`ConductorOrder::placed`] are whole in the user buffer.
+pub const ORDER_PLACED: u32 = 2;
+/// Likewise: the blocks in [`ConductorOrder::read`] have been read.
+pub const ORDER_READ: u32 = 4;
+/// Likewise: the operation fails, for the reason in the order.
+pub const ORDER_FAIL: u32 = 8;
+/// Likewise: a deadline that has passed counts. The host gives this order after [`ConductorReport::deadline_ps`], when all lanes are
+/// complete or closed and what has come is told. Without it the conductor sees no cutoff and no bound.
+pub const ORDER_TIME: u32 = 16;
+
+/// Value of [`ConductorReport::flags`]: the barrier of the operation is passed.
+pub const REPORT_READY: u32 = 1;
+/// Likewise: all blocks are in the user buffer.
+pub const REPORT_EVERYTHING: u32 = 2;
+/// Likewise: the operation is over on this rank, its sends included.
+pub const REPORT_RELEASED: u32 = 4;
+/// Likewise: it has failed.
+pub const REPORT_FAILED: u32 = 8;
+/// Likewise: another rank's call differs; see [`ConductorReport::their_rank`].
+pub const REPORT_DISAGREES: u32 = 16;
+/// Likewise: the protocol needs nothing more of the operation but the end of the own sends.
+pub const REPORT_RELEASING: u32 = 32;
+
+/// No rank, no position.
+pub const NOBODY: u32 = u32::MAX;
+/// Words of a set of ranks.
+pub const RANK_WORDS: usize = 16;
+
+abi_struct! {
+    /// What the threads of a communicator tell one another, in DPA memory, in a line of its own. All but the numbers of threads is
+    /// accessed by atomic instructions. A *count* is the low half of a sequence number in bits 63:32, and how many have reached it in
+    /// bits 31:0.
+    #[size = 64, align = 64]
+    pub struct Signals {
+        /// Lanes that are armed: a count (lanes).
+        pub armed: u64,
+        /// Sequence number of the last operation that all lanes have completed (last lane).
+        pub complete: u64,
+        /// Sequence number of the last operation that the send workers may send (conductor).
+        pub go: u64,
+        /// Send workers that have announced the end of their sends: a count (send workers).
+        pub announced: u64,
+        /// Send workers whose sends are over: a count (send workers).
+        pub sent: u64,
+        /// Activation id of the conductor (host).
+        pub conductor: u32,
+        /// Number of lanes (host).
+        pub lanes: u32,
+        /// Number of send workers (host).
+        pub senders: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// Zero.
+        pub reserved_2: u64,
+    }
+}
+
+abi_struct! {
+    /// A peer of the conductor: a rank with which it exchanges control messages.
+    ///
+    /// Its message slots lie one behind another at [`ConductorThread::messages`]: as many as the receive queue has entries, then as many
+    /// as the send queue has.
+    #[size = 128, align = 64]
+    pub struct ConductorPeer {
+        /// Receive queue of the connection, 16-byte entries.
+        pub receive_queue: QueueDescriptor,
+        /// Send queue of the connection, in basic blocks of 64 bytes, one per message.
+        pub send_queue: QueueDescriptor,
+        /// Its rank.
+        pub rank: u32,
+        /// 1 once the connection is broken (conductor).
+        pub broken: u32,
+        /// Number of its first message slot.
+        pub first_slot: u64,
+        /// Messages sent (conductor).
+        pub produced: u64,
+        /// Messages whose sends are complete (conductor).
+        pub completed: u64,
+        /// Messages received (conductor).
+        pub received: u64,
+        /// Zero.
+        pub reserved: [u64; 3],
+    }
+}
+
+abi_struct! {
+    /// An order, written by the host in one Write before the message that wakes the conductor.
+    #[size = 512, align = 64]
+    pub struct ConductorOrder {
+        /// Number of the order: 1, 2, 3, ... 0: none yet.
+        pub sequence: u64,
+        /// The host's clock, in picoseconds: all times of the report are by this clock.
+        pub now_ps: u64,
+        /// `ORDER_*`.
+        pub flags: u32,
+        /// Number of the operation ([`ORDER_POST`], as all down to `rkey`).
+        pub operation: u32,
+        /// Code of the kind of operation in messages.
+        pub kind: u32,
+        /// Its root; the only contributor if `everybody` is 0.
+        pub root: u32,
+        /// Its bytes, or their digest.
+        pub amount: u64,
+        /// Bytes of a chunk.
+        pub chunk_bytes: u32,
+        /// Chains of the schedule.
+        pub chains: u32,
+        /// How long the barrier may take.
+        pub patience_ps: u64,
+        /// From the end of the barrier to the cutoff.
+        pub cutoff_ps: u64,
+        /// From the end of the barrier to the failure.
+        pub bound_ps: u64,
+        /// Sequence number of the lanes' operation.
+        pub receive_sequence: u64,
+        /// Sequence number of the send workers' operation; 0: this rank does not send.
+        pub send_sequence: u64,
+        /// 1: all ranks contribute; 0: `root` alone.
+        pub everybody: u32,
+        /// Own chain; [`NOBODY`]: no turn.
+        pub chain: u32,
+        /// Position in the chain.
+        pub step: u32,
+        /// Position among the contributors of the one before; [`NOBODY`]: none.
+        pub predecessor: u32,
+        /// Of the one behind; [`NOBODY`]: none.
+        pub successor: u32,
+        /// Remote key of the receive buffer.
+        pub rkey: u32,
+        /// Address of the receive buffer, for the peer that reads it; the firmware never dereferences it.
+        pub address: u64,
+        /// Rank at fault ([`ORDER_FAIL`], as the next two).
+        pub culprit: u32,
+        /// Rank that noticed.
+        pub witness: u32,
+        /// Cause, as `flexcast_proto::Cause::to_bits` gives it.
+        pub cause: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// Blocks ([`ORDER_PLACED`]).
+        pub placed: [u64; 16],
+        /// Blocks ([`ORDER_READ`]).
+        pub read: [u64; 16],
+        /// Zero.
+        pub reserved_2: [u64; 14],
+        /// Equal to `sequence`; a mismatch means that the order is being written.
+        pub sequence_check: u64,
+    }
+}
+
+abi_struct! {
+    /// What the conductor tells the host, in host memory, in lines that only it writes: with every order, when the barrier is passed, when
+    /// something is to be read, at the end and on failure.
+    #[size = 384, align = 64]
+    pub struct ConductorReport {
+        /// Number of this report. While it differs from `end` the report is being written.
+        pub begin: u64,
+        /// Number of the last order that was carried out.
+        pub acknowledged: u64,
+        /// Number of the operation that the rest is about.
+        pub operation: u32,
+        /// `REPORT_*`.
+        pub flags: u32,
+        /// A [`ConductorStatus`] code.
+        pub status: u32,
+        /// Detail of the status.
+        pub detail: u32,
+        /// When the host is to order [`ORDER_TIME`], by its clock; 2^64 - 1: never.
+        pub deadline_ps: u64,
+        /// When all lanes were armed.
+        pub armed_ps: u64,
+        /// When the barrier was passed. 0, as all times: not yet.
+        pub ready_ps: u64,
+        /// When the own block began to be multicast.
+        pub sending_ps: u64,
+        /// When that was over.
+        pub sent_ps: u64,
+        /// When all lanes were complete.
+        pub received_ps: u64,
+        /// When everything was in the buffer.
+        pub complete_ps: u64,
+        /// When the operation was over.
+        pub released_ps: u64,
+        /// Rank at fault ([`REPORT_FAILED`], as the next two).
+        pub culprit: u32,
+        /// Rank that noticed.
+        pub witness: u32,
+        /// Cause, as `flexcast_proto::Cause::to_bits` gives it.
+        pub cause: u32,
+        /// Fetch requests of the right neighbour in this operation.
+        pub fetches: u32,
+        /// Where blocks can be read: address of the left neighbour's receive buffer.
+        pub address: u64,
+        /// Its remote key.
+        pub rkey: u32,
+        /// Rank whose call differs ([`REPORT_DISAGREES`], as the next five).
+        pub their_rank: u32,
+        /// Code of the kind of its operation.
+        pub their_kind: u32,
+        /// Its root.
+        pub their_root: u32,
+        /// Its bytes, or their digest.
+        pub their_amount: u64,
+        /// Its chunk.
+        pub their_chunk_bytes: u32,
+        /// Its chains.
+        pub their_chains: u32,
+        /// Messages sent since set-up: barrier, activate, fetch, acknowledge, final, failed.
+        pub messages: [u64; 6],
+        /// Activations of the thread so far.
+        pub activations: u64,
+        /// Instructions retired in all activations before this one.
+        pub instructions: u64,
+        /// Zero.
+        pub reserved: [u64; 4],
+        /// Blocks that the host is to read from the left neighbour, since the operation began.
+        pub to_read: [u64; 16],
+        /// Equal to `begin`.
+        pub end: u64,
+    }
+}
+
+abi_codes! {
+    /// State of the conductor as [`ConductorReport::status`] tells it.
+    pub enum ConductorStatus {
+        /// All is well.
+        Running = 0,
+        /// An error completion on the control queue; detail = syndrome. It can no longer be told anything.
+        ControlError = 1,
+        /// An order that makes no sense; detail = its flags. It was not carried out.
+        InvalidOrder = 2,
+    }
+}
+
+abi_struct! {
+    /// A conductor. Its device address is the argument of the event handler `conduct`.
+    ///
+    /// Life: as a [`crate::LaneThread`]'s, with RPC `prepare_conductor`.
+    #[size = 1344, align = 64]
+    pub struct ConductorThread {
+        /// [`crate::ABI_HASH`].
+        pub abi_hash: u64,
+        /// [`crate::ABI_VERSION`].
+        pub abi_version: u32,
+        /// Own rank.
+        pub rank: u32,
+        /// Ranks of the communicator.
+        pub ranks: u32,
+        /// Number of peers.
+        pub peers: u32,
+        /// Number of the first operation.
+        pub first_operation: u32,
+        /// Messages and actions after which an activation ends and asks to be run again; at least 1.
+        pub quota: u32,
+        /// Outbox of the thread.
+        pub outbox_id: u32,
+        /// Window of the thread.
+        pub window_id: u32,
+        /// Memory key of the host memory that holds report and flag.
+        pub window_mkey: u32,
+        /// Memory key of the message slots.
+        pub message_lkey: u32,
+        /// Number of the communicator in messages.
+        pub communicator: u64,
+        /// The peers: an array of [`ConductorPeer`]; peer number i has user index i.
+        pub contexts: DeviceAddress,
+        /// Activation ids of the send workers: a table of 64-bit words, as many as [`Signals::senders`].
+        pub senders: DeviceAddress,
+        /// Message slots, [`MESSAGE_BYTES`] bytes each.
+        pub messages: DeviceAddress,
+        /// Bytes of all message slots.
+        pub messages_bytes: u64,
+        /// Memory for the machine of the protocol, [`MACHINE_BYTES`] bytes, 64-byte aligned, zero at set-up.
+        pub machine: DeviceAddress,
+        /// The communicator's [`Signals`].
+        pub signals: DeviceAddress,
+        /// Host address of the [`ConductorReport`], 64-byte aligned.
+        pub report_host: u64,
+        /// Host address of the [`crate::CompletionFlag`] with the number of the last operation that is over, 64-byte aligned.
+        pub flag_host: u64,
+        /// CQ of all peers' queues, bound to this thread. Depth at least the sum of theirs.
+        pub message_cq: QueueDescriptor,
+        /// CQ of the control queue, as in [`crate::LaneThread`].
+        pub control_cq: QueueDescriptor,
+        /// Receive queue of the control connection, likewise.
+        pub control_queue: QueueDescriptor,
+        /// Zero.
+        pub reserved: [u64; 5],
+        /// The order (host).
+        pub order: ConductorOrder,
+        /// State (conductor).
+        pub state: ConductorState,
+    }
+}
+
+/// Bytes of a message slot.
+pub const MESSAGE_BYTES: u64 = 192;
+/// Bytes of the memory at [`ConductorThread::machine`].
+pub const MACHINE_BYTES: u64 = 4096;
+
+abi_struct! {
+    /// What a conductor remembers besides the machine. The host writes zeros at set-up and never touches it again.
+    #[size = 576, align = 64]
+    pub struct ConductorState {
+        /// The report as it is to be told next; `begin` and `end` count.
+        pub report: ConductorReport,
+        /// Completions of messages consumed; never wraps.
+        pub consumed: u64,
+        /// Control completions consumed.
+        pub control_consumed: u64,
+        /// The host's clock less the device's, modulo 2^64.
+        pub clock_ps: u64,
+        /// Sequence number of the lanes' operation.
+        pub receive_sequence: u64,
+        /// Of the send workers'; 0: none.
+        pub send_sequence: u64,
+        /// The own receive buffer.
+        pub address: u64,
+        /// Its key.
+        pub rkey: u32,
+        /// 1 while an operation is posted and its lanes are not all armed.
+        pub posted: u32,
+        /// 1 while it sends and the end is not announced.
+        pub sending: u32,
+        /// 1 while its sends are not over.
+        pub unsent: u32,
+        /// 1 while its lanes are not all complete.
+        pub unreceived: u32,
+        /// 1 while the report is not told.
+        pub unreported: u32,
+        /// 1 while the host's order has not been looked at.
+        pub attention: u32,
+        /// 1 once outbox and window of the thread are configured.
+        pub configured: u32,
+        /// 1 after RPC `prepare_conductor` accepted the context.
+        pub prepared: u32,
+        /// 1 while the next look at the clock counts.
+        pub due: u32,
+        /// 1 while a send queue was found full.
+        pub full: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// Own turn of the posted operation, as in the order.
+        pub turn: [u32; 4],
+        /// Terms of the posted operation: kind, root, chunk bytes, chains.
+        pub terms: [u32; 4],
+        /// Likewise: amount, patience, cutoff, bound.
+        pub spans: [u64; 4],
+        /// 1: all ranks contribute.
+        pub everybody: u32,
+        /// Zero.
+        pub reserved_2: u32,
+        /// Zero.
+        pub reserved_3: [u64; 3],
+    }
+}
