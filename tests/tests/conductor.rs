@@ -121,7 +121,7 @@ fn pass(time_ps: u64) {
     .expect("a world");
 }
 
-fn taken<'c>(communicator: &mut Communicator<'c>, mut request: Request) -> Box<Done<'c>> {
+fn taken<'c>(communicator: &mut Communicator<'c>, mut request: Request) -> Done<'c> {
     for _ in 0..3 {
         match communicator.test(request).expect("a test") {
             Test::Done(done) => return done,

@@ -46,6 +46,21 @@
 #define FLEXCAST_PLACEMENT_SPREAD 1
 
 /**
+ * Multicast datagrams, staged in DPA memory and copied to the user's buffer by the card.
+ */
+#define FLEXCAST_TRANSPORT_UD 0
+
+/**
+ * Multicast RDMA Writes straight into the user's buffer: hypothetical, no card does this.
+ */
+#define FLEXCAST_TRANSPORT_UC_MULTICAST 1
+
+/**
+ * RDMA Writes to each rank, straight into the user's buffer.
+ */
+#define FLEXCAST_TRANSPORT_UC_UNICAST 2
+
+/**
  * A time of something that has not happened.
  */
 #define FLEXCAST_NEVER UINT64_MAX
@@ -184,6 +199,10 @@ typedef enum {
    * An error of a later version of the library inside.
    */
   FLEXCAST_ERROR_OTHER = 115,
+  /**
+   * The card has not what the configuration asks for.
+   */
+  FLEXCAST_ERROR_UNSUPPORTED = 116,
 } flexcast_status;
 
 /**
@@ -253,7 +272,7 @@ typedef struct {
    */
   size_t size;
   /**
-   * Bytes of one chunk: a multiple of 64, at most the path's MTU.
+   * Bytes of one chunk: a multiple of 64, at most the path's MTU; with the UC transports at most 2^30.
    */
   uint32_t chunk_bytes;
   /**
@@ -352,6 +371,14 @@ typedef struct {
    * Last-level cache of the DPA, which rings, bitmaps and contexts should fit in, in bytes.
    */
   uint64_t cache_bytes;
+  /**
+   * What carries the data: FLEXCAST_TRANSPORT_UD, FLEXCAST_TRANSPORT_UC_MULTICAST or FLEXCAST_TRANSPORT_UC_UNICAST.
+   */
+  uint32_t transport;
+  /**
+   * Zero.
+   */
+  uint32_t reserved;
 } flexcast_config;
 
 /**
