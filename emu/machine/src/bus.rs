@@ -177,11 +177,12 @@ impl<const WATCHED: bool> Bus for ThreadBus<'_, WATCHED> {
         let Some(bytes) = self.memory.bytes_mut(addr, width) else {
             return self.store_elsewhere(addr, width, value, cycles);
         };
+        // Lengths that the compiler knows: no call to copy a word.
         match width {
             1 => bytes[0] = value as u8,
-            2 => bytes.copy_from_slice(&(value as u16).to_le_bytes()),
-            4 => bytes.copy_from_slice(&(value as u32).to_le_bytes()),
-            _ => bytes.copy_from_slice(&value.to_le_bytes()),
+            2 => bytes[..2].copy_from_slice(&(value as u16).to_le_bytes()),
+            4 => bytes[..4].copy_from_slice(&(value as u32).to_le_bytes()),
+            _ => bytes[..8].copy_from_slice(&value.to_le_bytes()),
         }
         *cycles += if self.port.l1.touch(addr) { self.cost.store_hit_cycles } else { self.cost.store_new_line_cycles };
         Ok(())

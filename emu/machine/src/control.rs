@@ -1,7 +1,6 @@
 //! The control path: processes, heap, threads, windows, outboxes, streams and calls, as the host library drives them.
 
-use emu_hart::{Hart, Text};
-use flexcast_image::Image;
+use emu_hart::Hart;
 
 use crate::card::{Card, RPC_EU};
 use crate::error::MachineError;
@@ -24,16 +23,13 @@ impl World {
     /// Loads an image into a new process and gives its id.
     ///
     /// # Errors
-    /// What [`Image::parse`] refuses, and segments outside the address range of images.
+    /// What [`Image::parse`](flexcast_image::Image::parse) refuses, and segments outside the address range of images.
     pub fn create_process(&mut self, card: usize, elf: &[u8]) -> Result<u32, MachineError> {
-        let image = Image::parse(elf)?;
+        let (number, image) = self.images.parse(elf)?;
+        let global_pointer = image.symbol("__global_pointer$").unwrap_or(0);
         let heap_bytes = self.config.heap_bytes;
         let memory = ProcessMemory::load(&image, heap_bytes)?;
-        // BlueField-3's processor has the drafts of bit manipulation that C compilers for it may emit.
-        let mut text = Text::default().with_draft_bitmanip();
-        for (start, bytes) in memory.text_ranges() {
-            text.add(start, bytes);
-        }
+        let code = self.images.code(number, &image);
         let card = self.card(card)?;
         let id = card.next_process;
         card.next_process += 1;
@@ -43,8 +39,9 @@ impl World {
                 id,
                 label: String::new(),
                 image,
+                global_pointer,
                 memory,
-                text,
+                code,
                 heap: Heap::new(heap_bytes),
                 threads: Default::default(),
                 windows: Default::default(),
@@ -113,7 +110,14 @@ impl World {
     ) -> Result<(), MachineError> {
         let bad = MachineError::BadDeviceRange { process, addr, bytes };
         let Ok(len) = usize::try_from(bytes) else { return Err(bad) };
-        self.host_write(card, process, (addr, len), |at| at.fill(value))
+        self.host_write(card, process, (addr, len), |at| {
+            // Pages that nobody has written are zero and cost nothing until somebody does; most of a heap that is cleared are.
+            for page in at.chunks_mut(4096) {
+                if value != 0 || page.iter().any(|byte| *byte != 0) {
+                    page.fill(value);
+                }
+            }
+        })
     }
 
     /// Reads process memory: the emulator's own view, for tests and debuggers; the host API has no such call.
@@ -170,7 +174,7 @@ impl World {
         if let Some(process) = owners.remove(&thread).and_then(|process| processes.get_mut(&process))
             && let Some(mut gone) = process.threads.remove(&thread)
         {
-            self.ready.remove(&(gone.hart.cycles, card, thread));
+            self.ready.remove((gone.hart.cycles, card, thread));
             eus[gone.port.eu as usize] = None;
             Card::leave_core(running, &mut gone, ThreadState::Finished);
             let statistics = ThreadStatistics::of(process, &gone, true);

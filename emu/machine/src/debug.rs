@@ -224,8 +224,9 @@ impl World {
     pub(crate) fn finish_debugged_slice(&mut self) {
         while let Some(Slice { card, thread, .. }) = self.probes.debug.as_ref().and_then(|debug| debug.slice) {
             let cycles = self.cards[card].thread(thread).map_or(u64::MAX, |thread| thread.hart.cycles);
-            if self.ready.contains(&(cycles, card, thread)) {
+            if self.ready.contains((cycles, card, thread)) {
                 self.run_slice(cycles, card, thread);
+                self.ready.close();
             } else if let Some(debug) = self.probes.debug.as_deref_mut() {
                 debug.slice = None;
             }

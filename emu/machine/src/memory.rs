@@ -57,11 +57,6 @@ impl ProcessMemory {
         Ok(ProcessMemory { segments, heap: vec![0; heap_bytes as usize], threads: vec![None; EXECUTION_UNITS] })
     }
 
-    /// The executable ranges: first address and bytes.
-    pub(crate) fn text_ranges(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.segments.iter().filter(|s| s.executable).map(|s| (s.base, s.bytes.len() as u64))
-    }
-
     /// The loaded segments, by ascending address.
     pub(crate) fn segments(&self) -> &[Segment] {
         &self.segments

@@ -1,12 +1,13 @@
 //! A DPA process: an image in memory, its threads and the objects it owns.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
-use emu_hart::Text;
 use flexcast_image::Image;
 
 use crate::crash::CrashRecord;
 use crate::heap::Heap;
+use crate::images::Code;
 use crate::memory::ProcessMemory;
 use crate::snapshot::ThreadStatistics;
 use crate::thread::Thread;
@@ -49,12 +50,14 @@ pub struct Process {
     pub id: u32,
     /// Name of the program, for people; empty until somebody gives one.
     pub label: String,
-    /// The image, kept for its symbols.
-    pub image: Image,
+    /// The image, kept for its symbols; shared by the processes that run it.
+    pub image: Arc<Image>,
+    /// What the register gp holds when a thread starts.
+    pub(crate) global_pointer: u64,
     /// Memory reached by plain loads and stores.
     pub memory: ProcessMemory,
     /// The pre-decoded instructions, shared by all threads.
-    pub text: Text,
+    pub(crate) code: Code,
     /// Allocation state of the heap.
     pub heap: Heap,
     /// Threads by id.

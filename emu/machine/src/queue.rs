@@ -20,34 +20,15 @@ pub(crate) enum Event {
     Completion(usize, CqEvent),
 }
 
-#[derive(Debug)]
-struct Entry {
-    at_ps: u64,
-    sequence: u64,
-    event: Event,
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at_ps, self.sequence) == (other.at_ps, other.sequence)
-    }
-}
-impl Eq for Entry {}
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at_ps, self.sequence).cmp(&(other.at_ps, other.sequence))
-    }
-}
-
 /// Events in order of time; those of one instant in the order in which they were scheduled.
+///
+/// Packets are long, and the heap moves what is in it often: it holds places only.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
-    heap: BinaryHeap<Reverse<Entry>>,
+    /// Time and sequence number, and the event's place.
+    heap: BinaryHeap<Reverse<(u128, u32)>>,
+    places: Vec<Option<Event>>,
+    free: Vec<u32>,
     sequence: u64,
 }
 
@@ -55,17 +36,26 @@ impl EventQueue {
     /// Schedules an event.
     pub(crate) fn push(&mut self, at_ps: u64, event: Event) {
         self.sequence += 1;
-        self.heap.push(Reverse(Entry { at_ps, sequence: self.sequence, event }));
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            (self.places.len() - 1) as u32
+        });
+        self.places[place as usize] = Some(event);
+        self.heap.push(Reverse((u128::from(at_ps) << 64 | u128::from(self.sequence), place)));
     }
 
     /// When the next event is due.
+    #[inline]
     #[must_use]
     pub(crate) fn next_at_ps(&self) -> Option<u64> {
-        self.heap.peek().map(|entry| entry.0.at_ps)
+        self.heap.peek().map(|entry| (entry.0.0 >> 64) as u64)
     }
 
     /// Takes the next event.
     pub(crate) fn pop(&mut self) -> Option<(u64, Event)> {
-        self.heap.pop().map(|Reverse(entry)| (entry.at_ps, entry.event))
+        let Reverse((key, place)) = self.heap.pop()?;
+        let event = self.places[place as usize].take()?;
+        self.free.push(place);
+        Some(((key >> 64) as u64, event))
     }
 }

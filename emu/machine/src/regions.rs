@@ -49,7 +49,7 @@ impl Process {
         // ra, sp, gp, tp, a0.
         x[1] = EXIT_GATE;
         x[2] = block + STACK_OFFSET + STACK_BYTES;
-        x[3] = self.image.symbol("__global_pointer$").unwrap_or(0);
+        x[3] = self.global_pointer;
         x[4] = block + CONTEXT_OFFSET;
         x[10] = thread.arg;
         (thread.entry, x)

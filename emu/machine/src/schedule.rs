@@ -66,7 +66,7 @@ impl World {
         let Card { processes, owners, running, .. } = &mut self.cards[card];
         let Some(&pid) = owners.get(&id) else { return };
         let Some(process) = processes.get_mut(&pid) else { return };
-        let gp = process.image.symbol("__global_pointer$").unwrap_or(0);
+        let gp = process.global_pointer;
         let Some(thread) = process.threads.get_mut(&id) else { return };
         let block = THREADS + u64::from(thread.port.eu) * THREAD_BLOCK;
         let hart = &mut thread.hart;
@@ -95,7 +95,7 @@ impl World {
 
     /// Runs one thread until something else is due or it stops by itself.
     pub(crate) fn run_slice(&mut self, at_cycles: u64, card_index: usize, id: u32) {
-        self.ready.remove(&(at_cycles, card_index, id));
+        self.ready.run((at_cycles, card_index, id));
         let resumed = self.take_debugged_slice(card_index, id);
         if resumed.is_none() {
             self.now_ps = self.now_ps.max(cycles_to_ps(at_cycles));
@@ -132,6 +132,7 @@ impl World {
         let debug = World::debugger_of(&mut self.probes.debug, (card_index, process.id), thread.kind);
         let watch = self.watch.as_deref_mut();
         let (memory, port) = (&mut process.memory, &mut thread.port);
+        let text = self.images.text(&mut process.code);
         let hart = &mut thread.hart;
         macro_rules! bus {
             ($watched:literal) => {
@@ -155,15 +156,15 @@ impl World {
         let (stop, store, detail) = if watch.is_none() {
             let mut bus = bus!(false);
             let stop = match debug {
-                None => hart.run(&mut process.text, &mut bus, &limits),
-                Some(debug) => run_debugged(debug, hart, &mut process.text, &mut bus, &limits),
+                None => hart.run(text, &mut bus, &limits),
+                Some(debug) => run_debugged(debug, hart, text, &mut bus, &limits),
             };
             (stop, bus.outbox_store, bus.detail)
         } else {
             let mut bus = bus!(true);
             let stop = match debug {
-                None => run_watched(hart, &mut process.text, &mut bus, &limits),
-                Some(debug) => run_debugged(debug, hart, &mut process.text, &mut bus, &limits),
+                None => run_watched(hart, text, &mut bus, &limits),
+                Some(debug) => run_debugged(debug, hart, text, &mut bus, &limits),
             };
             (stop, bus.outbox_store, bus.detail)
         };
@@ -458,7 +459,7 @@ impl World {
         let Card { processes, running, .. } = &mut self.cards[card_index];
         let Some(process) = processes.get_mut(&pid) else { return };
         for thread in process.threads.values_mut() {
-            self.ready.remove(&(thread.hart.cycles, card_index, thread.id));
+            self.ready.remove((thread.hart.cycles, card_index, thread.id));
             Card::leave_core(running, thread, ThreadState::Finished);
         }
         process.status = status;

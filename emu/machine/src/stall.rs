@@ -27,7 +27,7 @@ impl World {
             }
         }
         for (cycles, id) in moved {
-            if self.ready.remove(&(cycles, card, id)) {
+            if self.ready.remove((cycles, card, id)) {
                 self.ready.insert((until_cycles, card, id));
             }
         }

@@ -14,12 +14,19 @@ pub const PS_PER_S: u64 = 1_000_000_000_000;
 /// Absolute cycles to absolute picoseconds, rounded down.
 #[must_use]
 pub const fn cycles_to_ps(cycles: u64) -> u64 {
+    // In the first two weeks, without a division of 128 bits.
+    if cycles < 1 << 51 {
+        return cycles * 5000 / 9;
+    }
     (cycles as u128 * 5000 / 9) as u64
 }
 
 /// Absolute picoseconds to the first cycle that starts at or after them.
 #[must_use]
 pub const fn ps_to_cycles(ps: u64) -> u64 {
+    if ps < 1 << 60 {
+        return (ps * 9).div_ceil(5000);
+    }
     ((ps as u128 * 9).div_ceil(5000)) as u64
 }
 
@@ -40,6 +47,13 @@ mod tests {
         }
         for ps in [0, 1, 555, 556, 999_999_999_999] {
             assert!(cycles_to_ps(ps_to_cycles(ps)) >= ps.saturating_sub(1));
+        }
+        // Where the short way ends.
+        for at in [1 << 51, 1 << 60] {
+            for x in at - 2..at + 2 {
+                assert_eq!(cycles_to_ps(x), (u128::from(x) * 5000 / 9) as u64);
+                assert_eq!(ps_to_cycles(x), (u128::from(x) * 9).div_ceil(5000) as u64);
+            }
         }
     }
 }

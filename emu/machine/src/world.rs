@@ -1,6 +1,6 @@
 //! The machine as a whole: cards, what joins them, host memory, the event queue and the clock.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::io::Write;
 
 use emu_fabric::{Network, PortRoom};
@@ -11,9 +11,11 @@ use crate::config::Config;
 use crate::error::MachineError;
 use crate::external::Outside;
 use crate::host_memory::HostMemory;
+use crate::images::Images;
 use crate::numbering::{LAST_CARD, nic_config};
 use crate::probe::Probes;
 use crate::queue::{Event, EventQueue};
+use crate::ready::Ready;
 use crate::thread::ThreadState;
 use crate::time::{cycles_to_ps, ps_to_cycles};
 use crate::trace::Trace;
@@ -27,8 +29,9 @@ pub struct World {
     pub(crate) cards: Vec<Card>,
     /// The registered part of the host's memory.
     pub host: HostMemory,
+    pub(crate) images: Images,
     pub(crate) queue: EventQueue,
-    pub(crate) ready: BTreeSet<(u64, usize, u32)>,
+    pub(crate) ready: Ready,
     pub(crate) now_ps: u64,
     pub(crate) trace: Trace,
     pub(crate) effects: Effects,
@@ -72,8 +75,9 @@ impl World {
             config,
             cards,
             host: HostMemory::default(),
+            images: Images::default(),
             queue: EventQueue::default(),
-            ready: BTreeSet::new(),
+            ready: Ready::default(),
             now_ps: 0,
             trace: Trace::default(),
             effects: Effects::default(),
@@ -197,12 +201,13 @@ impl World {
         if self.probes.debug.is_some() {
             self.poll_debugger();
         }
-        let thread = self.ready.first().copied();
+        let thread = self.ready.first();
         let event_ps = self.queue.next_at_ps();
         match (thread, event_ps) {
             (None, None) => self.settle_next(),
             (Some((cycles, card, id)), event) if event.is_none_or(|at| cycles_to_ps(cycles) < at) => {
                 self.run_slice(cycles, card, id);
+                self.ready.close();
                 if self.probes.debug.is_some() {
                     self.finish_debugged_slice();
                 }
@@ -241,7 +246,7 @@ impl World {
 
     /// When the next thing is due.
     pub(crate) fn due_ps(&self) -> Option<u64> {
-        let thread_ps = self.ready.first().map(|(cycles, ..)| cycles_to_ps(*cycles));
+        let thread_ps = self.ready.first().map(|(cycles, ..)| cycles_to_ps(cycles));
         let due_ps = [thread_ps, self.queue.next_at_ps()].into_iter().flatten().min();
         due_ps.or_else(|| self.next_visible_cycles().map(cycles_to_ps))
     }
