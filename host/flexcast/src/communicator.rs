@@ -262,8 +262,7 @@ impl<'c> Pending<'c> {
         }
         let ends = (place.rank(), all.as_slice());
         self.parts.receive.connect(card, &mut self.parts.tower, ends, q_key, group, &config)?;
-        let alone = all.iter().filter(|endpoint| endpoint.gid == self.own.gid).count() == 1;
-        self.parts.send.connect(card, &mut self.parts.tower, ends, q_key, group, &config, alone)?;
+        self.parts.send.connect(card, &mut self.parts.tower, ends, q_key, group, &config)?;
         let codec = Codec::new(id, place.ranks());
         Ok(Communicator {
             parts: self.parts,

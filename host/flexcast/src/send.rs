@@ -158,8 +158,8 @@ impl<'c> Send<'c> {
         self.single.iter().zip(streams).map(|(qp, (_, stream))| (qp.number(), *stream))
     }
 
-    /// Makes the queue pairs that send to the groups, or connects those to single ranks, and lets the threads run. `alone`: no other rank is
-    /// on this card, so that what it multicasts need not come back to it.
+    /// Makes the queue pairs that send to the groups, or connects those to single ranks, and lets the threads run. If no other rank is on
+    /// this card, what it multicasts need not come back to it.
     pub(crate) fn connect(
         &mut self,
         card: &'c Card<'_>,
@@ -168,8 +168,8 @@ impl<'c> Send<'c> {
         q_key: u32,
         group: impl Fn(u32) -> Result<MulticastGroup>,
         config: &Config,
-        alone: bool,
     ) -> Result<()> {
+        let alone = all.iter().filter(|endpoint| endpoint.gid == all[own as usize].gid).count() == 1;
         let path = Path { traffic_class: config.data_class, ..Path::default() };
         let log_sends = config.send_depth.ilog2() as u8;
         // A datagram's entry takes two blocks.

@@ -18,7 +18,7 @@ pub enum Transport {
     /// for each operation, stands for each rank's buffer.
     UcMulticast,
     /// RDMA Writes on an unreliable connection to each rank in each subgroup, straight into the user's buffer. What cards can do; a root
-    /// sends its block once to every other rank.
+    /// sends its block once to every other rank. Each operation registers the receive buffer once more, for a key of its own.
     UcUnicast,
 }
 
