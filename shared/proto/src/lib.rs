@@ -28,6 +28,7 @@ pub mod ranks;
 pub mod recovery;
 pub mod reuse;
 pub mod sequencer;
+pub mod source;
 pub mod space;
 pub mod wire;
 
@@ -46,5 +47,6 @@ pub use ranks::{MAX_RANKS, Place, PlaceError, RankSet};
 pub use recovery::{Recover, Recovery, RecoveryError};
 pub use reuse::{CollectiveIds, IdInUse, ShareError};
 pub use sequencer::{Schedule, ScheduleError, Sequence, SequenceError, Sequencer, Turn};
+pub use source::{Source, SourceError, Sources};
 pub use space::{Placement, ReceiveSpace, RootRow, SpaceError};
 pub use wire::{Availability, Codec, Control, Encoded, WireError};

@@ -1,0 +1,169 @@
+//! Ranks that call different things, fall silent or go on after a failure: every live rank ends in a typed error that names a rank,
+//! within the bound, and gets its buffers back.
+
+use flexcast::{Buffer, Card, Cause, Communicator, Config, Error, Request};
+use flexcast_proto::WaitedFor;
+use flexcast_tests::communicators::{Under, check, config, connect, drive, gather, with_cards};
+use flexcast_tests::told;
+
+const PS_PER_US: u64 = 1_000_000;
+
+type Call = fn(&mut Communicator<'_>) -> Request;
+
+/// Zeroed memory, as both of the card and of the communicator's lifetime.
+fn buffer<'c>(communicator: &Communicator<'c>, len: usize) -> Buffer<'c> {
+    let card: &'c Card<'c> = communicator.card();
+    card.buffer(len).expect("a buffer")
+}
+
+fn broadcast(communicator: &mut Communicator<'_>, root: u32, len: usize) -> Request {
+    let memory = buffer(communicator, len);
+    communicator.broadcast(memory, root).expect("accepted")
+}
+
+fn allgatherv(communicator: &mut Communicator<'_>, counts: [u64; 3]) -> Request {
+    let own = counts[communicator.rank() as usize];
+    let memory = [own, counts.iter().sum()].map(|len| buffer(communicator, len as usize));
+    let [send, receive] = memory;
+    communicator.allgatherv(send, receive, &counts).expect("accepted")
+}
+
+#[test]
+fn ranks_that_call_different_things_are_told_both_calls() {
+    let calls: [(Call, Call, [&str; 2]); 4] = [
+        (
+            |one| broadcast(one, 0, 5000),
+            |one| broadcast(one, 1, 5000),
+            ["broadcast of 5000 bytes from root 0", "broadcast of 5000 bytes from root 1"],
+        ),
+        (
+            |one| gather(one, 1, 5000),
+            |one| broadcast(one, 2, 5000),
+            ["allgather of 5000 bytes", "broadcast of 5000 bytes from root 2"],
+        ),
+        (
+            |one| gather(one, 1, 5000),
+            |one| gather(one, 1, 5001),
+            ["allgather of 5000 bytes", "allgather of 5001 bytes"],
+        ),
+        (
+            |one| allgatherv(one, [10, 20, 30]),
+            |one| allgatherv(one, [10, 30, 20]),
+            ["allgatherv of lengths with digest", "allgatherv of lengths with digest"],
+        ),
+    ];
+    for (most, other, words) in calls {
+        for culprit in 0..3 {
+            with_cards(3, |provider, cards| {
+                let mut communicators = connect(cards.iter(), &config());
+                let mut all: Vec<Under<'_, '_>> = communicators
+                    .iter_mut()
+                    .enumerate()
+                    .map(|(rank, communicator)| {
+                        let request = if rank == culprit { other(communicator) } else { most(communicator) };
+                        Under::new(communicator, request)
+                    })
+                    .collect();
+                drive(provider, &mut all, |_, _| {});
+                for one in &all {
+                    let done = one.done.as_ref().expect("driven to its end");
+                    let error = done.result.as_ref().expect_err("no rank succeeds");
+                    told(error, &["another operation", "other arguments", "compare their calls"]);
+                    assert!(done.receive.is_some(), "the buffer comes back");
+                }
+                let told: Vec<String> = all
+                    .iter()
+                    .filter_map(|one| one.communicator.disagreement())
+                    .map(|found| found.to_string())
+                    .collect();
+                assert!(told.iter().any(|text| words.iter().all(|words| text.contains(words))), "{told:?}");
+            });
+        }
+    }
+}
+
+/// The bound after the barrier: three times the cutoff, and the time for recovery. Before it: the patience.
+#[test]
+fn a_silent_rank_is_named_by_all_within_the_bound() {
+    const BYTES: usize = 30_000;
+    let config = Config { patience_ps: 5_000 * PS_PER_US, recovery_ps: 10_000 * PS_PER_US, ..config() };
+    // The cutoff is below 1.5 ms here: the data, all overheads, and two turns.
+    let bound_ps = 3 * 1_500 * PS_PER_US + config.recovery_ps;
+    let (mut failed, mut named, mut right) = (0, 0, 0);
+    for silent in 0..3usize {
+        for after_us in [0, 30, 45, 55, 60, 70, 100] {
+            with_cards(3, |provider, cards| {
+                let mut communicators = connect(cards.iter(), &config);
+                let start_ps = provider.relax().now_ps();
+                let mut requests: Vec<Option<Request>> = communicators
+                    .iter_mut()
+                    .enumerate()
+                    .map(|(rank, one)| (rank != silent || after_us > 0).then(|| gather(one, 9, BYTES)))
+                    .collect();
+                let mut ends = vec![None; 3];
+                while (0..3).any(|rank| rank != silent && ends[rank].is_none()) {
+                    let since_ps = provider.relax().now_ps() - start_ps;
+                    assert!(since_ps <= config.patience_ps + bound_ps, "no end within the bound");
+                    for (rank, one) in communicators.iter_mut().enumerate() {
+                        if rank == silent && since_ps >= after_us * PS_PER_US {
+                            continue;
+                        }
+                        let Some(request) = requests[rank].take() else {
+                            one.progress().expect("progress");
+                            continue;
+                        };
+                        match one.test(request).expect("a test") {
+                            flexcast::Test::Pending(request) => requests[rank] = Some(request),
+                            flexcast::Test::Done(done) => {
+                                match &done.result {
+                                    Ok(()) => {
+                                        right += 1;
+                                        check(&done, 9, 3, BYTES);
+                                    }
+                                    Err(error) => {
+                                        let failure = done.report.failure.expect("why");
+                                        let Cause::Silent(waited_for) = failure.cause else { panic!("{error}") };
+                                        told(error, &[&format!("rank {} was silent", failure.culprit)]);
+                                        assert!(done.receive.is_some(), "the buffer comes back");
+                                        // A neighbour that has not got the silent rank's block either may be found late first.
+                                        match failure.culprit as usize == silent {
+                                            true => named += 1,
+                                            false => assert_eq!(waited_for, WaitedFor::Block, "{error}"),
+                                        }
+                                        failed += 1;
+                                    }
+                                }
+                                ends[rank] = Some(since_ps);
+                            }
+                        }
+                    }
+                    provider.relax().relax();
+                }
+            });
+        }
+    }
+    assert!(failed >= 20 && named * 2 > failed, "{named} of {failed} named the silent rank, {right} had ended before");
+}
+
+#[test]
+fn a_communicator_is_of_no_use_after_a_failure_and_says_so() {
+    with_cards(2, |provider, cards| {
+        let mut communicators = connect(cards.iter(), &config());
+        let mut all: Vec<Under<'_, '_>> = communicators
+            .iter_mut()
+            .map(|communicator| {
+                let request = gather(communicator, 1, 100);
+                Under::new(communicator, request)
+            })
+            .collect();
+        all[1].communicator.cancel();
+        drive(provider, &mut all, |_, _| {});
+        for one in &mut all {
+            let memory = buffer(one.communicator, 8);
+            let refused = one.communicator.broadcast(memory, 0).expect_err("broken");
+            assert!(matches!(refused.error, Error::Broken { .. }), "{}", refused.error);
+            told(&refused.error, &["of no use", "rank 1 cancelled", "create another"]);
+            assert_eq!(refused.receive.as_ref().map(Buffer::len), Some(8));
+        }
+    });
+}
