@@ -9,6 +9,7 @@ pub mod params;
 pub mod random;
 pub mod report;
 pub mod run;
+pub mod settings;
 pub mod text;
 pub mod traffic;
 

@@ -4,9 +4,10 @@ use emu_machine::{MemoryModel, Wiring, with_world};
 use serde::Serialize;
 
 use super::SimError;
-use super::algorithm::Parameters;
+use super::algorithm::{Algorithm, Parameters};
 pub use super::counts::{Control, PhaseTime, PhaseTimes, Workers};
 use super::params::{Operation, SimParams};
+use super::settings::Settings;
 pub use super::traffic::Traffic;
 use crate::machine::Memory;
 use crate::provider::MODEL;
@@ -103,6 +104,8 @@ pub struct Report {
     /// Its parameters, where it has any.
     #[serde(flatten)]
     pub parameters: Parameters,
+    /// How what moved the bytes was set.
+    pub settings: Settings,
     /// Ranks.
     pub ranks: u32,
     /// Ranks that share a card.
@@ -175,6 +178,12 @@ impl Report {
             op: params.operation,
             algorithm: params.algorithm.name(),
             parameters: params.algorithm.parameters(),
+            settings: match params.algorithm {
+                Algorithm::Multicast => Settings::from(&params.config),
+                Algorithm::Allgather(_) | Algorithm::Broadcast { .. } => {
+                    Settings::from(&flexcast::baseline::Config::default())
+                }
+            },
             ranks: params.ranks,
             ranks_per_card: params.ranks_per_card,
             bytes: params
