@@ -100,7 +100,7 @@ fn a_silent_rank_is_named_by_all_within_the_bound() {
                     .enumerate()
                     .map(|(rank, one)| (rank != silent || after_us > 0).then(|| gather(one, 9, BYTES)))
                     .collect();
-                let mut ends = vec![None; 3];
+                let mut ends = [None; 3];
                 while (0..3).any(|rank| rank != silent && ends[rank].is_none()) {
                     let since_ps = provider.relax().now_ps() - start_ps;
                     assert!(since_ps <= config.patience_ps + bound_ps, "no end within the bound");
