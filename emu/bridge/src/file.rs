@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use emu_fabric::{FaultError, FaultScript, Topology, TopologyError};
+use emu_fabric::{FaultError, FaultScript, Priorities, SwitchConfig, Topology, TopologyError};
 use emu_machine::{Config, LinkConfig, MAX_CARDS, MachineError, MemoryModel, NetworkConfig, Shared, Wiring, World};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,7 @@ use crate::keeper;
 /// [network]                   # instead of [link]: switches, and what goes wrong in them
 /// topology = "switch-8"       # back-to-back, switch-N, fat-tree-188, fat-tree-1024, or a description file
 /// faults = "bad-day.toml"     # a fault script
+/// priorities = "strict"       # or "shared" or "weighted": queues of the ports [default: as the topology says]
 ///
 /// [memory]
 /// model = "strong"            # or "weak", with a seed
@@ -107,6 +108,9 @@ pub struct NetworkTable {
     /// A fault script.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub faults: Option<PathBuf>,
+    /// Queues of the ports. Default: as the topology says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priorities: Option<Priorities>,
 }
 
 impl NetworkTable {
@@ -121,6 +125,9 @@ impl NetworkTable {
             }
             _ => Topology::named(&self.topology).map_err(given)?,
         };
+        let switching = topology.switching();
+        let priorities = self.priorities.unwrap_or(switching.priorities);
+        let topology = topology.with_switching(SwitchConfig { priorities, ..switching }).map_err(given)?;
         let mut config = NetworkConfig::new(topology);
         if let Some(path) = &self.faults {
             let refused = |source| FileError::Faults { path: path.clone(), source };

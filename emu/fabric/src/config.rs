@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::counters::PRIORITIES;
+
 /// When a switch passes a frame on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -34,6 +36,24 @@ pub enum Routing {
     Adaptive,
 }
 
+/// How a port chooses among frames of different [priority](crate::NetworkFrame::priority) that could leave. Frames of one priority
+/// always leave in the order in which they came.
+///
+/// Nothing is interrupted: what is being sent is sent to its end. As long as a network sees one priority only, whichever that is, times
+/// are the same with all three.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Priorities {
+    /// Not at all: a queue at each port and a buffer behind each link are shared by all.
+    Shared,
+    /// The highest first. What is left to the others is what the higher ones do not ask for: they must be few.
+    #[default]
+    Strict,
+    /// Each gets the share of the link that [`SwitchConfig::weights`] give it, and those that have nothing to send leave theirs to the
+    /// others (enhanced transmission selection, IEEE 802.1Qaz).
+    Weighted,
+}
+
 /// How all switches of a network behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -50,6 +70,11 @@ pub struct SwitchConfig {
     /// Lossless: bytes of the buffer at each switch port for what comes in. Tail drop: bytes of the queue at each switch port
     /// for what goes out. Default 256 KiB, an assumption: far more than a link of 200 Gbit/s and a few metres holds.
     pub buffer_bytes: u64,
+    /// Whether and how priorities have queues of their own, at the ports of switches and of hosts. Default strict. If they have, each
+    /// priority has a buffer of `buffer_bytes` to itself and credit for that (priority flow control, or virtual lanes).
+    pub priorities: Priorities,
+    /// Weighted: shares of the priorities, each from 1 to 1000. Default 1 each.
+    pub weights: [u32; PRIORITIES],
     /// Changes which of several equal ways a flow or a group takes. Default 0.
     pub hash_seed: u64,
 }
@@ -62,6 +87,8 @@ impl Default for SwitchConfig {
             routing: Routing::Ecmp,
             latency_ps: 300_000,
             buffer_bytes: 256 << 10,
+            priorities: Priorities::Strict,
+            weights: [1; PRIORITIES],
             hash_seed: 0,
         }
     }

@@ -20,8 +20,9 @@ pub struct FabricEffects<F> {
     pub deliveries: Vec<Delivery<F>>,
     /// Times in picoseconds at which to call [`Fabric::handle_timer`].
     pub timers_ps: Vec<u64>,
-    /// Ports that have become full or free, in order, as of now. By turns for each port, full first.
-    pub rooms: Vec<(usize, PortRoom)>,
+    /// Ports that have become full or free for some priorities (a bit each), in order, as of now. By turns for each port and priority,
+    /// full first.
+    pub rooms: Vec<(usize, u8, PortRoom)>,
 }
 
 impl<F> Default for FabricEffects<F> {

@@ -6,6 +6,7 @@
 //! Two cards joined by a cable need no more than [`BackToBack`]. For anything else a [`Topology`] describes hosts, switches
 //! and cables, and a [`Network`] built from it carries frames, under the faults of a [`FaultScript`].
 
+mod arbiter;
 mod capture;
 mod config;
 mod counters;
@@ -19,8 +20,9 @@ mod network;
 mod routes;
 mod topology;
 
+pub use arbiter::Arbiter;
 pub use capture::{CaptureError, CaptureFrame, CaptureWriter, Captured};
-pub use config::{FlowControl, Forwarding, Routing, SwitchConfig};
+pub use config::{FlowControl, Forwarding, Priorities, Routing, SwitchConfig};
 pub use counters::{Drops, NetworkTotals, PRIORITIES, PortCounters};
 pub use drop::SeededDrop;
 pub use fabric::{Direct, Fabric, FabricEffects, FabricError, PortRoom};
@@ -64,8 +66,8 @@ pub trait NetworkFrame: Frame + Clone {
     /// Bytes of user data in it, for [`PortCounters::tx_payload_bytes`] and its kin.
     fn payload_bytes(&self) -> u64;
 
-    /// Its priority, 0 to 7, by which [`PortCounters`] tell payload bytes apart; higher bits are ignored. Priorities share queues
-    /// and credit. The default is 0.
+    /// Its priority, 0 to 7, by which [`PortCounters`] tell payload bytes apart; higher bits are ignored. Whether it also has
+    /// a queue of its own is a matter of [`Priorities`]. The default is 0.
     fn priority(&self) -> u8 {
         0
     }

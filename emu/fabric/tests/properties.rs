@@ -27,6 +27,7 @@ fn trees() -> impl Strategy<Value = Topology> {
                 latency_ps: switch_latency_ps,
                 buffer_bytes,
                 hash_seed,
+                ..SwitchConfig::default()
             };
             let tree = FatTree { levels, radix: 2 * half, hosts, oversubscription, leaves: None };
             let link = LinkConfig { rate: Rate::from_gbps(100).unwrap(), latency_ps };

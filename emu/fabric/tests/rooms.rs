@@ -37,7 +37,7 @@ impl Eager {
             self.last_ps = self.last_ps.max(delivery.at_ps);
         }
         self.timers.extend(self.fx.timers_ps.drain(..));
-        for (port, room) in self.fx.rooms.drain(..) {
+        for (port, _, room) in self.fx.rooms.drain(..) {
             let full = room == PortRoom::Full;
             assert_ne!(self.full[port], full, "full and free take turns");
             self.full[port] = full;

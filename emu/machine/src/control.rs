@@ -113,7 +113,7 @@ impl World {
         self.host_write(card, process, (addr, len), |at| {
             // Pages that nobody has written are zero and cost nothing until somebody does; most of a heap that is cleared are.
             for page in at.chunks_mut(4096) {
-                if value != 0 || page.iter().any(|byte| *byte != 0) {
+                if value != 0 || page.iter().fold(0, |all, byte| all | byte) != 0 {
                     page.fill(value);
                 }
             }

@@ -161,7 +161,7 @@ impl Sites {
         for delivery in &mut fx.deliveries[before..] {
             delivery.port = self.card(delivery.port);
         }
-        for (port, _) in &mut fx.rooms[rooms..] {
+        for (port, ..) in &mut fx.rooms[rooms..] {
             *port = self.card(*port);
         }
         result

@@ -20,7 +20,7 @@ use crate::thread::ThreadState;
 use crate::time::{cycles_to_ps, ps_to_cycles};
 use crate::trace::Trace;
 use crate::watch::Watch;
-use crate::wiring::{MAX_CARDS, Wires};
+use crate::wiring::{MAX_CARDS, Wires, Wiring};
 
 /// Everything that is emulated. One thread of the host drives it; the same calls in the same order give the same trace.
 #[derive(Debug)]
@@ -64,6 +64,10 @@ impl World {
             let mut nic = Nic::new(nic_config(first + index, config.wiring.port_rate(index)?));
             if config.uc_multicast {
                 nic.allow_uc_multicast();
+            }
+            if let Wiring::Network(network) = &config.wiring {
+                let switching = network.topology.switching();
+                nic.set_priorities(switching.priorities, switching.weights);
             }
             Ok(Card::new(nic))
         };
@@ -327,10 +331,10 @@ impl World {
         let mut rooms = std::mem::take(&mut self.wires.effects.rooms);
         // The outer end has no card that could be held.
         let cards = self.cards.len();
-        for (card, room) in rooms.drain(..).filter(|&(card, _)| card < cards) {
+        for (card, priorities, room) in rooms.drain(..).filter(|&(card, ..)| card < cards) {
             self.nic_event(at_ps, card, |nic, _, fx| match room {
-                PortRoom::Full => nic.hold_port(),
-                PortRoom::Free => nic.release_port(at_ps, fx),
+                PortRoom::Full => nic.hold_port(priorities),
+                PortRoom::Free => nic.release_port(at_ps, priorities, fx),
             });
         }
         self.wires.effects.rooms = rooms;

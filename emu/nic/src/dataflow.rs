@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use emu_fabric::{Frame as _, NetworkFrame as _, PRIORITIES, Priorities};
+
 use crate::address::Address;
 use crate::cqe::{syndrome, vendor};
 use crate::effects::{Effects, FailureCause, Work};
@@ -10,6 +12,7 @@ use crate::memory::{Dma, DmaFault, QueueMemory, Space};
 use crate::mkey::{Access, Range, Ranges};
 use crate::nic::Nic;
 use crate::packet::{Extension, Operation, Packet};
+use crate::port::Lane;
 use crate::qp::Transport;
 use crate::queue_pair::QueuePair;
 use crate::wqe::{BLOCK_BYTES, DataSegment, WqeFault};
@@ -18,16 +21,6 @@ use crate::wqe::{BLOCK_BYTES, DataSegment, WqeFault};
 pub(crate) const PORT_LANE: usize = 0;
 pub(crate) const LOOPBACK_LANE: usize = 1;
 
-/// A send engine: queue pairs take turns, one packet each.
-#[derive(Debug, Default)]
-pub(crate) struct Lane {
-    pub(crate) waiting: VecDeque<u32>,
-    pub(crate) busy_until_ps: u64,
-    pub(crate) timer: bool,
-    /// What is behind it takes no more.
-    pub(crate) held: bool,
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveEngine {
     pub(crate) waiting: VecDeque<Packet>,
@@ -35,14 +28,28 @@ pub(crate) struct ReceiveEngine {
 }
 
 /// When each part of the card is free again.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Engines {
     pub(crate) lanes: [Lane; 2],
     pub(crate) receive: ReceiveEngine,
-    port_busy_ps: u64,
+    /// For a packet of each priority.
+    pub(crate) port_busy_ps: [u64; PRIORITIES],
     loopback_busy_ps: u64,
     pcie_read_busy_ps: u64,
     pub(crate) pcie_write_busy_ps: u64,
+}
+
+impl Default for Engines {
+    fn default() -> Self {
+        Self {
+            lanes: [Priorities::Strict, Priorities::Shared].map(|priorities| Lane::new(priorities, [1; PRIORITIES])),
+            receive: ReceiveEngine::default(),
+            port_busy_ps: [0; PRIORITIES],
+            loopback_busy_ps: 0,
+            pcie_read_busy_ps: 0,
+            pcie_write_busy_ps: 0,
+        }
+    }
 }
 
 /// What a data access costs.
@@ -171,34 +178,36 @@ impl Nic {
         }
         qp.sq.queued = true;
         let index = if self.turns_round(qp) { LOOPBACK_LANE } else { PORT_LANE };
-        self.engines.lanes[index].waiting.push_back(qp.qpn);
+        let queue = self.lane_queue(index, qp);
+        self.engines.lanes[index].push(queue, qp.qpn);
         self.start_lane(now_ps, index, fx);
     }
 
     /// A send engine serves the next queue pair: one packet.
     pub(crate) fn send(&mut self, now_ps: u64, index: usize, mem: &mut dyn Dma, fx: &mut Effects) {
-        let lane = &mut self.engines.lanes[index];
-        lane.timer = false;
-        if lane.held {
+        if !self.engines.lanes[index].look(now_ps) {
             return;
         }
-        let mut next_ps = now_ps;
-        while let Some(qpn) = self.engines.lanes[index].waiting.pop_front() {
-            let mut engine_ps = None;
+        let busy_until_ps = now_ps + self.config.timing.send_service_ps;
+        while let Some(qpn) = self.engines.lanes[index].pop(now_ps) {
+            let mut sent = None;
+            let before = self.counters.tx_bytes;
             self.with_qp(qpn, |nic, qp| {
                 // Answers go first: a peer waits for them.
-                engine_ps = nic.send_response(now_ps, qp, mem, fx).or_else(|| nic.send_request(now_ps, qp, mem, fx));
-                qp.sq.queued = engine_ps.is_some();
+                let ahead_ps = nic.send_response(now_ps, qp, mem, fx).or_else(|| nic.send_request(now_ps, qp, mem, fx));
+                qp.sq.queued = ahead_ps.is_some();
+                sent = ahead_ps.map(|ahead_ps| (nic.lane_queue(index, qp), ahead_ps));
             });
-            if let Some(engine_ps) = engine_ps {
-                self.engines.lanes[index].waiting.push_back(qpn);
-                next_ps = (now_ps + self.config.timing.send_service_ps).max(engine_ps);
+            if let Some((queue, ahead_ps)) = sent {
+                let bytes = self.counters.tx_bytes - before;
+                let lane = &mut self.engines.lanes[index];
+                lane.push(queue, qpn);
+                lane.sent(queue, bytes, busy_until_ps, ahead_ps);
                 break;
             }
             // It had nothing to send, which takes no time.
         }
-        self.engines.lanes[index].busy_until_ps = next_ps;
-        self.start_lane(next_ps, index, fx);
+        self.start_lane(now_ps, index, fx);
     }
 
     /// When data that the card starts to read now is there.
@@ -238,8 +247,8 @@ impl Nic {
         // the engine would only fill the port's queue.
         let queueing_ps = 4 * timing.pcie_ps(u64::from(self.config.port_mtu.bytes()));
         let ahead_ps = 2 * timing.pcie_latency_ps.max(timing.dpa_latency_ps) + queueing_ps;
-        let engines = &mut self.engines;
         let done_ps = if loopback {
+            let engines = &mut self.engines;
             let done_ps = engines.loopback_busy_ps.max(ready_ps) + timing.pcie_ps(packet.payload.len() as u64);
             engines.loopback_busy_ps = done_ps;
             let at_ps = done_ps + timing.pcie_latency_ps;
@@ -249,9 +258,8 @@ impl Nic {
             fx.timer(at_ps, Work::Loopback { slot });
             done_ps
         } else {
-            let start_ps = engines.port_busy_ps.max(ready_ps);
-            let done_ps = start_ps + timing.port_rate.serialisation_ps(emu_fabric::Frame::wire_bytes(&packet));
-            engines.port_busy_ps = done_ps;
+            let queue = self.port_queue(packet.priority());
+            let (start_ps, done_ps) = self.take_port(ready_ps, queue, packet.wire_bytes());
             self.counters.tx_packets += 1;
             self.counters.tx_bytes += packet.frame_bytes();
             self.note_sent(start_ps, done_ps, &packet, false);

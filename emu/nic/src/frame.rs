@@ -4,7 +4,7 @@ use emu_fabric::{Destination, NetworkFrame};
 
 use crate::address::{Address, Gid};
 use crate::nic::mix;
-use crate::packet::{Extension, Packet};
+use crate::packet::{Extension, Packet, priority};
 
 impl Address {
     /// The Ethernet address as a number, by which a switch knows a port.
@@ -52,10 +52,8 @@ impl NetworkFrame for Packet {
         self.payload.len() as u64
     }
 
-    /// The class selector of the IP header: the upper three bits of the traffic class, which switches and cards that trust the
-    /// DSCP map to priorities by default (RFC 2474; `mlnx_qos`).
     fn priority(&self) -> u8 {
-        self.network.traffic_class >> 5
+        priority(self.network.traffic_class)
     }
 
     /// Sets [`Packet::damage`]; a second fault adds nothing to the first.

@@ -149,6 +149,12 @@ impl Default for Network {
     }
 }
 
+/// The priority of a traffic class: the class selector in its upper three bits, which switches and cards that trust the DSCP map to
+/// priorities by default (RFC 2474; `mlnx_qos`).
+pub(crate) const fn priority(traffic_class: u8) -> u8 {
+    traffic_class >> 5
+}
+
 /// The default partition key: every port is a full member.
 pub const DEFAULT_PKEY: u16 = 0xFFFF;
 

@@ -21,8 +21,8 @@ fn bench(transport: Transport) -> (World, End, End, Wqe, (u64, u32)) {
 fn a_held_port_begins_no_packet_and_loses_none() {
     let (mut world, mut a, mut b, write, target) = bench(Transport::Rc);
     world.act(0, |nic, _, _, _| {
-        nic.hold_port();
-        nic.hold_port();
+        nic.hold_port(u8::MAX);
+        nic.hold_port(u8::MAX);
     });
     world.post(&mut a.qp, &write);
     world.run_until(20_000_000);
@@ -40,12 +40,12 @@ fn a_held_port_begins_no_packet_and_loses_none() {
     let bytes = pattern(LEN, 3);
     let source = write.data[0].0;
     world.mem[0].set(Space::Host, source, &bytes);
-    world.act(0, |nic, _, now, fx| nic.release_port(now, fx));
+    world.act(0, |nic, _, now, fx| nic.release_port(now, u8::MAX, fx));
     world.run();
     assert_eq!(world.poll_all(&mut a.scq).len(), 1);
     assert_eq!(world.mem[1].get(Space::Host, target.0, LEN), bytes);
     let sent = world.nics[0].counters().tx_packets;
-    world.act(0, |nic, _, now, fx| nic.release_port(now, fx));
+    world.act(0, |nic, _, now, fx| nic.release_port(now, u8::MAX, fx));
     world.run();
     assert_eq!(world.nics[0].counters().tx_packets, sent, "a release too many does nothing");
 }
@@ -61,12 +61,12 @@ fn a_port_held_in_the_middle_of_a_message_goes_on_where_it_was() {
     while world.nics[0].counters().tx_packets == 0 {
         assert!(world.step());
     }
-    world.act(0, |nic, _, _, _| nic.hold_port());
+    world.act(0, |nic, _, _, _| nic.hold_port(u8::MAX));
     let begun = world.nics[0].counters().tx_packets;
     world.run();
     assert_eq!(world.nics[0].counters().tx_packets, begun);
     assert!(begun < packets && world.poll_all(&mut a.scq).is_empty());
-    world.act(0, |nic, _, now, fx| nic.release_port(now, fx));
+    world.act(0, |nic, _, now, fx| nic.release_port(now, u8::MAX, fx));
     world.run();
     assert_eq!(world.nics[0].counters().tx_packets, packets);
     assert_eq!(world.poll_all(&mut a.scq).len(), 1);
@@ -81,7 +81,7 @@ fn the_loopback_path_is_not_the_port() {
     let mut end = end;
     let buffer = world.buffer(0, end.qp.pd, Space::Host, 2 * LEN);
     let write = Wqe::new(RDMA_WRITE).data(buffer.0, LEN, buffer.1).remote(buffer.0 + LEN as u64, buffer.1);
-    world.act(0, |nic, _, _, _| nic.hold_port());
+    world.act(0, |nic, _, _, _| nic.hold_port(u8::MAX));
     world.post(&mut end.qp, &write);
     world.run();
     assert_eq!(world.poll_all(&mut end.scq).len(), 1);

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
 use crate::sim_args::{CampaignArgs, SimArgs};
-use flexcast_cli::machine::{MachineParams, Memory};
+use flexcast_cli::machine::{MachineParams, Memory, Queues};
 use flexcast_cli::tput::plan::{DEFAULT_PSN_BITS, Params, Transport};
 
 /// Firmware for the DPA of a BlueField-3, run, measured and deployed: on the emulated card or on a real one.
@@ -144,6 +144,9 @@ pub(crate) struct NetworkArgs {
     /// Look for races for memory between firmware, card and host; a run with any fails and tells them on stderr.
     #[arg(long)]
     pub(crate) detect_races: bool,
+    /// Queues of the ports for the priorities of traffic classes [default: as the topology says, which says strict by default].
+    #[arg(long, value_enum)]
+    pub(crate) queues: Option<Queues>,
 }
 
 impl NetworkArgs {
@@ -157,6 +160,7 @@ impl NetworkArgs {
             seed,
             memory: self.memory,
             detect_races: self.detect_races,
+            queues: self.queues,
         })
     }
 }
@@ -189,6 +193,7 @@ impl MachineArgs {
             (self.network.faults.is_some(), "--faults"),
             (self.network.memory != Memory::Strong, "--memory"),
             (self.network.detect_races, "--detect-races"),
+            (self.network.queues.is_some(), "--queues"),
             (self.pcap.is_some(), "--pcap"),
         ];
         options.iter().find(|(given, _)| *given).map(|(_, name)| *name)

@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use emu_machine::fabric::{
-    Fault, FaultError, FaultEvent, FaultScript, LinkConfig as Link, Rate, Topology, TopologyError,
+    Fault, FaultError, FaultEvent, FaultScript, LinkConfig as Link, Priorities, Rate, SwitchConfig, Topology,
+    TopologyError,
 };
 use emu_machine::{Config, LinkConfig, MachineError, MemoryModel, NetworkConfig, Race, Wiring, with_world};
 use serde::Serialize;
@@ -18,6 +19,27 @@ pub enum Memory {
     Strong,
     /// As late and as much out of order as fences allow, by seed: firmware that lacks a fence fails for some seed.
     Weak,
+}
+
+/// Whether traffic classes have queues of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Queues {
+    /// One queue for all.
+    Shared,
+    /// One for each priority; the highest goes first.
+    Strict,
+    /// One for each priority; each has its share by the weights of the topology.
+    Weighted,
+}
+
+impl From<Queues> for Priorities {
+    fn from(queues: Queues) -> Self {
+        match queues {
+            Queues::Shared => Self::Shared,
+            Queues::Strict => Self::Strict,
+            Queues::Weighted => Self::Weighted,
+        }
+    }
 }
 
 /// What a machine of two cards is asked to be.
@@ -37,6 +59,8 @@ pub struct MachineParams {
     pub memory: Memory,
     /// Whether to look for races for memory.
     pub detect_races: bool,
+    /// Queues of ports; `None`: as the topology says.
+    pub queues: Option<Queues>,
 }
 
 /// A machine that cannot be made as asked.
@@ -214,7 +238,7 @@ impl MachineParams {
         if self.topology.is_none() && !self.cards.is_empty() {
             return Err(MachineParamsError::CardsWithoutTopology);
         }
-        if self.topology.is_none() && self.faults.is_none() {
+        if self.topology.is_none() && self.faults.is_none() && self.queues.is_none() {
             return Ok(crate::provider::config(self.loss_ppm, self.seed).wiring);
         }
         let network = self.network()?;
@@ -235,6 +259,13 @@ impl MachineParams {
                 Topology::from_toml(&read("topology", Path::new(name))?).map_err(given)?
             }
             Some(name) => Topology::named(name).map_err(given)?,
+        };
+        let topology = match self.queues {
+            Some(queues) => {
+                let switching = SwitchConfig { priorities: queues.into(), ..topology.switching() };
+                topology.with_switching(switching).map_err(given)?
+            }
+            None => topology,
         };
         let mut faults = FaultScript::default();
         if let Some(path) = &self.faults {

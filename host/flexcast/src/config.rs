@@ -89,7 +89,9 @@ pub struct Config {
     pub cache_bytes: u64,
     /// Traffic class of data packets; bits 7 to 5 are the priority. Default 0.
     pub data_class: u8,
-    /// Traffic class of control messages and fetches. Default 0x60.
+    /// Traffic class of control messages and fetches. Default 0x60: priority 3, so that activations overtake the data of a turn. For that
+    /// cards and switches must map the DSCP to priorities, give each its own queue, and lose nothing of either (on BlueField-3 and
+    /// Spectrum: `mlnx_qos --trust dscp`, strict or weighted transmission selection, priority flow control).
     pub control_class: u8,
 }
 
@@ -259,6 +261,12 @@ impl Config {
             Transport::UcMulticast | Transport::UcUnicast => 0,
         };
         Ok(Derived { layout, bitmap_words, edge_words: ranks.div_ceil(64), slot_bytes, streams })
+    }
+
+    /// Whether control messages have a higher priority than data.
+    #[must_use]
+    pub const fn control_overtakes(&self) -> bool {
+        self.control_class >> 5 > self.data_class >> 5
     }
 
     /// What a communicator of `ranks` ranks takes of its card, whose path has this MTU.

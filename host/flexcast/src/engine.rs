@@ -557,11 +557,13 @@ impl<'c> Communicator<'c> {
     }
 }
 
-/// Time that the turns of an operation take beyond the data's own: activations, which queue behind the data of a turn on their way.
+/// Time that the turns of an operation take beyond the data's own: activations, which queue behind the data of a turn on their way unless
+/// they have a higher priority, for which the fabric must have queues of their own.
 fn activations_ps(plan: &Plan, config: &Config) -> u64 {
     let Order { chains, steps, .. } = order(plan, config, 0);
     let turn_bytes = plan.receive_bytes() / u64::from(plan.roots().len().max(1)) * u64::from(chains);
-    let turn_ps = config.overheads.activation_ps.saturating_add(transfer_ps(turn_bytes, config.link_gbit_per_s));
+    let queued_bytes = if config.control_overtakes() { 0 } else { turn_bytes };
+    let turn_ps = config.overheads.activation_ps.saturating_add(transfer_ps(queued_bytes, config.link_gbit_per_s));
     turn_ps.saturating_mul(u64::from(steps.saturating_sub(1)))
 }
 

@@ -12,6 +12,8 @@ pub(super) enum Due {
     Credit,
     /// A host's full port may have room again.
     Room,
+    /// The port is free for what waits for its turn.
+    Serve,
 }
 
 /// Events in order of time, those of one instant in the order in which they were scheduled.

@@ -2,11 +2,14 @@
 //!
 //! A frame that a port may send at once, or as soon as those before it are sent, is given its time on the wire when it joins
 //! the queue; only frames that lack credit wait for an event. So the way through a switch costs one event, and a copy for a
-//! host none.
+//! host none. That holds until frames of a second priority come (see [`Priorities`]): from then on a frame has its time when its turn
+//! has come, since others may overtake it until then; those that have theirs keep it. Where all are of one priority both ways give the
+//! same times.
 
 mod calendar;
 mod port;
 mod room;
+mod serve;
 mod slab;
 mod transit;
 
@@ -18,7 +21,9 @@ pub use room::{PORT_FREE_BYTES, PORT_FULL_BYTES};
 use slab::Slab;
 use transit::{Hold, To, Transit};
 
-use crate::config::{FlowControl, SwitchConfig};
+use crate::arbiter::Arbiter;
+use crate::config::{FlowControl, Priorities, SwitchConfig};
+use crate::counters::PRIORITIES;
 use crate::counters::{NetworkTotals, PortCounters};
 use crate::fabric::{Fabric, FabricEffects, FabricError};
 use crate::fault::{self, FaultError, FaultScript};
@@ -47,6 +52,8 @@ pub struct Network<F> {
     calendar: Calendar,
     /// The earliest time that was asked for and has not come.
     armed_ps: u64,
+    /// Queues that frames have been for, a bit each.
+    classes: u8,
     /// Egress ports of the frame at hand.
     ways: Vec<u32>,
 }
@@ -57,11 +64,12 @@ impl<F: NetworkFrame> Network<F> {
     pub fn new(topology: &Topology) -> Self {
         let hosts = topology.hosts().len();
         let switching = topology.switching();
-        let mut ports: Vec<Port> = vec![Port::new(NONE); hosts];
+        let arbiter = Arbiter::new(switching.priorities, switching.weights);
+        let mut ports: Vec<Port> = vec![Port::new(NONE, arbiter.clone()); hosts];
         let mut bases = Vec::with_capacity(topology.switches().len() + 1);
         for (number, switch) in topology.switches().iter().enumerate() {
             bases.push(ports.len() as u32);
-            ports.extend((0..switch.ports).map(|_| Port::new(number as u32)));
+            ports.extend((0..switch.ports).map(|_| Port::new(number as u32, arbiter.clone())));
         }
         bases.push(ports.len() as u32);
         debug_assert_eq!(ports.len(), topology.port_count());
@@ -74,7 +82,7 @@ impl<F: NetworkFrame> Network<F> {
                 port.latency_ps = cable.config.latency_ps;
                 port.peer = to;
                 if to_switch && switching.flow_control == FlowControl::Lossless {
-                    port.credit = Some(Credit::new(switching.buffer_bytes));
+                    port.credit = Some(Box::new([(); PRIORITIES].map(|()| Credit::new(switching.buffer_bytes))));
                 }
             }
         }
@@ -90,6 +98,7 @@ impl<F: NetworkFrame> Network<F> {
             holds: Slab::default(),
             calendar: Calendar::default(),
             armed_ps: NEVER_PS,
+            classes: 0,
             ways: Vec::new(),
         }
     }
@@ -184,6 +193,12 @@ impl<F: NetworkFrame> Network<F> {
         NetworkTotals { switches: sum(&self.ports[self.hosts..]), hosts: sum(&self.ports[..self.hosts]) }
     }
 
+    /// Whether frames may have to let others pass.
+    #[inline]
+    fn is_mixed(&self) -> bool {
+        self.classes.count_ones() > 1
+    }
+
     fn resolve(&self, destination: Destination) -> To {
         match destination {
             Destination::Host(host) if host < self.hosts => To::Host(host as u32),
@@ -200,6 +215,7 @@ impl<F: NetworkFrame> Network<F> {
                 Due::Arrival(slot) => self.arrive(at_ps, port, slot, fx),
                 Due::Credit => self.wake(at_ps, port, fx),
                 Due::Room => self.look_for_room(at_ps, port, fx),
+                Due::Serve => self.serve(at_ps, port, fx),
             }
         }
     }
@@ -227,18 +243,24 @@ impl<F: NetworkFrame> Fabric<F> for Network<F> {
         }
         // What is due before now comes first, should the caller be late.
         self.advance(now_ps.saturating_sub(1), fx);
+        let class = match self.switching.priorities {
+            Priorities::Shared => 0,
+            Priorities::Strict | Priorities::Weighted => usize::from(frame.priority()) % PRIORITIES,
+        };
+        self.classes |= 1 << class;
         let transit = Transit {
             to: self.resolve(frame.destination()),
             flow: frame.flow(),
             bytes,
             payload: Payload { bytes: frame.payload_bytes(), priority: frame.priority() },
+            class,
             copies: 1,
             credited: true,
             frame,
         };
         let slot = self.frames.insert(transit);
         self.offer(now_ps, port as u32, slot, NONE, now_ps, fx);
-        self.check_room(now_ps, port as u32, fx);
+        self.check_room(now_ps, port as u32, class, fx);
         self.arm(fx);
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use crate::arbiter::Arbiter;
 use crate::counters::{PRIORITIES, PortCounters};
 use crate::fault::{DropCause, Line};
 use crate::link::Rate;
@@ -11,7 +12,7 @@ use crate::link::Rate;
 pub(super) const NONE: u32 = u32::MAX;
 pub(super) const NEVER_PS: u64 = u64::MAX;
 
-/// A frame that waits for credit.
+/// A frame that waits for credit, or for its turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub(super) slot: u32,
@@ -60,18 +61,23 @@ pub(super) struct Port {
     pub(super) switch: u32,
     /// When everything that was given a time is sent.
     pub(super) busy_until_ps: u64,
-    /// Frames that have no time yet, in order.
-    pub(super) waiting: VecDeque<Waiting>,
-    /// When each frame with a time is sent, and its bytes.
-    leaving: VecDeque<(u64, u64)>,
+    /// Frames that have no time yet, in order, by queue.
+    pub(super) waiting: [VecDeque<Waiting>; PRIORITIES],
+    /// When each frame with a time is sent, its bytes and its queue.
+    leaving: VecDeque<(u64, u64, usize)>,
     /// Bytes of both.
-    pub(super) queued_bytes: u64,
+    queued_bytes: u64,
+    /// The same by queue.
+    pub(super) class_bytes: [u64; PRIORITIES],
     /// `None` where nothing limits what may be sent.
-    pub(super) credit: Option<Credit>,
+    pub(super) credit: Option<Box<[Credit; PRIORITIES]>>,
     /// When the next event for returned credit is due.
     pub(super) wake_ps: u64,
-    /// The host has been told that the port is full.
-    pub(super) full: bool,
+    /// When the next event for a free port is due.
+    pub(super) serve_ps: u64,
+    pub(super) arbiter: Arbiter,
+    /// Queues of which the host has been told that they are full, a bit each.
+    pub(super) full: u8,
     /// When the next look for room is due.
     pub(super) room_ps: u64,
     pub(super) line: Option<Box<Line>>,
@@ -79,19 +85,22 @@ pub(super) struct Port {
 }
 
 impl Port {
-    pub(super) fn new(switch: u32) -> Self {
+    pub(super) fn new(switch: u32, arbiter: Arbiter) -> Self {
         Self {
             rate: Rate::GBPS_200,
             latency_ps: 0,
             peer: NONE,
             switch,
             busy_until_ps: 0,
-            waiting: VecDeque::new(),
+            waiting: Default::default(),
             leaving: VecDeque::new(),
             queued_bytes: 0,
+            class_bytes: [0; PRIORITIES],
             credit: None,
             wake_ps: NEVER_PS,
-            full: false,
+            serve_ps: NEVER_PS,
+            arbiter,
+            full: 0,
             room_ps: NEVER_PS,
             line: None,
             counters: PortCounters::default(),
@@ -101,32 +110,34 @@ impl Port {
     /// Bytes that wait or are being sent.
     #[inline]
     pub(super) fn backlog_bytes(&mut self, now_ps: u64) -> u64 {
-        while let Some(&(end_ps, bytes)) = self.leaving.front() {
+        while let Some(&(end_ps, bytes, class)) = self.leaving.front() {
             if end_ps > now_ps {
                 break;
             }
             self.queued_bytes -= bytes;
+            self.class_bytes[class] -= bytes;
             self.leaving.pop_front();
         }
         self.queued_bytes
     }
 
     #[inline]
-    pub(super) fn enqueue(&mut self, bytes: u64) {
+    pub(super) fn enqueue(&mut self, class: usize, bytes: u64) {
         self.queued_bytes += bytes;
+        self.class_bytes[class] += bytes;
         self.counters.queue_high_water_bytes = self.counters.queue_high_water_bytes.max(self.queued_bytes);
     }
 
     /// Gives a queued frame its time on the wire: start and end.
     #[inline]
-    pub(super) fn depart(&mut self, ready_ps: u64, bytes: u64, payload: Payload) -> (u64, u64) {
+    pub(super) fn depart(&mut self, ready_ps: u64, class: usize, bytes: u64, payload: Payload) -> (u64, u64) {
         let mut start_ps = ready_ps.max(self.busy_until_ps);
         if let Some(line) = &self.line {
             start_ps = line.release_ps(start_ps);
         }
         let end_ps = start_ps + self.rate.serialisation_ps(bytes);
         self.busy_until_ps = end_ps;
-        self.leaving.push_back((end_ps, bytes));
+        self.leaving.push_back((end_ps, bytes, class));
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += bytes;
         self.counters.tx_payload_bytes += payload.bytes;
@@ -154,10 +165,11 @@ impl Port {
         }
     }
 
-    /// Takes credit for a frame if there is enough.
+    /// Whether there is credit for a frame.
     #[inline]
-    pub(super) fn take_credit(&mut self, now_ps: u64, bytes: u64) -> bool {
+    pub(super) fn has_credit(&mut self, now_ps: u64, class: usize, bytes: u64) -> bool {
         let Some(credit) = &mut self.credit else { return true };
+        let credit = &mut credit[class];
         while let Some(&Reverse((at_ps, returned))) = credit.returns.peek() {
             if at_ps > now_ps {
                 break;
@@ -166,20 +178,26 @@ impl Port {
             debug_assert!(credit.available_bytes <= credit.buffer_bytes, "credit that nobody took");
             credit.returns.pop();
         }
-        let enough = credit.available_bytes >= bytes;
-        if enough {
-            credit.available_bytes -= bytes;
+        credit.available_bytes >= bytes
+    }
+
+    /// Takes credit for a frame if there is enough.
+    #[inline]
+    pub(super) fn take_credit(&mut self, now_ps: u64, class: usize, bytes: u64) -> bool {
+        let enough = self.has_credit(now_ps, class, bytes);
+        if enough && let Some(credit) = &mut self.credit {
+            credit[class].available_bytes -= bytes;
         }
         enough
     }
 
-    /// When no more than so many bytes will be queued, by what is known now; `None` while too many wait for credit.
-    pub(super) fn drained_ps(&self, now_ps: u64, bytes: u64) -> Option<u64> {
-        let mut queued_bytes = self.queued_bytes;
+    /// When no more than so many bytes will be in a queue, by what is known now; `None` while too many have no time yet.
+    pub(super) fn drained_ps(&self, now_ps: u64, class: usize, bytes: u64) -> Option<u64> {
+        let mut queued_bytes = self.class_bytes[class];
         if queued_bytes <= bytes {
             return Some(now_ps);
         }
-        for &(end_ps, left_bytes) in &self.leaving {
+        for &(end_ps, left_bytes, _) in self.leaving.iter().filter(|(.., of)| *of == class) {
             queued_bytes -= left_bytes;
             if queued_bytes <= bytes {
                 return Some(end_ps);
@@ -190,23 +208,49 @@ impl Port {
 
     /// Credit comes back at a time.
     #[inline]
-    pub(super) fn give_credit(&mut self, at_ps: u64, bytes: u64) {
+    pub(super) fn give_credit(&mut self, at_ps: u64, class: usize, bytes: u64) {
         if let Some(credit) = &mut self.credit {
-            credit.returns.push(Reverse((at_ps, bytes)));
+            credit[class].returns.push(Reverse((at_ps, bytes)));
         }
     }
 
-    /// When to look again, if somebody waits and no earlier look is planned. Remembers the answer.
+    /// When to look again, if somebody waits for credit and no earlier look is planned. Remembers the answer.
     #[inline]
     pub(super) fn plan_wake(&mut self) -> Option<u64> {
-        if self.waiting.is_empty() {
-            return None;
-        }
-        let Reverse((at_ps, _)) = *self.credit.as_ref()?.returns.peek()?;
+        let credit = self.credit.as_ref()?;
+        let waits = self.waiting.iter().zip(credit.iter()).filter(|(waiting, _)| !waiting.is_empty());
+        let Reverse((at_ps, _)) = waits.filter_map(|(_, credit)| credit.returns.peek()).max().copied()?;
         if at_ps >= self.wake_ps {
             return None;
         }
         self.wake_ps = at_ps;
+        Some(at_ps)
+    }
+
+    /// The queue whose first frame leaves now, if the port is free.
+    pub(super) fn choose(&mut self, now_ps: u64) -> Option<usize> {
+        let mut ready = 0;
+        for class in 0..PRIORITIES {
+            if let Some(&Waiting { ready_ps, bytes, .. }) = self.waiting[class].front()
+                && ready_ps <= now_ps
+                && self.has_credit(now_ps, class, bytes)
+            {
+                ready |= 1 << class;
+            }
+        }
+        self.arbiter.next(ready)
+    }
+
+    /// When to look for a frame again that could leave, if no earlier look is planned: when the port is free, or when the first of a
+    /// queue has come far enough. Remembers the answer.
+    pub(super) fn plan_serve(&mut self, now_ps: u64) -> Option<u64> {
+        let heads = self.waiting.iter().filter_map(VecDeque::front).map(|head| head.ready_ps.max(self.busy_until_ps));
+        // A head that could have left but for credit waits for that alone.
+        let at_ps = heads.filter(|&at_ps| at_ps > now_ps).min()?;
+        if at_ps >= self.serve_ps {
+            return None;
+        }
+        self.serve_ps = at_ps;
         Some(at_ps)
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Transit<F> {
     pub(super) flow: u64,
     pub(super) bytes: u64,
     pub(super) payload: Payload,
+    /// The queue it is for at every port.
+    pub(super) class: usize,
     /// Queues and links it is in.
     pub(super) copies: u32,
     /// Credit was taken for the link it is on. Not so for what a fault doubled.
@@ -40,6 +42,7 @@ pub(super) struct Transit<F> {
 pub(super) struct Hold {
     /// The port at the other end of the link it came by.
     sender: u32,
+    class: usize,
     bytes: u64,
     copies: u32,
     free_ps: u64,
@@ -49,7 +52,7 @@ impl<F: NetworkFrame> Network<F> {
     /// A switch can pass on a frame that came in at one of its ports.
     pub(super) fn arrive(&mut self, now_ps: u64, ingress: u32, slot: u32, fx: &mut FabricEffects<F>) {
         let Some(transit) = self.frames.get_mut(slot) else { return };
-        let (to, flow, bytes, payload) = (transit.to, transit.flow, transit.bytes, transit.payload);
+        let Transit { to, flow, bytes, payload, class, .. } = *transit;
         let credited = std::mem::replace(&mut transit.credited, true);
         let port = &mut self.ports[ingress as usize];
         port.receive(bytes, payload);
@@ -75,10 +78,10 @@ impl<F: NetworkFrame> Network<F> {
             self.ports[ingress as usize].counters.drops.no_receiver += 1;
             self.drop_copy(slot);
             if lossless {
-                self.return_credit(sender, now_ps, bytes);
+                self.return_credit(sender, now_ps, class, bytes);
             }
         } else if lossless {
-            hold = self.holds.insert(Hold { sender, bytes, copies: ways.len() as u32, free_ps: now_ps });
+            hold = self.holds.insert(Hold { sender, class, bytes, copies: ways.len() as u32, free_ps: now_ps });
         }
         let whole_ps = match self.switching.forwarding {
             Forwarding::StoreAndForward => now_ps,
@@ -134,20 +137,24 @@ impl<F: NetworkFrame> Network<F> {
         ready_ps: u64,
         fx: &mut FabricEffects<F>,
     ) {
-        let Some(bytes) = self.frames.get(slot).map(|transit| transit.bytes) else { return };
+        let Some(&Transit { bytes, class, .. }) = self.frames.get(slot) else { return };
+        let mixed = self.is_mixed();
         let port = &mut self.ports[egress as usize];
-        let backlog_bytes = port.backlog_bytes(now_ps);
+        port.backlog_bytes(now_ps);
         let tail_drop = self.switching.flow_control == FlowControl::TailDrop && port.switch != NONE;
-        if tail_drop && backlog_bytes + bytes > self.switching.buffer_bytes {
+        if tail_drop && port.class_bytes[class] + bytes > self.switching.buffer_bytes {
             port.counters.drops.queue_full += 1;
             self.drop_copy(slot);
             return;
         }
-        port.enqueue(bytes);
-        if port.waiting.is_empty() && port.take_credit(now_ps, bytes) {
+        port.enqueue(class, bytes);
+        if mixed {
+            port.waiting[class].push_back(Waiting { slot, hold, ready_ps, bytes });
+            self.serve(now_ps, egress, fx);
+        } else if port.waiting[class].is_empty() && port.take_credit(now_ps, class, bytes) {
             self.send(egress, slot, hold, ready_ps, fx);
         } else {
-            port.waiting.push_back(Waiting { slot, hold, ready_ps, bytes });
+            port.waiting[class].push_back(Waiting { slot, hold, ready_ps, bytes });
             if let Some(at_ps) = port.plan_wake() {
                 self.calendar.push(at_ps, egress, Due::Credit);
             }
@@ -159,13 +166,17 @@ impl<F: NetworkFrame> Network<F> {
         if self.ports[egress as usize].wake_ps <= now_ps {
             self.ports[egress as usize].wake_ps = NEVER_PS;
         }
+        if self.is_mixed() {
+            return self.serve(now_ps, egress, fx);
+        }
+        let class = self.classes.checked_ilog2().unwrap_or(0) as usize;
         loop {
             let port = &mut self.ports[egress as usize];
-            let Some(&Waiting { slot, hold, ready_ps, bytes }) = port.waiting.front() else { break };
-            if !port.take_credit(now_ps, bytes) {
+            let Some(&Waiting { slot, hold, ready_ps, bytes }) = port.waiting[class].front() else { break };
+            if !port.take_credit(now_ps, class, bytes) {
                 break;
             }
-            port.waiting.pop_front();
+            port.waiting[class].pop_front();
             port.backlog_bytes(now_ps);
             self.send(egress, slot, hold, ready_ps.max(now_ps), fx);
         }
@@ -176,11 +187,11 @@ impl<F: NetworkFrame> Network<F> {
     }
 
     /// Puts a copy on the wire as soon as the port is free.
-    fn send(&mut self, egress: u32, slot: u32, hold: u32, ready_ps: u64, fx: &mut FabricEffects<F>) {
+    pub(super) fn send(&mut self, egress: u32, slot: u32, hold: u32, ready_ps: u64, fx: &mut FabricEffects<F>) {
         let Some(transit) = self.frames.get(slot) else { return };
-        let (bytes, payload) = (transit.bytes, transit.payload);
+        let Transit { bytes, payload, class, .. } = *transit;
         let port = &mut self.ports[egress as usize];
-        let (start_ps, end_ps) = port.depart(ready_ps, bytes, payload);
+        let (start_ps, end_ps) = port.depart(ready_ps, class, bytes, payload);
         let arrival_ps = end_ps + port.latency_ps;
         let peer = port.peer;
         let fate = port.line.as_mut().map(|line| line.carry(start_ps, end_ps, arrival_ps, bytes));
@@ -192,7 +203,7 @@ impl<F: NetworkFrame> Network<F> {
         };
         if let Some(cause) = fate.lost {
             self.ports[peer as usize].lose(cause);
-            self.return_credit(egress, arrival_ps, bytes);
+            self.return_credit(egress, arrival_ps, class, bytes);
             self.drop_copy(slot);
             return;
         }
@@ -254,16 +265,16 @@ impl<F: NetworkFrame> Network<F> {
         held.copies -= 1;
         held.free_ps = held.free_ps.max(end_ps);
         if held.copies == 0
-            && let Some(Hold { sender, bytes, free_ps, .. }) = self.holds.remove(hold)
+            && let Some(Hold { sender, class, bytes, free_ps, .. }) = self.holds.remove(hold)
         {
-            self.return_credit(sender, free_ps, bytes);
+            self.return_credit(sender, free_ps, class, bytes);
         }
     }
 
     /// Room is free at the other end of a port's link from `free_ps` on; the port learns of it one latency later.
-    fn return_credit(&mut self, port: u32, free_ps: u64, bytes: u64) {
+    fn return_credit(&mut self, port: u32, free_ps: u64, class: usize, bytes: u64) {
         let sender = &mut self.ports[port as usize];
-        sender.give_credit(free_ps + sender.latency_ps, bytes);
+        sender.give_credit(free_ps + sender.latency_ps, class, bytes);
         if let Some(at_ps) = sender.plan_wake() {
             self.calendar.push(at_ps, port, Due::Credit);
         }

@@ -11,6 +11,8 @@
 //! forwarding = "cut-through"  # or "store-and-forward"
 //! flow_control = "lossless"   # or "tail-drop"
 //! routing = "ecmp"            # or "adaptive"
+//! priorities = "strict"       # or "shared" or "weighted"
+//! weights = [1, 1, 1, 1, 1, 1, 1, 1]  # weighted: shares of priorities 0 to 7
 //!
 //! [[switch]]
 //! name = "rack0"

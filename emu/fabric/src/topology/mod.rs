@@ -220,6 +220,9 @@ pub(crate) fn check_link(link: &LinkConfig) -> Result<(), TopologyError> {
 
 pub(crate) fn check_switching(switching: &SwitchConfig) -> Result<(), TopologyError> {
     TopologyError::check("the latency of a switch in picoseconds", switching.latency_ps, 0, MAX_LATENCY_PS)?;
+    for weight in switching.weights {
+        TopologyError::check("a weight of a priority", weight.into(), 1, 1000)?;
+    }
     TopologyError::check("buffer_bytes", switching.buffer_bytes, 1, 1 << 40)
 }
 

@@ -64,7 +64,8 @@ fn member(rank: usize, of: usize, cards: usize, port_base: u16) -> anyhow::Resul
         bail!("--cards {cards}: {of} programs may have {MOST_CARDS} cards together, and at least one each");
     }
     // A cable leads one card outside; the last host of a switch is where several are joined to the others.
-    let network = (cards > 1).then(|| NetworkTable { topology: format!("switch-{}", cards + 1), faults: None });
+    let network =
+        (cards > 1).then(|| NetworkTable { topology: format!("switch-{}", cards + 1), faults: None, priorities: None });
     let bridge = (of > 1).then(|| BridgeTable::on_this_computer(rank, of, cards, port_base));
     Ok(MachineFile { cards: Some(cards), first_card: Some(rank * cards), network, bridge, ..MachineFile::default() })
 }
