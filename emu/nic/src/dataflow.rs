@@ -192,16 +192,23 @@ impl Nic {
         while let Some(qpn) = self.engines.lanes[index].pop(now_ps) {
             let mut sent = None;
             let before = self.counters.tx_bytes;
+            let mut parked = false;
             self.with_qp(qpn, |nic, qp| {
                 // Answers go first: a peer waits for them.
                 let ahead_ps = nic.send_response(now_ps, qp, mem, fx).or_else(|| nic.send_request(now_ps, qp, mem, fx));
                 qp.sq.queued = ahead_ps.is_some();
                 sent = ahead_ps.map(|ahead_ps| (nic.lane_queue(index, qp), ahead_ps));
+                if let Some(until_ps) = qp.sq.paced_until_ps {
+                    parked = true;
+                    fx.timer(until_ps, Work::Paced { qpn });
+                }
             });
             if let Some((queue, ahead_ps)) = sent {
                 let bytes = self.counters.tx_bytes - before;
                 let lane = &mut self.engines.lanes[index];
-                lane.push(queue, qpn);
+                if !parked {
+                    lane.push(queue, qpn);
+                }
                 lane.sent(queue, bytes, busy_until_ps, ahead_ps);
                 break;
             }

@@ -16,6 +16,8 @@ pub(crate) enum Work {
     Arm { cqn: u32, consumer_index: u32, solicited_only: bool },
     /// A send engine is free: 0 serves the port, 1 the loopback path.
     Send { lane: u8 },
+    /// A queue pair of limited rate may send its next packet.
+    Paced { qpn: u32 },
     /// The receive engine is free.
     Receive,
     /// A packet has turned round inside the card.

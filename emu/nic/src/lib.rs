@@ -26,6 +26,7 @@ mod mkey;
 mod multicast;
 mod nic;
 mod note;
+mod pacing;
 mod packet;
 mod partition;
 mod port;

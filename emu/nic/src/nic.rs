@@ -368,6 +368,7 @@ impl Nic {
                 }
             }
             Work::Send { lane } => self.send(now_ps, usize::from(lane), mem, fx),
+            Work::Paced { qpn } => self.with_qp(qpn, |nic, qp| nic.unpark(now_ps, qp, fx)),
             Work::Receive => {
                 if let Some(packet) = self.engines.receive.waiting.pop_front() {
                     self.receive(now_ps, &packet, mem, fx);

@@ -71,8 +71,10 @@ pub(crate) struct SendQueue {
     pub(crate) fetch: u16,
     /// Index of the oldest block that is not complete.
     pub(crate) retired: u16,
-    /// In a send engine's queue.
+    /// In a send engine's queue, or waits until its rate lets it join.
     pub(crate) queued: bool,
+    /// Its rate lets it send no earlier, once it has sent with a limit.
+    pub(crate) paced_until_ps: Option<u64>,
     pub(crate) wqe: Wqe,
     pub(crate) sending: Option<Sending>,
     pub(crate) outstanding: VecDeque<Outstanding>,

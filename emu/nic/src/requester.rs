@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
+use emu_fabric::Frame as _;
+
 use crate::cqe::vendor;
 use crate::dataflow::{NO_MEMORY, Touched, read_ranges};
 use crate::effects::{Effects, FailureCause};
 use crate::memory::Dma;
 use crate::mkey::Access;
 use crate::nic::Nic;
+use crate::pacing;
 use crate::packet::{Extension, Operation, Packet};
 use crate::qp::{QpState, Transport};
 use crate::queue_pair::{Awaited, Outstanding, QueuePair, Sending, psn_add, psn_ahead};
@@ -295,6 +298,9 @@ impl Nic {
                 self.turns_round(qp)
             }
         };
+        if let Some(address) = wqe.address.as_ref().filter(|_| !loopback) {
+            qp.sq.paced_until_ps = pacing::interval_ps(address.static_rate, packet.wire_bytes()).map(|ps| now_ps + ps);
+        }
         let sent = self.emit(ready_ps, packet, loopback, fx);
         if finished {
             qp.sq.sending = None;

@@ -192,6 +192,8 @@ pub(crate) struct AddressVector {
     pub(crate) source_gid_index: usize,
     pub(crate) destination: Address,
     pub(crate) network: Network,
+    /// Code of the static rate; 0 for the port's.
+    pub(crate) static_rate: u8,
 }
 
 /// A parsed send WQE; kept and filled again, so that its vectors are not allocated each time.
@@ -349,6 +351,7 @@ fn address_vector(rest: &mut &[u8]) -> Result<AddressVector, WqeFault> {
         force_loopback: head[13] & 0x80 != 0,
         source_gid_index: (be32(tail, 12) >> 20 & 0x3FF) as usize,
         destination,
+        static_rate: head[12] >> 4,
         network: Network {
             traffic_class: tail[10],
             hop_limit: hop_limit(tail[11]),

@@ -116,3 +116,34 @@ fn a_higher_class_that_fills_the_port_goes_first_and_the_lower_one_ends_no_later
     assert!(apart * 20 < longest, "turn by turn: {a} and {b} ps");
     assert!(low.abs_diff(longest) * 50 < longest, "the port is never idle: {low} and {longest} ps");
 }
+
+#[test]
+fn a_datagram_with_a_static_rate_is_followed_by_a_gap() {
+    const COUNT: u64 = 40;
+    let run = |static_rate: u8| {
+        let mut world = World::new();
+        let (mut a, mut b) = world.pair(&Setup::new(Transport::Ud));
+        let source = world.buffer(0, a.qp.pd, Space::Host, 4096);
+        let target = world.buffer(1, b.qp.pd, Space::Host, 8192);
+        let wqe = Wqe::new(SEND).to(Av { static_rate, ..Av::to(1, b.qp.qpn) }).data(source.0, 4096, source.1);
+        // The rings are short: receives and sends as they become free.
+        for _ in 0..COUNT / 8 {
+            for _ in 0..8 {
+                world.receive(&mut b.qp, &[(target.0, 8192, target.1)]);
+                world.put(&mut a.qp, &wqe);
+            }
+            world.ring(&a.qp);
+            world.run();
+            assert_eq!((world.poll_all(&mut a.scq).len(), world.poll_all(&mut b.rcq).len()), (8, 8));
+        }
+        let arrivals: Vec<u64> = world.arrivals.iter().map(|arrival| arrival.0).collect();
+        arrivals
+            .chunks(8)
+            .flat_map(|burst| burst.windows(2).map(|pair| pair[1] - pair[0]).collect::<Vec<_>>())
+            .collect::<Vec<_>>()
+    };
+    // 25 Gbit/s: 320 ps a byte, of more than 4096 of them.
+    let (paced, free) = (run(15), run(0));
+    assert!(paced.iter().all(|gap| (4096 * 320..4300 * 320).contains(gap)), "{paced:?}");
+    assert!(free.iter().all(|gap| *gap < 4300 * 40 * 2), "{free:?}");
+}

@@ -119,6 +119,9 @@ pub(crate) struct CommunicatorArgs {
     /// Chunks per doorbell of a send worker.
     #[arg(long, default_value_t = 32, value_name = "N")]
     pub(crate) send_batch: u32,
+    /// Rate at which a root multicasts, in Gbit/s [default: the link's].
+    #[arg(long, value_name = "GBIT/S")]
+    pub(crate) pacing: Option<u32>,
     /// Time that the cutoff leaves beyond the data's own, the barrier and activations, in microseconds [default: 500].
     #[arg(long, value_name = "US")]
     pub(crate) margin: Option<u64>,
@@ -166,7 +169,7 @@ impl SimArgs {
 impl CommunicatorArgs {
     fn config(&self, receive_bytes: u64) -> Config {
         let Self { transport, subgroups, threads, send_threads, spread, chains, lead, send_batch, chunk, .. } = *self;
-        let Self { slots, batch, margin, .. } = *self;
+        let Self { slots, batch, margin, pacing, .. } = *self;
         let mut config = Config::default();
         if let Some(us) = margin {
             config.overheads.margin_ps = us.saturating_mul(1_000_000);
@@ -179,6 +182,7 @@ impl CommunicatorArgs {
             send_threads,
             placement: if spread { ThreadPlacement::Spread } else { ThreadPlacement::Compact },
             chains,
+            pacing_gbit_per_s: pacing,
             lead_chunks: lead,
             send_batch,
             chunk_bytes: chunk,

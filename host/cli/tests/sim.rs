@@ -279,3 +279,35 @@ fn the_report_has_the_promised_keys_and_people_have_lines() {
         "{text}"
     );
 }
+
+#[test]
+fn roots_that_are_paced_lose_nothing_where_switches_drop() {
+    let file = tempfile::Builder::new().suffix(".toml").tempfile().expect("a file");
+    let text = r#"
+        name = "lossy"
+        [switching]
+        flow_control = "tail-drop"
+        buffer_bytes = 65536
+        [[switch]]
+        name = "s"
+        ports = 16
+        [[host]]
+        name = "h"
+        count = 8
+        to = "s"
+    "#;
+    std::fs::write(file.path(), text).expect("a description");
+    let run = |pacing: &str| {
+        sim(&format!("--topology {} --ranks 8 --bytes 131072 --chains 4 {pacing}", file.path().display()))
+    };
+    // Four roots at a time send to every link what four links carry.
+    let fast = run("");
+    assert!(number(&fast, "recovered_chunks") > 100, "{fast}");
+    // A quarter each: 40 Gbit/s, as the rates of addresses go.
+    let paced = run("--pacing 50");
+    assert_eq!((number(&paced, "recovered_chunks"), number(&paced, "lost_frames")), (0, 0), "{paced}");
+    // And no more comes to a rank than four roots at that rate send: payload bits over the time from the first to the last.
+    let us = paced["phases"]["receiving"]["least_us"].as_f64().expect("a time");
+    let gbit_s = 7.0 * 131_072.0 * 8.0 / us / 1000.0;
+    assert!(gbit_s < 4.0 * 40.0, "{gbit_s} Gbit/s into a rank");
+}

@@ -87,6 +87,10 @@ pub struct Config {
     pub packet_lifetime_ps: u64,
     /// Last-level cache of the DPA, which rings, bitmaps and contexts should fit in, in bytes. Default 1.5 MB, as published.
     pub cache_bytes: u64,
+    /// Rate in Gbit/s at which a root multicasts, divided among the queue pairs of the subgroups: each has the highest static rate of an
+    /// address that is no higher than its share ([`UdAddress::paced`](flexio::UdAddress::paced)). For a fabric that drops what it cannot
+    /// buffer: the rate of the links over the number of chains, or less. `None`: as fast as the link. Default `None`.
+    pub pacing_gbit_per_s: Option<u32>,
     /// Traffic class of data packets; bits 7 to 5 are the priority. Default 0.
     pub data_class: u8,
     /// Traffic class of control messages and fetches. Default 0x60: priority 3, so that activations overtake the data of a turn. For that
@@ -127,6 +131,7 @@ impl Default for Config {
             retry_exponent: 11,
             packet_lifetime_ps: 10_000 * PS_PER_US,
             cache_bytes: 1_500_000,
+            pacing_gbit_per_s: None,
             data_class: 0,
             control_class: 0x60,
         }
@@ -240,6 +245,17 @@ impl Config {
         if self.link_gbit_per_s == 0 {
             return Err(Error::Config { what: "link_gbit_per_s", value: 0, limit: "at least 1".to_owned() });
         }
+        if let Some(rate) = self.pacing_gbit_per_s.filter(|_| self.transport.is_zero_copy()) {
+            let limit = "for datagrams, whose address carries the rate: leave it out with zero-copy transports".to_owned();
+            return Err(Error::Config { what: "pacing_gbit_per_s", value: rate.into(), limit });
+        }
+        if let Some(rate) = self.pacing_gbit_per_s
+            && self.pacing_mbit_per_s().is_none_or(|share| share < flexio::LEAST_STATIC_RATE_MBIT_PER_S)
+        {
+            let least = (flexio::LEAST_STATIC_RATE_MBIT_PER_S * self.subgroups).div_ceil(1000);
+            let limit = format!("at least {least}: 2.5 Gbit/s for each of {} subgroups", self.subgroups);
+            return Err(Error::Config { what: "pacing_gbit_per_s", value: rate.into(), limit });
+        }
         // Each rank's share of a subgroup is rounded up to a chunk twice: once for its last one, once for the subgroup.
         let per_group = u64::from(self.chunk_bytes) * u64::from(self.subgroups);
         let chunks = self.max_receive_bytes.div_ceil(per_group) + 2 * u64::from(ranks);
@@ -261,6 +277,11 @@ impl Config {
             Transport::UcMulticast | Transport::UcUnicast => 0,
         };
         Ok(Derived { layout, bitmap_words, edge_words: ranks.div_ceil(64), slot_bytes, streams })
+    }
+
+    /// What each of a root's queue pairs may send, if there is a limit.
+    pub(crate) fn pacing_mbit_per_s(&self) -> Option<u32> {
+        self.pacing_gbit_per_s.map(|rate| rate.saturating_mul(1000) / self.subgroups.max(1))
     }
 
     /// Whether control messages have a higher priority than data.
@@ -420,5 +441,12 @@ mod tests {
         check(Config { chains: 1025, ..ok() }, "chains is 1025");
         check(Config { psn_bits: Some(32), ..ok() }, "psn_bits is 32");
         check(Config { link_gbit_per_s: 0, ..ok() }, "link_gbit_per_s is 0");
+        check(Config { pacing_gbit_per_s: Some(9), ..ok() }, "pacing_gbit_per_s is 9");
+        let uc = Config { transport: Transport::UcMulticast, ..ok() };
+        check(Config { pacing_gbit_per_s: Some(100), ..uc.clone() }, "pacing_gbit_per_s is 100");
+        check(
+            Config { control: Control::Device, transport: Transport::UcUnicast, ..uc },
+            "control is 1, but has to be host",
+        );
     }
 }

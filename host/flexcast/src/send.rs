@@ -190,6 +190,10 @@ impl<'c> Send<'c> {
                         let mut qp = DpaQueuePair::datagram(cq, cq, datagrams, alone, 0)?;
                         qp.activate(UdKey { q_key })?;
                         let address = UdAddress::group(card.device(), group(stream.subgroup)?, q_key).along(path)?;
+                        let address = match config.pacing_mbit_per_s() {
+                            Some(mbit_per_s) => address.paced(mbit_per_s)?,
+                            None => address,
+                        };
                         lane.address_vector.as_mut_bytes().copy_from_slice(&address.to_bytes());
                         qp
                     }

@@ -75,7 +75,7 @@ pub use posting::{InlineRequest, LocalSlice, SendKind, SendRequest};
 pub use process::{HeapInfo, Process};
 pub use provider::Provider;
 pub use queue_pair::{QueueDepths, QueuePair, Transport};
-pub use ud_address::{UD_ADDRESS_BYTES, UdAddress};
+pub use ud_address::{LEAST_STATIC_RATE_MBIT_PER_S, UD_ADDRESS_BYTES, UdAddress};
 pub use verbs::{Completion, CompletionQueue};
 pub use wait::{Bound, Relax, SpinLoop, wait};
 pub use window::{Outbox, Window};

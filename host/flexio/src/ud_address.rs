@@ -15,6 +15,26 @@ pub const UD_ADDRESS_BYTES: usize = 48;
 /// A routing header is present, in [`DatagramSegment::grh_gid_flow`].
 const GRH_PRESENT: u32 = 1 << 30;
 
+/// Lowest rate that [`UdAddress::paced`] takes.
+pub const LEAST_STATIC_RATE_MBIT_PER_S: u32 = 2_500;
+/// Rates in Mbit/s and their codes (InfiniBand specification, static rate), ascending: those that the field of four bits holds.
+const STATIC_RATES: [(u32, u8); 14] = [
+    (LEAST_STATIC_RATE_MBIT_PER_S, 2),
+    (5_000, 5),
+    (10_000, 3),
+    (14_000, 11),
+    (20_000, 6),
+    (25_000, 15),
+    (30_000, 4),
+    (40_000, 7),
+    (56_000, 12),
+    (60_000, 8),
+    (80_000, 9),
+    (112_000, 13),
+    (120_000, 10),
+    (168_000, 14),
+];
+
 /// The destination of datagrams that firmware sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdAddress {
@@ -24,6 +44,8 @@ pub struct UdAddress {
     q_key: u32,
     source_gid_index: u8,
     path: Path,
+    /// Code of the static rate; 0 for the port's.
+    static_rate: u8,
 }
 
 impl UdAddress {
@@ -39,7 +61,15 @@ impl UdAddress {
                 limit: "at most 24 bits".to_owned(),
             });
         }
-        Ok(Self { gid, mac, qpn, q_key, source_gid_index: from.port().gid_index, path: Path::default() })
+        Ok(Self {
+            gid,
+            mac,
+            qpn,
+            q_key,
+            source_gid_index: from.port().gid_index,
+            path: Path::default(),
+            static_rate: 0,
+        })
     }
 
     /// From a card's port to all members of a group.
@@ -52,6 +82,7 @@ impl UdAddress {
             q_key,
             source_gid_index: from.port().gid_index,
             path: Path::default(),
+            static_rate: 0,
         }
     }
 
@@ -64,13 +95,27 @@ impl UdAddress {
         Ok(Self { path, ..self })
     }
 
+    /// The same destination, to which a queue pair sends at a static rate (InfiniBand specification): the highest of 2.5, 5, 10, 14, 20,
+    /// 25, 30, 40, 56, 60, 80, 112, 120 and 168 Gbit/s that is no higher than `mbit_per_s`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for less than 2500 Mbit/s.
+    pub fn paced(self, mbit_per_s: u32) -> Result<Self> {
+        let below = STATIC_RATES.iter().rev().find(|(rate, _)| *rate <= mbit_per_s);
+        let Some(&(_, static_rate)) = below else {
+            let limit = format!("at least {LEAST_STATIC_RATE_MBIT_PER_S} Mbit/s");
+            return Err(Error::OutOfRange { what: "static rate of an address", value: mbit_per_s.into(), limit });
+        };
+        Ok(Self { static_rate, ..self })
+    }
+
     /// The address vector.
     #[must_use]
     pub fn segment(&self) -> DatagramSegment {
         DatagramSegment {
             qkey: self.q_key.into(),
             destination_qpn: (EXTENDED_ADDRESS | self.qpn).into(),
-            stat_rate_sl: self.path.service_level,
+            stat_rate_sl: self.static_rate << 4 | self.path.service_level,
             rlid: UDP_SOURCE_PORT.into(),
             remote_mac: self.mac.0,
             traffic_class: self.path.traffic_class,
@@ -104,6 +149,7 @@ mod tests {
             q_key: 0x1122_3344,
             source_gid_index: 3,
             path: Path { traffic_class: 0xA0, service_level: 5, flow_label: 0x1_2345, hop_limit: 9 },
+            static_rate: 0,
         };
         let mut expected = [0; 48];
         expected[..4].copy_from_slice(&[0x11, 0x22, 0x33, 0x44]);
@@ -116,5 +162,12 @@ mod tests {
         expected[28..32].copy_from_slice(&[0x40, 0x31, 0x23, 0x45]);
         expected[32..].fill(7);
         assert_eq!(address.to_bytes(), expected);
+        // The highest rate that is not above the one asked for, in the upper half of the octet.
+        for (mbit_per_s, code) in [(2_500, 2), (9_999, 5), (50_000, 7), (400_000, 14)] {
+            expected[12] = code << 4 | 5;
+            assert_eq!(address.paced(mbit_per_s).unwrap().to_bytes(), expected);
+        }
+        let error = address.paced(2_499).unwrap_err().to_string();
+        assert!(error.contains("2499") && error.contains("2500"), "{error}");
     }
 }

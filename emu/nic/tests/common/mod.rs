@@ -517,11 +517,22 @@ pub struct Av {
     pub group: Option<Gid>,
     pub traffic_class: u8,
     pub hop_limit: u8,
+    pub static_rate: u8,
 }
 
 impl Av {
     pub fn to(node: usize, qpn: u32) -> Self {
-        Self { qkey: 0x1111, qpn, node, fl: false, extended: true, group: None, traffic_class: 0, hop_limit: 64 }
+        Self {
+            qkey: 0x1111,
+            qpn,
+            node,
+            fl: false,
+            extended: true,
+            group: None,
+            traffic_class: 0,
+            hop_limit: 64,
+            static_rate: 0,
+        }
     }
 
     pub fn group(gid: Gid) -> Self {
@@ -615,7 +626,7 @@ impl Wqe {
             bytes.extend(av.qkey.to_be_bytes());
             bytes.extend([0; 4]);
             bytes.extend((u32::from(av.extended) << 31 | av.qpn).to_be_bytes());
-            bytes.extend([0, u8::from(av.fl) << 7, 0xC0, 0]);
+            bytes.extend([av.static_rate << 4, u8::from(av.fl) << 7, 0xC0, 0]);
             if av.extended {
                 bytes.extend([0; 4]);
                 bytes.extend(av.group.map_or(MACS[av.node], |gid| [0x33, 0x33, 0, 0, 0, gid.0[15]]));
