@@ -5,6 +5,13 @@ use emu_machine::{Config as MachineConfig, MemoryModel, with_world};
 use flexcast::{Buffer, Card, Communicator, Config, Control, Done, Firmware, MessageCounts, Pending, Request, Test};
 use flexcast_cli::machine::MachineParams;
 use flexcast_cli::provider::emulated;
+use flexcast_cli::sim::algorithm::Algorithm;
+use flexcast_cli::sim::campaign::run_case;
+use flexcast_cli::sim::params::{Operation, SimParams, Trouble};
+use flexcast_cli::sim::random::Case;
+use flexcast_cli::sim::report::Report;
+use flexcast_cli::sim::run as simulation;
+use flexcast_cli::tput::run::ImageFile;
 use flexcast_tests::image_bytes;
 
 const PS_PER_US: u64 = 1_000_000;
@@ -202,4 +209,82 @@ fn nor_when_memory_is_weak_and_races_are_looked_for() {
         let weak = |ranks| MachineConfig { memory: MemoryModel::weak(seed), detect_races: true, ..machine(ranks) };
         run(4, weak, &Config { chains: 2, ..config() });
     }
+}
+
+fn image() -> ImageFile {
+    ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") }
+}
+
+/// An Allgather of five ranks in which this happens.
+fn troubled(control: Control, trouble: Trouble) -> Report {
+    let params = SimParams {
+        ranks: 5,
+        ranks_per_card: 1,
+        operation: Operation::Allgather,
+        algorithm: Algorithm::Multicast,
+        bytes: 20_000,
+        total_bytes: None,
+        root: 0,
+        warm_up: 0,
+        iterations: 1,
+        seed: 1,
+        config: Config { control, patience_ps: 20_000 * PS_PER_US, ..config() },
+        trouble: vec![trouble],
+    };
+    let provider = emulated(machine(5)).expect("a machine");
+    simulation::run(&provider, Some(&image()), &params, &simulation::source(&params), &mut |_| {}).expect("it runs")
+}
+
+#[test]
+fn ranks_that_call_different_things_all_fail_and_say_so_wherever_the_protocol_runs() {
+    for control in [Control::Host, Control::Device] {
+        let report = troubled(control, Trouble::Disagree { rank: 1 });
+        assert_eq!((report.failures, report.live), (5, 5), "{control:?}");
+        assert!(report.errors.iter().all(|text| text.contains("called another operation")), "{:?}", report.errors);
+    }
+}
+
+#[test]
+fn a_cancelled_operation_fails_as_such_in_every_phase() {
+    for control in [Control::Host, Control::Device] {
+        let mut failed = 0;
+        for after_us in (0..240).step_by(20) {
+            let trouble = Trouble::Cancel { rank: 2, after_ps: after_us * PS_PER_US };
+            let report = troubled(control, trouble);
+            assert!(report.bytes_ok, "{control:?}, {after_us} us");
+            let cancelled = |text: &String| text.contains("rank 2 cancelled");
+            assert!(report.errors.iter().all(cancelled), "{control:?}, {after_us} us: {:?}", report.errors);
+            failed += u64::from(report.failures > 0);
+        }
+        assert!(failed >= 3, "{control:?}: {failed}");
+    }
+}
+
+/// Nothing of an operation needs the host of a rank that has posted it, so that one that dies then harms nobody.
+#[test]
+fn a_host_that_dies_after_posting_leaves_its_card_at_work() {
+    let dead = Trouble::Dead { rank: 3, after_ps: 0 };
+    let report = troubled(Control::Device, dead);
+    assert_eq!((report.failures, report.live), (0, 4), "{:?}", report.errors);
+    assert!(report.bytes_ok);
+    let report = troubled(Control::Host, dead);
+    assert_eq!((report.failures, report.live), (4, 4), "on the host the protocol dies with it");
+    assert!(report.errors.iter().all(|text| text.contains("silent")), "{:?}", report.errors);
+}
+
+/// Loss, duplicates, delays, links that go down, dead and cancelling ranks, stalled workers, weak memory: whatever the case, what comes out is
+/// what must, on the host and on the card.
+#[test]
+fn cases_drawn_from_seeds_come_out_right_wherever_the_protocol_runs() {
+    let (image, mut lost, mut failed) = (image(), 0, 0);
+    for seed in 1001..1025 {
+        for control in [Control::Host, Control::Device] {
+            let mut case = Case::new(seed);
+            case.params.config.control = control;
+            let tally = run_case(&case, &image).unwrap_or_else(|wrong| panic!("{control:?}: {wrong}"));
+            lost += tally.recovered_chunks;
+            failed += tally.failed;
+        }
+    }
+    assert!(lost > 100 && failed > 4, "{lost} chunks recovered, {failed} cases failed");
 }

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
-use flexcast::{Config, ThreadPlacement, Transport};
+use clap::{Args, ValueEnum};
+use flexcast::{Config, Control, ThreadPlacement, Transport};
 use flexcast_cli::sim::SimError;
 use flexcast_cli::sim::algorithm::{
     Algorithm, AlgorithmName, DEFAULT_RADIX, DEFAULT_SEGMENT_BYTES, DEFAULT_SEGMENTS, Parameters,
@@ -71,7 +71,7 @@ pub(crate) struct AlgorithmArgs {
 }
 
 /// Transports of the data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TransportName {
     /// Multicast datagrams, staged and copied by the card.
     Ud,
@@ -91,6 +91,13 @@ impl From<TransportName> for Transport {
     }
 }
 
+/// Where the protocol runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ControlName {
+    Host,
+    Device,
+}
+
 /// Parameters of the communicator.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Communicator (multicast)")]
@@ -107,6 +114,9 @@ pub(crate) struct CommunicatorArgs {
     /// DPA threads that send.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) send_threads: u32,
+    /// Where barrier, activation, recovery and handshake run: on the host, or on a DPA thread of the card.
+    #[arg(long, value_enum, default_value = "host")]
+    pub(crate) control: ControlName,
     /// Take one thread of each core in turn, not all threads of a core.
     #[arg(long)]
     pub(crate) spread: bool,
@@ -168,8 +178,8 @@ impl SimArgs {
 
 impl CommunicatorArgs {
     fn config(&self, receive_bytes: u64) -> Config {
-        let Self { transport, subgroups, threads, send_threads, spread, chains, lead, send_batch, chunk, .. } = *self;
-        let Self { slots, batch, margin, pacing, .. } = *self;
+        let Self { transport, subgroups, threads, send_threads, control, spread, chains, lead, .. } = *self;
+        let Self { send_batch, chunk, slots, batch, margin, pacing, .. } = *self;
         let mut config = Config::default();
         if let Some(us) = margin {
             config.overheads.margin_ps = us.saturating_mul(1_000_000);
@@ -180,6 +190,10 @@ impl CommunicatorArgs {
             subgroups,
             receive_threads: threads.unwrap_or(subgroups),
             send_threads,
+            control: match control {
+                ControlName::Host => Control::Host,
+                ControlName::Device => Control::Device,
+            },
             placement: if spread { ThreadPlacement::Spread } else { ThreadPlacement::Compact },
             chains,
             pacing_gbit_per_s: pacing,

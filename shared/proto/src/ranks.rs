@@ -91,21 +91,28 @@ impl Place {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RankSet {
     words: [u64; WORDS],
+    /// How many bits are set: most sets are empty most of the time, and firmware asks often.
+    len: u32,
 }
 
 impl RankSet {
     /// No rank.
-    pub const EMPTY: Self = Self { words: [0; WORDS] };
+    pub const EMPTY: Self = Self { words: [0; WORDS], len: 0 };
+
+    fn of_words(words: [u64; WORDS]) -> Self {
+        let len = words.iter().map(|word| word.count_ones()).sum();
+        Self { words, len }
+    }
 
     /// The ranks below `ranks`.
     #[must_use]
     pub fn below(ranks: u32) -> Self {
-        Self {
-            words: core::array::from_fn(|word| {
-                let inside = ranks.saturating_sub(64 * word as u32).min(64);
-                if inside == 0 { 0 } else { u64::MAX >> (64 - inside) }
-            }),
+        let ranks = ranks.min(MAX_RANKS);
+        let mut set = Self { len: ranks, ..Self::EMPTY };
+        for (word, first) in set.words.iter_mut().zip((0..ranks).step_by(64)) {
+            *word = u64::MAX >> 64u32.saturating_sub(ranks - first);
         }
+        set
     }
 
     /// One rank; none if it is too large.
@@ -129,6 +136,7 @@ impl RankSet {
         let mut set = Self::EMPTY;
         for (to, word) in set.words.iter_mut().zip(words) {
             *to = word;
+            set.len += word.count_ones();
         }
         set
     }
@@ -138,6 +146,7 @@ impl RankSet {
         let Some(word) = self.words.get_mut(rank as usize / 64) else { return false };
         let new = *word >> (rank % 64) & 1 == 0;
         *word |= 1 << (rank % 64);
+        self.len += u32::from(new);
         new
     }
 
@@ -146,6 +155,7 @@ impl RankSet {
         let Some(word) = self.words.get_mut(rank as usize / 64) else { return false };
         let there = *word >> (rank % 64) & 1 == 1;
         *word &= !(1 << (rank % 64));
+        self.len -= u32::from(there);
         there
     }
 
@@ -157,20 +167,20 @@ impl RankSet {
 
     /// Number of ranks.
     #[must_use]
-    pub fn len(&self) -> u32 {
-        self.words.iter().map(|word| word.count_ones()).sum()
+    pub const fn len(&self) -> u32 {
+        self.len
     }
 
     /// Whether there is none.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.words == [0; WORDS]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// The smallest rank.
     #[must_use]
     pub fn first(&self) -> Option<u32> {
-        self.iter().next()
+        if self.is_empty() { None } else { self.iter().next() }
     }
 
     /// How many ranks of the set are smaller than this one, if it is in the set.
@@ -203,19 +213,19 @@ impl RankSet {
     /// Ranks in both sets.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
-        Self { words: core::array::from_fn(|word| self.words[word] & other.words[word]) }
+        Self::of_words(core::array::from_fn(|word| self.words[word] & other.words[word]))
     }
 
     /// Ranks in either set.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
-        Self { words: core::array::from_fn(|word| self.words[word] | other.words[word]) }
+        Self::of_words(core::array::from_fn(|word| self.words[word] | other.words[word]))
     }
 
     /// Ranks that the other set lacks.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
-        Self { words: core::array::from_fn(|word| self.words[word] & !other.words[word]) }
+        Self::of_words(core::array::from_fn(|word| self.words[word] & !other.words[word]))
     }
 }
 

@@ -129,7 +129,8 @@ impl Recovery {
     /// Whether every block is here.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.missing().is_empty()
+        // What is placed is a block.
+        self.placed.len() == self.blocks.len()
     }
 
     /// Whether reads are under way. Until they are over, also those that multicast has made needless, the left neighbour must keep
@@ -226,7 +227,9 @@ impl Recovery {
                 return Some(Recover::Fetch { to: self.place.left(), blocks: self.awaited });
             }
         }
-        if let Some(block) = self.wanted.and(&self.placed).first() {
+        if !self.wanted.is_empty()
+            && let Some(block) = self.wanted.and(&self.placed).first()
+        {
             self.wanted.remove(block);
             return Some(Recover::Acknowledge { to: self.place.right(), block });
         }
@@ -245,6 +248,6 @@ impl Recovery {
     /// Who is being waited for: the left neighbour, if it was asked and owes something.
     #[must_use]
     pub fn waiting_for(&self) -> Option<u32> {
-        (!self.awaited.without(&self.placed).is_empty()).then(|| self.place.left())
+        (!self.awaited.is_empty() && !self.awaited.without(&self.placed).is_empty()).then(|| self.place.left())
     }
 }

@@ -37,7 +37,7 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
             // No fence: whether to store depends on the counter, and each worker has written back before it counted itself.
             flag.store_at::<{ core::mem::offset_of!(CompletionFlag, value) }>(FLAG_MAGIC + sequence);
             fence::window_writeback();
-            if let Some(conductor) = Signals::attach(self.context.state.armed.signals) {
+            if LANE && let Some(conductor) = Signals::attach(self.context.state.armed.signals) {
                 conductor.complete(sequence);
             }
         }

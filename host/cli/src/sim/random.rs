@@ -2,7 +2,7 @@
 
 use emu_machine::fabric::{Direction, Fault, FaultEvent, FaultScript, Topology};
 use emu_machine::{Config as MachineConfig, MemoryModel, NetworkConfig, Wiring};
-use flexcast::{Config, ThreadPlacement, Transport};
+use flexcast::{Config, Control, ThreadPlacement, Transport};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
@@ -181,6 +181,10 @@ impl Case {
             wiring: Wiring::Network(Box::new(NetworkConfig { topology, faults: script, hosts: Vec::new() })),
             ..MachineConfig::default()
         };
+        // Drawn last: a seed's case is otherwise the same wherever the protocol runs.
+        if random.random_ratio(1, 2) {
+            params.config.control = Control::Device;
+        }
         Self { seed, params, machine, expected, faults }
     }
 }
