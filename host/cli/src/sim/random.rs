@@ -182,7 +182,7 @@ impl Case {
             ..MachineConfig::default()
         };
         // Drawn last: a seed's case is otherwise the same wherever the protocol runs.
-        if random.random_ratio(1, 2) {
+        if random.random_ratio(1, 2) && transport != Transport::UcUnicast {
             params.config.control = Control::Device;
         }
         Self { seed, params, machine, expected, faults }

@@ -121,7 +121,6 @@ impl<'c> Receive<'c> {
                 report_request: self.reports,
                 signals,
                 sequence_check: self.sequence,
-                ..Default::default()
             };
             let mut placement =
                 Placement { own_first: own_first as u32, own_chunks: own_chunks as u32, ..Default::default() };
