@@ -2,9 +2,9 @@
 
 mod rig;
 
-use dpa::Next;
 use dpa::hw::CqeOpcode;
-use flexcast_abi::{ContextFault, OPERATION_CLOSED, SendRun, SendStatus, Transport};
+use dpa::{Next, Signals};
+use flexcast_abi::{ContextFault, DeviceAddress, OPERATION_CLOSED, OPERATION_HELD, SendRun, SendStatus, Transport};
 use rig::send::{SendRig, Sent};
 use rig::{CHUNK, PSN_BITS, RKEY};
 
@@ -253,7 +253,7 @@ fn operations_that_do_not_fit_are_refused() {
         ask(&mut rig, good, &|rig| rig.thread.operation.collective_id = 1 << 20),
         refused(ContextFault::CollectiveId)
     );
-    assert_eq!(ask(&mut rig, good, &|rig| rig.thread.operation.flags = 2), refused(ContextFault::Flags));
+    assert_eq!(ask(&mut rig, good, &|rig| rig.thread.operation.flags = 4), refused(ContextFault::Flags));
     assert_eq!(rig.report().posted, 0, "nothing goes out for them");
     assert_eq!(ask(&mut rig, good, &|_| ()), (SendStatus::Finished, 0));
     // Half written: ignored.
@@ -307,4 +307,34 @@ fn indices_pass_their_16_bits() {
     }
     assert!(rig.array[0].state.produced > 1 << 16);
     assert_eq!(rig.report().finished, 1200);
+}
+
+#[test]
+fn a_held_operation_waits_for_the_conductor_or_for_its_closing() {
+    for transport in BOTH {
+        let line = flexcast_abi::Signals { lanes: 1, senders: 1, ..Default::default() };
+        let address = DeviceAddress::new(core::ptr::from_ref(&line) as u64);
+        let signals = Signals::attach(address).unwrap();
+        let mut rig = SendRig::ready(transport, 4, 4, 2);
+        let runs = [run(0, 0, 9), run(1, 0, 5)];
+        let ask = |rig: &mut SendRig, sequence| {
+            rig.ask(sequence, &runs, 0);
+            rig.thread.operation.flags = OPERATION_HELD;
+            rig.thread.operation.signals = address;
+        };
+        ask(&mut rig, 1);
+        assert!(drive(&mut rig, 2).is_empty() && rig.report().finished == 0, "held");
+        assert!(!signals.are_announced(1) && !signals.are_sent(1));
+        signals.go(1);
+        let sent = drive(&mut rig, 2);
+        runs.iter().enumerate().for_each(|(lane, run)| check_run(transport, &sent, lane, *run));
+        assert!(signals.are_announced(1) && signals.are_sent(1) && rig.report().finished == 1);
+        ask(&mut rig, 2);
+        assert!(drive(&mut rig, 2).is_empty() && rig.report().finished == 1, "the leave of the last does not count");
+        rig.ask(2, &runs, 0);
+        rig.thread.operation.flags = OPERATION_CLOSED;
+        rig.thread.operation.signals = address;
+        assert!(drive(&mut rig, 2).is_empty() && rig.report().finished == 2);
+        assert_eq!(rig.status(), SendStatus::Closed);
+    }
 }
