@@ -246,7 +246,8 @@ impl Config {
             return Err(Error::Config { what: "link_gbit_per_s", value: 0, limit: "at least 1".to_owned() });
         }
         if let Some(rate) = self.pacing_gbit_per_s.filter(|_| self.transport.is_zero_copy()) {
-            let limit = "for datagrams, whose address carries the rate: leave it out with zero-copy transports".to_owned();
+            let limit =
+                "for datagrams, whose address carries the rate: leave it out with zero-copy transports".to_owned();
             return Err(Error::Config { what: "pacing_gbit_per_s", value: rate.into(), limit });
         }
         if let Some(rate) = self.pacing_gbit_per_s

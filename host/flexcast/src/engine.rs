@@ -261,7 +261,10 @@ impl<'c> Communicator<'c> {
         }
         let Some(told_ps) = running.told_ps else {
             let on_card = self.parts.machine.is_on_card();
-            if running.failing.is_some() || !self.parts.receive.is_ready()? || (on_card && !self.parts.send.is_free()?) {
+            if running.failing.is_some()
+                || !self.parts.receive.is_ready()?
+                || (on_card && !self.parts.send.is_free()?)
+            {
                 return Ok(moved);
             }
             // Every id is in use by packets that may still arrive: later.
