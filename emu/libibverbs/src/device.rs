@@ -22,10 +22,23 @@ const VENDOR_PART_ID: u32 = 0xA2DC;
 const MAX_MESSAGE_BYTES: u32 = 1 << 30;
 /// Port capability: addresses are IP based (RoCEv2).
 const PORT_IP_BASED_GIDS: u32 = 1 << 26;
-/// 4 lanes.
-const WIDTH_4X: u8 = 2;
-/// 50 Gbit/s per lane.
-const SPEED_HDR: u8 = 64;
+/// Rates that a port can tell, in Gbit/s, with the codes of width (1 lane: 1, 4: 2, 8: 4) and of speed per lane (2.5 Gbit/s: 1, 5: 2,
+/// 10: 4, 14: 16, 25: 32, 50: 64, 100: 128).
+const PORT_RATES: [(u64, u8, u8); 13] = [
+    (0, 1, 1),
+    (5, 1, 2),
+    (10, 2, 1),
+    (20, 2, 2),
+    (25, 1, 32),
+    (40, 2, 4),
+    (50, 1, 64),
+    (56, 2, 16),
+    (100, 2, 32),
+    (200, 2, 64),
+    (400, 2, 128),
+    (800, 4, 128),
+    (1200, 8, 128),
+];
 const PHYS_STATE_LINK_UP: u8 = 5;
 /// Bytes of the structure behind the exported symbol `ibv_query_port`.
 const COMPAT_PORT_ATTR_BYTES: usize = core::mem::offset_of!(ibv_port_attr, port_cap_flags2);
@@ -251,15 +264,22 @@ pub(crate) fn check_port(port_num: u32) -> Result<()> {
     if port_num == 1 { Ok(()) } else { Err(Errno::invalid(format!("port {port_num}: a card has port 1 alone"))) }
 }
 
+/// Codes of width and speed of the greatest rate that can be told and is not above the port's.
+fn width_and_speed(gbit_per_s: u64) -> (u8, u8) {
+    let fitting = PORT_RATES.iter().rev().find(|(rate, ..)| *rate <= gbit_per_s);
+    fitting.map_or((1, 1), |(_, width, speed)| (*width, *speed))
+}
+
 fn port_attr(context: *mut ibv_context, port_num: u8) -> Result<ibv_port_attr> {
     let card = handle::get::<Context>(context)?.card;
     check_port(port_num.into())?;
-    let (mtu, gids, pkeys) = with_world(|world| {
+    let (mtu, gids, pkeys, rate) = with_world(|world| {
         world.card(card).map(|card| {
             let config = card.nic.config();
-            (config.port_mtu.code(), config.gids.len(), card.nic.pkeys().len())
+            (config.port_mtu.code(), config.gids.len(), card.nic.pkeys().len(), config.timing.port_rate)
         })
     })??;
+    let (active_width, active_speed) = width_and_speed(rate.gbit_per_s());
     Ok(ibv_port_attr {
         state: IBV_PORT_ACTIVE,
         max_mtu: mtu.into(),
@@ -268,8 +288,8 @@ fn port_attr(context: *mut ibv_context, port_num: u8) -> Result<ibv_port_attr> {
         port_cap_flags: PORT_IP_BASED_GIDS,
         max_msg_sz: MAX_MESSAGE_BYTES,
         pkey_tbl_len: pkeys as u16,
-        active_width: WIDTH_4X,
-        active_speed: SPEED_HDR,
+        active_width,
+        active_speed,
         phys_state: PHYS_STATE_LINK_UP,
         link_layer: IBV_LINK_LAYER_ETHERNET as u8,
         max_vl_num: 1,

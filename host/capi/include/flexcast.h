@@ -340,7 +340,7 @@ typedef struct {
    */
   uint64_t max_receive_bytes;
   /**
-   * Line rate of the cards in Gbit/s, from which the cutoff follows.
+   * Line rate of the slowest card in Gbit/s, from which the cutoff follows; 0: what the own card's port tells.
    */
   uint64_t link_gbit_per_s;
   /**

@@ -58,7 +58,7 @@ pub struct flexcast_config {
     pub control_class: u32,
     /// Most bytes that a rank can receive in one operation.
     pub max_receive_bytes: u64,
-    /// Line rate of the cards in Gbit/s, from which the cutoff follows.
+    /// Line rate of the slowest card in Gbit/s, from which the cutoff follows; 0: what the own card's port tells.
     pub link_gbit_per_s: u64,
     /// First estimate of what a barrier takes, in picoseconds.
     pub barrier_ps: u64,

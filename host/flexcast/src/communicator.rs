@@ -161,7 +161,7 @@ impl<'c> Pending<'c> {
         let place = Place::new(rank, ranks)?;
         let mtu_bytes = card.device().port().mtu_bytes();
         let derived = config.derive(ranks, mtu_bytes)?;
-        let config = config.with_table();
+        let config = config.with_table().with_link_rate(card.device().port().link_gbit_per_s)?;
         let mut peers = peers(place);
         peers.extend(config.chain_mapping.neighbours(rank));
         peers.sort_unstable();

@@ -72,7 +72,8 @@ pub struct Config {
     pub chain_mapping: ChainMapping,
     /// Chunks before the end of its block at which a root activates the next one. Default 0.
     pub lead_chunks: u32,
-    /// Line rate of the cards in Gbit/s, from which the cutoff follows. Default 200.
+    /// Line rate of the slowest card in Gbit/s, from which the cutoff and the number of chains follow; 0: what the own card's port tells,
+    /// which must then be alike on all. Default 0.
     pub link_gbit_per_s: u64,
     /// First estimate of what an operation takes beyond its data.
     pub overheads: Overheads,
@@ -119,7 +120,7 @@ impl Default for Config {
             chains: 0,
             chain_mapping: ChainMapping::Contiguous,
             lead_chunks: 0,
-            link_gbit_per_s: 200,
+            link_gbit_per_s: 0,
             overheads: Overheads {
                 barrier_ps: 20 * PS_PER_US,
                 activation_ps: 100 * PS_PER_US,
@@ -191,13 +192,30 @@ impl Config {
         Self { subgroups, receive_threads: subgroups, ..self }
     }
 
+    /// The same with the line rate that a card's port tells, if none is given.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the card tells none, either.
+    pub(crate) fn with_link_rate(self, port_gbit_per_s: u32) -> Result<Self> {
+        let link_gbit_per_s = if self.link_gbit_per_s == 0 { port_gbit_per_s.into() } else { self.link_gbit_per_s };
+        if link_gbit_per_s == 0 {
+            let limit = "at least 1: the card's port does not tell its rate".to_owned();
+            return Err(Error::Config { what: "link_gbit_per_s", value: 0, limit });
+        }
+        Ok(Self { link_gbit_per_s, ..self })
+    }
+
     /// Chains of an operation to which `roots` ranks contribute `block_bytes` each, on average.
     pub(crate) fn chains_for(&self, roots: u32, block_bytes: u64) -> u32 {
         let roots = roots.max(1);
+        // Blocks of fewer chunks than subgroups keep some workers idle, and the others must take all of a turn: as much as their
+        // receives hold, and the next turn behind it.
+        let chunks = block_bytes.div_ceil(u64::from(self.chunk_bytes.max(1)));
+        let most = if chunks < u64::from(self.subgroups) { roots.min(self.slots / 2).max(1) } else { roots };
         match self.chains {
             // A root fills its own link with copies for all the others: only all together fill those of the receivers.
             0 if self.transport == Transport::UcUnicast => roots,
-            0 => chains_for(block_bytes, self.link_gbit_per_s, self.overheads.activation_ps, roots, roots),
+            0 => chains_for(block_bytes, self.link_gbit_per_s, self.overheads.activation_ps, roots, most),
             chains => chains.min(roots),
         }
     }
@@ -242,9 +260,6 @@ impl Config {
             return Err(Error::Config { what: "control", value: self.control as u64, limit });
         }
         self.chain_mapping.check(ranks, self.chains)?;
-        if self.link_gbit_per_s == 0 {
-            return Err(Error::Config { what: "link_gbit_per_s", value: 0, limit: "at least 1".to_owned() });
-        }
         if let Some(rate) = self.pacing_gbit_per_s.filter(|_| self.transport.is_zero_copy()) {
             let limit =
                 "for datagrams, whose address carries the rate: leave it out with zero-copy transports".to_owned();
@@ -441,7 +456,6 @@ mod tests {
         check(Config { quota: 0, ..ok() }, "quota is 0");
         check(Config { chains: 1025, ..ok() }, "chains is 1025");
         check(Config { psn_bits: Some(32), ..ok() }, "psn_bits is 32");
-        check(Config { link_gbit_per_s: 0, ..ok() }, "link_gbit_per_s is 0");
         check(Config { pacing_gbit_per_s: Some(9), ..ok() }, "pacing_gbit_per_s is 9");
         let uc = Config { transport: Transport::UcMulticast, ..ok() };
         check(Config { pacing_gbit_per_s: Some(100), ..uc.clone() }, "pacing_gbit_per_s is 100");

@@ -573,13 +573,15 @@ fn activations_ps(plan: &Plan, config: &Config) -> u64 {
 fn terms(plan: &Plan, config: &Config, alpha: &Alpha, operation: u32, chains: u32) -> Terms {
     let cutoff_ps =
         alpha.cutoff_ps(plan.link_bytes(config), config.link_gbit_per_s).saturating_add(activations_ps(plan, config));
+    // What all but the root have lost is handed on from neighbour to neighbour all around the ring.
+    let hops_ps = config.overheads.activation_ps.saturating_mul(2 * u64::from(plan.ranks()));
     Terms {
         operation,
         roots: plan.roots(),
         summary: summary(plan, config.chunk_bytes, chains),
         patience_ps: config.patience_ps,
         cutoff_ps,
-        bound_ps: cutoff_ps.saturating_mul(3).saturating_add(config.recovery_ps),
+        bound_ps: cutoff_ps.saturating_mul(3).saturating_add(config.recovery_ps).saturating_add(hops_ps),
     }
 }
 

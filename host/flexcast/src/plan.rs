@@ -64,6 +64,11 @@ impl Plan {
         self.displacements.as_deref().unwrap_or_default()
     }
 
+    /// Ranks that take part.
+    pub(crate) const fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
     /// Ranks that contribute a block.
     pub(crate) fn roots(&self) -> RankSet {
         match self.kind {

@@ -64,6 +64,8 @@ pub struct Port {
     pub gid_index: u8,
     /// The RoCEv2 address in use.
     pub gid: Gid,
+    /// Line rate in Gbit/s, rounded down; 0 if the card tells none that is known here.
+    pub link_gbit_per_s: u32,
 }
 
 impl Port {
@@ -72,6 +74,29 @@ impl Port {
     pub fn mtu_bytes(&self) -> u32 {
         128 << self.mtu_code
     }
+}
+
+/// Line rate of a port by its codes of width and of speed per lane (InfiniBand specification, PortInfo; rdma-core, `ibv_query_port`).
+fn link_gbit_per_s(width: u8, speed: u8) -> u32 {
+    let lanes = match width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => 0,
+    };
+    let lane_mbit_per_s = match speed {
+        1 => 2_500,
+        2 => 5_000,
+        4 | 8 => 10_000,
+        16 => 14_000,
+        32 => 25_000,
+        64 => 50_000,
+        128 => 100_000,
+        _ => 0,
+    };
+    lanes * lane_mbit_per_s / 1000
 }
 
 /// An open card.
@@ -113,8 +138,12 @@ impl<'p> Device<'p> {
             return Err(Error::OpenDevice { name: info.name, errno });
         };
         let Some(context) = NonNull::new(context) else { return Err(Error::OpenDevice { name: info.name, errno }) };
-        let mut this =
-            Self { provider, context, info, port: Port { number: 1, mtu_code: 5, gid_index: 0, gid: Gid::default() } };
+        let mut this = Self {
+            provider,
+            context,
+            info,
+            port: Port { number: 1, mtu_code: 5, gid_index: 0, gid: Gid::default(), link_gbit_per_s: 0 },
+        };
         this.port = this.query_port()?;
         Ok(this)
     }
@@ -158,7 +187,8 @@ impl<'p> Device<'p> {
                 limit: "at least 1: give the interface an IP address".to_owned(),
             });
         };
-        Ok(Port { number: PORT, mtu_code: attr.active_mtu as u8, gid_index, gid })
+        let link_gbit_per_s = link_gbit_per_s(attr.active_width, attr.active_speed);
+        Ok(Port { number: PORT, mtu_code: attr.active_mtu as u8, gid_index, gid, link_gbit_per_s })
     }
 
     /// The provider it was opened through.
@@ -274,6 +304,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn line_rates_of_ports() {
+        for (width, speed, rate) in
+            [(2, 64, 200), (2, 16, 56), (1, 32, 25), (1, 1, 2), (8, 128, 1200), (2, 0, 0), (3, 64, 0)]
+        {
+            assert_eq!(link_gbit_per_s(width, speed), rate, "{width} {speed}");
+        }
+    }
+
+    #[test]
     fn addresses_are_printed_as_usual() {
         assert_eq!(Mac([0x02, 0, 0, 0, 0xAB, 1]).to_string(), "02:00:00:00:ab:01");
         let mut raw = [0; 16];
@@ -285,7 +324,7 @@ mod tests {
 
     #[test]
     fn mtu_codes_are_powers_of_two() {
-        let port = |mtu_code| Port { number: 1, mtu_code, gid_index: 0, gid: Gid::default() };
+        let port = |mtu_code| Port { number: 1, mtu_code, gid_index: 0, gid: Gid::default(), link_gbit_per_s: 0 };
         assert_eq!((port(1).mtu_bytes(), port(5).mtu_bytes()), (256, 4096));
     }
 }
