@@ -131,8 +131,8 @@ static void configurations(flexcast_card *card, flexcast_bootstrap *bootstrap)
     config.slots = 8192;
     REFUSED(flexcast_comm_create(card, bootstrap, &config, &comm), FLEXCAST_ERROR_BUDGET, "last-level cache");
     OK(flexcast_config_default(&config, sizeof config));
-    config.link_gbit_per_s = 0;
-    REFUSED(flexcast_comm_create(card, bootstrap, &config, &comm), FLEXCAST_ERROR_CONFIG, "link_gbit_per_s");
+    config.chains = 5000;
+    REFUSED(flexcast_comm_create(card, bootstrap, &config, &comm), FLEXCAST_ERROR_CONFIG, "chains is 5000");
     REFUSED(flexcast_comm_create(card, bootstrap, NULL, NULL), FLEXCAST_ERROR_NULL, "comm is NULL");
     REFUSED(flexcast_comm_create(card, NULL, NULL, &comm), FLEXCAST_ERROR_NULL, "bootstrap is NULL");
     REFUSED(flexcast_comm_create(NULL, bootstrap, NULL, &comm), FLEXCAST_ERROR_NULL, "card is NULL");

@@ -2,7 +2,9 @@
 //! nothing. Emulated cards, the real firmware.
 
 use emu_machine::{Config as MachineConfig, MemoryModel, with_world};
-use flexcast::{Buffer, Card, Communicator, Config, Control, Done, Firmware, MessageCounts, Pending, Request, Test};
+use flexcast::{
+    Buffer, Card, Communicator, Config, Control, Done, Firmware, MessageCounts, Pending, Request, Test, Transport,
+};
 use flexcast_cli::machine::MachineParams;
 use flexcast_cli::provider::emulated;
 use flexcast_cli::sim::algorithm::Algorithm;
@@ -189,6 +191,38 @@ fn run(ranks: usize, machine: impl Fn(usize) -> MachineConfig, config: &Config) 
     assert_eq!(with_world(|world| world.take_races()).expect("a world"), []);
 }
 
+/// The same calls with hosts that look all the time: whatever they find is whole, and so are the bytes as soon as it says so.
+fn run_watched(ranks: usize, machine: MachineConfig, config: &Config) {
+    with_ranks(machine, config, |all| {
+        for (seed, len) in (0..).zip([5000, 0, 1, 9000, 4096, 300]) {
+            let call = if seed % 2 == 0 { Call::Allgather { len } } else { Call::Broadcast { root: ranks - 1, len } };
+            let expected = call.expected(ranks, seed);
+            let mut left: Vec<_> = all.iter_mut().map(|communicator| Some(call.post(communicator, seed))).collect();
+            let mut looks = 0;
+            while left.iter().any(Option::is_some) {
+                looks += 1;
+                assert!(looks < 20_000, "no end");
+                pass(PS_PER_US / 4);
+                for (communicator, request) in all.iter_mut().zip(&mut left) {
+                    let Some(waiting) = request.take() else { continue };
+                    match communicator.test(waiting).expect("a test") {
+                        Test::Pending(pending) => *request = Some(pending),
+                        Test::Done(done) => {
+                            done.result.as_ref().expect("success");
+                            let got = done.receive.as_ref().expect("a buffer").to_vec().expect("read");
+                            assert!(got == expected, "{call:?} {seed}");
+                            let phases = done.report.phases;
+                            let times = [Some(phases.posted_ps), phases.ready_ps, phases.released_ps];
+                            assert!(times.iter().all(Option::is_some) && times.is_sorted(), "{phases:?}");
+                        }
+                    }
+                }
+            }
+        }
+    });
+    assert_eq!(with_world(|world| world.take_races()).expect("a world"), []);
+}
+
 #[test]
 fn no_host_is_needed_between_post_and_flag() {
     for ranks in [1, 2, 3, 5, 8, 13] {
@@ -203,11 +237,24 @@ fn nor_with_chains_side_by_side_several_send_workers_and_small_quotas() {
     }
 }
 
+/// Seeds of weak memory; `FLEXCAST_WEAK_SEEDS` asks for another number.
+fn seeds() -> u64 {
+    std::env::var("FLEXCAST_WEAK_SEEDS").map_or(4, |text| text.parse().expect("a number of seeds"))
+}
+
 #[test]
-fn nor_when_memory_is_weak_and_races_are_looked_for() {
-    for seed in 1..=4 {
+fn image_allgather_conducts_when_memory_is_weak_and_races_are_looked_for() {
+    for seed in 1..=seeds() {
         let weak = |ranks| MachineConfig { memory: MemoryModel::weak(seed), detect_races: true, ..machine(ranks) };
         run(4, weak, &Config { chains: 2, ..config() });
+    }
+}
+
+#[test]
+fn image_allgather_tells_hosts_that_look_all_the_time_what_is_whole() {
+    for seed in 1..=2 * seeds() {
+        let weak = MachineConfig { memory: MemoryModel::weak(seed), detect_races: true, ..machine(3) };
+        run_watched(3, weak, &Config { chains: 2, ..config() });
     }
 }
 
@@ -280,6 +327,11 @@ fn cases_drawn_from_seeds_come_out_right_wherever_the_protocol_runs() {
     for seed in 1001..1025 {
         for control in [Control::Host, Control::Device] {
             let mut case = Case::new(seed);
+            if case.params.config.transport == Transport::UcUnicast {
+                // On the card it is refused.
+                case.params.config.transport = Transport::Ud;
+                case.params.config.chunk_bytes = case.params.config.chunk_bytes.min(4096);
+            }
             case.params.config.control = control;
             let tally = run_case(&case, &image).unwrap_or_else(|wrong| panic!("{control:?}: {wrong}"));
             lost += tally.recovered_chunks;

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use emu_machine::with_world;
+use flexcast::{Card, Firmware};
 use flexcast_cli::machine::{MachineParams, MachineReport, Memory, report};
+use flexcast_cli::provider::emulated;
 use flexcast_cli::tput::plan::{Params, Transport};
 use flexcast_tests::image_bytes;
 use flexcast_tests::run::{Outcome, tput, tput_on};
@@ -126,5 +128,20 @@ fn weak_memory_and_the_race_detector_are_asked_for_by_name() {
         assert_eq!(seen.races, None);
         assert_eq!(strong.report.sha256, weak.report.sha256);
         assert_ne!(strong.trace_hash, weak.trace_hash);
+    }
+}
+
+#[test]
+fn cards_tell_the_rate_of_their_links() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let slow = "name = \"slow\"\n[links]\ngbit_per_s = 30\n[[switch]]\nname = \"a\"\nports = 4\n\
+                [[host]]\nname = \"x\"\nto = \"a\"\n[[host]]\nname = \"y\"\nto = \"a\"\n";
+    let slow = file(&folder, "slow.toml", slow);
+    let elf = image_bytes("receive");
+    // 30 Gbit/s has no code: what is told is not above it.
+    for (topology, rate) in [("back-to-back", 200), ("fat-tree-188", 56), (&slow.to_string_lossy(), 25)] {
+        let provider = emulated(network(topology, &[]).config().expect("a valid machine")).expect("a machine");
+        let card = Card::open(&provider, "mlx5_0", Firmware { name: "receive", elf: &elf }).expect("the card opens");
+        assert_eq!(card.device().port().link_gbit_per_s, rate, "{topology}");
     }
 }

@@ -10,6 +10,8 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
+    // Output into `head` ends this program like any other, and not in a panic.
+    sigpipe::reset();
     let cli = args::Cli::parse();
     match commands::run(cli.command) {
         Ok(code) => code,

@@ -459,9 +459,6 @@ mod tests {
         check(Config { pacing_gbit_per_s: Some(9), ..ok() }, "pacing_gbit_per_s is 9");
         let uc = Config { transport: Transport::UcMulticast, ..ok() };
         check(Config { pacing_gbit_per_s: Some(100), ..uc.clone() }, "pacing_gbit_per_s is 100");
-        check(
-            Config { control: Control::Device, transport: Transport::UcUnicast, ..uc },
-            "control is 1, but has to be host",
-        );
+        check(Config { control: Control::Device, transport: Transport::UcUnicast, ..uc }, "control is 1: must be host");
     }
 }

@@ -310,7 +310,7 @@ impl<'c> Communicator<'c> {
         {
             let (source, ids) = (running.source(own), (running.operation, running.collective_id));
             let targets = self.parts.receive.targets();
-            self.parts.send.start(&running.plan, own, source, ids, &self.config, targets, None)?;
+            self.parts.send.start(&running.plan, source, ids, &self.config, targets, None)?;
             running.sending = Sending::Told;
             running.report.phases.sending_ps = Some(now_ps);
             moved = true;
@@ -348,7 +348,7 @@ impl<'c> Communicator<'c> {
         // A rank alone has nobody to multicast to.
         if turn.is_some() && self.place.ranks() > 1 {
             let (source, ids) = (running.source(own), (running.operation, running.collective_id));
-            self.parts.send.start(&running.plan, own, source, ids, &self.config, None, Some(conductor.signals()))?;
+            self.parts.send.start(&running.plan, source, ids, &self.config, None, Some(conductor.signals()))?;
             running.sending = Sending::Told;
             send_sequence = self.parts.send.sequence();
         }

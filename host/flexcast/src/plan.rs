@@ -64,6 +64,11 @@ impl Plan {
         self.displacements.as_deref().unwrap_or_default()
     }
 
+    /// The rank whose plan it is.
+    pub(crate) const fn own(&self) -> u32 {
+        self.own
+    }
+
     /// Ranks that take part.
     pub(crate) const fn ranks(&self) -> u32 {
         self.ranks

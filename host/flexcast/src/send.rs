@@ -239,13 +239,13 @@ impl<'c> Send<'c> {
     pub(crate) fn start(
         &mut self,
         plan: &Plan,
-        own: u32,
         source: (u64, u32),
         (operation, collective_id): (u32, u32),
         config: &Config,
         targets: Option<&Targets<'_>>,
         signals: Option<DeviceAddress>,
     ) -> Result<()> {
+        let own = plan.own();
         self.sequence += 1;
         self.closing = false;
         for (number, thread) in self.threads.iter_mut().enumerate() {

@@ -9,6 +9,9 @@ use flexcast_proto::baseline::{
 };
 use proptest::prelude::*;
 
+/// What is under way from one rank to another.
+type Connection = VecDeque<(Transfer, Vec<u64>)>;
+
 /// Bytes of an element.
 const UNIT: u32 = 8;
 
@@ -33,7 +36,7 @@ fn run(
     mut arrive: impl FnMut(&Schedule, u32, Arrival, Vec<u64>, u32),
 ) {
     let mut random = Random(seed);
-    let mut connections: HashMap<(u32, u32), VecDeque<(Transfer, Vec<u64>)>> = HashMap::new();
+    let mut connections: HashMap<(u32, u32), Connection> = HashMap::new();
     let mut under_way: Vec<(u32, u32)> = Vec::new();
     let mut polling: Vec<u32> = (0..all.len() as u32).collect();
     while !polling.is_empty() || !under_way.is_empty() {

@@ -13,7 +13,7 @@ use crate::{process, status, workspace};
 /// The images whose firmware is mutated and run.
 const IMAGES: [&str; 4] = ["receive", "reference", "pingpong", "allgather"];
 /// The test programs whose tests named `image_...` run those images on weak memory.
-const TESTS: [&str; 2] = ["weak_memory", "allgather_image"];
+const TESTS: [&str; 3] = ["weak_memory", "allgather_image", "conductor"];
 /// What a build of the firmware needs.
 const TREE: [&str; 6] = ["device", "shared", "linker", "toolchains", "Cargo.toml", "rust-toolchain.toml"];
 /// A test that takes longer than this has met a mutant that keeps it from ending: killed as well.
