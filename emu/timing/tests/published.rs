@@ -1,0 +1,111 @@
+//! The published micro-benchmarks, as loops of accesses on the model: what went in has to come out (within 10 % for latencies, 20 % for
+//! bandwidths). This checks the arithmetic, not the truth.
+
+use emu_timing::cache::LINE_BYTES;
+use emu_timing::core::THREADS;
+use emu_timing::unit::UNITS_PER_NS;
+use emu_timing::{Core, Memory, Model, Parameters, Space};
+
+/// What a loop's accesses do.
+#[derive(Clone, Copy)]
+enum Access {
+    Load,
+    Store,
+}
+
+/// `threads` run loops of one access and two ordinary instructions, `stride` bytes apart over `set` bytes each, `rounds` times.
+/// Returns the cycles that the loops after the first pass over `set` took.
+fn loops(
+    all: &Parameters,
+    space: Space,
+    access: Access,
+    threads: usize,
+    stride: u64,
+    set: u64,
+    passes: u64,
+) -> (u64, u64) {
+    let model = Model::new(all).unwrap();
+    let (gap, mut memory) = (model.gap_millicycles / 1000, Memory::new(model));
+    let mut cores: Vec<Core> = (0..16).map(|_| Core::new(1)).collect();
+    let mut state = vec![(0u64, 0u64); threads];
+    let per_pass = set / stride;
+    for thread in 0..threads {
+        memory.begin(thread);
+        cores[thread / THREADS].ready(thread % THREADS, 0);
+    }
+    let (mut began, mut ended) = (u64::MAX, 0);
+    while let Some((at, core)) = (0..16).filter_map(|core| Some((cores[core].next_at()?, core))).min() {
+        let issue = cores[core].issue().unwrap();
+        let thread = core * THREADS + issue.thread;
+        let (step, done) = &mut state[thread];
+        let cycles = if *step > 0 {
+            gap
+        } else {
+            if *done == per_pass {
+                began = began.min(at);
+            }
+            let addr = (thread as u64) << 32 | *done % per_pass * stride;
+            match access {
+                Access::Load => memory.load(thread, space, addr, at),
+                Access::Store => memory.store(thread, space, addr, at),
+            }
+        };
+        *step = (*step + 1) % 3;
+        *done += u64::from(*step == 0);
+        if *done == passes * per_pass {
+            ended = ended.max(at + cycles);
+            cores[core].leave(issue.thread);
+        } else {
+            cores[core].ready(issue.thread, at + cycles);
+        }
+    }
+    (ended - began, (passes - 1) * per_pass * threads as u64)
+}
+
+fn within(percent: u64, value: f64, published: f64) -> bool {
+    (value / published - 1.0).abs() * 100.0 <= percent as f64
+}
+
+#[test]
+fn a_chase_takes_what_its_working_set_takes() {
+    for (space, set, ns) in [
+        (Space::Dpa, 1 << 10, 12.8),
+        (Space::Dpa, 1 << 20, 39.5),
+        (Space::Dpa, 2_900_000 / 64 * 64, 70.0),
+        (Space::Dpa, 16 << 20, 400.0),
+        (Space::Arm, 8 << 20, 230.0),
+        (Space::Host, 4 << 20, 719.0),
+    ] {
+        let (cycles, loads) = loops(&Parameters::m1(), space, Access::Load, 1, LINE_BYTES, set, 2);
+        let took_ns = cycles as f64 / loads as f64 / 1.8;
+        assert!(within(10, took_ns, ns), "{space:?} {set}: {took_ns:.1} ns, published {ns}");
+    }
+}
+
+#[test]
+fn bandwidths_are_near_the_published_ones() {
+    // The published reads went to DRAM: the far ends of the ranges of these latencies.
+    let mut dram = Parameters::m1();
+    for (name, cycles) in [("dpa_memory_cycles", 837), ("arm_window_cycles", 574), ("host_window_cycles", 1638)] {
+        dram = dram.with("loads", name, cycles).unwrap();
+    }
+    // GB/s: one thread, all threads (190).
+    for (space, access, one, all) in [
+        (Space::Dpa, Access::Load, 0.10, 9.8),
+        (Space::Arm, Access::Load, 0.15, 20.0),
+        (Space::Host, Access::Load, 0.068, 7.2),
+        (Space::Dpa, Access::Store, 0.42, 25.0),
+        (Space::Arm, Access::Store, 0.44, 14.0),
+        (Space::Host, Access::Store, 0.44, 14.0),
+    ] {
+        let mut told = Vec::new();
+        for (threads, set) in [(1, 8 << 20), (190, 48 << 10)] {
+            let (cycles, accesses) = loops(&dram, space, access, threads, 8, set, 2);
+            told.push(accesses as f64 * 8.0 / (cycles as f64 / 1.8));
+        }
+        println!("{space:?}: {told:.3?} GB/s, published {one} and {all}");
+        assert!(within(20, told[0], one), "{space:?}: {told:.3?}, published {one}, {all}");
+        assert!(within(20, told[1], all), "{space:?}: {told:.3?}, published {one}, {all}");
+    }
+    assert_eq!(UNITS_PER_NS, 12_600);
+}
