@@ -11,7 +11,7 @@ use ckb_vm::{
     Bytes, CoreMachine, DefaultCoreMachine, DefaultMachine, DefaultMachineBuilder, DefaultMachineRunner, FlatMemory,
     ISA_A, ISA_B, ISA_IMC, Memory, RISCV_MAX_MEMORY, SupportMachine, TraceMachine,
 };
-use emu_hart::{Bus, Fault, Hart, Limits, Stop, Text, Width};
+use emu_hart::{Bus, Fault, Hart, Limits, Step, Stop, Text, Width};
 
 #[path = "../tests/common/mod.rs"]
 mod asm;
@@ -161,6 +161,23 @@ fn ours(program: &Program, harts: usize, turn: u64) -> f64 {
     retired as f64 / began.elapsed().as_secs_f64() / 1e6
 }
 
+/// The same, one instruction a turn by [`Hart::step`].
+fn stepped(program: &Program, harts: usize) -> f64 {
+    let code = program.bytes();
+    let mut bus = RegionBus::new(&code);
+    let mut text = Text::new(CODE, code.len() as u64);
+    let mut all = vec![Hart::new(CODE); harts];
+    let mut retired = 0;
+    let began = Instant::now();
+    while retired < program.instructions {
+        for hart in &mut all {
+            assert!(matches!(hart.step(&mut text, &mut bus), Step::Retired(_)), "a hart left its loop");
+        }
+        retired += harts as u64;
+    }
+    retired as f64 / began.elapsed().as_secs_f64() / 1e6
+}
+
 type CkbCore = DefaultCoreMachine<u64, FlatMemory<u64>>;
 
 fn ckb_machine(program: &Program) -> DefaultMachine<CkbCore> {
@@ -231,6 +248,9 @@ fn main() -> ExitCode {
         for (harts, turn) in [(16, 1), (16, 32), (16, 256), (256, 1), (256, 32), (256, 256)] {
             let name = format!("emu-hart, {harts} harts, {turn} per turn");
             add(name, best(&|| ours(&program, harts, turn)));
+        }
+        for harts in [16, 256] {
+            add(format!("emu-hart, {harts} harts, stepped"), best(&|| stepped(&program, harts)));
         }
     }
 

@@ -7,7 +7,7 @@
 
 use crate::alu::{self, sext};
 use crate::bus::{Bus, Cause, Fault, Width};
-use crate::hart::{Hart, Limits, Stop};
+use crate::hart::{Class, Hart, Limits, Step, Stop};
 use crate::op::{Kind, Op};
 use crate::text::Text;
 use crate::{atomic, csr};
@@ -53,7 +53,7 @@ pub(crate) fn run<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B, limits:
         let Some(range) = text.find(hart.pc) else {
             return Stop::Fault(Fault::instruction_access(hart.pc));
         };
-        match run_range(hart, text, range, bus, gap, stop_at, last_cycle) {
+        match run_range::<B, false>(hart, text, range, bus, gap, stop_at, last_cycle).0 {
             Exit::Limit | Exit::Far(_) => {}
             Exit::Decode => {
                 if let Err(fault) = text.ranges[range].decode(hart.pc, bus) {
@@ -72,9 +72,52 @@ pub(crate) fn run<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B, limits:
     }
 }
 
-/// Runs within one range of the text. On return the hart is up to date.
+/// Executes one instruction; `hart.cycles` moves by what its accesses take and no more.
+pub(crate) fn step<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B) -> Step {
+    hart.x[0] = 0;
+    let mut range = 0;
+    loop {
+        if text.ranges.get(range).is_none_or(|range| hart.pc.wrapping_sub(range.base) >= range.len) {
+            match text.find(hart.pc) {
+                Some(found) => range = found,
+                None => return Step::Stopped(Stop::Fault(Fault::instruction_access(hart.pc))),
+            }
+        }
+        let (exit, kind) = run_range::<B, true>(hart, text, range, bus, 0, 0, 0);
+        match exit {
+            // Nothing has been executed: here goes on another range, or none.
+            Exit::Far(_) if kind == Kind::End => continue,
+            Exit::Limit | Exit::Far(_) => {}
+            Exit::Decode => {
+                if let Err(fault) = text.ranges[range].decode(hart.pc, bus) {
+                    return Step::Stopped(Stop::Fault(fault));
+                }
+                continue;
+            }
+            Exit::Stored { addr, width } => text.invalidate(addr, width.bytes()),
+            Exit::FenceI => text.invalidate_all(),
+            Exit::Stop(Stop::Requested) => {}
+            Exit::Stop(stop) => return Step::Stopped(stop),
+        }
+        return Step::Retired(class(kind));
+    }
+}
+
+/// The class of a kind, for those that cost something of their own.
 #[inline(always)]
-fn run_range<B: Bus>(
+fn class(kind: Kind) -> Class {
+    match kind {
+        Kind::Mul | Kind::Mulh | Kind::Mulhsu | Kind::Mulhu | Kind::Mulw => Class::Multiply,
+        Kind::Div | Kind::Divu | Kind::Rem | Kind::Remu => Class::Divide,
+        Kind::Divw | Kind::Divuw | Kind::Remw | Kind::Remuw => Class::Divide,
+        _ => Class::Other,
+    }
+}
+
+/// Runs within one range of the text, one instruction only if `ONE`. On return the hart is up to date. With the reason comes the kind
+/// of the last instruction.
+#[inline(always)]
+fn run_range<B: Bus, const ONE: bool>(
     hart: &mut Hart,
     text: &mut Text,
     range: usize,
@@ -82,7 +125,7 @@ fn run_range<B: Bus>(
     gap: u64,
     mut stop_at: u64,
     last_cycle: u64,
-) -> Exit {
+) -> (Exit, Kind) {
     let hull = text.hull;
     // An access of up to eight bytes that begins up to seven bytes before the text touches it.
     let guard_base = hull.base.wrapping_sub(7);
@@ -121,6 +164,7 @@ fn run_range<B: Bus>(
         };
     }
 
+    let mut kind = Kind::Undecoded;
     let exit = loop {
         #[cfg(debug_assertions)]
         assert!(ip >= slots && ip < slots_end, "the instruction pointer left its range");
@@ -226,6 +270,9 @@ fn run_range<B: Bus>(
             }};
         }
 
+        if ONE {
+            kind = op.kind;
+        }
         match op.kind {
             Kind::Undecoded => break Exit::Decode,
             Kind::End => break Exit::Far(pc!()),
@@ -441,7 +488,7 @@ fn run_range<B: Bus>(
         }
 
         retire!();
-        if cycles >= stop_at {
+        if ONE || cycles >= stop_at {
             break Exit::Limit;
         }
     };
@@ -449,7 +496,7 @@ fn run_range<B: Bus>(
     hart.pc = if let Exit::Far(pc) = exit { pc } else { pc!() };
     hart.cycles = cycles;
     hart.instret = instret;
-    exit
+    (exit, kind)
 }
 
 const MRET: u32 = 0x3020_0073;

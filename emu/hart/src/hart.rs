@@ -39,6 +39,15 @@ impl Hart {
         crate::exec::run(self, text, bus, limits)
     }
 
+    /// Executes one instruction, for a caller that decides itself when the next one is issued: [`Hart::cycles`] moves by what the bus
+    /// adds to it and nothing else. [`Bus::should_stop`](Bus::should_stop) is for the caller to ask.
+    ///
+    /// The state is exact whenever this returns, as with [`Hart::run`].
+    #[inline]
+    pub fn step<B: Bus>(&mut self, text: &mut Text, bus: &mut B) -> Step {
+        crate::exec::step(self, text, bus)
+    }
+
     /// Ends this hart's reservation if the `len` bytes at `addr` touch it. To be called when another hart, or a device,
     /// has stored there; the next store-conditional then fails.
     #[inline]
@@ -91,6 +100,26 @@ impl Limits {
     pub const fn instructions(instructions: u64) -> Self {
         Limits { instructions, cycles: u64::MAX, gap_cycles: 1 }
     }
+}
+
+/// What became of one instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It has retired.
+    Retired(Class),
+    /// It has not, except `wfi`; see the reason. Never a limit.
+    Stopped(Stop),
+}
+
+/// Instructions by what executing them costs, apart from accesses, which the bus sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// A multiplication.
+    Multiply,
+    /// A division or remainder.
+    Divide,
+    /// Any other.
+    Other,
 }
 
 /// Why [`Hart::run`] came back.

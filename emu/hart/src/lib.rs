@@ -24,5 +24,5 @@ mod op;
 mod text;
 
 pub use bus::{Atomic, Bus, Cause, Fault, Width};
-pub use hart::{Hart, Limits, Stop};
+pub use hart::{Class, Hart, Limits, Step, Stop};
 pub use text::Text;

@@ -1,0 +1,110 @@
+//! One instruction at a time does what running does.
+
+use emu_hart::{Cause, Class, Fault, Limits, Step, Stop};
+use proptest::prelude::*;
+
+#[path = "common/mod.rs"]
+mod asm;
+#[path = "common/bus.rs"]
+mod bus;
+use asm::*;
+use bus::{CODE, DATA, DOORBELL, Rig};
+
+/// Steps until something other than a retired instruction, at most `most` times.
+fn step_all(rig: &mut Rig, most: u64) -> (Option<Stop>, Vec<Class>) {
+    let mut classes = Vec::new();
+    for _ in 0..most {
+        match rig.hart.step(&mut rig.text, &mut rig.bus) {
+            Step::Retired(class) => classes.push(class),
+            Step::Stopped(stop) => return (Some(stop), classes),
+        }
+    }
+    (None, classes)
+}
+
+#[test]
+fn classes_and_accesses_are_told() {
+    let mut rig = Rig::new(&[
+        r(0x33, 0, 1, A1, A2, A3),
+        r(0x33, 4, 1, A1, A2, A3),
+        r(0x3b, 7, 1, A1, A2, A3),
+        ld(A1, A0, 0),
+        add(A1, A1, A1),
+        ECALL,
+    ]);
+    rig.bus.load_cycles = 9;
+    rig.hart.x[10] = DATA;
+    let (stop, classes) = step_all(&mut rig, 100);
+    assert_eq!(stop, Some(Stop::Ecall));
+    assert_eq!(classes, [Class::Multiply, Class::Divide, Class::Divide, Class::Other, Class::Other]);
+    assert_eq!((rig.hart.cycles, rig.hart.instret), (9, 5), "what the access took, and nothing else");
+}
+
+#[test]
+fn a_doorbell_retires_and_the_bus_tells() {
+    let mut rig = Rig::new(&[s(3, A0, A1, 0), ECALL]);
+    rig.hart.x[10] = DOORBELL;
+    assert_eq!(rig.hart.step(&mut rig.text, &mut rig.bus), Step::Retired(Class::Other));
+    assert!(rig.bus.stop);
+    assert_eq!(rig.hart.pc, CODE + 4);
+}
+
+#[test]
+fn leaving_the_text_is_a_fault_at_the_end_and_by_a_jump() {
+    let mut rig = Rig::new(&[add(A1, A1, A1)]);
+    let fault = |addr| Some(Stop::Fault(Fault { cause: Cause::InstructionAccess, tval: addr }));
+    assert_eq!(step_all(&mut rig, 5), (fault(CODE + 4), vec![Class::Other]));
+    let mut rig = Rig::new(&[i(0x67, 0, 0, A0, 0)]);
+    rig.hart.x[10] = 0x4000;
+    assert_eq!(step_all(&mut rig, 5), (fault(0x4000), vec![Class::Other]));
+}
+
+#[test]
+fn code_that_is_stored_over_is_decoded_again() {
+    // Stores `addi a2, a2, 5` over the instruction behind the store.
+    let new = i(0x13, 0, A2, A2, 5);
+    let mut rig = Rig::new(&[s(2, A0, A1, 4), i(0x13, 0, A2, A2, 1), ECALL]);
+    assert_eq!(step_all(&mut Rig::new(&[i(0x13, 0, A2, A2, 1), ECALL]), 9).0, Some(Stop::Ecall));
+    (rig.hart.x[10], rig.hart.x[11]) = (CODE, u64::from(new));
+    assert_eq!(step_all(&mut rig, 9).0, Some(Stop::Ecall));
+    assert_eq!(rig.hart.x[12], 5);
+}
+
+/// Words that are mostly instructions: arithmetic, loads, stores, short branches, or anything.
+fn word() -> impl Strategy<Value = u32> {
+    let opcodes = prop::sample::select(vec![0x13u32, 0x33, 0x1b, 0x3b, 0x37, 0x17, 0x03, 0x23, 0x63, 0x2f, 0x0f]);
+    prop_oneof![
+        8 => (any::<u32>(), opcodes).prop_map(|(bits, opcode)| bits & 0x01ff_8f80 & !(7 << 12) | bits & (7 << 12) | opcode),
+        1 => any::<u32>(),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Any words as code: the same registers, memory and end, whether stepped or run.
+    #[test]
+    fn stepping_is_running(words in proptest::collection::vec(word(), 1..40), start: [u64; 8]) {
+        let mut run = Rig::new(&words);
+        for (register, value) in start.into_iter().enumerate() {
+            run.hart.x[10 + register] = value;
+        }
+        let mut stepped = Rig::new(&words);
+        stepped.hart = run.hart.clone();
+        let limits = Limits { instructions: 200, cycles: u64::MAX, gap_cycles: 1 };
+        let mut stop = run.run(&limits);
+        while stop == Stop::Requested {
+            run.bus.stop = false;
+            stop = run.run(&Limits { instructions: 200 - run.hart.instret, ..limits });
+        }
+        let (ended, _) = step_all(&mut stepped, run.hart.instret + u64::from(stop != Stop::Instructions && stop != Stop::Wfi));
+        match stop {
+            Stop::Instructions => prop_assert_eq!(ended, None),
+            other => prop_assert_eq!(ended, Some(other)),
+        }
+        prop_assert_eq!(run.hart.cycles - run.hart.instret, stepped.hart.cycles);
+        prop_assert!(run.bus.memory == stepped.bus.memory);
+        run.hart.cycles = stepped.hart.cycles;
+        prop_assert_eq!(run.hart, stepped.hart);
+    }
+}
