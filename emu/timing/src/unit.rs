@@ -23,7 +23,10 @@ pub const fn to_cycles(units: u64) -> u64 {
 /// What one of `per_s` equal services takes; 0 for no limit on them.
 #[must_use]
 pub const fn service(per_s: u64) -> u64 {
-    if per_s == 0 { 0 } else { UNITS_PER_S / per_s }
+    match UNITS_PER_S.checked_div(per_s) {
+        Some(units) => units,
+        None => 0,
+    }
 }
 
 /// What `bytes` take on a link of `gbit_per_s` x 10^9 bit/s, rounded down.

@@ -44,7 +44,7 @@ fn loops(
             if *done == per_pass {
                 began = began.min(at);
             }
-            let addr = (thread as u64) << 32 | *done % per_pass * stride;
+            let addr = ((thread as u64) << 32) + *done % per_pass * stride;
             match access {
                 Access::Load => memory.load(thread, space, addr, at),
                 Access::Store => memory.store(thread, space, addr, at),
@@ -99,7 +99,7 @@ fn bandwidths_are_near_the_published_ones() {
         (Space::Host, Access::Store, 0.44, 14.0),
     ] {
         let mut told = Vec::new();
-        for (threads, set) in [(1, 8 << 20), (190, 48 << 10)] {
+        for (threads, set) in [(1, 5 << 20), (190, 32 << 10)] {
             let (cycles, accesses) = loops(&dram, space, access, threads, 8, set, 2);
             told.push(accesses as f64 * 8.0 / (cycles as f64 / 1.8));
         }
