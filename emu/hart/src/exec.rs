@@ -72,34 +72,42 @@ pub(crate) fn run<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B, limits:
     }
 }
 
-/// Executes one instruction; `hart.cycles` moves by what its accesses take and no more.
-pub(crate) fn step<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B) -> Step {
+/// Executes one instruction and up to `most_ahead` plain ones after it within the same `block_bytes` of code; `hart.cycles` moves by
+/// what the first one's accesses take and no more. With the first one's fate comes the number of those after it.
+pub(crate) fn burst<B: Bus>(
+    hart: &mut Hart,
+    text: &mut Text,
+    bus: &mut B,
+    most_ahead: u32,
+    block_bytes: u64,
+) -> (Step, u32) {
     hart.x[0] = 0;
+    let first = hart.instret;
     let mut range = 0;
     loop {
         if text.ranges.get(range).is_none_or(|range| hart.pc.wrapping_sub(range.base) >= range.len) {
             match text.find(hart.pc) {
                 Some(found) => range = found,
-                None => return Step::Stopped(Stop::Fault(Fault::instruction_access(hart.pc))),
+                None => return (Step::Stopped(Stop::Fault(Fault::instruction_access(hart.pc))), 0),
             }
         }
-        let (exit, kind) = run_range::<B, true>(hart, text, range, bus, 0, 0, 0);
+        let (exit, kind) = run_range::<B, true>(hart, text, range, bus, 0, u64::from(most_ahead), block_bytes);
         match exit {
             // Nothing has been executed: here goes on another range, or none.
             Exit::Far(_) if kind == Kind::End => continue,
             Exit::Limit | Exit::Far(_) => {}
             Exit::Decode => {
                 if let Err(fault) = text.ranges[range].decode(hart.pc, bus) {
-                    return Step::Stopped(Stop::Fault(fault));
+                    return (Step::Stopped(Stop::Fault(fault)), 0);
                 }
                 continue;
             }
             Exit::Stored { addr, width } => text.invalidate(addr, width.bytes()),
             Exit::FenceI => text.invalidate_all(),
             Exit::Stop(Stop::Requested) => {}
-            Exit::Stop(stop) => return Step::Stopped(stop),
+            Exit::Stop(stop) => return (Step::Stopped(stop), 0),
         }
-        return Step::Retired(class(kind));
+        return (Step::Retired(class(kind)), (hart.instret.wrapping_sub(first) - 1) as u32);
     }
 }
 
@@ -114,10 +122,11 @@ fn class(kind: Kind) -> Class {
     }
 }
 
-/// Runs within one range of the text, one instruction only if `ONE`. On return the hart is up to date. With the reason comes the kind
-/// of the last instruction.
+/// Runs within one range of the text. On return the hart is up to date. With the reason comes the kind of the first instruction, if
+/// `BURST`: then instructions after the first are executed only if they are plain, are not more than `stop_at` and lie in the same block
+/// of `last_cycle` bytes of code. Otherwise these two are cycles.
 #[inline(always)]
-fn run_range<B: Bus, const ONE: bool>(
+fn run_range<B: Bus, const BURST: bool>(
     hart: &mut Hart,
     text: &mut Text,
     range: usize,
@@ -144,6 +153,16 @@ fn run_range<B: Bus, const ONE: bool>(
     let mut instret = hart.instret;
     let x = &mut hart.x;
     let reservation = &mut hart.reservation;
+
+    // Of a burst: the slots of the block in which it begins, from their first address on.
+    let mut block_slots = 0;
+    let mut block_len = 0;
+    let mut left = 0;
+    if BURST {
+        left = stop_at + 1;
+        block_slots = ip.addr().wrapping_sub((hart.pc % last_cycle) as usize / 2 * size_of::<Op>());
+        block_len = last_cycle as usize / 2 * size_of::<Op>();
+    }
 
     macro_rules! pc {
         () => {
@@ -270,8 +289,13 @@ fn run_range<B: Bus, const ONE: bool>(
             }};
         }
 
-        if ONE {
-            kind = op.kind;
+        if BURST {
+            if kind == Kind::Undecoded {
+                kind = op.kind;
+            } else if left == 0 || !op.kind.is_plain() || ip.addr().wrapping_sub(block_slots) >= block_len {
+                break Exit::Limit;
+            }
+            left -= 1;
         }
         match op.kind {
             Kind::Undecoded => break Exit::Decode,
@@ -488,7 +512,7 @@ fn run_range<B: Bus, const ONE: bool>(
         }
 
         retire!();
-        if ONE || cycles >= stop_at {
+        if !BURST && cycles >= stop_at {
             break Exit::Limit;
         }
     };

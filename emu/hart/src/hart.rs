@@ -45,7 +45,20 @@ impl Hart {
     /// The state is exact whenever this returns, as with [`Hart::run`].
     #[inline]
     pub fn step<B: Bus>(&mut self, text: &mut Text, bus: &mut B) -> Step {
-        crate::exec::step(self, text, bus)
+        crate::exec::burst(self, text, bus, 0, 64).0
+    }
+
+    /// Executes one instruction as [`Hart::step`] does, and then as many as `most_ahead` plain ones that follow it: those that touch
+    /// registers and the program counter only, so that nobody can tell when they are executed. It ends before any other instruction,
+    /// and before one outside the `block_bytes` (a power of two, at least 2) of code in which it began. The caller issues them
+    /// afterwards, one by one, as if each were executed only then. Returns what became of the first, and how many followed; after
+    /// one that stopped none does.
+    ///
+    /// This makes a stepped hart two to three times as fast: what has to happen at the right moment are accesses, one in three or
+    /// four instructions.
+    #[inline]
+    pub fn burst<B: Bus>(&mut self, text: &mut Text, bus: &mut B, most_ahead: u32, block_bytes: u64) -> (Step, u32) {
+        crate::exec::burst(self, text, bus, most_ahead, block_bytes)
     }
 
     /// Ends this hart's reservation if the `len` bytes at `addr` touch it. To be called when another hart, or a device,

@@ -14,31 +14,6 @@ pub(crate) enum Kind {
     /// Not an instruction; `imm` holds its bits.
     Illegal,
 
-    Nop,
-    /// `addi` from `x0`, and `lui`: `imm` is the value.
-    Li,
-    /// `addi` of zero.
-    Mv,
-    Auipc,
-    Jal,
-    /// `jal` that links nothing.
-    J,
-    Jalr,
-    /// `jalr` that links nothing.
-    Jr,
-    /// `jal` out of its text range: `imm` is the distance in bytes.
-    JalFar,
-    /// A branch out of its text range: `imm` is the distance in bytes, `rd` the condition, plus 8 when it is two bytes long.
-    BranchFar,
-
-    // Branches within the text range: `imm` is the distance in slots.
-    Beq,
-    Bne,
-    Blt,
-    Bge,
-    Bltu,
-    Bgeu,
-
     Lb,
     Lh,
     Lw,
@@ -46,42 +21,29 @@ pub(crate) enum Kind {
     Lbu,
     Lhu,
     Lwu,
+    CLw,
+    CLd,
     /// A load into `x0`; `rs2` holds the logarithm of the width.
     LoadNothing,
     Sb,
     Sh,
     Sw,
     Sd,
+    CSw,
+    CSd,
 
-    Addi,
-    Slti,
-    Sltiu,
-    Xori,
-    Ori,
-    Andi,
-    Slli,
-    Srli,
-    Srai,
-    Addiw,
-    Slliw,
-    Srliw,
-    Sraiw,
-
-    Add,
-    Sub,
-    Sll,
-    Slt,
-    Sltu,
-    Xor,
-    Srl,
-    Sra,
-    Or,
-    And,
-    Addw,
-    Subw,
-    Sllw,
-    Srlw,
-    Sraw,
+    /// `imm` holds the predecessor set in bits 7:4 and the successor set in bits 3:0.
+    Fence,
+    FenceI,
+    Ecall,
+    Ebreak,
+    Mret,
+    Wfi,
+    // The bits of these are in `imm`.
+    /// On control and status registers, and draft bit manipulation: what is so rare that one arm of the loop serves all of it.
+    Rare,
+    Atomic,
+    Custom,
 
     Mul,
     Mulh,
@@ -96,6 +58,82 @@ pub(crate) enum Kind {
     Divuw,
     Remw,
     Remuw,
+
+    // From here on plain ones, see `is_plain`.
+    Nop,
+    CNop,
+    /// `addi` from `x0`, and `lui`: `imm` is the value.
+    Li,
+    CLi,
+    /// `addi` of zero.
+    Mv,
+    CMv,
+    Auipc,
+    Jal,
+    /// `jal` that links nothing.
+    J,
+    Jalr,
+    CJalr,
+    /// `jalr` that links nothing.
+    Jr,
+    CJr,
+    /// `jal` out of its text range: `imm` is the distance in bytes.
+    JalFar,
+    /// A branch out of its text range: `imm` is the distance in bytes, `rd` the condition, plus 8 when it is two bytes long.
+    BranchFar,
+
+    // Branches within the text range: `imm` is the distance in slots.
+    Beq,
+    CBeq,
+    Bne,
+    CBne,
+    Blt,
+    Bge,
+    Bltu,
+    Bgeu,
+
+    Addi,
+    CAddi,
+    Slti,
+    Sltiu,
+    Xori,
+    Ori,
+    Andi,
+    CAndi,
+    Slli,
+    CSlli,
+    Srli,
+    CSrli,
+    Srai,
+    CSrai,
+    Addiw,
+    CAddiw,
+    Slliw,
+    Srliw,
+    Sraiw,
+
+    Add,
+    CAdd,
+    Sub,
+    CSub,
+    Sll,
+    Slt,
+    Sltu,
+    Xor,
+    CXor,
+    Srl,
+    Sra,
+    Or,
+    COr,
+    And,
+    CAnd,
+    Addw,
+    CAddw,
+    Subw,
+    CSubw,
+    Sllw,
+    Srlw,
+    Sraw,
 
     Andn,
     Orn,
@@ -129,47 +167,16 @@ pub(crate) enum Kind {
     Binvi,
     Bset,
     Bseti,
-
-    /// `imm` holds the predecessor set in bits 7:4 and the successor set in bits 3:0.
-    Fence,
-    FenceI,
-    Ecall,
-    Ebreak,
-    Mret,
-    Wfi,
-    // The bits of these are in `imm`.
-    /// On control and status registers, and draft bit manipulation: what is so rare that one arm of the loop serves all of it.
-    Rare,
-    Atomic,
-    Custom,
-
-    CNop,
-    CLi,
-    CMv,
-    CJr,
-    CJalr,
-    CBeq,
-    CBne,
-    CLw,
-    CLd,
-    CSw,
-    CSd,
-    CAddi,
-    CAndi,
-    CSlli,
-    CSrli,
-    CSrai,
-    CAddiw,
-    CAdd,
-    CSub,
-    CXor,
-    COr,
-    CAnd,
-    CAddw,
-    CSubw,
 }
 
 impl Kind {
+    /// Whether the instruction touches registers and the program counter only, and costs what any does: nobody but its hart can tell
+    /// when it is executed.
+    #[inline(always)]
+    pub(crate) const fn is_plain(self) -> bool {
+        self as u8 >= Kind::Nop as u8
+    }
+
     /// The two-byte form of a four-byte kind, for every kind that a compressed instruction can expand to.
     pub(crate) fn compressed(self) -> Kind {
         match self {

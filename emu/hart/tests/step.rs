@@ -82,6 +82,34 @@ fn word() -> impl Strategy<Value = u32> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
+    /// Bursts execute what steps do. What runs ahead touches no memory, lies in one block, and is no more than asked for.
+    #[test]
+    fn bursts_are_steps(words in proptest::collection::vec(word(), 1..40), start: [u64; 8], most in 0u32..9) {
+        let mut stepped = Rig::new(&words);
+        for (register, value) in start.into_iter().enumerate() {
+            stepped.hart.x[10 + register] = value;
+        }
+        let mut rig = Rig::new(&words);
+        rig.hart = stepped.hart.clone();
+        loop {
+            let pc = rig.hart.pc;
+            let (first, ahead) = rig.hart.burst(&mut rig.text, &mut rig.bus, most, 16);
+            prop_assert!(ahead <= most);
+            prop_assert_eq!(stepped.hart.step(&mut stepped.text, &mut stepped.bus), first);
+            let (memory, cycles) = (stepped.bus.memory.clone(), stepped.hart.cycles);
+            for _ in 0..ahead {
+                prop_assert!(stepped.hart.pc / 16 == pc / 16, "{:#x} is not in the block of {pc:#x}", stepped.hart.pc);
+                prop_assert_eq!(stepped.hart.step(&mut stepped.text, &mut stepped.bus), Step::Retired(Class::Other));
+            }
+            prop_assert!(memory == stepped.bus.memory && cycles == stepped.hart.cycles);
+            prop_assert!(rig.bus.memory == stepped.bus.memory);
+            prop_assert_eq!(&rig.hart, &stepped.hart);
+            if matches!(first, Step::Stopped(_)) || rig.hart.instret > 200 {
+                break;
+            }
+        }
+    }
+
     /// Any words as code: the same registers, memory and end, whether stepped or run.
     #[test]
     fn stepping_is_running(words in proptest::collection::vec(word(), 1..40), start: [u64; 8]) {
