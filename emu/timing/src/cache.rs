@@ -13,6 +13,18 @@ pub const fn line_of(addr: u64) -> u64 {
 /// No line has this number.
 const EMPTY: u64 = u64::MAX;
 
+/// What became of a line that was touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touch {
+    /// It was there.
+    Hit,
+    /// It was not, and is now.
+    Miss {
+        /// The line in whose place it is.
+        gone: Option<u64>,
+    },
+}
+
 /// Tags of one cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
@@ -47,15 +59,30 @@ impl Cache {
     /// Whether `line` is there. It is afterwards, as the most recently used of its set.
     #[inline]
     pub fn touch(&mut self, line: u64) -> bool {
+        self.touch_evicting(line) == Touch::Hit
+    }
+
+    /// As [`Cache::touch`]; tells which line had to go for it, if one had to.
+    #[inline]
+    pub fn touch_evicting(&mut self, line: u64) -> Touch {
         let set = self.set(line);
         if set[0] == line {
-            return true;
+            return Touch::Hit;
         }
         let found = set.iter().position(|tag| *tag == line);
         let last = found.unwrap_or(set.len() - 1);
+        let gone = set[last];
         set.copy_within(..last, 1);
         set[0] = line;
-        found.is_some()
+        match found {
+            Some(_) => Touch::Hit,
+            None => Touch::Miss { gone: (gone != EMPTY).then_some(gone) },
+        }
+    }
+
+    /// The lines that are there, in no order.
+    pub fn lines(&self) -> impl Iterator<Item = u64> + '_ {
+        self.tags.iter().copied().filter(|tag| *tag != EMPTY)
     }
 
     /// Whether `line` is there; changes nothing.
@@ -65,16 +92,18 @@ impl Cache {
         self.tags[set..set + self.ways].contains(&line)
     }
 
-    /// Takes `line` out.
+    /// Takes `line` out; tells whether it was there.
     #[inline]
-    pub fn remove(&mut self, line: u64) {
+    pub fn remove(&mut self, line: u64) -> bool {
         let set = self.set(line);
-        if let Some(at) = set.iter().position(|tag| *tag == line) {
+        let found = set.iter().position(|tag| *tag == line);
+        if let Some(at) = found {
             set.copy_within(at + 1.., at);
             if let Some(last) = set.last_mut() {
                 *last = EMPTY;
             }
         }
+        found.is_some()
     }
 
     /// Takes everything out.
@@ -124,12 +153,18 @@ mod tests {
                 prop_assert_eq!(cache.holds(line), at.is_some());
                 at.map(|at| list.remove(at));
                 if what == 0 {
-                    cache.remove(line);
+                    prop_assert_eq!(cache.remove(line), at.is_some());
                 } else {
-                    prop_assert_eq!(cache.touch(line), at.is_some());
                     list.push_front(line);
-                    list.truncate(ways);
+                    let gone = if list.len() > ways { list.pop_back() } else { None };
+                    let expected = if at.is_some() { Touch::Hit } else { Touch::Miss { gone } };
+                    prop_assert_eq!(cache.touch_evicting(line), expected);
                 }
+                let mut held: Vec<u64> = cache.lines().collect();
+                held.sort_unstable();
+                let mut listed: Vec<u64> = lists.iter().flatten().copied().collect();
+                listed.sort_unstable();
+                prop_assert_eq!(held, listed);
             }
         }
     }

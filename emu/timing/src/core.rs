@@ -2,28 +2,50 @@
 //!
 //! One instruction (or as many as the model says) per cycle; among the threads that are ready, the one that has issued least recently.
 //! Threads that have never issued come first, in the order of their numbers.
+//!
+//! Most instructions touch registers only. The machine executes them ahead of time (a burst) and leaves it to the core to issue them
+//! one by one, [`Core::schedule`]; the core comes back, [`Core::advance`], when a thread's next instruction has to be executed at the
+//! cycle of its issue. Threads that become ready within [`NEAR`] cycles are in a wheel of one slot per cycle.
 
 /// Threads of a core.
 pub const THREADS: usize = 16;
 
-/// A thread that is not on the core.
-const AWAY: u64 = u64::MAX;
+/// Cycles that the wheel looks ahead.
+const NEAR: u64 = 128;
+
+/// A thread that is not on the core, and a time that does not come.
+const NEVER: u64 = u64::MAX;
 
 /// The issue port of one core. Times are cycles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Core {
-    /// When each thread is ready to issue.
-    ready_at: [u64; THREADS],
-    /// Order of each thread's last issue; smaller is longer ago.
+    /// Instructions issued in one cycle.
+    width: u32,
+    /// From an ordinary instruction of a thread to its next: cycles, and thousandths that add up.
+    gap: u64,
+    thousandths: u32,
+    /// The first cycle that has issue slots left, and how many of its are gone.
+    now: u64,
+    gone: u32,
+    /// Threads that are ready and wait for a slot.
+    waiting: u16,
+    /// Threads that become ready in cycle `c`, at `c % NEAR`, and the slots in which there are any.
+    wheel: [u16; NEAR as usize],
+    occupied: u128,
+    /// Threads that become ready later than that, when, and the first of it.
+    far: u16,
+    far_at: [u64; THREADS],
+    first_far_at: u64,
+    /// Ordinary instructions that a thread issues before it comes back.
+    left: [u32; THREADS],
+    carried: [u32; THREADS],
+    /// Number of each thread's last issue.
     issued: [u64; THREADS],
     issues: u64,
-    /// Cycle of the latest issue, and instructions issued in it.
-    cycle: u64,
-    in_cycle: u32,
-    width: u32,
+    asked: Option<Issue>,
 }
 
-/// A thread's turn.
+/// A thread's turn: its next instruction is to be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Issue {
     /// Number of the thread on its core.
@@ -33,109 +55,202 @@ pub struct Issue {
 }
 
 impl Core {
-    /// A core without threads that issues up to `width` instructions per cycle.
+    /// A core without threads that issues up to `width` instructions per cycle, those of one thread at least `gap_millicycles`
+    /// thousandths of a cycle (1000 and more) apart.
     #[must_use]
-    pub const fn new(width: u32) -> Self {
-        Core { ready_at: [AWAY; THREADS], issued: [0; THREADS], issues: 0, cycle: 0, in_cycle: 0, width }
+    pub const fn new(width: u32, gap_millicycles: u64) -> Self {
+        Core {
+            width,
+            gap: gap_millicycles / 1000,
+            thousandths: (gap_millicycles % 1000) as u32,
+            now: 0,
+            gone: 0,
+            waiting: 0,
+            wheel: [0; NEAR as usize],
+            occupied: 0,
+            far: 0,
+            far_at: [NEVER; THREADS],
+            first_far_at: NEVER,
+            left: [0; THREADS],
+            carried: [0; THREADS],
+            issued: [0; THREADS],
+            issues: 0,
+            asked: None,
+        }
     }
 
-    /// A thread is ready from `at` on: it has come, or what it waited for has. A thread of which the core has not been told has none.
-    pub fn ready(&mut self, thread: usize, at: u64) {
-        self.ready_at[thread] = at;
+    /// Instructions issued so far.
+    #[must_use]
+    pub const fn issues(&self) -> u64 {
+        self.issues
     }
 
-    /// A thread has gone to sleep or has ended.
+    /// Cycles from an ordinary instruction of a thread to its next. Where the gap is not whole, it takes turns.
+    #[inline]
+    pub fn gap(&mut self, thread: usize) -> u64 {
+        if self.thousandths == 0 {
+            return self.gap;
+        }
+        let carried = self.carried[thread] + self.thousandths;
+        self.carried[thread] = carried % 1000;
+        self.gap + u64::from(carried / 1000)
+    }
+
+    /// A thread is ready from `at` on, issues `ordinary` instructions that have been executed already, and then comes back. It must not
+    /// be scheduled yet. A thread of which the core has not been told has none.
+    #[inline]
+    pub fn schedule(&mut self, thread: usize, at: u64, ordinary: u32) {
+        self.left[thread] = ordinary;
+        self.arrive(thread, at);
+    }
+
+    #[inline]
+    fn arrive(&mut self, thread: usize, at: u64) {
+        if at <= self.now {
+            self.waiting |= 1 << thread;
+        } else if at - self.now < NEAR {
+            self.wheel[(at % NEAR) as usize] |= 1 << thread;
+            self.occupied |= 1 << (at % NEAR);
+        } else {
+            self.far |= 1 << thread;
+            self.far_at[thread] = at;
+            self.first_far_at = self.first_far_at.min(at);
+        }
+    }
+
+    /// A thread has gone to sleep or has ended, wherever it was.
     pub fn leave(&mut self, thread: usize) {
-        self.ready_at[thread] = AWAY;
-    }
-
-    /// When the next instruction can be issued; none without a thread.
-    #[must_use]
-    #[inline]
-    pub fn next_at(&self) -> Option<u64> {
-        let first = *self.ready_at.iter().min()?;
-        let port = self.cycle + u64::from(self.in_cycle >= self.width);
-        (first != AWAY).then(|| first.max(port))
-    }
-
-    /// Issues the next instruction. Its thread is not ready again before [`Core::ready`] says when.
-    #[inline]
-    pub fn issue(&mut self) -> Option<Issue> {
-        let at = self.next_at()?;
-        let mut thread = THREADS;
-        for candidate in 0..THREADS {
-            if self.ready_at[candidate] <= at && (thread == THREADS || self.issued[candidate] < self.issued[thread]) {
-                thread = candidate;
+        let others = !(1u16 << thread);
+        self.waiting &= others;
+        for slot in 0..NEAR as usize {
+            self.wheel[slot] &= others;
+            if self.wheel[slot] == 0 {
+                self.occupied &= !(1 << slot);
             }
         }
-        self.in_cycle = if at == self.cycle { self.in_cycle + 1 } else { 1 };
-        self.cycle = at;
-        self.issues += 1;
-        self.issued[thread] = self.issues;
-        self.ready_at[thread] = AWAY;
-        Some(Issue { thread, at })
+        self.far &= others;
+        self.first_far_at = first(self.far, &self.far_at);
+        self.asked = self.asked.filter(|issue| issue.thread != thread);
     }
+
+    /// Cycle before which no thread issues; none without a thread.
+    #[must_use]
+    pub fn next_at(&self) -> Option<u64> {
+        match (self.asked, self.waiting) {
+            (Some(issue), _) => Some(issue.at),
+            (None, 0) => Some(self.next_arrival()).filter(|at| *at != NEVER),
+            (None, _) => Some(self.now),
+        }
+    }
+
+    /// When the next thread becomes ready.
+    #[inline]
+    fn next_arrival(&self) -> u64 {
+        if self.occupied == 0 {
+            return self.first_far_at;
+        }
+        let distance = self.occupied.rotate_right((self.now % NEAR) as u32).trailing_zeros();
+        self.first_far_at.min(self.now + u64::from(distance))
+    }
+
+    /// Those that have become ready wait for a slot.
+    #[inline]
+    fn collect(&mut self) {
+        let slot = (self.now % NEAR) as usize;
+        self.waiting |= self.wheel[slot];
+        self.wheel[slot] = 0;
+        self.occupied &= !(1 << slot);
+        if self.first_far_at <= self.now {
+            self.collect_far();
+        }
+    }
+
+    #[cold]
+    fn collect_far(&mut self) {
+        for thread in bits(self.far) {
+            if self.far_at[thread] <= self.now {
+                self.far &= !(1 << thread);
+                self.waiting |= 1 << thread;
+            }
+        }
+        self.first_far_at = first(self.far, &self.far_at);
+    }
+
+    /// Issues what has been executed ahead, until a thread's next instruction has to be executed: at a cycle before `before`, or
+    /// `None`. That thread is not ready again before [`Core::schedule`]; until [`Core::take`] takes it, the answer stays the same.
+    #[inline]
+    pub fn advance(&mut self, before: u64) -> Option<Issue> {
+        if self.asked.is_none() {
+            self.issue_ahead(before);
+        }
+        self.asked.filter(|issue| issue.at < before)
+    }
+
+    /// The thread that [`Core::advance`] has found is being served.
+    #[inline]
+    pub fn take(&mut self) -> Option<Issue> {
+        self.asked.take()
+    }
+
+    fn issue_ahead(&mut self, before: u64) {
+        loop {
+            if self.waiting == 0 {
+                let next = self.next_arrival();
+                if next >= before {
+                    return;
+                }
+                if next > self.now {
+                    (self.now, self.gone) = (next, 0);
+                }
+            }
+            if self.now >= before {
+                return;
+            }
+            self.collect();
+            let (thread, at) = (self.oldest(), self.now);
+            self.waiting &= !(1 << thread);
+            self.issues += 1;
+            self.issued[thread] = self.issues;
+            self.gone += 1;
+            if self.gone >= self.width {
+                (self.now, self.gone) = (at + 1, 0);
+            }
+            if self.left[thread] == 0 {
+                self.asked = Some(Issue { thread, at });
+                return;
+            }
+            self.left[thread] -= 1;
+            let gap = self.gap(thread);
+            self.arrive(thread, at + gap);
+        }
+    }
+
+    /// Of those that wait, the one that has issued least recently.
+    #[inline]
+    fn oldest(&self) -> usize {
+        let mut rest = self.waiting;
+        let mut oldest = rest.trailing_zeros() as usize % THREADS;
+        rest &= rest.wrapping_sub(1);
+        for thread in bits(rest) {
+            if self.issued[thread] < self.issued[oldest] {
+                oldest = thread;
+            }
+        }
+        oldest
+    }
+}
+
+fn bits(mut mask: u16) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = mask.trailing_zeros() as usize;
+        mask &= mask.wrapping_sub(1);
+        (bit < THREADS).then_some(bit)
+    })
+}
+
+fn first(threads: u16, at: &[u64; THREADS]) -> u64 {
+    bits(threads).map(|thread| at[thread]).min().unwrap_or(NEVER)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Issues until `end`, every thread being ready again `gap` cycles after its instruction.
-    fn run(core: &mut Core, end: u64, gap: impl Fn(usize) -> u64) -> Vec<Issue> {
-        let mut issues = Vec::new();
-        while core.next_at().is_some_and(|at| at < end) {
-            let issue = core.issue().unwrap();
-            core.ready(issue.thread, issue.at + gap(issue.thread));
-            issues.push(issue);
-        }
-        issues
-    }
-
-    #[test]
-    fn a_lone_thread_issues_every_gap_and_a_full_core_every_cycle() {
-        let mut core = Core::new(1);
-        assert_eq!((core.next_at(), core.issue()), (None, None));
-        core.ready(3, 5);
-        assert_eq!(run(&mut core, 25, |_| 4).iter().map(|issue| issue.at).collect::<Vec<_>>(), [5, 9, 13, 17, 21]);
-        for threads in 1..=THREADS {
-            let mut core = Core::new(1);
-            (0..threads).for_each(|thread| core.ready(thread, 0));
-            let issues = run(&mut core, 4000, |_| 4);
-            let expected = 1000 * threads.min(4);
-            assert_eq!(issues.len(), expected, "{threads} threads");
-            assert!(issues.windows(2).all(|pair| pair[0].at < pair[1].at), "one per cycle");
-            for thread in 0..threads {
-                let share = issues.iter().filter(|issue| issue.thread == thread).count();
-                assert!(share.abs_diff(expected / threads) <= 1, "thread {thread} of {threads}: {share}");
-            }
-        }
-    }
-
-    #[test]
-    fn the_least_recently_issued_goes_first() {
-        let mut core = Core::new(1);
-        (0..3).for_each(|thread| core.ready(thread, 0));
-        let order: Vec<usize> = run(&mut core, 3, |_| 100).iter().map(|issue| issue.thread).collect();
-        assert_eq!(order, [0, 1, 2]);
-        // All are ready at the same time: the one that waited longest.
-        core.ready(0, 50);
-        core.ready(2, 50);
-        core.ready(1, 50);
-        let order: Vec<usize> = run(&mut core, 53, |_| 100).iter().map(|issue| issue.thread).collect();
-        assert_eq!(order, [0, 1, 2]);
-        core.leave(0);
-        core.ready(1, 40);
-        assert_eq!(core.issue(), Some(Issue { thread: 1, at: 53 }), "no time is given back");
-    }
-
-    #[test]
-    fn two_ports_issue_two_threads_in_a_cycle() {
-        let mut core = Core::new(2);
-        (0..8).for_each(|thread| core.ready(thread, 0));
-        let issues = run(&mut core, 100, |_| 4);
-        assert_eq!(issues.len(), 200);
-        assert_eq!(issues[0].at, issues[1].at);
-        assert_ne!(issues[0].thread, issues[1].thread);
-    }
-}
+mod tests;

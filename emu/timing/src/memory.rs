@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use crate::cache::{Cache, LINE_BYTES, line_of};
+use crate::cache::{Cache, LINE_BYTES, Touch, line_of};
 use crate::core::THREADS;
 use crate::model::Model;
 use crate::server::Server;
@@ -67,7 +67,27 @@ impl StoreBuffer {
 struct Thread {
     l1: Cache,
     stores: StoreBuffer,
-    active: bool,
+    /// It has stored through a window since it last waited for that.
+    window_stored: bool,
+}
+
+/// How many L1s may hold a line, by the low bits of its number: the card writes far more lines than threads look at.
+#[derive(Clone, Debug)]
+struct Held {
+    counts: Box<[u16]>,
+}
+
+impl Held {
+    const PLACES: usize = 1 << 14;
+
+    fn new() -> Self {
+        Held { counts: vec![0; Self::PLACES].into() }
+    }
+
+    #[inline]
+    fn place(&mut self, line: u64) -> &mut u16 {
+        &mut self.counts[line as usize % Self::PLACES]
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +108,9 @@ struct Paths {
 pub struct Memory {
     model: Model,
     threads: Vec<Thread>,
+    held: Held,
+    /// Threads in an activation, one bit each.
+    active: [u64; CORES * THREADS / 64],
     code: Vec<Cache>,
     l2: Cache,
     l3: Cache,
@@ -100,10 +123,12 @@ impl Memory {
     #[must_use]
     pub fn new(model: Model) -> Self {
         let cache = |(bytes, ways): (u64, usize)| Cache::new(bytes, ways);
-        let thread = Thread { l1: cache(model.l1), stores: StoreBuffer::default(), active: false };
+        let thread = Thread { l1: cache(model.l1), stores: StoreBuffer::default(), window_stored: false };
         let service = model.service;
         Memory {
             threads: vec![thread; CORES * THREADS],
+            held: Held::new(),
+            active: [0; CORES * THREADS / 64],
             code: vec![cache(model.code); CORES],
             l2: cache(model.l2),
             l3: cache(model.l3),
@@ -136,20 +161,50 @@ impl Memory {
 
     /// An activation of thread `thread` (of the card, 0 to 255) begins: its L1 is empty.
     pub fn begin(&mut self, thread: usize) {
-        self.threads[thread].l1.clear();
-        self.threads[thread].active = true;
+        self.empty_l1(thread);
+        self.threads[thread].window_stored = false;
+        self.active[thread / 64] |= 1 << (thread % 64);
     }
 
     /// The activation is over.
     pub fn end(&mut self, thread: usize) {
-        self.threads[thread].active = false;
+        self.empty_l1(thread);
+        self.active[thread / 64] &= !(1 << (thread % 64));
+    }
+
+    fn empty_l1(&mut self, thread: usize) {
+        for line in self.threads[thread].l1.lines() {
+            *self.held.place(line) -= 1;
+        }
+        self.threads[thread].l1.clear();
+    }
+
+    /// Whether the thread's L1 holds `line`; it does afterwards.
+    #[inline]
+    fn touch_l1(&mut self, thread: usize, line: u64) -> bool {
+        match self.threads[thread].l1.touch_evicting(line) {
+            Touch::Hit => true,
+            Touch::Miss { gone } => {
+                if let Some(gone) = gone {
+                    *self.held.place(gone) -= 1;
+                }
+                *self.held.place(line) += 1;
+                false
+            }
+        }
+    }
+
+    fn drop_from_l1(&mut self, thread: usize, line: u64) {
+        if self.threads[thread].l1.remove(line) {
+            *self.held.place(line) -= 1;
+        }
     }
 
     /// Cycles from a load at cycle `at` until its thread goes on.
     #[inline]
     pub fn load(&mut self, thread: usize, space: Space, addr: u64, at: u64) -> u64 {
         let line = line_of(addr);
-        if self.threads[thread].l1.touch(line) {
+        if self.touch_l1(thread, line) {
             self.counts.l1 += 1;
             return self.model.l1_cycles;
         }
@@ -194,15 +249,17 @@ impl Memory {
     #[inline]
     pub fn store(&mut self, thread: usize, space: Space, addr: u64, at: u64) -> u64 {
         let line = line_of(addr);
+        let hit = self.touch_l1(thread, line);
         let Memory { threads, model, counts, .. } = self;
         let own = &mut threads[thread];
-        let cycles = if own.l1.touch(line) {
+        let cycles = if hit {
             counts.store_hits += 1;
             model.store_hit_cycles
         } else {
             counts.store_new_lines += 1;
             model.store_new_line_cycles
         };
+        own.window_stored |= space != Space::Dpa;
         let mut now = of_cycles(at);
         own.stores.settle(now);
         if own.stores.lines.back().is_some_and(|(newest, _)| *newest == line) {
@@ -241,18 +298,25 @@ impl Memory {
     /// Cycles of an atomic operation at cycle `at`: done in L2, behind the thread's own stores.
     pub fn atomic(&mut self, thread: usize, addr: u64, at: u64) -> u64 {
         let line = line_of(addr);
-        self.threads[thread].l1.remove(line);
+        self.drop_from_l1(thread, line);
         self.beyond_l1(Space::Dpa, line, at) + self.model.store_hit_cycles
     }
 
-    /// Cycles of a fence at cycle `at`: until the thread's stores are on their way, and one trip.
-    pub fn fence(&mut self, thread: usize, at: u64) -> u64 {
-        self.drained(thread, at) + self.model.fence_cycles
-    }
-
-    /// Cycles of a window writeback at cycle `at`.
-    pub fn window_writeback(&mut self, thread: usize, at: u64) -> u64 {
-        self.drained(thread, at) + self.model.window_writeback_cycles
+    /// Cycles of a fence at cycle `at`, with the predecessor set that the instruction names (bit 3 device input, 2 device output, 1
+    /// reads, 0 writes): until the thread's stores that it orders are on their way, and one trip to where they go. Device output behind
+    /// stores through a window is a writeback of the window; loads have returned anyway.
+    pub fn fence(&mut self, thread: usize, predecessor: u8, at: u64) -> u64 {
+        const OUTPUT: u8 = 4;
+        const WRITES: u8 = 1;
+        if predecessor & (OUTPUT | WRITES) == 0 {
+            return self.model.fence_cycles;
+        }
+        let waited = self.drained(thread, at);
+        let stored = &mut self.threads[thread].window_stored;
+        if predecessor & OUTPUT != 0 && std::mem::take(stored) {
+            return waited + self.model.window_writeback_cycles;
+        }
+        waited + self.model.fence_cycles
     }
 
     fn drained(&mut self, thread: usize, at: u64) -> u64 {
@@ -280,8 +344,18 @@ impl Memory {
         }
         for line in line_of(addr)..=line_of(addr + len - 1) {
             self.l2.touch(line);
-            for thread in self.threads.iter_mut().filter(|thread| thread.active) {
-                thread.l1.remove(line);
+            if *self.held.place(line) > 0 {
+                self.drop_everywhere(line);
+            }
+        }
+    }
+
+    fn drop_everywhere(&mut self, line: u64) {
+        for word in 0..self.active.len() {
+            let mut rest = self.active[word];
+            while rest != 0 {
+                self.drop_from_l1(word * 64 + rest.trailing_zeros() as usize, line);
+                rest &= rest - 1;
             }
         }
     }

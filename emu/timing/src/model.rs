@@ -52,6 +52,27 @@ pub struct Model {
     pub doorbell_cycles: u64,
     /// Picoseconds until the card sees a doorbell.
     pub doorbell_visible_ps: u64,
+    /// The network card's engines.
+    pub card: Card,
+    /// Picoseconds from an event on an armed completion queue to the first instruction of its thread.
+    pub activate_ps: u64,
+    /// Picoseconds from a call of the host to the first instruction of its function, and again from its return to the host's knowing.
+    pub rpc_ps: u64,
+}
+
+/// The network card's engines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// Packets per second of the receive engine.
+    pub receives_per_s: u64,
+    /// Picoseconds from the last byte of a packet to its completion entry.
+    pub receive_ps: u64,
+    /// Packets per second of the send engine.
+    pub sends_per_s: u64,
+    /// Picoseconds of one access across PCIe.
+    pub pcie_ps: u64,
+    /// Payload bytes per second across PCIe, each way.
+    pub pcie_bytes_per_s: u64,
 }
 
 /// Units of time per line of each shared path.
@@ -70,6 +91,10 @@ pub struct Service {
 
 /// Most of anything that is counted in cycles: a second.
 const MOST_CYCLES: u64 = 1_800_000_000;
+/// The same in picoseconds.
+const MOST_PS: u64 = 1_000_000_000_000;
+/// Most of anything in a second.
+const MOST_PER_S: u64 = 1_000_000_000_000;
 
 impl Model {
     /// Takes the numbers out of their file.
@@ -95,14 +120,8 @@ impl Model {
             let bytes = number("caches", &format!("{name}_bytes"), crate::cache::LINE_BYTES, most_bytes, limit)?;
             Ok((bytes, number("caches", &format!("{name}_ways"), 1, 64, "1 to 64 ways")? as usize))
         };
-        let any = |group: &str, name: &str| number(group, name, 0, u64::MAX, "");
-        for (group, name) in [("card", "receives_per_s"), ("card", "receive_ps"), ("card", "sends_per_s")] {
-            any(group, name)?;
-        }
-        for (group, name) in [("card", "pcie_ps"), ("card", "pcie_bytes_per_s"), ("events", "activate_ps")] {
-            any(group, name)?;
-        }
-        any("events", "rpc_ps")?;
+        let ps = |group: &str, name: &str| number(group, name, 0, MOST_PS, "0 to 1000000000000 ps");
+        let engine = |name: &str| number("card", name, 1, MOST_PER_S, "1 to 1000000000000 per second");
         number("cores", "cores", 16, 16, "16: the card's execution units are numbered by it")?;
         number("cores", "threads_per_core", 16, 16, "16: the card's execution units are numbered by it")?;
         number("cores", "usable_threads", 1, 256, "1 to 256")?;
@@ -140,7 +159,16 @@ impl Model {
                 host_window_write: rate("host_window_write")?,
             },
             doorbell_cycles: cycles("doorbells", "store_cycles")?,
-            doorbell_visible_ps: any("doorbells", "visible_ps")?,
+            doorbell_visible_ps: ps("doorbells", "visible_ps")?,
+            card: Card {
+                receives_per_s: engine("receives_per_s")?,
+                receive_ps: ps("card", "receive_ps")?,
+                sends_per_s: engine("sends_per_s")?,
+                pcie_ps: ps("card", "pcie_ps")?,
+                pcie_bytes_per_s: engine("pcie_bytes_per_s")?,
+            },
+            activate_ps: ps("events", "activate_ps")?,
+            rpc_ps: ps("events", "rpc_ps")?,
         })
     }
 }
