@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use emu_hart::{Atomic, Bus, Cause, Fault, Width};
 use emu_nic::{Access, Nic, Space};
 
-use crate::config::CostModel;
+use crate::costs::Costs;
 use crate::host_memory::HostMemory;
 use crate::layout::{OUTBOXES, PAGE, WINDOW_0, WINDOW_1, WINDOW_CONFIG, outbox};
 use crate::memory::ProcessMemory;
@@ -20,16 +20,38 @@ pub(crate) struct OutboxStore {
     pub(crate) value: u64,
 }
 
+/// The word of `width` bytes (1, 2, 4 or 8) that `bytes` begin with. Lengths that the compiler knows: no call to copy a word.
+#[inline(always)]
+fn word(bytes: &[u8], width: usize) -> u64 {
+    match width {
+        1 => u64::from(bytes[0]),
+        2 => u64::from(u16::from_le_bytes([bytes[0], bytes[1]])),
+        4 => u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
+        _ => u64::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]]),
+    }
+}
+
+/// Sets it.
+#[inline(always)]
+fn set_word(bytes: &mut [u8], width: usize, value: u64) {
+    match width {
+        1 => bytes[0] = value as u8,
+        2 => bytes[..2].copy_from_slice(&(value as u16).to_le_bytes()),
+        4 => bytes[..4].copy_from_slice(&(value as u32).to_le_bytes()),
+        _ => bytes[..8].copy_from_slice(&value.to_le_bytes()),
+    }
+}
+
 /// One slice's view of the machine from one thread. `WATCHED`: memory is weak or looked at for races (module `bus_watched`);
 /// decided at compile time, so that the plain machine pays nothing for it.
-pub(crate) struct ThreadBus<'a, const WATCHED: bool> {
+pub(crate) struct ThreadBus<'a, C, const WATCHED: bool> {
     pub(crate) memory: &'a mut ProcessMemory,
     pub(crate) host: &'a HostMemory,
     pub(crate) nic: &'a Nic,
     /// Window id to protection domain.
     pub(crate) windows: &'a BTreeMap<u32, u32>,
     pub(crate) port: &'a mut Port,
-    pub(crate) cost: &'a CostModel,
+    pub(crate) costs: C,
     pub(crate) outbox_store: Option<OutboxStore>,
     /// In words, why the last access faulted.
     pub(crate) detail: Option<String>,
@@ -42,7 +64,7 @@ pub(crate) struct ThreadBus<'a, const WATCHED: bool> {
     pub(crate) pc: u64,
 }
 
-impl<const WATCHED: bool> ThreadBus<'_, WATCHED> {
+impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
     pub(crate) fn fault<T>(&mut self, cause: Cause, addr: u64, detail: impl Into<String>) -> Result<T, Fault> {
         self.detail = Some(detail.into());
         Err(Fault { cause, tval: addr })
@@ -75,7 +97,7 @@ impl<const WATCHED: bool> ThreadBus<'_, WATCHED> {
     pub(crate) fn load_elsewhere(&mut self, addr: u64, width: usize, cycles: &mut u64) -> Result<u64, Fault> {
         if addr >= WINDOW_0 {
             let host = self.window(addr, width as u64, false, Cause::LoadAccess)?;
-            *cycles += self.cost.window_load_cycles;
+            self.costs.load_window(host, cycles);
             let mut bytes = [0; 8];
             if WATCHED && self.load_gathered(host, &mut bytes[..width]) {
                 return Ok(u64::from_le_bytes(bytes));
@@ -110,7 +132,7 @@ impl<const WATCHED: bool> ThreadBus<'_, WATCHED> {
     ) -> Result<(), Fault> {
         if addr >= WINDOW_0 {
             let host = self.window(addr, width as u64, true, Cause::StoreAccess)?;
-            *cycles += self.cost.window_store_cycles;
+            self.costs.store_window(host, cycles);
             if WATCHED && self.gather(host, &value.to_le_bytes()[..width], *cycles) {
                 return Ok(());
             }
@@ -123,7 +145,7 @@ impl<const WATCHED: bool> ThreadBus<'_, WATCHED> {
             if width != 8 {
                 return self.fault(Cause::StoreAccess, addr, format!("the outbox takes 8-byte stores, not {width}"));
             }
-            *cycles += self.cost.outbox_store_cycles;
+            self.costs.store_outbox(cycles);
             if WATCHED {
                 self.before_outbox(*cycles);
             }
@@ -151,7 +173,7 @@ impl<const WATCHED: bool> ThreadBus<'_, WATCHED> {
     }
 }
 
-impl<const WATCHED: bool> Bus for ThreadBus<'_, WATCHED> {
+impl<C: Costs, const WATCHED: bool> Bus for ThreadBus<'_, C, WATCHED> {
     #[inline]
     fn load(&mut self, addr: u64, width: Width, cycles: &mut u64) -> Result<u64, Fault> {
         let width = width.bytes() as usize;
@@ -159,13 +181,8 @@ impl<const WATCHED: bool> Bus for ThreadBus<'_, WATCHED> {
             return self.load_watched(addr, width, cycles);
         }
         let Some(bytes) = self.memory.bytes(addr, width) else { return self.load_elsewhere(addr, width, cycles) };
-        *cycles += if self.port.l1.touch(addr) { self.cost.l1_load_cycles } else { self.cost.l2_load_cycles };
-        Ok(match width {
-            1 => u64::from(bytes[0]),
-            2 => u64::from(u16::from_le_bytes([bytes[0], bytes[1]])),
-            4 => u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
-            _ => u64::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]]),
-        })
+        self.costs.load(addr, cycles);
+        Ok(word(bytes, width))
     }
 
     #[inline]
@@ -177,14 +194,8 @@ impl<const WATCHED: bool> Bus for ThreadBus<'_, WATCHED> {
         let Some(bytes) = self.memory.bytes_mut(addr, width) else {
             return self.store_elsewhere(addr, width, value, cycles);
         };
-        // Lengths that the compiler knows: no call to copy a word.
-        match width {
-            1 => bytes[0] = value as u8,
-            2 => bytes[..2].copy_from_slice(&(value as u16).to_le_bytes()),
-            4 => bytes[..4].copy_from_slice(&(value as u32).to_le_bytes()),
-            _ => bytes[..8].copy_from_slice(&value.to_le_bytes()),
-        }
-        *cycles += if self.port.l1.touch(addr) { self.cost.store_hit_cycles } else { self.cost.store_new_line_cycles };
+        set_word(bytes, width, value);
+        self.costs.store(addr, cycles);
         Ok(())
     }
 
@@ -197,7 +208,7 @@ impl<const WATCHED: bool> Bus for ThreadBus<'_, WATCHED> {
 
     #[inline]
     fn fence(&mut self, predecessor: u8, successor: u8, cycles: &mut u64) {
-        *cycles += self.cost.fence_cycles;
+        self.costs.fence(predecessor, cycles);
         if WATCHED {
             self.fence_watched(predecessor, successor, *cycles);
         }
@@ -212,6 +223,17 @@ impl<const WATCHED: bool> Bus for ThreadBus<'_, WATCHED> {
     ) -> Result<u64, Fault> {
         if WATCHED {
             return self.atomic_watched(access, cycles, update);
+        }
+        let width = access.width.bytes() as usize;
+        if !C::ATOMICS_ARE_ACCESSES
+            && let Some(bytes) = self.memory.bytes_mut(access.addr, width)
+        {
+            let old = word(bytes, width);
+            if let Some(new) = update(old) {
+                set_word(bytes, width, new);
+            }
+            self.costs.atomic(access.addr, cycles);
+            return Ok(old);
         }
         let old = self.load(access.addr, access.width, cycles)?;
         if let Some(new) = update(old) {

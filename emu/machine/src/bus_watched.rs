@@ -3,12 +3,13 @@
 use emu_hart::{Atomic, Fault, Hart, Limits, Stop, Text};
 
 use crate::bus::ThreadBus;
+use crate::costs::Costs;
 use crate::layout::{THREAD_BLOCK, THREADS};
 use crate::time::cycles_to_ps;
 use crate::watch::{Place, Watch, fetch_line};
 use crate::weak::{Pending, UpTo};
 
-impl<const WATCHED: bool> ThreadBus<'_, WATCHED> {
+impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
     /// The thread's stack and context. They are exempt: no key or queue can be made over them, and the thread sees its own
     /// stores whatever their order.
     fn is_own_block(&self, addr: u64) -> bool {
@@ -27,7 +28,7 @@ impl<const WATCHED: bool> ThreadBus<'_, WATCHED> {
             Some(held) => bytes[..width].copy_from_slice(held),
             None => return self.load_elsewhere(addr, width, cycles),
         }
-        *cycles += if self.port.l1.touch(addr) { self.cost.l1_load_cycles } else { self.cost.l2_load_cycles };
+        self.costs.load(addr, cycles);
         if !self.is_own_block(addr)
             && let Some((watch, place)) = self.watched()
             && let Some(weak) = &mut watch.weak
@@ -71,7 +72,7 @@ impl<const WATCHED: bool> ThreadBus<'_, WATCHED> {
                 }
             }
         }
-        *cycles += if self.port.l1.touch(addr) { self.cost.store_hit_cycles } else { self.cost.store_new_line_cycles };
+        self.costs.store(addr, cycles);
         Ok(())
     }
 
@@ -114,7 +115,7 @@ impl<const WATCHED: bool> ThreadBus<'_, WATCHED> {
         if let Some(held) = self.memory.bytes(addr, len) {
             bytes[..len].copy_from_slice(held);
         }
-        *cycles += if self.port.l1.touch(addr) { self.cost.l1_load_cycles } else { self.cost.l2_load_cycles };
+        self.costs.atomic(addr, cycles);
         let old = u64::from_le_bytes(bytes);
         if let Some(value) = update(old) {
             let (due_cycles, pc) = (*cycles, self.pc);
@@ -122,7 +123,7 @@ impl<const WATCHED: bool> ThreadBus<'_, WATCHED> {
                 let store = Pending { addr, width: len as u8, value, due_cycles, sequence: 0, pc };
                 watch.publish(&mut place, &store, at_ps);
             }
-            *cycles += self.cost.store_hit_cycles;
+            self.costs.store(addr, cycles);
         }
         Ok(old)
     }
@@ -177,7 +178,12 @@ impl<const WATCHED: bool> ThreadBus<'_, WATCHED> {
 /// Apart from the plain run, whose code it would otherwise push about.
 #[cold]
 #[inline(never)]
-pub(crate) fn run_watched(hart: &mut Hart, text: &mut Text, bus: &mut ThreadBus<'_, true>, limits: &Limits) -> Stop {
+pub(crate) fn run_watched<C: Costs>(
+    hart: &mut Hart,
+    text: &mut Text,
+    bus: &mut ThreadBus<'_, C, true>,
+    limits: &Limits,
+) -> Stop {
     loop {
         bus.pc = hart.pc;
         match hart.run(text, bus, &Limits { instructions: 1, ..*limits }) {

@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, VecDeque};
 
 use emu_nic::{Dma, DmaFault, Nic, Space};
 
+use crate::cores::Cores;
 use crate::error::MachineError;
 use crate::host_memory::HostMemory;
-use crate::layout::{EUS_PER_CORE, EXECUTION_UNITS};
+use crate::layout::EXECUTION_UNITS;
 use crate::process::Process;
 use crate::race::{Agent, Range};
 use crate::snapshot::ProcessSnapshot;
 use crate::thread::{Thread, ThreadState};
+use crate::timed::Timed;
 use crate::watch::Watch;
 
 /// Execution unit that executes RPCs; never given to an event handler.
@@ -27,8 +29,8 @@ pub struct Card {
     pub processes: BTreeMap<u32, Process>,
     /// Thread on each execution unit.
     pub(crate) eus: Vec<Option<u32>>,
-    /// Running threads on each core.
-    pub(crate) running: Vec<u64>,
+    /// What executes its threads.
+    pub(crate) cores: Cores,
     /// Thread id to process id.
     pub(crate) owners: BTreeMap<u32, u32>,
     /// Processes that were destroyed last.
@@ -38,12 +40,12 @@ pub struct Card {
 }
 
 impl Card {
-    pub(crate) fn new(nic: Nic) -> Self {
+    pub(crate) fn new(nic: Nic, timed: Option<Timed>) -> Self {
         Card {
             nic,
             processes: BTreeMap::new(),
             eus: vec![None; EXECUTION_UNITS],
-            running: vec![0; EXECUTION_UNITS / EUS_PER_CORE],
+            cores: Cores::new(timed),
             owners: BTreeMap::new(),
             gone: VecDeque::new(),
             next_process: 1,
@@ -96,13 +98,16 @@ impl Card {
         }
     }
 
-    /// Takes a thread off its core, if it runs.
-    pub(crate) fn leave_core(running: &mut [u64], thread: &mut Thread, next: ThreadState) {
-        if thread.state == ThreadState::Running {
-            running[thread.port.eu as usize / EUS_PER_CORE] -= 1;
-            thread.busy_cycles += thread.hart.cycles - thread.started_cycles;
-        }
-        thread.state = next;
+    /// Accesses of the threads by the level that served them; `None` with the simple cost model, which has no levels.
+    #[must_use]
+    pub fn access_counts(&self) -> Option<emu_timing::Counts> {
+        self.cores.timed.as_deref().map(Timed::counts)
+    }
+
+    /// Instructions that each core has issued; `None` with the simple cost model.
+    #[must_use]
+    pub fn issues(&self) -> Option<Vec<u64>> {
+        self.cores.timed.as_deref().map(Timed::issues)
     }
 }
 
@@ -111,6 +116,7 @@ pub(crate) struct CardDma<'a> {
     pub(crate) host: &'a HostMemory,
     pub(crate) processes: &'a mut BTreeMap<u32, Process>,
     pub(crate) watch: Option<&'a mut Watch>,
+    pub(crate) timed: Option<&'a mut Timed>,
     /// Index of the card.
     pub(crate) card: usize,
     pub(crate) at_ps: u64,
@@ -161,11 +167,14 @@ impl Dma for CardDma<'_> {
             Space::Dpa(id) => match self.processes.get_mut(&id) {
                 Some(process) => {
                     process.memory.dma_write(addr, data)?;
+                    if let Some(timed) = self.timed.as_deref_mut() {
+                        timed.written_by_card(id, addr, data.len() as u64);
+                    }
                     // The card's writes are coherent with the threads' loads: stale copies of the lines are dropped, and
                     // reservations on them are lost.
                     for thread in process.threads.values_mut() {
                         if thread.state == ThreadState::Running {
-                            thread.port.l1.invalidate(addr, data.len() as u64);
+                            thread.l1.invalidate(addr, data.len() as u64);
                             thread.hart.break_reservation(addr, data.len() as u64);
                         }
                     }

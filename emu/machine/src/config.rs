@@ -1,5 +1,8 @@
 //! What a machine is built from. Every number has a unit, a default and a source.
 
+use emu_timing::Parameters;
+
+use crate::thread::ThreadKind;
 use crate::time::PS_PER_S;
 use crate::wiring::Wiring;
 
@@ -13,8 +16,11 @@ pub struct Config {
     pub first_card: usize,
     /// What joins the cards. Default a cable.
     pub wiring: Wiring,
-    /// Costs of instructions and memory accesses on the DPA.
+    /// Costs of instructions and memory accesses on the DPA, without a timing model.
     pub cost: CostModel,
+    /// The timing model of the card's cores, caches, paths and engines, which takes the place of `cost`. Default none: emulation is
+    /// faster without. Not together with weak memory, a search for races, or a debugger.
+    pub timing: Option<Parameters>,
     /// Bytes of DPA heap each process may use. Default 256 MiB (the vendor's stress sample allocates as much).
     pub heap_bytes: u64,
     /// Virtual time between two looks of a host program that polls (see [`World::relax`](crate::World::relax)). Default
@@ -34,6 +40,22 @@ pub struct Config {
     /// Whether UC queue pairs take part in multicast, which no card offers: hypothetical, for receive paths without a copy. See
     /// [`GroupKey`](emu_nic::GroupKey). Default off.
     pub uc_multicast: bool,
+}
+
+impl Config {
+    /// Name of the model that times depend on, to stand beside every one of them.
+    #[must_use]
+    pub fn model_name(&self) -> &str {
+        self.timing.as_ref().map_or(CostModel::NAME, |timing| &timing.name)
+    }
+
+    /// Longest run of a thread of this kind in virtual time, and what such a run is called.
+    pub(crate) fn watchdog(&self, kind: ThreadKind) -> (u64, &'static str) {
+        match kind {
+            ThreadKind::EventHandler => (self.handler_watchdog_ps, "event handler"),
+            ThreadKind::Rpc => (self.rpc_watchdog_ps, "call"),
+        }
+    }
 }
 
 /// When what one agent has stored is seen by the others.
@@ -141,6 +163,7 @@ impl Default for Config {
             first_card: 0,
             wiring: Wiring::default(),
             cost: CostModel::default(),
+            timing: None,
             heap_bytes: 256 << 20,
             host_poll_ps: 50_000,
             host_idle_ps: 1_000_000,

@@ -170,13 +170,13 @@ impl World {
     pub fn destroy_thread(&mut self, card: usize, thread: u32) -> Result<(), MachineError> {
         self.card(card)?.thread(thread)?;
         self.note_end(card, thread);
-        let Card { processes, owners, running, eus, .. } = &mut self.cards[card];
+        let Card { processes, owners, cores, eus, .. } = &mut self.cards[card];
         if let Some(process) = owners.remove(&thread).and_then(|process| processes.get_mut(&process))
             && let Some(mut gone) = process.threads.remove(&thread)
         {
             self.ready.remove((gone.hart.cycles, card, thread));
             eus[gone.port.eu as usize] = None;
-            Card::leave_core(running, &mut gone, ThreadState::Finished);
+            cores.leave(&mut gone, ThreadState::Finished);
             let statistics = ThreadStatistics::of(process, &gone, true);
             process.forgotten_threads += u64::from(remember(&mut process.gone, GONE_THREADS, statistics));
         }
@@ -264,9 +264,10 @@ impl World {
         unpack: u64,
         arguments: u64,
     ) -> Result<u64, MachineError> {
-        let now_ps = self.now_ps;
+        let (now_ps, rpc_ps) = (self.now_ps, self.rpc_ps());
         let this = self.card(card)?;
-        if this.healthy(process)?.rpc.is_some_and(|slot| slot.result.is_none()) {
+        let elsewhere = this.cores.timed.as_ref().is_some_and(|timed| timed.is_taken(RPC_EU));
+        if this.healthy(process)?.rpc.is_some_and(|slot| slot.result.is_none()) || elsewhere {
             return Err(MachineError::CallInProgress(process));
         }
         let thread = match this.process(process)?.rpc {
@@ -275,13 +276,14 @@ impl World {
         };
         this.process_mut(process)?.rpc = Some(RpcSlot { thread, function, result: None });
         this.thread_mut(thread)?.entry = unpack;
-        self.start_with(ps_to_cycles(now_ps), card, thread, |hart: &mut Hart| {
+        self.start_with(ps_to_cycles(now_ps + rpc_ps), card, thread, |hart: &mut Hart| {
             hart.x[10] = arguments;
             hart.x[11] = function;
         });
         loop {
             let process = self.card(card)?.process_mut(process)?;
             if let Some(result) = process.rpc.and_then(|slot| slot.result) {
+                self.now_ps += rpc_ps;
                 return Ok(result);
             }
             if let Some(reason) = process.stopped() {
@@ -295,7 +297,7 @@ impl World {
 
     /// Running event handlers and calls of a card, per core.
     pub fn running_per_core(&mut self, card: usize) -> Result<Vec<u64>, MachineError> {
-        let running = self.card(card)?.running.clone();
+        let running = self.card(card)?.cores.running.clone();
         debug_assert_eq!(running.len(), crate::layout::EXECUTION_UNITS / EUS_PER_CORE);
         Ok(running)
     }
@@ -337,7 +339,8 @@ fn add_thread(card: &mut Card, pid: u32, eu: u32, kind: ThreadKind) -> Result<u3
             state: if kind == ThreadKind::Rpc { ThreadState::Waiting } else { ThreadState::Created },
             pending: false,
             hart: Hart::new(0),
-            port: Port { eu, l1: L1::new(), outbox: None, windows: [None; 2] },
+            port: Port { eu, outbox: None, windows: [None; 2] },
+            l1: L1::new(),
             started_cycles: 0,
             busy_cycles: 0,
             activations: 0,

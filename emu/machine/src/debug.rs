@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use emu_hart::{Hart, Limits, Stop, Text};
 
 use crate::bus::ThreadBus;
+use crate::costs::Costs;
 use crate::error::MachineError;
 use crate::process::Process;
 use crate::thread::{ThreadKind, ThreadState};
@@ -141,11 +142,11 @@ impl Debug {
 /// a store to the outbox.
 #[cold]
 #[inline(never)]
-pub(crate) fn run_debugged<const WATCHED: bool>(
+pub(crate) fn run_debugged<C: Costs, const WATCHED: bool>(
     debug: &mut Debug,
     hart: &mut Hart,
     text: &mut Text,
-    bus: &mut ThreadBus<'_, WATCHED>,
+    bus: &mut ThreadBus<'_, C, WATCHED>,
     limits: &Limits,
 ) -> Stop {
     loop {
@@ -168,10 +169,17 @@ pub(crate) fn run_debugged<const WATCHED: bool>(
 impl World {
     /// Attaches a debugger: the machine stops when the first event handler begins, and from then on as the debugger says.
     /// Instructions of the debugged process are executed one by one, which takes wall time, but no virtual time.
-    pub fn attach_debugger(&mut self, hook: Box<dyn Debugger>) {
+    ///
+    /// # Errors
+    /// The machine has a timing model.
+    pub fn attach_debugger(&mut self, hook: Box<dyn Debugger>) -> Result<(), MachineError> {
+        if self.config.timing.is_some() {
+            return Err(MachineError::TimingDebugged { model: self.config.model_name().to_owned() });
+        }
         let resume = Resume { action: Action::Continue, breakpoints: BTreeSet::new() };
         let debug = Debug { hook, focus: None, resume, step_from: 0, passes: None, slice: None, polls: 0, why: None };
         self.probes.debug = Some(Box::new(debug));
+        Ok(())
     }
 
     /// Takes the debugger off, if there still is one.

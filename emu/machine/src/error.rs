@@ -166,7 +166,26 @@ pub enum MachineError {
     /// An RPC did not come back: its thread crashed.
     #[error("the call did not return: {0}")]
     Crashed(String),
+    /// Timing parameters that cannot be.
+    #[error("timing: {0}")]
+    Timing(#[from] emu_timing::ParametersError),
+    /// A timing model together with a look at the order of accesses.
+    #[error(
+        "timing model {model} has strong memory and no observer: for weak memory or races leave the timing model out"
+    )]
+    TimingWatched {
+        /// Its name.
+        model: String,
+    },
+    /// A timing model together with a debugger.
+    #[error(
+        "timing model {model} issues threads side by side, which a debugger cannot stop: leave the timing model out"
+    )]
+    TimingDebugged {
+        /// Its name.
+        model: String,
+    },
     /// An RPC is already running (they are synchronous).
-    #[error("process {0} is already executing a call")]
+    #[error("process {0}, or the execution unit for calls, is already executing a call")]
     CallInProgress(u32),
 }

@@ -31,14 +31,14 @@ pub fn card_with_mac(mac: [u8; 6]) -> Option<usize> {
     Some(card).filter(|&card| address(card).mac == mac && card <= LAST_CARD)
 }
 
-/// Addresses, rate and seed of a card's network side.
-pub(crate) fn nic_config(card: usize, port_rate: Rate) -> NicConfig {
+/// Addresses, rate, times and seed of a card's network side.
+pub(crate) fn nic_config(card: usize, port_rate: Rate, timing: NicTiming) -> NicConfig {
     let Address { mac, gid } = address(card);
     NicConfig {
         mac,
         gids: vec![gid],
         port_mtu: Mtu::B4096,
-        timing: NicTiming { port_rate, ..NicTiming::default() },
+        timing: NicTiming { port_rate, ..timing },
         seed: card as u64 + 1,
     }
 }

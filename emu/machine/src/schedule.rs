@@ -1,15 +1,15 @@
-//! Running threads: activation, slices of instructions, RTOS calls, outbox stores, and death.
+//! Running threads: activation, slices of instructions, outbox stores, and death.
 
 use emu_hart::{Cause, Hart, Limits, Stop};
 
 use crate::bus::{OutboxStore, ThreadBus};
 use crate::bus_watched::run_watched;
 use crate::card::Card;
+use crate::costs::Simple;
 use crate::crash::CrashRecord;
 use crate::debug::run_debugged;
 use crate::layout::{
-    CONTEXT_OFFSET, EUS_PER_CORE, EXIT_GATE, OUTBOXES, PAGE, STACK_BYTES, STACK_OFFSET, THREAD_BLOCK, THREADS, call,
-    context, outbox,
+    CONTEXT_OFFSET, EUS_PER_CORE, EXIT_GATE, STACK_BYTES, STACK_OFFSET, THREAD_BLOCK, THREADS, outbox,
 };
 use crate::process::ProcessStatus;
 use crate::thread::{L1, ThreadKind, ThreadState};
@@ -17,43 +17,19 @@ use crate::time::{cycles_to_ps, ps_to_cycles};
 use crate::world::World;
 
 /// Longest slice of one thread when nothing else is due: threads of one machine run at most this far apart.
-const QUANTUM_CYCLES: u64 = 512;
-/// Longest message of a stream, in bytes, without its terminator (512-byte message chunk).
-const MAX_MESSAGE_BYTES: u64 = 511;
-/// Most messages of a stream that wait for the host; more are refused, as by a full buffer on the card.
-const MAX_WAITING_MESSAGES: usize = 1 << 14;
-/// Stream id that addresses every stream.
-const BROADCAST_STREAM: u64 = 0xFF;
+pub(crate) const QUANTUM_CYCLES: u64 = 512;
 
 /// Integer registers by their calling-convention names.
-mod reg {
-    pub(super) const RA: usize = 1;
-    pub(super) const SP: usize = 2;
-    pub(super) const GP: usize = 3;
-    pub(super) const TP: usize = 4;
-    pub(super) const A0: usize = 10;
-    pub(super) const A1: usize = 11;
-    pub(super) const A2: usize = 12;
-    pub(super) const A3: usize = 13;
-    pub(super) const A7: usize = 17;
-}
-
-/// What a thread does after an RTOS call.
-enum After {
-    /// Goes on with this value in a0.
-    Value(u64),
-    /// Has ended; may be triggered again.
-    Wait,
-    /// Has ended and starts again.
-    Again,
-    /// Has ended for good.
-    Finish,
-    /// The whole process has ended.
-    FinishProcess,
-    /// The firmware reports an error.
-    Error(u8),
-    /// The call is not one.
-    Unknown,
+pub(crate) mod reg {
+    pub(crate) const RA: usize = 1;
+    pub(crate) const SP: usize = 2;
+    pub(crate) const GP: usize = 3;
+    pub(crate) const TP: usize = 4;
+    pub(crate) const A0: usize = 10;
+    pub(crate) const A1: usize = 11;
+    pub(crate) const A2: usize = 12;
+    pub(crate) const A3: usize = 13;
+    pub(crate) const A7: usize = 17;
 }
 
 impl World {
@@ -63,11 +39,12 @@ impl World {
     }
 
     pub(crate) fn start_with(&mut self, cycles: u64, card: usize, id: u32, arguments: impl FnOnce(&mut Hart)) {
-        let Card { processes, owners, running, .. } = &mut self.cards[card];
+        let Card { processes, owners, cores, .. } = &mut self.cards[card];
         let Some(&pid) = owners.get(&id) else { return };
         let Some(process) = processes.get_mut(&pid) else { return };
         let gp = process.global_pointer;
         let Some(thread) = process.threads.get_mut(&id) else { return };
+        let watchdog_ps = self.config.watchdog(thread.kind).0;
         let block = THREADS + u64::from(thread.port.eu) * THREAD_BLOCK;
         let hart = &mut thread.hart;
         hart.x = [0; 32];
@@ -81,14 +58,14 @@ impl World {
         hart.clear_reservation();
         hart.cycles = hart.cycles.max(cycles);
         thread.started_cycles = hart.cycles;
-        thread.port.l1 = L1::new();
+        thread.l1 = L1::new();
         thread.state = ThreadState::Running;
         thread.pending = false;
         thread.activations += 1;
-        running[thread.port.eu as usize / EUS_PER_CORE] += 1;
         let at = hart.cycles;
+        cores.enter(thread, watchdog_ps);
         self.trace.record(cycles_to_ps(at), "start", card as u64, u64::from(id));
-        self.ready.insert((at, card, id));
+        self.resume(at, card, id);
         self.watch_begin(card, pid, id);
         self.note_begin(card, pid, id);
     }
@@ -104,16 +81,13 @@ impl World {
             }
         }
         let horizon = self.queue.next_at_ps().map_or(u64::MAX, ps_to_cycles);
-        let Card { nic, processes, owners, running, .. } = &mut self.cards[card_index];
+        let Card { nic, processes, owners, cores, .. } = &mut self.cards[card_index];
         let Some(process) = owners.get(&id).and_then(|process| processes.get_mut(process)) else { return };
         let Some(thread) = process.threads.get_mut(&id) else { return };
         if thread.state != ThreadState::Running {
             return;
         }
-        let (watchdog_ps, what) = match thread.kind {
-            ThreadKind::EventHandler => (self.config.handler_watchdog_ps, "event handler"),
-            ThreadKind::Rpc => (self.config.rpc_watchdog_ps, "call"),
-        };
+        let watchdog_ps = self.config.watchdog(thread.kind).0;
         let deadline = thread.started_cycles.saturating_add(ps_to_cycles(watchdog_ps));
         let end = (at_cycles + QUANTUM_CYCLES).min(horizon.max(at_cycles + 1)).min(deadline.max(at_cycles + 1));
         let end = resumed.unwrap_or(end);
@@ -122,7 +96,7 @@ impl World {
             instructions: u64::MAX,
             cycles: end,
             // A core issues one instruction per cycle: n running threads get one in n cycles each.
-            gap_cycles: self.config.cost.gap_cycles.max(running[core]),
+            gap_cycles: self.config.cost.gap_cycles.max(cores.running[core]),
         };
         // Other threads and the card may have stored since this one last ran. A store-conditional may fail without
         // reason, so giving the reservation up is always right; a sequence of a few instructions fits in one slice.
@@ -131,18 +105,18 @@ impl World {
         }
         let debug = World::debugger_of(&mut self.probes.debug, (card_index, process.id), thread.kind);
         let watch = self.watch.as_deref_mut();
-        let (memory, port) = (&mut process.memory, &mut thread.port);
+        let (memory, port, l1) = (&mut process.memory, &mut thread.port, &mut thread.l1);
         let text = self.images.text(&mut process.code);
         let hart = &mut thread.hart;
         macro_rules! bus {
             ($watched:literal) => {
-                ThreadBus::<$watched> {
+                ThreadBus::<_, $watched> {
                     memory,
                     host: &self.host,
                     nic,
                     windows: &process.windows,
                     port,
-                    cost: &self.config.cost,
+                    costs: Simple { model: &self.config.cost, l1 },
                     outbox_store: None,
                     detail: None,
                     watch,
@@ -173,15 +147,8 @@ impl World {
             self.name_races();
         }
         match stop {
-            Stop::Cycles | Stop::Instructions => {
-                if cycles >= deadline {
-                    let ms = watchdog_ps / 1_000_000_000;
-                    let cause = format!("watchdog: the {what} ran for more than {ms} ms without ending");
-                    self.crash(card_index, id, cause, 0);
-                } else {
-                    self.ready.insert((cycles, card_index, id));
-                }
-            }
+            Stop::Cycles | Stop::Instructions if cycles >= deadline => self.overran(card_index, id),
+            Stop::Cycles | Stop::Instructions => self.ready.insert((cycles, card_index, id)),
             Stop::Requested => {
                 self.ready.insert((cycles, card_index, id));
                 if let Some(store) = store {
@@ -190,6 +157,23 @@ impl World {
                     self.debug_stop(card_index, id, end);
                 }
             }
+            stop => self.stopped(card_index, id, stop, detail),
+        }
+    }
+
+    /// A thread has executed for too long.
+    pub(crate) fn overran(&mut self, card_index: usize, id: u32) {
+        let Ok(thread) = self.cards[card_index].thread(id) else { return };
+        let (watchdog_ps, what) = self.config.watchdog(thread.kind);
+        let ms = watchdog_ps / 1_000_000_000;
+        self.crash(card_index, id, format!("watchdog: the {what} ran for more than {ms} ms without ending"), 0);
+    }
+
+    /// A thread cannot go on by itself. `detail` tells in words why its access faulted.
+    pub(crate) fn stopped(&mut self, card_index: usize, id: u32, stop: Stop, detail: Option<String>) {
+        match stop {
+            // Limits and doorbells are the caller's affair.
+            Stop::Cycles | Stop::Instructions | Stop::Requested => {}
             Stop::Ecall => self.rtos_call(card_index, id),
             Stop::Fault(fault) if fault.cause == Cause::InstructionAccess && fault.tval == EXIT_GATE => {
                 self.returned(card_index, id);
@@ -206,7 +190,7 @@ impl World {
         }
     }
 
-    fn outbox(&mut self, at_ps: u64, card: usize, id: u32, store: OutboxStore) {
+    pub(crate) fn outbox(&mut self, at_ps: u64, card: usize, id: u32, store: OutboxStore) {
         let OutboxStore { offset, value } = store;
         self.trace.record(at_ps, "outbox", offset, value);
         let low24 = (value & 0xFF_FFFF) as u32;
@@ -256,14 +240,14 @@ impl World {
 
     /// The thread jumped to the exit gate.
     fn returned(&mut self, card_index: usize, id: u32) {
-        let Card { processes, owners, running, .. } = &mut self.cards[card_index];
+        let Card { processes, owners, cores, .. } = &mut self.cards[card_index];
         let Some(process) = owners.get(&id).and_then(|process| processes.get_mut(process)) else { return };
         let Some(thread) = process.threads.get_mut(&id) else { return };
         match (thread.kind, &mut process.rpc) {
             (ThreadKind::Rpc, Some(slot)) => {
                 slot.result = Some(thread.hart.x[reg::A0]);
                 let at_ps = cycles_to_ps(thread.hart.cycles);
-                Card::leave_core(running, thread, ThreadState::Waiting);
+                cores.leave(thread, ThreadState::Waiting);
                 self.now_ps = self.now_ps.max(at_ps);
                 self.trace.record(at_ps, "return", card_index as u64, u64::from(id));
                 self.watch_end(card_index, id);
@@ -275,157 +259,12 @@ impl World {
         }
     }
 
-    fn rtos_call(&mut self, card_index: usize, id: u32) {
-        let gap = self.config.cost.gap_cycles;
-        let Card { nic, processes, owners, running, .. } = &mut self.cards[card_index];
-        let Some(process) = owners.get(&id).and_then(|process| processes.get_mut(process)) else { return };
-        let Some(x) = process.threads.get(&id).map(|thread| thread.hart.x) else { return };
-        let number = x[reg::A7];
-        let activated = u32::try_from(x[reg::A0]).ok().and_then(|other| process.threads.get(&other));
-        let is_handler = activated.is_some_and(|other| other.kind == ThreadKind::EventHandler);
-        let Some(thread) = process.threads.get_mut(&id) else { return };
-        let at_ps = cycles_to_ps(thread.hart.cycles);
-        let context_addr = THREADS + u64::from(thread.port.eu) * THREAD_BLOCK + CONTEXT_OFFSET;
-        let memory = &mut process.memory;
-        let mut poke = |offset: u64, bytes: &[u8]| {
-            if let Some(at) = memory.bytes_mut(context_addr + offset, bytes.len()) {
-                at.copy_from_slice(bytes);
-            }
-        };
-        const OK: u64 = 0;
-        const FAILED: u64 = 1;
-        let mut triggered = None;
-        let after = match number {
-            call::RESCHEDULE => After::Wait,
-            call::FINISH => After::Finish,
-            call::RETRIGGER => After::Again,
-            call::PROCESS_FINISH => After::FinishProcess,
-            call::YIELD => After::Value(OK),
-            call::OUTBOX_CONFIG => {
-                let outbox = x[reg::A0] as u16;
-                if process.outboxes.contains_key(&u32::from(outbox)) {
-                    thread.port.outbox = Some(u32::from(outbox));
-                    poke(context::OUTBOX_ID, &outbox.to_le_bytes());
-                    poke(context::OUTBOX_BASE, &(OUTBOXES + u64::from(outbox) * PAGE).to_le_bytes());
-                    After::Value(OK)
-                } else {
-                    After::Value(FAILED)
-                }
-            }
-            call::WINDOW_CONFIG => {
-                let (entity, window, key) = (x[reg::A0], x[reg::A1] as u32, x[reg::A2] as u32);
-                if entity < 2 && process.windows.contains_key(&window) {
-                    thread.port.windows[entity as usize] = Some((window, key));
-                    if entity == 0 {
-                        poke(context::WINDOW_ID, &(window as u16).to_le_bytes());
-                    }
-                    After::Value(OK)
-                } else {
-                    After::Value(FAILED)
-                }
-            }
-            call::WINDOW_MKEY_CONFIG => match thread.port.windows.get_mut(x[reg::A0] as usize) {
-                Some(Some((_, key))) => {
-                    *key = x[reg::A1] as u32;
-                    After::Value(OK)
-                }
-                _ => After::Value(FAILED),
-            },
-            call::MSG => {
-                let (stream, level, addr, len) = (x[reg::A0], x[reg::A1] as u8, x[reg::A2], x[reg::A3]);
-                let text = (len <= MAX_MESSAGE_BYTES).then(|| memory.bytes(addr, len as usize)).flatten();
-                let mut status = FAILED;
-                if let Some(text) = text {
-                    self.probes.note_log(at_ps, card_index, id, stream, text);
-                }
-                if let Some(mut text) = text.map(<[u8]>::to_vec) {
-                    if let Some(watch) = &self.watch {
-                        watch.forward((card_index, id), addr, &mut text);
-                    }
-                    for (&number, to) in &mut process.streams {
-                        if stream == u64::from(number) || stream == BROADCAST_STREAM {
-                            let room = to.messages.len() < MAX_WAITING_MESSAGES;
-                            if level > to.level || room {
-                                status = OK;
-                            }
-                            if level <= to.level && room {
-                                to.messages.push(text.clone());
-                            }
-                        }
-                    }
-                }
-                After::Value(status)
-            }
-            call::ERROR => After::Error(x[reg::A0] as u8),
-            call::EVENT_HANDLER_ACTIVATE if is_handler => {
-                triggered = Some(x[reg::A0] as u32);
-                After::Value(OK)
-            }
-            call::EVENT_HANDLER_ACTIVATE => After::Value(FAILED),
-            call::THREAD_ID => After::Value(u64::from(thread.id)),
-            call::TLS => After::Value(thread.tls),
-            call::OUTBOX_CONFIG_UAR_EXTENSION => After::Value(FAILED),
-            call::NIC_COUNTER => After::Value(match x[reg::A0] {
-                call::COUNTER_RX_BYTES => nic.counters().rx_bytes,
-                call::COUNTER_TX_BYTES => nic.counters().tx_bytes,
-                _ => u64::MAX,
-            }),
-            _ => After::Unknown,
-        };
-        self.trace.record(at_ps, "call", u64::from(id), number);
-        self.probes.note_call(at_ps, card_index, id, number);
-        let ended = |what: &str| format!("a call (RPC) ended by {what}; it must return");
-        let is_rpc = thread.kind == ThreadKind::Rpc;
-        match after {
-            After::Value(value) => {
-                thread.hart.complete_ecall(gap);
-                thread.hart.x[reg::A0] = value;
-                let cycles = thread.hart.cycles;
-                self.ready.insert((cycles, card_index, id));
-                if let Some(other) = triggered {
-                    self.trigger(at_ps, card_index, other);
-                }
-            }
-            After::Wait | After::Again | After::Finish if is_rpc => {
-                self.crash(card_index, id, ended("reschedule, finish or retrigger"), number);
-            }
-            After::Wait | After::Again => {
-                thread.hart.complete_ecall(gap);
-                Card::leave_core(running, thread, ThreadState::Waiting);
-                let again = matches!(after, After::Again) || thread.pending;
-                let cycles = thread.hart.cycles;
-                self.watch_end(card_index, id);
-                if again {
-                    self.start(cycles, card_index, id);
-                }
-            }
-            After::Finish => {
-                thread.hart.complete_ecall(gap);
-                Card::leave_core(running, thread, ThreadState::Finished);
-                self.watch_end(card_index, id);
-            }
-            After::FinishProcess => {
-                let process = owners.get(&id).copied();
-                if let Some(process) = process {
-                    self.stop_process(card_index, process, ProcessStatus::Finished);
-                }
-            }
-            After::Error(code) => {
-                let cause = format!("the firmware reported error {code:#x}");
-                self.crash_with(card_index, id, cause, u64::from(code), Some(code));
-            }
-            After::Unknown => {
-                self.crash(card_index, id, format!("unknown RTOS call {number}"), number);
-            }
-        }
-    }
-
-    fn crash(&mut self, card: usize, id: u32, cause: String, value: u64) {
+    pub(crate) fn crash(&mut self, card: usize, id: u32, cause: String, value: u64) {
         self.crash_with(card, id, cause, value, None);
     }
 
     /// Records the death of a thread and stops its process.
-    fn crash_with(&mut self, card_index: usize, id: u32, cause: String, value: u64, user_code: Option<u8>) {
+    pub(crate) fn crash_with(&mut self, card_index: usize, id: u32, cause: String, value: u64, user_code: Option<u8>) {
         let card = &mut self.cards[card_index];
         let Some(&pid) = card.owners.get(&id) else { return };
         let Ok(process) = card.process_mut(pid) else { return };
@@ -456,11 +295,13 @@ impl World {
 
     /// Ends all threads of a process.
     pub(crate) fn stop_process(&mut self, card_index: usize, pid: u32, status: ProcessStatus) {
-        let Card { processes, running, .. } = &mut self.cards[card_index];
+        let Card { processes, cores, .. } = &mut self.cards[card_index];
         let Some(process) = processes.get_mut(&pid) else { return };
         for thread in process.threads.values_mut() {
-            self.ready.remove((thread.hart.cycles, card_index, thread.id));
-            Card::leave_core(running, thread, ThreadState::Finished);
+            if cores.timed.is_none() {
+                self.ready.remove((thread.hart.cycles, card_index, thread.id));
+            }
+            cores.leave(thread, ThreadState::Finished);
         }
         process.status = status;
         let threads: Vec<u32> = process.threads.keys().copied().collect();

@@ -74,8 +74,6 @@ impl L1 {
 pub struct Port {
     /// Execution unit, and so the slot of the thread's block.
     pub eu: u32,
-    /// Tags of the thread's data cache.
-    pub l1: L1,
     /// Outbox selected by `outbox_config`.
     pub outbox: Option<u32>,
     /// Per entity: window id and memory key.
@@ -103,6 +101,8 @@ pub struct Thread {
     pub hart: Hart,
     /// Its MMIO view.
     pub port: Port,
+    /// Tags of its data cache in the simple cost model.
+    pub l1: L1,
     /// Cycle at which the present activation started, for the watchdog.
     pub started_cycles: u64,
     /// Cycles of the activations before the present one.

@@ -4,20 +4,23 @@ use std::collections::VecDeque;
 use std::io::Write;
 
 use emu_fabric::{Network, PortRoom};
-use emu_nic::{AsyncEvent, CqTarget, Effects, Nic, Packet};
+use emu_nic::{AsyncEvent, CqTarget, Effects, Nic, NicTiming, Packet};
+use emu_timing::Model;
 
 use crate::card::{Card, CardDma};
-use crate::config::Config;
+use crate::config::{Config, MemoryModel};
 use crate::error::MachineError;
 use crate::external::Outside;
 use crate::host_memory::HostMemory;
 use crate::images::Images;
+use crate::model::nic_timing;
 use crate::numbering::{LAST_CARD, nic_config};
 use crate::probe::Probes;
 use crate::queue::{Event, EventQueue};
 use crate::ready::Ready;
 use crate::thread::ThreadState;
 use crate::time::{cycles_to_ps, ps_to_cycles};
+use crate::timed::{CORES_TURN, Timed};
 use crate::trace::Trace;
 use crate::watch::Watch;
 use crate::wiring::{MAX_CARDS, Wires, Wiring};
@@ -60,8 +63,13 @@ impl World {
         if first > LAST_CARD + 1 - count {
             return Err(MachineError::FirstCard { first, cards: count });
         }
+        let model = config.timing.as_ref().map(Model::new).transpose()?;
+        if let (Some(model), true) = (&model, config.detect_races || config.memory != MemoryModel::Strong) {
+            return Err(MachineError::TimingWatched { model: model.name.clone() });
+        }
+        let times = model.as_ref().map_or_else(NicTiming::default, nic_timing);
         let card = |index| {
-            let mut nic = Nic::new(nic_config(first + index, config.wiring.port_rate(index)?));
+            let mut nic = Nic::new(nic_config(first + index, config.wiring.port_rate(index)?, times));
             if config.uc_multicast {
                 nic.allow_uc_multicast();
             }
@@ -69,7 +77,7 @@ impl World {
                 let switching = network.topology.switching();
                 nic.set_priorities(switching.priorities, switching.weights);
             }
-            Ok(Card::new(nic))
+            Ok(Card::new(nic, model.clone().map(Timed::new)))
         };
         let cards = (0..count).map(card).collect::<Result<Vec<_>, MachineError>>()?;
         let wires = Wires::new(&config.wiring, first, count)?;
@@ -210,7 +218,10 @@ impl World {
         match (thread, event_ps) {
             (None, None) => self.settle_next(),
             (Some((cycles, card, id)), event) if event.is_none_or(|at| cycles_to_ps(cycles) < at) => {
-                self.run_slice(cycles, card, id);
+                match id {
+                    CORES_TURN => self.run_cores(cycles, card),
+                    id => self.run_slice(cycles, card, id),
+                }
                 self.ready.close();
                 if self.probes.debug.is_some() {
                     self.finish_debugged_slice();
@@ -308,9 +319,9 @@ impl World {
     /// Hands an event to a network card, with the memories it reaches, and carries out what follows from it.
     fn nic_event(&mut self, at_ps: u64, card: usize, call: impl FnOnce(&mut Nic, &mut CardDma<'_>, &mut Effects)) {
         let mut effects = std::mem::take(&mut self.effects);
-        let Card { nic, processes, .. } = &mut self.cards[card];
-        let watch = self.watch.as_deref_mut();
-        let mut dma = CardDma { host: &self.host, processes, watch, card, at_ps };
+        let Card { nic, processes, cores, .. } = &mut self.cards[card];
+        let (watch, timed) = (self.watch.as_deref_mut(), cores.timed.as_deref_mut());
+        let mut dma = CardDma { host: &self.host, processes, watch, timed, card, at_ps };
         call(nic, &mut dma, &mut effects);
         self.carry_out(card, &mut effects);
         self.effects = effects;
@@ -363,7 +374,7 @@ impl World {
     /// A trigger for a thread: starts it, or is remembered until it can start.
     pub(crate) fn trigger(&mut self, at_ps: u64, card: usize, id: u32) {
         self.note_trigger(at_ps, card, id);
-        let activate_ps = self.config.cost.activate_ps;
+        let activate_ps = self.activate_ps();
         let Ok(thread) = self.cards[card].thread_mut(id) else { return };
         match thread.state {
             ThreadState::Waiting => self.start(ps_to_cycles(at_ps + activate_ps), card, id),

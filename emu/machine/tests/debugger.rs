@@ -66,7 +66,7 @@ fn run(handler: &[u32], config: Config, script: Option<Script>) -> Outcome {
     let (mut world, process) = boot(&image(handler, &[addi(A7, 0, 11), ECALL, RET]), config);
     let (seen, ended) = script.as_ref().map(|s| (Arc::clone(&s.seen), Arc::clone(&s.ended))).unwrap_or_default();
     if let Some(script) = script {
-        world.attach_debugger(Box::new(script));
+        world.attach_debugger(Box::new(script)).unwrap();
     }
     let entry = world.card(0).unwrap().process(process).unwrap().image.symbol("handler").unwrap();
     for _ in 0..2 {

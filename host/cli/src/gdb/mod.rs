@@ -104,7 +104,7 @@ pub fn serve(address: &str, wait: Duration) -> Result<Session, GdbError> {
     let stop = Stopped { card: 0, process: 0, thread: 0, why: DebugStop::Begin };
     let target = DpaProcess { world, stop, breakpoints: BTreeSet::new(), action: Action::Continue };
     let server = Server { listener, address, wait, session: session.clone(), target, machine: None, over: false };
-    with_world(|world| world.attach_debugger(Box::new(server)))?;
+    with_world(|world| world.attach_debugger(Box::new(server)))??;
     eprintln!("gdb server on {address}: stops when the first event handler begins");
     Ok(session)
 }
