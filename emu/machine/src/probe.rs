@@ -81,7 +81,7 @@ impl World {
     /// A copy of what has been recorded so far; `None` without a recording.
     #[must_use]
     pub fn recording(&self) -> Option<Recording> {
-        self.probes.recorder.as_ref().map(|recorder| recorder.so_far(self.now_ps))
+        self.probes.recorder.as_ref().map(|recorder| recorder.so_far(self.now_ps, self.config.model_name()))
     }
 
     /// Ends the recording and gives it; `None` if there was none.
@@ -90,7 +90,7 @@ impl World {
         for card in &mut self.cards {
             card.nic.observe(false);
         }
-        Some(recorder.finish(self.now_ps))
+        Some(recorder.finish(self.now_ps, self.config.model_name()))
     }
 
     /// Tells an observer of crashes, and of the state in each `period_ps` of virtual time. Replaces the one before.

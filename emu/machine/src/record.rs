@@ -101,6 +101,8 @@ pub struct Recording {
     pub threads: BTreeMap<(usize, u32), ThreadIdentity>,
     /// Virtual time at the end, in picoseconds.
     pub end_ps: u64,
+    /// Name of the model behind the times.
+    pub model: String,
 }
 
 /// A thread that is executing.
@@ -173,12 +175,12 @@ impl Recorder {
         self.push(at_ps, whose.0, Some(whose.1), What::Crash(cause.to_owned()));
     }
 
-    pub(crate) fn so_far(&self, end_ps: u64) -> Recording {
-        Recording { end_ps, ..self.recording.clone() }
+    pub(crate) fn so_far(&self, end_ps: u64, model: &str) -> Recording {
+        Recording { end_ps, model: model.to_owned(), ..self.recording.clone() }
     }
 
-    pub(crate) fn finish(mut self, end_ps: u64) -> Recording {
-        self.recording.end_ps = end_ps;
+    pub(crate) fn finish(mut self, end_ps: u64, model: &str) -> Recording {
+        (self.recording.end_ps, self.recording.model) = (end_ps, model.to_owned());
         self.recording
     }
 }

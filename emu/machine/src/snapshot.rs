@@ -124,6 +124,8 @@ pub struct CardSnapshot {
 /// The whole machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
+    /// Name of the model behind the times.
+    pub model: String,
     /// Virtual time in picoseconds.
     pub now_ps: u64,
     /// Its cards.
@@ -151,6 +153,10 @@ impl World {
             processes.sort_by_key(|process| process.id);
             CardSnapshot { index, processes, counters: *card.nic.counters(), port: self.port_counters(index) }
         };
-        Snapshot { now_ps: self.now_ps, cards: (0..self.cards.len()).map(card).collect() }
+        Snapshot {
+            model: self.config.model_name().to_owned(),
+            now_ps: self.now_ps,
+            cards: (0..self.cards.len()).map(card).collect(),
+        }
     }
 }

@@ -5,9 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use emu_machine::{
-    CardSnapshot, CostModel, ProcessSnapshot, ProcessStatus, Snapshot, ThreadState, ThreadStatistics, thread_name,
-};
+use emu_machine::{CardSnapshot, ProcessSnapshot, ProcessStatus, Snapshot, ThreadState, ThreadStatistics, thread_name};
 use serde::{Deserialize, Serialize};
 
 /// The first field of every state file.
@@ -142,7 +140,7 @@ impl State {
         State {
             format: FORMAT.to_owned(),
             version: VERSION,
-            model: CostModel::NAME.to_owned(),
+            model: snapshot.model.clone(),
             time_ps: snapshot.now_ps,
             cards: snapshot.cards.iter().map(Card::new).collect(),
         }
@@ -268,7 +266,7 @@ mod tests {
     fn what_is_written_is_read() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("state.json");
-        let state = State::new(&Snapshot { now_ps: 17, cards: Vec::new() });
+        let state = State::new(&Snapshot { model: "M".to_owned(), now_ps: 17, cards: Vec::new() });
         state.write(&path).expect("written");
         assert_eq!(State::read(&path).expect("read"), state);
         assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 1, "nothing is left beside it");

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
 use crate::sim_args::{CampaignArgs, SimArgs};
 use flexcast_cli::machine::{MachineParams, Memory, Queues};
+use flexcast_cli::timing::TimingParams;
 use flexcast_cli::tput::plan::{DEFAULT_PSN_BITS, Params, Transport};
 
 /// Firmware for the DPA of a BlueField-3, run, measured and deployed: on the emulated card or on a real one.
@@ -144,6 +145,12 @@ pub(crate) struct NetworkArgs {
     /// Look for races for memory between firmware, card and host; a run with any fails and tells them on stderr.
     #[arg(long)]
     pub(crate) detect_races: bool,
+    /// What emulated times are made of: uncalibrated-1, m1, or a file of a timing model's numbers [default: uncalibrated-1].
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(crate) model: Option<String>,
+    /// A number of the timing model that is to be different, such as loads.l3_cycles=115.
+    #[arg(long, value_name = "GROUP.NAME=VALUE", requires = "model")]
+    pub(crate) set: Vec<String>,
     /// Queues of the ports for the priorities of traffic classes [default: as the topology says, which says strict by default].
     #[arg(long, value_enum)]
     pub(crate) queues: Option<Queues>,
@@ -161,6 +168,7 @@ impl NetworkArgs {
             memory: self.memory,
             detect_races: self.detect_races,
             queues: self.queues,
+            timing: TimingParams { model: self.model.clone(), changes: self.set.clone() },
         })
     }
 }
@@ -194,6 +202,7 @@ impl MachineArgs {
             (self.network.memory != Memory::Strong, "--memory"),
             (self.network.detect_races, "--detect-races"),
             (self.network.queues.is_some(), "--queues"),
+            (self.network.model.is_some(), "--model"),
             (self.pcap.is_some(), "--pcap"),
         ];
         options.iter().find(|(given, _)| *given).map(|(_, name)| *name)

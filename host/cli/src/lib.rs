@@ -8,4 +8,5 @@ pub mod pingpong;
 pub mod provider;
 pub mod sim;
 pub mod tables;
+pub mod timing;
 pub mod tput;

@@ -10,6 +10,8 @@ use emu_machine::fabric::{
 use emu_machine::{Config, LinkConfig, MachineError, MemoryModel, NetworkConfig, Race, Wiring, with_world};
 use serde::Serialize;
 
+use crate::timing::{TimingParams, TimingParamsError};
+
 /// When stores are seen by others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -61,6 +63,8 @@ pub struct MachineParams {
     pub detect_races: bool,
     /// Queues of ports; `None`: as the topology says.
     pub queues: Option<Queues>,
+    /// What times are made of.
+    pub timing: TimingParams,
 }
 
 /// A machine that cannot be made as asked.
@@ -125,6 +129,9 @@ pub enum MachineParamsError {
     /// A cable has no other hosts.
     #[error("--cards chooses hosts of a topology: give --topology, too")]
     CardsWithoutTopology,
+    /// No such timing model.
+    #[error(transparent)]
+    Timing(#[from] TimingParamsError),
     /// What the machine itself refuses.
     #[error(transparent)]
     Machine(#[from] MachineError),
@@ -194,10 +201,11 @@ fn cable() -> Result<Topology, TopologyError> {
 }
 
 impl MachineParams {
-    /// Whether it is the default machine with losses, seed aside.
+    /// Whether it is the default machine with losses, seed and model aside.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        *self == Self { loss_ppm: self.loss_ppm, seed: self.seed, ..Self::default() }
+        let (seed, timing) = (self.seed, self.timing.clone());
+        *self == Self { loss_ppm: self.loss_ppm, seed, timing, ..Self::default() }
     }
 
     /// The configuration of the machine.
@@ -209,7 +217,8 @@ impl MachineParams {
             Memory::Strong => MemoryModel::Strong,
             Memory::Weak => MemoryModel::weak(self.seed),
         };
-        Ok(Config { memory, detect_races: self.detect_races, wiring: self.wiring()?, ..Config::default() })
+        let timing = self.timing.parameters()?;
+        Ok(Config { memory, timing, detect_races: self.detect_races, wiring: self.wiring()?, ..Config::default() })
     }
 
     /// The configuration of a machine of `count` cards in a network: one switch if no topology is given, at its first hosts if none are
@@ -231,7 +240,8 @@ impl MachineParams {
             Memory::Weak => MemoryModel::weak(self.seed),
         };
         let wiring = Wiring::Network(Box::new(network));
-        Ok(Config { cards: count, memory, detect_races: self.detect_races, wiring, ..Config::default() })
+        let timing = self.timing.parameters()?;
+        Ok(Config { cards: count, memory, timing, detect_races: self.detect_races, wiring, ..Config::default() })
     }
 
     fn wiring(&self) -> Result<Wiring, MachineParamsError> {

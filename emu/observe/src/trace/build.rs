@@ -97,7 +97,7 @@ pub(super) fn timeline(recording: &Recording, text: &dyn Fn(&[u8]) -> String) ->
         counts: std::mem::take(&mut builder.counts),
     };
     let end_ps = recording.end_ps.max(summary.last_ps);
-    Timeline { events: builder.events(recording, end_ps), summary }
+    Timeline { events: builder.events(recording, end_ps), summary, model: recording.model.clone() }
 }
 
 impl Builder {

@@ -13,7 +13,7 @@ mod names;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use emu_machine::{CostModel, Recording};
+use emu_machine::Recording;
 use serde::Serialize;
 use serde::ser::{SerializeMap as _, Serializer};
 
@@ -133,6 +133,8 @@ impl Serialize for Event {
 pub struct Timeline {
     events: Vec<Event>,
     summary: Summary,
+    /// Name of the model behind the times.
+    model: String,
 }
 
 /// What a timeline holds.
@@ -178,11 +180,11 @@ impl Timeline {
         struct Other<'a> {
             program: &'static str,
             time: &'static str,
-            model: &'static str,
+            model: &'a str,
             summary: &'a Summary,
         }
         let mut writer = io::BufWriter::new(writer);
-        let other = Other { program: "flexcast", time: "emulated", model: CostModel::NAME, summary: &self.summary };
+        let other = Other { program: "flexcast", time: "emulated", model: &self.model, summary: &self.summary };
         let file = File { display_time_unit: "ns", other_data: other, trace_events: &self.events };
         serde_json::to_writer(&mut writer, &file)?;
         writer.flush()

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use flexcast_cli::machine;
-use flexcast_cli::provider::{self, MODEL};
+use flexcast_cli::provider;
 use flexcast_cli::tput::TputError;
 use flexcast_cli::tput::plan::Plan;
 use flexcast_cli::tput::report::table;
@@ -25,8 +25,10 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
     // Limits before anything is opened, and before that many bytes are made up.
     let plan = Plan::new(params, bytes)?;
     let asked = args.machine.params(args.seed)?;
+    let config = asked.config()?;
+    let model = config.model_name().to_owned();
     let provider = match args.provider {
-        ProviderName::Emu => provider::emulated(asked.config()?)?,
+        ProviderName::Emu => provider::emulated(config)?,
         ProviderName::System => {
             if let Some(option) = args.machine.given() {
                 anyhow::bail!("{option} is for the emulated machine: leave it out with --provider system");
@@ -44,7 +46,7 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
     let cards = Cards::open(&provider, args.server.as_deref(), args.client.as_deref())?;
     let bar = progress_bar();
     bar.set_prefix(format!("{} x{}", params.transport.name(), params.threads));
-    let outcome = run_plan(&cards, &image, &plan, &source, MODEL, &mut |tick| show(&bar, tick));
+    let outcome = run_plan(&cards, &image, &plan, &source, &model, &mut |tick| show(&bar, tick));
     bar.finish_and_clear();
     if let Ok(report) = &outcome
         && !args.json

@@ -10,7 +10,6 @@ use super::params::{Operation, SimParams};
 use super::settings::Settings;
 pub use super::traffic::Traffic;
 use crate::machine::Memory;
-use crate::provider::MODEL;
 use crate::tput::report::Kind;
 
 /// One rank's end of one operation.
@@ -212,7 +211,7 @@ impl Report {
             sha256: None,
             machine: Machine::now()?,
             kind: Kind::Emulated,
-            model: MODEL.to_owned(),
+            model: with_world(|world| world.config().model_name().to_owned())?,
             wall_s: 0.0,
             set_up_s: 0.0,
             peak_memory_bytes: None,

@@ -1,0 +1,109 @@
+//! Timing models by name.
+
+use std::path::{Path, PathBuf};
+
+use emu_machine::CostModel;
+use emu_machine::timing::{Parameters, ParametersError};
+
+/// The timing model that a run asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TimingParams {
+    /// [`CostModel::NAME`] (also `None`), `m1`, or a file of parameters.
+    pub model: Option<String>,
+    /// Numbers of the model that are different: `group.name=value`.
+    pub changes: Vec<String>,
+}
+
+/// A timing model that there is not.
+#[derive(Debug, thiserror::Error)]
+pub enum TimingParamsError {
+    /// No name of a model.
+    #[error("--model {0}: the models are {simple} and m1, or a file of parameters (.toml)", simple = CostModel::NAME)]
+    Unknown(String),
+    /// Its file cannot be read.
+    #[error("model `{}` cannot be read", path.display())]
+    File {
+        /// Where it should be.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Its numbers cannot be.
+    #[error("--model {model}: {source}")]
+    Parameters {
+        /// The model.
+        model: String,
+        /// Why not.
+        source: ParametersError,
+    },
+    /// A change of nothing.
+    #[error("--set {0}: it changes a timing model's number, as in --model m1 --set loads.l3_cycles=115")]
+    Change(String),
+}
+
+impl TimingParams {
+    /// The model's numbers; `None` for the simple cost model.
+    ///
+    /// # Errors
+    /// [`TimingParamsError`] for the first thing that cannot be.
+    pub fn parameters(&self) -> Result<Option<Parameters>, TimingParamsError> {
+        let refused = |source| {
+            let model = self.model.clone().unwrap_or_default();
+            TimingParamsError::Parameters { model, source }
+        };
+        let mut parameters = match self.model.as_deref() {
+            None | Some(CostModel::NAME) => match self.changes.first() {
+                None => return Ok(None),
+                Some(change) => return Err(TimingParamsError::Change(change.clone())),
+            },
+            Some("m1") => Parameters::m1(),
+            Some(name) if name.ends_with(".toml") || Path::new(name).is_file() => {
+                let path = PathBuf::from(name);
+                let text = std::fs::read_to_string(&path)
+                    .map_err(|source| TimingParamsError::File { path: path.clone(), source })?;
+                Parameters::parse(&text).map_err(refused)?
+            }
+            Some(name) => return Err(TimingParamsError::Unknown(name.to_owned())),
+        };
+        for change in &self.changes {
+            let parts = change.split_once('=').and_then(|(place, value)| {
+                let (group, name) = place.trim().split_once('.')?;
+                Some((group.to_owned(), name.to_owned(), value.trim().parse::<u64>().ok()?))
+            });
+            let (group, name, value) = parts.ok_or_else(|| TimingParamsError::Change(change.clone()))?;
+            parameters = parameters.with(&group, &name, value).map_err(refused)?;
+        }
+        Ok(Some(parameters))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(model: Option<&str>, changes: &[&str]) -> TimingParams {
+        TimingParams {
+            model: model.map(str::to_owned),
+            changes: changes.iter().map(|change| (*change).to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn models_are_named_changed_and_refused() {
+        assert_eq!(asked(None, &[]).parameters().unwrap(), None);
+        assert_eq!(asked(Some("uncalibrated-1"), &[]).parameters().unwrap(), None);
+        let m1 = asked(Some("m1"), &[]).parameters().unwrap().unwrap();
+        assert_eq!(m1, Parameters::m1());
+        let swept =
+            asked(Some("m1"), &["loads.l3_cycles=115", "order.fence_cycles = 0"]).parameters().unwrap().unwrap();
+        assert_eq!(swept.name, format!("{} with loads.l3_cycles = 115 with order.fence_cycles = 0", m1.name));
+        let refused = |asked: TimingParams| asked.parameters().unwrap_err().to_string();
+        assert!(refused(asked(Some("m9"), &[])).contains("the models are uncalibrated-1 and m1"));
+        assert!(refused(asked(Some("no/such.toml"), &[])).contains("cannot be read"));
+        assert!(refused(asked(None, &["a.b=1"])).contains("--model m1 --set"));
+        for change in ["l3=115", "loads.l3_cycles", "loads.l3_cycles=many", "loads.l3_cycles=-1"] {
+            assert!(refused(asked(Some("m1"), &[change])).contains(change));
+        }
+        assert!(refused(asked(Some("m1"), &["loads.l4_cycles=1"])).contains("loads.l4_cycles is missing"));
+    }
+}
