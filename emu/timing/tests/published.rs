@@ -13,7 +13,8 @@ enum Access {
     Store,
 }
 
-/// `threads` run loops of one access and two ordinary instructions, `stride` bytes apart over `set` bytes each, `rounds` times.
+/// `threads` run loops of accesses and two ordinary instructions, `stride` bytes apart over `set` bytes each, `passes` times. A loop
+/// has one load, or eight stores: the costs of stores are derived from whole lines written, those of loads from loops of three.
 /// Returns the cycles that the loops after the first pass over `set` took.
 fn loops(
     all: &Parameters,
@@ -26,7 +27,7 @@ fn loops(
 ) -> (u64, u64) {
     let model = Model::new(all).unwrap();
     let mut cores: Vec<Core> = (0..16).map(|_| Core::new(1, model.gap_millicycles)).collect();
-    let (gap, mut memory) = (model.gap_millicycles / 1000, Memory::new(model));
+    let mut memory = Memory::new(model);
     let mut state = vec![(0u64, 0u64); threads];
     let per_pass = set / stride;
     for thread in 0..threads {
@@ -38,21 +39,25 @@ fn loops(
         let issue = cores[core].take().unwrap();
         let thread = core * THREADS + issue.thread;
         let (step, done) = &mut state[thread];
-        let cycles = if *step > 0 {
-            gap
+        let in_loop = match access {
+            Access::Load => 1,
+            Access::Store => 8,
+        };
+        let cycles = if *step >= in_loop {
+            cores[core].gap(issue.thread)
         } else {
             if *done == per_pass {
                 began = began.min(at);
             }
             let addr = ((thread as u64) << 32) + *done % per_pass * stride;
+            *done += 1;
             match access {
                 Access::Load => memory.load(thread, space, addr, at),
                 Access::Store => memory.store(thread, space, addr, at),
             }
         };
-        *step = (*step + 1) % 3;
-        *done += u64::from(*step == 0);
-        if *done == passes * per_pass {
+        *step = (*step + 1) % (in_loop + 2);
+        if *done == passes * per_pass && *step == 0 {
             ended = ended.max(at + cycles);
             cores[core].leave(issue.thread);
         } else {
