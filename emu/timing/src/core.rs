@@ -11,36 +11,42 @@
 pub const THREADS: usize = 16;
 
 /// Cycles that the wheel looks ahead.
-const NEAR: u64 = 128;
+const NEAR: u64 = 64;
 
 /// A thread that is not on the core, and a time that does not come.
 const NEVER: u64 = u64::MAX;
+
+/// A thread that does not wait for a slot.
+const AWAY: i16 = i16::MAX;
 
 /// The issue port of one core. Times are cycles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Core {
     /// Instructions issued in one cycle.
     width: u32,
-    /// From an ordinary instruction of a thread to its next: cycles, and thousandths that add up.
-    gap: u64,
-    thousandths: u32,
+    /// Thousandths of a cycle from an ordinary instruction of a thread to its next.
+    gap_millicycles: u64,
     /// The first cycle that has issue slots left, and how many of its are gone.
     now: u64,
     gone: u32,
     /// Threads that are ready and wait for a slot.
     waiting: u16,
+    /// Their ages: the order of their last issues, and the thread's number in the four low bits. So the least has waited longest.
+    shown: [i16; THREADS],
+    /// The ages of all threads, and that of the next issue.
+    ages: [i16; THREADS],
+    age: i16,
     /// Threads that become ready in cycle `c`, at `c % NEAR`, and the slots in which there are any.
     wheel: [u16; NEAR as usize],
-    occupied: u128,
+    occupied: u64,
     /// Threads that become ready later than that, when, and the first of it.
     far: u16,
     far_at: [u64; THREADS],
     first_far_at: u64,
     /// Ordinary instructions that a thread issues before it comes back.
     left: [u32; THREADS],
+    /// Thousandths of a cycle that the thread's gaps have added up to.
     carried: [u32; THREADS],
-    /// Number of each thread's last issue.
-    issued: [u64; THREADS],
     issues: u64,
     asked: Option<Issue>,
 }
@@ -59,13 +65,21 @@ impl Core {
     /// thousandths of a cycle (1000 and more) apart.
     #[must_use]
     pub const fn new(width: u32, gap_millicycles: u64) -> Self {
+        let mut ages = [0; THREADS];
+        let mut thread = 0;
+        while thread < THREADS {
+            ages[thread] = (thread << 4 | thread) as i16;
+            thread += 1;
+        }
         Core {
             width,
-            gap: gap_millicycles / 1000,
-            thousandths: (gap_millicycles % 1000) as u32,
+            gap_millicycles,
             now: 0,
             gone: 0,
             waiting: 0,
+            shown: [AWAY; THREADS],
+            ages,
+            age: THREADS as i16,
             wheel: [0; NEAR as usize],
             occupied: 0,
             far: 0,
@@ -73,7 +87,6 @@ impl Core {
             first_far_at: NEVER,
             left: [0; THREADS],
             carried: [0; THREADS],
-            issued: [0; THREADS],
             issues: 0,
             asked: None,
         }
@@ -88,12 +101,15 @@ impl Core {
     /// Cycles from an ordinary instruction of a thread to its next. Where the gap is not whole, it takes turns.
     #[inline]
     pub fn gap(&mut self, thread: usize) -> u64 {
-        if self.thousandths == 0 {
-            return self.gap;
-        }
-        let carried = self.carried[thread] + self.thousandths;
-        self.carried[thread] = carried % 1000;
-        self.gap + u64::from(carried / 1000)
+        self.gaps(thread, 1)
+    }
+
+    /// The same for `count` instructions.
+    #[inline]
+    fn gaps(&mut self, thread: usize, count: u32) -> u64 {
+        let millicycles = self.gap_millicycles * u64::from(count) + u64::from(self.carried[thread]);
+        self.carried[thread] = (millicycles % 1000) as u32;
+        millicycles / 1000
     }
 
     /// A thread is ready from `at` on, issues `ordinary` instructions that have been executed already, and then comes back. It must not
@@ -107,7 +123,7 @@ impl Core {
     #[inline]
     fn arrive(&mut self, thread: usize, at: u64) {
         if at <= self.now {
-            self.waiting |= 1 << thread;
+            self.show(thread);
         } else if at - self.now < NEAR {
             self.wheel[(at % NEAR) as usize] |= 1 << thread;
             self.occupied |= 1 << (at % NEAR);
@@ -118,10 +134,18 @@ impl Core {
         }
     }
 
+    /// A thread waits for a slot.
+    #[inline]
+    fn show(&mut self, thread: usize) {
+        self.waiting |= 1 << thread;
+        self.shown[thread] = self.ages[thread];
+    }
+
     /// A thread has gone to sleep or has ended, wherever it was.
     pub fn leave(&mut self, thread: usize) {
         let others = !(1u16 << thread);
         self.waiting &= others;
+        self.shown[thread] = AWAY;
         for slot in 0..NEAR as usize {
             self.wheel[slot] &= others;
             if self.wheel[slot] == 0 {
@@ -157,8 +181,9 @@ impl Core {
     #[inline]
     fn collect(&mut self) {
         let slot = (self.now % NEAR) as usize;
-        self.waiting |= self.wheel[slot];
-        self.wheel[slot] = 0;
+        for thread in bits(std::mem::take(&mut self.wheel[slot])) {
+            self.show(thread);
+        }
         self.occupied &= !(1 << slot);
         if self.first_far_at <= self.now {
             self.collect_far();
@@ -170,7 +195,7 @@ impl Core {
         for thread in bits(self.far) {
             if self.far_at[thread] <= self.now {
                 self.far &= !(1 << thread);
-                self.waiting |= 1 << thread;
+                self.show(thread);
             }
         }
         self.first_far_at = first(self.far, &self.far_at);
@@ -209,34 +234,80 @@ impl Core {
             self.collect();
             let (thread, at) = (self.oldest(), self.now);
             self.waiting &= !(1 << thread);
-            self.issues += 1;
-            self.issued[thread] = self.issues;
+            self.shown[thread] = AWAY;
+            let left = self.left[thread];
+            if left > 0 && self.waiting == 0 && self.width == 1 && self.issue_alone(thread, left, before) {
+                return;
+            }
+            self.count(thread, 1);
             self.gone += 1;
             if self.gone >= self.width {
                 (self.now, self.gone) = (at + 1, 0);
             }
-            if self.left[thread] == 0 {
+            if left == 0 {
                 self.asked = Some(Issue { thread, at });
                 return;
             }
-            self.left[thread] -= 1;
+            self.left[thread] = left - 1;
             let gap = self.gap(thread);
             self.arrive(thread, at + gap);
         }
     }
 
+    /// The thread issues all that it has left, if no other becomes ready before it comes back.
+    #[inline]
+    fn issue_alone(&mut self, thread: usize, left: u32, before: u64) -> bool {
+        let whole = self.gap_millicycles * u64::from(left) + u64::from(self.carried[thread]);
+        let back_at = self.now + whole / 1000;
+        if back_at >= before.min(self.next_arrival()) {
+            return false;
+        }
+        self.carried[thread] = (whole % 1000) as u32;
+        self.left[thread] = 0;
+        self.count(thread, u64::from(left) + 1);
+        (self.now, self.gone) = (back_at + 1, 0);
+        self.asked = Some(Issue { thread, at: back_at });
+        true
+    }
+
+    /// The thread has issued last.
+    #[inline]
+    fn count(&mut self, thread: usize, instructions: u64) {
+        self.issues += instructions;
+        self.ages[thread] = self.age << 4 | thread as i16;
+        self.age += 1;
+        if self.age == i16::MAX >> 4 {
+            self.rejuvenate();
+        }
+    }
+
+    /// Ages that begin at 0 again, in the same order.
+    #[cold]
+    fn rejuvenate(&mut self) {
+        let mut order = self.ages;
+        order.sort_unstable();
+        for (age, old) in order.into_iter().enumerate() {
+            let thread = old as usize % THREADS;
+            self.ages[thread] = (age << 4 | thread) as i16;
+            if self.waiting >> thread & 1 == 1 {
+                self.shown[thread] = self.ages[thread];
+            }
+        }
+        self.age = THREADS as i16;
+    }
+
     /// Of those that wait, the one that has issued least recently.
     #[inline]
     fn oldest(&self) -> usize {
-        let mut rest = self.waiting;
-        let mut oldest = rest.trailing_zeros() as usize % THREADS;
-        rest &= rest.wrapping_sub(1);
-        for thread in bits(rest) {
-            if self.issued[thread] < self.issued[oldest] {
-                oldest = thread;
+        // Written so that it becomes a few vector instructions.
+        let (low, high) = self.shown.split_at(THREADS / 2);
+        let mut least: [i16; THREADS / 2] = std::array::from_fn(|lane| low[lane].min(high[lane]));
+        for half in [4, 2, 1] {
+            for lane in 0..half {
+                least[lane] = least[lane].min(least[lane + half]);
             }
         }
-        oldest
+        least[0] as usize % THREADS
     }
 }
 
