@@ -16,26 +16,23 @@ const NEAR: u64 = 64;
 /// A thread that is not on the core, and a time that does not come.
 const NEVER: u64 = u64::MAX;
 
-/// A thread that does not wait for a slot.
-const AWAY: i16 = i16::MAX;
-
 /// The issue port of one core. Times are cycles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Core {
     /// Instructions issued in one cycle.
     width: u32,
-    /// Thousandths of a cycle from an ordinary instruction of a thread to its next.
+    /// From an ordinary instruction of a thread to its next: thousandths of a cycle, and the same as cycles and a rest.
     gap_millicycles: u64,
+    gap: u64,
+    gap_rest: u32,
     /// The first cycle that has issue slots left, and how many of its are gone.
     now: u64,
     gone: u32,
-    /// Threads that are ready and wait for a slot.
-    waiting: u16,
-    /// Their ages: the order of their last issues, and the thread's number in the four low bits. So the least has waited longest.
-    shown: [i16; THREADS],
-    /// The ages of all threads, and that of the next issue.
-    ages: [i16; THREADS],
-    age: i16,
+    /// Threads that are ready and wait for a slot, the one that has issued least recently first: four bits each, from the lowest.
+    waiting: u64,
+    waiters: u32,
+    /// Number of each thread's last issue, which begins behind the numbers of the threads: those that have never issued have these.
+    issued: [u64; THREADS],
     /// Threads that become ready in cycle `c`, at `c % NEAR`, and the slots in which there are any.
     wheel: [u16; NEAR as usize],
     occupied: u64,
@@ -65,21 +62,22 @@ impl Core {
     /// thousandths of a cycle (1000 and more) apart.
     #[must_use]
     pub const fn new(width: u32, gap_millicycles: u64) -> Self {
-        let mut ages = [0; THREADS];
+        let mut issued = [0; THREADS];
         let mut thread = 0;
         while thread < THREADS {
-            ages[thread] = (thread << 4 | thread) as i16;
+            issued[thread] = thread as u64;
             thread += 1;
         }
         Core {
             width,
             gap_millicycles,
+            gap: gap_millicycles / 1000,
+            gap_rest: (gap_millicycles % 1000) as u32,
             now: 0,
             gone: 0,
             waiting: 0,
-            shown: [AWAY; THREADS],
-            ages,
-            age: THREADS as i16,
+            waiters: 0,
+            issued,
             wheel: [0; NEAR as usize],
             occupied: 0,
             far: 0,
@@ -101,15 +99,14 @@ impl Core {
     /// Cycles from an ordinary instruction of a thread to its next. Where the gap is not whole, it takes turns.
     #[inline]
     pub fn gap(&mut self, thread: usize) -> u64 {
-        self.gaps(thread, 1)
-    }
-
-    /// The same for `count` instructions.
-    #[inline]
-    fn gaps(&mut self, thread: usize, count: u32) -> u64 {
-        let millicycles = self.gap_millicycles * u64::from(count) + u64::from(self.carried[thread]);
-        self.carried[thread] = (millicycles % 1000) as u32;
-        millicycles / 1000
+        let carried = self.carried[thread] + self.gap_rest;
+        if carried >= 1000 {
+            self.carried[thread] = carried - 1000;
+            self.gap + 1
+        } else {
+            self.carried[thread] = carried;
+            self.gap
+        }
     }
 
     /// A thread is ready from `at` on, issues `ordinary` instructions that have been executed already, and then comes back. It must not
@@ -123,7 +120,7 @@ impl Core {
     #[inline]
     fn arrive(&mut self, thread: usize, at: u64) {
         if at <= self.now {
-            self.show(thread);
+            self.queue(thread);
         } else if at - self.now < NEAR {
             self.wheel[(at % NEAR) as usize] |= 1 << thread;
             self.occupied |= 1 << (at % NEAR);
@@ -134,18 +131,33 @@ impl Core {
         }
     }
 
-    /// A thread waits for a slot.
+    /// A thread waits for a slot: behind those that have issued less recently. Most come to the end.
     #[inline]
-    fn show(&mut self, thread: usize) {
-        self.waiting |= 1 << thread;
-        self.shown[thread] = self.ages[thread];
+    fn queue(&mut self, thread: usize) {
+        let mut place = self.waiters;
+        while place > 0 && self.issued[self.waiter(place - 1)] > self.issued[thread] {
+            place -= 1;
+        }
+        let before = (1u64 << (4 * place)) - 1;
+        let after = if place == self.waiters { 0 } else { self.waiting & !before };
+        self.waiting = self.waiting & before | (thread as u64) << (4 * place) | after << 4;
+        self.waiters += 1;
+    }
+
+    #[inline]
+    fn waiter(&self, place: u32) -> usize {
+        (self.waiting >> (4 * place)) as usize % THREADS
     }
 
     /// A thread has gone to sleep or has ended, wherever it was.
     pub fn leave(&mut self, thread: usize) {
         let others = !(1u16 << thread);
-        self.waiting &= others;
-        self.shown[thread] = AWAY;
+        let place = (0..self.waiters).find(|place| self.waiter(*place) == thread);
+        if let Some(place) = place {
+            let before = (1u64 << (4 * place)) - 1;
+            self.waiting = self.waiting & before | self.waiting >> 4 & !before;
+            self.waiters -= 1;
+        }
         for slot in 0..NEAR as usize {
             self.wheel[slot] &= others;
             if self.wheel[slot] == 0 {
@@ -160,7 +172,7 @@ impl Core {
     /// Cycle before which no thread issues; none without a thread.
     #[must_use]
     pub fn next_at(&self) -> Option<u64> {
-        match (self.asked, self.waiting) {
+        match (self.asked, self.waiters) {
             (Some(issue), _) => Some(issue.at),
             (None, 0) => Some(self.next_arrival()).filter(|at| *at != NEVER),
             (None, _) => Some(self.now),
@@ -182,7 +194,7 @@ impl Core {
     fn collect(&mut self) {
         let slot = (self.now % NEAR) as usize;
         for thread in bits(std::mem::take(&mut self.wheel[slot])) {
-            self.show(thread);
+            self.queue(thread);
         }
         self.occupied &= !(1 << slot);
         if self.first_far_at <= self.now {
@@ -195,7 +207,7 @@ impl Core {
         for thread in bits(self.far) {
             if self.far_at[thread] <= self.now {
                 self.far &= !(1 << thread);
-                self.show(thread);
+                self.queue(thread);
             }
         }
         self.first_far_at = first(self.far, &self.far_at);
@@ -219,7 +231,7 @@ impl Core {
 
     fn issue_ahead(&mut self, before: u64) {
         loop {
-            if self.waiting == 0 {
+            if self.waiters == 0 {
                 let next = self.next_arrival();
                 if next >= before {
                     return;
@@ -232,11 +244,11 @@ impl Core {
                 return;
             }
             self.collect();
-            let (thread, at) = (self.oldest(), self.now);
-            self.waiting &= !(1 << thread);
-            self.shown[thread] = AWAY;
+            let (thread, at) = (self.waiter(0), self.now);
+            self.waiting >>= 4;
+            self.waiters -= 1;
             let left = self.left[thread];
-            if left > 0 && self.waiting == 0 && self.width == 1 && self.issue_alone(thread, left, before) {
+            if left > 0 && self.waiters == 0 && self.width == 1 && self.issue_alone(thread, left, before) {
                 return;
             }
             self.count(thread, 1);
@@ -274,40 +286,7 @@ impl Core {
     #[inline]
     fn count(&mut self, thread: usize, instructions: u64) {
         self.issues += instructions;
-        self.ages[thread] = self.age << 4 | thread as i16;
-        self.age += 1;
-        if self.age == i16::MAX >> 4 {
-            self.rejuvenate();
-        }
-    }
-
-    /// Ages that begin at 0 again, in the same order.
-    #[cold]
-    fn rejuvenate(&mut self) {
-        let mut order = self.ages;
-        order.sort_unstable();
-        for (age, old) in order.into_iter().enumerate() {
-            let thread = old as usize % THREADS;
-            self.ages[thread] = (age << 4 | thread) as i16;
-            if self.waiting >> thread & 1 == 1 {
-                self.shown[thread] = self.ages[thread];
-            }
-        }
-        self.age = THREADS as i16;
-    }
-
-    /// Of those that wait, the one that has issued least recently.
-    #[inline]
-    fn oldest(&self) -> usize {
-        // Written so that it becomes a few vector instructions.
-        let (low, high) = self.shown.split_at(THREADS / 2);
-        let mut least: [i16; THREADS / 2] = std::array::from_fn(|lane| low[lane].min(high[lane]));
-        for half in [4, 2, 1] {
-            for lane in 0..half {
-                least[lane] = least[lane].min(least[lane + half]);
-            }
-        }
-        least[0] as usize % THREADS
+        self.issued[thread] = THREADS as u64 + self.issues;
     }
 }
 
