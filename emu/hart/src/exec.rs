@@ -160,7 +160,7 @@ fn run_range<B: Bus, const BURST: bool>(
     let mut left = 0;
     if BURST {
         left = stop_at + 1;
-        block_slots = ip.addr().wrapping_sub((hart.pc % last_cycle) as usize / 2 * size_of::<Op>());
+        block_slots = ip.addr().wrapping_sub((hart.pc & (last_cycle - 1)) as usize / 2 * size_of::<Op>());
         block_len = last_cycle as usize / 2 * size_of::<Op>();
     }
 

@@ -1,6 +1,6 @@
 //! Instructions per second of processor time of a card whose threads all run: with the timing model beside the simple cost model.
 //!
-//! `cargo bench -p emu-machine --bench timed -- [--json] [--quick]`. Processor time, as Linux counts it, leaves out what other programs
+//! `cargo bench -p emu-machine --bench timed -- [--json] [--quick] [PROGRAM/THREADS]`. Processor time, as Linux counts it, leaves out what other programs
 //! take; each figure is the best of several runs, for what else a shared machine does to a run only ever slows it down.
 
 use std::process::ExitCode;
@@ -92,15 +92,16 @@ fn retired(world: &World, process: u32) -> u64 {
 }
 
 fn main() -> ExitCode {
-    let (mut json, mut instructions, mut repeats) = (false, 40_000_000, 5);
+    let (mut json, mut instructions, mut repeats, mut only) = (false, 40_000_000, 5, String::new());
     for argument in std::env::args().skip(1) {
         match argument.as_str() {
             "--json" => json = true,
             "--quick" => (instructions, repeats) = (4_000_000, 2),
             // What cargo passes to every benchmark.
             "--bench" => {}
+            name if !name.starts_with('-') => only = name.to_owned(),
             other => {
-                eprintln!("unknown argument {other}; known are --json and --quick");
+                eprintln!("unknown argument {other}; known are --json, --quick and a name such as datapath/16");
                 return ExitCode::from(2);
             }
         }
@@ -108,6 +109,9 @@ fn main() -> ExitCode {
     let mut rows = Vec::new();
     for program in [datapath(), arithmetic()] {
         for threads in [1, 16, 254] {
+            if !format!("{}/{threads}", program.name).contains(&only) {
+                continue;
+            }
             let best = |timing: Option<Parameters>| {
                 (0..repeats).map(|_| mips(&program, threads, timing.clone(), instructions)).fold(0.0, f64::max)
             };

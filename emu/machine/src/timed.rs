@@ -10,7 +10,7 @@ use emu_hart::{Class, Hart, Step, Stop};
 use emu_timing::cache::line_of;
 use emu_timing::core::THREADS;
 use emu_timing::memory::CORES;
-use emu_timing::{Core, Counts, Memory, Model};
+use emu_timing::{Core, Counts, Issue, Memory, Model};
 
 use crate::bus::{OutboxStore, ThreadBus};
 use crate::card::Card;
@@ -112,6 +112,35 @@ impl Timed {
     }
 }
 
+/// Of all cores the one whose turn comes first, and when.
+struct First {
+    /// A tree: the turn of each core from place 16 on (its cycle, and its number in the four low bits), and at each place before that the
+    /// lesser of its two children at twice the place.
+    turns: [u64; 2 * CORES],
+}
+
+impl First {
+    fn new() -> Self {
+        First { turns: [NEVER; 2 * CORES] }
+    }
+
+    #[inline]
+    fn set(&mut self, core: usize, issue: Option<Issue>) {
+        let mut place = CORES + core % CORES;
+        self.turns[place] = issue.map_or(NEVER, |issue| issue.at << 4 | core as u64);
+        while place > 1 {
+            place /= 2;
+            self.turns[place] = self.turns[2 * place].min(self.turns[2 * place + 1]);
+        }
+    }
+
+    #[inline]
+    fn get(&self) -> Option<(usize, u64)> {
+        let turn = self.turns[1];
+        (turn != NEVER).then_some((turn as usize % CORES, turn >> 4))
+    }
+}
+
 /// What a thread executes in.
 struct Room<'a> {
     process: u32,
@@ -204,22 +233,17 @@ impl World {
             rooms.push(Room { process: *id, memory, windows, code });
         }
 
-        let mut next = [NEVER; CORES];
-        for (core, next) in timed.cores.iter_mut().zip(&mut next) {
-            *next = core.advance(end).map_or(NEVER, |issue| issue.at);
+        let mut first = First::new();
+        for (number, core) in timed.cores.iter_mut().enumerate() {
+            first.set(number, core.advance(end));
         }
         let Timed { memory: caches, cores, lanes, reserved, .. } = timed;
         loop {
-            let (mut core, mut at) = (0, next[0]);
-            for (other, &next) in next.iter().enumerate().skip(1) {
-                if next < at {
-                    (core, at) = (other, next);
-                }
-            }
-            let thread = cores[core].take().filter(|_| at != NEVER)?.thread;
+            let (core, at) = first.get()?;
+            let thread = cores[core].take()?.thread;
             let unit = core * THREADS + thread;
             let Some(lane) = &mut lanes[unit] else {
-                next[core] = cores[core].advance(end).map_or(NEVER, |issue| issue.at);
+                first.set(core, cores[core].advance(end));
                 continue;
             };
             let Seat { room, thread: id, hart, port } = &mut seats[usize::from(seat_of[unit])];
@@ -234,7 +258,7 @@ impl World {
                 let missed = caches.fetch(core, tag(*process) | hart.pc, at);
                 if missed > 0 {
                     cores[core].schedule(thread, at + missed, 0);
-                    next[core] = cores[core].advance(end).map_or(NEVER, |issue| issue.at);
+                    first.set(core, cores[core].advance(end));
                     continue;
                 }
             }
@@ -270,7 +294,7 @@ impl World {
                 return Some((*id, Pause::Outbox(store)));
             }
             cores[core].schedule(thread, at + cost, ahead);
-            next[core] = cores[core].advance(end).map_or(NEVER, |issue| issue.at);
+            first.set(core, cores[core].advance(end));
             if hart.reservation().is_some() || !reserved.is_empty() {
                 let room = *room;
                 reserve(reserved, unit, room, &mut seats, &seat_of, stored);

@@ -28,11 +28,10 @@ pub struct Core {
     /// The first cycle that has issue slots left, and how many of its are gone.
     now: u64,
     gone: u32,
-    /// Threads that are ready and wait for a slot, the one that has issued least recently first: four bits each, from the lowest.
-    waiting: u64,
-    waiters: u32,
-    /// Number of each thread's last issue, which begins behind the numbers of the threads: those that have never issued have these.
-    issued: [u64; THREADS],
+    /// All threads, the one that has issued least recently first: four bits each, from the lowest.
+    order: u64,
+    /// Those that are ready and wait for a slot, by their places in `order`.
+    waiting: u16,
     /// Threads that become ready in cycle `c`, at `c % NEAR`, and the slots in which there are any.
     wheel: [u16; NEAR as usize],
     occupied: u64,
@@ -40,12 +39,18 @@ pub struct Core {
     far: u16,
     far_at: [u64; THREADS],
     first_far_at: u64,
-    /// Ordinary instructions that a thread issues before it comes back.
-    left: [u32; THREADS],
-    /// Thousandths of a cycle that the thread's gaps have added up to.
-    carried: [u32; THREADS],
+    threads: [Ahead; THREADS],
     issues: u64,
     asked: Option<Issue>,
+}
+
+/// What a thread has before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ahead {
+    /// Ordinary instructions that it issues before it comes back.
+    left: u32,
+    /// Thousandths of a cycle that its gaps have added up to.
+    carried: u32,
 }
 
 /// A thread's turn: its next instruction is to be executed.
@@ -62,12 +67,6 @@ impl Core {
     /// thousandths of a cycle (1000 and more) apart.
     #[must_use]
     pub const fn new(width: u32, gap_millicycles: u64) -> Self {
-        let mut issued = [0; THREADS];
-        let mut thread = 0;
-        while thread < THREADS {
-            issued[thread] = thread as u64;
-            thread += 1;
-        }
         Core {
             width,
             gap_millicycles,
@@ -75,16 +74,14 @@ impl Core {
             gap_rest: (gap_millicycles % 1000) as u32,
             now: 0,
             gone: 0,
+            order: 0xFEDC_BA98_7654_3210,
             waiting: 0,
-            waiters: 0,
-            issued,
             wheel: [0; NEAR as usize],
             occupied: 0,
             far: 0,
             far_at: [NEVER; THREADS],
             first_far_at: NEVER,
-            left: [0; THREADS],
-            carried: [0; THREADS],
+            threads: [Ahead { left: 0, carried: 0 }; THREADS],
             issues: 0,
             asked: None,
         }
@@ -99,21 +96,17 @@ impl Core {
     /// Cycles from an ordinary instruction of a thread to its next. Where the gap is not whole, it takes turns.
     #[inline]
     pub fn gap(&mut self, thread: usize) -> u64 {
-        let carried = self.carried[thread] + self.gap_rest;
-        if carried >= 1000 {
-            self.carried[thread] = carried - 1000;
-            self.gap + 1
-        } else {
-            self.carried[thread] = carried;
-            self.gap
-        }
+        let carried = self.threads[thread].carried + self.gap_rest;
+        let whole = u32::from(carried >= 1000);
+        self.threads[thread].carried = carried - 1000 * whole;
+        self.gap + u64::from(whole)
     }
 
     /// A thread is ready from `at` on, issues `ordinary` instructions that have been executed already, and then comes back. It must not
     /// be scheduled yet. A thread of which the core has not been told has none.
     #[inline]
     pub fn schedule(&mut self, thread: usize, at: u64, ordinary: u32) {
-        self.left[thread] = ordinary;
+        self.threads[thread].left = ordinary;
         self.arrive(thread, at);
     }
 
@@ -131,33 +124,16 @@ impl Core {
         }
     }
 
-    /// A thread waits for a slot: behind those that have issued less recently. Most come to the end.
+    /// A thread waits for a slot.
     #[inline]
     fn queue(&mut self, thread: usize) {
-        let mut place = self.waiters;
-        while place > 0 && self.issued[self.waiter(place - 1)] > self.issued[thread] {
-            place -= 1;
-        }
-        let before = (1u64 << (4 * place)) - 1;
-        let after = if place == self.waiters { 0 } else { self.waiting & !before };
-        self.waiting = self.waiting & before | (thread as u64) << (4 * place) | after << 4;
-        self.waiters += 1;
-    }
-
-    #[inline]
-    fn waiter(&self, place: u32) -> usize {
-        (self.waiting >> (4 * place)) as usize % THREADS
+        self.waiting |= 1 << place(self.order, thread);
     }
 
     /// A thread has gone to sleep or has ended, wherever it was.
     pub fn leave(&mut self, thread: usize) {
         let others = !(1u16 << thread);
-        let place = (0..self.waiters).find(|place| self.waiter(*place) == thread);
-        if let Some(place) = place {
-            let before = (1u64 << (4 * place)) - 1;
-            self.waiting = self.waiting & before | self.waiting >> 4 & !before;
-            self.waiters -= 1;
-        }
+        self.waiting &= !(1 << place(self.order, thread));
         for slot in 0..NEAR as usize {
             self.wheel[slot] &= others;
             if self.wheel[slot] == 0 {
@@ -172,7 +148,7 @@ impl Core {
     /// Cycle before which no thread issues; none without a thread.
     #[must_use]
     pub fn next_at(&self) -> Option<u64> {
-        match (self.asked, self.waiters) {
+        match (self.asked, self.waiting) {
             (Some(issue), _) => Some(issue.at),
             (None, 0) => Some(self.next_arrival()).filter(|at| *at != NEVER),
             (None, _) => Some(self.now),
@@ -187,19 +163,6 @@ impl Core {
         }
         let distance = self.occupied.rotate_right((self.now % NEAR) as u32).trailing_zeros();
         self.first_far_at.min(self.now + u64::from(distance))
-    }
-
-    /// Those that have become ready wait for a slot.
-    #[inline]
-    fn collect(&mut self) {
-        let slot = (self.now % NEAR) as usize;
-        for thread in bits(std::mem::take(&mut self.wheel[slot])) {
-            self.queue(thread);
-        }
-        self.occupied &= !(1 << slot);
-        if self.first_far_at <= self.now {
-            self.collect_far();
-        }
     }
 
     #[cold]
@@ -218,7 +181,10 @@ impl Core {
     #[inline]
     pub fn advance(&mut self, before: u64) -> Option<Issue> {
         if self.asked.is_none() {
-            self.issue_ahead(before);
+            match self.width {
+                1 => self.issue_ahead::<1>(before),
+                _ => self.issue_ahead::<2>(before),
+            }
         }
         self.asked.filter(|issue| issue.at < before)
     }
@@ -229,65 +195,95 @@ impl Core {
         self.asked.take()
     }
 
-    fn issue_ahead(&mut self, before: u64) {
-        loop {
-            if self.waiters == 0 {
-                let next = self.next_arrival();
+    /// What changes with every instruction is in locals: this loop is most of what a timed run takes.
+    fn issue_ahead<const WIDTH: u32>(&mut self, before: u64) {
+        let Core { mut now, mut gone, mut order, mut waiting, mut occupied, .. } = *self;
+        let mut issued = 0;
+        let asked = loop {
+            if waiting == 0 {
+                let near = occupied.rotate_right((now % NEAR) as u32).trailing_zeros();
+                let near_at = if occupied == 0 { NEVER } else { now + u64::from(near) };
+                let next = near_at.min(self.first_far_at);
                 if next >= before {
-                    return;
+                    break None;
                 }
-                if next > self.now {
-                    (self.now, self.gone) = (next, 0);
+                if next > now {
+                    (now, gone) = (next, 0);
+                }
+            } else if now >= before {
+                break None;
+            }
+            // Those that have become ready wait for a slot.
+            let slot = now % NEAR;
+            if occupied >> slot & 1 == 1 {
+                occupied &= !(1 << slot);
+                let mut ready = std::mem::take(&mut self.wheel[slot as usize]);
+                while ready != 0 {
+                    waiting |= 1 << place(order, ready.trailing_zeros() as usize);
+                    ready &= ready - 1;
                 }
             }
-            if self.now >= before {
-                return;
+            if self.first_far_at <= now {
+                (self.now, self.order, self.waiting) = (now, order, waiting);
+                self.collect_far();
+                waiting = self.waiting;
             }
-            self.collect();
-            let (thread, at) = (self.waiter(0), self.now);
-            self.waiting >>= 4;
-            self.waiters -= 1;
-            let left = self.left[thread];
-            if left > 0 && self.waiters == 0 && self.width == 1 && self.issue_alone(thread, left, before) {
-                return;
+            // The one that has issued least recently issues, and goes to the end of the order.
+            let first = waiting.trailing_zeros();
+            let bits = 4 * first;
+            let thread = (order >> bits) as usize % THREADS;
+            let before_it = (1u64 << bits) - 1;
+            order = order & before_it | order >> 4 & !before_it & (u64::MAX >> 4) | (thread as u64) << 60;
+            let before_it = (1u32 << first) - 1;
+            waiting = (u32::from(waiting) & before_it | u32::from(waiting) >> 1 & !before_it) as u16;
+            let Ahead { left, carried } = self.threads[thread];
+            if waiting == 0 && left > 0 && WIDTH == 1 {
+                // It issues all that it has left, if no other becomes ready before it comes back.
+                let near = occupied.rotate_right((now % NEAR) as u32).trailing_zeros();
+                let near_at = if occupied == 0 { NEVER } else { now + u64::from(near) };
+                let whole = self.gap_millicycles * u64::from(left) + u64::from(carried);
+                let at = now + whole / 1000;
+                if at < near_at.min(self.first_far_at).min(before) {
+                    self.threads[thread] = Ahead { left: 0, carried: (whole % 1000) as u32 };
+                    issued += u64::from(left) + 1;
+                    now = at + 1;
+                    break Some(Issue { thread, at });
+                }
             }
-            self.count(thread, 1);
-            self.gone += 1;
-            if self.gone >= self.width {
-                (self.now, self.gone) = (at + 1, 0);
+            let at = now;
+            issued += 1;
+            gone += 1;
+            if gone >= WIDTH {
+                (now, gone) = (at + 1, 0);
             }
             if left == 0 {
-                self.asked = Some(Issue { thread, at });
-                return;
+                break Some(Issue { thread, at });
             }
-            self.left[thread] = left - 1;
-            let gap = self.gap(thread);
-            self.arrive(thread, at + gap);
-        }
+            let carried = carried + self.gap_rest;
+            let more = u32::from(carried >= 1000);
+            self.threads[thread] = Ahead { left: left - 1, carried: carried - 1000 * more };
+            // Gaps are shorter than the wheel, and at least a cycle.
+            let ready_at = at + self.gap + u64::from(more);
+            if ready_at <= now {
+                waiting |= 1 << place(order, thread);
+            } else {
+                self.wheel[(ready_at % NEAR) as usize] |= 1 << thread;
+                occupied |= 1 << (ready_at % NEAR);
+            }
+        };
+        (self.now, self.gone, self.order, self.waiting, self.occupied) = (now, gone, order, waiting, occupied);
+        self.issues += issued;
+        self.asked = asked;
     }
+}
 
-    /// The thread issues all that it has left, if no other becomes ready before it comes back.
-    #[inline]
-    fn issue_alone(&mut self, thread: usize, left: u32, before: u64) -> bool {
-        let whole = self.gap_millicycles * u64::from(left) + u64::from(self.carried[thread]);
-        let back_at = self.now + whole / 1000;
-        if back_at >= before.min(self.next_arrival()) {
-            return false;
-        }
-        self.carried[thread] = (whole % 1000) as u32;
-        self.left[thread] = 0;
-        self.count(thread, u64::from(left) + 1);
-        (self.now, self.gone) = (back_at + 1, 0);
-        self.asked = Some(Issue { thread, at: back_at });
-        true
-    }
-
-    /// The thread has issued last.
-    #[inline]
-    fn count(&mut self, thread: usize, instructions: u64) {
-        self.issues += instructions;
-        self.issued[thread] = THREADS as u64 + self.issues;
-    }
+/// The place of a thread in an order.
+#[inline]
+fn place(order: u64, thread: usize) -> u32 {
+    const ONES: u64 = 0x1111_1111_1111_1111;
+    // Zero in the four bits of the thread; the lowest bit that is set below is exact.
+    let others = order ^ (ONES * thread as u64);
+    (others.wrapping_sub(ONES) & !others & ONES << 3).trailing_zeros() / 4
 }
 
 fn bits(mut mask: u16) -> impl Iterator<Item = usize> {
