@@ -229,10 +229,11 @@ impl<C: Costs, const WATCHED: bool> Bus for ThreadBus<'_, C, WATCHED> {
             && let Some(bytes) = self.memory.bytes_mut(access.addr, width)
         {
             let old = word(bytes, width);
-            if let Some(new) = update(old) {
+            let new = update(old);
+            if let Some(new) = new {
                 set_word(bytes, width, new);
             }
-            self.costs.atomic(access.addr, cycles);
+            self.costs.atomic(access.addr, new.is_some(), cycles);
             return Ok(old);
         }
         let old = self.load(access.addr, access.width, cycles)?;

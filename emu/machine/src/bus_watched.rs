@@ -115,7 +115,7 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
         if let Some(held) = self.memory.bytes(addr, len) {
             bytes[..len].copy_from_slice(held);
         }
-        self.costs.atomic(addr, cycles);
+        self.costs.atomic(addr, false, cycles);
         let old = u64::from_le_bytes(bytes);
         if let Some(value) = update(old) {
             let (due_cycles, pc) = (*cycles, self.pc);

@@ -13,7 +13,8 @@ pub(crate) trait Costs {
 
     fn load(&mut self, addr: u64, cycles: &mut u64);
     fn store(&mut self, addr: u64, cycles: &mut u64);
-    fn atomic(&mut self, addr: u64, cycles: &mut u64);
+    /// `stores`: whether it changed memory; a load-reserved does not, nor does a store-conditional that fails.
+    fn atomic(&mut self, addr: u64, stores: bool, cycles: &mut u64);
     /// With the predecessor set of the instruction.
     fn fence(&mut self, predecessor: u8, cycles: &mut u64);
     /// Through a window, at an address of the host.
@@ -43,7 +44,7 @@ impl Costs for Simple<'_> {
 
     /// Of a bus that makes atomic operations itself: one load, and a store to what is then in L1.
     #[inline]
-    fn atomic(&mut self, addr: u64, cycles: &mut u64) {
+    fn atomic(&mut self, addr: u64, _stores: bool, cycles: &mut u64) {
         self.load(addr, cycles);
     }
 
@@ -98,8 +99,8 @@ impl Costs for Modelled<'_> {
         *cycles += self.memory.store(self.thread, Space::Dpa, self.tag | addr, *cycles);
     }
 
-    fn atomic(&mut self, addr: u64, cycles: &mut u64) {
-        self.stored = Some(addr);
+    fn atomic(&mut self, addr: u64, stores: bool, cycles: &mut u64) {
+        self.stored = stores.then_some(addr);
         *cycles += self.memory.atomic(self.thread, self.tag | addr, *cycles);
     }
 

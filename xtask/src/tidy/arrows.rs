@@ -12,7 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shared/proto", &["shared/abi"]),
     ("shared/", &[]),
     ("image", &[]),
-    ("emu/machine", &["emu/hart", "emu/nic", "emu/fabric", "image"]),
+    ("emu/machine", &["emu/hart", "emu/nic", "emu/fabric", "emu/timing", "image"]),
     ("emu/observe", &["emu/machine", "image"]),
     ("emu/bridge", &["emu/machine", "emu/nic", "emu/fabric"]),
     (
