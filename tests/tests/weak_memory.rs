@@ -4,8 +4,6 @@
 //! `cargo xtask mutants` runs these tests (those named `image_…`) on images with one fence less, found through the variable
 //! `FLEXCAST_IMAGES`: for each of them one must fail.
 
-use std::path::PathBuf;
-
 use emu_machine::{Config, MemoryModel, with_world};
 use flexcast_abi::{ABI_HASH, DeviceAddress, PingPongContext, QueueDescriptor, WorkerStatus};
 use flexcast_cli::provider::{config, emulated};
@@ -14,7 +12,7 @@ use flexcast_cli::tput::client::{self, Client, immediate};
 use flexcast_cli::tput::plan::{Params, Plan, Transport};
 use flexcast_cli::tput::run::{Cards, made_up_bytes};
 use flexcast_cli::tput::server::{self, Q_KEY, Server};
-use flexcast_tests::chain;
+use flexcast_tests::{chain, image_bytes as image};
 use flexio::{
     Access, AddressHandle, Affinity, Application, Bound, CompletionQueue, CqTarget, DevAddr, DeviceBuffer,
     DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, HostBuffer, MemoryKey, MemoryRegion, Outbox, Process,
@@ -22,8 +20,6 @@ use flexio::{
 };
 use zerocopy::IntoBytes as _;
 
-/// Directory of images to test instead of those of this tree.
-const IMAGES: &str = "FLEXCAST_IMAGES";
 /// Seeds per case; `FLEXCAST_WEAK_SEEDS` asks for another number.
 const SEEDS: u64 = 6;
 const CHUNK_BYTES: u64 = 1024;
@@ -37,16 +33,6 @@ const RING: u32 = 64;
 const OPERATIONS: u32 = 2;
 /// Nothing takes so long that works.
 const STALLED_PS: u64 = 2_000_000_000;
-
-fn image(name: &str) -> Vec<u8> {
-    match std::env::var_os(IMAGES) {
-        None => flexcast_tests::image_bytes(name),
-        Some(folder) => {
-            let path = PathBuf::from(folder).join(format!("{name}.elf"));
-            std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-        }
-    }
-}
 
 fn seeds() -> u64 {
     std::env::var("FLEXCAST_WEAK_SEEDS").map_or(SEEDS, |text| text.parse().expect("a number of seeds"))

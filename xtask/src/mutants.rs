@@ -111,6 +111,7 @@ impl Mutants {
         let tree = Tree::new()?;
         let tests = test_programs()?;
         status::say("Testing", "the firmware as it is");
+        tree.check(&tests)?;
         tree.build()?;
         if let Outcome::Killed(by) = tree.test(&tests, self.seeds)? {
             bail!("the tests fail without any mutation: {by}");

@@ -1,6 +1,7 @@
+use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::toolchain::Toolchain;
 use crate::{build, process, status, workspace};
@@ -14,6 +15,12 @@ pub(crate) struct Sim {
     /// Seed of the first case; the others follow.
     #[arg(long, default_value_t = 1, value_name = "SEED")]
     pub(crate) first: u64,
+    /// Go on after a case that came out wrong, and tell all such.
+    #[arg(long)]
+    pub(crate) keep_going: bool,
+    /// Begin no further seed after so much wall time.
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) wall_limit: Option<u64>,
     /// Print what each case is before it runs.
     #[arg(long)]
     pub(crate) show: bool,
@@ -29,11 +36,17 @@ impl Sim {
         let mut command = Command::new(workspace::cli()?);
         command.args(["campaign", "--seeds", &self.seeds.to_string(), "--first", &self.first.to_string()]);
         command.arg("--image").arg(workspace::image_dir("emu").join("allgather.elf"));
-        for (given, option) in [(self.show, "--show"), (self.json, "--json")] {
+        if let Some(seconds) = self.wall_limit {
+            command.args(["--wall-limit", &seconds.to_string()]);
+        }
+        let given = [(self.keep_going, "--keep-going"), (self.show, "--show"), (self.json, "--json")];
+        for (given, option) in given {
             if given {
                 command.arg(option);
             }
         }
-        process::run(&mut command)
+        // In the place of this program, so that a signal reaches the one that has the tally.
+        let error = command.exec();
+        bail!("{error}: {}", process::line(&command))
     }
 }

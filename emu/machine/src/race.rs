@@ -6,8 +6,9 @@
 
 mod posted;
 mod queues;
+mod reach;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use emu_nic::{MkeyAttr, Nic, Space, Transport};
@@ -15,6 +16,7 @@ use flexcast_image::Image;
 
 pub(crate) use queues::Eyes;
 use queues::Queue;
+use reach::{QueueId, Reach};
 
 /// Most races kept; further ones are counted only.
 const MAX_RACES: usize = 64;
@@ -172,7 +174,11 @@ pub(crate) struct Races {
     suppressed: u64,
     /// A report still lacks a symbol.
     pub(crate) unnamed: bool,
-    queues: BTreeMap<(usize, u32), Queue>,
+    queues: BTreeMap<QueueId, Queue>,
+    /// Where they have posted.
+    reach: Reach,
+    /// Their doorbell records: card, memory, address, number.
+    records: BTreeSet<(usize, Space, u64, u32)>,
     /// Per card: queue pairs are looked for from this number on.
     next_qpn: BTreeMap<usize, u32>,
     released: BTreeMap<(usize, u32, u64), (u64, u64)>,
@@ -248,7 +254,9 @@ impl Races {
     /// A process has gone, and its memory with it.
     pub(crate) fn forget(&mut self, card: usize, process: u32) {
         self.released.retain(|&(on, of, _), _| (on, of) != (card, process));
-        self.queues.retain(|&(on, _), queue| on != card || !queue.uses(Space::Dpa(process)));
+        let uses = |&(&(on, _), queue): &(&QueueId, &Queue)| on == card && queue.uses(Space::Dpa(process));
+        let gone: Vec<QueueId> = self.queues.iter().filter(uses).map(|(&id, _)| id).collect();
+        self.forget_queues(&gone);
     }
 
     /// A write becomes visible now.
@@ -269,8 +277,10 @@ impl Races {
         }
         let by_card = matches!(agent, Agent::Card { .. });
         let mut hits = Vec::new();
-        for (&(_, qpn), queue) in &self.queues {
-            queue.conflicts(qpn, &range, by_card, &mut hits);
+        for id in self.reach.of(&range) {
+            if let Some(queue) = self.queues.get(&id) {
+                queue.conflicts(id.1, &range, by_card, &mut hits);
+            }
         }
         if hits.is_empty() {
             return;

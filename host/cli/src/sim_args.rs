@@ -219,6 +219,15 @@ pub(crate) struct CampaignArgs {
     /// Threads, each with a machine of its own [default: one per core].
     #[arg(long, value_name = "N", default_value_t = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64))]
     pub(crate) jobs: u64,
+    /// Go on after a case that came out wrong, and tell all such.
+    #[arg(long)]
+    pub(crate) keep_going: bool,
+    /// Begin no further seed after so much wall time.
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) wall_limit: Option<u64>,
+    /// Where stderr is no terminal, tell how far it is every so many seconds; 0 never.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    pub(crate) progress: u64,
     /// Print what each case is before it runs.
     #[arg(long)]
     pub(crate) show: bool,

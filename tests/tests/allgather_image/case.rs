@@ -12,14 +12,8 @@ pub(crate) const LOG_RING: u8 = 10;
 pub(crate) const COLLECTIVE: u32 = 7;
 pub(crate) const BATCH: u32 = 64;
 
-/// Directory of images to test instead of those of this tree, as in `weak_memory.rs`.
-pub(crate) const IMAGES: &str = "FLEXCAST_IMAGES";
-
 pub(crate) fn elf() -> Vec<u8> {
-    match std::env::var_os(IMAGES) {
-        None => image_bytes("allgather"),
-        Some(folder) => std::fs::read(std::path::PathBuf::from(folder).join("allgather.elf")).expect("the image"),
-    }
+    image_bytes("allgather")
 }
 
 pub(crate) fn seeds() -> u64 {

@@ -66,22 +66,32 @@ impl Tree {
         outcome
     }
 
+    /// Sees that each test program takes its images from where it is told to: one that does not can tell nothing.
+    pub(super) fn check(&self, programs: &[PathBuf]) -> Result<()> {
+        for program in programs {
+            if let Outcome::Survived = self.test_with(program, &self.root.join("no images"), Some(1))? {
+                bail!("{} passes without images: its tests must take them from flexcast_tests", program.display());
+            }
+        }
+        Ok(())
+    }
+
     /// Runs the test programs until one fails.
     pub(super) fn test(&self, programs: &[PathBuf], seeds: Option<u64>) -> Result<Outcome> {
         for program in programs {
-            if let killed @ Outcome::Killed(_) = self.test_with(program, seeds)? {
+            if let killed @ Outcome::Killed(_) = self.test_with(program, &self.root.join("target/device/emu"), seeds)? {
                 return Ok(killed);
             }
         }
         Ok(Outcome::Survived)
     }
 
-    fn test_with(&self, program: &Path, seeds: Option<u64>) -> Result<Outcome> {
+    fn test_with(&self, program: &Path, images: &Path, seeds: Option<u64>) -> Result<Outcome> {
         let log = self.root.join("test.log");
         let file = std::fs::File::create(&log).with_context(|| format!("writing {}", log.display()))?;
         let mut command = Command::new(program);
         command.args(["image_", "--test-threads=2"]).current_dir(workspace::root().join("tests"));
-        command.env("FLEXCAST_IMAGES", self.root.join("target/device/emu")).env("RUST_BACKTRACE", "0");
+        command.env("FLEXCAST_IMAGES", images).env("RUST_BACKTRACE", "0");
         if let Some(seeds) = seeds {
             command.env("FLEXCAST_WEAK_SEEDS", seeds.to_string());
         }

@@ -1,8 +1,6 @@
 //! Entries that belong to the card, and the memory that they name.
 
-use std::collections::BTreeMap;
-
-use emu_nic::{Nic, Space, Transport, wqe_opcode as opcode};
+use emu_nic::{Nic, Transport, wqe_opcode as opcode};
 
 use super::Range;
 
@@ -82,25 +80,5 @@ pub(crate) fn parse_receive(card: usize, nic: &Nic, bytes: &[u8], posted: &mut P
             break;
         }
         posted.writes.extend(data_segment(card, nic, segment));
-    }
-}
-
-/// For each memory the interval that holds everything a queue ever named there: most accesses miss it.
-#[derive(Debug, Default)]
-pub(crate) struct Hull(BTreeMap<Space, (u64, u64)>);
-
-impl Hull {
-    pub(crate) fn add(&mut self, posted: &Posted) {
-        for range in posted.entry.iter().chain(&posted.reads).chain(&posted.writes) {
-            let (low, high) = self.0.entry(range.space).or_insert((u64::MAX, 0));
-            *low = (*low).min(range.addr);
-            *high = (*high).max(range.addr.saturating_add(range.len));
-        }
-    }
-
-    pub(crate) fn touches(&self, range: &Range) -> bool {
-        self.0
-            .get(&range.space)
-            .is_some_and(|&(low, high)| range.addr < high && low < range.addr.saturating_add(range.len))
     }
 }

@@ -1,10 +1,11 @@
 //! What is posted to each queue pair, as far as memory and doorbells tell.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use emu_nic::{Nic, QpAttr, QpState, QueueMemory, Space};
 
-use super::posted::{BLOCK, Hull, Posted, blocks, parse_receive, parse_send};
+use super::posted::{BLOCK, Posted, blocks, parse_receive, parse_send};
+use super::reach::QueueId;
 use super::{Access, Agent, Race, RaceKind, Races, Range};
 
 /// Bytes of a completion entry.
@@ -35,7 +36,6 @@ pub(crate) struct Queue {
     receive_producer: u16,
     /// The firmware keeps the send word of its doorbell record.
     keeps_record: bool,
-    hull: Hull,
 }
 
 impl Queue {
@@ -51,7 +51,6 @@ impl Queue {
             receive: VecDeque::new(),
             receive_producer: 0,
             keeps_record: false,
-            hull: Hull::default(),
         }
     }
 
@@ -67,9 +66,6 @@ impl Queue {
 
     /// Conflicts of a write with what is posted.
     pub(crate) fn conflicts(&self, qpn: u32, range: &Range, by_card: bool, hits: &mut Vec<(RaceKind, Access)>) {
-        if !self.hull.touches(range) {
-            return;
-        }
         let over = |ranges: &[Range]| ranges.iter().find(|other| other.overlaps(range)).copied();
         let agent = |entry: u16| Agent::Card { qpn: Some(qpn), entry: Some(entry) };
         for posted in &self.send {
@@ -133,7 +129,6 @@ impl Queue {
                 bytes.extend_from_slice(&next);
             }
             parse_send(eyes.card, eyes.nic, self.attr.transport, &bytes, &mut posted);
-            self.hull.add(&posted);
             news.push((self.qpn, posted.clone()));
             self.send.push_back(posted);
             self.send_producer = self.send_producer.wrapping_add(count);
@@ -159,7 +154,6 @@ impl Queue {
             let mut posted =
                 Posted { index: self.receive_producer, entry: vec![range], at_ps: eyes.at_ps, ..Posted::default() };
             parse_receive(eyes.card, eyes.nic, &bytes, &mut posted);
-            self.hull.add(&posted);
             news.push((self.qpn, posted.clone()));
             self.receive.push_back(posted);
             self.receive_producer = self.receive_producer.wrapping_add(1);
@@ -180,21 +174,37 @@ impl Races {
         let next = self.next_qpn.entry(card).or_default();
         for qpn in nic.queue_pairs(*next) {
             if let Ok(query) = nic.query_qp(qpn) {
+                let record = query.attr.doorbell_record;
+                self.records.insert((card, record.space, record.addr, qpn));
                 self.queues.insert((card, qpn), Queue::new(nic, qpn, query.attr, query.state));
             }
             *next = qpn + 1;
         }
-        self.queues.retain(|&(on, qpn), queue| {
-            if on != card {
-                return true;
-            }
-            let Ok(query) = nic.query_qp(qpn) else { return false };
+        let mut gone = Vec::new();
+        for (&(_, qpn), queue) in self.queues.range_mut((card, 0)..=(card, u32::MAX)) {
+            let Ok(query) = nic.query_qp(qpn) else {
+                gone.push((card, qpn));
+                continue;
+            };
             if query.state != queue.state && matches!(query.state, QpState::Reset | QpState::Err) {
                 queue.clear();
             }
             queue.state = query.state;
-            true
-        });
+        }
+        self.forget_queues(&gone);
+    }
+
+    /// Queue pairs are gone.
+    pub(super) fn forget_queues(&mut self, gone: &[QueueId]) {
+        if gone.is_empty() {
+            return;
+        }
+        for id in gone {
+            self.queues.remove(id);
+        }
+        let queues = &self.queues;
+        self.reach.retain(|id| queues.contains_key(id));
+        self.records.retain(|&(card, .., qpn)| queues.contains_key(&(card, qpn)));
     }
 
     /// A send doorbell reaches the card.
@@ -225,7 +235,12 @@ impl Races {
     /// A write has become visible: where it was to a doorbell record, entries are posted.
     pub(crate) fn recorded(&mut self, eyes: &Eyes<'_>, range: &Range) {
         let mut news = News::new();
-        for (_, queue) in self.queues.range_mut((eyes.card, 0)..=(eyes.card, u32::MAX)) {
+        // Records whose eight bytes the write may touch.
+        let first = (eyes.card, range.space, range.addr.saturating_sub(7), 0);
+        let last = (eyes.card, range.space, range.addr.saturating_add(range.len), u32::MAX);
+        let touched: BTreeSet<u32> = self.records.range(first..=last).map(|&(.., qpn)| qpn).collect();
+        for qpn in touched {
+            let Some(queue) = self.queues.get_mut(&(eyes.card, qpn)) else { continue };
             let QueueMemory { space, addr } = queue.attr.doorbell_record;
             let touched = |addr: u64| Range { card: eyes.card, space, addr, len: 4 }.overlaps(range);
             let counter = |addr: u64| {
@@ -249,12 +264,16 @@ impl Races {
 
     /// Entries have been posted: nothing may be read from where a receive goes.
     fn check_posted(&mut self, eyes: &Eyes<'_>, news: &News) {
+        for (qpn, new) in news {
+            self.reach.add((eyes.card, *qpn), new);
+        }
         let mut hits = Vec::new();
         for (qpn, new) in news {
             let agent = |qpn: u32, entry: &Posted| Agent::Card { qpn: Some(qpn), entry: Some(entry.index) };
             let receives_into = new.reads.is_empty();
             for mine in if receives_into { &new.writes } else { &new.reads } {
-                for queue in self.queues.values().filter(|queue| queue.hull.touches(mine)) {
+                let near = self.reach.of(mine);
+                for queue in near.iter().filter_map(|id| self.queues.get(id)) {
                     let others = if receives_into { &queue.send } else { &queue.receive };
                     for other in others {
                         let theirs = if receives_into { &other.reads } else { &other.writes };

@@ -1,5 +1,7 @@
 //! Many cases, one after another, on one thread; the first that comes out wrong ends it.
 
+use std::collections::BTreeMap;
+
 use emu_machine::with_world;
 use serde::Serialize;
 
@@ -9,7 +11,7 @@ use crate::provider;
 use crate::tput::run::ImageFile;
 
 /// What has come out of the cases so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
     /// Cases run.
     pub cases: u64,
@@ -17,6 +19,8 @@ pub struct Tally {
     pub right: u64,
     /// Those in which live ranks failed as they should, each with a typed error; any others have every byte.
     pub failed: u64,
+    /// The latter by the kinds of error in them, which are joined where ranks gave several.
+    pub failures: BTreeMap<String, u64>,
     /// Chunks that were lost and fetched.
     pub recovered_chunks: u64,
     /// Frames that were lost.
@@ -32,6 +36,9 @@ impl std::ops::AddAssign for Tally {
         self.cases += other.cases;
         self.right += other.right;
         self.failed += other.failed;
+        for (kind, cases) in other.failures {
+            *self.failures.entry(kind).or_default() += cases;
+        }
         self.recovered_chunks += other.recovered_chunks;
         self.lost_frames += other.lost_frames;
         self.weak += other.weak;
@@ -82,10 +89,12 @@ pub fn run_case(case: &Case, image: &ImageFile) -> Result<Tally, Wrong> {
         let well = report.live - report.failures;
         return Err(wrong(format!("{well} ranks report success where all must fail")));
     }
+    let kinds: Vec<&str> = report.failure_kinds.into_iter().collect();
     Ok(Tally {
         cases: 1,
         right: u64::from(!failed),
         failed: u64::from(failed),
+        failures: failed.then(|| (kinds.join(" + "), 1)).into_iter().collect(),
         recovered_chunks: report.recovered_chunks,
         lost_frames: report.traffic.lost_frames,
         weak: u64::from(case.machine.memory != emu_machine::MemoryModel::Strong),

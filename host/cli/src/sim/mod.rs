@@ -4,6 +4,7 @@ pub mod algorithm;
 mod baseline;
 pub mod campaign;
 pub mod counts;
+pub mod failure;
 pub mod group;
 pub mod params;
 pub mod random;

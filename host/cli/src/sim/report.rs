@@ -1,5 +1,7 @@
 //! What a simulation reports: one JSON object, or a few lines.
 
+use std::collections::BTreeSet;
+
 use emu_machine::{MemoryModel, Wiring, with_world};
 use serde::Serialize;
 
@@ -21,6 +23,8 @@ pub struct Outcome {
     pub equal: Option<bool>,
     /// Why it failed.
     pub error: Option<String>,
+    /// Kind of that.
+    pub kind: Option<&'static str>,
     /// What the library reports; nothing without multicast.
     pub report: Option<flexcast::Report>,
 }
@@ -136,6 +140,9 @@ pub struct Report {
     pub failures: u64,
     /// The errors.
     pub errors: Vec<String>,
+    /// Their kinds.
+    #[serde(skip)]
+    pub failure_kinds: BTreeSet<&'static str>,
     /// Chunks that multicast lost and a neighbour had, over all ranks.
     pub recovered_chunks: u64,
     /// Their bytes.
@@ -200,6 +207,7 @@ impl Report {
             live: 0,
             failures: 0,
             errors: Vec::new(),
+            failure_kinds: BTreeSet::new(),
             recovered_chunks: 0,
             recovered_bytes: 0,
             recovery_reads: 0,
@@ -233,6 +241,7 @@ impl Report {
             self.bytes_ok &= outcome.equal.unwrap_or(true);
             if let Some(error) = &outcome.error {
                 self.failures += 1;
+                self.failure_kinds.extend(outcome.kind);
                 if !self.errors.contains(error) {
                     self.errors.push(error.clone());
                 }

@@ -10,7 +10,7 @@ use super::algorithm::Algorithm;
 use super::params::{Operation, SimParams, Trouble};
 use super::report::{Control, Outcome, Report, Sample, Workers};
 pub use super::traffic::Traffic;
-use super::{SimError, baseline, group};
+use super::{SimError, baseline, failure, group};
 use crate::tput::run::{ImageFile, digest, made_up_bytes};
 
 /// What a simulation tells while it runs.
@@ -283,5 +283,6 @@ fn outcome(source: &[u8], rank: u32, done: Option<&Done<'_>>) -> Result<Outcome,
         _ => None,
     };
     let error = done.result.as_ref().err().map(ToString::to_string);
-    Ok(Outcome { dead: false, equal, error, report: Some(done.report) })
+    let kind = done.result.as_ref().err().map(failure::kind);
+    Ok(Outcome { dead: false, equal, error, kind, report: Some(done.report) })
 }

@@ -1,0 +1,207 @@
+//! `flexcast campaign`.
+
+mod seeds;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use flexcast_cli::sim::campaign::{Tally, Wrong};
+use flexcast_cli::sim::random::Case;
+use indicatif::ProgressBar;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::{progress_bar, read_image};
+use crate::sim_args::CampaignArgs;
+use seeds::{Seeds, State};
+
+/// How long seeds under way may take to their end once the campaign is to stop.
+const GRACE: Duration = Duration::from_secs(10);
+/// How often the seeds are looked at.
+const LOOK: Duration = Duration::from_millis(50);
+/// A seed that runs for longer is named in the progress.
+const LONG: Duration = Duration::from_secs(5);
+/// What shells expect of a program that a signal has ended: 128 and its number.
+const INTERRUPTED: u8 = 128 + SIGINT as u8;
+
+/// Why a campaign has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum End {
+    /// All seeds have run.
+    Complete,
+    /// A case came out wrong.
+    Wrong,
+    /// The time given for it is over.
+    WallLimit,
+    /// A signal.
+    Interrupted,
+}
+
+pub(super) fn run(args: &CampaignArgs) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(args.seeds > 0, "--seeds 0: give at least 1");
+    anyhow::ensure!(args.jobs > 0, "--jobs 0: give at least 1");
+    anyhow::ensure!(args.wall_limit != Some(0), "--wall-limit 0: give at least 1 second");
+    let image = read_image(&args.image)?;
+    if args.show {
+        for seed in args.first..args.first.saturating_add(args.seeds) {
+            println!("{:#?}", Case::new(seed));
+        }
+    }
+    let seeds = Seeds::new(args.first, args.seeds, args.keep_going);
+    for signal in [SIGINT, SIGTERM] {
+        // The first asks for an end, the second one ends it.
+        flag::register_conditional_shutdown(signal, i32::from(INTERRUPTED), Arc::clone(&seeds.interrupted))
+            .and_then(|_| flag::register(signal, Arc::clone(&seeds.interrupted)))
+            .context("signals cannot be taken")?;
+    }
+    let started = Instant::now();
+    seeds.start(args.jobs, &image);
+    let end = watch(args, &seeds, started);
+    let state = seeds.take();
+    let wall_s = started.elapsed().as_secs_f64();
+    if args.json {
+        println!("{}", json(args, &state, end, wall_s)?);
+    } else {
+        print(args, &state, end, wall_s);
+    }
+    // Threads whose seeds have not ended go with the process.
+    if let [Wrong { seed, reason }, ..] = state.wrong.as_slice() {
+        anyhow::bail!("seed {seed}: {reason}\n  run it again with: {}", again(*seed));
+    }
+    Ok(if end == End::Interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+}
+
+/// The command that runs one seed again.
+fn again(seed: u64) -> String {
+    format!("cargo xtask sim --first {seed} --seeds 1 --show")
+}
+
+/// Shows how far it is, until all is over or it is to stop.
+fn watch(args: &CampaignArgs, seeds: &Seeds, started: Instant) -> End {
+    let bar = progress_bar();
+    bar.set_prefix("seeds");
+    bar.set_length(args.seeds);
+    let limit = args.wall_limit.map(Duration::from_secs);
+    let every = Duration::from_secs(args.progress);
+    let (mut told, mut stopping) = (Duration::ZERO, None);
+    let end = loop {
+        let elapsed = started.elapsed();
+        let end = match stopping {
+            Some((end, _)) => Some(end),
+            None if seeds.is_interrupted() => Some(End::Interrupted),
+            None if limit.is_some_and(|limit| elapsed >= limit) => Some(End::WallLimit),
+            None => None,
+        };
+        let over = seeds.with(|state| {
+            show(args, &bar, state, elapsed, &mut told, every);
+            state.threads == 0
+        });
+        match end {
+            Some(end) => {
+                let (_, since) = *stopping.get_or_insert((end, elapsed));
+                seeds.stop();
+                if over || elapsed - since >= GRACE {
+                    break end;
+                }
+            }
+            None if over => break seeds.with(|state| if state.wrong.is_empty() { End::Complete } else { End::Wrong }),
+            None => {}
+        }
+        std::thread::sleep(LOOK);
+    };
+    bar.finish_and_clear();
+    end
+}
+
+/// On a terminal a bar, elsewhere a line now and then.
+fn show(
+    args: &CampaignArgs,
+    bar: &ProgressBar,
+    state: &State,
+    elapsed: Duration,
+    told: &mut Duration,
+    every: Duration,
+) {
+    bar.set_position(state.ended());
+    let mut message = outcomes(state);
+    for (seed, since) in state.running.iter().filter(|(_, since)| since.elapsed() >= LONG) {
+        message += &format!("; seed {seed} runs for {:.0} s", since.elapsed().as_secs_f64());
+    }
+    bar.set_message(message.clone());
+    if !bar.is_hidden() || every.is_zero() || elapsed < *told + every {
+        return;
+    }
+    *told = elapsed;
+    let (ended, elapsed_s) = (state.ended(), elapsed.as_secs_f64());
+    let rate = ended as f64 / elapsed_s;
+    let left =
+        if ended == 0 { String::new() } else { format!(", about {:.0} s to go", (args.seeds - ended) as f64 / rate) };
+    eprintln!("{ended} of {} seeds in {elapsed_s:.0} s, {rate:.1} a second{left}: {message}", args.seeds);
+}
+
+/// The outcomes so far, in a few words.
+fn outcomes(state: &State) -> String {
+    let Tally { right, failed, .. } = state.tally;
+    format!("{right} right, {failed} failed as they should, {} wrong", state.wrong.len())
+}
+
+fn json(args: &CampaignArgs, state: &State, end: End, wall_s: f64) -> anyhow::Result<serde_json::Value> {
+    let mut value = serde_json::to_value(&state.tally)?;
+    value["first"] = args.first.into();
+    value["seeds"] = args.seeds.into();
+    value["end"] = serde_json::to_value(end)?;
+    value["wall_s"] = wall_s.into();
+    let wrong = state.wrong.iter().map(|wrong| serde_json::json!({"seed": wrong.seed, "reason": wrong.reason}));
+    value["wrong"] = wrong.collect();
+    let slowest =
+        state.slowest.iter().map(|(took, seed)| serde_json::json!({"seed": seed, "wall_s": took.as_secs_f64()}));
+    value["slowest"] = slowest.collect();
+    value["unfinished"] = state.running.keys().copied().collect();
+    Ok(value)
+}
+
+fn print(args: &CampaignArgs, state: &State, end: End, wall_s: f64) {
+    let Tally { cases, right, failed, failures, recovered_chunks, lost_frames, weak, raced } = &state.tally;
+    println!(
+        "{cases} cases in {wall_s:.1} s (measured): {right} with every byte on every rank, {failed} in which ranks failed as they should, each \
+         with a typed error;\n{lost_frames} frames lost, {recovered_chunks} chunks recovered; {weak} under weak memory, {raced} watched \
+         for races"
+    );
+    if !failures.is_empty() {
+        let kinds: Vec<_> = failures.iter().map(|(kind, cases)| format!("{cases} {kind}")).collect();
+        println!("failed as they should: {}", kinds.join(", "));
+    }
+    if !state.wrong.is_empty() {
+        println!("wrong: {}", state.wrong.len());
+        for wrong in &state.wrong {
+            println!("  {wrong}");
+        }
+    }
+    if cases + (state.wrong.len() as u64) < args.seeds {
+        let why = match end {
+            End::Complete => "all seeds have run",
+            End::Wrong => "a case came out wrong",
+            End::WallLimit => "the wall limit is reached",
+            End::Interrupted => "interrupted",
+        };
+        println!("not run: {} of {} seeds ({why})", args.seeds - state.ended(), args.seeds);
+    }
+    for (seed, since) in &state.running {
+        println!(
+            "not ended: seed {seed}, after {:.1} s; run it again with: {}",
+            since.elapsed().as_secs_f64(),
+            again(*seed)
+        );
+    }
+    if args.seeds > 1 {
+        let slowest: Vec<_> =
+            state.slowest.iter().map(|(took, seed)| format!("{seed} in {:.2} s", took.as_secs_f64())).collect();
+        println!(
+            "slowest seeds (measured): {}; each runs alone with --first SEED --seeds 1 --show",
+            slowest.join(", ")
+        );
+    }
+}

@@ -1,0 +1,19 @@
+//! Failures by kind, for tallies: what is told in full beside them names ranks and numbers.
+
+use flexcast::{Cause, Error};
+
+/// Kind of a failed operation of the collective library.
+#[must_use]
+pub const fn kind(error: &Error) -> &'static str {
+    match error {
+        Error::Failed { failure, .. } | Error::Broken { failure } => match failure.cause {
+            Cause::Silent(_) => "silent rank",
+            Cause::Cancelled => "cancelled",
+            Cause::Disagrees => "calls that differ",
+            Cause::Device(_) => "worker failed",
+            Cause::Connection(_) => "broken connection",
+        },
+        Error::Flexio(_) => "refused by the card",
+        _ => "refused by the library",
+    }
+}

@@ -1,0 +1,144 @@
+//! The conductor on weak memory. These tests tell a missing fence (`cargo xtask mutants`).
+
+use emu_machine::{Config as MachineConfig, CostModel, MemoryModel, with_world};
+use flexcast::{Config, Test};
+use flexcast_cli::machine::MachineParams;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use super::calls::{Call, PS_PER_US, config, machine, operates, pass, run, taken, with_ranks};
+
+/// Seeds of weak memory; `FLEXCAST_WEAK_SEEDS` asks for another number.
+fn seeds() -> u64 {
+    std::env::var("FLEXCAST_WEAK_SEEDS").map_or(4, |text| text.parse().expect("a number of seeds"))
+}
+
+fn weak(seed: u64, machine: MachineConfig) -> MachineConfig {
+    MachineConfig { memory: MemoryModel::weak(seed), detect_races: true, ..machine }
+}
+
+/// Harts that need next to no time, those of the cost model, and slow ones: beside the card, the hosts and what is under way in memory, whose
+/// times stay the same. A doorbell is obeyed, or a message comes, while a slow one is still at the next instruction.
+fn speeds() -> [CostModel; 3] {
+    let fast = CostModel {
+        gap_cycles: 1,
+        l1_load_cycles: 0,
+        l2_load_cycles: 0,
+        store_hit_cycles: 0,
+        store_new_line_cycles: 0,
+        fence_cycles: 0,
+        window_store_cycles: 0,
+        outbox_store_cycles: 0,
+        ..CostModel::default()
+    };
+    [fast, CostModel::default(), CostModel { gap_cycles: 50, ..CostModel::default() }]
+}
+
+#[test]
+fn image_allgather_conducts_when_memory_is_weak_and_races_are_looked_for() {
+    for seed in 1..=seeds() {
+        run(4, |ranks| weak(seed, machine(ranks)), &Config { chains: 2, ..config() });
+    }
+}
+
+/// Two ranks: nobody else's message wakes a conductor that has missed what it was woken for.
+#[test]
+fn image_allgather_conducts_on_harts_of_any_speed() {
+    for seed in 1..=2 * seeds() {
+        for cost in speeds() {
+            for ranks in [2, 3] {
+                let machine = MachineConfig { cost, ..weak(seed, machine(ranks)) };
+                with_ranks(machine, &Config { chains: 1, ..config() }, |all| {
+                    for number in 0..8 {
+                        let root = number % ranks;
+                        let call =
+                            if number < 4 { Call::Broadcast { root, len: 1500 } } else { Call::Allgather { len: 700 } };
+                        operates(all, call, number, 1);
+                    }
+                });
+                let races = with_world(|world| world.take_races()).expect("a world");
+                assert!(races.is_empty(), "seed {seed}, {ranks} ranks, {cost:?}: {}", races[0]);
+            }
+        }
+    }
+}
+
+/// Operations whose hosts look now and then: whatever they find is whole, and so are report and bytes as soon as the flag is up. Blocks
+/// fetched.
+fn watched(machine: MachineConfig, config: &Config, calls: &[Call], mut until_next_ps: impl FnMut() -> u64) -> u64 {
+    let (ranks, mut recovered) = (machine.cards, 0);
+    with_ranks(machine, config, |all| {
+        for (seed, call) in calls.iter().enumerate() {
+            let expected = call.expected(ranks, seed);
+            let mut left: Vec<_> = all.iter_mut().map(|communicator| Some(call.post(communicator, seed))).collect();
+            let mut looks = 0;
+            while left.iter().any(Option::is_some) {
+                looks += 1;
+                assert!(looks < 100_000, "{call:?} {seed} does not end");
+                pass(until_next_ps());
+                for (communicator, request) in all.iter_mut().zip(&mut left) {
+                    let Some(waiting) = request.take() else {
+                        communicator.progress().expect("no failure");
+                        continue;
+                    };
+                    let done = if communicator.is_flagged().expect("read") {
+                        taken(communicator, waiting)
+                    } else {
+                        match communicator.test(waiting).expect("a test") {
+                            Test::Pending(pending) => {
+                                *request = Some(pending);
+                                continue;
+                            }
+                            Test::Done(done) => done,
+                        }
+                    };
+                    done.result.as_ref().unwrap_or_else(|error| panic!("{call:?} {seed}: {error}"));
+                    let got = done.receive.as_ref().expect("a buffer").to_vec().expect("read");
+                    assert!(got == expected, "{call:?} {seed}");
+                    let phases = done.report.phases;
+                    let times = [Some(phases.posted_ps), phases.ready_ps, phases.released_ps];
+                    assert!(times.iter().all(Option::is_some) && times.is_sorted(), "{phases:?}");
+                    recovered += done.report.recovered_chunks;
+                }
+            }
+        }
+    });
+    let races = with_world(|world| world.take_races()).expect("a world");
+    assert!(races.is_empty(), "{}", races[0]);
+    recovered
+}
+
+fn calls(ranks: usize) -> [Call; 6] {
+    let broadcast = |len| Call::Broadcast { root: ranks - 1, len };
+    let allgather = |len| Call::Allgather { len };
+    [allgather(5000), broadcast(0), allgather(1), broadcast(9000), allgather(4096), broadcast(300)]
+}
+
+#[test]
+fn image_allgather_tells_hosts_that_look_all_the_time_what_is_whole() {
+    for seed in 1..=2 * seeds() {
+        watched(weak(seed, machine(3)), &Config { chains: 2, ..config() }, &calls(3), || PS_PER_US / 50);
+    }
+}
+
+/// What is to be read, and where, is in several lines of a report: a host that comes between two reports must not see half of each.
+#[test]
+fn image_allgather_tells_hosts_that_look_now_and_then_what_to_read() {
+    let mut recovered = 0;
+    for seed in 1..=3 * seeds() {
+        let lossy = MachineParams { loss_ppm: 30_000, seed, ..MachineParams::default() };
+        let machine = weak(seed, lossy.config_of(3).expect("a switch"));
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let calls = [Call::Allgather { len: 6000 }; 12];
+        // Control messages are lost, too: what a connection repeats comes soon.
+        let config = Config {
+            retry_exponent: 8,
+            patience_ps: 20_000 * PS_PER_US,
+            recovery_ps: 50_000 * PS_PER_US,
+            packet_lifetime_ps: 100 * PS_PER_US,
+            ..config()
+        };
+        recovered += watched(machine, &config, &calls, || random.random_range(1..8 * PS_PER_US));
+    }
+    assert!(recovered > 0, "nothing was lost");
+}
