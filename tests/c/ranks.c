@@ -77,9 +77,14 @@ int main(int argc, char **argv)
     config.recovery_ps = 10000000000000;
     if (strcmp(way, "slots") == 0 && rank == 1)
         config.slots = 100;
+    if (strcmp(way, "device") == 0)
+        config.control = FLEXCAST_CONTROL_DEVICE;
     if ((status = flexcast_comm_create(card, ranks, &config, &comm)) != FLEXCAST_OK) {
         told("made", status);
-    } else if (strcmp(way, "split") == 0) {
+    } else if (strcmp(way, "split") == 0 || strcmp(way, "device") == 0) {
+        flexcast_stats stats;
+        if (flexcast_comm_stats(comm, &stats, sizeof stats) == FLEXCAST_OK)
+            printf("threads: %u; ", (unsigned)stats.threads);
         if (split(ranks, comm, rank, size) || flexcast_comm_free(comm) != FLEXCAST_OK)
             return 1;
     } else {

@@ -161,6 +161,20 @@ fn parts_of_a_communicator_work_beside_it() {
     }
 }
 
+#[test]
+fn the_protocol_runs_on_the_card_for_programs_in_c() {
+    let threads = |text: &str| -> u32 {
+        let number = text.split_once("threads: ").and_then(|(_, rest)| rest.split_once(';')).expect("told").0;
+        number.parse().expect("a number")
+    };
+    let Some(host) = ranks_in_c("host", "split", &[0, 1, 2, 3], 30_000) else { return };
+    let Some(device) = ranks_in_c("device", "device", &[0, 1, 2, 3], 30_000) else { return };
+    for (host, device) in host.iter().zip(&device) {
+        assert!(device.contains("of 2: equal"), "{device}");
+        assert_eq!(threads(device), threads(host) + 1, "the conductor is a thread of its own");
+    }
+}
+
 /// What rank 1 says first when it joins: taken from a real one.
 fn hello(program: &Path, example: &Example, folder: &Path) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

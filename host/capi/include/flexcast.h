@@ -61,6 +61,17 @@
 #define FLEXCAST_TRANSPORT_UC_UNICAST 2
 
 /**
+ * The protocol runs on the host: flexcast_test(), flexcast_wait() and flexcast_progress() move it on.
+ */
+#define FLEXCAST_CONTROL_HOST 0
+
+/**
+ * The protocol runs on the card, by a DPA thread of its own: from posting to completion the host has nothing to do, unless something is
+ * lost. Not with FLEXCAST_TRANSPORT_UC_UNICAST.
+ */
+#define FLEXCAST_CONTROL_DEVICE 1
+
+/**
  * A time of something that has not happened.
  */
 #define FLEXCAST_NEVER UINT64_MAX
@@ -376,9 +387,9 @@ typedef struct {
    */
   uint32_t transport;
   /**
-   * Zero.
+   * Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE.
    */
-  uint32_t reserved;
+  uint32_t control;
 } flexcast_config;
 
 /**

@@ -1,6 +1,6 @@
 //! Parameters of communicators.
 
-use flexcast_rust::{Config, ThreadPlacement, Transport};
+use flexcast_rust::{Config, Control, ThreadPlacement, Transport};
 
 use crate::fault::{Fault, call};
 use crate::memory::{give, sized};
@@ -17,6 +17,12 @@ pub const FLEXCAST_TRANSPORT_UD: u32 = 0;
 pub const FLEXCAST_TRANSPORT_UC_MULTICAST: u32 = 1;
 /// RDMA Writes to each rank, straight into the user's buffer.
 pub const FLEXCAST_TRANSPORT_UC_UNICAST: u32 = 2;
+
+/// The protocol runs on the host: flexcast_test(), flexcast_wait() and flexcast_progress() move it on.
+pub const FLEXCAST_CONTROL_HOST: u32 = 0;
+/// The protocol runs on the card, by a DPA thread of its own: from posting to completion the host has nothing to do, unless something is
+/// lost. Not with FLEXCAST_TRANSPORT_UC_UNICAST.
+pub const FLEXCAST_CONTROL_DEVICE: u32 = 1;
 
 /// Parameters of a communicator; alike on all ranks. To be initialised by flexcast_config_default().
 #[repr(C)]
@@ -76,8 +82,8 @@ pub struct flexcast_config {
     pub cache_bytes: u64,
     /// What carries the data: FLEXCAST_TRANSPORT_UD, FLEXCAST_TRANSPORT_UC_MULTICAST or FLEXCAST_TRANSPORT_UC_UNICAST.
     pub transport: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE.
+    pub control: u32,
 }
 
 impl flexcast_config {
@@ -118,7 +124,10 @@ impl flexcast_config {
                 Transport::UcMulticast => FLEXCAST_TRANSPORT_UC_MULTICAST,
                 Transport::UcUnicast => FLEXCAST_TRANSPORT_UC_UNICAST,
             },
-            reserved: 0,
+            control: match config.control {
+                Control::Host => FLEXCAST_CONTROL_HOST,
+                Control::Device => FLEXCAST_CONTROL_DEVICE,
+            },
         }
     }
 
@@ -145,6 +154,14 @@ impl flexcast_config {
                 FLEXCAST_TRANSPORT_UC_UNICAST => Transport::UcUnicast,
                 other => {
                     let text = format!("transport is {other}: must be 0 (UD), 1 (UC multicast) or 2 (UC unicast)");
+                    return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
+                }
+            },
+            control: match self.control {
+                FLEXCAST_CONTROL_HOST => Control::Host,
+                FLEXCAST_CONTROL_DEVICE => Control::Device,
+                other => {
+                    let text = format!("control is {other}: must be 0 (host) or 1 (device)");
                     return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
                 }
             },
@@ -227,12 +244,21 @@ mod tests {
     }
 
     #[test]
+    fn both_places_of_the_protocol_have_their_numbers() {
+        for (number, control) in [(FLEXCAST_CONTROL_HOST, Control::Host), (FLEXCAST_CONTROL_DEVICE, Control::Device)] {
+            let config = flexcast_config { control: number, ..flexcast_config::default() };
+            assert_eq!(config.convert().unwrap().control, control);
+        }
+    }
+
+    #[test]
     fn values_beyond_their_fields_are_named() {
         let told = |config: flexcast_config, words: &str| {
             let fault = config.convert().unwrap_err();
             assert!(fault.status == FLEXCAST_ERROR_CONFIG && fault.text.contains(words), "{}", fault.text);
         };
         told(flexcast_config { transport: 3, ..flexcast_config::default() }, "transport is 3");
+        told(flexcast_config { control: 2, ..flexcast_config::default() }, "control is 2");
         told(flexcast_config { placement: 2, ..flexcast_config::default() }, "placement is 2");
         told(flexcast_config { retry_exponent: 32, ..flexcast_config::default() }, "0 to 31");
         told(flexcast_config { data_class: 256, ..flexcast_config::default() }, "data_class is 256");

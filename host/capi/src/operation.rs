@@ -9,7 +9,7 @@ use crate::bootstrap::count;
 use crate::communicator::{Group, flexcast_comm};
 use crate::fault::{Fault, call};
 use crate::handle;
-use crate::memory::out;
+use crate::memory::{Out, out};
 use crate::request::{Operation, flexcast_request};
 use crate::status::flexcast_status::{self, *};
 
@@ -104,17 +104,20 @@ pub unsafe extern "C" fn flexcast_allgather(
             let text = format!("allgather: {bytes} bytes from {ranks} ranks are more than the address space");
             return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
         };
-        let send = (send.addr() != IN_PLACE).then_some(Memory { start: send, bytes });
-        let receive = Memory { start: receive, bytes: all };
         // SAFETY: as the header asks of the caller.
-        let operation = unsafe {
-            begin(&group, send, receive, |group, send, receive| match send {
-                Some(send) => group.allgather(send, receive),
-                None => group.allgather_in_place(receive),
-            })
-        }?;
-        place.put(handle::insert(operation)?);
-        Ok(())
+        unsafe {
+            gather(
+                &group,
+                send,
+                bytes,
+                Memory { start: receive, bytes: all },
+                &place,
+                |group, send, receive| match send {
+                    Some(send) => group.allgather(send, receive),
+                    None => group.allgather_in_place(receive),
+                },
+            )
+        }
     })
 }
 
@@ -128,29 +131,8 @@ pub unsafe extern "C" fn flexcast_allgatherv(
     counts: *const usize,
     request: *mut *mut flexcast_request,
 ) -> flexcast_status {
-    call(|| {
-        // SAFETY: null or a place for a handle.
-        let place = unsafe { out(request, "request") }?;
-        let group = handle::get::<Group>(comm)?;
-        // SAFETY: null, or an entry for each rank by the header.
-        let (own, counts) = unsafe { entries(&group, counts, "counts") }?;
-        let all = counts.iter().try_fold(0u64, |sum, count| sum.checked_add(*count));
-        let Some(all) = all.and_then(|all| usize::try_from(all).ok()) else {
-            let text = "allgatherv: the counts are more than the address space";
-            return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
-        };
-        let send = (send.addr() != IN_PLACE).then_some(Memory { start: send, bytes: own });
-        let receive = Memory { start: receive, bytes: all };
-        // SAFETY: as the header asks of the caller.
-        let operation = unsafe {
-            begin(&group, send, receive, |group, send, receive| match send {
-                Some(send) => group.allgatherv(send, receive, &counts),
-                None => group.allgatherv_in_place(receive, &counts),
-            })
-        }?;
-        place.put(handle::insert(operation)?);
-        Ok(())
-    })
+    // SAFETY: as the header asks of the caller.
+    call(|| unsafe { gather_blocks(comm, send, receive, None, counts, request) })
 }
 
 /// `counts[r]` bytes from every rank r to every rank, to `displacements[r]` bytes behind the start of `receive`, which has `receive_bytes`.
@@ -166,26 +148,70 @@ pub unsafe extern "C" fn flexcast_allgatherv_displaced(
     displacements: *const usize,
     request: *mut *mut flexcast_request,
 ) -> flexcast_status {
-    call(|| {
-        // SAFETY: null or a place for a handle.
-        let place = unsafe { out(request, "request") }?;
-        let group = handle::get::<Group>(comm)?;
-        // SAFETY: null, or an entry for each rank by the header.
-        let (own, counts) = unsafe { entries(&group, counts, "counts") }?;
+    // SAFETY: as the header asks of the caller.
+    call(|| unsafe { gather_blocks(comm, send, receive, Some((receive_bytes, displacements)), counts, request) })
+}
+
+/// Begins an Allgather of blocks of `counts`: one after another, or in a receive buffer of so many bytes where the list says.
+///
+/// # Safety
+/// As the header says of flexcast_allgatherv() and flexcast_allgatherv_displaced().
+unsafe fn gather_blocks(
+    comm: *mut flexcast_comm,
+    send: *const c_void,
+    receive: *mut c_void,
+    displaced: Option<(usize, *const usize)>,
+    counts: *const usize,
+    request: *mut *mut flexcast_request,
+) -> Result<(), Fault> {
+    // SAFETY: null or a place for a handle.
+    let place = unsafe { out(request, "request") }?;
+    let group = handle::get::<Group>(comm)?;
+    // SAFETY: null, or an entry for each rank by the header.
+    let (own, counts) = unsafe { entries(&group, counts, "counts") }?;
+    let (bytes, displacements) = match displaced {
         // SAFETY: the same.
-        let (_, displacements) = unsafe { entries(&group, displacements, "displacements") }?;
-        let send = (send.addr() != IN_PLACE).then_some(Memory { start: send, bytes: own });
-        let receive = Memory { start: receive, bytes: receive_bytes };
-        // SAFETY: as the header asks of the caller.
-        let operation = unsafe {
-            begin(&group, send, receive, |group, send, receive| match send {
-                Some(send) => group.allgatherv_displaced(send, receive, &counts, &displacements),
-                None => group.allgatherv_displaced_in_place(receive, &counts, &displacements),
-            })
-        }?;
-        place.put(handle::insert(operation)?);
-        Ok(())
-    })
+        Some((bytes, list)) => (bytes, Some(unsafe { entries(&group, list, "displacements") }?.1)),
+        None => {
+            let all = counts.iter().try_fold(0u64, |sum, count| sum.checked_add(*count));
+            let Some(all) = all.and_then(|all| usize::try_from(all).ok()) else {
+                let text = "allgatherv: the counts are more than the address space";
+                return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
+            };
+            (all, None)
+        }
+    };
+    // SAFETY: as the header asks of the caller.
+    unsafe {
+        gather(&group, send, own, Memory { start: receive, bytes }, &place, |group, send, receive| {
+            match (send, &displacements) {
+                (Some(send), None) => group.allgatherv(send, receive, &counts),
+                (None, None) => group.allgatherv_in_place(receive, &counts),
+                (Some(send), Some(at)) => group.allgatherv_displaced(send, receive, &counts, at),
+                (None, Some(at)) => group.allgatherv_displaced_in_place(receive, &counts, at),
+            }
+        })
+    }
+}
+
+/// Begins an Allgather of any kind with a contribution of `own` bytes, and gives out its handle. `post` has no send buffer if that is in
+/// place.
+///
+/// # Safety
+/// See [`begin`].
+unsafe fn gather(
+    group: &Rc<Group>,
+    send: *const c_void,
+    own: usize,
+    receive: Memory,
+    place: &Out<*mut flexcast_request>,
+    post: impl FnOnce(&mut Communicator<'static>, Option<Buffer<'static>>, Buffer<'static>) -> Posted,
+) -> Result<(), Fault> {
+    let send = (send.addr() != IN_PLACE).then_some(Memory { start: send, bytes: own });
+    // SAFETY: by this function's contract.
+    let operation = unsafe { begin(group, send, receive, post) }?;
+    place.put(handle::insert(operation)?);
+    Ok(())
 }
 
 /// A list with an entry for each rank: that of the own rank, and all.

@@ -45,8 +45,8 @@ impl Conductor<'_> {
             // Half written: its own message is still to come.
             return;
         }
-        // No field may be older than the numbers that announce it; the host writes no other order before this one is acknowledged.
-        fence::memory_read();
+        // No fence: the order was whole before the message came that it is taken for, behind whose completion there is one
+        // (`Control::take`), and the host writes no other order before this one is acknowledged.
         let order = shared::snapshot(self.order);
         self.state.clock_ps = order.now_ps.wrapping_sub(dpa::thread::time().wrapping_mul(super::PS_PER_NS));
         self.state.report.acknowledged = sequence;
