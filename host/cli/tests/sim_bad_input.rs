@@ -143,5 +143,6 @@ fn images() {
 #[test]
 fn campaigns_of_nothing() {
     refused_by(1, "campaign", "--seeds 0", &["--seeds 0", "at least 1"]);
+    refused_by(1, "campaign", "--wall-limit 0", &["--wall-limit 0", "at least 1 second"]);
     refused_by(1, "campaign", "--jobs 0", &["--jobs 0", "at least 1"]);
 }

@@ -1,0 +1,80 @@
+//! What is fetched from neighbours is what the network has lost, chunk for chunk.
+
+use flexcast::{Config, Control, Overheads, Transport};
+use flexcast_cli::machine::MachineParams;
+use flexcast_cli::provider;
+use flexcast_cli::sim::algorithm::Algorithm;
+use flexcast_cli::sim::params::{Operation, SimParams};
+use flexcast_cli::sim::run;
+use flexcast_cli::tput::run::ImageFile;
+use flexcast_tests::image_bytes;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+const PS_PER_US: u64 = 1_000_000;
+
+fn case(seed: u64) -> (SimParams, MachineParams) {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let ranks = random.random_range(2..=7);
+    let chunk_bytes = [64, 256, 1024, 4096][random.random_range(0..4)];
+    let gathers = random.random_ratio(2, 3);
+    let mut params = SimParams {
+        ranks,
+        ranks_per_card: 1,
+        operation: if gathers { Operation::Allgather } else { Operation::Broadcast },
+        algorithm: Algorithm::Multicast,
+        bytes: u64::from(chunk_bytes) * random.random_range(1..60) - random.random_range(0..63),
+        total_bytes: None,
+        root: random.random_range(0..ranks),
+        warm_up: 0,
+        iterations: 2,
+        seed,
+        config: Config::default().with_subgroups(random.random_range(1..=3)),
+        trouble: Vec::new(),
+    };
+    params.config = Config {
+        control: if random.random_ratio(1, 2) { Control::Device } else { Control::Host },
+        transport: if random.random_ratio(1, 2) { Transport::UcMulticast } else { Transport::Ud },
+        chunk_bytes,
+        // As many as there are chunks: none is dropped for want of a receive.
+        slots: 512,
+        chains: random.random_range(1..=ranks),
+        max_receive_bytes: params.receive_bytes(),
+        // Nothing that is under way is given up.
+        overheads: Overheads { margin_ps: 3_000 * PS_PER_US, ..Config::default().overheads },
+        patience_ps: 50_000 * PS_PER_US,
+        recovery_ps: 50_000 * PS_PER_US,
+        retry_exponent: 6,
+        packet_lifetime_ps: 100 * PS_PER_US,
+        ..params.config
+    };
+    (params, MachineParams { loss_ppm: random.random_range(1_000..50_000), seed, ..MachineParams::default() })
+}
+
+/// Each chunk is one frame. Those that arrived are counted by the ports, those that were fetched by the library: together they are all.
+#[test]
+fn every_lost_chunk_is_fetched_once_and_no_other() {
+    let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
+    let mut sum = 0;
+    for seed in 1..=40 {
+        let (params, machine) = case(seed);
+        let mut machine = machine.config_of(params.cards()).expect("a switch");
+        machine.uc_multicast = params.needs_uc_multicast();
+        let provider = provider::emulated(machine).expect("a machine");
+        let report = run::run(&provider, Some(&image), &params, &run::source(&params), &mut |_| {}).expect("it runs");
+        assert!(report.digest_ok, "seed {seed}: {:?}", report.errors);
+        assert_eq!((report.iterations, report.traffic.rnr_drops, report.traffic.card_drops), (2, 0, 0), "seed {seed}");
+        let foreign_bytes = match params.operation {
+            Operation::Broadcast => params.bytes,
+            _ => params.bytes * u64::from(params.ranks),
+        };
+        let all_bytes = 2 * u64::from(params.ranks - 1) * foreign_bytes;
+        let arrived_bytes = report.traffic.host_rx_bytes;
+        assert_eq!(arrived_bytes + report.recovered_bytes, all_bytes, "seed {seed}: {:?}", params.config);
+        let most = u64::from(params.config.chunk_bytes);
+        assert!(report.recovered_chunks >= report.recovered_bytes.div_ceil(most), "seed {seed}");
+        assert!(report.recovered_chunks <= report.traffic.lost_frames, "seed {seed}: more than were lost");
+        sum += report.recovered_chunks;
+    }
+    assert!(sum > 100, "only {sum} chunks were lost");
+}
