@@ -2,6 +2,7 @@
 //! function panics.
 #![allow(clippy::missing_panics_doc)]
 
+use emu_machine::Config as MachineConfig;
 use flexcast::{Card, Communicator, Config, Done, Firmware, Overheads, Pending, Request, Test};
 use flexcast_cli::machine::MachineParams;
 use flexcast_cli::provider::emulated;
@@ -30,12 +31,12 @@ pub fn config() -> Config {
 
 /// Runs `body` with so many cards at a switch.
 pub fn with_cards(count: usize, body: impl FnOnce(&Provider, &[Card<'_>])) {
-    with_machine(count, MachineParams::default(), body);
+    with_machine(MachineParams::default().config_of(count).expect("a switch"), body);
 }
 
-/// The same with a machine of these parameters.
-pub fn with_machine(count: usize, params: MachineParams, body: impl FnOnce(&Provider, &[Card<'_>])) {
-    let machine = params.config_of(count).expect("a switch");
+/// Runs `body` with the cards of this machine.
+pub fn with_machine(machine: MachineConfig, body: impl FnOnce(&Provider, &[Card<'_>])) {
+    let count = machine.cards;
     let provider = emulated(machine).expect("a machine");
     let elf = image_bytes("allgather");
     let open = |number| {
@@ -68,6 +69,12 @@ pub fn contribution(seed: u64, rank: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| byte(seed, rank, at)).collect()
 }
 
+/// What an Allgather of such contributions brings.
+#[must_use]
+pub fn gathered(seed: u64, ranks: usize, len: usize) -> Vec<u8> {
+    (0..ranks).flat_map(|rank| contribution(seed, rank, len)).collect()
+}
+
 /// Posts an Allgather of `bytes` bytes.
 pub fn gather(communicator: &mut Communicator<'_>, seed: u64, bytes: usize) -> Request {
     let card = communicator.card();
@@ -80,8 +87,7 @@ pub fn gather(communicator: &mut Communicator<'_>, seed: u64, bytes: usize) -> R
 /// What an Allgather must have brought.
 pub fn check(done: &Done<'_>, seed: u64, ranks: usize, bytes: usize) {
     let got = done.receive.as_ref().expect("the buffer comes back").to_vec().expect("read");
-    let expected: Vec<u8> = (0..ranks).flat_map(|rank| contribution(seed, rank, bytes)).collect();
-    assert!(got == expected, "bytes of {ranks} ranks, {bytes} each");
+    assert!(got == gathered(seed, ranks, bytes), "bytes of {ranks} ranks, {bytes} each");
 }
 
 /// An operation of a rank.
@@ -124,20 +130,26 @@ pub fn drive(provider: &Provider, all: &mut [Under<'_, '_>], mut meanwhile: impl
     }
 }
 
+/// Drives operations to their end, whatever that is, and gives what came of each.
+pub fn ended<'r, 'c: 'r>(
+    provider: &Provider,
+    all: impl IntoIterator<Item = (&'r mut Communicator<'c>, Request)>,
+) -> Vec<Done<'c>> {
+    let mut all: Vec<_> = all.into_iter().map(|(communicator, request)| Under::new(communicator, request)).collect();
+    drive(provider, &mut all, |_, _| {});
+    all.into_iter().filter_map(|one| one.done).collect()
+}
+
 /// An Allgather of all these ranks that must come out right.
 pub fn gathers(provider: &Provider, communicators: &mut [Communicator<'_>], seed: u64, bytes: usize) {
     let ranks = communicators.len();
-    let mut all: Vec<Under<'_, '_>> = communicators
-        .iter_mut()
-        .map(|communicator| {
-            let request = gather(communicator, seed, bytes);
-            Under::new(communicator, request)
-        })
-        .collect();
-    drive(provider, &mut all, |_, _| {});
-    for one in &all {
-        let done = one.done.as_ref().expect("driven to its end");
+    let posted = communicators.iter_mut().map(|communicator| {
+        let request = gather(communicator, seed, bytes);
+        (communicator, request)
+    });
+    let posted: Vec<_> = posted.collect();
+    for done in ended(provider, posted) {
         done.result.as_ref().expect("success");
-        check(done, seed, ranks, bytes);
+        check(&done, seed, ranks, bytes);
     }
 }

@@ -14,7 +14,8 @@ fn blocks_lie_where_displacements_say_and_gaps_stay() {
     const DISPLACEMENTS: [u64; 3] = [30_101, u64::MAX, 50];
     const LEN: usize = 41_000;
     let mut recovered = 0;
-    with_machine(3, MachineParams { loss_ppm: 30_000, ..MachineParams::default() }, |provider, cards| {
+    let machine = MachineParams { loss_ppm: 30_000, ..MachineParams::default() }.config_of(3).expect("a switch");
+    with_machine(machine, |provider, cards| {
         let mut communicators = connect(cards.iter(), &config());
         for seed in 0..6 {
             let mut all = Vec::new();

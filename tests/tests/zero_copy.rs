@@ -3,9 +3,7 @@
 
 use emu_machine::fabric::{Fault, FaultEvent, FaultScript, Topology};
 use emu_machine::{Config as Machine, NetworkConfig, Wiring, World, with_world};
-use flexcast::{
-    Buffer, Card, Communicator, Config, Done, Error, Firmware, Overheads, Pending, Request, Test, Transport,
-};
+use flexcast::{Buffer, Card, Communicator, Config, Error, Overheads, Pending, Transport};
 use flexcast_cli::machine::MachineParams;
 use flexcast_cli::provider::emulated;
 use flexcast_cli::sim::algorithm::Algorithm;
@@ -13,14 +11,13 @@ use flexcast_cli::sim::params::{Operation, SimParams};
 use flexcast_cli::sim::report::Report;
 use flexcast_cli::sim::run;
 use flexcast_cli::tput::run::ImageFile;
+use flexcast_tests::communicators::{self, connect, contribution, ended, gathered, with_machine};
 use flexcast_tests::{image_bytes, told};
 use flexio::Provider;
 
 const ALL: [Transport; 3] = [Transport::Ud, Transport::UcMulticast, Transport::UcUnicast];
 const UC: [Transport; 2] = [Transport::UcMulticast, Transport::UcUnicast];
 const PS_PER_US: u64 = 1_000_000;
-/// Virtual time in which any operation here ends.
-const BOUND_PS: u64 = 3_000_000 * PS_PER_US;
 
 fn params(transport: Transport, operation: Operation, ranks: u32, bytes: u64) -> SimParams {
     let config = Config {
@@ -153,70 +150,20 @@ fn unicast_sends_a_copy_to_each_rank_and_multicast_one_to_all() {
 fn config(transport: Transport) -> Config {
     Config {
         transport,
-        slots: 32,
-        receive_batch: 8,
-        send_batch: 4,
-        send_depth: 32,
-        max_receive_bytes: 1 << 20,
-        patience_ps: 20_000 * PS_PER_US,
         retry_exponent: 8,
         packet_lifetime_ps: 20_000 * PS_PER_US,
         overheads: Overheads { margin_ps: 100 * PS_PER_US, ..Config::default().overheads },
-        ..Config::default().with_subgroups(2)
+        ..communicators::config()
     }
 }
 
-/// Runs `body` with so many cards at a switch.
+/// Runs `body` with so many cards at a switch, and looks for races.
 fn with_cards(count: usize, uc_multicast: bool, faults: FaultScript, body: impl FnOnce(&Provider, &[Card<'_>])) {
     let topology = Topology::named(&format!("switch-{count}")).expect("a switch");
     let network = NetworkConfig { topology, faults, hosts: Vec::new() };
     let wiring = Wiring::Network(Box::new(network));
     let machine = Machine { cards: count, uc_multicast, detect_races: true, wiring, ..Machine::default() };
-    let provider = emulated(machine).expect("a machine");
-    let elf = image_bytes("allgather");
-    let open = |number| {
-        let firmware = Firmware { name: "allgather", elf: &elf };
-        Card::open(&provider, &format!("mlx5_{number}"), firmware).expect("the card opens")
-    };
-    let cards: Vec<Card<'_>> = (0..count).map(open).collect();
-    body(&provider, &cards);
-}
-
-/// A communicator of the ranks that are on these cards, one each.
-fn connect<'c>(cards: &'c [Card<'c>], config: &Config) -> Vec<Communicator<'c>> {
-    let ranks = cards.len() as u32;
-    let made = |(rank, card)| Pending::new(card, rank, ranks, config.clone()).expect("its part is made");
-    let pending: Vec<Pending<'c>> = (0..).zip(cards).map(made).collect();
-    let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
-    pending.into_iter().map(|pending| pending.connect(&endpoints).expect("connected")).collect()
-}
-
-fn contribution(seed: usize, rank: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at * 11 + at / 253 + rank * 37 + seed * 101) as u8).collect()
-}
-
-fn gathered(seed: usize, ranks: usize, bytes: usize) -> Vec<u8> {
-    (0..ranks).flat_map(|rank| contribution(seed, rank, bytes)).collect()
-}
-
-/// Drives all operations to their end.
-fn drive<'c>(provider: &Provider, all: Vec<(&mut Communicator<'c>, Request)>) -> Vec<Done<'c>> {
-    let start_ps = provider.relax().now_ps();
-    let mut all: Vec<_> = all.into_iter().map(|(communicator, request)| (communicator, Some(request), None)).collect();
-    while all.iter().any(|(_, _, done)| done.is_none()) {
-        assert!(provider.relax().now_ps() - start_ps < BOUND_PS, "hangs");
-        for (communicator, request, done) in &mut all {
-            match request.take().map(|request| communicator.test(request).expect("a test")) {
-                None => {
-                    communicator.progress().expect("progress");
-                }
-                Some(Test::Pending(pending)) => *request = Some(pending),
-                Some(Test::Done(finished)) => *done = Some(finished),
-            }
-        }
-        provider.relax().relax();
-    }
-    all.into_iter().filter_map(|(_, _, done)| done).collect()
+    with_machine(machine, body);
 }
 
 /// An Allgather in place of all ranks in these buffers, which come back.
@@ -224,7 +171,7 @@ fn gather<'c>(
     provider: &Provider,
     communicators: &mut [Communicator<'c>],
     mut buffers: Vec<Buffer<'c>>,
-    (seed, bytes): (usize, usize),
+    (seed, bytes): (u64, usize),
 ) -> (Vec<Buffer<'c>>, u64) {
     let ranks = communicators.len();
     for (rank, buffer) in buffers.iter_mut().enumerate() {
@@ -235,9 +182,9 @@ fn gather<'c>(
         let request = communicator.allgather_in_place(buffer).expect("accepted");
         (communicator, request)
     });
-    let all = all.collect();
+    let all: Vec<_> = all.collect();
     let mut recovered = 0;
-    let buffers = drive(provider, all).into_iter().map(|done| {
+    let buffers = ended(provider, all).into_iter().map(|done| {
         done.result.as_ref().expect("success");
         recovered += done.report.recovered_chunks;
         let buffer = done.receive.expect("the buffer comes back");
@@ -269,7 +216,7 @@ fn no_packet_of_an_operation_changes_the_buffer_once_it_is_released() {
             let faults = FaultEvent::towards_hosts(&topology, hold).into_iter();
             let faults = faults.map(|event| event.during(HELD_FROM_PS, HELD_FROM_PS + 60 * PS_PER_US)).collect();
             with_cards(3, true, FaultScript { seed: 7, faults }, |provider, cards| {
-                let mut communicators = connect(cards, &config(transport));
+                let mut communicators = connect(cards.iter(), &config(transport));
                 let buffers = cards.iter().map(|card| card.buffer(3 * BYTES).expect("a buffer")).collect();
                 let (buffers, _) = gather(provider, &mut communicators, buffers, (1, BYTES));
                 assert!(provider.relax().now_ps() < HELD_FROM_PS, "the fault comes too early");
@@ -328,7 +275,7 @@ fn cards_that_lack_the_multicast_of_uc_are_refused_with_what_to_take_instead() {
         told(&error, &["no multicast of UC queue pairs", "group keys", "Transport::UcUnicast", "Transport::Ud"]);
         // The others do not need it.
         for transport in [Transport::Ud, Transport::UcUnicast] {
-            let mut communicators = connect(cards, &config(transport));
+            let mut communicators = connect(cards.iter(), &config(transport));
             let buffers = cards.iter().map(|card| card.buffer(20_000).expect("a buffer")).collect();
             gather(provider, &mut communicators, buffers, (1, 10_000));
         }
@@ -355,9 +302,9 @@ fn communicators_of_all_transports_share_cards() {
     with_cards(4, true, FaultScript::default(), |provider, cards| {
         let parts = [cards, &cards[..2], &cards[2..]];
         let mut groups: Vec<Vec<Communicator<'_>>> =
-            ALL.iter().flat_map(|transport| parts.map(|cards| connect(cards, &config(*transport)))).collect();
+            ALL.iter().flat_map(|transport| parts.map(|cards| connect(cards.iter(), &config(*transport)))).collect();
         let mut all = Vec::new();
-        for (seed, group) in groups.iter_mut().enumerate() {
+        for (seed, group) in (0..).zip(&mut groups) {
             let ranks = group.len();
             for (rank, communicator) in group.iter_mut().enumerate() {
                 let mut send = communicator.card().buffer(BYTES).expect("a buffer");
@@ -367,8 +314,8 @@ fn communicators_of_all_transports_share_cards() {
                 all.push((communicator, request));
             }
         }
-        let mut done = drive(provider, all).into_iter();
-        for (seed, ranks) in [4, 2, 2].repeat(3).into_iter().enumerate() {
+        let mut done = ended(provider, all).into_iter();
+        for (seed, ranks) in (0..).zip([4, 2, 2].repeat(3)) {
             for _ in 0..ranks {
                 let done = done.next().expect("one for each rank");
                 done.result.as_ref().expect("success");

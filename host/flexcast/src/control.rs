@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 
 use flexcast_proto::wire;
 use flexio::{
-    Access, Completion, CompletionQueue, HostBuffer, LocalSlice, MemoryRegion, Path, QueueDepths, QueuePair, RemoteQp,
-    Retry, SendKind, SendRequest, Transport,
+    Access, Completion, CompletionQueue, HostBuffer, LocalSlice, MemoryRegion, Path, QueueDepths, QueuePair, Retry,
+    SendKind, SendRequest, Transport,
 };
 
 use crate::card::Card;
 use crate::config::Config;
-use crate::endpoint::Endpoint;
-use crate::error::{Error, Result};
+use crate::endpoint::{Endpoint, Purpose};
+use crate::error::Result;
 use crate::tower::Tower;
 
 /// Room for the longest control message.
@@ -121,14 +121,8 @@ impl<'c> Control<'c> {
         self.peers.iter().map(|peer| (peer.rank, peer.qp.qpn())).collect()
     }
 
-    /// Connects to the peers, whose endpoints are among `all` and have these queue pairs, and posts receives.
-    pub(crate) fn connect(
-        &mut self,
-        own: u32,
-        all: &[Endpoint],
-        config: &Config,
-        queue_pairs: impl Fn(&Endpoint) -> &[(u32, u32)],
-    ) -> Result<()> {
+    /// Connects to the peers, whose endpoints are among `all`, and posts receives.
+    pub(crate) fn connect(&mut self, own: u32, all: &[Endpoint], config: &Config, purpose: Purpose) -> Result<()> {
         let retry = Retry { timeout_exponent: config.retry_exponent, count: 7 };
         let path = Path { traffic_class: config.control_class, ..Path::default() };
         for index in 0..self.peers.len() {
@@ -136,13 +130,7 @@ impl<'c> Control<'c> {
                 self.post_receive(index, index as u32 * RECEIVES + slot)?;
             }
             let peer = &self.peers[index];
-            let endpoint = &all[peer.rank as usize];
-            let qpn = queue_pairs(endpoint).iter().find(|(rank, _)| *rank == own).map(|(_, qpn)| *qpn);
-            let qpn = qpn.ok_or_else(|| Error::Peer {
-                rank: peer.rank,
-                reason: format!("has no connection for rank {own}: give all ranks one configuration"),
-            })?;
-            let remote = RemoteQp { qpn, gid: endpoint.gid, mac: endpoint.mac, first_psn: FIRST_PSN };
+            let remote = all[peer.rank as usize].connection(purpose, own)?;
             peer.qp.connect_with(&remote, FIRST_PSN, path, retry)?;
         }
         Ok(())

@@ -41,6 +41,17 @@ pub(crate) struct StreamEnds {
     pub(crate) sender: u32,
 }
 
+/// What the connection between two ranks is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Control messages, and reads where those have no connections of their own.
+    Control,
+    /// Reads alone.
+    Reads,
+    /// Tables of targets.
+    Targets,
+}
+
 /// Parameters that must be alike on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
@@ -92,6 +103,25 @@ impl Endpoint {
     /// How a queue pair of this rank is reached.
     pub(crate) fn remote(&self, qpn: u32) -> RemoteQp {
         RemoteQp { qpn, gid: self.gid, mac: self.mac, first_psn: 0 }
+    }
+
+    /// How its queue pair for rank `peer` is reached.
+    ///
+    /// # Errors
+    /// [`Error::Peer`]: it has not told any.
+    pub(crate) fn connection(&self, purpose: Purpose, peer: u32) -> Result<RemoteQp> {
+        let (pairs, what) = match purpose {
+            Purpose::Control => (&self.queue_pairs, "connection"),
+            Purpose::Reads => (&self.reads, "connection for reads"),
+            Purpose::Targets => (&self.target_queue_pairs, "table of targets"),
+        };
+        match pairs.iter().find(|(rank, _)| *rank == peer) {
+            Some((_, qpn)) => Ok(self.remote(*qpn)),
+            None => Err(Error::Peer {
+                rank: self.rank,
+                reason: format!("has no {what} for rank {peer}: give all ranks one configuration"),
+            }),
+        }
     }
 
     /// The ends of what rank `peer` and this one send one another in a subgroup.
@@ -278,6 +308,17 @@ mod tests {
     fn endpoints_survive_the_exchange() {
         let all = Endpoint::all(&endpoint(0), &told()).unwrap();
         assert_eq!(all, (0..3).map(endpoint).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn connections_are_found_by_purpose_and_rank() {
+        let endpoint = endpoint(0);
+        let number = |purpose, peer| endpoint.connection(purpose, peer).map(|remote| remote.qpn);
+        assert_eq!(number(Purpose::Control, 2).unwrap(), 0x101);
+        assert_eq!(number(Purpose::Reads, 1).unwrap(), 0x102);
+        assert_eq!(number(Purpose::Targets, 2).unwrap(), 0x103);
+        let text = number(Purpose::Reads, 2).unwrap_err().to_string();
+        assert!(text.contains("rank 0 has no connection for reads for rank 2"), "{text}");
     }
 
     #[test]

@@ -1,28 +1,27 @@
-//! How an operation is driven: the protocol's machine decides, this carries out.
+//! How an operation is driven: the protocol's machine decides, this carries out. What it is told of comes from peers (here), from the
+//! card and the clock (`look`); `terms` and `end` are an operation's beginning and end.
+
+mod end;
+mod look;
+mod terms;
 
 use std::collections::BTreeMap;
 
-use flexcast_proto::cutoff::transfer_ps;
 use flexcast_proto::wire::Availability;
-use flexcast_proto::{Action, Alpha, Body, Cause, Failure, Message, Summary, Terms};
+use flexcast_proto::{Action, Body, Cause, Failure, Message};
 
 use crate::buffer::Buffer;
-use crate::chains::{Order, order};
 use crate::communicator::{Communicator, Parts, Posted};
-use crate::conductor::{Conductor, Posting};
-use crate::config::Config;
 use crate::control::{Event, Read};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::machine::Machine;
-use crate::plan::{Kind, Missing, Plan};
-use crate::request::{Done, Phases, Report};
+use crate::plan::{Missing, Plan};
+use crate::request::{Phases, Report};
 
 /// Code of [`Cause::Connection`] for a peer that does not keep to the protocol.
 const PROTOCOL_VIOLATION: u16 = u16::MAX;
 /// Code of [`Cause::Device`] for a lane that does not answer.
 const NO_ANSWER: u16 = u16::MAX;
-/// Time between two looks for failures of workers.
-const CHECK_PS: u64 = 10_000_000;
 /// Longest that a worker takes to answer: all that may wait in its rings, many times over.
 const WORKER_PS: u64 = 1_000_000_000_000;
 
@@ -90,16 +89,6 @@ impl Running<'_> {
                 let at = self.plan.block(own).offset;
                 (self.receive.region().addr().get() + at, self.receive.region().lkey())
             }
-        }
-    }
-}
-
-fn summary(plan: &Plan, chunk_bytes: u32, chains: u32) -> Summary {
-    match &plan.kind {
-        Kind::Broadcast { root, bytes } => Summary::broadcast(*root, *bytes, chunk_bytes),
-        Kind::Allgather { bytes } => Summary::allgather(*bytes, chunk_bytes, chains),
-        Kind::Allgatherv { bytes } => {
-            Summary::allgatherv(bytes.iter().chain(plan.displacements()).copied(), chunk_bytes, chains)
         }
     }
 }
@@ -233,178 +222,6 @@ impl<'c> Communicator<'c> {
         })
     }
 
-    /// Looks at what the card's workers have told, and at the clock.
-    fn look(&mut self, now_ps: u64, mut moved: bool) -> Result<bool> {
-        let Some(running) = self.current.as_mut() else { return Ok(moved) };
-        let own = self.place.rank();
-        let device = |code: u16| Failure { culprit: own, witness: own, cause: Cause::Device(code) };
-        if running.failing.is_none() && now_ps.saturating_sub(running.checked_ps) >= CHECK_PS {
-            running.checked_ps = now_ps;
-            if let Some((lane, status, detail)) = self.parts.receive.failure()? {
-                tracing::error!(lane, ?status, detail, "receive worker failed");
-                self.parts.machine.fail(device(status as u16));
-                moved = true;
-            }
-            if let Some(targets) = self.parts.receive.targets_mut()
-                && let Some((culprit, status)) = targets.take_broken()?
-            {
-                self.parts.machine.fail(Failure { culprit, witness: own, cause: Cause::Connection(status as u16) });
-                moved = true;
-            }
-            if running.sending.is_under_way()
-                && let Some((thread, status, detail)) = self.parts.send.failure()?
-            {
-                tracing::error!(thread, ?status, detail, "send worker failed");
-                self.parts.machine.fail(device(0x100 | status as u16));
-                moved = true;
-            }
-        }
-        let Some(told_ps) = running.told_ps else {
-            let on_card = self.parts.machine.is_on_card();
-            if running.failing.is_some()
-                || !self.parts.receive.is_ready()?
-                || (on_card && !self.parts.send.is_free()?)
-            {
-                return Ok(moved);
-            }
-            // Every id is in use by packets that may still arrive: later.
-            let Ok(collective_id) = self.ids.take(now_ps) else { return Ok(moved) };
-            (running.operation, running.collective_id) = (self.parts.machine.operation(), collective_id);
-            let (receive, ids) = (&mut running.receive, (running.operation, collective_id));
-            let signals = self.parts.machine.conductor().map(Conductor::signals);
-            self.parts.receive.arm(&running.plan, own, receive, ids, self.config.chunk_bytes, signals)?;
-            running.told_ps = Some(now_ps);
-            self.post_on_card()?;
-            return Ok(true);
-        };
-        if !running.posted {
-            if self.parts.receive.is_armed()? {
-                running.posted = true;
-                running.report.phases.armed_ps = Some(now_ps);
-                let Order { chains, turn, .. } = order(&running.plan, &self.config, own);
-                let terms = terms(&running.plan, &self.config, &self.alpha, self.parts.machine.operation(), chains);
-                self.parts.machine.begin(terms, turn, own, now_ps);
-                moved = true;
-            } else if now_ps.saturating_sub(told_ps) > WORKER_PS {
-                self.parts.machine.fail(device(NO_ANSWER));
-                moved = true;
-            }
-            if running.failing.is_none() {
-                return Ok(moved);
-            }
-        }
-        if !running.received && running.close == Close::No && self.parts.receive.is_complete()? {
-            running.received = true;
-            running.report.phases.received_ps = Some(now_ps);
-            // The card's own machine has heard of it from the lanes.
-            if !self.parts.machine.is_on_card() {
-                for root in running.plan.root_ranks() {
-                    self.parts.machine.placed(root);
-                }
-            }
-            moved = true;
-        }
-        if running.sending == Sending::Wanted
-            && self.parts.send.is_free()?
-            && self.parts.receive.can_be_sent(running.operation)?
-        {
-            let (source, ids) = (running.source(own), (running.operation, running.collective_id));
-            let targets = self.parts.receive.targets();
-            self.parts.send.start(&running.plan, source, ids, &self.config, targets, None)?;
-            running.sending = Sending::Told;
-            running.report.phases.sending_ps = Some(now_ps);
-            moved = true;
-        }
-        if running.sending == Sending::Told && self.parts.send.is_announced()? {
-            running.sending = Sending::Announced;
-            self.parts.machine.sent();
-            moved = true;
-        }
-        if running.failing.is_none()
-            && running.releasing_ps.is_some_and(|since_ps| now_ps.saturating_sub(since_ps) > WORKER_PS)
-        {
-            self.parts.machine.fail(device(NO_ANSWER));
-            moved = true;
-        }
-        let released = self.parts.machine.conductor().is_some_and(Conductor::is_released);
-        if running.sending.is_under_way() && (released || self.parts.send.is_finished()?) {
-            running.sending = Sending::Over;
-            running.report.phases.sent_ps = Some(now_ps);
-            self.parts.machine.sent();
-            moved = true;
-        }
-        self.look_at_clock(now_ps, moved)
-    }
-
-    /// Gives the current operation, whose lanes have been told, to a machine on the card, with all that the card needs to carry it out by itself.
-    fn post_on_card(&mut self) -> Result<()> {
-        let (Some(running), Machine::Device(conductor)) = (self.current.as_mut(), &mut self.parts.machine) else {
-            return Ok(());
-        };
-        let own = self.place.rank();
-        let Order { chains, turn, .. } = order(&running.plan, &self.config, own);
-        let terms = terms(&running.plan, &self.config, &self.alpha, conductor.operation(), chains);
-        let mut send_sequence = 0;
-        // A rank alone has nobody to multicast to.
-        if turn.is_some() && self.place.ranks() > 1 {
-            let (source, ids) = (running.source(own), (running.operation, running.collective_id));
-            self.parts.send.start(&running.plan, source, ids, &self.config, None, Some(conductor.signals()))?;
-            running.sending = Sending::Told;
-            send_sequence = self.parts.send.sequence();
-        }
-        let region = running.receive.region();
-        let here = Availability { address: region.addr().get(), rkey: region.rkey() };
-        let receive_sequence = self.parts.receive.sequence();
-        conductor.post(&terms, Posting { turn, receive_sequence, send_sequence, here });
-        Ok(())
-    }
-
-    /// Tells the protocol the time. Before it hears that the cutoff is reached the lanes are closed, so that what is missing then is the
-    /// truth and stays so.
-    fn look_at_clock(&mut self, now_ps: u64, mut moved: bool) -> Result<bool> {
-        let Some(running) = self.current.as_mut() else { return Ok(moved) };
-        let own = self.place.rank();
-        let due = now_ps >= running.deadline_ps || running.failing.is_some();
-        if !due && !moved && matches!(running.close, Close::No | Close::Done) {
-            return Ok(false);
-        }
-        let deadline_ps = self.parts.machine.deadline_ps().unwrap_or(u64::MAX);
-        let due = now_ps >= deadline_ps || running.failing.is_some();
-        if due && running.close == Close::No && !running.received {
-            running.close = Close::Wanted;
-            running.report.phases.cut_off_ps = Some(now_ps);
-        }
-        if running.close == Close::Wanted && self.parts.receive.is_free()? {
-            self.parts.receive.close()?;
-            running.close = Close::Told { at_ps: now_ps };
-            moved = true;
-        }
-        if let Close::Told { at_ps } = running.close {
-            if self.parts.receive.is_closed()? {
-                running.close = Close::Done;
-                // From here on recovery alone writes to the buffer.
-                self.parts.receive.disarm(&mut running.receive);
-                if running.failing.is_none() {
-                    let missing = self.parts.receive.missing(&running.plan, &self.derived)?;
-                    for root in running.plan.root_ranks().filter(|root| !missing.has(*root)) {
-                        self.parts.machine.placed(root);
-                    }
-                    running.report.recovered_chunks = missing.len() as u64;
-                    running.report.recovered_bytes = missing.bytes();
-                    running.missing = Some(missing);
-                }
-                moved = true;
-            } else if now_ps.saturating_sub(at_ps) > WORKER_PS {
-                self.parts.machine.fail(Failure { culprit: own, witness: own, cause: Cause::Device(NO_ANSWER) });
-                moved = true;
-            }
-        }
-        let waits = matches!(running.close, Close::Wanted | Close::Told { .. });
-        self.parts.machine.handle_time(if waits { now_ps.min(deadline_ps.saturating_sub(1)) } else { now_ps });
-        // A time that is due is something told to the machine.
-        Ok(moved || (due && !waits))
-    }
-
     /// Does what the protocol asks for.
     fn carry_out(&mut self, now_ps: u64) -> Result<()> {
         while let Some(action) = self.parts.machine.poll() {
@@ -492,96 +309,6 @@ impl<'c> Communicator<'c> {
             self.parts.control.read(Read { from, local, remote_addr, rkey: at.rkey, tag: block })?;
         }
         Ok(())
-    }
-
-    /// Whether chunks came after the cutoff of the operation before shows once the workers report again.
-    fn notice_late_chunks(&mut self, cut_off: bool) -> Result<()> {
-        let late = self.parts.receive.late_chunks()?;
-        if self.late_chunks.is_some_and(|before| late > before) {
-            self.alpha.came_late();
-        }
-        self.late_chunks = cut_off.then_some(late);
-        Ok(())
-    }
-
-    fn release(&mut self, now_ps: u64) -> Result<()> {
-        let over = |running: &Running<'_>| {
-            running.releasing_ps.is_some() && running.failing.is_none() && !running.sending.is_under_way()
-        };
-        let Some(mut running) = self.current.take_if(|running| over(running)) else { return Ok(()) };
-        let phases = &mut running.report.phases;
-        if let Some(conductor) = self.parts.machine.conductor() {
-            conductor.note_phases(phases);
-        }
-        phases.released_ps.get_or_insert(now_ps);
-        if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {
-            let steps_ps = activations_ps(&running.plan, &self.config);
-            let took_ps = received_ps.saturating_sub(ready_ps).saturating_sub(steps_ps);
-            let bytes = running.plan.link_bytes(&self.config);
-            self.alpha.observe(bytes, self.config.link_gbit_per_s, took_ps);
-        }
-        self.notice_late_chunks(running.close == Close::Done)?;
-        self.ids.release(running.collective_id, now_ps);
-        self.parts.receive.disarm(&mut running.receive);
-        let Running { request, send, receive, report, .. } = running;
-        self.finish(request, Done { result: Ok(()), send, receive: Some(receive), report });
-        Ok(())
-    }
-
-    /// After a failure: gives the buffers back once nothing of the card can reach them any more.
-    fn wind_up(&mut self, now_ps: u64) -> Result<bool> {
-        let Some(running) = self.current.as_mut() else { return Ok(false) };
-        let Some((failure, since_ps)) = running.failing else { return Ok(false) };
-        self.parts.control.cancel_reads();
-        let lanes = running.told_ps.is_none() || running.received || running.close == Close::Done;
-        if running.sending.is_under_way() && self.parts.send.is_free()? && !self.parts.send.is_closing() {
-            self.parts.send.close()?;
-        }
-        let sends = !running.sending.is_under_way();
-        let over = lanes && sends && !self.parts.control.reading();
-        if !over && now_ps.saturating_sub(since_ps) <= WORKER_PS {
-            return Ok(false);
-        }
-        let Some(mut running) = self.current.take() else { return Ok(false) };
-        self.parts.receive.disarm(&mut running.receive);
-        let Running { request, plan, send, receive, report, .. } = running;
-        let result = Err(Error::Failed { operation: plan.kind.name(), failure });
-        let done = if over {
-            // Peers may hold its key: the next owner of these bytes gets another one.
-            let renew = |buffer: Buffer<'c>| self.card.renew(buffer);
-            Done { result, send: send.map(renew).transpose()?, receive: Some(renew(receive)?), report }
-        } else {
-            self.lost.extend(send);
-            self.lost.push(receive);
-            Done { result, send: None, receive: None, report }
-        };
-        self.finish(request, done);
-        Ok(true)
-    }
-}
-
-/// Time that the turns of an operation take beyond the data's own: activations, which queue behind the data of a turn on their way unless
-/// they have a higher priority, for which the fabric must have queues of their own.
-fn activations_ps(plan: &Plan, config: &Config) -> u64 {
-    let Order { chains, steps, .. } = order(plan, config, 0);
-    let turn_bytes = plan.receive_bytes() / u64::from(plan.roots().len().max(1)) * u64::from(chains);
-    let queued_bytes = if config.control_overtakes() { 0 } else { turn_bytes };
-    let turn_ps = config.overheads.activation_ps.saturating_add(transfer_ps(queued_bytes, config.link_gbit_per_s));
-    turn_ps.saturating_mul(u64::from(steps.saturating_sub(1)))
-}
-
-fn terms(plan: &Plan, config: &Config, alpha: &Alpha, operation: u32, chains: u32) -> Terms {
-    let cutoff_ps =
-        alpha.cutoff_ps(plan.link_bytes(config), config.link_gbit_per_s).saturating_add(activations_ps(plan, config));
-    // What all but the root have lost is handed on from neighbour to neighbour all around the ring.
-    let hops_ps = config.overheads.activation_ps.saturating_mul(2 * u64::from(plan.ranks()));
-    Terms {
-        operation,
-        roots: plan.roots(),
-        summary: summary(plan, config.chunk_bytes, chains),
-        patience_ps: config.patience_ps,
-        cutoff_ps,
-        bound_ps: cutoff_ps.saturating_mul(3).saturating_add(config.recovery_ps).saturating_add(hops_ps),
     }
 }
 

@@ -5,14 +5,14 @@
 
 use flexcast_proto::Place;
 use flexio::{
-    Access, CompletionQueue, HostBuffer, InlineRequest, MemoryRegion, QueueDepths, QueuePair, RemoteQp, Retry,
-    SendKind, Transport,
+    Access, CompletionQueue, HostBuffer, InlineRequest, MemoryRegion, QueueDepths, QueuePair, Retry, SendKind,
+    Transport,
 };
 
 use crate::card::Card;
 use crate::config::Config;
-use crate::endpoint::Endpoint;
-use crate::error::{Error, Result};
+use crate::endpoint::{Endpoint, Purpose};
+use crate::error::Result;
 use crate::tower::Tower;
 
 /// Bytes from line to line; of a line the first 32 are used: operation, address, key, and the operation again.
@@ -90,14 +90,8 @@ impl<'c> Targets<'c> {
         let path = flexio::Path::of_class(config.control_class);
         for peer in &mut self.peers {
             let endpoint = &all[peer.rank as usize];
-            let own = self.own;
-            let qpn = endpoint.target_queue_pairs.iter().find(|(rank, _)| *rank == own).map(|(_, qpn)| *qpn);
-            let qpn = qpn.ok_or_else(|| Error::Peer {
-                rank: peer.rank,
-                reason: format!("has no table of targets for rank {own}: give all ranks one configuration"),
-            })?;
+            let remote = endpoint.connection(Purpose::Targets, self.own)?;
             (peer.address, peer.rkey) = endpoint.target_table;
-            let remote = RemoteQp { qpn, gid: endpoint.gid, mac: endpoint.mac, first_psn: 0 };
             peer.qp.connect_with(&remote, 0, path, retry)?;
         }
         Ok(())
@@ -105,6 +99,17 @@ impl<'c> Targets<'c> {
 
     /// Whether the next line may be written: those before have arrived, or never will.
     pub(crate) fn is_free(&mut self) -> Result<bool> {
+        self.take_completions()?;
+        Ok(self.peers.iter().all(|peer| peer.under_way == 0))
+    }
+
+    /// A rank whose table cannot be reached any more, with the status of the work completion; told once.
+    pub(crate) fn take_broken(&mut self) -> Result<Option<(u32, u32)>> {
+        self.take_completions()?;
+        Ok(self.broken.take())
+    }
+
+    fn take_completions(&mut self) -> Result<()> {
         let Self { peers, cq, broken, .. } = self;
         cq.poll_each(|completion| {
             let Some(peer) = peers.get_mut(completion.id as usize) else { return };
@@ -113,13 +118,7 @@ impl<'c> Targets<'c> {
                 broken.get_or_insert((peer.rank, completion.status));
             }
         })?;
-        Ok(self.peers.iter().all(|peer| peer.under_way == 0))
-    }
-
-    /// A rank whose table cannot be reached any more, with the status of the work completion; told once.
-    pub(crate) fn take_broken(&mut self) -> Result<Option<(u32, u32)>> {
-        self.is_free()?;
-        Ok(self.broken.take())
+        Ok(())
     }
 
     /// Tells all ranks where this one wants the bytes of an operation. Only when [`Targets::is_free`].

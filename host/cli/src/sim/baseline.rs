@@ -70,9 +70,9 @@ pub(super) fn run(
             operate(provider, &mut groups, params, &buffers, &mut |ranks| tick(Tick::Ended { iteration, ranks }))?;
         let took_ps = provider.relax().now_ps() - start_ps;
         let wall_s = started.elapsed().as_secs_f64();
-        let traffic = Traffic::now()?.since(&before);
+        let traffic = Traffic::now()? - before;
         report.sha256 = compare(&buffers, source, &mut outcomes)?;
-        let control = announcements(&groups).iter().zip(&announced).map(|(now, before)| now.since(before)).collect();
+        let control = announcements(&groups).iter().zip(&announced).map(|(now, before)| *now - *before).collect();
         let sample = Sample { outcomes, traffic, control, took_ps, wall_s };
         if iteration >= params.warm_up || sample.is_broken() {
             report.add(&sample);

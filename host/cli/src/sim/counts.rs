@@ -1,5 +1,6 @@
 //! What a simulation counts: where the time went, what the workers did, which control messages there were.
 
+use derive_more::{AddAssign, Sub};
 use flexcast::{Communicator, MessageCounts, Phases};
 use serde::Serialize;
 
@@ -132,7 +133,7 @@ pub(super) fn ratio(value: u64, count: u64) -> Option<f64> {
 }
 
 /// Control messages of all ranks, by their kinds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, Sub)]
 pub struct Control {
     /// Barrier signals.
     pub barrier: u64,
@@ -177,31 +178,5 @@ impl Control {
             + self.last
             + self.failure
             + self.announcement
-    }
-
-    /// The difference to an earlier state.
-    #[must_use]
-    pub const fn since(&self, before: &Self) -> Self {
-        Self {
-            barrier: self.barrier - before.barrier,
-            activation: self.activation - before.activation,
-            fetch: self.fetch - before.fetch,
-            acknowledgement: self.acknowledgement - before.acknowledgement,
-            last: self.last - before.last,
-            failure: self.failure - before.failure,
-            announcement: self.announcement - before.announcement,
-        }
-    }
-}
-
-impl std::ops::AddAssign for Control {
-    fn add_assign(&mut self, other: Self) {
-        self.barrier += other.barrier;
-        self.activation += other.activation;
-        self.fetch += other.fetch;
-        self.acknowledgement += other.acknowledgement;
-        self.last += other.last;
-        self.failure += other.failure;
-        self.announcement += other.announcement;
     }
 }

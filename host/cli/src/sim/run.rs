@@ -87,10 +87,10 @@ fn multicast(
         let mut done = operate(provider, &mut ranks, &params, &mut buffers, tell)?;
         let took_ps = provider.relax().now_ps() - start_ps;
         let wall_s = started.elapsed().as_secs_f64();
-        let traffic = Traffic::now()?.since(&before);
+        let traffic = Traffic::now()? - before;
         let outcomes = done.iter().zip(0..).map(|(done, rank)| outcome(source, rank, done.as_ref()));
         let outcomes = outcomes.collect::<Result<Vec<_>, _>>()?;
-        let control = self::messages(&ranks).iter().zip(&messages).map(|(now, before)| now.since(before)).collect();
+        let control = self::messages(&ranks).iter().zip(&messages).map(|(now, before)| *now - *before).collect();
         let sample = Sample { outcomes, traffic, control, took_ps, wall_s };
         // One that fails counts, even in the warm-up: nothing comes after it.
         let last = sample.is_broken() || iteration + 1 == params.warm_up + params.iterations;

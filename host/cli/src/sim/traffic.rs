@@ -1,5 +1,6 @@
 //! What the network has carried: payload by priority, and what was dropped.
 
+use derive_more::{AddAssign, Sub};
 use emu_machine::fabric::PortCounters;
 use emu_machine::with_world;
 use serde::Serialize;
@@ -11,7 +12,7 @@ const DATA_PRIORITY: usize = 0;
 
 /// Bytes that have crossed the network: payload of data packets, headers not counted. Control messages, fetched chunks and the
 /// announcements of collectives without multicast have another priority and are counted apart.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, Sub)]
 pub struct Traffic {
     /// Received and sent by all ports of all switches: a link between two switches counts twice, a host's once.
     pub switch_bytes_total: u64,
@@ -89,39 +90,5 @@ impl Traffic {
                 completions,
             }
         })?)
-    }
-
-    /// The difference to an earlier state.
-    #[must_use]
-    pub fn since(&self, before: &Self) -> Self {
-        Self {
-            switch_bytes_total: self.switch_bytes_total - before.switch_bytes_total,
-            switch_control_bytes: self.switch_control_bytes - before.switch_control_bytes,
-            host_tx_bytes: self.host_tx_bytes - before.host_tx_bytes,
-            host_rx_bytes: self.host_rx_bytes - before.host_rx_bytes,
-            host_tx_control_bytes: self.host_tx_control_bytes - before.host_tx_control_bytes,
-            host_rx_control_bytes: self.host_rx_control_bytes - before.host_rx_control_bytes,
-            lost_frames: self.lost_frames - before.lost_frames,
-            rnr_drops: self.rnr_drops - before.rnr_drops,
-            card_drops: self.card_drops - before.card_drops,
-            timeouts: self.timeouts - before.timeouts,
-            completions: self.completions - before.completions,
-        }
-    }
-}
-
-impl std::ops::AddAssign for Traffic {
-    fn add_assign(&mut self, other: Self) {
-        self.switch_bytes_total += other.switch_bytes_total;
-        self.switch_control_bytes += other.switch_control_bytes;
-        self.host_tx_bytes += other.host_tx_bytes;
-        self.host_rx_bytes += other.host_rx_bytes;
-        self.host_tx_control_bytes += other.host_tx_control_bytes;
-        self.host_rx_control_bytes += other.host_rx_control_bytes;
-        self.lost_frames += other.lost_frames;
-        self.rnr_drops += other.rnr_drops;
-        self.card_drops += other.card_drops;
-        self.timeouts += other.timeouts;
-        self.completions += other.completions;
     }
 }

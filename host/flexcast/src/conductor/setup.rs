@@ -9,15 +9,15 @@ use flexcast_abi::{
 use flexcast_proto::{Place, RankSet};
 use flexio::{
     Access, Affinity, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, MemoryKey,
-    MemoryRegion, Path, RemoteQp, Retry,
+    MemoryRegion, Path, Retry,
 };
 use zerocopy::IntoBytes as _;
 
 use super::{Conductor, Shared};
 use crate::card::Card;
 use crate::config::Config;
-use crate::endpoint::Endpoint;
-use crate::error::{Error, Result};
+use crate::endpoint::{Endpoint, Purpose};
+use crate::error::Result;
 use crate::receive::{accepted, cq_descriptor, receive_descriptor, send_descriptor};
 use crate::tower::Tower;
 use crate::wake::Wake;
@@ -122,13 +122,7 @@ impl<'c> Conductor<'c> {
                 first_slot: number * slots,
                 ..Default::default()
             });
-            let endpoint = &all[rank as usize];
-            let qpn = endpoint.queue_pairs.iter().find(|(rank, _)| *rank == own).map(|(_, qpn)| *qpn);
-            let qpn = qpn.ok_or_else(|| Error::Peer {
-                rank,
-                reason: format!("has no connection for rank {own}: give all ranks one configuration"),
-            })?;
-            let remote = RemoteQp { qpn, gid: endpoint.gid, mac: endpoint.mac, first_psn: FIRST_PSN };
+            let remote = all[rank as usize].connection(Purpose::Control, own)?;
             qp.connect_with(&remote, FIRST_PSN, path, retry)?;
             tower.keep(qp);
         }

@@ -237,9 +237,9 @@ impl<'c> Receive<'c> {
         self.targets.as_ref()
     }
 
-    /// The same, to ask what has become of its connections.
-    pub(crate) fn targets_mut(&mut self) -> Option<&mut Targets<'c>> {
-        self.targets.as_mut()
+    /// A rank that cannot be told any more where this one wants its bytes, with the status of the work completion; told once.
+    pub(crate) fn take_broken(&mut self) -> Result<Option<(u32, u32)>> {
+        self.targets.as_mut().map_or(Ok(None), Targets::take_broken)
     }
 
     /// Joins the groups, one per subgroup, or connects to the ranks that send; and lets the threads run.
