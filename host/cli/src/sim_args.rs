@@ -23,7 +23,8 @@ pub(crate) struct SimArgs {
     /// What they do.
     #[arg(long, value_enum, default_value = "allgather")]
     pub(crate) op: Operation,
-    /// Bytes that each rank contributes, made up from the seed; with allgatherv their mean.
+    /// Bytes that each rank contributes, made up from the seed; with allgatherv their mean, with alltoall those for each rank. Reductions
+    /// take them for 32-bit integers.
     #[arg(long, default_value_t = 1 << 20, value_name = "N", conflicts_with = "file")]
     pub(crate) bytes: u64,
     /// Gather this file instead, cut evenly over the ranks, or broadcast it.
@@ -59,10 +60,11 @@ pub(crate) struct SimArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Algorithm")]
 pub(crate) struct AlgorithmArgs {
-    /// How: by multicast, or over reliable connections of the hosts by an algorithm to compare with.
-    #[arg(long, value_enum, default_value = "multicast", value_name = "NAME")]
-    pub(crate) algorithm: AlgorithmName,
-    #[arg(long, value_name = "N", help = format!("Segments of each contribution (pipelined-ring) [default: {DEFAULT_SEGMENTS}]"))]
+    /// How: by multicast, or over reliable connections of the hosts by an algorithm to compare with [default: multicast; of operations that
+    /// have none pairwise (alltoall) and ring].
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) algorithm: Option<AlgorithmName>,
+    #[arg(long, value_name = "N", help = format!("Segments of each contribution (pipelined-ring, tree) [default: {DEFAULT_SEGMENTS}]"))]
     pub(crate) segments: Option<u32>,
     #[arg(long, value_name = "K", help = format!("Children of the root at a level of the tree, and one (k-nomial) [default: {DEFAULT_RADIX}]"))]
     pub(crate) radix: Option<u32>,
@@ -151,11 +153,17 @@ impl SimArgs {
     pub(crate) fn params(&self, file_bytes: Option<u64>) -> Result<SimParams, SimError> {
         let Self { ranks, ranks_per_card, op: operation, bytes, root, warm_up, iterations, seed, .. } = *self;
         let AlgorithmArgs { algorithm, segments, radix, segment: segment_bytes } = self.algorithm;
+        if file_bytes.is_some()
+            && !matches!(operation, Operation::Broadcast | Operation::Allgather | Operation::Allgatherv)
+        {
+            let reason = format!("{} takes none: give --bytes, or --op broadcast or allgather", operation.name());
+            return Err(SimError::Parameter { what: "--file", reason });
+        }
         let params = SimParams {
             ranks,
             ranks_per_card,
             operation,
-            algorithm: Algorithm::new(algorithm, Parameters { segments, radix, segment_bytes })?,
+            algorithm: Algorithm::new(operation, algorithm, Parameters { segments, radix, segment_bytes })?,
             bytes,
             total_bytes: None,
             root,

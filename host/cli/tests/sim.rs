@@ -206,6 +206,60 @@ fn losses_cost_time_and_no_bytes() {
     }
 }
 
+/// What the algorithms send by their definitions, over all ranks: P(P - 1) blocks; N(P - 1); 2N(P - 1), around the ring and by a tree.
+#[test]
+fn exchanges_and_reductions_give_every_rank_its_own() {
+    for ranks in [1, 5, 8] {
+        for (op, algorithms, bytes, sent) in [
+            (
+                "alltoall",
+                &["", "--algorithm pairwise", "--algorithm ring", "--algorithm linear"][..],
+                5003,
+                ranks * 5003,
+            ),
+            ("reduce-scatter", &["", "--algorithm ring"], 40_000, 40_000),
+            (
+                "allreduce",
+                &["", "--algorithm ring", "--algorithm tree", "--algorithm tree --segments 3"],
+                40_000,
+                80_000,
+            ),
+        ] {
+            let reports: Vec<Value> = algorithms
+                .iter()
+                .map(|algorithm| sim(&format!("--op {op} --ranks {ranks} --bytes {bytes} --iterations 2 {algorithm}")))
+                .collect();
+            for report in &reports {
+                assert_eq!(report["op"], op);
+                assert_eq!(number(report, "host_tx_bytes"), 2 * sent * (ranks - 1), "{report}");
+                assert_eq!(number(report, "failures"), 0, "{report}");
+                // Which algorithm it was changes no byte.
+                assert_eq!(report["sha256"], reports[0]["sha256"], "{report}");
+            }
+            let kept = match op {
+                "alltoall" => ranks * bytes,
+                "reduce-scatter" => (bytes / 4).div_ceil(ranks) * 4,
+                _ => bytes,
+            };
+            assert_eq!(number(&reports[0], "receive_bytes"), kept);
+            assert_eq!(number(&reports[0], "contributed_bytes"), ranks * if op == "alltoall" { kept } else { bytes });
+        }
+    }
+    // Without a name: the first there is.
+    assert_eq!(sim("--op alltoall --ranks 3 --bytes 100")["algorithm"], "pairwise");
+    assert_eq!(sim("--op allreduce --ranks 3 --bytes 100")["algorithm"], "ring");
+    let lossy = sim("--op allreduce --ranks 4 --bytes 400000 --loss 1");
+    assert!(number(&lossy, "lost_frames") > 0 && number(&lossy, "host_tx_bytes") > 800_000 * 3, "{lossy}");
+    let text = String::from_utf8(tool("--op reduce-scatter --ranks 3 --bytes 4000").stdout).expect("text");
+    for line in [
+        "reduce-scatter by ring: 1000 integers of each of 3 ranks",
+        "of each rank reduced",
+        "every rank has every byte",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+}
+
 #[test]
 fn a_file_is_gathered_and_broadcast() {
     let file = tempfile::NamedTempFile::new().unwrap();

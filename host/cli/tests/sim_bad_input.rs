@@ -41,7 +41,12 @@ fn ranks_roots_and_operations() {
     refused("--op broadcast --root 8", &["--root", "8 of 8 ranks", "0 to 7"]);
     refused("--iterations 0", &["--iterations", "at least 1"]);
     refused("--warm-up 4294967295", &["--warm-up", "give fewer"]);
-    refused_by(2, "sim", "--op alltoall", &["alltoall", "broadcast, allgather, allgatherv"]);
+    refused_by(
+        2,
+        "sim",
+        "--op gossip",
+        &["gossip", "broadcast, allgather, allgatherv, alltoall, reduce-scatter, allreduce"],
+    );
 }
 
 #[test]
@@ -51,6 +56,10 @@ fn bytes_beyond_all_memory() {
         "--bytes 18446744073709551615 --ranks 1 --op allgatherv",
         "--bytes 18446744073709551615 --ranks 1024 --op broadcast",
         "--bytes 9223372036854775807 --ranks 2",
+        "--bytes 9223372036854775804 --ranks 1024 --op allreduce",
+        "--bytes 9223372036854775807 --ranks 1024 --op alltoall",
+        "--bytes 17000000 --ranks 1024 --op reduce-scatter",
+        "--bytes 17000 --ranks 1024 --op alltoall",
         "--bytes 300000000",
     ] {
         refused(args, &["--bytes", "16 GiB", "fewer bytes or ranks"]);
@@ -65,6 +74,18 @@ fn files() {
 
 #[test]
 fn algorithms() {
+    for (args, words) in [
+        ("--op alltoall --algorithm multicast", ["multicast does no alltoall", "give pairwise, ring and linear"]),
+        ("--op alltoall --algorithm tree", ["tree does no alltoall", "pairwise"]),
+        ("--op reduce-scatter --algorithm linear", ["linear does no reduce-scatter", "give ring"]),
+        ("--op allreduce --algorithm multicast", ["multicast does no allreduce", "give ring and tree"]),
+        ("--op allreduce --segments 2", ["--segments: ring has none", "tree"]),
+        ("--op allreduce --bytes 1023", ["--bytes: 1023 bytes", "give a multiple of 4"]),
+        ("--op alltoall --file Cargo.toml", ["--file: alltoall takes none", "--op broadcast or allgather"]),
+        ("--algorithm pairwise", ["pairwise does no allgather", "multicast, ring"]),
+    ] {
+        refused(args, &words);
+    }
     refused("--algorithm ring --op broadcast", &["ring does no broadcast", "multicast, k-nomial", "scatter-allgather"]);
     refused("--algorithm heap", &["heap does no allgather", "pipelined-ring", "bruck"]);
     refused("--algorithm heap --op allgatherv", &["heap does no allgatherv", "recursive-doubling"]);

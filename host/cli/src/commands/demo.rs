@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use flexcast_cli::machine::MachineParams;
 use flexcast_cli::provider::MODEL;
 use flexcast_cli::sim::algorithm::{Algorithm, AlgorithmName, Parameters};
+use flexcast_cli::sim::params::Operation;
 use flexcast_cli::sim::report::Report as Simulation;
 use flexcast_cli::sim::text::comparison;
 use flexcast_cli::tput::plan::{Params, Plan, Transport};
@@ -73,7 +74,7 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
 /// The file gathered by multicast and by the ring, on machines alike.
 fn allgathers(image: &ImageFile, source: &[u8], bar: &ProgressBar) -> anyhow::Result<Vec<Simulation>> {
     let machine = MachineParams { loss_ppm: ALLGATHER_LOSS_PPM, seed: 1, ..MachineParams::default() };
-    let ring = Algorithm::new(AlgorithmName::Ring, Parameters::default())?;
+    let ring = Algorithm::new(Operation::Allgather, Some(AlgorithmName::Ring), Parameters::default())?;
     [Algorithm::Multicast, ring]
         .into_iter()
         .map(|algorithm| {

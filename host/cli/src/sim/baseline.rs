@@ -8,7 +8,8 @@ use flexio::{Access, CompletionQueue, HostBuffer, MemoryRegion, ProtectionDomain
 
 use super::SimError;
 use super::algorithm::Algorithm;
-use super::params::{Operation, SimParams};
+use super::expected::Expected;
+use super::params::{OPERATOR, Operation, SimParams};
 use super::report::{Control, Outcome, Report, Sample};
 use super::run::Tick;
 use super::traffic::Traffic;
@@ -61,6 +62,7 @@ pub(super) fn run(
     tick(Tick::Ready);
     let set_up_s = started.elapsed().as_secs_f64();
     let mut report = Report::new(params)?;
+    let expected = Expected::new(params, source);
     let mut counted = 0;
     for iteration in 0..params.warm_up + params.iterations {
         fill(&buffers, params, source)?;
@@ -71,7 +73,7 @@ pub(super) fn run(
         let took_ps = provider.relax().now_ps() - start_ps;
         let wall_s = started.elapsed().as_secs_f64();
         let traffic = Traffic::now()? - before;
-        report.sha256 = compare(&buffers, source, &mut outcomes)?;
+        report.sha256 = compare(params, &groups, &buffers, &expected, &mut outcomes)?;
         let control = announcements(&groups).iter().zip(&announced).map(|(now, before)| *now - *before).collect();
         let sample = Sample { outcomes, traffic, control, took_ps, wall_s };
         if iteration >= params.warm_up || sample.is_broken() {
@@ -103,8 +105,9 @@ fn connect<'a>(
 
 /// A rank's memory.
 struct Buffers<'a> {
-    /// What it contributes to an Allgather.
+    /// What it contributes, but to a Broadcast.
     send: Option<MemoryRegion<'a>>,
+    /// What it gets; of a reduction the group has that.
     receive: MemoryRegion<'a>,
 }
 
@@ -124,7 +127,7 @@ impl<'a> Buffers<'a> {
 
 /// Own bytes in the send buffers, nothing right in the receive buffers.
 fn fill(buffers: &[Buffers<'_>], params: &SimParams, source: &[u8]) -> Result<(), SimError> {
-    let wrong = vec![!source.first().copied().unwrap_or(0); source.len()];
+    let wrong = vec![!source.first().copied().unwrap_or(0); params.receive_bytes() as usize];
     let mut offset = 0;
     for ((rank, buffers), count) in (0..).zip(buffers).zip(params.counts()) {
         let write =
@@ -162,6 +165,7 @@ fn operate(
             Some(*end)
         })
         .collect();
+    let elements = params.bytes / u64::from(OPERATOR.element_bytes());
     for ((rank, group), buffers) in (0..).zip(&mut *groups).zip(buffers) {
         let whole = |region| Buffer { region, offset: 0 };
         let own = buffers.send.as_ref().map(whole);
@@ -173,6 +177,13 @@ fn operate(
             (Algorithm::Allgather(algorithm), _) => group.allgatherv(algorithm, &ends, own, receive),
             (Algorithm::Broadcast { algorithm, segment_bytes }, _) => {
                 group.broadcast(algorithm, params.root, params.bytes, segment_bytes, receive)
+            }
+            (Algorithm::Alltoall(algorithm), _) => {
+                group.alltoall(algorithm, params.bytes, own.unwrap_or(receive), receive)
+            }
+            (Algorithm::ReduceScatter, _) => group.reduce_scatter(OPERATOR, elements, own.unwrap_or(receive)),
+            (Algorithm::Allreduce(algorithm), _) => {
+                group.allreduce(algorithm, OPERATOR, elements, own.unwrap_or(receive))
             }
             (Algorithm::Multicast, _) => Ok(()),
         }
@@ -197,13 +208,24 @@ fn operate(
     }
 }
 
-/// Compares the buffers of ranks that have ended well; the digest of the first of them.
-fn compare(buffers: &[Buffers<'_>], source: &[u8], outcomes: &mut [Outcome]) -> Result<Option<String>, SimError> {
+/// Compares the results of ranks that have ended well; the digest of the first of them.
+fn compare(
+    params: &SimParams,
+    groups: &[Group<'_>],
+    buffers: &[Buffers<'_>],
+    expected: &Expected<'_>,
+    outcomes: &mut [Outcome],
+) -> Result<Option<String>, SimError> {
     let mut sha256 = None;
-    let mut bytes = vec![0; source.len()];
-    for ((rank, buffers), outcome) in (0..).zip(buffers).zip(outcomes).filter(|(_, outcome)| outcome.error.is_none()) {
-        buffers.receive.read(0, &mut bytes).map_err(|error| at(rank)(error.into()))?;
-        outcome.equal = Some(bytes == source);
+    let mut bytes = vec![0; params.receive_bytes() as usize];
+    let ranks = (0..).zip(buffers).zip(groups).zip(outcomes);
+    for (((rank, buffers), group), outcome) in ranks.filter(|(_, outcome)| outcome.error.is_none()) {
+        if params.operation.reduces() {
+            bytes = group.result().map_err(at(rank))?;
+        } else {
+            buffers.receive.read(0, &mut bytes).map_err(|error| at(rank)(error.into()))?;
+        }
+        outcome.equal = Some(bytes == *expected.of(rank));
         sha256.get_or_insert_with(|| digest(&bytes));
     }
     Ok(sha256)

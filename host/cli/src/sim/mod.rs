@@ -5,6 +5,7 @@ mod baseline;
 pub mod campaign;
 pub mod counts;
 pub mod failure;
+mod expected;
 pub mod group;
 pub mod params;
 pub mod random;
@@ -26,13 +27,13 @@ pub enum SimError {
         reason: String,
     },
     /// An algorithm that does not do this.
-    #[error("--algorithm {algorithm} does no {operation}: give multicast, {fits}")]
+    #[error("--algorithm {algorithm} does no {operation}: give {fits}")]
     Algorithm {
         /// The algorithm.
-        algorithm: &'static str,
+        algorithm: String,
         /// What it was to do.
         operation: &'static str,
-        /// Algorithms without multicast that do.
+        /// Algorithms that do.
         fits: &'static str,
     },
     /// A collective without multicast was refused on a rank.

@@ -1,5 +1,6 @@
 //! What a simulation is asked to do.
 
+use flexcast::baseline::Operator;
 use flexcast::{Config, Transport};
 use serde::Serialize;
 
@@ -9,9 +10,12 @@ use super::algorithm::Algorithm;
 /// Most bytes that the receive buffers of all ranks may take together: they are all in this process.
 pub const MAX_BUFFER_BYTES: u64 = 16 << 30;
 
+/// What reductions do: exact in any order, so that every algorithm gives the same bytes.
+pub(super) const OPERATOR: Operator = Operator::SumI32;
+
 /// The collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Operation {
     /// One rank's bytes to all.
     Broadcast,
@@ -19,6 +23,12 @@ pub enum Operation {
     Allgather,
     /// Every rank's bytes to all, with lengths that differ from rank to rank.
     Allgatherv,
+    /// A block of every rank to every rank.
+    Alltoall,
+    /// The sum of all ranks' 32-bit integers, a share of it to each.
+    ReduceScatter,
+    /// The sum of all ranks' 32-bit integers to all.
+    Allreduce,
 }
 
 impl Operation {
@@ -29,7 +39,16 @@ impl Operation {
             Operation::Broadcast => "broadcast",
             Operation::Allgather => "allgather",
             Operation::Allgatherv => "allgatherv",
+            Operation::Alltoall => "alltoall",
+            Operation::ReduceScatter => "reduce-scatter",
+            Operation::Allreduce => "allreduce",
         }
+    }
+
+    /// Whether ranks' contributions are added up.
+    #[must_use]
+    pub const fn reduces(self) -> bool {
+        matches!(self, Operation::ReduceScatter | Operation::Allreduce)
     }
 }
 
@@ -44,7 +63,7 @@ pub struct SimParams {
     pub operation: Operation,
     /// How.
     pub algorithm: Algorithm,
-    /// Bytes that each rank contributes; with Allgatherv the mean.
+    /// Bytes that each rank contributes; with Allgatherv the mean, with Alltoall those for each rank.
     pub bytes: u64,
     /// Bytes of an Allgather in all, cut evenly over the ranks; `bytes` means nothing then.
     pub total_bytes: Option<u64>,
@@ -130,6 +149,9 @@ impl SimParams {
             Operation::Allgather | Operation::Allgatherv => {
                 self.total_bytes.unwrap_or(self.bytes.saturating_mul(2 * u64::from(self.ranks)))
             }
+            Operation::Alltoall | Operation::ReduceScatter | Operation::Allreduce => {
+                self.bytes.saturating_mul(u64::from(self.ranks))
+            }
         };
         // Far above the limit, and nothing overflows below it.
         if most > 1 << 40 || self.buffer_bytes() > MAX_BUFFER_BYTES {
@@ -143,6 +165,10 @@ impl SimParams {
         if self.operation == Operation::Allgather && !self.is_even() {
             let reason = format!("{:?} bytes are not the same for each of {} ranks", self.total_bytes, self.ranks);
             return refuse("--op allgather", reason);
+        }
+        if self.operation.reduces() && !self.bytes.is_multiple_of(OPERATOR.element_bytes().into()) {
+            let reason = format!("{} bytes are no whole number of 32-bit integers: give a multiple of 4", self.bytes);
+            return refuse("--bytes", reason);
         }
         self.algorithm.check(self.operation)?;
         if self.algorithm != Algorithm::Multicast && !self.trouble.is_empty() {
@@ -167,11 +193,16 @@ impl SimParams {
                 Self { operation: Operation::Allgatherv, total_bytes: Some(total), ..self }
             }
             Operation::Allgather | Operation::Allgatherv => Self { total_bytes: Some(total), ..self },
+            // Each rank has bytes of its own.
+            Operation::Alltoall | Operation::ReduceScatter | Operation::Allreduce => self,
         }
     }
 
-    /// Bytes of the receive buffers of all ranks.
+    /// Bytes of the receive buffers of all ranks; of reductions of what they contribute, which is no less.
     fn buffer_bytes(&self) -> u64 {
+        if self.operation.reduces() {
+            return self.source_bytes();
+        }
         self.receive_bytes().saturating_mul(u64::from(self.ranks))
     }
 
@@ -195,6 +226,8 @@ impl SimParams {
             .map(|rank| match (self.operation, self.total_bytes) {
                 (Operation::Broadcast, _) if rank == self.root => self.bytes,
                 (Operation::Broadcast, _) => 0,
+                (Operation::Alltoall, _) => self.bytes * ranks,
+                (Operation::ReduceScatter | Operation::Allreduce, _) => self.bytes,
                 (_, Some(total)) => total / ranks + u64::from(u64::from(rank) < total % ranks),
                 (Operation::Allgather, None) => self.bytes,
                 // From nothing to twice the mean, in an order that is not ascending.
@@ -205,9 +238,23 @@ impl SimParams {
             .collect()
     }
 
-    /// Bytes that every rank has in the end.
+    /// What all ranks contribute, in bytes.
+    #[must_use]
+    pub fn source_bytes(&self) -> u64 {
+        self.counts().iter().sum()
+    }
+
+    /// Bytes that every rank has in the end; with a Reduce-Scatter rank 0, no rank has more.
     #[must_use]
     pub fn receive_bytes(&self) -> u64 {
-        self.counts().iter().sum()
+        match self.operation {
+            Operation::Broadcast | Operation::Allgather | Operation::Allgatherv => self.source_bytes(),
+            Operation::Alltoall => self.bytes * u64::from(self.ranks),
+            Operation::ReduceScatter => {
+                let element = u64::from(OPERATOR.element_bytes());
+                (self.bytes / element).div_ceil(self.ranks.into()) * element
+            }
+            Operation::Allreduce => self.bytes,
+        }
     }
 }

@@ -113,10 +113,12 @@ pub struct Report {
     pub ranks: u32,
     /// Ranks that share a card.
     pub ranks_per_card: u32,
-    /// Bytes that a rank contributes, their mean where they differ; the root's of a Broadcast.
+    /// Bytes that a rank contributes, their mean where they differ; the root's of a Broadcast, those for each rank of an Alltoall.
     pub bytes: u64,
-    /// Bytes that every rank has in the end.
+    /// Bytes that every rank has in the end; a Reduce-Scatter gives the last ranks less if the elements do not divide.
     pub receive_bytes: u64,
+    /// What all ranks have contributed to one operation, in bytes.
+    pub contributed_bytes: u64,
     /// Operations before those that are counted.
     pub warm_up: u32,
     /// Operations that are counted.
@@ -126,7 +128,8 @@ pub struct Report {
     pub traffic: Traffic,
     /// Virtual time from the first post to the last release, mean of the operations.
     pub virtual_time_us: f64,
-    /// Bytes that a rank got from others per unit of that time, mean of the ranks, in Gbit/s.
+    /// Bytes that a rank got from others per unit of that time, mean of the ranks, in Gbit/s; of reductions, whose bytes on the way depend
+    /// on the algorithm, those that it contributed.
     pub goodput_gbit_s: f64,
     /// Whether every rank's buffer is, byte by byte, what was sent, in every operation.
     pub digest_ok: bool,
@@ -186,9 +189,7 @@ impl Report {
             parameters: params.algorithm.parameters(),
             settings: match params.algorithm {
                 Algorithm::Multicast => Settings::from(&params.config),
-                Algorithm::Allgather(_) | Algorithm::Broadcast { .. } => {
-                    Settings::from(&flexcast::baseline::Config::default())
-                }
+                _ => Settings::from(&flexcast::baseline::Config::default()),
             },
             ranks: params.ranks,
             ranks_per_card: params.ranks_per_card,
@@ -197,6 +198,7 @@ impl Report {
                 .filter(|_| params.operation != Operation::Broadcast)
                 .map_or(params.bytes, |total| total / ranks),
             receive_bytes: params.receive_bytes(),
+            contributed_bytes: params.source_bytes(),
             warm_up: params.warm_up,
             iterations: params.iterations,
             traffic: Traffic::default(),
@@ -266,6 +268,7 @@ impl Report {
         self.virtual_time_us = took_s * 1e6;
         let foreign_bytes = match self.op {
             Operation::Broadcast if self.ranks > 1 => self.receive_bytes as f64,
+            Operation::ReduceScatter | Operation::Allreduce => self.bytes as f64,
             _ => self.receive_bytes as f64 * (1.0 - 1.0 / f64::from(self.ranks)),
         };
         self.goodput_gbit_s = if took_s > 0.0 { foreign_bytes * 8.0 / took_s / 1e9 } else { 0.0 };

@@ -30,7 +30,7 @@ pub enum Tick {
 /// The bytes of all ranks, one rank's after another's.
 #[must_use]
 pub fn source(params: &SimParams) -> Vec<u8> {
-    made_up_bytes(params.receive_bytes(), params.seed)
+    made_up_bytes(params.source_bytes(), params.seed)
 }
 
 /// Runs what `params` say on the calling thread's emulated machine, which `provider` reaches. `image`: only multicast needs one.
@@ -46,9 +46,9 @@ pub fn run(
     tick: &mut dyn FnMut(Tick),
 ) -> Result<Report, SimError> {
     params.check()?;
-    let expected = params.receive_bytes();
+    let expected = params.source_bytes();
     if source.len() as u64 != expected {
-        let reason = format!("{} bytes for buffers of {expected}", source.len());
+        let reason = format!("{} bytes for {expected} of all ranks", source.len());
         return Err(SimError::Parameter { what: "the bytes to send", reason });
     }
     match (params.algorithm, image) {

@@ -32,10 +32,11 @@ impl fmt::Display for Report {
         writeln!(f, "{}", self.what())?;
         writeln!(f, "{}", self.traffic_table())?;
         let Self { virtual_time_us, goodput_gbit_s, model, .. } = self;
+        let what = if self.op.reduces() { "of each rank reduced" } else { "into each rank" };
         let mean = if self.iterations > 1 { ", mean of the operations" } else { "" };
         writeln!(
             f,
-            "{virtual_time_us:.1} us from the first post to the last end{mean}; {goodput_gbit_s:.1} Gbit/s into each rank \
+            "{virtual_time_us:.1} us from the first post to the last end{mean}; {goodput_gbit_s:.1} Gbit/s {what} \
              (emulated, cost model {model})"
         )?;
         if let Some(phases) = self.phase_table() {
@@ -96,6 +97,10 @@ impl Report {
             Operation::Allgatherv => {
                 format!("{receive_bytes} bytes, about {bytes} from each of {}", count(u64::from(*ranks), "rank"))
             }
+            Operation::Alltoall => format!("{bytes} bytes from each of {} to each", count(u64::from(*ranks), "rank")),
+            Operation::ReduceScatter | Operation::Allreduce => {
+                format!("{} of each of {}", count(bytes / 4, "integer"), count(u64::from(*ranks), "rank"))
+            }
         };
         let mut text = format!("{} by {algorithm}", op.name());
         let Parameters { segments, radix, segment_bytes } = self.parameters;
@@ -130,8 +135,7 @@ impl Report {
     fn traffic_table(&self) -> Table {
         let traffic = &self.traffic;
         let mut table = table(&["payload in bytes", "data", "per byte contributed", "control and recovery"]);
-        // What all ranks have contributed, over all operations.
-        let contributed = self.receive_bytes * u64::from(self.iterations);
+        let contributed = self.contributed_bytes * u64::from(self.iterations);
         for (what, data, control) in [
             ("received and sent by switch ports", traffic.switch_bytes_total, traffic.switch_control_bytes),
             ("sent by cards", traffic.host_tx_bytes, traffic.host_tx_control_bytes),
