@@ -133,21 +133,21 @@ impl Sender<'_> {
                 self.heed::<W>();
             }
             let held = self.is_held();
-            let told = (self.state.announced, self.state.finished);
-            let drained = held || self.state.left == 0 || self.post_in_turn::<W>(&mut quota);
+            let mut told = (self.state.announced, self.state.finished);
+            let drained = held || self.state.left == 0 || self.post_in_turn::<W>(&mut quota, &mut told);
             let waits = self.reap_all::<W>();
             if !held {
                 self.announce_if_due::<W>();
             }
             if !drained {
-                self.tell_conductor(told);
+                self.tell_conductor(&mut told);
                 self.publish();
                 return Next::Retrigger;
             }
             if !held {
                 self.finish_if_over(waits);
             }
-            self.tell_conductor(told);
+            self.tell_conductor(&mut told);
             // Ends with a fence, which has made the doorbell records visible.
             self.publish();
             self.control.arm(&self.outbox, self.state.control_consumed);
@@ -176,8 +176,9 @@ impl Sender<'_> {
     }
 
     /// Tells the conductor what is new since `told`: announcement, end. Not of an operation that has failed: that is for the host to find.
-    fn tell_conductor(&self, told: (u64, u64)) {
+    fn tell_conductor(&self, told: &mut (u64, u64)) {
         let state = &*self.state;
+        let told = core::mem::replace(told, (state.announced, state.finished));
         if (state.announced, state.finished) == told
             || SendStatus::from_raw(state.status).is_ok_and(SendStatus::is_error)
         {
@@ -195,9 +196,10 @@ impl Sender<'_> {
 
     /// Posts batches, one per lane in turn, until all is posted or the lane whose turn it is has no room (true), or the quota is used up
     /// (false). No lane gets ahead of another by more than a batch.
-    fn post_in_turn<W: Chunk>(&mut self, quota: &mut u64) -> bool {
+    fn post_in_turn<W: Chunk>(&mut self, quota: &mut u64, told: &mut (u64, u64)) -> bool {
         let count = self.lanes.len();
         let armed = self.state.armed;
+        let lead = u64::from(armed.lead_chunks);
         let mut index = self.state.next_lane as usize;
         while self.state.left != 0 {
             if *quota == 0 {
@@ -233,8 +235,22 @@ impl Sender<'_> {
             self.state.posted += u64::from(chunks);
             self.state.doorbells += 1;
             *quota = quota.saturating_sub(u64::from(chunks));
+            if self.state.left <= lead && self.state.announced != armed.sequence {
+                self.announce_early::<W>(told);
+            }
         }
         true
+    }
+
+    /// The next root may begin while this one is still posting: it is told at once.
+    #[inline(never)]
+    fn announce_early<W: Chunk>(&mut self, told: &mut (u64, u64)) {
+        self.reap_all::<W>();
+        self.announce_if_due::<W>();
+        if self.state.announced == self.state.armed.sequence {
+            self.tell_conductor(told);
+            self.publish();
+        }
     }
 
     /// Whether there is something to post, and room on the lane whose turn it is or has been.
