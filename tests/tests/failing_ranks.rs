@@ -2,7 +2,6 @@
 //! within the bound, and gets its buffers back.
 
 use flexcast::{Buffer, Card, Cause, Communicator, Config, Error, Request};
-use flexcast_proto::WaitedFor;
 use flexcast_tests::communicators::{Under, check, config, connect, drive, gather, with_cards};
 use flexcast_tests::told;
 
@@ -82,17 +81,18 @@ fn ranks_that_call_different_things_are_told_both_calls() {
     }
 }
 
-/// The bound after the barrier: three times the cutoff, and the time for recovery. Before it: the patience.
+/// MC-55. The bound after the barrier: three times the cutoff, and the time for recovery; before it the patience. For a quarter of the bound
+/// more ranks that are accused may say who it is that they wait for themselves.
 #[test]
 fn a_silent_rank_is_named_by_all_within_the_bound() {
     const BYTES: usize = 30_000;
     let config = Config { patience_ps: 5_000 * PS_PER_US, recovery_ps: 10_000 * PS_PER_US, ..config() };
     // The cutoff is below 1.5 ms here: the data, all overheads, and two turns.
-    let bound_ps = 3 * 1_500 * PS_PER_US + config.recovery_ps;
-    let (mut failed, mut named, mut right) = (0, 0, 0);
-    for silent in 0..3usize {
+    let bound_ps = (3 * 1_500 * PS_PER_US + config.recovery_ps) / 4 * 5;
+    let (mut failed, mut right) = (0, 0);
+    for (ranks, silent) in (0..3).map(|silent| (3, silent)).chain((0..5).map(|silent| (5, silent))) {
         for after_us in [0, 30, 45, 55, 60, 70, 100] {
-            with_cards(3, |provider, cards| {
+            with_cards(ranks, |provider, cards| {
                 let mut communicators = connect(cards.iter(), &config);
                 let start_ps = provider.relax().now_ps();
                 let mut requests: Vec<Option<Request>> = communicators
@@ -100,8 +100,8 @@ fn a_silent_rank_is_named_by_all_within_the_bound() {
                     .enumerate()
                     .map(|(rank, one)| (rank != silent || after_us > 0).then(|| gather(one, 9, BYTES)))
                     .collect();
-                let mut ends = [None; 3];
-                while (0..3).any(|rank| rank != silent && ends[rank].is_none()) {
+                let mut ends = vec![None; ranks];
+                while (0..ranks).any(|rank| rank != silent && ends[rank].is_none()) {
                     let since_ps = provider.relax().now_ps() - start_ps;
                     assert!(since_ps <= config.patience_ps + bound_ps, "no end within the bound");
                     for (rank, one) in communicators.iter_mut().enumerate() {
@@ -118,18 +118,13 @@ fn a_silent_rank_is_named_by_all_within_the_bound() {
                                 match &done.result {
                                     Ok(()) => {
                                         right += 1;
-                                        check(&done, 9, 3, BYTES);
+                                        check(&done, 9, ranks, BYTES);
                                     }
                                     Err(error) => {
                                         let failure = done.report.failure.expect("why");
-                                        let Cause::Silent(waited_for) = failure.cause else { panic!("{error}") };
-                                        told(error, &[&format!("rank {} was silent", failure.culprit)]);
+                                        assert!(matches!(failure.cause, Cause::Silent(_)), "{error}");
+                                        told(error, &[&format!("rank {silent} was silent")]);
                                         assert!(done.receive.is_some(), "the buffer comes back");
-                                        // A neighbour that has not got the silent rank's block either may be found late first.
-                                        match failure.culprit as usize == silent {
-                                            true => named += 1,
-                                            false => assert_eq!(waited_for, WaitedFor::Block, "{error}"),
-                                        }
                                         failed += 1;
                                     }
                                 }
@@ -142,7 +137,7 @@ fn a_silent_rank_is_named_by_all_within_the_bound() {
             });
         }
     }
-    assert!(failed >= 20 && named * 2 > failed, "{named} of {failed} named the silent rank, {right} had ended before");
+    assert!(failed >= 80, "{failed} named the silent rank, {right} had ended before");
 }
 
 #[test]

@@ -10,7 +10,9 @@
 //! the next operation is a barrier signal or its failure, and a message of the last one an acknowledgement that has
 //! become needless.
 
-use crate::agreement::{Agreement, Disagreement, Summary};
+mod failing;
+
+use crate::agreement::{Agreement, Summary};
 use crate::barrier::Barrier;
 use crate::failure::{Cause, Failure, WaitedFor};
 use crate::handshake::Handshake;
@@ -18,12 +20,15 @@ use crate::message::{Action, Body, Message, ProtocolError, Terms};
 use crate::ranks::{Place, RankSet};
 use crate::recovery::{Recover, Recovery};
 use crate::sequencer::{Schedule, Sequence, SequenceError, Sequencer, Turn};
+use crate::verdict::Verdict;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum State {
     /// No operation; barrier signals of the next one are kept.
     Idle,
     Running,
+    /// Somebody is silent; who it is may still turn out, until [`Participant::settling_ps`] has passed.
+    Failing,
     Failed,
 }
 
@@ -41,11 +46,11 @@ pub struct Participant {
     posted_ps: u64,
     passed_ps: Option<u64>,
     now_ps: u64,
-    /// Neighbours that have not been told of the failure.
+    /// Neighbours that have not been told of the failure as it is believed now.
     untold: RankSet,
-    /// The first failure that came up, and its operation: the current one, or the next while this rank is not done yet
-    /// with the current.
-    failure: Option<(u32, Failure)>,
+    failure: Option<Verdict>,
+    /// When a rank was first said to be silent.
+    failing_ps: u64,
     told: bool,
 }
 
@@ -76,6 +81,7 @@ impl Participant {
             now_ps: 0,
             untold: RankSet::EMPTY,
             failure: None,
+            failing_ps: 0,
             told: false,
         }
     }
@@ -149,12 +155,12 @@ impl Participant {
     /// One that no rank that keeps to the protocol can have sent.
     pub fn handle(&mut self, from: u32, message: Message) -> Result<(), ProtocolError> {
         let Message { operation, body } = message;
-        if self.state == State::Failed {
-            // It does not matter any more.
+        if let Body::Failed(failure) = body {
+            self.failed(Some(from), operation, failure);
             return Ok(());
         }
-        if let Body::Failed(failure) = body {
-            self.failed(operation, failure);
+        if matches!(self.state, State::Failing | State::Failed) {
+            // It does not matter any more.
             return Ok(());
         }
         if let Body::Barrier { round, summary } = body {
@@ -195,6 +201,9 @@ impl Participant {
     /// of the event.
     pub fn handle_time(&mut self, now_ps: u64) {
         self.now_ps = now_ps;
+        if self.state == State::Failing && now_ps.saturating_sub(self.failing_ps) >= self.settling_ps() {
+            self.state = State::Failed;
+        }
         if self.state != State::Running {
             return;
         }
@@ -217,6 +226,9 @@ impl Participant {
     /// When [`Participant::handle_time`] wants to be called next; none while nothing is under way.
     #[must_use]
     pub fn deadline_ps(&self) -> Option<u64> {
+        if self.state == State::Failing {
+            return Some(self.failing_ps.saturating_add(self.settling_ps()));
+        }
         if self.state != State::Running {
             return None;
         }
@@ -268,55 +280,9 @@ impl Participant {
         self.state == State::Running
     }
 
-    /// Ends the operation under way as a failure, here and on all ranks. Tells whether there was one.
-    ///
-    /// A rank that has been released already learns of it, too, since this one takes part in nothing any more.
-    pub fn cancel(&mut self) -> bool {
-        let running = self.state == State::Running;
-        if running {
-            let own = self.place.rank();
-            self.fail(Failure { culprit: own, witness: own, cause: Cause::Cancelled });
-        }
-        running
-    }
-
-    /// What this rank and another have called, if this is the rank that found them to differ.
-    #[must_use]
-    pub const fn disagreement(&self) -> Option<Disagreement> {
-        self.agreement.found()
-    }
-
-    fn compare(&mut self) {
-        if let Some(found) = self.agreement.found() {
-            self.fail(Failure { culprit: found.rank, witness: self.place.rank(), cause: Cause::Disagrees });
-        }
-    }
-
-    /// The operation cannot be completed any more; the neighbours are told, and pass it on. Changes nothing if it has
-    /// failed before.
-    pub fn fail(&mut self, failure: Failure) {
-        let operation = if self.state == State::Running { self.terms.operation } else { self.barrier.operation() };
-        self.failed(operation, failure);
-    }
-
-    /// An operation has failed. If it is the next one, everybody else is done with the current one, or can be: so is
-    /// this rank, first.
-    fn failed(&mut self, operation: u32, failure: Failure) {
-        let next = self.state == State::Running && operation == self.terms.operation.wrapping_add(1);
-        if self.state == State::Failed || next && self.failure.is_some() {
-            return;
-        }
-        self.failure = Some((operation, failure));
-        let ring = RankSet::of(self.place.left()).or(&RankSet::of(self.place.right()));
-        self.untold = ring.without(&RankSet::of(self.place.rank()));
-        if !next {
-            self.state = State::Failed;
-        }
-    }
-
     /// The next thing to do; to be called until there is none, after every event.
     pub fn poll(&mut self) -> Option<Action> {
-        if let Some((operation, failure)) = self.failure {
+        if let Some(Verdict { operation, failure, .. }) = self.failure {
             if let Some(to) = self.untold.first() {
                 self.untold.remove(to);
                 return Some(Action::Send { to, message: Message { operation, body: Body::Failed(failure) } });

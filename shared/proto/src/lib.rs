@@ -30,6 +30,7 @@ pub mod reuse;
 pub mod sequencer;
 pub mod source;
 pub mod space;
+mod verdict;
 pub mod wire;
 
 pub use agreement::{Agreement, Disagreement, Kind, Summary, digest};

@@ -95,6 +95,10 @@ impl Conductor<'_> {
 
     /// Tells the host of a passed barrier, from which on another deadline counts, and notes when everything was there.
     fn note_progress(&mut self, over: bool) {
+        // From when somebody is silent until that counts, the host must look at the clock at another time.
+        if self.participant.is_failing() && self.participant.deadline_ps() != Some(self.state.report.deadline_ps) {
+            self.state.unreported = 1;
+        }
         if !over && !self.participant.is_running() {
             return;
         }

@@ -1,0 +1,96 @@
+//! How an operation fails: found here, or told by another rank.
+
+use super::{Participant, State};
+use crate::agreement::Disagreement;
+use crate::failure::{Cause, Failure};
+use crate::ranks::RankSet;
+use crate::verdict::{self, Verdict};
+
+impl Participant {
+    /// How long a failure for silence is held before it counts: a quarter of the bound, which leaves neighbours the time to contradict.
+    pub(super) const fn settling_ps(&self) -> u64 {
+        self.terms.bound_ps / 4
+    }
+
+    /// Whether the operation has failed because somebody is silent, and who it is may still turn out.
+    #[must_use]
+    pub fn is_failing(&self) -> bool {
+        self.state == State::Failing
+    }
+
+    /// Ends the operation under way as a failure, here and on all ranks. Tells whether there was one.
+    ///
+    /// A rank that has been released already learns of it, too, since this one takes part in nothing any more.
+    pub fn cancel(&mut self) -> bool {
+        let running = self.state == State::Running;
+        if running {
+            let own = self.place.rank();
+            self.fail(Failure { culprit: own, witness: own, cause: Cause::Cancelled });
+        }
+        running
+    }
+
+    /// What this rank and another have called, if this is the rank that found them to differ.
+    #[must_use]
+    pub const fn disagreement(&self) -> Option<Disagreement> {
+        self.agreement.found()
+    }
+
+    pub(super) fn compare(&mut self) {
+        if let Some(found) = self.agreement.found() {
+            self.fail(Failure { culprit: found.rank, witness: self.place.rank(), cause: Cause::Disagrees });
+        }
+    }
+
+    /// The operation cannot be completed any more; the neighbours are told, and pass it on. Changes nothing if it has
+    /// failed before.
+    pub fn fail(&mut self, failure: Failure) {
+        let current = matches!(self.state, State::Running | State::Failing);
+        let operation = if current { self.terms.operation } else { self.barrier.operation() };
+        self.failed(None, operation, failure);
+    }
+
+    /// An operation has failed, as `from` says or as was found here. If it is the next one, everybody else is done with the current one, or
+    /// can be: so is this rank, first.
+    pub(super) fn failed(&mut self, from: Option<u32>, operation: u32, told: Failure) {
+        let running = self.state == State::Running;
+        let next = running && operation == self.terms.operation.wrapping_add(1);
+        let waits = !next && matches!(self.state, State::Running | State::Failing);
+        let failure = if waits { verdict::answer(told, self.place, self.waiting_for()) } else { told };
+        // What was answered is the own view, not the neighbour's.
+        let source = from.filter(|_| failure == told);
+        match &mut self.failure {
+            Some(held) if held.operation == operation || next => {
+                let new = held.take(failure, from, source, self.place);
+                // One that is accused says whom it believes to be silent.
+                if let Some(from) = from.filter(|_| held.answers(&told, self.place)) {
+                    self.untold.insert(from);
+                }
+                if !new {
+                    return;
+                }
+            }
+            failed => *failed = Some(Verdict::new(operation, failure, source)),
+        }
+        self.untold = self.untold.or(&RankSet::of(self.place.left())).or(&RankSet::of(self.place.right()));
+        if verdict::is_silence(&failure) && failure.witness == self.place.rank() {
+            // It may be alive, and out of reach on the ring.
+            self.untold.insert(failure.culprit);
+        }
+        if let Some(from) = from.filter(|_| failure != told) {
+            self.untold.insert(from);
+        }
+        self.untold.remove(self.place.rank());
+        if next {
+            return;
+        }
+        if waits && verdict::is_silence(&failure) {
+            if running {
+                self.failing_ps = self.now_ps;
+            }
+            self.state = State::Failing;
+        } else {
+            self.state = State::Failed;
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Who is to blame, when ranks wait for ranks that wait themselves.
+//!
+//! A rank that has waited for too long knows whom it waits for, not whether that one is the cause: it may be alive and wait for another. So
+//! a failure for silence is held for a while before it counts. In that time a rank that is accused and alive says whom *it* waits for,
+//! and whoever hears from the accused, or that the accused has seen something itself, believes that instead. Every rank passes on what it
+//! believes to its neighbours on the ring, and again when that changes; who took it from a neighbour goes on to believe that neighbour. Whom a
+//! rank accuses, it tells so, and gets an answer.
+//! In the end the ranks that are alive name one that says nothing.
+
+use crate::failure::{Cause, Failure, WaitedFor};
+use crate::ranks::Place;
+
+/// What a rank believes of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Verdict {
+    /// The operation that has failed: the current one, or the next while this rank is not done yet with the current.
+    pub(crate) operation: u32,
+    pub(crate) failure: Failure,
+    /// The rank that told it; none if it was found here.
+    source: Option<u32>,
+    /// How often it has changed or was defended. Bounded, so that two ranks that contradict each other come to an end.
+    changes: u32,
+}
+
+/// Whether it may turn out that somebody else is to blame.
+pub(crate) const fn is_silence(failure: &Failure) -> bool {
+    matches!(failure.cause, Cause::Silent(_))
+}
+
+/// Whether it cannot be otherwise: the first round of the barrier waits for nobody but the left neighbour's call.
+fn is_first_round(failure: &Failure, ranks: u32) -> bool {
+    failure.cause == Cause::Silent(WaitedFor::Barrier) && (failure.culprit + 1) % ranks == failure.witness
+}
+
+impl Verdict {
+    pub(crate) const fn new(operation: u32, failure: Failure, source: Option<u32>) -> Self {
+        Self { operation, failure, source, changes: 0 }
+    }
+
+    /// Takes another failure of the same operation if it is the better one. It was heard from `from`, or made here when that spoke; `source` is
+    /// who believes it already.
+    pub(crate) fn take(&mut self, new: Failure, from: Option<u32>, source: Option<u32>, place: Place) -> bool {
+        let held = self.failure;
+        let spoke = held.culprit == new.witness || from == Some(held.culprit);
+        let better = !is_silence(&new)
+            || spoke
+            || (source.is_some() && source == self.source)
+            || (is_first_round(&new, place.ranks()) && !is_first_round(&held, place.ranks()));
+        if new == held || !is_silence(&held) || !better || self.changes > 2 * place.ranks() {
+            return false;
+        }
+        *self = Self { failure: new, source, changes: self.changes + 1, ..*self };
+        true
+    }
+
+    /// Whether this rank has something to say to one that tells it of `told`: that it is accused, and lives.
+    pub(crate) fn answers(&mut self, told: &Failure, place: Place) -> bool {
+        let accused = is_silence(told) && told.culprit == place.rank() && *told != self.failure;
+        let answers = accused && self.changes <= 2 * place.ranks();
+        self.changes += u32::from(answers);
+        answers
+    }
+}
+
+/// What rank `place` says to a failure it is told of, when it waits for `waited_for` itself.
+pub(crate) fn answer(told: Failure, place: Place, (culprit, what): (u32, WaitedFor)) -> Failure {
+    let own = Failure { culprit, witness: place.rank(), cause: Cause::Silent(what) };
+    let knows = is_first_round(&own, place.ranks()) && matches!(told.cause, Cause::Silent(WaitedFor::Barrier));
+    if is_silence(&told) && (told.culprit == place.rank() || knows) { own } else { told }
+}

@@ -1,0 +1,143 @@
+//! Ranks that fall silent, at any moment, among ranks that wait for one another: whoever lives names one that is silent (MC-55), within the
+//! bound, whatever the order of messages and whatever multicast has lost.
+
+use std::collections::VecDeque;
+
+use flexcast_proto::{Action, Cause, Failure, Message, Participant, Place, RankSet, Summary, Terms};
+
+const PATIENCE_PS: u64 = 20_000;
+const CUTOFF_PS: u64 = 1_000;
+const BOUND_PS: u64 = 40_000;
+/// Failures for silence are held for a quarter of the bound; and the last rank may have posted late.
+const END_PS: u64 = 1_000 + PATIENCE_PS + BOUND_PS + BOUND_PS / 4 + 1_000;
+
+/// What became of each rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    Released,
+    Failed(Failure),
+}
+
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, below: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % below
+    }
+}
+
+/// One Allgather of which `silent` ranks do nothing from a time on.
+fn run(count: usize, chains: u32, silent: &[(usize, u64)], loss_percent: usize, seed: u64) -> Vec<Option<End>> {
+    let mut dice = Dice(seed);
+    let ranks = count as u32;
+    let terms = Terms {
+        operation: 0,
+        roots: RankSet::below(ranks),
+        summary: Summary::allgather(1, 1, chains),
+        patience_ps: PATIENCE_PS,
+        cutoff_ps: CUTOFF_PS,
+        bound_ps: BOUND_PS,
+    };
+    let mut machines: Vec<Participant> =
+        (0..ranks).map(|rank| Participant::new(Place::new(rank, ranks).unwrap(), 0)).collect();
+    let mut wires: Vec<VecDeque<Message>> = vec![VecDeque::new(); count * count];
+    let (mut ends, mut sending, mut posted) = (vec![None; count], Vec::new(), vec![false; count]);
+    let posts: Vec<u64> = (0..count).map(|_| dice.below(1_000) as u64).collect();
+    let lives = |rank: usize, now_ps: u64| silent.iter().all(|(who, from_ps)| *who != rank || now_ps < *from_ps);
+    for now_ps in 0..END_PS {
+        let rank = dice.below(count);
+        if !lives(rank, now_ps) {
+            continue;
+        }
+        if !posted[rank] && now_ps >= posts[rank] {
+            posted[rank] = true;
+            machines[rank].post(terms, now_ps);
+            machines[rank].placed(rank as u32);
+        }
+        for from in 0..count {
+            if let Some(message) = wires[from * count + rank].pop_front() {
+                machines[rank].handle(from as u32, message).unwrap();
+            }
+        }
+        machines[rank].handle_time(now_ps);
+        while let Some(action) = machines[rank].poll() {
+            match action {
+                Action::Send { to, message } => wires[rank * count + to as usize].push_back(message),
+                Action::Multicast => sending.push(rank),
+                Action::Read { block, .. } => machines[rank].read(block),
+                Action::Release => ends[rank] = Some(End::Released),
+                Action::Fail(failure) => {
+                    ends[rank].get_or_insert(End::Failed(failure));
+                }
+            }
+        }
+        if !sending.is_empty() && dice.below(count) == 0 {
+            // The card sends, and receives, whether its host is silent or not.
+            let from = sending.swap_remove(dice.below(sending.len()));
+            machines[from].sent();
+            for to in (0..count).filter(|to| *to != from) {
+                if dice.below(100) >= loss_percent {
+                    machines[to].placed(from as u32);
+                }
+            }
+        }
+    }
+    ends
+}
+
+/// Checks that every rank that lives ends: so many of them named a silent rank, so many another.
+#[track_caller]
+fn check(count: usize, chains: u32, silent: &[(usize, u64)], loss_percent: usize, seed: u64) -> (usize, usize) {
+    let ends = run(count, chains, silent, loss_percent, seed);
+    let (mut right, mut wrong) = (0, 0);
+    for (rank, end) in ends.iter().enumerate().filter(|(rank, _)| silent.iter().all(|(who, _)| who != rank)) {
+        let case = || format!("rank {rank} of {count}, {silent:?}, loss {loss_percent} %, seed {seed}: {ends:?}");
+        match end {
+            None => panic!("no end: {}", case()),
+            Some(End::Released) => {}
+            Some(End::Failed(Failure { culprit, cause, .. })) => {
+                assert!(matches!(cause, Cause::Silent(_)), "{}", case());
+                match silent.iter().any(|(who, _)| *who == *culprit as usize) {
+                    true => right += 1,
+                    false => wrong += 1,
+                }
+            }
+        }
+    }
+    (right, wrong)
+}
+
+#[test]
+fn one_silent_rank_is_named_by_all_wherever_it_is() {
+    let mut failed = 0;
+    for count in 2..=9 {
+        for silent in 0..count {
+            for from_ps in [0, 300, 700, 1_100, 1_500, 2_000, 3_000] {
+                for (chains, loss_percent) in [(1, 0), (count as u32, 0), (count as u32, 30), (2, 100)] {
+                    let seed = from_ps + silent as u64;
+                    let (right, wrong) = check(count, chains, &[(silent, from_ps)], loss_percent, seed);
+                    assert_eq!(wrong, 0, "rank {silent} of {count} from {from_ps}, loss {loss_percent} %, seed {seed}");
+                    failed += right;
+                }
+            }
+        }
+    }
+    assert!(failed > 3_000, "{failed}");
+}
+
+/// Several of them may cut the ring into parts that cannot contradict one another.
+#[test]
+fn of_several_silent_ranks_nearly_all_name_one() {
+    let mut dice = Dice(5);
+    let (mut right, mut wrong) = (0, 0);
+    for seed in 0..400 {
+        let count = 4 + dice.below(6);
+        let silent: Vec<(usize, u64)> =
+            (0..2 + dice.below(2)).map(|_| (dice.below(count), dice.below(3_000) as u64)).collect();
+        let chains = 1 + dice.below(count) as u32;
+        let (well, badly) = check(count, chains, &silent, [0, 20, 100][dice.below(3)], seed);
+        (right, wrong) = (right + well, wrong + badly);
+    }
+    assert!(right > 500 && wrong * 100 <= right, "{right} named a silent rank, {wrong} another");
+}
