@@ -29,7 +29,9 @@ pub(crate) const fn is_silence(failure: &Failure) -> bool {
 
 /// Whether it cannot be otherwise: the first round of the barrier waits for nobody but the left neighbour's call.
 fn is_first_round(failure: &Failure, ranks: u32) -> bool {
-    failure.cause == Cause::Silent(WaitedFor::Barrier) && (failure.culprit + 1) % ranks == failure.witness
+    let behind = failure.culprit.wrapping_add(1);
+    let behind = if behind == ranks { 0 } else { behind };
+    failure.cause == Cause::Silent(WaitedFor::Barrier) && behind == failure.witness
 }
 
 impl Verdict {

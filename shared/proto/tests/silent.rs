@@ -44,15 +44,15 @@ fn run(count: usize, chains: u32, silent: &[(usize, u64)], loss_percent: usize, 
     let mut wires: Vec<VecDeque<Message>> = vec![VecDeque::new(); count * count];
     let (mut ends, mut sending, mut posted) = (vec![None; count], Vec::new(), vec![false; count]);
     let posts: Vec<u64> = (0..count).map(|_| dice.below(1_000) as u64).collect();
-    let lives = |rank: usize, now_ps: u64| silent.iter().all(|(who, from_ps)| *who != rank || now_ps < *from_ps);
-    for now_ps in 0..END_PS {
+    let lives = |rank: usize, at_ps: u64| silent.iter().all(|(who, from_ps)| *who != rank || at_ps < *from_ps);
+    for at_ps in 0..END_PS {
         let rank = dice.below(count);
-        if !lives(rank, now_ps) {
+        if !lives(rank, at_ps) {
             continue;
         }
-        if !posted[rank] && now_ps >= posts[rank] {
+        if !posted[rank] && at_ps >= posts[rank] {
             posted[rank] = true;
-            machines[rank].post(terms, now_ps);
+            machines[rank].post(terms, at_ps);
             machines[rank].placed(rank as u32);
         }
         for from in 0..count {
@@ -60,7 +60,7 @@ fn run(count: usize, chains: u32, silent: &[(usize, u64)], loss_percent: usize, 
                 machines[rank].handle(from as u32, message).unwrap();
             }
         }
-        machines[rank].handle_time(now_ps);
+        machines[rank].handle_time(at_ps);
         while let Some(action) = machines[rank].poll() {
             match action {
                 Action::Send { to, message } => wires[rank * count + to as usize].push_back(message),
