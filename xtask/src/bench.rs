@@ -11,6 +11,9 @@ pub(crate) struct Bench {
     /// Leave out the speed of the hart interpreter.
     #[arg(long)]
     no_hart: bool,
+    /// Leave out the speed of a card with a timing model, beside one without.
+    #[arg(long)]
+    no_timing: bool,
     /// Leave out the speed of the fabric.
     #[arg(long)]
     no_fabric: bool,
@@ -25,6 +28,10 @@ impl Bench {
         if !self.no_hart {
             status::say("Measuring", "the hart interpreter beside ckb-vm (measured: wall time of this machine)");
             process::run(workspace::cargo().args(["bench", "--package", "emu-hart", "--bench", "speed"]))?;
+        }
+        if !self.no_timing {
+            status::say("Measuring", "a card's threads by the timing model (measured: processor time of this machine)");
+            process::run(workspace::cargo().args(["bench", "--package", "emu-machine", "--bench", "timed"]))?;
         }
         if !self.no_fabric {
             status::say("Measuring", "switches and trees (measured: wall time of this machine)");
