@@ -126,6 +126,25 @@ impl Groups {
     }
 }
 
+impl Groups {
+    /// The port through which a switch passes on what goes to a member over the group's tree.
+    pub(crate) fn towards(&self, routes: &Routes, number: u32, switch: usize, host: usize) -> Option<u32> {
+        let group = &self.groups[number as usize];
+        let (mut at, mut port) = routes.attachment(host).filter(|_| group.members.contains_key(&host))?;
+        loop {
+            if at == switch {
+                return Some(port);
+            }
+            let upward = group.upward[at];
+            if upward.port == NONE {
+                break;
+            }
+            (at, port) = (upward.parent as usize, upward.parent_port);
+        }
+        Some(group.upward[switch].port).filter(|&up| up != NONE)
+    }
+}
+
 impl Group {
     fn new(routes: &Routes, hash: u64) -> Result<Self, GroupError> {
         let switches = routes.switches();

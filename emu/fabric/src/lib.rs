@@ -53,6 +53,20 @@ pub enum Destination {
     Address(u64),
     /// Every host that has joined a group, but for the sender; see [`Network::join`].
     Group(u128),
+    /// One host, added up on the way: the switches of the group's tree keep what comes for a sum and pass on one frame in place of all
+    /// that came up their ports. Each member but the host itself sends one frame for each sum.
+    ///
+    /// A model of computing in the network; no card offers it by these means. It takes no time besides the switch's own, and wants a
+    /// network that loses nothing: a sum that lacks a frame waits for ever ([`Network::open_sums`] counts such), and members must not
+    /// join or leave while sums are open.
+    Sum {
+        /// The group whose members add.
+        group: u128,
+        /// The member that gets the result.
+        to: usize,
+        /// Which of the sums for this host; free for use again once the result has arrived.
+        tag: u64,
+    },
 }
 
 /// What a network of switches needs to know of a frame. Cloning one should be cheap: each receiver of a multicast gets a clone.
@@ -70,6 +84,11 @@ pub trait NetworkFrame: Frame + Clone {
     /// a queue of its own is a matter of [`Priorities`]. The default is 0.
     fn priority(&self) -> u8 {
         0
+    }
+
+    /// Adds the contents of another frame for the same [`Destination::Sum`]. The default is for frames without contents: nothing.
+    fn add(&mut self, other: &Self) {
+        let _ = other;
     }
 
     /// Makes it arrive with wrong contents, so that the receiver's check finds it. Equal seeds do equal damage.

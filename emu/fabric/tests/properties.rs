@@ -76,7 +76,7 @@ fn receivers(hosts: usize, note: &Note) -> BTreeSet<usize> {
     let mut to = match note.to {
         Destination::Host(host) => BTreeSet::from([host]),
         Destination::Group(group) => members(hosts, group),
-        Destination::Address(_) => BTreeSet::new(),
+        Destination::Address(_) | Destination::Sum { .. } => BTreeSet::new(),
     };
     to.remove(&note.from);
     to
@@ -144,7 +144,7 @@ proptest! {
             let to = match to {
                 Destination::Host(host) => host as u64,
                 Destination::Group(group) => 10_000 + group as u64,
-                Destination::Address(_) => 0,
+                Destination::Address(_) | Destination::Sum { .. } => 0,
             };
             let key = (from as u64, to << 32 | arrival.host as u64);
             let rank = rank[&id] as u64 + 1;

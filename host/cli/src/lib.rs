@@ -1,5 +1,6 @@
 //! The parts of the `flexcast` tool that other programs and tests use: providers, the throughput harness, device logs.
 
+pub mod concurrent;
 pub mod gdb;
 pub mod logs;
 pub mod look;

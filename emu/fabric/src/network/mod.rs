@@ -11,6 +11,7 @@ mod port;
 mod room;
 mod serve;
 mod slab;
+mod sums;
 mod transit;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use calendar::{Calendar, Due};
 use port::{Credit, NEVER_PS, NONE, Payload, Port};
 pub use room::{PORT_FREE_BYTES, PORT_FULL_BYTES};
 use slab::Slab;
+use sums::Sums;
 use transit::{Hold, To, Transit};
 
 use crate::arbiter::Arbiter;
@@ -48,6 +50,7 @@ pub struct Network<F> {
     addresses: BTreeMap<u64, u32>,
     switching: SwitchConfig,
     frames: Slab<Transit<F>>,
+    sums: Sums<F>,
     holds: Slab<Hold>,
     calendar: Calendar,
     /// The earliest time that was asked for and has not come.
@@ -95,6 +98,7 @@ impl<F: NetworkFrame> Network<F> {
             addresses: BTreeMap::new(),
             switching,
             frames: Slab::default(),
+            sums: Sums::default(),
             holds: Slab::default(),
             calendar: Calendar::default(),
             armed_ps: NEVER_PS,
@@ -164,6 +168,12 @@ impl<F: NetworkFrame> Network<F> {
         self.frames.len()
     }
 
+    /// Sums of [`Destination::Sum`] that a switch has begun and that lack frames.
+    #[must_use]
+    pub fn open_sums(&self) -> usize {
+        self.sums.len()
+    }
+
     /// Counters of any port; all zero for a port that is not there or has no cable.
     #[must_use]
     pub fn port_counters(&self, end: End) -> PortCounters {
@@ -205,6 +215,10 @@ impl<F: NetworkFrame> Network<F> {
             Destination::Host(_) => To::Nobody,
             Destination::Address(address) => self.addresses.get(&address).map_or(To::Nobody, |host| To::Host(*host)),
             Destination::Group(group) => self.groups.number(group).map_or(To::Nobody, To::Group),
+            Destination::Sum { group, to, tag } if to < self.hosts => {
+                self.groups.number(group).map_or(To::Nobody, |group| To::Sum { group, host: to as u32, tag })
+            }
+            Destination::Sum { .. } => To::Nobody,
         }
     }
 

@@ -18,6 +18,12 @@ const CUT_THROUGH_BYTES: u64 = 64;
 pub(super) enum To {
     Host(u32),
     Group(u32),
+    /// A sum for a member of a group.
+    Sum {
+        group: u32,
+        host: u32,
+        tag: u64,
+    },
     Nobody,
 }
 
@@ -60,9 +66,11 @@ impl<F: NetworkFrame> Network<F> {
 
         let mut ways = std::mem::take(&mut self.ways);
         ways.clear();
+        let mut taken = false;
         match to {
             To::Host(host) => ways.extend(self.way(now_ps, switch, host as usize, flow).filter(|&way| way != ingress)),
             To::Group(group) => self.groups.ways(group, switch, ingress, &mut ways),
+            To::Sum { group, host, tag } => taken = self.sum((switch, ingress), slot, (group, host, tag), &mut ways),
             To::Nobody => {}
         }
 
@@ -75,7 +83,9 @@ impl<F: NetworkFrame> Network<F> {
             transit.copies += ways.len() as u32 - 1;
         }
         if ways.is_empty() {
-            self.ports[ingress as usize].counters.drops.no_receiver += 1;
+            if !taken {
+                self.ports[ingress as usize].counters.drops.no_receiver += 1;
+            }
             self.drop_copy(slot);
             if lossless {
                 self.return_credit(sender, now_ps, class, bytes);
