@@ -33,6 +33,7 @@ pub mod group;
 pub mod kept;
 #[cfg(feature = "log")]
 pub mod log;
+pub mod measure;
 pub mod outbox;
 pub mod panic;
 pub mod post;

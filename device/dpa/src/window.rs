@@ -46,6 +46,10 @@ impl Window {
         Self { entity }
     }
 
+    pub(crate) const fn entity(self) -> Entity {
+        self.entity
+    }
+
     /// The structure at `host_address`, which must be 64-byte aligned.
     pub fn cell<T: IntoBytes + Immutable>(self, host_address: u64) -> Result<WindowCell<T>, WindowError> {
         Ok(WindowCell { words: self.words(host_address, size_of::<T>() / 8)?, structure: PhantomData })

@@ -104,6 +104,9 @@ pub(crate) struct TputArgs {
     /// Bits of the 32-bit immediate that number chunks; the others hold the collective id.
     #[arg(long, default_value_t = DEFAULT_PSN_BITS, value_name = "BITS")]
     pub(crate) psn_bits: u32,
+    /// Execution unit of the first worker; the others follow. Units 16 to 31 are the first core that is whole.
+    #[arg(long, default_value_t = Params::default().first_unit, value_name = "N")]
+    pub(crate) first_unit: u32,
     /// Device image: receive.elf, or reference.elf to measure the published algorithm.
     #[arg(long, value_name = "ELF", default_value = "target/device/emu/receive.elf")]
     pub(crate) image: PathBuf,
@@ -223,6 +226,7 @@ impl TputArgs {
             psn_bits: self.psn_bits,
             loss_ppm: loss_ppm(self.machine.network.loss)?,
             seed: self.seed,
+            first_unit: self.first_unit,
         })
     }
 }

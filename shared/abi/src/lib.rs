@@ -14,6 +14,7 @@
 compile_error!("the ABI is little-endian: contexts are copied byte by byte between host and DPA");
 
 mod address;
+pub mod calibration;
 pub mod conductor;
 pub mod lane;
 mod layout;

@@ -41,3 +41,70 @@ pub(crate) fn opaque(value: u64) -> u64 {
     unsafe { asm!("/* {} */", inlateout(reg) value => out, options(pure, nomem, nostack, preserves_flags)) };
     out
 }
+
+/// Follows `loads` pointers from `at`: a load, an add and a branch for each.
+///
+/// # Safety
+/// `loads` is not 0, and each pointer on the way may be loaded from.
+#[inline(always)]
+pub(crate) unsafe fn chase(at: u64, loads: u64) -> u64 {
+    let mut pointer = at;
+    // SAFETY: by contract; nothing is stored.
+    unsafe {
+        asm!(
+            "2: ld {pointer}, 0({pointer})",
+            "addi {left}, {left}, -1",
+            "bnez {left}, 2b",
+            pointer = inout(reg) pointer,
+            left = inout(reg) loads => _,
+            options(nostack)
+        );
+    }
+    pointer
+}
+
+/// Loads the 64-bit words from `at` to `end`: a load, an add and a branch for each.
+///
+/// # Safety
+/// There is at least one word, and all may be loaded.
+#[inline(always)]
+pub(crate) unsafe fn read_words(at: u64, end: u64) {
+    // SAFETY: by contract; nothing is stored.
+    unsafe {
+        asm!(
+            "2: ld {word}, 0({at})",
+            "addi {at}, {at}, 8",
+            "bne {at}, {end}, 2b",
+            word = out(reg) _,
+            at = inout(reg) at => _,
+            end = in(reg) end,
+            options(nostack)
+        );
+    }
+}
+
+/// Stores zeros to the lines of 64 bytes from `at` to `end`: eight stores, an add and a branch for each.
+///
+/// # Safety
+/// There is at least one line, and all are the caller's to store to.
+#[inline(always)]
+pub(crate) unsafe fn write_lines(at: u64, end: u64) {
+    // SAFETY: by contract.
+    unsafe {
+        asm!(
+            "2: sd zero, 0({at})",
+            "sd zero, 8({at})",
+            "sd zero, 16({at})",
+            "sd zero, 24({at})",
+            "sd zero, 32({at})",
+            "sd zero, 40({at})",
+            "sd zero, 48({at})",
+            "sd zero, 56({at})",
+            "addi {at}, {at}, 64",
+            "bne {at}, {end}, 2b",
+            at = inout(reg) at => _,
+            end = in(reg) end,
+            options(nostack)
+        );
+    }
+}

@@ -10,6 +10,8 @@ pub const UD_MAX_CHUNK_BYTES: u64 = 4096;
 pub const UC_MAX_CHUNK_BYTES: u64 = 8 << 20;
 /// Hardware threads a process can count on: the card has 256, its own services hold the rest.
 pub const MAX_THREADS: u32 = 190;
+/// The last execution unit that a process can have.
+pub const LAST_UNIT: u32 = 254;
 /// Deepest receive ring of a queue pair.
 pub const MAX_RING: u32 = 8192;
 /// Shallowest useful receive ring.
@@ -71,6 +73,8 @@ pub struct Params {
     pub loss_ppm: u32,
     /// Seed of the drops.
     pub seed: u64,
+    /// Execution unit of the first worker; the others follow. Sixteen make a core, unit 0 is the system's.
+    pub first_unit: u32,
 }
 
 impl Default for Params {
@@ -86,6 +90,7 @@ impl Default for Params {
             psn_bits: DEFAULT_PSN_BITS,
             loss_ppm: 0,
             seed: 1,
+            first_unit: 1,
         }
     }
 }
@@ -118,6 +123,14 @@ pub enum PlanError {
     #[error("{threads} threads: a process can have 1 to {MAX_THREADS}")]
     Threads {
         /// The number given.
+        threads: u32,
+    },
+    /// Workers beyond the last execution unit, or on the system's.
+    #[error("{threads} threads from execution unit {first_unit} on: the units are 1 to {LAST_UNIT}, 16 to a core")]
+    Units {
+        /// The first given.
+        first_unit: u32,
+        /// Threads.
         threads: u32,
     },
     /// The device wraps ring indices with a mask.
@@ -271,6 +284,9 @@ fn check(params: &Params) -> Result<(), PlanError> {
     if threads == 0 || threads > MAX_THREADS {
         return Err(PlanError::Threads { threads });
     }
+    if params.first_unit == 0 || params.first_unit.saturating_add(threads - 1) > LAST_UNIT {
+        return Err(PlanError::Units { first_unit: params.first_unit, threads });
+    }
     if !ring.is_power_of_two() || !(MIN_RING..=MAX_RING).contains(&ring) {
         let nearest = ring.clamp(MIN_RING, MAX_RING).next_power_of_two();
         return Err(PlanError::Ring { ring, nearest });
@@ -348,6 +364,8 @@ mod tests {
         refused(|p| (p.transport, p.chunk_bytes) = (Transport::Ud, 8192), 1, &["8192", "ud", "4096", "--chunk"]);
         refused(|p| p.threads = 0, 1, &["0 threads", "190"]);
         refused(|p| p.threads = 191, 1, &["191 threads", "190"]);
+        refused(|p| p.first_unit = 0, 1, &["unit 0 on", "1 to 254"]);
+        refused(|p| (p.threads, p.first_unit) = (16, 240), 1, &["16 threads from execution unit 240", "254"]);
         refused(|p| p.ring = 100, 1, &["ring of 100", "power of two", "128"]);
         refused(|p| p.ring = 16384, 1, &["16384", "8192"]);
         refused(|p| p.batch = 0, 1, &["batch of 0"]);

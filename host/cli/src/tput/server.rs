@@ -23,8 +23,6 @@ const GRH_BYTES: u64 = 40;
 const QUOTA: u32 = 4096;
 /// Queue key of the UD queue pairs; the top bit is clear, so that any sender may use it.
 pub const Q_KEY: u32 = 0x0F1E_CA57;
-/// First execution unit given to workers, which fill cores one after the other; unit 0 is the system's.
-const FIRST_UNIT: u32 = 1;
 /// What a fresh user buffer is filled with, so that a byte never written shows.
 const UNWRITTEN: u8 = 0xA5;
 /// Longest wait for workers to take over an operation or a report request, which takes them microseconds.
@@ -140,7 +138,7 @@ pub fn serve<R>(
     };
     let mut handlers = Vec::new();
     for (index, context) in contexts.iter().enumerate() {
-        let unit = Affinity::Unit(FIRST_UNIT + index as u32);
+        let unit = Affinity::Unit(plan.params.first_unit + index as u32);
         handlers.push(EventHandler::new(&process, entry, context.addr().get(), unit)?);
     }
     let log_ring = plan.params.ring.ilog2() as u8;

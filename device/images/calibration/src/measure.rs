@@ -1,0 +1,87 @@
+//! Loads and stores: Chen et al.'s pointer chases and strided copies, and the chain of loads by which Schimmelpfennig et al. explain
+//! their store's throughput.
+
+use dpa::abi::calibration::{Kernel, KernelContext};
+use dpa::measure::{Gate, Lines};
+use dpa::{Next, error, fatal};
+
+use crate::seat::{Begin, Seat, Span};
+
+/// Dependent loads from DPA memory of one operation of the chain.
+const MEMORY_LOADS: u64 = 10;
+/// A ring over 2^n lines in an order that no prefetcher knows: a linear congruential generator of full period (a = 1 mod 4, c odd).
+const FACTOR: u64 = 1_664_525;
+const INCREMENT: u64 = 1_013_904_223;
+/// Spreads one number over the host's lines twice, differently (the golden ratio in 64 bits).
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// One measurement.
+pub(crate) fn run(context: &mut KernelContext) -> Next {
+    let Ok(kernel) = Kernel::from_raw(context.kernel) else { fatal(error::BAD_ARGUMENT) };
+    let seat = Seat::take(context);
+    let memory = Lines::attach(context.memory, context.memory_bytes);
+    let host = Lines::through(seat.window, context.host, context.host_bytes);
+    let host = host.unwrap_or_else(|_| fatal(error::NO_RESOURCE));
+    let (span, found) = match kernel {
+        Kernel::ChaseMemory => chase(context, &memory),
+        Kernel::ChaseHost => chase(context, &host),
+        Kernel::ReadMemory => (passes(context, || memory.read()), 0),
+        Kernel::ReadHost => (passes(context, || host.read()), 0),
+        Kernel::WriteMemory => (passes(context, || memory.write()), 0),
+        Kernel::WriteHost => (passes(context, || host.write()), 0),
+        Kernel::Chain => chain(context, &memory, &host),
+    };
+    seat.tell(context, &span, 0, found);
+    Next::Finish
+}
+
+/// Once round to warm up, then `count` loads.
+#[inline(always)]
+fn chase(context: &KernelContext, lines: &Lines) -> (Span, u64) {
+    let count = lines.count();
+    for line in 0..count {
+        lines.link(line, if line + 1 == count { 0 } else { line + 1 });
+    }
+    Gate::attach(context.gate).pass(context.threads);
+    let warm = lines.follow(0, count);
+    let begin = Begin::now();
+    let at = lines.go_on(warm, context.count);
+    (begin.end(), at)
+}
+
+/// Once to warm up, then `count` times.
+#[inline(always)]
+fn passes(context: &KernelContext, pass: impl Fn()) -> Span {
+    Gate::attach(context.gate).pass(context.threads);
+    pass();
+    let begin = Begin::now();
+    for _ in 0..context.count {
+        pass();
+    }
+    begin.end()
+}
+
+/// `count` operations of ten dependent loads from DPA memory and two from the host that depend on them.
+#[inline(always)]
+fn chain(context: &KernelContext, memory: &Lines, host: &Lines) -> (Span, u64) {
+    if !memory.count().is_power_of_two() || !host.count().is_power_of_two() {
+        fatal(error::BAD_ARGUMENT);
+    }
+    let (mask, host_mask) = (memory.count() - 1, host.count() - 1);
+    for own in 0..context.own_lines {
+        let line = (context.first_line + own) & mask;
+        memory.link(line, line.wrapping_mul(FACTOR).wrapping_add(INCREMENT) & mask);
+    }
+    Gate::attach(context.gate).pass(context.threads);
+    let mut at = memory.follow(context.first_line & mask, 1);
+    let mut found = 0u64;
+    let begin = Begin::now();
+    for _ in 0..context.count {
+        at = memory.go_on(at, MEMORY_LOADS);
+        // The host's memory holds zeros: what is found changes no address, but each address waits for it.
+        found = host.load((at / 64).wrapping_add(found) & host_mask);
+        found = host.load((at / 64).wrapping_mul(SPREAD).wrapping_add(found) >> 32 & host_mask);
+        at = at.wrapping_add(found);
+    }
+    (begin.end(), at)
+}
