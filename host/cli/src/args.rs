@@ -39,6 +39,9 @@ pub(crate) enum Command {
     Run(ImageArgs),
     /// Measure instructions per completion of `receive` beside `reference`, and the speed of the emulator: one card, and 8 to 1024.
     Bench(BenchArgs),
+    /// Fit the timing model's one free number, hold the model against every published point that it was not fitted to, and say which
+    /// verdicts hang on assumptions.
+    Calibrate(crate::commands::CalibrateArgs),
     /// Record a command's machine as a timeline for Perfetto: `flexcast trace tput ...`.
     Trace(TraceArgs),
     /// List the DPA processes of a running or finished emulated machine, as dpa-ps does.

@@ -37,6 +37,12 @@ mod entries {
         }
     }
 
+    /// Wakes the event handler with this activation id; 0, or 1 if the runtime refuses.
+    #[dpa::rpc]
+    fn kick(activation_id: u64) -> u64 {
+        u64::from(!dpa::entry::activate(activation_id as u32))
+    }
+
     /// Loads and stores.
     #[dpa::event_handler]
     fn measure(context: &mut KernelContext) -> Next {

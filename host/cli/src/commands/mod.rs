@@ -1,6 +1,7 @@
 //! One file per command.
 
 mod bench;
+mod calibrate;
 mod campaign;
 mod collectives;
 mod demo;
@@ -25,6 +26,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::{Command, EmuCommand, ProviderName};
 
+pub(crate) use calibrate::CalibrateArgs;
 pub(crate) use emu_exec::bridge;
 
 /// Executes a command.
@@ -38,6 +40,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Deploy(args) => deploy::deploy(&args),
         Command::Run(args) => deploy::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args),
         Command::Trace(args) => look::trace(args),
         Command::Ps(args) => look::ps(&args),
         Command::Stats(args) => look::stats(&args),

@@ -1,0 +1,103 @@
+//! Calibration of a timing model, and how well it predicts what it was not fitted to.
+//!
+//! - [`micro`]: micro-benchmarks as kernels on the emulated card; what went into the model has to come out;
+//! - [`reference`]: the published receive kernels and what they execute; [`fit`]: the one fitted number;
+//! - [`holdouts`]: every published point that the model was not fitted to ([`holdout`]), by runs of `reference`, of SDR-RDMA's receive
+//!   workers (`packets`), of DPA-Store's chain of loads and its echo (`echo`), beside the bare [`bounds`];
+//! - [`sensitivity`]: what of that depends on numbers that nobody has published;
+//! - [`report`]: the result, as JSON and as tables.
+//!
+//! Kernels are image `calibration`'s, written from the papers' words; nothing is changed after a look at the hold-outs.
+
+pub mod bounds;
+mod echo;
+mod error;
+pub mod fit;
+pub mod holdout;
+pub mod holdouts;
+mod jobs;
+pub mod micro;
+mod packets;
+pub mod reference;
+pub mod report;
+mod rig;
+pub mod sensitivity;
+
+use emu_machine::timing::Parameters;
+
+pub use error::CalibrateError;
+pub use jobs::Progress;
+pub use report::Calibration;
+
+use crate::tput::plan::Transport;
+use crate::tput::run::ImageFile;
+use bounds::Published;
+use holdouts::Sizes;
+use jobs::Job;
+
+/// Cycles of the DPA in a nanosecond.
+const CYCLES_PER_NS: f64 = 1.8;
+
+/// The published kernels.
+pub const PUBLISHED_UC: Published = Published { transport: Transport::Uc, instructions: 66.0, cycles: 598.0 };
+/// The same of datagrams.
+pub const PUBLISHED_UD: Published = Published { transport: Transport::Ud, instructions: 113.0, cycles: 1084.0 };
+
+/// The images that are run.
+#[derive(Clone, Debug)]
+pub struct Images {
+    /// Image `reference`.
+    pub reference: ImageFile,
+    /// Image `calibration`.
+    pub calibration: ImageFile,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Whether assumptions are swept.
+    pub sweep: bool,
+    /// Machines that are emulated at a time.
+    pub threads: usize,
+}
+
+/// Step 1.
+///
+/// # Errors
+/// A run fails.
+pub fn micro_benchmarks(
+    images: &Images,
+    parameters: &Parameters,
+    threads: usize,
+    progress: Progress<'_>,
+) -> Result<Vec<micro::MicroRow>, CalibrateError> {
+    let list = micro::list();
+    let jobs: Vec<Job<'_, micro::MicroRow>> = list
+        .iter()
+        .map(|one| Job::new(one.what.clone(), move || micro::run(&images.calibration, parameters, one)))
+        .collect();
+    jobs::run(&jobs, threads, progress)
+}
+
+/// All steps. A model whose fit is rejected is not looked at any further.
+///
+/// # Errors
+/// A run fails. Predictions that are wrong are part of the result instead.
+pub fn calibrate(
+    images: &Images,
+    parameters: &Parameters,
+    options: Options,
+    progress: Progress<'_>,
+) -> Result<Calibration, CalibrateError> {
+    let micro = micro_benchmarks(images, parameters, options.threads, progress)?;
+    let kernels = reference::kernels(&images.reference, parameters)?;
+    let fit = fit::fit(&images.reference, parameters)?;
+    let (mut holdouts, mut sensitivity) = (Vec::new(), None);
+    if fit.gap_millicycles.is_some() {
+        holdouts = jobs::run(&holdouts::jobs(images, parameters, Sizes::FULL), options.threads, progress)?.concat();
+        if options.sweep {
+            sensitivity = Some(sensitivity::sweep(images, parameters, options.threads, progress)?);
+        }
+    }
+    Ok(Calibration::new(parameters, micro, kernels, fit, holdouts, sensitivity))
+}

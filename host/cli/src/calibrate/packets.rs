@@ -1,0 +1,232 @@
+//! Hold-outs V-9 and V-10: SDR-RDMA's receive workers. Two cards send, since one sends fewer packets per second than were received; a
+//! switch joins them to the receiver.
+
+use emu_machine::timing::Parameters;
+use flexcast_abi::DeviceAddress;
+use flexcast_abi::QueueDescriptor;
+use flexcast_abi::calibration::{KernelContext, MessageRow};
+use flexio::{
+    Access, CompletionQueue, CqTarget, Device, DeviceBuffer, DpaCompletionQueue, DpaQueuePair, HostBuffer,
+    MemoryRegion, ProtectionDomain, QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest, Transport,
+};
+use zerocopy::IntoBytes as _;
+
+use super::CalibrateError;
+use super::rig::{Bench, FIRST_UNIT, LINE_BYTES, check, cq_descriptor, devices, provider, span_ns, with_bench};
+use crate::tput::run::ImageFile;
+
+/// Cards that send.
+const SENDERS: usize = 2;
+/// log2 of the receives of a worker.
+const LOG_RING: u8 = 9;
+/// Packets posted at once; the last is signalled.
+const BATCH: u64 = 32;
+/// Packets in flight to a worker: less than it has receives, since it posts the last of a chunk after telling of it.
+const IN_FLIGHT: u64 = (1 << LOG_RING) - 64;
+/// Bits of the immediate that number packets; those above name the message.
+const PACKET_BITS: u32 = 22;
+/// Without a sign of progress for so long, something is wrong.
+const QUIET_PS: u64 = 2_000_000_000;
+
+/// A run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Packets {
+    pub(super) threads: u32,
+    /// Of each worker: a multiple of 64.
+    pub(super) packets: u64,
+    /// log2 of the packets of a bitmap chunk, 0 to 6.
+    pub(super) log_chunk: u32,
+}
+
+/// What is on its way to one worker.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lane {
+    posted: u64,
+    /// Sends known to be complete.
+    sent: u64,
+    /// Packets of chunks that the worker has told of.
+    told: u64,
+}
+
+/// One sending card.
+struct Sender<'a> {
+    completions: &'a CompletionQueue<'a>,
+    source: &'a MemoryRegion<'a>,
+    /// Of the workers that are this sender's.
+    queue_pairs: Vec<QueuePair<'a>>,
+}
+
+impl Packets {
+    const fn words(&self) -> u64 {
+        self.packets / 64 + 1
+    }
+
+    /// Bytes of a worker's chunk bitmap in host memory, whole lines.
+    const fn chunk_bytes(&self) -> u64 {
+        (self.words() * 8).next_multiple_of(LINE_BYTES)
+    }
+
+    /// Packets per second that all workers receive together.
+    pub(super) fn per_s(&self, image: &ImageFile, parameters: &Parameters) -> Result<f64, CalibrateError> {
+        let provider = provider(parameters, 1 + SENDERS)?;
+        let cards = devices(&provider)?;
+        let threads = self.threads as usize;
+        let payload = u64::from(self.threads) * LINE_BYTES;
+        let host_bytes = payload + u64::from(self.threads) * self.chunk_bytes();
+        with_bench(&cards[0], image, threads, host_bytes, |bench| self.serve(bench, &cards[1..]))
+    }
+
+    fn serve(&self, bench: &Bench<'_>, senders: &[Device<'_>]) -> Result<f64, CalibrateError> {
+        let threads = self.threads as usize;
+        let bits = DeviceBuffer::zeroed(bench.process, u64::from(self.threads) * self.words() * 8)?;
+        let rows: Vec<MessageRow> = (0..u64::from(self.threads))
+            .map(|worker| MessageRow { first_word: worker * self.words(), log_chunk: self.log_chunk, reserved: 0 })
+            .collect();
+        let messages = DeviceBuffer::from_bytes(bench.process, rows.as_bytes())?;
+        let (contexts, handlers) = bench.seats("packets", FIRST_UNIT)?;
+        let mut cqs = Vec::new();
+        for handler in &handlers {
+            cqs.push(DpaCompletionQueue::new(bench.outbox, LOG_RING, CqTarget::Thread(handler))?);
+        }
+        let mut receivers = Vec::new();
+        for cq in &cqs {
+            receivers.push(DpaQueuePair::receiver(Transport::Uc, cq, LOG_RING, 0)?);
+        }
+        for (worker, buffer) in contexts.iter().enumerate() {
+            let qp = &receivers[worker];
+            let context = KernelContext {
+                count: self.packets,
+                packet_bits: DeviceAddress::new(bits.addr().get()),
+                packet_words: u64::from(self.threads) * self.words(),
+                messages: DeviceAddress::new(messages.addr().get()),
+                message_count: self.threads,
+                chunk_bits_host: bench.host()
+                    + u64::from(self.threads) * LINE_BYTES
+                    + worker as u64 * self.chunk_bytes(),
+                receive_cq: cq_descriptor(&cqs[worker]),
+                receive_queue: QueueDescriptor {
+                    ring: DeviceAddress::new(qp.receive_ring().get()),
+                    doorbell_record: DeviceAddress::new(qp.doorbell_record().get()),
+                    number: qp.number(),
+                    log_depth: u32::from(LOG_RING),
+                    ..Default::default()
+                },
+                ..bench.context(worker)
+            };
+            bench.prepare("packets", worker, buffer, &context)?;
+        }
+
+        let mut domains = Vec::new();
+        for device in senders {
+            domains.push(ProtectionDomain::new(device)?);
+        }
+        let (mut sources, mut completions) = (Vec::new(), Vec::new());
+        for (domain, device) in domains.iter().zip(senders) {
+            sources.push(MemoryRegion::register(domain, HostBuffer::zeroed(LINE_BYTES as usize)?, Access::empty())?);
+            let per_lane = (IN_FLIGHT / BATCH + 1) as u32;
+            completions.push(CompletionQueue::new(device, (self.threads * per_lane).next_power_of_two().max(64))?);
+        }
+        let mut lanes: Vec<Sender<'_>> = Vec::new();
+        for (source, completions) in sources.iter().zip(&completions) {
+            lanes.push(Sender { completions, source, queue_pairs: Vec::new() });
+        }
+        for worker in 0..threads {
+            let of = worker % SENDERS;
+            let depths = QueueDepths { send: 1 << LOG_RING, receive: 1 };
+            let queue = &completions[of];
+            let qp = QueuePair::new(&domains[of], Transport::Uc, queue, queue, depths)?;
+            qp.init(Access::empty(), 0)?;
+            let (gid, mac) = (senders[of].port().gid, senders[of].info().mac);
+            receivers[worker].connect(&RemoteQp { qpn: qp.qpn(), gid, mac, first_psn: 0 }, 0)?;
+            qp.connect(&receivers[worker].endpoint(0), 0)?;
+            lanes[of].queue_pairs.push(qp);
+        }
+        bench.start(&handlers, &contexts)?;
+        self.send(bench, &lanes)?;
+        let results = bench.results("packets")?;
+        check("packets", &results)?;
+        Ok((self.packets * u64::from(self.threads)) as f64 / (span_ns(&results) as f64 * 1e-9))
+    }
+
+    /// Keeps as many packets on their way to each worker as it has receives for, until all have told of their last chunk.
+    fn send(&self, bench: &Bench<'_>, senders: &[Sender<'_>]) -> Result<(), CalibrateError> {
+        let clock = bench.process.device().provider().relax();
+        let mut lanes = vec![Lane::default(); self.threads as usize];
+        let wanted = self.packets * u64::from(self.threads);
+        let mut moved_ps = clock.now_ps();
+        loop {
+            let mut moved = false;
+            for sender in senders {
+                let done = sender.completions.poll()?;
+                for completion in &done {
+                    sender.completions.check(completion, "packets")?;
+                    let lane = &mut lanes[(completion.id >> 32) as usize];
+                    lane.sent = lane.sent.max(completion.id & 0xFFFF_FFFF);
+                }
+            }
+            for (worker, lane) in lanes.iter_mut().enumerate() {
+                moved |= self.listen(bench, worker, lane)?;
+                let sender = &senders[worker % SENDERS];
+                let room = (IN_FLIGHT - (lane.posted - lane.told)).min((1 << LOG_RING) - (lane.posted - lane.sent));
+                let count = BATCH.min(self.packets - lane.posted);
+                if count > 0 && room >= count {
+                    self.post(bench, sender, worker, lane.posted, count)?;
+                    lane.posted += count;
+                    moved = true;
+                }
+            }
+            if lanes.iter().all(|lane| lane.told == self.packets) {
+                return Ok(());
+            }
+            let now_ps = clock.now_ps();
+            if moved {
+                moved_ps = now_ps;
+            } else if now_ps - moved_ps > QUIET_PS {
+                bench.process.check()?;
+                let done = lanes.iter().map(|lane| lane.told).sum();
+                let quiet_us = (now_ps - moved_ps) / 1_000_000;
+                return Err(CalibrateError::Stalled { kernel: "packets".to_owned(), quiet_us, done, wanted });
+            }
+            clock.relax();
+        }
+    }
+
+    /// Looks at a worker's chunk bitmap, which fills in order; true if there is more than before.
+    fn listen(&self, bench: &Bench<'_>, worker: usize, lane: &mut Lane) -> Result<bool, CalibrateError> {
+        let before = lane.told;
+        let at = Bench::host_offset(self.threads as usize)
+            + self.threads as usize * LINE_BYTES as usize
+            + worker * self.chunk_bytes() as usize;
+        loop {
+            let chunks = lane.told >> self.log_chunk;
+            let word = bench.shared.read_u64(at + (chunks / 64) as usize * 8)?;
+            let full = (chunks / 64 * 64 + u64::from(word.trailing_ones())) << self.log_chunk;
+            if full <= lane.told || lane.told >= self.packets {
+                return Ok(lane.told > before);
+            }
+            lane.told = full.min(self.packets);
+        }
+    }
+
+    fn post(
+        &self,
+        bench: &Bench<'_>,
+        sender: &Sender<'_>,
+        worker: usize,
+        first: u64,
+        count: u64,
+    ) -> Result<(), CalibrateError> {
+        let local = sender.source.slice(0, LINE_BYTES as u32)?;
+        let remote_addr = bench.host() + worker as u64 * LINE_BYTES;
+        let requests: Vec<SendRequest<'_>> = (first..first + count)
+            .map(|packet| SendRequest {
+                id: (worker as u64) << 32 | (first + count),
+                kind: SendKind::Write { remote_addr, rkey: bench.shared.rkey() },
+                local: Some(local),
+                immediate: Some((worker as u32) << PACKET_BITS | packet as u32),
+                signaled: packet + 1 == first + count,
+            })
+            .collect();
+        Ok(sender.queue_pairs[worker / SENDERS].post_sends(&requests)?)
+    }
+}

@@ -1,0 +1,234 @@
+//! The result of a calibration: one JSON object, or tables.
+
+use comfy_table::{CellAlignment, Table, presets};
+use emu_machine::timing::Parameters;
+use serde::Serialize;
+
+use super::fit::Fit;
+use super::holdout::{HoldOut, digits, score};
+use super::micro::{ARM_NOT_RUN, MicroRow};
+use super::reference::KernelRow;
+use super::sensitivity::Sensitivity;
+
+/// Hold-outs that passed, and those that could fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Score {
+    /// All of whose parts are within what is accepted.
+    pub passed: usize,
+    /// Of these.
+    pub of: usize,
+}
+
+/// Everything that was found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Calibration {
+    /// Name of the model.
+    pub model: String,
+    /// Kind of all predictions.
+    pub kind: &'static str,
+    /// The fitted gap in cycles; `None`: the model is rejected.
+    pub k: Option<f64>,
+    /// How many hold-outs passed.
+    pub passed: Score,
+    /// Every hold-out.
+    pub holdouts: Vec<HoldOut>,
+    /// The fit.
+    pub fit: Fit,
+    /// The micro-benchmarks.
+    pub micro: Vec<MicroRow>,
+    /// Published figures that could not be held against anything, and why.
+    pub not_run: Vec<&'static str>,
+    /// What the published kernels execute here.
+    pub kernels: Vec<KernelRow>,
+    /// What depends on assumptions; `None` if nobody looked.
+    pub sensitivity: Option<Vec<Sensitivity>>,
+}
+
+impl Calibration {
+    /// Puts the parts together.
+    #[must_use]
+    pub fn new(
+        parameters: &Parameters,
+        micro: Vec<MicroRow>,
+        kernels: Vec<KernelRow>,
+        fit: Fit,
+        holdouts: Vec<HoldOut>,
+        sensitivity: Option<Vec<Sensitivity>>,
+    ) -> Self {
+        let (passed, of) = score(&holdouts);
+        Self {
+            model: parameters.name.clone(),
+            kind: "emulated",
+            k: fit.gap_millicycles.map(|gap| gap as f64 / 1000.0),
+            passed: Score { passed, of },
+            holdouts,
+            fit,
+            micro,
+            not_run: vec![ARM_NOT_RUN],
+            kernels,
+            sensitivity,
+        }
+    }
+
+    /// Whether the model is what it says it is: its fitted number is the one that the fit finds, and what went into it comes out.
+    /// How well it predicts is another question.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.fit.agrees() && self.micro.iter().all(|row| row.ok)
+    }
+
+    /// What the fit says, in a line.
+    #[must_use]
+    pub fn verdict_of_fit(&self) -> String {
+        let Fit { gap_millicycles, in_model, cycles_at_66, published_cycles, cycles, instructions, .. } = &self.fit;
+        match gap_millicycles {
+            None => format!(
+                "model rejected: no k from 1 to 7 gives {published_cycles:.0} cycles per completion at 66 instructions; \
+                 the nearer end gives {cycles_at_66:.1}"
+            ),
+            Some(gap) => {
+                let agrees = match gap == in_model {
+                    true => "the model's file has it".to_owned(),
+                    false => format!(
+                        "but the model's file has {:.3}: set instructions.gap_millicycles to {gap}, under a new name",
+                        *in_model as f64 / 1000.0
+                    ),
+                };
+                format!(
+                    "k = {:.3} cycles gives {cycles_at_66:.1} of {published_cycles:.0} cycles at 66 instructions \
+                     ({cycles:.1} at the image's own {instructions:.1}); {agrees}",
+                    *gap as f64 / 1000.0
+                )
+            }
+        }
+    }
+
+    /// All of it, for people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let Score { passed, of } = self.passed;
+        let mut parts = Vec::new();
+        if self.k.is_some() {
+            let model = &self.model;
+            parts.push(format!("model {model}, fitted on one number; hold-outs passed {passed} of {of} (all predictions emulated, {model})"));
+            parts.push(self.holdout_table().to_string());
+            let notes = self.holdouts.iter().filter_map(|row| Some(format!("  {}: {}", row.id, row.note?)));
+            parts.extend(notes);
+        }
+        parts.push(format!("\nfit: {}", self.verdict_of_fit()));
+        parts.push("\nkernels of image reference, for each completion, beside the published ones".to_owned());
+        parts.push(self.kernel_table().to_string());
+        parts.push("\nmicro-benchmarks: what went into the model has to come out".to_owned());
+        parts.push(self.micro_table().to_string());
+        parts.extend(self.not_run.iter().map(|what| format!("  {what}")));
+        if let Some(sensitivity) = &self.sensitivity {
+            parts.push("\nassumptions at the ends of their ranges, with k as it is: verdicts that change".to_owned());
+            parts.push(sensitivity_table(sensitivity).to_string());
+        }
+        parts.join("\n")
+    }
+
+    fn holdout_table(&self) -> Table {
+        let head = [
+            "id",
+            "what",
+            "unit",
+            "published",
+            "predicted",
+            "error %",
+            "accepted",
+            "verdict",
+            "latency bound",
+            "issue bound",
+        ];
+        let mut table = table(&head);
+        let optional = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), digits);
+        for row in &self.holdouts {
+            table.add_row([
+                row.id.clone(),
+                row.what.clone(),
+                row.unit.to_owned(),
+                row.published.clone(),
+                digits(row.predicted),
+                row.error_percent.map_or_else(|| "-".to_owned(), |error| format!("{error:+.1}")),
+                row.accepted.clone(),
+                row.verdict.name().to_owned(),
+                optional(row.latency_bound),
+                optional(row.issue_bound),
+            ]);
+        }
+        right(&mut table, &[4, 5, 8, 9]);
+        table
+    }
+
+    fn kernel_table(&self) -> Table {
+        let mut table =
+            table(&["transport", "instructions", "published", "loads", "stores", "cycles", "published", "code misses"]);
+        for row in &self.kernels {
+            table.add_row([
+                row.transport.name().to_owned(),
+                format!("{:.1}", row.instructions),
+                format!("{:.0}", row.published_instructions),
+                format!("{:.1}", row.loads),
+                format!("{:.1}", row.stores),
+                format!("{:.0}", row.cycles),
+                format!("{:.0}", row.published_cycles),
+                row.code_misses.to_string(),
+            ]);
+        }
+        right(&mut table, &[1, 2, 3, 4, 5, 6, 7]);
+        table
+    }
+
+    fn micro_table(&self) -> Table {
+        let mut table = table(&["what", "unit", "published", "predicted", "error %", "allowed %", "verdict"]);
+        for row in &self.micro {
+            table.add_row([
+                row.what.clone(),
+                row.unit.to_owned(),
+                digits(row.published),
+                digits(row.predicted),
+                format!("{:+.1}", row.error_percent),
+                format!("{:.0}", row.tolerance_percent),
+                if row.ok { "pass" } else { "fail" }.to_owned(),
+            ]);
+        }
+        right(&mut table, &[2, 3, 4, 5]);
+        table
+    }
+}
+
+fn sensitivity_table(rows: &[Sensitivity]) -> Table {
+    let mut table = table(&["assumption", "model", "tried", "V-1 cycles", "verdicts that change"]);
+    for row in rows {
+        let changes = row.changes.iter().map(|change| {
+            let ((before, old), (after, new)) = (change.before, change.after);
+            format!("{}: {before} -> {after} ({} -> {})", change.id, digits(old), digits(new))
+        });
+        let changes: Vec<String> = changes.collect();
+        table.add_row([
+            row.parameter.clone(),
+            row.value.to_string(),
+            row.tried.to_string(),
+            format!("{:.0}", row.cycles_at_66),
+            if changes.is_empty() { "none".to_owned() } else { changes.join("\n") },
+        ]);
+    }
+    right(&mut table, &[1, 2, 3]);
+    table
+}
+
+fn table(head: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED);
+    table.set_header(head.to_vec());
+    table
+}
+
+fn right(table: &mut Table, columns: &[usize]) {
+    for column in columns {
+        if let Some(column) = table.column_mut(*column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! `flexcast calibrate`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use flexcast_cli::calibrate::{Images, Options, calibrate};
+use flexcast_cli::timing::TimingParams;
+
+use super::read_image;
+
+/// What to calibrate.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CalibrateArgs {
+    /// Directory with reference.elf and calibration.elf.
+    #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
+    images: PathBuf,
+    /// The timing model: m1, or a file of a model's numbers.
+    #[arg(long, value_name = "NAME|FILE", default_value = "m1")]
+    model: String,
+    /// A number of the model that is to be different, such as loads.l3_cycles=115.
+    #[arg(long, value_name = "GROUP.NAME=VALUE")]
+    set: Vec<String>,
+    /// Leave out the sweep over assumptions.
+    #[arg(long)]
+    quick: bool,
+    /// Machines to emulate at a time.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    jobs: usize,
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
+    let timing = TimingParams { model: Some(args.model.clone()), changes: args.set.clone() };
+    let Some(parameters) = timing.parameters()? else {
+        anyhow::bail!("--model {}: it has no numbers to calibrate; name m1, or a file of a timing model", args.model);
+    };
+    let images = Images {
+        reference: read_image(&args.images.join("reference.elf"))?,
+        calibration: read_image(&args.images.join("calibration.elf"))?,
+    };
+    let options = Options { sweep: !args.quick, threads: args.jobs };
+    let found = calibrate(&images, &parameters, options, &|name, ended, of, seconds| {
+        eprintln!("[{ended}/{of}] {name}: {seconds:.1} s");
+    })?;
+    if args.json {
+        println!("{}", serde_json::to_string(&found)?);
+    } else {
+        println!("{}", found.text());
+    }
+    if !found.fit.agrees() {
+        eprintln!("{}: {}", found.model, found.verdict_of_fit());
+    }
+    Ok(if found.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
