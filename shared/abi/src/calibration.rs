@@ -25,6 +25,13 @@ abi_codes! {
     }
 }
 
+/// The line that follows line `line` in the chain's ring of `lines` lines, a power of two: a linear congruential generator of full period
+/// (factor 1 modulo 4, increment odd), an order that no prefetcher knows.
+#[must_use]
+pub const fn next_line(line: u64, lines: u64) -> u64 {
+    line.wrapping_mul(1_664_525).wrapping_add(1_013_904_223) & lines.wrapping_sub(1)
+}
+
 abi_struct! {
     /// A thread of image `calibration`. The host writes it once, before the thread runs.
     #[size = 384, align = 64]
@@ -53,9 +60,9 @@ abi_struct! {
         pub host: u64,
         /// Its bytes; a power of two (chain).
         pub host_bytes: u64,
-        /// Line of `memory` at which this thread begins (chain).
+        /// First of the lines of `memory` that this thread makes part of the ring (chain).
         pub first_line: u64,
-        /// Lines of `memory` from there on that this thread makes part of the ring (chain).
+        /// How many these are.
         pub own_lines: u64,
         /// What is measured: loads, passes over the memory, operations, packets or datagrams.
         pub count: u64,
@@ -75,8 +82,8 @@ abi_struct! {
         pub result_host: u64,
         /// Buffers of the receive entries, under `lkey` (echo).
         pub buffers: u64,
-        /// Zero.
-        pub reserved: [u64; 1],
+        /// Line of `memory` at which this thread begins to follow the ring (chain).
+        pub start_line: u64,
         /// CQ of the receives (packets, echo).
         pub receive_cq: QueueDescriptor,
         /// Receive queue (packets, echo).

@@ -1,7 +1,7 @@
 //! Loads and stores: Chen et al.'s pointer chases and strided copies, and the chain of loads by which Schimmelpfennig et al. explain
 //! their store's throughput.
 
-use dpa::abi::calibration::{Kernel, KernelContext};
+use dpa::abi::calibration::{Kernel, KernelContext, next_line};
 use dpa::measure::{Gate, Lines};
 use dpa::{Next, error, fatal};
 
@@ -9,9 +9,6 @@ use crate::seat::{Begin, Seat, Span};
 
 /// Dependent loads from DPA memory of one operation of the chain.
 const MEMORY_LOADS: u64 = 10;
-/// A ring over 2^n lines in an order that no prefetcher knows: a linear congruential generator of full period (a = 1 mod 4, c odd).
-const FACTOR: u64 = 1_664_525;
-const INCREMENT: u64 = 1_013_904_223;
 /// Spreads one number over the host's lines twice, differently (the golden ratio in 64 bits).
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
@@ -70,10 +67,10 @@ fn chain(context: &KernelContext, memory: &Lines, host: &Lines) -> (Span, u64) {
     let (mask, host_mask) = (memory.count() - 1, host.count() - 1);
     for own in 0..context.own_lines {
         let line = (context.first_line + own) & mask;
-        memory.link(line, line.wrapping_mul(FACTOR).wrapping_add(INCREMENT) & mask);
+        memory.link(line, next_line(line, memory.count()));
     }
     Gate::attach(context.gate).pass(context.threads);
-    let mut at = memory.follow(context.first_line & mask, 1);
+    let mut at = memory.follow(context.start_line & mask, 1);
     let mut found = 0u64;
     let begin = Begin::now();
     for _ in 0..context.count {

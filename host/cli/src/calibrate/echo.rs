@@ -11,7 +11,7 @@ use flexio::{
 use zerocopy::IntoBytes as _;
 
 use super::CalibrateError;
-use super::rig::{Bench, FIRST_UNIT, LINE_BYTES, check, cq_descriptor, devices, provider, span_ns, with_bench};
+use super::rig::{Bench, LINE_BYTES, check, compact, cq_descriptor, devices, lost, provider, span_ns, with_bench};
 use crate::tput::run::ImageFile;
 
 /// log2 of the receives of a worker.
@@ -96,7 +96,7 @@ impl Echo {
         let per_worker = u64::from(BUFFER_BYTES) << LOG_RING;
         let buffers = DeviceBuffer::zeroed(bench.process, per_worker * u64::from(self.threads))?;
         let key = MemoryKey::new(&buffers, Access::LOCAL_WRITE)?;
-        let (contexts, handlers) = bench.seats("echo", FIRST_UNIT)?;
+        let (contexts, handlers) = bench.seats("echo", compact)?;
         let (mut receive_cqs, mut send_cqs) = (Vec::new(), Vec::new());
         for handler in &handlers {
             receive_cqs.push(DpaCompletionQueue::new(bench.outbox, LOG_RING, CqTarget::Thread(handler))?);
@@ -186,7 +186,13 @@ impl Echo {
                 let wanted = self.datagrams * numbers.len() as u64;
                 let quiet_us = (now_ps - moved_ps) / 1_000_000;
                 let done = answered.iter().sum();
-                return Err(CalibrateError::Stalled { kernel: "echo".to_owned(), quiet_us, done, wanted });
+                return Err(CalibrateError::Stalled {
+                    kernel: "echo".to_owned(),
+                    quiet_us,
+                    done,
+                    wanted,
+                    lost: lost()?,
+                });
             }
             clock.relax();
         }

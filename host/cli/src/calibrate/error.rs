@@ -44,7 +44,9 @@ pub enum CalibrateError {
         errors: u64,
     },
     /// Packets stopped coming.
-    #[error("kernel {kernel}: nothing has moved for {quiet_us} us of virtual time after {done} of {wanted} messages")]
+    #[error(
+        "kernel {kernel}: nothing has moved for {quiet_us} us of virtual time after {done} of {wanted} messages; lost on the way: {lost}"
+    )]
     Stalled {
         /// What ran.
         kernel: String,
@@ -54,6 +56,8 @@ pub enum CalibrateError {
         done: u64,
         /// Messages sent in all.
         wanted: u64,
+        /// What ports and cards have dropped, by reason.
+        lost: String,
     },
     /// A run without loss lost something, or delivered other bytes than were sent.
     #[error("{what}: {missing} chunks missing, bytes {}", if *.equal { "equal" } else { "DIFFER" })]

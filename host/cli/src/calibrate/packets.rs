@@ -12,7 +12,9 @@ use flexio::{
 use zerocopy::IntoBytes as _;
 
 use super::CalibrateError;
-use super::rig::{Bench, FIRST_UNIT, LINE_BYTES, check, cq_descriptor, devices, provider, span_ns, with_bench};
+use super::rig::{
+    Bench, LINE_BYTES, check, compact, cq_descriptor, devices, lost, provider, span_ns, spread, with_bench,
+};
 use crate::tput::run::ImageFile;
 
 /// Cards that send.
@@ -23,6 +25,8 @@ const LOG_RING: u8 = 9;
 const BATCH: u64 = 32;
 /// Packets in flight to a worker: less than it has receives, since it posts the last of a chunk after telling of it.
 const IN_FLIGHT: u64 = (1 << LOG_RING) - 64;
+/// Packets in flight to all workers together: the receiving card has room for 16 384 that wait for its receive engine.
+const ALL_IN_FLIGHT: u64 = 12_288;
 /// Bits of the immediate that number packets; those above name the message.
 const PACKET_BITS: u32 = 22;
 /// Without a sign of progress for so long, something is wrong.
@@ -36,6 +40,8 @@ pub(super) struct Packets {
     pub(super) packets: u64,
     /// log2 of the packets of a bitmap chunk, 0 to 6.
     pub(super) log_chunk: u32,
+    /// Over all cores, not one core after the other.
+    pub(super) spread: bool,
 }
 
 /// What is on its way to one worker.
@@ -61,6 +67,11 @@ impl Packets {
         self.packets / 64 + 1
     }
 
+    /// Packets in flight to each worker.
+    fn in_flight(&self) -> u64 {
+        IN_FLIGHT.min(ALL_IN_FLIGHT / u64::from(self.threads))
+    }
+
     /// Bytes of a worker's chunk bitmap in host memory, whole lines.
     const fn chunk_bytes(&self) -> u64 {
         (self.words() * 8).next_multiple_of(LINE_BYTES)
@@ -83,7 +94,7 @@ impl Packets {
             .map(|worker| MessageRow { first_word: worker * self.words(), log_chunk: self.log_chunk, reserved: 0 })
             .collect();
         let messages = DeviceBuffer::from_bytes(bench.process, rows.as_bytes())?;
-        let (contexts, handlers) = bench.seats("packets", FIRST_UNIT)?;
+        let (contexts, handlers) = bench.seats("packets", if self.spread { spread } else { compact })?;
         let mut cqs = Vec::new();
         for handler in &handlers {
             cqs.push(DpaCompletionQueue::new(bench.outbox, LOG_RING, CqTarget::Thread(handler))?);
@@ -167,7 +178,8 @@ impl Packets {
             for (worker, lane) in lanes.iter_mut().enumerate() {
                 moved |= self.listen(bench, worker, lane)?;
                 let sender = &senders[worker % SENDERS];
-                let room = (IN_FLIGHT - (lane.posted - lane.told)).min((1 << LOG_RING) - (lane.posted - lane.sent));
+                let room =
+                    (self.in_flight() - (lane.posted - lane.told)).min((1 << LOG_RING) - (lane.posted - lane.sent));
                 let count = BATCH.min(self.packets - lane.posted);
                 if count > 0 && room >= count {
                     self.post(bench, sender, worker, lane.posted, count)?;
@@ -185,7 +197,13 @@ impl Packets {
                 bench.process.check()?;
                 let done = lanes.iter().map(|lane| lane.told).sum();
                 let quiet_us = (now_ps - moved_ps) / 1_000_000;
-                return Err(CalibrateError::Stalled { kernel: "packets".to_owned(), quiet_us, done, wanted });
+                return Err(CalibrateError::Stalled {
+                    kernel: "packets".to_owned(),
+                    quiet_us,
+                    done,
+                    wanted,
+                    lost: lost()?,
+                });
             }
             clock.relax();
         }

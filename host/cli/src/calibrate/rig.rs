@@ -3,8 +3,8 @@
 use std::mem::{offset_of, size_of};
 
 use emu_machine::timing::Parameters;
-use emu_machine::{Config, Wiring};
-use flexcast_abi::calibration::{Kernel, KernelContext, KernelResult};
+use emu_machine::{Config, Wiring, with_world};
+use flexcast_abi::calibration::{Kernel, KernelContext, KernelResult, next_line};
 use flexcast_abi::{ABI_HASH, ABI_VERSION, DeviceAddress, Layout as _, QueueDescriptor};
 use flexio::{
     AbiExpectation, Access, Affinity, Application, Bound, Device, DeviceBuffer, DpaCompletionQueue, EventHandler,
@@ -20,6 +20,17 @@ use crate::tput::server::bring_up;
 
 /// First execution unit of multi-threaded runs: that of a core that is whole, since unit 0 of the first is the system's.
 pub(super) const FIRST_UNIT: u32 = 16;
+/// One thread of each whole core in turn.
+pub(super) const fn spread(thread: u32) -> u32 {
+    const CORES: u32 = 15;
+    FIRST_UNIT + thread % CORES * 16 + thread / CORES
+}
+
+/// One core after the other.
+pub(super) const fn compact(thread: u32) -> u32 {
+    FIRST_UNIT + thread
+}
+
 /// Longest run of a kernel of loads and stores.
 const KERNEL_BOUND: Bound = Bound::millis(20_000).with_looks(500_000_000);
 
@@ -101,16 +112,16 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// One context and one handler of `entry` for each thread, from `first_unit` on.
+    /// One context and one handler of `entry` for each thread, at the units that `unit_of` names.
     pub(super) fn seats(
         &self,
         entry: &str,
-        first_unit: u32,
+        unit_of: impl Fn(u32) -> u32,
     ) -> Result<(Vec<DeviceBuffer<'a>>, Vec<EventHandler<'a>>), CalibrateError> {
         let (mut contexts, mut handlers) = (Vec::new(), Vec::new());
         for thread in 0..self.threads {
             let context = DeviceBuffer::zeroed(self.process, size_of::<KernelContext>() as u64)?;
-            let unit = Affinity::Unit(first_unit + thread as u32);
+            let unit = Affinity::Unit(unit_of(thread as u32));
             handlers.push(EventHandler::new(self.process, entry, context.addr().get(), unit)?);
             contexts.push(context);
         }
@@ -185,6 +196,17 @@ pub(super) fn check(kernel: &str, results: &[KernelResult]) -> Result<(), Calibr
     }
 }
 
+/// What the calling thread's machine has dropped.
+pub(super) fn lost() -> Result<String, CalibrateError> {
+    Ok(with_world(|world| {
+        let network = world.network().map(|network| {
+            let totals = network.totals();
+            format!("switches {:?}, hosts {:?}, ", totals.switches.drops, totals.hosts.drops)
+        });
+        format!("{}card 0 {:?}", network.unwrap_or_default(), world.card(0).map(|card| card.nic.counters()))
+    })?)
+}
+
 /// Nanoseconds from the first beginning to the last end.
 pub(super) fn span_ns(results: &[KernelResult]) -> u64 {
     let begin = results.iter().map(|result| result.begin_ns).min().unwrap_or(0);
@@ -227,8 +249,10 @@ pub(super) fn measure(
     let shares = if probe.kernel == Kernel::Chain { 1 } else { u64::from(probe.threads) };
     with_bench(&cards[0], image, threads, probe.host_bytes * shares, |bench| {
         let memory = DeviceBuffer::zeroed(bench.process, probe.memory_bytes * shares)?;
-        let (contexts, handlers) = bench.seats("measure", probe.first_unit)?;
+        let (contexts, handlers) = bench.seats("measure", |thread| probe.first_unit + thread)?;
         let name = format!("{:?}", probe.kernel);
+        // Threads begin equally far apart on the ring: a line comes again only after all others have, and is in no cache by then.
+        let (lines, mut start_line) = ((probe.memory_bytes / LINE_BYTES).max(1), 0);
         for (thread, buffer) in contexts.iter().enumerate() {
             let own = if shares == 1 { 0 } else { thread as u64 };
             let own_lines = probe.memory_bytes / LINE_BYTES / u64::from(probe.threads);
@@ -242,11 +266,13 @@ pub(super) fn measure(
                 host: bench.host() + own * probe.host_bytes,
                 host_bytes: probe.host_bytes,
                 first_line,
+                start_line,
                 own_lines: own_lines + if thread + 1 == threads { rest } else { 0 },
                 count: probe.count,
                 ..bench.context(thread)
             };
             bench.prepare(&name, thread, buffer, &context)?;
+            start_line = (0..own_lines).fold(start_line, |line, _| next_line(line, lines));
         }
         bench.start(&handlers, &contexts)?;
         bench.results(&name)
