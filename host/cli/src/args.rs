@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
+use crate::report_args::ReportArgs;
 use crate::sim_args::{CampaignArgs, SimArgs};
 use flexcast_cli::machine::{MachineParams, Memory, Queues};
 use flexcast_cli::timing::TimingParams;
@@ -42,6 +43,8 @@ pub(crate) enum Command {
     /// Fit the timing model's one free number, hold the model against every published point that it was not fitted to, and say which
     /// verdicts hang on assumptions.
     Calibrate(crate::commands::CalibrateArgs),
+    /// Run the experiments, compare them with what was published, and write one page with plots, tables and verdicts.
+    Report(ReportArgs),
     /// Record a command's machine as a timeline for Perfetto: `flexcast trace tput ...`.
     Trace(TraceArgs),
     /// List the DPA processes of a running or finished emulated machine, as dpa-ps does.

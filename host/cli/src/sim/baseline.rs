@@ -190,12 +190,13 @@ fn operate(
         .map_err(at(rank))?;
     }
     let mut outcomes: Vec<Option<Outcome>> = groups.iter().map(|_| None).collect();
-    let mut done = 0;
+    let (mut done, start_ps) = (0, provider.relax().now_ps());
     loop {
         for (group, outcome) in groups.iter_mut().zip(&mut outcomes).filter(|(_, outcome)| outcome.is_none()) {
             let error = group.progress().err().map(|error| error.to_string());
             if error.is_some() || group.is_complete() {
-                *outcome = Some(Outcome { error, ..Outcome::default() });
+                let took_ps = error.is_none().then(|| provider.relax().now_ps() - start_ps);
+                *outcome = Some(Outcome { error, took_ps, ..Outcome::default() });
                 done += 1;
                 ended(done);
             }

@@ -2,7 +2,7 @@
 
 use flexcast::baseline::Operator;
 use flexcast::{Config, Transport};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::SimError;
 use super::algorithm::Algorithm;
@@ -14,7 +14,7 @@ pub const MAX_BUFFER_BYTES: u64 = 16 << 30;
 pub(super) const OPERATOR: Operator = Operator::SumI32;
 
 /// The collective operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
     /// One rank's bytes to all.

@@ -27,6 +27,8 @@ pub struct Outcome {
     pub kind: Option<&'static str>,
     /// What the library reports; nothing without multicast.
     pub report: Option<flexcast::Report>,
+    /// Virtual time from its post to its end, if it ended well.
+    pub took_ps: Option<u64>,
 }
 
 /// The emulated machine that it ran on.
@@ -176,6 +178,9 @@ pub struct Report {
     pub set_up_s: f64,
     /// Most memory that this process has had resident so far, in bytes, measured; `None` where the system does not tell.
     pub peak_memory_bytes: Option<u64>,
+    /// Virtual time of every operation that ended well, from its post to its end, and its rank: operation by operation.
+    #[serde(skip)]
+    pub rank_ps: Vec<(u32, u64)>,
     #[serde(skip)]
     took_ps: u64,
 }
@@ -225,6 +230,7 @@ impl Report {
             wall_s: 0.0,
             set_up_s: 0.0,
             peak_memory_bytes: None,
+            rank_ps: Vec::new(),
             took_ps: 0,
         })
     }
@@ -238,8 +244,9 @@ impl Report {
         self.traffic += sample.traffic;
         self.took_ps += sample.took_ps;
         self.wall_s += sample.wall_s;
-        for outcome in sample.outcomes.iter().filter(|outcome| !outcome.dead) {
+        for (rank, outcome) in (0..).zip(&sample.outcomes).filter(|(_, outcome)| !outcome.dead) {
             self.live += 1;
+            self.rank_ps.extend(outcome.took_ps.map(|took_ps| (rank, took_ps)));
             self.bytes_ok &= outcome.equal.unwrap_or(true);
             if let Some(error) = &outcome.error {
                 self.failures += 1;

@@ -284,5 +284,7 @@ fn outcome(source: &[u8], rank: u32, done: Option<&Done<'_>>) -> Result<Outcome,
     };
     let error = done.result.as_ref().err().map(ToString::to_string);
     let kind = done.result.as_ref().err().map(failure::kind);
-    Ok(Outcome { dead: false, equal, error, kind, report: Some(done.report) })
+    let phases = &done.report.phases;
+    let took_ps = phases.released_ps.map(|released_ps| released_ps.saturating_sub(phases.posted_ps));
+    Ok(Outcome { dead: false, equal, error, kind, report: Some(done.report), took_ps })
 }

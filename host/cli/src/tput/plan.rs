@@ -1,6 +1,6 @@
 //! What a run sends where: limits checked first, then the buffer cut into chunks and the chunks into workers' shares.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Alignment of a chunk: a cache line, because two writers in one line would overwrite one another.
 pub const CHUNK_ALIGN_BYTES: u64 = 64;
@@ -22,7 +22,7 @@ pub const MAX_PSN_BITS: u32 = 31;
 pub const DEFAULT_PSN_BITS: u32 = 22;
 
 /// The transport under test.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
     /// Unreliable connected: RDMA Write with immediate straight into the user buffer.

@@ -1,0 +1,64 @@
+//! `flexcast report`.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use flexcast_cli::evaluate::calibration::Calibration;
+use flexcast_cli::evaluate::expect::Ending;
+use flexcast_cli::evaluate::page::{self, Head};
+use flexcast_cli::evaluate::run::{self, Options};
+use flexcast_cli::evaluate::{output, spec, summary};
+use flexcast_cli::timing::TimingParams;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::report_args::ReportArgs;
+
+pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(args.jobs > 0, "--jobs 0: give at least 1");
+    let experiments = spec::choose(spec::read_folder(&args.experiments, args.reduced)?, &args.only)?;
+    let calibration = args.calibration.as_deref().map(Calibration::read).transpose()?;
+    let model = TimingParams { model: Some(args.model.clone()), changes: args.set.clone() };
+    let name = model.parameters()?.map_or_else(|| args.model.clone(), |parameters| parameters.name);
+    let options = Options { images: args.images.clone(), model, jobs: args.jobs };
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template("{prefix:>12.bold} [{bar:40}] {pos}/{len} runs {msg}") {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.set_prefix("evaluation");
+    let outcomes = run::run(experiments, &options, &|done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    let head = Head { model: name, calibration, reduced: args.reduced };
+    for outcome in &outcomes {
+        output::write(&args.out, outcome)?;
+    }
+    let index = args.out.join("index.html");
+    output::write_file(&index, &page::page(&head, &outcomes))?;
+    if let Some(path) = &args.summary {
+        output::write_file(path, &summary::summary(&head, &outcomes))?;
+    }
+    println!("{}", page::holdouts(&head));
+    for outcome in &outcomes {
+        println!("{}: {}", outcome.experiment.id, outcome.experiment.title);
+        for verdict in &outcome.verdicts {
+            let value = verdict.value.map_or_else(|| "-".to_owned(), flexcast_cli::evaluate::row::short);
+            println!("  {:<8} {} ({}): {value}", verdict.verdict.name(), verdict.what, verdict.limits());
+        }
+        for (run, reason) in &outcome.failures {
+            println!("  a run has failed: {reason}\n    {run}");
+        }
+    }
+    let shown = std::path::absolute(&index).context("the page's path")?;
+    println!("page: {}", shown.display());
+    let broken = outcomes.iter().any(|outcome| {
+        use flexcast_cli::evaluate::spec::Class;
+        let exact = |verdict: &flexcast_cli::evaluate::expect::Verdict| {
+            verdict.class == Class::Exact && verdict.verdict == Ending::Failed
+        };
+        !outcome.failures.is_empty() || outcome.verdicts.iter().any(exact)
+    });
+    // What the papers' figures and our goals have come to is a result, whatever it is.
+    Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,104 @@
+//! Axes of a plot: from values to places, and where ticks go.
+
+use super::row::short;
+use super::spec::Scale;
+
+/// One axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Axis {
+    scale: Scale,
+    from: f64,
+    to: f64,
+    /// Places in the drawing, of `from` and `to`.
+    start: f64,
+    end: f64,
+}
+
+impl Axis {
+    /// An axis that holds these values, drawn from `start` to `end`. Linear ones begin at zero.
+    #[must_use]
+    pub fn new(scale: Scale, values: &[f64], start: f64, end: f64) -> Self {
+        let finite = values.iter().copied().filter(|value| value.is_finite());
+        let most = finite.clone().fold(f64::MIN, f64::max);
+        let (from, to) = match scale {
+            Scale::Linear => (0.0, if most > 0.0 { most * 1.06 } else { 1.0 }),
+            Scale::Log2 => {
+                let least = finite.filter(|value| *value > 0.0).fold(f64::MAX, f64::min);
+                if least <= most { (least, if most > least { most } else { least * 2.0 }) } else { (1.0, 2.0) }
+            }
+        };
+        Self { scale, from, to, start, end }
+    }
+
+    /// Where a value is drawn; within the axis.
+    #[must_use]
+    pub fn place(&self, value: f64) -> f64 {
+        let part = match self.scale {
+            Scale::Linear => (value - self.from) / (self.to - self.from),
+            Scale::Log2 => (value.max(self.from) / self.from).ln() / (self.to / self.from).ln(),
+        };
+        self.start + part.clamp(0.0, 1.0) * (self.end - self.start)
+    }
+
+    /// Values at which ticks are, with what stands there; at most ten.
+    #[must_use]
+    pub fn ticks(&self) -> Vec<(f64, String)> {
+        let values: Vec<f64> = match self.scale {
+            Scale::Linear => {
+                let rough = self.to / 6.0;
+                let power = 10f64.powf(rough.log10().floor());
+                let step = [1.0, 2.0, 2.5, 5.0, 10.0].map(|step| step * power).into_iter().find(|step| *step >= rough);
+                let step = step.unwrap_or(rough);
+                (0..).map(|number| f64::from(number) * step).take_while(|value| *value <= self.to).take(12).collect()
+            }
+            Scale::Log2 => {
+                let all: Vec<f64> = (-40..60)
+                    .map(|power| 2f64.powi(power))
+                    .filter(|value| (self.from * 0.999..=self.to * 1.001).contains(value))
+                    .collect();
+                let every = all.len().div_ceil(10).max(1);
+                all.into_iter().step_by(every).collect()
+            }
+        };
+        values.into_iter().map(|value| (value, label(value))).collect()
+    }
+}
+
+/// A value as it stands at an axis: large powers of two with their prefix.
+#[must_use]
+pub fn label(value: f64) -> String {
+    for (unit, name) in [(f64::from(1 << 30), "Gi"), (f64::from(1 << 20), "Mi"), (1024.0, "Ki")] {
+        if value >= 4.0 * unit && (value / unit).fract() == 0.0 {
+            return format!("{} {name}", value / unit);
+        }
+    }
+    short(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_within_and_few() {
+        for scale in [Scale::Linear, Scale::Log2] {
+            for most in [0.0, 0.003, 1.0, 23.0, 190.0, 1e9] {
+                let axis = Axis::new(scale, &[1.0, most, f64::NAN], 0.0, 100.0);
+                let ticks = axis.ticks();
+                assert!((1..=12).contains(&ticks.len()), "{scale:?} {most}: {ticks:?}");
+                assert!(ticks.iter().all(|(value, _)| (-0.01..=100.01).contains(&axis.place(*value))));
+            }
+        }
+    }
+
+    #[test]
+    fn values_have_their_places() {
+        let linear = Axis::new(Scale::Linear, &[50.0], 0.0, 106.0);
+        assert!((linear.place(25.0) - 50.0).abs() < 1e-9 && linear.place(-1.0) == 0.0 && linear.place(1e9) == 106.0);
+        let doublings = Axis::new(Scale::Log2, &[1.0, 16.0], 300.0, 0.0);
+        assert!((doublings.place(4.0) - 150.0).abs() < 1e-9);
+        let none = Axis::new(Scale::Log2, &[], 0.0, 1.0);
+        assert!(none.place(1.0).is_finite());
+        assert_eq!((label(8_388_608.0), label(4096.0), label(1024.0)), ("8 Mi".into(), "4 Ki".into(), "1024".into()));
+    }
+}

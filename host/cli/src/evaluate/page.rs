@@ -1,0 +1,308 @@
+//! The page: one file, no script to read it, nothing from the network, light and dark.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::calibration::Calibration;
+use super::expect::{Ending, Verdict};
+use super::plot;
+use super::row::{Cell, Kind, Row, short};
+use super::run::Outcome;
+
+/// What stands above the experiments.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Head {
+    /// Timing model behind the emulated figures.
+    pub model: String,
+    /// The calibration, if one was given.
+    pub calibration: Option<Calibration>,
+    /// Whether the sweeps are the reduced ones.
+    pub reduced: bool,
+}
+
+/// How many expectations ended each way.
+#[must_use]
+pub fn tally<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> [usize; 3] {
+    verdicts.fold([0; 3], |mut counts, verdict| {
+        counts[match verdict.verdict {
+            Ending::Passed => 0,
+            Ending::Failed => 1,
+            Ending::NotRun => 2,
+        }] += 1;
+        counts
+    })
+}
+
+/// The first line: how well the model predicts what it was not fitted to.
+#[must_use]
+pub fn holdouts(head: &Head) -> String {
+    match &head.calibration {
+        None => format!(
+            "Model {}: no calibration was given (flexcast calibrate --json, then --calibration FILE); how well it predicts is not told here",
+            head.model
+        ),
+        Some(calibration) => {
+            let (passed, all) = calibration.passed();
+            format!(
+                "Model {}, fitted on one number (k = {} cycles): hold-outs passed {passed} of {all}",
+                calibration.model,
+                short(calibration.k)
+            )
+        }
+    }
+}
+
+/// The page.
+#[must_use]
+pub fn page(head: &Head, outcomes: &[Outcome]) -> String {
+    let [passed, failed, not_run] = tally(outcomes.iter().flat_map(|outcome| &outcome.verdicts));
+    let markup = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { "Flexcast: evaluation" }
+                style { (PreEscaped(include_str!("page.css"))) }
+            }
+            body {
+                h1 { "Flexcast: evaluation" }
+                p.lead #holdouts { (holdouts(head)) }
+                p {
+                    "Expectations: " span.passed { (passed) " passed" } ", " span.failed { (failed) " failed" } ", "
+                    span.not-run { (not_run) " not run" } ". "
+                    @if head.reduced { strong { "Reduced sweeps: for checks that nothing has drifted, not for reading." } }
+                }
+                p.soft {
+                    "Emulated figures are virtual time of emulated cards under model " (head.model)
+                    "; computed ones are closed forms; published ones were printed elsewhere. No row mixes them. Times are told only of runs "
+                    "whose every byte was compared with what was sent. Nothing here was measured on a card. UD figures carry −0/+22 %: the "
+                    "publication's own UD throughput is that much below what its cycles give."
+                }
+                @if let Some(calibration) = &head.calibration { (holdout_table(calibration)) }
+                nav { ol { @for outcome in outcomes {
+                    @let [passed, failed, not_run] = tally(outcome.verdicts.iter());
+                    li {
+                        a href=(format!("#{}", outcome.experiment.id)) { (outcome.experiment.title) }
+                        span.kind { (passed) " passed, " (failed) " failed" @if not_run > 0 { ", " (not_run) " not run" } }
+                    }
+                } } }
+                @for outcome in outcomes { (experiment(head, outcome)) }
+            }
+        }
+    };
+    markup.into_string()
+}
+
+fn experiment(head: &Head, outcome: &Outcome) -> Markup {
+    let spec = &outcome.experiment;
+    html! {
+        section id=(spec.id) {
+            h2 { (spec.title) }
+            p.soft { (spec.paper) }
+            p.question { (spec.question) }
+            @for (run, reason) in &outcome.failures {
+                p.failed { "A run has failed, and no figure of it is told: " (reason) }
+                pre { (run) }
+            }
+            @if !spec.plot.is_empty() {
+                div.plots {
+                    @for (number, drawn) in spec.plot.iter().enumerate() {
+                        @let bounds = outcome.bounds.get(number).map_or(&[][..], Vec::as_slice);
+                        (plot::figure(&format!("{}-{}", spec.id, number + 1), drawn, &plot::series(drawn, &outcome.rows, bounds)))
+                    }
+                }
+            }
+            (verdicts(&outcome.verdicts))
+            @for note in &spec.notes { p.soft { (note) } }
+            @for (kind, source) in kinds(&outcome.rows) { (table(outcome, kind, &source)) }
+            p.soft { "Run it again:" }
+            pre { "flexcast report --only " (spec.id) @if head.reduced { " --reduced" } }
+        }
+    }
+}
+
+fn verdicts(verdicts: &[Verdict]) -> Markup {
+    html! {
+        div.scroll { table.verdicts {
+            thead { tr { th { "Expected" } th { "of" } th.number { "published" } th.number { "limits" } th.number { "came out" } th { "kind" } th { "verdict" } } }
+            tbody { @for verdict in verdicts { tr {
+                td { (verdict.what) }
+                td { (format!("{:?}", verdict.class).to_lowercase()) }
+                td.number { (verdict.published.as_deref().unwrap_or("–")) }
+                td.number { (verdict.limits()) }
+                td.number { (verdict.value.map_or_else(|| "–".to_owned(), short)) }
+                td { (verdict.kind.map_or("", Kind::name)) }
+                td class=(format!("{}", verdict.verdict.name().replace(' ', "-"))) { (verdict.verdict.name()) }
+            } } }
+        } }
+    }
+}
+
+/// Kinds and sources of rows, in order; published rows share one table.
+fn kinds(rows: &[Row]) -> Vec<(Kind, String)> {
+    let mut kinds = Vec::new();
+    for row in rows {
+        let source = if row.kind == Kind::Published { String::new() } else { row.source.clone() };
+        if !kinds.contains(&(row.kind, source.clone())) {
+            kinds.push((row.kind, source));
+        }
+    }
+    kinds
+}
+
+fn table(outcome: &Outcome, kind: Kind, source: &str) -> Markup {
+    let rows: Vec<&Row> = outcome
+        .rows
+        .iter()
+        .filter(|row| row.kind == kind && (kind == Kind::Published || row.source == source))
+        .collect();
+    let all = super::output::columns(outcome);
+    // What was published can have columns of its own.
+    let wanted = if kind == Kind::Emulated { &outcome.experiment.columns } else { &all };
+    let columns: Vec<&String> =
+        wanted.iter().filter(|column| rows.iter().any(|row| row.get(column).is_some())).collect();
+    let numeric = |column: &str| rows.iter().all(|row| !matches!(row.get(column), Some(Cell::Word(_))));
+    let body = html! {
+        div.scroll { table {
+            caption {
+                (kind.name())
+                @match kind {
+                    Kind::Emulated => { ", model " (source) },
+                    Kind::Computed => { ": " (source) },
+                    Kind::Published => {},
+                }
+            }
+            thead { tr {
+                @for column in &columns { th class=[numeric(column).then_some("number")] { (heading(column)) } }
+                @if kind == Kind::Published { th { "origin" } }
+            } }
+            tbody { @for row in &rows { tr {
+                @for column in &columns {
+                    td class=[numeric(column).then_some("number")] { (row.get(column).map_or_else(String::new, ToString::to_string)) }
+                }
+                @if kind == Kind::Published { td { (row.source) } }
+            } } }
+        } }
+    };
+    html! { @if rows.len() > 24 { details { summary { (rows.len()) " rows, " (kind.name()) } (body) } } @else { (body) } }
+}
+
+/// A column's name in words.
+#[must_use]
+pub fn heading(column: &str) -> String {
+    let known = [
+        ("goodput_gib_s", "goodput GiB/s"),
+        ("goodput_gbit_s", "goodput Gbit/s"),
+        ("link_percent", "% of the link's goodput"),
+        ("chunks_m_s", "M chunks/s"),
+        ("instructions_per_cqe", "instructions/CQE"),
+        ("cycles_per_cqe", "cycles/CQE"),
+        ("instructions_per_cycle", "instructions/cycle"),
+        ("chunk_bytes", "chunk bytes"),
+        ("rank_gbit_s_median", "median of ranks Gbit/s"),
+        ("rank_gbit_s_p5", "5 %"),
+        ("rank_gbit_s_p95", "95 %"),
+        ("rank_variation", "coefficient of variation"),
+        ("time_us", "µs"),
+    ];
+    known
+        .iter()
+        .find(|(name, _)| *name == column)
+        .map_or_else(|| column.replace('_', " "), |(_, words)| (*words).to_owned())
+}
+
+fn holdout_table(calibration: &Calibration) -> Markup {
+    let value = |value: &serde_json::Value| match value {
+        serde_json::Value::Null => "–".to_owned(),
+        serde_json::Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), short),
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let number = |number: Option<f64>| number.map_or_else(|| "–".to_owned(), short);
+    html! {
+        div.scroll { table #calibration {
+            caption { "Hold-outs: emulated, model " (calibration.model) "; bounds computed" }
+            thead { tr {
+                th { "point" } th { "what" } th.number { "published" } th.number { "predicted" } th.number { "error %" }
+                th.number { "latency bound" } th.number { "issue bound" } th { "verdict" }
+            } }
+            tbody { @for holdout in &calibration.holdouts { tr {
+                td { (holdout.id) } td { (holdout.what) }
+                td.number { (value(&holdout.published)) } td.number { (value(&holdout.predicted)) }
+                td.number { (number(holdout.error_percent)) }
+                td.number { (number(holdout.latency_bound)) } td.number { (number(holdout.issue_bound)) }
+                td class=(if holdout.passed() { "passed" } else { "failed" }) { (holdout.verdict) }
+            } } }
+        } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evaluate::{expect, spec};
+
+    fn outcome() -> Outcome {
+        let experiment = spec::parse(
+            r#"
+            id = "x"
+            order = 1
+            title = "A <title>"
+            question = "q?"
+            paper = "p"
+            columns = ["threads", "goodput_gib_s"]
+            expect = [{ what = "w", class = "goal", column = "goodput_gib_s", where = { threads = 1 }, at_least = 99.0 }]
+            [[plot]]
+            title = "t"
+            x = "threads"
+            x_label = "threads"
+            y = "goodput_gib_s"
+            y_label = "GiB/s"
+            "#,
+            false,
+        )
+        .unwrap();
+        let row = |kind, source: &str| Row::new(kind, source).with("threads", 1u32).with("goodput_gib_s", 11.5);
+        let rows = vec![row(Kind::Emulated, "M.1"), row(Kind::Published, "Table I")];
+        let verdicts = experiment.expect.iter().map(|wanted| expect::judge(wanted, &rows)).collect();
+        Outcome {
+            experiment,
+            bounds: vec![Vec::new()],
+            verdicts,
+            rows,
+            failures: vec![("run".to_owned(), "why".to_owned())],
+        }
+    }
+
+    #[test]
+    fn kinds_have_tables_of_their_own_and_failures_are_told() {
+        let head = Head { model: "M.1".to_owned(), calibration: None, reduced: false };
+        let text = page(&head, &[outcome()]);
+        assert_eq!(text.matches("<caption>").count(), 2);
+        for word in [
+            "A &lt;title&gt;",
+            "no calibration was given",
+            "1 failed",
+            "why",
+            "flexcast report --only x",
+            "emulated, model M.1",
+        ] {
+            assert!(text.contains(word), "{word} is missing");
+        }
+        // The figure is as it is: below the limit, and told.
+        assert!(text.contains(">11.5<") && text.contains("class=\"failed\""));
+        assert!(!text.contains("http://") && !text.contains("https://"), "nothing from the network");
+    }
+
+    #[test]
+    fn hold_outs_come_first() {
+        let calibration = serde_json::from_str(
+            r#"{"model": "M.1", "k": 5.743, "holdouts": [{"id": "V-2", "verdict": "passed"}, {"id": "V-6", "verdict": "failed"}]}"#,
+        )
+        .unwrap();
+        let head = Head { model: "M.1".to_owned(), calibration: Some(calibration), reduced: true };
+        let text = page(&head, &[outcome()]);
+        let first = text.find("hold-outs passed 1 of 2").unwrap();
+        assert!(first < text.find("Expectations:").unwrap() && text.contains("Reduced sweeps"));
+    }
+}
