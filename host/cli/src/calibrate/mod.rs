@@ -26,13 +26,13 @@ pub mod sensitivity;
 use emu_machine::timing::Parameters;
 
 pub use error::CalibrateError;
+pub use holdouts::Sizes;
 pub use jobs::Progress;
 pub use report::Calibration;
 
 use crate::tput::plan::Transport;
 use crate::tput::run::ImageFile;
 use bounds::Published;
-use holdouts::Sizes;
 use jobs::Job;
 
 /// Cycles of the DPA in a nanosecond.
@@ -79,6 +79,20 @@ pub fn micro_benchmarks(
     jobs::run(&jobs, threads, progress)
 }
 
+/// Step 4: every hold-out, in the order of their numbers.
+///
+/// # Errors
+/// A run fails. Predictions that are wrong are part of the result instead.
+pub fn hold_outs(
+    images: &Images,
+    parameters: &Parameters,
+    sizes: Sizes,
+    threads: usize,
+    progress: Progress<'_>,
+) -> Result<Vec<holdout::HoldOut>, CalibrateError> {
+    Ok(jobs::run(&holdouts::jobs(images, parameters, sizes), threads, progress)?.concat())
+}
+
 /// All steps. A model whose fit is rejected is not looked at any further.
 ///
 /// # Errors
@@ -94,7 +108,7 @@ pub fn calibrate(
     let fit = fit::fit(&images.reference, parameters)?;
     let (mut holdouts, mut sensitivity) = (Vec::new(), None);
     if fit.gap_millicycles.is_some() {
-        holdouts = jobs::run(&holdouts::jobs(images, parameters, Sizes::FULL), options.threads, progress)?.concat();
+        holdouts = hold_outs(images, parameters, Sizes::FULL, options.threads, progress)?;
         if options.sweep {
             sensitivity = Some(sensitivity::sweep(images, parameters, options.threads, progress)?);
         }

@@ -232,3 +232,102 @@ fn right(table: &mut Table, columns: &[usize]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::holdout::Band;
+    use super::*;
+    use crate::tput::plan::Transport;
+
+    fn calibration(gap: Option<u64>, in_model: u64) -> Calibration {
+        let fit = Fit {
+            gap_millicycles: gap,
+            in_model,
+            cycles_at_66: 598.02,
+            cycles: 501.2,
+            instructions: 49.1,
+            published_cycles: 598.0,
+            runs: 15,
+        };
+        let micro = MicroRow {
+            what: "chase".to_owned(),
+            unit: "ns",
+            published: 12.8,
+            predicted: 13.09,
+            error_percent: 2.3,
+            tolerance_percent: 13.0,
+            ok: true,
+        };
+        let kernel = KernelRow {
+            transport: Transport::Uc,
+            instructions: 49.1,
+            published_instructions: 66.0,
+            loads: 6.5,
+            stores: 5.3,
+            cycles: 501.2,
+            published_cycles: 598.0,
+            code_misses: 320,
+        };
+        let band = Band::between(1084.0, 1320.0);
+        let rows = vec![
+            HoldOut::new("V-2", "UD cycles", "cycles", band, band.widened(20.0), 2047.4).note("weak"),
+            HoldOut::new("V-8.uc", "chunks", "M/s", Band::least(48.8), Band::least(48.8), 74.0)
+                .weak()
+                .bounds(Some(385.3), Some(218.2)),
+        ];
+        let holdouts = if gap.is_some() { rows } else { Vec::new() };
+        Calibration::new(&Parameters::m1(), vec![micro], vec![kernel], fit, holdouts, None)
+    }
+
+    #[test]
+    fn json_has_the_promised_keys() {
+        let json = serde_json::to_value(calibration(Some(5743), 5743)).unwrap();
+        assert_eq!(
+            (json["model"].as_str(), json["kind"].as_str(), json["k"].as_f64()),
+            (Some("M.1"), Some("emulated"), Some(5.743))
+        );
+        assert_eq!(json["passed"], serde_json::json!({ "passed": 0, "of": 1 }));
+        for key in ["holdouts", "fit", "micro", "kernels", "sensitivity", "not_run"] {
+            assert!(json.get(key).is_some(), "no {key}");
+        }
+        let row = &json["holdouts"][0];
+        for key in [
+            "id",
+            "what",
+            "unit",
+            "published",
+            "accepted",
+            "predicted",
+            "error_percent",
+            "verdict",
+            "latency_bound",
+            "issue_bound",
+        ] {
+            assert!(row.get(key).is_some(), "no {key} in {row}");
+        }
+        assert_eq!((row["verdict"].as_str(), row["published"].as_str()), (Some("fail"), Some("1084 to 1320")));
+        assert_eq!(json["holdouts"][1]["verdict"], "not discriminating");
+    }
+
+    #[test]
+    fn the_text_begins_with_the_score_and_tells_what_failed() {
+        let text = calibration(Some(5743), 5743).text();
+        assert!(text.starts_with("model M.1, fitted on one number; hold-outs passed 0 of 1"), "{text}");
+        for word in
+            ["V-2", "2047", "+55.1", "fail", "867.2 to 1584", "not discriminating", "385.3", "V-2: weak", "Arm memory"]
+        {
+            assert!(text.contains(word), "{text} lacks {word}");
+        }
+    }
+
+    #[test]
+    fn a_rejected_model_and_one_with_another_number_say_so_and_are_not_sound() {
+        let rejected = calibration(None, 5743);
+        assert!(rejected.text().contains("model rejected: no k from 1 to 7") && !rejected.is_sound());
+        assert!(!rejected.text().contains("hold-outs passed"));
+        assert_eq!(serde_json::to_value(&rejected).unwrap()["k"], serde_json::Value::Null);
+        let other = calibration(Some(5743), 5000);
+        assert!(other.text().contains("the model's file has 5.000: set instructions.gap_millicycles to 5743"));
+        assert!(!other.is_sound() && calibration(Some(5743), 5743).is_sound());
+    }
+}
