@@ -4,11 +4,12 @@ use std::time::Instant;
 
 use flexcast::baseline::{Buffer, Config, Connections, Error, Group};
 use flexcast_proto::Place;
-use flexio::{Access, CompletionQueue, HostBuffer, MemoryRegion, ProtectionDomain, Provider};
+use flexio::{Access, Bound, CompletionQueue, HostBuffer, MemoryRegion, ProtectionDomain, Provider, Retry};
 
 use super::SimError;
 use super::algorithm::Algorithm;
 use super::expected::Expected;
+use super::failure;
 use super::params::{OPERATOR, Operation, SimParams};
 use super::report::{Control, Outcome, Report, Sample};
 use super::run::Tick;
@@ -17,6 +18,19 @@ use crate::tput::run::digest;
 
 fn at(rank: u32) -> impl Fn(Error) -> SimError {
     move |source| SimError::Baseline { rank, source }
+}
+
+/// As a communicator of these parameters, where the two have the same.
+pub(super) fn config(params: &SimParams) -> Config {
+    let flexcast::Config { patience_ps, retry_exponent, data_class, control_class, .. } = params.config;
+    let default = Config::default();
+    Config {
+        bound: Bound { span_ps: patience_ps, ..default.bound },
+        retry: Retry { timeout_exponent: retry_exponent, ..default.retry },
+        data_class,
+        control_class,
+        ..default
+    }
 }
 
 /// One error per rank, or all its values.
@@ -46,7 +60,7 @@ pub(super) fn run(
     let cards = params.cards() as u32;
     let devices = each(cards, |card| Ok(provider.open(&known[card as usize].name)?))?;
     let domains = each(cards, |card| Ok(ProtectionDomain::new(&devices[card as usize])?))?;
-    let (config, card_of) = (Config::default(), |rank: u32| (rank / params.ranks_per_card) as usize);
+    let (config, card_of) = (config(params), |rank: u32| (rank / params.ranks_per_card) as usize);
     let place = |rank| {
         Place::new(rank, params.ranks)
             .map_err(|error| SimError::Parameter { what: "--ranks", reason: error.to_string() })
@@ -193,10 +207,12 @@ fn operate(
     let (mut done, start_ps) = (0, provider.relax().now_ps());
     loop {
         for (group, outcome) in groups.iter_mut().zip(&mut outcomes).filter(|(_, outcome)| outcome.is_none()) {
-            let error = group.progress().err().map(|error| error.to_string());
+            let error = group.progress().err();
             if error.is_some() || group.is_complete() {
                 let took_ps = error.is_none().then(|| provider.relax().now_ps() - start_ps);
-                *outcome = Some(Outcome { error, took_ps, ..Outcome::default() });
+                let kind = error.as_ref().map(failure::baseline_kind);
+                let error = error.map(|error| error.to_string());
+                *outcome = Some(Outcome { error, kind, took_ps, ..Outcome::default() });
                 done += 1;
                 ended(done);
             }

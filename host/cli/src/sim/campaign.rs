@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use emu_machine::with_world;
 use serde::Serialize;
 
+use super::algorithm::Algorithm;
 use super::random::{Case, Expected};
 use super::run;
 use crate::provider;
@@ -21,6 +22,8 @@ pub struct Tally {
     pub failed: u64,
     /// The latter by the kinds of error in them, which are joined where ranks gave several.
     pub failures: BTreeMap<String, u64>,
+    /// Cases of collectives without multicast.
+    pub baselines: u64,
     /// Chunks that were lost and fetched.
     pub recovered_chunks: u64,
     /// Frames that were lost.
@@ -39,6 +42,7 @@ impl std::ops::AddAssign for Tally {
         for (kind, cases) in other.failures {
             *self.failures.entry(kind).or_default() += cases;
         }
+        self.baselines += other.baselines;
         self.recovered_chunks += other.recovered_chunks;
         self.lost_frames += other.lost_frames;
         self.weak += other.weak;
@@ -95,6 +99,7 @@ pub fn run_case(case: &Case, image: &ImageFile) -> Result<Tally, Wrong> {
         right: u64::from(!failed),
         failed: u64::from(failed),
         failures: failed.then(|| (kinds.join(" + "), 1)).into_iter().collect(),
+        baselines: u64::from(case.params.algorithm != Algorithm::Multicast),
         recovered_chunks: report.recovered_chunks,
         lost_frames: report.traffic.lost_frames,
         weak: u64::from(case.machine.memory != emu_machine::MemoryModel::Strong),

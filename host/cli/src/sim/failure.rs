@@ -1,6 +1,6 @@
 //! Failures by kind, for tallies: what is told in full beside them names ranks and numbers.
 
-use flexcast::{Cause, Error};
+use flexcast::{Cause, Error, baseline};
 
 /// Kind of a failed operation of the collective library.
 #[must_use]
@@ -14,6 +14,18 @@ pub const fn kind(error: &Error) -> &'static str {
             Cause::Connection(_) => "broken connection",
         },
         Error::Flexio(_) => "refused by the card",
+        _ => "refused by the library",
+    }
+}
+
+/// Kind of a failed collective without multicast.
+#[must_use]
+pub const fn baseline_kind(error: &baseline::Error) -> &'static str {
+    match error {
+        baseline::Error::Timeout { .. } => "silent rank",
+        baseline::Error::Mismatch { .. } => "calls that differ",
+        baseline::Error::Connection { .. } => "broken connection",
+        baseline::Error::Flexio(_) => "refused by the card",
         _ => "refused by the library",
     }
 }

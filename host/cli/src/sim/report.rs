@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::SimError;
 use super::algorithm::{Algorithm, Parameters};
+use super::baseline;
 pub use super::counts::{Control, PhaseTime, PhaseTimes, Workers};
 use super::params::{Operation, SimParams};
 use super::settings::Settings;
@@ -194,7 +195,7 @@ impl Report {
             parameters: params.algorithm.parameters(),
             settings: match params.algorithm {
                 Algorithm::Multicast => Settings::from(&params.config),
-                _ => Settings::from(&flexcast::baseline::Config::default()),
+                _ => Settings::from(&baseline::config(params)),
             },
             ranks: params.ranks,
             ranks_per_card: params.ranks_per_card,

@@ -164,11 +164,11 @@ fn json(args: &CampaignArgs, state: &State, end: End, wall_s: f64) -> anyhow::Re
 }
 
 fn print(args: &CampaignArgs, state: &State, end: End, wall_s: f64) {
-    let Tally { cases, right, failed, failures, recovered_chunks, lost_frames, weak, raced } = &state.tally;
+    let Tally { cases, right, failed, failures, baselines, recovered_chunks, lost_frames, weak, raced } = &state.tally;
     println!(
         "{cases} cases in {wall_s:.1} s (measured): {right} with every byte on every rank, {failed} in which ranks failed as they should, each \
-         with a typed error;\n{lost_frames} frames lost, {recovered_chunks} chunks recovered; {weak} under weak memory, {raced} watched \
-         for races"
+         with a typed error;\n{lost_frames} frames lost, {recovered_chunks} chunks recovered; {baselines} without multicast, {weak} under weak \
+         memory, {raced} watched for races"
     );
     if !failures.is_empty() {
         let kinds: Vec<_> = failures.iter().map(|(kind, cases)| format!("{cases} {kind}")).collect();
