@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
+use crate::plan_args::PlanArgs;
 use crate::report_args::ReportArgs;
 use crate::sim_args::{CampaignArgs, SimArgs};
 use flexcast_cli::machine::{MachineParams, Memory, Queues};
@@ -43,6 +44,8 @@ pub(crate) enum Command {
     /// Fit the timing model's one free number, hold the model against every published point that it was not fitted to, and say which
     /// verdicts hang on assumptions.
     Calibrate(crate::commands::CalibrateArgs),
+    /// Say what a link asks of the DPA: threads, staging, sequence numbers, cache, and the goodput to expect.
+    Plan(PlanArgs),
     /// Run the experiments, compare them with what was published, and write one page with plots, tables and verdicts.
     Report(ReportArgs),
     /// Record a command's machine as a timeline for Perfetto: `flexcast trace tput ...`.

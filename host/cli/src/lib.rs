@@ -2,6 +2,7 @@
 
 pub mod calibrate;
 pub mod concurrent;
+pub mod capacity;
 pub mod evaluate;
 pub mod gdb;
 pub mod logs;

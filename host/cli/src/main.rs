@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod look_args;
+mod plan_args;
 mod report_args;
 mod sim_args;
 

@@ -11,6 +11,7 @@ mod emu_exec;
 mod emu_run;
 mod growth;
 mod look;
+mod plan;
 mod report;
 mod sim;
 mod tput;
@@ -42,6 +43,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Run(args) => deploy::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Trace(args) => look::trace(args),
         Command::Ps(args) => look::ps(&args),

@@ -330,6 +330,9 @@ impl Point {
             .with("seed", *seed)
             .with("time_us", report.virtual_time_us)
             .with("goodput_gbit_s", report.goodput_gbit_s);
+        if algorithm == "multicast" {
+            row = row.with("chains", *chains);
+        }
         for (column, value) in [
             ("rank_gbit_s_median", spread.median),
             ("rank_gbit_s_mean", spread.mean),
