@@ -13,6 +13,7 @@ mod demo;
 mod deploy;
 mod doctor;
 mod emu_libs;
+mod evaluate;
 mod example;
 mod fuzz;
 mod header;
@@ -61,6 +62,8 @@ enum Command {
     Sim(sim::Sim),
     /// Measure instructions per completion and the speed of the emulator.
     Bench(bench::Bench),
+    /// Calibrate, run the experiments of experiments/, and write the page and docs/evaluation.md.
+    Evaluate(evaluate::Evaluate),
     /// Format check, images, lints and all tests.
     Test(test::Test),
     /// Take fences out of the firmware one at a time: for each a test must fail.
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
         Command::Deploy(command) => command.run(),
         Command::Sim(command) => command.run(),
         Command::Bench(command) => command.run(),
+        Command::Evaluate(command) => command.run(),
         Command::Test(command) => command.run(),
         Command::Mutants(command) => command.run(),
         Command::Fuzz(command) => command.run(),

@@ -2,7 +2,7 @@
 //!
 //! What one thread takes for a completion comes from a run of the image `receive` on the emulated card, one thread with chunks of 64
 //! bytes, so that it never waits for the link; the rest is arithmetic on it. UD carries -0/+22 %: by so much the published UD throughput
-//! is below what the published cycles give, and nobody knows why.
+//! is below what the published cycles give, and nobody knows why. The card's engines and its PCIe link are not looked at.
 
 use std::path::Path;
 
@@ -74,9 +74,9 @@ pub struct Plan {
     pub cache_bytes: u64,
     /// Bytes that it has.
     pub cache_limit_bytes: u64,
-    /// Goodput expected, in Gbit/s.
+    /// Goodput expected of `receive_threads`, in Gbit/s.
     pub goodput_gbit_s: f64,
-    /// Its lower end.
+    /// Its lower end; with `receive_threads_most` it is as high.
     pub goodput_least_gbit_s: f64,
     /// What the link carries after headers.
     pub link_goodput_gbit_s: f64,
@@ -249,7 +249,7 @@ pub fn plan(ask: &Ask, cost: Cost) -> Result<Plan, CapacityError> {
         });
     }
     let goodput = |slower| {
-        let chunks = chunks_per_s(receive_threads_most, &cost, slower);
+        let chunks = chunks_per_s(receive_threads, &cost, slower);
         (chunks * f64::from(chunk_bytes) * 8.0 / 1e9).min(link_goodput_gbit_s)
     };
     Ok(Plan {
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!((uc.receive_threads, uc.receive_threads_most, uc.cores, uc.staging_bytes), (2, 2, 1, 0));
         let ud = planned(ask()).unwrap();
         assert_eq!((ud.receive_threads, ud.receive_threads_most, ud.threads), (4, 5, 6));
-        assert!((ud.goodput_gbit_s - 195.5).abs() < 0.1 && ud.goodput_least_gbit_s <= ud.goodput_gbit_s);
+        assert!((ud.goodput_gbit_s - 195.5).abs() < 0.1 && ud.goodput_least_gbit_s < 0.95 * ud.goodput_gbit_s);
         assert_eq!((ud.psn_bits, ud.collective_ids), (19, 8192), "188 times 8 MiB are 385 024 chunks");
         assert!(ud.bitmap_bytes * 8 >= 385_024 && ud.cache_bytes <= ud.cache_limit_bytes);
         let fast = planned(Ask { gbit_per_s: 1600, ..ask() });

@@ -47,8 +47,8 @@ fn table(plan: &Plan) -> String {
         (
             "goodput expected",
             format!(
-                "{:.1} to {:.1} Gbit/s; the link carries {:.1}",
-                plan.goodput_least_gbit_s, plan.goodput_gbit_s, plan.link_goodput_gbit_s
+                "{:.1} to {:.1} Gbit/s with {} threads; the link carries {:.1}",
+                plan.goodput_least_gbit_s, plan.goodput_gbit_s, plan.receive_threads, plan.link_goodput_gbit_s
             ),
         ),
     ] {
@@ -58,6 +58,6 @@ fn table(plan: &Plan) -> String {
         column.set_cell_alignment(CellAlignment::Left);
     }
     format!(
-        "{table}\ncomputed from {cycles:.0} cycles and {instructions:.1} instructions per completion of one thread (emulated, model {model})"
+        "{table}\ncomputed from {cycles:.0} cycles and {instructions:.1} instructions per completion of one thread (emulated, model {model});\nthe card's engines and its PCIe link are not looked at"
     )
 }

@@ -34,6 +34,7 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     for outcome in &outcomes {
         output::write(&args.out, outcome)?;
     }
+    output::write_file(&args.out.join("times.txt"), &output::times(&outcomes))?;
     let index = args.out.join("index.html");
     output::write_file(&index, &page::page(&head, &outcomes))?;
     if let Some(path) = &args.summary {

@@ -60,6 +60,26 @@ fn exact(cell: &super::row::Cell) -> String {
     }
 }
 
+/// What was emulated, a row a line, to six digits: so that a drift of virtual time shows.
+#[must_use]
+pub fn times(outcomes: &[Outcome]) -> String {
+    let mut text = String::new();
+    for outcome in outcomes {
+        for row in outcome.rows.iter().filter(|row| row.kind == super::row::Kind::Emulated) {
+            text.push_str(&format!("{} ({})", outcome.experiment.id, row.source));
+            for (column, cell) in &row.cells {
+                let value = match cell {
+                    super::row::Cell::Number(number) => format!("{number:.5e}"),
+                    other => other.to_string(),
+                };
+                text.push_str(&format!(" {column}={value}"));
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
+
 /// Expectations, one a line.
 #[must_use]
 pub fn comparison(outcome: &Outcome) -> String {
