@@ -1,8 +1,8 @@
 //! The parts of the `flexcast` tool that other programs and tests use: providers, the throughput harness, device logs.
 
 pub mod calibrate;
-pub mod concurrent;
 pub mod capacity;
+pub mod concurrent;
 pub mod evaluate;
 pub mod gdb;
 pub mod logs;
