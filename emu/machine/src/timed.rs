@@ -74,6 +74,16 @@ impl Timed {
         self.memory.counts()
     }
 
+    /// Counts a range of a process's addresses under a name, too.
+    pub(crate) fn label(&mut self, process: u32, addr: u64, len: u64, name: &str) -> bool {
+        self.memory.label(tag(process) | addr, len, name)
+    }
+
+    /// Accesses so far by name.
+    pub(crate) fn labelled(&self) -> impl Iterator<Item = (&str, Counts)> {
+        self.memory.labelled()
+    }
+
     /// Instructions issued so far, by core.
     pub(crate) fn issues(&self) -> Vec<u64> {
         self.cores.iter().map(Core::issues).collect()

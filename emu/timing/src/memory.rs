@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use crate::cache::{Cache, LINE_BYTES, Touch, line_of};
 use crate::core::THREADS;
+use crate::labels::Labels;
 use crate::model::Model;
 use crate::server::Server;
 use crate::unit::{of_cycles, to_cycles};
@@ -116,6 +117,7 @@ pub struct Memory {
     l3: Cache,
     paths: Paths,
     counts: Counts,
+    labels: Labels,
 }
 
 impl Memory {
@@ -143,6 +145,7 @@ impl Memory {
                 host_window_write: Server::new(service.host_window_write),
             },
             counts: Counts::default(),
+            labels: Labels::default(),
             model,
         }
     }
@@ -157,6 +160,26 @@ impl Memory {
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
+    }
+
+    /// Counts accesses to `len` bytes at `addr` under a name, too; several ranges may have one. False, and nothing changes, for an empty
+    /// range and one that shares addresses with another.
+    pub fn label(&mut self, addr: u64, len: u64, name: &str) -> bool {
+        self.labels.add(addr, len, name)
+    }
+
+    /// What has been counted for each name.
+    pub fn labelled(&self) -> impl Iterator<Item = (&str, Counts)> {
+        self.labels.counts()
+    }
+
+    /// Adds to a count, in all and for the range that the address is in.
+    #[inline]
+    fn count(&mut self, addr: u64, add: impl Fn(&mut Counts)) {
+        add(&mut self.counts);
+        if let Some(counts) = self.labels.at(addr) {
+            add(counts);
+        }
     }
 
     /// An activation of thread `thread` (of the card, 0 to 255) begins: its L1 is empty.
@@ -205,43 +228,44 @@ impl Memory {
     pub fn load(&mut self, thread: usize, space: Space, addr: u64, at: u64) -> u64 {
         let line = line_of(addr);
         if self.touch_l1(thread, line) {
-            self.counts.l1 += 1;
+            self.count(addr, |counts| counts.l1 += 1);
             return self.model.l1_cycles;
         }
-        self.beyond_l1(space, line, at)
+        self.beyond_l1(space, addr, at)
     }
 
-    fn beyond_l1(&mut self, space: Space, line: u64, at: u64) -> u64 {
+    fn beyond_l1(&mut self, space: Space, addr: u64, at: u64) -> u64 {
         let arrives = of_cycles(at);
         let (cycles, reached) = match space {
-            Space::Dpa => self.shared_levels(line, arrives),
+            Space::Dpa => self.shared_levels(addr, arrives),
             Space::Arm => {
-                self.counts.window += 1;
+                self.count(addr, |counts| counts.window += 1);
                 (self.model.arm_window_cycles, self.paths.arm_window_read.enter(arrives))
             }
             Space::Host => {
-                self.counts.window += 1;
+                self.count(addr, |counts| counts.window += 1);
                 (self.model.host_window_cycles, self.paths.host_window_read.enter(arrives))
             }
         };
-        self.counts.waited += reached - arrives;
+        self.count(addr, |counts| counts.waited += reached - arrives);
         cycles + to_cycles(reached - arrives)
     }
 
     /// Latency without waiting, and when the last path on the way let it through.
-    fn shared_levels(&mut self, line: u64, arrives: u64) -> (u64, u64) {
+    fn shared_levels(&mut self, addr: u64, arrives: u64) -> (u64, u64) {
+        let line = line_of(addr);
         let reached = self.paths.l2.enter(arrives);
         let (in_l2, in_l3) = (self.l2.touch(line), self.l3.touch(line));
         if in_l2 {
-            self.counts.l2 += 1;
+            self.count(addr, |counts| counts.l2 += 1);
             return (self.model.l2_cycles, reached);
         }
         let reached = self.paths.l3.enter(reached);
         if in_l3 {
-            self.counts.l3 += 1;
+            self.count(addr, |counts| counts.l3 += 1);
             return (self.model.l3_cycles, reached);
         }
-        self.counts.dpa_memory += 1;
+        self.count(addr, |counts| counts.dpa_memory += 1);
         (self.model.dpa_memory_cycles, self.paths.dpa_memory_read.enter(reached))
     }
 
@@ -250,15 +274,15 @@ impl Memory {
     pub fn store(&mut self, thread: usize, space: Space, addr: u64, at: u64) -> u64 {
         let line = line_of(addr);
         let hit = self.touch_l1(thread, line);
+        let cycles = if hit {
+            self.count(addr, |counts| counts.store_hits += 1);
+            self.model.store_hit_cycles
+        } else {
+            self.count(addr, |counts| counts.store_new_lines += 1);
+            self.model.store_new_line_cycles
+        };
         let Memory { threads, model, counts, .. } = self;
         let own = &mut threads[thread];
-        let cycles = if hit {
-            counts.store_hits += 1;
-            model.store_hit_cycles
-        } else {
-            counts.store_new_lines += 1;
-            model.store_new_line_cycles
-        };
         own.window_stored |= space != Space::Dpa;
         let mut now = of_cycles(at);
         own.stores.settle(now);
@@ -299,7 +323,7 @@ impl Memory {
     pub fn atomic(&mut self, thread: usize, addr: u64, at: u64) -> u64 {
         let line = line_of(addr);
         self.drop_from_l1(thread, line);
-        self.beyond_l1(Space::Dpa, line, at) + self.model.store_hit_cycles
+        self.beyond_l1(Space::Dpa, addr, at) + self.model.store_hit_cycles
     }
 
     /// Cycles of a fence at cycle `at`, with the predecessor set that the instruction names (bit 3 device input, 2 device output, 1
@@ -333,8 +357,8 @@ impl Memory {
         if self.code[core].touch(line) {
             return 0;
         }
-        self.counts.code_misses += 1;
-        self.beyond_l1(Space::Dpa, line, at)
+        self.count(addr, |counts| counts.code_misses += 1);
+        self.beyond_l1(Space::Dpa, addr, at)
     }
 
     /// The card has written `len` bytes at `addr`.

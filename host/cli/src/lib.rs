@@ -4,6 +4,7 @@ pub mod calibrate;
 pub mod capacity;
 pub mod concurrent;
 pub mod evaluate;
+pub mod accesses;
 pub mod gdb;
 pub mod logs;
 pub mod look;

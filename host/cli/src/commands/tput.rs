@@ -52,6 +52,9 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
         && !args.json
     {
         println!("{}", table(std::slice::from_ref(report)));
+        if let Some(accesses) = &report.accesses {
+            println!("{accesses}");
+        }
     }
     // What happened matters most when something failed.
     let looked = look::finish(look, args.look.stats, &image.elf, args.json);

@@ -89,9 +89,9 @@ pub(super) fn run(
         let traffic = Traffic::now()? - before;
         report.sha256 = compare(params, &groups, &buffers, &expected, &mut outcomes)?;
         let control = announcements(&groups).iter().zip(&announced).map(|(now, before)| *now - *before).collect();
-        let sample = Sample { outcomes, traffic, control, took_ps, wall_s };
+        let sample = Sample { outcomes, traffic, control, took_ps, wall_s, accesses: None };
         if iteration >= params.warm_up || sample.is_broken() {
-            report.add(&sample);
+            report.add(&sample)?;
             counted += 1;
         }
         if sample.is_broken() {

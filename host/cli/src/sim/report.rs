@@ -12,6 +12,7 @@ pub use super::counts::{Control, PhaseTime, PhaseTimes, Workers};
 use super::params::{Operation, SimParams};
 use super::settings::Settings;
 pub use super::traffic::Traffic;
+use crate::accesses::Accesses;
 use crate::machine::Memory;
 use crate::tput::report::Kind;
 
@@ -91,6 +92,8 @@ pub(super) struct Sample {
     pub(super) took_ps: u64,
     /// Wall time likewise.
     pub(super) wall_s: f64,
+    /// Accesses of the DPA's threads before it.
+    pub(super) accesses: Option<Accesses>,
 }
 
 impl Sample {
@@ -165,6 +168,9 @@ pub struct Report {
     pub phases: Option<PhaseTimes>,
     /// What the workers on the DPA counted, operations of the warm-up included; multicast alone has any.
     pub workers: Option<Workers>,
+    /// Which level of memory served accesses of the DPA's threads in the operations that are counted; not without a timing model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accesses: Option<Accesses>,
     /// SHA-256 of the bytes in the buffer of the first rank that has ended well, after the last operation.
     pub sha256: Option<String>,
     /// The machine.
@@ -224,6 +230,7 @@ impl Report {
             control: Control::default(),
             phases: None,
             workers: None,
+            accesses: None,
             sha256: None,
             machine: Machine::now()?,
             kind: Kind::Emulated,
@@ -236,7 +243,8 @@ impl Report {
         })
     }
 
-    pub(super) fn add(&mut self, sample: &Sample) {
+    pub(super) fn add(&mut self, sample: &Sample) -> Result<(), SimError> {
+        Accesses::add_since(&mut self.accesses, sample.accesses.as_ref())?;
         for control in &sample.control {
             self.control_messages += control.total();
             self.control_messages_most = self.control_messages_most.max(control.total());
@@ -263,6 +271,7 @@ impl Report {
                 self.phases.get_or_insert_default().add(&report.phases);
             }
         }
+        Ok(())
     }
 
     /// Ends it. `done`: operations counted, at least 1.

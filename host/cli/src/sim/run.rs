@@ -11,6 +11,7 @@ use super::params::{Operation, SimParams, Trouble};
 use super::report::{Control, Outcome, Report, Sample, Workers};
 pub use super::traffic::Traffic;
 use super::{SimError, baseline, failure, group};
+use crate::accesses::Accesses;
 use crate::tput::run::{ImageFile, digest, made_up_bytes};
 
 /// What a simulation tells while it runs.
@@ -80,7 +81,7 @@ fn multicast(
     let mut counted = 0;
     for iteration in 0..params.warm_up + params.iterations {
         fill(&cards, &params, source, &mut buffers)?;
-        let (before, messages) = (Traffic::now()?, messages(&ranks));
+        let (before, messages, accesses) = (Traffic::now()?, messages(&ranks), Accesses::now()?);
         let started = Instant::now();
         let start_ps = provider.relax().now_ps();
         let tell = &mut |ranks| tick(Tick::Ended { iteration, ranks });
@@ -91,11 +92,11 @@ fn multicast(
         let outcomes = done.iter().zip(0..).map(|(done, rank)| outcome(source, rank, done.as_ref()));
         let outcomes = outcomes.collect::<Result<Vec<_>, _>>()?;
         let control = self::messages(&ranks).iter().zip(&messages).map(|(now, before)| *now - *before).collect();
-        let sample = Sample { outcomes, traffic, control, took_ps, wall_s };
+        let sample = Sample { outcomes, traffic, control, took_ps, wall_s, accesses };
         // One that fails counts, even in the warm-up: nothing comes after it.
         let last = sample.is_broken() || iteration + 1 == params.warm_up + params.iterations;
         if iteration >= params.warm_up || sample.is_broken() {
-            report.add(&sample);
+            report.add(&sample)?;
             counted += 1;
         }
         if last {

@@ -42,7 +42,10 @@ impl fmt::Display for Report {
         if let Some(phases) = self.phase_table() {
             writeln!(f, "{phases}")?;
         }
-        for line in [self.workers_line(), Some(self.control_line()), Some(self.recovery_line())].into_iter().flatten() {
+        let accesses = self.accesses.as_ref().map(ToString::to_string);
+        for line in
+            [self.workers_line(), accesses, Some(self.control_line()), Some(self.recovery_line())].into_iter().flatten()
+        {
             writeln!(f, "{line}")?;
         }
         let memory = self

@@ -59,6 +59,9 @@ pub enum TputError {
         /// The first.
         first: Box<emu_machine::Race>,
     },
+    /// The emulated machine refused something.
+    #[error(transparent)]
+    Emulator(#[from] emu_machine::MachineError),
     /// The workers disagree with their own bitmaps.
     #[error(
         "worker {worker} says {remaining} chunks are missing, its bitmap lacks {missing}; this is a bug of the image"

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::plan::{Plan, Transport};
+use crate::accesses::Accesses;
 use crate::machine::MachineReport;
 
 /// Where a figure comes from. The three kinds never share a column.
@@ -105,6 +106,9 @@ pub struct Report {
     pub goodput_gib_s: f64,
     /// The device's counters.
     pub device: DeviceCounters,
+    /// Which level of memory served accesses, from first post to completion; not without a timing model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accesses: Option<Accesses>,
     /// Where the figures come from.
     pub kind: Kind,
     /// Cost model behind the emulated figures.
@@ -129,6 +133,8 @@ pub struct Totals {
     pub digest_ok: bool,
     /// Device counters.
     pub device: DeviceCounters,
+    /// Accesses of the DPA's threads from first post to completion; only a timing model counts them.
+    pub accesses: Option<Accesses>,
 }
 
 impl Report {
@@ -156,6 +162,7 @@ impl Report {
             cycles_per_cqe: totals.device.cycles_per_cqe(),
             goodput_gib_s: if totals.span_ps == 0 { 0.0 } else { gib / seconds },
             device: totals.device,
+            accesses: totals.accesses.clone(),
             kind,
             model: model.to_owned(),
             machine: None,
@@ -224,6 +231,7 @@ mod tests {
             span_ps: 1_000_000_000,
             digest_ok: true,
             device: DeviceCounters { cqes: 200, instructions: 4000, cycles: 90_000, ..Default::default() },
+            accesses: None,
         };
         Report::new(&plan, &totals, "ab".to_owned(), Kind::Emulated, "uncalibrated-1", 0.5)
     }

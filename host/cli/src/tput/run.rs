@@ -11,6 +11,7 @@ use super::client::{self, Client};
 use super::plan::Plan;
 use super::report::{DeviceCounters, Kind, Report, Totals};
 use super::server::{self, Server, WorkerEndpoint};
+use crate::accesses::{self, Accesses};
 
 /// A device image as read from a file.
 #[derive(Clone, Debug)]
@@ -71,15 +72,18 @@ pub fn run(
     tick: &mut dyn FnMut(Tick),
 ) -> Result<Report, TputError> {
     let started = Instant::now();
+    let is_virtual = cards.server.provider().relax().is_virtual();
     let totals = server::serve(&cards.server, &image.name, &image.elf, plan, |server| {
         client::connect(&cards.client, plan, source, |client| {
             server.connect(&client.endpoints(&cards.client))?;
             client.connect(&server.endpoints())?;
+            if is_virtual {
+                accesses::label(server.ranges())?;
+            }
             repeat(server, client, plan, source, tick)
         })
     })?;
-    let virtual_time = cards.server.provider().relax().is_virtual();
-    let (kind, model) = if virtual_time { (Kind::Emulated, model) } else { (Kind::Measured, "none") };
+    let (kind, model) = if is_virtual { (Kind::Emulated, model) } else { (Kind::Measured, "none") };
     let sha256 = digest(source);
     Ok(Report::new(plan, &totals, sha256, kind, model, started.elapsed().as_secs_f64()))
 }
@@ -91,6 +95,7 @@ fn repeat(
     source: &[u8],
     tick: &mut dyn FnMut(Tick),
 ) -> Result<Totals, TputError> {
+    let is_virtual = server.provider().relax().is_virtual();
     let mut totals = Totals { digest_ok: true, ..Totals::default() };
     let mut counted = vec![Statistics::default(); plan.shares.len()];
     for repetition in 0..plan.runs() {
@@ -98,12 +103,16 @@ fn repeat(
         let collective_id = repetition;
         server.arm(collective_id)?;
         client.restart();
+        let accesses = if is_virtual { Accesses::now()? } else { None };
         let span_ps = transfer(server, client, collective_id, &mut |posted| {
             tick(Tick { repetition, repetitions: plan.runs(), posted, chunks: plan.chunks });
         })?;
+        let measured = repetition >= plan.params.warm_up;
+        if measured {
+            Accesses::add_since(&mut totals.accesses, accesses.as_ref())?;
+        }
         let complete = server.completed()?;
         let reports = server.report()?;
-        let measured = repetition >= plan.params.warm_up;
         let arrival = compare(server, plan, source, &reports, complete)?;
         for ((statistics, _), before) in reports.iter().zip(&mut counted) {
             if measured {

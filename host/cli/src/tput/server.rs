@@ -16,6 +16,7 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::TputError;
 use super::plan::{Plan, Transport};
+use crate::accesses::Range;
 
 /// Bytes of the routing header area in front of a UD payload.
 const GRH_BYTES: u64 = 40;
@@ -74,6 +75,7 @@ pub struct Server<'a> {
     workers: Vec<Worker<'a>>,
     sequence: u64,
     operations: Vec<Operation>,
+    ranges: Vec<Range>,
 }
 
 /// Where things lie in the host memory that workers write through their window.
@@ -175,7 +177,7 @@ pub fn serve<R>(
         queue_pairs.push(DpaQueuePair::receiver(transport, cq, log_ring, 0)?);
     }
 
-    let mut workers = Vec::new();
+    let (mut workers, mut ranges) = (Vec::new(), Vec::new());
     for index in 0..count {
         let share = &plan.shares[index];
         let context = worker_context(&Parts {
@@ -192,6 +194,7 @@ pub fn serve<R>(
             bitmap: &bitmaps[index],
             group: &group,
         });
+        ranges.extend(worker_ranges(&context, contexts[index].addr().get(), &bitmaps[index]));
         contexts[index].write(0, context.as_bytes())?;
         let code = process.call("prepare", contexts[index].addr().get())?;
         if code != 0 {
@@ -222,6 +225,7 @@ pub fn serve<R>(
         workers,
         sequence: 0,
         operations: vec![Operation::default(); count],
+        ranges,
     };
     body(&mut server)
 }
@@ -333,7 +337,39 @@ fn worker_context(parts: &Parts<'_>) -> WorkerContext {
     }
 }
 
+/// What a worker has in DPA memory.
+fn worker_ranges(context: &WorkerContext, addr: u64, bitmap: &DeviceBuffer<'_>) -> Vec<Range> {
+    const CQE_BYTES: u64 = 64;
+    const RECEIVE_BYTES: u64 = 16;
+    const SEND_BYTES: u64 = 64;
+    const RECORD_BYTES: u64 = 8;
+    let mut ranges = vec![
+        Range { name: "context", addr, len: size_of::<WorkerContext>() as u64 },
+        Range { name: "bitmap", addr: bitmap.addr().get(), len: bitmap.len() },
+    ];
+    for (queue, entry_bytes) in [
+        (&context.receive_cq, CQE_BYTES),
+        (&context.send_cq, CQE_BYTES),
+        (&context.receive_queue, RECEIVE_BYTES),
+        (&context.send_queue, SEND_BYTES),
+    ] {
+        // A queue that there is not has no address.
+        ranges.extend([
+            Range { name: "rings", addr: queue.ring.get(), len: entry_bytes << queue.log_depth },
+            Range { name: "rings", addr: queue.doorbell_record.get(), len: RECORD_BYTES },
+        ]);
+    }
+    ranges.retain(|range| range.addr != 0);
+    ranges
+}
+
 impl Server<'_> {
+    /// What the workers have in DPA memory: contexts, bitmaps, rings and doorbell records.
+    #[must_use]
+    pub fn ranges(&self) -> &[Range] {
+        &self.ranges
+    }
+
     /// How senders reach each worker.
     #[must_use]
     pub fn endpoints(&self) -> Vec<WorkerEndpoint> {

@@ -1,0 +1,128 @@
+//! What it costs when the rings of workers exceed the DPA's last-level cache (*emulated*, timing model M.1), and by which level accesses are
+//! served as long as they do not.
+
+use emu_machine::Config;
+use emu_machine::timing::Parameters;
+use flexcast::baseline::algorithm::Allgather;
+use flexcast_cli::accesses::Levels;
+use flexcast_cli::machine::MachineParams;
+use flexcast_cli::provider;
+use flexcast_cli::sim::algorithm::Algorithm;
+use flexcast_cli::sim::params::{Operation, SimParams};
+use flexcast_cli::sim::run;
+use flexcast_cli::tput::plan::{Params, Transport};
+use flexcast_cli::tput::report::Report;
+use flexcast_cli::tput::run::ImageFile;
+use flexcast_tests::image_bytes;
+use flexcast_tests::run::tput_on;
+
+/// They share a core.
+const WORKERS: u32 = 12;
+const CHUNK_BYTES: u64 = 64;
+/// Two of the deepest rings.
+const CHUNKS: u64 = 16_384;
+
+/// Workers of image `receive` on one core, as fast as they can, with `ring` receives posted each. Their sender fills all rings.
+fn receive(ring: u32, timing: Parameters) -> Report {
+    let machine = Config { timing: Some(timing), ..provider::config(0, 1) };
+    let params =
+        Params { transport: Transport::Uc, threads: WORKERS, chunk_bytes: CHUNK_BYTES, ring, ..Params::default() };
+    let bytes = CHUNK_BYTES * CHUNKS * u64::from(WORKERS);
+    tput_on(machine, "receive", image_bytes("receive"), params, bytes).expect("it runs").report
+}
+
+/// Whether what a communicator with as many lanes and slots wants in the last-level cache is within its budget (`Card::hot_bytes` adds up
+/// such figures).
+fn is_within_budget(slots: u32) -> bool {
+    let config = flexcast::Config {
+        slots,
+        transport: flexcast::Transport::UcMulticast,
+        ..flexcast::Config::default().with_subgroups(WORKERS)
+    };
+    let footprint = config.footprint(2, 4096).expect("a configuration");
+    assert!(footprint.ring_bytes >= u64::from(WORKERS * slots) * (64 + 16), "completions and receives of all lanes");
+    footprint.hot_bytes() <= config.cache_bytes
+}
+
+#[test]
+fn rings_that_exceed_the_cache_cost_throughput_and_a_larger_cache_gives_it_back() {
+    let m1 = Parameters::m1();
+    let (fits, exceeds) = (receive(256, m1.clone()), receive(8192, m1.clone()));
+    let larger = m1.with("caches", "l2_bytes", 16 << 20).expect("a power of two of sets");
+    let again = receive(8192, larger);
+    assert!(is_within_budget(256) && !is_within_budget(8192));
+    for (what, report, recorded, rings) in [
+        ("rings that fit", &fits, "32.201607 Gbit/s, 218294 L2, 0 L3, 19 DPA memory", 100.0),
+        ("rings that do not", &exceeds, "15.239004 Gbit/s, 97803 L2, 56 L3, 120566 DPA memory", 39.153),
+        ("the same, and a larger cache", &again, "32.379286 Gbit/s, 218344 L2, 0 L3, 19 DPA memory", 100.0),
+    ] {
+        assert!(report.digest_ok && report.missing == 0, "{what}");
+        let accesses = report.accesses.as_ref().expect("a timing model counts them");
+        let [l2, l3, dpa_memory] = accesses.all.beyond_l1();
+        let gbit_s = report.goodput_gib_s * f64::from(1 << 30) * 8.0 / 1e9;
+        assert_eq!(format!("{gbit_s:.6} Gbit/s, {l2} L2, {l3} L3, {dpa_memory} DPA memory"), recorded, "{what}");
+        let rate = 100.0 * accesses.by["rings"].llc_hit_rate().expect("rings are looked at");
+        assert!((rate - rings).abs() < 1e-3, "{what}: {rate} % of the accesses to rings");
+        // What it counts is complete: names are of parts that share nothing, and the rest is `other`.
+        let mut sum = Levels::default();
+        accesses.by.values().for_each(|levels| sum += *levels);
+        assert_eq!(sum, accesses.all, "{what}");
+        assert_eq!(accesses.by.keys().collect::<Vec<_>>(), ["bitmap", "context", "other", "rings"]);
+    }
+    // The same firmware does the same: only what its accesses cost differs.
+    assert_eq!(fits.accesses.map(|accesses| accesses.all.l1()), exceeds.accesses.map(|accesses| accesses.all.l1()));
+    assert!(exceeds.goodput_gib_s < 0.48 * fits.goodput_gib_s);
+}
+
+#[test]
+fn the_simple_model_has_no_levels_to_tell_of() {
+    let params = Params { chunk_bytes: CHUNK_BYTES, ..Params::default() };
+    let bytes = 1000 * CHUNK_BYTES;
+    let plain = tput_on(provider::config(0, 1), "receive", image_bytes("receive"), params, bytes).expect("it runs");
+    assert_eq!(plain.report.accesses, None);
+    assert!(serde_json::to_value(&plain.report).expect("JSON").get("accesses").is_none());
+    let machine = Config { timing: Some(Parameters::m1()), ..provider::config(0, 1) };
+    let modelled = tput_on(machine, "receive", image_bytes("receive"), params, bytes).expect("it runs");
+    let json = serde_json::to_value(&modelled.report).expect("JSON");
+    for name in ["l1", "l2", "l3", "dpa_memory", "window", "store_hits", "code_misses", "waited_cycles"] {
+        assert!(json["accesses"][name].is_u64() && json["accesses"]["by"]["rings"][name].is_u64(), "{name}: {json}");
+    }
+    assert!(json["accesses"]["llc_hit_rate"].is_f64(), "{json}");
+}
+
+#[test]
+fn a_simulation_tells_the_levels_of_its_cards_too() {
+    let params = SimParams {
+        ranks: 3,
+        ranks_per_card: 1,
+        operation: Operation::Allgather,
+        algorithm: Algorithm::Multicast,
+        bytes: 40_000,
+        total_bytes: None,
+        root: 0,
+        warm_up: 1,
+        iterations: 2,
+        seed: 1,
+        config: flexcast::Config::default(),
+        trouble: Vec::new(),
+    };
+    let machine = MachineParams::default().config_of(params.cards()).expect("a switch");
+    let timed = Config { timing: Some(Parameters::m1()), ..machine.clone() };
+    let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
+    let simulate = |machine: Config, params: &SimParams| {
+        let provider = provider::emulated(machine).expect("a machine");
+        run::run(&provider, Some(&image), params, &run::source(params), &mut |_| {}).expect("it runs")
+    };
+    assert_eq!(simulate(machine, &params).accesses, None);
+    let report = simulate(timed.clone(), &params);
+    assert!(report.digest_ok);
+    let accesses = report.accesses.clone().expect("a timing model counts them");
+    assert!(accesses.all.l1() > 1000 && accesses.all.llc_hit_rate().is_some_and(|rate| rate > 0.5), "{accesses}");
+    assert!(report.to_string().contains("% hit L2 or L3"), "{report}");
+    // Half the operations have about half the accesses: what is before them, and between, is not counted.
+    let one = simulate(timed.clone(), &SimParams { iterations: 1, ..params.clone() }).accesses.expect("counts");
+    let [one, two] = [one, accesses].map(|accesses| accesses.all.l1() as f64);
+    assert!((1.8..2.2).contains(&(two / one)), "{one} and {two}");
+    let ring = SimParams { algorithm: Algorithm::Allgather(Allgather::Ring), ..params };
+    assert_eq!(simulate(timed, &ring).accesses, None, "no DPA has a part in it");
+}
