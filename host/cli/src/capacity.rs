@@ -60,6 +60,10 @@ pub struct Plan {
     pub cores: u32,
     /// Subgroups: one for each thread, up to 64.
     pub subgroups: u32,
+    /// Receives of each subgroup, with a staging slot each (UD).
+    pub slots: u32,
+    /// Sends in flight of each subgroup.
+    pub send_depth: u32,
     /// Staging in bytes; 0 with zero copy.
     pub staging_bytes: u64,
     /// How long the link fills it, in microseconds.
@@ -232,6 +236,8 @@ pub fn plan(ask: &Ask, cost: Cost) -> Result<Plan, CapacityError> {
         chunk_bytes,
         slots,
         receive_batch: 64.min(slots / 2),
+        // Send rings are the largest of all that the cache should hold.
+        send_depth: slots.min(Config::default().send_depth),
         max_receive_bytes: bytes,
         ..Config::default().with_subgroups(subgroups)
     };
@@ -258,6 +264,8 @@ pub fn plan(ask: &Ask, cost: Cost) -> Result<Plan, CapacityError> {
         threads: receive_threads_most + config(slots, receive_bytes).send_threads,
         cores: receive_threads_most.div_ceil(UNITS_PER_CORE),
         subgroups,
+        slots,
+        send_depth: config(slots, receive_bytes).send_depth,
         staging_bytes: taken.staging_bytes,
         staging_us: taken.staging_bytes as f64 * 8.0 / f64::from(gbit_per_s) / 1e3,
         psn_bits,
@@ -293,7 +301,7 @@ fn smaller(
     if ask.transport == Transport::UcUnicast {
         return "every rank takes a ring of its own with uc-unicast: give fewer --ranks, or --transport ud".to_owned();
     }
-    "give fewer --ranks, or a slower --link".to_owned()
+    "give a slower --link: each thread has rings of its own".to_owned()
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ fn table(plan: &Plan) -> String {
     for (what, value) in [
         ("threads that receive", threads),
         ("all threads, cores", format!("{}, {}", plan.threads, plan.cores)),
-        ("subgroups", plan.subgroups.to_string()),
+        ("subgroups", format!("{}, each of {} receives and {} sends", plan.subgroups, plan.slots, plan.send_depth)),
         ("staging", format!("{}, {:.0} us of the link", kib(plan.staging_bytes), plan.staging_us)),
         ("sequence number", format!("{} bits, which leaves {} collective ids", plan.psn_bits, plan.collective_ids)),
         ("bitmaps", kib(plan.bitmap_bytes)),

@@ -319,7 +319,7 @@ mod tests {
         let words = Plot { x: "image".to_owned(), series: vec!["threads".to_owned()], ..plot() };
         let rows = [row(Kind::Emulated, "a<b", 1, 3.0), row(Kind::Emulated, "c", 1, 0.0)];
         let text = figure("f", &words, &series(&words, &rows, &[])).into_string();
-        assert_eq!(text.matches("<rect class=\"mark\"").count(), 2);
+        assert_eq!(text.matches("<rect class=\"mark\"").count(), 2 + 1, "two bars, and the sample in the legend");
         assert!(text.contains("a&lt;b"));
     }
 
