@@ -1,7 +1,7 @@
 //! What a timing model says of the parts outside the cores.
 
 use emu_nic::NicTiming;
-use emu_timing::{Counts, Model};
+use emu_timing::Model;
 
 use crate::card::Card;
 use crate::time::PS_PER_S;
@@ -35,12 +35,6 @@ impl World {
     /// From a call of the host to the first instruction of its function, and back.
     pub(crate) fn rpc_ps(&self) -> u64 {
         self.of_model(|model| model.rpc_ps).unwrap_or(0)
-    }
-
-    /// Accesses of a card's threads so far, by the level that served them; `None` without a timing model, and without the card.
-    #[must_use]
-    pub fn accesses(&self, card: usize) -> Option<Counts> {
-        Some(self.cards.get(card)?.cores.timed.as_deref()?.counts())
     }
 
     /// What an instruction costs that costs nothing else.

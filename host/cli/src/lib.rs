@@ -1,10 +1,10 @@
 //! The parts of the `flexcast` tool that other programs and tests use: providers, the throughput harness, device logs.
 
+pub mod accesses;
 pub mod calibrate;
 pub mod capacity;
 pub mod concurrent;
 pub mod evaluate;
-pub mod accesses;
 pub mod gdb;
 pub mod logs;
 pub mod look;

@@ -54,7 +54,8 @@ impl Run {
             let what = format!("reference, {} x{threads}", transport.name());
             return Err(CalibrateError::Data { what, missing: report.missing, equal: report.digest_ok });
         }
-        let counts = with_world(|world| world.accesses(0))?.ok_or(CalibrateError::Untimed)?;
+        let counts = with_world(|world| world.card(0).ok().and_then(|card| card.access_counts()))?
+            .ok_or(CalibrateError::Untimed)?;
         Ok((report, counts))
     }
 }
