@@ -145,6 +145,8 @@ impl Mutants {
                     "SURVIVED".to_owned()
                 }
             };
+            // At once: a run that is ended early has told something.
+            status::say("Verdict", &verdict);
             table.add_row([number.to_string(), name, verdict]);
         }
         println!("{table}");
