@@ -37,10 +37,12 @@ mod entries {
         }
     }
 
-    /// Wakes the event handler with this activation id; 0, or 1 if the runtime refuses.
+    /// Wakes the event handlers whose activation ids are in the table at `memory` of `count` words; 0, or 1 if the runtime refuses one.
     #[dpa::rpc]
-    fn kick(activation_id: u64) -> u64 {
-        u64::from(!dpa::entry::activate(activation_id as u32))
+    fn start(context: &mut KernelContext) -> u64 {
+        let ids = dpa::Table::<u64>::attach(context.memory, context.count as u32);
+        let refused = (0..ids.len()).filter_map(|index| ids.get(index)).any(|id| !dpa::entry::activate(id as u32));
+        u64::from(refused)
     }
 
     /// Loads and stores.

@@ -143,17 +143,25 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Lets all threads run.
+    /// Lets all threads run, by one call.
     pub(super) fn start(
         &self,
         handlers: &[EventHandler<'_>],
         contexts: &[DeviceBuffer<'_>],
     ) -> Result<(), CalibrateError> {
+        let mut ids = Vec::new();
         for (handler, buffer) in handlers.iter().zip(contexts) {
             handler.run(buffer.addr().get())?;
-            self.process.call("kick", u64::from(handler.id()))?;
+            ids.push(u64::from(handler.id()));
         }
-        Ok(())
+        let table = DeviceBuffer::from_bytes(self.process, ids.as_bytes())?;
+        let memory = DeviceAddress::new(table.addr().get());
+        let list = KernelContext { memory, count: ids.len() as u64, ..self.context(0) };
+        let list = DeviceBuffer::from_bytes(self.process, list.as_bytes())?;
+        match self.process.call("start", list.addr().get())? {
+            0 => Ok(()),
+            code => Err(CalibrateError::Context { kernel: "start".to_owned(), thread: 0, code }),
+        }
     }
 
     /// A thread's result, once it has one.
