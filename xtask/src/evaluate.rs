@@ -23,12 +23,12 @@ impl Evaluate {
         let (images, out) = (workspace::image_dir("emu"), root.join("target/evaluation"));
         std::fs::create_dir_all(&out).with_context(|| format!("{} cannot be made", out.display()))?;
         let mut report = Command::new(&cli);
-        report.current_dir(&root).arg("report").arg("--images").arg(&images).arg("--out").arg(&out);
+        report.current_dir(root).arg("report").arg("--images").arg(&images).arg("--out").arg(&out);
         let known = Command::new(&cli).args(["help", "calibrate"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
         if known.is_ok_and(|status| status.success()) && !self.reduced {
             status::say("Calibrating", "the timing model: its fit, what it was not fitted to, its sensitivity");
             let text = process::capture(
-                Command::new(&cli).current_dir(&root).args(["calibrate", "--json", "--images"]).arg(&images),
+                Command::new(&cli).current_dir(root).args(["calibrate", "--json", "--images"]).arg(&images),
             )?;
             let file = out.join("calibration.json");
             std::fs::write(&file, text).with_context(|| format!("{} cannot be written", file.display()))?;

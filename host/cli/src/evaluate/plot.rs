@@ -16,6 +16,9 @@ const BOTTOM: f64 = 56.0;
 /// Colours of the page: `--c0` and so on.
 const COLOURS: usize = 8;
 
+/// A point: place, value, and the range around it where there is one.
+pub type Mark = (Place, f64, Option<(f64, f64)>);
+
 /// A series as it is drawn.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Series {
@@ -27,8 +30,8 @@ pub struct Series {
     pub bound: bool,
     /// Number of its colour.
     pub colour: usize,
-    /// Points: place, value, and the range around it where there is one.
-    pub points: Vec<(Place, f64, Option<(f64, f64)>)>,
+    /// Its points.
+    pub points: Vec<Mark>,
 }
 
 /// A place on the horizontal axis.
