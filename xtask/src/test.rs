@@ -87,7 +87,7 @@ fn images() -> Result<()> {
 
 /// Queue logic, the datapath and the macros, on the host.
 fn device_tests() -> Result<()> {
-    process::run(workspace::device_cargo().args(["test", "--workspace"]))
+    process::run(workspace::device_cargo().args(["test", "--workspace", "--no-fail-fast"]))
 }
 
 fn host_tests() -> Result<()> {
@@ -96,7 +96,7 @@ fn host_tests() -> Result<()> {
             status::warn(format_args!("skipped, because {program} (Debian: {package}) is not installed: {use_}"));
         }
     }
-    process::run(workspace::cargo().args(["test", "--workspace"]))
+    process::run(workspace::cargo().args(["test", "--workspace", "--no-fail-fast"]))
 }
 
 fn lints() -> Result<()> {
