@@ -88,7 +88,6 @@ impl Packets {
     }
 
     fn serve(&self, bench: &Bench<'_>, senders: &[Device<'_>]) -> Result<f64, CalibrateError> {
-        let threads = self.threads as usize;
         let bits = DeviceBuffer::zeroed(bench.process, u64::from(self.threads) * self.words() * 8)?;
         let rows: Vec<MessageRow> = (0..u64::from(self.threads))
             .map(|worker| MessageRow { first_word: worker * self.words(), log_chunk: self.log_chunk, reserved: 0 })
@@ -141,15 +140,15 @@ impl Packets {
         for (source, completions) in sources.iter().zip(&completions) {
             lanes.push(Sender { completions, source, queue_pairs: Vec::new() });
         }
-        for worker in 0..threads {
+        for (worker, receiver) in receivers.iter_mut().enumerate() {
             let of = worker % SENDERS;
             let depths = QueueDepths { send: 1 << LOG_RING, receive: 1 };
             let queue = &completions[of];
             let qp = QueuePair::new(&domains[of], Transport::Uc, queue, queue, depths)?;
             qp.init(Access::empty(), 0)?;
             let (gid, mac) = (senders[of].port().gid, senders[of].info().mac);
-            receivers[worker].connect(&RemoteQp { qpn: qp.qpn(), gid, mac, first_psn: 0 }, 0)?;
-            qp.connect(&receivers[worker].endpoint(0), 0)?;
+            receiver.connect(&RemoteQp { qpn: qp.qpn(), gid, mac, first_psn: 0 }, 0)?;
+            qp.connect(&receiver.endpoint(0), 0)?;
             lanes[of].queue_pairs.push(qp);
         }
         bench.start(&handlers, &contexts)?;

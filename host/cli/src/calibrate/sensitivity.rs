@@ -69,19 +69,19 @@ pub(super) fn sweep(
         .collect();
     let mut results = jobs::run(&all, threads, progress)?.into_iter();
     let (_, before) = results.next().ok_or(CalibrateError::Untimed)?;
-    let told =
-        |((group, name, value, tried), (cycles_at_66, after)): ((String, String, u64, u64), (f64, Vec<HoldOut>))| {
-            let changed = before.iter().zip(&after).filter(|(before, after)| before.verdict != after.verdict);
-            let changes = changed
-                .map(|(before, after)| Change {
-                    id: before.id.clone(),
-                    before: (before.verdict.name(), before.predicted),
-                    after: (after.verdict.name(), after.predicted),
-                })
-                .collect();
-            Sensitivity { parameter: format!("{group}.{name}"), value, tried, cycles_at_66, changes }
-        };
-    Ok(assumptions.into_iter().zip(results).map(told).collect())
+    let mut found = Vec::new();
+    for ((group, name, value, tried), (cycles_at_66, after)) in assumptions.into_iter().zip(results) {
+        let changed = before.iter().zip(&after).filter(|(before, after)| before.verdict != after.verdict);
+        let changes = changed
+            .map(|(before, after)| Change {
+                id: before.id.clone(),
+                before: (before.verdict.name(), before.predicted),
+                after: (after.verdict.name(), after.predicted),
+            })
+            .collect();
+        found.push(Sensitivity { parameter: format!("{group}.{name}"), value, tried, cycles_at_66, changes });
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
