@@ -55,3 +55,25 @@ fn an_event_is_not_lost_where_it_cannot_be_told() {
     assert_eq!((told, context.addr()), (cq, 7));
     unsafe { (host.api.ibv_ack_cq_events)(cq, 1) };
 }
+
+/// Two hosts of one process look in turn: they stand for hosts that look at the same time, so no time passes until one looks again.
+#[test]
+fn time_passes_for_who_looks_again_and_not_for_each_host() {
+    let (host, _, cq) = asking_for_ever();
+    let others: Vec<_> = (0..50).map(|_| host.cq(4)).collect();
+    let mut wc = ibv_wc::default();
+    let mut poll = |cq| unsafe { inline::poll_cq(cq, 1, &mut wc) };
+    let begun_ps = emu_libibverbs::now_ps();
+    assert_eq!(others.iter().map(|other| poll(*other)).sum::<i32>() + poll(cq), 0);
+    assert_eq!(emu_libibverbs::now_ps(), begun_ps);
+    for _ in 0..10 {
+        let before_ps = emu_libibverbs::now_ps();
+        assert_eq!(poll(cq), 0);
+        assert!(emu_libibverbs::now_ps() > before_ps, "a queue that is waited for");
+    }
+    // Who lets time pass by itself does not have it pass twice.
+    assert!(emu_libibverbs::relax());
+    let begun_ps = emu_libibverbs::now_ps();
+    assert_eq!((poll(others[0]), poll(cq)), (0, 0));
+    assert_eq!(emu_libibverbs::now_ps(), begun_ps);
+}
