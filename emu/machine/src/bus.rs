@@ -136,7 +136,7 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
             if WATCHED && self.gather(host, &value.to_le_bytes()[..width], *cycles) {
                 return Ok(());
             }
-            if self.host.write(host, &value.to_le_bytes()[..width]).is_err() {
+            if self.host.write_by(self.card, host, &value.to_le_bytes()[..width]).is_err() {
                 return self.fault(Cause::StoreAccess, addr, "the memory behind the key is no longer registered");
             }
             return Ok(());

@@ -177,7 +177,7 @@ impl Dma for CardDma<'_> {
             self.observe(space, addr, data);
         }
         match space {
-            Space::Host => self.host.write(addr, data),
+            Space::Host => self.host.write_by(self.card, addr, data),
             Space::Dpa(id) => match self.processes.get_mut(&id) {
                 Some(process) => {
                     process.memory.dma_write(addr, data)?;

@@ -1,6 +1,6 @@
 //! The memory of the computer the cards are plugged into: the real memory of this process, as far as it was registered.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::collections::BTreeMap;
 
 use emu_nic::DmaFault;
@@ -13,6 +13,8 @@ pub struct HostMemory {
     ranges: BTreeMap<u64, Vec<u64>>,
     /// Memory that nobody else has; see [`HostMemory::lend`].
     own: Vec<Box<[Line]>>,
+    /// By card.
+    writes: Vec<Cell<u64>>,
 }
 
 /// A cache line, reached by raw copies only.
@@ -21,6 +23,24 @@ pub struct HostMemory {
 struct Line(#[expect(dead_code, reason = "reached by its address")] UnsafeCell<[u8; 64]>);
 
 impl HostMemory {
+    pub(crate) fn new(cards: usize) -> Self {
+        Self { writes: vec![Cell::new(0); cards], ..Self::default() }
+    }
+
+    /// How often each card, and the threads on it, has written here. While its number stays, the host of a card that has looked at
+    /// everything finds nothing new.
+    pub fn writes(&self) -> impl ExactSizeIterator<Item = u64> {
+        self.writes.iter().map(Cell::get)
+    }
+
+    /// Copies what a card writes into registered memory.
+    pub(crate) fn write_by(&self, card: usize, addr: u64, data: &[u8]) -> Result<(), DmaFault> {
+        if let Some(writes) = self.writes.get(card) {
+            writes.set(writes.get() + 1);
+        }
+        self.write(addr, data)
+    }
+
     /// Makes `[addr, addr + len)` reachable for the cards until [`HostMemory::unregister`].
     ///
     /// # Safety

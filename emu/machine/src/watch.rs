@@ -137,12 +137,12 @@ impl Watch {
             self.check_owners(place, &line, at_ps);
             // What has been unregistered since takes nothing any more: the card's fault, not the thread's, and not seen by it.
             if line.fetched.is_some() {
-                let _ = place.host.write(line.line, &line.bytes);
+                let _ = place.host.write_by(place.card, line.line, &line.bytes);
                 continue;
             }
             for at in 0..LINE {
                 if line.mask >> at & 1 == 1 {
-                    let _ = place.host.write(line.line + at, &line.bytes[at as usize..][..1]);
+                    let _ = place.host.write_by(place.card, line.line + at, &line.bytes[at as usize..][..1]);
                 }
             }
         }

@@ -86,7 +86,7 @@ impl World {
             probes: Probes::default(),
             config,
             cards,
-            host: HostMemory::default(),
+            host: HostMemory::new(count),
             images: Images::default(),
             queue: EventQueue::default(),
             ready: Ready::default(),

@@ -189,8 +189,10 @@ impl<'c> Communicator<'c> {
         })
     }
 
-    fn is_done(&self, request: &Request) -> bool {
-        self.done.iter().any(|(number, _)| *number == request.number)
+    /// Whether an operation was over when the protocol was last moved on; moves nothing. False for a request of another communicator.
+    #[must_use]
+    pub fn is_done(&self, request: &Request) -> bool {
+        request.communicator == self.id && self.done.iter().any(|(number, _)| *number == request.number)
     }
 
     /// Waits until an operation is over. It ends: every phase of an operation has its bound.

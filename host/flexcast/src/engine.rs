@@ -128,6 +128,18 @@ impl<'c> Communicator<'c> {
         Ok(moved)
     }
 
+    /// When [`Communicator::progress`] is to be called next, even if neither peers nor card have written anything until then, in
+    /// picoseconds of the card's clock; none if nothing is under way. For loops that sleep until something happens.
+    #[must_use]
+    pub fn deadline_ps(&self) -> Option<u64> {
+        let begins = self.current.is_none() && !self.waiting.is_empty();
+        if begins || self.trouble.is_some() || self.told {
+            return Some(0);
+        }
+        let running = self.current.as_ref()?;
+        Some(running.deadline_ps.min(running.checked_ps.saturating_add(look::CHECK_PS)))
+    }
+
     /// Ends everything because of something on this rank.
     pub(crate) fn fail_here(&mut self, cause: Cause) {
         let own = self.place.rank();

@@ -10,6 +10,7 @@ use super::SimError;
 use super::algorithm::Algorithm;
 use super::expected::Expected;
 use super::failure;
+use super::looks::Looks;
 use super::params::{OPERATOR, Operation, SimParams};
 use super::report::{Control, Outcome, Report, Sample};
 use super::run::Tick;
@@ -205,11 +206,20 @@ fn operate(
     }
     let mut outcomes: Vec<Option<Outcome>> = groups.iter().map(|_| None).collect();
     let (mut done, start_ps) = (0, provider.relax().now_ps());
+    let mut looks = Looks::new(groups.len(), params.ranks_per_card);
     loop {
-        for (group, outcome) in groups.iter_mut().zip(&mut outcomes).filter(|(_, outcome)| outcome.is_none()) {
+        let now_ps = provider.relax().now_ps();
+        looks.refresh()?;
+        for (rank, (group, outcome)) in groups.iter_mut().zip(&mut outcomes).enumerate() {
+            if outcome.is_some() || !looks.is_due(rank, now_ps) {
+                continue;
+            }
+            // A look that was due for news may leave some for the next.
+            let news = looks.has_news(rank);
+            looks.looked(rank, now_ps, news, None);
             let error = group.progress().err();
             if error.is_some() || group.is_complete() {
-                let took_ps = error.is_none().then(|| provider.relax().now_ps() - start_ps);
+                let took_ps = error.is_none().then_some(now_ps - start_ps);
                 let kind = error.as_ref().map(failure::baseline_kind);
                 let error = error.map(|error| error.to_string());
                 *outcome = Some(Outcome { error, kind, took_ps, ..Outcome::default() });

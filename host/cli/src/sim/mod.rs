@@ -7,6 +7,7 @@ pub mod counts;
 mod expected;
 pub mod failure;
 pub mod group;
+mod looks;
 pub mod params;
 pub mod random;
 pub mod report;

@@ -7,6 +7,7 @@ use flexcast::{Buffer, Card, Communicator, Done, Firmware, Request, Test};
 use flexio::Provider;
 
 use super::algorithm::Algorithm;
+use super::looks::Looks;
 use super::params::{Operation, SimParams, Trouble};
 use super::report::{Control, Outcome, Report, Sample, Workers};
 pub use super::traffic::Traffic;
@@ -198,17 +199,22 @@ fn operate<'c>(
     let mut trouble = Troubles::new(params, provider.relax().now_ps());
     // Twice the bound of any operation with a worker that must be waited for: nothing that works takes as long.
     let bound_ps = params.config.patience_ps.saturating_mul(2).saturating_add(20_000_000_000_000);
+    let mut looks = Looks::new(ranks.len(), params.ranks_per_card);
     loop {
-        trouble.happen(provider.relax().now_ps(), ranks)?;
+        let now_ps = provider.relax().now_ps();
+        if trouble.happen(now_ps, ranks)? {
+            looks = Looks::new(ranks.len(), params.ranks_per_card);
+        }
+        looks.refresh()?;
         for (rank, communicator) in ranks.iter_mut().enumerate() {
-            if trouble.is_dead(rank as u32) {
+            if trouble.is_dead(rank as u32) || !looks.is_due(rank, now_ps) {
                 continue;
             }
-            let Some(request) = requests[rank].take() else {
-                // Neighbours may still need it.
-                communicator.progress().map_err(at(rank as u32))?;
-                continue;
-            };
+            let moved = communicator.progress().map_err(at(rank as u32))?;
+            looks.looked(rank, now_ps, moved, communicator.deadline_ps());
+            // Without a request of its own its neighbours may still need it.
+            let over = |request: &mut Request| communicator.is_done(request);
+            let Some(request) = requests[rank].take_if(over) else { continue };
             match communicator.test(request).map_err(at(rank as u32))? {
                 Test::Pending(request) => requests[rank] = Some(request),
                 Test::Done(finished) => {
@@ -243,7 +249,8 @@ impl<'p> Troubles<'p> {
         self.dead.contains(&rank)
     }
 
-    fn happen(&mut self, now_ps: u64, ranks: &mut [Communicator<'_>]) -> Result<(), SimError> {
+    /// Lets happen what is due; tells whether anything was.
+    fn happen(&mut self, now_ps: u64, ranks: &mut [Communicator<'_>]) -> Result<bool, SimError> {
         let since_ps = now_ps - self.begun_ps;
         let due = |trouble: &mut Trouble| match *trouble {
             Trouble::Dead { after_ps, .. } | Trouble::Cancel { after_ps, .. } | Trouble::Stall { after_ps, .. } => {
@@ -251,7 +258,9 @@ impl<'p> Troubles<'p> {
             }
             Trouble::Disagree { .. } => true,
         };
-        for trouble in self.left.extract_if(.., due).collect::<Vec<_>>() {
+        let due: Vec<_> = self.left.extract_if(.., due).collect();
+        let any = !due.is_empty();
+        for trouble in due {
             match trouble {
                 Trouble::Dead { rank, .. } => self.dead.push(rank),
                 Trouble::Cancel { rank, .. } => {
@@ -268,7 +277,7 @@ impl<'p> Troubles<'p> {
                 Trouble::Disagree { .. } => {}
             }
         }
-        Ok(())
+        Ok(any)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::machine::Machine;
 
 /// Time between two looks for failures of workers.
-const CHECK_PS: u64 = 10_000_000;
+pub(super) const CHECK_PS: u64 = 10_000_000;
 
 impl Communicator<'_> {
     /// Looks at what the card's workers have told, and at the clock.

@@ -1,0 +1,78 @@
+//! Which hosts have a reason to look. All hosts look all the time; those that would find what they found last are not asked, so that a
+//! thousand ranks take as long as what happens to them.
+
+use emu_machine::{MachineError, with_world};
+
+/// Longest time between two looks of a rank: failures are told by events that write no memory.
+const LONGEST_PS: u64 = 10_000_000;
+
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    /// Writes of the card at the last look; none if that found something, and may have left more.
+    writes: Option<u64>,
+    /// When to look, whatever comes.
+    by_ps: u64,
+}
+
+/// The last looks of all ranks.
+#[derive(Debug)]
+pub(super) struct Looks {
+    ranks: Vec<Look>,
+    ranks_per_card: u32,
+    /// By card.
+    writes: Vec<u64>,
+}
+
+impl Looks {
+    /// Of ranks that have not looked.
+    pub(super) fn new(ranks: usize, ranks_per_card: u32) -> Self {
+        Self { ranks: vec![Look { writes: None, by_ps: 0 }; ranks], ranks_per_card, writes: Vec::new() }
+    }
+
+    /// Takes note of what cards have written until now.
+    pub(super) fn refresh(&mut self) -> Result<(), MachineError> {
+        with_world(|world| {
+            self.writes.clear();
+            self.writes.extend(world.host.writes());
+        })
+    }
+
+    fn now(&self, rank: usize) -> Option<u64> {
+        self.writes.get(rank / self.ranks_per_card.max(1) as usize).copied()
+    }
+
+    /// Whether a rank has a reason to look.
+    pub(super) fn is_due(&self, rank: usize, now_ps: u64) -> bool {
+        let Look { writes, by_ps } = self.ranks[rank];
+        by_ps <= now_ps || writes.is_none() || writes != self.now(rank)
+    }
+
+    /// Whether its card has written since a look that found nothing.
+    pub(super) fn has_news(&self, rank: usize) -> bool {
+        let Look { writes, .. } = self.ranks[rank];
+        writes.is_some() && writes != self.now(rank)
+    }
+
+    /// A rank that was due has looked. `moved`: whether it did anything; `by_ps`: when it wants to look again.
+    pub(super) fn looked(&mut self, rank: usize, now_ps: u64, moved: bool, by_ps: Option<u64>) {
+        let by_ps = by_ps.unwrap_or(u64::MAX).min(now_ps + LONGEST_PS);
+        self.ranks[rank] = Look { writes: if moved { None } else { self.now(rank) }, by_ps };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_looks_again_for_news_for_time_and_after_it_has_moved() {
+        let mut looks = Looks { writes: vec![5, 7], ..Looks::new(4, 2) };
+        assert!((0..4).all(|rank| looks.is_due(rank, 0)), "nobody has looked");
+        (0..4).for_each(|rank| looks.looked(rank, 0, rank == 1, (rank == 2).then_some(300)));
+        assert_eq!([0, 1, 2, 3].map(|rank| looks.is_due(rank, 299)), [false, true, false, false]);
+        assert_eq!([0, 1, 2, 3].map(|rank| looks.is_due(rank, 300)), [false, true, true, false]);
+        assert!((0..4).all(|rank| looks.is_due(rank, LONGEST_PS)));
+        looks.writes[0] += 1;
+        assert_eq!([0, 1, 2, 3].map(|rank| looks.is_due(rank, 1)), [true, true, false, false]);
+    }
+}
