@@ -10,7 +10,7 @@ use flexcast::model::{bitmap, rate};
 use flexcast::{Config, MAX_SUBGROUPS, Transport, UNITS_PER_CORE, USABLE_UNITS};
 use serde::Serialize;
 
-use crate::evaluate::point::{Point, link_goodput};
+use crate::evaluate::point::{Point, TputPoint, link_goodput};
 use crate::timing::TimingParams;
 use crate::tput::plan as tput;
 
@@ -156,16 +156,17 @@ pub enum CapacityError {
 /// # Errors
 /// [`CapacityError::Cost`].
 pub fn cost(zero_copy: bool, images: &Path, model: &TimingParams) -> Result<Cost, CapacityError> {
-    let point = Point::Tput {
+    let point = Point::Tput(TputPoint {
         image: "receive".to_owned(),
         transport: if zero_copy { tput::Transport::Uc } else { tput::Transport::Ud },
         threads: 1,
         chunk_bytes: 64,
+        ring: tput::Params::default().ring,
         bytes: 1 << 18,
         seed: 1,
         warm_up: 1,
         iterations: 1,
-    };
+    });
     let row = point.run(images, model).map_err(CapacityError::Cost)?;
     let number = |column| row.number(column).filter(|value| *value > 0.0);
     match (number("cycles_per_cqe"), number("instructions_per_cqe")) {

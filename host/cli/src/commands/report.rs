@@ -6,10 +6,10 @@ use anyhow::Context as _;
 use flexcast_cli::evaluate::calibration::Calibration;
 use flexcast_cli::evaluate::expect::Ending;
 use flexcast_cli::evaluate::page::{self, Head};
+use flexcast_cli::evaluate::progress::Progress;
 use flexcast_cli::evaluate::run::{self, Options};
-use flexcast_cli::evaluate::{output, spec, summary};
+use flexcast_cli::evaluate::{output, queue, spec, summary};
 use flexcast_cli::timing::TimingParams;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::report_args::ReportArgs;
 
@@ -19,17 +19,11 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let calibration = args.calibration.as_deref().map(Calibration::read).transpose()?;
     let model = TimingParams { model: Some(args.model.clone()), changes: args.set.clone() };
     let name = model.parameters()?.map_or_else(|| args.model.clone(), |parameters| parameters.name);
-    let options = Options { images: args.images.clone(), model, jobs: args.jobs };
-    let bar = ProgressBar::new(0);
-    if let Ok(style) = ProgressStyle::with_template("{prefix:>12.bold} [{bar:40}] {pos}/{len} runs {msg}") {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    bar.set_prefix("evaluation");
-    let outcomes = run::run(experiments, &options, &|done, all| {
-        bar.set_length(all as u64);
-        bar.set_position(done as u64);
-    });
-    bar.finish_and_clear();
+    let options =
+        Options { images: args.images.clone(), model, jobs: args.jobs, memory_bytes: queue::memory_limit_bytes() };
+    let tell = Progress::new();
+    let outcomes = run::run(experiments, &options, &|progress| tell.tell(progress));
+    tell.end();
     let head = Head { model: name, calibration, reduced: args.reduced };
     for outcome in &outcomes {
         output::write(&args.out, outcome)?;

@@ -2,8 +2,9 @@
 //!
 //! - [`spec`] is the format of a file of `experiments/`: question, sweeps, published points, bounds, expectations;
 //! - [`point`] is one run of the throughput harness or of a collective, and what it tells; [`computed`] are closed forms;
-//! - [`run`] does all runs on several threads, each with a machine of its own, the same run once;
-//! - [`statistics`], [`bound`] and [`expect`] are what is made of rows: spreads, bare bounds, verdicts;
+//! - [`run`] does all runs on several threads, each with a machine of its own, the same run once, in the order of its [`queue`], and tells its
+//!   [`progress`];
+//! - [`statistics`], [`spread`], [`bound`] and [`expect`] are what is made of rows: spreads, bare bounds, verdicts;
 //! - [`output`] writes CSV and JSON, [`page`] the page with its [`plot`]s, [`summary`] the short form for the documentation.
 
 pub mod axis;
@@ -15,9 +16,12 @@ pub mod output;
 pub mod page;
 pub mod plot;
 pub mod point;
+pub mod progress;
+pub mod queue;
 pub mod row;
 pub mod run;
 pub mod spec;
+pub mod spread;
 pub mod statistics;
 pub mod summary;
 

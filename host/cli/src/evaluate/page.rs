@@ -202,7 +202,7 @@ pub fn heading(column: &str) -> String {
         ("rank_gbit_s_median", "median of ranks Gbit/s"),
         ("rank_gbit_s_p5", "5 %"),
         ("rank_gbit_s_p95", "95 %"),
-        ("rank_variation", "coefficient of variation"),
+        ("rank_gbit_s_variation", "coefficient of variation"),
         ("time_us", "µs"),
     ];
     known

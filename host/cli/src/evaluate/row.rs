@@ -105,13 +105,15 @@ pub struct Row {
     pub source: String,
     /// Column and value, in order.
     pub cells: Vec<(String, Cell)>,
+    /// What the statistics of the row are of, for statistics over several rows; not told.
+    pub samples: Vec<f64>,
 }
 
 impl Row {
     /// An empty row.
     #[must_use]
     pub fn new(kind: Kind, source: &str) -> Self {
-        Self { kind, source: source.to_owned(), cells: Vec::new() }
+        Self { kind, source: source.to_owned(), cells: Vec::new(), samples: Vec::new() }
     }
 
     /// The same with a value more, or another in a column that is there.
@@ -137,10 +139,11 @@ impl Row {
         self.get(column)?.number()
     }
 
-    /// Whether every column of `wanted` has the value that stands there.
+    /// Whether every column of `wanted` has the value that stands there; `kind` is a column, too.
     #[must_use]
     pub fn fits(&self, wanted: &toml::Table) -> bool {
         wanted.iter().all(|(column, value)| match (self.get(column), value) {
+            _ if column == "kind" => value.as_str() == Some(self.kind.name()),
             (Some(Cell::Word(word)), toml::Value::String(wanted)) => word == wanted,
             (Some(cell), toml::Value::Integer(wanted)) => cell.number() == Some(*wanted as f64),
             (Some(cell), toml::Value::Float(wanted)) => cell.number() == Some(*wanted),
@@ -195,6 +198,7 @@ mod tests {
         let row = Row::new(Kind::Emulated, "M.1").with("image", "receive").with("threads", 4u32).with("share", 0.5);
         let fits = |text: &str| row.fits(&text.parse::<toml::Table>().unwrap());
         assert!(fits("") && fits("threads = 4") && fits("image = \"receive\"\nshare = 0.5"));
+        assert!(fits("kind = \"emulated\"") && !fits("kind = \"computed\""));
         assert!(!fits("threads = 5") && !fits("image = 4") && !fits("other = 1") && !fits("threads = \"4\""));
         assert_eq!(row.label(&["image".to_owned(), "threads".to_owned(), "none".to_owned()]), "receive 4");
         assert_eq!(row.clone().with("threads", 8u32).number("threads"), Some(8.0));

@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use super::bound;
 use super::computed;
 use super::expect::{self, Verdict};
-use super::point::{self, Point};
+use super::point::Point;
+use super::queue::Queue;
 use super::row::{Kind, Row};
 use super::spec::Experiment;
+use super::spread;
 use crate::timing::TimingParams;
 
 /// What every run needs.
@@ -20,8 +22,10 @@ pub struct Options {
     pub images: PathBuf,
     /// Timing model.
     pub model: TimingParams,
-    /// Runs at a time.
+    /// Runs at a time, at most.
     pub jobs: usize,
+    /// Memory that they may take together, roughly; one that takes more runs alone.
+    pub memory_bytes: u64,
 }
 
 /// An experiment with what came out of it.
@@ -39,10 +43,21 @@ pub struct Outcome {
     pub failures: Vec<(String, String)>,
 }
 
-/// Runs the experiments. `tell`: how many runs are done, of how many.
+/// How far it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Runs that have ended.
+    pub ended: usize,
+    /// Runs.
+    pub all: usize,
+    /// The one that has just ended, as a command, and the wall time that it took.
+    pub run: Option<(String, Duration)>,
+}
+
+/// Runs the experiments. `tell` is called at the beginning, and when a run has ended.
 #[must_use]
-pub fn run(experiments: Vec<Experiment>, options: &Options, tell: &(dyn Fn(usize, usize) + Sync)) -> Vec<Outcome> {
-    let wanted: Vec<Vec<Point>> = experiments.iter().map(points).collect();
+pub fn run(experiments: Vec<Experiment>, options: &Options, tell: &(dyn Fn(&Progress) + Sync)) -> Vec<Outcome> {
+    let wanted: Vec<Vec<Point>> = experiments.iter().map(Point::all).collect();
     let mut distinct: Vec<Point> = Vec::new();
     for point in wanted.iter().flatten() {
         if !distinct.contains(point) {
@@ -60,6 +75,8 @@ pub fn run(experiments: Vec<Experiment>, options: &Options, tell: &(dyn Fn(usize
                 None => failures.push((point.command(&options.model), "it has not been run".to_owned())),
             }
         }
+        let spreads: Vec<Row> = experiment.spread.iter().flat_map(|spread| spread::rows(spread, &rows)).collect();
+        rows.extend(spreads);
         for form in &experiment.computed {
             match computed::rows(form) {
                 Ok(computed) => rows.extend(computed),
@@ -74,13 +91,6 @@ pub fn run(experiments: Vec<Experiment>, options: &Options, tell: &(dyn Fn(usize
     outcomes.collect()
 }
 
-/// The runs of an experiment, in the order of its file.
-#[must_use]
-pub fn points(experiment: &Experiment) -> Vec<Point> {
-    let tput = experiment.tput.iter().flat_map(point::tput_points);
-    tput.chain(experiment.sim.iter().flat_map(point::sim_points)).collect()
-}
-
 fn published(point: &super::spec::Published) -> Row {
     point.values.iter().fold(Row::new(Kind::Published, &point.origin), |row, (column, value)| match value {
         toml::Value::Integer(number) if *number >= 0 => row.with(column, *number as u64),
@@ -93,23 +103,23 @@ fn published(point: &super::spec::Published) -> Row {
 fn run_all(
     points: &[Point],
     options: &Options,
-    tell: &(dyn Fn(usize, usize) + Sync),
+    tell: &(dyn Fn(&Progress) + Sync),
 ) -> BTreeMap<usize, Result<Row, String>> {
-    let mut order: Vec<usize> = (0..points.len()).collect();
-    // The longest first, so that no thread is left with one at the end.
-    order.sort_by_key(|&index| std::cmp::Reverse(points[index].weight()));
-    let next = AtomicUsize::new(0);
+    let queue = Queue::new(points, options.memory_bytes);
     let done = Mutex::new(BTreeMap::new());
-    let lock = || done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    tell(0, points.len());
+    let all = points.len();
+    tell(&Progress { ended: 0, all, run: None });
     std::thread::scope(|scope| {
         for _ in 0..options.jobs.max(1) {
             scope.spawn(|| {
-                while let Some(&index) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let row = points[index].run(&options.images, &options.model);
-                    let mut done = lock();
-                    done.insert(index, row);
-                    tell(done.len(), points.len());
+                while let Some(turn) = queue.begin() {
+                    let point = &points[turn.index];
+                    let begun = Instant::now();
+                    let row = point.run(&options.images, &options.model);
+                    let run = Some((point.command(&options.model), begun.elapsed()));
+                    let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    done.insert(turn.index, row);
+                    tell(&Progress { ended: done.len(), all, run });
                 }
             });
         }

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::row::Row;
+
 /// What is told of a set of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Statistics {
@@ -65,6 +67,29 @@ impl Statistics {
             median_from: sorted[low],
             median_to: sorted[high],
         })
+    }
+}
+
+impl Statistics {
+    /// A row with all of them but the number of samples, in columns whose names begin with `prefix`.
+    #[must_use]
+    pub fn columns(&self, row: Row, prefix: &str) -> Row {
+        let Self { median, mean, min, max, p1, p5, p95, p99, variation, median_from, median_to, .. } = *self;
+        [
+            ("median", median),
+            ("mean", mean),
+            ("min", min),
+            ("max", max),
+            ("p1", p1),
+            ("p5", p5),
+            ("p95", p95),
+            ("p99", p99),
+            ("variation", variation),
+            ("median_from", median_from),
+            ("median_to", median_to),
+        ]
+        .into_iter()
+        .fold(row, |row, (name, value)| row.with(&format!("{prefix}{name}"), value))
     }
 }
 

@@ -1,0 +1,118 @@
+//! One run on an emulated machine of its own, and its row. Bytes are compared before a time is told.
+
+mod concurrent;
+mod link;
+mod sim;
+mod tput;
+
+use std::path::Path;
+
+use serde::Serialize;
+
+pub use concurrent::ConcurrentPoint;
+pub use link::{CABLE_GBIT_PER_S, link_goodput, wire_bytes};
+pub use sim::SimPoint;
+pub use tput::TputPoint;
+
+use super::row::Row;
+use super::spec::Experiment;
+use crate::accesses::Accesses;
+use crate::timing::TimingParams;
+use crate::tput::run::ImageFile;
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Point {
+    /// Of the throughput harness.
+    Tput(TputPoint),
+    /// Of a collective.
+    Sim(SimPoint),
+    /// Of two collectives at the same time, on the fabric alone.
+    Concurrent(ConcurrentPoint),
+}
+
+impl Point {
+    /// The runs of an experiment, in the order of its file.
+    #[must_use]
+    pub fn all(experiment: &Experiment) -> Vec<Self> {
+        let tput = experiment.tput.iter().flat_map(TputPoint::all).map(Self::Tput);
+        let sim = experiment.sim.iter().flat_map(SimPoint::all).map(Self::Sim);
+        tput.chain(sim)
+            .chain(experiment.concurrent.iter().flat_map(ConcurrentPoint::all).map(Self::Concurrent))
+            .collect()
+    }
+
+    /// How long it takes beside others, roughly: the longest are begun first.
+    #[must_use]
+    pub fn weight(&self) -> u64 {
+        match self {
+            Self::Tput(point) => point.weight(),
+            Self::Sim(point) => point.weight(),
+            Self::Concurrent(point) => point.weight(),
+        }
+    }
+
+    /// Memory that it takes, roughly.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Tput(point) => point.memory_bytes(),
+            Self::Sim(point) => point.memory_bytes(),
+            Self::Concurrent(point) => point.memory_bytes(),
+        }
+    }
+
+    /// The command that does the same.
+    #[must_use]
+    pub fn command(&self, model: &TimingParams) -> String {
+        let mut text = match self {
+            Self::Tput(point) => point.command(),
+            Self::Sim(point) => point.command(),
+            // No firmware, no timing model.
+            Self::Concurrent(point) => return point.command(),
+        };
+        if let Some(model) = &model.model {
+            text.push_str(&format!(" --model {model}"));
+        }
+        for change in &model.changes {
+            text.push_str(&format!(" --set {change}"));
+        }
+        text + " --json"
+    }
+
+    /// Runs it on a machine of the calling thread's.
+    ///
+    /// # Errors
+    /// Why it could not be run, or that its bytes are wrong.
+    pub fn run(&self, images: &Path, model: &TimingParams) -> Result<Row, String> {
+        match self {
+            Self::Tput(point) => point.run(images, model),
+            Self::Sim(point) => point.run(images, model),
+            Self::Concurrent(point) => point.run(),
+        }
+    }
+}
+
+/// Adds which share of the accesses beyond L1 the last-level cache had, of all and of those to rings.
+fn with_accesses(mut row: Row, accesses: Option<&Accesses>) -> Row {
+    let Some(accesses) = accesses else { return row };
+    let rings = accesses.by.get("rings").and_then(crate::accesses::Levels::llc_hit_rate);
+    for (column, rate) in [("llc_percent", accesses.all.llc_hit_rate()), ("rings_llc_percent", rings)] {
+        if let Some(rate) = rate {
+            row = row.with(column, 100.0 * rate);
+        }
+    }
+    row
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn read_image(images: &Path, name: &str) -> Result<ImageFile, String> {
+    let path = images.join(name).with_extension("elf");
+    let elf = std::fs::read(&path).map_err(|error| {
+        format!("image `{}` cannot be read ({error}); build the images with `cargo xtask build`", path.display())
+    })?;
+    Ok(ImageFile { name: name.to_owned(), elf })
+}

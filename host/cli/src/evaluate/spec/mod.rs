@@ -1,0 +1,107 @@
+//! The format of an experiment's file: what is asked, what is run ([`sweep`]), what is computed ([`closed`]), what was published, what is
+//! drawn ([`draw`]), what should come out.
+
+mod closed;
+mod draw;
+mod read;
+mod sweep;
+
+use serde::{Deserialize, Serialize};
+
+pub use closed::{Computed, Handler};
+pub use draw::{Bound, Limit, Plot, Scale};
+pub use read::{choose, default_folder, parse, read_folder};
+pub use sweep::{ConcurrentSweep, SimSweep, Spread, TputSweep};
+
+/// An experiment: what is asked, what is run, what was published, what is expected.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// Its name, that of the file.
+    pub id: String,
+    /// Place in the report, from 1.
+    pub order: u32,
+    /// Headline.
+    pub title: String,
+    /// What it is to answer.
+    pub question: String,
+    /// Which table or figure of which publication it follows.
+    pub paper: String,
+    /// What a reader has to know to judge it.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// Runs of the throughput harness.
+    #[serde(default)]
+    pub tput: Vec<TputSweep>,
+    /// Runs of collectives.
+    #[serde(default)]
+    pub sim: Vec<SimSweep>,
+    /// Runs of Allgather beside Reduce-Scatter.
+    #[serde(default)]
+    pub concurrent: Vec<ConcurrentSweep>,
+    /// Statistics over runs that differ in their seed.
+    #[serde(default)]
+    pub spread: Vec<Spread>,
+    /// Closed forms.
+    #[serde(default)]
+    pub computed: Vec<Computed>,
+    /// What was published.
+    #[serde(default)]
+    pub published: Vec<Published>,
+    /// Columns of the table, in order; those that no row has are left out. Everything else is in the CSV file.
+    pub columns: Vec<String>,
+    /// What is drawn.
+    #[serde(default)]
+    pub plot: Vec<Plot>,
+    /// What should come out.
+    pub expect: Vec<Expect>,
+}
+
+/// A published point.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// Where it was published, and how it was read.
+    pub origin: String,
+    /// Columns and values.
+    pub values: toml::Table,
+}
+
+/// Whose expectation it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// Published; to be reproduced.
+    Paper,
+    /// Set for our own handlers.
+    Goal,
+    /// Must hold exactly, or something is broken.
+    Exact,
+}
+
+/// One expectation of the rows.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expect {
+    /// In words.
+    pub what: String,
+    /// Whose.
+    pub class: Class,
+    /// Column of the value.
+    pub column: String,
+    /// Which row, or rows with `first`.
+    #[serde(rename = "where")]
+    pub filter: toml::Table,
+    /// The value is divided by that of this row.
+    pub over: Option<toml::Table>,
+    /// The value is the least of this column among rows whose `column` is at least `reach`.
+    pub first: Option<String>,
+    /// See `first`.
+    pub reach: Option<f64>,
+    /// Least value that will do.
+    pub at_least: Option<f64>,
+    /// Largest.
+    pub at_most: Option<f64>,
+    /// What was published, as it stands there.
+    pub published: Option<String>,
+}

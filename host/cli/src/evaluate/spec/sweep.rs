@@ -1,0 +1,122 @@
+//! Which runs an experiment is made of.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use crate::sim::params::Operation;
+use crate::tput::plan::{Params, Transport};
+
+fn one<T: From<u8>>() -> Vec<T> {
+    vec![T::from(1)]
+}
+
+fn mtu() -> Vec<u64> {
+    vec![4096]
+}
+
+fn ring() -> Vec<u32> {
+    vec![Params::default().ring]
+}
+
+const fn once() -> u32 {
+    1
+}
+
+/// Every combination of some parameters of `flexcast tput`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TputSweep {
+    /// Images by name: `reference` is the published algorithm, `receive` ours.
+    pub images: Vec<String>,
+    /// Transports.
+    pub transports: Vec<Transport>,
+    /// Receive workers.
+    pub threads: Vec<u32>,
+    /// Bytes of a chunk.
+    #[serde(default = "mtu")]
+    pub chunk_bytes: Vec<u64>,
+    /// Bytes to send.
+    pub bytes: Vec<u64>,
+    /// Receives that each worker has posted, with UD as many staging slots.
+    #[serde(default = "ring")]
+    pub ring: Vec<u32>,
+    /// Seeds of the bytes; of each one run.
+    #[serde(default = "one")]
+    pub seeds: Vec<u64>,
+    /// Repetitions that are not counted.
+    #[serde(default = "once")]
+    pub warm_up: u32,
+    /// Repetitions that are.
+    #[serde(default = "once")]
+    pub iterations: u32,
+}
+
+fn none() -> Vec<f64> {
+    vec![0.0]
+}
+
+/// Every combination of some parameters of `flexcast sim`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SimSweep {
+    /// What the ranks do.
+    pub operation: Operation,
+    /// How, by the names of `--algorithm`.
+    pub algorithms: Vec<String>,
+    /// Ranks.
+    pub ranks: Vec<u32>,
+    /// Bytes that each contributes, or the root's.
+    pub bytes: Vec<u64>,
+    /// Topology by name; a switch as large as needed if there is none.
+    pub topology: Option<String>,
+    /// Subgroups, and as many receive threads.
+    #[serde(default = "once")]
+    pub subgroups: u32,
+    /// Roots that multicast at the same time.
+    #[serde(default = "once")]
+    pub chains: u32,
+    /// Frames lost on the way to each card, in percent.
+    #[serde(default = "none")]
+    pub loss_percent: Vec<f64>,
+    /// Fault script: noise, by seed. Its path is relative to the folder of the experiments.
+    pub faults: Option<PathBuf>,
+    /// Seeds of bytes, losses and noise; of each one run.
+    #[serde(default = "one")]
+    pub seeds: Vec<u64>,
+    /// Operations that are not counted.
+    #[serde(default = "once")]
+    pub warm_up: u32,
+    /// Operations that are.
+    #[serde(default = "once")]
+    pub iterations: u32,
+}
+
+/// Allgather and Reduce-Scatter at the same time on the emulated fabric alone: two rings beside multicast and sums in the network.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConcurrentSweep {
+    /// Ranks.
+    pub ranks: Vec<u32>,
+    /// Bytes of each rank's share.
+    pub bytes: u64,
+    /// Bytes of a chunk.
+    #[serde(default = "chunk")]
+    pub chunk_bytes: u64,
+    /// Topology by name; a switch as large as needed if there is none.
+    pub topology: Option<String>,
+}
+
+const fn chunk() -> u64 {
+    4096
+}
+
+/// Statistics over runs of an experiment that differ in their seed alone: a row of each group.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spread {
+    /// The column whose values they are of; `rank_gbit_s` takes the throughput of every rank in every operation of every run.
+    pub of: String,
+    /// Columns by whose values runs are grouped.
+    pub by: Vec<String>,
+}
