@@ -62,6 +62,7 @@ pub(crate) const WITNESSES: &[(&str, &str, &str)] = &[
     ("gdb-multiarch", "gdb-multiarch", "core dumps and the debugger of the emulated card are read with it"),
     ("llvm-mc", "llvm", "encodings of draft bit manipulation are compared with its own"),
     ("riscv64-unknown-elf-gcc", "gcc-riscv64-unknown-elf", "device programs in C are compiled with it"),
+    ("chromium", "chromium", "the page of the evaluation is opened with it"),
     ("ibv_rc_pingpong", "ibverbs-utils", "it and its kin run unmodified between two emulated cards"),
     ("ib_send_bw", "perftest", "the same"),
 ];

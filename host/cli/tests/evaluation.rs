@@ -1,8 +1,13 @@
 //! `flexcast report` and `flexcast plan`, through the tool. `cargo xtask build` makes the images; without them these tests fail and say so.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
+use flexcast_cli::evaluate::spec;
 use serde_json::Value;
 
 fn root() -> PathBuf {
@@ -28,19 +33,34 @@ fn tool(command: &str, arguments: &[&str]) -> Output {
 
 fn report(arguments: &[&str]) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().expect("a folder");
-    let out = folder.path().to_string_lossy().into_owned();
+    let text = report_to(folder.path(), arguments);
+    (folder, text)
+}
+
+fn report_to(folder: &Path, arguments: &[&str]) -> String {
+    let out = folder.to_string_lossy();
     let output = tool("report", &[&["--reduced", "--out", &out], arguments].concat());
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    (folder, text)
+    text
+}
+
+/// The reduced evaluation, run once for all tests.
+fn evaluated() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("reduced-evaluation");
+        let text = report_to(&folder, &["--jobs", "2"]);
+        assert!(text.contains("no calibration was given"), "{text}");
+        folder
+    })
 }
 
 /// Virtual times are what they were; `UPDATE_GOLDEN=1` records them anew.
 #[test]
 fn the_reduced_evaluation_has_not_drifted() {
-    let (folder, text) = report(&["--jobs", "2"]);
-    assert!(text.contains("no calibration was given"), "{text}");
-    let times = std::fs::read_to_string(folder.path().join("times.txt")).expect("times");
+    let folder = evaluated();
+    let times = std::fs::read_to_string(folder.join("times.txt")).expect("times");
     let golden = root().join("experiments/reduced.golden");
     if std::env::var_os("UPDATE_GOLDEN").is_some() && std::env::var_os("CI").is_none() {
         std::fs::write(&golden, &times).expect("the golden file");
@@ -51,7 +71,7 @@ fn the_reduced_evaluation_has_not_drifted() {
     }
     assert_eq!(times.lines().count(), recorded.lines().count());
     // Every plot's data are in the page, and every experiment has its files.
-    let page = std::fs::read_to_string(folder.path().join("index.html")).expect("the page");
+    let page = std::fs::read_to_string(folder.join("index.html")).expect("the page");
     assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("<script src"));
     let plots = page.matches("<figure class=\"plot\">").count();
     assert_eq!(page.matches("<script type=\"application/json\"").count(), plots);
@@ -59,56 +79,122 @@ fn the_reduced_evaluation_has_not_drifted() {
         let path = entry.expect("an entry").path();
         if path.extension().is_some_and(|extension| extension == "toml") {
             let id = path.file_stem().expect("a name").to_string_lossy().into_owned();
-            let json = std::fs::read_to_string(folder.path().join(format!("{id}.json"))).expect("its JSON");
+            let json = std::fs::read_to_string(folder.join(format!("{id}.json"))).expect("its JSON");
             let json: Value = serde_json::from_str(&json).expect("JSON");
             assert!(json["failures"].as_array().is_some_and(Vec::is_empty), "{id}: {}", json["failures"]);
-            assert!(folder.path().join(format!("{id}.csv")).exists());
+            assert!(folder.join(format!("{id}.csv")).exists());
             assert!(page.contains(&format!("id=\"{id}\"")), "{id} is not on the page");
         }
     }
-    in_a_browser(&folder.path().join("index.html"), plots);
 }
 
-/// Opens the page: every plot must have as many marks as points, and be drawn.
-fn in_a_browser(page: &Path, plots: usize) {
-    let names = ["chromium", "chromium-browser", "google-chrome"];
-    let opened = names.iter().find_map(|name| {
-        Command::new(name)
-            .args([
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--window-size=1280,1000",
-                "--virtual-time-budget=5000",
-                "--dump-dom",
-            ])
-            .arg(format!("file://{}", page.display()))
-            .output()
-            .ok()
-    });
-    let Some(opened) = opened else {
-        println!("skipped in part: no browser (chromium) to open the page with");
-        return;
-    };
-    let dom = String::from_utf8_lossy(&opened.stdout).into_owned();
-    let figures: Vec<&str> = dom.split("<figure class=\"plot\">").skip(1).collect();
-    assert_eq!(figures.len(), plots, "the browser shows as many plots: {}", String::from_utf8_lossy(&opened.stderr));
-    for figure in figures {
-        let svg = figure.split("</svg>").next().unwrap_or_default();
-        let data = figure.split("data-of=").nth(1).and_then(|rest| rest.split_once('>')).expect("data").1;
-        let data: Value =
-            serde_json::from_str(data.split("</script>").next().unwrap_or_default()).expect("JSON in the page");
-        let series = data["series"].as_array().expect("series");
-        let points: usize = series.iter().map(|series| series["points"].as_array().map_or(0, Vec::len)).sum();
-        let marks: usize = series
-            .iter()
-            .filter(|series| series["bound"] == false)
-            .map(|series| series["points"].as_array().map_or(0, Vec::len))
-            .sum();
-        assert!(points > 0, "a plot without data: {svg}");
-        assert!(svg.contains(&format!("data-points=\"{points}\"")), "{svg}");
-        assert_eq!(svg.matches("class=\"mark\"").count(), marks, "{svg}");
+/// A browser in PATH.
+fn browser() -> Option<&'static str> {
+    let names = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+    let starts = |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
+    let found = names.into_iter().find(starts);
+    if found.is_none() {
+        eprintln!("skipped: no browser to open the page with (apt-get install chromium)");
     }
+    found
+}
+
+/// The document as the browser has it after loading, and what its console said.
+fn opened(browser: &str, page: &Path, dark: bool) -> (String, String) {
+    let home = tempfile::tempdir().expect("a folder");
+    let mut child = Command::new(browser)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1280,1000"])
+        .args(["--virtual-time-budget=5000", "--enable-logging=stderr", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", home.path().display()))
+        .arg(format!("--blink-settings=preferredColorScheme={}", u8::from(!dark)))
+        .arg(format!("file://{}", page.display()))
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the browser starts");
+    // It must not hang this test.
+    let (id, (ended, wait)) = (child.id().to_string(), std::sync::mpsc::channel::<()>());
+    let guard = std::thread::spawn(move || {
+        let timed_out = wait.recv_timeout(Duration::from_secs(120)) == Err(RecvTimeoutError::Timeout);
+        if timed_out {
+            let _ = Command::new("kill").arg(id).status();
+        }
+        timed_out
+    });
+    let read = |from: Option<&mut dyn Read>| {
+        let mut bytes = Vec::new();
+        from.expect("a pipe").read_to_end(&mut bytes).map(|_| String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let mut errors = child.stderr.take();
+    let console = std::thread::spawn(move || read(errors.as_mut().map(|pipe| pipe as &mut dyn Read)));
+    let mut output = child.stdout.take();
+    let document = read(output.as_mut().map(|pipe| pipe as &mut dyn Read)).expect("its output");
+    let status = child.wait().expect("the browser ends");
+    let console = console.join().expect("no panic").expect("its messages");
+    drop(ended);
+    assert!(!guard.join().expect("no panic"), "the browser did not end within 120 s: {console}");
+    assert!(status.success(), "{status}: {console}");
+    (document, console)
+}
+
+/// Every plot must be drawn with as many marks as its data have points, and have some, in both colour schemes; nothing may go wrong on the
+/// way.
+#[test]
+fn a_browser_shows_every_plot_with_its_data() {
+    let Some(browser) = browser() else { return };
+    let (page, rows) = (evaluated().join("index.html"), rows_of_plots());
+    for dark in [false, true] {
+        let (document, console) = opened(browser, &page, dark);
+        let wrong =
+            |line: &&str| line.contains("CONSOLE") || line.contains("Uncaught") || line.contains("Failed to load");
+        assert_eq!(console.lines().find(wrong), None);
+        let figures: Vec<&str> = document.split("<figure class=\"plot\">").skip(1).collect();
+        assert_eq!(figures.len(), rows.len(), "plots in the browser: {console}");
+        for (figure, (id, rows)) in figures.iter().zip(&rows) {
+            let (drawn, rest) = figure.split_once("</svg>").expect("a drawing");
+            let data =
+                rest.split(&format!("data-of=\"{id}\"")).nth(1).and_then(|rest| rest.split_once('>')).expect(id).1;
+            let data: Value = serde_json::from_str(data.split("</script>").next().unwrap_or_default()).expect(id);
+            let series = data["series"].as_array().expect("series");
+            let count = |bound: bool| -> usize {
+                let of = series.iter().filter(|series| series["bound"] == bound);
+                of.map(|series| series["points"].as_array().map_or(0, Vec::len)).sum()
+            };
+            let (results, bounds) = (count(false), count(true));
+            assert!(results > 0, "{id} has no data");
+            // The data are those of the files, and each point of them is drawn.
+            assert_eq!(results, *rows, "{id}: points of its data, and rows of its experiment");
+            assert_eq!(drawn.matches("class=\"mark\"").count(), results, "{id}: marks that are drawn");
+            assert!(drawn.contains(&format!("data-points=\"{}\"", results + bounds)), "{id}");
+            assert!(!drawn.contains("NaN") && !drawn.contains("undefined"), "{id}");
+        }
+    }
+}
+
+/// Plots by their ids in the order of the page, with the number of rows that are to be seen in each, by the experiments' files alone.
+fn rows_of_plots() -> Vec<(String, usize)> {
+    let experiments = spec::read_folder(&root().join("experiments"), true).expect("experiments");
+    let of = |experiment: &spec::Experiment| {
+        let text = std::fs::read_to_string(evaluated().join(format!("{}.json", experiment.id))).expect("its JSON");
+        let json: Value = serde_json::from_str(&text).expect("JSON");
+        let rows = json["rows"].as_array().expect("rows").clone();
+        let count = |plot: &spec::Plot| {
+            let fits = |row: &&Value| {
+                let has = |(column, wanted): (&String, &toml::Value)| match wanted {
+                    toml::Value::String(wanted) => row[column] == **wanted,
+                    wanted => {
+                        row[column].as_f64() == wanted.as_float().or(wanted.as_integer().map(|value| value as f64))
+                    }
+                };
+                plot.filter.iter().all(has) && !row[&plot.x].is_null() && row[&plot.y].is_number()
+            };
+            rows.iter().filter(fits).count()
+        };
+        let named =
+            (1..).zip(&experiment.plot).map(|(number, plot)| (format!("{}-{number}", experiment.id), count(plot)));
+        named.collect::<Vec<_>>()
+    };
+    experiments.iter().flat_map(of).collect()
 }
 
 #[test]

@@ -33,11 +33,20 @@ impl Axis {
     /// Where a value is drawn; within the axis.
     #[must_use]
     pub fn place(&self, value: f64) -> f64 {
-        let part = match self.scale {
+        self.start + self.part(value).clamp(0.0, 1.0) * (self.end - self.start)
+    }
+
+    /// Where it would be drawn if the axis went on, three times as far at most: for lines that are cut off at its end.
+    #[must_use]
+    pub fn beyond(&self, value: f64) -> f64 {
+        self.start + self.part(value).clamp(0.0, 3.0) * (self.end - self.start)
+    }
+
+    fn part(&self, value: f64) -> f64 {
+        match self.scale {
             Scale::Linear => (value - self.from) / (self.to - self.from),
             Scale::Log2 => (value.max(self.from) / self.from).ln() / (self.to / self.from).ln(),
-        };
-        self.start + part.clamp(0.0, 1.0) * (self.end - self.start)
+        }
     }
 
     /// Values at which ticks are, with what stands there; at most ten.
@@ -67,8 +76,9 @@ impl Axis {
 /// A value as it stands at an axis: large powers of two with their prefix.
 #[must_use]
 pub fn label(value: f64) -> String {
-    for (unit, name) in [(f64::from(1 << 30), "Gi"), (f64::from(1 << 20), "Mi"), (1024.0, "Ki")] {
-        if value >= 4.0 * unit && (value / unit).fract() == 0.0 {
+    // 1024 and 2048 are often counts of something, and short enough.
+    for (unit, least, name) in [(f64::from(1 << 30), 1.0, "Gi"), (f64::from(1 << 20), 1.0, "Mi"), (1024.0, 4.0, "Ki")] {
+        if value >= least * unit && (value / unit).fract() == 0.0 {
             return format!("{} {name}", value / unit);
         }
     }
@@ -95,10 +105,15 @@ mod tests {
     fn values_have_their_places() {
         let linear = Axis::new(Scale::Linear, &[50.0], 0.0, 106.0);
         assert!((linear.place(25.0) - 50.0).abs() < 1e-9 && linear.place(-1.0) == 0.0 && linear.place(1e9) == 106.0);
+        assert!((linear.beyond(100.0) - 200.0).abs() < 1e-9 && (linear.beyond(1e9) - 318.0).abs() < 1e-9);
         let doublings = Axis::new(Scale::Log2, &[1.0, 16.0], 300.0, 0.0);
         assert!((doublings.place(4.0) - 150.0).abs() < 1e-9);
         let none = Axis::new(Scale::Log2, &[], 0.0, 1.0);
         assert!(none.place(1.0).is_finite());
+        assert_eq!(
+            (label(1_048_576.0), label(2_097_152.0), label(524_288.0)),
+            ("1 Mi".into(), "2 Mi".into(), "512 Ki".into())
+        );
         assert_eq!((label(8_388_608.0), label(4096.0), label(1024.0)), ("8 Mi".into(), "4 Ki".into(), "1024".into()));
     }
 }

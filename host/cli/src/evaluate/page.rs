@@ -205,10 +205,21 @@ pub fn heading(column: &str) -> String {
         ("rank_gbit_s_variation", "coefficient of variation"),
         ("time_us", "µs"),
     ];
-    known
-        .iter()
-        .find(|(name, _)| *name == column)
-        .map_or_else(|| column.replace('_', " "), |(_, words)| (*words).to_owned())
+    if let Some((_, words)) = known.iter().find(|(name, _)| *name == column) {
+        return (*words).to_owned();
+    }
+    // The unit is at the end of the name.
+    let units = [
+        ("_gbit_s", " Gbit/s"),
+        ("_us", " µs"),
+        ("_percent", " %"),
+        ("_kib", " KiB"),
+        ("_mib", " MiB"),
+        ("_gib", " GiB"),
+    ];
+    let unit = units.iter().find_map(|(name, unit)| Some((column.strip_suffix(name)?, *unit)));
+    let (name, unit) = unit.unwrap_or((column, ""));
+    name.replace('_', " ") + unit
 }
 
 fn holdout_table(calibration: &Calibration) -> Markup {
@@ -292,6 +303,20 @@ mod tests {
         // The figure is as it is: below the limit, and told.
         assert!(text.contains(">11.5<") && text.contains("class=\"failed\""));
         assert!(!text.contains("http://") && !text.contains("https://"), "nothing from the network");
+    }
+
+    #[test]
+    fn headings_have_units() {
+        for (column, words) in [
+            ("ring_us", "ring µs"),
+            ("staging_kib", "staging KiB"),
+            ("link_gbit_s", "link Gbit/s"),
+            ("rings_llc_percent", "rings llc %"),
+            ("two_less_two_over_p", "two less two over p"),
+            ("time_us", "µs"),
+        ] {
+            assert_eq!(heading(column), words);
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::spec::{Plot, Scale};
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 66.0;
-const RIGHT: f64 = 16.0;
+const RIGHT: f64 = 26.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 56.0;
 /// Colours of the page: `--c0` and so on.
@@ -54,19 +54,20 @@ pub fn series(plot: &Plot, rows: &[Row], bounds: &[Row]) -> Vec<Series> {
             Cell::Word(word) => Place::Of(word.clone()),
             number => Place::At(number.number().unwrap_or_default()),
         };
-        let mut label = row.label(&plot.series);
+        let mut label = label(row, &plot.series);
         let range = plot.range.as_ref().and_then(|[low, high]| Some((row.number(low)?, row.number(high)?)));
         let name = label.clone();
-        if row.kind == Kind::Published {
-            label = format!("{label} (published)");
+        if row.kind == Kind::Published && label != Kind::Published.name() {
+            label = format!("{label} (published)").trim().to_owned();
         }
         // A published series has the colour of ours of the same name.
-        let twin = all.iter().find(|other| other.label == name).map(|other| other.colour);
+        let twin =
+            all.iter().find(|other| row.kind == Kind::Published && other.label == name).map(|other| other.colour);
         let fresh = all.iter().map(|other| other.colour + 1).max().unwrap_or_default();
         match all.iter_mut().find(|other| other.label == label && other.kind == row.kind) {
             Some(known) => known.points.push((place, y, range)),
             None => all.push(Series {
-                label: label.trim().to_owned(),
+                label,
                 kind: row.kind,
                 bound: false,
                 colour: twin.unwrap_or(fresh),
@@ -91,6 +92,20 @@ pub fn series(plot: &Plot, rows: &[Row], bounds: &[Row]) -> Vec<Series> {
         }
     }
     all
+}
+
+/// The name of a row's series: words as they are, numbers with what they are of.
+fn label(row: &Row, columns: &[String]) -> String {
+    let name = |column: &String| {
+        let cell = row.get(column)?;
+        let words = super::page::heading(column);
+        Some(match cell.number() {
+            None => cell.to_string(),
+            Some(1.0) => format!("1 {}", words.strip_suffix('s').unwrap_or(&words)),
+            Some(_) => format!("{cell} {words}"),
+        })
+    };
+    columns.iter().filter_map(name).collect::<Vec<_>>().join(", ")
 }
 
 fn number(place: &Place) -> f64 {
@@ -157,7 +172,12 @@ pub fn figure(id: &str, plot: &Plot, series: &[Series]) -> Markup {
                 text.label x="0" y="0" text-anchor="middle"
                     transform=(format!("translate(18 {}) rotate(-90)", (TOP + HEIGHT - BOTTOM) / 2.0)) { (plot.y_label) }
                 @if words.is_empty() {
-                    @for series in series.iter().filter(|series| series.bound) { (line(series, &x_axis, &y_axis, most, plot)) }
+                    clipPath id=(format!("{id}-within")) {
+                        rect x=(LEFT) y=(TOP) width=(WIDTH - LEFT - RIGHT) height=(HEIGHT - TOP - BOTTOM) {}
+                    }
+                    g clip-path=(format!("url(#{id}-within)")) {
+                        @for series in series.iter().filter(|series| series.bound) { (line(series, &x_axis, &y_axis, most, plot)) }
+                    }
                     @for series in series.iter().filter(|series| !series.bound) { (line(series, &x_axis, &y_axis, most, plot)) }
                 } @else {
                     (bars(series, &words, &y_axis))
@@ -206,11 +226,13 @@ fn sample(series: &Series, bars: bool) -> Markup {
     }
 }
 
-/// A mark: a diamond where published, else a circle.
+/// A mark: a diamond where published, a square where computed, else a circle.
 fn mark(series: &Series, x: f64, y: f64) -> Markup {
     html! {
         @if series.kind == Kind::Published {
             path.mark d=(format!("M{x:.1} {:.1}l6 6l-6 6l-6 -6z", y - 6.0)) {}
+        } @else if series.kind == Kind::Computed {
+            rect.mark x=(place(x - 3.5)) y=(place(y - 3.5)) width="7" height="7" {}
         } @else {
             circle.mark cx=(place(x)) cy=(place(y)) r="4" {}
         }
@@ -218,8 +240,10 @@ fn mark(series: &Series, x: f64, y: f64) -> Markup {
 }
 
 fn line(series: &Series, x_axis: &Axis, y_axis: &Axis, most: f64, plot: &Plot) -> Markup {
+    // A bound goes on to the edge, where it is cut off; results are within.
+    let height = |y: f64| if series.bound { y_axis.beyond(y) } else { y_axis.place(y) };
     let points: Vec<(f64, f64)> =
-        series.points.iter().map(|(place, y, _)| (x_axis.place(number(place)), y_axis.place(*y))).collect();
+        series.points.iter().map(|(place, y, _)| (x_axis.place(number(place)), height(*y))).collect();
     let mut path = String::new();
     for (index, (x, y)) in points.iter().enumerate() {
         path.push_str(&format!("{}{x:.1} {y:.1}", if index == 0 { "M" } else { "L" }));
@@ -315,6 +339,28 @@ mod tests {
         assert_eq!(text.matches("class=\"mark\"").count(), 4 + 3, "four points, and three samples in the legend");
         assert!(text.contains("data-points=\"5\"") && text.contains("data-of=\"f-1\"") && text.contains("Gbit/s"));
         assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+    }
+
+    #[test]
+    fn kinds_are_told_apart_where_nothing_else_does() {
+        let none = Plot { series: Vec::new(), ..plot() };
+        let kinds = [Kind::Emulated, Kind::Emulated, Kind::Computed, Kind::Published, Kind::Published];
+        let rows: Vec<Row> = (1..).zip(kinds).map(|(threads, kind)| row(kind, "a", threads, 3.0)).collect();
+        let all = series(&none, &rows, &[]);
+        let shown: Vec<_> =
+            all.iter().map(|series| (series.label.as_str(), series.points.len(), series.colour)).collect();
+        assert_eq!(shown, [("", 2, 0), ("", 1, 1), ("(published)", 2, 0)]);
+        let text = figure("f", &none, &all).into_string();
+        for (mark, count) in [("<circle class=\"mark\"", 3), ("<rect class=\"mark\"", 2), ("<path class=\"mark\"", 3)] {
+            assert_eq!(text.matches(mark).count(), count, "{mark}");
+        }
+    }
+
+    #[test]
+    fn numbers_in_a_legend_say_of_what() {
+        let named = ["image", "threads"].map(str::to_owned);
+        assert_eq!(label(&row(Kind::Emulated, "ours", 4, 1.0), &named), "ours, 4 threads");
+        assert_eq!(label(&row(Kind::Emulated, "ours", 1, 1.0), &named), "ours, 1 thread");
     }
 
     #[test]

@@ -151,13 +151,6 @@ impl Row {
         })
     }
 
-    /// The values of some columns, by which rows are told apart.
-    #[must_use]
-    pub fn label(&self, columns: &[String]) -> String {
-        let values: Vec<String> = columns.iter().filter_map(|column| Some(self.get(column)?.to_string())).collect();
-        values.join(" ")
-    }
-
     /// As one JSON object: kind, source, then the columns.
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
@@ -200,7 +193,6 @@ mod tests {
         assert!(fits("") && fits("threads = 4") && fits("image = \"receive\"\nshare = 0.5"));
         assert!(fits("kind = \"emulated\"") && !fits("kind = \"computed\""));
         assert!(!fits("threads = 5") && !fits("image = 4") && !fits("other = 1") && !fits("threads = \"4\""));
-        assert_eq!(row.label(&["image".to_owned(), "threads".to_owned(), "none".to_owned()]), "receive 4");
         assert_eq!(row.clone().with("threads", 8u32).number("threads"), Some(8.0));
         assert_eq!(row.json()["kind"], "emulated");
     }
