@@ -13,8 +13,19 @@ pub struct Calibration {
     pub model: String,
     /// The fitted number: cycles from one ordinary instruction of a thread to its next.
     pub k: f64,
+    /// How many hold-outs passed, each with all its points.
+    pub passed: Score,
     /// Points that it was not fitted to.
     pub holdouts: Vec<Holdout>,
+}
+
+/// Hold-outs that passed, of those that could fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct Score {
+    /// Passed.
+    pub passed: usize,
+    /// All.
+    pub of: usize,
 }
 
 /// A published point that the model was not fitted to.
@@ -25,6 +36,9 @@ pub struct Holdout {
     /// What it is.
     #[serde(default)]
     pub what: String,
+    /// Unit of the figures.
+    #[serde(default)]
+    pub unit: String,
     /// What was published, a number or words.
     #[serde(default)]
     pub published: serde_json::Value,
@@ -34,7 +48,7 @@ pub struct Holdout {
     /// The difference in percent.
     #[serde(default)]
     pub error_percent: Option<f64>,
-    /// `passed` or something else.
+    /// `pass`, `fail`, or why it is neither.
     pub verdict: String,
     /// What threads × clock ÷ cycles would say.
     #[serde(default)]
@@ -45,10 +59,14 @@ pub struct Holdout {
 }
 
 impl Holdout {
-    /// Whether it passed.
+    /// Whether it passed; nothing if it can tell neither way.
     #[must_use]
-    pub fn passed(&self) -> bool {
-        self.verdict.eq_ignore_ascii_case("passed") || self.verdict.eq_ignore_ascii_case("pass")
+    pub fn passed(&self) -> Option<bool> {
+        match self.verdict.as_str() {
+            "pass" => Some(true),
+            "fail" => Some(false),
+            _ => None,
+        }
     }
 }
 
@@ -69,25 +87,26 @@ impl Calibration {
             EvaluateError::Format { what, path: path.to_owned(), reason }
         })
     }
-
-    /// How many hold-outs passed, of how many.
-    #[must_use]
-    pub fn passed(&self) -> (usize, usize) {
-        (self.holdouts.iter().filter(|holdout| holdout.passed()).count(), self.holdouts.len())
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calibrate::holdout::Verdict;
 
     #[test]
-    fn passed_ones_are_counted() {
-        let text = r#"{"model": "M.1", "k": 5.743, "holdouts": [
-            {"id": "V-2", "what": "UD", "published": 1084, "predicted": 1100.5, "error_percent": 1.5, "verdict": "passed"},
-            {"id": "V-9", "published": "0.50", "predicted": null, "verdict": "failed", "latency_bound": 3.0, "other": 1}]}"#;
+    fn it_is_what_calibrate_writes() {
+        let text = r#"{"model": "M.1", "k": 5.743, "passed": {"passed": 1, "of": 2}, "holdouts": [
+            {"id": "V-2", "what": "UD", "published": 1084, "predicted": 1100.5, "error_percent": 1.5, "verdict": "pass"},
+            {"id": "V-5", "published": "none", "predicted": 3.5, "verdict": "prediction"},
+            {"id": "V-9", "published": "0.50", "predicted": null, "verdict": "fail", "latency_bound": 3.0, "other": 1}]}"#;
         let calibration: Calibration = serde_json::from_str(text).unwrap();
-        assert_eq!(calibration.passed(), (1, 2));
+        assert_eq!(calibration.passed, Score { passed: 1, of: 2 });
+        let passed: Vec<_> = calibration.holdouts.iter().map(Holdout::passed).collect();
+        assert_eq!(passed, [Some(true), None, Some(false)]);
+        for (verdict, word) in [(Verdict::Pass, "pass"), (Verdict::Fail, "fail")] {
+            assert_eq!(serde_json::to_value(verdict).unwrap(), word);
+        }
         assert!(serde_json::from_str::<Calibration>("{}").is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::calibration::Calibration;
+use super::calibration::{Calibration, Holdout, Score};
 use super::expect::{Ending, Verdict};
 use super::plot;
 use super::row::{Cell, Kind, Row, short};
@@ -41,7 +41,7 @@ pub fn holdouts(head: &Head) -> String {
             head.model
         ),
         Some(calibration) => {
-            let (passed, all) = calibration.passed();
+            let Score { passed, of: all } = calibration.passed;
             format!(
                 "Model {}, fitted on one number (k = {} cycles): hold-outs passed {passed} of {all}",
                 calibration.model,
@@ -184,7 +184,7 @@ fn table(outcome: &Outcome, kind: Kind, source: &str) -> Markup {
             } } }
         } }
     };
-    html! { @if rows.len() > 24 { details { summary { (rows.len()) " rows, " (kind.name()) } (body) } } @else { (body) } }
+    html! { @if rows.len() > 36 { details { summary { (rows.len()) " rows, " (kind.name()) ": " (source) } (body) } } @else { (body) } }
 }
 
 /// A column's name in words.
@@ -230,21 +230,44 @@ fn holdout_table(calibration: &Calibration) -> Markup {
         other => other.to_string(),
     };
     let number = |number: Option<f64>| number.map_or_else(|| "–".to_owned(), short);
-    html! {
-        div.scroll { table #calibration {
-            caption { "Hold-outs: emulated, model " (calibration.model) "; bounds computed" }
-            thead { tr {
-                th { "point" } th { "what" } th.number { "published" } th.number { "predicted" } th.number { "error %" }
-                th.number { "latency bound" } th.number { "issue bound" } th { "verdict" }
+    let class = |holdout: &Holdout| match holdout.passed() {
+        Some(true) => "passed",
+        Some(false) => "failed",
+        None => "soft",
+    };
+    let table = |holdouts: &[&Holdout]| {
+        html! {
+            div.scroll { table.holdouts {
+                thead { tr {
+                    th { "point" } th { "what" } th { "unit" } th.number { "published" } th.number { "predicted" } th.number { "error %" }
+                    th.number { "latency bound" } th.number { "issue bound" } th { "verdict" }
+                } }
+                tbody { @for holdout in holdouts { tr {
+                    td { (holdout.id) } td { (holdout.what) } td { (holdout.unit) }
+                    td.number { (value(&holdout.published)) } td.number { (value(&holdout.predicted)) }
+                    td.number { (number(holdout.error_percent)) }
+                    td.number { (number(holdout.latency_bound)) } td.number { (number(holdout.issue_bound)) }
+                    td class=(class(holdout)) { (holdout.verdict) }
+                } } }
             } }
-            tbody { @for holdout in &calibration.holdouts { tr {
-                td { (holdout.id) } td { (holdout.what) }
-                td.number { (value(&holdout.published)) } td.number { (value(&holdout.predicted)) }
-                td.number { (number(holdout.error_percent)) }
-                td.number { (number(holdout.latency_bound)) } td.number { (number(holdout.issue_bound)) }
-                td class=(if holdout.passed() { "passed" } else { "failed" }) { (holdout.verdict) }
-            } } }
-        } }
+        }
+    };
+    let (judged, others): (Vec<&Holdout>, Vec<&Holdout>) =
+        calibration.holdouts.iter().partition(|holdout| holdout.passed().is_some());
+    html! {
+        div #calibration {
+            p.soft {
+                "Hold-outs: published points that the model was not fitted to, each passed if all its points are. Predictions are emulated, model "
+                (calibration.model) "; bounds are computed."
+            }
+            (table(&judged))
+            @if !others.is_empty() {
+                details {
+                    summary { (others.len()) " points that tell neither way: nothing was published to compare with, or any model would pass" }
+                    (table(&others))
+                }
+            }
+        }
     }
 }
 
@@ -322,12 +345,18 @@ mod tests {
     #[test]
     fn hold_outs_come_first() {
         let calibration = serde_json::from_str(
-            r#"{"model": "M.1", "k": 5.743, "holdouts": [{"id": "V-2", "verdict": "passed"}, {"id": "V-6", "verdict": "failed"}]}"#,
+            r#"{"model": "M.1", "k": 5.743, "passed": {"passed": 1, "of": 2},
+                "holdouts": [{"id": "V-2", "verdict": "pass"}, {"id": "V-6", "verdict": "fail"}, {"id": "V-8", "verdict": "prediction"}]}"#,
         )
         .unwrap();
         let head = Head { model: "M.1".to_owned(), calibration: Some(calibration), reduced: true };
         let text = page(&head, &[outcome()]);
         let first = text.find("hold-outs passed 1 of 2").unwrap();
         assert!(first < text.find("Expectations:").unwrap() && text.contains("Reduced sweeps"));
+        // What tells neither way looks like neither.
+        assert!(
+            text.contains("class=\"soft\">prediction<") && text.contains("1 points that tell neither way"),
+            "{text}"
+        );
     }
 }

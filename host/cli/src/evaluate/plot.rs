@@ -58,7 +58,7 @@ pub fn series(plot: &Plot, rows: &[Row], bounds: &[Row]) -> Vec<Series> {
         let range = plot.range.as_ref().and_then(|[low, high]| Some((row.number(low)?, row.number(high)?)));
         let name = label.clone();
         if row.kind == Kind::Published && label != Kind::Published.name() {
-            label = format!("{label} (published)").trim().to_owned();
+            label = if name.is_empty() { row.kind.name().to_owned() } else { format!("{name} (published)") };
         }
         // A published series has the colour of ours of the same name.
         let twin =
@@ -349,7 +349,7 @@ mod tests {
         let all = series(&none, &rows, &[]);
         let shown: Vec<_> =
             all.iter().map(|series| (series.label.as_str(), series.points.len(), series.colour)).collect();
-        assert_eq!(shown, [("", 2, 0), ("", 1, 1), ("(published)", 2, 0)]);
+        assert_eq!(shown, [("", 2, 0), ("", 1, 1), ("published", 2, 0)]);
         let text = figure("f", &none, &all).into_string();
         for (mark, count) in [("<circle class=\"mark\"", 3), ("<rect class=\"mark\"", 2), ("<path class=\"mark\"", 3)] {
             assert_eq!(text.matches(mark).count(), count, "{mark}");

@@ -70,7 +70,7 @@ impl TputPoint {
 
     pub(super) fn weight(&self) -> u64 {
         let Self { chunk_bytes, bytes, warm_up, iterations, .. } = *self;
-        u64::from(warm_up + iterations) * (bytes / chunk_bytes.max(1) + bytes / 4096)
+        2 * u64::from(warm_up + iterations) * (bytes / chunk_bytes.max(1) + bytes / 4096)
     }
 
     pub(super) fn memory_bytes(&self) -> u64 {
