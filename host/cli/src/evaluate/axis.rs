@@ -24,7 +24,12 @@ impl Axis {
             Scale::Linear => (0.0, if most > 0.0 { most * 1.06 } else { 1.0 }),
             Scale::Log2 => {
                 let least = finite.filter(|value| *value > 0.0).fold(f64::MAX, f64::min);
-                if least <= most { (least, if most > least { most } else { least * 2.0 }) } else { (1.0, 2.0) }
+                match () {
+                    () if least > most => (1.0, 2.0),
+                    // In the middle, if it is alone.
+                    () if least == most => (least / 2.0, least * 2.0),
+                    () => (least, most),
+                }
             }
         };
         Self { scale, from, to, start, end }
@@ -73,13 +78,19 @@ impl Axis {
     }
 }
 
-/// A value as it stands at an axis: large powers of two with their prefix.
+/// A value as it stands at an axis or a bar: large powers of two, and a few of them, with their prefix, other large numbers with theirs.
 #[must_use]
 pub fn label(value: f64) -> String {
     // 1024 and 2048 are often counts of something, and short enough.
     for (unit, least, name) in [(f64::from(1 << 30), 1.0, "Gi"), (f64::from(1 << 20), 1.0, "Mi"), (1024.0, 4.0, "Ki")] {
-        if value >= least * unit && (value / unit).fract() == 0.0 {
-            return format!("{} {name}", value / unit);
+        let units = value / unit;
+        if (least..1024.0).contains(&units) && units.fract() == 0.0 {
+            return format!("{units} {name}");
+        }
+    }
+    for (unit, name) in [(1e9, "G"), (1e6, "M")] {
+        if value >= unit {
+            return format!("{} {name}", short(value / unit));
         }
     }
     short(value)
@@ -114,6 +125,9 @@ mod tests {
             (label(1_048_576.0), label(2_097_152.0), label(524_288.0)),
             ("1 Mi".into(), "2 Mi".into(), "512 Ki".into())
         );
+        assert_eq!((label(69_599_232.0), label(5e9), label(20_000.0)), ("69.6 M".into(), "5 G".into(), "20000".into()));
+        let alone = Axis::new(Scale::Log2, &[64.0], 0.0, 100.0);
+        assert!((alone.place(64.0) - 50.0).abs() < 1e-9);
         assert_eq!((label(8_388_608.0), label(4096.0), label(1024.0)), ("8 Mi".into(), "4 Ki".into(), "1024".into()));
     }
 }

@@ -68,7 +68,7 @@ impl Verdict {
 pub fn judge(expect: &Expect, rows: &[Row]) -> Verdict {
     let results: Vec<&Row> =
         rows.iter().filter(|row| row.kind != Kind::Published && row.fits(&expect.filter)).collect();
-    let mut kind = results.first().map(|row| row.kind);
+    let kind = results.first().map(|row| row.kind);
     let mut missing = false;
     let value = match (&expect.first, expect.reach) {
         (Some(first), Some(reach)) => {
@@ -85,12 +85,9 @@ pub fn judge(expect: &Expect, rows: &[Row]) -> Verdict {
     let value = match &expect.over {
         None => value,
         Some(over) => {
-            let base = rows.iter().find(|row| row.kind != Kind::Published && row.fits(over));
+            // Kinds are not mixed.
+            let base = rows.iter().find(|row| Some(row.kind) == kind && row.fits(over));
             missing |= base.is_none();
-            // A ratio of kinds is of none.
-            if base.is_some_and(|base| Some(base.kind) != kind) {
-                kind = None;
-            }
             base.and_then(|base| base.number(&expect.column)).and_then(|base| Some(value? / base))
         }
     };
@@ -125,6 +122,7 @@ mod tests {
             row(Kind::Emulated, 1, 50.0),
             row(Kind::Emulated, 2, 98.0),
             row(Kind::Emulated, 4, 99.0),
+            row(Kind::Computed, 9, 99.0),
         ]
     }
 
@@ -143,8 +141,16 @@ mod tests {
             judged("where = { threads = 2 }\nover = { threads = 1 }\nat_least = 1.9"),
             (Ending::Passed, Some(1.96))
         );
+        // Of another kind, or of none.
+        assert_eq!(judged("where = { threads = 2 }\nover = { threads = 8 }\nat_least = 1.9"), (Ending::NotRun, None));
         assert_eq!(judged("where = { threads = 2 }\nover = { threads = 9 }\nat_least = 1.9"), (Ending::NotRun, None));
-        assert_eq!(judged("where = {}\nfirst = \"threads\"\nreach = 97.0\nat_most = 2.0"), (Ending::Passed, Some(2.0)));
-        assert_eq!(judged("where = {}\nfirst = \"threads\"\nreach = 99.5\nat_most = 2.0"), (Ending::Failed, None));
+        assert_eq!(
+            judged("where = { kind = \"emulated\" }\nfirst = \"threads\"\nreach = 97.0\nat_most = 2.0"),
+            (Ending::Passed, Some(2.0))
+        );
+        assert_eq!(
+            judged("where = { kind = \"emulated\" }\nfirst = \"threads\"\nreach = 99.5\nat_most = 2.0"),
+            (Ending::Failed, None)
+        );
     }
 }

@@ -3,7 +3,7 @@
 use maud::{Markup, PreEscaped, html};
 use serde::Serialize;
 
-use super::axis::Axis;
+use super::axis::{self, Axis};
 use super::row::{Cell, Kind, Row, short};
 use super::spec::{Plot, Scale};
 
@@ -168,7 +168,7 @@ pub fn figure(id: &str, plot: &Plot, series: &[Series]) -> Markup {
                 }
                 line.axis x1=(LEFT) x2=(WIDTH - RIGHT) y1=(HEIGHT - BOTTOM) y2=(HEIGHT - BOTTOM) {}
                 line.axis x1=(LEFT) x2=(LEFT) y1=(TOP) y2=(HEIGHT - BOTTOM) {}
-                text.label x=((LEFT + WIDTH - RIGHT) / 2.0) y=(HEIGHT - 12.0) text-anchor="middle" { (plot.x_label) }
+                text.label x=((LEFT + WIDTH - RIGHT) / 2.0) y=(HEIGHT - 9.0) text-anchor="middle" { (plot.x_label) }
                 text.label x="0" y="0" text-anchor="middle"
                     transform=(format!("translate(18 {}) rotate(-90)", (TOP + HEIGHT - BOTTOM) / 2.0)) { (plot.y_label) }
                 @if words.is_empty() {
@@ -276,9 +276,12 @@ fn bars(series: &[Series], words: &[&str], y_axis: &Axis) -> Markup {
     let group = (WIDTH - LEFT - RIGHT) / words.len() as f64;
     let bar = (group * 0.8 / series.len().max(1) as f64).min(70.0);
     let floor = y_axis.place(0.0);
+    // Where there is no room side by side, every other one stands lower, or higher.
+    let lower = |number: usize| if words.len() > 5 && number % 2 == 1 { 13.0 } else { 0.0 };
+    let higher = |index: usize| if bar < 48.0 && index % 2 == 1 { 12.0 } else { 0.0 };
     html! {
         @for (number, word) in words.iter().enumerate() {
-            text.tick x=(place(LEFT + (number as f64 + 0.5) * group)) y=(HEIGHT - BOTTOM + 18.0) text-anchor="middle" { (word) }
+            text.tick x=(place(LEFT + (number as f64 + 0.5) * group)) y=(HEIGHT - BOTTOM + 16.0 + lower(number)) text-anchor="middle" { (word) }
         }
         @for (index, series) in series.iter().enumerate() {
             g class=(style(series)) style=(colour(series)) {
@@ -289,7 +292,7 @@ fn bars(series: &[Series], words: &[&str], y_axis: &Axis) -> Markup {
                         @let top = y_axis.place(*y);
                         g {
                             rect.mark x=(place(all.0)) y=(place(top)) width=(place(bar * 0.9)) height=(place((floor - top).max(0.5))) {}
-                            text.value x=(place(all.0 + bar * 0.45)) y=(place(top - 4.0)) text-anchor="middle" { (short(*y)) }
+                            text.value x=(place(all.0 + bar * 0.45)) y=(place(top - 4.0 - higher(index))) text-anchor="middle" { (axis::label(*y)) }
                             title { (series.label) ", " (word) ": " (short(*y)) }
                         }
                     }
