@@ -27,9 +27,9 @@ pub(crate) struct Evaluate {
 
 impl Evaluate {
     pub(crate) fn run(&self) -> Result<()> {
-        let begun = Instant::now();
         build::build(&Toolchain::load("emu")?, &workspace::images()?)?;
         let (cli, out) = (workspace::cli()?, workspace::root().join("target/evaluation"));
+        let begun = Instant::now();
         std::fs::create_dir_all(&out).with_context(|| format!("{} cannot be made", out.display()))?;
         let calibration = if self.reduced { None } else { Some(self.calibrate(&cli, &out.join("calibration.json"))?) };
         status::say("Evaluating", "the experiments of experiments/, on emulated cards");

@@ -106,7 +106,7 @@ pub fn judge(expect: &Expect, rows: &[Row]) -> Verdict {
         at_least: expect.at_least,
         at_most: expect.at_most,
         value: value.filter(|value| value.is_finite()),
-        kind,
+        kind: kind.filter(|_| !missing),
         verdict,
     }
 }
