@@ -90,6 +90,12 @@ impl Plan {
         }
     }
 
+    /// Where a rank is among the roots of which a subgroup has chunks.
+    fn position_in(&self, rank: u32, subgroup: u32) -> Option<u32> {
+        let positions = self.positions(subgroup);
+        self.position(rank).filter(|position| positions.contains(position)).map(|position| position - positions.start)
+    }
+
     /// The rank at a position among the roots.
     fn rank_at(&self, position: u32) -> u32 {
         match self.kind {
@@ -133,7 +139,31 @@ impl Plan {
     }
 
     fn subgroup(&self, index: u32) -> Subgroup {
-        Subgroup { index, count: self.subgroups }
+        if self.is_whole() { Subgroup { index: 0, count: 1 } } else { Subgroup { index, count: self.subgroups } }
+    }
+
+    /// Whether blocks go to subgroups as they are, because they have too few chunks to be cut for all subgroups: else the first subgroups
+    /// would take everything, and one worker would have to hold the rate of the link. Never where that has more sequence numbers than cutting.
+    fn is_whole(&self) -> bool {
+        let Kind::Allgather { bytes } = self.kind else { return false };
+        let (chunks, ranks, subgroups) =
+            (bytes.div_ceil(u64::from(self.chunk_bytes.max(1))), u64::from(self.ranks), u64::from(self.subgroups));
+        (1..subgroups).contains(&chunks) && ranks >= subgroups && ranks.div_ceil(subgroups) * chunks <= ranks
+    }
+
+    /// Positions of the roots of which a subgroup has chunks, for all peers alike.
+    fn positions(&self, subgroup: u32) -> core::ops::Range<u32> {
+        let edge = |index: u32| (u64::from(index) * u64::from(self.ranks) / u64::from(self.subgroups.max(1))) as u32;
+        match self.kind {
+            Kind::Broadcast { .. } => 0..1,
+            _ if self.is_whole() => edge(subgroup)..edge(subgroup + 1),
+            Kind::Allgather { .. } | Kind::Allgatherv { .. } => 0..self.ranks,
+        }
+    }
+
+    /// The first root of a stream that is received.
+    pub(crate) fn first_root(&self, stream: Stream) -> u32 {
+        stream.peer.unwrap_or_else(|| self.rank_at(self.positions(stream.subgroup).start))
     }
 
     /// The sequence numbers of a stream that is received: those of all roots in a subgroup, or of one; `table` is scratch.
@@ -144,13 +174,15 @@ impl Plan {
     ) -> Result<ReceiveSpace<'t>, SpaceError> {
         let group = self.subgroup(stream.subgroup);
         if let Some(root) = stream.peer {
-            let sends = root != self.own && self.position(root).is_some();
+            let sends = root != self.own && self.position_in(root, stream.subgroup).is_some();
             let bytes = if sends { self.block(root).bytes } else { 0 };
             return ReceiveSpace::equal(1, bytes, self.chunk_bytes, group);
         }
         match &self.kind {
             Kind::Broadcast { bytes, .. } => ReceiveSpace::equal(1, *bytes, self.chunk_bytes, group),
-            Kind::Allgather { bytes } => ReceiveSpace::equal(self.ranks, *bytes, self.chunk_bytes, group),
+            Kind::Allgather { bytes } => {
+                ReceiveSpace::equal(self.positions(stream.subgroup).len() as u32, *bytes, self.chunk_bytes, group)
+            }
             Kind::Allgatherv { bytes } => {
                 table.clear();
                 table.resize(bytes.len(), RootRow::default());
@@ -168,6 +200,9 @@ impl Plan {
     /// A root's share in a subgroup, relative to its block.
     pub(crate) fn share(&self, root: u32, subgroup: u32) -> Block {
         const NOTHING: Block = Block { first_chunk: 0, chunks: 0, offset: 0, bytes: 0, last_chunk_bytes: 0 };
+        if self.position_in(root, subgroup).is_none() {
+            return NOTHING;
+        }
         let cut = Chunking::new(self.block(root).bytes, self.chunk_bytes);
         cut.and_then(|cut| cut.block(self.subgroup(subgroup))).unwrap_or(NOTHING)
     }
@@ -176,7 +211,7 @@ impl Plan {
     pub(crate) fn psns(&self, root: u32, stream: Stream, space: &ReceiveSpace<'_>) -> (u64, u64) {
         let position = match stream.peer {
             Some(peer) => (root == peer).then_some(0),
-            None => self.position(root),
+            None => self.position_in(root, stream.subgroup),
         };
         position.and_then(|position| space.psns(position)).unwrap_or((0, 0))
     }
@@ -204,7 +239,11 @@ impl Plan {
         let place = space.place(psn)?;
         match stream.peer {
             Some(root) => Some((root, Placement { offset: self.block(root).offset + place.offset, ..place })),
-            None => Some((self.rank_at(place.root), place)),
+            None => {
+                let first = self.positions(stream.subgroup).start;
+                let before = if first == 0 { 0 } else { self.block(first).offset };
+                Some((self.rank_at(first + place.root), Placement { offset: before + place.offset, ..place }))
+            }
         }
     }
 
@@ -326,6 +365,49 @@ mod tests {
                 }
                 assert_eq!(bytes.iter().sum::<u64>(), plan.foreign_bytes());
                 assert!(bytes.iter().all(|times| *times < 2));
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_of_few_chunks_load_all_subgroups_and_every_byte_has_one_place() {
+        let mut table = Vec::new();
+        for (ranks, subgroups, bytes) in
+            (1..20).flat_map(|ranks| [1, 2, 3, 4, 7].map(|subgroups| (ranks, subgroups))).flat_map(
+                |(ranks, subgroups)| [0, 1, 64, 65, 128, 180, 256, 400, 1000].map(|bytes| (ranks, subgroups, bytes)),
+            )
+        {
+            let plan = |own| Plan::new(Kind::Allgather { bytes }, own, ranks, 64, subgroups);
+            let mut times = vec![0; plan(0).receive_bytes() as usize];
+            let mut loads = Vec::new();
+            for subgroup in 0..subgroups {
+                let stream = Stream { subgroup, peer: None };
+                let space = plan(0).space(stream, &mut table).unwrap();
+                loads.push(space.chunks());
+                assert!(space.chunks() <= u64::from(ranks) * bytes.div_ceil(64).div_ceil(subgroups.into()));
+                let mut of_roots = vec![0; ranks as usize];
+                for psn in 0..space.chunks() {
+                    let (root, place) = plan(0).place(psn, stream, &space).unwrap();
+                    of_roots[root as usize] += 1;
+                    let (first, count) = plan(root).sent_psns(stream, &mut Vec::new()).unwrap();
+                    assert!((first..first + count).contains(&psn));
+                    // What the sender takes the chunk from, and what the receiver's first chunk is.
+                    let share = plan(root).share(root, subgroup);
+                    let within = share.offset + (psn - first) * 64;
+                    assert_eq!(place.offset, plan(root).block(root).offset + within);
+                    times[place.offset as usize..][..place.bytes as usize].iter_mut().for_each(|times| *times += 1);
+                }
+                for root in 0..ranks {
+                    assert_eq!(plan(root).sent_psns(stream, &mut Vec::new()).unwrap().1, of_roots[root as usize]);
+                    assert_eq!(plan(0).share(root, subgroup).chunks, of_roots[root as usize]);
+                }
+            }
+            assert!(times.iter().all(|times| *times == 1), "{ranks} ranks, {subgroups} subgroups, {bytes} bytes");
+            if bytes > 0 && ranks >= 2 * subgroups {
+                assert!(
+                    loads.iter().all(|chunks| *chunks > 0),
+                    "{ranks} ranks, {subgroups} subgroups, {bytes} bytes: {loads:?}"
+                );
             }
         }
     }

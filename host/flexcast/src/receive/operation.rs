@@ -104,14 +104,16 @@ impl<'c> Receive<'c> {
             let space = plan.space(stream, &mut self.table)?;
             let (own_first, own_chunks) = plan.psns(own, stream, &space);
             let chunks = space.chunks();
-            let first = stream.peer.or_else(|| plan.root_ranks().next()).unwrap_or(0);
+            let first = plan.first_root(stream);
             let share = plan.share(first, stream.subgroup);
             let start = region.addr().get();
+            // Packets of a single peer bring their addresses with them, rows tell theirs.
+            let before = if plan.is_equal() && stream.peer.is_none() { plan.block(first).offset } else { 0 };
             let lane = &mut self.lanes[index];
             lane.chunks = chunks;
             lane.operation = Operation {
                 sequence: self.sequence,
-                destination: start + share.offset,
+                destination: start + before + share.offset,
                 rkey: region.rkey(),
                 collective_id,
                 chunks: chunks as u32,
