@@ -140,7 +140,7 @@ pub(crate) struct CommunicatorArgs {
     /// Bytes per chunk; at most 4096 with ud, whatever you like with uc and uc-unicast.
     #[arg(long, default_value_t = 4096, value_name = "BYTES")]
     pub(crate) chunk: u32,
-    /// Receives (ud: with a staging slot each) per subgroup, a power of two [default: as many as stage 4 MiB in all, at most 256].
+    /// Receives (ud: with a staging slot each) per subgroup, a power of two [default: as many as stage 4 MiB in all, 2 MiB beyond 512 ranks].
     #[arg(long, value_name = "N")]
     pub(crate) slots: Option<u32>,
     /// Chunks per doorbell of a receive worker [default: 64, or half of the slots].
@@ -179,20 +179,22 @@ impl SimArgs {
         };
         // Before anything is computed from them.
         params.check()?;
-        let config = self.communicator.config(params.receive_bytes());
+        let config = self.communicator.config(params.ranks, params.receive_bytes());
         Ok(SimParams { config, ..params })
     }
 }
 
 impl CommunicatorArgs {
-    fn config(&self, receive_bytes: u64) -> Config {
+    fn config(&self, ranks: u32, receive_bytes: u64) -> Config {
         let Self { transport, subgroups, threads, send_threads, control, spread, chains, lead, .. } = *self;
         let Self { send_batch, chunk, slots, batch, margin, pacing, .. } = *self;
         let mut config = Config::default();
         if let Some(us) = margin {
             config.overheads.margin_ps = us.saturating_mul(1_000_000);
         }
-        let slots = slots.unwrap_or(1024 / subgroups.clamp(1, 64).next_power_of_two());
+        // All cards' slots are filled: those of 1024 cards leave room for their buffers in 8 GiB.
+        let most = if ranks > 512 { 512 } else { 1024 };
+        let slots = slots.unwrap_or(most / subgroups.clamp(1, 64).next_power_of_two());
         Config {
             transport: transport.into(),
             subgroups,
