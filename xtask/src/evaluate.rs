@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::toolchain::Toolchain;
 use crate::{build, process, status, workspace};
 
-/// Calibrate, run the experiments of experiments/, and write the page and docs/evaluation.md.
+/// Calibrate, run the experiments of experiments/, and write the page, docs/calibration.md and docs/evaluation.md.
 #[derive(clap::Args)]
 pub(crate) struct Evaluate {
     /// Experiments by their ids [default: all]; docs/evaluation.md stays as it is then.
@@ -16,9 +16,9 @@ pub(crate) struct Evaluate {
     /// The small sweeps, without a calibration: seconds; docs/evaluation.md stays as it is.
     #[arg(long)]
     reduced: bool,
-    /// Calibrate with the sweep over assumptions, too, which takes minutes more; the page does not show it, calibration.json has it.
+    /// Calibrate without the sweep over assumptions, which takes minutes; docs/calibration.md stays as it is then.
     #[arg(long)]
-    sweep: bool,
+    quick: bool,
     /// Runs at a time, each with a machine of its own; fewer where they would take more than half of the memory there is [default: one
     /// per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -48,8 +48,10 @@ impl Evaluate {
         let mut calibrate = Command::new(cli);
         calibrate.current_dir(workspace::root()).args(["calibrate", "--json"]);
         calibrate.arg("--images").arg(workspace::image_dir("emu")).args(self.jobs_argument());
-        if !self.sweep {
+        if self.quick {
             calibrate.arg("--quick");
+        } else if self.only.is_empty() {
+            calibrate.arg("--markdown").arg(workspace::root().join("docs/calibration.md"));
         }
         let output = calibrate.stderr(Stdio::inherit()).output();
         let output = output.with_context(|| process::line(&calibrate))?;
@@ -97,7 +99,7 @@ mod tests {
         let line = |evaluate: Evaluate, calibration: Option<&str>| {
             process::line(&evaluate.report(Path::new("flexcast"), Path::new("out"), calibration.map(Path::new)))
         };
-        let plain = || Evaluate { only: Vec::new(), reduced: false, sweep: false, jobs: None };
+        let plain = || Evaluate { only: Vec::new(), reduced: false, quick: false, jobs: None };
         let all = line(plain(), Some("c.json"));
         assert!(
             all.contains("--calibration c.json") && all.contains("docs/evaluation.md") && !all.contains("--jobs"),

@@ -106,26 +106,75 @@ impl Calibration {
     /// All of it, for people.
     #[must_use]
     pub fn text(&self) -> String {
-        let Score { passed, of } = self.passed;
         let mut parts = Vec::new();
-        if self.k.is_some() {
-            let model = &self.model;
-            parts.push(format!("model {model}, fitted on one number; hold-outs passed {passed} of {of} (all predictions emulated, {model})"));
-            parts.push(self.holdout_table().to_string());
-            let notes = self.holdouts.iter().filter_map(|row| Some(format!("  {}: {}", row.id, row.note?)));
-            parts.extend(notes);
-        }
-        parts.push(format!("\nfit: {}", self.verdict_of_fit()));
-        parts.push("\nkernels of image reference, for each completion, beside the published ones".to_owned());
-        parts.push(self.kernel_table().to_string());
-        parts.push("\nmicro-benchmarks: what went into the model has to come out".to_owned());
-        parts.push(self.micro_table().to_string());
-        parts.extend(self.not_run.iter().map(|what| format!("  {what}")));
-        if let Some(sensitivity) = &self.sensitivity {
-            parts.push("\nassumptions at the ends of their ranges, with k as it is: verdicts that change".to_owned());
-            parts.push(sensitivity_table(sensitivity).to_string());
+        for Section { title, table, notes } in self.sections("\n") {
+            let gap = if parts.is_empty() { "" } else { "\n" };
+            parts.push(format!("{gap}{title}"));
+            parts.extend(table.map(|table| table.to_string()));
+            parts.extend(notes.iter().map(|note| format!("  {note}")));
         }
         parts.join("\n")
+    }
+
+    /// All of it, as a document (Markdown).
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let mut parts = vec![
+            "# How well the clock predicts".to_owned(),
+            "Written by `flexcast calibrate --markdown FILE`; not to be edited. Predictions are *emulated*; nothing was measured on a card. The model \
+             has one fitted number, and none was changed after the points below had been looked at. `not discriminating`: any model would pass, or \
+             an engine of the emulated card is the limit. `prediction`: nothing was published to compare with. The bounds are what a pocket \
+             calculation gives: one thread after the other without waiting for anybody, and one instruction per core and cycle."
+                .to_owned(),
+        ];
+        for Section { title, table, notes } in self.sections("; ") {
+            parts.push(format!("## {title}"));
+            parts.extend(table.map(|mut table| {
+                table.load_style(presets::ASCII_MARKDOWN);
+                table.to_string()
+            }));
+            if !notes.is_empty() {
+                parts.push(notes.iter().map(|note| format!("- {note}")).collect::<Vec<_>>().join("\n"));
+            }
+        }
+        parts.join("\n\n") + "\n"
+    }
+
+    /// `between`: what is between changes in one cell.
+    fn sections(&self, between: &str) -> Vec<Section> {
+        let Score { passed, of } = self.passed;
+        let mut sections = Vec::new();
+        let mut section = |title: String, table, notes| sections.push(Section { title, table, notes });
+        if self.k.is_some() {
+            let model = &self.model;
+            let notes = self.holdouts.iter().filter_map(|row| Some(format!("{}: {}", row.id, row.note?)));
+            section(
+                format!(
+                    "model {model}, fitted on one number; hold-outs passed {passed} of {of} (all predictions emulated, {model})"
+                ),
+                Some(self.holdout_table()),
+                notes.collect(),
+            );
+        }
+        section(format!("fit: {}", self.verdict_of_fit()), None, Vec::new());
+        section(
+            "kernels of image reference, for each completion, beside the published ones".to_owned(),
+            Some(self.kernel_table()),
+            Vec::new(),
+        );
+        section(
+            "micro-benchmarks: what went into the model has to come out".to_owned(),
+            Some(self.micro_table()),
+            self.not_run.iter().map(|what| (*what).to_owned()).collect(),
+        );
+        if let Some(sensitivity) = &self.sensitivity {
+            section(
+                "assumptions at the ends of their ranges, with k as it is: verdicts that change".to_owned(),
+                Some(sensitivity_table(sensitivity, between)),
+                Vec::new(),
+            );
+        }
+        sections
     }
 
     fn holdout_table(&self) -> Table {
@@ -198,7 +247,14 @@ impl Calibration {
     }
 }
 
-fn sensitivity_table(rows: &[Sensitivity]) -> Table {
+/// A part of what is told.
+struct Section {
+    title: String,
+    table: Option<Table>,
+    notes: Vec<String>,
+}
+
+fn sensitivity_table(rows: &[Sensitivity], between: &str) -> Table {
     let mut table = table(&["assumption", "model", "tried", "V-1 cycles", "verdicts that change"]);
     for row in rows {
         let changes = row.changes.iter().map(|change| {
@@ -211,7 +267,7 @@ fn sensitivity_table(rows: &[Sensitivity]) -> Table {
             row.value.to_string(),
             row.tried.to_string(),
             format!("{:.0}", row.cycles_at_66),
-            if changes.is_empty() { "none".to_owned() } else { changes.join("\n") },
+            if changes.is_empty() { "none".to_owned() } else { changes.join(between) },
         ]);
     }
     right(&mut table, &[1, 2, 3]);
@@ -318,6 +374,14 @@ mod tests {
         {
             assert!(text.contains(word), "{text} lacks {word}");
         }
+        let document = calibration(Some(5743), 5743).markdown();
+        for word in
+            ["## model M.1, fitted on one number; hold-outs passed 0 of 1", "| V-2", "- V-2: weak", "Arm memory"]
+        {
+            assert!(document.contains(word), "{document} lacks {word}");
+        }
+        let rows = document.lines().filter(|line| line.starts_with('|'));
+        assert!(rows.clone().all(|row| row.ends_with('|')) && rows.count() > 6, "{document}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use flexcast_cli::calibrate::{Images, Options, calibrate};
 use flexcast_cli::timing::TimingParams;
 
@@ -26,6 +27,9 @@ pub(crate) struct CalibrateArgs {
     /// Machines to emulate at a time.
     #[arg(long, value_name = "N", default_value_t = 2)]
     jobs: usize,
+    /// Write the tables to a Markdown file, too.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
@@ -44,6 +48,9 @@ pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
     let found = calibrate(&images, &parameters, options, &|name, ended, of, seconds| {
         eprintln!("[{ended}/{of}] {name}: {seconds:.1} s");
     })?;
+    if let Some(file) = &args.markdown {
+        std::fs::write(file, found.markdown()).with_context(|| format!("{} cannot be written", file.display()))?;
+    }
     if args.json {
         println!("{}", serde_json::to_string(&found)?);
     } else {

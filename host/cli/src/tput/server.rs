@@ -495,7 +495,19 @@ impl Server<'_> {
     /// # Errors
     /// As [`Server::progress`].
     pub fn completed(&self) -> Result<bool, TputError> {
+        Ok(self.is_flagged()?)
+    }
+
+    fn is_flagged(&self) -> Result<bool, flexio::Error> {
         Ok(self.shared.read_u64(offset_of!(CompletionFlag, value))? == FLAG_MAGIC + self.sequence)
+    }
+
+    /// Waits for the completion flag, for as long as workers have for an answer.
+    ///
+    /// # Errors
+    /// A timeout.
+    pub fn wait_for_flag(&self) -> Result<(), TputError> {
+        Ok(self.provider.wait(CONTROL_BOUND, "the completion flag", || Ok(self.is_flagged()?.then_some(())))?)
     }
 
     /// Has all workers bring statistics and bitmaps up to date, and returns them.
