@@ -135,10 +135,12 @@ fn run_range<B: Bus, const BURST: bool>(
     mut stop_at: u64,
     last_cycle: u64,
 ) -> (Exit, Kind) {
-    let hull = text.hull;
+    let text: &Text = text;
     // An access of up to eight bytes that begins up to seven bytes before the text touches it.
-    let guard_base = hull.base.wrapping_sub(7);
-    let guard_len = hull.len.saturating_add(7);
+    let (mut guard_base, mut guard_len) = (0, 0);
+    if !BURST {
+        (guard_base, guard_len) = text.hull.guard();
+    }
 
     let range = &text.ranges[range];
     let base = range.base;
@@ -157,11 +159,14 @@ fn run_range<B: Bus, const BURST: bool>(
     // Of a burst: the slots of the block in which it begins, from their first address on.
     let mut block_slots = 0;
     let mut block_len = 0;
-    let mut left = 0;
+    // How many more it may have, which are plain ones: their kinds are not less than this.
+    let mut left = stop_at;
+    let mut least = Kind::Undecoded as u8;
+    let mut kind = Kind::Undecoded;
     if BURST {
-        left = stop_at + 1;
         block_slots = ip.addr().wrapping_sub((hart.pc & (last_cycle - 1)) as usize / 2 * size_of::<Op>());
         block_len = last_cycle as usize / 2 * size_of::<Op>();
+        kind = range.slots[((hart.pc - base) / 2) as usize].kind;
     }
 
     macro_rules! pc {
@@ -172,9 +177,18 @@ fn run_range<B: Bus, const BURST: bool>(
     // An access has taken until cycle $after. The minimum keeps `stop_at` what it was if it is the limit on cycles.
     macro_rules! charge {
         ($after:ident) => {
-            stop_at = stop_at.wrapping_add($after.wrapping_sub(cycles)).min(last_cycle);
+            if !BURST {
+                stop_at = stop_at.wrapping_add($after.wrapping_sub(cycles)).min(last_cycle);
+            }
             cycles = $after;
         };
+    }
+    macro_rules! is_guarded {
+        ($addr:ident) => {{
+            // A burst has one access at most: it is not worth having these at hand.
+            let (guard_base, guard_len) = if BURST { text.hull.guard() } else { (guard_base, guard_len) };
+            $addr.wrapping_sub(guard_base) < guard_len
+        }};
     }
     macro_rules! retire {
         () => {
@@ -183,7 +197,6 @@ fn run_range<B: Bus, const BURST: bool>(
         };
     }
 
-    let mut kind = Kind::Undecoded;
     let exit = loop {
         #[cfg(debug_assertions)]
         assert!(ip >= slots && ip < slots_end, "the instruction pointer left its range");
@@ -281,7 +294,7 @@ fn run_range<B: Bus, const BURST: bool>(
                 }
                 charge!(after);
                 ip = ip.wrapping_add($slots);
-                if addr.wrapping_sub(guard_base) < guard_len {
+                if is_guarded!(addr) {
                     retire!();
                     break Exit::Stored { addr, width: $width };
                 }
@@ -289,13 +302,8 @@ fn run_range<B: Bus, const BURST: bool>(
             }};
         }
 
-        if BURST {
-            if kind == Kind::Undecoded {
-                kind = op.kind;
-            } else if left == 0 || !op.kind.is_plain() || ip.addr().wrapping_sub(block_slots) >= block_len {
-                break Exit::Limit;
-            }
-            left -= 1;
+        if BURST && (op.kind as u8) < least {
+            break Exit::Limit;
         }
         match op.kind {
             Kind::Undecoded => break Exit::Decode,
@@ -492,7 +500,7 @@ fn run_range<B: Bus, const BURST: bool>(
                 }
                 charge!(after);
                 ip = ip.wrapping_add(2);
-                if addr.wrapping_sub(guard_base) < guard_len {
+                if is_guarded!(addr) {
                     retire!();
                     break Exit::Stored { addr, width: Width::B8 };
                 }
@@ -512,7 +520,13 @@ fn run_range<B: Bus, const BURST: bool>(
         }
 
         retire!();
-        if !BURST && cycles >= stop_at {
+        if BURST {
+            if left == 0 || ip.addr().wrapping_sub(block_slots) >= block_len {
+                break Exit::Limit;
+            }
+            left -= 1;
+            least = Kind::FIRST_PLAIN as u8;
+        } else if cycles >= stop_at {
             break Exit::Limit;
         }
     };

@@ -59,7 +59,7 @@ pub(crate) enum Kind {
     Remw,
     Remuw,
 
-    // From here on plain ones, see `is_plain`.
+    // From here on plain ones, see `FIRST_PLAIN`.
     Nop,
     CNop,
     /// `addi` from `x0`, and `lui`: `imm` is the value.
@@ -170,12 +170,9 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether the instruction touches registers and the program counter only, and costs what any does: nobody but its hart can tell
-    /// when it is executed.
-    #[inline(always)]
-    pub(crate) const fn is_plain(self) -> bool {
-        self as u8 >= Kind::Nop as u8
-    }
+    /// The first of the plain ones. These touch registers and the program counter only, and cost what any instruction does: nobody but
+    /// their hart can tell when they are executed.
+    pub(crate) const FIRST_PLAIN: Kind = Kind::Nop;
 
     /// The two-byte form of a four-byte kind, for every kind that a compressed instruction can expand to.
     pub(crate) fn compressed(self) -> Kind {

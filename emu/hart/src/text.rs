@@ -29,6 +29,14 @@ pub(crate) struct Hull {
     pub(crate) len: u64,
 }
 
+impl Hull {
+    /// From where and over how many bytes an access of up to eight may begin and touch the interval.
+    #[inline(always)]
+    pub(crate) fn guard(self) -> (u64, u64) {
+        (self.base.wrapping_sub(7), self.len.saturating_add(7))
+    }
+}
+
 /// One executable address range.
 #[derive(Clone, Debug)]
 pub(crate) struct Range {

@@ -174,7 +174,7 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
 }
 
 impl<C: Costs, const WATCHED: bool> Bus for ThreadBus<'_, C, WATCHED> {
-    #[inline]
+    #[inline(always)]
     fn load(&mut self, addr: u64, width: Width, cycles: &mut u64) -> Result<u64, Fault> {
         let width = width.bytes() as usize;
         if WATCHED {
@@ -185,7 +185,7 @@ impl<C: Costs, const WATCHED: bool> Bus for ThreadBus<'_, C, WATCHED> {
         Ok(word(bytes, width))
     }
 
-    #[inline]
+    #[inline(always)]
     fn store(&mut self, addr: u64, width: Width, value: u64, cycles: &mut u64) -> Result<(), Fault> {
         let width = width.bytes() as usize;
         if WATCHED {

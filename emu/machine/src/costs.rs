@@ -88,7 +88,7 @@ const HOST: u64 = 1 << 63;
 impl Costs for Modelled<'_> {
     const ATOMICS_ARE_ACCESSES: bool = false;
 
-    #[inline]
+    #[inline(always)]
     fn load(&mut self, addr: u64, cycles: &mut u64) {
         *cycles += self.memory.load(self.thread, Space::Dpa, self.tag | addr, *cycles);
     }

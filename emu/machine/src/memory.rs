@@ -68,7 +68,7 @@ impl ProcessMemory {
     }
 
     /// The bytes at `[addr, addr + len)`, if they are all memory of one region and readable.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn bytes(&self, addr: u64, len: usize) -> Option<&[u8]> {
         if addr >= HEAP {
@@ -78,13 +78,18 @@ impl ProcessMemory {
         if let Some((slot, at)) = thread_offset(addr) {
             return self.threads.get(slot)?.as_deref()?.get(at..at.checked_add(len)?);
         }
+        self.image_bytes(addr, len)
+    }
+
+    #[inline(never)]
+    fn image_bytes(&self, addr: u64, len: usize) -> Option<&[u8]> {
         let segment = self.segments.iter().find(|s| addr.wrapping_sub(s.base) < s.bytes.len() as u64)?;
         let at = (addr - segment.base) as usize;
         segment.bytes.get(at..at.checked_add(len)?)
     }
 
     /// The same for writing.
-    #[inline]
+    #[inline(always)]
     pub fn bytes_mut(&mut self, addr: u64, len: usize) -> Option<&mut [u8]> {
         if addr >= HEAP {
             let at = (addr - HEAP) as usize;
@@ -93,6 +98,11 @@ impl ProcessMemory {
         if let Some((slot, at)) = thread_offset(addr) {
             return self.threads.get_mut(slot)?.as_deref_mut()?.get_mut(at..at.checked_add(len)?);
         }
+        self.image_bytes_mut(addr, len)
+    }
+
+    #[inline(never)]
+    fn image_bytes_mut(&mut self, addr: u64, len: usize) -> Option<&mut [u8]> {
         let segment =
             self.segments.iter_mut().find(|s| s.writable && addr.wrapping_sub(s.base) < s.bytes.len() as u64)?;
         let at = (addr - segment.base) as usize;
@@ -125,7 +135,7 @@ impl ProcessMemory {
 }
 
 /// Slot and offset of an address in a thread block, if it is backed (stack or context page, not the guard).
-#[inline]
+#[inline(always)]
 fn thread_offset(addr: u64) -> Option<(usize, usize)> {
     let at = addr.wrapping_sub(THREADS);
     if at >= EXECUTION_UNITS as u64 * THREAD_BLOCK {

@@ -134,13 +134,15 @@ impl First {
         First { turns: [NEVER; 2 * CORES] }
     }
 
-    #[inline]
+    #[inline(always)]
     fn set(&mut self, core: usize, issue: Option<Issue>) {
         let mut place = CORES + core % CORES;
-        self.turns[place] = issue.map_or(NEVER, |issue| issue.at << 4 | core as u64);
-        while place > 1 {
+        let mut turn = issue.map_or(NEVER, |issue| issue.at << 4 | core as u64);
+        self.turns[place] = turn;
+        for _ in 0..CORES.ilog2() {
+            turn = turn.min(self.turns[(place ^ 1) % (2 * CORES)]);
             place /= 2;
-            self.turns[place] = self.turns[2 * place].min(self.turns[2 * place + 1]);
+            self.turns[place % (2 * CORES)] = turn;
         }
     }
 

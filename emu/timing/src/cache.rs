@@ -56,6 +56,17 @@ impl Cache {
         &mut self.tags[first..first + self.ways]
     }
 
+    /// Whether `line` is the most recently used of its set: touching it would change nothing.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_newest(&self, line: u64) -> bool {
+        let set = match self.mask {
+            Some(mask) => line & mask,
+            None => line % self.sets,
+        };
+        self.tags.get(set as usize * self.ways).is_some_and(|tag| *tag == line)
+    }
+
     /// Whether `line` is there. It is afterwards, as the most recently used of its set.
     #[inline]
     pub fn touch(&mut self, line: u64) -> bool {

@@ -13,6 +13,20 @@ pub const THREADS: usize = 16;
 /// Cycles that the wheel looks ahead.
 const NEAR: u64 = 64;
 
+/// Issues that a core remembers; one bit each.
+const ISSUES: usize = 64;
+
+/// Before anything has issued: the threads in the order of their numbers.
+const FIRST_OWNERS: [u8; ISSUES] = {
+    let mut owners = [0; ISSUES];
+    let mut thread = 0;
+    while thread < THREADS {
+        owners[thread] = thread as u8;
+        thread += 1;
+    }
+    owners
+};
+
 /// A thread that is not on the core, and a time that does not come.
 const NEVER: u64 = u64::MAX;
 
@@ -28,12 +42,16 @@ pub struct Core {
     /// The first cycle that has issue slots left, and how many of its are gone.
     now: u64,
     gone: u32,
-    /// All threads, the one that has issued least recently first: four bits each, from the lowest.
-    order: u64,
-    /// Those that are ready and wait for a slot, by their places in `order`.
-    waiting: u16,
-    /// Threads that become ready in cycle `c`, at `c % NEAR`, and the slots in which there are any.
-    wheel: [u16; NEAR as usize],
+    /// Whose the last issues were, numbered from some time on; the threads' last ones are kept, and begin the list.
+    owners: [u8; ISSUES],
+    /// The number of each thread's last issue: of two threads the one with the lower number has issued less recently.
+    last: [u8; THREADS],
+    /// The number of the next issue.
+    next: usize,
+    /// Threads that are ready and wait for a slot: the numbers of their last issues, as bits.
+    waiting: u64,
+    /// Threads that become ready in cycle `c`, in the same way, at `c % NEAR`, and the slots in which there are any.
+    wheel: [u64; NEAR as usize],
     occupied: u64,
     /// Threads that become ready later than that, when, and the first of it.
     far: u16,
@@ -41,7 +59,9 @@ pub struct Core {
     first_far_at: u64,
     threads: [Ahead; THREADS],
     issues: u64,
-    asked: Option<Issue>,
+    /// The thread that [`Core::advance`] has found, and when; `NEVER` without one.
+    asked: u8,
+    asked_at: u64,
 }
 
 /// What a thread has before it.
@@ -74,7 +94,9 @@ impl Core {
             gap_rest: (gap_millicycles % 1000) as u32,
             now: 0,
             gone: 0,
-            order: 0xFEDC_BA98_7654_3210,
+            owners: FIRST_OWNERS,
+            last: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
+            next: THREADS,
             waiting: 0,
             wheel: [0; NEAR as usize],
             occupied: 0,
@@ -83,7 +105,8 @@ impl Core {
             first_far_at: NEVER,
             threads: [Ahead { left: 0, carried: 0 }; THREADS],
             issues: 0,
-            asked: None,
+            asked: 0,
+            asked_at: NEVER,
         }
     }
 
@@ -115,7 +138,7 @@ impl Core {
         if at <= self.now {
             self.queue(thread);
         } else if at - self.now < NEAR {
-            self.wheel[(at % NEAR) as usize] |= 1 << thread;
+            self.wheel[(at % NEAR) as usize] |= self.bit(thread);
             self.occupied |= 1 << (at % NEAR);
         } else {
             self.far |= 1 << thread;
@@ -127,31 +150,39 @@ impl Core {
     /// A thread waits for a slot.
     #[inline]
     fn queue(&mut self, thread: usize) {
-        self.waiting |= 1 << place(self.order, thread);
+        self.waiting |= self.bit(thread);
+    }
+
+    /// The number of a thread's last issue.
+    #[inline]
+    fn bit(&self, thread: usize) -> u64 {
+        1 << (self.last[thread] % ISSUES as u8)
     }
 
     /// A thread has gone to sleep or has ended, wherever it was.
     pub fn leave(&mut self, thread: usize) {
-        let others = !(1u16 << thread);
-        self.waiting &= !(1 << place(self.order, thread));
+        let others = !self.bit(thread);
+        self.waiting &= others;
         for slot in 0..NEAR as usize {
             self.wheel[slot] &= others;
             if self.wheel[slot] == 0 {
                 self.occupied &= !(1 << slot);
             }
         }
-        self.far &= others;
+        self.far &= !(1 << thread);
         self.first_far_at = first(self.far, &self.far_at);
-        self.asked = self.asked.filter(|issue| issue.thread != thread);
+        if usize::from(self.asked) == thread {
+            self.asked_at = NEVER;
+        }
     }
 
     /// Cycle before which no thread issues; none without a thread.
     #[must_use]
     pub fn next_at(&self) -> Option<u64> {
-        match (self.asked, self.waiting) {
-            (Some(issue), _) => Some(issue.at),
-            (None, 0) => Some(self.next_arrival()).filter(|at| *at != NEVER),
-            (None, _) => Some(self.now),
+        match (self.asked_at, self.waiting) {
+            (NEVER, 0) => Some(self.next_arrival()).filter(|at| *at != NEVER),
+            (NEVER, _) => Some(self.now),
+            (at, _) => Some(at),
         }
     }
 
@@ -176,67 +207,97 @@ impl Core {
         self.first_far_at = first(self.far, &self.far_at);
     }
 
+    /// The numbers of issues have run out: those before the last ones of the threads are forgotten, and these numbered from 0 on.
+    #[cold]
+    fn renumber(&mut self) {
+        let mut kept = self.last.iter().fold(0u64, |kept, last| kept | 1 << (last % ISSUES as u8));
+        let mut number_of = [0u8; ISSUES];
+        let owners = self.owners;
+        for number in 0..THREADS {
+            let old = kept.trailing_zeros() as usize % ISSUES;
+            kept &= kept.wrapping_sub(1);
+            number_of[old] = number as u8;
+            self.owners[number] = owners[old];
+            self.last[usize::from(owners[old]) % THREADS] = number as u8;
+        }
+        self.next = THREADS;
+        let renumbered = |mut old: u64| {
+            let mut new = 0;
+            while old != 0 {
+                new |= 1 << number_of[old.trailing_zeros() as usize % ISSUES];
+                old &= old - 1;
+            }
+            new
+        };
+        self.waiting = renumbered(self.waiting);
+        let mut slots = self.occupied;
+        while slots != 0 {
+            let slot = &mut self.wheel[slots.trailing_zeros() as usize % NEAR as usize];
+            *slot = renumbered(*slot);
+            slots &= slots - 1;
+        }
+    }
+
     /// Issues what has been executed ahead, until a thread's next instruction has to be executed: at a cycle before `before`, or
     /// `None`. That thread is not ready again before [`Core::schedule`]; until [`Core::take`] takes it, the answer stays the same.
     #[inline]
     pub fn advance(&mut self, before: u64) -> Option<Issue> {
-        if self.asked.is_none() {
+        if self.asked_at == NEVER {
             match self.width {
                 1 => self.issue_ahead::<1>(before),
                 _ => self.issue_ahead::<2>(before),
             }
         }
-        self.asked.filter(|issue| issue.at < before)
+        (self.asked_at < before).then(|| Issue { thread: usize::from(self.asked), at: self.asked_at })
     }
 
     /// The thread that [`Core::advance`] has found is being served.
     #[inline]
     pub fn take(&mut self) -> Option<Issue> {
-        self.asked.take()
+        let at = std::mem::replace(&mut self.asked_at, NEVER);
+        (at != NEVER).then(|| Issue { thread: usize::from(self.asked), at })
     }
 
     /// What changes with every instruction is in locals: this loop is most of what a timed run takes.
     fn issue_ahead<const WIDTH: u32>(&mut self, before: u64) {
-        let Core { mut now, mut gone, mut order, mut waiting, mut occupied, .. } = *self;
+        let Core { mut now, mut gone, mut next, mut waiting, mut occupied, .. } = *self;
         let mut issued = 0;
-        let asked = loop {
+        self.asked_at = loop {
             if waiting == 0 {
                 let near = occupied.rotate_right((now % NEAR) as u32).trailing_zeros();
                 let near_at = if occupied == 0 { NEVER } else { now + u64::from(near) };
-                let next = near_at.min(self.first_far_at);
-                if next >= before {
-                    break None;
+                let first_at = near_at.min(self.first_far_at);
+                if first_at >= before {
+                    break NEVER;
                 }
-                if next > now {
-                    (now, gone) = (next, 0);
+                if first_at > now {
+                    (now, gone) = (first_at, 0);
                 }
             } else if now >= before {
-                break None;
+                break NEVER;
+            }
+            if next == ISSUES {
+                (self.waiting, self.occupied) = (waiting, occupied);
+                self.renumber();
+                (waiting, next) = (self.waiting, self.next);
             }
             // Those that have become ready wait for a slot.
             let slot = now % NEAR;
-            if occupied >> slot & 1 == 1 {
-                occupied &= !(1 << slot);
-                let mut ready = std::mem::take(&mut self.wheel[slot as usize]);
-                while ready != 0 {
-                    waiting |= 1 << place(order, ready.trailing_zeros() as usize);
-                    ready &= ready - 1;
-                }
-            }
+            occupied &= !(1 << slot);
+            waiting |= std::mem::take(&mut self.wheel[slot as usize]);
             if self.first_far_at <= now {
-                (self.now, self.order, self.waiting) = (now, order, waiting);
+                (self.now, self.waiting) = (now, waiting);
                 self.collect_far();
                 waiting = self.waiting;
             }
-            // The one that has issued least recently issues, and goes to the end of the order.
-            let first = waiting.trailing_zeros();
-            let bits = 4 * first;
-            let thread = (order >> bits) as usize % THREADS;
-            let before_it = (1u64 << bits) - 1;
-            order = order & before_it | order >> 4 & !before_it & (u64::MAX >> 4) | (thread as u64) << 60;
-            let before_it = (1u32 << first) - 1;
-            waiting = (u32::from(waiting) & before_it | u32::from(waiting) >> 1 & !before_it) as u16;
-            let Ahead { left, carried } = self.threads[thread];
+            // The one that has issued least recently issues.
+            let thread = self.owners[waiting.trailing_zeros() as usize % ISSUES];
+            waiting &= waiting.wrapping_sub(1);
+            let bit = 1u64 << (next % ISSUES);
+            self.owners[next % ISSUES] = thread;
+            self.last[usize::from(thread) % THREADS] = next as u8;
+            next += 1;
+            let Ahead { left, carried } = self.threads[usize::from(thread) % THREADS];
             if waiting == 0 && left > 0 && WIDTH == 1 {
                 // It issues all that it has left, if no other becomes ready before it comes back.
                 let near = occupied.rotate_right((now % NEAR) as u32).trailing_zeros();
@@ -244,10 +305,11 @@ impl Core {
                 let whole = self.gap_millicycles * u64::from(left) + u64::from(carried);
                 let at = now + whole / 1000;
                 if at < near_at.min(self.first_far_at).min(before) {
-                    self.threads[thread] = Ahead { left: 0, carried: (whole % 1000) as u32 };
+                    self.threads[usize::from(thread) % THREADS] = Ahead { left: 0, carried: (whole % 1000) as u32 };
                     issued += u64::from(left) + 1;
                     now = at + 1;
-                    break Some(Issue { thread, at });
+                    self.asked = thread;
+                    break at;
                 }
             }
             let at = now;
@@ -257,33 +319,25 @@ impl Core {
                 (now, gone) = (at + 1, 0);
             }
             if left == 0 {
-                break Some(Issue { thread, at });
+                self.asked = thread;
+                break at;
             }
             let carried = carried + self.gap_rest;
             let more = u32::from(carried >= 1000);
-            self.threads[thread] = Ahead { left: left - 1, carried: carried - 1000 * more };
+            self.threads[usize::from(thread) % THREADS] = Ahead { left: left - 1, carried: carried - 1000 * more };
             // Gaps are shorter than the wheel, and at least a cycle.
             let ready_at = at + self.gap + u64::from(more);
-            if ready_at <= now {
-                waiting |= 1 << place(order, thread);
-            } else {
-                self.wheel[(ready_at % NEAR) as usize] |= 1 << thread;
+            if WIDTH == 1 || ready_at > now {
+                // Of a port that issues one instruction per cycle, the next cycle is the earliest: its slot is looked at then.
+                self.wheel[(ready_at % NEAR) as usize] |= bit;
                 occupied |= 1 << (ready_at % NEAR);
+            } else {
+                waiting |= bit;
             }
         };
-        (self.now, self.gone, self.order, self.waiting, self.occupied) = (now, gone, order, waiting, occupied);
+        (self.now, self.gone, self.next, self.waiting, self.occupied) = (now, gone, next, waiting, occupied);
         self.issues += issued;
-        self.asked = asked;
     }
-}
-
-/// The place of a thread in an order.
-#[inline]
-fn place(order: u64, thread: usize) -> u32 {
-    const ONES: u64 = 0x1111_1111_1111_1111;
-    // Zero in the four bits of the thread; the lowest bit that is set below is exact.
-    let others = order ^ (ONES * thread as u64);
-    (others.wrapping_sub(ONES) & !others & ONES << 3).trailing_zeros() / 4
 }
 
 fn bits(mut mask: u16) -> impl Iterator<Item = usize> {

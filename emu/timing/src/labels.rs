@@ -30,6 +30,12 @@ impl Labels {
         true
     }
 
+    /// Whether no range has a name.
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
     /// The counts of the range that an address is in.
     #[inline]
     pub(crate) fn at(&mut self, addr: u64) -> Option<&mut Counts> {

@@ -224,8 +224,18 @@ impl Memory {
     }
 
     /// Cycles from a load at cycle `at` until its thread goes on.
-    #[inline]
+    #[inline(always)]
     pub fn load(&mut self, thread: usize, space: Space, addr: u64, at: u64) -> u64 {
+        // Most loads.
+        if self.threads[thread].l1.is_newest(line_of(addr)) && self.labels.is_empty() {
+            self.counts.l1 += 1;
+            return self.model.l1_cycles;
+        }
+        self.load_of_any(thread, space, addr, at)
+    }
+
+    #[inline(never)]
+    fn load_of_any(&mut self, thread: usize, space: Space, addr: u64, at: u64) -> u64 {
         let line = line_of(addr);
         if self.touch_l1(thread, line) {
             self.count(addr, |counts| counts.l1 += 1);
@@ -270,7 +280,6 @@ impl Memory {
     }
 
     /// Cycles that a store at cycle `at` costs its thread. It is posted: the line leaves by itself.
-    #[inline]
     pub fn store(&mut self, thread: usize, space: Space, addr: u64, at: u64) -> u64 {
         let line = line_of(addr);
         let hit = self.touch_l1(thread, line);
