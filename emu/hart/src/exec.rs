@@ -74,6 +74,7 @@ pub(crate) fn run<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B, limits:
 
 /// Executes one instruction and up to `most_ahead` plain ones after it within the same `block_bytes` of code; `hart.cycles` moves by
 /// what the first one's accesses take and no more. With the first one's fate comes the number of those after it.
+#[inline(always)]
 pub(crate) fn burst<B: Bus>(
     hart: &mut Hart,
     text: &mut Text,
@@ -83,32 +84,44 @@ pub(crate) fn burst<B: Bus>(
 ) -> (Step, u32) {
     hart.x[0] = 0;
     let first = hart.instret;
-    let mut range = 0;
-    loop {
-        if text.ranges.get(range).is_none_or(|range| hart.pc.wrapping_sub(range.base) >= range.len) {
-            match text.find(hart.pc) {
-                Some(found) => range = found,
-                None => return (Step::Stopped(Stop::Fault(Fault::instruction_access(hart.pc))), 0),
+    // Nearly always the first range, and nothing to decode.
+    let range = match text.ranges.first() {
+        Some(range) if hart.pc.wrapping_sub(range.base) < range.len => 0,
+        _ => match text.find(hart.pc) {
+            Some(found) => found,
+            None => return (Step::Stopped(Stop::Fault(Fault::instruction_access(hart.pc))), 0),
+        },
+    };
+    let (exit, kind) = run_range::<B, true>(hart, text, range, bus, 0, u64::from(most_ahead), block_bytes);
+    match exit {
+        Exit::Limit | Exit::Stop(Stop::Requested) => {}
+        Exit::Far(_) if kind != Kind::End => {}
+        Exit::Stop(stop) => return (Step::Stopped(stop), 0),
+        Exit::Stored { addr, width } => text.invalidate(addr, width.bytes()),
+        Exit::FenceI => text.invalidate_all(),
+        // Nothing has been executed: here goes on another range, or none.
+        Exit::Far(_) => return burst_again(hart, text, bus, most_ahead, block_bytes),
+        Exit::Decode => {
+            if let Err(fault) = text.ranges[range].decode(hart.pc, bus) {
+                return (Step::Stopped(Stop::Fault(fault)), 0);
             }
+            return burst_again(hart, text, bus, most_ahead, block_bytes);
         }
-        let (exit, kind) = run_range::<B, true>(hart, text, range, bus, 0, u64::from(most_ahead), block_bytes);
-        match exit {
-            // Nothing has been executed: here goes on another range, or none.
-            Exit::Far(_) if kind == Kind::End => continue,
-            Exit::Limit | Exit::Far(_) => {}
-            Exit::Decode => {
-                if let Err(fault) = text.ranges[range].decode(hart.pc, bus) {
-                    return (Step::Stopped(Stop::Fault(fault)), 0);
-                }
-                continue;
-            }
-            Exit::Stored { addr, width } => text.invalidate(addr, width.bytes()),
-            Exit::FenceI => text.invalidate_all(),
-            Exit::Stop(Stop::Requested) => {}
-            Exit::Stop(stop) => return (Step::Stopped(stop), 0),
-        }
-        return (Step::Retired(class(kind)), (hart.instret.wrapping_sub(first) - 1) as u32);
     }
+    (Step::Retired(class(kind)), (hart.instret.wrapping_sub(first) - 1) as u32)
+}
+
+/// A burst whose first instruction had to be decoded, or found in another range.
+#[cold]
+#[inline(never)]
+fn burst_again<B: Bus>(
+    hart: &mut Hart,
+    text: &mut Text,
+    bus: &mut B,
+    most_ahead: u32,
+    block_bytes: u64,
+) -> (Step, u32) {
+    burst(hart, text, bus, most_ahead, block_bytes)
 }
 
 /// The class of a kind, for those that cost something of their own.

@@ -56,7 +56,7 @@ impl Hart {
     ///
     /// This makes a stepped hart two to three times as fast: what has to happen at the right moment are accesses, one in three or
     /// four instructions.
-    #[inline]
+    #[inline(always)]
     pub fn burst<B: Bus>(&mut self, text: &mut Text, bus: &mut B, most_ahead: u32, block_bytes: u64) -> (Step, u32) {
         crate::exec::burst(self, text, bus, most_ahead, block_bytes)
     }

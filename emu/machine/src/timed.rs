@@ -45,9 +45,9 @@ struct Lane {
 #[derive(Debug)]
 pub(crate) struct Timed {
     memory: Memory,
-    cores: Vec<Core>,
+    cores: Box<[Core; CORES]>,
     /// By execution unit.
-    lanes: Vec<Option<Lane>>,
+    lanes: Box<[Option<Lane>; EXECUTION_UNITS]>,
     /// Execution units whose threads have reserved memory (load-reserved).
     reserved: Vec<usize>,
     /// The card's place in the list of turns.
@@ -57,9 +57,9 @@ pub(crate) struct Timed {
 impl Timed {
     pub(crate) fn new(model: Model) -> Self {
         Timed {
-            cores: vec![Core::new(model.issues_per_cycle, model.gap_millicycles); CORES],
+            cores: Box::new(std::array::from_fn(|_| Core::new(model.issues_per_cycle, model.gap_millicycles))),
             memory: Memory::new(model),
-            lanes: vec![None; EXECUTION_UNITS],
+            lanes: Box::new([None; EXECUTION_UNITS]),
             reserved: Vec::new(),
             turn: None,
         }
@@ -124,8 +124,8 @@ impl Timed {
 
 /// Of all cores the one whose turn comes first, and when.
 struct First {
-    /// A tree: the turn of each core from place 16 on (its cycle, and its number in the four low bits), and at each place before that the
-    /// lesser of its two children at twice the place.
+    /// A tree: the turn of each core from place 16 on (its cycle, and in the eight low bits the execution unit of its thread), and at each
+    /// place before that the lesser of its two children at twice the place.
     turns: [u64; 2 * CORES],
 }
 
@@ -137,7 +137,7 @@ impl First {
     #[inline(always)]
     fn set(&mut self, core: usize, issue: Option<Issue>) {
         let mut place = CORES + core % CORES;
-        let mut turn = issue.map_or(NEVER, |issue| issue.at << 4 | core as u64);
+        let mut turn = issue.map_or(NEVER, |issue| issue.at << 8 | (core * THREADS + issue.thread) as u64);
         self.turns[place] = turn;
         for _ in 0..CORES.ilog2() {
             turn = turn.min(self.turns[(place ^ 1) % (2 * CORES)]);
@@ -146,10 +146,11 @@ impl First {
         }
     }
 
-    #[inline]
+    /// An execution unit, and the cycle.
+    #[inline(always)]
     fn get(&self) -> Option<(usize, u64)> {
         let turn = self.turns[1];
-        (turn != NEVER).then_some((turn as usize % CORES, turn >> 4))
+        (turn != NEVER).then_some((turn as usize % EXECUTION_UNITS, turn >> 8))
     }
 }
 
@@ -230,6 +231,7 @@ impl World {
 
     /// Lets the cores of a card issue instructions of the cycles before `end`. A thread that cannot go on by itself ends it, and is
     /// not scheduled any more.
+    #[inline(never)]
     fn issue_until(&mut self, end: u64, card_index: usize) -> Option<(u32, Pause)> {
         let Card { nic, processes, cores, .. } = &mut self.cards[card_index];
         let timed = cores.timed.as_deref_mut()?;
@@ -251,9 +253,9 @@ impl World {
         }
         let Timed { memory: caches, cores, lanes, reserved, .. } = timed;
         loop {
-            let (core, at) = first.get()?;
-            let thread = cores[core].take()?.thread;
-            let unit = core * THREADS + thread;
+            let (unit, at) = first.get()?;
+            let (core, thread) = (unit / THREADS, unit % THREADS);
+            cores[core].take();
             let Some(lane) = &mut lanes[unit] else {
                 first.set(core, cores[core].advance(end));
                 continue;

@@ -6,6 +6,9 @@
 //! Most instructions touch registers only. The machine executes them ahead of time (a burst) and leaves it to the core to issue them
 //! one by one, [`Core::schedule`]; the core comes back, [`Core::advance`], when a thread's next instruction has to be executed at the
 //! cycle of its issue. Threads that become ready within [`NEAR`] cycles are in a wheel of one slot per cycle.
+//!
+//! Issues are numbered, and a set of threads is a set of the numbers of their last issues, one bit each: the lowest bit is the thread that
+//! has issued least recently. When the numbers reach [`ISSUES`] they begin again behind the threads' last ones.
 
 /// Threads of a core.
 pub const THREADS: usize = 16;
@@ -314,8 +317,10 @@ impl Core {
             }
             let at = now;
             issued += 1;
-            gone += 1;
-            if gone >= WIDTH {
+            if WIDTH > 1 {
+                gone += 1;
+            }
+            if WIDTH == 1 || gone >= WIDTH {
                 (now, gone) = (at + 1, 0);
             }
             if left == 0 {

@@ -1,14 +1,12 @@
 //! Ranges of addresses with names, to tell what accesses went to.
 
-use std::collections::BTreeMap;
-
 use crate::memory::Counts;
 
 /// Named ranges and what has been counted in each name's.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Labels {
-    /// By first address: the first address behind, and whose range it is.
-    ranges: BTreeMap<u64, (u64, usize)>,
+    /// By first address: that, the first address behind, and whose range it is.
+    ranges: Vec<(u64, u64, usize)>,
     names: Vec<String>,
     counts: Vec<Counts>,
 }
@@ -17,7 +15,8 @@ impl Labels {
     /// Names a range; several may have one name. False for an empty one, or one that shares addresses with another.
     pub(crate) fn add(&mut self, addr: u64, len: u64, name: &str) -> bool {
         let Some(end) = addr.checked_add(len).filter(|end| *end > addr) else { return false };
-        if self.ranges.range(..end).next_back().is_some_and(|(_, (other_end, _))| *other_end > addr) {
+        let place = self.ranges.partition_point(|(other, ..)| *other < end);
+        if place > 0 && self.ranges[place - 1].1 > addr {
             return false;
         }
         let known = self.names.iter().position(|other| other == name);
@@ -26,7 +25,7 @@ impl Labels {
             self.counts.push(Counts::default());
             self.names.len() - 1
         });
-        self.ranges.insert(addr, (end, label));
+        self.ranges.insert(place, (addr, end, label));
         true
     }
 
@@ -42,7 +41,8 @@ impl Labels {
         if self.ranges.is_empty() {
             return None;
         }
-        let (_, (end, label)) = self.ranges.range(..=addr).next_back()?;
+        let place = self.ranges.partition_point(|(first, ..)| *first <= addr);
+        let (_, end, label) = self.ranges.get(place.checked_sub(1)?)?;
         if addr < *end { self.counts.get_mut(*label) } else { None }
     }
 

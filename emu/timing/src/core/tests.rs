@@ -106,7 +106,10 @@ proptest! {
         width in 1u32..3,
         gap in 1u64..8,
         starts in proptest::collection::vec(0u64..200, 1..THREADS),
-        bursts in proptest::collection::vec((0u32..6, prop_oneof![3 => 1u64..40, 1 => 1u64..2000], 1u64..300), 1..200),
+        bursts in proptest::collection::vec(
+            (0u32..6, prop_oneof![3 => 1u64..40, 1 => 1u64..2000], 1u64..300, proptest::option::weighted(0.05, 0..THREADS)),
+            1..400,
+        ),
     ) {
         let (mut core, mut rule) = (Core::new(width, gap * 1000), Rule::new(width));
         let mut left = [0u32; THREADS];
@@ -115,7 +118,7 @@ proptest! {
             rule.ready_at[thread] = *at;
         }
         let mut before = 0;
-        for (ordinary, cost, look) in bursts {
+        for (ordinary, cost, look, leaver) in bursts {
             // Looks that find nothing change nothing.
             while core.advance(before).is_none() {
                 before += look;
@@ -131,6 +134,11 @@ proptest! {
             };
             prop_assert_eq!(asked, told);
             prop_assert_eq!(core.issues(), rule.issues);
+            if let Some(leaver) = leaver {
+                core.leave(leaver);
+                rule.ready_at[leaver] = NEVER;
+                left[leaver] = 0;
+            }
             core.schedule(asked.thread, asked.at + cost, ordinary);
             left[asked.thread] = ordinary;
             rule.ready_at[asked.thread] = asked.at + cost;
