@@ -93,6 +93,33 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
         }
     }
 
+    #[inline(always)]
+    fn load_here(&mut self, addr: u64, width: usize, cycles: &mut u64) -> Result<u64, Fault> {
+        let Some(bytes) = self.memory.bytes(addr, width) else { return self.load_elsewhere(addr, width, cycles) };
+        self.costs.load(addr, cycles);
+        Ok(word(bytes, width))
+    }
+
+    #[inline(never)]
+    fn load_called(&mut self, addr: u64, width: usize, cycles: &mut u64) -> Result<u64, Fault> {
+        self.load_here(addr, width, cycles)
+    }
+
+    #[inline(always)]
+    fn store_here(&mut self, addr: u64, width: usize, value: u64, cycles: &mut u64) -> Result<(), Fault> {
+        let Some(bytes) = self.memory.bytes_mut(addr, width) else {
+            return self.store_elsewhere(addr, width, value, cycles);
+        };
+        set_word(bytes, width, value);
+        self.costs.store(addr, cycles);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn store_called(&mut self, addr: u64, width: usize, value: u64, cycles: &mut u64) -> Result<(), Fault> {
+        self.store_here(addr, width, value, cycles)
+    }
+
     #[cold]
     pub(crate) fn load_elsewhere(&mut self, addr: u64, width: usize, cycles: &mut u64) -> Result<u64, Fault> {
         if addr >= WINDOW_0 {
@@ -180,9 +207,7 @@ impl<C: Costs, const WATCHED: bool> Bus for ThreadBus<'_, C, WATCHED> {
         if WATCHED {
             return self.load_watched(addr, width, cycles);
         }
-        let Some(bytes) = self.memory.bytes(addr, width) else { return self.load_elsewhere(addr, width, cycles) };
-        self.costs.load(addr, cycles);
-        Ok(word(bytes, width))
+        if C::ACCESSES_ARE_CALLS { self.load_called(addr, width, cycles) } else { self.load_here(addr, width, cycles) }
     }
 
     #[inline(always)]
@@ -191,12 +216,11 @@ impl<C: Costs, const WATCHED: bool> Bus for ThreadBus<'_, C, WATCHED> {
         if WATCHED {
             return self.store_watched(addr, width, value, cycles);
         }
-        let Some(bytes) = self.memory.bytes_mut(addr, width) else {
-            return self.store_elsewhere(addr, width, value, cycles);
-        };
-        set_word(bytes, width, value);
-        self.costs.store(addr, cycles);
-        Ok(())
+        if C::ACCESSES_ARE_CALLS {
+            self.store_called(addr, width, value, cycles)
+        } else {
+            self.store_here(addr, width, value, cycles)
+        }
     }
 
     fn fetch16(&mut self, addr: u64) -> Result<u16, Fault> {

@@ -10,6 +10,8 @@ use crate::thread::L1;
 pub(crate) trait Costs {
     /// Whether atomic operations cost what a load and a store do; otherwise [`Costs::atomic`] tells.
     const ATOMICS_ARE_ACCESSES: bool;
+    /// Whether accesses are calls. A hart that runs by itself is faster so: its loop keeps more in registers.
+    const ACCESSES_ARE_CALLS: bool;
 
     fn load(&mut self, addr: u64, cycles: &mut u64);
     fn store(&mut self, addr: u64, cycles: &mut u64);
@@ -31,6 +33,7 @@ pub(crate) struct Simple<'a> {
 
 impl Costs for Simple<'_> {
     const ATOMICS_ARE_ACCESSES: bool = true;
+    const ACCESSES_ARE_CALLS: bool = true;
 
     #[inline]
     fn load(&mut self, addr: u64, cycles: &mut u64) {
@@ -87,6 +90,7 @@ const HOST: u64 = 1 << 63;
 
 impl Costs for Modelled<'_> {
     const ATOMICS_ARE_ACCESSES: bool = false;
+    const ACCESSES_ARE_CALLS: bool = false;
 
     #[inline(always)]
     fn load(&mut self, addr: u64, cycles: &mut u64) {
