@@ -69,8 +69,10 @@ fn rings_that_exceed_the_cache_cost_throughput_and_a_larger_cache_gives_it_back(
         assert_eq!(sum, accesses.all, "{what}");
         assert_eq!(accesses.by.keys().collect::<Vec<_>>(), ["bitmap", "context", "other", "rings"]);
     }
-    // The same firmware does the same: only what its accesses cost differs.
-    assert_eq!(fits.accesses.map(|accesses| accesses.all.l1()), exceeds.accesses.map(|accesses| accesses.all.l1()));
+    // The same firmware does the same, but for looks at rings that are empty for a moment: only what its accesses cost differs.
+    let [fits_l1, exceeds_l1] =
+        [&fits, &exceeds].map(|report| report.accesses.as_ref().map_or(0, |accesses| accesses.all.l1()));
+    assert!(fits_l1.abs_diff(exceeds_l1) * 10_000 < fits_l1, "{fits_l1} and {exceeds_l1} loads from L1");
     assert!(exceeds.goodput_gib_s < 0.48 * fits.goodput_gib_s);
 }
 
