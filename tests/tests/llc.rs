@@ -52,17 +52,21 @@ fn rings_that_exceed_the_cache_cost_throughput_and_a_larger_cache_gives_it_back(
     let again = receive(8192, larger);
     assert!(is_within_budget(256) && !is_within_budget(8192));
     for (what, report, recorded, rings) in [
-        ("rings that fit", &fits, "32.391372 Gbit/s, 218364 L2, 0 L3, 20 DPA memory", 100.0),
-        ("rings that do not", &exceeds, "15.178432 Gbit/s, 97495 L2, 56 L3, 120971 DPA memory", 38.941),
-        ("the same, and a larger cache", &again, "32.391372 Gbit/s, 218364 L2, 0 L3, 20 DPA memory", 100.0),
+        ("rings that fit", &fits, [32.391, 218_364.0, 20.0], 100.0),
+        ("rings that do not", &exceeds, [15.178, 97_495.0, 120_971.0], 38.941),
+        ("the same, and a larger cache", &again, [32.391, 218_364.0, 20.0], 100.0),
     ] {
         assert!(report.digest_ok && report.missing == 0, "{what}");
         let accesses = report.accesses.as_ref().expect("a timing model counts them");
         let [l2, l3, dpa_memory] = accesses.all.beyond_l1();
         let gbit_s = report.goodput_gib_s * f64::from(1 << 30) * 8.0 / 1e9;
-        assert_eq!(format!("{gbit_s:.6} Gbit/s, {l2} L2, {l3} L3, {dpa_memory} DPA memory"), recorded, "{what}");
+        // To 1 %: the layout of an image, and with it misses of the code cache, depends on the folder in which it was built.
+        for (value, recorded) in [gbit_s, l2 as f64, dpa_memory as f64].into_iter().zip(recorded) {
+            assert!((value - recorded).abs() < 0.01 * recorded + 5.0, "{what}: {value}, recorded {recorded}");
+        }
+        assert!(l3 < 500, "{what}: {l3}");
         let rate = 100.0 * accesses.by["rings"].llc_hit_rate().expect("rings are looked at");
-        assert!((rate - rings).abs() < 1e-3, "{what}: {rate} % of the accesses to rings");
+        assert!((rate - rings).abs() < 0.5, "{what}: {rate} % of the accesses to rings");
         // What it counts is complete: names are of parts that share nothing, and the rest is `other`.
         let mut sum = Levels::default();
         accesses.by.values().for_each(|levels| sum += *levels);
