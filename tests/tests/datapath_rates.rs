@@ -69,3 +69,15 @@ fn at_most_128_threads_receive_as_many_chunks_as_fill_eight_links() {
         assert!(chunks_per_s >= CHUNKS_PER_S, "{image} {transport:?} x{threads}");
     }
 }
+
+/// Workers that take many times as long as usual for a completion have lost nothing: the sender's patience ends before their work does.
+#[test]
+fn workers_slower_than_their_sender_expects_lose_nothing() {
+    let slow = Parameters::m1().with("lines_per_s", "l2", 10_000_000).expect("a number of the model");
+    let machine = Config { timing: Some(slow), ..provider::config(0, 1) };
+    let params = Params { transport: Ud, threads: 16, chunk_bytes: 64, ring: 256, ..Params::default() };
+    let report =
+        tput_on(machine, "reference", image_bytes("reference"), params, 64 * 256 * 16).expect("it runs").report;
+    assert!(report.digest_ok && report.missing == 0, "{} missing", report.missing);
+    assert!(report.cycles_per_cqe > 20_000.0, "slow enough to be given up: {} cycles", report.cycles_per_cqe);
+}
