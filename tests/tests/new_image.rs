@@ -1,4 +1,5 @@
-//! `cargo xtask new` makes an image that builds, passes verification, loads and answers. Done on a copy of the tree.
+//! `cargo xtask new` makes an image that builds, passes verification, loads and answers; an image built in another folder is the
+//! same to the byte. Done on copies of the tree.
 
 use std::fs;
 use std::path::Path;
@@ -35,8 +36,8 @@ fn xtask(root: &Path, args: &[&str]) -> Output {
         .expect("cargo can be started")
 }
 
-#[test]
-fn a_new_image_builds_passes_verification_and_answers() {
+/// A copy of what images are built from.
+fn copied_tree() -> tempfile::TempDir {
     let scratch = tempfile::tempdir().expect("a folder");
     let root = scratch.path();
     for folder in ["device", "shared", "linker", "toolchains"] {
@@ -49,7 +50,25 @@ fn a_new_image_builds_passes_verification_and_answers() {
     let built = image_path("receive").parent().and_then(Path::parent).expect("target/device").join("cargo");
     fs::create_dir_all(root.join("target/device")).expect("a folder in the copy");
     std::os::unix::fs::symlink(built, root.join("target/device/cargo")).expect("a link in the copy");
+    scratch
+}
 
+#[test]
+fn an_image_does_not_depend_on_the_folder_it_is_built_in() {
+    let scratch = copied_tree();
+    let here = fs::read(image_path("allgather")).expect("the image of this tree");
+    let built = xtask(scratch.path(), &["build", "allgather"]);
+    let report = String::from_utf8_lossy(&built.stderr).into_owned();
+    assert!(built.status.success() && report.contains("Compiling allgather"), "{report}");
+    let there = fs::read(scratch.path().join("target/device/emu/allgather.elf")).expect("the image of the copy");
+    let differing = here.iter().zip(&there).filter(|(one, other)| one != other).count();
+    assert!(here == there, "{} and {} bytes, {differing} of them differ", here.len(), there.len());
+}
+
+#[test]
+fn a_new_image_builds_passes_verification_and_answers() {
+    let scratch = copied_tree();
+    let root = scratch.path();
     let created = xtask(root, &["new", "hello"]);
     assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
     assert_eq!(String::from_utf8_lossy(&created.stdout), "next: cargo xtask run hello\n");

@@ -22,6 +22,7 @@ mod manifest;
 mod mutants;
 mod new;
 mod process;
+mod reproducible;
 mod run;
 mod sim;
 mod sizes;
@@ -93,6 +94,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = reproducible::run() {
+        return code;
+    }
     let result = match Cli::parse().command {
         Command::Doctor(command) => command.run(),
         Command::Build(command) => command.run(),

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::process;
+use crate::{process, reproducible};
 
 /// Root of the repository: this crate lives one level below. The variable `FLEXCAST_ROOT` names another one; tests work on
 /// copies with it.
@@ -43,6 +43,7 @@ pub(crate) fn device_cargo() -> Command {
     }
     command.env_remove("CARGO_BUILD_TARGET");
     command.env("CARGO_TARGET_DIR", device_target());
+    reproducible::wrap(&mut command);
     command
 }
 
