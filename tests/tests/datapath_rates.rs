@@ -7,8 +7,8 @@ use emu_machine::Config;
 use emu_machine::timing::Parameters;
 use flexcast_cli::provider;
 use flexcast_cli::tput::plan::{Params, Transport};
-use flexcast_tests::image_bytes;
 use flexcast_tests::run::tput_on;
+use flexcast_tests::{compiled_as_recorded, image_bytes};
 
 const LINK_GBIT_S: f64 = 200.0;
 /// Chunks of 4 KiB that fill a link of 1.6 Tbit/s, per second.
@@ -24,11 +24,11 @@ fn gbit_s(image: &str, transport: Transport, threads: u32, chunk_bytes: u64, chu
     report.goodput_gib_s * f64::from(1 << 30) * 8.0 / 1e9
 }
 
-/// The rate of a run must be the recorded one. Virtual time is exact, but the layout of an image depends on the folder in which it was
-/// built (names of crates outside the firmware's workspace do), and with it which lines of code share a set of the code cache: measured
-/// differences are below 0.1 %.
-fn is(what: &str, value: f64, recorded: f64) -> f64 {
-    assert!((value / recorded - 1.0).abs() < 0.01, "{what}: {value:.3}, recorded {recorded}");
+/// The rate of a run must be the recorded one, to a thousandth: virtual time is exact for the images of one compiler.
+fn is(image: &str, what: &str, value: f64, recorded: &str) -> f64 {
+    if compiled_as_recorded(image) {
+        assert_eq!(format!("{value:.3}"), recorded, "{what}");
+    }
     value
 }
 
@@ -39,19 +39,19 @@ fn one_thread_has_the_published_share_of_a_link_and_a_core_fills_it() {
     let rate = |image, transport, threads, recorded| {
         let chunks = if threads == 1 { 8192 } else { 2048 };
         let what = format!("{image} {transport:?} x{threads}");
-        is(&what, gbit_s(image, transport, threads, 4096, chunks), recorded) / LINK_GBIT_S
+        is(image, &what, gbit_s(image, transport, threads, 4096, chunks), recorded) / LINK_GBIT_S
     };
-    let uc = rate("reference", Uc, 1, 106.775);
+    let uc = rate("reference", Uc, 1, "106.775");
     assert!((0.45..0.55).contains(&uc), "about a half");
-    let ud = rate("reference", Ud, 1, 27.961);
+    let ud = rate("reference", Ud, 1, "27.961");
     assert!((0.13..0.15).contains(&ud), "published is a fifth, which the model does not give");
     // Payload is 98 % of a frame at best.
-    assert!(rate("reference", Uc, 4, 193.923) > 0.95);
-    assert!(rate("reference", Ud, 8, 180.123) > 0.9);
-    assert!(rate("reference", Ud, 16, 194.924) > 0.95);
-    assert!(rate("receive", Uc, 1, 192.625) > 0.95);
-    assert!(rate("receive", Ud, 1, 104.926) > 0.5);
-    assert!(rate("receive", Ud, 4, 192.163) > 0.95);
+    assert!(rate("reference", Uc, 4, "193.923") > 0.95);
+    assert!(rate("reference", Ud, 8, "180.123") > 0.9);
+    assert!(rate("reference", Ud, 16, "194.924") > 0.95);
+    assert!(rate("receive", Uc, 1, "192.568") > 0.95);
+    assert!(rate("receive", Ud, 1, "104.946") > 0.5);
+    assert!(rate("receive", Ud, 4, "192.044") > 0.95);
 }
 
 /// With chunks of 64 bytes as many per second as fill a link of 1.6 Tbit/s with 4 KiB each: 48.83 million. By cycles that takes 17 threads
@@ -59,13 +59,13 @@ fn one_thread_has_the_published_share_of_a_link_and_a_core_fills_it() {
 #[test]
 fn at_most_128_threads_receive_as_many_chunks_as_fill_eight_links() {
     for (image, transport, threads, chunks, recorded) in [
-        ("receive", Uc, 11, 2048, 57.192),
-        ("receive", Ud, 24, 2048, 69.202),
-        ("reference", Uc, 24, 2048, 52.273),
-        ("reference", Ud, 128, 1024, 59.449),
+        ("receive", Uc, 11, 2048, "52.023"),
+        ("receive", Ud, 24, 2048, "69.092"),
+        ("reference", Uc, 24, 2048, "52.273"),
+        ("reference", Ud, 128, 1024, "59.449"),
     ] {
         let chunks_per_s = gbit_s(image, transport, threads, 64, chunks) * 1e9 / 8.0 / 64.0;
-        is(&format!("{image} {transport:?} x{threads}"), chunks_per_s / 1e6, recorded);
+        is(image, &format!("{image} {transport:?} x{threads}"), chunks_per_s / 1e6, recorded);
         assert!(chunks_per_s >= CHUNKS_PER_S, "{image} {transport:?} x{threads}");
     }
 }

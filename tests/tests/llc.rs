@@ -13,8 +13,8 @@ use flexcast_cli::sim::run;
 use flexcast_cli::tput::plan::{Params, Transport};
 use flexcast_cli::tput::report::Report;
 use flexcast_cli::tput::run::ImageFile;
-use flexcast_tests::image_bytes;
 use flexcast_tests::run::tput_on;
+use flexcast_tests::{compiled_as_recorded, image_bytes};
 
 /// They share a core.
 const WORKERS: u32 = 12;
@@ -52,21 +52,19 @@ fn rings_that_exceed_the_cache_cost_throughput_and_a_larger_cache_gives_it_back(
     let again = receive(8192, larger);
     assert!(is_within_budget(256) && !is_within_budget(8192));
     for (what, report, recorded, rings) in [
-        ("rings that fit", &fits, [32.391, 218_364.0, 20.0], 100.0),
-        ("rings that do not", &exceeds, [15.178, 97_495.0, 120_971.0], 38.941),
-        ("the same, and a larger cache", &again, [32.391, 218_364.0, 20.0], 100.0),
+        ("rings that fit", &fits, "32.322277 Gbit/s, 218455 L2, 0 L3, 20 DPA memory", 100.0),
+        ("rings that do not", &exceeds, "15.149152 Gbit/s, 96752 L2, 57 L3, 121669 DPA memory", 38.598),
+        ("the same, and a larger cache", &again, "32.370592 Gbit/s, 218435 L2, 0 L3, 20 DPA memory", 100.0),
     ] {
         assert!(report.digest_ok && report.missing == 0, "{what}");
         let accesses = report.accesses.as_ref().expect("a timing model counts them");
         let [l2, l3, dpa_memory] = accesses.all.beyond_l1();
         let gbit_s = report.goodput_gib_s * f64::from(1 << 30) * 8.0 / 1e9;
-        // To 1 %: the layout of an image, and with it misses of the code cache, depends on the folder in which it was built.
-        for (value, recorded) in [gbit_s, l2 as f64, dpa_memory as f64].into_iter().zip(recorded) {
-            assert!((value - recorded).abs() < 0.01 * recorded + 5.0, "{what}: {value}, recorded {recorded}");
+        if compiled_as_recorded("receive") {
+            assert_eq!(format!("{gbit_s:.6} Gbit/s, {l2} L2, {l3} L3, {dpa_memory} DPA memory"), recorded, "{what}");
         }
-        assert!(l3 < 500, "{what}: {l3}");
         let rate = 100.0 * accesses.by["rings"].llc_hit_rate().expect("rings are looked at");
-        assert!((rate - rings).abs() < 0.5, "{what}: {rate} % of the accesses to rings");
+        assert!((rate - rings).abs() < 0.01, "{what}: {rate} % of the accesses to rings");
         // What it counts is complete: names are of parts that share nothing, and the rest is `other`.
         let mut sum = Levels::default();
         accesses.by.values().for_each(|levels| sum += *levels);
