@@ -110,7 +110,8 @@ fn ranks_of_a_rack_multicast_one_after_another() {
         for (seed, chain_mapping) in [(1, per_rack), (2, table)] {
             // A table has as many chains as it has; racks no more than racks.
             let chains = if seed == 1 { 5 } else { 0 };
-            let mut communicators = connect(cards.iter(), &Config { chain_mapping, chains, ..config() });
+            let mut communicators =
+                connect(cards.iter(), &Config { chain_mapping, chains, lead_chunks: Some(0), ..config() });
             let mut all: Vec<Under<'_, '_>> = communicators
                 .iter_mut()
                 .map(|communicator| {

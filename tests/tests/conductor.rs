@@ -28,7 +28,7 @@ fn no_host_is_needed_between_post_and_flag() {
 #[test]
 fn nor_with_chains_side_by_side_several_send_workers_and_small_quotas() {
     for (ranks, chains, quota) in [(5, 2, 4096), (8, 8, 1), (13, 4, 2)] {
-        run(ranks, machine, &Config { chains, quota, send_threads: 2, lead_chunks: 1, ..config() });
+        run(ranks, machine, &Config { chains, quota, send_threads: 2, lead_chunks: Some(1), ..config() });
     }
 }
 

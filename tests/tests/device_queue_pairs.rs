@@ -236,7 +236,7 @@ fn hosts_choose_the_traffic_class() {
         let to = AddressHandle::along(&pd, devices[1].port().gid, path).expect("a path");
         let kind = SendKind::Datagram { to: &to, qpn: listener.qpn(), q_key: Q_KEY };
         let mut bytes = *b"carried";
-        qp.post_inline(&[InlineRequest { id: 1, kind, bytes: &bytes, immediate: None, signaled: true }])
+        qp.post_inline([InlineRequest { id: 1, kind, bytes: &bytes, immediate: None, signaled: true }])
             .expect("posted");
         // The entry has its own copy.
         bytes.fill(0);
@@ -246,7 +246,7 @@ fn hosts_choose_the_traffic_class() {
         assert_eq!((&got[40..], got[TOS_BYTE]), (&b"carried"[..], CLASS));
         let long = [0; 65];
         let error = qp
-            .post_inline(&[InlineRequest { id: 2, kind, bytes: &long, immediate: None, signaled: true }])
+            .post_inline([InlineRequest { id: 2, kind, bytes: &long, immediate: None, signaled: true }])
             .expect_err("65 bytes");
         assert!(matches!(error, Error::Verbs { call: "ibv_post_send", .. }), "{error}");
         let error = AddressHandle::along(&pd, devices[1].port().gid, Path { service_level: 16, ..path });
@@ -308,7 +308,7 @@ fn woken_by_the_host(memory: MemoryModel) {
     let text: Vec<u8> = (0..16).flat_map(|n| word(n).to_le_bytes()).collect();
     let write = |offset: u64| SendKind::Write { remote_addr: lines.addr().get() + offset, rkey: key.id() };
     let quiet = |id, kind, bytes| InlineRequest { id, kind, bytes, immediate: None, signaled: false };
-    host.post_inline(&[
+    host.post_inline([
         quiet(1, write(0), &text[..64]),
         quiet(2, write(64), &text[64..]),
         InlineRequest { immediate: Some(0xC0DE), signaled: true, ..quiet(3, write(0), &[]) },

@@ -134,11 +134,13 @@ fn at_most_as_many_ranks_inject_as_there_are_chains() {
                 assert_eq!(report.control.activation, u64::from(ranks - chains));
                 most_injecting(&recording)
             };
-            assert_eq!(injecting(0), (ranks as usize, chains as usize), "{control:?}, {ranks} ranks");
+            assert_eq!(injecting(Some(0)), (ranks as usize, chains as usize), "{control:?}, {ranks} ranks");
             // The conductor takes longer to activate the next than these blocks to be sent.
             if control == Control::Host {
-                let (_, most) = injecting(60);
+                let (_, most) = injecting(Some(60));
                 assert_eq!(most > chains as usize, chains < ranks, "{ranks} ranks: {most} with a lead");
+                let (_, most) = injecting(None);
+                assert!(most <= 2 * chains as usize, "{ranks} ranks: {most} with the automatic lead");
             }
         }
     }
@@ -148,7 +150,7 @@ fn at_most_as_many_ranks_inject_as_there_are_chains() {
 #[test]
 fn a_lead_hides_the_activation() {
     for control in [Control::Host, Control::Device] {
-        let times = [0, 32, 64, 128].map(|lead_chunks| {
+        let times = [0, 32, 64, 128].map(Some).map(|lead_chunks| {
             let config = Config { chains: 1, lead_chunks, control, ..Config::default() };
             let report = simulate(&params(Operation::Allgather, 8, 1 << 20, config), |_| {});
             assert_eq!((report.traffic.rnr_drops, report.recovered_chunks), (0, 0));

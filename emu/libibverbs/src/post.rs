@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 
 use emu_bridge::with_world;
-use emu_machine::nic::{QpState, Transport, wqe_opcode};
+use emu_machine::nic::{PUSHED_BYTES, QpState, Transport, wqe_opcode};
 use verbs_sys::*;
 
 use crate::address::Ah;
@@ -23,6 +23,14 @@ const END_OF_LIST_KEY: u32 = 0x100;
 
 struct Entry {
     bytes: Vec<u8>,
+}
+
+/// What one call has posted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Posted {
+    entries: u32,
+    /// The last one carries its data and is short enough to be pushed.
+    pushable: bool,
 }
 
 impl Entry {
@@ -154,7 +162,7 @@ unsafe fn build(qp: &Qp, request: &ibv_send_wr, position: u32) -> Result<Entry> 
 ///
 /// # Safety
 /// As [`build`].
-unsafe fn post_one(qp: &Qp, rings: &mut Rings, request: &ibv_send_wr) -> Result<()> {
+unsafe fn post_one(qp: &Qp, rings: &mut Rings, request: &ibv_send_wr, posted: &mut Posted) -> Result<()> {
     let ring_blocks = rings.sends.len() as u32;
     // SAFETY: as this function's.
     let entry = unsafe { build(qp, request, rings.send_head) }?;
@@ -173,6 +181,8 @@ unsafe fn post_one(qp: &Qp, rings: &mut Rings, request: &ibv_send_wr) -> Result<
     let first = (rings.send_head & (ring_blocks - 1)) as usize;
     rings.sends[first] = (request.wr_id, blocks);
     rings.send_head = rings.send_head.wrapping_add(blocks);
+    posted.entries += 1;
+    posted.pushable = request.send_flags & IBV_SEND_INLINE != 0 && entry.bytes.len() <= PUSHED_BYTES;
     Ok(())
 }
 
@@ -184,14 +194,15 @@ pub(crate) unsafe fn post_batch(qp: &Qp, requests: &[&ibv_send_wr]) -> Result<()
     check_state(qp)?;
     let mut rings = qp.lock();
     let head = rings.send_head;
+    let mut posted = Posted::default();
     for request in requests {
         // SAFETY: as this function's.
-        if let Err(error) = unsafe { post_one(qp, &mut rings, request) } {
+        if let Err(error) = unsafe { post_one(qp, &mut rings, request, &mut posted) } {
             rings.send_head = head;
             return Err(error);
         }
     }
-    ring(qp, &rings, head)
+    ring(qp, &rings, posted)
 }
 
 fn check_state(qp: &Qp) -> Result<()> {
@@ -202,15 +213,20 @@ fn check_state(qp: &Qp) -> Result<()> {
     Ok(())
 }
 
-/// Tells the card what was posted since `head`.
-fn ring(qp: &Qp, rings: &Rings, head: u32) -> Result<()> {
-    if rings.send_head == head {
+/// Tells the card what was posted. A single entry that carries its data goes along with the doorbell (BlueFlame), as in mlx5's
+/// provider: the card need not fetch it.
+fn ring(qp: &Qp, rings: &Rings, posted: Posted) -> Result<()> {
+    if posted.entries == 0 {
         return Ok(());
     }
     let counter = rings.send_head & 0xFFFF;
     Ok(with_world(|world| {
         qp.buffer.write(qp.shape.record_offset + 4, &counter.to_be_bytes());
-        world.ring_sq(qp.card, qp.number, counter as u16)
+        if posted.entries == 1 && posted.pushable {
+            world.push_sq(qp.card, qp.number, counter as u16)
+        } else {
+            world.ring_sq(qp.card, qp.number, counter as u16)
+        }
     })??)
 }
 
@@ -224,20 +240,19 @@ pub(crate) unsafe extern "C" fn post_send(
         let qp = handle::get::<Qp>(qp)?;
         check_state(&qp)?;
         let mut rings = qp.lock();
-        let head = rings.send_head;
-        let mut posted = Ok(());
+        let (mut posted, mut result) = (Posted::default(), Ok(()));
         // SAFETY: the manual page asks for a well-formed list; null ends it.
         while let Some(request) = unsafe { next.as_ref() } {
             // SAFETY: as above, with everything the request points at.
-            posted = unsafe { post_one(&qp, &mut rings, request) };
-            if posted.is_err() {
+            result = unsafe { post_one(&qp, &mut rings, request, &mut posted) };
+            if result.is_err() {
                 break;
             }
             next = request.next;
         }
         // What was posted before a bad request goes out.
-        ring(&qp, &rings, head)?;
-        posted
+        ring(&qp, &rings, posted)?;
+        result
     });
     if result != 0 && !bad_wr.is_null() {
         // SAFETY: not null, and writable as the manual page asks.

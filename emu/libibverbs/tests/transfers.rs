@@ -138,6 +138,41 @@ fn inline_bytes_are_taken_at_once() {
     assert_eq!(hosts[0].completion(cqs[0]).wr_id, 1);
 }
 
+/// Alone and inline, an entry needs no fetch and its data no read; in a list it is fetched.
+#[test]
+fn a_single_inline_send_is_pushed() {
+    let (hosts, qps, cqs) = connected(IBV_QPT_RC);
+    let (mut source, mut target) = (pattern(40), vec![0; 64]);
+    let from = unsafe { (*hosts[0].mr(&mut source, 0)).lkey };
+    let into = unsafe { (*hosts[1].mr(&mut target, WRITE)).lkey };
+    let now_ps = || emu_machine::with_world(|world| world.now_ps()).expect("a machine");
+    let took_ps = |inline: bool, list: bool| {
+        let start_ps = now_ps();
+        let mut gathers = [[sge(&source, from)], [sge(&source, from)]];
+        let [one, other] = &mut gathers;
+        let (mut first, mut second) = (send(1, IBV_WR_SEND, one), send(2, IBV_WR_SEND, other));
+        if inline {
+            first.send_flags |= IBV_SEND_INLINE;
+            second.send_flags |= IBV_SEND_INLINE;
+        }
+        if list {
+            first.next = &raw mut second;
+        }
+        let count = 1 + u64::from(list);
+        (0..count).for_each(|id| assert_eq!(hosts[1].post_recv(qps[1], id, vec![sge(&target, into)]), 0));
+        assert_eq!(hosts[0].post_send(qps[0], &mut first), 0);
+        hosts[1].completion(cqs[1]);
+        let took_ps = now_ps() - start_ps;
+        (1..count).for_each(|id| assert_eq!(hosts[1].completion(cqs[1]).wr_id, id));
+        (0..count).for_each(|id| assert_eq!(hosts[0].completion(cqs[0]).wr_id, 1 + id));
+        took_ps
+    };
+    let (pushed_ps, listed_ps, read_ps) = (took_ps(true, false), took_ps(true, true), took_ps(false, false));
+    // Hosts look every 50 ns.
+    let reads = |more_ps: u64| (more_ps as f64 / 1_500_000.0 * 10.0).round() / 10.0;
+    assert_eq!((reads(listed_ps - pushed_ps), reads(read_ps - pushed_ps)), (1.0, 2.0));
+}
+
 #[test]
 fn rings_wrap_and_full_rings_are_refused() {
     let (hosts, qps, cqs) = connected(IBV_QPT_RC);

@@ -175,6 +175,13 @@ impl World {
         self.nic_call(card, |nic, fx| nic.ring_sq(now_ps, qpn, producer_index, fx))
     }
 
+    /// Host-side doorbell of a send queue that brings the last entry before `producer_index` along.
+    pub fn push_sq(&mut self, card: usize, qpn: u32, producer_index: u16) -> Result<(), MachineError> {
+        let now_ps = self.now_ps;
+        self.watch_doorbell(now_ps, card, qpn, producer_index);
+        self.nic_call(card, |nic, fx| nic.push_sq(now_ps, qpn, producer_index, fx))
+    }
+
     /// Host-side arm of a completion queue at a consumer index.
     pub fn arm_cq(&mut self, card: usize, cqn: u32, consumer_index: u32) -> Result<(), MachineError> {
         let now_ps = self.now_ps;

@@ -10,8 +10,8 @@ pub struct Timer(pub(crate) Work);
 /// What a timer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Work {
-    /// A send doorbell has reached the card.
-    Doorbell { qpn: u32, producer_index: u16, life: u32 },
+    /// A send doorbell has reached the card, with the last entry (`pushed`) or without any.
+    Doorbell { qpn: u32, producer_index: u16, pushed: bool, life: u32 },
     /// An arm doorbell has reached the card.
     Arm { cqn: u32, consumer_index: u32, solicited_only: bool },
     /// A send engine is free: 0 serves the port, 1 the loopback path.

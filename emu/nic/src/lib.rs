@@ -52,7 +52,7 @@ pub use error::NicError;
 pub use icrc::icrc;
 pub use memory::{Dma, DmaFault, QueueMemory, Space};
 pub use mkey::{Access, KeyFault, MkeyAttr};
-pub use nic::{Nic, NicConfig};
+pub use nic::{Nic, NicConfig, PUSHED_BYTES};
 pub use note::{CqeNote, Note, PacketNote};
 pub use packet::{Acknowledgement, DEFAULT_PKEY, Extension, Network, Operation, Packet};
 pub use qp::{Mtu, QpAttr, QpModify, QpPath, QpQuery, QpState, Transport};

@@ -19,6 +19,9 @@ use crate::table::{Slots, Table};
 use crate::timing::NicTiming;
 use crate::uc_multicast::GroupKey;
 
+/// Longest entry that can come with its doorbell: half of a BlueFlame register of 512 bytes, as mlx5's provider uses it.
+pub const PUSHED_BYTES: usize = 256;
+
 /// What a card is like.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicConfig {
@@ -317,13 +320,23 @@ impl Nic {
     ///
     /// The card acts `doorbell_visible_ps` later; the caller adds no latency of its own for that.
     pub fn ring_sq(&mut self, now_ps: u64, qpn: u32, producer_index: u16, fx: &mut Effects) {
+        self.ring(now_ps, qpn, producer_index, false, fx);
+    }
+
+    /// Like [`ring_sq`](Self::ring_sq), but software has written the last entry before `producer_index` with the doorbell (BlueFlame):
+    /// the card need not fetch it. It lies in the ring, too, and is at most [`PUSHED_BYTES`] long.
+    pub fn push_sq(&mut self, now_ps: u64, qpn: u32, producer_index: u16, fx: &mut Effects) {
+        self.ring(now_ps, qpn, producer_index, true, fx);
+    }
+
+    fn ring(&mut self, now_ps: u64, qpn: u32, producer_index: u16, pushed: bool, fx: &mut Effects) {
         self.note(now_ps, || Note::Doorbell { qpn, producer_index });
         let Some(qp) = self.qps.get(qpn) else {
             self.counters.bad_doorbells += 1;
             fx.async_events.push(AsyncEvent::UnknownQueue { number: qpn });
             return;
         };
-        let doorbell = Work::Doorbell { qpn, producer_index, life: qp.life };
+        let doorbell = Work::Doorbell { qpn, producer_index, pushed, life: qp.life };
         fx.timer(now_ps + self.config.timing.doorbell_visible_ps, doorbell);
     }
 
@@ -353,8 +366,9 @@ impl Nic {
     /// A timer from [`Effects::timers`] is due.
     pub fn handle_timer(&mut self, now_ps: u64, timer: Timer, mem: &mut dyn Dma, fx: &mut Effects) {
         match timer.0 {
-            Work::Doorbell { qpn, producer_index, life } => self.with_qp(qpn, |nic, qp| {
+            Work::Doorbell { qpn, producer_index, pushed, life } => self.with_qp(qpn, |nic, qp| {
                 if qp.life == life {
+                    qp.sq.pushed = pushed.then_some(producer_index);
                     nic.doorbell(now_ps, qp, producer_index, mem, fx);
                 } else {
                     nic.counters.ignored_doorbells += 1;

@@ -69,6 +69,8 @@ pub(crate) struct SendQueue {
     pub(crate) producer: u16,
     /// Index of the next block to fetch.
     pub(crate) fetch: u16,
+    /// Index behind an entry that came with its doorbell, and is fetched in no time.
+    pub(crate) pushed: Option<u16>,
     /// Index of the oldest block that is not complete.
     pub(crate) retired: u16,
     /// In a send engine's queue, or waits until its rate lets it join.

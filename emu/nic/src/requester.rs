@@ -153,6 +153,7 @@ impl Nic {
             return Begun::Nothing;
         }
         qp.sq.fetch = position.wrapping_add(outstanding.blocks);
+        let pushed = qp.sq.pushed.take_if(|behind| *behind == qp.sq.fetch).is_some();
         if control.is_local() {
             if let Err(fault) = self.execute_locally(qp, wqe, position) {
                 self.fail_in_turn(now_ps, qp, outstanding, fault, mem, fx);
@@ -178,7 +179,7 @@ impl Nic {
             packet: std::mem::take(&mut qp.sq.skip).min(packets - 1),
             packets,
             first_psn: qp.sq.next_psn,
-            fetch_latency_ps: self.fetch_latency(qp.attr.sq),
+            fetch_latency_ps: if pushed { 0 } else { self.fetch_latency(qp.attr.sq) },
         });
         qp.sq.next_psn = psn_add(qp.sq.next_psn, packets);
         qp.sq.outstanding.push_back(outstanding);

@@ -30,6 +30,32 @@ fn one_send_takes_the_sum_of_its_parts() {
     }
 }
 
+#[test]
+fn an_entry_that_comes_with_its_doorbell_is_not_fetched() {
+    let timing = NicTiming::default();
+    let wire_ps = (40 + 82) * 40;
+    let at_once_ps = timing.doorbell_visible_ps + wire_ps + LATENCY_PS;
+    let mut world = World::new();
+    let setup = Setup { space: Space::Host, ..Setup::new(Transport::Uc) };
+    let (mut a, mut b) = world.pair(&setup);
+    let (target, key) = world.buffer(1, b.qp.pd, Space::Host, 64);
+    (0..3).for_each(|_| world.receive(&mut b.qp, &[(target, 64, key)]));
+    let entry = |byte| Wqe::new(SEND).inline(&[byte; 40]);
+    // Only the last entry before the doorbell came with it.
+    let mut starts_ps = vec![world.now_ps];
+    world.post_pushed(&mut a.qp, &entry(1));
+    world.run();
+    starts_ps.push(world.now_ps);
+    world.put(&mut a.qp, &entry(2));
+    world.post_pushed(&mut a.qp, &entry(3));
+    world.run();
+    let took_ps = |arrival: usize, start: usize| world.arrivals[arrival].0 - starts_ps[start];
+    assert_eq!(took_ps(0, 0), at_once_ps);
+    assert_eq!(took_ps(1, 1), at_once_ps + timing.pcie_latency_ps);
+    assert!(took_ps(2, 1) <= at_once_ps + timing.pcie_latency_ps + wire_ps);
+    assert_eq!(world.poll_all(&mut b.rcq).len(), 3);
+}
+
 /// Time per message in the steady state, in picoseconds.
 fn interval(transport: Transport, opcode: u8, space: Space, len: usize, loopback: bool) -> u64 {
     let mut world = World::new();

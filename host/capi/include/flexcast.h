@@ -46,6 +46,11 @@
 #define FLEXCAST_PLACEMENT_SPREAD 1
 
 /**
+ * For `lead_chunks`: as many chunks as hide most of the activation of the next root.
+ */
+#define FLEXCAST_LEAD_AUTOMATIC UINT32_MAX
+
+/**
  * Multicast datagrams, staged in DPA memory and copied to the user's buffer by the card.
  */
 #define FLEXCAST_TRANSPORT_UD 0
@@ -331,7 +336,7 @@ typedef struct {
    */
   uint32_t chains;
   /**
-   * Chunks before the end of its block at which a root activates the next one.
+   * Chunks before the end of its block at which a root activates the next one; FLEXCAST_LEAD_AUTOMATIC: as many as hide most of it.
    */
   uint32_t lead_chunks;
   /**

@@ -11,6 +11,9 @@ pub const FLEXCAST_PLACEMENT_COMPACT: u32 = 0;
 /// One thread of each core in turn.
 pub const FLEXCAST_PLACEMENT_SPREAD: u32 = 1;
 
+/// For `lead_chunks`: as many chunks as hide most of the activation of the next root.
+pub const FLEXCAST_LEAD_AUTOMATIC: u32 = u32::MAX;
+
 /// Multicast datagrams, staged in DPA memory and copied to the user's buffer by the card.
 pub const FLEXCAST_TRANSPORT_UD: u32 = 0;
 /// Multicast RDMA Writes straight into the user's buffer: hypothetical, no card does this.
@@ -54,7 +57,7 @@ pub struct flexcast_config {
     pub psn_bits: u32,
     /// Ranks that multicast at the same time; 0: as few as keep the links busy.
     pub chains: u32,
-    /// Chunks before the end of its block at which a root activates the next one.
+    /// Chunks before the end of its block at which a root activates the next one; FLEXCAST_LEAD_AUTOMATIC: as many as hide most of it.
     pub lead_chunks: u32,
     /// Control messages that are lost are sent again after 4.096 us times 2 to this power.
     pub retry_exponent: u32,
@@ -106,7 +109,7 @@ impl flexcast_config {
             quota: config.quota,
             psn_bits: config.psn_bits.unwrap_or(0),
             chains: config.chains,
-            lead_chunks: config.lead_chunks,
+            lead_chunks: config.lead_chunks.unwrap_or(FLEXCAST_LEAD_AUTOMATIC),
             retry_exponent: config.retry_exponent.into(),
             data_class: config.data_class.into(),
             control_class: config.control_class.into(),
@@ -184,7 +187,7 @@ impl flexcast_config {
             quota: self.quota,
             psn_bits: (self.psn_bits != 0).then_some(self.psn_bits),
             chains: self.chains,
-            lead_chunks: self.lead_chunks,
+            lead_chunks: (self.lead_chunks != FLEXCAST_LEAD_AUTOMATIC).then_some(self.lead_chunks),
             // The card has five bits for it.
             retry_exponent: byte("retry_exponent", self.retry_exponent, 31)?,
             data_class: byte("data_class", self.data_class, u8::MAX)?,

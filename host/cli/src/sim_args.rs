@@ -125,9 +125,9 @@ pub(crate) struct CommunicatorArgs {
     /// Roots that multicast at the same time; 0: as few as keep the links busy.
     #[arg(long, default_value_t = 0, value_name = "M")]
     pub(crate) chains: u32,
-    /// Chunks before the end of its block at which a root activates the next one.
-    #[arg(long, default_value_t = 0, value_name = "CHUNKS")]
-    pub(crate) lead: u32,
+    /// Chunks before the end of its block at which a root activates the next one [default: as many as hide most of the activation]
+    #[arg(long, value_name = "CHUNKS")]
+    pub(crate) lead: Option<u32>,
     /// Chunks per doorbell of a send worker.
     #[arg(long, default_value_t = 32, value_name = "N")]
     pub(crate) send_batch: u32,

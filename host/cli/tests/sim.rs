@@ -319,7 +319,7 @@ fn the_report_has_the_promised_keys_and_people_have_lines() {
         "received and sent by switch ports",
         "45000",
         "(emulated, cost model uncalibrated-1)",
-        "receiving: armed to the last chunk",
+        "data: armed to the last chunk",
         "instructions per CQE",
         "control: 11 messages (6 barrier, 2 activation, 3 final); 4 of one rank at most",
         "every rank has every byte; SHA-256",

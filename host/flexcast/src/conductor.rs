@@ -153,7 +153,7 @@ impl Conductor<'_> {
         let to = self.memory.buffer().addr().offset(ORDER_AT);
         let from = self.host.slice(at as u64, size_of::<ConductorOrder>() as u32)?;
         let to = DeviceRange { address: to.get(), rkey: self.memory.id() };
-        self.wake.write(Line { from, to });
+        self.wake.write_from(Line { from, to });
         self.wake.ring()
     }
 

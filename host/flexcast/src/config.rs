@@ -22,6 +22,9 @@ pub const MAX_SUBGROUPS: u32 = 64;
 pub const MAX_CHUNK_BYTES: u32 = 1 << 30;
 
 const PS_PER_US: u64 = 1_000_000;
+/// What of an activation is hidden unless something else is asked for. Emulated ones take 13 us and more under model M.1: from the last
+/// root's report over two hosts and a connection to the first chunk of the next.
+const LEAD_PS: u64 = 10 * PS_PER_US;
 
 /// Where the protocol of a communicator runs: barrier, activation, recovery, final handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,8 +76,10 @@ pub struct Config {
     pub chains: u32,
     /// Which rank is in which chain. Default contiguous.
     pub chain_mapping: ChainMapping,
-    /// Chunks before the end of its block at which a root activates the next one. Default 0.
-    pub lead_chunks: u32,
+    /// Chunks before the end of its block at which a root activates the next one; `None`: as many as a root sends in 10 us if the roots
+    /// that multicast at the same time share a link, or at the rate of `pacing_gbit_per_s`. That is a little less than an activation
+    /// takes, so that the next root begins when this one ends and hardly before (MC-64). Default `None`.
+    pub lead_chunks: Option<u32>,
     /// Line rate of the slowest card in Gbit/s, from which the cutoff and the number of chains follow; 0: what the own card's port tells,
     /// which must then be alike on all. Default 0.
     pub link_gbit_per_s: u64,
@@ -122,7 +127,7 @@ impl Default for Config {
             psn_bits: None,
             chains: 0,
             chain_mapping: ChainMapping::Contiguous,
-            lead_chunks: 0,
+            lead_chunks: None,
             link_gbit_per_s: 0,
             overheads: Overheads {
                 barrier_ps: 20 * PS_PER_US,
@@ -206,6 +211,17 @@ impl Config {
             return Err(Error::Config { what: "link_gbit_per_s", value: 0, limit });
         }
         Ok(Self { link_gbit_per_s, ..self })
+    }
+
+    /// Chunks before the end of its block at which one of `chains` roots activates the next one.
+    pub(crate) fn lead(&self, chains: u32) -> u32 {
+        self.lead_chunks.unwrap_or_else(|| {
+            let share = self.link_gbit_per_s / u64::from(chains.max(1));
+            let gbit_per_s = self.pacing_gbit_per_s.map_or(share, |pace| share.min(pace.into()));
+            // One Gbit/s is a bit in 1000 ps.
+            let bytes = gbit_per_s.saturating_mul(LEAD_PS / 8000);
+            u32::try_from(bytes / u64::from(self.chunk_bytes.max(1))).unwrap_or(u32::MAX)
+        })
     }
 
     /// Chains of an operation to which `roots` ranks contribute `block_bytes` each, on average.

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use flexcast_proto::wire;
 use flexio::{
-    Access, Completion, CompletionQueue, HostBuffer, LocalSlice, MemoryRegion, Path, QueueDepths, QueuePair, Retry,
-    SendKind, SendRequest, Transport,
+    Access, Completion, CompletionQueue, HostBuffer, InlineRequest, LocalSlice, MemoryRegion, Path, QueueDepths,
+    QueuePair, Retry, SendKind, SendRequest, Transport,
 };
 
 use crate::card::Card;
@@ -77,9 +77,9 @@ struct Waiting {
 pub(crate) struct Control<'c> {
     /// Ascending by rank.
     peers: Vec<Peer<'c>>,
+    /// What receives are posted in.
     memory: &'c MemoryRegion<'c>,
     cq: &'c CompletionQueue<'c>,
-    free: Vec<u32>,
     messages: VecDeque<Waiting>,
     reads: VecDeque<(usize, Read)>,
     under_way: u32,
@@ -91,24 +91,22 @@ impl<'c> Control<'c> {
     /// A connection, not yet connected, for each of `ranks` (ascending).
     pub(crate) fn new(card: &'c Card<'_>, tower: &mut Tower<'c>, ranks: &[u32]) -> Result<Self> {
         let count = ranks.len() as u32;
-        let slots = count * (RECEIVES + SENDS);
-        let memory = HostBuffer::zeroed((slots as usize).max(1) * MESSAGE_BYTES)?;
+        let slots = (count * RECEIVES) as usize;
+        let memory = HostBuffer::zeroed(slots.max(1) * MESSAGE_BYTES)?;
         let memory = MemoryRegion::register(card.pd(), memory, Access::LOCAL_WRITE)?;
         let cq = CompletionQueue::new(card.device(), count.max(1) * (RECEIVES + SENDS + READS))?;
         let (memory, cq) = (tower.keep(memory), tower.keep(cq));
         let depths = QueueDepths { send: SENDS + READS, receive: RECEIVES };
         let mut peers = Vec::with_capacity(ranks.len());
         for rank in ranks {
-            let qp = QueuePair::new(card.pd(), Transport::Rc, cq, cq, depths)?;
+            let qp = QueuePair::with_inline(card.pd(), Transport::Rc, cq, cq, depths, wire::MAX_BYTES as u32)?;
             qp.init(Access::REMOTE_READ, 0)?;
             peers.push(Peer { rank: *rank, qp, sends: 0, reads: 0, broken: false });
         }
-        let free = (count * RECEIVES..slots).rev().collect();
         Ok(Self {
             peers,
             memory,
             cq,
-            free,
             messages: VecDeque::new(),
             reads: VecDeque::new(),
             under_way: 0,
@@ -136,12 +134,8 @@ impl<'c> Control<'c> {
         Ok(())
     }
 
-    fn slice(&self, slot: u32, len: usize) -> Result<LocalSlice> {
-        Ok(self.memory.slice(u64::from(slot) * MESSAGE_BYTES as u64, len as u32)?)
-    }
-
     fn post_receive(&self, peer: usize, slot: u32) -> Result<()> {
-        let into = self.slice(slot, MESSAGE_BYTES)?;
+        let into = self.memory.slice(u64::from(slot) * MESSAGE_BYTES as u64, MESSAGE_BYTES as u32)?;
         Ok(self.peers[peer].qp.post_receive(id(KIND_RECEIVE, peer, slot), into)?)
     }
 
@@ -192,19 +186,17 @@ impl<'c> Control<'c> {
                 at += 1;
                 continue;
             }
-            let Some(slot) = self.free.pop() else { break };
-            self.memory.write(slot as usize * MESSAGE_BYTES, &message.bytes[..message.len])?;
-            let local = Some(self.slice(slot, message.len)?);
-            self.peers[peer].sends += 1;
-            self.messages.remove(at);
-            let request = SendRequest {
-                id: id(KIND_SEND, peer, slot),
+            // Its bytes go with the entry: the card need not read them, nor, as it is alone, the entry.
+            let request = InlineRequest {
+                id: id(KIND_SEND, peer, 0),
                 kind: SendKind::Send,
-                local,
+                bytes: &message.bytes[..message.len],
                 immediate: None,
                 signaled: true,
             };
-            self.peers[peer].qp.post_sends(&[request])?;
+            self.peers[peer].qp.post_inline([request])?;
+            self.peers[peer].sends += 1;
+            self.messages.remove(at);
         }
         while let Some((peer, read)) = self.reads.front().copied() {
             if self.peers[peer].broken {
@@ -258,7 +250,6 @@ impl<'c> Control<'c> {
         let rank = self.peers[peer].rank;
         match kind {
             KIND_SEND => {
-                self.free.push(tag);
                 self.peers[peer].sends -= 1;
             }
             KIND_READ => {

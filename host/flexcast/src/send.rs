@@ -8,12 +8,13 @@ use flexcast_abi::{
 };
 use flexcast_proto::Place;
 use flexio::{
-    Access, Affinity, CqTarget, DevAddr, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler,
-    MemoryKey, MemoryRegion, MulticastGroup, Path, UdAddress, UdKey,
+    Access, Affinity, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, MemoryKey,
+    MemoryRegion, MulticastGroup, Path, UdAddress, UdKey,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::card::Card;
+use crate::chains::order;
 use crate::config::{Config, Derived};
 use crate::endpoint::Endpoint;
 use crate::error::Result;
@@ -22,7 +23,7 @@ use crate::receive::{accepted, cq_descriptor, receive_descriptor, send_descripto
 use crate::stream::{self, Stream, Transport, thread_of};
 use crate::targets::{Target, Targets};
 use crate::tower::Tower;
-use crate::wake::{DeviceRange, Line, Wake};
+use crate::wake::{DeviceRange, Wake};
 
 const LANE_BYTES: u64 = size_of::<SendLane>() as u64;
 const LANES_AT: u64 = size_of::<SendThread>() as u64;
@@ -33,32 +34,19 @@ const REPORT_BYTES: usize = size_of::<SendReport>().next_multiple_of(64);
 pub(crate) struct Shared {
     start: usize,
     threads: usize,
-    lanes: usize,
 }
 
 impl Shared {
-    pub(crate) const fn new(start: usize, config: &Config, derived: &Derived) -> Self {
-        Self { start, threads: config.send_threads as usize, lanes: derived.streams as usize }
+    pub(crate) const fn new(start: usize, config: &Config) -> Self {
+        Self { start, threads: config.send_threads as usize }
     }
 
     const fn report(self, thread: usize) -> usize {
         self.start + thread * REPORT_BYTES
     }
 
-    const fn operation(self, thread: usize) -> usize {
-        self.report(self.threads) + thread * size_of::<SendOperation>()
-    }
-
-    const fn closing(self, thread: usize) -> usize {
-        self.operation(self.threads) + thread * size_of::<SendOperation>()
-    }
-
-    const fn run(self, lane: usize) -> usize {
-        self.closing(self.threads) + lane * size_of::<SendRun>()
-    }
-
     pub(crate) const fn end(self) -> usize {
-        self.run(self.lanes)
+        self.report(self.threads)
     }
 }
 
@@ -70,6 +58,15 @@ struct Thread<'c> {
     /// What it sends, with the numbers of the streams.
     streams: Vec<(u32, Stream)>,
     operation: SendOperation,
+}
+
+impl Thread<'_> {
+    /// Has the operation written, behind what else the message holds, and wakes the thread.
+    fn tell_operation(&mut self) -> Result<()> {
+        let target = self.memory.buffer().addr().offset(offset_of!(SendThread, operation) as u64);
+        self.wake.write(self.operation.as_bytes(), DeviceRange { address: target.get(), rkey: self.memory.id() });
+        self.wake.ring()
+    }
 }
 
 /// The sending side of a communicator.
@@ -84,6 +81,8 @@ pub(crate) struct Send<'c> {
     shared: Shared,
     /// Operations this rank has sent in; each thread counts them.
     sequence: u64,
+    /// The operation whose runs the threads know already.
+    prepared: Option<u32>,
     closing: bool,
     table: Vec<flexcast_proto::RootRow>,
 }
@@ -149,7 +148,18 @@ impl<'c> Send<'c> {
             threads.push(Thread { handler, wake, memory: key, streams, operation });
         }
         let (transport, table) = (config.transport, Vec::new());
-        Ok(Self { threads, queues, single, transport, host, shared, sequence: 0, closing: false, table })
+        Ok(Self {
+            threads,
+            queues,
+            single,
+            transport,
+            host,
+            shared,
+            sequence: 0,
+            prepared: None,
+            closing: false,
+            table,
+        })
     }
 
     /// Streams to single ranks, each with the number of the queue pair that sends it; none to groups.
@@ -234,6 +244,14 @@ impl<'c> Send<'c> {
         self.sequence
     }
 
+    /// Tells the threads what they will send from `source` (address and local key) in an operation, so that less is left to be told when
+    /// its turn comes. Not for streams to single ranks. Only when [`Send::is_free`], and no operation is under way.
+    pub(crate) fn prepare(&mut self, plan: &Plan, source: (u64, u32), operation: u32) -> Result<()> {
+        self.write_runs(plan, source, operation, None)?;
+        self.prepared = Some(operation);
+        self.threads.iter_mut().try_for_each(|thread| thread.wake.post())
+    }
+
     /// Has the own block sent from `source` (address and local key): at once, or when the conductor says so by these signals.
     /// `operation` is its number, alike on all ranks. Only when [`Send::is_free`], and `targets` are known.
     pub(crate) fn start(
@@ -245,14 +263,41 @@ impl<'c> Send<'c> {
         targets: Option<&Targets<'_>>,
         signals: Option<DeviceAddress>,
     ) -> Result<()> {
-        let own = plan.own();
         self.sequence += 1;
         self.closing = false;
-        for (number, thread) in self.threads.iter_mut().enumerate() {
+        if self.prepared.take() != Some(operation) {
+            self.write_runs(plan, source, operation, targets)?;
+        }
+        let lead_chunks = config.lead(order(plan, config, plan.own()).chains);
+        for thread in &mut self.threads {
+            thread.operation = SendOperation {
+                sequence: self.sequence,
+                chunk_bytes: config.chunk_bytes,
+                collective_id,
+                lkey: source.1,
+                lead_chunks,
+                flags: if signals.is_some() { OPERATION_HELD } else { 0 },
+                signals: signals.unwrap_or_default(),
+                sequence_check: self.sequence,
+                ..Default::default()
+            };
+            thread.tell_operation()?;
+        }
+        Ok(())
+    }
+
+    /// Adds the run of each lane to the next message of its thread.
+    fn write_runs(
+        &mut self,
+        plan: &Plan,
+        source: (u64, u32),
+        operation: u32,
+        targets: Option<&Targets<'_>>,
+    ) -> Result<()> {
+        let own = plan.own();
+        for thread in &mut self.threads {
             let memory = thread.memory.buffer().addr();
-            let rkey = thread.memory.id();
-            let to = |address: DevAddr| DeviceRange { address: address.get(), rkey };
-            for (at, (index, stream)) in (0u64..).zip(&thread.streams) {
+            for (at, (_, stream)) in (0u64..).zip(&thread.streams) {
                 let (first_psn, mut chunks) = plan.sent_psns(*stream, &mut self.table)?;
                 let share = plan.share(own, stream.subgroup);
                 let offset = plan.block(own).offset + share.offset;
@@ -274,29 +319,9 @@ impl<'c> Send<'c> {
                     rkey: key,
                     ..Default::default()
                 };
-                let offset = self.shared.run(*index as usize);
-                self.host.write(offset, run.as_bytes())?;
                 let target = memory.offset(LANES_AT + at * LANE_BYTES + offset_of!(SendLane, run) as u64);
-                let from = self.host.slice(offset as u64, size_of::<SendRun>() as u32)?;
-                thread.wake.write(Line { from, to: to(target) });
+                thread.wake.write(run.as_bytes(), DeviceRange { address: target.get(), rkey: thread.memory.id() });
             }
-            thread.operation = SendOperation {
-                sequence: self.sequence,
-                chunk_bytes: config.chunk_bytes,
-                collective_id,
-                lkey: source.1,
-                lead_chunks: config.lead_chunks,
-                flags: if signals.is_some() { OPERATION_HELD } else { 0 },
-                signals: signals.unwrap_or_default(),
-                sequence_check: self.sequence,
-                ..Default::default()
-            };
-            let offset = self.shared.operation(number);
-            self.host.write(offset, thread.operation.as_bytes())?;
-            let target = memory.offset(offset_of!(SendThread, operation) as u64);
-            let from = self.host.slice(offset as u64, size_of::<SendOperation>() as u32)?;
-            thread.wake.write(Line { from, to: to(target) });
-            thread.wake.ring()?;
         }
         Ok(())
     }
@@ -304,14 +329,9 @@ impl<'c> Send<'c> {
     /// Stops posting; what is posted completes. Only when [`Send::is_free`].
     pub(crate) fn close(&mut self) -> Result<()> {
         self.closing = true;
-        for (number, thread) in self.threads.iter_mut().enumerate() {
+        for thread in &mut self.threads {
             thread.operation.flags = OPERATION_CLOSED;
-            let offset = self.shared.closing(number);
-            self.host.write(offset, thread.operation.as_bytes())?;
-            let target = thread.memory.buffer().addr().offset(offset_of!(SendThread, operation) as u64);
-            let from = self.host.slice(offset as u64, size_of::<SendOperation>() as u32)?;
-            thread.wake.write(Line { from, to: DeviceRange { address: target.get(), rkey: thread.memory.id() } });
-            thread.wake.ring()?;
+            thread.tell_operation()?;
         }
         Ok(())
     }

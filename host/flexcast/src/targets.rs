@@ -131,7 +131,7 @@ impl<'c> Targets<'c> {
         let at = u64::from(self.own) * LINE_BYTES;
         for (id, peer) in (0..).zip(&mut self.peers) {
             let kind = SendKind::Write { remote_addr: peer.address + at, rkey: peer.rkey };
-            peer.qp.post_inline(&[InlineRequest { id, kind, bytes: &line, immediate: None, signaled: true }])?;
+            peer.qp.post_inline([InlineRequest { id, kind, bytes: &line, immediate: None, signaled: true }])?;
             peer.under_way += 1;
         }
         // A lone rank is its own peer and never sends.

@@ -65,7 +65,7 @@ impl Control<'_> {
         let quiet = |offset, bytes| InlineRequest { id: 0, kind: kind(offset), bytes, immediate: None, signaled: true };
         let mut requests: Vec<InlineRequest<'_>> = lines.iter().map(|(offset, bytes)| quiet(*offset, *bytes)).collect();
         requests.push(InlineRequest { immediate: Some(0), ..quiet(lines[0].0, &[]) });
-        self.host.post_inline(&requests).expect("posted");
+        self.host.post_inline(requests).expect("posted");
     }
 }
 

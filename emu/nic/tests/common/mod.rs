@@ -421,6 +421,13 @@ impl World {
         self.act(qp.node, |nic, _, now, fx| nic.ring_sq(now, qpn, pi, fx));
     }
 
+    /// Posts an entry that comes with its doorbell.
+    pub fn post_pushed(&mut self, qp: &mut Qp, wqe: &Wqe) {
+        self.put(qp, wqe);
+        let (qpn, pi) = (qp.qpn, qp.sq_pi);
+        self.act(qp.node, |nic, _, now, fx| nic.push_sq(now, qpn, pi, fx));
+    }
+
     pub fn post(&mut self, qp: &mut Qp, wqe: &Wqe) {
         self.put(qp, wqe);
         self.ring(qp);

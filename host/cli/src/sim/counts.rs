@@ -45,11 +45,11 @@ pub struct PhaseTimes {
     pub waiting: PhaseTime,
     /// Sending the own block (roots).
     pub sending: PhaseTime,
-    /// From armed workers to the last chunk, where nothing was lost.
+    /// From armed workers to the last chunk, received or sent, where nothing was lost: the root of a Broadcast only sends.
     pub receiving: PhaseTime,
     /// From the cutoff to the end of recovery, where something was.
     pub recovering: PhaseTime,
-    /// From the last byte to release.
+    /// From the last byte, received or sent, to release.
     pub closing: PhaseTime,
 }
 
@@ -58,9 +58,10 @@ impl PhaseTimes {
         self.arming.add(Some(phases.posted_ps), phases.armed_ps);
         self.waiting.add(phases.armed_ps, phases.sending_ps);
         self.sending.add(phases.sending_ps, phases.sent_ps);
-        self.receiving.add(phases.armed_ps, phases.received_ps);
+        let with_own = |received_ps: Option<u64>| received_ps.max(received_ps.and(phases.sent_ps));
+        self.receiving.add(phases.armed_ps, with_own(phases.received_ps));
         self.recovering.add(phases.cut_off_ps, phases.complete_ps);
-        self.closing.add(phases.received_ps.or(phases.complete_ps), phases.released_ps);
+        self.closing.add(with_own(phases.received_ps.or(phases.complete_ps)), phases.released_ps);
     }
 }
 

@@ -95,7 +95,7 @@ impl Case {
             send_depth: 32,
             quota: pick(&mut random, &[1, 16, 4096]),
             chains: random.random_range(1..=ranks),
-            lead_chunks: pick(&mut random, &[0, 0, 1, 5]),
+            lead_chunks: pick(&mut random, &[Some(0), None, Some(1), Some(5)]),
             max_receive_bytes: params.receive_bytes().max(1),
             patience_ps: 20_000 * PS_PER_US,
             recovery_ps: 50_000 * PS_PER_US,

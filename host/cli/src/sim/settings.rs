@@ -30,7 +30,7 @@ pub enum Settings {
         /// Chains asked for; 0: as few as keep links busy.
         chains: u32,
         /// Chunks before the end of a block at which the next root is activated.
-        lead_chunks: u32,
+        lead_chunks: Option<u32>,
     },
     /// Of collectives without multicast: zero-copy rendezvous over reliable connections.
     Baseline {

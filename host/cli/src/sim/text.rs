@@ -157,7 +157,7 @@ impl Report {
             ("arming: post to armed workers", &phases.arming),
             ("waiting for the own turn", &phases.waiting),
             ("sending the own block", &phases.sending),
-            ("receiving: armed to the last chunk", &phases.receiving),
+            ("data: armed to the last chunk", &phases.receiving),
             ("recovering: cutoff to the last byte", &phases.recovering),
             ("closing: last byte to release", &phases.closing),
         ] {

@@ -106,7 +106,7 @@ impl<'c> Pending<'c> {
         // SAFETY: `Parts` owns the tower, whatever borrows from it, and drops that first.
         let mut tower = unsafe { Tower::new() };
         let receive_bytes = receive::Shared::new(&derived, ranks).bytes();
-        let send_shared = send::Shared::new(receive_bytes, &config, &derived);
+        let send_shared = send::Shared::new(receive_bytes, &config);
         let memory = HostBuffer::zeroed(conductor::Shared::new(send_shared.end()).end())?;
         let memory = MemoryRegion::register(card.pd(), memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let host = tower.keep(memory);

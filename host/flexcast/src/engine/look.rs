@@ -10,6 +10,7 @@ use crate::communicator::Communicator;
 use crate::conductor::{Conductor, Posting};
 use crate::error::Result;
 use crate::machine::Machine;
+use crate::stream::Transport;
 
 /// Time between two looks for failures of workers.
 pub(super) const CHECK_PS: u64 = 10_000_000;
@@ -41,10 +42,7 @@ impl Communicator<'_> {
         }
         let Some(told_ps) = running.told_ps else {
             let on_card = self.parts.machine.is_on_card();
-            if running.failing.is_some()
-                || !self.parts.receive.is_ready()?
-                || (on_card && !self.parts.send.is_free()?)
-            {
+            if running.failing.is_some() || !self.parts.receive.is_ready()? || !self.parts.send.is_free()? {
                 return Ok(moved);
             }
             // Every id is in use by packets that may still arrive: later.
@@ -54,6 +52,13 @@ impl Communicator<'_> {
             let signals = self.parts.machine.conductor().map(Conductor::signals);
             self.parts.receive.arm(&running.plan, own, receive, ids, self.config.chunk_bytes, signals)?;
             running.told_ps = Some(now_ps);
+            // Targets of single ranks are not known yet.
+            if !on_card && self.config.transport != Transport::UcUnicast && self.place.ranks() > 1 {
+                let order = order(&running.plan, &self.config, own);
+                if order.turn.is_some() {
+                    self.parts.send.prepare(&running.plan, running.source(own), running.operation)?;
+                }
+            }
             self.post_on_card()?;
             return Ok(true);
         };

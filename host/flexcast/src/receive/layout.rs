@@ -2,9 +2,7 @@
 
 use std::mem::size_of;
 
-use flexcast_abi::{
-    CompletionFlag, ContextFault, DeviceAddress, Operation, Placement, QueueDescriptor, RunRow, WorkerReport,
-};
+use flexcast_abi::{CompletionFlag, ContextFault, DeviceAddress, QueueDescriptor, RunRow, WorkerReport};
 use flexio::{DevAddr, DpaCompletionQueue, DpaQueuePair};
 
 use crate::config::Derived;
@@ -12,16 +10,13 @@ use crate::error::{Error, Result};
 
 pub(super) const ROW_BYTES: u64 = size_of::<RunRow>() as u64;
 
-/// Where things lie in the host memory that the workers write through their windows, and from which lines are written to them.
+/// Where things lie in the host memory that the workers write through their windows, and from which rows are written to them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shared {
     lanes: usize,
     bitmap_bytes: usize,
     pub(super) row_bytes: usize,
 }
-
-/// What the host writes for a lane: operation and placement; and the operation again when it closes it.
-pub(super) const LINE_BYTES: usize = size_of::<Operation>() + size_of::<Placement>();
 
 impl Shared {
     pub(crate) fn new(derived: &Derived, ranks: u32) -> Self {
@@ -46,16 +41,8 @@ impl Shared {
         self.report(self.lanes) + lane * self.bitmap_bytes
     }
 
-    pub(super) const fn line(self, lane: usize) -> usize {
-        self.bitmap(self.lanes) + lane * LINE_BYTES
-    }
-
-    pub(super) const fn closing(self, lane: usize) -> usize {
-        self.line(self.lanes) + lane * size_of::<Operation>()
-    }
-
     pub(super) const fn rows(self, lane: usize) -> usize {
-        self.closing(self.lanes) + lane * self.row_bytes
+        self.bitmap(self.lanes) + lane * self.row_bytes
     }
 
     pub(crate) const fn bytes(self) -> usize {

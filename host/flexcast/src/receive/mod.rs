@@ -7,7 +7,7 @@ mod report;
 use std::mem::size_of;
 
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, GroupContext, LaneThread, Operation, QueueDescriptor, Staging, WorkerContext,
+    ABI_HASH, ABI_VERSION, GroupContext, LaneThread, Operation, Placement, QueueDescriptor, Staging, WorkerContext,
 };
 use flexcast_proto::{Place, RootRow};
 use flexio::{
@@ -40,6 +40,7 @@ struct Lane {
     rows: DevAddr,
     /// Its operation as last written.
     operation: Operation,
+    placement: Placement,
     chunks: u64,
 }
 
@@ -192,6 +193,7 @@ impl<'c> Receive<'c> {
                     context: memory.addr().offset(contexts_at + at * CONTEXT_BYTES),
                     rows: memory.addr().offset(rows_at + at * row_bytes),
                     operation: Operation::default(),
+                    placement: Placement::default(),
                     chunks: 0,
                 });
             }

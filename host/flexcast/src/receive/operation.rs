@@ -6,12 +6,15 @@ use flexcast_abi::{DeviceAddress, OPERATION_CLOSED, Operation, Placement, RunRow
 use flexio::{DevAddr, GroupKey, MemoryRegion};
 use zerocopy::IntoBytes as _;
 
-use super::layout::{LINE_BYTES, ROW_BYTES, Shared, device};
+use super::layout::{ROW_BYTES, device};
 use super::{Lane, Receive};
 use crate::buffer::Buffer;
 use crate::error::Result;
 use crate::plan::Plan;
 use crate::wake::{DeviceRange, Line};
+
+/// What the host writes for a lane: operation and placement; of a closed one the operation again.
+const LINE_BYTES: usize = size_of::<Operation>() + size_of::<Placement>();
 
 impl<'c> Receive<'c> {
     /// Number of the last operation.
@@ -70,17 +73,9 @@ impl<'c> Receive<'c> {
         }
         self.write_lines(plan, own, buffer.region(), (collective_id, chunk_bytes), signals.unwrap_or_default())?;
         let rows = if plan.is_equal() { 0 } else { plan.root_ranks().count() * ROW_BYTES as usize };
-        let line = offset_of!(WorkerContext, operation) as u64;
-        const {
-            assert!(
-                offset_of!(WorkerContext, placement) == offset_of!(WorkerContext, operation) + size_of::<Operation>()
-            )
-        };
-        self.tell(|shared, index, lane| {
-            let by_rows = rows > 0 && lane.chunks > 0 && lane.stream.peer.is_none();
-            let table = by_rows.then_some((shared.rows(index), rows, lane.rows));
-            let operation = (shared.line(index), LINE_BYTES, lane.context.offset(line));
-            [table, Some(operation)]
+        self.tell(|lane| {
+            let by_rows = lane.chunks > 0 && lane.stream.peer.is_none();
+            (if by_rows { rows } else { 0 }, LINE_BYTES)
         })
     }
 
@@ -90,7 +85,7 @@ impl<'c> Receive<'c> {
         buffer.hide();
     }
 
-    /// Writes the operation's lines to the memory from which the lanes get them.
+    /// Makes the lanes' lines, and writes their rows to the memory from which they get them.
     fn write_lines(
         &mut self,
         plan: &Plan,
@@ -149,9 +144,7 @@ impl<'c> Receive<'c> {
                     }
                 }
             }
-            let at = self.shared.line(index);
-            self.host.write(at, lane.operation.as_bytes())?;
-            self.host.write(at + size_of::<Operation>(), placement.as_bytes())?;
+            lane.placement = placement;
         }
         Ok(())
     }
@@ -159,27 +152,31 @@ impl<'c> Receive<'c> {
     /// Closes the operation: lanes accept nothing more, finish their copies and report. Only when [`Receive::is_free`].
     pub(crate) fn close(&mut self) -> Result<()> {
         self.reports += 1;
-        for (index, lane) in self.lanes.iter_mut().enumerate() {
+        for lane in &mut self.lanes {
             lane.operation.flags = OPERATION_CLOSED;
             lane.operation.report_request = self.reports;
-            self.host.write(self.shared.closing(index), lane.operation.as_bytes())?;
         }
-        let line = offset_of!(WorkerContext, operation) as u64;
-        self.tell(|shared, index, lane| {
-            [None, Some((shared.closing(index), size_of::<Operation>(), lane.context.offset(line)))]
-        })
+        self.tell(|_| (0, size_of::<Operation>()))
     }
 
-    /// Writes lines (offset in host memory, length, where to) to all lanes and wakes their threads.
-    fn tell(&mut self, lines: impl Fn(Shared, usize, &Lane) -> [Option<(usize, usize, DevAddr)>; 2]) -> Result<()> {
-        let (host, shared) = (self.host, self.shared);
+    /// Writes so many bytes of their rows and of their lines to all lanes and wakes their threads.
+    fn tell(&mut self, lengths: impl Fn(&Lane) -> (usize, usize)) -> Result<()> {
+        const OPERATION: usize = offset_of!(WorkerContext, operation);
+        const { assert!(offset_of!(WorkerContext, placement) == OPERATION + size_of::<Operation>()) };
         for (number, thread) in self.threads.iter_mut().enumerate() {
             let rkey = thread.memory.id();
+            let to = |address: DevAddr| DeviceRange { address: address.get(), rkey };
             for (index, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| lane.thread == number) {
-                for (offset, len, to) in lines(shared, index, lane).into_iter().flatten() {
-                    let from = host.slice(offset as u64, len as u32)?;
-                    thread.wake.write(Line { from, to: DeviceRange { address: to.get(), rkey } });
+                let (rows, len) = lengths(lane);
+                if rows > 0 {
+                    let from = self.host.slice(self.shared.rows(index) as u64, rows as u32)?;
+                    thread.wake.write_from(Line { from, to: to(lane.rows) });
                 }
+                let mut line = [0; LINE_BYTES];
+                let (operation, placement) = line.split_at_mut(size_of::<Operation>());
+                operation.copy_from_slice(lane.operation.as_bytes());
+                placement.copy_from_slice(lane.placement.as_bytes());
+                thread.wake.write(&line[..len], to(lane.context.offset(OPERATION as u64)));
             }
             thread.wake.ring()?;
         }
