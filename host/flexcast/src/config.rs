@@ -22,9 +22,9 @@ pub const MAX_SUBGROUPS: u32 = 64;
 pub const MAX_CHUNK_BYTES: u32 = 1 << 30;
 
 const PS_PER_US: u64 = 1_000_000;
-/// What of an activation is hidden unless something else is asked for. Emulated ones take 13 us and more under model M.1: from the last
-/// root's report over two hosts and a connection to the first chunk of the next.
-const LEAD_PS: u64 = 10 * PS_PER_US;
+/// What of an activation is hidden unless something else is asked for. Emulated ones take 13 to 20 us under model M.1: from the completion
+/// of what one root has sent, over two hosts and a connection, to the first chunk of the next.
+const LEAD_PS: u64 = 16 * PS_PER_US;
 
 /// Where the protocol of a communicator runs: barrier, activation, recovery, final handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub struct Config {
     pub chains: u32,
     /// Which rank is in which chain. Default contiguous.
     pub chain_mapping: ChainMapping,
-    /// Chunks before the end of its block at which a root activates the next one; `None`: as many as a root sends in 10 us if the roots
+    /// Chunks before the end of its block at which a root activates the next one; `None`: as many as a root sends in 16 us if the roots
     /// that multicast at the same time share a link, or at the rate of `pacing_gbit_per_s`. That is a little less than an activation
     /// takes, so that the next root begins when this one ends and hardly before (MC-64). Default `None`.
     pub lead_chunks: Option<u32>,

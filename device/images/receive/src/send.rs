@@ -211,7 +211,10 @@ impl Sender<'_> {
             self.state.next_lane = index as u32;
             let Some(lane) = self.lanes.get(index) else { return true };
             index += 1;
-            let chunks = lane.state.left.min(self.batch);
+            // A batch completes as a whole: one ends where the lead begins, so that its completion tells.
+            let before_lead = u32::try_from(self.state.left.saturating_sub(lead)).unwrap_or(u32::MAX);
+            let most = if before_lead == 0 { self.batch } else { self.batch.min(before_lead) };
+            let chunks = lane.state.left.min(most);
             if chunks == 0 {
                 continue;
             }

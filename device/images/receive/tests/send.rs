@@ -126,10 +126,25 @@ fn a_full_queue_sends_the_worker_to_sleep_with_its_completions_armed() {
     assert_eq!((rig.report().announced, rig.report().finished), (0, 0));
 }
 
+/// A batch has one completion, so one ends where the lead begins.
+#[test]
+fn a_lead_within_a_batch_is_told_before_the_end() {
+    let mut rig = SendRig::ready(Transport::Uc, 16, 5, 1);
+    rig.ask(1, &[run(0, 0, 16)], 7);
+    rig.thread.quota = 9;
+    rig.activate();
+    assert_eq!((rig.report().posted, rig.report().announced), (9, 0));
+    rig.carry(0);
+    rig.tell(0, CqeOpcode::Requester);
+    rig.activate();
+    let report = rig.report();
+    assert_eq!((report.posted, report.announced, report.finished), (16, 1, 0));
+}
+
 #[test]
 fn the_operation_is_announced_with_its_lead() {
     // An activation posts a batch of 4; the one before is complete by then. What is posted and not complete is still to be sent.
-    for (lead, posted_by_then) in [(0, 20), (7, 20), (8, 16), (19, 8), (1000, 4)] {
+    for (lead, posted_by_then) in [(0, 20), (7, 20), (8, 16), (19, 9), (1000, 4)] {
         let mut rig = SendRig::ready(Transport::Uc, 4, 3, 1);
         rig.ask(1, &[run(0, 0, 20)], lead);
         let mut posted_when_announced = None;
