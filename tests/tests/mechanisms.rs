@@ -139,8 +139,9 @@ fn at_most_as_many_ranks_inject_as_there_are_chains() {
             if control == Control::Host {
                 let (_, most) = injecting(Some(60));
                 assert_eq!(most > chains as usize, chains < ranks, "{ranks} ranks: {most} with a lead");
+                // The automatic one is for a link's rate, which one send thread does not reach: the next two may have begun.
                 let (_, most) = injecting(None);
-                assert!(most <= 2 * chains as usize, "{ranks} ranks: {most} with the automatic lead");
+                assert!(most <= 3 * chains as usize, "{ranks} ranks: {most} with the automatic lead");
             }
         }
     }

@@ -78,7 +78,8 @@ pub struct Config {
     pub chain_mapping: ChainMapping,
     /// Chunks before the end of its block at which a root activates the next one; `None`: as many as a root sends in 16 us if the roots
     /// that multicast at the same time share a link, or at the rate of `pacing_gbit_per_s`. That is a little less than an activation
-    /// takes, so that the next root begins when this one ends and hardly before (MC-64). Default `None`.
+    /// takes, so that the next root begins when this one ends and hardly before (MC-64). Where a root sends more slowly than its link
+    /// could, more roots than chains multicast for a moment; with 0 never (MC-63). Default `None`.
     pub lead_chunks: Option<u32>,
     /// Line rate of the slowest card in Gbit/s, from which the cutoff and the number of chains follow; 0: what the own card's port tells,
     /// which must then be alike on all. Default 0.

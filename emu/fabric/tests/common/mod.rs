@@ -65,11 +65,14 @@ pub struct Driver {
     sequence: u64,
     pub timers: u64,
     pub arrivals: Vec<Arrival>,
+    /// When the last thing happened, arrivals included.
+    pub end_ps: u64,
 }
 
 impl Driver {
     pub fn new(network: Network<Note>) -> Self {
-        Self { network, queue: BinaryHeap::new(), sends: BTreeMap::new(), sequence: 0, timers: 0, arrivals: Vec::new() }
+        let (queue, sends) = (BinaryHeap::new(), BTreeMap::new());
+        Self { network, queue, sends, sequence: 0, timers: 0, arrivals: Vec::new(), end_ps: 0 }
     }
 
     pub fn send(&mut self, at_ps: u64, frame: Note) {
@@ -82,6 +85,7 @@ impl Driver {
     pub fn run(&mut self) {
         let mut fx = FabricEffects::default();
         while let Some(Reverse((now_ps, sequence))) = self.queue.pop() {
+            self.end_ps = self.end_ps.max(now_ps);
             match self.sends.remove(&sequence) {
                 Some((host, frame)) => self.network.transmit(now_ps, host, frame, &mut fx).expect("a port"),
                 None => {
@@ -96,6 +100,7 @@ impl Driver {
             }
             for delivery in fx.deliveries.drain(..) {
                 assert!(delivery.at_ps >= now_ps, "a delivery in the past");
+                self.end_ps = self.end_ps.max(delivery.at_ps);
                 self.arrivals.push(Arrival { at_ps: delivery.at_ps, host: delivery.port, frame: delivery.frame });
             }
         }
