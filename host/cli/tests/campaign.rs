@@ -32,6 +32,13 @@ fn all_seeds_are_counted_by_outcome_and_the_slowest_named() {
     assert!(slowest.iter().all(|seed| (1..=40).contains(&seed["seed"].as_u64().expect("a seed"))), "{report}");
 }
 
+/// A cancellation that comes when all ranks have everything: the operation ends well, and there is no second one.
+#[test]
+fn a_late_cancellation_ends_a_case() {
+    let output = campaign("--first 355 --seeds 1").output().expect("it starts");
+    assert!(output.status.success(), "{output:?}");
+}
+
 #[test]
 fn it_tells_how_far_it_is_and_ends_at_the_wall_limit() {
     let output = campaign("--seeds 1000000 --wall-limit 3 --progress 1").output().expect("it starts");

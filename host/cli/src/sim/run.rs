@@ -94,9 +94,11 @@ fn multicast(
         let outcomes = outcomes.collect::<Result<Vec<_>, _>>()?;
         let control = self::messages(&ranks).iter().zip(&messages).map(|(now, before)| *now - *before).collect();
         let sample = Sample { outcomes, traffic, control, took_ps, wall_s, accesses };
-        // One that fails counts, even in the warm-up: nothing comes after it.
-        let last = sample.is_broken() || iteration + 1 == params.warm_up + params.iterations;
-        if iteration >= params.warm_up || sample.is_broken() {
+        // One that fails counts, even in the warm-up: nothing comes after it. Nor after one that was cancelled so late that all ranks had
+        // everything already: their communicators are of no use all the same.
+        let cancelled = params.trouble.iter().any(|trouble| matches!(trouble, Trouble::Cancel { .. }));
+        let last = sample.is_broken() || cancelled || iteration + 1 == params.warm_up + params.iterations;
+        if iteration >= params.warm_up || last {
             report.add(&sample)?;
             counted += 1;
         }
