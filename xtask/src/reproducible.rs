@@ -3,8 +3,8 @@
 //! Cargo tells rustc packages apart by `-C metadata`, a hash that takes the absolute path of every package outside the
 //! workspace: for device/, all of shared/. The hash goes into symbol names, these into the order in which rustc lays
 //! functions out, and the order into cache lines: the same sources in two folders gave images of different virtual
-//! times. So cargo calls rustc through this program, which puts in place of the hash one of what it stands for. The
-//! options of the other build (sanitizers, sccache) stay what they are: a wrapper of the environment is called in turn.
+//! times. So cargo calls rustc through this program, which puts in place of the hash one of what it stands for. A
+//! wrapper that the environment names (`RUSTC_WRAPPER`) is called in turn.
 
 use std::ffi::{OsStr, OsString};
 use std::process::{Command, ExitCode};
