@@ -148,6 +148,17 @@ pub struct Atomic {
     pub release: bool,
 }
 
+/// A hart as it is before an instruction that a burst executes ahead of its issue; see [`Hart::burst`](crate::Hart::burst).
+#[derive(Clone, Copy, Debug)]
+pub struct Before<'a> {
+    /// Its integer registers.
+    pub x: &'a [u64; 32],
+    /// The instruction's address.
+    pub pc: u64,
+    /// Instructions that the burst has executed ahead of their issue before this one.
+    pub count: u32,
+}
+
 /// The outside world of a hart. Statically dispatched, so that a small `load` or `store` is inlined into the interpreter.
 ///
 /// In every method `cycles` holds the hart's cycle counter when the instruction began; the bus adds the latency of the
@@ -166,6 +177,26 @@ pub trait Bus {
     /// # Errors
     /// A fault, usually [`Cause::StoreAccess`] with the address as trap value.
     fn store(&mut self, addr: u64, width: Width, value: u64, cycles: &mut u64) -> Result<(), Fault>;
+
+    /// A load that a burst meets before the load's issue. `Some` is the zero-extended value and executes it: the bus must then be able
+    /// to take back all that the burst executes from here on, for which it is told the hart's state. `None`, also for a load that would
+    /// fault, ends the burst before it.
+    #[inline(always)]
+    fn load_ahead(&mut self, _addr: u64, _width: Width, _before: &Before<'_>) -> Option<u64> {
+        None
+    }
+
+    /// The same for a store, of the low `width` bytes of `value`: true if it has been executed.
+    #[inline(always)]
+    fn store_ahead(&mut self, _addr: u64, _width: Width, _value: u64, _before: &Before<'_>) -> bool {
+        false
+    }
+
+    /// Whether a burst may go on in the block of code that holds `before.pc`, another than before; the bus must be able to take it back.
+    #[inline(always)]
+    fn enter_ahead(&mut self, _before: &Before<'_>) -> bool {
+        false
+    }
 
     /// Two instruction bytes at `addr`, a multiple of two. Called by the decoder only, once per instruction until the
     /// text is invalidated.

@@ -6,8 +6,8 @@
 //! and on cycles are folded into one comparison per instruction.
 
 use crate::alu::{self, sext};
-use crate::bus::{Bus, Cause, Fault, Width};
-use crate::hart::{Class, Hart, Limits, Step, Stop};
+use crate::bus::{Before, Bus, Cause, Fault, Width};
+use crate::hart::{Ahead, Class, Hart, Limits, Step, Stop};
 use crate::op::{Kind, Op};
 use crate::text::Text;
 use crate::{atomic, csr};
@@ -53,7 +53,9 @@ pub(crate) fn run<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B, limits:
         let Some(range) = text.find(hart.pc) else {
             return Stop::Fault(Fault::instruction_access(hart.pc));
         };
-        match run_range::<B, false>(hart, text, range, bus, gap, stop_at, last_cycle).0 {
+        match run_range::<B, RUN>(hart, text, range, bus, &Course { gap, stop_at, last_cycle, ..Course::default() })
+            .exit
+        {
             Exit::Limit | Exit::Far(_) => {}
             Exit::Decode => {
                 if let Err(fault) = text.ranges[range].decode(hart.pc, bus) {
@@ -72,8 +74,8 @@ pub(crate) fn run<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B, limits:
     }
 }
 
-/// Executes one instruction and up to `most_ahead` plain ones after it within the same `block_bytes` of code; `hart.cycles` moves by
-/// what the first one's accesses take and no more. With the first one's fate comes the number of those after it.
+/// Executes one instruction, and up to `most_ahead` after it that may be executed ahead of their issue; `hart.cycles` moves by what the
+/// first one's accesses take and no more. See [`Hart::burst`].
 #[inline(always)]
 pub(crate) fn burst<B: Bus>(
     hart: &mut Hart,
@@ -81,34 +83,46 @@ pub(crate) fn burst<B: Bus>(
     bus: &mut B,
     most_ahead: u32,
     block_bytes: u64,
-) -> (Step, u32) {
+) -> (Step, Ahead) {
     hart.x[0] = 0;
-    let first = hart.instret;
     // Nearly always the first range, and nothing to decode.
     let range = match text.ranges.first() {
         Some(range) if hart.pc.wrapping_sub(range.base) < range.len => 0,
         _ => match text.find(hart.pc) {
             Some(found) => found,
-            None => return (Step::Stopped(Stop::Fault(Fault::instruction_access(hart.pc))), 0),
+            None => return (Step::Stopped(Stop::Fault(Fault::instruction_access(hart.pc))), Ahead::default()),
         },
     };
-    let (exit, kind) = run_range::<B, true>(hart, text, range, bus, 0, u64::from(most_ahead), block_bytes);
+    let begins = hart.pc;
+    let Ran { exit, kind, .. } = run_range::<B, ONE>(hart, text, range, bus, &Course::default());
     match exit {
-        Exit::Limit | Exit::Stop(Stop::Requested) => {}
-        Exit::Far(_) if kind != Kind::End => {}
-        Exit::Stop(stop) => return (Step::Stopped(stop), 0),
-        Exit::Stored { addr, width } => text.invalidate(addr, width.bytes()),
-        Exit::FenceI => text.invalidate_all(),
+        Exit::Limit => {}
+        Exit::Stop(Stop::Requested) => return (Step::Retired(class(kind)), Ahead::default()),
+        Exit::Far(_) if kind != Kind::End => return (Step::Retired(class(kind)), Ahead::default()),
+        Exit::Stop(stop) => return (Step::Stopped(stop), Ahead::default()),
+        Exit::Stored { addr, width } => {
+            text.invalidate(addr, width.bytes());
+            return (Step::Retired(class(kind)), Ahead::default());
+        }
+        Exit::FenceI => {
+            text.invalidate_all();
+            return (Step::Retired(class(kind)), Ahead::default());
+        }
         // Nothing has been executed: here goes on another range, or none.
         Exit::Far(_) => return burst_again(hart, text, bus, most_ahead, block_bytes),
         Exit::Decode => {
             if let Err(fault) = text.ranges[range].decode(hart.pc, bus) {
-                return (Step::Stopped(Stop::Fault(fault)), 0);
+                return (Step::Stopped(Stop::Fault(fault)), Ahead::default());
             }
             return burst_again(hart, text, bus, most_ahead, block_bytes);
         }
     }
-    (Step::Retired(class(kind)), (hart.instret.wrapping_sub(first) - 1) as u32)
+    if most_ahead == 0 {
+        return (Step::Retired(class(kind)), Ahead::default());
+    }
+    let course = Course { begins, block_bytes, most: most_ahead.min(Ahead::MOST), ..Course::default() };
+    let Ran { ahead, .. } = run_range::<B, AHEAD>(hart, text, range, bus, &course);
+    (Step::Retired(class(kind)), ahead)
 }
 
 /// A burst whose first instruction had to be decoded, or found in another range.
@@ -120,8 +134,15 @@ fn burst_again<B: Bus>(
     bus: &mut B,
     most_ahead: u32,
     block_bytes: u64,
-) -> (Step, u32) {
+) -> (Step, Ahead) {
     burst(hart, text, bus, most_ahead, block_bytes)
+}
+
+/// Executes up to `most` instructions that may be executed ahead of their issue, and none other; returns how many.
+pub(crate) fn replay<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B, most: u32) -> u32 {
+    let Some(range) = text.find(hart.pc) else { return 0 };
+    let course = Course { begins: hart.pc, block_bytes: WHOLE, most: most.min(Ahead::MOST), ..Course::default() };
+    run_range::<B, AHEAD>(hart, text, range, bus, &course).ahead.count
 }
 
 /// The class of a kind, for those that cost something of their own.
@@ -135,23 +156,50 @@ fn class(kind: Kind) -> Class {
     }
 }
 
-/// Runs within one range of the text. On return the hart is up to date. With the reason comes the kind of the first instruction, if
-/// `BURST`: then instructions after the first are executed only if they are plain, are not more than `stop_at` and lie in the same block
-/// of `last_cycle` bytes of code. Otherwise these two are cycles.
+/// How [`run_range`] runs: until a limit, one instruction, or those that may be executed ahead of their issue.
+const RUN: u8 = 0;
+const ONE: u8 = 1;
+const AHEAD: u8 = 2;
+
+/// Bytes of a block that holds all code.
+const WHOLE: u64 = 1 << 58;
+
+/// Limits of [`run_range`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Course {
+    /// Cycles that each instruction adds.
+    gap: u64,
+    /// Cycle at which it ends if no access takes time, and the one at which it ends at the latest.
+    stop_at: u64,
+    last_cycle: u64,
+    /// Of `AHEAD`: an address in the block of code where it begins, the bytes of a block, and the most instructions.
+    begins: u64,
+    block_bytes: u64,
+    most: u32,
+}
+
+/// What has become of it.
+struct Ran {
+    exit: Exit,
+    /// The kind of the instruction, if it was one.
+    kind: Kind,
+    ahead: Ahead,
+}
+
+/// Runs within one range of the text. On return the hart is up to date.
 #[inline(always)]
-fn run_range<B: Bus, const BURST: bool>(
+fn run_range<B: Bus, const MODE: u8>(
     hart: &mut Hart,
     text: &mut Text,
     range: usize,
     bus: &mut B,
-    gap: u64,
-    mut stop_at: u64,
-    last_cycle: u64,
-) -> (Exit, Kind) {
+    course: &Course,
+) -> Ran {
+    let Course { gap, mut stop_at, last_cycle, begins, block_bytes, most } = *course;
     let text: &Text = text;
     // An access of up to eight bytes that begins up to seven bytes before the text touches it.
     let (mut guard_base, mut guard_len) = (0, 0);
-    if !BURST {
+    if MODE == RUN {
         (guard_base, guard_len) = text.hull.guard();
     }
 
@@ -169,18 +217,17 @@ fn run_range<B: Bus, const BURST: bool>(
     let x = &mut hart.x;
     let reservation = &mut hart.reservation;
 
-    // Of a burst: the slots of the block in which it begins, from their first address on.
+    let kind = if MODE == ONE { range.slots[((hart.pc - base) / 2) as usize].kind } else { Kind::Undecoded };
+    // The slots of the block of code that it is in, from the address of the first.
+    let slots_of = |bytes: u64| bytes as usize / 2 * size_of::<Op>();
+    let block_len = slots_of(block_bytes);
     let mut block_slots = 0;
-    let mut block_len = 0;
-    // How many more it may have, which are plain ones: their kinds are not less than this.
-    let mut left = stop_at;
-    let mut least = Kind::Undecoded as u8;
-    let mut kind = Kind::Undecoded;
-    if BURST {
-        block_slots = ip.addr().wrapping_sub((hart.pc & (last_cycle - 1)) as usize / 2 * size_of::<Op>());
-        block_len = last_cycle as usize / 2 * size_of::<Op>();
-        kind = range.slots[((hart.pc - base) / 2) as usize].kind;
+    if MODE == AHEAD {
+        let at = slots.addr().wrapping_add(slots_of(begins.wrapping_sub(base)));
+        block_slots = at.wrapping_sub(slots_of(begins & (block_bytes - 1)));
     }
+    let mut count = 0;
+    let mut accesses = 0;
 
     macro_rules! pc {
         () => {
@@ -190,7 +237,7 @@ fn run_range<B: Bus, const BURST: bool>(
     // An access has taken until cycle $after. The minimum keeps `stop_at` what it was if it is the limit on cycles.
     macro_rules! charge {
         ($after:ident) => {
-            if !BURST {
+            if MODE == RUN {
                 stop_at = stop_at.wrapping_add($after.wrapping_sub(cycles)).min(last_cycle);
             }
             cycles = $after;
@@ -198,19 +245,41 @@ fn run_range<B: Bus, const BURST: bool>(
     }
     macro_rules! is_guarded {
         ($addr:ident) => {{
-            // A burst has one access at most: it is not worth having these at hand.
-            let (guard_base, guard_len) = if BURST { text.hull.guard() } else { (guard_base, guard_len) };
+            // For few accesses it is not worth having these at hand.
+            let (guard_base, guard_len) = if MODE == RUN { (guard_base, guard_len) } else { text.hull.guard() };
             $addr.wrapping_sub(guard_base) < guard_len
         }};
     }
     macro_rules! retire {
         () => {
             instret = instret.wrapping_add(1);
-            cycles = cycles.wrapping_add(gap);
+            if MODE == RUN {
+                cycles = cycles.wrapping_add(gap);
+            }
+            if MODE == AHEAD {
+                count += 1;
+            }
+        };
+    }
+    macro_rules! before {
+        () => {
+            Before { x: &*x, pc: pc!(), count }
         };
     }
 
     let exit = loop {
+        if MODE == AHEAD {
+            if count >= most {
+                break Exit::Limit;
+            }
+            if ip.addr().wrapping_sub(block_slots) >= block_len {
+                let before = before!();
+                if !bus.enter_ahead(&before) {
+                    break Exit::Limit;
+                }
+                block_slots = ip.addr().wrapping_sub(slots_of(pc!() & (block_bytes - 1)));
+            }
+        }
         #[cfg(debug_assertions)]
         assert!(ip >= slots && ip < slots_end, "the instruction pointer left its range");
         // SAFETY: `ip` points to an element of `range.slots`, which is borrowed, and so neither moved nor written, for the
@@ -282,7 +351,20 @@ fn run_range<B: Bus, const BURST: bool>(
             ($slots:literal, $width:expr, $extend:expr) => {{
                 let addr = rs1!().wrapping_add(imm!());
                 if addr & ($width.bytes() - 1) != 0 {
+                    // Faults are of those that are at their issue.
+                    if MODE == AHEAD {
+                        break Exit::Limit;
+                    }
                     fault!(Fault::new(Cause::LoadMisaligned, addr));
+                }
+                if MODE == AHEAD {
+                    let before = before!();
+                    let Some(value) = bus.load_ahead(addr, $width, &before) else { break Exit::Limit };
+                    x[op.rd as usize] = $extend(value);
+                    accesses |= Ahead::LOAD << (2 * count);
+                    ip = ip.wrapping_add($slots);
+                    retire!();
+                    continue;
                 }
                 // A copy, so that `cycles` itself needs no address and stays in a register.
                 let mut after = cycles;
@@ -299,7 +381,20 @@ fn run_range<B: Bus, const BURST: bool>(
             ($slots:literal, $width:expr) => {{
                 let addr = rs1!().wrapping_add(imm!());
                 if addr & ($width.bytes() - 1) != 0 {
+                    if MODE == AHEAD {
+                        break Exit::Limit;
+                    }
                     fault!(Fault::new(Cause::StoreMisaligned, addr));
+                }
+                if MODE == AHEAD {
+                    let before = before!();
+                    if is_guarded!(addr) || !bus.store_ahead(addr, $width, rs2!(), &before) {
+                        break Exit::Limit;
+                    }
+                    accesses |= Ahead::STORE << (2 * count);
+                    ip = ip.wrapping_add($slots);
+                    retire!();
+                    continue;
                 }
                 let mut after = cycles;
                 if let Err(fault) = bus.store(addr, $width, rs2!(), &mut after) {
@@ -315,7 +410,7 @@ fn run_range<B: Bus, const BURST: bool>(
             }};
         }
 
-        if BURST && (op.kind as u8) < least {
+        if MODE == AHEAD && (op.kind as u8) < Kind::FIRST_AHEAD as u8 {
             break Exit::Limit;
         }
         match op.kind {
@@ -533,13 +628,7 @@ fn run_range<B: Bus, const BURST: bool>(
         }
 
         retire!();
-        if BURST {
-            if left == 0 || ip.addr().wrapping_sub(block_slots) >= block_len {
-                break Exit::Limit;
-            }
-            left -= 1;
-            least = Kind::FIRST_PLAIN as u8;
-        } else if cycles >= stop_at {
+        if MODE == ONE || MODE == RUN && cycles >= stop_at {
             break Exit::Limit;
         }
     };
@@ -547,7 +636,7 @@ fn run_range<B: Bus, const BURST: bool>(
     hart.pc = if let Exit::Far(pc) = exit { pc } else { pc!() };
     hart.cycles = cycles;
     hart.instret = instret;
-    (exit, kind)
+    Ran { exit, kind, ahead: Ahead { count, accesses } }
 }
 
 const MRET: u32 = 0x3020_0073;

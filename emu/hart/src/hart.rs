@@ -48,17 +48,26 @@ impl Hart {
         crate::exec::burst(self, text, bus, 0, 64).0
     }
 
-    /// Executes one instruction as [`Hart::step`] does, and then as many as `most_ahead` plain ones that follow it: those that touch
-    /// registers and the program counter only, so that nobody can tell when they are executed. It ends before any other instruction,
-    /// and before one outside the `block_bytes` (a power of two, at least 2) of code in which it began. The caller issues them
-    /// afterwards, one by one, as if each were executed only then. Returns what became of the first, and how many followed; after
-    /// one that stopped none does.
+    /// Executes one instruction as [`Hart::step`] does, and then up to `most_ahead` (not more than [`Ahead::MOST`]) that follow it ahead
+    /// of their issue: those that touch registers and the program counter only, so that nobody can tell when they are executed, and
+    /// loads and stores that the bus takes ([`Bus::load_ahead`], [`Bus::store_ahead`]). It ends before any other instruction, and
+    /// before one in another block of `block_bytes` (a power of two, at least 2) of code unless the bus lets it enter
+    /// ([`Bus::enter_ahead`]). The caller issues them afterwards, one by one, as if each were executed only then. Returns what became
+    /// of the first, and what followed; after one that stopped nothing does.
     ///
-    /// This makes a stepped hart two to three times as fast: what has to happen at the right moment are accesses, one in three or
-    /// four instructions.
+    /// What has not been issued yet can be taken back with [`Hart::replay`].
+    ///
+    /// This makes a stepped hart several times as fast: few instructions have to be executed at the right moment.
     #[inline(always)]
-    pub fn burst<B: Bus>(&mut self, text: &mut Text, bus: &mut B, most_ahead: u32, block_bytes: u64) -> (Step, u32) {
+    pub fn burst<B: Bus>(&mut self, text: &mut Text, bus: &mut B, most_ahead: u32, block_bytes: u64) -> (Step, Ahead) {
         crate::exec::burst(self, text, bus, most_ahead, block_bytes)
+    }
+
+    /// Executes `count` instructions of a burst again, from the state that the bus was told ([`Before`](crate::Before)); all accesses
+    /// go to [`Bus::load_ahead`] and [`Bus::store_ahead`], which must answer as they did. Returns how many have been executed: `count`,
+    /// if the bus did.
+    pub fn replay<B: Bus>(&mut self, text: &mut Text, bus: &mut B, count: u32) -> u32 {
+        crate::exec::replay(self, text, bus, count)
     }
 
     /// Ends this hart's reservation if the `len` bytes at `addr` touch it. To be called when another hart, or a device,
@@ -94,6 +103,24 @@ impl Hart {
         self.instret += 1;
         self.cycles += cycles;
     }
+}
+
+/// Instructions that a burst has executed ahead of their issue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ahead {
+    /// How many.
+    pub count: u32,
+    /// What each is, two bits each, the first in the lowest: 0 an ordinary one, [`Ahead::LOAD`] or [`Ahead::STORE`].
+    pub accesses: u64,
+}
+
+impl Ahead {
+    /// The most of one burst.
+    pub const MOST: u32 = 32;
+    /// A load.
+    pub const LOAD: u64 = 1;
+    /// A store.
+    pub const STORE: u64 = 2;
 }
 
 /// When [`Hart::run`] has to come back.

@@ -23,6 +23,6 @@ mod hart;
 mod op;
 mod text;
 
-pub use bus::{Atomic, Bus, Cause, Fault, Width};
-pub use hart::{Class, Hart, Limits, Step, Stop};
+pub use bus::{Atomic, Before, Bus, Cause, Fault, Width};
+pub use hart::{Ahead, Class, Hart, Limits, Step, Stop};
 pub use text::Text;

@@ -14,24 +14,6 @@ pub(crate) enum Kind {
     /// Not an instruction; `imm` holds its bits.
     Illegal,
 
-    Lb,
-    Lh,
-    Lw,
-    Ld,
-    Lbu,
-    Lhu,
-    Lwu,
-    CLw,
-    CLd,
-    /// A load into `x0`; `rs2` holds the logarithm of the width.
-    LoadNothing,
-    Sb,
-    Sh,
-    Sw,
-    Sd,
-    CSw,
-    CSd,
-
     /// `imm` holds the predecessor set in bits 7:4 and the successor set in bits 3:0.
     Fence,
     FenceI,
@@ -59,7 +41,27 @@ pub(crate) enum Kind {
     Remw,
     Remuw,
 
-    // From here on plain ones, see `FIRST_PLAIN`.
+    // From here on those that may be executed ahead of their issue, see `FIRST_AHEAD`: accesses that the bus can take back,
+    Lb,
+    Lh,
+    Lw,
+    Ld,
+    Lbu,
+    Lhu,
+    Lwu,
+    CLw,
+    CLd,
+    /// A load into `x0`; `rs2` holds the logarithm of the width.
+    LoadNothing,
+    Sb,
+    Sh,
+    Sw,
+    Sd,
+    CSw,
+    CSd,
+
+    // and plain ones, which touch registers and the program counter only and cost what any instruction does: nobody but their hart can
+    // tell when they are executed.
     Nop,
     CNop,
     /// `addi` from `x0`, and `lui`: `imm` is the value.
@@ -170,9 +172,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The first of the plain ones. These touch registers and the program counter only, and cost what any instruction does: nobody but
-    /// their hart can tell when they are executed.
-    pub(crate) const FIRST_PLAIN: Kind = Kind::Nop;
+    /// The first of those that a burst may have behind its first instruction; see [`crate::Hart::burst`].
+    pub(crate) const FIRST_AHEAD: Kind = Kind::Lb;
 
     /// The two-byte form of a four-byte kind, for every kind that a compressed instruction can expand to.
     pub(crate) fn compressed(self) -> Kind {

@@ -94,10 +94,10 @@ proptest! {
         loop {
             let pc = rig.hart.pc;
             let (first, ahead) = rig.hart.burst(&mut rig.text, &mut rig.bus, most, 16);
-            prop_assert!(ahead <= most);
+            prop_assert!(ahead.count <= most && ahead.accesses == 0);
             prop_assert_eq!(stepped.hart.step(&mut stepped.text, &mut stepped.bus), first);
             let (memory, cycles) = (stepped.bus.memory.clone(), stepped.hart.cycles);
-            for _ in 0..ahead {
+            for _ in 0..ahead.count {
                 prop_assert!(stepped.hart.pc / 16 == pc / 16, "{:#x} is not in the block of {pc:#x}", stepped.hart.pc);
                 prop_assert_eq!(stepped.hart.step(&mut stepped.text, &mut stepped.bus), Step::Retired(Class::Other));
             }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use emu_hart::{Atomic, Bus, Cause, Fault, Width};
+use emu_hart::{Atomic, Before, Bus, Cause, Fault, Width};
 use emu_nic::{Access, Nic, Space};
 
 use crate::costs::Costs;
 use crate::host_memory::HostMemory;
 use crate::layout::{OUTBOXES, PAGE, WINDOW_0, WINDOW_1, WINDOW_CONFIG, outbox};
-use crate::memory::ProcessMemory;
+use crate::memory::{ProcessMemory, set_word, word};
 use crate::thread::Port;
 use crate::time::cycles_to_ps;
 use crate::watch::Watch;
@@ -18,28 +18,6 @@ use crate::watch::Watch;
 pub(crate) struct OutboxStore {
     pub(crate) offset: u64,
     pub(crate) value: u64,
-}
-
-/// The word of `width` bytes (1, 2, 4 or 8) that `bytes` begin with. Lengths that the compiler knows: no call to copy a word.
-#[inline(always)]
-fn word(bytes: &[u8], width: usize) -> u64 {
-    match width {
-        1 => u64::from(bytes[0]),
-        2 => u64::from(u16::from_le_bytes([bytes[0], bytes[1]])),
-        4 => u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
-        _ => u64::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]]),
-    }
-}
-
-/// Sets it.
-#[inline(always)]
-fn set_word(bytes: &mut [u8], width: usize, value: u64) {
-    match width {
-        1 => bytes[0] = value as u8,
-        2 => bytes[..2].copy_from_slice(&(value as u16).to_le_bytes()),
-        4 => bytes[..4].copy_from_slice(&(value as u32).to_le_bytes()),
-        _ => bytes[..8].copy_from_slice(&value.to_le_bytes()),
-    }
 }
 
 /// One slice's view of the machine from one thread. `WATCHED`: memory is weak or looked at for races (module `bus_watched`);
@@ -96,7 +74,9 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
     #[inline(always)]
     fn load_here(&mut self, addr: u64, width: usize, cycles: &mut u64) -> Result<u64, Fault> {
         let Some(bytes) = self.memory.bytes(addr, width) else { return self.load_elsewhere(addr, width, cycles) };
-        self.costs.load(addr, cycles);
+        if self.costs.load(addr, cycles) {
+            return Ok(self.load_settled(addr, width));
+        }
         Ok(word(bytes, width))
     }
 
@@ -110,8 +90,26 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
         let Some(bytes) = self.memory.bytes_mut(addr, width) else {
             return self.store_elsewhere(addr, width, value, cycles);
         };
+        if self.costs.store(addr, cycles) {
+            self.costs.settle(addr, self.memory);
+            return self.store_settled(addr, width, value);
+        }
         set_word(bytes, width, value);
-        self.costs.store(addr, cycles);
+        Ok(())
+    }
+
+    /// After what others had executed ahead there has been taken back.
+    #[cold]
+    fn load_settled(&mut self, addr: u64, width: usize) -> u64 {
+        self.costs.settle(addr, self.memory);
+        self.memory.bytes(addr, width).map_or(0, |bytes| word(bytes, width))
+    }
+
+    #[cold]
+    fn store_settled(&mut self, addr: u64, width: usize, value: u64) -> Result<(), Fault> {
+        if let Some(bytes) = self.memory.bytes_mut(addr, width) {
+            set_word(bytes, width, value);
+        }
         Ok(())
     }
 
@@ -223,6 +221,41 @@ impl<C: Costs, const WATCHED: bool> Bus for ThreadBus<'_, C, WATCHED> {
         }
     }
 
+    #[inline(always)]
+    fn load_ahead(&mut self, addr: u64, width: Width, before: &Before<'_>) -> Option<u64> {
+        let width = width.bytes() as usize;
+        if WATCHED || !C::MAY_LEAD {
+            return None;
+        }
+        let bytes = self.memory.bytes(addr, width)?;
+        if !self.costs.load_ahead(addr) {
+            return None;
+        }
+        let value = word(bytes, width);
+        self.costs.loaded_ahead(before, addr, value);
+        Some(value)
+    }
+
+    #[inline(always)]
+    fn store_ahead(&mut self, addr: u64, width: Width, value: u64, before: &Before<'_>) -> bool {
+        let width = width.bytes() as usize;
+        if WATCHED || !C::MAY_LEAD {
+            return false;
+        }
+        let Some(bytes) = self.memory.bytes_mut(addr, width) else { return false };
+        if !self.costs.store_ahead(addr) {
+            return false;
+        }
+        self.costs.stored_ahead(before, addr, width, word(bytes, width));
+        set_word(bytes, width, value);
+        true
+    }
+
+    #[inline(always)]
+    fn enter_ahead(&mut self, before: &Before<'_>) -> bool {
+        !WATCHED && C::MAY_LEAD && self.costs.enter_ahead(before)
+    }
+
     fn fetch16(&mut self, addr: u64) -> Result<u16, Fault> {
         match self.memory.fetch16(addr) {
             Some(half) => Ok(half),
@@ -249,16 +282,18 @@ impl<C: Costs, const WATCHED: bool> Bus for ThreadBus<'_, C, WATCHED> {
             return self.atomic_watched(access, cycles, update);
         }
         let width = access.width.bytes() as usize;
-        if !C::ATOMICS_ARE_ACCESSES
-            && let Some(bytes) = self.memory.bytes_mut(access.addr, width)
-        {
-            let old = word(bytes, width);
-            let new = update(old);
-            if let Some(new) = new {
-                set_word(bytes, width, new);
+        if !C::ATOMICS_ARE_ACCESSES && self.memory.bytes_mut(access.addr, width).is_some() {
+            if self.costs.atomic(access.addr, cycles) {
+                self.costs.settle(access.addr, self.memory);
             }
-            self.costs.atomic(access.addr, new.is_some(), cycles);
-            return Ok(old);
+            if let Some(bytes) = self.memory.bytes_mut(access.addr, width) {
+                let old = word(bytes, width);
+                if let Some(new) = update(old) {
+                    set_word(bytes, width, new);
+                    self.costs.stored(access.addr);
+                }
+                return Ok(old);
+            }
         }
         let old = self.load(access.addr, access.width, cycles)?;
         if let Some(new) = update(old) {

@@ -28,7 +28,7 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
             Some(held) => bytes[..width].copy_from_slice(held),
             None => return self.load_elsewhere(addr, width, cycles),
         }
-        self.costs.load(addr, cycles);
+        let _ = self.costs.load(addr, cycles);
         if !self.is_own_block(addr)
             && let Some((watch, place)) = self.watched()
             && let Some(weak) = &mut watch.weak
@@ -72,7 +72,7 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
                 }
             }
         }
-        self.costs.store(addr, cycles);
+        let _ = self.costs.store(addr, cycles);
         Ok(())
     }
 
@@ -115,7 +115,7 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
         if let Some(held) = self.memory.bytes(addr, len) {
             bytes[..len].copy_from_slice(held);
         }
-        self.costs.atomic(addr, false, cycles);
+        let _ = self.costs.atomic(addr, cycles);
         let old = u64::from_le_bytes(bytes);
         if let Some(value) = update(old) {
             let (due_cycles, pc) = (*cycles, self.pc);
@@ -123,7 +123,7 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
                 let store = Pending { addr, width: len as u8, value, due_cycles, sequence: 0, pc };
                 watch.publish(&mut place, &store, at_ps);
             }
-            self.costs.store(addr, cycles);
+            let _ = self.costs.store(addr, cycles);
         }
         Ok(old)
     }

@@ -165,8 +165,13 @@ impl Dma for CardDma<'_> {
     fn read(&mut self, space: Space, addr: u64, out: &mut [u8]) -> Result<(), DmaFault> {
         match space {
             Space::Host => self.host.read(addr, out),
-            Space::Dpa(id) => match self.processes.get(&id) {
-                Some(process) => process.memory.dma_read(addr, out),
+            Space::Dpa(id) => match self.processes.get_mut(&id) {
+                Some(process) => {
+                    if let Some(timed) = self.timed.as_deref_mut() {
+                        timed.settle(id, addr, out.len() as u64, &mut process.memory);
+                    }
+                    process.memory.dma_read(addr, out)
+                }
                 None => Err(DmaFault { addr, len: out.len() as u64 }),
             },
         }
@@ -180,16 +185,19 @@ impl Dma for CardDma<'_> {
             Space::Host => self.host.write_by(self.card, addr, data),
             Space::Dpa(id) => match self.processes.get_mut(&id) {
                 Some(process) => {
-                    process.memory.dma_write(addr, data)?;
                     if let Some(timed) = self.timed.as_deref_mut() {
+                        timed.settle(id, addr, data.len() as u64, &mut process.memory);
                         timed.written_by_card(id, addr, data.len() as u64);
                     }
+                    process.memory.dma_write(addr, data)?;
                     // The card's writes are coherent with the threads' loads: stale copies of the lines are dropped, and
                     // reservations on them are lost.
-                    for thread in process.threads.values_mut() {
-                        if thread.state == ThreadState::Running {
-                            thread.l1.invalidate(addr, data.len() as u64);
-                            thread.hart.break_reservation(addr, data.len() as u64);
+                    if self.timed.as_deref().is_none_or(Timed::has_reserved) {
+                        for thread in process.threads.values_mut() {
+                            if thread.state == ThreadState::Running {
+                                thread.l1.invalidate(addr, data.len() as u64);
+                                thread.hart.break_reservation(addr, data.len() as u64);
+                            }
                         }
                     }
                     Ok(())

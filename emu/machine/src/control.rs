@@ -328,24 +328,21 @@ fn add_thread(card: &mut Card, pid: u32, eu: u32, kind: ThreadKind) -> Result<u3
     if let Some(at) = process.memory.bytes_mut(context_addr + context::NAME, name.len().min(context::NAME_BYTES - 1)) {
         at.copy_from_slice(&name.as_bytes()[..at.len()]);
     }
-    process.threads.insert(
+    process.threads.insert(Thread {
         id,
-        Thread {
-            id,
-            kind,
-            entry: 0,
-            arg: 0,
-            tls: 0,
-            state: if kind == ThreadKind::Rpc { ThreadState::Waiting } else { ThreadState::Created },
-            pending: false,
-            hart: Hart::new(0),
-            port: Port { eu, outbox: None, windows: [None; 2] },
-            l1: L1::new(),
-            started_cycles: 0,
-            busy_cycles: 0,
-            activations: 0,
-        },
-    );
+        kind,
+        entry: 0,
+        arg: 0,
+        tls: 0,
+        state: if kind == ThreadKind::Rpc { ThreadState::Waiting } else { ThreadState::Created },
+        pending: false,
+        hart: Hart::new(0),
+        port: Port { eu, outbox: None, windows: [None; 2] },
+        l1: L1::new(),
+        started_cycles: 0,
+        busy_cycles: 0,
+        activations: 0,
+    });
     card.next_thread += 1;
     card.owners.insert(id, pid);
     if kind == ThreadKind::EventHandler {

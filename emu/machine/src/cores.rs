@@ -18,11 +18,11 @@ impl Cores {
         Cores { running: vec![0; EXECUTION_UNITS / EUS_PER_CORE], timed: timed.map(Box::new) }
     }
 
-    /// A thread begins to execute.
-    pub(crate) fn enter(&mut self, thread: &Thread, watchdog_ps: u64) {
+    /// A thread of a process begins to execute.
+    pub(crate) fn enter(&mut self, process: u32, thread: &Thread, watchdog_ps: u64) {
         self.running[thread.port.eu as usize / EUS_PER_CORE] += 1;
         if let Some(timed) = &mut self.timed {
-            timed.begin(thread, watchdog_ps);
+            timed.begin(process, thread, watchdog_ps);
         }
     }
 

@@ -147,3 +147,25 @@ fn thread_offset(addr: u64) -> Option<(usize, usize)> {
     // A block that is not backed keeps its address range, so neighbours' overflows fault instead of corrupting.
     (in_stack || in_context).then_some(((at / THREAD_BLOCK) as usize, offset as usize))
 }
+
+/// The word of `width` bytes (1, 2, 4 or 8) that `bytes` begin with. Lengths that the compiler knows: no call to copy a word.
+#[inline(always)]
+pub(crate) fn word(bytes: &[u8], width: usize) -> u64 {
+    match width {
+        1 => u64::from(bytes[0]),
+        2 => u64::from(u16::from_le_bytes([bytes[0], bytes[1]])),
+        4 => u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
+        _ => u64::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]]),
+    }
+}
+
+/// Sets it.
+#[inline(always)]
+pub(crate) fn set_word(bytes: &mut [u8], width: usize, value: u64) {
+    match width {
+        1 => bytes[0] = value as u8,
+        2 => bytes[..2].copy_from_slice(&(value as u16).to_le_bytes()),
+        4 => bytes[..4].copy_from_slice(&(value as u32).to_le_bytes()),
+        _ => bytes[..8].copy_from_slice(&value.to_le_bytes()),
+    }
+}

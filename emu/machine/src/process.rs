@@ -10,7 +10,7 @@ use crate::heap::Heap;
 use crate::images::Code;
 use crate::memory::ProcessMemory;
 use crate::snapshot::ThreadStatistics;
-use crate::thread::Thread;
+use crate::thread::{Thread, Threads};
 
 /// Why a process runs nothing any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub struct Process {
     /// Allocation state of the heap.
     pub heap: Heap,
     /// Threads by id.
-    pub threads: BTreeMap<u32, Thread>,
+    pub threads: Threads,
     /// Window id to protection domain.
     pub windows: BTreeMap<u32, u32>,
     /// Outbox id to the UAR that its doorbells come through; `None`: any.

@@ -63,7 +63,7 @@ impl World {
         thread.pending = false;
         thread.activations += 1;
         let at = hart.cycles;
-        cores.enter(thread, watchdog_ps);
+        cores.enter(pid, thread, watchdog_ps);
         self.trace.record(cycles_to_ps(at), "start", card as u64, u64::from(id));
         self.resume(at, card, id);
         self.watch_begin(card, pid, id);

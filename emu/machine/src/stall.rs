@@ -18,10 +18,10 @@ impl World {
         let until_cycles = ps_to_cycles(until_ps);
         let mut moved = Vec::new();
         for process in self.card(card)?.processes.values_mut() {
-            for (id, thread) in &mut process.threads {
+            for thread in process.threads.values_mut() {
                 // A start takes the later of its own time and the thread's.
                 if thread.port.eu == unit && thread.hart.cycles < until_cycles {
-                    moved.push((thread.hart.cycles, *id));
+                    moved.push((thread.hart.cycles, thread.id));
                     thread.hart.cycles = until_cycles;
                 }
             }

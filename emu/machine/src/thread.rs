@@ -110,3 +110,74 @@ pub struct Thread {
     /// Activations so far.
     pub activations: u64,
 }
+
+/// The threads of a process by their ids.
+///
+/// Ids are given in ascending order and looked up all the time, so they lie in one row; a place in it is good until a thread is destroyed,
+/// which a look at the id there tells.
+#[derive(Debug, Default)]
+pub struct Threads {
+    row: Vec<(u32, Box<Thread>)>,
+}
+
+impl Threads {
+    /// The thread with an id.
+    #[must_use]
+    pub fn get(&self, id: &u32) -> Option<&Thread> {
+        let place = self.place(*id).ok()?;
+        self.row.get(place).map(|(_, thread)| &**thread)
+    }
+
+    /// The same, to change it.
+    pub fn get_mut(&mut self, id: &u32) -> Option<&mut Thread> {
+        let place = self.place(*id).ok()?;
+        self.row.get_mut(place).map(|(_, thread)| &mut **thread)
+    }
+
+    /// The same, looked for at the place where it was; `place` is where it is afterwards.
+    #[inline(always)]
+    pub(crate) fn get_near(&mut self, place: &mut usize, id: u32) -> Option<&mut Thread> {
+        if self.row.get(*place).is_none_or(|(other, _)| *other != id) {
+            *place = self.place(id).ok()?;
+        }
+        self.row.get_mut(*place).map(|(_, thread)| &mut **thread)
+    }
+
+    fn place(&self, id: u32) -> Result<usize, usize> {
+        self.row.binary_search_by_key(&id, |(id, _)| *id)
+    }
+
+    pub(crate) fn insert(&mut self, thread: Thread) {
+        match self.place(thread.id) {
+            Ok(place) => *self.row[place].1 = thread,
+            Err(place) => self.row.insert(place, (thread.id, Box::new(thread))),
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: &u32) -> Option<Thread> {
+        self.place(*id).ok().map(|place| *self.row.remove(place).1)
+    }
+
+    /// Ids in ascending order.
+    pub fn keys(&self) -> impl Iterator<Item = &u32> {
+        self.row.iter().map(|(id, _)| id)
+    }
+
+    /// Threads in the order of their ids.
+    pub fn values(&self) -> impl Iterator<Item = &Thread> {
+        self.row.iter().map(|(_, thread)| &**thread)
+    }
+
+    /// The same, to change them.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Thread> {
+        self.row.iter_mut().map(|(_, thread)| &mut **thread)
+    }
+}
+
+impl std::ops::Index<&u32> for Threads {
+    type Output = Thread;
+
+    fn index(&self, id: &u32) -> &Thread {
+        self.get(id).expect("a thread of the process")
+    }
+}

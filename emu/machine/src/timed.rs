@@ -6,39 +6,46 @@
 //! of the cycles, over all cores of the card; ties go to the lower core. A code line that is not in the core's code cache costs the
 //! thread the wait for it and the issue slot in which it was found missing.
 
-use emu_hart::{Class, Hart, Step, Stop};
-use emu_timing::cache::line_of;
-use emu_timing::core::THREADS;
-use emu_timing::memory::CORES;
-use emu_timing::{Core, Counts, Issue, Memory, Model};
+use std::collections::BTreeMap;
+
+use emu_hart::{Class, Step, Stop};
+use emu_timing::cache::{LINE_BYTES, line_of};
+use emu_timing::core::{MOST_AHEAD, THREADS};
+use emu_timing::memory::{CORES, lines};
+use emu_timing::{Core, Counts, Memory, Model};
 
 use crate::bus::{OutboxStore, ThreadBus};
 use crate::card::Card;
 use crate::costs::{Modelled, tag};
-use crate::images::Code;
+use crate::images::{Code, Images};
 use crate::layout::EXECUTION_UNITS;
+use crate::memory::ProcessMemory;
 use crate::process::Process;
 use crate::schedule::QUANTUM_CYCLES;
-use crate::thread::{Port, Thread, ThreadState};
+use crate::thread::Thread;
 use crate::time::{cycles_to_ps, ps_to_cycles};
 use crate::world::World;
 
+pub(crate) mod ahead;
+mod first;
+
+use ahead::Aheads;
+use first::First;
+
 /// In the list of turns, the number of a card's cores: threads have others.
 pub(crate) const CORES_TURN: u32 = 0;
-/// Longest run of plain instructions ahead of time.
-const MOST_AHEAD: u32 = 63;
 /// A cycle that does not come.
 const NEVER: u64 = u64::MAX;
-/// No line of code.
-const NOWHERE: u64 = u64::MAX;
 
 /// A thread that executes on a hardware thread.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
+    process: u32,
+    thread: u32,
+    /// Where the thread is among those of its process, see [`crate::Threads`].
+    place: usize,
     /// Cycle at which its activation has lasted too long.
     deadline: u64,
-    /// The line of code that it has at hand.
-    line: u64,
 }
 
 /// The cores of a card.
@@ -48,6 +55,7 @@ pub(crate) struct Timed {
     cores: Box<[Core; CORES]>,
     /// By execution unit.
     lanes: Box<[Option<Lane>; EXECUTION_UNITS]>,
+    aheads: Aheads,
     /// Execution units whose threads have reserved memory (load-reserved).
     reserved: Vec<usize>,
     /// The card's place in the list of turns.
@@ -57,8 +65,11 @@ pub(crate) struct Timed {
 impl Timed {
     pub(crate) fn new(model: Model) -> Self {
         Timed {
-            cores: Box::new(std::array::from_fn(|_| Core::new(model.issues_per_cycle, model.gap_millicycles))),
+            cores: Box::new(std::array::from_fn(|_| {
+                Core::new(model.issues_per_cycle, model.gap_millicycles, model.l1_cycles, model.store_hit_cycles)
+            })),
             memory: Memory::new(model),
+            aheads: Aheads::new(),
             lanes: Box::new([None; EXECUTION_UNITS]),
             reserved: Vec::new(),
             turn: None,
@@ -94,11 +105,12 @@ impl Timed {
         self.lanes[eu as usize].is_some()
     }
 
-    /// An activation begins.
-    pub(crate) fn begin(&mut self, thread: &Thread, watchdog_ps: u64) {
+    /// An activation of a thread of a process begins.
+    pub(crate) fn begin(&mut self, process: u32, thread: &Thread, watchdog_ps: u64) {
         let deadline = thread.started_cycles.saturating_add(ps_to_cycles(watchdog_ps));
-        self.lanes[thread.port.eu as usize] = Some(Lane { deadline, line: NOWHERE });
+        self.lanes[thread.port.eu as usize] = Some(Lane { process, thread: thread.id, place: 0, deadline });
         self.memory.begin(thread.port.eu as usize);
+        self.aheads.forget(thread.port.eu as usize);
     }
 
     /// An activation is over, however it ended.
@@ -106,12 +118,25 @@ impl Timed {
         let unit = eu as usize;
         if self.lanes[unit].take().is_some() {
             self.memory.end(unit);
+            self.aheads.forget(unit);
             self.cores[unit / THREADS].leave(unit % THREADS);
             self.reserved.retain(|other| *other != unit);
         }
     }
 
-    /// The network card has written to the memory of a process.
+    /// The network card is about to read or write memory of a process: what threads have executed ahead there and not issued is taken
+    /// back.
+    pub(crate) fn settle(&mut self, process: u32, addr: u64, len: u64, memory: &mut ProcessMemory) {
+        let first = tag(process) | addr;
+        for line in (line_of(first)..).take(lines(first, len) as usize) {
+            let addr = line * LINE_BYTES;
+            if self.memory.is_held(addr) {
+                self.aheads.settle(addr, None, &mut *self.cores, &mut self.memory, memory);
+            }
+        }
+    }
+
+    /// The network card writes to the memory of a process.
     pub(crate) fn written_by_card(&mut self, process: u32, addr: u64, len: u64) {
         self.memory.written_by_card(tag(process) | addr, len);
     }
@@ -120,54 +145,11 @@ impl Timed {
     fn next_at(&self) -> Option<u64> {
         self.cores.iter().filter_map(Core::next_at).min()
     }
-}
 
-/// Of all cores the one whose turn comes first, and when.
-struct First {
-    /// A tree: the turn of each core from place 16 on (its cycle, and in the eight low bits the execution unit of its thread), and at each
-    /// place before that the lesser of its two children at twice the place.
-    turns: [u64; 2 * CORES],
-}
-
-impl First {
-    fn new() -> Self {
-        First { turns: [NEVER; 2 * CORES] }
+    /// Whether a thread has reserved memory.
+    pub(crate) fn has_reserved(&self) -> bool {
+        !self.reserved.is_empty()
     }
-
-    #[inline(always)]
-    fn set(&mut self, core: usize, issue: Option<Issue>) {
-        let mut place = CORES + core % CORES;
-        let mut turn = issue.map_or(NEVER, |issue| issue.at << 8 | (core * THREADS + issue.thread) as u64);
-        self.turns[place] = turn;
-        for _ in 0..CORES.ilog2() {
-            turn = turn.min(self.turns[(place ^ 1) % (2 * CORES)]);
-            place /= 2;
-            self.turns[place % (2 * CORES)] = turn;
-        }
-    }
-
-    /// An execution unit, and the cycle.
-    #[inline(always)]
-    fn get(&self) -> Option<(usize, u64)> {
-        let turn = self.turns[1];
-        (turn != NEVER).then_some((turn as usize % EXECUTION_UNITS, turn >> 8))
-    }
-}
-
-/// What a thread executes in.
-struct Room<'a> {
-    process: u32,
-    memory: &'a mut crate::memory::ProcessMemory,
-    windows: &'a std::collections::BTreeMap<u32, u32>,
-    code: &'a mut Code,
-}
-
-/// A thread that executes.
-struct Seat<'a> {
-    room: usize,
-    thread: u32,
-    hart: &'a mut Hart,
-    port: &'a mut Port,
 }
 
 /// Why the cores of a card stand still before the horizon.
@@ -187,7 +169,7 @@ impl World {
         let Some(timed) = cores.timed.as_deref_mut() else { return self.ready.insert((cycles, card, id)) };
         let Some(thread) = owners.get(&id).and_then(|process| processes.get(process)?.threads.get(&id)) else { return };
         let unit = thread.port.eu as usize;
-        timed.cores[unit / THREADS].schedule(unit % THREADS, cycles, 0);
+        timed.cores[unit / THREADS].schedule(unit % THREADS, cycles, 0, 0);
         self.wake(cycles, card);
     }
 
@@ -235,63 +217,71 @@ impl World {
     fn issue_until(&mut self, end: u64, card_index: usize) -> Option<(u32, Pause)> {
         let Card { nic, processes, cores, .. } = &mut self.cards[card_index];
         let timed = cores.timed.as_deref_mut()?;
-        let (mut rooms, mut seats) = (Vec::with_capacity(processes.len()), Vec::with_capacity(32));
-        let mut seat_of = [0u16; EXECUTION_UNITS];
-        for process in processes.values_mut() {
-            let Process { id, memory, windows, code, threads, .. } = process;
-            for thread in threads.values_mut().filter(|thread| thread.state == ThreadState::Running) {
-                seat_of[thread.port.eu as usize] = seats.len() as u16;
-                let Thread { id, hart, port, .. } = thread;
-                seats.push(Seat { room: rooms.len(), thread: *id, hart, port });
-            }
-            rooms.push(Room { process: *id, memory, windows, code });
+        let Timed { memory: caches, cores, lanes, aheads, reserved, .. } = timed;
+        if aheads.is_stale() {
+            put_back(aheads, lanes, processes, &mut self.images);
         }
-
         let mut first = First::new();
-        for (number, core) in timed.cores.iter_mut().enumerate() {
-            first.set(number, core.advance(end));
+        for (number, core) in cores.iter_mut().enumerate() {
+            if let Some(issue) = core.advance(end) {
+                first.set(number, Some(issue));
+            }
         }
-        let Timed { memory: caches, cores, lanes, reserved, .. } = timed;
         loop {
             let (unit, at) = first.get()?;
             let (core, thread) = (unit / THREADS, unit % THREADS);
             cores[core].take();
-            let Some(lane) = &mut lanes[unit] else {
+            let Some((process, Thread { id, hart, port, .. }, deadline)) = on_lane(lanes, unit, processes) else {
                 first.set(core, cores[core].advance(end));
                 continue;
             };
-            let Seat { room, thread: id, hart, port } = &mut seats[usize::from(seat_of[unit])];
             hart.cycles = at;
-            if at >= lane.deadline {
+            if at >= deadline {
                 return Some((*id, Pause::Watchdog));
             }
-            let Room { process, memory, windows, code } = &mut rooms[*room];
-            let line = line_of(hart.pc);
-            if line != lane.line {
-                lane.line = line;
-                let missed = caches.fetch(core, tag(*process) | hart.pc, at);
+            aheads.issued(unit);
+            let code_addr = tag(process.id) | hart.pc;
+            if aheads.enters(unit, line_of(code_addr)) {
+                let (missed, gone) = caches.fetch(core, code_addr, at);
                 if missed > 0 {
-                    cores[core].schedule(thread, at + missed, 0);
+                    cores[core].schedule(thread, at + missed, 0, 0);
+                    while let Some(other) = gone.and_then(|line| aheads.in_code(core, line, &cores[..])) {
+                        let Some((process, ..)) = on_lane(lanes, other, processes) else { break };
+                        aheads.take_back(other, &mut cores[..], caches, process.memory);
+                    }
+                    if aheads.is_stale() {
+                        put_back(aheads, lanes, processes, &mut self.images);
+                    }
                     first.set(core, cores[core].advance(end));
                     continue;
                 }
             }
+            let Home { id: process_id, memory, windows, code } = process;
             let mut bus = ThreadBus::<_, false> {
                 memory,
                 host: &self.host,
                 nic,
                 windows,
                 port,
-                costs: Modelled { memory: caches, thread: unit, tag: tag(*process), stored: None },
+                costs: Modelled {
+                    memory: caches,
+                    cores,
+                    aheads,
+                    thread: unit,
+                    tag: tag(process_id),
+                    at,
+                    reserved: !reserved.is_empty(),
+                    stored: None,
+                },
                 outbox_store: None,
                 detail: None,
                 watch: None,
                 card: card_index,
-                process: *process,
+                process: process_id,
                 thread: *id,
                 pc: 0,
             };
-            let (step, ahead) = hart.burst(self.images.text(code), &mut bus, MOST_AHEAD, emu_timing::cache::LINE_BYTES);
+            let (step, ahead) = hart.burst(self.images.text(code), &mut bus, MOST_AHEAD, LINE_BYTES);
             let ThreadBus { costs: Modelled { stored, .. }, outbox_store, detail, .. } = bus;
             let class = match step {
                 Step::Retired(class) => class,
@@ -307,12 +297,51 @@ impl World {
             if let Some(store) = outbox_store {
                 return Some((*id, Pause::Outbox(store)));
             }
-            cores[core].schedule(thread, at + cost, ahead);
+            aheads.executed(unit, ahead.count);
+            cores[core].schedule(thread, at + cost, ahead.count, ahead.accesses);
             first.set(core, cores[core].advance(end));
             if hart.reservation().is_some() || !reserved.is_empty() {
-                let room = *room;
-                reserve(reserved, unit, room, &mut seats, &seat_of, stored);
+                reserve(reserved, unit, stored, lanes, processes);
             }
+            if aheads.is_stale() {
+                put_back(aheads, lanes, processes, &mut self.images);
+            }
+        }
+    }
+}
+
+/// What a thread executes in.
+struct Home<'a> {
+    id: u32,
+    memory: &'a mut ProcessMemory,
+    windows: &'a BTreeMap<u32, u32>,
+    code: &'a mut Code,
+}
+
+/// The thread that executes on a unit, what it executes in, and the cycle at which its activation has lasted too long.
+#[inline(always)]
+fn on_lane<'a>(
+    lanes: &mut [Option<Lane>; EXECUTION_UNITS],
+    unit: usize,
+    processes: &'a mut BTreeMap<u32, Process>,
+) -> Option<(Home<'a>, &'a mut Thread, u64)> {
+    let lane = lanes[unit].as_mut()?;
+    let Process { id, memory, windows, code, threads, .. } = processes.get_mut(&lane.process)?;
+    let thread = threads.get_near(&mut lane.place, lane.thread)?;
+    Some((Home { id: *id, memory, windows, code }, thread, lane.deadline))
+}
+
+/// Puts harts back to where they are without what has been taken back.
+#[cold]
+fn put_back(
+    aheads: &mut Aheads,
+    lanes: &mut [Option<Lane>; EXECUTION_UNITS],
+    processes: &mut BTreeMap<u32, Process>,
+    images: &mut Images,
+) {
+    while let Some(unit) = aheads.stale() {
+        if let Some((home, thread, _)) = on_lane(lanes, unit, processes) {
+            aheads.put_back(unit, &mut thread.hart, images.text(home.code));
         }
     }
 }
@@ -322,20 +351,21 @@ impl World {
 fn reserve(
     reserved: &mut Vec<usize>,
     unit: usize,
-    room: usize,
-    seats: &mut [Seat<'_>],
-    seat_of: &[u16; EXECUTION_UNITS],
     stored: Option<u64>,
+    lanes: &mut [Option<Lane>; EXECUTION_UNITS],
+    processes: &mut BTreeMap<u32, Process>,
 ) {
+    let home = lanes[unit].map(|lane| lane.process);
     if !reserved.contains(&unit) {
         reserved.push(unit);
     }
     reserved.retain(|&other| {
-        let seat = &mut seats[usize::from(seat_of[other])];
-        if let Some(addr) = stored.filter(|_| other != unit && seat.room == room) {
+        let shares = lanes[other].map(|lane| lane.process) == home;
+        let Some((_, Thread { hart, .. }, _)) = on_lane(lanes, other, processes) else { return false };
+        if let Some(addr) = stored.filter(|_| other != unit && shares) {
             // Stores are eight bytes long at most, and reservations are of aligned words: of the double word.
-            seat.hart.break_reservation(addr & !7, 8);
+            hart.break_reservation(addr & !7, 8);
         }
-        seat.hart.reservation().is_some()
+        hart.reservation().is_some()
     });
 }

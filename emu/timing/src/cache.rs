@@ -91,6 +91,19 @@ impl Cache {
         }
     }
 
+    /// Whether `line` is there; if so, it is the most recently used of its set afterwards.
+    #[inline]
+    pub fn touch_held(&mut self, line: u64) -> bool {
+        let set = self.set(line);
+        if set[0] == line {
+            return true;
+        }
+        let Some(at) = set.iter().position(|tag| *tag == line) else { return false };
+        set.copy_within(..at, 1);
+        set[0] = line;
+        true
+    }
+
     /// The lines that are there, in no order.
     pub fn lines(&self) -> impl Iterator<Item = u64> + '_ {
         self.tags.iter().copied().filter(|tag| *tag != EMPTY)
@@ -162,9 +175,17 @@ mod tests {
                 let list: &mut VecDeque<u64> = &mut lists[(line % sets) as usize];
                 let at = list.iter().position(|held| *held == line);
                 prop_assert_eq!(cache.holds(line), at.is_some());
+                if what == 1 && at.is_none() {
+                    let before = cache.clone();
+                    prop_assert!(!cache.touch_held(line) && cache == before);
+                    continue;
+                }
                 at.map(|at| list.remove(at));
                 if what == 0 {
                     prop_assert_eq!(cache.remove(line), at.is_some());
+                } else if what == 1 {
+                    list.push_front(line);
+                    prop_assert!(cache.touch_held(line));
                 } else {
                     list.push_front(line);
                     let gone = if list.len() > ways { list.pop_back() } else { None };

@@ -3,63 +3,95 @@
 //! One instruction (or as many as the model says) per cycle; among the threads that are ready, the one that has issued least recently.
 //! Threads that have never issued come first, in the order of their numbers.
 //!
-//! Most instructions touch registers only. The machine executes them ahead of time (a burst) and leaves it to the core to issue them
-//! one by one, [`Core::schedule`]; the core comes back, [`Core::advance`], when a thread's next instruction has to be executed at the
-//! cycle of its issue. Threads that become ready within [`NEAR`] cycles are in a wheel of one slot per cycle.
+//! Most instructions touch registers only, or memory that nobody else is about to touch. The machine executes them ahead of time (a burst)
+//! and leaves it to the core to issue them one by one, [`Core::schedule`]; the core comes back, [`Core::advance`], when a thread's next
+//! instruction has to be executed at the cycle of its issue. Until then the machine may take back what has not been issued,
+//! [`Core::cut`].
 //!
-//! Issues are numbered, and a set of threads is a set of the numbers of their last issues, one bit each: the lowest bit is the thread that
-//! has issued least recently. When the numbers reach [`ISSUES`] they begin again behind the threads' last ones.
+//! Threads are in a ring in the order of their last issues, four bits each in one number: the one in front is nearly always the next.
+//! Those that become ready much later are parked elsewhere, so that nobody looks at them every cycle.
 
 /// Threads of a core.
 pub const THREADS: usize = 16;
 
-/// Cycles that the wheel looks ahead.
-const NEAR: u64 = 64;
+/// An instruction executed ahead takes less than so many cycles.
+pub const NEAR: u64 = 64;
 
-/// Issues that a core remembers; one bit each.
-const ISSUES: usize = 64;
+/// The most instructions that a thread may have executed ahead.
+pub const MOST_AHEAD: u32 = 32;
 
-/// Before anything has issued: the threads in the order of their numbers.
-const FIRST_OWNERS: [u8; ISSUES] = {
-    let mut owners = [0; ISSUES];
-    let mut thread = 0;
-    while thread < THREADS {
-        owners[thread] = thread as u8;
-        thread += 1;
-    }
-    owners
-};
+/// Who is ready within so many cycles is in the ring.
+const PARKED: u64 = 40;
 
 /// A thread that is not on the core, and a time that does not come.
 const NEVER: u64 = u64::MAX;
+
+/// Numbers of threads, four bits each, the first in the lowest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ring {
+    threads: u64,
+    len: u32,
+}
+
+impl Ring {
+    #[inline(always)]
+    fn get(self, place: u32) -> usize {
+        (self.threads >> (4 * place)) as usize % THREADS
+    }
+
+    /// All but the first.
+    #[inline(always)]
+    fn rest(self) -> Ring {
+        Ring { threads: self.threads >> 4, len: self.len.wrapping_sub(1) }
+    }
+
+    /// One more behind all.
+    #[inline(always)]
+    fn and(self, thread: usize) -> Ring {
+        Ring { threads: self.threads | (thread as u64) << (4 * self.len), len: self.len + 1 }
+    }
+
+    /// All but the one at a place.
+    #[inline(always)]
+    fn without(self, place: u32) -> Ring {
+        let before = (1 << (4 * place)) - 1;
+        Ring { threads: self.threads & before | (self.threads >> 4) & !before, len: self.len - 1 }
+    }
+
+    /// One more at a place.
+    #[inline(always)]
+    fn with(self, place: u32, thread: usize) -> Ring {
+        let before = (1 << (4 * place)) - 1;
+        let behind = (self.threads & !before) << 4;
+        Ring { threads: self.threads & before | (thread as u64) << (4 * place) | behind, len: self.len + 1 }
+    }
+
+    fn places(self) -> std::ops::Range<u32> {
+        0..self.len
+    }
+}
 
 /// The issue port of one core. Times are cycles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Core {
     /// Instructions issued in one cycle.
     width: u32,
-    /// From an ordinary instruction of a thread to its next: thousandths of a cycle, and the same as cycles and a rest.
+    /// From an ordinary instruction of a thread to its next, in thousandths of a cycle.
     gap_millicycles: u64,
-    gap: u64,
-    gap_rest: u32,
+    /// From an instruction executed ahead to the thread's next, by what it is: cycles, and thousandths that are carried on.
+    takes: [(u64, u32); 4],
     /// The first cycle that has issue slots left, and how many of its are gone.
     now: u64,
     gone: u32,
-    /// Whose the last issues were, numbered from some time on; the threads' last ones are kept, and begin the list.
-    owners: [u8; ISSUES],
-    /// The number of each thread's last issue: of two threads the one with the lower number has issued less recently.
-    last: [u8; THREADS],
-    /// The number of the next issue.
-    next: usize,
-    /// Threads that are ready and wait for a slot: the numbers of their last issues, as bits.
-    waiting: u64,
-    /// Threads that become ready in cycle `c`, in the same way, at `c % NEAR`, and the slots in which there are any.
-    wheel: [u64; NEAR as usize],
-    occupied: u64,
-    /// Threads that become ready later than that, when, and the first of it.
-    far: u16,
-    far_at: [u64; THREADS],
-    first_far_at: u64,
+    /// Threads that are ready or nearly so, the one that has issued least recently first.
+    ring: Ring,
+    /// Others that will be ready, one bit each, and when the first will.
+    parked: u16,
+    first_parked_at: u64,
+    /// When each is ready.
+    ready_at: [u64; THREADS],
+    /// The number of each thread's last issue.
+    last: [u64; THREADS],
     threads: [Ahead; THREADS],
     issues: u64,
     /// The thread that [`Core::advance`] has found, and when; `NEVER` without one.
@@ -70,11 +102,16 @@ pub struct Core {
 /// What a thread has before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ahead {
-    /// Ordinary instructions that it issues before it comes back.
+    /// Instructions that it issues before it comes back.
     left: u32,
     /// Thousandths of a cycle that its gaps have added up to.
     carried: u32,
+    /// What they are, two bits each, the next in the lowest.
+    kinds: u64,
 }
+
+/// The low bit of each of the two-bit kinds.
+const LOW_BITS: u64 = u64::MAX / 3;
 
 /// A thread's turn: its next instruction is to be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,26 +124,22 @@ pub struct Issue {
 
 impl Core {
     /// A core without threads that issues up to `width` instructions per cycle, those of one thread at least `gap_millicycles`
-    /// thousandths of a cycle (1000 and more) apart.
+    /// thousandths of a cycle (1000 and more) apart. Loads and stores executed ahead take that many cycles (1 to [`NEAR`] - 1).
     #[must_use]
-    pub const fn new(width: u32, gap_millicycles: u64) -> Self {
+    pub const fn new(width: u32, gap_millicycles: u64, load_cycles: u64, store_cycles: u64) -> Self {
+        let ordinary = (gap_millicycles / 1000, (gap_millicycles % 1000) as u32);
         Core {
             width,
             gap_millicycles,
-            gap: gap_millicycles / 1000,
-            gap_rest: (gap_millicycles % 1000) as u32,
+            takes: [ordinary, (load_cycles, 0), (store_cycles, 0), ordinary],
             now: 0,
             gone: 0,
-            owners: FIRST_OWNERS,
+            ring: Ring { threads: 0, len: 0 },
+            parked: 0,
+            first_parked_at: NEVER,
+            ready_at: [NEVER; THREADS],
             last: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
-            next: THREADS,
-            waiting: 0,
-            wheel: [0; NEAR as usize],
-            occupied: 0,
-            far: 0,
-            far_at: [NEVER; THREADS],
-            first_far_at: NEVER,
-            threads: [Ahead { left: 0, carried: 0 }; THREADS],
+            threads: [Ahead { left: 0, carried: 0, kinds: 0 }; THREADS],
             issues: 0,
             asked: 0,
             asked_at: NEVER,
@@ -122,58 +155,67 @@ impl Core {
     /// Cycles from an ordinary instruction of a thread to its next. Where the gap is not whole, it takes turns.
     #[inline]
     pub fn gap(&mut self, thread: usize) -> u64 {
-        let carried = self.threads[thread].carried + self.gap_rest;
+        let (cycles, rest) = self.takes[0];
+        let carried = self.threads[thread].carried + rest;
         let whole = u32::from(carried >= 1000);
         self.threads[thread].carried = carried - 1000 * whole;
-        self.gap + u64::from(whole)
+        cycles + u64::from(whole)
     }
 
-    /// A thread is ready from `at` on, issues `ordinary` instructions that have been executed already, and then comes back. It must not
-    /// be scheduled yet. A thread of which the core has not been told has none.
+    /// A thread is ready from `at` on, issues `ahead` instructions (up to [`MOST_AHEAD`]) that have been executed already, and then comes
+    /// back. What they are tell `kinds`, two bits each, the first in the lowest: 0 an ordinary one, 1 a load, 2 a store. It must not be
+    /// scheduled yet. A thread of which the core has not been told has none.
     #[inline]
-    pub fn schedule(&mut self, thread: usize, at: u64, ordinary: u32) {
-        self.threads[thread].left = ordinary;
+    pub fn schedule(&mut self, thread: usize, at: u64, ahead: u32, kinds: u64) {
+        self.threads[thread].left = ahead;
+        self.threads[thread].kinds = kinds;
         self.arrive(thread, at);
+    }
+
+    /// Instructions that a thread has executed and the core has not issued.
+    #[must_use]
+    #[inline]
+    pub fn left(&self, thread: usize) -> u32 {
+        self.threads[thread].left
+    }
+
+    /// A thread issues only the next `left` of the instructions that it has executed ahead, and comes back then.
+    pub fn cut(&mut self, thread: usize, left: u32) {
+        let ahead = &mut self.threads[thread];
+        ahead.left = ahead.left.min(left);
     }
 
     #[inline]
     fn arrive(&mut self, thread: usize, at: u64) {
-        if at <= self.now {
-            self.queue(thread);
-        } else if at - self.now < NEAR {
-            self.wheel[(at % NEAR) as usize] |= self.bit(thread);
-            self.occupied |= 1 << (at % NEAR);
+        self.ready_at[thread] = at;
+        if at <= self.now + PARKED {
+            self.insert(thread);
         } else {
-            self.far |= 1 << thread;
-            self.far_at[thread] = at;
-            self.first_far_at = self.first_far_at.min(at);
+            self.parked |= 1 << thread;
+            self.first_parked_at = self.first_parked_at.min(at);
         }
     }
 
-    /// A thread waits for a slot.
+    /// Puts a thread to its place in the ring.
     #[inline]
-    fn queue(&mut self, thread: usize) {
-        self.waiting |= self.bit(thread);
-    }
-
-    /// The number of a thread's last issue.
-    #[inline]
-    fn bit(&self, thread: usize) -> u64 {
-        1 << (self.last[thread] % ISSUES as u8)
+    fn insert(&mut self, thread: usize) {
+        let (ring, last) = (self.ring, self.last[thread]);
+        let is_latest = ring.len == 0 || self.last[ring.get(ring.len - 1)] < last;
+        let place = if is_latest {
+            ring.len
+        } else {
+            ring.places().find(|place| self.last[ring.get(*place)] > last).unwrap_or(ring.len)
+        };
+        self.ring = ring.with(place, thread);
     }
 
     /// A thread has gone to sleep or has ended, wherever it was.
     pub fn leave(&mut self, thread: usize) {
-        let others = !self.bit(thread);
-        self.waiting &= others;
-        for slot in 0..NEAR as usize {
-            self.wheel[slot] &= others;
-            if self.wheel[slot] == 0 {
-                self.occupied &= !(1 << slot);
-            }
+        if let Some(place) = self.ring.places().find(|place| self.ring.get(*place) == thread) {
+            self.ring = self.ring.without(place);
         }
-        self.far &= !(1 << thread);
-        self.first_far_at = first(self.far, &self.far_at);
+        self.parked &= !(1 << thread);
+        self.first_parked_at = self.first_parked();
         if usize::from(self.asked) == thread {
             self.asked_at = NEVER;
         }
@@ -182,63 +224,30 @@ impl Core {
     /// Cycle before which no thread issues; none without a thread.
     #[must_use]
     pub fn next_at(&self) -> Option<u64> {
-        match (self.asked_at, self.waiting) {
-            (NEVER, 0) => Some(self.next_arrival()).filter(|at| *at != NEVER),
-            (NEVER, _) => Some(self.now),
-            (at, _) => Some(at),
+        if self.asked_at != NEVER {
+            return Some(self.asked_at);
         }
+        if self.ring.len > 0 && self.ready_at[self.ring.get(0)] <= self.now {
+            return Some(self.now);
+        }
+        let in_ring = self.ring.places().map(|place| self.ready_at[self.ring.get(place)]).min().unwrap_or(NEVER);
+        Some(in_ring.min(self.first_parked_at)).filter(|at| *at != NEVER).map(|at| at.max(self.now))
     }
 
-    /// When the next thread becomes ready.
-    #[inline]
-    fn next_arrival(&self) -> u64 {
-        if self.occupied == 0 {
-            return self.first_far_at;
-        }
-        let distance = self.occupied.rotate_right((self.now % NEAR) as u32).trailing_zeros();
-        self.first_far_at.min(self.now + u64::from(distance))
+    fn first_parked(&self) -> u64 {
+        bits(self.parked).map(|thread| self.ready_at[thread]).min().unwrap_or(NEVER)
     }
 
+    /// Those that are ready come into the ring.
     #[cold]
-    fn collect_far(&mut self) {
-        for thread in bits(self.far) {
-            if self.far_at[thread] <= self.now {
-                self.far &= !(1 << thread);
-                self.queue(thread);
+    fn unpark(&mut self) {
+        for thread in bits(self.parked) {
+            if self.ready_at[thread] <= self.now {
+                self.parked &= !(1 << thread);
+                self.insert(thread);
             }
         }
-        self.first_far_at = first(self.far, &self.far_at);
-    }
-
-    /// The numbers of issues have run out: those before the last ones of the threads are forgotten, and these numbered from 0 on.
-    #[cold]
-    fn renumber(&mut self) {
-        let mut kept = self.last.iter().fold(0u64, |kept, last| kept | 1 << (last % ISSUES as u8));
-        let mut number_of = [0u8; ISSUES];
-        let owners = self.owners;
-        for number in 0..THREADS {
-            let old = kept.trailing_zeros() as usize % ISSUES;
-            kept &= kept.wrapping_sub(1);
-            number_of[old] = number as u8;
-            self.owners[number] = owners[old];
-            self.last[usize::from(owners[old]) % THREADS] = number as u8;
-        }
-        self.next = THREADS;
-        let renumbered = |mut old: u64| {
-            let mut new = 0;
-            while old != 0 {
-                new |= 1 << number_of[old.trailing_zeros() as usize % ISSUES];
-                old &= old - 1;
-            }
-            new
-        };
-        self.waiting = renumbered(self.waiting);
-        let mut slots = self.occupied;
-        while slots != 0 {
-            let slot = &mut self.wheel[slots.trailing_zeros() as usize % NEAR as usize];
-            *slot = renumbered(*slot);
-            slots &= slots - 1;
-        }
+        self.first_parked_at = self.first_parked();
     }
 
     /// Issues what has been executed ahead, until a thread's next instruction has to be executed: at a cycle before `before`, or
@@ -261,87 +270,75 @@ impl Core {
         (at != NEVER).then(|| Issue { thread: usize::from(self.asked), at })
     }
 
-    /// What changes with every instruction is in locals: this loop is most of what a timed run takes.
+    /// What changes with every instruction is in locals: this loop is much of what a timed run takes.
     fn issue_ahead<const WIDTH: u32>(&mut self, before: u64) {
-        let Core { mut now, mut gone, mut next, mut waiting, mut occupied, .. } = *self;
-        let mut issued = 0;
+        let Core { mut now, mut gone, mut ring, issues: issued, .. } = *self;
+        let mut issues = issued;
         self.asked_at = loop {
-            if waiting == 0 {
-                let near = occupied.rotate_right((now % NEAR) as u32).trailing_zeros();
-                let near_at = if occupied == 0 { NEVER } else { now + u64::from(near) };
-                let first_at = near_at.min(self.first_far_at);
-                if first_at >= before {
-                    break NEVER;
-                }
-                if first_at > now {
-                    (now, gone) = (first_at, 0);
-                }
-            } else if now >= before {
+            if self.first_parked_at <= now {
+                (self.now, self.ring) = (now, ring);
+                self.unpark();
+                ring = self.ring;
+            }
+            // The one that has issued least recently of those that are ready.
+            let (mut thread, mut others) = (ring.get(0), ring.rest());
+            if ring.len == 0 || self.ready_at[thread] > now {
+                let Some(place) = ring.places().find(|place| self.ready_at[ring.get(*place)] <= now) else {
+                    let in_ring = ring.places().map(|place| self.ready_at[ring.get(place)]).min().unwrap_or(NEVER);
+                    let next_at = in_ring.min(self.first_parked_at);
+                    if next_at >= before {
+                        break NEVER;
+                    }
+                    (now, gone) = (next_at, 0);
+                    continue;
+                };
+                (thread, others) = (ring.get(place), ring.without(place));
+            }
+            if now >= before {
                 break NEVER;
             }
-            if next == ISSUES {
-                (self.waiting, self.occupied) = (waiting, occupied);
-                self.renumber();
-                (waiting, next) = (self.waiting, self.next);
-            }
-            // Those that have become ready wait for a slot.
-            let slot = now % NEAR;
-            occupied &= !(1 << slot);
-            waiting |= std::mem::take(&mut self.wheel[slot as usize]);
-            if self.first_far_at <= now {
-                (self.now, self.waiting) = (now, waiting);
-                self.collect_far();
-                waiting = self.waiting;
-            }
-            // The one that has issued least recently issues.
-            let thread = self.owners[waiting.trailing_zeros() as usize % ISSUES];
-            waiting &= waiting.wrapping_sub(1);
-            let bit = 1u64 << (next % ISSUES);
-            self.owners[next % ISSUES] = thread;
-            self.last[usize::from(thread) % THREADS] = next as u8;
-            next += 1;
-            let Ahead { left, carried } = self.threads[usize::from(thread) % THREADS];
-            if waiting == 0 && left > 0 && WIDTH == 1 {
-                // It issues all that it has left, if no other becomes ready before it comes back.
-                let near = occupied.rotate_right((now % NEAR) as u32).trailing_zeros();
-                let near_at = if occupied == 0 { NEVER } else { now + u64::from(near) };
-                let whole = self.gap_millicycles * u64::from(left) + u64::from(carried);
-                let at = now + whole / 1000;
-                if at < near_at.min(self.first_far_at).min(before) {
-                    self.threads[usize::from(thread) % THREADS] = Ahead { left: 0, carried: (whole % 1000) as u32 };
-                    issued += u64::from(left) + 1;
-                    now = at + 1;
-                    self.asked = thread;
-                    break at;
-                }
-            }
             let at = now;
-            issued += 1;
             if WIDTH > 1 {
                 gone += 1;
             }
             if WIDTH == 1 || gone >= WIDTH {
                 (now, gone) = (at + 1, 0);
             }
+            // Issues begin after the numbers of threads that have not issued yet.
+            self.last[thread] = issues + THREADS as u64;
+            issues += 1;
+            let Ahead { left, carried, kinds } = self.threads[thread];
             if left == 0 {
-                self.asked = thread;
+                ring = others;
+                self.asked = thread as u8;
                 break at;
             }
-            let carried = carried + self.gap_rest;
-            let more = u32::from(carried >= 1000);
-            self.threads[usize::from(thread) % THREADS] = Ahead { left: left - 1, carried: carried - 1000 * more };
-            // Gaps are shorter than the wheel, and at least a cycle.
-            let ready_at = at + self.gap + u64::from(more);
-            if WIDTH == 1 || ready_at > now {
-                // Of a port that issues one instruction per cycle, the next cycle is the earliest: its slot is looked at then.
-                self.wheel[(ready_at % NEAR) as usize] |= bit;
-                occupied |= 1 << (ready_at % NEAR);
-            } else {
-                waiting |= bit;
+            if WIDTH == 1 && others.len == 0 {
+                // It issues all that it has left, if no other becomes ready before it comes back.
+                let [loads, stores] = [kinds, kinds >> 1].map(|bits| {
+                    let bits = if left < MOST_AHEAD { bits & ((1 << (2 * left)) - 1) } else { bits };
+                    u64::from((bits & LOW_BITS).count_ones())
+                });
+                let ordinary = u64::from(left) - loads - stores;
+                let whole = self.gap_millicycles * ordinary + u64::from(carried);
+                let asked_at = at + whole / 1000 + loads * self.takes[1].0 + stores * self.takes[2].0;
+                if asked_at < self.first_parked_at.min(before) {
+                    let carried = (whole % 1000) as u32;
+                    self.threads[thread] = Ahead { left: 0, carried, kinds: 0 };
+                    issues += u64::from(left);
+                    (now, ring) = (asked_at + 1, others);
+                    self.asked = thread as u8;
+                    break asked_at;
+                }
             }
+            ring = others.and(thread);
+            let (cycles, rest) = self.takes[kinds as usize % 4];
+            let carried = carried + rest;
+            let more = u32::from(carried >= 1000);
+            self.threads[thread] = Ahead { left: left - 1, carried: carried - 1000 * more, kinds: kinds >> 2 };
+            self.ready_at[thread] = at + cycles + u64::from(more);
         };
-        (self.now, self.gone, self.next, self.waiting, self.occupied) = (now, gone, next, waiting, occupied);
-        self.issues += issued;
+        (self.now, self.gone, self.ring, self.issues) = (now, gone, ring, issues);
     }
 }
 
@@ -351,10 +348,6 @@ fn bits(mut mask: u16) -> impl Iterator<Item = usize> {
         mask &= mask.wrapping_sub(1);
         (bit < THREADS).then_some(bit)
     })
-}
-
-fn first(threads: u16, at: &[u64; THREADS]) -> u64 {
-    bits(threads).map(|thread| at[thread]).min().unwrap_or(NEVER)
 }
 
 #[cfg(test)]

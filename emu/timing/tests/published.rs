@@ -26,13 +26,14 @@ fn loops(
     passes: u64,
 ) -> (u64, u64) {
     let model = Model::new(all).unwrap();
-    let mut cores: Vec<Core> = (0..16).map(|_| Core::new(1, model.gap_millicycles)).collect();
+    let mut cores: Vec<Core> =
+        (0..16).map(|_| Core::new(1, model.gap_millicycles, model.l1_cycles, model.store_hit_cycles)).collect();
     let mut memory = Memory::new(model);
     let mut state = vec![(0u64, 0u64); threads];
     let per_pass = set / stride;
     for thread in 0..threads {
         memory.begin(thread);
-        cores[thread / THREADS].schedule(thread % THREADS, 0, 0);
+        cores[thread / THREADS].schedule(thread % THREADS, 0, 0, 0);
     }
     let (mut began, mut ended) = (u64::MAX, 0);
     while let Some((at, core)) = (0..16).filter_map(|core| Some((cores[core].advance(u64::MAX)?.at, core))).min() {
@@ -61,7 +62,7 @@ fn loops(
             ended = ended.max(at + cycles);
             cores[core].leave(issue.thread);
         } else {
-            cores[core].schedule(issue.thread, at + cycles, 0);
+            cores[core].schedule(issue.thread, at + cycles, 0, 0);
         }
     }
     (ended - began, (passes - 1) * per_pass * threads as u64)
