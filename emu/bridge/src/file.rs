@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use emu_fabric::{FaultError, FaultScript, Priorities, SwitchConfig, Topology, TopologyError};
-use emu_machine::{Config, LinkConfig, MAX_CARDS, MachineError, MemoryModel, NetworkConfig, Shared, Wiring, World};
+use emu_machine::{
+    Config, DrivenFrom, LinkConfig, MAX_CARDS, MachineError, MemoryModel, NetworkConfig, Shared, Wiring, World,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::bridge::Bridge;
@@ -20,6 +22,7 @@ use crate::keeper;
 /// first_card = 1              # from 0; its Ethernet address and GID follow from the number
 /// capture = "card-1.pcapng"   # what crosses the card's link
 /// uc_multicast = false        # true: a hypothetical card whose UC queue pairs take part in multicast
+/// driven_from = "host"        # or "arm": the program runs on the card's Arm cores, and windows reach their memory
 ///
 /// [link]
 /// gbit_per_s = 200
@@ -58,6 +61,9 @@ pub struct MachineFile {
     pub detect_races: bool,
     /// Whether UC queue pairs take part in multicast, which no card offers: [`Config::uc_multicast`]. Default no.
     pub uc_multicast: bool,
+    /// Where the programs run that drive the cards: [`Config::driven_from`]. Default the host.
+    #[serde(skip_serializing_if = "DrivenFromKey::is_default")]
+    pub driven_from: DrivenFromKey,
     /// A pcapng file for the packets on the link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<PathBuf>,
@@ -73,6 +79,32 @@ pub struct MachineFile {
     /// What the outer end of the link is joined to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bridge: Option<BridgeTable>,
+}
+
+/// `driven_from`: see [`DrivenFrom`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DrivenFromKey {
+    /// The server that the card is plugged into.
+    #[default]
+    Host,
+    /// The card's own Arm cores.
+    Arm,
+}
+
+impl DrivenFromKey {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl From<DrivenFromKey> for DrivenFrom {
+    fn from(key: DrivenFromKey) -> Self {
+        match key {
+            DrivenFromKey::Host => Self::Host,
+            DrivenFromKey::Arm => Self::Arm,
+        }
+    }
 }
 
 /// `[link]`: see [`emu_machine::LinkConfig`], whose defaults hold for what is left out.
@@ -267,6 +299,7 @@ impl MachineFile {
         config.first_card = self.first_card.unwrap_or(config.first_card);
         config.detect_races = self.detect_races;
         config.uc_multicast = self.uc_multicast;
+        config.driven_from = self.driven_from.into();
         config.memory = match self.memory {
             MemoryTable::Strong => MemoryModel::Strong,
             MemoryTable::Weak { seed } => MemoryModel::weak(seed),
@@ -377,6 +410,9 @@ mod tests {
         let gid = file.make().unwrap().world.card(0).unwrap().nic.config().gids[0];
         assert_eq!(gid, emu_machine::address(7).gid);
         assert_eq!(MachineFile::parse("").unwrap().config().unwrap(), Config::default());
+        let on_arm = MachineFile::parse("driven_from = \"arm\"").unwrap();
+        assert_eq!(on_arm.config().unwrap(), Config { driven_from: DrivenFrom::Arm, ..Config::default() });
+        assert_eq!(MachineFile::parse(&toml::to_string(&on_arm).unwrap()).unwrap(), on_arm);
         assert_eq!(MachineFile::parse(&toml::to_string(&file).unwrap()).unwrap(), file);
     }
 
@@ -398,6 +434,7 @@ mod tests {
             ("crads = 1", vec!["crads", "cards"]),
             ("[link]\nrate = 1", vec!["rate", "gbit_per_s"]),
             ("cards = \"two\"", vec!["cards", "two"]),
+            ("driven_from = \"dpu\"", vec!["dpu", "host", "arm"]),
             ("[bridge]\npeer = \"127.0.0.1:0\"", vec!["listen"]),
             ("[memory]\nmodel = \"odd\"", vec!["odd", "strong", "weak"]),
             ("[network]\nfaults = \"x\"", vec!["topology"]),

@@ -16,6 +16,8 @@ pub struct Config {
     pub first_card: usize,
     /// What joins the cards. Default a cable.
     pub wiring: Wiring,
+    /// Where the processes run that drive the cards' DPAs. Default [`DrivenFrom::Host`].
+    pub driven_from: DrivenFrom,
     /// Costs of instructions and memory accesses on the DPA, without a timing model.
     pub cost: CostModel,
     /// The timing model of the card's cores, caches, paths and engines, which takes the place of `cost`. Default none: emulation is
@@ -56,6 +58,22 @@ impl Config {
             ThreadKind::Rpc => (self.rpc_watchdog_ps, "call"),
         }
     }
+}
+
+/// Where the process that drives a card's DPA runs, and so what its windows reach: the memory of that process.
+///
+/// Only that part of the difference is emulated of which figures are published, the windows: loads take
+/// [`CostModel::arm_window_load_cycles`], or with a timing model `loads.arm_window_cycles`, and lines take the paths
+/// `lines_per_s.arm_window_read` and `arm_window_write`. The network card's own accesses to Arm memory do not cross PCIe on a card, but
+/// nobody has published what they take: here they take what those to the host do, as window writebacks do, and that is
+/// rather too long. What the driving process takes itself is as little part of the emulation there as here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DrivenFrom {
+    /// On the server that the card is plugged into: windows reach host memory, across PCIe.
+    #[default]
+    Host,
+    /// On the card's own Arm cores (DPU mode): windows reach their memory, beside the DPA's.
+    Arm,
 }
 
 /// When what one agent has stored is seen by the others.
@@ -120,7 +138,9 @@ pub struct CostModel {
     pub fence_cycles: u64,
     /// Further cycles of a load through a window (host memory behind PCIe, last-level cache).
     pub window_load_cycles: u64,
-    /// Further cycles of a store through a window (posted).
+    /// The same of a card that is driven from its Arm cores (Arm memory, last-level cache).
+    pub arm_window_load_cycles: u64,
+    /// Further cycles of a store through a window (posted; one thread's published rate is the same to either memory).
     pub window_store_cycles: u64,
     /// Further cycles of a store to the outbox.
     pub outbox_store_cycles: u64,
@@ -143,6 +163,7 @@ impl Default for CostModel {
             store_new_line_cycles: 130,
             fence_cycles: 64,
             window_load_cycles: 1293,
+            arm_window_load_cycles: 404,
             window_store_cycles: 19,
             outbox_store_cycles: 64,
             activate_ps: 0,
@@ -162,6 +183,7 @@ impl Default for Config {
             cards: 2,
             first_card: 0,
             wiring: Wiring::default(),
+            driven_from: DrivenFrom::Host,
             cost: CostModel::default(),
             timing: None,
             heap_bytes: 256 << 20,

@@ -6,7 +6,7 @@ use emu_timing::core::THREADS;
 use emu_timing::memory::CORES;
 use emu_timing::{Core, Memory, Space};
 
-use crate::config::CostModel;
+use crate::config::{CostModel, DrivenFrom};
 use crate::memory::ProcessMemory;
 use crate::thread::L1;
 use crate::timed::ahead::Aheads;
@@ -47,7 +47,7 @@ pub(crate) trait Costs {
     }
     /// With the predecessor set of the instruction.
     fn fence(&mut self, predecessor: u8, cycles: &mut u64);
-    /// Through a window, at an address of the host.
+    /// Through a window, at an address of whoever drives the card.
     fn load_window(&mut self, host: u64, cycles: &mut u64);
     fn store_window(&mut self, host: u64, cycles: &mut u64);
     fn store_outbox(&mut self, cycles: &mut u64);
@@ -56,6 +56,8 @@ pub(crate) trait Costs {
 /// The simple model: a constant per kind of access, besides the gap between instructions.
 pub(crate) struct Simple<'a> {
     pub(crate) model: &'a CostModel,
+    /// Whose memory the windows reach.
+    pub(crate) driven_from: DrivenFrom,
     pub(crate) l1: &'a mut L1,
 }
 
@@ -88,7 +90,10 @@ impl Costs for Simple<'_> {
     }
 
     fn load_window(&mut self, _host: u64, cycles: &mut u64) {
-        *cycles += self.model.window_load_cycles;
+        *cycles += match self.driven_from {
+            DrivenFrom::Host => self.model.window_load_cycles,
+            DrivenFrom::Arm => self.model.arm_window_load_cycles,
+        };
     }
 
     fn store_window(&mut self, _host: u64, cycles: &mut u64) {
@@ -127,7 +132,7 @@ pub(crate) const fn untagged(addr: u64) -> u64 {
     addr & (tag(1) - 1)
 }
 
-/// The same for the memory of the host, which no process is.
+/// The same for the memory behind the windows, which no process is.
 const HOST: u64 = 1 << 63;
 
 impl Costs for Modelled<'_> {
@@ -195,11 +200,11 @@ impl Costs for Modelled<'_> {
     }
 
     fn load_window(&mut self, host: u64, cycles: &mut u64) {
-        *cycles += self.memory.load(self.thread, Space::Host, HOST | host, *cycles);
+        *cycles += self.memory.load(self.thread, self.memory.window(), HOST | host, *cycles);
     }
 
     fn store_window(&mut self, host: u64, cycles: &mut u64) {
-        *cycles += self.memory.store(self.thread, Space::Host, HOST | host, *cycles);
+        *cycles += self.memory.store(self.thread, self.memory.window(), HOST | host, *cycles);
     }
 
     fn store_outbox(&mut self, cycles: &mut u64) {

@@ -51,7 +51,7 @@ mod wiring;
 mod world;
 
 pub use card::{Card, RPC_EU, USER_EUS};
-pub use config::{Config, CostModel, LinkConfig, MemoryModel};
+pub use config::{Config, CostModel, DrivenFrom, LinkConfig, MemoryModel};
 pub use crash::CrashRecord;
 pub use current::{
     Driver, EventHook, Maker, Shared, configure, is_driven, make_shared_with, on_events, relax, will_sleep, with_world,

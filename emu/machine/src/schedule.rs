@@ -116,7 +116,7 @@ impl World {
                     nic,
                     windows: &process.windows,
                     port,
-                    costs: Simple { model: &self.config.cost, l1 },
+                    costs: Simple { model: &self.config.cost, driven_from: self.config.driven_from, l1 },
                     outbox_store: None,
                     detail: None,
                     watch,

@@ -16,6 +16,7 @@ use emu_timing::{Core, Counts, Memory, Model};
 
 use crate::bus::{OutboxStore, ThreadBus};
 use crate::card::Card;
+use crate::config::DrivenFrom;
 use crate::costs::{Modelled, tag};
 use crate::images::{Code, Images};
 use crate::layout::EXECUTION_UNITS;
@@ -63,13 +64,21 @@ pub(crate) struct Timed {
 }
 
 impl Timed {
-    pub(crate) fn new(model: Model) -> Self {
+    pub(crate) fn new(model: Model, driven_from: DrivenFrom) -> Self {
         Timed {
+<<<<<<< HEAD
             cores: Box::new(std::array::from_fn(|_| {
                 Core::new(model.issues_per_cycle, model.gap_millicycles, model.l1_cycles, model.store_hit_cycles)
             })),
             memory: Memory::new(model),
             aheads: Aheads::new(),
+=======
+            cores: Box::new(std::array::from_fn(|_| Core::new(model.issues_per_cycle, model.gap_millicycles))),
+            memory: match driven_from {
+                DrivenFrom::Host => Memory::new(model),
+                DrivenFrom::Arm => Memory::driven_from_arm(model),
+            },
+>>>>>>> 0d0aa55 (Cards driven from their Arm cores: windows reach Arm memory)
             lanes: Box::new([None; EXECUTION_UNITS]),
             reserved: Vec::new(),
             turn: None,

@@ -77,7 +77,7 @@ impl World {
                 let switching = network.topology.switching();
                 nic.set_priorities(switching.priorities, switching.weights);
             }
-            Ok(Card::new(nic, model.clone().map(Timed::new)))
+            Ok(Card::new(nic, model.clone().map(|model| Timed::new(model, config.driven_from))))
         };
         let cards = (0..count).map(card).collect::<Result<Vec<_>, MachineError>>()?;
         let wires = Wires::new(&config.wiring, first, count)?;

@@ -5,7 +5,7 @@ mod suite;
 mod support;
 
 use emu_machine::timing::{Model, Parameters};
-use emu_machine::{Config, MachineError, MemoryModel, World};
+use emu_machine::{Config, CostModel, DrivenFrom, MachineError, MemoryModel, World};
 use support::*;
 
 fn machine() -> Config {
@@ -163,6 +163,63 @@ fn activation_and_calls_take_what_the_model_says() {
     };
     assert_eq!(took("rpc_ps", 1_000_000) - took("rpc_ps", 0), 2_000_000, "there and back");
     assert_eq!(took("activate_ps", 1_000_000), took("activate_ps", 0), "a call is not an event");
+}
+
+/// Cycles of a call that does `body` with the address of three lines behind the window in `a0`.
+fn cycles_behind_the_window(config: Config, body: &[u32]) -> f64 {
+    let program = support::weak::code(&[&support::weak::open_window(), body, &[RET]]);
+    let (mut world, process) = boot(&image(&[RET], &program), config);
+    support::weak::show_host(&mut world, process);
+    let before = world.now_ps();
+    ping(&mut world, process, 0).unwrap();
+    (world.now_ps() - before) as f64 * 1.8e-3
+}
+
+#[test]
+fn a_card_driven_from_its_arm_cores_reads_their_memory() {
+    let plain = || Config { cards: 1, ..Config::default() };
+    let model = Model::new(&Parameters::m1()).unwrap();
+    let timed = model.host_window_cycles - model.arm_window_cycles;
+    let cost = CostModel::default();
+    for (config, nearer) in [
+        (plain as fn() -> Config, cost.window_load_cycles - cost.arm_window_load_cycles),
+        (machine as fn() -> Config, timed),
+    ] {
+        for (body, loads) in [
+            (vec![], 0),
+            (vec![ld(A1, A0, 0)], 1),
+            (vec![ld(A1, A0, 0), ld(A1, A0, 64), ld(A1, A0, 128)], 3),
+            // Stores are posted, and what goes to the DPA's own memory is the same.
+            (vec![sd(A1, A0, 0), sd(A1, A0, 64), ld(A1, SP, -64)], 0),
+        ] {
+            let took = |driven_from| cycles_behind_the_window(Config { driven_from, ..config() }, &body);
+            let (host, arm) = (took(DrivenFrom::Host), took(DrivenFrom::Arm));
+            assert!(
+                near(host - arm, (nearer * loads) as f64),
+                "{body:x?}: {host} from the host, {arm} from the Arm cores"
+            );
+        }
+    }
+    assert_eq!(Config::default().driven_from, DrivenFrom::Host);
+}
+
+#[test]
+fn windows_to_arm_memory_have_paths_of_their_own() {
+    let reads = [ld(A1, A0, 0), ld(A1, A0, 64)];
+    let writes = [sd(A1, A0, 0), sd(A1, A0, 64), support::weak::fence(support::weak::O, support::weak::O)];
+    for (name, body) in [("arm_window_read", &reads[..]), ("arm_window_write", &writes)] {
+        let slow = Parameters::m1().with("lines_per_s", name, 1_000_000).unwrap();
+        let added = |driven_from| {
+            let took = |timing: &Parameters| {
+                let timing = Some(timing.clone());
+                cycles_behind_the_window(Config { driven_from, timing, ..machine() }, body)
+            };
+            took(&slow) - took(&Parameters::m1())
+        };
+        assert!(near(added(DrivenFrom::Host), 0.0), "{name}: {}", added(DrivenFrom::Host));
+        // A line in 1800 cycles: the second waits for most of that.
+        assert!((1000.0..1800.0).contains(&added(DrivenFrom::Arm)), "{name}: {}", added(DrivenFrom::Arm));
+    }
 }
 
 #[test]

@@ -136,12 +136,13 @@ pub struct Memory {
     l2: Cache,
     l3: Cache,
     paths: Paths,
+    window: Space,
     counts: Counts,
     labels: Labels,
 }
 
 impl Memory {
-    /// Empty caches and idle paths.
+    /// Empty caches and idle paths; windows reach host memory.
     #[must_use]
     pub fn new(model: Model) -> Self {
         let cache = |(bytes, ways): (u64, usize)| Cache::new(bytes, ways);
@@ -165,10 +166,23 @@ impl Memory {
                 host_window_read: Server::new(service.host_window_read),
                 host_window_write: Server::new(service.host_window_write),
             },
+            window: Space::Host,
             counts: Counts::default(),
             labels: Labels::default(),
             model,
         }
+    }
+
+    /// The same of a card that is driven from its own Arm cores: windows reach their memory.
+    #[must_use]
+    pub fn driven_from_arm(model: Model) -> Self {
+        Memory { window: Space::Arm, ..Memory::new(model) }
+    }
+
+    /// What lies behind the windows.
+    #[must_use]
+    pub fn window(&self) -> Space {
+        self.window
     }
 
     /// The model.

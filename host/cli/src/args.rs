@@ -9,7 +9,7 @@ use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
 use crate::plan_args::PlanArgs;
 use crate::report_args::ReportArgs;
 use crate::sim_args::{CampaignArgs, SimArgs};
-use flexcast_cli::machine::{MachineParams, Memory, Queues};
+use flexcast_cli::machine::{DrivenFrom, MachineParams, Memory, Queues};
 use flexcast_cli::timing::TimingParams;
 use flexcast_cli::tput::plan::{DEFAULT_PSN_BITS, Params, Transport};
 
@@ -163,6 +163,10 @@ pub(crate) struct NetworkArgs {
     /// A number of the timing model that is to be different, such as loads.l3_cycles=115.
     #[arg(long, value_name = "GROUP.NAME=VALUE", requires = "model")]
     pub(crate) set: Vec<String>,
+    /// Where the process runs that drives the cards: on their servers, or on their Arm cores (DPU mode), whose memory windows
+    /// then reach.
+    #[arg(long, value_enum, default_value = "host")]
+    pub(crate) driven_from: DrivenFrom,
     /// Queues of the ports for the priorities of traffic classes [default: as the topology says, which says strict by default].
     #[arg(long, value_enum)]
     pub(crate) queues: Option<Queues>,
@@ -180,6 +184,7 @@ impl NetworkArgs {
             memory: self.memory,
             detect_races: self.detect_races,
             queues: self.queues,
+            driven_from: self.driven_from,
             timing: TimingParams { model: self.model.clone(), changes: self.set.clone() },
         })
     }
@@ -214,6 +219,7 @@ impl MachineArgs {
             (self.network.memory != Memory::Strong, "--memory"),
             (self.network.detect_races, "--detect-races"),
             (self.network.queues.is_some(), "--queues"),
+            (self.network.driven_from != DrivenFrom::Host, "--driven-from"),
             (self.network.model.is_some(), "--model"),
             (self.pcap.is_some(), "--pcap"),
         ];

@@ -4,6 +4,7 @@ pub mod accesses;
 pub mod calibrate;
 pub mod capacity;
 pub mod concurrent;
+mod driven_from;
 pub mod evaluate;
 pub mod gdb;
 pub mod logs;

@@ -10,6 +10,7 @@ use emu_machine::fabric::{
 use emu_machine::{Config, LinkConfig, MachineError, MemoryModel, NetworkConfig, Race, Wiring, with_world};
 use serde::Serialize;
 
+pub use crate::driven_from::DrivenFrom;
 use crate::timing::{TimingParams, TimingParamsError};
 
 /// When stores are seen by others.
@@ -63,6 +64,8 @@ pub struct MachineParams {
     pub detect_races: bool,
     /// Queues of ports; `None`: as the topology says.
     pub queues: Option<Queues>,
+    /// Where the process runs that drives the cards.
+    pub driven_from: DrivenFrom,
     /// What times are made of.
     pub timing: TimingParams,
 }
@@ -148,6 +151,8 @@ pub struct MachineReport {
     pub faults: usize,
     /// Seed of the faults, the losses and weak memory.
     pub seed: u64,
+    /// Where the process ran that drove the cards.
+    pub driven_from: DrivenFrom,
     /// Memory model.
     pub memory: Memory,
     /// Races found; `None` if nobody looked.
@@ -173,6 +178,9 @@ impl fmt::Display for MachineReport {
         }
         if self.faults > 0 {
             write!(f, " ({} faults, seed {})", self.faults, self.seed)?;
+        }
+        if self.driven_from == DrivenFrom::Arm {
+            f.write_str("; driven from the Arm cores")?;
         }
         if self.memory == Memory::Weak {
             write!(f, "; weak memory, seed {}", self.seed)?;
@@ -213,12 +221,8 @@ impl MachineParams {
     /// # Errors
     /// [`MachineParamsError`] for the first thing that cannot be.
     pub fn config(&self) -> Result<Config, MachineParamsError> {
-        let memory = match self.memory {
-            Memory::Strong => MemoryModel::Strong,
-            Memory::Weak => MemoryModel::weak(self.seed),
-        };
-        let timing = self.timing.parameters()?;
-        Ok(Config { memory, timing, detect_races: self.detect_races, wiring: self.wiring()?, ..Config::default() })
+        let config = self.unwired()?;
+        Ok(Config { wiring: self.wiring()?, ..config })
     }
 
     /// The configuration of a machine of `count` cards in a network: one switch if no topology is given, at its first hosts if none are
@@ -235,13 +239,17 @@ impl MachineParams {
         if room < count {
             return Err(MachineParamsError::Hosts { topology: network.topology.name().to_owned(), hosts: room, count });
         }
+        Ok(Config { cards: count, wiring: Wiring::Network(Box::new(network)), ..self.unwired()? })
+    }
+
+    /// All but what joins the cards.
+    fn unwired(&self) -> Result<Config, MachineParamsError> {
         let memory = match self.memory {
             Memory::Strong => MemoryModel::Strong,
             Memory::Weak => MemoryModel::weak(self.seed),
         };
-        let wiring = Wiring::Network(Box::new(network));
-        let timing = self.timing.parameters()?;
-        Ok(Config { cards: count, memory, timing, detect_races: self.detect_races, wiring, ..Config::default() })
+        let (driven_from, timing) = (self.driven_from.into(), self.timing.parameters()?);
+        Ok(Config { driven_from, memory, timing, detect_races: self.detect_races, ..Config::default() })
     }
 
     fn wiring(&self) -> Result<Wiring, MachineParamsError> {
@@ -346,6 +354,7 @@ pub fn report(params: &MachineParams) -> Result<(MachineReport, Vec<Race>), Mach
             cards,
             faults,
             seed,
+            driven_from: world.config().driven_from.into(),
             memory: params.memory,
             races,
             lost_frames: ports.drops.total(),

@@ -227,6 +227,30 @@ fn a_topology_is_named_in_the_report() {
     assert!(text.contains("switch-3: h1 to h0; 0 frames lost"), "{text}");
 }
 
+#[test]
+fn where_a_run_is_driven_from_is_told() {
+    let run = ["--bytes", "100000", "--model", "m1"];
+    let (host, arm) = (tput(&run), tput(&[&run[..], &["--driven-from", "arm"]].concat()));
+    assert_eq!((&host["machine"]["driven_from"], &arm["machine"]["driven_from"]), (&"host".into(), &"arm".into()));
+    // The firmware stores through its windows and never loads; stores are posted, to either memory alike.
+    assert_eq!((&host["accesses"], &host["cycles_per_cqe"]), (&arm["accesses"], &arm["cycles_per_cqe"]));
+    let image = image("receive.elf");
+    let told = |more: &[&str]| {
+        let output = flexcast(&[&["tput", "--image", &image, "--bytes", "100000"], more].concat());
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(told(&["--driven-from", "arm"]).contains("cable: 1 to 0; 0 frames lost; driven from the Arm cores"));
+    assert!(!told(&[]).contains("driven from"));
+    let allgather = self::image("allgather.elf");
+    let run = ["sim", "--image", &allgather, "--ranks", "2", "--bytes", "4096", "--driven-from", "arm"];
+    let simulated = String::from_utf8_lossy(&flexcast(&run).stdout).into_owned();
+    assert!(simulated.contains("switch-2, 2 cards, driven from the Arm cores"), "{simulated}");
+    let on_cards = ["tput", "--driven-from", "arm", "--provider", "system"];
+    let refused = Command::new(env!("CARGO_BIN_EXE_flexcast")).args(on_cards).output().expect("the tool starts");
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && why.contains("--driven-from is for the emulated machine"), "{why}");
+}
+
 /// The image without one of its fences, on weak memory: for some fence nothing but the detector sees it.
 #[test]
 fn races_fail_the_run_and_are_told() {

@@ -13,7 +13,7 @@ use super::params::{Operation, SimParams};
 use super::settings::Settings;
 pub use super::traffic::Traffic;
 use crate::accesses::Accesses;
-use crate::machine::Memory;
+use crate::machine::{DrivenFrom, Memory};
 use crate::tput::report::Kind;
 
 /// One rank's end of one operation.
@@ -44,6 +44,8 @@ pub struct Machine {
     pub faults: usize,
     /// Seed of the faults.
     pub seed: u64,
+    /// Where the process ran that drove the cards.
+    pub driven_from: DrivenFrom,
     /// Memory model.
     pub memory: Memory,
     /// Races found so far; `None` if nobody looked.
@@ -66,7 +68,8 @@ impl Machine {
             };
             let memory = if config.memory == MemoryModel::Strong { Memory::Strong } else { Memory::Weak };
             let races = config.detect_races.then(|| world.race_count());
-            Self { topology, cards: world.card_count(), faults, seed, memory, races }
+            let driven_from = config.driven_from.into();
+            Self { topology, cards: world.card_count(), faults, seed, driven_from, memory, races }
         })?)
     }
 }

@@ -8,7 +8,7 @@ use super::algorithm::Parameters;
 use super::counts::ratio;
 use super::params::Operation;
 use super::report::{PhaseTime, Report};
-use crate::machine::Memory;
+use crate::machine::{DrivenFrom, Memory};
 
 /// A table whose columns behind the first are numbers.
 pub(super) fn table(header: &[&str]) -> Table {
@@ -123,6 +123,9 @@ impl Report {
         }
         if machine.faults > 0 {
             text += &format!("; {} (seed {})", count(machine.faults as u64, "fault"), machine.seed);
+        }
+        if machine.driven_from == DrivenFrom::Arm {
+            text += ", driven from the Arm cores";
         }
         if machine.memory == Memory::Weak {
             text += "; weak memory";
