@@ -1,5 +1,6 @@
 //! Step 4: every hold-out, each from runs of its own machines.
 
+use emu_machine::DrivenFrom;
 use emu_machine::timing::Parameters;
 use flexcast_abi::calibration::Kernel;
 
@@ -238,6 +239,7 @@ fn chain(images: &Images, parameters: &Parameters, sizes: Sizes) -> Result<Vec<H
         kernel: Kernel::Chain,
         threads: STORE_THREADS,
         first_unit: FIRST_UNIT,
+        driven_from: DrivenFrom::Host,
         memory_bytes: 32 << 20,
         host_bytes: 8 << 20,
         count: sizes.operations,

@@ -3,7 +3,7 @@
 use std::mem::{offset_of, size_of};
 
 use emu_machine::timing::Parameters;
-use emu_machine::{Config, Wiring, with_world};
+use emu_machine::{Config, DrivenFrom, Wiring, with_world};
 use flexcast_abi::calibration::{Kernel, KernelContext, KernelResult, next_line};
 use flexcast_abi::{ABI_HASH, ABI_VERSION, DeviceAddress, Layout as _, QueueDescriptor};
 use flexio::{
@@ -37,7 +37,7 @@ const KERNEL_BOUND: Bound = Bound::millis(20_000).with_looks(500_000_000);
 /// Words of one line.
 pub(super) const LINE_BYTES: u64 = 64;
 
-/// A machine of `cards` cards with these parameters: a cable between two, a switch between more.
+/// A machine of `cards` cards with these parameters, driven from their servers: a cable between two, a switch between more.
 pub(super) fn provider(parameters: &Parameters, cards: usize) -> Result<Provider, CalibrateError> {
     let config = match cards {
         0..=2 => Config { wiring: Wiring::default(), ..Config::default() },
@@ -239,6 +239,8 @@ pub(super) struct Probe {
     pub(super) kernel: Kernel,
     pub(super) threads: u32,
     pub(super) first_unit: u32,
+    /// Whose memory is the host's for the kernel.
+    pub(super) driven_from: DrivenFrom,
     /// DPA memory and host memory: of each thread, but of all together for the chain.
     pub(super) memory_bytes: u64,
     pub(super) host_bytes: u64,
@@ -251,7 +253,8 @@ pub(super) fn measure(
     parameters: &Parameters,
     probe: &Probe,
 ) -> Result<Vec<KernelResult>, CalibrateError> {
-    let provider = provider(parameters, 2)?;
+    let config = Config { timing: Some(parameters.clone()), driven_from: probe.driven_from, ..Config::default() };
+    let provider = provider::emulated(config)?;
     let cards = devices(&provider)?;
     let threads = probe.threads as usize;
     let shares = if probe.kernel == Kernel::Chain { 1 } else { u64::from(probe.threads) };
