@@ -93,6 +93,7 @@ fn eight_ranks_fill_their_links() {
         iterations: 1,
         seed: 1,
         config,
+        skew_us: 0,
         trouble: Vec::new(),
     };
     let report = simulate(&params);
@@ -118,6 +119,7 @@ fn a_stalled_worker_delays_and_breaks_nothing() {
         warm_up: 0,
         iterations: 2,
         seed: 1,
+        skew_us: 0,
         config: Config::default().with_subgroups(1),
         trouble: vec![stall],
     };

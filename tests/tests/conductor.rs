@@ -49,6 +49,7 @@ fn troubled(control: Control, trouble: Trouble) -> Report {
         warm_up: 0,
         iterations: 1,
         seed: 1,
+        skew_us: 0,
         config: Config { control, patience_ps: 20_000 * PS_PER_US, ..config() },
         trouble: vec![trouble],
     };

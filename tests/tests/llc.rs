@@ -108,6 +108,7 @@ fn a_simulation_tells_the_levels_of_its_cards_too() {
         iterations: 2,
         seed: 1,
         config: flexcast::Config::default(),
+        skew_us: 0,
         trouble: Vec::new(),
     };
     let machine = MachineParams::default().config_of(params.cards()).expect("a switch");

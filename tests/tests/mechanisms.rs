@@ -36,6 +36,7 @@ fn params(operation: Operation, ranks: u32, bytes: u64, config: Config) -> SimPa
         iterations: 1,
         seed: 1,
         config,
+        skew_us: 0,
         trouble: Vec::new(),
     }
 }

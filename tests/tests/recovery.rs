@@ -30,6 +30,7 @@ fn case(seed: u64) -> (SimParams, MachineParams) {
         iterations: 2,
         seed,
         config: Config::default().with_subgroups(random.random_range(1..=3)),
+        skew_us: 0,
         trouble: Vec::new(),
     };
     params.config = Config {

@@ -41,6 +41,7 @@ fn params(transport: Transport, operation: Operation, ranks: u32, bytes: u64) ->
         iterations: 1,
         seed: 1,
         config,
+        skew_us: 0,
         trouble: Vec::new(),
     }
 }

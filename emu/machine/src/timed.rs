@@ -66,19 +66,14 @@ pub(crate) struct Timed {
 impl Timed {
     pub(crate) fn new(model: Model, driven_from: DrivenFrom) -> Self {
         Timed {
-<<<<<<< HEAD
             cores: Box::new(std::array::from_fn(|_| {
                 Core::new(model.issues_per_cycle, model.gap_millicycles, model.l1_cycles, model.store_hit_cycles)
             })),
-            memory: Memory::new(model),
-            aheads: Aheads::new(),
-=======
-            cores: Box::new(std::array::from_fn(|_| Core::new(model.issues_per_cycle, model.gap_millicycles))),
             memory: match driven_from {
                 DrivenFrom::Host => Memory::new(model),
                 DrivenFrom::Arm => Memory::driven_from_arm(model),
             },
->>>>>>> 0d0aa55 (Cards driven from their Arm cores: windows reach Arm memory)
+            aheads: Aheads::new(),
             lanes: Box::new([None; EXECUTION_UNITS]),
             reserved: Vec::new(),
             turn: None,

@@ -9,6 +9,7 @@ use flexcast_cli::sim::algorithm::{
     Algorithm, AlgorithmName, DEFAULT_RADIX, DEFAULT_SEGMENT_BYTES, DEFAULT_SEGMENTS, Parameters,
 };
 use flexcast_cli::sim::params::{Operation, SimParams};
+use flexcast_cli::sim::skew::MAX_SKEW_US;
 
 use crate::args::NetworkArgs;
 
@@ -39,9 +40,13 @@ pub(crate) struct SimArgs {
     /// Operations that are counted, one after another.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) iterations: u32,
-    /// Seed of everything left to chance: bytes, losses, faults, weak memory.
+    /// Seed of everything left to chance: bytes, skew, losses, faults, weak memory.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+    /// Ranks post each operation at times of their own, drawn from 0 to so many microseconds; 0: all at once. A rank's time runs from its
+    /// own post to its release (rank_time of --json), the operation's from the first post to the last release (virtual_time_us).
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = whole_us, allow_negative_numbers = true)]
+    pub(crate) skew_us: u64,
     /// Device image.
     #[arg(long, value_name = "ELF", default_value = "target/device/emu/allgather.elf")]
     pub(crate) image: PathBuf,
@@ -54,6 +59,10 @@ pub(crate) struct SimArgs {
     pub(crate) communicator: CommunicatorArgs,
     #[command(flatten)]
     pub(crate) machine: NetworkArgs,
+}
+
+fn whole_us(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("no whole number of microseconds: give 0 to {MAX_SKEW_US}"))
 }
 
 /// How the bytes travel.
@@ -151,7 +160,7 @@ pub(crate) struct CommunicatorArgs {
 impl SimArgs {
     /// What is asked for, checked. `file_bytes`: length of `--file`.
     pub(crate) fn params(&self, file_bytes: Option<u64>) -> Result<SimParams, SimError> {
-        let Self { ranks, ranks_per_card, op: operation, bytes, root, warm_up, iterations, seed, .. } = *self;
+        let Self { ranks, ranks_per_card, op: operation, bytes, root, warm_up, iterations, seed, skew_us, .. } = *self;
         let AlgorithmArgs { algorithm, segments, radix, segment: segment_bytes } = self.algorithm;
         if file_bytes.is_some()
             && !matches!(operation, Operation::Broadcast | Operation::Allgather | Operation::Allgatherv)
@@ -170,6 +179,7 @@ impl SimArgs {
             warm_up,
             iterations,
             seed,
+            skew_us,
             config: Config::default(),
             trouble: Vec::new(),
         };

@@ -283,6 +283,31 @@ fn a_file_is_gathered_and_broadcast() {
     }
 }
 
+/// Ranks that post at times of their own: drawn from the seed, told, and with every byte on every rank, by whatever algorithm.
+#[test]
+fn with_skew_a_rank_has_a_time_of_its_own_and_the_operation_runs_from_the_first_post() {
+    let us = |report: &Value, pointer: &str| report.pointer(pointer).and_then(Value::as_f64).expect(pointer);
+    for how in
+        ["", "--control device", "--algorithm ring", "--op broadcast --root 2", "--op broadcast --algorithm k-nomial"]
+    {
+        let run = |skew: &str| sim(&format!("--ranks 8 --bytes 20000 --iterations 3 {how} {skew}"));
+        let (together, skewed) = (run(""), run("--skew-us 400"));
+        // Where the card runs the protocol a post hands it the operation, which takes each host a moment.
+        assert!(number(&together, "skew_us") == 0 && us(&together, "/last_post_us") < 1.0, "{how}: {together}");
+        let (last_post, all) = (us(&skewed, "/last_post_us"), us(&skewed, "/virtual_time_us"));
+        assert!(number(&skewed, "skew_us") == 400 && (100.0..=400.0).contains(&last_post), "{how}: {last_post}");
+        // The operation cannot end before its last rank has begun; who posts late has less of it.
+        assert!(last_post < all && all < 400.0 + 2.0 * us(&together, "/virtual_time_us"), "{how}: {all}");
+        assert!(us(&skewed, "/rank_time/least_us") < us(&skewed, "/rank_time/most_us") - 50.0, "{how}: {skewed}");
+        assert!(us(&skewed, "/rank_time/mean_us") < all, "{how}: {skewed}");
+        let same = |report: &Value| ["last_post_us", "virtual_time_us", "rank_time"].map(|key| report[key].clone());
+        assert_eq!(same(&skewed), same(&run("--skew-us 400")), "{how}");
+        assert_ne!(same(&skewed), same(&run("--skew-us 400 --seed 2")), "{how}");
+    }
+    let text = String::from_utf8_lossy(&tool("--ranks 3 --bytes 5000 --skew-us 50").stdout).into_owned();
+    assert!(text.contains("posts within 50 us, the last ") && text.contains("from its own post to its end"), "{text}");
+}
+
 #[test]
 fn the_report_has_the_promised_keys_and_people_have_lines() {
     let report = sim("--ranks 3 --bytes 5000");
@@ -293,6 +318,9 @@ fn the_report_has_the_promised_keys_and_people_have_lines() {
         "host_tx_bytes",
         "host_rx_bytes",
         "virtual_time_us",
+        "rank_time",
+        "skew_us",
+        "last_post_us",
         "goodput_gbit_s",
         "wall_s",
         "digest_ok",

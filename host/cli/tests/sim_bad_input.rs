@@ -50,6 +50,19 @@ fn ranks_roots_and_operations() {
 }
 
 #[test]
+fn skew() {
+    refused("--skew-us 1000001", &["--skew-us", "1000001 us", "0 to 1000000"]);
+    refused(
+        "--skew-us 18446744073709551615 --algorithm ring",
+        &["--skew-us", "18446744073709551615 us", "0 to 1000000"],
+    );
+    for skew in ["-1", "2.5", "1e3", "20us", "18446744073709551616"] {
+        let words = ["--skew-us", &format!("'{skew}'"), "no whole number of microseconds", "0 to 1000000"];
+        refused_by(2, "sim", &format!("--skew-us {skew}"), &words);
+    }
+}
+
+#[test]
 fn bytes_beyond_all_memory() {
     for args in [
         "--bytes 18446744073709551615",

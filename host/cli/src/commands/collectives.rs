@@ -25,6 +25,7 @@ pub(super) fn allgather(algorithm: Algorithm, ranks: u32, bytes: u64) -> SimPara
         iterations: 1,
         seed: 1,
         config: Config::default(),
+        skew_us: 0,
         trouble: Vec::new(),
     };
     sized(params)

@@ -14,6 +14,7 @@ use super::looks::Looks;
 use super::params::{OPERATOR, Operation, SimParams};
 use super::report::{Control, Outcome, Report, Sample};
 use super::run::Tick;
+use super::skew;
 use super::traffic::Traffic;
 use crate::tput::run::digest;
 
@@ -83,8 +84,9 @@ pub(super) fn run(
         fill(&buffers, params, source)?;
         let (before, announced) = (Traffic::now()?, announcements(&groups));
         let (started, start_ps) = (Instant::now(), provider.relax().now_ps());
-        let mut outcomes =
-            operate(provider, &mut groups, params, &buffers, &mut |ranks| tick(Tick::Ended { iteration, ranks }))?;
+        let (delays_ps, tell) =
+            (skew::delays_ps(params, iteration), &mut |ranks| tick(Tick::Ended { iteration, ranks }));
+        let mut outcomes = operate(provider, &mut groups, params, &delays_ps, &buffers, tell)?;
         let took_ps = provider.relax().now_ps() - start_ps;
         let wall_s = started.elapsed().as_secs_f64();
         let traffic = Traffic::now()? - before;
@@ -164,11 +166,32 @@ fn announcements(groups: &[Group<'_>]) -> Vec<Control> {
     groups.iter().map(of).collect()
 }
 
-/// Starts an operation on all ranks and drives them until all have ended.
+/// Starts an operation on a rank. `ends`: where each rank's contribution ends in all of them.
+fn start(group: &mut Group<'_>, params: &SimParams, ends: &[u64], buffers: &Buffers<'_>) -> Result<(), Error> {
+    let elements = params.bytes / u64::from(OPERATOR.element_bytes());
+    let whole = |region| Buffer { region, offset: 0 };
+    let own = buffers.send.as_ref().map(whole);
+    let receive = whole(&buffers.receive);
+    match (params.algorithm, params.operation) {
+        (Algorithm::Allgather(algorithm), Operation::Allgather) => group.allgather(algorithm, ends[0], own, receive),
+        (Algorithm::Allgather(algorithm), _) => group.allgatherv(algorithm, ends, own, receive),
+        (Algorithm::Broadcast { algorithm, segment_bytes }, _) => {
+            group.broadcast(algorithm, params.root, params.bytes, segment_bytes, receive)
+        }
+        (Algorithm::Alltoall(algorithm), _) => group.alltoall(algorithm, params.bytes, own.unwrap_or(receive), receive),
+        (Algorithm::ReduceScatter, _) => group.reduce_scatter(OPERATOR, elements, own.unwrap_or(receive)),
+        (Algorithm::Allreduce(algorithm), _) => group.allreduce(algorithm, OPERATOR, elements, own.unwrap_or(receive)),
+        (Algorithm::Multicast, _) => Ok(()),
+    }
+}
+
+/// Starts an operation on all ranks, on each when its delay is over, and drives them until all have ended. A rank whose host has not come
+/// to its start looks at nothing.
 fn operate(
     provider: &Provider,
     groups: &mut [Group<'_>],
     params: &SimParams,
+    delays_ps: &[u64],
     buffers: &[Buffers<'_>],
     ended: &mut dyn FnMut(u32),
 ) -> Result<Vec<Outcome>, SimError> {
@@ -180,37 +203,21 @@ fn operate(
             Some(*end)
         })
         .collect();
-    let elements = params.bytes / u64::from(OPERATOR.element_bytes());
-    for ((rank, group), buffers) in (0..).zip(&mut *groups).zip(buffers) {
-        let whole = |region| Buffer { region, offset: 0 };
-        let own = buffers.send.as_ref().map(whole);
-        let receive = whole(&buffers.receive);
-        match (params.algorithm, params.operation) {
-            (Algorithm::Allgather(algorithm), Operation::Allgather) => {
-                group.allgather(algorithm, ends[0], own, receive)
-            }
-            (Algorithm::Allgather(algorithm), _) => group.allgatherv(algorithm, &ends, own, receive),
-            (Algorithm::Broadcast { algorithm, segment_bytes }, _) => {
-                group.broadcast(algorithm, params.root, params.bytes, segment_bytes, receive)
-            }
-            (Algorithm::Alltoall(algorithm), _) => {
-                group.alltoall(algorithm, params.bytes, own.unwrap_or(receive), receive)
-            }
-            (Algorithm::ReduceScatter, _) => group.reduce_scatter(OPERATOR, elements, own.unwrap_or(receive)),
-            (Algorithm::Allreduce(algorithm), _) => {
-                group.allreduce(algorithm, OPERATOR, elements, own.unwrap_or(receive))
-            }
-            (Algorithm::Multicast, _) => Ok(()),
-        }
-        .map_err(at(rank))?;
-    }
     let mut outcomes: Vec<Option<Outcome>> = groups.iter().map(|_| None).collect();
+    let mut posts_ps: Vec<Option<u64>> = groups.iter().map(|_| None).collect();
     let (mut done, start_ps) = (0, provider.relax().now_ps());
     let mut looks = Looks::new(groups.len(), params.ranks_per_card);
     loop {
         let now_ps = provider.relax().now_ps();
+        for (rank, group) in groups.iter_mut().enumerate() {
+            if posts_ps[rank].is_none() && start_ps + delays_ps[rank] <= now_ps {
+                start(group, params, &ends, &buffers[rank]).map_err(at(rank as u32))?;
+                posts_ps[rank] = Some(now_ps);
+            }
+        }
         looks.refresh()?;
         for (rank, (group, outcome)) in groups.iter_mut().zip(&mut outcomes).enumerate() {
+            let Some(posted_ps) = posts_ps[rank] else { continue };
             if outcome.is_some() || !looks.is_due(rank, now_ps) {
                 continue;
             }
@@ -219,10 +226,10 @@ fn operate(
             looks.looked(rank, now_ps, news, None);
             let error = group.progress().err();
             if error.is_some() || group.is_complete() {
-                let took_ps = error.is_none().then_some(now_ps - start_ps);
+                let took_ps = error.is_none().then_some(now_ps - posted_ps);
                 let kind = error.as_ref().map(failure::baseline_kind);
                 let error = error.map(|error| error.to_string());
-                *outcome = Some(Outcome { error, kind, took_ps, ..Outcome::default() });
+                *outcome = Some(Outcome { error, kind, posted_ps: Some(posted_ps), took_ps, ..Outcome::default() });
                 done += 1;
                 ended(done);
             }

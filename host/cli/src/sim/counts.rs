@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::SimError;
 
-/// The time that a phase took, over ranks and operations, in microseconds of virtual time.
+/// The time that a phase, or all of an operation, took, over ranks and operations, in microseconds of virtual time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct PhaseTime {
     /// Shortest.
@@ -26,7 +26,7 @@ impl PhaseTime {
         self.count > 0
     }
 
-    fn add(&mut self, from_ps: Option<u64>, to_ps: Option<u64>) {
+    pub(super) fn add(&mut self, from_ps: Option<u64>, to_ps: Option<u64>) {
         let (Some(from_ps), Some(to_ps)) = (from_ps, to_ps) else { return };
         let us = to_ps.saturating_sub(from_ps) as f64 / 1e6;
         self.least_us = if self.count == 0 { us } else { self.least_us.min(us) };

@@ -13,6 +13,7 @@ pub mod random;
 pub mod report;
 pub mod run;
 pub mod settings;
+pub mod skew;
 pub mod text;
 pub mod traffic;
 

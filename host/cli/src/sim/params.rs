@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SimError;
 use super::algorithm::Algorithm;
+use super::skew::MAX_SKEW_US;
 
 /// Most bytes that the receive buffers of all ranks may take together: they are all in this process.
 pub const MAX_BUFFER_BYTES: u64 = 16 << 30;
@@ -73,8 +74,11 @@ pub struct SimParams {
     pub warm_up: u32,
     /// Times that they do it then.
     pub iterations: u32,
-    /// Seed of the bytes.
+    /// Seed of the bytes and of the skew.
     pub seed: u64,
+    /// Ranks post each operation at times drawn from 0 to so many microseconds; 0: all at once. At most
+    /// [`MAX_SKEW_US`].
+    pub skew_us: u64,
     /// The communicator.
     pub config: Config,
     /// What happens to ranks and workers on the way.
@@ -142,6 +146,9 @@ impl SimParams {
         }
         if self.warm_up.checked_add(self.iterations).is_none() {
             return refuse("--warm-up", format!("{} operations more: give fewer", self.warm_up));
+        }
+        if self.skew_us > MAX_SKEW_US {
+            return refuse("--skew-us", format!("{} us between posts: give 0 to {MAX_SKEW_US}", self.skew_us));
         }
         let most = match self.operation {
             Operation::Broadcast => self.bytes,

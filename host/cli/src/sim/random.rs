@@ -81,6 +81,7 @@ impl Case {
             iterations: random.random_range(1..=3),
             seed,
             config: Config::default(),
+            skew_us: 0,
             trouble: Vec::new(),
         };
         params.config = Config {

@@ -29,7 +29,9 @@ pub struct Outcome {
     pub kind: Option<&'static str>,
     /// What the library reports; nothing without multicast.
     pub report: Option<flexcast::Report>,
-    /// Virtual time from its post to its end, if it ended well.
+    /// Virtual time of its post.
+    pub posted_ps: Option<u64>,
+    /// Virtual time from its own post to its end, if it ended well.
     pub took_ps: Option<u64>,
 }
 
@@ -135,8 +137,14 @@ pub struct Report {
     /// Payload on the network, over all operations.
     #[serde(flatten)]
     pub traffic: Traffic,
+    /// The skew that was asked for: ranks post at times drawn from 0 to so many microseconds.
+    pub skew_us: u64,
+    /// Virtual time from the first post to the last, mean of the operations.
+    pub last_post_us: f64,
     /// Virtual time from the first post to the last release, mean of the operations.
     pub virtual_time_us: f64,
+    /// Virtual time of a rank, from its own post to its release.
+    pub rank_time: PhaseTime,
     /// Bytes that a rank got from others per unit of that time, mean of the ranks, in Gbit/s; of reductions, whose bytes on the way depend
     /// on the algorithm, those that it contributed.
     pub goodput_gbit_s: f64,
@@ -193,6 +201,8 @@ pub struct Report {
     pub rank_ps: Vec<(u32, u64)>,
     #[serde(skip)]
     took_ps: u64,
+    #[serde(skip)]
+    last_post_ps: u64,
 }
 
 impl Report {
@@ -217,7 +227,10 @@ impl Report {
             warm_up: params.warm_up,
             iterations: params.iterations,
             traffic: Traffic::default(),
+            skew_us: params.skew_us,
+            last_post_us: 0.0,
             virtual_time_us: 0.0,
+            rank_time: PhaseTime::default(),
             goodput_gbit_s: 0.0,
             digest_ok: true,
             bytes_ok: true,
@@ -243,6 +256,7 @@ impl Report {
             peak_memory_bytes: None,
             rank_ps: Vec::new(),
             took_ps: 0,
+            last_post_ps: 0,
         })
     }
 
@@ -256,9 +270,12 @@ impl Report {
         self.traffic += sample.traffic;
         self.took_ps += sample.took_ps;
         self.wall_s += sample.wall_s;
+        let posts_ps = || sample.outcomes.iter().filter_map(|outcome| outcome.posted_ps);
+        self.last_post_ps += posts_ps().max().unwrap_or_default() - posts_ps().min().unwrap_or_default();
         for (rank, outcome) in (0..).zip(&sample.outcomes).filter(|(_, outcome)| !outcome.dead) {
             self.live += 1;
             self.rank_ps.extend(outcome.took_ps.map(|took_ps| (rank, took_ps)));
+            self.rank_time.add(Some(0), outcome.took_ps);
             self.bytes_ok &= outcome.equal.unwrap_or(true);
             if let Some(error) = &outcome.error {
                 self.failures += 1;
@@ -286,6 +303,7 @@ impl Report {
         self.digest_ok = self.bytes_ok && self.failures == 0;
         let took_s = self.took_ps as f64 / 1e12 / f64::from(self.iterations);
         self.virtual_time_us = took_s * 1e6;
+        self.last_post_us = self.last_post_ps as f64 / 1e6 / f64::from(self.iterations);
         let foreign_bytes = match self.op {
             Operation::Broadcast if self.ranks > 1 => self.receive_bytes as f64,
             Operation::ReduceScatter | Operation::Allreduce => self.bytes as f64,

@@ -11,7 +11,7 @@ use super::looks::Looks;
 use super::params::{Operation, SimParams, Trouble};
 use super::report::{Control, Outcome, Report, Sample, Workers};
 pub use super::traffic::Traffic;
-use super::{SimError, baseline, failure, group};
+use super::{SimError, baseline, failure, group, skew};
 use crate::accesses::Accesses;
 use crate::tput::run::{ImageFile, digest, made_up_bytes};
 
@@ -86,7 +86,8 @@ fn multicast(
         let started = Instant::now();
         let start_ps = provider.relax().now_ps();
         let tell = &mut |ranks| tick(Tick::Ended { iteration, ranks });
-        let mut done = operate(provider, &mut ranks, &params, &mut buffers, tell)?;
+        let delays_ps = skew::delays_ps(&params, iteration);
+        let mut done = operate(provider, &mut ranks, &params, &delays_ps, &mut buffers, tell)?;
         let took_ps = provider.relax().now_ps() - start_ps;
         let wall_s = started.elapsed().as_secs_f64();
         let traffic = Traffic::now()? - before;
@@ -174,29 +175,55 @@ fn fill<'c>(
     Ok(())
 }
 
-/// Posts one operation on all ranks and drives them until all have ended.
+/// Posts one operation on a rank.
+fn post<'c>(
+    rank: u32,
+    communicator: &mut Communicator<'c>,
+    params: &SimParams,
+    buffers: Buffers<'c>,
+) -> Result<Request, SimError> {
+    let disagrees = params.trouble.contains(&Trouble::Disagree { rank });
+    match buffers {
+        Buffers { send: Some(send), .. } if disagrees => communicator.broadcast(send, 0),
+        Buffers { send: Some(send), receive } => match params.operation {
+            Operation::Allgatherv => communicator.allgatherv(send, receive, &params.counts()),
+            _ => communicator.allgather(send, receive),
+        },
+        Buffers { send: None, receive } => communicator.broadcast(receive, params.root),
+    }
+    .map_err(|refused| at(rank)(refused.error))
+}
+
+/// Posts the operation on ranks that have not and whose delay is over after `since_ps`.
+fn post_due<'c>(
+    since_ps: u64,
+    delays_ps: &[u64],
+    params: &SimParams,
+    ranks: &mut [Communicator<'c>],
+    buffers: &mut [Option<Buffers<'c>>],
+    requests: &mut [Option<Request>],
+) -> Result<(), SimError> {
+    for (rank, slot) in buffers.iter_mut().enumerate().filter(|(rank, _)| delays_ps[*rank] <= since_ps) {
+        if let Some(buffers) = slot.take() {
+            requests[rank] = Some(post(rank as u32, &mut ranks[rank], params, buffers)?);
+        }
+    }
+    Ok(())
+}
+
+/// Posts one operation on all ranks, on each when its delay is over, and drives them until all have ended. A rank whose host has not come
+/// to its post looks at nothing.
 fn operate<'c>(
     provider: &Provider,
     ranks: &mut [Communicator<'c>],
     params: &SimParams,
+    delays_ps: &[u64],
     buffers: &mut [Option<Buffers<'c>>],
     ended: &mut dyn FnMut(u32),
 ) -> Result<Vec<Option<Done<'c>>>, SimError> {
-    let counts = params.counts();
-    let mut requests: Vec<Option<Request>> = Vec::with_capacity(ranks.len());
-    for ((rank, communicator), slot) in (0u32..).zip(ranks.iter_mut()).zip(buffers) {
-        let disagrees = params.trouble.contains(&Trouble::Disagree { rank });
-        let request = match slot.take() {
-            None => None,
-            Some(Buffers { send: Some(send), .. }) if disagrees => Some(communicator.broadcast(send, 0)),
-            Some(Buffers { send: Some(send), receive }) => Some(match params.operation {
-                Operation::Allgatherv => communicator.allgatherv(send, receive, &counts),
-                _ => communicator.allgather(send, receive),
-            }),
-            Some(Buffers { send: None, receive }) => Some(communicator.broadcast(receive, params.root)),
-        };
-        requests.push(request.transpose().map_err(|refused| at(rank)(refused.error))?);
-    }
+    let mut requests: Vec<Option<Request>> = ranks.iter().map(|_| None).collect();
+    let start_ps = provider.relax().now_ps();
+    post_due(0, delays_ps, params, ranks, buffers, &mut requests)?;
     let mut done: Vec<Option<Done<'c>>> = ranks.iter().map(|_| None).collect();
     let mut trouble = Troubles::new(params, provider.relax().now_ps());
     // Twice the bound of any operation with a worker that must be waited for: nothing that works takes as long.
@@ -206,10 +233,13 @@ fn operate<'c>(
         let now_ps = provider.relax().now_ps();
         if trouble.happen(now_ps, ranks)? {
             looks = Looks::new(ranks.len(), params.ranks_per_card);
+            // Dead before they came to their post.
+            trouble.dead.iter().for_each(|rank| buffers[*rank as usize] = None);
         }
+        post_due(now_ps - start_ps, delays_ps, params, ranks, buffers, &mut requests)?;
         looks.refresh()?;
         for (rank, communicator) in ranks.iter_mut().enumerate() {
-            if trouble.is_dead(rank as u32) || !looks.is_due(rank, now_ps) {
+            if trouble.is_dead(rank as u32) || buffers[rank].is_some() || !looks.is_due(rank, now_ps) {
                 continue;
             }
             let moved = communicator.progress().map_err(at(rank as u32))?;
@@ -225,8 +255,9 @@ fn operate<'c>(
                 }
             }
         }
-        let waiting = (0u32..).zip(&requests).find(|(rank, request)| request.is_some() && !trouble.is_dead(*rank));
-        let Some((rank, _)) = waiting else { return Ok(done) };
+        let is_open = |rank: &u32| requests[*rank as usize].is_some() || buffers[*rank as usize].is_some();
+        let waiting = (0..params.ranks).find(|rank| is_open(rank) && !trouble.is_dead(*rank));
+        let Some(rank) = waiting else { return Ok(done) };
         if provider.relax().now_ps() - trouble.begun_ps > bound_ps {
             return Err(SimError::Hang { rank, operation: params.operation.name(), bound_us: bound_ps / 1_000_000 });
         }
@@ -298,5 +329,6 @@ fn outcome(source: &[u8], rank: u32, done: Option<&Done<'_>>) -> Result<Outcome,
     let kind = done.result.as_ref().err().map(failure::kind);
     let phases = &done.report.phases;
     let took_ps = phases.released_ps.map(|released_ps| released_ps.saturating_sub(phases.posted_ps));
-    Ok(Outcome { dead: false, equal, error, kind, report: Some(done.report), took_ps })
+    let posted_ps = Some(phases.posted_ps);
+    Ok(Outcome { dead: false, equal, error, kind, report: Some(done.report), posted_ps, took_ps })
 }

@@ -39,6 +39,9 @@ impl fmt::Display for Report {
             "{virtual_time_us:.1} us from the first post to the last end{mean}; {goodput_gbit_s:.1} Gbit/s {what} \
              (emulated, cost model {model})"
         )?;
+        if let Some(line) = self.skew_line() {
+            writeln!(f, "{line}")?;
+        }
         if let Some(phases) = self.phase_table() {
             writeln!(f, "{phases}")?;
         }
@@ -151,6 +154,18 @@ impl Report {
             table.add_row([what.to_owned(), data.to_string(), per_byte, control.to_string()]);
         }
         table
+    }
+
+    /// What ranks' own times are where they do not post at once.
+    fn skew_line(&self) -> Option<String> {
+        let PhaseTime { least_us, mean_us, most_us, .. } = self.rank_time;
+        (self.skew_us > 0).then(|| {
+            format!(
+                "posts within {} us, the last {:.1} us after the first; a rank, from its own post to its end: {least_us:.1} to {most_us:.1} \
+                 us, mean {mean_us:.1}",
+                self.skew_us, self.last_post_us
+            )
+        })
     }
 
     fn phase_table(&self) -> Option<Table> {

@@ -38,6 +38,8 @@ pub struct SimPoint {
     pub loss_percent: f64,
     /// Fault script.
     pub faults: Option<PathBuf>,
+    /// Ranks post within so many microseconds.
+    pub skew_us: u64,
     /// Seed.
     pub seed: u64,
     /// Operations that are not counted.
@@ -55,7 +57,9 @@ impl SimPoint {
         for algorithm in &sweep.algorithms {
             for &ranks in &sweep.ranks {
                 for &bytes in &sweep.bytes {
-                    for &loss_percent in &sweep.loss_percent {
+                    for (&loss_percent, &skew_us) in
+                        sweep.loss_percent.iter().flat_map(|loss| sweep.skew_us.iter().map(move |skew| (loss, skew)))
+                    {
                         points.extend(sweep.seeds.iter().map(|&seed| Self {
                             operation,
                             algorithm: algorithm.clone(),
@@ -66,6 +70,7 @@ impl SimPoint {
                             chains,
                             loss_percent,
                             faults: sweep.faults.clone(),
+                            skew_us,
                             seed,
                             warm_up,
                             iterations,
@@ -81,12 +86,13 @@ impl SimPoint {
         self.algorithm == "multicast"
     }
 
-    /// What is declared to go wrong: the name of the fault script, losses.
+    /// What is declared to go wrong: the name of the fault script, losses, skew between posts.
     fn noise(&self) -> Option<String> {
         let script =
             self.faults.as_ref().and_then(|path| path.file_stem()).map(|name| name.to_string_lossy().into_owned());
         let loss = (self.loss_percent > 0.0).then(|| "loss".to_owned());
-        let all: Vec<String> = script.into_iter().chain(loss).collect();
+        let skew = (self.skew_us > 0).then(|| "skew".to_owned());
+        let all: Vec<String> = script.into_iter().chain(loss).chain(skew).collect();
         (!all.is_empty()).then(|| all.join(" and "))
     }
 
@@ -125,6 +131,9 @@ impl SimPoint {
         if let Some(faults) = &self.faults {
             options.push_str(&format!(" --faults {}", faults.display()));
         }
+        if self.skew_us > 0 {
+            options.push_str(&format!(" --skew-us {}", self.skew_us));
+        }
         format!(
             "flexcast sim --op {} --algorithm {algorithm} --ranks {ranks} --bytes {bytes}{options} --seed {seed} --warm-up {warm_up} \
              --iterations {iterations}",
@@ -133,7 +142,8 @@ impl SimPoint {
     }
 
     fn params(&self) -> Result<SimParams, String> {
-        let Self { operation, algorithm, ranks, bytes, subgroups, chains, seed, warm_up, iterations, .. } = self;
+        let Self { operation, algorithm, ranks, bytes, subgroups, chains, seed, skew_us, warm_up, iterations, .. } =
+            self;
         let name =
             AlgorithmName::from_str(algorithm, false).map_err(|_| format!("no algorithm is called {algorithm:?}"))?;
         let params = SimParams {
@@ -147,6 +157,7 @@ impl SimPoint {
             warm_up: *warm_up,
             iterations: *iterations,
             seed: *seed,
+            skew_us: *skew_us,
             config: flexcast::Config::default(),
             trouble: Vec::new(),
         };
@@ -195,6 +206,9 @@ impl SimPoint {
             .with("loss_percent", self.loss_percent);
         if let Some(noise) = self.noise() {
             row = row.with("noise", noise.as_str());
+        }
+        if self.skew_us > 0 {
+            row = row.with("skew_us", self.skew_us);
         }
         row = row
             .with("seed", self.seed)

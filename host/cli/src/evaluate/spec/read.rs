@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Experiment, Limit};
 use crate::evaluate::EvaluateError;
+use crate::sim::skew::MAX_SKEW_US;
 
 /// Reads all experiments of a folder, in their order.
 ///
@@ -64,6 +65,11 @@ pub fn parse(text: &str, reduced: bool) -> Result<Experiment, String> {
     let id = &experiment.id;
     if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-') {
         return Err(format!("id {id:?}: it names files: small letters, digits and hyphens"));
+    }
+    for skew_us in experiment.sim.iter().flat_map(|sweep| &sweep.skew_us) {
+        if *skew_us > MAX_SKEW_US {
+            return Err(format!("skew_us {skew_us}: give 0 to {MAX_SKEW_US}"));
+        }
     }
     for expect in &experiment.expect {
         if expect.at_least.is_none() && expect.at_most.is_none() {
@@ -148,6 +154,20 @@ mod tests {
         ] {
             let error = parse(&TEXT.replace(from, to), false).unwrap_err();
             assert!(error.contains(word), "{error} lacks {word}");
+        }
+    }
+
+    #[test]
+    fn skew_has_a_limit() {
+        let with = |skew: &str| {
+            let sweep = "[[sim]]\noperation = \"broadcast\"\nalgorithms = [\"multicast\"]\nranks = [4]\nbytes = [1]\nskew_us = ";
+            parse(&format!("{TEXT}\n{sweep}[{skew}]"), false)
+        };
+        assert_eq!(with("0, 1000000").unwrap().sim[0].skew_us, [0, 1_000_000]);
+        for (skew, words) in [("1000001", ["1000001", "0 to 1000000"]), ("-1", ["-1", "u64"]), ("0.5", ["0.5", "u64"])]
+        {
+            let error = with(skew).unwrap_err();
+            assert!(words.iter().all(|word| error.contains(word)), "{error}");
         }
     }
 

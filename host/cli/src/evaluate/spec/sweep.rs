@@ -52,8 +52,8 @@ pub struct TputSweep {
     pub iterations: u32,
 }
 
-fn none() -> Vec<f64> {
-    vec![0.0]
+fn none<T: From<u8>>() -> Vec<T> {
+    vec![T::from(0)]
 }
 
 /// Every combination of some parameters of `flexcast sim`.
@@ -81,7 +81,10 @@ pub struct SimSweep {
     pub loss_percent: Vec<f64>,
     /// Fault script: noise, by seed. Its path is relative to the folder of the experiments.
     pub faults: Option<PathBuf>,
-    /// Seeds of bytes, losses and noise; of each one run.
+    /// Skew between the posts of ranks: each posts at a time of its own, drawn from 0 to so many microseconds.
+    #[serde(default = "none")]
+    pub skew_us: Vec<u64>,
+    /// Seeds of bytes, losses, skew and noise; of each one run.
     #[serde(default = "one")]
     pub seeds: Vec<u64>,
     /// Operations that are not counted.

@@ -1,0 +1,76 @@
+//! Ranks that do not call at the same time: how much later than the first each posts.
+
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use super::params::SimParams;
+
+/// Most skew that can be asked for, in microseconds: a tenth of what ranks wait for one another unless told otherwise.
+pub const MAX_SKEW_US: u64 = 1_000_000;
+
+const PS_PER_US: u64 = 1_000_000;
+
+/// How much later than the first each rank posts an operation (`iteration`, the warm-up's included), in picoseconds. Of every rank and
+/// operation a delay of its own is drawn, uniformly from 0 to the skew asked for; the same seed gives the same. The operation begins with
+/// the first post, so the least is 0.
+pub(super) fn delays_ps(params: &SimParams, iteration: u32) -> Vec<u64> {
+    if params.skew_us == 0 {
+        return vec![0; params.ranks as usize];
+    }
+    let mut random = ChaCha8Rng::seed_from_u64(params.seed);
+    // An operation has the same delays however many there are before it.
+    random.set_stream(u64::from(iteration) + 1);
+    let most_ps = params.skew_us.saturating_mul(PS_PER_US);
+    let drawn: Vec<u64> = (0..params.ranks).map(|_| random.random_range(0..=most_ps)).collect();
+    let first_ps = drawn.iter().min().copied().unwrap_or_default();
+    drawn.into_iter().map(|delay_ps| delay_ps - first_ps).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use flexcast::Config;
+
+    use super::*;
+    use crate::sim::algorithm::Algorithm;
+    use crate::sim::params::Operation;
+
+    fn params(ranks: u32, skew_us: u64, seed: u64) -> SimParams {
+        SimParams {
+            ranks,
+            ranks_per_card: 1,
+            operation: Operation::Broadcast,
+            algorithm: Algorithm::Multicast,
+            bytes: 1,
+            total_bytes: None,
+            root: 0,
+            warm_up: 0,
+            iterations: 1,
+            seed,
+            skew_us,
+            config: Config::default(),
+            trouble: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn delays_are_of_their_seed_and_operation_and_fill_their_range() {
+        let of = |seed, iteration| delays_ps(&params(1000, 20, seed), iteration);
+        assert_eq!(of(1, 0), of(1, 0));
+        assert_ne!(of(1, 0), of(1, 1));
+        assert_ne!(of(1, 0), of(2, 0));
+        for iteration in 0..5 {
+            let all = of(7, iteration);
+            let (least, most) = (*all.iter().min().unwrap(), *all.iter().max().unwrap());
+            assert_eq!(least, 0);
+            assert!((19 * PS_PER_US..=20 * PS_PER_US).contains(&most), "{most}");
+            let mean = all.iter().sum::<u64>() / all.len() as u64;
+            assert!((9 * PS_PER_US..=11 * PS_PER_US).contains(&mean), "{mean}");
+        }
+    }
+
+    #[test]
+    fn without_skew_and_alone_ranks_post_at_once() {
+        assert_eq!(delays_ps(&params(3, 0, 1), 4), [0, 0, 0]);
+        assert_eq!(delays_ps(&params(1, 20, 1), 4), [0]);
+    }
+}
