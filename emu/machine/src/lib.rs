@@ -70,7 +70,7 @@ pub use process::{Process, ProcessStatus, Stream};
 pub use race::{Access, Agent, Race, RaceKind};
 pub use record::{DEFAULT_RECORDS, Ending, Record, Recording, ThreadIdentity, What};
 pub use regions::{Region, RegionKind};
-pub use snapshot::{CardSnapshot, ProcessSnapshot, Snapshot, ThreadStatistics, thread_name};
+pub use snapshot::{CardSnapshot, Executed, ProcessSnapshot, Snapshot, ThreadStatistics, thread_name};
 pub use thread::{Thread, ThreadKind, ThreadState, Threads};
 pub use wiring::{MAX_CARDS, NetworkConfig, Wiring};
 pub use world::World;

@@ -42,10 +42,35 @@ pub struct ThreadStatistics {
     pub executions: u64,
 }
 
-impl ThreadStatistics {
-    pub(crate) fn of(process: &Process, thread: &Thread, destroyed: bool) -> Self {
+/// What threads have executed together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Executed {
+    /// Instructions retired.
+    pub instructions: u64,
+    /// Cycles in which they were executing, waits for memory included; two threads at the same time count twice.
+    pub cycles: u64,
+}
+
+impl Executed {
+    fn of(thread: &Thread) -> Self {
         let running = thread.state == ThreadState::Running;
         let cycles = thread.busy_cycles + if running { thread.hart.cycles - thread.started_cycles } else { 0 };
+        Executed { instructions: thread.hart.instret, cycles }
+    }
+
+    /// What was executed since these counters were `earlier`.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Self {
+        Executed {
+            instructions: self.instructions.saturating_sub(earlier.instructions),
+            cycles: self.cycles.saturating_sub(earlier.cycles),
+        }
+    }
+}
+
+impl ThreadStatistics {
+    pub(crate) fn of(process: &Process, thread: &Thread, destroyed: bool) -> Self {
+        let Executed { instructions, cycles } = Executed::of(thread);
         ThreadStatistics {
             id: thread.id,
             kind: thread.kind,
@@ -54,7 +79,7 @@ impl ThreadStatistics {
             state: thread.state,
             destroyed,
             cycles,
-            instructions: thread.hart.instret,
+            instructions,
             ticks: cycles_to_ps(cycles) / 1000,
             executions: thread.activations,
         }
@@ -143,6 +168,18 @@ pub(crate) fn remember<T>(queue: &mut VecDeque<T>, limit: usize, item: T) -> boo
 }
 
 impl World {
+    /// What the threads of a card have executed, calls of the host included, those that were destroyed excluded; nothing where there is no
+    /// such card. A thread that runs is counted as far as it has come, up to 512 cycles ahead of [`World::now_ps`].
+    #[must_use]
+    pub fn executed(&self, card: usize) -> Executed {
+        let processes = self.cards.get(card).into_iter().flat_map(|card| card.processes.values());
+        let threads = processes.flat_map(|process| process.threads.values());
+        threads.map(Executed::of).fold(Executed::default(), |all, one| Executed {
+            instructions: all.instructions + one.instructions,
+            cycles: all.cycles + one.cycles,
+        })
+    }
+
     /// The state now.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {

@@ -16,6 +16,7 @@ pub mod settings;
 pub mod skew;
 pub mod text;
 pub mod traffic;
+pub mod work;
 
 /// A simulation that cannot be made or has failed.
 #[derive(Debug, thiserror::Error)]

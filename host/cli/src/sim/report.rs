@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use emu_machine::{MemoryModel, Wiring, with_world};
+use emu_machine::{Executed, MemoryModel, Wiring, with_world};
 use serde::Serialize;
 
 use super::SimError;
@@ -12,6 +12,7 @@ pub use super::counts::{Control, PhaseTime, PhaseTimes, Workers};
 use super::params::{Operation, SimParams};
 use super::settings::Settings;
 pub use super::traffic::Traffic;
+pub use super::work::Work;
 use crate::accesses::Accesses;
 use crate::machine::{DrivenFrom, Memory};
 use crate::tput::report::Kind;
@@ -93,6 +94,8 @@ pub(super) struct Sample {
     pub(super) traffic: Traffic,
     /// Control messages of each rank.
     pub(super) control: Vec<Control>,
+    /// What the DPA has executed for each rank that ended well, by phase.
+    pub(super) work: Vec<[Executed; 5]>,
     /// Virtual time from the first post to the last end.
     pub(super) took_ps: u64,
     /// Wall time likewise.
@@ -177,6 +180,9 @@ pub struct Report {
     pub control: Control,
     /// Where the time went; multicast alone has these phases.
     pub phases: Option<PhaseTimes>,
+    /// What the DPA's threads have executed in each phase; multicast alone has any, and one rank to a card.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dpa_work: Option<Work>,
     /// What the workers on the DPA counted, operations of the warm-up included; multicast alone has any.
     pub workers: Option<Workers>,
     /// Which level of memory served accesses of the DPA's threads in the operations that are counted; not without a timing model.
@@ -245,6 +251,7 @@ impl Report {
             control_messages_most: 0,
             control: Control::default(),
             phases: None,
+            dpa_work: None,
             workers: None,
             accesses: None,
             sha256: None,
@@ -272,6 +279,9 @@ impl Report {
         self.wall_s += sample.wall_s;
         let posts_ps = || sample.outcomes.iter().filter_map(|outcome| outcome.posted_ps);
         self.last_post_ps += posts_ps().max().unwrap_or_default() - posts_ps().min().unwrap_or_default();
+        if !sample.work.is_empty() {
+            self.dpa_work.get_or_insert_default().add(&sample.work);
+        }
         for (rank, outcome) in (0..).zip(&sample.outcomes).filter(|(_, outcome)| !outcome.dead) {
             self.live += 1;
             self.rank_ps.extend(outcome.took_ps.map(|took_ps| (rank, took_ps)));

@@ -11,6 +11,7 @@ use super::looks::Looks;
 use super::params::{Operation, SimParams, Trouble};
 use super::report::{Control, Outcome, Report, Sample, Workers};
 pub use super::traffic::Traffic;
+use super::work::Meter;
 use super::{SimError, baseline, failure, group, skew};
 use crate::accesses::Accesses;
 use crate::tput::run::{ImageFile, digest, made_up_bytes};
@@ -87,14 +88,16 @@ fn multicast(
         let start_ps = provider.relax().now_ps();
         let tell = &mut |ranks| tick(Tick::Ended { iteration, ranks });
         let delays_ps = skew::delays_ps(&params, iteration);
-        let mut done = operate(provider, &mut ranks, &params, &delays_ps, &mut buffers, tell)?;
+        let mut meter = Meter::new(ranks.len(), params.ranks_per_card);
+        let mut done = operate(provider, &mut ranks, &params, &delays_ps, &mut buffers, &mut meter, tell)?;
         let took_ps = provider.relax().now_ps() - start_ps;
         let wall_s = started.elapsed().as_secs_f64();
         let traffic = Traffic::now()? - before;
         let outcomes = done.iter().zip(0..).map(|(done, rank)| outcome(source, rank, done.as_ref()));
         let outcomes = outcomes.collect::<Result<Vec<_>, _>>()?;
         let control = self::messages(&ranks).iter().zip(&messages).map(|(now, before)| *now - *before).collect();
-        let sample = Sample { outcomes, traffic, control, took_ps, wall_s, accesses };
+        let work = meter.by_phase(&done);
+        let sample = Sample { outcomes, traffic, control, work, took_ps, wall_s, accesses };
         // One that fails counts, even in the warm-up: nothing comes after it. Nor after one that was cancelled so late that all ranks had
         // everything already: their communicators are of no use all the same.
         let cancelled = params.trouble.iter().any(|trouble| matches!(trouble, Trouble::Cancel { .. }));
@@ -194,17 +197,19 @@ fn post<'c>(
     .map_err(|refused| at(rank)(refused.error))
 }
 
-/// Posts the operation on ranks that have not and whose delay is over after `since_ps`.
+/// Posts the operation on ranks that have not and that are due.
 fn post_due<'c>(
-    since_ps: u64,
-    delays_ps: &[u64],
+    provider: &Provider,
+    is_due: impl Fn(usize) -> bool,
     params: &SimParams,
     ranks: &mut [Communicator<'c>],
     buffers: &mut [Option<Buffers<'c>>],
+    meter: &mut Meter,
     requests: &mut [Option<Request>],
 ) -> Result<(), SimError> {
-    for (rank, slot) in buffers.iter_mut().enumerate().filter(|(rank, _)| delays_ps[*rank] <= since_ps) {
+    for (rank, slot) in buffers.iter_mut().enumerate().filter(|(rank, _)| is_due(*rank)) {
         if let Some(buffers) = slot.take() {
+            meter.note(rank, provider.relax().now_ps(), meter.read(rank)?);
             requests[rank] = Some(post(rank as u32, &mut ranks[rank], params, buffers)?);
         }
     }
@@ -219,11 +224,12 @@ fn operate<'c>(
     params: &SimParams,
     delays_ps: &[u64],
     buffers: &mut [Option<Buffers<'c>>],
+    meter: &mut Meter,
     ended: &mut dyn FnMut(u32),
 ) -> Result<Vec<Option<Done<'c>>>, SimError> {
     let mut requests: Vec<Option<Request>> = ranks.iter().map(|_| None).collect();
     let start_ps = provider.relax().now_ps();
-    post_due(0, delays_ps, params, ranks, buffers, &mut requests)?;
+    post_due(provider, |rank| delays_ps[rank] == 0, params, ranks, buffers, meter, &mut requests)?;
     let mut done: Vec<Option<Done<'c>>> = ranks.iter().map(|_| None).collect();
     let mut trouble = Troubles::new(params, provider.relax().now_ps());
     // Twice the bound of any operation with a worker that must be waited for: nothing that works takes as long.
@@ -236,13 +242,18 @@ fn operate<'c>(
             // Dead before they came to their post.
             trouble.dead.iter().for_each(|rank| buffers[*rank as usize] = None);
         }
-        post_due(now_ps - start_ps, delays_ps, params, ranks, buffers, &mut requests)?;
+        let is_due = |rank: usize| start_ps + delays_ps[rank] <= now_ps;
+        post_due(provider, is_due, params, ranks, buffers, meter, &mut requests)?;
         looks.refresh()?;
         for (rank, communicator) in ranks.iter_mut().enumerate() {
             if trouble.is_dead(rank as u32) || buffers[rank].is_some() || !looks.is_due(rank, now_ps) {
                 continue;
             }
+            let (begun_ps, executed) = (provider.relax().now_ps(), meter.read(rank)?);
             let moved = communicator.progress().map_err(at(rank as u32))?;
+            if moved {
+                meter.note(rank, begun_ps, executed);
+            }
             looks.looked(rank, now_ps, moved, communicator.deadline_ps());
             // Without a request of its own its neighbours may still need it.
             let over = |request: &mut Request| communicator.is_done(request);
@@ -250,6 +261,7 @@ fn operate<'c>(
             match communicator.test(request).map_err(at(rank as u32))? {
                 Test::Pending(request) => requests[rank] = Some(request),
                 Test::Done(finished) => {
+                    meter.note(rank, begun_ps, executed);
                     done[rank] = Some(finished);
                     ended(ranks_done(&done) as u32);
                 }

@@ -47,7 +47,9 @@ impl fmt::Display for Report {
         }
         let accesses = self.accesses.as_ref().map(ToString::to_string);
         for line in
-            [self.workers_line(), accesses, Some(self.control_line()), Some(self.recovery_line())].into_iter().flatten()
+            [self.work_line(), self.workers_line(), accesses, Some(self.control_line()), Some(self.recovery_line())]
+                .into_iter()
+                .flatten()
         {
             writeln!(f, "{line}")?;
         }
@@ -190,6 +192,16 @@ impl Report {
             }
         }
         Some(table)
+    }
+
+    /// What the card of a rank executed in each phase; phases in which it did nothing are left out.
+    fn work_line(&self) -> Option<String> {
+        let phases = self.dpa_work.as_ref()?.phases();
+        let worked = phases.iter().filter(|(_, work)| work.cycles.most > 0);
+        let parts: Vec<String> = worked
+            .map(|(name, work)| format!("{name} {:.0} ({:.0})", work.instructions.mean, work.cycles.mean))
+            .collect();
+        Some(format!("DPA instructions (cycles) of a rank, mean: {}", parts.join(", ")))
     }
 
     fn workers_line(&self) -> Option<String> {

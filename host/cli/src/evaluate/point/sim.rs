@@ -224,7 +224,7 @@ impl SimPoint {
             .with("host_tx_bytes", report.traffic.host_tx_bytes as f64 / operations)
             .with("recovered_chunks", report.recovered_chunks);
         row.samples = rates;
-        Ok(with_accesses(with_counters(with_phases(row, report), report), report.accesses.as_ref()))
+        Ok(with_accesses(with_counters(with_work(with_phases(row, report), report), report), report.accesses.as_ref()))
     }
 }
 
@@ -253,6 +253,16 @@ fn with_phases(mut row: Row, report: &Report) -> Row {
     let all: f64 = parts.iter().map(|(_, us)| us).sum();
     for (phase, us) in parts {
         row = row.with(&format!("{phase}_us"), us).with(&format!("{phase}_percent"), 100.0 * us / all);
+    }
+    row
+}
+
+/// What the DPA of a rank executed in each phase, mean of ranks and operations.
+fn with_work(mut row: Row, report: &Report) -> Row {
+    for (phase, work) in report.dpa_work.iter().flat_map(|work| work.phases()) {
+        row = row
+            .with(&format!("{phase}_dpa_instructions"), work.instructions.mean)
+            .with(&format!("{phase}_dpa_cycles"), work.cycles.mean);
     }
     row
 }
