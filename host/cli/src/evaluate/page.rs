@@ -178,7 +178,7 @@ fn table(outcome: &Outcome, kind: Kind, source: &str) -> Markup {
             } }
             tbody { @for row in &rows { tr {
                 @for column in &columns {
-                    td class=[numeric(column).then_some("number")] { (row.get(column).map_or_else(String::new, ToString::to_string)) }
+                    td class=[numeric(column).then_some("number")] { (row.shown(column).unwrap_or_default()) }
                 }
                 @if kind == Kind::Published { td { (row.source) } }
             } } }

@@ -97,12 +97,12 @@ pub fn series(plot: &Plot, rows: &[Row], bounds: &[Row]) -> Vec<Series> {
 /// The name of a row's series: words as they are, numbers with what they are of.
 fn label(row: &Row, columns: &[String]) -> String {
     let name = |column: &String| {
-        let cell = row.get(column)?;
+        let (cell, shown) = (row.get(column)?, row.shown(column)?);
         let words = super::page::heading(column);
         Some(match cell.number() {
-            None => cell.to_string(),
+            None => shown,
             Some(1.0) => format!("1 {}", words.strip_suffix('s').unwrap_or(&words)),
-            Some(_) => format!("{cell} {words}"),
+            Some(_) => format!("{shown} {words}"),
         })
     };
     columns.iter().filter_map(name).collect::<Vec<_>>().join(", ")
@@ -364,6 +364,9 @@ mod tests {
         let named = ["image", "threads"].map(str::to_owned);
         assert_eq!(label(&row(Kind::Emulated, "ours", 4, 1.0), &named), "ours, 4 threads");
         assert_eq!(label(&row(Kind::Emulated, "ours", 1, 1.0), &named), "ours, 1 thread");
+        let chains =
+            |chains: u32| label(&row(Kind::Emulated, "ours", 1, 1.0).with("chains", chains), &["chains".to_owned()]);
+        assert_eq!([0, 1, 16].map(chains), ["automatic chains", "1 chain", "16 chains"]);
     }
 
     #[test]

@@ -133,6 +133,13 @@ impl Row {
         self.cells.iter().find(|(name, _)| name == column).map(|(_, cell)| cell)
     }
 
+    /// The value of a column for people: 0 chains are as many as the library takes by itself. Files have the number.
+    #[must_use]
+    pub fn shown(&self, column: &str) -> Option<String> {
+        let cell = self.get(column)?;
+        Some(if column == "chains" && cell.number() == Some(0.0) { "automatic".to_owned() } else { cell.to_string() })
+    }
+
     /// The number of a column.
     #[must_use]
     pub fn number(&self, column: &str) -> Option<f64> {
@@ -195,5 +202,11 @@ mod tests {
         assert!(!fits("threads = 5") && !fits("image = 4") && !fits("other = 1") && !fits("threads = \"4\""));
         assert_eq!(row.clone().with("threads", 8u32).number("threads"), Some(8.0));
         assert_eq!(row.json()["kind"], "emulated");
+        let shown = |chains: u32| row.clone().with("chains", chains).shown("chains");
+        assert_eq!((shown(0).as_deref(), shown(16).as_deref()), (Some("automatic"), Some("16")));
+        assert_eq!(
+            (row.clone().with("threads", 0u32).shown("threads").as_deref(), row.shown("none")),
+            (Some("0"), None)
+        );
     }
 }
