@@ -38,6 +38,11 @@ fn image() -> ImageFile {
 
 /// An Allgather of five ranks in which this happens.
 fn troubled(control: Control, trouble: Trouble) -> Report {
+    troubled_with_skew(control, trouble, 0)
+}
+
+/// The same with ranks that post within so many microseconds.
+fn troubled_with_skew(control: Control, trouble: Trouble, skew_us: u64) -> Report {
     let params = SimParams {
         ranks: 5,
         ranks_per_card: 1,
@@ -49,7 +54,7 @@ fn troubled(control: Control, trouble: Trouble) -> Report {
         warm_up: 0,
         iterations: 1,
         seed: 1,
-        skew_us: 0,
+        skew_us,
         config: Config { control, patience_ps: 20_000 * PS_PER_US, ..config() },
         trouble: vec![trouble],
     };
@@ -92,6 +97,22 @@ fn a_host_that_dies_after_posting_leaves_its_card_at_work() {
     let report = troubled(Control::Host, dead);
     assert_eq!((report.failures, report.live), (4, 4), "on the host the protocol dies with it");
     assert!(report.errors.iter().all(|text| text.contains("silent")), "{:?}", report.errors);
+}
+
+/// A host that dies on its way to the post is missed by all others, wherever the protocol runs; the one that posts first has posted.
+#[test]
+fn a_host_that_dies_before_posting_fails_all_others() {
+    for (control, harmless) in [(Control::Host, 0), (Control::Device, 1)] {
+        let mut well = 0;
+        for rank in 0..5 {
+            let report = troubled_with_skew(control, Trouble::Dead { rank, after_ps: 0 }, 500);
+            assert!(report.bytes_ok && report.live == 4, "{control:?}, rank {rank}");
+            assert!(report.failures == 0 || report.failures == 4, "{control:?}, rank {rank}: {:?}", report.errors);
+            assert!(report.errors.iter().all(|text| text.contains("silent")), "{control:?}: {:?}", report.errors);
+            well += u32::from(report.failures == 0);
+        }
+        assert_eq!(well, harmless, "{control:?}");
+    }
 }
 
 /// Loss, duplicates, delays, links that go down, dead and cancelling ranks, stalled workers, weak memory: whatever the case, what comes out is
