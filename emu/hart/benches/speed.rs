@@ -173,7 +173,7 @@ fn bursts(program: &Program, harts: usize, ahead: u32) -> f64 {
         for hart in &mut all {
             let (step, ahead) = hart.burst(&mut text, &mut bus, ahead, 64);
             assert!(matches!(step, Step::Retired(_)), "a hart left its loop");
-            retired += 1 + u64::from(ahead);
+            retired += 1 + u64::from(ahead.count);
         }
     }
     retired as f64 / began.elapsed().as_secs_f64() / 1e6

@@ -1,6 +1,6 @@
 //! One instruction at a time does what running does.
 
-use emu_hart::{Cause, Class, Fault, Limits, Step, Stop};
+use emu_hart::{Ahead, Before, Bus, Cause, Class, Fault, Hart, Limits, Step, Stop, Width};
 use proptest::prelude::*;
 
 #[path = "common/mod.rs"]
@@ -8,7 +8,7 @@ mod asm;
 #[path = "common/bus.rs"]
 mod bus;
 use asm::*;
-use bus::{CODE, DATA, DOORBELL, Rig};
+use bus::{CODE, DATA, DOORBELL, Rig, TestBus};
 
 /// Steps until something other than a retired instruction, at most `most` times.
 fn step_all(rig: &mut Rig, most: u64) -> (Option<Stop>, Vec<Class>) {
@@ -79,8 +79,147 @@ fn word() -> impl Strategy<Value = u32> {
     ]
 }
 
+/// Takes accesses ahead as it is told, one bit for each, and can be asked for them again.
+struct Leading<'a> {
+    bus: &'a mut TestBus,
+    takes: u64,
+    /// The hart before the first, and how many instructions ahead that was.
+    from: Option<(Hart, u32)>,
+    /// Loads with what they gave; `None` is a store.
+    done: Vec<Option<u64>>,
+    again: std::vec::IntoIter<Option<u64>>,
+}
+
+impl<'a> Leading<'a> {
+    fn new(bus: &'a mut TestBus, takes: u64) -> Self {
+        Leading { bus, takes, from: None, done: Vec::new(), again: Vec::new().into_iter() }
+    }
+
+    fn takes(&mut self, before: &Before<'_>) -> bool {
+        let takes = self.takes & 1 != 0;
+        self.takes >>= 1;
+        if takes && self.from.is_none() {
+            let mut hart = Hart::new(before.pc);
+            hart.x = *before.x;
+            self.from = Some((hart, before.count));
+        }
+        takes
+    }
+}
+
+impl Bus for Leading<'_> {
+    fn load(&mut self, addr: u64, width: Width, cycles: &mut u64) -> Result<u64, Fault> {
+        self.bus.load(addr, width, cycles)
+    }
+
+    fn store(&mut self, addr: u64, width: Width, value: u64, cycles: &mut u64) -> Result<(), Fault> {
+        self.bus.store(addr, width, value, cycles)
+    }
+
+    fn load_ahead(&mut self, addr: u64, width: Width, before: &Before<'_>) -> Option<u64> {
+        if let Some(done) = self.again.next() {
+            return Some(done.expect("a load was a load"));
+        }
+        let value = self.bus.load(addr, width, &mut 0).ok()?;
+        let takes = self.takes(before);
+        self.done.extend(takes.then_some(Some(value)));
+        takes.then_some(value)
+    }
+
+    fn store_ahead(&mut self, addr: u64, width: Width, value: u64, before: &Before<'_>) -> bool {
+        if let Some(done) = self.again.next() {
+            assert_eq!(done, None, "a store was a store");
+            return true;
+        }
+        if addr == DOORBELL || !self.takes(before) || self.bus.store(addr, width, value, &mut 0).is_err() {
+            return false;
+        }
+        self.done.push(None);
+        true
+    }
+
+    fn enter_ahead(&mut self, before: &Before<'_>) -> bool {
+        self.takes(before)
+    }
+
+    fn fetch16(&mut self, addr: u64) -> Result<u16, Fault> {
+        self.bus.fetch16(addr)
+    }
+
+    fn csr_time(&mut self, cycles_now: u64) -> u64 {
+        self.bus.csr_time(cycles_now)
+    }
+
+    fn fence(&mut self, predecessor: u8, successor: u8, cycles: &mut u64) {
+        self.bus.fence(predecessor, successor, cycles);
+    }
+
+    fn should_stop(&self) -> bool {
+        self.bus.stop
+    }
+
+    fn custom(&mut self, insn: u32, x: &mut [u64; 32], cycles: &mut u64) -> Result<(), Fault> {
+        self.bus.custom(insn, x, cycles)
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// With a bus that takes accesses ahead, too: bursts execute what steps do, tell which are loads and which stores, and execute any
+    /// part again with what had been loaded.
+    #[test]
+    fn accesses_ahead_are_steps_and_can_be_replayed(
+        words in proptest::collection::vec(word(), 1..40),
+        near in proptest::collection::vec(0u64..0x100, 8),
+        takes in proptest::collection::vec(any::<u64>(), 60),
+        kept in 0u32..33,
+    ) {
+        let mut stepped = Rig::new(&words);
+        for (register, offset) in near.into_iter().enumerate() {
+            stepped.hart.x[10 + register] = DATA + 8 * offset;
+        }
+        let mut rig = Rig::new(&words);
+        rig.hart = stepped.hart.clone();
+        for takes in takes {
+            let mut bus = Leading::new(&mut rig.bus, takes | takes << 7);
+            let (first, ahead) = rig.hart.burst(&mut rig.text, &mut bus, 99, 16);
+            let Leading { from, done, .. } = bus;
+            prop_assert!(ahead.count <= Ahead::MOST);
+            prop_assert_eq!(stepped.hart.step(&mut stepped.text, &mut stepped.bus), first);
+            let mut kinds = ahead.accesses;
+            let mut states = vec![stepped.hart.clone()];
+            let mut accesses = Vec::new();
+            for _ in 0..ahead.count {
+                let opcode = stepped.bus.memory[stepped.hart.pc as usize] & 0x7f;
+                // Compressed ones are not told apart here.
+                if opcode & 3 == 3 {
+                    let expected = match opcode { 0x03 => Ahead::LOAD, 0x23 => Ahead::STORE, _ => 0 };
+                    prop_assert_eq!(kinds & 3, expected);
+                }
+                accesses.extend((kinds & 3 != 0).then_some(states.len() as u32 - 1));
+                kinds >>= 2;
+                prop_assert_eq!(stepped.hart.step(&mut stepped.text, &mut stepped.bus), Step::Retired(Class::Other));
+                states.push(stepped.hart.clone());
+            }
+            prop_assert_eq!(accesses.len(), done.len());
+            prop_assert!(rig.bus.memory == stepped.bus.memory);
+            prop_assert_eq!(&rig.hart, &stepped.hart);
+            if let Some((mut hart, before)) = from.filter(|(_, before)| kept.min(ahead.count) >= *before) {
+                let kept = kept.min(ahead.count);
+                let mut bus = Leading::new(&mut rig.bus, 0);
+                bus.again = done.into_iter();
+                prop_assert_eq!(hart.replay(&mut rig.text, &mut bus, kept - before), kept - before);
+                let left = accesses.iter().filter(|at| **at >= kept).count();
+                prop_assert_eq!(bus.again.len(), left);
+                let state = &states[kept as usize];
+                prop_assert_eq!((hart.x, hart.pc, hart.instret), (state.x, state.pc, u64::from(kept - before)));
+            }
+            if matches!(first, Step::Stopped(_)) {
+                break;
+            }
+        }
+    }
 
     /// Bursts execute what steps do. What runs ahead touches no memory, lies in one block, and is no more than asked for.
     #[test]

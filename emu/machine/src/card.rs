@@ -168,7 +168,7 @@ impl Dma for CardDma<'_> {
             Space::Dpa(id) => match self.processes.get_mut(&id) {
                 Some(process) => {
                     if let Some(timed) = self.timed.as_deref_mut() {
-                        timed.settle(id, addr, out.len() as u64, &mut process.memory);
+                        timed.before_access(id, addr, out.len() as u64, &mut process.memory);
                     }
                     process.memory.dma_read(addr, out)
                 }
@@ -186,7 +186,7 @@ impl Dma for CardDma<'_> {
             Space::Dpa(id) => match self.processes.get_mut(&id) {
                 Some(process) => {
                     if let Some(timed) = self.timed.as_deref_mut() {
-                        timed.settle(id, addr, data.len() as u64, &mut process.memory);
+                        timed.before_access(id, addr, data.len() as u64, &mut process.memory);
                         timed.written_by_card(id, addr, data.len() as u64);
                     }
                     process.memory.dma_write(addr, data)?;

@@ -23,6 +23,10 @@ pub struct Config {
     /// The timing model of the card's cores, caches, paths and engines, which takes the place of `cost`. Default none: emulation is
     /// faster without. Not together with weak memory, a search for races, or a debugger.
     pub timing: Option<Parameters>,
+    /// With a timing model: the most instructions that a thread executes before the cycle of their issue, 0 to 32. What the card reads
+    /// and writes does not depend on it. Threads of different cores see each other's stores to the cycle with 0 only, by a burst's
+    /// time later otherwise; emulation is several times slower with 0. Default 32.
+    pub most_ahead: u32,
     /// Bytes of DPA heap each process may use. Default 256 MiB (the vendor's stress sample allocates as much).
     pub heap_bytes: u64,
     /// Virtual time between two looks of a host program that polls (see [`World::relax`](crate::World::relax)). Default
@@ -186,6 +190,7 @@ impl Default for Config {
             driven_from: DrivenFrom::Host,
             cost: CostModel::default(),
             timing: None,
+            most_ahead: emu_timing::core::MOST_AHEAD,
             heap_bytes: 256 << 20,
             host_poll_ps: 50_000,
             host_idle_ps: 1_000_000,

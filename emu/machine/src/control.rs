@@ -124,7 +124,11 @@ impl World {
     pub fn peek_memory(&mut self, card: usize, process: u32, addr: u64, out: &mut [u8]) -> Result<(), MachineError> {
         let bytes = out.len() as u64;
         self.settle(ps_to_cycles(self.now_ps));
-        let memory = &self.card(card)?.process(process)?.memory;
+        let Card { processes, cores, .. } = self.card(card)?;
+        let memory = &mut processes.get_mut(&process).ok_or(MachineError::NoProcess(process))?.memory;
+        if let Some(timed) = cores.timed.as_deref_mut() {
+            timed.before_access(process, addr, bytes, memory);
+        }
         let at = memory.bytes(addr, out.len()).ok_or(MachineError::BadDeviceRange { process, addr, bytes })?;
         out.copy_from_slice(at);
         Ok(())

@@ -118,10 +118,13 @@ impl World {
         let at_ps = self.now_ps;
         self.settle(ps_to_cycles(at_ps));
         self.card(card)?.process(process)?;
-        let Card { nic, processes, .. } = &mut self.cards[card];
+        let Card { nic, processes, cores, .. } = &mut self.cards[card];
         let Some(memory) = processes.get_mut(&process).map(|process| &mut process.memory) else { return Err(bad) };
         if memory.bytes_mut(addr, len).is_none() {
             return Err(bad);
+        }
+        if let Some(timed) = cores.timed.as_deref_mut() {
+            timed.before_access(process, addr, len as u64, memory);
         }
         if let Some(watch) = self.watch.as_deref_mut() {
             watch.will_write((card, process), memory, (addr, len), &Agent::Host, at_ps);

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use emu_hart::{Class, Step, Stop};
 use emu_timing::cache::{LINE_BYTES, line_of};
-use emu_timing::core::{MOST_AHEAD, THREADS};
+use emu_timing::core::THREADS;
 use emu_timing::memory::{CORES, lines};
 use emu_timing::{Core, Counts, Memory, Model};
 
@@ -35,6 +35,8 @@ use first::First;
 
 /// In the list of turns, the number of a card's cores: threads have others.
 pub(crate) const CORES_TURN: u32 = 0;
+/// Cycles that the cores run at a time at least, if nothing else is due.
+const LEAST_QUANTUM_CYCLES: u64 = 64;
 /// A cycle that does not come.
 const NEVER: u64 = u64::MAX;
 
@@ -128,9 +130,9 @@ impl Timed {
         }
     }
 
-    /// The network card is about to read or write memory of a process: what threads have executed ahead there and not issued is taken
-    /// back.
-    pub(crate) fn settle(&mut self, process: u32, addr: u64, len: u64, memory: &mut ProcessMemory) {
+    /// The network card, or the host by it, is about to read or write memory of a process: what threads have executed ahead there and not
+    /// issued is taken back.
+    pub(crate) fn before_access(&mut self, process: u32, addr: u64, len: u64, memory: &mut ProcessMemory) {
         let first = tag(process) | addr;
         for line in (line_of(first)..).take(lines(first, len) as usize) {
             let addr = line * LINE_BYTES;
@@ -195,10 +197,13 @@ impl World {
         self.ready.run((at_cycles, card_index, CORES_TURN));
         self.now_ps = self.now_ps.max(cycles_to_ps(at_cycles));
         let horizon = self.queue.next_at_ps().map_or(NEVER, ps_to_cycles);
-        let end = (at_cycles + QUANTUM_CYCLES).min(horizon.max(at_cycles + 1));
+        let mut quantum = QUANTUM_CYCLES;
         if let Some(timed) = self.cards[card_index].cores.timed.as_deref_mut() {
             timed.turn = None;
+            // What the card does for a doorbell of one core, other cores have not run past yet.
+            quantum = quantum.min(ps_to_cycles(timed.model().doorbell_visible_ps).max(LEAST_QUANTUM_CYCLES));
         }
+        let end = (at_cycles + quantum).min(horizon.max(at_cycles + 1));
         if let Some((id, pause)) = self.issue_until(end, card_index) {
             let cycles = self.cards[card_index].thread(id).map_or(end, |thread| thread.hart.cycles);
             match pause {
@@ -246,16 +251,9 @@ impl World {
             aheads.issued(unit);
             let code_addr = tag(process.id) | hart.pc;
             if aheads.enters(unit, line_of(code_addr)) {
-                let (missed, gone) = caches.fetch(core, code_addr, at);
+                let missed = caches.fetch(core, code_addr, at);
                 if missed > 0 {
                     cores[core].schedule(thread, at + missed, 0, 0);
-                    while let Some(other) = gone.and_then(|line| aheads.in_code(core, line, &cores[..])) {
-                        let Some((process, ..)) = on_lane(lanes, other, processes) else { break };
-                        aheads.take_back(other, &mut cores[..], caches, process.memory);
-                    }
-                    if aheads.is_stale() {
-                        put_back(aheads, lanes, processes, &mut self.images);
-                    }
                     first.set(core, cores[core].advance(end));
                     continue;
                 }
@@ -285,7 +283,7 @@ impl World {
                 thread: *id,
                 pc: 0,
             };
-            let (step, ahead) = hart.burst(self.images.text(code), &mut bus, MOST_AHEAD, LINE_BYTES);
+            let (step, ahead) = hart.burst(self.images.text(code), &mut bus, self.config.most_ahead, LINE_BYTES);
             let ThreadBus { costs: Modelled { stored, .. }, outbox_store, detail, .. } = bus;
             let class = match step {
                 Step::Retired(class) => class,

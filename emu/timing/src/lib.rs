@@ -7,6 +7,7 @@
 
 pub mod cache;
 pub mod core;
+mod held;
 mod labels;
 pub mod memory;
 pub mod model;

@@ -4,17 +4,19 @@
 //! Latency is that of the first level that holds the line, plus the wait for every shared path on the way. Data written by the card
 //! lands in L2 and is gone from the L1s.
 //!
-//! Accesses that cost the same whenever they are issued may be executed before ([`Memory::load_ahead`], [`Memory::store_ahead`],
-//! [`Memory::fetch_ahead`]): they hit, nobody else has the line at hand, and wait for no path.
+//! Accesses that cost the same whenever they are issued may be executed before: [`Memory::load_ahead`] and others.
 
 use std::collections::VecDeque;
 
 use crate::cache::{Cache, LINE_BYTES, Touch, line_of};
-use crate::core::{NEAR, THREADS};
+use crate::core::THREADS;
+use crate::held::Held;
 use crate::labels::Labels;
 use crate::model::Model;
 use crate::server::Server;
 use crate::unit::{of_cycles, to_cycles};
+
+mod ahead;
 
 /// Cores of a card.
 pub const CORES: usize = 16;
@@ -73,40 +75,6 @@ struct Thread {
     stores: StoreBuffer,
     /// It has stored through a window since it last waited for that.
     window_stored: bool,
-}
-
-/// How many L1s may hold a line: the card writes far more lines than threads look at. Lines share counts; those of different threads'
-/// stacks, which are a power of two apart, and of queues side by side seldom do.
-#[derive(Clone, Debug)]
-struct Held {
-    counts: Box<[u16]>,
-}
-
-impl Held {
-    /// Neighbouring lines that have counts side by side.
-    const GROUP: u64 = 16;
-    const GROUPS: u32 = 1 << 12;
-
-    fn new() -> Self {
-        Held { counts: vec![0; Self::GROUPS as usize * Self::GROUP as usize].into() }
-    }
-
-    #[inline]
-    fn index(line: u64) -> usize {
-        // Multiplicative hashing by the golden ratio.
-        let group = (line / Self::GROUP).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - Self::GROUPS.ilog2());
-        (group * Self::GROUP + line % Self::GROUP) as usize
-    }
-
-    #[inline]
-    fn place(&mut self, line: u64) -> &mut u16 {
-        &mut self.counts[Self::index(line)]
-    }
-
-    #[inline]
-    fn at(&self, line: u64) -> u16 {
-        self.counts[Self::index(line)]
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -373,66 +341,6 @@ impl Memory {
         self.beyond_l1(Space::Dpa, addr, at) + self.model.store_hit_cycles
     }
 
-    /// Whether the last access was to a line that another thread may have at hand, so that what that has executed ahead of its time
-    /// ([`Memory::load_ahead`]) matters. Of a line that its thread's L1 held already, others do not execute accesses ahead.
-    #[inline]
-    pub fn take_met(&mut self) -> bool {
-        std::mem::take(&mut self.met)
-    }
-
-    /// Whether a thread may have the line of an address at hand.
-    #[must_use]
-    #[inline]
-    pub fn is_held(&self, addr: u64) -> bool {
-        self.held.at(line_of(addr)) > 0
-    }
-
-    /// A load of DPA memory ahead of its time. True if it hits L1 and no other L1 holds the line: it takes [`Model::l1_cycles`] whenever it
-    /// is issued, and is counted. Otherwise nothing has happened.
-    #[inline]
-    pub fn load_ahead(&mut self, thread: usize, addr: u64) -> bool {
-        let line = line_of(addr);
-        if self.held.at(line) != 1 || self.model.l1_cycles >= NEAR || !self.threads[thread].l1.touch_held(line) {
-            return false;
-        }
-        self.count(addr, |counts| counts.l1 += 1);
-        true
-    }
-
-    /// The same of a store, after cycle `at`; it takes [`Model::store_hit_cycles`]. It must be in L2 as well, L2 without limit, and no
-    /// store of the thread on its way by then.
-    #[inline]
-    pub fn store_ahead(&mut self, thread: usize, addr: u64, at: u64) -> bool {
-        let line = line_of(addr);
-        let Memory { model, threads, held, l2, l3, .. } = self;
-        let own = &mut threads[thread];
-        let may = model.service.l2 == 0 && model.store_hit_cycles < NEAR && held.at(line) == 1;
-        let on_its_way = own.stores.lines.back().is_some_and(|(_, taken_at)| *taken_at > of_cycles(at));
-        if !may || on_its_way || !own.l1.holds(line) || !l2.touch_held(line) {
-            return false;
-        }
-        l3.touch(line);
-        own.l1.touch_held(line);
-        self.count(addr, |counts| counts.store_hits += 1);
-        true
-    }
-
-    /// Whether a thread of a core finds the code at an address in the core's code cache ahead of its time.
-    #[inline]
-    pub fn fetch_ahead(&mut self, core: usize, addr: u64) -> bool {
-        self.code[core].touch_held(line_of(addr))
-    }
-
-    /// A load executed ahead of its time will not be issued.
-    pub fn uncount_load(&mut self, addr: u64) {
-        self.count(addr, |counts| counts.l1 -= 1);
-    }
-
-    /// The same of a store.
-    pub fn uncount_store(&mut self, addr: u64) {
-        self.count(addr, |counts| counts.store_hits -= 1);
-    }
-
     /// Cycles of a fence at cycle `at`, with the predecessor set that the instruction names (bit 3 device input, 2 device output, 1
     /// reads, 0 writes): until the thread's stores that it orders are on their way, and one trip to where they go. Device output behind
     /// stores through a window is a writeback of the window; loads have returned anyway.
@@ -457,17 +365,14 @@ impl Memory {
         to_cycles(last.saturating_sub(of_cycles(at)))
     }
 
-    /// Cycles by which an instruction comes later because its line of code was not in its core's code cache, and the line that had to go
-    /// for it.
+    /// Cycles by which an instruction comes later because its line of code was not in its core's code cache.
     #[inline]
-    pub fn fetch(&mut self, core: usize, addr: u64, at: u64) -> (u64, Option<u64>) {
-        match self.code[core].touch_evicting(line_of(addr)) {
-            Touch::Hit => (0, None),
-            Touch::Miss { gone } => {
-                self.count(addr, |counts| counts.code_misses += 1);
-                (self.beyond_l1(Space::Dpa, addr, at), gone)
-            }
+    pub fn fetch(&mut self, core: usize, addr: u64, at: u64) -> u64 {
+        if self.code[core].touch(line_of(addr)) {
+            return 0;
         }
+        self.count(addr, |counts| counts.code_misses += 1);
+        self.beyond_l1(Space::Dpa, addr, at)
     }
 
     /// The card has written `len` bytes at `addr`.

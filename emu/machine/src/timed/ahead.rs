@@ -5,7 +5,8 @@
 //! that brings it into its own L1), what has not been issued is taken back: stores in the reverse order, then the thread is put to
 //! where it was at the first note, and executes again what has been issued with what it had loaded. So the card reads and writes
 //! memory as if every instruction were executed at its issue. Between cores the order is looser: one may have issued some cycles
-//! further than another, by a burst at most, and a load that hits L1 may miss a store of the other core by as much.
+//! further than another, by a burst at most, and a load that hits L1 may miss a store of the other core by as much. Lines of code, and
+//! lines of L2 and L3, are touched when an instruction is executed: which line has to go for another may be one burst off.
 
 use emu_hart::{Before, Bus, Fault, Hart, Text, Width};
 use emu_timing::cache::line_of;
@@ -39,23 +40,19 @@ enum What {
         width: u8,
         old: u64,
     },
-    /// The first instruction in another line of code, and the line before.
+    /// The first instruction in another line of code than this one.
     Code {
-        line: u64,
         from: u64,
     },
 }
 
 impl What {
-    fn line(self) -> u64 {
+    /// The line that it accesses.
+    fn line(self) -> Option<u64> {
         match self {
-            What::Load { addr, .. } | What::Store { addr, .. } => line_of(addr),
-            What::Code { line, .. } => line,
+            What::Load { addr, .. } | What::Store { addr, .. } => Some(line_of(addr)),
+            What::Code { .. } => None,
         }
-    }
-
-    fn is_code(self) -> bool {
-        matches!(self, What::Code { .. })
     }
 }
 
@@ -147,7 +144,7 @@ impl Aheads {
     #[inline(always)]
     pub(crate) fn entered(&mut self, unit: usize, before: &Before<'_>, line: u64) {
         let from = std::mem::replace(&mut self.of[unit].line, line);
-        self.note(unit, before, What::Code { line, from });
+        self.note(unit, before, What::Code { from });
     }
 
     #[inline(always)]
@@ -157,7 +154,7 @@ impl Aheads {
             (ahead.x, ahead.pc, ahead.first) = (*before.x, before.pc, before.count);
             self.noted[unit / 64] |= 1 << (unit % 64);
         }
-        self.lines[unit] |= bit_of(what.line());
+        self.lines[unit] |= what.line().map_or(0, bit_of);
         ahead.notes.push(Note { before: before.count, what });
     }
 
@@ -173,7 +170,8 @@ impl Aheads {
         caches: &mut Memory,
         memory: &mut ProcessMemory,
     ) {
-        let bit = bit_of(line_of(addr));
+        let line = line_of(addr);
+        let bit = bit_of(line);
         for word in 0..self.noted.len() {
             let mut rest = self.noted[word];
             while rest != 0 {
@@ -182,35 +180,18 @@ impl Aheads {
                 if self.lines[unit] & bit == 0 || Some(unit) == except {
                     continue;
                 }
-                if self.has(unit, cores, |what| !what.is_code() && what.line() == line_of(addr)) {
+                if self.has(unit, line, cores) {
                     self.take_back(unit, cores, caches, memory);
                 }
             }
         }
     }
 
-    /// The thread of a core that has gone ahead into a line of code, if there is one that has not been issued.
-    #[inline]
-    pub(crate) fn in_code(&self, core: usize, line: u64, cores: &[Core]) -> Option<usize> {
-        let first = core * THREADS;
-        let mut noted = self.noted[first / 64] >> (first % 64) & ((1 << THREADS) - 1);
-        while noted != 0 {
-            let unit = first + noted.trailing_zeros() as usize;
-            noted &= noted - 1;
-            if self.lines[unit] & bit_of(line) != 0
-                && self.has(unit, cores, |what| what.is_code() && what.line() == line)
-            {
-                return Some(unit);
-            }
-        }
-        None
-    }
-
-    /// Whether a thread has such an instruction that has not been issued.
-    fn has(&self, unit: usize, cores: &[Core], is: impl Fn(What) -> bool) -> bool {
+    /// Whether a thread has accessed a line and the access has not been issued.
+    fn has(&self, unit: usize, line: u64, cores: &[Core]) -> bool {
         let ahead = &self.of[unit];
         let issued = ahead.count - cores[unit / THREADS].left(unit % THREADS);
-        ahead.notes.iter().rev().take_while(|note| note.before >= issued).any(|note| is(note.what))
+        ahead.notes.iter().rev().take_while(|note| note.before >= issued).any(|note| note.what.line() == Some(line))
     }
 
     /// Takes back what a thread has executed and not issued. Its hart follows when [`Aheads::put_back`] is called.
@@ -235,7 +216,7 @@ impl Aheads {
                         set_word(bytes, usize::from(width), old);
                     }
                 }
-                What::Code { from, .. } => ahead.line = from,
+                What::Code { from } => ahead.line = from,
             }
         }
         if ahead.notes.is_empty() {

@@ -1,0 +1,35 @@
+//! Which lines are in any L1.
+
+/// How many L1s may hold a line: the card writes far more lines than threads look at. Lines share counts; those of different threads'
+/// stacks, which are a power of two apart, and of queues side by side seldom do.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    counts: Box<[u16]>,
+}
+
+impl Held {
+    /// Neighbouring lines that have counts side by side.
+    const GROUP: u64 = 16;
+    const GROUPS: u32 = 1 << 12;
+
+    pub(crate) fn new() -> Self {
+        Held { counts: vec![0; Self::GROUPS as usize * Self::GROUP as usize].into() }
+    }
+
+    #[inline]
+    fn index(line: u64) -> usize {
+        // Multiplicative hashing by the golden ratio.
+        let group = (line / Self::GROUP).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - Self::GROUPS.ilog2());
+        (group * Self::GROUP + line % Self::GROUP) as usize
+    }
+
+    #[inline]
+    pub(crate) fn place(&mut self, line: u64) -> &mut u16 {
+        &mut self.counts[Self::index(line)]
+    }
+
+    #[inline]
+    pub(crate) fn at(&self, line: u64) -> u16 {
+        self.counts[Self::index(line)]
+    }
+}
