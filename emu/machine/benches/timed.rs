@@ -52,6 +52,34 @@ fn datapath() -> Program {
     Program { name: "datapath", what, body }
 }
 
+/// As loops over completion entries are: each round takes the next of 64 entries of a line, which comes from L2, sets a bit of a word,
+/// and writes a line of its own.
+fn completions() -> Program {
+    let body = vec![
+        add(A5, A3, S0),
+        ld(A1, A5, 0),
+        ld(A2, A5, 8),
+        ld(A4, S0, -8),
+        add(A1, A1, A2),
+        addi(A4, A4, 1),
+        slli(A2, A1, 3),
+        sd(A4, S0, -8),
+        add(A2, A2, A4),
+        sd(A2, S0, -80),
+        sd(A1, S0, -72),
+        addi(A3, A3, 64),
+        slli(A3, A3, 52),
+        srli(A3, A3, 52),
+    ];
+    let what = "a loop of 15 instructions: a load from L2, two that hit L1, three stores to two lines in L1";
+    Program { name: "completions", what, body }
+}
+
+/// `srli rd, rs, by`
+fn srli(rd: u32, rs: u32, by: u32) -> u32 {
+    by << 20 | rs << 15 | 5 << 12 | rd << 7 | 0x13
+}
+
 /// Registers only.
 fn arithmetic() -> Program {
     let body =
@@ -60,17 +88,25 @@ fn arithmetic() -> Program {
 }
 
 const A5: u32 = 15;
+const S0: u32 = 8;
+
+/// Bytes of heap of each thread, and where its entries begin there.
+const BLOCK: u64 = 8192;
+const ENTRIES: u64 = 1024;
 
 /// Million instructions per second of `threads` threads.
 fn mips(program: &Program, threads: u32, timing: Option<Parameters>, instructions: u64) -> f64 {
-    let mut handler = program.body.clone();
+    let mut handler = vec![addi(S0, A0, 0)];
+    handler.extend(&program.body);
     handler.push(bne(SP, 0, -4 * program.body.len() as i32));
     let elf = image(&handler, &[addi(A7, 0, 11), ECALL, RET]);
     let (mut world, process) = boot(&elf, Config { cards: 1, timing, ..Config::default() });
     let entry = world.card(0).unwrap().process(process).unwrap().image.symbol("handler").unwrap();
-    for _ in 0..threads {
-        let thread = world.create_thread(0, process, entry, 0, 0, None).unwrap();
-        world.run_event_handler(0, thread, 0).unwrap();
+    let heap = world.heap_alloc(0, process, BLOCK * (u64::from(threads) + 1)).unwrap() & !63;
+    for number in 0..u64::from(threads) {
+        let block = heap + BLOCK * number + ENTRIES;
+        let thread = world.create_thread(0, process, entry, block, 0, None).unwrap();
+        world.run_event_handler(0, thread, block).unwrap();
         ping(&mut world, process, u64::from(thread)).unwrap();
     }
     let (before, began_ns) = (retired(&world, process), processor_ns());
@@ -110,7 +146,7 @@ fn main() -> ExitCode {
         }
     }
     let mut rows = Vec::new();
-    let programs = [datapath(), arithmetic()];
+    let programs = [datapath(), completions(), arithmetic()];
     for program in &programs {
         for threads in [1, 16, 254] {
             if !format!("{}/{threads}", program.name).contains(&only) {

@@ -20,39 +20,50 @@ use crate::memory::{ProcessMemory, set_word};
 /// No line of code.
 const NOWHERE: u64 = u64::MAX;
 
-/// An instruction that may have to be taken back.
+/// An instruction that may have to be taken back. Two words: hundreds of threads have a dozen each.
 #[derive(Clone, Copy, Debug)]
 struct Note {
-    /// Instructions of the burst that were executed ahead before it.
-    before: u32,
-    what: What,
+    /// The address in the process, 40 bits; above it instructions of the burst before this one, 8 bits, what it is, 2 bits, and the
+    /// logarithm of its bytes, 2 bits.
+    head: u64,
+    /// What has been loaded, what was there before the store, or the line of code before.
+    value: u64,
 }
 
-/// Addresses are tagged with their process.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    Load {
-        addr: u64,
-        value: u64,
-    },
-    Store {
-        addr: u64,
-        width: u8,
-        old: u64,
-    },
-    /// The first instruction in another line of code than this one.
-    Code {
-        from: u64,
-    },
+    Load,
+    Store,
+    /// The first instruction in another line of code.
+    Code,
 }
 
-impl What {
-    /// The line that it accesses.
-    fn line(self) -> Option<u64> {
-        match self {
-            What::Load { addr, .. } | What::Store { addr, .. } => Some(line_of(addr)),
-            What::Code { .. } => None,
+impl Note {
+    #[inline(always)]
+    fn new(before: &Before<'_>, what: What, addr: u64, width: usize, value: u64) -> Self {
+        let head = addr | u64::from(before.count) << 40 | (what as u64) << 48 | u64::from(width.trailing_zeros()) << 50;
+        Note { head, value }
+    }
+
+    fn what(self) -> What {
+        match self.head >> 48 & 3 {
+            0 => What::Load,
+            1 => What::Store,
+            _ => What::Code,
         }
+    }
+
+    /// Instructions of the burst that were executed ahead before it.
+    fn before(self) -> u32 {
+        (self.head >> 40 & 0xff) as u32
+    }
+
+    fn addr(self) -> u64 {
+        untagged(self.head)
+    }
+
+    fn width(self) -> usize {
+        1 << (self.head >> 50 & 3)
     }
 }
 
@@ -72,19 +83,20 @@ struct Ahead {
     executed: u32,
     /// In the order in which they were executed.
     notes: Vec<Note>,
-    /// The thread before the first of them, and the instructions ahead by then.
+    /// The thread before the first access among them, the instructions ahead by then, and the tag of its addresses.
     x: [u64; 32],
     pc: u64,
     first: u32,
+    tag: u64,
 }
 
 /// All hardware threads of a card.
 #[derive(Clone, Debug)]
 pub(crate) struct Aheads {
     of: Box<[Ahead]>,
-    /// Those with notes, one bit each.
+    /// Those with notes of accesses, one bit each.
     noted: [u64; EXECUTION_UNITS / 64],
-    /// For each a bit for each line that may be in its notes, see [`bit_of`].
+    /// For each a bit for each line that may be in its notes, see [`bit_of`]; 0 until the first.
     lines: Box<[u64; EXECUTION_UNITS]>,
     /// Those whose harts have to be put back.
     stale: Vec<usize>,
@@ -92,7 +104,8 @@ pub(crate) struct Aheads {
 
 impl Aheads {
     pub(crate) fn new() -> Self {
-        let ahead = Ahead { line: NOWHERE, count: 0, executed: 0, notes: Vec::new(), x: [0; 32], pc: 0, first: 0 };
+        let ahead =
+            Ahead { line: NOWHERE, count: 0, executed: 0, notes: Vec::new(), x: [0; 32], pc: 0, first: 0, tag: 0 };
         Aheads {
             of: vec![ahead; EXECUTION_UNITS].into(),
             noted: [0; EXECUTION_UNITS / 64],
@@ -111,9 +124,8 @@ impl Aheads {
     /// All that a thread had executed ahead has been issued.
     #[inline(always)]
     pub(crate) fn issued(&mut self, unit: usize) {
-        let ahead = &mut self.of[unit];
-        if !ahead.notes.is_empty() {
-            ahead.notes.clear();
+        self.of[unit].notes.clear();
+        if self.lines[unit] != 0 {
             self.lines[unit] = 0;
             self.noted[unit / 64] &= !(1 << (unit % 64));
         }
@@ -131,31 +143,37 @@ impl Aheads {
         (self.of[unit].count, self.of[unit].executed) = (count, count);
     }
 
+    /// A thread has loaded ahead, from a tagged address.
     #[inline(always)]
     pub(crate) fn loaded(&mut self, unit: usize, before: &Before<'_>, addr: u64, value: u64) {
-        self.note(unit, before, What::Load { addr, value });
+        self.accessed(unit, before, addr);
+        self.of[unit].notes.push(Note::new(before, What::Load, untagged(addr), 1, value));
     }
 
+    /// It has stored, where `old` was.
     #[inline(always)]
     pub(crate) fn stored(&mut self, unit: usize, before: &Before<'_>, addr: u64, width: usize, old: u64) {
-        self.note(unit, before, What::Store { addr, width: width as u8, old });
+        self.accessed(unit, before, addr);
+        self.of[unit].notes.push(Note::new(before, What::Store, untagged(addr), width, old));
     }
 
     #[inline(always)]
-    pub(crate) fn entered(&mut self, unit: usize, before: &Before<'_>, line: u64) {
-        let from = std::mem::replace(&mut self.of[unit].line, line);
-        self.note(unit, before, What::Code { from });
-    }
-
-    #[inline(always)]
-    fn note(&mut self, unit: usize, before: &Before<'_>, what: What) {
-        let ahead = &mut self.of[unit];
-        if ahead.notes.is_empty() {
+    fn accessed(&mut self, unit: usize, before: &Before<'_>, addr: u64) {
+        if self.lines[unit] == 0 {
+            let ahead = &mut self.of[unit];
             (ahead.x, ahead.pc, ahead.first) = (*before.x, before.pc, before.count);
+            ahead.tag = addr - untagged(addr);
             self.noted[unit / 64] |= 1 << (unit % 64);
         }
-        self.lines[unit] |= what.line().map_or(0, bit_of);
-        ahead.notes.push(Note { before: before.count, what });
+        self.lines[unit] |= bit_of(line_of(addr));
+    }
+
+    /// It has gone on in another line of code.
+    #[inline(always)]
+    pub(crate) fn entered(&mut self, unit: usize, before: &Before<'_>, line: u64) {
+        let ahead = &mut self.of[unit];
+        let from = std::mem::replace(&mut ahead.line, line);
+        ahead.notes.push(Note::new(before, What::Code, 0, 1, from));
     }
 
     /// Somebody is about to touch the line of a (tagged) address: what others than `except` have executed ahead there is taken back, as
@@ -191,39 +209,31 @@ impl Aheads {
     fn has(&self, unit: usize, line: u64, cores: &[Core]) -> bool {
         let ahead = &self.of[unit];
         let issued = ahead.count - cores[unit / THREADS].left(unit % THREADS);
-        ahead.notes.iter().rev().take_while(|note| note.before >= issued).any(|note| note.what.line() == Some(line))
+        let mut open = ahead.notes.iter().rev().take_while(|note| note.before() >= issued);
+        open.any(|note| note.what() != What::Code && line_of(ahead.tag | note.addr()) == line)
     }
 
-    /// Takes back what a thread has executed and not issued. Its hart follows when [`Aheads::put_back`] is called.
+    /// Takes back what a thread has executed and not issued, from the first access on. Its hart follows when [`Aheads::put_back`] is
+    /// called.
     #[inline(never)]
-    pub(crate) fn take_back(
-        &mut self,
-        unit: usize,
-        cores: &mut [Core],
-        caches: &mut Memory,
-        memory: &mut ProcessMemory,
-    ) {
+    fn take_back(&mut self, unit: usize, cores: &mut [Core], caches: &mut Memory, memory: &mut ProcessMemory) {
         let ahead = &mut self.of[unit];
         let core = &mut cores[unit / THREADS];
         let issued = ahead.count - core.left(unit % THREADS);
-        while let Some(Note { what, .. }) = ahead.notes.pop_if(|note| note.before >= issued) {
-            match what {
-                What::Load { addr, .. } => caches.uncount_load(addr),
-                What::Store { addr, width, old } => {
-                    caches.uncount_store(addr);
+        let kept = issued.max(ahead.first);
+        while let Some(note) = ahead.notes.pop_if(|note| note.before() >= kept) {
+            match note.what() {
+                What::Load => caches.uncount_load(ahead.tag | note.addr()),
+                What::Store => {
+                    caches.uncount_store(ahead.tag | note.addr());
                     // It has been stored there.
-                    if let Some(bytes) = memory.bytes_mut(untagged(addr), usize::from(width)) {
-                        set_word(bytes, usize::from(width), old);
+                    if let Some(bytes) = memory.bytes_mut(note.addr(), note.width()) {
+                        set_word(bytes, note.width(), note.value);
                     }
                 }
-                What::Code { from } => ahead.line = from,
+                What::Code => ahead.line = note.value,
             }
         }
-        if ahead.notes.is_empty() {
-            self.noted[unit / 64] &= !(1 << (unit % 64));
-        }
-        // Plain ones before the first note stay.
-        let kept = issued.max(ahead.first);
         core.cut(unit % THREADS, kept - issued);
         ahead.count = kept;
         if !self.stale.contains(&unit) {
@@ -264,10 +274,7 @@ struct Again<'a> {
 
 impl Bus for Again<'_> {
     fn load_ahead(&mut self, _addr: u64, _width: Width, _before: &Before<'_>) -> Option<u64> {
-        self.notes.find_map(|note| match note.what {
-            What::Load { value, .. } => Some(value),
-            What::Store { .. } | What::Code { .. } => None,
-        })
+        self.notes.find(|note| note.what() == What::Load).map(|note| note.value)
     }
 
     fn store_ahead(&mut self, _addr: u64, _width: Width, _value: u64, _before: &Before<'_>) -> bool {
