@@ -5,9 +5,7 @@ mod support;
 use emu_machine::timing::{Counts, Parameters};
 use emu_machine::{Config, World};
 use proptest::prelude::*;
-use support::weak::{
-    DATA, RESCHEDULE, RING, S0, amoadd, beq, code, fence, make_handlers, queue_pair, two_handlers, word,
-};
+use support::weak::{DATA, RESCHEDULE, S0, amoadd, beq, code, fence, make_handlers, offer_nop, two_handlers, word};
 use support::*;
 
 fn machine(most_ahead: u32) -> Config {
@@ -142,12 +140,7 @@ proptest! {
         ]);
         let run = |most_ahead: u32| {
             let (mut world, process) = boot(&two_handlers(&ring, &poll), machine(most_ahead));
-            let qpn = queue_pair(&mut world, process);
-            let outbox = world.create_outbox(0, process).unwrap();
-            let bytes = |words: [u32; 2]| u64::from_le_bytes(words.map(u32::to_be_bytes).concat().try_into().unwrap());
-            let (head, flags) = (bytes([0, qpn << 8 | 1]), bytes([8, 0]));
-            let words = [u64::from(outbox), RING, head, flags, u64::from(qpn) << 32 | 1];
-            world.write_memory(0, process, DATA, &words.map(u64::to_le_bytes).concat()).unwrap();
+            offer_nop(&mut world, process);
             let first = make_handlers(&mut world, process);
             ping(&mut world, process, first).unwrap();
             while world.step() {}

@@ -260,8 +260,8 @@ impl Aheads {
         let again = ahead.count - ahead.first;
         let mut notes = Again { notes: ahead.notes.iter() };
         if again > 0 {
-            let done = hart.replay(text, &mut notes, again);
-            debug_assert!(done == again, "{done} of {again} instructions executed again");
+            // Fewer only if code has been stored over since: the thread goes on from there.
+            hart.replay(text, &mut notes, again);
         }
         ahead.executed = ahead.count;
     }

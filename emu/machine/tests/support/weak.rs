@@ -144,6 +144,17 @@ pub fn queue_pair(world: &mut World, process: u32) -> u32 {
     qpn
 }
 
+/// Makes a queue pair, and puts at `DATA` what a program needs to ring for a NOP: outbox, send ring, the two words of the entry, and that
+/// of the doorbell.
+pub fn offer_nop(world: &mut World, process: u32) {
+    let qpn = queue_pair(world, process);
+    let outbox = world.create_outbox(0, process).unwrap();
+    let bytes = |words: [u32; 2]| u64::from_le_bytes(words.map(u32::to_be_bytes).concat().try_into().unwrap());
+    let (head, flags) = (bytes([0, qpn << 8 | 1]), bytes([8, 0]));
+    let words = [u64::from(outbox), RING, head, flags, u64::from(qpn) << 32 | 1];
+    world.write_memory(0, process, DATA, &words.map(u64::to_le_bytes).concat()).unwrap();
+}
+
 /// A NOP is written and rung for. Gives the opcode of its completion, and the races.
 pub fn nop(seed: u64, between: &[u32], after: &[u32]) -> (u8, Vec<Race>) {
     let program = code(&[
@@ -155,12 +166,7 @@ pub fn nop(seed: u64, between: &[u32], after: &[u32]) -> (u8, Vec<Race>) {
         &[RET],
     ]);
     let (mut world, process) = boot(&image(&[RET], &program), config(seed));
-    let qpn = queue_pair(&mut world, process);
-    let outbox = world.create_outbox(0, process).unwrap();
-    let bytes = |words: [u32; 2]| u64::from_le_bytes(words.map(u32::to_be_bytes).concat().try_into().unwrap());
-    let (head, flags) = (bytes([0, qpn << 8 | 1]), bytes([8, 0]));
-    let words = [u64::from(outbox), RING, head, flags, u64::from(qpn) << 32 | 1];
-    world.write_memory(0, process, DATA, &words.map(u64::to_le_bytes).concat()).unwrap();
+    offer_nop(&mut world, process);
     ping(&mut world, process, DATA).unwrap();
     while world.step() {}
     let mut cqe = [0; 64];
