@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use flexcast_tests::examples::allgather;
 use flexcast_tests::libs::{libraries, wait_for};
 use flexcast_tests::workspace_root;
 
@@ -70,15 +71,14 @@ impl Drop for Running {
 fn mesh(name: &str, ranks: u16, more: &[&str]) {
     let folder = scratch(name);
     let Some(program) = program(&folder) else { return };
-    let port = free_ports(ranks).to_string();
+    let (example, port) = (allgather(false), free_ports(ranks).to_string());
     let output = |rank: u16| folder.join(format!("rank-{rank}.txt"));
     let start = |rank: u16| {
         let file = File::create(output(rank)).expect("a file for the output");
         let (number, of) = (rank.to_string(), ranks.to_string());
-        let child = Command::new(env!("CARGO"))
-            .args(["run", "--quiet", "--package", "flexcast-cli", "--bin", "flexcast", "--", "emu", "exec"])
-            .args(["--rank", &number, "--of", &of, "--port-base", &port, "--libs"])
-            .arg(libraries())
+        let child = Command::new(&example.tool)
+            .args(["emu", "exec", "--rank", &number, "--of", &of, "--port-base", &port, "--libs"])
+            .arg(&example.libraries)
             .args(more)
             .arg("--")
             .args([program.as_os_str(), number.as_ref(), of.as_ref(), folder.as_ref()])
@@ -87,7 +87,7 @@ fn mesh(name: &str, ranks: u16, more: &[&str]) {
             .stderr(file)
             .current_dir(workspace_root())
             .spawn();
-        Running(child.expect("cargo starts"))
+        Running(child.expect("the tool starts"))
     };
     let mut children: Vec<Running> = (0..ranks).map(start).collect();
     let ends: Vec<_> = children.iter_mut().map(|child| wait_for(&mut child.0, BOUND)).collect();

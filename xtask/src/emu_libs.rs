@@ -46,8 +46,6 @@ impl BuildEmuLibs {
 
 /// Builds the libraries and returns the folder that `-L` and `LD_LIBRARY_PATH` take. `profile` is cargo's.
 pub(crate) fn build_host(profile: &str) -> Result<PathBuf> {
-    // For `test`, `cargo rustc` would build a test program.
-    let profile = if profile == "test" { "dev" } else { profile };
     let compiler = compiler(process::find)?;
     let mut folder = workspace::root().join("target/emu-libs");
     if profile != RELEASE {
@@ -57,11 +55,10 @@ pub(crate) fn build_host(profile: &str) -> Result<PathBuf> {
 
     // An archive, and the linking done here: as a `cdylib` rustc would decide what is exported, and it does not know of
     // the function that is written in C.
-    let package = "emu-libflexio";
+    let package = "emu-libs";
     status::say("Building", format_args!("{LIBRARY} from {package}"));
-    let archive = ["--lib", "--crate-type", "staticlib"];
-    process::run(workspace::cargo().args(["rustc", "--profile", profile, "--package", package]).args(archive))?;
-    let archive = workspace::target_dir()?.join(profile_folder(profile)).join("libemu_libflexio.a");
+    process::run(&mut workspace::cargo_build(profile, package, &["--lib"]))?;
+    let archive = workspace::target_dir()?.join(profile_folder(profile)).join("libemu_libs.a");
     link(&compiler, &archive, &folder.join(LIBRARY))?;
     for name in OTHER_NAMES {
         replace(&folder.join(name), |new| {
@@ -98,7 +95,7 @@ pub(crate) fn compiler(find: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf
 pub(crate) fn profile_folder(profile: &str) -> &str {
     // Cargo's built-in profiles share two folders.
     match profile {
-        "dev" => "debug",
+        "dev" | "test" => "debug",
         "bench" => RELEASE,
         other => other,
     }

@@ -66,14 +66,11 @@ impl Example {
         let image = workspace::image_dir("emu").join("allgather.elf");
         let libraries = emu_libs::build_host(&self.profile)?;
         let folder = workspace::target_dir()?.join(emu_libs::profile_folder(&self.profile));
-        let cargo = |package: &str, what: &[&str]| {
-            process::run(
-                workspace::cargo().args(["build", "--profile", &self.profile, "--package", package]).args(what),
-            )
-        };
+        let cargo =
+            |package: &str, what: &[&str]| process::run(&mut workspace::cargo_build(&self.profile, package, what));
         cargo("flexcast-cli", &["--bin", "flexcast"])?;
         let program = if self.c {
-            cargo("flexcast-capi", &[])?;
+            cargo("flexcast-capi", &["--lib"])?;
             let program = folder.join("examples").join(format!("{}-c", self.name));
             let compiler = emu_libs::compiler(process::find)?;
             std::fs::create_dir_all(folder.join("examples"))?;

@@ -24,7 +24,7 @@ const STEPS: &[Step] = &[
     ("coverage.md", || coverage::check()),
     ("flexcast.h", || header::check()),
     ("device tests", device_tests),
-    ("emulator libraries", || emu_libs::build_host("test").map(drop)),
+    ("emulator libraries", || emu_libs::build_host(workspace::TESTS_PROFILE).map(drop)),
     ("host tests", host_tests),
     ("fuzz targets", fuzz::step),
     ("lints", lints),

@@ -80,6 +80,25 @@ pub(crate) fn select_images(wanted: &[String]) -> Result<Vec<String>> {
     Ok(if wanted.is_empty() { known } else { wanted.to_vec() })
 }
 
+/// `cargo build` of a target (`--lib`, `--bin NAME`, ...) of a package of the host workspace.
+///
+/// Cargo compiles a crate once more for every other set of features, and a package alone asks for fewer of them than all
+/// packages with their tests do: built alone on the way to a test, the emulator would be compiled a second time. So with the
+/// profile of the tests the target is built as `cargo test --workspace` builds it, and with it those of other packages that
+/// fit; `--examples` brings the features of tests in.
+pub(crate) fn cargo_build(profile: &str, package: &str, target: &[&str]) -> Command {
+    let mut command = cargo();
+    command.args(["build", "--profile", profile]).args(target);
+    match profile {
+        TESTS_PROFILE => command.args(["--workspace", "--examples"]),
+        _ => command.args(["--package", package]),
+    };
+    command
+}
+
+/// Cargo's name of the profile that tests are built with.
+pub(crate) const TESTS_PROFILE: &str = "dev";
+
 /// Builds the command-line tool and returns its path.
 pub(crate) fn cli() -> Result<PathBuf> {
     process::run(cargo().args(["build", "--release", "--package", "flexcast-cli"]))?;
