@@ -1,4 +1,7 @@
-//! Which lines are in any L1.
+//! Which lines of DPA memory are in any L1.
+
+/// Marks lines behind windows: the card does not write there through the DPA's caches, and where they lie differs from run to run.
+pub(crate) const WINDOW_LINE: u64 = 1 << 62;
 
 /// How many L1s may hold a line: the card writes far more lines than threads look at. Lines share counts; those of different threads'
 /// stacks, which are a power of two apart, and of queues side by side seldom do.
@@ -23,11 +26,26 @@ impl Held {
         (group * Self::GROUP + line % Self::GROUP) as usize
     }
 
+    /// One more L1 holds a line; tells whether others may.
     #[inline]
-    pub(crate) fn place(&mut self, line: u64) -> &mut u16 {
-        &mut self.counts[Self::index(line)]
+    pub(crate) fn add(&mut self, line: u64) -> bool {
+        if line & WINDOW_LINE != 0 {
+            return false;
+        }
+        let count = &mut self.counts[Self::index(line)];
+        *count += 1;
+        *count > 1
     }
 
+    /// One less does.
+    #[inline]
+    pub(crate) fn remove(&mut self, line: u64) {
+        if line & WINDOW_LINE == 0 {
+            self.counts[Self::index(line)] -= 1;
+        }
+    }
+
+    /// How many may.
     #[inline]
     pub(crate) fn at(&self, line: u64) -> u16 {
         self.counts[Self::index(line)]

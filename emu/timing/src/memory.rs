@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use crate::cache::{Cache, LINE_BYTES, Touch, line_of};
 use crate::core::THREADS;
-use crate::held::Held;
+use crate::held::{Held, WINDOW_LINE};
 use crate::labels::Labels;
 use crate::model::Model;
 use crate::server::Server;
@@ -200,7 +200,7 @@ impl Memory {
 
     fn empty_l1(&mut self, thread: usize) {
         for line in self.threads[thread].l1.lines() {
-            *self.held.place(line) -= 1;
+            self.held.remove(line);
         }
         self.threads[thread].l1.clear();
     }
@@ -212,11 +212,9 @@ impl Memory {
             Touch::Hit => true,
             Touch::Miss { gone } => {
                 if let Some(gone) = gone {
-                    *self.held.place(gone) -= 1;
+                    self.held.remove(gone);
                 }
-                let others = self.held.place(line);
-                self.met = *others > 0;
-                *others += 1;
+                self.met = self.held.add(line);
                 false
             }
         }
@@ -224,7 +222,7 @@ impl Memory {
 
     fn drop_from_l1(&mut self, thread: usize, line: u64) {
         if self.threads[thread].l1.remove(line) {
-            *self.held.place(line) -= 1;
+            self.held.remove(line);
         }
     }
 
@@ -232,7 +230,7 @@ impl Memory {
     #[inline(always)]
     pub fn load(&mut self, thread: usize, space: Space, addr: u64, at: u64) -> u64 {
         // Most loads.
-        if self.threads[thread].l1.is_newest(line_of(addr)) && self.labels.is_empty() {
+        if self.threads[thread].l1.is_newest(line_in(space, addr)) && self.labels.is_empty() {
             self.counts.l1 += 1;
             return self.model.l1_cycles;
         }
@@ -241,7 +239,7 @@ impl Memory {
 
     #[inline(never)]
     fn load_of_any(&mut self, thread: usize, space: Space, addr: u64, at: u64) -> u64 {
-        let line = line_of(addr);
+        let line = line_in(space, addr);
         if self.touch_l1(thread, line) {
             self.count(addr, |counts| counts.l1 += 1);
             return self.model.l1_cycles;
@@ -286,7 +284,7 @@ impl Memory {
 
     /// Cycles that a store at cycle `at` costs its thread. It is posted: the line leaves by itself.
     pub fn store(&mut self, thread: usize, space: Space, addr: u64, at: u64) -> u64 {
-        let line = line_of(addr);
+        let line = line_in(space, addr);
         let hit = self.touch_l1(thread, line);
         let cycles = if hit {
             self.count(addr, |counts| counts.store_hits += 1);
@@ -382,7 +380,7 @@ impl Memory {
         }
         for line in line_of(addr)..=line_of(addr + len - 1) {
             self.l2.touch(line);
-            if *self.held.place(line) > 0 {
+            if self.held.at(line) > 0 {
                 self.drop_everywhere(line);
             }
         }
@@ -396,6 +394,15 @@ impl Memory {
                 rest &= rest - 1;
             }
         }
+    }
+}
+
+/// The line of an address in L1: one behind a window is marked, for others have nothing to do with it.
+#[inline(always)]
+const fn line_in(space: Space, addr: u64) -> u64 {
+    match space {
+        Space::Dpa => line_of(addr),
+        Space::Arm | Space::Host => line_of(addr) | WINDOW_LINE,
     }
 }
 

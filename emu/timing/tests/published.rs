@@ -140,6 +140,24 @@ fn what_the_card_writes_is_gone_from_the_l1s_and_in_l2() {
     assert_eq!(memory.load(3, Space::Dpa, 0x10_0fc0, 4000), l2);
 }
 
+/// Where host memory lies differs from run to run: it must not decide which lines of the DPA are one thread's alone.
+#[test]
+fn lines_behind_windows_are_not_those_of_the_dpa() {
+    let model = Model::new(&Parameters::m1()).unwrap();
+    let (l1, l2) = (model.l1_cycles, model.l2_cycles);
+    let mut memory = Memory::new(model);
+    (0..3).for_each(|thread| memory.begin(thread));
+    for addr in (0x1000..0x1400).step_by(64) {
+        memory.load(0, Space::Host, addr, 0);
+        memory.store(1, Space::Host, addr, 0);
+        assert!(memory.load(2, Space::Dpa, addr, 1000) > l1 && !memory.take_met(), "{addr:#x}");
+        assert!(memory.load_ahead(2, addr) && memory.store_ahead(2, addr, 2000), "{addr:#x}");
+        // Another thread has the line at hand, too.
+        assert_eq!(memory.load(1, Space::Dpa, addr, 3000), l2);
+        assert!(memory.take_met() && !memory.load_ahead(2, addr) && !memory.store_ahead(2, addr, 4000), "{addr:#x}");
+    }
+}
+
 #[test]
 fn fences_wait_for_what_they_order() {
     const R_R: u8 = 2;
