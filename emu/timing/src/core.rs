@@ -14,9 +14,6 @@
 /// Threads of a core.
 pub const THREADS: usize = 16;
 
-/// An instruction executed ahead takes less than so many cycles.
-pub const NEAR: u64 = 64;
-
 /// The most instructions that a thread may have executed ahead.
 pub const MOST_AHEAD: u32 = 32;
 
@@ -124,7 +121,7 @@ pub struct Issue {
 
 impl Core {
     /// A core without threads that issues up to `width` instructions per cycle, those of one thread at least `gap_millicycles`
-    /// thousandths of a cycle (1000 and more) apart. Loads and stores executed ahead take that many cycles (1 to [`NEAR`] - 1).
+    /// thousandths of a cycle (1000 and more) apart. Loads and stores executed ahead take that many cycles, at least 1.
     #[must_use]
     pub const fn new(width: u32, gap_millicycles: u64, load_cycles: u64, store_cycles: u64) -> Self {
         let ordinary = (gap_millicycles / 1000, (gap_millicycles % 1000) as u32);

@@ -4,7 +4,6 @@
 
 use super::Memory;
 use crate::cache::line_of;
-use crate::core::NEAR;
 use crate::unit::of_cycles;
 
 impl Memory {
@@ -27,7 +26,7 @@ impl Memory {
     #[inline]
     pub fn load_ahead(&mut self, thread: usize, addr: u64) -> bool {
         let line = line_of(addr);
-        if self.held.at(line) != 1 || self.model.l1_cycles >= NEAR || !self.threads[thread].l1.touch_held(line) {
+        if self.held.at(line) != 1 || !self.threads[thread].l1.touch_held(line) {
             return false;
         }
         self.count(addr, |counts| counts.l1 += 1);
@@ -41,7 +40,7 @@ impl Memory {
         let line = line_of(addr);
         let Memory { model, threads, held, l2, l3, .. } = self;
         let own = &mut threads[thread];
-        let may = model.service.l2 == 0 && model.store_hit_cycles < NEAR && held.at(line) == 1;
+        let may = model.service.l2 == 0 && held.at(line) == 1;
         let on_its_way = own.stores.lines.back().is_some_and(|(_, taken_at)| *taken_at > of_cycles(at));
         if !may || on_its_way || !own.l1.holds(line) || !l2.touch_held(line) {
             return false;
