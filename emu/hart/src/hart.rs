@@ -57,7 +57,7 @@ impl Hart {
     ///
     /// What has not been issued yet can be taken back with [`Hart::replay`].
     ///
-    /// This makes a stepped hart several times as fast: few instructions have to be executed at the right moment.
+    /// This makes a stepped hart faster: few instructions have to be executed at the right moment.
     #[inline(always)]
     pub fn burst<B: Bus>(&mut self, text: &mut Text, bus: &mut B, most_ahead: u32, block_bytes: u64) -> (Step, Ahead) {
         crate::exec::burst(self, text, bus, most_ahead, block_bytes)

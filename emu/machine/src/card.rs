@@ -187,9 +187,11 @@ impl Dma for CardDma<'_> {
                 Some(process) => {
                     if let Some(timed) = self.timed.as_deref_mut() {
                         timed.before_access(id, addr, data.len() as u64, &mut process.memory);
-                        timed.written_by_card(id, addr, data.len() as u64);
                     }
                     process.memory.dma_write(addr, data)?;
+                    if let Some(timed) = self.timed.as_deref_mut() {
+                        timed.written_by_card(id, addr, data.len() as u64);
+                    }
                     // The card's writes are coherent with the threads' loads: stale copies of the lines are dropped, and
                     // reservations on them are lost.
                     if self.timed.as_deref().is_none_or(Timed::has_reserved) {

@@ -23,9 +23,9 @@ pub struct Config {
     /// The timing model of the card's cores, caches, paths and engines, which takes the place of `cost`. Default none: emulation is
     /// faster without. Not together with weak memory, a search for races, or a debugger.
     pub timing: Option<Parameters>,
-    /// With a timing model: the most instructions that a thread executes before the cycle of their issue, 0 to 32. What the card reads
+    /// With a timing model: the most instructions that a thread executes before the cycle of their issue, 0 to 32 (more is 32). What the card reads
     /// and writes does not depend on it. Threads of different cores see each other's stores to the cycle with 0 only, by a burst's
-    /// time later otherwise; emulation is several times slower with 0. Default 32.
+    /// time later otherwise; emulation is slower with 0. Default 32.
     pub most_ahead: u32,
     /// Bytes of DPA heap each process may use. Default 256 MiB (the vendor's stress sample allocates as much).
     pub heap_bytes: u64,

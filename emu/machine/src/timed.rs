@@ -131,8 +131,11 @@ impl Timed {
     }
 
     /// The network card, or the host by it, is about to read or write memory of a process: what threads have executed ahead there and not
-    /// issued is taken back.
+    /// issued is taken back. Where there is no memory, nobody has.
     pub(crate) fn before_access(&mut self, process: u32, addr: u64, len: u64, memory: &mut ProcessMemory) {
+        if memory.bytes(addr, len as usize).is_none() {
+            return;
+        }
         let first = tag(process) | addr;
         for line in (line_of(first)..).take(lines(first, len) as usize) {
             let addr = line * LINE_BYTES;

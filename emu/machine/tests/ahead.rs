@@ -3,7 +3,7 @@
 mod support;
 
 use emu_machine::timing::{Counts, Parameters};
-use emu_machine::{Config, World};
+use emu_machine::{Config, MachineError, World};
 use proptest::prelude::*;
 use support::weak::{DATA, RESCHEDULE, S0, amoadd, beq, code, fence, make_handlers, offer_nop, two_handlers, word};
 use support::*;
@@ -243,4 +243,15 @@ fn atomics_find_what_has_been_stored_before() {
     };
     assert_eq!(run(32), [700, 5050, 5050, 5050, 5050, 5050, 5050, 5050]);
     assert_eq!(run(0), run(32));
+}
+
+#[test]
+fn accesses_to_where_no_memory_is_are_refused() {
+    let (mut world, process) = boot(&image(&[RET], &[RET]), machine(32));
+    ping(&mut world, process, 0).unwrap();
+    for addr in [0, DATA - 4, DATA + 4092, u64::MAX - 3, u64::MAX] {
+        let refused = |told| matches!(told, Err(MachineError::BadDeviceRange { bytes: 8, .. }));
+        assert!(refused(world.peek_memory(0, process, addr, &mut [0; 8])), "{addr:#x}");
+        assert!(refused(world.write_memory(0, process, addr, &[0; 8])), "{addr:#x}");
+    }
 }

@@ -3,7 +3,7 @@
 //! A burst ([`emu_hart::Hart::burst`]) executes plain instructions ahead, which nobody can notice, and accesses to lines that only its
 //! thread has in L1. These are noted here until they are issued. Before anybody else touches such a line (the network card, or a thread
 //! that brings it into its own L1), what has not been issued is taken back: stores in the reverse order, then the thread is put to
-//! where it was at the first note, and executes again what has been issued with what it had loaded. So the card reads and writes
+//! where it was at the first such access, and executes again what has been issued with what it had loaded. So the card reads and writes
 //! memory as if every instruction were executed at its issue. Between cores the order is looser: one may have issued some cycles
 //! further than another, by a burst at most, and a load that hits L1 may miss a store of the other core by as much. Lines of code, and
 //! lines of L2 and L3, are touched when an instruction is executed: which line has to go for another may be one burst off.
