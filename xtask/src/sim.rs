@@ -12,9 +12,9 @@ pub(crate) struct Sim {
     /// Number of cases.
     #[arg(long, default_value_t = 200, value_name = "N")]
     pub(crate) seeds: u64,
-    /// Seed of the first case; the others follow.
-    #[arg(long, default_value_t = 1, value_name = "SEED")]
-    pub(crate) first: u64,
+    /// Seed of the first case; the others follow [default: drawn anew for each run; 1 where the variable CI is set].
+    #[arg(long, value_name = "SEED")]
+    pub(crate) first: Option<u64>,
     /// Go on after a case that came out wrong, and tell all such.
     #[arg(long)]
     pub(crate) keep_going: bool,
@@ -34,7 +34,10 @@ impl Sim {
         build::build(&Toolchain::load("emu")?, &workspace::images()?)?;
         status::say("Simulating", "ranks with the real firmware, from seeds");
         let mut command = Command::new(workspace::cli()?);
-        command.args(["campaign", "--seeds", &self.seeds.to_string(), "--first", &self.first.to_string()]);
+        command.args(["campaign", "--seeds", &self.seeds.to_string()]);
+        if let Some(first) = self.first {
+            command.args(["--first", &first.to_string()]);
+        }
         command.arg("--image").arg(workspace::image_dir("emu").join("allgather.elf"));
         if let Some(seconds) = self.wall_limit {
             command.args(["--wall-limit", &seconds.to_string()]);

@@ -233,13 +233,13 @@ pub(crate) struct CampaignArgs {
     /// Number of cases.
     #[arg(long, default_value_t = 200, value_name = "N")]
     pub(crate) seeds: u64,
-    /// Seed of the first case; the others follow.
-    #[arg(long, default_value_t = 1, value_name = "SEED")]
-    pub(crate) first: u64,
+    /// Seed of the first case; the others follow [default: drawn anew for each run; 1 where the variable CI is set].
+    #[arg(long, value_name = "SEED")]
+    pub(crate) first: Option<u64>,
     /// Threads, each with a machine of its own [default: one per core].
     #[arg(long, value_name = "N", default_value_t = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64))]
     pub(crate) jobs: u64,
-    /// Go on after a case that came out wrong, and tell all such.
+    /// Go on after a case that came out wrong. Each such case is printed to stderr when it ends, and all of them at the end.
     #[arg(long)]
     pub(crate) keep_going: bool,
     /// Begin no further seed after so much wall time.

@@ -24,6 +24,9 @@ const PROTOCOL_VIOLATION: u16 = u16::MAX;
 const NO_ANSWER: u16 = u16::MAX;
 /// Longest that a worker takes to answer: all that may wait in its rings, many times over.
 const WORKER_PS: u64 = 1_000_000_000_000;
+/// A root stops its multicast this many cutoffs after the barrier. The other ranks have closed their lanes after one and fetch what they
+/// miss, so what is sent later reaches nobody; until the second one late chunks still tell them that their cutoff is too short.
+const MULTICAST_CUTOFFS: u64 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Close {
@@ -60,6 +63,8 @@ pub(crate) struct Running<'c> {
     /// Its number, alike on all ranks.
     operation: u32,
     collective_id: u32,
+    /// How long after the barrier multicast is waited for, in picoseconds; not known before the operation is posted.
+    cutoff_ps: u64,
     /// When the lanes were told; they have not answered yet while `posted` is false.
     told_ps: Option<u64>,
     posted: bool,
@@ -166,6 +171,7 @@ impl<'c> Communicator<'c> {
             receive,
             operation: 0,
             collective_id: 0,
+            cutoff_ps: u64::MAX,
             told_ps: None,
             posted: false,
             received: false,

@@ -50,7 +50,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
 /// Both images and transports, batches of every size.
 fn datapath(args: &BenchArgs) -> anyhow::Result<Vec<Row>> {
     let source = made_up_bytes(args.bytes, 1);
-    let bar = progress_bar();
+    let bar = progress_bar("chunks");
     let mut rows = Vec::new();
     for name in ["reference", "receive"] {
         let image = read_image(&args.images.join(format!("{name}.elf")))?;

@@ -34,7 +34,7 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let source = read_source(&path)?;
     let image = read_image(&args.images.join("receive.elf"))?;
     let gather = read_image(&args.images.join("allgather.elf"))?;
-    let bar = progress_bar();
+    let bar = progress_bar("chunks");
     let mut reports: Vec<Report> = Vec::new();
     for transport in [Transport::Uc, Transport::Ud] {
         for threads in THREADS {

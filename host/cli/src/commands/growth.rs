@@ -48,7 +48,7 @@ pub(super) struct Row {
 /// Runs all cases, one operation each that counts.
 pub(super) fn measure(images: &Path) -> anyhow::Result<Vec<Row>> {
     let tool = std::env::current_exe().context("this program does not know its own file")?;
-    let bar = progress_bar();
+    let bar = progress_bar("cases");
     bar.set_length(CASES.len() as u64);
     let mut rows = Vec::new();
     for (algorithm, ranks, bytes, topology, warm) in CASES {

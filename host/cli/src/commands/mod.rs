@@ -80,12 +80,16 @@ fn read_source(path: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// A progress bar on stderr; invisible where that is not a terminal.
-fn progress_bar() -> ProgressBar {
+fn progress_bar(unit: &str) -> ProgressBar {
     let bar = ProgressBar::new(0);
-    if let Ok(style) = ProgressStyle::with_template("{prefix:>12.bold} [{bar:40}] {pos}/{len} chunks {msg}") {
+    if let Ok(style) = ProgressStyle::with_template(&bar_template(unit)) {
         bar.set_style(style.progress_chars("=> "));
     }
     bar
+}
+
+fn bar_template(unit: &str) -> String {
+    format!("{{prefix:>12.bold}} [{{bar:40}}] {{pos}}/{{len}} {unit} {{msg}}")
 }
 
 /// Shows a tick of a run.

@@ -21,7 +21,7 @@ pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     let image = (params.algorithm == Algorithm::Multicast).then(|| read_image(&args.image)).transpose()?;
     let provider = provider::emulated(machine)?;
     let source = file.unwrap_or_else(|| sim::source(&params));
-    let bar = progress_bar();
+    let bar = progress_bar("ranks");
     let report = sim::run(&provider, image.as_ref(), &params, &source, &mut |tick| show(&bar, &params, tick));
     bar.finish_and_clear();
     // A race may be why the run failed.

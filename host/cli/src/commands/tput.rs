@@ -44,7 +44,7 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
     let look = look::start(&args.look, args.provider)?;
     let source = file.unwrap_or_else(|| made_up_bytes(bytes, params.seed));
     let cards = Cards::open(&provider, args.server.as_deref(), args.client.as_deref())?;
-    let bar = progress_bar();
+    let bar = progress_bar("chunks");
     bar.set_prefix(format!("{} x{}", params.transport.name(), params.threads));
     let outcome = run_plan(&cards, &image, &plan, &source, &model, &mut |tick| show(&bar, tick));
     bar.finish_and_clear();

@@ -4,7 +4,7 @@ use flexcast_proto::wire::Availability;
 use flexcast_proto::{Cause, Failure};
 
 use super::terms::terms;
-use super::{Close, NO_ANSWER, Sending, WORKER_PS};
+use super::{Close, MULTICAST_CUTOFFS, NO_ANSWER, Sending, WORKER_PS};
 use crate::chains::{Order, order};
 use crate::communicator::Communicator;
 use crate::conductor::{Conductor, Posting};
@@ -68,6 +68,7 @@ impl Communicator<'_> {
                 running.report.phases.armed_ps = Some(now_ps);
                 let Order { chains, turn, .. } = order(&running.plan, &self.config, own);
                 let terms = terms(&running.plan, &self.config, &self.alpha, self.parts.machine.operation(), chains);
+                running.cutoff_ps = terms.cutoff_ps;
                 self.parts.machine.begin(terms, turn, own, now_ps);
                 moved = true;
             } else if now_ps.saturating_sub(told_ps) > WORKER_PS {
@@ -88,6 +89,17 @@ impl Communicator<'_> {
                 }
             }
             moved = true;
+        }
+        let ready_ps = self.parts.machine.ready_ps().unwrap_or(now_ps);
+        if now_ps.saturating_sub(ready_ps) >= running.cutoff_ps.saturating_mul(MULTICAST_CUTOFFS) {
+            if running.sending == Sending::Wanted {
+                running.sending = Sending::Over;
+                running.report.phases.sent_ps = Some(now_ps);
+                self.parts.machine.sent();
+                moved = true;
+            } else if running.sending.is_under_way() && !self.parts.send.is_closing() && self.parts.send.is_free()? {
+                self.parts.send.close()?;
+            }
         }
         if running.sending == Sending::Wanted
             && self.parts.send.is_free()?
@@ -129,6 +141,7 @@ impl Communicator<'_> {
         let own = self.place.rank();
         let Order { chains, turn, .. } = order(&running.plan, &self.config, own);
         let terms = terms(&running.plan, &self.config, &self.alpha, conductor.operation(), chains);
+        running.cutoff_ps = terms.cutoff_ps;
         let mut send_sequence = 0;
         // A rank alone has nobody to multicast to.
         if turn.is_some() && self.place.ranks() > 1 {

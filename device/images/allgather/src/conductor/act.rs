@@ -75,6 +75,12 @@ impl Conductor<'_> {
             self.participant.sent();
             return;
         }
+        if self.signals.are_sent(self.state.send_sequence) {
+            // The host has closed it before its turn: nothing is sent, and nobody will wake this thread for that.
+            self.state.report.sent_ps = self.now_ps();
+            self.participant.sent();
+            return;
+        }
         (self.state.sending, self.state.unsent) = (1, 1);
         self.signals.go(self.state.send_sequence);
         for number in 0..self.senders.len() {

@@ -18,6 +18,8 @@ pub(super) struct State {
     pub(super) tally: Tally,
     /// The others, by seed.
     pub(super) wrong: Vec<Wrong>,
+    /// Those of them that the user has not been told of.
+    pub(super) untold: Vec<Wrong>,
     /// Seeds under way, since when.
     pub(super) running: BTreeMap<u64, Instant>,
     /// The slowest seeds, with the time that each took; the slowest first.
@@ -40,6 +42,7 @@ impl State {
         match result {
             Ok(tally) => self.tally += tally,
             Err(wrong) => {
+                self.untold.push(wrong.clone());
                 self.wrong.push(wrong);
                 self.wrong.sort_by_key(|wrong| wrong.seed);
             }
@@ -118,8 +121,8 @@ impl Seeds {
     }
 
     /// Looks at the state.
-    pub(super) fn with<R>(&self, look: impl FnOnce(&State) -> R) -> R {
-        look(&self.lock())
+    pub(super) fn with<R>(&self, look: impl FnOnce(&mut State) -> R) -> R {
+        look(&mut self.lock())
     }
 
     /// Takes the state; what comes out from here on is lost.

@@ -1,0 +1,76 @@
+//! Roots that multicast more slowly than their cutoff allows: they stop, and what is left is fetched.
+
+use emu_machine::Config as MachineConfig;
+use flexcast::{Config, Control, Transport};
+use flexcast_cli::machine::MachineParams;
+use flexcast_cli::provider::emulated;
+use flexcast_cli::sim::algorithm::Algorithm;
+use flexcast_cli::sim::params::{Operation, SimParams};
+use flexcast_cli::sim::report::Report;
+use flexcast_cli::sim::run;
+use flexcast_cli::tput::run::ImageFile;
+use flexcast_tests::image_bytes;
+
+const PS_PER_US: u64 = 1_000_000;
+const RANKS: u32 = 4;
+const BYTES: u64 = 32 << 10;
+
+/// Two chunks of 64 bytes per activation: a block of 32 KiB takes about 1.6 ms, all four in one chain 6.5 ms (emulated). The cutoff is at
+/// about 1 ms, and everything has to be over at about 4.3 ms.
+fn slow(transport: Transport, control: Control) -> SimParams {
+    let config = Config {
+        transport,
+        control,
+        chunk_bytes: 64,
+        quota: 1,
+        send_batch: 2,
+        send_depth: 32,
+        chains: 1,
+        max_receive_bytes: BYTES * u64::from(RANKS),
+        recovery_ps: 500 * PS_PER_US,
+        ..Config::default().with_subgroups(1)
+    };
+    SimParams {
+        ranks: RANKS,
+        ranks_per_card: 1,
+        operation: Operation::Allgather,
+        algorithm: Algorithm::Multicast,
+        bytes: BYTES,
+        total_bytes: None,
+        root: 0,
+        warm_up: 0,
+        iterations: 1,
+        seed: 1,
+        config,
+        skew_us: 0,
+        trouble: Vec::new(),
+    }
+}
+
+fn simulate(params: &SimParams) -> Report {
+    let machine = MachineParams::default().config_of(params.cards()).expect("a switch");
+    let machine = MachineConfig { uc_multicast: params.needs_uc_multicast(), ..machine };
+    let provider = emulated(machine).expect("a machine");
+    let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
+    run::run(&provider, Some(&image), params, &run::source(params), &mut |_| {}).expect("it runs")
+}
+
+#[test]
+fn a_multicast_that_is_too_slow_for_its_cutoff_ends_and_the_rest_is_fetched() {
+    for (transport, control) in [
+        (Transport::Ud, Control::Host),
+        (Transport::Ud, Control::Device),
+        (Transport::UcMulticast, Control::Host),
+        (Transport::UcMulticast, Control::Device),
+        (Transport::UcUnicast, Control::Host),
+    ] {
+        let params = slow(transport, control);
+        let report = simulate(&params);
+        assert!(report.failures == 0 && report.bytes_ok, "{transport:?}, {control:?}: {:?}", report.errors);
+        let workers = report.workers.expect("multicast has workers");
+        let copies = if transport == Transport::UcUnicast { u64::from(RANKS) - 1 } else { 1 };
+        let chunks = u64::from(params.iterations * RANKS) * copies * BYTES / 64;
+        assert!(workers.posted < chunks, "{transport:?}, {control:?}: all of {chunks} chunks were sent, in vain");
+        assert!(report.recovered_chunks > 0, "{transport:?}, {control:?}");
+    }
+}
