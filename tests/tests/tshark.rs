@@ -137,6 +137,8 @@ fn packets() -> Vec<(u8, Packet)> {
                     traffic_class: (n % 64) as u8 * 4 + 2,
                     hop_limit: 64 - (n % 3) as u8,
                     flow_label: if destination.ipv4().is_some() { 0 } else { 0x5_0000 + n },
+                    identification: if destination.ipv4().is_some() { (0xFF00 + n) as u16 } else { 0 },
+                    dont_fragment: true,
                     udp_source_port: wire::entropy_port(0x00_0800 + n, packet.destination_qpn),
                 };
                 packet.payload = (0..bytes).map(|i| b'a' + (i % 26) as u8).collect();
@@ -182,6 +184,7 @@ const FIELDS: [&str; 44] = [
     "ip.len",
     "ip.ttl",
     "ip.dsfield",
+    "ip.id",
     "ip.flags.df",
     "ip.checksum.status",
     "ipv6.src",
@@ -301,7 +304,8 @@ fn expected(n: usize, opcode: u8, packet: &Packet, frame: &[u8]) -> Expected {
             ("ip.len", ip_bytes),
             ("ip.ttl", network.hop_limit.into()),
             ("ip.dsfield", network.traffic_class.into()),
-            ("ip.flags.df", 1),
+            ("ip.id", network.identification.into()),
+            ("ip.flags.df", network.dont_fragment.into()),
             // 1 is "good".
             ("ip.checksum.status", 1),
         ]);

@@ -138,6 +138,7 @@ unsafe fn modification(attr: &flexio_qp_attr) -> Result<QpModify> {
                 sgid_index: Some(attr.gid_table_index),
                 udp_sport: (attr.udp_sport != 0).then_some(attr.udp_sport),
                 min_rnr_timer: Some(timer),
+                max_dest_rd_atomic: Some(1_u8.checked_shl(attr.log_rra_max.into()).unwrap_or(u8::MAX)),
                 force_loopback: Some(loopback),
                 ..Default::default()
             }

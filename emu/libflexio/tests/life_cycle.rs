@@ -131,6 +131,19 @@ fn a_whole_life_from_application_to_device() {
         assert_eq!((api.flexio_qp_state_get)(qp), FLEXIO_QP_STATE_INIT);
         qp_attr.next_state = 77;
         assert_eq!((api.flexio_qp_modify)(qp, &mut qp_attr, null_mut()), FAILED);
+        // At most 16 Reads in each direction, and those of the peer are what was said.
+        (qp_attr.next_state, qp_attr.fl, qp_attr.path_mtu) = (FLEXIO_QP_STATE_RTR, 1, 3);
+        for log in [5, 7, 8, 255] {
+            qp_attr.log_rra_max = log;
+            assert_eq!((api.flexio_qp_modify)(qp, &mut qp_attr, null_mut()), FAILED, "{log}");
+        }
+        qp_attr.log_rra_max = 3;
+        assert_eq!((api.flexio_qp_modify)(qp, &mut qp_attr, null_mut()), OK);
+        let qpn = (api.flexio_qp_get_qp_num)(qp);
+        let query = emu_machine::with_world(|world| world.card(0).unwrap().nic.query_qp(qpn).unwrap()).unwrap();
+        assert_eq!(query.path.max_dest_rd_atomic, 8);
+        (qp_attr.next_state, qp_attr.log_sra_max) = (FLEXIO_QP_STATE_RTS, 5);
+        assert_eq!((api.flexio_qp_modify)(qp, &mut qp_attr, null_mut()), FAILED);
 
         // What is needed is not destroyed before what needs it.
         assert_eq!((api.flexio_cq_destroy)(cq), FAILED, "a queue pair completes here");

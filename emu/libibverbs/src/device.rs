@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use emu_bridge::with_world;
-use emu_machine::nic::Gid;
+use emu_machine::nic::{Gid, MAX_RD_ATOMIC};
 use verbs_sys::*;
 
 use crate::errno::{Errno, Result, input, number, out, pointer, status};
@@ -19,9 +19,11 @@ const VENDOR_ID: u32 = 0x02C9;
 /// PCI device id of BlueField-3's integrated network controller.
 const VENDOR_PART_ID: u32 = 0xA2DC;
 /// Longest message in bytes.
-const MAX_MESSAGE_BYTES: u32 = 1 << 30;
+pub(crate) const MAX_MESSAGE_BYTES: u32 = 1 << 30;
 /// Port capability: addresses are IP based (RoCEv2).
 const PORT_IP_BASED_GIDS: u32 = 1 << 26;
+/// Code of the longest time that the port takes to acknowledge.
+pub(crate) const LOCAL_ACK_DELAY: u8 = 16;
 /// Rates that a port can tell, in Gbit/s, with the codes of width (1 lane: 1, 4: 2, 8: 4) and of speed per lane (2.5 Gbit/s: 1, 5: 2,
 /// 10: 4, 14: 16, 25: 32, 50: 64, 100: 128).
 const PORT_RATES: [(u64, u8, u8); 13] = [
@@ -233,16 +235,16 @@ pub(crate) fn attributes(card: usize) -> Result<ibv_device_attr> {
         max_cqe: cq::MAX_CQE,
         max_mr: 1 << 24,
         max_pd: 1 << 24,
-        max_qp_rd_atom: 16,
+        max_qp_rd_atom: MAX_RD_ATOMIC.into(),
         max_res_rd_atom: 1 << 21,
-        max_qp_init_rd_atom: 16,
+        max_qp_init_rd_atom: MAX_RD_ATOMIC.into(),
         atomic_cap: IBV_ATOMIC_HCA,
         max_mcast_grp: 1 << 21,
         max_mcast_qp_attach: 240,
         max_total_mcast_qp_attach: 240 << 21,
         max_ah: i32::MAX,
         max_pkeys: 128,
-        local_ca_ack_delay: 16,
+        local_ca_ack_delay: LOCAL_ACK_DELAY,
         phys_port_cnt: 1,
         ..Default::default()
     };

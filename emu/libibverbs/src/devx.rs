@@ -28,6 +28,7 @@ pub(crate) mod answer {
     pub(crate) const BAD_RES_STATE: u8 = 0x9;
     pub(crate) const NO_RES: u8 = 0xF;
     pub(crate) const BAD_INPUT_LEN: u8 = 0x50;
+    pub(crate) const BAD_OUTPUT_LEN: u8 = 0x51;
 }
 
 /// Syndromes of this emulator: what in the command was refused.

@@ -1,24 +1,29 @@
 //! Device commands that ask: capabilities of the device, and the contexts of objects.
 
-use emu_machine::nic::{Access, CqTarget, QpState, Transport};
+use emu_machine::nic::{Access, CqTarget, MAX_RD_ATOMIC, QpState, Transport};
 use emu_machine::{World, layout};
 
+use crate::device::{LOCAL_ACK_DELAY, MAX_MESSAGE_BYTES};
 use crate::devx::{Kind, Refusal, answer, refuse, syndrome};
 use crate::devx_alias::query_alias;
 use crate::prm::{self, Input, caps, command};
 
 type Result<T> = std::result::Result<T, Refusal>;
 
-/// QUERY_HCA_CAP. What is not filled in is 0: the device does not have it.
+/// The answer as far as it has the first `needed` bytes, which are all that the command tells.
+fn room(answer: &mut [u8], needed: usize) -> Result<&mut [u8]> {
+    if answer.len() < needed {
+        let text = format!("an answer of {} bytes; it takes at least {needed}", answer.len());
+        return refuse(answer::BAD_OUTPUT_LEN, syndrome::LENGTH, text);
+    }
+    Ok(answer)
+}
+
+/// QUERY_HCA_CAP. What is not filled in is 0: the device does not have it. Of a structure as much is told as the answer has room for.
 pub(crate) fn capabilities(world: &mut World, card: usize, input: Input<'_>, answer: &mut [u8]) -> Result<()> {
     // Current and greatest values are the same.
     let kind = input.get(prm::OP_MOD) >> 1;
-    let needed = caps::STRUCTURE + caps::BYTES;
-    let len = answer.len();
-    let Some(out) = answer.get_mut(caps::STRUCTURE..needed) else {
-        let text = format!("an answer of {len} bytes; capabilities take {needed}");
-        return refuse(answer::BAD_INPUT_LEN, syndrome::LENGTH, text);
-    };
+    let out = &mut room(answer, caps::STRUCTURE + caps::LEAST_BYTES)?[caps::STRUCTURE..];
     let log = |value: u64| 63 - value.max(1).leading_zeros();
     match kind {
         caps::GENERAL => {
@@ -32,6 +37,16 @@ pub(crate) fn capabilities(world: &mut World, card: usize, input: Input<'_>, ans
                 (caps::LOG_MAX_CQ_SIZE, 22),
                 (caps::LOG_MAX_CQ, 23),
                 (caps::LOG_MAX_MKEY, 23),
+                (caps::LOG_MAX_RA_REQ_QP, log(MAX_RD_ATOMIC.into())),
+                (caps::LOG_MAX_RA_RES_QP, log(MAX_RD_ATOMIC.into())),
+                (caps::LOCAL_CA_ACK_DELAY, LOCAL_ACK_DELAY.into()),
+                (caps::PORT_TYPE, caps::PORT_TYPE_ETHERNET),
+                (caps::NUM_PORTS, 1),
+                (caps::LOG_MAX_MSG, log(MAX_MESSAGE_BYTES.into())),
+                (caps::CQE_VERSION, 1),
+                (caps::CQ_OVERRUN_IGNORE, 1),
+                (caps::BLOCK_LB_MC, 1),
+                (caps::SERVICES, 0b111),
             ] {
                 prm::put(out, field, value);
             }
@@ -77,7 +92,7 @@ pub(crate) fn object(
         (command::QUERY_CQ, Kind::Cq) => completion_queue(world, card, number, answer),
         (command::QUERY_MKEY, Kind::Mkey) => memory_key(world, card, number, answer),
         (command::QUERY_GENERAL_OBJECT, Kind::Alias { vhca, index }) => {
-            query_alias(vhca, index, answer);
+            query_alias(vhca, index, room(answer, prm::object::BYTES)?);
             Ok(())
         }
         (command::QUERY_QP | command::QUERY_CQ | command::QUERY_MKEY | command::QUERY_GENERAL_OBJECT, _) => refuse(
@@ -115,7 +130,7 @@ fn queue_pair(world: &mut World, card: usize, number: u32, answer: &mut [u8]) ->
     const ZERO_SIZE: u32 = 3;
     let query = world.card(card)?.nic.query_qp(number)?;
     let (attr, path) = (query.attr, query.path);
-    let Some(context) = answer.get_mut(field::CONTEXT..) else { return Ok(()) };
+    let context = &mut room(answer, field::CONTEXT + field::CONTEXT_BYTES)?[field::CONTEXT..];
     let flag = |(offset, bit): (usize, u32)| prm::Field(offset, bit, 1);
     let log = |count: u8| u32::from(count.checked_ilog2().unwrap_or(0) as u8);
     for (at, value) in [
@@ -179,7 +194,7 @@ fn completion_queue(world: &mut World, card: usize, number: u32, answer: &mut [u
     let Some(&attr) = nic.query_cq(number) else {
         return refuse(answer::BAD_RES, syndrome::OBJECT, "the completion queue is gone");
     };
-    let Some(context) = answer.get_mut(field::CONTEXT..) else { return Ok(()) };
+    let context = &mut room(answer, field::CONTEXT + field::CONTEXT_BYTES)?[field::CONTEXT..];
     let flag = |(offset, bit): (usize, u32)| prm::Field(offset, bit, 1);
     let thread = match attr.target {
         CqTarget::DpaThread(thread) => Some(thread),
@@ -207,7 +222,7 @@ fn memory_key(world: &mut World, card: usize, number: u32, answer: &mut [u8]) ->
         let text = "the range of a key over other keys is set by work requests, not told by command";
         return refuse(answer::BAD_RES_STATE, syndrome::OBJECT, text);
     };
-    let Some(context) = answer.get_mut(field::CONTEXT..) else { return Ok(()) };
+    let context = &mut room(answer, field::CONTEXT + field::CONTEXT_BYTES)?[field::CONTEXT..];
     let flag = |(offset, bit): (usize, u32)| prm::Field(offset, bit, 1);
     for (at, value) in [
         (flag(field::LOCAL_WRITE), attr.access.contains(Access::LOCAL_WRITE).into()),

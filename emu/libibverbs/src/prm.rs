@@ -93,6 +93,7 @@ pub(crate) const NUMBER: Field = Field(0x8, 8, 24);
 pub(crate) mod cq {
     use super::Field;
     pub(crate) const CONTEXT: usize = 0x10;
+    pub(crate) const CONTEXT_BYTES: usize = 0x40;
     pub(crate) const UMEM_OFFSET: usize = 0x50;
     pub(crate) const UMEM_ID: Field = Field(0x58, 0, 32);
     pub(crate) const UMEM_VALID: (usize, u32) = (0x5C, 0);
@@ -121,6 +122,7 @@ pub(crate) mod qp {
     /// Which attributes RTS2RTS changes.
     pub(crate) const OPTIONAL: Field = Field(0x10, 0, 32);
     pub(crate) const CONTEXT: usize = 0x18;
+    pub(crate) const CONTEXT_BYTES: usize = 0xE8;
     pub(crate) const UMEM_OFFSET: usize = 0x100;
     pub(crate) const UMEM_ID: Field = Field(0x108, 0, 32);
     pub(crate) const UMEM_VALID: (usize, u32) = (0x10C, 0);
@@ -179,6 +181,7 @@ pub(crate) mod mkey {
     use super::Field;
     pub(crate) const UMEM_VALID: (usize, u32) = (0xC, 1);
     pub(crate) const CONTEXT: usize = 0x10;
+    pub(crate) const CONTEXT_BYTES: usize = 0x40;
     pub(crate) const UMEM_ID: Field = Field(0x64, 0, 32);
     pub(crate) const UMEM_OFFSET: usize = 0x68;
     // In the context:
@@ -251,8 +254,8 @@ pub(crate) mod allow {
 pub(crate) mod caps {
     use super::Field;
     pub(crate) const STRUCTURE: usize = 0x10;
-    /// Bytes of any of them.
-    pub(crate) const BYTES: usize = 0x1000;
+    /// Bytes of the shortest answer that programs have room for: the structures are this long, or twice as long with what is reserved.
+    pub(crate) const LEAST_BYTES: usize = 0x800;
     /// Of the device: op_mod without its lowest bit, which chooses current or greatest values.
     pub(crate) const GENERAL: u32 = 0x0;
     /// Of the device, continued.
@@ -267,6 +270,19 @@ pub(crate) mod caps {
     pub(crate) const LOG_MAX_CQ_SIZE: Field = Field(0x18, 8, 8);
     pub(crate) const LOG_MAX_CQ: Field = Field(0x18, 27, 5);
     pub(crate) const LOG_MAX_MKEY: Field = Field(0x1C, 10, 6);
+    pub(crate) const LOG_MAX_RA_REQ_QP: Field = Field(0x28, 10, 6);
+    pub(crate) const LOG_MAX_RA_RES_QP: Field = Field(0x28, 26, 6);
+    pub(crate) const LOCAL_CA_ACK_DELAY: Field = Field(0x34, 11, 5);
+    /// 0 is InfiniBand.
+    pub(crate) const PORT_TYPE: Field = Field(0x34, 22, 2);
+    pub(crate) const PORT_TYPE_ETHERNET: u32 = 1;
+    pub(crate) const NUM_PORTS: Field = Field(0x34, 24, 8);
+    pub(crate) const LOG_MAX_MSG: Field = Field(0x38, 3, 5);
+    pub(crate) const CQE_VERSION: Field = Field(0x3C, 28, 4);
+    pub(crate) const CQ_OVERRUN_IGNORE: Field = Field(0x44, 0, 1);
+    pub(crate) const BLOCK_LB_MC: Field = Field(0x44, 8, 1);
+    /// Transport services: UD, UC, RC.
+    pub(crate) const SERVICES: Field = Field(0x44, 29, 3);
     // Continued:
     pub(crate) const CROSS_VHCA: Field = Field(0x1C, 0, 32);
     /// Bit of [`CROSS_VHCA`]: a local key may stand for a remote one.

@@ -9,7 +9,7 @@ use verbs_sys::*;
 
 use crate::address::{self, AV_BYTES};
 use crate::cq::Cq;
-use crate::device::Context;
+use crate::device::{Context, check_port};
 use crate::errno::{Errno, Result, input, out, pointer, status};
 use crate::events;
 use crate::extended::{self, Batches};
@@ -376,6 +376,13 @@ fn modification(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Result<QpModify> {
             modify.block_multicast_loopback = Some(qp.block_multicast_loopback);
         }
     }
+    if mask & IBV_QP_CUR_STATE != 0 {
+        let state = qp.state()?;
+        if attr.cur_qp_state != ibv_state(state) {
+            let believed = attr.cur_qp_state;
+            return Err(Errno::invalid(format!("cur_qp_state is {believed}, but the queue pair is in {state}")));
+        }
+    }
     if mask & IBV_QP_ACCESS_FLAGS != 0 {
         let rights = Access::from_bits(attr.qp_access_flags)
             .ok_or_else(|| Errno::unsupported(format!("access flags {:#x} of a queue pair", attr.qp_access_flags)))?;
@@ -386,6 +393,7 @@ fn modification(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Result<QpModify> {
         modify.path_mtu = Some(mtu.ok_or_else(|| Errno::invalid(format!("path MTU code {}", attr.path_mtu)))?);
     }
     if mask & IBV_QP_AV != 0 {
+        check_port(attr.ah_attr.port_num.into())?;
         let path = address::path(&attr.ah_attr, address::gid_count(qp.card)?)?;
         modify.rgid = Some(path.gid);
         modify.dmac = Some(path.mac);

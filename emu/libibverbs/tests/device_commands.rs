@@ -30,6 +30,7 @@ const BAD_PARAMETER: u8 = 0x3;
 const BAD_RESOURCE: u8 = 0x5;
 const BAD_STATE: u8 = 0x9;
 const BAD_LENGTH: u8 = 0x50;
+const BAD_ANSWER_LENGTH: u8 = 0x51;
 const UNSUPPORTED_COMMAND: u32 = 0xF1EC_0001;
 const UNSUPPORTED_FIELD: u32 = 0xF1EC_0012;
 
@@ -113,7 +114,12 @@ fn general(host: &Host, command: &[u8], len: usize) -> (i32, Vec<u8>) {
 
 /// A query of an object; its status and answer.
 fn query(host: &Host, object: *mut mlx5dv_devx_obj, opcode: u16) -> (i32, Vec<u8>) {
-    let mut answer = vec![0_u8; 272];
+    query_into(host, object, opcode, 272)
+}
+
+/// The same with room for `len` bytes.
+fn query_into(host: &Host, object: *mut mlx5dv_devx_obj, opcode: u16, len: usize) -> (i32, Vec<u8>) {
+    let mut answer = vec![0_u8; len];
     let mut command = [0_u8; 16];
     command[..2].copy_from_slice(&opcode.to_be_bytes());
     let (input, out) = (command.as_ptr().cast(), answer.as_mut_ptr().cast());
@@ -167,11 +173,56 @@ fn capabilities_are_told() {
     assert_eq!(get(&answer, 0x10, 11, 5), 20, "1 MiB of heap");
     assert_eq!((get(&answer, 0x14, 0, 32), get(&answer, 0x10, 3, 5)), (4096, 8));
     assert_eq!((get(&answer, 0x18, 3, 5), get(&answer, 0x18, 11, 5), get(&answer, 0x1C, 3, 5)), (8, 8, 8));
-    // Kinds that are not there, and answers without room.
     let (result, answer) = capabilities(&host, 0x11, 0x1010);
-    assert_eq!((result, answer[0]), (libc::EREMOTEIO, BAD_PARAMETER));
-    let (result, answer) = capabilities(&host, 0, 0x100F);
-    assert_eq!((result, answer[0]), (libc::EREMOTEIO, BAD_LENGTH));
+    assert_eq!((result, answer[0]), (libc::EREMOTEIO, BAD_PARAMETER), "a kind that is not there");
+}
+
+/// Programs make room for a structure of 2,048 bytes, or of twice as many with what is reserved.
+#[test]
+fn capabilities_are_told_as_far_as_there_is_room() {
+    let [host, _] = two_cards();
+    for kind in [0, 0x20, 0x24] {
+        let (_, whole) = capabilities(&host, kind, 0x1010);
+        for len in [16 + 2048, 16 + 2049, 0x100F] {
+            let (result, answer) = capabilities(&host, kind, len);
+            assert_eq!((result, answer[0], answer.len()), (0, 0, len), "kind {kind:#x}");
+            assert!(answer[..] == whole[..len], "kind {kind:#x}, {len} bytes");
+        }
+        for len in [16, 17, 16 + 2047] {
+            let (result, answer) = capabilities(&host, kind, len);
+            assert_eq!((result, answer[0]), (libc::EREMOTEIO, BAD_ANSWER_LENGTH), "kind {kind:#x}, {len} bytes");
+            assert_ne!(answer[4..8], [0; 4]);
+            assert!(answer[8..].iter().all(|byte| *byte == 0));
+        }
+    }
+    // Greatest values are those that hold.
+    for kind in [0_u32, 0x20, 0x24] {
+        let mut command = [0_u8; 16];
+        command[..2].copy_from_slice(&0x100_u16.to_be_bytes());
+        set(&mut command, 4, 16, 16, kind << 1);
+        assert!(general(&host, &command, 0x1010) == capabilities(&host, kind, 0x1010), "kind {kind:#x}");
+    }
+}
+
+/// What a device tells by command is what it tells by `ibv_query_device` and `ibv_query_port`.
+#[test]
+fn capabilities_agree_with_the_attributes_of_device_and_port() {
+    let [host, _] = two_cards();
+    let (_, answer) = capabilities(&host, 0, 0x810);
+    let (mut device, mut port) = (ibv_device_attr::default(), ibv_port_attr::default());
+    assert_eq!(unsafe { (host.api.ibv_query_device)(host.context, &mut device) }, 0);
+    assert_eq!(unsafe { inline::query_port(&host.api, host.context, 1, &mut port) }, 0);
+    let told = |at, bit, width| get(&answer[0x10..], at, bit, width);
+    assert_eq!(u32::from(port.link_layer), IBV_LINK_LAYER_ETHERNET);
+    assert_eq!(told(0x34, 22, 2), 1, "port_type: Ethernet");
+    assert_eq!(told(0x34, 24, 8), u32::from(device.phys_port_cnt), "num_ports");
+    assert_eq!(1 << told(0x28, 10, 6), device.max_qp_init_rd_atom, "log_max_ra_req_qp");
+    assert_eq!(1 << told(0x28, 26, 6), device.max_qp_rd_atom, "log_max_ra_res_qp");
+    assert_eq!(told(0x34, 11, 5), u32::from(device.local_ca_ack_delay), "local_ca_ack_delay");
+    assert_eq!(1 << told(0x38, 3, 5), port.max_msg_sz, "log_max_msg");
+    assert_eq!(told(0x3C, 28, 4), 1, "cqe_version");
+    assert_eq!((told(0x44, 0, 1), told(0x44, 8, 1)), (1, 1), "cq_oi, block_lb_mc");
+    assert_eq!((told(0x44, 28, 1), told(0x44, 29, 3)), (0, 0b111), "UD, UC and RC, no XRC");
 }
 
 /// ALLOW_OTHER_VHCA_ACCESS of the key of this index.
@@ -238,6 +289,7 @@ fn a_key_is_shared_and_used_through_an_alias() {
     let (result, answer) = query(&host, object, 0xA02);
     assert_eq!((result, get(&answer, 0x10, 0, 16), get(&answer, 0x14, 0, 32)), (0, vhca, index));
     assert_eq!(query(&host, object, 0x201).1[0], BAD_RESOURCE, "an alias is not an ordinary key");
+    assert_eq!((query_into(&host, object, 0xA02, 0x50).0, query_into(&host, object, 0xA02, 0x4F).1[0]), (0, 0x51));
     // Sharing anew kills the aliases of before.
     assert_eq!(general(&host, &allow(index, 3), 16).0, 0);
     assert!(!reach(through, Access::LOCAL_WRITE));
@@ -360,6 +412,11 @@ fn objects_made_by_command_are_asked_about_and_changed() {
     assert_eq!(modify(&host, qp, &to_init), (0, 0));
     let early = transition(0x505, qpn);
     assert_eq!(modify(&host, qp, &early), (libc::EREMOTEIO, BAD_STATE), "RTS2RTS in INIT");
+    let mut to_nowhere = transition(0x502, qpn);
+    for port in [0, 2, 0xFF] {
+        set(&mut to_nowhere, path + 0x24, 8, 8, port);
+        assert_eq!(modify(&host, qp, &to_nowhere), (libc::EREMOTEIO, BAD_PARAMETER), "port {port}");
+    }
     let mut to_rtr = transition(0x503, qpn);
     set(&mut to_rtr, qpc + 0x8, 0, 3, 3); // MTU 1024
     set(&mut to_rtr, qpc + 0x14, 8, 24, 0x4321); // remote_qpn
@@ -372,9 +429,18 @@ fn objects_made_by_command_are_asked_about_and_changed() {
     set(&mut to_rtr, path + 0xC, 4, 8, 0x20); // traffic class
     set(&mut to_rtr, path + 0xC, 12, 20, 0x12345); // flow label
     set(&mut to_rtr, path + 0x20, 16, 16, 0xC123); // UDP source port
+    for log in 5..8 {
+        set(&mut to_rtr, qpc + 0x90, 8, 3, log); // log_rra_max
+        assert_eq!(modify(&host, qp, &to_rtr), (libc::EREMOTEIO, BAD_PARAMETER), "{} Reads of the peer", 1 << log);
+    }
+    set(&mut to_rtr, qpc + 0x90, 8, 3, 4);
     assert_eq!(modify(&host, qp, &to_rtr), (0, 0));
     let mut to_rts = transition(0x504, qpn);
-    set(&mut to_rts, qpc + 0x70, 8, 3, 2); // log_sra_max
+    for log in 5..8 {
+        set(&mut to_rts, qpc + 0x70, 8, 3, log); // log_sra_max
+        assert_eq!(modify(&host, qp, &to_rts), (libc::EREMOTEIO, BAD_PARAMETER), "{} Reads", 1 << log);
+    }
+    set(&mut to_rts, qpc + 0x70, 8, 3, 2);
     set(&mut to_rts, qpc + 0x70, 13, 3, 5); // retry_count
     set(&mut to_rts, qpc + 0x70, 16, 3, 6); // rnr_retry
     set(&mut to_rts, qpc + 0x78, 8, 24, 77); // next_send_psn
@@ -430,6 +496,15 @@ fn objects_made_by_command_are_asked_about_and_changed() {
         set(&mut change, 0x10, 0, 32, mask);
         assert_eq!(modify(&host, qp, &change), (libc::EREMOTEIO, BAD_PARAMETER), "{mask:#x}");
     }
+    // An answer that has no room for the context is no answer.
+    for (object, opcode, needed) in [(qp, 0x50B, 0x100), (cq, 0x402, 0x50)] {
+        let (result, answer) = query_into(&host, object, opcode, needed);
+        assert!(result == 0 && answer[..] == query(&host, object, opcode).1[..needed], "{opcode:#x}");
+        for len in [16, needed - 1] {
+            let (result, answer) = query_into(&host, object, opcode, len);
+            assert_eq!((result, answer[0]), (libc::EREMOTEIO, BAD_ANSWER_LENGTH), "{opcode:#x}: {len} bytes");
+        }
+    }
     // Queries of another kind, and of none.
     assert_eq!(query(&host, qp, 0x402).1[0], BAD_RESOURCE);
     assert_eq!(query(&host, cq, 0x50B).1[0], BAD_RESOURCE);
@@ -462,6 +537,8 @@ fn keys_and_domains_made_by_command() {
     );
     assert_eq!(answer[0x20..0x28], start.to_be_bytes());
     assert_eq!(answer[0x28..0x30], 0x4000_u64.to_be_bytes());
+    assert_eq!(query_into(&host, key, 0x201, 0x50).0, 0);
+    assert_eq!(query_into(&host, key, 0x201, 0x4F).1[0], BAD_ANSWER_LENGTH);
     assert_eq!(destroy(&host, domain), libc::EBUSY, "the key is in it");
     assert_eq!((destroy(&host, key), destroy(&host, domain), destroy(&host, domain)), (0, 0, libc::EINVAL));
 }

@@ -22,22 +22,11 @@ impl Nic {
         acknowledgement: Acknowledgement,
         fx: &mut Effects,
     ) {
-        self.answer(now_ps, qp, psn, Extension::Acknowledge(acknowledgement), fx);
-    }
-
-    /// Answers at `ready_ps`, after everything that is still to be sent.
-    pub(crate) fn answer(
-        &mut self,
-        ready_ps: u64,
-        qp: &mut QueuePair,
-        psn: u32,
-        extension: Extension,
-        fx: &mut Effects,
-    ) {
+        let (extension, message_number) = (Extension::Acknowledge(acknowledgement), qp.rq.message_number);
         if qp.rq.responses.is_empty() {
-            self.emit_acknowledgement(ready_ps, qp, psn, extension, fx);
+            self.emit_acknowledgement(now_ps, qp, (psn, message_number), extension, fx);
         } else {
-            qp.rq.responses.push_back(Response::Answer { psn, extension, ready_ps });
+            qp.rq.responses.push_back(Response::Answer { psn, message_number, extension, ready_ps: now_ps });
         }
     }
 
@@ -51,24 +40,26 @@ impl Nic {
     ) -> Option<u64> {
         loop {
             match *qp.rq.responses.front()? {
-                Response::Answer { psn, extension, ready_ps } => {
+                Response::Answer { psn, message_number, extension, ready_ps } => {
                     qp.rq.responses.pop_front();
-                    self.emit_acknowledgement(now_ps.max(ready_ps), qp, psn, extension, fx);
+                    self.emit_acknowledgement(now_ps.max(ready_ps), qp, (psn, message_number), extension, fx);
                 }
                 Response::Atomic(atomic) => {
                     qp.rq.responses.pop_front();
+                    let (psn, message_number) = (atomic.psn, atomic.message_number);
                     match self.execute_atomic(now_ps, qp, &atomic, mem) {
                         Ok((original, ready_ps)) => {
                             let extension = Extension::AtomicAcknowledge { original };
-                            self.emit_acknowledgement(ready_ps, qp, atomic.psn, extension, fx);
+                            self.emit_acknowledgement(ready_ps, qp, (psn, message_number), extension, fx);
+                            qp.rq.fetch_answered(message_number);
                         }
                         Err(acknowledgement) => {
-                            self.refuse_late(now_ps, qp, atomic.psn, acknowledgement, mem, fx);
+                            self.refuse_late(now_ps, qp, (psn, message_number), acknowledgement, mem, fx);
                             return Some(now_ps);
                         }
                     }
                 }
-                Response::Read { address, rkey, len, packet, first_psn } => {
+                Response::Read { address, rkey, len, packet, first_psn, message_number } => {
                     let mtu = qp.path.path_mtu.bytes();
                     let psn = psn_add(first_psn, packet);
                     let (offset, count) = part(packet, mtu, len);
@@ -81,10 +72,15 @@ impl Nic {
                             if last {
                                 qp.rq.responses.pop_front();
                             }
-                            return Some(self.emit_response(now_ps, qp, psn, (packet == 0, last), bytes, touched, fx));
+                            let (at, ends) = ((psn, message_number), (packet == 0, last));
+                            let engine_ps = self.emit_response(now_ps, qp, at, ends, bytes, touched, fx);
+                            if last {
+                                qp.rq.fetch_answered(message_number);
+                            }
+                            return Some(engine_ps);
                         }
                         Err(acknowledgement) => {
-                            self.refuse_late(now_ps, qp, psn, acknowledgement, mem, fx);
+                            self.refuse_late(now_ps, qp, (psn, message_number), acknowledgement, mem, fx);
                             return Some(now_ps);
                         }
                     }
@@ -93,19 +89,20 @@ impl Nic {
         }
     }
 
-    /// The memory has gone since the request was accepted.
+    /// The memory has gone since the request was accepted: of the messages up to it, all but it are complete.
     fn refuse_late(
         &mut self,
         now_ps: u64,
         qp: &mut QueuePair,
-        psn: u32,
+        (psn, message_number): (u32, u32),
         acknowledgement: Acknowledgement,
         mem: &mut dyn Dma,
         fx: &mut Effects,
     ) {
         qp.rq.responses.clear();
         self.counters.remote_access_errors += 1;
-        self.emit_acknowledgement(now_ps, qp, psn, Extension::Acknowledge(acknowledgement), fx);
+        let before = (psn, psn_add(message_number, u32::MAX));
+        self.emit_acknowledgement(now_ps, qp, before, Extension::Acknowledge(acknowledgement), fx);
         self.fail_qp(now_ps, qp, FailureCause::RemoteAccess, mem, fx);
     }
 
@@ -135,7 +132,7 @@ impl Nic {
         &mut self,
         now_ps: u64,
         qp: &mut QueuePair,
-        psn: u32,
+        (psn, message_number): (u32, u32),
         (first, last): (bool, bool),
         bytes: Arc<[u8]>,
         touched: Touched,
@@ -146,7 +143,7 @@ impl Nic {
         packet.last = last;
         if first || last {
             packet.extension = Extension::Acknowledge(Acknowledgement::Positive);
-            packet.message_number = qp.rq.message_number;
+            packet.message_number = message_number;
         }
         packet.payload = bytes;
         let ready_ps = now_ps + self.read_latency(now_ps, touched);

@@ -20,6 +20,8 @@ pub(crate) const ATOMIC_BYTES: u32 = 8;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Atomic {
     pub(crate) psn: u32,
+    /// Messages up to and with it, 24 bits.
+    pub(crate) message_number: u32,
     operation: Operation,
     address: u64,
     rkey: u32,
@@ -40,13 +42,18 @@ impl Nic {
     ) -> Result<u32, Refusal> {
         let Extension::Atomic { address, rkey, swap_or_add, compare } = packet.extension else { return Err(INVALID) };
         let aligned = address.is_multiple_of(u64::from(ATOMIC_BYTES));
-        if !aligned || !packet.payload.is_empty() || qp.path.max_dest_rd_atomic == 0 {
+        let limit = qp.path.max_dest_rd_atomic;
+        if !aligned || !packet.payload.is_empty() || qp.rq.fetches_exhausted(now_ps, limit) {
             return Err(INVALID);
         }
-        let atomic = Atomic { psn: packet.psn, operation: packet.operation, address, rkey, swap_or_add, compare };
+        let (psn, operation) = (packet.psn, packet.operation);
+        let message_number = qp.rq.remember(psn, 1, limit);
+        let atomic = Atomic { psn, message_number, operation, address, rkey, swap_or_add, compare };
         if qp.rq.responses.is_empty() {
             let (original, ready_ps) = self.execute_atomic(now_ps, qp, &atomic, mem).map_err(Refusal::Request)?;
-            self.emit_acknowledgement(ready_ps, qp, atomic.psn, Extension::AtomicAcknowledge { original }, fx);
+            let extension = Extension::AtomicAcknowledge { original };
+            self.emit_acknowledgement(ready_ps, qp, (psn, message_number), extension, fx);
+            qp.rq.fetch_answered(message_number);
         } else {
             // A key that forbids it is no reason to let the requester wait.
             self.remote(qp, rkey, address, ATOMIC_BYTES, Access::REMOTE_ATOMIC)?;
@@ -81,19 +88,7 @@ impl Nic {
         self.counters.atomics += 1;
         let ready_ps = now_ps + self.read_latency(now_ps, read);
         self.write_traffic(ready_ps, written);
-        while qp.rq.atomics.len() >= usize::from(qp.path.max_dest_rd_atomic.max(1)) {
-            qp.rq.atomics.pop_front();
-        }
-        qp.rq.atomics.push_back((atomic.psn, original));
+        qp.rq.remember_original(atomic.psn, original);
         Ok((original, ready_ps))
-    }
-
-    /// Answers an atomic request that was executed before. One that still waits is answered when its turn comes, and one
-    /// whose old value is not kept any more gets no answer.
-    pub(crate) fn repeat_atomic(&mut self, now_ps: u64, qp: &mut QueuePair, psn: u32, fx: &mut Effects) {
-        let kept = qp.rq.atomics.iter().rev().find(|(kept, _)| *kept == psn);
-        if let Some(&(_, original)) = kept {
-            self.answer(now_ps, qp, psn, Extension::AtomicAcknowledge { original }, fx);
-        }
     }
 }

@@ -72,6 +72,8 @@ pub(crate) struct Cq {
     producer: u32,
     /// Consumer index as last heard of, 24 bits.
     consumer: u32,
+    /// How far behind the producer the latest solicited entry is, 1 for the newest; 0 without one.
+    solicited_behind: u32,
     arm: Arm,
     failed: bool,
 }
@@ -79,7 +81,7 @@ pub(crate) struct Cq {
 impl Cq {
     pub(crate) fn new(attr: CqAttr) -> Self {
         let arm = if attr.armed_at_creation { Arm::Any } else { Arm::No };
-        Self { attr, users: 0, producer: 0, consumer: 0, arm, failed: false }
+        Self { attr, users: 0, producer: 0, consumer: 0, solicited_behind: 0, arm, failed: false }
     }
 
     pub(crate) fn failed(&self) -> bool {
@@ -98,7 +100,8 @@ impl Cq {
         }
     }
 
-    /// Arms the queue, or says that the event is due now because a CQE beyond `consumer_index` is there already.
+    /// Arms the queue, or says that the event is due now because a CQE beyond `consumer_index` that counts is there already: any, or a
+    /// solicited one. A queue that is armed for any CQE stays so.
     pub(crate) fn arm(&mut self, consumer_index: u32, solicited_only: bool) -> bool {
         if self.failed {
             return false;
@@ -107,12 +110,11 @@ impl Cq {
         self.note_consumer(consumer_index);
         // Half of the index space lies behind the producer; an index in the other half is one not reached yet.
         let behind = ahead != 0 && ahead <= INDEX_MASK / 2;
-        if behind {
-            self.arm = Arm::No;
-            return true;
-        }
-        self.arm = if solicited_only && self.arm != Arm::Any { Arm::Solicited } else { Arm::Any };
-        false
+        let wanted = if solicited_only && self.arm != Arm::Any { Arm::Solicited } else { Arm::Any };
+        let counts = wanted == Arm::Any || (1..=ahead).contains(&self.solicited_behind);
+        let due = behind && counts;
+        self.arm = if due { Arm::No } else { wanted };
+        due
     }
 
     /// Owner bit of the next CQE: it changes with every lap.
@@ -120,7 +122,7 @@ impl Cq {
         (self.producer >> self.attr.log_depth & 1) as u8
     }
 
-    /// Writes a CQE whose owner bit is 0 into the ring.
+    /// Writes a CQE whose owner bit is 0 into the ring. An error counts as solicited.
     pub(crate) fn write(&mut self, mut cqe: [u8; CQE_BYTES], solicited: bool, mem: &mut dyn Dma) -> Written {
         if self.failed {
             return Written::Dead;
@@ -147,6 +149,11 @@ impl Cq {
             return Written::Unreachable(fault);
         }
         self.producer = self.producer.wrapping_add(1);
+        self.solicited_behind = match self.solicited_behind {
+            _ if solicited => 1,
+            0 => 0,
+            behind => behind.saturating_add(1),
+        };
         let fires = match self.arm {
             Arm::Any => true,
             Arm::Solicited => solicited,

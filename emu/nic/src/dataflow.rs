@@ -282,7 +282,7 @@ impl Nic {
         &mut self,
         ready_ps: u64,
         qp: &mut QueuePair,
-        psn: u32,
+        (psn, message_number): (u32, u32),
         extension: Extension,
         fx: &mut Effects,
     ) {
@@ -293,7 +293,7 @@ impl Nic {
         };
         let mut packet = self.connected_packet(qp, operation, psn);
         packet.extension = extension;
-        packet.message_number = qp.rq.message_number;
+        packet.message_number = message_number;
         if self.turns_round(qp) {
             self.counters.loopback_packets += 1;
             self.note_sent(at_ps, at_ps, &packet, true);

@@ -124,6 +124,14 @@ pub enum NicError {
         /// Largest value.
         max: u64,
     },
+    /// A port that the card does not have.
+    #[error("queue pair {qpn:#x} cannot be at port {port}: a card has port 1 alone")]
+    NoPort {
+        /// The queue pair.
+        qpn: u32,
+        /// The port asked for.
+        port: u8,
+    },
     /// The protection domain of a queue pair is fixed when it is created.
     #[error("queue pair {qpn:#x} was created in protection domain {owner} and cannot move to {pd}")]
     PdChange {

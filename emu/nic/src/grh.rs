@@ -22,7 +22,8 @@ pub(crate) fn routing_header(packet: &Packet) -> [u8; GRH_BYTES] {
         ip[0] = 0x45;
         ip[1] = packet.network.traffic_class;
         ip[2..4].copy_from_slice(&(ip_bytes as u16).to_be_bytes());
-        ip[6] = 0x40;
+        ip[4..6].copy_from_slice(&packet.network.identification.to_be_bytes());
+        ip[6] = u8::from(packet.network.dont_fragment) << 6;
         ip[8] = packet.network.hop_limit;
         ip[9] = UDP;
         ip[12..16].copy_from_slice(&source);

@@ -346,8 +346,8 @@ impl Nic {
         self.arm(now_ps, cqn, consumer_index, false, fx);
     }
 
-    /// Like [`arm_cq`](Self::arm_cq), but only a CQE with the solicited bit or an error counts, as long as the queue is
-    /// not armed for every CQE.
+    /// Like [`arm_cq`](Self::arm_cq), but only a CQE with the solicited bit or an error counts, among those that are in the ring already
+    /// as well, as long as the queue is not armed for every CQE.
     pub fn arm_cq_solicited(&mut self, now_ps: u64, cqn: u32, consumer_index: u32, fx: &mut Effects) {
         self.arm(now_ps, cqn, consumer_index, true, fx);
     }

@@ -37,6 +37,12 @@ impl Operation {
             Self::ReadResponse | Self::Acknowledge | Self::AtomicAcknowledge => false,
         }
     }
+
+    /// Whether the packet asks for something out of memory. The answer is the acknowledgement: another one, also if the request asks for
+    /// it, would say that the bytes have been brought when they may have been lost (InfiniBand specification, volume 1, 9.7.5).
+    pub(crate) fn is_fetch(self) -> bool {
+        matches!(self, Self::ReadRequest | Self::CompareSwap | Self::FetchAdd)
+    }
 }
 
 /// What an acknowledgement says.
@@ -139,13 +145,24 @@ pub struct Network {
     pub hop_limit: u8,
     /// IPv6 flow label, 20 bits; IPv4 has none.
     pub flow_label: u32,
+    /// IPv4 identification; IPv6 has none. Cards of ours send 0, others count (the invariant check sequence covers it).
+    pub identification: u16,
+    /// IPv4 "don't fragment"; IPv6 has none. Cards of ours set it.
+    pub dont_fragment: bool,
     /// UDP source port.
     pub udp_source_port: u16,
 }
 
 impl Default for Network {
     fn default() -> Self {
-        Self { traffic_class: 0, hop_limit: 64, flow_label: 0, udp_source_port: 0xC000 }
+        Self {
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            identification: 0,
+            dont_fragment: true,
+            udp_source_port: 0xC000,
+        }
     }
 }
 

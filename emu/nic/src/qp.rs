@@ -109,6 +109,9 @@ impl Mtu {
     }
 }
 
+/// Most Read and atomic requests that a queue pair may have outstanding, as requester and as responder.
+pub const MAX_RD_ATOMIC: u8 = 16;
+
 /// How a queue pair is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttr {
@@ -155,7 +158,7 @@ pub struct QpModify {
     pub qkey: Option<u32>,
     /// Index into the partition key table.
     pub pkey_index: Option<u16>,
-    /// Port, from 1.
+    /// Port; a card has port 1 alone.
     pub port: Option<u8>,
     /// Path MTU (RC, UC). Needed for RTR. UD messages are bounded by the port's.
     pub path_mtu: Option<Mtu>,
@@ -188,9 +191,10 @@ pub struct QpModify {
     pub min_rnr_timer: Option<u8>,
     /// Code of the time in which something must be heard (RC): 4.096 us times 2 to this power, 0 to 31; 0 = for ever.
     pub timeout: Option<u8>,
-    /// Read and atomic requests that may be outstanding (RC); 0 allows none.
+    /// Read and atomic requests that may be outstanding (RC), at most [`MAX_RD_ATOMIC`]; 0 allows none.
     pub max_rd_atomic: Option<u8>,
-    /// Atomic requests whose answers the responder remembers for a repetition (RC), that is the peer's `max_rd_atomic`.
+    /// Read and atomic requests that the peer may have outstanding (RC), that is its `max_rd_atomic`, at most [`MAX_RD_ATOMIC`]: more
+    /// are refused, and as many are remembered for repetitions.
     pub max_dest_rd_atomic: Option<u8>,
     /// Packets turn round inside the card, whatever their destination.
     pub force_loopback: Option<bool>,
@@ -237,7 +241,7 @@ pub struct QpPath {
     pub timeout: u8,
     /// Outstanding read and atomic requests.
     pub max_rd_atomic: u8,
-    /// Answers to atomic requests that are remembered.
+    /// Outstanding read and atomic requests of the peer.
     pub max_dest_rd_atomic: u8,
     /// Forced loopback.
     pub force_loopback: bool,
@@ -253,6 +257,7 @@ impl QpPath {
             hop_limit: hop_limit(self.hop_limit),
             flow_label: self.flow_label,
             udp_source_port: self.udp_sport,
+            ..Network::default()
         }
     }
 }

@@ -6,7 +6,8 @@ use crate::atomic::Atomic;
 use crate::error::NicError;
 use crate::mkey::Access;
 use crate::packet::{Extension, Network};
-use crate::qp::{Mtu, QpAttr, QpModify, QpPath, QpState, Transport};
+use crate::qp::{MAX_RD_ATOMIC, Mtu, QpAttr, QpModify, QpPath, QpState, Transport};
+use crate::repeat::Fetched;
 use crate::requester::packets;
 use crate::uc_multicast::{Sender, Sequence};
 use crate::wire::entropy_port;
@@ -124,9 +125,13 @@ pub(crate) enum Response {
         len: u32,
         packet: u32,
         first_psn: u32,
+        /// Messages up to and with the Read, 24 bits.
+        message_number: u32,
     },
     Answer {
         psn: u32,
+        /// Messages up to this PSN.
+        message_number: u32,
         extension: Extension,
         ready_ps: u64,
     },
@@ -151,7 +156,7 @@ pub(crate) struct ReceiveQueue {
     /// Next receive to be consumed.
     pub(crate) consumer: u16,
     pub(crate) expected_psn: u32,
-    /// Requests completed, 24 bits.
+    /// Messages accepted, 24 bits. Answers tell those up to their own PSN: Reads among the accepted ones may still be unanswered.
     pub(crate) message_number: u32,
     /// A NAK is out; nothing but the expected PSN is of interest.
     pub(crate) nak_sent: bool,
@@ -161,8 +166,8 @@ pub(crate) struct ReceiveQueue {
     /// Segments of the receive that a Send is going into.
     pub(crate) segments: Vec<DataSegment>,
     pub(crate) responses: VecDeque<Response>,
-    /// PSN and old value of the latest atomics, oldest first: what a repeated request is answered with.
-    pub(crate) atomics: VecDeque<(u32, u64)>,
+    /// The latest Reads and atomics, oldest first: what a repeated request is answered with.
+    pub(crate) fetched: VecDeque<Fetched>,
     /// Datagrams and messages that found no receive.
     pub(crate) rnr_drops: u64,
     /// Datagrams with a wrong Q_Key.
@@ -218,7 +223,7 @@ fn default_path(port_mtu: Mtu) -> QpPath {
         min_rnr_timer: 1,
         timeout: 14,
         max_rd_atomic: 1,
-        max_dest_rd_atomic: 16,
+        max_dest_rd_atomic: MAX_RD_ATOMIC,
         force_loopback: false,
         block_multicast_loopback: false,
     }
@@ -295,6 +300,9 @@ impl QueuePair {
         if let Some(pd) = modify.pd.filter(|&pd| pd != self.attr.pd) {
             return Err(NicError::PdChange { qpn: self.qpn, owner: self.attr.pd, pd });
         }
+        if let Some(port) = modify.port.filter(|&port| port != 1) {
+            return Err(NicError::NoPort { qpn: self.qpn, port });
+        }
         let limits = [
             ("dest_qpn", modify.dest_qpn.map(u64::from), u64::from(MASK_24)),
             ("rq_psn", modify.rq_psn.map(u64::from), u64::from(MASK_24)),
@@ -303,11 +311,12 @@ impl QueuePair {
             ("sgid_index", modify.sgid_index.map(u64::from), gids.saturating_sub(1) as u64),
             ("pkey_index", modify.pkey_index.map(u64::from), pkeys.saturating_sub(1) as u64),
             ("flow_label", modify.flow_label.map(u64::from), 0xF_FFFF),
-            ("port", modify.port.map(u64::from), 1),
             ("retry_cnt", modify.retry_cnt.map(u64::from), 7),
             ("rnr_retry", modify.rnr_retry.map(u64::from), 7),
             ("min_rnr_timer", modify.min_rnr_timer.map(u64::from), 31),
             ("timeout", modify.timeout.map(u64::from), 31),
+            ("max_rd_atomic", modify.max_rd_atomic.map(u64::from), u64::from(MAX_RD_ATOMIC)),
+            ("max_dest_rd_atomic", modify.max_dest_rd_atomic.map(u64::from), u64::from(MAX_RD_ATOMIC)),
         ];
         for (attribute, value, max) in limits {
             if let Some(value) = value.filter(|&value| value > max) {

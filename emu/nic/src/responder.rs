@@ -168,9 +168,7 @@ impl Nic {
                 if packet.last {
                     qp.rq.message_number = psn_add(qp.rq.message_number, 1);
                 }
-                // An atomic's answer is its acknowledgement.
-                let atomic = matches!(packet.operation, Operation::CompareSwap | Operation::FetchAdd);
-                if packet.ack_request && !atomic {
+                if packet.ack_request && !packet.operation.is_fetch() {
                     self.acknowledge(now_ps, qp, packet.psn, Acknowledgement::Positive, fx);
                 }
                 return;
@@ -203,28 +201,6 @@ impl Nic {
                 self.acknowledge(now_ps, qp, psn, Acknowledgement::RemoteOperation, fx);
                 self.fail_qp(now_ps, qp, cause, mem, fx);
             }
-        }
-    }
-
-    /// A request that has been executed before: its answer was lost.
-    fn respond_again(&mut self, now_ps: u64, qp: &mut QueuePair, packet: &Packet, fx: &mut Effects) {
-        self.counters.rc_duplicates += 1;
-        if let (Operation::ReadRequest, &Extension::Remote { address, rkey, len }) =
-            (packet.operation, &packet.extension)
-        {
-            // The peer starts again from here, so what we still meant to send from here on is of no use to it. Atomics that
-            // wait are asked for again as well, but stay: they are executed once.
-            let (psn, mtu) = (packet.psn, qp.path.path_mtu.bytes());
-            let before = |response: &Response| psn_ahead(psn, response.end_psn(mtu)).is_some();
-            qp.rq.responses.retain(|response| before(response) || matches!(response, Response::Atomic(_)));
-            let at = qp.rq.responses.iter().take_while(|response| before(response)).count();
-            qp.rq.responses.insert(at, Response::Read { address, rkey, len, packet: 0, first_psn: psn });
-            self.wake(now_ps, qp, fx);
-        } else if matches!(packet.operation, Operation::CompareSwap | Operation::FetchAdd) {
-            self.repeat_atomic(now_ps, qp, packet.psn, fx);
-        } else if packet.ack_request {
-            let last = psn_add(qp.rq.expected_psn, u32::MAX);
-            self.acknowledge(now_ps, qp, last, Acknowledgement::Positive, fx);
         }
     }
 
@@ -346,13 +322,17 @@ impl Nic {
         fx: &mut Effects,
     ) -> Result<u32, Refusal> {
         let Extension::Remote { address, rkey, len } = packet.extension else { return Err(INVALID) };
-        if u64::from(len) > MAX_MESSAGE_BYTES || qp.path.max_dest_rd_atomic == 0 {
+        let limit = qp.path.max_dest_rd_atomic;
+        if u64::from(len) > MAX_MESSAGE_BYTES || qp.rq.fetches_exhausted(now_ps, limit) {
             return Err(INVALID);
         }
         self.remote(qp, rkey, address, len, Access::REMOTE_READ)?;
-        qp.rq.responses.push_back(Response::Read { address, rkey, len, packet: 0, first_psn: packet.psn });
+        let (first_psn, count) = (packet.psn, packets(len, qp.path.path_mtu.bytes()));
+        let message_number = qp.rq.remember(first_psn, count, limit);
+        let read = Response::Read { address, rkey, len, packet: 0, first_psn, message_number };
+        qp.rq.responses.push_back(read);
         self.wake(now_ps, qp, fx);
-        Ok(packets(len, qp.path.path_mtu.bytes()))
+        Ok(count)
     }
 
     /// Checks a peer's access: the queue pair's rights, then the key's. An empty access needs no key.

@@ -9,7 +9,6 @@
 //!
 //! What a [`Packet`] has no field for is sent as follows, and ignored on arrival:
 //! * the migration bit is 1 (no automatic path migration), the congestion bits FECN and BECN are 0, reserved bits are 0;
-//! * IPv4: identification 0 and "don't fragment" (an atomic datagram of RFC 6864);
 //! * UDP checksum 0, as the Linux drivers send it over both IPv4 and IPv6: the check sequence covers more;
 //! * credits: a positive acknowledgement says that it has none to tell (code 31).
 //!
@@ -69,7 +68,14 @@ mod tests {
                 let packet = Packet {
                     source: Address { mac: [2; 6], gid: source },
                     destination: Address { mac: [4; 6], gid: destination },
-                    network: Network { traffic_class: 0xB2, hop_limit: 9, flow_label: 0x12345, udp_source_port: 1 },
+                    network: Network {
+                        traffic_class: 0xB2,
+                        hop_limit: 9,
+                        flow_label: 0x12345,
+                        identification: 0x8001,
+                        dont_fragment: false,
+                        udp_source_port: 1,
+                    },
                     pkey: DEFAULT_PKEY,
                     transport: Transport::Ud,
                     operation: Operation::Send,

@@ -361,6 +361,7 @@ fn address_vector(rest: &mut &[u8]) -> Result<AddressVector, WqeFault> {
                 0 => Network::default().udp_source_port,
                 port => port,
             },
+            ..Network::default()
         },
     })
 }

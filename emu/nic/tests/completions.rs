@@ -125,6 +125,79 @@ fn a_solicited_arm_waits_for_a_solicited_cqe() {
     assert_eq!(cqes.iter().map(|cqe| cqe.solicited).collect::<Vec<_>>(), [false, true]);
 }
 
+/// Sends that are solicited or not arrive one by one; between them the queue is armed as `arms` says (index, solicited only). Gives after
+/// how many arrivals events came.
+fn events_of(solicited: &[bool], arms: impl Fn(usize) -> &'static [(u32, bool)]) -> Vec<usize> {
+    let mut world = World::new();
+    let (mut a, mut b) = world.pair(&Setup::new(Transport::Uc));
+    let (target, key) = world.buffer(1, b.qp.pd, Space::Host, 64);
+    let cqn = b.rcq.cqn;
+    let mut events = Vec::new();
+    for arrived in 0..=solicited.len() {
+        for &(index, solicited_only) in arms(arrived) {
+            world.act(1, |nic, _, now, fx| match solicited_only {
+                true => nic.arm_cq_solicited(now, cqn, index, fx),
+                false => nic.arm_cq(now, cqn, index, fx),
+            });
+            world.run();
+        }
+        events.extend(world.cq_events.drain(..).map(|_| arrived));
+        if let Some(&solicited) = solicited.get(arrived) {
+            world.receive(&mut b.qp, &[(target, 64, key)]);
+            let flags = if solicited { 0x0A } else { 0x08 };
+            world.post(&mut a.qp, &Wqe::new(wqe_opcode::SEND).inline(&[1]).flags(flags));
+            world.run();
+            events.extend(world.cq_events.drain(..).map(|_| arrived + 1));
+        }
+    }
+    events
+}
+
+#[test]
+fn a_solicited_arm_overlooks_unsolicited_entries_that_are_there() {
+    // Armed behind two entries that nobody has consumed.
+    let late = |arrived| if arrived == 2 { &[(0, true)][..] } else { &[] };
+    assert_eq!(events_of(&[false, false, false], late), [], "neither they nor a third count");
+    assert_eq!(events_of(&[false, false, true], late), [3], "the one that was waited for");
+    assert_eq!(events_of(&[true, false, false], late), [2], "one that is there already");
+    assert_eq!(events_of(&[false, true, false], late), [2]);
+    let consumed = |arrived| if arrived == 2 { &[(1, true)][..] } else { &[] };
+    assert_eq!(events_of(&[true, false, false], consumed), [], "one that has been consumed");
+    assert_eq!(events_of(&[true, false, true], consumed), [3]);
+    let any = |arrived| if arrived == 2 { &[(0, false)][..] } else { &[] };
+    assert_eq!(events_of(&[false, false, false], any), [2], "any entry");
+}
+
+#[test]
+fn of_two_arms_the_one_for_any_entry_holds() {
+    for arms in [&[(0, false), (0, true)][..], &[(0, true), (0, false)]] {
+        let both = move |arrived| if arrived == 0 { arms } else { &[] };
+        assert_eq!(events_of(&[false, true], both), [1], "{arms:?}");
+    }
+    let twice = |arrived| if arrived == 0 { &[(0, true), (0, true)][..] } else { &[] };
+    assert_eq!(events_of(&[false, true, true], twice), [2]);
+}
+
+#[test]
+fn an_error_that_is_there_counts_as_solicited() {
+    let mut world = World::new();
+    let (mut a, mut b) = world.pair(&Setup::new(Transport::Rc));
+    let (target, key) = world.buffer(1, b.qp.pd, Space::Host, 64);
+    world.receive(&mut b.qp, &[(target, 4, key)]);
+    world.post(&mut a.qp, &Wqe::new(wqe_opcode::SEND).inline(&[1; 8]));
+    world.run();
+    let (sender, receiver) = (a.scq.cqn, b.rcq.cqn);
+    for (node, cqn) in [(0, sender), (1, receiver)] {
+        world.act(node, |nic, _, now, fx| nic.arm_cq_solicited(now, cqn, 0, fx));
+    }
+    world.run();
+    assert_eq!(
+        world.cq_events.iter().map(|(_, node, event)| (*node, event.cqn)).collect::<Vec<_>>(),
+        [(0, sender), (1, receiver)]
+    );
+    assert_ne!((world.poll_all(&mut a.scq)[0].syndrome, world.poll_all(&mut b.rcq)[0].syndrome), (0, 0));
+}
+
 #[test]
 fn an_overrun_fails_the_queue_and_its_queue_pairs() {
     let mut world = World::new();

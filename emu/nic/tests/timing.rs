@@ -59,7 +59,7 @@ fn an_entry_that_comes_with_its_doorbell_is_not_fetched() {
 /// Time per message in the steady state, in picoseconds.
 fn interval(transport: Transport, opcode: u8, space: Space, len: usize, loopback: bool) -> u64 {
     let mut world = World::new();
-    let modify = QpModify { path_mtu: Some(Mtu::B4096), max_rd_atomic: Some(64), ..QpModify::default() };
+    let modify = QpModify { path_mtu: Some(Mtu::B4096), max_rd_atomic: Some(16), ..QpModify::default() };
     let setup = Setup { space, log_sq: 11, log_rq: 10, log_stride: 4, log_cq: 11, modify, ..Setup::new(transport) };
     let peer = usize::from(!loopback);
     let (mut a, mut b) = if loopback {

@@ -87,8 +87,9 @@ fn ipv4(bytes: &[u8]) -> Result<(Ip, &[u8]), DecodeError> {
     let network = Network {
         traffic_class: header.dscp.value() << 2 | header.ecn.value(),
         hop_limit: header.time_to_live,
-        flow_label: 0,
-        udp_source_port: 0,
+        identification: header.identification,
+        dont_fragment: header.dont_fragment,
+        ..Network::default()
     };
     let (source, destination) = (Gid::from_ipv4(header.source), Gid::from_ipv4(header.destination));
     Ok((Ip { header_bytes: needed, source, destination, network }, &bytes[..total]))
@@ -112,7 +113,7 @@ fn ipv6(bytes: &[u8]) -> Result<(Ip, &[u8]), DecodeError> {
         traffic_class: header.traffic_class,
         hop_limit: header.hop_limit,
         flow_label: header.flow_label.value(),
-        udp_source_port: 0,
+        ..Network::default()
     };
     Ok((Ip { header_bytes: needed, source, destination, network }, &bytes[..needed + payload]))
 }

@@ -22,7 +22,7 @@ pub struct Memory {
 
 impl Memory {
     fn new() -> Self {
-        Self { host: vec![0; MEMORY_BYTES], dpa: vec![0; MEMORY_BYTES], next: [0; 2] }
+        Self { host: Vec::new(), dpa: Vec::new(), next: [0; 2] }
     }
 
     fn slice(&mut self, space: Space, addr: u64, len: usize) -> Result<&mut [u8], DmaFault> {
@@ -37,13 +37,14 @@ impl Memory {
 
     /// Fresh memory, 64-byte aligned, with a page of nothing used behind it.
     pub fn alloc(&mut self, space: Space, len: usize) -> u64 {
-        let (base, next) = match space {
-            Space::Host => (HOST_BASE, &mut self.next[0]),
-            Space::Dpa(_) => (DPA_BASE, &mut self.next[1]),
+        let (base, next, bytes) = match space {
+            Space::Host => (HOST_BASE, &mut self.next[0], &mut self.host),
+            Space::Dpa(_) => (DPA_BASE, &mut self.next[1], &mut self.dpa),
         };
         let addr = base + *next;
         *next += (len as u64).next_multiple_of(64) + 4096;
         assert!(*next <= MEMORY_BYTES as u64, "the test needs more memory");
+        bytes.resize(*next as usize, 0);
         addr
     }
 
@@ -267,6 +268,11 @@ impl World {
             Event::Cq(node, event) => self.cq_events.push((at_ps, node, event)),
         }
         true
+    }
+
+    /// When the next event is due.
+    pub fn next_ps(&self) -> Option<u64> {
+        self.queue.peek().map(|Reverse((at_ps, _))| *at_ps)
     }
 
     pub fn run(&mut self) {

@@ -102,7 +102,8 @@ pub fn packet(row: Row, (source, destination): (Gid, Gid), numbers: Numbers, pay
         (_, Operation::AtomicAcknowledge) => Extension::AtomicAcknowledge { original: b },
     };
     let acknowledges = matches!(extension, Extension::Acknowledge(_) | Extension::AtomicAcknowledge { .. });
-    let flow_label = if destination.ipv4().is_some() { 0 } else { (c >> 16) as u32 & 0xF_FFFF };
+    let over_ipv4 = destination.ipv4().is_some();
+    let flow_label = if over_ipv4 { 0 } else { (c >> 16) as u32 & 0xF_FFFF };
     Packet {
         source: Address { mac: SOURCE_MAC, gid: source },
         destination: Address { mac: wire::group_mac(destination).unwrap_or(DESTINATION_MAC), gid: destination },
@@ -110,6 +111,8 @@ pub fn packet(row: Row, (source, destination): (Gid, Gid), numbers: Numbers, pay
             traffic_class: (c >> 8) as u8,
             hop_limit: c as u8,
             flow_label,
+            identification: if over_ipv4 { (c >> 16) as u16 } else { 0 },
+            dont_fragment: !over_ipv4 || c >> 63 != 0,
             udp_source_port: (c >> 40) as u16,
         },
         pkey: (d >> 3) as u16,
