@@ -3,8 +3,11 @@
 //! Every bound is an upper one: all stack adjustments of a function are added up, as if one call took them all, and a
 //! jump into another function counts as a call. What instructions alone cannot tell (a call through a register, a
 //! frame of computed size, recursion) is listed, not guessed.
+//!
+//! Code of others, whose ISA may not be known, is not read: a call into it takes an allowance that somebody states.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use crate::decode::{Flow, Instruction};
 use crate::{Image, Symbol, SymbolKind};
@@ -27,6 +30,43 @@ pub struct Function {
     pub unknown: Vec<String>,
     /// Addresses of the functions that it calls or jumps to.
     pub calls: BTreeSet<u64>,
+    /// Lies in code of others: what it calls is not known, and `frame_bytes` is the allowance for all of it.
+    pub foreign: bool,
+}
+
+/// Code in an image that is not held to what its own code is, as its maker answers for it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Foreign {
+    /// Where it lies: ascending, without overlap.
+    pub code: Vec<Range<u64>>,
+    /// Stack that a call into it is taken to need, with all that it calls, in bytes.
+    pub stack_bytes: u64,
+}
+
+impl Foreign {
+    /// Whether `addr` lies in it.
+    #[must_use]
+    pub fn contains(&self, addr: u64) -> bool {
+        let behind = self.code.partition_point(|range| range.start <= addr);
+        behind > 0 && addr < self.code[behind - 1].end
+    }
+
+    /// What of `start..end` does not lie in it, ascending.
+    #[must_use]
+    pub fn outside(&self, start: u64, end: u64) -> Vec<Range<u64>> {
+        let mut rest = Vec::new();
+        let mut at = start;
+        for range in self.code.iter().filter(|range| range.start < end && start < range.end) {
+            if at < range.start {
+                rest.push(at..range.start);
+            }
+            at = at.max(range.end);
+        }
+        if at < end {
+            rest.push(at..end);
+        }
+        rest
+    }
 }
 
 /// The functions of an image and their calls.
@@ -50,6 +90,12 @@ impl CallGraph {
     /// Reads all functions of the executable segments.
     #[must_use]
     pub fn of(image: &Image) -> Self {
+        Self::with_foreign(image, &Foreign::default())
+    }
+
+    /// Like [`CallGraph::of`], without reading the code of others.
+    #[must_use]
+    pub fn with_foreign(image: &Image, foreign: &Foreign) -> Self {
         let mut functions = BTreeMap::new();
         for (symbol, end) in extents(image) {
             let function = Function {
@@ -59,12 +105,17 @@ impl CallGraph {
                 frame_bytes: 0,
                 unknown: Vec::new(),
                 calls: BTreeSet::new(),
+                foreign: foreign.contains(symbol.addr),
             };
             functions.insert(symbol.addr, function);
         }
         let starts: BTreeMap<u64, u64> = functions.values().map(|f| (f.addr, f.end)).collect();
         for function in functions.values_mut() {
-            scan(image, function, &starts);
+            if function.foreign {
+                function.frame_bytes = foreign.stack_bytes;
+            } else {
+                scan(image, function, &starts);
+            }
         }
         Self { functions }
     }

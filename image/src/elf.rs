@@ -467,6 +467,7 @@ fn read_symbols(file: &File<'_>) -> Result<Vec<Symbol>, ImageError> {
             },
             defined: !symbol.is_undefined(),
             global: symbol.is_global(),
+            weak: symbol.is_weak(),
         });
     }
     Ok(symbols)

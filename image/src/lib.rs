@@ -30,6 +30,8 @@ mod symbol;
 pub mod testing;
 pub mod verify;
 #[cfg(test)]
+mod verify_link_tests;
+#[cfg(test)]
 mod verify_tests;
 
 pub use elf::{Image, Section, Segment};

@@ -29,6 +29,8 @@ pub struct Symbol {
     pub defined: bool,
     /// Visible outside its object file (global or weak).
     pub global: bool,
+    /// May stay without a definition, at address 0.
+    pub weak: bool,
 }
 
 impl Symbol {

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::callgraph::{CallGraph, StackBound};
+use crate::callgraph::{CallGraph, Foreign};
 use crate::elf::EF_RISCV_RVC;
 use crate::isa::{Extension, Isa};
-use crate::{Entry, EntryKind, Image};
+use crate::{EntryKind, Image};
+
+mod calls;
 
 /// Most findings that one check lists; the rest is counted.
 const LISTED: usize = 12;
@@ -22,6 +24,34 @@ pub struct Policy {
     pub stack_bytes: u64,
     /// Path prefixes that must not be in the file, such as the home directory of who built it.
     pub private_prefixes: Vec<String>,
+    /// Names of the sections that may be loaded.
+    pub sections: Vec<String>,
+    /// Stack of entries whose bound instructions do not tell, by name of the entry.
+    pub declared_stacks: BTreeMap<String, DeclaredStack>,
+    /// What of the image is its vendor's.
+    pub vendor: Vendor,
+}
+
+/// A stack bound that a person answers for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeclaredStack {
+    /// Most that a call of the entry takes, in bytes.
+    pub bytes: u64,
+    /// Why it is a bound.
+    pub reason: String,
+}
+
+/// What the maker of the card links to an image, and what is accepted of it unread. Empty where nothing is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Vendor {
+    /// Extensions that the ISA attribute may name beyond [`Policy::isa`]; only the vendor's code may use them.
+    pub extensions: Vec<String>,
+    /// Where its code lies, and the stack that a call into it may take.
+    pub code: Foreign,
+    /// Loaded sections beyond [`Policy::sections`] that hold nothing but the vendor's.
+    pub sections: Vec<String>,
+    /// Files that its code comes from, for the report.
+    pub files: Vec<String>,
 }
 
 /// How a check ended.
@@ -52,7 +82,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// No check failed. Unknowns do not fail an image: they are listed for a person to judge.
+    /// No check failed. What stays unknown and does not fail an image (it has no ISA attribute, it was linked without a map) is listed
+    /// for a person to judge; that a stack is bounded and that a handler cannot panic must be known.
     #[must_use]
     pub fn passed(&self) -> bool {
         !self.checks.iter().any(|check| matches!(check.outcome, Outcome::Failed(_)))
@@ -96,18 +127,20 @@ impl fmt::Display for Report {
 /// Makes all checks.
 #[must_use]
 pub fn verify(image: &Image, policy: &Policy) -> Report {
-    let graph = CallGraph::of(image);
+    let graph = CallGraph::with_foreign(image, &policy.vendor.code);
     let checks = vec![
         ("file header", header(image)),
-        ("ISA attribute", attribute(image, &policy.isa)),
-        ("instructions", instructions(image, &policy.isa)),
+        ("ISA attribute", attribute(image, &policy.isa, &policy.vendor)),
+        ("instructions", instructions(image, &policy.isa, &policy.vendor)),
         ("undefined symbols", undefined(image)),
         ("relocations", relocations(image)),
         ("write xor execute", write_xor_execute(image)),
+        ("loaded sections", loaded_sections(image, policy)),
+        ("log strings", log_strings(image)),
         ("entries", entries(image)),
         ("ABI note", abi(image, policy.abi)),
-        ("stack", stack(image, &graph, policy.stack_bytes)),
-        ("no panic in event handlers", panics(image, &graph)),
+        ("stack", calls::stack(image, &graph, policy)),
+        ("no panic in event handlers", calls::panics(image, &graph)),
         ("private paths", private_paths(image, &policy.private_prefixes)),
     ];
     Report { checks: checks.into_iter().map(|(name, outcome)| Check { name, outcome }).collect() }
@@ -132,7 +165,7 @@ fn header(image: &Image) -> Outcome {
     Outcome::Passed(format!("64-bit little-endian RISC-V, soft float, flags {:#x}, {kind}", image.flags()))
 }
 
-fn attribute(image: &Image, isa: &Isa) -> Outcome {
+fn attribute(image: &Image, isa: &Isa, vendor: &Vendor) -> Outcome {
     let Some(arch) = image.arch() else {
         return Outcome::Unknown(vec!["the image has no .riscv.attributes section".to_owned()]);
     };
@@ -141,6 +174,7 @@ fn attribute(image: &Image, isa: &Isa) -> Outcome {
         Some(missing) => verdict(
             missing
                 .iter()
+                .filter(|name| !vendor.extensions.contains(name))
                 .map(|name| format!("the image needs `{name}`, the target has {isa} (image: {arch})"))
                 .collect(),
             || arch.to_owned(),
@@ -148,12 +182,15 @@ fn attribute(image: &Image, isa: &Isa) -> Outcome {
     }
 }
 
-fn instructions(image: &Image, isa: &Isa) -> Outcome {
+fn instructions(image: &Image, isa: &Isa, vendor: &Vendor) -> Outcome {
     let mut findings = Vec::new();
     let mut counts: BTreeMap<Extension, u64> = BTreeMap::new();
     let mut total = 0_u64;
+    let mut foreign_bytes = 0;
     for section in image.sections().iter().filter(|section| section.execute && section.alloc) {
-        for instruction in image.instructions(section.addr, section.addr + section.size) {
+        let own = vendor.code.outside(section.addr, section.addr + section.size);
+        foreign_bytes += section.size - own.iter().map(|range| range.end - range.start).sum::<u64>();
+        for instruction in own.iter().flat_map(|range| image.instructions(range.start, range.end)) {
             total += 1;
             *counts.entry(instruction.extension).or_default() += 1;
             let compressed = instruction.is_compressed() && !isa.has(Extension::C);
@@ -180,12 +217,17 @@ fn instructions(image: &Image, isa: &Isa) -> Outcome {
     verdict(findings, || {
         let counts: Vec<String> = counts.iter().map(|(extension, count)| format!("{count} {extension}")).collect();
         let note = if compressed_in_use { "" } else { ", none compressed" };
-        format!("{total} within {isa}: {}{note}", counts.join(", "))
+        let foreign = match foreign_bytes {
+            0 => String::new(),
+            bytes => format!("; not read: {bytes} bytes of the vendor's ({})", vendor.files.join(", ")),
+        };
+        format!("{total} within {isa}: {}{note}{foreign}", counts.join(", "))
     })
 }
 
 fn undefined(image: &Image) -> Outcome {
-    let missing: Vec<String> = image.symbols().iter().filter(|s| !s.defined).map(crate::Symbol::demangled).collect();
+    let missing: Vec<String> =
+        image.symbols().iter().filter(|s| !s.defined && !s.weak).map(crate::Symbol::demangled).collect();
     verdict(missing, || "none".to_owned())
 }
 
@@ -210,6 +252,41 @@ fn write_xor_execute(image: &Image) -> Outcome {
         .map(|segment| format!("segment at {:#x} is writable and executable", segment.vaddr))
         .collect();
     verdict(findings, || format!("{} segments", image.segments().len()))
+}
+
+fn loaded_sections(image: &Image, policy: &Policy) -> Outcome {
+    let loaded: Vec<_> = image.sections().iter().filter(|section| section.alloc && section.size > 0).collect();
+    let expected = |name: &String| policy.sections.contains(name) || policy.vendor.sections.contains(name);
+    let findings = loaded.iter().filter(|section| !expected(&section.name)).map(|section| {
+        let (name, size, addr) = (&section.name, section.size, section.addr);
+        format!("{name}: {size} bytes at {addr:#x}; may be loaded: {}", policy.sections.join(", "))
+    });
+    verdict(findings.collect(), || {
+        let names: Vec<&str> = loaded.iter().map(|section| section.name.as_str()).collect();
+        names.join(", ")
+    })
+}
+
+/// Log strings are the names of symbols, and the address of such a symbol is its index in a frame: 16 bits, 0 reserved.
+fn log_strings(image: &Image) -> Outcome {
+    const INDICES: std::ops::Range<u64> = 1..0xfffe;
+    let mut findings: Vec<String> = image
+        .sections()
+        .iter()
+        .filter(|section| section.alloc && section.name.starts_with(".defmt"))
+        .map(|section| format!("{} is loaded: it takes memory and its strings have no index", section.name))
+        .collect();
+    let strings: Vec<_> = image.symbols().iter().filter(|s| s.defined && s.name.starts_with("{\"package\":")).collect();
+    let misplaced = strings.iter().filter(|symbol| !INDICES.contains(&symbol.addr));
+    findings.extend(misplaced.map(|symbol| format!("index {:#x} of {} is not of 16 bits", symbol.addr, symbol.name)));
+    // Sorted by address.
+    let doubled = strings.windows(2).filter(|pair| pair[0].addr == pair[1].addr);
+    findings.extend(doubled.map(|pair| format!("{} and {} have one index", pair[0].name, pair[1].name)));
+    if findings.is_empty() && image.is_position_independent() && !strings.is_empty() {
+        let text = "the image is position-independent: a loader that moves it moves the indices, which code computes from its own address";
+        return Outcome::Unknown(vec![text.to_owned()]);
+    }
+    verdict(findings, || format!("{}, none loaded", strings.len()))
 }
 
 fn entries(image: &Image) -> Outcome {
@@ -252,85 +329,11 @@ fn abi(image: &Image, expected: Option<(u32, u64)>) -> Outcome {
     }
 }
 
-fn stack(image: &Image, graph: &CallGraph, limit_bytes: u64) -> Outcome {
-    let mut failed = Vec::new();
-    let mut unknown = Vec::new();
-    let mut known = Vec::new();
-    for entry in image.entries() {
-        let mut needs = vec![(entry.name.clone(), graph.stack_bound(entry.addr))];
-        if entry.unpack != 0 {
-            needs.push((format!("{} (unpack)", entry.name), unpack_bound(graph, entry)));
-        }
-        for (name, bound) in needs {
-            let Some(bound) = bound else {
-                unknown.push(format!("{name}: no function symbol at its address"));
-                continue;
-            };
-            if bound.bytes > limit_bytes {
-                failed.push(format!(
-                    "{name} takes {} of {limit_bytes} bytes: {}",
-                    bound.bytes,
-                    bound.deepest.join(" → ")
-                ));
-            } else if bound.unknown.is_empty() {
-                known.push(format!("{name} {} B", bound.bytes));
-            } else {
-                let reasons = bound.unknown.join("; ");
-                unknown.push(format!("{name}: at least {} bytes, {reasons}", bound.bytes));
-            }
-        }
-    }
-    match (failed.is_empty(), unknown.is_empty()) {
-        (false, _) => Outcome::Failed(shorten(failed)),
-        (true, false) => Outcome::Unknown(shorten(unknown)),
-        (true, true) => Outcome::Passed(format!("{} of {limit_bytes} B per thread", known.join(", "))),
-    }
-}
-
-/// An unpack function calls what it is given: by the calling convention of RPCs that is the entry itself.
-fn unpack_bound(graph: &CallGraph, entry: &Entry) -> Option<StackBound> {
-    let mut unpack = graph.stack_bound(entry.unpack)?;
-    let name = &graph.function_at(entry.unpack)?.name;
-    let inner = graph.stack_bound(entry.addr)?;
-    unpack.unknown.retain(|reason| !reason.contains(&format!("through a register in {name} at ")));
-    unpack.unknown.extend(inner.unknown);
-    unpack.deepest.extend(inner.deepest);
-    unpack.bytes = unpack.bytes.saturating_add(inner.bytes);
-    Some(unpack)
-}
-
-/// Names by which core and the panic handler show in a symbol table.
-fn is_panic(name: &str) -> bool {
-    ["panicking", "rust_begin_unwind", "panic_fmt", "panic_handler"].iter().any(|part| name.contains(part))
-}
-
-fn panics(image: &Image, graph: &CallGraph) -> Outcome {
-    let mut failed = Vec::new();
-    let mut unknown = Vec::new();
-    let mut handlers = 0;
-    for entry in image.entries().iter().filter(|entry| entry.kind == EntryKind::EventHandler) {
-        handlers += 1;
-        if let Some(path) = graph.path(entry.addr, |function| is_panic(&function.name)) {
-            let names: Vec<&str> = path.iter().map(|function| function.name.as_str()).collect();
-            failed.push(names.join(" → "));
-        }
-        unknown
-            .extend(graph.unknown_below(entry.addr).into_iter().filter(|reason| reason.contains("through a register")));
-    }
-    unknown.dedup();
-    match (failed.is_empty(), unknown.is_empty()) {
-        (false, _) => Outcome::Failed(shorten(failed)),
-        (true, false) => Outcome::Unknown(shorten(unknown)),
-        (true, true) => Outcome::Passed(format!("{handlers} handlers reach none")),
-    }
-}
-
 fn private_paths(image: &Image, prefixes: &[String]) -> Outcome {
     let mut findings = Vec::new();
-    let mut unknown = Vec::new();
     for section in image.sections() {
         if section.compressed {
-            unknown.push(format!("section {} is compressed and was not searched", section.name));
+            findings.push(format!("section {} is compressed and was not searched; link it as it is", section.name));
             continue;
         }
         // A prefix of one character ("/") would accuse every path.
@@ -345,8 +348,5 @@ fn private_paths(image: &Image, prefixes: &[String]) -> Outcome {
     }
     findings.sort();
     findings.dedup();
-    if findings.is_empty() && !unknown.is_empty() {
-        return Outcome::Unknown(shorten(unknown));
-    }
     verdict(findings, || "none of the machine that built it".to_owned())
 }

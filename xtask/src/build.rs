@@ -25,20 +25,48 @@ impl Build {
         let toolchain = Toolchain::load(&self.toolchain)?;
         let images = workspace::select_images(&self.images)?;
         if self.dry_run {
-            for image in &images {
-                let commands = match &toolchain.vendor {
-                    Some(vendor) => vendor::plan(&toolchain, vendor, image)?,
-                    None => vec![("compile and link".to_owned(), cargo_build(&toolchain, image)?)],
-                };
-                for (what, command) in commands {
-                    println!("# {image}: {what}\n{}", process::line(&command));
-                }
-            }
-            return Ok(());
+            return dry_run(&toolchain, &images);
         }
         build(&toolchain, &images)?;
         Ok(())
     }
+}
+
+/// Longest line of a command that is printed, where a single word is not longer.
+const COLUMNS: usize = 120;
+
+/// Prints the commands, and what would come of them.
+fn dry_run(toolchain: &Toolchain, images: &[String]) -> Result<()> {
+    let mut products = Vec::new();
+    if toolchain.vendor.is_some() {
+        println!("mkdir -p {}", process::quote(&workspace::image_dir(&toolchain.name).to_string_lossy()));
+    }
+    for image in images {
+        let commands = match &toolchain.vendor {
+            Some(vendor) => vendor::plan(toolchain, vendor, image)?,
+            None => vec![("compile and link".to_owned(), cargo_build(toolchain, image)?)],
+        };
+        for (what, command) in commands {
+            println!("# {image}: {what}\n{}", process::lines(&command, COLUMNS));
+        }
+        let files = vendor::Products::of(toolchain, image);
+        products.push((files.elf, "the image"));
+        if toolchain.vendor.is_some() {
+            products.push((files.object, "our own code, before the vendor's is linked to it"));
+            products.push((files.map, "which file each byte comes from, for `verify`"));
+            products.push((files.fatbin, "the image for hosts that load from a fat binary"));
+        }
+    }
+    println!("# nothing was run; this would come out, for {}:", toolchain.description);
+    for (file, what) in products {
+        println!("#   {}: {what}", file.strip_prefix(workspace::root()).unwrap_or(&file).display());
+    }
+    if let Some(vendor) = &toolchain.vendor {
+        let missing = vendor::missing(vendor);
+        let tools = if missing.is_empty() { "all are there".to_owned() } else { missing.join("\n#   ") };
+        println!("# the vendor's tools and files ({}, {}):\n#   {tools}", vendor.doca.variable, vendor.flexio.variable);
+    }
+    Ok(())
 }
 
 /// Builds images and returns where they are.

@@ -4,6 +4,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 
 use crate::toolchain::Toolchain;
+use crate::workspace::RELEASE;
 use crate::{process, verify, workspace};
 
 /// Build and verify one image, load it and call its bring-up RPC.
@@ -17,6 +18,9 @@ pub(crate) struct Deploy {
     /// Name of the card [default: the first].
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
+    /// Cargo profile of the command-line tool that loads it.
+    #[arg(long, default_value = RELEASE)]
+    profile: String,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -35,7 +39,7 @@ impl Deploy {
         };
         let toolchain = Toolchain::load(toolchain)?;
         let files = verify::build_and_verify(&toolchain, std::slice::from_ref(&self.image))?;
-        let mut command = Command::new(workspace::cli()?);
+        let mut command = Command::new(workspace::cli_of(&self.profile)?);
         command.arg("deploy").args(files).args(["--provider", provider]);
         if let Some(device) = &self.device {
             command.args(["--device", device]);

@@ -60,6 +60,8 @@ pub(crate) const WITNESSES: &[(&str, &str, &str)] = &[
     ("qemu-system-riscv64", "qemu-system-misc", "runs of the datapath are compared with it"),
     ("tshark", "tshark, with python3-scapy for check sequences", "captures of packets are dissected with it"),
     ("gdb-multiarch", "gdb-multiarch", "core dumps and the debugger of the emulated card are read with it"),
+    ("clang", "clang lld llvm", "images for a card are linked by it and its kin in place of the vendor's tools"),
+    ("ld.lld", "lld", "the same"),
     ("llvm-mc", "llvm", "encodings of draft bit manipulation are compared with its own"),
     ("riscv64-unknown-elf-gcc", "gcc-riscv64-unknown-elf", "device programs in C are compiled with it"),
     ("chromium", "chromium", "the page of the evaluation is opened with it"),

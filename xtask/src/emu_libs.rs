@@ -4,6 +4,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 
 use crate::toolchain::Toolchain;
+use crate::workspace::RELEASE;
 use crate::{build, process, status, workspace};
 
 /// Build the emulator's C libraries into target/emu-libs: libflexio.so and its other names for host programs,
@@ -14,8 +15,6 @@ pub(crate) struct BuildEmuLibs {
     #[arg(long, default_value = RELEASE)]
     profile: String,
 }
-
-const RELEASE: &str = "release";
 
 /// The one library. All C ABIs are in it because they share one emulated machine.
 const LIBRARY: &str = "libflexio.so";

@@ -18,6 +18,7 @@ mod example;
 mod fuzz;
 mod header;
 mod hot_loops;
+mod link_map;
 mod manifest;
 mod mutants;
 mod new;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
-use flexcast_image::verify::{Check, Outcome};
+use anyhow::{Context as _, Result, bail};
+use flexcast_image::verify::{Check, DeclaredStack, Outcome};
 use flexcast_image::{EntryKind, Image};
 use serde::Deserialize;
 
@@ -20,9 +20,20 @@ pub(crate) struct Manifest {
     event_handlers: Vec<String>,
     rpcs: Vec<String>,
     budget: Budget,
+    /// Bounds of stacks that `verify` cannot tell, by entry.
+    #[serde(default)]
+    stack: BTreeMap<String, Stack>,
     /// Limits that the tests of the image hold against its own counters.
     #[serde(default, rename = "instructions_per_cqe")]
     _instructions_per_cqe: BTreeMap<String, u32>,
+}
+
+/// What a call of an entry takes at most.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stack {
+    bytes: u64,
+    reason: String,
 }
 
 /// Upper bounds in bytes.
@@ -48,6 +59,21 @@ impl Manifest {
             "data" => Some(self.budget.data_bytes),
             _ => None,
         }
+    }
+
+    /// The stack bounds that somebody answers for.
+    ///
+    /// # Errors
+    /// One comes without a reason.
+    pub(crate) fn declared_stacks(&self) -> Result<BTreeMap<String, DeclaredStack>> {
+        let mut declared = BTreeMap::new();
+        for (entry, stack) in &self.stack {
+            if stack.reason.trim().is_empty() {
+                bail!("[stack.{entry}] of image `{}` has no reason; say why a call takes no more", self.name);
+            }
+            declared.insert(entry.clone(), DeclaredStack { bytes: stack.bytes, reason: stack.reason.clone() });
+        }
+        Ok(declared)
     }
 
     /// Name, entries and budgets against the ELF.
@@ -95,5 +121,17 @@ mod tests {
         let template = std::fs::read_to_string(device.join("template/image.toml")).expect("template");
         let manifest: Manifest = toml::from_str(&template).expect("valid");
         assert_eq!((manifest.name.as_str(), manifest.budget_bytes("heap")), ("{{name}}", None));
+    }
+
+    #[test]
+    fn a_declared_stack_needs_a_reason() {
+        let template = std::fs::read_to_string(workspace::root().join("device/template/image.toml")).expect("template");
+        let with = |reason: &str| -> Manifest {
+            toml::from_str(&format!("{template}\n[stack.run]\nbytes = 4096\nreason = \"{reason}\"\n")).expect("valid")
+        };
+        let declared = with("three rounds at most").declared_stacks().expect("complete");
+        assert_eq!((declared["run"].bytes, declared["run"].reason.as_str()), (4096, "three rounds at most"));
+        let error = with(" ").declared_stacks().expect_err("no reason").to_string();
+        assert!(error.contains("[stack.run]") && error.contains("say why"), "{error}");
     }
 }

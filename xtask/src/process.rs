@@ -32,22 +32,47 @@ fn check(command: &Command, status: std::io::Result<ExitStatus>) -> Result<()> {
 
 /// The command as one would type it into a shell.
 pub(crate) fn line(command: &Command) -> String {
+    words(command).join(" ")
+}
+
+/// The same over several lines, where it is longer than `columns`; a word that is longer by itself stays whole.
+pub(crate) fn lines(command: &Command, columns: usize) -> String {
+    let mut text = String::new();
+    let mut room = columns;
+    for word in words(command) {
+        let needed = word.chars().count() + " \\".len();
+        if !text.is_empty() && needed + 1 > room {
+            text.push_str(" \\\n    ");
+            room = columns - 4;
+        } else if !text.is_empty() {
+            text.push(' ');
+            room -= 1;
+        }
+        text.push_str(&word);
+        room = room.saturating_sub(word.chars().count());
+    }
+    text
+}
+
+fn words(command: &Command) -> Vec<String> {
     let mut words = Vec::new();
     if let Some(dir) = command.get_current_dir() {
-        words.push(format!("cd {} &&", quote(&dir.to_string_lossy())));
+        words.extend(["cd".to_owned(), quote(&dir.to_string_lossy()), "&&".to_owned()]);
     }
+    // A variable that is not there is something else than an empty one: to cargo, empty flags replace those of `--config`.
+    let removed = || command.get_envs().filter(|(_, value)| value.is_none());
+    words.extend(removed().next().map(|_| "env".to_owned()));
+    words.extend(removed().flat_map(|(name, _)| ["-u".to_owned(), name.to_string_lossy().into_owned()]));
     for (name, value) in command.get_envs() {
-        words.push(match value {
-            Some(value) => format!("{}={}", name.to_string_lossy(), quote(&value.to_string_lossy())),
-            None => format!("{}=", name.to_string_lossy()),
-        });
+        words.extend(value.map(|value| format!("{}={}", name.to_string_lossy(), quote(&value.to_string_lossy()))));
     }
     words.push(quote(&command.get_program().to_string_lossy()));
     words.extend(command.get_args().map(|arg| quote(&arg.to_string_lossy())));
-    words.join(" ")
+    words
 }
 
-fn quote(word: &str) -> String {
+/// The word as a shell reads it.
+pub(crate) fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./,:@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()
@@ -78,6 +103,23 @@ mod tests {
         let error = capture(Command::new("./no-such-program").arg("")).expect_err("absent");
         assert!(error.to_string().ends_with("./no-such-program ''"), "{error}");
         assert_eq!(capture(Command::new("echo").arg("it's")).expect("echo"), "it's\n");
+        let without = line(Command::new("sh").env("A", "").env_remove("B"));
+        assert_eq!(without, "env -u B A='' sh");
+    }
+
+    #[test]
+    fn a_long_command_is_wrapped_and_still_the_same_to_a_shell() {
+        let mut command = Command::new("printf");
+        command.args(["%s.", "one two", "it's", &"x".repeat(50), "", "a\\b"]).current_dir("/").env("A", "b c");
+        let wrapped = lines(&command, 40);
+        let rows: Vec<&str> = wrapped.lines().collect();
+        assert_eq!(rows.len(), 4, "{wrapped}");
+        assert!(rows[..3].iter().all(|row| row.ends_with(" \\")), "{wrapped}");
+        assert!(rows.iter().all(|row| row.len() <= 40 || row.contains("xxxx")), "{wrapped}");
+        let shell = |text: &str| capture(Command::new("sh").args(["-c", text])).expect("a command");
+        assert_eq!(shell(&wrapped), shell(&line(&command)));
+        assert!(shell(&wrapped).starts_with("one two.it's.xxx"), "{}", shell(&wrapped));
+        assert_eq!(lines(&command, 400), line(&command));
     }
 
     #[test]

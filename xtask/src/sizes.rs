@@ -5,7 +5,7 @@ use flexcast_image::callgraph::CallGraph;
 
 use crate::manifest::Manifest;
 use crate::toolchain::Toolchain;
-use crate::{build, hot_loops, workspace};
+use crate::{build, hot_loops, verify, workspace};
 
 /// Print what each image takes of each memory region.
 #[derive(clap::Args)]
@@ -41,7 +41,9 @@ impl Sizes {
             let bytes = std::fs::read(&file).with_context(|| format!("reading {}", file.display()))?;
             let image = Image::parse(&bytes).with_context(|| file.display().to_string())?;
             let manifest = Manifest::load(&workspace::root().join("device"), name)?;
-            let mut rows = rows(&toolchain, &manifest, &image);
+            let (vendor, _) = verify::vendors_part(&toolchain, &file, &image);
+            let graph = CallGraph::with_foreign(&image, &vendor.code);
+            let mut rows = rows(&toolchain, &manifest, &image, &graph);
             for (title, used_bytes) in hot_loops::loop_sizes(name, &image)? {
                 let budget_bytes = toolchain.code_cache_bytes;
                 rows.push(Row { region: format!("loop {title}"), used_bytes, budget_bytes, note: String::new() });
@@ -57,14 +59,13 @@ impl Sizes {
     }
 }
 
-fn rows(toolchain: &Toolchain, manifest: &Manifest, image: &Image) -> Vec<Row> {
+fn rows(toolchain: &Toolchain, manifest: &Manifest, image: &Image, graph: &CallGraph) -> Vec<Row> {
     let mut rows = Vec::new();
     for region in &toolchain.regions {
         let budget_bytes = manifest.budget_bytes(&region.name).unwrap_or(region.size_bytes);
         let used_bytes = region.used_bytes(image);
         rows.push(Row { region: region.name.clone(), used_bytes, budget_bytes, note: String::new() });
     }
-    let graph = CallGraph::of(image);
     let bounds = image.entries().iter().filter_map(|entry| Some((entry, graph.stack_bound(entry.addr)?)));
     if let Some((entry, bound)) = bounds.max_by_key(|(_, bound)| bound.bytes) {
         let sure = if bound.unknown.is_empty() { "" } else { ", at least" };

@@ -23,6 +23,8 @@ pub(crate) struct Toolchain {
     pub(crate) required: Vec<String>,
     pub(crate) stack_bytes: u64,
     pub(crate) code_cache_bytes: u64,
+    /// Names of the sections that may be loaded.
+    pub(crate) sections: Vec<String>,
     pub(crate) rust: Rust,
     #[serde(default, rename = "region")]
     pub(crate) regions: Vec<Region>,
@@ -59,6 +61,10 @@ impl Region {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Vendor {
     pub(crate) cpu: String,
+    /// Extensions that the vendor's code may use and ours may not.
+    pub(crate) extensions: Vec<String>,
+    /// Stack that a call into the vendor's code is taken to need, in bytes.
+    pub(crate) stack_bytes: u64,
     pub(crate) doca: Location,
     pub(crate) flexio: Location,
     pub(crate) clang: PathBuf,
@@ -145,6 +151,10 @@ mod tests {
             assert!(toolchain.required.iter().all(|extension| isa.has_named(extension)), "{name}");
             assert_eq!(toolchain.vendor.is_none(), name == "emu");
             assert_eq!(toolchain.rust.script.is_some(), name == "emu");
+            if let Some(vendor) = &toolchain.vendor {
+                assert!(!vendor.extensions.is_empty(), "{name}");
+                assert!(vendor.stack_bytes < toolchain.stack_bytes, "{name}: nothing is left for our own code");
+            }
             for extension in &toolchain.required {
                 assert!(toolchain.rust.flags[0].contains(&format!("+{extension}")), "{name}: +{extension}");
             }

@@ -11,32 +11,60 @@ use crate::{process, workspace};
 /// A command and what it is for.
 pub(crate) type Step = (String, Command);
 
+/// Rust's linker joins an object by this script, relative to the root: log strings do not take memory of the card.
+const OBJECT_SCRIPT: &str = "linker/log-strings.ld";
+
+/// The files that the commands leave behind for one image.
+pub(crate) struct Products {
+    /// Our own code, as the vendor's linker gets it.
+    pub(crate) object: PathBuf,
+    /// The image.
+    pub(crate) elf: PathBuf,
+    /// Which file each byte of the image comes from.
+    pub(crate) map: PathBuf,
+    /// The image in a fat binary.
+    pub(crate) fatbin: PathBuf,
+}
+
+impl Products {
+    pub(crate) fn of(toolchain: &Toolchain, image: &str) -> Self {
+        Self::beside(&workspace::image_dir(&toolchain.name).join(format!("{image}.elf")))
+    }
+
+    /// Those beside an image that was linked before.
+    pub(crate) fn beside(elf: &Path) -> Self {
+        let named = |extension| elf.with_extension(extension);
+        Self { object: named("o"), elf: elf.to_owned(), map: named("map"), fatbin: named("fatbin") }
+    }
+}
+
 /// The commands that make `image`, in order.
 pub(crate) fn plan(toolchain: &Toolchain, vendor: &Vendor, image: &str) -> Result<Vec<Step>> {
-    let out = workspace::image_dir(&toolchain.name);
-    let object = workspace::device_target().join(&toolchain.rust.target).join("release").join(image);
-    let stripped = out.join(format!("{image}.o"));
-    let elf = out.join(format!("{image}.elf"));
+    let products = Products::of(toolchain, image);
+    let object = workspace::vendor_target(&toolchain.name).join(&toolchain.rust.target).join("release").join(image);
     let doca = vendor.doca.path();
 
     let mut compile = workspace::device_cargo();
+    // A folder of its own: an image for the emulated card has the same name, and cargo keeps one build of a crate for all flags.
+    compile.env("CARGO_TARGET_DIR", workspace::vendor_target(&toolchain.name));
     // One relocatable object: rustc's linker joins the crate with what it uses and leaves flexio_dev_* open.
     let mut flags = toolchain.rustflags()?;
     flags.extend(["-Clink-arg=-r".to_owned(), "-Clink-dead-code=yes".to_owned()]);
+    flags.push(format!("-Clink-arg=-T{}", workspace::root().join(OBJECT_SCRIPT).display()));
     compile.args(["build", "--release", "--package", image, "--no-default-features"]);
     compile.args(["--target", &toolchain.rust.target, "--config", &toolchain.cargo_config(&flags)]);
 
     // An older vendor linker may reject the newer extension names that rustc writes, and cannot read the bitcode that
-    // Rust's own libraries bring along beside their machine code.
+    // Rust's own libraries bring along beside their machine code. Unwind tables would be loaded, and nothing unwinds.
     let mut strip = objcopy()?;
-    for section in [".riscv.attributes", ".llvmbc", ".llvmcmd"] {
+    for section in [".riscv.attributes", ".llvmbc", ".llvmcmd", ".eh_frame"] {
         strip.arg(format!("--remove-section={section}"));
     }
-    strip.arg(&object).arg(&stripped);
+    strip.arg(&object).arg(&products.object);
 
     let mut link = Command::new(doca.join(&vendor.clang));
     link.args(&vendor.link_flags).arg(format!("-mcpu={}", vendor.cpu));
-    link.arg("-T").arg(first_existing(&doca, &vendor.scripts)).arg(&stripped);
+    link.arg("-T").arg(first_existing(&doca, &vendor.scripts)).arg(&products.object);
     let flexio = vendor.flexio.path();
     for library in &vendor.libraries {
         link.arg(format!("-L{}", flexio.join(library).display()));
@@ -45,16 +73,17 @@ pub(crate) fn plan(toolchain: &Toolchain, vendor: &Vendor, image: &str) -> Resul
     link.args(vendor.whole_archives.iter().map(|name| format!("-l{name}")));
     link.arg("-Wl,--end-group,--no-whole-archive");
     link.args(vendor.archives.iter().map(|name| format!("-l{name}")));
-    link.arg("-o").arg(&elf);
+    // `verify` learns from the map which code is ours.
+    link.arg(format!("-Wl,-Map={}", products.map.display())).arg("-o").arg(&products.elf);
 
     // Only for hosts that find the program by name in a fat binary; flexio_app_create takes the ELF itself.
     let mut pack = Command::new(doca.join(&vendor.fatbin));
-    pack.arg("--create").arg(format!("--arch-member={},exec={}", vendor.cpu, elf.display()));
-    pack.arg(out.join(format!("{image}.fatbin")));
+    pack.arg("--create").arg(format!("--arch-member={},exec={}", vendor.cpu, products.elf.display()));
+    pack.arg(&products.fatbin);
 
     Ok(vec![
         ("compile to one object of machine code".to_owned(), compile),
-        ("drop what only rustc understands".to_owned(), strip),
+        ("drop what the card and its tools have no use for".to_owned(), strip),
         ("link with the vendor's library and script".to_owned(), link),
         ("pack for hosts that load from a fat binary".to_owned(), pack),
     ])
@@ -94,6 +123,7 @@ pub(crate) fn missing(vendor: &Vendor) -> Vec<String> {
     if !places.iter().any(|path| path.exists()) {
         missing.push(format!("dpa_linker.ld: looked at {}", list(&places)));
     }
+    // Other archives may lie where the vendor's clang looks by itself.
     for archive in &vendor.whole_archives {
         let places: Vec<PathBuf> =
             vendor.libraries.iter().map(|dir| flexio.join(dir).join(format!("lib{archive}.a"))).collect();
@@ -147,11 +177,21 @@ mod tests {
         let [compile, strip, link, pack] = &lines[..] else { panic!("{lines:#?}") };
         assert!(compile.contains("-Clink-arg=-r") && compile.contains("--no-default-features"), "{compile}");
         assert!(!compile.contains("linker-plugin-lto"), "{compile}");
-        for section in [".riscv.attributes", ".llvmbc", ".llvmcmd"] {
+        assert!(compile.contains("linker/log-strings.ld") && compile.contains("target/device/cargo/bf3"), "{compile}");
+        for section in [".riscv.attributes", ".llvmbc", ".llvmcmd", ".eh_frame"] {
             assert!(strip.contains(&format!("--remove-section={section}")), "{strip}");
         }
-        let order =
-            ["-fPIE", "-nostdlib", "-static", "-mcpu=nv-dpa-bf3", "-T", "receive.o", "--whole-archive", "-lflexio_dev"];
+        let order = [
+            "-fPIE",
+            "-nostdlib",
+            "-static",
+            "-mcpu=nv-dpa-bf3",
+            "-T",
+            "receive.o",
+            "--whole-archive",
+            "-lflexio_dev",
+            "-Map=",
+        ];
         let positions: Vec<_> =
             order.iter().map(|part| link.find(part).unwrap_or_else(|| panic!("{part} in {link}"))).collect();
         assert!(positions.is_sorted(), "{link}");
@@ -172,5 +212,16 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }
+    }
+
+    #[test]
+    fn log_strings_lie_alike_on_the_card_and_on_the_emulated_one() {
+        let section = |script: &str| {
+            let text = std::fs::read_to_string(workspace::root().join("linker").join(script)).expect(script);
+            let start = text.find("    .defmt 1 (INFO) :").expect("the section");
+            let end = start + text[start..].find("\n    }\n").expect("its end");
+            text[start..end].to_owned()
+        };
+        assert_eq!(section("log-strings.ld"), section("emu.ld"));
     }
 }

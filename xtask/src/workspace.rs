@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{process, reproducible};
+use crate::{emu_libs, process, reproducible};
 
 /// Root of the repository: this crate lives one level below. The variable `FLEXCAST_ROOT` names another one; tests work on
 /// copies with it.
@@ -52,9 +52,16 @@ pub(crate) fn device_target() -> PathBuf {
     root().join("target/device/cargo")
 }
 
-/// Where finished images of a toolchain lie.
+/// The same for a toolchain whose vendor links.
+pub(crate) fn vendor_target(toolchain: &str) -> PathBuf {
+    device_target().join(toolchain)
+}
+
+/// Where finished images of a toolchain lie. The variable `FLEXCAST_IMAGE_FOLDER` names another folder to hold that of each toolchain:
+/// tests link with stand-ins of the vendor's tools, and nobody is to load the outcome on a card.
 pub(crate) fn image_dir(toolchain: &str) -> PathBuf {
-    root().join("target/device").join(toolchain)
+    let folder = std::env::var_os("FLEXCAST_IMAGE_FOLDER").map(PathBuf::from);
+    folder.unwrap_or_else(|| root().join("target/device")).join(toolchain)
 }
 
 /// Names of the images: folders of device/images.
@@ -99,10 +106,18 @@ pub(crate) fn cargo_build(profile: &str, package: &str, target: &[&str]) -> Comm
 /// Cargo's name of the profile that tests are built with.
 pub(crate) const TESTS_PROFILE: &str = "dev";
 
+/// Cargo's name of the profile that users get.
+pub(crate) const RELEASE: &str = "release";
+
 /// Builds the command-line tool and returns its path.
 pub(crate) fn cli() -> Result<PathBuf> {
-    process::run(cargo().args(["build", "--release", "--package", "flexcast-cli"]))?;
-    let path = target_dir()?.join("release/flexcast");
+    cli_of(RELEASE)
+}
+
+/// The same with another profile of cargo's.
+pub(crate) fn cli_of(profile: &str) -> Result<PathBuf> {
+    process::run(&mut cargo_build(profile, "flexcast-cli", &["--bin", "flexcast"]))?;
+    let path = target_dir()?.join(emu_libs::profile_folder(profile)).join("flexcast");
     if !path.is_file() {
         bail!("cargo built flexcast-cli, but {} is not there", path.display());
     }

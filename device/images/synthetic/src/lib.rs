@@ -8,14 +8,14 @@
 
 mod memory;
 mod rig;
-
-use core::fmt::Write as _;
+mod text;
 
 use dpa::Next;
 use flexcast_abi::{Transport, WorkerContext};
 use heapless::String;
 
 use crate::rig::{Kind, Rig};
+use crate::text::{put, put_decimal, put_hexadecimal};
 
 /// Longest line.
 pub const LINE_BYTES: usize = 200;
@@ -44,11 +44,16 @@ fn scenario(place: &WorkerContext, transport: Transport, batch: u32, kind: Kind)
         Transport::Uc => "uc",
         Transport::Ud => "ud",
     };
-    // A line that is cut off differs from the others' and is noticed.
-    let _ = write!(line, "{name} batch {batch} {kind}: ");
+    put(&mut line, name);
+    put(&mut line, " batch ");
+    put_decimal(&mut line, u64::from(batch));
+    put(&mut line, " ");
+    put(&mut line, kind.name());
+    put(&mut line, ":");
     let mut context = rig::context(place, transport, batch);
     if let Err(fault) = datapath::prepare(&mut context) {
-        let _ = write!(line, "context refused, fault {}", fault as u32);
+        put(&mut line, " context refused, fault ");
+        put_decimal(&mut line, u64::from(fault as u32));
         return line;
     }
     rig::arm(&mut context, kind);
@@ -66,19 +71,22 @@ fn scenario(place: &WorkerContext, transport: Transport, batch: u32, kind: Kind)
     }
     let state = &context.state;
     let statistics = &state.statistics;
-    let _ = write!(
-        line,
-        "rounds {rounds} cqes {} left {} status {} duplicates {} range {} id {} length {} copies {} instructions {} memory {:016x}",
-        state.consumed,
-        state.remaining,
-        state.status,
-        statistics.duplicates,
-        statistics.out_of_range,
-        statistics.wrong_id,
-        statistics.wrong_length,
-        statistics.copy_cqes,
-        statistics.loop_instructions,
-        memory::digest(),
-    );
+    for (name, value) in [
+        (" rounds ", u64::from(rounds)),
+        (" cqes ", state.consumed),
+        (" left ", state.remaining),
+        (" status ", u64::from(state.status)),
+        (" duplicates ", statistics.duplicates),
+        (" range ", statistics.out_of_range),
+        (" id ", statistics.wrong_id),
+        (" length ", statistics.wrong_length),
+        (" copies ", statistics.copy_cqes),
+        (" instructions ", statistics.loop_instructions),
+    ] {
+        put(&mut line, name);
+        put_decimal(&mut line, value);
+    }
+    put(&mut line, " memory ");
+    put_hexadecimal(&mut line, memory::digest());
     line
 }

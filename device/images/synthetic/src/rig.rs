@@ -1,7 +1,5 @@
 //! The host, the network and the card.
 
-use core::fmt;
-
 use dpa::hw::wqe::FLAG_SIGNALLED;
 use dpa::hw::{Be16, Be32, Cqe, CqeOpcode, GRH_BYTES, cqe::op_own, cqe::owner_of_pass};
 use flexcast_abi::{
@@ -35,17 +33,15 @@ pub(crate) enum Kind {
     Disturbed,
 }
 
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
             Self::InOrder => "in order",
             Self::Scattered => "scattered",
             Self::Disturbed => "disturbed",
-        })
+        }
     }
-}
 
-impl Kind {
     fn last_chunk_bytes(self) -> u32 {
         if self == Self::Disturbed { 77 } else { CHUNK_BYTES }
     }
