@@ -67,6 +67,16 @@ impl Extension {
             Self::Unknown => "unknown",
         }
     }
+
+    /// The name as it stands in text: `M`, `Zba`.
+    #[must_use]
+    pub fn title(self) -> String {
+        let mut name = self.name().to_owned();
+        if let Some(first) = name.get_mut(..1) {
+            first.make_ascii_uppercase();
+        }
+        name
+    }
 }
 
 impl fmt::Display for Extension {
@@ -87,12 +97,17 @@ pub struct Isa {
 pub struct IsaError(String);
 
 impl Isa {
-    /// Parses an ISA string, with or without versions: `rv64imac_zbb_zbs` or `rv64i2p1_m2p0_zbb1p0`.
+    /// Parses an ISA string, with or without versions, in any case: `rv64imac_zbb_zbs` or `rv64i2p1_m2p0_zbb1p0`.
     ///
     /// # Errors
     /// [`IsaError`] for anything but a 64-bit ISA string.
     pub fn parse(text: &str) -> Result<Self, IsaError> {
         Ok(Self { names: split(text).ok_or_else(|| IsaError(text.to_owned()))? })
+    }
+
+    /// The names of the extensions, sorted, in lower case and without versions.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
     }
 
     /// Whether instructions of this extension run.
@@ -129,12 +144,13 @@ impl fmt::Display for Isa {
 }
 
 fn split(text: &str) -> Option<BTreeSet<String>> {
+    let text = text.to_ascii_lowercase();
     let rest = text.strip_prefix("rv64")?;
     let mut names = BTreeSet::new();
     for part in rest.split('_').filter(|part| !part.is_empty()) {
         let name = without_version(part);
         if name.len() > 1 && !name.starts_with(['z', 's', 'x']) {
-            names.extend(name.chars().filter(char::is_ascii_alphabetic).map(String::from));
+            names.extend(name.chars().filter(|letter| !letter.is_ascii_digit()).map(String::from));
         } else {
             names.insert(name.to_owned());
         }
@@ -162,6 +178,7 @@ mod tests {
         let long = Isa::parse("rv64i2p1_m2p0_a2p1_c2p0_zicsr2p0_zbb1p0_zbs1p0").expect("long");
         assert_eq!(short, long);
         assert!(short.has(Extension::Zbb) && !short.has(Extension::Zba) && !short.has(Extension::D));
+        assert_eq!(Isa::parse("RV64IMAC_Zicsr_Zbb_Zbs"), Ok(short));
         assert!(Isa::parse("rv32imac").is_err());
     }
 

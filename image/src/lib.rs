@@ -23,6 +23,7 @@ mod elf;
 mod elf_tests;
 mod entry;
 mod error;
+pub mod illegal;
 pub mod isa;
 pub mod loops;
 mod symbol;

@@ -4,6 +4,8 @@
 //! - A program ends by `ecall` with the Linux number of `exit` (93) or `exit_group` (94) in `a7`, or by a store to `tohost`.
 //! - `ecall` also serves `write` (64) to file descriptors 1 and 2, and `brk` (214); any other number returns `-ENOSYS`.
 //! - As soon as the program has set `mtvec`, `ecall`, `ebreak` and faults go there instead.
+//! - Machine mode and user mode, with the control and status registers that such a hart must have and no others: what
+//!   is not there, is read-only or belongs to machine mode traps as the architecture has it.
 //! - Every byte of the segments is readable, writable and executable; nothing is delegated, and no interrupt comes.
 //!
 //! Programs for QEMU's `virt` machine run too, as far as they use its memory, serial port and power switch
@@ -18,6 +20,7 @@ use std::io::{self, Write};
 
 use crate::bus::Fault;
 use crate::hart::Hart;
+use crate::isa::Isa;
 
 pub use environment::run;
 
@@ -34,6 +37,8 @@ pub struct Program<'a> {
     /// Arguments, the program's name first. They are laid out on the stack as a Linux process finds them: `sp` points at
     /// their number, then the pointers to them, then zero pointers for the end, the environment and the auxiliary vector.
     pub arguments: Vec<String>,
+    /// Address and length in bytes of what [`Report::dump`] is to hold.
+    pub dump: Option<(u64, u64)>,
 }
 
 /// What is around the hart.
@@ -61,12 +66,12 @@ pub struct Options {
     pub heap_bytes: u64,
     /// Cycles that every instruction costs. Zero counts as one.
     pub gap_cycles: u64,
-    /// Whether the hart executes the drafts Zbp and Zbr ([`Text::with_draft_bitmanip`](crate::Text::with_draft_bitmanip)).
-    pub draft_bitmanip: bool,
+    /// What the hart executes.
+    pub isa: Isa,
 }
 
 impl Default for Options {
-    /// A billion instructions of one cycle, 1 MiB of stack, 16 MiB of heap, ratified instructions only.
+    /// A billion instructions of one cycle, 1 MiB of stack, 16 MiB of heap, the instructions of the emulated DPA.
     fn default() -> Self {
         Options {
             board: Board::Flat,
@@ -74,7 +79,7 @@ impl Default for Options {
             stack_bytes: 1 << 20,
             heap_bytes: 16 << 20,
             gap_cycles: 1,
-            draft_bitmanip: false,
+            isa: Isa::default(),
         }
     }
 }
@@ -119,6 +124,8 @@ pub struct Report {
     pub cycles: u64,
     /// The hart as the program left it.
     pub hart: Hart,
+    /// The bytes of [`Program::dump`] as the program left them; empty without.
+    pub dump: Vec<u8>,
 }
 
 /// Why a program could not be run.
@@ -177,6 +184,16 @@ pub enum BareError {
         needed: u64,
         /// The limit in bytes.
         limit: u64,
+    },
+    /// What is to be dumped is not memory of the program.
+    #[error(
+        "the {len} bytes at {base:#x} that are to be dumped are not all in the program's memory; place both ends in one segment"
+    )]
+    DumpOutside {
+        /// Address of the first byte.
+        base: u64,
+        /// Length in bytes.
+        len: u64,
     },
     /// No gap of the address space is large enough for the stack.
     #[error("the stack of {bytes} bytes fits nowhere beside the segments; lower its size")]

@@ -249,6 +249,12 @@ pub trait Bus {
         Ok(old)
     }
 
+    /// What `cycle` and `instret` show besides the hart's own counters: what has been written to the machine's counters
+    /// that they shadow.
+    fn counter_offsets(&self) -> (u64, u64) {
+        (0, 0)
+    }
+
     /// Reads a control and status register that the hart lacks itself (it has `cycle`, `time` and `instret`). `None` makes
     /// the instruction illegal. `cycles` and `instret` are the hart's counters.
     fn csr_read(&mut self, _csr: u16, _cycles: u64, _instret: u64) -> Option<u64> {

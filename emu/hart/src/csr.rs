@@ -2,7 +2,7 @@
 
 use crate::bus::{Bus, Fault};
 use crate::draft;
-use crate::op::Op;
+use crate::op::{Kind, Op};
 
 /// `cycle`: cycles spent, read-only from user mode.
 pub(crate) const CYCLE: u16 = 0xc00;
@@ -11,15 +11,12 @@ pub(crate) const TIME: u16 = 0xc01;
 /// `instret`: instructions retired before this one.
 pub(crate) const INSTRET: u16 = 0xc02;
 
-/// The opcode of all instructions on these registers.
-const SYSTEM: u32 = 0x73;
-
 /// Executes `csrrw`, `csrrs`, `csrrc` or the immediate form of one, or an instruction of draft bit manipulation: a branch of its own
 /// in the interpreter's loop would cost the others registers. On a fault nothing has changed.
 #[inline(never)]
 pub(crate) fn execute<B: Bus>(op: Op, x: &mut [u64; 32], bus: &mut B, cycles: u64, instret: u64) -> Result<(), Fault> {
     let bits = op.bits();
-    if bits & 0x7f != SYSTEM {
+    if op.kind == Kind::Draft {
         draft::execute(op, x);
         return Ok(());
     }
@@ -35,9 +32,9 @@ pub(crate) fn execute<B: Bus>(op: Op, x: &mut [u64; 32], bus: &mut B, cycles: u6
         return Err(illegal);
     }
     let old = match csr {
-        CYCLE => cycles,
+        CYCLE => cycles.wrapping_add(bus.counter_offsets().0),
         TIME => bus.csr_time(cycles),
-        INSTRET => instret,
+        INSTRET => instret.wrapping_add(bus.counter_offsets().1),
         _ => bus.csr_read(csr, cycles, instret).ok_or(illegal)?,
     };
     if writes {

@@ -2,7 +2,8 @@
 
 use crate::compressed;
 use crate::draft;
-use crate::op::{Kind, Op, Reg};
+use crate::isa::Isa;
+use crate::op::{Kind, Op, Rd, Reg};
 
 /// Where an instruction sits in its text range, so that a jump can be resolved to a distance in slots.
 #[derive(Clone, Copy, Debug)]
@@ -49,17 +50,18 @@ const fn j_imm(bits: u32) -> i32 {
 
 /// The register that an instruction writes, other than `x0`.
 pub(crate) fn destination(bits: u32) -> Option<usize> {
-    let place = Place { offset: 0, len: 0 };
-    let op = if bits & 3 == 3 { decode32_with_drafts(bits, place) } else { decode16(bits as u16, place) };
+    let (place, isa) = (Place { offset: 0, len: 0 }, Isa::ALL);
+    let op = if bits & 3 == 3 { decode32(bits, place, isa) } else { decode16(bits as u16, place, isa) };
     op.destination().map(|register| register as usize)
 }
 
-/// The operation of a two-byte instruction.
-pub(crate) fn decode16(half: u16, place: Place) -> Op {
-    let Some(bits) = compressed::expand(half) else {
+/// The operation of a two-byte instruction on a hart with these extensions.
+pub(crate) fn decode16(half: u16, place: Place, isa: Isa) -> Op {
+    let Some(bits) = compressed::expand(half).filter(|_| isa.has(Isa::C)) else {
         return Op::bare(Kind::Illegal, i32::from(half));
     };
-    let mut op = decode32(bits, place);
+    // All that they stand for is of the base.
+    let mut op = decode32(bits, place, isa);
     if op.kind == Kind::BranchFar {
         op.rd = Reg::new(op.rd as u32 | 8);
     } else if op.kind != Kind::JalFar {
@@ -68,8 +70,8 @@ pub(crate) fn decode16(half: u16, place: Place) -> Op {
     op
 }
 
-/// The operation of a four-byte instruction.
-pub(crate) fn decode32(bits: u32, place: Place) -> Op {
+/// The operation of a four-byte instruction on a hart with these extensions.
+pub(crate) fn decode32(bits: u32, place: Place, isa: Isa) -> Op {
     let mut op = Op {
         kind: Kind::Illegal,
         rd: Reg::new(bits >> 7),
@@ -108,39 +110,15 @@ pub(crate) fn decode32(bits: u32, place: Place) -> Op {
         0x73 => system(&mut op, bits),
         _ => None,
     };
-    match kind {
-        Some(kind) => {
-            op.kind = kind;
-            if op.rd == Reg::X0 && discards_nothing_but_rd(kind) {
-                return Op::bare(Kind::Nop, 0);
-            }
-            op
-        }
+    // What became of the drafts in later extensions is decoded as those have it.
+    let kind = kind.filter(|kind| isa.has_one_of(kind.extensions()));
+    let draft =
+        || draft::extension(bits).filter(|extension| isa.has(*extension)).and_then(|_| raw(&mut op, bits, Kind::Draft));
+    match kind.or_else(draft) {
         None => Op::bare(Kind::Illegal, bits.cast_signed()),
+        Some(kind) if op.rd == Reg::X0 && kind.rd() == Rd::Computes => Op::bare(Kind::Nop, 0),
+        Some(kind) => Op { kind, ..op },
     }
-}
-
-/// As [`decode32`], with the drafts of bit manipulation.
-pub(crate) fn decode32_with_drafts(bits: u32, place: Place) -> Op {
-    let op = decode32(bits, place);
-    if op.kind != Kind::Illegal || !draft::is_draft(bits) {
-        return op;
-    }
-    let rd = Reg::new(bits >> 7);
-    if rd == Reg::X0 {
-        return Op::bare(Kind::Nop, 0);
-    }
-    Op { kind: Kind::Rare, rd, rs1: Reg::new(bits >> 15), rs2: Reg::new(bits >> 20), imm: bits.cast_signed() }
-}
-
-/// Whether an instruction only computes a value for `rd`. The interpreter writes `rd` unconditionally, so those that name
-/// `x0` become no-ops here.
-const fn discards_nothing_but_rd(kind: Kind) -> bool {
-    let kind = kind as u8;
-    (kind >= Kind::Addi as u8 && kind <= Kind::Bseti as u8)
-        || kind == Kind::Li as u8
-        || kind == Kind::Mv as u8
-        || kind == Kind::Auipc as u8
 }
 
 /// Keeps the bits for a kind that is decoded further when it is executed.
@@ -242,6 +220,10 @@ fn op_imm_32(op: &mut Op, bits: u32) -> Option<Kind> {
     let shamt = bits >> 20 & 31;
     op.imm = shamt.cast_signed();
     Some(match (funct3(bits), funct7(bits), shamt) {
+        (1, 0x04 | 0x05, _) => {
+            op.imm = (bits >> 20 & 63).cast_signed();
+            Kind::SlliUw
+        }
         (1, 0x00, _) => Kind::Slliw,
         (1, 0x30, 0) => Kind::Clzw,
         (1, 0x30, 1) => Kind::Ctzw,
@@ -272,6 +254,9 @@ fn op_op(op: &mut Op, bits: u32) -> Option<Kind> {
         (0x20, 4) => Kind::Xnor,
         (0x20, 5) => Kind::Sra,
         (0x20, 6) => Kind::Orn,
+        (0x10, 2) => Kind::Sh1add,
+        (0x10, 4) => Kind::Sh2add,
+        (0x10, 6) => Kind::Sh3add,
         (0x20, 7) => Kind::Andn,
         (0x01, 0) => Kind::Mul,
         (0x01, 1) => Kind::Mulh,
@@ -307,6 +292,10 @@ fn op_32(bits: u32) -> Option<Kind> {
         (0x01, 5) => Kind::Divuw,
         (0x01, 6) => Kind::Remw,
         (0x01, 7) => Kind::Remuw,
+        (0x04, 0) => Kind::AddUw,
+        (0x10, 2) => Kind::Sh1addUw,
+        (0x10, 4) => Kind::Sh2addUw,
+        (0x10, 6) => Kind::Sh3addUw,
         (0x04, 4) if bits >> 20 & 31 == 0 => Kind::ZextH,
         (0x30, 1) => Kind::Rolw,
         (0x30, 5) => Kind::Rorw,
@@ -357,7 +346,7 @@ fn system(op: &mut Op, bits: u32) -> Option<Kind> {
             _ => None,
         },
         4 => None,
-        _ => raw(op, bits, Kind::Rare),
+        _ => raw(op, bits, Kind::Csr),
     }
 }
 

@@ -5,6 +5,7 @@
 //! They are rare, so all of them share one kind of operation and are told apart when they are executed.
 
 use crate::alu::sext;
+use crate::isa::Isa;
 use crate::op::Op;
 
 /// An instruction of the drafts.
@@ -77,9 +78,12 @@ fn lookup(bits: u32) -> Option<Draft> {
     })
 }
 
-/// Whether these bits are one of the drafts' instructions.
-pub(crate) fn is_draft(bits: u32) -> bool {
-    lookup(bits).is_some()
+/// The draft that has these bits for an instruction.
+pub(crate) fn extension(bits: u32) -> Option<Isa> {
+    Some(match lookup(bits)? {
+        Draft::Crc32(..) => Isa::ZBR,
+        _ => Isa::ZBP,
+    })
 }
 
 /// Executes one.
@@ -115,7 +119,7 @@ fn value(bits: u32, a: u64, b: u64) -> u64 {
         Some(Draft::Packuw) => sext(low_a >> 16 | low_b >> 16 << 16),
         Some(Draft::Xperm(log)) => xperm(a, b, log),
         Some(Draft::Crc32(polynomial, count)) => crc32(a, polynomial, count),
-        // Only what `is_draft` knows is decoded as a draft.
+        // Only what `extension` knows is decoded as a draft.
         None => 0,
     }
 }

@@ -58,7 +58,7 @@ pub(crate) fn run<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B, limits:
         {
             Exit::Limit | Exit::Far(_) => {}
             Exit::Decode => {
-                if let Err(fault) = text.ranges[range].decode(hart.pc, bus) {
+                if let Err(fault) = text.decode(range, hart.pc, bus) {
                     return Stop::Fault(fault);
                 }
             }
@@ -111,7 +111,7 @@ pub(crate) fn burst<B: Bus>(
         // Nothing has been executed: here goes on another range, or none.
         Exit::Far(_) => return burst_again(hart, text, bus, most_ahead, block_bytes),
         Exit::Decode => {
-            if let Err(fault) = text.ranges[range].decode(hart.pc, bus) {
+            if let Err(fault) = text.decode(range, hart.pc, bus) {
                 return (Step::Stopped(Stop::Fault(fault)), Ahead::default());
             }
             return burst_again(hart, text, bus, most_ahead, block_bytes);
@@ -534,6 +534,15 @@ fn run_range<B: Bus, const MODE: u8>(
             Kind::Remw => set!(2, alu::remw(rs1!(), rs2!())),
             Kind::Remuw => set!(2, alu::remuw(rs1!(), rs2!())),
 
+            Kind::Sh1add => set!(2, (rs1!() << 1).wrapping_add(rs2!())),
+            Kind::Sh2add => set!(2, (rs1!() << 2).wrapping_add(rs2!())),
+            Kind::Sh3add => set!(2, (rs1!() << 3).wrapping_add(rs2!())),
+            Kind::AddUw => set!(2, u64::from(rs1!() as u32).wrapping_add(rs2!())),
+            Kind::Sh1addUw => set!(2, (u64::from(rs1!() as u32) << 1).wrapping_add(rs2!())),
+            Kind::Sh2addUw => set!(2, (u64::from(rs1!() as u32) << 2).wrapping_add(rs2!())),
+            Kind::Sh3addUw => set!(2, (u64::from(rs1!() as u32) << 3).wrapping_add(rs2!())),
+            Kind::SlliUw => set!(2, u64::from(rs1!() as u32) << (op.imm & 63)),
+
             Kind::Andn => set!(2, rs1!() & !rs2!()),
             Kind::Orn => set!(2, rs1!() | !rs2!()),
             Kind::Xnor => set!(2, !(rs1!() ^ rs2!())),
@@ -593,7 +602,7 @@ fn run_range<B: Bus, const MODE: u8>(
                 }
                 None => fault!(Fault::illegal_instruction(MRET)),
             },
-            Kind::Rare => {
+            Kind::Csr | Kind::Draft => {
                 if let Err(fault) = csr::execute(*op, x, bus, cycles, instret) {
                     fault!(fault);
                 }

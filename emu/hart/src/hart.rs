@@ -3,7 +3,7 @@
 use crate::bus::{Bus, Fault, Width};
 use crate::text::Text;
 
-/// A RISC-V hardware thread: RV64IMAC with Zbb, Zbs, Zicntr and Zifencei, user mode.
+/// A RISC-V hardware thread in user mode. What it executes is of its [`Text`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hart {
     /// The integer registers. `x[0]` is set to zero when [`Hart::run`] begins and stays so.

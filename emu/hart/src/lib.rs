@@ -1,8 +1,10 @@
-//! A RISC-V hardware thread (RV64IMAC with Zbb, Zbs, the user counters and `fence.i`, on demand the drafts Zbp and Zbr) for the
-//! emulated data-path accelerator. It knows nothing of a network card: memory, time and custom opcodes come from a [`Bus`].
+//! A RISC-V hardware thread (RV64I with as many of M, A, C, Zicsr, Zifencei, Zba, Zbb, Zbs and the drafts Zbp and Zbr
+//! as its [`Isa`] names) for the emulated data-path accelerator. It knows nothing of a network card: memory, time and
+//! custom opcodes come from a [`Bus`].
 //!
 //! - [`Hart`] holds the registers and runs; [`Limits`] says until when, [`Stop`] says why it came back.
-//! - [`Text`] is the pre-decoded code, shared by all harts that run it.
+//! - [`Text`] is the pre-decoded code, shared by all harts that run it, with the instruction set that it is decoded
+//!   for.
 //! - [`Bus`] is memory with its latencies, statically dispatched.
 //! - [`bare`] runs a whole bare-metal program, such as the official conformance tests.
 
@@ -20,9 +22,11 @@ mod decode;
 mod draft;
 mod exec;
 mod hart;
+mod isa;
 mod op;
 mod text;
 
 pub use bus::{Atomic, Before, Bus, Cause, Fault, Width};
 pub use hart::{Ahead, Class, Hart, Limits, Step, Stop};
+pub use isa::{Isa, IsaError};
 pub use text::Text;

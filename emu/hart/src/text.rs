@@ -2,6 +2,7 @@
 
 use crate::bus::{Bus, Fault};
 use crate::decode::{self, Place};
+use crate::isa::Isa;
 use crate::op::Op;
 
 /// Slots behind a range: a four-byte instruction in its last two bytes goes on one slot further than the end.
@@ -19,7 +20,7 @@ pub struct Text {
     pub(crate) ranges: Vec<Range>,
     /// The smallest address interval that holds all ranges.
     pub(crate) hull: Hull,
-    drafts: bool,
+    isa: Isa,
 }
 
 /// An address interval.
@@ -44,7 +45,6 @@ pub(crate) struct Range {
     pub(crate) len: u64,
     /// One slot for each two bytes, and [`END_SLOTS`].
     pub(crate) slots: Vec<Op>,
-    drafts: bool,
 }
 
 impl Text {
@@ -56,14 +56,11 @@ impl Text {
         text
     }
 
-    /// Executes the draft bit manipulation of version 0.93 (Zbp and Zbr) too, as BlueField-3 does; without it those instructions
-    /// are illegal. To be called before anything is decoded.
+    /// What the hart executes; all else is illegal. Without it [`Isa::BLUEFIELD_3`]. To be called before anything is
+    /// decoded.
     #[must_use]
-    pub fn with_draft_bitmanip(mut self) -> Self {
-        self.drafts = true;
-        for range in &mut self.ranges {
-            range.drafts = true;
-        }
+    pub fn with_isa(mut self, isa: Isa) -> Self {
+        self.isa = isa;
         self
     }
 
@@ -80,7 +77,7 @@ impl Text {
         let instructions = usize::try_from(len / 2).expect("an executable range fits in the address space");
         let mut slots = vec![Op::UNDECODED; instructions + END_SLOTS];
         slots[instructions..].fill(Op::END);
-        self.ranges.push(Range { base, len, slots, drafts: self.drafts });
+        self.ranges.push(Range { base, len, slots });
 
         let low = self.ranges.iter().map(|r| r.base).min().unwrap_or(0);
         let high = self.ranges.iter().map(|r| r.base + (r.len - 1)).max().unwrap_or(0);
@@ -119,22 +116,20 @@ impl Text {
     pub(crate) fn find(&self, pc: u64) -> Option<usize> {
         self.ranges.iter().position(|r| pc.wrapping_sub(r.base) < r.len)
     }
-}
 
-impl Range {
-    /// Decodes the instruction at an address of this range into its slot.
-    pub(crate) fn decode<B: Bus>(&mut self, pc: u64, bus: &mut B) -> Result<(), Fault> {
-        let offset = pc - self.base;
-        let place = Place { offset, len: self.len };
+    /// Decodes the instruction at an address of a range into its slot.
+    pub(crate) fn decode<B: Bus>(&mut self, range: usize, pc: u64, bus: &mut B) -> Result<(), Fault> {
+        let range = &mut self.ranges[range];
+        let offset = pc - range.base;
+        let place = Place { offset, len: range.len };
         let low = bus.fetch16(pc)?;
         let op = if low & 3 == 3 {
             let high = bus.fetch16(pc.wrapping_add(2))?;
-            let bits = u32::from(high) << 16 | u32::from(low);
-            if self.drafts { decode::decode32_with_drafts(bits, place) } else { decode::decode32(bits, place) }
+            decode::decode32(u32::from(high) << 16 | u32::from(low), place, self.isa)
         } else {
-            decode::decode16(low, place)
+            decode::decode16(low, place, self.isa)
         };
-        self.slots[(offset / 2) as usize] = op;
+        range.slots[(offset / 2) as usize] = op;
         Ok(())
     }
 }

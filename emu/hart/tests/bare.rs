@@ -1,7 +1,7 @@
 //! Whole bare-metal programs: exit conventions, traps, system calls, arguments, trace.
 
 use emu_hart::bare::{self, BareError, Board, Options, Outcome, Program, Report, Streams};
-use emu_hart::{Cause, Fault};
+use emu_hart::{Cause, Fault, Isa};
 
 #[path = "common/mod.rs"]
 mod asm;
@@ -30,6 +30,7 @@ fn run_with(code: &[u32], arguments: &[&str], options: &Options, traced: bool) -
         entry: BASE,
         tohost: Some(TOHOST),
         arguments: arguments.iter().map(ToString::to_string).collect(),
+        dump: Some((TOHOST, 16)),
     };
     let (mut out, mut err, mut trace) = (Vec::new(), Vec::new(), Vec::new());
     let mut streams = Streams { out: &mut out, err: &mut err, trace: if traced { Some(&mut trace) } else { None } };
@@ -203,15 +204,96 @@ fn user_mode_is_entered_by_mret_and_left_by_a_trap() {
     body.extend([csr(1, ZERO, MEPC, T0), csr(1, ZERO, MSTATUS, ZERO), MRET]);
     // In user mode: ecall has its own cause, and the handler returns here.
     body.push(ECALL);
-    body.push(csr(2, A3, MSTATUS, 0));
     let x = trapping(&body).hart.x;
     assert_eq!(x[S0 as usize], 8);
-    assert_eq!(x[A3 as usize] & (3 << 11), 0);
 
-    // mret outside machine mode is illegal.
-    *body.last_mut().unwrap() = MRET;
-    let x = trapping(&body).hart.x;
-    assert_eq!((x[S0 as usize], x[S1 as usize]), (2, u64::from(MRET)));
+    // mret outside machine mode is illegal, and so is what belongs to that mode.
+    for illegal in [MRET, csr(2, A3, MSTATUS, 0), csr(1, ZERO, MSCRATCH, A3), csr(2, A3, 0xf14, 0)] {
+        *body.last_mut().unwrap() = illegal;
+        let x = trapping(&body).hart.x;
+        assert_eq!((x[S0 as usize], x[S1 as usize]), (2, u64::from(illegal)));
+    }
+}
+
+/// Reads, and writes, every control and status register there is a number for.
+#[test]
+fn a_register_that_is_not_there_traps_and_one_that_is_reads_and_writes() {
+    // Of a hart with machine mode and user mode, and no event counters: RISC-V privileged architecture 1.12, table of
+    // registers.
+    let mut there: Vec<u32> = vec![0xc00, 0xc01, 0xc02, 0xf11, 0xf12, 0xf13, 0xf14, 0xf15];
+    there.extend([0x300, 0x301, 0x304, 0x305, 0x306, 0x30a, 0x320, 0x340, 0x341, 0x342, 0x343, 0x344, 0xb00, 0xb02]);
+    there.extend((0x323..0x340).chain(0xb03..0xb20));
+    for number in 0..4096 {
+        let (reads, writes) = (csr(2, A3, number, 0), csr(1, A3, number, A4));
+        for (insn, is_legal) in [(reads, true), (writes, number >> 10 != 3)] {
+            let is_legal = is_legal && there.contains(&number);
+            let code = [insn, addi(A7, ZERO, 93), addi(A0, ZERO, 7), ECALL];
+            let run = run_with(&code, &[], &Options { heap_bytes: 0, stack_bytes: 64, ..Options::default() }, false);
+            let expected = if is_legal {
+                Outcome::Exit(7)
+            } else {
+                Outcome::Fault { pc: BASE, fault: Fault::illegal_instruction(insn) }
+            };
+            assert_eq!(run.report.outcome, expected, "{number:#x}, {insn:#010x}");
+        }
+    }
+}
+
+#[test]
+fn fields_hold_what_the_hart_has() {
+    let all = |number| {
+        let mut code = vec![addi(A1, ZERO, -1), csr(1, ZERO, number, A1), csr(2, S0, number, 0)];
+        code.extend(exit_with(ZERO));
+        run(&code).report.hart.x[S0 as usize]
+    };
+    // Interrupt enables, previous privilege, privilege of accesses; user mode is 64 bits wide; no floating point, no
+    // supervisor.
+    assert_eq!(all(MSTATUS), 1 << 3 | 1 << 7 | 3 << 11 | 1 << 17 | 2 << 32);
+    assert_eq!(all(0x306), 7, "the counters are always readable from user mode");
+    for number in [0x30a, 0x320, 0x323, 0x344, 0xb03] {
+        assert_eq!(all(number), 0, "{number:#x}");
+    }
+    // Without the compressed instructions their letter is not there.
+    let mut code = vec![csr(2, S0, 0x301, 0)];
+    code.extend(exit_with(ZERO));
+    let isa = Isa::BLUEFIELD_3.without(Isa::C);
+    let x = run_with(&code, &[], &Options { isa, ..Options::default() }, false).report.hart.x;
+    assert_eq!(x[S0 as usize], 2 << 62 | 1 << 20 | 1 << 12 | 1 << 8 | 1);
+}
+
+#[test]
+fn instructions_of_other_extensions_trap_and_those_of_the_set_do_not() {
+    let cases: [(u32, Isa); 4] = [
+        (r(0x33, 2, 0x10, A0, A1, A2), Isa::ZBA), // sh1add
+        (r(0x33, 5, 0x34, A0, A1, A2), Isa::ZBP), // grev
+        (i(0x13, 1, A0, A1, 0x610), Isa::ZBR),    // crc32.b
+        (r(0x33, 0, 0x01, A0, A1, A2), Isa::M),   // mul
+    ];
+    for (insn, extension) in cases {
+        let code = [insn, addi(A0, ZERO, 7), addi(A7, ZERO, 93), ECALL];
+        let outcome = |isa| run_with(&code, &[], &Options { isa, ..Options::default() }, false).report.outcome;
+        assert_eq!(outcome(Isa::ALL), Outcome::Exit(7));
+        let illegal = Outcome::Fault { pc: BASE, fault: Fault::illegal_instruction(insn) };
+        assert_eq!(outcome(Isa::ALL.without(extension)), illegal);
+        // Without being told, the hart is the emulated DPA's.
+        let of_dpa = if extension == Isa::ZBA { illegal } else { Outcome::Exit(7) };
+        assert_eq!(run(&code).report.outcome, of_dpa);
+    }
+}
+
+#[test]
+fn memory_is_dumped_as_the_program_left_it() {
+    let mut code = vec![addi(A0, ZERO, -2), auipc(A1, 1), sw(A0, A1, 4)];
+    code.extend(exit_with(ZERO));
+    let dump = run(&code).report.dump;
+    assert_eq!(dump, [0, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+    for (base, len) in [(TOHOST + 0xff8, 0x1_0000_0000), (8, 8), (u64::MAX - 3, 8)] {
+        let segments = vec![(BASE, &[0x73, 0, 0, 0][..], 0x1000), (TOHOST, &[], 0x1000)];
+        let program = Program { segments, entry: BASE, dump: Some((base, len)), ..Program::default() };
+        let mut streams = Streams { out: &mut Vec::new(), err: &mut Vec::new(), trace: None };
+        let error = bare::run(&program, &Options::default(), &mut streams).expect_err("refused").to_string();
+        assert!(error.contains(&format!("{base:#x}")), "{error}");
+    }
 }
 
 #[test]
@@ -227,11 +309,16 @@ fn machine_registers_hold_what_is_written() {
         addi(T0, ZERO, 1000),
         csr(1, ZERO, 0xb02, T0), // minstret
         csr(2, T1, 0xb02, 0),
+        csr(2, T2, 0xc02, 0),    // instret, which shows the same counter
+        csr(1, ZERO, 0xb00, T0), // mcycle
+        csr(2, A0, 0xc00, 0),    // cycle
+        addi(S0, A0, 0),
     ];
     code.extend(exit_with(ZERO));
     let x = run(&code).report.hart.x;
     assert_eq!([x[A2 as usize], x[A3 as usize], x[A4 as usize]], [0b1100, 0b1111, 0b1011]);
     assert_eq!((x[A5 as usize], x[T1 as usize]), (0, 1000));
+    assert_eq!((x[T2 as usize], x[S0 as usize]), (1001, 1000));
     assert_eq!(x[S1 as usize] >> 62, 2);
     for letter in "acimu".bytes() {
         assert_eq!(x[S1 as usize] >> (letter - b'a') & 1, 1);
@@ -267,7 +354,7 @@ fn the_trace_names_each_instruction_and_what_it_wrote() {
 #[test]
 fn programs_that_cannot_be_laid_out_are_refused() {
     let run = |segments: Vec<(u64, &[u8], u64)>, options: &Options, arguments: Vec<String>| {
-        let program = Program { segments, entry: BASE, tohost: None, arguments };
+        let program = Program { segments, entry: BASE, arguments, ..Program::default() };
         let mut streams = Streams { out: &mut Vec::new(), err: &mut Vec::new(), trace: None };
         bare::run(&program, options, &mut streams).expect_err("must be refused")
     };

@@ -5,11 +5,20 @@
 
 use std::process::{Command, Stdio};
 
+use emu_hart::Isa;
 use emu_hart::bare::{self, Options, Outcome, Program, Streams};
 
 #[path = "common/mod.rs"]
 mod asm;
+#[path = "common/drafts.rs"]
+mod drafts;
+#[path = "common/model.rs"]
+mod model;
+#[path = "common/random.rs"]
+mod random;
 use asm::*;
+use model::rows_of;
+use random::Random;
 
 const QEMU: &str = "qemu-riscv64";
 const CODE: u64 = 0x40_0000;
@@ -38,18 +47,6 @@ fn short(name: impl Into<String>, before: &[u32], half: u16, after: &[u32]) -> C
     code.extend(half.to_le_bytes());
     code.extend(bytes(after));
     Case { name: name.into(), code, skip: |_, _| false }
-}
-
-/// SplitMix64: the operands are the same on every machine.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
 }
 
 fn operands() -> Vec<(u64, u64)> {
@@ -166,7 +163,8 @@ fn compare(name: &str, cases: &[Case]) {
     let mut err = Vec::new();
     let mut streams = Streams { out: &mut ours, err: &mut err, trace: None };
     let program = Program { segments: segments.to_vec(), entry: CODE, ..Program::default() };
-    let report = bare::run(&program, &Options::default(), &mut streams).expect("the program can be laid out");
+    let options = Options { isa: Isa::ALL, ..Options::default() };
+    let report = bare::run(&program, &options, &mut streams).expect("the program can be laid out");
     assert_eq!(report.outcome, Outcome::Exit(0), "{name}");
     assert_eq!(ours.len() as u64, result_bytes);
 
@@ -181,7 +179,7 @@ fn compare(name: &str, cases: &[Case]) {
     std::fs::set_permissions(&file, permissions).unwrap();
     // All of B: version 7.2 names its parts so.
     let output = Command::new(QEMU)
-        .args(["-cpu", "rv64,zba=off,zbb=on,zbs=on"])
+        .args(["-cpu", "rv64,zba=on,zbb=on,zbs=on"])
         .arg(&file)
         .output()
         .expect("qemu has just answered");
@@ -229,6 +227,9 @@ fn register_instructions() {
         ("divu", 5, 1),
         ("rem", 6, 1),
         ("remu", 7, 1),
+        ("sh1add", 2, 0x10),
+        ("sh2add", 4, 0x10),
+        ("sh3add", 6, 0x10),
         ("andn", 7, 0x20),
         ("orn", 6, 0x20),
         ("xnor", 4, 0x20),
@@ -254,6 +255,10 @@ fn register_instructions() {
         ("divuw", 5, 1),
         ("remw", 6, 1),
         ("remuw", 7, 1),
+        ("add.uw", 0, 4),
+        ("sh1add.uw", 2, 0x10),
+        ("sh2add.uw", 4, 0x10),
+        ("sh3add.uw", 6, 0x10),
         ("rolw", 1, 0x30),
         ("rorw", 5, 0x30),
     ];
@@ -329,12 +334,48 @@ fn shift_and_bit_immediates() {
             cases.push(case(format!("{name} {shamt}"), &[i(0x13, funct3, A0, A1, upper | shamt)]));
         }
     }
+    for shamt in (0..64).step_by(3).chain([1, 31, 32]) {
+        cases.push(case(format!("slli.uw {shamt}"), &[i(0x1b, 1, A0, A1, 0x080 | shamt)]));
+    }
     for (name, funct3, upper) in [("slliw", 1, 0), ("srliw", 5, 0), ("sraiw", 5, 0x400), ("roriw", 5, 0x600)] {
         for shamt in (0..32).step_by(3).chain([1, 16, 31]) {
             cases.push(case(format!("{name} {shamt}"), &[i(0x1b, funct3, A0, A1, upper | shamt)]));
         }
     }
     compare("shift", &cases);
+}
+
+/// Every encoding without an access and without a jump that both execute, one shift amount and one immediate of each:
+/// what `x0` holds behind it when it is the destination.
+#[test]
+fn x0_as_destination() {
+    let mut cases = Vec::new();
+    for (opcode, funct3, funct7) in [0x13_u32, 0x17, 0x1b, 0x33, 0x37, 0x3b]
+        .into_iter()
+        .flat_map(|opcode| (0..8).flat_map(move |funct3| (0..128).map(move |funct7| (opcode, funct3, funct7))))
+    {
+        // Register, or what the field chooses besides: a unary instruction, `orc.b`, `rev8`.
+        for rs2 in [A2, 0, 1, 2, 4, 5, 7, 24] {
+            let insn = r(opcode, funct3, funct7, ZERO, A1, rs2);
+            let ratified = |row: &model::Row| !["zbp", "zbr"].contains(&row.extension);
+            if rows_of(insn).any(ratified) && (rs2 == A2 || rows_of(insn | A2 << 20).next().is_none()) {
+                // What x0 holds is read by an instruction that has no short cut for it.
+                cases.push(case(format!("{insn:#010x}"), &[insn, r(0x33, 6, 0, A0, ZERO, ZERO)]));
+            }
+        }
+    }
+    for insn in [auipc(ZERO, 5), lui(ZERO, 5), jal(ZERO, 4), csr(2, ZERO, 0xc00, 0), csr(2, ZERO, 0xc02, 0)] {
+        cases.push(case(format!("{insn:#010x}"), &[insn, r(0x33, 6, 0, A0, ZERO, ZERO)]));
+    }
+    for funct3 in 0..7 {
+        let load = i(0x03, funct3, ZERO, S2, 0);
+        cases.push(case(format!("{load:#010x}"), &[sd(A1, S2, 0), load, r(0x33, 6, 0, A0, ZERO, ZERO)]));
+    }
+    for (funct5, funct3) in [0, 1, 4, 8, 12, 16, 20, 24, 28].into_iter().flat_map(|funct5| [(funct5, 2), (funct5, 3)]) {
+        let atomic = amo(funct5, funct3, ZERO, S2, A2);
+        cases.push(case(format!("{atomic:#010x}"), &[sd(A1, S2, 0), atomic, r(0x33, 6, 0, A0, ZERO, ZERO)]));
+    }
+    compare("x0", &cases);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What a machine is built from. Every number has a unit, a default and a source.
 
+use emu_hart::Isa;
 use emu_timing::Parameters;
 
 use crate::thread::ThreadKind;
@@ -18,6 +19,8 @@ pub struct Config {
     pub wiring: Wiring,
     /// Where the processes run that drive the cards' DPAs. Default [`DrivenFrom::Host`].
     pub driven_from: DrivenFrom,
+    /// What the DPA's processors execute; all else is an illegal instruction. Default [`Isa::BLUEFIELD_3`].
+    pub isa: Isa,
     /// Costs of instructions and memory accesses on the DPA, without a timing model.
     pub cost: CostModel,
     /// The timing model of the card's cores, caches, paths and engines, which takes the place of `cost`. Default none: emulation is
@@ -188,6 +191,7 @@ impl Default for Config {
             first_card: 0,
             wiring: Wiring::default(),
             driven_from: DrivenFrom::Host,
+            isa: Isa::BLUEFIELD_3,
             cost: CostModel::default(),
             timing: None,
             most_ahead: emu_timing::core::MOST_AHEAD,

@@ -29,7 +29,7 @@ impl World {
         let global_pointer = image.symbol("__global_pointer$").unwrap_or(0);
         let heap_bytes = self.config.heap_bytes;
         let memory = ProcessMemory::load(&image, heap_bytes)?;
-        let code = self.images.code(number, &image);
+        let code = self.images.code(number, &image, self.config.isa);
         let card = self.card(card)?;
         let id = card.next_process;
         card.next_process += 1;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use emu_hart::Text;
+use emu_hart::{Isa, Text};
 use flexcast_image::{Image, ImageError};
 
 /// Where the decoded instructions of a process are.
@@ -55,11 +55,11 @@ impl Images {
     }
 
     /// The instructions of an image of which [`ProcessMemory`](crate::memory::ProcessMemory) has checked where its segments are.
-    pub(crate) fn code(&mut self, number: usize, image: &Image) -> Code {
+    pub(crate) fn code(&mut self, number: usize, image: &Image, isa: Isa) -> Code {
         if image.segments().iter().any(|segment| segment.execute && segment.write) {
-            return Code::Own(text(image));
+            return Code::Own(text(image, isa));
         }
-        self.known[number].text.get_or_insert_with(|| text(image));
+        self.known[number].text.get_or_insert_with(|| text(image, isa));
         Code::Shared(number)
     }
 
@@ -74,9 +74,8 @@ impl Images {
 }
 
 /// Nothing of it is decoded yet.
-fn text(image: &Image) -> Text {
-    // BlueField-3's processor has the drafts of bit manipulation that C compilers for it may emit.
-    let mut text = Text::default().with_draft_bitmanip();
+fn text(image: &Image, isa: Isa) -> Text {
+    let mut text = Text::default().with_isa(isa);
     for segment in image.segments().iter().filter(|segment| segment.execute) {
         text.add(segment.vaddr, segment.mem_size);
     }

@@ -59,6 +59,7 @@ pub use current::{
 pub use debug::{Action, DebugStop, Debugger, Resume, Stopped};
 pub use emu_fabric as fabric;
 pub use emu_fabric::PortCounters;
+pub use emu_hart::Isa;
 pub use emu_nic as nic;
 pub use emu_timing as timing;
 pub use error::MachineError;

@@ -1,6 +1,7 @@
 //! Running threads: activation, slices of instructions, outbox stores, and death.
 
 use emu_hart::{Cause, Hart, Limits, Stop};
+use flexcast_image::illegal;
 
 use crate::bus::{OutboxStore, ThreadBus};
 use crate::bus_watched::run_watched;
@@ -179,7 +180,12 @@ impl World {
                 self.returned(card_index, id);
             }
             Stop::Fault(fault) => {
-                let cause = match detail {
+                let illegal = || {
+                    let pc = self.cards[card_index].thread(id).map_or(0, |thread| thread.hart.pc);
+                    illegal::why(fault.tval as u32, pc, &self.config.isa.to_string())
+                };
+                let is_illegal = fault.cause == Cause::IllegalInstruction;
+                let cause = match detail.or_else(|| is_illegal.then(illegal)) {
                     Some(detail) => format!("{}: {detail}", fault.cause),
                     None => fault.cause.to_string(),
                 };

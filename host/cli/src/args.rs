@@ -302,6 +302,7 @@ pub(crate) struct BenchArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum EmuCommand {
     /// Execute a bare RISC-V program on one hart; exits with the program's own code.
+    #[command(after_help = EMU_RUN_CODES)]
     Run(EmuRunArgs),
     /// Start an unmodified verbs or FlexIO program on emulated cards; such programs can be joined, two by a bridge or any number
     /// to one network.
@@ -342,9 +343,17 @@ pub(crate) struct EmuExecArgs {
     pub(crate) command: Vec<OsString>,
 }
 
+/// What `flexcast emu run` ends with.
+const EMU_RUN_CODES: &str = "Exit codes:
+  0-255  the program's own; of a larger one the low byte, or 255 where that would be 0
+  1      the program or an option's value is refused and nothing was run, or what the run writes cannot be written
+  2      the command line is refused
+  124    the program has not ended within --limit instructions
+  132    the program died of an exception for which it has no handler, or asked the host for a service";
+
 #[derive(Debug, Args)]
 pub(crate) struct EmuRunArgs {
-    /// Program: a static RV64IMAC ELF that ends by `tohost`, by `ecall` with a7 = 93, or by the machine's power switch.
+    /// Program: a static RV64 ELF that ends by `tohost`, by `ecall` with a7 = 93, or by the machine's power switch.
     #[arg(value_name = "PROG.elf")]
     pub(crate) program: PathBuf,
     /// Arguments of the program.
@@ -356,6 +365,23 @@ pub(crate) struct EmuRunArgs {
     /// What is around the hart.
     #[arg(long, value_enum, default_value = "flat")]
     pub(crate) machine: MachineName,
+    /// What the hart executes, such as rv64imac_zicsr_zba; other instructions are illegal [default: what
+    /// toolchains/emu.toml names].
+    #[arg(long, value_name = "STRING")]
+    pub(crate) isa: Option<String>,
+    /// Take the hart's instruction set from this toolchain file (key `isa`).
+    #[arg(long, value_name = "FILE", conflicts_with = "isa")]
+    pub(crate) toolchain: Option<PathBuf>,
+    /// When the program has ended, write the memory between two symbols to this file: 32-bit words in hexadecimal, one
+    /// a line, as riscv-arch-test compares them.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) signature: Option<PathBuf>,
+    /// Symbol at the first byte of the signature.
+    #[arg(long, value_name = "SYMBOL", requires = "signature", default_value = "begin_signature")]
+    pub(crate) signature_from: String,
+    /// Symbol behind the last byte of the signature.
+    #[arg(long, value_name = "SYMBOL", requires = "signature", default_value = "end_signature")]
+    pub(crate) signature_to: String,
     /// Print every instruction's address on stderr.
     #[arg(long)]
     pub(crate) trace: bool,

@@ -70,13 +70,16 @@ impl Bus for BareBus {
         self.reported.is_some() || self.devices.as_ref().is_some_and(Devices::calls)
     }
 
+    fn counter_offsets(&self) -> (u64, u64) {
+        self.csrs.counter_offsets()
+    }
+
     fn csr_read(&mut self, csr: u16, cycles: u64, instret: u64) -> Option<u64> {
-        Some(self.csrs.read(csr, cycles, instret))
+        self.csrs.read(csr, cycles, instret)
     }
 
     fn csr_write(&mut self, csr: u16, value: u64, cycles: u64, instret: u64) -> Option<()> {
-        self.csrs.write(csr, value, cycles, instret);
-        Some(())
+        self.csrs.write(csr, value, cycles, instret)
     }
 
     fn machine_return(&mut self) -> Option<u64> {
@@ -95,18 +98,24 @@ pub fn run(program: &Program<'_>, options: &Options, streams: &mut Streams<'_>) 
     if options.board == Board::Flat {
         hart.x[SP] = place_arguments(&mut memory, &layout, &program.arguments)?;
     }
-    let text = Text::default();
-    let mut text = if options.draft_bitmanip { text.with_draft_bitmanip() } else { text };
+    if let Some((base, len)) = program.dump {
+        memory.bytes(base, len).ok_or(BareError::DumpOutside { base, len })?;
+    }
+    let mut text = Text::default().with_isa(options.isa);
     for &(base, bytes, len) in &program.segments {
         text.add(base, if len <= TEXT_LIMIT_BYTES { len } else { bytes.len() as u64 });
     }
     let devices = (options.board == Board::Virt).then(Devices::default);
-    let bus = BareBus { memory, devices, csrs: CsrFile::new(), tohost: program.tohost, reported: None };
+    let bus = BareBus { memory, devices, csrs: CsrFile::new(options.isa), tohost: program.tohost, reported: None };
     let mut machine = Machine { hart, text, bus, layout, heap_top: layout.heap_base, traps: 0 };
     let outcome = machine.run(options, streams)?;
     machine.print(streams)?;
+    let dump = program
+        .dump
+        .and_then(|(base, len)| machine.bus.memory.bytes(base, len))
+        .map_or_else(Vec::new, |bytes| bytes.to_vec());
     let hart = machine.hart;
-    Ok(Report { outcome, instret: hart.instret, cycles: hart.cycles, hart })
+    Ok(Report { outcome, instret: hart.instret, cycles: hart.cycles, hart, dump })
 }
 
 struct Machine {

@@ -10,6 +10,8 @@ pub const SIZE: usize = 0x1_0000;
 pub const READ_ONLY: u64 = 0xf000;
 /// A store here asks the hart to stop.
 pub const DOORBELL: u64 = 0xe000;
+/// The one control and status register, of those left to custom use.
+pub const REGISTER: u16 = 0x8c0;
 
 #[derive(Clone, Debug)]
 pub struct TestBus {
@@ -19,13 +21,14 @@ pub struct TestBus {
     pub stop: bool,
     pub fences: Vec<(u8, u8)>,
     pub customs: Vec<u32>,
+    pub register: u64,
 }
 
 impl TestBus {
     pub fn new(code: &[u8]) -> Self {
         let mut memory = vec![0; SIZE];
         memory[CODE as usize..CODE as usize + code.len()].copy_from_slice(code);
-        TestBus { memory, load_cycles: 0, store_cycles: 0, stop: false, fences: vec![], customs: vec![] }
+        TestBus { memory, load_cycles: 0, store_cycles: 0, stop: false, fences: vec![], customs: vec![], register: 0 }
     }
 
     pub fn word(&self, addr: u64) -> u64 {
@@ -78,6 +81,14 @@ impl Bus for TestBus {
 
     fn csr_time(&mut self, cycles_now: u64) -> u64 {
         cycles_now * 1000
+    }
+
+    fn csr_read(&mut self, csr: u16, _cycles: u64, _instret: u64) -> Option<u64> {
+        (csr == REGISTER).then_some(self.register)
+    }
+
+    fn csr_write(&mut self, csr: u16, value: u64, _cycles: u64, _instret: u64) -> Option<()> {
+        (csr == REGISTER).then(|| self.register = value)
     }
 
     fn should_stop(&self) -> bool {

@@ -3,7 +3,7 @@
 use crate::machine as one_card;
 use crate::support::*;
 use emu_machine::time::PS_PER_US;
-use emu_machine::{Config, MachineError, ProcessStatus, ThreadState, World};
+use emu_machine::{Config, Isa, MachineError, ProcessStatus, ThreadState, World};
 
 const RESCHEDULE: u32 = 1;
 
@@ -33,6 +33,30 @@ fn drafts_of_bit_manipulation_run() {
         expected = expected >> 1 ^ if expected & 1 == 1 { 0xEDB8_8320 } else { 0 };
     }
     assert_eq!(ping(&mut world, process, 1).unwrap(), expected);
+}
+
+#[test]
+fn address_generation_runs_on_a_processor_that_has_it_and_is_named_on_one_that_lacks_it() {
+    // sh3add a0, a0, a0
+    const SH3ADD: u32 = 0x20a5_6533;
+    let (mut world, process) = boot(&image(&[RET], &[SH3ADD, RET]), Config { isa: Isa::CONNECTX_8, ..one_card() });
+    assert_eq!(ping(&mut world, process, 5).unwrap(), 45);
+
+    let (mut world, process) = boot(&image(&[RET], &[SH3ADD, RET]), one_card());
+    let error = ping(&mut world, process, 5).unwrap_err().to_string();
+    let what = "illegal instruction: `sh3add a0, a0, a0` is of the extension Zba, \
+                which rv64imac_zicsr_zifencei_zbb_zbs_zbp_zbr lacks";
+    assert!(error.contains(what), "{error}");
+}
+
+#[test]
+fn a_control_register_that_is_not_there_is_an_illegal_instruction() {
+    // csrr a0, mstatus; csrw cycle, a0
+    for code in [0x3000_2573, 0xc005_1073] {
+        let (mut world, process) = boot(&image(&[RET], &[code, RET]), one_card());
+        let error = ping(&mut world, process, 5).unwrap_err().to_string();
+        assert!(error.contains("illegal instruction: `csr") && error.contains("no such register"), "{error}");
+    }
 }
 
 #[test]
