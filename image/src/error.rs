@@ -5,7 +5,7 @@ use thiserror::Error;
 /// A file that cannot be read as a device image, or a question about an image that has no answer.
 ///
 /// Every message names the value found, the value wanted and the next step.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ImageError {
     /// The first four bytes are not `7f 45 4c 46`.
@@ -136,6 +136,8 @@ pub enum ImageError {
         wanted: u64,
     },
 }
+
+flexcast_error::debug_as_display!(ImageError);
 
 fn list(names: &[String]) -> String {
     if names.is_empty() { "no entries at all".to_owned() } else { names.join(", ") }

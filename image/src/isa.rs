@@ -92,9 +92,11 @@ pub struct Isa {
 }
 
 /// An ISA string that does not start with `rv64`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("ISA string `{0}` does not start with rv64; write it as in `rv64imac_zbb_zbs`")]
 pub struct IsaError(String);
+
+flexcast_error::debug_as_display!(IsaError);
 
 impl Isa {
     /// Parses an ISA string, with or without versions, in any case: `rv64imac_zbb_zbs` or `rv64i2p1_m2p0_zbb1p0`.

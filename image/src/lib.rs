@@ -1,5 +1,5 @@
 //! Reads the RISC-V ELF of a device image: what a loader must map, the entries that host code may call, the ABI note,
-//! symbols for crash records; and verifies that the image can run on a given DPA.
+//! symbols for crash records, the place of a panic; and verifies that the image can run on a given DPA.
 //!
 //! ```no_run
 //! let bytes = std::fs::read("target/device/emu/receive.elf")?;
@@ -26,6 +26,7 @@ mod error;
 pub mod illegal;
 pub mod isa;
 pub mod loops;
+mod panic;
 mod symbol;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -38,4 +39,5 @@ mod verify_tests;
 pub use elf::{Image, Section, Segment};
 pub use entry::{AbiNote, Entry, EntryKind};
 pub use error::ImageError;
+pub use panic::{PANIC_RECORD, PanicPlace};
 pub use symbol::{Symbol, SymbolKind};

@@ -24,10 +24,10 @@ pub struct Example {
 }
 
 impl Example {
-    /// Folder of `libflexcast.so`.
+    /// Where `cargo xtask install` has put `flexcast.h` and `libflexcast.so` for the example in C.
     #[must_use]
-    pub fn folder(&self) -> &Path {
-        self.tool.parent().expect("a file in a folder")
+    pub fn prefix(&self) -> PathBuf {
+        workspace_root().join("target/capi/dev")
     }
 }
 
@@ -72,11 +72,12 @@ pub fn compiler() -> Option<&'static str> {
 /// It does not compile.
 #[must_use]
 pub fn compile(compiler: &str, name: &str, folder: &Path) -> PathBuf {
-    let (root, libraries, program) = (workspace_root(), allgather(true).folder(), folder.join(name));
+    let (root, prefix, program) = (workspace_root(), allgather(true).prefix(), folder.join(name));
+    let libraries = prefix.join("lib");
     let output = Command::new(compiler)
         .args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pedantic", "-o"])
         .arg(&program)
-        .arg(format!("-I{}", root.join("host/capi/include").display()))
+        .arg(format!("-I{}", prefix.join("include").display()))
         .arg(root.join("tests/c").join(format!("{name}.c")))
         .arg(format!("-L{}", libraries.display()))
         .args(["-lflexcast", "-lpthread", &format!("-Wl,-rpath,{}", libraries.display())])

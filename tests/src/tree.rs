@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use crate::{image_path, workspace_root};
 
@@ -22,11 +22,20 @@ fn copy(from: &Path, to: &Path) {
 
 /// The build tool, working on the tree at `root`.
 #[must_use]
-pub fn xtask(root: &Path, args: &[&str]) -> Command {
+pub fn xtask_command(root: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO"));
     command.args(["run", "--quiet", "--package", "xtask", "--"]).args(args);
     command.current_dir(workspace_root()).env("FLEXCAST_ROOT", root);
     command
+}
+
+/// The same, run to its end.
+///
+/// # Panics
+/// It cannot be started.
+#[must_use]
+pub fn xtask(root: &Path, args: &[&str]) -> Output {
+    xtask_command(root, args).output().expect("cargo can be started")
 }
 
 /// A copy of what images are built from.

@@ -451,7 +451,7 @@ fn system_provider_without_doca() {
         Ok(_) => eprintln!("skipped: DOCA is installed"),
         Err(error) => {
             assert!(matches!(error, Error::NotInstalled { .. }), "{error}");
-            told(&error, &["DOCA not installed", "libflexio.so", "install the DOCA host packages", "--provider emu"]);
+            told(&error, &["DOCA not installed", "libflexio.so", "install the DOCA host packages", "LD_LIBRARY_PATH"]);
         }
     }
 }

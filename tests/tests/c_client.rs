@@ -249,6 +249,25 @@ fn the_library_exports_what_the_headers_declare_and_nothing_else() {
 }
 
 #[test]
+fn the_headers_declare_everything_once_for_c_and_cpp() {
+    let root = workspace_root();
+    for (header, _) in HEADERS {
+        let name = header.split_once("/include/").expect("a header in an include folder").1;
+        let source = scratch("headers").join(format!("{}.c", name.replace('/', "-")));
+        std::fs::write(&source, format!("#include <{name}>\nint main(void) {{ return 0; }}\n")).expect("written");
+        for (compiler, language) in [("gcc", ["-xc", "-std=c11"]), ("g++", ["-xc++", "-std=c++11"])] {
+            let mut command = Command::new(compiler);
+            command.args(["-Wall", "-Wextra", "-Wredundant-decls", "-Werror", "-fsyntax-only"]).args(language);
+            command.args(INCLUDES.iter().map(|folder| format!("-I{}", root.join(folder).display()))).arg(&source);
+            match command.output() {
+                Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
+                Err(_) => eprintln!("SKIPPED: {compiler} is not installed"),
+            }
+        }
+    }
+}
+
+#[test]
 fn every_name_of_the_library_is_the_same_file() {
     if compiler().is_none() {
         return;

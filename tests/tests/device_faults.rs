@@ -20,7 +20,9 @@ fn marked(code: &[u32]) -> Vec<u32> {
 #[track_caller]
 fn crashes(process: &Process<'_>, ping: &[u32], argument: u64, cause: &[&str]) {
     let error = process.call("ping", argument).expect_err("a crash");
-    let Error::DeviceFault { state: ErrorState::Fatal, record } = &error else { panic!("not a crash: {error}") };
+    let Error::DeviceFault { state: ErrorState::Fatal, record, panic: None } = &error else {
+        panic!("not a crash: {error}")
+    };
     told(&error, cause);
     let place = format!("ping+{:#x}", 4 * (ping.len() - 1));
     for word in

@@ -239,31 +239,77 @@ fn the_library_exports_what_the_header_declares_and_nothing_else() {
     if compiler().is_none() {
         return;
     }
-    let bytes = std::fs::read(allgather(true).folder().join("libflexcast.so")).expect("the library");
+    let bytes = std::fs::read(allgather(true).prefix().join("lib/libflexcast.so")).expect("the library");
     let library = object::File::parse(&*bytes).expect("an ELF");
+    let exported: Vec<String> = library
+        .dynamic_symbols()
+        .filter(|symbol| symbol.is_definition() && symbol.is_global())
+        .map(|symbol| symbol.name().expect("a name").to_owned())
+        .collect();
     let header = std::fs::read_to_string(workspace_root().join("host/capi/include/flexcast.h")).expect("the header");
-    let mut count = 0;
-    for symbol in library.dynamic_symbols().filter(|symbol| symbol.is_definition() && symbol.is_global()) {
-        let name = symbol.name().expect("a name");
-        assert!(header.contains(&format!("{name}(")), "{name} is exported and not declared");
-        count += 1;
+    let declared = declared_functions(&header);
+    assert!(declared.len() > 20, "{declared:?}");
+    for name in &declared {
+        assert_eq!(declared.iter().filter(|other| *other == name).count(), 1, "declarations of {name}");
     }
-    assert!(count > 20, "{count}");
+    let sorted = |mut names: Vec<String>| {
+        names.retain(|name| name != "FLEXCAST_1");
+        names.sort();
+        names
+    };
+    assert_eq!(sorted(exported), sorted(declared));
+}
+
+/// Functions that the header declares, as often as it does.
+fn declared_functions(header: &str) -> Vec<String> {
+    let lines = header.lines().filter(|line| !line.trim_start().starts_with(['*', '/', '#']));
+    let names = lines.filter_map(|line| {
+        let before = line.split_once('(')?.0;
+        let name = before.rsplit([' ', '*']).next()?;
+        name.starts_with("flexcast_").then(|| name.to_owned())
+    });
+    names.collect()
+}
+
+/// The header and the example that comes with it, as a program with strict warnings compiles them.
+#[test]
+fn header_and_example_compile_without_warnings_in_c_and_cpp() {
+    const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Wredundant-decls", "-Werror", "-fsyntax-only"];
+    let root = workspace_root();
+    let example = root.join("examples/c/allgather.c");
+    let own = scratch("header").join("header.c");
+    let program =
+        "#include \"flexcast.h\"\nint main(void) { return flexcast_abi_version() != FLEXCAST_ABI_VERSION; }\n";
+    std::fs::write(&own, program).expect("written");
+    let compilers = [("gcc", ["-xc", "-std=c99"]), ("gcc", ["-xc", "-std=c11"]), ("g++", ["-xc++", "-std=c++11"])];
+    for (compiler, language) in compilers {
+        // The example is a program in C.
+        for source in [&own, &example].into_iter().filter(|source| language[0] == "-xc" || *source == &own) {
+            let mut command = Command::new(compiler);
+            command.args(STRICT).arg(format!("-I{}", root.join("host/capi/include").display())).args(language);
+            match command.arg(source).output() {
+                Ok(output) => {
+                    let said = String::from_utf8_lossy(&output.stderr);
+                    assert!(output.status.success(), "{compiler} {language:?} {}:\n{said}", source.display());
+                }
+                Err(_) => eprintln!("SKIPPED: {compiler} is not installed"),
+            }
+        }
+    }
 }
 
 #[test]
-fn the_header_is_one_for_cpp_too() {
-    let folder = scratch("cpp");
-    let source = folder.join("header.cpp");
-    std::fs::write(
-        &source,
-        "#include \"flexcast.h\"\nint main() { return flexcast_abi_version() != FLEXCAST_ABI_VERSION; }\n",
-    )
-    .expect("written");
-    let mut command = Command::new("g++");
-    command.args(["-std=c++11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only"]);
-    match command.arg(format!("-I{}", workspace_root().join("host/capi/include").display())).arg(&source).output() {
-        Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
-        Err(_) => eprintln!("SKIPPED: g++ is not installed"),
+fn a_forked_child_is_refused_at_once_and_disturbs_nothing() {
+    let Some(compiler) = compiler() else { return };
+    let text = std::fs::read_to_string(workspace_root().join("tests/c/forked.c")).expect("the program");
+    let header = std::fs::read_to_string(workspace_root().join("host/capi/include/flexcast.h")).expect("the header");
+    for name in declared_functions(&header) {
+        assert!(text.contains(&format!("{name}(")), "tests/c/forked.c does not call {name} in the child");
     }
+    let folder = scratch("forked");
+    let (program, example) = (compile(compiler, "forked", &folder), allgather(true));
+    let mut command = Command::new(&program);
+    command.arg(&example.image).arg(&example.libraries);
+    let (success, text) = Rank::start(&mut command, &folder, "forked").end(BOUND);
+    assert!(success && text.contains("all as promised"), "{text}");
 }

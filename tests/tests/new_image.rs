@@ -2,19 +2,13 @@
 //! same to the byte. Done on copies of the tree.
 
 use std::fs;
-use std::path::Path;
-use std::process::Output;
 
 use flexcast_abi::{ABI_HASH, ABI_VERSION};
 use flexcast_cli::tput::server::bring_up;
 use flexcast_tests::code::cards;
 use flexcast_tests::image_path;
-use flexcast_tests::tree::{self, copied_tree};
+use flexcast_tests::tree::{copied_tree, xtask};
 use flexio::{AbiExpectation, Application, MsgLevel, MsgStream, Process, ProtectionDomain};
-
-fn xtask(root: &Path, args: &[&str]) -> Output {
-    tree::xtask(root, args).output().expect("cargo can be started")
-}
 
 #[test]
 fn an_image_does_not_depend_on_the_folder_it_is_built_in() {

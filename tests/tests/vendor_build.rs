@@ -81,7 +81,7 @@ impl Sdk {
 
     /// A command of the build tool on the tree at `root`, as where this is the installation of the vendor's.
     fn xtask(&self, root: &Path, args: &[&str]) -> Command {
-        let mut command = tree::xtask(root, args);
+        let mut command = tree::xtask_command(root, args);
         command.env("DOCA_DIR", self.path("doca")).env("FLEXIO_DIR", self.path("flexio"));
         command.env("FLEXCAST_IMAGE_FOLDER", self.path("images")).env_remove("LD_LIBRARY_PATH");
         command

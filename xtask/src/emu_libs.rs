@@ -32,7 +32,7 @@ const OTHER_NAMES: [&str; 7] = [
 ];
 
 /// What Rust's standard library needs of the system.
-const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"];
+pub(crate) const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"];
 
 impl BuildEmuLibs {
     pub(crate) fn run(&self) -> Result<()> {
@@ -45,7 +45,7 @@ impl BuildEmuLibs {
 
 /// Builds the libraries and returns the folder that `-L` and `LD_LIBRARY_PATH` take. `profile` is cargo's.
 pub(crate) fn build_host(profile: &str) -> Result<PathBuf> {
-    let compiler = compiler(process::find)?;
+    let compiler = compiler(LIBRARY, process::find)?;
     let mut folder = workspace::root().join("target/emu-libs");
     if profile != RELEASE {
         folder.push(profile);
@@ -58,13 +58,17 @@ pub(crate) fn build_host(profile: &str) -> Result<PathBuf> {
     status::say("Building", format_args!("{LIBRARY} from {package}"));
     process::run(&mut workspace::cargo_build(profile, package, &["--lib"]))?;
     let archive = workspace::target_dir()?.join(profile_folder(profile)).join("libemu_libs.a");
-    link(&compiler, &archive, &folder.join(LIBRARY))?;
+    let exports = workspace::root().join("emu/libflexio/link.map");
+    link(&compiler, &archive, &folder.join(LIBRARY), LIBRARY, &exports)?;
     for name in OTHER_NAMES {
-        replace(&folder.join(name), |new| {
-            std::os::unix::fs::symlink(LIBRARY, new).with_context(|| format!("linking {}", new.display()))
-        })?;
+        name_too(&folder.join(name), LIBRARY)?;
     }
     Ok(folder)
+}
+
+/// Gives a file of the same folder another name.
+pub(crate) fn name_too(name: &Path, file: &str) -> Result<()> {
+    replace(name, |new| std::os::unix::fs::symlink(file, new).with_context(|| format!("linking {}", new.display())))
 }
 
 /// Builds device/rt-emu as the static library that device programs in C link.
@@ -80,12 +84,12 @@ fn device_library(folder: &Path) -> Result<()> {
     build::copy(&built, &folder.join("libflexio_dev.a"))
 }
 
-/// The C compiler that links.
-pub(crate) fn compiler(find: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf> {
+/// The C compiler that links `library`.
+pub(crate) fn compiler(library: &str, find: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf> {
     match ["gcc", "cc"].into_iter().find_map(find) {
         Some(compiler) => Ok(compiler),
         None => bail!(
-            "neither gcc nor cc is on the search path: {LIBRARY} is linked by one of them; \
+            "neither gcc nor cc is on the search path: {library} is linked by one of them; \
              install a C compiler (Debian: `apt-get install gcc`)"
         ),
     }
@@ -100,12 +104,12 @@ pub(crate) fn profile_folder(profile: &str) -> &str {
     }
 }
 
-fn link(compiler: &Path, archive: &Path, library: &Path) -> Result<()> {
-    let exports = workspace::root().join("emu/libflexio/link.map");
+/// Links a shared library of all that is in an archive. It exports what the version script `exports` lists.
+pub(crate) fn link(compiler: &Path, archive: &Path, library: &Path, soname: &str, exports: &Path) -> Result<()> {
     replace(library, |new| {
         let mut command = Command::new(compiler);
         command.args(["-shared", "-o"]).arg(new);
-        command.arg(format!("-Wl,--soname,{LIBRARY}"));
+        command.arg(format!("-Wl,--soname,{soname}"));
         command.arg(format!("-Wl,--version-script,{}", exports.display()));
         // Everything, then what no export needs taken out again; nothing may be missing.
         command.args(["-Wl,--whole-archive"]).arg(archive).args(["-Wl,--no-whole-archive", "-Wl,--gc-sections"]);
@@ -130,10 +134,10 @@ mod tests {
 
     #[test]
     fn without_a_compiler_the_error_says_what_to_install() {
-        let error = compiler(|_| None).expect_err("no compiler").to_string();
+        let error = compiler(LIBRARY, |_| None).expect_err("no compiler").to_string();
         assert!(error.contains("gcc") && error.contains("apt-get install"), "{error}");
         let only_cc = |name: &str| (name == "cc").then(|| PathBuf::from("/usr/bin/cc"));
-        assert_eq!(compiler(only_cc).expect("cc does as well"), Path::new("/usr/bin/cc"));
+        assert_eq!(compiler(LIBRARY, only_cc).expect("cc does as well"), Path::new("/usr/bin/cc"));
     }
 
     #[test]

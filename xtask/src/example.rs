@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use crate::toolchain::Toolchain;
-use crate::{build, emu_libs, process, status, workspace};
+use crate::{build, emu_libs, install, process, status, workspace};
 
 /// Build an example and start it as so many processes, each with an emulated card of its own; all cards are in one network.
 #[derive(clap::Args)]
@@ -70,17 +70,22 @@ impl Example {
             |package: &str, what: &[&str]| process::run(&mut workspace::cargo_build(&self.profile, package, what));
         cargo("flexcast-cli", &["--bin", "flexcast"])?;
         let program = if self.c {
-            cargo("flexcast-capi", &["--lib"])?;
+            let mut prefix = workspace::root().join("target/capi");
+            if self.profile != "release" {
+                prefix.push(&self.profile);
+            }
+            install::install(&prefix, &self.profile, &Toolchain::load("emu")?)?;
             let program = folder.join("examples").join(format!("{}-c", self.name));
-            let compiler = emu_libs::compiler(process::find)?;
+            let compiler = emu_libs::compiler("the example", process::find)?;
             std::fs::create_dir_all(folder.join("examples"))?;
             let root = workspace::root();
             let mut command = Command::new(compiler);
             command.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"]);
-            command.arg(root.join("host/capi/include"));
+            command.arg(prefix.join("include"));
             command.arg(root.join("examples/c").join(format!("{}.c", self.name))).arg("-o").arg(&program);
-            // The program finds libflexcast.so where it was built; libflexio.so and the others are found as those of a DOCA are.
-            command.arg("-L").arg(&folder).arg("-lflexcast").arg(format!("-Wl,-rpath,{}", folder.display()));
+            // The program finds libflexcast.so where it was installed; libflexio.so and the others are found as those of a DOCA are.
+            let lib = prefix.join("lib");
+            command.arg("-L").arg(&lib).arg("-lflexcast").arg(format!("-Wl,-rpath,{}", lib.display()));
             process::run(&mut command)?;
             program
         } else {

@@ -11,11 +11,11 @@ pub(crate) struct Header {
     check: bool,
 }
 
-const PATH: &str = "host/capi/include/flexcast.h";
+pub(crate) const PATH: &str = "host/capi/include/flexcast.h";
 
-/// In the order in which a reader needs them.
+/// In the order in which a reader needs them. Not `lib`: cbindgen would follow its modules, and declare everything a second time.
 const SOURCES: [&str; 9] =
-    ["lib", "status", "fault", "card", "bootstrap", "config", "communicator", "operation", "request"];
+    ["version", "status", "fault", "card", "bootstrap", "config", "communicator", "operation", "request"];
 
 const INTRODUCTION: &str = "\
 /* SPDX-License-Identifier: Apache-2.0
@@ -32,6 +32,8 @@ const INTRODUCTION: &str = "\
  * - Nothing waits for ever, and nothing happens by itself: flexcast_test(), flexcast_wait() and flexcast_progress() move operations on;
  *   what the card does (receiving, copying, sending) needs no call.
  * - Structures begin with their size, or are given with it: a program goes on working with libraries that know more fields.
+ * - After fork() the library is the parent's: the child gets FLEXCAST_ERROR_FORKED from every function that returns a status, at once, and
+ *   can neither use nor disturb what the parent has. A process that forks before its first card or bootstrap may use it in the child.
  * - Free in the order requests, communicators, bootstrap and card; another order is refused where it matters.
  */";
 
@@ -62,6 +64,15 @@ pub(crate) fn check() -> Result<()> {
         bail!("{PATH} is not what host/capi/src makes: run `cargo xtask header`");
     }
     Ok(())
+}
+
+/// Version of the interface, as the header has it.
+pub(crate) fn abi_version() -> Result<u32> {
+    const NAME: &str = "#define FLEXCAST_ABI_VERSION ";
+    let text = std::fs::read_to_string(workspace::root().join(PATH)).with_context(|| format!("reading {PATH}"))?;
+    let value =
+        text.lines().find_map(|line| line.strip_prefix(NAME)).with_context(|| format!("{PATH} lacks `{NAME}`"))?;
+    value.parse().with_context(|| format!("{PATH}: `{NAME}{value}`"))
 }
 
 fn generate() -> Result<String> {
@@ -99,18 +110,65 @@ mod tests {
         check().expect("cargo xtask header");
     }
 
+    /// The text without comments.
+    fn without_comments(header: &str) -> String {
+        let mut text = String::new();
+        let mut rest = header;
+        while let Some((before, comment)) = rest.split_once("/*") {
+            text.push_str(before);
+            rest = comment.split_once("*/").map_or("", |(_, after)| after);
+        }
+        text + rest
+    }
+
+    #[test]
+    fn everything_is_declared_once_with_its_comment() {
+        let header = generate().expect("a header");
+        let code = without_comments(&header);
+        let mut names: Vec<&str> =
+            code.lines().filter_map(|line| line.strip_prefix("#define ")?.split(' ').next()).collect();
+        // Functions, types at their end and members of the enumeration.
+        names.extend(code.match_indices("flexcast_").filter_map(|(at, _)| {
+            let name = code[at..].split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()?;
+            let (before, after) = (&code[..at], &code[at + name.len()..]);
+            let named = !before.ends_with(['(', ',']) && (after.starts_with('(') || after.starts_with(";\n"));
+            named.then_some(name)
+        }));
+        names.extend(
+            code.lines()
+                .filter_map(|line| line.trim_start().strip_suffix(',')?.split_once(" = ").map(|(name, _)| name)),
+        );
+        names.retain(|name| name.to_ascii_lowercase().starts_with("flexcast_"));
+        assert!(names.len() > 80, "{} found: is the header still read right?", names.len());
+        let twice = |items: &[&str]| {
+            let mut sorted = items.to_vec();
+            sorted.sort_unstable();
+            sorted.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0].to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(twice(&names), [""; 0], "declared twice");
+        // At the margin: of functions, types and constants. Fields of different structures may be the same thing.
+        let comments: Vec<&str> =
+            header.split("\n/**\n").skip(1).filter_map(|rest| Some(rest.split_once("\n */")?.0)).collect();
+        assert!(comments.len() > 50, "{}", comments.len());
+        assert_eq!(twice(&comments), [""; 0], "said twice");
+    }
+
     #[test]
     fn every_exported_function_is_declared() {
         let header = generate().expect("a header");
+        let exports =
+            std::fs::read_to_string(workspace::root().join("host/capi/link.map")).expect("the list of exports");
         let mut found = 0;
         for entry in std::fs::read_dir(workspace::root().join("host/capi/src")).expect("the folder") {
             let text = std::fs::read_to_string(entry.expect("an entry").path()).expect("a source");
             for (_, rest) in text.match_indices("extern \"C\" fn flexcast_").map(|(at, _)| text[at..].split_at(14)) {
                 let name = rest.split('(').next().expect("a name");
-                assert!(header.contains(&format!("{name}(")), "{name} is not declared");
+                assert_eq!(without_comments(&header).matches(&format!("{name}(")).count(), 1, "declarations of {name}");
+                assert_eq!(exports.matches(&format!("        {name};\n")).count(), 1, "{name} in host/capi/link.map");
                 found += 1;
             }
         }
         assert!(found > 20, "{found}");
+        assert_eq!(exports.matches("        flexcast_").count(), found, "host/capi/link.map exports what is not there");
     }
 }

@@ -18,6 +18,7 @@ mod example;
 mod fuzz;
 mod header;
 mod hot_loops;
+mod install;
 mod link_map;
 mod manifest;
 mod mutants;
@@ -80,6 +81,8 @@ enum Command {
     BuildEmuLibs(emu_libs::BuildEmuLibs),
     /// Write host/capi/include/flexcast.h, the C interface of the collective library.
     Header(header::Header),
+    /// Install the C interface of the collective library below a folder.
+    Install(install::Install),
     /// Build an example and start it as so many processes, each with an emulated card.
     Example(example::Example),
     /// Run the receive datapath on synthetic queues under this emulator's hart and under QEMU.
@@ -116,6 +119,7 @@ fn main() -> ExitCode {
         Command::Bindgen(command) => command.run(),
         Command::BuildEmuLibs(command) => command.run(),
         Command::Header(command) => command.run(),
+        Command::Install(command) => command.run(),
         Command::Example(command) => command.run(),
         Command::Virt(command) => command.run(),
         Command::HotLoops(command) => command.run(),

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use flexcast_image::PanicPlace;
+
 /// Names of the integer registers in the order x0..x31.
 const REGISTERS: [&str; 32] = [
     "zero", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1", "a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "s2",
@@ -23,6 +25,8 @@ pub struct CrashRecord {
     pub symbol: Option<(String, u64)>,
     /// What happened, in words.
     pub cause: String,
+    /// Where the firmware panicked, if that is what happened.
+    pub panic: Option<PanicPlace>,
     /// Address or instruction bits that belong to the cause.
     pub value: u64,
     /// x0..x31.
@@ -41,7 +45,8 @@ impl CrashRecord {
             Some((name, offset)) => format!("{name}+{offset:#x}"),
             None => "no symbol".to_owned(),
         };
-        format!("{} at pc {:#x} ({place}), thread {}, value {:#x}", self.cause, self.pc, self.thread, self.value)
+        let panic = self.panic.as_ref().map_or_else(String::new, |panic| format!("{panic}; "));
+        format!("{panic}{} at pc {:#x} ({place}), thread {}, value {:#x}", self.cause, self.pc, self.thread, self.value)
     }
 }
 
@@ -50,6 +55,9 @@ impl fmt::Display for CrashRecord {
         writeln!(f, "DPA process {} crashed", self.process)?;
         writeln!(f, "  thread    {} on execution unit {}", self.thread, self.eu)?;
         writeln!(f, "  cause     {}", self.cause)?;
+        if let Some(panic) = &self.panic {
+            writeln!(f, "  panic     {panic}")?;
+        }
         writeln!(f, "  value     {:#018x}", self.value)?;
         write!(f, "  pc        {:#018x}", self.pc)?;
         if let Some((name, offset)) = &self.symbol {

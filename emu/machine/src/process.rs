@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use flexcast_image::Image;
+use flexcast_image::{Image, PanicPlace};
 
 use crate::crash::CrashRecord;
 use crate::heap::Heap;
@@ -84,6 +84,13 @@ impl Process {
             ProcessStatus::Crashed(record) | ProcessStatus::UserError(_, record) => Some(record),
             ProcessStatus::Healthy | ProcessStatus::Finished => None,
         }
+    }
+
+    /// Where the firmware panicked, by the record that it keeps.
+    pub(crate) fn panic_place(&self) -> Option<PanicPlace> {
+        self.image.panic_place(|addr, out| {
+            self.memory.bytes(addr, out.len()).map(|bytes| out.copy_from_slice(bytes)).is_some()
+        })
     }
 
     /// Symbol of what a thread executes from its start: its entry function, or the function called. Empty where the image has

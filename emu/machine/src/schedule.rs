@@ -276,6 +276,7 @@ impl World {
         let Ok(process) = card.process_mut(pid) else { return };
         let Some(thread) = process.threads.get(&id) else { return };
         let at_ps = cycles_to_ps(thread.hart.cycles);
+        let panic = user_code.and_then(|_| process.panic_place());
         let record = Box::new(CrashRecord {
             process: pid,
             thread: id,
@@ -283,6 +284,7 @@ impl World {
             pc: thread.hart.pc,
             symbol: process.image.symbolize(thread.hart.pc),
             cause,
+            panic,
             value,
             registers: thread.hart.x,
             instructions: thread.hart.instret,

@@ -12,6 +12,8 @@
  * - Nothing waits for ever, and nothing happens by itself: flexcast_test(), flexcast_wait() and flexcast_progress() move operations on;
  *   what the card does (receiving, copying, sending) needs no call.
  * - Structures begin with their size, or are given with it: a program goes on working with libraries that know more fields.
+ * - After fork() the library is the parent's: the child gets FLEXCAST_ERROR_FORKED from every function that returns a status, at once, and
+ *   can neither use nor disturb what the parent has. A process that forks before its first card or bootstrap may use it in the child.
  * - Free in the order requests, communicators, bootstrap and card; another order is refused where it matters.
  */
 
@@ -26,14 +28,10 @@
 
 
 /**
- * Version of this interface. It changes when a program that was compiled against another header could go wrong.
+ * Version of this interface. It changes when a program that was compiled against another header could go wrong; the shared library's
+ * name, libflexcast.so.1, ends in it.
  */
 #define FLEXCAST_ABI_VERSION 1
-
-/**
- * Colour of a rank that is in none of the communicators that flexcast_comm_split() makes.
- */
-#define FLEXCAST_UNDEFINED -1
 
 /**
  * All threads of a core of the DPA before the next one.
@@ -75,6 +73,11 @@
  * lost. Not with FLEXCAST_TRANSPORT_UC_UNICAST.
  */
 #define FLEXCAST_CONTROL_DEVICE 1
+
+/**
+ * Colour of a rank that is in none of the communicators that flexcast_comm_split() makes.
+ */
+#define FLEXCAST_UNDEFINED -1
 
 /**
  * A time of something that has not happened.
@@ -140,7 +143,7 @@ typedef enum {
    */
   FLEXCAST_ERROR_SIZE = 5,
   /**
-   * The firmware cannot be read.
+   * No firmware is given, or its file cannot be read.
    */
   FLEXCAST_ERROR_FIRMWARE = 6,
   /**
@@ -152,7 +155,12 @@ typedef enum {
    */
   FLEXCAST_ERROR_INTERNAL = 8,
   /**
-   * The card or its library refused something.
+   * The process was forked from one that uses the library. Cards and connections are that one's: in this process every function that
+   * returns a status returns this one, and changes nothing, until it calls exec().
+   */
+  FLEXCAST_ERROR_FORKED = 9,
+  /**
+   * The card or its library refused something, in a way that has no code of its own (117 to 122).
    */
   FLEXCAST_ERROR_FLEXIO = 100,
   /**
@@ -219,6 +227,31 @@ typedef enum {
    * The card has not what the configuration asks for.
    */
   FLEXCAST_ERROR_UNSUPPORTED = 116,
+  /**
+   * The libraries of the card are not installed, or not where `libraries` says, or of another generation. Install DOCA, or take the
+   * emulator's.
+   */
+  FLEXCAST_ERROR_NOT_INSTALLED = 117,
+  /**
+   * No card of that name, or none at all. See whether its driver is loaded.
+   */
+  FLEXCAST_ERROR_NO_DEVICE = 118,
+  /**
+   * The card is there and cannot be opened, mostly for want of permission.
+   */
+  FLEXCAST_ERROR_OPEN_DEVICE = 119,
+  /**
+   * The firmware is no image that the library can use: no ELF for a DPA, or built for another version.
+   */
+  FLEXCAST_ERROR_IMAGE = 120,
+  /**
+   * The firmware has stopped: it panicked, trapped, or ran for too long. The text tells where.
+   */
+  FLEXCAST_ERROR_DEVICE_FAULT = 121,
+  /**
+   * The card did not answer within the bound of a wait.
+   */
+  FLEXCAST_ERROR_TIMEOUT = 122,
 } flexcast_status;
 
 /**
@@ -240,13 +273,6 @@ typedef struct flexcast_comm flexcast_comm;
  * An operation, under way or over. Made by the operations; to be freed when it is over.
  */
 typedef struct flexcast_request flexcast_request;
-
-/**
- * Gathers: gets `bytes` bytes at `mine`, as many on all ranks, and fills `all`, size times as long, with those of every rank in the order
- * of ranks, as MPI_Allgather does with MPI_BYTE. `user` is what flexcast_bootstrap_callback() got. Returns 0, or anything else for a failure:
- * then all ranks' should fail, rather than wait for ever. It must return: neither longjmp nor an exception may leave it.
- */
-typedef int (*flexcast_exchange)(void *user, const void *mine, size_t bytes, void *all);
 
 /**
  * What flexcast_card_open() needs. To be initialised by flexcast_card_options_default().
@@ -278,6 +304,13 @@ typedef struct {
    */
   size_t firmware_bytes;
 } flexcast_card_options;
+
+/**
+ * Gathers: gets `bytes` bytes at `mine`, as many on all ranks, and fills `all`, size times as long, with those of every rank in the order
+ * of ranks, as MPI_Allgather does with MPI_BYTE. `user` is what flexcast_bootstrap_callback() got. Returns 0, or anything else for a failure:
+ * then all ranks' should fail, rather than wait for ever. It must return: neither longjmp nor an exception may leave it.
+ */
+typedef int (*flexcast_exchange)(void *user, const void *mine, size_t bytes, void *all);
 
 /**
  * Parameters of a communicator; alike on all ranks. To be initialised by flexcast_config_default().
@@ -622,208 +655,6 @@ uint32_t flexcast_abi_version(void);
  * The library's release, such as "0.1.0".
  */
 const char *flexcast_version(void);
-
-/**
- * Ranks that exchange by a function of the program; `user` is given to it. It is called from flexcast_comm_create() and
- * flexcast_comm_split() only, on their thread.
- */
-flexcast_status flexcast_bootstrap_callback(flexcast_exchange exchange,
-                                            void *user,
-                                            int rank,
-                                            int size,
-                                            flexcast_bootstrap **bootstrap);
-
-/**
- * Ranks that meet over TCP: rank 0 listens at `address` ("host:port"), the others connect. `job` tells jobs apart that meet at one port by
- * mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds and a few seconds at most; 0: a minute.
- */
-flexcast_status flexcast_bootstrap_tcp(const char *address,
-                                       const char *job,
-                                       int rank,
-                                       int size,
-                                       uint64_t timeout_ms,
-                                       flexcast_bootstrap **bootstrap);
-
-/**
- * The same with what the environment says: FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE ("host:port") and FLEXCAST_JOB (may be absent).
- */
-flexcast_status flexcast_bootstrap_environment(flexcast_bootstrap **bootstrap);
-
-/**
- * Who the calling process is, and of how many. Either pointer may be NULL.
- */
-flexcast_status flexcast_bootstrap_rank(flexcast_bootstrap *bootstrap, int *rank, int *size);
-
-/**
- * Ends it; communicators that it has made stay. Refused (FLEXCAST_ERROR_BUSY) from inside its own callback.
- */
-flexcast_status flexcast_bootstrap_free(flexcast_bootstrap *bootstrap);
-
-/**
- * The defaults: installed DOCA, first device, no firmware. `size` is sizeof(flexcast_card_options).
- */
-flexcast_status flexcast_card_options_default(flexcast_card_options *options, size_t size);
-
-/**
- * Opens a card and starts the firmware on its DPA. The card belongs to the calling thread, and so does everything made of it.
- */
-flexcast_status flexcast_card_open(const flexcast_card_options *options,
-                                   flexcast_card **card);
-
-/**
- * Closes a card. Refused (FLEXCAST_ERROR_BUSY) while it has communicators.
- */
-flexcast_status flexcast_card_close(flexcast_card *card);
-
-/**
- * Registers memory with a card before its first use, which is the expensive part of it. Not needed: operations register what they are
- * given, and the registration is kept. The memory stays allocated until flexcast_buffer_invalidate() or flexcast_card_close().
- */
-flexcast_status flexcast_register(flexcast_card *card,
-                                  void *buffer,
-                                  size_t bytes);
-
-/**
- * Forgets registrations. To be called before memory is freed or unmapped that an operation has used or flexcast_register() has
- * registered; otherwise what is allocated there later would be sent from, or received into, pages that are not its own. Refused
- * (FLEXCAST_ERROR_BUSY) while an operation uses the memory: it must not be freed then.
- */
-flexcast_status flexcast_buffer_invalidate(flexcast_card *card,
-                                           const void *buffer,
-                                           size_t bytes);
-
-/**
- * Makes a communicator of all ranks of a bootstrap. All of them call it, with the same configuration (NULL: the defaults). It blocks as
- * long as the bootstrap's exchanges do. A rank that fails is named by all others.
- */
-flexcast_status flexcast_comm_create(flexcast_card *card,
-                                     flexcast_bootstrap *bootstrap,
-                                     const flexcast_config *config,
-                                     flexcast_comm **comm);
-
-/**
- * Parts the ranks of a communicator, as MPI_Comm_split does: those of one colour (0 or more) become a communicator, in the order of
- * their keys and then of their ranks. A rank of colour FLEXCAST_UNDEFINED gets NULL and FLEXCAST_OK. All ranks call it, with the bootstrap
- * that the communicator was made with.
- */
-flexcast_status flexcast_comm_split(flexcast_comm *comm,
-                                    flexcast_bootstrap *bootstrap,
-                                    int color,
-                                    int64_t key,
-                                    flexcast_comm **part);
-
-/**
- * Frees a communicator; the others need not be asked. Refused (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
- * cancel it and wait.
- */
-flexcast_status flexcast_comm_free(flexcast_comm *comm);
-
-/**
- * The own rank, and how many there are. Either pointer may be NULL.
- */
-flexcast_status flexcast_comm_rank(flexcast_comm *comm, int *rank, int *size);
-
-/**
- * Moves the operations of a communicator on as far as they go now, without blocking. `moved` (may be NULL) becomes 1 if anything
- * happened, else 0. What the card does needs no such call; neighbours may need it even when no operation of this rank is under way.
- */
-flexcast_status flexcast_progress(flexcast_comm *comm,
-                                  int *moved);
-
-/**
- * Ends all operations of a communicator as failures, on all ranks; it can only be freed afterwards. To be followed by tests or waits: the
- * memory is in use until they say that the operations are over.
- */
-flexcast_status flexcast_cancel(flexcast_comm *comm);
-
-/**
- * Fills `stats`, of `size` = sizeof(flexcast_stats) bytes.
- */
-flexcast_status flexcast_comm_stats(flexcast_comm *comm, flexcast_stats *stats, size_t size);
-
-/**
- * The defaults. `size` is sizeof(flexcast_config).
- */
-flexcast_status flexcast_config_default(flexcast_config *config, size_t size);
-
-/**
- * What went wrong in the last call of this thread that did not return FLEXCAST_OK: the value, the limit and the next step. The text is
- * the library's, and valid until the next such call.
- */
-const char *flexcast_last_error(void);
-
-/**
- * `bytes` bytes of `buffer` from rank `root` to all ranks: read on the root, written elsewhere.
- *
- * For this and the other operations: all ranks call the same operations of a communicator in the same order with the same arguments.
- * The function returns at once. Until the request is over the memory stays allocated, is registered, and is touched by nobody else. It
- * may be freed after flexcast_buffer_invalidate().
- */
-flexcast_status flexcast_broadcast(flexcast_comm *comm,
-                                   void *buffer,
-                                   size_t bytes,
-                                   int root,
-                                   flexcast_request **request);
-
-/**
- * `bytes` bytes of `send` from every rank to every rank: `receive` has size times as many, in the order of ranks. `send` may be
- * FLEXCAST_IN_PLACE: then the own bytes are in their place in `receive` already.
- */
-flexcast_status flexcast_allgather(flexcast_comm *comm,
-                                   const void *send,
-                                   void *receive,
-                                   size_t bytes,
-                                   flexcast_request **request);
-
-/**
- * `counts[r]` bytes from every rank r to every rank: `receive` has their sum, one rank's after another's. `counts` has an entry for each
- * rank, is alike on all, and is not used after the call. `send` has `counts[rank]` bytes, or is FLEXCAST_IN_PLACE.
- */
-flexcast_status flexcast_allgatherv(flexcast_comm *comm,
-                                    const void *send,
-                                    void *receive,
-                                    const size_t *counts,
-                                    flexcast_request **request);
-
-/**
- * `counts[r]` bytes from every rank r to every rank, to `displacements[r]` bytes behind the start of `receive`, which has `receive_bytes`.
- * Blocks must not overlap; what belongs to none stays as it is. Both lists have an entry for each rank, are alike on all, and are not used
- * after the call. `send` as for flexcast_allgatherv().
- */
-flexcast_status flexcast_allgatherv_displaced(flexcast_comm *comm,
-                                              const void *send,
-                                              void *receive,
-                                              size_t receive_bytes,
-                                              const size_t *counts,
-                                              const size_t *displacements,
-                                              flexcast_request **request);
-
-/**
- * Whether an operation is over (`done` becomes 1) or not (0); moves its communicator on. Once over, the status is the operation's own, and
- * stays so until the request is freed.
- */
-flexcast_status flexcast_test(flexcast_request *request,
-                              int *done);
-
-/**
- * Waits until an operation is over; the status is its own. It ends: every phase of an operation has its bound.
- */
-flexcast_status flexcast_wait(flexcast_request *request);
-
-/**
- * Fills `report`, of `size` = sizeof(flexcast_report) bytes, with what an operation did that is over.
- */
-flexcast_status flexcast_request_report(flexcast_request *request, flexcast_report *report, size_t size);
-
-/**
- * Frees the request of an operation that is over. Refused (FLEXCAST_ERROR_BUSY) before: the card uses the memory.
- */
-flexcast_status flexcast_request_free(flexcast_request *request);
-
-/**
- * What a code stands for. For any number; the text is never freed.
- */
-const char *flexcast_strerror(int32_t status);
 
 /**
  * What a code stands for. For any number; the text is never freed.

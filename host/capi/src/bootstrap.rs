@@ -8,7 +8,7 @@ use std::time::Duration;
 use flexcast_rust::Error;
 use flexcast_rust::bootstrap::{CallbackExchange, Exchange, StoreConfig, StoreError, TcpStore};
 
-use crate::fault::{Fault, call};
+use crate::fault::{Fault, call, own};
 use crate::handle;
 use crate::memory::{out, text};
 use crate::status::flexcast_status::{self, *};
@@ -58,6 +58,7 @@ pub unsafe extern "C" fn flexcast_bootstrap_callback(
     bootstrap: *mut *mut flexcast_bootstrap,
 ) -> flexcast_status {
     call(|| {
+        own()?;
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(bootstrap, "bootstrap") }?;
         let exchange = exchange.ok_or_else(|| Fault::null("exchange"))?;
@@ -85,6 +86,7 @@ pub unsafe extern "C" fn flexcast_bootstrap_tcp(
     bootstrap: *mut *mut flexcast_bootstrap,
 ) -> flexcast_status {
     call(|| {
+        own()?;
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(bootstrap, "bootstrap") }?;
         let (rank, size) = (count(rank, "rank")?, count(size, "size")?);
@@ -103,6 +105,7 @@ pub unsafe extern "C" fn flexcast_bootstrap_tcp(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_bootstrap_environment(bootstrap: *mut *mut flexcast_bootstrap) -> flexcast_status {
     call(|| {
+        own()?;
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(bootstrap, "bootstrap") }?;
         place.put(join(TcpStore::from_env())?);

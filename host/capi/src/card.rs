@@ -11,7 +11,7 @@ use flexcast_rust::registration::{Limits, Range};
 use flexcast_rust::{Card, Firmware, UserMemory};
 use flexio::Provider;
 
-use crate::fault::{Fault, call};
+use crate::fault::{Fault, call, own};
 use crate::handle;
 use crate::memory::{out, sized, text};
 use crate::status::flexcast_status::{self, *};
@@ -98,7 +98,7 @@ impl OpenCard {
         let device = match device {
             Some(device) => device.to_owned(),
             None => first().map_err(flexcast_rust::Error::from)?.ok_or_else(|| {
-                Fault::new(FLEXCAST_ERROR_FLEXIO, "no RDMA device here: see whether a card and its driver are there")
+                Fault::new(FLEXCAST_ERROR_NO_DEVICE, "no RDMA device here: see whether a card and its driver are there")
             })?,
         };
         let card = Kept::new(Card::open(used, &device, firmware)?);
@@ -198,8 +198,8 @@ pub unsafe extern "C" fn flexcast_card_open(
         let path = unsafe { text(options.firmware_path, "firmware_path") }?;
         let read;
         let (name, elf) = if options.firmware.is_null() {
-            let missing =
-                "neither firmware nor firmware_path is given: name the image `allgather`, built for this library";
+            let missing = "neither firmware nor firmware_path is given: name the image `allgather` that was installed with this library \
+                 (pkg-config --variable=firmware flexcast)";
             let path = path.ok_or_else(|| Fault::new(FLEXCAST_ERROR_FIRMWARE, missing))?;
             let failed =
                 |error| Fault::new(FLEXCAST_ERROR_FIRMWARE, format!("firmware {path} cannot be read: {error}"));
@@ -210,11 +210,16 @@ pub unsafe extern "C" fn flexcast_card_open(
             let elf = unsafe { std::slice::from_raw_parts(options.firmware.cast::<u8>(), options.firmware_bytes) };
             (path.unwrap_or("allgather"), elf)
         };
+        own()?;
         let provider = match libraries {
             Some(folder) => Provider::from_folder(Path::new(folder)),
             None => Provider::system(),
         };
-        let provider = provider.map_err(flexcast_rust::Error::from)?;
+        let provider = provider.map_err(|error| {
+            let mut fault = Fault::from(flexcast_rust::Error::from(error));
+            fault.text.push_str(" (`libraries` in flexcast_card_options names a folder of them)");
+            fault
+        })?;
         let opened = OpenCard::new(provider, device, Firmware { name, elf })?;
         place.put(handle::insert(Rc::new(opened))?);
         Ok(())

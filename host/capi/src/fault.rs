@@ -1,9 +1,10 @@
-//! How a function ends: with a code, and a text for the thread. Panics end here.
+//! How a function ends: with a code, and a text for the thread. Panics end here, and so do calls in a forked child.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use flexcast_rust::Error;
 
@@ -60,9 +61,36 @@ pub(crate) fn remember(text: &str) {
     let _ = LAST.try_with(|last| last.replace(text));
 }
 
+/// The process whose objects the library keeps; 0: there has been none yet.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// From now on the library is this process's. Called before anything is made that a forked child could not use: it shares connections
+/// and open files with its parent, and has none of the threads that may hold a lock.
+pub(crate) fn own() -> Result<(), Fault> {
+    // Another thread may have been first.
+    let _ = OWNER.compare_exchange(0, std::process::id(), Ordering::Relaxed, Ordering::Relaxed);
+    same_process()
+}
+
+fn same_process() -> Result<(), Fault> {
+    let (owner, this) = (OWNER.load(Ordering::Relaxed), std::process::id());
+    if owner == 0 || owner == this {
+        return Ok(());
+    }
+    Err(Fault::new(
+        FLEXCAST_ERROR_FORKED,
+        format!(
+            "process {this} was forked from process {owner}, whose cards and connections these are: fork before the library is used, \
+             or exec() in the child"
+        ),
+    ))
+}
+
 /// Runs the body of a function.
 pub(crate) fn call(body: impl FnOnce() -> Result<(), Fault>) -> flexcast_status {
-    let result = if PANICKED.try_with(Cell::get).unwrap_or(true) {
+    let result = if let Err(fault) = same_process() {
+        Err(fault)
+    } else if PANICKED.try_with(Cell::get).unwrap_or(true) {
         Err(Fault::new(FLEXCAST_ERROR_INTERNAL, "this thread cannot use the library any more: a call of it panicked"))
     } else {
         // What a panic leaves behind is not used again: every later call on this thread is refused.
@@ -124,7 +152,7 @@ mod tests {
         let error =
             flexio::Error::NotInstalled { looked_for: "libflexio.so".to_owned(), source: "no such file".into() };
         let fault = Fault::from(Error::from(error));
-        assert_eq!(fault.status, FLEXCAST_ERROR_FLEXIO);
+        assert_eq!(fault.status, FLEXCAST_ERROR_NOT_INSTALLED);
         assert!(fault.text.contains("libflexio.so") && fault.text.contains("no such file"), "{}", fault.text);
         remember("a\0b");
         assert_eq!(last(), "a?b");

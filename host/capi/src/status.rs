@@ -20,13 +20,16 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_BUSY = 4,
     /// A structure has a size that this library does not know.
     FLEXCAST_ERROR_SIZE = 5,
-    /// The firmware cannot be read.
+    /// No firmware is given, or its file cannot be read.
     FLEXCAST_ERROR_FIRMWARE = 6,
     /// More objects or threads than handles can tell apart.
     FLEXCAST_ERROR_LIMIT = 7,
     /// A mistake of this library; it cannot be used by this thread any more.
     FLEXCAST_ERROR_INTERNAL = 8,
-    /// The card or its library refused something.
+    /// The process was forked from one that uses the library. Cards and connections are that one's: in this process every function that
+    /// returns a status returns this one, and changes nothing, until it calls exec().
+    FLEXCAST_ERROR_FORKED = 9,
+    /// The card or its library refused something, in a way that has no code of its own (117 to 122).
     FLEXCAST_ERROR_FLEXIO = 100,
     /// Ranks did not come together.
     FLEXCAST_ERROR_EXCHANGE = 101,
@@ -60,21 +63,35 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_OTHER = 115,
     /// The card has not what the configuration asks for.
     FLEXCAST_ERROR_UNSUPPORTED = 116,
+    /// The libraries of the card are not installed, or not where `libraries` says, or of another generation. Install DOCA, or take the
+    /// emulator's.
+    FLEXCAST_ERROR_NOT_INSTALLED = 117,
+    /// No card of that name, or none at all. See whether its driver is loaded.
+    FLEXCAST_ERROR_NO_DEVICE = 118,
+    /// The card is there and cannot be opened, mostly for want of permission.
+    FLEXCAST_ERROR_OPEN_DEVICE = 119,
+    /// The firmware is no image that the library can use: no ELF for a DPA, or built for another version.
+    FLEXCAST_ERROR_IMAGE = 120,
+    /// The firmware has stopped: it panicked, trapped, or ran for too long. The text tells where.
+    FLEXCAST_ERROR_DEVICE_FAULT = 121,
+    /// The card did not answer within the bound of a wait.
+    FLEXCAST_ERROR_TIMEOUT = 122,
 }
 
 use flexcast_status::*;
 
 /// Every code and what it stands for.
-const TEXTS: [(flexcast_status, &CStr); 26] = [
+const TEXTS: [(flexcast_status, &CStr); 33] = [
     (FLEXCAST_OK, c"all went well"),
     (FLEXCAST_ERROR_NULL, c"a pointer is NULL that must not be"),
     (FLEXCAST_ERROR_HANDLE, c"a handle that was freed, never made, or is one of something else"),
     (FLEXCAST_ERROR_THREAD, c"a handle that another thread has made"),
     (FLEXCAST_ERROR_BUSY, c"the object is in use"),
     (FLEXCAST_ERROR_SIZE, c"a structure has a size that this library does not know"),
-    (FLEXCAST_ERROR_FIRMWARE, c"the firmware cannot be read"),
+    (FLEXCAST_ERROR_FIRMWARE, c"no firmware is given, or its file cannot be read"),
     (FLEXCAST_ERROR_LIMIT, c"too many objects or threads"),
     (FLEXCAST_ERROR_INTERNAL, c"a mistake of this library"),
+    (FLEXCAST_ERROR_FORKED, c"the process was forked from one that uses the library"),
     (FLEXCAST_ERROR_FLEXIO, c"the card or its library refused something"),
     (FLEXCAST_ERROR_EXCHANGE, c"ranks did not come together"),
     (FLEXCAST_ERROR_CONFIG, c"a parameter outside its range"),
@@ -92,13 +109,19 @@ const TEXTS: [(flexcast_status, &CStr); 26] = [
     (FLEXCAST_ERROR_FOREIGN_REQUEST, c"a request of another communicator"),
     (FLEXCAST_ERROR_OTHER, c"an error without a code of its own"),
     (FLEXCAST_ERROR_UNSUPPORTED, c"the card has not what the configuration asks for"),
+    (FLEXCAST_ERROR_NOT_INSTALLED, c"the libraries of the card are not installed"),
+    (FLEXCAST_ERROR_NO_DEVICE, c"there is no such card"),
+    (FLEXCAST_ERROR_OPEN_DEVICE, c"the card cannot be opened"),
+    (FLEXCAST_ERROR_IMAGE, c"the firmware is no image that the library can use"),
+    (FLEXCAST_ERROR_DEVICE_FAULT, c"the firmware has stopped"),
+    (FLEXCAST_ERROR_TIMEOUT, c"the card did not answer in time"),
 ];
 
 impl flexcast_status {
     /// The code of an error of the library.
     pub(crate) fn of(error: &Error) -> Self {
         match error {
-            Error::Flexio(_) => FLEXCAST_ERROR_FLEXIO,
+            Error::Flexio(error) => Self::of_card(error),
             Error::Exchange(_) => FLEXCAST_ERROR_EXCHANGE,
             Error::Config { .. } => FLEXCAST_ERROR_CONFIG,
             Error::Budget { .. } => FLEXCAST_ERROR_BUDGET,
@@ -116,6 +139,20 @@ impl flexcast_status {
             Error::ForeignRequest { .. } => FLEXCAST_ERROR_FOREIGN_REQUEST,
             // The enumeration is open; a test says when a variant has no code.
             _ => FLEXCAST_ERROR_OTHER,
+        }
+    }
+
+    /// The code of an error below the library: one of its own for what a program can do something about.
+    pub(crate) fn of_card(error: &flexio::Error) -> Self {
+        use flexio::Error;
+        match error {
+            Error::NotInstalled { .. } => FLEXCAST_ERROR_NOT_INSTALLED,
+            Error::UnknownDevice { .. } => FLEXCAST_ERROR_NO_DEVICE,
+            Error::OpenDevice { .. } => FLEXCAST_ERROR_OPEN_DEVICE,
+            Error::Image { .. } => FLEXCAST_ERROR_IMAGE,
+            Error::DeviceFault { .. } => FLEXCAST_ERROR_DEVICE_FAULT,
+            Error::Timeout { .. } => FLEXCAST_ERROR_TIMEOUT,
+            _ => FLEXCAST_ERROR_FLEXIO,
         }
     }
 }
@@ -152,6 +189,42 @@ mod tests {
             assert!(known, "{name} has no {code}: add it to the enumeration, to TEXTS and to `of`");
         }
         assert!(count > 10, "{count} found: are the sources still read right?");
+    }
+
+    /// Programs are compiled with the numbers: codes are added, and none is ever another's.
+    #[test]
+    fn codes_keep_their_numbers() {
+        let numbers: Vec<i32> = TEXTS.iter().map(|(status, _)| *status as i32).collect();
+        assert_eq!(numbers, (0..=9).chain(100..=122).collect::<Vec<_>>());
+        let source = include_str!("status.rs");
+        let body =
+            source.split("pub enum flexcast_status {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("it");
+        assert_eq!(body.matches(" = ").count(), TEXTS.len(), "a code without a text");
+        for (status, number) in
+            [(FLEXCAST_ERROR_INTERNAL, 8), (FLEXCAST_ERROR_FLEXIO, 100), (FLEXCAST_ERROR_UNSUPPORTED, 116)]
+        {
+            assert_eq!(status as i32, number);
+        }
+    }
+
+    #[test]
+    fn what_a_program_can_mend_has_a_code_of_its_own() {
+        let of = |error: flexio::Error| flexcast_status::of(&Error::from(error));
+        let missing = flexio::Error::NotInstalled { looked_for: String::new(), source: "none".into() };
+        assert_eq!(of(missing), FLEXCAST_ERROR_NOT_INSTALLED);
+        let elf = flexio::ImageError::NotElf { start: b"this".to_vec() };
+        assert_eq!(of(flexio::Error::Image { image: String::new(), source: elf }), FLEXCAST_ERROR_IMAGE);
+        let unknown = flexio::Error::UnknownDevice { name: String::new(), present: Vec::new() };
+        assert_eq!(of(unknown), FLEXCAST_ERROR_NO_DEVICE);
+        let closed = flexio::Error::OpenDevice { name: String::new(), errno: std::io::Error::from_raw_os_error(13) };
+        assert_eq!(of(closed), FLEXCAST_ERROR_OPEN_DEVICE);
+        let state = flexio::ErrorState::Fatal;
+        let dead = flexio::Error::DeviceFault { state, panic: None, record: String::new() };
+        assert_eq!(of(dead), FLEXCAST_ERROR_DEVICE_FAULT);
+        let bound = flexio::Bound::micros(1);
+        let late = flexio::Error::Timeout { what: String::new(), waited_us: 1, looks: 1, bound };
+        assert_eq!(of(late), FLEXCAST_ERROR_TIMEOUT);
+        assert_eq!(of(flexio::Error::Foreign { what: "a", parent: "b" }), FLEXCAST_ERROR_FLEXIO);
     }
 
     #[test]

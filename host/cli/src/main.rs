@@ -19,6 +19,9 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {}", chain(&error));
+            if let Some(hint) = hint(&error) {
+                eprintln!("  {hint}");
+            }
             ExitCode::FAILURE
         }
     }
@@ -36,6 +39,13 @@ fn chain(error: &anyhow::Error) -> String {
     text
 }
 
+/// What a user of this tool can do beside what the libraries say, which know no options.
+fn hint(error: &anyhow::Error) -> Option<&'static str> {
+    let not_installed = |error: &flexio::Error| matches!(error, flexio::Error::NotInstalled { .. });
+    let found = error.chain().filter_map(|cause| cause.downcast_ref()).any(not_installed);
+    found.then_some("or take the emulated cards: leave out `--provider system`, or say `--provider emu`")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,5 +56,14 @@ mod tests {
         assert_eq!(chain(&error), "image `x` cannot be read: no such file");
         let error = anyhow::anyhow!("no such file").context("image `x` cannot be read");
         assert_eq!(chain(&error), "image `x` cannot be read\n  because no such file");
+    }
+
+    #[test]
+    fn without_a_card_the_option_for_the_emulator_is_named() {
+        let missing = flexio::Error::NotInstalled { looked_for: "libflexio.so".to_owned(), source: "none".into() };
+        assert!(!missing.to_string().contains("--"), "the library knows no options: {missing}");
+        let error = anyhow::Error::from(missing).context("no card");
+        assert!(hint(&error).is_some_and(|hint| hint.contains("--provider emu")));
+        assert_eq!(hint(&anyhow::anyhow!("no such file")), None);
     }
 }

@@ -8,7 +8,7 @@ use crate::bootstrap::ExchangeError;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Any failure of this crate.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The card or its library refused something.
@@ -40,14 +40,14 @@ pub enum Error {
         next: &'static str,
     },
     /// The card lacks something.
-    #[error("the card has no {what} ({source}): {next}")]
+    #[error("the card has no {what} ({refusal}): {next}")]
     Unsupported {
         /// What it lacks.
         what: &'static str,
         /// What to take instead.
         next: &'static str,
         /// How it refused.
-        source: flexio::Error,
+        refusal: flexio::Error,
     },
     /// The firmware answers as if built with another ABI.
     #[error("image `{image}` answers {answer:#x} to bring-up, not {expected:#x}: build it with this library's version")]
@@ -142,3 +142,5 @@ pub enum Error {
         request: u64,
     },
 }
+
+flexcast_error::debug_as_display!(Error);

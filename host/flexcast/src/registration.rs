@@ -19,7 +19,7 @@ pub struct Range {
 }
 
 /// Bytes that cannot be registered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
     /// None.
     #[error("no bytes at {address:#x}: an empty buffer needs no registration")]
@@ -36,6 +36,8 @@ pub enum RangeError {
         length: u64,
     },
 }
+
+flexcast_error::debug_as_display!(RangeError);
 
 impl Range {
     /// `length` bytes from `address` on.

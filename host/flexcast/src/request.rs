@@ -1,5 +1,7 @@
 //! Operations as their caller sees them.
 
+use std::fmt;
+
 use flexcast_proto::Failure;
 
 use crate::buffer::Buffer;
@@ -38,17 +40,32 @@ pub struct Done<'c> {
     pub report: Report,
 }
 
-/// An operation that was not begun: why, and its buffers.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
+/// An operation that was not begun: why, and its buffers. As an error it is its reason.
 pub struct Refused<'c> {
     /// Why.
-    #[source]
     pub error: Error,
     /// The send buffer.
     pub send: Option<Buffer<'c>>,
     /// The receive buffer.
     pub receive: Option<Buffer<'c>>,
+}
+
+impl fmt::Display for Refused<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl fmt::Debug for Refused<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.error, f)
+    }
+}
+
+impl std::error::Error for Refused<'_> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
 }
 
 /// When an operation got where, in picoseconds of the card's clock; `None` for what did not happen.

@@ -1,17 +1,18 @@
 //! What can go wrong, with the value, the limit and the next step.
 
-use flexcast_image::ImageError;
+use flexcast_image::{ImageError, PanicPlace};
 
 use crate::addr::{DevAddr, HostAddr};
 use crate::wait::Bound;
 
 /// Any failure of this crate.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The vendor's libraries are not there.
     #[error(
-        "DOCA not installed: looked for {looked_for}; install the DOCA host packages, or use the emulator (--provider emu)"
+        "DOCA not installed: looked for {looked_for}; install the DOCA host packages, or take the emulator's libraries: name their folder \
+         (which `cargo xtask build-emu-libs` prints) in LD_LIBRARY_PATH, or open it by its path"
     )]
     NotInstalled {
         /// File names tried, in order.
@@ -167,10 +168,12 @@ pub enum Error {
         qpn: u32,
     },
     /// The device process died.
-    #[error("the DPA process has stopped: {state}\n{record}")]
+    #[error("the DPA process has stopped: {state}{}\n{record}", panicked(.panic.as_ref()))]
     DeviceFault {
         /// Fatal or user error.
         state: ErrorState,
+        /// Where the firmware panicked, if that is what happened.
+        panic: Option<PanicPlace>,
         /// The crash record, empty where the device left none.
         record: String,
     },
@@ -184,6 +187,8 @@ pub enum Error {
         source: std::io::Error,
     },
 }
+
+flexcast_error::debug_as_display!(Error);
 
 /// A FlexIO status that is not success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,6 +232,10 @@ fn list_devices(names: &[String]) -> String {
     } else {
         format!("this provider has {}", names.join(", "))
     }
+}
+
+fn panicked(place: Option<&PanicPlace>) -> String {
+    place.map_or_else(String::new, |place| format!(", which {place}"))
 }
 
 fn in_brackets(text: &str) -> String {

@@ -65,7 +65,7 @@ pub use dpa_memory::{DEVICE_ALIGN_BYTES, DeviceBuffer, MemoryKey};
 pub use dpa_qp::{DpaDepths, DpaQueuePair, RemoteQp, UdKey};
 pub use error::{Error, ErrorState, Result, Status};
 pub use event_handler::{Affinity, EventHandler};
-pub use flexcast_image::{Entry, EntryKind, Image, ImageError};
+pub use flexcast_image::{Entry, EntryKind, Image, ImageError, PanicPlace};
 pub use group_key::GroupKey;
 pub use memory::{Access, MemoryRegion};
 pub use msg_stream::{MsgLevel, MsgStream};

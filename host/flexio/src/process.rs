@@ -1,12 +1,18 @@
 //! A DPA process: an application running on a card.
 
+use std::cell::OnceCell;
+use std::ffi::c_char;
 use std::ptr::NonNull;
 
+use flexcast_image::PanicPlace;
 use flexio_sys as sys;
 
 use crate::application::{Application, c_string};
 use crate::device::{Device, ProtectionDomain};
 use crate::error::{Error, ErrorState, Result, Status};
+
+/// A function of the library that writes a file about a process.
+type Write = unsafe extern "C" fn(*mut sys::flexio_process, *const c_char) -> sys::flexio_status;
 
 /// State of the process's heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +34,8 @@ pub struct Process<'a> {
     application: &'a Application<'a>,
     pd: &'a ProtectionDomain<'a>,
     raw: NonNull<sys::flexio_process>,
+    /// Of a dead process, once it has been looked for: a dump may be large, and every call on a dead process asks.
+    panic: OnceCell<Option<PanicPlace>>,
 }
 
 impl<'a> Process<'a> {
@@ -55,7 +63,8 @@ impl<'a> Process<'a> {
         provider.flexio_ok("flexio_process_create", status, || {
             format!("{} on {}", application.name(), device.info().name)
         })?;
-        Ok(Self { device, application, pd, raw: handle("flexio_process_create", raw)? })
+        let raw = handle("flexio_process_create", raw)?;
+        Ok(Self { device, application, pd, raw, panic: OnceCell::new() })
     }
 
     /// The card.
@@ -127,24 +136,51 @@ impl<'a> Process<'a> {
     /// # Errors
     /// [`Error::FlexIo`] where there is none, [`Error::Io`] when it cannot be read.
     pub fn crash_record(&self) -> Result<String> {
-        let io = |what: &str| {
-            let what = what.to_owned();
-            move |source| Error::Io { what, source }
-        };
-        let dir = tempfile::tempdir().map_err(io("no temporary directory for the crash record"))?;
-        let path = dir.path().join("dpa");
-        let name = c_string("path of a crash record", &path.to_string_lossy())?;
-        // SAFETY: the process is live and the name lives through the call.
-        let status = unsafe { (self.api().flexio_crash_data)(self.raw(), name.as_ptr()) };
-        self.device.provider().flexio_ok("flexio_crash_data", status, String::new)?;
-        // The library appends a running number and `.crash`.
-        let mut record = String::new();
-        for entry in std::fs::read_dir(dir.path()).map_err(io("crash record directory"))? {
-            let entry = entry.map_err(io("crash record directory"))?;
-            let bytes = std::fs::read(entry.path()).map_err(io("crash record"))?;
-            record.push_str(&String::from_utf8_lossy(&bytes));
+        let write = self.api().flexio_crash_data;
+        self.written("flexio_crash_data", write, |path| Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned()))
+    }
+
+    /// Where the firmware of a dead process panicked; `None` if it did not, or the image keeps no record of it (one in C).
+    ///
+    /// The record is in memory of the process, which the library shows in a core dump alone.
+    ///
+    /// # Errors
+    /// [`Error::FlexIo`] without a dump, [`Error::Io`] when it cannot be written or read.
+    pub fn panic_place(&self) -> Result<Option<PanicPlace>> {
+        let image = self.application.image();
+        if !image.records_panics() {
+            return Ok(None);
         }
-        Ok(record)
+        if let Some(known) = self.panic.get() {
+            return Ok(known.clone());
+        }
+        let dump = self.api().flexio_coredump_create;
+        let found = self.written("flexio_coredump_create", dump, |path| {
+            Ok(image.panic_place_in_core(std::fs::File::open(path)?))
+        })?;
+        Ok(self.panic.get_or_init(|| found).clone())
+    }
+
+    /// Lets the library write a file about the process, and reads it.
+    fn written<T>(
+        &self,
+        call: &'static str,
+        write: Write,
+        read: impl FnOnce(&std::path::Path) -> std::io::Result<T>,
+    ) -> Result<T> {
+        let io =
+            |source| Error::Io { what: format!("the file of {call}, in the directory for temporary files"), source };
+        let dir = tempfile::tempdir().map_err(io)?;
+        let name = c_string("path of a file", &dir.path().join("dpa").to_string_lossy())?;
+        // SAFETY: the process is live and the name lives through the call.
+        let status = unsafe { write(self.raw(), name.as_ptr()) };
+        self.device.provider().flexio_ok(call, status, String::new)?;
+        // The library appends a running number and what kind of file it is.
+        let file = std::fs::read_dir(dir.path())
+            .map_err(io)?
+            .next()
+            .unwrap_or_else(|| Err(std::io::Error::new(std::io::ErrorKind::NotFound, "the library has written none")));
+        read(&file.map_err(io)?.path()).map_err(io)
     }
 
     /// An error with the crash record if the process has died.
@@ -156,7 +192,15 @@ impl<'a> Process<'a> {
             ErrorState::None => Ok(()),
             state => {
                 let record = self.crash_record().unwrap_or_else(|error| format!("(no crash record: {error})"));
-                Err(Error::DeviceFault { state, record })
+                // A panic ends the process by an error of its own; that its place cannot be told hides nothing else.
+                let panic = match state {
+                    ErrorState::User => self.panic_place().unwrap_or_else(|error| {
+                        tracing::warn!(%error, "whether the firmware panicked is not known");
+                        None
+                    }),
+                    _ => None,
+                };
+                Err(Error::DeviceFault { state, panic, record })
             }
         }
     }

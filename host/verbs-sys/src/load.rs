@@ -1,16 +1,15 @@
 //! Filling a function table from an installed shared library.
 
+use std::error::Error as _;
 use std::path::Path;
 
 use crate::api::VerbsApi;
 
 /// Why the installed libraries cannot be used. Every message ends with the next step.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum LoadError {
     /// The library is not installed, or it depends on one that is not.
-    #[error(
-        "{library} cannot be loaded ({reason}); {install}, add its directory to LD_LIBRARY_PATH, or run with --provider emu"
-    )]
+    #[error("{library} cannot be loaded ({reason}); {install}, or add the directory of the library to LD_LIBRARY_PATH")]
     Library {
         /// File names tried.
         library: String,
@@ -33,6 +32,8 @@ pub enum LoadError {
     },
 }
 
+flexcast_error::debug_as_display!(LoadError);
+
 /// An open shared library. It is never closed: these libraries start threads and register exit handlers of their own,
 /// so unloading one is unsound, and a function table must stay valid for as long as anyone holds a copy.
 #[derive(Debug)]
@@ -53,7 +54,8 @@ impl Loader {
                 Ok(library) => {
                     return Ok(Loader { name: name.to_owned(), install, library: Box::leak(Box::new(library)) });
                 }
-                Err(error) => reason = error.to_string(),
+                // What the dynamic loader says is the cause of what this error says.
+                Err(error) => reason = error.source().map_or_else(|| error.to_string(), ToString::to_string),
             }
         }
         Err(LoadError::Library { library: names.join(" or "), reason, install })

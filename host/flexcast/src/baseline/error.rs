@@ -3,7 +3,7 @@
 use flexcast_proto::baseline::{BlocksError, MessageError, ScheduleError};
 
 /// Any failure of a baseline collective.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A parameter outside its range.
@@ -107,3 +107,5 @@ pub enum Error {
         looks: u64,
     },
 }
+
+flexcast_error::debug_as_display!(Error);

@@ -57,7 +57,7 @@ impl<E: Exchange + ?Sized> Exchange for &mut E {
 }
 
 /// Ranks that did not come together.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("exchange {tag:?}: {reason}")]
 pub struct ExchangeError {
     /// The exchange.
@@ -65,6 +65,8 @@ pub struct ExchangeError {
     /// What went wrong, with the ranks concerned.
     pub reason: String,
 }
+
+flexcast_error::debug_as_display!(ExchangeError);
 
 impl ExchangeError {
     fn new(tag: &str, reason: impl std::fmt::Display) -> Self {

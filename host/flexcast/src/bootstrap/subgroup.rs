@@ -10,7 +10,7 @@ const TAG: &str = "subgroup";
 const NOTICE_BYTES: usize = 16;
 
 /// A list of members that makes no group.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubgroupError {
     /// A rank that the parent does not have.
     #[error("member {rank} of a subgroup, but its parent has {size} ranks: they run from 0 to {last}", last = size - 1)]
@@ -35,6 +35,8 @@ pub enum SubgroupError {
         members: Vec<u32>,
     },
 }
+
+flexcast_error::debug_as_display!(SubgroupError);
 
 /// Part of the ranks of another exchange. New ranks are positions in the list of members.
 ///

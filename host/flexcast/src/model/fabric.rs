@@ -19,7 +19,7 @@ pub struct FatTree {
 }
 
 /// No such tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{ranks} ranks on {leaves} leaf switches in {pods} pods: there is at least one of each, and no leaf or pod is empty"
 )]
@@ -31,6 +31,8 @@ pub struct ShapeError {
     /// Pods.
     pub pods: u32,
 }
+
+flexcast_error::debug_as_display!(ShapeError);
 
 impl FatTree {
     /// A tree with so many ranks, leaves and pods.

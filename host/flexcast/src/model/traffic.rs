@@ -68,7 +68,7 @@ impl Traffic {
 }
 
 /// A model that cannot be evaluated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TrafficError {
     /// More ranks than a communicator has.
     #[error(transparent)]
@@ -77,6 +77,8 @@ pub enum TrafficError {
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
 }
+
+flexcast_error::debug_as_display!(TrafficError);
 
 /// One multicast of `bytes` to all other ranks.
 #[must_use]

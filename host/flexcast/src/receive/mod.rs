@@ -289,10 +289,10 @@ impl<'c> Receive<'c> {
 fn offers_group_keys(member: &DpaQueuePair<'_>, memory: &MemoryRegion<'_>) -> Result<()> {
     match GroupKey::of_key(member, 0, memory.rkey(), memory.addr().get()) {
         Ok(_) => Ok(()),
-        Err(source) => Err(Error::Unsupported {
+        Err(refusal) => Err(Error::Unsupported {
             what: "multicast of UC queue pairs with group keys (Transport::UcMulticast)",
             next: "take Transport::UcUnicast or Transport::Ud, or an emulated machine with uc_multicast",
-            source,
+            refusal,
         }),
     }
 }

@@ -6,7 +6,7 @@ use flexcast_proto::PlaceError;
 use thiserror::Error;
 
 /// Why ranks did not come together over a [`TcpStore`](super::TcpStore).
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// No such rank, or no such number of ranks.
@@ -251,6 +251,8 @@ pub enum StoreError {
         reason: String,
     },
 }
+
+flexcast_error::debug_as_display!(StoreError);
 
 fn seconds(waited: Duration) -> String {
     format!("{:.1} s", waited.as_secs_f64())

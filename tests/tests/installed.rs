@@ -1,0 +1,133 @@
+//! The collective library as `cargo xtask install` leaves it for programs in C: built with what pkg-config says, found by its name,
+//! with versions, in whatever folder it is.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use flexcast_tests::examples::{Rank, compiler};
+use flexcast_tests::libs::libraries;
+use flexcast_tests::tree::xtask;
+use flexcast_tests::{image_bytes, workspace_root};
+use object::read::elf::{Dyn as _, ElfFile64, FileHeader as _, SectionHeader as _, Sym as _};
+use object::{LittleEndian, elf};
+
+/// Longest that the program may take; it needs seconds.
+const BOUND: Duration = Duration::from_secs(120);
+const STRICT: [&str; 6] = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wredundant-decls", "-Werror"];
+
+/// What pkg-config says of the library installed below `prefix`; `None` where there is no pkg-config.
+fn pkg_config(prefix: &Path, ask: &[&str]) -> Option<Vec<String>> {
+    let mut command = Command::new("pkg-config");
+    command.args(ask).arg("flexcast").env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    let Ok(output) = command.output() else {
+        eprintln!("SKIPPED: pkg-config is not installed");
+        return None;
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8(output.stdout).expect("a text").split_whitespace().map(str::to_owned).collect())
+}
+
+/// Compiles a program with what pkg-config says, and `more`.
+fn build(prefix: &Path, compiler: &str, source: &str, more: &[String]) -> Option<PathBuf> {
+    let flags = pkg_config(prefix, &["--cflags", "--libs"])?;
+    let program = prefix.join("program");
+    let mut command = Command::new(compiler);
+    command.args(STRICT).arg(workspace_root().join(source)).arg("-o").arg(&program).args(flags).args(more);
+    let output = command.output().expect("the compiler starts");
+    assert!(output.status.success(), "{source}:\n{}", String::from_utf8_lossy(&output.stderr));
+    Some(program)
+}
+
+/// Functions that the header declares.
+fn declared(header: &Path) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(header).expect("the header");
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with(['*', '/', '#']));
+    let names = lines.filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next());
+    names.filter(|name| name.starts_with("flexcast_")).map(str::to_owned).collect()
+}
+
+/// The name that programs keep of the library, and what it exports with which version.
+fn exports(library: &Path) -> (String, BTreeSet<(String, String)>) {
+    let bytes = std::fs::read(library).expect("the library");
+    let file = ElfFile64::<LittleEndian>::parse(&*bytes).expect("an ELF");
+    let (header, endian) = (file.elf_header(), LittleEndian);
+    let sections = header.sections(endian, &*bytes).expect("sections");
+    let (dynamic, strings) = sections
+        .iter()
+        .find_map(|section| section.dynamic(endian, &*bytes).expect("a dynamic section"))
+        .expect("a dynamic section");
+    let strings = sections.strings(endian, &*bytes, strings).expect("strings");
+    let soname = dynamic.iter().find(|entry| entry.d_tag(endian) == elf::DT_SONAME).expect("a soname");
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("a name");
+    let soname = text(strings.get(u32::try_from(soname.d_val(endian)).expect("an offset")).expect("a string"));
+    let symbols = sections.symbols(endian, &*bytes, elf::SHT_DYNSYM).expect("dynamic symbols");
+    let versions = sections.versions(endian, &*bytes).expect("versions").expect("there are versions");
+    let exported = symbols
+        .enumerate()
+        .filter(|(_, symbol)| symbol.is_definition(endian, symbols.strings()) && symbol.st_bind() != elf::STB_LOCAL);
+    let named = exported.map(|(index, symbol)| {
+        let name = text(symbol.name(endian, symbols.strings()).expect("a name"));
+        let version = versions.version(versions.version_index(endian, index).into()).expect("a version");
+        (name, text(version.expect("a version of its own").name()))
+    });
+    (soname, named.collect())
+}
+
+#[test]
+fn a_program_is_built_with_pkg_config_and_runs_wherever_the_folder_is() {
+    let Some(compiler) = compiler() else { return };
+    let scratch = tempfile::tempdir().expect("a folder");
+    let prefix = scratch.path().join("first");
+    let path = prefix.to_str().expect("a path in UTF-8");
+    let output = xtask(&workspace_root(), &["install", "--prefix", path, "--profile", "dev"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    // What is there: no more, no less; the firmware is the one of this tree.
+    let lib = prefix.join("lib");
+    let names = |folder: &Path| -> BTreeSet<String> {
+        let entries = std::fs::read_dir(folder).expect("a folder");
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
+    };
+    let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<_>>();
+    assert_eq!(names(&prefix), set(&["include", "lib", "share"]));
+    assert_eq!(names(&lib), set(&["libflexcast.a", "libflexcast.so", "libflexcast.so.1", "pkgconfig"]));
+    assert_eq!(std::fs::read_link(lib.join("libflexcast.so")).expect("a link"), Path::new("libflexcast.so.1"));
+    let header = workspace_root().join("host/capi/include/flexcast.h");
+    assert!(std::fs::read(prefix.join("include/flexcast.h")).ok() == std::fs::read(&header).ok());
+    assert!(std::fs::read(prefix.join("share/flexcast/allgather.elf")).ok() == Some(image_bytes("allgather")));
+
+    // The name of the interface's version, and every function of the header with it.
+    let (soname, exported) = exports(&lib.join("libflexcast.so.1"));
+    assert_eq!(soname, "libflexcast.so.1");
+    let mut wanted: BTreeSet<_> = declared(&header).into_iter().map(|name| (name, "FLEXCAST_1".to_owned())).collect();
+    assert!(wanted.len() > 20, "{wanted:?}");
+    // The node itself.
+    wanted.extend(exported.iter().filter(|(name, _)| name == "FLEXCAST_1").cloned());
+    assert_eq!(exported, wanted);
+
+    // Two programs in another place than where it was installed.
+    let moved = scratch.path().join("second");
+    std::fs::rename(&prefix, &moved).expect("moved");
+    let Some(firmware) = pkg_config(&moved, &["--variable=firmware"]) else { return };
+    let [firmware] = &*firmware else { panic!("{firmware:?}") };
+    let version = pkg_config(&moved, &["--modversion"]).expect("as above");
+    assert_eq!(version, [env!("CARGO_PKG_VERSION")]);
+    build(&moved, compiler, "examples/c/allgather.c", &[]).expect("as above");
+    let program = build(&moved, compiler, "tests/c/capi.c", &["-lpthread".to_owned()]).expect("as above");
+    let run = |program: &Path, name: &str, search: &Path| {
+        let mut command = Command::new(program);
+        command.arg(firmware).arg(libraries()).env("LD_LIBRARY_PATH", search);
+        let (success, text) = Rank::start(&mut command, scratch.path(), name).end(BOUND);
+        assert!(success && text.contains("all as promised"), "{text}");
+    };
+    run(&program, "shared", &moved.join("lib"));
+
+    // The same with the archive: nothing of the library is looked for when it runs.
+    std::fs::remove_file(moved.join("lib/libflexcast.so")).expect("removed");
+    let system = pkg_config(&moved, &["--libs", "--static"]).expect("as above");
+    let more: Vec<String> = ["-lpthread".to_owned()].into_iter().chain(system).collect();
+    let program = build(&moved, compiler, "tests/c/capi.c", &more).expect("as above");
+    run(&program, "static", Path::new(""));
+}
