@@ -1,7 +1,8 @@
 //! Ranks that call different things, fall silent or go on after a failure: every live rank ends in a typed error that names a rank,
 //! within the bound, and gets its buffers back.
 
-use flexcast::{Buffer, Card, Cause, Communicator, Config, Error, Request};
+use emu_machine::with_world;
+use flexcast::{Buffer, Card, Cause, Communicator, Config, Control, Error, Request};
 use flexcast_tests::communicators::{Under, check, config, connect, drive, gather, with_cards};
 use flexcast_tests::told;
 
@@ -161,4 +162,52 @@ fn a_communicator_is_of_no_use_after_a_failure_and_says_so() {
             assert_eq!(refused.receive.as_ref().map(Buffer::len), Some(8));
         }
     });
+}
+
+/// The DPA process of a rank dies while the host waits for a flag in its memory: the rank learns why at once, the others who it was.
+#[test]
+fn a_process_that_dies_ends_the_wait_with_its_record() {
+    const DIES_AFTER_US: u64 = 5;
+    for (protocol, bytes) in [(Control::Host, 200_000), (Control::Device, 200_000)] {
+        with_cards(3, |provider, cards| {
+            let config = Config { control: protocol, ..config() };
+            let mut communicators = connect(cards.iter(), &config);
+            let mut all: Vec<Under<'_, '_>> = communicators
+                .iter_mut()
+                .map(|communicator| {
+                    let request = gather(communicator, 1, bytes);
+                    Under::new(communicator, request)
+                })
+                .collect();
+            let mut ended_us = None;
+            drive(provider, &mut all, |since_ps, all| {
+                if since_ps >= DIES_AFTER_US * PS_PER_US {
+                    // Its threads fault when they next write to the host. Fails if it is gone already.
+                    let _ = with_world(|world| world.destroy_window(1, 1, 0));
+                }
+                if all[1].done.is_some() {
+                    ended_us.get_or_insert(since_ps / PS_PER_US);
+                }
+            });
+            let done = all[1].done.as_ref().expect("driven to its end");
+            let Err(Error::Flexio(crash @ flexio::Error::DeviceFault { .. })) = &done.result else {
+                panic!("{protocol:?}: {:?}", done.result)
+            };
+            told(crash, &["window 0 has been destroyed", "thread", "pc"]);
+            let failure = done.report.failure.expect("why");
+            assert!(failure.culprit == 1 && matches!(failure.cause, Cause::Device(_)), "{protocol:?}: {failure}");
+            // All is sent in far less; nobody's patience (20 ms) or wait for an answer (1 s) is over.
+            assert!(ended_us.is_some_and(|us| us < 1_000), "{protocol:?}: after {ended_us:?} us");
+            for rank in [0, 2] {
+                let error = all[rank].done.as_ref().expect("an end").result.as_ref().expect_err("rank 1 is dead");
+                told(error, &["rank 1"]);
+            }
+            // It stays so.
+            let memory = buffer(all[1].communicator, 8);
+            assert!(matches!(
+                all[1].communicator.broadcast(memory, 0).expect_err("broken").error,
+                Error::Broken { .. }
+            ));
+        });
+    }
 }

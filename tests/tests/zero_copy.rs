@@ -260,6 +260,33 @@ fn no_packet_of_an_operation_changes_the_buffer_once_it_is_released() {
     }
 }
 
+/// Two ranks on each card: what one multicasts comes back for the other, and must not be written to where it is read from.
+#[test]
+fn ranks_of_one_card_send_from_memory_that_no_write_reaches() {
+    const BYTES: usize = 60_000;
+    with_cards(2, true, FaultScript::default(), |provider, cards| {
+        let sites = [0, 0, 1, 1].map(|card| &cards[card]);
+        let mut communicators = connect(sites.into_iter(), &config(Transport::UcMulticast));
+        let room = |bytes: usize| sites.map(|card| card.buffer(bytes).expect("a buffer"));
+        let (buffers, recovered) = gather(provider, &mut communicators, room(4 * BYTES).into(), (1, BYTES));
+        assert_eq!((buffers.len(), recovered), (4, 0), "in place");
+        for root in 0..4 {
+            let mut buffers = room(BYTES);
+            buffers[root].write(0, &contribution(7, root, BYTES)).expect("written");
+            let all = communicators.iter_mut().zip(buffers).map(|(communicator, buffer)| {
+                let request = communicator.broadcast(buffer, root as u32).expect("accepted");
+                (communicator, request)
+            });
+            for done in ended(provider, all.collect::<Vec<_>>()) {
+                done.result.as_ref().expect("success");
+                let got = done.receive.as_ref().expect("the buffer").to_vec().expect("read");
+                assert!(got == contribution(7, root, BYTES), "root {root}");
+            }
+        }
+    });
+    assert_eq!(with_world(World::take_races).expect("the machine"), []);
+}
+
 /// Writes that cards have dropped because their key allows nothing any more.
 fn refused() -> u64 {
     let of = |world: &mut World| {

@@ -23,6 +23,7 @@ use crate::keeper;
 /// capture = "card-1.pcapng"   # what crosses the card's link
 /// uc_multicast = false        # true: a hypothetical card whose UC queue pairs take part in multicast
 /// driven_from = "host"        # or "arm": the program runs on the card's Arm cores, and windows reach their memory
+/// detect_races = false        # true: tells races of cards, firmware and program for memory on stderr when they are found
 ///
 /// [link]
 /// gbit_per_s = 200

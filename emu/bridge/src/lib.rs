@@ -13,6 +13,7 @@
 mod bridge;
 mod datagram;
 mod file;
+mod herald;
 mod joint;
 mod keeper;
 mod peer;
@@ -21,6 +22,7 @@ mod wire;
 
 pub use bridge::{Bridge, BridgeCounters};
 pub use file::{FileError, LinkTable, MachineFile, MemoryTable, NetworkTable};
+pub use herald::{RACES_VARIABLE, races, tell_races};
 pub use joint::{BridgeTable, PeerTable};
 pub use peer::Neighbour;
 pub use shared::{INLINE, VARIABLE, is_driven, relax, will_sleep, with_world};

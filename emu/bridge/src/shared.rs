@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use emu_machine::{MachineError, Shared, World};
 
 use crate::file::MachineFile;
+use crate::herald::Stderr;
 
 /// The environment variable that names the machine file.
 pub const VARIABLE: &str = "FLEXCAST_MACHINE";
@@ -61,7 +62,10 @@ fn made_from(value: Option<OsString>) -> Result<Shared, MachineError> {
         }
         .map_err(|error| MachineError::NotMade(error.to_string()))?,
     };
-    file.make().map_err(|error| MachineError::NotMade(error.to_string()))
+    let mut shared = file.make().map_err(|error| MachineError::NotMade(error.to_string()))?;
+    let herald = Stderr::new(shared.world.config().detect_races);
+    shared.world.announce_to(Box::new(herald));
+    Ok(shared)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use core::ffi::{c_char, c_int, c_void};
 use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use emu_bridge::with_world;
@@ -32,8 +33,8 @@ pub(crate) struct Process {
     pub(crate) sinks: Mutex<BTreeMap<u32, Sink>>,
     /// The stream of the deprecated log calls.
     pub(crate) log: Mutex<Option<u32>>,
-    /// Signalled when the process has died; made at first use.
-    error_fd: Mutex<Option<c_int>>,
+    /// Signalled when the process dies; made at first use.
+    error_fd: Mutex<Option<Arc<OwnedFd>>>,
 }
 
 impl Object for Process {
@@ -41,15 +42,6 @@ impl Object for Process {
     type C = flexio_process;
     fn c_address(&self) -> *mut flexio_process {
         (self as *const Self).cast_mut().cast()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        if let Some(fd) = *lock(&self.error_fd) {
-            // SAFETY: opened by `flexio_err_handler_fd` and closed here alone.
-            unsafe { libc::close(fd) };
-        }
     }
 }
 
@@ -66,19 +58,35 @@ where
 }
 
 impl Process {
-    /// What a call that let virtual time pass does before it returns: prints messages, and signals a death.
+    /// What a call that let virtual time pass does before it returns: prints messages.
     pub(crate) fn after_progress(&self) -> Result<()> {
         for sink in lock(&self.sinks).values() {
             sink.drain(self.card, self.id)?;
         }
-        if self.state()? != FLEXIO_ERR_DEV_NO_ERROR
-            && let Some(fd) = *lock(&self.error_fd)
-        {
-            let one = 1_u64;
-            // SAFETY: the descriptor is this process's and open; a full counter is as good as a signal.
-            unsafe { libc::write(fd, (&raw const one).cast(), 8) };
-        }
         Ok(())
+    }
+
+    /// The descriptor that is readable once the process has died: the machine signals it when that happens, whoever drives it.
+    fn error_fd(&self) -> Result<c_int> {
+        let mut slot = lock(&self.error_fd);
+        if let Some(fd) = &*slot {
+            return Ok(fd.as_raw_fd());
+        }
+        // SAFETY: makes a new descriptor. It never blocks a writer: one signal is all it gets.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(failed("no descriptor left"));
+        }
+        // SAFETY: new, open, and nobody else's.
+        let fd = Arc::new(unsafe { OwnedFd::from_raw_fd(fd) });
+        let signalled = Arc::clone(&fd);
+        let signal = Box::new(move || {
+            let one = 1_u64;
+            // SAFETY: the descriptor is open as long as this closure has it; eight bytes of a local are read.
+            unsafe { libc::write(signalled.as_raw_fd(), (&raw const one).cast(), 8) };
+        });
+        world(|world| world.card(self.card)?.process_mut(self.id).map(|process| process.on_death(signal)))?;
+        Ok(slot.insert(fd).as_raw_fd())
     }
 
     fn state(&self) -> Result<flexio_err_status> {
@@ -294,16 +302,7 @@ pub(crate) unsafe extern "C" fn flexio_process_udbg_token_get(process: *mut flex
 pub(crate) unsafe extern "C" fn flexio_err_handler_fd(process: *mut flexio_process) -> c_int {
     value("flexio_err_handler_fd", -1, || {
         let process = handle::get::<Process>(process)?;
-        let fd = {
-            let mut slot = lock(&process.error_fd);
-            // SAFETY: makes a new descriptor, which the process owns from now on.
-            let fd = slot.unwrap_or_else(|| unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) });
-            if fd < 0 {
-                return Err(failed("no descriptor left"));
-            }
-            *slot = Some(fd);
-            fd
-        };
+        let fd = process.error_fd()?;
         process.after_progress()?;
         Ok(fd)
     })

@@ -82,7 +82,10 @@ unsafe fn open(
         return Err(failed(format!("sync_mode {}: the tracer is not emulated", attr.sync_mode)));
     }
     if u32::from(attr.level) > FLEXIO_MSG_DEV_DEBUG {
-        return Err(failed(format!("level {}: 0 to {FLEXIO_MSG_DEV_DEBUG} exist", attr.level)));
+        return Err(failed(format!(
+            "level {}: 1 to {FLEXIO_MSG_DEV_DEBUG} exist, and 0 for {FLEXIO_MSG_DEV_INFO}",
+            attr.level
+        )));
     }
     if !attr.stream_name.is_null() {
         // SAFETY: not null, and terminated as the caller vouches.
@@ -91,7 +94,9 @@ unsafe fn open(
             return Err(failed(format!("stream_name has {bytes} bytes: at most {MAX_NAME_BYTES} are possible")));
         }
     }
-    let id = world(|world| world.create_stream(process.card, process.id, attr.level))?;
+    // As the vendor's library does: a zeroed structure makes a stream that prints.
+    let level = if u32::from(attr.level) == FLEXIO_MSG_DEV_NO_PRINT { FLEXIO_MSG_DEV_INFO as u8 } else { attr.level };
+    let id = world(|world| world.create_stream(process.card, process.id, level))?;
     if !ppthread.is_null() {
         // There is no printing thread. The caller's own is what can neither be joined by accident nor be invalid.
         // SAFETY: not null, and writable as the caller vouches.

@@ -270,3 +270,31 @@ fn the_heap_ends_where_its_figures_say() {
         assert_eq!((api.flexio_buf_dev_memset)(process, 1, usize::MAX, heap.base_addr), FAILED);
     }
 }
+
+/// A program that polls its memory calls nothing that could tell it; the descriptor does.
+#[test]
+fn a_death_is_signalled_without_a_call_of_flexio() {
+    let mut slow = vec![addi(A3, A3, 1); 400];
+    slow.push(ILLEGAL);
+    let host = Host::small(&image(&slow, &[addi(A7, 0, ACTIVATE), ECALL, RET], &[]));
+    let api = &host.api;
+    let process = host.process();
+    let handler = host.event_handler(process);
+    unsafe {
+        assert_eq!((api.flexio_event_handler_run)(handler, 0), OK);
+        let fd = (api.flexio_err_handler_fd)(process);
+        let id = (api.flexio_event_handler_get_id)(handler);
+        assert_eq!(host.call(process, id.into()), (OK, 0));
+        assert!(!readable(fd), "it runs");
+        host.settle();
+        assert!(readable(fd), "it has died, and nobody has asked");
+        assert_eq!((api.flexio_err_status_get)(process), FLEXIO_ERR_DEV_FATAL_ERROR);
+        assert_eq!((api.flexio_event_handler_destroy)(handler), OK);
+        assert_eq!((api.flexio_process_destroy)(process), OK);
+    }
+    // Who asks later than that learns it, too.
+    let host = Host::small(&image(&[RET], &[ILLEGAL], &[]));
+    let process = host.process();
+    assert_eq!(host.call(process, 1), (FATAL, 0));
+    assert!(readable(unsafe { (host.api.flexio_err_handler_fd)(process) }));
+}

@@ -152,3 +152,34 @@ fn attributes_of_a_stream_are_checked() {
     }
     assert_eq!(unsafe { (host.api.flexio_process_destroy)(process) }, OK);
 }
+
+/// Which messages a stream prints that was made with a level: of level 0 nothing is a message, and a stream of level 0 is one of INFO.
+#[test]
+fn each_level_of_a_stream_lets_its_messages_through() {
+    let host = Host::small(&printing_image(0));
+    let api = &host.api;
+    let process = host.process();
+    let lines = |level: u8| {
+        let file = CFile::new();
+        let mut attr = flexio_msg_stream_attr_t { level, ..stream_attr(FLEXIO_MSG_DEV_INFO) };
+        let (status, stream) = create(&host, process, &mut attr, file.0);
+        assert_eq!(status, OK, "level {level}");
+        let printed = (0..=7).chain([255]).filter(|of| {
+            let before = file.text().len();
+            assert_eq!(host.call(process, *of), (OK, 0), "a message that nobody prints is no failure");
+            file.text().len() > before
+        });
+        let printed: Vec<u64> = printed.collect();
+        assert_eq!(unsafe { (api.flexio_msg_stream_destroy)(stream) }, OK);
+        printed
+    };
+    let info: Vec<u64> = (1..=FLEXIO_MSG_DEV_INFO.into()).collect();
+    assert_eq!(lines(FLEXIO_MSG_DEV_NO_PRINT as u8), info, "a zeroed structure");
+    for level in 1..=FLEXIO_MSG_DEV_DEBUG as u8 {
+        assert_eq!(lines(level), (1..=level.into()).collect::<Vec<u64>>(), "level {level}");
+    }
+    for level in [FLEXIO_MSG_DEV_DEBUG as u8 + 1, 128, 255] {
+        let mut attr = flexio_msg_stream_attr_t { level, ..stream_attr(FLEXIO_MSG_DEV_INFO) };
+        assert_eq!(create(&host, process, &mut attr, CFile::new().0), (FAILED, null_mut()), "level {level}");
+    }
+}

@@ -57,6 +57,18 @@ pub fn device_name(card: usize) -> String {
     format!("mlx5_{card}")
 }
 
+extern "C" fn tell_races() {
+    emu_bridge::tell_races();
+}
+
+/// Has the number of races told when the program ends, once.
+fn tell_races_at_exit() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    // SAFETY: the function only reads a counter and writes on stderr, neither of which ends with the program's own handlers; a library
+    // that is unloaded runs its handlers before. Full tables leave out a line.
+    ONCE.call_once(|| _ = unsafe { libc::atexit(tell_races) });
+}
+
 pub(crate) struct Device {
     public: CStruct<ibv_device>,
     pub(crate) card: usize,
@@ -182,7 +194,9 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
     pointer("ibv_open_device", || {
         let device = handle::get::<Device>(device)?;
         let card = device.card;
-        with_world(|world| world.card(card).map(|_| ()))??;
+        if with_world(|world| world.card(card).map(|_| ()).map(|()| world.config().detect_races))?? {
+            tell_races_at_exit();
+        }
         // SAFETY: integers, null pointers and empty function slots are valid all-zero.
         let mut public: verbs_context = unsafe { core::mem::zeroed() };
         public.query_port = Some(query_port_whole);

@@ -314,7 +314,11 @@ pub(crate) unsafe extern "C" fn post_recv(
         }
         if rings.receive_head != head {
             // The record is all the card looks at: a receive ring has no doorbell.
-            qp.buffer.store(qp.shape.record_offset, &(rings.receive_head & 0xFFFF).to_be_bytes())?;
+            let counter = (rings.receive_head & 0xFFFF).to_be_bytes();
+            with_world(|world| {
+                qp.buffer.write(qp.shape.record_offset, &counter);
+                world.doorbell_record_stored(qp.card, qp.record_address() as u64);
+            })?;
         }
         posted
     });

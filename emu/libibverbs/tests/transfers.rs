@@ -3,6 +3,7 @@
 
 mod support;
 
+use emu_machine::{Agent, Config, RaceKind};
 use support::*;
 use verbs_sys::*;
 
@@ -240,4 +241,30 @@ fn events_wake_the_channel_once_per_arming() {
         assert_eq!((host.api.ibv_destroy_cq)(cq), 0);
         assert_eq!((host.api.ibv_destroy_comp_channel)(channel), 0);
     }
+}
+
+/// What the program posts by verbs is handed to the card, for a machine that looks for races.
+#[test]
+fn a_receive_into_what_a_send_still_reads_is_a_race() {
+    let config = Config { detect_races: true, ..Config::default() };
+    let (hosts, qps, cqs) = connected_on(two_cards_of(config), IBV_QPT_RC);
+    let races = || emu_machine::with_world(|world| world.take_races()).unwrap();
+    let mut bytes = pattern(512);
+    let mut target = vec![0; 512];
+    let lkey = unsafe { (*hosts[0].mr(&mut bytes, IBV_ACCESS_LOCAL_WRITE)).lkey };
+    let far_key = unsafe { (*hosts[1].mr(&mut target, IBV_ACCESS_LOCAL_WRITE)).lkey };
+    let part = |from: usize| vec![sge(&bytes[from..from + 128], lkey)];
+    for id in 0..2 {
+        assert_eq!(hosts[1].post_recv(qps[1], id, vec![sge(&target[..128], far_key)]), 0);
+    }
+    assert_eq!(hosts[0].post_send(qps[0], &mut send(1, IBV_WR_SEND, &mut part(0))), 0);
+    assert_eq!(hosts[0].completion(cqs[0]).status, IBV_WC_SUCCESS);
+    assert_eq!(hosts[0].post_recv(qps[0], 2, part(0)), 0);
+    assert_eq!(races(), vec![], "that send is complete");
+    assert_eq!(hosts[0].post_send(qps[0], &mut send(3, IBV_WR_SEND, &mut part(256))), 0);
+    assert_eq!(hosts[0].post_recv(qps[0], 4, part(256)), 0);
+    let found = races();
+    let [race] = &found[..] else { panic!("{found:#?}") };
+    assert_eq!((race.kind, race.second.addr), (RaceKind::ReceiveOverSource, bytes[256..].as_ptr() as u64), "{race}");
+    assert!(matches!(race.second.agent, Agent::Card { entry: Some(1), .. }), "{race}");
 }

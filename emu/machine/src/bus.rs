@@ -161,6 +161,9 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
             if WATCHED && self.gather(host, &value.to_le_bytes()[..width], *cycles) {
                 return Ok(());
             }
+            if WATCHED {
+                self.before_window_store(host, width as u64, *cycles);
+            }
             if self.host.write_by(self.card, host, &value.to_le_bytes()[..width]).is_err() {
                 return self.fault(Cause::StoreAccess, addr, "the memory behind the key is no longer registered");
             }

@@ -145,6 +145,15 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
         true
     }
 
+    /// A store through a window that goes to the host at once.
+    #[cold]
+    pub(crate) fn before_window_store(&mut self, host: u64, len: u64, now_cycles: u64) {
+        let pc = self.pc;
+        if let Some((watch, place)) = self.watched() {
+            watch.will_write_host(&place, (host, len), pc, cycles_to_ps(now_cycles));
+        }
+    }
+
     /// A load through a window, if its line can be copied.
     #[cold]
     pub(crate) fn load_gathered(&mut self, host: u64, out: &mut [u8]) -> bool {

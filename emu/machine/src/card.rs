@@ -137,6 +137,14 @@ pub(crate) struct CardDma<'a> {
 }
 
 impl CardDma<'_> {
+    /// The network card has read or written memory that may hold doorbell records.
+    #[cold]
+    fn touch(&mut self, space: Space, addr: u64, len: usize) {
+        if let Some(races) = self.watch.as_deref_mut().and_then(|watch| watch.races.as_mut()) {
+            races.records.touch(Range { card: self.card, space, addr, len: len as u64 }, self.at_ps);
+        }
+    }
+
     #[cold]
     fn observe(&mut self, space: Space, addr: u64, data: &[u8]) {
         let Some(watch) = self.watch.as_deref_mut() else { return };
@@ -163,6 +171,9 @@ impl CardDma<'_> {
 
 impl Dma for CardDma<'_> {
     fn read(&mut self, space: Space, addr: u64, out: &mut [u8]) -> Result<(), DmaFault> {
+        if self.watch.is_some() {
+            self.touch(space, addr, out.len());
+        }
         match space {
             Space::Host => self.host.read(addr, out),
             Space::Dpa(id) => match self.processes.get_mut(&id) {
@@ -180,6 +191,7 @@ impl Dma for CardDma<'_> {
     fn write(&mut self, space: Space, addr: u64, data: &[u8]) -> Result<(), DmaFault> {
         if self.watch.is_some() {
             self.observe(space, addr, data);
+            self.touch(space, addr, data.len());
         }
         match space {
             Space::Host => self.host.write_by(self.card, addr, data),

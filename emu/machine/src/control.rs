@@ -51,6 +51,7 @@ impl World {
                 rpc: None,
                 gone: Default::default(),
                 forgotten_threads: 0,
+                on_death: None,
             },
         );
         Ok(id)

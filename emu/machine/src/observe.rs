@@ -1,14 +1,29 @@
 //! The machine's side of its observers: when what becomes visible, and who is told of doorbells, packets and releases.
 
+use std::collections::BTreeMap;
+
 use emu_nic::{Extension, Space};
 
 use crate::card::Card;
 use crate::error::MachineError;
+use crate::host_memory::HostMemory;
+use crate::process::Process;
 use crate::queue::Event;
-use crate::race::{Agent, Eyes, Race};
+use crate::race::{Agent, Eyes, Race, Range};
 use crate::time::{cycles_to_ps, ps_to_cycles};
 use crate::watch::{Place, settle};
 use crate::world::World;
+
+/// How the observer reads the memories that a card reaches.
+fn reader<'a>(
+    host: &'a HostMemory,
+    processes: &'a BTreeMap<u32, Process>,
+) -> impl Fn(Space, u64, &mut [u8]) -> bool + 'a {
+    move |space, addr, out| match space {
+        Space::Host => host.read(addr, out).is_ok(),
+        Space::Dpa(id) => processes.get(&id).is_some_and(|process| process.memory.dma_read(addr, out).is_ok()),
+    }
+}
 
 impl World {
     /// The races found since the last call, the first of each kind and place; at most 64. Empty unless
@@ -39,6 +54,7 @@ impl World {
         if let Some(weak) = &mut watch.weak {
             weak.quiet_until_cycles = weak.next_cycles().unwrap_or(u64::MAX);
         }
+        self.take_records();
         self.name_races();
     }
 
@@ -61,8 +77,11 @@ impl World {
         if let Event::Arrival(card, packet) = event
             && let Some(races) = self.watch.as_mut().and_then(|watch| watch.races.as_mut())
         {
-            let nic = &self.cards[*card].nic;
-            races.refresh(*card, nic);
+            let Card { nic, processes, .. } = &self.cards[*card];
+            let read = reader(&self.host, processes);
+            let eyes = Eyes { card: *card, nic, read: &read, at_ps };
+            races.refresh(&eyes);
+            races.look_at_host_records(&eyes);
             // The key of a Write to a group is none of the card's.
             if let Extension::Remote { address, rkey, len } = packet.extension
                 && !packet.destination.is_multicast()
@@ -77,20 +96,54 @@ impl World {
     /// A send doorbell reaches a card.
     pub(crate) fn watch_doorbell(&mut self, at_ps: u64, card: usize, qpn: u32, producer: u16) {
         let Some(races) = self.watch.as_mut().and_then(|watch| watch.races.as_mut()) else { return };
-        let Some(Card { nic, processes, .. }) = self.cards.get(card) else { return };
-        let read = |space: Space, addr: u64, out: &mut [u8]| match space {
-            Space::Host => self.host.read(addr, out).is_ok(),
-            Space::Dpa(id) => processes.get(&id).is_some_and(|process| process.memory.dma_read(addr, out).is_ok()),
-        };
-        races.refresh(card, nic);
-        races.doorbell(&Eyes { card, nic, read: &read, at_ps }, qpn, producer);
+        if let Some(Card { nic, processes, .. }) = self.cards.get(card) {
+            let read = reader(&self.host, processes);
+            let eyes = Eyes { card, nic, read: &read, at_ps };
+            races.refresh(&eyes);
+            races.doorbell(&eyes, qpn, producer);
+        }
+        self.name_races();
+    }
+
+    /// The program has stored to a doorbell record in host memory, now. Nothing that the cards do depends on this call: they read the
+    /// record when they need it. It tells those who look for races when the entries were handed over.
+    pub fn doorbell_record_stored(&mut self, card: usize, addr: u64) {
+        let at_ps = self.now_ps;
+        let Some(races) = self.watch.as_mut().and_then(|watch| watch.races.as_mut()) else { return };
+        if let Some(Card { nic, processes, .. }) = self.cards.get(card) {
+            let read = reader(&self.host, processes);
+            let eyes = Eyes { card, nic, read: &read, at_ps };
+            // The queue pair may be new.
+            races.refresh(&eyes);
+            races.recorded(&eyes, &Range { card, space: Space::Host, addr, len: 4 });
+        }
+        self.name_races();
+    }
+
+    /// Looks at the doorbell records that cards have read or written, and threads have written through their windows.
+    pub(crate) fn take_records(&mut self) {
+        let Some(races) = self.watch.as_mut().and_then(|watch| watch.races.as_mut()) else { return };
+        if !races.records.is_touched() {
+            return;
+        }
+        for (range, at_ps, cards) in races.records.take_touched() {
+            for card in cards {
+                let Some(Card { nic, processes, .. }) = self.cards.get(card) else { continue };
+                let read = reader(&self.host, processes);
+                let eyes = Eyes { card, nic, read: &read, at_ps };
+                races.refresh(&eyes);
+                races.recorded(&eyes, &range);
+            }
+        }
     }
 
     /// An activation or a call of a thread begins.
     pub(crate) fn watch_begin(&mut self, card: usize, process: u32, thread: u32) {
         let Some(watch) = self.watch.as_deref_mut() else { return };
         if let Some(races) = &mut watch.races {
-            races.refresh(card, &self.cards[card].nic);
+            let Card { nic, processes, .. } = &self.cards[card];
+            let at_ps = self.now_ps;
+            races.refresh(&Eyes { card, nic, read: &reader(&self.host, processes), at_ps });
         }
         if let Some(weak) = &mut watch.weak {
             weak.order((card, thread), process).begin();
@@ -136,6 +189,7 @@ impl World {
             let place = Place { card, process, thread: 0, memory, host: &self.host, nic };
             watch.has_written(&place, addr, len as u64, at_ps);
         }
+        self.name_races();
         Ok(())
     }
 
@@ -164,17 +218,25 @@ impl World {
         }
     }
 
-    /// Gives new reports their symbols while the image is there.
+    /// Gives new reports their symbols while the image is there, and tells of them.
     pub(crate) fn name_races(&mut self) {
-        let Some(races) = self.watch.as_mut().and_then(|watch| watch.races.as_mut()).filter(|races| races.unnamed)
-        else {
-            return;
-        };
-        for (index, card) in self.cards.iter().enumerate() {
-            for (&id, process) in &card.processes {
-                races.name(index, id, &process.image);
+        let Some(races) = self.watch.as_mut().and_then(|watch| watch.races.as_mut()) else { return };
+        if races.unnamed {
+            for (index, card) in self.cards.iter().enumerate() {
+                for (&id, process) in &card.processes {
+                    races.name(index, id, &process.image);
+                }
+            }
+            races.unnamed = false;
+        }
+        if races.is_untold() {
+            let (new, total) = races.take_untold();
+            if let Some(herald) = &mut self.probes.herald {
+                herald.raced(&new, total);
+            }
+            if !new.is_empty() {
+                self.tell_state();
             }
         }
-        races.unnamed = false;
     }
 }

@@ -5,7 +5,8 @@ use emu_nic::Effects;
 use crate::card::Card;
 use crate::crash::CrashRecord;
 use crate::debug::Debug;
-use crate::process::Process;
+use crate::process::{DeathHook, Process};
+use crate::race::Race;
 use crate::record::{Ending, Recorder, Recording, ThreadIdentity, What};
 use crate::snapshot::Snapshot;
 use crate::thread::{ThreadKind, ThreadState};
@@ -14,11 +15,21 @@ use crate::world::World;
 
 /// Is told what happens to the machine. Called on the thread that drives it; virtual time stands still meanwhile.
 pub trait Observer: Send {
-    /// The state, once in each period that was asked for and before a process goes.
+    /// The state: once in each period that was asked for, when a process has ended or a race been found, and before a process goes.
     fn state(&mut self, snapshot: &Snapshot);
 
     /// A process has died: `thread` of the record faulted, nothing has been stopped or freed yet.
     fn crashed(&mut self, card: usize, process: &Process, record: &CrashRecord);
+}
+
+/// Is told at once of what nobody may miss, whether or not the host ever asks. Called on the thread that drives the machine; virtual time
+/// stands still meanwhile.
+pub trait Herald: Send {
+    /// A process has died; `record` says of what, and its status says so already.
+    fn died(&mut self, card: usize, process: &Process, record: &CrashRecord);
+
+    /// Races have been found: those of which nothing like them has been reported before, and how many there have been in all.
+    fn raced(&mut self, new: &[Race], total: u64);
 }
 
 /// Who looks.
@@ -27,6 +38,7 @@ pub(crate) struct Probes {
     /// The thread whose doorbell the card is being told of.
     pub(crate) agent: Option<u32>,
     pub(crate) debug: Option<Box<Debug>>,
+    pub(crate) herald: Option<Box<dyn Herald>>,
     observer: Option<Box<dyn Observer>>,
     period_ps: u64,
     /// When the observer wants the next state; never without one.
@@ -35,7 +47,15 @@ pub(crate) struct Probes {
 
 impl Default for Probes {
     fn default() -> Self {
-        Probes { recorder: None, agent: None, debug: None, observer: None, period_ps: u64::MAX, state_due_ps: u64::MAX }
+        Probes {
+            recorder: None,
+            agent: None,
+            debug: None,
+            herald: None,
+            observer: None,
+            period_ps: u64::MAX,
+            state_due_ps: u64::MAX,
+        }
     }
 }
 
@@ -43,6 +63,7 @@ impl std::fmt::Debug for Probes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Probes")
             .field("recorder", &self.recorder.is_some())
+            .field("herald", &self.herald.is_some())
             .field("observer", &self.observer.is_some())
             .field("debugger", &self.debug.is_some())
             .finish_non_exhaustive()
@@ -119,6 +140,26 @@ impl World {
         observer.state(&self.snapshot());
         self.probes.state_due_ps = self.now_ps.saturating_add(self.probes.period_ps);
         self.probes.observer = Some(observer);
+    }
+
+    /// Has somebody told of deaths and races as they happen. Replaces the one before.
+    pub fn announce_to(&mut self, herald: Box<dyn Herald>) {
+        self.probes.herald = Some(herald);
+    }
+
+    /// A process has died and been stopped: everybody is told, now, as the host may never ask.
+    pub(crate) fn announce_death(&mut self, card: usize, id: u32) {
+        let mut herald = self.probes.herald.take();
+        if let Ok(process) = self.cards[card].process_mut(id) {
+            if let (Some(herald), Some(record)) = (&mut herald, process.crash()) {
+                herald.died(card, process, record);
+            }
+            if let Some(DeathHook(hook)) = process.on_death.take() {
+                hook();
+            }
+        }
+        self.probes.herald = herald;
+        self.tell_state();
     }
 
     /// A thread died; nothing has been stopped yet.

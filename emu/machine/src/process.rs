@@ -1,6 +1,7 @@
 //! A DPA process: an image in memory, its threads and the objects it owns.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 
 use flexcast_image::{Image, PanicPlace};
@@ -28,7 +29,7 @@ pub enum ProcessStatus {
 /// Messages a stream has received and the host has not taken.
 #[derive(Debug, Default)]
 pub struct Stream {
-    /// Highest level that is let through (1 always … 5 debug).
+    /// Highest level that is let through (1 always … 5 debug); 0 lets nothing through.
     pub level: u8,
     /// Messages in the order of arrival.
     pub messages: Vec<Vec<u8>>,
@@ -41,6 +42,15 @@ pub(crate) struct RpcSlot {
     /// What was called.
     pub(crate) function: u64,
     pub(crate) result: Option<u64>,
+}
+
+/// What is to be done when a process dies.
+pub(crate) struct DeathHook(pub(crate) Box<dyn FnOnce() + Send>);
+
+impl fmt::Debug for DeathHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DeathHook")
+    }
 }
 
 /// A loaded application.
@@ -74,9 +84,20 @@ pub struct Process {
     /// Threads that were destroyed last.
     pub(crate) gone: VecDeque<ThreadStatistics>,
     pub(crate) forgotten_threads: u64,
+    pub(crate) on_death: Option<DeathHook>,
 }
 
 impl Process {
+    /// Has something done when the process dies, at once if it is dead. Replaces what was to be done before. It is done while the machine
+    /// is at work, and must not call it.
+    pub fn on_death(&mut self, hook: Box<dyn FnOnce() + Send>) {
+        if self.crash().is_some() {
+            hook();
+        } else {
+            self.on_death = Some(DeathHook(hook));
+        }
+    }
+
     /// The crash record, if the process died.
     #[must_use]
     pub fn crash(&self) -> Option<&CrashRecord> {

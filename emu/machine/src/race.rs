@@ -2,13 +2,18 @@
 //!
 //! The rules are those of verbs: from its post to its completion a work queue entry and the memory it names belong to the
 //! card. Posted is a send by its doorbell (or by the send word of the doorbell record, which the card may read at any time),
-//! a receive by the receive word of the record; complete is what a completion entry tells, and all entries before it.
+//! a receive by the receive word of the record, whoever writes the record: a thread, the host, a card; complete is what a completion entry
+//! tells, and all entries before it.
+//!
+//! A program's own stores to a record in host memory cannot be seen. Such records are looked at when a packet arrives, and when the card
+//! reads them.
 
 mod posted;
 mod queues;
 mod reach;
+mod records;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use emu_nic::{MkeyAttr, Nic, Space, Transport};
@@ -17,6 +22,9 @@ use flexcast_image::Image;
 pub(crate) use queues::Eyes;
 use queues::Queue;
 use reach::{QueueId, Reach};
+use records::Records;
+
+use crate::snapshot::RaceSnapshot;
 
 /// Most races kept; further ones are counted only.
 const MAX_RACES: usize = 64;
@@ -172,15 +180,20 @@ impl Range {
 pub(crate) struct Races {
     found: Vec<Race>,
     suppressed: u64,
+    /// All there have ever been, and how many of them the herald knows; of `found` it knows so many.
+    total: u64,
+    told_total: u64,
+    told: usize,
     /// A report still lacks a symbol.
     pub(crate) unnamed: bool,
     queues: BTreeMap<QueueId, Queue>,
     /// Where they have posted.
     reach: Reach,
-    /// Their doorbell records: card, memory, address, number.
-    records: BTreeSet<(usize, Space, u64, u32)>,
-    /// Per card: queue pairs are looked for from this number on.
+    /// Their doorbell records.
+    pub(crate) records: Records,
+    /// Per card: queue pairs are looked for from this number on, and when there was something to learn last.
     next_qpn: BTreeMap<usize, u32>,
+    changes: BTreeMap<usize, u64>,
     released: BTreeMap<(usize, u32, u64), (u64, u64)>,
     keys: BTreeMap<(usize, u32), MkeyAttr>,
 }
@@ -188,8 +201,25 @@ pub(crate) struct Races {
 impl Races {
     /// Takes the reports; further ones like them are reported again.
     pub(crate) fn take(&mut self) -> Vec<Race> {
-        self.suppressed = 0;
+        (self.suppressed, self.told) = (0, 0);
         std::mem::take(&mut self.found)
+    }
+
+    /// Whether there are races of which [`Races::take_untold`] has not told.
+    pub(crate) fn is_untold(&self) -> bool {
+        self.total != self.told_total
+    }
+
+    /// The reports that have come since the last call, and the number of all races.
+    pub(crate) fn take_untold(&mut self) -> (Vec<Race>, u64) {
+        self.told_total = self.total;
+        let new = self.found[self.told..].to_vec();
+        self.told = self.found.len();
+        (new, self.total)
+    }
+
+    pub(crate) fn snapshot(&self) -> RaceSnapshot {
+        RaceSnapshot { count: self.total, reports: self.found.clone() }
     }
 
     /// Races seen since they were last taken, repetitions included.
@@ -198,6 +228,7 @@ impl Races {
     }
 
     pub(crate) fn report(&mut self, race: Race) {
+        self.total += 1;
         let same = |other: &Race| {
             other.kind == race.kind
                 && alike(&other.first.agent, &race.first.agent)

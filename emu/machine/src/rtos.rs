@@ -105,10 +105,12 @@ impl World {
                     for (&number, to) in &mut process.streams {
                         if stream == u64::from(number) || stream == BROADCAST_STREAM {
                             let room = to.messages.len() < MAX_WAITING_MESSAGES;
-                            if level > to.level || room {
+                            // A message of level 0 is for nobody.
+                            let passes = (1..=to.level).contains(&level);
+                            if !passes || room {
                                 status = OK;
                             }
-                            if level <= to.level && room {
+                            if passes && room {
                                 to.messages.push(text.clone());
                             }
                         }
@@ -168,6 +170,7 @@ impl World {
                 let process = owners.get(&id).copied();
                 if let Some(process) = process {
                     self.stop_process(card_index, process, ProcessStatus::Finished);
+                    self.tell_state();
                 }
             }
             After::Error(code) => {

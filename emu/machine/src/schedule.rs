@@ -145,6 +145,7 @@ impl World {
         };
         let cycles = thread.hart.cycles;
         if self.watch.is_some() {
+            self.take_records();
             self.name_races();
         }
         match stop {
@@ -299,6 +300,7 @@ impl World {
             None => ProcessStatus::Crashed(record),
         };
         self.stop_process(card_index, pid, status);
+        self.announce_death(card_index, pid);
     }
 
     /// Ends all threads of a process.

@@ -8,6 +8,7 @@ use emu_nic::Counters;
 
 use crate::heap::HeapInfo;
 use crate::process::{Process, ProcessStatus};
+use crate::race::{Race, Races};
 use crate::thread::{Thread, ThreadKind, ThreadState};
 use crate::time::cycles_to_ps;
 use crate::world::World;
@@ -146,6 +147,15 @@ pub struct CardSnapshot {
     pub port: PortCounters,
 }
 
+/// Races for memory, where the machine looks for them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RaceSnapshot {
+    /// How many there have been, repetitions included.
+    pub count: u64,
+    /// The first that are unlike one another and have not been taken ([`World::take_races`]), each with both accesses.
+    pub reports: Vec<Race>,
+}
+
 /// The whole machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
@@ -155,6 +165,8 @@ pub struct Snapshot {
     pub now_ps: u64,
     /// Its cards.
     pub cards: Vec<CardSnapshot>,
+    /// Races; `None` where nobody looks for them.
+    pub races: Option<RaceSnapshot>,
 }
 
 /// Appends to a queue of bounded length; tells whether the oldest had to go.
@@ -194,6 +206,7 @@ impl World {
             model: self.config.model_name().to_owned(),
             now_ps: self.now_ps,
             cards: (0..self.cards.len()).map(card).collect(),
+            races: self.watch.as_ref().and_then(|watch| watch.races.as_ref()).map(Races::snapshot),
         }
     }
 }

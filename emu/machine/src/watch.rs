@@ -47,6 +47,16 @@ pub(crate) fn fetch_line(host: &HostMemory, line: u64) -> Option<[u8; LINE as us
     host.read(line, &mut bytes).ok().map(|()| bytes)
 }
 
+/// The runs of bytes of a line whose bits are set.
+fn runs(mask: u64) -> impl Iterator<Item = std::ops::Range<u64>> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = at + u64::from(mask.checked_shr(at as u32).filter(|rest| *rest != 0)?.trailing_zeros());
+        at = start + u64::from((mask >> start).trailing_ones());
+        Some(start..at)
+    })
+}
+
 impl Watch {
     /// The observers of a configuration; `None` where it asks for none.
     pub(crate) fn new(config: &Config) -> Option<Box<Self>> {
@@ -97,7 +107,17 @@ impl Watch {
             Space::Dpa(id) => id == process && memory.dma_read(addr, out).is_ok(),
         };
         let eyes = Eyes { card: place.card, nic: place.nic, read: &read, at_ps };
+        races.refresh(&eyes);
         races.recorded(&eyes, &Range { card: place.card, space: Space::Dpa(process), addr, len });
+    }
+
+    /// A store of a thread through its window is about to reach host memory.
+    pub(crate) fn will_write_host(&mut self, place: &Place<'_>, (addr, len): (u64, u64), pc: u64, at_ps: u64) {
+        if let Some(races) = &mut self.races {
+            let range = Range { card: place.card, space: Space::Host, addr, len };
+            races.written(range, &place.agent(pc), at_ps);
+            races.records.touch(range, at_ps);
+        }
     }
 
     /// A store of a thread becomes visible.
@@ -135,6 +155,10 @@ impl Watch {
                 weak.trace.record(at_ps, "line", u64::from(place.thread), line.mask);
             }
             self.check_owners(place, &line, at_ps);
+            // Of a whole line the thread means what it has stored; the rest is the owners' affair.
+            for run in runs(line.mask) {
+                self.will_write_host(place, (line.line + run.start, run.end - run.start), line.pc, at_ps);
+            }
             // What has been unregistered since takes nothing any more: the card's fault, not the thread's, and not seen by it.
             if line.fetched.is_some() {
                 let _ = place.host.write_by(place.card, line.line, &line.bytes);

@@ -330,6 +330,10 @@ impl World {
         let (watch, timed) = (self.watch.as_deref_mut(), cores.timed.as_deref_mut());
         let mut dma = CardDma { host: &self.host, processes, watch, timed, card, at_ps };
         call(nic, &mut dma, &mut effects);
+        if self.watch.is_some() {
+            self.take_records();
+            self.name_races();
+        }
         self.carry_out(card, &mut effects);
         self.effects = effects;
     }

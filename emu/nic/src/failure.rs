@@ -139,6 +139,7 @@ impl Nic {
         self.error_send(now_ps, qp, wqe.opcode, wqe.index, fault, fx);
         qp.sq.retired = wqe.position.wrapping_add(wqe.blocks);
         qp.state = QpState::Err;
+        self.qp_changes += 1;
         self.flush(now_ps, qp, mem, fx);
     }
 
@@ -153,6 +154,7 @@ impl Nic {
     ) {
         self.error_receive(now_ps, qp, fault, fx);
         qp.state = QpState::Err;
+        self.qp_changes += 1;
         self.flush(now_ps, qp, mem, fx);
     }
 
@@ -175,6 +177,7 @@ impl Nic {
             return;
         }
         qp.state = QpState::Err;
+        self.qp_changes += 1;
         fx.async_events.push(AsyncEvent::QpFatal { qpn: qp.qpn, cause });
         self.flush(now_ps, qp, mem, fx);
     }

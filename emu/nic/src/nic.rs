@@ -47,6 +47,8 @@ pub struct Nic {
     pub(crate) protection: Protection,
     pub(crate) cqs: Table<Cq>,
     pub(crate) qps: Table<QueuePair>,
+    /// How often a queue pair has come, gone or changed its state.
+    pub(crate) qp_changes: u64,
     pub(crate) engines: Engines,
     pub(crate) pending_cqes: Slots<PendingCqe>,
     pub(crate) loopback: Slots<Packet>,
@@ -94,6 +96,7 @@ impl Nic {
             protection: Protection::new((mixed >> 32) as u8),
             cqs: Table::new(first_cqn),
             qps: Table::new(first_qpn),
+            qp_changes: 0,
             engines: Engines::default(),
             pending_cqes: Slots::new(),
             loopback: Slots::new(),
@@ -248,6 +251,7 @@ impl Nic {
                 cq.users += 1;
             }
         }
+        self.qp_changes += 1;
         qpn
     }
 
@@ -262,6 +266,7 @@ impl Nic {
     pub fn modify_qp(&mut self, now_ps: u64, qpn: u32, modify: &QpModify, fx: &mut Effects) -> Result<(), NicError> {
         let qp = self.qps.get_mut(qpn).ok_or(NicError::UnknownQp { qpn })?;
         qp.modify(modify, self.config.port_mtu, self.config.gids.len(), self.pkeys.len())?;
+        self.qp_changes += 1;
         if modify.next_state == Some(QpState::Err) {
             fx.timer(now_ps, Work::Flush { qpn });
         }
@@ -277,6 +282,7 @@ impl Nic {
         Ok(QpQuery {
             attr: qp.attr,
             state: qp.state,
+            resets: qp.life,
             path: qp.path,
             sq_psn: qp.sq.next_psn,
             rq_psn: qp.rq.expected_psn,
@@ -293,6 +299,13 @@ impl Nic {
         self.qps.numbers_from(from)
     }
 
+    /// How often queue pairs have been made, destroyed, or changed their state: while this stays, so do [`Nic::queue_pairs`] and the
+    /// states that [`Nic::query_qp`] tells.
+    #[must_use]
+    pub fn queue_pair_changes(&self) -> u64 {
+        self.qp_changes
+    }
+
     /// Destroys a queue pair. Nothing is flushed; CQEs that are on their way still arrive.
     ///
     /// # Errors
@@ -303,6 +316,7 @@ impl Nic {
             return Err(NicError::QpAttached { qpn, groups });
         }
         let qp = self.qps.take(qpn).ok_or(NicError::UnknownQp { qpn })?;
+        self.qp_changes += 1;
         self.group_keys.retain(|&(of, _), _| of != qpn);
         self.protection.release_pd(qp.attr.pd);
         for cqn in [qp.attr.send_cq, qp.attr.recv_cq] {

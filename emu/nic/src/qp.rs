@@ -274,6 +274,8 @@ pub struct QpQuery {
     pub attr: QpAttr,
     /// Its state.
     pub state: QpState,
+    /// How often it has entered RESET since it was made.
+    pub resets: u32,
     /// Its path.
     pub path: QpPath,
     /// Next PSN to be sent.

@@ -26,6 +26,18 @@ pub struct State {
     pub time_ps: u64,
     /// Cards in the order of their names.
     pub cards: Vec<Card>,
+    /// Races for memory; absent where the machine does not look for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub races: Option<Races>,
+}
+
+/// Races for memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Races {
+    /// How many there have been, repetitions included.
+    pub count: u64,
+    /// The first that are unlike one another, at most 64, each in three lines: what is wrong, and both accesses.
+    pub reports: Vec<String>,
 }
 
 /// One card.
@@ -143,6 +155,10 @@ impl State {
             model: snapshot.model.clone(),
             time_ps: snapshot.now_ps,
             cards: snapshot.cards.iter().map(Card::new).collect(),
+            races: snapshot.races.as_ref().map(|races| Races {
+                count: races.count,
+                reports: races.reports.iter().map(ToString::to_string).collect(),
+            }),
         }
     }
 
@@ -266,7 +282,7 @@ mod tests {
     fn what_is_written_is_read() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("state.json");
-        let state = State::new(&Snapshot { model: "M".to_owned(), now_ps: 17, cards: Vec::new() });
+        let state = State::new(&Snapshot { model: "M".to_owned(), now_ps: 17, cards: Vec::new(), races: None });
         state.write(&path).expect("written");
         assert_eq!(State::read(&path).expect("read"), state);
         assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 1, "nothing is left beside it");

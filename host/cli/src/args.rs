@@ -311,7 +311,8 @@ pub(crate) enum EmuCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct EmuExecArgs {
-    /// Machine file (TOML) [default: two cards back to back, or one card with --bridge].
+    /// Machine file (TOML) [default: two cards back to back, or one card with --bridge]. With `detect_races = true` the exit code of a program that
+    /// ends well on a machine with races is 66.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["card", "bridge", "rank"])]
     pub(crate) machine: Option<PathBuf>,
     /// Number of the first card, from 0, which its addresses follow from; joined programs need different ones.

@@ -87,6 +87,18 @@ pub fn ps(state: &State, with_threads: bool) -> Table {
     table
 }
 
+/// What a table has no room for: why processes have ended by themselves, and that there were races.
+#[must_use]
+pub fn remarks(state: &State) -> Vec<String> {
+    let ended = processes(state).filter_map(|(card, process)| {
+        let cause = process.cause.as_ref()?;
+        Some(format!("{} of {}, {}: {cause}", process.name, card.name, process.status))
+    });
+    let races = state.races.as_ref().filter(|races| races.count > 0);
+    let races = races.map(|races| format!("{} races for memory (--json tells the accesses)", races.count));
+    ended.chain(races).collect()
+}
+
 /// What each thread has executed.
 #[must_use]
 pub fn stats(state: &State) -> Table {
@@ -154,6 +166,7 @@ mod tests {
             version: emu_observe::state::VERSION,
             model: "m".to_owned(),
             time_ps: 1,
+            races: None,
             cards: vec![
                 card("mlx5_0", vec![process(10, vec![thread(10, 1), thread(10, 2)]), process(11, vec![thread(11, 3)])]),
                 card("mlx5_1", vec![process(1, vec![])]),
@@ -172,6 +185,20 @@ mod tests {
         assert_eq!(count(Filter { thread: Some(3), ..Filter::default() }), (2, 1, 1));
         assert_eq!(count(Filter { device: Some("mlx5_1".to_owned()), ..Filter::default() }), (1, 1, 0));
         assert_eq!(count(Filter { process: Some(99), ..Filter::default() }), (2, 0, 0));
+    }
+
+    #[test]
+    fn what_went_wrong_is_remarked() {
+        let mut state = state();
+        assert_eq!(remarks(&state), Vec::<String>::new());
+        let process = &mut state.cards[0].processes[1];
+        (process.status, process.cause) =
+            ("crashed".to_owned(), Some("illegal instruction at pc 0x40000000".to_owned()));
+        state.races =
+            Some(emu_observe::state::Races { count: 3, reports: vec!["two owners wrote one line".to_owned()] });
+        let lines = remarks(&state);
+        assert_eq!(lines[0], "PROCESS_11 of mlx5_0, crashed: illegal instruction at pc 0x40000000");
+        assert!(lines.len() == 2 && lines[1].starts_with("3 races for memory"), "{lines:?}");
     }
 
     #[test]

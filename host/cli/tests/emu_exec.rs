@@ -71,3 +71,55 @@ fn missing_libraries_and_programs_are_told() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && text.contains("no-such-program-there-is"), "{text}");
 }
+
+/// A machine that looks for races: the program's own code counts first, then whether there were any.
+#[test]
+fn races_show_in_the_exit_code() {
+    let folder = libraries();
+    let libs = folder.path().to_str().expect("UTF-8");
+    let file = folder.path().join("machine.toml");
+    let file = file.to_str().expect("UTF-8");
+    std::fs::write(file, "detect_races = true\n").expect("a file");
+    let ends = |script: &str| {
+        let output = flexcast(&["--libs", libs, "--machine", file, "--", "sh", "-c", script]);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (clean, text) = ends("test -n \"$FLEXCAST_RACES\"");
+    assert_eq!((clean, &*text), (Some(0), ""));
+    let (found, text) = ends("echo a race >> \"$FLEXCAST_RACES\"");
+    assert!(found == Some(66) && text.contains("has found races"), "{found:?}: {text}");
+    let (own, text) = ends("echo a race >> \"$FLEXCAST_RACES\"; exit 7");
+    assert!(own == Some(7) && text.contains("has found races"), "{own:?}: {text}");
+    assert_eq!(ends("kill -KILL $$").0, Some(128 + 9), "as a shell shows a signal");
+    let output = flexcast(&["--libs", libs, "--machine", file, "--", "no-such-program-there-is"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && text.contains("no-such-program-there-is"), "{text}");
+}
+
+#[test]
+fn a_request_to_end_reaches_the_program_that_is_watched_for_races() {
+    let folder = libraries();
+    let file = folder.path().join("machine.toml");
+    std::fs::write(&file, "detect_races = true\n").expect("a file");
+    let started = folder.path().join("started");
+    // The shell ends with this code when it is asked to.
+    let script = format!("trap 'exit 9' TERM; : > {}; while :; do sleep 0.01; done", started.display());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_flexcast"))
+        .args(["emu", "exec", "--libs"])
+        .arg(folder.path())
+        .arg("--machine")
+        .arg(&file)
+        .args(["--", "sh", "-c", &script])
+        .env_remove("FLEXCAST_MACHINE")
+        .spawn()
+        .expect("the tool starts");
+    while !started.exists() {
+        assert_eq!(child.try_wait().expect("it can be waited for"), None, "it waits for the program");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    // Time for the tool to have its handlers.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let asked = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill starts");
+    assert!(asked.success());
+    assert_eq!(child.wait().expect("it ends").code(), Some(9));
+}

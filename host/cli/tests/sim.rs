@@ -168,6 +168,16 @@ fn ranks_share_a_card() {
     }
 }
 
+/// What a root multicasts comes back to its card for the other rank there, and is not written over what is being sent.
+#[test]
+fn ranks_that_share_a_card_do_not_race_for_the_roots_buffer() {
+    let shape = "--ranks 8 --ranks-per-card 2 --transport uc --chunk 65536 --detect-races --topology switch-8";
+    for operation in ["broadcast --bytes 1048576", "broadcast --root 3 --bytes 65536", "allgather --bytes 131072"] {
+        let report = sim(&format!("{shape} --op {operation}"));
+        assert_eq!(number(&report["machine"], "races"), 0, "{operation}");
+    }
+}
+
 #[test]
 fn operations_are_counted_without_the_warm_up() {
     let one = sim("--ranks 4 --bytes 30000 --chains 1");

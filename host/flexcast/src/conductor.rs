@@ -134,6 +134,11 @@ impl Conductor<'_> {
         self.lost.get_or_insert(Failure { culprit: own, witness: own, cause: Cause::Device(code) });
     }
 
+    /// The same for a failure that somebody else has noticed.
+    pub(crate) fn lose_to(&mut self, failure: Failure) {
+        self.lost.get_or_insert(failure);
+    }
+
     /// Gives the order that has gathered, if the last one is carried out.
     pub(crate) fn give_order(&mut self, now_ps: u64) -> Result<()> {
         if self.order.flags == 0 || self.report.acknowledged != self.sequence || !self.wake.is_free()? {

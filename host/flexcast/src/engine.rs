@@ -22,6 +22,8 @@ use crate::request::{Phases, Report};
 const PROTOCOL_VIOLATION: u16 = u16::MAX;
 /// Code of [`Cause::Device`] for a lane that does not answer.
 const NO_ANSWER: u16 = u16::MAX;
+/// Code of [`Cause::Device`] for a DPA process that has died.
+const DIED: u16 = u16::MAX - 1;
 /// Longest that a worker takes to answer: all that may wait in its rings, many times over.
 const WORKER_PS: u64 = 1_000_000_000_000;
 /// A root stops its multicast this many cutoffs after the barrier. The other ranks have closed their lanes after one and fetch what they
@@ -59,6 +61,8 @@ pub(crate) struct Running<'c> {
     request: u64,
     plan: Plan,
     send: Option<Buffer<'c>>,
+    /// The own block once more, where it cannot be sent from its place in the receive buffer.
+    copied: Option<Buffer<'c>>,
     receive: Buffer<'c>,
     /// Its number, alike on all ranks.
     operation: u32,
@@ -76,6 +80,8 @@ pub(crate) struct Running<'c> {
     reads: BTreeMap<u32, u32>,
     availability: BTreeMap<u32, Availability>,
     failing: Option<(Failure, u64)>,
+    /// Why the process on the card has died, if it has: nothing of it will answer any more.
+    crash: Option<flexio::Error>,
     /// Since when all ranks are done with this one; its own sends may not be over.
     releasing_ps: Option<u64>,
     /// When workers were last looked at for failures.
@@ -88,7 +94,7 @@ pub(crate) struct Running<'c> {
 impl Running<'_> {
     /// Address and local key of the own block.
     fn source(&self, own: u32) -> (u64, u32) {
-        match &self.send {
+        match self.send.as_ref().or(self.copied.as_ref()) {
             Some(send) => (send.region().addr().get(), send.region().lkey()),
             None => {
                 let at = self.plan.block(own).offset;
@@ -152,13 +158,30 @@ impl<'c> Communicator<'c> {
         self.told = true;
     }
 
+    /// The own block of an operation in place, copied to where nobody writes, if Writes of this rank come back to the receive buffer. All
+    /// of a Broadcast is the root's, whose card gets no key for it.
+    fn copy_of_source(&self, plan: &Plan, receive: &Buffer<'c>) -> Result<Option<Buffer<'c>>> {
+        let (own, foreign) = (plan.receive_bytes() - plan.foreign_bytes(), plan.foreign_bytes());
+        if own == 0 || foreign == 0 || !self.parts.send.writes_come_back() {
+            return Ok(None);
+        }
+        let block = plan.block(self.place.rank());
+        let mut copied = self.card.buffer(block.bytes as usize)?;
+        copy((receive, block.offset as usize), (&mut copied, 0), block.bytes as usize)?;
+        Ok(Some(copied))
+    }
+
     /// Makes an operation the current one: own block in place.
     fn begin(&mut self, posted: Posted<'c>) -> Result<()> {
         let Posted { request, plan, send, mut receive, posted_ps } = posted;
-        if let Some(send) = &send {
-            let at = plan.block(self.place.rank()).offset;
-            copy(send, &mut receive, at as usize)?;
-        }
+        let copied = match &send {
+            Some(send) => {
+                let at = plan.block(self.place.rank()).offset;
+                copy((send, 0), (&mut receive, at as usize), send.len())?;
+                None
+            }
+            None => self.copy_of_source(&plan, &receive)?,
+        };
         let report = Report {
             phases: Phases { posted_ps, ..Phases::default() },
             foreign_bytes: plan.foreign_bytes(),
@@ -168,6 +191,7 @@ impl<'c> Communicator<'c> {
             request,
             plan,
             send,
+            copied,
             receive,
             operation: 0,
             collective_id: 0,
@@ -181,6 +205,7 @@ impl<'c> Communicator<'c> {
             reads: BTreeMap::new(),
             availability: BTreeMap::new(),
             failing: None,
+            crash: None,
             releasing_ps: None,
             checked_ps: 0,
             deadline_ps: u64::MAX,
@@ -330,13 +355,13 @@ impl<'c> Communicator<'c> {
     }
 }
 
-/// Copies all of one buffer into another.
-fn copy(from: &Buffer<'_>, to: &mut Buffer<'_>, offset: usize) -> Result<()> {
+/// Copies bytes from a place in one buffer to a place in another.
+fn copy((from, start): (&Buffer<'_>, usize), (to, offset): (&mut Buffer<'_>, usize), len: usize) -> Result<()> {
     let mut piece = [0; 4096];
     let mut at = 0;
-    while at < from.len() {
-        let piece = &mut piece[..(from.len() - at).min(4096)];
-        from.read(at, piece)?;
+    while at < len {
+        let piece = &mut piece[..(len - at).min(4096)];
+        from.read(start + at, piece)?;
         to.write(offset + at, piece)?;
         at += piece.len();
     }

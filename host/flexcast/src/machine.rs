@@ -86,6 +86,14 @@ impl<'c> Machine<'c> {
         }
     }
 
+    /// The process on the card has died, and a machine there with it: that cannot tell the others any more.
+    pub(crate) fn lose(&mut self, failure: Failure) {
+        match self {
+            Self::Host(participant) => participant.fail(failure),
+            Self::Device(conductor) => conductor.lose_to(failure),
+        }
+    }
+
     pub(crate) fn handle_time(&mut self, now_ps: u64) {
         match self {
             Self::Host(participant) => participant.handle_time(now_ps),

@@ -84,6 +84,8 @@ pub(crate) struct Send<'c> {
     /// The operation whose runs the threads know already.
     prepared: Option<u32>,
     closing: bool,
+    /// What it multicasts comes back to the card, for other ranks there.
+    comes_back: bool,
     table: Vec<flexcast_proto::RootRow>,
 }
 
@@ -158,6 +160,7 @@ impl<'c> Send<'c> {
             sequence: 0,
             prepared: None,
             closing: false,
+            comes_back: false,
             table,
         })
     }
@@ -180,6 +183,7 @@ impl<'c> Send<'c> {
         config: &Config,
     ) -> Result<()> {
         let alone = all.iter().filter(|endpoint| endpoint.gid == all[own as usize].gid).count() == 1;
+        self.comes_back = !alone && self.transport != Transport::UcUnicast;
         let path = Path { traffic_class: config.data_class, ..Path::default() };
         let log_sends = config.send_depth.ilog2() as u8;
         // A datagram's entry takes two blocks.
@@ -222,6 +226,12 @@ impl<'c> Send<'c> {
             card.kick(thread.handler)?;
         }
         Ok(())
+    }
+
+    /// Whether cards write what this rank multicasts to where it lies in the own receive buffer, too: Writes that come back for other ranks
+    /// of the card.
+    pub(crate) fn writes_come_back(&self) -> bool {
+        self.comes_back && self.transport == Transport::UcMulticast
     }
 
     /// Whether the threads can be told of something new.

@@ -19,7 +19,12 @@ pub fn errno() -> i32 {
 
 /// A machine of the calling thread's own, and both its cards opened.
 pub fn two_cards() -> [Host; 2] {
-    emu_machine::configure(Config { heap_bytes: 1 << 20, ..Config::default() }).unwrap();
+    two_cards_of(Config::default())
+}
+
+/// The same of a machine with these parameters.
+pub fn two_cards_of(config: Config) -> [Host; 2] {
+    emu_machine::configure(Config { heap_bytes: 1 << 20, ..config }).unwrap();
     [0, 1].map(Host::open)
 }
 
@@ -183,7 +188,11 @@ pub fn send(id: u64, opcode: u32, sges: &mut [ibv_sge]) -> ibv_send_wr {
 
 /// A connected pair on two cards: (hosts, queue pairs, completion queues).
 pub fn connected(qp_type: u32) -> ([Host; 2], [*mut ibv_qp; 2], [*mut ibv_cq; 2]) {
-    let hosts = two_cards();
+    connected_on(two_cards(), qp_type)
+}
+
+/// The same on cards that are open.
+pub fn connected_on(hosts: [Host; 2], qp_type: u32) -> ([Host; 2], [*mut ibv_qp; 2], [*mut ibv_cq; 2]) {
     let cqs = [hosts[0].cq(16), hosts[1].cq(16)];
     let qps = [hosts[0].qp(qp_type, cqs[0]), hosts[1].qp(qp_type, cqs[1])];
     for (index, host) in hosts.iter().enumerate() {

@@ -12,6 +12,10 @@ const SEGMENT: usize = 16;
 const ADDRESS_VECTOR: usize = 48;
 /// The key that ends a list of receive segments.
 const INVALID_KEY: u32 = 0x100;
+/// Flags of a send entry; in bits 3:2 when it completes.
+const FLAGS_AT: usize = 11;
+/// A completion only if it fails, or is flushed as the first.
+const ON_FIRST_ERROR: u8 = 1;
 /// Set in the count of an inline segment.
 const INLINE: u32 = 1 << 31;
 
@@ -26,6 +30,8 @@ pub(crate) struct Posted {
     pub(crate) reads: Vec<Range>,
     /// Memory that the card writes.
     pub(crate) writes: Vec<Range>,
+    /// A send that completes without a word behind one that has failed.
+    pub(crate) is_silent: bool,
     pub(crate) at_ps: u64,
 }
 
@@ -52,6 +58,7 @@ pub(crate) fn blocks(first: &[u8]) -> u16 {
 pub(crate) fn parse_send(card: usize, nic: &Nic, transport: Transport, bytes: &[u8], posted: &mut Posted) {
     let head = be32(bytes, 0);
     posted.index = (head >> 8) as u16;
+    posted.is_silent = bytes.get(FLAGS_AT).is_some_and(|flags| flags >> 2 & 3 == ON_FIRST_ERROR);
     let size = ((be32(bytes, 4) & 0x3F) as usize * SEGMENT).min(bytes.len());
     let (data, card_writes) = match head as u8 {
         opcode::SEND | opcode::SEND_IMM if transport == Transport::Ud => (SEGMENT + ADDRESS_VECTOR, false),

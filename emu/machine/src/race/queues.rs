@@ -1,8 +1,8 @@
 //! What is posted to each queue pair, as far as memory and doorbells tell.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
-use emu_nic::{Nic, QpAttr, QpState, QueueMemory, Space};
+use emu_nic::{Nic, QpAttr, QpQuery, QpState, QueueMemory, Space};
 
 use super::posted::{BLOCK, Posted, blocks, parse_receive, parse_send};
 use super::reach::QueueId;
@@ -19,6 +19,14 @@ pub(crate) struct Eyes<'a> {
     pub(crate) at_ps: u64,
 }
 
+impl Eyes<'_> {
+    /// The counter at an offset of a doorbell record.
+    fn counter(&self, record: QueueMemory, offset: u64) -> Option<u16> {
+        let mut word = [0; 4];
+        (self.read)(record.space, record.addr + offset, &mut word).then(|| u32::from_be_bytes(word) as u16)
+    }
+}
+
 /// Entries that were posted just now, with their queue pairs.
 type News = Vec<(u32, Posted)>;
 
@@ -28,6 +36,9 @@ pub(crate) struct Queue {
     qpn: u32,
     attr: QpAttr,
     state: QpState,
+    resets: u32,
+    /// The receive word of the record has been looked at since the card may read it.
+    looked_at: bool,
     /// Rings of the completion queues: memory and bytes.
     rings: [Option<(QueueMemory, u64)>; 2],
     send: VecDeque<Posted>,
@@ -39,13 +50,15 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    fn new(nic: &Nic, qpn: u32, attr: QpAttr, state: QpState) -> Self {
+    fn new(nic: &Nic, qpn: u32, QpQuery { attr, state, resets, .. }: QpQuery) -> Self {
         let ring = |cqn: u32| nic.query_cq(cqn).map(|cq| (cq.ring, (CQE_BYTES as u64) << cq.log_depth));
         Queue {
             qpn,
             rings: [ring(attr.send_cq), ring(attr.recv_cq)],
             attr,
             state,
+            resets,
+            looked_at: false,
             send: VecDeque::new(),
             send_producer: 0,
             receive: VecDeque::new(),
@@ -57,6 +70,7 @@ impl Queue {
     fn clear(&mut self) {
         self.send.clear();
         self.receive.clear();
+        self.looked_at = false;
         (self.send_producer, self.receive_producer) = (0, 0);
     }
 
@@ -99,6 +113,17 @@ impl Queue {
         }
     }
 
+    /// Looks at the receive word of the record, if the card may read it now.
+    fn look_at_record(&mut self, eyes: &Eyes<'_>, news: &mut News) {
+        if !matches!(self.state, QpState::Rtr | QpState::Rts) {
+            return;
+        }
+        if let Some(producer) = eyes.counter(self.attr.doorbell_record, 0) {
+            self.looked_at = true;
+            self.post_receives(eyes, producer, news);
+        }
+    }
+
     /// The posted receive that a write goes into.
     pub(crate) fn receive_into(&self, range: &Range) -> Option<u16> {
         let into = |posted: &&Posted| posted.writes.iter().any(|target| target.overlaps(range));
@@ -109,8 +134,8 @@ impl Queue {
     fn post_sends(&mut self, eyes: &Eyes<'_>, producer: u16, news: &mut News) {
         let depth = 1_u32 << self.attr.log_sq_depth;
         let new = producer.wrapping_sub(self.send_producer);
-        // A counter that went back, or further than the ring: the card refuses it.
-        if self.attr.no_sq || new == 0 || u32::from(new) > depth {
+        // A counter that went back, or further than the ring: the card refuses it. In ERR it fetches nothing more.
+        if self.attr.no_sq || self.state == QpState::Err || new == 0 || u32::from(new) > depth {
             return;
         }
         while self.send_producer != producer {
@@ -139,7 +164,7 @@ impl Queue {
     fn post_receives(&mut self, eyes: &Eyes<'_>, producer: u16, news: &mut News) {
         let depth = 1_u32 << self.attr.log_rq_depth;
         let new = producer.wrapping_sub(self.receive_producer);
-        if self.attr.no_rq || new == 0 || u32::from(new) > depth {
+        if self.attr.no_rq || self.state == QpState::Err || new == 0 || u32::from(new) > depth {
             return;
         }
         let stride = 1_u64 << self.attr.log_rq_stride;
@@ -169,29 +194,49 @@ fn complete(posted: &mut VecDeque<Posted>, index: u16) {
 }
 
 impl Races {
-    /// Learns of queue pairs that are new, and of those that are gone or reset.
-    pub(crate) fn refresh(&mut self, card: usize, nic: &Nic) {
+    /// Learns of queue pairs that are new, and of those that are gone or reset. To be called before anything that concerns a card.
+    pub(crate) fn refresh(&mut self, eyes: &Eyes<'_>) {
+        let Eyes { card, nic, .. } = *eyes;
+        let changes = nic.queue_pair_changes();
+        if self.changes.insert(card, changes) == Some(changes) {
+            return;
+        }
         let next = self.next_qpn.entry(card).or_default();
         for qpn in nic.queue_pairs(*next) {
             if let Ok(query) = nic.query_qp(qpn) {
-                let record = query.attr.doorbell_record;
-                self.records.insert((card, record.space, record.addr, qpn));
-                self.queues.insert((card, qpn), Queue::new(nic, qpn, query.attr, query.state));
+                self.records.add(card, query.attr.doorbell_record, qpn);
+                self.queues.insert((card, qpn), Queue::new(nic, qpn, query));
             }
             *next = qpn + 1;
         }
-        let mut gone = Vec::new();
+        let (mut gone, mut news) = (Vec::new(), News::new());
         for (&(_, qpn), queue) in self.queues.range_mut((card, 0)..=(card, u32::MAX)) {
             let Ok(query) = nic.query_qp(qpn) else {
                 gone.push((card, qpn));
                 continue;
             };
-            if query.state != queue.state && matches!(query.state, QpState::Reset | QpState::Err) {
+            // One that has failed gives its entries back by their completions in error.
+            if query.resets != queue.resets {
                 queue.clear();
             }
-            queue.state = query.state;
+            (queue.state, queue.resets) = (query.state, query.resets);
+            if !queue.looked_at {
+                queue.look_at_record(eyes, &mut news);
+            }
         }
         self.forget_queues(&gone);
+        self.check_posted(eyes, &news);
+    }
+
+    /// Looks at the records of a card's queue pairs that lie in host memory: programs store to them as to any other memory.
+    pub(crate) fn look_at_host_records(&mut self, eyes: &Eyes<'_>) {
+        let mut news = News::new();
+        for (_, queue) in self.queues.range_mut((eyes.card, 0)..=(eyes.card, u32::MAX)) {
+            if queue.uses(Space::Host) {
+                queue.look_at_record(eyes, &mut news);
+            }
+        }
+        self.check_posted(eyes, &news);
     }
 
     /// Queue pairs are gone.
@@ -204,7 +249,7 @@ impl Races {
         }
         let queues = &self.queues;
         self.reach.retain(|id| queues.contains_key(id));
-        self.records.retain(|&(card, .., qpn)| queues.contains_key(&(card, qpn)));
+        self.records.retain(|id| queues.contains_key(id));
     }
 
     /// A send doorbell reaches the card.
@@ -232,29 +277,21 @@ impl Races {
         }
     }
 
-    /// A write has become visible: where it was to a doorbell record, entries are posted.
+    /// A write of memory that holds doorbell records of the card's queue pairs has become visible, or the card has read them: entries are
+    /// posted.
     pub(crate) fn recorded(&mut self, eyes: &Eyes<'_>, range: &Range) {
         let mut news = News::new();
-        // Records whose eight bytes the write may touch.
-        let first = (eyes.card, range.space, range.addr.saturating_sub(7), 0);
-        let last = (eyes.card, range.space, range.addr.saturating_add(range.len), u32::MAX);
-        let touched: BTreeSet<u32> = self.records.range(first..=last).map(|&(.., qpn)| qpn).collect();
-        for qpn in touched {
-            let Some(queue) = self.queues.get_mut(&(eyes.card, qpn)) else { continue };
-            let QueueMemory { space, addr } = queue.attr.doorbell_record;
-            let touched = |addr: u64| Range { card: eyes.card, space, addr, len: 4 }.overlaps(range);
-            let counter = |addr: u64| {
-                let mut word = [0; 4];
-                (eyes.read)(space, addr, &mut word).then(|| u32::from_be_bytes(word) as u16)
+        for (card, qpn) in self.records.touched_by(range) {
+            let Some(queue) = self.queues.get_mut(&(card, qpn)).filter(|_| card == eyes.card) else { continue };
+            let record = queue.attr.doorbell_record;
+            let touched = |offset: u64| {
+                let word = Range { card, space: record.space, addr: record.addr + offset, len: 4 };
+                word.overlaps(range).then(|| eyes.counter(record, offset)).flatten()
             };
-            if touched(addr)
-                && let Some(producer) = counter(addr)
-            {
+            if let Some(producer) = touched(0) {
                 queue.post_receives(eyes, producer, &mut news);
             }
-            if touched(addr + 4)
-                && let Some(producer) = counter(addr + 4)
-            {
+            if let Some(producer) = touched(4) {
                 queue.keeps_record = true;
                 queue.post_sends(eyes, producer, &mut news);
             }
@@ -305,7 +342,12 @@ impl Races {
         }
         // Completion opcodes 0 (requester) and 13 (its error) end sends, all others receives.
         match cqe[0x3F] >> 4 {
-            0 | 13 => complete(&mut queue.send, index),
+            kind @ (0 | 13) => {
+                complete(&mut queue.send, index);
+                while kind == 13 && queue.send.front().is_some_and(|entry| entry.is_silent) {
+                    queue.send.pop_front();
+                }
+            }
             _ => complete(&mut queue.receive, index),
         }
     }

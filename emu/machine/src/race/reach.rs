@@ -15,9 +15,9 @@ const MOST_PAGES: u64 = 64;
 /// A queue pair: its card and number.
 pub(super) type QueueId = (usize, u32);
 /// A memory: its card, 0 for that of the host, which is one for all cards.
-type Memory = (usize, Space);
+pub(super) type Memory = (usize, Space);
 
-fn memory(range: &Range) -> Memory {
+pub(super) fn memory(range: &Range) -> Memory {
     (if range.space == Space::Host { 0 } else { range.card }, range.space)
 }
 

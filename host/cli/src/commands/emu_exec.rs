@@ -2,12 +2,18 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use emu_bridge::{BridgeTable, INLINE, MachineFile, NetworkTable, VARIABLE};
+use emu_bridge::{BridgeTable, INLINE, MachineFile, NetworkTable, RACES_VARIABLE, VARIABLE};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::args::EmuExecArgs;
 
@@ -19,18 +25,66 @@ const PORT_BASE: u16 = 7471;
 /// Numbers that cards can have.
 const MOST_CARDS: usize = 65_535;
 
-/// Becomes the program.
+/// Exit code of a program that ends well on a machine that has found races: that of ThreadSanitizer.
+const RACES_CODE: u8 = 66;
+/// Time between two looks whether the program has ended.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Becomes the program; or, if its machine looks for races, runs it, and ends as it does unless there were some.
 pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
     let libraries = libraries(args.libs.as_deref(), &places())?;
     // Passed as text: a bad file ends here, and not inside the program's first call of verbs.
-    let text = toml::to_string(&machine(args)?).context("writing the machine as text")?;
+    let machine = machine(args)?;
+    let text = toml::to_string(&machine).context("writing the machine as text")?;
     let mut paths = vec![libraries];
     paths.extend(env::var_os(LOADER_PATH).iter().flat_map(env::split_paths));
     let Some((program, arguments)) = args.command.split_first() else { bail!("no program given") };
     let mut command = Command::new(program);
     command.args(arguments).env(LOADER_PATH, env::join_paths(paths)?);
     command.env(VARIABLE, OsString::from(format!("{INLINE}{text}")));
+    if machine.detect_races {
+        return watch(command).with_context(|| format!("starting {}", program.display()));
+    }
     Err(command.exec()).with_context(|| format!("starting {}", program.display()))
+}
+
+/// Runs a program whose machine writes the races that it finds to a file. Requests to end go on to the program; those of a terminal reach it
+/// by themselves.
+fn watch(mut command: Command) -> anyhow::Result<ExitCode> {
+    let folder = tempfile::tempdir().context("a folder for the races")?;
+    // A file that the user has named may have races of earlier runs in it.
+    let given = env::var_os(RACES_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let races = given.unwrap_or_else(|| folder.path().join("races"));
+    let length = || std::fs::metadata(&races).map_or(0, |file| file.len());
+    let before = length();
+    let mut child = command.env(RACES_VARIABLE, &races).spawn()?;
+    let asked = [SIGTERM, SIGHUP, SIGINT, SIGQUIT].map(|signal| (signal, Arc::new(AtomicBool::new(false))));
+    for (signal, flag) in &asked {
+        signal_hook::flag::register(*signal, Arc::clone(flag))?;
+    }
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        for (signal, flag) in &asked {
+            let of_terminal = matches!(*signal, SIGINT | SIGQUIT);
+            if flag.swap(false, Ordering::Relaxed) && !of_terminal {
+                // It may have ended just now: then it is found to have.
+                let _ = kill(Pid::from_raw(child.id().cast_signed()), Signal::try_from(*signal)?);
+            }
+        }
+        std::thread::sleep(LOOK);
+    };
+    let own = match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        // As a shell shows it.
+        (None, signal) => 128 + signal.unwrap_or_default() as u8,
+    };
+    if length() <= before {
+        return Ok(ExitCode::from(own));
+    }
+    eprintln!("flexcast: the machine has found races for memory; see above");
+    Ok(ExitCode::from(if own == 0 { RACES_CODE } else { own }))
 }
 
 /// The machine that the options describe.

@@ -78,6 +78,9 @@ fn print(state: &State, json: bool, table: &comfy_table::Table) -> anyhow::Resul
     } else {
         println!("{:.3} us of virtual time (emulated, {})", state.time_ps as f64 / 1e6, state.model);
         println!("{table}");
+        for line in tables::remarks(state) {
+            println!("{line}");
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

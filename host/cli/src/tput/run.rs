@@ -173,6 +173,9 @@ impl Patience {
     }
 }
 
+/// Looks at nothing new between two checks whether the process lives.
+const IDLE_LOOKS: u32 = 64;
+
 /// Sends everything once; returns the time from the first post to the completion flag, or to the last sign of life where
 /// chunks are missing. Ends for certain: either something moves, or after a quiet time what is in flight is given up, and
 /// there is only so much to send.
@@ -189,6 +192,7 @@ fn transfer(
     let mut moved_ps = start_ps;
     let credit_of = |worker| Ok::<_, TputError>(server.progress(worker)?.receives_posted);
     let mut credits = (0..endpoints.len()).map(credit_of).collect::<Result<Vec<_>, _>>()?;
+    let mut idle = 0_u32;
     loop {
         let mut moved = client.reap()? != 0;
         let mut received = false;
@@ -204,6 +208,11 @@ fn transfer(
         }
         if received {
             patience.pause(now_ps - moved_ps);
+        }
+        idle = if moved || received { 0 } else { idle.wrapping_add(1) };
+        if idle % IDLE_LOOKS == IDLE_LOOKS - 1 {
+            // A process that has died moves nothing any more: no need to wait until patience is over.
+            server.check()?;
         }
         if moved || received {
             moved_ps = now_ps;

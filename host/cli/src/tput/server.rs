@@ -507,7 +507,14 @@ impl Server<'_> {
     /// # Errors
     /// A timeout.
     pub fn wait_for_flag(&self) -> Result<(), TputError> {
-        Ok(self.provider.wait(CONTROL_BOUND, "the completion flag", || Ok(self.is_flagged()?.then_some(())))?)
+        let mut looks = 0_u32;
+        Ok(self.provider.wait(CONTROL_BOUND, "the completion flag", || {
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(256) {
+                self.process.check()?;
+            }
+            Ok(self.is_flagged()?.then_some(()))
+        })?)
     }
 
     /// Has all workers bring statistics and bitmaps up to date, and returns them.

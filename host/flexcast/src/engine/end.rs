@@ -47,25 +47,27 @@ impl<'c> Communicator<'c> {
         let Some(running) = self.current.as_mut() else { return Ok(false) };
         let Some((failure, since_ps)) = running.failing else { return Ok(false) };
         self.parts.control.cancel_reads();
+        let crashed = running.crash.is_some();
         let lanes = running.told_ps.is_none() || running.received || running.close == Close::Done;
-        if running.sending.is_under_way() && self.parts.send.is_free()? && !self.parts.send.is_closing() {
+        if !crashed && running.sending.is_under_way() && self.parts.send.is_free()? && !self.parts.send.is_closing() {
             self.parts.send.close()?;
         }
         let sends = !running.sending.is_under_way();
         let over = lanes && sends && !self.parts.control.reading();
-        if !over && now_ps.saturating_sub(since_ps) <= WORKER_PS {
+        // A dead process will not answer. What it has posted may still be sent, and what it has armed be written to: the buffers stay here.
+        if !over && !crashed && now_ps.saturating_sub(since_ps) <= WORKER_PS {
             return Ok(false);
         }
         let Some(mut running) = self.current.take() else { return Ok(false) };
         self.parts.receive.disarm(&mut running.receive);
-        let Running { request, plan, send, receive, report, .. } = running;
-        let result = Err(Error::Failed { operation: plan.kind.name(), failure });
+        let Running { request, plan, send, copied, receive, report, crash, .. } = running;
+        let result = Err(crash.map_or_else(|| Error::Failed { operation: plan.kind.name(), failure }, Error::Flexio));
         let done = if over {
             // Peers may hold its key: the next owner of these bytes gets another one.
             let renew = |buffer: Buffer<'c>| self.card.renew(buffer);
             Done { result, send: send.map(renew).transpose()?, receive: Some(renew(receive)?), report }
         } else {
-            self.lost.extend(send);
+            self.lost.extend(send.into_iter().chain(copied));
             self.lost.push(receive);
             Done { result, send: None, receive: None, report }
         };

@@ -23,6 +23,13 @@ impl Communicator<'_> {
         let device = |code: u16| Failure { culprit: own, witness: own, cause: Cause::Device(code) };
         if running.failing.is_none() && now_ps.saturating_sub(running.checked_ps) >= CHECK_PS {
             running.checked_ps = now_ps;
+            if let Err(crash) = self.card.process().check() {
+                tracing::error!(%crash, "the process on the card has died");
+                running.crash.get_or_insert(crash);
+                self.parts.machine.lose(device(super::DIED));
+                // Neither lanes nor send workers will do anything any more.
+                return Ok(true);
+            }
             if let Some((lane, status, detail)) = self.parts.receive.failure()? {
                 tracing::error!(lane, ?status, detail, "receive worker failed");
                 self.parts.machine.fail(device(status as u16));

@@ -62,7 +62,11 @@ impl<'c> Receive<'c> {
         self.sequence += 1;
         let region = buffer.region();
         for (member, lane) in self.members.iter().zip(&self.lanes) {
-            if plan.space(lane.stream, &mut self.table)?.chunks() > 0 {
+            let space = plan.space(lane.stream, &mut self.table)?;
+            let (_, own_chunks) = plan.psns(own, lane.stream, &space);
+            // Without a key where nothing but the own bytes would come: what other ranks of the card make come back would be written over
+            // what is being sent.
+            if space.chunks() > own_chunks {
                 let key = GroupKey::of_key(member, operation, region.rkey(), region.addr().get())?;
                 self.keys.push(key);
             }

@@ -1,0 +1,111 @@
+//! Deaths of DPA processes and races, told to the user of a program that cannot call Rust.
+
+use std::fmt::Display;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use emu_machine::{CrashRecord, Herald, Process, Race};
+
+/// The environment variable that names a file for races: each is appended when it is found.
+pub const RACES_VARIABLE: &str = "FLEXCAST_RACES";
+/// Most races written; further ones are counted.
+const MOST_WRITTEN: usize = 16;
+
+/// Races found in the shared machine, repetitions included.
+static RACES: AtomicU64 = AtomicU64::new(0);
+
+/// Races that the shared machine has found, repetitions included; 0 if it does not look for them.
+#[must_use]
+pub fn races() -> u64 {
+    RACES.load(Ordering::Relaxed)
+}
+
+/// A line on stderr. That nobody can read it is no reason to end the program.
+fn say(text: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "flexcast: {text}");
+}
+
+/// Tells how many races there have been, if there were any: for the end of the program.
+pub fn tell_races() {
+    if races() > 0 {
+        say(format_args!("{} races for memory in all, repetitions included", races()));
+    }
+}
+
+/// Writes on stderr.
+#[derive(Debug)]
+pub(crate) struct Stderr {
+    file: Option<File>,
+    written: usize,
+}
+
+impl Stderr {
+    /// One that writes races to the file of [`RACES_VARIABLE`], too. A file that cannot be written is told and left alone: it is no
+    /// reason to refuse a machine.
+    pub(crate) fn new(look_for_races: bool) -> Self {
+        let path = std::env::var_os(RACES_VARIABLE).filter(|path| look_for_races && !path.is_empty());
+        let file = path.and_then(|path| {
+            let opened = OpenOptions::new().create(true).append(true).open(&path);
+            opened
+                .inspect_err(|error| {
+                    say(format_args!("{RACES_VARIABLE}: {} cannot be written: {error}", path.display()));
+                })
+                .ok()
+        });
+        Self { file, written: 0 }
+    }
+}
+
+impl Herald for Stderr {
+    fn died(&mut self, card: usize, process: &Process, record: &CrashRecord) {
+        let reason = process.stopped().unwrap_or_else(|| record.summary());
+        let name = if process.label.is_empty() { String::new() } else { format!(" ({})", process.label) };
+        say(format_args!("DPA process {}{name} of mlx5_{card} has died: {reason}", process.id));
+    }
+
+    fn raced(&mut self, new: &[Race], total: u64) {
+        RACES.store(total, Ordering::Relaxed);
+        for race in new {
+            if self.written == MOST_WRITTEN {
+                say("further races are counted and not told");
+            }
+            self.written += 1;
+            if self.written > MOST_WRITTEN {
+                continue;
+            }
+            say(format_args!("race: {race}"));
+            if let Some(file) = &mut self.file
+                && let Err(error) = writeln!(file, "{race}")
+            {
+                say(format_args!("{RACES_VARIABLE}: the file cannot be written: {error}"));
+                self.file = None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use emu_machine::{Access, Agent, RaceKind};
+
+    use super::*;
+
+    #[test]
+    fn so_many_races_are_written_and_all_are_counted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("races");
+        let mut herald = Stderr { file: Some(File::create(&path).expect("a file")), written: 0 };
+        let space = emu_machine::nic::Space::Host;
+        let access = |agent| Access { agent, action: "wrote", card: 0, space, addr: 64, len: 8, at_ps: 5 };
+        let race = Race { kind: RaceKind::TwoOwners, first: access(Agent::Host), second: access(Agent::Unknown) };
+        let most = MOST_WRITTEN as u64;
+        for total in 1..=most + 4 {
+            herald.raced(std::slice::from_ref(&race), total);
+        }
+        herald.raced(&[], most + 9);
+        assert_eq!(races(), most + 9);
+        let text = std::fs::read_to_string(&path).expect("read");
+        assert_eq!(text.matches("two owners wrote one line").count(), MOST_WRITTEN);
+    }
+}
