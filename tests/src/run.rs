@@ -54,7 +54,7 @@ pub fn tput_on(machine: Config, name: &str, elf: Vec<u8>, params: Params, bytes:
     let provider = emulated(machine).expect("a valid configuration");
     let cards = Cards::open(&provider, None, None)?;
     let image = ImageFile { name: name.to_owned(), elf };
-    let source = made_up_bytes(bytes, params.seed);
+    let source = made_up_bytes(bytes, params.seed).expect("memory");
     let mut report = run(&cards, &image, &plan, &source, MODEL, &mut |_| ())?;
     report.wall_s = 0.0;
     let (trace_hash, trace_events, end_ps) =

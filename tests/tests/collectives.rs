@@ -19,7 +19,8 @@ fn image() -> ImageFile {
 fn simulate(params: &SimParams) -> Report {
     let machine = MachineParams::default().config_of(params.cards()).expect("a switch");
     let provider = provider::emulated(machine).expect("a machine");
-    run::run(&provider, Some(&image()), params, &run::source(params), &mut |_| {}).expect("the simulation runs")
+    run::run(&provider, Some(&image()), params, &run::source(params).expect("memory"), &mut |_| {})
+        .expect("the simulation runs")
 }
 
 fn campaign(seeds: std::ops::Range<u64>) -> Tally {

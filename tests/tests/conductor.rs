@@ -59,7 +59,8 @@ fn troubled_with_skew(control: Control, trouble: Trouble, skew_us: u64) -> Repor
         trouble: vec![trouble],
     };
     let provider = emulated(machine(5)).expect("a machine");
-    simulation::run(&provider, Some(&image()), &params, &simulation::source(&params), &mut |_| {}).expect("it runs")
+    simulation::run(&provider, Some(&image()), &params, &simulation::source(&params).expect("memory"), &mut |_| {})
+        .expect("it runs")
 }
 
 #[test]

@@ -116,7 +116,7 @@ fn a_simulation_tells_the_levels_of_its_cards_too() {
     let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
     let simulate = |machine: Config, params: &SimParams| {
         let provider = provider::emulated(machine).expect("a machine");
-        run::run(&provider, Some(&image), params, &run::source(params), &mut |_| {}).expect("it runs")
+        run::run(&provider, Some(&image), params, &run::source(params).expect("memory"), &mut |_| {}).expect("it runs")
     };
     assert_eq!(simulate(machine, &params).accesses, None);
     let report = simulate(timed.clone(), &params);

@@ -51,7 +51,8 @@ fn simulate(params: &SimParams, prepare: impl FnOnce(&mut World)) -> Report {
     let provider = emulated(machine).expect("a machine");
     world(prepare);
     let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
-    let report = run::run(&provider, Some(&image), params, &run::source(params), &mut |_| {}).expect("it runs");
+    let report =
+        run::run(&provider, Some(&image), params, &run::source(params).expect("memory"), &mut |_| {}).expect("it runs");
     assert!(report.digest_ok && report.failures == 0, "{params:?}: {:?}", report.errors);
     report
 }

@@ -6,9 +6,21 @@ use std::fs;
 use flexcast_abi::{ABI_HASH, ABI_VERSION};
 use flexcast_cli::tput::server::bring_up;
 use flexcast_tests::code::cards;
-use flexcast_tests::image_path;
-use flexcast_tests::tree::{copied_tree, xtask};
+use flexcast_tests::tree::{copied_tree, xtask, xtask_command};
+use flexcast_tests::{image_path, workspace_root};
 use flexio::{AbiExpectation, Application, MsgLevel, MsgStream, Process, ProtectionDomain};
+
+#[test]
+fn a_full_stdout_is_an_error_of_the_build_tool() {
+    for args in [&["--help"][..], &["doctor"], &["build", "--dry-run", "receive"]] {
+        let full = fs::File::options().write(true).open("/dev/full").expect("/dev/full");
+        let mut command = xtask_command(&workspace_root(), args);
+        let output = command.stdout(full).stderr(std::process::Stdio::piped()).output().expect("cargo can be started");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {told}");
+        assert!(told.contains("stdout cannot be written: No space left on device"), "{args:?}: {told}");
+    }
+}
 
 #[test]
 fn an_image_does_not_depend_on_the_folder_it_is_built_in() {
@@ -49,4 +61,17 @@ fn a_new_image_builds_passes_verification_and_answers() {
     let decoder = flexcast_cli::logs::LogDecoder::new(&elf).expect("log strings");
     let lines: Vec<String> = stream.lines().expect("lines").iter().map(|line| decoder.line(line)).collect();
     assert!(lines.iter().any(|line| line.contains("hello from thread")), "{lines:?}");
+
+    // An entry that image.toml does not list is told by every command in the same words, before anything is run.
+    let manifest = root.join("device/images/hello/image.toml");
+    let text = fs::read_to_string(&manifest).expect("image.toml");
+    let unlisted = text.replace(", \"measure\"", "").replace("\"measure\", ", "");
+    assert_ne!(text, unlisted, "the template has an RPC besides bring_up");
+    fs::write(&manifest, unlisted).expect("writable");
+    for command in ["verify", "build", "run"] {
+        let output = xtask(root, &[command, "hello"]);
+        let told = [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat();
+        assert!(!output.status.success(), "{command}: {told}");
+        assert!(told.contains("`measure` is an RPC of the image and is not in image.toml"), "{command}: {told}");
+    }
 }

@@ -62,7 +62,8 @@ fn every_lost_chunk_is_fetched_once_and_no_other() {
         let mut machine = machine.config_of(params.cards()).expect("a switch");
         machine.uc_multicast = params.needs_uc_multicast();
         let provider = provider::emulated(machine).expect("a machine");
-        let report = run::run(&provider, Some(&image), &params, &run::source(&params), &mut |_| {}).expect("it runs");
+        let report = run::run(&provider, Some(&image), &params, &run::source(&params).expect("memory"), &mut |_| {})
+            .expect("it runs");
         assert!(report.digest_ok, "seed {seed}: {:?}", report.errors);
         assert_eq!((report.iterations, report.traffic.rnr_drops, report.traffic.card_drops), (2, 0, 0), "seed {seed}");
         let foreign_bytes = match params.operation {

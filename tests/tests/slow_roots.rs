@@ -52,7 +52,7 @@ fn simulate(params: &SimParams) -> Report {
     let machine = MachineConfig { uc_multicast: params.needs_uc_multicast(), ..machine };
     let provider = emulated(machine).expect("a machine");
     let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
-    run::run(&provider, Some(&image), params, &run::source(params), &mut |_| {}).expect("it runs")
+    run::run(&provider, Some(&image), params, &run::source(params).expect("memory"), &mut |_| {}).expect("it runs")
 }
 
 #[test]

@@ -173,7 +173,7 @@ fn there(program: &str, test: &str) -> bool {
     found
 }
 
-const FIELDS: [&str; 44] = [
+const FIELDS: [&str; 45] = [
     "frame.interface_name",
     "frame.time_epoch",
     "frame.len",

@@ -101,7 +101,7 @@ fn run(name: &str, memory: MemoryModel, params: Params, bytes: u64, operations: 
     let config = Config { memory, detect_races: true, ..config(0, 1) };
     let provider = emulated(config).expect("a valid configuration");
     let cards = Cards::open(&provider, None, None).expect("both cards");
-    let source = made_up_bytes(bytes, 1);
+    let source = made_up_bytes(bytes, 1).expect("memory");
     let elf = image(name);
     let mut outcome = Ok(0);
     server::serve(&cards.server, name, &elf, &plan, |server| {
@@ -194,7 +194,7 @@ fn odd_lengths(transport: Transport, batch: u32, memory: MemoryModel) -> Result<
     let plan = Plan::new(params, BYTES).expect("a plan");
     let provider = emulated(Config { memory, detect_races: true, ..config(0, 1) }).expect("a valid configuration");
     let cards = Cards::open(&provider, None, None).expect("both cards");
-    let source = made_up_bytes(BYTES, 2);
+    let source = made_up_bytes(BYTES, 2).expect("memory");
     let mut outcome = Ok(());
     server::serve(&cards.server, "receive", &image("receive"), &plan, |server| {
         let pd = ProtectionDomain::new(&cards.client)?;
@@ -272,7 +272,7 @@ fn operations_while_awake(transport: Transport, memory: MemoryModel) -> Result<(
     let plan = Plan::new(params, CHUNKS * CHUNK_BYTES).expect("a plan");
     let provider = emulated(Config { memory, detect_races: true, ..config(0, 1) }).expect("a valid configuration");
     let cards = Cards::open(&provider, None, None).expect("both cards");
-    let source = made_up_bytes(CHUNKS * CHUNK_BYTES, 4);
+    let source = made_up_bytes(CHUNKS * CHUNK_BYTES, 4).expect("memory");
     let mut outcome = Ok(());
     server::serve(&cards.server, "receive", &image("receive"), &plan, |server| {
         client::connect(&cards.client, &plan, &source, |client| {
@@ -319,7 +319,7 @@ fn refused_copy(name: &str, chunk_bytes: u64, memory: MemoryModel) -> Result<(),
     let plan = Plan::new(params, BYTES).expect("a plan");
     let provider = emulated(Config { memory, ..config(0, 1) }).expect("a valid configuration");
     let cards = Cards::open(&provider, None, None).expect("both cards");
-    let source = made_up_bytes(BYTES, 3);
+    let source = made_up_bytes(BYTES, 3).expect("memory");
     let mut outcome = Err("the worker has not said that a copy failed".to_owned());
     server::serve(&cards.server, name, &image(name), &plan, |server| {
         client::connect(&cards.client, &plan, &source, |client| {
@@ -420,7 +420,8 @@ fn bursts(memory: MemoryModel, count: u64) -> Result<(), TputError> {
     assert_eq!(process.call("prepare", context.addr().get())?, 0, "the context is refused");
     handler.run(context.addr().get())?;
     for burst in 0..count {
-        let text = |n: usize| made_up_bytes(1 + (331 * n as u64 + 97 * burst) % 4000, 100 * burst + n as u64);
+        let text =
+            |n: usize| made_up_bytes(1 + (331 * n as u64 + 97 * burst) % 4000, 100 * burst + n as u64).expect("memory");
         let place = |n: usize| n * BUFFER_BYTES as usize;
         for n in 0..BURST {
             memory.write(place(n), &text(n))?;

@@ -52,7 +52,8 @@ fn simulate(params: &SimParams, loss_ppm: u32) -> Report {
     let machine = machine.config_of(params.cards()).expect("a switch");
     let provider = emulated(Machine { uc_multicast: params.needs_uc_multicast(), ..machine }).expect("a machine");
     let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
-    let report = run::run(&provider, Some(&image), params, &run::source(params), &mut |_| {}).expect("it runs");
+    let report =
+        run::run(&provider, Some(&image), params, &run::source(params).expect("memory"), &mut |_| {}).expect("it runs");
     assert!(report.digest_ok && report.failures == 0, "{params:?}: {:?}", report.errors);
     assert_eq!(with_world(World::take_races).expect("the machine"), [], "{params:?}");
     report

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{process, status, workspace};
+use crate::{new_file, process, status, workspace};
 
 /// Regenerate the committed bindings of the -sys crates from their headers.
 #[derive(clap::Args)]
@@ -31,7 +31,7 @@ impl Bindgen {
             if self.check {
                 different.push(format!("host/{name}/src/bindings.rs{}", first_difference(&old, &new)));
             } else {
-                std::fs::write(&committed, new).with_context(|| format!("writing {}", committed.display()))?;
+                new_file::write(&committed, new).with_context(|| format!("writing {}", committed.display()))?;
                 status::say("Wrote", committed.display());
             }
         }

@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, bail};
 use flexcast_image::Image;
 
 use crate::toolchain::Toolchain;
-use crate::{process, status, vendor, workspace};
+use crate::{manifest, new_file, process, status, vendor, workspace};
 
 /// Build device images.
 #[derive(clap::Args)]
@@ -27,8 +27,8 @@ impl Build {
         if self.dry_run {
             return dry_run(&toolchain, &images);
         }
-        build(&toolchain, &images)?;
-        Ok(())
+        let files = build(&toolchain, &images)?;
+        manifest::require(&toolchain, &images, &files)
     }
 }
 
@@ -39,7 +39,10 @@ const COLUMNS: usize = 120;
 fn dry_run(toolchain: &Toolchain, images: &[String]) -> Result<()> {
     let mut products = Vec::new();
     if toolchain.vendor.is_some() {
-        println!("mkdir -p {}", process::quote(&workspace::image_dir(&toolchain.name).to_string_lossy()));
+        status::print(format_args!(
+            "mkdir -p {}",
+            process::quote(&workspace::image_dir(&toolchain.name).to_string_lossy())
+        ))?;
     }
     for image in images {
         let commands = match &toolchain.vendor {
@@ -47,7 +50,7 @@ fn dry_run(toolchain: &Toolchain, images: &[String]) -> Result<()> {
             None => vec![("compile and link".to_owned(), cargo_build(toolchain, image)?)],
         };
         for (what, command) in commands {
-            println!("# {image}: {what}\n{}", process::lines(&command, COLUMNS));
+            status::print(format_args!("# {image}: {what}\n{}", process::lines(&command, COLUMNS)))?;
         }
         let files = vendor::Products::of(toolchain, image);
         products.push((files.elf, "the image"));
@@ -57,14 +60,17 @@ fn dry_run(toolchain: &Toolchain, images: &[String]) -> Result<()> {
             products.push((files.fatbin, "the image for hosts that load from a fat binary"));
         }
     }
-    println!("# nothing was run; this would come out, for {}:", toolchain.description);
+    status::print(format_args!("# nothing was run; this would come out, for {}:", toolchain.description))?;
     for (file, what) in products {
-        println!("#   {}: {what}", file.strip_prefix(workspace::root()).unwrap_or(&file).display());
+        status::print(format_args!("#   {}: {what}", file.strip_prefix(workspace::root()).unwrap_or(&file).display()))?;
     }
     if let Some(vendor) = &toolchain.vendor {
         let missing = vendor::missing(vendor);
         let tools = if missing.is_empty() { "all are there".to_owned() } else { missing.join("\n#   ") };
-        println!("# the vendor's tools and files ({}, {}):\n#   {tools}", vendor.doca.variable, vendor.flexio.variable);
+        status::print(format_args!(
+            "# the vendor's tools and files ({}, {}):\n#   {tools}",
+            vendor.doca.variable, vendor.flexio.variable
+        ))?;
     }
     Ok(())
 }
@@ -116,10 +122,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     if std::fs::read(to).is_ok_and(|old| old == new) {
         return Ok(());
     }
-    let part = to.with_extension(format!("part{}", std::process::id()));
-    std::fs::write(&part, new)
-        .and_then(|()| std::fs::rename(&part, to))
-        .with_context(|| format!("writing {}", to.display()))
+    new_file::write(to, new).with_context(|| format!("writing {}", to.display()))
 }
 
 /// `RUSTFLAGS` and the like replace the flags of a configuration without a word; the image tells what it was built with.

@@ -3,7 +3,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::toolchain::Toolchain;
-use crate::{build, fuzz, process, vendor, workspace};
+use crate::{build, fuzz, process, status, vendor, workspace};
 
 /// Say what of the needed tools is installed.
 #[derive(clap::Args)]
@@ -12,40 +12,41 @@ pub(crate) struct Doctor {}
 impl Doctor {
     pub(crate) fn run(&self) -> Result<()> {
         let mut missing = 0;
-        let mut line = |needed: &str, name: &str, found: Option<String>, hint: &str| {
+        let mut line = |needed: &str, name: &str, found: Option<String>, hint: &str| -> Result<()> {
             let (mark, detail) = match &found {
                 Some(found) => ("ok", found.as_str()),
                 None => ("missing", hint),
             };
-            println!("{mark:>8}  {name:<28} {detail}");
+            status::print(format_args!("{mark:>8}  {name:<28} {detail}"))?;
             if found.is_none() && needed == REQUIRED {
                 missing += 1;
             }
+            Ok(())
         };
-        println!("to build, run and test (no card needed)");
-        line(REQUIRED, "rustc", version("rustc"), "install rustup: https://rustup.rs");
-        line(REQUIRED, "cargo fmt, clippy", both_components(), "rustup component add rustfmt clippy");
+        status::print(format_args!("to build, run and test (no card needed)"))?;
+        line(REQUIRED, "rustc", version("rustc"), "install rustup: https://rustup.rs")?;
+        line(REQUIRED, "cargo fmt, clippy", both_components(), "rustup component add rustfmt clippy")?;
         let target = &Toolchain::load("emu")?.rust.target;
         let installed = build::has_target(target)?.then(|| "installed".to_owned());
-        line(REQUIRED, target, installed, &format!("rustup target add {target} (`cargo xtask build` does it)"));
+        line(REQUIRED, target, installed, &format!("rustup target add {target} (`cargo xtask build` does it)"))?;
         let gcc = process::find("gcc").map(|path| path.display().to_string());
-        line(REQUIRED, "gcc", gcc, "apt-get install gcc libc6-dev: the test of the C interface compiles with it");
-        println!("\nfor some tests, which say so when they skip");
+        line(REQUIRED, "gcc", gcc, "apt-get install gcc libc6-dev: the test of the C interface compiles with it")?;
+        status::print(format_args!("\nfor some tests, which say so when they skip"))?;
         for (program, package, use_) in WITNESSES {
             let found = process::find(program).map(|path| path.display().to_string());
-            line(OPTIONAL, program, found, &format!("apt-get install {package}: {use_}"));
+            line(OPTIONAL, program, found, &format!("apt-get install {package}: {use_}"))?;
         }
         let compiler = fuzz::compiler().map(|path| path.display().to_string());
-        line(OPTIONAL, "C++ compiler", compiler, "apt-get install g++: fuzzing beyond the committed inputs");
-        println!("\nfor `cargo xtask bindgen` only");
+        line(OPTIONAL, "C++ compiler", compiler, "apt-get install g++: fuzzing beyond the committed inputs")?;
+        status::print(format_args!("\nfor `cargo xtask bindgen` only"))?;
         let clang = process::find("clang").or_else(libclang).map(|path| path.display().to_string());
-        line(OPTIONAL, "libclang", clang, "apt-get install libclang-dev");
-        println!("\nfor a card (all of it from DOCA)");
+        line(OPTIONAL, "libclang", clang, "apt-get install libclang-dev")?;
+        status::print(format_args!("\nfor a card (all of it from DOCA)"))?;
         for name in Toolchain::names()? {
             let Some(vendor) = Toolchain::load(&name)?.vendor else { continue };
             let absent = vendor::missing(&vendor);
             let found = absent.is_empty().then(|| vendor.doca.path().display().to_string());
-            line(OPTIONAL, &format!("toolchain {name}"), found, &absent.join("\n          "));
+            line(OPTIONAL, &format!("toolchain {name}"), found, &absent.join("\n          "))?;
         }
         if missing > 0 {
             bail!("{missing} required tools are missing");

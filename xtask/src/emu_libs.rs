@@ -38,7 +38,7 @@ impl BuildEmuLibs {
     pub(crate) fn run(&self) -> Result<()> {
         let folder = build_host(&self.profile)?;
         device_library(&folder)?;
-        println!("{}", folder.display());
+        status::print(format_args!("{}", folder.display()))?;
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 
 use crate::toolchain::Toolchain;
-use crate::{build, process, status, workspace};
+use crate::{build, new_file, process, status, workspace};
 
 /// Calibrate, run the experiments of experiments/, and write the page, docs/calibration.md and docs/evaluation.md.
 #[derive(clap::Args)]
@@ -27,10 +27,15 @@ pub(crate) struct Evaluate {
 
 impl Evaluate {
     pub(crate) fn run(&self) -> Result<()> {
+        // Before anything is built and run. What the tool writes itself it tries as soon as it starts, but the report starts last.
+        let out = workspace::root().join("target/evaluation");
+        new_file::attempt_folder(&out).with_context(|| format!("{} cannot be made", out.display()))?;
+        for file in self.written(&out) {
+            new_file::attempt(&file).with_context(|| format!("{} cannot be written", file.display()))?;
+        }
         build::build(&Toolchain::load("emu")?, &workspace::images()?)?;
-        let (cli, out) = (workspace::cli()?, workspace::root().join("target/evaluation"));
+        let cli = workspace::cli()?;
         let begun = Instant::now();
-        std::fs::create_dir_all(&out).with_context(|| format!("{} cannot be made", out.display()))?;
         let calibration = if self.reduced { None } else { Some(self.calibrate(&cli, &out.join("calibration.json"))?) };
         status::say("Evaluating", "the experiments of experiments/, on emulated cards");
         let done = process::run(&mut self.report(&cli, &out, calibration.as_deref()));
@@ -40,6 +45,16 @@ impl Evaluate {
             format!("in {} min {} s: {}", seconds / 60, seconds % 60, out.join("index.html").display()),
         );
         done
+    }
+
+    /// Files beside those of the experiments.
+    fn written(&self, out: &Path) -> Vec<PathBuf> {
+        let document = |name: &str| workspace::root().join("docs").join(name);
+        let whole = self.only.is_empty() && !self.reduced;
+        let calibration = (!self.reduced).then(|| out.join("calibration.json"));
+        let documents =
+            [(whole && !self.quick).then(|| document("calibration.md")), whole.then(|| document("evaluation.md"))];
+        calibration.into_iter().chain(documents.into_iter().flatten()).chain([out.join("index.html")]).collect()
     }
 
     /// The calibration, written to `file`. One that finds the model unsound is told of and goes into the page as it is.
@@ -62,7 +77,7 @@ impl Evaluate {
         if !sound {
             status::warn("the calibration does not find the model sound: what follows stands on it");
         }
-        std::fs::write(file, output.stdout).with_context(|| format!("{} cannot be written", file.display()))?;
+        new_file::write(file, output.stdout).with_context(|| format!("{} cannot be written", file.display()))?;
         Ok(file.to_owned())
     }
 
@@ -109,5 +124,13 @@ mod tests {
         assert!(one.contains("--only a,b") && one.contains("--jobs 3") && !one.contains("docs/evaluation.md"), "{one}");
         let reduced = line(Evaluate { reduced: true, ..plain() }, None);
         assert!(reduced.contains("--reduced") && !reduced.contains("docs/evaluation.md"), "{reduced}");
+        // What is tried before is what is written.
+        let names = |evaluate: Evaluate| {
+            let name = |path: PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            evaluate.written(Path::new("out")).into_iter().map(name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(plain()), ["calibration.json", "calibration.md", "evaluation.md", "index.html"]);
+        assert_eq!(names(Evaluate { quick: true, ..plain() }), ["calibration.json", "evaluation.md", "index.html"]);
+        assert_eq!(names(Evaluate { reduced: true, ..plain() }), ["index.html"]);
     }
 }

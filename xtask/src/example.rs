@@ -53,7 +53,7 @@ impl Example {
         let built = self.build()?;
         if self.build_only {
             for path in [&built.libraries, &built.image, &built.program, &built.tool] {
-                println!("{}", path.display());
+                status::print(format_args!("{}", path.display()))?;
             }
             return Ok(());
         }

@@ -78,8 +78,9 @@ impl Fuzz {
     pub(crate) fn run(&self) -> Result<()> {
         let targets = targets()?;
         if self.list {
-            targets.iter().for_each(|target| println!("{:>12}  {}", target.name, target.about));
-            return Ok(());
+            return targets
+                .iter()
+                .try_for_each(|target| status::print(format_args!("{:>12}  {}", target.name, target.about)));
         }
         if self.seeds {
             return write_seeds();
@@ -301,10 +302,10 @@ fn watch(command: &mut Command, target: &Target) -> Result<()> {
     let ended = child.wait()?;
     let seconds = start.elapsed().as_secs_f64();
     if ended.success() {
-        println!("{:>12}  {name:<10} {stats:>10} executions in {seconds:6.1} s, {progress}", "ok");
+        status::print(format_args!("{:>12}  {name:<10} {stats:>10} executions in {seconds:6.1} s, {progress}", "ok"))?;
         return Ok(());
     }
-    last.iter().for_each(|line| eprintln!("    {line}"));
+    last.iter().for_each(|line| status::told(format_args!("    {line}")));
     if target.quiet
         && let Some(file) = &artifact
     {

@@ -1,7 +1,7 @@
 use anyhow::{Context as _, Result, bail};
 use cbindgen::{Builder, Config, DocumentationLength, DocumentationStyle, Language, Style};
 
-use crate::{status, workspace};
+use crate::{new_file, status, workspace};
 
 /// Write host/capi/include/flexcast.h from the sources of host/capi.
 #[derive(clap::Args)]
@@ -51,7 +51,7 @@ impl Header {
         let path = workspace::root().join(PATH);
         let folder = path.parent().unwrap_or(workspace::root());
         std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
-        std::fs::write(&path, generate()?).with_context(|| format!("writing {PATH}"))?;
+        new_file::write(&path, generate()?).with_context(|| format!("writing {PATH}"))?;
         status::say("Written", PATH);
         Ok(())
     }

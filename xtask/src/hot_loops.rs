@@ -11,7 +11,7 @@ use flexcast_image::loops::{Loop, loops};
 use serde::Deserialize;
 
 use crate::toolchain::Toolchain;
-use crate::{build, status, workspace};
+use crate::{build, new_file, status, workspace};
 
 /// Write docs/hot-loops.md from the images and the reasons of docs/hot-loops.toml.
 #[derive(clap::Args)]
@@ -82,7 +82,7 @@ impl HotLoops {
             );
         }
         let text = generate(&table, &images)?;
-        std::fs::write(document(), text).with_context(|| format!("writing {}", document().display()))?;
+        new_file::write(document(), text).with_context(|| format!("writing {}", document().display()))?;
         status::say("Wrote", document().display());
         Ok(())
     }
@@ -276,18 +276,18 @@ fn print_entries() -> Result<()> {
     let images = built_images(&table)?;
     for entry in &table.loops {
         let found = find(entry, &images[&entry.image])?;
-        println!("# {}: {} instructions\nreasons = [", entry.title, found.code.len());
+        status::print(format_args!("# {}: {} instructions\nreasons = [", entry.title, found.code.len()))?;
         for (at, instruction) in found.code.iter().enumerate() {
             let old = entry.reasons.get(at).filter(|(was, _)| *was == word(instruction));
             let reason = old.map_or("", |(_, reason)| reason.as_str());
-            println!(
+            status::print(format_args!(
                 "    [{:?}, {reason:?}], # {:x}: {}",
                 word(instruction),
                 instruction.addr - found.start,
                 relative_text(instruction, &found)
-            );
+            ))?;
         }
-        println!("]");
+        status::print(format_args!("]"))?;
     }
     Ok(())
 }

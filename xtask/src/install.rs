@@ -28,7 +28,7 @@ impl Install {
     pub(crate) fn run(&self) -> Result<()> {
         let toolchain = Toolchain::load(&self.toolchain)?;
         install(&self.prefix, &self.profile, &toolchain)?;
-        println!("{}", std::path::absolute(&self.prefix)?.join("lib/pkgconfig").display());
+        status::print(std::path::absolute(&self.prefix)?.join("lib/pkgconfig").display())?;
         Ok(())
     }
 }

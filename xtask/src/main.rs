@@ -1,5 +1,8 @@
 //! `cargo xtask COMMAND`: everything that is done with this repository, one file per command.
 
+// A result that cannot be printed is an error of the command: `status::print`.
+#![deny(clippy::print_stdout)]
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -23,6 +26,9 @@ mod link_map;
 mod manifest;
 mod mutants;
 mod new;
+#[path = "../../emu/observe/src/new_file.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the emulator's, which this program does not depend on")]
+mod new_file;
 mod process;
 mod reproducible;
 mod run;
@@ -101,7 +107,11 @@ fn main() -> ExitCode {
     if let Some(code) = reproducible::run() {
         return code;
     }
-    let result = match Cli::parse().command {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(refused) => return tell(&refused),
+    };
+    let result = match command {
         Command::Doctor(command) => command.run(),
         Command::Build(command) => command.run(),
         Command::Verify(command) => command.run(),
@@ -127,12 +137,33 @@ fn main() -> ExitCode {
         Command::Tidy(command) => command.run(),
         Command::Ci(command) => command.run(),
     };
-    match result {
+    match result.and_then(|()| status::flush()) {
         Ok(()) => ExitCode::SUCCESS,
+        // The reader of what is printed has seen enough, such as `head`.
+        Err(error) if is_broken_pipe(&error) => ExitCode::from(BROKEN_PIPE),
         Err(error) => {
             status::error(&format!("{error:#}"));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// What shells expect of a program that SIGPIPE has ended.
+const BROKEN_PIPE: u8 = 128 + 13;
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let of = |cause: &(dyn std::error::Error + 'static)| Some(cause.downcast_ref::<std::io::Error>()?.kind());
+    error.chain().any(|cause| of(cause) == Some(std::io::ErrorKind::BrokenPipe))
+}
+
+/// Prints help, or what is wrong with the command line.
+fn tell(refused: &clap::Error) -> ExitCode {
+    match refused.print().map_err(anyhow::Error::from).and_then(|()| status::flush()) {
+        Err(error) if !refused.use_stderr() => {
+            status::error(&format!("stdout cannot be written: {error:#}"));
+            ExitCode::FAILURE
+        }
+        _ => u8::try_from(refused.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from),
     }
 }
 

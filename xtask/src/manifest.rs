@@ -1,7 +1,7 @@
 //! image.toml beside each image: what readers may rely on, held against the ELF.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use flexcast_image::verify::{Check, DeclaredStack, Outcome};
@@ -9,6 +9,7 @@ use flexcast_image::{EntryKind, Image};
 use serde::Deserialize;
 
 use crate::toolchain::Toolchain;
+use crate::workspace;
 
 /// What device/images/NAME/image.toml says.
 #[derive(Debug, Deserialize)]
@@ -76,7 +77,7 @@ impl Manifest {
         Ok(declared)
     }
 
-    /// Name, entries and budgets against the ELF.
+    /// Name, entries and budgets against the ELF, as a check of `cargo xtask verify`.
     pub(crate) fn check(&self, name: &str, toolchain: &Toolchain, image: &Image) -> Check {
         let mut findings = Vec::new();
         if self.name != name {
@@ -105,10 +106,29 @@ impl Manifest {
     }
 }
 
+/// Refuses images that are not what their image.toml says, in the words of `cargo xtask verify`.
+pub(crate) fn require(toolchain: &Toolchain, images: &[String], files: &[PathBuf]) -> Result<()> {
+    let mut wrong = Vec::new();
+    for (name, file) in images.iter().zip(files) {
+        let bytes = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+        let image = Image::parse(&bytes).with_context(|| file.display().to_string())?;
+        let manifest = Manifest::load(&workspace::root().join("device"), name)?;
+        if let Outcome::Failed(findings) = manifest.check(name, toolchain, &image).outcome {
+            wrong.extend(findings.into_iter().map(|finding| format!("device/images/{name}/image.toml: {finding}")));
+        }
+    }
+    if !wrong.is_empty() {
+        bail!(
+            "{}\n  bring image.toml and image together; `cargo xtask verify` says what else it checks",
+            wrong.join("\n  ")
+        );
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workspace;
 
     #[test]
     fn every_image_has_a_manifest_and_so_has_the_template() {

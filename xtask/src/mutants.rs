@@ -103,7 +103,10 @@ impl Mutants {
             for (number, mutation) in mutations.iter().enumerate() {
                 let reason =
                     reason(&rules, mutation).map_or(String::new(), |reason| format!("  [redundant: {reason}]"));
-                println!("{number:>3}  {}:{}  {}{reason}", mutation.file, mutation.line, mutation.what);
+                status::print(format_args!(
+                    "{number:>3}  {}:{}  {}{reason}",
+                    mutation.file, mutation.line, mutation.what
+                ))?;
             }
             return Ok(());
         }
@@ -151,8 +154,8 @@ impl Mutants {
             status::say("Verdict", &verdict);
             table.add_row([number.to_string(), name, verdict]);
         }
-        println!("{table}");
-        println!("{killed} killed, {excused} redundant by design, {} survived", survivors.len());
+        status::print(format_args!("{table}"))?;
+        status::print(format_args!("{killed} killed, {excused} redundant by design, {} survived", survivors.len()))?;
         if survivors.is_empty() { Ok(()) } else { bail!("no test fails for:\n  {}", survivors.join("\n  ")) }
     }
 }

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{status, workspace};
+use crate::{new_file, status, workspace};
 
 /// Make a new image from device/template.
 #[derive(clap::Args)]
@@ -18,7 +18,7 @@ impl New {
     pub(crate) fn run(&self) -> Result<()> {
         create(&workspace::root().join("device"), &self.name)?;
         status::say("Created", format_args!("device/images/{}", self.name));
-        println!("next: cargo xtask run {}", self.name);
+        status::print(format_args!("next: cargo xtask run {}", self.name))?;
         Ok(())
     }
 }
@@ -61,7 +61,7 @@ fn copy(from: &Path, to: &Path, name: &str) -> Result<()> {
             let text =
                 std::fs::read_to_string(entry.path()).with_context(|| format!("reading {}", entry.path().display()))?;
             let target = to.join(&file);
-            std::fs::write(&target, text.replace("{{name}}", name))
+            new_file::write(&target, text.replace("{{name}}", name))
                 .with_context(|| format!("writing {}", target.display()))?;
         }
     }

@@ -5,6 +5,8 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::status;
+
 /// Runs a command whose output the user is to see.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status();
@@ -18,7 +20,7 @@ pub(crate) fn capture(command: &mut Command) -> Result<String> {
         Ok(output) => (Ok(output.status), output.stdout),
         Err(error) => (Err(error), Vec::new()),
     };
-    check(command, status).inspect_err(|_| anstream::eprint!("{}", String::from_utf8_lossy(&stdout)))?;
+    check(command, status).inspect_err(|_| status::told(String::from_utf8_lossy(&stdout).trim_end_matches('\n')))?;
     String::from_utf8(stdout).with_context(|| format!("output of `{}` is not UTF-8", line(command)))
 }
 

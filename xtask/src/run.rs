@@ -3,7 +3,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::toolchain::Toolchain;
-use crate::{build, process, workspace};
+use crate::{build, manifest, process, workspace};
 
 /// Build one image and run it on an emulated card.
 #[derive(clap::Args)]
@@ -15,7 +15,9 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn run(&self) -> Result<()> {
         let images = workspace::select_images(std::slice::from_ref(&self.image))?;
-        let files = build::build(&Toolchain::load("emu")?, &images)?;
+        let toolchain = Toolchain::load("emu")?;
+        let files = build::build(&toolchain, &images)?;
+        manifest::require(&toolchain, &images, &files)?;
         process::run(Command::new(workspace::cli()?).arg("run").args(files))
     }
 }

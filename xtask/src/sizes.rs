@@ -5,7 +5,7 @@ use flexcast_image::callgraph::CallGraph;
 
 use crate::manifest::Manifest;
 use crate::toolchain::Toolchain;
-use crate::{build, hot_loops, verify, workspace};
+use crate::{build, hot_loops, status, verify, workspace};
 
 /// Print what each image takes of each memory region.
 #[derive(clap::Args)]
@@ -54,7 +54,7 @@ impl Sizes {
                 table.add_row([name.clone(), row.region, used, budget, format!("{left:.0} %"), row.note]);
             }
         }
-        println!("{table}");
+        status::print(format_args!("{table}"))?;
         Ok(())
     }
 }

@@ -65,11 +65,11 @@ fn run_steps(steps: &[&Step]) -> Result<()> {
         lines.push(format!("{:>12}  {name:<20} {seconds:7.1} s", if result.is_ok() { "ok" } else { "FAILED" }));
     }
     for line in lines {
-        println!("{line}");
+        status::print(format_args!("{line}"))?;
     }
     let seconds = start.elapsed().as_secs_f64();
     if failures.is_empty() {
-        println!("{:>12}  {} steps passed in {seconds:.1} s", "", steps.len());
+        status::print(format_args!("{:>12}  {} steps passed in {seconds:.1} s", "", steps.len()))?;
         return Ok(());
     }
     bail!("{} of {} steps failed in {seconds:.1} s:\n  {}", failures.len(), steps.len(), failures.join("\n  "))

@@ -50,9 +50,13 @@ fn verify_files(toolchain: &Toolchain, files: &[(Option<String>, PathBuf)]) -> R
     for (name, file) in files {
         status::say("Verifying", file.display());
         let report = report(toolchain, name.as_deref(), file)?;
-        print!("{report}");
+        status::print(report.to_string().trim_end_matches('\n'))?;
         let (passed, failed, unknown) = report.counts();
-        println!("{:>12} {}: {passed} checks passed, {failed} failed, {unknown} unknown", "", file.display());
+        status::print(format_args!(
+            "{:>12} {}: {passed} checks passed, {failed} failed, {unknown} unknown",
+            "",
+            file.display()
+        ))?;
         if !report.passed() {
             bad.push(file.display().to_string());
         }

@@ -22,12 +22,12 @@ impl Virt {
     pub(crate) fn run(&self) -> Result<()> {
         let elf = build()?;
         if self.build {
-            println!("{}", elf.display());
+            status::print(format_args!("{}", elf.display()))?;
             return Ok(());
         }
         let own =
             process::capture(Command::new(workspace::cli()?).args(["emu", "run", "--machine", "virt"]).arg(&elf))?;
-        print!("{own}");
+        status::print(own.trim_end_matches('\n'))?;
         if process::find(QEMU).is_none() {
             status::warn(format_args!("{QEMU} is not installed (Debian: qemu-system-misc): nothing to compare with"));
             return Ok(());

@@ -106,6 +106,15 @@ impl BridgeTable {
         Ok(found)
     }
 
+    /// Tries whether this machine can receive at its address, and leaves it free.
+    ///
+    /// # Errors
+    /// [`FileError::Address`] or [`FileError::Bridge`].
+    pub fn attempt(&self) -> Result<(), FileError> {
+        let listen = address("listen", &self.listen)?;
+        UdpSocket::bind(listen).map(drop).map_err(|source| FileError::Bridge { listen: self.listen.clone(), source })
+    }
+
     /// Binds the address and names the neighbours.
     pub(crate) fn wire(&self, neighbours: Vec<Neighbour>) -> Result<Wire, FileError> {
         let listen = address("listen", &self.listen)?;

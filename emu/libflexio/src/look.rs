@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use emu_libibverbs::handle;
 use emu_machine::{DEFAULT_RECORDS, MachineError};
+use emu_observe::new_file::NewFile;
 use emu_observe::trace::Timeline;
 use emu_observe::{Files, core_dump};
 use flexio_sys::*;
@@ -57,8 +58,8 @@ pub(crate) fn before_destroy() -> Result<()> {
     let Some(recording) = recording else { return Ok(()) };
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
     let timeline = Timeline::new(&recording, &text);
-    std::fs::File::create(&path)
-        .and_then(|file| timeline.write(file))
+    NewFile::create(&path)
+        .and_then(|mut file| timeline.write(&mut file).and_then(|()| file.finish()))
         .map_err(|error| failed(format!("FLEXCAST_TRACE: `{}` cannot be written: {error}", path.display())))
 }
 

@@ -11,7 +11,7 @@ use emu_libibverbs::umem::{self, Umem};
 use emu_libibverbs::{Context, Pd};
 use emu_machine::nic::{QueueMemory, Space};
 use emu_machine::{ProcessStatus, World};
-use emu_observe::core_dump;
+use emu_observe::{core_dump, new_file};
 use flexio_sys::*;
 use verbs_sys::{ibv_context, ibv_pd};
 
@@ -333,7 +333,7 @@ pub(crate) unsafe extern "C" fn flexio_crash_data(
         })?;
         let record = record.ok_or_else(|| failed("the process has not crashed"))?;
         let path = core_dump::file_name(name, process.id, "crash");
-        std::fs::write(&path, record).map_err(|error| failed(format!("{} cannot be written: {error}", path.display())))
+        new_file::write(&path, record).map_err(|error| failed(format!("{} cannot be written: {error}", path.display())))
     })
 }
 

@@ -12,6 +12,8 @@ use object::write::StreamingBuffer;
 use object::write::elf::{FileHeader, ProgramHeader, Writer};
 use object::{Endianness, elf};
 
+use crate::new_file::NewFile;
+
 /// Bytes of `struct elf_prstatus` on 64-bit RISC-V, and offsets in it (Linux `elfcore.h`; binutils `elfnn-riscv.c`).
 const PRSTATUS_BYTES: usize = 376;
 const PRSTATUS_SIGNAL: usize = 12;
@@ -191,15 +193,12 @@ fn load(region: &Region<'_>, p_offset: u64, p_align: u64) -> ProgramHeader {
     }
 }
 
-/// Writes a core dump to a file; a file that could not be written whole is removed.
+/// Writes a core dump to a file, whole or not at all.
 ///
 /// # Errors
 /// As [`write()`].
 pub fn write_file(process: &Process, crash: Option<&CrashRecord>, path: &Path) -> io::Result<()> {
-    let written = std::fs::File::create(path).and_then(|file| write(process, crash, file));
-    if written.is_err() {
-        // What is left of it would only mislead; that it stays is no failure of its own.
-        drop(std::fs::remove_file(path));
-    }
-    written
+    let mut file = NewFile::create(path)?;
+    write(process, crash, &mut file)?;
+    file.finish()
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use emu_machine::{CrashRecord, Observer, Process, Snapshot};
 
-use crate::core_dump;
 use crate::state::{State, card_name};
+use crate::{core_dump, new_file};
 
 /// Writes the state file, over and over, and a core dump and a report of each process that dies.
 #[derive(Clone, Debug, Default)]
@@ -84,7 +84,7 @@ impl Observer for Files {
         let (core, report) = (path("core"), path("crash"));
         let dumped = core_dump::write_file(process, Some(record), &core);
         self.written.note(dumped.map_err(|error| failed(&core, error)).map(|()| Some(core.clone())));
-        let reported = std::fs::write(&report, record.to_string());
+        let reported = new_file::write(&report, record.to_string());
         self.written.note(reported.map_err(|error| failed(&report, error)).map(|()| Some(report.clone())));
     }
 }

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use emu_machine::{CardSnapshot, ProcessSnapshot, ProcessStatus, Snapshot, ThreadState, ThreadStatistics, thread_name};
 use serde::{Deserialize, Serialize};
 
+use crate::new_file;
+
 /// The first field of every state file.
 pub const FORMAT: &str = "flexcast-state";
 /// Version of the fields below; a reader refuses another one.
@@ -185,16 +187,14 @@ impl State {
         serde_json::from_value(value).map_err(|error| bad(error.to_string()))
     }
 
-    /// Writes a state file beside its place and moves it there, so that a reader never sees half of one.
+    /// Writes a state file, whole or not at all: a reader never sees half of one.
     ///
     /// # Errors
     /// [`StateError::Write`].
     pub fn write(&self, path: &Path) -> Result<(), StateError> {
         let failed = |source| StateError::Write { path: path.to_owned(), source };
         let text = serde_json::to_vec(self).map_err(|error| failed(error.into()))?;
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".new");
-        std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path)).map_err(failed)
+        new_file::write(path, text).map_err(failed)
     }
 }
 

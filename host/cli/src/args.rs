@@ -10,8 +10,12 @@ use crate::plan_args::PlanArgs;
 use crate::report_args::ReportArgs;
 use crate::sim_args::{CampaignArgs, SimArgs};
 use flexcast_cli::machine::{DrivenFrom, MachineParams, Memory, Queues};
+use flexcast_cli::options::whole;
 use flexcast_cli::timing::TimingParams;
-use flexcast_cli::tput::plan::{DEFAULT_PSN_BITS, Params, Transport};
+use flexcast_cli::tput::plan::{
+    CHUNK_ALIGN_BYTES, DEFAULT_PSN_BITS, LAST_UNIT, MAX_PSN_BITS, MAX_RING, MAX_THREADS, MIN_RING, Params, Transport,
+    UC_MAX_CHUNK_BYTES,
+};
 
 /// Firmware for the DPA of a BlueField-3, run, measured and deployed: on the emulated card or on a real one.
 #[derive(Debug, Parser)]
@@ -84,37 +88,37 @@ pub(crate) struct TputArgs {
     #[arg(long, value_enum, default_value = "uc")]
     pub(crate) transport: Transport,
     /// Receive workers: DPA threads with a queue pair each (1 to 190).
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_parser = whole::<u32>(1, MAX_THREADS), default_value_t = 1)]
     pub(crate) threads: u32,
     /// Bytes per chunk: a multiple of 64; UD at most 4096.
-    #[arg(long, default_value_t = 4096, value_name = "BYTES")]
+    #[arg(long, value_parser = whole::<u64>(CHUNK_ALIGN_BYTES, UC_MAX_CHUNK_BYTES), default_value_t = 4096, value_name = "BYTES")]
     pub(crate) chunk: u64,
     /// Bytes to send, made up from the seed [default: 8 MiB].
-    #[arg(long, value_name = "N", conflicts_with = "file")]
+    #[arg(long, value_parser = whole::<u64>(1, "what memory has room for"), value_name = "N", conflicts_with = "file")]
     pub(crate) bytes: Option<u64>,
     /// Send this file instead of made-up bytes.
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// Chunks per doorbell: a power of two up to half the ring.
-    #[arg(long, default_value_t = Params::default().batch)]
+    #[arg(long, value_parser = whole::<u32>(1, MAX_RING / 2), default_value_t = Params::default().batch)]
     pub(crate) batch: u32,
     /// Posted receives per worker: a power of two, 16 to 8192.
-    #[arg(long, default_value_t = 256, value_name = "DEPTH")]
+    #[arg(long, value_parser = whole::<u32>(MIN_RING, MAX_RING), default_value_t = 256, value_name = "DEPTH")]
     pub(crate) ring: u32,
     /// Measured repetitions.
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, value_parser = whole::<u32>(1, u32::MAX), default_value_t = 1, value_name = "N")]
     pub(crate) iterations: u32,
     /// Repetitions before the measured ones.
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, value_parser = whole::<u32>(0, u32::MAX), default_value_t = 0, value_name = "N")]
     pub(crate) warm_up: u32,
     /// Seed of everything left to chance: made-up bytes, losses, faults, weak memory.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_parser = whole::<u64>(0, u64::MAX), default_value_t = 1)]
     pub(crate) seed: u64,
     /// Bits of the 32-bit immediate that number chunks; the others hold the collective id.
-    #[arg(long, default_value_t = DEFAULT_PSN_BITS, value_name = "BITS")]
+    #[arg(long, value_parser = whole::<u32>(1, MAX_PSN_BITS), default_value_t = DEFAULT_PSN_BITS, value_name = "BITS")]
     pub(crate) psn_bits: u32,
     /// Execution unit of the first worker; the others follow. Units 16 to 31 are the first core that is whole.
-    #[arg(long, default_value_t = Params::default().first_unit, value_name = "N")]
+    #[arg(long, value_parser = whole::<u32>(1, LAST_UNIT), default_value_t = Params::default().first_unit, value_name = "N")]
     pub(crate) first_unit: u32,
     /// Device image: receive.elf, or reference.elf to measure the published algorithm.
     #[arg(long, value_name = "ELF", default_value = "target/device/emu/receive.elf")]
@@ -286,7 +290,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
     pub(crate) images: PathBuf,
     /// Bytes to send per run.
-    #[arg(long, value_name = "N", default_value_t = 16 << 20)]
+    #[arg(long, value_parser = whole::<u64>(1, "what memory has room for"), value_name = "N", default_value_t = 16 << 20)]
     pub(crate) bytes: u64,
     /// Leave out the datapath of one card.
     #[arg(long)]
@@ -316,22 +320,22 @@ pub(crate) struct EmuExecArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["card", "bridge", "rank"])]
     pub(crate) machine: Option<PathBuf>,
     /// Number of the first card, from 0, which its addresses follow from; joined programs need different ones.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = whole::<usize>(0, 65_534), value_name = "N")]
     pub(crate) card: Option<usize>,
     /// UDP addresses HOST:PORT that join the card to another program's: this end's and the other's.
     #[arg(long, value_name = "LISTEN,PEER", value_parser = crate::commands::bridge)]
     pub(crate) bridge: Option<emu_bridge::BridgeTable>,
     /// Number of this program, from 0, among those that form one network on this computer.
-    #[arg(long, value_name = "I", requires = "of", conflicts_with_all = ["card", "bridge"])]
+    #[arg(long, value_parser = whole::<usize>(0, 65_534), value_name = "I", requires = "of", conflicts_with_all = ["card", "bridge"])]
     pub(crate) rank: Option<usize>,
     /// How many programs form the network.
-    #[arg(long, value_name = "N", requires = "rank")]
+    #[arg(long, value_parser = whole::<usize>(1, 65_535), value_name = "N", requires = "rank")]
     pub(crate) of: Option<usize>,
     /// UDP port of program 0 on the loopback interface, which those of the others follow [default: 7471].
-    #[arg(long, value_name = "PORT", requires = "rank")]
+    #[arg(long, value_parser = whole::<u16>(1, u16::MAX), value_name = "PORT", requires = "rank")]
     pub(crate) port_base: Option<u16>,
     /// Cards of each of the programs, at a switch of their own if more than one [default: 1].
-    #[arg(long, value_name = "N", requires = "rank")]
+    #[arg(long, value_parser = whole::<usize>(1, 65_535), value_name = "N", requires = "rank")]
     pub(crate) cards: Option<usize>,
     /// Write what crosses the card's link to this pcapng file.
     #[arg(long, value_name = "FILE")]
@@ -361,7 +365,7 @@ pub(crate) struct EmuRunArgs {
     #[arg(trailing_var_arg = true)]
     pub(crate) args: Vec<String>,
     /// Instructions after which the program is stopped (exit code 124).
-    #[arg(long, default_value_t = 1_000_000_000, value_name = "N")]
+    #[arg(long, value_parser = whole::<u64>(0, u64::MAX), default_value_t = 1_000_000_000, value_name = "N")]
     pub(crate) limit: u64,
     /// What is around the hart.
     #[arg(long, value_enum, default_value = "flat")]

@@ -1,11 +1,11 @@
 //! Looking at the emulated machine of a run: timeline, state file, statistics. Nothing here changes a result.
 
 use std::fmt::Write as _;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use emu_machine::{DEFAULT_RECORDS, MachineError, with_world};
+use emu_observe::new_file::{self, NewFile};
 use emu_observe::state::State;
 use emu_observe::trace::{Summary, Timeline};
 use emu_observe::{Files, Written};
@@ -71,7 +71,7 @@ pub enum LookError {
 /// A look at the calling thread's machine, from [`Look::start`] to [`Look::finish`].
 #[derive(Debug)]
 pub struct Look {
-    trace: Option<(PathBuf, File)>,
+    trace: Option<(PathBuf, NewFile)>,
     written: Option<Written>,
     gdb: Option<gdb::Session>,
 }
@@ -88,13 +88,13 @@ pub struct Seen {
 }
 
 impl Look {
-    /// Starts to look. Files are made now, so that a place that cannot be written is known before the run.
+    /// Starts to look. Files are begun now, so that a place that cannot be written is known before the run.
     ///
     /// # Errors
     /// A file that cannot be written.
     pub fn start(options: &LookOptions) -> Result<Self, LookError> {
         let trace = options.trace.as_ref().map(|path| {
-            let file = File::create(path).map_err(|source| LookError::Trace { path: path.clone(), source })?;
+            let file = NewFile::create(path).map_err(|source| LookError::Trace { path: path.clone(), source })?;
             Ok::<_, LookError>((path.clone(), file))
         });
         let trace = trace.transpose()?;
@@ -103,8 +103,9 @@ impl Look {
         }
         let mut written = None;
         if let Some(folder) = &options.cores {
-            std::fs::create_dir_all(folder)
-                .map_err(|error| LookError::Files(format!("folder `{}` cannot be made: {error}", folder.display())))?;
+            new_file::attempt_folder(folder).map_err(|error| {
+                LookError::Files(format!("folder `{}` cannot take core dumps: {error}", folder.display()))
+            })?;
         }
         if options.state.is_some() || options.cores.is_some() {
             let files = Files::new(options.state.clone(), options.cores.clone());
@@ -140,14 +141,15 @@ impl Look {
             (world.take_recording(), world.snapshot())
         })?;
         let mut trace = None;
-        if let (Some((path, file)), Some(recording)) = (self.trace.take(), recording) {
+        if let (Some((path, mut file)), Some(recording)) = (self.trace.take(), recording) {
             let text = |bytes: &[u8]| {
                 let text = String::from_utf8_lossy(bytes);
                 let line = text.trim_end();
                 logs.map_or_else(|| line.to_owned(), |logs| logs.line(line))
             };
             let timeline = Timeline::new(&recording, &text);
-            timeline.write(file).map_err(|source| LookError::Trace { path: path.clone(), source })?;
+            let written = timeline.write(&mut file).and_then(|()| file.finish());
+            written.map_err(|source| LookError::Trace { path: path.clone(), source })?;
             trace = Some((path, timeline.summary().clone()));
         }
         self.check()?;

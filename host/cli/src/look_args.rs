@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use emu_machine::DEFAULT_RECORDS;
 use flexcast_cli::gdb::DEFAULT_ADDRESS;
 use flexcast_cli::look::LookOptions;
+use flexcast_cli::options::whole;
 
 use crate::args::{ImageArgs, TputArgs};
 
@@ -18,7 +19,7 @@ pub(crate) struct LookArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
     /// Records kept for the timeline; later ones are only counted.
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_RECORDS)]
+    #[arg(long, value_parser = whole::<usize>(0, usize::MAX), value_name = "N", default_value_t = DEFAULT_RECORDS)]
     pub(crate) trace_limit: usize,
     /// Print what each DPA thread has executed when the command ends.
     #[arg(long)]
@@ -27,7 +28,7 @@ pub(crate) struct LookArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) state: Option<PathBuf>,
     /// Virtual time between two states, in microseconds.
-    #[arg(long, value_name = "US", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "US", default_value_t = 1000, value_parser = period)]
     pub(crate) state_every: u64,
     /// Write a core dump (`.core`, for gdb-multiarch) and a report (`.crash`) of each DPA process that dies into this folder.
     #[arg(long, value_name = "DIR")]
@@ -36,8 +37,14 @@ pub(crate) struct LookArgs {
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true, default_missing_value = DEFAULT_ADDRESS)]
     pub(crate) gdb: Option<String>,
     /// Longest wait for gdb to connect, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 60)]
+    #[arg(long, value_parser = whole::<u64>(0, u64::MAX), value_name = "S", default_value_t = 60)]
     pub(crate) gdb_wait: u64,
+}
+
+/// Microseconds between two states; not 0, which would be none.
+fn period(text: &str) -> Result<u64, String> {
+    let range = "give a whole number from 1 to 18446744073709551615";
+    text.parse().ok().filter(|us| *us > 0).ok_or_else(|| range.to_owned())
 }
 
 impl LookArgs {

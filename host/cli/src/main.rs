@@ -1,30 +1,54 @@
 //! `flexcast`: run, measure and deploy DPA firmware, on the emulated card or a real one.
 
+// A result that cannot be printed is an error of the command: `flexcast_cli::out!`.
+#![deny(clippy::print_stdout)]
+
 mod args;
 mod commands;
 mod look_args;
 mod plan_args;
+#[cfg(test)]
+mod readme;
 mod report_args;
 mod sim_args;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, FromArgMatches as _};
+use flexcast_cli::{note, options, stdout};
 
 fn main() -> ExitCode {
     // Output into `head` ends this program like any other, and not in a panic.
     sigpipe::reset();
-    let cli = args::Cli::parse();
-    match commands::run(cli.command) {
+    let ended = match parse(std::env::args_os()) {
+        Ok(cli) => commands::run(cli.command),
+        Err(refused) => tell(&refused),
+    };
+    match ended.and_then(|code| Ok(stdout::flush().map(|()| code)?)) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {}", chain(&error));
+            note!("error: {}", chain(&error));
             if let Some(hint) = hint(&error) {
-                eprintln!("  {hint}");
+                note!("  {hint}");
             }
             ExitCode::FAILURE
         }
     }
+}
+
+fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<args::Cli, clap::Error> {
+    let mut command = options::with_negative_numbers(args::Cli::command());
+    let matches = command.try_get_matches_from_mut(arguments)?;
+    args::Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+/// Prints help, the version, or what is wrong with the command line.
+fn tell(refused: &clap::Error) -> anyhow::Result<ExitCode> {
+    let printed = refused.print();
+    if !refused.use_stderr() {
+        printed.map_err(stdout::StdoutError::from)?;
+    }
+    Ok(u8::try_from(refused.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 /// The error and what caused it, without repeating what a message already says.
@@ -65,5 +89,38 @@ mod tests {
         let error = anyhow::Error::from(missing).context("no card");
         assert!(hint(&error).is_some_and(|hint| hint.contains("--provider emu")));
         assert_eq!(hint(&anyhow::anyhow!("no such file")), None);
+    }
+
+    /// Paths of options that take values, with the names of the commands before them.
+    fn options(command: &clap::Command, path: &[String], found: &mut Vec<Vec<String>>) {
+        for argument in command.get_opts() {
+            let name = argument.get_long().map(|name| format!("--{name}"));
+            found.extend(name.map(|name| [path, &[name]].concat()));
+        }
+        for below in command.get_subcommands() {
+            options(below, &[path, &[below.get_name().to_owned()]].concat(), found);
+        }
+    }
+
+    /// What is said of `-1` is what the option may be, and not that it is no option.
+    #[test]
+    fn negative_numbers_are_values() {
+        let mut command = args::Cli::command();
+        command.build();
+        let mut found = Vec::new();
+        options(&command, &["flexcast".to_owned()], &mut found);
+        assert!(found.len() > 80, "{} options", found.len());
+        for mut words in found {
+            // This one takes a value only after `=`.
+            if words.last().is_some_and(|name| name == "--gdb") {
+                continue;
+            }
+            words.push("-1".to_owned());
+            let Err(error) = parse(words.iter().map(Into::into)) else { continue };
+            assert_ne!(error.kind(), clap::error::ErrorKind::UnknownArgument, "{words:?}: {error}");
+            // Numbers say what they may be.
+            let text = error.to_string();
+            assert!(!text.contains("invalid digit"), "{words:?}: {text}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use flexcast_cli::options::whole;
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
@@ -34,6 +35,6 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "GROUP.NAME=VALUE")]
     pub(crate) set: Vec<String>,
     /// Runs at a time, each with a machine of its own [default: one per core].
-    #[arg(long, value_name = "N", default_value_t = std::thread::available_parallelism().map_or(1, std::num::NonZero::get))]
+    #[arg(long, value_parser = whole::<usize>(1, usize::MAX), value_name = "N", default_value_t = std::thread::available_parallelism().map_or(1, std::num::NonZero::get))]
     pub(crate) jobs: usize,
 }

@@ -39,6 +39,32 @@ pub enum TimingParamsError {
     /// A change of nothing.
     #[error("--set {0}: it changes a timing model's number, as in --model m1 --set loads.l3_cycles=115")]
     Change(String),
+    /// A change of a number that the model does not have.
+    #[error("--set {change}: model {model} has no number {group}.{name}; {known}")]
+    NoNumber {
+        /// What was given.
+        change: String,
+        /// The model.
+        model: String,
+        /// Group that was given.
+        group: String,
+        /// Name that was given.
+        name: String,
+        /// Groups, or names of the group.
+        known: String,
+    },
+    /// A change to what is no number of a model.
+    #[error("--set {change}: {value:?} is no whole number from 0 to {most}; model {model} has {has}", most = u64::MAX)]
+    Value {
+        /// What was given.
+        change: String,
+        /// Its value.
+        value: String,
+        /// The model.
+        model: String,
+        /// What the model has in its place.
+        has: u64,
+    },
 }
 
 impl TimingParams {
@@ -68,12 +94,38 @@ impl TimingParams {
         for change in &self.changes {
             let parts = change.split_once('=').and_then(|(place, value)| {
                 let (group, name) = place.trim().split_once('.')?;
-                Some((group.to_owned(), name.to_owned(), value.trim().parse::<u64>().ok()?))
+                Some((group, name, value.trim()))
             });
             let (group, name, value) = parts.ok_or_else(|| TimingParamsError::Change(change.clone()))?;
-            parameters = parameters.with(&group, &name, value).map_err(refused)?;
+            let Some(old) = parameters.get(group, name) else {
+                return Err(no_number(change, &parameters, group, name));
+            };
+            let number = value.parse().map_err(|_| TimingParamsError::Value {
+                change: change.clone(),
+                value: value.to_owned(),
+                model: parameters.name.clone(),
+                has: old.value,
+            })?;
+            parameters = parameters.with(group, name, number).map_err(refused)?;
         }
         Ok(Some(parameters))
+    }
+}
+
+fn no_number(change: &str, parameters: &Parameters, group: &str, name: &str) -> TimingParamsError {
+    fn listed<'n>(names: impl Iterator<Item = &'n String>) -> String {
+        names.map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
+    let known = match parameters.groups.get(group) {
+        Some(names) => format!("its group {group} has {}", listed(names.keys())),
+        None => format!("its groups are {}", listed(parameters.groups.keys())),
+    };
+    TimingParamsError::NoNumber {
+        change: change.to_owned(),
+        model: parameters.name.clone(),
+        group: group.to_owned(),
+        name: name.to_owned(),
+        known,
     }
 }
 
@@ -101,9 +153,17 @@ mod tests {
         assert!(refused(asked(Some("m9"), &[])).contains("the models are uncalibrated-1 and m1"));
         assert!(refused(asked(Some("no/such.toml"), &[])).contains("cannot be read"));
         assert!(refused(asked(None, &["a.b=1"])).contains("--model m1 --set"));
-        for change in ["l3=115", "loads.l3_cycles", "loads.l3_cycles=many", "loads.l3_cycles=-1"] {
+        for change in ["l3=115", "loads.l3_cycles"] {
             assert!(refused(asked(Some("m1"), &[change])).contains(change));
         }
-        assert!(refused(asked(Some("m1"), &["loads.l4_cycles=1"])).contains("loads.l4_cycles is missing"));
+        for value in ["-1", "many", "1.5", "18446744073709551616"] {
+            let text = refused(asked(Some("m1"), &[&format!("loads.l3_cycles={value}")]));
+            assert!(text.contains(&format!("{value:?} is no whole number from 0 to 18446744073709551615")), "{text}");
+            assert!(text.contains(&format!("--set loads.l3_cycles={value}")) && text.contains("M.1 has 128"), "{text}");
+        }
+        let text = refused(asked(Some("m1"), &["loads.l4_cycles=1"]));
+        assert!(text.contains("has no number loads.l4_cycles") && text.contains("l3_cycles"), "{text}");
+        let text = refused(asked(Some("m1"), &["nosuch.x=1"]));
+        assert!(text.contains("has no number nosuch.x; its groups are") && text.contains("loads"), "{text}");
     }
 }

@@ -130,3 +130,68 @@ fn topologies_and_faults_that_cannot_be() {
     let path = file.path().to_string_lossy();
     refused(&["tput", "--topology", &path], &["--topology", "\"nobody\""]);
 }
+
+/// Runs the tool with so much address space, in KiB.
+fn within(kib: u64, args: &[&str]) -> Output {
+    let script = format!("ulimit -v {kib}; exec \"$@\"");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_flexcast")]).args(args);
+    command.output().expect("a shell")
+}
+
+#[test]
+fn memory_that_there_is_not() {
+    for (args, words) in [
+        (&["tput", "--bytes", "16000000000", "--chunk", "65536"][..], &["--bytes 16000000000", "44.7 GiB"][..]),
+        (&["sim", "--ranks", "16", "--bytes", "64000000"], &["--bytes 64000000 with 16 ranks", "GiB"]),
+        (&["sim", "--ranks", "16", "--bytes", "64000000", "--algorithm", "ring"], &["--bytes 64000000 with 16 ranks"]),
+        (&["bench", "--no-collectives", "--bytes", "4000000000"], &["--bytes 4000000000", "11.2 GiB"]),
+        (&["tput", "--file", "/dev/zero"], &["file to send `/dev/zero`", "a smaller file"]),
+        (&["sim", "--file", "/dev/zero"], &["file to send `/dev/zero`", "a smaller file"]),
+        (&["tput", "--image", "/dev/zero"], &["image `/dev/zero`", "a smaller file"]),
+    ] {
+        let output = within(1_000_000, args);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
+        assert!(text.contains("left within the limit of its address space (ulimit -v)"), "{args:?}: {text}");
+        for word in words {
+            assert!(text.contains(word), "{args:?}: {text:?} lacks {word:?}");
+        }
+    }
+    // A file that is longer than all memory, but takes no room on the disk.
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.as_file().set_len(1 << 40).expect("a sparse file");
+    refused(&["tput", "--chunk", "65536", "--file", &file.path().to_string_lossy()], &["3072.0 GiB", "smaller file"]);
+}
+
+#[test]
+fn numbers_that_are_negative_or_none() {
+    let refused = |line: &str, words: &[&str]| {
+        let args: Vec<&str> = line.split_whitespace().collect();
+        let output = flexcast(&args);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {text}");
+        for word in words {
+            assert!(text.contains(word), "{line}: {text:?} lacks {word:?}");
+        }
+    };
+    refused("tput --threads -1", &["'-1'", "--threads", "from 1 to 190"]);
+    refused("tput --chunk -64", &["'-64'", "--chunk", "from 64 to 8388608"]);
+    refused("tput --bytes -5", &["'-5'", "--bytes", "what memory has room for"]);
+    refused("tput --ring 2.5", &["'2.5'", "--ring", "from 16 to 8192"]);
+    refused("sim --bytes -5", &["'-5'", "--bytes", "from 0 to"]);
+    refused("sim --ranks -1", &["'-1'", "--ranks", "from 1 to 1024"]);
+    refused("campaign --seeds -1", &["'-1'", "--seeds", "from 1 to"]);
+    refused("report --jobs -1", &["'-1'", "--jobs", "from 1 to"]);
+    refused("plan --link -200", &["'-200'", "--link", "from 1 to 3200"]);
+    refused("emu exec --rank -1 --of 2 -- true", &["'-1'", "--rank", "from 0 to"]);
+}
+
+#[test]
+fn numbers_of_a_timing_model() {
+    let set = |change: &str, words: &[&str]| refused(&["tput", "--model", "m1", "--set", change], words);
+    set("loads.l3_cycles=-1", &["loads.l3_cycles=-1", "from 0 to 18446744073709551615", "M.1 has 128"]);
+    set("nosuch.x=1", &["nosuch.x=1", "no number nosuch.x", "its groups are", "loads"]);
+    set("loads.x=1", &["no number loads.x", "its group loads has", "l3_cycles"]);
+    refused(&["tput", "--loss", "-1"], &["-1 %", "0 to 100"]);
+}

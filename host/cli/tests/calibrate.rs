@@ -30,7 +30,7 @@ fn there_is_nothing_to_calibrate_in_the_simple_model() {
     for (arguments, word) in [
         (&["--model", "uncalibrated-1"][..], "no numbers to calibrate"),
         (&["--model", "m9"], "the models are"),
-        (&["--set", "loads.l4_cycles=1"], "loads.l4_cycles is missing"),
+        (&["--set", "loads.l4_cycles=1"], "no number loads.l4_cycles"),
     ] {
         let output = calibrate(arguments);
         let told = String::from_utf8_lossy(&output.stderr).into_owned();

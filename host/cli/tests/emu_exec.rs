@@ -21,7 +21,7 @@ fn libraries() -> tempfile::TempDir {
 fn the_program_finds_libraries_and_machine() {
     let folder = libraries();
     let libs = folder.path().to_str().expect("UTF-8");
-    let options = ["--libs", libs, "--card", "3", "--bridge", "127.0.0.1:7471,localhost:7472", "--pcap", "x.pcapng"];
+    let options = ["--libs", libs, "--card", "3", "--bridge", "127.0.0.1:0,localhost:7472", "--pcap", "x.pcapng"];
     let script = "printf '%s\\n' \"$LD_LIBRARY_PATH\" \"$FLEXCAST_MACHINE\"; exit $1";
     let output = flexcast(&[&options[..], &["--", "sh", "-c", script, "sh", "7"]].concat());
     let text = String::from_utf8_lossy(&output.stdout);
@@ -69,7 +69,36 @@ fn missing_libraries_and_programs_are_told() {
     let folder = libraries();
     let output = flexcast(&["--libs", folder.path().to_str().expect("UTF-8"), "--", "no-such-program-there-is"]);
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(1) && text.contains("no-such-program-there-is"), "{text}");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        text,
+        "error: program `no-such-program-there-is` is in no folder of PATH: install it, or give its path, such as \
+         ./no-such-program-there-is\n"
+    );
+    let output = flexcast(&["--libs", folder.path().to_str().expect("UTF-8"), "--", "./no-such-program"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("program `./no-such-program` cannot be started") && text.contains("No such file"), "{text}");
+}
+
+/// The program is not started: what its first call of verbs would say of it has fewer words.
+#[test]
+fn a_used_address_and_a_capture_that_cannot_be_are_told_before_the_program_starts() {
+    let folder = libraries();
+    let libs = folder.path().to_str().expect("UTF-8");
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let address = taken.local_addr().expect("its address").to_string();
+    let bridge = format!("{address},127.0.0.1:1");
+    let port = taken.local_addr().expect("its address").port().to_string();
+    let refused = |options: &[&str], words: &[&str]| {
+        let output = flexcast(&[&["--libs", libs], options, &["--", "sh", "-c", "echo started"]].concat());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{options:?}: {text}");
+        assert!(output.stdout.is_empty() && words.iter().all(|word| text.contains(word)), "{options:?}: {text}");
+    };
+    refused(&["--bridge", &bridge], &["the bridge cannot listen on", &address, "another program"]);
+    refused(&["--rank", "0", "--of", "2", "--port-base", &port], &["cannot listen on", &address]);
+    refused(&["--bridge", "no.such.host.invalid:1,127.0.0.1:1"], &["no.such.host.invalid:1"]);
+    refused(&["--pcap", "/proc/x.pcapng"], &["capture `/proc/x.pcapng` cannot be written"]);
 }
 
 /// A machine that looks for races: the program's own code counts first, then whether there were any.

@@ -168,7 +168,7 @@ fn the_demo_sends_a_file_in_every_way() {
     let folder = folder.to_string_lossy();
     // Long enough to lose something of.
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), made_up_bytes(4_000_003, 5)).unwrap();
+    std::fs::write(file.path(), made_up_bytes(4_000_003, 5).expect("memory")).unwrap();
     let file = file.path().to_string_lossy().into_owned();
     let demo = json(&["demo", "--json", "--images", &folder, "--file", &file]);
     let rows = demo["point_to_point"].as_array().expect("an array");
@@ -225,6 +225,28 @@ fn a_topology_is_named_in_the_report() {
     let output = flexcast(&["tput", "--image", &image("receive.elf"), "--bytes", "100000", "--topology", "switch-3"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("switch-3: h1 to h0; 0 frames lost"), "{text}");
+}
+
+/// The files of examples/ that README.md's commands name.
+#[test]
+fn examples_of_faults_and_topologies_run() {
+    let example = |name: &str| {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).to_string_lossy().into_owned()
+    };
+    let r = tput(&["--topology", "switch-4", "--faults", &example("bad-day.toml"), "--seed", "7"]);
+    assert_eq!((&r["digest_ok"], &r["machine"]["faults"]), (&true.into(), &2.into()), "{r}");
+    let (lossy, allgather) = (example("lossy.toml"), image("allgather.elf"));
+    let sim = |more: &[&str]| {
+        let options =
+            ["sim", "--json", "--image", &allgather, "--ranks", "8", "--bytes", "262144", "--topology", &lossy];
+        json(&[&options[..], more].concat())
+    };
+    let paced = sim(&["--chains", "4", "--pacing", "50"]);
+    assert_eq!((&paced["digest_ok"], &paced["lost_frames"]), (&true.into(), &0.into()), "{paced}");
+    // Four roots at the whole rate of a link are more than a port has room for.
+    let fast = sim(&["--chains", "4"]);
+    assert_eq!(fast["digest_ok"], true, "{fast}");
+    assert!(fast["lost_frames"].as_u64() > Some(0), "{fast}");
 }
 
 #[test]

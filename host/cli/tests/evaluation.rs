@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
+use flexcast_cli::evaluate::point::Point;
 use flexcast_cli::evaluate::spec;
 use serde_json::Value;
 
@@ -104,6 +105,37 @@ fn the_reduced_evaluation_has_not_drifted() {
             assert!(page.contains(&format!("id=\"{id}\"")), "{id} is not on the page");
         }
     }
+}
+
+/// An expectation of the least number that reaches something fails only if each number that would do has been tried.
+#[test]
+fn the_reduced_evaluation_fails_nothing_for_want_of_a_run() {
+    let (mut failed, mut not_run) = (0, 0);
+    for experiment in spec::read_folder(&root().join("experiments"), true).expect("experiments") {
+        let text = std::fs::read_to_string(evaluated().join(format!("{}.json", experiment.id))).expect("its JSON");
+        let json: Value = serde_json::from_str(&text).expect("JSON");
+        let whole = experiment.whole.as_ref().expect("the whole sweep");
+        for (expect, verdict) in experiment.expect.iter().zip(json["verdicts"].as_array().expect("verdicts")) {
+            let Some(first) = &expect.first else { continue };
+            not_run += u32::from(verdict["verdict"] == "not-run");
+            if verdict["verdict"] != "failed" {
+                continue;
+            }
+            failed += 1;
+            let would_do = Point::all(whole).into_iter().filter_map(|point| {
+                let asked = point.asked();
+                let place = asked.number(first).filter(|place| expect.at_most.is_none_or(|most| *place <= most))?;
+                asked.fits(&expect.filter).then_some(place)
+            });
+            let rows = json["rows"].as_array().expect("rows");
+            for place in would_do {
+                let ran = rows.iter().any(|row| row["kind"] == "emulated" && row[first].as_f64() == Some(place));
+                assert!(ran, "{}: {verdict}: {first} = {place} has not been run", experiment.id);
+            }
+        }
+    }
+    // Of the sweep over threads little is left.
+    assert!(not_run >= 5, "{not_run} not run, {failed} failed");
 }
 
 /// A browser in PATH.

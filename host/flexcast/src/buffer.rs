@@ -79,7 +79,7 @@ impl<'c> Buffer<'c> {
     /// # Errors
     /// [`crate::Error::Flexio`].
     pub fn to_vec(&self) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; self.len];
+        let mut bytes = zeroes(self.len)?;
         self.region.read(0, &mut bytes)?;
         Ok(bytes)
     }
@@ -110,4 +110,12 @@ impl<'c> Buffer<'c> {
     pub(crate) fn region(&self) -> &MemoryRegion<'c> {
         &self.region
     }
+}
+
+/// So many zeroes, for a copy of a buffer.
+pub(crate) fn zeroes(len: usize) -> std::result::Result<Vec<u8>, flexio::Error> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| flexio::Error::no_memory("length of a copy of a buffer", len as u64))?;
+    bytes.resize(len, 0);
+    Ok(bytes)
 }

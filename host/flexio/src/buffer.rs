@@ -1,6 +1,6 @@
 //! Host memory that a card may be given: page-aligned, zeroed, not moved by reallocation.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 use crate::error::{Error, Result};
@@ -25,7 +25,7 @@ impl HostBuffer {
     /// Allocates `len` zeroed bytes.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for 0 bytes or more than the address space holds.
+    /// [`Error::OutOfRange`] for 0 bytes, more than the address space holds, or more than there is memory for.
     pub fn zeroed(len: usize) -> Result<Self> {
         let layout = Layout::from_size_align(len, HOST_BUFFER_ALIGN_BYTES)
             .ok()
@@ -37,7 +37,7 @@ impl HostBuffer {
             })?;
         // SAFETY: the layout has a non-zero size.
         let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        let start = NonNull::new(start).ok_or_else(|| Error::no_memory("length of a host buffer", len as u64))?;
         Ok(Self { start, layout, len })
     }
 
@@ -105,7 +105,8 @@ mod tests {
 
     #[test]
     fn empty_and_impossible_buffers_are_refused() {
-        for len in [0, usize::MAX, isize::MAX as usize] {
+        // The last is a length that no computer has memory for.
+        for len in [0, usize::MAX, isize::MAX as usize, 1 << 62] {
             assert!(HostBuffer::zeroed(len).is_err(), "{len}");
         }
     }

@@ -190,6 +190,16 @@ pub enum Error {
 
 flexcast_error::debug_as_display!(Error);
 
+impl Error {
+    /// An allocation of so many bytes that the system refuses.
+    #[must_use]
+    pub fn no_memory(what: &'static str, bytes: u64) -> Self {
+        let limit =
+            "no more than there is memory for; choose less, or raise the limits of the process (ulimit -v)".to_owned();
+        Self::OutOfRange { what, value: bytes, limit }
+    }
+}
+
 /// A FlexIO status that is not success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(pub u32);

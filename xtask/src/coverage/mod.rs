@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
 use self::sources::Export;
-use crate::{status, workspace};
+use crate::{new_file, status, workspace};
 
 mod checks;
 mod sources;
@@ -119,7 +119,7 @@ impl Coverage {
             return check();
         }
         let text = generate(workspace::root())?;
-        std::fs::write(document(), text).with_context(|| format!("writing {}", document().display()))?;
+        new_file::write(document(), text).with_context(|| format!("writing {}", document().display()))?;
         status::say("Wrote", document().display());
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use cargo_metadata::Message;
 
-use crate::{process, status, workspace};
+use crate::{new_file, process, status, workspace};
 
 /// The images whose firmware is mutated and run.
 const IMAGES: [&str; 4] = ["receive", "reference", "pingpong", "allgather"];
@@ -60,9 +60,9 @@ impl Tree {
     pub(super) fn with(&self, file: &str, text: &str, body: impl FnOnce() -> Result<Outcome>) -> Result<Outcome> {
         let path = self.root.join(file);
         let original = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        new_file::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         let outcome = self.build().and_then(|()| body());
-        std::fs::write(&path, original).with_context(|| format!("writing {}", path.display()))?;
+        new_file::write(&path, original).with_context(|| format!("writing {}", path.display()))?;
         outcome
     }
 

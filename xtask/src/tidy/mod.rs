@@ -41,7 +41,7 @@ impl Tidy {
         if count > 0 {
             bail!("tidy found {count} things");
         }
-        println!("{:>12}  {} checks of {} files", "tidy", checks.len(), files.len());
+        status::print(format_args!("{:>12}  {} checks of {} files", "tidy", checks.len(), files.len()))?;
         Ok(())
     }
 }

@@ -13,6 +13,9 @@ pub enum CalibrateError {
     /// A run of the receive kernels failed.
     #[error(transparent)]
     Run(#[from] TputError),
+    /// Memory has no room for what is sent.
+    #[error(transparent)]
+    Memory(#[from] crate::memory::MemoryError),
     /// A library or device failure.
     #[error(transparent)]
     Flexio(#[from] flexio::Error),

@@ -2,6 +2,8 @@
 
 use serde::{Serialize, Serializer};
 
+use crate::figures::{Beside, thousandths};
+
 /// What became of a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -101,27 +103,25 @@ impl Band {
     /// In words, with as many digits as the figures need.
     #[must_use]
     pub fn text(self) -> String {
-        match (self.low, self.high) {
-            (Some(low), Some(high)) if low == high => digits(low),
-            (Some(low), Some(high)) => format!("{} to {}", digits(low), digits(high)),
-            (Some(low), None) => format!("at least {}", digits(low)),
-            (None, Some(high)) => format!("at most {}", digits(high)),
-            (None, None) => "none".to_owned(),
-        }
+        in_words(self.low.map(thousandths), self.high.map(thousandths))
+    }
+
+    /// The same beside a value, and that value: with so many digits that it shows on which side of an end the value is.
+    #[must_use]
+    pub fn text_beside(self, value: f64) -> (String, String) {
+        let Beside { value, least, most } = Beside::new(value, self.low, self.high, thousandths);
+        (in_words(least, most), value)
     }
 }
 
-/// Four significant digits.
-#[must_use]
-pub fn digits(value: f64) -> String {
-    let decimals = match value.abs() {
-        size if size >= 1000.0 => 0,
-        size if size >= 100.0 => 1,
-        size if size >= 10.0 => 2,
-        _ => 3,
-    };
-    let text = format!("{value:.decimals$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+fn in_words(low: Option<String>, high: Option<String>) -> String {
+    match (low, high) {
+        (Some(low), Some(high)) if low == high => low,
+        (Some(low), Some(high)) => format!("{low} to {high}"),
+        (Some(low), None) => format!("at least {low}"),
+        (None, Some(high)) => format!("at most {high}"),
+        (None, None) => "none".to_owned(),
+    }
 }
 
 /// One prediction.
@@ -139,6 +139,8 @@ pub struct HoldOut {
     pub accepted: String,
     /// What the model says.
     pub predicted: f64,
+    /// The same for people, beside what is accepted.
+    pub told: String,
     /// How far that is from what is published, in percent; 0 inside a band, `None` where nothing is.
     pub error_percent: Option<f64>,
     /// What became of it.
@@ -163,13 +165,15 @@ impl HoldOut {
         accepted: Band,
         predicted: f64,
     ) -> Self {
+        let (accepted_text, told) = accepted.text_beside(predicted);
         Self {
             id: id.into(),
             what: what.into(),
             unit,
             published: published.text(),
-            accepted: accepted.text(),
+            accepted: accepted_text,
             predicted,
+            told,
             error_percent: Some(published.error_percent(predicted)),
             verdict: if accepted.holds(predicted) { Verdict::Pass } else { Verdict::Fail },
             latency_bound: None,

@@ -48,7 +48,7 @@ impl Run {
         let plan = Plan::new(params, bytes)?;
         let provider = rig::provider(parameters, 2)?;
         let cards = Cards::open(&provider, None, None)?;
-        let source = made_up_bytes(bytes, params.seed);
+        let source = made_up_bytes(bytes, params.seed)?;
         let report = run_plan(&cards, image, &plan, &source, &parameters.name, &mut |_| {})?;
         if report.missing > 0 || !report.digest_ok {
             let what = format!("reference, {} x{threads}", transport.name());

@@ -5,10 +5,11 @@ use emu_machine::timing::Parameters;
 use serde::Serialize;
 
 use super::fit::Fit;
-use super::holdout::{HoldOut, digits, score};
+use super::holdout::{HoldOut, score};
 use super::micro::MicroRow;
 use super::reference::KernelRow;
 use super::sensitivity::Sensitivity;
+use crate::figures::{deviation, short, thousandths};
 
 /// Hold-outs that passed, and those that could fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -188,14 +189,14 @@ impl Calibration {
             "issue bound",
         ];
         let mut table = table(&head);
-        let optional = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), digits);
+        let optional = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), thousandths);
         for row in &self.holdouts {
             table.add_row([
                 row.id.clone(),
                 row.what.clone(),
                 row.unit.to_owned(),
                 row.published.clone(),
-                digits(row.predicted),
+                row.told.clone(),
                 row.error_percent.map_or_else(|| "-".to_owned(), |error| format!("{error:+.1}")),
                 row.accepted.clone(),
                 row.verdict.name().to_owned(),
@@ -232,10 +233,10 @@ impl Calibration {
             table.add_row([
                 row.what.clone(),
                 row.unit.to_owned(),
-                digits(row.published),
-                digits(row.predicted),
-                format!("{:+.1}", row.error_percent),
-                format!("{:.0}", row.tolerance_percent),
+                thousandths(row.published),
+                thousandths(row.predicted),
+                deviation(row.error_percent, row.tolerance_percent),
+                short(row.tolerance_percent),
                 if row.ok { "pass" } else { "fail" }.to_owned(),
             ]);
         }
@@ -256,7 +257,7 @@ fn sensitivity_table(rows: &[Sensitivity], between: &str) -> Table {
     for row in rows {
         let changes = row.changes.iter().map(|change| {
             let ((before, old), (after, new)) = (change.before, change.after);
-            format!("{}: {before} -> {after} ({} -> {})", change.id, digits(old), digits(new))
+            format!("{}: {before} -> {after} ({} -> {})", change.id, thousandths(old), thousandths(new))
         });
         let changes: Vec<String> = changes.collect();
         table.add_row([

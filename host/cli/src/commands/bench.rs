@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
+use flexcast_cli::out;
 use flexcast_cli::provider::MODEL;
+use flexcast_cli::stdout::StdoutError;
 use flexcast_cli::tput::plan::{Params, Plan, Transport};
 use flexcast_cli::tput::report::Report;
 use flexcast_cli::tput::run::{Cards, made_up_bytes, run as run_plan};
@@ -35,13 +37,13 @@ struct Row {
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     let datapath = if args.no_datapath { Vec::new() } else { datapath(args)? };
     if !args.json && !datapath.is_empty() {
-        tell(args, &datapath);
+        tell(args, &datapath)?;
     }
     let collectives = if args.no_collectives { Vec::new() } else { growth::measure(&args.images)? };
     if args.json {
-        println!("{}", serde_json::json!({ "datapath": datapath, "collectives": collectives }));
+        out!("{}", serde_json::json!({ "datapath": datapath, "collectives": collectives }))?;
     } else if !collectives.is_empty() {
-        println!("{}", growth::table(&collectives));
+        out!("{}", growth::table(&collectives))?;
     }
     let ok = datapath.iter().all(|row| row.report.digest_ok) && collectives.iter().all(|row| row.digest_ok);
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -49,7 +51,9 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
 
 /// Both images and transports, batches of every size.
 fn datapath(args: &BenchArgs) -> anyhow::Result<Vec<Row>> {
-    let source = made_up_bytes(args.bytes, 1);
+    // Limits before that many bytes are made up.
+    Plan::new(saturated(), args.bytes)?.check_memory()?;
+    let source = made_up_bytes(args.bytes, 1)?;
     let bar = progress_bar("chunks");
     let mut rows = Vec::new();
     for name in ["reference", "receive"] {
@@ -78,7 +82,7 @@ fn datapath(args: &BenchArgs) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn tell(args: &BenchArgs, rows: &[Row]) {
+fn tell(args: &BenchArgs, rows: &[Row]) -> Result<(), StdoutError> {
     let mut counts = comfy_table::Table::new();
     counts.load_style(comfy_table::presets::UTF8_FULL_CONDENSED);
     counts.set_header(["image", "transport", "batch", "instr/CQE", "published", "cycles/CQE (emulated)"]);
@@ -100,9 +104,9 @@ fn tell(args: &BenchArgs, rows: &[Row]) {
         ]));
     }
     let Params { chunk_bytes, ring, .. } = saturated();
-    println!(
+    out!(
         "one thread, {} bytes in chunks of {chunk_bytes}, ring of {ring} never empty; cost model {MODEL}",
         args.bytes
-    );
-    println!("{counts}\nspeed of the emulator, set-up, warm-up and comparison of all bytes included\n{speed}");
+    )?;
+    out!("{counts}\nspeed of the emulator, set-up, warm-up and comparison of all bytes included\n{speed}")
 }

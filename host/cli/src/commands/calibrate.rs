@@ -1,11 +1,14 @@
 //! `flexcast calibrate`.
 
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use emu_observe::new_file::NewFile;
 use flexcast_cli::calibrate::{Images, Options, calibrate};
 use flexcast_cli::timing::TimingParams;
+use flexcast_cli::{note, out};
 
 use super::read_image;
 
@@ -44,20 +47,25 @@ pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
         reference: read_image(&args.images.join("reference.elf"))?,
         calibration: read_image(&args.images.join("calibration.elf"))?,
     };
+    // Begun before the work, so that a place that cannot be written is known now.
+    let failed = |file: &Path| format!("{} cannot be written", file.display());
+    let markdown =
+        args.markdown.as_deref().map(|file| NewFile::create(file).with_context(|| failed(file))).transpose()?;
     let options = Options { sweep: !args.quick, threads: args.jobs };
     let found = calibrate(&images, &parameters, options, &|name, ended, of, seconds| {
-        eprintln!("[{ended}/{of}] {name}: {seconds:.1} s");
+        note!("[{ended}/{of}] {name}: {seconds:.1} s");
     })?;
-    if let Some(file) = &args.markdown {
-        std::fs::write(file, found.markdown()).with_context(|| format!("{} cannot be written", file.display()))?;
+    if let (Some(mut file), Some(path)) = (markdown, &args.markdown) {
+        let written = file.write_all(found.markdown().as_bytes()).and_then(|()| file.finish());
+        written.with_context(|| failed(path))?;
     }
     if args.json {
-        println!("{}", serde_json::to_string(&found)?);
+        out!("{}", serde_json::to_string(&found)?)?;
     } else {
-        println!("{}", found.text());
+        out!("{}", found.text())?;
     }
     if !found.fit.agrees() {
-        eprintln!("{}: {}", found.model, found.verdict_of_fit());
+        note!("{}: {}", found.model, found.verdict_of_fit());
     }
     Ok(if found.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -61,7 +61,7 @@ pub(super) fn simulate(
     let source = match source {
         Some(source) => source,
         None => {
-            made_up = run::source(params);
+            made_up = run::source(params)?;
             &made_up
         }
     };

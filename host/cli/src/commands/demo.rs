@@ -11,9 +11,11 @@ use flexcast_cli::sim::algorithm::{Algorithm, AlgorithmName, Parameters};
 use flexcast_cli::sim::params::Operation;
 use flexcast_cli::sim::report::Report as Simulation;
 use flexcast_cli::sim::text::comparison;
+use flexcast_cli::stdout::StdoutError;
 use flexcast_cli::tput::plan::{Params, Plan, Transport};
 use flexcast_cli::tput::report::{Report, table};
 use flexcast_cli::tput::run::{Cards, ImageFile, run as run_plan};
+use flexcast_cli::{note, out};
 use indicatif::ProgressBar;
 
 use super::{collectives, open_provider, progress_bar, read_image, read_source, show};
@@ -53,21 +55,21 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let allgathers = allgathers(&gather, &source, &bar)?;
     bar.finish_and_clear();
     if args.json {
-        println!("{}", serde_json::json!({ "point_to_point": reports, "allgather": allgathers }));
+        out!("{}", serde_json::json!({ "point_to_point": reports, "allgather": allgathers }))?;
     } else {
-        println!("{} ({} bytes), card 1 to the DPA of card 0, chunks of 4096 bytes", path.display(), source.len());
-        println!("{}", table(&reports));
-        println!(
+        out!("{} ({} bytes), card 1 to the DPA of card 0, chunks of 4096 bytes", path.display(), source.len())?;
+        out!("{}", table(&reports))?;
+        out!(
             "times and goodput are emulated, cost model {MODEL}; instructions are counted by the device in its drain loops: where \
              threads wait for\nthe link, batches are short and their doorbells weigh more (`cargo xtask bench` keeps the ring full)"
-        );
-        tell(&allgathers, source.len());
+        )?;
+        tell(&allgathers, source.len())?;
     }
     let ok = reports.iter().all(|report| report.digest_ok && (report.loss_percent > 0.0 || report.missing == 0))
         && allgathers.iter().all(|report| report.digest_ok);
     let verdict = if ok { "all bytes that arrived are those sent" } else { "BYTES DIFFER OR ARE MISSING" };
     let runs = reports.len() + allgathers.len();
-    eprintln!("{:>12} {runs} runs in {:.1} s: {verdict}", "Finished", started.elapsed().as_secs_f64());
+    note!("{:>12} {runs} runs in {:.1} s: {verdict}", "Finished", started.elapsed().as_secs_f64());
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -84,19 +86,19 @@ fn allgathers(image: &ImageFile, source: &[u8], bar: &ProgressBar) -> anyhow::Re
         .collect()
 }
 
-fn tell(allgathers: &[Simulation], bytes: usize) {
-    println!(
+fn tell(allgathers: &[Simulation], bytes: usize) -> Result<(), StdoutError> {
+    out!(
         "\nthe same file cut over {RANKS} ranks, a card each on one switch, {} % loss: every rank gathers all {bytes} bytes",
         f64::from(ALLGATHER_LOSS_PPM) / 1e4
-    );
-    println!("{}", comparison(allgathers));
-    let [multicast, ring] = allgathers else { return };
+    )?;
+    out!("{}", comparison(allgathers))?;
+    let [multicast, ring] = allgathers else { return Ok(()) };
     let of = |report: &Simulation| report.traffic.switch_bytes_total + report.traffic.switch_control_bytes;
-    println!(
+    out!(
         "the ring loads the switch {:.2} times as much as multicast, all sent again and control included (2 - 2/P = {:.2} of data without \
          loss);\nall {} chunks that multicast lost were recovered from neighbours",
         of(ring) as f64 / of(multicast) as f64,
         2.0 - 2.0 / f64::from(RANKS),
         multicast.recovered_chunks
-    );
+    )
 }

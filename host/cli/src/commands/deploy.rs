@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use flexcast_abi::{ABI_HASH, ABI_VERSION};
 use flexcast_cli::logs::LogDecoder;
+use flexcast_cli::out;
 use flexcast_cli::pingpong;
 use flexcast_cli::tput::run::ImageFile;
 use flexcast_cli::tput::server::bring_up;
@@ -16,7 +17,7 @@ use crate::args::ImageArgs;
 pub(super) fn deploy(args: &ImageArgs) -> anyhow::Result<ExitCode> {
     with_image(args, |process, _, _| {
         let answer = bring_up(process)?;
-        println!("bring-up: the image answered {answer:#018x}, as the ABI demands");
+        out!("bring-up: the image answered {answer:#018x}, as the ABI demands")?;
         Ok(())
     })
 }
@@ -34,7 +35,7 @@ pub(super) fn run(args: &ImageArgs) -> anyhow::Result<ExitCode> {
 /// Bring-up, and a ping for an image that answers one.
 fn talk(process: &Process<'_>, provider: &Provider) -> anyhow::Result<()> {
     let answer = bring_up(process)?;
-    println!("bring-up: {answer:#018x}");
+    out!("bring-up: {answer:#018x}")?;
     let image = process.application().image();
     if image.entry_named("pong").is_err() {
         return Ok(());
@@ -45,7 +46,7 @@ fn talk(process: &Process<'_>, provider: &Provider) -> anyhow::Result<()> {
     let pong = pingpong::ping(process, &client, &[b"ping", b"a longer ping, of which every byte comes back"])?;
     for (index, round_trip_ps) in pong.round_trips_ps.iter().enumerate() {
         let kind = if provider.relax().is_virtual() { "emulated" } else { "measured" };
-        println!("ping {index}: answered after {:.2} us ({kind})", *round_trip_ps as f64 / 1e6);
+        out!("ping {index}: answered after {:.2} us ({kind})", *round_trip_ps as f64 / 1e6)?;
     }
     anyhow::ensure!(pong.equal, "an answer differs from its ping");
     Ok(())
@@ -79,15 +80,15 @@ fn provision(
     let device = provider.open(name)?;
     let pd = ProtectionDomain::new(&device)?;
     let process = Process::new(&application, &pd)?;
-    println!("{} on {name}, ABI {ABI_VERSION}", file.name);
+    out!("{} on {name}, ABI {ABI_VERSION}", file.name)?;
     for entry in application.image().entries() {
-        println!("  {:<20} {:#010x}  {}", entry.name, entry.addr, entry.kind);
+        out!("  {:<20} {:#010x}  {}", entry.name, entry.addr, entry.kind)?;
     }
     let decoder = LogDecoder::new(&file.elf)?;
     let mut stream = MsgStream::new(&process, MsgLevel::Debug)?;
     let mut print_logs = || -> anyhow::Result<()> {
         for line in stream.lines()? {
-            println!("  device: {}", decoder.line(&line));
+            out!("  device: {}", decoder.line(&line))?;
         }
         Ok(())
     };

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use flexcast_cli::out;
 use serde::Serialize;
 
 use crate::args::DevicesArgs;
@@ -22,7 +23,7 @@ pub(super) fn run(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
         .map(|d| Row { name: d.name, pci: d.pci, interface: d.interface, mac: d.mac.to_string() })
         .collect();
     if args.json {
-        println!("{}", serde_json::to_string(&rows)?);
+        out!("{}", serde_json::to_string(&rows)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = comfy_table::Table::new();
@@ -31,6 +32,6 @@ pub(super) fn run(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
     for row in &rows {
         table.add_row([&row.name, &row.pci, &row.interface, &row.mac]);
     }
-    println!("{table}");
+    out!("{table}")?;
     Ok(ExitCode::SUCCESS)
 }

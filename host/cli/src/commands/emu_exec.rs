@@ -1,7 +1,8 @@
 //! `flexcast emu exec`: an unmodified program on the emulator's libraries.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -9,8 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use emu_bridge::{BridgeTable, INLINE, MachineFile, NetworkTable, RACES_VARIABLE, VARIABLE};
+use emu_observe::new_file;
+use flexcast_cli::note;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -35,6 +38,7 @@ pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
     let libraries = libraries(args.libs.as_deref(), &places())?;
     // Passed as text: a bad file ends here, and not inside the program's first call of verbs.
     let machine = machine(args)?;
+    attempt(&machine)?;
     let text = toml::to_string(&machine).context("writing the machine as text")?;
     let mut paths = vec![libraries];
     paths.extend(env::var_os(LOADER_PATH).iter().flat_map(env::split_paths));
@@ -43,9 +47,33 @@ pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
     command.args(arguments).env(LOADER_PATH, env::join_paths(paths)?);
     command.env(VARIABLE, OsString::from(format!("{INLINE}{text}")));
     if machine.detect_races {
-        return watch(command).with_context(|| format!("starting {}", program.display()));
+        return watch(command).map_err(|error| not_started(program, error));
     }
-    Err(command.exec()).with_context(|| format!("starting {}", program.display()))
+    Err(not_started(program, command.exec().into()))
+}
+
+/// Why a program has not been started, and what helps.
+fn not_started(program: &OsStr, error: anyhow::Error) -> anyhow::Error {
+    let name = program.display();
+    let missing = error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::NotFound);
+    if missing && !program.as_encoded_bytes().contains(&b'/') {
+        return anyhow!("program `{name}` is in no folder of PATH: install it, or give its path, such as ./{name}");
+    }
+    error.context(format!(
+        "program `{name}` cannot be started: give the path of a program that exists and may be executed"
+    ))
+}
+
+/// Tries what the program would fail at in its first call of verbs, which has few words for it: the address that the bridge receives at,
+/// and the capture's file.
+fn attempt(machine: &MachineFile) -> anyhow::Result<()> {
+    if let Some(bridge) = &machine.bridge {
+        bridge.attempt()?;
+    }
+    if let Some(path) = &machine.capture {
+        new_file::attempt(path).with_context(|| format!("capture `{}` cannot be written", path.display()))?;
+    }
+    Ok(())
 }
 
 /// Runs a program whose machine writes the races that it finds to a file. Requests to end go on to the program; those of a terminal reach it
@@ -83,7 +111,7 @@ fn watch(mut command: Command) -> anyhow::Result<ExitCode> {
     if length() <= before {
         return Ok(ExitCode::from(own));
     }
-    eprintln!("flexcast: the machine has found races for memory; see above");
+    note!("flexcast: the machine has found races for memory; see above");
     Ok(ExitCode::from(if own == 0 { RACES_CODE } else { own }))
 }
 

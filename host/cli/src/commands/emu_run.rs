@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use emu_hart::bare::{self, Board, Options, Outcome, Program, Report, Streams};
 use emu_hart::{Cause, Isa};
+use flexcast_cli::note;
 use flexcast_image::{Image, illegal, isa};
 use serde::Deserialize;
 
@@ -45,14 +46,14 @@ pub(super) fn run(args: &EmuRunArgs) -> anyhow::Result<ExitCode> {
     let took = began.elapsed();
     trace.flush()?;
     out.flush()?;
-    eprintln!("{}", speed(report.instret, took));
+    note!("{}", speed(report.instret, took));
     if let Some(signature) = signature {
         signature.write(&report)?;
     }
     Ok(match report.outcome {
         Outcome::Exit(code) => ExitCode::from(exit_byte(code)),
         Outcome::Limit => {
-            eprintln!("error: stopped after {} instructions; raise --limit to go on", report.instret);
+            note!("error: stopped after {} instructions; raise --limit to go on", report.instret);
             ExitCode::from(LIMIT_CODE)
         }
         Outcome::Fault { pc, fault } => {
@@ -61,11 +62,11 @@ pub(super) fn run(args: &EmuRunArgs) -> anyhow::Result<ExitCode> {
                 Cause::IllegalInstruction => format!(": {}", illegal::why(fault.tval as u32, pc, &isa.to_string())),
                 _ => String::new(),
             };
-            eprintln!("error: {} at pc {pc:#x}{place}, value {:#x}{why}", fault.cause, fault.tval);
+            note!("error: {} at pc {pc:#x}{place}, value {:#x}{why}", fault.cause, fault.tval);
             ExitCode::from(FAULT_CODE)
         }
         Outcome::HostRequest(value) => {
-            eprintln!(
+            note!(
                 "error: the program asks the host for service {value:#x} through `tohost`; only exit (an odd value) is there"
             );
             ExitCode::from(FAULT_CODE)
@@ -141,7 +142,7 @@ impl Signature {
     fn write(mut self, report: &Report) -> anyhow::Result<()> {
         let path = self.path.display();
         if !matches!(report.outcome, Outcome::Exit(_)) {
-            eprintln!("note: the program has not ended by itself, so `{path}` is empty");
+            note!("note: the program has not ended by itself, so `{path}` is empty");
             return Ok(());
         }
         let mut text = String::with_capacity(report.dump.len() / 4 * 9);

@@ -6,6 +6,7 @@ use emu_observe::state::State;
 use flexcast_cli::logs::LogDecoder;
 use flexcast_cli::look::{Look, Seen, trace_text};
 use flexcast_cli::tables::{self, Filter};
+use flexcast_cli::{note, out};
 
 use super::{deploy, tput};
 use crate::args::ProviderName;
@@ -38,9 +39,9 @@ pub(super) fn finish(look: Option<Look>, stats: bool, elf: &[u8], json: bool) ->
     }
     for line in lines {
         if json {
-            eprintln!("{line}");
+            note!("{line}");
         } else {
-            println!("{line}");
+            out!("{line}")?;
         }
     }
     Ok(Some(seen))
@@ -74,12 +75,12 @@ fn read(args: &StateArgs, thread: Option<u32>) -> anyhow::Result<State> {
 
 fn print(state: &State, json: bool, table: &comfy_table::Table) -> anyhow::Result<ExitCode> {
     if json {
-        println!("{}", serde_json::to_string(state)?);
+        out!("{}", serde_json::to_string(state)?)?;
     } else {
-        println!("{:.3} us of virtual time (emulated, {})", state.time_ps as f64 / 1e6, state.model);
-        println!("{table}");
+        out!("{:.3} us of virtual time (emulated, {})", state.time_ps as f64 / 1e6, state.model)?;
+        out!("{table}")?;
         for line in tables::remarks(state) {
-            println!("{line}");
+            out!("{line}")?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -21,6 +21,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
+use flexcast_cli::memory::{self, MemoryError};
 use flexcast_cli::provider;
 use flexcast_cli::tput::run::{ImageFile, Tick};
 use flexio::Provider;
@@ -53,6 +54,11 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// Copies of an image that are in memory: its file, what is read of it, and what the emulated card has of it.
+const IMAGE_COPIES: u64 = 3;
+/// Copies of what is sent: the file, the sender's buffer, the receiver's.
+const SOURCE_COPIES: u64 = 3;
+
 /// A provider; the emulator with these losses on its link.
 fn open_provider(name: ProviderName, loss_ppm: u32, seed: u64) -> anyhow::Result<Provider> {
     match name {
@@ -68,15 +74,18 @@ fn open_provider(name: ProviderName, loss_ppm: u32, seed: u64) -> anyhow::Result
 }
 
 fn read_image(path: &Path) -> anyhow::Result<ImageFile> {
-    let elf = std::fs::read(path).with_context(|| {
-        format!("image `{}` cannot be read; build the images with `cargo xtask build`", path.display())
-    })?;
+    let elf = match memory::read_file("image", path, IMAGE_COPIES) {
+        Err(MemoryError::File { source, .. }) => Err(source).with_context(|| {
+            format!("image `{}` cannot be read; build the images with `cargo xtask build`", path.display())
+        })?,
+        read => read?,
+    };
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     Ok(ImageFile { name, elf })
 }
 
 fn read_source(path: &Path) -> anyhow::Result<Vec<u8>> {
-    std::fs::read(path).with_context(|| format!("file to send `{}` cannot be read", path.display()))
+    Ok(memory::read_file("file to send", path, SOURCE_COPIES)?)
 }
 
 /// A progress bar on stderr; invisible where that is not a terminal.

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use comfy_table::{CellAlignment, Table, presets};
 use flexcast_cli::capacity::{self, Ask, Cost, Plan};
+use flexcast_cli::out;
 use flexcast_cli::timing::TimingParams;
 
 use crate::plan_args::PlanArgs;
@@ -20,9 +21,9 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let cost = capacity::cost(ask.transport.is_zero_copy(), &args.images, &model)?;
     let plan = capacity::plan(&ask, cost)?;
     if args.json {
-        println!("{}", serde_json::to_string(&plan)?);
+        out!("{}", serde_json::to_string(&plan)?)?;
     } else {
-        println!("{}", table(&plan));
+        out!("{}", table(&plan))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -9,6 +9,7 @@ use flexcast_cli::evaluate::page::{self, Head};
 use flexcast_cli::evaluate::progress::Progress;
 use flexcast_cli::evaluate::run::{self, Options};
 use flexcast_cli::evaluate::{output, queue, spec, summary};
+use flexcast_cli::out;
 use flexcast_cli::timing::TimingParams;
 
 use crate::report_args::ReportArgs;
@@ -21,6 +22,11 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let name = model.parameters()?.map_or_else(|| args.model.clone(), |parameters| parameters.name);
     let options =
         Options { images: args.images.clone(), model, jobs: args.jobs, memory_bytes: queue::memory_limit_bytes() };
+    // Hours of runs are not lost for a place that cannot be written.
+    output::attempt(&args.out, &experiments)?;
+    if let Some(path) = &args.summary {
+        output::attempt_file(path)?;
+    }
     let tell = Progress::new();
     let outcomes = run::run(experiments, &options, &|progress| tell.tell(progress));
     tell.end();
@@ -28,25 +34,25 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     for outcome in &outcomes {
         output::write(&args.out, outcome)?;
     }
-    output::write_file(&args.out.join("times.txt"), &output::times(&outcomes))?;
-    let index = args.out.join("index.html");
+    output::write_file(&args.out.join(output::TIMES), &output::times(&outcomes))?;
+    let index = args.out.join(output::PAGE);
     output::write_file(&index, &page::page(&head, &outcomes))?;
     if let Some(path) = &args.summary {
         output::write_file(path, &summary::summary(&head, &outcomes))?;
     }
-    println!("{}", page::holdouts(&head));
+    out!("{}", page::holdouts(&head))?;
     for outcome in &outcomes {
-        println!("{}: {}", outcome.experiment.id, outcome.experiment.title);
+        out!("{}: {}", outcome.experiment.id, outcome.experiment.title)?;
         for verdict in &outcome.verdicts {
-            let value = verdict.value.map_or_else(|| "-".to_owned(), flexcast_cli::evaluate::row::short);
-            println!("  {:<8} {} ({}): {value}", verdict.verdict.name(), verdict.what, verdict.limits());
+            let value = verdict.told().unwrap_or_else(|| "-".to_owned());
+            out!("  {:<8} {} ({}): {value}", verdict.verdict.name(), verdict.what, verdict.limits())?;
         }
         for (run, reason) in &outcome.failures {
-            println!("  a run has failed: {reason}\n    {run}");
+            out!("  a run has failed: {reason}\n    {run}")?;
         }
     }
     let shown = std::path::absolute(&index).context("the page's path")?;
-    println!("page: {}", shown.display());
+    out!("page: {}", shown.display())?;
     let broken = outcomes.iter().any(|outcome| {
         use flexcast_cli::evaluate::spec::Class;
         let exact = |verdict: &flexcast_cli::evaluate::expect::Verdict| {

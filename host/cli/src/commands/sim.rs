@@ -8,6 +8,7 @@ use flexcast_cli::sim::SimError;
 use flexcast_cli::sim::algorithm::Algorithm;
 use flexcast_cli::sim::params::SimParams;
 use flexcast_cli::sim::run::{self as sim, Tick};
+use flexcast_cli::{note, out};
 use indicatif::ProgressBar;
 
 use super::{progress_bar, read_image, read_source};
@@ -20,20 +21,20 @@ pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     let machine = emu_machine::Config { uc_multicast: params.needs_uc_multicast(), ..machine };
     let image = (params.algorithm == Algorithm::Multicast).then(|| read_image(&args.image)).transpose()?;
     let provider = provider::emulated(machine)?;
-    let source = file.unwrap_or_else(|| sim::source(&params));
+    let source = file.map_or_else(|| sim::source(&params), Ok)?;
     let bar = progress_bar("ranks");
     let report = sim::run(&provider, image.as_ref(), &params, &source, &mut |tick| show(&bar, &params, tick));
     bar.finish_and_clear();
     // A race may be why the run failed.
     let races = with_world(|world| world.take_races())?;
     for race in &races {
-        eprintln!("race: {race}");
+        note!("race: {race}");
     }
     let report = report?;
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        out!("{}", serde_json::to_string(&report)?)?;
     } else {
-        println!("{report}");
+        out!("{report}")?;
     }
     if let Some(first) = races.into_iter().next() {
         let count = report.machine.races.unwrap_or_default();

@@ -6,10 +6,12 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use flexcast_cli::machine;
 use flexcast_cli::provider;
+use flexcast_cli::stdout::StdoutError;
 use flexcast_cli::tput::TputError;
 use flexcast_cli::tput::plan::Plan;
-use flexcast_cli::tput::report::table;
+use flexcast_cli::tput::report::{Report, table};
 use flexcast_cli::tput::run::{Cards, made_up_bytes, run as run_plan};
+use flexcast_cli::{note, out};
 use flexio::Provider;
 
 use super::{look, progress_bar, read_image, read_source, show};
@@ -24,6 +26,7 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
     let bytes = file.as_ref().map_or(args.bytes.unwrap_or(DEFAULT_BYTES), |file| file.len() as u64);
     // Limits before anything is opened, and before that many bytes are made up.
     let plan = Plan::new(params, bytes)?;
+    plan.check_memory()?;
     let asked = args.machine.params(args.seed)?;
     let config = asked.config()?;
     let model = config.model_name().to_owned();
@@ -42,24 +45,20 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
         provider::start_capture(file)?;
     }
     let look = look::start(&args.look, args.provider)?;
-    let source = file.unwrap_or_else(|| made_up_bytes(bytes, params.seed));
+    let source = file.map_or_else(|| made_up_bytes(bytes, params.seed), Ok)?;
     let cards = Cards::open(&provider, args.server.as_deref(), args.client.as_deref())?;
     let bar = progress_bar("chunks");
     bar.set_prefix(format!("{} x{}", params.transport.name(), params.threads));
     let outcome = run_plan(&cards, &image, &plan, &source, &model, &mut |tick| show(&bar, tick));
     bar.finish_and_clear();
-    if let Ok(report) = &outcome
-        && !args.json
-    {
-        println!("{}", table(std::slice::from_ref(report)));
-        if let Some(accesses) = &report.accesses {
-            println!("{accesses}");
-        }
-    }
+    let printed = match &outcome {
+        Ok(report) if !args.json => print(report),
+        _ => Ok(()),
+    };
     // What happened matters most when something failed.
     let looked = look::finish(look, args.look.stats, &image.elf, args.json);
     if let Some(path) = &args.machine.pcap {
-        eprintln!("{} packets in {}", provider::finish_capture()?, path.display());
+        note!("{} packets in {}", provider::finish_capture()?, path.display());
     }
     let mut seen = None;
     let mut races = Vec::new();
@@ -69,22 +68,31 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
     }
     // A race may be why the run failed.
     for race in &races {
-        eprintln!("race: {race}");
+        note!("race: {race}");
     }
     let (mut report, looked) = (outcome?, looked?);
+    printed?;
     report.machine = seen;
     if args.json {
         let mut value = serde_json::to_value(&report)?;
         if let Some(looked) = looked.filter(|_| args.look.stats) {
             value["stats"] = serde_json::to_value(&looked.state)?;
         }
-        println!("{value}");
+        out!("{value}")?;
     } else if let Some(seen) = report.machine.as_ref().filter(|_| !asked.is_plain()) {
-        println!("{seen}");
+        out!("{seen}")?;
     }
     if let Some(first) = races.into_iter().next() {
         let count = report.machine.and_then(|machine| machine.races).unwrap_or_default();
         return Err(TputError::Races { count, first: Box::new(first) }.into());
     }
     Ok(if report.digest_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print(report: &Report) -> Result<(), StdoutError> {
+    out!("{}", table(std::slice::from_ref(report)))?;
+    match &report.accesses {
+        Some(accesses) => out!("{accesses}"),
+        None => Ok(()),
+    }
 }

@@ -1,7 +1,7 @@
 //! Axes of a plot: from values to places, and where ticks go.
 
-use super::row::short;
 use super::spec::Scale;
+use crate::figures::short;
 
 /// One axis.
 #[derive(Clone, Debug, PartialEq)]

@@ -45,6 +45,9 @@ pub struct Holdout {
     /// What the model says.
     #[serde(default)]
     pub predicted: serde_json::Value,
+    /// The same for people, where that is told.
+    #[serde(default)]
+    pub told: Option<String>,
     /// The difference in percent.
     #[serde(default)]
     pub error_percent: Option<f64>,

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
-use super::row::{Kind, Row, short};
+use super::row::{Kind, Row};
 use super::spec::{Class, Expect};
+use crate::figures::{Beside, short};
 
 /// How an expectation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -54,18 +55,36 @@ impl Verdict {
     /// The limits in words.
     #[must_use]
     pub fn limits(&self) -> String {
-        match (self.at_least, self.at_most) {
-            (Some(least), Some(most)) => format!("{} to {}", short(least), short(most)),
-            (Some(least), None) => format!("≥ {}", short(least)),
-            (None, Some(most)) => format!("≤ {}", short(most)),
+        let (least, most) = match self.beside() {
+            Some(Beside { least, most, .. }) => (least, most),
+            None => (self.at_least.map(short), self.at_most.map(short)),
+        };
+        match (least, most) {
+            (Some(least), Some(most)) => format!("{least} to {most}"),
+            (Some(least), None) => format!("≥ {least}"),
+            (None, Some(most)) => format!("≤ {most}"),
             (None, None) => String::new(),
         }
     }
+
+    /// What came out, with as many digits as it takes beside the limits.
+    #[must_use]
+    pub fn told(&self) -> Option<String> {
+        self.beside().map(|beside| beside.value)
+    }
+
+    fn beside(&self) -> Option<Beside> {
+        Some(Beside::new(self.value?, self.at_least, self.at_most, short))
+    }
 }
 
-/// Holds an expectation against the rows; published ones are no results.
+/// Holds an expectation against the rows; published ones are no results. `asked`: what the whole sweep would run, by the columns that are
+/// known before. Where a run of it is not among the rows that could have given another verdict, there is none.
 #[must_use]
-pub fn judge(expect: &Expect, rows: &[Row]) -> Verdict {
+pub fn judge(expect: &Expect, rows: &[Row], asked: &[Row]) -> Verdict {
+    let within = |value: f64| {
+        expect.at_least.is_none_or(|least| value >= least) && expect.at_most.is_none_or(|most| value <= most)
+    };
     let results: Vec<&Row> =
         rows.iter().filter(|row| row.kind != Kind::Published && row.fits(&expect.filter)).collect();
     let kind = results.first().map(|row| row.kind);
@@ -73,8 +92,16 @@ pub fn judge(expect: &Expect, rows: &[Row]) -> Verdict {
     let value = match (&expect.first, expect.reach) {
         (Some(first), Some(reach)) => {
             let reached = results.iter().filter(|row| row.number(&expect.column).is_some_and(|value| value >= reach));
-            missing = results.is_empty();
-            reached.filter_map(|row| row.number(first)).min_by(f64::total_cmp)
+            let found = reached.filter_map(|row| row.number(first)).min_by(f64::total_cmp);
+            let has_run = |place: f64| results.iter().any(|row| row.number(first) == Some(place));
+            let places = asked.iter().filter(|row| row.fits(&expect.filter)).filter_map(|row| row.number(first));
+            let mut others = places.filter(|place| !has_run(*place));
+            missing = results.is_empty()
+                || match found {
+                    Some(found) => others.any(|place| place < found && within(place) != within(found)),
+                    None => others.any(within),
+                };
+            found
         }
         _ => {
             let value = results.first().and_then(|row| row.number(&expect.column));
@@ -91,9 +118,6 @@ pub fn judge(expect: &Expect, rows: &[Row]) -> Verdict {
             base.and_then(|base| base.number(&expect.column)).and_then(|base| Some(value? / base))
         }
     };
-    let within = |value: f64| {
-        expect.at_least.is_none_or(|least| value >= least) && expect.at_most.is_none_or(|most| value <= most)
-    };
     let verdict = match value {
         _ if missing => Ending::NotRun,
         Some(value) if within(value) => Ending::Passed,
@@ -105,7 +129,7 @@ pub fn judge(expect: &Expect, rows: &[Row]) -> Verdict {
         published: expect.published.clone(),
         at_least: expect.at_least,
         at_most: expect.at_most,
-        value: value.filter(|value| value.is_finite()),
+        value: value.filter(|value| value.is_finite() && !missing),
         kind: kind.filter(|_| !missing),
         verdict,
     }
@@ -128,8 +152,48 @@ mod tests {
 
     fn judged(text: &str) -> (Ending, Option<f64>) {
         let base = "what = \"w\"\nclass = \"goal\"\ncolumn = \"share\"\n";
-        let verdict = judge(&toml::from_str(&format!("{base}{text}")).unwrap(), &rows());
+        let verdict = judge(&toml::from_str(&format!("{base}{text}")).unwrap(), &rows(), &[]);
         (verdict.verdict, verdict.value)
+    }
+
+    /// Of a sweep over 1, 2, 4, 8, 16, 32 threads these ran; those from `reaching` on reach what was asked for.
+    fn judged_of(ran: &[u32], reaching: u32, limits: &str) -> (Ending, Option<f64>) {
+        let of = |threads: u32| Row::new(Kind::Emulated, "m").with("threads", threads);
+        let row = |&threads: &u32| of(threads).with("share", if threads >= reaching { 99.0 } else { 50.0 });
+        let rows: Vec<Row> = ran.iter().map(row).collect();
+        let asked: Vec<Row> = [1, 2, 4, 8, 16, 32].map(of).into();
+        let text =
+            "what = \"w\"\nclass = \"goal\"\ncolumn = \"share\"\nwhere = {}\nfirst = \"threads\"\nreach = 97.0\n";
+        let verdict = judge(&toml::from_str(&format!("{text}{limits}")).unwrap(), &rows, &asked);
+        (verdict.verdict, verdict.value)
+    }
+
+    #[test]
+    fn what_was_not_run_neither_fails_nor_passes() {
+        let most = "at_most = 2.0";
+        // Two threads might have done.
+        assert_eq!(judged_of(&[1, 16], 16, most), (Ending::NotRun, None));
+        assert_eq!(judged_of(&[1, 16], 99, most), (Ending::NotRun, None));
+        // They have not; or one does already.
+        assert_eq!(judged_of(&[1, 2, 16], 16, most), (Ending::Failed, Some(16.0)));
+        assert_eq!(judged_of(&[1, 2], 99, most), (Ending::Failed, None));
+        assert_eq!(judged_of(&[1, 16], 1, most), (Ending::Passed, Some(1.0)));
+        // Fewer threads than are allowed might have done, too.
+        let least = "at_least = 4.0";
+        assert_eq!(judged_of(&[4, 16], 4, least), (Ending::NotRun, None));
+        assert_eq!(judged_of(&[1, 2, 16], 16, least), (Ending::Passed, Some(16.0)));
+        assert_eq!(judged_of(&[2, 16], 2, least), (Ending::Failed, Some(2.0)));
+        assert_eq!(judged_of(&[1, 2, 4], 99, "at_least = 4.0\nat_most = 4.0"), (Ending::Failed, None));
+    }
+
+    /// A figure that is told as it is printed everywhere.
+    #[test]
+    fn a_failed_value_is_not_told_as_its_limit() {
+        let row = Row::new(Kind::Emulated, "m").with("share", 96.9958);
+        let text = "what = \"w\"\nclass = \"goal\"\ncolumn = \"share\"\nwhere = {}\nat_least = 97.0";
+        let verdict = judge(&toml::from_str(text).unwrap(), &[row], &[]);
+        assert_eq!((verdict.verdict, verdict.limits().as_str()), (Ending::Failed, "≥ 97"));
+        assert_eq!(verdict.told().as_deref(), Some("96.996"));
     }
 
     #[test]

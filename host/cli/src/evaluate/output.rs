@@ -1,31 +1,64 @@
 //! Files of an experiment: rows as CSV and JSON, and expectations beside what came out.
 
+use std::io;
 use std::path::{Path, PathBuf};
+
+use emu_observe::new_file;
 
 use super::EvaluateError;
 use super::run::Outcome;
+use super::spec::Experiment;
 
-/// Writes the files of an outcome into a folder.
+/// Name of the page.
+pub const PAGE: &str = "index.html";
+/// Name of the file that shows a drift of virtual time.
+pub const TIMES: &str = "times.txt";
+
+/// Names of an experiment's own files: rows, expectations, everything.
+fn names(id: &str) -> [String; 3] {
+    [format!("{id}.csv"), format!("{id}-comparison.csv"), format!("{id}.json")]
+}
+
+/// Makes the folder, and tries whether each file that will be in it can be written: before anything is run.
+///
+/// # Errors
+/// [`EvaluateError::File`].
+pub fn attempt(folder: &Path, experiments: &[Experiment]) -> Result<(), EvaluateError> {
+    let own = experiments.iter().flat_map(|experiment| names(&experiment.id));
+    own.chain([PAGE, TIMES].map(str::to_owned)).try_for_each(|name| attempt_file(&folder.join(name)))
+}
+
+/// Tries whether a file can be written.
+///
+/// # Errors
+/// [`EvaluateError::File`].
+pub fn attempt_file(path: &Path) -> Result<(), EvaluateError> {
+    in_its_folder(path, |path| new_file::attempt(path))
+}
+
+/// Writes the files of an outcome into a folder, each whole or not at all.
 ///
 /// # Errors
 /// [`EvaluateError::File`].
 pub fn write(folder: &Path, outcome: &Outcome) -> Result<(), EvaluateError> {
-    let id = &outcome.experiment.id;
-    write_file(&folder.join(format!("{id}.csv")), &csv(outcome))?;
-    write_file(&folder.join(format!("{id}-comparison.csv")), &comparison(outcome))?;
-    write_file(&folder.join(format!("{id}.json")), &format!("{:#}\n", json(outcome)))
+    let [rows, expectations, all] = names(&outcome.experiment.id);
+    write_file(&folder.join(rows), &csv(outcome))?;
+    write_file(&folder.join(expectations), &comparison(outcome))?;
+    write_file(&folder.join(all), &format!("{:#}\n", json(outcome)))
 }
 
-/// Writes a file.
+/// Writes a file, whole or not at all.
 ///
 /// # Errors
 /// [`EvaluateError::File`].
 pub fn write_file(path: &Path, text: &str) -> Result<(), EvaluateError> {
+    in_its_folder(path, |path| new_file::write(path, text))
+}
+
+fn in_its_folder(path: &Path, act: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), EvaluateError> {
+    let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
     let failed = |source| EvaluateError::File { what: "cannot be written:", path: PathBuf::from(path), source };
-    if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).map_err(failed)?;
-    }
-    std::fs::write(path, text).map_err(failed)
+    made.and_then(|()| act(path)).map_err(failed)
 }
 
 /// Columns of all rows, in the order in which they first occur.

@@ -5,8 +5,9 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::calibration::{Calibration, Holdout, Score};
 use super::expect::{Ending, Verdict};
 use super::plot;
-use super::row::{Cell, Kind, Row, short};
+use super::row::{Cell, Kind, Row};
 use super::run::Outcome;
+use crate::figures::short;
 
 /// What stands above the experiments.
 #[derive(Clone, Debug, PartialEq)]
@@ -130,7 +131,7 @@ fn verdicts(verdicts: &[Verdict]) -> Markup {
                 td { (format!("{:?}", verdict.class).to_lowercase()) }
                 td.number { (verdict.published.as_deref().unwrap_or("–")) }
                 td.number { (verdict.limits()) }
-                td.number { (verdict.value.map_or_else(|| "–".to_owned(), short)) }
+                td.number { (verdict.told().unwrap_or_else(|| "–".to_owned())) }
                 td { (verdict.kind.map_or("", Kind::name)) }
                 td class=(format!("{}", verdict.verdict.name().replace(' ', "-"))) { (verdict.verdict.name()) }
             } } }
@@ -244,7 +245,7 @@ fn holdout_table(calibration: &Calibration) -> Markup {
                 } }
                 tbody { @for holdout in holdouts { tr {
                     td { (holdout.id) } td { (holdout.what) } td { (holdout.unit) }
-                    td.number { (value(&holdout.published)) } td.number { (value(&holdout.predicted)) }
+                    td.number { (value(&holdout.published)) } td.number { (holdout.told.clone().unwrap_or_else(|| value(&holdout.predicted))) }
                     td.number { (number(holdout.error_percent)) }
                     td.number { (number(holdout.latency_bound)) } td.number { (number(holdout.issue_bound)) }
                     td class=(class(holdout)) { (holdout.verdict) }
@@ -298,7 +299,7 @@ mod tests {
         .unwrap();
         let row = |kind, source: &str| Row::new(kind, source).with("threads", 1u32).with("goodput_gib_s", 11.5);
         let rows = vec![row(Kind::Emulated, "M.1"), row(Kind::Published, "Table I")];
-        let verdicts = experiment.expect.iter().map(|wanted| expect::judge(wanted, &rows)).collect();
+        let verdicts = experiment.expect.iter().map(|wanted| expect::judge(wanted, &rows, &[])).collect();
         Outcome {
             experiment,
             bounds: vec![Vec::new()],

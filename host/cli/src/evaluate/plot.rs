@@ -4,8 +4,9 @@ use maud::{Markup, PreEscaped, html};
 use serde::Serialize;
 
 use super::axis::{self, Axis};
-use super::row::{Cell, Kind, Row, short};
+use super::row::{Cell, Kind, Row};
 use super::spec::{Plot, Scale};
+use crate::figures::short;
 
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 360.0;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::run;
+use crate::note;
 
 /// Where stderr is no terminal, a line is written for runs that took this long, and at least this often.
 const EVERY: Duration = Duration::from_secs(5);
@@ -43,7 +44,7 @@ impl Progress {
         let last = progress.ended == progress.all;
         if self.bar.is_hidden() && (last || *took >= EVERY || told.elapsed() >= EVERY) {
             *told = Instant::now();
-            eprintln!("{}", line(progress, run, *took, self.begun.elapsed()));
+            note!("{}", line(progress, run, *took, self.begun.elapsed()));
         }
     }
 

@@ -3,9 +3,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::point::Point;
-
-/// Memory for runs where the system does not tell how much there is.
-const FALLBACK_BYTES: u64 = 4 << 30;
+use crate::memory;
 
 /// Runs that wait for their turn.
 #[derive(Debug)]
@@ -79,16 +77,10 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Memory that runs may take together: half of what is available now.
+/// Memory that runs may take together: half of what this process can get now.
 #[must_use]
 pub fn memory_limit_bytes() -> u64 {
-    let read = || {
-        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some(kib * 1024 / 2)
-    };
-    read().unwrap_or(FALLBACK_BYTES)
+    memory::available().bytes / 2
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::figures::short;
+
 /// Where the figures of a row come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -84,18 +86,6 @@ impl std::fmt::Display for Cell {
     }
 }
 
-/// A number with as many digits as say something: four significant ones, all of those before the point.
-#[must_use]
-pub fn short(number: f64) -> String {
-    if number == 0.0 || !number.is_finite() {
-        return if number.is_finite() { "0".to_owned() } else { "-".to_owned() };
-    }
-    let before = number.abs().log10().floor() as i32;
-    let digits = (3 - before).clamp(0, 6) as usize;
-    let text = format!("{number:.digits$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
-}
-
 /// A row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
@@ -174,24 +164,6 @@ impl Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_short() {
-        for (number, text) in [
-            (0.0, "0"),
-            (11.9, "11.9"),
-            (0.97, "0.97"),
-            (598.0, "598"),
-            (48_828_125.0, "48828125"),
-            (1.98936, "1.989"),
-            (f64::NAN, "-"),
-            (f64::INFINITY, "-"),
-            (0.000_012_3, "0.000012"),
-            (-2.5, "-2.5"),
-        ] {
-            assert_eq!(short(number), text);
-        }
-    }
 
     #[test]
     fn rows_are_found_by_what_they_have() {

@@ -85,7 +85,10 @@ pub fn run(experiments: Vec<Experiment>, options: &Options, tell: &(dyn Fn(&Prog
         }
         rows.extend(experiment.published.iter().map(published));
         let bounds = experiment.plot.iter().map(|plot| bound::points(plot, &rows)).collect();
-        let verdicts = experiment.expect.iter().map(|expect| expect::judge(expect, &rows)).collect();
+        // What the whole sweep would have, of which this may be the reduced one.
+        let whole = Point::all(experiment.whole.as_deref().unwrap_or(&experiment));
+        let asked: Vec<Row> = whole.iter().map(Point::asked).collect();
+        let verdicts = experiment.expect.iter().map(|expect| expect::judge(expect, &rows, &asked)).collect();
         Outcome { experiment, rows, bounds, verdicts, failures }
     });
     outcomes.collect()
@@ -110,7 +113,7 @@ fn run_all(
     let all = points.len();
     tell(&Progress { ended: 0, all, run: None });
     std::thread::scope(|scope| {
-        for _ in 0..options.jobs.max(1) {
+        for _ in 0..options.jobs.clamp(1, points.len().max(1)) {
             scope.spawn(|| {
                 while let Some(turn) = queue.begin() {
                     let point = &points[turn.index];

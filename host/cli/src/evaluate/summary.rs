@@ -1,7 +1,7 @@
 //! The short form: a document with the figures of the last run.
 
 use super::page::{Head, holdouts, tally};
-use super::row::{Kind, short};
+use super::row::Kind;
 use super::run::Outcome;
 
 /// The document, in Markdown.
@@ -36,7 +36,7 @@ pub fn summary(head: &Head, outcomes: &[Outcome]) -> String {
                 format!("{:?}", verdict.class).to_lowercase(),
                 verdict.published.as_deref().unwrap_or("–"),
                 verdict.limits(),
-                verdict.value.map_or_else(|| "–".to_owned(), short),
+                verdict.told().unwrap_or_else(|| "–".to_owned()),
                 verdict.kind.map_or("", Kind::name),
                 verdict.verdict.name()
             ));

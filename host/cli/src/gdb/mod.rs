@@ -16,6 +16,7 @@ use gdbstub::common::Signal;
 use gdbstub::stub::state_machine::GdbStubStateMachine;
 use gdbstub::stub::{DisconnectReason, GdbStub, MultiThreadStopReason};
 
+use crate::note;
 use target::DpaProcess;
 
 /// The port of the vendor's gdb server.
@@ -105,7 +106,7 @@ pub fn serve(address: &str, wait: Duration) -> Result<Session, GdbError> {
     let target = DpaProcess { world, stop, breakpoints: BTreeSet::new(), action: Action::Continue };
     let server = Server { listener, address, wait, session: session.clone(), target, machine: None, over: false };
     with_world(|world| world.attach_debugger(Box::new(server)))??;
-    eprintln!("gdb server on {address}: stops when the first event handler begins");
+    note!("gdb server on {address}: stops when the first event handler begins");
     Ok(session)
 }
 
@@ -124,7 +125,7 @@ fn stop_reason(target: &DpaProcess) -> MultiThreadStopReason<u64> {
 
 impl Server {
     fn accept(&self) -> Result<TcpStream, String> {
-        let deadline = Instant::now() + self.wait;
+        let begun = Instant::now();
         loop {
             match self.listener.accept() {
                 Ok((stream, _)) => {
@@ -132,7 +133,7 @@ impl Server {
                     return Ok(stream);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if Instant::now() >= deadline {
+                    if begun.elapsed() >= self.wait {
                         let seconds = self.wait.as_secs();
                         return Err(format!("nobody connected to {} within {seconds} s (--gdb-wait)", self.address));
                     }
@@ -148,7 +149,7 @@ impl Server {
         let Stopped { card, process, thread, .. } = self.target.stop;
         let kind = self.target.world.process(card, process).and_then(|p| p.threads.get(&thread)).map(|t| t.kind);
         let name = kind.map_or_else(String::new, |kind| thread_name(kind, process, thread));
-        eprintln!(
+        note!(
             "{name} begins; waiting up to {} s: gdb-multiarch IMAGE.elf -ex 'target remote {}'",
             self.wait.as_secs(),
             self.address
@@ -218,7 +219,7 @@ impl Debugger for Server {
         self.session.progress().stopped = true;
         self.target.stop = stop.clone();
         if let DebugStop::Crash(cause) = &stop.why {
-            eprintln!("thread {} died: {cause}", stop.thread);
+            note!("thread {} died: {cause}", stop.thread);
         }
         std::mem::swap(world, &mut self.target.world);
         let outcome = self.talk();

@@ -16,6 +16,7 @@ use super::report::{Control, Outcome, Report, Sample};
 use super::run::Tick;
 use super::skew;
 use super::traffic::Traffic;
+use crate::memory;
 use crate::tput::run::digest;
 
 fn at(rank: u32) -> impl Fn(Error) -> SimError {
@@ -144,7 +145,8 @@ impl<'a> Buffers<'a> {
 
 /// Own bytes in the send buffers, nothing right in the receive buffers.
 fn fill(buffers: &[Buffers<'_>], params: &SimParams, source: &[u8]) -> Result<(), SimError> {
-    let wrong = vec![!source.first().copied().unwrap_or(0); params.receive_bytes() as usize];
+    let mut wrong = memory::zeroes("what a buffer holds before", params.receive_bytes())?;
+    wrong.fill(!source.first().copied().unwrap_or(0));
     let mut offset = 0;
     for ((rank, buffers), count) in (0..).zip(buffers).zip(params.counts()) {
         let write =
@@ -251,7 +253,7 @@ fn compare(
     outcomes: &mut [Outcome],
 ) -> Result<Option<String>, SimError> {
     let mut sha256 = None;
-    let mut bytes = vec![0; params.receive_bytes() as usize];
+    let mut bytes = memory::zeroes("a buffer to compare", params.receive_bytes())?;
     let ranks = (0..).zip(buffers).zip(groups).zip(outcomes);
     for (((rank, buffers), group), outcome) in ranks.filter(|(_, outcome)| outcome.error.is_none()) {
         if params.operation.reduces() {

@@ -29,6 +29,9 @@ pub enum SimError {
         /// What is wrong with it, and what would do.
         reason: String,
     },
+    /// Memory has no room for the buffers.
+    #[error(transparent)]
+    Memory(#[from] crate::memory::MemoryError),
     /// An algorithm that does not do this.
     #[error("--algorithm {algorithm} does no {operation}: give {fits}")]
     Algorithm {

@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::SimError;
 use super::algorithm::Algorithm;
 use super::skew::MAX_SKEW_US;
+use crate::memory;
 
-/// Most bytes that the receive buffers of all ranks may take together: they are all in this process.
-pub const MAX_BUFFER_BYTES: u64 = 16 << 30;
+/// Bytes beyond which nothing is computed from them: no machine has room for so many, and nothing overflows below.
+const MOST_BYTES: u64 = 1 << 40;
 
 /// What reductions do: exact in any order, so that every algorithm gives the same bytes.
 pub(super) const OPERATOR: Operator = Operator::SumI32;
@@ -125,7 +126,7 @@ impl SimParams {
     /// Checks what no other part does.
     ///
     /// # Errors
-    /// [`SimError::Parameter`].
+    /// [`SimError::Parameter`], or [`SimError::Memory`] where this process cannot get the memory that the buffers take.
     pub fn check(&self) -> Result<(), SimError> {
         let refuse = |what, reason: String| Err(SimError::Parameter { what, reason });
         let most = flexcast_proto::MAX_RANKS;
@@ -160,15 +161,13 @@ impl SimParams {
                 self.bytes.saturating_mul(u64::from(self.ranks))
             }
         };
-        // Far above the limit, and nothing overflows below it.
-        if most > 1 << 40 || self.buffer_bytes() > MAX_BUFFER_BYTES {
-            let reason = format!(
-                "the buffers of {} ranks would take more than the {} GiB that one process may have for them: give fewer bytes or ranks",
-                self.ranks,
-                MAX_BUFFER_BYTES >> 30
-            );
-            return refuse("--bytes", reason);
-        }
+        let needed = if most > MOST_BYTES { most.saturating_mul(self.ranks.into()) } else { self.memory_bytes() };
+        let (what, bytes) = match self.total_bytes {
+            Some(total) => ("--file of", total),
+            None => ("--bytes", self.bytes),
+        };
+        let value = format!("{bytes} with {} ranks", self.ranks);
+        memory::require(what, value, needed, "give fewer bytes or ranks")?;
         if self.operation == Operation::Allgather && !self.is_even() {
             let reason = format!("{:?} bytes are not the same for each of {} ranks", self.total_bytes, self.ranks);
             return refuse("--op allgather", reason);
@@ -205,12 +204,15 @@ impl SimParams {
         }
     }
 
-    /// Bytes of the receive buffers of all ranks; of reductions of what they contribute, which is no less.
-    fn buffer_bytes(&self) -> u64 {
-        if self.operation.reduces() {
-            return self.source_bytes();
-        }
-        self.receive_bytes().saturating_mul(u64::from(self.ranks))
+    /// Memory of this process that the buffers of all ranks take: what they contribute, as one piece and in the buffers of each, what they
+    /// receive, and one such buffer to compare; with reductions the contributions once more and where each rank adds up. The cards'
+    /// own memory is not in it.
+    fn memory_bytes(&self) -> u64 {
+        let (source, ranks) = (self.source_bytes(), u64::from(self.ranks));
+        let reductions =
+            if self.operation.reduces() { source.saturating_add(self.bytes.saturating_mul(ranks)) } else { 0 };
+        let received = self.receive_bytes().saturating_mul(ranks + 1);
+        source.saturating_mul(2).saturating_add(received).saturating_add(reductions)
     }
 
     /// Whether the cards must be of the hypothetical kind whose UC queue pairs take part in multicast.

@@ -31,9 +31,11 @@ pub enum Tick {
 }
 
 /// The bytes of all ranks, one rank's after another's.
-#[must_use]
-pub fn source(params: &SimParams) -> Vec<u8> {
-    made_up_bytes(params.source_bytes(), params.seed)
+///
+/// # Errors
+/// [`SimError::Memory`] where there is no memory for so many.
+pub fn source(params: &SimParams) -> Result<Vec<u8>, SimError> {
+    Ok(made_up_bytes(params.source_bytes(), params.seed)?)
 }
 
 /// Runs what `params` say on the calling thread's emulated machine, which `provider` reaches. `image`: only multicast needs one.

@@ -10,6 +10,9 @@ pub enum TputError {
     /// The parameters cannot be run.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// Memory has no room for the buffer.
+    #[error(transparent)]
+    Memory(#[from] crate::memory::MemoryError),
     /// A library or device failure.
     #[error(transparent)]
     Flexio(#[from] flexio::Error),

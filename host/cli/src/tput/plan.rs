@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::memory::{self, MemoryError};
+
 /// Alignment of a chunk: a cache line, because two writers in one line would overwrite one another.
 pub const CHUNK_ALIGN_BYTES: u64 = 64;
 /// Longest UD message: one MTU.
@@ -262,6 +264,22 @@ impl Plan {
             first += own;
         }
         Ok(Plan { params, bytes, chunks, shares })
+    }
+
+    /// Memory of this process that the buffer takes in a run on emulated cards: what is sent, the sender's copy, what is received, with
+    /// bitmaps on both sides, and a chunk to compare.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        let bitmaps = (self.chunks / 4).saturating_add(128 * u64::from(self.params.threads));
+        self.bytes.saturating_mul(3).saturating_add(self.params.chunk_bytes).saturating_add(bitmaps)
+    }
+
+    /// Refuses a buffer that memory has no room for.
+    ///
+    /// # Errors
+    /// [`MemoryError::TooMuch`].
+    pub fn check_memory(&self) -> Result<(), MemoryError> {
+        memory::require("--bytes", self.bytes, self.memory_bytes(), "give fewer bytes, or a smaller file")
     }
 
     /// Warm-up and measured repetitions.

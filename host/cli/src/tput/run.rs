@@ -12,6 +12,7 @@ use super::plan::Plan;
 use super::report::{DeviceCounters, Kind, Report, Totals};
 use super::server::{self, Server, WorkerEndpoint};
 use crate::accesses::{self, Accesses};
+use crate::memory::{self, MemoryError};
 
 /// A device image as read from a file.
 #[derive(Clone, Debug)]
@@ -257,7 +258,7 @@ fn compare(
 ) -> Result<Arrival, TputError> {
     let (mut sent, mut received) = (Sha256::new(), Sha256::new());
     let mut arrival = Arrival { missing: 0, bytes: 0, equal: false };
-    let mut chunk = vec![0; plan.params.chunk_bytes as usize];
+    let mut chunk = memory::zeroes("a chunk to compare", plan.params.chunk_bytes)?;
     for (share, (_, bitmap)) in plan.shares.iter().zip(reports) {
         for psn in 0..share.chunks {
             if bitmap[psn as usize / 64] >> (psn % 64) & 1 == 0 {
@@ -304,10 +305,12 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// `bytes` bytes that depend on `seed` and nothing else, and in which no two chunks are alike (SplitMix64).
-#[must_use]
-pub fn made_up_bytes(bytes: u64, seed: u64) -> Vec<u8> {
+///
+/// # Errors
+/// [`MemoryError::Refused`] where there is no memory for so many.
+pub fn made_up_bytes(bytes: u64, seed: u64) -> Result<Vec<u8>, MemoryError> {
     let words = bytes.div_ceil(8);
-    let mut out = Vec::with_capacity((words * 8) as usize);
+    let mut out = memory::room("made-up bytes", words.saturating_mul(8))?;
     let mut state = seed;
     for _ in 0..words {
         state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -317,7 +320,7 @@ pub fn made_up_bytes(bytes: u64, seed: u64) -> Vec<u8> {
         out.extend_from_slice(&(word ^ word >> 31).to_le_bytes());
     }
     out.truncate(bytes as usize);
-    out
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -326,10 +329,12 @@ mod tests {
 
     #[test]
     fn made_up_bytes_depend_on_the_seed_only() {
-        assert_eq!(made_up_bytes(13, 1), made_up_bytes(13, 1));
-        assert_eq!(made_up_bytes(13, 1)[..8], made_up_bytes(8, 1)[..]);
-        assert_ne!(made_up_bytes(64, 1), made_up_bytes(64, 2));
-        assert!(made_up_bytes(0, 1).is_empty());
+        let made_up = |bytes, seed| made_up_bytes(bytes, seed).unwrap();
+        assert_eq!(made_up(13, 1), made_up(13, 1));
+        assert_eq!(made_up(13, 1)[..8], made_up(8, 1)[..]);
+        assert_ne!(made_up(64, 1), made_up(64, 2));
+        assert!(made_up(0, 1).is_empty());
+        assert!(made_up_bytes(u64::MAX, 1).is_err() && made_up_bytes(1 << 62, 1).is_err());
         assert_eq!(hex(&[0, 0xAB]), "00ab");
     }
 }

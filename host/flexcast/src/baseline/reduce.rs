@@ -6,6 +6,7 @@ use flexio::{Access, HostBuffer, MemoryRegion};
 use super::announcement::Terms;
 use super::operation::{Buffer, Division, Pieces, Running};
 use super::{Error, Group};
+use crate::buffer::zeroes;
 
 /// What a reduction does with two elements. All are of four bytes, little-endian as the host has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -139,7 +140,7 @@ impl Group<'_> {
         else {
             return Ok(Vec::new());
         };
-        let mut bytes = vec![0; (current.result.end - current.result.start) as usize];
+        let mut bytes = zeroes((current.result.end - current.result.start) as usize)?;
         region.read(current.result.start as usize, &mut bytes)?;
         Ok(bytes)
     }
@@ -154,7 +155,7 @@ impl Group<'_> {
     ) -> Result<(), Error> {
         let schedule = self.schedule(operation)?;
         contribution.check(blocks.total_bytes())?;
-        let mut own = vec![0; blocks.total_bytes() as usize];
+        let mut own = zeroes(blocks.total_bytes() as usize)?;
         contribution.region.read(contribution.offset as usize, &mut own)?;
         let len = (work.total_bytes() as usize).max(1);
         let had = self.reducing.work.last().map_or(0, MemoryRegion::len);

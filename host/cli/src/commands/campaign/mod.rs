@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use flexcast_cli::sim::campaign::{Tally, Wrong};
 use flexcast_cli::sim::random::Case;
+use flexcast_cli::stdout::StdoutError;
+use flexcast_cli::{note, out};
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -47,11 +49,11 @@ pub(super) fn run(args: &CampaignArgs) -> anyhow::Result<ExitCode> {
     let image = read_image(&args.image)?;
     let first = args.first.map_or_else(default_first, Ok)?;
     if args.first.is_none() {
-        eprintln!("seeds from {first} on; the same again: --first {first} --seeds {}", args.seeds);
+        note!("seeds from {first} on; the same again: --first {first} --seeds {}", args.seeds);
     }
     if args.show {
         for seed in first..first.saturating_add(args.seeds) {
-            println!("{:#?}", Case::new(seed));
+            out!("{:#?}", Case::new(seed))?;
         }
     }
     let seeds = Seeds::new(first, args.seeds, args.keep_going);
@@ -67,9 +69,9 @@ pub(super) fn run(args: &CampaignArgs) -> anyhow::Result<ExitCode> {
     let state = seeds.take();
     let wall_s = started.elapsed().as_secs_f64();
     if args.json {
-        println!("{}", json(args, first, &state, end, wall_s)?);
+        out!("{}", json(args, first, &state, end, wall_s)?)?;
     } else {
-        print(args, first, &state, end, wall_s);
+        print(args, first, &state, end, wall_s)?;
     }
     // Threads whose seeds have not ended go with the process.
     if let [Wrong { seed, reason }, ..] = state.wrong.as_slice() {
@@ -110,7 +112,7 @@ fn watch(args: &CampaignArgs, seeds: &Seeds, started: Instant) -> End {
         let over = seeds.with(|state| {
             // Those who wait for the end of a long campaign want to know before it.
             for wrong in state.untold.drain(..) {
-                bar.suspend(|| eprintln!("wrong: {wrong}"));
+                bar.suspend(|| note!("wrong: {wrong}"));
             }
             show(args, &bar, state, elapsed, &mut told, every);
             state.threads == 0
@@ -155,7 +157,7 @@ fn show(
     let rate = ended as f64 / elapsed_s;
     let left =
         if ended == 0 { String::new() } else { format!(", about {:.0} s to go", (args.seeds - ended) as f64 / rate) };
-    eprintln!("{ended} of {} seeds in {elapsed_s:.0} s, {rate:.1} a second{left}: {message}", args.seeds);
+    note!("{ended} of {} seeds in {elapsed_s:.0} s, {rate:.1} a second{left}: {message}", args.seeds);
 }
 
 /// The outcomes so far, in a few words.
@@ -179,21 +181,21 @@ fn json(args: &CampaignArgs, first: u64, state: &State, end: End, wall_s: f64) -
     Ok(value)
 }
 
-fn print(args: &CampaignArgs, first: u64, state: &State, end: End, wall_s: f64) {
+fn print(args: &CampaignArgs, first: u64, state: &State, end: End, wall_s: f64) -> Result<(), StdoutError> {
     let Tally { cases, right, failed, failures, baselines, recovered_chunks, lost_frames, weak, raced } = &state.tally;
-    println!(
+    out!(
         "{cases} cases from seed {first} on in {wall_s:.1} s (measured): {right} with every byte on every rank, {failed} in which ranks failed as they should, each \
          with a typed error;\n{lost_frames} frames lost, {recovered_chunks} chunks recovered; {baselines} without multicast, {weak} under weak \
          memory, {raced} watched for races"
-    );
+    )?;
     if !failures.is_empty() {
         let kinds: Vec<_> = failures.iter().map(|(kind, cases)| format!("{cases} {kind}")).collect();
-        println!("failed as they should: {}", kinds.join(", "));
+        out!("failed as they should: {}", kinds.join(", "))?;
     }
     if !state.wrong.is_empty() {
-        println!("wrong: {}", state.wrong.len());
+        out!("wrong: {}", state.wrong.len())?;
         for wrong in &state.wrong {
-            println!("  {wrong}");
+            out!("  {wrong}")?;
         }
     }
     if cases + (state.wrong.len() as u64) < args.seeds {
@@ -203,21 +205,19 @@ fn print(args: &CampaignArgs, first: u64, state: &State, end: End, wall_s: f64) 
             End::WallLimit => "the wall limit is reached",
             End::Interrupted => "interrupted",
         };
-        println!("not run: {} of {} seeds ({why})", args.seeds - state.ended(), args.seeds);
+        out!("not run: {} of {} seeds ({why})", args.seeds - state.ended(), args.seeds)?;
     }
     for (seed, since) in &state.running {
-        println!(
+        out!(
             "not ended: seed {seed}, after {:.1} s; run it again with: {}",
             since.elapsed().as_secs_f64(),
             again(*seed)
-        );
+        )?;
     }
     if args.seeds > 1 {
         let slowest: Vec<_> =
             state.slowest.iter().map(|(took, seed)| format!("{seed} in {:.2} s", took.as_secs_f64())).collect();
-        println!(
-            "slowest seeds (measured): {}; each runs alone with --first SEED --seeds 1 --show",
-            slowest.join(", ")
-        );
+        out!("slowest seeds (measured): {}; each runs alone with --first SEED --seeds 1 --show", slowest.join(", "))?;
     }
+    Ok(())
 }

@@ -50,13 +50,20 @@ impl ConcurrentPoint {
         "flexcast report --only concurrent".to_owned()
     }
 
+    /// The columns that say what is run.
+    fn parameters(&self, source: &str, topology: &str) -> Row {
+        Row::new(Kind::Emulated, source).with("ranks", self.ranks).with("topology", topology).with("bytes", self.bytes)
+    }
+
+    pub(super) fn asked(&self) -> Row {
+        self.parameters("", &self.topology)
+    }
+
     pub(super) fn run(&self) -> Result<Row, String> {
         let topology = Topology::named(&self.topology).map_err(text)?;
         let found = concurrent::run(&topology, self.ranks as usize, self.bytes, self.chunk_bytes).map_err(text)?;
-        Ok(Row::new(Kind::Emulated, "none: the fabric alone, hosts send as fast as their links")
-            .with("ranks", self.ranks)
-            .with("topology", topology.name())
-            .with("bytes", self.bytes)
+        Ok(self
+            .parameters("none: the fabric alone, hosts send as fast as their links", topology.name())
             .with("ring_card_mib", found.rings_sent_bytes as f64 / f64::from(1 << 20))
             .with("offloaded_card_mib", found.offloaded_sent_bytes as f64 / f64::from(1 << 20))
             .with("ring_us", found.rings_ps as f64 / 1e6)

@@ -62,6 +62,16 @@ impl Point {
         }
     }
 
+    /// The columns of its row that are known before it is run.
+    #[must_use]
+    pub fn asked(&self) -> Row {
+        match self {
+            Self::Tput(point) => point.asked(),
+            Self::Sim(point) => point.asked(),
+            Self::Concurrent(point) => point.asked(),
+        }
+    }
+
     /// The command that does the same.
     #[must_use]
     pub fn command(&self, model: &TimingParams) -> String {

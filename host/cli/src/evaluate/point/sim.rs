@@ -186,23 +186,22 @@ impl SimPoint {
         let config = machine.config_of(params.cards()).map_err(text)?;
         let provider = provider::emulated(config).map_err(text)?;
         let image = read_image(images, "allgather")?;
-        let report = sim::run(&provider, Some(&image), &params, &sim::source(&params), &mut |_| {}).map_err(text)?;
+        let source = sim::source(&params).map_err(text)?;
+        let report = sim::run(&provider, Some(&image), &params, &source, &mut |_| {}).map_err(text)?;
         if !report.digest_ok {
             return Err(format!("{} ranks failed: {}", report.failures, report.errors.join("; ")));
         }
         self.row(&params, &report)
     }
 
-    fn row(&self, params: &SimParams, report: &Report) -> Result<Row, String> {
-        let rates = rates(params, report);
-        let spread = Statistics::of(&rates).ok_or("no rank tells its time")?;
-        let operations = f64::from(report.iterations);
-        let mut row = Row::new(Kind::Emulated, &report.model)
+    /// The columns that say what is run.
+    fn parameters(&self, model: &str, topology: &str) -> Row {
+        let mut row = Row::new(Kind::Emulated, model)
             .with("operation", self.operation.name())
             .with("algorithm", self.algorithm.as_str())
             .with("ranks", self.ranks)
             .with("bytes", self.bytes)
-            .with("topology", report.machine.topology.as_str())
+            .with("topology", topology)
             .with("loss_percent", self.loss_percent);
         if let Some(noise) = self.noise() {
             row = row.with("noise", noise.as_str());
@@ -210,15 +209,28 @@ impl SimPoint {
         if self.skew_us > 0 {
             row = row.with("skew_us", self.skew_us);
         }
-        row = row
-            .with("seed", self.seed)
+        row.with("seed", self.seed)
+    }
+
+    fn with_chains(&self, row: Row) -> Row {
+        if self.multicasts() { row.with("chains", self.chains) } else { row }
+    }
+
+    pub(super) fn asked(&self) -> Row {
+        let topology = self.topology.clone().unwrap_or_else(|| format!("switch-{}", self.ranks.max(2)));
+        self.with_chains(self.parameters("", &topology))
+    }
+
+    fn row(&self, params: &SimParams, report: &Report) -> Result<Row, String> {
+        let rates = rates(params, report);
+        let spread = Statistics::of(&rates).ok_or("no rank tells its time")?;
+        let operations = f64::from(report.iterations);
+        let row = self
+            .parameters(&report.model, &report.machine.topology)
             .with("time_us", report.virtual_time_us)
             .with("goodput_gbit_s", report.goodput_gbit_s);
-        if self.multicasts() {
-            row = row.with("chains", self.chains);
-        }
-        row = spread
-            .columns(row, "rank_gbit_s_")
+        let mut row = spread
+            .columns(self.with_chains(row), "rank_gbit_s_")
             .with("samples", spread.samples as u64)
             .with("switch_bytes", report.traffic.switch_bytes_total as f64 / operations)
             .with("host_tx_bytes", report.traffic.host_tx_bytes as f64 / operations)

@@ -89,6 +89,32 @@ impl TputPoint {
         )
     }
 
+    /// The columns that say what is run.
+    fn parameters(&self, model: &str) -> Row {
+        let Self { transport, threads, chunk_bytes, ring, bytes, seed, .. } = *self;
+        Row::new(Kind::Emulated, model)
+            .with("image", self.image.as_str())
+            .with("transport", transport.name())
+            .with("threads", threads)
+            .with("chunk_bytes", chunk_bytes)
+            .with("ring", ring)
+            .with("bytes", bytes)
+            .with("seed", seed)
+    }
+
+    fn with_staging(&self, row: Row) -> Row {
+        match self.transport {
+            Transport::Uc => row,
+            Transport::Ud => {
+                row.with("staging_kib", u64::from(self.threads) * u64::from(self.ring) * self.chunk_bytes / 1024)
+            }
+        }
+    }
+
+    pub(super) fn asked(&self) -> Row {
+        self.with_staging(self.parameters(""))
+    }
+
     pub(super) fn run(&self, images: &Path, timing: &TimingParams) -> Result<Row, String> {
         let Self { transport, threads, chunk_bytes, ring, bytes, seed, warm_up, iterations, .. } = *self;
         let params = Params { transport, threads, chunk_bytes, ring, iterations, warm_up, seed, ..Params::default() };
@@ -99,20 +125,16 @@ impl TputPoint {
         let provider = provider::emulated(config).map_err(text)?;
         let cards = Cards::open(&provider, None, None).map_err(text)?;
         let file = read_image(images, &self.image)?;
-        let report = run_plan(&cards, &file, &plan, &made_up_bytes(bytes, seed), &model, &mut |_| {}).map_err(text)?;
+        plan.check_memory().map_err(text)?;
+        let source = made_up_bytes(bytes, seed).map_err(text)?;
+        let report = run_plan(&cards, &file, &plan, &source, &model, &mut |_| {}).map_err(text)?;
         if !report.digest_ok || report.missing > 0 {
             let (missing, equal) = (report.missing, report.digest_ok);
             return Err(format!("{missing} chunks are missing, bytes that arrived equal: {equal}"));
         }
         let gbit_per_s = report.goodput_gib_s * f64::from(1 << 30) * 8.0 / 1e9;
-        let mut row = Row::new(Kind::Emulated, &model)
-            .with("image", self.image.as_str())
-            .with("transport", transport.name())
-            .with("threads", threads)
-            .with("chunk_bytes", chunk_bytes)
-            .with("ring", ring)
-            .with("bytes", bytes)
-            .with("seed", seed)
+        let row = self
+            .parameters(&model)
             .with("goodput_gib_s", report.goodput_gib_s)
             .with("goodput_gbit_s", gbit_per_s)
             .with("link_percent", 100.0 * gbit_per_s / link_goodput(transport, chunk_bytes, CABLE_GBIT_PER_S))
@@ -123,10 +145,7 @@ impl TputPoint {
             .with("cqes", report.device.cqes)
             .with("activations", report.device.activations)
             .with("duplicates", report.device.duplicates);
-        if transport == Transport::Ud {
-            row = row.with("staging_kib", u64::from(threads) * u64::from(ring) * chunk_bytes / 1024);
-        }
-        Ok(with_accesses(row, report.accesses.as_ref()))
+        Ok(with_accesses(self.with_staging(row), report.accesses.as_ref()))
     }
 }
 

@@ -55,6 +55,9 @@ pub struct Experiment {
     pub plot: Vec<Plot>,
     /// What should come out.
     pub expect: Vec<Expect>,
+    /// The experiment with its whole sweeps, where these are the reduced ones.
+    #[serde(skip)]
+    pub whole: Option<Box<Experiment>>,
 }
 
 /// A published point.

@@ -50,6 +50,12 @@ fn read(path: &Path, reduced: bool) -> Result<Experiment, EvaluateError> {
 /// # Errors
 /// What is wrong with it.
 pub fn parse(text: &str, reduced: bool) -> Result<Experiment, String> {
+    let experiment = parse_one(text, reduced)?;
+    let whole = reduced.then(|| parse_one(text, false).map(Box::new)).transpose()?;
+    Ok(Experiment { whole, ..experiment })
+}
+
+fn parse_one(text: &str, reduced: bool) -> Result<Experiment, String> {
     let mut table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
     for group in ["tput", "sim", "concurrent"] {
         let Some(toml::Value::Array(sweeps)) = table.get_mut(group) else { continue };
