@@ -75,6 +75,8 @@ int main(int argc, char **argv)
     flexcast_config_default(&config, sizeof config);
     config.margin_ps = 100000000000;
     config.recovery_ps = 10000000000000;
+    /* One operation after another, until one fails or so many are done. */
+    const int rounds = strncmp(way, "rounds", 6) == 0 ? atoi(way + 6) : 1;
     if (strcmp(way, "slots") == 0 && rank == 1)
         config.slots = 100;
     if (strcmp(way, "device") == 0)
@@ -97,6 +99,15 @@ int main(int argc, char **argv)
             status = flexcast_cancel(comm);
         if (status == FLEXCAST_OK)
             status = flexcast_wait(request);
+        for (int round = 1; round < rounds && status == FLEXCAST_OK; round++) {
+            if (round == 1) {
+                printf("begun\n");
+                fflush(stdout);
+            }
+            flexcast_request_free(request);
+            if ((status = flexcast_allgather(comm, send, receive, bytes, &request)) == FLEXCAST_OK)
+                status = flexcast_wait(request);
+        }
         told("gathered", status);
         if (flexcast_request_report(request, &report, sizeof report) == FLEXCAST_OK)
             printf("report: %u %u %u %u\n", report.cause, report.culprit, report.witness, report.memory_held);

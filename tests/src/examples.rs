@@ -130,13 +130,31 @@ impl Rank {
         Self { child: child.expect("the program starts"), output }
     }
 
+    /// Sends it a signal by its name: `STOP`, `CONT`, `KILL`. One that has ended gets none.
+    ///
+    /// # Panics
+    /// There is no shell.
+    pub fn signal(&self, name: &str) {
+        let command = format!("kill -s {name} {} 2>/dev/null", self.child.id());
+        let _ = Command::new("sh").args(["-c", &command]).status().expect("a shell");
+    }
+
+    /// What it has printed so far.
+    ///
+    /// # Panics
+    /// Its output cannot be read.
+    #[must_use]
+    pub fn printed(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.output).expect("the output")).into_owned()
+    }
+
     /// How it ended, within a bound, and what it printed.
     ///
     /// # Panics
     /// It still runs, or its output cannot be read.
     pub fn end(&mut self, bound: Duration) -> (bool, String) {
         let status = wait_for(&mut self.child, bound);
-        let text = String::from_utf8_lossy(&std::fs::read(&self.output).expect("the output")).into_owned();
+        let text = self.printed();
         let status = status.unwrap_or_else(|| panic!("still running after {bound:?}: {text}"));
         (status.success(), text)
     }

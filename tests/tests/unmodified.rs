@@ -99,6 +99,18 @@ struct Pair {
 /// Runs a program as server and as client, with cards 0 and 1, and checks that both succeed. `more` is added to both machine
 /// files, `alone` to the server's.
 fn pair(name: &str, program: &str, arguments: &[&str], more: &str, alone: &str) -> Pair {
+    pair_with(name, program, arguments, more, alone, |_| ())
+}
+
+/// The same; `meddle` is told the processes, the server's first, when both run.
+fn pair_with(
+    name: &str,
+    program: &str,
+    arguments: &[&str],
+    more: &str,
+    alone: &str,
+    meddle: impl FnOnce([u32; 2]),
+) -> Pair {
     let folder = scratch(name);
     let ports = free_udp_ports();
     let port = free_tcp_port();
@@ -135,6 +147,7 @@ fn pair(name: &str, program: &str, arguments: &[&str], more: &str, alone: &str) 
         std::thread::sleep(Duration::from_millis(5));
     }
     let mut client = start("client", 1, &["127.0.0.1"]);
+    meddle([server.0.id(), client.0.id()]);
     let ends = [wait_for(&mut client.0, BOUND), wait_for(&mut server.0, BOUND)];
     assert!(ends.iter().all(|end| end.is_some_and(|status| status.success())), "{ends:?} (client, server): {}", told());
     Pair { server: printed("server"), client: printed("client") }
@@ -202,6 +215,31 @@ fn pingpong(transport: &str, more: &[&[&str]]) {
 #[test]
 fn ibv_rc_pingpong_plays() {
     pingpong("rc", &[&["-N"], &["-m", "4096", "-s", "100000"]]);
+}
+
+/// A card answers whether or not its host's processor has time: so does one whose process is stopped, later, and nobody's retries run out.
+#[test]
+fn a_pingpong_outlives_a_process_that_is_stopped() {
+    if !installed("ibv_rc_pingpong", "ibverbs-utils") {
+        return;
+    }
+    for stopped in [0, 1] {
+        let meddle = |children: [u32; 2]| {
+            let signal = |name: &str| {
+                let command = format!("kill -s {name} {}", children[stopped]);
+                let _ = Command::new("sh").args(["-c", &command]).stderr(Stdio::null()).status().expect("a shell");
+            };
+            std::thread::sleep(Duration::from_millis(300));
+            signal("STOP");
+            std::thread::sleep(Duration::from_secs(1));
+            signal("CONT");
+        };
+        let arguments = ["-g", "0", "-c", "-n", "4000"];
+        let printed = pair_with(&format!("stopped-{stopped}"), "ibv_rc_pingpong", &arguments, "", "", meddle);
+        for text in [&printed.server, &printed.client] {
+            assert!(text.contains("4000 iters in") && !text.contains("invalid data"), "{text}");
+        }
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use emu_machine::{
 use serde::{Deserialize, Serialize};
 
 use crate::bridge::Bridge;
-use crate::joint::BridgeTable;
+use crate::joint::{BridgeTable, MOST_TIMEOUT_MS};
 use crate::keeper;
 
 /// A machine file. Every key may be left out; unknown ones are errors.
@@ -41,6 +41,7 @@ use crate::keeper;
 ///
 /// [bridge]
 /// listen = "127.0.0.1:7472"   # UDP
+/// peer_timeout_ms = 10000     # how long a machine that is not run may hold up this one
 /// peer = "127.0.0.1:7471"     # or, with more machines than two:
 /// # peers = [
 /// #   { address = "127.0.0.1:7471", first_card = 0 },
@@ -258,6 +259,9 @@ pub enum FileError {
     /// The peers do not fit together.
     #[error("the machine file: bridge: {0}")]
     Peers(String),
+    /// A time that nobody waits.
+    #[error("the machine file: bridge.peer_timeout_ms is {0}, but must be 1 to {MOST_TIMEOUT_MS} ms")]
+    Timeout(u64),
     /// The bridge cannot be set up.
     #[error("the bridge cannot listen on {listen}: {source}; is it taken by another program?")]
     Bridge {

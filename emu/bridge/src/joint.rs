@@ -3,13 +3,13 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::ops::Range;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
 use crate::file::FileError;
 use crate::peer::Neighbour;
-use crate::wire::Wire;
+use crate::wire::{PATIENCE, Wire};
 
 /// `[bridge]`: addresses as `HOST:PORT`, and either one `peer` or a list of `peers`.
 ///
@@ -23,11 +23,17 @@ pub struct BridgeTable {
     /// Where the other one does, if there is one only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
+    /// How long another machine that has been there may be silent while something waits for it, in milliseconds, 1 to [`MOST_TIMEOUT_MS`]: so
+    /// long virtual time stands still here. Then it counts as gone. Default 10,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_timeout_ms: Option<u64>,
     /// Where the others do.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<PeerTable>,
 }
 
+/// Longest time for which another machine may be waited for, in milliseconds: an hour.
+pub const MOST_TIMEOUT_MS: u64 = 3_600_000;
 /// Cards that can be numbered.
 const CARDS: usize = 65_535;
 
@@ -62,7 +68,7 @@ impl BridgeTable {
             .filter(|&other| other != rank)
             .map(|other| PeerTable { address: address(other), first_card: other * cards, cards })
             .collect();
-        Self { listen: address(rank), peer: None, peers }
+        Self { listen: address(rank), peer: None, peer_timeout_ms: None, peers }
     }
 
     /// The other machines, seen from one that has the cards `own`.
@@ -118,8 +124,14 @@ impl BridgeTable {
     /// Binds the address and names the neighbours.
     pub(crate) fn wire(&self, neighbours: Vec<Neighbour>) -> Result<Wire, FileError> {
         let listen = address("listen", &self.listen)?;
+        let patience = match self.peer_timeout_ms {
+            None => PATIENCE,
+            Some(ms @ 1..=MOST_TIMEOUT_MS) => Duration::from_millis(ms),
+            Some(ms) => return Err(FileError::Timeout(ms)),
+        };
         let failed = |source| FileError::Bridge { listen: self.listen.clone(), source };
-        UdpSocket::bind(listen).and_then(|socket| Wire::over(socket, neighbours, epoch())).map_err(failed)
+        let wire = UdpSocket::bind(listen).and_then(|socket| Wire::over(socket, neighbours, epoch()));
+        Ok(wire.map_err(failed)?.with_patience(patience))
     }
 }
 
@@ -155,10 +167,28 @@ mod tests {
     }
 
     #[test]
+    fn a_neighbour_is_waited_for_as_long_as_the_file_says_within_reason() {
+        let wire = |peer_timeout_ms| {
+            let listen = "127.0.0.1:0".to_owned();
+            BridgeTable { listen, peer: None, peer_timeout_ms, peers: Vec::new() }.wire(Vec::new())
+        };
+        assert!(wire(None).is_ok() && wire(Some(1)).is_ok() && wire(Some(MOST_TIMEOUT_MS)).is_ok());
+        for ms in [0, MOST_TIMEOUT_MS + 1, u64::MAX] {
+            let text = wire(Some(ms)).map(drop).unwrap_err().to_string();
+            assert!(text.contains(&format!("is {ms}")) && text.contains("1 to 3600000"), "{text}");
+        }
+    }
+
+    #[test]
     fn what_does_not_fit_together_is_named() {
         let peer = |port: u16, first_card, cards| PeerTable { address: format!("127.0.0.1:{port}"), first_card, cards };
         let told = |peer: Option<&str>, peers: Vec<PeerTable>| {
-            let table = BridgeTable { listen: "127.0.0.1:0".to_owned(), peer: peer.map(str::to_owned), peers };
+            let table = BridgeTable {
+                listen: "127.0.0.1:0".to_owned(),
+                peer: peer.map(str::to_owned),
+                peer_timeout_ms: None,
+                peers,
+            };
             table.neighbours(&(0..1)).unwrap_err().to_string()
         };
         assert!(told(None, vec![]).contains("neither peer nor peers"));

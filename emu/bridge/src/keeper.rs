@@ -1,5 +1,6 @@
 //! The thread that keeps a bridged machine going while the program does something else.
 
+use std::cell::Cell;
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -50,6 +51,15 @@ impl Inner {
             && !self.sleeps.load(Ordering::Relaxed)
             && now_ns.saturating_sub(polled_ns) < POLLER.as_nanos() as u64
     }
+}
+
+thread_local! {
+    static KEEPER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread is the keeper, and none of the program.
+pub(crate) fn is_calling() -> bool {
+    KEEPER.get()
 }
 
 /// Waits until one of the descriptors is readable, at most so long.
@@ -128,6 +138,7 @@ pub(crate) fn start(bridge: &Bridge) -> io::Result<()> {
     let keep = move || {
         // A signal handler of the program must not run here, behind the machine's lock.
         let _ = SigSet::all().thread_block();
+        KEEPER.set(true);
         loop {
             // Every call on the machine first lets happen what is due.
             if emu_machine::with_world(|_| ()).is_err() {

@@ -16,14 +16,16 @@ mod file;
 mod herald;
 mod joint;
 mod keeper;
+mod pace;
 mod peer;
+mod process;
 mod shared;
 mod wire;
 
 pub use bridge::{Bridge, BridgeCounters};
 pub use file::{FileError, LinkTable, MachineFile, MemoryTable, NetworkTable};
 pub use herald::{RACES_VARIABLE, races, tell_races};
-pub use joint::{BridgeTable, PeerTable};
+pub use joint::{BridgeTable, MOST_TIMEOUT_MS, PeerTable};
 pub use peer::Neighbour;
-pub use shared::{INLINE, VARIABLE, is_driven, relax, will_sleep, with_world};
+pub use shared::{INLINE, PATIENCE, VARIABLE, is_driven, leave, relax, will_sleep, with_world};
 pub use wire::{Wire, WireCounters};

@@ -1,17 +1,24 @@
 //! What one end of a bridge knows of another.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::datagram::Header;
+use crate::pace::Pace;
+use crate::process::Process;
 
 /// Frames that wait here before the machine must stand still.
 const WAITING: usize = 64;
-/// How long a full window is believed in: longer than a process waits for its turn. Then nobody is there, and frames go out
-/// as they come until somebody is.
+/// How long a full window is believed in while nothing has ever been heard of the other end. Then nobody is there, and frames go out as they come
+/// until somebody is.
 pub(crate) const GIVE_UP: Duration = Duration::from_millis(250);
+/// Silence after which the other end is asked again, and its process looked at.
+const AGAIN: Duration = Duration::from_millis(20);
+/// The same after an answer that did not help.
+const SOON: Duration = Duration::from_millis(2);
 
 /// Another machine, and the cards in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +37,12 @@ pub(crate) struct Here {
     pub(crate) epoch: u32,
     /// Frames that one neighbour may send ahead.
     pub(crate) room: u16,
+    /// Virtual time in picoseconds, and how much of it an answer needs.
+    pub(crate) clock_ps: u64,
+    pub(crate) answer_ps: u64,
+    pub(crate) process: Process,
+    /// How long a neighbour that has been there may be silent while something waits for it.
+    pub(crate) patience: Duration,
 }
 
 #[derive(Debug)]
@@ -47,7 +60,32 @@ pub(crate) struct Peer {
     /// The peer does not know this end's epoch and room yet.
     unknown: bool,
     pub(crate) waiting: VecDeque<Vec<u8>>,
-    full_since: Option<Instant>,
+    pace: Pace,
+    /// The peer's process, if it can be looked at; its number in any case.
+    process: Option<Process>,
+    pid: u32,
+    /// The peer waits to be told, at once, and again when the frame of this number is over.
+    asked: bool,
+    owed: Option<u32>,
+    /// When it was last asked, and whether it has said anything since.
+    asked_at: Option<Instant>,
+    answered: bool,
+    /// How long something has waited for it in vain, while this end was run.
+    silent: Duration,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.neighbour.cards {
+            Some(cards) if cards.len() == 1 => write!(f, "card {}", cards.start)?,
+            Some(cards) => write!(f, "cards {} to {}", cards.start, cards.end.saturating_sub(1))?,
+            None => write!(f, "the other end")?,
+        }
+        match self.pid {
+            0 => write!(f, " ({})", self.neighbour.address),
+            pid => write!(f, " (process {pid}, {})", self.neighbour.address),
+        }
+    }
 }
 
 impl Peer {
@@ -63,7 +101,14 @@ impl Peer {
             told: 0,
             unknown: false,
             waiting: VecDeque::new(),
-            full_since: None,
+            pace: Pace::default(),
+            process: None,
+            pid: 0,
+            asked: false,
+            owed: None,
+            asked_at: None,
+            answered: false,
+            silent: Duration::ZERO,
         }
     }
 
@@ -76,65 +121,167 @@ impl Peer {
         self.neighbour.cards.as_ref().is_none_or(|cards| card.is_some_and(|card| cards.contains(&card)))
     }
 
+    /// Whether it has been heard of and not been given up.
+    fn is_there(&self) -> bool {
+        self.epoch != 0 && self.room.is_some()
+    }
+
     /// The header of the next datagram, which tells the peer everything.
     pub(crate) fn header(&mut self, here: Here, frame_bytes: usize) -> Header {
+        let over = self.pace.over(here.clock_ps, here.answer_ps);
         self.told = self.received;
         self.unknown = false;
+        self.asked = false;
+        self.owed = self.owed.filter(|owed| over.wrapping_sub(*owed).cast_signed() < 0);
         Header {
             epoch: here.epoch,
             number: self.sent,
             peer_epoch: self.epoch,
             received: self.received,
+            over,
+            clock_ps: here.clock_ps,
             room: here.room,
             frame_bytes: frame_bytes as u16,
+            process: here.process,
+            asks: false,
         }
     }
 
-    /// A peer that has filled a quarter of the room may soon wait for it; one that does not know of it has even less.
-    pub(crate) fn must_be_told(&self, here: Here) -> bool {
-        self.unknown || self.received.wrapping_sub(self.told) >= u32::from(here.room).div_ceil(4)
+    /// The same, as a question.
+    pub(crate) fn question(&mut self, here: Here, now: Instant) -> Header {
+        (self.asked_at, self.answered) = (Some(now), false);
+        Header { asks: true, ..self.header(here, 0) }
     }
 
-    /// Whether a frame may go. A peer that has been silent behind a full window for too long is given up: then the number of
-    /// frames that it has not told of is counted.
-    pub(crate) fn may_send(&mut self, now: Instant, written_off: &mut u64) -> bool {
+    /// A peer that has filled a quarter of the room may soon wait for it; one that does not know of it has even less; and one that has asked
+    /// waits already.
+    pub(crate) fn must_be_told(&mut self, here: Here) -> bool {
+        let over = self.pace.over(here.clock_ps, here.answer_ps);
+        self.unknown
+            || self.asked
+            || self.owed.is_some_and(|owed| over.wrapping_sub(owed).cast_signed() >= 0)
+            || self.received.wrapping_sub(self.told) >= u32::from(here.room).div_ceil(4)
+    }
+
+    /// When the peer must be told that its frames are over, in this end's virtual time.
+    pub(crate) fn owed_ps(&self, here: Here) -> Option<u64> {
+        self.owed.and_then(|_| self.pace.all_over_ps(here.answer_ps))
+    }
+
+    /// When all frames of the peer that were taken are over here.
+    pub(crate) fn all_over_ps(&self, here: Here) -> Option<u64> {
+        self.pace.all_over_ps(here.answer_ps)
+    }
+
+    /// Whether a frame may go.
+    pub(crate) fn may_send(&self) -> bool {
+        self.room.is_none_or(|room| self.sent.wrapping_sub(self.taken) < u32::from(room))
+    }
+
+    /// A frame goes, with the number that [`Peer::sent`] has now.
+    pub(crate) fn note_sent(&mut self, here: Here) {
+        self.sent = self.sent.wrapping_add(1);
+        if self.is_there() {
+            self.pace.sent(self.sent, here.clock_ps);
+        }
+    }
+
+    /// The system would not take it: it is the next one again.
+    pub(crate) fn take_back(&mut self) {
+        self.sent = self.sent.wrapping_sub(1);
+        if self.is_there() {
+            self.pace.unsent();
+        }
+    }
+
+    /// How far this end's clock may go for the frames that are with the peer, and for the talk with it.
+    pub(crate) fn limits_ps(&self, here: Here) -> [Option<u64>; 2] {
+        if !self.is_there() {
+            return [None; 2];
+        }
+        [self.pace.frames_limit_ps(self.taken, here.answer_ps), self.pace.talk_limit_ps(here.clock_ps)]
+    }
+
+    /// Whether this end stands still because of the peer.
+    fn holds(&self, here: Here) -> bool {
+        let full = !self.waiting.is_empty() && !self.may_send();
+        full || self.limits_ps(here).into_iter().flatten().any(|limit_ps| limit_ps <= here.clock_ps)
+    }
+
+    /// Whether the peer should be asked where it is.
+    pub(crate) fn should_be_asked(&self, here: Here, now: Instant) -> bool {
+        let near = self.silent >= AGAIN || self.pace.is_near(here.clock_ps);
+        let wait = if self.answered { SOON } else { AGAIN };
+        self.is_there() && near && self.asked_at.is_none_or(|at| now.saturating_duration_since(at) >= wait)
+    }
+
+    /// `waited` has passed in which this end was run. A peer that something waits for, and that has said nothing, is given up after a while: then the
+    /// number of frames that it has not told of is counted, and they go out as they come until it is heard again.
+    pub(crate) fn judge(&mut self, here: Here, waited: Duration, written_off: &mut u64) {
+        if !self.holds(here) {
+            self.silent = Duration::ZERO;
+            return;
+        }
+        let before = self.silent;
+        self.silent += waited;
+        let there = self.is_there();
+        let looks = self.silent.as_nanos() / AGAIN.as_nanos() != before.as_nanos() / AGAIN.as_nanos();
+        let ended = there && looks && self.process.is_some_and(Process::has_ended);
+        if !ended && self.silent < if there { here.patience } else { GIVE_UP } {
+            return;
+        }
         let outstanding = self.sent.wrapping_sub(self.taken);
-        if self.room.is_some_and(|room| outstanding >= u32::from(room)) {
-            if now.duration_since(*self.full_since.get_or_insert(now)) < GIVE_UP {
-                return false;
-            }
-            *written_off += u64::from(outstanding);
-            self.room = None;
+        if ended {
+            tracing::info!("{self} has ended, with {outstanding} frames not taken");
+        } else if there {
+            let seconds = self.silent.as_secs_f64();
+            tracing::warn!(
+                "{self} has taken nothing for {seconds:.1} s: it counts as gone, time goes on, and what waits for it fails; see whether it is \
+                 stopped, or raise {}",
+                crate::shared::PATIENCE
+            );
         }
-        self.full_since = None;
-        true
+        *written_off += u64::from(outstanding);
+        self.room = None;
+        self.silent = Duration::ZERO;
+        self.pace = Pace::default();
     }
 
     /// Takes what a datagram of the peer says.
     pub(crate) fn hear(&mut self, here: Here, header: Header) {
         let with_frame = header.frame_bytes > 0;
+        (self.silent, self.answered) = (Duration::ZERO, true);
+        let back = self.room.replace(header.room.max(1)).is_none();
         if header.epoch != self.epoch {
             // Another process than before: nothing of what was on the way counts any more.
             self.epoch = header.epoch;
             self.received = header.number.wrapping_sub(u32::from(with_frame));
             self.told = self.received;
             self.taken = self.sent;
-        }
-        if self.room.replace(header.room.max(1)).is_none() {
-            // It is back: what went out meanwhile does not count.
+            self.pace = Pace::new(header.clock_ps, self.received);
+            self.pid = header.process.pid;
+            self.process = Some(header.process).filter(|process| process.is_seen());
+            self.owed = None;
+        } else if back {
+            // What went out meanwhile does not count.
             self.taken = self.sent;
+            self.pace = Pace::new(header.clock_ps, self.received);
         }
-        // Only frames are answered, or two ends that have just started would go on answering.
+        // Only frames and questions are answered, or two ends that have just started would go on answering.
         self.unknown |= header.peer_epoch != here.epoch && with_frame;
         let outstanding = self.sent.wrapping_sub(self.taken);
-        if header.peer_epoch == here.epoch && header.received.wrapping_sub(self.taken) <= outstanding {
-            if header.received != self.taken {
-                self.full_since = None;
-            }
+        let knows = header.peer_epoch == here.epoch;
+        if knows && header.received.wrapping_sub(self.taken) <= outstanding {
             self.taken = header.received;
         }
-        if with_frame && header.number.wrapping_sub(self.received).cast_signed() > 0 {
+        self.pace.heard(header.clock_ps, knows.then_some(header.over), here.clock_ps);
+        // Frames before one without are here, or lost.
+        if header.number.wrapping_sub(self.received).cast_signed() > 0 {
             self.received = header.number;
+            self.pace.took(header.number, with_frame, here.clock_ps);
+        }
+        if header.asks {
+            (self.asked, self.owed) = (true, Some(header.number));
         }
     }
 }

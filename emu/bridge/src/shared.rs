@@ -1,6 +1,7 @@
 //! The machine of programs that cannot call Rust.
 
 use std::ffi::OsString;
+use std::time::{Duration, Instant};
 
 use emu_machine::{MachineError, Shared, World};
 
@@ -9,6 +10,8 @@ use crate::herald::Stderr;
 
 /// The environment variable that names the machine file.
 pub const VARIABLE: &str = "FLEXCAST_MACHINE";
+/// The environment variable that stands above `bridge.peer_timeout_ms` of that file.
+pub const PATIENCE: &str = "FLEXCAST_PEER_TIMEOUT_MS";
 /// A value that begins so is the text of the file itself.
 pub const INLINE: &str = "toml:";
 
@@ -49,12 +52,27 @@ pub fn will_sleep() -> Result<(), MachineError> {
     emu_machine::will_sleep()
 }
 
-fn make() -> Result<Shared, MachineError> {
-    made_from(std::env::var_os(VARIABLE)).inspect_err(|error| eprintln!("flexcast: {VARIABLE}: {error}"))
+/// Longest that a process that ends is kept for what its cards still have to send.
+const LEAVING: Duration = Duration::from_secs(1);
+
+/// Lets the cards send what is on its way, answers above all, before the process ends: real ones do so without their program. Takes a second at most,
+/// and nothing if no machine runs by itself.
+pub fn leave() {
+    let begun = Instant::now();
+    while begun.elapsed() < LEAVING
+        && let Some(wait) = emu_machine::run_out()
+    {
+        wait();
+    }
 }
 
-fn made_from(value: Option<OsString>) -> Result<Shared, MachineError> {
-    let file = match value {
+fn make() -> Result<Shared, MachineError> {
+    let made = made_from(std::env::var_os(VARIABLE), std::env::var_os(PATIENCE));
+    made.inspect_err(|error| eprintln!("flexcast: {VARIABLE}: {error}"))
+}
+
+fn made_from(value: Option<OsString>, timeout: Option<OsString>) -> Result<Shared, MachineError> {
+    let mut file = match value {
         None => MachineFile::default(),
         Some(value) => match value.to_str().and_then(|text| text.strip_prefix(INLINE)) {
             Some(text) => MachineFile::parse(text),
@@ -62,6 +80,11 @@ fn made_from(value: Option<OsString>) -> Result<Shared, MachineError> {
         }
         .map_err(|error| MachineError::NotMade(error.to_string()))?,
     };
+    if let (Some(bridge), Some(timeout)) = (&mut file.bridge, timeout) {
+        let number = timeout.to_str().and_then(|text| text.parse().ok());
+        let wrong = || format!("{PATIENCE} is {timeout:?}, but must be a number of milliseconds");
+        bridge.peer_timeout_ms = Some(number.ok_or_else(|| MachineError::NotMade(wrong()))?);
+    }
     let mut shared = file.make().map_err(|error| MachineError::NotMade(error.to_string()))?;
     let herald = Stderr::new(shared.world.config().detect_races);
     shared.world.announce_to(Box::new(herald));
@@ -74,13 +97,18 @@ mod tests {
 
     #[test]
     fn the_variable_is_a_path_or_the_text_itself() {
-        let shared = made_from(None).expect("the default machine");
+        let shared = made_from(None, None).expect("the default machine");
         assert_eq!((shared.world.card_count(), shared.driver.is_none()), (2, true));
-        let shared = made_from(Some("toml:cards = 1".into())).expect("a machine of one card");
+        let shared = made_from(Some("toml:cards = 1".into()), None).expect("a machine of one card");
         assert_eq!(shared.world.card_count(), 1);
-        let error = made_from(Some("/no/such/file.toml".into())).map(drop).unwrap_err().to_string();
+        let error = made_from(Some("/no/such/file.toml".into()), None).map(drop).unwrap_err().to_string();
         assert!(error.contains("/no/such/file.toml"), "{error}");
-        let error = made_from(Some("toml:cards = 7".into())).map(drop).unwrap_err().to_string();
+        let error = made_from(Some("toml:cards = 7".into()), None).map(drop).unwrap_err().to_string();
         assert!(error.contains('7'), "{error}");
+        let bridged = "toml:[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:1\"\n";
+        for (timeout, told) in [("soon", "milliseconds"), ("0", "1 to 3600000")] {
+            let error = made_from(Some(bridged.into()), Some(timeout.into())).map(drop).unwrap_err().to_string();
+            assert!(error.contains(told), "{error}");
+        }
     }
 }

@@ -1,14 +1,16 @@
 //! Frames to and from other machines, by UDP.
 //!
 //! A link of cards loses nothing when its receiver is slow, and neither does this: each side says how many frames it can
-//! take and which it has taken, and the other sends no more than that ahead. Whoever hears nothing for [`GIVE_UP`] believes
-//! that there is no peer, and sends as into an unplugged cable. With several neighbours that holds for each pair on its own; a
+//! take and which it has taken, and the other sends no more than that ahead; nor does virtual time run ahead of a neighbour that is there
+//! (`pace.rs`). Whoever has never heard of a neighbour believes after [`GIVE_UP`] that there is none, and sends as into an unplugged cable. One that
+//! was there counts as gone when its process has ended, or when it has been silent for longer than [`Wire::with_patience`] allows.
+//! With several neighbours that holds for each pair on its own; a
 //! frame goes to the neighbour that has the card it is for, one for a group goes to all.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use emu_machine::card_with_mac;
 use emu_nic::wire::{self, MAX_PAYLOAD_BYTES};
@@ -19,6 +21,7 @@ use crate::datagram::{HEADER_BYTES, Header};
 #[cfg(doc)]
 use crate::peer::GIVE_UP;
 use crate::peer::{Here, Neighbour, Peer};
+use crate::process::Process;
 
 /// Longest frame: a payload of the largest path MTU with all headers there are, and some.
 const MAX_FRAME_BYTES: usize = MAX_PAYLOAD_BYTES + 256;
@@ -31,6 +34,10 @@ const MOST_ROOM: usize = 256;
 /// The same before anything has been heard of the other end, for all neighbours together and for one.
 const FIRST_ROOM: usize = 32;
 const LEAST_ROOM: usize = 4;
+/// How long a neighbour that has been there may be silent while something waits for it, unless said otherwise.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// A longer time between two turns was spent elsewhere: it says nothing of neighbours.
+const LONGEST_TURN: Duration = Duration::from_millis(20);
 
 /// What has crossed the bridge, and what has not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +56,7 @@ pub struct WireCounters {
     pub foreign: u64,
     /// Packets that cannot be written as a frame, or that the system would not send.
     pub unsent: u64,
-    /// Frames that a neighbour has not told of in time.
+    /// Frames that a neighbour has not told of in time, or before its process ended.
     pub written_off: u64,
     /// Frames for a card that no neighbour has.
     pub unrouted: u64,
@@ -64,6 +71,8 @@ pub struct Wire {
     here: Here,
     buffer: Vec<u8>,
     counters: WireCounters,
+    /// When neighbours were last judged; before the first time they are greeted.
+    judged: Option<Instant>,
 }
 
 impl Wire {
@@ -97,10 +106,72 @@ impl Wire {
             socket,
             peers: neighbours.into_iter().map(|neighbour| Peer::new(neighbour, least as u16)).collect(),
             by_address,
-            here: Here { epoch: epoch.max(1), room: room as u16 },
+            here: Here {
+                epoch: epoch.max(1),
+                room: room as u16,
+                clock_ps: 0,
+                answer_ps: 0,
+                process: Process::own(),
+                patience: PATIENCE,
+            },
             buffer: vec![0; HEADER_BYTES + MAX_FRAME_BYTES + 1],
             counters: WireCounters::default(),
+            judged: None,
         })
+    }
+
+    /// How long a neighbour that has been there may be silent, while frames or the clock of this end wait for it, until it counts as gone.
+    /// Default 10 s.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.here.patience = patience;
+        self
+    }
+
+    /// The virtual time of this end from now on, and what an answer takes of it, both in picoseconds.
+    pub(crate) fn set_clock(&mut self, clock_ps: u64, answer_ps: u64) {
+        (self.here.clock_ps, self.here.answer_ps) = (clock_ps, answer_ps);
+    }
+
+    /// How far virtual time may go before neighbours have caught up; `None`: as far as it likes.
+    pub(crate) fn limit_ps(&self) -> Option<u64> {
+        let (mut frames_ps, mut talk_ps) = (None, None);
+        let least = |old: Option<u64>, new: Option<u64>| old.into_iter().chain(new).min();
+        for peer in &self.peers {
+            let [frames, talk] = peer.limits_ps(self.here);
+            (frames_ps, talk_ps) = (least(frames_ps, frames), least(talk_ps, talk));
+        }
+        // Others wait for what has been taken here to be over.
+        least(frames_ps, talk_ps.map(|talk_ps| talk_ps.max(self.all_over_ps())))
+    }
+
+    /// When all frames that were taken are over, in virtual time.
+    pub(crate) fn all_over_ps(&self) -> u64 {
+        self.peers.iter().filter_map(|peer| peer.all_over_ps(self.here)).max().unwrap_or(0)
+    }
+
+    /// When a neighbour that has asked must be told, in virtual time.
+    pub(crate) fn owed_ps(&self) -> Option<u64> {
+        self.peers.iter().filter_map(|peer| peer.owed_ps(self.here)).min()
+    }
+
+    /// Tells neighbours what they wait for, asks those that this end soon waits for, and gives up those that say nothing.
+    pub(crate) fn keep_pace(&mut self, now: Instant) {
+        let first = self.judged.is_none();
+        let waited = now.saturating_duration_since(self.judged.replace(now).unwrap_or(now)).min(LONGEST_TURN);
+        let Self { socket, peers, here, counters, .. } = self;
+        for peer in peers {
+            peer.judge(*here, waited, &mut counters.written_off);
+            let header = if first || peer.should_be_asked(*here, now) {
+                peer.question(*here, now)
+            } else if peer.must_be_told(*here) {
+                peer.header(*here, 0)
+            } else {
+                continue;
+            };
+            // Lost, it is told again with the next frames, and asked for again.
+            let _ = socket.send_to(&header.bytes(), peer.neighbour.address);
+        }
     }
 
     /// The socket, to wait for.
@@ -150,18 +221,18 @@ impl Wire {
     }
 
     /// Sends what waits, as far as the neighbours have room.
-    pub fn send(&mut self, now: Instant) {
+    pub fn send(&mut self) {
         let Self { socket, peers, here, counters, .. } = self;
         for peer in peers {
-            while !peer.waiting.is_empty() && peer.may_send(now, &mut counters.written_off) {
+            while !peer.waiting.is_empty() && peer.may_send() {
                 let Some(mut datagram) = peer.waiting.pop_front() else { break };
-                peer.sent = peer.sent.wrapping_add(1);
+                peer.note_sent(*here);
                 let header = peer.header(*here, datagram.len() - HEADER_BYTES);
                 datagram[..HEADER_BYTES].copy_from_slice(&header.bytes());
                 match socket.send_to(&datagram, peer.neighbour.address) {
                     Ok(_) => counters.sent += 1,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        peer.sent = peer.sent.wrapping_sub(1);
+                        peer.take_back();
                         peer.waiting.push_front(datagram);
                         return;
                     }
@@ -190,10 +261,12 @@ impl Wire {
             }
         }
         self.buffer = buffer;
-        for peer in self.peers.iter_mut().filter(|peer| peer.must_be_told(self.here)) {
-            let header = peer.header(self.here, 0);
-            // Lost, it is told again with the next frames; the peer gives up waiting meanwhile.
-            let _ = self.socket.send_to(&header.bytes(), peer.neighbour.address);
+        let Self { socket, peers, here, .. } = self;
+        for peer in peers {
+            if peer.must_be_told(*here) {
+                // Lost, it is told again with the next frames, and asked for again.
+                let _ = socket.send_to(&peer.header(*here, 0).bytes(), peer.neighbour.address);
+            }
         }
         datagrams
     }

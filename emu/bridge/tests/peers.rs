@@ -15,7 +15,7 @@ use wire::{Endpoint, SOURCE, pattern, read};
 
 /// Longest that anything here may take.
 const BOUND: Duration = Duration::from_secs(60);
-const HEADER_BYTES: usize = 24;
+const HEADER_BYTES: usize = 52;
 
 fn localhost() -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -249,6 +249,69 @@ fn a_peer_that_starts_again_is_known_again() {
     }
     pair.write_and_compare(20, pass);
     assert_eq!(pair.sides[0].bridge.counters().wire.written_off, 0);
+}
+
+/// Machine 0 has a frame with machine 1, which is not run for a while. Timers of 67 us give up after half a millisecond.
+fn write_to_one_that_is_not_run(wall: Duration, patience: Duration) -> (Pair, Vec<u8>) {
+    let mut pair = Pair::new(Transport::Rc, 0);
+    for (here, there) in [(0, 1), (1, 0)] {
+        let qpn = pair.ends[there].qpn;
+        let impatience = QpModify { timeout: Some(4), ..QpModify::default() };
+        let side = &mut pair.sides[here];
+        let (now_ps, own) = (side.world.now_ps(), pair.ends[here].qpn);
+        side.world.nic_call(0, |nic, fx| nic.modify_qp(now_ps, own, &impatience, fx)).unwrap().unwrap();
+        assert_ne!(qpn, 0);
+    }
+    let peer = pair.between[0].local_addr().unwrap();
+    let wire = Wire::new("127.0.0.1:0".parse().unwrap(), peer, 7).unwrap().with_patience(patience);
+    pair.sides[0].address = wire.socket().local_addr().unwrap();
+    pair.sides[0].bridge = Bridge::new(wire);
+    // They know of each other.
+    let greeted = Instant::now();
+    pair.run(pass, |_| greeted.elapsed() > Duration::from_millis(30));
+    let data = pattern(6_000, 9);
+    pair.ends[0].source(&pair.sides[0].world, 0, &data);
+    let (addr, key) = pair.ends[1].target();
+    pair.ends[0].write(&mut pair.sides[0].world, (addr, key), None, (0, 6_000));
+    let begun = Instant::now();
+    while begun.elapsed() < wall {
+        pair.sides[0].turn();
+        pair.carry(&mut pass);
+    }
+    (pair, data)
+}
+
+#[test]
+fn time_stands_still_while_a_frame_is_with_a_machine_that_is_not_run() {
+    let (mut pair, data) = write_to_one_that_is_not_run(Duration::from_millis(300), Duration::from_secs(60));
+    let before_ps = pair.sides[0].world.now_ps();
+    assert!(pair.ends[0].sent(&pair.sides[0].world).is_empty(), "no error, and no answer");
+    pair.sides[0].turn();
+    assert_eq!(pair.sides[0].world.now_ps(), before_ps);
+    let mut done = Vec::new();
+    pair.run(pass, |pair| {
+        done.extend(pair.ends[0].sent(&pair.sides[0].world));
+        !done.is_empty()
+    });
+    assert!(done[0].opcode < 13, "{done:?}");
+    let (addr, _) = pair.ends[1].target();
+    assert!(read(&pair.sides[1].world, addr, 6_000) == data);
+    assert_eq!(pair.sides[0].bridge.counters().wire.written_off, 0);
+}
+
+#[test]
+fn a_machine_that_is_not_run_for_too_long_is_given_up_and_what_waits_for_it_fails() {
+    let (mut pair, _) = write_to_one_that_is_not_run(Duration::from_millis(10), Duration::from_millis(100));
+    let begun = Instant::now();
+    let mut done = Vec::new();
+    while done.is_empty() {
+        assert!(begun.elapsed() < BOUND, "{:?}", pair.sides[0].bridge.counters());
+        pair.sides[0].turn();
+        pair.carry(&mut pass);
+        done.extend(pair.ends[0].sent(&pair.sides[0].world));
+    }
+    assert!(done[0].opcode >= 13, "{done:?}");
+    assert!(pair.sides[0].bridge.counters().wire.written_off > 0);
 }
 
 #[test]

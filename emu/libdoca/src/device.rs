@@ -7,22 +7,34 @@ use std::sync::Arc;
 use doca_sys::*;
 use emu_bridge::with_world;
 use emu_libibverbs::handle::{self, BadHandle, CStruct, Object};
+use emu_libibverbs::{fork, log};
 
-struct Failure(doca_error_t);
+/// A code, and the reason for the log.
+struct Failure(doca_error_t, String);
 
 impl From<BadHandle> for Failure {
     fn from(bad: BadHandle) -> Self {
-        tracing::debug!("{bad}");
-        Failure(DOCA_ERROR_INVALID_VALUE)
+        Failure(DOCA_ERROR_INVALID_VALUE, bad.to_string())
     }
 }
 
-fn run(f: impl FnOnce() -> Result<(), Failure>) -> doca_error_t {
-    match catch_unwind(AssertUnwindSafe(f)) {
-        Ok(Ok(())) => DOCA_SUCCESS,
-        Ok(Err(Failure(code))) => code,
-        Err(_) => DOCA_ERROR_UNEXPECTED,
+fn invalid(reason: impl Into<String>) -> Failure {
+    Failure(DOCA_ERROR_INVALID_VALUE, reason.into())
+}
+
+fn run(call: &str, f: impl FnOnce() -> Result<(), Failure>) -> doca_error_t {
+    log::start();
+    let entered = fork::enter().map_err(|error| Failure(DOCA_ERROR_BAD_STATE, error.reason));
+    let result = entered.and_then(|()| {
+        let panicked =
+            || Err(Failure(DOCA_ERROR_UNEXPECTED, "the emulator panicked; see the message above".to_owned()));
+        catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| panicked())
+    });
+    let Err(Failure(code, reason)) = result else { return DOCA_SUCCESS };
+    if !log::refused(call, &reason, false) {
+        tracing::debug!(call, code, reason, "DOCA call failed");
     }
+    code
 }
 
 /// A writable out-parameter.
@@ -31,7 +43,7 @@ fn run(f: impl FnOnce() -> Result<(), Failure>) -> doca_error_t {
 /// If not null, `p` must be valid for writes.
 unsafe fn put<T>(p: *mut T, value: T) -> Result<(), Failure> {
     if p.is_null() {
-        return Err(Failure(DOCA_ERROR_INVALID_VALUE));
+        return Err(invalid("an out-parameter is null"));
     }
     // SAFETY: not null; the caller vouches for the rest.
     unsafe { p.write(value) };
@@ -81,9 +93,9 @@ pub(crate) unsafe extern "C" fn doca_devinfo_create_list(
     dev_list: *mut *mut *mut doca_devinfo,
     nb_devs: *mut u32,
 ) -> doca_error_t {
-    run(|| {
+    run("doca_devinfo_create_list", || {
         if dev_list.is_null() || nb_devs.is_null() {
-            return Err(Failure(DOCA_ERROR_INVALID_VALUE));
+            return Err(invalid("dev_list or nb_devs is null"));
         }
         let infos: Vec<_> = (0..emu_libibverbs::card_count()).map(|card| Arc::new(DevInfo { card })).collect();
         let mut entries: Vec<_> = infos.iter().map(handle::publish).collect();
@@ -100,7 +112,7 @@ pub(crate) unsafe extern "C" fn doca_devinfo_create_list(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_devinfo_destroy_list(dev_list: *mut *mut doca_devinfo) -> doca_error_t {
-    run(|| {
+    run("doca_devinfo_destroy_list", || {
         let list = handle::retire::<List>(dev_list)?;
         for info in &list.infos {
             // An open device keeps its own information, under the same address.
@@ -118,7 +130,10 @@ pub(crate) unsafe extern "C" fn doca_devinfo_destroy_list(dev_list: *mut *mut do
 /// If not null, `to` must be writable for `size` bytes.
 unsafe fn put_text(to: *mut c_char, size: u32, text: &str) -> Result<(), Failure> {
     if to.is_null() || (size as usize) <= text.len() {
-        return Err(Failure(DOCA_ERROR_INVALID_VALUE));
+        return Err(invalid(format!(
+            "the buffer is null, or its {size} bytes are too few for {} and a terminator",
+            text.len()
+        )));
     }
     // SAFETY: the text and its terminator fit.
     unsafe {
@@ -133,7 +148,7 @@ pub(crate) unsafe extern "C" fn doca_devinfo_get_pci_addr_str(
     devinfo: *const doca_devinfo,
     pci_addr_str: *mut c_char,
 ) -> doca_error_t {
-    run(|| {
+    run("doca_devinfo_get_pci_addr_str", || {
         let card = handle::get::<DevInfo>(devinfo)?.card;
         // SAFETY: the buffer has the 13 bytes that the header fixes.
         unsafe { put_text(pci_addr_str, DOCA_DEVINFO_PCI_ADDR_SIZE, &format!("0000:{:02x}:00.0", card + 3)) }
@@ -146,7 +161,7 @@ pub(crate) unsafe extern "C" fn doca_devinfo_get_iface_name(
     iface_name: *mut c_char,
     size: u32,
 ) -> doca_error_t {
-    run(|| {
+    run("doca_devinfo_get_iface_name", || {
         let card = handle::get::<DevInfo>(devinfo)?.card;
         // SAFETY: the caller says how long its buffer is.
         unsafe { put_text(iface_name, size, &format!("enp{}s0np0", card + 3)) }
@@ -159,7 +174,7 @@ pub(crate) unsafe extern "C" fn doca_devinfo_get_ibdev_name(
     ibdev_name: *mut c_char,
     size: u32,
 ) -> doca_error_t {
-    run(|| {
+    run("doca_devinfo_get_ibdev_name", || {
         let card = handle::get::<DevInfo>(devinfo)?.card;
         // SAFETY: the caller says how long its buffer is.
         unsafe { put_text(ibdev_name, size, &emu_libibverbs::device_name(card)) }
@@ -172,13 +187,17 @@ pub(crate) unsafe extern "C" fn doca_devinfo_get_mac_addr(
     mac_addr: *mut u8,
     size: u32,
 ) -> doca_error_t {
-    run(|| {
+    run("doca_devinfo_get_mac_addr", || {
         let card = handle::get::<DevInfo>(devinfo)?.card;
         if size < DOCA_DEVINFO_MAC_ADDR_SIZE {
-            return Err(Failure(DOCA_ERROR_INVALID_VALUE));
+            return Err(invalid(format!(
+                "the buffer has {size} bytes, but an address has {DOCA_DEVINFO_MAC_ADDR_SIZE}"
+            )));
         }
         let mac = with_world(|world| world.card(card).map(|card| card.nic.config().mac));
-        let Ok(Ok(mac)) = mac else { return Err(Failure(DOCA_ERROR_NOT_FOUND)) };
+        let Ok(Ok(mac)) = mac else {
+            return Err(Failure(DOCA_ERROR_NOT_FOUND, "the card is not there any more".to_owned()));
+        };
         // SAFETY: null is refused; the buffer has at least the 6 bytes checked above.
         unsafe { put(mac_addr.cast::<[u8; 6]>(), mac) }
     })
@@ -186,13 +205,13 @@ pub(crate) unsafe extern "C" fn doca_devinfo_get_mac_addr(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_dev_open(devinfo: *mut doca_devinfo, dev: *mut *mut doca_dev) -> doca_error_t {
-    run(|| {
+    run("doca_dev_open", || {
         let info = handle::get::<DevInfo>(devinfo)?;
         if dev.is_null() {
-            return Err(Failure(DOCA_ERROR_INVALID_VALUE));
+            return Err(invalid("dev is null"));
         }
         if info.card >= emu_libibverbs::card_count() {
-            return Err(Failure(DOCA_ERROR_NOT_FOUND));
+            return Err(Failure(DOCA_ERROR_NOT_FOUND, format!("card {} is not there any more", info.card)));
         }
         // SAFETY: not null, and writable as the caller promises.
         unsafe { put(dev, handle::publish(&Arc::new(Dev { info }))) }
@@ -201,7 +220,7 @@ pub(crate) unsafe extern "C" fn doca_dev_open(devinfo: *mut doca_devinfo, dev: *
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_dev_close(dev: *mut doca_dev) -> doca_error_t {
-    run(|| {
+    run("doca_dev_close", || {
         let info = Arc::clone(&handle::retire::<Dev>(dev)?.info);
         // Only this call and the set of live handles know it still: its list is gone.
         if Arc::strong_count(&info) <= 2 {

@@ -14,6 +14,7 @@ use doca_sys::DocaApi;
 #[must_use]
 pub fn api() -> DocaApi {
     use {device::*, names::*};
+    emu_libibverbs::log::leave_to_host();
     DocaApi {
         doca_error_get_name,
         doca_error_get_descr,

@@ -35,6 +35,7 @@ pub fn api() -> FlexioApi {
         app::*, call::*, cq::*, look::*, mkey::*, process::*, qp::*, status::*, stream::*, thread::*, unsupported::*,
         window::*,
     };
+    emu_libibverbs::log::leave_to_host();
     FlexioApi {
         flexio_app_create,
         flexio_app_destroy,

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use emu_libibverbs::errno::Errno;
 use emu_libibverbs::handle::BadHandle;
+use emu_libibverbs::{fork, log};
 use emu_machine::MachineError;
 use emu_machine::nic::NicError;
 use flexio_sys::*;
@@ -61,16 +62,21 @@ impl From<MachineError> for Failure {
 }
 
 fn run<T>(call: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    log::start();
     // The emulator's own state is behind locks that recover from a panic, and the caller learns of it from the status.
-    let result = catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| {
-        Err(Failure {
-            status: FLEXIO_STATUS_FATAL_ERR,
-            reason: "the emulator panicked; see the message above".to_owned(),
+    let result = fork::enter().map_err(Failure::from).and_then(|()| {
+        catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| {
+            Err(Failure {
+                status: FLEXIO_STATUS_FATAL_ERR,
+                reason: "the emulator panicked; see the message above".to_owned(),
+            })
         })
     });
     if let Err(failure) = &result {
-        // Errors are the lowest level, which cannot be switched off.
-        eprintln!("{call}: {}", failure.reason);
+        if !log::refused(call, &failure.reason, false) {
+            // Errors are the lowest level of the vendor's library, which cannot be switched off.
+            eprintln!("{call}: {}", failure.reason);
+        }
     }
     result
 }

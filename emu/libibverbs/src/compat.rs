@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn ibv_node_type_str(node_type: ibv_node_type) -> *
     })
 }
 
-/// Forking is harmless here: nothing is pinned.
+/// Forking is harmless for the parent: nothing is pinned. The child is refused everything (`fork.rs`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_fork_init() -> c_int {
     0

@@ -7,7 +7,7 @@ use emu_machine::nic::NicError;
 
 use crate::handle::BadHandle;
 
-/// An errno value with the reason, which goes to the log.
+/// An errno value with the reason, which C programs find on stderr (`log.rs`).
 #[derive(Debug)]
 pub struct Errno {
     /// The value.
@@ -73,12 +73,18 @@ pub fn set(value: i32) {
 }
 
 fn run<T>(call: &'static str, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    crate::log::start();
     // After a panic the objects of this library may be half changed, but each is behind its own lock and whole in Rust's
     // sense; the caller learns of it from the error.
-    let result = catch_unwind(AssertUnwindSafe(f))
-        .unwrap_or_else(|_| Err(Errno::new(libc::EIO, "the emulator panicked; see the message above")));
+    let result = crate::fork::enter().and_then(|()| {
+        catch_unwind(AssertUnwindSafe(f))
+            .unwrap_or_else(|_| Err(Errno::new(libc::EIO, "the emulator panicked; see the message above")))
+    });
     if let Err(error) = &result {
-        tracing::debug!(call, errno = error.value, reason = error.reason, "verbs call failed");
+        let mild = matches!(error.value, libc::EAGAIN | libc::EINTR);
+        if !crate::log::refused(call, &error.reason, mild) {
+            tracing::debug!(call, errno = error.value, reason = error.reason, "verbs call failed");
+        }
         set(error.value);
     }
     result

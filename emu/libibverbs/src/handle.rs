@@ -71,6 +71,9 @@ pub fn publish<T: Object>(object: &Arc<T>) -> *mut T::C {
 /// The object behind a live handle.
 pub fn get<T: Object>(handle: *const T::C) -> Result<Arc<T>, BadHandle> {
     let addr = handle as usize;
+    if crate::fork::is_child() {
+        return Err(BadHandle { kind: T::KIND, addr });
+    }
     let object = LIVE.read().unwrap_or_else(PoisonError::into_inner).get(&addr).cloned();
     object.and_then(|object| object.downcast().ok()).ok_or(BadHandle { kind: T::KIND, addr })
 }

@@ -25,8 +25,10 @@ mod direct;
 pub mod errno;
 mod events;
 mod extended;
+pub mod fork;
 pub mod handle;
 mod kernel;
+pub mod log;
 mod mailbox;
 mod memory;
 mod multicast;
@@ -49,6 +51,7 @@ pub use pd::{Pd, access_rights};
 #[must_use]
 pub fn api() -> VerbsApi {
     use {channel::*, compat::*, cq::*, device::*, devx::*, direct::*, events::*, multicast::*, pd::*, qp::*, umem::*};
+    log::leave_to_host();
     VerbsApi {
         ibv_get_device_list,
         ibv_free_device_list,
@@ -101,7 +104,7 @@ pub fn api() -> VerbsApi {
 /// Lets the calling thread's machine run between two looks of a polling host; `false` when nothing is due until the host
 /// acts.
 pub fn relax() -> bool {
-    emu_bridge::relax().unwrap_or(false)
+    !fork::is_child() && emu_bridge::relax().unwrap_or(false)
 }
 
 /// Hands all events of the calling thread's machine to their channels and devices.
@@ -116,5 +119,5 @@ fn deliver_events() {
 /// Virtual time of the calling thread's machine, in picoseconds.
 #[must_use]
 pub fn now_ps() -> u64 {
-    with_world(|world| world.now_ps()).unwrap_or(0)
+    if fork::is_child() { 0 } else { with_world(|world| world.now_ps()).unwrap_or(0) }
 }

@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use crate::config::Config;
 use crate::error::MachineError;
@@ -26,6 +26,9 @@ pub trait Driver: fmt::Debug + Send {
 
     /// The program has asked to be told of completions: it will sleep, and not poll only.
     fn will_sleep(&mut self);
+
+    /// Whether nothing is on its way out, so that the process may end without others missing anything.
+    fn is_quiet(&self, world: &World) -> bool;
 }
 
 /// The shared world and, if it has one, its driver.
@@ -154,6 +157,22 @@ pub fn relax() -> Result<bool, MachineError> {
         }
         Ok(true)
     })
+}
+
+/// Lets the shared world run once more for a process that is about to end: unlike [`relax`] it neither makes a world nor waits for another thread that
+/// has it. Tells whether the process may end: the world is quiet, or moves inside calls only. What is returned otherwise is waited for without the lock.
+#[must_use]
+pub fn run_out() -> Option<Box<dyn FnOnce() + Send>> {
+    let mut state = match SHARED.try_lock() {
+        Ok(state) => state,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => return Some(Box::new(std::thread::yield_now)),
+    };
+    let State::Ready(shared) = &mut *state else { return None };
+    let Shared { world, driver } = &mut **shared;
+    let driver = driver.as_mut()?;
+    let wait = driver.relax(world);
+    (!driver.is_quiet(world)).then(|| wait.unwrap_or_else(|| Box::new(|| {})))
 }
 
 /// Says that the program will sleep until it is told of something: a driven machine then relies on nobody's polling.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use flexcast_proto::wire;
 use flexio::{
-    Access, Completion, CompletionQueue, HostBuffer, InlineRequest, LocalSlice, MemoryRegion, Path, QueueDepths,
+    Access, Bound, Completion, CompletionQueue, HostBuffer, InlineRequest, LocalSlice, MemoryRegion, Path, QueueDepths,
     QueuePair, Retry, SendKind, SendRequest, Transport,
 };
 
@@ -87,6 +87,25 @@ pub(crate) struct Control<'c> {
     completed: Vec<Completion>,
 }
 
+/// Longest that connections are kept for messages on their way: longer than the seven tries of a connection take by default.
+const DRAIN: Bound = Bound::millis(1_000).with_looks(10_000_000);
+
+impl Drop for Control<'_> {
+    /// What has been said last, such as the final message of an operation or why it failed, is heard although the program goes at once.
+    fn drop(&mut self) {
+        if std::thread::panicking() || self.is_drained() {
+            return;
+        }
+        let relax = self.cq.device().provider().relax();
+        // In vain: the others find the connection broken, as when the process had been killed.
+        let _ = flexio::wait(relax, DRAIN, "the last control messages", || {
+            // What comes now is for nobody. An error ends it, too: there is nothing more to be had of this queue.
+            let polled = self.poll(|_, _| Ok(()));
+            Ok((polled.is_err() || self.is_drained()).then_some(()))
+        });
+    }
+}
+
 impl<'c> Control<'c> {
     /// A connection, not yet connected, for each of `ranks` (ascending).
     pub(crate) fn new(card: &'c Card<'_>, tower: &mut Tower<'c>, ranks: &[u32]) -> Result<Self> {
@@ -166,6 +185,13 @@ impl<'c> Control<'c> {
     /// Reads that have been asked for and are not over.
     pub(crate) fn reading(&self) -> bool {
         self.under_way > 0 || !self.reads.is_empty()
+    }
+
+    /// Whether all messages have been acknowledged by the cards of those they are for, where the connections hold.
+    pub(crate) fn is_drained(&self) -> bool {
+        let held = |peer: usize| !self.peers[peer].broken;
+        self.messages.iter().all(|message| !held(message.peer))
+            && self.peers.iter().all(|peer| peer.broken || peer.sends == 0)
     }
 
     /// Forgets reads that have not been begun.

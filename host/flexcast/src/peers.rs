@@ -4,12 +4,8 @@ use flexcast_proto::Place;
 
 /// Ranks with which a rank exchanges control messages, ascending: its ring neighbours and its partners in the barrier.
 pub(crate) fn peers(place: Place) -> Vec<u32> {
-    let mut peers = vec![place.left(), place.right()];
-    let mut distance = 1;
-    while distance < place.ranks() {
-        peers.extend([place.ahead(distance), place.behind(distance)]);
-        distance *= 2;
-    }
+    let mut peers = Vec::new();
+    place.for_each_connected(|rank| peers.push(rank));
     peers.retain(|rank| *rank != place.rank());
     peers.sort_unstable();
     peers.dedup();

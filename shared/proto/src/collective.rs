@@ -46,9 +46,11 @@ pub struct Participant {
     posted_ps: u64,
     passed_ps: Option<u64>,
     now_ps: u64,
-    /// Neighbours that have not been told of the failure as it is believed now.
+    /// Connected ranks that have not been told of the failure as it is believed now.
     untold: RankSet,
     failure: Option<Verdict>,
+    /// Ranks that have told of a failure.
+    told_by: RankSet,
     /// When a rank was first said to be silent.
     failing_ps: u64,
     told: bool,
@@ -81,6 +83,7 @@ impl Participant {
             now_ps: 0,
             untold: RankSet::EMPTY,
             failure: None,
+            told_by: RankSet::EMPTY,
             failing_ps: 0,
             told: false,
         }

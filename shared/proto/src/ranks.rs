@@ -85,6 +85,17 @@ impl Place {
     pub const fn right(self) -> u32 {
         self.ahead(1)
     }
+
+    /// Names the ranks with which this one has a connection for control messages, some more than once: its neighbours on the ring and its partners in
+    /// the barrier, on either side at distances that are powers of two.
+    pub fn for_each_connected(self, mut tell: impl FnMut(u32)) {
+        let mut distance = 1;
+        while distance < self.ranks {
+            tell(self.ahead(distance));
+            tell(self.behind(distance));
+            distance *= 2;
+        }
+    }
 }
 
 /// A set of ranks below [`MAX_RANKS`].

@@ -5,6 +5,9 @@
 //! and whoever hears from the accused, or that the accused has seen something itself, believes that instead. Every rank passes on what it
 //! believes to its neighbours on the ring, and again when that changes; who took it from a neighbour goes on to believe that neighbour. Whom a
 //! rank accuses, it tells so, and gets an answer.
+//!
+//! What cannot be otherwise (a broken connection, a worker that failed) ends a rank's part at once, and it goes. So it tells all ranks that it is
+//! connected with: that its connections break then accuses nobody (`Participant::fail`).
 //! In the end the ranks that are alive name one that says nothing.
 
 use crate::failure::{Cause, Failure, WaitedFor};

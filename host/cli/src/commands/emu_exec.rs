@@ -156,7 +156,7 @@ fn member(rank: usize, of: usize, cards: usize, port_base: u16) -> anyhow::Resul
 pub(crate) fn bridge(text: &str) -> Result<BridgeTable, String> {
     match text.split_once(',') {
         Some((listen, peer)) if listen.contains(':') && peer.contains(':') => {
-            Ok(BridgeTable { listen: listen.to_owned(), peer: Some(peer.to_owned()), peers: Vec::new() })
+            Ok(BridgeTable { listen: listen.to_owned(), peer: Some(peer.to_owned()), ..BridgeTable::default() })
         }
         _ => Err("must be two addresses HOST:PORT with a comma between: this end's and the other's".to_owned()),
     }

@@ -53,7 +53,8 @@ impl<'c> Communicator<'c> {
             self.parts.send.close()?;
         }
         let sends = !running.sending.is_under_way();
-        let over = lanes && sends && !self.parts.control.reading();
+        // Others must know why this rank goes before they see that it has gone.
+        let over = lanes && sends && !self.parts.control.reading() && self.parts.control.is_drained();
         // A dead process will not answer. What it has posted may still be sent, and what it has armed be written to: the buffers stay here.
         if !over && !crashed && now_ps.saturating_sub(since_ps) <= WORKER_PS {
             return Ok(false);

@@ -42,17 +42,36 @@ impl Participant {
         }
     }
 
-    /// The operation cannot be completed any more; the neighbours are told, and pass it on. Changes nothing if it has
-    /// failed before.
+    /// The operation cannot be completed any more; all that this rank is connected with are told, its neighbours alone while somebody is only held to be
+    /// silent, and pass it on. Changes nothing if it has failed before.
+    ///
+    /// Nor does a connection that breaks to a rank that may have left in good order: one that has told of a failure itself, or, once somebody is
+    /// held to be silent, one that this rank does not wait for, which may have ended its part before.
     pub fn fail(&mut self, failure: Failure) {
+        if matches!(failure.cause, Cause::Connection(_)) && self.may_have_left(failure.culprit) {
+            return;
+        }
         let current = matches!(self.state, State::Running | State::Failing);
         let operation = if current { self.terms.operation } else { self.barrier.operation() };
         self.failed(None, operation, failure);
     }
 
+    fn may_have_left(&self, rank: u32) -> bool {
+        let needless = self.failure.is_some_and(|held| {
+            let (waited_for, _) = self.waiting_for();
+            // Its own reads are from the left.
+            let needed = if waited_for == self.place.rank() { self.place.left() } else { waited_for };
+            rank != held.failure.culprit && rank != needed
+        });
+        needless || self.told_by.contains(rank)
+    }
+
     /// An operation has failed, as `from` says or as was found here. If it is the next one, everybody else is done with the current one, or
     /// can be: so is this rank, first.
     pub(super) fn failed(&mut self, from: Option<u32>, operation: u32, told: Failure) {
+        if let Some(from) = from {
+            self.told_by.insert(from);
+        }
         let running = self.state == State::Running;
         let next = running && operation == self.terms.operation.wrapping_add(1);
         let waits = !next && matches!(self.state, State::Running | State::Failing);
@@ -72,7 +91,12 @@ impl Participant {
             }
             failed => *failed = Some(Verdict::new(operation, failure, source)),
         }
-        self.untold = self.untold.or(&RankSet::of(self.place.left())).or(&RankSet::of(self.place.right()));
+        if verdict::is_silence(&failure) {
+            self.untold = self.untold.or(&RankSet::of(self.place.left())).or(&RankSet::of(self.place.right()));
+        } else {
+            // This rank goes now: whoever may see its connections break must know before why.
+            self.place.for_each_connected(|rank| _ = self.untold.insert(rank));
+        }
         if verdict::is_silence(&failure) && failure.witness == self.place.rank() {
             // It may be alive, and out of reach on the ring.
             self.untold.insert(failure.culprit);
