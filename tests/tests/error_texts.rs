@@ -71,8 +71,9 @@ fn errors_of_the_collective_library_say_their_sentence_in_debug() {
     let place = Place::new(5, 2).expect_err("no such rank");
     let error = flexcast::Error::from(place);
     says_its_sentence(&error, "rank 5");
-    let main: Result<(), Box<dyn std::error::Error>> = Err(error.into());
-    assert!(format!("Error: {:?}", main.unwrap_err()).contains(&place.to_string()));
+    // As `main` shows it.
+    let boxed: Box<dyn std::error::Error> = error.into();
+    assert!(format!("Error: {boxed:?}").contains(&place.to_string()));
 
     let image = flexcast::Error::BringUp { image: "old".to_owned(), answer: 1, expected: 2 };
     says_its_sentence(&Refused { error: image, send: None, receive: None }, "build it with this library's version");
