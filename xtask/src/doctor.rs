@@ -3,7 +3,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::toolchain::Toolchain;
-use crate::{build, fuzz, process, status, vendor, workspace};
+use crate::{build, fuzz, miri, process, status, vendor, workspace};
 
 /// Say what of the needed tools is installed.
 #[derive(clap::Args)]
@@ -38,6 +38,12 @@ impl Doctor {
         }
         let compiler = fuzz::compiler().map(|path| path.display().to_string());
         line(OPTIONAL, "C++ compiler", compiler, "apt-get install g++: fuzzing beyond the committed inputs")?;
+        status::print(format_args!("\nfor `cargo xtask miri` and `cargo xtask deny`, which say so when they skip"))?;
+        let absent = miri::absent()?;
+        let found = absent.is_none().then(|| "installed".to_owned());
+        line(OPTIONAL, "Miri", found, &absent.unwrap_or_default())?;
+        let deny = process::find("cargo-deny").map(|path| path.display().to_string());
+        line(OPTIONAL, "cargo-deny", deny, "cargo install --locked cargo-deny")?;
         status::print(format_args!("\nfor `cargo xtask bindgen` only"))?;
         let clang = process::find("clang").or_else(libclang).map(|path| path.display().to_string());
         line(OPTIONAL, "libclang", clang, "apt-get install libclang-dev")?;

@@ -13,6 +13,7 @@ mod build;
 mod ci;
 mod coverage;
 mod demo;
+mod deny;
 mod deploy;
 mod doctor;
 mod emu_libs;
@@ -24,6 +25,7 @@ mod hot_loops;
 mod install;
 mod link_map;
 mod manifest;
+mod miri;
 mod mutants;
 mod new;
 #[path = "../../emu/observe/src/new_file.rs"]
@@ -79,6 +81,10 @@ enum Command {
     Mutants(mutants::Mutants),
     /// Feed broken input to the emulator and the image reader.
     Fuzz(fuzz::Fuzz),
+    /// Run tests under Miri, which sees undefined behaviour that a processor does not show.
+    Miri(miri::Miri),
+    /// Hold the crates of others to deny.toml with cargo-deny: licences, sources, doubled crates, advisories.
+    Deny(deny::Deny),
     /// Make a new image from device/template.
     New(new::New),
     /// Regenerate the committed bindings of the -sys crates from their headers.
@@ -97,7 +103,7 @@ enum Command {
     HotLoops(hot_loops::HotLoops),
     /// Write docs/coverage.md: what of the card is emulated, refused with an error, or not applicable.
     Coverage(coverage::Coverage),
-    /// Check dependency arrows, file lengths, the list of unsafe files and what the documents promise.
+    /// Check dependency arrows, crates of others, file lengths, the list of unsafe files and what the documents promise.
     Tidy(tidy::Tidy),
     /// All that CI runs: tidy, test, documentation.
     Ci(ci::Ci),
@@ -125,6 +131,8 @@ fn main() -> ExitCode {
         Command::Test(command) => command.run(),
         Command::Mutants(command) => command.run(),
         Command::Fuzz(command) => command.run(),
+        Command::Miri(command) => command.run(),
+        Command::Deny(command) => command.run(),
         Command::New(command) => command.run(),
         Command::Bindgen(command) => command.run(),
         Command::BuildEmuLibs(command) => command.run(),

@@ -50,14 +50,15 @@ pub(crate) fn count(word: &AtomicU64, sequence: u32, all: u32) -> bool {
 mod tests {
     use super::*;
 
-    fn group(cell: &GroupContext) -> Group {
-        Group::attach(DeviceAddress::new(core::ptr::from_ref(cell) as u64))
+    /// Of an exclusive borrow: what is behind a shared one may not be written, whoever knows its address.
+    fn group(cell: &mut GroupContext) -> Group {
+        Group::attach(DeviceAddress::new(core::ptr::from_mut(cell) as u64))
     }
 
     #[test]
     fn only_the_last_worker_of_each_operation_is_told() {
-        let cell = GroupContext::default();
-        let group = group(&cell);
+        let mut cell = GroupContext::default();
+        let group = group(&mut cell);
         for sequence in 1..=3 {
             assert!(!group.count(sequence, 3));
             assert!(!group.count(sequence, 3));
@@ -67,8 +68,8 @@ mod tests {
 
     #[test]
     fn a_straggler_of_an_abandoned_operation_changes_nothing() {
-        let cell = GroupContext::default();
-        let group = group(&cell);
+        let mut cell = GroupContext::default();
+        let group = group(&mut cell);
         assert!(!group.count(1, 2));
         assert!(!group.count(2, 2), "operation 1 was abandoned: the count starts over");
         assert!(!group.count(1, 2), "straggler");

@@ -121,8 +121,8 @@ mod tests {
 
     #[test]
     fn all_of_an_operation_are_counted_and_no_straggler() {
-        let line = abi::Signals { lanes: 2, senders: 1, ..Default::default() };
-        let signals = Signals::attach(DeviceAddress::new(core::ptr::from_ref(&line) as u64)).unwrap();
+        let mut line = abi::Signals { lanes: 2, senders: 1, ..Default::default() };
+        let signals = Signals::attach(DeviceAddress::new(core::ptr::from_mut(&mut line) as u64)).unwrap();
         signals.armed(1);
         assert!(!signals.are_armed(1));
         signals.armed(1);

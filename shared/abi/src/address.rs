@@ -13,6 +13,9 @@ pub struct DeviceAddress(u64);
 
 impl DeviceAddress {
     /// The address of memory that stays allocated, and is left alone by the host, as long as the firmware may use it.
+    ///
+    /// Firmware may write there. Where it runs in the same program, in tests, the number comes from a mutable place (`&raw mut`,
+    /// `as_mut_ptr`) or from atomics: what only a shared reference leads to must not be written, whoever does it.
     #[cfg(feature = "host")]
     #[must_use]
     pub const fn new(address: u64) -> Self {

@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn contiguous_tables_are_schedules_up_to_256_ranks_in_any_number_of_chains() {
         let mut table = [0; 256];
-        for ranks in 1..=256u32 {
+        for ranks in 1..=if cfg!(miri) { 7u32 } else { 256 } {
             let table = &mut table[..ranks as usize];
             for chains in 1..=ranks {
                 contiguous(table, chains).unwrap();
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn racks_up_to_256_ranks_in_any_number_of_chains() {
-        for ranks in (1..=256usize).step_by(5) {
+        for ranks in (1..=if cfg!(miri) { 11usize } else { 256 }).step_by(5) {
             for (racks, size) in [
                 (Vec::from_iter((0..ranks).map(|rank| rank as u32 / 36)), 36),
                 (Vec::from_iter((0..ranks).map(|rank| 7 * (rank as u32 % 12))), ranks.div_ceil(12)),

@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn every_rank_sends_once_up_to_256_ranks_in_any_number_of_chains() {
-        for ranks in 1..=256u32 {
+        for ranks in 1..=if cfg!(miri) { 7u32 } else { 256 } {
             for chains in 1..=ranks {
                 let schedule = Schedule::new(ranks, chains).unwrap();
                 assert_eq!(schedule.steps(), ranks.div_ceil(chains));

@@ -60,7 +60,7 @@ fn run(table: &[u32], racks: &[u32], seed: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 200 }))]
 
     #[test]
     fn one_rank_of_a_rack_at_a_time(racks in proptest::collection::vec(0u32..6, 1..24), chains in 1u32..9, seed: u64) {

@@ -262,7 +262,7 @@ fn what_cannot_be_reduced_is_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 64 }))]
 
     #[test]
     fn any_reduction_of_any_length(ranks in 1u32..50, elements in 0u64..300, segments in 1u32..6, seed: u64) {

@@ -167,7 +167,7 @@ fn any_message() -> impl Strategy<Value = (Codec, Message, Availability)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 1000 }))]
 
     #[test]
     fn there_and_back((codec, message, here) in any_message()) {

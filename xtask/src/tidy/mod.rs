@@ -7,23 +7,25 @@ use anyhow::{Context as _, Result, bail};
 use crate::{status, workspace};
 
 mod arrows;
+pub(crate) mod dependencies;
 mod documents;
 mod sources;
 
-/// Check dependency arrows, file lengths, the list of unsafe files and what the documents promise.
+/// Check dependency arrows, crates of others (deny.toml), file lengths, the list of unsafe files and what the documents promise.
 #[derive(clap::Args)]
 pub(crate) struct Tidy {}
 
 /// What a check found; empty where all is well.
-type Findings = Vec<String>;
+pub(crate) type Findings = Vec<String>;
 
 impl Tidy {
     pub(crate) fn run(&self) -> Result<()> {
         let root = workspace::root();
         let files = source_files(root)?;
         let architecture = read(&root.join("ARCHITECTURE.md"))?;
-        let checks: [(&str, Findings); 7] = [
+        let checks: [(&str, Findings); 8] = [
             ("dependency arrows", arrows::check(root)?),
+            ("crates of others", dependencies::check(root)?),
             ("file lengths", sources::lengths(root, &files)?),
             ("unsafe files", sources::unsafe_files(root, &files, &architecture)?),
             ("walk of ARCHITECTURE.md", documents::walk(root, &architecture)),

@@ -160,10 +160,15 @@ fn cases() -> Vec<Case> {
             cases.push(Case { bytes: bytes.clone(), own, by_rows: true });
         }
     }
+    // Under Miri some of both kinds.
+    if cfg!(miri) {
+        cases = cases.into_iter().skip(3).step_by(9).collect();
+    }
     cases
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "hundreds of chunks, which take minutes")]
 fn chunks_of_all_roots_go_to_their_places_in_any_order() {
     for transport in BOTH {
         for batch in [2, 8] {

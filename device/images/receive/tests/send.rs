@@ -57,10 +57,13 @@ fn check_run(transport: Transport, sent: &[Sent], lane: usize, run: SendRun) {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "hundreds of chunks, which take minutes")]
 fn every_chunk_goes_out_once_with_a_doorbell_and_a_completion_per_batch() {
+    /// Chunks of either lane.
+    const CHUNKS: [[u32; 2]; 6] = [[0, 0], [1, 0], [1, 1], [4, 3], [13, 12], [100, 99]];
     for transport in BOTH {
         for batch in [1u32, 3, 4] {
-            for chunks in [[0u32, 0], [1, 0], [1, 1], [4, 3], [13, 12], [100, 99]] {
+            for chunks in CHUNKS {
                 let mut rig = SendRig::ready(transport, batch, 4, 2);
                 for sequence in 1..=4u64 {
                     let before = rig.report();
@@ -314,6 +317,7 @@ fn a_broken_control_connection_is_told() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "65,536 entries")]
 fn indices_pass_their_16_bits() {
     let mut rig = SendRig::ready(Transport::Ud, 3, 4, 1);
     for sequence in 1..=1200 {
@@ -327,8 +331,8 @@ fn indices_pass_their_16_bits() {
 #[test]
 fn a_held_operation_waits_for_the_conductor_or_for_its_closing() {
     for transport in BOTH {
-        let line = flexcast_abi::Signals { lanes: 1, senders: 1, ..Default::default() };
-        let address = DeviceAddress::new(core::ptr::from_ref(&line) as u64);
+        let mut line = flexcast_abi::Signals { lanes: 1, senders: 1, ..Default::default() };
+        let address = DeviceAddress::new(core::ptr::from_mut(&mut line) as u64);
         let signals = Signals::attach(address).unwrap();
         let mut rig = SendRig::ready(transport, 4, 4, 2);
         let runs = [run(0, 0, 9), run(1, 0, 5)];

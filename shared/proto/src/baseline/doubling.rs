@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn powers_of_two_exchange_at_doubling_distances() {
         assert_eq!(sends(5, 8), [(4, 5, 1), (7, 4, 2), (1, 4, 4)]);
-        for rank in 0..1024 {
+        for rank in (0..1024).step_by(if cfg!(miri) { 341 } else { 1 }) {
             let peers: Vec<u32> = sends(rank, 1024).iter().map(|send| send.0 ^ rank).collect();
             assert_eq!(peers, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]);
         }

@@ -104,7 +104,7 @@ mod tests {
     fn every_tree_has_every_rank_once() {
         let trees = [2, 3, 4, 8, 300].map(|radix| Tree::Knomial { radix });
         for tree in trees.into_iter().chain([Tree::Heap, Tree::InOrder, Tree::Chain]) {
-            for ranks in 1..=257 {
+            for ranks in 1..=if cfg!(miri) { 5 } else { 257 } {
                 assert_eq!(tree.parent(0, ranks), None);
                 let mut found = 1;
                 for rank in 0..ranks {

@@ -88,14 +88,14 @@ impl LanesRig {
         lanes.iter_mut().for_each(|lane| lane.alone = alone);
         let control = ControlEnd::new();
         let (control_cq, control_queue) = control.descriptors();
-        let array: Vec<WorkerContext> = lanes.iter().map(|lane| *lane.context).collect();
+        let mut array: Vec<WorkerContext> = lanes.iter().map(|lane| *lane.context).collect();
         let thread = LaneThread {
             abi_hash: ABI_HASH,
             abi_version: ABI_VERSION,
             transport: transport as u32,
             lanes: lanes.len() as u32,
             quota: 1 << 20,
-            contexts: DeviceAddress::new(array.as_ptr() as u64),
+            contexts: DeviceAddress::new(array.as_mut_ptr() as u64),
             control_cq,
             control_queue,
             ..Default::default()

@@ -49,19 +49,25 @@ impl Memory {
     }
 
     pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
-        for (at, byte) in out.iter_mut().enumerate() {
-            let at = offset + at;
-            *byte = self.word(at / 8).load(Ordering::SeqCst).to_le_bytes()[at % 8];
+        let mut at = 0;
+        while at < out.len() {
+            let (word, first) = ((offset + at) / 8, (offset + at) % 8);
+            let bytes = self.word(word).load(Ordering::SeqCst).to_le_bytes();
+            let count = (8 - first).min(out.len() - at);
+            out[at..at + count].copy_from_slice(&bytes[first..first + count]);
+            at += count;
         }
     }
 
     pub(crate) fn write(&self, offset: usize, data: &[u8]) {
-        for (at, byte) in data.iter().enumerate() {
-            let at = offset + at;
-            let word = self.word(at / 8);
+        let mut at = 0;
+        while at < data.len() {
+            let (word, first) = (self.word((offset + at) / 8), (offset + at) % 8);
             let mut bytes = word.load(Ordering::SeqCst).to_le_bytes();
-            bytes[at % 8] = *byte;
+            let count = (8 - first).min(data.len() - at);
+            bytes[first..first + count].copy_from_slice(&data[at..at + count]);
             word.store(u64::from_le_bytes(bytes), Ordering::SeqCst);
+            at += count;
         }
     }
 

@@ -71,7 +71,7 @@ impl SendRig {
                 }
             })
             .collect();
-        let array: Vec<SendLane> = (0..)
+        let mut array: Vec<SendLane> = (0..)
             .zip(&memories)
             .map(|(number, memory)| {
                 let queue = |ring: &Memory, record: u64, number: u32, log_depth: u32| QueueDescriptor {
@@ -98,7 +98,7 @@ impl SendRig {
             batch,
             quota: 1 << 20,
             psn_bits: PSN_BITS,
-            contexts: DeviceAddress::new(array.as_ptr() as u64),
+            contexts: DeviceAddress::new(array.as_mut_ptr() as u64),
             report_host: host.address(),
             control_cq,
             control_queue,
