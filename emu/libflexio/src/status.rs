@@ -72,11 +72,11 @@ fn run<T>(call: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
             })
         })
     });
-    if let Err(failure) = &result {
-        if !log::refused(call, &failure.reason, false) {
-            // Errors are the lowest level of the vendor's library, which cannot be switched off.
-            eprintln!("{call}: {}", failure.reason);
-        }
+    if let Err(failure) = &result
+        && !log::refused(call, &failure.reason, false)
+    {
+        // Errors are the lowest level of the vendor's library, which cannot be switched off.
+        eprintln!("{call}: {}", failure.reason);
     }
     result
 }

@@ -40,7 +40,9 @@ fn transition(state: u32, peer: (u32, ibv_gid)) -> (ibv_qp_attr, u32) {
 type Set = fn(&mut ibv_qp_attr, u32);
 
 /// State to enter, attribute, how it is set, values that are taken, values that are not.
-const LIMITS: [(u32, &str, Set, &[u32], &[u32]); 13] = [
+type Limit = (u32, &'static str, Set, &'static [u32], &'static [u32]);
+
+const LIMITS: [Limit; 13] = [
     (IBV_QPS_INIT, "port_num", |attr, value| attr.port_num = value as u8, &[1], &[0, 2, 255]),
     (IBV_QPS_INIT, "pkey_index", |attr, value| attr.pkey_index = value as u16, &[0], &[1, 127, 0xFFFF]),
     (IBV_QPS_RTR, "max_dest_rd_atomic", |attr, value| attr.max_dest_rd_atomic = value as u8, &[0, 1, 16], &[17, 255]),
