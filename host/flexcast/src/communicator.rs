@@ -8,7 +8,6 @@ use std::fmt;
 use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::wire::Codec;
 use flexcast_proto::{Alpha, CollectiveIds, Failure, Place};
-use flexio::Bound;
 
 pub use pending::Pending;
 
@@ -28,7 +27,6 @@ use crate::tower::Tower;
 
 /// The queues and threads of a communicator. Dropped as one: what can reach memory before the memory.
 pub(crate) struct Parts<'c> {
-    pub(crate) _last_words: LastWords<'c>,
     pub(crate) control: Control<'c>,
     pub(crate) machine: Machine<'c>,
     pub(crate) send: Send<'c>,
@@ -36,27 +34,6 @@ pub(crate) struct Parts<'c> {
     // Behind everything that refers into it.
     tower: Tower<'c>,
     _units: Units<'c>,
-}
-
-/// Longer than what the card has said last is on its way. A machine that has nothing left to do does not move on: it is looked at so often.
-const LAST_WORDS: Bound = Bound::millis(1);
-const LOOKS: u64 = 2_000;
-
-/// The queue pairs of a conductor live so much longer than its communicator: the others hear its last message, of which the host does not learn when it has
-/// arrived. Messages of the host are waited for one by one (`control.rs`).
-pub(crate) struct LastWords<'c> {
-    pub(crate) of: Option<&'c Card<'c>>,
-}
-
-impl Drop for LastWords<'_> {
-    fn drop(&mut self) {
-        if let Some(card) = self.of.filter(|_| !std::thread::panicking()) {
-            let relax = card.device().provider().relax();
-            let bound = if relax.is_virtual() { LAST_WORDS.with_looks(LOOKS) } else { LAST_WORDS };
-            // The bound is what is waited for.
-            let _ = flexio::wait::<()>(relax, bound, "the last messages", || Ok(None));
-        }
-    }
 }
 
 /// The execution units of a communicator, given back when it is dropped.

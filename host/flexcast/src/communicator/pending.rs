@@ -8,7 +8,7 @@ use flexcast_proto::wire::Codec;
 use flexcast_proto::{Alpha, CollectiveIds, Participant, Place};
 use flexio::{Access, HostBuffer, MemoryRegion, MulticastGroup};
 
-use super::{Communicator, LastWords, Parts, Units};
+use super::{Communicator, Parts, Units};
 use crate::card::Card;
 use crate::conductor::{self, Conductor};
 use crate::config::{Config, Derived, Footprint};
@@ -145,8 +145,7 @@ impl<'c> Pending<'c> {
             target_queue_pairs: receive.targets().map(Targets::queue_pairs).unwrap_or_default(),
             target_table: receive.targets().map_or((0, 0), Targets::table),
         };
-        let _last_words = LastWords { of: machine.is_on_card().then_some(card) };
-        let parts = Parts { _last_words, control, machine, send, receive, tower, _units: units };
+        let parts = Parts { control, machine, send, receive, tower, _units: units };
         Ok(Self { card, config, derived, footprint, place, parts, own })
     }
 
