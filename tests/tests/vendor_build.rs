@@ -67,8 +67,8 @@ impl Sdk {
             compile.args(["--target=riscv64-unknown-elf", "-march=rv64imac", "-mabi=lp64", "-mcmodel=medany"]);
             compile.args(["-ffreestanding", "-O1", "-Wall", "-Wextra", "-Werror", "-c", "-o"]).arg(&object);
             run(compile.arg(workspace_root().join(format!("tests/vendor/{source}.c"))));
-            let mut update = format!("--update-section=.riscv.attributes={}", self.path("attribute").display());
-            run(Command::new("llvm-objcopy").arg(std::mem::take(&mut update)).arg(&object));
+            let update = format!("--update-section=.riscv.attributes={}", self.path("attribute").display());
+            run(Command::new("llvm-objcopy").arg(update).arg(&object));
             let archive = self.archive(archive);
             let _ = fs::remove_file(&archive);
             run(Command::new("llvm-ar").arg("rcs").arg(archive).arg(object));

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use emu_observe::new_file::NewFile;
 use flexcast_cli::calibrate::{Images, Options, calibrate};
+use flexcast_cli::options::whole;
 use flexcast_cli::timing::TimingParams;
 use flexcast_cli::{note, out};
 
@@ -28,7 +29,7 @@ pub(crate) struct CalibrateArgs {
     #[arg(long)]
     quick: bool,
     /// Machines to emulate at a time.
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_parser = whole::<usize>(1, usize::MAX), value_name = "N", default_value_t = 2)]
     jobs: usize,
     /// Write the tables to a Markdown file, too.
     #[arg(long, value_name = "FILE")]
