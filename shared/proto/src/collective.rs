@@ -206,6 +206,8 @@ impl Participant {
         self.now_ps = now_ps;
         if self.state == State::Failing && now_ps.saturating_sub(self.failing_ps) >= self.settling_ps() {
             self.state = State::Failed;
+            // This rank goes now: whoever may see its connections break must know before why.
+            self.place.for_each_connected(|rank| _ = self.untold.insert(rank));
         }
         if self.state != State::Running {
             return;

@@ -98,15 +98,12 @@ impl Communicator<'_> {
             moved = true;
         }
         let ready_ps = self.parts.machine.ready_ps().unwrap_or(now_ps);
-        if now_ps.saturating_sub(ready_ps) >= running.cutoff_ps.saturating_mul(MULTICAST_CUTOFFS) {
-            if running.sending == Sending::Wanted {
-                running.sending = Sending::Over;
-                running.report.phases.sent_ps = Some(now_ps);
-                self.parts.machine.sent();
-                moved = true;
-            } else if running.sending.is_under_way() && !self.parts.send.is_closing() && self.parts.send.is_free()? {
-                self.parts.send.close()?;
-            }
+        let in_vain = now_ps.saturating_sub(ready_ps) >= running.cutoff_ps.saturating_mul(MULTICAST_CUTOFFS);
+        if in_vain && running.sending == Sending::Wanted {
+            running.sending = Sending::Over;
+            running.report.phases.sent_ps = Some(now_ps);
+            self.parts.machine.sent();
+            moved = true;
         }
         if running.sending == Sending::Wanted
             && self.parts.send.is_free()?
@@ -136,6 +133,9 @@ impl Communicator<'_> {
             running.report.phases.sent_ps = Some(now_ps);
             self.parts.machine.sent();
             moved = true;
+        }
+        if in_vain && running.sending.is_under_way() && !self.parts.send.is_closing() && self.parts.send.is_free()? {
+            self.parts.send.close()?;
         }
         self.look_at_clock(now_ps, moved)
     }

@@ -46,7 +46,7 @@ impl Participant {
     /// silent, and pass it on. Changes nothing if it has failed before.
     ///
     /// Nor does a connection that breaks to a rank that may have left in good order: one that has told of a failure itself, or, once somebody is
-    /// held to be silent, one that this rank does not wait for, which may have ended its part before.
+    /// held to be silent and the barrier is passed, one that this rank does not wait for, which may have ended its part before.
     pub fn fail(&mut self, failure: Failure) {
         if matches!(failure.cause, Cause::Connection(_)) && self.may_have_left(failure.culprit) {
             return;
@@ -63,7 +63,8 @@ impl Participant {
             let needed = if waited_for == self.place.rank() { self.place.left() } else { waited_for };
             rank != held.failure.culprit && rank != needed
         });
-        needless || self.told_by.contains(rank)
+        // Who fails tells why before it goes, and few can have ended their part while this rank is still in the barrier.
+        (needless && self.passed_ps.is_some()) || self.told_by.contains(rank)
     }
 
     /// An operation has failed, as `from` says or as was found here. If it is the next one, everybody else is done with the current one, or
