@@ -88,6 +88,12 @@ fn image() -> &'static (tempfile::TempDir, PathBuf) {
         let created = xtask(tree.path(), &["new", "panics"]);
         assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
         std::fs::write(tree.path().join("device/images/panics/src/main.rs"), SOURCE).expect("written");
+        let manifest = tree.path().join("device/images/panics/image.toml");
+        let entries = std::fs::read_to_string(&manifest)
+            .expect("the template's")
+            .replace("event_handlers = []", "event_handlers = [\"handler\"]")
+            .replace("\"measure\"", "\"index\", \"message\", \"overflow\", \"wake\"");
+        std::fs::write(manifest, entries).expect("written");
         let built = xtask(tree.path(), &["build", "panics"]);
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         let elf = tree.path().join("target/device/emu/panics.elf");

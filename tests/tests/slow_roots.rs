@@ -13,10 +13,10 @@ use flexcast_tests::image_bytes;
 
 const PS_PER_US: u64 = 1_000_000;
 const RANKS: u32 = 4;
-const BYTES: u64 = 32 << 10;
+const BYTES: u64 = 64 << 10;
 
-/// Two chunks of 64 bytes per activation: a block of 32 KiB takes about 1.6 ms, all four in one chain 6.5 ms (emulated). The cutoff is at
-/// about 1 ms, and everything has to be over at about 4.3 ms.
+/// Two chunks of 64 bytes per activation, and all blocks in one chain: together they take longer than twice the cutoff, which is at about
+/// 1 ms (emulated), with every transport; to single ranks longer than the bound of the operation.
 fn slow(transport: Transport, control: Control) -> SimParams {
     let config = Config {
         transport,

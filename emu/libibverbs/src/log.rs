@@ -141,7 +141,8 @@ impl Visit for Text {
 
 impl Subscriber for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        prints(*metadata.level())
+        // What the machine announces is on stderr already.
+        metadata.target() != emu_machine::ANNOUNCED && prints(*metadata.level())
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

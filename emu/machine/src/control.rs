@@ -174,6 +174,7 @@ impl World {
     /// Removes an event handler, running or not.
     pub fn destroy_thread(&mut self, card: usize, thread: u32) -> Result<(), MachineError> {
         self.card(card)?.thread(thread)?;
+        self.publish_all_of(card, thread);
         self.note_end(card, thread);
         let Card { processes, owners, cores, eus, .. } = &mut self.cards[card];
         if let Some(process) = owners.remove(&thread).and_then(|process| processes.get_mut(&process))

@@ -67,7 +67,7 @@ pub use error::MachineError;
 pub use heap::HeapInfo;
 pub use host_memory::HostMemory;
 pub use numbering::{address, card_with_gid, card_with_mac};
-pub use probe::{Herald, Observer};
+pub use probe::{ANNOUNCED, Herald, Observer};
 pub use process::{Process, ProcessStatus, Stream};
 pub use race::{Access, Agent, Race, RaceKind};
 pub use record::{DEFAULT_RECORDS, Ending, Record, Recording, ThreadIdentity, What};

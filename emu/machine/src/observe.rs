@@ -12,6 +12,7 @@ use crate::queue::Event;
 use crate::race::{Agent, Eyes, Race, Range};
 use crate::time::{cycles_to_ps, ps_to_cycles};
 use crate::watch::{Place, settle};
+use crate::weak::UpTo;
 use crate::world::World;
 
 /// How the observer reads the memories that a card reaches.
@@ -157,6 +158,16 @@ impl World {
         if let Some((_, order)) = weak.and_then(|weak| weak.threads.get_mut(&(card, thread))) {
             order.end();
         }
+    }
+
+    /// All that a thread has stored becomes visible: it goes, and nothing of it may reach memory that its host then gives back.
+    pub(crate) fn publish_all_of(&mut self, card: usize, thread: u32) {
+        let Some(watch) = self.watch.as_deref_mut() else { return };
+        let Card { nic, processes, owners, .. } = &mut self.cards[card];
+        let Some(&process) = owners.get(&thread) else { return };
+        let Some(Process { memory, .. }) = processes.get_mut(&process) else { return };
+        let mut place = Place { card, process, thread, memory, host: &self.host, nic };
+        watch.publish_up_to(&mut place, UpTo { stores: u64::MAX, lines: u64::MAX }, self.now_ps);
     }
 
     /// The host writes memory of a process by a control call; `write` does it.

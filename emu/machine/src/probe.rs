@@ -22,6 +22,9 @@ pub trait Observer: Send {
     fn crashed(&mut self, card: usize, process: &Process, record: &CrashRecord);
 }
 
+/// Target of the events of `tracing` that say what a [`Herald`] is told, too.
+pub const ANNOUNCED: &str = "emu_machine::announced";
+
 /// Is told at once of what nobody may miss, whether or not the host ever asks. Called on the thread that drives the machine; virtual time
 /// stands still meanwhile.
 pub trait Herald: Send {

@@ -24,6 +24,7 @@ use queues::Queue;
 use reach::{QueueId, Reach};
 use records::Records;
 
+use crate::probe::ANNOUNCED;
 use crate::snapshot::RaceSnapshot;
 
 /// Most races kept; further ones are counted only.
@@ -238,7 +239,7 @@ impl Races {
             self.suppressed += 1;
             return;
         }
-        tracing::warn!("race: {race}");
+        tracing::warn!(target: ANNOUNCED, "race: {race}");
         self.unnamed = true;
         self.found.push(race);
     }

@@ -12,6 +12,7 @@ use crate::debug::run_debugged;
 use crate::layout::{
     CONTEXT_OFFSET, EUS_PER_CORE, EXIT_GATE, STACK_BYTES, STACK_OFFSET, THREAD_BLOCK, THREADS, outbox,
 };
+use crate::probe::ANNOUNCED;
 use crate::process::ProcessStatus;
 use crate::thread::{L1, ThreadKind, ThreadState};
 use crate::time::{cycles_to_ps, ps_to_cycles};
@@ -291,7 +292,7 @@ impl World {
             instructions: thread.hart.instret,
             at_ps,
         });
-        tracing::error!(card = card_index, "{}", record.summary());
+        tracing::error!(target: ANNOUNCED, card = card_index, "{}", record.summary());
         self.now_ps = self.now_ps.max(at_ps);
         self.trace.record(at_ps, "crash", u64::from(id), value);
         self.tell_crash(card_index, &record);

@@ -46,7 +46,7 @@ fn printing() -> Vec<Vec<String>> {
         format!("tput --image {receive} --bytes 4096 --json"),
         format!("tput --image {receive} --bytes 4096 --stats"),
         format!("sim --image {allgather} --ranks 2 --bytes 64"),
-        format!("sim --algorithm ring --ranks 2 --bytes 64 --json"),
+        "sim --algorithm ring --ranks 2 --bytes 64 --json".to_owned(),
         format!("campaign --image {allgather} --seeds 1 --jobs 1"),
         format!("campaign --image {allgather} --seeds 1 --jobs 1 --json"),
         format!("deploy {receive}"),

@@ -168,12 +168,12 @@ pub enum Error {
         qpn: u32,
     },
     /// The device process died.
-    #[error("the DPA process has stopped: {state}{}\n{record}", panicked(.panic.as_ref()))]
+    #[error("the DPA process has stopped: {state}{}\n{record}", panicked(.panic.as_deref()))]
     DeviceFault {
         /// Fatal or user error.
         state: ErrorState,
         /// Where the firmware panicked, if that is what happened.
-        panic: Option<PanicPlace>,
+        panic: Option<Box<PanicPlace>>,
         /// The crash record, empty where the device left none.
         record: String,
     },

@@ -200,7 +200,7 @@ impl<'a> Process<'a> {
                     }),
                     _ => None,
                 };
-                Err(Error::DeviceFault { state, panic, record })
+                Err(Error::DeviceFault { state, panic: panic.map(Box::new), record })
             }
         }
     }

@@ -22,6 +22,12 @@ impl<'c> Communicator<'c> {
         let over = |running: &Running<'_>| {
             running.releasing_ps.is_some() && running.failing.is_none() && !running.sending.is_under_way()
         };
+        // What others tell of where they want their bytes must not find this rank gone.
+        if let Some(running) = self.current.as_ref().filter(|running| over(running))
+            && !self.parts.receive.can_be_sent(running.operation)?
+        {
+            return Ok(());
+        }
         let Some(mut running) = self.current.take_if(|running| over(running)) else { return Ok(()) };
         let phases = &mut running.report.phases;
         if let Some(conductor) = self.parts.machine.conductor() {
