@@ -343,9 +343,10 @@ impl Races {
             self.keys.insert((card, key), *attr);
             return;
         }
-        // A UC queue pair drops what the key does not allow and goes on: keys are taken back so that late packets find none.
-        let drops = nic.query_qp(qpn).is_ok_and(|qp| qp.attr.transport == Transport::Uc);
-        if let Some(attr) = self.keys.get(&(card, key)).filter(|_| !drops) {
+        // A UC queue pair drops what the key does not allow and goes on: keys are taken back so that late packets find none. And what is for
+        // a queue pair that is gone, too, reaches nothing.
+        let answers = nic.query_qp(qpn).is_ok_and(|qp| qp.attr.transport != Transport::Uc);
+        if let Some(attr) = self.keys.get(&(card, key)).filter(|_| answers) {
             let range = Range { card, space: attr.space, addr: attr.start, len: attr.len };
             let wrote = Range { addr, len, ..range };
             self.report(Race {
