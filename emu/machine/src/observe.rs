@@ -210,7 +210,7 @@ impl World {
         }
     }
 
-    /// The host gives memory back. That takes it longer than a store needs to get there: those of activations that have ended are visible.
+    /// The host gives memory back. That takes it longer than a store needs to get there: those executed by now are visible.
     pub(crate) fn watch_free(&mut self, card: usize, process: u32, addr: u64, bytes: u64) {
         let at_ps = self.now_ps;
         if let Some(watch) = self.watch.as_deref_mut()
@@ -219,7 +219,7 @@ impl World {
             let threads = weak.threads.range_mut((card, 0)..=(card, u32::MAX));
             let own = threads.filter(|(_, (of, _))| *of == process);
             let stores: Vec<_> = own
-                .flat_map(|(key, (_, order))| order.take_at_rest(addr, bytes).into_iter().map(|store| (key.1, store)))
+                .flat_map(|(key, (_, order))| order.take_within(addr, bytes).into_iter().map(|store| (key.1, store)))
                 .collect();
             let Card { nic, processes, .. } = &mut self.cards[card];
             if let Some(Process { memory, .. }) = processes.get_mut(&process) {

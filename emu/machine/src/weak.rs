@@ -280,9 +280,9 @@ impl Order {
         self.active = false;
     }
 
-    /// Takes the stores into a range, unless an activation is under way.
-    pub(crate) fn take_at_rest(&mut self, addr: u64, len: u64) -> Vec<Pending> {
-        if self.active { Vec::new() } else { self.stores.extract_if(.., |store| store.touches(addr, len)).collect() }
+    /// Takes the stores into a range.
+    pub(crate) fn take_within(&mut self, addr: u64, len: u64) -> Vec<Pending> {
+        self.stores.extract_if(.., |store| store.touches(addr, len)).collect()
     }
 
     /// Takes the stores that are due, in the order in which they become visible.
