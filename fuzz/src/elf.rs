@@ -5,11 +5,13 @@
 //! the process holds at an address is what the image says; a process that crashed says why; and the card takes another
 //! process afterwards.
 
+use std::collections::BTreeMap;
+
 use emu_machine::{Config, World};
 use flexcast_image::callgraph::CallGraph;
 use flexcast_image::isa::Isa;
 use flexcast_image::testing::{TestElf, section};
-use flexcast_image::verify::{Policy, verify};
+use flexcast_image::verify::{DeclaredStack, Policy, Vendor, verify};
 use flexcast_image::{EntryKind, Image, disasm, loops};
 
 use crate::machine::{self, RET};
@@ -43,6 +45,12 @@ fn read(image: &Image) {
         abi: Some((3, 0xABCD)),
         stack_bytes: 16 << 10,
         private_prefixes: vec!["/home/".to_owned()],
+        sections: vec![".text".to_owned(), ".data".to_owned()],
+        declared_stacks: BTreeMap::from([(
+            "start".to_owned(),
+            DeclaredStack { bytes: 4096, reason: "a reason".to_owned() },
+        )]),
+        vendor: Vendor::default(),
     };
     let report = verify(image, &policy);
     let (passed, failed, unknown) = report.counts();
