@@ -4,7 +4,7 @@
 //! So that no timer fires for that reason, clocks of machines that talk to one another are held together:
 //!
 //! - *Frames.* A frame is *taken* when the neighbour's process has read it, and *over* when that machine's clock has moved on by the time that
-//!   an answer needs. Until the oldest frame is taken the own clock goes no further than [`UNTAKEN_PS`] behind its sending; until it is over,
+//!   an answer needs. Until a frame is taken the own clock goes no further than [`UNTAKEN_PS`] behind its sending; until it is over,
 //!   no further than an answer's time beyond that. Eight tries of a connection take longer, from a timeout of 33 us on.
 //! - *Talk.* While frames have gone one way or the other in the last [`TALK_PS`], the own clock is at most [`AHEAD_PS`] ahead of where the
 //!   neighbour's has moved to since. So bounds of programs do not pass because another process is stopped, or slower.
@@ -12,6 +12,7 @@
 //! Neither holds up everybody for ever. Of machines that wait for one another's frames to be over, the one that took a frame last may still go on by an
 //! answer's time, since what it has sent itself was taken before. Around any circle of machines the leads add up to [`AHEAD_PS`] at least, since a lead is
 //! only ever cut to that; and a machine that has taken a frame may let it be over in spite of them.
+//! A clock that a call has set farther than that gives its frames as much more time, so that this is true of it, too.
 
 use std::collections::VecDeque;
 
@@ -99,11 +100,26 @@ impl Pace {
         self.limit_ps = self.limit_ps.saturating_add(moved_ps).min(now_ps.saturating_add(AHEAD_PS));
     }
 
+    /// The own clock is there now. Where it is farther than frames under way allow, because a call was executed to its end at once, they are given that
+    /// much more time: they count as sent later.
+    pub(crate) fn reached(&mut self, taken: u32, answer_ps: u64, now_ps: u64) {
+        let ahead_ps = self.frames_limit_ps(taken, answer_ps).map_or(0, |limit_ps| now_ps.saturating_sub(limit_ps));
+        if ahead_ps > 0 {
+            self.under_way.iter_mut().for_each(|(_, at_ps)| *at_ps = at_ps.saturating_add(ahead_ps));
+        }
+    }
+
     /// How far the own clock may go for the frames that are under way, if the neighbour has taken those up to `taken`.
     pub(crate) fn frames_limit_ps(&self, taken: u32, answer_ps: u64) -> Option<u64> {
-        let (number, at_ps) = self.under_way.front()?;
-        let more_ps = if reaches(taken, *number) { answer_ps } else { 0 };
-        Some(at_ps.saturating_add(UNTAKEN_PS).saturating_add(more_ps))
+        let (first, oldest_ps) = *self.under_way.front()?;
+        let over_ps = oldest_ps.saturating_add(UNTAKEN_PS).saturating_add(answer_ps);
+        if !reaches(taken, first) {
+            return Some(oldest_ps.saturating_add(UNTAKEN_PS));
+        }
+        // Frames behind it, perhaps of the same moment, may not be taken yet.
+        let untaken = self.under_way.partition_point(|(number, _)| reaches(taken, *number));
+        let untaken_ps = self.under_way.get(untaken).map(|(_, at_ps)| at_ps.saturating_add(UNTAKEN_PS));
+        Some(untaken_ps.map_or(over_ps, |untaken_ps| untaken_ps.min(over_ps)))
     }
 
     /// How far it may go for the talk.
@@ -131,7 +147,8 @@ mod tests {
         pace.sent(1, 1_000);
         pace.sent(2, 2_000);
         assert_eq!(pace.frames_limit_ps(0, ANSWER_PS), Some(1_000 + UNTAKEN_PS));
-        assert_eq!(pace.frames_limit_ps(1, ANSWER_PS), Some(1_000 + UNTAKEN_PS + ANSWER_PS));
+        assert_eq!(pace.frames_limit_ps(1, ANSWER_PS), Some(2_000 + UNTAKEN_PS), "the second is not taken yet");
+        assert_eq!(pace.frames_limit_ps(2, ANSWER_PS), Some(1_000 + UNTAKEN_PS + ANSWER_PS));
         assert!(!pace.is_near(1_000 + UNTAKEN_PS / 2) && pace.is_near(1_000 + UNTAKEN_PS));
         pace.heard(0, Some(1), 3_000);
         assert_eq!(pace.frames_limit_ps(1, ANSWER_PS), Some(2_000 + UNTAKEN_PS));

@@ -88,6 +88,30 @@ impl fmt::Display for Peer {
     }
 }
 
+/// How far virtual time may go before these neighbours have caught up; `None`: as far as it likes.
+pub(crate) fn limit_ps(peers: &[Peer], here: Here) -> Option<u64> {
+    let (mut frames_ps, mut talk_ps) = (None, None);
+    let least = |old: Option<u64>, new: Option<u64>| old.into_iter().chain(new).min();
+    for peer in peers {
+        let [frames, talk] = peer.limits_ps(here);
+        (frames_ps, talk_ps) = (least(frames_ps, frames), least(talk_ps, talk));
+    }
+    // Others wait for what has been taken here to be over.
+    least(frames_ps, talk_ps.map(|talk_ps| talk_ps.max(all_over_ps(peers, here))))
+}
+
+/// When all frames that were taken are over, in virtual time.
+pub(crate) fn all_over_ps(peers: &[Peer], here: Here) -> u64 {
+    peers.iter().filter_map(|peer| peer.all_over_ps(here)).max().unwrap_or(0)
+}
+
+/// This end's clock has been set.
+pub(crate) fn clock_is_set(peers: &mut [Peer], here: Here) {
+    for peer in peers.iter_mut().filter(|peer| peer.is_there()) {
+        peer.pace.reached(peer.taken, here.answer_ps, here.clock_ps);
+    }
+}
+
 impl Peer {
     /// A peer that nothing is known of but where it is, with room for so many frames.
     pub(crate) fn new(neighbour: Neighbour, room: u16) -> Self {
@@ -169,7 +193,7 @@ impl Peer {
     }
 
     /// When all frames of the peer that were taken are over here.
-    pub(crate) fn all_over_ps(&self, here: Here) -> Option<u64> {
+    fn all_over_ps(&self, here: Here) -> Option<u64> {
         self.pace.all_over_ps(here.answer_ps)
     }
 
@@ -195,7 +219,7 @@ impl Peer {
     }
 
     /// How far this end's clock may go for the frames that are with the peer, and for the talk with it.
-    pub(crate) fn limits_ps(&self, here: Here) -> [Option<u64>; 2] {
+    fn limits_ps(&self, here: Here) -> [Option<u64>; 2] {
         if !self.is_there() {
             return [None; 2];
         }
@@ -285,3 +309,6 @@ impl Peer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

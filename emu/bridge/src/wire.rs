@@ -20,7 +20,7 @@ use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use crate::datagram::{HEADER_BYTES, Header};
 #[cfg(doc)]
 use crate::peer::GIVE_UP;
-use crate::peer::{Here, Neighbour, Peer};
+use crate::peer::{self, Here, Neighbour, Peer};
 use crate::process::Process;
 
 /// Longest frame: a payload of the largest path MTU with all headers there are, and some.
@@ -131,23 +131,17 @@ impl Wire {
     /// The virtual time of this end from now on, and what an answer takes of it, both in picoseconds.
     pub(crate) fn set_clock(&mut self, clock_ps: u64, answer_ps: u64) {
         (self.here.clock_ps, self.here.answer_ps) = (clock_ps, answer_ps);
+        peer::clock_is_set(&mut self.peers, self.here);
     }
 
     /// How far virtual time may go before neighbours have caught up; `None`: as far as it likes.
     pub(crate) fn limit_ps(&self) -> Option<u64> {
-        let (mut frames_ps, mut talk_ps) = (None, None);
-        let least = |old: Option<u64>, new: Option<u64>| old.into_iter().chain(new).min();
-        for peer in &self.peers {
-            let [frames, talk] = peer.limits_ps(self.here);
-            (frames_ps, talk_ps) = (least(frames_ps, frames), least(talk_ps, talk));
-        }
-        // Others wait for what has been taken here to be over.
-        least(frames_ps, talk_ps.map(|talk_ps| talk_ps.max(self.all_over_ps())))
+        peer::limit_ps(&self.peers, self.here)
     }
 
     /// When all frames that were taken are over, in virtual time.
     pub(crate) fn all_over_ps(&self) -> u64 {
-        self.peers.iter().filter_map(|peer| peer.all_over_ps(self.here)).max().unwrap_or(0)
+        peer::all_over_ps(&self.peers, self.here)
     }
 
     /// When a neighbour that has asked must be told, in virtual time.
