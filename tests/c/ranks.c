@@ -73,8 +73,6 @@ int main(int argc, char **argv)
     if ((status = flexcast_card_open(&options, &card)) != FLEXCAST_OK)
         return told("opened", status);
     flexcast_config_default(&config, sizeof config);
-    config.margin_ps = 100000000000;
-    config.recovery_ps = 10000000000000;
     /* One operation after another, until one fails or so many are done. */
     const int rounds = strncmp(way, "rounds", 6) == 0 ? atoi(way + 6) : 1;
     if (strcmp(way, "slots") == 0 && rank == 1)

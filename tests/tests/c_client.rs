@@ -292,7 +292,7 @@ fn pings_through_the_system_provider() {
     let process = Process::new(&application, &pd).expect("a process");
     bring_up(&process).expect("the image answers");
     let pong = ping(&process, &client, &[b"one", &[7; 1000]]).expect("the pings are answered");
-    assert!(pong.equal && !provider.relax().is_virtual());
+    assert!(pong.equal && provider.relax().is_virtual(), "the libraries' cards have the time of the emulator");
     process.check().expect("the process is healthy");
 }
 

@@ -77,8 +77,6 @@ fn compiled(name: &str) -> Option<PathBuf> {
 }
 
 #[test]
-#[ignore = "fails: after a stop of a second a program in C takes its own worker for dead, as that bound (1 s) counts wall time; run it with \
-            cargo test -p flexcast-tests --test lost_ranks -- --ignored"]
 fn a_rank_that_is_stopped_for_a_second_is_waited_for() {
     let Some(program) = compiled("stopped-program") else { return };
     for rank in 0..usize::from(RANKS) {

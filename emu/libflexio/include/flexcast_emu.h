@@ -21,6 +21,12 @@ bool flexcast_emu_relax(void);
 /* Virtual time in picoseconds. */
 uint64_t flexcast_emu_now_ps(void);
 
+/*
+ * Whether the cards move by themselves, at most as fast as the wall clock: the machine is joined to others by a bridge. Spans of
+ * virtual time are figures of the computer then, not of a card.
+ */
+bool flexcast_emu_is_bridged(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -9,6 +9,11 @@ pub(crate) extern "C" fn flexcast_emu_relax() -> bool {
 }
 
 #[unsafe(no_mangle)]
+pub(crate) extern "C" fn flexcast_emu_is_bridged() -> bool {
+    catch_unwind(AssertUnwindSafe(emu_libibverbs::is_bridged)).unwrap_or(false)
+}
+
+#[unsafe(no_mangle)]
 pub(crate) extern "C" fn flexcast_emu_now_ps() -> u64 {
     emu_libibverbs::now_ps()
 }

@@ -116,6 +116,11 @@ fn deliver_events() {
     }
 }
 
+/// Whether the calling thread's machine moves by itself, at most as fast as the wall clock.
+pub fn is_bridged() -> bool {
+    !fork::is_child() && emu_bridge::is_driven().unwrap_or(false)
+}
+
 /// Virtual time of the calling thread's machine, in picoseconds.
 #[must_use]
 pub fn now_ps() -> u64 {

@@ -5,41 +5,12 @@
 
 use std::fs::File;
 use std::io::BufWriter;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use emu_machine::{Config, CostModel, LinkConfig, MachineError, Wiring};
-use flexio::{Provider, Relax};
+use flexio::{EmulatorClock, Provider};
 
 /// Name of the cost model behind every emulated time.
 pub const MODEL: &str = CostModel::NAME;
-
-/// How long a host that finds the whole machine at rest waits before it looks again.
-const IDLE_STEP_PS: u64 = 1_000_000;
-
-/// Waiting beside the emulator: virtual time passes only here.
-///
-/// A machine with nothing left to do has no next event to advance to, so the waiting host keeps the time that it spends
-/// looking at it; otherwise a wait for something that cannot happen would never end.
-#[derive(Debug, Default)]
-struct EmulatedRelax {
-    idle_ps: AtomicU64,
-}
-
-impl Relax for EmulatedRelax {
-    fn relax(&self) {
-        if !emu_libibverbs::relax() {
-            self.idle_ps.fetch_add(IDLE_STEP_PS, Ordering::Relaxed);
-        }
-    }
-
-    fn now_ps(&self) -> u64 {
-        emu_libibverbs::now_ps() + self.idle_ps.load(Ordering::Relaxed)
-    }
-
-    fn is_virtual(&self) -> bool {
-        true
-    }
-}
 
 /// Two emulated cards back to back, new, in virtual time 0, for the calling thread. Objects made through an earlier call
 /// on this thread must be gone: their machine is.
@@ -55,7 +26,7 @@ pub fn emulated(config: Config) -> Result<Provider, MachineError> {
             emu_libflexio::api(),
             emu_libibverbs::api(),
             emu_libdoca::api(),
-            Box::<EmulatedRelax>::default(),
+            Box::new(EmulatorClock::new(emu_libibverbs::relax, emu_libibverbs::now_ps, true)),
         )
     })
 }

@@ -202,21 +202,47 @@ flexio_api! {
     fn flexio_log_dev_destroy(process: *mut flexio_process) -> flexio_status;
 }
 
-/// Fills the table from the installed `libflexio.so`.
+/// Fills the table from the installed `libflexio.so`; the second one if that is the emulator's.
 ///
 /// # Errors
 /// [`LoadError`] names the library or the function that is missing.
-pub fn load() -> Result<FlexioApi, LoadError> {
+pub fn load() -> Result<(FlexioApi, Option<EmulatorApi>), LoadError> {
     const NAMES: [&str; 3] = ["libflexio.so", "libflexio.so.2", "/opt/mellanox/flexio/lib/libflexio.so"];
-    FlexioApi::from_library(&Loader::open(&NAMES, INSTALL)?)
+    tables(&Loader::open(&NAMES, INSTALL)?)
 }
 
-/// Fills the table from `libflexio.so` in a folder, such as the emulator's.
+/// The same from `libflexio.so` in a folder, such as the emulator's.
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_from(folder: &std::path::Path) -> Result<FlexioApi, LoadError> {
-    FlexioApi::from_library(&Loader::open_in(folder, &["libflexio.so", "libflexio.so.2"], INSTALL)?)
+pub fn load_from(folder: &std::path::Path) -> Result<(FlexioApi, Option<EmulatorApi>), LoadError> {
+    tables(&Loader::open_in(folder, &["libflexio.so", "libflexio.so.2"], INSTALL)?)
+}
+
+fn tables(library: &Loader) -> Result<(FlexioApi, Option<EmulatorApi>), LoadError> {
+    Ok((FlexioApi::from_library(library)?, EmulatorApi::from_library(library)))
+}
+
+/// What the emulator's `libflexio.so` exports beyond the vendor's interface (`flexcast_emu.h`), under the C names.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // the header says what they do
+pub struct EmulatorApi {
+    pub flexcast_emu_relax: unsafe extern "C" fn() -> bool,
+    pub flexcast_emu_now_ps: unsafe extern "C" fn() -> u64,
+    pub flexcast_emu_is_bridged: unsafe extern "C" fn() -> bool,
+}
+
+impl EmulatorApi {
+    fn from_library(library: &Loader) -> Option<Self> {
+        // SAFETY: the types are those of the prototypes in flexcast_emu.h; names with this prefix are the emulator's.
+        unsafe {
+            Some(EmulatorApi {
+                flexcast_emu_relax: library.function("flexcast_emu_relax").ok()?,
+                flexcast_emu_now_ps: library.function("flexcast_emu_now_ps").ok()?,
+                flexcast_emu_is_bridged: library.function("flexcast_emu_is_bridged").ok()?,
+            })
+        }
+    }
 }
 
 const INSTALL: &str = "install DOCA with the FlexIO SDK (package flexio-sdk) on the machine that holds the card";

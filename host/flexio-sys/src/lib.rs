@@ -21,6 +21,6 @@ mod bindings {
     include!("bindings.rs");
 }
 
-pub use api::{FlexioApi, load, load_from, pack_u64, stub_key};
+pub use api::{EmulatorApi, FlexioApi, load, load_from, pack_u64, stub_key};
 pub use bindings::*;
 pub use verbs_sys::LoadError;

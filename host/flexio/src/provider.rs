@@ -4,12 +4,12 @@ use std::ffi::CStr;
 use std::path::Path;
 
 use doca_sys::DocaApi;
-use flexio_sys::FlexioApi;
+use flexio_sys::{EmulatorApi, FlexioApi};
 use verbs_sys::VerbsApi;
 
 use crate::device::{Device, DeviceInfo, Mac};
 use crate::error::{Error, Result};
-use crate::wait::{Bound, Relax, SpinLoop, wait};
+use crate::wait::{Bound, EmulatorClock, Relax, SpinLoop, wait};
 
 /// Three function tables and a way to wait: all that differs between a card and the emulator.
 pub struct Provider {
@@ -17,6 +17,18 @@ pub struct Provider {
     pub(crate) verbs: VerbsApi,
     doca: DocaApi,
     relax: Box<dyn Relax>,
+}
+
+/// The clock of libraries: the emulator's if they are its own, else the computer's.
+fn clock(emulator: Option<EmulatorApi>) -> Box<dyn Relax> {
+    let Some(EmulatorApi { flexcast_emu_relax, flexcast_emu_now_ps, flexcast_emu_is_bridged }) = emulator else {
+        return Box::<SpinLoop>::default();
+    };
+    // SAFETY: the three take nothing, and are defined on every thread at any time (flexcast_emu.h).
+    let (relax, now_ps) = (move || unsafe { flexcast_emu_relax() }, move || unsafe { flexcast_emu_now_ps() });
+    // SAFETY: as above.
+    let is_bridged = unsafe { flexcast_emu_is_bridged() };
+    Box::new(EmulatorClock::new(relax, now_ps, !is_bridged))
 }
 
 impl std::fmt::Debug for Provider {
@@ -46,11 +58,11 @@ impl Provider {
             looked_for: looked_for.to_owned(),
             source,
         };
-        let flexio = flexio_sys::load().map_err(|e| missing("libflexio.so", e.into()))?;
+        let (flexio, emulator) = flexio_sys::load().map_err(|e| missing("libflexio.so", e.into()))?;
         let verbs = verbs_sys::load().map_err(|e| missing("libibverbs.so.1 and libmlx5.so.1", e.into()))?;
         let doca = doca_sys::load().map_err(|e| missing("libdoca_common.so", e.into()))?;
         // SAFETY: the loaders take every symbol by its C name from the installed libraries, which are one DOCA release.
-        Ok(unsafe { Self::from_tables(flexio, verbs, doca, Box::<SpinLoop>::default()) })
+        Ok(unsafe { Self::from_tables(flexio, verbs, doca, clock(emulator)) })
     }
 
     /// The same libraries in one folder, wherever the dynamic loader looks: those that `cargo xtask build-emu-libs` makes, for instance.
@@ -62,11 +74,11 @@ impl Provider {
             looked_for: format!("{name} in {}", folder.display()),
             source: source.into(),
         };
-        let flexio = flexio_sys::load_from(folder).map_err(|e| missing("libflexio.so", e))?;
+        let (flexio, emulator) = flexio_sys::load_from(folder).map_err(|e| missing("libflexio.so", e))?;
         let verbs = verbs_sys::load_from(folder).map_err(|e| missing("libibverbs.so.1 and libmlx5.so.1", e))?;
         let doca = doca_sys::load_from(folder).map_err(|e| missing("libdoca_common.so.2", e))?;
         // SAFETY: the loaders take every symbol by its C name; libraries in one folder are one release.
-        Ok(unsafe { Self::from_tables(flexio, verbs, doca, Box::<SpinLoop>::default()) })
+        Ok(unsafe { Self::from_tables(flexio, verbs, doca, clock(emulator)) })
     }
 
     /// How this provider waits, and its clock.

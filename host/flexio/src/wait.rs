@@ -4,6 +4,7 @@
 //! it lets virtual time advance, because emulated cards move only while their host waits.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::error::Error;
@@ -14,7 +15,7 @@ pub trait Relax: Send + Sync {
     fn relax(&self);
 
     /// The clock that waits are bounded by, in picoseconds from an arbitrary origin: virtual time on the emulator,
-    /// monotonic wall time on hardware.
+    /// in this process or behind its C libraries; monotonic wall time on hardware.
     fn now_ps(&self) -> u64;
 
     /// Whether [`Relax::now_ps`] is virtual time, so that figures derived from it are *emulated*, not *measured*.
@@ -44,6 +45,44 @@ impl Relax for SpinLoop {
 
     fn is_virtual(&self) -> bool {
         false
+    }
+}
+
+/// How long a host that finds a whole emulated machine at rest waits before it looks again: 1 us.
+const IDLE_STEP_PS: u64 = 1_000_000;
+
+/// Waiting beside emulated cards: their time counts, not the computer's.
+///
+/// Virtual time stands still while a neighbour's process is not run, and so do the bounds of waits. A machine with nothing left to do has no next
+/// event to advance to; the waiting host then counts the time that it spends looking, or a wait for something that cannot happen would never end.
+pub struct EmulatorClock<R, N> {
+    relax: R,
+    now_ps: N,
+    is_virtual: bool,
+    idle_ps: AtomicU64,
+}
+
+impl<R: Fn() -> bool, N: Fn() -> u64> EmulatorClock<R, N> {
+    /// `relax` lets the next thing happen and says whether anything was due; `now_ps` is virtual time in picoseconds. `is_virtual` is false for machines
+    /// that follow the wall clock.
+    pub const fn new(relax: R, now_ps: N, is_virtual: bool) -> Self {
+        Self { relax, now_ps, is_virtual, idle_ps: AtomicU64::new(0) }
+    }
+}
+
+impl<R: Fn() -> bool + Send + Sync, N: Fn() -> u64 + Send + Sync> Relax for EmulatorClock<R, N> {
+    fn relax(&self) {
+        if !(self.relax)() {
+            self.idle_ps.fetch_add(IDLE_STEP_PS, Ordering::Relaxed);
+        }
+    }
+
+    fn now_ps(&self) -> u64 {
+        (self.now_ps)() + self.idle_ps.load(Ordering::Relaxed)
+    }
+
+    fn is_virtual(&self) -> bool {
+        self.is_virtual
     }
 }
 
@@ -113,8 +152,6 @@ pub fn wait<T>(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-
     use super::*;
 
     /// A clock that advances by a fixed step per relaxation.
@@ -153,6 +190,16 @@ mod tests {
         let error = wait::<()>(&clock, Bound::micros(10), "the completion flag", || Ok(None)).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("the completion flag") && text.contains("10 us"), "{text}");
+    }
+
+    #[test]
+    fn a_machine_at_rest_costs_the_time_of_looking_at_it() {
+        let clock = EmulatorClock::new(|| false, || 5, true);
+        let error = wait::<()>(&clock, Bound::micros(3), "anything", || Ok(None)).unwrap_err();
+        assert!(matches!(error, Error::Timeout { looks: 4, waited_us: 3, .. }), "{error}");
+        let clock = EmulatorClock::new(|| true, || 5, true);
+        clock.relax();
+        assert_eq!(clock.now_ps(), 5, "a machine that moves has a time of its own");
     }
 
     #[test]
