@@ -51,8 +51,8 @@ pub struct Participant {
     failure: Option<Verdict>,
     /// Ranks that have told of a failure.
     told_by: RankSet,
-    /// When a rank was first said to be silent.
-    failing_ps: u64,
+    /// When a rank was first said to be silent, as far as this one knows the time: none until it is told the time again. Messages come without.
+    failing_ps: Option<u64>,
     told: bool,
 }
 
@@ -84,7 +84,7 @@ impl Participant {
             untold: RankSet::EMPTY,
             failure: None,
             told_by: RankSet::EMPTY,
-            failing_ps: 0,
+            failing_ps: None,
             told: false,
         }
     }
@@ -201,10 +201,12 @@ impl Participant {
     }
 
     /// Time has passed: the cutoff or a bound may be reached. To be called before [`Participant::poll`] with the time
-    /// of the event.
+    /// of the event, and when [`Participant::deadline_ps`] is reached; it need not be called otherwise.
     pub fn handle_time(&mut self, now_ps: u64) {
         self.now_ps = now_ps;
-        if self.state == State::Failing && now_ps.saturating_sub(self.failing_ps) >= self.settling_ps() {
+        if self.state == State::Failing
+            && now_ps.saturating_sub(*self.failing_ps.get_or_insert(now_ps)) >= self.settling_ps()
+        {
             self.state = State::Failed;
             // This rank goes now: whoever may see its connections break must know before why.
             self.place.for_each_connected(|rank| _ = self.untold.insert(rank));
@@ -232,7 +234,7 @@ impl Participant {
     #[must_use]
     pub fn deadline_ps(&self) -> Option<u64> {
         if self.state == State::Failing {
-            return Some(self.failing_ps.saturating_add(self.settling_ps()));
+            return Some(self.failing_ps.map_or(self.now_ps, |since_ps| since_ps.saturating_add(self.settling_ps())));
         }
         if self.state != State::Running {
             return None;

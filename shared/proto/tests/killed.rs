@@ -1,14 +1,13 @@
 //! Ranks that are killed at any moment, among ranks that leave as soon as they have failed: connections break to both kinds, and whoever lives
 //! names one that was killed.
 
+mod support;
+
 use std::collections::VecDeque;
 
-use flexcast_proto::{Action, Cause, Failure, Message, Participant, Place, RankSet, Summary, Terms};
+use flexcast_proto::{Action, Cause, Failure, Message, Place};
+use support::{Dice, Driven, END_PS, terms};
 
-const PATIENCE_PS: u64 = 20_000;
-const CUTOFF_PS: u64 = 1_000;
-const BOUND_PS: u64 = 40_000;
-const END_PS: u64 = 1_000 + PATIENCE_PS + BOUND_PS + BOUND_PS / 4 + 1_000;
 /// Status of a completion: retries exceeded.
 const RETRIES: u16 = 12;
 
@@ -19,29 +18,13 @@ enum End {
     Failed(Failure),
 }
 
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, below: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % below
-    }
-}
-
 /// One Allgather of `count` ranks of which `victim` is killed at `kill_ps`.
 fn run(count: usize, chains: u32, (victim, kill_ps): (usize, u64), seed: u64) -> Vec<Option<End>> {
     let mut dice = Dice(seed);
     let ranks = count as u32;
     let places: Vec<Place> = (0..ranks).map(|rank| Place::new(rank, ranks).unwrap()).collect();
-    let terms = Terms {
-        operation: 0,
-        roots: RankSet::below(ranks),
-        summary: Summary::allgather(1, 1, chains),
-        patience_ps: PATIENCE_PS,
-        cutoff_ps: CUTOFF_PS,
-        bound_ps: BOUND_PS,
-    };
-    let mut machines: Vec<Participant> = places.iter().map(|place| Participant::new(*place, 0)).collect();
+    let terms = terms(ranks, chains);
+    let mut machines: Vec<Driven> = places.iter().map(|place| Driven::new(*place)).collect();
     let mut wires: Vec<VecDeque<Message>> = vec![VecDeque::new(); count * count];
     let (mut ends, mut sending) = (vec![None; count], Vec::new());
     let posts: Vec<u64> = (0..count).map(|_| dice.below(1_000) as u64).collect();
@@ -62,12 +45,12 @@ fn run(count: usize, chains: u32, (victim, kill_ps): (usize, u64), seed: u64) ->
         }
         if !posted[rank] && at_ps >= posts[rank] {
             posted[rank] = true;
-            machines[rank].post(terms, at_ps);
-            machines[rank].placed(rank as u32);
+            machines[rank].tell().post(terms, at_ps);
+            machines[rank].tell().placed(rank as u32);
         }
         for from in 0..count {
             if let Some(message) = wires[from * count + rank].pop_front() {
-                machines[rank].handle(from as u32, message).unwrap();
+                machines[rank].tell().handle(from as u32, message).unwrap();
             }
         }
         places[rank].for_each_connected(|peer| {
@@ -76,17 +59,18 @@ fn run(count: usize, chains: u32, (victim, kill_ps): (usize, u64), seed: u64) ->
             let vain = !wires[rank * count + peer].is_empty() && wires[peer * count + rank].is_empty();
             if gone && vain && dice.below(20) == 0 {
                 let cause = Cause::Connection(RETRIES);
-                machines[rank].fail(Failure { culprit: peer as u32, witness: rank as u32, cause });
+                machines[rank].tell().fail(Failure { culprit: peer as u32, witness: rank as u32, cause });
             }
         });
-        machines[rank].handle_time(at_ps);
-        while let Some(action) = machines[rank].poll() {
-            match action {
-                Action::Send { to, message } => wires[rank * count + to as usize].push_back(message),
-                Action::Multicast => sending.push(rank),
-                Action::Read { block, .. } => machines[rank].read(block),
-                Action::Release => ends[rank] = Some(End::Released),
-                Action::Fail(failure) => _ = ends[rank].get_or_insert(End::Failed(failure)),
+        if let Some(machine) = machines[rank].look(at_ps) {
+            while let Some(action) = machine.poll() {
+                match action {
+                    Action::Send { to, message } => wires[rank * count + to as usize].push_back(message),
+                    Action::Multicast => sending.push(rank),
+                    Action::Read { block, .. } => machine.read(block),
+                    Action::Release => ends[rank] = Some(End::Released),
+                    Action::Fail(failure) => _ = ends[rank].get_or_insert(End::Failed(failure)),
+                }
             }
         }
         if !sending.is_empty() && dice.below(count) == 0 {
@@ -94,8 +78,8 @@ fn run(count: usize, chains: u32, (victim, kill_ps): (usize, u64), seed: u64) ->
             if ends[from] == Some(End::Killed) {
                 continue;
             }
-            machines[from].sent();
-            (0..count).filter(|to| *to != from).for_each(|to| machines[to].placed(from as u32));
+            machines[from].tell().sent();
+            (0..count).filter(|to| *to != from).for_each(|to| machines[to].tell().placed(from as u32));
         }
     }
     ends

@@ -1,15 +1,12 @@
 //! Ranks that fall silent, at any moment, among ranks that wait for one another: whoever lives names one that is silent (MC-55), within the
 //! bound, whatever the order of messages and whatever multicast has lost.
 
+mod support;
+
 use std::collections::VecDeque;
 
-use flexcast_proto::{Action, Cause, Failure, Message, Participant, Place, RankSet, Summary, Terms};
-
-const PATIENCE_PS: u64 = 20_000;
-const CUTOFF_PS: u64 = 1_000;
-const BOUND_PS: u64 = 40_000;
-/// Failures for silence are held for a quarter of the bound; and the last rank may have posted late.
-const END_PS: u64 = 1_000 + PATIENCE_PS + BOUND_PS + BOUND_PS / 4 + 1_000;
+use flexcast_proto::{Action, Cause, Failure, Message, Place};
+use support::{Dice, Driven, END_PS, terms};
 
 /// What became of each rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,29 +15,12 @@ enum End {
     Failed(Failure),
 }
 
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, below: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % below
-    }
-}
-
 /// One Allgather of which `silent` ranks do nothing from a time on.
 fn run(count: usize, chains: u32, silent: &[(usize, u64)], loss_percent: usize, seed: u64) -> Vec<Option<End>> {
     let mut dice = Dice(seed);
     let ranks = count as u32;
-    let terms = Terms {
-        operation: 0,
-        roots: RankSet::below(ranks),
-        summary: Summary::allgather(1, 1, chains),
-        patience_ps: PATIENCE_PS,
-        cutoff_ps: CUTOFF_PS,
-        bound_ps: BOUND_PS,
-    };
-    let mut machines: Vec<Participant> =
-        (0..ranks).map(|rank| Participant::new(Place::new(rank, ranks).unwrap(), 0)).collect();
+    let terms = terms(ranks, chains);
+    let mut machines: Vec<Driven> = (0..ranks).map(|rank| Driven::new(Place::new(rank, ranks).unwrap())).collect();
     let mut wires: Vec<VecDeque<Message>> = vec![VecDeque::new(); count * count];
     let (mut ends, mut sending, mut posted) = (vec![None; count], Vec::new(), vec![false; count]);
     let posts: Vec<u64> = (0..count).map(|_| dice.below(1_000) as u64).collect();
@@ -52,33 +32,34 @@ fn run(count: usize, chains: u32, silent: &[(usize, u64)], loss_percent: usize, 
         }
         if !posted[rank] && at_ps >= posts[rank] {
             posted[rank] = true;
-            machines[rank].post(terms, at_ps);
-            machines[rank].placed(rank as u32);
+            machines[rank].tell().post(terms, at_ps);
+            machines[rank].tell().placed(rank as u32);
         }
         for from in 0..count {
             if let Some(message) = wires[from * count + rank].pop_front() {
-                machines[rank].handle(from as u32, message).unwrap();
+                machines[rank].tell().handle(from as u32, message).unwrap();
             }
         }
-        machines[rank].handle_time(at_ps);
-        while let Some(action) = machines[rank].poll() {
-            match action {
-                Action::Send { to, message } => wires[rank * count + to as usize].push_back(message),
-                Action::Multicast => sending.push(rank),
-                Action::Read { block, .. } => machines[rank].read(block),
-                Action::Release => ends[rank] = Some(End::Released),
-                Action::Fail(failure) => {
-                    ends[rank].get_or_insert(End::Failed(failure));
+        if let Some(machine) = machines[rank].look(at_ps) {
+            while let Some(action) = machine.poll() {
+                match action {
+                    Action::Send { to, message } => wires[rank * count + to as usize].push_back(message),
+                    Action::Multicast => sending.push(rank),
+                    Action::Read { block, .. } => machine.read(block),
+                    Action::Release => ends[rank] = Some(End::Released),
+                    Action::Fail(failure) => {
+                        ends[rank].get_or_insert(End::Failed(failure));
+                    }
                 }
             }
         }
         if !sending.is_empty() && dice.below(count) == 0 {
             // The card sends, and receives, whether its host is silent or not.
             let from = sending.swap_remove(dice.below(sending.len()));
-            machines[from].sent();
+            machines[from].tell().sent();
             for to in (0..count).filter(|to| *to != from) {
                 if dice.below(100) >= loss_percent {
-                    machines[to].placed(from as u32);
+                    machines[to].tell().placed(from as u32);
                 }
             }
         }

@@ -111,7 +111,8 @@ impl Participant {
         }
         if waits && verdict::is_silence(&failure) {
             if running {
-                self.failing_ps = self.now_ps;
+                // What was told last of the time may be long ago.
+                self.failing_ps = None;
             }
             self.state = State::Failing;
         } else {
