@@ -13,7 +13,7 @@ use flexcast_tests::examples::{Rank, allgather, compile, compiler, free_tcp_port
 /// Longest that the ranks may take; they need seconds.
 const BOUND: Duration = Duration::from_secs(120);
 const RANKS: u16 = 4;
-/// More operations than a test waits for, with the margin and time for recovery that emulated cards need: computers are slower than cards.
+/// More operations than a test waits for.
 const ENDLESS: &str = "rounds1000000";
 /// The causes of a report, as the header has them: a broken connection, silence.
 const LOST: [&str; 2] = ["report: 5 ", "report: 1 "];

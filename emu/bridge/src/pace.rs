@@ -18,8 +18,8 @@ use std::collections::VecDeque;
 
 /// How far the own clock goes behind the sending of a frame that has not been taken: 200 us.
 pub(crate) const UNTAKEN_PS: u64 = 200_000_000;
-/// How far it may be ahead of one that it talks to: 20 ms.
-pub(crate) const AHEAD_PS: u64 = 20_000_000_000;
+/// How far it may be ahead of one that it talks to: 5 ms, much less than the bounds of programs, a quarter of 100 ms among them.
+pub(crate) const AHEAD_PS: u64 = 5_000_000_000;
 /// How long two machines talk after a frame: 200 ms.
 pub(crate) const TALK_PS: u64 = 200_000_000_000;
 
