@@ -100,13 +100,15 @@ impl Pace {
         self.limit_ps = self.limit_ps.saturating_add(moved_ps).min(now_ps.saturating_add(AHEAD_PS));
     }
 
-    /// The own clock is there now. Where it is farther than frames under way allow, because a call was executed to its end at once, they are given that
-    /// much more time: they count as sent later.
+    /// The own clock is there now. It may be farther than its limits: because a call was executed to its end at once, or for frames to be over that
+    /// were taken. Frames under way are given that much more time then, as if they had been sent later; and a lead is never less than none, or the leads
+    /// of two machines would add up to less each time, in the end to nothing.
     pub(crate) fn reached(&mut self, taken: u32, answer_ps: u64, now_ps: u64) {
         let ahead_ps = self.frames_limit_ps(taken, answer_ps).map_or(0, |limit_ps| now_ps.saturating_sub(limit_ps));
         if ahead_ps > 0 {
             self.under_way.iter_mut().for_each(|(_, at_ps)| *at_ps = at_ps.saturating_add(ahead_ps));
         }
+        self.limit_ps = self.limit_ps.max(now_ps);
     }
 
     /// How far the own clock may go for the frames that are under way, if the neighbour has taken those up to `taken`.

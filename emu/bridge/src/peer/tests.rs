@@ -101,7 +101,7 @@ fn walk(seed: u64, jumps: bool) {
     let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let ends = 2 + dice.below(3);
     let mut mesh = Mesh::new(ends);
-    for _ in 0..300 {
+    for _ in 0..600 {
         let end = dice.below(ends);
         let most = dice.below(40);
         let frames: Vec<_> = (0..dice.below(3)).map(|_| (dice.below(ends), dice.below(200))).collect();
