@@ -124,7 +124,7 @@ mod tests {
             alpha.observe(4096, 200, u64::MAX);
         }
         assert_eq!(alpha.ps(), 64 * 26_000_000);
-        for _ in 0..if cfg!(miri) { 20_000 } else { 200_000 } {
+        for _ in 0..if cfg!(miri) { 60_000 } else { 200_000 } {
             alpha.observe(4096, 200, 0);
         }
         assert_eq!(alpha.ps(), 26_000_000 / 4);
