@@ -5,7 +5,7 @@ mod support;
 
 use std::collections::VecDeque;
 
-use flexcast_proto::{Action, Cause, Failure, Message, Place};
+use flexcast_proto::{Action, Body, Cause, Failure, Message, Place, Terms};
 use support::{Dice, Driven, END_PS, terms};
 
 /// Status of a completion: retries exceeded.
@@ -115,4 +115,56 @@ fn survivors_name_the_one_that_was_killed_and_never_one_that_left_because_of_it(
         }
     }
     assert!(failed > 1_000, "{failed}");
+}
+
+/// A rank may be an operation ahead of another when both fail: each tells what it has failed in, and none goes on telling.
+#[test]
+fn ranks_that_fail_in_different_operations_come_to_rest() {
+    const RANKS: u32 = 5;
+    let mut dice = Dice(9);
+    let mut ahead = 0;
+    for _ in 0..200 {
+        let mut machines: Vec<Driven> = (0..RANKS).map(|rank| Driven::new(Place::new(rank, RANKS).unwrap())).collect();
+        let mut wires: VecDeque<(u32, u32, Message)> = VecDeque::new();
+        for rank in 0..RANKS {
+            machines[rank as usize].tell().post(terms(RANKS, RANKS), 0);
+            (0..RANKS).for_each(|block| machines[rank as usize].tell().placed(block));
+            machines[rank as usize].tell().sent();
+        }
+        // In any order between pairs, until somebody is ahead; then two that saw connections break.
+        let (mut released, mut failures, mut fails_in) = ([false; RANKS as usize], 0, None);
+        for _ in 0..2_000 {
+            let rank = dice.below(RANKS as usize);
+            let from = wires.iter().position(|(_, to, _)| *to as usize == rank);
+            if let Some((from, _, message)) = from.and_then(|at| wires.remove(at)) {
+                machines[rank].tell().handle(from, message).unwrap();
+            }
+            let Some(machine) = machines[rank].look(1) else { continue };
+            while let Some(action) = machine.poll() {
+                match action {
+                    Action::Send { to, message } => {
+                        failures += u32::from(matches!(message.body, Body::Failed(_)));
+                        wires.push_back((rank as u32, to, message));
+                    }
+                    Action::Multicast => machine.sent(),
+                    Action::Release => released[rank] = true,
+                    Action::Read { .. } | Action::Fail(_) => {}
+                }
+            }
+            if fails_in.is_none() && released[rank] && released.contains(&false) {
+                let behind = released.iter().position(|released| !released).unwrap();
+                machines[rank].tell().post(Terms { operation: 1, ..terms(RANKS, RANKS) }, 1);
+                for witness in [rank, behind] {
+                    let culprit = (0..RANKS).find(|culprit| *culprit != witness as u32).unwrap();
+                    let cause = Cause::Connection(12);
+                    machines[witness].tell().fail(Failure { culprit, witness: witness as u32, cause });
+                }
+                fails_in = Some(rank);
+            }
+        }
+        ahead += u32::from(fails_in.is_some());
+        assert!(wires.is_empty(), "{failures} messages of failures, and {} still on the way", wires.len());
+        assert!(failures <= 2 * RANKS * (RANKS - 1), "each rank tells each of two operations at most: {failures}");
+    }
+    assert!(ahead > 100, "{ahead}");
 }

@@ -90,6 +90,8 @@ impl Participant {
                     return;
                 }
             }
+            // Another rank is ahead of this one, and has failed in what it was at. Nobody gets there any more: it is no news.
+            Some(held) if operation.wrapping_sub(held.operation).cast_signed() > 0 => return,
             failed => *failed = Some(Verdict::new(operation, failure, source)),
         }
         if verdict::is_silence(&failure) {
