@@ -112,6 +112,32 @@ fn receives_posted_by_a_peers_write_belong_to_the_card() {
     assert_eq!(touch(&mut world, process, 3), vec![], "not posted");
 }
 
+/// A key that is taken back while a peer still writes with it: the write arrives at a queue pair that answers, and the host may have given the memory
+/// to somebody else. One whose queue pair is gone as well reaches nothing.
+#[test]
+fn writes_with_a_key_that_is_taken_back_are_reported_unless_their_queue_pair_is_gone() {
+    for gone in [false, true] {
+        let (mut world, process) = two_cards(&[RET]);
+        let (here, mut there) = support::wire::pair(&mut world, Transport::Rc);
+        let nic = &mut world.card(0).unwrap().nic;
+        let pd = nic.query_qp(here.qpn).unwrap().attr.pd;
+        let slots = MkeyAttr { pd, space: Space::Dpa(process), start: SLOTS, len: 4096, access: Access::all() };
+        let key = nic.create_mkey(slots).unwrap();
+        there.write(&mut world, (SLOTS, key), None, (0, 64));
+        rest(&mut world);
+        assert_eq!(world.take_races(), vec![], "the key is valid");
+        there.write(&mut world, (SLOTS, key), None, (0, 64));
+        let nic = &mut world.card(0).unwrap().nic;
+        nic.destroy_mkey(key).unwrap();
+        if gone {
+            nic.destroy_qp(here.qpn).unwrap();
+        }
+        rest(&mut world);
+        let kinds: Vec<_> = world.take_races().iter().map(|race| race.kind).collect();
+        assert_eq!(kinds, if gone { vec![] } else { vec![RaceKind::ReleasedMemory] });
+    }
+}
+
 /// A queue pair that begins anew has nothing posted, even if nothing happened in between.
 #[test]
 fn a_reset_gives_everything_back() {

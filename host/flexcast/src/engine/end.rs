@@ -24,7 +24,7 @@ impl<'c> Communicator<'c> {
         };
         // What others tell of where they want their bytes must not find this rank gone.
         if let Some(running) = self.current.as_ref().filter(|running| over(running))
-            && !self.parts.receive.can_be_sent(running.operation)?
+            && !self.parts.receive.are_targets_known(running.operation)?
         {
             return Ok(());
         }

@@ -107,7 +107,7 @@ impl Communicator<'_> {
         }
         if running.sending == Sending::Wanted
             && self.parts.send.is_free()?
-            && self.parts.receive.can_be_sent(running.operation)?
+            && self.parts.receive.are_targets_known(running.operation)?
         {
             let (source, ids) = (running.source(own), (running.operation, running.collective_id));
             let targets = self.parts.receive.targets();

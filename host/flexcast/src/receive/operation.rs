@@ -42,7 +42,7 @@ impl<'c> Receive<'c> {
     }
 
     /// Whether it is known where all ranks want the bytes of an operation.
-    pub(crate) fn can_be_sent(&self, operation: u32) -> Result<bool> {
+    pub(crate) fn are_targets_known(&self, operation: u32) -> Result<bool> {
         self.targets.as_ref().map_or(Ok(true), |targets| targets.are_known(operation))
     }
 
