@@ -1,4 +1,4 @@
-//! README.md: its commands are commands, and the files that they name are there.
+//! README.md and the guides of docs/: their commands are commands, and the files that they name are there.
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +8,26 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn readme() -> String {
-    std::fs::read_to_string(root().join("README.md")).expect("README.md")
+/// Documents whose commands a reader is to type.
+const DOCUMENTS: [&str; 7] = [
+    "README.md",
+    "docs/card.md",
+    "docs/embed.md",
+    "docs/observe.md",
+    "docs/simulate.md",
+    "docs/timing.md",
+    "docs/verbs.md",
+];
+
+fn text(document: &str) -> String {
+    std::fs::read_to_string(root().join(document)).unwrap_or_else(|error| panic!("{document}: {error}"))
+}
+
+/// Every command of every document, with the document's name.
+fn all_commands() -> impl Iterator<Item = (&'static str, Vec<String>)> {
+    DOCUMENTS
+        .into_iter()
+        .flat_map(|document| commands(&text(document)).into_iter().map(move |command| (document, command)))
 }
 
 /// How a command of this tool begins in the document.
@@ -48,11 +66,10 @@ const WRITTEN: [&str; 4] = ["-o", "--state", "--trace", "--pcap"];
 
 #[test]
 fn every_command_is_one() {
-    let commands = commands(&readme());
-    assert!(commands.len() >= 30, "{} commands", commands.len());
-    for command in commands {
+    assert!(all_commands().count() >= 36, "{} commands", all_commands().count());
+    for (document, command) in all_commands() {
         if let Err(error) = parse(command.iter().map(Into::into)) {
-            panic!("README.md: `{}`: {error}", command.join(" "));
+            panic!("{document}: `{}`: {error}", command.join(" "));
         }
     }
 }
@@ -61,7 +78,7 @@ fn every_command_is_one() {
 fn every_file_is_there() {
     let mut written = Vec::new();
     let mut read = 0;
-    for command in commands(&readme()) {
+    for (document, command) in all_commands() {
         let shows = ["ps", "stats"].contains(&command[1].as_str());
         for (before, word) in command.iter().zip(&command[1..]) {
             let is_file = word.ends_with(".toml") || word.ends_with(".json") || root().join(word).is_file();
@@ -70,7 +87,7 @@ fn every_file_is_there() {
             } else if is_file && (READ.contains(&before.as_str()) || shows) {
                 read += 1;
                 let there = root().join(word).is_file() || written.contains(word);
-                assert!(there, "README.md: `{}`: there is no {word}", command.join(" "));
+                assert!(there, "{document}: `{}`: there is no {word}", command.join(" "));
             }
         }
     }
@@ -81,5 +98,42 @@ fn every_file_is_there() {
 #[test]
 fn what_is_shown_is_the_file() {
     let file = std::fs::read_to_string(root().join("examples/bad-day.toml")).expect("examples/bad-day.toml");
-    assert!(readme().contains(&format!("```toml\n{file}```\n")));
+    assert!(text("docs/simulate.md").contains(&format!("```toml\n{file}```\n")));
+}
+
+/// Every relative link of a document leads to a file of the project.
+#[test]
+fn every_link_leads_to_a_file() {
+    let mut links = 0;
+    for document in DOCUMENTS.into_iter().chain(["ARCHITECTURE.md", "SECURITY.md", "CONTRIBUTING.md"]) {
+        let text = text(document);
+        let folder = root().join(document);
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+            if link.contains("://") {
+                continue;
+            }
+            links += 1;
+            let (file, section) = link.split_once('#').unwrap_or((link, ""));
+            let path = folder.parent().expect("a file is in a folder").join(file);
+            assert!(path.exists(), "{document}: {link}");
+            let target = std::fs::read_to_string(&path).unwrap_or_default();
+            let anchors = target.lines().filter(|line| line.starts_with('#')).map(anchor);
+            assert!(section.is_empty() || anchors.into_iter().any(|name| name == section), "{document}: {link}");
+        }
+    }
+    assert!(links >= 30, "{links} links");
+}
+
+/// The name of a heading in links.
+fn anchor(heading: &str) -> String {
+    let words = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = words.chars().filter(|char| char.is_alphanumeric() || matches!(char, ' ' | '-'));
+    kept.map(|char| if char == ' ' { '-' } else { char }).collect()
+}
+
+/// A first visit reads it to the end.
+#[test]
+fn the_first_page_is_short() {
+    let lines = text("README.md").lines().count();
+    assert!(lines <= 120, "README.md has {lines} lines: the rest belongs to docs/");
 }

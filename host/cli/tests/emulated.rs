@@ -227,7 +227,7 @@ fn a_topology_is_named_in_the_report() {
     assert!(text.contains("switch-3: h1 to h0; 0 frames lost"), "{text}");
 }
 
-/// The files of examples/ that README.md's commands name.
+/// The files of examples/ that the commands of docs/simulate.md name.
 #[test]
 fn examples_of_faults_and_topologies_run() {
     let example = |name: &str| {

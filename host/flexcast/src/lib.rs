@@ -26,6 +26,11 @@
 //! carries out. `machine` is the protocol's state here or on the card, where `conductor` keeps it.
 #![deny(unsafe_code)]
 
+/// The program on the first page compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod first_page {}
+
 pub mod baseline;
 pub mod bootstrap;
 mod buffer;
