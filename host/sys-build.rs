@@ -1,5 +1,5 @@
-//! What the build scripts of the -sys crates have in common: each includes this file. Bindings are the committed ones by default; see the
-//! features in their Cargo.toml.
+//! Common part of the -sys crates' build scripts, which include this file. Bindings are the committed ones by default;
+//! see the features in their Cargo.toml.
 
 /// Tells cargo what makes a build outdated, and the crates that build on this one where its headers are; gives that directory.
 pub(crate) fn begin() -> String {

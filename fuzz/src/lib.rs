@@ -1,4 +1,4 @@
-//! What Flexcast's fuzzers do with an input: one module per target.
+//! Fuzz targets: one module per target.
 //!
 //! A target is a function of bytes that ends quickly and never panics, whatever the bytes; what it checks beyond that is
 //! said in its module. Built with `--cfg fuzzing`, the programs in `fuzz_targets/` run a target under libFuzzer; built

@@ -1,4 +1,4 @@
-//! What targets need of an emulated machine.
+//! Emulated machine for fuzz targets.
 
 use emu_machine::World;
 use flexcast_image::testing::TestElf;

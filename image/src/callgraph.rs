@@ -1,4 +1,4 @@
-//! Who calls whom and how deep the stack gets, from the instructions alone.
+//! Call graph and stack depth, from the instructions alone.
 //!
 //! Every bound is an upper one: all stack adjustments of a function are added up, as if one call took them all, and a
 //! jump into another function counts as a call. What instructions alone cannot tell (a call through a register, a

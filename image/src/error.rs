@@ -1,4 +1,4 @@
-//! Why a file is not a device image.
+//! Errors of reading a device image.
 
 use thiserror::Error;
 

@@ -1,4 +1,4 @@
-//! Why a processor finds an instruction illegal, in words.
+//! Reasons why a processor finds an instruction illegal, in words.
 
 use crate::decode::Instruction;
 use crate::disasm;

@@ -1,4 +1,4 @@
-//! Where firmware panicked: the record that crate `dpa` keeps in its process (linker/README.md), found by its symbol.
+//! Panic record of firmware: the place that crate `dpa` keeps in its process (linker/README.md), found by its symbol.
 
 use std::fmt;
 use std::io::{Read, Seek};

@@ -1,4 +1,4 @@
-//! What a link brings into an image: the vendor's code, sections, log strings.
+//! Tests of link maps: the vendor's code, sections, log strings.
 
 use crate::Image;
 use crate::callgraph::Foreign;

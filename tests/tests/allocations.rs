@@ -1,4 +1,4 @@
-//! What an operation allocates on the host: nothing, once a communicator has done two of its kind (MC-18).
+//! Allocations of an operation on the host: none, once a communicator has done two of its kind (MC-18).
 //!
 //! The emulated cards live in the same process and thread, and allocate. So what counts is decided in two ways. Only calls of a
 //! communicator are watched; what the machine does between them is not. And of what is allocated in such a call only that counts whose

@@ -1,4 +1,5 @@
-//! Where blocks lie and in which order ranks multicast, as the caller says: displacements of an Allgatherv, chains by rack and by table.
+//! Placement of blocks and order of multicasts by the caller: displacements of an Allgatherv, chains by rack and by
+//! table.
 
 use flexcast::{Buffer, ChainMapping, Config, Error, Pending};
 use flexcast_cli::machine::MachineParams;

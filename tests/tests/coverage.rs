@@ -1,4 +1,4 @@
-//! What docs/coverage.md says of functions that no header here declares, against the shared library itself. Without a C
+//! Rows of docs/coverage.md for functions that no header here declares, against the shared library itself. Without a C
 //! compiler these tests are skipped, and say so on stderr.
 
 use std::collections::BTreeSet;

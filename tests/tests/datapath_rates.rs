@@ -1,6 +1,6 @@
-//! How much of a link one thread, and how many chunks all threads receive (*emulated*, timing model M.1): the shares and rates that are
-//! published for the receive datapath, met or not, by image `reference`, whose instructions are as many as the published kernel's, and by
-//! `receive`.
+//! Share of a link that one thread receives, and chunk rate of all threads (*emulated*, timing model M.1): the shares
+//! and rates that are published for the receive datapath, met or not, by image `reference`, whose instructions are as
+//! many as the published kernel's, and by `receive`.
 
 use Transport::{Uc, Ud};
 use emu_machine::Config;

@@ -1,5 +1,4 @@
-//! What goes wrong on the device reaches the host as a typed error with the crash record: thread, program counter, symbol,
-//! cause, registers.
+//! Device faults as typed errors of the host, with the crash record: thread, program counter, symbol, cause, registers.
 
 use emu_machine::{Config, layout};
 use flexcast_tests::code::{self, *};

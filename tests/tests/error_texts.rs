@@ -1,4 +1,4 @@
-//! What errors of the libraries say where a program shows them: through `main`, `unwrap` and the C interface.
+//! Error texts of the libraries where a program shows them: through `main`, `unwrap` and the C interface.
 
 use std::fmt::{Debug, Display};
 use std::path::Path;

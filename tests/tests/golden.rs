@@ -1,4 +1,4 @@
-//! What the images print and report, compared with what was recorded beside them.
+//! Printed output and reports of the images, compared with what was recorded beside them.
 
 use std::fmt::Write as _;
 

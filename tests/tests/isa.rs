@@ -1,5 +1,5 @@
-//! What a toolchain file names is what the hart executes and what `verify` lets pass: every encoding of four bytes and
-//! of two, by decoder, hart and file.
+//! Instruction sets of toolchain files against what the hart executes and what `verify` lets pass: every encoding of
+//! four bytes and of two, by decoder, hart and file.
 
 use emu_hart::{Bus, Cause, Fault, Hart, Isa, Limits, Stop, Text, Width};
 use flexcast_image::decode::Instruction;

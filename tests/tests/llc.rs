@@ -1,5 +1,5 @@
-//! What it costs when the rings of workers exceed the DPA's last-level cache (*emulated*, timing model M.1), and by which level accesses are
-//! served as long as they do not.
+//! Cost of rings that exceed the DPA's last-level cache (*emulated*, timing model M.1), and the level that serves
+//! accesses as long as they do not.
 
 use emu_machine::Config;
 use emu_machine::timing::Parameters;

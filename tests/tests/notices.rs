@@ -1,5 +1,6 @@
-//! What a program in C is told of the emulated machine without asking: that a DPA process has died, and of races for memory. On stderr, in
-//! the state file, by core dumps and the error descriptor. Without a C compiler these tests are skipped, and say so on stderr.
+//! Notices of the emulated machine to a program in C that does not ask: a DPA process has died, a race for memory. On
+//! stderr, in the state file, by core dumps and the error descriptor. Without a C compiler these tests are skipped, and
+//! say so on stderr.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

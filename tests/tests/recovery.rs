@@ -1,4 +1,4 @@
-//! What is fetched from neighbours is what the network has lost, chunk for chunk.
+//! Recovery: ranks fetch from neighbours what the network has lost, chunk for chunk.
 
 use flexcast::{Config, Control, Overheads, Transport};
 use flexcast_cli::machine::MachineParams;

@@ -1,4 +1,4 @@
-//! What is going on, on stderr; results go to stdout.
+//! Status lines on stderr; results go to stdout.
 
 use std::fmt::Display;
 use std::io::{self, Write as _};

@@ -1,4 +1,4 @@
-//! Where things are.
+//! Folders of the workspace.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

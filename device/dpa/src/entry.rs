@@ -1,4 +1,4 @@
-//! What the entry macros expand to: calls into typed functions, entry records, the ABI note.
+//! Expansion of the entry macros: calls into typed functions, entry records, the ABI note.
 
 use crate::{abi, error, fatal, sys};
 

@@ -1,4 +1,4 @@
-//! What the threads of a communicator tell one another through DPA memory, and how they wake one another.
+//! Signals among the threads of a communicator: counters in DPA memory, and doorbells that wake a thread.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};

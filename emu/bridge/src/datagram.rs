@@ -1,4 +1,4 @@
-//! What a datagram of the bridge says: a header of 52 bytes, then a frame or nothing.
+//! Datagram of the bridge: a header of 52 bytes, then a frame or nothing.
 //!
 //! | Bytes | Content, big-endian |
 //! |---|---|

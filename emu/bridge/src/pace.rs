@@ -1,4 +1,4 @@
-//! How far virtual time may run ahead of a neighbour's.
+//! Limits of virtual time: how far this machine's clock may run ahead of a peer's.
 //!
 //! A card answers whether or not its host's processor has time for the program; an emulated one does not answer while its process is not run.
 //! So that no timer fires for that reason, clocks of machines that talk to one another are held together:

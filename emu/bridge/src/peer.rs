@@ -1,4 +1,4 @@
-//! What one end of a bridge knows of another.
+//! State of one peer: window of frames, clock, process.
 
 use std::collections::VecDeque;
 use std::fmt;

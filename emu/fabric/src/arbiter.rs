@@ -1,4 +1,4 @@
-//! Who is next among queues of different priority.
+//! Arbiter among queues of different priority.
 
 use crate::config::Priorities;
 use crate::counters::PRIORITIES;

@@ -1,4 +1,4 @@
-//! How switches behave.
+//! Configuration of switches.
 
 use serde::{Deserialize, Serialize};
 

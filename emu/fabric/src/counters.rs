@@ -1,4 +1,4 @@
-//! What a port has seen, and sums of it.
+//! Port counters, and sums of them.
 
 use std::ops::AddAssign;
 

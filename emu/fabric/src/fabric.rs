@@ -1,4 +1,4 @@
-//! What joins cards, seen from the machine: frames and times in, deliveries and times to come back at out.
+//! Interface of whatever joins cards: frames and times in, deliveries and timers out.
 
 use crate::link::{Delivery, Link, LinkError};
 use crate::{Frame, PortCounters};

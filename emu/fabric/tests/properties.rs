@@ -1,4 +1,4 @@
-//! What holds for any traffic on any fat tree.
+//! Properties of any traffic on any fat tree.
 
 #![allow(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! What a hart sees of the world outside it: memory, counters, fences, and the ways an access can fail.
+//! Interface of a hart to the world outside it: memory, counters, fences, and the ways an access can fail.
 
 use core::fmt;
 

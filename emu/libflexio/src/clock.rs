@@ -1,4 +1,4 @@
-//! What include/flexcast_emu.h declares: virtual time, for programs in C.
+//! Calls of include/flexcast_emu.h: virtual time, for programs in C.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,4 +1,4 @@
-//! What the C libraries say on stderr: why calls were refused, and what the machine has to tell.
+//! Messages of the C libraries on stderr: reasons of refused calls, and events of the machine.
 //!
 //! Programs in C have no subscriber for events, and see an `errno` at most. So the libraries print lines, those of the level that the environment
 //! variable [`VARIABLE`] names and of more severe ones. The same line is printed once, and of lines that begin alike a few are, so

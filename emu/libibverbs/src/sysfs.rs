@@ -1,5 +1,5 @@
-//! What programs ask the kernel's files, and tables of addresses. Emulated devices have no such files; the few that programs
-//! read are answered from here.
+//! Kernel files and address tables that programs read. Emulated devices have no such files; the few that programs read
+//! are answered from here.
 
 use core::ffi::{CStr, c_char, c_int, c_uint};
 use std::fs;

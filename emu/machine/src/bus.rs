@@ -1,4 +1,4 @@
-//! What a hart of the DPA sees at its addresses: process memory with its costs, windows, outbox and window words.
+//! Address space of a DPA hart: process memory with its costs, windows, outbox and window words.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What a machine is built from. Every number has a unit, a default and a source.
+//! Configuration of a machine. Every number has a unit, a default and a source.
 
 use emu_hart::Isa;
 use emu_timing::Parameters;

@@ -1,4 +1,4 @@
-//! What executes the threads of a card.
+//! Executors of the threads of a card.
 
 use crate::layout::{EUS_PER_CORE, EXECUTION_UNITS};
 use crate::thread::{Thread, ThreadState};

@@ -1,4 +1,4 @@
-//! What the accesses of a thread cost it, by the simple model or by a timing model.
+//! Costs of a thread's accesses, by the simple model or by a timing model.
 
 use emu_hart::Before;
 use emu_timing::cache::line_of;

@@ -1,4 +1,4 @@
-//! What can go wrong on the control path of the machine.
+//! Errors of the machine's control path.
 
 use emu_fabric::FaultError;
 use flexcast_image::ImageError;

@@ -1,4 +1,4 @@
-//! What a timing model says of the parts outside the cores.
+//! Parameters of a timing model for the parts outside the cores.
 
 use emu_nic::NicTiming;
 use emu_timing::Model;

@@ -1,4 +1,4 @@
-//! What looks at a running machine from outside: recorder, observer, debugger. All off by default; none changes a result.
+//! Probes of a running machine: recorder, observer, debugger. All off by default; none changes a result.
 
 use emu_nic::Effects;
 

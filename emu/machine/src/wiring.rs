@@ -1,4 +1,4 @@
-//! What joins the cards: a cable, or a network of switches with its faults.
+//! Wiring of the cards: a cable, or a network of switches with its faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;

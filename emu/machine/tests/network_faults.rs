@@ -1,4 +1,4 @@
-//! What faults of links do to queue pairs.
+//! Effects of link faults on queue pairs.
 
 mod support;
 

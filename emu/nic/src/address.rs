@@ -1,4 +1,4 @@
-//! Where packets come from and go to.
+//! Addresses of packets: Ethernet and GID.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What an RC responder sends back: read responses, atomic answers and acknowledgements, in the order of the requests.
+//! Answer queue of an RC responder: read responses, atomic answers and acknowledgements, in the order of the requests.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What the card counts.
+//! Counters of the card.
 
 /// Counters since the card was made. None ever resets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

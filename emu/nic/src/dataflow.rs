@@ -1,4 +1,5 @@
-//! What requester and responder share: the engines' clocks, packets on their way out, and memory behind local keys.
+//! Parts that requester and responder share: the engines' clocks, packets on their way out, and memory behind local
+//! keys.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

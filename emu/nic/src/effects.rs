@@ -1,4 +1,4 @@
-//! What an input to the card leads to.
+//! Effects of an input to the card.
 
 use crate::cq::CqTarget;
 use crate::packet::Packet;

@@ -1,4 +1,4 @@
-//! What a network of switches sees of a packet.
+//! Frames as a network of switches sees them.
 
 use emu_fabric::{Destination, NetworkFrame};
 

@@ -1,4 +1,4 @@
-//! How long the parts of the card take. Every part is a server: it works on one thing at a time, and later work queues.
+//! Timing of the card's parts. Every part is a server: it works on one thing at a time, and later work queues.
 
 use emu_fabric::Rate;
 

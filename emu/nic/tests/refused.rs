@@ -1,4 +1,4 @@
-//! What the card does not execute completes in error: no opcode is passed over in silence.
+//! Refused work: whatever the card does not execute completes in error, and no opcode is passed over in silence.
 
 mod common;
 

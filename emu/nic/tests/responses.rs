@@ -1,4 +1,4 @@
-//! What a responder answers to requests that come close upon one another: which packets, how many messages they count, and what is refused.
+//! Responder under bursts of requests: which packets it answers, how many messages they count, and what is refused.
 
 mod common;
 mod outside;

@@ -1,4 +1,4 @@
-//! When things happen: latencies of one operation, rates of many.
+//! Latencies of one operation, rates of many.
 
 mod common;
 

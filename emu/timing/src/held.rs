@@ -1,4 +1,4 @@
-//! Which lines of DPA memory are in any L1.
+//! Snoop filter: a counting hash of the lines of DPA memory that are in any L1.
 
 /// Marks lines behind windows: the card does not write there through the DPA's caches, and where they lie differs from run to run.
 pub(crate) const WINDOW_LINE: u64 = 1 << 62;

@@ -1,4 +1,4 @@
-//! How ranks find one another.
+//! Bootstrap: exchanges by TCP, environment or callback.
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};

@@ -1,4 +1,4 @@
-//! How a function ends: with a code, and a text for the thread. Panics end here, and so do calls in a forked child.
+//! End of every C function: a code, and a text for the thread. Panics end here, and so do calls in a forked child.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};

@@ -1,4 +1,4 @@
-//! Which level of the DPA's memory served the accesses of its threads, and what they went to; a timing model knows.
+//! Accesses of DPA threads by the level of memory that served them, and by what they went to; timing models count them.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What a link asks of the DPA: threads, staging, sequence numbers, cache, and the goodput to expect.
+//! Capacity planning: the threads, staging, sequence numbers, cache and goodput that a link asks of the DPA.
 //!
 //! What one thread takes for a completion comes from a run of the image `receive` on the emulated card, one thread with chunks of 64
 //! bytes, so that it never waits for the link; the rest is arithmetic on it. UD carries -0/+22 %: by so much the published UD throughput

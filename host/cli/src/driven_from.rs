@@ -1,4 +1,4 @@
-//! Where the process runs that drives the cards, as the command line and reports have it.
+//! Place of the process that drives the cards, as the command line and reports have it.
 
 use serde::Serialize;
 

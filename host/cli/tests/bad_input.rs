@@ -1,5 +1,5 @@
-//! What the tool says to parameters it cannot run: one line with the value, the limit and the next step, and exit code 1.
-//! None of these needs an image: they are refused before anything is opened.
+//! Bad parameters of every command: one line with the value, the limit and the next step, and exit code 1. None of
+//! these needs an image: they are refused before anything is opened.
 
 use std::process::{Command, Output};
 

@@ -1,5 +1,5 @@
-//! What the tool writes: to stdout, and to files. What cannot be written is told before the work, or after it as an error, and nothing is
-//! left half written.
+//! Outputs of every command, to stdout and to files. What cannot be written is told before the work, or after it as an
+//! error, and nothing is left half written.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

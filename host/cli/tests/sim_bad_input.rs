@@ -1,5 +1,5 @@
-//! What `flexcast sim` and `campaign` say to what they cannot do: one line with the value, the limit and the next step, exit code 1, and
-//! no result.
+//! Bad parameters of `flexcast sim` and `campaign`: one line with the value, the limit and the next step, exit code 1,
+//! and no result.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! What the DPA executes in each phase of an operation, through `flexcast sim`. `cargo xtask build` makes the image; without it these tests
-//! fail and say so.
+//! DPA work by phase of an operation, through `flexcast sim`. `cargo xtask build` makes the image; without it these
+//! tests fail and say so.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Which ranks multicast side by side, and which one after another.
+//! Chains of ranks: which multicast side by side, and which one after another.
 
 use flexcast_proto::{Schedule, Turn, chains, digest, turn_in};
 

@@ -1,4 +1,4 @@
-//! What a communicator is made of, checked before anything is created.
+//! Configuration of a communicator, checked before anything is created.
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! What ranks tell one another of themselves before they are connected.
+//! Endpoints that ranks exchange before they are connected.
 
 use flexcast_abi::{ABI_HASH, Fnv};
 use flexio::{Gid, Mac, RemoteQp};

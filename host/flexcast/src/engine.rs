@@ -1,5 +1,5 @@
-//! How an operation is driven: the protocol's machine decides, this carries out. What it is told of comes from peers (here), from the
-//! card and the clock (`look`); `terms` and `end` are an operation's beginning and end.
+//! Progress engine: the protocol's state machine decides, this carries out. What it is told of comes from peers (here),
+//! from the card and the clock (`look`); `terms` and `end` are an operation's beginning and end.
 
 mod end;
 mod look;

@@ -1,4 +1,4 @@
-//! Where the blocks of an Allgatherv lie in the receive buffer, where the caller says so.
+//! Displacements of an Allgatherv: the places of blocks in the receive buffer, where the caller gives them.
 
 /// Checks that blocks of these lengths at these displacements lie in a buffer of `buffer_bytes`, and no two on the same bytes. Gives
 /// the displacements, those of empty blocks 0; `None` if the blocks lie one behind the other from the start on.

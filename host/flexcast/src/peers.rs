@@ -1,4 +1,4 @@
-//! Whom a rank talks to.
+//! Peers of a rank.
 
 use flexcast_proto::Place;
 

@@ -1,4 +1,4 @@
-//! What an operation moves where.
+//! Plan of an operation: the bytes that it moves, and their places.
 
 use flexcast_proto::{Block, Chunking, Placement, RankSet, ReceiveSpace, RootRow, SpaceError, Subgroup};
 

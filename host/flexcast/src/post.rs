@@ -1,4 +1,4 @@
-//! What a communicator is asked to do, checked before anything of it is seen by others.
+//! Posting of operations, checked before any peer sees anything of it.
 
 use crate::buffer::Buffer;
 use crate::communicator::{Communicator, Posted};

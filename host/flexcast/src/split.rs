@@ -1,4 +1,4 @@
-//! How communicators come about from an exchange, all ranks or part of them.
+//! Communicators made from an exchange, of all ranks or part of them.
 //!
 //! A rank that fails takes part in the exchanges all the same and tells why, so that the others need not wait for it.
 

@@ -1,4 +1,4 @@
-//! How the data travels, and the streams that it is cut into: each is received by one lane and sent by another.
+//! Streams that the data is cut into: each is received by one context and sent by another.
 
 use flexcast_proto::Place;
 

@@ -1,4 +1,4 @@
-//! Where the ranks want the Writes of an operation to go, when each rank's buffer has an address and a key of its own (UC unicast).
+//! Target addresses of an operation's Writes, when each rank's buffer has an address and a key of its own (UC unicast).
 //!
 //! Each rank has a table with a line for every rank. Before it enters the barrier of an operation it writes its line into the tables of
 //! all others, over reliable connections; a root sends once the lines of all are there.

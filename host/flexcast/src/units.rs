@@ -1,4 +1,4 @@
-//! Which execution units (hardware threads) of the DPA are given to which workers.
+//! Assignment of execution units (hardware threads) of the DPA to workers.
 
 use crate::error::{Error, Result};
 

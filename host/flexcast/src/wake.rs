@@ -1,5 +1,5 @@
-//! How the host speaks to a DPA thread without stopping for it: a reliable connection over the own card, on which it writes the thread's
-//! context lines and then wakes it.
+//! Mailbox from the host to a DPA thread: a reliable connection over the own card, on which the host writes the
+//! thread's context lines and then wakes it.
 
 use flexio::{
     Access, CompletionQueue, CqTarget, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, InlineRequest,

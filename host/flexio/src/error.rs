@@ -1,4 +1,4 @@
-//! What can go wrong, with the value, the limit and the next step.
+//! Errors, with the value, the limit and the next step.
 
 use flexcast_image::{ImageError, PanicPlace};
 

@@ -1,4 +1,4 @@
-//! What device code prints.
+//! Message streams: output of device code.
 
 use std::ptr::NonNull;
 

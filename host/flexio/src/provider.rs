@@ -1,4 +1,4 @@
-//! Where the C functions come from.
+//! Providers of the C functions: installed libraries, or the emulator.
 
 use std::ffi::CStr;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Where a datagram goes, as its work queue entry says it.
+//! UD address vector of a work queue entry.
 
 use flexcast_hw::DatagramSegment;
 use flexcast_hw::wqe::EXTENDED_ADDRESS;

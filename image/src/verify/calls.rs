@@ -1,4 +1,4 @@
-//! What follows from who calls whom: stacks are bounded, event handlers do not panic.
+//! Rules about calls: stacks are bounded, event handlers do not panic.
 
 use super::{Outcome, Policy, verdict};
 use crate::callgraph::{CallGraph, StackBound};

@@ -1,4 +1,4 @@
-//! Where the chunks of a lane go: runs, one per contributing rank.
+//! Placement of a receive context's chunks: runs, one per contributing rank.
 
 use crate::DeviceAddress;
 use crate::layout::abi_struct;

@@ -1,5 +1,5 @@
-//! What firmware writes to host memory through its window. Windows are written back in whole 64-byte lines, so every writer has
-//! lines of its own.
+//! Reports of firmware in host memory, written through its window. Windows are written back in whole 64-byte lines, so
+//! every writer has lines of its own.
 
 use crate::layout::{abi_codes, abi_struct};
 

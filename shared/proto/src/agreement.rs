@@ -1,5 +1,5 @@
-//! What all ranks must call alike. Every barrier signal carries the [`Summary`] of its sender's operation, and each
-//! rank compares those that it gets with its own.
+//! Agreement of all ranks on what they have called. Every barrier signal carries the [`Summary`] of its sender's
+//! operation, and each rank compares those that it gets with its own.
 //!
 //! A signal of the barrier is sent only after all signals of earlier rounds have come and agreed. So whoever passes the
 //! barrier has heard, directly or through others, that *every* rank agrees: where two ranks differ nobody multicasts

@@ -1,5 +1,4 @@
-//! How many chains, and which rank is in which: contiguous ranks ([`Schedule`]), racks, or as the user
-//! likes.
+//! Number and members of chains: contiguous ranks ([`Schedule`]), racks, or a table.
 //!
 //! A table says for each rank the number of its chain; the ranks of a chain multicast in ascending order. All ranks of
 //! a communicator must have the same table: compare a [`digest`](crate::digest) of it when the communicator is made.

@@ -1,4 +1,4 @@
-//! When to stop waiting for multicast: T = N/B + α from the moment the worker is armed. Too early a cutoff is only slower, never
+//! Cutoff of multicast: T = N/B + α from the moment the worker is armed. Too early a cutoff is only slower, never
 //! wrong; too late a one makes losses expensive. α starts as a bound and then follows what operations really took.
 
 /// What α has to cover: everything but the data.

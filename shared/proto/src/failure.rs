@@ -1,4 +1,4 @@
-//! Why an operation fails: who is to blame, who noticed, and the cause.
+//! Failure of an operation: culprit, witness, and cause.
 
 use thiserror::Error;
 

@@ -1,4 +1,5 @@
-//! What a receive lane of image `allgather` lacks, from the words that it copies to host memory (`abi::WorkerContext`): bitmap and *edges*.
+//! Missing chunks of a receive context of image `allgather`, from the words that it copies to host memory
+//! (`abi::WorkerContext`): bitmap and *edges*.
 //!
 //! A PSN's bit tells that its chunk is there, or is not expected because it is the own rank's. The last PSN of a run whose last chunk is
 //! shorter than the others always has its bit set; whether that chunk is there is told by the run's bit in the edges.

@@ -1,5 +1,4 @@
-//! What goes into a [`Participant`](crate::Participant) and what comes out of it: terms, control messages, actions,
-//! refusals.
+//! Inputs and outputs of a [`Participant`](crate::Participant): terms, control messages, actions, refusals.
 
 use thiserror::Error;
 

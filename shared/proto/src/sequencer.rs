@@ -1,6 +1,6 @@
-//! Who multicasts when: P ranks in M chains. The members of a chain send one after another, each activated by its predecessor; the
-//! chains run side by side, without a common step. So at most M ranks send at any time (Khalilov et al., Allgather as scheduled
-//! Broadcasts; generalised to any P and M).
+//! Multicast sequencer: P ranks in M chains. The members of a chain send one after another, each activated by its
+//! predecessor; the chains run side by side, without a common step. So at most M ranks send at any time (Khalilov et
+//! al., Allgather as scheduled Broadcasts; generalised to any P and M).
 
 use thiserror::Error;
 

@@ -1,4 +1,4 @@
-//! Who is to blame, when ranks wait for ranks that wait themselves.
+//! Culprit of a failure, when ranks wait for ranks that wait themselves.
 //!
 //! A rank that has waited for too long knows whom it waits for, not whether that one is the cause: it may be alive and wait for another. So
 //! a failure for silence is held for a while before it counts. In that time a rank that is accused and alive says whom *it* waits for,

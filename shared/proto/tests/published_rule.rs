@@ -1,5 +1,6 @@
-//! Why blocks are acknowledged one by one. The published rule (a rank serves its neighbour once it holds everything) is played
-//! here literally, to show that it hangs, and for which losses; the crate's rule is played on the same losses and never does.
+//! Published rule of acknowledgement, and why blocks are acknowledged one by one here. The published rule (a rank
+//! serves its neighbour once it holds everything) is played here literally, to show that it hangs, and for which
+//! losses; the crate's rule is played on the same losses and never does.
 
 use flexcast_proto::{Handshake, Place, RankSet, Recover, Recovery};
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! What is tried on the card, and what comes of it.
+//! Cases for the card, and their outcome.
 
 use emu_machine::MemoryModel;
 use flexcast_abi::{RunRow, SendReport, Transport, WorkerReport};

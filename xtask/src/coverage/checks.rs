@@ -1,4 +1,4 @@
-//! What must hold of each row of docs/coverage.toml.
+//! Checks of each row of docs/coverage.toml.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

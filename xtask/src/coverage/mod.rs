@@ -1,4 +1,5 @@
-//! What of the card and its libraries is emulated: docs/coverage.toml as a document, each row held against the sources.
+//! Coverage of the card and its libraries by the emulator: docs/coverage.toml as a document, each row held against the
+//! sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! Which folder may use which: the arrows of ARCHITECTURE.md, read from cargo metadata.
+//! Arrows between folders: those of ARCHITECTURE.md, against cargo metadata.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What no compiler checks: the shape of the repository and what its documents promise.
+//! Checks that no compiler makes: the shape of the repository and what its documents promise.
 
 use std::path::{Path, PathBuf};
 
@@ -9,9 +9,10 @@ use crate::{status, workspace};
 mod arrows;
 pub(crate) mod dependencies;
 mod documents;
+mod headers;
 mod sources;
 
-/// Check dependency arrows, crates of others (deny.toml), file lengths, the list of unsafe files and what the documents promise.
+/// Check dependency arrows, crates of others (deny.toml), file lengths, the list of unsafe files, module headers and what the documents promise.
 #[derive(clap::Args)]
 pub(crate) struct Tidy {}
 
@@ -23,12 +24,13 @@ impl Tidy {
         let root = workspace::root();
         let files = source_files(root)?;
         let architecture = read(&root.join("ARCHITECTURE.md"))?;
-        let checks: [(&str, Findings); 8] = [
+        let checks: [(&str, Findings); 9] = [
             ("dependency arrows", arrows::check(root)?),
             ("crates of others", dependencies::check(root)?),
             ("file lengths", sources::lengths(root, &files)?),
             ("unsafe files", sources::unsafe_files(root, &files, &architecture)?),
             ("walk of ARCHITECTURE.md", documents::walk(root, &architecture)),
+            ("module headers", headers::check(root, &files)?),
             ("words", sources::words(root, &files)?),
             ("folder table", documents::folders(root, &read(&root.join("README.md"))?)?),
             ("specification", documents::specification(root, &read(&root.join("SPECIFICATION.md"))?)),

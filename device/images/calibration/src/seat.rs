@@ -1,4 +1,4 @@
-//! What every kernel needs around it: the thread's outbox and window, its receives, and a place for the result.
+//! Fixture of a kernel: the thread's outbox and window, its receives, and a place for the result.
 
 use dpa::abi::calibration::{KernelContext, KernelResult};
 use dpa::abi::{ContextFault, Layout as _, QueueDescriptor};

@@ -1,4 +1,5 @@
-//! What the hot loop leaves: no completion, errors, foreign or repeated chunks, short chunks, chunks of another row.
+//! Slow path of the receive loop: no completion, errors, foreign or repeated chunks, short chunks, chunks of another
+//! row.
 
 use dpa::abi::WorkerStatus;
 use dpa::hw::cqe::OP_OWN_SOLICITED;

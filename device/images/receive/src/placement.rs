@@ -1,4 +1,4 @@
-//! Where a lane's chunks go, and which of them are out of the ordinary.
+//! Placement of the chunks of a receive context, and the chunks that the fast path leaves out.
 
 use dpa::abi::{ContextFault, Operation, Placement, RunRow, Transport, WorkerContext};
 use dpa::{BitmapView, Table};

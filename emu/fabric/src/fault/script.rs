@@ -1,4 +1,4 @@
-//! Which fault happens where and when.
+//! Fault scripts: which fault happens on which link, and when.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What the network itself has to do later.
+//! Calendar of the network's own events.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,4 +1,4 @@
-//! What instructions compute, written down a second time: encodings as the architecture's tables show them, values by
+//! Second definition of what instructions compute: encodings as the architecture's tables show them, values by
 //! definition and not by the operators that the interpreter uses. Control transfers are not here.
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 

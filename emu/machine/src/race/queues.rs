@@ -1,4 +1,4 @@
-//! What is posted to each queue pair, as far as memory and doorbells tell.
+//! Receives and sends posted to each queue pair, as far as memory and doorbells tell.
 
 use std::collections::VecDeque;
 

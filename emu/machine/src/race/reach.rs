@@ -1,4 +1,4 @@
-//! Which queue pairs have ever named a piece of memory: of all of a machine an access concerns a few.
+//! Index from memory to the queue pairs that have ever named it: of all queue pairs an access concerns a few.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Where the doorbell records of all queue pairs lie, and which of them have been touched.
+//! Index of doorbell records: where those of all queue pairs lie, and which have been touched.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What threads have executed before the cycles of their issue, and how it is taken back.
+//! Run-ahead of threads: instructions executed before the cycle of their issue, and the undo log that rolls them back.
 //!
 //! A burst ([`emu_hart::Hart::burst`]) executes plain instructions ahead, which nobody can notice, and accesses to lines that only its
 //! thread has in L1. These are noted here until they are issued. Before anybody else touches such a line (the network card, or a thread

@@ -1,4 +1,4 @@
-//! Which core of a card goes on first.
+//! Order of cores: which core of a card goes on first.
 
 use emu_timing::Issue;
 use emu_timing::core::THREADS;

@@ -1,4 +1,4 @@
-//! What may be seen out of order, and what may not.
+//! Litmus tests: what may be seen out of order, and what may not.
 
 use super::*;
 

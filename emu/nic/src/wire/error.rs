@@ -1,4 +1,4 @@
-//! Why a packet has no bytes, or bytes are no packet.
+//! Errors of encoding and decoding packets.
 
 use crate::address::Gid;
 use crate::packet::{Extension, Operation};

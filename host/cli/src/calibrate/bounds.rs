@@ -1,4 +1,5 @@
-//! What a pocket calculator says of the published kernels: threads that never wait for one another, and cores that never wait at all.
+//! Arithmetic bounds of the published kernels: threads that never wait for one another, and cores that never wait at
+//! all.
 
 use crate::tput::plan::Transport;
 

@@ -1,4 +1,4 @@
-//! Why a calibration cannot go on. A prediction that is wrong is a result, not a failure.
+//! Errors that end a calibration. A prediction that is wrong is a result, not a failure.
 
 use emu_machine::MachineError;
 use emu_machine::timing::ParametersError;

@@ -1,4 +1,4 @@
-//! What `flexcast calibrate --json` has written: how well the timing model predicts what it was not fitted to.
+//! Results of `flexcast calibrate --json`: how well the timing model predicts what it was not fitted to.
 
 use std::path::Path;
 

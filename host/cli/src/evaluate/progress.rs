@@ -1,4 +1,4 @@
-//! How far an evaluation is, on stderr: a bar on a terminal, else a line now and then.
+//! Progress of an evaluation on stderr: a bar on a terminal, else a line now and then.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};

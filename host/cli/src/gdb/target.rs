@@ -1,4 +1,4 @@
-//! What gdb sees: the threads, registers and memory of one DPA process.
+//! gdb's view of one DPA process: threads, registers and memory.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;

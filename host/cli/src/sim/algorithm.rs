@@ -1,4 +1,4 @@
-//! How a collective is carried out: by multicast, or by one of the algorithms that it is compared with.
+//! Algorithms of a collective: multicast, and those that it is compared with.
 
 use clap::ValueEnum as _;
 use flexcast::baseline::algorithm::{Allgather, Allreduce, Alltoall, Broadcast, Operation as Schedule};

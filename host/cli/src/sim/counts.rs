@@ -1,4 +1,4 @@
-//! What a simulation counts: where the time went, what the workers did, which control messages there were.
+//! Counts of a simulation: time by phase, work of the threads, control messages.
 
 use derive_more::{AddAssign, Sub};
 use flexcast::{Communicator, MessageCounts, Phases};

@@ -1,4 +1,4 @@
-//! What every rank must have in the end.
+//! Expected contents of every rank's buffer.
 
 use std::borrow::Cow;
 

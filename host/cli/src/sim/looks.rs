@@ -1,5 +1,5 @@
-//! Which hosts have a reason to look. All hosts look all the time; those that would find what they found last are not asked, so that a
-//! thousand ranks take as long as what happens to them.
+//! Poll scheduler: the hosts that have a reason to poll. All hosts look all the time; those that would find what they
+//! found last are not asked, so that a thousand ranks take as long as what happens to them.
 
 use emu_machine::{MachineError, with_world};
 

@@ -1,4 +1,4 @@
-//! What a simulation is asked to do.
+//! Parameters of a simulation.
 
 use flexcast::baseline::Operator;
 use flexcast::{Config, Transport};

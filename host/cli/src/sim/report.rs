@@ -1,4 +1,4 @@
-//! What a simulation reports: one JSON object, or a few lines.
+//! Report of a simulation: one JSON object, or a few lines.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What a simulation was set to, as its report tells it: enough to run it again elsewhere.
+//! Settings of a simulation in its report: enough to run it again elsewhere.
 
 use flexcast::{ThreadPlacement, baseline};
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! What the network has carried: payload by priority, and what was dropped.
+//! Traffic of the network: payload by priority, and drops.
 
 use derive_more::{AddAssign, Sub};
 use emu_machine::fabric::PortCounters;

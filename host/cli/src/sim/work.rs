@@ -1,4 +1,4 @@
-//! What the DPA has executed in each phase of an operation: instructions and cycles of all threads of a rank's card.
+//! DPA work by phase of an operation: instructions and cycles of all threads of a rank's card.
 
 use emu_machine::{Executed, with_world};
 use flexcast::{Done, Phases};

@@ -1,4 +1,4 @@
-//! Why a run failed.
+//! Errors of a throughput run.
 
 use flexcast_abi::{ContextFault, WorkerStatus};
 

@@ -1,4 +1,4 @@
-//! What a run sends where: limits checked first, then the buffer cut into chunks and the chunks into workers' shares.
+//! Plan of a throughput run: limits checked first, then the buffer cut into chunks and the chunks into workers' shares.
 
 use serde::{Deserialize, Serialize};
 

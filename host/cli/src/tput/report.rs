@@ -1,4 +1,4 @@
-//! What a run reports: one JSON object, one line of a table.
+//! Report of a throughput run: one JSON object, one line of a table.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! What ranks tell one another before they are connected.
+//! Endpoints that ranks exchange before they are connected.
 
 use flexio::{Gid, Mac};
 use zerocopy::little_endian::U32;

@@ -1,4 +1,4 @@
-//! What can go wrong, and with whom.
+//! Errors of collectives over reliable connections, with the rank concerned.
 
 use flexcast_proto::baseline::{BlocksError, MessageError, ScheduleError};
 

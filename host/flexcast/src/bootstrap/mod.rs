@@ -1,5 +1,5 @@
-//! How ranks find one another: [`TcpStore`] where nothing else is there, [`CallbackExchange`] over what an application
-//! has already (`MPI_Allgather`, a key-value store), and [`Subgroup`] for part of the ranks of either.
+//! Bootstrap, by which ranks find one another: [`TcpStore`] where nothing else is there, [`CallbackExchange`] over what
+//! an application has already (`MPI_Allgather`, a key-value store), and [`Subgroup`] for part of the ranks of either.
 //!
 //! ```
 //! use flexcast::bootstrap::{Exchange, StoreConfig, TcpStore};

@@ -1,4 +1,4 @@
-//! How a communicator comes to be: its queues and threads are made, and then connected with those of the others.
+//! Creation of a communicator: its queues and threads are made, and then connected with those of the others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! How an operation ends: released by all, or failed.
+//! End of an operation: released by all, or failed.
 
 use super::terms::activations_ps;
 use super::{Close, Running, WORKER_PS};

@@ -1,4 +1,4 @@
-//! What the protocol's machine must know of an operation.
+//! Operation descriptor for the protocol's state machine.
 
 use flexcast_proto::cutoff::transfer_ps;
 use flexcast_proto::{Alpha, Summary, Terms};

@@ -1,4 +1,4 @@
-//! How many DPA threads and cores keep up with a link (CM-07). A DPA core issues one instruction per cycle; its threads
+//! DPA threads and cores that keep up with a link (CM-07). A DPA core issues one instruction per cycle; its threads
 //! take turns.
 //!
 //! Published for one thread: 598 cycles and 66 instructions per completion with UC, 1084 and 113 with UD. The published

@@ -1,4 +1,4 @@
-//! Where things lie in the memory that host and lanes share, and how queues are described to the firmware.
+//! Memory that host and receive contexts share, and the descriptors of queues for the firmware.
 
 use std::mem::size_of;
 

@@ -1,4 +1,4 @@
-//! What the host tells the lanes: a new operation, and the end of one.
+//! Commands to the receive contexts: a new operation, and the end of one.
 
 use std::mem::{offset_of, size_of};
 

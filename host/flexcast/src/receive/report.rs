@@ -1,4 +1,4 @@
-//! What the lanes tell: how far they are, what is missing, what they count.
+//! Reports of the receive contexts: progress, missing chunks, counters.
 
 use std::mem::{offset_of, size_of};
 

@@ -1,4 +1,4 @@
-//! Which bytes of the receive buffer a block is. Schedules speak of blocks alone; the bytes are asked for here.
+//! Byte ranges of blocks in the receive buffer. Schedules speak of blocks alone; the bytes are asked for here.
 
 use core::ops::Range;
 

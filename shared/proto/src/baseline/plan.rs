@@ -1,4 +1,4 @@
-//! What an algorithm is: for each rank a list of messages that it sends and a list of those that it receives.
+//! Plan of an algorithm: for each rank a list of messages that it sends and a list of those that it receives.
 //!
 //! Both are functions of the rank's place, so that nothing is stored. A send may depend on arrivals, and always on the
 //! *first* so many of the list: that is what lets one machine run them all (`Schedule`).

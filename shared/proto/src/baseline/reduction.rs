@@ -1,4 +1,4 @@
-//! What reductions do besides moving bytes.
+//! Reduction operators and types.
 
 use super::blocks::Span;
 

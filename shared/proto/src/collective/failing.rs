@@ -1,4 +1,4 @@
-//! How an operation fails: found here, or told by another rank.
+//! Failure of an operation: found here, or told by another rank.
 
 use super::{Participant, State};
 use crate::agreement::Disagreement;

@@ -1,4 +1,4 @@
-//! What is wrong with bytes.
+//! Errors of decoding.
 
 use thiserror::Error;
 

@@ -1,4 +1,4 @@
-//! What lanes and send workers have signalled, and what the machine of the protocol asks for.
+//! Events of receive contexts and send workers, and the actions of the protocol's state machine.
 
 use dpa::abi::conductor::{REPORT_DISAGREES, REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY, REPORT_RELEASING};
 use dpa::proto::{Action, Failure};

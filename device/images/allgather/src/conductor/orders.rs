@@ -1,4 +1,4 @@
-//! What the host orders, and what it is told.
+//! Commands of the host, and the progress it is shown.
 
 use dpa::abi::conductor::{
     NOBODY, ORDER_FAIL, ORDER_PLACED, ORDER_POST, ORDER_READ, ORDER_TIME, RANK_WORDS, REPORT_DISAGREES, REPORT_FAILED,

@@ -1,4 +1,4 @@
-//! What a link carries besides payload.
+//! Overhead of a link beside payload.
 
 use crate::tput::plan::Transport;
 

@@ -1,4 +1,4 @@
-//! Which closed forms an experiment is made of.
+//! Closed forms of an experiment.
 
 use serde::Deserialize;
 

@@ -1,4 +1,4 @@
-//! What is drawn of rows.
+//! Plots and tables of an experiment.
 
 use serde::Deserialize;
 

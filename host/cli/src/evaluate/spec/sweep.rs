@@ -1,4 +1,4 @@
-//! Which runs an experiment is made of.
+//! Sweeps of an experiment: the runs that it is made of.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Who a rank is, and where it meets the others.
+//! Configuration of the store: rank, size, address, job.
 
 use std::ffi::OsString;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What can go wrong when ranks meet.
+//! Errors of ranks that meet.
 
 use std::time::Duration;
 

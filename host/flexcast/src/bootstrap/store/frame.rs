@@ -1,4 +1,4 @@
-//! What is said on the connections, little-endian. A rank begins with a [`Hello`] and its job id, whose form never
+//! Frames of the store's connections, little-endian. A rank begins with a [`Hello`] and its job id, whose form never
 //! changes; all else are frames: a [`Head`], a name, a body.
 
 use zerocopy::little_endian::{U16, U32, U64};
