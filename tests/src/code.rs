@@ -1,7 +1,6 @@
 //! Device images of a few hand-encoded instructions, for programs that no compiler would make.
 
 use emu_machine::Config;
-use flexcast_cli::provider;
 use flexcast_image::testing::{TestElf, section};
 use flexio::{Application, Process, ProtectionDomain, Provider};
 
@@ -103,7 +102,7 @@ pub fn image(handler: &[u32], ping: &[u32]) -> Vec<u8> {
 /// The machine refuses the configuration.
 #[must_use]
 pub fn cards(config: Config) -> Provider {
-    provider::emulated(config).expect("a valid configuration")
+    emu_provider::emulated(config).expect("a valid configuration")
 }
 
 /// Boots an image on the first of two new cards and calls `body` with its process.

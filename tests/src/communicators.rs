@@ -3,9 +3,9 @@
 #![allow(clippy::missing_panics_doc)]
 
 use emu_machine::Config as MachineConfig;
+use emu_provider::emulated;
 use flexcast::{Card, Communicator, Config, Done, Firmware, Overheads, Pending, Request, Test};
 use flexcast_cli::machine::MachineParams;
-use flexcast_cli::provider::emulated;
 use flexio::Provider;
 
 use crate::image_bytes;

@@ -2,9 +2,9 @@
 
 use emu_machine::fabric::NetworkTotals;
 use emu_machine::{Config, with_world};
+use emu_provider::emulated;
 use flexcast::baseline::algorithm::Operation;
 use flexcast::baseline::{self, Connections, Error, Group};
-use flexcast_cli::provider::emulated;
 use flexcast_proto::Place;
 use flexio::{Access, CompletionQueue, Device, HostBuffer, MemoryRegion, ProtectionDomain, Provider};
 

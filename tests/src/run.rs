@@ -1,7 +1,7 @@
 //! Runs of the throughput harness, with the machine's own view of them.
 
 use emu_machine::{Config, with_world};
-use flexcast_cli::provider::{MODEL, config, emulated};
+use emu_provider::{MODEL, emulated, lossy};
 use flexcast_cli::tput::TputError;
 use flexcast_cli::tput::plan::{Params, Plan};
 use flexcast_cli::tput::report::Report;
@@ -39,7 +39,7 @@ pub fn tput(image: &str, params: Params, bytes: u64) -> Result<Outcome, TputErro
 /// # Panics
 /// The emulated machine cannot be made.
 pub fn tput_elf(name: &str, elf: Vec<u8>, params: Params, bytes: u64) -> Result<Outcome, TputError> {
-    tput_on(config(params.loss_ppm, params.seed), name, elf, params, bytes)
+    tput_on(lossy(params.loss_ppm, params.seed), name, elf, params, bytes)
 }
 
 /// [`tput_elf`] on a machine of one's own; its losses are its own, too.

@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Mutex;
 
+use emu_provider::emulated;
 use flexcast::{Buffer, Card, Communicator, Config, Firmware, Pending, Request, Test, Transport};
 use flexcast_cli::machine::MachineParams;
-use flexcast_cli::provider::emulated;
 use flexcast_tests::image_bytes;
 use flexio::Provider;
 

@@ -2,7 +2,6 @@
 
 use flexcast::{Config, Overheads, ThreadPlacement};
 use flexcast_cli::machine::MachineParams;
-use flexcast_cli::provider;
 use flexcast_cli::sim::algorithm::Algorithm;
 use flexcast_cli::sim::campaign::{Tally, run_case, run_seed};
 use flexcast_cli::sim::params::{Operation, SimParams, Trouble};
@@ -18,7 +17,7 @@ fn image() -> ImageFile {
 
 fn simulate(params: &SimParams) -> Report {
     let machine = MachineParams::default().config_of(params.cards()).expect("a switch");
-    let provider = provider::emulated(machine).expect("a machine");
+    let provider = emu_provider::emulated(machine).expect("a machine");
     run::run(&provider, Some(&image()), params, &run::source(params).expect("memory"), &mut |_| {})
         .expect("the simulation runs")
 }

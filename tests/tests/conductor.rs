@@ -7,8 +7,8 @@ mod calls;
 mod weak;
 
 use calls::{PS_PER_US, config, machine, run};
+use emu_provider::emulated;
 use flexcast::{Config, Control, Transport};
-use flexcast_cli::provider::emulated;
 use flexcast_cli::sim::algorithm::Algorithm;
 use flexcast_cli::sim::campaign::run_case;
 use flexcast_cli::sim::params::{Operation, SimParams, Trouble};

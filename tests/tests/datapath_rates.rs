@@ -5,7 +5,6 @@
 use Transport::{Uc, Ud};
 use emu_machine::Config;
 use emu_machine::timing::Parameters;
-use flexcast_cli::provider;
 use flexcast_cli::tput::plan::{Params, Transport};
 use flexcast_tests::run::tput_on;
 use flexcast_tests::{compiled_as_recorded, image_bytes};
@@ -16,7 +15,7 @@ const CHUNKS_PER_S: f64 = 1.6e12 / 8.0 / 4096.0;
 
 /// Gbit/s that `threads` workers of an image receive in chunks of `chunk_bytes`, each `chunks` of them, from core to core.
 fn gbit_s(image: &str, transport: Transport, threads: u32, chunk_bytes: u64, chunks: u64) -> f64 {
-    let machine = Config { timing: Some(Parameters::m1()), ..provider::config(0, 1) };
+    let machine = Config { timing: Some(Parameters::m1()), ..emu_provider::lossy(0, 1) };
     let params = Params { transport, threads, chunk_bytes, ..Params::default() };
     let bytes = chunk_bytes * chunks * u64::from(threads);
     let report = tput_on(machine, image, image_bytes(image), params, bytes).expect("it runs").report;
@@ -74,7 +73,7 @@ fn at_most_128_threads_receive_as_many_chunks_as_fill_eight_links() {
 #[test]
 fn workers_slower_than_their_sender_expects_lose_nothing() {
     let slow = Parameters::m1().with("lines_per_s", "l2", 10_000_000).expect("a number of the model");
-    let machine = Config { timing: Some(slow), ..provider::config(0, 1) };
+    let machine = Config { timing: Some(slow), ..emu_provider::lossy(0, 1) };
     let params = Params { transport: Ud, threads: 16, chunk_bytes: 64, ring: 256, ..Params::default() };
     let report =
         tput_on(machine, "reference", image_bytes("reference"), params, 64 * 256 * 16).expect("it runs").report;

@@ -6,7 +6,6 @@ use emu_machine::timing::Parameters;
 use flexcast::baseline::algorithm::Allgather;
 use flexcast_cli::accesses::Levels;
 use flexcast_cli::machine::MachineParams;
-use flexcast_cli::provider;
 use flexcast_cli::sim::algorithm::Algorithm;
 use flexcast_cli::sim::params::{Operation, SimParams};
 use flexcast_cli::sim::run;
@@ -24,7 +23,7 @@ const CHUNKS: u64 = 16_384;
 
 /// Workers of image `receive` on one core, as fast as they can, with `ring` receives posted each. Their sender fills all rings.
 fn receive(ring: u32, timing: Parameters) -> Report {
-    let machine = Config { timing: Some(timing), ..provider::config(0, 1) };
+    let machine = Config { timing: Some(timing), ..emu_provider::lossy(0, 1) };
     let params =
         Params { transport: Transport::Uc, threads: WORKERS, chunk_bytes: CHUNK_BYTES, ring, ..Params::default() };
     let bytes = CHUNK_BYTES * CHUNKS * u64::from(WORKERS);
@@ -82,10 +81,10 @@ fn rings_that_exceed_the_cache_cost_throughput_and_a_larger_cache_gives_it_back(
 fn the_simple_model_has_no_levels_to_tell_of() {
     let params = Params { chunk_bytes: CHUNK_BYTES, ..Params::default() };
     let bytes = 1000 * CHUNK_BYTES;
-    let plain = tput_on(provider::config(0, 1), "receive", image_bytes("receive"), params, bytes).expect("it runs");
+    let plain = tput_on(emu_provider::lossy(0, 1), "receive", image_bytes("receive"), params, bytes).expect("it runs");
     assert_eq!(plain.report.accesses, None);
     assert!(serde_json::to_value(&plain.report).expect("JSON").get("accesses").is_none());
-    let machine = Config { timing: Some(Parameters::m1()), ..provider::config(0, 1) };
+    let machine = Config { timing: Some(Parameters::m1()), ..emu_provider::lossy(0, 1) };
     let modelled = tput_on(machine, "receive", image_bytes("receive"), params, bytes).expect("it runs");
     let json = serde_json::to_value(&modelled.report).expect("JSON");
     for name in ["l1", "l2", "l3", "dpa_memory", "window", "store_hits", "code_misses", "waited_cycles"] {
@@ -115,7 +114,7 @@ fn a_simulation_tells_the_levels_of_its_cards_too() {
     let timed = Config { timing: Some(Parameters::m1()), ..machine.clone() };
     let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
     let simulate = |machine: Config, params: &SimParams| {
-        let provider = provider::emulated(machine).expect("a machine");
+        let provider = emu_provider::emulated(machine).expect("a machine");
         run::run(&provider, Some(&image), params, &run::source(params).expect("memory"), &mut |_| {}).expect("it runs")
     };
     assert_eq!(simulate(machine, &params).accesses, None);

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use emu_machine::nic::{Nic, Note, Operation as Packet, PacketNote, Transport as Service};
 use emu_machine::{Recording, What, World, with_world};
+use emu_provider::emulated;
 use flexcast::baseline::algorithm::Allgather;
 use flexcast::{Communicator, Config, Control, Overheads, Phases};
 use flexcast_cli::machine::MachineParams;
-use flexcast_cli::provider::emulated;
 use flexcast_cli::sim::algorithm::Algorithm;
 use flexcast_cli::sim::params::{Operation, SimParams};
 use flexcast_cli::sim::report::Report;

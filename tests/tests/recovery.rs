@@ -2,7 +2,6 @@
 
 use flexcast::{Config, Control, Overheads, Transport};
 use flexcast_cli::machine::MachineParams;
-use flexcast_cli::provider;
 use flexcast_cli::sim::algorithm::Algorithm;
 use flexcast_cli::sim::params::{Operation, SimParams};
 use flexcast_cli::sim::run;
@@ -61,7 +60,7 @@ fn every_lost_chunk_is_fetched_once_and_no_other() {
         let (params, machine) = case(seed);
         let mut machine = machine.config_of(params.cards()).expect("a switch");
         machine.uc_multicast = params.needs_uc_multicast();
-        let provider = provider::emulated(machine).expect("a machine");
+        let provider = emu_provider::emulated(machine).expect("a machine");
         let report = run::run(&provider, Some(&image), &params, &run::source(&params).expect("memory"), &mut |_| {})
             .expect("it runs");
         assert!(report.digest_ok, "seed {seed}: {:?}", report.errors);

@@ -1,9 +1,9 @@
 //! Roots that multicast more slowly than their cutoff allows: they stop, and what is left is fetched.
 
 use emu_machine::Config as MachineConfig;
+use emu_provider::emulated;
 use flexcast::{Config, Control, Transport};
 use flexcast_cli::machine::MachineParams;
-use flexcast_cli::provider::emulated;
 use flexcast_cli::sim::algorithm::Algorithm;
 use flexcast_cli::sim::params::{Operation, SimParams};
 use flexcast_cli::sim::report::Report;

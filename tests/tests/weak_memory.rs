@@ -5,8 +5,8 @@
 //! `FLEXCAST_IMAGES`: for each of them one must fail.
 
 use emu_machine::{Config, MemoryModel, with_world};
+use emu_provider::{emulated, lossy};
 use flexcast_abi::{ABI_HASH, DeviceAddress, PingPongContext, QueueDescriptor, WorkerStatus};
-use flexcast_cli::provider::{config, emulated};
 use flexcast_cli::tput::TputError;
 use flexcast_cli::tput::client::{self, Client, immediate};
 use flexcast_cli::tput::plan::{Params, Plan, Transport};
@@ -98,7 +98,7 @@ fn operation(
 /// Runs operations on a new machine; gives the longest span.
 fn run(name: &str, memory: MemoryModel, params: Params, bytes: u64, operations: u32) -> Result<u64, String> {
     let plan = Plan::new(params, bytes).expect("a plan");
-    let config = Config { memory, detect_races: true, ..config(0, 1) };
+    let config = Config { memory, detect_races: true, ..lossy(0, 1) };
     let provider = emulated(config).expect("a valid configuration");
     let cards = Cards::open(&provider, None, None).expect("both cards");
     let source = made_up_bytes(bytes, 1).expect("memory");
@@ -192,7 +192,7 @@ fn image_receive_tells_everything_before_the_flag() {
 fn odd_lengths(transport: Transport, batch: u32, memory: MemoryModel) -> Result<(), String> {
     let params = Params { transport, batch, ring: RING, chunk_bytes: CHUNK_BYTES, ..Params::default() };
     let plan = Plan::new(params, BYTES).expect("a plan");
-    let provider = emulated(Config { memory, detect_races: true, ..config(0, 1) }).expect("a valid configuration");
+    let provider = emulated(Config { memory, detect_races: true, ..lossy(0, 1) }).expect("a valid configuration");
     let cards = Cards::open(&provider, None, None).expect("both cards");
     let source = made_up_bytes(BYTES, 2).expect("memory");
     let mut outcome = Ok(());
@@ -270,7 +270,7 @@ fn operations_while_awake(transport: Transport, memory: MemoryModel) -> Result<(
     const CHUNKS: u64 = 8;
     let params = Params { transport, batch: 1, ring: RING, chunk_bytes: CHUNK_BYTES, ..Params::default() };
     let plan = Plan::new(params, CHUNKS * CHUNK_BYTES).expect("a plan");
-    let provider = emulated(Config { memory, detect_races: true, ..config(0, 1) }).expect("a valid configuration");
+    let provider = emulated(Config { memory, detect_races: true, ..lossy(0, 1) }).expect("a valid configuration");
     let cards = Cards::open(&provider, None, None).expect("both cards");
     let source = made_up_bytes(CHUNKS * CHUNK_BYTES, 4).expect("memory");
     let mut outcome = Ok(());
@@ -317,7 +317,7 @@ fn image_receive_takes_operations_whole() {
 fn refused_copy(name: &str, chunk_bytes: u64, memory: MemoryModel) -> Result<(), String> {
     let params = Params { transport: Transport::Ud, batch: 1, ring: RING, chunk_bytes, ..Params::default() };
     let plan = Plan::new(params, BYTES).expect("a plan");
-    let provider = emulated(Config { memory, ..config(0, 1) }).expect("a valid configuration");
+    let provider = emulated(Config { memory, ..lossy(0, 1) }).expect("a valid configuration");
     let cards = Cards::open(&provider, None, None).expect("both cards");
     let source = made_up_bytes(BYTES, 3).expect("memory");
     let mut outcome = Err("the worker has not said that a copy failed".to_owned());
@@ -372,7 +372,7 @@ const BURST: usize = 12;
 
 /// Bursts of messages to the image `pingpong`; every answer must equal its message.
 fn bursts(memory: MemoryModel, count: u64) -> Result<(), TputError> {
-    let provider = emulated(Config { memory, detect_races: true, ..config(0, 1) }).expect("a valid configuration");
+    let provider = emulated(Config { memory, detect_races: true, ..lossy(0, 1) }).expect("a valid configuration");
     let cards = Cards::open(&provider, None, None)?;
     let application = Application::load(&provider, "pingpong", &image("pingpong"), None)?;
     let device_pd = ProtectionDomain::new(&cards.server)?;

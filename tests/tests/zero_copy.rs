@@ -3,9 +3,9 @@
 
 use emu_machine::fabric::{Fault, FaultEvent, FaultScript, Topology};
 use emu_machine::{Config as Machine, NetworkConfig, Wiring, World, with_world};
+use emu_provider::emulated;
 use flexcast::{Buffer, Card, Communicator, Config, Error, Overheads, Pending, Transport};
 use flexcast_cli::machine::MachineParams;
-use flexcast_cli::provider::emulated;
 use flexcast_cli::sim::algorithm::Algorithm;
 use flexcast_cli::sim::params::{Operation, SimParams};
 use flexcast_cli::sim::report::Report;

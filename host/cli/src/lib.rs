@@ -1,4 +1,4 @@
-//! The parts of the `flexcast` tool that other programs and tests use: providers, the throughput harness, device logs.
+//! The parts of the `flexcast` tool that tests use: the throughput harness, simulations, device logs.
 
 pub mod accesses;
 pub mod calibrate;
@@ -14,7 +14,6 @@ pub mod machine;
 pub mod memory;
 pub mod options;
 pub mod pingpong;
-pub mod provider;
 pub mod sim;
 pub mod stdout;
 pub mod tables;

@@ -257,7 +257,7 @@ impl MachineParams {
             return Err(MachineParamsError::CardsWithoutTopology);
         }
         if self.topology.is_none() && self.faults.is_none() && self.queues.is_none() {
-            return Ok(crate::provider::config(self.loss_ppm, self.seed).wiring);
+            return Ok(emu_provider::lossy(self.loss_ppm, self.seed).wiring);
         }
         let network = self.network()?;
         if !network.hosts.is_empty() && network.hosts.len() != 2 {

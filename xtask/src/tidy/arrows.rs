@@ -28,6 +28,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "host/doca-sys",
         ],
     ),
+    ("emu/provider", &["emu/lib", "emu/machine", "host/flexio"]),
     // The trait by which a packet tells a link its size.
     ("emu/nic", &["emu/fabric"]),
     ("emu/", &[]),

@@ -14,7 +14,6 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::CalibrateError;
 use crate::machine::MachineParams;
-use crate::provider;
 use crate::tput::run::ImageFile;
 use crate::tput::server::bring_up;
 
@@ -43,7 +42,7 @@ pub(super) fn provider(parameters: &Parameters, cards: usize) -> Result<Provider
         0..=2 => Config { wiring: Wiring::default(), ..Config::default() },
         _ => MachineParams::default().config_of(cards)?,
     };
-    Ok(provider::emulated(Config { timing: Some(parameters.clone()), ..config })?)
+    Ok(emu_provider::emulated(Config { timing: Some(parameters.clone()), ..config })?)
 }
 
 /// Opens the cards in their order.
@@ -254,7 +253,7 @@ pub(super) fn measure(
     probe: &Probe,
 ) -> Result<Vec<KernelResult>, CalibrateError> {
     let config = Config { timing: Some(parameters.clone()), driven_from: probe.driven_from, ..Config::default() };
-    let provider = provider::emulated(config)?;
+    let provider = emu_provider::emulated(config)?;
     let cards = devices(&provider)?;
     let threads = probe.threads as usize;
     let shares = if probe.kernel == Kernel::Chain { 1 } else { u64::from(probe.threads) };

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
+use emu_provider::MODEL;
 use flexcast_cli::out;
-use flexcast_cli::provider::MODEL;
 use flexcast_cli::stdout::StdoutError;
 use flexcast_cli::tput::plan::{Params, Plan, Transport};
 use flexcast_cli::tput::report::Report;

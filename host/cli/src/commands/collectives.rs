@@ -2,7 +2,6 @@
 
 use flexcast::Config;
 use flexcast_cli::machine::MachineParams;
-use flexcast_cli::provider;
 use flexcast_cli::sim::SimError;
 use flexcast_cli::sim::algorithm::Algorithm;
 use flexcast_cli::sim::params::{Operation, SimParams};
@@ -56,7 +55,7 @@ pub(super) fn simulate(
     params.check()?;
     let machine =
         emu_machine::Config { uc_multicast: params.needs_uc_multicast(), ..machine.config_of(params.cards())? };
-    let provider = provider::emulated(machine)?;
+    let provider = emu_provider::emulated(machine)?;
     let made_up;
     let source = match source {
         Some(source) => source,

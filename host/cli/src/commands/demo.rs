@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 
+use emu_provider::MODEL;
 use flexcast_cli::machine::MachineParams;
-use flexcast_cli::provider::MODEL;
 use flexcast_cli::sim::algorithm::{Algorithm, AlgorithmName, Parameters};
 use flexcast_cli::sim::params::Operation;
 use flexcast_cli::sim::report::Report as Simulation;

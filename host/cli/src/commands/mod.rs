@@ -22,7 +22,6 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use flexcast_cli::memory::{self, MemoryError};
-use flexcast_cli::provider;
 use flexcast_cli::tput::run::{ImageFile, Tick};
 use flexio::Provider;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -62,7 +61,7 @@ const SOURCE_COPIES: u64 = 3;
 /// A provider; the emulator with these losses on its link.
 fn open_provider(name: ProviderName, loss_ppm: u32, seed: u64) -> anyhow::Result<Provider> {
     match name {
-        ProviderName::Emu => Ok(provider::emulated(provider::config(loss_ppm, seed))?),
+        ProviderName::Emu => Ok(emu_provider::emulated(emu_provider::lossy(loss_ppm, seed))?),
         ProviderName::System => {
             anyhow::ensure!(
                 loss_ppm == 0,

@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use emu_machine::with_world;
-use flexcast_cli::provider;
 use flexcast_cli::sim::SimError;
 use flexcast_cli::sim::algorithm::Algorithm;
 use flexcast_cli::sim::params::SimParams;
@@ -20,7 +19,7 @@ pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     let machine = args.machine.params(args.seed)?.config_of(params.cards())?;
     let machine = emu_machine::Config { uc_multicast: params.needs_uc_multicast(), ..machine };
     let image = (params.algorithm == Algorithm::Multicast).then(|| read_image(&args.image)).transpose()?;
-    let provider = provider::emulated(machine)?;
+    let provider = emu_provider::emulated(machine)?;
     let source = file.map_or_else(|| sim::source(&params), Ok)?;
     let bar = progress_bar("ranks");
     let report = sim::run(&provider, image.as_ref(), &params, &source, &mut |tick| show(&bar, &params, tick));

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use flexcast_cli::machine;
-use flexcast_cli::provider;
 use flexcast_cli::stdout::StdoutError;
 use flexcast_cli::tput::TputError;
 use flexcast_cli::tput::plan::Plan;
@@ -31,7 +30,7 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
     let config = asked.config()?;
     let model = config.model_name().to_owned();
     let provider = match args.provider {
-        ProviderName::Emu => provider::emulated(config)?,
+        ProviderName::Emu => emu_provider::emulated(config)?,
         ProviderName::System => {
             if let Some(option) = args.machine.given() {
                 anyhow::bail!("{option} is for the emulated machine: leave it out with --provider system");
@@ -42,7 +41,7 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
     let image = read_image(&args.image)?;
     if let Some(path) = &args.machine.pcap {
         let file = File::create(path).with_context(|| format!("capture `{}` cannot be written", path.display()))?;
-        provider::start_capture(file)?;
+        emu_provider::start_capture(file)?;
     }
     let look = look::start(&args.look, args.provider)?;
     let source = file.map_or_else(|| made_up_bytes(bytes, params.seed), Ok)?;
@@ -58,7 +57,7 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
     // What happened matters most when something failed.
     let looked = look::finish(look, args.look.stats, &image.elf, args.json);
     if let Some(path) = &args.machine.pcap {
-        note!("{} packets in {}", provider::finish_capture()?, path.display());
+        note!("{} packets in {}", emu_provider::finish_capture()?, path.display());
     }
     let mut seen = None;
     let mut races = Vec::new();

@@ -8,7 +8,6 @@ use serde::Serialize;
 use super::algorithm::Algorithm;
 use super::random::{Case, Expected};
 use super::run;
-use crate::provider;
 use crate::tput::run::ImageFile;
 
 /// What has come out of the cases so far.
@@ -74,7 +73,7 @@ pub fn run_seed(seed: u64, image: &ImageFile) -> Result<Tally, Wrong> {
 /// [`Wrong`].
 pub fn run_case(case: &Case, image: &ImageFile) -> Result<Tally, Wrong> {
     let wrong = |reason: String| Wrong { seed: case.seed, reason };
-    let provider = provider::emulated(case.machine.clone()).map_err(|error| wrong(error.to_string()))?;
+    let provider = emu_provider::emulated(case.machine.clone()).map_err(|error| wrong(error.to_string()))?;
     let source = run::source(&case.params).map_err(|error| wrong(error.to_string()))?;
     let report = run::run(&provider, Some(image), &case.params, &source, &mut |_| {});
     let races = with_world(|world| world.take_races()).map_err(|error| wrong(error.to_string()))?;

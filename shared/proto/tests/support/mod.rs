@@ -2,14 +2,14 @@
 
 use flexcast_proto::{Participant, Place, RankSet, Summary, Terms};
 
-pub const PATIENCE_PS: u64 = 20_000;
-pub const CUTOFF_PS: u64 = 1_000;
-pub const BOUND_PS: u64 = 40_000;
+pub(crate) const PATIENCE_PS: u64 = 20_000;
+pub(crate) const CUTOFF_PS: u64 = 1_000;
+pub(crate) const BOUND_PS: u64 = 40_000;
 /// Failures for silence are held for a quarter of the bound; and the last rank may have posted late.
-pub const END_PS: u64 = 1_000 + PATIENCE_PS + BOUND_PS + BOUND_PS / 4 + 1_000;
+pub(crate) const END_PS: u64 = 1_000 + PATIENCE_PS + BOUND_PS + BOUND_PS / 4 + 1_000;
 
 /// An Allgather of one chunk per rank.
-pub fn terms(ranks: u32, chains: u32) -> Terms {
+pub(crate) fn terms(ranks: u32, chains: u32) -> Terms {
     Terms {
         operation: 0,
         roots: RankSet::below(ranks),
@@ -21,34 +21,34 @@ pub fn terms(ranks: u32, chains: u32) -> Terms {
 }
 
 /// Numbers that depend on a seed alone.
-pub struct Dice(pub u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    pub fn below(&mut self, below: usize) -> usize {
+    pub(crate) fn below(&mut self, below: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % below
     }
 }
 
 /// A rank whose host tells it the time when something has happened, or is due, and not otherwise.
-pub struct Driven {
+pub(crate) struct Driven {
     machine: Participant,
     told: bool,
 }
 
 impl Driven {
-    pub fn new(place: Place) -> Self {
+    pub(crate) fn new(place: Place) -> Self {
         Self { machine: Participant::new(place, 0), told: false }
     }
 
     /// The machine, which is about to be told something.
-    pub fn tell(&mut self) -> &mut Participant {
+    pub(crate) fn tell(&mut self) -> &mut Participant {
         self.told = true;
         &mut self.machine
     }
 
     /// The machine, to be asked what is to be done now, if there may be anything.
-    pub fn look(&mut self, now_ps: u64) -> Option<&mut Participant> {
+    pub(crate) fn look(&mut self, now_ps: u64) -> Option<&mut Participant> {
         let due = self.machine.deadline_ps().is_some_and(|deadline_ps| deadline_ps <= now_ps);
         if !std::mem::take(&mut self.told) && !due {
             return None;

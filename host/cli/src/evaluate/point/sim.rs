@@ -10,7 +10,6 @@ use crate::evaluate::row::{Kind, Row};
 use crate::evaluate::spec::SimSweep;
 use crate::evaluate::statistics::Statistics;
 use crate::machine::MachineParams;
-use crate::provider;
 use crate::sim::algorithm::{Algorithm, AlgorithmName, Parameters};
 use crate::sim::params::{Operation, SimParams};
 use crate::sim::report::Report;
@@ -184,7 +183,7 @@ impl SimPoint {
             ..MachineParams::default()
         };
         let config = machine.config_of(params.cards()).map_err(text)?;
-        let provider = provider::emulated(config).map_err(text)?;
+        let provider = emu_provider::emulated(config).map_err(text)?;
         let image = read_image(images, "allgather")?;
         let source = sim::source(&params).map_err(text)?;
         let report = sim::run(&provider, Some(&image), &params, &source, &mut |_| {}).map_err(text)?;

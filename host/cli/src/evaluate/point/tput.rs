@@ -8,7 +8,6 @@ use super::{CABLE_GBIT_PER_S, link_goodput, read_image, text, with_accesses};
 use crate::evaluate::row::{Kind, Row};
 use crate::evaluate::spec::TputSweep;
 use crate::machine::MachineParams;
-use crate::provider;
 use crate::timing::TimingParams;
 use crate::tput::plan::{Params, Plan, Transport};
 use crate::tput::run::{Cards, made_up_bytes, run as run_plan};
@@ -122,7 +121,7 @@ impl TputPoint {
         let machine = MachineParams { seed, timing: timing.clone(), ..MachineParams::default() };
         let config = machine.config().map_err(text)?;
         let model = config.model_name().to_owned();
-        let provider = provider::emulated(config).map_err(text)?;
+        let provider = emu_provider::emulated(config).map_err(text)?;
         let cards = Cards::open(&provider, None, None).map_err(text)?;
         let file = read_image(images, &self.image)?;
         plan.check_memory().map_err(text)?;

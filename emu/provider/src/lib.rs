@@ -1,4 +1,12 @@
-//! Providers by name.
+//! Emulated provider: `flexio`'s function tables over an emulated machine of the calling thread.
+//!
+//! Programs and tests in Rust depend on this crate to run the host library against emulated cards in their own process:
+//!
+//! ```
+//! let provider = emu_provider::emulated(emu_machine::Config::default())?;
+//! assert_eq!(provider.devices()?.len(), 2, "two cards, back to back");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 // Passing foreign function tables on is the one unsafe act of this crate.
 #![allow(unsafe_code)]
@@ -47,9 +55,9 @@ pub fn finish_capture() -> Result<u64, MachineError> {
     emu_machine::with_world(emu_machine::World::finish_capture)?
 }
 
-/// The default machine with losses on the link.
+/// The default machine with losses on its link: `loss_ppm` frames of a million, drawn from `seed`.
 #[must_use]
-pub fn config(loss_ppm: u32, seed: u64) -> Config {
+pub fn lossy(loss_ppm: u32, seed: u64) -> Config {
     let cable = LinkConfig { drop_ppm: loss_ppm, seed, ..LinkConfig::default() };
     Config { wiring: Wiring::Cable(cable), ..Config::default() }
 }
