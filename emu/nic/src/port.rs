@@ -19,11 +19,11 @@ pub(crate) struct Lane {
     arbiter: Arbiter,
     /// The engine works on a packet until then.
     busy_until_ps: u64,
-    /// So much has been prepared for each priority that nothing more should be before then.
+    /// Earliest time at which the next packet of each priority may be prepared.
     ahead_until_ps: [u64; PRIORITIES],
-    /// When the engine looks again; the timers of other times are of no interest any more.
+    /// Time of the engine's next timer; timers of other times have become obsolete.
     timer_ps: Option<u64>,
-    /// Priorities of which what is behind it takes no more, a bit each.
+    /// Priorities paused by flow control, one bit each.
     held: u8,
 }
 

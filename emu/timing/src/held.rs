@@ -3,8 +3,8 @@
 /// Marks lines behind windows: the card does not write there through the DPA's caches, and where they lie differs from run to run.
 pub(crate) const WINDOW_LINE: u64 = 1 << 62;
 
-/// How many L1s may hold a line: the card writes far more lines than threads look at. Lines share counts; those of different threads'
-/// stacks, which are a power of two apart, and of queues side by side seldom do.
+/// Number of L1s that may hold each line. Lines share counters, so a count may be too high; that costs time, not correctness. The hash keeps apart
+/// the stacks of threads, which lie powers of two from one another, and adjacent queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     counts: Box<[u16]>,
