@@ -281,7 +281,7 @@ fn every_name_of_the_library_is_the_same_file() {
 
 /// What `the_system_provider_…` runs in a process of its own, whose dynamic loader finds the library.
 #[test]
-#[ignore = "run by the_system_provider_runs_on_the_library"]
+#[ignore = "needs a process whose loader finds the library: cargo test -p flexcast-tests --test c_client the_system_provider starts it"]
 fn pings_through_the_system_provider() {
     let provider = Provider::system().expect("the libraries are on the search path");
     let abi = AbiExpectation { version: flexcast_abi::ABI_VERSION, hash: flexcast_abi::ABI_HASH };

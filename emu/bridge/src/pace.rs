@@ -113,12 +113,9 @@ impl Pace {
 
     /// How far the own clock may go for the frames that are under way, if the neighbour has taken those up to `taken`.
     pub(crate) fn frames_limit_ps(&self, taken: u32, answer_ps: u64) -> Option<u64> {
-        let (first, oldest_ps) = *self.under_way.front()?;
+        let (_, oldest_ps) = self.under_way.front()?;
         let over_ps = oldest_ps.saturating_add(UNTAKEN_PS).saturating_add(answer_ps);
-        if !reaches(taken, first) {
-            return Some(oldest_ps.saturating_add(UNTAKEN_PS));
-        }
-        // Frames behind it, perhaps of the same moment, may not be taken yet.
+        // The oldest that is not taken may be another one, perhaps of the same moment.
         let untaken = self.under_way.partition_point(|(number, _)| reaches(taken, *number));
         let untaken_ps = self.under_way.get(untaken).map(|(_, at_ps)| at_ps.saturating_add(UNTAKEN_PS));
         Some(untaken_ps.map_or(over_ps, |untaken_ps| untaken_ps.min(over_ps)))

@@ -1,6 +1,6 @@
 //! Capacity planning: the threads, staging, sequence numbers, cache and goodput that a link asks of the DPA.
 //!
-//! What one thread takes for a completion comes from a run of the image `receive` on the emulated card, one thread with chunks of 64
+//! The cost of a completion on one thread comes from a run of the image `receive` on the emulated card, with chunks of 64
 //! bytes, so that it never waits for the link; the rest is arithmetic on it. UD carries -0/+22 %: by so much the published UD throughput
 //! is below what the published cycles give, and nobody knows why. The card's engines and its PCIe link are not looked at.
 

@@ -62,16 +62,9 @@ fn run(count: usize, chains: u32, (victim, kill_ps): (usize, u64), seed: u64) ->
                 machines[rank].tell().fail(Failure { culprit: peer as u32, witness: rank as u32, cause });
             }
         });
-        if let Some(machine) = machines[rank].look(at_ps) {
-            while let Some(action) = machine.poll() {
-                match action {
-                    Action::Send { to, message } => wires[rank * count + to as usize].push_back(message),
-                    Action::Multicast => sending.push(rank),
-                    Action::Read { block, .. } => machine.read(block),
-                    Action::Release => ends[rank] = Some(End::Released),
-                    Action::Fail(failure) => _ = ends[rank].get_or_insert(End::Failed(failure)),
-                }
-            }
+        let outgoing = &mut wires[rank * count..(rank + 1) * count];
+        if let Some(end) = machines[rank].act(at_ps, outgoing, || sending.push(rank)) {
+            ends[rank].get_or_insert(end.map_or_else(End::Failed, |()| End::Released));
         }
         if !sending.is_empty() && dice.below(count) == 0 {
             let from = sending.swap_remove(dice.below(sending.len()));

@@ -5,7 +5,7 @@ mod support;
 
 use std::collections::VecDeque;
 
-use flexcast_proto::{Action, Cause, Failure, Message, Place};
+use flexcast_proto::{Cause, Failure, Message, Place};
 use support::{Dice, Driven, END_PS, terms};
 
 /// What became of each rank.
@@ -40,18 +40,9 @@ fn run(count: usize, chains: u32, silent: &[(usize, u64)], loss_percent: usize, 
                 machines[rank].tell().handle(from as u32, message).unwrap();
             }
         }
-        if let Some(machine) = machines[rank].look(at_ps) {
-            while let Some(action) = machine.poll() {
-                match action {
-                    Action::Send { to, message } => wires[rank * count + to as usize].push_back(message),
-                    Action::Multicast => sending.push(rank),
-                    Action::Read { block, .. } => machine.read(block),
-                    Action::Release => ends[rank] = Some(End::Released),
-                    Action::Fail(failure) => {
-                        ends[rank].get_or_insert(End::Failed(failure));
-                    }
-                }
-            }
+        let outgoing = &mut wires[rank * count..(rank + 1) * count];
+        if let Some(end) = machines[rank].act(at_ps, outgoing, || sending.push(rank)) {
+            ends[rank].get_or_insert(end.map_or_else(End::Failed, |()| End::Released));
         }
         if !sending.is_empty() && dice.below(count) == 0 {
             // The card sends, and receives, whether its host is silent or not.

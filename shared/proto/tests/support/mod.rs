@@ -1,6 +1,8 @@
 //! Ranks of one operation as their hosts drive them, without any wire.
 
-use flexcast_proto::{Participant, Place, RankSet, Summary, Terms};
+use std::collections::VecDeque;
+
+use flexcast_proto::{Action, Failure, Message, Participant, Place, RankSet, Summary, Terms};
 
 pub(crate) const PATIENCE_PS: u64 = 20_000;
 pub(crate) const CUTOFF_PS: u64 = 1_000;
@@ -45,6 +47,27 @@ impl Driven {
     pub(crate) fn tell(&mut self) -> &mut Participant {
         self.told = true;
         &mut self.machine
+    }
+
+    /// Carries out what is to be done now: messages go to `wires`, one for each rank, reads end at once. Tells how the operation has ended, if it has.
+    pub(crate) fn act(
+        &mut self,
+        now_ps: u64,
+        wires: &mut [VecDeque<Message>],
+        mut multicast: impl FnMut(),
+    ) -> Option<Result<(), Failure>> {
+        let machine = self.look(now_ps)?;
+        let mut end = None;
+        while let Some(action) = machine.poll() {
+            match action {
+                Action::Send { to, message } => wires[to as usize].push_back(message),
+                Action::Multicast => multicast(),
+                Action::Read { block, .. } => machine.read(block),
+                Action::Release => end = Some(Ok(())),
+                Action::Fail(failure) => end = Some(Err(failure)),
+            }
+        }
+        end
     }
 
     /// The machine, to be asked what is to be done now, if there may be anything.
