@@ -5,7 +5,7 @@
 use emu_machine::Config as MachineConfig;
 use emu_provider::emulated;
 use flexcast::{Card, Communicator, Config, Done, Firmware, Overheads, Pending, Request, Test};
-use flexcast_cli::machine::MachineParams;
+use flexcast_lab::machine::MachineParams;
 use flexio::Provider;
 
 use crate::image_bytes;

@@ -3,8 +3,8 @@
 use emu_machine::fabric::NetworkTotals;
 use emu_machine::{Config, with_world};
 use emu_provider::emulated;
-use flexcast::baseline::algorithm::Operation;
-use flexcast::baseline::{self, Connections, Error, Group};
+use flexcast::p2p::algorithm::Operation;
+use flexcast::p2p::{self, Connections, Error, Group};
 use flexcast_proto::Place;
 use flexio::{Access, CompletionQueue, Device, HostBuffer, MemoryRegion, ProtectionDomain, Provider};
 
@@ -27,7 +27,7 @@ pub struct Ranks<'a> {
 pub fn with_ranks<R>(
     machine: Config,
     operations: &[Operation],
-    config: baseline::Config,
+    config: p2p::Config,
     body: impl FnOnce(&mut Ranks<'_>) -> Result<R, Error>,
 ) -> Result<R, Error> {
     let ranks = machine.cards as u32;

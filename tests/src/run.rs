@@ -2,10 +2,10 @@
 
 use emu_machine::{Config, with_world};
 use emu_provider::{MODEL, emulated, lossy};
-use flexcast_cli::tput::TputError;
-use flexcast_cli::tput::plan::{Params, Plan};
-use flexcast_cli::tput::report::Report;
-use flexcast_cli::tput::run::{Cards, ImageFile, made_up_bytes, run};
+use flexcast_lab::tput::TputError;
+use flexcast_lab::tput::plan::{Params, Plan};
+use flexcast_lab::tput::report::Report;
+use flexcast_lab::tput::run::{Cards, ImageFile, made_up_bytes, run};
 
 /// A run and what the emulated machine knows of it.
 #[derive(Clone, Debug, PartialEq)]

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 
 use emu_provider::emulated;
 use flexcast::{Buffer, Card, Communicator, Config, Firmware, Pending, Request, Test, Transport};
-use flexcast_cli::machine::MachineParams;
+use flexcast_lab::machine::MachineParams;
 use flexcast_tests::image_bytes;
 use flexio::Provider;
 

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use emu_machine::Config;
 use flexcast_abi::{ABI_HASH, ABI_VERSION};
-use flexcast_cli::tput::TputError;
-use flexcast_cli::tput::plan::Params;
+use flexcast_lab::tput::TputError;
+use flexcast_lab::tput::plan::Params;
 use flexcast_tests::code::{self, FADD_D, FLW, RET, reg};
 use flexcast_tests::{image_bytes, run, told, workspace_root};
 use flexio::{AbiExpectation, Affinity, Application, Error, EventHandler, ImageError, Process, ProtectionDomain};

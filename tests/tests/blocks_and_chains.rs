@@ -2,7 +2,7 @@
 //! table.
 
 use flexcast::{Buffer, ChainMapping, Config, Error, Pending};
-use flexcast_cli::machine::MachineParams;
+use flexcast_lab::machine::MachineParams;
 use flexcast_tests::communicators::{
     Under, check, config, connect, contribution, drive, gather, with_cards, with_machine,
 };

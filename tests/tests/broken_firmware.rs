@@ -1,8 +1,8 @@
 //! A run whose firmware fails ends with the reason, however the firmware fails: the harness neither hangs nor guesses.
 
-use flexcast_cli::tput::TputError;
-use flexcast_cli::tput::plan::{Params, Transport};
 use flexcast_image::Image;
+use flexcast_lab::tput::TputError;
+use flexcast_lab::tput::plan::{Params, Transport};
 use flexcast_tests::code::{ECALL, ILLEGAL, RET, SPIN, addi, reg};
 use flexcast_tests::{image_bytes, run, told};
 use flexio::{Error, ErrorState};

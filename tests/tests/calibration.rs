@@ -1,9 +1,9 @@
 //! The timing model held against what it is made of: the fitted number, and the micro-benchmarks as kernels on the emulated card.
 
 use emu_machine::timing::Parameters;
-use flexcast_cli::calibrate::fit::fit;
-use flexcast_cli::calibrate::{Images, micro_benchmarks};
-use flexcast_cli::tput::run::ImageFile;
+use flexcast_lab::calibrate::fit::fit;
+use flexcast_lab::calibrate::{Images, micro_benchmarks};
+use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::{compiled_as_recorded, image_bytes};
 
 fn images() -> Images {

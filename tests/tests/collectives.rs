@@ -1,14 +1,14 @@
 //! Collectives of the library on emulated cards, with the real firmware: cases drawn from seeds, and how full the link is.
 
 use flexcast::{Config, Overheads, ThreadPlacement};
-use flexcast_cli::machine::MachineParams;
-use flexcast_cli::sim::algorithm::Algorithm;
-use flexcast_cli::sim::campaign::{Tally, run_case, run_seed};
-use flexcast_cli::sim::params::{Operation, SimParams, Trouble};
-use flexcast_cli::sim::random::{Case, Expected};
-use flexcast_cli::sim::report::Report;
-use flexcast_cli::sim::run;
-use flexcast_cli::tput::run::ImageFile;
+use flexcast_lab::campaign::random::{Case, Expected};
+use flexcast_lab::campaign::{Tally, run_case, run_seed};
+use flexcast_lab::machine::MachineParams;
+use flexcast_lab::sim::algorithm::Algorithm;
+use flexcast_lab::sim::params::{Operation, SimParams, Trouble};
+use flexcast_lab::sim::report::Report;
+use flexcast_lab::sim::run;
+use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::image_bytes;
 
 fn image() -> ImageFile {

@@ -9,13 +9,13 @@ mod weak;
 use calls::{PS_PER_US, config, machine, run};
 use emu_provider::emulated;
 use flexcast::{Config, Control, Transport};
-use flexcast_cli::sim::algorithm::Algorithm;
-use flexcast_cli::sim::campaign::run_case;
-use flexcast_cli::sim::params::{Operation, SimParams, Trouble};
-use flexcast_cli::sim::random::Case;
-use flexcast_cli::sim::report::Report;
-use flexcast_cli::sim::run as simulation;
-use flexcast_cli::tput::run::ImageFile;
+use flexcast_lab::campaign::random::Case;
+use flexcast_lab::campaign::run_case;
+use flexcast_lab::sim::algorithm::Algorithm;
+use flexcast_lab::sim::params::{Operation, SimParams, Trouble};
+use flexcast_lab::sim::report::Report;
+use flexcast_lab::sim::run as simulation;
+use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::image_bytes;
 
 #[test]

@@ -5,7 +5,7 @@
 use Transport::{Uc, Ud};
 use emu_machine::Config;
 use emu_machine::timing::Parameters;
-use flexcast_cli::tput::plan::{Params, Transport};
+use flexcast_lab::tput::plan::{Params, Transport};
 use flexcast_tests::run::tput_on;
 use flexcast_tests::{compiled_as_recorded, image_bytes};
 

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use flexcast_cli::tput::plan::{Params, Transport};
+use flexcast_lab::tput::plan::{Params, Transport};
 use flexcast_tests::run::{Outcome, tput};
 
 const BYTES: u64 = 4 << 20;

@@ -6,11 +6,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use flexcast::bootstrap::{CallbackExchange, Exchange as _, StoreError, SubgroupError};
-use flexcast::model::fabric::FatTree;
-use flexcast::model::traffic::TrafficError;
-use flexcast::{Refused, baseline, registration};
+use flexcast::{Refused, p2p, registration};
 use flexcast_image::isa::Isa;
 use flexcast_image::{Image, ImageError};
+use flexcast_lab::model::fabric::FatTree;
+use flexcast_lab::model::traffic::TrafficError;
 use flexcast_proto::Place;
 use flexcast_tests::examples::{allgather, compile, compiler};
 use flexcast_tests::{image_path, workspace_root};
@@ -87,10 +87,10 @@ fn errors_of_the_collective_library_say_their_sentence_in_debug() {
     says_its_sentence(&registration::Range::new(16, 0).expect_err("no bytes"), "no bytes at 0x10");
     says_its_sentence(&FatTree::new(1, 2, 3).expect_err("no tree"), "1 ranks on 2 leaf switches in 3 pods");
     says_its_sentence(&TrafficError::from(place), "rank 5");
-    let busy = baseline::Error::Busy { operation: 7 };
+    let busy = p2p::Error::Busy { operation: 7 };
     says_its_sentence(&busy, "operation 7 is not complete");
     let source = flexio::Error::Foreign { what: "application", parent: "provider" };
-    let broke = baseline::Error::Connection { peer: 1, source };
+    let broke = p2p::Error::Connection { peer: 1, source };
     says_its_sentence(&broke, "application belongs to another provider");
     // A cause that the sentence names already is not told twice.
     let refusal = flexio::Error::Foreign { what: "key", parent: "card" };

@@ -1,9 +1,9 @@
 //! Alltoall, Reduce-Scatter and AllReduce without multicast, on emulated cards: every byte of every rank, and what each rank sent.
 
 use emu_machine::Config;
-use flexcast::baseline::algorithm::{Allreduce, Alltoall, Operation};
-use flexcast::baseline::{self, Buffer, Error, Operator, reference};
-use flexcast_cli::machine::MachineParams;
+use flexcast::p2p::algorithm::{Allreduce, Alltoall, Operation};
+use flexcast::p2p::{self, Buffer, Error, Operator, reference};
+use flexcast_lab::machine::MachineParams;
 use flexcast_tests::ranks::{Ranks, bytes_of, with_ranks};
 use flexcast_tests::told;
 
@@ -60,7 +60,7 @@ fn alltoallv(ranks: &mut Ranks<'_>, algorithm: Alltoall, len: impl Fn(u32, u32) 
 fn every_alltoall_gives_every_rank_its_block_of_every_other() {
     for count in [1, 2, 3, 5, 8] {
         for algorithm in Alltoall::ALL {
-            let config = baseline::Config { write_bytes: 4096, ..baseline::Config::default() };
+            let config = p2p::Config { write_bytes: 4096, ..p2p::Config::default() };
             with_ranks(machine(count, 0), &[Operation::Alltoall(algorithm)], config, |ranks| {
                 alltoallv(ranks, algorithm, |_, _| 10_007)?;
                 alltoallv(ranks, algorithm, |_, _| 0)?;
@@ -75,7 +75,7 @@ fn every_alltoall_gives_every_rank_its_block_of_every_other() {
 #[test]
 fn losses_cost_an_alltoall_time_and_no_bytes() {
     for algorithm in Alltoall::ALL {
-        with_ranks(machine(4, 20_000), &[Operation::Alltoall(algorithm)], baseline::Config::default(), |ranks| {
+        with_ranks(machine(4, 20_000), &[Operation::Alltoall(algorithm)], p2p::Config::default(), |ranks| {
             alltoallv(ranks, algorithm, |from, to| u64::from(20_000 + 100 * from + to))
         })
         .expect("it works");
@@ -85,7 +85,7 @@ fn losses_cost_an_alltoall_time_and_no_bytes() {
 #[test]
 fn blocks_of_an_alltoall_that_do_not_fit_are_refused() {
     let linear = Alltoall::Linear;
-    with_ranks(machine(2, 0), &[Operation::Alltoall(linear)], baseline::Config::default(), |ranks| {
+    with_ranks(machine(2, 0), &[Operation::Alltoall(linear)], p2p::Config::default(), |ranks| {
         let (first, second) = (ranks.memory(0, 200, &[])?, ranks.memory(1, 200, &[])?);
         let [a, b] = [0, 100].map(|offset| Buffer { region: &first, offset });
         let mut refused = |send: &[u64], receive: &[u64], words: &[&str]| {
@@ -151,7 +151,7 @@ fn reduce(
         }
     }
     ranks.finish()?;
-    let results = ranks.groups.iter().map(baseline::Group::result).collect::<Result<_, _>>()?;
+    let results = ranks.groups.iter().map(p2p::Group::result).collect::<Result<_, _>>()?;
     let sent = ranks.groups.iter().zip(before).map(|(group, before)| group.statistics().data_bytes - before).collect();
     Ok(Reduced { results, sum: reference(operator, &contributions), sent })
 }
@@ -160,7 +160,7 @@ fn reduce(
 fn a_reduce_scatter_gives_every_rank_its_share_of_the_sum() {
     for count in [1, 2, 3, 8] {
         for loss_ppm in [0, 20_000] {
-            with_ranks(machine(count, loss_ppm), &[Operation::ReduceScatter], baseline::Config::default(), |ranks| {
+            with_ranks(machine(count, loss_ppm), &[Operation::ReduceScatter], p2p::Config::default(), |ranks| {
                 for elements in [0, 1, 24 * 1000, 10_007] {
                     for operator in [Operator::SumF32, Operator::SumI32] {
                         let Reduced { results, sum, sent } = reduce(ranks, operator, elements, None)?;
@@ -184,7 +184,7 @@ fn allreduces_give_every_rank_the_sum() {
     for count in [1, 2, 3, 7, 8] {
         for algorithm in all {
             let operations = [Operation::Allreduce(algorithm)];
-            with_ranks(machine(count, 5_000), &operations, baseline::Config::default(), |ranks| {
+            with_ranks(machine(count, 5_000), &operations, p2p::Config::default(), |ranks| {
                 for elements in [0, 1, 10_007, 64, 30_000] {
                     let Reduced { results, sum, sent } = reduce(ranks, Operator::SumF32, elements, Some(algorithm))?;
                     assert!(results.iter().all(|result| *result == sum), "{algorithm:?} of {elements} among {count}");
@@ -200,7 +200,7 @@ fn allreduces_give_every_rank_the_sum() {
 #[test]
 fn ranks_that_reduce_otherwise_are_told() {
     let ring = Allreduce::Ring;
-    with_ranks(machine(2, 0), &[Operation::Allreduce(ring)], baseline::Config::default(), |ranks| {
+    with_ranks(machine(2, 0), &[Operation::Allreduce(ring)], p2p::Config::default(), |ranks| {
         for (rank, operator) in [Operator::SumF32, Operator::SumI32].into_iter().enumerate() {
             let region = ranks.memory(rank, 400, &[])?;
             ranks.groups[rank].allreduce(ring, operator, 100, Buffer { region: &region, offset: 0 })?;

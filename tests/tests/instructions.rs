@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use flexcast_cli::tput::plan::{Params, Transport};
+use flexcast_lab::tput::plan::{Params, Transport};
 use flexcast_tests::run::tput;
 use flexcast_tests::{compiled_as_recorded, workspace_root};
 

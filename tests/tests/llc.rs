@@ -3,15 +3,15 @@
 
 use emu_machine::Config;
 use emu_machine::timing::Parameters;
-use flexcast::baseline::algorithm::Allgather;
-use flexcast_cli::accesses::Levels;
-use flexcast_cli::machine::MachineParams;
-use flexcast_cli::sim::algorithm::Algorithm;
-use flexcast_cli::sim::params::{Operation, SimParams};
-use flexcast_cli::sim::run;
-use flexcast_cli::tput::plan::{Params, Transport};
-use flexcast_cli::tput::report::Report;
-use flexcast_cli::tput::run::ImageFile;
+use flexcast::p2p::algorithm::Allgather;
+use flexcast_lab::accesses::Levels;
+use flexcast_lab::machine::MachineParams;
+use flexcast_lab::sim::algorithm::Algorithm;
+use flexcast_lab::sim::params::{Operation, SimParams};
+use flexcast_lab::sim::run;
+use flexcast_lab::tput::plan::{Params, Transport};
+use flexcast_lab::tput::report::Report;
+use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::run::tput_on;
 use flexcast_tests::{compiled_as_recorded, image_bytes};
 

@@ -4,7 +4,7 @@
 use std::fs;
 
 use flexcast_abi::{ABI_HASH, ABI_VERSION};
-use flexcast_cli::tput::server::bring_up;
+use flexcast_lab::tput::server::bring_up;
 use flexcast_tests::code::cards;
 use flexcast_tests::tree::{copied_tree, xtask, xtask_command};
 use flexcast_tests::{image_path, workspace_root};

@@ -1,11 +1,11 @@
 //! Recovery: ranks fetch from neighbours what the network has lost, chunk for chunk.
 
 use flexcast::{Config, Control, Overheads, Transport};
-use flexcast_cli::machine::MachineParams;
-use flexcast_cli::sim::algorithm::Algorithm;
-use flexcast_cli::sim::params::{Operation, SimParams};
-use flexcast_cli::sim::run;
-use flexcast_cli::tput::run::ImageFile;
+use flexcast_lab::machine::MachineParams;
+use flexcast_lab::sim::algorithm::Algorithm;
+use flexcast_lab::sim::params::{Operation, SimParams};
+use flexcast_lab::sim::run;
+use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::image_bytes;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;

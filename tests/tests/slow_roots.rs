@@ -3,12 +3,12 @@
 use emu_machine::Config as MachineConfig;
 use emu_provider::emulated;
 use flexcast::{Config, Control, Transport};
-use flexcast_cli::machine::MachineParams;
-use flexcast_cli::sim::algorithm::Algorithm;
-use flexcast_cli::sim::params::{Operation, SimParams};
-use flexcast_cli::sim::report::Report;
-use flexcast_cli::sim::run;
-use flexcast_cli::tput::run::ImageFile;
+use flexcast_lab::machine::MachineParams;
+use flexcast_lab::sim::algorithm::Algorithm;
+use flexcast_lab::sim::params::{Operation, SimParams};
+use flexcast_lab::sim::report::Report;
+use flexcast_lab::sim::run;
+use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::image_bytes;
 
 const PS_PER_US: u64 = 1_000_000;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use emu_machine::with_world;
 use emu_provider::emulated;
 use flexcast::{Card, Firmware};
-use flexcast_cli::machine::{MachineParams, MachineReport, Memory, report};
-use flexcast_cli::tput::plan::{Params, Transport};
+use flexcast_lab::machine::{MachineParams, MachineReport, Memory, report};
+use flexcast_lab::tput::plan::{Params, Transport};
 use flexcast_tests::image_bytes;
 use flexcast_tests::run::{Outcome, tput, tput_on};
 

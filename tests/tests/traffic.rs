@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use emu_machine::fabric::{NetworkTotals, Topology};
 use emu_machine::{Config, NetworkConfig, Wiring};
-use flexcast::baseline::algorithm::{Allgather, Blocks, Broadcast, Operation};
-use flexcast::baseline::{self, ANNOUNCEMENT_BYTES, Buffer, Error};
-use flexcast::model::fabric::{FatTree, Placement};
-use flexcast::model::traffic::{announcements, multicast, point_to_point};
+use flexcast::p2p::algorithm::{Allgather, Blocks, Broadcast, Operation};
+use flexcast::p2p::{self, ANNOUNCEMENT_BYTES, Buffer, Error};
+use flexcast_lab::model::fabric::{FatTree, Placement};
+use flexcast_lab::model::traffic::{announcements, multicast, point_to_point};
 use flexcast_tests::ranks::{Ranks, bytes_of, network_totals, with_ranks};
 
 const RANKS: u32 = 188;
@@ -57,7 +57,7 @@ fn allgather(algorithm: Allgather, placement: Placement, len: usize) -> f64 {
     let operation = Operation::Allgather(algorithm);
     let blocks = Blocks::equal(len as u64, RANKS).and_then(|blocks| algorithm.blocks(blocks)).expect("blocks");
     let own = |rank: usize| -> Vec<u8> { (0..len).map(|index| (rank * 7 + index) as u8).collect() };
-    let bytes = with_ranks(machine(placement), &[operation], baseline::Config::default(), |ranks| {
+    let bytes = with_ranks(machine(placement), &[operation], p2p::Config::default(), |ranks| {
         let mut regions = Vec::new();
         for rank in 0..RANKS as usize {
             let region = ranks.memory(rank, len * RANKS as usize, &[])?;
@@ -119,7 +119,7 @@ fn broadcasts_to_188_load_switches_as_the_model_says() {
     ] {
         let blocks = algorithm.blocks(bytes, segment, RANKS).expect("segments");
         let operation = Operation::Broadcast { algorithm, root: 0, blocks: blocks.count() };
-        let ports = with_ranks(machine(Placement::Contiguous), &[operation], baseline::Config::default(), |ranks| {
+        let ports = with_ranks(machine(Placement::Contiguous), &[operation], p2p::Config::default(), |ranks| {
             let regions = (0..RANKS as usize)
                 .map(|rank| ranks.memory(rank, bytes as usize, if rank == 0 { &message } else { &[] }))
                 .collect::<Result<Vec<_>, Error>>()?;

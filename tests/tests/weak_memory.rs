@@ -7,11 +7,11 @@
 use emu_machine::{Config, MemoryModel, with_world};
 use emu_provider::{emulated, lossy};
 use flexcast_abi::{ABI_HASH, DeviceAddress, PingPongContext, QueueDescriptor, WorkerStatus};
-use flexcast_cli::tput::TputError;
-use flexcast_cli::tput::client::{self, Client, immediate};
-use flexcast_cli::tput::plan::{Params, Plan, Transport};
-use flexcast_cli::tput::run::{Cards, made_up_bytes};
-use flexcast_cli::tput::server::{self, Q_KEY, Server};
+use flexcast_lab::tput::TputError;
+use flexcast_lab::tput::client::{self, Client, immediate};
+use flexcast_lab::tput::plan::{Params, Plan, Transport};
+use flexcast_lab::tput::run::{Cards, made_up_bytes};
+use flexcast_lab::tput::server::{self, Q_KEY, Server};
 use flexcast_tests::{chain, image_bytes as image};
 use flexio::{
     Access, AddressHandle, Affinity, Application, Bound, CompletionQueue, CqTarget, DevAddr, DeviceBuffer,

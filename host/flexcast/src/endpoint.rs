@@ -3,7 +3,7 @@
 use flexcast_abi::{ABI_HASH, Fnv};
 use flexio::{Gid, Mac, RemoteQp};
 
-use crate::config::Config;
+use crate::api::config::Config;
 use crate::error::{Error, Result};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"flexcast");
@@ -278,7 +278,7 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chains::ChainMapping;
+    use crate::plan::chains::ChainMapping;
 
     fn endpoint(rank: u32) -> Endpoint {
         Endpoint {

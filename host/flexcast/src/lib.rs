@@ -31,46 +31,28 @@
 #[doc = include_str!("../../../README.md")]
 mod first_page {}
 
-pub mod baseline;
-pub mod bootstrap;
-mod buffer;
-mod card;
-mod chains;
-mod communicator;
-mod conductor;
-mod config;
-mod control;
+mod api;
+mod dpa;
 mod endpoint;
-mod engine;
 mod error;
-mod layout;
-mod machine;
-mod peers;
+pub mod memory;
+pub mod p2p;
 mod plan;
-mod post;
-mod receive;
-pub mod registration;
-mod request;
-mod send;
-mod split;
-mod stream;
-mod targets;
-mod tower;
-mod units;
-mod user_memory;
-mod wake;
+mod protocol;
 
-pub use buffer::Buffer;
-pub use card::{Card, Firmware};
-pub use chains::ChainMapping;
-pub use communicator::{Communicator, Pending};
-pub use config::{Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_SLOTS, MAX_SUBGROUPS};
+pub use flexcast_bootstrap as bootstrap;
+
+pub use api::buffer::Buffer;
+pub use api::card::{Card, Firmware};
+pub use api::communicator::{Communicator, Pending};
+pub use api::config::{Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_SLOTS, MAX_SUBGROUPS};
+pub use api::request::{Done, MessageCounts, Phases, Refused, Report, Request, Test};
+pub use api::user_memory::UserMemory;
+pub use dpa::units::{ThreadPlacement, UNITS, UNITS_PER_CORE, USABLE_UNITS};
 pub use error::{Error, Result};
-pub use request::{Done, MessageCounts, Phases, Refused, Report, Request, Test};
-pub use stream::{MAX_STREAMS, Transport};
-pub use units::{ThreadPlacement, UNITS, UNITS_PER_CORE, USABLE_UNITS};
-pub use user_memory::UserMemory;
+pub use memory::registration;
+pub use plan::chains::ChainMapping;
+pub use plan::stream::{MAX_STREAMS, Transport};
 
 /// What a `Result` of this crate is, for callers with another error in mind.
 pub use flexcast_proto::{Cause, Failure, Overheads};
-pub mod model;

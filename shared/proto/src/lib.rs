@@ -13,7 +13,6 @@ extern crate std;
 
 pub mod agreement;
 pub mod barrier;
-pub mod baseline;
 pub mod bitmap;
 pub mod chains;
 pub mod chunk;
@@ -24,6 +23,7 @@ pub mod handshake;
 pub mod immediate;
 pub mod lane;
 pub mod message;
+pub mod p2p;
 pub mod ranks;
 pub mod recovery;
 pub mod reuse;

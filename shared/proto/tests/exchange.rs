@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use flexcast_proto::Place;
-use flexcast_proto::baseline::{
+use flexcast_proto::p2p::{
     Allreduce, Alltoall, Arrival, Blocks, Operation, Reduction, Schedule, ScheduleError, Span, Transfer,
 };
 use proptest::prelude::*;

@@ -3,7 +3,7 @@
 use emu_machine::{Config as MachineConfig, with_world};
 use emu_provider::emulated;
 use flexcast::{Buffer, Card, Communicator, Config, Control, Done, Firmware, MessageCounts, Pending, Request, Test};
-use flexcast_cli::machine::MachineParams;
+use flexcast_lab::machine::MachineParams;
 use flexcast_tests::image_bytes;
 
 pub(crate) const PS_PER_US: u64 = 1_000_000;

@@ -2,7 +2,7 @@
 
 use emu_machine::{Config as MachineConfig, CostModel, MemoryModel, with_world};
 use flexcast::{Config, Test};
-use flexcast_cli::machine::MachineParams;
+use flexcast_lab::machine::MachineParams;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 

@@ -36,9 +36,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("host/verbs-sys", &["shared/error"]),
     ("host/doca-sys", &["host/verbs-sys"]),
     ("host/flexio", &["host/flexio-sys", "host/verbs-sys", "host/doca-sys", "image", "shared/hw", "shared/error"]),
-    ("host/flexcast", &["host/flexio", "image", "shared/"]),
+    ("host/bootstrap", &["shared/"]),
+    ("host/flexcast", &["host/bootstrap", "host/flexio", "image", "shared/"]),
     ("host/capi", &["host/flexcast", "host/flexio"]),
-    ("host/cli", &["host/", "emu/", "image", "shared/"]),
+    ("lab", &["host/flexio", "host/flexcast", "emu/", "image", "shared/"]),
+    ("cli", &["lab", "host/flexio", "host/flexcast", "emu/", "image", "shared/"]),
     ("device/dpa-macros", &[]),
     ("device/dpa", &["device/dpa-macros", "shared/"]),
     ("device/rt-emu", &["shared/hw"]),
@@ -47,7 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Another runtime below the same datapath.
     ("device/virt", &["device/dpa", "device/images/synthetic", "shared/"]),
     ("fuzz", &["image", "emu/", "host/flexio-sys", "host/verbs-sys"]),
-    ("tests", &["shared/", "image", "emu/", "host/"]),
+    ("tests", &["shared/", "image", "emu/", "host/", "lab", "cli"]),
     ("xtask", &["shared/", "image"]),
 ];
 
@@ -93,7 +95,7 @@ mod tests {
             ("shared/proto", "shared/abi"),
             ("emu/libflexio", "host/flexio-sys"),
             ("emu/machine", "image"),
-            ("host/cli", "emu/libdoca"),
+            ("cli", "emu/libdoca"),
             ("tests", "host/flexio"),
             ("device/images/receive", "device/dpa"),
         ] {

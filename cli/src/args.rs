@@ -1,0 +1,423 @@
+//! The command line. Doc comments are the help text.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
+use crate::plan_args::PlanArgs;
+use crate::report_args::ReportArgs;
+use crate::sim_args::{CampaignArgs, SimArgs};
+use flexcast_lab::machine::{DrivenFrom, MachineParams, Memory, Queues};
+use flexcast_lab::options::whole;
+use flexcast_lab::timing::TimingParams;
+use flexcast_lab::tput::plan::{
+    CHUNK_ALIGN_BYTES, DEFAULT_PSN_BITS, LAST_UNIT, MAX_PSN_BITS, MAX_RING, MAX_THREADS, MIN_RING, Params, Transport,
+    UC_MAX_CHUNK_BYTES,
+};
+
+/// Firmware for the DPA of a BlueField-3, run, measured and deployed: on the emulated card or on a real one.
+#[derive(Debug, Parser)]
+#[command(name = "flexcast", version, propagate_version = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List the cards a provider offers.
+    Devices(DevicesArgs),
+    /// Send a buffer from card 1 to the DPA of card 0 and report throughput and instructions per completion.
+    Tput(Box<TputArgs>),
+    /// Run a collective among many ranks, each on an emulated card with the real firmware, and check every buffer.
+    Sim(Box<SimArgs>),
+    /// Run collectives drawn from seeds: any shape and size, lossy links, dead ranks, stalled threads. Each must end well or in a typed
+    /// error on every live rank.
+    Campaign(CampaignArgs),
+    /// Run the whole sweep on two emulated cards (UC and UD, 1 to 16 threads, with and without loss), and an Allgather among eight by
+    /// multicast and by the ring.
+    Demo(DemoArgs),
+    /// Load an image, call its bring-up RPC, print its entries.
+    Deploy(ImageArgs),
+    /// Deploy an image and print what it logs; `pingpong` is also sent a ping.
+    Run(ImageArgs),
+    /// Measure instructions per completion of `receive` beside `reference`, and the speed of the emulator: one card, and 8 to 1024.
+    Bench(BenchArgs),
+    /// Fit the timing model's one free number, hold the model against every published point that it was not fitted to, and say which
+    /// verdicts hang on assumptions.
+    Calibrate(crate::commands::CalibrateArgs),
+    /// Say what a link asks of the DPA: threads, staging, sequence numbers, cache, and the goodput to expect.
+    Plan(PlanArgs),
+    /// Run the experiments, compare them with what was published, and write one page with plots, tables and verdicts.
+    Report(ReportArgs),
+    /// Record a command's machine as a timeline for Perfetto: `flexcast trace tput ...`.
+    Trace(TraceArgs),
+    /// List the DPA processes of a running or finished emulated machine, as dpa-ps does.
+    Ps(PsArgs),
+    /// Show what each DPA thread has executed, as dpa-statistics does.
+    Stats(StatsArgs),
+    /// Use the emulator's parts directly.
+    #[command(subcommand)]
+    Emu(EmuCommand),
+}
+
+/// Who implements the vendor's libraries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProviderName {
+    /// The emulator: two cards in this process.
+    Emu,
+    /// The libraries of an installed DOCA, loaded at run time.
+    System,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DevicesArgs {
+    /// Who implements the vendor's libraries.
+    #[arg(long, value_enum, default_value = "emu")]
+    pub(crate) provider: ProviderName,
+    /// Print one JSON array instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TputArgs {
+    /// Transport of the data.
+    #[arg(long, value_enum, default_value = "uc")]
+    pub(crate) transport: Transport,
+    /// Receive workers: DPA threads with a queue pair each (1 to 190).
+    #[arg(long, value_parser = whole::<u32>(1, MAX_THREADS), default_value_t = 1)]
+    pub(crate) threads: u32,
+    /// Bytes per chunk: a multiple of 64; UD at most 4096.
+    #[arg(long, value_parser = whole::<u64>(CHUNK_ALIGN_BYTES, UC_MAX_CHUNK_BYTES), default_value_t = 4096, value_name = "BYTES")]
+    pub(crate) chunk: u64,
+    /// Bytes to send, made up from the seed [default: 8 MiB].
+    #[arg(long, value_parser = whole::<u64>(1, "what memory has room for"), value_name = "N", conflicts_with = "file")]
+    pub(crate) bytes: Option<u64>,
+    /// Send this file instead of made-up bytes.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Chunks per doorbell: a power of two up to half the ring.
+    #[arg(long, value_parser = whole::<u32>(1, MAX_RING / 2), default_value_t = Params::default().batch)]
+    pub(crate) batch: u32,
+    /// Posted receives per worker: a power of two, 16 to 8192.
+    #[arg(long, value_parser = whole::<u32>(MIN_RING, MAX_RING), default_value_t = 256, value_name = "DEPTH")]
+    pub(crate) ring: u32,
+    /// Measured repetitions.
+    #[arg(long, value_parser = whole::<u32>(1, u32::MAX), default_value_t = 1, value_name = "N")]
+    pub(crate) iterations: u32,
+    /// Repetitions before the measured ones.
+    #[arg(long, value_parser = whole::<u32>(0, u32::MAX), default_value_t = 0, value_name = "N")]
+    pub(crate) warm_up: u32,
+    /// Seed of everything left to chance: made-up bytes, losses, faults, weak memory.
+    #[arg(long, value_parser = whole::<u64>(0, u64::MAX), default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Bits of the 32-bit immediate that number chunks; the others hold the collective id.
+    #[arg(long, value_parser = whole::<u32>(1, MAX_PSN_BITS), default_value_t = DEFAULT_PSN_BITS, value_name = "BITS")]
+    pub(crate) psn_bits: u32,
+    /// Execution unit of the first worker; the others follow. Units 16 to 31 are the first core that is whole.
+    #[arg(long, value_parser = whole::<u32>(1, LAST_UNIT), default_value_t = Params::default().first_unit, value_name = "N")]
+    pub(crate) first_unit: u32,
+    /// Device image: receive.elf, or reference.elf to measure the published algorithm.
+    #[arg(long, value_name = "ELF", default_value = "target/device/emu/receive.elf")]
+    pub(crate) image: PathBuf,
+    /// Who implements the vendor's libraries.
+    #[arg(long, value_enum, default_value = "emu")]
+    pub(crate) provider: ProviderName,
+    /// Name of the receiving card [default: the first].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) server: Option<String>,
+    /// Name of the sending card [default: the second, or the first where there is one].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) client: Option<String>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) look: LookArgs,
+    #[command(flatten)]
+    pub(crate) machine: MachineArgs,
+}
+
+/// What joins the emulated cards, what goes wrong, and how memory behaves; real ones have none of these.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Emulated machine")]
+pub(crate) struct NetworkArgs {
+    /// Packets lost on their way to a card, in percent (steps of 0.0001).
+    #[arg(long, default_value_t = 0.0, value_name = "PERCENT")]
+    pub(crate) loss: f64,
+    /// What joins the cards: back-to-back, switch-N, fat-tree-188, fat-tree-1024, or a description file [default: two cards: a cable;
+    /// ranks: one switch].
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(crate) topology: Option<String>,
+    /// Fault script: links that drop, corrupt, double, reorder, delay, pause, or go down.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) faults: Option<PathBuf>,
+    /// When stores are seen by others.
+    #[arg(long, value_enum, default_value = "strong")]
+    pub(crate) memory: Memory,
+    /// Look for races for memory between firmware, card and host; a run with any fails and tells them on stderr.
+    #[arg(long)]
+    pub(crate) detect_races: bool,
+    /// What emulated times are made of: uncalibrated-1, m1, or a file of a timing model's numbers [default: uncalibrated-1].
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(crate) model: Option<String>,
+    /// A number of the timing model that is to be different, such as loads.l3_cycles=115.
+    #[arg(long, value_name = "GROUP.NAME=VALUE", requires = "model")]
+    pub(crate) set: Vec<String>,
+    /// Where the process runs that drives the cards: on their servers, or on their Arm cores (DPU mode), whose memory windows
+    /// then reach.
+    #[arg(long, value_enum, default_value = "host")]
+    pub(crate) driven_from: DrivenFrom,
+    /// Queues of the ports for the priorities of traffic classes [default: as the topology says, which says strict by default].
+    #[arg(long, value_enum)]
+    pub(crate) queues: Option<Queues>,
+}
+
+impl NetworkArgs {
+    /// What the machine is asked to be, with its cards at the first hosts.
+    pub(crate) fn params(&self, seed: u64) -> anyhow::Result<MachineParams> {
+        Ok(MachineParams {
+            topology: self.topology.clone(),
+            cards: Vec::new(),
+            faults: self.faults.clone(),
+            loss_ppm: loss_ppm(self.loss)?,
+            seed,
+            memory: self.memory,
+            detect_races: self.detect_races,
+            queues: self.queues,
+            driven_from: self.driven_from,
+            timing: TimingParams { model: self.model.clone(), changes: self.set.clone() },
+        })
+    }
+}
+
+/// The emulated machine of two cards.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Emulated machine")]
+pub(crate) struct MachineArgs {
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
+    /// Hosts of the topology where the receiving and the sending card are, by number or name [default: 0,1].
+    #[arg(long, value_name = "A,B", value_delimiter = ',', requires = "topology")]
+    pub(crate) cards: Vec<String>,
+    /// Write the packets of both cards to this pcapng file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pcap: Option<PathBuf>,
+}
+
+impl MachineArgs {
+    /// What the machine is asked to be.
+    pub(crate) fn params(&self, seed: u64) -> anyhow::Result<MachineParams> {
+        Ok(MachineParams { cards: self.cards.clone(), ..self.network.params(seed)? })
+    }
+
+    /// The first of the options that is given and not the default.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let options = [
+            (self.network.loss > 0.0, "--loss"),
+            (self.network.topology.is_some(), "--topology"),
+            (self.network.faults.is_some(), "--faults"),
+            (self.network.memory != Memory::Strong, "--memory"),
+            (self.network.detect_races, "--detect-races"),
+            (self.network.queues.is_some(), "--queues"),
+            (self.network.driven_from != DrivenFrom::Host, "--driven-from"),
+            (self.network.model.is_some(), "--model"),
+            (self.pcap.is_some(), "--pcap"),
+        ];
+        options.iter().find(|(given, _)| *given).map(|(_, name)| *name)
+    }
+}
+
+impl TputArgs {
+    /// The run's parameters; limits are checked by the plan.
+    pub(crate) fn params(&self) -> anyhow::Result<Params> {
+        Ok(Params {
+            transport: self.transport,
+            threads: self.threads,
+            chunk_bytes: self.chunk,
+            batch: self.batch,
+            ring: self.ring,
+            iterations: self.iterations,
+            warm_up: self.warm_up,
+            psn_bits: self.psn_bits,
+            loss_ppm: loss_ppm(self.machine.network.loss)?,
+            seed: self.seed,
+            first_unit: self.first_unit,
+        })
+    }
+}
+
+/// Percent to parts per million.
+fn loss_ppm(percent: f64) -> anyhow::Result<u32> {
+    anyhow::ensure!((0.0..=100.0).contains(&percent), "loss of {percent} %: must be 0 to 100");
+    Ok((percent * 1e4).round() as u32)
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Directory with receive.elf and allgather.elf.
+    #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
+    pub(crate) images: PathBuf,
+    /// File to send [default: this program].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageArgs {
+    /// Device image.
+    #[arg(value_name = "IMAGE.elf")]
+    pub(crate) image: PathBuf,
+    /// Who implements the vendor's libraries.
+    #[arg(long, value_enum, default_value = "emu")]
+    pub(crate) provider: ProviderName,
+    /// Name of the card [default: the first].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+    #[command(flatten)]
+    pub(crate) look: LookArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Directory with receive.elf, reference.elf and allgather.elf.
+    #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
+    pub(crate) images: PathBuf,
+    /// Bytes to send per run.
+    #[arg(long, value_parser = whole::<u64>(1, "what memory has room for"), value_name = "N", default_value_t = 16 << 20)]
+    pub(crate) bytes: u64,
+    /// Leave out the datapath of one card.
+    #[arg(long)]
+    pub(crate) no_datapath: bool,
+    /// Leave out the collectives.
+    #[arg(long)]
+    pub(crate) no_collectives: bool,
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum EmuCommand {
+    /// Execute a bare RISC-V program on one hart; exits with the program's own code.
+    #[command(after_help = EMU_RUN_CODES)]
+    Run(EmuRunArgs),
+    /// Start an unmodified verbs or FlexIO program on emulated cards; such programs can be joined, two by a bridge or any number
+    /// to one network.
+    Exec(EmuExecArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EmuExecArgs {
+    /// Machine file (TOML) [default: two cards back to back, or one card with --bridge]. With `detect_races = true` the exit code of a program that
+    /// ends well on a machine with races is 66.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["card", "bridge", "rank"])]
+    pub(crate) machine: Option<PathBuf>,
+    /// Number of the first card, from 0, which its addresses follow from; joined programs need different ones.
+    #[arg(long, value_parser = whole::<usize>(0, 65_534), value_name = "N")]
+    pub(crate) card: Option<usize>,
+    /// UDP addresses HOST:PORT that join the card to another program's: this end's and the other's.
+    #[arg(long, value_name = "LISTEN,PEER", value_parser = crate::commands::bridge)]
+    pub(crate) bridge: Option<emu_bridge::BridgeTable>,
+    /// Number of this program, from 0, among those that form one network on this computer.
+    #[arg(long, value_parser = whole::<usize>(0, 65_534), value_name = "I", requires = "of", conflicts_with_all = ["card", "bridge"])]
+    pub(crate) rank: Option<usize>,
+    /// How many programs form the network.
+    #[arg(long, value_parser = whole::<usize>(1, 65_535), value_name = "N", requires = "rank")]
+    pub(crate) of: Option<usize>,
+    /// UDP port of program 0 on the loopback interface, which those of the others follow [default: 7471].
+    #[arg(long, value_parser = whole::<u16>(1, u16::MAX), value_name = "PORT", requires = "rank")]
+    pub(crate) port_base: Option<u16>,
+    /// Cards of each of the programs, at a switch of their own if more than one [default: 1].
+    #[arg(long, value_parser = whole::<usize>(1, 65_535), value_name = "N", requires = "rank")]
+    pub(crate) cards: Option<usize>,
+    /// Write what crosses the card's link to this pcapng file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pcap: Option<PathBuf>,
+    /// Folder of the emulator's libraries [default: target/emu-libs].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) libs: Option<PathBuf>,
+    /// The program and its arguments.
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What `flexcast emu run` ends with.
+const EMU_RUN_CODES: &str = "Exit codes:
+  0-255  the program's own; of a larger one the low byte, or 255 where that would be 0
+  1      the program or an option's value is refused and nothing was run, or what the run writes cannot be written
+  2      the command line is refused
+  124    the program has not ended within --limit instructions
+  132    the program died of an exception for which it has no handler, or asked the host for a service";
+
+#[derive(Debug, Args)]
+pub(crate) struct EmuRunArgs {
+    /// Program: a static RV64 ELF that ends by `tohost`, by `ecall` with a7 = 93, or by the machine's power switch.
+    #[arg(value_name = "PROG.elf")]
+    pub(crate) program: PathBuf,
+    /// Arguments of the program.
+    #[arg(trailing_var_arg = true)]
+    pub(crate) args: Vec<String>,
+    /// Instructions after which the program is stopped (exit code 124).
+    #[arg(long, value_parser = whole::<u64>(0, u64::MAX), default_value_t = 1_000_000_000, value_name = "N")]
+    pub(crate) limit: u64,
+    /// What is around the hart.
+    #[arg(long, value_enum, default_value = "flat")]
+    pub(crate) machine: MachineName,
+    /// What the hart executes, such as rv64imac_zicsr_zba; other instructions are illegal [default: what
+    /// toolchains/emu.toml names].
+    #[arg(long, value_name = "STRING")]
+    pub(crate) isa: Option<String>,
+    /// Take the hart's instruction set from this toolchain file (key `isa`).
+    #[arg(long, value_name = "FILE", conflicts_with = "isa")]
+    pub(crate) toolchain: Option<PathBuf>,
+    /// When the program has ended, write the memory between two symbols to this file: 32-bit words in hexadecimal, one
+    /// a line, as riscv-arch-test compares them.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) signature: Option<PathBuf>,
+    /// Symbol at the first byte of the signature.
+    #[arg(long, value_name = "SYMBOL", requires = "signature", default_value = "begin_signature")]
+    pub(crate) signature_from: String,
+    /// Symbol behind the last byte of the signature.
+    #[arg(long, value_name = "SYMBOL", requires = "signature", default_value = "end_signature")]
+    pub(crate) signature_to: String,
+    /// Print every instruction's address on stderr.
+    #[arg(long)]
+    pub(crate) trace: bool,
+}
+
+/// What is around the hart of a bare program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MachineName {
+    /// The program's segments, a heap and a stack; system calls for output and exit.
+    Flat,
+    /// QEMU's `virt` machine: 128 MiB of RAM from 0x80000000, serial port and power switch.
+    Virt,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn loss_is_percent_in_parts_per_million() {
+        assert_eq!(loss_ppm(0.0).unwrap(), 0);
+        assert_eq!(loss_ppm(1.0).unwrap(), 10_000);
+        assert_eq!(loss_ppm(0.0001).unwrap(), 1);
+        assert!(loss_ppm(101.0).unwrap_err().to_string().contains("0 to 100"));
+        assert!(loss_ppm(f64::NAN).is_err());
+    }
+}

@@ -1,0 +1,72 @@
+//! `flexcast calibrate`.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use emu_observe::new_file::NewFile;
+use flexcast_cli::{note, out};
+use flexcast_lab::calibrate::{Images, Options, calibrate};
+use flexcast_lab::options::whole;
+use flexcast_lab::timing::TimingParams;
+
+use super::read_image;
+
+/// What to calibrate.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CalibrateArgs {
+    /// Directory with reference.elf and calibration.elf.
+    #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
+    images: PathBuf,
+    /// The timing model: m1, or a file of a model's numbers.
+    #[arg(long, value_name = "NAME|FILE", default_value = "m1")]
+    model: String,
+    /// A number of the model that is to be different, such as loads.l3_cycles=115.
+    #[arg(long, value_name = "GROUP.NAME=VALUE")]
+    set: Vec<String>,
+    /// Leave out the sweep over assumptions.
+    #[arg(long)]
+    quick: bool,
+    /// Machines to emulate at a time.
+    #[arg(long, value_parser = whole::<usize>(1, usize::MAX), value_name = "N", default_value_t = 2)]
+    jobs: usize,
+    /// Write the tables to a Markdown file, too.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
+    let timing = TimingParams { model: Some(args.model.clone()), changes: args.set.clone() };
+    let Some(parameters) = timing.parameters()? else {
+        anyhow::bail!("--model {}: it has no numbers to calibrate; name m1, or a file of a timing model", args.model);
+    };
+    let images = Images {
+        reference: read_image(&args.images.join("reference.elf"))?,
+        calibration: read_image(&args.images.join("calibration.elf"))?,
+    };
+    // Begun before the work, so that a place that cannot be written is known now.
+    let failed = |file: &Path| format!("{} cannot be written", file.display());
+    let markdown =
+        args.markdown.as_deref().map(|file| NewFile::create(file).with_context(|| failed(file))).transpose()?;
+    let options = Options { sweep: !args.quick, threads: args.jobs };
+    let found = calibrate(&images, &parameters, options, &|name, ended, of, seconds| {
+        note!("[{ended}/{of}] {name}: {seconds:.1} s");
+    })?;
+    if let (Some(mut file), Some(path)) = (markdown, &args.markdown) {
+        let written = file.write_all(found.markdown().as_bytes()).and_then(|()| file.finish());
+        written.with_context(|| failed(path))?;
+    }
+    if args.json {
+        out!("{}", serde_json::to_string(&found)?)?;
+    } else {
+        out!("{}", found.text())?;
+    }
+    if !found.fit.agrees() {
+        note!("{}: {}", found.model, found.verdict_of_fit());
+    }
+    Ok(if found.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

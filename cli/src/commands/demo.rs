@@ -1,0 +1,104 @@
+//! `flexcast demo`: the sweep of transport, threads and loss, and an Allgather among eight ranks beside the ring.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context as _;
+
+use emu_provider::MODEL;
+use flexcast_cli::stdout::StdoutError;
+use flexcast_cli::{note, out};
+use flexcast_lab::machine::MachineParams;
+use flexcast_lab::sim::algorithm::{Algorithm, AlgorithmName, Parameters};
+use flexcast_lab::sim::params::Operation;
+use flexcast_lab::sim::report::Report as Simulation;
+use flexcast_lab::sim::text::comparison;
+use flexcast_lab::tput::plan::{Params, Plan, Transport};
+use flexcast_lab::tput::report::{Report, table};
+use flexcast_lab::tput::run::{Cards, ImageFile, run as run_plan};
+use indicatif::ProgressBar;
+
+use super::{collectives, open_provider, progress_bar, read_image, read_source, show};
+use crate::args::{DemoArgs, ProviderName};
+
+const THREADS: [u32; 5] = [1, 2, 4, 8, 16];
+const LOSS_PPM: [u32; 2] = [0, 10_000];
+/// Ranks of the Allgather, and what its links lose.
+const RANKS: u32 = 8;
+const ALLGATHER_LOSS_PPM: u32 = 1000;
+
+pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
+    let started = Instant::now();
+    let path = match &args.file {
+        Some(path) => path.clone(),
+        None => std::env::current_exe().context("this program does not know its own file; give one with --file")?,
+    };
+    let source = read_source(&path)?;
+    let image = read_image(&args.images.join("receive.elf"))?;
+    let gather = read_image(&args.images.join("allgather.elf"))?;
+    let bar = progress_bar("chunks");
+    let mut reports: Vec<Report> = Vec::new();
+    for transport in [Transport::Uc, Transport::Ud] {
+        for threads in THREADS {
+            for loss_ppm in LOSS_PPM {
+                let params = Params { transport, threads, loss_ppm, ..Params::default() };
+                let plan = Plan::new(params, source.len() as u64)?;
+                // A machine of its own for every run, so that rows do not depend on one another.
+                let provider = open_provider(ProviderName::Emu, loss_ppm, params.seed)?;
+                let cards = Cards::open(&provider, None, None)?;
+                bar.set_prefix(format!("{} x{threads}", transport.name()));
+                bar.set_message(if loss_ppm == 0 { "" } else { "with loss" });
+                reports.push(run_plan(&cards, &image, &plan, &source, MODEL, &mut |tick| show(&bar, tick))?);
+            }
+        }
+    }
+    let allgathers = allgathers(&gather, &source, &bar)?;
+    bar.finish_and_clear();
+    if args.json {
+        out!("{}", serde_json::json!({ "point_to_point": reports, "allgather": allgathers }))?;
+    } else {
+        out!("{} ({} bytes), card 1 to the DPA of card 0, chunks of 4096 bytes", path.display(), source.len())?;
+        out!("{}", table(&reports))?;
+        out!(
+            "times and goodput are emulated, cost model {MODEL}; instructions are counted by the device in its drain loops: where \
+             threads wait for\nthe link, batches are short and their doorbells weigh more (`cargo xtask bench` keeps the ring full)"
+        )?;
+        tell(&allgathers, source.len())?;
+    }
+    let ok = reports.iter().all(|report| report.digest_ok && (report.loss_percent > 0.0 || report.missing == 0))
+        && allgathers.iter().all(|report| report.digest_ok);
+    let verdict = if ok { "all bytes that arrived are those sent" } else { "BYTES DIFFER OR ARE MISSING" };
+    let runs = reports.len() + allgathers.len();
+    note!("{:>12} {runs} runs in {:.1} s: {verdict}", "Finished", started.elapsed().as_secs_f64());
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The file gathered by multicast and by the ring, on machines alike.
+fn allgathers(image: &ImageFile, source: &[u8], bar: &ProgressBar) -> anyhow::Result<Vec<Simulation>> {
+    let machine = MachineParams { loss_ppm: ALLGATHER_LOSS_PPM, seed: 1, ..MachineParams::default() };
+    let ring = Algorithm::new(Operation::Allgather, Some(AlgorithmName::Ring), Parameters::default())?;
+    [Algorithm::Multicast, ring]
+        .into_iter()
+        .map(|algorithm| {
+            let params = collectives::allgather_file(algorithm, RANKS, source.len() as u64);
+            Ok(collectives::simulate(&machine, image, &params, Some(source), bar)?)
+        })
+        .collect()
+}
+
+fn tell(allgathers: &[Simulation], bytes: usize) -> Result<(), StdoutError> {
+    out!(
+        "\nthe same file cut over {RANKS} ranks, a card each on one switch, {} % loss: every rank gathers all {bytes} bytes",
+        f64::from(ALLGATHER_LOSS_PPM) / 1e4
+    )?;
+    out!("{}", comparison(allgathers))?;
+    let [multicast, ring] = allgathers else { return Ok(()) };
+    let of = |report: &Simulation| report.traffic.switch_bytes_total + report.traffic.switch_control_bytes;
+    out!(
+        "the ring loads the switch {:.2} times as much as multicast, all sent again and control included (2 - 2/P = {:.2} of data without \
+         loss);\nall {} chunks that multicast lost were recovered from neighbours",
+        of(ring) as f64 / of(multicast) as f64,
+        2.0 - 2.0 / f64::from(RANKS),
+        multicast.recovered_chunks
+    )
+}

@@ -1,0 +1,65 @@
+//! `flexcast report`.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use flexcast_cli::out;
+use flexcast_lab::evaluate::calibration::Calibration;
+use flexcast_lab::evaluate::expect::Ending;
+use flexcast_lab::evaluate::page::{self, Head};
+use flexcast_lab::evaluate::run::{self, Options};
+use flexcast_lab::evaluate::{output, queue, spec, summary};
+use flexcast_lab::timing::TimingParams;
+
+use super::report_progress::Progress;
+use crate::report_args::ReportArgs;
+
+pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(args.jobs > 0, "--jobs 0: give at least 1");
+    let experiments = spec::choose(spec::read_folder(&args.experiments, args.reduced)?, &args.only)?;
+    let calibration = args.calibration.as_deref().map(Calibration::read).transpose()?;
+    let model = TimingParams { model: Some(args.model.clone()), changes: args.set.clone() };
+    let name = model.parameters()?.map_or_else(|| args.model.clone(), |parameters| parameters.name);
+    let options =
+        Options { images: args.images.clone(), model, jobs: args.jobs, memory_bytes: queue::memory_limit_bytes() };
+    // Hours of runs are not lost for a place that cannot be written.
+    output::attempt(&args.out, &experiments)?;
+    if let Some(path) = &args.summary {
+        output::attempt_file(path)?;
+    }
+    let tell = Progress::new();
+    let outcomes = run::run(experiments, &options, &|progress| tell.tell(progress));
+    tell.end();
+    let head = Head { model: name, calibration, reduced: args.reduced };
+    for outcome in &outcomes {
+        output::write(&args.out, outcome)?;
+    }
+    output::write_file(&args.out.join(output::TIMES), &output::times(&outcomes))?;
+    let index = args.out.join(output::PAGE);
+    output::write_file(&index, &page::page(&head, &outcomes))?;
+    if let Some(path) = &args.summary {
+        output::write_file(path, &summary::summary(&head, &outcomes))?;
+    }
+    out!("{}", page::holdouts(&head))?;
+    for outcome in &outcomes {
+        out!("{}: {}", outcome.experiment.id, outcome.experiment.title)?;
+        for verdict in &outcome.verdicts {
+            let value = verdict.told().unwrap_or_else(|| "-".to_owned());
+            out!("  {:<8} {} ({}): {value}", verdict.verdict.name(), verdict.what, verdict.limits())?;
+        }
+        for (run, reason) in &outcome.failures {
+            out!("  a run has failed: {reason}\n    {run}")?;
+        }
+    }
+    let shown = std::path::absolute(&index).context("the page's path")?;
+    out!("page: {}", shown.display())?;
+    let broken = outcomes.iter().any(|outcome| {
+        use flexcast_lab::evaluate::spec::Class;
+        let exact = |verdict: &flexcast_lab::evaluate::expect::Verdict| {
+            verdict.class == Class::Exact && verdict.verdict == Ending::Failed
+        };
+        !outcome.failures.is_empty() || outcome.verdicts.iter().any(exact)
+    });
+    // What the papers' figures and our goals have come to is a result, whatever it is.
+    Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

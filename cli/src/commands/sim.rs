@@ -1,0 +1,57 @@
+//! `flexcast sim`.
+
+use std::process::ExitCode;
+
+use emu_machine::with_world;
+use flexcast_cli::{note, out};
+use flexcast_lab::sim::SimError;
+use flexcast_lab::sim::algorithm::Algorithm;
+use flexcast_lab::sim::params::SimParams;
+use flexcast_lab::sim::run::{self as sim, Tick};
+use indicatif::ProgressBar;
+
+use super::{progress_bar, read_image, read_source};
+use crate::sim_args::SimArgs;
+
+pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
+    let file = args.file.as_deref().map(read_source).transpose()?;
+    let params = args.params(file.as_ref().map(|file| file.len() as u64))?;
+    let machine = args.machine.params(args.seed)?.config_of(params.cards())?;
+    let machine = emu_machine::Config { uc_multicast: params.needs_uc_multicast(), ..machine };
+    let image = (params.algorithm == Algorithm::Multicast).then(|| read_image(&args.image)).transpose()?;
+    let provider = emu_provider::emulated(machine)?;
+    let source = file.map_or_else(|| sim::source(&params), Ok)?;
+    let bar = progress_bar("ranks");
+    let report = sim::run(&provider, image.as_ref(), &params, &source, &mut |tick| show(&bar, &params, tick));
+    bar.finish_and_clear();
+    // A race may be why the run failed.
+    let races = with_world(|world| world.take_races())?;
+    for race in &races {
+        note!("race: {race}");
+    }
+    let report = report?;
+    if args.json {
+        out!("{}", serde_json::to_string(&report)?)?;
+    } else {
+        out!("{report}")?;
+    }
+    if let Some(first) = races.into_iter().next() {
+        let count = report.machine.races.unwrap_or_default();
+        return Err(SimError::Races { count, first: Box::new(first) }.into());
+    }
+    Ok(if report.digest_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Shows a tick of a simulation.
+pub(super) fn show(bar: &ProgressBar, params: &SimParams, tick: Tick) {
+    match tick {
+        Tick::Ready => {
+            bar.set_prefix(params.algorithm.name());
+            bar.set_message(params.operation.name());
+            bar.set_length(u64::from(params.ranks) * u64::from(params.warm_up + params.iterations));
+        }
+        Tick::Ended { iteration, ranks } => {
+            bar.set_position(u64::from(iteration) * u64::from(params.ranks) + u64::from(ranks));
+        }
+    }
+}

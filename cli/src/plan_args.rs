@@ -1,0 +1,38 @@
+//! Arguments of `flexcast plan`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use flexcast_lab::capacity::MAX_GBIT_PER_S;
+use flexcast_lab::options::whole;
+use flexcast_proto::MAX_RANKS;
+
+use crate::sim_args::TransportName;
+
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// Line rate of the link, in Gbit/s.
+    #[arg(long, value_parser = whole::<u32>(1, MAX_GBIT_PER_S), value_name = "GBIT/S", default_value_t = 200)]
+    pub(crate) link: u32,
+    /// Bytes per chunk; at most 4096 with ud.
+    #[arg(long, value_parser = whole::<u32>(64, 4096), value_name = "BYTES", default_value_t = 4096)]
+    pub(crate) chunk: u32,
+    /// What carries the data.
+    #[arg(long, value_enum, default_value = "ud", value_name = "NAME")]
+    pub(crate) transport: TransportName,
+    /// Ranks, 1 to 1024.
+    #[arg(long, value_parser = whole::<u32>(1, MAX_RANKS), value_name = "P", default_value_t = 16)]
+    pub(crate) ranks: u32,
+    /// Bytes that each rank contributes to an Allgather.
+    #[arg(long, value_parser = whole::<u64>(1, u64::MAX), value_name = "N", default_value_t = 8 << 20)]
+    pub(crate) buffer: u64,
+    /// Directory with receive.elf, which is run to learn what a completion costs.
+    #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
+    pub(crate) images: PathBuf,
+    /// Timing model of that run: m1, uncalibrated-1, or a file of a timing model's numbers.
+    #[arg(long, value_name = "NAME|FILE", default_value = "m1")]
+    pub(crate) model: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,40 @@
+//! Arguments of `flexcast report`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use flexcast_lab::options::whole;
+
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// Experiments by their ids [default: all].
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// The small sweeps: seconds, to see that nothing has drifted.
+    #[arg(long)]
+    pub(crate) reduced: bool,
+    /// Folder for the page and the files of each experiment.
+    #[arg(long, value_name = "DIR", default_value = "target/evaluation")]
+    pub(crate) out: PathBuf,
+    /// Write the verdicts to this Markdown file, too.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) summary: Option<PathBuf>,
+    /// What `flexcast calibrate --json` has written.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) calibration: Option<PathBuf>,
+    /// Folder of the experiments' files.
+    #[arg(long, value_name = "DIR", default_value = "experiments")]
+    pub(crate) experiments: PathBuf,
+    /// Directory with receive.elf, reference.elf and allgather.elf.
+    #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
+    pub(crate) images: PathBuf,
+    /// What emulated times are made of: m1, uncalibrated-1, or a file of a timing model's numbers.
+    #[arg(long, value_name = "NAME|FILE", default_value = "m1")]
+    pub(crate) model: String,
+    /// A number of the timing model that is to be different, such as loads.l3_cycles=115.
+    #[arg(long, value_name = "GROUP.NAME=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Runs at a time, each with a machine of its own [default: one per core].
+    #[arg(long, value_parser = whole::<usize>(1, usize::MAX), value_name = "N", default_value_t = std::thread::available_parallelism().map_or(1, std::num::NonZero::get))]
+    pub(crate) jobs: usize,
+}

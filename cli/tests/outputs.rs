@@ -1,0 +1,195 @@
+//! Outputs of every command, to stdout and to files. What cannot be written is told before the work, or after it as an
+//! error, and nothing is left half written.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn images() -> PathBuf {
+    let images = std::env::var_os("FLEXCAST_IMAGES").map_or_else(|| root().join("target/device/emu"), PathBuf::from);
+    assert!(images.join("receive.elf").exists(), "no images in {}: run `cargo xtask build` first", images.display());
+    images
+}
+
+fn image(name: &str) -> String {
+    images().join(name).to_string_lossy().into_owned()
+}
+
+fn flexcast(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flexcast"));
+    command.args(args).current_dir(root());
+    command
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// One command of each kind that ends soon, and what it prints on stdout.
+fn printing() -> Vec<Vec<String>> {
+    let (receive, pingpong, allgather, folder) =
+        (image("receive.elf"), image("pingpong.elf"), image("allgather.elf"), images().to_string_lossy().into_owned());
+    let state = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outputs-state.json").to_string_lossy().into_owned();
+    let written = flexcast(&["tput", "--image", &receive, "--bytes", "4096", "--state", &state]).output().unwrap();
+    assert!(written.status.success(), "{}", told(&written));
+    let lines = [
+        "--help".to_owned(),
+        "--version".to_owned(),
+        "tput --help".to_owned(),
+        "devices".to_owned(),
+        "devices --json".to_owned(),
+        format!("tput --image {receive} --bytes 4096"),
+        format!("tput --image {receive} --bytes 4096 --json"),
+        format!("tput --image {receive} --bytes 4096 --stats"),
+        format!("sim --image {allgather} --ranks 2 --bytes 64"),
+        "sim --algorithm ring --ranks 2 --bytes 64 --json".to_owned(),
+        format!("campaign --image {allgather} --seeds 1 --jobs 1"),
+        format!("campaign --image {allgather} --seeds 1 --jobs 1 --json"),
+        format!("deploy {receive}"),
+        format!("run {pingpong}"),
+        format!("plan --images {folder}"),
+        format!("plan --images {folder} --json"),
+        format!("ps {state}"),
+        format!("stats {state} --json"),
+    ];
+    lines.iter().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn a_full_stdout_is_an_error_of_every_command() {
+    for arguments in printing() {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let full = File::options().write(true).open("/dev/full").expect("/dev/full");
+        let output = flexcast(&arguments).stdout(full).stderr(Stdio::piped()).output().expect("the tool starts");
+        let text = told(&output);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {text}");
+        assert!(text.contains("error: stdout cannot be written: No space left on device"), "{arguments:?}: {text}");
+        assert!(!text.contains("panicked"), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_gone_ends_the_command_quietly() {
+    use std::os::unix::process::ExitStatusExt as _;
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let output = flexcast(&["devices"]).stdout(writer).stderr(Stdio::piped()).output().expect("the tool starts");
+    // SIGPIPE, as every other program.
+    assert_eq!((output.status.signal(), told(&output).as_str()), (Some(13), ""));
+}
+
+/// Nobody can be told; what the command does is done.
+#[test]
+fn a_full_stderr_changes_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let capture = folder.path().join("x.pcapng");
+    let arguments = ["tput", "--image", &image("receive.elf"), "--bytes", "4096", "--pcap", &capture.to_string_lossy()];
+    let full = File::options().write(true).open("/dev/full").expect("/dev/full");
+    let output = flexcast(&arguments).stderr(full).output().expect("the tool starts");
+    assert_eq!(output.status.code(), Some(0));
+    let full = File::options().write(true).open("/dev/full").expect("/dev/full");
+    let output = flexcast(&["tput", "--threads", "0"]).stderr(full).output().expect("the tool starts");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+/// Each command is refused before its work: it prints no result and nothing of what it does.
+#[test]
+fn places_that_cannot_be_written_are_tried_before_the_work() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    fs::create_dir_all(folder.path().join("out/index.html")).expect("a folder in the place of a file");
+    fs::create_dir_all(folder.path().join("other/models.csv")).expect("a folder in the place of a file");
+    fs::write(folder.path().join("file"), "").expect("a file");
+    let (receive, pingpong, folder_of_images) =
+        (image("receive.elf"), image("pingpong.elf"), images().to_string_lossy().into_owned());
+    let report = format!("report --images {folder_of_images} --only models --reduced");
+    let calibrate = format!("calibrate --images {folder_of_images} --quick");
+    let cases = [
+        (format!("{report} --out /proc/x"), "/proc/x"),
+        (format!("{report} --out {}", path("file")), "file/models.csv"),
+        (format!("{report} --out {}", path("out")), "out/index.html"),
+        (format!("{report} --out {}", path("other")), "other/models.csv"),
+        (format!("{report} --out {} --summary /proc/x.md", path("good")), "/proc/x.md"),
+        (format!("{calibrate} --markdown /proc/x.md"), "/proc/x.md"),
+        (format!("{calibrate} --markdown {}", path("out")), "out"),
+        (format!("tput --image {receive} --pcap /proc/x.pcapng"), "/proc/x.pcapng"),
+        (format!("tput --image {receive} --trace /proc/x.json"), "/proc/x.json"),
+        (format!("tput --image {receive} --state /proc/x.json"), "/proc/x.json"),
+        (format!("tput --image {receive} --core-dir /proc/x"), "/proc/x"),
+        (format!("tput --image {receive} --core-dir {}", path("file")), "file"),
+        (format!("trace -o /proc/x.json tput --image {receive}"), "/proc/x.json"),
+        (format!("run {pingpong} --trace {}", path("out")), "out"),
+    ];
+    for (line, place) in cases {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        let output = flexcast(&arguments).output().expect("the tool starts");
+        let text = told(&output);
+        assert_eq!(output.status.code(), Some(1), "{line}: {text}");
+        assert!(text.contains(place) && text.starts_with("error: "), "{line}: {text}");
+        assert!(output.stdout.is_empty(), "{line} printed a result");
+        // Progress of runs begins so.
+        assert!(!text.contains("[1/"), "{line}: {text}");
+    }
+}
+
+/// Runs a command of the shell that lets no file become longer than some KiB: writes beyond fail as on a full disk.
+fn with_short_files(kib: u32, arguments: &[&str]) -> Output {
+    // The signal would end the program; ignored, the write fails.
+    let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", kib * 2);
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_flexcast")]).args(arguments).current_dir(root());
+    command.output().expect("a shell")
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("a folder");
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_does_not_fit_leaves_the_files_of_before() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let (trace, state, cores) = (path("trace.json"), path("state.json"), path("cores"));
+    for file in [&trace, &state] {
+        fs::write(file, "of before").expect("written");
+    }
+    let receive = image("receive.elf");
+    let run = ["tput", "--image", &receive, "--bytes", "400000"];
+    let output = with_short_files(4, &[&run[..], &["--threads", "40", "--trace", &trace, "--state", &state]].concat());
+    let text = told(&output);
+    assert!(output.status.code() == Some(1) && text.contains("cannot be written"), "{text}");
+    assert_eq!(names(folder.path()), ["state.json", "trace.json"], "{text}");
+    assert_eq!(fs::read_to_string(&trace).expect("the file"), "of before", "{text}");
+    // The state is written over and over; the first, of cards without processes, fits.
+    let last: serde_json::Value = serde_json::from_slice(&fs::read(&state).expect("the file")).expect("whole");
+    assert_eq!((&last["format"], &last["time_ps"]), (&"flexcast-state".into(), &0.into()), "{text}");
+    let folder_of_images = images().to_string_lossy().into_owned();
+    let report = ["report", "--images", &folder_of_images, "--only", "models", "--reduced"];
+    let out = path("out");
+    let output = with_short_files(4, &[&report[..], &["--out", &out]].concat());
+    let text = told(&output);
+    assert!(output.status.code() == Some(1) && text.contains("cannot be written"), "{text}");
+    // Files that fit are whole, the page is not one of them, and nothing is left beside.
+    let left = names(Path::new(&out));
+    assert!(!left.iter().any(|name| name == "index.html" || name.starts_with('.')), "{left:?}: {text}");
+    // An image whose handler dies at once.
+    let mut elf = fs::read(&receive).expect("the image");
+    let parsed = flexcast_image::Image::parse(&elf).expect("a valid image");
+    let code = parsed.bytes_at(parsed.symbol("uc_receive").expect("a handler"), 64).expect("its code").to_vec();
+    let at = elf.windows(64).position(|window| window == code).expect("it is in the file");
+    elf[at..at + 4].fill(0xFF);
+    let broken = path("broken.elf");
+    fs::write(&broken, elf).expect("written");
+    let output = with_short_files(4, &["tput", "--image", &broken, "--bytes", "4096", "--core-dir", &cores]);
+    let text = told(&output);
+    assert!(output.status.code() == Some(1) && text.contains("illegal instruction"), "{text}");
+    assert_eq!(names(Path::new(&cores)), ["mlx5_0.001.crash"], "the dump does not fit, the report does: {text}");
+}

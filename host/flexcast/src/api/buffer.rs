@@ -1,0 +1,121 @@
+//! Memory that collectives send from and receive into.
+#![allow(unsafe_code)] // One place: a second registration of memory that the buffer itself keeps.
+
+use std::ptr::NonNull;
+
+use flexio::{Access, MemoryRegion};
+
+use crate::api::user_memory::Shared;
+use crate::error::Result;
+
+/// Registered memory of the caller. An operation takes it over and gives it back when it is done, so that nobody can touch or free it
+/// in between:
+///
+/// ```compile_fail,E0382
+/// # fn f(mut communicator: flexcast::Communicator<'_>, send: flexcast::Buffer<'_>, receive: flexcast::Buffer<'_>) {
+/// let request = communicator.allgather(send, receive);
+/// drop(send); // moved: the card reads from it
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Buffer<'c> {
+    /// The same bytes once more, under a key that peers write by during one operation. Dropped before the region.
+    exposed: Option<MemoryRegion<'c>>,
+    region: MemoryRegion<'c>,
+    len: usize,
+    /// What `region` is a view of, if it is one: dropped after it.
+    shared: Option<Shared<'c>>,
+}
+
+impl<'c> Buffer<'c> {
+    pub(crate) fn new(region: MemoryRegion<'c>, len: usize) -> Self {
+        Self { exposed: None, region, len, shared: None }
+    }
+
+    pub(crate) fn of_user(region: MemoryRegion<'c>, len: usize, shared: Shared<'c>) -> Self {
+        Self { exposed: None, region, len, shared: Some(shared) }
+    }
+
+    /// What it is a view of.
+    pub(crate) fn shared(&self) -> Option<&Shared<'c>> {
+        self.shared.as_ref()
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Sets every byte.
+    pub fn fill(&mut self, value: u8) {
+        self.region.fill(value);
+    }
+
+    /// Copies bytes in at an offset.
+    ///
+    /// # Errors
+    /// [`crate::Error::Flexio`] when they leave the buffer.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
+        Ok(self.region.write(offset, bytes)?)
+    }
+
+    /// Copies bytes out from an offset.
+    ///
+    /// # Errors
+    /// [`crate::Error::Flexio`] when they leave the buffer.
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
+        Ok(self.region.read(offset, out)?)
+    }
+
+    /// A copy of all bytes.
+    ///
+    /// # Errors
+    /// [`crate::Error::Flexio`].
+    pub fn to_vec(&self) -> Result<Vec<u8>> {
+        let mut bytes = zeroes(self.len)?;
+        self.region.read(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Lets peers write to the buffer by a key that nobody has had before, until [`Buffer::hide`]: address of its first byte, and the key.
+    pub(crate) fn expose(&mut self) -> Result<(u64, u32)> {
+        self.hide();
+        let start = self.region.addr().get();
+        let bytes = NonNull::new(std::ptr::with_exposed_provenance_mut(start as usize)).unwrap_or(NonNull::dangling());
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        // SAFETY: the bytes are those of `region`, which is registered itself, so that they stay allocated as long as it exists and are
+        // reached by raw pointers alone; the second registration is dropped before: with `hide`, `into_region`, or by the order of fields.
+        let exposed = unsafe { MemoryRegion::register_raw(self.region.pd(), bytes, self.region.len(), access) }?;
+        let rkey = exposed.rkey();
+        self.exposed = Some(exposed);
+        Ok((start, rkey))
+    }
+
+    /// Ends what [`Buffer::expose`] began: nothing reaches the buffer by that key any more.
+    pub(crate) fn hide(&mut self) {
+        self.exposed = None;
+    }
+
+    pub(crate) fn into_region(self) -> (MemoryRegion<'c>, usize) {
+        (self.region, self.len)
+    }
+
+    pub(crate) fn region(&self) -> &MemoryRegion<'c> {
+        &self.region
+    }
+}
+
+/// So many zeroes, for a copy of a buffer.
+pub(crate) fn zeroes(len: usize) -> std::result::Result<Vec<u8>, flexio::Error> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| flexio::Error::no_memory("length of a copy of a buffer", len as u64))?;
+    bytes.resize(len, 0);
+    Ok(bytes)
+}

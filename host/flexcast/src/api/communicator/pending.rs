@@ -1,0 +1,210 @@
+//! Creation of a communicator: its queues and threads are made, and then connected with those of the others.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::net::Ipv4Addr;
+
+use flexcast_proto::wire::Codec;
+use flexcast_proto::{Alpha, CollectiveIds, Participant, Place};
+use flexio::{Access, HostBuffer, MemoryRegion, MulticastGroup};
+
+use super::{Communicator, Parts, Units};
+use crate::api::card::Card;
+use crate::api::config::{Config, Derived, Footprint};
+use crate::api::request::MessageCounts;
+use crate::dpa::receive::{self, Receive};
+use crate::dpa::send::{self, Send};
+use crate::dpa::targets::Targets;
+use crate::endpoint::{Endpoint, Purpose, StreamEnds, Terms};
+use crate::error::{Error, Result};
+use crate::memory::tower::Tower;
+use crate::plan::stream::Stream;
+use crate::protocol::conductor::{self, Conductor};
+use crate::protocol::control::Control;
+use crate::protocol::machine::Machine;
+use crate::protocol::peers::peers;
+
+/// Number of the first operation.
+const FIRST_OPERATION: u32 = 1;
+
+/// A communicator that knows its own queues and not yet those of the others.
+///
+/// For ranks that share a thread, whose exchange cannot block: make all of them, take their [`Pending::endpoint`]s, and give each the
+/// list of all.
+pub struct Pending<'c> {
+    card: &'c Card<'c>,
+    config: Config,
+    derived: Derived,
+    footprint: Footprint,
+    place: Place,
+    parts: Parts<'c>,
+    own: Endpoint,
+}
+
+impl fmt::Debug for Pending<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+/// The ranks beside a rank on the ring, ascending.
+fn neighbours(place: Place) -> Vec<u32> {
+    let mut neighbours = vec![place.left(), place.right()];
+    neighbours.retain(|rank| *rank != place.rank());
+    neighbours.sort_unstable();
+    neighbours.dedup();
+    neighbours
+}
+
+/// The queue pairs of streams from and to single ranks.
+fn stream_ends(receive: &Receive<'_>, send: &Send<'_>) -> Vec<StreamEnds> {
+    let mut ends: BTreeMap<(u32, u32), StreamEnds> = BTreeMap::new();
+    for (receiver, stream) in receive.unicast() {
+        let Stream { subgroup, peer: Some(peer) } = stream else { continue };
+        ends.insert((peer, subgroup), StreamEnds { peer, subgroup, receiver, sender: 0 });
+    }
+    for (sender, stream) in send.unicast() {
+        if let Some(ends) = stream.peer.and_then(|peer| ends.get_mut(&(peer, stream.subgroup))) {
+            ends.sender = sender;
+        }
+    }
+    ends.into_values().collect()
+}
+
+impl<'c> Pending<'c> {
+    /// Makes the queues and threads of rank `rank` of `ranks`.
+    ///
+    /// # Errors
+    /// [`Error::Config`], [`Error::Budget`], [`Error::Place`], [`Error::Flexio`], [`Error::Context`].
+    #[allow(unsafe_code)]
+    pub fn new(card: &'c Card<'c>, rank: u32, ranks: u32, config: Config) -> Result<Self> {
+        let place = Place::new(rank, ranks)?;
+        let mtu_bytes = card.device().port().mtu_bytes();
+        let derived = config.derive(ranks, mtu_bytes)?;
+        let config = config.with_table().with_link_rate(card.device().port().link_gbit_per_s)?;
+        let mut peers = peers(place);
+        peers.extend(config.chain_mapping.neighbours(rank));
+        peers.sort_unstable();
+        peers.dedup();
+        let control_queue_pairs = peers.len() as u32;
+        let footprint = Footprint { control_queue_pairs, ..config.footprint(ranks, mtu_bytes)? };
+        config.check_cache(&footprint)?;
+        let heap = card.process().heap()?;
+        let (needed, limit) = (footprint.staging_bytes, heap.size.saturating_sub(heap.allocated));
+        if needed > limit {
+            let next = "lower slots, subgroups or chunk_bytes, or free another communicator of this card";
+            return Err(Error::Budget { what: "bytes of DPA memory for staging", needed, limit, next });
+        }
+        let units = card.units().borrow_mut().take(footprint.threads, config.placement)?;
+        let hot_bytes = footprint.hot_bytes();
+        card.units().borrow_mut().hot_bytes += hot_bytes;
+        let units = Units { card, units, hot_bytes };
+        if card.hot_bytes() > config.cache_bytes {
+            let (hot_bytes, cache_bytes) = (card.hot_bytes(), config.cache_bytes);
+            tracing::warn!(hot_bytes, cache_bytes, "the card's communicators together exceed the last-level cache");
+        }
+        // SAFETY: `Parts` owns the tower, whatever borrows from it, and drops that first.
+        let mut tower = unsafe { Tower::new() };
+        let receive_bytes = receive::Shared::new(&derived, ranks).bytes();
+        let send_shared = send::Shared::new(receive_bytes, &config);
+        let memory = HostBuffer::zeroed(conductor::Shared::new(send_shared.end()).end())?;
+        let memory = MemoryRegion::register(card.pd(), memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let host = tower.keep(memory);
+        let (receivers, others) = units.units.split_at(config.receive_threads as usize);
+        let (senders, conductors) = others.split_at(config.send_threads as usize);
+        let receive = Receive::new(card, &mut tower, &config, &derived, place, receivers, host)?;
+        let send = Send::new(card, &mut tower, &config, &derived, place, senders, (host, send_shared))?;
+        let (machine, control_peers) = match conductors {
+            [unit, ..] => {
+                let shared = (host, conductor::Shared::new(send_shared.end()));
+                let conductor = Conductor::new(card, &mut tower, &config, place, *unit, &peers, shared)?;
+                (Machine::Device(Box::new(conductor)), neighbours(place))
+            }
+            [] => (Machine::Host(Box::new(Participant::new(place, FIRST_OPERATION))), peers),
+        };
+        let control = Control::new(card, &mut tower, &control_peers)?;
+        let (queue_pairs, reads) = match machine.conductor() {
+            Some(conductor) => (conductor.queue_pairs(), control.queue_pairs()),
+            None => (control.queue_pairs(), Vec::new()),
+        };
+        let device = card.device();
+        let [.., high, low] = device.info().mac.0;
+        let own = Endpoint {
+            rank,
+            ranks,
+            gid: device.port().gid,
+            mac: device.info().mac,
+            communicator: u64::from(card.next_serial()) << 32
+                | u64::from(rank) << 16
+                | u64::from(high) << 8
+                | u64::from(low),
+            terms: Terms::new(&config, derived.layout.psn_bits(), mtu_bytes),
+            queue_pairs,
+            reads,
+            streams: stream_ends(&receive, &send),
+            target_queue_pairs: receive.targets().map(Targets::queue_pairs).unwrap_or_default(),
+            target_table: receive.targets().map_or((0, 0), Targets::table),
+        };
+        let parts = Parts { control, machine, send, receive, tower, _units: units };
+        Ok(Self { card, config, derived, footprint, place, parts, own })
+    }
+
+    /// What the other ranks must know of this one.
+    #[must_use]
+    pub fn endpoint(&self) -> Vec<u8> {
+        self.own.to_bytes()
+    }
+
+    /// Connects to the ranks that told `endpoints`, in the order of ranks, the own one among them. No rank may post an operation before
+    /// all have connected.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] names a rank that does not fit; [`Error::Flexio`].
+    pub fn connect(mut self, endpoints: &[Vec<u8>]) -> Result<Communicator<'c>> {
+        let all = Endpoint::all(&self.own, endpoints)?;
+        let id = all[0].communicator;
+        // Groups of different communicators may coincide; their queue keys do not, and the card checks them.
+        let hash = id.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let q_key = (hash >> 33) as u32;
+        let group = |subgroup: u32| {
+            let [a, b, c, _] = ((hash >> 32) as u32 ^ id as u32).to_be_bytes();
+            Ok(MulticastGroup::ipv4(Ipv4Addr::new(239, a ^ c, b, subgroup as u8))?)
+        };
+        let Self { card, config, derived, footprint, place, .. } = self;
+        let Parts { control, machine, send, tower, .. } = &mut self.parts;
+        match machine.conductor_mut() {
+            Some(conductor) => {
+                let senders = send.activation_ids();
+                conductor.connect(card, tower, &all, &config, (id, FIRST_OPERATION), senders)?;
+                control.connect(place.rank(), &all, &config, Purpose::Reads)?;
+            }
+            None => control.connect(place.rank(), &all, &config, Purpose::Control)?,
+        }
+        let ends = (place.rank(), all.as_slice());
+        self.parts.receive.connect(card, &mut self.parts.tower, ends, q_key, group, &config)?;
+        self.parts.send.connect(card, &mut self.parts.tower, ends, q_key, group, &config)?;
+        let codec = Codec::new(id, place.ranks());
+        Ok(Communicator {
+            parts: self.parts,
+            current: None,
+            waiting: VecDeque::new(),
+            done: Vec::new(),
+            lost: Vec::new(),
+            card,
+            derived,
+            footprint,
+            place,
+            id,
+            codec,
+            trouble: None,
+            ids: CollectiveIds::new(derived.layout, config.packet_lifetime_ps),
+            alpha: Alpha::new(config.overheads),
+            late_chunks: None,
+            broken: None,
+            messages: MessageCounts::default(),
+            told: false,
+            posted: 0,
+            config,
+        })
+    }
+}

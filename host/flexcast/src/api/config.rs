@@ -1,0 +1,375 @@
+//! Configuration of a communicator, checked before anything is created.
+
+#[cfg(test)]
+mod tests;
+
+use flexcast_proto::{ImmediateLayout, Overheads, Place, chains_for};
+
+use crate::dpa::units::ThreadPlacement;
+use crate::error::{Error, Result};
+use crate::plan::chains::ChainMapping;
+use crate::plan::stream::Transport;
+use crate::protocol::peers::peers;
+
+/// Bytes in front of the payload of a datagram in its staging slot.
+pub(crate) const GRH_BYTES: u32 = 40;
+/// Deepest receive ring of a queue pair.
+pub const MAX_SLOTS: u32 = 8192;
+/// Most subgroups: a multicast group each.
+pub const MAX_SUBGROUPS: u32 = 64;
+/// Longest chunk of a zero-copy transport: half of what a message can carry (InfiniBand specification, volume 1, 9.2: 2^31 bytes).
+pub const MAX_CHUNK_BYTES: u32 = 1 << 30;
+
+const PS_PER_US: u64 = 1_000_000;
+/// Context of a communicator in DPA memory, as published (DP-20); ours is smaller.
+const CONTEXT_BYTES: u64 = 16 << 10;
+/// What of an activation is hidden unless something else is asked for. Emulated ones take 13 to 20 us under model M.1: from the completion
+/// of what one root has sent, over two hosts and a connection, to the first chunk of the next.
+const LEAD_PS: u64 = 16 * PS_PER_US;
+
+/// Where the protocol of a communicator runs: barrier, activation, recovery, final handshake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Control {
+    /// On the host: [`Communicator::progress`](crate::Communicator::progress) moves it on.
+    #[default]
+    Host,
+    /// On the card, by a DPA thread of its own: from posting to completion the host has nothing to do, unless something is lost. Then
+    /// [`Communicator::progress`](crate::Communicator::progress) watches the deadlines and fetches what is missing.
+    Device,
+}
+
+/// Parameters of a communicator. All ranks must give the same ones; those that matter on the wire are compared when ranks connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// What carries the data. Default [`Transport::Ud`].
+    pub transport: Transport,
+    /// Bytes of one chunk: a multiple of 64, at most the path's MTU, or [`MAX_CHUNK_BYTES`] with a zero-copy transport, which sends a
+    /// chunk as one message of as many packets as it takes: one completion each, and all of it is fetched if one packet is lost.
+    /// Default 4096.
+    pub chunk_bytes: u32,
+    /// Multicast groups that carry the data side by side, 1 to [`MAX_SUBGROUPS`]. Default 4.
+    pub subgroups: u32,
+    /// DPA threads that receive, 1 to `subgroups` (UC unicast: times other ranks). Default: one per subgroup.
+    pub receive_threads: u32,
+    /// DPA threads that send, 1 to `subgroups` (UC unicast: times other ranks). Default 1.
+    pub send_threads: u32,
+    /// Where the protocol runs. Default: on the host.
+    pub control: Control,
+    /// Order in which DPA threads are taken. Default compact.
+    pub placement: ThreadPlacement,
+    /// Receives of each subgroup (UC unicast: and rank), each with a staging slot (UD); a power of two from 16 to [`MAX_SLOTS`]. Default 256, with which four subgroups
+    /// stage the published 4 MiB.
+    pub slots: u32,
+    /// Completions that a receive worker consumes per doorbell: a power of two, at most half of `slots`. Default 64.
+    pub receive_batch: u32,
+    /// Sends per doorbell and completion: a power of two from 2 to 128. Default 32.
+    pub send_batch: u32,
+    /// Entries of each send ring in sends; a power of two, at least two batches. Default 256.
+    pub send_depth: u32,
+    /// Completions after which an activation of a worker ends by itself. Default 4096.
+    pub quota: u32,
+    /// Most bytes that a rank can receive in one operation. Default 64 MiB.
+    pub max_receive_bytes: u64,
+    /// Bits of the immediate for the sequence number; `None`: as few as `max_receive_bytes` needs.
+    pub psn_bits: Option<u32>,
+    /// Ranks that multicast at the same time; 0: as few as keep the links busy, given `link_gbit_per_s` and the activation time in
+    /// `overheads`. Default 0.
+    pub chains: u32,
+    /// Which rank is in which chain. Default contiguous.
+    pub chain_mapping: ChainMapping,
+    /// Chunks before the end of its block at which a root activates the next one; `None`: as many as a root sends in 16 us if the roots
+    /// that multicast at the same time share a link, or at the rate of `pacing_gbit_per_s`. That is a little less than an activation
+    /// takes, so that the next root begins when this one ends and hardly before (MC-64). Where a root sends more slowly than its link
+    /// could, more roots than chains multicast for a moment; with 0 never (MC-63). Default `None`.
+    pub lead_chunks: Option<u32>,
+    /// Line rate of the slowest card in Gbit/s, from which the cutoff and the number of chains follow; 0: what the own card's port tells,
+    /// which must then be alike on all. Default 0.
+    pub link_gbit_per_s: u64,
+    /// First estimate of what an operation takes beyond its data.
+    pub overheads: Overheads,
+    /// How long a rank waits for others to begin an operation, in picoseconds. Default 10 s.
+    pub patience_ps: u64,
+    /// Time after the cutoff in which recovery must end, in picoseconds, beyond three times the cutoff itself. Default 100 ms.
+    pub recovery_ps: u64,
+    /// Control messages that are lost are sent again after 4.096 us x 2 to this power, up to seven times; then the connection breaks and
+    /// the operation fails. Default 11: 8.4 ms.
+    pub retry_exponent: u8,
+    /// Longest life of a packet in the fabric, in picoseconds: collective ids are not used again sooner. Default 10 ms.
+    pub packet_lifetime_ps: u64,
+    /// Last-level cache of the DPA, which rings, bitmaps and contexts should fit in, in bytes. Default 1.5 MB, as published.
+    pub cache_bytes: u64,
+    /// Rate in Gbit/s at which a root multicasts, divided among the queue pairs of the subgroups: each has the highest static rate of an
+    /// address that is no higher than its share ([`UdAddress::paced`](flexio::UdAddress::paced)). For a fabric that drops what it cannot
+    /// buffer: the rate of the links over the number of chains, or less. `None`: as fast as the link. Default `None`.
+    pub pacing_gbit_per_s: Option<u32>,
+    /// Traffic class of data packets; bits 7 to 5 are the priority. Default 0.
+    pub data_class: u8,
+    /// Traffic class of control messages and fetches. Default 0x60: priority 3, so that activations overtake the data of a turn. For that
+    /// cards and switches must map the DSCP to priorities, give each its own queue, and lose nothing of either (on BlueField-3 and
+    /// Spectrum: `mlnx_qos --trust dscp`, strict or weighted transmission selection, priority flow control).
+    pub control_class: u8,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            transport: Transport::Ud,
+            chunk_bytes: 4096,
+            subgroups: 4,
+            receive_threads: 4,
+            send_threads: 1,
+            control: Control::Host,
+            placement: ThreadPlacement::Compact,
+            slots: 256,
+            receive_batch: 64,
+            send_batch: 32,
+            send_depth: 256,
+            quota: 4096,
+            max_receive_bytes: 64 << 20,
+            psn_bits: None,
+            chains: 0,
+            chain_mapping: ChainMapping::Contiguous,
+            lead_chunks: None,
+            link_gbit_per_s: 0,
+            overheads: Overheads {
+                barrier_ps: 20 * PS_PER_US,
+                activation_ps: 100 * PS_PER_US,
+                steps: 1,
+                margin_ps: 500 * PS_PER_US,
+            },
+            patience_ps: 10_000_000 * PS_PER_US,
+            recovery_ps: 100_000 * PS_PER_US,
+            retry_exponent: 11,
+            packet_lifetime_ps: 10_000 * PS_PER_US,
+            cache_bytes: 1_500_000,
+            pacing_gbit_per_s: None,
+            data_class: 0,
+            control_class: 0x60,
+        }
+    }
+}
+
+/// What a communicator takes of its card (requirements DP-20 and DP-21).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// DPA threads.
+    pub threads: u32,
+    /// UD or UC queue pairs that receive, each with a lane: one per subgroup whatever the number of roots; UC unicast: one per subgroup
+    /// and other rank.
+    pub receive_queue_pairs: u32,
+    /// UD or UC queue pairs that send; as many.
+    pub send_queue_pairs: u32,
+    /// Reliable queue pairs over the own card: copies (UD), and the wake-up of threads.
+    pub loopback_queue_pairs: u32,
+    /// Reliable queue pairs to other ranks: two neighbours on the ring and the peers of the barrier, each once. In a communicator with a
+    /// [`ChainMapping`] also two neighbours in the chain; UC unicast: one more to each rank, for addresses.
+    pub control_queue_pairs: u32,
+    /// Staging slots in DPA memory, in bytes.
+    pub staging_bytes: u64,
+    /// Bitmaps, in bytes.
+    pub bitmap_bytes: u64,
+    /// Contexts, in bytes.
+    pub context_bytes: u64,
+    /// Rings of all queues in DPA memory, in bytes.
+    pub ring_bytes: u64,
+}
+
+impl Footprint {
+    /// What workers touch all the time and the last-level cache should hold.
+    #[must_use]
+    pub const fn hot_bytes(&self) -> u64 {
+        self.bitmap_bytes + self.context_bytes + self.ring_bytes
+    }
+}
+
+/// Figures that follow from a configuration and a number of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Derived {
+    pub(crate) layout: ImmediateLayout,
+    pub(crate) bitmap_words: u32,
+    /// Words of the second bitmap, one bit per rank.
+    pub(crate) edge_words: u32,
+    /// Bytes of a staging slot; 0 without staging.
+    pub(crate) slot_bytes: u32,
+    /// Streams that a rank receives, and as many that it sends.
+    pub(crate) streams: u32,
+}
+
+impl Config {
+    /// The same with `subgroups` subgroups and as many receive threads.
+    #[must_use]
+    pub fn with_subgroups(self, subgroups: u32) -> Self {
+        Self { subgroups, receive_threads: subgroups, ..self }
+    }
+
+    /// The same with the line rate that a card's port tells, if none is given.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the card tells none, either.
+    pub(crate) fn with_link_rate(self, port_gbit_per_s: u32) -> Result<Self> {
+        let link_gbit_per_s = if self.link_gbit_per_s == 0 { port_gbit_per_s.into() } else { self.link_gbit_per_s };
+        if link_gbit_per_s == 0 {
+            let limit = "at least 1: the card's port does not tell its rate".to_owned();
+            return Err(Error::Config { what: "link_gbit_per_s", value: 0, limit });
+        }
+        Ok(Self { link_gbit_per_s, ..self })
+    }
+
+    /// Chunks before the end of its block at which one of `chains` roots activates the next one.
+    pub(crate) fn lead(&self, chains: u32) -> u32 {
+        self.lead_chunks.unwrap_or_else(|| {
+            let share = self.link_gbit_per_s / u64::from(chains.max(1));
+            let gbit_per_s = self.pacing_gbit_per_s.map_or(share, |pace| share.min(pace.into()));
+            // One Gbit/s is a bit in 1000 ps.
+            let bytes = gbit_per_s.saturating_mul(LEAD_PS / 8000);
+            u32::try_from(bytes / u64::from(self.chunk_bytes.max(1))).unwrap_or(u32::MAX)
+        })
+    }
+
+    /// Chains of an operation to which `roots` ranks contribute `block_bytes` each, on average.
+    pub(crate) fn chains_for(&self, roots: u32, block_bytes: u64) -> u32 {
+        let roots = roots.max(1);
+        // Blocks of fewer chunks than subgroups keep some workers idle, and the others must take all of a turn: as much as their
+        // receives hold, and the next turn behind it.
+        let chunks = block_bytes.div_ceil(u64::from(self.chunk_bytes.max(1)));
+        let most = if chunks < u64::from(self.subgroups) { roots.min(self.slots / 2).max(1) } else { roots };
+        match self.chains {
+            // A root fills its own link with copies for all the others: only all together fill those of the receivers.
+            0 if self.transport == Transport::UcUnicast => roots,
+            0 => chains_for(block_bytes, self.link_gbit_per_s, self.overheads.activation_ps, roots, most),
+            chains => chains.min(roots),
+        }
+    }
+
+    /// Checks everything that does not need the card.
+    pub(crate) fn derive(&self, ranks: u32, mtu_bytes: u32) -> Result<Derived> {
+        let range = |what, value: u32, least: u32, most: u32| {
+            if (least..=most).contains(&value) {
+                return Ok(());
+            }
+            Err(Error::Config { what, value: u64::from(value), limit: format!("{least} to {most}") })
+        };
+        let power = |what, value: u32| {
+            if value.is_power_of_two() {
+                return Ok(());
+            }
+            Err(Error::Config { what, value: u64::from(value), limit: "a power of two".to_owned() })
+        };
+        let longest = if self.transport.is_zero_copy() { MAX_CHUNK_BYTES } else { mtu_bytes };
+        range("chunk_bytes", self.chunk_bytes, 64, longest)?;
+        if !self.chunk_bytes.is_multiple_of(64) {
+            let limit = "a multiple of 64: two writers in one cache line would overwrite one another".to_owned();
+            return Err(Error::Config { what: "chunk_bytes", value: self.chunk_bytes.into(), limit });
+        }
+        range("subgroups", self.subgroups, 1, MAX_SUBGROUPS)?;
+        let streams = self.transport.streams(self.subgroups, ranks)?;
+        range("receive_threads", self.receive_threads, 1, streams)?;
+        range("send_threads", self.send_threads, 1, streams)?;
+        range("slots", self.slots, 16, MAX_SLOTS)?;
+        power("slots", self.slots)?;
+        range("receive_batch", self.receive_batch, 2, self.slots / 2)?;
+        power("receive_batch", self.receive_batch)?;
+        range("send_batch", self.send_batch, 2, 128)?;
+        power("send_batch", self.send_batch)?;
+        range("send_depth", self.send_depth, 2 * self.send_batch, 8192)?;
+        power("send_depth", self.send_depth)?;
+        range("quota", self.quota, 1, u32::MAX)?;
+        range("chains", self.chains, 0, flexcast_proto::MAX_RANKS)?;
+        if self.control == Control::Device && self.transport == Transport::UcUnicast {
+            // Where to write, a sender learns from each receiver before every operation, and the host asks for it.
+            let limit = "host with UC unicast; on the card it takes UD or UC multicast".to_owned();
+            return Err(Error::Config { what: "control", value: self.control as u64, limit });
+        }
+        self.chain_mapping.check(ranks, self.chains)?;
+        if let Some(rate) = self.pacing_gbit_per_s.filter(|_| self.transport.is_zero_copy()) {
+            let limit =
+                "for datagrams, whose address carries the rate: leave it out with zero-copy transports".to_owned();
+            return Err(Error::Config { what: "pacing_gbit_per_s", value: rate.into(), limit });
+        }
+        if let Some(rate) = self.pacing_gbit_per_s
+            && self.pacing_mbit_per_s().is_none_or(|share| share < flexio::LEAST_STATIC_RATE_MBIT_PER_S)
+        {
+            let least = (flexio::LEAST_STATIC_RATE_MBIT_PER_S * self.subgroups).div_ceil(1000);
+            let limit = format!("at least {least}: 2.5 Gbit/s for each of {} subgroups", self.subgroups);
+            return Err(Error::Config { what: "pacing_gbit_per_s", value: rate.into(), limit });
+        }
+        // Each rank's share of a subgroup is rounded up to a chunk twice: once for its last one, once for the subgroup.
+        let per_group = u64::from(self.chunk_bytes) * u64::from(self.subgroups);
+        let chunks = self.max_receive_bytes.div_ceil(per_group) + 2 * u64::from(ranks);
+        let needed = u64::BITS - (chunks - 1).leading_zeros();
+        let bits = self.psn_bits.unwrap_or(needed.max(1));
+        let layout = ImmediateLayout::new(bits).map_err(|_| Error::Config {
+            what: "psn_bits",
+            value: u64::from(bits),
+            limit: format!(
+                "1 to 31: {} bytes from {ranks} ranks in {} subgroups are {chunks} chunks; raise subgroups or chunk_bytes, or lower \
+                 max_receive_bytes",
+                self.max_receive_bytes, self.subgroups
+            ),
+        })?;
+        let bits = chunks.min(1 << layout.psn_bits());
+        let bitmap_words = u32::try_from(bits.div_ceil(64)).unwrap_or(u32::MAX);
+        let slot_bytes = match self.transport {
+            Transport::Ud => (self.chunk_bytes + GRH_BYTES).next_multiple_of(64),
+            Transport::UcMulticast | Transport::UcUnicast => 0,
+        };
+        Ok(Derived { layout, bitmap_words, edge_words: ranks.div_ceil(64), slot_bytes, streams })
+    }
+
+    /// What each of a root's queue pairs may send, if there is a limit.
+    pub(crate) fn pacing_mbit_per_s(&self) -> Option<u32> {
+        self.pacing_gbit_per_s.map(|rate| rate.saturating_mul(1000) / self.subgroups.max(1))
+    }
+
+    /// Whether control messages have a higher priority than data.
+    #[must_use]
+    pub const fn control_overtakes(&self) -> bool {
+        self.control_class >> 5 > self.data_class >> 5
+    }
+
+    /// What a communicator of `ranks` ranks takes of its card, whose path has this MTU.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for parameters outside their range, [`Error::Place`] for no ranks or too many.
+    pub fn footprint(&self, ranks: u32, mtu_bytes: u32) -> Result<Footprint> {
+        let derived = self.derive(ranks, mtu_bytes)?;
+        let lanes = u64::from(derived.streams);
+        let slots = u64::from(self.slots);
+        let copies = if self.transport.is_zero_copy() { 0 } else { derived.streams };
+        // Receive CQ, copy CQ and copy ring (UD) have entries of 64 bytes, the receive ring of 16; a send takes one block of 64, on UD two.
+        let receive = slots * (lanes * (64 + 16) + u64::from(copies) * (64 + 64));
+        let sends = u64::from(self.send_depth);
+        let blocks = if self.transport.is_zero_copy() { 1 } else { 2 };
+        let send = lanes * sends * (blocks * 64) + lanes * sends / u64::from(self.send_batch) * 64;
+        // As many for every rank: all stand in the same place of a circle.
+        let peers = peers(Place::new(0, ranks)?);
+        let targets = if self.transport == Transport::UcUnicast { ranks.saturating_sub(1) } else { 0 };
+        let conductor = u32::from(self.control == Control::Device);
+        Ok(Footprint {
+            threads: self.receive_threads + self.send_threads + conductor,
+            receive_queue_pairs: derived.streams,
+            send_queue_pairs: derived.streams,
+            loopback_queue_pairs: copies + self.receive_threads + self.send_threads + conductor,
+            // With the protocol on the card, its messages and the host's reads of the ring neighbours have connections of their own.
+            control_queue_pairs: peers.len() as u32 + targets + conductor * ranks.saturating_sub(1).min(2),
+            staging_bytes: lanes * slots * u64::from(derived.slot_bytes),
+            bitmap_bytes: lanes * 8 * u64::from(derived.bitmap_words + derived.edge_words),
+            context_bytes: CONTEXT_BYTES,
+            ring_bytes: receive + send,
+        })
+    }
+
+    /// Refuses what does not fit the last-level cache.
+    pub(crate) fn check_cache(&self, footprint: &Footprint) -> Result<()> {
+        let needed = footprint.hot_bytes();
+        if needed <= self.cache_bytes {
+            return Ok(());
+        }
+        Err(Error::Budget {
+            what: "bytes of the DPA's last-level cache",
+            needed,
+            limit: self.cache_bytes,
+            next: "lower slots, send_depth, subgroups or max_receive_bytes, or raise cache_bytes to accept a slower datapath",
+        })
+    }
+}

@@ -1,0 +1,10 @@
+//! API: cards, communicators, buffers, requests.
+
+pub(crate) mod buffer;
+pub(crate) mod card;
+pub(crate) mod communicator;
+pub(crate) mod config;
+mod post;
+pub(crate) mod request;
+mod split;
+pub(crate) mod user_memory;

@@ -1,0 +1,179 @@
+//! Posting of operations, checked before any peer sees anything of it.
+
+use crate::api::buffer::Buffer;
+use crate::api::communicator::{Communicator, Posted};
+use crate::api::request::{Refused, Request};
+use crate::error::{Error, Result};
+use crate::plan::displs;
+use crate::plan::stream;
+use crate::plan::{Kind, Plan};
+
+impl<'c> Communicator<'c> {
+    /// Bytes of `buffer` from rank `root` to all. On the root it is read, elsewhere written.
+    ///
+    /// # Errors
+    /// [`Refused`] with the buffer: no such root, too many chunks, or a communicator that has failed.
+    pub fn broadcast(&mut self, buffer: Buffer<'c>, root: u32) -> Result<Request, Box<Refused<'c>>> {
+        let bytes = buffer.len() as u64;
+        self.post(Kind::Broadcast { root, bytes }, None, buffer)
+    }
+
+    /// All bytes of `send` from every rank to every rank, in the order of ranks.
+    ///
+    /// # Errors
+    /// [`Refused`] with the buffers: `receive` is not `size()` times as long as `send`, and as in [`Communicator::broadcast`].
+    pub fn allgather(&mut self, send: Buffer<'c>, receive: Buffer<'c>) -> Result<Request, Box<Refused<'c>>> {
+        let bytes = send.len() as u64;
+        self.post(Kind::Allgather { bytes }, Some(send), receive)
+    }
+
+    /// The same with the own bytes in their place in `receive` already; every rank contributes `receive.len() / size()` bytes.
+    ///
+    /// # Errors
+    /// As [`Communicator::allgather`].
+    pub fn allgather_in_place(&mut self, receive: Buffer<'c>) -> Result<Request, Box<Refused<'c>>> {
+        let bytes = receive.len() as u64 / u64::from(self.size());
+        self.post(Kind::Allgather { bytes }, None, receive)
+    }
+
+    /// `counts[r]` bytes from every rank r to every rank, one rank's after another's in `receive`. `counts` is alike on all ranks.
+    ///
+    /// # Errors
+    /// [`Refused`] with the buffers: `send` is not `counts[rank()]` bytes long, `receive` not their sum, or `counts` has not `size()`
+    /// entries, and as in [`Communicator::broadcast`].
+    pub fn allgatherv(
+        &mut self,
+        send: Buffer<'c>,
+        receive: Buffer<'c>,
+        counts: &[u64],
+    ) -> Result<Request, Box<Refused<'c>>> {
+        self.post(Kind::Allgatherv { bytes: counts.to_vec() }, Some(send), receive)
+    }
+
+    /// The same with the own bytes in their place in `receive` already.
+    ///
+    /// # Errors
+    /// As [`Communicator::allgatherv`].
+    pub fn allgatherv_in_place(&mut self, receive: Buffer<'c>, counts: &[u64]) -> Result<Request, Box<Refused<'c>>> {
+        self.post(Kind::Allgatherv { bytes: counts.to_vec() }, None, receive)
+    }
+
+    /// `counts[r]` bytes from every rank r to every rank, to `displacements[r]` in `receive`, which may be longer than needed; what
+    /// belongs to no block stays as it is. Both lists are alike on all ranks: what a rank has lost it reads from where its neighbour has it.
+    ///
+    /// # Errors
+    /// [`Refused`] with the buffers: blocks that overlap or end beyond `receive`, a list that has not `size()` entries, and as in
+    /// [`Communicator::allgatherv`].
+    pub fn allgatherv_displaced(
+        &mut self,
+        send: Buffer<'c>,
+        receive: Buffer<'c>,
+        counts: &[u64],
+        displacements: &[u64],
+    ) -> Result<Request, Box<Refused<'c>>> {
+        let kind = Kind::Allgatherv { bytes: counts.to_vec() };
+        self.post_displaced(kind, Some(displacements), Some(send), receive)
+    }
+
+    /// The same with the own bytes in their place in `receive` already.
+    ///
+    /// # Errors
+    /// As [`Communicator::allgatherv_displaced`].
+    pub fn allgatherv_displaced_in_place(
+        &mut self,
+        receive: Buffer<'c>,
+        counts: &[u64],
+        displacements: &[u64],
+    ) -> Result<Request, Box<Refused<'c>>> {
+        self.post_displaced(Kind::Allgatherv { bytes: counts.to_vec() }, Some(displacements), None, receive)
+    }
+
+    fn post(&mut self, kind: Kind, send: Option<Buffer<'c>>, receive: Buffer<'c>) -> Result<Request, Box<Refused<'c>>> {
+        self.post_displaced(kind, None, send, receive)
+    }
+
+    fn post_displaced(
+        &mut self,
+        kind: Kind,
+        displacements: Option<&[u64]>,
+        send: Option<Buffer<'c>>,
+        receive: Buffer<'c>,
+    ) -> Result<Request, Box<Refused<'c>>> {
+        let plan = match self.plan(kind, displacements, send.as_ref(), &receive) {
+            Ok(plan) => plan,
+            Err(error) => return Err(Box::new(Refused { error, send, receive: Some(receive) })),
+        };
+        self.posted += 1;
+        let request = Request { number: self.posted, communicator: self.id };
+        let posted_ps = self.card.now_ps();
+        self.waiting.push_back(Posted { request: request.number, plan, send, receive, posted_ps });
+        if self.parts.machine.is_on_card() && self.current.is_none() {
+            // From here on the card needs nobody.
+            self.trouble = self.progress().err();
+        }
+        Ok(request)
+    }
+
+    /// Checks an operation's arguments.
+    fn plan(
+        &self,
+        kind: Kind,
+        displacements: Option<&[u64]>,
+        send: Option<&Buffer<'c>>,
+        receive: &Buffer<'c>,
+    ) -> Result<Plan> {
+        if let Some(failure) = self.broken {
+            return Err(Error::Broken { failure });
+        }
+        let (operation, ranks, own) = (kind.name(), self.size(), self.rank());
+        match &kind {
+            Kind::Broadcast { root, .. } if *root >= ranks => {
+                let reason = format!("root {root} of {ranks} ranks: roots run from 0 to {}", ranks - 1);
+                return Err(Error::Argument { operation, reason });
+            }
+            Kind::Allgatherv { bytes } if bytes.len() != ranks as usize => {
+                let reason = format!("{} counts for {ranks} ranks: give one per rank", bytes.len());
+                return Err(Error::Argument { operation, reason });
+            }
+            _ => {}
+        }
+        let total = match &kind {
+            Kind::Allgatherv { bytes } => bytes.iter().try_fold(0u64, |sum, bytes| sum.checked_add(*bytes)),
+            Kind::Allgather { bytes } => bytes.checked_mul(u64::from(ranks)),
+            Kind::Broadcast { bytes, .. } => Some(*bytes),
+        };
+        if total.is_none() {
+            return Err(Error::Argument { operation, reason: "the contributions exceed 2^64 bytes".to_owned() });
+        }
+        let len = receive.len() as u64;
+        let displaced = match (&kind, displacements) {
+            (Kind::Allgatherv { bytes }, Some(displacements)) => {
+                displs::check(bytes, displacements, len).map_err(|reason| Error::Argument { operation, reason })?
+            }
+            _ => None,
+        };
+        let plan = Plan::new(kind, own, ranks, self.config.chunk_bytes, self.config.subgroups).displaced(displaced);
+        let needed = plan.receive_bytes();
+        if displacements.is_none() && len != needed {
+            let why = format!("contributions of {ranks} ranks");
+            return Err(Error::BufferLength { operation, which: "receive", len, needed, why });
+        }
+        if let Some(send) = send {
+            let needed = plan.block(own).bytes;
+            if send.len() as u64 != needed {
+                let why = format!("what rank {own} contributes");
+                return Err(Error::BufferLength { operation, which: "send", len: send.len() as u64, needed, why });
+            }
+        }
+        let mut table = Vec::new();
+        for stream in stream::received(self.config.transport, self.config.subgroups, self.place) {
+            let chunks = plan.space(stream, &mut table)?.chunks();
+            let psn_bits = self.derived.layout.psn_bits();
+            let limit = (u64::from(self.derived.bitmap_words) * 64).min(1 << psn_bits);
+            if chunks > limit {
+                return Err(Error::TooManyChunks { chunks, psn_bits, limit });
+            }
+        }
+        Ok(plan)
+    }
+}

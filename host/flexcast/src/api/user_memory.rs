@@ -1,0 +1,135 @@
+//! Memory that somebody else has allocated, such as a C program, under registrations that are kept for the next operation.
+#![allow(unsafe_code)] // What is registered is memory by its address: only its owner knows that it is there.
+
+use std::cell::{Cell, RefCell};
+use std::ptr::NonNull;
+
+use flexio::{Access, MemoryRegion};
+
+use crate::api::buffer::Buffer;
+use crate::api::card::Card;
+use crate::error::{Error, Result};
+use crate::memory::registration::{CacheStatistics, Limits, Range, Registration, RegistrationCache};
+
+/// A registration, and whether peers of a failed operation may still hold its key.
+#[derive(Debug)]
+pub(crate) struct Region<'c> {
+    region: MemoryRegion<'c>,
+    exposed: Cell<bool>,
+}
+
+/// A registration in use.
+pub(crate) type Shared<'c> = Registration<Region<'c>>;
+
+impl Region<'_> {
+    /// The next operation on this memory gets another key.
+    pub(crate) fn expose(&self) {
+        self.exposed.set(true);
+    }
+}
+
+/// Makes [`Buffer`]s of memory that the caller has allocated. Registrations are kept in a [`RegistrationCache`]: whoever frees the memory
+/// calls [`UserMemory::invalidate`] before.
+#[derive(Debug)]
+pub struct UserMemory<'c> {
+    card: &'c Card<'c>,
+    cache: RefCell<RegistrationCache<Region<'c>>>,
+}
+
+impl<'c> UserMemory<'c> {
+    /// An empty cache of registrations with a card.
+    #[must_use]
+    pub fn new(card: &'c Card<'c>, limits: Limits) -> Self {
+        Self { card, cache: RefCell::new(RegistrationCache::new(limits)) }
+    }
+
+    /// A buffer of `len` bytes from `start` on, for operations of communicators of the same card. With 0 bytes `start` is not used.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a null pointer or bytes beyond the address space, [`Error::Flexio`] when the memory cannot be registered.
+    ///
+    /// # Safety
+    /// All bytes are allocated, readable and writable, and stay so until the buffer is dropped *and* [`UserMemory::invalidate`] has been
+    /// called for them or this object is gone. From now until the buffer is dropped nobody else accesses them, except for other buffers
+    /// that are only read from.
+    pub unsafe fn buffer(&self, start: *mut u8, len: usize) -> Result<Buffer<'c>> {
+        self.view(start, len, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ)
+    }
+
+    /// A buffer to send from: the card is not allowed to write to it, so that it may be memory that cannot be written.
+    ///
+    /// # Errors
+    /// As [`UserMemory::buffer`].
+    ///
+    /// # Safety
+    /// As for [`UserMemory::buffer`], except that the bytes need not be writable. The buffer is only given to an operation as its send
+    /// buffer, and not written to.
+    pub unsafe fn source(&self, start: *const u8, len: usize) -> Result<Buffer<'c>> {
+        self.view(start.cast_mut(), len, Access::empty())
+    }
+
+    /// Only through the unsafe functions, whose callers vouch for the memory.
+    fn view(&self, start: *mut u8, len: usize, access: Access) -> Result<Buffer<'c>> {
+        if len == 0 {
+            return self.card.buffer(0);
+        }
+        let registration = self.registration(start, len, access)?;
+        let offset = start as u64 - registration.range().address();
+        // SAFETY: the buffer drops the view before its part in the registration, which keeps the region.
+        let view = unsafe { registration.region.view(offset as usize, len) }?;
+        Ok(Buffer::of_user(view, len, registration))
+    }
+
+    /// Registers memory before its first use; nothing is different later if this is left out.
+    ///
+    /// # Errors
+    /// As [`UserMemory::buffer`].
+    ///
+    /// # Safety
+    /// The bytes are allocated, readable and writable, and stay so until [`UserMemory::invalidate`] or the end of this object.
+    pub unsafe fn register(&self, start: *mut u8, len: usize) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        self.registration(start, len, access).map(drop)
+    }
+
+    /// Only through the unsafe functions, whose callers vouch for the memory.
+    fn registration(&self, start: *mut u8, len: usize, access: Access) -> Result<Shared<'c>> {
+        let wrong = |reason: String| Error::Argument { operation: "user memory", reason };
+        let pointer = NonNull::new(start)
+            .ok_or_else(|| wrong(format!("a null pointer for {len} bytes: give the address of allocated memory")))?;
+        let range = Range::new(start as u64, len as u64).map_err(|error| wrong(error.to_string()))?;
+        let mut cache = self.cache.borrow_mut();
+        let register = |_, access| {
+            // SAFETY: the caller of `buffer` or `register` vouches for the memory until it is invalidated or the cache is gone, and for
+            // nobody else accessing it while a buffer exists; while none exists no card is told its key.
+            let region = unsafe { MemoryRegion::register_raw(self.card.pd(), pointer, len, access) }?;
+            Ok::<_, flexio::Error>(Region { region, exposed: Cell::new(false) })
+        };
+        let found = cache.get(range, access, register)?;
+        if !found.exposed.get() {
+            return Ok(found);
+        }
+        let exposed = found.range();
+        drop(found);
+        cache.invalidate(exposed);
+        Ok(cache.get(range, access, register)?)
+    }
+
+    /// Memory in this range is about to be freed or unmapped: its registrations are forgotten. Gives the number of those that buffers
+    /// still use; they exist until these buffers are dropped, and the memory must, too.
+    pub fn invalidate(&self, start: *const u8, len: usize) -> usize {
+        match Range::new(start as u64, len as u64) {
+            Ok(range) => self.cache.borrow_mut().invalidate(range),
+            Err(_) => 0,
+        }
+    }
+
+    /// What the cache has done.
+    #[must_use]
+    pub fn statistics(&self) -> CacheStatistics {
+        self.cache.borrow().statistics()
+    }
+}

@@ -1,0 +1,95 @@
+//! Memory that host and receive contexts share, and the descriptors of queues for the firmware.
+
+use std::mem::size_of;
+
+use flexcast_abi::{CompletionFlag, ContextFault, DeviceAddress, QueueDescriptor, RunRow, WorkerReport};
+use flexio::{DevAddr, DpaCompletionQueue, DpaQueuePair};
+
+use crate::api::config::Derived;
+use crate::error::{Error, Result};
+
+pub(super) const ROW_BYTES: u64 = size_of::<RunRow>() as u64;
+
+/// Where things lie in the host memory that the workers write through their windows, and from which rows are written to them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shared {
+    lanes: usize,
+    bitmap_bytes: usize,
+    pub(super) row_bytes: usize,
+}
+
+impl Shared {
+    pub(crate) fn new(derived: &Derived, ranks: u32) -> Self {
+        let bitmap_bytes = 8 * (derived.bitmap_words + derived.edge_words) as usize;
+        let row_bytes = ranks as usize * ROW_BYTES as usize;
+        Self {
+            lanes: derived.streams as usize,
+            bitmap_bytes: bitmap_bytes.next_multiple_of(64),
+            row_bytes: row_bytes.next_multiple_of(64),
+        }
+    }
+
+    pub(super) const fn flag(self) -> usize {
+        0
+    }
+
+    pub(super) const fn report(self, lane: usize) -> usize {
+        self.flag() + size_of::<CompletionFlag>() + lane * size_of::<WorkerReport>()
+    }
+
+    pub(super) const fn bitmap(self, lane: usize) -> usize {
+        self.report(self.lanes) + lane * self.bitmap_bytes
+    }
+
+    pub(super) const fn rows(self, lane: usize) -> usize {
+        self.bitmap(self.lanes) + lane * self.row_bytes
+    }
+
+    pub(crate) const fn bytes(self) -> usize {
+        self.rows(self.lanes)
+    }
+}
+
+pub(super) fn device(addr: DevAddr) -> DeviceAddress {
+    DeviceAddress::new(addr.get())
+}
+
+pub(crate) fn cq_descriptor(cq: &DpaCompletionQueue<'_>) -> QueueDescriptor {
+    QueueDescriptor {
+        ring: device(cq.ring()),
+        doorbell_record: device(cq.doorbell_record()),
+        number: cq.number(),
+        log_depth: u32::from(cq.log_depth()),
+        ..Default::default()
+    }
+}
+
+pub(crate) fn receive_descriptor(qp: &DpaQueuePair<'_>) -> QueueDescriptor {
+    QueueDescriptor {
+        ring: device(qp.receive_ring()),
+        doorbell_record: device(qp.doorbell_record()),
+        number: qp.number(),
+        log_depth: u32::from(qp.depths().log_receive.unwrap_or(0)),
+        ..Default::default()
+    }
+}
+
+pub(crate) fn send_descriptor(qp: &DpaQueuePair<'_>) -> QueueDescriptor {
+    QueueDescriptor {
+        ring: device(qp.send_ring()),
+        doorbell_record: device(qp.doorbell_record()),
+        number: qp.number(),
+        log_depth: u32::from(qp.depths().log_send.unwrap_or(0)),
+        ..Default::default()
+    }
+}
+
+/// Turns the answer of a `prepare` RPC into a result.
+pub(crate) fn accepted(what: &'static str, answer: u64) -> Result<()> {
+    if answer == 0 {
+        return Ok(());
+    }
+    let (number, code) = ((answer >> 32) as u32, answer as u32);
+    let name = ContextFault::from_raw(code).map_or_else(|_| "unknown".to_owned(), |fault| format!("{fault:?}"));
+    Err(Error::Context { what, number, code: code.into(), name })
+}

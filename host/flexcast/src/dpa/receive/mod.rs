@@ -1,0 +1,298 @@
+//! The receiving side on the card: lanes, one per stream, and the DPA threads that serve them.
+
+mod layout;
+mod operation;
+mod report;
+
+use std::mem::size_of;
+
+use flexcast_abi::{
+    ABI_HASH, ABI_VERSION, GroupContext, LaneThread, Operation, Placement, QueueDescriptor, Staging, WorkerContext,
+};
+use flexcast_proto::{Place, RootRow};
+use flexio::{
+    Access, Affinity, CqTarget, DevAddr, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler,
+    GroupKey, MemoryKey, MemoryRegion, MulticastGroup, MulticastMembership, Path, UdKey,
+};
+use zerocopy::IntoBytes as _;
+
+pub(crate) use layout::{Shared, accepted, cq_descriptor, receive_descriptor, send_descriptor};
+
+use crate::api::card::Card;
+use crate::api::config::{Config, Derived};
+use crate::dpa::targets::Targets;
+use crate::dpa::wake::Wake;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
+use crate::memory::tower::Tower;
+use crate::plan::stream::{self, Stream, Transport, thread_of};
+use layout::device;
+
+const CONTEXT_BYTES: u64 = size_of::<WorkerContext>() as u64;
+
+/// One stream's receiver.
+#[derive(Debug)]
+struct Lane {
+    stream: Stream,
+    thread: usize,
+    /// Its [`WorkerContext`].
+    context: DevAddr,
+    rows: DevAddr,
+    /// Its operation as last written.
+    operation: Operation,
+    placement: Placement,
+    chunks: u64,
+}
+
+#[derive(Debug)]
+struct Thread<'c> {
+    handler: &'c EventHandler<'c>,
+    wake: Wake<'c>,
+    /// Its [`LaneThread`], and behind it the contexts and rows of its lanes.
+    memory: &'c MemoryKey<'c>,
+}
+
+/// The receiving side of a communicator.
+#[derive(Debug)]
+pub(crate) struct Receive<'c> {
+    /// What the group keys of the operation under way stand for (UC multicast): the receive buffer.
+    keys: Vec<GroupKey<'c>>,
+    threads: Vec<Thread<'c>>,
+    /// By number of their streams.
+    lanes: Vec<Lane>,
+    /// Until they are connected, by number of their streams.
+    queue_pairs: Vec<DpaQueuePair<'c>>,
+    /// Of the streams (UC multicast).
+    members: Vec<&'c DpaQueuePair<'c>>,
+    /// Where this rank and others want their bytes (UC unicast).
+    targets: Option<Targets<'c>>,
+    host: &'c MemoryRegion<'c>,
+    shared: Shared,
+    sequence: u64,
+    reports: u64,
+    table: Vec<RootRow>,
+}
+
+/// What queues and memory of a lane need.
+struct Maker<'m, 'p, 'c> {
+    card: &'c Card<'p>,
+    config: &'m Config,
+    derived: &'m Derived,
+    handler: &'c EventHandler<'c>,
+    log_slots: u8,
+}
+
+impl<'c> Maker<'_, '_, 'c> {
+    fn cq(&self, tower: &mut Tower<'c>) -> Result<&'c DpaCompletionQueue<'c>> {
+        let target = CqTarget::Thread(self.handler);
+        Ok(tower.keep(DpaCompletionQueue::new(self.card.outbox(), self.log_slots, target)?))
+    }
+
+    /// The queue pair that receives, and its part of the context.
+    fn receiver(&self, tower: &mut Tower<'c>) -> Result<(DpaQueuePair<'c>, WorkerContext)> {
+        let transport = match self.config.transport {
+            Transport::Ud => flexio::Transport::Ud,
+            Transport::UcMulticast | Transport::UcUnicast => flexio::Transport::Uc,
+        };
+        let cq = self.cq(tower)?;
+        let receiver = DpaQueuePair::receiver(transport, cq, self.log_slots, 0)?;
+        let (receive_cq, receive_queue) = (cq_descriptor(cq), receive_descriptor(&receiver));
+        let context = WorkerContext { receive_cq, receive_queue, ..Default::default() };
+        Ok((receiver, context))
+    }
+
+    /// Staging slots and the queue pair that copies from them (UD).
+    fn copier(&self, tower: &mut Tower<'c>) -> Result<(QueueDescriptor, QueueDescriptor, Staging)> {
+        if self.config.transport.is_zero_copy() {
+            return Ok(Default::default());
+        }
+        let cq = self.cq(tower)?;
+        let depths = DpaDepths { log_send: Some(self.log_slots), log_receive: None };
+        let mut copies = DpaQueuePair::reliable(cq, cq, depths, Access::REMOTE_WRITE, 0)?;
+        let own = copies.endpoint(0);
+        copies.connect(&own, 0)?;
+        let copies = tower.keep(copies);
+        let stride = self.derived.slot_bytes;
+        let bytes = u64::from(self.config.slots) * u64::from(stride);
+        let staging = tower.keep(DeviceBuffer::zeroed(self.card.process(), bytes)?);
+        let key = tower.keep(MemoryKey::new(staging, Access::LOCAL_WRITE)?);
+        let staging = Staging { address: staging.addr().get(), stride, lkey: key.id() };
+        Ok((cq_descriptor(cq), send_descriptor(copies), staging))
+    }
+}
+
+impl<'c> Receive<'c> {
+    /// Makes queues, threads and contexts; queue pairs are not yet in their groups, or connected.
+    pub(crate) fn new(
+        card: &'c Card<'_>,
+        tower: &mut Tower<'c>,
+        config: &Config,
+        derived: &Derived,
+        place: Place,
+        units: &[u32],
+        host: &'c MemoryRegion<'c>,
+    ) -> Result<Self> {
+        let process = card.process();
+        let shared = Shared::new(derived, place.ranks());
+        let address = |offset: usize| host.addr().get() + offset as u64;
+        let group = tower.keep(DeviceBuffer::from_bytes(process, GroupContext::default().as_bytes())?);
+        let log_slots = config.slots.ilog2() as u8;
+        let row_bytes = shared.row_bytes as u64;
+        let transport = config.transport.of_firmware();
+        let symbol = if config.transport.is_zero_copy() { "uc_lanes" } else { "ud_lanes" };
+        let (mut threads, mut lanes, mut queue_pairs) = (Vec::new(), Vec::new(), Vec::new());
+        for (thread, unit) in units.iter().enumerate() {
+            let serves = |index| thread_of(index, derived.streams, units.len() as u32) == thread as u32;
+            let streams: Vec<(u32, Stream)> = (0u32..)
+                .zip(stream::received(config.transport, config.subgroups, place))
+                .filter(|(index, _)| serves(*index))
+                .collect();
+            let count = streams.len() as u64;
+            let contexts_at = size_of::<LaneThread>() as u64;
+            let rows_at = contexts_at + count * CONTEXT_BYTES;
+            let memory = tower.keep(DeviceBuffer::zeroed(process, rows_at + count * row_bytes)?);
+            let key = tower.keep(MemoryKey::new(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?);
+            let argument = memory.addr();
+            let handler = tower.keep(EventHandler::new(process, symbol, argument.get(), Affinity::Unit(*unit))?);
+            // Rows and line of each lane.
+            let (wake, woken) = Wake::new(card, tower, handler, 2 * streams.len())?;
+            let maker = Maker { card, config, derived, handler, log_slots };
+            for (at, (index, stream)) in (0..).zip(&streams) {
+                let lane = *index as usize;
+                let (receiver, queues) = maker.receiver(tower)?;
+                let (send_cq, send_queue, staging) = maker.copier(tower)?;
+                let bitmap_bytes = 8 * u64::from(derived.bitmap_words + derived.edge_words);
+                let bitmap = tower.keep(DeviceBuffer::zeroed(process, bitmap_bytes)?);
+                let context = WorkerContext {
+                    abi_hash: ABI_HASH,
+                    abi_version: ABI_VERSION,
+                    worker: *index,
+                    workers: derived.streams,
+                    transport: transport as u32,
+                    batch: config.receive_batch,
+                    quota: config.quota,
+                    psn_bits: derived.layout.psn_bits(),
+                    bitmap_words: derived.bitmap_words,
+                    edge_words: derived.edge_words,
+                    rows_capacity: place.ranks(),
+                    send_cq,
+                    send_queue,
+                    staging,
+                    bitmap: device(bitmap.addr()),
+                    group: device(group.addr()),
+                    flag_host: address(shared.flag()),
+                    report_host: address(shared.report(lane)),
+                    bitmap_host: address(shared.bitmap(lane)),
+                    ..queues
+                };
+                memory.write(contexts_at + at * CONTEXT_BYTES, context.as_bytes())?;
+                queue_pairs.push(receiver);
+                lanes.push(Lane {
+                    stream: *stream,
+                    thread,
+                    context: memory.addr().offset(contexts_at + at * CONTEXT_BYTES),
+                    rows: memory.addr().offset(rows_at + at * row_bytes),
+                    operation: Operation::default(),
+                    placement: Placement::default(),
+                    chunks: 0,
+                });
+            }
+            let context = LaneThread {
+                abi_hash: ABI_HASH,
+                abi_version: ABI_VERSION,
+                transport: transport as u32,
+                lanes: streams.len() as u32,
+                quota: config.quota,
+                outbox_id: card.outbox().id(),
+                window_id: card.window().id(),
+                window_mkey: host.lkey(),
+                thread: thread as u32,
+                contexts: device(memory.addr().offset(contexts_at)),
+                control_cq: cq_descriptor(woken.cq),
+                control_queue: receive_descriptor(woken.qp),
+                ..Default::default()
+            };
+            memory.write(0, context.as_bytes())?;
+            accepted("receive thread", process.call("prepare_lanes", argument.get())?)?;
+            threads.push(Thread { handler, wake, memory: key });
+        }
+        if let (Transport::UcMulticast, Some(member)) = (config.transport, queue_pairs.first()) {
+            offers_group_keys(member, host)?;
+        }
+        let targets = match config.transport {
+            Transport::UcUnicast => Some(Targets::new(card, tower, place)?),
+            Transport::Ud | Transport::UcMulticast => None,
+        };
+        let (keys, members) = (Vec::with_capacity(lanes.len()), Vec::with_capacity(lanes.len()));
+        let table = Vec::new();
+        Ok(Self { keys, threads, lanes, queue_pairs, members, targets, host, shared, sequence: 0, reports: 0, table })
+    }
+
+    /// Streams of single ranks, each with the queue pair that receives it; none of groups.
+    pub(crate) fn unicast(&self) -> impl Iterator<Item = (u32, Stream)> {
+        let single = |(qp, lane): (&DpaQueuePair<'_>, &Lane)| lane.stream.peer.map(|_| (qp.number(), lane.stream));
+        self.queue_pairs.iter().zip(&self.lanes).filter_map(single)
+    }
+
+    /// Where this rank and others want their bytes (UC unicast).
+    pub(crate) fn targets(&self) -> Option<&Targets<'c>> {
+        self.targets.as_ref()
+    }
+
+    /// A rank that cannot be told any more where this one wants its bytes, with the status of the work completion; told once.
+    pub(crate) fn take_broken(&mut self) -> Result<Option<(u32, u32)>> {
+        self.targets.as_mut().map_or(Ok(None), Targets::take_broken)
+    }
+
+    /// Joins the groups, one per subgroup, or connects to the ranks that send; and lets the threads run.
+    pub(crate) fn connect(
+        &mut self,
+        card: &'c Card<'_>,
+        tower: &mut Tower<'c>,
+        (own, all): (u32, &[Endpoint]),
+        q_key: u32,
+        group: impl Fn(u32) -> Result<MulticastGroup>,
+        config: &Config,
+    ) -> Result<()> {
+        if let Some(targets) = &mut self.targets {
+            targets.connect(all, config)?;
+        }
+        let path = Path { traffic_class: config.data_class, ..Path::default() };
+        for (lane, mut qp) in self.lanes.iter().zip(std::mem::take(&mut self.queue_pairs)) {
+            let Stream { subgroup, peer } = lane.stream;
+            match (peer, config.transport) {
+                (Some(peer), _) => {
+                    let sender = all[peer as usize].stream(own, subgroup)?.sender;
+                    qp.connect_along(&all[peer as usize].remote(sender), 0, path)?;
+                    tower.keep(qp);
+                    continue;
+                }
+                (None, Transport::Ud) => qp.activate(UdKey { q_key })?,
+                (None, _) => qp.connect_along(&group(subgroup)?.endpoint(0), 0, path)?,
+            }
+            let qp = tower.keep(qp);
+            if config.transport == Transport::UcMulticast {
+                self.members.push(qp);
+            }
+            let membership = MulticastMembership::attach(qp, group(subgroup)?)?;
+            tower.keep(membership);
+        }
+        for thread in &self.threads {
+            thread.handler.run(thread.memory.buffer().addr().get())?;
+            card.kick(thread.handler)?;
+        }
+        Ok(())
+    }
+}
+
+/// Tries whether the card lets a group key stand for memory.
+fn offers_group_keys(member: &DpaQueuePair<'_>, memory: &MemoryRegion<'_>) -> Result<()> {
+    match GroupKey::of_key(member, 0, memory.rkey(), memory.addr().get()) {
+        Ok(_) => Ok(()),
+        Err(refusal) => Err(Error::Unsupported {
+            what: "multicast of UC queue pairs with group keys (Transport::UcMulticast)",
+            next: "take Transport::UcUnicast or Transport::Ud, or an emulated machine with uc_multicast",
+            refusal,
+        }),
+    }
+}

@@ -1,0 +1,189 @@
+//! Commands to the receive contexts: a new operation, and the end of one.
+
+use std::mem::{offset_of, size_of};
+
+use flexcast_abi::{DeviceAddress, OPERATION_CLOSED, Operation, Placement, RunRow, WorkerContext};
+use flexio::{DevAddr, GroupKey, MemoryRegion};
+use zerocopy::IntoBytes as _;
+
+use super::layout::{ROW_BYTES, device};
+use super::{Lane, Receive};
+use crate::api::buffer::Buffer;
+use crate::dpa::wake::{DeviceRange, Line};
+use crate::error::Result;
+use crate::plan::Plan;
+
+/// What the host writes for a lane: operation and placement; of a closed one the operation again.
+const LINE_BYTES: usize = size_of::<Operation>() + size_of::<Placement>();
+
+impl<'c> Receive<'c> {
+    /// Number of the last operation.
+    pub(crate) const fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Whether the threads can be told of something new.
+    pub(crate) fn is_free(&mut self) -> Result<bool> {
+        for thread in &mut self.threads {
+            if !thread.wake.is_free()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a new operation can begin.
+    pub(crate) fn is_ready(&mut self) -> Result<bool> {
+        let reachable = match &mut self.targets {
+            Some(targets) => targets.is_free()?,
+            None => true,
+        };
+        Ok(reachable && self.is_free()?)
+    }
+
+    /// Whether it is known where all ranks want the bytes of an operation.
+    pub(crate) fn are_targets_known(&self, operation: u32) -> Result<bool> {
+        self.targets.as_ref().map_or(Ok(true), |targets| targets.are_known(operation))
+    }
+
+    /// Gives the lanes an operation that receives into `buffer`; `operation` is its number, alike on all ranks and never used again. Only
+    /// when [`Receive::is_ready`].
+    ///
+    /// Peers reach the buffer by a key of this operation alone, from now until [`Receive::disarm`]. Lanes tell a conductor by `signals`.
+    pub(crate) fn arm(
+        &mut self,
+        plan: &Plan,
+        own: u32,
+        buffer: &mut Buffer<'c>,
+        (operation, collective_id): (u32, u32),
+        chunk_bytes: u32,
+        signals: Option<DeviceAddress>,
+    ) -> Result<()> {
+        self.sequence += 1;
+        let region = buffer.region();
+        for (member, lane) in self.members.iter().zip(&self.lanes) {
+            let space = plan.space(lane.stream, &mut self.table)?;
+            let (_, own_chunks) = plan.psns(own, lane.stream, &space);
+            // Without a key where nothing but the own bytes would come: what other ranks of the card make come back would be written over
+            // what is being sent.
+            if space.chunks() > own_chunks {
+                let key = GroupKey::of_key(member, operation, region.rkey(), region.addr().get())?;
+                self.keys.push(key);
+            }
+        }
+        if let Some(targets) = &mut self.targets {
+            let (address, rkey) = buffer.expose()?;
+            targets.publish(operation, address, rkey)?;
+        }
+        self.write_lines(plan, own, buffer.region(), (collective_id, chunk_bytes), signals.unwrap_or_default())?;
+        let rows = if plan.is_equal() { 0 } else { plan.root_ranks().count() * ROW_BYTES as usize };
+        self.tell(|lane| {
+            let by_rows = lane.chunks > 0 && lane.stream.peer.is_none();
+            (if by_rows { rows } else { 0 }, LINE_BYTES)
+        })
+    }
+
+    /// Takes the keys back by which peers reach the buffer of the operation: whatever of its packets still comes is dropped by the card.
+    pub(crate) fn disarm(&mut self, buffer: &mut Buffer<'c>) {
+        self.keys.clear();
+        buffer.hide();
+    }
+
+    /// Makes the lanes' lines, and writes their rows to the memory from which they get them.
+    fn write_lines(
+        &mut self,
+        plan: &Plan,
+        own: u32,
+        region: &MemoryRegion<'_>,
+        (collective_id, chunk_bytes): (u32, u32),
+        signals: DeviceAddress,
+    ) -> Result<()> {
+        for index in 0..self.lanes.len() {
+            let stream = self.lanes[index].stream;
+            let space = plan.space(stream, &mut self.table)?;
+            let (own_first, own_chunks) = plan.psns(own, stream, &space);
+            let chunks = space.chunks();
+            let first = plan.first_root(stream);
+            let share = plan.share(first, stream.subgroup);
+            let start = region.addr().get();
+            // Packets of a single peer bring their addresses with them, rows tell theirs.
+            let before = if plan.is_equal() && stream.peer.is_none() { plan.block(first).offset } else { 0 };
+            let lane = &mut self.lanes[index];
+            lane.chunks = chunks;
+            lane.operation = Operation {
+                sequence: self.sequence,
+                destination: start + before + share.offset,
+                rkey: region.rkey(),
+                collective_id,
+                chunks: chunks as u32,
+                chunk_bytes,
+                last_chunk_bytes: share.last_chunk_bytes.max(1),
+                flags: 0,
+                report_request: self.reports,
+                signals,
+                sequence_check: self.sequence,
+            };
+            let mut placement =
+                Placement { own_first: own_first as u32, own_chunks: own_chunks as u32, ..Default::default() };
+            if chunks > 0 {
+                placement.roots = space.roots();
+                if plan.is_equal() || stream.peer.is_some() {
+                    placement.run_chunks = share.chunks as u32;
+                    let run_bytes = share.chunks * u64::from(chunk_bytes);
+                    placement.run_gap = plan.block(first).bytes.wrapping_sub(run_bytes);
+                } else {
+                    placement.rows = device(lane.rows);
+                    let at = self.shared.rows(index);
+                    for (row, root) in (0usize..).zip(plan.root_ranks()) {
+                        let (first_psn, chunks) = plan.psns(root, stream, &space);
+                        let share = plan.share(root, stream.subgroup);
+                        let row_bytes = RunRow {
+                            destination: start + plan.block(root).offset + share.offset,
+                            first_psn: first_psn as u32,
+                            chunks: chunks as u32,
+                            last_chunk_bytes: share.last_chunk_bytes,
+                            ..Default::default()
+                        };
+                        self.host.write(at + row * ROW_BYTES as usize, row_bytes.as_bytes())?;
+                    }
+                }
+            }
+            lane.placement = placement;
+        }
+        Ok(())
+    }
+
+    /// Closes the operation: lanes accept nothing more, finish their copies and report. Only when [`Receive::is_free`].
+    pub(crate) fn close(&mut self) -> Result<()> {
+        self.reports += 1;
+        for lane in &mut self.lanes {
+            lane.operation.flags = OPERATION_CLOSED;
+            lane.operation.report_request = self.reports;
+        }
+        self.tell(|_| (0, size_of::<Operation>()))
+    }
+
+    /// Writes so many bytes of their rows and of their lines to all lanes and wakes their threads.
+    fn tell(&mut self, lengths: impl Fn(&Lane) -> (usize, usize)) -> Result<()> {
+        const OPERATION: usize = offset_of!(WorkerContext, operation);
+        const { assert!(offset_of!(WorkerContext, placement) == OPERATION + size_of::<Operation>()) };
+        for (number, thread) in self.threads.iter_mut().enumerate() {
+            let rkey = thread.memory.id();
+            let to = |address: DevAddr| DeviceRange { address: address.get(), rkey };
+            for (index, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| lane.thread == number) {
+                let (rows, len) = lengths(lane);
+                if rows > 0 {
+                    let from = self.host.slice(self.shared.rows(index) as u64, rows as u32)?;
+                    thread.wake.write_from(Line { from, to: to(lane.rows) });
+                }
+                let mut line = [0; LINE_BYTES];
+                let (operation, placement) = line.split_at_mut(size_of::<Operation>());
+                operation.copy_from_slice(lane.operation.as_bytes());
+                placement.copy_from_slice(lane.placement.as_bytes());
+                thread.wake.write(&line[..len], to(lane.context.offset(OPERATION as u64)));
+            }
+            thread.wake.ring()?;
+        }
+        Ok(())
+    }
+}

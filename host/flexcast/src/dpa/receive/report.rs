@@ -1,0 +1,110 @@
+//! Reports of the receive contexts: progress, missing chunks, counters.
+
+use std::mem::{offset_of, size_of};
+
+use flexcast_abi::{FLAG_MAGIC, ProgressLine, Statistics, WorkerReport, WorkerStatus};
+use flexcast_proto::lane;
+use zerocopy::FromBytes as _;
+
+use super::Receive;
+use crate::api::config::Derived;
+use crate::error::Result;
+use crate::plan::{Missing, Plan};
+
+impl Receive<'_> {
+    fn progress(&self, lane: usize, field: usize) -> Result<u64> {
+        Ok(self.host.read_u64(self.shared.report(lane) + offset_of!(WorkerReport, progress) + field)?)
+    }
+
+    /// A lane that has failed, with its status and detail; `None` while all is well.
+    pub(crate) fn failure(&self) -> Result<Option<(u32, WorkerStatus, u32)>> {
+        for lane in 0..self.lanes.len() {
+            let word = self.progress(lane, offset_of!(ProgressLine, status))?;
+            let (status, detail) = (word as u32, (word >> 32) as u32);
+            if let Ok(status) = WorkerStatus::from_raw(status)
+                && status.is_error()
+            {
+                return Ok(Some((lane as u32, status, detail)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn all(&self, field: usize, value: u64) -> Result<bool> {
+        for lane in 0..self.lanes.len() {
+            if self.progress(lane, field)? != value {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether all lanes have taken the operation over: bitmaps are clear and receives posted.
+    pub(crate) fn is_armed(&self) -> Result<bool> {
+        self.all(offset_of!(ProgressLine, sequence), self.sequence)
+    }
+
+    /// Whether all chunks are in the user's buffer.
+    pub(crate) fn is_complete(&self) -> Result<bool> {
+        Ok(self.host.read_u64(self.shared.flag())? == FLAG_MAGIC + self.sequence)
+    }
+
+    /// Whether all lanes have answered that they are closed.
+    pub(crate) fn is_closed(&self) -> Result<bool> {
+        self.all(offset_of!(ProgressLine, reported), self.reports)
+    }
+
+    /// Chunks that are missing, once [`Receive::is_closed`]. The own rank's positions count as there.
+    pub(crate) fn missing(&mut self, plan: &Plan, derived: &Derived) -> Result<Missing> {
+        let mut missing = Missing::default();
+        let mut bytes = vec![0; 8 * (derived.bitmap_words + derived.edge_words) as usize];
+        for (index, lane) in self.lanes.iter().enumerate() {
+            let space = plan.space(lane.stream, &mut self.table)?;
+            self.host.read(self.shared.bitmap(index), &mut bytes)?;
+            let (words, _) = bytes.as_chunks::<8>();
+            let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+            let (bitmap, edges) = words.split_at(derived.bitmap_words as usize);
+            for (_, run) in lane::missing(&space, bitmap, edges) {
+                for psn in run.first..run.first + run.count {
+                    if let Some((root, place)) = plan.place(psn, lane.stream, &space) {
+                        missing.add(root, &place);
+                    }
+                }
+            }
+        }
+        missing.sort();
+        Ok(missing)
+    }
+
+    /// Chunks of closed or foreign operations that were discarded, as of the lanes' last report.
+    pub(crate) fn late_chunks(&self) -> Result<u64> {
+        Ok(self.statistics()?.wrong_id)
+    }
+
+    /// Counters of all lanes together, as of their last report.
+    pub(crate) fn statistics(&self) -> Result<Statistics> {
+        let mut sum = Statistics::default();
+        for lane in 0..self.lanes.len() {
+            let mut bytes = [0; size_of::<Statistics>()];
+            self.host.read(self.shared.report(lane) + offset_of!(WorkerReport, statistics), &mut bytes)?;
+            let one = Statistics::read_from_bytes(&bytes).unwrap_or_default();
+            sum.cqes += one.cqes;
+            sum.accepted += one.accepted;
+            sum.duplicates += one.duplicates;
+            sum.out_of_range += one.out_of_range;
+            sum.wrong_id += one.wrong_id;
+            sum.wrong_length += one.wrong_length;
+            sum.unexpected_opcode += one.unexpected_opcode;
+            sum.error_cqes += one.error_cqes;
+            sum.activations += one.activations;
+            sum.copy_cqes += one.copy_cqes;
+            sum.instructions += one.instructions;
+            sum.cycles += one.cycles;
+            sum.loop_cqes += one.loop_cqes;
+            sum.loop_instructions += one.loop_instructions;
+            sum.loop_cycles += one.loop_cycles;
+            sum.longest_activation_cycles = sum.longest_activation_cycles.max(one.longest_activation_cycles);
+        }
+        Ok(sum)
+    }
+}

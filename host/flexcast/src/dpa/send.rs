@@ -1,0 +1,401 @@
+//! The sending side on the card: DPA threads that send the own block, to groups or to each rank.
+
+use std::mem::{offset_of, size_of};
+
+use flexcast_abi::{
+    ABI_HASH, ABI_VERSION, DeviceAddress, OPERATION_CLOSED, OPERATION_HELD, SendLane, SendOperation, SendReport,
+    SendRun, SendStatus, SendThread,
+};
+use flexcast_proto::Place;
+use flexio::{
+    Access, Affinity, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, MemoryKey,
+    MemoryRegion, MulticastGroup, Path, UdAddress, UdKey,
+};
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+use crate::api::card::Card;
+use crate::api::config::{Config, Derived};
+use crate::dpa::receive::{accepted, cq_descriptor, receive_descriptor, send_descriptor};
+use crate::dpa::targets::{Target, Targets};
+use crate::dpa::wake::{DeviceRange, Wake};
+use crate::endpoint::Endpoint;
+use crate::error::Result;
+use crate::memory::tower::Tower;
+use crate::plan::Plan;
+use crate::plan::chains::order;
+use crate::plan::stream::{self, Stream, Transport, thread_of};
+
+const LANE_BYTES: u64 = size_of::<SendLane>() as u64;
+const LANES_AT: u64 = size_of::<SendThread>() as u64;
+const REPORT_BYTES: usize = size_of::<SendReport>().next_multiple_of(64);
+
+/// Where things lie in the sending side's part of the shared host memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shared {
+    start: usize,
+    threads: usize,
+}
+
+impl Shared {
+    pub(crate) const fn new(start: usize, config: &Config) -> Self {
+        Self { start, threads: config.send_threads as usize }
+    }
+
+    const fn report(self, thread: usize) -> usize {
+        self.start + thread * REPORT_BYTES
+    }
+
+    pub(crate) const fn end(self) -> usize {
+        self.report(self.threads)
+    }
+}
+
+#[derive(Debug)]
+struct Thread<'c> {
+    handler: &'c EventHandler<'c>,
+    wake: Wake<'c>,
+    memory: &'c MemoryKey<'c>,
+    /// What it sends, with the numbers of the streams.
+    streams: Vec<(u32, Stream)>,
+    operation: SendOperation,
+}
+
+impl Thread<'_> {
+    /// Has the operation written, behind what else the message holds, and wakes the thread.
+    fn tell_operation(&mut self) -> Result<()> {
+        let target = self.memory.buffer().addr().offset(offset_of!(SendThread, operation) as u64);
+        self.wake.write(self.operation.as_bytes(), DeviceRange { address: target.get(), rkey: self.memory.id() });
+        self.wake.ring()
+    }
+}
+
+/// The sending side of a communicator.
+#[derive(Debug)]
+pub(crate) struct Send<'c> {
+    threads: Vec<Thread<'c>>,
+    /// Completion queues, in the order of the threads' streams; and queue pairs to single ranks, until they are connected.
+    queues: Vec<&'c DpaCompletionQueue<'c>>,
+    single: Vec<DpaQueuePair<'c>>,
+    transport: Transport,
+    host: &'c MemoryRegion<'c>,
+    shared: Shared,
+    /// Operations this rank has sent in; each thread counts them.
+    sequence: u64,
+    /// The operation whose runs the threads know already.
+    prepared: Option<u32>,
+    closing: bool,
+    /// What it multicasts comes back to the card, for other ranks there.
+    comes_back: bool,
+    table: Vec<flexcast_proto::RootRow>,
+}
+
+impl<'c> Send<'c> {
+    pub(crate) fn new(
+        card: &'c Card<'_>,
+        tower: &mut Tower<'c>,
+        config: &Config,
+        derived: &Derived,
+        place: Place,
+        units: &[u32],
+        (host, shared): (&'c MemoryRegion<'c>, Shared),
+    ) -> Result<Self> {
+        let process = card.process();
+        let log_cq = config.send_depth.ilog2() as u8;
+        let depths = DpaDepths { log_send: Some(log_cq), log_receive: None };
+        let (mut threads, mut queues, mut single) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, unit) in units.iter().enumerate() {
+            let serves = |index| thread_of(index, derived.streams, units.len() as u32) == number as u32;
+            let mut streams: Vec<(u32, Stream)> = (0u32..)
+                .zip(stream::sent(config.transport, config.subgroups, place))
+                .filter(|(index, _)| serves(*index))
+                .collect();
+            if config.transport != Transport::UcUnicast {
+                // Roots that multicast at the same time begin in different subgroups: bursts of all in one would overrun its receives.
+                let count = streams.len() as u64;
+                streams.rotate_left((u64::from(place.rank()) * count / u64::from(place.ranks())) as usize);
+            }
+            let memory = tower.keep(DeviceBuffer::zeroed(process, LANES_AT + streams.len() as u64 * LANE_BYTES)?);
+            let key = tower.keep(MemoryKey::new(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?);
+            let argument = memory.addr().get();
+            let handler = tower.keep(EventHandler::new(process, "send_blocks", argument, Affinity::Unit(*unit))?);
+            // The run of each lane, and the operation.
+            let (wake, woken) = Wake::new(card, tower, handler, streams.len() + 1)?;
+            for _ in &streams {
+                let cq = tower.keep(DpaCompletionQueue::new(card.outbox(), log_cq, CqTarget::Thread(handler))?);
+                queues.push(cq);
+                if config.transport == Transport::UcUnicast {
+                    single.push(DpaQueuePair::unreliable(cq, cq, depths, 0)?);
+                }
+            }
+            let context = SendThread {
+                abi_hash: ABI_HASH,
+                abi_version: ABI_VERSION,
+                transport: config.transport.of_firmware() as u32,
+                lanes: streams.len() as u32,
+                batch: config.send_batch,
+                quota: config.quota,
+                psn_bits: derived.layout.psn_bits(),
+                outbox_id: card.outbox().id(),
+                window_id: card.window().id(),
+                window_mkey: host.lkey(),
+                thread: number as u32,
+                contexts: DeviceAddress::new(memory.addr().offset(LANES_AT).get()),
+                report_host: host.addr().get() + shared.report(number) as u64,
+                control_cq: cq_descriptor(woken.cq),
+                control_queue: receive_descriptor(woken.qp),
+                ..Default::default()
+            };
+            memory.write(0, context.as_bytes())?;
+            let operation = SendOperation::default();
+            threads.push(Thread { handler, wake, memory: key, streams, operation });
+        }
+        let (transport, table) = (config.transport, Vec::new());
+        Ok(Self {
+            threads,
+            queues,
+            single,
+            transport,
+            host,
+            shared,
+            sequence: 0,
+            prepared: None,
+            closing: false,
+            comes_back: false,
+            table,
+        })
+    }
+
+    /// Streams to single ranks, each with the number of the queue pair that sends it; none to groups.
+    pub(crate) fn unicast(&self) -> impl Iterator<Item = (u32, Stream)> {
+        let streams = self.threads.iter().flat_map(|thread| &thread.streams);
+        self.single.iter().zip(streams).map(|(qp, (_, stream))| (qp.number(), *stream))
+    }
+
+    /// Makes the queue pairs that send to the groups, or connects those to single ranks, and lets the threads run. If no other rank is on
+    /// this card, what it multicasts need not come back to it.
+    pub(crate) fn connect(
+        &mut self,
+        card: &'c Card<'_>,
+        tower: &mut Tower<'c>,
+        (own, all): (u32, &[Endpoint]),
+        q_key: u32,
+        group: impl Fn(u32) -> Result<MulticastGroup>,
+        config: &Config,
+    ) -> Result<()> {
+        let alone = all.iter().filter(|endpoint| endpoint.gid == all[own as usize].gid).count() == 1;
+        self.comes_back = !alone && self.transport != Transport::UcUnicast;
+        let path = Path { traffic_class: config.data_class, ..Path::default() };
+        let log_sends = config.send_depth.ilog2() as u8;
+        // A datagram's entry takes two blocks.
+        let datagrams = DpaDepths { log_send: Some(log_sends + 1), log_receive: None };
+        let mut single = std::mem::take(&mut self.single).into_iter();
+        let mut queues = self.queues.iter();
+        for thread in &self.threads {
+            let memory = thread.memory.buffer();
+            for (at, ((_, stream), cq)) in (0..).zip(thread.streams.iter().zip(&mut queues)) {
+                let mut lane = SendLane { send_cq: cq_descriptor(cq), ..Default::default() };
+                let qp = match (stream.peer.zip(single.next()), self.transport) {
+                    (Some((peer, mut qp)), _) => {
+                        let receiver = all[peer as usize].stream(own, stream.subgroup)?.receiver;
+                        qp.connect_along(&all[peer as usize].remote(receiver), 0, path)?;
+                        qp
+                    }
+                    (None, Transport::Ud) => {
+                        let mut qp = DpaQueuePair::datagram(cq, cq, datagrams, alone, 0)?;
+                        qp.activate(UdKey { q_key })?;
+                        let address = UdAddress::group(card.device(), group(stream.subgroup)?, q_key).along(path)?;
+                        let address = match config.pacing_mbit_per_s() {
+                            Some(mbit_per_s) => address.paced(mbit_per_s)?,
+                            None => address,
+                        };
+                        lane.address_vector.as_mut_bytes().copy_from_slice(&address.to_bytes());
+                        qp
+                    }
+                    (None, _) => {
+                        let mut qp = DpaQueuePair::group_writer(cq, log_sends, alone)?;
+                        qp.connect_along(&group(stream.subgroup)?.endpoint(0), 0, path)?;
+                        qp
+                    }
+                };
+                lane.send_queue = send_descriptor(&qp);
+                memory.write(LANES_AT + at * LANE_BYTES, lane.as_bytes())?;
+                tower.keep(qp);
+            }
+            accepted("send thread", card.process().call("prepare_send", memory.addr().get())?)?;
+            thread.handler.run(memory.addr().get())?;
+            card.kick(thread.handler)?;
+        }
+        Ok(())
+    }
+
+    /// Whether cards write what this rank multicasts to where it lies in the own receive buffer, too: Writes that come back for other ranks
+    /// of the card.
+    pub(crate) fn writes_come_back(&self) -> bool {
+        self.comes_back && self.transport == Transport::UcMulticast
+    }
+
+    /// Whether the threads can be told of something new.
+    pub(crate) fn is_free(&mut self) -> Result<bool> {
+        for thread in &mut self.threads {
+            if !thread.wake.is_free()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Activation ids of the threads.
+    pub(crate) fn activation_ids(&self) -> impl Iterator<Item = u32> {
+        self.threads.iter().map(|thread| thread.handler.id())
+    }
+
+    /// Number of the last operation.
+    pub(crate) const fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Tells the threads what they will send from `source` (address and local key) in an operation, so that less is left to be told when
+    /// its turn comes. Not for streams to single ranks. Only when [`Send::is_free`], and no operation is under way.
+    pub(crate) fn prepare(&mut self, plan: &Plan, source: (u64, u32), operation: u32) -> Result<()> {
+        self.write_runs(plan, source, operation, None)?;
+        self.prepared = Some(operation);
+        self.threads.iter_mut().try_for_each(|thread| thread.wake.post())
+    }
+
+    /// Has the own block sent from `source` (address and local key): at once, or when the conductor says so by these signals.
+    /// `operation` is its number, alike on all ranks. Only when [`Send::is_free`], and `targets` are known.
+    pub(crate) fn start(
+        &mut self,
+        plan: &Plan,
+        source: (u64, u32),
+        (operation, collective_id): (u32, u32),
+        config: &Config,
+        targets: Option<&Targets<'_>>,
+        signals: Option<DeviceAddress>,
+    ) -> Result<()> {
+        self.sequence += 1;
+        self.closing = false;
+        if self.prepared.take() != Some(operation) {
+            self.write_runs(plan, source, operation, targets)?;
+        }
+        let lead_chunks = config.lead(order(plan, config, plan.own()).chains);
+        for thread in &mut self.threads {
+            thread.operation = SendOperation {
+                sequence: self.sequence,
+                chunk_bytes: config.chunk_bytes,
+                collective_id,
+                lkey: source.1,
+                lead_chunks,
+                flags: if signals.is_some() { OPERATION_HELD } else { 0 },
+                signals: signals.unwrap_or_default(),
+                sequence_check: self.sequence,
+                ..Default::default()
+            };
+            thread.tell_operation()?;
+        }
+        Ok(())
+    }
+
+    /// Adds the run of each lane to the next message of its thread.
+    fn write_runs(
+        &mut self,
+        plan: &Plan,
+        source: (u64, u32),
+        operation: u32,
+        targets: Option<&Targets<'_>>,
+    ) -> Result<()> {
+        let own = plan.own();
+        for thread in &mut self.threads {
+            let memory = thread.memory.buffer().addr();
+            for (at, (_, stream)) in (0u64..).zip(&thread.streams) {
+                let (first_psn, mut chunks) = plan.sent_psns(*stream, &mut self.table)?;
+                let share = plan.share(own, stream.subgroup);
+                let offset = plan.block(own).offset + share.offset;
+                // Under a group key offsets are addresses; datagrams have no target.
+                let (mut remote_address, mut key) = (offset, operation);
+                if let Some((targets, peer)) = targets.zip(stream.peer) {
+                    match targets.of(peer, operation)? {
+                        Target::Known { address, rkey } => (remote_address, key) = (address + offset, rkey),
+                        // It has everything, or is this rank itself.
+                        Target::Over | Target::Unknown => chunks = 0,
+                    }
+                }
+                let run = SendRun {
+                    source: source.0 + share.offset,
+                    remote_address,
+                    first_psn: first_psn as u32,
+                    chunks: chunks as u32,
+                    last_chunk_bytes: share.last_chunk_bytes,
+                    rkey: key,
+                    ..Default::default()
+                };
+                let target = memory.offset(LANES_AT + at * LANE_BYTES + offset_of!(SendLane, run) as u64);
+                thread.wake.write(run.as_bytes(), DeviceRange { address: target.get(), rkey: thread.memory.id() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops posting; what is posted completes. Only when [`Send::is_free`].
+    pub(crate) fn close(&mut self) -> Result<()> {
+        self.closing = true;
+        for thread in &mut self.threads {
+            thread.operation.flags = OPERATION_CLOSED;
+            thread.tell_operation()?;
+        }
+        Ok(())
+    }
+
+    /// Whether the operation has been closed.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    fn all(&self, field: usize) -> Result<bool> {
+        for number in 0..self.threads.len() {
+            if self.host.read_u64(self.shared.report(number) + field)? != self.sequence {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether so little is left to post that the next root may begin.
+    pub(crate) fn is_announced(&self) -> Result<bool> {
+        self.all(offset_of!(SendReport, announced))
+    }
+
+    /// Whether the card is done with the operation's source.
+    pub(crate) fn is_finished(&self) -> Result<bool> {
+        self.all(offset_of!(SendReport, finished))
+    }
+
+    /// A thread that has failed, with its status and detail; `None` while all is well.
+    pub(crate) fn failure(&self) -> Result<Option<(u32, SendStatus, u32)>> {
+        for number in 0..self.threads.len() {
+            let word = self.host.read_u64(self.shared.report(number) + offset_of!(SendReport, status))?;
+            if let Ok(status) = SendStatus::from_raw(word as u32)
+                && status.is_error()
+            {
+                return Ok(Some((number as u32, status, (word >> 32) as u32)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Chunks posted, doorbells rung and instructions retired by all threads since set-up.
+    pub(crate) fn report(&self) -> Result<SendReport> {
+        let mut sum = SendReport::default();
+        for number in 0..self.threads.len() {
+            let mut bytes = [0; size_of::<SendReport>()];
+            self.host.read(self.shared.report(number), &mut bytes)?;
+            let one = SendReport::read_from_bytes(&bytes).unwrap_or_default();
+            sum.posted += one.posted;
+            sum.doorbells += one.doorbells;
+            sum.activations += one.activations;
+            sum.instructions += one.instructions;
+            sum.loop_instructions += one.loop_instructions;
+        }
+        Ok(sum)
+    }
+}

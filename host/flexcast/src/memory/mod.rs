@@ -1,0 +1,4 @@
+//! Memory: registrations that are kept, and owners of what borrows.
+
+pub mod registration;
+pub(crate) mod tower;

@@ -1,0 +1,147 @@
+//! The rendezvous message: where a rank wants its data, and what for.
+
+use flexcast_proto::p2p::{Allgather, Allreduce, Alltoall, Blocks, Broadcast, Operation, Span};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes of an announcement.
+pub const ANNOUNCEMENT_BYTES: u32 = size_of::<Announcement>() as u32;
+
+/// What all ranks must agree on in an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct Terms {
+    /// The group's operations are numbered from 0, modulo 2^32.
+    pub(super) operation: U32,
+    algorithm: U32,
+    /// Radix of a k-nomial tree, operator of a reduction.
+    parameter: U32,
+    root: U32,
+    blocks: U32,
+    /// Where it ends, all blocks together, and a hash of where each does.
+    total_bytes: U64,
+    division: U64,
+}
+
+/// Terms, and where the sender's receive buffer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct Announcement {
+    pub(super) terms: Terms,
+    pub(super) rkey: U32,
+    pub(super) addr: U64,
+}
+
+/// Names of the algorithms by their codes.
+const NAMES: [&str; 15] = [
+    "Allgather (ring)",
+    "Allgather (linear)",
+    "Allgather (recursive doubling)",
+    "Allgather (Bruck)",
+    "Broadcast (k-nomial)",
+    "Broadcast (heap)",
+    "Broadcast (in-order)",
+    "Broadcast (chain)",
+    "Broadcast (scatter-Allgather)",
+    "Alltoall (pairwise)",
+    "Alltoall (ring)",
+    "Alltoall (linear)",
+    "Reduce-Scatter (ring)",
+    "AllReduce (ring)",
+    "AllReduce (tree)",
+];
+/// Codes of Broadcasts, and of reductions.
+const BROADCASTS: std::ops::RangeInclusive<u32> = 4..=8;
+const REDUCTIONS: std::ops::RangeInclusive<u32> = 12..=14;
+
+impl Terms {
+    /// `operator`: code of a reduction's; 0 for others.
+    pub(super) fn new(number: u32, operation: Operation, operator: u32, blocks: &Blocks<'_>) -> Self {
+        let (algorithm, parameter, root) = match operation {
+            // Segments show in the number of blocks.
+            Operation::Allgather(Allgather::Ring | Allgather::PipelinedRing { .. }) => (0, 0, 0),
+            Operation::Allgather(Allgather::Linear) => (1, 0, 0),
+            Operation::Allgather(Allgather::RecursiveDoubling) => (2, 0, 0),
+            Operation::Allgather(Allgather::Bruck) => (3, 0, 0),
+            Operation::Broadcast { algorithm, root, .. } => match algorithm {
+                Broadcast::Knomial { radix } => (4, radix, root),
+                Broadcast::Heap => (5, 0, root),
+                Broadcast::InOrder => (6, 0, root),
+                Broadcast::Chain => (7, 0, root),
+                Broadcast::ScatterAllgather => (8, 0, root),
+            },
+            Operation::Alltoall(Alltoall::Pairwise) => (9, 0, 0),
+            Operation::Alltoall(Alltoall::Ring) => (10, 0, 0),
+            Operation::Alltoall(Alltoall::Linear) => (11, 0, 0),
+            Operation::ReduceScatter => (12, operator, 0),
+            Operation::Allreduce(Allreduce::Ring) => (13, operator, 0),
+            Operation::Allreduce(Allreduce::Tree { .. }) => (14, operator, 0),
+        };
+        // FNV-1a over the lengths of the blocks.
+        let lengths = (0..blocks.count()).map(|block| blocks.bytes(Span::of(block)));
+        let division = lengths.fold(0xCBF2_9CE4_8422_2325, |hash: u64, length| {
+            length.to_le_bytes().iter().fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3))
+        });
+        Self {
+            operation: U32::new(number),
+            algorithm: U32::new(algorithm),
+            parameter: U32::new(parameter),
+            root: U32::new(root),
+            blocks: U32::new(blocks.count()),
+            total_bytes: U64::new(blocks.total_bytes()),
+            division: U64::new(division),
+        }
+    }
+
+    /// The same for what one rank has for another in an Alltoall: the others' blocks are nothing to these two.
+    pub(super) fn of_pair(self, bytes: u64) -> Self {
+        Self { total_bytes: U64::new(bytes), division: U64::ZERO, ..self }
+    }
+}
+
+impl std::fmt::Display for Terms {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = NAMES.get(self.algorithm.get() as usize).unwrap_or(&"an unknown algorithm");
+        write!(f, "operation {}, {name} of {} bytes in {} blocks", self.operation, self.total_bytes, self.blocks)?;
+        if BROADCASTS.contains(&self.algorithm.get()) {
+            write!(f, " from root {}", self.root)?;
+        }
+        if self.parameter.get() != 0 {
+            let what = if REDUCTIONS.contains(&self.algorithm.get()) { "operator" } else { "radix" };
+            write!(f, ", {what} {}", self.parameter)?;
+        }
+        write!(f, ", lengths {:#018x}", self.division)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terms_differ_where_arguments_do() {
+        let terms = |number, operation, ends: &[u64]| Terms::new(number, operation, 0, &Blocks::unequal(ends).unwrap());
+        let ring = Operation::Allgather(Allgather::Ring);
+        let tree = |radix, root| Operation::Broadcast { algorithm: Broadcast::Knomial { radix }, root, blocks: 2 };
+        let all = [
+            terms(0, ring, &[5, 8]),
+            terms(1, ring, &[5, 8]),
+            terms(0, ring, &[4, 8]),
+            terms(0, Operation::Allgather(Allgather::Bruck), &[5, 8]),
+            terms(0, tree(2, 0), &[5, 8]),
+            terms(0, tree(2, 1), &[5, 8]),
+            terms(0, tree(3, 1), &[5, 8]),
+            terms(0, Operation::Alltoall(Alltoall::Ring), &[5, 8]),
+            terms(0, Operation::Alltoall(Alltoall::Pairwise), &[5, 8]),
+            terms(0, Operation::Alltoall(Alltoall::Pairwise), &[5, 8]).of_pair(5),
+            terms(0, Operation::ReduceScatter, &[5, 8]),
+            Terms::new(0, Operation::ReduceScatter, 2, &Blocks::unequal(&[5, 8]).unwrap()),
+            terms(0, Operation::Allreduce(Allreduce::Ring), &[5, 8]),
+            terms(0, Operation::Allreduce(Allreduce::Tree { segments: 2 }), &[5, 8]),
+        ];
+        for (index, one) in all.iter().enumerate() {
+            assert!(all[..index].iter().all(|other| other != one && other.to_string() != one.to_string()), "{one}");
+        }
+        assert_eq!(ANNOUNCEMENT_BYTES, 48);
+    }
+}

@@ -1,0 +1,361 @@
+//! One peer: a queue pair for data and one for control, and what is under way on them.
+
+use std::collections::VecDeque;
+
+use flexcast_proto::p2p::{Blocks, Transfer};
+use flexio::{
+    Access, CompletionQueue, HostAddr, LocalSlice, MemoryRegion, Path, ProtectionDomain, QueueDepths, QueuePair,
+    RemoteQp, SendKind, SendRequest, Transport,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::announcement::{ANNOUNCEMENT_BYTES, Announcement};
+use super::operation::{Running, piece};
+use super::{Config, Error, Traffic};
+
+/// Receives for announcements. A peer announces its next operation with this rank when the last one is complete, and to
+/// complete that it needs data that this rank sends after it has seen the announcement of it; the second covers the
+/// time until the first is posted again.
+pub(super) const CONTROL_DEPTH: u32 = 2;
+/// Distance of two slots for announcements: a line each.
+const SLOT_BYTES: u64 = 64;
+const SLOTS_PER_PEER: u64 = 1 + CONTROL_DEPTH as u64;
+
+/// A connection's number, peer, and number of receives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slots {
+    pub(super) index: u32,
+    pub(super) peer: u32,
+    pub(super) accepts: u32,
+}
+
+impl Slots {
+    /// Bytes of the region for so many peers. Its first slot is for receives that only take an immediate.
+    pub(super) const fn bytes(peers: usize) -> usize {
+        (SLOT_BYTES * (1 + SLOTS_PER_PEER * peers as u64)) as usize
+    }
+
+    /// Offset of a slot in the region: 0 to send from, 1 and 2 to receive into.
+    const fn offset(self, slot: u32) -> u64 {
+        SLOT_BYTES * (1 + SLOTS_PER_PEER * self.index as u64 + slot as u64)
+    }
+}
+
+/// What a completion is of: comes back in its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// A write; whether it ends a message.
+    Write { last: bool },
+    /// The own announcement.
+    Announce,
+    /// A message of the peer.
+    Message,
+    /// An announcement of the peer, in this slot.
+    Announcement { slot: u32 },
+}
+
+impl Work {
+    fn id(self, connection: u32) -> u64 {
+        let code: u64 = match self {
+            Self::Write { last } => u64::from(last),
+            Self::Announce => 2,
+            Self::Message => 3,
+            Self::Announcement { slot } => 4 + u64::from(slot),
+        };
+        code << 32 | u64::from(connection)
+    }
+
+    /// What an id says: connection and work.
+    pub(super) fn of(id: u64) -> (usize, Self) {
+        let work = match id >> 32 {
+            code @ 0..=1 => Self::Write { last: code == 1 },
+            2 => Self::Announce,
+            3 => Self::Message,
+            code => Self::Announcement { slot: (code - 4) as u32 },
+        };
+        (id as u32 as usize, work)
+    }
+}
+
+/// A message that is being written.
+#[derive(Clone, Copy, Debug)]
+struct Outgoing {
+    transfer: Transfer,
+    /// Bytes posted of it.
+    done: u64,
+}
+
+/// What a call to [`Connection::write`] has posted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Posted {
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection<'a> {
+    slots: Slots,
+    data: QueuePair<'a>,
+    control: QueuePair<'a>,
+    /// Most messages of one operation that the peer has receives for.
+    peer_accepts: u32,
+    config: Config,
+    /// What the peer has announced and this rank has not finished, in order: its current operation, and the peer's next
+    /// one with this rank, which it may be at when only acknowledgements of the current one are still on their way.
+    announced: [Option<Announcement>; 2],
+    /// The own announcement is to be sent; one is under way.
+    announce: bool,
+    announcing: bool,
+    outgoing: VecDeque<Outgoing>,
+    writes: u32,
+    /// Receives of messages are posted with this.
+    nothing: LocalSlice,
+}
+
+impl<'a> Connection<'a> {
+    pub(super) fn new(
+        pd: &'a ProtectionDomain<'a>,
+        completions: &'a CompletionQueue<'a>,
+        slots: Slots,
+        config: Config,
+    ) -> Result<Self, Error> {
+        let data = QueueDepths { send: config.writes, receive: slots.accepts.max(1) };
+        let control = QueueDepths { send: CONTROL_DEPTH, receive: CONTROL_DEPTH };
+        Ok(Self {
+            slots,
+            data: queue_pair(pd, completions, data, Traffic::Data)?,
+            control: queue_pair(pd, completions, control, Traffic::Control)?,
+            peer_accepts: 0,
+            config,
+            announced: [None; 2],
+            announce: false,
+            announcing: false,
+            outgoing: VecDeque::with_capacity(config.writes as usize),
+            writes: 0,
+            nothing: LocalSlice { addr: HostAddr(0), len: 0, lkey: 0 },
+        })
+    }
+
+    pub(super) fn peer(&self) -> u32 {
+        self.slots.peer
+    }
+
+    /// Messages of the peer in one operation for which there are receives.
+    pub(super) fn accepts(&self) -> u32 {
+        self.slots.accepts
+    }
+
+    /// The same the other way.
+    pub(super) fn peer_accepts(&self) -> u32 {
+        self.peer_accepts
+    }
+
+    /// Numbers of the queue pairs for data and for control.
+    pub(super) fn numbers(&self) -> (u32, u32) {
+        (self.data.qpn(), self.control.qpn())
+    }
+
+    /// Posts the receives and connects.
+    pub(super) fn connect(
+        &mut self,
+        data: &RemoteQp,
+        control: &RemoteQp,
+        peer_accepts: u32,
+        region: &MemoryRegion<'_>,
+    ) -> Result<(), Error> {
+        self.peer_accepts = peer_accepts;
+        self.nothing = region.slice(0, SLOT_BYTES as u32)?;
+        for _ in 0..self.slots.accepts {
+            self.receive_message()?;
+        }
+        for slot in 1..=CONTROL_DEPTH {
+            self.receive_announcement(slot, region)?;
+        }
+        connect(&self.data, data, Traffic::Data, &self.config)?;
+        connect(&self.control, control, Traffic::Control, &self.config)
+    }
+
+    /// Posts the receive of a message again.
+    pub(super) fn receive_message(&self) -> Result<(), Error> {
+        Ok(self.data.post_receive(Work::Message.id(self.slots.index), self.nothing)?)
+    }
+
+    fn receive_announcement(&self, slot: u32, region: &MemoryRegion<'_>) -> Result<(), Error> {
+        let id = Work::Announcement { slot }.id(self.slots.index);
+        Ok(self.control.post_receive(id, region.slice(self.slots.offset(slot), ANNOUNCEMENT_BYTES)?)?)
+    }
+
+    /// The peer will write here in the operation that begins.
+    pub(super) fn expect_messages(&mut self) {
+        self.announce = true;
+    }
+
+    /// Sends the own announcement if it is due and the last one is out of its slot. Tells whether it did.
+    pub(super) fn announce(&mut self, running: &Running, region: &MemoryRegion<'_>) -> Result<bool, Error> {
+        if !self.announce || self.announcing {
+            return Ok(false);
+        }
+        let offset = self.slots.offset(0);
+        region.write(offset as usize, running.announcement(self.slots.peer).as_bytes())?;
+        self.control.post_send(&SendRequest {
+            id: Work::Announce.id(self.slots.index),
+            kind: SendKind::Send,
+            local: Some(region.slice(offset, ANNOUNCEMENT_BYTES)?),
+            immediate: None,
+            signaled: true,
+        })?;
+        (self.announce, self.announcing) = (false, true);
+        Ok(true)
+    }
+
+    /// The own announcement is at the peer.
+    pub(super) fn announced(&mut self) {
+        self.announcing = false;
+    }
+
+    /// An announcement of the peer has come.
+    pub(super) fn handle_announcement(
+        &mut self,
+        slot: u32,
+        byte_len: u32,
+        region: &MemoryRegion<'_>,
+    ) -> Result<(), Error> {
+        let refused = |reason| Error::Protocol { peer: self.slots.peer, reason };
+        if byte_len != ANNOUNCEMENT_BYTES {
+            return Err(refused(format!("an announcement of {byte_len} bytes: it has {ANNOUNCEMENT_BYTES}")));
+        }
+        let mut bytes = [0; ANNOUNCEMENT_BYTES as usize];
+        region.read(self.slots.offset(slot) as usize, &mut bytes)?;
+        let announcement = Announcement::read_from_bytes(&bytes).map_err(|_| refused("no announcement".to_owned()))?;
+        match &mut self.announced {
+            [free @ None, _] | [Some(_), free @ None] => *free = Some(announcement),
+            [Some(_), Some(before)] => {
+                return Err(refused(format!("announced {} before {} was over", announcement.terms, before.terms)));
+            }
+        }
+        self.receive_announcement(slot, region)
+    }
+
+    /// Checks what the peer has announced, if it has, against the operation that this rank is at. The peer may be at a
+    /// later one, if it gets nothing more from this rank in this one.
+    pub(super) fn check(&self, running: &Running, blocks: &Blocks<'_>) -> Result<(), Error> {
+        let expected = running.expected(self.slots.peer, blocks);
+        match &self.announced[0] {
+            Some(Announcement { terms, .. })
+                if *terms != expected && (terms.operation == running.terms.operation || !self.outgoing.is_empty()) =>
+            {
+                let (theirs, own) = (terms.to_string(), expected.to_string());
+                Err(Error::Mismatch { peer: self.slots.peer, theirs, own })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes a message to be written, unless as many wait already as may be under way.
+    pub(super) fn take(&mut self, transfer: Transfer) -> bool {
+        let room = self.outgoing.len() < self.config.writes as usize;
+        if room {
+            self.outgoing.push_back(Outgoing { transfer, done: 0 });
+        }
+        room
+    }
+
+    /// Posts as many writes as may be under way.
+    pub(super) fn write(&mut self, running: &Running, blocks: &Blocks<'_>) -> Result<Posted, Error> {
+        let mut posted = Posted::default();
+        let Some(announcement) = self.announced[0] else { return Ok(posted) };
+        while self.writes < self.config.writes
+            && let Some(outgoing) = self.outgoing.front_mut()
+        {
+            let transfer = outgoing.transfer;
+            let (piece, behind) = piece(blocks, transfer.blocks, outgoing.done, self.config.write_bytes);
+            let last = behind == 0;
+            let base = running.base(transfer.blocks, blocks);
+            self.data.post_send(&SendRequest {
+                id: Work::Write { last }.id(self.slots.index),
+                kind: SendKind::Write {
+                    remote_addr: announcement.addr.get().wrapping_add(piece.start - base),
+                    rkey: announcement.rkey.get(),
+                },
+                local: running.local(&piece),
+                immediate: last.then_some(transfer.tag),
+                signaled: true,
+            })?;
+            self.writes += 1;
+            posted.bytes += piece.end - piece.start;
+            if last {
+                posted.messages += 1;
+                self.outgoing.pop_front();
+            } else {
+                outgoing.done += piece.end - piece.start;
+            }
+        }
+        Ok(posted)
+    }
+
+    /// A write is at the peer.
+    pub(super) fn written(&mut self) {
+        self.writes = self.writes.saturating_sub(1);
+    }
+
+    /// The operation is over: the peer's announcement of it is used up.
+    pub(super) fn finish(&mut self, running: &Running) {
+        if self.announced[0].is_some_and(|announcement| announcement.terms.operation == running.terms.operation) {
+            self.announced = [self.announced[1], None];
+        }
+    }
+
+    /// What the peer owes before this rank's messages to it are through.
+    pub(super) fn owes(&self) -> Option<&'static str> {
+        match (self.outgoing.is_empty(), self.announced[0].is_some()) {
+            (false, false) => Some("the buffer address"),
+            (true, _) if self.writes == 0 => None,
+            _ => Some("acknowledgements"),
+        }
+    }
+}
+
+fn queue_pair<'a>(
+    pd: &'a ProtectionDomain<'a>,
+    completions: &'a CompletionQueue<'a>,
+    depths: QueueDepths,
+    traffic: Traffic,
+) -> Result<QueuePair<'a>, Error> {
+    let queue_pair = QueuePair::new(pd, Transport::Rc, completions, completions, depths)?;
+    queue_pair.init(
+        match traffic {
+            Traffic::Data => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+            Traffic::Control => Access::LOCAL_WRITE,
+        },
+        0,
+    )?;
+    Ok(queue_pair)
+}
+
+/// The one place where queue pairs are given a path, and so the one where data and control get their traffic classes.
+fn connect(queue_pair: &QueuePair<'_>, remote: &RemoteQp, traffic: Traffic, config: &Config) -> Result<(), Error> {
+    let class = match traffic {
+        Traffic::Data => config.data_class,
+        Traffic::Control => config.control_class,
+    };
+    Ok(queue_pair.connect_with(remote, 0, Path::of_class(class), config.retry)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_say_what_they_are_of() {
+        let kinds = [
+            Work::Write { last: false },
+            Work::Write { last: true },
+            Work::Announce,
+            Work::Message,
+            Work::Announcement { slot: 2 },
+        ];
+        for (work, index) in kinds.into_iter().zip([0, 1, 1023, u32::MAX, 7]) {
+            assert_eq!(Work::of(work.id(index)), (index as usize, work));
+        }
+    }
+}

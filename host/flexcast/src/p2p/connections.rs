@@ -1,0 +1,154 @@
+//! Making the connections that operations need.
+
+use std::collections::BTreeMap;
+
+use flexcast_proto::Place;
+use flexcast_proto::p2p::{Operation, Schedule};
+use flexio::{Access, CompletionQueue, HostBuffer, MemoryRegion, ProtectionDomain, RemoteQp};
+use zerocopy::little_endian::U32;
+
+use super::connection::{CONTROL_DEPTH, Connection, Slots};
+use super::endpoint::{Endpoint, Entry};
+use super::{Config, Error, Group};
+
+/// Most messages of one peer in one operation: the depth of a receive queue.
+const MAX_MESSAGES: u32 = 1 << 15;
+
+/// The peers that operations of a rank have, and how many messages each may bring.
+#[derive(Clone, Debug)]
+pub struct Connections {
+    place: Place,
+    config: Config,
+    /// By peer: most messages in one operation.
+    accepts: BTreeMap<u32, u32>,
+}
+
+impl Connections {
+    /// What these operations need. All ranks must name the same. A Broadcast is for its root and for at most so many
+    /// blocks.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a configuration or a number of messages beyond its limits, [`Error::Schedule`].
+    pub fn new(place: Place, operations: &[Operation], config: Config) -> Result<Self, Error> {
+        let check = |what, value: u32, limit: u32| match value {
+            0 => Err(Error::OutOfRange { what, value: 0, limit: format!("1 to {limit}") }),
+            _ if value > limit => Err(Error::OutOfRange { what, value: value.into(), limit: format!("1 to {limit}") }),
+            _ => Ok(()),
+        };
+        check("the number of writes under way", config.writes, 4096)?;
+        check("the longest write in bytes", config.write_bytes, 1 << 30)?;
+        let mut accepts = BTreeMap::new();
+        for &operation in operations {
+            let schedule = Schedule::new(operation, place)?;
+            for peer in schedule.targets().iter() {
+                accepts.entry(peer).or_insert(0);
+            }
+            for (peer, messages) in count(schedule.receives().map(|arrival| arrival.from)) {
+                check("the number of messages from one rank", messages, MAX_MESSAGES)?;
+                let most: &mut u32 = accepts.entry(peer).or_insert(0);
+                *most = messages.max(*most);
+            }
+        }
+        Ok(Self { place, config, accepts })
+    }
+
+    /// The peers, ascending.
+    pub fn peers(&self) -> impl Iterator<Item = u32> {
+        self.accepts.keys().copied()
+    }
+
+    /// Entries that the completion queue must have at least.
+    #[must_use]
+    pub fn completions(&self) -> u32 {
+        let of_peer = |accepts: &u32| self.config.writes + accepts + 2 * CONTROL_DEPTH;
+        self.accepts.values().map(of_peer).fold(1, u32::saturating_add)
+    }
+
+    /// Makes queue pairs on a card, and what the other ranks need to know of them, to be exchanged by whatever means
+    /// there are. Nobody else may use the completion queue.
+    ///
+    /// # Errors
+    /// [`Error::Flexio`].
+    pub fn prepare<'a>(
+        &self,
+        pd: &'a ProtectionDomain<'a>,
+        completions: &'a CompletionQueue<'a>,
+    ) -> Result<(Pending<'a>, Vec<u8>), Error> {
+        let buffer = HostBuffer::zeroed(Slots::bytes(self.accepts.len()))?;
+        let slots = MemoryRegion::register(pd, buffer, Access::LOCAL_WRITE)?;
+        let connections = self
+            .accepts
+            .iter()
+            .enumerate()
+            .map(|(index, (&peer, &accepts))| {
+                Connection::new(pd, completions, Slots { index: index as u32, peer, accepts }, self.config)
+            })
+            .collect::<Result<Vec<_>, Error>>()?;
+        let device = pd.device();
+        let entry = |connection: &Connection<'_>| {
+            let (data_qpn, control_qpn) = connection.numbers();
+            let [peer, data_qpn, control_qpn, accepts] =
+                [connection.peer(), data_qpn, control_qpn, connection.accepts()].map(U32::new);
+            Entry { peer, data_qpn, control_qpn, accepts }
+        };
+        let endpoint = Endpoint {
+            rank: self.place.rank(),
+            ranks: self.place.ranks(),
+            gid: device.port().gid,
+            mac: device.info().mac,
+            entries: connections.iter().map(entry).collect(),
+        };
+        let encoded = endpoint.encode();
+        Ok((Pending { place: self.place, config: self.config, pd, completions, connections, slots }, encoded))
+    }
+}
+
+fn count(peers: impl Iterator<Item = u32>) -> BTreeMap<u32, u32> {
+    peers.fold(BTreeMap::new(), |mut counts, peer| {
+        *counts.entry(peer).or_insert(0) += 1;
+        counts
+    })
+}
+
+/// Queue pairs that are not connected yet.
+#[derive(Debug)]
+pub struct Pending<'a> {
+    place: Place,
+    config: Config,
+    pd: &'a ProtectionDomain<'a>,
+    completions: &'a CompletionQueue<'a>,
+    connections: Vec<Connection<'a>>,
+    slots: MemoryRegion<'a>,
+}
+
+impl<'a> Pending<'a> {
+    /// Connects with the peers; `endpoints` are those of all ranks, in their order. Does not wait for anybody.
+    ///
+    /// # Errors
+    /// [`Error::Endpoint`] for one that is missing, damaged, or of a rank that was prepared for other operations;
+    /// [`Error::Flexio`].
+    pub fn connect(mut self, endpoints: &[impl AsRef<[u8]>]) -> Result<Group<'a>, Error> {
+        let (rank, ranks) = (self.place.rank(), self.place.ranks());
+        for connection in &mut self.connections {
+            let peer = connection.peer();
+            let refused = |reason: String| Error::Endpoint { rank: peer, reason };
+            let bytes = endpoints
+                .get(peer as usize)
+                .ok_or_else(|| refused(format!("missing: {} are given for {ranks} ranks", endpoints.len())))?;
+            let endpoint = Endpoint::decode(bytes.as_ref(), peer, ranks)?;
+            let entry = endpoint.entry(rank).ok_or_else(|| {
+                refused(format!(
+                    "has no queue pair for rank {rank}: all ranks must be prepared for the same operations"
+                ))
+            })?;
+            let remote = |qpn: U32| RemoteQp { qpn: qpn.get(), gid: endpoint.gid, mac: endpoint.mac, first_psn: 0 };
+            connection.connect(
+                &remote(entry.data_qpn),
+                &remote(entry.control_qpn),
+                entry.accepts.get(),
+                &self.slots,
+            )?;
+        }
+        Ok(Group::new(self.place, self.config, self.pd, self.completions, self.connections, self.slots))
+    }
+}

@@ -1,0 +1,392 @@
+//! Ranks that are connected, and what they are at.
+
+use flexcast_proto::Place;
+use flexcast_proto::p2p::{Allgather, Blocks, Broadcast, Operation, Schedule, Transfer};
+use flexio::{Completion, CompletionQueue, MemoryRegion, ProtectionDomain};
+
+use super::announcement::Terms;
+use super::connection::{Connection, Work};
+use super::operation::{Buffer, Division, Pieces, Running};
+use super::reduce::Reducing;
+use super::{Config, Error};
+
+/// Bytes copied at a time from a contribution to its place.
+const COPY_BYTES: usize = 1 << 16;
+/// Completions looked at in one call, so that it ends: in batches of at most 32.
+const MAX_BATCHES: u32 = 64;
+
+/// What a group has done since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Operations completed.
+    pub operations: u64,
+    /// Messages written.
+    pub messages: u64,
+    /// Their bytes.
+    pub data_bytes: u64,
+    /// Announcements sent, of [`ANNOUNCEMENT_BYTES`](super::ANNOUNCEMENT_BYTES) each: all control traffic there is.
+    pub announcements: u64,
+    /// Time between start and completion of operations, by the provider's clock.
+    pub busy_ps: u64,
+}
+
+/// One rank of a connected group.
+#[derive(Debug)]
+pub struct Group<'a> {
+    place: Place,
+    config: Config,
+    /// By peer, ascending. Before the memory that they use: dropped first.
+    connections: Vec<Connection<'a>>,
+    slots: MemoryRegion<'a>,
+    pub(super) reducing: Reducing<'a>,
+    pub(super) pd: &'a ProtectionDomain<'a>,
+    completions: &'a CompletionQueue<'a>,
+    division: Division,
+    running: Option<Running>,
+    /// A message that its connection had no room for.
+    held: Option<Transfer>,
+    next: u32,
+    failed: bool,
+    started_ps: u64,
+    /// Of the last completion, and how often was looked since.
+    progress_ps: u64,
+    looks: u64,
+    statistics: Statistics,
+    /// Messages by connection, for checks; contributions on their way to their places.
+    counts: Vec<u32>,
+    scratch: Vec<u8>,
+}
+
+impl<'a> Group<'a> {
+    pub(super) fn new(
+        place: Place,
+        config: Config,
+        pd: &'a ProtectionDomain<'a>,
+        completions: &'a CompletionQueue<'a>,
+        connections: Vec<Connection<'a>>,
+        slots: MemoryRegion<'a>,
+    ) -> Self {
+        Self {
+            place,
+            config,
+            counts: vec![0; connections.len()],
+            connections,
+            slots,
+            reducing: Reducing::default(),
+            pd,
+            completions,
+            division: Division { pieces: Pieces::Ends(Vec::new()), segments: 1 },
+            running: None,
+            held: None,
+            next: 0,
+            failed: false,
+            started_ps: 0,
+            progress_ps: 0,
+            looks: 0,
+            statistics: Statistics::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// The own place.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// What has been done so far.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+
+    /// Whether no operation is under way: the last one is complete, and its buffers are the caller's.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.running.is_none()
+    }
+
+    /// Starts an Allgather of equal contributions: rank r's `block_bytes` bytes come to lie at r · `block_bytes` of
+    /// every rank's `receive`, which has P · `block_bytes`. Without a `contribution` the own one is there already;
+    /// otherwise it is copied first.
+    ///
+    /// # Errors
+    /// [`Error::Busy`], [`Error::Failed`], [`Error::NotConnected`], [`Error::Flexio`] for buffers that are too short.
+    pub fn allgather(
+        &mut self,
+        algorithm: Allgather,
+        block_bytes: u64,
+        contribution: Option<Buffer<'_>>,
+        receive: Buffer<'_>,
+    ) -> Result<(), Error> {
+        let pieces = Pieces::Even(Blocks::equal(block_bytes, self.place.ranks())?);
+        let division = Division { pieces, segments: algorithm.segments() };
+        self.start(Operation::Allgather(algorithm), division, contribution, receive)
+    }
+
+    /// The same for contributions of any length: that of rank r ends at `ends[r]` in the receive buffer, where the next
+    /// begins.
+    ///
+    /// # Errors
+    /// As [`Group::allgather`]; [`Error::Blocks`] for ends that go back, [`Error::OutOfRange`] unless there is one for
+    /// each rank.
+    pub fn allgatherv(
+        &mut self,
+        algorithm: Allgather,
+        ends: &[u64],
+        contribution: Option<Buffer<'_>>,
+        receive: Buffer<'_>,
+    ) -> Result<(), Error> {
+        let ranks = self.place.ranks();
+        if ends.len() != ranks as usize {
+            let limit = format!("{ranks}, one for each rank");
+            return Err(Error::OutOfRange { what: "the number of contributions", value: ends.len() as u64, limit });
+        }
+        // The memory of an earlier one is used again.
+        let mut kept = match &mut self.division.pieces {
+            Pieces::Ends(kept) if self.running.is_none() => std::mem::take(kept),
+            _ => Vec::new(),
+        };
+        kept.clear();
+        kept.extend_from_slice(ends);
+        let division = Division { pieces: Pieces::Ends(kept), segments: algorithm.segments() };
+        self.start(Operation::Allgather(algorithm), division, contribution, receive)
+    }
+
+    /// Starts a Broadcast of the root's `bytes` bytes at `buffer` to the same place of all others. On trees they go in
+    /// segments of `segment_bytes`.
+    ///
+    /// # Errors
+    /// [`Error::Busy`], [`Error::Failed`], [`Error::NotConnected`], [`Error::Schedule`] for a root or radix that cannot
+    /// be, [`Error::Blocks`] for empty segments or too many, [`Error::Flexio`] for a buffer that is too short.
+    pub fn broadcast(
+        &mut self,
+        algorithm: Broadcast,
+        root: u32,
+        bytes: u64,
+        segment_bytes: u64,
+        buffer: Buffer<'_>,
+    ) -> Result<(), Error> {
+        let blocks = algorithm.blocks(bytes, segment_bytes, self.place.ranks())?;
+        let operation = Operation::Broadcast { algorithm, root, blocks: blocks.count() };
+        self.start(operation, Division { pieces: Pieces::Even(blocks), segments: 1 }, None, buffer)
+    }
+
+    fn start(
+        &mut self,
+        operation: Operation,
+        division: Division,
+        contribution: Option<Buffer<'_>>,
+        receive: Buffer<'_>,
+    ) -> Result<(), Error> {
+        let schedule = self.schedule(operation)?;
+        let blocks = division.blocks()?;
+        receive.check(blocks.total_bytes())?;
+        if let Some(contribution) = contribution {
+            let own = division.pieces()?.block(self.place.rank());
+            let len = own.end - own.start;
+            contribution.check(len)?;
+            contribution.copy(0, len, &receive, own.start, self.scratch())?;
+        }
+        let running = Running::new(schedule, Terms::new(self.next, operation, 0, &blocks), &receive);
+        self.begin(running, division)
+    }
+
+    /// Memory for copies.
+    pub(super) fn scratch(&mut self) -> &mut [u8] {
+        self.scratch.resize(COPY_BYTES, 0);
+        &mut self.scratch
+    }
+
+    /// Number of the next operation.
+    pub(super) fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// The schedule of an operation that may begin now.
+    pub(super) fn schedule(&mut self, operation: Operation) -> Result<Schedule, Error> {
+        if self.failed {
+            return Err(Error::Failed);
+        }
+        if let Some(running) = &self.running {
+            return Err(Error::Busy { operation: running.number() });
+        }
+        let schedule = Schedule::new(operation, self.place)?;
+        self.check_connections(&schedule)?;
+        Ok(schedule)
+    }
+
+    /// Begins what has been checked.
+    pub(super) fn begin(&mut self, running: Running, division: Division) -> Result<(), Error> {
+        self.division = division;
+        let now_ps = self.now_ps();
+        (self.started_ps, self.progress_ps, self.looks) = (now_ps, now_ps, 0);
+        self.next = self.next.wrapping_add(1);
+        let sources = running.schedule.sources();
+        for connection in &mut self.connections {
+            if sources.contains(connection.peer()) {
+                connection.expect_messages();
+            }
+        }
+        self.running = Some(running);
+        let result = self.drive();
+        self.failed |= result.is_err();
+        result
+    }
+
+    /// Checks that there is a connection and enough receives for each message of a schedule.
+    fn check_connections(&mut self, schedule: &Schedule) -> Result<(), Error> {
+        let Self { connections, counts, .. } = self;
+        let sources = schedule.receives().map(|arrival| arrival.from);
+        check_messages(connections, counts, sources, |connection| connection.accepts())?;
+        let targets = schedule.sends().map(|transfer| transfer.to);
+        check_messages(connections, counts, targets, |connection| connection.peer_accepts())
+    }
+
+    /// Takes what has completed and posts what may be posted. Does not wait; between two calls the caller lets the card
+    /// make progress ([`flexio::Relax`]).
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], [`Error::Connection`], [`Error::Mismatch`], [`Error::Protocol`], [`Error::Message`], each
+    /// naming the peer; [`Error::Flexio`]. From then on [`Error::Failed`].
+    pub fn progress(&mut self) -> Result<(), Error> {
+        if self.failed {
+            return Err(Error::Failed);
+        }
+        let result = self.collect().and_then(|seen| if seen { self.drive() } else { self.check_time() });
+        self.failed |= result.is_err();
+        result
+    }
+
+    /// Takes completions; tells whether there were any.
+    fn collect(&mut self) -> Result<bool, Error> {
+        let completions = self.completions;
+        let mut seen = false;
+        for _ in 0..MAX_BATCHES {
+            let mut result = Ok(());
+            let count = completions.poll_each(|completion| {
+                if result.is_ok() {
+                    result = self.handle(&completion);
+                }
+            })?;
+            result?;
+            seen |= count > 0;
+            if count < 32 {
+                break;
+            }
+        }
+        if seen {
+            (self.progress_ps, self.looks) = (self.now_ps(), 0);
+        }
+        Ok(seen)
+    }
+
+    fn handle(&mut self, completion: &Completion) -> Result<(), Error> {
+        let (index, work) = Work::of(completion.id);
+        let Some(connection) = self.connections.get_mut(index) else { return Ok(()) };
+        let peer = connection.peer();
+        self.completions
+            .check(completion, "a baseline collective's work request")
+            .map_err(|source| Error::Connection { peer, source })?;
+        let running = self.running.as_mut();
+        let idle = || Error::Protocol { peer, reason: "a message between two operations".to_owned() };
+        match work {
+            Work::Announce => connection.announced(),
+            Work::Announcement { slot } => connection.handle_announcement(slot, completion.byte_len, &self.slots)?,
+            Work::Write { last } => {
+                connection.written();
+                if last {
+                    let running = running.ok_or_else(idle)?;
+                    let operation = running.number();
+                    running.schedule.sent().map_err(|source| Error::Message { operation, source })?;
+                }
+            }
+            Work::Message => {
+                let running = running.ok_or_else(idle)?;
+                let tag = completion
+                    .immediate
+                    .ok_or_else(|| Error::Protocol { peer, reason: "a message without an immediate".to_owned() })?;
+                let operation = running.number();
+                running.schedule.arrived(peer, tag).map_err(|source| Error::Message { operation, source })?;
+                self.reducing.arrived(&running.schedule, tag)?;
+                connection.receive_message()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts what may be posted, and ends the operation when it is complete.
+    fn drive(&mut self) -> Result<(), Error> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        while let Some(transfer) = self.held.take().or_else(|| running.schedule.poll()) {
+            let index = self.connections.binary_search_by_key(&transfer.to, Connection::peer);
+            let missing = Error::NotConnected { peer: transfer.to, messages: 1, limit: 0 };
+            let connection = &mut self.connections[index.map_err(|_| missing)?];
+            if !connection.take(transfer) {
+                self.held = Some(transfer);
+                break;
+            }
+        }
+        let blocks = self.division.blocks()?;
+        for connection in &mut self.connections {
+            connection.check(running, &blocks)?;
+            self.statistics.announcements += u64::from(connection.announce(running, &self.slots)?);
+            let posted = connection.write(running, &blocks)?;
+            self.statistics.messages += posted.messages;
+            self.statistics.data_bytes += posted.bytes;
+        }
+        if running.schedule.is_complete() {
+            for connection in &mut self.connections {
+                connection.finish(running);
+            }
+            self.running = None;
+            self.statistics.operations += 1;
+            self.statistics.busy_ps += self.now_ps().saturating_sub(self.started_ps);
+        }
+        Ok(())
+    }
+
+    fn now_ps(&self) -> u64 {
+        self.completions.device().provider().relax().now_ps()
+    }
+
+    /// Ends an operation that has waited for too long.
+    fn check_time(&mut self) -> Result<(), Error> {
+        let Some(running) = &self.running else { return Ok(()) };
+        self.looks += 1;
+        let waited_ps = self.now_ps().saturating_sub(self.progress_ps);
+        if waited_ps < self.config.bound.span_ps && self.looks < self.config.bound.looks {
+            return Ok(());
+        }
+        let owing = |connection: &Connection<'_>| connection.owes().map(|what| (connection.peer(), what));
+        let (peer, what) = self
+            .connections
+            .iter()
+            .find_map(owing)
+            .or_else(|| running.schedule.waiting_for().map(|peer| (peer, "a message")))
+            .unwrap_or((self.place.rank(), "the end"));
+        let operation = running.number();
+        Err(Error::Timeout { operation, peer, what, waited_us: waited_ps / 1_000_000, looks: self.looks })
+    }
+}
+
+/// Counts messages by their peers and compares with a limit of the connection.
+fn check_messages<'a>(
+    connections: &[Connection<'a>],
+    counts: &mut [u32],
+    peers: impl Iterator<Item = u32>,
+    limit: impl Fn(&Connection<'a>) -> u32,
+) -> Result<(), Error> {
+    counts.fill(0);
+    for peer in peers {
+        let Ok(index) = connections.binary_search_by_key(&peer, Connection::peer) else {
+            return Err(Error::NotConnected { peer, messages: 1, limit: 0 });
+        };
+        counts[index] += 1;
+        let (messages, limit) = (counts[index], limit(&connections[index]));
+        if messages > limit {
+            return Err(Error::NotConnected { peer, messages, limit });
+        }
+    }
+    Ok(())
+}

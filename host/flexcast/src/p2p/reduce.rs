@@ -1,0 +1,194 @@
+//! Reduce-Scatter and AllReduce: the host adds what the cards bring. The work buffer, to which peers write, is the group's.
+
+use flexcast_proto::p2p::{Allreduce, Blocks, Operation, Reduction, Schedule, Start};
+use flexio::{Access, HostBuffer, MemoryRegion};
+
+use super::announcement::Terms;
+use super::operation::{Buffer, Division, Pieces, Running};
+use super::{Error, Group};
+use crate::api::buffer::zeroes;
+
+/// What a reduction does with two elements. All are of four bytes, little-endian as the host has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Operator {
+    /// Sum of IEEE 754 single-precision numbers. Rounds, so that it depends on the order: that of the algorithm.
+    SumF32 = 1,
+    /// Sum of 32-bit integers, modulo 2^32.
+    SumI32 = 2,
+}
+
+/// Bytes of an element.
+const ELEMENT_BYTES: u32 = 4;
+
+impl Operator {
+    /// Bytes of an element.
+    #[must_use]
+    pub const fn element_bytes(self) -> u32 {
+        ELEMENT_BYTES
+    }
+
+    /// Adds the elements of `from` to those of `to`.
+    fn combine(self, to: &mut [u8], from: &[u8]) {
+        let (to, _) = to.as_chunks_mut::<{ ELEMENT_BYTES as usize }>();
+        for (to, from) in to.iter_mut().zip(from.as_chunks().0) {
+            *to = match self {
+                Self::SumF32 => (f32::from_ne_bytes(*to) + f32::from_ne_bytes(*from)).to_ne_bytes(),
+                Self::SumI32 => i32::from_ne_bytes(*to).wrapping_add(i32::from_ne_bytes(*from)).to_ne_bytes(),
+            };
+        }
+    }
+}
+
+/// The reduction of contributions of one length by one core, in the order of ranks: what the others are compared with.
+#[must_use]
+pub fn reference(operator: Operator, contributions: &[Vec<u8>]) -> Vec<u8> {
+    let mut ranks = contributions.iter();
+    let mut sum = ranks.next().cloned().unwrap_or_default();
+    ranks.for_each(|contribution| operator.combine(&mut sum, contribution));
+    sum
+}
+
+/// What a group needs for reductions.
+#[derive(Debug, Default)]
+pub(super) struct Reducing<'a> {
+    /// The last one is in use. Shorter ones from before are kept, at most as much again: what a peer repeats, because an answer was lost, goes
+    /// to where it went.
+    work: Vec<MemoryRegion<'a>>,
+    current: Option<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    operator: Operator,
+    contribution: Vec<u8>,
+    /// Division of the work buffer.
+    work: Blocks<'static>,
+    /// Where the result is.
+    result: std::ops::Range<u64>,
+    /// What is added, and to what.
+    scratch: [Vec<u8>; 2],
+}
+
+impl Reducing<'_> {
+    /// Does what is to be done with a message that has arrived.
+    pub(super) fn arrived(&mut self, schedule: &Schedule, tag: u32) -> Result<(), Error> {
+        let Some(reduction) = schedule.reduction(tag) else { return Ok(()) };
+        let (Some(region), Some(current)) = (self.work.last(), &mut self.current) else { return Ok(()) };
+        let Some(arrival) = schedule.receive(tag) else { return Ok(()) };
+        // Blocks of reductions never wrap round.
+        let [from, _] = current.work.ranges(arrival.blocks);
+        let [added, sum] = &mut current.scratch;
+        let to = match reduction {
+            Reduction::AddOwn => {
+                added.clear();
+                added.extend_from_slice(&current.contribution[from.start as usize..from.end as usize]);
+                from
+            }
+            Reduction::AddTo(span) => {
+                added.resize((from.end - from.start) as usize, 0);
+                region.read(from.start as usize, added)?;
+                current.work.ranges(span)[0].clone()
+            }
+        };
+        sum.resize(added.len(), 0);
+        region.read(to.start as usize, sum)?;
+        current.operator.combine(sum, added);
+        Ok(region.write(to.start as usize, sum)?)
+    }
+}
+
+impl Group<'_> {
+    /// Starts a Reduce-Scatter around the ring: of the sum of all ranks' `elements` elements at `contribution` each rank gets a share of ⌈`elements` /
+    /// P⌉, the last ones less; see [`Group::result`]. The contribution is not needed after the call.
+    ///
+    /// # Errors
+    /// [`Error::Busy`], [`Error::Failed`], [`Error::NotConnected`], [`Error::Blocks`] for more than 2^64 bytes, [`Error::Flexio`] for a
+    /// buffer that is too short.
+    pub fn reduce_scatter(&mut self, operator: Operator, elements: u64, contribution: Buffer<'_>) -> Result<(), Error> {
+        let blocks = Allreduce::Ring.contribution(elements, operator.element_bytes(), self.place().ranks())?;
+        let result = blocks.block(self.place().rank());
+        self.reduce(Operation::ReduceScatter, operator, (blocks, blocks), result, contribution)
+    }
+
+    /// Starts an AllReduce: every rank gets the sum of all ranks' `elements` elements; see [`Group::result`]. The contribution is not
+    /// needed after the call.
+    ///
+    /// # Errors
+    /// As [`Group::reduce_scatter`], and [`Error::Schedule`] or [`Error::Blocks`] for no segments or too many.
+    pub fn allreduce(
+        &mut self,
+        algorithm: Allreduce,
+        operator: Operator,
+        elements: u64,
+        contribution: Buffer<'_>,
+    ) -> Result<(), Error> {
+        let (bytes, ranks) = (operator.element_bytes(), self.place().ranks());
+        let blocks = algorithm.contribution(elements, bytes, ranks)?;
+        let work = algorithm.work(elements, bytes, ranks)?;
+        let result = work.total_bytes() - blocks.total_bytes()..work.total_bytes();
+        self.reduce(Operation::Allreduce(algorithm), operator, (blocks, work), result, contribution)
+    }
+
+    /// What the last reduction has given this rank; nothing before the first one, or while one is under way.
+    ///
+    /// # Errors
+    /// [`Error::Flexio`].
+    pub fn result(&self) -> Result<Vec<u8>, Error> {
+        let (Some(region), Some(current), true) =
+            (self.reducing.work.last(), &self.reducing.current, self.is_complete())
+        else {
+            return Ok(Vec::new());
+        };
+        let mut bytes = zeroes((current.result.end - current.result.start) as usize)?;
+        region.read(current.result.start as usize, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn reduce(
+        &mut self,
+        operation: Operation,
+        operator: Operator,
+        (blocks, work): (Blocks<'static>, Blocks<'static>),
+        result: std::ops::Range<u64>,
+        contribution: Buffer<'_>,
+    ) -> Result<(), Error> {
+        let schedule = self.schedule(operation)?;
+        contribution.check(blocks.total_bytes())?;
+        let mut own = zeroes(blocks.total_bytes() as usize)?;
+        contribution.region.read(contribution.offset as usize, &mut own)?;
+        let len = (work.total_bytes() as usize).max(1);
+        let had = self.reducing.work.last().map_or(0, MemoryRegion::len);
+        if had < len {
+            let memory = HostBuffer::zeroed(len.max(had.saturating_mul(2)))?;
+            let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+            self.reducing.work.push(MemoryRegion::register(self.pd, memory, access)?);
+        }
+        let Some(region) = self.reducing.work.last() else { return Ok(()) };
+        if let Some(Start { from, to }) = schedule.start() {
+            let ([from, _], [to, _]) = (blocks.ranges(from), work.ranges(to));
+            region.write(to.start as usize, &own[from.start as usize..from.end as usize])?;
+        }
+        let buffer = Buffer { region, offset: 0 };
+        let terms = Terms::new(self.next(), operation, operator as u32, &work);
+        let running = Running::new(schedule, terms, &buffer);
+        let scratch = [Vec::new(), Vec::new()];
+        self.reducing.current = Some(Current { operator, contribution: own, work, result, scratch });
+        self.begin(running, Division { pieces: Pieces::Even(work), segments: 1 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_adds_in_the_order_of_ranks() {
+        let bytes = |values: &[f32]| values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>();
+        let all = [bytes(&[1.0, 1e30]), bytes(&[2.5, 1.0]), bytes(&[-0.5, -1e30])];
+        assert_eq!(reference(Operator::SumF32, &all), bytes(&[3.0, 0.0]));
+        let bytes = |values: &[i32]| values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>();
+        assert_eq!(reference(Operator::SumI32, &[bytes(&[i32::MAX, 7]), bytes(&[1, -8])]), bytes(&[i32::MIN, -1]));
+        assert!(reference(Operator::SumI32, &[]).is_empty());
+    }
+}

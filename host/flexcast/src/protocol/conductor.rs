@@ -1,0 +1,335 @@
+//! The protocol on the card: the host's side of the conductor, a DPA thread that runs it.
+//!
+//! The host gives orders, one at a time, and reads reports. Between an operation's order and its end it has nothing to do, unless
+//! something is lost: then it watches the deadline that the report names, closes the lanes, says what is missing, and reads it.
+
+mod setup;
+
+use std::mem::{offset_of, size_of};
+
+use flexcast_abi::conductor::{
+    NOBODY, ORDER_FAIL, ORDER_PLACED, ORDER_POST, ORDER_READ, ORDER_TIME, REPORT_DISAGREES, REPORT_EVERYTHING,
+    REPORT_FAILED, REPORT_READY, REPORT_RELEASED, REPORT_RELEASING,
+};
+use flexcast_abi::{CompletionFlag, ConductorOrder, ConductorReport, ConductorStatus, ConductorThread, FLAG_MAGIC};
+use flexcast_proto::sequencer::Turn;
+use flexcast_proto::wire::Availability;
+use flexcast_proto::{Action, Cause, Disagreement, Failure, Kind, Place, RankSet, Summary, Terms};
+use flexio::{DeviceBuffer, DpaCompletionQueue, DpaQueuePair, EventHandler, MemoryKey, MemoryRegion};
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+use crate::api::request::{MessageCounts, Phases};
+use crate::dpa::wake::{DeviceRange, Line, Wake, Woken};
+use crate::error::Result;
+
+/// Longest that the conductor takes to answer an order.
+const ANSWER_PS: u64 = 1_000_000_000_000;
+/// Code of [`Cause::Device`] for a conductor that does not answer.
+const NO_ANSWER: u16 = u16::MAX;
+/// Code of [`Cause::Device`] for one that cannot go on, beside its status.
+const CONDUCTOR: u16 = 0x200;
+const ORDER_AT: u64 = offset_of!(ConductorThread, order) as u64;
+
+/// Where things lie in the conductor's part of the shared host memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shared {
+    start: usize,
+}
+
+impl Shared {
+    pub(crate) const fn new(start: usize) -> Self {
+        Self { start: start.next_multiple_of(64) }
+    }
+
+    const fn report(self) -> usize {
+        self.start
+    }
+
+    const fn flag(self) -> usize {
+        self.report() + size_of::<ConductorReport>()
+    }
+
+    const fn order(self) -> usize {
+        self.flag() + size_of::<CompletionFlag>()
+    }
+
+    pub(crate) const fn end(self) -> usize {
+        self.order() + size_of::<ConductorOrder>()
+    }
+}
+
+/// What a posted operation is, beside its terms.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Posting {
+    pub(crate) turn: Option<Turn>,
+    pub(crate) receive_sequence: u64,
+    /// 0: this rank does not send.
+    pub(crate) send_sequence: u64,
+    pub(crate) here: Availability,
+}
+
+/// The host's side of a conductor.
+#[derive(Debug)]
+pub(crate) struct Conductor<'c> {
+    place: Place,
+    handler: &'c EventHandler<'c>,
+    wake: Wake<'c>,
+    woken: Woken<'c>,
+    memory: &'c MemoryKey<'c>,
+    cq: &'c DpaCompletionQueue<'c>,
+    /// Ascending by rank.
+    peers: Vec<(u32, DpaQueuePair<'c>)>,
+    signals: &'c DeviceBuffer<'c>,
+    host: &'c MemoryRegion<'c>,
+    shared: Shared,
+    /// The next order, as far as it is known.
+    order: ConductorOrder,
+    /// Number of the last order that was given, and when.
+    sequence: u64,
+    ordered_ps: u64,
+    /// That order was to look at the clock.
+    timed: bool,
+    report: ConductorReport,
+    /// Number of the operation that is posted next.
+    operation: u32,
+    summary: Option<Summary>,
+    /// Blocks that the engine has been asked to read.
+    asked: RankSet,
+    release_told: bool,
+    failure_told: bool,
+    lost: Option<Failure>,
+}
+
+impl Conductor<'_> {
+    /// Takes a new report, if there is one.
+    pub(crate) fn take_report(&mut self, now_ps: u64) -> Result<bool> {
+        let at = self.shared.report();
+        let number = self.host.read_u64(at + offset_of!(ConductorReport, end))?;
+        if number == self.report.end {
+            let waits = self.report.acknowledged != self.sequence && self.lost.is_none();
+            if waits && now_ps.saturating_sub(self.ordered_ps) > ANSWER_PS {
+                self.lose(NO_ANSWER);
+                return Ok(true);
+            }
+            return Ok(false);
+        }
+        let mut bytes = [0; size_of::<ConductorReport>()];
+        self.host.read(at, &mut bytes)?;
+        let report = ConductorReport::read_from_bytes(&bytes).unwrap_or_default();
+        // One that is being written is taken when it is whole.
+        if report.begin != number || report.end != number {
+            return Ok(false);
+        }
+        self.report = report;
+        if report.status != ConductorStatus::Running as u32 {
+            tracing::error!(status = ?ConductorStatus::from_raw(report.status), report.detail, "conductor failed");
+            self.lose(CONDUCTOR | report.status as u16);
+        }
+        Ok(true)
+    }
+
+    /// Nothing more can be expected of the conductor.
+    fn lose(&mut self, code: u16) {
+        let own = self.place.rank();
+        self.lost.get_or_insert(Failure { culprit: own, witness: own, cause: Cause::Device(code) });
+    }
+
+    /// The same for a failure that somebody else has noticed.
+    pub(crate) fn lose_to(&mut self, failure: Failure) {
+        self.lost.get_or_insert(failure);
+    }
+
+    /// Gives the order that has gathered, if the last one is carried out.
+    pub(crate) fn give_order(&mut self, now_ps: u64) -> Result<()> {
+        if self.order.flags == 0 || self.report.acknowledged != self.sequence || !self.wake.is_free()? {
+            return Ok(());
+        }
+        self.sequence += 1;
+        self.ordered_ps = now_ps;
+        self.timed = self.order.flags & ORDER_TIME != 0;
+        let order = ConductorOrder {
+            sequence: self.sequence,
+            now_ps,
+            sequence_check: self.sequence,
+            ..std::mem::take(&mut self.order)
+        };
+        let at = self.shared.order();
+        self.host.write(at, order.as_bytes())?;
+        let to = self.memory.buffer().addr().offset(ORDER_AT);
+        let from = self.host.slice(at as u64, size_of::<ConductorOrder>() as u32)?;
+        let to = DeviceRange { address: to.get(), rkey: self.memory.id() };
+        self.wake.write_from(Line { from, to });
+        self.wake.ring()
+    }
+
+    /// Posts an operation, which begins when the lanes are armed.
+    pub(crate) fn post(&mut self, terms: &Terms, posting: Posting) {
+        let Summary { kind, root, amount, chunk_bytes, chains } = terms.summary;
+        let nobody = |position: Option<u32>| position.unwrap_or(NOBODY);
+        let turn = posting.turn;
+        self.order = ConductorOrder {
+            flags: self.order.flags | ORDER_POST,
+            operation: self.operation,
+            kind: kind as u32,
+            root,
+            amount,
+            chunk_bytes,
+            chains,
+            patience_ps: terms.patience_ps,
+            cutoff_ps: terms.cutoff_ps,
+            bound_ps: terms.bound_ps,
+            receive_sequence: posting.receive_sequence,
+            send_sequence: posting.send_sequence,
+            everybody: u32::from(kind != Kind::Broadcast),
+            chain: nobody(turn.map(|turn| turn.chain)),
+            step: turn.map_or(0, |turn| turn.step),
+            predecessor: nobody(turn.and_then(|turn| turn.predecessor)),
+            successor: nobody(turn.and_then(|turn| turn.successor)),
+            rkey: posting.here.rkey,
+            address: posting.here.address,
+            ..self.order
+        };
+        self.operation = self.operation.wrapping_add(1);
+        self.summary = Some(terms.summary);
+        self.asked = RankSet::EMPTY;
+        self.release_told = false;
+    }
+
+    pub(crate) fn placed(&mut self, block: u32) {
+        self.order.flags |= ORDER_PLACED;
+        insert(&mut self.order.placed, block);
+    }
+
+    pub(crate) fn read(&mut self, block: u32) {
+        self.order.flags |= ORDER_READ;
+        insert(&mut self.order.read, block);
+    }
+
+    pub(crate) fn fail(&mut self, failure: Failure) {
+        let Failure { culprit, witness, cause } = failure;
+        if self.order.flags & ORDER_FAIL == 0 {
+            self.order.flags |= ORDER_FAIL;
+            (self.order.culprit, self.order.witness, self.order.cause) = (culprit, witness, cause.to_bits());
+        }
+    }
+
+    /// A deadline has passed, if it has. The same order is not given twice before it is carried out.
+    pub(crate) fn handle_time(&mut self, now_ps: u64) {
+        let asked = self.timed && self.report.acknowledged != self.sequence;
+        if now_ps >= self.report.deadline_ps && !asked {
+            self.order.flags |= ORDER_TIME;
+        }
+    }
+
+    pub(crate) fn deadline_ps(&self) -> Option<u64> {
+        (self.report.deadline_ps != u64::MAX).then_some(self.report.deadline_ps)
+    }
+
+    /// Number of the next operation.
+    pub(crate) fn operation(&self) -> u32 {
+        self.operation
+    }
+
+    /// Whether the report is about the operation posted last.
+    fn is_current(&self) -> bool {
+        self.report.operation == self.operation.wrapping_sub(1)
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        self.is_current() && self.report.flags & flag != 0
+    }
+
+    /// What the engine has to do.
+    pub(crate) fn poll(&mut self) -> Option<Action> {
+        if self.is_current() {
+            let to_read = RankSet::from_words(self.report.to_read).without(&self.asked);
+            if let Some(block) = to_read.first() {
+                self.asked.insert(block);
+                return Some(Action::Read { from: self.place.left(), block });
+            }
+            if self.has(REPORT_RELEASING) && !self.release_told {
+                self.release_told = true;
+                return Some(Action::Release);
+            }
+        }
+        let failure = self.failure().or(self.lost)?;
+        (!std::mem::replace(&mut self.failure_told, true)).then_some(Action::Fail(failure))
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        let ConductorReport { culprit, witness, cause, flags, .. } = self.report;
+        (flags & REPORT_FAILED != 0).then(|| {
+            let cause = Cause::from_bits(cause).unwrap_or(Cause::Device(CONDUCTOR));
+            Failure { culprit, witness, cause }
+        })
+    }
+
+    /// When the operation got where, as far as the card knows.
+    pub(crate) fn note_phases(&self, phases: &mut Phases) {
+        if !self.is_current() {
+            return;
+        }
+        let note = |phase: &mut Option<u64>, at_ps: u64| *phase = (at_ps != 0).then_some(at_ps);
+        let report = &self.report;
+        note(&mut phases.armed_ps, report.armed_ps);
+        note(&mut phases.ready_ps, report.ready_ps);
+        note(&mut phases.sending_ps, report.sending_ps);
+        note(&mut phases.sent_ps, report.sent_ps);
+        note(&mut phases.received_ps, report.received_ps);
+        note(&mut phases.complete_ps, report.complete_ps);
+        note(&mut phases.released_ps, report.released_ps);
+    }
+
+    pub(crate) fn ready_ps(&self) -> Option<u64> {
+        self.has(REPORT_READY).then_some(self.report.ready_ps)
+    }
+
+    pub(crate) fn has_everything(&self) -> bool {
+        self.has(REPORT_EVERYTHING)
+    }
+
+    /// Whether the operation posted last is over, sends included.
+    pub(crate) fn is_released(&self) -> bool {
+        self.has(REPORT_RELEASED)
+    }
+
+    /// Whether the card has written the flag of the operation posted last. Looks at host memory and nothing else.
+    pub(crate) fn is_flagged(&self) -> Result<bool> {
+        let value = self.host.read_u64(self.shared.flag())?;
+        Ok(value == FLAG_MAGIC + u64::from(self.operation.wrapping_sub(1)))
+    }
+
+    /// Where blocks can be read.
+    pub(crate) fn availability(&self) -> Availability {
+        Availability { address: self.report.address, rkey: self.report.rkey }
+    }
+
+    pub(crate) fn fetches(&self) -> u64 {
+        if self.is_current() { self.report.fetches.into() } else { 0 }
+    }
+
+    pub(crate) fn messages(&self) -> MessageCounts {
+        let [barrier, activate, fetch, acknowledge, last, failed] = self.report.messages;
+        MessageCounts { barrier, activate, fetch, acknowledge, last, failed }
+    }
+
+    pub(crate) fn disagreement(&self) -> Option<Disagreement> {
+        let report = &self.report;
+        let own = self.summary.filter(|_| report.flags & REPORT_DISAGREES != 0)?;
+        let kind = Kind::from_raw(report.their_kind as u8).ok()?;
+        let theirs = Summary {
+            kind,
+            root: report.their_root,
+            amount: report.their_amount,
+            chunk_bytes: report.their_chunk_bytes,
+            chains: report.their_chains,
+        };
+        Some(Disagreement { rank: report.their_rank, theirs, own })
+    }
+}
+
+fn insert(words: &mut [u64; 16], rank: u32) {
+    if let Some(word) = words.get_mut(rank as usize / 64) {
+        *word |= 1 << (rank % 64);
+    }
+}

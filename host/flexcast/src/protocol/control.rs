@@ -1,0 +1,306 @@
+//! Reliable connections to other ranks: control messages, and reads of what multicast has lost.
+
+use std::collections::VecDeque;
+
+use flexcast_proto::wire;
+use flexio::{
+    Access, Bound, Completion, CompletionQueue, HostBuffer, InlineRequest, LocalSlice, MemoryRegion, Path, QueueDepths,
+    QueuePair, Retry, SendKind, SendRequest, Transport,
+};
+
+use crate::api::card::Card;
+use crate::api::config::Config;
+use crate::endpoint::{Endpoint, Purpose};
+use crate::error::Result;
+use crate::memory::tower::Tower;
+
+/// Room for the longest control message.
+const MESSAGE_BYTES: usize = wire::MAX_BYTES.next_multiple_of(64);
+/// Receives posted to each peer. A peer has a barrier signal of the next operation, an activation, a fetch and a final message under way
+/// at most, and as many acknowledgements as this rank fetches blocks; the connection waits when there are more.
+const RECEIVES: u32 = 16;
+/// Sends under way to each peer.
+const SENDS: u32 = 8;
+/// Reads under way from each peer: what a card takes from one requester.
+const READS: u32 = 8;
+/// First packet number of every connection.
+const FIRST_PSN: u32 = 0;
+
+const KIND_RECEIVE: u64 = 0;
+const KIND_SEND: u64 = 1;
+const KIND_READ: u64 = 2;
+
+const fn id(kind: u64, peer: usize, slot: u32) -> u64 {
+    kind << 56 | (peer as u64) << 32 | slot as u64
+}
+
+/// What has happened on the connections.
+#[derive(Debug)]
+pub(crate) enum Event<'e> {
+    /// A message has come.
+    Message { from: u32, bytes: &'e [u8] },
+    /// A read is over.
+    Read { tag: u32 },
+    /// The connection to a rank is broken: a work completion status.
+    Broken { rank: u32, status: u32 },
+}
+
+/// A range to be read from a peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Read {
+    pub(crate) from: u32,
+    pub(crate) local: LocalSlice,
+    pub(crate) remote_addr: u64,
+    pub(crate) rkey: u32,
+    /// Comes back in [`Event::Read`].
+    pub(crate) tag: u32,
+}
+
+#[derive(Debug)]
+struct Peer<'c> {
+    rank: u32,
+    qp: QueuePair<'c>,
+    sends: u32,
+    reads: u32,
+    broken: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    peer: usize,
+    len: usize,
+    bytes: [u8; MESSAGE_BYTES],
+}
+
+/// The connections of one rank.
+#[derive(Debug)]
+pub(crate) struct Control<'c> {
+    /// Ascending by rank.
+    peers: Vec<Peer<'c>>,
+    /// What receives are posted in.
+    memory: &'c MemoryRegion<'c>,
+    cq: &'c CompletionQueue<'c>,
+    messages: VecDeque<Waiting>,
+    reads: VecDeque<(usize, Read)>,
+    under_way: u32,
+    /// What has just completed, while it is dealt with; kept for its room.
+    completed: Vec<Completion>,
+}
+
+/// Longest that connections are kept for messages on their way: longer than the seven tries of a connection take by default.
+const DRAIN: Bound = Bound::millis(1_000).with_looks(10_000_000);
+
+impl Drop for Control<'_> {
+    /// What has been said last, such as the final message of an operation or why it failed, is heard although the program goes at once.
+    fn drop(&mut self) {
+        if std::thread::panicking() || self.is_drained() {
+            return;
+        }
+        let relax = self.cq.device().provider().relax();
+        // In vain: the others find the connection broken, as when the process had been killed.
+        let _ = flexio::wait(relax, DRAIN, "the last control messages", || {
+            // What comes now is for nobody. An error ends it, too: there is nothing more to be had of this queue.
+            let polled = self.poll(|_, _| Ok(()));
+            Ok((polled.is_err() || self.is_drained()).then_some(()))
+        });
+    }
+}
+
+impl<'c> Control<'c> {
+    /// A connection, not yet connected, for each of `ranks` (ascending).
+    pub(crate) fn new(card: &'c Card<'_>, tower: &mut Tower<'c>, ranks: &[u32]) -> Result<Self> {
+        let count = ranks.len() as u32;
+        let slots = (count * RECEIVES) as usize;
+        let memory = HostBuffer::zeroed(slots.max(1) * MESSAGE_BYTES)?;
+        let memory = MemoryRegion::register(card.pd(), memory, Access::LOCAL_WRITE)?;
+        let cq = CompletionQueue::new(card.device(), count.max(1) * (RECEIVES + SENDS + READS))?;
+        let (memory, cq) = (tower.keep(memory), tower.keep(cq));
+        let depths = QueueDepths { send: SENDS + READS, receive: RECEIVES };
+        let mut peers = Vec::with_capacity(ranks.len());
+        for rank in ranks {
+            let qp = QueuePair::with_inline(card.pd(), Transport::Rc, cq, cq, depths, wire::MAX_BYTES as u32)?;
+            qp.init(Access::REMOTE_READ, 0)?;
+            peers.push(Peer { rank: *rank, qp, sends: 0, reads: 0, broken: false });
+        }
+        Ok(Self {
+            peers,
+            memory,
+            cq,
+            messages: VecDeque::new(),
+            reads: VecDeque::new(),
+            under_way: 0,
+            completed: Vec::new(),
+        })
+    }
+
+    /// Rank and queue pair number of every connection.
+    pub(crate) fn queue_pairs(&self) -> Vec<(u32, u32)> {
+        self.peers.iter().map(|peer| (peer.rank, peer.qp.qpn())).collect()
+    }
+
+    /// Connects to the peers, whose endpoints are among `all`, and posts receives.
+    pub(crate) fn connect(&mut self, own: u32, all: &[Endpoint], config: &Config, purpose: Purpose) -> Result<()> {
+        let retry = Retry { timeout_exponent: config.retry_exponent, count: 7 };
+        let path = Path { traffic_class: config.control_class, ..Path::default() };
+        for index in 0..self.peers.len() {
+            for slot in 0..RECEIVES {
+                self.post_receive(index, index as u32 * RECEIVES + slot)?;
+            }
+            let peer = &self.peers[index];
+            let remote = all[peer.rank as usize].connection(purpose, own)?;
+            peer.qp.connect_with(&remote, FIRST_PSN, path, retry)?;
+        }
+        Ok(())
+    }
+
+    fn post_receive(&self, peer: usize, slot: u32) -> Result<()> {
+        let into = self.memory.slice(u64::from(slot) * MESSAGE_BYTES as u64, MESSAGE_BYTES as u32)?;
+        Ok(self.peers[peer].qp.post_receive(id(KIND_RECEIVE, peer, slot), into)?)
+    }
+
+    fn index(&self, rank: u32) -> Option<usize> {
+        self.peers.binary_search_by_key(&rank, |peer| peer.rank).ok()
+    }
+
+    /// Sends a message; at once if there is room, else when there is. One to a rank without connection, or with a broken one, is
+    /// dropped: whoever waits for its answer learns of the break.
+    pub(crate) fn send(&mut self, to: u32, bytes: &[u8]) -> Result<()> {
+        debug_assert!(self.index(to).is_some(), "rank {to} is no peer: what is sent to it is lost");
+        let Some(peer) = self.index(to).filter(|peer| !self.peers[*peer].broken) else { return Ok(()) };
+        let mut waiting = Waiting { peer, len: bytes.len(), bytes: [0; MESSAGE_BYTES] };
+        waiting.bytes[..bytes.len()].copy_from_slice(bytes);
+        self.messages.push_back(waiting);
+        self.flush()
+    }
+
+    /// Reads a range of a peer's memory; see [`Event::Read`].
+    pub(crate) fn read(&mut self, read: Read) -> Result<()> {
+        if let Some(peer) = self.index(read.from) {
+            self.reads.push_back((peer, read));
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Reads that have been asked for and are not over.
+    pub(crate) fn reading(&self) -> bool {
+        self.under_way > 0 || !self.reads.is_empty()
+    }
+
+    /// Whether all messages have been acknowledged by the cards of those they are for, where the connections hold.
+    pub(crate) fn is_drained(&self) -> bool {
+        let held = |peer: usize| !self.peers[peer].broken;
+        self.messages.iter().all(|message| !held(message.peer))
+            && self.peers.iter().all(|peer| peer.broken || peer.sends == 0)
+    }
+
+    /// Forgets reads that have not been begun.
+    pub(crate) fn cancel_reads(&mut self) {
+        self.reads.clear();
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let mut at = 0;
+        while let Some(message) = self.messages.get(at) {
+            let peer = message.peer;
+            if self.peers[peer].broken {
+                self.messages.remove(at);
+                continue;
+            }
+            // Messages to one peer keep their order: the queue is walked from the front, and a peer without room is passed over.
+            if self.peers[peer].sends >= SENDS {
+                at += 1;
+                continue;
+            }
+            // Its bytes go with the entry: the card need not read them, nor, as it is alone, the entry.
+            let request = InlineRequest {
+                id: id(KIND_SEND, peer, 0),
+                kind: SendKind::Send,
+                bytes: &message.bytes[..message.len],
+                immediate: None,
+                signaled: true,
+            };
+            self.peers[peer].qp.post_inline([request])?;
+            self.peers[peer].sends += 1;
+            self.messages.remove(at);
+        }
+        while let Some((peer, read)) = self.reads.front().copied() {
+            if self.peers[peer].broken {
+                self.reads.pop_front();
+                continue;
+            }
+            if self.peers[peer].reads >= READS {
+                break;
+            }
+            self.reads.pop_front();
+            self.peers[peer].reads += 1;
+            self.under_way += 1;
+            let kind = SendKind::Read { remote_addr: read.remote_addr, rkey: read.rkey };
+            let request = SendRequest {
+                id: id(KIND_READ, peer, read.tag),
+                kind,
+                local: Some(read.local),
+                immediate: None,
+                signaled: true,
+            };
+            self.peers[peer].qp.post_sends(&[request])?;
+        }
+        Ok(())
+    }
+
+    /// Takes what has happened and tells it; returns whether there was anything.
+    pub(crate) fn poll(&mut self, mut tell: impl FnMut(&mut Self, Event<'_>) -> Result<()>) -> Result<bool> {
+        let mut any = false;
+        let mut done = std::mem::take(&mut self.completed);
+        loop {
+            done.clear();
+            self.cq.poll_each(|completion| done.push(completion))?;
+            if done.is_empty() {
+                self.completed = done;
+                return Ok(any);
+            }
+            any = true;
+            for completion in &done {
+                self.take(completion, &mut tell)?;
+            }
+            self.flush()?;
+        }
+    }
+
+    fn take(
+        &mut self,
+        completion: &Completion,
+        tell: &mut impl FnMut(&mut Self, Event<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let (kind, peer, tag) = (completion.id >> 56, (completion.id >> 32) as usize & 0xFF_FFFF, completion.id as u32);
+        let rank = self.peers[peer].rank;
+        match kind {
+            KIND_SEND => {
+                self.peers[peer].sends -= 1;
+            }
+            KIND_READ => {
+                self.peers[peer].reads -= 1;
+                self.under_way -= 1;
+            }
+            _ => {}
+        }
+        if completion.status != 0 {
+            if std::mem::replace(&mut self.peers[peer].broken, true) {
+                return Ok(());
+            }
+            return tell(self, Event::Broken { rank, status: completion.status });
+        }
+        match kind {
+            KIND_RECEIVE => {
+                let mut bytes = [0; MESSAGE_BYTES];
+                let len = (completion.byte_len as usize).min(MESSAGE_BYTES);
+                self.memory.read(tag as usize * MESSAGE_BYTES, &mut bytes[..len])?;
+                // The next message of this peer may use the slot at once: the bytes are out of it.
+                self.post_receive(peer, tag)?;
+                tell(self, Event::Message { from: rank, bytes: &bytes[..len] })
+            }
+            KIND_READ => tell(self, Event::Read { tag }),
+            _ => Ok(()),
+        }
+    }
+}

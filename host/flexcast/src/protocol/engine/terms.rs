@@ -1,0 +1,43 @@
+//! Operation descriptor for the protocol's state machine.
+
+use flexcast_proto::cutoff::transfer_ps;
+use flexcast_proto::{Alpha, Summary, Terms};
+
+use crate::api::config::Config;
+use crate::plan::chains::{Order, order};
+use crate::plan::{Kind, Plan};
+
+fn summary(plan: &Plan, chunk_bytes: u32, chains: u32) -> Summary {
+    match &plan.kind {
+        Kind::Broadcast { root, bytes } => Summary::broadcast(*root, *bytes, chunk_bytes),
+        Kind::Allgather { bytes } => Summary::allgather(*bytes, chunk_bytes, chains),
+        Kind::Allgatherv { bytes } => {
+            Summary::allgatherv(bytes.iter().chain(plan.displacements()).copied(), chunk_bytes, chains)
+        }
+    }
+}
+
+/// Time that the turns of an operation take beyond the data's own: activations, which queue behind the data of a turn on their way unless
+/// they have a higher priority, for which the fabric must have queues of their own.
+pub(super) fn activations_ps(plan: &Plan, config: &Config) -> u64 {
+    let Order { chains, steps, .. } = order(plan, config, 0);
+    let turn_bytes = plan.receive_bytes() / u64::from(plan.roots().len().max(1)) * u64::from(chains);
+    let queued_bytes = if config.control_overtakes() { 0 } else { turn_bytes };
+    let turn_ps = config.overheads.activation_ps.saturating_add(transfer_ps(queued_bytes, config.link_gbit_per_s));
+    turn_ps.saturating_mul(u64::from(steps.saturating_sub(1)))
+}
+
+pub(super) fn terms(plan: &Plan, config: &Config, alpha: &Alpha, operation: u32, chains: u32) -> Terms {
+    let cutoff_ps =
+        alpha.cutoff_ps(plan.link_bytes(config), config.link_gbit_per_s).saturating_add(activations_ps(plan, config));
+    // What all but the root have lost is handed on from neighbour to neighbour all around the ring.
+    let hops_ps = config.overheads.activation_ps.saturating_mul(2 * u64::from(plan.ranks()));
+    Terms {
+        operation,
+        roots: plan.roots(),
+        summary: summary(plan, config.chunk_bytes, chains),
+        patience_ps: config.patience_ps,
+        cutoff_ps,
+        bound_ps: cutoff_ps.saturating_mul(3).saturating_add(config.recovery_ps).saturating_add(hops_ps),
+    }
+}

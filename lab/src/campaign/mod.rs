@@ -1,0 +1,110 @@
+//! Random campaigns: simulations drawn from seeds, each of which comes out right or fails as it should.
+
+pub mod random;
+pub mod seeds;
+
+use std::collections::BTreeMap;
+
+use emu_machine::with_world;
+use serde::Serialize;
+
+use crate::sim::algorithm::Algorithm;
+use crate::sim::run;
+use crate::tput::run::ImageFile;
+use random::{Case, Expected};
+
+/// What has come out of the cases so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// Cases run.
+    pub cases: u64,
+    /// Of them, those in which every rank got every byte.
+    pub right: u64,
+    /// Those in which live ranks failed as they should, each with a typed error; any others have every byte.
+    pub failed: u64,
+    /// The latter by the kinds of error in them, which are joined where ranks gave several.
+    pub failures: BTreeMap<String, u64>,
+    /// Cases of collectives without multicast.
+    pub baselines: u64,
+    /// Chunks that were lost and fetched.
+    pub recovered_chunks: u64,
+    /// Frames that were lost.
+    pub lost_frames: u64,
+    /// Cases under weak memory.
+    pub weak: u64,
+    /// Cases in which races were looked for.
+    pub raced: u64,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.cases += other.cases;
+        self.right += other.right;
+        self.failed += other.failed;
+        for (kind, cases) in other.failures {
+            *self.failures.entry(kind).or_default() += cases;
+        }
+        self.baselines += other.baselines;
+        self.recovered_chunks += other.recovered_chunks;
+        self.lost_frames += other.lost_frames;
+        self.weak += other.weak;
+        self.raced += other.raced;
+    }
+}
+
+/// A case that came out wrong.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("seed {seed}: {reason}")]
+pub struct Wrong {
+    /// Its seed.
+    pub seed: u64,
+    /// What was wrong.
+    pub reason: String,
+}
+
+/// Runs the case of a seed.
+///
+/// # Errors
+/// [`Wrong`].
+pub fn run_seed(seed: u64, image: &ImageFile) -> Result<Tally, Wrong> {
+    run_case(&Case::new(seed), image)
+}
+
+/// Runs a case.
+///
+/// # Errors
+/// [`Wrong`].
+pub fn run_case(case: &Case, image: &ImageFile) -> Result<Tally, Wrong> {
+    let wrong = |reason: String| Wrong { seed: case.seed, reason };
+    let provider = emu_provider::emulated(case.machine.clone()).map_err(|error| wrong(error.to_string()))?;
+    let source = run::source(&case.params).map_err(|error| wrong(error.to_string()))?;
+    let report = run::run(&provider, Some(image), &case.params, &source, &mut |_| {});
+    let races = with_world(|world| world.take_races()).map_err(|error| wrong(error.to_string()))?;
+    if let Some(race) = races.first() {
+        return Err(wrong(format!("{} races for memory, the first: {race}", races.len())));
+    }
+    let report = report.map_err(|error| wrong(error.to_string()))?;
+    if !report.bytes_ok {
+        return Err(wrong("a rank that reports success has wrong bytes".to_owned()));
+    }
+    let failed = report.failures > 0;
+    if failed && case.expected == Expected::Right {
+        return Err(wrong(format!("{} ranks failed: {}", report.failures, report.errors.join("; "))));
+    }
+    if report.failures < report.live && case.expected == Expected::Failed {
+        let well = report.live - report.failures;
+        return Err(wrong(format!("{well} ranks report success where all must fail")));
+    }
+    let kinds: Vec<&str> = report.failure_kinds.into_iter().collect();
+    Ok(Tally {
+        cases: 1,
+        right: u64::from(!failed),
+        failed: u64::from(failed),
+        failures: failed.then(|| (kinds.join(" + "), 1)).into_iter().collect(),
+        baselines: u64::from(case.params.algorithm != Algorithm::Multicast),
+        recovered_chunks: report.recovered_chunks,
+        lost_frames: report.traffic.lost_frames,
+        weak: u64::from(case.machine.memory != emu_machine::MemoryModel::Strong),
+        raced: u64::from(case.machine.detect_races),
+    })
+}

@@ -1,0 +1,20 @@
+//! Laboratory: simulation of collectives, calibration of the timing model, the evaluation, random campaigns, cost models.
+//!
+//! It uses the product and the emulated card; neither knows it.
+
+pub mod accesses;
+pub mod calibrate;
+pub mod campaign;
+pub mod capacity;
+pub mod concurrent;
+mod driven_from;
+pub mod evaluate;
+pub mod figures;
+pub mod machine;
+pub mod memory;
+pub mod model;
+pub mod options;
+pub mod pingpong;
+pub mod sim;
+pub mod timing;
+pub mod tput;

@@ -1,0 +1,268 @@
+//! The same simulation by a collective without multicast: reliable connections of the hosts, on the same cards and network.
+
+use std::time::Instant;
+
+use flexcast::p2p::{Buffer, Config, Connections, Error, Group};
+use flexcast_proto::Place;
+use flexio::{Access, Bound, CompletionQueue, HostBuffer, MemoryRegion, ProtectionDomain, Provider, Retry};
+
+use super::SimError;
+use super::algorithm::Algorithm;
+use super::expected::Expected;
+use super::failure;
+use super::looks::Looks;
+use super::params::{OPERATOR, Operation, SimParams};
+use super::report::{Control, Outcome, Report, Sample};
+use super::run::Tick;
+use super::skew;
+use super::traffic::Traffic;
+use crate::memory;
+use crate::tput::run::digest;
+
+fn at(rank: u32) -> impl Fn(Error) -> SimError {
+    move |source| SimError::Baseline { rank, source }
+}
+
+/// As a communicator of these parameters, where the two have the same.
+pub(super) fn config(params: &SimParams) -> Config {
+    let flexcast::Config { patience_ps, retry_exponent, data_class, control_class, .. } = params.config;
+    let default = Config::default();
+    Config {
+        bound: Bound { span_ps: patience_ps, ..default.bound },
+        retry: Retry { timeout_exponent: retry_exponent, ..default.retry },
+        data_class,
+        control_class,
+        ..default
+    }
+}
+
+/// One error per rank, or all its values.
+fn each<T>(ranks: u32, make: impl Fn(u32) -> Result<T, Error>) -> Result<Vec<T>, SimError> {
+    (0..ranks).map(|rank| make(rank).map_err(at(rank))).collect()
+}
+
+/// Runs `params`, whose algorithm is none of multicast, on the calling thread's machine.
+///
+/// # Errors
+/// [`SimError`]; operations that fail are part of the report instead.
+pub(super) fn run(
+    provider: &Provider,
+    params: &SimParams,
+    source: &[u8],
+    tick: &mut dyn FnMut(Tick),
+) -> Result<Report, SimError> {
+    let started = Instant::now();
+    let Some(schedule) = params.algorithm.schedule(params.root, params.bytes, params.ranks)? else {
+        return Err(SimError::Parameter { what: "--algorithm", reason: "multicast is no baseline".to_owned() });
+    };
+    let known = provider.devices().map_err(|error| at(0)(error.into()))?;
+    if known.len() < params.cards() {
+        let reason = format!("{} cards are needed, the machine has {}", params.cards(), known.len());
+        return Err(SimError::Parameter { what: "--ranks", reason });
+    }
+    let cards = params.cards() as u32;
+    let devices = each(cards, |card| Ok(provider.open(&known[card as usize].name)?))?;
+    let domains = each(cards, |card| Ok(ProtectionDomain::new(&devices[card as usize])?))?;
+    let (config, card_of) = (config(params), |rank: u32| (rank / params.ranks_per_card) as usize);
+    let place = |rank| {
+        Place::new(rank, params.ranks)
+            .map_err(|error| SimError::Parameter { what: "--ranks", reason: error.to_string() })
+    };
+    let connections = (0..params.ranks)
+        .map(|rank| Connections::new(place(rank)?, &[schedule], config).map_err(at(rank)))
+        .collect::<Result<Vec<_>, SimError>>()?;
+    let queues = each(params.ranks, |rank| {
+        Ok(CompletionQueue::new(&devices[card_of(rank)], connections[rank as usize].completions())?)
+    })?;
+    let mut groups = connect(&connections, &queues, |rank| &domains[card_of(rank)])?;
+    let buffers = each(params.ranks, |rank| Buffers::new(&domains[card_of(rank)], params, rank))?;
+    tick(Tick::Ready);
+    let set_up_s = started.elapsed().as_secs_f64();
+    let mut report = Report::new(params)?;
+    let expected = Expected::new(params, source);
+    let mut counted = 0;
+    for iteration in 0..params.warm_up + params.iterations {
+        fill(&buffers, params, source)?;
+        let (before, announced) = (Traffic::now()?, announcements(&groups));
+        let (started, start_ps) = (Instant::now(), provider.relax().now_ps());
+        let (delays_ps, tell) =
+            (skew::delays_ps(params, iteration), &mut |ranks| tick(Tick::Ended { iteration, ranks }));
+        let mut outcomes = operate(provider, &mut groups, params, &delays_ps, &buffers, tell)?;
+        let took_ps = provider.relax().now_ps() - start_ps;
+        let wall_s = started.elapsed().as_secs_f64();
+        let traffic = Traffic::now()? - before;
+        report.sha256 = compare(params, &groups, &buffers, &expected, &mut outcomes)?;
+        let control = announcements(&groups).iter().zip(&announced).map(|(now, before)| *now - *before).collect();
+        let sample = Sample { outcomes, traffic, control, work: Vec::new(), took_ps, wall_s, accesses: None };
+        if iteration >= params.warm_up || sample.is_broken() {
+            report.add(&sample)?;
+            counted += 1;
+        }
+        if sample.is_broken() {
+            break;
+        }
+    }
+    report.finish(counted, set_up_s)?;
+    Ok(report)
+}
+
+/// Connects all ranks.
+fn connect<'a>(
+    connections: &[Connections],
+    queues: &'a [CompletionQueue<'a>],
+    domain: impl Fn(u32) -> &'a ProtectionDomain<'a>,
+) -> Result<Vec<Group<'a>>, SimError> {
+    let (mut pending, mut endpoints) = (Vec::new(), Vec::new());
+    for ((rank, connections), queue) in (0..).zip(connections).zip(queues) {
+        let (prepared, endpoint) = connections.prepare(domain(rank), queue).map_err(at(rank))?;
+        pending.push(prepared);
+        endpoints.push(endpoint);
+    }
+    (0..).zip(pending).map(|(rank, pending)| pending.connect(&endpoints).map_err(at(rank))).collect()
+}
+
+/// A rank's memory.
+struct Buffers<'a> {
+    /// What it contributes, but to a Broadcast.
+    send: Option<MemoryRegion<'a>>,
+    /// What it gets; of a reduction the group has that.
+    receive: MemoryRegion<'a>,
+}
+
+impl<'a> Buffers<'a> {
+    fn new(pd: &'a ProtectionDomain<'a>, params: &SimParams, rank: u32) -> Result<Self, Error> {
+        let region = |bytes: u64, access| -> Result<MemoryRegion<'a>, Error> {
+            Ok(MemoryRegion::register(pd, HostBuffer::zeroed(bytes.max(1) as usize)?, access)?)
+        };
+        let own = params.counts()[rank as usize];
+        let gathers = params.operation != Operation::Broadcast;
+        Ok(Self {
+            send: gathers.then(|| region(own, Access::LOCAL_WRITE)).transpose()?,
+            receive: region(params.receive_bytes(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?,
+        })
+    }
+}
+
+/// Own bytes in the send buffers, nothing right in the receive buffers.
+fn fill(buffers: &[Buffers<'_>], params: &SimParams, source: &[u8]) -> Result<(), SimError> {
+    let mut wrong = memory::zeroes("what a buffer holds before", params.receive_bytes())?;
+    wrong.fill(!source.first().copied().unwrap_or(0));
+    let mut offset = 0;
+    for ((rank, buffers), count) in (0..).zip(buffers).zip(params.counts()) {
+        let write =
+            |region: &MemoryRegion<'_>, bytes: &[u8]| region.write(0, bytes).map_err(|error| at(rank)(error.into()));
+        let own = &source[offset..offset + count as usize];
+        offset += count as usize;
+        write(&buffers.receive, &wrong)?;
+        match &buffers.send {
+            Some(send) => write(send, own)?,
+            None => write(&buffers.receive, own)?,
+        }
+    }
+    Ok(())
+}
+
+/// Control messages that each rank has sent so far.
+fn announcements(groups: &[Group<'_>]) -> Vec<Control> {
+    let of = |group: &Group<'_>| Control { announcement: group.statistics().announcements, ..Control::default() };
+    groups.iter().map(of).collect()
+}
+
+/// Starts an operation on a rank. `ends`: where each rank's contribution ends in all of them.
+fn start(group: &mut Group<'_>, params: &SimParams, ends: &[u64], buffers: &Buffers<'_>) -> Result<(), Error> {
+    let elements = params.bytes / u64::from(OPERATOR.element_bytes());
+    let whole = |region| Buffer { region, offset: 0 };
+    let own = buffers.send.as_ref().map(whole);
+    let receive = whole(&buffers.receive);
+    match (params.algorithm, params.operation) {
+        (Algorithm::Allgather(algorithm), Operation::Allgather) => group.allgather(algorithm, ends[0], own, receive),
+        (Algorithm::Allgather(algorithm), _) => group.allgatherv(algorithm, ends, own, receive),
+        (Algorithm::Broadcast { algorithm, segment_bytes }, _) => {
+            group.broadcast(algorithm, params.root, params.bytes, segment_bytes, receive)
+        }
+        (Algorithm::Alltoall(algorithm), _) => group.alltoall(algorithm, params.bytes, own.unwrap_or(receive), receive),
+        (Algorithm::ReduceScatter, _) => group.reduce_scatter(OPERATOR, elements, own.unwrap_or(receive)),
+        (Algorithm::Allreduce(algorithm), _) => group.allreduce(algorithm, OPERATOR, elements, own.unwrap_or(receive)),
+        (Algorithm::Multicast, _) => Ok(()),
+    }
+}
+
+/// Starts an operation on all ranks, on each when its delay is over, and drives them until all have ended. A rank whose host has not come
+/// to its start looks at nothing.
+fn operate(
+    provider: &Provider,
+    groups: &mut [Group<'_>],
+    params: &SimParams,
+    delays_ps: &[u64],
+    buffers: &[Buffers<'_>],
+    ended: &mut dyn FnMut(u32),
+) -> Result<Vec<Outcome>, SimError> {
+    let ends: Vec<u64> = params
+        .counts()
+        .iter()
+        .scan(0, |end, count| {
+            *end += count;
+            Some(*end)
+        })
+        .collect();
+    let mut outcomes: Vec<Option<Outcome>> = groups.iter().map(|_| None).collect();
+    let mut posts_ps: Vec<Option<u64>> = groups.iter().map(|_| None).collect();
+    let (mut done, start_ps) = (0, provider.relax().now_ps());
+    let mut looks = Looks::new(groups.len(), params.ranks_per_card);
+    loop {
+        let now_ps = provider.relax().now_ps();
+        for (rank, group) in groups.iter_mut().enumerate() {
+            if posts_ps[rank].is_none() && start_ps + delays_ps[rank] <= now_ps {
+                start(group, params, &ends, &buffers[rank]).map_err(at(rank as u32))?;
+                posts_ps[rank] = Some(now_ps);
+            }
+        }
+        looks.refresh()?;
+        for (rank, (group, outcome)) in groups.iter_mut().zip(&mut outcomes).enumerate() {
+            let Some(posted_ps) = posts_ps[rank] else { continue };
+            if outcome.is_some() || !looks.is_due(rank, now_ps) {
+                continue;
+            }
+            // A look that was due for news may leave some for the next.
+            let news = looks.has_news(rank);
+            looks.looked(rank, now_ps, news, None);
+            let error = group.progress().err();
+            if error.is_some() || group.is_complete() {
+                let took_ps = error.is_none().then_some(now_ps - posted_ps);
+                let kind = error.as_ref().map(failure::baseline_kind);
+                let error = error.map(|error| error.to_string());
+                *outcome = Some(Outcome { error, kind, posted_ps: Some(posted_ps), took_ps, ..Outcome::default() });
+                done += 1;
+                ended(done);
+            }
+        }
+        // Each group gives up by itself after its bound.
+        if done as usize == groups.len() {
+            return Ok(outcomes.into_iter().flatten().collect());
+        }
+        provider.relax().relax();
+    }
+}
+
+/// Compares the results of ranks that have ended well; the digest of the first of them.
+fn compare(
+    params: &SimParams,
+    groups: &[Group<'_>],
+    buffers: &[Buffers<'_>],
+    expected: &Expected<'_>,
+    outcomes: &mut [Outcome],
+) -> Result<Option<String>, SimError> {
+    let mut sha256 = None;
+    let mut bytes = memory::zeroes("a buffer to compare", params.receive_bytes())?;
+    let ranks = (0..).zip(buffers).zip(groups).zip(outcomes);
+    for (((rank, buffers), group), outcome) in ranks.filter(|(_, outcome)| outcome.error.is_none()) {
+        if params.operation.reduces() {
+            bytes = group.result().map_err(at(rank))?;
+        } else {
+            buffers.receive.read(0, &mut bytes).map_err(|error| at(rank)(error.into()))?;
+        }
+        outcome.equal = Some(bytes == *expected.of(rank));
+        sha256.get_or_insert_with(|| digest(&bytes));
+    }
+    Ok(sha256)
+}
