@@ -2,9 +2,9 @@
 //! symbols for crash records, the place of a panic; and verifies that the image can run on a given DPA.
 //!
 //! ```no_run
-//! let bytes = std::fs::read("target/device/emu/receive.elf")?;
+//! let bytes = std::fs::read("target/device/emu/allgather.elf")?;
 //! let image = flexcast_image::Image::parse(&bytes)?;
-//! let handler = image.entry_named("uc_receive")?;
+//! let handler = image.entry_named("uc_lanes")?;
 //! println!("{} at {:#x}", handler.name, handler.addr);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -171,11 +171,11 @@ mod tests {
 
     #[test]
     fn nothing_in_the_environment_reaches_the_flags() {
-        let command = cargo_build(&Toolchain::load("emu").expect("emu"), "receive").expect("command");
+        let command = cargo_build(&Toolchain::load("emu").expect("emu"), "reference").expect("command");
         let removed: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
         assert!(removed.contains(&std::ffi::OsStr::new("RUSTFLAGS")), "{removed:?}");
         let line = process::line(&command);
-        for part in ["+zbb,+zbs", "linker/emu.ld", "--remap-path-prefix=", "--package receive", "--release"] {
+        for part in ["+zbb,+zbs", "linker/emu.ld", "--remap-path-prefix=", "--package reference", "--release"] {
             assert!(line.contains(part), "{part} in {line}");
         }
     }

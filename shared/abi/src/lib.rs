@@ -21,6 +21,7 @@ pub mod lane;
 mod layout;
 pub mod pingpong;
 pub mod placement;
+pub mod reference;
 pub mod report;
 pub mod send;
 pub mod worker;

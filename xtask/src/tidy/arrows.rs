@@ -44,8 +44,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("device/dpa-macros", &[]),
     ("device/dpa", &["device/dpa-macros", "shared/"]),
     ("device/rt-emu", &["shared/hw"]),
-    // `reference` measures against the set-up of `receive`, not a copy of it.
-    ("device/images/", &["device/dpa", "device/rt-emu", "device/images/receive", "shared/"]),
+    ("device/datapath", &["device/dpa", "shared/"]),
+    ("device/images/", &["device/datapath", "device/dpa", "device/rt-emu", "shared/"]),
     // Another runtime below the same datapath.
     ("device/virt", &["device/dpa", "device/images/synthetic", "shared/"]),
     ("fuzz", &["image", "emu/", "host/flexio-sys", "host/verbs-sys"]),
@@ -97,7 +97,7 @@ mod tests {
             ("emu/machine", "image"),
             ("cli", "emu/libdoca"),
             ("tests", "host/flexio"),
-            ("device/images/receive", "device/dpa"),
+            ("device/images/allgather", "device/datapath"),
         ] {
             assert_eq!(judge(user, used), None);
         }

@@ -20,13 +20,11 @@ mod operation;
 mod placement;
 mod posting;
 mod prepare;
-mod reference;
 mod send;
 mod worker;
 
 pub use control::{Control, News};
 pub use lane::{lanes, prepare_lanes, resources};
 pub use prepare::{check_queue, prepare};
-pub use reference::reference;
 pub use send::{prepare_send, send_blocks};
 pub use worker::receive;
