@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use flexcast::bootstrap::{CallbackExchange, Exchange as _, StoreError, SubgroupError};
 use flexcast::{Refused, p2p, registration};
-use flexcast_image::isa::Isa;
 use flexcast_image::{Image, ImageError};
+use flexcast_isa::Isa;
 use flexcast_lab::model::fabric::FatTree;
 use flexcast_lab::model::traffic::TrafficError;
 use flexcast_proto::Place;
