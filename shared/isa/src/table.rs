@@ -159,8 +159,8 @@ const fn fused(fmt: u32) -> Encoding {
     encoding(0x0600_0073, fmt << 25 | MADD, Format::Bare)
 }
 
-/// No word at all.
-const NONE: Encoding = encoding(0, 1, Format::Bare);
+/// No word of four bytes: the low two bits of those are ones.
+const NONE: Encoding = encoding(3, 0, Format::Bare);
 
 macro_rules! instructions {
     ($($mnemonic:ident $name:literal $encoding:expr, $extension:ident $(or $draft:ident)?;)*) => {
@@ -399,8 +399,8 @@ impl Mnemonic {
 
     /// The instruction that a word of four bytes is.
     pub(crate) fn of_word(word: u32) -> Self {
-        let opcode = (word >> 2 & 31) as usize;
-        let rows = &INDEX.rows[usize::from(INDEX.starts[opcode])..usize::from(INDEX.starts[opcode + 1])];
+        let place = (word >> 2 & 31 | word >> 7 & 7 << 5) as usize;
+        let rows = &INDEX.rows[usize::from(INDEX.starts[place])..usize::from(INDEX.starts[place + 1])];
         rows.iter()
             .map(|row| &ROWS[usize::from(*row)])
             .find(|row| word & row.encoding.mask == row.encoding.bits)
@@ -408,32 +408,33 @@ impl Mnemonic {
     }
 }
 
-/// Rows by major opcode, so that few have to be compared; made when this crate is compiled.
+/// Rows by major opcode and `funct3` (bits 6:2 and 14:12), so that few have to be compared; made when this crate is compiled.
 struct Index {
-    /// Where the rows of an opcode begin in `rows`; they end where those of the next begin.
-    starts: [u8; 33],
-    rows: [u8; 255],
+    /// Where the rows of a place begin in `rows`; they end where those of the next begin.
+    starts: [u16; 257],
+    rows: [u8; 400],
 }
 
 static INDEX: Index = {
-    let (mut starts, mut rows) = ([0; 33], [0; 255]);
-    let (mut opcode, mut len) = (0, 0);
-    while opcode < 32 {
+    let (mut starts, mut rows) = ([0; 257], [0; 400]);
+    let (mut place, mut len) = (0, 0);
+    while place < 256 {
+        // The low two bits are ones in every instruction of four bytes.
+        let word = (place & 31) << 2 | (place >> 5) << 12 | 3;
         let mut row = 0;
         while row < ROWS.len() {
             let Encoding { mask, bits, .. } = ROWS[row].encoding;
-            // The low two bits are ones in every instruction of four bytes.
-            if ((opcode << 2 | 3) ^ bits) & mask & 0x7f == 0 && mask != 0 {
+            if (word ^ bits) & mask & 0x707f == 0 {
                 rows[len] = row as u8;
                 len += 1;
             }
             row += 1;
         }
-        opcode += 1;
-        starts[opcode as usize] = len as u8;
+        place += 1;
+        starts[place as usize] = len as u16;
     }
     Index { starts, rows }
 };
 
-/// Numbers of rows, and of places in the index, fit in a byte.
-const _: () = assert!(Mnemonic::ALL.len() < 250);
+/// Numbers of rows fit in a byte.
+const _: () = assert!(Mnemonic::ALL.len() <= 256);
