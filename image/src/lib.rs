@@ -13,10 +13,6 @@
 //! [`ImageError`].
 
 pub mod callgraph;
-mod compressed;
-pub mod decode;
-#[cfg(test)]
-mod decode_tests;
 pub mod disasm;
 mod elf;
 #[cfg(test)]
@@ -24,7 +20,6 @@ mod elf_tests;
 mod entry;
 mod error;
 pub mod illegal;
-pub mod isa;
 pub mod loops;
 mod panic;
 mod symbol;

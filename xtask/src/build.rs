@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use flexcast_image::Image;
 
 use crate::toolchain::Toolchain;
@@ -134,8 +134,8 @@ fn check_attributes(toolchain: &Toolchain, elf: &Path) -> Result<()> {
     let bytes = std::fs::read(elf).with_context(|| format!("reading {}", elf.display()))?;
     let image = Image::parse(&bytes).with_context(|| format!("{}", elf.display()))?;
     let arch = image.arch().unwrap_or_default();
-    let built = flexcast_image::isa::Isa::parse(arch)?;
-    if let Some(missing) = toolchain.required.iter().find(|extension| !built.has_named(extension)) {
+    let built: Vec<_> = flexcast_isa::names(arch).map_err(|error| anyhow!("{}: {error}", elf.display()))?.collect();
+    if let Some(missing) = toolchain.required.iter().find(|extension| !built.contains(&extension.as_str())) {
         bail!(
             "{} was built without {missing} (its attributes say {arch}); is a RUSTFLAGS variable or a cargo configuration above this folder in the way?",
             elf.display()

@@ -23,7 +23,7 @@ use crate::{process, status, workspace};
 ///   them, tests/: loaded libraries, sockets, system calls that Miri does not have. Fuzzing has that side (`cargo xtask fuzz`).
 #[derive(clap::Args)]
 pub(crate) struct Miri {
-    /// Run the parts whose name contains this word only (shared/hw, shared/abi, shared/proto, device/dpa, device/datapath).
+    /// Run the parts whose name contains this word only (shared/hw, shared/abi, shared/isa, shared/proto, device/dpa, device/datapath).
     #[arg(value_name = "PART")]
     part: Option<String>,
     /// How long a part may take, in seconds of wall time, compiling included.
@@ -51,6 +51,7 @@ const PARTS: &[Part] = &[
     Part { name: "device/dpa", tests: &["--package", "dpa", "--lib"], flags: DEVICE },
     Part { name: "shared/hw", tests: &["--package", "flexcast-hw", "--lib"], flags: SHARED },
     Part { name: "shared/abi", tests: &["--package", "flexcast-abi", "--lib", "--tests"], flags: SHARED },
+    Part { name: "shared/isa", tests: &["--package", "flexcast-isa", "--test", "decode", "--test", "strings"], flags: SHARED },
     Part {
         name: "shared/proto",
         tests: &["--package", "flexcast-proto", "--lib", "--test", "wire", "--test", "chains", "--test", "agreement"],

@@ -184,7 +184,7 @@ impl World {
             Stop::Fault(fault) => {
                 let illegal = || {
                     let pc = self.cards[card_index].thread(id).map_or(0, |thread| thread.hart.pc);
-                    illegal::why(fault.tval as u32, pc, &self.config.isa.to_string())
+                    illegal::why(fault.tval as u32, pc, self.config.isa)
                 };
                 let is_illegal = fault.cause == Cause::IllegalInstruction;
                 let cause = match detail.or_else(|| is_illegal.then(illegal)) {
