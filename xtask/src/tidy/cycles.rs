@@ -124,8 +124,7 @@ mod tests {
     /// Names of the files that one file imports from.
     fn imports(modules: &Modules, of: &str) -> Vec<String> {
         let at = modules.files().iter().position(|file| file == Path::new(of)).expect("a file of the crate");
-        let names = modules.imports()[at].iter().map(|file| modules.files()[*file].display().to_string()).collect();
-        names
+        modules.imports()[at].iter().map(|file| modules.files()[*file].display().to_string()).collect()
     }
 
     fn judged(modules: &Modules) -> Findings {
