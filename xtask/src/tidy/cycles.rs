@@ -16,7 +16,6 @@ const FILES_LIMIT: usize = 8;
 const EXCUSES: &[(&str, usize)] = &[
     ("emu-libibverbs", 19),
     ("emu-machine", 26),
-    ("emu-nic", 26),
     // Options that commands share are in the file that names all commands.
     ("flexcast-cli", 19),
 ];

@@ -13,15 +13,13 @@
 //!   member keeps a place in the sequence: a gap drops the message, and the next one begins afresh
 //!   ([`uc_gap_drops`](crate::Counters::uc_gap_drops)).
 
-use crate::address::Gid;
-use crate::effects::Effects;
+use super::{Refusal, Responder};
+use crate::cx::Cx;
+use crate::engine::datapath::Datapath;
 use crate::error::NicError;
-use crate::memory::Dma;
-use crate::nic::Nic;
 use crate::packet::{Acknowledgement, Operation, Packet};
-use crate::qp::Transport;
-use crate::queue_pair::{Inbound, QueuePair};
-use crate::responder::Refusal;
+use crate::queue_pair::QueuePair;
+use crate::queue_pair::receive_queue::{Inbound, Sender, Sequence};
 
 /// Senders that a member keeps apart; packets of further ones are dropped.
 const MOST_SENDERS: usize = 4096;
@@ -37,31 +35,12 @@ pub struct GroupKey {
     pub base: u64,
 }
 
-/// Who sends to a group, as far as its packets tell.
-pub(crate) type Sender = (Gid, u16);
-
-/// Where a member is in the packets of one sender.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sequence {
-    expected_psn: u32,
-    inbound: Option<Inbound>,
-}
-
-impl Nic {
-    /// Lets UC queue pairs take part in multicast from now on.
-    pub fn allow_uc_multicast(&mut self) {
-        self.uc_multicast = true;
-    }
-
-    /// Adds a group key to a queue pair's table. Vendor-specific, of a vendor that does not exist.
+impl Responder {
+    /// Adds a group key to the table of a UC queue pair.
     ///
     /// # Errors
-    /// Multicast of UC is off, no such queue pair, it is not UC, or the key is in the table already.
-    pub fn map_group_key(&mut self, qpn: u32, entry: GroupKey) -> Result<(), NicError> {
-        let transport = self.qps.get(qpn).ok_or(NicError::UnknownQp { qpn })?.attr.transport;
-        if !self.uc_multicast || transport != Transport::Uc {
-            return Err(NicError::NoGroupKeys { qpn, transport });
-        }
+    /// The key is in the table already.
+    pub(crate) fn map_group_key(&mut self, qpn: u32, entry: GroupKey) -> Result<(), NicError> {
         if self.group_keys.contains_key(&(qpn, entry.key)) {
             return Err(NicError::GroupKeyTaken { qpn, key: entry.key });
         }
@@ -69,24 +48,26 @@ impl Nic {
         Ok(())
     }
 
-    /// Takes a group key out of a queue pair's table: packets by it write nothing any more, not even the rest of a message.
+    /// Takes a group key out of a queue pair's table. The queue pair, if it is there still, writes by it no more.
     ///
     /// # Errors
     /// It is not in the table.
-    pub fn unmap_group_key(&mut self, qpn: u32, key: u32) -> Result<(), NicError> {
+    pub(crate) fn unmap_group_key(&mut self, qpn: u32, key: u32, qp: Option<&mut QueuePair>) -> Result<(), NicError> {
         let entry = self.group_keys.remove(&(qpn, key)).ok_or(NicError::UnknownGroupKey { qpn, key })?;
-        if let Some(qp) = self.qps.get_mut(qpn) {
-            for sequence in qp.rq.senders.values_mut() {
-                let of_key =
-                    |inbound: &Inbound| matches!(inbound, Inbound::Write { rkey, .. } if *rkey == entry.local_key);
-                sequence.inbound.take_if(|inbound| of_key(inbound));
-            }
+        for sequence in qp.into_iter().flat_map(|qp| qp.rq.senders.values_mut()) {
+            let of_key = |inbound: &Inbound| matches!(inbound, Inbound::Write { rkey, .. } if *rkey == entry.local_key);
+            sequence.inbound.take_if(|inbound| of_key(inbound));
         }
         Ok(())
     }
 
+    /// Forgets the group keys of a queue pair that goes.
+    pub(crate) fn forget(&mut self, qpn: u32) {
+        self.group_keys.retain(|(of, _), _| *of != qpn);
+    }
+
     /// Where a Write goes: what its key stands for if it was sent to a group, and else what it says itself.
-    pub(crate) fn write_target(
+    pub(super) fn write_target(
         &self,
         qp: &QueuePair,
         packet: &Packet,
@@ -102,38 +83,20 @@ impl Nic {
     }
 
     /// A packet to a group that a UC queue pair is a member of.
-    pub(crate) fn respond_to_group(
-        &mut self,
-        now_ps: u64,
-        qp: &mut QueuePair,
-        packet: &Packet,
-        mem: &mut dyn Dma,
-        fx: &mut Effects,
-    ) {
+    pub(super) fn respond_to_group(&self, dp: &mut Datapath, qp: &mut QueuePair, packet: &Packet, cx: &mut Cx<'_>) {
         let sender: Sender = (packet.source.gid, packet.network.udp_source_port);
         let known = qp.rq.senders.get(&sender).copied();
         if packet.operation != Operation::Write || (known.is_none() && qp.rq.senders.len() >= MOST_SENDERS) {
-            self.counters.qp_drops += 1;
+            cx.log.counters.qp_drops += 1;
             return;
         }
         // The first packet that comes of a sender begins its sequence.
         let sequence = known.unwrap_or(Sequence { expected_psn: packet.psn, inbound: None });
         let own = Sequence { expected_psn: qp.rq.expected_psn, inbound: qp.rq.inbound };
         (qp.rq.expected_psn, qp.rq.inbound) = (sequence.expected_psn, sequence.inbound);
-        self.respond_unreliably(now_ps, qp, packet, mem, fx);
+        self.respond_unreliably(dp, qp, packet, cx);
         let sequence = Sequence { expected_psn: qp.rq.expected_psn, inbound: qp.rq.inbound };
         qp.rq.senders.insert(sender, sequence);
         (qp.rq.expected_psn, qp.rq.inbound) = (own.expected_psn, own.inbound);
-    }
-
-    /// Whether what a UC queue pair sends is for members on its own card, too.
-    pub(crate) fn comes_back(&self, qp: &QueuePair) -> bool {
-        let to = Self::peer(qp);
-        self.uc_multicast
-            && qp.attr.transport == Transport::Uc
-            && to.is_multicast()
-            && !qp.path.force_loopback
-            && !qp.path.block_multicast_loopback
-            && self.has_joined(&to.gid)
     }
 }
