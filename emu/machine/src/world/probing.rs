@@ -1,91 +1,15 @@
-//! Probes of a running machine: recorder, observer, debugger. All off by default; none changes a result.
+//! The machine under its probes: who is told of what.
 
 use emu_nic::Effects;
 
+use super::World;
 use crate::card::Card;
-use crate::crash::CrashRecord;
-use crate::debug::Debug;
-use crate::process::{DeathHook, Process};
-use crate::race::Race;
-use crate::record::{Ending, Recorder, Recording, ThreadIdentity, What};
-use crate::snapshot::Snapshot;
-use crate::thread::{ThreadKind, ThreadState};
+use crate::dpa::crash::CrashRecord;
+use crate::dpa::process::DeathHook;
+use crate::dpa::thread::{ThreadKind, ThreadState};
+use crate::observe::record::{Ending, Recorder, Recording, ThreadIdentity, What};
+use crate::observe::told::{Herald, Observer};
 use crate::time::cycles_to_ps;
-use crate::world::World;
-
-/// Is told what happens to the machine. Called on the thread that drives it; virtual time stands still meanwhile.
-pub trait Observer: Send {
-    /// The state: once in each period that was asked for, when a process has ended or a race been found, and before a process goes.
-    fn state(&mut self, snapshot: &Snapshot);
-
-    /// A process has died: `thread` of the record faulted, nothing has been stopped or freed yet.
-    fn crashed(&mut self, card: usize, process: &Process, record: &CrashRecord);
-}
-
-/// Target of the events of `tracing` that say what a [`Herald`] is told, too.
-pub const ANNOUNCED: &str = "emu_machine::announced";
-
-/// Is told at once of what nobody may miss, whether or not the host ever asks. Called on the thread that drives the machine; virtual time
-/// stands still meanwhile.
-pub trait Herald: Send {
-    /// A process has died; `record` says of what, and its status says so already.
-    fn died(&mut self, card: usize, process: &Process, record: &CrashRecord);
-
-    /// Races have been found: those of which nothing like them has been reported before, and how many there have been in all.
-    fn raced(&mut self, new: &[Race], total: u64);
-}
-
-/// Who looks.
-pub(crate) struct Probes {
-    pub(crate) recorder: Option<Box<Recorder>>,
-    /// The thread whose doorbell the card is being told of.
-    pub(crate) agent: Option<u32>,
-    pub(crate) debug: Option<Box<Debug>>,
-    pub(crate) herald: Option<Box<dyn Herald>>,
-    observer: Option<Box<dyn Observer>>,
-    period_ps: u64,
-    /// When the observer wants the next state; never without one.
-    pub(crate) state_due_ps: u64,
-}
-
-impl Default for Probes {
-    fn default() -> Self {
-        Probes {
-            recorder: None,
-            agent: None,
-            debug: None,
-            herald: None,
-            observer: None,
-            period_ps: u64::MAX,
-            state_due_ps: u64::MAX,
-        }
-    }
-}
-
-impl std::fmt::Debug for Probes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Probes")
-            .field("recorder", &self.recorder.is_some())
-            .field("herald", &self.herald.is_some())
-            .field("observer", &self.observer.is_some())
-            .field("debugger", &self.debug.is_some())
-            .finish_non_exhaustive()
-    }
-}
-
-impl Probes {
-    pub(crate) fn note_call(&mut self, at_ps: u64, card: usize, thread: u32, number: u64) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.call(at_ps, (card, thread), number);
-        }
-    }
-
-    pub(crate) fn note_log(&mut self, at_ps: u64, card: usize, thread: u32, stream: u64, text: &[u8]) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.push(at_ps, card, Some(thread), What::Log { stream, text: text.to_vec() });
-        }
-    }
-}
 
 impl World {
     /// Records what happens from now on, at most `limit` records; what was recorded before is forgotten.

@@ -1,8 +1,8 @@
 //! Run-ahead of threads: instructions executed before the cycle of their issue, and the undo log that rolls them back.
 //!
 //! A burst ([`emu_hart::Hart::burst`]) executes plain instructions ahead, which nobody can notice, and accesses to lines that only its
-//! thread has in L1. These are noted here until they are issued. Before anybody else touches such a line (the network card, or a thread
-//! that brings it into its own L1), what has not been issued is taken back: stores in the reverse order, then the thread is put to
+//! thread has in L1. These are logged here until they are issued. Before anybody else touches such a line (the network card, or a thread
+//! that brings it into its own L1), what has not been issued is rolled back: stores in the reverse order, then the thread is put to
 //! where it was at the first such access, and executes again what has been issued with what it had loaded. So the card reads and writes
 //! memory as if every instruction were executed at its issue. Between cores the order is looser: one may have issued some cycles
 //! further than another, by a burst at most, and a load that hits L1 may miss a store of the other core by as much. Lines of code, and
@@ -13,16 +13,16 @@ use emu_timing::cache::line_of;
 use emu_timing::core::THREADS;
 use emu_timing::{Core, Memory};
 
-use crate::costs::untagged;
-use crate::layout::EXECUTION_UNITS;
-use crate::memory::{ProcessMemory, set_word};
+use super::tag::untagged;
+use crate::dpa::layout::EXECUTION_UNITS;
+use crate::dpa::memory::{ProcessMemory, set_word};
 
 /// No line of code.
 const NOWHERE: u64 = u64::MAX;
 
-/// An instruction that may have to be taken back. Two words: hundreds of threads have a dozen each.
+/// An instruction that may have to be rolled back. Two words: hundreds of threads have a dozen each.
 #[derive(Clone, Copy, Debug)]
-struct Note {
+struct Undo {
     /// The address in the process, 40 bits; above it instructions of the burst before this one, 8 bits, what it is, 2 bits, and the
     /// logarithm of its bytes, 2 bits.
     head: u64,
@@ -38,11 +38,11 @@ enum What {
     Code,
 }
 
-impl Note {
+impl Undo {
     #[inline(always)]
     fn new(before: &Before<'_>, what: What, addr: u64, width: usize, value: u64) -> Self {
         let head = addr | u64::from(before.count) << 40 | (what as u64) << 48 | u64::from(width.trailing_zeros()) << 50;
-        Note { head, value }
+        Undo { head, value }
     }
 
     fn what(self) -> What {
@@ -75,14 +75,14 @@ fn bit_of(line: u64) -> u64 {
 
 /// One hardware thread.
 #[derive(Clone, Debug)]
-struct Ahead {
+struct Burst {
     /// The line of code that it has at hand.
     line: u64,
     /// Instructions of its burst that count as executed ahead, and those that its hart has executed: more, while that is stale.
     count: u32,
     executed: u32,
     /// In the order in which they were executed.
-    notes: Vec<Note>,
+    log: Vec<Undo>,
     /// The thread before the first access among them, the instructions ahead by then, and the tag of its addresses.
     x: [u64; 32],
     pc: u64,
@@ -92,23 +92,23 @@ struct Ahead {
 
 /// All hardware threads of a card.
 #[derive(Clone, Debug)]
-pub(crate) struct Aheads {
-    of: Box<[Ahead]>,
-    /// Those with notes of accesses, one bit each.
-    noted: [u64; EXECUTION_UNITS / 64],
-    /// For each a bit for each line that may be in its notes, see [`bit_of`]; 0 until the first.
+pub(crate) struct RunAhead {
+    of: Box<[Burst]>,
+    /// Those with accesses in their log, one bit each.
+    logged: [u64; EXECUTION_UNITS / 64],
+    /// For each a bit for each line that may be in its log, see [`bit_of`]; 0 until the first.
     lines: Box<[u64; EXECUTION_UNITS]>,
     /// Those whose harts have to be put back.
     stale: Vec<usize>,
 }
 
-impl Aheads {
+impl RunAhead {
     pub(crate) fn new() -> Self {
-        let ahead =
-            Ahead { line: NOWHERE, count: 0, executed: 0, notes: Vec::new(), x: [0; 32], pc: 0, first: 0, tag: 0 };
-        Aheads {
-            of: vec![ahead; EXECUTION_UNITS].into(),
-            noted: [0; EXECUTION_UNITS / 64],
+        let burst =
+            Burst { line: NOWHERE, count: 0, executed: 0, log: Vec::new(), x: [0; 32], pc: 0, first: 0, tag: 0 };
+        RunAhead {
+            of: vec![burst; EXECUTION_UNITS].into(),
+            logged: [0; EXECUTION_UNITS / 64],
             lines: Box::new([0; EXECUTION_UNITS]),
             stale: Vec::new(),
         }
@@ -124,10 +124,10 @@ impl Aheads {
     /// All that a thread had executed ahead has been issued.
     #[inline(always)]
     pub(crate) fn issued(&mut self, unit: usize) {
-        self.of[unit].notes.clear();
+        self.of[unit].log.clear();
         if self.lines[unit] != 0 {
             self.lines[unit] = 0;
-            self.noted[unit / 64] &= !(1 << (unit % 64));
+            self.logged[unit / 64] &= !(1 << (unit % 64));
         }
     }
 
@@ -147,23 +147,23 @@ impl Aheads {
     #[inline(always)]
     pub(crate) fn loaded(&mut self, unit: usize, before: &Before<'_>, addr: u64, value: u64) {
         self.accessed(unit, before, addr);
-        self.of[unit].notes.push(Note::new(before, What::Load, untagged(addr), 1, value));
+        self.of[unit].log.push(Undo::new(before, What::Load, untagged(addr), 1, value));
     }
 
     /// It has stored, where `old` was.
     #[inline(always)]
     pub(crate) fn stored(&mut self, unit: usize, before: &Before<'_>, addr: u64, width: usize, old: u64) {
         self.accessed(unit, before, addr);
-        self.of[unit].notes.push(Note::new(before, What::Store, untagged(addr), width, old));
+        self.of[unit].log.push(Undo::new(before, What::Store, untagged(addr), width, old));
     }
 
     #[inline(always)]
     fn accessed(&mut self, unit: usize, before: &Before<'_>, addr: u64) {
         if self.lines[unit] == 0 {
-            let ahead = &mut self.of[unit];
-            (ahead.x, ahead.pc, ahead.first) = (*before.x, before.pc, before.count);
-            ahead.tag = addr - untagged(addr);
-            self.noted[unit / 64] |= 1 << (unit % 64);
+            let burst = &mut self.of[unit];
+            (burst.x, burst.pc, burst.first) = (*before.x, before.pc, before.count);
+            burst.tag = addr - untagged(addr);
+            self.logged[unit / 64] |= 1 << (unit % 64);
         }
         self.lines[unit] |= bit_of(line_of(addr));
     }
@@ -171,16 +171,16 @@ impl Aheads {
     /// It has gone on in another line of code.
     #[inline(always)]
     pub(crate) fn entered(&mut self, unit: usize, before: &Before<'_>, line: u64) {
-        let ahead = &mut self.of[unit];
-        let from = std::mem::replace(&mut ahead.line, line);
-        ahead.notes.push(Note::new(before, What::Code, 0, 1, from));
+        let burst = &mut self.of[unit];
+        let from = std::mem::replace(&mut burst.line, line);
+        burst.log.push(Undo::new(before, What::Code, 0, 1, from));
     }
 
-    /// Somebody is about to touch the line of a (tagged) address: what others than `except` have executed ahead there is taken back, as
+    /// Somebody is about to touch the line of a (tagged) address: what others than `except` have executed ahead there is rolled back, as
     /// far as it has not been issued.
     #[cold]
     #[inline(never)]
-    pub(crate) fn settle(
+    pub(crate) fn roll_back_line(
         &mut self,
         addr: u64,
         except: Option<usize>,
@@ -190,8 +190,8 @@ impl Aheads {
     ) {
         let line = line_of(addr);
         let bit = bit_of(line);
-        for word in 0..self.noted.len() {
-            let mut rest = self.noted[word];
+        for word in 0..self.logged.len() {
+            let mut rest = self.logged[word];
             while rest != 0 {
                 let unit = word * 64 + rest.trailing_zeros() as usize;
                 rest &= rest - 1;
@@ -199,7 +199,7 @@ impl Aheads {
                     continue;
                 }
                 if self.has(unit, line, cores) {
-                    self.take_back(unit, cores, caches, memory);
+                    self.roll_back(unit, cores, caches, memory);
                 }
             }
         }
@@ -207,35 +207,35 @@ impl Aheads {
 
     /// Whether a thread has accessed a line and the access has not been issued.
     fn has(&self, unit: usize, line: u64, cores: &[Core]) -> bool {
-        let ahead = &self.of[unit];
-        let issued = ahead.count - cores[unit / THREADS].left(unit % THREADS);
-        let mut open = ahead.notes.iter().rev().take_while(|note| note.before() >= issued);
-        open.any(|note| note.what() != What::Code && line_of(ahead.tag | note.addr()) == line)
+        let burst = &self.of[unit];
+        let issued = burst.count - cores[unit / THREADS].left(unit % THREADS);
+        let mut open = burst.log.iter().rev().take_while(|undo| undo.before() >= issued);
+        open.any(|undo| undo.what() != What::Code && line_of(burst.tag | undo.addr()) == line)
     }
 
-    /// Takes back what a thread has executed and not issued, from the first access on. Its hart follows when [`Aheads::put_back`] is
+    /// Rolls back what a thread has executed and not issued, from the first access on. Its hart follows when [`RunAhead::restore`] is
     /// called.
     #[inline(never)]
-    fn take_back(&mut self, unit: usize, cores: &mut [Core], caches: &mut Memory, memory: &mut ProcessMemory) {
-        let ahead = &mut self.of[unit];
+    fn roll_back(&mut self, unit: usize, cores: &mut [Core], caches: &mut Memory, memory: &mut ProcessMemory) {
+        let burst = &mut self.of[unit];
         let core = &mut cores[unit / THREADS];
-        let issued = ahead.count - core.left(unit % THREADS);
-        let kept = issued.max(ahead.first);
-        while let Some(note) = ahead.notes.pop_if(|note| note.before() >= kept) {
-            match note.what() {
-                What::Load => caches.uncount_load(ahead.tag | note.addr()),
+        let issued = burst.count - core.left(unit % THREADS);
+        let kept = issued.max(burst.first);
+        while let Some(undo) = burst.log.pop_if(|undo| undo.before() >= kept) {
+            match undo.what() {
+                What::Load => caches.uncount_load(burst.tag | undo.addr()),
                 What::Store => {
-                    caches.uncount_store(ahead.tag | note.addr());
+                    caches.uncount_store(burst.tag | undo.addr());
                     // It has been stored there.
-                    if let Some(bytes) = memory.bytes_mut(note.addr(), note.width()) {
-                        set_word(bytes, note.width(), note.value);
+                    if let Some(bytes) = memory.bytes_mut(undo.addr(), undo.width()) {
+                        set_word(bytes, undo.width(), undo.value);
                     }
                 }
-                What::Code => ahead.line = note.value,
+                What::Code => burst.line = undo.value,
             }
         }
         core.cut(unit % THREADS, kept - issued);
-        ahead.count = kept;
+        burst.count = kept;
         if !self.stale.contains(&unit) {
             self.stale.push(unit);
         }
@@ -252,29 +252,29 @@ impl Aheads {
         self.stale.pop()
     }
 
-    /// Puts a hart back to where it is without what has been taken back.
-    pub(crate) fn put_back(&mut self, unit: usize, hart: &mut Hart, text: &mut Text) {
-        let ahead = &mut self.of[unit];
-        (hart.x, hart.pc) = (ahead.x, ahead.pc);
-        hart.instret = hart.instret.wrapping_sub(u64::from(ahead.executed - ahead.first));
-        let again = ahead.count - ahead.first;
-        let mut notes = Again { notes: ahead.notes.iter() };
+    /// Puts a hart back to where it is without what has been rolled back.
+    pub(crate) fn restore(&mut self, unit: usize, hart: &mut Hart, text: &mut Text) {
+        let burst = &mut self.of[unit];
+        (hart.x, hart.pc) = (burst.x, burst.pc);
+        hart.instret = hart.instret.wrapping_sub(u64::from(burst.executed - burst.first));
+        let again = burst.count - burst.first;
+        let mut log = Again { log: burst.log.iter() };
         if again > 0 {
             // Fewer only if code has been stored over since: the thread goes on from there.
-            hart.replay(text, &mut notes, again);
+            hart.replay(text, &mut log, again);
         }
-        ahead.executed = ahead.count;
+        burst.executed = burst.count;
     }
 }
 
 /// What a thread that executes again finds.
 struct Again<'a> {
-    notes: std::slice::Iter<'a, Note>,
+    log: std::slice::Iter<'a, Undo>,
 }
 
 impl Bus for Again<'_> {
     fn load_ahead(&mut self, _addr: u64, _width: Width, _before: &Before<'_>) -> Option<u64> {
-        self.notes.find(|note| note.what() == What::Load).map(|note| note.value)
+        self.log.find(|undo| undo.what() == What::Load).map(|undo| undo.value)
     }
 
     fn store_ahead(&mut self, _addr: u64, _width: Width, _value: u64, _before: &Before<'_>) -> bool {

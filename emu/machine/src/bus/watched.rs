@@ -3,10 +3,10 @@
 use emu_hart::{Atomic, Fault, Hart, Limits, Stop, Text};
 
 use crate::bus::ThreadBus;
-use crate::costs::Costs;
-use crate::layout::{THREAD_BLOCK, THREADS};
+use crate::bus::costs::Costs;
+use crate::dpa::layout::{THREAD_BLOCK, THREADS};
+use crate::observe::watch::{Place, Watch, fetch_line};
 use crate::time::cycles_to_ps;
-use crate::watch::{Place, Watch, fetch_line};
 use crate::weak::{Pending, UpTo};
 
 impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {

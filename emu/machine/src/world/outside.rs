@@ -5,28 +5,12 @@
 //! rate, delay, loss, counters and capture count for both directions. There is no wall clock here and no socket: who joins two machines decides how far each
 //! may run ([`World::advance`]).
 
-use std::collections::VecDeque;
-
 use emu_nic::Packet;
 
+use super::departures::Departures;
+use crate::config::wiring::Wiring;
 use crate::error::MachineError;
-use crate::wiring::Wiring;
 use crate::world::World;
-
-/// Packets that have come to the outer end, in the order of their arrival.
-#[derive(Debug, Default)]
-pub(crate) struct Outside {
-    waiting: VecDeque<(u64, Packet)>,
-}
-
-impl Outside {
-    /// A packet comes to the outer end.
-    pub(crate) fn arrive(&mut self, at_ps: u64, packet: Packet) {
-        // One cable serialises all of them, so they come in order; a wrapper that delays may change that.
-        let later = self.waiting.iter().rev().take_while(|(other_ps, _)| *other_ps > at_ps).count();
-        self.waiting.insert(self.waiting.len() - later, (at_ps, packet));
-    }
-}
 
 impl World {
     /// Opens the outer end: that of the card's cable, or the host of the network at which one more card would be. What a card of a
@@ -44,7 +28,7 @@ impl World {
             if !self.wires.plug(host) {
                 return Err(MachineError::NoOutsidePort { cards: self.cards.len() });
             }
-            self.outside = Some(Outside::default());
+            self.outside = Some(Departures::default());
         }
         Ok(())
     }
@@ -117,9 +101,10 @@ mod tests {
     use emu_nic::{Address, DEFAULT_PKEY, Extension, Gid, MULTICAST_QPN, Network, Operation, Transport};
 
     use super::*;
-    use crate::config::{Config, LinkConfig};
+    use crate::config::Config;
+    use crate::config::wiring::LinkConfig;
     use crate::numbering::address;
-    use crate::queue::Event;
+    use crate::world::queue::Event;
 
     fn datagram(from: usize, to: usize) -> Packet {
         Packet {

@@ -3,14 +3,14 @@
 use emu_hart::Hart;
 
 use crate::card::{Card, RPC_EU};
+use crate::dpa::heap::{Heap, HeapInfo};
+use crate::dpa::layout::{CONTEXT_OFFSET, THREAD_BLOCK, THREADS, WINDOW_0, WINDOW_CONFIG, context};
+use crate::dpa::layout::{EUS_PER_CORE, PAGE};
+use crate::dpa::memory::ProcessMemory;
+use crate::dpa::process::{Process, ProcessStatus, RpcSlot, Stream};
+use crate::dpa::thread::{L1, Port, Thread, ThreadKind, ThreadState};
 use crate::error::MachineError;
-use crate::heap::{Heap, HeapInfo};
-use crate::layout::{CONTEXT_OFFSET, THREAD_BLOCK, THREADS, WINDOW_0, WINDOW_CONFIG, context};
-use crate::layout::{EUS_PER_CORE, PAGE};
-use crate::memory::ProcessMemory;
-use crate::process::{Process, ProcessStatus, RpcSlot, Stream};
-use crate::snapshot::{GONE_PROCESSES, GONE_THREADS, ProcessSnapshot, ThreadStatistics, remember};
-use crate::thread::{L1, Port, Thread, ThreadKind, ThreadState};
+use crate::observe::snapshot::{GONE_PROCESSES, GONE_THREADS, ProcessSnapshot, remember};
 use crate::time::ps_to_cycles;
 use crate::world::World;
 
@@ -124,7 +124,7 @@ impl World {
     /// Reads process memory: the emulator's own view, for tests and debuggers; the host API has no such call.
     pub fn peek_memory(&mut self, card: usize, process: u32, addr: u64, out: &mut [u8]) -> Result<(), MachineError> {
         let bytes = out.len() as u64;
-        self.settle(ps_to_cycles(self.now_ps));
+        self.publish_due(ps_to_cycles(self.now_ps));
         let Card { processes, cores, .. } = self.card(card)?;
         let memory = &mut processes.get_mut(&process).ok_or(MachineError::NoProcess(process))?.memory;
         if let Some(timed) = cores.timed.as_deref_mut() {
@@ -183,7 +183,7 @@ impl World {
             self.ready.remove((gone.hart.cycles, card, thread));
             eus[gone.port.eu as usize] = None;
             cores.leave(&mut gone, ThreadState::Finished);
-            let statistics = ThreadStatistics::of(process, &gone, true);
+            let statistics = process.statistics(&gone, true);
             process.forgotten_threads += u64::from(remember(&mut process.gone, GONE_THREADS, statistics));
         }
         self.watch_end(card, thread);
@@ -304,7 +304,7 @@ impl World {
     /// Running event handlers and calls of a card, per core.
     pub fn running_per_core(&mut self, card: usize) -> Result<Vec<u64>, MachineError> {
         let running = self.card(card)?.cores.running.clone();
-        debug_assert_eq!(running.len(), crate::layout::EXECUTION_UNITS / EUS_PER_CORE);
+        debug_assert_eq!(running.len(), crate::dpa::layout::EXECUTION_UNITS / EUS_PER_CORE);
         Ok(running)
     }
 }

@@ -54,7 +54,7 @@ impl Images {
         Ok((self.known.len() - 1, image))
     }
 
-    /// The instructions of an image of which [`ProcessMemory`](crate::memory::ProcessMemory) has checked where its segments are.
+    /// The instructions of an image of which [`ProcessMemory`](crate::dpa::memory::ProcessMemory) has checked where its segments are.
     pub(crate) fn code(&mut self, number: usize, image: &Image, isa: Isa) -> Code {
         if image.segments().iter().any(|segment| segment.execute && segment.write) {
             return Code::Own(text(image, isa));

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use emu_nic::{Nic, Space};
 
 use crate::config::{Config, MemoryModel};
+use crate::dpa::memory::ProcessMemory;
+use crate::dpa::process::Process;
 use crate::host_memory::HostMemory;
-use crate::memory::ProcessMemory;
-use crate::process::Process;
-use crate::race::{Agent, Eyes, Race, RaceKind, Races, Range};
+use crate::observe::race::{Agent, Eyes, Race, RaceKind, Races, Range};
 use crate::time::cycles_to_ps;
 use crate::weak::{Gathered, LINE, Pending, ThreadKey, UpTo, Weak};
 
@@ -190,7 +190,7 @@ impl Watch {
 }
 
 /// Makes everything of one card visible that is due by `now_cycles`.
-pub(crate) fn settle(
+pub(crate) fn publish_due(
     watch: &mut Watch,
     card: usize,
     processes: &mut BTreeMap<u32, Process>,

@@ -3,20 +3,19 @@
 use emu_hart::{Cause, Hart, Limits, Stop};
 use flexcast_image::illegal;
 
+use crate::bus::costs::Simple;
+use crate::bus::watched::run_watched;
 use crate::bus::{OutboxStore, ThreadBus};
-use crate::bus_watched::run_watched;
 use crate::card::Card;
-use crate::costs::Simple;
-use crate::crash::CrashRecord;
-use crate::debug::run_debugged;
-use crate::layout::{
+use crate::dpa::crash::{ANNOUNCED, CrashRecord};
+use crate::dpa::layout::{
     CONTEXT_OFFSET, EUS_PER_CORE, EXIT_GATE, STACK_BYTES, STACK_OFFSET, THREAD_BLOCK, THREADS, outbox,
 };
-use crate::probe::ANNOUNCED;
-use crate::process::ProcessStatus;
-use crate::thread::{L1, ThreadKind, ThreadState};
+use crate::dpa::process::ProcessStatus;
+use crate::dpa::thread::{L1, ThreadKind, ThreadState};
 use crate::time::{cycles_to_ps, ps_to_cycles};
 use crate::world::World;
+use crate::world::debug::run_debugged;
 
 /// Longest slice of one thread when nothing else is due: threads of one machine run at most this far apart.
 pub(crate) const QUANTUM_CYCLES: u64 = 512;
@@ -79,7 +78,7 @@ impl World {
         if resumed.is_none() {
             self.now_ps = self.now_ps.max(cycles_to_ps(at_cycles));
             if self.watch.is_some() {
-                self.settle(at_cycles);
+                self.publish_due(at_cycles);
             }
         }
         let horizon = self.queue.next_at_ps().map_or(u64::MAX, ps_to_cycles);

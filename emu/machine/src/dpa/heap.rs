@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use crate::dpa::layout::HEAP;
 use crate::error::MachineError;
-use crate::layout::HEAP;
 
 /// Every allocation starts on a cache line and fills whole lines, so that two of them never share one.
 pub(crate) const GRANULE: u64 = 64;
 
-/// The allocation state; the bytes live in [`crate::memory::ProcessMemory`].
+/// The allocation state; the bytes live in [`crate::dpa::memory::ProcessMemory`].
 #[derive(Debug)]
 pub struct Heap {
     limit: u64,

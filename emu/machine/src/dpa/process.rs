@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use flexcast_image::{Image, PanicPlace};
 
-use crate::crash::CrashRecord;
-use crate::heap::Heap;
-use crate::images::Code;
-use crate::memory::ProcessMemory;
-use crate::snapshot::ThreadStatistics;
-use crate::thread::{Thread, Threads};
+use crate::dpa::crash::CrashRecord;
+use crate::dpa::heap::Heap;
+use crate::dpa::images::Code;
+use crate::dpa::memory::ProcessMemory;
+use crate::dpa::statistics::ThreadStatistics;
+use crate::dpa::thread::{Thread, Threads};
 
 /// Why a process runs nothing any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,6 +119,11 @@ impl Process {
     pub(crate) fn entry_symbol(&self, thread: &Thread) -> String {
         let called = self.rpc.filter(|slot| slot.thread == thread.id).map(|slot| slot.function);
         self.image.symbolize(called.unwrap_or(thread.entry)).map_or_else(String::new, |(name, _)| name)
+    }
+
+    /// What one of its threads has executed.
+    pub(crate) fn statistics(&self, thread: &Thread, destroyed: bool) -> ThreadStatistics {
+        ThreadStatistics::of(thread, self.entry_symbol(thread), destroyed)
     }
 
     /// One line that says why the process has stopped, or `None` while it runs.

@@ -1,12 +1,12 @@
 //! Calls of threads to the operating system of the DPA.
 
 use crate::card::Card;
-use crate::layout::{CONTEXT_OFFSET, OUTBOXES, PAGE, THREAD_BLOCK, THREADS, call, context};
-use crate::process::ProcessStatus;
-use crate::schedule::reg;
-use crate::thread::{ThreadKind, ThreadState};
+use crate::dpa::layout::{CONTEXT_OFFSET, OUTBOXES, PAGE, THREAD_BLOCK, THREADS, call, context};
+use crate::dpa::process::ProcessStatus;
+use crate::dpa::thread::{ThreadKind, ThreadState};
 use crate::time::cycles_to_ps;
 use crate::world::World;
+use crate::world::schedule::reg;
 
 /// Longest message of a stream, in bytes, without its terminator (512-byte message chunk).
 const MAX_MESSAGE_BYTES: u64 = 511;

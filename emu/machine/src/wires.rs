@@ -1,90 +1,17 @@
-//! Wiring of the cards: a cable, or a network of switches with its faults.
+//! Wires between the cards, at work: a cable, or a network of switches with its faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use emu_fabric::{
-    BackToBack, CaptureError, Captured, Direct, Fabric, FabricEffects, FabricError, FaultScript,
-    LinkConfig as WireConfig, LinkError, MAX_LATENCY_PS, Network, PortCounters, Rate, SeededDrop, Topology,
+    BackToBack, CaptureError, Captured, Direct, Fabric, FabricEffects, FabricError, LinkError, Network, PortCounters,
+    SeededDrop,
 };
-use emu_nic::{Gid, Packet};
+use emu_nic::{Gid, Nic, Packet};
 
-use crate::card::Card;
-use crate::config::LinkConfig;
+use crate::config::wiring::{NetworkConfig, Wiring, wire};
 use crate::error::MachineError;
 use crate::numbering::address;
-
-/// Most cards of a machine.
-pub const MAX_CARDS: usize = 1024;
-
-/// What joins the cards.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Wiring {
-    /// A cable between card 0 and card 1. A single card has no peer: what leaves its port is lost, as on an unplugged cable.
-    Cable(LinkConfig),
-    /// A network of switches.
-    Network(Box<NetworkConfig>),
-}
-
-impl Default for Wiring {
-    fn default() -> Self {
-        Self::Cable(LinkConfig::default())
-    }
-}
-
-/// A network of switches, and where the cards are.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NetworkConfig {
-    /// Hosts, switches and links.
-    pub topology: Topology,
-    /// What goes wrong, where and when. Default nothing.
-    pub faults: FaultScript,
-    /// The host of the topology at which each card is, no two at one. Cards beyond the end of this list are at the host of their
-    /// own index. Default empty.
-    pub hosts: Vec<usize>,
-}
-
-impl NetworkConfig {
-    /// A network without faults, card `i` at host `i`.
-    #[must_use]
-    pub fn new(topology: Topology) -> Self {
-        Self { topology, faults: FaultScript::default(), hosts: Vec::new() }
-    }
-
-    pub(crate) fn host(&self, card: usize) -> usize {
-        self.hosts.get(card).copied().unwrap_or(card)
-    }
-}
-
-impl Wiring {
-    /// A network without faults, card `i` at host `i`.
-    #[must_use]
-    pub fn network(topology: Topology) -> Self {
-        Self::Network(Box::new(NetworkConfig::new(topology)))
-    }
-
-    /// Rate of a card's port.
-    pub(crate) fn port_rate(&self, card: usize) -> Result<Rate, MachineError> {
-        match self {
-            Self::Cable(link) => Ok(wire(link)?.rate),
-            Self::Network(network) => {
-                let host = network.host(card);
-                let link = network.topology.host_link(host);
-                let (topology, hosts) = (network.topology.name().to_owned(), network.topology.hosts().len());
-                Ok(link.ok_or(MachineError::NoHost { card, host, topology, hosts })?.rate)
-            }
-        }
-    }
-}
-
-fn wire(link: &LinkConfig) -> Result<WireConfig, MachineError> {
-    if link.latency_ps > MAX_LATENCY_PS {
-        let text = format!("a latency of {} ps; at most {MAX_LATENCY_PS} are possible", link.latency_ps);
-        return Err(MachineError::Link(text));
-    }
-    let rate = Rate::from_gbps(link.gbit_per_s).map_err(|error| MachineError::Link(error.to_string()))?;
-    Ok(WireConfig { rate, latency_ps: link.latency_ps })
-}
 
 /// The longest packet on the wire: 4096 bytes of payload in a Write with immediate over IPv6, preamble and gap included.
 const LONGEST_PACKET_BYTES: u64 = 4096 + 18 + 40 + 24 + 16 + 4 + 20;
@@ -293,14 +220,14 @@ impl Wires {
     }
 
     /// Tells the network of groups that cards have joined or left. Called before anything happens in it.
-    pub(crate) fn follow_groups(&mut self, cards: &[Card]) {
+    pub(crate) fn follow_groups<'a>(&mut self, nic: impl Fn(usize) -> &'a Nic) {
         if self.touched.is_empty() {
             return;
         }
         let Joint::Network(captured) = &mut self.joint else { return };
         let Sites { network, hosts, .. } = captured.inner_mut();
         for card in std::mem::take(&mut self.touched) {
-            let (nic, joined, host) = (&cards[card].nic, &mut self.joined[card], hosts[card]);
+            let (nic, joined, host) = (nic(card), &mut self.joined[card], hosts[card]);
             if nic.group_changes() == joined.changes {
                 continue;
             }

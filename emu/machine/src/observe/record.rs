@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use emu_nic::{AsyncEvent, Note};
 
-use crate::layout::call;
-use crate::thread::ThreadKind;
+use crate::dpa::layout::call;
+use crate::dpa::thread::ThreadKind;
 
 /// Records kept unless another limit is asked for: about 100 MB of memory.
 pub const DEFAULT_RECORDS: usize = 1_000_000;
@@ -48,7 +48,7 @@ pub enum What {
     },
     /// The thread of the record was triggered; it starts now, or when it can.
     Trigger,
-    /// An RTOS call: its number as in [`layout::call`](crate::layout::call).
+    /// An RTOS call: its number as in [`layout::call`](crate::dpa::layout::call).
     Call(u64),
     /// A message of the firmware to a stream.
     Log {

@@ -24,8 +24,7 @@ use queues::Queue;
 use reach::{QueueId, Reach};
 use records::Records;
 
-use crate::probe::ANNOUNCED;
-use crate::snapshot::RaceSnapshot;
+use crate::dpa::crash::ANNOUNCED;
 
 /// Most races kept; further ones are counted only.
 const MAX_RACES: usize = 64;
@@ -105,6 +104,15 @@ pub struct Race {
     pub first: Access,
     /// The one that broke the rule.
     pub second: Access,
+}
+
+/// Races for memory, where the machine looks for them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RaceSnapshot {
+    /// How many there have been, repetitions included.
+    pub count: u64,
+    /// The first that are unlike one another and have not been taken ([`World::take_races`](crate::World::take_races)), each with both accesses.
+    pub reports: Vec<Race>,
 }
 
 impl fmt::Display for Agent {

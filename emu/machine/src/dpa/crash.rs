@@ -4,6 +4,9 @@ use std::fmt;
 
 use flexcast_image::PanicPlace;
 
+/// Target of the events of `tracing` that say what a [`Herald`](crate::Herald) is told, too.
+pub const ANNOUNCED: &str = "emu_machine::announced";
+
 /// Names of the integer registers in the order x0..x31.
 const REGISTERS: [&str; 32] = [
     "zero", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1", "a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "s2",

@@ -1,7 +1,7 @@
 //! Executors of the threads of a card.
 
-use crate::layout::{EUS_PER_CORE, EXECUTION_UNITS};
-use crate::thread::{Thread, ThreadState};
+use crate::dpa::layout::{EUS_PER_CORE, EXECUTION_UNITS};
+use crate::dpa::thread::{Thread, ThreadState};
 use crate::timed::Timed;
 
 /// The cores of a card.

@@ -1,8 +1,10 @@
 //! The memory of a process, piece by piece, for dumps and debuggers.
 
-use crate::layout::{CONTEXT_BYTES, CONTEXT_OFFSET, EXIT_GATE, HEAP, STACK_BYTES, STACK_OFFSET, THREAD_BLOCK, THREADS};
-use crate::process::Process;
-use crate::thread::{Thread, ThreadKind, ThreadState};
+use crate::dpa::layout::{
+    CONTEXT_BYTES, CONTEXT_OFFSET, EXIT_GATE, HEAP, STACK_BYTES, STACK_OFFSET, THREAD_BLOCK, THREADS,
+};
+use crate::dpa::process::Process;
+use crate::dpa::thread::{Thread, ThreadKind, ThreadState};
 
 /// Gaps of unused heap up to this length do not end a region.
 const HEAP_GAP_BYTES: u64 = 64 << 10;

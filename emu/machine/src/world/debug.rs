@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use emu_hart::{Hart, Limits, Stop, Text};
 
 use crate::bus::ThreadBus;
-use crate::costs::Costs;
+use crate::bus::costs::Costs;
+use crate::dpa::process::Process;
+use crate::dpa::thread::{ThreadKind, ThreadState};
 use crate::error::MachineError;
-use crate::process::Process;
-use crate::thread::{ThreadKind, ThreadState};
 use crate::world::World;
 
 /// Instructions, and steps of the machine, between two questions whether to interrupt.
@@ -214,7 +214,7 @@ impl World {
     /// There is no such process.
     pub fn end_process(&mut self, card: usize, process: u32) -> Result<(), MachineError> {
         self.card(card)?.process(process)?;
-        self.stop_process(card, process, crate::process::ProcessStatus::Finished);
+        self.stop_process(card, process, crate::dpa::process::ProcessStatus::Finished);
         Ok(())
     }
 
@@ -255,7 +255,7 @@ impl World {
     fn interrupt(&mut self) {
         let Some((card, process)) = self.probes.debug.as_ref().and_then(|debug| debug.focus) else { return };
         let Some(process) = self.process(card, process) else { return };
-        let running = |thread: &&crate::thread::Thread| thread.state == ThreadState::Running;
+        let running = |thread: &&crate::dpa::thread::Thread| thread.state == ThreadState::Running;
         let thread = process.threads.values().find(running).or(process.threads.values().next());
         let Some(thread) = thread.map(|thread| thread.id) else { return };
         self.tell_stop(card, thread, DebugStop::Interrupt);

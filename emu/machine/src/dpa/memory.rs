@@ -3,10 +3,10 @@
 use emu_nic::DmaFault;
 use flexcast_image::Image;
 
-use crate::error::MachineError;
-use crate::layout::{
+use crate::dpa::layout::{
     CONTEXT_OFFSET, EXECUTION_UNITS, HEAP, IMAGE_RANGE, STACK_OFFSET, THREAD_BACKED, THREAD_BLOCK, THREADS,
 };
+use crate::error::MachineError;
 
 /// Longest segment: the code and data regions of the linker scripts are 128 MiB each.
 const MAX_SEGMENT_BYTES: u64 = 128 << 20;
@@ -142,7 +142,7 @@ fn thread_offset(addr: u64) -> Option<(usize, usize)> {
         return None;
     }
     let offset = at % THREAD_BLOCK;
-    let in_stack = (STACK_OFFSET..STACK_OFFSET + crate::layout::STACK_BYTES).contains(&offset);
+    let in_stack = (STACK_OFFSET..STACK_OFFSET + crate::dpa::layout::STACK_BYTES).contains(&offset);
     let in_context = (CONTEXT_OFFSET..THREAD_BACKED).contains(&offset);
     // A block that is not backed keeps its address range, so neighbours' overflows fault instead of corrupting.
     (in_stack || in_context).then_some(((at / THREAD_BLOCK) as usize, offset as usize))
