@@ -138,7 +138,7 @@ impl Timed {
         let first = tag(process) | addr;
         for line in (line_of(first)..).take(lines(first, len) as usize) {
             let addr = line * LINE_BYTES;
-            if self.memory.is_held(addr) {
+            if self.memory.may_be_in_l1(addr) {
                 self.run_ahead.roll_back_line(addr, None, &mut *self.cores, &mut self.memory, memory);
             }
         }

@@ -6,17 +6,17 @@ pub(crate) const WINDOW_LINE: u64 = 1 << 62;
 /// Number of L1s that may hold each line. Lines share counters, so a count may be too high; that costs time, not correctness. The hash keeps apart
 /// the stacks of threads, which lie powers of two from one another, and adjacent queues.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct SnoopFilter {
     counts: Box<[u16]>,
 }
 
-impl Held {
+impl SnoopFilter {
     /// Neighbouring lines that have counts side by side.
     const GROUP: u64 = 16;
     const GROUPS: u32 = 1 << 12;
 
     pub(crate) fn new() -> Self {
-        Held { counts: vec![0; Self::GROUPS as usize * Self::GROUP as usize].into() }
+        SnoopFilter { counts: vec![0; Self::GROUPS as usize * Self::GROUP as usize].into() }
     }
 
     #[inline]
