@@ -10,6 +10,7 @@ use verbs_sys::*;
 use crate::errno::{Errno, Result, number, out, pointer, status};
 use crate::failures::Events;
 use crate::handle::{self, CStruct, Object};
+use crate::machine::on_nic;
 
 /// What stands for a firmware version.
 pub(crate) const FIRMWARE: &str = concat!("emulated-", env!("CARGO_PKG_VERSION"));
@@ -159,7 +160,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) ->
 
 /// The EUI-64 form of the port's Ethernet address, in network order.
 fn node_guid(card: usize) -> Result<u64> {
-    let [a, b, c, d, e, f] = with_world(|world| world.card(card).map(|card| card.nic.config().mac))??;
+    let [a, b, c, d, e, f] = on_nic(card, |nic| Ok(nic.config().mac))?;
     Ok(u64::from_ne_bytes([a ^ 2, b, c, 0xFF, 0xFE, d, e, f]))
 }
 
@@ -307,12 +308,12 @@ pub(crate) unsafe extern "C" fn query_port_whole(
 
 /// Identifiers of a card's port.
 pub(crate) fn gids(card: usize) -> Result<Vec<Gid>> {
-    Ok(with_world(|world| world.card(card).map(|card| card.nic.config().gids.clone()))??)
+    on_nic(card, |nic| Ok(nic.config().gids.clone()))
 }
 
 /// Partition keys of a card's port.
 pub(crate) fn pkeys(card: usize) -> Result<Vec<u16>> {
-    Ok(with_world(|world| world.card(card).map(|card| card.nic.pkeys().to_vec()))??)
+    on_nic(card, |nic| Ok(nic.pkeys().to_vec()))
 }
 
 #[unsafe(no_mangle)]

@@ -59,7 +59,7 @@ pub struct World {
     /// What the configuration asks for beyond the plain machine; usually nothing.
     pub(crate) watch: Option<Box<Watch>>,
     pub(crate) wires: Wires,
-    /// Who looks from outside; usually nobody.
+    /// Probes that are on; usually none.
     pub(crate) probes: Probes,
     pub(crate) channel_events: VecDeque<(usize, u32, u32)>,
     pub(crate) async_events: VecDeque<(usize, AsyncEvent)>,

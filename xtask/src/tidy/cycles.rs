@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn modules_are_found_where_the_compiler_finds_them() {
         let modules = crate_of(&[
-            ("src/lib.rs", "#[path = \"../other/x.rs\"] mod renamed; mod inline { mod child; }"),
+            ("src/lib.rs", "#[path = \"../other/x.rs\"] pub(crate) mod renamed; mod inline { mod child; }"),
             ("src/../other/x.rs", "mod below; use crate::inline::child::C;"),
             ("src/../other/below.rs", ""),
             ("src/inline/child.rs", "pub struct C;"),

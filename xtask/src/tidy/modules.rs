@@ -100,6 +100,7 @@ impl Modules {
                     if tokens.next_if(|token| matches!(token, TokenTree::Ident(word) if word == "use")).is_some() {
                         self.import(module, &[], use_tree(&mut tokens), true);
                     }
+                    continue;
                 }
                 TokenTree::Punct(punct) if punct.as_char() == '#' => {
                     if let Some(TokenTree::Group(attribute)) = tokens.next_if(is_group) {

@@ -4,7 +4,7 @@ use super::debug::Debug;
 use crate::observe::record::{Recorder, What};
 use crate::observe::told::{Herald, Observer};
 
-/// Who looks.
+/// The probes that are on.
 pub(crate) struct Probes {
     pub(crate) recorder: Option<Box<Recorder>>,
     /// The thread whose doorbell the card is being told of.
