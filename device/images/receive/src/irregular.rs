@@ -137,7 +137,7 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
         if LANE {
             // No copy of this queue will ever complete: accept nothing more.
             self.context.lane.dead = 1;
-            self.regular = BitmapView::attach(self.context.bitmap, 0, 0);
+            self.regular = BitmapView::none();
         }
     }
 }
