@@ -2,10 +2,11 @@
 
 use std::mem::{offset_of, size_of};
 
+use flexcast_abi::memory::QueueKind;
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, CompletionFlag, DeviceAddress, FLAG_MAGIC, GroupContext, Operation, ProgressLine,
-    QueueDescriptor, Staging, Statistics, Transport as AbiTransport, WorkerContext, WorkerReport, WorkerStatus,
-    bring_up_answer,
+    ABI_HASH, ABI_VERSION, BitmapMemory, CompletionFlag, CompletionQueueMemory, DeviceAddress, FLAG_MAGIC,
+    GroupContext, HostLine, Operation, Placement, ProgressLine, Queue, Shared, Staging, Statistics,
+    Transport as AbiTransport, WorkerContext, WorkerReport, WorkerStatus, bring_up_answer,
 };
 use flexio::{
     AbiExpectation, Access, Affinity, Application, Bound, CqTarget, Device, DeviceBuffer, DpaCompletionQueue,
@@ -26,6 +27,8 @@ const QUOTA: u32 = 4096;
 pub const Q_KEY: u32 = 0x0F1E_CA57;
 /// What a fresh user buffer is filled with, so that a byte never written shows.
 const UNWRITTEN: u8 = 0xA5;
+/// Context, operation and placement of a worker.
+const CONTEXT_BYTES: u64 = (size_of::<WorkerContext>() + size_of::<Operation>() + size_of::<Placement>()) as u64;
 /// Longest wait for workers to take over an operation or a report request, which takes them microseconds.
 const CONTROL_BOUND: Bound = Bound::millis(100).with_looks(200_000_000);
 
@@ -132,7 +135,7 @@ pub fn serve<R>(
     let outbox = Outbox::new(&process)?;
     let group = DeviceBuffer::from_bytes(&process, GroupContext::default().as_bytes())?;
     let count = plan.shares.len();
-    let contexts = buffers(count, |_| DeviceBuffer::zeroed(&process, size_of::<WorkerContext>() as u64))?;
+    let contexts = buffers(count, |_| DeviceBuffer::zeroed(&process, CONTEXT_BYTES))?;
     let bitmaps = buffers(count, |i| DeviceBuffer::zeroed(&process, layout.bitmap_words[i] * 8))?;
     let entry = match plan.params.transport {
         Transport::Uc => "uc_receive",
@@ -193,6 +196,7 @@ pub fn serve<R>(
             staging: staging_keys.get(index),
             bitmap: &bitmaps[index],
             group: &group,
+            context: &contexts[index],
         });
         ranges.extend(worker_ranges(&context, contexts[index].addr().get(), &bitmaps[index]));
         contexts[index].write(0, context.as_bytes())?;
@@ -274,20 +278,21 @@ struct Parts<'a> {
     staging: Option<&'a MemoryKey<'a>>,
     bitmap: &'a DeviceBuffer<'a>,
     group: &'a DeviceBuffer<'a>,
+    context: &'a DeviceBuffer<'a>,
 }
 
 fn device_address(addr: flexio::DevAddr) -> DeviceAddress {
     DeviceAddress::new(addr.get())
 }
 
-fn cq_descriptor(cq: &DpaCompletionQueue<'_>) -> QueueDescriptor {
-    QueueDescriptor {
-        ring: device_address(cq.ring()),
-        doorbell_record: device_address(cq.doorbell_record()),
-        number: cq.number(),
-        log_depth: u32::from(cq.log_depth()),
-        ..Default::default()
-    }
+fn cq_memory(cq: &DpaCompletionQueue<'_>) -> CompletionQueueMemory {
+    let (ring, record) = (device_address(cq.ring()), device_address(cq.doorbell_record()));
+    Queue::new(ring, record, cq.number(), u32::from(cq.log_depth()))
+}
+
+/// A ring of a queue pair.
+fn ring<K: QueueKind>(qp: &DpaQueuePair<'_>, ring: flexio::DevAddr, log_depth: u32) -> Queue<K> {
+    Queue::new(device_address(ring), device_address(qp.doorbell_record()), qp.number(), log_depth)
 }
 
 fn worker_context(parts: &Parts<'_>) -> WorkerContext {
@@ -295,13 +300,7 @@ fn worker_context(parts: &Parts<'_>) -> WorkerContext {
     let params = &plan.params;
     let host = |offset: usize| shared.addr().get() + offset as u64;
     let log_ring = params.ring.ilog2();
-    let qp = |qp: &DpaQueuePair<'_>, ring: flexio::DevAddr| QueueDescriptor {
-        ring: device_address(ring),
-        doorbell_record: device_address(qp.doorbell_record()),
-        number: qp.number(),
-        log_depth: log_ring,
-        ..Default::default()
-    };
+    let lines = parts.context.addr().offset(size_of::<WorkerContext>() as u64);
     WorkerContext {
         abi_hash: ABI_HASH,
         abi_version: ABI_VERSION,
@@ -318,18 +317,19 @@ fn worker_context(parts: &Parts<'_>) -> WorkerContext {
         outbox_id: parts.outbox_id,
         window_id: parts.window_id,
         window_mkey: shared.lkey(),
-        bitmap_words: layout.bitmap_words[index] as u32,
-        receive_cq: cq_descriptor(parts.receive_cq),
-        receive_queue: qp(parts.queue_pair, parts.queue_pair.receive_ring()),
-        send_cq: parts.copies.map(|(cq, _)| cq_descriptor(cq)).unwrap_or_default(),
-        send_queue: parts.copies.map(|(_, copy)| qp(copy, copy.send_ring())).unwrap_or_default(),
+        receive_cq: cq_memory(parts.receive_cq),
+        receive_queue: ring(parts.queue_pair, parts.queue_pair.receive_ring(), log_ring),
+        send_cq: parts.copies.map(|(cq, _)| cq_memory(cq)).unwrap_or_default(),
+        send_queue: parts.copies.map(|(_, copy)| ring(copy, copy.send_ring(), log_ring)).unwrap_or_default(),
         staging: parts.staging.map_or_else(Staging::default, |key| Staging {
             address: key.buffer().addr().get(),
             stride: stride(plan) as u32,
             lkey: key.id(),
         }),
-        bitmap: device_address(parts.bitmap.addr()),
-        group: device_address(parts.group.addr()),
+        bitmap: BitmapMemory::new(device_address(parts.bitmap.addr()), layout.bitmap_words[index] as u32),
+        group: Shared::new(device_address(parts.group.addr())),
+        operation: HostLine::new(device_address(lines)),
+        placement: HostLine::new(device_address(lines.offset(size_of::<Operation>() as u64))),
         flag_host: host(0),
         report_host: host(SharedLayout::report(index)),
         bitmap_host: host(layout.bitmaps[index]),
@@ -339,24 +339,22 @@ fn worker_context(parts: &Parts<'_>) -> WorkerContext {
 
 /// What a worker has in DPA memory.
 fn worker_ranges(context: &WorkerContext, addr: u64, bitmap: &DeviceBuffer<'_>) -> Vec<Range> {
-    const CQE_BYTES: u64 = 64;
-    const RECEIVE_BYTES: u64 = 16;
-    const SEND_BYTES: u64 = 64;
     const RECORD_BYTES: u64 = 8;
     let mut ranges = vec![
-        Range { name: "context", addr, len: size_of::<WorkerContext>() as u64 },
+        Range { name: "context", addr, len: CONTEXT_BYTES },
         Range { name: "bitmap", addr: bitmap.addr().get(), len: bitmap.len() },
     ];
-    for (queue, entry_bytes) in [
-        (&context.receive_cq, CQE_BYTES),
-        (&context.send_cq, CQE_BYTES),
-        (&context.receive_queue, RECEIVE_BYTES),
-        (&context.send_queue, SEND_BYTES),
+    let (receives, sends) = (&context.receive_queue, &context.send_queue);
+    for (ring, len, record) in [
+        (context.receive_cq.ring(), context.receive_cq.ring_bytes(), context.receive_cq.doorbell_record()),
+        (context.send_cq.ring(), context.send_cq.ring_bytes(), context.send_cq.doorbell_record()),
+        (receives.ring(), receives.ring_bytes(), receives.doorbell_record()),
+        (sends.ring(), sends.ring_bytes(), sends.doorbell_record()),
     ] {
         // A queue that there is not has no address.
         ranges.extend([
-            Range { name: "rings", addr: queue.ring.get(), len: entry_bytes << queue.log_depth },
-            Range { name: "rings", addr: queue.doorbell_record.get(), len: RECORD_BYTES },
+            Range { name: "rings", addr: ring, len },
+            Range { name: "rings", addr: record, len: RECORD_BYTES },
         ]);
     }
     ranges.retain(|range| range.addr != 0);
@@ -424,7 +422,7 @@ impl Server<'_> {
 
     /// Writes a worker's operation line and wakes it.
     fn publish(&self, index: usize) -> Result<(), TputError> {
-        let at = offset_of!(WorkerContext, operation) as u64;
+        let at = size_of::<WorkerContext>() as u64;
         self.workers[index].context.write(at, self.operations[index].as_bytes())?;
         self.process.call("kick", self.kick_argument(index))?;
         Ok(())

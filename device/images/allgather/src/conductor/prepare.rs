@@ -5,7 +5,7 @@ use dpa::abi::conductor::MESSAGE_BYTES;
 use dpa::abi::{ABI_HASH, ConductorThread, ContextFault};
 use dpa::hw::DataSegment;
 use dpa::proto::{Participant, Place};
-use dpa::{ContextArray, Kept, ReceiveQueue, Signals, fence};
+use dpa::{ContextArray, Kept, ReceiveQueue, fence};
 
 /// RPC `prepare_conductor`: checks thread and peers, makes the machine and posts all receives. The fault, and the peer at fault (0 if it is
 /// the thread's).
