@@ -25,9 +25,9 @@ pub(crate) fn event_handler(attribute: TokenStream, function: &ItemFn) -> Result
     Ok(quote! {
         #function
 
-        // Exported symbols and link sections count as unsafe code; what they promise is kept by `dpa::entry`.
+        // Exported symbols, link sections and calls of `dpa::entry` are unsafe code of this macro; the image itself forbids its own.
         #[doc(hidden)]
-        #[allow(unsafe_code, non_snake_case)]
+        #[allow(non_snake_case)]
         mod #module {
             use super::*;
 
@@ -75,9 +75,9 @@ pub(crate) fn rpc(attribute: TokenStream, function: &ItemFn) -> Result<TokenStre
     Ok(quote! {
         #function
 
-        // Exported symbols and link sections count as unsafe code; what they promise is kept by `dpa::entry`.
+        // Exported symbols, link sections and calls of `dpa::entry` are unsafe code of this macro; the image itself forbids its own.
         #[doc(hidden)]
-        #[allow(unsafe_code, non_snake_case)]
+        #[allow(non_snake_case)]
         mod #module {
             use super::*;
 

@@ -1,6 +1,6 @@
 //! Image `reference`: the published algorithm behind the entries of image `receive`, to measure against.
 #![cfg_attr(target_arch = "riscv64", no_std, no_main)]
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 #[cfg(target_arch = "riscv64")]
 mod entries {
