@@ -6,8 +6,8 @@
 //! types and offsets. An entry function of an image records the hash of its argument type; the image's note records
 //! [`ABI_VERSION`], [`ABI_MIN_VERSION`] and [`ABI_HASH`]. The host refuses an image whose hash is not its own.
 //!
-//! Roles: *host* fields are written by the host while the thread that owns the structure cannot run (set-up) or as one 64-byte line
-//! (the operation); *worker* fields are written by that thread alone.
+//! Roles: *host* fields are written by the host while the thread that owns the structure cannot run (set-up); *worker* fields by that thread
+//! alone. What the host rewrites while the thread runs lies outside, behind a [`HostLine`]. What leads to memory is opaque: module [`memory`].
 #![no_std]
 // One unsafe trait is declared, in module `layout`.
 #![deny(unsafe_code)]

@@ -63,18 +63,18 @@ abi_struct! {
         pub completed: u64,
         /// Send completions consumed.
         pub consumed: u64,
-        /// [`SendRun::source`] of the operation under way, as all down to `last_chunk_bytes`.
+        /// Address of the next chunk of the run, under the operation's key.
         pub source: u64,
-        /// [`SendRun::remote_address`].
+        /// Where it goes at the receivers (UC).
         pub remote_address: u64,
-        /// [`SendRun::first_psn`].
-        pub first_psn: u32,
+        /// Its PSN.
+        pub psn: u32,
         /// [`SendRun::rkey`].
         pub rkey: u32,
-        /// [`SendRun::chunks`].
-        pub chunks: u32,
         /// [`SendRun::last_chunk_bytes`].
         pub last_chunk_bytes: u32,
+        /// Zero.
+        pub reserved: u32,
         /// Chunks of the run not yet posted.
         pub left: u32,
         /// 1 once the queue is dead: an error completion came.

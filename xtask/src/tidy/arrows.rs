@@ -10,6 +10,8 @@ use crate::workspace;
 /// Users and what they may use, as path prefixes ("host/*-sys" is spelt out). The first row that fits a user decides.
 const ARROWS: &[(&str, &[&str])] = &[
     ("shared/proto", &["shared/abi"]),
+    ("shared/abi-macros", &[]),
+    ("shared/abi", &["shared/abi-macros"]),
     ("shared/", &[]),
     ("image", &["shared/error"]),
     ("emu/machine", &["emu/hart", "emu/nic", "emu/fabric", "emu/timing", "image"]),

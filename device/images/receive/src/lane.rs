@@ -225,10 +225,8 @@ fn touch(context: &mut WorkerContext) {
 #[inline(always)]
 fn has_work<const UD: bool>(context: &WorkerContext) -> bool {
     let state = &context.state;
-    CompletionQueue::attach(&context.receive_cq).is_ready(state.consumed)
-        || (UD
-            && state.consumed != state.completed
-            && CompletionQueue::attach(&context.send_cq).is_ready(state.send_consumed))
+    CompletionQueue::waits(&context.receive_cq, state.consumed)
+        || (UD && state.consumed != state.completed && CompletionQueue::waits(&context.send_cq, state.send_consumed))
 }
 
 /// Asks to be woken by a lane's next receive, and by the next copy if one is under way. As in [`Worker`], a queue armed at an index that the

@@ -76,12 +76,9 @@ fn post_writes(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, psn_
 fn post<W: Chunk>(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32) {
     let queue = SendQueue::attach(&lane.send_queue);
     let state = &mut lane.state;
-    let done = state.chunks - state.left;
     let chunk_bytes = u64::from(armed.chunk_bytes);
-    let offset = u64::from(done) * chunk_bytes;
-    let mut source = state.source.wrapping_add(offset);
-    let mut remote = state.remote_address.wrapping_add(offset);
-    let immediate = armed.collective_id << psn_bits | state.first_psn.wrapping_add(done);
+    let (mut source, mut remote) = (state.source, state.remote_address);
+    let immediate = armed.collective_id << psn_bits | state.psn;
     let mut tail = ControlSegment::tail(FLAG_ON_ERROR, immediate);
     let extent = DataSegment::extent(armed.chunk_bytes, armed.lkey);
     let rkey = Be32::new(state.rkey);
@@ -109,6 +106,11 @@ fn post<W: Chunk>(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, p
         }
         state.produced += here * W::BLOCKS;
         left -= here;
+    }
+    state.source = source;
+    state.psn += count;
+    if W::REMOTE.is_some() {
+        state.remote_address = remote;
     }
     state.left -= count;
     if let Some(last) = queue.entries::<W>(state.produced - W::BLOCKS, 1).peek() {

@@ -406,8 +406,7 @@ impl Sender<'_> {
             }
             let state = &mut lane.state;
             (state.source, state.remote_address, state.rkey) = (run.source, run.remote_address, run.rkey);
-            (state.first_psn, state.last_chunk_bytes) = (run.first_psn, run.last_chunk_bytes);
-            (state.chunks, state.left) = (run.chunks, run.chunks);
+            (state.psn, state.left, state.last_chunk_bytes) = (run.first_psn, run.chunks, run.last_chunk_bytes);
             left += u64::from(run.chunks);
         }
         self.state.left = left;
