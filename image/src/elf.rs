@@ -257,6 +257,20 @@ impl Image {
         Ok(())
     }
 
+    /// Checks that entry `name` takes the argument whose layout has this hash (`flexcast_abi::Layout::HASH`): that host and firmware were built
+    /// from one definition of it.
+    ///
+    /// # Errors
+    /// [`ImageError::UnknownEntry`], or [`ImageError::ArgumentHash`].
+    pub fn expect_argument(&self, name: &str, hash: u64) -> Result<(), ImageError> {
+        let found = self.entry_named(name)?.arg_hash;
+        if found == hash {
+            Ok(())
+        } else {
+            Err(ImageError::ArgumentHash { name: name.to_owned(), found, wanted: hash })
+        }
+    }
+
     /// The ISA string of `.riscv.attributes`, such as `rv64i2p1_m2p0_a2p1_c2p0_zbb1p0_zbs1p0`.
     #[must_use]
     pub fn arch(&self) -> Option<&str> {

@@ -130,6 +130,18 @@ fn an_unknown_entry_lists_the_known_ones() {
 }
 
 #[test]
+fn the_argument_of_an_entry_must_be_the_hosts() {
+    let image = Image::parse(&good().bytes()).expect("good image");
+    assert_eq!(image.expect_argument("ping", 9), Ok(()));
+    let text = image.expect_argument("ping", 10).expect_err("another layout").to_string();
+    assert!(
+        text.contains("`ping` takes an argument of layout 0x0000000000000009, the host has 0x000000000000000a"),
+        "{text}"
+    );
+    assert!(matches!(image.expect_argument("pong", 9), Err(ImageError::UnknownEntry { .. })));
+}
+
+#[test]
 fn the_entry_table_is_checked() {
     let broken = |table: Vec<u8>, word: &str| {
         let mut elf = good();

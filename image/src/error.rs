@@ -135,6 +135,19 @@ pub enum ImageError {
         /// Hash of the host.
         wanted: u64,
     },
+    /// An entry takes another argument than the host gives.
+    #[error(
+        "entry `{name}` takes an argument of layout {found:#018x}, the host has {wanted:#018x}: name, order or type of a field differs; \
+         rebuild image and host program from one definition"
+    )]
+    ArgumentHash {
+        /// Name of the entry.
+        name: String,
+        /// Hash in the image.
+        found: u64,
+        /// Hash of the host.
+        wanted: u64,
+    },
 }
 
 flexcast_error::debug_as_display!(ImageError);

@@ -1,6 +1,7 @@
 //! A ping to the `pingpong` image: a message from the host of one card, answered by the DPA of the other.
 
-use flexcast_abi::{ABI_HASH, DeviceAddress, PingPongContext, QueueDescriptor};
+use flexcast_abi::memory::QueueKind;
+use flexcast_abi::{ABI_HASH, DeviceAddress, PingPongContext, Queue};
 use flexio::{
     Access, Affinity, Bound, CompletionQueue, CqTarget, Device, DeviceBuffer, DpaCompletionQueue, DpaDepths,
     DpaQueuePair, EventHandler, HostBuffer, MemoryKey, MemoryRegion, Outbox, Process, ProtectionDomain, QueueDepths,
@@ -52,13 +53,9 @@ pub fn ping(process: &Process<'_>, client: &Device<'_>, messages: &[&[u8]]) -> R
     device_qp.connect(&host, 0)?;
     host_qp.connect(&device_qp.endpoint(0), 0)?;
 
-    let queue = |ring: flexio::DevAddr, record: flexio::DevAddr, number: u32| QueueDescriptor {
-        ring: DeviceAddress::new(ring.get()),
-        doorbell_record: DeviceAddress::new(record.get()),
-        number,
-        log_depth: u32::from(LOG_DEPTH),
-        ..Default::default()
-    };
+    fn queue<K: QueueKind>(ring: flexio::DevAddr, record: flexio::DevAddr, number: u32) -> Queue<K> {
+        Queue::new(DeviceAddress::new(ring.get()), DeviceAddress::new(record.get()), number, u32::from(LOG_DEPTH))
+    }
     let wanted = PingPongContext {
         abi_hash: ABI_HASH,
         outbox_id: outbox.id(),

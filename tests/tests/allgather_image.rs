@@ -145,4 +145,4 @@ fn a_lane_without_work_costs_few_instructions() {
 }
 
 /// Instructions per activation and lane that has nothing to do, UC and UD.
-const IDLE: [u64; 2] = [52, 82];
+const IDLE: [u64; 2] = [44, 78];

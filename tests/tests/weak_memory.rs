@@ -7,7 +7,8 @@
 use emu_machine::{Config, MemoryModel, with_world};
 use emu_provider::{emulated, lossy};
 use flexcast::{Control, Transport};
-use flexcast_abi::{ABI_HASH, DeviceAddress, PingPongContext, QueueDescriptor};
+use flexcast_abi::memory::QueueKind;
+use flexcast_abi::{ABI_HASH, DeviceAddress, PingPongContext, Queue};
 use flexcast_lab::reference;
 use flexcast_lab::tput::TputError;
 use flexcast_lab::tput::plan::Params;
@@ -176,13 +177,9 @@ fn bursts(memory: MemoryModel, count: u64) -> Result<(), TputError> {
     let (gid, mac) = (cards.client.port().gid, cards.client.info().mac);
     device_qp.connect(&RemoteQp { qpn: host_qp.qpn(), gid, mac, first_psn: 0 }, 0)?;
     host_qp.connect(&device_qp.endpoint(0), 0)?;
-    let queue = |ring: DevAddr, record: DevAddr, number: u32| QueueDescriptor {
-        ring: DeviceAddress::new(ring.get()),
-        doorbell_record: DeviceAddress::new(record.get()),
-        number,
-        log_depth: u32::from(LOG_DEPTH),
-        ..Default::default()
-    };
+    fn queue<K: QueueKind>(ring: DevAddr, record: DevAddr, number: u32) -> Queue<K> {
+        Queue::new(DeviceAddress::new(ring.get()), DeviceAddress::new(record.get()), number, u32::from(LOG_DEPTH))
+    }
     let wanted = PingPongContext {
         abi_hash: ABI_HASH,
         outbox_id: outbox.id(),

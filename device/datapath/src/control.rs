@@ -1,6 +1,6 @@
 //! The control queue: how the host wakes a thread without a call.
 
-use dpa::abi::{ContextFault, QueueDescriptor};
+use dpa::abi::{CompletionQueueMemory, ContextFault, ReceiveQueueMemory};
 use dpa::hw::{CqeOpcode, DataSegment, INVALID_LKEY};
 use dpa::{CompletionQueue, Outbox, ReceiveQueue, fence};
 
@@ -22,16 +22,16 @@ pub struct News {
 }
 
 impl Control {
-    /// The control queue of these descriptors.
-    pub fn attach(cq: &QueueDescriptor, queue: &QueueDescriptor) -> Self {
+    /// The control queue in this memory.
+    pub fn attach(cq: &CompletionQueueMemory, queue: &ReceiveQueueMemory) -> Self {
         Self { cq: CompletionQueue::attach(cq), queue: ReceiveQueue::attach(queue) }
     }
 
     /// Whether they can be one.
-    pub fn check(cq: &QueueDescriptor, queue: &QueueDescriptor) -> Result<(), ContextFault> {
-        check_queue(cq, 64)?;
-        check_queue(queue, 16)?;
-        if cq.log_depth < queue.log_depth { Err(ContextFault::QueueDepth) } else { Ok(()) }
+    pub fn check(cq: &CompletionQueueMemory, queue: &ReceiveQueueMemory) -> Result<(), ContextFault> {
+        check_queue(cq)?;
+        check_queue(queue)?;
+        if cq.log_depth() < queue.log_depth() { Err(ContextFault::QueueDepth) } else { Ok(()) }
     }
 
     /// Writes the receive entries, which hold no bytes, and posts them.

@@ -1,8 +1,8 @@
 //! Completion and reports.
 
-use dpa::abi::{CompletionFlag, FLAG_MAGIC, Statistics, WorkerReport, WorkerStatus};
+use dpa::abi::{CompletionFlag, FLAG_MAGIC, Operation, Statistics, WorkerReport, WorkerStatus};
 use dpa::group::Group;
-use dpa::{Signals, WindowCell, error, fatal, fence, shared};
+use dpa::{HostLine, Signals, WindowCell, error, fatal, fence};
 
 use crate::placement::edges;
 use crate::worker::Worker;
@@ -30,14 +30,14 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
         // Status and statistics are in host memory before the flag says that they are.
         self.publish_statistics();
         self.publish();
-        let group = Group::attach(self.context.group);
+        let group = Group::attach(&self.context.group);
         if group.count(sequence as u32, self.context.workers) {
             let flag: WindowCell<CompletionFlag> =
                 self.window.cell(self.context.flag_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
             // No fence: whether to store depends on the counter, and each worker has written back before it counted itself.
             flag.store_at::<{ core::mem::offset_of!(CompletionFlag, value) }>(FLAG_MAGIC + sequence);
             fence::window_writeback();
-            if LANE && let Some(conductor) = Signals::attach(self.context.state.armed.signals) {
+            if LANE && let Some(conductor) = Signals::attach(&self.context.signals) {
                 conductor.complete(sequence);
             }
         }
@@ -45,7 +45,8 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
 
     /// Copies bitmap and statistics to host memory if the host asked for a report. Progress must follow ([`Worker::publish`]).
     pub(crate) fn answer_report(&mut self) {
-        let request = shared::snapshot(&self.context.operation.report_request);
+        let line = HostLine::attach(&self.context.operation);
+        let request = line.load_at::<{ core::mem::offset_of!(Operation, report_request) }>();
         if request != self.context.state.reported {
             self.write_report(request);
         }
@@ -54,7 +55,7 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
     #[inline(never)]
     fn write_report(&mut self, request: u64) {
         if self.context.bitmap_host != 0 {
-            let words = self.context.bitmap_words as usize;
+            let words = self.context.bitmap.count() as usize;
             let copy = self.window.words(self.context.bitmap_host, words).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
             for index in 0..words {
                 copy.store(index, self.bitmap.word(index as u64));
@@ -69,8 +70,8 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
     #[inline(never)]
     pub(crate) fn write_lane_report(&mut self, request: u64) {
         if self.context.bitmap_host != 0 {
-            let words = self.context.bitmap_words as usize;
-            let all = words + self.context.edge_words as usize;
+            let words = self.context.bitmap.count() as usize;
+            let all = words + self.context.edges.count() as usize;
             let copy = self.window.words(self.context.bitmap_host, all).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
             for index in 0..self.bitmap.bits().div_ceil(64) {
                 copy.store(index as usize, self.bitmap.word(index));

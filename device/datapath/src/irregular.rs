@@ -5,7 +5,7 @@ use dpa::abi::WorkerStatus;
 use dpa::hw::cqe::OP_OWN_SOLICITED;
 use dpa::hw::{ControlSegment, CqeOpcode, GRH_BYTES, WqeOpcode, WriteWqe};
 use dpa::proto::Mark;
-use dpa::{BitmapView, fence};
+use dpa::{BitmapView, CompletionQueue, fence};
 
 use crate::hot::key_base;
 use crate::placement::{edges, locate};
@@ -17,7 +17,7 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
     #[inline(never)]
     pub(crate) fn irregular(&mut self) -> bool {
         let consumed = self.context.state.consumed;
-        if !self.receive_cq.is_ready(consumed) {
+        if !CompletionQueue::waits(&self.context.receive_cq, consumed) {
             return false;
         }
         fence::memory_read();
@@ -137,7 +137,7 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
         if LANE {
             // No copy of this queue will ever complete: accept nothing more.
             self.context.lane.dead = 1;
-            self.regular = BitmapView::attach(self.context.bitmap, 0, 0);
+            self.regular = BitmapView::none();
         }
     }
 }

@@ -9,8 +9,8 @@ use dpa::abi::{
     WorkerStatus,
 };
 use dpa::{
-    BitmapView, CompletionQueue, ContextArray, Counters, Entity, Next, Outbox, Signals, Thread, Window, error, fatal,
-    fence, shared,
+    BitmapView, CompletionQueue, ContextArray, Counters, Entity, HostLine, Next, Outbox, Signals, Thread, Window,
+    error, fatal, fence,
 };
 
 use crate::control::{Control, News};
@@ -34,7 +34,7 @@ pub fn prepare_lanes(thread: &mut LaneThread) -> Result<(), (ContextFault, u32)>
         return Err(whole(ContextFault::Quota));
     }
     Control::check(&thread.control_cq, &thread.control_queue).map_err(whole)?;
-    let mut lanes = ContextArray::<WorkerContext>::attach(&mut thread.contexts, thread.lanes);
+    let mut lanes = ContextArray::attach(&mut thread.contexts);
     if lanes.is_empty() {
         return Err(whole(ContextFault::Lanes));
     }
@@ -100,7 +100,7 @@ fn activation<const UD: bool>(context: &mut LaneThread) -> Next {
     let (thread, window) = resources(&mut state.configured, context.outbox_id, context.window_id, context.window_mkey);
     state.activations += 1;
     let mut served = Served {
-        lanes: ContextArray::attach(&mut context.contexts, context.lanes),
+        lanes: ContextArray::attach(&mut context.contexts),
         control: Control::attach(&context.control_cq, &context.control_queue),
         thread,
         window,
@@ -225,10 +225,8 @@ fn touch(context: &mut WorkerContext) {
 #[inline(always)]
 fn has_work<const UD: bool>(context: &WorkerContext) -> bool {
     let state = &context.state;
-    CompletionQueue::attach(&context.receive_cq).is_ready(state.consumed)
-        || (UD
-            && state.consumed != state.completed
-            && CompletionQueue::attach(&context.send_cq).is_ready(state.send_consumed))
+    CompletionQueue::waits(&context.receive_cq, state.consumed)
+        || (UD && state.consumed != state.completed && CompletionQueue::waits(&context.send_cq, state.send_consumed))
 }
 
 /// Asks to be woken by a lane's next receive, and by the next copy if one is under way. As in [`Worker`], a queue armed at an index that the
@@ -236,9 +234,9 @@ fn has_work<const UD: bool>(context: &WorkerContext) -> bool {
 #[inline(always)]
 fn arm<const UD: bool>(context: &WorkerContext, outbox: &Outbox) {
     let state = &context.state;
-    outbox.arm_cq(context.receive_cq.number, state.consumed);
+    outbox.arm_cq(context.receive_cq.number(), state.consumed);
     if UD && state.consumed != state.completed {
-        outbox.arm_cq(context.send_cq.number, state.send_consumed);
+        outbox.arm_cq(context.send_cq.number(), state.send_consumed);
     }
 }
 
@@ -246,7 +244,7 @@ fn arm<const UD: bool>(context: &WorkerContext, outbox: &Outbox) {
 fn attach<'c, const UD: bool>(context: &'c mut WorkerContext, thread: &Thread, window: Window) -> Lane<'c, UD> {
     let chunks = context.state.armed.chunks;
     let deaf = (context.lane.closed | context.lane.dead) != 0;
-    let bits = |bits| BitmapView::attach(context.bitmap, context.bitmap_words, bits);
+    let bits = |bits| BitmapView::attach(&context.bitmap, bits);
     let views = (bits(chunks), bits(if deaf { 0 } else { chunks }));
     Worker::attach(context, Outbox::of(thread), window, views)
 }
@@ -313,10 +311,11 @@ impl<const UD: bool> Lane<'_, UD> {
     /// or closes the armed one.
     #[inline(never)]
     fn heed(&mut self) {
-        let announced = shared::snapshot(&self.context.operation);
+        let line = HostLine::attach(&self.context.operation);
+        let announced = line.snapshot();
         // The host may be writing the next line: no field may be older than the numbers that announce it.
         fence::memory_read();
-        let operation = shared::snapshot(&self.context.operation);
+        let operation = line.snapshot();
         if announced.sequence != announced.sequence_check
             || operation.sequence != announced.sequence
             || operation.sequence_check != announced.sequence
@@ -334,7 +333,7 @@ impl<const UD: bool> Lane<'_, UD> {
         }
         if operation.flags & OPERATION_CLOSED != 0 {
             self.context.lane.closed = 1;
-            self.regular = BitmapView::attach(self.context.bitmap, 0, 0);
+            self.regular = BitmapView::none();
         }
         self.context.lane.request = announced.report_request;
         self.context.lane.attention = u32::from(!self.may_answer());
@@ -347,7 +346,7 @@ impl<const UD: bool> Lane<'_, UD> {
 
     fn take_over(&mut self, operation: Operation) {
         let transport = if UD { Transport::Ud } else { Transport::Uc };
-        let placement = shared::snapshot(&self.context.placement);
+        let placement = HostLine::attach(&self.context.placement).snapshot();
         let verdict = match check_lane_operation(self.context, &operation, &placement, transport) {
             Ok(()) if self.context.lane.dead != 0 => Err(ContextFault::DeadQueue),
             verdict => verdict,
@@ -370,13 +369,13 @@ impl<const UD: bool> Lane<'_, UD> {
             }
         }
         let context = &mut *self.context;
-        let bits = |bits| BitmapView::attach(context.bitmap, context.bitmap_words, bits);
+        let bits = |bits| BitmapView::attach(&context.bitmap, bits);
         (self.bitmap, self.regular) = (bits(context.state.armed.chunks), bits(context.state.armed.chunks));
         context.state.key = key_base(context);
         set_out(context, &self.bitmap);
         self.build_stale_copies(&operation);
         if verdict.is_ok()
-            && let Some(conductor) = Signals::attach(operation.signals)
+            && let Some(conductor) = Signals::attach(&self.context.signals)
         {
             conductor.armed(operation.sequence);
         }

@@ -1,7 +1,7 @@
 //! Taking over the operation that the host wrote.
 
 use dpa::abi::{ContextFault, Operation, Transport, WorkerStatus};
-use dpa::{fence, shared};
+use dpa::{HostLine, fence};
 
 use crate::prepare::{build_copies, check_operation};
 use crate::worker::{Worker, bitmaps};
@@ -11,7 +11,8 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
     /// thread again).
     #[inline(never)]
     pub(crate) fn take_operation(&mut self) {
-        let operation = shared::snapshot(&self.context.operation);
+        let line = HostLine::attach(&self.context.operation);
+        let operation = line.snapshot();
         let is_new = operation.sequence != self.context.state.armed.sequence
             && operation.sequence == operation.sequence_check
             && operation.sequence != 0;
@@ -22,7 +23,7 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
         // older than the number that announces it.
         fence::memory_read();
         let announced = operation.sequence;
-        let operation = shared::snapshot(&self.context.operation);
+        let operation = line.snapshot();
         if operation.sequence != announced || operation.sequence_check != announced {
             return;
         }

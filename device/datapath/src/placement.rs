@@ -1,6 +1,6 @@
 //! Placement of the chunks of a receive context, and the chunks that the fast path leaves out.
 
-use dpa::abi::{ContextFault, Operation, Placement, RunRow, Transport, WorkerContext};
+use dpa::abi::{ContextFault, Operation, Placement, RunRow, TableMemory, Transport, WorkerContext};
 use dpa::{BitmapView, Table};
 
 use crate::hot::{place, reciprocal};
@@ -30,7 +30,7 @@ pub(crate) fn locate(context: &mut WorkerContext, psn: u64) -> Place {
             .wrapping_add(run.wrapping_mul(lane.placed.run_gap));
         return Place { run, bytes: if is_last { armed.last_chunk_bytes } else { armed.chunk_bytes }, address };
     }
-    let rows = table(&lane.placed);
+    let rows = table(&context.rows, &lane.placed);
     let (row, index) = find_row(&rows, lane.row, psn);
     lane.row = index;
     lane.row_first = row.first_psn;
@@ -68,11 +68,11 @@ const NO_ROW: RunRow =
 
 /// Short chunks of the armed operation of a lane, a bit per run.
 pub(crate) fn edges(context: &WorkerContext) -> BitmapView {
-    BitmapView::attach_behind(context.bitmap, context.bitmap_words, context.edge_words, context.lane.placed.roots)
+    BitmapView::attach(&context.edges, context.lane.placed.roots)
 }
 
-fn table(placement: &Placement) -> Table<RunRow> {
-    Table::attach(placement.rows, placement.roots)
+fn table(rows: &TableMemory<RunRow>, placement: &Placement) -> Table<RunRow> {
+    Table::attach(rows).first(placement.roots)
 }
 
 /// Whether operation and placement fit the context and one another.
@@ -92,7 +92,7 @@ pub(crate) fn check_lane_operation(
     if u64::from(placement.own_first) + u64::from(placement.own_chunks) > chunks {
         return Err(ContextFault::OwnChunks);
     }
-    if roots > u64::from(context.edge_words) * 64 {
+    if roots > u64::from(context.edges.count()) * 64 {
         return Err(ContextFault::Runs);
     }
     if by_rows { check_rows(context, operation, placement) } else { check_runs(chunks, roots, placement) }
@@ -103,8 +103,8 @@ fn check_runs(chunks: u64, roots: u64, placement: &Placement) -> Result<(), Cont
 }
 
 fn check_rows(context: &WorkerContext, operation: &Operation, placement: &Placement) -> Result<(), ContextFault> {
-    let rows = table(placement);
-    if placement.roots > context.rows_capacity || rows.len() != placement.roots {
+    let rows = table(&context.rows, placement);
+    if rows.len() != placement.roots {
         return Err(ContextFault::Rows);
     }
     let mut next = 0u64;
@@ -153,7 +153,7 @@ pub(crate) fn set_out(context: &mut WorkerContext, bitmap: &BitmapView) {
         }
     };
     if placed.run_chunks == 0 {
-        let rows = table(&placed);
+        let rows = table(&context.rows, &placed);
         for run in 0..rows.len() {
             let Some(row) = rows.get(run) else { break };
             if row.chunks != 0 && row.last_chunk_bytes != armed.chunk_bytes {

@@ -47,7 +47,7 @@ impl Chunk for WriteWqe {
 /// Entries that may be written: their predecessors in the ring are known to be complete.
 #[inline(always)]
 pub(crate) fn room<W: Chunk>(lane: &SendLane) -> u64 {
-    let depth = SendQueue::attach(&lane.send_queue).depth();
+    let depth = lane.send_queue.depth();
     (depth - (lane.state.produced - lane.state.completed)) / W::BLOCKS
 }
 
@@ -76,15 +76,12 @@ fn post_writes(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, psn_
 fn post<W: Chunk>(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32) {
     let queue = SendQueue::attach(&lane.send_queue);
     let state = &mut lane.state;
-    let done = state.chunks - state.left;
     let chunk_bytes = u64::from(armed.chunk_bytes);
-    let offset = u64::from(done) * chunk_bytes;
-    let mut source = lane.run.source.wrapping_add(offset);
-    let mut remote = lane.run.remote_address.wrapping_add(offset);
-    let immediate = armed.collective_id << psn_bits | lane.run.first_psn.wrapping_add(done);
+    let (mut source, mut remote) = (state.source, state.remote_address);
+    let immediate = armed.collective_id << psn_bits | state.psn;
     let mut tail = ControlSegment::tail(FLAG_ON_ERROR, immediate);
     let extent = DataSegment::extent(armed.chunk_bytes, armed.lkey);
-    let rkey = Be32::new(lane.run.rkey);
+    let rkey = Be32::new(state.rkey);
     let head_step = shared::in_register(HEAD_INDEX_STEP * W::BLOCKS);
     let mut left = u64::from(count);
     while left != 0 {
@@ -109,6 +106,11 @@ fn post<W: Chunk>(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, p
         }
         state.produced += here * W::BLOCKS;
         left -= here;
+    }
+    state.source = source;
+    state.psn += count;
+    if W::REMOTE.is_some() {
+        state.remote_address = remote;
     }
     state.left -= count;
     if let Some(last) = queue.entries::<W>(state.produced - W::BLOCKS, 1).peek() {

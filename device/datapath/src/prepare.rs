@@ -1,6 +1,7 @@
 //! Checking a context once, so that the datapath need not.
 
-use dpa::abi::{ABI_HASH, ContextFault, Operation, QueueDescriptor, Transport, WorkerContext};
+use dpa::abi::memory::{Queue, QueueKind};
+use dpa::abi::{ABI_HASH, ContextFault, Operation, QueueFault, Transport, WorkerContext};
 use dpa::hw::wqe::{FLAG_ON_ERROR, FLAG_SIGNALLED};
 use dpa::hw::{
     Be32, Be64, ControlSegment, DataSegment, GRH_BYTES, INVALID_LKEY, RemoteAddressSegment, WqeOpcode, WriteWqe,
@@ -32,7 +33,7 @@ pub(crate) fn prepare_receives(context: &mut WorkerContext, transport: Transport
 /// Completions per segment: the batch, or a fixed number when every completion rings.
 pub(crate) fn segment_len(context: &WorkerContext) -> u64 {
     let batch = u64::from(context.batch);
-    if batch > 1 { batch } else { SEGMENT_PER_CQE.min(1 << (context.receive_queue.log_depth.saturating_sub(1) & 31)) }
+    if batch > 1 { batch } else { SEGMENT_PER_CQE.min(1 << (context.receive_queue.log_depth().saturating_sub(1) & 31)) }
 }
 
 fn receive_entry(context: &WorkerContext, transport: Transport, index: u64) -> DataSegment {
@@ -81,10 +82,10 @@ pub(crate) fn check(context: &WorkerContext) -> Result<Transport, ContextFault> 
     if context.quota == 0 {
         return Err(ContextFault::Quota);
     }
-    check_queue(&context.receive_cq, 64)?;
-    check_queue(&context.receive_queue, 16)?;
-    let depth = context.receive_queue.log_depth;
-    if context.receive_cq.log_depth < depth {
+    check_queue(&context.receive_cq)?;
+    check_queue(&context.receive_queue)?;
+    let depth = context.receive_queue.log_depth();
+    if context.receive_cq.log_depth() < depth {
         return Err(ContextFault::QueueDepth);
     }
     let batch = context.batch;
@@ -92,9 +93,9 @@ pub(crate) fn check(context: &WorkerContext) -> Result<Transport, ContextFault> 
         return Err(ContextFault::Batch);
     }
     if transport == Transport::Ud {
-        check_queue(&context.send_cq, 64)?;
-        check_queue(&context.send_queue, 64)?;
-        if context.send_queue.log_depth != depth || context.send_cq.log_depth < depth {
+        check_queue(&context.send_cq)?;
+        check_queue(&context.send_queue)?;
+        if context.send_queue.log_depth() != depth || context.send_cq.log_depth() < depth {
             return Err(ContextFault::QueueDepth);
         }
         let stride = context.staging.stride;
@@ -102,13 +103,10 @@ pub(crate) fn check(context: &WorkerContext) -> Result<Transport, ContextFault> 
             return Err(ContextFault::Staging);
         }
     }
-    let bitmap = context.bitmap;
-    let group = context.group;
-    if bitmap.is_null()
-        || !bitmap.is_aligned_to(8)
-        || context.bitmap_words == 0
-        || group.is_null()
-        || !group.is_aligned_to(64)
+    if !context.bitmap.is_there(8)
+        || !context.group.is_there()
+        || !context.operation.is_there()
+        || !context.placement.is_there()
     {
         return Err(ContextFault::DeviceMemory);
     }
@@ -119,19 +117,12 @@ pub(crate) fn check(context: &WorkerContext) -> Result<Transport, ContextFault> 
     Ok(transport)
 }
 
-/// Whether a queue of entries of `entry_bytes` bytes can be at the addresses and of the depth of a descriptor.
-pub fn check_queue(queue: &QueueDescriptor, entry_bytes: u64) -> Result<(), ContextFault> {
-    if queue.ring.is_null()
-        || !queue.ring.is_aligned_to(entry_bytes)
-        || queue.doorbell_record.is_null()
-        || !queue.doorbell_record.is_aligned_to(8)
-    {
-        return Err(ContextFault::QueueAddress);
-    }
-    if !(1..=15).contains(&queue.log_depth) {
-        return Err(ContextFault::QueueDepth);
-    }
-    Ok(())
+/// Whether there can be a queue of this kind.
+pub fn check_queue<K: QueueKind>(queue: &Queue<K>) -> Result<(), ContextFault> {
+    queue.check().map_err(|fault| match fault {
+        QueueFault::Address => ContextFault::QueueAddress,
+        QueueFault::Depth => ContextFault::QueueDepth,
+    })
 }
 
 /// Whether the operation fits the context.
@@ -141,7 +132,7 @@ pub(crate) fn check_operation(
     transport: Transport,
 ) -> Result<(), ContextFault> {
     let chunks = u64::from(operation.chunks);
-    if chunks > u64::from(context.bitmap_words) * 64 || chunks > 1 << context.psn_bits {
+    if chunks > u64::from(context.bitmap.count()) * 64 || chunks > 1 << context.psn_bits {
         return Err(ContextFault::Chunks);
     }
     if u64::from(operation.collective_id) >> (32 - context.psn_bits) != 0 {

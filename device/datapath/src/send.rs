@@ -8,8 +8,8 @@ use dpa::abi::{
 };
 use dpa::hw::{DatagramWqe, WriteWqe};
 use dpa::{
-    CompletionQueue, ContextArray, Counters, Next, Outbox, PostedEntry, Signals, WindowCell, error, fatal, fence,
-    shared,
+    CompletionQueue, ContextArray, Counters, HostLine, Next, Outbox, PostedEntry, Signals, WindowCell, error, fatal,
+    fence,
 };
 
 use crate::control::Control;
@@ -41,17 +41,21 @@ pub fn prepare_send(thread: &mut SendThread) -> Result<(), (ContextFault, u32)> 
     if thread.report_host == 0 || !thread.report_host.is_multiple_of(64) {
         return Err(whole(ContextFault::HostAddress));
     }
+    if !thread.operation.is_there() {
+        return Err(whole(ContextFault::DeviceMemory));
+    }
     Control::check(&thread.control_cq, &thread.control_queue).map_err(whole)?;
-    let mut lanes = ContextArray::<SendLane>::attach(&mut thread.contexts, thread.lanes);
+    let mut lanes = ContextArray::attach(&mut thread.contexts);
     if lanes.is_empty() {
         return Err(whole(ContextFault::Lanes));
     }
     for (number, lane) in (0..).zip(lanes.iter_mut()) {
-        check_queue(&lane.send_queue, 64)
-            .and_then(|()| check_queue(&lane.send_cq, 64))
-            .map_err(|fault| (fault, number))?;
-        let log_entries = lane.send_queue.log_depth - log_blocks;
-        if log_entries == 0 || lane.send_cq.log_depth < log_entries {
+        check_queue(&lane.send_queue).and_then(|()| check_queue(&lane.send_cq)).map_err(|fault| (fault, number))?;
+        if !lane.run.is_there() {
+            return Err((ContextFault::DeviceMemory, number));
+        }
+        let log_entries = lane.send_queue.log_depth() - log_blocks;
+        if log_entries == 0 || lane.send_cq.log_depth() < log_entries {
             return Err((ContextFault::QueueDepth, number));
         }
         if thread.batch > 1 << (log_entries - 1) {
@@ -95,11 +99,12 @@ fn activation<W: Chunk>(context: &mut SendThread) -> Next {
     let (thread, window) = resources(&mut state.configured, context.outbox_id, context.window_id, context.window_mkey);
     state.activations += 1;
     let mut sender = Sender {
-        lanes: ContextArray::attach(&mut context.contexts, context.lanes),
+        lanes: ContextArray::attach(&mut context.contexts),
         control: Control::attach(&context.control_cq, &context.control_queue),
         outbox: Outbox::of(&thread),
         report: window.cell(context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE)),
-        operation: &context.operation,
+        operation: HostLine::attach(&context.operation),
+        conductor: Signals::attach(&context.signals),
         state,
         batch: context.batch,
         psn_bits: context.psn_bits,
@@ -115,7 +120,9 @@ struct Sender<'c> {
     control: Control,
     outbox: Outbox,
     report: WindowCell<SendReport>,
-    operation: &'c SendOperation,
+    operation: HostLine<SendOperation>,
+    /// Who says when to send, and learns of the end; the host, if nobody.
+    conductor: Option<Signals>,
     state: &'c mut SendThreadState,
     batch: u32,
     psn_bits: u32,
@@ -155,7 +162,7 @@ impl Sender<'_> {
                 || (!held && self.can_post::<W>())
                 || (self.state.attention != 0 && !waits);
             for lane in self.lanes.iter_mut().filter(|lane| lane.state.completed != lane.state.produced) {
-                self.outbox.arm_cq(lane.send_cq.number, lane.state.consumed);
+                self.outbox.arm_cq(lane.send_cq.number(), lane.state.consumed);
                 more |= CompletionQueue::attach(&lane.send_cq).is_ready(lane.state.consumed);
             }
             if !more {
@@ -172,7 +179,7 @@ impl Sender<'_> {
     fn is_held(&self) -> bool {
         let armed = &self.state.armed;
         armed.flags & (OPERATION_HELD | OPERATION_CLOSED) == OPERATION_HELD
-            && Signals::attach(armed.signals).is_some_and(|conductor| !conductor.may_go(armed.sequence))
+            && self.conductor.is_some_and(|conductor| !conductor.may_go(armed.sequence))
     }
 
     /// Tells the conductor what is new since `told`: announcement, end. Not of an operation that has failed: that is for the host to find.
@@ -184,7 +191,7 @@ impl Sender<'_> {
         {
             return;
         }
-        if let Some(conductor) = Signals::attach(state.armed.signals) {
+        if let Some(conductor) = self.conductor {
             if state.announced != told.0 {
                 conductor.announced(state.announced);
             }
@@ -329,10 +336,10 @@ impl Sender<'_> {
     /// Acts on the host's line: closes the operation under way, or takes over a new one if there is none.
     #[inline(never)]
     fn heed<W: Chunk>(&mut self) {
-        let announced = shared::snapshot(self.operation);
+        let announced = self.operation.snapshot();
         // The host may be writing the next line: no field may be older than the number that announces it.
         fence::memory_read();
-        let operation = shared::snapshot(self.operation);
+        let operation = self.operation.snapshot();
         let sequence = announced.sequence;
         if sequence != announced.sequence_check
             || operation.sequence != sequence
@@ -388,7 +395,7 @@ impl Sender<'_> {
             if lane.state.dead != 0 {
                 return Err(invalid(ContextFault::DeadQueue));
             }
-            let run = shared::snapshot(&lane.run);
+            let run = HostLine::attach(&lane.run).snapshot();
             if u64::from(run.first_psn) + u64::from(run.chunks) > 1 << self.psn_bits {
                 return Err(invalid(ContextFault::Chunks));
             }
@@ -397,9 +404,9 @@ impl Sender<'_> {
             if run.chunks != 0 && !lengths_fit {
                 return Err(invalid(ContextFault::ChunkBytes));
             }
-            lane.state.left = run.chunks;
-            lane.state.chunks = run.chunks;
-            lane.state.last_chunk_bytes = run.last_chunk_bytes;
+            let state = &mut lane.state;
+            (state.source, state.remote_address, state.rkey) = (run.source, run.remote_address, run.rkey);
+            (state.psn, state.left, state.last_chunk_bytes) = (run.first_psn, run.chunks, run.last_chunk_bytes);
             left += u64::from(run.chunks);
         }
         self.state.left = left;

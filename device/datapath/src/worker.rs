@@ -3,8 +3,8 @@
 use dpa::abi::{ProgressLine, Transport, WorkerContext, WorkerReport, WorkerStatus};
 use dpa::hw::CqeOpcode;
 use dpa::{
-    BitmapView, CompletionQueue, Counters, Entity, Next, Outbox, ReceiveQueue, SendQueue, Thread, Window, WindowCell,
-    error, fatal, fence,
+    BitmapView, CompletionQueue, Counters, Entity, Next, OnlyIf, Outbox, ReceiveQueue, SendQueue, Thread, Window,
+    WindowCell, error, fatal, fence,
 };
 
 use crate::hot::place;
@@ -19,8 +19,8 @@ pub(crate) struct Worker<'c, const UD: bool, const EACH: bool, const LANE: bool>
     pub(crate) report: WindowCell<WorkerReport>,
     pub(crate) receive_cq: CompletionQueue,
     pub(crate) receive_queue: ReceiveQueue,
-    pub(crate) send_cq: CompletionQueue,
-    pub(crate) send_queue: SendQueue,
+    pub(crate) send_cq: OnlyIf<UD, CompletionQueue>,
+    pub(crate) send_queue: OnlyIf<UD, SendQueue>,
     /// All chunks of the operation.
     pub(crate) bitmap: BitmapView,
     /// The chunks that the hot loop may take: all of full length (lanes: whose bit is clear).
@@ -77,7 +77,7 @@ fn activation<const UD: bool, const EACH: bool>(context: &mut WorkerContext) -> 
 pub(crate) fn bitmaps(context: &WorkerContext) -> (BitmapView, BitmapView) {
     let armed = &context.state.armed;
     let short = u32::from(armed.last_chunk_bytes != armed.chunk_bytes);
-    let attach = |bits| BitmapView::attach(context.bitmap, context.bitmap_words, bits);
+    let attach = |bits| BitmapView::attach(&context.bitmap, bits);
     (attach(armed.chunks), attach(armed.chunks.saturating_sub(short)))
 }
 
@@ -117,8 +117,8 @@ impl<'c, const UD: bool, const EACH: bool, const LANE: bool> Worker<'c, UD, EACH
             report,
             receive_cq: CompletionQueue::attach(&context.receive_cq),
             receive_queue: ReceiveQueue::attach(&context.receive_queue),
-            send_cq: CompletionQueue::attach(&context.send_cq),
-            send_queue: SendQueue::attach(&context.send_queue),
+            send_cq: OnlyIf::new(|| CompletionQueue::attach(&context.send_cq)),
+            send_queue: OnlyIf::new(|| SendQueue::attach(&context.send_queue)),
             bitmap,
             regular,
             segment: segment_len(context),

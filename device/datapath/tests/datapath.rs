@@ -6,8 +6,8 @@ mod rig;
 use datapath::prepare;
 use dpa::Next;
 use dpa::hw::CqeOpcode;
-use flexcast_abi::{ContextFault, Transport, WorkerContext, WorkerStatus};
-use rig::{CHUNK, PSN_BITS, Rig};
+use flexcast_abi::{ContextFault, Operation, Transport, WorkerContext, WorkerStatus};
+use rig::{CHUNK, PSN_BITS, Rig, at, of_depth};
 
 const BOTH: [Transport; 2] = [Transport::Uc, Transport::Ud];
 /// Batch 1 rings with every completion, the others per batch.
@@ -117,7 +117,7 @@ fn bad_chunks_are_counted_change_nothing_and_free_their_slot() {
                     rig.activate();
                 }
             }
-            rig.context.operation.report_request = 1;
+            rig.write_line(Operation { report_request: 1, ..rig.line() });
             settle(&mut rig);
             let report = rig.report();
             let statistics = report.statistics;
@@ -296,25 +296,27 @@ fn half_written_and_unfit_operations() {
     for transport in BOTH {
         let mut rig = Rig::ready(transport, 4, 4, 64);
         rig.operation(1, 0, 64, CHUNK);
-        rig.context.operation.sequence_check = 0;
+        rig.write_line(Operation { sequence_check: 0, ..rig.line() });
         rig.activate();
         assert_eq!(rig.report().progress.sequence, 0, "half written");
         let mut sequence = 0;
-        let mut try_operation = |rig: &mut Rig, change: &dyn Fn(&mut WorkerContext)| {
+        let mut try_operation = |rig: &mut Rig, change: &dyn Fn(&mut Operation)| {
             sequence += 1;
             rig.operation(sequence, 0, 64, CHUNK);
-            change(&mut rig.context);
+            let mut line = rig.line();
+            change(&mut line);
+            rig.write_line(line);
             rig.activate();
             assert_eq!(rig.report().progress.sequence, sequence);
             assert_eq!(rig.flag(), 0);
             (rig.status(), rig.report().progress.detail)
         };
         for (change, fault) in [
-            (&(|c: &mut WorkerContext| c.operation.chunks = 65) as &dyn Fn(&mut WorkerContext), ContextFault::Chunks),
-            (&|c| c.operation.collective_id = 1 << (32 - PSN_BITS), ContextFault::CollectiveId),
-            (&|c| c.operation.chunk_bytes = 0, ContextFault::ChunkBytes),
-            (&|c| c.operation.last_chunk_bytes = 0, ContextFault::ChunkBytes),
-            (&|c| c.operation.last_chunk_bytes = CHUNK + 1, ContextFault::ChunkBytes),
+            (&(|line: &mut Operation| line.chunks = 65) as &dyn Fn(&mut Operation), ContextFault::Chunks),
+            (&|line| line.collective_id = 1 << (32 - PSN_BITS), ContextFault::CollectiveId),
+            (&|line| line.chunk_bytes = 0, ContextFault::ChunkBytes),
+            (&|line| line.last_chunk_bytes = 0, ContextFault::ChunkBytes),
+            (&|line| line.last_chunk_bytes = CHUNK + 1, ContextFault::ChunkBytes),
         ] {
             assert_eq!(try_operation(&mut rig, change), (WorkerStatus::InvalidOperation, fault as u32));
         }
@@ -491,7 +493,7 @@ fn counters_pass_their_16_bits() {
 #[test]
 fn contexts_that_do_not_fit_are_refused() {
     type Change = fn(&mut WorkerContext);
-    let changes: [(Change, ContextFault); 14] = [
+    let changes: [(Change, ContextFault); 17] = [
         (|c| c.abi_hash ^= 1, ContextFault::AbiHash),
         (|c| c.transport = 3, ContextFault::Transport),
         (|c| c.batch = 0, ContextFault::Batch),
@@ -500,10 +502,13 @@ fn contexts_that_do_not_fit_are_refused() {
         (|c| c.quota = 0, ContextFault::Quota),
         (|c| c.psn_bits = 32, ContextFault::PsnBits),
         (|c| c.worker = 1, ContextFault::Worker),
-        (|c| c.receive_cq.ring = Default::default(), ContextFault::QueueAddress),
-        (|c| c.send_queue.log_depth = 5, ContextFault::QueueDepth),
-        (|c| c.receive_cq.log_depth = 3, ContextFault::QueueDepth),
-        (|c| c.bitmap_words = 0, ContextFault::DeviceMemory),
+        (|c| c.receive_cq = Default::default(), ContextFault::QueueAddress),
+        (|c| c.send_queue = of_depth(c.send_queue, 5), ContextFault::QueueDepth),
+        (|c| c.receive_cq = of_depth(c.receive_cq, 3), ContextFault::QueueDepth),
+        (|c| c.receive_queue = of_depth(c.receive_queue, 16), ContextFault::QueueDepth),
+        (|c| c.receive_queue = at(c.receive_queue, 8), ContextFault::QueueAddress),
+        (|c| c.bitmap = Default::default(), ContextFault::DeviceMemory),
+        (|c| c.operation = Default::default(), ContextFault::DeviceMemory),
         (|c| c.staging.stride = 100, ContextFault::Staging),
         (|c| c.report_host += 8, ContextFault::HostAddress),
     ];

@@ -6,9 +6,11 @@ use dpa::Next;
 use dpa::hw::CqeOpcode;
 use dpa::proto::lane::{missing, missing_chunks};
 use dpa::proto::{ReceiveSpace, RootRow, Subgroup};
-use flexcast_abi::{ContextFault, Placement, RunRow, Transport, WorkerStatus};
-use rig::lanes::{Ask, LanesRig, Rows};
-use rig::{CHUNK, PSN_BITS, Rig};
+use flexcast_abi::{
+    ContextFault, ContextMemory, DeviceAddress, Operation, Placement, RunRow, TableMemory, Transport, WorkerStatus,
+};
+use rig::lanes::{Ask, LanesRig};
+use rig::{CHUNK, PSN_BITS, Rig, at, of_depth};
 
 const BOTH: [Transport; 2] = [Transport::Uc, Transport::Ud];
 
@@ -65,8 +67,8 @@ impl Case {
         self.space(|space| space.place(u64::from(psn)).map_or((0, 0), |place| (place.offset as usize, place.bytes)))
     }
 
-    /// What the host writes. Rows stay alive as long as the rig may use them.
-    fn ask(&self, rig: &LanesRig, sequence: u64, id: u32) -> (Ask, Placement, Rows) {
+    /// What the host writes; rows it has written already.
+    fn ask(&self, rig: &LanesRig, sequence: u64, id: u32) -> (Ask, Placement) {
         let user = rig.lanes[0].user.address();
         let mut next = 0;
         let rows: Vec<RunRow> = self
@@ -86,10 +88,10 @@ impl Case {
                 Some(row)
             })
             .collect();
-        let table = Rows::new(&rows);
         let own = self.own_psns();
         let mut placement = if self.by_rows {
-            table.placement()
+            rig.lanes.iter().for_each(|lane| lane.write_rows(&rows));
+            Placement { roots: rows.len() as u32, ..Default::default() }
         } else {
             let run_chunks = rows.first().map_or(0, |row| row.chunks);
             let bytes = self.bytes.first().copied().unwrap_or(0);
@@ -99,7 +101,7 @@ impl Case {
         placement.own_first = own.start;
         placement.own_chunks = own.end - own.start;
         let last_chunk_bytes = rows.first().map_or(0, |row| row.last_chunk_bytes);
-        (Ask { sequence, collective_id: id, chunks: next, last_chunk_bytes }, placement, table)
+        (Ask { sequence, collective_id: id, chunks: next, last_chunk_bytes }, placement)
     }
 
     /// A thread with one lane for the case.
@@ -176,7 +178,7 @@ fn chunks_of_all_roots_go_to_their_places_in_any_order() {
                 let mut rig = case.rig(transport, batch);
                 let mut rng = Rng(0x1234_5678 + number as u64);
                 for sequence in 1..=2u64 {
-                    let (ask, placement, _rows) = case.ask(&rig, sequence, 5);
+                    let (ask, placement) = case.ask(&rig, sequence, 5);
                     rig.start(ask, placement);
                     let own = case.own_psns();
                     let mut order: Vec<u32> = (0..ask.chunks).filter(|psn| !own.contains(psn)).collect();
@@ -218,7 +220,7 @@ fn a_chunk_of_the_wrong_length_touches_nothing_wherever_it_belongs() {
     // UD: the worker alone decides what is written. A full-length datagram for a short position, and a short one for a full one.
     for case in cases() {
         let mut rig = case.rig(Transport::Ud, 4);
-        let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+        let (ask, placement) = case.ask(&rig, 1, 5);
         rig.start(ask, placement);
         let own = case.own_psns();
         for psn in 0..ask.chunks {
@@ -249,7 +251,7 @@ fn own_chunks_and_repeated_short_ones_are_duplicates() {
         for by_rows in [false, true] {
             let case = Case { by_rows, ..Case::equal(4, 3 * u64::from(CHUNK) - 8, Some(1)) };
             let mut rig = case.rig(transport, 4);
-            let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+            let (ask, placement) = case.ask(&rig, 1, 5);
             rig.start(ask, placement);
             let deliver = |rig: &mut LanesRig, psn: u32| {
                 rig.settle();
@@ -277,7 +279,7 @@ fn a_closed_operation_is_frozen_and_its_words_tell_what_is_missing() {
         for (number, case) in cases().into_iter().enumerate() {
             let mut rng = Rng(0x9E37 + number as u64);
             let mut rig = case.rig(transport, 2);
-            let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+            let (ask, placement) = case.ask(&rig, 1, 5);
             rig.start(ask, placement);
             let own = case.own_psns();
             let mut there = vec![false; ask.chunks as usize];
@@ -331,7 +333,7 @@ fn a_worker_that_received_nothing_answers_the_cutoff() {
     for transport in BOTH {
         let case = Case::equal(4, 1000, Some(3));
         let mut rig = case.rig(transport, 8);
-        let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+        let (ask, placement) = case.ask(&rig, 1, 5);
         rig.start(ask, placement);
         let request = rig.close(0);
         assert_eq!(rig.activate(), Next::Reschedule);
@@ -344,7 +346,7 @@ fn a_worker_that_received_nothing_answers_the_cutoff() {
 fn operations_closed_before_they_began_and_after_they_completed() {
     let case = Case::equal(2, 300, None);
     let mut rig = case.rig(Transport::Ud, 4);
-    let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+    let (ask, placement) = case.ask(&rig, 1, 5);
     rig.write(0, ask, placement);
     let request = rig.close(0);
     rig.activate();
@@ -366,7 +368,7 @@ fn operations_closed_before_they_began_and_after_they_completed() {
 fn a_new_operation_waits_for_the_copies_of_the_last() {
     let case = Case::equal(2, 300, None);
     let mut rig = case.rig(Transport::Ud, 4);
-    let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+    let (ask, placement) = case.ask(&rig, 1, 5);
     rig.start(ask, placement);
     let lane = &mut rig.lanes[0];
     lane.deliver(lane.message(5, 0, CHUNK));
@@ -385,15 +387,16 @@ fn a_new_operation_waits_for_the_copies_of_the_last() {
 fn operations_are_looked_at_after_messages_only() {
     let case = Case::equal(2, 300, None);
     let mut rig = case.rig(Transport::Ud, 4);
-    let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+    let (ask, placement) = case.ask(&rig, 1, 5);
     rig.write(0, ask, placement);
     rig.activate();
     assert_eq!(rig.lanes[0].report().progress.sequence, 0);
-    rig.lanes[0].context.operation.sequence_check = 0;
+    let line = rig.lanes[0].line();
+    rig.lanes[0].write_line(Operation { sequence_check: 0, ..line });
     rig.control.message(CqeOpcode::WriteImmediate);
     rig.activate();
     assert_eq!(rig.lanes[0].report().progress.sequence, 0, "half written");
-    rig.lanes[0].context.operation.sequence_check = 1;
+    rig.lanes[0].write_line(line);
     rig.control.message(CqeOpcode::WriteImmediate);
     rig.activate();
     assert_eq!(rig.lanes[0].report().progress.sequence, 1);
@@ -409,14 +412,14 @@ fn operations_are_looked_at_after_messages_only() {
 fn a_broken_control_connection_and_a_failed_copy_are_told() {
     let case = Case::equal(2, 1024, None);
     let mut rig = case.rig(Transport::Ud, 4);
-    let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+    let (ask, placement) = case.ask(&rig, 1, 5);
     rig.start(ask, placement);
     rig.control.message(CqeOpcode::ResponderError);
     assert_eq!(rig.activate(), Next::Reschedule);
     assert_eq!(rig.lanes[0].status(), WorkerStatus::ControlError);
 
     let mut rig = case.rig(Transport::Ud, 4);
-    let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+    let (ask, placement) = case.ask(&rig, 1, 5);
     rig.start(ask, placement);
     for psn in 0..6 {
         let lane = &mut rig.lanes[0];
@@ -448,7 +451,7 @@ fn bad_completions_end_no_lane() {
     for transport in BOTH {
         let case = Case::equal(2, 1024, None);
         let mut rig = case.rig(transport, 4);
-        let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+        let (ask, placement) = case.ask(&rig, 1, 5);
         rig.start(ask, placement);
         let lane = &mut rig.lanes[0];
         lane.deliver(rig::Message { opcode: CqeOpcode::Send, ..lane.message(5, 0, CHUNK) });
@@ -477,7 +480,7 @@ fn lanes_take_turns_and_the_last_one_completes_the_group() {
         let case = Case::equal(3, 1024, Some(0));
         let mut rig = LanesRig::ready(transport, 2, 3, (24, 1, case.user_bytes()));
         rig.lanes.iter_mut().for_each(|lane| case.place_in(lane));
-        let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+        let (ask, placement) = case.ask(&rig, 1, 5);
         rig.start(ask, placement);
         rig.thread.quota = 8;
         rig.lanes.iter_mut().for_each(|lane| lane.context.quota = 2);
@@ -510,7 +513,7 @@ fn lanes_take_turns_and_the_last_one_completes_the_group() {
 fn a_completion_wakes_only_what_it_concerns() {
     let case = Case::equal(2, 1024, None);
     let mut rig = LanesRig::ready(Transport::Ud, 2, 4, (16, 1, case.user_bytes()));
-    let (ask, placement, _rows) = case.ask(&rig, 1, 5);
+    let (ask, placement) = case.ask(&rig, 1, 5);
     rig.start(ask, placement);
     let activations =
         |rig: &LanesRig| rig.lanes.iter().map(|lane| lane.context.state.statistics.activations).collect::<Vec<_>>();
@@ -526,14 +529,17 @@ fn a_completion_wakes_only_what_it_concerns() {
 #[test]
 fn contexts_that_do_not_fit_are_refused_with_the_lane_at_fault() {
     type Change = &'static dyn Fn(&mut LanesRig);
+    fn contexts(rig: &LanesRig) -> DeviceAddress {
+        DeviceAddress::new(rig.thread.contexts.address())
+    }
     let cases: [(Change, ContextFault, u32); 10] = [
         (&|rig| rig.thread.abi_hash ^= 1, ContextFault::AbiHash, 0),
         (&|rig| rig.thread.transport = 9, ContextFault::Transport, 0),
         (&|rig| rig.thread.quota = 0, ContextFault::Quota, 0),
-        (&|rig| rig.thread.lanes = 0, ContextFault::Lanes, 0),
-        (&|rig| rig.thread.contexts = flexcast_abi::DeviceAddress::new(0), ContextFault::Lanes, 0),
-        (&|rig| rig.thread.control_cq.log_depth = 2, ContextFault::QueueDepth, 0),
-        (&|rig| rig.thread.control_queue.ring = flexcast_abi::DeviceAddress::new(8), ContextFault::QueueAddress, 0),
+        (&|rig| rig.thread.contexts = ContextMemory::new(contexts(rig), 0), ContextFault::Lanes, 0),
+        (&|rig| rig.thread.contexts = ContextMemory::new(DeviceAddress::new(0), 2), ContextFault::Lanes, 0),
+        (&|rig| rig.thread.control_cq = of_depth(rig.thread.control_cq, 2), ContextFault::QueueDepth, 0),
+        (&|rig| rig.thread.control_queue = at(rig.thread.control_queue, 8), ContextFault::QueueAddress, 0),
         (&|rig| rig.lanes[1].context.batch = 1, ContextFault::Batch, 1),
         (&|rig| rig.lanes[1].context.transport = Transport::Uc as u32, ContextFault::Transport, 1),
         (&|rig| rig.lanes[1].context.staging.stride = 40, ContextFault::Staging, 1),
@@ -552,35 +558,42 @@ fn operations_that_do_not_fit_are_refused() {
     let case = Case { by_rows: true, ..Case::equal(4, 1000, Some(1)) };
     let mut rig = case.rig(Transport::Ud, 4);
     let mut sequence = 0;
-    let mut check = |rig: &mut LanesRig, change: &dyn Fn(&mut Ask, &mut Placement), fault: Option<ContextFault>| {
+    type Change<'c> = &'c dyn Fn(&mut LanesRig, &mut Ask, &mut Placement);
+    let mut check = |rig: &mut LanesRig, change: Change<'_>, fault: Option<ContextFault>| {
         sequence += 1;
-        let (mut ask, mut placement, rows) = case.ask(rig, sequence, 5);
-        change(&mut ask, &mut placement);
+        let (mut ask, mut placement) = case.ask(rig, sequence, 5);
+        change(rig, &mut ask, &mut placement);
         rig.start(ask, placement);
         let progress = rig.lanes[0].report().progress;
         let status = if fault.is_some() { WorkerStatus::InvalidOperation } else { WorkerStatus::Armed };
         assert_eq!((rig.lanes[0].status(), progress.detail), (status, fault.map_or(0, |fault| fault as u32)));
-        drop(rows);
     };
-    let overlapping = Rows::new(&[RunRow { chunks: 33, last_chunk_bytes: 1, ..Default::default() }]);
-    let gap = Rows::new(&[RunRow { first_psn: 1, chunks: 32, last_chunk_bytes: 1, ..Default::default() }]);
-    let long = Rows::new(&[RunRow { chunks: 32, last_chunk_bytes: CHUNK + 1, ..Default::default() }]);
-    for table in [&overlapping, &gap] {
-        check(&mut rig, &|_, placement| *placement = table.placement(), Some(ContextFault::Rows));
+    let overlapping = RunRow { chunks: 33, last_chunk_bytes: 1, ..Default::default() };
+    let gap = RunRow { first_psn: 1, chunks: 32, last_chunk_bytes: 1, ..Default::default() };
+    let long = RunRow { chunks: 32, last_chunk_bytes: CHUNK + 1, ..Default::default() };
+    for (row, fault) in [(overlapping, ContextFault::Rows), (gap, ContextFault::Rows), (long, ContextFault::ChunkBytes)]
+    {
+        let alone = |rig: &mut LanesRig, _: &mut Ask, placement: &mut Placement| {
+            rig.lanes[0].write_rows(&[row]);
+            *placement = Placement { roots: 1, ..Default::default() };
+        };
+        check(&mut rig, &alone, Some(fault));
     }
-    check(&mut rig, &|_, placement| *placement = long.placement(), Some(ContextFault::ChunkBytes));
-    check(&mut rig, &|_, placement| placement.rows = flexcast_abi::DeviceAddress::new(0), Some(ContextFault::Rows));
-    check(&mut rig, &|_, placement| placement.own_first = 25, Some(ContextFault::OwnChunks));
-    check(&mut rig, &|_, placement| placement.roots = 65, Some(ContextFault::Runs));
-    check(&mut rig, &|_, placement| placement.run_chunks = 7, Some(ContextFault::Runs));
-    check(&mut rig, &|ask, _| ask.chunks = 65, Some(ContextFault::Chunks));
-    check(&mut rig, &|ask, _| ask.collective_id = 1 << 20, Some(ContextFault::CollectiveId));
-    check(&mut rig, &|_, _| (), None);
+    let table = rig.lanes[0].context.rows;
+    rig.lanes[0].context.rows = TableMemory::new(DeviceAddress::new(table.address()), 3);
+    check(&mut rig, &|_, _, _| (), Some(ContextFault::Rows));
+    rig.lanes[0].context.rows = table;
+    check(&mut rig, &|_, _, placement| placement.own_first = 25, Some(ContextFault::OwnChunks));
+    check(&mut rig, &|_, _, placement| placement.roots = 65, Some(ContextFault::Runs));
+    check(&mut rig, &|_, _, placement| placement.run_chunks = 7, Some(ContextFault::Runs));
+    check(&mut rig, &|_, ask, _| ask.chunks = 65, Some(ContextFault::Chunks));
+    check(&mut rig, &|_, ask, _| ask.collective_id = 1 << 20, Some(ContextFault::CollectiveId));
+    check(&mut rig, &|_, _, _| (), None);
     let zero = |ask: &mut Ask, placement: &mut Placement| {
         ask.chunks = 0;
         *placement = Placement::default();
     };
-    let (mut ask, mut placement, _rows) = case.ask(&rig, 99, 5);
+    let (mut ask, mut placement) = case.ask(&rig, 99, 5);
     zero(&mut ask, &mut placement);
     rig.start(ask, placement);
     assert_eq!((rig.lanes[0].flag(), rig.lanes[0].status()), (99, WorkerStatus::Complete), "nothing to receive");

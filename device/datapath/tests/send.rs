@@ -4,9 +4,11 @@ mod rig;
 
 use dpa::hw::CqeOpcode;
 use dpa::{Next, Signals};
-use flexcast_abi::{ContextFault, DeviceAddress, OPERATION_CLOSED, OPERATION_HELD, SendRun, SendStatus, Transport};
+use flexcast_abi::{
+    ContextFault, DeviceAddress, OPERATION_CLOSED, OPERATION_HELD, SendRun, SendStatus, Shared, Transport,
+};
 use rig::send::{SendRig, Sent};
-use rig::{CHUNK, PSN_BITS, RKEY};
+use rig::{CHUNK, PSN_BITS, RKEY, at, of_depth};
 
 const BOTH: [Transport; 2] = [Transport::Uc, Transport::Ud];
 const LAST: u32 = 55;
@@ -186,7 +188,7 @@ fn a_closed_operation_posts_nothing_more_and_ends_when_the_card_is_done() {
         rig.ask(1, &[run(0, 0, 40), run(1, 0, 40)], 0);
         rig.activate();
         let posted = rig.report().posted;
-        rig.thread.operation.flags = OPERATION_CLOSED;
+        rig.change(|line| line.flags = OPERATION_CLOSED);
         rig.control.message(CqeOpcode::WriteImmediate);
         rig.activate();
         assert_eq!((rig.report().posted, rig.report().finished), (posted, 0), "still under way");
@@ -195,7 +197,7 @@ fn a_closed_operation_posts_nothing_more_and_ends_when_the_card_is_done() {
         assert_eq!((rig.report().finished, rig.status()), (1, SendStatus::Closed));
         // Closed before it began, and then an ordinary one.
         rig.ask(2, &[run(0, 0, 5), run(1, 0, 5)], 0);
-        rig.thread.operation.flags = OPERATION_CLOSED;
+        rig.change(|line| line.flags = OPERATION_CLOSED);
         assert!(drive(&mut rig, 2).is_empty());
         assert_eq!((rig.report().finished, rig.status()), (2, SendStatus::Closed));
         rig.ask(3, &[run(0, 0, 5), run(1, 0, 0)], 0);
@@ -209,8 +211,8 @@ fn a_new_operation_waits_for_the_last() {
     let mut rig = SendRig::ready(Transport::Ud, 4, 4, 1);
     rig.ask(1, &[run(0, 0, 6)], 0);
     rig.activate();
-    rig.thread.operation.sequence = 2;
-    rig.thread.operation.sequence_check = 2;
+    rig.change(|line| line.sequence = 2);
+    rig.change(|line| line.sequence_check = 2);
     rig.control.message(CqeOpcode::WriteImmediate);
     rig.activate();
     assert_eq!((rig.report().posted, rig.report().finished), (6, 0));
@@ -264,19 +266,19 @@ fn operations_that_do_not_fit_are_refused() {
         refused(ContextFault::ChunkBytes)
     );
     assert_eq!(
-        ask(&mut rig, good, &|rig| rig.thread.operation.chunk_bytes = LAST - 1),
+        ask(&mut rig, good, &|rig| rig.change(|line| line.chunk_bytes = LAST - 1)),
         refused(ContextFault::ChunkBytes)
     );
     assert_eq!(
-        ask(&mut rig, good, &|rig| rig.thread.operation.collective_id = 1 << 20),
+        ask(&mut rig, good, &|rig| rig.change(|line| line.collective_id = 1 << 20)),
         refused(ContextFault::CollectiveId)
     );
-    assert_eq!(ask(&mut rig, good, &|rig| rig.thread.operation.flags = 4), refused(ContextFault::Flags));
+    assert_eq!(ask(&mut rig, good, &|rig| rig.change(|line| line.flags = 4)), refused(ContextFault::Flags));
     assert_eq!(rig.report().posted, 0, "nothing goes out for them");
     assert_eq!(ask(&mut rig, good, &|_| ()), (SendStatus::Finished, 0));
     // Half written: ignored.
     rig.ask(99, &good, 0);
-    rig.thread.operation.sequence_check = 98;
+    rig.change(|line| line.sequence_check = 98);
     rig.activate();
     assert_eq!(rig.report().finished, 6);
 }
@@ -284,19 +286,21 @@ fn operations_that_do_not_fit_are_refused() {
 #[test]
 fn contexts_that_do_not_fit_are_refused_with_the_lane_at_fault() {
     type Change = &'static dyn Fn(&mut SendRig);
-    let cases: [(Change, ContextFault, u32); 12] = [
+    let cases: [(Change, ContextFault, u32); 14] = [
         (&|rig| rig.thread.abi_hash ^= 1, ContextFault::AbiHash, 0),
         (&|rig| rig.thread.transport = 3, ContextFault::Transport, 0),
         (&|rig| rig.thread.quota = 0, ContextFault::Quota, 0),
         (&|rig| rig.thread.batch = 0, ContextFault::Batch, 0),
         (&|rig| rig.thread.batch = 5, ContextFault::Batch, 0),
         (&|rig| rig.thread.psn_bits = 32, ContextFault::PsnBits, 0),
-        (&|rig| rig.thread.lanes = 0, ContextFault::Lanes, 0),
+        (&|rig| rig.thread.contexts = Default::default(), ContextFault::Lanes, 0),
+        (&|rig| rig.thread.operation = Default::default(), ContextFault::DeviceMemory, 0),
+        (&|rig| rig.array[1].run = Default::default(), ContextFault::DeviceMemory, 1),
         (&|rig| rig.thread.report_host += 8, ContextFault::HostAddress, 0),
-        (&|rig| rig.thread.control_queue.log_depth = 4, ContextFault::QueueDepth, 0),
-        (&|rig| rig.array[1].send_queue.log_depth = 1, ContextFault::QueueDepth, 1),
-        (&|rig| rig.array[1].send_cq.log_depth = 2, ContextFault::QueueDepth, 1),
-        (&|rig| rig.array[1].send_queue.ring = flexcast_abi::DeviceAddress::new(32), ContextFault::QueueAddress, 1),
+        (&|rig| rig.thread.control_queue = of_depth(rig.thread.control_queue, 4), ContextFault::QueueDepth, 0),
+        (&|rig| rig.array[1].send_queue = of_depth(rig.array[1].send_queue, 1), ContextFault::QueueDepth, 1),
+        (&|rig| rig.array[1].send_cq = of_depth(rig.array[1].send_cq, 2), ContextFault::QueueDepth, 1),
+        (&|rig| rig.array[1].send_queue = at(rig.array[1].send_queue, 32), ContextFault::QueueAddress, 1),
     ];
     for (change, fault, lane) in cases {
         let mut rig = SendRig::new(Transport::Ud, 4, 4, 2);
@@ -332,14 +336,14 @@ fn indices_pass_their_16_bits() {
 fn a_held_operation_waits_for_the_conductor_or_for_its_closing() {
     for transport in BOTH {
         let mut line = flexcast_abi::Signals { lanes: 1, senders: 1, ..Default::default() };
-        let address = DeviceAddress::new(core::ptr::from_mut(&mut line) as u64);
-        let signals = Signals::attach(address).unwrap();
+        let named = Shared::new(DeviceAddress::new(core::ptr::from_mut(&mut line) as u64));
+        let signals = Signals::attach(&named).unwrap();
         let mut rig = SendRig::ready(transport, 4, 4, 2);
+        rig.thread.signals = named;
         let runs = [run(0, 0, 9), run(1, 0, 5)];
         let ask = |rig: &mut SendRig, sequence| {
             rig.ask(sequence, &runs, 0);
-            rig.thread.operation.flags = OPERATION_HELD;
-            rig.thread.operation.signals = address;
+            rig.change(|line| line.flags = OPERATION_HELD);
         };
         ask(&mut rig, 1);
         assert!(drive(&mut rig, 2).is_empty() && rig.report().finished == 0, "held");
@@ -351,8 +355,7 @@ fn a_held_operation_waits_for_the_conductor_or_for_its_closing() {
         ask(&mut rig, 2);
         assert!(drive(&mut rig, 2).is_empty() && rig.report().finished == 1, "the leave of the last does not count");
         rig.ask(2, &runs, 0);
-        rig.thread.operation.flags = OPERATION_CLOSED;
-        rig.thread.operation.signals = address;
+        rig.change(|line| line.flags = OPERATION_CLOSED);
         assert!(drive(&mut rig, 2).is_empty() && rig.report().finished == 2);
         assert_eq!(rig.status(), SendStatus::Closed);
     }

@@ -25,15 +25,16 @@ pub(crate) fn event_handler(attribute: TokenStream, function: &ItemFn) -> Result
     Ok(quote! {
         #function
 
-        // Exported symbols and link sections count as unsafe code; what they promise is kept by `dpa::entry`.
+        // Exported symbols, link sections and calls of `dpa::entry` are unsafe code of this macro; the image itself forbids its own.
         #[doc(hidden)]
-        #[allow(unsafe_code, non_snake_case)]
+        #[allow(non_snake_case)]
         mod #module {
             use super::*;
 
             #[unsafe(export_name = #symbol)]
             extern "C" fn entry(argument: u64) -> ! {
-                ::dpa::entry::event::<#context>(argument, super::#name)
+                // SAFETY: the host calls the symbol by the record below, whose layout hash it has compared, and as that asks for.
+                unsafe { ::dpa::entry::event::<#context>(argument, super::#name) }
             }
 
             #[used]
@@ -57,10 +58,11 @@ pub(crate) fn rpc(attribute: TokenStream, function: &ItemFn) -> Result<TokenStre
     let (body, hashed) = match argument {
         Type::Reference(reference) => {
             let ty = &reference.elem;
+            // SAFETY (of what this expands to): as for an event handler.
             let call = if reference.mutability.is_some() {
-                quote!(::dpa::entry::rpc_with_mut::<#ty>(argument, super::#name))
+                quote!(unsafe { ::dpa::entry::rpc_with_mut::<#ty>(argument, super::#name) })
             } else {
-                quote!(::dpa::entry::rpc_with::<#ty>(argument, super::#name))
+                quote!(unsafe { ::dpa::entry::rpc_with::<#ty>(argument, super::#name) })
             };
             (call, quote!(#ty))
         }
@@ -73,9 +75,9 @@ pub(crate) fn rpc(attribute: TokenStream, function: &ItemFn) -> Result<TokenStre
     Ok(quote! {
         #function
 
-        // Exported symbols and link sections count as unsafe code; what they promise is kept by `dpa::entry`.
+        // Exported symbols, link sections and calls of `dpa::entry` are unsafe code of this macro; the image itself forbids its own.
         #[doc(hidden)]
-        #[allow(unsafe_code, non_snake_case)]
+        #[allow(non_snake_case)]
         mod #module {
             use super::*;
 
@@ -86,7 +88,8 @@ pub(crate) fn rpc(attribute: TokenStream, function: &ItemFn) -> Result<TokenStre
 
             #[unsafe(export_name = #unpack_symbol)]
             extern "C" fn unpack(buffer: u64, function: extern "C" fn(u64) -> u64) -> u64 {
-                ::dpa::entry::unpack(buffer, function)
+                // SAFETY: the runtime calls this symbol with the buffer that the host filled.
+                unsafe { ::dpa::entry::unpack(buffer, function) }
             }
 
             #[used]

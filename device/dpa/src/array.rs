@@ -2,7 +2,9 @@
 
 use core::marker::PhantomData;
 
-use crate::abi::{DeviceAddress, Layout};
+use zerocopy::FromBytes;
+
+use crate::abi::{ContextMemory, Layout, TableMemory};
 
 /// An array of contexts that belong to the running thread alone, borrowed by way of the field that names it.
 #[derive(Debug)]
@@ -13,13 +15,13 @@ pub struct ContextArray<'c, T> {
 }
 
 impl<'c, T: Layout> ContextArray<'c, T> {
-    /// The `count` contexts at `address`; none if the address is null or misaligned. As long as the array is in use, the field that named
-    /// it cannot make another one.
+    /// The contexts that `memory` names; none if it names none, or its address is misaligned. As long as the array is in use, `memory`, which
+    /// firmware cannot copy, leads nowhere else: contexts are borrowed exclusively.
     #[inline]
     #[must_use]
-    pub fn attach(address: &'c mut DeviceAddress, count: u32) -> Self {
-        let base = address.get() as *mut T;
-        let count = if base.is_null() || !base.is_aligned() { 0 } else { count as usize };
+    pub fn attach(memory: &'c mut ContextMemory<T>) -> Self {
+        let base = memory.address() as *mut T;
+        let count = if base.is_null() || !base.is_aligned() { 0 } else { memory.count() as usize };
         Self { base, count, owner: PhantomData }
     }
 
@@ -44,8 +46,9 @@ impl<'c, T: Layout> ContextArray<'c, T> {
         if index >= self.count {
             return None;
         }
-        // SAFETY: inside the array that the host allocated for the owner of the borrowed field, aligned; the borrow of `self` keeps
-        // it the only reference. Fields that the host writes meanwhile are read through `shared::snapshot`.
+        // SAFETY: inside the array that the host allocated for the owner of the borrowed field, aligned, with values of `T`, whose layout is in
+        // the hash that the host compared; the borrow of `self` keeps it the only reference. Nobody else writes it while the thread runs: what the
+        // host rewrites is behind `HostLine`s.
         Some(unsafe { &mut *self.base.add(index) })
     }
 
@@ -60,21 +63,28 @@ impl<'c, T: Layout> ContextArray<'c, T> {
     }
 }
 
-/// A table that the host wrote, read row by row.
+/// A table that the host wrote, read row by row. Rows are plain bytes: whatever the host has written by now is one.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<T> {
     base: *const T,
     rows: u32,
 }
 
-impl<T: Layout + Copy> Table<T> {
-    /// The `rows` rows at `address`; none if the address is null or misaligned.
+impl<T: FromBytes + Copy> Table<T> {
+    /// The rows that `memory` names; none if it names none, or its address is misaligned.
     #[inline]
     #[must_use]
-    pub fn attach(address: DeviceAddress, rows: u32) -> Self {
-        let base = address.get() as *const T;
-        let rows = if base.is_null() || !base.is_aligned() { 0 } else { rows };
+    pub fn attach(memory: &TableMemory<T>) -> Self {
+        let base = memory.address() as *const T;
+        let rows = if base.is_null() || !base.is_aligned() { 0 } else { memory.count() };
         Self { base, rows }
+    }
+
+    /// The first `rows` rows; fewer if there are not so many.
+    #[inline]
+    #[must_use]
+    pub fn first(self, rows: u32) -> Self {
+        Self { rows: self.rows.min(rows), ..self }
     }
 
     /// Number of rows.
@@ -103,12 +113,13 @@ impl<T: Layout + Copy> Table<T> {
 #[cfg(all(test, not(target_arch = "riscv64")))]
 mod tests {
     use super::*;
+    use crate::abi::DeviceAddress;
 
     #[test]
     fn contexts_are_reached_one_at_a_time_and_none_beyond_the_end() {
         let mut memory = [1u64, 2, 3, 4];
-        let mut address = DeviceAddress::new(memory.as_mut_ptr() as u64);
-        let mut array = ContextArray::<u64>::attach(&mut address, 3);
+        let mut named = ContextMemory::new(DeviceAddress::new(memory.as_mut_ptr() as u64), 3);
+        let mut array = ContextArray::<u64>::attach(&mut named);
         *array.get(1).unwrap() += 10;
         assert!(array.get(3).is_none());
         assert_eq!(array.iter_mut().map(|word| *word).sum::<u64>(), 1 + 12 + 3);
@@ -119,17 +130,19 @@ mod tests {
     #[test]
     fn null_and_misaligned_addresses_name_nothing() {
         for bad in [0u64, 4] {
-            let mut address = DeviceAddress::new(bad);
-            assert!(Table::<u64>::attach(address, 5).is_empty());
-            let mut array = ContextArray::<u64>::attach(&mut address, 5);
+            let address = DeviceAddress::new(bad);
+            assert!(Table::<u64>::attach(&TableMemory::new(address, 5)).is_empty());
+            let mut named = ContextMemory::new(address, 5);
+            let mut array = ContextArray::<u64>::attach(&mut named);
             assert!(array.get(0).is_none() && array.is_empty() && array.iter_mut().next().is_none());
         }
     }
 
     #[test]
-    fn rows_are_copies() {
+    fn rows_are_copies_and_end_where_the_memory_does() {
         let memory = [7u64, 8];
-        let table = Table::<u64>::attach(DeviceAddress::new(memory.as_ptr() as u64), 2);
+        let table = Table::<u64>::attach(&TableMemory::new(DeviceAddress::new(memory.as_ptr() as u64), 2));
         assert_eq!((table.get(0), table.get(1), table.get(2), table.len()), (Some(7), Some(8), None, 2));
+        assert_eq!((table.first(1).get(1), table.first(u32::MAX).get(2), table.first(9).len()), (None, None, 2));
     }
 }

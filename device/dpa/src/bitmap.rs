@@ -1,9 +1,10 @@
 //! The chunk bitmap of one worker, in DPA memory. Same rules as [`crate::proto::Bitmap`], one load and one store per mark.
 
-use crate::abi::DeviceAddress;
+use crate::abi::BitmapMemory;
 use crate::proto::Mark;
 
-/// Bitmap of a worker; used by one thread alone.
+/// Bitmap of a worker. Several views of one bitmap may exist, all on the thread that uses it alone: they access it word by word, never through
+/// references.
 #[derive(Debug)]
 pub struct BitmapView {
     words: *mut u64,
@@ -11,19 +12,18 @@ pub struct BitmapView {
 }
 
 impl BitmapView {
-    /// The first `bits` bits of the `words` 64-bit words at `address`; fewer if there are not so many.
+    /// The first `bits` bits of the bitmap; fewer if it has not so many.
     #[inline]
     #[must_use]
-    pub fn attach(address: DeviceAddress, words: u32, bits: u32) -> Self {
-        Self { words: address.get() as *mut u64, bits: u64::from(bits).min(u64::from(words) * 64) }
+    pub fn attach(memory: &BitmapMemory, bits: u32) -> Self {
+        Self { words: memory.address() as *mut u64, bits: u64::from(bits).min(u64::from(memory.count()) * 64) }
     }
 
-    /// As [`BitmapView::attach`], over `words` words that begin `skip` words behind `address`.
+    /// A bitmap of no bits.
     #[inline]
     #[must_use]
-    pub fn attach_behind(address: DeviceAddress, skip: u32, words: u32, bits: u32) -> Self {
-        let words_at = (address.get() as *mut u64).wrapping_add(skip as usize);
-        Self { words: words_at, bits: u64::from(bits).min(u64::from(words) * 64) }
+    pub const fn none() -> Self {
+        Self { words: core::ptr::null_mut(), bits: 0 }
     }
 
     /// Number of bits.
@@ -126,6 +126,26 @@ unsafe fn mark(words: *mut u64, index: u64) -> Mark {
 #[cfg(all(test, not(target_arch = "riscv64")))]
 mod tests {
     use super::*;
+    use crate::abi::DeviceAddress;
+
+    fn view(words: &mut [u64], bits: u32) -> BitmapView {
+        let address = DeviceAddress::new(words.as_mut_ptr() as u64);
+        BitmapView::attach(&BitmapMemory::new(address, words.len() as u32), bits)
+    }
+
+    #[test]
+    fn no_number_of_bits_leads_beyond_the_words() {
+        let mut words = [0u64; 2];
+        let one = view(&mut words[..1], u32::MAX);
+        assert_eq!((one.bits(), one.mark(63), one.mark(64), one.word(1)), (64, Mark::First, Mark::OutOfRange, 0));
+        one.fill(0, u64::MAX);
+        one.window(60, u64::MAX).mark(64);
+        one.clear();
+        assert_eq!(words, [0; 2]);
+        let none = BitmapView::none();
+        none.clear();
+        assert_eq!((none.mark(0), none.word(0)), (Mark::OutOfRange, 0));
+    }
 
     #[test]
     fn filling_sets_exactly_the_run() {
@@ -133,7 +153,7 @@ mod tests {
             [(0u64, 0u64), (0, 1), (3, 61), (3, 62), (60, 80), (64, 64), (120, 200), (128, 5), (500, 1)]
         {
             let mut words = [0u64; 3];
-            let view = BitmapView::attach(DeviceAddress::new(words.as_mut_ptr() as u64), 2, 128);
+            let view = view(&mut words[..2], 128);
             view.fill(first, count);
             for bit in 0..192 {
                 let expected = bit < 128 && (first..first + count).contains(&bit);
@@ -145,7 +165,7 @@ mod tests {
     #[test]
     fn a_window_takes_its_own_bits_only() {
         let mut words = [0u64; 2];
-        let view = BitmapView::attach_behind(DeviceAddress::new(words.as_mut_ptr() as u64), 1, 1, 64);
+        let view = view(&mut words[1..], 64);
         let window = view.window(10, 3);
         assert_eq!(
             [9, 10, 12, 13].map(|bit| window.mark(bit)),

@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 
-use crate::abi::QueueDescriptor;
+use crate::abi::CompletionQueueMemory;
 use crate::arch::opaque;
 use crate::hw::cqe::{OP_OWN_OFFSET, USER_INDEX_OFFSET, owner_of_pass};
 use crate::hw::doorbell::cq_counter;
@@ -10,6 +10,8 @@ use crate::hw::{Be32, CqDoorbellRecord, Cqe, CqeOpcode, ErrorCqe};
 
 /// A completion queue. Indices count completions from the queue's creation and never wrap; position in the ring and expected owner bit
 /// follow from them.
+///
+/// Several views of one queue may exist, all on the thread that uses it: they access it by volatile loads and stores, never through references.
 #[derive(Debug)]
 pub struct CompletionQueue {
     ring: *const Cqe,
@@ -19,15 +21,15 @@ pub struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// The queue that `descriptor` names.
+    /// The queue that `memory` names. If there is none, the process ends with [`crate::error::NO_MEMORY`].
     #[inline]
     #[must_use]
-    pub fn attach(descriptor: &QueueDescriptor) -> Self {
+    pub fn attach(memory: &CompletionQueueMemory) -> Self {
         Self {
-            ring: descriptor.ring.get() as *const Cqe,
-            doorbell_record: descriptor.doorbell_record.get() as *mut CqDoorbellRecord,
-            log_depth: descriptor.log_depth & 31,
-            number: descriptor.number,
+            ring: crate::there(memory.ring()) as *const Cqe,
+            doorbell_record: memory.doorbell_record() as *mut CqDoorbellRecord,
+            log_depth: memory.log_depth(),
+            number: memory.number(),
         }
     }
 
@@ -42,7 +44,7 @@ impl CompletionQueue {
     #[inline(always)]
     #[must_use]
     pub const fn depth(&self) -> u64 {
-        1 << self.log_depth
+        1 << (self.log_depth & 63)
     }
 
     /// Entry number `index`, whoever owns it.
@@ -60,6 +62,16 @@ impl CompletionQueue {
     pub fn is_ready(&self, index: u64) -> bool {
         let op_own = self.entry(index).op_own();
         op_own & 1 == u64::from(owner_of_pass(index, self.log_depth)) && op_own >> 4 != CqeOpcode::Invalid as u64
+    }
+
+    /// [`CompletionQueue::is_ready`] of a queue that is only looked at: fewer instructions where nothing is ready.
+    #[inline(always)]
+    #[must_use]
+    pub fn waits(memory: &CompletionQueueMemory, index: u64) -> bool {
+        let queue = Self::attach(memory);
+        let op_own = queue.entry(index).op_own();
+        // An invalid opcode is the highest of all.
+        op_own < (CqeOpcode::Invalid as u64) << 4 && op_own & 1 == u64::from(owner_of_pass(index, queue.log_depth))
     }
 
     /// The entries from number `index` on, at most `len` and not beyond the ring's end, as long as they are plain `opcode`.

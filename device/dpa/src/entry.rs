@@ -96,22 +96,29 @@ static NOTE: AbiNote = AbiNote {
 };
 
 /// The context at `address`, or the end of the process: a handler without its context has nobody to report to.
+///
+/// # Safety
+/// If not 0, `address` is that of a `T` which the host has written for the running entry, and which nobody else writes before it ends.
 #[inline(always)]
-fn context<'a, T>(address: u64) -> &'a mut T {
+unsafe fn context<'a, T>(address: u64) -> &'a mut T {
     let pointer = address as *mut T;
     if pointer.is_null() || !pointer.is_aligned() {
         fatal(error::BAD_ARGUMENT);
     }
-    // SAFETY: the host compared the record's layout hash with its own and passes the address of such a structure, which it leaves to this
-    // entry; fields that it does write meanwhile are read through `shared::snapshot`.
+    // SAFETY: by contract; aligned.
     unsafe { &mut *pointer }
 }
 
 /// Body of an event handler's symbol.
+///
+/// # Safety
+/// The host compared the layout hash of the entry's record with its own, and gives as argument the device address of such a structure, which it
+/// leaves to this entry: what it rewrites meanwhile lies behind [`crate::HostLine`]s.
 #[doc(hidden)]
 #[inline(always)]
-pub fn event<T: abi::Layout>(argument: u64, handler: fn(&mut T) -> Next) -> ! {
-    match handler(context(argument)) {
+pub unsafe fn event<T: abi::Layout>(argument: u64, handler: fn(&mut T) -> Next) -> ! {
+    // SAFETY: by contract.
+    match handler(unsafe { context(argument) }) {
         Next::Reschedule => sys::reschedule(),
         Next::Finish => sys::finish(),
         Next::Retrigger => sys::retrigger(),
@@ -119,28 +126,39 @@ pub fn event<T: abi::Layout>(argument: u64, handler: fn(&mut T) -> Next) -> ! {
 }
 
 /// Body of an RPC's symbol whose argument is a structure.
+///
+/// # Safety
+/// As for [`event`].
 #[doc(hidden)]
 #[inline(always)]
-pub fn rpc_with<T: abi::Layout>(argument: u64, function: fn(&T) -> u64) -> u64 {
-    function(context(argument))
+pub unsafe fn rpc_with<T: abi::Layout>(argument: u64, function: fn(&T) -> u64) -> u64 {
+    // SAFETY: by contract.
+    function(unsafe { context(argument) })
 }
 
 /// Body of an RPC's symbol whose argument is a structure that it may change.
+///
+/// # Safety
+/// As for [`event`].
 #[doc(hidden)]
 #[inline(always)]
-pub fn rpc_with_mut<T: abi::Layout>(argument: u64, function: fn(&mut T) -> u64) -> u64 {
-    function(context(argument))
+pub unsafe fn rpc_with_mut<T: abi::Layout>(argument: u64, function: fn(&mut T) -> u64) -> u64 {
+    // SAFETY: by contract.
+    function(unsafe { context(argument) })
 }
 
 /// Body of an RPC's unpack symbol: the buffer holds the one argument.
+///
+/// # Safety
+/// If not 0, `buffer` is the address of the argument buffer that the runtime passes: a number in it is valid for reads.
 #[doc(hidden)]
 #[inline(always)]
-pub fn unpack(buffer: u64, function: extern "C" fn(u64) -> u64) -> u64 {
+pub unsafe fn unpack(buffer: u64, function: extern "C" fn(u64) -> u64) -> u64 {
     let buffer = buffer as *const u64;
     if buffer.is_null() || !buffer.is_aligned() {
         fatal(error::BAD_ARGUMENT);
     }
-    // SAFETY: the runtime passes the argument buffer that the host's pack function filled with one u64.
+    // SAFETY: by contract; the host's pack function filled it with one u64.
     function(unsafe { buffer.read() })
 }
 

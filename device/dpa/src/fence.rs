@@ -33,3 +33,9 @@ pub fn outbox() {
 pub fn window_writeback() {
     arch::fence_ow_ow();
 }
+
+/// Before loads from a window: drops the copies of its lines, so that the host's memory is loaded as it is now (`fence ir, ir`).
+#[inline(always)]
+pub fn window_invalidate() {
+    arch::fence_ir_ir();
+}

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::abi::{DeviceAddress, GroupContext};
+use crate::abi::{GroupContext, Shared};
 
 /// The group's counter in DPA memory, shared by the threads of its workers.
 #[derive(Debug)]
@@ -11,10 +11,11 @@ pub struct Group {
 }
 
 impl Group {
-    /// The group at `address`, which names a [`GroupContext`].
+    /// The group that `memory` names. If there is none, the process ends with [`crate::error::NO_MEMORY`].
     #[must_use]
-    pub fn attach(address: DeviceAddress) -> Self {
-        Self { finished: (address.get() as usize + core::mem::offset_of!(GroupContext, finished)) as *const AtomicU64 }
+    pub fn attach(memory: &Shared<GroupContext>) -> Self {
+        let at = crate::there(memory.address()) as *const GroupContext;
+        Self { finished: at.wrapping_byte_add(core::mem::offset_of!(GroupContext, finished)).cast() }
     }
 
     /// Counts one worker that finished operation `sequence`; true for the last of `workers`. What the other workers wrote before they
@@ -49,10 +50,11 @@ pub(crate) fn count(word: &AtomicU64, sequence: u32, all: u32) -> bool {
 #[cfg(all(test, not(target_arch = "riscv64")))]
 mod tests {
     use super::*;
+    use crate::abi::DeviceAddress;
 
     /// Of an exclusive borrow: what is behind a shared one may not be written, whoever knows its address.
     fn group(cell: &mut GroupContext) -> Group {
-        Group::attach(DeviceAddress::new(core::ptr::from_mut(cell) as u64))
+        Group::attach(&Shared::new(DeviceAddress::new(core::ptr::from_mut(cell) as u64)))
     }
 
     #[test]

@@ -1,56 +1,62 @@
 //! Memory of the firmware's own: a value that a thread keeps between activations, and bytes that the card reads and writes.
 
+use core::any::TypeId;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 
 use zerocopy::FromBytes as _;
 
-use crate::abi::DeviceAddress;
+use crate::abi::{KeptMemory, MessageMemory};
 
 /// First word of a cell that holds a value: no cell that the host zeroed does.
 const SET: u64 = 0xF1EC_CA57_4B45_5054;
 
 #[repr(C, align(64))]
 struct Cell<T> {
+    /// [`SET`] once there is a value.
     tag: u64,
+    /// Of what type it is.
+    id: MaybeUninit<TypeId>,
     value: MaybeUninit<T>,
 }
 
-/// A value of a type that only the firmware knows, in memory that the host set aside and zeroed; used by one thread alone. Its layout may change with
-/// every build: nobody else looks at it.
+/// A value of a type that only the firmware knows, in memory that the host set aside and zeroed; used by one thread at a time. Its layout may change
+/// with every build: nobody else looks at it.
 #[derive(Debug)]
 pub struct Kept<'c, T> {
     at: *mut Cell<T>,
     owner: PhantomData<&'c mut T>,
 }
 
-impl<'c, T: Copy + 'static> Kept<'c, T> {
-    /// The `bytes` bytes at `address`; none if the address is null or misaligned, or they are too few. As long as the value is in use, the field
-    /// that named it cannot make another one.
+impl<'c, T: Copy + Send + 'static> Kept<'c, T> {
+    /// The value in `memory`; none if there is no memory, or it is misaligned or too small. As long as the value is in use, `memory` leads nowhere
+    /// else.
     #[must_use]
-    pub fn attach(address: &'c mut DeviceAddress, bytes: u64) -> Option<Self> {
-        let at = address.get() as *mut Cell<T>;
-        let fits = !at.is_null() && at.is_aligned() && size_of::<Cell<T>>() as u64 <= bytes;
+    pub fn attach(memory: &'c mut KeptMemory) -> Option<Self> {
+        let at = memory.address() as *mut Cell<T>;
+        let fits = !at.is_null() && at.is_aligned() && size_of::<Cell<T>>() as u64 <= u64::from(memory.count()) * 8;
         fits.then_some(Self { at, owner: PhantomData })
     }
 
     /// Puts a value in.
     pub fn set(&mut self, value: T) {
-        // SAFETY: aligned memory of sufficient size, which the host set aside for the owner of the borrowed field.
+        // SAFETY: aligned memory of sufficient size, which the host set aside for the owner of the borrowed field; any bytes are a cell.
         let cell = unsafe { &mut *self.at };
         cell.value.write(value);
-        cell.tag = SET ^ size_of::<T>() as u64;
+        cell.id.write(TypeId::of::<T>());
+        cell.tag = SET;
     }
 
-    /// The value, if one was put in.
+    /// The value, if one of this type was put in.
     #[must_use]
     pub fn get(self) -> Option<&'c mut T> {
-        // SAFETY: as in `set`; any bytes are a cell.
+        // SAFETY: as in `set`.
         let cell = unsafe { &mut *self.at };
-        if cell.tag != SET ^ size_of::<T>() as u64 {
+        // SAFETY: `set` wrote the type before the tag, and nobody else writes here.
+        if cell.tag != SET || unsafe { cell.id.assume_init() } != TypeId::of::<T>() {
             return None;
         }
-        // SAFETY: `set` of this build wrote a value of this size before the tag, and nobody else writes here; `self` was the only way here.
+        // SAFETY: `set` wrote a value of this type; `self` was the only way here.
         Some(unsafe { cell.value.assume_init_mut() })
     }
 }
@@ -64,11 +70,11 @@ pub struct Messages<'c> {
 }
 
 impl<'c> Messages<'c> {
-    /// The `bytes` bytes at `address`; none of them if the address is null or misaligned.
+    /// The words of `memory`; none of them if its address is null or misaligned.
     #[must_use]
-    pub fn attach(address: &'c mut DeviceAddress, bytes: u64) -> Self {
-        let base = address.get() as *mut u64;
-        let words = if base.is_null() || !base.is_aligned() { 0 } else { bytes / 8 };
+    pub fn attach(memory: &'c mut MessageMemory) -> Self {
+        let base = memory.address() as *mut u64;
+        let words = if base.is_null() || !base.is_aligned() { 0 } else { u64::from(memory.count()) };
         Self { base, words, owner: PhantomData }
     }
 
@@ -105,31 +111,47 @@ impl<'c> Messages<'c> {
 #[cfg(all(test, not(target_arch = "riscv64")))]
 mod tests {
     use super::*;
+    use crate::abi::DeviceAddress;
     use zerocopy::IntoBytes as _;
 
     #[repr(align(64))]
     struct Memory([u64; 16]);
 
+    fn kept(memory: &mut Memory, words: u32) -> KeptMemory {
+        KeptMemory::new(DeviceAddress::new(memory.0.as_mut_ptr() as u64), words)
+    }
+
     #[test]
     fn a_value_is_there_once_it_was_put_in() {
         let mut memory = Memory([0; 16]);
-        let mut address = DeviceAddress::new(memory.0.as_mut_ptr() as u64);
-        assert!(Kept::<[u64; 16]>::attach(&mut address, 128).is_none(), "no room beside the tag");
-        assert!(Kept::<u64>::attach(&mut address, 128).unwrap().get().is_none());
-        Kept::<u64>::attach(&mut address, 128).unwrap().set(7);
-        *Kept::<u64>::attach(&mut address, 128).unwrap().get().unwrap() += 1;
-        assert_eq!(Kept::<u64>::attach(&mut address, 128).unwrap().get(), Some(&mut 8));
-        assert!(Kept::<u32>::attach(&mut address, 128).unwrap().get().is_none(), "another type");
-        for bad in [0, memory.0.as_mut_ptr() as u64 + 8] {
-            assert!(Kept::<u64>::attach(&mut DeviceAddress::new(bad), 128).is_none());
+        let bad = DeviceAddress::new(memory.0.as_mut_ptr() as u64 + 8);
+        let mut kept = kept(&mut memory, 16);
+        assert!(Kept::<[u64; 16]>::attach(&mut kept).is_none(), "no room beside the tag");
+        assert!(Kept::<u64>::attach(&mut kept).unwrap().get().is_none());
+        Kept::<u64>::attach(&mut kept).unwrap().set(7);
+        *Kept::<u64>::attach(&mut kept).unwrap().get().unwrap() += 1;
+        assert_eq!(Kept::<u64>::attach(&mut kept).unwrap().get(), Some(&mut 8));
+        for bad in [DeviceAddress::default(), bad] {
+            assert!(Kept::<u64>::attach(&mut KeptMemory::new(bad, 16)).is_none());
         }
+    }
+
+    #[test]
+    fn a_value_is_not_taken_for_one_of_another_type_of_its_size() {
+        let mut memory = Memory([0; 16]);
+        let mut kept = kept(&mut memory, 16);
+        Kept::<u64>::attach(&mut kept).unwrap().set(0x1234);
+        assert!(Kept::<&'static u64>::attach(&mut kept).unwrap().get().is_none());
+        assert!(Kept::<i64>::attach(&mut kept).unwrap().get().is_none());
+        assert!(Kept::<u32>::attach(&mut kept).unwrap().get().is_none());
+        assert_eq!(Kept::<u64>::attach(&mut kept).unwrap().get(), Some(&mut 0x1234));
     }
 
     #[test]
     fn messages_stay_inside() {
         let mut memory = Memory([0; 16]);
-        let mut address = DeviceAddress::new(memory.0.as_mut_ptr() as u64);
-        let messages = Messages::attach(&mut address, 32);
+        let mut named = MessageMemory::new(DeviceAddress::new(memory.0.as_mut_ptr() as u64), 4);
+        let messages = Messages::attach(&mut named);
         let text = [1u64, 2];
         assert!(messages.write(16, text.as_bytes()));
         assert!(!messages.write(24, text.as_bytes()) && !messages.write(4, text.as_bytes()));
@@ -137,6 +159,6 @@ mod tests {
         let mut read = [0; 4];
         assert!(messages.read(0, &mut read) && !messages.read(8, &mut read));
         assert_eq!(read, [0, 0, 1, 2]);
-        assert!(!Messages::attach(&mut DeviceAddress::new(0), 32).read(0, &mut read));
+        assert!(!Messages::attach(&mut MessageMemory::default()).read(0, &mut read));
     }
 }

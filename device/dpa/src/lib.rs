@@ -1,11 +1,19 @@
 //! Safe access to what a DPA thread works with: its context, completion, receive and send queues, the window to host memory, the
 //! doorbells of the outbox, fences and counters.
 //!
-//! **Trust.** Memory is named by [`abi::DeviceAddress`]es, which firmware cannot make: they come out of a context that the host wrote
-//! and whose layout hash it compared. A queue made from such an address accesses memory only inside the ring that the descriptor
-//! names, through volatile or raw accesses, never through references. What the host names wrongly it can only break in its own process.
+//! **Trust.** What leads to memory ([`abi::memory`]) comes out of a context that the host wrote and whose layout hash it compared. Firmware without
+//! unsafe code cannot make it, change its extent, take it for another kind's, or copy it out of its context. Views made of it stay inside:
 //!
-//! **Unsafe.** This crate and `rt-emu` hold all unsafe code and all assembly of the firmware; images deny it.
+//! - Queues, bitmaps, tables, messages and windows are accessed word by word, never through references, since the card, the host and other views
+//!   of the same thread access them, too. Views hold raw pointers, so that none gets to another thread.
+//! - Contexts and kept values are borrowed exclusively, and so is what names them. Nobody else writes them while the thread runs: what the host
+//!   rewrites lies behind a [`HostLine`], what threads share behind atomics ([`Signals`], [`group::Group`]).
+//!
+//! What the host names wrongly it can only break in its own process. What a memory key covers the card may write: keys are numbers, and those that
+//! cover a process's contexts are for its host alone.
+//!
+//! **Unsafe.** This crate and `rt-emu` hold the unsafe code and all assembly of the firmware; images deny it, apart from the pointer chases of
+//! image `calibration` ([`measure::Lines::follow`]).
 //!
 //! On other targets than RISC-V the crate builds with plain memory in place of registers (module `arch`), so that queue logic can be
 //! unit-tested where it is written.
@@ -34,6 +42,7 @@ pub mod kept;
 #[cfg(feature = "log")]
 pub mod log;
 pub mod measure;
+pub mod only_if;
 pub mod outbox;
 pub mod panic;
 pub mod post;
@@ -51,10 +60,12 @@ pub use completion::{CompletionQueue, CqeRef, Segment};
 pub use dpa_macros::{event_handler, rpc};
 pub use entry::Next;
 pub use kept::{Kept, Messages};
+pub use only_if::OnlyIf;
 pub use outbox::Outbox;
 pub use post::{PostCursor, PostedEntry};
 pub use receive::ReceiveQueue;
 pub use send::{PairedSegment, SendQueue, WriteSlot};
+pub use shared::HostLine;
 pub use signals::Signals;
 pub use thread::{Counters, Thread};
 pub use window::{Entity, Window, WindowCell, WindowError, WindowWords};
@@ -73,10 +84,21 @@ pub mod error {
     pub const NOT_PREPARED: u8 = 0x83;
     /// The runtime refused the outbox or the window that the context names.
     pub const NO_RESOURCE: u8 = 0x84;
+    /// The context names no memory where the firmware needs some: a queue, a line, a group that is not there.
+    pub const NO_MEMORY: u8 = 0x85;
 }
 
 /// Ends the process with a user error code (128 to 255; see [`error`]).
 #[cold]
 pub fn fatal(code: u8) -> ! {
     sys::error(code)
+}
+
+/// An address that leads to memory.
+#[inline(always)]
+fn there(address: u64) -> u64 {
+    if address == 0 {
+        fatal(error::NO_MEMORY);
+    }
+    address
 }

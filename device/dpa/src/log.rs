@@ -1,12 +1,12 @@
 //! Device logs: defmt frames over the message stream.
 //!
-//! A frame is gathered in a buffer of the thread, so that threads need no lock, and sent as one line of text: `~`, the frame's bytes in
-//! hexadecimal, newline. Frames beyond [`FRAME_BYTES`] are dropped and counted. A frame costs hundreds of instructions and a runtime call:
+//! A frame is gathered in a buffer of the thread and sent as one line of text: `~`, the frame's bytes in hexadecimal, newline. Nobody waits: frames
+//! beyond [`FRAME_BYTES`] are dropped and counted, and so is that of a thread whose buffer another thread is using. A frame costs hundreds of instructions and a runtime call:
 //! set-up and failures only, never the datapath.
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::{Thread, sys};
 
@@ -15,10 +15,10 @@ pub use defmt;
 
 /// Longest frame: a message of the stream holds 511 bytes, two per byte of the frame.
 pub const FRAME_BYTES: usize = 254;
-/// Threads of a process that can log; higher thread numbers share buffers by the low bits, which only 256 execution units rule out.
-const THREADS: usize = 256;
+/// Buffers. Threads have one by the low bits of their numbers: two threads whose numbers are a multiple of 256 apart have the same one.
+const BUFFERS: usize = 256;
 
-/// Frames dropped because they were too long. Symbol `flexcast_log_dropped`.
+/// Frames dropped because they were too long, or because a thread with the same buffer was writing one. Symbol `flexcast_log_dropped`.
 #[cfg_attr(target_arch = "riscv64", unsafe(export_name = "flexcast_log_dropped"))]
 pub static DROPPED: AtomicU32 = AtomicU32::new(0);
 
@@ -76,48 +76,113 @@ impl Frame {
     }
 }
 
-struct Frames([UnsafeCell<Frame>; THREADS]);
+/// A frame, and which thread is writing it.
+struct Buffer {
+    /// Number of the thread, plus one; 0: nobody.
+    writer: AtomicU64,
+    frame: UnsafeCell<Frame>,
+}
 
-// SAFETY: each thread uses only the cell of its own number.
-unsafe impl Sync for Frames {}
+// SAFETY: only the thread that `writer` names touches the frame.
+unsafe impl Sync for Buffer {}
 
-static FRAMES: Frames = Frames([const { UnsafeCell::new(Frame::NEW) }; THREADS]);
+static BUFFER: [Buffer; BUFFERS] =
+    [const { Buffer { writer: AtomicU64::new(0), frame: UnsafeCell::new(Frame::NEW) } }; BUFFERS];
 
-fn frame() -> *mut Frame {
-    let index = Thread::current().id() as usize % THREADS;
-    FRAMES.0[index].get()
+/// The buffer of the running thread, and what names the thread in it.
+fn own() -> (&'static Buffer, u64) {
+    let id = Thread::current().id();
+    (&BUFFER[id as usize % BUFFERS], u64::from(id) + 1)
+}
+
+impl Buffer {
+    /// Takes the buffer for a thread; false if another one has it.
+    fn take(&self, thread: u64) -> bool {
+        self.writer.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Works on the frame if the thread has the buffer.
+    fn with<R>(&self, thread: u64, work: impl FnOnce(&mut Frame) -> R) -> Option<R> {
+        if self.writer.load(Ordering::Relaxed) != thread {
+            return None;
+        }
+        // SAFETY: the frame is this thread's until it gives the buffer back; `work` knows of no other way to it.
+        Some(work(unsafe { &mut *self.frame.get() }))
+    }
+
+    fn give_back(&self) {
+        self.writer.store(0, Ordering::Release);
+    }
+}
+
+fn drop_frame() {
+    DROPPED.fetch_add(1, Ordering::Relaxed);
 }
 
 #[defmt::global_logger]
 struct StreamLogger;
 
-// SAFETY: defmt asks that acquire..release of one context is not interleaved with another's. Contexts are DPA threads, each with a frame
-// of its own; a DPA thread has no interrupts.
+// SAFETY: defmt asks that acquire..release of one context is not interleaved with another's. Contexts are DPA threads, each with a buffer
+// that it alone has from one to the other; what a thread writes that did not get its buffer goes nowhere. A DPA thread has no interrupts.
 unsafe impl defmt::Logger for StreamLogger {
     fn acquire() {
-        // SAFETY: this thread's own frame; no reference to it outlives the call.
-        unsafe { (*frame()).start() };
+        let (buffer, thread) = own();
+        if !buffer.take(thread) {
+            return drop_frame();
+        }
+        buffer.with(thread, Frame::start);
     }
 
     unsafe fn flush() {}
 
     unsafe fn release() {
-        // SAFETY: as in `acquire`.
-        let frame = unsafe { &mut *frame() };
-        frame.end();
-        let mut text = [0; 2 * FRAME_BYTES + 3];
-        match frame.line(&mut text) {
-            Some(line) => sys::message(line),
-            None => {
-                DROPPED.fetch_add(1, Ordering::Relaxed);
+        let (buffer, thread) = own();
+        let sent = buffer.with(thread, |frame| {
+            frame.end();
+            let mut text = [0; 2 * FRAME_BYTES + 3];
+            match frame.line(&mut text) {
+                Some(line) => sys::message(line),
+                None => drop_frame(),
             }
+        });
+        if sent.is_some() {
+            buffer.give_back();
         }
     }
 
     unsafe fn write(bytes: &[u8]) {
-        // SAFETY: as in `acquire`.
-        unsafe { (*frame()).write(bytes) };
+        let (buffer, thread) = own();
+        buffer.with(thread, |frame| frame.write(bytes));
     }
 }
 
 defmt::timestamp!("{=u64:us}", crate::thread::time() / 1000);
+
+#[cfg(all(test, not(target_arch = "riscv64")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_with_one_buffer_do_not_write_into_one_frame() {
+        let (mine, other) = (8, 8 + BUFFERS as u32);
+        sys::set_thread_id(mine);
+        <StreamLogger as defmt::Logger>::acquire();
+        let theirs = std::thread::spawn(move || {
+            sys::set_thread_id(other);
+            let before = DROPPED.load(Ordering::Relaxed);
+            <StreamLogger as defmt::Logger>::acquire();
+            let (buffer, thread) = own();
+            let wrote = buffer.with(thread, |_| ()).is_some();
+            // SAFETY: after `acquire`, once.
+            unsafe { <StreamLogger as defmt::Logger>::release() };
+            (wrote, DROPPED.load(Ordering::Relaxed) - before)
+        });
+        assert_eq!(theirs.join().unwrap(), (false, 1));
+        let (buffer, thread) = own();
+        assert!(buffer.with(thread, |frame| !frame.overflow).unwrap(), "the other thread gave back what it had not");
+        // SAFETY: after `acquire`, once.
+        unsafe { <StreamLogger as defmt::Logger>::release() };
+        assert!(buffer.take(1 + u64::from(other)), "free for the other thread now");
+        buffer.give_back();
+    }
+}

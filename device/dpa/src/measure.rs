@@ -3,8 +3,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::abi::DeviceAddress;
-use crate::{Entity, Window, WindowError, arch, sys};
+use crate::abi::calibration::GateLine;
+use crate::abi::{MeasuredMemory, Shared, SharedBitmapMemory};
+use crate::{Window, WindowError, arch};
 
 /// Bytes of a line.
 const LINE: u64 = 64;
@@ -17,24 +18,20 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// The whole lines of the `bytes` bytes of DPA memory at `address`; none if it is not aligned to a line, or null.
+    /// The lines of `memory`; none if its address is null or not aligned to a line.
     #[must_use]
-    pub fn attach(address: DeviceAddress, bytes: u64) -> Self {
-        let count = if address.is_null() || !address.is_aligned_to(LINE) { 0 } else { bytes / LINE };
-        Self { base: address.get(), count }
+    pub fn attach(memory: &MeasuredMemory) -> Self {
+        let base = memory.address();
+        let count = if base == 0 || !base.is_multiple_of(LINE) { 0 } else { u64::from(memory.count()) };
+        Self { base, count }
     }
 
     /// The whole lines of the `bytes` bytes of host memory at `host_address`, which must be 64-byte aligned, through a window.
     ///
     /// # Errors
-    /// The address is null or not aligned, or the runtime does not map it.
+    /// [`WindowError::Address`].
     pub fn through(window: Window, host_address: u64, bytes: u64) -> Result<Self, WindowError> {
-        if host_address == 0 || !host_address.is_multiple_of(LINE) {
-            return Err(WindowError::Address);
-        }
-        let entity: Entity = window.entity();
-        let base = sys::window_pointer(entity as u32, host_address).ok_or(WindowError::Address)?;
-        Ok(Self { base, count: bytes / LINE })
+        Ok(Self { base: window.span(host_address, bytes)?, count: bytes / LINE })
     }
 
     /// How many.
@@ -61,25 +58,31 @@ impl Lines {
     }
 
     /// Follows `loads` pointers, the first in line `from`; returns the last, and 0 for none. Three instructions a load: load, add,
-    /// branch. All lines must have been linked; a line that was not points nowhere, and the access ends the process.
+    /// branch.
+    ///
+    /// # Safety
+    /// Every line has been linked ([`Lines::link`]), to a line of the same lines, and nothing else writes them before this returns.
     #[inline(always)]
     #[must_use]
-    pub fn follow(&self, from: u64, loads: u64) -> u64 {
+    pub unsafe fn follow(&self, from: u64, loads: u64) -> u64 {
         if self.count == 0 || loads == 0 {
             return 0;
         }
-        // SAFETY: a line inside; lines point to lines, see above. What is loaded is used as an address only.
+        // SAFETY: a line inside; lines point to lines by contract. What is loaded is used as an address only.
         unsafe { arch::chase(self.line(from), loads) }
     }
 
     /// Goes on from what [`Lines::follow`] returned, at this address.
+    ///
+    /// # Safety
+    /// As for [`Lines::follow`].
     #[inline(always)]
     #[must_use]
-    pub fn go_on(&self, at: u64, loads: u64) -> u64 {
+    pub unsafe fn go_on(&self, at: u64, loads: u64) -> u64 {
         if at.wrapping_sub(self.base) >= self.count * LINE || !at.is_multiple_of(LINE) || loads == 0 {
             return at;
         }
-        // SAFETY: as in `follow`.
+        // SAFETY: a line inside; by contract.
         unsafe { arch::chase(at, loads) }
     }
 
@@ -121,11 +124,12 @@ pub struct SharedBits {
 }
 
 impl SharedBits {
-    /// The `count` words at `address`; none if it is not aligned, or null.
+    /// The words of `memory`; none if its address is null or misaligned.
     #[must_use]
-    pub fn attach(address: DeviceAddress, count: u64) -> Self {
-        let count = if address.is_null() || !address.is_aligned_to(8) { 0 } else { count };
-        Self { words: address.get() as *const AtomicU64, count }
+    pub fn attach(memory: &SharedBitmapMemory) -> Self {
+        let words = memory.address() as *const AtomicU64;
+        let count = if words.is_null() || !words.is_aligned() { 0 } else { u64::from(memory.count()) };
+        Self { words, count }
     }
 
     /// Sets bits of a word by one atomic operation; returns what it was before, and nothing beyond the end.
@@ -148,10 +152,10 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The gate in the line at `address`.
+    /// The gate that `memory` names.
     #[must_use]
-    pub fn attach(address: DeviceAddress) -> Self {
-        Self { arrived: address.get() as *const AtomicU64 }
+    pub fn attach(memory: &Shared<GateLine>) -> Self {
+        Self { arrived: memory.address() as *const AtomicU64 }
     }
 
     /// Returns once `threads` threads have called it. Without a line there is nobody to wait for.
@@ -169,12 +173,24 @@ impl Gate {
 #[cfg(all(test, not(target_arch = "riscv64")))]
 mod tests {
     use super::*;
+    use crate::abi::DeviceAddress;
+
+    /// Of lines that are all linked, or none.
+    fn follow(lines: Lines, from: u64, loads: u64) -> u64 {
+        // SAFETY: see above.
+        unsafe { lines.follow(from, loads) }
+    }
+
+    fn go_on(lines: Lines, at: u64, loads: u64) -> u64 {
+        // SAFETY: as above.
+        unsafe { lines.go_on(at, loads) }
+    }
 
     #[repr(align(64))]
     struct Memory([u64; 8 * 8]);
 
     fn lines(memory: &mut Memory) -> Lines {
-        Lines::attach(DeviceAddress::new(memory.0.as_mut_ptr() as u64), size_of::<Memory>() as u64)
+        Lines::attach(&MeasuredMemory::new(DeviceAddress::new(memory.0.as_mut_ptr() as u64), 8))
     }
 
     #[test]
@@ -184,11 +200,11 @@ mod tests {
         for line in 0..8 {
             lines.link(line, (line + 3) % 8);
         }
-        let at = lines.follow(0, 2);
+        let at = follow(lines, 0, 2);
         assert_eq!((at - lines.base) / 64, 6);
-        assert_eq!((lines.go_on(at, 7) - lines.base) / 64, (6 + 7 * 3) % 8);
+        assert_eq!((go_on(lines, at, 7) - lines.base) / 64, (6 + 7 * 3) % 8);
         assert_eq!(lines.load(5), lines.base);
-        assert_eq!((lines.follow(0, 0), lines.go_on(17, 5)), (0, 17), "nothing to follow");
+        assert_eq!((follow(lines, 0, 0), go_on(lines, 17, 5)), (0, 17), "nothing to follow");
     }
 
     #[test]
@@ -204,20 +220,20 @@ mod tests {
     #[test]
     fn null_and_misaligned_addresses_are_no_lines() {
         for bad in [0, 8] {
-            let none = Lines::attach(DeviceAddress::new(bad), 4096);
+            let none = Lines::attach(&MeasuredMemory::new(DeviceAddress::new(bad), 64));
             none.link(0, 1);
             none.read();
             none.write();
-            assert_eq!((none.count(), none.follow(0, 9), none.load(3)), (0, 0, 0));
+            assert_eq!((none.count(), follow(none, 0, 9), none.load(3)), (0, 0, 0));
         }
-        assert_eq!(SharedBits::attach(DeviceAddress::new(4), 1).set(0, 1), None);
-        Gate::attach(DeviceAddress::new(0)).pass(9);
+        assert_eq!(SharedBits::attach(&SharedBitmapMemory::new(DeviceAddress::new(4), 1)).set(0, 1), None);
+        Gate::attach(&Shared::default()).pass(9);
     }
 
     #[test]
     fn bits_are_set_and_what_was_there_is_told() {
         let mut words = [0u64; 2];
-        let bits = SharedBits::attach(DeviceAddress::new(words.as_mut_ptr() as u64), 2);
+        let bits = SharedBits::attach(&SharedBitmapMemory::new(DeviceAddress::new(words.as_mut_ptr() as u64), 2));
         assert_eq!([bits.set(1, 1), bits.set(1, 6), bits.set(1, 8), bits.set(2, 1)], [Some(0), Some(1), Some(7), None]);
     }
 }

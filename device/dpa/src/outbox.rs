@@ -1,6 +1,6 @@
 //! Doorbells: 64-bit stores to the thread's outbox page.
 
-use crate::{Thread, hw, sys};
+use crate::{Thread, error, fatal, hw, sys};
 
 /// The outbox of the running thread.
 #[derive(Debug)]
@@ -18,11 +18,15 @@ impl Outbox {
         }
     }
 
-    /// The outbox that this thread has configured.
+    /// The outbox that this thread has configured. If it has configured none, the process ends with [`crate::error::NO_RESOURCE`].
     #[inline(always)]
     #[must_use]
     pub fn of(thread: &Thread) -> Self {
-        Self { base: thread.outbox_base() as *mut u64 }
+        let base = thread.outbox_base() as *mut u64;
+        if base.is_null() {
+            fatal(error::NO_RESOURCE);
+        }
+        Self { base }
     }
 
     /// Tells the hardware that completions before number `consumer` of CQ `cqn` are consumed, and asks for an event with the next one.

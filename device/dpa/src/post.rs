@@ -181,19 +181,14 @@ impl<W: PostedEntry> PostSlot<'_, W> {
 #[cfg(all(test, not(target_arch = "riscv64")))]
 mod tests {
     use super::*;
-    use crate::abi::{DeviceAddress, QueueDescriptor};
+    use crate::abi::{DeviceAddress, SendQueueMemory};
 
     #[test]
     fn entries_of_two_blocks_end_with_the_ring() {
         let mut ring = [WriteWqe::default(); 8];
         let mut record = 0u64;
-        let queue = SendQueue::attach(&QueueDescriptor {
-            ring: DeviceAddress::new(ring.as_mut_ptr() as u64),
-            doorbell_record: DeviceAddress::new(&raw mut record as u64),
-            number: 5,
-            log_depth: 3,
-            reserved: 0,
-        });
+        let (at, record) = (ring.as_mut_ptr() as u64, &raw mut record as u64);
+        let queue = SendQueue::attach(&SendQueueMemory::new(DeviceAddress::new(at), DeviceAddress::new(record), 5, 3));
         assert_eq!(queue.entries::<WriteWqe>(6, 9).remaining(), 2);
         let mut cursor = queue.entries::<DatagramWqe>(8 + 4, 9);
         assert_eq!(cursor.remaining(), 2);

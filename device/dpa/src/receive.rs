@@ -1,6 +1,6 @@
 //! Receive queues in DPA memory with one scatter element per entry (16 bytes).
 
-use crate::abi::QueueDescriptor;
+use crate::abi::ReceiveQueueMemory;
 use crate::hw::doorbell::queue_counter;
 use crate::hw::{Be32, DataSegment, QpDoorbellRecord};
 
@@ -13,14 +13,14 @@ pub struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// The queue that `descriptor` names.
+    /// The queue that `memory` names. If there is none, the process ends with [`crate::error::NO_MEMORY`].
     #[inline]
     #[must_use]
-    pub fn attach(descriptor: &QueueDescriptor) -> Self {
+    pub fn attach(memory: &ReceiveQueueMemory) -> Self {
         Self {
-            ring: descriptor.ring.get() as *mut DataSegment,
-            doorbell_record: descriptor.doorbell_record.get() as *mut QpDoorbellRecord,
-            log_depth: descriptor.log_depth & 31,
+            ring: crate::there(memory.ring()) as *mut DataSegment,
+            doorbell_record: memory.doorbell_record() as *mut QpDoorbellRecord,
+            log_depth: memory.log_depth(),
         }
     }
 
@@ -28,7 +28,7 @@ impl ReceiveQueue {
     #[inline(always)]
     #[must_use]
     pub const fn depth(&self) -> u64 {
-        1 << self.log_depth
+        1 << (self.log_depth & 63)
     }
 
     /// Writes entry number `index`.

@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 
-use crate::abi::QueueDescriptor;
+use crate::abi::SendQueueMemory;
 use crate::completion::{CqeRef, Segment};
 use crate::hw::doorbell::queue_counter;
 use crate::hw::wqe::{FLAG_ON_ERROR, FLAG_SIGNALLED, SendWqe};
@@ -18,15 +18,15 @@ pub struct SendQueue {
 }
 
 impl SendQueue {
-    /// The queue that `descriptor` names.
+    /// The queue that `memory` names. If there is none, the process ends with [`crate::error::NO_MEMORY`].
     #[inline]
     #[must_use]
-    pub fn attach(descriptor: &QueueDescriptor) -> Self {
+    pub fn attach(memory: &SendQueueMemory) -> Self {
         Self {
-            ring: descriptor.ring.get() as *mut WriteWqe,
-            doorbell_record: descriptor.doorbell_record.get() as *mut QpDoorbellRecord,
-            log_depth: descriptor.log_depth & 31,
-            number: descriptor.number,
+            ring: crate::there(memory.ring()) as *mut WriteWqe,
+            doorbell_record: memory.doorbell_record() as *mut QpDoorbellRecord,
+            log_depth: memory.log_depth(),
+            number: memory.number(),
         }
     }
 
@@ -41,7 +41,7 @@ impl SendQueue {
     #[inline(always)]
     #[must_use]
     pub const fn depth(&self) -> u64 {
-        1 << self.log_depth
+        1 << (self.log_depth & 63)
     }
 
     /// Entry number `index`.

@@ -3,7 +3,7 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::abi::{self, DeviceAddress};
+use crate::abi::{self, Shared};
 use crate::group::count;
 use crate::{fence, sys};
 
@@ -14,12 +14,11 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// The line at `address`, which names an [`abi::Signals`]; none if the address is null or misaligned.
+    /// The line that `memory` names; none if it names none, or its address is misaligned.
     #[inline]
     #[must_use]
-    pub fn attach(address: DeviceAddress) -> Option<Self> {
-        let at = address.get() as *const abi::Signals;
-        (!at.is_null() && at.is_aligned()).then_some(Self { at })
+    pub fn attach(memory: &Shared<abi::Signals>) -> Option<Self> {
+        memory.is_there().then_some(Self { at: memory.address() as *const abi::Signals })
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
@@ -118,11 +117,16 @@ impl Signals {
 #[cfg(all(test, not(target_arch = "riscv64")))]
 mod tests {
     use super::*;
+    use crate::abi::DeviceAddress;
+
+    fn at(address: u64) -> Option<Signals> {
+        Signals::attach(&Shared::new(DeviceAddress::new(address)))
+    }
 
     #[test]
     fn all_of_an_operation_are_counted_and_no_straggler() {
         let mut line = abi::Signals { lanes: 2, senders: 1, ..Default::default() };
-        let signals = Signals::attach(DeviceAddress::new(core::ptr::from_mut(&mut line) as u64)).unwrap();
+        let signals = at(core::ptr::from_mut(&mut line) as u64).unwrap();
         signals.armed(1);
         assert!(!signals.are_armed(1));
         signals.armed(1);
@@ -137,6 +141,6 @@ mod tests {
         signals.sent(1);
         signals.complete(3);
         assert!(signals.are_sent(1) && signals.is_complete(2) && !signals.is_complete(4));
-        assert!(Signals::attach(DeviceAddress::new(0)).is_none() && Signals::attach(DeviceAddress::new(8)).is_none());
+        assert!(at(0).is_none() && at(8).is_none());
     }
 }

@@ -1,6 +1,7 @@
 //! The runtime for unit tests on the host: a thread context and an outbox page per test thread; windows show host memory as it is.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread_local;
 
 use crate::hw::ThreadContext;
@@ -8,8 +9,12 @@ use crate::hw::ThreadContext;
 #[repr(align(64))]
 struct Page(UnsafeCell<[u64; 512]>);
 
+/// Threads of the program number themselves.
+static NUMBERS: AtomicU32 = AtomicU32::new(0);
+
 thread_local! {
     static OUTBOX: Page = const { Page(UnsafeCell::new([0; 512])) };
+    static NUMBER: Cell<u32> = Cell::new(NUMBERS.fetch_add(1, Ordering::Relaxed));
     static CONTEXT: UnsafeCell<ThreadContext> = UnsafeCell::new(ThreadContext::default());
 }
 
@@ -43,7 +48,13 @@ pub(crate) fn thread_context() -> *mut ThreadContext {
 }
 
 pub(crate) fn thread_id(_context: *mut ThreadContext) -> u32 {
-    0
+    NUMBER.with(Cell::get)
+}
+
+/// Gives the running test thread another number.
+#[cfg(test)]
+pub(crate) fn set_thread_id(number: u32) {
+    NUMBER.with(|cell| cell.set(number));
 }
 
 pub(crate) fn thread_local_storage(_context: *mut ThreadContext) -> u64 {
@@ -70,10 +81,14 @@ pub(crate) fn message(text: &core::ffi::CStr) {
 }
 
 /// The value stored last to an outbox register of this test thread; 0 if none was.
+///
+/// # Panics
+/// The page has no register at this offset.
 #[must_use]
 pub fn outbox_register(offset: u64) -> u64 {
+    assert!(offset.is_multiple_of(8) && offset < size_of::<Page>() as u64, "no register at {offset:#x}");
     OUTBOX.with(|page| {
-        // SAFETY: this thread's page; no reference to its content exists.
+        // SAFETY: inside this thread's page; no reference to its content exists.
         unsafe { page.0.get().cast::<u64>().byte_add(offset as usize).read_volatile() }
     })
 }

@@ -2,7 +2,7 @@
 
 use emu_machine::timing::Parameters;
 use flexcast_abi::calibration::KernelContext;
-use flexcast_abi::{DeviceAddress, QueueDescriptor};
+use flexcast_abi::{DeviceAddress, Queue};
 use flexio::{
     Access, AddressHandle, CompletionQueue, CqTarget, Device, DeviceBuffer, DpaCompletionQueue, DpaDepths,
     DpaQueuePair, HostBuffer, MemoryKey, MemoryRegion, ProtectionDomain, QueueDepths, QueuePair, SendKind, SendRequest,
@@ -11,7 +11,7 @@ use flexio::{
 use zerocopy::IntoBytes as _;
 
 use super::CalibrateError;
-use super::rig::{Bench, LINE_BYTES, check, compact, cq_descriptor, devices, lost, provider, span_ns, with_bench};
+use super::rig::{Bench, LINE_BYTES, check, compact, cq_memory, devices, lost, provider, span_ns, with_bench};
 use crate::tput::run::ImageFile;
 
 /// log2 of the receives of a worker.
@@ -112,13 +112,9 @@ impl Echo {
         let server = bench.process.device();
         for (worker, buffer) in contexts.iter().enumerate() {
             let qp = &workers[worker];
-            let queue = |ring: flexio::DevAddr, log_depth: u8| QueueDescriptor {
-                ring: DeviceAddress::new(ring.get()),
-                doorbell_record: DeviceAddress::new(qp.doorbell_record().get()),
-                number: qp.number(),
-                log_depth: u32::from(log_depth),
-                ..Default::default()
-            };
+            let record = DeviceAddress::new(qp.doorbell_record().get());
+            let (receives, sends) =
+                (DeviceAddress::new(qp.receive_ring().get()), DeviceAddress::new(qp.send_ring().get()));
             let (gid, mac) = (client.port().gid, client.info().mac);
             let address = UdAddress::new(server, gid, mac, queue_pairs[worker].qpn(), Q_KEY)?;
             let mut context = KernelContext {
@@ -126,10 +122,10 @@ impl Echo {
                 lkey: key.id(),
                 buffers: buffers.addr().get() + worker as u64 * per_worker,
                 buffer_bytes: BUFFER_BYTES,
-                receive_cq: cq_descriptor(&receive_cqs[worker]),
-                receive_queue: queue(qp.receive_ring(), LOG_RING),
-                send_cq: cq_descriptor(&send_cqs[worker]),
-                send_queue: queue(qp.send_ring(), LOG_RING + 1),
+                receive_cq: cq_memory(&receive_cqs[worker]),
+                receive_queue: Queue::new(receives, record, qp.number(), u32::from(LOG_RING)),
+                send_cq: cq_memory(&send_cqs[worker]),
+                send_queue: Queue::new(sends, record, qp.number(), u32::from(LOG_RING) + 1),
                 ..bench.context(worker)
             };
             context.address_vector.as_mut_bytes().copy_from_slice(&address.to_bytes());

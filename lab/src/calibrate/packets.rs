@@ -2,9 +2,8 @@
 //! switch joins them to the receiver.
 
 use emu_machine::timing::Parameters;
-use flexcast_abi::DeviceAddress;
-use flexcast_abi::QueueDescriptor;
 use flexcast_abi::calibration::{KernelContext, MessageRow};
+use flexcast_abi::{DeviceAddress, Queue, SharedBitmapMemory, TableMemory};
 use flexio::{
     Access, CompletionQueue, CqTarget, Device, DeviceBuffer, DpaCompletionQueue, DpaQueuePair, HostBuffer,
     MemoryRegion, ProtectionDomain, QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest, Transport,
@@ -12,9 +11,7 @@ use flexio::{
 use zerocopy::IntoBytes as _;
 
 use super::CalibrateError;
-use super::rig::{
-    Bench, LINE_BYTES, check, compact, cq_descriptor, devices, lost, provider, span_ns, spread, with_bench,
-};
+use super::rig::{Bench, LINE_BYTES, check, compact, cq_memory, devices, lost, provider, span_ns, spread, with_bench};
 use crate::tput::run::ImageFile;
 
 /// Cards that send.
@@ -106,21 +103,21 @@ impl Packets {
             let qp = &receivers[worker];
             let context = KernelContext {
                 count: self.packets,
-                packet_bits: DeviceAddress::new(bits.addr().get()),
-                packet_words: u64::from(self.threads) * self.words(),
-                messages: DeviceAddress::new(messages.addr().get()),
-                message_count: self.threads,
+                packet_bits: SharedBitmapMemory::new(
+                    DeviceAddress::new(bits.addr().get()),
+                    self.threads * self.words() as u32,
+                ),
+                messages: TableMemory::new(DeviceAddress::new(messages.addr().get()), self.threads),
                 chunk_bits_host: bench.host()
                     + u64::from(self.threads) * LINE_BYTES
                     + worker as u64 * self.chunk_bytes(),
-                receive_cq: cq_descriptor(&cqs[worker]),
-                receive_queue: QueueDescriptor {
-                    ring: DeviceAddress::new(qp.receive_ring().get()),
-                    doorbell_record: DeviceAddress::new(qp.doorbell_record().get()),
-                    number: qp.number(),
-                    log_depth: u32::from(LOG_RING),
-                    ..Default::default()
-                },
+                receive_cq: cq_memory(&cqs[worker]),
+                receive_queue: Queue::new(
+                    DeviceAddress::new(qp.receive_ring().get()),
+                    DeviceAddress::new(qp.doorbell_record().get()),
+                    qp.number(),
+                    u32::from(LOG_RING),
+                ),
                 ..bench.context(worker)
             };
             bench.prepare("packets", worker, buffer, &context)?;

@@ -5,7 +5,10 @@ use std::mem::{offset_of, size_of};
 use emu_machine::timing::Parameters;
 use emu_machine::{Config, DrivenFrom, Wiring, with_world};
 use flexcast_abi::calibration::{Kernel, KernelContext, KernelResult, next_line};
-use flexcast_abi::{ABI_HASH, ABI_VERSION, DeviceAddress, Layout as _, QueueDescriptor};
+use flexcast_abi::{
+    ABI_HASH, ABI_VERSION, CompletionQueueMemory, DeviceAddress, Layout as _, MeasuredMemory, Queue, Shared,
+    TableMemory,
+};
 use flexio::{
     AbiExpectation, Access, Affinity, Application, Bound, Device, DeviceBuffer, DpaCompletionQueue, EventHandler,
     HostBuffer, MemoryRegion, Outbox, Process, ProtectionDomain, Provider, Window,
@@ -105,7 +108,7 @@ impl<'a> Bench<'a> {
             outbox_id: self.outbox.id(),
             window_id: self.window.id(),
             window_mkey: self.shared.lkey(),
-            gate: DeviceAddress::new(self.gate.addr().get()),
+            gate: Shared::new(DeviceAddress::new(self.gate.addr().get())),
             result_host: self.shared.addr().get() + (thread * size_of::<KernelResult>()) as u64,
             ..Default::default()
         }
@@ -154,8 +157,8 @@ impl<'a> Bench<'a> {
             ids.push(u64::from(handler.id()));
         }
         let table = DeviceBuffer::from_bytes(self.process, ids.as_bytes())?;
-        let memory = DeviceAddress::new(table.addr().get());
-        let list = KernelContext { memory, count: ids.len() as u64, ..self.context(0) };
+        let activation_ids = TableMemory::new(DeviceAddress::new(table.addr().get()), ids.len() as u32);
+        let list = KernelContext { activation_ids, ..self.context(0) };
         let list = DeviceBuffer::from_bytes(self.process, list.as_bytes())?;
         match self.process.call("start", list.addr().get())? {
             0 => Ok(()),
@@ -221,15 +224,10 @@ pub(super) fn span_ns(results: &[KernelResult]) -> u64 {
     (end - begin).max(1)
 }
 
-/// A completion queue's descriptor.
-pub(super) fn cq_descriptor(cq: &DpaCompletionQueue<'_>) -> QueueDescriptor {
-    QueueDescriptor {
-        ring: DeviceAddress::new(cq.ring().get()),
-        doorbell_record: DeviceAddress::new(cq.doorbell_record().get()),
-        number: cq.number(),
-        log_depth: u32::from(cq.log_depth()),
-        ..Default::default()
-    }
+/// A completion queue as the firmware is given it.
+pub(super) fn cq_memory(cq: &DpaCompletionQueue<'_>) -> CompletionQueueMemory {
+    let (ring, record) = (DeviceAddress::new(cq.ring().get()), DeviceAddress::new(cq.doorbell_record().get()));
+    Queue::new(ring, record, cq.number(), u32::from(cq.log_depth()))
 }
 
 /// A run of loads or stores.
@@ -271,8 +269,10 @@ pub(super) fn measure(
             let rest = probe.memory_bytes / LINE_BYTES - own_lines * u64::from(probe.threads);
             let context = KernelContext {
                 kernel: probe.kernel as u32,
-                memory: DeviceAddress::new(memory.addr().get() + own * probe.memory_bytes),
-                memory_bytes: probe.memory_bytes,
+                memory: MeasuredMemory::new(
+                    DeviceAddress::new(memory.addr().get() + own * probe.memory_bytes),
+                    (probe.memory_bytes / LINE_BYTES) as u32,
+                ),
                 host: bench.host() + own * probe.host_bytes,
                 host_bytes: probe.host_bytes,
                 first_line,

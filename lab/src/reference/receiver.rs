@@ -4,8 +4,8 @@ use std::mem::{offset_of, size_of};
 
 use flexcast_abi::reference::{ReferenceContext, ReferenceIteration, ReferenceReport, ReferenceStatus};
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, CompletionFlag, DeviceAddress, FLAG_MAGIC, GroupContext, Layout as _, QueueDescriptor,
-    Staging, Transport as AbiTransport,
+    ABI_HASH, ABI_VERSION, BitmapMemory, CompletionFlag, CompletionQueueMemory, DeviceAddress, FLAG_MAGIC,
+    GroupContext, HostLine, Layout as _, Queue, Shared, Staging, Transport as AbiTransport,
 };
 use flexio::{
     AbiExpectation, Access, Affinity, Application, CqTarget, Device, DeviceBuffer, DpaCompletionQueue, DpaDepths,
@@ -42,6 +42,7 @@ pub struct WorkerEndpoint {
 
 struct Worker<'a> {
     context: &'a DeviceBuffer<'a>,
+    iteration: &'a DeviceBuffer<'a>,
     handler: &'a EventHandler<'a>,
     endpoint: WorkerEndpoint,
     chunks: u32,
@@ -96,6 +97,7 @@ pub fn serve<R>(
     };
     let bitmap_words = |worker: usize| plan.shares[worker].chunks.div_ceil(64);
     let contexts = buffers(&|_| size_of::<ReferenceContext>() as u64)?;
+    let iterations = buffers(&|_| size_of::<ReferenceIteration>() as u64)?;
     let bitmaps = buffers(&|worker| 8 * bitmap_words(worker))?;
     let is_staged = plan.params.transport == Transport::Ud;
     let stride = (plan.params.chunk_bytes + GRH_BYTES).next_multiple_of(64);
@@ -137,10 +139,15 @@ pub fn serve<R>(
             window_id: window.id(),
             window_mkey: shared.lkey(),
             receive_cq: completion_queue(&receive_cqs[index]),
-            receive_queue: queue(queue_pair, queue_pair.receive_ring(), log_ring),
-            bitmap: address(bitmaps[index].addr()),
-            bitmap_words: bitmap_words(index),
-            group: address(group.addr()),
+            receive_queue: Queue::new(
+                address(queue_pair.receive_ring()),
+                address(queue_pair.doorbell_record()),
+                queue_pair.number(),
+                log_ring.into(),
+            ),
+            bitmap: BitmapMemory::new(address(bitmaps[index].addr()), bitmap_words(index) as u32),
+            group: Shared::new(address(group.addr())),
+            iteration: HostLine::new(address(iterations[index].addr())),
             flag_host: shared.addr().get(),
             report_host: shared.addr().get() + report_at(index) as u64,
             ..Default::default()
@@ -148,7 +155,8 @@ pub fn serve<R>(
         if is_staged {
             let loopback = &loopbacks[index];
             context.copy_cq = completion_queue(&copy_cqs[index]);
-            context.copy_queue = queue(loopback, loopback.send_ring(), log_ring);
+            let (ring, record) = (address(loopback.send_ring()), address(loopback.doorbell_record()));
+            context.copy_queue = Queue::new(ring, record, loopback.number(), log_ring.into());
             let slots = staging[index].addr().get();
             context.staging = Staging { address: slots, stride: stride as u32, lkey: keys[index].id() };
         }
@@ -160,6 +168,7 @@ pub fn serve<R>(
         }
         workers.push(Worker {
             context: &contexts[index],
+            iteration: &iterations[index],
             handler: &handlers[index],
             endpoint: WorkerEndpoint {
                 qp: queue_pair.endpoint(0),
@@ -179,40 +188,24 @@ fn address(addr: flexio::DevAddr) -> DeviceAddress {
     DeviceAddress::new(addr.get())
 }
 
-fn completion_queue(cq: &DpaCompletionQueue<'_>) -> QueueDescriptor {
-    QueueDescriptor {
-        ring: address(cq.ring()),
-        doorbell_record: address(cq.doorbell_record()),
-        number: cq.number(),
-        log_depth: u32::from(cq.log_depth()),
-        ..Default::default()
-    }
-}
-
-fn queue(qp: &DpaQueuePair<'_>, ring: flexio::DevAddr, log_depth: u8) -> QueueDescriptor {
-    QueueDescriptor {
-        ring: address(ring),
-        doorbell_record: address(qp.doorbell_record()),
-        number: qp.number(),
-        log_depth: u32::from(log_depth),
-        ..Default::default()
-    }
+fn completion_queue(cq: &DpaCompletionQueue<'_>) -> CompletionQueueMemory {
+    Queue::new(address(cq.ring()), address(cq.doorbell_record()), cq.number(), u32::from(cq.log_depth()))
 }
 
 /// What a worker has in DPA memory.
 fn memory_of(context: &ReferenceContext, addr: u64) -> Vec<Range> {
     let mut ranges = vec![
         Range { name: "context", addr, len: size_of::<ReferenceContext>() as u64 },
-        Range { name: "bitmap", addr: context.bitmap.get(), len: 8 * context.bitmap_words },
+        Range { name: "bitmap", addr: context.bitmap.address(), len: 8 * u64::from(context.bitmap.count()) },
     ];
-    for (queue, entry_bytes) in
-        [(&context.receive_cq, 64), (&context.copy_cq, 64), (&context.receive_queue, 16), (&context.copy_queue, 64)]
-    {
+    for (ring, bytes, record) in [
+        (context.receive_cq.ring(), context.receive_cq.ring_bytes(), context.receive_cq.doorbell_record()),
+        (context.copy_cq.ring(), context.copy_cq.ring_bytes(), context.copy_cq.doorbell_record()),
+        (context.receive_queue.ring(), context.receive_queue.ring_bytes(), context.receive_queue.doorbell_record()),
+        (context.copy_queue.ring(), context.copy_queue.ring_bytes(), context.copy_queue.doorbell_record()),
+    ] {
         // A queue that there is not has no address.
-        ranges.extend([
-            Range { name: "rings", addr: queue.ring.get(), len: entry_bytes << queue.log_depth },
-            Range { name: "rings", addr: queue.doorbell_record.get(), len: 8 },
-        ]);
+        ranges.extend([Range { name: "rings", addr: ring, len: bytes }, Range { name: "rings", addr: record, len: 8 }]);
     }
     ranges.retain(|range| range.addr != 0);
     ranges
@@ -265,7 +258,7 @@ impl Receiver<'_> {
                 counted: self.plan.params.counted.into(),
                 ..Default::default()
             };
-            worker.context.write(offset_of!(ReferenceContext, iteration) as u64, iteration.as_bytes())?;
+            worker.iteration.write(0, iteration.as_bytes())?;
         }
         Ok(())
     }

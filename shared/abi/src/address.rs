@@ -1,22 +1,19 @@
-//! Device addresses as a capability.
+//! Addresses in DPA memory.
 
-use zerocopy::{Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Virtual address in the memory of the DPA process that runs the firmware; 0 means none.
 ///
-/// Firmware may dereference it. That is why it can only be made with the feature `host`: on the device, safe code obtains one
-/// solely by reading a context, which the host filled with addresses of memory it allocated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoBytes, Immutable, KnownLayout)]
-#[cfg_attr(feature = "host", derive(zerocopy::FromBytes, Default))]
+/// A number that leads nowhere by itself. The host makes of it what firmware may follow: see [`crate::memory`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
 pub struct DeviceAddress(u64);
 
 impl DeviceAddress {
-    /// The address of memory that stays allocated, and is left alone by the host, as long as the firmware may use it.
+    /// The address with this number.
     ///
-    /// Firmware may write there. Where it runs in the same program, in tests, the number comes from a mutable place (`&raw mut`,
+    /// Where firmware runs in the same program as its host, in tests, the number of memory that it writes comes from a mutable place (`&raw mut`,
     /// `as_mut_ptr`) or from atomics: what only a shared reference leads to must not be written, whoever does it.
-    #[cfg(feature = "host")]
     #[must_use]
     pub const fn new(address: u64) -> Self {
         Self(address)
@@ -27,19 +24,5 @@ impl DeviceAddress {
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
-    }
-
-    /// Whether the address is a multiple of `bytes`.
-    #[inline]
-    #[must_use]
-    pub const fn is_aligned_to(self, bytes: u64) -> bool {
-        self.0.is_multiple_of(bytes)
-    }
-
-    /// Whether there is no address.
-    #[inline(always)]
-    #[must_use]
-    pub const fn is_null(self) -> bool {
-        self.0 == 0
     }
 }

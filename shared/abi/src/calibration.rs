@@ -3,7 +3,9 @@
 //! No other image has them: [`crate::ABI_HASH`] leaves them out, and each context carries the hash of its own layout.
 
 use crate::layout::{abi_codes, abi_struct};
-use crate::{DeviceAddress, QueueDescriptor};
+use crate::{
+    CompletionQueueMemory, MeasuredMemory, ReceiveQueueMemory, SendQueueMemory, Shared, SharedBitmapMemory, TableMemory,
+};
 
 abi_codes! {
     /// What the event handler `measure` does.
@@ -34,7 +36,7 @@ pub const fn next_line(line: u64, lines: u64) -> u64 {
 
 abi_struct! {
     /// A thread of image `calibration`. The host writes it once, before the thread runs.
-    #[size = 384, align = 64]
+    #[size = 384, align = 64, memory]
     pub struct KernelContext {
         /// [`crate::Layout::HASH`] of this structure.
         pub layout_hash: u64,
@@ -50,12 +52,12 @@ abi_struct! {
         pub window_mkey: u32,
         /// Key of `buffers` (echo).
         pub lkey: u32,
-        /// A line of zeros that all threads share.
-        pub gate: DeviceAddress,
-        /// Memory of this thread, or of all (chain): whole lines.
-        pub memory: DeviceAddress,
-        /// Its bytes; a power of two (chain).
-        pub memory_bytes: u64,
+        /// The gate that all threads share.
+        pub gate: Shared<GateLine>,
+        /// Memory of this thread, or of all (chain, where it has a power of two of lines).
+        pub memory: MeasuredMemory,
+        /// Activation ids of the threads that RPC `start` wakes.
+        pub activation_ids: TableMemory<u64>,
         /// Host memory of this thread, or of all (chain), under `window_mkey`: whole lines.
         pub host: u64,
         /// Its bytes; a power of two (chain).
@@ -67,13 +69,11 @@ abi_struct! {
         /// What is measured: loads, passes over the memory, operations, packets or datagrams.
         pub count: u64,
         /// Bits of packets, shared by all threads (packets).
-        pub packet_bits: DeviceAddress,
-        /// 64-bit words of them.
-        pub packet_words: u64,
+        pub packet_bits: SharedBitmapMemory,
         /// [`MessageRow`]s by message number (packets).
-        pub messages: DeviceAddress,
-        /// How many there are.
-        pub message_count: u32,
+        pub messages: TableMemory<MessageRow>,
+        /// Zero.
+        pub reserved: u32,
         /// Bytes from buffer to buffer (echo).
         pub buffer_bytes: u32,
         /// Bits of bitmap chunks in host memory (packets): whole words of this thread.
@@ -85,17 +85,28 @@ abi_struct! {
         /// Line of `memory` at which this thread begins to follow the ring (chain).
         pub start_line: u64,
         /// CQ of the receives (packets, echo).
-        pub receive_cq: QueueDescriptor,
+        pub receive_cq: CompletionQueueMemory,
         /// Receive queue (packets, echo).
-        pub receive_queue: QueueDescriptor,
+        pub receive_queue: ReceiveQueueMemory,
         /// CQ of the sends (echo).
-        pub send_cq: QueueDescriptor,
+        pub send_cq: CompletionQueueMemory,
         /// Send queue; two basic blocks an entry (echo).
-        pub send_queue: QueueDescriptor,
+        pub send_queue: SendQueueMemory,
         /// Whom to answer: an address vector (echo).
         pub address_vector: [u64; 6],
         /// Zero.
-        pub reserved_2: [u64; 6],
+        pub reserved_2: [u64; 3],
+    }
+}
+
+abi_struct! {
+    /// Where threads wait for one another.
+    #[size = 64, align = 64]
+    pub struct GateLine {
+        /// Threads that have come; 0 at set-up.
+        pub arrived: u64,
+        /// Zero.
+        pub reserved: [u64; 7],
     }
 }
 

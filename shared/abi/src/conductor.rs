@@ -6,7 +6,10 @@
 //! as lanes have (see [`crate::lane`]), one at a time: the next one only after [`ConductorReport::acknowledged`] shows the last.
 
 use crate::layout::{abi_codes, abi_struct};
-use crate::{DeviceAddress, QueueDescriptor};
+use crate::{
+    CompletionQueueMemory, ContextMemory, HostLine, KeptMemory, MessageMemory, ReceiveQueueMemory, SendQueueMemory,
+    Shared, TableMemory,
+};
 
 /// Value of [`ConductorOrder::flags`]: an operation is posted. It begins once all lanes are armed for it.
 pub const ORDER_POST: u32 = 1;
@@ -72,12 +75,12 @@ abi_struct! {
     ///
     /// Its message slots lie one behind another at [`ConductorThread::messages`]: as many as the receive queue has entries, then as many
     /// as the send queue has.
-    #[size = 128, align = 64]
+    #[size = 128, align = 64, memory]
     pub struct ConductorPeer {
         /// Receive queue of the connection, 16-byte entries.
-        pub receive_queue: QueueDescriptor,
+        pub receive_queue: ReceiveQueueMemory,
         /// Send queue of the connection, in basic blocks of 64 bytes, one per message.
-        pub send_queue: QueueDescriptor,
+        pub send_queue: SendQueueMemory,
         /// Its rank.
         pub rank: u32,
         /// 1 once the connection is broken (conductor).
@@ -248,7 +251,7 @@ abi_struct! {
     /// A conductor. Its device address is the argument of the event handler `conduct`.
     ///
     /// Life: as a [`crate::LaneThread`]'s, with RPC `prepare_conductor`.
-    #[size = 1344, align = 64]
+    #[size = 832, align = 64, memory]
     pub struct ConductorThread {
         /// [`crate::ABI_HASH`].
         pub abi_hash: u64,
@@ -258,8 +261,6 @@ abi_struct! {
         pub rank: u32,
         /// Ranks of the communicator.
         pub ranks: u32,
-        /// Number of peers.
-        pub peers: u32,
         /// Number of the first operation.
         pub first_operation: u32,
         /// Messages and actions after which an activation ends and asks to be run again; at least 1.
@@ -272,34 +273,34 @@ abi_struct! {
         pub window_mkey: u32,
         /// Memory key of the message slots.
         pub message_lkey: u32,
+        /// Zero.
+        pub reserved: u32,
         /// Number of the communicator in messages.
         pub communicator: u64,
-        /// The peers: an array of [`ConductorPeer`]; peer number i has user index i.
-        pub contexts: DeviceAddress,
-        /// Activation ids of the send workers: a table of 64-bit words, as many as [`Signals::senders`].
-        pub senders: DeviceAddress,
+        /// The peers; peer number i has user index i.
+        pub contexts: ContextMemory<ConductorPeer>,
+        /// Activation ids of the send workers, as many as [`Signals::senders`].
+        pub senders: TableMemory<u64>,
         /// Message slots, [`MESSAGE_BYTES`] bytes each.
-        pub messages: DeviceAddress,
-        /// Bytes of all message slots.
-        pub messages_bytes: u64,
-        /// Memory for the machine of the protocol, [`MACHINE_BYTES`] bytes, 64-byte aligned, zero at set-up.
-        pub machine: DeviceAddress,
+        pub messages: MessageMemory,
+        /// Memory for the machine of the protocol, [`MACHINE_BYTES`] bytes.
+        pub machine: KeptMemory,
         /// The communicator's [`Signals`].
-        pub signals: DeviceAddress,
+        pub signals: Shared<Signals>,
         /// Host address of the [`ConductorReport`], 64-byte aligned.
         pub report_host: u64,
         /// Host address of the [`crate::CompletionFlag`] with the number of the last operation that is over, 64-byte aligned.
         pub flag_host: u64,
-        /// CQ of all peers' queues, bound to this thread. Depth at least the sum of theirs.
-        pub message_cq: QueueDescriptor,
-        /// CQ of the control queue, as in [`crate::LaneThread`].
-        pub control_cq: QueueDescriptor,
-        /// Receive queue of the control connection, likewise.
-        pub control_queue: QueueDescriptor,
-        /// Zero.
-        pub reserved: [u64; 5],
         /// The order (host).
-        pub order: ConductorOrder,
+        pub order: HostLine<ConductorOrder>,
+        /// CQ of all peers' queues, bound to this thread. Depth at least the sum of theirs.
+        pub message_cq: CompletionQueueMemory,
+        /// CQ of the control queue, as in [`crate::LaneThread`].
+        pub control_cq: CompletionQueueMemory,
+        /// Receive queue of the control connection, likewise.
+        pub control_queue: ReceiveQueueMemory,
+        /// Zero.
+        pub reserved_2: u64,
         /// State (conductor).
         pub state: ConductorState,
     }

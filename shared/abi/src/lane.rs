@@ -7,7 +7,7 @@
 //! other time. The immediate's value is free.
 
 use crate::layout::abi_struct;
-use crate::{DeviceAddress, Placement, QueueDescriptor};
+use crate::{CompletionQueueMemory, ContextMemory, Placement, ReceiveQueueMemory, WorkerContext};
 
 abi_struct! {
     /// What a lane remembers besides [`crate::WorkerState`]. The host writes zeros at set-up and never touches it again.
@@ -48,7 +48,7 @@ abi_struct! {
     /// Life: host creates queues, writes the lanes' contexts and this one, calls RPC `prepare_lanes` with its address (which checks all,
     /// builds the ring entries, posts all receives; returns 0, or a [`crate::ContextFault`] in bits 31:0 and the lane's number in bits
     /// 63:32), runs the event handler, wakes the thread once (RPC `kick`; from then on its queues are armed), then writes operations.
-    #[size = 192, align = 64]
+    #[size = 192, align = 64, memory]
     pub struct LaneThread {
         /// [`crate::ABI_HASH`].
         pub abi_hash: u64,
@@ -56,8 +56,6 @@ abi_struct! {
         pub abi_version: u32,
         /// A [`crate::Transport`] code, the same as each lane's; must match the event handler.
         pub transport: u32,
-        /// Number of lanes, at least 1.
-        pub lanes: u32,
         /// Completions of all lanes after which an activation ends and asks to be run again; at least 1. Each lane in its turn takes at
         /// most its own `quota`, rounded up to whole batches.
         pub quota: u32,
@@ -69,16 +67,18 @@ abi_struct! {
         pub window_mkey: u32,
         /// Number of this thread, for logs.
         pub thread: u32,
-        /// The lanes: an array of [`crate::WorkerContext`], 64-byte aligned, of this thread alone.
-        pub contexts: DeviceAddress,
         /// Zero.
-        pub reserved: [u64; 2],
+        pub reserved: u32,
+        /// The lanes, at least one; 64-byte aligned, of this thread alone.
+        pub contexts: ContextMemory<WorkerContext>,
+        /// Zero.
+        pub reserved_2: u64,
         /// CQ of the control queue, bound to this thread. Depth at least the control queue's.
-        pub control_cq: QueueDescriptor,
+        pub control_cq: CompletionQueueMemory,
         /// Receive queue of the control connection (RC), 16-byte entries; each is posted without a scatter element's bytes, so that only
         /// Writes with immediate, and sends of no bytes, fit. The host keeps at most its depth of messages under way that the thread has
         /// not answered (by a progress line).
-        pub control_queue: QueueDescriptor,
+        pub control_queue: ReceiveQueueMemory,
         /// State (thread).
         pub state: LaneThreadState,
     }

@@ -1,8 +1,55 @@
 //! Layout hashes, computed by the compiler.
+// One trait is unsafe to implement by hand; nothing here is executed.
+#![allow(unsafe_code)]
 
-/// A type with a defined layout in memory shared by host and device.
-pub trait Layout {
-    /// Hash over name, size and fields (name, type, offset, hash of the type).
+use crate::memory::{HostLine, Queue, QueueKind, Region, RegionKind, Shared};
+
+/// A type with a defined layout in memory that host and device share: what RPCs and event handlers may take, and what contexts are made of.
+///
+/// `#[derive(Layout)]` implements it for structures of one's own. Both sides compile the same definition, and the image records the hash of each
+/// entry's argument: if one side is older than the other, the host is told so before anything runs.
+///
+/// ```
+/// use flexcast_abi::{HostLine, Layout};
+/// use zerocopy::{Immutable, IntoBytes};
+///
+/// /// Numbers to add up.
+/// #[derive(Layout, IntoBytes, Immutable)]
+/// #[repr(C)]
+/// struct Job {
+///     /// Where they lie in host memory.
+///     numbers: u64,
+///     /// How many there are.
+///     count: u32,
+///     /// Zero.
+///     reserved: u32,
+///     /// Answer; written by the firmware.
+///     sum: u64,
+///     /// What the host rewrites while the firmware runs is elsewhere.
+///     limit: HostLine<u64>,
+/// }
+///
+/// // Another order is another layout, although name, size and types are the same.
+/// mod newer {
+///     # use flexcast_abi::{HostLine, Layout};
+///     #[derive(Layout)]
+///     #[repr(C)]
+///     pub struct Job {
+///         pub numbers: u64,
+///         pub reserved: u32,
+///         pub count: u32,
+///         pub sum: u64,
+///         pub limit: HostLine<u64>,
+///     }
+/// }
+/// assert_ne!(Job::HASH, newer::Job::HASH);
+/// ```
+///
+/// # Safety
+/// `HASH` depends on all that makes a value of the type out of bytes: whoever writes the bytes of a type with this hash writes a valid value of this
+/// type. Firmware that takes two layouts for one would find memory where the host wrote numbers.
+pub unsafe trait Layout {
+    /// Hash over name, size, alignment and fields (name, offset, hash of the type).
     const HASH: u64;
 }
 
@@ -60,53 +107,93 @@ impl Fnv {
 
 macro_rules! primitive {
     ($($ty:ty),*) => {$(
-        impl Layout for $ty {
+        // SAFETY: every pattern of its bits is a value.
+        unsafe impl Layout for $ty {
             const HASH: u64 = Fnv::new().bytes(stringify!($ty).as_bytes()).finish();
         }
     )*};
 }
-primitive!(u8, u16, u32, u64);
+primitive!(u8, u16, u32, u64, i8, i16, i32, i64);
 
-impl Layout for crate::DeviceAddress {
+// SAFETY: a number.
+unsafe impl Layout for crate::DeviceAddress {
     const HASH: u64 = Fnv::new().bytes(b"DeviceAddress").finish();
 }
 
-impl<T: Layout, const N: usize> Layout for [T; N] {
+// SAFETY: its elements and nothing else.
+unsafe impl<T: Layout, const N: usize> Layout for [T; N] {
     const HASH: u64 = Fnv::new().bytes(b"array").u64(N as u64).u64(T::HASH).finish();
 }
 
+// SAFETY: of one layout whatever the kind, which is in the hash.
+unsafe impl<K: QueueKind> Layout for Queue<K> {
+    const HASH: u64 = Fnv::new().bytes(b"Queue").bytes(K::NAME.as_bytes()).finish();
+}
+
+// SAFETY: the same; what the elements are is in the hash, too.
+unsafe impl<K: RegionKind> Layout for Region<K> {
+    const HASH: u64 = Fnv::new().bytes(b"Region").bytes(K::NAME.as_bytes()).u64(K::ELEMENT).finish();
+}
+
+// SAFETY: an address; what it leads to is in the hash.
+unsafe impl<T: Layout> Layout for HostLine<T> {
+    const HASH: u64 = Fnv::new().bytes(b"HostLine").u64(T::HASH).finish();
+}
+
+// SAFETY: as above.
+unsafe impl<T: Layout> Layout for Shared<T> {
+    const HASH: u64 = Fnv::new().bytes(b"Shared").u64(T::HASH).finish();
+}
+
 /// Defines a `repr(C)` structure with its zerocopy implementations, its [`Layout`] and an assertion of its size.
+///
+/// With `memory` it leads to memory (see [`crate::memory`]): on the device it can neither be made nor copied. Without, it is plain bytes.
 macro_rules! abi_struct {
     (
         $(#[doc = $doc:literal])*
         #[size = $size:literal, align = $align:literal]
+        $($item:tt)*
+    ) => {
+        $crate::layout::abi_struct! {
+            @ $size, $align,
+            [
+                #[derive(Clone, Copy, Default, zerocopy::FromBytes)]
+                $(#[doc = $doc])*
+            ]
+            $($item)*
+        }
+    };
+    (
+        $(#[doc = $doc:literal])*
+        #[size = $size:literal, align = $align:literal, memory]
+        $($item:tt)*
+    ) => {
+        $crate::layout::abi_struct! {
+            @ $size, $align,
+            [
+                #[cfg_attr(feature = "host", derive(Clone, Copy, Default, zerocopy::FromBytes))]
+                $(#[doc = $doc])*
+            ]
+            $($item)*
+        }
+    };
+    (
+        @ $size:literal, $align:literal,
+        [$($attributes:tt)*]
         pub struct $name:ident {
             $( $(#[doc = $field_doc:literal])* pub $field:ident : $ty:ty, )*
         }
     ) => {
-        $(#[doc = $doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
-        #[cfg_attr(feature = "host", derive(zerocopy::FromBytes, Default))]
+        #[derive(
+            Debug, PartialEq, Eq, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout, flexcast_abi_macros::Layout
+        )]
+        $($attributes)*
         #[repr(C, align($align))]
         pub struct $name {
             $( $(#[doc = $field_doc])* pub $field: $ty, )*
         }
 
-        const _: () = assert!(core::mem::size_of::<$name>() == $size);
-
-        impl $crate::Layout for $name {
-            const HASH: u64 = $crate::Fnv::new()
-                .bytes(stringify!($name).as_bytes())
-                .u64($size)
-                .u64($align)
-                $(
-                    .bytes(stringify!($field).as_bytes())
-                    .bytes(stringify!($ty).as_bytes())
-                    .u64(core::mem::offset_of!($name, $field) as u64)
-                    .u64(<$ty as $crate::Layout>::HASH)
-                )*
-                .finish();
-        }
+        const _: () = assert!(size_of::<$name>() == $size);
     };
 }
 pub(crate) use abi_struct;

@@ -6,19 +6,23 @@
 //! types and offsets. An entry function of an image records the hash of its argument type; the image's note records
 //! [`ABI_VERSION`], [`ABI_MIN_VERSION`] and [`ABI_HASH`]. The host refuses an image whose hash is not its own.
 //!
-//! Roles: *host* fields are written by the host while the thread that owns the structure cannot run (set-up) or as one 64-byte line
-//! (the operation); *worker* fields are written by that thread alone.
+//! Roles: *host* fields are written by the host while the thread that owns the structure cannot run (set-up); *worker* fields by that thread
+//! alone. What the host rewrites while the thread runs lies outside, behind a [`HostLine`]. What leads to memory is opaque: module [`memory`].
 #![no_std]
-#![forbid(unsafe_code)]
+// One unsafe trait is declared, in module `layout`.
+#![deny(unsafe_code)]
 
 #[cfg(target_endian = "big")]
 compile_error!("the ABI is little-endian: contexts are copied byte by byte between host and DPA");
+
+extern crate self as flexcast_abi;
 
 mod address;
 pub mod calibration;
 pub mod conductor;
 pub mod lane;
 mod layout;
+pub mod memory;
 pub mod pingpong;
 pub mod placement;
 pub mod reference;
@@ -30,22 +34,27 @@ pub use address::DeviceAddress;
 pub use conductor::{
     ConductorOrder, ConductorPeer, ConductorReport, ConductorState, ConductorStatus, ConductorThread, Signals,
 };
+pub use flexcast_abi_macros::Layout;
 pub use lane::{LaneState, LaneThread, LaneThreadState};
 pub use layout::{Fnv, Layout};
+pub use memory::{
+    BitmapMemory, CompletionQueueMemory, ContextMemory, HostLine, KeptMemory, MeasuredMemory, MessageMemory, Queue,
+    QueueFault, ReceiveQueueMemory, Region, SendQueueMemory, Shared, SharedBitmapMemory, TableMemory,
+};
 pub use pingpong::PingPongContext;
 pub use placement::{Placement, RunRow};
 pub use report::{CompletionFlag, FLAG_MAGIC, ProgressLine, Statistics, WorkerReport, WorkerStatus};
 pub use send::{SendLane, SendLaneState, SendOperation, SendReport, SendRun, SendStatus, SendThread, SendThreadState};
 pub use worker::{
-    ContextFault, GroupContext, OPERATION_CLOSED, OPERATION_HELD, Operation, QueueDescriptor, Staging, Transport,
-    WorkerContext, WorkerState,
+    ContextFault, GroupContext, OPERATION_CLOSED, OPERATION_HELD, Operation, Staging, Transport, WorkerContext,
+    WorkerState,
 };
 
 /// Version of the byte layouts in this crate; raised with every change.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// Oldest version whose host can still drive this firmware.
-pub const ABI_MIN_VERSION: u32 = 3;
+pub const ABI_MIN_VERSION: u32 = 4;
 
 /// Hash over every structure of the ABI in a fixed order; what the image's note and every context carry.
 pub const ABI_HASH: u64 = Fnv::new()

@@ -1,12 +1,12 @@
 //! Context of the `pingpong` image.
 
 use crate::layout::abi_struct;
-use crate::{DeviceAddress, QueueDescriptor};
+use crate::{CompletionQueueMemory, ReceiveQueueMemory, SendQueueMemory};
 
 abi_struct! {
     /// A worker that answers every message on an RC or UC queue pair with a send of the same bytes. Its device address is the argument
     /// of the event handler `pong`. The host writes it once; both CQs are bound to the thread.
-    #[size = 256, align = 64]
+    #[size = 256, align = 64, memory]
     pub struct PingPongContext {
         /// [`crate::ABI_HASH`].
         pub abi_hash: u64,
@@ -21,13 +21,13 @@ abi_struct! {
         /// 1 once the ring entries are built and all receives posted (RPC `prepare`).
         pub prepared: u32,
         /// CQ of the receives.
-        pub receive_cq: QueueDescriptor,
+        pub receive_cq: CompletionQueueMemory,
         /// Receive queue, 16-byte entries.
-        pub receive_queue: QueueDescriptor,
+        pub receive_queue: ReceiveQueueMemory,
         /// CQ of the answers.
-        pub send_cq: QueueDescriptor,
+        pub send_cq: CompletionQueueMemory,
         /// Send queue, as deep as the receive queue.
-        pub send_queue: QueueDescriptor,
+        pub send_queue: SendQueueMemory,
         /// Messages received; never wraps (worker).
         pub consumed: u64,
         /// Answers completed (worker).
@@ -42,5 +42,3 @@ abi_struct! {
         pub reserved: [u64; 7],
     }
 }
-
-const _: () = assert!(core::mem::size_of::<DeviceAddress>() == 8);

@@ -1,6 +1,5 @@
 //! Placement of a receive context's chunks: runs, one per contributing rank.
 
-use crate::DeviceAddress;
 use crate::layout::abi_struct;
 
 abi_struct! {
@@ -13,12 +12,14 @@ abi_struct! {
     /// a buffer, of which the lane carries the chunks from byte offset D on: `destination` = buffer + D,
     /// `run_gap` = N - `run_chunks` x `chunk_bytes`, which may be negative: it wraps.
     ///
-    /// *Unequal contributions* (`run_chunks` = 0): run r is row r of a table.
+    /// *Unequal contributions* (`run_chunks` = 0): run r is row r of the table [`crate::WorkerContext::rows`], whose
+    /// rows are then `roots`, with ascending PSNs from 0 to `chunks` - 1 without a gap.
     #[size = 64, align = 64]
     pub struct Placement {
         /// Chunks of each run; 0: as the rows say.
         pub run_chunks: u32,
-        /// Number of runs: `chunks` / `run_chunks`, or rows of the table; at most 64 x `edge_words`, and at most `rows_capacity` rows. 0
+        /// Number of runs: `chunks` / `run_chunks`, or rows of the table; at most the edges, and at most the rows there is
+        /// memory for. 0
         /// only if there are no chunks.
         pub roots: u32,
         /// Bytes between the end of a run, as if its last chunk were full, and the start of the next, modulo 2^64 (UD; unused on UC).
@@ -27,11 +28,8 @@ abi_struct! {
         pub own_first: u32,
         /// Number of own PSNs; 0: none. `own_first` + `own_chunks` is at most `chunks`.
         pub own_chunks: u32,
-        /// Table of `roots` rows of type [`RunRow`], 32-byte aligned, with ascending PSNs from 0 to `chunks` - 1 without a gap; used by this
-        /// lane alone until it takes over the next operation. Unused if `run_chunks` > 0.
-        pub rows: DeviceAddress,
         /// Zero.
-        pub reserved: [u64; 4],
+        pub reserved: [u64; 5],
     }
 }
 

@@ -3,7 +3,9 @@
 //! No other image has them: [`crate::ABI_HASH`] leaves them out, and each context carries the hash of its own layout.
 
 use crate::layout::{abi_codes, abi_struct};
-use crate::{DeviceAddress, QueueDescriptor, Staging};
+use crate::{
+    BitmapMemory, CompletionQueueMemory, GroupContext, HostLine, ReceiveQueueMemory, SendQueueMemory, Shared, Staging,
+};
 
 abi_codes! {
     /// How an iteration of a kernel has ended.
@@ -20,9 +22,8 @@ abi_codes! {
 }
 
 abi_struct! {
-    /// A worker of image `reference`. The host writes it before the thread runs, and `iteration` between two iterations, while the thread
-    /// sleeps.
-    #[size = 320, align = 64]
+    /// A worker of image `reference`. The host writes it before the thread runs, and the line of `iteration` between two iterations.
+    #[size = 256, align = 64, memory]
     pub struct ReferenceContext {
         /// [`crate::Layout::HASH`] of this structure.
         pub layout_hash: u64,
@@ -39,21 +40,19 @@ abi_struct! {
         /// 1 once outbox and window are configured. The host writes 0.
         pub configured: u32,
         /// CQ of the receives, bound to this thread.
-        pub receive_cq: QueueDescriptor,
+        pub receive_cq: CompletionQueueMemory,
         /// Receive queue of the UC or UD queue pair.
-        pub receive_queue: QueueDescriptor,
+        pub receive_queue: ReceiveQueueMemory,
         /// CQ of the copies (UD).
-        pub copy_cq: QueueDescriptor,
+        pub copy_cq: CompletionQueueMemory,
         /// Send queue of the loopback RC queue pair (UD): as deep as the receive queue.
-        pub copy_queue: QueueDescriptor,
+        pub copy_queue: SendQueueMemory,
         /// Staging slots (UD).
         pub staging: Staging,
         /// Bitmap: a bit for each chunk of an iteration.
-        pub bitmap: DeviceAddress,
-        /// Its 64-bit words.
-        pub bitmap_words: u64,
-        /// The [`crate::GroupContext`] of all workers.
-        pub group: DeviceAddress,
+        pub bitmap: BitmapMemory,
+        /// Where all workers count themselves.
+        pub group: Shared<GroupContext>,
         /// Host address of the [`crate::CompletionFlag`].
         pub flag_host: u64,
         /// Host address of the [`ReferenceReport`].
@@ -64,10 +63,10 @@ abi_struct! {
         pub copies_consumed: u64,
         /// Number of the last iteration that has ended.
         pub ended: u64,
-        /// Zero.
-        pub reserved: [u64; 2],
         /// The iteration to carry out.
-        pub iteration: ReferenceIteration,
+        pub iteration: HostLine<ReferenceIteration>,
+        /// Zero.
+        pub reserved: u64,
     }
 }
 
@@ -81,7 +80,7 @@ abi_struct! {
         pub destination: u64,
         /// Memory key of the user buffer (UD).
         pub rkey: u32,
-        /// Chunks, which come in order; at most 64 x `bitmap_words`.
+        /// Chunks, which come in order; at most the bits of the bitmap.
         pub chunks: u32,
         /// Bytes from chunk to chunk (UD).
         pub chunk_bytes: u32,

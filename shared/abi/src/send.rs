@@ -1,7 +1,7 @@
 //! Contexts of the send workers of image `allgather`, and what they tell the host.
 
 use crate::layout::{abi_codes, abi_struct};
-use crate::{DeviceAddress, QueueDescriptor};
+use crate::{CompletionQueueMemory, ContextMemory, HostLine, ReceiveQueueMemory, SendQueueMemory, Shared, Signals};
 
 abi_struct! {
     /// What to send, written by the host as one 64-byte line after the [`SendRun`]s of the lanes, and followed by a message to the
@@ -25,10 +25,8 @@ abi_struct! {
         pub flags: u32,
         /// Zero.
         pub reserved: u32,
-        /// The [`crate::Signals`] by which the conductor says when to send, and learns of announcement and end; none: the host does.
-        pub signals: DeviceAddress,
         /// Zero.
-        pub reserved_2: [u64; 2],
+        pub reserved_2: [u64; 3],
         /// Equal to `sequence`; a mismatch means that the line is being written.
         pub sequence_check: u64,
     }
@@ -65,38 +63,40 @@ abi_struct! {
         pub completed: u64,
         /// Send completions consumed.
         pub consumed: u64,
-        /// Chunks of the run not yet posted.
-        pub left: u32,
+        /// Address of the next chunk of the run, under the operation's key.
+        pub source: u64,
+        /// Where it goes at the receivers (UC).
+        pub remote_address: u64,
+        /// Its PSN.
+        pub psn: u32,
+        /// [`SendRun::rkey`].
+        pub rkey: u32,
+        /// [`SendRun::last_chunk_bytes`].
+        pub last_chunk_bytes: u32,
         /// Zero.
         pub reserved: u32,
-        /// Zero.
-        pub reserved_2: [u64; 2],
+        /// Chunks of the run not yet posted.
+        pub left: u32,
         /// 1 once the queue is dead: an error completion came.
         pub dead: u32,
-        /// Zero.
-        pub reserved_3: u32,
-        /// Chunks of the run (copied when the operation was taken over).
-        pub chunks: u32,
-        /// Bytes of the run's last chunk (likewise).
-        pub last_chunk_bytes: u32,
     }
 }
 
 abi_struct! {
     /// One queue pair of a send worker.
-    #[size = 256, align = 64]
+    #[size = 192, align = 64, memory]
     pub struct SendLane {
         /// Send queue; depth in basic blocks of 64 bytes. A chunk takes two on UD, one on UC.
-        pub send_queue: QueueDescriptor,
+        pub send_queue: SendQueueMemory,
         /// CQ of the sends, bound to this thread. Depth at least the number of chunks that fit the send queue.
-        pub send_cq: QueueDescriptor,
+        pub send_cq: CompletionQueueMemory,
         /// The 48 bytes of the address vector as they go into every entry (UD): queue key, destination QP number, GRH, MAC; see the
         /// datagram segment of the hardware layouts. Zero on UC.
         pub address_vector: [u64; 6],
-        /// Zero.
-        pub reserved: [u64; 2],
         /// What to send (host).
-        pub run: SendRun,
+        pub run: HostLine<SendRun>,
+        /// Zero.
+        pub reserved: u64,
         /// State (worker).
         pub state: SendLaneState,
     }
@@ -107,7 +107,7 @@ abi_struct! {
     /// address is the argument of the event handler `send_blocks`.
     ///
     /// Life: as a [`crate::LaneThread`]'s, with RPC `prepare_send`.
-    #[size = 384, align = 64]
+    #[size = 384, align = 64, memory]
     pub struct SendThread {
         /// [`crate::ABI_HASH`].
         pub abi_hash: u64,
@@ -115,8 +115,6 @@ abi_struct! {
         pub abi_version: u32,
         /// A [`crate::Transport`] code: UD sends with immediate, or UC writes with immediate.
         pub transport: u32,
-        /// Number of lanes, at least 1.
-        pub lanes: u32,
         /// Chunks per doorbell and per signalled completion, 1 to half of what fits each send queue.
         pub batch: u32,
         /// Chunks after which an activation ends and asks to be run again; at least 1, rounded up to whole batches.
@@ -131,16 +129,22 @@ abi_struct! {
         pub window_mkey: u32,
         /// Number of this thread, for logs.
         pub thread: u32,
-        /// The lanes: an array of [`SendLane`], 64-byte aligned, of this thread alone.
-        pub contexts: DeviceAddress,
+        /// Zero.
+        pub reserved: u32,
+        /// The lanes, at least one; 64-byte aligned, of this thread alone.
+        pub contexts: ContextMemory<SendLane>,
         /// Host address of this worker's [`SendReport`], 64-byte aligned.
         pub report_host: u64,
-        /// CQ of the control queue, as in [`crate::LaneThread`].
-        pub control_cq: QueueDescriptor,
-        /// Receive queue of the control connection, likewise.
-        pub control_queue: QueueDescriptor,
+        /// The [`Signals`] by which the conductor says when to send, and learns of announcement and end; none: the host does.
+        pub signals: Shared<Signals>,
         /// The operation (host).
-        pub operation: SendOperation,
+        pub operation: HostLine<SendOperation>,
+        /// CQ of the control queue, as in [`crate::LaneThread`].
+        pub control_cq: CompletionQueueMemory,
+        /// Receive queue of the control connection, likewise.
+        pub control_queue: ReceiveQueueMemory,
+        /// Zero.
+        pub reserved_2: [u64; 5],
         /// State (thread).
         pub state: SendThreadState,
     }

@@ -1,7 +1,10 @@
 //! Contexts of the receive workers, in DPA memory.
 
 use crate::layout::{abi_codes, abi_struct};
-use crate::{DeviceAddress, LaneState, Placement, Statistics};
+use crate::{
+    BitmapMemory, CompletionQueueMemory, HostLine, LaneState, Placement, ReceiveQueueMemory, RunRow, SendQueueMemory,
+    Shared, Signals, Statistics, TableMemory,
+};
 
 abi_codes! {
     /// How chunks arrive.
@@ -10,24 +13,6 @@ abi_codes! {
         Uc = 1,
         /// Sends with immediate into staging slots, copied by loopback RDMA Writes.
         Ud = 2,
-    }
-}
-
-abi_struct! {
-    /// A queue in DPA memory.
-    #[size = 32, align = 8]
-    pub struct QueueDescriptor {
-        /// First byte of the ring. CQ and SQ entries are 64 bytes (64-byte aligned), RQ entries 16 bytes. The host fills a CQ ring with
-        /// `Cqe::INITIAL` of the hardware layouts before it creates the CQ.
-        pub ring: DeviceAddress,
-        /// Doorbell record: 8 bytes, 8-byte aligned, zero at creation. RQ and SQ of a queue pair name the same record.
-        pub doorbell_record: DeviceAddress,
-        /// CQ number or QP number, 24 bits.
-        pub number: u32,
-        /// log2 of the number of entries (SQ: of 64-byte basic blocks); 1 to 15.
-        pub log_depth: u32,
-        /// Zero.
-        pub reserved: u64,
     }
 }
 
@@ -71,7 +56,7 @@ abi_struct! {
         pub rkey: u32,
         /// Collective id, below 2^(32 - psn bits).
         pub collective_id: u32,
-        /// Limit of the PSNs: 0 to chunks - 1, those of the own rank included. At most 64 x `bitmap_words` and 2^(psn bits). The worker
+        /// Limit of the PSNs: 0 to chunks - 1, those of the own rank included. At most the bits of [`WorkerContext::bitmap`] and 2^(psn bits). The worker
         /// expects all of them but [`Placement::own_chunks`]; if that leaves none the operation is complete at once.
         pub chunks: u32,
         /// Bytes of every chunk but the last of a run; 1 to stride - 40 (UD), 1 to 2^31 - 1 (UC).
@@ -84,9 +69,8 @@ abi_struct! {
         /// Number of the last report the host asked for; when it differs from [`crate::ProgressLine::reported`] the worker copies its
         /// bitmap and statistics to host memory and answers. Raised without touching `sequence`.
         pub report_request: u64,
-        /// The [`crate::Signals`] by which a lane tells the conductor that it is armed, and the last of a group that all are complete; none: nobody is
-        /// to be told. Image `receive`: none.
-        pub signals: DeviceAddress,
+        /// Zero.
+        pub reserved: u64,
         /// Equal to `sequence`; a mismatch means that the line is being written.
         pub sequence_check: u64,
     }
@@ -151,11 +135,11 @@ abi_struct! {
     ///
     /// Positions out of the ordinary. A lane's hot loop takes only chunks of full length whose bit is clear. When a lane takes over an
     /// operation it sets the bits of what that loop must leave alone: the own rank's PSNs, which are not expected, and the last PSN of
-    /// each run whose last chunk is short. Whether such a short chunk is there is told by one bit per run, the *edges*: `edge_words`
-    /// words directly behind the bitmap's, in device memory and in the host copy. The own rank's edge is set from the start. So PSN p
+    /// each run whose last chunk is short. Whether such a short chunk is there is told by one bit per run, the *edges*, which lie behind
+    /// the bitmap's words in the host copy. The own rank's edge is set from the start. So PSN p
     /// is missing if its bit is clear, or if p is the last of run r, that run's last chunk is short, and bit r of the edges is clear
     /// (`flexcast_proto::lane` computes it). Image `receive` has no edges: there a set bit always is a chunk received.
-    #[size = 832, align = 64]
+    #[size = 768, align = 64, memory]
     pub struct WorkerContext {
         /// [`crate::ABI_HASH`].
         pub abi_hash: u64,
@@ -182,39 +166,43 @@ abi_struct! {
         pub window_id: u32,
         /// Memory key of the host memory that holds flag, report and bitmap copy.
         pub window_mkey: u32,
-        /// Length of `bitmap` in 64-bit words; at least 1.
-        pub bitmap_words: u32,
-        /// Length of the edges in 64-bit words (lanes: at least [`Placement::roots`] / 64; image `receive`: unused).
-        pub edge_words: u32,
-        /// Rows that fit a table at [`Placement::rows`] (lanes).
-        pub rows_capacity: u32,
+        /// Zero.
+        pub reserved: u32,
         /// CQ of the receives, bound to this thread. Depth at least the receive depth.
-        pub receive_cq: QueueDescriptor,
+        pub receive_cq: CompletionQueueMemory,
         /// Receive queue of the UC or UD queue pair. RQ entries are 16 bytes.
-        pub receive_queue: QueueDescriptor,
+        pub receive_queue: ReceiveQueueMemory,
         /// CQ of the copies, bound to this thread (UD). Depth at least the send depth.
-        pub send_cq: QueueDescriptor,
+        pub send_cq: CompletionQueueMemory,
         /// Send queue of the loopback RC queue pair (UD). Depth equal to the receive depth: copy slot i belongs to staging slot i.
-        pub send_queue: QueueDescriptor,
+        pub send_queue: SendQueueMemory,
         /// Staging slots (UD).
         pub staging: Staging,
-        /// One bit per chunk, `bitmap_words` words, then `edge_words` words of edges; 8-byte aligned; used by this worker alone.
-        pub bitmap: DeviceAddress,
+        /// One bit per chunk; used by this worker alone.
+        pub bitmap: BitmapMemory,
+        /// Edges, one bit per run (lanes; image `receive`: none); used by this worker alone.
+        pub edges: BitmapMemory,
+        /// Table of an operation's runs with unequal contributions (lanes; image `receive`: none). The host rewrites the rows before an operation
+        /// that has them, when no thread reads them.
+        pub rows: TableMemory<RunRow>,
         /// The group's [`GroupContext`].
-        pub group: DeviceAddress,
+        pub group: Shared<GroupContext>,
+        /// The [`Signals`] by which a lane tells the conductor that it is armed, and the last of a group that all are complete; none: nobody is
+        /// to be told. Image `receive`: none.
+        pub signals: Shared<Signals>,
+        /// The operation (host). A lane's host writes it after, or in one Write with, `placement`.
+        pub operation: HostLine<Operation>,
+        /// Where the operation's chunks go (host; lanes only).
+        pub placement: HostLine<Placement>,
         /// Host address of the group's [`crate::CompletionFlag`], 64-byte aligned.
         pub flag_host: u64,
         /// Host address of this worker's [`crate::WorkerReport`], 64-byte aligned.
         pub report_host: u64,
-        /// Host address of a copy of the bitmap and of the edges behind it, (`bitmap_words` + `edge_words`) x 8 bytes rounded up to 64,
+        /// Host address of a copy of the bitmap and of the edges behind it, as many words as both have, rounded up to 64 bytes,
         /// 64-byte aligned; 0: no copy wanted. A lane copies only the words that hold a bit of its operation; the rest is stale.
         pub bitmap_host: u64,
         /// Zero.
-        pub reserved_2: u64,
-        /// The operation (host). A lane's host writes it after, or in one Write with, `placement`.
-        pub operation: Operation,
-        /// Where the operation's chunks go (host; lanes only).
-        pub placement: Placement,
+        pub reserved_2: [u64; 2],
         /// State (worker).
         pub state: WorkerState,
         /// What a lane remembers besides (worker).
@@ -255,7 +243,7 @@ abi_codes! {
         QueueAddress = 7,
         /// A `log_depth` is not 1 to 15, or depths do not fit one another.
         QueueDepth = 8,
-        /// Bitmap or group address is null or misaligned, or `bitmap_words` is 0.
+        /// Bitmap, group, operation or placement are not there or misaligned.
         DeviceMemory = 9,
         /// Staging stride is not a multiple of 64 above 40.
         Staging = 10,
@@ -273,11 +261,11 @@ abi_codes! {
         Outbox = 16,
         /// The runtime refused the window.
         Window = 17,
-        /// The number of lanes is 0, or the array's address is null or not 64-byte aligned.
+        /// The number of lanes is 0, or the array is not there or not 64-byte aligned.
         Lanes = 18,
-        /// `roots` exceeds 64 x `edge_words`, or `run_chunks` x `roots` is not `chunks`.
+        /// `roots` exceeds the edges, or `run_chunks` x `roots` is not `chunks`.
         Runs = 19,
-        /// The rows are null, misaligned, more than `rows_capacity`, or not the PSNs 0 to `chunks` - 1 in ascending order.
+        /// The rows are more than the table has, or not the PSNs 0 to `chunks` - 1 in ascending order.
         Rows = 20,
         /// The own PSNs exceed `chunks`.
         OwnChunks = 21,

@@ -1,14 +1,17 @@
 //! The ABI is a promise: these tests fail when bytes move without a new version.
 use core::mem::offset_of;
 use flexcast_abi::{
-    ABI_HASH, ABI_MIN_VERSION, ABI_VERSION, CompletionFlag, ConductorOrder, ConductorPeer, ConductorReport,
-    ConductorStatus, ConductorThread, ContextFault, FLAG_MAGIC, GroupContext, LaneState, LaneThread, Layout, Operation,
-    PingPongContext, Placement, ProgressLine, RunRow, SendLane, SendReport, SendRun, SendStatus, SendThread, Signals,
-    Transport, WorkerContext, WorkerReport, WorkerState, WorkerStatus, bring_up_answer,
+    ABI_HASH, ABI_MIN_VERSION, ABI_VERSION, BitmapMemory, CompletionFlag, CompletionQueueMemory, ConductorOrder,
+    ConductorPeer, ConductorReport, ConductorStatus, ConductorThread, ContextFault, ContextMemory, FLAG_MAGIC,
+    GroupContext, HostLine, LaneState, LaneThread, Layout, MessageMemory, Operation, PingPongContext, Placement,
+    ProgressLine, ReceiveQueueMemory, RunRow, SendLane, SendOperation, SendQueueMemory, SendReport, SendRun,
+    SendStatus, SendThread, Shared, Signals, TableMemory, Transport, WorkerContext, WorkerReport, WorkerState,
+    WorkerStatus, bring_up_answer,
 };
 
 /// Hashes by version. When this fails, raise ABI_VERSION and add a line; never edit a published one.
-const PUBLISHED: &[(u32, u64)] = &[(1, 0xf3dc_dfdd_2933_b6ab), (2, 0xf5f1_3299_bd8f_72ed), (3, 0x81cc_0db3_8624_f88c)];
+const PUBLISHED: &[(u32, u64)] =
+    &[(1, 0xf3dc_dfdd_2933_b6ab), (2, 0xf5f1_3299_bd8f_72ed), (3, 0x81cc_0db3_8624_f88c), (4, 0x7e58_00e3_3575_dac9)];
 
 #[test]
 fn the_hash_of_the_current_version_is_published() {
@@ -112,17 +115,15 @@ fn discriminants_are_fixed() {
 
 #[test]
 fn writers_have_lines_of_their_own() {
-    assert_eq!(offset_of!(WorkerContext, operation) % 64, 0);
     assert_eq!(offset_of!(WorkerContext, state) % 64, 0);
     assert_eq!(offset_of!(WorkerReport, statistics) % 64, 0);
-    // A lane's host writes both lines at once.
-    assert_eq!(offset_of!(WorkerContext, placement), offset_of!(WorkerContext, operation) + size_of::<Operation>());
-    assert_eq!(offset_of!(WorkerContext, state), offset_of!(WorkerContext, placement) + size_of::<Placement>());
     assert_eq!(offset_of!(LaneThread, state) % 64, 0);
-    assert_eq!(offset_of!(SendThread, operation) % 64, 0);
-    assert_eq!(offset_of!(SendThread, state), offset_of!(SendThread, operation) + 64);
-    assert_eq!((offset_of!(SendLane, run) % 64, size_of::<SendRun>(), offset_of!(SendLane, state) % 64), (0, 64, 0));
-    assert_eq!((offset_of!(ConductorThread, order) % 64, offset_of!(ConductorThread, state) % 64), (0, 0));
+    assert_eq!((offset_of!(SendThread, state) % 64, offset_of!(SendLane, state) % 64), (0, 0));
+    assert_eq!(offset_of!(ConductorThread, state) % 64, 0);
+    // What the host rewrites is in lines of its own, outside of the contexts.
+    for bytes in [size_of::<Operation>(), size_of::<Placement>(), size_of::<SendOperation>(), size_of::<SendRun>()] {
+        assert_eq!(bytes, 64);
+    }
     for bytes in [
         size_of::<CompletionFlag>(),
         size_of::<ProgressLine>(),
@@ -158,9 +159,99 @@ fn different_types_have_different_hashes() {
         ProgressLine::HASH,
         u64::HASH,
         <[u64; 7]>::HASH,
+        CompletionQueueMemory::HASH,
+        ReceiveQueueMemory::HASH,
+        SendQueueMemory::HASH,
+        BitmapMemory::HASH,
+        MessageMemory::HASH,
+        TableMemory::<u64>::HASH,
+        TableMemory::<RunRow>::HASH,
+        ContextMemory::<RunRow>::HASH,
+        HostLine::<u64>::HASH,
+        HostLine::<Operation>::HASH,
+        Shared::<u64>::HASH,
     ];
     hashes.sort_unstable();
     assert!(hashes.windows(2).all(|pair| pair[0] != pair[1]));
+}
+
+/// Structures of one's own: what the derive hashes.
+mod own {
+    use flexcast_abi::Layout;
+
+    #[derive(Layout)]
+    #[repr(C)]
+    pub struct Job {
+        pub count: u32,
+        pub limit: u32,
+        pub at: u64,
+    }
+
+    pub mod renamed_field {
+        #[derive(flexcast_abi::Layout)]
+        #[repr(C)]
+        pub struct Job {
+            pub count: u32,
+            pub bound: u32,
+            pub at: u64,
+        }
+    }
+
+    pub mod other_order {
+        #[derive(flexcast_abi::Layout)]
+        #[repr(C)]
+        pub struct Job {
+            pub at: u64,
+            pub count: u32,
+            pub limit: u32,
+        }
+    }
+
+    pub mod other_type {
+        #[derive(flexcast_abi::Layout)]
+        #[repr(C)]
+        pub struct Job {
+            pub count: u32,
+            pub limit: i32,
+            pub at: u64,
+        }
+    }
+
+    pub mod aligned {
+        #[derive(flexcast_abi::Layout)]
+        #[repr(C, align(16))]
+        pub struct Job {
+            pub count: u32,
+            pub limit: u32,
+            pub at: u64,
+        }
+    }
+
+    pub mod elsewhere {
+        use flexcast_abi as again;
+
+        #[derive(again::Layout)]
+        #[layout(crate = again)]
+        #[repr(C)]
+        pub struct Job {
+            pub count: core::primitive::u32,
+            pub limit: u32,
+            pub at: u64,
+        }
+    }
+}
+
+#[test]
+fn a_derived_hash_tells_names_order_types_and_alignment_and_not_where_it_was_written() {
+    let hash = own::Job::HASH;
+    let others = [
+        own::renamed_field::Job::HASH,
+        own::other_order::Job::HASH,
+        own::other_type::Job::HASH,
+        own::aligned::Job::HASH,
+    ];
+    assert!(others.iter().all(|other| *other != hash), "{hash:#x} {others:#x?}");
+    assert_eq!(own::elsewhere::Job::HASH, hash);
 }
 
 #[test]

@@ -3,10 +3,12 @@
 use std::net::Ipv4Addr;
 
 use emu_machine::{Config, MemoryModel, World};
+use flexcast_abi::memory::QueueKind;
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, CompletionFlag, DeviceAddress, FLAG_MAGIC, GroupContext, LaneThread, OPERATION_CLOSED,
-    Operation, Placement, QueueDescriptor, SendLane, SendOperation, SendReport, SendRun, SendStatus, SendThread,
-    Staging, Transport, WorkerContext, WorkerReport,
+    ABI_HASH, ABI_VERSION, BitmapMemory, CompletionFlag, CompletionQueueMemory, ContextMemory, DeviceAddress,
+    FLAG_MAGIC, GroupContext, HostLine, LaneThread, OPERATION_CLOSED, Operation, Placement, Queue, SendLane,
+    SendOperation, SendReport, SendRun, SendStatus, SendThread, Shared, Staging, TableMemory, Transport, WorkerContext,
+    WorkerReport,
 };
 use flexcast_tests::code;
 use flexcast_tests::world::{get_into, settle, step_until, world};
@@ -31,24 +33,13 @@ fn address(addr: DevAddr) -> DeviceAddress {
     DeviceAddress::new(addr.get())
 }
 
-fn of_cq(cq: &DpaCompletionQueue<'_>) -> QueueDescriptor {
-    QueueDescriptor {
-        ring: address(cq.ring()),
-        doorbell_record: address(cq.doorbell_record()),
-        number: cq.number(),
-        log_depth: u32::from(cq.log_depth()),
-        ..Default::default()
-    }
+fn of_cq(cq: &DpaCompletionQueue<'_>) -> CompletionQueueMemory {
+    Queue::new(address(cq.ring()), address(cq.doorbell_record()), cq.number(), u32::from(cq.log_depth()))
 }
 
-fn of_qp(qp: &DpaQueuePair<'_>, ring: DevAddr, log_depth: Option<u8>) -> QueueDescriptor {
-    QueueDescriptor {
-        ring: address(ring),
-        doorbell_record: address(qp.doorbell_record()),
-        number: qp.number(),
-        log_depth: u32::from(log_depth.expect("a queue")),
-        ..Default::default()
-    }
+fn of_qp<K: QueueKind>(qp: &DpaQueuePair<'_>, ring: DevAddr, log_depth: Option<u8>) -> Queue<K> {
+    let log_depth = u32::from(log_depth.expect("a queue"));
+    Queue::new(address(ring), address(qp.doorbell_record()), qp.number(), log_depth)
 }
 
 /// The host's end of a control connection.
@@ -72,7 +63,13 @@ impl Control<'_> {
 // Offsets in the device memory of all contexts.
 const SEND_THREAD: u64 = 256;
 const SEND_LANE: u64 = 1024;
+/// Operation and run of the send worker; operation and placement of the lane.
+const SEND_LINES: u64 = 1536;
+const LANE_LINES: u64 = 1792;
+/// The same of lanes that nobody writes operations for.
+const IDLE_LINES: u64 = 1920;
 const LANES: u64 = 2048;
+const LANE_BYTES: u64 = size_of::<WorkerContext>() as u64;
 
 /// Makes the card, the lanes and the senders, carries the case out, and looks at every byte.
 pub(crate) fn run(case: &Case) -> Outcome {
@@ -95,7 +92,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
     let (source, user, shared) = (host(total as usize + 64), host(total as usize + 64), host(1 << 16));
     source.write(0, &payload).expect("in range");
 
-    let contexts = DeviceBuffer::zeroed(&process, LANES + 832 * 64).expect("device memory");
+    let contexts = DeviceBuffer::zeroed(&process, LANES + LANE_BYTES * 64).expect("device memory");
     let contexts_key = MemoryKey::new(&contexts, local).expect("a key");
     let lanes_thread = EventHandler::new(
         &process,
@@ -179,16 +176,17 @@ pub(crate) fn run(case: &Case) -> Outcome {
         batch: case.batch,
         quota: if case.hurry.is_some() { BATCH } else { 1 << 20 },
         psn_bits: PSN_BITS,
-        bitmap_words,
-        edge_words: 1,
-        rows_capacity: 64,
         receive_cq: of_cq(&receives),
         receive_queue: of_qp(&receiver, receiver.receive_ring(), Some(LOG_RING)),
         send_cq: of_cq(&copies),
         send_queue: of_qp(&copier, copier.send_ring(), Some(LOG_RING)),
         staging: Staging { address: staging.addr().get(), stride: STRIDE as u32, lkey: staging_key.id() },
-        bitmap: address(words.addr()),
-        group: address(group_context.addr()),
+        bitmap: BitmapMemory::new(address(words.addr()), bitmap_words),
+        edges: BitmapMemory::new(address(words.addr().offset(u64::from(bitmap_words) * 8)), 1),
+        rows: TableMemory::new(address(table.addr()), rows.len() as u32),
+        group: Shared::new(address(group_context.addr())),
+        operation: HostLine::new(address(contexts.addr().offset(LANE_LINES))),
+        placement: HostLine::new(address(contexts.addr().offset(LANE_LINES + 64))),
         flag_host: at(0),
         report_host: at(report_at),
         bitmap_host: at(words_at),
@@ -203,33 +201,28 @@ pub(crate) fn run(case: &Case) -> Outcome {
         let context = WorkerContext {
             batch: 2,
             receive_cq: of_cq(&idle_cq),
-            receive_queue: QueueDescriptor {
-                ring: address(ring.addr()),
-                doorbell_record: address(ring.addr().offset(64)),
-                number: 0,
-                log_depth: 2,
-                ..Default::default()
-            },
-            send_queue: QueueDescriptor { log_depth: 2, ..lane.send_queue },
-            bitmap: address(ring.addr().offset(128)),
-            bitmap_words: 1,
+            receive_queue: Queue::new(address(ring.addr()), address(ring.addr().offset(64)), 0, 2),
+            send_queue: of_qp(&copier, copier.send_ring(), Some(2)),
+            bitmap: BitmapMemory::new(address(ring.addr().offset(128)), 1),
+            edges: BitmapMemory::new(address(ring.addr().offset(136)), 1),
+            operation: HostLine::new(address(contexts.addr().offset(IDLE_LINES))),
+            placement: HostLine::new(address(contexts.addr().offset(IDLE_LINES + 64))),
             report_host: at(idle_at + number as usize * 256),
             bitmap_host: 0,
             ..lane
         };
-        contexts.write(LANES + 832 * (1 + u64::from(number)), context.as_bytes()).expect("in range");
+        contexts.write(LANES + LANE_BYTES * (1 + u64::from(number)), context.as_bytes()).expect("in range");
         idle.push((idle_cq, ring));
     }
     let thread = LaneThread {
         abi_hash: ABI_HASH,
         abi_version: ABI_VERSION,
         transport: case.transport as u32,
-        lanes: 1 + case.idle_lanes,
         quota: 4096,
         outbox_id: outbox.id(),
         window_id: window.id(),
         window_mkey: shared.lkey(),
-        contexts: DeviceAddress::new(contexts.addr().get() + LANES),
+        contexts: ContextMemory::new(address(contexts.addr().offset(LANES)), 1 + case.idle_lanes),
         control_cq: of_cq(&controls[0]),
         control_queue: of_qp(&ends[0], ends[0].receive_ring(), Some(4)),
         ..Default::default()
@@ -239,6 +232,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
     let send_lane = SendLane {
         send_queue: of_qp(&sender, sender.send_ring(), sender.depths().log_send),
         send_cq: of_cq(&sends),
+        run: HostLine::new(address(contexts.addr().offset(SEND_LINES + 64))),
         address_vector: std::array::from_fn(|word| {
             u64::from_le_bytes(vector[word * 8..][..8].try_into().expect("eight"))
         }),
@@ -249,14 +243,14 @@ pub(crate) fn run(case: &Case) -> Outcome {
         abi_hash: ABI_HASH,
         abi_version: ABI_VERSION,
         transport: case.transport as u32,
-        lanes: 1,
         batch: BATCH,
         quota: 4096,
         psn_bits: PSN_BITS,
         outbox_id: outbox.id(),
         window_id: window.id(),
         window_mkey: shared.lkey(),
-        contexts: DeviceAddress::new(contexts.addr().get() + SEND_LANE),
+        contexts: ContextMemory::new(address(contexts.addr().offset(SEND_LANE)), 1),
+        operation: HostLine::new(address(contexts.addr().offset(SEND_LINES))),
         report_host: at(send_report_at),
         control_cq: of_cq(&controls[1]),
         control_queue: of_qp(&ends[1], ends[1].receive_ring(), Some(4)),
@@ -280,9 +274,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
     let own = case.own.map_or((0, 0), |own| (case.first_psn(own), case.chunks_of(own)));
     let mut placement =
         Placement { roots: rows.len() as u32, own_first: own.0, own_chunks: own.1, ..Default::default() };
-    if case.by_rows {
-        placement.rows = address(table.addr());
-    } else {
+    if !case.by_rows {
         placement.run_chunks = case.chunks_of(0);
         placement.run_gap = (case.bytes[0] + case.pad).wrapping_sub(u64::from(placement.run_chunks * CHUNK));
     }
@@ -297,7 +289,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
         sequence_check: 1,
         ..Default::default()
     };
-    let line = LANES + std::mem::offset_of!(WorkerContext, operation) as u64;
+    let line = LANE_LINES;
     tellers[0].tell(&[(line + 64, placement.as_bytes()), (line, operation.as_bytes())]);
     settle();
     let read = |offset: usize, bytes: &mut [u8]| shared.read(offset, bytes).expect("in range");
@@ -336,8 +328,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
             sequence_check: sequence,
             ..Default::default()
         };
-        let line = SEND_THREAD + std::mem::offset_of!(SendThread, operation) as u64;
-        let run_line = SEND_LANE + std::mem::offset_of!(SendLane, run) as u64;
+        let (line, run_line) = (SEND_LINES, SEND_LINES + 64);
         tellers[1].tell(&[(run_line, run.as_bytes()), (line, operation.as_bytes())]);
         if case.hurry.is_some() && root + 1 == case.bytes.len() {
             break;

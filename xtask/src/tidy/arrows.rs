@@ -11,6 +11,8 @@ use crate::workspace;
 const ARROWS: &[(&str, &[&str])] = &[
     ("shared/proto", &["shared/abi"]),
     ("shared/isa", &["shared/error"]),
+    ("shared/abi-macros", &[]),
+    ("shared/abi", &["shared/abi-macros"]),
     ("shared/", &[]),
     ("image", &["shared/error", "shared/isa"]),
     ("emu/hart", &["shared/isa"]),

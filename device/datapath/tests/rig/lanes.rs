@@ -5,8 +5,8 @@ use dpa::Next;
 use dpa::hw::cqe::{Cqe, CqeOpcode, op_own, owner_of_pass};
 use dpa::hw::{Be16, Be32};
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, ContextFault, DeviceAddress, LaneThread, OPERATION_CLOSED, Operation, Placement,
-    QueueDescriptor, RunRow, Transport, WorkerContext, WorkerReport,
+    ABI_HASH, ABI_VERSION, CompletionQueueMemory, ContextFault, ContextMemory, DeviceAddress, LaneThread,
+    OPERATION_CLOSED, Operation, Placement, Queue, ReceiveQueueMemory, Transport, WorkerContext, WorkerReport,
 };
 use zerocopy::IntoBytes;
 
@@ -32,15 +32,12 @@ impl ControlEnd {
         Self { cq, queue: Memory::new(depth * 16), records: Memory::new(128), sent: 0 }
     }
 
-    pub(crate) fn descriptors(&self) -> (QueueDescriptor, QueueDescriptor) {
-        let queue = |ring: &Memory, record: u64, number: u32| QueueDescriptor {
-            ring: DeviceAddress::new(ring.address()),
-            doorbell_record: DeviceAddress::new(self.records.address() + record),
-            number,
-            log_depth: LOG_CONTROL,
-            reserved: 0,
-        };
-        (queue(&self.cq, 0, 0xC1), queue(&self.queue, 64, 0xC2))
+    pub(crate) fn queues(&self) -> (CompletionQueueMemory, ReceiveQueueMemory) {
+        let at = |memory: &Memory, offset: u64| DeviceAddress::new(memory.address() + offset);
+        (
+            Queue::new(at(&self.cq, 0), at(&self.records, 0), 0xC1, LOG_CONTROL),
+            Queue::new(at(&self.queue, 0), at(&self.records, 64), 0xC2, LOG_CONTROL),
+        )
     }
 
     /// A message, or an error, comes.
@@ -87,15 +84,14 @@ impl LanesRig {
         let alone = lanes.len() == 1;
         lanes.iter_mut().for_each(|lane| lane.alone = alone);
         let control = ControlEnd::new();
-        let (control_cq, control_queue) = control.descriptors();
+        let (control_cq, control_queue) = control.queues();
         let mut array: Vec<WorkerContext> = lanes.iter().map(|lane| *lane.context).collect();
         let thread = LaneThread {
             abi_hash: ABI_HASH,
             abi_version: ABI_VERSION,
             transport: transport as u32,
-            lanes: lanes.len() as u32,
             quota: 1 << 20,
-            contexts: DeviceAddress::new(array.as_mut_ptr() as u64),
+            contexts: ContextMemory::new(DeviceAddress::new(array.as_mut_ptr() as u64), lanes.len() as u32),
             control_cq,
             control_queue,
             ..Default::default()
@@ -150,21 +146,21 @@ impl LanesRig {
 
     /// Writes operation and placement of a lane, without a message.
     pub(crate) fn write(&mut self, lane: usize, ask: Ask, placement: Placement) {
-        let user = self.lanes[lane].user.address();
-        let context = &mut self.lanes[lane].context;
-        context.placement = placement;
-        context.operation = Operation {
+        let rig = &mut self.lanes[lane];
+        let report_request = rig.line().report_request;
+        rig.write_placement(placement);
+        rig.write_line(Operation {
             sequence: ask.sequence,
-            destination: user,
+            destination: rig.user.address(),
             rkey: RKEY,
             collective_id: ask.collective_id,
             chunks: ask.chunks,
             chunk_bytes: CHUNK,
             last_chunk_bytes: ask.last_chunk_bytes,
-            report_request: context.operation.report_request,
+            report_request,
             sequence_check: ask.sequence,
             ..Default::default()
-        };
+        });
     }
 
     /// Writes the operation of every lane, sends the message and lets the thread take it over.
@@ -181,10 +177,9 @@ impl LanesRig {
 
     /// Closes the operation of a lane and asks for its report; returns the request's number.
     pub(crate) fn close(&mut self, lane: usize) -> u64 {
-        let operation = &mut self.lanes[lane].context.operation;
-        operation.flags = OPERATION_CLOSED;
-        operation.report_request += 1;
-        let request = operation.report_request;
+        let line = self.lanes[lane].line();
+        let request = line.report_request + 1;
+        self.lanes[lane].write_line(Operation { flags: OPERATION_CLOSED, report_request: request, ..line });
         self.control.message(CqeOpcode::WriteImmediate);
         request
     }
@@ -211,24 +206,9 @@ impl LanesRig {
     /// The copies of bitmap and edges in host memory.
     pub(crate) fn copied_words(&self, lane: usize) -> (Vec<u64>, Vec<u64>) {
         let context = &self.lanes[lane].context;
-        let (words, edges) = (context.bitmap_words as usize, context.edge_words as usize);
+        let (words, edges) = (context.bitmap.count() as usize, context.edges.count() as usize);
         let at = 64 + size_of::<WorkerReport>();
         let word = |index: usize| self.lanes[lane].host.get::<u64>(at + index * 8);
         ((0..words).map(word).collect(), (words..words + edges).map(word).collect())
-    }
-}
-
-/// A table of rows in memory of its own.
-pub(crate) struct Rows(Memory, u32);
-
-impl Rows {
-    pub(crate) fn new(rows: &[RunRow]) -> Self {
-        let memory = Memory::new(size_of_val(rows) + 64);
-        memory.write(0, rows.as_bytes());
-        Self(memory, rows.len() as u32)
-    }
-
-    pub(crate) fn placement(&self) -> Placement {
-        Placement { roots: self.1, rows: DeviceAddress::new(self.0.address()), ..Default::default() }
     }
 }

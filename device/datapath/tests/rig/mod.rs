@@ -13,9 +13,10 @@ use datapath::{prepare, receive};
 use dpa::Next;
 use dpa::hw::cqe::{Cqe, CqeOpcode, op_own, owner_of_pass};
 use dpa::hw::{Be16, Be32, GRH_BYTES, WqeOpcode};
+use flexcast_abi::memory::QueueKind;
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, CompletionFlag, DeviceAddress, FLAG_MAGIC, GroupContext, Operation, QueueDescriptor,
-    Staging, Transport, WorkerContext, WorkerReport, WorkerStatus,
+    ABI_HASH, ABI_VERSION, BitmapMemory, CompletionFlag, DeviceAddress, FLAG_MAGIC, GroupContext, HostLine, Operation,
+    Placement, Queue, RunRow, Shared, Staging, TableMemory, Transport, WorkerContext, WorkerReport, WorkerStatus,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -24,6 +25,18 @@ pub(crate) const STAGING_STRIDE: u32 = 192;
 pub(crate) const CHUNK: u32 = 128;
 pub(crate) const RKEY: u32 = 0x77;
 pub(crate) const LKEY: u32 = 0x33;
+
+/// The same queue with another depth.
+pub(crate) fn of_depth<K: QueueKind>(queue: Queue<K>, log_depth: u32) -> Queue<K> {
+    let (ring, record) = (DeviceAddress::new(queue.ring()), DeviceAddress::new(queue.doorbell_record()));
+    Queue::new(ring, record, queue.number(), log_depth)
+}
+
+/// The same queue with a ring elsewhere.
+pub(crate) fn at<K: QueueKind>(queue: Queue<K>, ring: u64) -> Queue<K> {
+    let record = DeviceAddress::new(queue.doorbell_record());
+    Queue::new(DeviceAddress::new(ring), record, queue.number(), queue.log_depth())
+}
 
 #[repr(align(64))]
 struct Line([AtomicU64; 8]);
@@ -107,6 +120,10 @@ pub(crate) struct Rig {
     bitmap: Memory,
     group: Memory,
     pub(crate) host: Memory,
+    /// Operation and placement.
+    lines: Memory,
+    /// Rows.
+    table: Memory,
     /// Messages delivered.
     pub(crate) delivered: u64,
     /// Copies carried out, and told.
@@ -150,13 +167,13 @@ impl Rig {
         let bitmap = Memory::new(bitmap_bytes);
         let group = Memory::new(size_of::<GroupContext>());
         let host = Memory::new(64 + size_of::<WorkerReport>() + bitmap_bytes + 64);
-        let queue = |ring: &Memory, record: u64, number: u32| QueueDescriptor {
-            ring: DeviceAddress::new(ring.address()),
-            doorbell_record: DeviceAddress::new(records.address() + record),
-            number: number | lane << 8,
-            log_depth,
-            reserved: 0,
-        };
+        let rows = edge_words * 64;
+        let (lines, table) = (Memory::new(128), Memory::new(rows as usize * size_of::<RunRow>()));
+        let at = |memory: &Memory, offset: u64| DeviceAddress::new(memory.address() + offset);
+        fn queue<K: QueueKind>(ring: DeviceAddress, record: DeviceAddress, number: u32, log_depth: u32) -> Queue<K> {
+            Queue::new(ring, record, number, log_depth)
+        }
+        let number = |number: u32| number | lane << 8;
         let context = WorkerContext {
             abi_hash: ABI_HASH,
             abi_version: ABI_VERSION,
@@ -166,16 +183,17 @@ impl Rig {
             quota: 1 << 20,
             psn_bits: PSN_BITS,
             user_index: 0x00AB_CDEF,
-            bitmap_words: words,
-            edge_words,
-            rows_capacity: edge_words * 64,
-            receive_cq: queue(&receive_cq, 0, 0x11),
-            receive_queue: queue(&receive_queue, 64, 0x22),
-            send_cq: queue(&send_cq, 128, 0x33),
-            send_queue: queue(&send_queue, 192, 0x44),
+            receive_cq: queue(at(&receive_cq, 0), at(&records, 0), number(0x11), log_depth),
+            receive_queue: queue(at(&receive_queue, 0), at(&records, 64), number(0x22), log_depth),
+            send_cq: queue(at(&send_cq, 0), at(&records, 128), number(0x33), log_depth),
+            send_queue: queue(at(&send_queue, 0), at(&records, 192), number(0x44), log_depth),
             staging: Staging { address: staging.address(), stride: STAGING_STRIDE, lkey: LKEY },
-            bitmap: DeviceAddress::new(bitmap.address()),
-            group: DeviceAddress::new(group.address()),
+            bitmap: BitmapMemory::new(at(&bitmap, 0), words),
+            edges: BitmapMemory::new(at(&bitmap, u64::from(words) * 8), edge_words),
+            rows: TableMemory::new(if rows == 0 { DeviceAddress::default() } else { at(&table, 0) }, rows),
+            group: Shared::new(at(&group, 0)),
+            operation: HostLine::new(at(&lines, 0)),
+            placement: HostLine::new(at(&lines, 64)),
             flag_host: host.address(),
             report_host: host.address() + 64,
             bitmap_host: host.address() + 64 + size_of::<WorkerReport>() as u64,
@@ -195,6 +213,8 @@ impl Rig {
             bitmap,
             group,
             host,
+            lines,
+            table,
             delivered: 0,
             copied: 0,
             told: 0,
@@ -213,7 +233,8 @@ impl Rig {
 
     /// Writes the operation; the worker sees it at its next activation.
     pub(crate) fn operation(&mut self, sequence: u64, collective_id: u32, chunks: u32, last_chunk_bytes: u32) {
-        self.context.operation = Operation {
+        let report_request = self.line().report_request;
+        self.write_line(Operation {
             sequence,
             destination: self.user.address(),
             rkey: RKEY,
@@ -221,10 +242,27 @@ impl Rig {
             chunks,
             chunk_bytes: CHUNK,
             last_chunk_bytes,
-            report_request: self.context.operation.report_request,
+            report_request,
             sequence_check: sequence,
             ..Default::default()
-        };
+        });
+    }
+
+    /// The operation's line as it is now.
+    pub(crate) fn line(&self) -> Operation {
+        self.lines.get(0)
+    }
+
+    pub(crate) fn write_line(&self, operation: Operation) {
+        self.lines.write(0, operation.as_bytes());
+    }
+
+    pub(crate) fn write_placement(&self, placement: Placement) {
+        self.lines.write(64, placement.as_bytes());
+    }
+
+    pub(crate) fn write_rows(&self, rows: &[RunRow]) {
+        self.table.write(0, rows.as_bytes());
     }
 
     /// Runs the handler once.

@@ -6,8 +6,8 @@ use dpa::hw::cqe::{Cqe, CqeOpcode, op_own, owner_of_pass};
 use dpa::hw::wqe::FLAG_SIGNALLED;
 use dpa::hw::{Be16, Be64, WqeOpcode};
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, ContextFault, DeviceAddress, QueueDescriptor, SendLane, SendOperation, SendReport, SendRun,
-    SendStatus, SendThread, Transport,
+    ABI_HASH, ABI_VERSION, ContextFault, ContextMemory, DeviceAddress, HostLine, Queue, SendLane, SendOperation,
+    SendReport, SendRun, SendStatus, SendThread, Transport,
 };
 use zerocopy::IntoBytes;
 
@@ -29,6 +29,7 @@ struct LaneMemory {
     ring: Memory,
     cq: Memory,
     records: Memory,
+    run: Memory,
     /// Basic blocks carried out.
     carried: u64,
     /// Blocks of signalled entries whose completion is still to be told.
@@ -42,6 +43,8 @@ pub(crate) struct SendRig {
     lanes: Vec<LaneMemory>,
     pub(crate) control: ControlEnd,
     host: Memory,
+    /// The operation.
+    line: Memory,
     log_depth: u32,
     blocks: u64,
 }
@@ -53,7 +56,7 @@ impl SendRig {
     pub(crate) fn new(transport: Transport, batch: u32, log_depth: u32, lanes: u32) -> Self {
         let blocks = if transport == Transport::Ud { 2u64 } else { 1 };
         let control = ControlEnd::new();
-        let (control_cq, control_queue) = control.descriptors();
+        let (control_cq, control_queue) = control.queues();
         let log_entries = log_depth - blocks.ilog2();
         let memories: Vec<LaneMemory> = (0..lanes)
             .map(|_| {
@@ -65,6 +68,7 @@ impl SendRig {
                     ring: Memory::new(64 << log_depth),
                     cq,
                     records: Memory::new(128),
+                    run: Memory::new(64),
                     carried: 0,
                     untold: Vec::new(),
                     told: 0,
@@ -74,37 +78,33 @@ impl SendRig {
         let mut array: Vec<SendLane> = (0..)
             .zip(&memories)
             .map(|(number, memory)| {
-                let queue = |ring: &Memory, record: u64, number: u32, log_depth: u32| QueueDescriptor {
-                    ring: DeviceAddress::new(ring.address()),
-                    doorbell_record: DeviceAddress::new(memory.records.address() + record),
-                    number,
-                    log_depth,
-                    reserved: 0,
-                };
+                let at = |memory: &Memory, offset: u64| DeviceAddress::new(memory.address() + offset);
+                let (ring, cq, records) = (at(&memory.ring, 0), at(&memory.cq, 0), &memory.records);
                 SendLane {
-                    send_queue: queue(&memory.ring, 0, 0x50 + number, log_depth),
-                    send_cq: queue(&memory.cq, 64, 0x60 + number, log_entries),
+                    send_queue: Queue::new(ring, at(records, 0), 0x50 + number, log_depth),
+                    send_cq: Queue::new(cq, at(records, 64), 0x60 + number, log_entries),
+                    run: HostLine::new(at(&memory.run, 0)),
                     address_vector: VECTOR,
                     ..Default::default()
                 }
             })
             .collect();
-        let host = Memory::new(64);
+        let (host, line) = (Memory::new(64), Memory::new(64));
         let thread = SendThread {
             abi_hash: ABI_HASH,
             abi_version: ABI_VERSION,
             transport: transport as u32,
-            lanes,
             batch,
             quota: 1 << 20,
             psn_bits: PSN_BITS,
-            contexts: DeviceAddress::new(array.as_mut_ptr() as u64),
+            contexts: ContextMemory::new(DeviceAddress::new(array.as_mut_ptr() as u64), lanes),
+            operation: HostLine::new(DeviceAddress::new(line.address())),
             report_host: host.address(),
             control_cq,
             control_queue,
             ..Default::default()
         };
-        Self { thread, array, lanes: memories, control, host, log_depth, blocks }
+        Self { thread, array, lanes: memories, control, host, line, log_depth, blocks }
     }
 
     pub(crate) fn ready(transport: Transport, batch: u32, log_depth: u32, lanes: u32) -> Self {
@@ -130,10 +130,10 @@ impl SendRig {
 
     /// Writes runs and operation and sends the message.
     pub(crate) fn ask(&mut self, sequence: u64, runs: &[SendRun], lead_chunks: u32) {
-        for (lane, run) in self.array.iter_mut().zip(runs) {
-            lane.run = *run;
+        for (lane, run) in self.lanes.iter().zip(runs) {
+            lane.run.write(0, run.as_bytes());
         }
-        self.thread.operation = SendOperation {
+        self.write_line(SendOperation {
             sequence,
             chunk_bytes: CHUNK,
             collective_id: 3,
@@ -141,8 +141,24 @@ impl SendRig {
             lead_chunks,
             sequence_check: sequence,
             ..Default::default()
-        };
+        });
         self.control.message(CqeOpcode::WriteImmediate);
+    }
+
+    /// The operation's line as it is now.
+    pub(crate) fn line(&self) -> SendOperation {
+        self.line.get(0)
+    }
+
+    /// Rewrites the operation's line.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut SendOperation)) {
+        let mut line = self.line();
+        change(&mut line);
+        self.write_line(line);
+    }
+
+    pub(crate) fn write_line(&self, operation: SendOperation) {
+        self.line.write(0, operation.as_bytes());
     }
 
     pub(crate) fn report(&self) -> SendReport {
@@ -155,7 +171,7 @@ impl SendRig {
 
     /// Carries out what lane `lane` has posted.
     pub(crate) fn carry(&mut self, lane: usize) -> Vec<Sent> {
-        let number = u64::from(self.array[lane].send_queue.number);
+        let number = u64::from(self.array[lane].send_queue.number());
         let memory = &mut self.lanes[lane];
         let producer = memory.records.be32(4);
         assert!(producer < 0x10000);
@@ -205,7 +221,7 @@ impl SendRig {
             return false;
         }
         let block = memory.untold.remove(0);
-        let log_entries = self.array[lane].send_cq.log_depth;
+        let log_entries = self.array[lane].send_cq.log_depth();
         let entry = Cqe {
             wqe_counter: Be16::new(block as u16),
             op_own: op_own(opcode, owner_of_pass(memory.told, log_entries)),

@@ -11,7 +11,7 @@ macro_rules! full_fence {
         }
     )*};
 }
-full_fence!(fence_r_r, fence_w_w, fence_rw_rw, fence_ow_ow);
+full_fence!(fence_r_r, fence_w_w, fence_rw_rw, fence_ow_ow, fence_ir_ir);
 
 pub(crate) fn cycles() -> u64 {
     0

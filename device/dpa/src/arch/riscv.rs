@@ -16,6 +16,7 @@ fence!(fence_r_r, "fence r, r");
 fence!(fence_w_w, "fence w, w");
 fence!(fence_rw_rw, "fence rw, rw");
 fence!(fence_ow_ow, "fence ow, ow");
+fence!(fence_ir_ir, "fence ir, ir");
 
 macro_rules! counter {
     ($name:ident, $instruction:literal) => {

@@ -1,6 +1,6 @@
 //! Image `allgather`: the entries of the receive lanes, the send workers and the conductor. The datapath is the library of image `receive`.
 #![cfg_attr(target_arch = "riscv64", no_std, no_main)]
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 #[cfg(target_arch = "riscv64")]
 mod conductor;

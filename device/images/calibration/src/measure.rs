@@ -1,5 +1,7 @@
 //! Loads and stores: Chen et al.'s pointer chases and strided copies, and the chain of loads by which Schimmelpfennig et al. explain
 //! their store's throughput.
+// Following pointers that were loaded: no check fits between two loads of a chase.
+#![allow(unsafe_code)]
 
 use dpa::abi::calibration::{Kernel, KernelContext, next_line};
 use dpa::measure::{Gate, Lines};
@@ -16,7 +18,7 @@ const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 pub(crate) fn run(context: &mut KernelContext) -> Next {
     let Ok(kernel) = Kernel::from_raw(context.kernel) else { fatal(error::BAD_ARGUMENT) };
     let seat = Seat::take(context);
-    let memory = Lines::attach(context.memory, context.memory_bytes);
+    let memory = Lines::attach(&context.memory);
     let host = Lines::through(seat.window, context.host, context.host_bytes);
     let host = host.unwrap_or_else(|_| fatal(error::NO_RESOURCE));
     let (span, found) = match kernel {
@@ -39,17 +41,19 @@ fn chase(context: &KernelContext, lines: &Lines) -> (Span, u64) {
     for line in 0..count {
         lines.link(line, if line + 1 == count { 0 } else { line + 1 });
     }
-    Gate::attach(context.gate).pass(context.threads);
-    let warm = lines.follow(0, count);
+    Gate::attach(&context.gate).pass(context.threads);
+    // SAFETY: all lines are linked above; they are this thread's alone, and it writes no others meanwhile.
+    let warm = unsafe { lines.follow(0, count) };
     let begin = Begin::now();
-    let at = lines.go_on(warm, context.count);
+    // SAFETY: as above.
+    let at = unsafe { lines.go_on(warm, context.count) };
     (begin.end(), at)
 }
 
 /// Once to warm up, then `count` times.
 #[inline(always)]
 fn passes(context: &KernelContext, pass: impl Fn()) -> Span {
-    Gate::attach(context.gate).pass(context.threads);
+    Gate::attach(&context.gate).pass(context.threads);
     pass();
     let begin = Begin::now();
     for _ in 0..context.count {
@@ -69,12 +73,14 @@ fn chain(context: &KernelContext, memory: &Lines, host: &Lines) -> (Span, u64) {
         let line = (context.first_line + own) & mask;
         memory.link(line, next_line(line, memory.count()));
     }
-    Gate::attach(context.gate).pass(context.threads);
-    let mut at = memory.follow(context.start_line & mask, 1);
+    Gate::attach(&context.gate).pass(context.threads);
+    // SAFETY: the threads at the gate have each linked their lines, all of them together, and in this run nobody writes them any more.
+    let mut at = unsafe { memory.follow(context.start_line & mask, 1) };
     let mut found = 0u64;
     let begin = Begin::now();
     for _ in 0..context.count {
-        at = memory.go_on(at, MEMORY_LOADS);
+        // SAFETY: as above.
+        at = unsafe { memory.go_on(at, MEMORY_LOADS) };
         // The host's memory holds zeros: what is found changes no address, but each address waits for it.
         found = host.load((at / 64).wrapping_add(found) & host_mask);
         found = host.load((at / 64).wrapping_mul(SPREAD).wrapping_add(found) >> 32 & host_mask);

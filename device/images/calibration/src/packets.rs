@@ -19,8 +19,8 @@ pub(crate) fn run(context: &mut KernelContext) -> Next {
     let seat = Seat::take(context);
     let cq = CompletionQueue::attach(&context.receive_cq);
     let queue = ReceiveQueue::attach(&context.receive_queue);
-    let packets = SharedBits::attach(context.packet_bits, context.packet_words);
-    let messages = Table::<MessageRow>::attach(context.messages, context.message_count);
+    let packets = SharedBits::attach(&context.packet_bits);
+    let messages = Table::<MessageRow>::attach(&context.messages);
     let words = (context.count / 64 + 1) as usize;
     let Ok(chunks) = seat.window.words(context.chunk_bits_host, words) else { fatal(error::NO_RESOURCE) };
     let (count, depth) = (context.count, queue.depth());

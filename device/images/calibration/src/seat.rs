@@ -1,7 +1,7 @@
 //! Fixture of a kernel: the thread's outbox and window, its receives, and a place for the result.
 
 use dpa::abi::calibration::{KernelContext, KernelResult};
-use dpa::abi::{ContextFault, Layout as _, QueueDescriptor};
+use dpa::abi::{ContextFault, Layout as _, QueueFault};
 use dpa::hw::{DataSegment, INVALID_LKEY};
 use dpa::{Counters, Entity, Outbox, ReceiveQueue, Thread, Window, error, fatal, fence};
 
@@ -76,14 +76,17 @@ pub(crate) fn prepare(context: &mut KernelContext) -> Result<(), ContextFault> {
     if context.layout_hash != KernelContext::HASH {
         return Err(ContextFault::AbiHash);
     }
-    if context.receive_queue.ring.is_null() {
+    if context.receive_queue.is_none() {
         return Ok(());
     }
-    let queues = [(&context.receive_cq, 64), (&context.receive_queue, 16)];
-    let sends = [(&context.send_cq, 64), (&context.send_queue, 64)];
-    for (queue, entry_bytes) in queues.into_iter().chain(sends.into_iter().filter(|_| context.buffers != 0)) {
-        check_queue(queue, entry_bytes)?;
+    let mut verdict = context.receive_cq.check().and(context.receive_queue.check());
+    if context.buffers != 0 {
+        verdict = verdict.and(context.send_cq.check()).and(context.send_queue.check());
     }
+    verdict.map_err(|fault| match fault {
+        QueueFault::Address => ContextFault::QueueAddress,
+        QueueFault::Depth => ContextFault::QueueDepth,
+    })?;
     let queue = ReceiveQueue::attach(&context.receive_queue);
     for index in 0..queue.depth() {
         queue.write(index, receive_entry(context, index));
@@ -101,12 +104,4 @@ fn receive_entry(context: &KernelContext, index: u64) -> DataSegment {
     }
     let at = context.buffers.wrapping_add(index.wrapping_mul(u64::from(context.buffer_bytes)));
     DataSegment::new(context.buffer_bytes, context.lkey, at)
-}
-
-fn check_queue(queue: &QueueDescriptor, entry_bytes: u64) -> Result<(), ContextFault> {
-    let misaligned = !queue.ring.is_aligned_to(entry_bytes) || !queue.doorbell_record.is_aligned_to(8);
-    if queue.ring.is_null() || queue.doorbell_record.is_null() || misaligned {
-        return Err(ContextFault::QueueAddress);
-    }
-    if (1..=15).contains(&queue.log_depth) { Ok(()) } else { Err(ContextFault::QueueDepth) }
 }

@@ -1,6 +1,6 @@
 //! Image `pingpong`: answers every message on an RC or UC queue pair with a send of the same bytes.
 #![cfg_attr(target_arch = "riscv64", no_std, no_main)]
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 #[cfg(target_arch = "riscv64")]
 mod pong;

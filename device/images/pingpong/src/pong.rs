@@ -1,6 +1,6 @@
 //! Receive into buffer i, answer from buffer i, post receive i again once the answer is out.
 
-use dpa::abi::{ABI_HASH, ContextFault, PingPongContext, QueueDescriptor};
+use dpa::abi::{ABI_HASH, ContextFault, PingPongContext, QueueFault};
 use dpa::hw::wqe::{FLAG_SIGNALLED, SendWqe};
 use dpa::hw::{ControlSegment, CqeOpcode, DataSegment, WqeOpcode};
 use dpa::{CompletionQueue, Next, Outbox, ReceiveQueue, SendQueue, Thread, error, fatal, fence};
@@ -13,12 +13,16 @@ pub(crate) fn prepare(context: &mut PingPongContext) -> Result<(), ContextFault>
     if context.abi_hash != ABI_HASH {
         return Err(ContextFault::AbiHash);
     }
-    let queues = [&context.receive_cq, &context.receive_queue, &context.send_cq, &context.send_queue];
-    for (queue, entry_bytes) in queues.into_iter().zip([64, 16, 64, 64]) {
-        check_queue(queue, entry_bytes)?;
+    let (receive_cq, receive_queue) = (&context.receive_cq, &context.receive_queue);
+    let (send_cq, send_queue) = (&context.send_cq, &context.send_queue);
+    for verdict in [receive_cq.check(), receive_queue.check(), send_cq.check(), send_queue.check()] {
+        verdict.map_err(|fault| match fault {
+            QueueFault::Address => ContextFault::QueueAddress,
+            QueueFault::Depth => ContextFault::QueueDepth,
+        })?;
     }
-    let depth = context.receive_queue.log_depth;
-    if queues.iter().any(|queue| queue.log_depth < depth) {
+    let depth = receive_queue.log_depth();
+    if [receive_cq.log_depth(), send_cq.log_depth(), send_queue.log_depth()].iter().any(|other| *other < depth) {
         return Err(ContextFault::QueueDepth);
     }
     if context.buffers == 0 || context.buffer_bytes == 0 {
@@ -35,16 +39,8 @@ pub(crate) fn prepare(context: &mut PingPongContext) -> Result<(), ContextFault>
     Ok(())
 }
 
-fn check_queue(queue: &QueueDescriptor, entry_bytes: u64) -> Result<(), ContextFault> {
-    let misaligned = !queue.ring.is_aligned_to(entry_bytes) || !queue.doorbell_record.is_aligned_to(8);
-    if queue.ring.is_null() || queue.doorbell_record.is_null() || misaligned {
-        return Err(ContextFault::QueueAddress);
-    }
-    if (1..=15).contains(&queue.log_depth) { Ok(()) } else { Err(ContextFault::QueueDepth) }
-}
-
 fn buffer(context: &PingPongContext, index: u64) -> u64 {
-    let slot = index & ((1 << (context.receive_queue.log_depth & 31)) - 1);
+    let slot = index & (context.receive_queue.depth() - 1);
     context.buffers.wrapping_add(slot.wrapping_mul(u64::from(context.buffer_bytes)))
 }
 

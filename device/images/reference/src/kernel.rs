@@ -36,21 +36,21 @@ pub(crate) fn run(context: &mut ReferenceContext, transport: Transport) -> Next 
         context.configured = 1;
     }
     let outbox = Outbox::of(&thread);
-    let iteration = context.iteration;
+    let iteration = dpa::HostLine::attach(&context.iteration).snapshot();
     if iteration.sequence != context.ended {
         let kernel = Kernel::new(context, &iteration, &outbox);
         let ended = match (transport, iteration.counted != 0) {
             (Transport::Uc, false) => uc_plain(kernel),
             (Transport::Uc, true) => uc_counted(kernel),
-            (Transport::Ud, false) => ud_plain(kernel),
-            (Transport::Ud, true) => ud_counted(kernel),
+            (Transport::Ud, false) => ud_plain(kernel, Copies::new(context)),
+            (Transport::Ud, true) => ud_counted(kernel, Copies::new(context)),
         };
         context.consumed += u64::from(iteration.chunks) - ended.left;
         context.copies_consumed += ended.report.copy_cqes;
         context.ended = iteration.sequence;
         tell(context, &iteration, ended);
     }
-    outbox.arm_cq(context.receive_cq.number, context.consumed);
+    outbox.arm_cq(context.receive_cq.number(), context.consumed);
     Next::Reschedule
 }
 
@@ -74,13 +74,13 @@ fn uc_counted(kernel: Kernel<'_>) -> Ended {
 }
 
 #[inline(never)]
-fn ud_plain(kernel: Kernel<'_>) -> Ended {
-    kernel.receive_ud::<false>()
+fn ud_plain(kernel: Kernel<'_>, copies: Copies) -> Ended {
+    kernel.receive_ud::<false>(copies)
 }
 
 #[inline(never)]
-fn ud_counted(kernel: Kernel<'_>) -> Ended {
-    kernel.receive_ud::<true>()
+fn ud_counted(kernel: Kernel<'_>, copies: Copies) -> Ended {
+    kernel.receive_ud::<true>(copies)
 }
 
 /// A completion queue as the kernels walk it: a position and the owner bit of this pass.
@@ -143,38 +143,49 @@ struct Kernel<'k> {
     outbox: &'k Outbox,
     network: Cursor,
     receive_queue: ReceiveQueue,
-    copies: Cursor,
-    copy_queue: SendQueue,
     bitmap: BitmapView,
-    staging: u64,
-    stride: u64,
-    staging_lkey: u32,
     /// Chunk that must come next.
     expected: u32,
     /// Chunks to come.
     left: u64,
+    status: (ReferenceStatus, u32),
+}
+
+/// What copies staged chunks (UD).
+struct Copies {
+    done: Cursor,
+    queue: SendQueue,
     /// Copies that may be posted.
     capacity: u64,
-    status: (ReferenceStatus, u32),
+    staging: u64,
+    stride: u64,
+    lkey: u32,
+}
+
+impl Copies {
+    fn new(context: &ReferenceContext) -> Self {
+        let queue = SendQueue::attach(&context.copy_queue);
+        Self {
+            done: Cursor::new(CompletionQueue::attach(&context.copy_cq), context.copies_consumed),
+            capacity: queue.depth(),
+            queue,
+            staging: context.staging.address,
+            stride: u64::from(context.staging.stride),
+            lkey: context.staging.lkey,
+        }
+    }
 }
 
 impl<'k> Kernel<'k> {
     fn new(context: &ReferenceContext, iteration: &'k ReferenceIteration, outbox: &'k Outbox) -> Self {
-        let bitmap = BitmapView::attach(context.bitmap, context.bitmap_words as u32, iteration.chunks);
+        let bitmap = BitmapView::attach(&context.bitmap, iteration.chunks);
         bitmap.clear();
-        let copy_queue = SendQueue::attach(&context.copy_queue);
         Self {
             iteration,
             outbox,
             network: Cursor::new(CompletionQueue::attach(&context.receive_cq), context.consumed),
             receive_queue: ReceiveQueue::attach(&context.receive_queue),
-            copies: Cursor::new(CompletionQueue::attach(&context.copy_cq), context.copies_consumed),
-            capacity: copy_queue.depth(),
-            copy_queue,
             bitmap,
-            staging: context.staging.address,
-            stride: u64::from(context.staging.stride),
-            staging_lkey: context.staging.lkey,
             expected: 0,
             left: u64::from(iteration.chunks),
             status: (ReferenceStatus::Complete, 0),
@@ -210,17 +221,17 @@ impl<'k> Kernel<'k> {
     /// Datagrams: each is copied from its staging slot by an RDMA Write of the card to itself, which has a doorbell of its own. One
     /// completion tells of [`COPIES_PER_CQE`] copies; their receives are posted again then.
     #[inline(always)]
-    fn receive_ud<const COUNTED: bool>(mut self) -> Ended {
+    fn receive_ud<const COUNTED: bool>(mut self, mut copies: Copies) -> Ended {
         let mut profile = Profile::default();
-        let first = self.copies.index;
-        let depth = self.copy_queue.depth();
+        let first = copies.done.index;
+        let depth = copies.queue.depth();
         while self.network.poll().is_none() {}
         let begin = Counters::read();
-        while self.left != 0 || self.capacity != depth {
+        while self.left != 0 || copies.capacity != depth {
             let poll = if COUNTED { Counters::read() } else { Counters::default() };
             let mut body = None;
             if self.left != 0
-                && self.capacity != 0
+                && copies.capacity != 0
                 && let Some(entry) = self.network.poll()
             {
                 body = Some(if COUNTED { Counters::read() } else { Counters::default() });
@@ -233,27 +244,27 @@ impl<'k> Kernel<'k> {
                 let slot = self.network.index & (self.receive_queue.depth() - 1);
                 self.network.advance();
                 self.left -= 1;
-                self.copy(chunk, slot, bytes);
-                self.capacity -= 1;
+                self.copy(&copies, chunk, slot, bytes);
+                copies.capacity -= 1;
             }
-            if let Some(entry) = self.copies.poll() {
+            if let Some(entry) = copies.done.poll() {
                 let op_own = entry.op_own();
                 if op_own >> 4 != CqeOpcode::Requester as u64 {
                     self.status = (ReferenceStatus::CopyOpcode, op_own as u32);
                     break;
                 }
-                let copied = COPIES_PER_CQE.min(depth - self.capacity);
+                let copied = COPIES_PER_CQE.min(depth - copies.capacity);
                 self.receive_queue.post_more(copied as u16);
                 fence::memory_write();
-                self.copies.advance();
-                self.capacity += copied;
+                copies.done.advance();
+                copies.capacity += copied;
             }
             if COUNTED && let Some(body) = body {
                 profile.add(poll, body);
             }
         }
-        let copies = self.copies.index - first;
-        self.end(begin, &profile, copies)
+        let copied = copies.done.index - first;
+        self.end(begin, &profile, copied)
     }
 
     /// A completion of the network: opcode, chunk number, bitmap.
@@ -272,24 +283,24 @@ impl<'k> Kernel<'k> {
 
     /// Writes the work queue entry of a copy, all three segments of it, and rings.
     #[inline(always)]
-    fn copy(&self, chunk: u32, slot: u64, bytes: u32) {
-        let index = self.copy_queue.producer();
-        let qpn = self.copy_queue.number();
+    fn copy(&self, copies: &Copies, chunk: u32, slot: u64, bytes: u32) {
+        let index = copies.queue.producer();
+        let qpn = copies.queue.number();
         // The last of an iteration is signalled, too: nobody else would tell that it is there.
         let signalled = u64::from(self.expected) % COPIES_PER_CQE == 0 || self.left == 0;
-        if let Some(entry) = self.copy_queue.entries::<WriteWqe>(u64::from(index), 1).peek() {
+        if let Some(entry) = copies.queue.entries::<WriteWqe>(u64::from(index), 1).peek() {
             entry.set_head(ControlSegment::head(index, WqeOpcode::Write, qpn, WriteWqe::SEGMENTS));
             entry.set_tail(ControlSegment::tail(if signalled { FLAG_SIGNALLED } else { FLAG_ON_ERROR }, 0));
             let offset = u64::from(chunk).wrapping_mul(u64::from(self.iteration.chunk_bytes));
             entry.set_remote(self.iteration.destination.wrapping_add(offset));
             entry.set_remote_key(dpa::hw::Be32::new(self.iteration.rkey));
-            entry.set_extent(DataSegment::extent(bytes, self.staging_lkey));
-            let source = self.staging.wrapping_add(slot.wrapping_mul(self.stride));
+            entry.set_extent(DataSegment::extent(bytes, copies.lkey));
+            let source = copies.staging.wrapping_add(slot.wrapping_mul(copies.stride));
             entry.set_source(source.wrapping_add(u64::from(GRH_BYTES)));
         }
         fence::memory_write();
-        let posted = u64::from(self.copy_queue.producer().wrapping_add(1));
-        self.copy_queue.set_producer(posted);
+        let posted = u64::from(copies.queue.producer().wrapping_add(1));
+        copies.queue.set_producer(posted);
         self.outbox.ring_sq(qpn, posted);
     }
 
@@ -325,7 +336,7 @@ fn tell(context: &ReferenceContext, iteration: &ReferenceIteration, ended: Ended
     if ended.report.status != ReferenceStatus::Complete as u32 {
         return;
     }
-    if Group::attach(context.group).count(iteration.sequence as u32, context.workers) {
+    if Group::attach(&context.group).count(iteration.sequence as u32, context.workers) {
         let Ok(flag) = window.cell::<CompletionFlag>(context.flag_host) else { fatal(error::NO_RESOURCE) };
         flag.store_at::<{ core::mem::offset_of!(CompletionFlag, value) }>(FLAG_MAGIC + iteration.sequence);
         fence::window_writeback();

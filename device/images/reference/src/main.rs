@@ -1,6 +1,6 @@
 //! Image `reference`: the published receive kernels, to measure a timing model and the datapath against.
 #![cfg_attr(target_arch = "riscv64", no_std, no_main)]
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 #[cfg(target_arch = "riscv64")]
 mod kernel;

@@ -1,7 +1,7 @@
 //! RPC `prepare`: checks a context, writes the receive entries and posts them.
 
 use dpa::abi::reference::ReferenceContext;
-use dpa::abi::{ContextFault, Layout as _, QueueDescriptor, Transport};
+use dpa::abi::{ContextFault, Layout as _, QueueFault, Transport};
 use dpa::hw::{DataSegment, GRH_BYTES, INVALID_LKEY};
 use dpa::{ReceiveQueue, fence};
 
@@ -14,15 +14,20 @@ pub(crate) fn prepare(context: &mut ReferenceContext) -> Result<(), ContextFault
     if context.workers == 0 {
         return Err(ContextFault::Worker);
     }
-    check_queue(&context.receive_cq, 64)?;
-    check_queue(&context.receive_queue, 16)?;
-    if context.receive_cq.log_depth < context.receive_queue.log_depth {
+    let mut queues = context.receive_cq.check().and(context.receive_queue.check());
+    if transport == Transport::Ud {
+        queues = queues.and(context.copy_cq.check()).and(context.copy_queue.check());
+    }
+    queues.map_err(|fault| match fault {
+        QueueFault::Address => ContextFault::QueueAddress,
+        QueueFault::Depth => ContextFault::QueueDepth,
+    })?;
+    let depth = context.receive_queue.log_depth();
+    if context.receive_cq.log_depth() < depth {
         return Err(ContextFault::QueueDepth);
     }
     if transport == Transport::Ud {
-        check_queue(&context.copy_cq, 64)?;
-        check_queue(&context.copy_queue, 64)?;
-        if context.copy_queue.log_depth != context.receive_queue.log_depth {
+        if context.copy_queue.log_depth() != depth {
             return Err(ContextFault::QueueDepth);
         }
         let stride = context.staging.stride;
@@ -30,8 +35,7 @@ pub(crate) fn prepare(context: &mut ReferenceContext) -> Result<(), ContextFault
             return Err(ContextFault::Staging);
         }
     }
-    let memory = [(context.bitmap, 8), (context.group, 64)];
-    if context.bitmap_words == 0 || memory.iter().any(|(at, align)| at.is_null() || !at.is_aligned_to(*align)) {
+    if !context.bitmap.is_there(8) || !context.group.is_there() || !context.iteration.is_there() {
         return Err(ContextFault::DeviceMemory);
     }
     if [context.flag_host, context.report_host].iter().any(|at| *at == 0 || !at.is_multiple_of(64)) {
@@ -59,12 +63,4 @@ pub(crate) fn prepare(context: &mut ReferenceContext) -> Result<(), ContextFault
     queue.set_producer(queue.depth());
     fence::memory();
     Ok(())
-}
-
-fn check_queue(queue: &QueueDescriptor, entry_bytes: u64) -> Result<(), ContextFault> {
-    let memory = [(queue.ring, entry_bytes), (queue.doorbell_record, 8)];
-    if memory.iter().any(|(at, align)| at.is_null() || !at.is_aligned_to(*align)) {
-        return Err(ContextFault::QueueAddress);
-    }
-    if !(1..=15).contains(&queue.log_depth) { Err(ContextFault::QueueDepth) } else { Ok(()) }
 }

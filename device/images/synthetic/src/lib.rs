@@ -56,7 +56,7 @@ fn scenario(place: &WorkerContext, transport: Transport, batch: u32, kind: Kind)
         put_decimal(&mut line, u64::from(fault as u32));
         return line;
     }
-    rig::arm(&mut context, kind);
+    rig::arm(kind);
     let mut rig = Rig::new(transport, kind);
     let mut rounds = 0;
     loop {

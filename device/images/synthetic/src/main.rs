@@ -1,6 +1,6 @@
 //! Image `synthetic`: the scenarios of the library beside this file, on a DPA.
 #![cfg_attr(target_arch = "riscv64", no_std, no_main)]
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 #[cfg(target_arch = "riscv64")]
 mod entries {

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use dpa::hw::Cqe;
-use zerocopy::IntoBytes;
+use zerocopy::{Immutable, IntoBytes};
 
 use crate::rig::{CHUNKS, DEPTH};
 
@@ -28,6 +28,8 @@ pub(crate) static SEND_QUEUE: Memory<DEPTH> = Memory::zero();
 pub(crate) static RECORDS: Memory<4> = Memory::zero();
 pub(crate) static BITMAP: Memory<{ CHUNKS as usize / 512 }> = Memory::zero();
 pub(crate) static GROUP: Memory<1> = Memory::zero();
+/// Operation and placement.
+pub(crate) static LINES: Memory<2> = Memory::zero();
 
 impl<const LINES: usize> Memory<LINES> {
     const fn zero() -> Self {
@@ -52,8 +54,8 @@ impl<const LINES: usize> Memory<LINES> {
         }
     }
 
-    /// Writes one entry of a completion queue.
-    pub(crate) fn put(&self, index: u64, entry: &Cqe) {
+    /// Writes one line: an entry of a completion queue, an operation.
+    pub(crate) fn put(&self, index: u64, entry: &(impl IntoBytes + Immutable)) {
         let line = &self.0[index as usize % LINES];
         let (words, _) = entry.as_bytes().as_chunks::<8>();
         for (word, bytes) in line.0.iter().zip(words) {
@@ -93,4 +95,5 @@ pub(crate) fn reset() {
     RECORDS.clear();
     BITMAP.clear();
     GROUP.clear();
+    LINES.clear();
 }

@@ -2,11 +2,13 @@
 
 use dpa::hw::wqe::FLAG_SIGNALLED;
 use dpa::hw::{Be16, Be32, Cqe, CqeOpcode, GRH_BYTES, cqe::op_own, cqe::owner_of_pass};
+use flexcast_abi::memory::QueueKind;
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, DeviceAddress, Operation, QueueDescriptor, Staging, Transport, WorkerContext, WorkerStatus,
+    ABI_HASH, ABI_VERSION, BitmapMemory, DeviceAddress, HostLine, Operation, Queue, Shared, Staging, Transport,
+    WorkerContext, WorkerStatus,
 };
 
-use crate::memory::{self, BITMAP, GROUP, Memory, RECEIVE_CQ, RECEIVE_QUEUE, RECORDS, SEND_CQ, SEND_QUEUE};
+use crate::memory::{self, BITMAP, GROUP, LINES, Memory, RECEIVE_CQ, RECEIVE_QUEUE, RECORDS, SEND_CQ, SEND_QUEUE};
 
 /// Entries of every ring.
 pub(crate) const DEPTH: usize = 1 << LOG_DEPTH;
@@ -47,14 +49,9 @@ impl Kind {
     }
 }
 
-fn queue<const LINES: usize>(ring: &'static Memory<LINES>, record: usize, number: u32) -> QueueDescriptor {
-    QueueDescriptor {
-        ring: DeviceAddress::new(ring.address()),
-        doorbell_record: DeviceAddress::new(RECORDS.line(record)),
-        number,
-        log_depth: LOG_DEPTH,
-        ..Default::default()
-    }
+fn queue<K: QueueKind, const LINES: usize>(ring: &'static Memory<LINES>, record: usize, number: u32) -> Queue<K> {
+    let (ring, record) = (DeviceAddress::new(ring.address()), DeviceAddress::new(RECORDS.line(record)));
+    Queue::new(ring, record, number, LOG_DEPTH)
 }
 
 /// A worker's context over freshly reset queues.
@@ -72,14 +69,15 @@ pub(crate) fn context(place: &WorkerContext, transport: Transport, batch: u32) -
         outbox_id: place.outbox_id,
         window_id: place.window_id,
         window_mkey: place.window_mkey,
-        bitmap_words: CHUNKS / 64,
         receive_cq: queue(&RECEIVE_CQ, 0, 0x11),
         receive_queue: queue(&RECEIVE_QUEUE, 1, 0x22),
         send_cq: queue(&SEND_CQ, 2, 0x33),
         send_queue: queue(&SEND_QUEUE, 3, 0x44),
         staging: Staging { address: STAGING, stride: STRIDE, lkey: 0x33 },
-        bitmap: DeviceAddress::new(BITMAP.address()),
-        group: DeviceAddress::new(GROUP.address()),
+        bitmap: BitmapMemory::new(DeviceAddress::new(BITMAP.address()), CHUNKS / 64),
+        group: Shared::new(DeviceAddress::new(GROUP.address())),
+        operation: HostLine::new(DeviceAddress::new(LINES.line(0))),
+        placement: HostLine::new(DeviceAddress::new(LINES.line(1))),
         flag_host: place.flag_host,
         report_host: place.report_host,
         ..Default::default()
@@ -87,8 +85,8 @@ pub(crate) fn context(place: &WorkerContext, transport: Transport, batch: u32) -
 }
 
 /// Writes the operation.
-pub(crate) fn arm(context: &mut WorkerContext, kind: Kind) {
-    context.operation = Operation {
+pub(crate) fn arm(kind: Kind) {
+    let operation = Operation {
         sequence: 1,
         destination: DESTINATION,
         rkey: 0x77,
@@ -99,6 +97,7 @@ pub(crate) fn arm(context: &mut WorkerContext, kind: Kind) {
         sequence_check: 1,
         ..Default::default()
     };
+    LINES.put(0, &operation);
 }
 
 /// Network and card.

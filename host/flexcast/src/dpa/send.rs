@@ -3,8 +3,8 @@
 use std::mem::{offset_of, size_of};
 
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, DeviceAddress, OPERATION_CLOSED, OPERATION_HELD, SendLane, SendOperation, SendReport,
-    SendRun, SendStatus, SendThread,
+    ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, HostLine, OPERATION_CLOSED, OPERATION_HELD, SendLane,
+    SendOperation, SendReport, SendRun, SendStatus, SendThread, Shared as SharedLine,
 };
 use flexcast_proto::Place;
 use flexio::{
@@ -15,7 +15,7 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::api::card::Card;
 use crate::api::config::{Config, Derived};
-use crate::dpa::receive::{accepted, cq_descriptor, receive_descriptor, send_descriptor};
+use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
 use crate::dpa::targets::{Target, Targets};
 use crate::dpa::wake::{DeviceRange, Wake};
 use crate::endpoint::Endpoint;
@@ -27,6 +27,8 @@ use crate::plan::stream::{self, Stream, Transport, thread_of};
 
 const LANE_BYTES: u64 = size_of::<SendLane>() as u64;
 const LANES_AT: u64 = size_of::<SendThread>() as u64;
+const OPERATION_BYTES: u64 = size_of::<SendOperation>() as u64;
+const RUN_BYTES: u64 = size_of::<SendRun>() as u64;
 const REPORT_BYTES: usize = size_of::<SendReport>().next_multiple_of(64);
 
 /// Where things lie in the sending side's part of the shared host memory.
@@ -60,10 +62,19 @@ struct Thread<'c> {
     operation: SendOperation,
 }
 
+/// Where a thread of so many lanes has its operation; the run of each lane follows.
+const fn operation_at(lanes: usize) -> u64 {
+    LANES_AT + lanes as u64 * LANE_BYTES
+}
+
+const fn run_at(lanes: usize, lane: u64) -> u64 {
+    operation_at(lanes) + OPERATION_BYTES + lane * RUN_BYTES
+}
+
 impl Thread<'_> {
     /// Has the operation written, behind what else the message holds, and wakes the thread.
     fn tell_operation(&mut self) -> Result<()> {
-        let target = self.memory.buffer().addr().offset(offset_of!(SendThread, operation) as u64);
+        let target = self.memory.buffer().addr().offset(operation_at(self.streams.len()));
         self.wake.write(self.operation.as_bytes(), DeviceRange { address: target.get(), rkey: self.memory.id() });
         self.wake.ring()
     }
@@ -97,7 +108,7 @@ impl<'c> Send<'c> {
         derived: &Derived,
         place: Place,
         units: &[u32],
-        (host, shared): (&'c MemoryRegion<'c>, Shared),
+        (host, shared, signals): (&'c MemoryRegion<'c>, Shared, Option<DeviceAddress>),
     ) -> Result<Self> {
         let process = card.process();
         let log_cq = config.send_depth.ilog2() as u8;
@@ -114,7 +125,7 @@ impl<'c> Send<'c> {
                 let count = streams.len() as u64;
                 streams.rotate_left((u64::from(place.rank()) * count / u64::from(place.ranks())) as usize);
             }
-            let memory = tower.keep(DeviceBuffer::zeroed(process, LANES_AT + streams.len() as u64 * LANE_BYTES)?);
+            let memory = tower.keep(DeviceBuffer::zeroed(process, run_at(streams.len(), streams.len() as u64))?);
             let key = tower.keep(MemoryKey::new(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?);
             let argument = memory.addr().get();
             let handler = tower.keep(EventHandler::new(process, "send_blocks", argument, Affinity::Unit(*unit))?);
@@ -127,11 +138,11 @@ impl<'c> Send<'c> {
                     single.push(DpaQueuePair::unreliable(cq, cq, depths, 0)?);
                 }
             }
+            let address = |offset| DeviceAddress::new(memory.addr().offset(offset).get());
             let context = SendThread {
                 abi_hash: ABI_HASH,
                 abi_version: ABI_VERSION,
                 transport: config.transport.of_firmware() as u32,
-                lanes: streams.len() as u32,
                 batch: config.send_batch,
                 quota: config.quota,
                 psn_bits: derived.layout.psn_bits(),
@@ -139,10 +150,12 @@ impl<'c> Send<'c> {
                 window_id: card.window().id(),
                 window_mkey: host.lkey(),
                 thread: number as u32,
-                contexts: DeviceAddress::new(memory.addr().offset(LANES_AT).get()),
+                contexts: ContextMemory::new(address(LANES_AT), streams.len() as u32),
                 report_host: host.addr().get() + shared.report(number) as u64,
-                control_cq: cq_descriptor(woken.cq),
-                control_queue: receive_descriptor(woken.qp),
+                signals: SharedLine::new(signals.unwrap_or_default()),
+                operation: HostLine::new(address(operation_at(streams.len()))),
+                control_cq: cq_memory(woken.cq),
+                control_queue: receive_memory(woken.qp),
                 ..Default::default()
             };
             memory.write(0, context.as_bytes())?;
@@ -193,7 +206,9 @@ impl<'c> Send<'c> {
         for thread in &self.threads {
             let memory = thread.memory.buffer();
             for (at, ((_, stream), cq)) in (0..).zip(thread.streams.iter().zip(&mut queues)) {
-                let mut lane = SendLane { send_cq: cq_descriptor(cq), ..Default::default() };
+                let run = memory.addr().offset(run_at(thread.streams.len(), at));
+                let run = HostLine::new(DeviceAddress::new(run.get()));
+                let mut lane = SendLane { send_cq: cq_memory(cq), run, ..Default::default() };
                 let qp = match (stream.peer.zip(single.next()), self.transport) {
                     (Some((peer, mut qp)), _) => {
                         let receiver = all[peer as usize].stream(own, stream.subgroup)?.receiver;
@@ -217,7 +232,7 @@ impl<'c> Send<'c> {
                         qp
                     }
                 };
-                lane.send_queue = send_descriptor(&qp);
+                lane.send_queue = send_memory(&qp);
                 memory.write(LANES_AT + at * LANE_BYTES, lane.as_bytes())?;
                 tower.keep(qp);
             }
@@ -262,7 +277,7 @@ impl<'c> Send<'c> {
         self.threads.iter_mut().try_for_each(|thread| thread.wake.post())
     }
 
-    /// Has the own block sent from `source` (address and local key): at once, or when the conductor says so by these signals.
+    /// Has the own block sent from `source` (address and local key): at once, or, if it is `held`, when the conductor says so.
     /// `operation` is its number, alike on all ranks. Only when [`Send::is_free`], and `targets` are known.
     pub(crate) fn start(
         &mut self,
@@ -271,7 +286,7 @@ impl<'c> Send<'c> {
         (operation, collective_id): (u32, u32),
         config: &Config,
         targets: Option<&Targets<'_>>,
-        signals: Option<DeviceAddress>,
+        held: bool,
     ) -> Result<()> {
         self.sequence += 1;
         self.closing = false;
@@ -286,8 +301,7 @@ impl<'c> Send<'c> {
                 collective_id,
                 lkey: source.1,
                 lead_chunks,
-                flags: if signals.is_some() { OPERATION_HELD } else { 0 },
-                signals: signals.unwrap_or_default(),
+                flags: if held { OPERATION_HELD } else { 0 },
                 sequence_check: self.sequence,
                 ..Default::default()
             };
@@ -329,7 +343,7 @@ impl<'c> Send<'c> {
                     rkey: key,
                     ..Default::default()
                 };
-                let target = memory.offset(LANES_AT + at * LANE_BYTES + offset_of!(SendLane, run) as u64);
+                let target = memory.offset(run_at(thread.streams.len(), at));
                 thread.wake.write(run.as_bytes(), DeviceRange { address: target.get(), rkey: thread.memory.id() });
             }
         }

@@ -28,7 +28,8 @@ const ANSWER_PS: u64 = 1_000_000_000_000;
 const NO_ANSWER: u16 = u16::MAX;
 /// Code of [`Cause::Device`] for one that cannot go on, beside its status.
 const CONDUCTOR: u16 = 0x200;
-const ORDER_AT: u64 = offset_of!(ConductorThread, order) as u64;
+/// Where the order lies, behind the context.
+const ORDER_AT: u64 = size_of::<ConductorThread>() as u64;
 
 /// Where things lie in the conductor's part of the shared host memory.
 #[derive(Clone, Copy, Debug)]

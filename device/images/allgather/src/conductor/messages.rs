@@ -88,9 +88,10 @@ impl Conductor<'_> {
     /// Whether every peer has room for a message.
     pub(super) fn has_room(&mut self) -> bool {
         self.state.full == 0
-            && self.peers.iter_mut().all(|peer| {
-                peer.broken != 0 || peer.produced - peer.completed < SendQueue::attach(&peer.send_queue).depth()
-            })
+            && self
+                .peers
+                .iter_mut()
+                .all(|peer| peer.broken != 0 || peer.produced - peer.completed < peer.send_queue.depth())
     }
 
     /// Sends a message. One to a rank without connection, or with a broken one, is dropped: whoever waits for its answer learns of the
@@ -110,7 +111,7 @@ impl Conductor<'_> {
         let here = Availability { address: self.state.address, rkey: self.state.rkey };
         let Some(peer) = self.peers.iter_mut().find(|peer| peer.rank == to && peer.broken == 0) else { return };
         let queue = SendQueue::attach(&peer.send_queue);
-        let receives = ReceiveQueue::attach(&peer.receive_queue).depth();
+        let receives = peer.receive_queue.depth();
         let index = peer.produced;
         let slot = (peer.first_slot + receives + (index & (queue.depth() - 1))) * MESSAGE_BYTES;
         let encoded = self.codec.encode(message, here);

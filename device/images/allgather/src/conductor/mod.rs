@@ -15,7 +15,8 @@ use datapath::{Control, resources};
 use dpa::abi::{CompletionFlag, ConductorOrder, ConductorPeer, ConductorReport, ConductorState, ConductorThread};
 use dpa::proto::{Codec, Participant};
 use dpa::{
-    CompletionQueue, ContextArray, Counters, Kept, Messages, Next, Outbox, Signals, Table, WindowCell, error, fatal,
+    CompletionQueue, ContextArray, Counters, HostLine, Kept, Messages, Next, Outbox, Signals, Table, WindowCell, error,
+    fatal,
 };
 
 pub(crate) use prepare::prepare;
@@ -40,7 +41,7 @@ struct Conductor<'c> {
     flag: WindowCell<CompletionFlag>,
     signals: Signals,
     senders: Table<u64>,
-    order: &'c ConductorOrder,
+    order: HostLine<ConductorOrder>,
     state: &'c mut ConductorState,
 }
 
@@ -53,14 +54,14 @@ pub(crate) fn conduct(context: &mut ConductorThread) -> Next {
     let (outbox_id, window_id, window_mkey) = (context.outbox_id, context.window_id, context.window_mkey);
     let (thread, window) = resources(&mut context.state.configured, outbox_id, window_id, window_mkey);
     let codec = Codec::new(context.communicator, context.ranks);
-    let signals = Signals::attach(context.signals).unwrap_or_else(|| fatal(error::NOT_PREPARED));
-    let machine = Kept::<Participant>::attach(&mut context.machine, dpa::abi::conductor::MACHINE_BYTES);
+    let signals = Signals::attach(&context.signals).unwrap_or_else(|| fatal(error::NOT_PREPARED));
+    let machine = Kept::<Participant>::attach(&mut context.machine);
     context.state.report.activations += 1;
     let mut conductor = Conductor {
-        peers: ContextArray::attach(&mut context.contexts, context.peers),
+        peers: ContextArray::attach(&mut context.contexts),
         participant: machine.and_then(Kept::get).unwrap_or_else(|| fatal(error::NOT_PREPARED)),
-        messages_at: context.messages.get(),
-        messages: Messages::attach(&mut context.messages, context.messages_bytes),
+        messages_at: context.messages.address(),
+        messages: Messages::attach(&mut context.messages),
         message_lkey: context.message_lkey,
         codec,
         rank: context.rank,
@@ -71,8 +72,8 @@ pub(crate) fn conduct(context: &mut ConductorThread) -> Next {
         report: window.cell(context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE)),
         flag: window.cell(context.flag_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE)),
         signals,
-        senders: Table::attach(context.senders, signals.senders()),
-        order: &context.order,
+        senders: Table::attach(&context.senders).first(signals.senders()),
+        order: HostLine::attach(&context.order),
         state: &mut context.state,
     };
     let next = conductor.serve(u64::from(context.quota));

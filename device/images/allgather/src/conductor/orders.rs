@@ -1,13 +1,15 @@
 //! Commands of the host, and the progress it is shown.
 
+use core::mem::offset_of;
+
 use dpa::abi::conductor::{
     NOBODY, ORDER_FAIL, ORDER_PLACED, ORDER_POST, ORDER_READ, ORDER_TIME, RANK_WORDS, REPORT_DISAGREES, REPORT_FAILED,
     REPORT_RELEASED,
 };
 use dpa::abi::{CompletionFlag, ConductorOrder, ConductorReport, ConductorStatus, FLAG_MAGIC};
+use dpa::fence;
 use dpa::proto::sequencer::Turn;
 use dpa::proto::{Cause, Failure, Kind, RankSet, Summary, Terms};
-use dpa::{fence, shared};
 
 use super::Conductor;
 
@@ -39,15 +41,15 @@ impl Conductor<'_> {
 
     #[inline(never)]
     fn obey(&mut self) {
-        let sequence = shared::snapshot(&self.order.sequence);
-        let whole = sequence == shared::snapshot(&self.order.sequence_check);
+        let sequence = self.order.load_at::<{ offset_of!(ConductorOrder, sequence) }>();
+        let whole = sequence == self.order.load_at::<{ offset_of!(ConductorOrder, sequence_check) }>();
         if !whole || sequence == self.state.report.acknowledged {
             // Half written: its own message is still to come.
             return;
         }
         // No fence: the order was whole before the message came that it is taken for, behind whose completion there is one
         // (`Control::take`), and the host writes no other order before this one is acknowledged.
-        let order = shared::snapshot(self.order);
+        let order = self.order.snapshot();
         self.state.clock_ps = order.now_ps.wrapping_sub(dpa::thread::time().wrapping_mul(super::PS_PER_NS));
         self.state.report.acknowledged = sequence;
         self.state.unreported = 1;
@@ -140,16 +142,16 @@ impl Conductor<'_> {
         }
         report.deadline_ps = self.participant.deadline_ps().unwrap_or(u64::MAX);
         let number = report.begin;
-        self.report.store_at::<{ core::mem::offset_of!(ConductorReport, begin) }>(number);
+        self.report.store_at::<{ offset_of!(ConductorReport, begin) }>(number);
         fence::window_writeback();
         self.report.store_part::<0, ConductorReport>(&self.state.report);
         fence::window_writeback();
         self.state.report.end = number;
-        self.report.store_at::<{ core::mem::offset_of!(ConductorReport, end) }>(number);
+        self.report.store_at::<{ offset_of!(ConductorReport, end) }>(number);
         fence::window_writeback();
         if released {
             let operation = u64::from(self.state.report.operation);
-            self.flag.store_at::<{ core::mem::offset_of!(CompletionFlag, value) }>(FLAG_MAGIC + operation);
+            self.flag.store_at::<{ offset_of!(CompletionFlag, value) }>(FLAG_MAGIC + operation);
             fence::window_writeback();
         }
     }

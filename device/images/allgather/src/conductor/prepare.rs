@@ -1,11 +1,11 @@
 //! Checking a context once.
 
 use datapath::{Control, check_queue};
-use dpa::abi::conductor::{MACHINE_BYTES, MESSAGE_BYTES};
-use dpa::abi::{ABI_HASH, ConductorPeer, ConductorThread, ContextFault};
+use dpa::abi::conductor::MESSAGE_BYTES;
+use dpa::abi::{ABI_HASH, ConductorThread, ContextFault};
 use dpa::hw::DataSegment;
 use dpa::proto::{Participant, Place};
-use dpa::{ContextArray, Kept, ReceiveQueue, Signals, fence};
+use dpa::{ContextArray, Kept, ReceiveQueue, fence};
 
 /// RPC `prepare_conductor`: checks thread and peers, makes the machine and posts all receives. The fault, and the peer at fault (0 if it is
 /// the thread's).
@@ -24,22 +24,22 @@ pub(crate) fn prepare(thread: &mut ConductorThread) -> Result<(), (ContextFault,
     if !thread.flag_host.is_multiple_of(64) || thread.flag_host == 0 {
         return Err(whole(ContextFault::HostAddress));
     }
-    if Signals::attach(thread.signals).is_none() || thread.senders.is_null() {
+    if !thread.signals.is_there() || !thread.senders.is_there(8) || !thread.order.is_there() {
         return Err(whole(ContextFault::DeviceMemory));
     }
     Control::check(&thread.control_cq, &thread.control_queue).map_err(whole)?;
-    check_queue(&thread.message_cq, 64).map_err(whole)?;
-    let (lkey, slots_at) = (thread.message_lkey, thread.messages.get());
-    let (slots, peers) = (thread.messages_bytes / MESSAGE_BYTES, thread.peers);
-    let mut contexts = ContextArray::<ConductorPeer>::attach(&mut thread.contexts, peers);
+    check_queue(&thread.message_cq).map_err(whole)?;
+    let (lkey, slots_at) = (thread.message_lkey, thread.messages.address());
+    let (slots, peers) = (u64::from(thread.messages.count()) * 8 / MESSAGE_BYTES, thread.contexts.count());
+    let mut contexts = ContextArray::attach(&mut thread.contexts);
     if contexts.len() != peers as usize {
         return Err(whole(ContextFault::Lanes));
     }
     let mut completions = 0;
     for (number, peer) in (0..).zip(contexts.iter_mut()) {
-        let depth = |queue| check_queue(queue, 64);
-        check_queue(&peer.receive_queue, 16).and_then(|()| depth(&peer.send_queue)).map_err(|fault| (fault, number))?;
-        let depth = (1 << (peer.receive_queue.log_depth & 31)) + (1u64 << (peer.send_queue.log_depth & 31));
+        let checked = check_queue(&peer.receive_queue).and_then(|()| check_queue(&peer.send_queue));
+        checked.map_err(|fault| (fault, number))?;
+        let depth = peer.receive_queue.depth() + peer.send_queue.depth();
         completions += depth;
         if peer.rank >= thread.ranks || peer.rank == thread.rank {
             return Err((ContextFault::Worker, number));
@@ -48,10 +48,10 @@ pub(crate) fn prepare(thread: &mut ConductorThread) -> Result<(), (ContextFault,
             return Err((ContextFault::Staging, number));
         }
     }
-    if completions > 1 << (thread.message_cq.log_depth & 31) {
+    if completions > thread.message_cq.depth() {
         return Err(whole(ContextFault::QueueDepth));
     }
-    let Some(mut machine) = Kept::attach(&mut thread.machine, MACHINE_BYTES) else {
+    let Some(mut machine) = Kept::attach(&mut thread.machine) else {
         return Err(whole(ContextFault::DeviceMemory));
     };
     machine.set(Participant::new(place, thread.first_operation));

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::Ipv4Addr;
 
+use flexcast_abi::{DeviceAddress, Signals};
 use flexcast_proto::wire::Codec;
 use flexcast_proto::{Alpha, CollectiveIds, Participant, Place};
-use flexio::{Access, HostBuffer, MemoryRegion, MulticastGroup};
+use flexio::{Access, DeviceBuffer, HostBuffer, MemoryRegion, MulticastGroup};
 
 use super::{Communicator, Parts, Units};
 use crate::api::card::Card;
@@ -112,15 +113,20 @@ impl<'c> Pending<'c> {
         let host = tower.keep(memory);
         let (receivers, others) = units.units.split_at(config.receive_threads as usize);
         let (senders, conductors) = others.split_at(config.send_threads as usize);
-        let receive = Receive::new(card, &mut tower, &config, &derived, place, receivers, host)?;
-        let send = Send::new(card, &mut tower, &config, &derived, place, senders, (host, send_shared))?;
-        let (machine, control_peers) = match conductors {
-            [unit, ..] => {
-                let shared = (host, conductor::Shared::new(send_shared.end()));
+        let signals = match conductors {
+            [] => None,
+            _ => Some(&*tower.keep(DeviceBuffer::zeroed(card.process(), size_of::<Signals>() as u64)?)),
+        };
+        let signals_at = signals.map(|line| DeviceAddress::new(line.addr().get()));
+        let receive = Receive::new(card, &mut tower, &config, &derived, place, receivers, (host, signals_at))?;
+        let send = Send::new(card, &mut tower, &config, &derived, place, senders, (host, send_shared, signals_at))?;
+        let (machine, control_peers) = match conductors.first().zip(signals) {
+            Some((unit, signals)) => {
+                let shared = (host, conductor::Shared::new(send_shared.end()), signals);
                 let conductor = Conductor::new(card, &mut tower, &config, place, *unit, &peers, shared)?;
                 (Machine::Device(Box::new(conductor)), neighbours(place))
             }
-            [] => (Machine::Host(Box::new(Participant::new(place, FIRST_OPERATION))), peers),
+            None => (Machine::Host(Box::new(Participant::new(place, FIRST_OPERATION))), peers),
         };
         let control = Control::new(card, &mut tower, &control_peers)?;
         let (queue_pairs, reads) = match machine.conductor() {

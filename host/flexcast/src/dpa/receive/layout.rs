@@ -1,8 +1,11 @@
-//! Memory that host and receive contexts share, and the descriptors of queues for the firmware.
+//! Memory that host and receive contexts share, and the queues as the firmware is given them.
 
 use std::mem::size_of;
 
-use flexcast_abi::{CompletionFlag, ContextFault, DeviceAddress, QueueDescriptor, RunRow, WorkerReport};
+use flexcast_abi::{
+    CompletionFlag, CompletionQueueMemory, ContextFault, DeviceAddress, Queue, ReceiveQueueMemory, RunRow,
+    SendQueueMemory, WorkerReport,
+};
 use flexio::{DevAddr, DpaCompletionQueue, DpaQueuePair};
 
 use crate::api::config::Derived;
@@ -54,34 +57,18 @@ pub(super) fn device(addr: DevAddr) -> DeviceAddress {
     DeviceAddress::new(addr.get())
 }
 
-pub(crate) fn cq_descriptor(cq: &DpaCompletionQueue<'_>) -> QueueDescriptor {
-    QueueDescriptor {
-        ring: device(cq.ring()),
-        doorbell_record: device(cq.doorbell_record()),
-        number: cq.number(),
-        log_depth: u32::from(cq.log_depth()),
-        ..Default::default()
-    }
+pub(crate) fn cq_memory(cq: &DpaCompletionQueue<'_>) -> CompletionQueueMemory {
+    Queue::new(device(cq.ring()), device(cq.doorbell_record()), cq.number(), u32::from(cq.log_depth()))
 }
 
-pub(crate) fn receive_descriptor(qp: &DpaQueuePair<'_>) -> QueueDescriptor {
-    QueueDescriptor {
-        ring: device(qp.receive_ring()),
-        doorbell_record: device(qp.doorbell_record()),
-        number: qp.number(),
-        log_depth: u32::from(qp.depths().log_receive.unwrap_or(0)),
-        ..Default::default()
-    }
+pub(crate) fn receive_memory(qp: &DpaQueuePair<'_>) -> ReceiveQueueMemory {
+    let log_depth = qp.depths().log_receive.unwrap_or(0);
+    Queue::new(device(qp.receive_ring()), device(qp.doorbell_record()), qp.number(), u32::from(log_depth))
 }
 
-pub(crate) fn send_descriptor(qp: &DpaQueuePair<'_>) -> QueueDescriptor {
-    QueueDescriptor {
-        ring: device(qp.send_ring()),
-        doorbell_record: device(qp.doorbell_record()),
-        number: qp.number(),
-        log_depth: u32::from(qp.depths().log_send.unwrap_or(0)),
-        ..Default::default()
-    }
+pub(crate) fn send_memory(qp: &DpaQueuePair<'_>) -> SendQueueMemory {
+    let log_depth = qp.depths().log_send.unwrap_or(0);
+    Queue::new(device(qp.send_ring()), device(qp.doorbell_record()), qp.number(), u32::from(log_depth))
 }
 
 /// Turns the answer of a `prepare` RPC into a result.

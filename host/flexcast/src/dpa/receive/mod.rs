@@ -7,7 +7,8 @@ mod report;
 use std::mem::size_of;
 
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, GroupContext, LaneThread, Operation, Placement, QueueDescriptor, Staging, WorkerContext,
+    ABI_HASH, ABI_VERSION, BitmapMemory, CompletionQueueMemory, ContextMemory, DeviceAddress, GroupContext, HostLine,
+    LaneThread, Operation, Placement, SendQueueMemory, Shared as SharedLine, Staging, TableMemory, WorkerContext,
 };
 use flexcast_proto::{Place, RootRow};
 use flexio::{
@@ -16,7 +17,7 @@ use flexio::{
 };
 use zerocopy::IntoBytes as _;
 
-pub(crate) use layout::{Shared, accepted, cq_descriptor, receive_descriptor, send_descriptor};
+pub(crate) use layout::{Shared, accepted, cq_memory, receive_memory, send_memory};
 
 use crate::api::card::Card;
 use crate::api::config::{Config, Derived};
@@ -29,14 +30,16 @@ use crate::plan::stream::{self, Stream, Transport, thread_of};
 use layout::device;
 
 const CONTEXT_BYTES: u64 = size_of::<WorkerContext>() as u64;
+/// What the host writes for an operation of a lane: operation and placement.
+const LINES_BYTES: u64 = (size_of::<Operation>() + size_of::<Placement>()) as u64;
 
 /// One stream's receiver.
 #[derive(Debug)]
 struct Lane {
     stream: Stream,
     thread: usize,
-    /// Its [`WorkerContext`].
-    context: DevAddr,
+    /// Its operation and placement.
+    lines: DevAddr,
     rows: DevAddr,
     /// Its operation as last written.
     operation: Operation,
@@ -48,7 +51,7 @@ struct Lane {
 struct Thread<'c> {
     handler: &'c EventHandler<'c>,
     wake: Wake<'c>,
-    /// Its [`LaneThread`], and behind it the contexts and rows of its lanes.
+    /// Its [`LaneThread`], and behind it the contexts, lines and rows of its lanes.
     memory: &'c MemoryKey<'c>,
 }
 
@@ -96,13 +99,13 @@ impl<'c> Maker<'_, '_, 'c> {
         };
         let cq = self.cq(tower)?;
         let receiver = DpaQueuePair::receiver(transport, cq, self.log_slots, 0)?;
-        let (receive_cq, receive_queue) = (cq_descriptor(cq), receive_descriptor(&receiver));
+        let (receive_cq, receive_queue) = (cq_memory(cq), receive_memory(&receiver));
         let context = WorkerContext { receive_cq, receive_queue, ..Default::default() };
         Ok((receiver, context))
     }
 
     /// Staging slots and the queue pair that copies from them (UD).
-    fn copier(&self, tower: &mut Tower<'c>) -> Result<(QueueDescriptor, QueueDescriptor, Staging)> {
+    fn copier(&self, tower: &mut Tower<'c>) -> Result<(CompletionQueueMemory, SendQueueMemory, Staging)> {
         if self.config.transport.is_zero_copy() {
             return Ok(Default::default());
         }
@@ -117,12 +120,12 @@ impl<'c> Maker<'_, '_, 'c> {
         let staging = tower.keep(DeviceBuffer::zeroed(self.card.process(), bytes)?);
         let key = tower.keep(MemoryKey::new(staging, Access::LOCAL_WRITE)?);
         let staging = Staging { address: staging.addr().get(), stride, lkey: key.id() };
-        Ok((cq_descriptor(cq), send_descriptor(copies), staging))
+        Ok((cq_memory(cq), send_memory(copies), staging))
     }
 }
 
 impl<'c> Receive<'c> {
-    /// Makes queues, threads and contexts; queue pairs are not yet in their groups, or connected.
+    /// Makes queues, threads and contexts; queue pairs are not yet in their groups, or connected. Lanes tell a conductor by `signals`.
     pub(crate) fn new(
         card: &'c Card<'_>,
         tower: &mut Tower<'c>,
@@ -130,7 +133,7 @@ impl<'c> Receive<'c> {
         derived: &Derived,
         place: Place,
         units: &[u32],
-        host: &'c MemoryRegion<'c>,
+        (host, signals): (&'c MemoryRegion<'c>, Option<DeviceAddress>),
     ) -> Result<Self> {
         let process = card.process();
         let shared = Shared::new(derived, place.ranks());
@@ -149,7 +152,8 @@ impl<'c> Receive<'c> {
                 .collect();
             let count = streams.len() as u64;
             let contexts_at = size_of::<LaneThread>() as u64;
-            let rows_at = contexts_at + count * CONTEXT_BYTES;
+            let lines_at = contexts_at + count * CONTEXT_BYTES;
+            let rows_at = lines_at + count * LINES_BYTES;
             let memory = tower.keep(DeviceBuffer::zeroed(process, rows_at + count * row_bytes)?);
             let key = tower.keep(MemoryKey::new(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?);
             let argument = memory.addr();
@@ -163,6 +167,9 @@ impl<'c> Receive<'c> {
                 let (send_cq, send_queue, staging) = maker.copier(tower)?;
                 let bitmap_bytes = 8 * u64::from(derived.bitmap_words + derived.edge_words);
                 let bitmap = tower.keep(DeviceBuffer::zeroed(process, bitmap_bytes)?);
+                let (lines, rows) =
+                    (memory.addr().offset(lines_at + at * LINES_BYTES), memory.addr().offset(rows_at + at * row_bytes));
+                let edges = bitmap.addr().offset(8 * u64::from(derived.bitmap_words));
                 let context = WorkerContext {
                     abi_hash: ABI_HASH,
                     abi_version: ABI_VERSION,
@@ -172,14 +179,16 @@ impl<'c> Receive<'c> {
                     batch: config.receive_batch,
                     quota: config.quota,
                     psn_bits: derived.layout.psn_bits(),
-                    bitmap_words: derived.bitmap_words,
-                    edge_words: derived.edge_words,
-                    rows_capacity: place.ranks(),
                     send_cq,
                     send_queue,
                     staging,
-                    bitmap: device(bitmap.addr()),
-                    group: device(group.addr()),
+                    bitmap: BitmapMemory::new(device(bitmap.addr()), derived.bitmap_words),
+                    edges: BitmapMemory::new(device(edges), derived.edge_words),
+                    rows: TableMemory::new(device(rows), place.ranks()),
+                    group: SharedLine::new(device(group.addr())),
+                    signals: SharedLine::new(signals.unwrap_or_default()),
+                    operation: HostLine::new(device(lines)),
+                    placement: HostLine::new(device(lines.offset(size_of::<Operation>() as u64))),
                     flag_host: address(shared.flag()),
                     report_host: address(shared.report(lane)),
                     bitmap_host: address(shared.bitmap(lane)),
@@ -190,8 +199,8 @@ impl<'c> Receive<'c> {
                 lanes.push(Lane {
                     stream: *stream,
                     thread,
-                    context: memory.addr().offset(contexts_at + at * CONTEXT_BYTES),
-                    rows: memory.addr().offset(rows_at + at * row_bytes),
+                    lines,
+                    rows,
                     operation: Operation::default(),
                     placement: Placement::default(),
                     chunks: 0,
@@ -201,15 +210,14 @@ impl<'c> Receive<'c> {
                 abi_hash: ABI_HASH,
                 abi_version: ABI_VERSION,
                 transport: transport as u32,
-                lanes: streams.len() as u32,
                 quota: config.quota,
                 outbox_id: card.outbox().id(),
                 window_id: card.window().id(),
                 window_mkey: host.lkey(),
                 thread: thread as u32,
-                contexts: device(memory.addr().offset(contexts_at)),
-                control_cq: cq_descriptor(woken.cq),
-                control_queue: receive_descriptor(woken.qp),
+                contexts: ContextMemory::new(device(memory.addr().offset(contexts_at)), streams.len() as u32),
+                control_cq: cq_memory(woken.cq),
+                control_queue: receive_memory(woken.qp),
                 ..Default::default()
             };
             memory.write(0, context.as_bytes())?;

@@ -1,20 +1,18 @@
 //! Commands to the receive contexts: a new operation, and the end of one.
 
-use std::mem::{offset_of, size_of};
+use std::mem::size_of;
 
-use flexcast_abi::{DeviceAddress, OPERATION_CLOSED, Operation, Placement, RunRow, WorkerContext};
+use flexcast_abi::{OPERATION_CLOSED, Operation, Placement, RunRow};
 use flexio::{DevAddr, GroupKey, MemoryRegion};
 use zerocopy::IntoBytes as _;
 
-use super::layout::{ROW_BYTES, device};
+use super::LINES_BYTES;
+use super::layout::ROW_BYTES;
 use super::{Lane, Receive};
 use crate::api::buffer::Buffer;
 use crate::dpa::wake::{DeviceRange, Line};
 use crate::error::Result;
 use crate::plan::Plan;
-
-/// What the host writes for a lane: operation and placement; of a closed one the operation again.
-const LINE_BYTES: usize = size_of::<Operation>() + size_of::<Placement>();
 
 impl<'c> Receive<'c> {
     /// Number of the last operation.
@@ -49,7 +47,7 @@ impl<'c> Receive<'c> {
     /// Gives the lanes an operation that receives into `buffer`; `operation` is its number, alike on all ranks and never used again. Only
     /// when [`Receive::is_ready`].
     ///
-    /// Peers reach the buffer by a key of this operation alone, from now until [`Receive::disarm`]. Lanes tell a conductor by `signals`.
+    /// Peers reach the buffer by a key of this operation alone, from now until [`Receive::disarm`].
     pub(crate) fn arm(
         &mut self,
         plan: &Plan,
@@ -57,7 +55,6 @@ impl<'c> Receive<'c> {
         buffer: &mut Buffer<'c>,
         (operation, collective_id): (u32, u32),
         chunk_bytes: u32,
-        signals: Option<DeviceAddress>,
     ) -> Result<()> {
         self.sequence += 1;
         let region = buffer.region();
@@ -75,11 +72,11 @@ impl<'c> Receive<'c> {
             let (address, rkey) = buffer.expose()?;
             targets.publish(operation, address, rkey)?;
         }
-        self.write_lines(plan, own, buffer.region(), (collective_id, chunk_bytes), signals.unwrap_or_default())?;
+        self.write_lines(plan, own, buffer.region(), (collective_id, chunk_bytes))?;
         let rows = if plan.is_equal() { 0 } else { plan.root_ranks().count() * ROW_BYTES as usize };
         self.tell(|lane| {
             let by_rows = lane.chunks > 0 && lane.stream.peer.is_none();
-            (if by_rows { rows } else { 0 }, LINE_BYTES)
+            (if by_rows { rows } else { 0 }, LINES_BYTES as usize)
         })
     }
 
@@ -96,7 +93,6 @@ impl<'c> Receive<'c> {
         own: u32,
         region: &MemoryRegion<'_>,
         (collective_id, chunk_bytes): (u32, u32),
-        signals: DeviceAddress,
     ) -> Result<()> {
         for index in 0..self.lanes.len() {
             let stream = self.lanes[index].stream;
@@ -120,7 +116,7 @@ impl<'c> Receive<'c> {
                 last_chunk_bytes: share.last_chunk_bytes.max(1),
                 flags: 0,
                 report_request: self.reports,
-                signals,
+                reserved: 0,
                 sequence_check: self.sequence,
             };
             let mut placement =
@@ -132,7 +128,6 @@ impl<'c> Receive<'c> {
                     let run_bytes = share.chunks * u64::from(chunk_bytes);
                     placement.run_gap = plan.block(first).bytes.wrapping_sub(run_bytes);
                 } else {
-                    placement.rows = device(lane.rows);
                     let at = self.shared.rows(index);
                     for (row, root) in (0usize..).zip(plan.root_ranks()) {
                         let (first_psn, chunks) = plan.psns(root, stream, &space);
@@ -163,10 +158,8 @@ impl<'c> Receive<'c> {
         self.tell(|_| (0, size_of::<Operation>()))
     }
 
-    /// Writes so many bytes of their rows and of their lines to all lanes and wakes their threads.
+    /// Writes so many bytes of their rows and of their lines (of a closed operation, of the first alone) to all lanes and wakes their threads.
     fn tell(&mut self, lengths: impl Fn(&Lane) -> (usize, usize)) -> Result<()> {
-        const OPERATION: usize = offset_of!(WorkerContext, operation);
-        const { assert!(offset_of!(WorkerContext, placement) == OPERATION + size_of::<Operation>()) };
         for (number, thread) in self.threads.iter_mut().enumerate() {
             let rkey = thread.memory.id();
             let to = |address: DevAddr| DeviceRange { address: address.get(), rkey };
@@ -176,11 +169,11 @@ impl<'c> Receive<'c> {
                     let from = self.host.slice(self.shared.rows(index) as u64, rows as u32)?;
                     thread.wake.write_from(Line { from, to: to(lane.rows) });
                 }
-                let mut line = [0; LINE_BYTES];
+                let mut line = [0; LINES_BYTES as usize];
                 let (operation, placement) = line.split_at_mut(size_of::<Operation>());
                 operation.copy_from_slice(lane.operation.as_bytes());
                 placement.copy_from_slice(lane.placement.as_bytes());
-                thread.wake.write(&line[..len], to(lane.context.offset(OPERATION as u64)));
+                thread.wake.write(&line[..len], to(lane.lines));
             }
             thread.wake.ring()?;
         }

@@ -4,7 +4,8 @@ use std::mem::size_of;
 
 use flexcast_abi::conductor::{MACHINE_BYTES, MESSAGE_BYTES};
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, ConductorOrder, ConductorPeer, ConductorReport, ConductorThread, DeviceAddress, Signals,
+    ABI_HASH, ABI_VERSION, ConductorOrder, ConductorPeer, ConductorReport, ConductorThread, ContextMemory,
+    DeviceAddress, HostLine, KeptMemory, MessageMemory, Shared as SharedLine, Signals, TableMemory,
 };
 use flexcast_proto::{Place, RankSet};
 use flexio::{
@@ -13,10 +14,10 @@ use flexio::{
 };
 use zerocopy::IntoBytes as _;
 
-use super::{Conductor, Shared};
+use super::{Conductor, ORDER_AT, Shared};
 use crate::api::card::Card;
 use crate::api::config::Config;
-use crate::dpa::receive::{accepted, cq_descriptor, receive_descriptor, send_descriptor};
+use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
 use crate::dpa::wake::Wake;
 use crate::endpoint::{Endpoint, Purpose};
 use crate::error::Result;
@@ -30,7 +31,8 @@ const LOG_SENDS: u8 = 3;
 const FIRST_PSN: u32 = 0;
 
 impl<'c> Conductor<'c> {
-    /// Makes the thread and its queues, with a connection, not yet connected, for each of `peers` (ascending).
+    /// Makes the thread and its queues, with a connection, not yet connected, for each of `peers` (ascending). `signals`: the line by which the
+    /// communicator's threads signal.
     pub(crate) fn new(
         card: &'c Card<'_>,
         tower: &mut Tower<'c>,
@@ -38,10 +40,10 @@ impl<'c> Conductor<'c> {
         place: Place,
         unit: u32,
         peers: &[u32],
-        (host, shared): (&'c MemoryRegion<'c>, Shared),
+        (host, shared, signals): (&'c MemoryRegion<'c>, Shared, &'c DeviceBuffer<'c>),
     ) -> Result<Self> {
         let process = card.process();
-        let memory = tower.keep(DeviceBuffer::zeroed(process, size_of::<ConductorThread>() as u64)?);
+        let memory = tower.keep(DeviceBuffer::zeroed(process, ORDER_AT + size_of::<ConductorOrder>() as u64)?);
         let key = tower.keep(MemoryKey::new(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?);
         let handler = tower.keep(EventHandler::new(process, "conduct", memory.addr().get(), Affinity::Unit(unit))?);
         let (wake, woken) = Wake::new(card, tower, handler, 1)?;
@@ -59,7 +61,7 @@ impl<'c> Conductor<'c> {
             senders: config.send_threads,
             ..Default::default()
         };
-        let signals = tower.keep(DeviceBuffer::from_bytes(process, line.as_bytes())?);
+        signals.write(0, line.as_bytes())?;
         Ok(Self {
             place,
             handler,
@@ -90,11 +92,6 @@ impl<'c> Conductor<'c> {
         self.peers.iter().map(|(rank, qp)| (*rank, qp.number())).collect()
     }
 
-    /// Where the communicator's threads signal.
-    pub(crate) fn signals(&self) -> DeviceAddress {
-        DeviceAddress::new(self.signals.addr().get())
-    }
-
     /// Connects to the peers, whose endpoints are among `all`, and lets the thread run. `senders`: activation ids of the send workers.
     pub(crate) fn connect(
         &mut self,
@@ -116,8 +113,8 @@ impl<'c> Conductor<'c> {
         let mut contexts = Vec::with_capacity(self.peers.len());
         for ((rank, mut qp), number) in std::mem::take(&mut self.peers).into_iter().zip(0..) {
             contexts.push(ConductorPeer {
-                receive_queue: receive_descriptor(&qp),
-                send_queue: send_descriptor(&qp),
+                receive_queue: receive_memory(&qp),
+                send_queue: send_memory(&qp),
                 rank,
                 first_slot: number * slots,
                 ..Default::default()
@@ -127,6 +124,7 @@ impl<'c> Conductor<'c> {
             tower.keep(qp);
         }
         let senders: Vec<u64> = senders.map(u64::from).collect();
+        let sender_count = senders.len() as u32;
         let senders = tower.keep(DeviceBuffer::from_bytes(process, senders.as_bytes())?);
         let count = contexts.len() as u32;
         let context_bytes = if contexts.is_empty() { &[0; 64] } else { contexts.as_bytes() };
@@ -139,7 +137,6 @@ impl<'c> Conductor<'c> {
             abi_version: ABI_VERSION,
             rank: own,
             ranks: self.place.ranks(),
-            peers: count,
             first_operation,
             quota: config.quota,
             outbox_id: card.outbox().id(),
@@ -147,17 +144,17 @@ impl<'c> Conductor<'c> {
             window_mkey: self.host.lkey(),
             message_lkey: message_key.id(),
             communicator,
-            contexts: address(contexts),
-            senders: address(senders),
-            messages: address(messages),
-            messages_bytes,
-            machine: address(machine),
-            signals: self.signals(),
+            contexts: ContextMemory::new(address(contexts), count),
+            senders: TableMemory::new(address(senders), sender_count),
+            messages: MessageMemory::new(address(messages), (messages_bytes / 8) as u32),
+            machine: KeptMemory::new(address(machine), (MACHINE_BYTES / 8) as u32),
+            signals: SharedLine::new(address(self.signals)),
+            order: HostLine::new(DeviceAddress::new(self.memory.buffer().addr().offset(ORDER_AT).get())),
             report_host: host(self.shared.report()),
             flag_host: host(self.shared.flag()),
-            message_cq: cq_descriptor(self.cq),
-            control_cq: cq_descriptor(self.woken.cq),
-            control_queue: receive_descriptor(self.woken.qp),
+            message_cq: cq_memory(self.cq),
+            control_cq: cq_memory(self.woken.cq),
+            control_queue: receive_memory(self.woken.qp),
             ..Default::default()
         };
         let memory = self.memory.buffer();

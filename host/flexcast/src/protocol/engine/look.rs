@@ -56,8 +56,7 @@ impl Communicator<'_> {
             let Ok(collective_id) = self.ids.take(now_ps) else { return Ok(moved) };
             (running.operation, running.collective_id) = (self.parts.machine.operation(), collective_id);
             let (receive, ids) = (&mut running.receive, (running.operation, collective_id));
-            let signals = self.parts.machine.conductor().map(Conductor::signals);
-            self.parts.receive.arm(&running.plan, own, receive, ids, self.config.chunk_bytes, signals)?;
+            self.parts.receive.arm(&running.plan, own, receive, ids, self.config.chunk_bytes)?;
             running.told_ps = Some(now_ps);
             // Targets of single ranks are not known yet.
             if !on_card && self.config.transport != Transport::UcUnicast && self.place.ranks() > 1 {
@@ -111,7 +110,7 @@ impl Communicator<'_> {
         {
             let (source, ids) = (running.source(own), (running.operation, running.collective_id));
             let targets = self.parts.receive.targets();
-            self.parts.send.start(&running.plan, source, ids, &self.config, targets, None)?;
+            self.parts.send.start(&running.plan, source, ids, &self.config, targets, false)?;
             running.sending = Sending::Told;
             running.report.phases.sending_ps = Some(now_ps);
             moved = true;
@@ -153,7 +152,7 @@ impl Communicator<'_> {
         // A rank alone has nobody to multicast to.
         if turn.is_some() && self.place.ranks() > 1 {
             let (source, ids) = (running.source(own), (running.operation, running.collective_id));
-            self.parts.send.start(&running.plan, source, ids, &self.config, None, Some(conductor.signals()))?;
+            self.parts.send.start(&running.plan, source, ids, &self.config, None, true)?;
             running.sending = Sending::Told;
             send_sequence = self.parts.send.sequence();
         }

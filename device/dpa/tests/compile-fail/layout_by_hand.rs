@@ -1,0 +1,12 @@
+//! The hash of one layout for another one: the host would be told that both are the same.
+use dpa::abi::{Layout, SendLane, SendQueueMemory};
+
+#[repr(C)]
+pub struct Mine {
+    number: u64,
+    queue: SendQueueMemory,
+}
+
+impl Layout for Mine { //~ E0200
+    const HASH: u64 = <SendLane as Layout>::HASH;
+}

@@ -1,0 +1,12 @@
+//! The same, as the compiler then proposes.
+#![forbid(unsafe_code)]
+
+use dpa::abi::{Layout, SendLane};
+
+pub struct Mine {
+    pub number: u64,
+}
+
+unsafe impl Layout for Mine { //~ unsafe
+    const HASH: u64 = <SendLane as Layout>::HASH;
+}

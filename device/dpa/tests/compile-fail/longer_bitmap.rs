@@ -1,0 +1,9 @@
+//! More words than the bitmap has.
+use dpa::BitmapView;
+use dpa::abi::{BitmapMemory, DeviceAddress, WorkerContext};
+
+pub fn resize(context: &mut WorkerContext) {
+    let at = DeviceAddress::new(context.bitmap.address());
+    let longer = BitmapMemory::new(at, u32::MAX); //~ E0599
+    let _ = BitmapView::attach(&longer, u32::MAX).mark(64);
+}

@@ -1,0 +1,39 @@
+//! What the other files get wrong, done right.
+#![forbid(unsafe_code)]
+
+use dpa::abi::{BitmapMemory, ContextMemory, HostLine, KeptMemory, Layout, Operation, SendQueueMemory, TableMemory};
+use dpa::{BitmapView, ContextArray, Kept, Next, SendQueue, Table};
+
+#[derive(Layout)]
+#[repr(C)]
+pub struct Lane {
+    queue: SendQueueMemory,
+    bitmap: BitmapMemory,
+}
+
+#[derive(Layout)]
+#[repr(C)]
+pub struct Context {
+    lanes: ContextMemory<Lane>,
+    rows: TableMemory<u64>,
+    kept: KeptMemory,
+    operation: HostLine<Operation>,
+}
+
+#[dpa::event_handler]
+fn work(context: &mut Context) -> Next {
+    let operation = dpa::HostLine::attach(&context.operation).snapshot();
+    if let Some(lane) = ContextArray::attach(&mut context.lanes).get(0) {
+        SendQueue::attach(&lane.queue).slot(0).set_remote(operation.destination);
+        let _ = BitmapView::attach(&lane.bitmap, operation.chunks).mark(64);
+    }
+    if let Some(mut kept) = Kept::<u64>::attach(&mut context.kept) {
+        kept.set(Table::attach(&context.rows).get(0).unwrap_or(0));
+    }
+    Next::Finish
+}
+
+#[dpa::rpc]
+fn prepare(context: &mut Context) -> u64 {
+    u64::from(context.operation.is_there())
+}

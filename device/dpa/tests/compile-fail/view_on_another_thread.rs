@@ -1,0 +1,11 @@
+//! Views for another thread, which would access the same memory at the same time.
+use dpa::{BitmapView, CompletionQueue, Messages, SendQueue};
+
+fn give<T: Send>() {}
+
+pub fn share() {
+    give::<BitmapView>(); //~ E0277
+    give::<CompletionQueue>(); //~ E0277
+    give::<SendQueue>(); //~ E0277
+    give::<Messages<'_>>(); //~ E0277
+}
