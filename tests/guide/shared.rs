@@ -1,4 +1,4 @@
-//! What host program and image share.
+//! Structures that host program and image share.
 
 use flexcast_abi::{CompletionQueueMemory, HostLine, Layout};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
