@@ -1,18 +1,19 @@
 //! Host program of image `sum`.
 
 use std::error::Error;
+use std::mem::offset_of;
 
 use flexcast_abi::{ABI_HASH, ABI_VERSION, Layout as _};
 use flexio::{
-    AbiExpectation, Access, Application, DeviceBuffer, HostBuffer, MemoryRegion, Process, ProtectionDomain, Provider,
-    Window,
+    AbiExpectation, Access, Application, Bound, DeviceBuffer, HostBuffer, MemoryRegion, Process, ProtectionDomain,
+    Provider, Window,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::shared::{Answer, Job};
 
 /// Has the card add up the numbers.
-pub fn sum(provider: &Provider, elf: &[u8], numbers: &[u64]) -> Result<Answer, Box<dyn Error>> {
+pub(crate) fn sum(provider: &Provider, elf: &[u8], numbers: &[u64]) -> Result<Answer, Box<dyn Error>> {
     let abi = AbiExpectation { version: ABI_VERSION, hash: ABI_HASH };
     let application = Application::load(provider, "sum", elf, Some(abi))?;
     // An image that was built from another `Job` is told apart here.
@@ -41,6 +42,9 @@ pub fn sum(provider: &Provider, elf: &[u8], numbers: &[u64]) -> Result<Answer, B
         0 => {}
         code => return Err(format!("the firmware refused the job: {code}").into()),
     }
+    // A call may return before the last stores through the window are there.
+    let done = || Ok((memory.read_u64(offset_of!(Answer, done))? == 1).then_some(()));
+    provider.wait(Bound::millis(10), "the answer", done)?;
     let mut answer = [0; size_of::<Answer>()];
     memory.read(0, &mut answer)?;
     Ok(Answer::read_from_bytes(&answer).map_err(|_| "not the size of an answer")?)

@@ -48,7 +48,7 @@ const DEVICE: &str = "-Zmiri-permissive-provenance";
 
 /// What fails fast comes first.
 const PARTS: &[Part] = &[
-    Part { name: "device/dpa", tests: &["--package", "dpa", "--lib"], flags: DEVICE },
+    Part { name: "device/dpa", tests: &["--package", "dpa", "--features", "log", "--lib"], flags: DEVICE },
     Part { name: "shared/hw", tests: &["--package", "flexcast-hw", "--lib"], flags: SHARED },
     Part { name: "shared/abi", tests: &["--package", "flexcast-abi", "--lib", "--tests"], flags: SHARED },
     Part {

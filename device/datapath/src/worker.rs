@@ -85,6 +85,8 @@ impl<'c, const UD: bool, const EACH: bool, const LANE: bool> Worker<'c, UD, EACH
     /// Opcode of an ordinary completion.
     pub(crate) const OPCODE: CqeOpcode = if UD { CqeOpcode::SendImmediate } else { CqeOpcode::WriteImmediate };
 
+    // Apart, so that the loops are the same instructions whatever runtime library is compiled into the way to them.
+    #[inline(never)]
     pub(crate) fn wake(context: &'c mut WorkerContext) -> Self {
         let thread = Thread::current();
         let window = if context.state.configured == 0 {

@@ -98,7 +98,14 @@ pub fn fatal(code: u8) -> ! {
 #[inline(always)]
 fn there(address: u64) -> u64 {
     if address == 0 {
-        fatal(error::NO_MEMORY);
+        no_memory();
     }
     address
+}
+
+// One function for all, so that the way there is the same branch wherever it is compiled into.
+#[cold]
+#[inline(never)]
+fn no_memory() -> ! {
+    fatal(error::NO_MEMORY)
 }

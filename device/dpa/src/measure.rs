@@ -1,6 +1,7 @@
 //! Memory that measuring kernels walk through: in DPA memory, or host memory through a window. The loops are what published
 //! micro-benchmarks are made of, instruction by instruction.
 
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::abi::calibration::GateLine;
@@ -15,6 +16,8 @@ const LINE: u64 = 64;
 pub struct Lines {
     base: u64,
     count: u64,
+    /// As a pointer would be, for the thread alone that made it.
+    thread: PhantomData<*mut u64>,
 }
 
 impl Lines {
@@ -23,7 +26,7 @@ impl Lines {
     pub fn attach(memory: &MeasuredMemory) -> Self {
         let base = memory.address();
         let count = if base == 0 || !base.is_multiple_of(LINE) { 0 } else { u64::from(memory.count()) };
-        Self { base, count }
+        Self { base, count, thread: PhantomData }
     }
 
     /// The whole lines of the `bytes` bytes of host memory at `host_address`, which must be 64-byte aligned, through a window.
@@ -31,7 +34,7 @@ impl Lines {
     /// # Errors
     /// [`WindowError::Address`].
     pub fn through(window: Window, host_address: u64, bytes: u64) -> Result<Self, WindowError> {
-        Ok(Self { base: window.span(host_address, bytes)?, count: bytes / LINE })
+        Ok(Self { base: window.span(host_address, bytes)?, count: bytes / LINE, thread: PhantomData })
     }
 
     /// How many.
@@ -211,7 +214,7 @@ mod tests {
     fn writing_touches_each_word_and_nothing_behind() {
         let mut memory = Memory([7; 64]);
         let whole = lines(&mut memory);
-        let part = Lines { base: whole.base, count: 7 };
+        let part = Lines { count: 7, ..whole };
         part.read();
         part.write();
         assert!(memory.0[..56].iter().all(|word| *word == 0) && memory.0[56..] == [7; 8]);

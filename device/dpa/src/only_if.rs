@@ -24,7 +24,7 @@ impl<const THERE: bool, T> Deref for OnlyIf<THERE, T> {
     #[inline(always)]
     fn deref(&self) -> &T {
         if !THERE {
-            crate::fatal(crate::error::NO_MEMORY);
+            crate::no_memory();
         }
         // SAFETY: `new`, the only way to one, has made it.
         unsafe { self.0.assume_init_ref() }

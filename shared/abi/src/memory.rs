@@ -1,4 +1,4 @@
-//! What leads firmware to memory: queues, arrays, tables, bitmaps and lines of the DPA process, opaque on the device.
+//! Descriptors of memory: queues, arrays, tables, bitmaps and lines of the DPA process, opaque on the device.
 //!
 //! The host makes them (feature `host`): one constructor states address and extent together. Firmware, built without that feature, finds them
 //! in its context and can neither make one, nor change it, nor copy it; `dpa` turns a reference to one into a view that stays inside. What a kind

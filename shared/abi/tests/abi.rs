@@ -181,62 +181,62 @@ mod own {
 
     #[derive(Layout)]
     #[repr(C)]
-    pub struct Job {
-        pub count: u32,
-        pub limit: u32,
-        pub at: u64,
+    pub(crate) struct Job {
+        pub(crate) count: u32,
+        pub(crate) limit: u32,
+        pub(crate) at: u64,
     }
 
-    pub mod renamed_field {
+    pub(crate) mod renamed_field {
         #[derive(flexcast_abi::Layout)]
         #[repr(C)]
-        pub struct Job {
-            pub count: u32,
-            pub bound: u32,
-            pub at: u64,
+        pub(crate) struct Job {
+            pub(crate) count: u32,
+            pub(crate) bound: u32,
+            pub(crate) at: u64,
         }
     }
 
-    pub mod other_order {
+    pub(crate) mod other_order {
         #[derive(flexcast_abi::Layout)]
         #[repr(C)]
-        pub struct Job {
-            pub at: u64,
-            pub count: u32,
-            pub limit: u32,
+        pub(crate) struct Job {
+            pub(crate) at: u64,
+            pub(crate) count: u32,
+            pub(crate) limit: u32,
         }
     }
 
-    pub mod other_type {
+    pub(crate) mod other_type {
         #[derive(flexcast_abi::Layout)]
         #[repr(C)]
-        pub struct Job {
-            pub count: u32,
-            pub limit: i32,
-            pub at: u64,
+        pub(crate) struct Job {
+            pub(crate) count: u32,
+            pub(crate) limit: i32,
+            pub(crate) at: u64,
         }
     }
 
-    pub mod aligned {
+    pub(crate) mod aligned {
         #[derive(flexcast_abi::Layout)]
         #[repr(C, align(16))]
-        pub struct Job {
-            pub count: u32,
-            pub limit: u32,
-            pub at: u64,
+        pub(crate) struct Job {
+            pub(crate) count: u32,
+            pub(crate) limit: u32,
+            pub(crate) at: u64,
         }
     }
 
-    pub mod elsewhere {
+    pub(crate) mod elsewhere {
         use flexcast_abi as again;
 
         #[derive(again::Layout)]
         #[layout(crate = again)]
         #[repr(C)]
-        pub struct Job {
-            pub count: core::primitive::u32,
-            pub limit: u32,
-            pub at: u64,
+        pub(crate) struct Job {
+            pub(crate) count: core::primitive::u32,
+            pub(crate) limit: u32,
+            pub(crate) at: u64,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the other files get wrong, done right.
+//! Firmware that does right what the other files get wrong.
 #![forbid(unsafe_code)]
 
 use dpa::abi::{BitmapMemory, ContextMemory, HostLine, KeptMemory, Layout, Operation, SendQueueMemory, TableMemory};

@@ -1,4 +1,5 @@
 //! Views for another thread, which would access the same memory at the same time.
+use dpa::measure::Lines;
 use dpa::{BitmapView, CompletionQueue, Messages, SendQueue};
 
 fn give<T: Send>() {}
@@ -8,4 +9,5 @@ pub fn share() {
     give::<CompletionQueue>(); //~ E0277
     give::<SendQueue>(); //~ E0277
     give::<Messages<'_>>(); //~ E0277
+    give::<Lines>(); //~ E0277
 }

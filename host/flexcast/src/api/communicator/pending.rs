@@ -115,7 +115,7 @@ impl<'c> Pending<'c> {
         let (senders, conductors) = others.split_at(config.send_threads as usize);
         let signals = match conductors {
             [] => None,
-            _ => Some(&*tower.keep(DeviceBuffer::zeroed(card.process(), size_of::<Signals>() as u64)?)),
+            _ => Some(tower.keep(DeviceBuffer::zeroed(card.process(), size_of::<Signals>() as u64)?)),
         };
         let signals_at = signals.map(|line| DeviceAddress::new(line.addr().get()));
         let receive = Receive::new(card, &mut tower, &config, &derived, place, receivers, (host, signals_at))?;
