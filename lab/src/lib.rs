@@ -10,6 +10,7 @@ pub mod concurrent;
 mod driven_from;
 pub mod evaluate;
 pub mod figures;
+pub mod jobs;
 pub mod machine;
 pub mod memory;
 pub mod model;

@@ -8,7 +8,8 @@ use flexcast_lab::evaluate::calibration::Calibration;
 use flexcast_lab::evaluate::expect::Ending;
 use flexcast_lab::evaluate::page::{self, Head};
 use flexcast_lab::evaluate::run::{self, Options};
-use flexcast_lab::evaluate::{output, queue, spec, summary};
+use flexcast_lab::evaluate::{output, spec, summary};
+use flexcast_lab::jobs;
 use flexcast_lab::timing::TimingParams;
 
 use super::report_progress::Progress;
@@ -21,14 +22,14 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let model = TimingParams { model: Some(args.model.clone()), changes: args.set.clone() };
     let name = model.parameters()?.map_or_else(|| args.model.clone(), |parameters| parameters.name);
     let options =
-        Options { images: args.images.clone(), model, jobs: args.jobs, memory_bytes: queue::memory_limit_bytes() };
+        Options { images: args.images.clone(), model, jobs: args.jobs, memory_bytes: jobs::memory_limit_bytes() };
     // Hours of runs are not lost for a place that cannot be written.
     output::attempt(&args.out, &experiments)?;
     if let Some(path) = &args.summary {
         output::attempt_file(path)?;
     }
-    let tell = Progress::new();
-    let outcomes = run::run(experiments, &options, &|progress| tell.tell(progress));
+    let mut tell = Progress::new();
+    let outcomes = run::run(experiments, &options, &mut |progress| tell.tell(progress));
     tell.end();
     let head = Head { model: name, calibration, reduced: args.reduced };
     for outcome in &outcomes {

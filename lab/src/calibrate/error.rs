@@ -72,6 +72,14 @@ pub enum CalibrateError {
         /// Whether what came is what was sent.
         equal: bool,
     },
+    /// A run panicked: a bug of this program.
+    #[error("{job} panicked: {message}; please report it with the command that was run")]
+    Panicked {
+        /// The run.
+        job: String,
+        /// What it said.
+        message: String,
+    },
     /// A machine without a timing model counts no accesses.
     #[error("the machine has no timing model: no accesses are counted")]
     Untimed,
