@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use flexcast_lab::capacity::MAX_GBIT_PER_S;
 use flexcast_lab::options::whole;
+use flexcast_lab::sim::spec::TransportName;
 use flexcast_proto::MAX_RANKS;
-
-use crate::sim_args::TransportName;
 
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {

@@ -11,7 +11,6 @@ use flexcast::{Config, MAX_SUBGROUPS, Transport, UNITS_PER_CORE, USABLE_UNITS};
 use serde::Serialize;
 
 use crate::evaluate::point::{Point, TputPoint, link_goodput};
-use crate::timing::TimingParams;
 use crate::tput::plan as tput;
 
 /// MTU of the path in bytes.
@@ -155,7 +154,7 @@ pub enum CapacityError {
 ///
 /// # Errors
 /// [`CapacityError::Cost`].
-pub fn cost(zero_copy: bool, images: &Path, model: &TimingParams) -> Result<Cost, CapacityError> {
+pub fn cost(zero_copy: bool, images: &Path, model: &emu_config::Timing) -> Result<Cost, CapacityError> {
     let point = Point::Tput(TputPoint {
         image: "receive".to_owned(),
         transport: if zero_copy { tput::Transport::Uc } else { tput::Transport::Ud },

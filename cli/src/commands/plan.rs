@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use comfy_table::{CellAlignment, Table, presets};
+use emu_config::Timing;
 use flexcast_cli::out;
 use flexcast_lab::capacity::{self, Ask, Cost, Plan};
-use flexcast_lab::timing::TimingParams;
 
 use crate::plan_args::PlanArgs;
 
@@ -17,7 +17,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         ranks: args.ranks,
         buffer_bytes: args.buffer,
     };
-    let model = TimingParams { model: Some(args.model.clone()), changes: Vec::new() };
+    let model = Timing { model: Some(args.model.clone()), set: Vec::new() };
     let cost = capacity::cost(ask.transport.is_zero_copy(), &args.images, &model)?;
     let plan = capacity::plan(&ask, cost)?;
     if args.json {

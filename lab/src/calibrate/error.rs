@@ -1,9 +1,9 @@
 //! Errors that end a calibration. A prediction that is wrong is a result, not a failure.
 
+use emu_config::ConfigError;
 use emu_machine::MachineError;
 use emu_machine::timing::ParametersError;
 
-use crate::machine::MachineParamsError;
 use crate::tput::TputError;
 use crate::tput::plan::PlanError;
 
@@ -24,7 +24,7 @@ pub enum CalibrateError {
     Machine(#[from] MachineError),
     /// The same, from its description.
     #[error(transparent)]
-    Params(#[from] MachineParamsError),
+    Params(#[from] ConfigError),
     /// A parameter that cannot be.
     #[error(transparent)]
     Parameters(#[from] ParametersError),

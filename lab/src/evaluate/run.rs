@@ -4,6 +4,8 @@ use std::cmp::Reverse;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use emu_config::Timing;
+
 use super::bound;
 use super::computed;
 use super::expect::{self, Verdict};
@@ -12,7 +14,6 @@ use super::row::{Kind, Row};
 use super::spec::Experiment;
 use super::spread;
 use crate::jobs::{Job, Pool};
-use crate::timing::TimingParams;
 
 /// What every run needs.
 #[derive(Clone, Debug)]
@@ -20,7 +21,7 @@ pub struct Options {
     /// Folder of the device images.
     pub images: PathBuf,
     /// Timing model.
-    pub model: TimingParams,
+    pub model: Timing,
     /// Runs at a time, at most.
     pub jobs: usize,
     /// Memory that they may take together, roughly; one that takes more runs alone.
@@ -120,7 +121,7 @@ impl Job for Run<'_> {
 }
 
 /// The runs in the order in which they are begun: no thread is left with a long one at the end. Equal ones keep their order.
-fn longest_first<'p>(points: &'p [Point], model: &TimingParams) -> Vec<Run<'p>> {
+fn longest_first<'p>(points: &'p [Point], model: &Timing) -> Vec<Run<'p>> {
     let run = |(place, point): (usize, &'p Point)| Run { place, point, command: point.command(model) };
     let mut runs: Vec<Run<'p>> = points.iter().enumerate().map(run).collect();
     runs.sort_by_key(|run| Reverse(run.point.weight()));
@@ -153,7 +154,7 @@ mod tests {
             Point::Concurrent(ConcurrentPoint { ranks, bytes: 65536, chunk_bytes: 4096, topology: String::new() })
         };
         let points = [4, 1000, 2, 188, 4].map(point);
-        let runs = longest_first(&points, &TimingParams::default());
+        let runs = longest_first(&points, &Timing::default());
         assert_eq!(runs.iter().map(|run| run.place).collect::<Vec<_>>(), [1, 3, 0, 4, 2]);
         assert!(runs.iter().all(|run| run.memory_bytes() == points[run.place].memory_bytes()));
     }

@@ -7,6 +7,7 @@ mod tput;
 
 use std::path::Path;
 
+use emu_config::Timing;
 use serde::Serialize;
 
 pub use concurrent::ConcurrentPoint;
@@ -17,7 +18,6 @@ pub use tput::TputPoint;
 use super::row::Row;
 use super::spec::Experiment;
 use crate::accesses::Accesses;
-use crate::timing::TimingParams;
 use crate::tput::run::ImageFile;
 
 /// A run.
@@ -74,17 +74,17 @@ impl Point {
 
     /// The command that does the same.
     #[must_use]
-    pub fn command(&self, model: &TimingParams) -> String {
+    pub fn command(&self, model: &Timing) -> String {
         let mut text = match self {
             Self::Tput(point) => point.command(),
-            Self::Sim(point) => point.command(),
+            Self::Sim(point) => return point.command(model) + " --json",
             // No firmware, no timing model.
             Self::Concurrent(point) => return point.command(),
         };
         if let Some(model) = &model.model {
             text.push_str(&format!(" --model {model}"));
         }
-        for change in &model.changes {
+        for change in &model.set {
             text.push_str(&format!(" --set {change}"));
         }
         text + " --json"
@@ -94,7 +94,7 @@ impl Point {
     ///
     /// # Errors
     /// Why it could not be run, or that its bytes are wrong.
-    pub fn run(&self, images: &Path, model: &TimingParams) -> Result<Row, String> {
+    pub fn run(&self, images: &Path, model: &Timing) -> Result<Row, String> {
         match self {
             Self::Tput(point) => point.run(images, model),
             Self::Sim(point) => point.run(images, model),

@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
+use emu_config::{Machine, Timing};
 use serde::Serialize;
 
 use super::{CABLE_GBIT_PER_S, link_goodput, read_image, text, with_accesses};
 use crate::evaluate::row::{Kind, Row};
 use crate::evaluate::spec::TputSweep;
-use crate::machine::MachineParams;
-use crate::timing::TimingParams;
 use crate::tput::plan::{Params, Plan, Transport};
 use crate::tput::run::{Cards, made_up_bytes, run as run_plan};
 
@@ -114,11 +113,11 @@ impl TputPoint {
         self.with_staging(self.parameters(""))
     }
 
-    pub(super) fn run(&self, images: &Path, timing: &TimingParams) -> Result<Row, String> {
+    pub(super) fn run(&self, images: &Path, timing: &Timing) -> Result<Row, String> {
         let Self { transport, threads, chunk_bytes, ring, bytes, seed, warm_up, iterations, .. } = *self;
         let params = Params { transport, threads, chunk_bytes, ring, iterations, warm_up, seed, ..Params::default() };
         let plan = Plan::new(params, bytes).map_err(text)?;
-        let machine = MachineParams { seed, timing: timing.clone(), ..MachineParams::default() };
+        let machine = Machine { seed: Some(seed), timing: timing.clone(), ..Machine::default() };
         let config = machine.config().map_err(text)?;
         let model = config.model_name().to_owned();
         let provider = emu_provider::emulated(config).map_err(text)?;
@@ -168,7 +167,7 @@ mod tests {
         };
         let points = TputPoint::all(&sweep);
         assert_eq!(points.len(), 12);
-        let model = TimingParams { model: Some("m1".to_owned()), changes: Vec::new() };
+        let model = Timing::of("m1");
         assert_eq!(
             Point::Tput(points[11].clone()).command(&model),
             "flexcast tput --image target/device/emu/receive.elf --transport ud --threads 4 --chunk 4096 --bytes 8388608 --seed 1 \

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use crate::sim::algorithm::AlgorithmName;
 use crate::sim::params::Operation;
 use crate::tput::plan::{Params, Transport};
 
@@ -63,7 +64,7 @@ pub struct SimSweep {
     /// What the ranks do.
     pub operation: Operation,
     /// How, by the names of `--algorithm`.
-    pub algorithms: Vec<String>,
+    pub algorithms: Vec<AlgorithmName>,
     /// Ranks.
     pub ranks: Vec<u32>,
     /// Bytes that each contributes, or the root's.
