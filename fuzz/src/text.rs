@@ -50,6 +50,7 @@ pub fn run(data: &[u8]) {
 /// A machine of a file that names no other file and no address.
 fn machine(file: &Machine) {
     let apart = file.bridge.is_none() && file.capture.is_none() && file.network.is_none();
+    let apart = apart && file.timing.model.is_none();
     if !apart || file.cards.is_some_and(|cards| cards > MOST_HOSTS) {
         return;
     }

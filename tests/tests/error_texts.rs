@@ -16,12 +16,13 @@ use flexcast_tests::examples::{allgather, compile, compiler};
 use flexcast_tests::{image_path, workspace_root};
 
 /// Crates whose errors reach programs.
-const LIBRARIES: [&str; 7] = [
+const LIBRARIES: [&str; 8] = [
     "image/src",
     "host/verbs-sys/src",
     "host/flexio-sys/src",
     "host/doca-sys/src",
     "host/flexio/src",
+    "host/bootstrap/src",
     "host/flexcast/src",
     "host/capi/src",
 ];

@@ -13,7 +13,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let ask = Ask {
         gbit_per_s: args.link,
         chunk_bytes: args.chunk,
-        transport: args.transport.into(),
+        transport: args.transport,
         ranks: args.ranks,
         buffer_bytes: args.buffer,
     };

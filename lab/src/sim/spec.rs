@@ -3,11 +3,13 @@
 //! [`SimSpec`] is parsed from a command line or made from an experiment's table. The command that repeats a run is printed from the same fields
 //! ([`SimSpec::command`]), and the run is made of them ([`SimSpec::resolve`]).
 
+use std::fmt::Display;
+
 use clap::Args as _;
 use emu_config::{ConfigError, Machine};
 use flexcast::{Config, Control, MAX_SUBGROUPS, ThreadPlacement, Transport};
 use flexcast_proto::MAX_RANKS;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use super::SimError;
@@ -15,7 +17,7 @@ use super::algorithm::{Algorithm, AlgorithmName, DEFAULT_RADIX, DEFAULT_SEGMENT_
 use super::params::{Operation, SimParams};
 use super::skew::MAX_SKEW_US;
 use crate::machine_args::NetworkArgs;
-use crate::options::whole;
+use crate::options::{one_of, whole};
 
 /// What is to be simulated.
 #[derive(Clone, Debug, PartialEq, Serialize, clap::Args)]
@@ -86,26 +88,21 @@ pub struct AlgorithmArgs {
     pub segment: Option<u64>,
 }
 
-/// Transports of the data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum TransportName {
-    /// Multicast datagrams, staged and copied by the card.
-    Ud,
-    /// Multicast RDMA Writes, straight into the user's buffer: no card does this, the emulated ones are told to.
-    Uc,
-    /// RDMA Writes to each rank, straight into the user's buffer.
-    UcUnicast,
+/// Transports of the data, for options: name, what it is, value.
+#[must_use]
+pub fn transports() -> Vec<(&'static str, &'static str, Transport)> {
+    let about = |transport| match transport {
+        Transport::Ud => "Multicast datagrams, staged and copied by the card",
+        Transport::UcMulticast => {
+            "Multicast RDMA Writes, straight into the user's buffer: no card does this, the emulated ones are told to"
+        }
+        Transport::UcUnicast => "RDMA Writes to each rank, straight into the user's buffer",
+    };
+    Transport::ALL.map(|transport| (transport.name(), about(transport), transport)).to_vec()
 }
 
-impl From<TransportName> for Transport {
-    fn from(name: TransportName) -> Self {
-        match name {
-            TransportName::Ud => Self::Ud,
-            TransportName::Uc => Self::UcMulticast,
-            TransportName::UcUnicast => Self::UcUnicast,
-        }
-    }
+fn by_name<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(value)
 }
 
 /// Where the protocol runs.
@@ -123,8 +120,9 @@ pub enum ControlName {
 #[command(next_help_heading = "Communicator (multicast)")]
 pub struct CommunicatorArgs {
     /// What carries the data.
-    #[arg(long, value_enum, default_value_t = Self::default().transport, value_name = "NAME")]
-    pub transport: TransportName,
+    #[arg(long, value_parser = one_of(transports()), default_value_t = Self::default().transport, value_name = "NAME")]
+    #[serde(serialize_with = "by_name")]
+    pub transport: Transport,
     /// Multicast groups that carry the data side by side.
     #[arg(long, value_parser = whole::<u32>(1, MAX_SUBGROUPS), default_value_t = Self::default().subgroups, value_name = "S")]
     pub subgroups: u32,
@@ -189,9 +187,9 @@ impl Default for SimSpec {
 
 impl Default for CommunicatorArgs {
     fn default() -> Self {
-        let Config { subgroups, send_threads, chains, send_batch, chunk_bytes, .. } = Config::default();
+        let Config { transport, subgroups, send_threads, chains, send_batch, chunk_bytes, .. } = Config::default();
         Self {
-            transport: TransportName::Ud,
+            transport,
             subgroups,
             threads: None,
             send_threads,
@@ -314,7 +312,7 @@ impl CommunicatorArgs {
         let most = if ranks > 512 { 512 } else { 1024 };
         let slots = slots.unwrap_or(most / subgroups.clamp(1, 64).next_power_of_two());
         Config {
-            transport: transport.into(),
+            transport,
             subgroups,
             receive_threads: threads.unwrap_or(subgroups),
             send_threads,

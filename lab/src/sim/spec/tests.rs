@@ -18,7 +18,7 @@ fn algorithm() -> impl Strategy<Value = AlgorithmArgs> {
 }
 
 fn communicator() -> impl Strategy<Value = CommunicatorArgs> {
-    let names = (select(TransportName::value_variants()), select(ControlName::value_variants()), any::<bool>());
+    let names = (select(&Transport::ALL[..]), select(ControlName::value_variants()), any::<bool>());
     let counts = (1..=MAX_SUBGROUPS, of(1..=MAX_SUBGROUPS), 1..=MAX_SUBGROUPS, 0..=MAX_RANKS, of(0..=u32::MAX));
     let sizes =
         (2..=u32::MAX, of(1..=u32::MAX), of(0..=u64::MAX), 64..=1_u32 << 30, of(16..=8192_u32), of(2..=4096_u32));
