@@ -26,7 +26,7 @@ pub enum Point {
     /// Of the throughput harness.
     Tput(TputPoint),
     /// Of a collective.
-    Sim(SimPoint),
+    Sim(Box<SimPoint>),
     /// Of two collectives at the same time, on the fabric alone.
     Concurrent(ConcurrentPoint),
 }
@@ -36,7 +36,7 @@ impl Point {
     #[must_use]
     pub fn all(experiment: &Experiment) -> Vec<Self> {
         let tput = experiment.tput.iter().flat_map(TputPoint::all).map(Self::Tput);
-        let sim = experiment.sim.iter().flat_map(SimPoint::all).map(Self::Sim);
+        let sim = experiment.sim.iter().flat_map(SimPoint::all).map(|point| Self::Sim(Box::new(point)));
         tput.chain(sim)
             .chain(experiment.concurrent.iter().flat_map(ConcurrentPoint::all).map(Self::Concurrent))
             .collect()
