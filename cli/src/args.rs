@@ -4,16 +4,17 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use flexcast::MAX_SLOTS;
+use emu_config::Machine;
+use flexcast::{MAX_SLOTS, Transport};
 
 use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
 use crate::plan_args::PlanArgs;
 use crate::reference_args::ReferenceArgs;
 use crate::report_args::ReportArgs;
-use crate::sim_args::{CampaignArgs, ControlName, SimArgs, TransportName};
-use flexcast_lab::machine::{DrivenFrom, MachineParams, Memory, Queues};
-use flexcast_lab::options::whole;
-use flexcast_lab::timing::TimingParams;
+use crate::sim_args::{CampaignArgs, SimArgs};
+use flexcast_lab::machine_args::MachineArgs;
+use flexcast_lab::options::{one_of, whole};
+use flexcast_lab::sim::spec::{ControlName, transports};
 use flexcast_lab::tput::plan::{MAX_CHUNK_BYTES, MAX_THREADS, Params};
 
 /// Firmware for the DPA of a BlueField-3, run, measured and deployed: on the emulated card or on a real one.
@@ -87,8 +88,8 @@ pub(crate) struct DevicesArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TputArgs {
     /// What carries the data.
-    #[arg(long, value_enum, default_value = "ud", value_name = "NAME")]
-    pub(crate) transport: TransportName,
+    #[arg(long, value_parser = one_of(transports()), default_value_t = Params::default().transport, value_name = "NAME")]
+    pub(crate) transport: Transport,
     /// Subgroups, and as many DPA threads that receive.
     #[arg(long, value_parser = whole::<u32>(1, MAX_THREADS), default_value_t = Params::default().threads)]
     pub(crate) threads: u32,
@@ -119,9 +120,9 @@ pub(crate) struct TputArgs {
     /// Repetitions before the measured ones.
     #[arg(long, value_parser = whole::<u32>(0, u32::MAX), default_value_t = 0, value_name = "N")]
     pub(crate) warm_up: u32,
-    /// Seed of everything left to chance: made-up bytes, losses, faults, weak memory.
-    #[arg(long, value_parser = whole::<u64>(0, u64::MAX), default_value_t = 1)]
-    pub(crate) seed: u64,
+    /// Seed of everything left to chance: made-up bytes, losses, faults, weak memory [default: the machine file's, or 1].
+    #[arg(long, value_parser = whole::<u64>(0, u64::MAX))]
+    pub(crate) seed: Option<u64>,
     /// Device image.
     #[arg(long, value_name = "ELF", default_value = "target/device/emu/allgather.elf")]
     pub(crate) image: PathBuf,
@@ -143,101 +144,11 @@ pub(crate) struct TputArgs {
     pub(crate) machine: MachineArgs,
 }
 
-/// What joins the emulated cards, what goes wrong, and how memory behaves; real ones have none of these.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Emulated machine")]
-pub(crate) struct NetworkArgs {
-    /// Packets lost on their way to a card, in percent (steps of 0.0001).
-    #[arg(long, default_value_t = 0.0, value_name = "PERCENT")]
-    pub(crate) loss: f64,
-    /// What joins the cards: back-to-back, switch-N, fat-tree-188, fat-tree-1024, or a description file [default: two cards: a cable;
-    /// ranks: one switch].
-    #[arg(long, value_name = "NAME|FILE")]
-    pub(crate) topology: Option<String>,
-    /// Fault script: links that drop, corrupt, double, reorder, delay, pause, or go down.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) faults: Option<PathBuf>,
-    /// When stores are seen by others.
-    #[arg(long, value_enum, default_value = "strong")]
-    pub(crate) memory: Memory,
-    /// Look for races for memory between firmware, card and host; a run with any fails and tells them on stderr.
-    #[arg(long)]
-    pub(crate) detect_races: bool,
-    /// What emulated times are made of: uncalibrated-1, m1, or a file of a timing model's numbers [default: uncalibrated-1].
-    #[arg(long, value_name = "NAME|FILE")]
-    pub(crate) model: Option<String>,
-    /// A number of the timing model that is to be different, such as loads.l3_cycles=115.
-    #[arg(long, value_name = "GROUP.NAME=VALUE", requires = "model")]
-    pub(crate) set: Vec<String>,
-    /// Where the process runs that drives the cards: on their servers, or on their Arm cores (DPU mode), whose memory windows
-    /// then reach.
-    #[arg(long, value_enum, default_value = "host")]
-    pub(crate) driven_from: DrivenFrom,
-    /// Queues of the ports for the priorities of traffic classes [default: as the topology says, which says strict by default].
-    #[arg(long, value_enum)]
-    pub(crate) queues: Option<Queues>,
-}
-
-impl NetworkArgs {
-    /// What the machine is asked to be, with its cards at the first hosts.
-    pub(crate) fn params(&self, seed: u64) -> anyhow::Result<MachineParams> {
-        Ok(MachineParams {
-            topology: self.topology.clone(),
-            cards: Vec::new(),
-            faults: self.faults.clone(),
-            loss_ppm: loss_ppm(self.loss)?,
-            seed,
-            memory: self.memory,
-            detect_races: self.detect_races,
-            queues: self.queues,
-            driven_from: self.driven_from,
-            timing: TimingParams { model: self.model.clone(), changes: self.set.clone() },
-        })
-    }
-}
-
-/// The emulated machine of two cards.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Emulated machine")]
-pub(crate) struct MachineArgs {
-    #[command(flatten)]
-    pub(crate) network: NetworkArgs,
-    /// Hosts of the topology where the receiving and the sending card are, by number or name [default: 0,1].
-    #[arg(long, value_name = "A,B", value_delimiter = ',', requires = "topology")]
-    pub(crate) cards: Vec<String>,
-    /// Write the packets of both cards to this pcapng file.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) pcap: Option<PathBuf>,
-}
-
-impl MachineArgs {
-    /// What the machine is asked to be.
-    pub(crate) fn params(&self, seed: u64) -> anyhow::Result<MachineParams> {
-        Ok(MachineParams { cards: self.cards.clone(), ..self.network.params(seed)? })
-    }
-
-    /// The first of the options that is given and not the default.
-    pub(crate) fn given(&self) -> Option<&'static str> {
-        let options = [
-            (self.network.loss > 0.0, "--loss"),
-            (self.network.topology.is_some(), "--topology"),
-            (self.network.faults.is_some(), "--faults"),
-            (self.network.memory != Memory::Strong, "--memory"),
-            (self.network.detect_races, "--detect-races"),
-            (self.network.queues.is_some(), "--queues"),
-            (self.network.driven_from != DrivenFrom::Host, "--driven-from"),
-            (self.network.model.is_some(), "--model"),
-            (self.pcap.is_some(), "--pcap"),
-        ];
-        options.iter().find(|(given, _)| *given).map(|(_, name)| *name)
-    }
-}
-
 impl TputArgs {
-    /// The run's parameters; limits are checked by the plan.
-    pub(crate) fn params(&self) -> anyhow::Result<Params> {
-        Ok(Params {
-            transport: self.transport.into(),
+    /// The run's parameters on a machine; limits are checked by the plan.
+    pub(crate) fn params(&self, machine: &Machine) -> Params {
+        Params {
+            transport: self.transport,
             threads: self.threads,
             send_threads: self.send_threads,
             chunk_bytes: self.chunk,
@@ -246,16 +157,10 @@ impl TputArgs {
             control: self.control.into(),
             iterations: self.iterations,
             warm_up: self.warm_up,
-            loss_ppm: loss_ppm(self.machine.network.loss)?,
-            seed: self.seed,
-        })
+            loss_ppm: machine.losses_ppm(),
+            seed: machine.seed.unwrap_or_default(),
+        }
     }
-}
-
-/// Percent to parts per million.
-fn loss_ppm(percent: f64) -> anyhow::Result<u32> {
-    anyhow::ensure!((0.0..=100.0).contains(&percent), "loss of {percent} %: must be 0 to 100");
-    Ok((percent * 1e4).round() as u32)
 }
 
 #[derive(Debug, Args)]
@@ -326,7 +231,7 @@ pub(crate) struct EmuExecArgs {
     pub(crate) card: Option<usize>,
     /// UDP addresses HOST:PORT that join the card to another program's: this end's and the other's.
     #[arg(long, value_name = "LISTEN,PEER", value_parser = crate::commands::bridge)]
-    pub(crate) bridge: Option<emu_bridge::BridgeTable>,
+    pub(crate) bridge: Option<emu_config::BridgeTable>,
     /// Number of this program, from 0, among those that form one network on this computer.
     #[arg(long, value_parser = whole::<usize>(0, 65_534), value_name = "I", requires = "of", conflicts_with_all = ["card", "bridge"])]
     pub(crate) rank: Option<usize>,
@@ -406,6 +311,9 @@ pub(crate) enum MachineName {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
+    use emu_config::Timing;
+    use flexcast_lab::evaluate::point::Point;
+    use flexcast_lab::evaluate::spec::read_folder;
 
     use super::*;
 
@@ -414,12 +322,26 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// What a report prints beside each of its runs does that run.
     #[test]
-    fn loss_is_percent_in_parts_per_million() {
-        assert_eq!(loss_ppm(0.0).unwrap(), 0);
-        assert_eq!(loss_ppm(1.0).unwrap(), 10_000);
-        assert_eq!(loss_ppm(0.0001).unwrap(), 1);
-        assert!(loss_ppm(101.0).unwrap_err().to_string().contains("0 to 100"));
-        assert!(loss_ppm(f64::NAN).is_err());
+    fn commands_of_experiments_are_parsed_as_their_runs() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../experiments");
+        let model = Timing { model: Some("m1".to_owned()), set: vec!["loads.l3_cycles=115".to_owned()] };
+        let mut runs = 0;
+        for experiment in read_folder(&folder, false).unwrap() {
+            for point in Point::all(&experiment) {
+                let command = point.command(&model);
+                let Point::Sim(point) = point else { continue };
+                let parsed =
+                    Cli::try_parse_from(command.split(' ')).unwrap_or_else(|error| panic!("{command}: {error}"));
+                let Command::Sim(args) = parsed.command else { panic!("{command}") };
+                let mut spec = point.spec;
+                spec.machine.model.clone_from(&model.model);
+                spec.machine.set.clone_from(&model.set);
+                assert_eq!((args.spec, args.json), (spec, true), "{command}");
+                runs += 1;
+            }
+        }
+        assert!(runs > 100, "{runs} runs: are the experiments still read?");
     }
 }

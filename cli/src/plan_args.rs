@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use flexcast::Transport;
 use flexcast_lab::capacity::MAX_GBIT_PER_S;
-use flexcast_lab::options::whole;
+use flexcast_lab::options::{one_of, whole};
+use flexcast_lab::sim::spec::transports;
 use flexcast_proto::MAX_RANKS;
-
-use crate::sim_args::TransportName;
 
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
@@ -18,8 +18,8 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_parser = whole::<u32>(64, 4096), value_name = "BYTES", default_value_t = 4096)]
     pub(crate) chunk: u32,
     /// What carries the data.
-    #[arg(long, value_enum, default_value = "ud", value_name = "NAME")]
-    pub(crate) transport: TransportName,
+    #[arg(long, value_parser = one_of(transports()), default_value_t = Transport::Ud, value_name = "NAME")]
+    pub(crate) transport: Transport,
     /// Ranks, 1 to 1024.
     #[arg(long, value_parser = whole::<u32>(1, MAX_RANKS), value_name = "P", default_value_t = 16)]
     pub(crate) ranks: u32,

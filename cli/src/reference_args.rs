@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use emu_config::Machine;
+use flexcast_lab::machine_args::MachineArgs;
 use flexcast_lab::options::whole;
 use flexcast_lab::reference::plan::{CHUNK_ALIGN_BYTES, LAST_UNIT, MAX_THREADS, Params, Transport, UC_MAX_CHUNK_BYTES};
 
-use crate::args::{MachineArgs, ProviderName};
+use crate::args::ProviderName;
 
 #[derive(Debug, Args)]
 pub(crate) struct ReferenceArgs {
@@ -31,9 +33,9 @@ pub(crate) struct ReferenceArgs {
     /// Iterations before the measured ones.
     #[arg(long, value_parser = whole::<u32>(0, u32::MAX), default_value_t = 1, value_name = "N")]
     pub(crate) warm_up: u32,
-    /// Seed of everything left to chance.
-    #[arg(long, value_parser = whole::<u64>(0, u64::MAX), default_value_t = 1)]
-    pub(crate) seed: u64,
+    /// Seed of everything left to chance [default: the machine file's, or 1].
+    #[arg(long, value_parser = whole::<u64>(0, u64::MAX))]
+    pub(crate) seed: Option<u64>,
     /// Execution unit of the first worker; the others follow. Units 16 to 31 are the first core that is whole.
     #[arg(long, value_parser = whole::<u32>(1, LAST_UNIT), default_value_t = Params::default().first_unit, value_name = "N")]
     pub(crate) first_unit: u32,
@@ -57,8 +59,8 @@ pub(crate) struct ReferenceArgs {
 }
 
 impl ReferenceArgs {
-    /// The run's parameters; limits are checked by the plan.
-    pub(crate) fn params(&self) -> Params {
+    /// The run's parameters on a machine; limits are checked by the plan.
+    pub(crate) fn params(&self, machine: &Machine) -> Params {
         Params {
             transport: self.transport,
             threads: self.threads,
@@ -66,7 +68,7 @@ impl ReferenceArgs {
             counted: !self.plain,
             iterations: self.iterations,
             warm_up: self.warm_up,
-            seed: self.seed,
+            seed: machine.seed.unwrap_or_default(),
             first_unit: self.first_unit,
         }
     }

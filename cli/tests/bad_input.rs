@@ -91,10 +91,13 @@ fn system_provider_without_doca() {
 
 #[test]
 fn topologies_and_faults_that_cannot_be() {
-    refused(&["tput", "--topology", "ring-5"], &["--topology ring-5", "switch-N", "fat-tree-188", "description file"]);
+    refused(&["tput", "--topology", "ring-5"], &["topology ring-5", "switch-N", "fat-tree-188", "description file"]);
     refused(&["tput", "--topology", "nowhere.toml"], &["topology `nowhere.toml` cannot be read"]);
-    refused(&["tput", "--topology", "switch-1"], &["card 1", "host 1", "\"switch-1\"", "hosts 0 to 0"]);
-    refused(&["tput", "--topology", "switch-4", "--cards", "2"], &["names 1 hosts", "--cards 0,5"]);
+    refused(&["tput", "--topology", "switch-1"], &["2 cards", "\"switch-1\"", "1 hosts", "larger topology"]);
+    refused(&["tput", "--topology", "switch-4", "--cards", "2"], &["1 hosts are named for 2 cards", "such as 0,5"]);
+    refused(&["tput", "--cards", "0,1"], &["hosts 0,1", "name a topology"]);
+    refused(&["tput", "--set", "loads.l3_cycles=1"], &["set loads.l3_cycles=1", "name the model"]);
+    refused(&["tput", "--machine", "nowhere.toml"], &["the machine file nowhere.toml cannot be read"]);
     refused(&["tput", "--topology", "switch-4", "--cards", "2,2"], &["both to be at host 2"]);
     refused(&["tput", "--topology", "switch-4", "--cards", "0,4"], &["no host \"4\"", "0 to 3", "\"h3\""]);
     refused(&["tput", "--faults", "nowhere.toml"], &["fault script `nowhere.toml` cannot be read"]);
@@ -111,7 +114,7 @@ fn topologies_and_faults_that_cannot_be() {
     refused(&["tput", "--topology", "switch-4", "--faults", &path], &["sideways"]);
     let file = script("[[host]]\nname = \"x\"\nto = \"nobody\"\n");
     let path = file.path().to_string_lossy();
-    refused(&["tput", "--topology", &path], &["--topology", "\"nobody\""]);
+    refused(&["tput", "--topology", &path], &["topology", "\"nobody\""]);
 }
 
 /// Runs the tool with so much address space, in KiB.

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use emu_bridge::MachineFile;
+use emu_config::Machine;
 
 fn flexcast(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_flexcast"));
@@ -28,7 +28,7 @@ fn the_program_finds_libraries_and_machine() {
     assert_eq!(output.status.code(), Some(7), "the program's own code: {}", String::from_utf8_lossy(&output.stderr));
     let (path, machine) = text.split_once('\n').expect("two values");
     assert_eq!(path, format!("{libs}:/already/there"));
-    let machine = MachineFile::parse(machine.strip_prefix("toml:").expect("the text itself")).expect("a machine file");
+    let machine = Machine::parse(machine.strip_prefix("toml:").expect("the text itself")).expect("a machine file");
     assert_eq!(machine.first_card, Some(3));
     assert_eq!(machine.bridge.and_then(|bridge| bridge.peer).as_deref(), Some("localhost:7472"));
     assert!(machine.capture.is_some_and(|path| path.is_absolute() && path.ends_with("x.pcapng")));

@@ -268,6 +268,32 @@ fn examples_of_faults_and_topologies_run() {
 }
 
 #[test]
+fn a_machine_file_says_what_options_say_and_options_stand_above_it() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/machine.toml").to_string_lossy().into_owned();
+    let run = |more: &[&str]| {
+        let mut report = tput(&[&["--bytes", "1000000"], more].concat());
+        report["wall_s"] = Value::Null;
+        report
+    };
+    let of_file = run(&["--machine", &file]);
+    let options = ["--topology", "switch-8", "--loss", "2", "--memory", "weak", "--seed", "7"];
+    assert_eq!(of_file, run(&options));
+    let machine = &of_file["machine"];
+    assert_eq!((&machine["topology"], &machine["memory"]), (&"switch-8".into(), &"weak".into()), "{of_file}");
+    assert_eq!(machine["seed"], 7, "{of_file}");
+    assert!(of_file["missing"].as_u64() > Some(0), "{of_file}");
+    let above = run(&["--machine", &file, "--loss", "0", "--memory", "strong", "--topology", "back-to-back"]);
+    let machine = &above["machine"];
+    assert_eq!((&machine["topology"], &machine["memory"]), (&"back-to-back".into(), &"strong".into()), "{above}");
+    assert_eq!(above["missing"], 0, "{above}");
+    let allgather = image("allgather.elf");
+    let sim = json(&["sim", "--json", "--image", &allgather, "--ranks", "4", "--bytes", "8192", "--machine", &file]);
+    let machine = &sim["machine"];
+    assert_eq!((&machine["topology"], &machine["cards"]), (&"switch-8".into(), &4.into()), "{sim}");
+    assert_eq!((&machine["seed"], &sim["digest_ok"]), (&7.into(), &true.into()), "{sim}");
+}
+
+#[test]
 fn where_a_run_is_driven_from_is_told() {
     let run = ["--bytes", "100000", "--model", "m1"];
     let (host, arm) = (tput(&run), tput(&[&run[..], &["--driven-from", "arm"]].concat()));

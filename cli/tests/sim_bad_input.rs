@@ -144,10 +144,10 @@ fn communicators() {
 
 #[test]
 fn machines() {
-    refused("--topology ring-5", &["--topology ring-5", "switch-N", "fat-tree-188", "description file"]);
+    refused("--topology ring-5", &["topology ring-5", "switch-N", "fat-tree-188", "description file"]);
     refused("--topology nowhere.toml", &["topology `nowhere.toml` cannot be read"]);
     refused("--topology switch-4", &["8 cards", "\"switch-4\"", "4 hosts"]);
-    refused("--topology fat-tree-188 --ranks 189 --bytes 1", &["189 cards", "188 hosts", "larger --topology"]);
+    refused("--topology fat-tree-188 --ranks 189 --bytes 1", &["189 cards", "188 hosts", "larger topology"]);
     refused("--faults nowhere.toml", &["fault script `nowhere.toml` cannot be read"]);
     refused("--loss 101", &["101 %", "0 to 100"]);
     refused_by(2, "sim", "--memory odd", &["odd", "strong, weak"]);

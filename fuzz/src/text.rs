@@ -4,7 +4,7 @@
 //! topology that is accepted can be printed and is the same when it is read again; and on a network of it, with its
 //! faults, a message of a reliable connection ends in one completion, and has arrived if that says so.
 
-use emu_bridge::MachineFile;
+use emu_config::Machine;
 use emu_fabric::{FaultScript, Topology};
 use emu_machine::nic::{Transport, cqe_opcode, wqe_opcode};
 use emu_machine::{Config, NetworkConfig, Wiring, World};
@@ -28,7 +28,7 @@ pub fn run(data: &[u8]) {
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
-    match MachineFile::parse(text) {
+    match Machine::parse(text) {
         Ok(file) => machine(&file),
         Err(error) => assert!(!error.to_string().is_empty()),
     }
@@ -52,12 +52,13 @@ pub fn run(data: &[u8]) {
 }
 
 /// A machine of a file that names no other file and no address.
-fn machine(file: &MachineFile) {
+fn machine(file: &Machine) {
     let apart = file.bridge.is_none() && file.capture.is_none() && file.network.is_none();
+    let apart = apart && file.timing.model.is_none();
     if !apart || file.cards.is_some_and(|cards| cards > MOST_HOSTS) {
         return;
     }
-    match file.make() {
+    match emu_bridge::make(file) {
         Ok(mut shared) if shared.world.card_count() >= 2 => messages(&mut shared.world),
         Ok(_) => {}
         Err(error) => assert!(!error.to_string().is_empty()),
@@ -194,7 +195,7 @@ mod tests {
             let text = std::str::from_utf8(&bytes).expect("text");
             match name {
                 "isa" => drop(Isa::parse(text).expect(name)),
-                "machine" | "cable" => drop(MachineFile::parse(text).expect(name)),
+                "machine" | "cable" => drop(Machine::parse(text).expect(name)),
                 _ => {
                     let (topology, faults) = text.split_once(SEPARATOR).unwrap_or((text, ""));
                     let topology = Topology::from_toml(topology).expect(name);

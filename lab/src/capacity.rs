@@ -12,7 +12,6 @@ use serde::Serialize;
 
 use crate::evaluate::point::{Point, TputPoint, link_goodput};
 use crate::reference::plan as kernel;
-use crate::timing::TimingParams;
 
 /// MTU of the path in bytes.
 const MTU_BYTES: u32 = 4096;
@@ -155,7 +154,7 @@ pub enum CapacityError {
 ///
 /// # Errors
 /// [`CapacityError::Cost`].
-pub fn cost(zero_copy: bool, images: &Path, model: &TimingParams) -> Result<Cost, CapacityError> {
+pub fn cost(zero_copy: bool, images: &Path, model: &emu_config::Timing) -> Result<Cost, CapacityError> {
     let point = Point::Tput(TputPoint {
         transport: if zero_copy { kernel::Transport::Uc } else { kernel::Transport::Ud },
         threads: 1,

@@ -1,6 +1,8 @@
-//! Values of options that are numbers: what is none, or cannot be one of the option, is refused with what it may be.
+//! Values of options: what is none, or cannot be one of the option, is refused with what it may be.
 
 use std::fmt::Display;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 /// Reads a whole number for an option that takes those from `least` to `most`; others that fit the type are left to later checks, which
 /// know more of what would do.
@@ -13,6 +15,17 @@ pub fn whole<T: TryFrom<i128>>(
         let number: Option<i128> = text.parse().ok();
         number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| range.clone())
     }
+}
+
+/// Reads one of these values by its name; help shows each name with what it is about.
+pub fn one_of<T: Clone + Send + Sync + 'static>(
+    values: Vec<(&'static str, &'static str, T)>,
+) -> impl TypedValueParser<Value = T> {
+    let names = values.iter().map(|(name, about, _)| PossibleValue::new(*name).help(*about));
+    PossibleValuesParser::new(names.collect::<Vec<_>>()).try_map(move |given| {
+        let known = values.iter().find(|(name, ..)| *name == given);
+        known.map(|(.., value)| value.clone()).ok_or_else(|| format!("no such value: {given}"))
+    })
 }
 
 #[cfg(test)]

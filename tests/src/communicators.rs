@@ -2,10 +2,10 @@
 //! function panics.
 #![allow(clippy::missing_panics_doc)]
 
+use emu_config::Machine;
 use emu_machine::Config as MachineConfig;
 use emu_provider::emulated;
 use flexcast::{Card, Communicator, Config, Done, Firmware, Overheads, Pending, Request, Test};
-use flexcast_lab::machine::MachineParams;
 use flexio::Provider;
 
 use crate::image_bytes;
@@ -31,7 +31,7 @@ pub fn config() -> Config {
 
 /// Runs `body` with so many cards at a switch.
 pub fn with_cards(count: usize, body: impl FnOnce(&Provider, &[Card<'_>])) {
-    with_machine(MachineParams::default().config_of(count).expect("a switch"), body);
+    with_machine(Machine::default().config_of(count).expect("a switch"), body);
 }
 
 /// Runs `body` with the cards of this machine.

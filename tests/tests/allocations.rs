@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Mutex;
 
+use emu_config::Machine;
 use emu_provider::emulated;
 use flexcast::{Buffer, Card, Communicator, Config, Firmware, Pending, Request, Test, Transport};
-use flexcast_lab::machine::MachineParams;
 use flexcast_tests::image_bytes;
 use flexio::Provider;
 
@@ -175,7 +175,7 @@ fn operate<'c>(
 fn operations_allocate_nothing_once_their_kind_has_been_done_twice() {
     const RANKS: usize = 3;
     for transport in [Transport::Ud, Transport::UcMulticast, Transport::UcUnicast] {
-        let machine = MachineParams::default().config_of(RANKS).expect("a switch");
+        let machine = Machine::default().config_of(RANKS).expect("a switch");
         let provider = emulated(emu_machine::Config { uc_multicast: true, ..machine }).expect("a machine");
         let elf = image_bytes("allgather");
         let open = |number| {

@@ -1,8 +1,8 @@
 //! Placement of blocks and order of multicasts by the caller: displacements of an Allgatherv, chains by rack and by
 //! table.
 
+use emu_config::Machine;
 use flexcast::{Buffer, ChainMapping, Config, Error, Pending};
-use flexcast_lab::machine::MachineParams;
 use flexcast_tests::communicators::{
     Under, check, config, connect, contribution, drive, gather, with_cards, with_machine,
 };
@@ -15,7 +15,7 @@ fn blocks_lie_where_displacements_say_and_gaps_stay() {
     const DISPLACEMENTS: [u64; 3] = [30_101, u64::MAX, 50];
     const LEN: usize = 41_000;
     let mut recovered = 0;
-    let machine = MachineParams { loss_ppm: 30_000, ..MachineParams::default() }.config_of(3).expect("a switch");
+    let machine = Machine { loss_ppm: Some(30_000), ..Machine::default() }.config_of(3).expect("a switch");
     with_machine(machine, |provider, cards| {
         let mut communicators = connect(cards.iter(), &config());
         for seed in 0..6 {

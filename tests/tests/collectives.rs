@@ -1,10 +1,9 @@
 //! Collectives of the library on emulated cards, with the real firmware: cases drawn from seeds, and how full the link is.
 
+use emu_config::Machine;
 use flexcast::{Config, Overheads, ThreadPlacement};
 use flexcast_lab::campaign::random::{Case, Expected};
 use flexcast_lab::campaign::{Tally, run_case, run_seed};
-use flexcast_lab::machine::MachineParams;
-use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::{Operation, SimParams, Trouble};
 use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run;
@@ -16,7 +15,7 @@ fn image() -> ImageFile {
 }
 
 fn simulate(params: &SimParams) -> Report {
-    let machine = MachineParams::default().config_of(params.cards()).expect("a switch");
+    let machine = Machine::default().config_of(params.cards()).expect("a switch");
     let provider = emu_provider::emulated(machine).expect("a machine");
     run::run(&provider, Some(&image()), params, &run::source(params).expect("memory"), &mut |_| {})
         .expect("the simulation runs")
@@ -83,18 +82,11 @@ fn eight_ranks_fill_their_links() {
     };
     let params = SimParams {
         ranks: 8,
-        ranks_per_card: 1,
         operation: Operation::Allgather,
-        algorithm: Algorithm::Multicast,
         bytes: 8 << 20,
-        total_bytes: None,
-        root: 0,
         warm_up: 0,
-        iterations: 1,
-        seed: 1,
         config,
-        skew_us: 0,
-        trouble: Vec::new(),
+        ..SimParams::default()
     };
     let report = simulate(&params);
     assert!(report.digest_ok && report.failures == 0, "{:?}", report.errors);
@@ -110,18 +102,13 @@ fn a_stalled_worker_delays_and_breaks_nothing() {
     let stall = Trouble::Stall { rank: 1, unit: 1, after_ps: 20_000_000, for_ps: 20_000_000_000 };
     let params = SimParams {
         ranks: 3,
-        ranks_per_card: 1,
         operation: Operation::Allgather,
-        algorithm: Algorithm::Multicast,
         bytes: 50_000,
-        total_bytes: None,
-        root: 0,
         warm_up: 0,
         iterations: 2,
-        seed: 1,
-        skew_us: 0,
         config: Config::default().with_subgroups(1),
         trouble: vec![stall],
+        ..SimParams::default()
     };
     let report = simulate(&params);
     assert!(report.digest_ok, "{:?}", report.errors);

@@ -1,14 +1,14 @@
 //! Alltoall, Reduce-Scatter and AllReduce without multicast, on emulated cards: every byte of every rank, and what each rank sent.
 
+use emu_config::Machine;
 use emu_machine::Config;
 use flexcast::p2p::algorithm::{Allreduce, Alltoall, Operation};
 use flexcast::p2p::{self, Buffer, Error, Operator, reference};
-use flexcast_lab::machine::MachineParams;
 use flexcast_tests::ranks::{Ranks, bytes_of, with_ranks};
 use flexcast_tests::told;
 
 fn machine(ranks: u32, loss_ppm: u32) -> Config {
-    MachineParams { loss_ppm, ..MachineParams::default() }.config_of(ranks as usize).expect("a switch")
+    Machine { loss_ppm: Some(loss_ppm), ..Machine::default() }.config_of(ranks as usize).expect("a switch")
 }
 
 /// What rank `from` has for rank `to`.

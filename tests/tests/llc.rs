@@ -1,11 +1,11 @@
 //! Cost of rings that exceed the DPA's last-level cache (*emulated*, timing model M.1), and the level that serves
 //! accesses as long as they do not.
 
+use emu_config::Machine;
 use emu_machine::Config;
 use emu_machine::timing::Parameters;
 use flexcast::p2p::algorithm::Allgather;
 use flexcast_lab::accesses::Levels;
-use flexcast_lab::machine::MachineParams;
 use flexcast_lab::reference::{Params, Report, Transport};
 use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::{Operation, SimParams};
@@ -100,20 +100,14 @@ fn the_simple_model_has_no_levels_to_tell_of() {
 fn a_simulation_tells_the_levels_of_its_cards_too() {
     let params = SimParams {
         ranks: 3,
-        ranks_per_card: 1,
         operation: Operation::Allgather,
-        algorithm: Algorithm::Multicast,
         bytes: 40_000,
-        total_bytes: None,
-        root: 0,
         warm_up: 1,
         iterations: 2,
-        seed: 1,
         config: flexcast::Config::default(),
-        skew_us: 0,
-        trouble: Vec::new(),
+        ..SimParams::default()
     };
-    let machine = MachineParams::default().config_of(params.cards()).expect("a switch");
+    let machine = Machine::default().config_of(params.cards()).expect("a switch");
     let timed = Config { timing: Some(Parameters::m1()), ..machine.clone() };
     let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
     let simulate = |machine: Config, params: &SimParams| {

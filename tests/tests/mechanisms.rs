@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use emu_config::Machine;
 use emu_machine::nic::{Nic, Note, Operation as Packet, PacketNote, Transport as Service};
 use emu_machine::{Recording, What, World, with_world};
 use emu_provider::emulated;
 use flexcast::p2p::algorithm::Allgather;
 use flexcast::{Communicator, Config, Control, Overheads, Phases};
-use flexcast_lab::machine::MachineParams;
 use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::{Operation, SimParams};
 use flexcast_lab::sim::report::Report;
@@ -24,21 +24,7 @@ const RECORDS: usize = 4_000_000;
 const MULTICAST_QPN: u32 = 0xFF_FFFF;
 
 fn params(operation: Operation, ranks: u32, bytes: u64, config: Config) -> SimParams {
-    SimParams {
-        ranks,
-        ranks_per_card: 1,
-        operation,
-        algorithm: Algorithm::Multicast,
-        bytes,
-        total_bytes: None,
-        root: 0,
-        warm_up: 0,
-        iterations: 1,
-        seed: 1,
-        config,
-        skew_us: 0,
-        trouble: Vec::new(),
-    }
+    SimParams { ranks, operation, bytes, warm_up: 0, config, ..SimParams::default() }
 }
 
 fn world<R>(f: impl FnOnce(&mut World) -> R) -> R {
@@ -47,7 +33,7 @@ fn world<R>(f: impl FnOnce(&mut World) -> R) -> R {
 
 /// Runs a simulation on a machine that `prepare` has changed, in which every rank must have every byte.
 fn simulate(params: &SimParams, prepare: impl FnOnce(&mut World)) -> Report {
-    let machine = MachineParams::default().config_of(params.cards()).expect("a switch");
+    let machine = Machine::default().config_of(params.cards()).expect("a switch");
     let provider = emulated(machine).expect("a machine");
     world(prepare);
     let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };

@@ -1,7 +1,7 @@
 //! Recovery: ranks fetch from neighbours what the network has lost, chunk for chunk.
 
+use emu_config::Machine;
 use flexcast::{Config, Control, Overheads, Transport};
-use flexcast_lab::machine::MachineParams;
 use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::{Operation, SimParams};
 use flexcast_lab::sim::run;
@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 
 const PS_PER_US: u64 = 1_000_000;
 
-fn case(seed: u64) -> (SimParams, MachineParams) {
+fn case(seed: u64) -> (SimParams, Machine) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let ranks = random.random_range(2..=7);
     let chunk_bytes = [64, 256, 1024, 4096][random.random_range(0..4)];
@@ -48,7 +48,7 @@ fn case(seed: u64) -> (SimParams, MachineParams) {
         packet_lifetime_ps: 100 * PS_PER_US,
         ..params.config
     };
-    (params, MachineParams { loss_ppm: random.random_range(1_000..50_000), seed, ..MachineParams::default() })
+    (params, Machine { loss_ppm: Some(random.random_range(1_000..50_000)), seed: Some(seed), ..Machine::default() })
 }
 
 /// Each chunk is one frame. Those that arrived are counted by the ports, those that were fetched by the library: together they are all.

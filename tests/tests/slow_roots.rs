@@ -1,9 +1,9 @@
 //! Roots that multicast more slowly than their cutoff allows: they stop, and what is left is fetched.
 
+use emu_config::Machine;
 use emu_machine::Config as MachineConfig;
 use emu_provider::emulated;
 use flexcast::{Config, Control, Transport};
-use flexcast_lab::machine::MachineParams;
 use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::{Operation, SimParams};
 use flexcast_lab::sim::report::Report;
@@ -48,7 +48,7 @@ fn slow(transport: Transport, control: Control) -> SimParams {
 }
 
 fn simulate(params: &SimParams) -> Report {
-    let machine = MachineParams::default().config_of(params.cards()).expect("a switch");
+    let machine = Machine::default().config_of(params.cards()).expect("a switch");
     let machine = MachineConfig { uc_multicast: params.needs_uc_multicast(), ..machine };
     let provider = emulated(machine).expect("a machine");
     let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };

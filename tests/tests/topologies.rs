@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use emu_config::{Machine, Memory, NetworkTable};
 use emu_machine::with_world;
 use emu_provider::emulated;
 use flexcast::{Card, Firmware, Transport};
-use flexcast_lab::machine::{MachineParams, MachineReport, Memory, report};
+use flexcast_lab::machine::{MachineReport, report};
 use flexcast_lab::tput::plan::Params;
 use flexcast_tests::image_bytes;
 use flexcast_tests::run::{Outcome, tput, tput_on};
@@ -16,8 +17,8 @@ fn params(transport: Transport) -> Params {
     Params { transport, ..Params::default() }
 }
 
-fn on(machine: &MachineParams, transport: Transport) -> (Outcome, MachineReport) {
-    let config = machine.config().expect("a valid machine");
+fn on(machine: &Machine, transport: Transport) -> (Outcome, MachineReport) {
+    let config = machine.config_of_pair().expect("a valid machine");
     let outcome = tput_on(config, params(transport), BYTES).expect("the run succeeds");
     let (seen, races) = report(machine).expect("this thread's machine");
     assert!(races.is_empty(), "{}", races[0]);
@@ -25,9 +26,10 @@ fn on(machine: &MachineParams, transport: Transport) -> (Outcome, MachineReport)
     (outcome, seen)
 }
 
-fn network(topology: &str, cards: &[&str]) -> MachineParams {
-    let cards = cards.iter().map(ToString::to_string).collect();
-    MachineParams { topology: Some(topology.to_owned()), cards, seed: 1, ..MachineParams::default() }
+fn network(topology: &str, cards: &[&str]) -> Machine {
+    let hosts = cards.iter().map(ToString::to_string).collect();
+    let network = NetworkTable { hosts, ..NetworkTable::of(topology) };
+    Machine { network: Some(network), seed: Some(1), ..Machine::default() }
 }
 
 /// A file of the test's own.
@@ -75,7 +77,8 @@ fn faults_cost_chunks_and_never_bytes() {
                       [[fault]]\nlink = \"*\"\nfault = { reorder = { ppm = 2000, behind = 3 } }\n";
     let script = file(&folder, "everything.toml", everything);
     for transport in [Transport::UcUnicast, Transport::Ud] {
-        let machine = MachineParams { faults: Some(script.clone()), ..network("switch-4", &[]) };
+        let mut machine = network("switch-4", &[]);
+        machine.network_mut().faults = Some(script.clone());
         let (outcome, seen) = on(&machine, transport);
         assert!(outcome.report.recovered_chunks > 0, "{seen}");
         assert!(seen.lost_frames > 0 && seen.corrupted_frames > 0 && seen.duplicated_frames > 0, "{seen}");
@@ -85,10 +88,10 @@ fn faults_cost_chunks_and_never_bytes() {
         assert_eq!(on(&machine, transport), (outcome.clone(), seen), "the same again");
 
         // A script with a seed keeps it; one without takes the run's.
-        let other = MachineParams { seed: 2, ..machine };
+        let mut other = Machine { seed: Some(2), ..machine };
         assert_eq!(on(&other, transport).0.trace_hash, outcome.trace_hash);
         let unseeded = file(&folder, "unseeded.toml", &everything.replace("seed = 7\n", ""));
-        let other = MachineParams { faults: Some(unseeded), seed: 2, ..other };
+        other.network_mut().faults = Some(unseeded);
         let (again, seen) = on(&other, transport);
         assert_eq!(seen.seed, 2);
         assert_ne!(again.trace_hash, outcome.trace_hash);
@@ -99,12 +102,8 @@ fn faults_cost_chunks_and_never_bytes() {
 #[test]
 fn losses_do_not_add_up_over_links() {
     for topology in [None, Some("back-to-back"), Some("switch-8"), Some("fat-tree-188")] {
-        let machine = MachineParams {
-            topology: topology.map(str::to_owned),
-            loss_ppm: 20_000,
-            seed: 3,
-            ..MachineParams::default()
-        };
+        let network = topology.map(NetworkTable::of);
+        let machine = Machine { network, loss_ppm: Some(20_000), seed: Some(3), ..Machine::default() };
         let (_, seen) = on(&machine, Transport::UcUnicast);
         assert_eq!(seen.faults, 0);
         let lost = seen.lost_frames;
@@ -115,7 +114,7 @@ fn losses_do_not_add_up_over_links() {
 #[test]
 fn weak_memory_and_the_race_detector_are_asked_for_by_name() {
     for transport in [Transport::UcUnicast, Transport::Ud] {
-        let watched = MachineParams { memory: Memory::Weak, detect_races: true, ..network("switch-4", &[]) };
+        let watched = Machine { memory: Memory::Weak.into(), detect_races: true, ..network("switch-4", &[]) };
         let (weak, seen) = on(&watched, transport);
         assert_eq!((seen.memory, seen.races), (Memory::Weak, Some(0)));
         let text = seen.to_string();
@@ -139,7 +138,7 @@ fn cards_tell_the_rate_of_their_links() {
     let elf = image_bytes("allgather");
     // 30 Gbit/s has no code: what is told is not above it.
     for (topology, rate) in [("back-to-back", 200), ("fat-tree-188", 56), (&slow.to_string_lossy(), 25)] {
-        let provider = emulated(network(topology, &[]).config().expect("a valid machine")).expect("a machine");
+        let provider = emulated(network(topology, &[]).config_of_pair().expect("a valid machine")).expect("a machine");
         let card = Card::open(&provider, "mlx5_0", Firmware { name: "allgather", elf: &elf }).expect("the card opens");
         assert_eq!(card.device().port().link_gbit_per_s, rate, "{topology}");
     }

@@ -1,11 +1,11 @@
 //! Collectives whose data goes straight into the user's buffer: UC Writes to groups, as only the emulator has them, and to each rank; beside
 //! datagrams where the same must hold for all. With the real firmware, all ranks in one thread.
 
+use emu_config::Machine;
 use emu_machine::fabric::{Fault, FaultEvent, FaultScript, Topology};
-use emu_machine::{Config as Machine, NetworkConfig, Wiring, World, with_world};
+use emu_machine::{Config as MachineConfig, NetworkConfig, Wiring, World, with_world};
 use emu_provider::emulated;
 use flexcast::{Buffer, Card, Communicator, Config, Error, Overheads, Pending, Transport};
-use flexcast_lab::machine::MachineParams;
 use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::{Operation, SimParams};
 use flexcast_lab::sim::report::Report;
@@ -48,9 +48,9 @@ fn params(transport: Transport, operation: Operation, ranks: u32, bytes: u64) ->
 
 /// Runs a simulation, with races looked for, in which every rank must have every byte.
 fn simulate(params: &SimParams, loss_ppm: u32) -> Report {
-    let machine = MachineParams { loss_ppm, detect_races: true, seed: 3, ..MachineParams::default() };
+    let machine = Machine { loss_ppm: Some(loss_ppm), detect_races: true, seed: Some(3), ..Machine::default() };
     let machine = machine.config_of(params.cards()).expect("a switch");
-    let provider = emulated(Machine { uc_multicast: params.needs_uc_multicast(), ..machine }).expect("a machine");
+    let provider = emulated(MachineConfig { uc_multicast: params.needs_uc_multicast(), ..machine }).expect("a machine");
     let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
     let report =
         run::run(&provider, Some(&image), params, &run::source(params).expect("memory"), &mut |_| {}).expect("it runs");
@@ -164,7 +164,7 @@ fn with_cards(count: usize, uc_multicast: bool, faults: FaultScript, body: impl 
     let topology = Topology::named(&format!("switch-{count}")).expect("a switch");
     let network = NetworkConfig { topology, faults, hosts: Vec::new() };
     let wiring = Wiring::Network(Box::new(network));
-    let machine = Machine { cards: count, uc_multicast, detect_races: true, wiring, ..Machine::default() };
+    let machine = MachineConfig { cards: count, uc_multicast, detect_races: true, wiring, ..MachineConfig::default() };
     with_machine(machine, body);
 }
 

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use emu_config::Timing;
 use emu_observe::new_file::NewFile;
 use flexcast_cli::{note, out};
 use flexcast_lab::calibrate::{Images, Options, calibrate};
 use flexcast_lab::options::whole;
-use flexcast_lab::timing::TimingParams;
 
 use super::read_image;
 
@@ -40,7 +40,7 @@ pub(crate) struct CalibrateArgs {
 }
 
 pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
-    let timing = TimingParams { model: Some(args.model.clone()), changes: args.set.clone() };
+    let timing = Timing { model: Some(args.model.clone()), set: args.set.clone() };
     let Some(parameters) = timing.parameters()? else {
         anyhow::bail!("--model {}: it has no numbers to calibrate; name m1, or a file of a timing model", args.model);
     };

@@ -62,7 +62,7 @@ pub(super) fn run(args: &CampaignArgs) -> anyhow::Result<ExitCode> {
             .context("signals cannot be taken")?;
     }
     let started = Instant::now();
-    seeds.start(args.jobs, &image);
+    seeds.start(usize::try_from(args.jobs).unwrap_or(usize::MAX), &image);
     let end = watch(args, &seeds, started);
     let state = seeds.take();
     let wall_s = started.elapsed().as_secs_f64();
@@ -113,7 +113,7 @@ fn watch(args: &CampaignArgs, seeds: &Seeds, started: Instant) -> End {
                 bar.suspend(|| note!("wrong: {wrong}"));
             }
             show(args, &bar, state, elapsed, &mut told, every);
-            state.threads == 0
+            state.is_over
         });
         match end {
             Some(end) => {

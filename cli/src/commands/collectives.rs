@@ -1,7 +1,7 @@
 //! Simulations that other commands run: each on a machine of its own.
 
+use emu_config::Machine;
 use flexcast::Config;
-use flexcast_lab::machine::MachineParams;
 use flexcast_lab::sim::SimError;
 use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::{Operation, SimParams};
@@ -12,21 +12,8 @@ use indicatif::ProgressBar;
 
 /// An Allgather among `ranks` ranks, a card each, of `bytes` bytes from each of them, once.
 pub(super) fn allgather(algorithm: Algorithm, ranks: u32, bytes: u64) -> SimParams {
-    let params = SimParams {
-        ranks,
-        ranks_per_card: 1,
-        operation: Operation::Allgather,
-        algorithm,
-        bytes,
-        total_bytes: None,
-        root: 0,
-        warm_up: 0,
-        iterations: 1,
-        seed: 1,
-        config: Config::default(),
-        skew_us: 0,
-        trouble: Vec::new(),
-    };
+    let params =
+        SimParams { ranks, operation: Operation::Allgather, algorithm, bytes, warm_up: 0, ..SimParams::default() };
     sized(params)
 }
 
@@ -45,7 +32,7 @@ fn sized(params: SimParams) -> SimParams {
 /// # Errors
 /// [`SimError`].
 pub(super) fn simulate(
-    machine: &MachineParams,
+    machine: &Machine,
     image: &ImageFile,
     params: &SimParams,
     source: Option<&[u8]>,

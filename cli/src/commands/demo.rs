@@ -9,7 +9,6 @@ use emu_provider::MODEL;
 use flexcast::Transport;
 use flexcast_cli::stdout::StdoutError;
 use flexcast_cli::{note, out};
-use flexcast_lab::machine::MachineParams;
 use flexcast_lab::sim::algorithm::{Algorithm, AlgorithmName, Parameters};
 use flexcast_lab::sim::params::Operation;
 use flexcast_lab::sim::report::Report as Simulation;
@@ -78,7 +77,7 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
 
 /// The file gathered by multicast and by the ring, on machines alike.
 fn allgathers(image: &ImageFile, source: &[u8], bar: &ProgressBar) -> anyhow::Result<Vec<Simulation>> {
-    let machine = MachineParams { loss_ppm: ALLGATHER_LOSS_PPM, seed: 1, ..MachineParams::default() };
+    let machine = emu_config::Machine { loss_ppm: Some(ALLGATHER_LOSS_PPM), seed: Some(1), ..Default::default() };
     let ring = Algorithm::new(Operation::Allgather, Some(AlgorithmName::Ring), Parameters::default())?;
     [Algorithm::Multicast, ring]
         .into_iter()

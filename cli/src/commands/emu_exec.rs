@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use emu_bridge::{BridgeTable, INLINE, MachineFile, NetworkTable, RACES_VARIABLE, VARIABLE};
+use emu_bridge::{INLINE, RACES_VARIABLE, VARIABLE};
+use emu_config::{BridgeTable, Machine, NetworkTable};
 use emu_observe::new_file;
 use flexcast_cli::note;
 use nix::sys::signal::{Signal, kill};
@@ -66,9 +67,9 @@ fn not_started(program: &OsStr, error: anyhow::Error) -> anyhow::Error {
 
 /// Tries what the program would fail at in its first call of verbs, which has few words for it: the address that the bridge receives at,
 /// and the capture's file.
-fn attempt(machine: &MachineFile) -> anyhow::Result<()> {
+fn attempt(machine: &Machine) -> anyhow::Result<()> {
     if let Some(bridge) = &machine.bridge {
-        bridge.attempt()?;
+        emu_bridge::attempt(bridge)?;
     }
     if let Some(path) = &machine.capture {
         new_file::attempt(path).with_context(|| format!("capture `{}` cannot be written", path.display()))?;
@@ -116,11 +117,11 @@ fn watch(mut command: Command) -> anyhow::Result<ExitCode> {
 }
 
 /// The machine that the options describe.
-fn machine(args: &EmuExecArgs) -> anyhow::Result<MachineFile> {
+fn machine(args: &EmuExecArgs) -> anyhow::Result<Machine> {
     let mut machine = match (&args.machine, args.rank.zip(args.of)) {
-        (Some(path), _) => MachineFile::read(path)?,
+        (Some(path), _) => Machine::read(path)?,
         (None, Some((rank, of))) => member(rank, of, args.cards.unwrap_or(1), args.port_base.unwrap_or(PORT_BASE))?,
-        (None, None) => MachineFile { first_card: args.card, ..MachineFile::default() },
+        (None, None) => Machine { first_card: args.card, ..Machine::default() },
     };
     if let Some(bridge) = &args.bridge {
         machine.bridge = Some(bridge.clone());
@@ -134,7 +135,7 @@ fn machine(args: &EmuExecArgs) -> anyhow::Result<MachineFile> {
 }
 
 /// Machine `rank` of `of` on this computer, which form one network.
-fn member(rank: usize, of: usize, cards: usize, port_base: u16) -> anyhow::Result<MachineFile> {
+fn member(rank: usize, of: usize, cards: usize, port_base: u16) -> anyhow::Result<Machine> {
     if rank >= of {
         bail!("--rank {rank} --of {of}: ranks are 0 to {}", of.saturating_sub(1));
     }
@@ -146,10 +147,9 @@ fn member(rank: usize, of: usize, cards: usize, port_base: u16) -> anyhow::Resul
         bail!("--cards {cards}: {of} programs may have {MOST_CARDS} cards together, and at least one each");
     }
     // A cable leads one card outside; the last host of a switch is where several are joined to the others.
-    let network =
-        (cards > 1).then(|| NetworkTable { topology: format!("switch-{}", cards + 1), faults: None, priorities: None });
+    let network = (cards > 1).then(|| NetworkTable::of(format!("switch-{}", cards + 1)));
     let bridge = (of > 1).then(|| BridgeTable::on_this_computer(rank, of, cards, port_base));
-    Ok(MachineFile { cards: Some(cards), first_card: Some(rank * cards), network, bridge, ..MachineFile::default() })
+    Ok(Machine { cards: Some(cards), first_card: Some(rank * cards), network, bridge, ..Machine::default() })
 }
 
 /// `LISTEN,PEER`
@@ -231,15 +231,15 @@ mod tests {
         let made = machine(&args).unwrap();
         assert_eq!((made.first_card, made.capture.as_ref().is_some_and(|path| path.is_absolute())), (Some(3), true));
         let text = toml::to_string(&made).unwrap();
-        assert_eq!(MachineFile::parse(&text).unwrap(), made);
+        assert_eq!(Machine::parse(&text).unwrap(), made);
         let ranked = EmuExecArgs { card: None, bridge: None, rank: Some(2), of: Some(4), cards: Some(3), ..args };
         let made = machine(&ranked).unwrap();
         assert_eq!((made.cards, made.first_card), (Some(3), Some(6)));
-        assert_eq!(made.network.as_ref().map(|network| &*network.topology), Some("switch-4"));
+        assert_eq!(made.network.as_ref().and_then(|network| network.topology.as_deref()), Some("switch-4"));
         let bridge = made.bridge.as_ref().unwrap();
         assert_eq!((&*bridge.listen, bridge.peers.len()), ("127.0.0.1:7473", 3));
         assert_eq!((&*bridge.peers[2].address, bridge.peers[2].first_card), ("127.0.0.1:7474", 9));
-        assert_eq!(MachineFile::parse(&toml::to_string(&made).unwrap()).unwrap(), made);
+        assert_eq!(Machine::parse(&toml::to_string(&made).unwrap()).unwrap(), made);
         let args = EmuExecArgs { machine: Some("/no/such/file".into()), ..ranked };
         assert!(machine(&args).unwrap_err().to_string().contains("/no/such/file"));
     }

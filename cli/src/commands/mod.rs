@@ -18,11 +18,13 @@ mod report_progress;
 mod sim;
 mod tput;
 
+use std::fs::File;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 
+use flexcast_cli::note;
 use flexcast_lab::memory::{self, MemoryError};
 use flexcast_lab::tput::run::{ImageFile, Tick};
 use flexio::Provider;
@@ -88,6 +90,19 @@ fn read_image(path: &Path) -> anyhow::Result<ImageFile> {
 
 fn read_source(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(memory::read_file("file to send", path, SOURCE_COPIES)?)
+}
+
+/// Begins to write the emulated cards' packets to a file; gives its path back.
+fn start_capture(path: &Path) -> anyhow::Result<&Path> {
+    let file = File::create(path).with_context(|| format!("capture `{}` cannot be written", path.display()))?;
+    emu_provider::start_capture(file)?;
+    Ok(path)
+}
+
+/// Ends it, and says how many packets there are.
+fn finish_capture(path: &Path) -> anyhow::Result<()> {
+    note!("{} packets in {}", emu_provider::finish_capture()?, path.display());
+    Ok(())
 }
 
 /// A progress bar on stderr; invisible where that is not a terminal.

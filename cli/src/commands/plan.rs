@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use comfy_table::{CellAlignment, Table, presets};
+use emu_config::Timing;
 use flexcast_cli::out;
 use flexcast_lab::capacity::{self, Ask, Cost, Plan};
-use flexcast_lab::timing::TimingParams;
 
 use crate::plan_args::PlanArgs;
 
@@ -13,11 +13,11 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let ask = Ask {
         gbit_per_s: args.link,
         chunk_bytes: args.chunk,
-        transport: args.transport.into(),
+        transport: args.transport,
         ranks: args.ranks,
         buffer_bytes: args.buffer,
     };
-    let model = TimingParams { model: Some(args.model.clone()), changes: Vec::new() };
+    let model = Timing { model: Some(args.model.clone()), set: Vec::new() };
     let cost = capacity::cost(ask.transport.is_zero_copy(), &args.images, &model)?;
     let plan = capacity::plan(&ask, cost)?;
     if args.json {

@@ -13,9 +13,10 @@ use crate::reference_args::ReferenceArgs;
 
 pub(super) fn run(args: &ReferenceArgs) -> anyhow::Result<ExitCode> {
     // Limits before anything is opened, and before that many bytes are made up.
-    let plan = Plan::new(args.params(), args.bytes)?;
+    let machine = args.machine.machine(args.seed)?;
+    let plan = Plan::new(args.params(&machine), args.bytes)?;
     plan.check_memory()?;
-    let config = args.machine.params(args.seed)?.config()?;
+    let config = machine.config_of_pair()?;
     let model = config.model_name().to_owned();
     let provider = match args.provider {
         ProviderName::Emu => emu_provider::emulated(config)?,
@@ -27,7 +28,7 @@ pub(super) fn run(args: &ReferenceArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let image = read_image(&args.image)?;
-    let source = made_up_bytes(args.bytes, args.seed)?;
+    let source = made_up_bytes(args.bytes, plan.params.seed)?;
     let cards = Cards::open(&provider, args.server.as_deref(), args.client.as_deref())?;
     let report = reference::run(&cards, &image, &plan, &source, &model)?;
     if args.json {

@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use emu_config::Timing;
 use flexcast_cli::out;
 use flexcast_lab::evaluate::calibration::Calibration;
 use flexcast_lab::evaluate::expect::Ending;
 use flexcast_lab::evaluate::page::{self, Head};
 use flexcast_lab::evaluate::run::{self, Options};
-use flexcast_lab::evaluate::{output, queue, spec, summary};
-use flexcast_lab::timing::TimingParams;
+use flexcast_lab::evaluate::{output, spec, summary};
+use flexcast_lab::jobs;
 
 use super::report_progress::Progress;
 use crate::report_args::ReportArgs;
@@ -18,17 +19,17 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(args.jobs > 0, "--jobs 0: give at least 1");
     let experiments = spec::choose(spec::read_folder(&args.experiments, args.reduced)?, &args.only)?;
     let calibration = args.calibration.as_deref().map(Calibration::read).transpose()?;
-    let model = TimingParams { model: Some(args.model.clone()), changes: args.set.clone() };
+    let model = Timing { model: Some(args.model.clone()), set: args.set.clone() };
     let name = model.parameters()?.map_or_else(|| args.model.clone(), |parameters| parameters.name);
     let options =
-        Options { images: args.images.clone(), model, jobs: args.jobs, memory_bytes: queue::memory_limit_bytes() };
+        Options { images: args.images.clone(), model, jobs: args.jobs, memory_bytes: jobs::memory_limit_bytes() };
     // Hours of runs are not lost for a place that cannot be written.
     output::attempt(&args.out, &experiments)?;
     if let Some(path) = &args.summary {
         output::attempt_file(path)?;
     }
-    let tell = Progress::new();
-    let outcomes = run::run(experiments, &options, &|progress| tell.tell(progress));
+    let mut tell = Progress::new();
+    let outcomes = run::run(experiments, &options, &mut |progress| tell.tell(progress));
     tell.end();
     let head = Head { model: name, calibration, reduced: args.reduced };
     for outcome in &outcomes {

@@ -1,6 +1,5 @@
 //! Progress of an evaluation on stderr: a bar on a terminal, else a line now and then.
 
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -16,7 +15,7 @@ const EVERY: Duration = Duration::from_secs(5);
 pub(super) struct Progress {
     bar: ProgressBar,
     begun: Instant,
-    told: Mutex<Instant>,
+    told: Instant,
 }
 
 impl Progress {
@@ -30,19 +29,18 @@ impl Progress {
         }
         bar.set_prefix("evaluation");
         let now = Instant::now();
-        Self { bar, begun: now, told: Mutex::new(now) }
+        Self { bar, begun: now, told: now }
     }
 
     /// A run has ended, or the first are about to begin.
-    pub(super) fn tell(&self, progress: &run::Progress) {
+    pub(super) fn tell(&mut self, progress: &run::Progress) {
         self.bar.set_length(progress.all as u64);
         self.bar.set_position(progress.ended as u64);
         let Some((run, took)) = &progress.run else { return };
         self.bar.set_message(run.clone());
-        let mut told = self.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let last = progress.ended == progress.all;
-        if self.bar.is_hidden() && (last || *took >= EVERY || told.elapsed() >= EVERY) {
-            *told = Instant::now();
+        if self.bar.is_hidden() && (last || *took >= EVERY || self.told.elapsed() >= EVERY) {
+            self.told = Instant::now();
             note!("{}", line(progress, run, *took, self.begun.elapsed()));
         }
     }

@@ -10,20 +10,23 @@ use flexcast_lab::sim::params::SimParams;
 use flexcast_lab::sim::run::{self as sim, Tick};
 use indicatif::ProgressBar;
 
-use super::{progress_bar, read_image, read_source};
+use super::{finish_capture, progress_bar, read_image, read_source, start_capture};
 use crate::sim_args::SimArgs;
 
 pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     let file = args.file.as_deref().map(read_source).transpose()?;
-    let params = args.params(file.as_ref().map(|file| file.len() as u64))?;
-    let machine = args.machine.params(args.seed)?.config_of(params.cards())?;
-    let machine = emu_machine::Config { uc_multicast: params.needs_uc_multicast(), ..machine };
+    let (params, asked) = args.spec.resolve(file.as_ref().map(|file| file.len() as u64))?;
+    let machine = asked.config_of(params.cards())?;
     let image = (params.algorithm == Algorithm::Multicast).then(|| read_image(&args.image)).transpose()?;
     let provider = emu_provider::emulated(machine)?;
+    let capture = asked.capture.as_deref().map(start_capture).transpose()?;
     let source = file.map_or_else(|| sim::source(&params), Ok)?;
     let bar = progress_bar("ranks");
     let report = sim::run(&provider, image.as_ref(), &params, &source, &mut |tick| show(&bar, &params, tick));
     bar.finish_and_clear();
+    if let Some(path) = capture {
+        finish_capture(path)?;
+    }
     // A race may be why the run failed.
     let races = with_world(|world| world.take_races())?;
     for race in &races {

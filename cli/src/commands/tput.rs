@@ -1,9 +1,7 @@
 //! `flexcast tput`.
 
-use std::fs::File;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use flexcast::Transport;
 use flexcast_cli::stdout::StdoutError;
 use flexcast_cli::{note, out};
@@ -14,21 +12,22 @@ use flexcast_lab::tput::report::{Report, table};
 use flexcast_lab::tput::run::{made_up_bytes, names, run as run_plan};
 use flexio::Provider;
 
-use super::{look, progress_bar, read_image, read_source, show};
+use super::{finish_capture, look, progress_bar, read_image, read_source, show, start_capture};
 use crate::args::{ProviderName, TputArgs};
 
 /// Bytes to send when neither a number nor a file is given.
 const DEFAULT_BYTES: u64 = 8 << 20;
 
 pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
-    let params = args.params()?;
+    let asked = args.machine.machine(args.seed)?;
+    let params = args.params(&asked);
     let file = args.file.as_deref().map(read_source).transpose()?;
     let bytes = file.as_ref().map_or(args.bytes.unwrap_or(DEFAULT_BYTES), |file| file.len() as u64);
     // Limits before anything is opened, and before that many bytes are made up.
     let plan = Plan::new(params, bytes)?;
     plan.check_memory()?;
-    let asked = args.machine.params(args.seed)?;
-    let config = emu_machine::Config { uc_multicast: params.transport == Transport::UcMulticast, ..asked.config()? };
+    let uc_multicast = params.transport == Transport::UcMulticast;
+    let config = emu_machine::Config { uc_multicast, ..asked.config_of_pair()? };
     let model = config.model_name().to_owned();
     let provider = match args.provider {
         ProviderName::Emu => emu_provider::emulated(config)?,
@@ -40,10 +39,7 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let image = read_image(&args.image)?;
-    if let Some(path) = &args.machine.pcap {
-        let file = File::create(path).with_context(|| format!("capture `{}` cannot be written", path.display()))?;
-        emu_provider::start_capture(file)?;
-    }
+    let capture = asked.capture.as_deref().map(start_capture).transpose()?;
     let look = look::start(&args.look, args.provider)?;
     let source = file.map_or_else(|| made_up_bytes(bytes, params.seed), Ok)?;
     let names = names(&provider, args.server.as_deref(), args.client.as_deref())?;
@@ -57,8 +53,8 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
     };
     // What happened matters most when something failed.
     let looked = look::finish(look, args.look.stats, &image.elf, args.json);
-    if let Some(path) = &args.machine.pcap {
-        note!("{} packets in {}", emu_provider::finish_capture()?, path.display());
+    if let Some(path) = capture {
+        finish_capture(path)?;
     }
     let mut seen = None;
     let mut races = Vec::new();

@@ -67,7 +67,7 @@ pub struct Bridge {
     limit_ps: u64,
     /// What an answer takes of virtual time; 0 until the machine has been seen.
     answer_ps: u64,
-    flush: Option<crate::file::Flush>,
+    flush: Option<crate::make::Flush>,
 }
 
 /// What a machine takes to answer a frame: its way in, the card's work, and the way out.
@@ -104,7 +104,7 @@ impl Bridge {
     }
 
     /// Has a capture written to its file whenever the bridge has nothing else to do.
-    pub(crate) fn flushing(self, flush: Option<crate::file::Flush>) -> Self {
+    pub(crate) fn flushing(self, flush: Option<crate::make::Flush>) -> Self {
         Self { flush, ..self }
     }
 

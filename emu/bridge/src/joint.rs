@@ -1,145 +1,87 @@
-//! `[bridge]` of a machine file: who the machine is joined to.
+//! `[bridge]` of a machine resolved: addresses of the other machines, and the wire to them.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
+use emu_config::{BridgeTable, MOST_TIMEOUT_MS};
 
-use crate::file::FileError;
+use crate::make::BridgeError;
 use crate::peer::Neighbour;
 use crate::wire::{PATIENCE, Wire};
 
-/// `[bridge]`: addresses as `HOST:PORT`, and either one `peer` or a list of `peers`.
-///
-/// With several peers all machines form one network: each has cards of its own numbers, and each is told of all the others, where
-/// they are and which cards they have.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BridgeTable {
-    /// Where this machine receives, by UDP.
-    pub listen: String,
-    /// Where the other one does, if there is one only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub peer: Option<String>,
-    /// How long another machine that has been there may be silent while something waits for it, in milliseconds, 1 to [`MOST_TIMEOUT_MS`]: so
-    /// long virtual time stands still here. Then it counts as gone. Default 10,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub peer_timeout_ms: Option<u64>,
-    /// Where the others do.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub peers: Vec<PeerTable>,
-}
-
-/// Longest time for which another machine may be waited for, in milliseconds: an hour.
-pub const MOST_TIMEOUT_MS: u64 = 3_600_000;
 /// Cards that can be numbered.
 const CARDS: usize = 65_535;
 
-/// An entry of `bridge.peers`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PeerTable {
-    /// Where the other machine receives, by UDP.
-    pub address: String,
-    /// Number of its first card.
-    pub first_card: usize,
-    /// Number of its cards. Default 1.
-    #[serde(default = "one", skip_serializing_if = "is_one")]
-    pub cards: usize,
-}
-
-fn one() -> usize {
-    1
-}
-
-fn is_one(cards: &usize) -> bool {
-    *cards == 1
-}
-
-impl BridgeTable {
-    /// Machine `rank` of `of` on one computer, of `cards` cards each: machine `i` receives at port `first_port + i` of the loopback
-    /// interface and has the cards from `i * cards` on.
-    #[must_use]
-    pub fn on_this_computer(rank: usize, of: usize, cards: usize, first_port: u16) -> Self {
-        let address = |rank: usize| format!("127.0.0.1:{}", usize::from(first_port) + rank);
-        let peers = (0..of)
-            .filter(|&other| other != rank)
-            .map(|other| PeerTable { address: address(other), first_card: other * cards, cards })
-            .collect();
-        Self { listen: address(rank), peer: None, peer_timeout_ms: None, peers }
+/// The other machines, seen from one that has the cards `own`.
+pub(crate) fn neighbours(bridge: &BridgeTable, own: &Range<usize>) -> Result<Vec<Neighbour>, BridgeError> {
+    let wrong = |text: String| Err(BridgeError::Peers(text));
+    match (&bridge.peer, &bridge.peers[..]) {
+        (Some(peer), []) => return Ok(vec![Neighbour { address: address("peer", peer)?, cards: None }]),
+        (Some(_), _) => return wrong("peer and peers exclude one another".to_owned()),
+        (None, []) => return wrong("neither peer nor peers say what this end is joined to".to_owned()),
+        (None, _) => {}
     }
-
-    /// The other machines, seen from one that has the cards `own`.
-    pub(crate) fn neighbours(&self, own: &Range<usize>) -> Result<Vec<Neighbour>, FileError> {
-        let wrong = |text: String| Err(FileError::Peers(text));
-        match (&self.peer, &self.peers[..]) {
-            (Some(peer), []) => return Ok(vec![Neighbour { address: address("peer", peer)?, cards: None }]),
-            (Some(_), _) => return wrong("peer and peers exclude one another".to_owned()),
-            (None, []) => return wrong("neither peer nor peers say what this end is joined to".to_owned()),
-            (None, _) => {}
+    let mut found: Vec<Neighbour> = Vec::new();
+    for table in &bridge.peers {
+        let cards = table.first_card..table.first_card.saturating_add(table.cards);
+        let neighbour = Neighbour { address: address("peers", &table.address)?, cards: Some(cards.clone()) };
+        if cards.is_empty() || cards.end > CARDS {
+            return wrong(format!(
+                "the peer at {} has {} cards from number {} on: it needs at least one, and the last number is {}",
+                table.address,
+                table.cards,
+                table.first_card,
+                CARDS - 1
+            ));
         }
-        let mut found: Vec<Neighbour> = Vec::new();
-        for table in &self.peers {
-            let cards = table.first_card..table.first_card.saturating_add(table.cards);
-            let neighbour = Neighbour { address: address("peers", &table.address)?, cards: Some(cards.clone()) };
-            if cards.is_empty() || cards.end > CARDS {
-                return wrong(format!(
-                    "the peer at {} has {} cards from number {} on: it needs at least one, and the last number is {}",
-                    table.address,
-                    table.cards,
-                    table.first_card,
-                    CARDS - 1
-                ));
-            }
-            let known = found.iter().filter_map(|other| other.cards.as_ref());
-            if let Some(other) = known.chain([own]).find(|other| other.start < cards.end && cards.start < other.end) {
-                return wrong(format!(
-                    "the peer at {} has cards {} to {}, and another machine {} to {}: each number is that of one card",
-                    table.address,
-                    cards.start,
-                    cards.end - 1,
-                    other.start,
-                    other.end - 1
-                ));
-            }
-            if found.iter().any(|other| other.address == neighbour.address) {
-                return wrong(format!("two peers are at {}", table.address));
-            }
-            found.push(neighbour);
+        let known = found.iter().filter_map(|other| other.cards.as_ref());
+        if let Some(other) = known.chain([own]).find(|other| other.start < cards.end && cards.start < other.end) {
+            return wrong(format!(
+                "the peer at {} has cards {} to {}, and another machine {} to {}: each number is that of one card",
+                table.address,
+                cards.start,
+                cards.end - 1,
+                other.start,
+                other.end - 1
+            ));
         }
-        Ok(found)
+        if found.iter().any(|other| other.address == neighbour.address) {
+            return wrong(format!("two peers are at {}", table.address));
+        }
+        found.push(neighbour);
     }
-
-    /// Tries whether this machine can receive at its address, and leaves it free.
-    ///
-    /// # Errors
-    /// [`FileError::Address`] or [`FileError::Bridge`].
-    pub fn attempt(&self) -> Result<(), FileError> {
-        let listen = address("listen", &self.listen)?;
-        UdpSocket::bind(listen).map(drop).map_err(|source| FileError::Bridge { listen: self.listen.clone(), source })
-    }
-
-    /// Binds the address and names the neighbours.
-    pub(crate) fn wire(&self, neighbours: Vec<Neighbour>) -> Result<Wire, FileError> {
-        let listen = address("listen", &self.listen)?;
-        let patience = match self.peer_timeout_ms {
-            None => PATIENCE,
-            Some(ms @ 1..=MOST_TIMEOUT_MS) => Duration::from_millis(ms),
-            Some(ms) => return Err(FileError::Timeout(ms)),
-        };
-        let failed = |source| FileError::Bridge { listen: self.listen.clone(), source };
-        let wire = UdpSocket::bind(listen).and_then(|socket| Wire::over(socket, neighbours, epoch()));
-        Ok(wire.map_err(failed)?.with_patience(patience))
-    }
+    Ok(found)
 }
 
-fn address(key: &'static str, value: &str) -> Result<SocketAddr, FileError> {
+/// Tries whether this machine can receive at its address, and leaves it free.
+///
+/// # Errors
+/// [`BridgeError::Address`] or [`BridgeError::Bridge`].
+pub fn attempt(bridge: &BridgeTable) -> Result<(), BridgeError> {
+    let listen = address("listen", &bridge.listen)?;
+    UdpSocket::bind(listen).map(drop).map_err(|source| BridgeError::Bridge { listen: bridge.listen.clone(), source })
+}
+
+/// Binds the address and names the neighbours.
+pub(crate) fn wire(bridge: &BridgeTable, neighbours: Vec<Neighbour>) -> Result<Wire, BridgeError> {
+    let listen = address("listen", &bridge.listen)?;
+    let patience = match bridge.peer_timeout_ms {
+        None => PATIENCE,
+        Some(ms @ 1..=MOST_TIMEOUT_MS) => Duration::from_millis(ms),
+        Some(ms) => return Err(BridgeError::Timeout(ms)),
+    };
+    let failed = |source| BridgeError::Bridge { listen: bridge.listen.clone(), source };
+    let wire = UdpSocket::bind(listen).and_then(|socket| Wire::over(socket, neighbours, epoch()));
+    Ok(wire.map_err(failed)?.with_patience(patience))
+}
+
+fn address(key: &'static str, value: &str) -> Result<SocketAddr, BridgeError> {
     let found = value.to_socket_addrs().and_then(|mut found| {
         found.next().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
     });
-    found.map_err(|source| FileError::Address { key, value: value.to_owned(), source })
+    found.map_err(|source| BridgeError::Address { key, value: value.to_owned(), source })
 }
 
 /// A number that another start of the program hardly has.
@@ -150,19 +92,21 @@ fn epoch() -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use emu_config::PeerTable;
+
     use super::*;
 
     #[test]
     fn machines_of_one_computer_know_one_another() {
         let tables: Vec<_> = (0..3).map(|rank| BridgeTable::on_this_computer(rank, 3, 2, 7471)).collect();
         for (rank, table) in tables.iter().enumerate() {
-            let neighbours = table.neighbours(&(2 * rank..2 * rank + 2)).unwrap();
+            let known = neighbours(table, &(2 * rank..2 * rank + 2)).unwrap();
             for (other, at) in tables.iter().enumerate().filter(|(other, _)| *other != rank) {
                 let neighbour =
                     Neighbour { address: at.listen.parse().unwrap(), cards: Some(2 * other..2 * other + 2) };
-                assert!(neighbours.contains(&neighbour), "{rank} knows {other}");
+                assert!(known.contains(&neighbour), "{rank} knows {other}");
             }
-            assert_eq!(neighbours.len(), 2);
+            assert_eq!(known.len(), 2);
         }
     }
 
@@ -170,7 +114,7 @@ mod tests {
     fn a_neighbour_is_waited_for_as_long_as_the_file_says_within_reason() {
         let wire = |peer_timeout_ms| {
             let listen = "127.0.0.1:0".to_owned();
-            BridgeTable { listen, peer: None, peer_timeout_ms, peers: Vec::new() }.wire(Vec::new())
+            super::wire(&BridgeTable { listen, peer: None, peer_timeout_ms, peers: Vec::new() }, Vec::new())
         };
         assert!(wire(None).is_ok() && wire(Some(1)).is_ok() && wire(Some(MOST_TIMEOUT_MS)).is_ok());
         for ms in [0, MOST_TIMEOUT_MS + 1, u64::MAX] {
@@ -189,7 +133,7 @@ mod tests {
                 peer_timeout_ms: None,
                 peers,
             };
-            table.neighbours(&(0..1)).unwrap_err().to_string()
+            neighbours(&table, &(0..1)).unwrap_err().to_string()
         };
         assert!(told(None, vec![]).contains("neither peer nor peers"));
         assert!(told(Some("127.0.0.1:1"), vec![peer(2, 1, 1)]).contains("exclude one another"));

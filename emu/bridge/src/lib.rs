@@ -1,6 +1,7 @@
 //! Joins an emulated card to others outside the process, and makes the machine of programs that cannot call Rust.
 //!
-//! - [`MachineFile`] is a machine written down: TOML, named by the environment variable [`VARIABLE`].
+//! - [`make`] builds the machine of a description ([`emu_config::Machine`]), and starts its bridge. Programs that cannot call Rust have that of
+//!   the file which the environment variable [`VARIABLE`] names.
 //! - [`Wire`] carries whole RoCEv2 Ethernet frames in UDP datagrams to its neighbours, to each in order and at the pace at which
 //!   it takes them.
 //! - [`Bridge`] lets the machine run by itself: virtual time follows the wall clock and never overtakes it, frames that leave
@@ -12,10 +13,10 @@
 
 mod bridge;
 mod datagram;
-mod file;
 mod herald;
 mod joint;
 mod keeper;
+mod make;
 mod pace;
 mod peer;
 mod process;
@@ -23,9 +24,9 @@ mod shared;
 mod wire;
 
 pub use bridge::{Bridge, BridgeCounters};
-pub use file::{FileError, LinkTable, MachineFile, MemoryTable, NetworkTable};
 pub use herald::{RACES_VARIABLE, races, tell_races};
-pub use joint::{BridgeTable, MOST_TIMEOUT_MS, PeerTable};
+pub use joint::attempt;
+pub use make::{BridgeError, make};
 pub use peer::Neighbour;
 pub use shared::{INLINE, PATIENCE, VARIABLE, is_driven, leave, relax, will_sleep, with_world};
 pub use wire::{Wire, WireCounters};

@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
+use emu_config::Machine;
 use emu_machine::{MachineError, Shared, World};
 
-use crate::file::MachineFile;
 use crate::herald::Stderr;
+use crate::make;
 
 /// The environment variable that names the machine file.
 pub const VARIABLE: &str = "FLEXCAST_MACHINE";
@@ -21,7 +22,7 @@ pub const INLINE: &str = "toml:";
 /// The shared machine cannot be made: the file is bad, or the bridge's address is taken. The reason is also printed on
 /// stderr, once.
 pub fn with_world<R>(f: impl FnOnce(&mut World) -> R) -> Result<R, MachineError> {
-    emu_machine::make_shared_with(make);
+    emu_machine::make_shared_with(from_environment);
     emu_machine::with_world(f)
 }
 
@@ -30,7 +31,7 @@ pub fn with_world<R>(f: impl FnOnce(&mut World) -> R) -> Result<R, MachineError>
 /// # Errors
 /// As there.
 pub fn relax() -> Result<bool, MachineError> {
-    emu_machine::make_shared_with(make);
+    emu_machine::make_shared_with(from_environment);
     emu_machine::relax()
 }
 
@@ -39,7 +40,7 @@ pub fn relax() -> Result<bool, MachineError> {
 /// # Errors
 /// As there.
 pub fn is_driven() -> Result<bool, MachineError> {
-    emu_machine::make_shared_with(make);
+    emu_machine::make_shared_with(from_environment);
     emu_machine::is_driven()
 }
 
@@ -48,7 +49,7 @@ pub fn is_driven() -> Result<bool, MachineError> {
 /// # Errors
 /// As there.
 pub fn will_sleep() -> Result<(), MachineError> {
-    emu_machine::make_shared_with(make);
+    emu_machine::make_shared_with(from_environment);
     emu_machine::will_sleep()
 }
 
@@ -66,26 +67,26 @@ pub fn leave() {
     }
 }
 
-fn make() -> Result<Shared, MachineError> {
+fn from_environment() -> Result<Shared, MachineError> {
     let made = made_from(std::env::var_os(VARIABLE), std::env::var_os(PATIENCE));
     made.inspect_err(|error| eprintln!("flexcast: {VARIABLE}: {error}"))
 }
 
 fn made_from(value: Option<OsString>, timeout: Option<OsString>) -> Result<Shared, MachineError> {
-    let mut file = match value {
-        None => MachineFile::default(),
+    let mut machine = match value {
+        None => Machine::default(),
         Some(value) => match value.to_str().and_then(|text| text.strip_prefix(INLINE)) {
-            Some(text) => MachineFile::parse(text),
-            None => MachineFile::read(value.as_ref()),
+            Some(text) => Machine::parse(text),
+            None => Machine::read(value.as_ref()),
         }
         .map_err(|error| MachineError::NotMade(error.to_string()))?,
     };
-    if let (Some(bridge), Some(timeout)) = (&mut file.bridge, timeout) {
+    if let (Some(bridge), Some(timeout)) = (&mut machine.bridge, timeout) {
         let number = timeout.to_str().and_then(|text| text.parse().ok());
         let wrong = || format!("{PATIENCE} is {timeout:?}, but must be a number of milliseconds");
         bridge.peer_timeout_ms = Some(number.ok_or_else(|| MachineError::NotMade(wrong()))?);
     }
-    let mut shared = file.make().map_err(|error| MachineError::NotMade(error.to_string()))?;
+    let mut shared = make::make(&machine).map_err(|error| MachineError::NotMade(error.to_string()))?;
     let herald = Stderr::new(shared.world.config().detect_races);
     shared.world.announce_to(Box::new(herald));
     Ok(shared)

@@ -54,6 +54,21 @@ pub enum Priorities {
     Weighted,
 }
 
+impl Priorities {
+    /// All, in the order of their declaration.
+    pub const ALL: [Self; 3] = [Self::Shared, Self::Strict, Self::Weighted];
+
+    /// The name in files and options.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Strict => "strict",
+            Self::Weighted => "weighted",
+        }
+    }
+}
+
 /// How all switches of a network behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

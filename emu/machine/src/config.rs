@@ -4,6 +4,7 @@ pub(crate) mod wiring;
 
 use emu_hart::Isa;
 use emu_timing::Parameters;
+use serde::{Deserialize, Serialize};
 
 use crate::dpa::thread::ThreadKind;
 use crate::time::PS_PER_S;
@@ -76,13 +77,28 @@ impl Config {
 /// `lines_per_s.arm_window_read` and `arm_window_write`. The network card's own accesses to Arm memory do not cross PCIe on a card, but
 /// nobody has published what they take: here they take what those to the host do, as window writebacks do, and that is
 /// rather too long. What the driving process takes itself is as little part of the emulation there as here.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum DrivenFrom {
     /// On the server that the card is plugged into: windows reach host memory, across PCIe.
     #[default]
     Host,
     /// On the card's own Arm cores (DPU mode): windows reach their memory, beside the DPA's.
     Arm,
+}
+
+impl DrivenFrom {
+    /// Both, in the order of their declaration.
+    pub const ALL: [Self; 2] = [Self::Host, Self::Arm];
+
+    /// The name in files and options.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Arm => "arm",
+        }
+    }
 }
 
 /// When what one agent has stored is seen by the others.

@@ -52,7 +52,7 @@ pub use dpa::units::{ThreadPlacement, UNITS, UNITS_PER_CORE, USABLE_UNITS};
 pub use error::{Error, Result};
 pub use memory::registration;
 pub use plan::chains::ChainMapping;
-pub use plan::stream::{MAX_STREAMS, Transport};
+pub use plan::stream::{MAX_STREAMS, Transport, UnknownTransport};
 
 /// What a `Result` of this crate is, for callers with another error in mind.
 pub use flexcast_proto::{Cause, Failure, Overheads};

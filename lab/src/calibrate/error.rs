@@ -1,9 +1,9 @@
 //! Errors that end a calibration. A prediction that is wrong is a result, not a failure.
 
+use emu_config::ConfigError;
 use emu_machine::MachineError;
 use emu_machine::timing::ParametersError;
 
-use crate::machine::MachineParamsError;
 use crate::tput::TputError;
 
 /// Any failure of a calibration.
@@ -23,7 +23,7 @@ pub enum CalibrateError {
     Machine(#[from] MachineError),
     /// The same, from its description.
     #[error(transparent)]
-    Params(#[from] MachineParamsError),
+    Params(#[from] ConfigError),
     /// A parameter that cannot be.
     #[error(transparent)]
     Parameters(#[from] ParametersError),
@@ -60,6 +60,24 @@ pub enum CalibrateError {
         wanted: u64,
         /// What ports and cards have dropped, by reason.
         lost: String,
+    },
+    /// A run without loss lost something, or delivered other bytes than were sent.
+    #[error("{what}: {missing} chunks missing, bytes {}", if *.equal { "equal" } else { "DIFFER" })]
+    Data {
+        /// The run.
+        what: String,
+        /// Chunks.
+        missing: u64,
+        /// Whether what came is what was sent.
+        equal: bool,
+    },
+    /// A run panicked: a bug of this program.
+    #[error("{job} panicked: {message}; please report it with the command that was run")]
+    Panicked {
+        /// The run.
+        job: String,
+        /// What it said.
+        message: String,
     },
     /// A machine without a timing model counts no accesses.
     #[error("the machine has no timing model: no accesses are counted")]

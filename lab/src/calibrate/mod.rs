@@ -15,7 +15,6 @@ mod error;
 pub mod fit;
 pub mod holdout;
 pub mod holdouts;
-mod jobs;
 pub mod micro;
 mod packets;
 pub mod reference;
@@ -27,11 +26,10 @@ use emu_machine::timing::Parameters;
 
 pub use error::CalibrateError;
 pub use holdouts::Sizes;
-pub use jobs::Progress;
 pub use report::Calibration;
 
+use crate::jobs::{self, Ended, Failure, Pool};
 use crate::tput::run::ImageFile;
-use jobs::Job;
 
 /// Cycles of the DPA in a nanosecond.
 const CYCLES_PER_NS: f64 = 1.8;
@@ -56,6 +54,42 @@ pub struct Options {
     pub threads: usize,
 }
 
+/// What a job does.
+type Work<'a, T> = Box<dyn Fn() -> Result<T, CalibrateError> + Send + 'a>;
+
+/// A run that does not depend on the others, for the worker pool.
+struct Job<'a, T> {
+    name: String,
+    run: Work<'a, T>,
+}
+
+impl<'a, T> Job<'a, T> {
+    fn new(name: impl Into<String>, run: impl Fn() -> Result<T, CalibrateError> + Send + 'a) -> Self {
+        Self { name: name.into(), run: Box::new(run) }
+    }
+}
+
+impl<T> jobs::Job for Job<'_, T> {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}
+
+/// Tells of a job that has ended: its name, the number of those that have, of all, and the seconds it took.
+pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize, f64) + Sync);
+
+/// Carries all out, `threads` at a time; results in the order of the jobs. After a failure none is begun any more.
+fn run_all<T: Send>(jobs: Vec<Job<'_, T>>, threads: usize, progress: Progress<'_>) -> Result<Vec<T>, CalibrateError> {
+    let all = jobs.len();
+    let tell = |ended: &Ended<Job<'_, T>, T, CalibrateError>| {
+        progress(&ended.job.name, ended.ended, all, ended.took.as_secs_f64());
+    };
+    Pool::new(threads).all(jobs, |job| (job.run)(), tell).map_err(|failure| match failure {
+        Failure::Failed(error) => error,
+        Failure::Panicked { job, message } => CalibrateError::Panicked { job, message },
+    })
+}
+
 /// Step 1.
 ///
 /// # Errors
@@ -71,7 +105,7 @@ pub fn micro_benchmarks(
         .iter()
         .map(|one| Job::new(one.what.clone(), move || micro::run(&images.calibration, parameters, one)))
         .collect();
-    jobs::run(&jobs, threads, progress)
+    run_all(jobs, threads, progress)
 }
 
 /// Step 4: every hold-out, in the order of their numbers.
@@ -85,7 +119,7 @@ pub fn hold_outs(
     threads: usize,
     progress: Progress<'_>,
 ) -> Result<Vec<holdout::HoldOut>, CalibrateError> {
-    Ok(jobs::run(&holdouts::jobs(images, parameters, sizes), threads, progress)?.concat())
+    Ok(run_all(holdouts::jobs(images, parameters, sizes), threads, progress)?.concat())
 }
 
 /// All steps. A model whose fit is rejected is not looked at any further.

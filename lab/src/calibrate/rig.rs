@@ -16,7 +16,6 @@ use flexio::{
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::CalibrateError;
-use crate::machine::MachineParams;
 use crate::tput::run::ImageFile;
 use crate::tput::run::bring_up;
 
@@ -43,7 +42,7 @@ pub(super) const LINE_BYTES: u64 = 64;
 pub(super) fn provider(parameters: &Parameters, cards: usize) -> Result<Provider, CalibrateError> {
     let config = match cards {
         0..=2 => Config { wiring: Wiring::default(), ..Config::default() },
-        _ => MachineParams::default().config_of(cards)?,
+        _ => emu_config::Machine::default().config_of(cards)?,
     };
     Ok(emu_provider::emulated(Config { timing: Some(parameters.clone()), ..config })?)
 }

@@ -5,8 +5,7 @@ use serde::Serialize;
 
 use super::holdout::HoldOut;
 use super::holdouts::{self, Sizes};
-use super::jobs::{self, Job, Progress};
-use super::{CalibrateError, Images, fit};
+use super::{CalibrateError, Images, Job, Progress, fit, run_all};
 
 /// A verdict that depends on an assumption.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -62,12 +61,12 @@ pub(super) fn sweep(
         .map(|model| {
             let name = if model == parameters { "sweep: the model as it is".to_owned() } else { model.name.clone() };
             Job::new(name, move || {
-                let rows = jobs::run(&holdouts::jobs(images, model, Sizes::REDUCED), 1, &|_, _, _, _| ())?;
+                let rows = run_all(holdouts::jobs(images, model, Sizes::REDUCED), 1, &|_, _, _, _| ())?;
                 Ok((fit::at_66(&images.reference, model)?.0, rows.concat()))
             })
         })
         .collect();
-    let mut results = jobs::run(&all, threads, progress)?.into_iter();
+    let mut results = run_all(all, threads, progress)?.into_iter();
     let (_, before) = results.next().ok_or(CalibrateError::Untimed)?;
     let mut found = Vec::new();
     for ((group, name, value, tried), (cycles_at_66, after)) in assumptions.into_iter().zip(results) {

@@ -1,11 +1,12 @@
-//! The seeds of a campaign, run by several threads, each with a machine of its own.
+//! Seeds of a campaign on the worker pool, watched while they run.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{Tally, Wrong, run_seed};
+use crate::jobs::{Ended, Failure, Job, Pool};
 use crate::tput::run::ImageFile;
 
 /// How many of the slowest seeds are told.
@@ -24,8 +25,8 @@ pub struct State {
     pub running: BTreeMap<u64, Instant>,
     /// The slowest seeds, with the time that each took; the slowest first.
     pub slowest: Vec<(Duration, u64)>,
-    /// Threads that still take seeds.
-    pub threads: u64,
+    /// Whether no seed is under way and none will be begun.
+    pub is_over: bool,
 }
 
 impl State {
@@ -34,14 +35,18 @@ impl State {
         self.tally.cases + self.wrong.len() as u64
     }
 
-    fn end(&mut self, seed: u64, result: Result<Tally, Wrong>) {
-        let took = self.running.remove(&seed).map_or(Duration::ZERO, |since| since.elapsed());
+    fn end(&mut self, Ended { job: Seed(seed), took, result, .. }: Ended<Seed, Tally, Wrong>) {
+        self.running.remove(&seed);
         self.slowest.push((took, seed));
         self.slowest.sort_unstable_by(|a, b| b.cmp(a));
         self.slowest.truncate(SLOWEST);
         match result {
             Ok(tally) => self.tally += tally,
-            Err(wrong) => {
+            Err(failure) => {
+                let wrong = match failure {
+                    Failure::Failed(wrong) => wrong,
+                    Failure::Panicked { message, .. } => Wrong { seed, reason: format!("it panicked: {message}") },
+                };
                 self.untold.push(wrong.clone());
                 self.wrong.push(wrong);
                 self.wrong.sort_by_key(|wrong| wrong.seed);
@@ -50,13 +55,22 @@ impl State {
     }
 }
 
-/// A range of seeds that threads take from.
+/// A case, for the worker pool.
+#[derive(Clone, Copy, Debug)]
+struct Seed(u64);
+
+impl Job for Seed {
+    fn name(&self) -> String {
+        format!("seed {}", self.0)
+    }
+}
+
+/// A range of seeds that are run.
 #[derive(Debug)]
 pub struct Seeds {
     first: u64,
     count: u64,
     keep_going: bool,
-    next: AtomicU64,
     stopped: AtomicBool,
     /// Set by a signal.
     pub interrupted: Arc<AtomicBool>,
@@ -70,44 +84,27 @@ impl Seeds {
             first,
             count,
             keep_going,
-            next: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             interrupted: Arc::default(),
             state: Mutex::default(),
         })
     }
 
-    /// Starts threads that run them.
-    pub fn start(self: &Arc<Self>, threads: u64, image: &ImageFile) {
-        self.lock().threads = threads;
-        for _ in 0..threads {
-            let (seeds, image) = (Arc::clone(self), image.clone());
-            std::thread::spawn(move || {
-                // Counted down even when a case panics, which is told as a wrong one.
-                let _guard = Ending(&seeds);
-                while let Some(seed) = seeds.take_seed() {
-                    let result = std::panic::catch_unwind(|| run_seed(seed, &image));
-                    let result = result.unwrap_or_else(|_| Err(Wrong { seed, reason: "it panicked".to_owned() }));
-                    seeds.lock().end(seed, result);
-                }
-            });
-        }
-    }
-
-    fn take_seed(&self) -> Option<u64> {
-        if self.stopped.load(Ordering::Relaxed) {
-            return None;
-        }
-        let mut state = self.lock();
-        if !self.keep_going && !state.wrong.is_empty() {
-            return None;
-        }
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let seed = self.first.saturating_add(number);
-        (number < self.count).then(|| {
-            state.running.insert(seed, Instant::now());
-            seed
-        })
+    /// Begins to run them, on so many threads of their own.
+    pub fn start(self: &Arc<Self>, threads: usize, image: &ImageFile) {
+        let (seeds, image) = (Arc::clone(self), image.clone());
+        // The caller watches, and may leave seeds that do not end to the end of the process.
+        std::thread::spawn(move || {
+            let pool = Pool { keep_going: seeds.keep_going, ..Pool::new(threads) };
+            let seed = |number| Seed(seeds.first.saturating_add(number));
+            let numbers = (0..seeds.count).take_while(|_| !seeds.stopped.load(Ordering::Relaxed));
+            let work = |seed: &Seed| {
+                seeds.lock().running.insert(seed.0, Instant::now());
+                run_seed(seed.0, &image)
+            };
+            pool.each(numbers.map(seed), work, |ended| seeds.lock().end(ended));
+            seeds.lock().is_over = true;
+        });
     }
 
     /// No further seed is begun.
@@ -120,9 +117,9 @@ impl Seeds {
         self.interrupted.load(Ordering::Relaxed)
     }
 
-    /// Looks at the state.
-    pub fn with<R>(&self, look: impl FnOnce(&mut State) -> R) -> R {
-        look(&mut self.lock())
+    /// Lets a function read and change the state.
+    pub fn with<R>(&self, inspect: impl FnOnce(&mut State) -> R) -> R {
+        inspect(&mut self.lock())
     }
 
     /// Takes the state; what comes out from here on is lost.
@@ -132,15 +129,5 @@ impl Seeds {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A thread that ends.
-struct Ending<'s>(&'s Seeds);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.threads = state.threads.saturating_sub(1);
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! - [`spec`] is the format of a file of `experiments/`: question, sweeps, published points, bounds, expectations;
 //! - [`point`] is one run of the throughput harness or of a collective, and what it tells; [`computed`] are closed forms;
-//! - [`run`] does all runs on several threads, each with a machine of its own, the same run once, in the order of its [`queue`], and tells its
-//!   [`progress`];
+//! - [`run`] does all runs on the worker pool ([`jobs`](crate::jobs)), the same run once, the longest first, and tells its
+//!   [`Progress`](run::Progress);
 //! - [`statistics`], [`spread`], [`bound`] and [`expect`] are what is made of rows: spreads, bare bounds, verdicts;
 //! - [`output`] writes CSV and JSON, [`page`] the page with its [`plot`]s, [`summary`] the short form for the documentation.
 
@@ -16,7 +16,6 @@ pub mod output;
 pub mod page;
 pub mod plot;
 pub mod point;
-pub mod queue;
 pub mod row;
 pub mod run;
 pub mod spec;

@@ -1,19 +1,19 @@
 //! All runs of all experiments, on several threads, each with a machine of its own. A run that several experiments want is done once.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use emu_config::Timing;
 
 use super::bound;
 use super::computed;
 use super::expect::{self, Verdict};
 use super::point::Point;
-use super::queue::Queue;
 use super::row::{Kind, Row};
 use super::spec::Experiment;
 use super::spread;
-use crate::timing::TimingParams;
+use crate::jobs::{Job, Pool};
 
 /// What every run needs.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub struct Options {
     /// Folder of the device images.
     pub images: PathBuf,
     /// Timing model.
-    pub model: TimingParams,
+    pub model: Timing,
     /// Runs at a time, at most.
     pub jobs: usize,
     /// Memory that they may take together, roughly; one that takes more runs alone.
@@ -56,7 +56,7 @@ pub struct Progress {
 
 /// Runs the experiments. `tell` is called at the beginning, and when a run has ended.
 #[must_use]
-pub fn run(experiments: Vec<Experiment>, options: &Options, tell: &(dyn Fn(&Progress) + Sync)) -> Vec<Outcome> {
+pub fn run(experiments: Vec<Experiment>, options: &Options, tell: &mut (dyn FnMut(&Progress) + Send)) -> Vec<Outcome> {
     let wanted: Vec<Vec<Point>> = experiments.iter().map(Point::all).collect();
     let mut distinct: Vec<Point> = Vec::new();
     for point in wanted.iter().flatten() {
@@ -69,10 +69,9 @@ pub fn run(experiments: Vec<Experiment>, options: &Options, tell: &(dyn Fn(&Prog
         let (mut rows, mut failures) = (Vec::new(), Vec::new());
         for point in points {
             let place = distinct.iter().position(|other| *other == point).unwrap_or_default();
-            match done.get(&place) {
-                Some(Ok(row)) => rows.push(row.clone()),
-                Some(Err(reason)) => failures.push((point.command(&options.model), reason.clone())),
-                None => failures.push((point.command(&options.model), "it has not been run".to_owned())),
+            match &done[place] {
+                Ok(row) => rows.push(row.clone()),
+                Err(reason) => failures.push((point.command(&options.model), reason.clone())),
             }
         }
         let spreads: Vec<Row> = experiment.spread.iter().flat_map(|spread| spread::rows(spread, &rows)).collect();
@@ -103,29 +102,60 @@ fn published(point: &super::spec::Published) -> Row {
     })
 }
 
-fn run_all(
-    points: &[Point],
-    options: &Options,
-    tell: &(dyn Fn(&Progress) + Sync),
-) -> BTreeMap<usize, Result<Row, String>> {
-    let queue = Queue::new(points, options.memory_bytes);
-    let done = Mutex::new(BTreeMap::new());
+/// A run, for the worker pool.
+struct Run<'p> {
+    /// Its place among the points.
+    place: usize,
+    point: &'p Point,
+    command: String,
+}
+
+impl Job for Run<'_> {
+    fn name(&self) -> String {
+        self.command.clone()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.point.memory_bytes()
+    }
+}
+
+/// The runs in the order in which they are begun: no thread is left with a long one at the end. Equal ones keep their order.
+fn longest_first<'p>(points: &'p [Point], model: &Timing) -> Vec<Run<'p>> {
+    let run = |(place, point): (usize, &'p Point)| Run { place, point, command: point.command(model) };
+    let mut runs: Vec<Run<'p>> = points.iter().enumerate().map(run).collect();
+    runs.sort_by_key(|run| Reverse(run.point.weight()));
+    runs
+}
+
+/// The rows of the points, in their order, or why there is none.
+fn run_all(points: &[Point], options: &Options, tell: &mut (dyn FnMut(&Progress) + Send)) -> Vec<Result<Row, String>> {
     let all = points.len();
+    let runs = longest_first(points, &options.model);
+    let mut rows: Vec<Result<Row, String>> = points.iter().map(|_| Err("it has not been run".to_owned())).collect();
+    let pool = Pool { threads: options.jobs, memory_bytes: options.memory_bytes, keep_going: true };
     tell(&Progress { ended: 0, all, run: None });
-    std::thread::scope(|scope| {
-        for _ in 0..options.jobs.clamp(1, points.len().max(1)) {
-            scope.spawn(|| {
-                while let Some(turn) = queue.begin() {
-                    let point = &points[turn.index];
-                    let begun = Instant::now();
-                    let row = point.run(&options.images, &options.model);
-                    let run = Some((point.command(&options.model), begun.elapsed()));
-                    let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    done.insert(turn.index, row);
-                    tell(&Progress { ended: done.len(), all, run });
-                }
-            });
-        }
+    let work = |run: &Run<'_>| run.point.run(&options.images, &options.model);
+    pool.each(runs.into_iter(), work, |ended| {
+        rows[ended.job.place] = ended.result.map_err(|failure| failure.to_string());
+        tell(&Progress { ended: ended.ended, all, run: Some((ended.job.command, ended.took)) });
     });
-    done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evaluate::point::ConcurrentPoint;
+
+    #[test]
+    fn the_longest_run_is_the_first() {
+        let point = |ranks| {
+            Point::Concurrent(ConcurrentPoint { ranks, bytes: 65536, chunk_bytes: 4096, topology: String::new() })
+        };
+        let points = [4, 1000, 2, 188, 4].map(point);
+        let runs = longest_first(&points, &Timing::default());
+        assert_eq!(runs.iter().map(|run| run.place).collect::<Vec<_>>(), [1, 3, 0, 4, 2]);
+        assert!(runs.iter().all(|run| run.memory_bytes() == points[run.place].memory_bytes()));
+    }
 }

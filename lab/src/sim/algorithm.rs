@@ -2,13 +2,14 @@
 
 use clap::ValueEnum as _;
 use flexcast::p2p::algorithm::{Allgather, Allreduce, Alltoall, Broadcast, Operation as Schedule};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::SimError;
 use super::params::Operation;
 
 /// Algorithms by their names on the command line. Some names stand for an algorithm of several operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub enum AlgorithmName {
     /// Broadcast, Allgather: hardware multicast, received and sent by the DPA, and a ring for what is lost.
     Multicast,

@@ -12,6 +12,7 @@ pub mod report;
 pub mod run;
 pub mod settings;
 pub mod skew;
+pub mod spec;
 pub mod text;
 pub mod traffic;
 pub mod work;
@@ -60,7 +61,7 @@ pub enum SimError {
     },
     /// The machine cannot be made as asked.
     #[error(transparent)]
-    Machine(#[from] crate::machine::MachineParamsError),
+    Machine(#[from] emu_config::ConfigError),
     /// The emulated machine refused something.
     #[error(transparent)]
     Emulator(#[from] emu_machine::MachineError),

@@ -122,6 +122,27 @@ pub enum Trouble {
     },
 }
 
+impl Default for SimParams {
+    /// An Allgather of 1 MiB from each of 8 ranks by multicast, once after a warm-up.
+    fn default() -> Self {
+        Self {
+            ranks: 8,
+            ranks_per_card: 1,
+            operation: Operation::Allgather,
+            algorithm: Algorithm::Multicast,
+            bytes: 1 << 20,
+            total_bytes: None,
+            root: 0,
+            warm_up: 1,
+            iterations: 1,
+            seed: 1,
+            skew_us: 0,
+            config: Config::default(),
+            trouble: Vec::new(),
+        }
+    }
+}
+
 impl SimParams {
     /// Checks what no other part does.
     ///

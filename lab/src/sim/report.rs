@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use emu_machine::{Executed, MemoryModel, Wiring, with_world};
+use emu_config::{DrivenFrom, Memory};
+use emu_machine::{Executed, Wiring, with_world};
 use serde::Serialize;
 
 use super::SimError;
@@ -14,7 +15,6 @@ use super::settings::Settings;
 pub use super::traffic::Traffic;
 pub use super::work::Work;
 use crate::accesses::Accesses;
-use crate::machine::{DrivenFrom, Memory};
 use crate::tput::report::Kind;
 
 /// One rank's end of one operation.
@@ -69,9 +69,9 @@ impl Machine {
                 }
                 Wiring::Cable(cable) => ("cable".to_owned(), usize::from(cable.drop_ppm > 0), cable.seed),
             };
-            let memory = if config.memory == MemoryModel::Strong { Memory::Strong } else { Memory::Weak };
+            let memory = config.memory.into();
             let races = config.detect_races.then(|| world.race_count());
-            let driven_from = config.driven_from.into();
+            let driven_from = config.driven_from;
             Self { topology, cards: world.card_count(), faults, seed, driven_from, memory, races }
         })?)
     }
@@ -219,8 +219,8 @@ impl Report {
             algorithm: params.algorithm.name(),
             parameters: params.algorithm.parameters(),
             settings: match params.algorithm {
-                Algorithm::Multicast => Settings::from(&params.config),
-                _ => Settings::from(&baseline::config(params)),
+                Algorithm::Multicast => Settings::Communicator(params.config.clone()),
+                _ => Settings::Baseline(baseline::config(params)),
             },
             ranks: params.ranks,
             ranks_per_card: params.ranks_per_card,

@@ -28,27 +28,19 @@ pub(super) fn delays_ps(params: &SimParams, iteration: u32) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
-    use flexcast::Config;
 
     use super::*;
-    use crate::sim::algorithm::Algorithm;
     use crate::sim::params::Operation;
 
     fn params(ranks: u32, skew_us: u64, seed: u64) -> SimParams {
         SimParams {
             ranks,
-            ranks_per_card: 1,
             operation: Operation::Broadcast,
-            algorithm: Algorithm::Multicast,
             bytes: 1,
-            total_bytes: None,
-            root: 0,
             warm_up: 0,
-            iterations: 1,
             seed,
             skew_us,
-            config: Config::default(),
-            trouble: Vec::new(),
+            ..SimParams::default()
         }
     }
 

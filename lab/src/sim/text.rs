@@ -3,12 +3,12 @@
 use std::fmt;
 
 use comfy_table::{CellAlignment, Table, presets};
+use emu_config::{DrivenFrom, Memory};
 
 use super::algorithm::Parameters;
 use super::counts::ratio;
 use super::params::Operation;
 use super::report::{PhaseTime, Report};
-use crate::machine::{DrivenFrom, Memory};
 
 /// A table whose columns behind the first are numbers.
 pub(super) fn table(header: &[&str]) -> Table {

@@ -1,9 +1,9 @@
 //! Ranks whose protocol runs on their cards, and what they call.
 
+use emu_config::Machine;
 use emu_machine::{Config as MachineConfig, with_world};
 use emu_provider::emulated;
 use flexcast::{Buffer, Card, Communicator, Config, Control, Done, Firmware, MessageCounts, Pending, Request, Test};
-use flexcast_lab::machine::MachineParams;
 use flexcast_tests::image_bytes;
 
 pub(crate) const PS_PER_US: u64 = 1_000_000;
@@ -22,7 +22,7 @@ pub(crate) fn config() -> Config {
 }
 
 pub(crate) fn machine(cards: usize) -> MachineConfig {
-    MachineParams::default().config_of(cards).expect("a switch")
+    Machine::default().config_of(cards).expect("a switch")
 }
 
 /// Runs `body` with communicators of so many ranks, each on a card of its own.

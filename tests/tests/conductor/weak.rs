@@ -1,8 +1,8 @@
 //! The conductor on weak memory. These tests tell a missing fence (`cargo xtask mutants`).
 
+use emu_config::Machine;
 use emu_machine::{Config as MachineConfig, CostModel, MemoryModel, with_world};
 use flexcast::{Config, Test};
-use flexcast_lab::machine::MachineParams;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -129,7 +129,7 @@ fn image_allgather_tells_hosts_that_look_all_the_time_what_is_whole() {
 fn image_allgather_tells_hosts_that_look_now_and_then_what_to_read() {
     let mut recovered = 0;
     for seed in 1..=3 * seeds() {
-        let lossy = MachineParams { loss_ppm: 30_000, seed, ..MachineParams::default() };
+        let lossy = Machine { loss_ppm: Some(30_000), seed: Some(seed), ..Machine::default() };
         // A slow hart takes long over a report.
         let cost = speeds()[seed as usize % 3];
         let machine = MachineConfig { cost, ..weak(seed, lossy.config_of(3).expect("a switch")) };

@@ -18,7 +18,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("emu/hart", &["shared/isa"]),
     ("emu/machine", &["emu/hart", "emu/nic", "emu/fabric", "emu/timing", "image"]),
     ("emu/observe", &["emu/machine", "image"]),
-    ("emu/bridge", &["emu/machine", "emu/nic", "emu/fabric"]),
+    ("emu/config", &["emu/machine", "emu/fabric"]),
+    ("emu/bridge", &["emu/config", "emu/machine", "emu/nic", "emu/fabric"]),
     (
         "emu/lib",
         &[

@@ -1,5 +1,8 @@
 //! Streams that the data is cut into: each is received by one context and sent by another.
 
+use std::fmt;
+use std::str::FromStr;
+
 use flexcast_proto::Place;
 
 use crate::error::{Error, Result};
@@ -22,14 +25,39 @@ pub enum Transport {
     UcUnicast,
 }
 
+/// A name that no [`Transport`] has.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no transport is named {0:?}: give ud, uc or uc-unicast")]
+pub struct UnknownTransport(pub String);
+
+flexcast_error::debug_as_display!(UnknownTransport);
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Transport {
+    type Err = UnknownTransport;
+
+    fn from_str(name: &str) -> Result<Self, UnknownTransport> {
+        let known = Self::ALL.into_iter().find(|transport| transport.name() == name);
+        known.ok_or_else(|| UnknownTransport(name.to_owned()))
+    }
+}
+
 impl Transport {
-    /// Its name.
+    /// All, in the order of their declaration.
+    pub const ALL: [Self; 3] = [Self::Ud, Self::UcMulticast, Self::UcUnicast];
+
+    /// Its name in options, files and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Ud => "UD multicast",
-            Self::UcMulticast => "UC multicast",
-            Self::UcUnicast => "UC unicast",
+            Self::Ud => "ud",
+            Self::UcMulticast => "uc",
+            Self::UcUnicast => "uc-unicast",
         }
     }
 
@@ -39,7 +67,7 @@ impl Transport {
         !matches!(self, Self::Ud)
     }
 
-    /// What the firmware calls it.
+    /// What the firmware calls it: how chunks arrive.
     pub(crate) const fn of_firmware(self) -> flexcast_abi::Transport {
         if self.is_zero_copy() { flexcast_abi::Transport::Uc } else { flexcast_abi::Transport::Ud }
     }
@@ -116,10 +144,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn names_are_read_back_and_others_refused_with_those_there_are() {
+        for transport in Transport::ALL {
+            assert_eq!(transport.to_string().parse(), Ok(transport));
+        }
+        let text = "rc".parse::<Transport>().unwrap_err().to_string();
+        assert!(text.contains("\"rc\"") && Transport::ALL.iter().all(|known| text.contains(known.name())), "{text}");
+    }
+
+    #[test]
     fn whatever_is_sent_is_received() {
         for ranks in 1..8 {
             let places: Vec<Place> = (0..ranks).map(|rank| Place::new(rank, ranks).unwrap()).collect();
-            for transport in [Transport::Ud, Transport::UcMulticast, Transport::UcUnicast] {
+            for transport in Transport::ALL {
                 let streams = transport.streams(3, ranks).unwrap();
                 let mut expected: Vec<(u32, u32, u32)> = Vec::new();
                 let mut got = expected.clone();

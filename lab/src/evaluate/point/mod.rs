@@ -8,6 +8,7 @@ mod tput;
 
 use std::path::Path;
 
+use emu_config::Timing;
 use serde::Serialize;
 
 pub use concurrent::ConcurrentPoint;
@@ -19,7 +20,6 @@ pub use tput::TputPoint;
 use super::row::Row;
 use super::spec::Experiment;
 use crate::accesses::Accesses;
-use crate::timing::TimingParams;
 use crate::tput::run::ImageFile;
 
 /// A run.
@@ -30,7 +30,7 @@ pub enum Point {
     /// Of the throughput harness.
     Tput(TputPoint),
     /// Of a collective.
-    Sim(SimPoint),
+    Sim(Box<SimPoint>),
     /// Of two collectives at the same time, on the fabric alone.
     Concurrent(ConcurrentPoint),
 }
@@ -41,7 +41,7 @@ impl Point {
     pub fn all(experiment: &Experiment) -> Vec<Self> {
         let reference = experiment.reference.iter().flat_map(ReferencePoint::all).map(Self::Reference);
         let tput = experiment.tput.iter().flat_map(TputPoint::all).map(Self::Tput);
-        let sim = experiment.sim.iter().flat_map(SimPoint::all).map(Self::Sim);
+        let sim = experiment.sim.iter().flat_map(SimPoint::all).map(|point| Self::Sim(Box::new(point)));
         reference
             .chain(tput)
             .chain(sim)
@@ -84,18 +84,18 @@ impl Point {
 
     /// The command that does the same.
     #[must_use]
-    pub fn command(&self, model: &TimingParams) -> String {
+    pub fn command(&self, model: &Timing) -> String {
         let mut text = match self {
             Self::Reference(point) => point.command(),
             Self::Tput(point) => point.command(),
-            Self::Sim(point) => point.command(),
+            Self::Sim(point) => return point.command(model) + " --json",
             // No firmware, no timing model.
             Self::Concurrent(point) => return point.command(),
         };
         if let Some(model) = &model.model {
             text.push_str(&format!(" --model {model}"));
         }
-        for change in &model.changes {
+        for change in &model.set {
             text.push_str(&format!(" --set {change}"));
         }
         text + " --json"
@@ -105,7 +105,7 @@ impl Point {
     ///
     /// # Errors
     /// Why it could not be run, or that its bytes are wrong.
-    pub fn run(&self, images: &Path, model: &TimingParams) -> Result<Row, String> {
+    pub fn run(&self, images: &Path, model: &Timing) -> Result<Row, String> {
         match self {
             Self::Reference(point) => point.run(images, model),
             Self::Tput(point) => point.run(images, model),

@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
+use emu_config::{Machine, Timing};
 use serde::Serialize;
 
 use super::{CABLE_GBIT_PER_S, link_goodput, read_image, text, with_accesses};
 use crate::evaluate::row::{Kind, Row};
 use crate::evaluate::spec::{ReferenceSweep, amounts};
-use crate::machine::MachineParams;
 use crate::reference::{self, Params, Plan, Transport};
-use crate::timing::TimingParams;
 use crate::tput::run::{Cards, made_up_bytes};
 
 /// Parameters of a run.
@@ -85,11 +84,11 @@ impl ReferencePoint {
         self.parameters("")
     }
 
-    pub(super) fn run(&self, images: &Path, timing: &TimingParams) -> Result<Row, String> {
+    pub(super) fn run(&self, images: &Path, timing: &Timing) -> Result<Row, String> {
         let Self { transport, threads, chunk_bytes, bytes, seed, warm_up, iterations } = *self;
         let params = Params { transport, threads, chunk_bytes, iterations, warm_up, seed, ..Params::default() };
         let plan = Plan::new(params, bytes).map_err(text)?;
-        let machine = MachineParams { seed, timing: timing.clone(), ..MachineParams::default() };
+        let machine = Machine { seed: Some(seed), timing: timing.clone(), ..Machine::default() };
         let config = machine.config().map_err(text)?;
         let model = config.model_name().to_owned();
         let provider = emu_provider::emulated(config).map_err(text)?;

@@ -1,79 +1,47 @@
 //! Runs of collectives.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::ValueEnum as _;
+use emu_config::Timing;
 use serde::Serialize;
 
 use super::{read_image, text, with_accesses};
 use crate::evaluate::row::{Kind, Row};
 use crate::evaluate::spec::SimSweep;
 use crate::evaluate::statistics::Statistics;
-use crate::machine::MachineParams;
-use crate::sim::algorithm::{Algorithm, AlgorithmName, Parameters};
+use crate::machine_args::NetworkArgs;
+use crate::sim::algorithm::AlgorithmName;
 use crate::sim::params::{Operation, SimParams};
 use crate::sim::report::Report;
 use crate::sim::run as sim;
-use crate::timing::TimingParams;
+use crate::sim::spec::{AlgorithmArgs, CommunicatorArgs, SimSpec};
 
-/// Parameters of a run.
+/// A run: what `flexcast sim` is asked for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SimPoint {
-    /// What the ranks do.
-    pub operation: Operation,
     /// How.
-    pub algorithm: String,
-    /// Ranks.
-    pub ranks: u32,
-    /// Bytes of each, or of the root.
-    pub bytes: u64,
-    /// Topology.
-    pub topology: Option<String>,
-    /// Subgroups and receive threads.
-    pub subgroups: u32,
-    /// Roots at a time.
-    pub chains: u32,
-    /// Frames lost, in percent.
-    pub loss_percent: f64,
-    /// Fault script.
-    pub faults: Option<PathBuf>,
-    /// Ranks post within so many microseconds.
-    pub skew_us: u64,
-    /// Seed.
-    pub seed: u64,
-    /// Operations that are not counted.
-    pub warm_up: u32,
-    /// Operations that are.
-    pub iterations: u32,
+    pub algorithm: AlgorithmName,
+    /// What.
+    pub spec: SimSpec,
 }
 
 impl SimPoint {
     /// All runs of a sweep.
     #[must_use]
     pub fn all(sweep: &SimSweep) -> Vec<Self> {
-        let SimSweep { operation, subgroups, chains, warm_up, iterations, .. } = *sweep;
         let mut points = Vec::new();
-        for algorithm in &sweep.algorithms {
+        for &algorithm in &sweep.algorithms {
             for &ranks in &sweep.ranks {
                 for &bytes in &sweep.bytes {
-                    for (&loss_percent, &skew_us) in
-                        sweep.loss_percent.iter().flat_map(|loss| sweep.skew_us.iter().map(move |skew| (loss, skew)))
-                    {
-                        points.extend(sweep.seeds.iter().map(|&seed| Self {
-                            operation,
-                            algorithm: algorithm.clone(),
-                            ranks,
-                            bytes,
-                            topology: sweep.topology.clone(),
-                            subgroups,
-                            chains,
-                            loss_percent,
-                            faults: sweep.faults.clone(),
-                            skew_us,
-                            seed,
-                            warm_up,
-                            iterations,
-                        }));
+                    for &loss in &sweep.loss_percent {
+                        for &skew_us in &sweep.skew_us {
+                            points.extend(sweep.seeds.iter().map(|&seed| {
+                                let seed = Some(seed);
+                                let base = Self::base(sweep, algorithm, loss);
+                                Self { algorithm, spec: SimSpec { ranks, bytes, skew_us, seed, ..base } }
+                            }));
+                        }
                     }
                 }
             }
@@ -81,27 +49,52 @@ impl SimPoint {
         points
     }
 
+    /// What runs of a sweep by an algorithm have in common.
+    fn base(sweep: &SimSweep, algorithm: AlgorithmName, loss_percent: f64) -> SimSpec {
+        let SimSweep { operation, subgroups, chains, warm_up, iterations, .. } = *sweep;
+        let communicator = match algorithm {
+            AlgorithmName::Multicast => CommunicatorArgs { subgroups, chains, ..CommunicatorArgs::default() },
+            _ => CommunicatorArgs::default(),
+        };
+        let machine = NetworkArgs {
+            topology: sweep.topology.clone(),
+            loss: (loss_percent > 0.0).then_some(loss_percent),
+            faults: sweep.faults.clone(),
+            ..NetworkArgs::default()
+        };
+        let algorithm = AlgorithmArgs { algorithm: Some(algorithm), ..AlgorithmArgs::default() };
+        SimSpec { op: operation, warm_up, iterations, algorithm, communicator, machine, ..SimSpec::default() }
+    }
+
+    /// The same under a timing model.
+    fn timed(&self, timing: &Timing) -> SimSpec {
+        let mut spec = self.spec.clone();
+        spec.machine.model.clone_from(&timing.model);
+        spec.machine.set.clone_from(&timing.set);
+        spec
+    }
+
     fn multicasts(&self) -> bool {
-        self.algorithm == "multicast"
+        self.algorithm == AlgorithmName::Multicast
     }
 
     /// What is declared to go wrong: the name of the fault script, losses, skew between posts.
     fn noise(&self) -> Option<String> {
-        let script =
-            self.faults.as_ref().and_then(|path| path.file_stem()).map(|name| name.to_string_lossy().into_owned());
-        let loss = (self.loss_percent > 0.0).then(|| "loss".to_owned());
-        let skew = (self.skew_us > 0).then(|| "skew".to_owned());
+        let NetworkArgs { faults, loss, .. } = &self.spec.machine;
+        let script = faults.as_ref().and_then(|path| path.file_stem()).map(|name| name.to_string_lossy().into_owned());
+        let loss = loss.is_some().then(|| "loss".to_owned());
+        let skew = (self.spec.skew_us > 0).then(|| "skew".to_owned());
         let all: Vec<String> = script.into_iter().chain(loss).chain(skew).collect();
         (!all.is_empty()).then(|| all.join(" and "))
     }
 
     /// Ranks that multicast, or have a share of their own.
     fn senders(&self) -> u64 {
-        if self.operation == Operation::Broadcast { 1 } else { self.ranks.into() }
+        if self.spec.op == Operation::Broadcast { 1 } else { self.spec.ranks.into() }
     }
 
     pub(super) fn weight(&self) -> u64 {
-        let Self { ranks, bytes, warm_up, iterations, .. } = *self;
+        let SimSpec { ranks, bytes, warm_up, iterations, .. } = self.spec;
         // With multicast firmware handles each chunk, and each card is set up; without, the card's network interface does all.
         let (chunk, set_up) = if self.multicasts() { (16, 1024) } else { (2, 64) };
         let chunks = u64::from(warm_up + iterations) * u64::from(ranks) * self.senders() * (bytes / 4096 + 1);
@@ -111,77 +104,15 @@ impl SimPoint {
     pub(super) fn memory_bytes(&self) -> u64 {
         // Of each rank its buffer, and with multicast a card's memory with code, staging and rings.
         let card = if self.multicasts() { 6 << 20 } else { 1 << 20 };
-        u64::from(self.ranks) * (card + self.senders() * self.bytes)
+        u64::from(self.spec.ranks) * (card + self.senders() * self.spec.bytes)
     }
 
-    pub(super) fn command(&self) -> String {
-        let Self { operation, algorithm, ranks, bytes, subgroups, chains, loss_percent, seed, .. } = self;
-        let Self { warm_up, iterations, .. } = self;
-        let mut options = String::new();
-        if self.multicasts() {
-            options.push_str(&format!(" --subgroups {subgroups} --chains {chains}"));
-        }
-        if let Some(topology) = &self.topology {
-            options.push_str(&format!(" --topology {topology}"));
-        }
-        if *loss_percent > 0.0 {
-            options.push_str(&format!(" --loss {loss_percent}"));
-        }
-        if let Some(faults) = &self.faults {
-            options.push_str(&format!(" --faults {}", faults.display()));
-        }
-        if self.skew_us > 0 {
-            options.push_str(&format!(" --skew-us {}", self.skew_us));
-        }
-        format!(
-            "flexcast sim --op {} --algorithm {algorithm} --ranks {ranks} --bytes {bytes}{options} --seed {seed} --warm-up {warm_up} \
-             --iterations {iterations}",
-            operation.name()
-        )
+    pub(super) fn command(&self, timing: &Timing) -> String {
+        self.timed(timing).command()
     }
 
-    fn params(&self) -> Result<SimParams, String> {
-        let Self { operation, algorithm, ranks, bytes, subgroups, chains, seed, skew_us, warm_up, iterations, .. } =
-            self;
-        let name =
-            AlgorithmName::from_str(algorithm, false).map_err(|_| format!("no algorithm is called {algorithm:?}"))?;
-        let params = SimParams {
-            ranks: *ranks,
-            ranks_per_card: 1,
-            operation: *operation,
-            algorithm: Algorithm::new(*operation, Some(name), Parameters::default()).map_err(text)?,
-            bytes: *bytes,
-            total_bytes: None,
-            root: 0,
-            warm_up: *warm_up,
-            iterations: *iterations,
-            seed: *seed,
-            skew_us: *skew_us,
-            config: flexcast::Config::default(),
-            trouble: Vec::new(),
-        };
-        params.check().map_err(text)?;
-        let slots = 1024 / subgroups.clamp(&1, &64).next_power_of_two();
-        let config = flexcast::Config {
-            chains: *chains,
-            slots,
-            receive_batch: 64.min(slots / 2),
-            max_receive_bytes: params.receive_bytes().max(1),
-            ..flexcast::Config::default().with_subgroups(*subgroups)
-        };
-        Ok(SimParams { config, ..params })
-    }
-
-    pub(super) fn run(&self, images: &Path, timing: &TimingParams) -> Result<Row, String> {
-        let params = self.params()?;
-        let machine = MachineParams {
-            topology: self.topology.clone(),
-            faults: self.faults.clone(),
-            loss_ppm: (self.loss_percent * 1e4).round() as u32,
-            seed: self.seed,
-            timing: timing.clone(),
-            ..MachineParams::default()
-        };
+    pub(super) fn run(&self, images: &Path, timing: &Timing) -> Result<Row, String> {
+        let (params, machine) = self.timed(timing).resolve(None).map_err(text)?;
         let config = machine.config_of(params.cards()).map_err(text)?;
         let provider = emu_provider::emulated(config).map_err(text)?;
         let image = read_image(images, "allgather")?;
@@ -195,28 +126,31 @@ impl SimPoint {
 
     /// The columns that say what is run.
     fn parameters(&self, model: &str, topology: &str) -> Row {
+        let SimSpec { op, ranks, bytes, skew_us, seed, .. } = self.spec;
+        let algorithm = self.algorithm.to_possible_value();
         let mut row = Row::new(Kind::Emulated, model)
-            .with("operation", self.operation.name())
-            .with("algorithm", self.algorithm.as_str())
-            .with("ranks", self.ranks)
-            .with("bytes", self.bytes)
+            .with("operation", op.name())
+            .with("algorithm", algorithm.as_ref().map_or("", |value| value.get_name()))
+            .with("ranks", ranks)
+            .with("bytes", bytes)
             .with("topology", topology)
-            .with("loss_percent", self.loss_percent);
+            .with("loss_percent", self.spec.machine.loss.unwrap_or_default());
         if let Some(noise) = self.noise() {
             row = row.with("noise", noise.as_str());
         }
-        if self.skew_us > 0 {
-            row = row.with("skew_us", self.skew_us);
+        if skew_us > 0 {
+            row = row.with("skew_us", skew_us);
         }
-        row.with("seed", self.seed)
+        row.with("seed", seed.unwrap_or_default())
     }
 
     fn with_chains(&self, row: Row) -> Row {
-        if self.multicasts() { row.with("chains", self.chains) } else { row }
+        if self.multicasts() { row.with("chains", self.spec.communicator.chains) } else { row }
     }
 
     pub(super) fn asked(&self) -> Row {
-        let topology = self.topology.clone().unwrap_or_else(|| format!("switch-{}", self.ranks.max(2)));
+        let SimSpec { ranks, machine, .. } = &self.spec;
+        let topology = machine.topology.clone().unwrap_or_else(|| format!("switch-{}", (*ranks).max(2)));
         self.with_chains(self.parameters("", &topology))
     }
 

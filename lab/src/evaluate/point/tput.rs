@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
+use emu_config::{Machine, Timing};
 use serde::Serialize;
 
 use super::{CABLE_GBIT_PER_S, link_goodput, read_image, text, with_accesses};
 use crate::evaluate::row::{Kind, Row};
 use crate::evaluate::spec::{TputSweep, amounts};
-use crate::machine::MachineParams;
 use crate::reference::Transport;
-use crate::timing::TimingParams;
 use crate::tput::plan::{Params, Plan};
 use crate::tput::report::transport_name;
 use crate::tput::run::{made_up_bytes, names, run as run_plan};
@@ -130,10 +129,10 @@ impl TputPoint {
         self.parameters("")
     }
 
-    pub(super) fn run(&self, images: &Path, timing: &TimingParams) -> Result<Row, String> {
+    pub(super) fn run(&self, images: &Path, timing: &Timing) -> Result<Row, String> {
         let Self { transport, chunk_bytes, bytes, seed, .. } = *self;
         let plan = Plan::new(self.params(), bytes).map_err(text)?;
-        let machine = MachineParams { seed, timing: timing.clone(), ..MachineParams::default() };
+        let machine = Machine { seed: Some(seed), timing: timing.clone(), ..Machine::default() };
         let config = machine.config().map_err(text)?;
         let model = config.model_name().to_owned();
         let provider = emu_provider::emulated(config).map_err(text)?;
@@ -188,7 +187,7 @@ mod tests {
         };
         let points = TputPoint::all(&sweep);
         assert_eq!(points.len(), 12);
-        let model = TimingParams { model: Some("m1".to_owned()), changes: Vec::new() };
+        let model = Timing::of("m1");
         assert_eq!(
             Point::Tput(points[11].clone()).command(&model),
             "flexcast tput --transport ud --threads 4 --send-threads 2 --chunk 4096 --slots 256 --batch 64 --bytes 1638400 --seed 1 \

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use crate::reference::Transport;
+use crate::sim::algorithm::AlgorithmName;
 use crate::sim::params::Operation;
 
 fn one<T: From<u8>>() -> Vec<T> {
@@ -104,7 +105,7 @@ pub struct SimSweep {
     /// What the ranks do.
     pub operation: Operation,
     /// How, by the names of `--algorithm`.
-    pub algorithms: Vec<String>,
+    pub algorithms: Vec<AlgorithmName>,
     /// Ranks.
     pub ranks: Vec<u32>,
     /// Bytes that each contributes, or the root's.

@@ -1,0 +1,173 @@
+//! Machine of a description: its cards, its capture, and the bridge that runs it.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use emu_config::{ConfigError, MOST_TIMEOUT_MS, Machine};
+use emu_machine::{MachineError, Shared, World};
+
+use crate::bridge::Bridge;
+use crate::joint;
+use crate::keeper;
+
+/// Why there is no machine of a description.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BridgeError {
+    /// The description is of none.
+    #[error("the machine file: {0}")]
+    Config(#[from] ConfigError),
+    /// The machine cannot be built so.
+    #[error("the machine file: {0}")]
+    Machine(#[from] MachineError),
+    /// Not an address.
+    #[error("the machine file: bridge.{key} is {value:?}, but must be HOST:PORT of this or another computer: {source}")]
+    Address {
+        /// `listen`, `peer` or `peers`.
+        key: &'static str,
+        /// What it is.
+        value: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The peers do not fit together.
+    #[error("the machine file: bridge: {0}")]
+    Peers(String),
+    /// A time that nobody waits.
+    #[error("the machine file: bridge.peer_timeout_ms is {0}, but must be 1 to {MOST_TIMEOUT_MS} ms")]
+    Timeout(u64),
+    /// The bridge cannot be set up.
+    #[error("the bridge cannot listen on {listen}: {source}; is it taken by another program?")]
+    Bridge {
+        /// The address.
+        listen: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The capture cannot be written.
+    #[error("the capture {} cannot be written: {source}", path.display())]
+    Capture {
+        /// Its path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Builds the machine, and starts its bridge.
+///
+/// # Errors
+/// Values that no machine has, addresses that cannot be used, a capture that cannot be written.
+pub fn make(machine: &Machine) -> Result<Shared, BridgeError> {
+    let mut world = World::new(machine.config()?)?;
+    let Some(table) = &machine.bridge else {
+        capture(machine, &mut world)?;
+        return Ok(Shared { world, driver: None });
+    };
+    world.open_outside()?;
+    let flush = capture(machine, &mut world)?;
+    let first_card = world.config().first_card;
+    let neighbours = joint::neighbours(table, &(first_card..first_card + world.card_count()))?;
+    if machine.network.is_some() && table.peer.is_some() {
+        return Err(BridgeError::Peers(
+            "a network needs to know which cards are outside: list them in peers".to_owned(),
+        ));
+    }
+    neighbours.iter().filter_map(|other| other.cards.clone()).flatten().for_each(|card| world.place_outside(card));
+    let bridge = Bridge::new(joint::wire(table, neighbours)?).flushing(flush);
+    let failed = |source| BridgeError::Bridge { listen: table.listen.clone(), source };
+    keeper::start(&bridge).map_err(failed)?;
+    Ok(Shared { world, driver: Some(Box::new(bridge)) })
+}
+
+fn capture(machine: &Machine, world: &mut World) -> Result<Option<Flush>, BridgeError> {
+    let Some(path) = &machine.capture else { return Ok(None) };
+    let file = File::create(path).map_err(|source| BridgeError::Capture { path: path.clone(), source })?;
+    let file = Arc::new(Mutex::new(BufWriter::new(file)));
+    // Nobody ends the capture of a machine that lives as long as its process; without a bridge nobody flushes it either.
+    let at_once = machine.bridge.is_none();
+    world.start_capture(Box::new(Capture { file: Arc::clone(&file), at_once }))?;
+    Ok(Some(Flush(file)))
+}
+
+/// The capture file as its writer has it.
+struct Capture {
+    file: Arc<Mutex<BufWriter<File>>>,
+    at_once: bool,
+}
+
+impl Write for Capture {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = file.write(bytes)?;
+        if self.at_once {
+            file.flush()?;
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).flush()
+    }
+}
+
+/// The capture file as the bridge has it.
+#[derive(Debug)]
+pub(crate) struct Flush(Arc<Mutex<BufWriter<File>>>);
+
+impl Flush {
+    /// Writes what has gathered; a failure shows with the next frame.
+    pub(crate) fn now(&self) {
+        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(text: &str) -> Result<World, BridgeError> {
+        make(&Machine::parse(text).unwrap()).map(|shared| shared.world)
+    }
+
+    #[test]
+    fn a_description_makes_a_machine() {
+        let mut world = made("cards = 1\nfirst_card = 7").unwrap();
+        assert_eq!(world.card(0).unwrap().nic.config().gids[0], emu_machine::address(7).gid);
+        let mut world = made("[network]\ntopology = \"switch-5\"").unwrap();
+        assert_eq!(world.card_count(), 5);
+        assert_eq!(world.network().map(|network| network.in_flight()), Some(0));
+        assert!(world.card(4).is_ok());
+        assert_eq!(made("cards = 3\n[network]\ntopology = \"switch-5\"").unwrap().card_count(), 3);
+    }
+
+    #[test]
+    fn what_no_machine_has_is_named() {
+        for (text, named) in [
+            ("cards = 0", "0 cards"),
+            ("first_card = 65534", "the last number of a card is 65534"),
+            ("cards = 3", "3 cards"),
+            ("[link]\ngbit_per_s = 0", "0 Gbit/s"),
+            ("cards = 2\n[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:1\"", "2 cards"),
+            ("[bridge]\nlisten = \"nonsense\"\npeer = \"127.0.0.1:1\"", "bridge.listen is \"nonsense\""),
+            ("[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:99999\"", "bridge.peer is \"127.0.0.1:99999\""),
+            ("[bridge]\nlisten = \"192.0.2.1:1\"\npeer = \"127.0.0.1:1\"", "cannot listen on 192.0.2.1:1"),
+            ("capture = \"/no/such/folder/x.pcapng\"", "/no/such/folder/x.pcapng"),
+            ("[network]\ntopology = \"ring-4\"", "the machine file: topology ring-4"),
+            (
+                "cards = 4\n[network]\ntopology = \"switch-4\"\n[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:1\"",
+                "4 cards",
+            ),
+            (
+                "[network]\ntopology = \"switch-4\"\n[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:1\"",
+                "list them in peers",
+            ),
+            ("[bridge]\nlisten = \"127.0.0.1:0\"", "neither peer nor peers"),
+        ] {
+            let error = made(text).map(drop).unwrap_err().to_string();
+            assert!(error.contains(named), "{text:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Errors of machine descriptions.
+
+use std::io;
+use std::path::PathBuf;
+
+use emu_fabric::{FaultError, TopologyError};
+use emu_machine::MachineError;
+
+use crate::timing::TimingError;
+
+/// A description of a machine that cannot be. Values are named by what they are, which is both their key in a machine file and their option.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The machine file cannot be read.
+    #[error("the machine file {} cannot be read: {source}", path.display())]
+    Read {
+        /// Its path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The machine file is not what it should be.
+    #[error("the machine file{}: {source}", path.as_ref().map_or(String::new(), |path| format!(" {}", path.display())))]
+    Parse {
+        /// Its path, if it has one.
+        path: Option<PathBuf>,
+        /// Where and what.
+        source: toml::de::Error,
+    },
+    /// A file that the description names cannot be read.
+    #[error("{what} `{}` cannot be read: {source}", path.display())]
+    File {
+        /// What it is.
+        what: &'static str,
+        /// Where it should be.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is no such topology.
+    #[error("topology {given}: {source}")]
+    Topology {
+        /// What was given.
+        given: String,
+        /// Why not.
+        source: TopologyError,
+    },
+    /// The fault script is none, or does not fit the topology.
+    #[error("fault script {}: {source}", path.display())]
+    Faults {
+        /// The script.
+        path: PathBuf,
+        /// Why not.
+        source: FaultError,
+    },
+    /// More is lost than there is.
+    #[error("loss of {percent} %: must be 0 to 100")]
+    Loss {
+        /// What was given, in percent.
+        percent: f64,
+    },
+    /// Two answers to one question.
+    #[error(
+        "[link] and a topology exclude one another: [link] is the cable of two cards, and the links of a topology are in its description"
+    )]
+    LinkAndTopology,
+    /// Hosts are named for other than all cards.
+    #[error("{hosts} hosts are named for {cards} cards: name one for each, such as 0,5 for two")]
+    HostCount {
+        /// Hosts named.
+        hosts: usize,
+        /// Cards there are.
+        cards: usize,
+    },
+    /// More cards than hosts.
+    #[error(
+        "{cards} cards, but {topology:?} has {hosts} hosts for them: choose a larger topology, or fewer cards or ranks"
+    )]
+    Hosts {
+        /// Name of the topology.
+        topology: String,
+        /// Its hosts.
+        hosts: usize,
+        /// Cards asked for.
+        cards: usize,
+    },
+    /// Fewer cards than a run needs.
+    #[error("the machine has {cards} cards, but {needed} are needed: give it more, or leave the key cards out")]
+    Cards {
+        /// Cards that the description says.
+        cards: usize,
+        /// Cards that the run needs.
+        needed: usize,
+    },
+    /// No such host.
+    #[error(
+        "the topology {topology:?} has no host {host:?} for a card: give a number from 0 to {last}, or a name such as {example:?}"
+    )]
+    Host {
+        /// What was given.
+        host: String,
+        /// Name of the topology.
+        topology: String,
+        /// The last host.
+        last: usize,
+        /// Name of the last host.
+        example: String,
+    },
+    /// A cable has no other hosts.
+    #[error("hosts {0} are named for the cards, but a cable has no others: name a topology, too")]
+    HostsWithoutTopology(String),
+    /// A joined machine where one is to run by itself.
+    #[error(
+        "[bridge] joins the machines of several programs (flexcast emu exec); a run that has all its cards in one machine has none: \
+         leave it out"
+    )]
+    Bridged,
+    /// No such timing model.
+    #[error(transparent)]
+    Timing(#[from] TimingError),
+    /// What the machine itself refuses.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+}

@@ -1,0 +1,216 @@
+//! Machine description and its conversion to a configuration.
+
+use std::path::{Path, PathBuf};
+
+use emu_machine::{Config, DrivenFrom, MAX_CARDS, Wiring};
+use serde::{Deserialize, Serialize};
+
+use crate::bridge::BridgeTable;
+use crate::error::ConfigError;
+use crate::memory::MemoryTable;
+use crate::network::{LinkTable, NetworkTable};
+use crate::timing::Timing;
+
+/// Seed of weak memory where nobody gives one.
+const DEFAULT_SEED: u64 = 1;
+
+/// A machine in the user's words. Every key may be left out; unknown ones are errors.
+///
+/// ```toml
+/// cards = 1
+/// first_card = 1              # from 0; its Ethernet address and GID follow from the number
+/// capture = "card-1.pcapng"   # what crosses the card's link
+/// uc_multicast = false        # true: a hypothetical card whose UC queue pairs take part in multicast
+/// driven_from = "host"        # or "arm": the program runs on the card's Arm cores, and windows reach their memory
+/// detect_races = false        # true: tells races of cards, firmware and program for memory on stderr when they are found
+/// seed = 1                    # of losses, of weak memory, and of a fault script that has none
+/// loss_ppm = 0                # frames lost on their way to each card, per million, whatever joins the cards
+///
+/// [link]
+/// gbit_per_s = 200
+/// latency_ps = 500000
+/// drop_ppm = 0
+/// seed = 1
+///
+/// [network]                   # switches, and what goes wrong in them
+/// topology = "switch-8"       # back-to-back, switch-N, fat-tree-188, fat-tree-1024, or a description file [default: the cable of [link]]
+/// faults = "bad-day.toml"     # a fault script
+/// priorities = "strict"       # or "shared" or "weighted": queues of the ports [default: as the topology says]
+/// hosts = ["0", "h5"]         # where the cards are, by number or name [default: each at the host of its number]
+///
+/// [memory]
+/// model = "strong"            # or "weak", with a seed
+///
+/// [timing]
+/// model = "m1"                # or uncalibrated-1 [default], or a file of a timing model's numbers
+/// set = ["loads.l3_cycles=115"] # numbers of the model that are different
+///
+/// [bridge]
+/// listen = "127.0.0.1:7472"   # UDP
+/// peer_timeout_ms = 10000     # how long a machine that is not run may hold up this one
+/// peer = "127.0.0.1:7471"     # or, with more machines than two:
+/// # peers = [
+/// #   { address = "127.0.0.1:7471", first_card = 0 },
+/// #   { address = "127.0.0.1:7473", first_card = 2, cards = 4 },
+/// # ]
+/// ```
+///
+/// With `[bridge]` and `[network]` the last host of the network is where the machine is joined to the others.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Machine {
+    /// Number of cards. Default 1 with a bridge, one for each host of a network (but for the last, with a bridge), else 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cards: Option<usize>,
+    /// Number of the first card, from 0: [`Config::first_card`]. Default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_card: Option<usize>,
+    /// Seed of losses and of weak memory, and of a fault script that has none (or 0). Default 1 of losses on a cable and weak memory, else 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Frames lost on their way to each card, parts per million, whatever joins the cards. Default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_ppm: Option<u32>,
+    /// Whether to look for races for memory: [`Config::detect_races`]. Default no.
+    pub detect_races: bool,
+    /// Whether UC queue pairs take part in multicast, which no card offers: [`Config::uc_multicast`]. Default no.
+    pub uc_multicast: bool,
+    /// Where the programs run that drive the cards: [`Config::driven_from`]. Default the host.
+    #[serde(skip_serializing_if = "is_host")]
+    pub driven_from: DrivenFrom,
+    /// A pcapng file for the packets on the link.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capture: Option<PathBuf>,
+    /// The link of the cards.
+    #[serde(skip_serializing_if = "LinkTable::is_default")]
+    pub link: LinkTable,
+    /// The network of the cards, in place of a link.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkTable>,
+    /// When stores are seen by others.
+    #[serde(skip_serializing_if = "MemoryTable::is_default")]
+    pub memory: MemoryTable,
+    /// What times are made of.
+    #[serde(skip_serializing_if = "Timing::is_default")]
+    pub timing: Timing,
+    /// What the outer end of the link is joined to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<BridgeTable>,
+}
+
+fn is_host(driven_from: &DrivenFrom) -> bool {
+    *driven_from == DrivenFrom::Host
+}
+
+impl Machine {
+    /// A machine file's text.
+    ///
+    /// # Errors
+    /// Unknown keys and wrong types; the message names the key and its line.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        toml::from_str(text).map_err(|source| ConfigError::Parse { path: None, source })
+    }
+
+    /// A machine file.
+    ///
+    /// # Errors
+    /// As [`Machine::parse`], and what reading a file may fail with.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        toml::from_str(&text).map_err(|source| ConfigError::Parse { path: Some(path.to_owned()), source })
+    }
+
+    /// The network's table, an empty one if there is none yet.
+    pub fn network_mut(&mut self) -> &mut NetworkTable {
+        self.network.get_or_insert_default()
+    }
+
+    /// Frames lost on their way to each card, parts per million; those of a fault script are none of them.
+    #[must_use]
+    pub fn losses_ppm(&self) -> u32 {
+        self.link.drop_ppm.or(self.loss_ppm).unwrap_or_default()
+    }
+
+    /// Whether it is the default machine with losses, seed and model aside.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        let known = Self { loss_ppm: None, seed: None, timing: Timing::default(), ..self.clone() };
+        known == Self::default()
+    }
+
+    /// The configuration of the machine.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first thing that cannot be.
+    pub fn config(&self) -> Result<Config, ConfigError> {
+        if self.losses_ppm() > 1_000_000 {
+            return Err(ConfigError::Loss { percent: f64::from(self.losses_ppm()) / 1e4 });
+        }
+        let default = Config::default();
+        let outside = usize::from(self.bridge.is_some());
+        let (cards, wiring) = match &self.network {
+            None => {
+                let cards = self.cards.unwrap_or(default.cards - outside);
+                (cards, Wiring::Cable(self.link.cable(self.loss_ppm, self.seed)))
+            }
+            Some(table) => {
+                let network = table.config(&self.link, self.loss_ppm, self.seed)?;
+                let (hosts, named) = (network.topology.hosts().len(), network.hosts.len());
+                let room = if named > 0 { named } else { hosts.saturating_sub(outside).min(MAX_CARDS) };
+                let cards = self.cards.unwrap_or(room);
+                if named > 0 && named != cards {
+                    return Err(ConfigError::HostCount { hosts: named, cards });
+                }
+                if cards > hosts {
+                    return Err(ConfigError::Hosts { topology: network.topology.name().to_owned(), hosts, cards });
+                }
+                (cards, Wiring::Network(Box::new(network)))
+            }
+        };
+        Ok(Config {
+            cards,
+            first_card: self.first_card.unwrap_or(default.first_card),
+            wiring,
+            driven_from: self.driven_from,
+            timing: self.timing.parameters()?,
+            memory: self.memory.model(self.seed.unwrap_or(DEFAULT_SEED)),
+            detect_races: self.detect_races,
+            uc_multicast: self.uc_multicast,
+            ..default
+        })
+    }
+
+    /// The configuration of a machine of two cards that runs by itself, unless the description says how many cards there are.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first thing that cannot be.
+    pub fn config_of_pair(&self) -> Result<Config, ConfigError> {
+        let cards = self.alone(2)?;
+        Self { cards: Some(cards), ..self.clone() }.config()
+    }
+
+    /// The configuration of a machine that runs by itself and has `count` cards, or the more that the description says, in a network: one
+    /// switch if no topology is given, at its first hosts if none are named.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first thing that cannot be.
+    pub fn config_of(&self, count: usize) -> Result<Config, ConfigError> {
+        let cards = self.alone(count)?;
+        let mut machine = Self { cards: Some(cards), ..self.clone() };
+        machine.network_mut().topology.get_or_insert_with(|| format!("switch-{}", cards.max(2)));
+        machine.config()
+    }
+
+    /// How many cards there are, if `needed` are needed of a machine that runs by itself.
+    fn alone(&self, needed: usize) -> Result<usize, ConfigError> {
+        match (&self.bridge, self.cards) {
+            (Some(_), _) => Err(ConfigError::Bridged),
+            (None, Some(cards)) if cards < needed => Err(ConfigError::Cards { cards, needed }),
+            (None, cards) => Ok(cards.unwrap_or(needed)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,344 @@
+//! Description of a simulation: the options of `flexcast sim`, and a run of an experiment.
+//!
+//! [`SimSpec`] is parsed from a command line or made from an experiment's table. The command that repeats a run is printed from the same fields
+//! ([`SimSpec::command`]), and the run is made of them ([`SimSpec::resolve`]).
+
+use std::fmt::Display;
+
+use clap::Args as _;
+use emu_config::{ConfigError, Machine};
+use flexcast::{Config, Control, MAX_SUBGROUPS, ThreadPlacement, Transport};
+use flexcast_proto::MAX_RANKS;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use super::SimError;
+use super::algorithm::{Algorithm, AlgorithmName, DEFAULT_RADIX, DEFAULT_SEGMENT_BYTES, DEFAULT_SEGMENTS, Parameters};
+use super::params::{Operation, SimParams};
+use super::skew::MAX_SKEW_US;
+use crate::machine_args::NetworkArgs;
+use crate::options::{one_of, whole};
+
+/// What is to be simulated.
+#[derive(Clone, Debug, PartialEq, Serialize, clap::Args)]
+pub struct SimSpec {
+    /// Number of ranks, 1 to 1024.
+    #[arg(long, value_parser = whole::<u32>(1, MAX_RANKS), default_value_t = Self::default().ranks, value_name = "P")]
+    pub ranks: u32,
+    /// Ranks that share a card.
+    #[arg(long, value_parser = whole::<u32>(1, MAX_RANKS), default_value_t = Self::default().ranks_per_card, value_name = "N")]
+    pub ranks_per_card: u32,
+    /// What they do.
+    #[arg(long, value_enum, default_value_t = Self::default().op)]
+    pub op: Operation,
+    /// Bytes that each rank contributes, made up from the seed; with allgatherv their mean, with alltoall those for each rank. Reductions
+    /// take them for 32-bit integers.
+    #[arg(long, value_parser = whole::<u64>(0, "what memory has room for"), default_value_t = Self::default().bytes, value_name = "N")]
+    pub bytes: u64,
+    /// Root of a broadcast.
+    #[arg(long, value_parser = whole::<u32>(0, MAX_RANKS - 1), default_value_t = Self::default().root, value_name = "RANK")]
+    pub root: u32,
+    /// Operations before those that are counted.
+    #[arg(long, value_parser = whole::<u32>(0, u32::MAX), default_value_t = Self::default().warm_up, value_name = "N")]
+    pub warm_up: u32,
+    /// Operations that are counted, one after another.
+    #[arg(long, value_parser = whole::<u32>(1, u32::MAX), default_value_t = Self::default().iterations, value_name = "N")]
+    pub iterations: u32,
+    /// Seed of everything left to chance: bytes, skew, losses, faults, weak memory [default: the machine file's, or 1].
+    #[arg(long, value_parser = whole::<u64>(0, u64::MAX))]
+    pub seed: Option<u64>,
+    /// Ranks post each operation at times of their own, drawn from 0 to so many microseconds; 0: all at once. A rank's time runs from its
+    /// own post to its release (rank_time of --json), the operation's from the first post to the last release (virtual_time_us).
+    #[arg(long, default_value_t = Self::default().skew_us, value_name = "N", value_parser = whole_us, allow_negative_numbers = true)]
+    pub skew_us: u64,
+    /// How the bytes travel.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub algorithm: AlgorithmArgs,
+    /// The communicator.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub communicator: CommunicatorArgs,
+    /// The emulated machine.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub machine: NetworkArgs,
+}
+
+fn whole_us(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("no whole number of microseconds: give 0 to {MAX_SKEW_US}"))
+}
+
+/// How the bytes travel.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, clap::Args)]
+#[command(next_help_heading = "Algorithm")]
+pub struct AlgorithmArgs {
+    /// How: by multicast, or over reliable connections of the hosts by an algorithm to compare with [default: multicast; of operations that
+    /// have none pairwise (alltoall) and ring].
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub algorithm: Option<AlgorithmName>,
+    /// Segments of each contribution.
+    #[arg(long, value_parser = whole::<u32>(1, u32::MAX), value_name = "N", help = format!("Segments of each contribution (pipelined-ring, tree) [default: {DEFAULT_SEGMENTS}]"))]
+    pub segments: Option<u32>,
+    /// Radix of the tree.
+    #[arg(long, value_parser = whole::<u32>(2, u32::MAX), value_name = "K", help = format!("Children of the root at a level of the tree, and one (k-nomial) [default: {DEFAULT_RADIX}]"))]
+    pub radix: Option<u32>,
+    /// Bytes passed on at a time.
+    #[arg(long, value_parser = whole::<u64>(1, u64::MAX), value_name = "BYTES", help = format!("Bytes that a tree or chain passes on at a time [default: {DEFAULT_SEGMENT_BYTES}]"))]
+    pub segment: Option<u64>,
+}
+
+/// Transports of the data, for options: name, what it is, value.
+#[must_use]
+pub fn transports() -> Vec<(&'static str, &'static str, Transport)> {
+    let about = |transport| match transport {
+        Transport::Ud => "Multicast datagrams, staged and copied by the card",
+        Transport::UcMulticast => {
+            "Multicast RDMA Writes, straight into the user's buffer: no card does this, the emulated ones are told to"
+        }
+        Transport::UcUnicast => "RDMA Writes to each rank, straight into the user's buffer",
+    };
+    Transport::ALL.map(|transport| (transport.name(), about(transport), transport)).to_vec()
+}
+
+fn by_name<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(value)
+}
+
+/// Where the protocol runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum ControlName {
+    /// On the host.
+    Host,
+    /// On a DPA thread of the card.
+    Device,
+}
+
+impl From<ControlName> for Control {
+    fn from(name: ControlName) -> Self {
+        match name {
+            ControlName::Host => Self::Host,
+            ControlName::Device => Self::Device,
+        }
+    }
+}
+
+/// Parameters of the communicator.
+#[derive(Clone, Debug, PartialEq, Serialize, clap::Args)]
+#[command(next_help_heading = "Communicator (multicast)")]
+pub struct CommunicatorArgs {
+    /// What carries the data.
+    #[arg(long, value_parser = one_of(transports()), default_value_t = Self::default().transport, value_name = "NAME")]
+    #[serde(serialize_with = "by_name")]
+    pub transport: Transport,
+    /// Multicast groups that carry the data side by side.
+    #[arg(long, value_parser = whole::<u32>(1, MAX_SUBGROUPS), default_value_t = Self::default().subgroups, value_name = "S")]
+    pub subgroups: u32,
+    /// DPA threads that receive [default: one per subgroup].
+    #[arg(long, value_parser = whole::<u32>(1, MAX_SUBGROUPS), value_name = "W")]
+    pub threads: Option<u32>,
+    /// DPA threads that send.
+    #[arg(long, value_parser = whole::<u32>(1, MAX_SUBGROUPS), default_value_t = Self::default().send_threads, value_name = "N")]
+    pub send_threads: u32,
+    /// Where barrier, activation, recovery and handshake run: on the host, or on a DPA thread of the card.
+    #[arg(long, value_enum, default_value_t = Self::default().control)]
+    pub control: ControlName,
+    /// Take one thread of each core in turn, not all threads of a core.
+    #[arg(long)]
+    pub spread: bool,
+    /// Roots that multicast at the same time; 0: as few as keep the links busy.
+    #[arg(long, value_parser = whole::<u32>(0, MAX_RANKS), default_value_t = Self::default().chains, value_name = "M")]
+    pub chains: u32,
+    /// Chunks before the end of its block at which a root activates the next one [default: as many as hide most of the activation]
+    #[arg(long, value_parser = whole::<u32>(0, u32::MAX), value_name = "CHUNKS")]
+    pub lead: Option<u32>,
+    /// Chunks per doorbell of a send worker.
+    #[arg(long, value_parser = whole::<u32>(2, u32::MAX), default_value_t = Self::default().send_batch, value_name = "N")]
+    pub send_batch: u32,
+    /// Rate at which a root multicasts, in Gbit/s [default: the link's].
+    #[arg(long, value_parser = whole::<u32>(1, u32::MAX), value_name = "GBIT/S")]
+    pub pacing: Option<u32>,
+    /// Time that the cutoff leaves beyond the data's own, the barrier and activations, in microseconds [default: 500].
+    #[arg(long, value_parser = whole::<u64>(0, u64::MAX), value_name = "US")]
+    pub margin: Option<u64>,
+    /// Bytes per chunk; at most 4096 with ud, whatever you like with uc and uc-unicast.
+    #[arg(long, value_parser = whole::<u32>(64, 1_u64 << 30), default_value_t = Self::default().chunk, value_name = "BYTES")]
+    pub chunk: u32,
+    /// Receives (ud: with a staging slot each) per subgroup, a power of two [default: as many as stage 4 MiB in all, 2 MiB beyond 512 ranks].
+    #[arg(long, value_parser = whole::<u32>(16, 8192), value_name = "N")]
+    pub slots: Option<u32>,
+    /// Chunks per doorbell of a receive worker [default: 64, or half of the slots].
+    #[arg(long, value_parser = whole::<u32>(2, 4096), value_name = "N")]
+    pub batch: Option<u32>,
+}
+
+impl Default for SimSpec {
+    fn default() -> Self {
+        let SimParams { ranks, ranks_per_card, operation, bytes, root, warm_up, iterations, skew_us, .. } =
+            SimParams::default();
+        Self {
+            ranks,
+            ranks_per_card,
+            op: operation,
+            bytes,
+            root,
+            warm_up,
+            iterations,
+            seed: None,
+            skew_us,
+            algorithm: AlgorithmArgs::default(),
+            communicator: CommunicatorArgs::default(),
+            machine: NetworkArgs::default(),
+        }
+    }
+}
+
+impl Default for CommunicatorArgs {
+    fn default() -> Self {
+        let Config { transport, subgroups, send_threads, chains, send_batch, chunk_bytes, .. } = Config::default();
+        Self {
+            transport,
+            subgroups,
+            threads: None,
+            send_threads,
+            control: ControlName::Host,
+            spread: false,
+            chains,
+            lead: None,
+            send_batch,
+            pacing: None,
+            margin: None,
+            chunk: chunk_bytes,
+            slots: None,
+            batch: None,
+        }
+    }
+}
+
+impl SimSpec {
+    /// The machine that it runs on; its seed is the run's.
+    ///
+    /// # Errors
+    /// The machine file cannot be read, or is none.
+    pub fn machine(&self) -> Result<Machine, ConfigError> {
+        self.machine.machine(self.seed)
+    }
+
+    /// Parameters of the run, checked, and its machine. `file_bytes`: length of the file that is gathered or broadcast in place of made-up bytes.
+    ///
+    /// # Errors
+    /// [`SimError`] for the first thing that cannot be.
+    pub fn resolve(&self, file_bytes: Option<u64>) -> Result<(SimParams, Machine), SimError> {
+        let Self { ranks, ranks_per_card, op: operation, bytes, root, warm_up, iterations, skew_us, .. } = *self;
+        let AlgorithmArgs { algorithm, segments, radix, segment: segment_bytes } = self.algorithm;
+        if file_bytes.is_some()
+            && !matches!(operation, Operation::Broadcast | Operation::Allgather | Operation::Allgatherv)
+        {
+            let reason = format!("{} takes none: give --bytes, or --op broadcast or allgather", operation.name());
+            return Err(SimError::Parameter { what: "--file", reason });
+        }
+        let mut machine = self.machine()?;
+        let params = SimParams {
+            ranks,
+            ranks_per_card,
+            operation,
+            algorithm: Algorithm::new(operation, algorithm, Parameters { segments, radix, segment_bytes })?,
+            bytes,
+            root,
+            warm_up,
+            iterations,
+            seed: machine.seed.unwrap_or_default(),
+            skew_us,
+            ..SimParams::default()
+        };
+        let params = match file_bytes {
+            Some(bytes) => params.of_file(bytes),
+            None => params,
+        };
+        // Before anything is computed from them.
+        params.check()?;
+        let config = self.communicator.config(params.ranks, params.receive_bytes());
+        let params = SimParams { config, ..params };
+        machine.uc_multicast |= params.needs_uc_multicast();
+        Ok((params, machine))
+    }
+
+    /// Options and values that say the same: those that are not as by default.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let (own, default) = (serde_json::json!(self), serde_json::json!(Self::default()));
+        let mut words = Vec::new();
+        for argument in Self::augment_args(clap::Command::new("sim")).get_arguments() {
+            let (key, Some(option)) = (argument.get_id().as_str(), argument.get_long()) else { continue };
+            if own[key] == default[key] {
+                continue;
+            }
+            let values = match &own[key] {
+                Value::Array(values) => values.as_slice(),
+                value => std::slice::from_ref(value),
+            };
+            for value in values {
+                words.push(format!("--{option}"));
+                words.extend(text(value));
+            }
+        }
+        words
+    }
+
+    /// The command that runs it.
+    #[must_use]
+    pub fn command(&self) -> String {
+        self.words().into_iter().fold("flexcast sim".to_owned(), |command, word| command + " " + &quoted(word))
+    }
+}
+
+/// A value as an option takes it; none of a flag.
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::Null | Value::Bool(_) => None,
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) if number.is_f64() => number.as_f64().map(|number| number.to_string()),
+        other => Some(other.to_string()),
+    }
+}
+
+/// A word as a shell takes it.
+fn quoted(word: String) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=,%+@".contains(&byte);
+    if !word.is_empty() && word.bytes().all(plain) { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+impl CommunicatorArgs {
+    fn config(&self, ranks: u32, receive_bytes: u64) -> Config {
+        let Self { transport, subgroups, threads, send_threads, control, spread, chains, lead, .. } = *self;
+        let Self { send_batch, chunk, slots, batch, margin, pacing, .. } = *self;
+        let mut config = Config::default();
+        if let Some(us) = margin {
+            config.overheads.margin_ps = us.saturating_mul(1_000_000);
+        }
+        // All cards' slots are filled: those of 1024 cards leave room for their buffers in 8 GiB.
+        let most = if ranks > 512 { 512 } else { 1024 };
+        let slots = slots.unwrap_or(most / subgroups.clamp(1, 64).next_power_of_two());
+        Config {
+            transport,
+            subgroups,
+            receive_threads: threads.unwrap_or(subgroups),
+            send_threads,
+            control: control.into(),
+            placement: if spread { ThreadPlacement::Spread } else { ThreadPlacement::Compact },
+            chains,
+            pacing_gbit_per_s: pacing,
+            lead_chunks: lead,
+            send_batch,
+            chunk_bytes: chunk,
+            slots,
+            receive_batch: batch.unwrap_or(64.min(slots / 2)),
+            max_receive_bytes: receive_bytes.max(1),
+            ..config
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+use clap::{FromArgMatches as _, ValueEnum as _};
+use emu_config::{DrivenFrom, Memory, Priorities};
+use proptest::option::of;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+
+fn parse(words: &[String]) -> Result<SimSpec, clap::Error> {
+    let command = SimSpec::augment_args(clap::Command::new("sim").no_binary_name(true));
+    SimSpec::from_arg_matches(&command.try_get_matches_from(words)?)
+}
+
+fn algorithm() -> impl Strategy<Value = AlgorithmArgs> {
+    let names = AlgorithmName::value_variants();
+    (of(select(names)), of(1..=u32::MAX), of(2..=u32::MAX), of(1..=u64::MAX))
+        .prop_map(|(algorithm, segments, radix, segment)| AlgorithmArgs { algorithm, segments, radix, segment })
+}
+
+fn communicator() -> impl Strategy<Value = CommunicatorArgs> {
+    let names = (select(&Transport::ALL[..]), select(ControlName::value_variants()), any::<bool>());
+    let counts = (1..=MAX_SUBGROUPS, of(1..=MAX_SUBGROUPS), 1..=MAX_SUBGROUPS, 0..=MAX_RANKS, of(0..=u32::MAX));
+    let sizes =
+        (2..=u32::MAX, of(1..=u32::MAX), of(0..=u64::MAX), 64..=1_u32 << 30, of(16..=8192_u32), of(2..=4096_u32));
+    (names, counts, sizes).prop_map(|(names, counts, sizes)| {
+        let (transport, control, spread) = names;
+        let (subgroups, threads, send_threads, chains, lead) = counts;
+        let (send_batch, pacing, margin, chunk, slots, batch) = sizes;
+        CommunicatorArgs {
+            transport,
+            subgroups,
+            threads,
+            send_threads,
+            control,
+            spread,
+            chains,
+            lead,
+            send_batch,
+            pacing,
+            margin,
+            chunk,
+            slots,
+            batch,
+        }
+    })
+}
+
+/// Names of files and topologies, with what a shell has a meaning for.
+const NAME: &str = "[a-z/.][a-z0-9 '$*/.=-]{0,9}";
+
+fn machine() -> impl Strategy<Value = NetworkArgs> {
+    let paths = (of(NAME), of(NAME), of(NAME), of(NAME), prop::collection::vec(NAME, 0..3));
+    let values = (of(0.0..=100.0), of(select(&Memory::ALL[..])), of(select(&DrivenFrom::ALL[..])));
+    (paths, values, of(select(&Priorities::ALL[..])), any::<bool>()).prop_map(
+        |(paths, values, queues, detect_races)| {
+            let (machine, topology, faults, model, set) = paths;
+            let (loss, memory, driven_from) = values;
+            NetworkArgs {
+                machine: machine.map(Into::into),
+                loss,
+                topology,
+                faults: faults.map(Into::into),
+                memory,
+                detect_races,
+                model,
+                set,
+                driven_from,
+                queues,
+            }
+        },
+    )
+}
+
+fn spec() -> impl Strategy<Value = SimSpec> {
+    let shape = (1..=MAX_RANKS, 1..=MAX_RANKS, select(Operation::value_variants()), any::<u64>(), 0..MAX_RANKS);
+    let times = (any::<u32>(), 1..=u32::MAX, of(any::<u64>()), 0..=MAX_SKEW_US);
+    (shape, times, algorithm(), communicator(), machine()).prop_map(
+        |(shape, times, algorithm, communicator, machine)| {
+            let (ranks, ranks_per_card, op, bytes, root) = shape;
+            let (warm_up, iterations, seed, skew_us) = times;
+            SimSpec {
+                ranks,
+                ranks_per_card,
+                op,
+                bytes,
+                root,
+                warm_up,
+                iterations,
+                seed,
+                skew_us,
+                algorithm,
+                communicator,
+                machine,
+            }
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn a_printed_command_is_parsed_as_the_same_run(spec in spec()) {
+        let words = spec.words();
+        prop_assert_eq!(parse(&words).map_err(|error| TestCaseError::fail(format!("{words:?}: {error}")))?, spec);
+    }
+}
+
+#[test]
+fn nothing_given_is_the_default() {
+    assert_eq!(parse(&[]).unwrap(), SimSpec::default());
+    assert_eq!(SimSpec::default().command(), "flexcast sim");
+    let (params, machine) = SimSpec::default().resolve(None).unwrap();
+    let config = Config { slots: 256, max_receive_bytes: 8 << 20, ..Config::default() };
+    assert_eq!(params, SimParams { config, ..SimParams::default() });
+    assert_eq!(machine, Machine { seed: Some(1), ..Machine::default() });
+}
+
+#[test]
+fn every_option_is_a_key_of_the_description() {
+    let keys = serde_json::json!(SimSpec::default());
+    for argument in SimSpec::augment_args(clap::Command::new("sim")).get_arguments() {
+        assert!(keys.get(argument.get_id().as_str()).is_some(), "{argument}");
+    }
+}
+
+#[test]
+fn a_command_is_what_a_shell_takes() {
+    let mut spec = SimSpec { ranks: 4, skew_us: 30, ..SimSpec::default() };
+    spec.machine = NetworkArgs {
+        loss: Some(0.5),
+        topology: Some("my net.toml".to_owned()),
+        detect_races: true,
+        set: vec!["a.b=1".to_owned(), "it's".to_owned()],
+        ..NetworkArgs::default()
+    };
+    spec.communicator.control = ControlName::Device;
+    assert_eq!(
+        spec.command(),
+        r"flexcast sim --ranks 4 --skew-us 30 --control device --loss 0.5 --topology 'my net.toml' --detect-races --set a.b=1 --set 'it'\''s'"
+    );
+}
