@@ -293,6 +293,7 @@ impl Port {
     }
 
     /// A packet leaves the port, from its first bit to its last.
+    #[inline]
     fn leave((start_ps, done_ps): (u64, u64), packet: Packet, cx: &mut Cx<'_>) {
         cx.log.counters.tx_packets += 1;
         cx.log.counters.tx_bytes += packet.frame_bytes();
@@ -301,6 +302,7 @@ impl Port {
     }
 
     /// A packet is sent at one time and is back at another.
+    #[inline]
     fn turn_round(&mut self, (sent_ps, back_ps): (u64, u64), packet: Packet, cx: &mut Cx<'_>) {
         cx.log.counters.loopback_packets += 1;
         cx.log.note_sent(sent_ps, back_ps, &packet, true);
