@@ -1,8 +1,9 @@
 //! Failures of queues that no completion tells, or not all of it: whose they are, and who is told.
 //!
-//! An event goes to the open device that owns the queue. Queues made by DevX or FlexIO have no verbs object: their events
-//! go to every open device of their card, with a stand-in of which only the number can be asked for (`qp_num`, and
-//! `mlx5dv_init_obj` for completion queues). The real library tells of such queues through DevX event channels only.
+//! An event goes to the open device that owns the queue. Queues made by DevX or FlexIO have no verbs object: their
+//! events go to every open device of their card, with a stand-in of which only the number can be asked for (`qp_num`,
+//! and `mlx5dv_init_obj` for completion queues). The real library tells of such queues through DevX event channels
+//! only.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -71,8 +72,8 @@ pub(crate) type Events = Mailbox<Raised>;
 /// An object, and the open device that it was made from.
 type Owned = (Weak<dyn Source>, Weak<Context>);
 
-/// Objects by the addresses of their rings (completion queues) or doorbell records (queue pairs): what ties a number of some machine to
-/// an object of this process.
+/// Objects by the addresses of their rings (completion queues) or doorbell records (queue pairs): what ties a number of
+/// some machine to an object of this process.
 static SOURCES: Mutex<BTreeMap<u64, Owned>> = Mutex::new(BTreeMap::new());
 static CONTEXTS: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
 

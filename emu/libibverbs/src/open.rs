@@ -19,8 +19,8 @@ extern "C" fn tell_races() {
 /// Has the number of races told when the program ends, once.
 fn tell_races_at_exit() {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    // SAFETY: the function only reads a counter and writes on stderr, neither of which ends with the program's own handlers; a library
-    // that is unloaded runs its handlers before. Full tables leave out a line.
+    // SAFETY: the function only reads a counter and writes on stderr, neither of which ends with the program's own
+    // handlers; a library that is unloaded runs its handlers before. Full tables leave out a line.
     ONCE.call_once(|| _ = unsafe { libc::atexit(tell_races) });
 }
 

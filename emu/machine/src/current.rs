@@ -1,8 +1,8 @@
 //! The world behind the C ABIs, which pass no handle for it.
 //!
-//! A thread of the host that attaches a [`Machine`] has a world of its own: tests run side by side, each with its machine.
-//! Threads that never do share one world, which is what a C program expects. It is made at first use, with the defaults or by
-//! the maker given to [`make_shared_with`], and a [`Driver`] may keep it going.
+//! A thread of the host that attaches a [`Machine`] has a world of its own: tests run side by side, each with its
+//! machine. Threads that never do share one world, which is what a C program expects. It is made at first use, with the
+//! defaults or by the maker given to [`make_shared_with`], and a [`Driver`] may keep it going.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -13,8 +13,9 @@ use crate::config::Config;
 use crate::error::MachineError;
 use crate::world::World;
 
-/// Keeps the shared world going by itself, so that time passes whether or not the program calls. It knows the wall clock and
-/// what the world's outer end is joined to; the world knows neither. Its calls come under the lock that the world is behind.
+/// Keeps the shared world going by itself, so that time passes whether or not the program calls. It knows the wall
+/// clock and what the world's outer end is joined to; the world knows neither. Its calls come under the lock that the
+/// world is behind.
 pub trait Driver: fmt::Debug + Send {
     /// Before a call on the world: what is due by now has happened when it returns.
     fn before(&mut self, world: &mut World);
@@ -78,8 +79,8 @@ pub fn on_events(hook: EventHook) {
     HOOK.get_or_init(|| hook);
 }
 
-/// A machine in the hands of who made it. The C ABIs, which have no handle for a machine, work on the one that their thread has
-/// [attached](Machine::attach) last.
+/// A machine in the hands of who made it. The C ABIs, which have no handle for a machine, work on the one that their
+/// thread has [attached](Machine::attach) last.
 ///
 /// Clones are the same machine.
 #[derive(Clone, Debug)]
@@ -94,8 +95,8 @@ impl Machine {
         Ok(Self(Rc::new(RefCell::new(World::new(config)?))))
     }
 
-    /// Has the C ABIs of the calling thread work on this machine from now on. Handles into the one before are stale and answered with
-    /// errors.
+    /// Has the C ABIs of the calling thread work on this machine from now on. Handles into the one before are stale and
+    /// answered with errors.
     pub fn attach(&self) {
         OWN.with(|own| *own.borrow_mut() = Some(self.clone()));
     }
@@ -109,7 +110,8 @@ impl Machine {
     }
 }
 
-/// Gives the calling thread a new world of its own. Handles into the one it had before are stale and answered with errors.
+/// Gives the calling thread a new world of its own. Handles into the one it had before are stale and answered with
+/// errors.
 pub fn configure(config: Config) -> Result<(), MachineError> {
     Machine::new(config)?.attach();
     Ok(())
@@ -164,9 +166,9 @@ fn tell() {
     }
 }
 
-/// Lets the calling thread's machine run between two looks of a polling host: see [`World::relax`]. A driven machine runs as
-/// far as its driver lets it, and the call may wait a little for what comes next. `false` when nothing is due until the host
-/// acts; something may always happen in a driven machine.
+/// Lets the calling thread's machine run between two looks of a polling host: see [`World::relax`]. A driven machine
+/// runs as far as its driver lets it, and the call may wait a little for what comes next. `false` when nothing is due
+/// until the host acts; something may always happen in a driven machine.
 ///
 /// # Errors
 /// The shared world cannot be made.
@@ -190,8 +192,9 @@ pub fn relax() -> Result<bool, MachineError> {
     })
 }
 
-/// Lets the shared world run once more for a process that is about to end: unlike [`relax`] it neither makes a world nor waits for another thread that
-/// has it. Tells whether the process may end: the world is quiet, or moves inside calls only. What is returned otherwise is waited for without the lock.
+/// Lets the shared world run once more for a process that is about to end: unlike [`relax`] it neither makes a world
+/// nor waits for another thread that has it. Tells whether the process may end: the world is quiet, or moves inside
+/// calls only. What is returned otherwise is waited for without the lock.
 #[must_use]
 pub fn run_out() -> Option<Box<dyn FnOnce() + Send>> {
     let mut state = match SHARED.try_lock() {

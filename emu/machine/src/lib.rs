@@ -1,9 +1,9 @@
-//! An emulated BlueField-3 installation: cards with a data-path accelerator (16 cores of 16 hardware threads that execute
-//! a real RISC-V ELF), a network card, and the cable or the network of switches that joins them.
+//! An emulated BlueField-3 installation: cards with a data-path accelerator (16 cores of 16 hardware threads that
+//! execute a real RISC-V ELF), a network card, and the cable or the network of switches that joins them.
 //!
 //! - [`World`] is everything: control calls, [`World::step`] and virtual time. One event queue, no wall clock, one seed.
-//! - [`Machine`] is a handle of a world for who made it. The C ABIs have none: they work on the one that their thread has attached
-//!   ([`with_world`]), or on the process's.
+//! - [`Machine`] is a handle of a world for who made it. The C ABIs have none: they work on the one that their thread
+//!   has attached ([`with_world`]), or on the process's.
 //! - [`World::open_outside`] ends a port outside the machine; a [`Driver`] joins it to something and keeps the clock.
 //!
 //! - [`MemoryModel::Weak`] delays and reorders stores as far as fences allow it, and [`Config::detect_races`] watches who owns

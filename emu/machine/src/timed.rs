@@ -1,10 +1,11 @@
-//! The threads of a card under a timing model: the cores decide which of them issues when, and each access costs what caches and shared
-//! paths make of it.
+//! The threads of a card under a timing model: the cores decide which of them issues when, and each access costs what
+//! caches and shared paths make of it.
 //!
-//! A thread executes one instruction at the cycle in which its core issues it, and plain ones that follow ahead of time; the core
-//! issues those afterwards, one by one (see [`emu_timing::Core`]). So everything that another agent could notice happens in the order
-//! of the cycles, over all cores of the card; ties go to the lower core. A code line that is not in the core's code cache costs the
-//! thread the wait for it and the issue slot in which it was found missing.
+//! A thread executes one instruction at the cycle in which its core issues it, and plain ones that follow ahead of
+//! time; the core issues those afterwards, one by one (see [`emu_timing::Core`]). So everything that another agent
+//! could notice happens in the order of the cycles, over all cores of the card; ties go to the lower core. A code line
+//! that is not in the core's code cache costs the thread the wait for it and the issue slot in which it was found
+//! missing.
 
 use std::collections::BTreeMap;
 
@@ -129,8 +130,8 @@ impl Timed {
         }
     }
 
-    /// The network card, or the host by it, is about to read or write memory of a process: what threads have executed ahead there and not
-    /// issued is rolled back. Where there is no memory, nobody has.
+    /// The network card, or the host by it, is about to read or write memory of a process: what threads have executed
+    /// ahead there and not issued is rolled back. Where there is no memory, nobody has.
     pub(crate) fn before_access(&mut self, process: u32, addr: u64, len: u64, memory: &mut ProcessMemory) {
         if memory.bytes(addr, len as usize).is_none() {
             return;
@@ -189,8 +190,8 @@ impl Timed {
         self.cores[unit / THREADS].schedule(unit % THREADS, cycles, 0, 0);
     }
 
-    /// Lets the cores issue instructions of the cycles before `end`. A thread that cannot go on by itself ends it, and is
-    /// not scheduled any more.
+    /// Lets the cores issue instructions of the cycles before `end`. A thread that cannot go on by itself ends it, and
+    /// is not scheduled any more.
     #[inline(never)]
     pub(crate) fn issue_until(&mut self, end: u64, around: Surroundings<'_>) -> Option<(u32, Pause)> {
         let Surroundings { card, nic, processes, host, images, most_ahead } = around;

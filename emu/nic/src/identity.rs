@@ -1,8 +1,9 @@
-//! Identity of the port: its addresses, and its partition keys (InfiniBand specification, volume 1, 10.9: partitioning).
+//! Identity of the port: its addresses, and its partition keys (InfiniBand specification, volume 1, 10.9:
+//! partitioning).
 //!
-//! A port has a table of partition keys, and each queue pair names an entry. A packet is for a queue pair if both have the same
-//! partition (bits 14:0) and at least one of them is a full member (bit 15); others are dropped in silence, whatever the
-//! transport: an RC requester learns of it by its timeout.
+//! A port has a table of partition keys, and each queue pair names an entry. A packet is for a queue pair if both have
+//! the same partition (bits 14:0) and at least one of them is a full member (bit 15); others are dropped in silence,
+//! whatever the transport: an RC requester learns of it by its timeout.
 
 use std::sync::Arc;
 

@@ -8,8 +8,8 @@
 //!
 //! - formats: `packet`, [`wire`], `wqe`, `cqe`, and the attributes of objects;
 //! - tables and state: `queue_pair`, `cq`, `keys`, `groups`, `identity`;
-//! - engines, types with state of their own: `engine::{requester, responder, port, pcie, completions, ingress}`; a step of one works with
-//!   a `Cx`, the bundle of time, memory, effects and log;
+//! - engines, types with state of their own: `engine::{requester, responder, port, pcie, completions, ingress}`; a step
+//!   of one works with a `Cx`, the bundle of time, memory, effects and log;
 //! - [`Nic`], the door, which owns them.
 //!
 //! Times are picoseconds of virtual time. The same calls in the same order give the same effects.

@@ -243,8 +243,10 @@ impl Nic {
             log.counters.icrc_drops += 1;
             return;
         }
-        if let Some(packet) = ingress.arrive(packet, &mut Cx { now_ps, mem, fx, log }) {
+        if ingress.is_idle(now_ps) {
             self.receive(now_ps, &packet, mem, fx);
+        } else {
+            ingress.keep(packet, &mut Cx { now_ps, mem, fx, log });
         }
     }
 
@@ -331,13 +333,13 @@ impl Nic {
     /// A CQE reaches its ring. A completion queue that fails takes its queue pairs with it.
     fn write_cqe(&mut self, now_ps: u64, slot: u32, mem: &mut dyn Dma, fx: &mut Effects) {
         let Self { qps, datapath, log, .. } = self;
-        let Some(pending) = datapath.completions.take(slot) else { return };
+        let Some(mut pending) = datapath.completions.take(slot) else { return };
         let (qpn, life, cqn) = (pending.qpn, pending.life, pending.cqn);
         if qps.get(qpn).is_some_and(|qp| qp.life != life) {
             return;
         }
         let cx = &mut Cx { now_ps, mem, fx, log };
-        let Err(cause) = datapath.completions.write(pending, cx) else { return };
+        let Err(cause) = datapath.completions.write(&mut pending, cx) else { return };
         cx.fx.async_events.push(AsyncEvent::CqError { cqn, cause });
         for qpn in qps.numbers(|qp| qp.attr.send_cq == cqn || qp.attr.recv_cq == cqn) {
             if let Some(qp) = qps.get_mut(qpn) {

@@ -31,16 +31,16 @@ pub struct Emulated {
 }
 
 impl Emulated {
-    /// A new machine in virtual time 0, for the calling thread. Objects made through an earlier one of this thread must be gone: its
-    /// machine is reached by its own handle alone from now on.
+    /// A new machine in virtual time 0, for the calling thread. Objects made through an earlier one of this thread must
+    /// be gone: its machine is reached by its own handle alone from now on.
     ///
     /// # Errors
     /// A configuration the machine refuses.
     pub fn new(config: Config) -> Result<Self, MachineError> {
         let machine = Machine::new(config)?;
         machine.attach();
-        // SAFETY: the emulator's tables implement the C functions of their names over one machine per thread; the provider is
-        // used on this thread, since its objects are not `Send`.
+        // SAFETY: the emulator's tables implement the C functions of their names over one machine per thread; the
+        // provider is used on this thread, since its objects are not `Send`.
         let provider = unsafe {
             Provider::from_tables(
                 emu_libflexio::api(),

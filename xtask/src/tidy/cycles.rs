@@ -9,10 +9,12 @@ use super::Findings;
 use super::modules::Modules;
 use crate::workspace;
 
-/// Files that may import one another in a circle. A few are one thing in several files; more are several things that are one.
+/// Files that may import one another in a circle. A few are one thing in several files; more are several things that
+/// are one.
 const FILES_LIMIT: usize = 8;
 
-/// Crates that are over the limit still, and by which number of files at most; a row goes when its crate needs it no more.
+/// Crates that are over the limit still, and by which number of files at most; a row goes when its crate needs it no
+/// more.
 const EXCUSES: &[(&str, usize)] = &[
     // Options that commands share are in the file that names all commands.
     ("flexcast-cli", 19),

@@ -1,6 +1,7 @@
 //! Module tree of a crate, as far as its source text tells, and the paths by which its modules name one another.
 //!
-//! Read from tokens, so comments and strings are none of it and arguments of macros are. Code for tests (`#[cfg(test)]`) is left out.
+//! Read from tokens, so comments and strings are none of it and arguments of macros are. Code for tests
+//! (`#[cfg(test)]`) is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
@@ -56,8 +57,9 @@ impl Modules {
         &self.files
     }
 
-    /// For each file, the other files whose items it names. A name that a module passes on (`pub use`) counts for the file that defines it.
-    /// A module's declaration of a child (`mod x;`) does not count, nor that it passes on names of those below it.
+    /// For each file, the other files whose items it names. A name that a module passes on (`pub use`) counts for the
+    /// file that defines it. A module's declaration of a child (`mod x;`) does not count, nor that it passes on names
+    /// of those below it.
     pub(super) fn imports(&self) -> Vec<BTreeSet<usize>> {
         let mut edges = vec![BTreeSet::new(); self.files.len()];
         for (index, module) in self.modules.iter().enumerate() {
@@ -246,7 +248,8 @@ impl Modules {
         Some(at)
     }
 
-    /// The module that defines what `module` knows by the first segment of `path`: itself, or one that it passes the name on from.
+    /// The module that defines what `module` knows by the first segment of `path`: itself, or one that it passes the
+    /// name on from.
     fn definition(&self, module: usize, path: &[String], steps: usize) -> usize {
         let here = &self.modules[module];
         let Some(name) = path.first().filter(|name| steps < MOST_STEPS && !here.items.contains(*name)) else {

@@ -1,12 +1,13 @@
 //! Run-ahead of threads: instructions executed before the cycle of their issue, and the undo log that rolls them back.
 //!
-//! A burst ([`emu_hart::Hart::burst`]) executes plain instructions ahead, which nobody can notice, and accesses to lines that only its
-//! thread has in L1. These are logged here until they are issued. Before anybody else touches such a line (the network card, or a thread
-//! that brings it into its own L1), what has not been issued is rolled back: stores in the reverse order, then the thread is put to
-//! where it was at the first such access, and executes again what has been issued with what it had loaded. So the card reads and writes
-//! memory as if every instruction were executed at its issue. Between cores the order is looser: one may have issued some cycles
-//! further than another, by a burst at most, and a load that hits L1 may miss a store of the other core by as much. Lines of code, and
-//! lines of L2 and L3, are touched when an instruction is executed: which line has to go for another may be one burst off.
+//! A burst ([`emu_hart::Hart::burst`]) executes plain instructions ahead, which nobody can notice, and accesses to
+//! lines that only its thread has in L1. These are logged here until they are issued. Before anybody else touches such
+//! a line (the network card, or a thread that brings it into its own L1), what has not been issued is rolled back:
+//! stores in the reverse order, then the thread is put to where it was at the first such access, and executes again
+//! what has been issued with what it had loaded. So the card reads and writes memory as if every instruction were
+//! executed at its issue. Between cores the order is looser: one may have issued some cycles further than another, by a
+//! burst at most, and a load that hits L1 may miss a store of the other core by as much. Lines of code, and lines of L2
+//! and L3, are touched when an instruction is executed: which line has to go for another may be one burst off.
 
 use emu_hart::{Before, Bus, Fault, Hart, Text, Width};
 use emu_timing::cache::line_of;
@@ -23,8 +24,8 @@ const NOWHERE: u64 = u64::MAX;
 /// An instruction that may have to be rolled back. Two words: hundreds of threads have a dozen each.
 #[derive(Clone, Copy, Debug)]
 struct Undo {
-    /// The address in the process, 40 bits; above it instructions of the burst before this one, 8 bits, what it is, 2 bits, and the
-    /// logarithm of its bytes, 2 bits.
+    /// The address in the process, 40 bits; above it instructions of the burst before this one, 8 bits, what it is, 2
+    /// bits, and the logarithm of its bytes, 2 bits.
     head: u64,
     /// What has been loaded, what was there before the store, or the line of code before.
     value: u64,
@@ -78,7 +79,8 @@ fn bit_of(line: u64) -> u64 {
 struct Burst {
     /// The line of code that it has at hand.
     line: u64,
-    /// Instructions of its burst that count as executed ahead, and those that its hart has executed: more, while that is stale.
+    /// Instructions of its burst that count as executed ahead, and those that its hart has executed: more, while that
+    /// is stale.
     count: u32,
     executed: u32,
     /// In the order in which they were executed.
@@ -176,8 +178,8 @@ impl RunAhead {
         burst.log.push(Undo::new(before, What::Code, 0, 1, from));
     }
 
-    /// Somebody is about to touch the line of a (tagged) address: what others than `except` have executed ahead there is rolled back, as
-    /// far as it has not been issued.
+    /// Somebody is about to touch the line of a (tagged) address: what others than `except` have executed ahead there
+    /// is rolled back, as far as it has not been issued.
     #[cold]
     #[inline(never)]
     pub(crate) fn roll_back_line(
@@ -213,8 +215,8 @@ impl RunAhead {
         open.any(|undo| undo.what() != What::Code && line_of(burst.tag | undo.addr()) == line)
     }
 
-    /// Rolls back what a thread has executed and not issued, from the first access on. Its hart follows when [`RunAhead::restore`] is
-    /// called.
+    /// Rolls back what a thread has executed and not issued, from the first access on. Its hart follows when
+    /// [`RunAhead::restore`] is called.
     #[inline(never)]
     fn roll_back(&mut self, unit: usize, cores: &mut [Core], caches: &mut Memory, memory: &mut ProcessMemory) {
         let burst = &mut self.of[unit];

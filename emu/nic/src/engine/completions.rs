@@ -52,7 +52,7 @@ impl Completions {
     ///
     /// # Errors
     /// Why its completion queue has failed.
-    pub(crate) fn write(&mut self, mut pending: PendingCqe, cx: &mut Cx<'_>) -> Result<(), FailureCause> {
+    pub(crate) fn write(&mut self, pending: &mut PendingCqe, cx: &mut Cx<'_>) -> Result<(), FailureCause> {
         let cqn = pending.cqn;
         let Some(cq) = self.queues.get_mut(cqn) else { return Ok(()) };
         cqe::stamp(&mut pending.cqe, cx.now_ps);

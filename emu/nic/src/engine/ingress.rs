@@ -23,11 +23,13 @@ impl ReceiveEngine {
         Self { waiting: VecDeque::new(), busy_until_ps: 0, service_ps, buffer_packets }
     }
 
-    /// A packet for this card has arrived: gives it back if it is served now, and keeps or drops it otherwise.
-    pub(crate) fn arrive(&mut self, packet: Packet, cx: &mut Cx<'_>) -> Option<Packet> {
-        if self.waiting.is_empty() && self.busy_until_ps <= cx.now_ps {
-            return Some(packet);
-        }
+    /// Whether a packet that arrives now is served at once.
+    pub(crate) fn is_idle(&self, now_ps: u64) -> bool {
+        self.waiting.is_empty() && self.busy_until_ps <= now_ps
+    }
+
+    /// A packet for this card has arrived while the engine is busy: it is kept, or dropped where the buffer is full.
+    pub(crate) fn keep(&mut self, packet: Packet, cx: &mut Cx<'_>) {
         if self.waiting.len() < self.buffer_packets {
             if self.waiting.is_empty() {
                 cx.fx.timer(self.busy_until_ps, Work::Receive);
@@ -38,7 +40,6 @@ impl ReceiveEngine {
             cx.log.counters.rx_buffer_drops += 1;
             cx.log.note_drop(before, cx.now_ps, &packet);
         }
-        None
     }
 
     /// Takes the next packet: the engine is free.

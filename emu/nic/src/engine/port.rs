@@ -46,7 +46,8 @@ impl SendEngine {
         }
     }
 
-    /// The queue of a queue pair: that of its traffic class, of a datagram's sender that of the datagram it sends or has sent last.
+    /// The queue of a queue pair: that of its traffic class, of a datagram's sender that of the datagram it sends or
+    /// has sent last.
     fn queue(&self, qp: &QueuePair) -> usize {
         let class = match &qp.sq.wqe.address {
             Some(address) if qp.attr.transport == Transport::Ud => address.network.traffic_class,
@@ -160,7 +161,8 @@ impl Port {
         self.engines[PORT] = SendEngine::new(priorities, weights);
     }
 
-    /// The send engine begins no packet of these priorities (a bit each); tells whether it would have begun one of any before.
+    /// The send engine begins no packet of these priorities (a bit each); tells whether it would have begun one of any
+    /// before.
     pub(crate) fn pause(&mut self, priorities: u8) -> bool {
         let engine = &mut self.engines[PORT];
         let news = engine.paused & priorities != priorities;
@@ -214,8 +216,8 @@ impl Port {
         Some(Turn { qpn, engine, busy_until_ps, tx_bytes: cx.log.counters.tx_bytes })
     }
 
-    /// A queue pair has prepared a packet in its turn, and the engine should prepare no other of its priority before `ahead_ps`. A
-    /// parked one takes its next turn later.
+    /// A queue pair has prepared a packet in its turn, and the engine should prepare no other of its priority before
+    /// `ahead_ps`. A parked one takes its next turn later.
     pub(crate) fn end_turn(&mut self, turn: Turn, qp: &QueuePair, ahead_ps: u64, parked: bool, cx: &Cx<'_>) {
         let queue = self.queue(turn.engine, qp);
         let engine = &mut self.engines[turn.engine];
@@ -232,8 +234,8 @@ impl Port {
 
     /// When a packet of `bytes` on the wire that is complete at `ready_ps` begins and ends to leave the port.
     ///
-    /// What has been given a time has not left: a packet of higher priority passes it, and it leaves later by as much. The packet on its
-    /// way out is not interrupted; that is what joins the port to others, which knows it, sees to.
+    /// What has been given a time has not left: a packet of higher priority passes it, and it leaves later by as much.
+    /// The packet on its way out is not interrupted; that is what joins the port to others, which knows it, sees to.
     fn take(&mut self, ready_ps: u64, queue: usize, bytes: u64) -> (u64, u64) {
         let took_ps = self.timing.port_rate.serialisation_ps(bytes);
         let strict = self.engines[PORT].arbiter.is_strict();
@@ -293,6 +295,7 @@ impl Port {
     }
 
     /// A packet leaves the port, from its first bit to its last.
+    #[inline]
     fn leave((start_ps, done_ps): (u64, u64), packet: Packet, cx: &mut Cx<'_>) {
         cx.log.counters.tx_packets += 1;
         cx.log.counters.tx_bytes += packet.frame_bytes();
@@ -301,6 +304,7 @@ impl Port {
     }
 
     /// A packet is sent at one time and is back at another.
+    #[inline]
     fn turn_round(&mut self, (sent_ps, back_ps): (u64, u64), packet: Packet, cx: &mut Cx<'_>) {
         cx.log.counters.loopback_packets += 1;
         cx.log.note_sent(sent_ps, back_ps, &packet, true);

@@ -34,14 +34,16 @@ impl std::ops::Deref for Ranges {
 #[derive(Clone, Copy)]
 struct Reach {
     key: u32,
-    /// Protection domain of the user; `None` behind an alias: its target was shared, which stands for the protection domain.
+    /// Protection domain of the user; `None` behind an alias: its target was shared, which stands for the protection
+    /// domain.
     pd: Option<u32>,
     addr: u64,
     len: u64,
 }
 
 impl Reach {
-    /// The bytes, by a key of these attributes: the protection domain must be the user's, the range inside, the right granted.
+    /// The bytes, by a key of these attributes: the protection domain must be the user's, the range inside, the right
+    /// granted.
     fn check(
         self,
         owner: u32,

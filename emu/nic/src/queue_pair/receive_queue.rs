@@ -97,7 +97,8 @@ pub(crate) struct ReceiveQueue {
     /// Next receive to be consumed.
     pub(crate) consumer: u16,
     pub(crate) expected_psn: u32,
-    /// Messages accepted, 24 bits. Answers tell those up to their own PSN: Reads among the accepted ones may still be unanswered.
+    /// Messages accepted, 24 bits. Answers tell those up to their own PSN: Reads among the accepted ones may still be
+    /// unanswered.
     pub(crate) message_number: u32,
     /// A NAK is out; nothing but the expected PSN is of interest.
     pub(crate) nak_sent: bool,
@@ -119,8 +120,8 @@ pub(crate) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// Whether the peer has as many Reads and atomics outstanding as it may: it knows `limit`, and must not ask for another. Repetitions
-    /// are none of the peer's asking where the network makes them, and do not count.
+    /// Whether the peer has as many Reads and atomics outstanding as it may: it knows `limit`, and must not ask for
+    /// another. Repetitions are none of the peer's asking where the network makes them, and do not count.
     pub(crate) fn fetches_exhausted(&self, now_ps: u64, limit: u8) -> bool {
         let outstanding = |fetched: &&Fetched| fetched.answered_ps.is_none_or(|at_ps| at_ps > now_ps);
         self.fetched.iter().filter(outstanding).count() >= usize::from(limit)

@@ -1,6 +1,7 @@
 //! UMR work requests: their segments, and what they change in a memory key.
 //!
-//! Formats: `mlx5_wqe_umr_ctrl_seg`, `mlx5_wqe_mkey_context_seg` and `mlx5_wqe_umr_klm_seg` of rdma-core's mlx5 provider.
+//! Formats: `mlx5_wqe_umr_ctrl_seg`, `mlx5_wqe_mkey_context_seg` and `mlx5_wqe_umr_klm_seg` of rdma-core's mlx5
+//! provider.
 
 use super::segment::{SIZE, WqeFault, be16, be32, be64, take};
 use crate::access::Access;
