@@ -51,7 +51,11 @@ const PARTS: &[Part] = &[
     Part { name: "device/dpa", tests: &["--package", "dpa", "--lib"], flags: DEVICE },
     Part { name: "shared/hw", tests: &["--package", "flexcast-hw", "--lib"], flags: SHARED },
     Part { name: "shared/abi", tests: &["--package", "flexcast-abi", "--lib", "--tests"], flags: SHARED },
-    Part { name: "shared/isa", tests: &["--package", "flexcast-isa", "--test", "decode", "--test", "strings"], flags: SHARED },
+    Part {
+        name: "shared/isa",
+        tests: &["--package", "flexcast-isa", "--test", "decode", "--test", "strings"],
+        flags: SHARED,
+    },
     Part {
         name: "shared/proto",
         tests: &["--package", "flexcast-proto", "--lib", "--test", "wire", "--test", "chains", "--test", "agreement"],
