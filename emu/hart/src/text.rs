@@ -119,6 +119,9 @@ impl Text {
     }
 
     /// Decodes the instruction at an address of a range into its slot.
+    ///
+    /// Out of line: it is done once for each instruction, and its registers would cost the loop of a burst a third of its speed.
+    #[inline(never)]
     pub(crate) fn decode<B: Bus>(&mut self, range: usize, pc: u64, bus: &mut B) -> Result<(), Fault> {
         let range = &mut self.ranges[range];
         let offset = pc - range.base;
