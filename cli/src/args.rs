@@ -4,18 +4,17 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use flexcast::MAX_SLOTS;
 
 use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
 use crate::plan_args::PlanArgs;
+use crate::reference_args::ReferenceArgs;
 use crate::report_args::ReportArgs;
-use crate::sim_args::{CampaignArgs, SimArgs};
+use crate::sim_args::{CampaignArgs, ControlName, SimArgs, TransportName};
 use flexcast_lab::machine::{DrivenFrom, MachineParams, Memory, Queues};
 use flexcast_lab::options::whole;
 use flexcast_lab::timing::TimingParams;
-use flexcast_lab::tput::plan::{
-    CHUNK_ALIGN_BYTES, DEFAULT_PSN_BITS, LAST_UNIT, MAX_PSN_BITS, MAX_RING, MAX_THREADS, MIN_RING, Params, Transport,
-    UC_MAX_CHUNK_BYTES,
-};
+use flexcast_lab::tput::plan::{MAX_CHUNK_BYTES, MAX_THREADS, Params};
 
 /// Firmware for the DPA of a BlueField-3, run, measured and deployed: on the emulated card or on a real one.
 #[derive(Debug, Parser)]
@@ -29,8 +28,11 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// List the cards a provider offers.
     Devices(DevicesArgs),
-    /// Send a buffer from card 1 to the DPA of card 0 and report throughput and instructions per completion.
+    /// Broadcast a buffer from card 1 to the DPA of card 0, as a program of two ranks does, and report time, throughput and instructions per
+    /// completion.
     Tput(Box<TputArgs>),
+    /// Run the published receive kernels on the DPA of card 0, to measure beside them.
+    Reference(Box<ReferenceArgs>),
     /// Run a collective among many ranks, each on an emulated card with the real firmware, and check every buffer.
     Sim(Box<SimArgs>),
     /// Run collectives drawn from seeds: any shape and size, lossy links, dead ranks, stalled threads. Each must end well or in a typed
@@ -43,7 +45,7 @@ pub(crate) enum Command {
     Deploy(ImageArgs),
     /// Deploy an image and print what it logs; `pingpong` is also sent a ping.
     Run(ImageArgs),
-    /// Measure instructions per completion of `receive` beside `reference`, and the speed of the emulator: one card, and 8 to 1024.
+    /// Measure instructions per completion beside those of the published kernels, and the speed of the emulator: one card, and 8 to 1024.
     Bench(BenchArgs),
     /// Fit the timing model's one free number, hold the model against every published point that it was not fitted to, and say which
     /// verdicts hang on assumptions.
@@ -84,27 +86,33 @@ pub(crate) struct DevicesArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TputArgs {
-    /// Transport of the data.
-    #[arg(long, value_enum, default_value = "uc")]
-    pub(crate) transport: Transport,
-    /// Receive workers: DPA threads with a queue pair each (1 to 190).
-    #[arg(long, value_parser = whole::<u32>(1, MAX_THREADS), default_value_t = 1)]
+    /// What carries the data.
+    #[arg(long, value_enum, default_value = "ud", value_name = "NAME")]
+    pub(crate) transport: TransportName,
+    /// Subgroups, and as many DPA threads that receive.
+    #[arg(long, value_parser = whole::<u32>(1, MAX_THREADS), default_value_t = Params::default().threads)]
     pub(crate) threads: u32,
+    /// DPA threads that send.
+    #[arg(long, value_parser = whole::<u32>(1, MAX_THREADS), default_value_t = Params::default().send_threads, value_name = "N")]
+    pub(crate) send_threads: u32,
     /// Bytes per chunk: a multiple of 64; UD at most 4096.
-    #[arg(long, value_parser = whole::<u64>(CHUNK_ALIGN_BYTES, UC_MAX_CHUNK_BYTES), default_value_t = 4096, value_name = "BYTES")]
-    pub(crate) chunk: u64,
+    #[arg(long, value_parser = whole::<u32>(64, MAX_CHUNK_BYTES), default_value_t = 4096, value_name = "BYTES")]
+    pub(crate) chunk: u32,
     /// Bytes to send, made up from the seed [default: 8 MiB].
     #[arg(long, value_parser = whole::<u64>(1, "what memory has room for"), value_name = "N", conflicts_with = "file")]
     pub(crate) bytes: Option<u64>,
     /// Send this file instead of made-up bytes.
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// Chunks per doorbell: a power of two up to half the ring.
-    #[arg(long, value_parser = whole::<u32>(1, MAX_RING / 2), default_value_t = Params::default().batch)]
+    /// Completions per doorbell of a receive worker: a power of two up to half the slots.
+    #[arg(long, value_parser = whole::<u32>(2, MAX_SLOTS / 2), default_value_t = Params::default().batch, value_name = "N")]
     pub(crate) batch: u32,
-    /// Posted receives per worker: a power of two, 16 to 8192.
-    #[arg(long, value_parser = whole::<u32>(MIN_RING, MAX_RING), default_value_t = 256, value_name = "DEPTH")]
-    pub(crate) ring: u32,
+    /// Receives of each subgroup, with UD as many staging slots: a power of two, 16 to 8192.
+    #[arg(long, value_parser = whole::<u32>(16, MAX_SLOTS), default_value_t = Params::default().slots, value_name = "N")]
+    pub(crate) slots: u32,
+    /// Where the protocol runs: on the host, or on a DPA thread of the card.
+    #[arg(long, value_enum, default_value = "host")]
+    pub(crate) control: ControlName,
     /// Measured repetitions.
     #[arg(long, value_parser = whole::<u32>(1, u32::MAX), default_value_t = 1, value_name = "N")]
     pub(crate) iterations: u32,
@@ -114,14 +122,8 @@ pub(crate) struct TputArgs {
     /// Seed of everything left to chance: made-up bytes, losses, faults, weak memory.
     #[arg(long, value_parser = whole::<u64>(0, u64::MAX), default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Bits of the 32-bit immediate that number chunks; the others hold the collective id.
-    #[arg(long, value_parser = whole::<u32>(1, MAX_PSN_BITS), default_value_t = DEFAULT_PSN_BITS, value_name = "BITS")]
-    pub(crate) psn_bits: u32,
-    /// Execution unit of the first worker; the others follow. Units 16 to 31 are the first core that is whole.
-    #[arg(long, value_parser = whole::<u32>(1, LAST_UNIT), default_value_t = Params::default().first_unit, value_name = "N")]
-    pub(crate) first_unit: u32,
-    /// Device image: receive.elf, or reference.elf to measure the published algorithm.
-    #[arg(long, value_name = "ELF", default_value = "target/device/emu/receive.elf")]
+    /// Device image.
+    #[arg(long, value_name = "ELF", default_value = "target/device/emu/allgather.elf")]
     pub(crate) image: PathBuf,
     /// Who implements the vendor's libraries.
     #[arg(long, value_enum, default_value = "emu")]
@@ -235,17 +237,17 @@ impl TputArgs {
     /// The run's parameters; limits are checked by the plan.
     pub(crate) fn params(&self) -> anyhow::Result<Params> {
         Ok(Params {
-            transport: self.transport,
+            transport: self.transport.into(),
             threads: self.threads,
+            send_threads: self.send_threads,
             chunk_bytes: self.chunk,
             batch: self.batch,
-            ring: self.ring,
+            slots: self.slots,
+            control: self.control.into(),
             iterations: self.iterations,
             warm_up: self.warm_up,
-            psn_bits: self.psn_bits,
             loss_ppm: loss_ppm(self.machine.network.loss)?,
             seed: self.seed,
-            first_unit: self.first_unit,
         })
     }
 }
@@ -258,7 +260,7 @@ fn loss_ppm(percent: f64) -> anyhow::Result<u32> {
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Directory with receive.elf and allgather.elf.
+    /// Directory with allgather.elf.
     #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
     pub(crate) images: PathBuf,
     /// File to send [default: this program].
@@ -286,11 +288,11 @@ pub(crate) struct ImageArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// Directory with receive.elf, reference.elf and allgather.elf.
+    /// Directory with reference.elf and allgather.elf.
     #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
     pub(crate) images: PathBuf,
     /// Bytes to send per run.
-    #[arg(long, value_parser = whole::<u64>(1, "what memory has room for"), value_name = "N", default_value_t = 16 << 20)]
+    #[arg(long, value_parser = whole::<u64>(1, "what memory has room for"), value_name = "N", default_value_t = 4 << 20)]
     pub(crate) bytes: u64,
     /// Leave out the datapath of one card.
     #[arg(long)]

@@ -9,6 +9,7 @@ mod look_args;
 mod plan_args;
 #[cfg(test)]
 mod readme;
+mod reference_args;
 mod report_args;
 mod sim_args;
 

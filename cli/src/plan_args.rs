@@ -26,7 +26,7 @@ pub(crate) struct PlanArgs {
     /// Bytes that each rank contributes to an Allgather.
     #[arg(long, value_parser = whole::<u64>(1, u64::MAX), value_name = "N", default_value_t = 8 << 20)]
     pub(crate) buffer: u64,
-    /// Directory with receive.elf, which is run to learn what a completion costs.
+    /// Directory with allgather.elf, which is run to learn what a completion costs.
     #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
     pub(crate) images: PathBuf,
     /// Timing model of that run: m1, uncalibrated-1, or a file of a timing model's numbers.

@@ -25,7 +25,7 @@ pub(crate) struct ReportArgs {
     /// Folder of the experiments' files.
     #[arg(long, value_name = "DIR", default_value = "experiments")]
     pub(crate) experiments: PathBuf,
-    /// Directory with receive.elf, reference.elf and allgather.elf.
+    /// Directory with reference.elf and allgather.elf.
     #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
     pub(crate) images: PathBuf,
     /// What emulated times are made of: m1, uncalibrated-1, or a file of a timing model's numbers.

@@ -111,6 +111,15 @@ pub(crate) enum ControlName {
     Device,
 }
 
+impl From<ControlName> for Control {
+    fn from(name: ControlName) -> Self {
+        match name {
+            ControlName::Host => Self::Host,
+            ControlName::Device => Self::Device,
+        }
+    }
+}
+
 /// Parameters of the communicator.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Communicator (multicast)")]
@@ -212,10 +221,7 @@ impl CommunicatorArgs {
             subgroups,
             receive_threads: threads.unwrap_or(subgroups),
             send_threads,
-            control: match control {
-                ControlName::Host => Control::Host,
-                ControlName::Device => Control::Device,
-            },
+            control: control.into(),
             placement: if spread { ThreadPlacement::Spread } else { ThreadPlacement::Compact },
             chains,
             pacing_gbit_per_s: pacing,

@@ -25,11 +25,6 @@ fn chunk_that_is_not_a_multiple_of_64() {
 }
 
 #[test]
-fn chunk_longer_than_a_datagram() {
-    refused(&["tput", "--transport", "ud", "--chunk", "8192"], &["8192", "ud", "4096"]);
-}
-
-#[test]
 fn zero_bytes() {
     refused(&["tput", "--bytes", "0"], &["0 bytes", "--bytes", "--file"]);
 }
@@ -41,31 +36,19 @@ fn empty_file() {
 }
 
 #[test]
-fn more_than_the_sequence_numbers() {
-    refused(
-        &["tput", "--bytes", "1048577", "--psn-bits", "8"],
-        &["1048577 bytes", "257 chunks", "8 bits", "only 256", "--psn-bits"],
-    );
+fn more_chunks_than_the_published_kernels_take() {
+    refused(&["reference", "--bytes", "33558528"], &["8193 chunks", "8192", "--threads"]);
     // A size that could never be allocated is refused as such, not tried.
-    refused(&["tput", "--bytes", "9223372036854775807"], &["--chunk", "--threads"]);
+    refused(&["reference", "--bytes", "9223372036854775807"], &["--chunk", "--threads"]);
+    refused(&["reference", "--transport", "ud", "--chunk", "8192"], &["8192", "ud", "4096"]);
+    refused(&["reference", "--threads", "191"], &["191 threads", "1 to 190"]);
+    refused(&["reference", "--first-unit", "250", "--threads", "16"], &["unit 250", "1 to 254"]);
 }
 
 #[test]
-fn file_larger_than_the_sequence_numbers() {
-    let file = tempfile::NamedTempFile::new().expect("a temporary file");
-    file.as_file().set_len(1 << 20).expect("a sparse file");
-    let path = file.path().to_string_lossy().into_owned();
-    refused(&["tput", "--file", &path, "--chunk", "64", "--psn-bits", "10"], &["16384 chunks", "only 1024"]);
-}
-
-#[test]
-fn threads_and_rings() {
-    refused(&["tput", "--threads", "0"], &["0 threads", "1 to 190"]);
-    refused(&["tput", "--threads", "191"], &["191 threads", "1 to 190"]);
-    refused(&["tput", "--ring", "100"], &["ring of 100", "power of two", "128"]);
-    refused(&["tput", "--ring", "16384"], &["8192"]);
-    refused(&["tput", "--batch", "3"], &["batch of 3", "128"]);
+fn repetitions_and_losses() {
     refused(&["tput", "--iterations", "0"], &["0 iterations"]);
+    refused(&["reference", "--iterations", "0"], &["0 iterations"]);
     refused(&["tput", "--loss", "101"], &["101 %", "0 to 100"]);
 }
 
@@ -91,7 +74,7 @@ fn images_that_are_none() {
 fn unknown_device() {
     // Any readable image will do: devices are opened after it is read and before it is loaded.
     let image = env!("CARGO_BIN_EXE_flexcast");
-    refused(&["tput", "--image", image, "--server", "mlx5_9"], &["no device `mlx5_9`", "mlx5_0", "mlx5_1"]);
+    refused(&["reference", "--image", image, "--server", "mlx5_9"], &["no device `mlx5_9`", "mlx5_0", "mlx5_1"]);
 }
 
 #[test]
@@ -161,7 +144,7 @@ fn memory_that_there_is_not() {
     // A file that is longer than all memory, but takes no room on the disk.
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     file.as_file().set_len(1 << 40).expect("a sparse file");
-    refused(&["tput", "--chunk", "65536", "--file", &file.path().to_string_lossy()], &["3072.0 GiB", "smaller file"]);
+    refused(&["tput", "--chunk", "65536", "--file", &file.path().to_string_lossy()], &["4096.0 GiB", "smaller file"]);
 }
 
 #[test]
@@ -175,10 +158,11 @@ fn numbers_that_are_negative_or_none() {
             assert!(text.contains(word), "{line}: {text:?} lacks {word:?}");
         }
     };
-    refused("tput --threads -1", &["'-1'", "--threads", "from 1 to 190"]);
+    refused("tput --threads -1", &["'-1'", "--threads", "from 1 to 64"]);
     refused("tput --chunk -64", &["'-64'", "--chunk", "from 64 to 8388608"]);
     refused("tput --bytes -5", &["'-5'", "--bytes", "what memory has room for"]);
-    refused("tput --ring 2.5", &["'2.5'", "--ring", "from 16 to 8192"]);
+    refused("tput --slots 2.5", &["'2.5'", "--slots", "from 16 to 8192"]);
+    refused("reference --threads -1", &["'-1'", "--threads", "from 1 to 190"]);
     refused("sim --bytes -5", &["'-5'", "--bytes", "from 0 to"]);
     refused("sim --ranks -1", &["'-1'", "--ranks", "from 1 to 1024"]);
     refused("campaign --seeds -1", &["'-1'", "--seeds", "from 1 to"]);

@@ -10,7 +10,7 @@ use serde_json::Value;
 fn images() -> PathBuf {
     let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/device/emu");
     let images = std::env::var_os("FLEXCAST_IMAGES").map_or(default, PathBuf::from);
-    assert!(images.join("receive.elf").exists(), "no images in {}: run `cargo xtask build` first", images.display());
+    assert!(images.join("allgather.elf").exists(), "no images in {}: run `cargo xtask build` first", images.display());
     images
 }
 
@@ -34,7 +34,7 @@ fn json(args: &[&str]) -> Value {
 }
 
 fn tput(extra: &[&str]) -> Value {
-    let image = image("receive.elf");
+    let image = image("allgather.elf");
     let mut args = vec!["tput", "--json", "--image", &image];
     args.extend_from_slice(extra);
     json(&args)
@@ -50,96 +50,114 @@ fn devices_are_the_two_emulated_cards() {
 
 #[test]
 fn everything_arrives_without_loss() {
-    for transport in ["uc", "ud"] {
+    for transport in ["uc", "uc-unicast", "ud"] {
         for threads in ["1", "4", "16"] {
             let r = tput(&["--transport", transport, "--threads", threads, "--bytes", "1000003"]);
             assert_eq!(r["transport"], transport);
             assert_eq!(r["threads"].to_string(), threads);
             assert_eq!(r["bytes"], 1_000_003);
             assert_eq!(r["chunks"], 245);
-            assert_eq!(r["missing"], 0, "{r}");
+            assert_eq!(r["recovered_chunks"], 0, "{r}");
             assert_eq!(r["digest_ok"], true, "{r}");
             assert_eq!(r["device"]["cqes"], 245, "{r}");
             assert_eq!(r["kind"], "emulated");
             assert_eq!(r["model"], "uncalibrated-1");
             assert!(r["instructions_per_cqe"].as_f64().unwrap() > 1.0, "{r}");
             assert!(r["goodput_gib_s"].as_f64().unwrap() > 0.0, "{r}");
+            assert!(r["operation_us"].as_f64().unwrap() > r["data_us"].as_f64().unwrap(), "{r}");
         }
     }
 }
 
 #[test]
 fn one_byte() {
-    for transport in ["uc", "ud"] {
+    for transport in ["uc-unicast", "ud"] {
         let r = tput(&["--transport", transport, "--bytes", "1", "--threads", "2"]);
-        assert_eq!((&r["chunks"], &r["missing"], &r["digest_ok"]), (&1.into(), &0.into(), &true.into()), "{r}");
-        assert_eq!(r["workers"], 1, "one of the two threads has nothing to receive");
+        assert_eq!((&r["chunks"], &r["device"]["cqes"], &r["digest_ok"]), (&1.into(), &1.into(), &true.into()), "{r}");
     }
 }
 
 #[test]
-fn a_full_sequence_space_and_wrapped_rings() {
-    // 4096 chunks of 64 bytes on a ring of 16: every ring wraps 256 times, and every sequence number is used.
-    for transport in ["uc", "ud"] {
-        let r = tput(&[
-            "--transport",
-            transport,
-            "--bytes",
-            "262144",
-            "--chunk",
-            "64",
-            "--ring",
-            "16",
-            "--batch",
-            "8",
-            "--psn-bits",
-            "12",
-        ]);
-        assert_eq!((&r["missing"], &r["digest_ok"]), (&0.into(), &true.into()), "{r}");
+fn wrapped_rings() {
+    // 4096 chunks of 64 bytes on a ring of 128: every ring wraps 32 times.
+    for transport in ["uc-unicast", "ud"] {
+        let more = ["--bytes", "262144", "--chunk", "64", "--slots", "128", "--batch", "8", "--threads", "1"];
+        let r = tput(&[&["--transport", transport][..], &more].concat());
+        assert_eq!((&r["chunks"], &r["digest_ok"]), (&4096.into(), &true.into()), "{r}");
     }
 }
 
 #[test]
-fn losses_are_reported_and_what_arrived_is_right() {
-    for transport in ["uc", "ud"] {
-        let args = ["--transport", transport, "--threads", "4", "--bytes", "8388608", "--loss", "1", "--seed", "7"];
+fn losses_are_reported_and_what_is_lost_is_fetched() {
+    for transport in ["uc-unicast", "ud"] {
+        let args = ["--transport", transport, "--bytes", "8388608", "--loss", "1", "--seed", "7"];
         let r = tput(&args);
-        let missing = r["missing"].as_u64().unwrap();
+        let fetched = r["recovered_chunks"].as_u64().unwrap();
         // 2048 packets at 1 %: the mean is 20, and 60 is nine standard deviations away.
-        assert!((1..60).contains(&missing), "{r}");
+        assert!((1..60).contains(&fetched), "{r}");
         assert_eq!(r["digest_ok"], true, "{r}");
-        assert_eq!(r["device"]["cqes"], 2048 - missing, "{r}");
+        assert_eq!(r["device"]["cqes"], 2048 - fetched, "{r}");
         let again = tput(&args);
-        for key in ["missing", "goodput_gib_s", "instructions_per_cqe", "cycles_per_cqe", "device"] {
+        for key in ["recovered_chunks", "goodput_gib_s", "instructions_per_cqe", "cycles_per_cqe", "device"] {
             assert_eq!(r[key], again[key], "the same seed gives the same run");
         }
     }
 }
 
 #[test]
-fn total_loss_ends() {
-    let r = tput(&["--bytes", "65536", "--loss", "100", "--threads", "2"]);
-    assert_eq!((&r["missing"], &r["digest_ok"]), (&16.into(), &true.into()), "{r}");
+fn total_loss_ends_with_the_reason() {
+    let image = image("allgather.elf");
+    let output = Command::new(env!("CARGO_BIN_EXE_flexcast"))
+        .args(["tput", "--image", &image, "--bytes", "65536", "--loss", "100", "--threads", "2"])
+        .output()
+        .expect("the tool starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("rank"), "{text}");
+}
+
+/// The published kernels have a command of their own, with and without their counters.
+#[test]
+fn the_published_kernels_run() {
+    let reference = image("reference.elf");
+    for transport in ["uc", "ud"] {
+        let run = |more: &[&str]| {
+            let options =
+                ["reference", "--json", "--image", &reference, "--transport", transport, "--bytes", "4194304"];
+            json(&[&options[..], more].concat())
+        };
+        let (counted, plain) = (run(&[]), run(&["--plain"]));
+        assert_eq!((&counted["device"]["cqes"], &counted["counted"]), (&1024.into(), &true.into()), "{counted}");
+        assert_eq!(plain["device"]["poll_instructions"], 0, "{plain}");
+        let each = |report: &Value| report["instructions_per_cqe"].as_f64().unwrap();
+        assert!(each(&counted) > each(&plain) + 20.0, "{counted}\n{plain}");
+    }
+    let refused = Command::new(env!("CARGO_BIN_EXE_flexcast"))
+        .args(["reference", "--image", &reference, "--bytes", "65536", "--loss", "10"])
+        .output()
+        .expect("the tool starts");
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && why.contains("repair"), "{why}");
 }
 
 #[test]
 fn repetitions_and_warm_up() {
     let r = tput(&["--transport", "ud", "--bytes", "300000", "--threads", "3", "--iterations", "3", "--warm-up", "2"]);
     assert_eq!(r["iterations"], 3);
-    assert_eq!((&r["missing"], &r["digest_ok"]), (&0.into(), &true.into()), "{r}");
+    assert_eq!((&r["recovered_chunks"], &r["digest_ok"]), (&0.into(), &true.into()), "{r}");
     assert_eq!(r["device"]["cqes"], 3 * 74, "warm-up is not counted: {r}");
 }
 
 #[test]
 fn long_uc_messages() {
-    let r = tput(&["--bytes", "5000001", "--chunk", "1048576", "--threads", "2", "--ring", "16", "--batch", "2"]);
-    assert_eq!((&r["chunks"], &r["missing"], &r["digest_ok"]), (&5.into(), &0.into(), &true.into()), "{r}");
+    let long = ["--bytes", "5000001", "--chunk", "1048576", "--threads", "2", "--slots", "16", "--batch", "2"];
+    let r = tput(&[&["--transport", "uc-unicast"][..], &long].concat());
+    assert_eq!((&r["chunks"], &r["recovered_chunks"], &r["digest_ok"]), (&5.into(), &0.into(), &true.into()), "{r}");
 }
 
 #[test]
 fn deploy_prints_the_entries() {
-    let text = String::from_utf8_lossy(&flexcast(&["deploy", &image("receive.elf")]).stdout).into_owned();
-    for word in ["uc_receive", "ud_receive", "bring_up", "prepare", "kick", "bring-up"] {
+    let text = String::from_utf8_lossy(&flexcast(&["deploy", &image("allgather.elf")]).stdout).into_owned();
+    for word in ["uc_lanes", "ud_lanes", "bring_up", "prepare_lanes", "kick", "bring-up"] {
         assert!(text.contains(word), "{text}");
     }
 }
@@ -159,7 +177,7 @@ fn an_image_without_the_entries_is_refused_by_name() {
         .expect("the tool starts");
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert!(text.contains("uc_receive") && text.contains("pong"), "{text}");
+    assert!(text.contains("ud_lanes") || text.contains("prepare_lanes"), "{text}");
 }
 
 #[test]
@@ -171,14 +189,14 @@ fn the_demo_sends_a_file_in_every_way() {
     std::fs::write(file.path(), made_up_bytes(4_000_003, 5).expect("memory")).unwrap();
     let file = file.path().to_string_lossy().into_owned();
     let demo = json(&["demo", "--json", "--images", &folder, "--file", &file]);
-    let rows = demo["point_to_point"].as_array().expect("an array");
+    let rows = demo["broadcast"].as_array().expect("an array");
     assert_eq!(rows.len(), 2 * 5 * 2, "transports, numbers of threads, without and with loss");
     for row in rows {
         assert_eq!(row["digest_ok"], true, "{row}");
         let keys =
             ["transport", "threads", "chunks", "instructions_per_cqe", "cycles_per_cqe", "goodput_gib_s", "wall_s"];
         assert!(keys.iter().all(|key| !row[key].is_null()), "{row}");
-        assert!(row["loss_percent"] != 0.0 || row["missing"] == 0, "{row}");
+        assert!(row["loss_percent"] == 0.0 || row["recovered_chunks"].as_u64() > Some(0), "{row}");
     }
     let [multicast, ring] = &demo["allgather"].as_array().expect("an array")[..] else { panic!("{demo}") };
     assert_eq!((&multicast["algorithm"], &ring["algorithm"]), (&"multicast".into(), &"ring".into()));
@@ -210,19 +228,19 @@ fn a_capture_holds_every_packet_and_changes_nothing() {
     assert_eq!(captured, plain);
     let bytes = std::fs::read(&path).expect("the capture");
     assert_eq!(bytes[..4], [0x0A, 0x0D, 0x0D, 0x0A], "a pcapng section header");
-    // 25 datagrams: 100000 bytes of payload and, in each block, 66 bytes of headers and some of the format.
-    assert!((100_000 + 25 * 66..110_000).contains(&bytes.len()), "{} bytes", bytes.len());
+    // 25 datagrams: 100000 bytes of payload and, in each block, 66 bytes of headers and some of the format; barrier, fetches and release.
+    assert!((100_000 + 25 * 66..140_000).contains(&bytes.len()), "{} bytes", bytes.len());
 }
 
 #[test]
 fn a_topology_is_named_in_the_report() {
     let r = tput(&["--topology", "fat-tree-188", "--cards", "0,h187", "--bytes", "100000", "--detect-races"]);
-    assert_eq!((&r["missing"], &r["digest_ok"]), (&Value::from(0), &Value::from(true)), "{r}");
+    assert_eq!((&r["recovered_chunks"], &r["digest_ok"]), (&Value::from(0), &Value::from(true)), "{r}");
     let machine = &r["machine"];
     assert_eq!(machine["topology"], "fat-tree-188");
     assert_eq!(machine["cards"], serde_json::json!(["h0", "h187"]));
     assert_eq!((&machine["memory"], &machine["races"]), (&Value::from("strong"), &Value::from(0)));
-    let output = flexcast(&["tput", "--image", &image("receive.elf"), "--bytes", "100000", "--topology", "switch-3"]);
+    let output = flexcast(&["tput", "--image", &image("allgather.elf"), "--bytes", "100000", "--topology", "switch-3"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("switch-3: h1 to h0; 0 frames lost"), "{text}");
 }
@@ -256,7 +274,7 @@ fn where_a_run_is_driven_from_is_told() {
     assert_eq!((&host["machine"]["driven_from"], &arm["machine"]["driven_from"]), (&"host".into(), &"arm".into()));
     // The firmware stores through its windows and never loads; stores are posted, to either memory alike.
     assert_eq!((&host["accesses"], &host["cycles_per_cqe"]), (&arm["accesses"], &arm["cycles_per_cqe"]));
-    let image = image("receive.elf");
+    let image = image("allgather.elf");
     let told = |more: &[&str]| {
         let output = flexcast(&[&["tput", "--image", &image, "--bytes", "100000"], more].concat());
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -276,7 +294,7 @@ fn where_a_run_is_driven_from_is_told() {
 /// The image without one of its fences, on weak memory: for some fence nothing but the detector sees it.
 #[test]
 fn races_fail_the_run_and_are_told() {
-    let elf = std::fs::read(image("receive.elf")).unwrap();
+    let elf = std::fs::read(image("allgather.elf")).unwrap();
     let fence = |at: &usize| {
         let word = u32::from_le_bytes(elf[*at..at + 4].try_into().unwrap());
         // Anything before, anything after; a 15 in the data has neither.

@@ -17,7 +17,7 @@ fn root() -> PathBuf {
 
 fn images() -> PathBuf {
     let images = std::env::var_os("FLEXCAST_IMAGES").map_or_else(|| root().join("target/device/emu"), PathBuf::from);
-    assert!(images.join("receive.elf").exists(), "no images in {}: run `cargo xtask build` first", images.display());
+    assert!(images.join("allgather.elf").exists(), "no images in {}: run `cargo xtask build` first", images.display());
     images
 }
 
@@ -62,7 +62,7 @@ fn compiled_as_recorded() -> bool {
     let table = std::fs::read_to_string(root().join("docs/hot-loops.toml")).expect("docs/hot-loops.toml");
     let table: toml::Table = table.parse().expect("docs/hot-loops.toml is TOML");
     let recorded = format!("{}.", table["compiler"].as_str().expect("a compiler"));
-    let elf = std::fs::read(images().join("receive.elf")).expect("an image");
+    let elf = std::fs::read(images().join("allgather.elf")).expect("an image");
     let compiler = flexcast_image::Image::parse(&elf).expect("a valid image").compiler().map(str::to_owned);
     let same = compiler.as_ref().is_some_and(|compiler| compiler.starts_with(&recorded));
     if !same {

@@ -78,7 +78,7 @@ impl Run {
 
 #[test]
 fn gdb_breaks_steps_and_goes_on() {
-    let image = image("receive.elf");
+    let image = image("allgather.elf");
     if Command::new("gdb-multiarch").arg("--version").stdout(Stdio::null()).status().is_err() {
         return eprintln!("skipped: gdb-multiarch is not installed (apt-get install gdb-multiarch)");
     }
@@ -92,15 +92,15 @@ fn gdb_breaks_steps_and_goes_on() {
         "print/x $tp",
         "x/2i $pc",
         // The second worker's first activation: another thread than the one that stopped first.
-        "break *ud_receive if $tp == 0xc0026000",
+        "break *ud_lanes if $tp == 0xc0026000",
         "continue",
         "print $_thread",
         "print/x $tp",
         "backtrace 2",
-        "print (long)$pc - (long)&ud_receive",
+        "print (long)$pc - (long)&ud_lanes",
         "stepi",
         "stepi",
-        "print (long)$pc > (long)&ud_receive",
+        "print (long)$pc > (long)&ud_lanes",
         "x/8xb $sp - 8",
         "set var $t6 = 77",
         "print $t6",
@@ -126,7 +126,7 @@ fn gdb_breaks_steps_and_goes_on() {
     // At the breakpoint.
     has("Breakpoint 1, ");
     has("$3 = 0xc0026000");
-    has("#0  receive::entries::__event_handler_ud_receive::entry (argument=");
+    has("#0  allgather::entries::__event_handler_ud_lanes::entry (argument=");
     has("$4 = 0");
     has("$5 = 1");
     has("$6 = 77");
@@ -184,7 +184,7 @@ impl Client {
 
 #[test]
 fn memory_is_read_and_written_and_bounds_are_kept() {
-    let image = image("receive.elf");
+    let image = image("allgather.elf");
     let args = [&TPUT[..], &["--image", &image]].concat();
     let run = Run::start(&args, &[]);
     let mut gdb = Client::connect(&run.address);
@@ -206,7 +206,7 @@ fn memory_is_read_and_written_and_bounds_are_kept() {
 
 #[test]
 fn a_running_machine_can_be_interrupted() {
-    let image = image("receive.elf");
+    let image = image("allgather.elf");
     let args = ["tput", "--json", "--bytes", "80000000", "--image", &image];
     let run = Run::start(&args, &[]);
     let mut gdb = Client::connect(&run.address);
@@ -224,7 +224,7 @@ fn a_running_machine_can_be_interrupted() {
 
 #[test]
 fn a_peer_that_goes_away_does_not_stop_the_run() {
-    let image = image("receive.elf");
+    let image = image("allgather.elf");
     let args = [&TPUT[..], &["--image", &image]].concat();
     let run = Run::start(&args, &[]);
     let mut gdb = Client::connect(&run.address);
@@ -236,7 +236,7 @@ fn a_peer_that_goes_away_does_not_stop_the_run() {
 
 #[test]
 fn a_killed_process_ends_the_run_with_an_error() {
-    let image = image("receive.elf");
+    let image = image("allgather.elf");
     let run = Run::start(&[&TPUT[..], &["--image", &image]].concat(), &[]);
     let mut gdb = Client::connect(&run.address);
     gdb.ask("?");
@@ -247,7 +247,7 @@ fn a_killed_process_ends_the_run_with_an_error() {
 
 #[test]
 fn nobody_to_serve_and_nothing_to_debug_are_said() {
-    let receive = image("receive.elf");
+    let receive = image("allgather.elf");
     let run = Run::start(&[&TPUT[..], &["--image", &receive]].concat(), &["--gdb-wait", "0"]);
     let (success, _, stderr) = run.finish();
     assert!(!success && stderr.contains("nobody connected") && stderr.contains("--gdb-wait"), "{stderr}");

@@ -32,7 +32,7 @@ fn read(path: &Path) -> Value {
 fn run(extra: &[&str]) -> (Value, Value, Value) {
     let folder = tempfile::tempdir().expect("a folder");
     let (trace, state) = (folder.path().join("trace.json"), folder.path().join("state.json"));
-    let (image, trace_name, state_name) = (image("receive.elf"), trace.to_string_lossy(), state.to_string_lossy());
+    let (image, trace_name, state_name) = (image("allgather.elf"), trace.to_string_lossy(), state.to_string_lossy());
     let mut args = vec!["trace", "-o", &trace_name, "tput", "--json", "--image", &image, "--state", &state_name];
     args.extend_from_slice(extra);
     let report = serde_json::from_str(&good(&args)).expect("one JSON value on stdout");
@@ -155,7 +155,7 @@ fn check_causes(trace: &Value) {
 
 #[test]
 fn timelines_are_well_formed_and_agree_with_the_counters() {
-    for transport in ["uc", "ud"] {
+    for transport in ["uc-unicast", "ud"] {
         let (trace, state, report) = run(&["--transport", transport, "--threads", "3", "--bytes", "500000"]);
         check_form(&trace);
         check_counts(&trace, &state);
@@ -189,7 +189,7 @@ fn a_full_recording_counts_what_it_leaves_out() {
 #[test]
 fn looking_changes_nothing() {
     let args = ["tput", "--json", "--transport", "ud", "--threads", "4", "--bytes", "1000000", "--loss", "1"];
-    let image = image("receive.elf");
+    let image = image("allgather.elf");
     let plain: Value = serde_json::from_str(&good(&[&args[..], &["--image", &image]].concat())).expect("JSON");
     let (_, _, mut watched) = run(&[&args[2..], &["--stats"]].concat());
     let threads = &watched["stats"]["cards"][0]["processes"][0]["threads"];
@@ -223,7 +223,7 @@ fn ps_and_stats_show_the_state_file() {
     let table = good(&[
         "tput",
         "--image",
-        &image("receive.elf"),
+        &image("allgather.elf"),
         "--bytes",
         "100000",
         "--threads",
@@ -232,7 +232,7 @@ fn ps_and_stats_show_the_state_file() {
         "--state",
         &file,
     ]);
-    assert!(table.contains("EH_1_2_2") && table.contains("uc_receive"), "{table}");
+    assert!(table.contains("EH_1_2_2") && table.contains("ud_lanes"), "{table}");
     let ps = good(&["ps", &file]);
     assert!(ps.contains("PROCESS_1") && ps.contains("mlx5_0") && !ps.contains("EH_1"), "{ps}");
     let threads = good(&["ps", &file, "-t", "-p", "1"]);
@@ -252,7 +252,7 @@ fn what_cannot_be_looked_at_is_said() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("state.json");
     let state = path.to_string_lossy();
-    let receive = image("receive.elf");
+    let receive = image("allgather.elf");
     std::fs::write(&path, r#"{"format":"flexcast-state","version":9}"#).expect("written");
     for (args, part) in [
         (vec!["ps", "/no/such/file"], "--state FILE"),
@@ -268,9 +268,9 @@ fn what_cannot_be_looked_at_is_said() {
     }
 }
 
-/// The image `receive` with an illegal instruction at the start of a function.
+/// The image `allgather` with an illegal instruction at the start of a function.
 fn broken(function: &str, folder: &Path) -> String {
-    let mut elf = std::fs::read(image("receive.elf")).expect("the image");
+    let mut elf = std::fs::read(image("allgather.elf")).expect("the image");
     let parsed = flexcast_image::Image::parse(&elf).expect("a valid image");
     let addr = parsed.symbol(function).expect("the function");
     // Enough of its code to be found in the file only there.
@@ -285,7 +285,7 @@ fn broken(function: &str, folder: &Path) -> String {
 #[test]
 fn a_crash_is_told_by_error_dump_report_and_timeline() {
     let folder = tempfile::tempdir().expect("a folder");
-    let image = broken("ud_receive", folder.path());
+    let image = broken("ud_lanes", folder.path());
     let [cores, trace, state] = ["made/cores", "trace.json", "state.json"].map(|name| folder.path().join(name));
     let [cores_name, trace_name, state_name] = [&cores, &trace, &state].map(|path| path.to_string_lossy());
     let mut args = vec!["tput", "--transport", "ud", "--threads", "2", "--bytes", "100000", "--image", &image];

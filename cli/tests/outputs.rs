@@ -11,7 +11,7 @@ fn root() -> PathBuf {
 
 fn images() -> PathBuf {
     let images = std::env::var_os("FLEXCAST_IMAGES").map_or_else(|| root().join("target/device/emu"), PathBuf::from);
-    assert!(images.join("receive.elf").exists(), "no images in {}: run `cargo xtask build` first", images.display());
+    assert!(images.join("allgather.elf").exists(), "no images in {}: run `cargo xtask build` first", images.display());
     images
 }
 
@@ -31,8 +31,12 @@ fn told(output: &Output) -> String {
 
 /// One command of each kind that ends soon, and what it prints on stdout.
 fn printing() -> Vec<Vec<String>> {
-    let (receive, pingpong, allgather, folder) =
-        (image("receive.elf"), image("pingpong.elf"), image("allgather.elf"), images().to_string_lossy().into_owned());
+    let (receive, pingpong, allgather, folder) = (
+        image("allgather.elf"),
+        image("pingpong.elf"),
+        image("allgather.elf"),
+        images().to_string_lossy().into_owned(),
+    );
     let state = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outputs-state.json").to_string_lossy().into_owned();
     let written = flexcast(&["tput", "--image", &receive, "--bytes", "4096", "--state", &state]).output().unwrap();
     assert!(written.status.success(), "{}", told(&written));
@@ -87,7 +91,8 @@ fn a_reader_that_has_gone_ends_the_command_quietly() {
 fn a_full_stderr_changes_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let capture = folder.path().join("x.pcapng");
-    let arguments = ["tput", "--image", &image("receive.elf"), "--bytes", "4096", "--pcap", &capture.to_string_lossy()];
+    let arguments =
+        ["tput", "--image", &image("allgather.elf"), "--bytes", "4096", "--pcap", &capture.to_string_lossy()];
     let full = File::options().write(true).open("/dev/full").expect("/dev/full");
     let output = flexcast(&arguments).stderr(full).output().expect("the tool starts");
     assert_eq!(output.status.code(), Some(0));
@@ -105,7 +110,7 @@ fn places_that_cannot_be_written_are_tried_before_the_work() {
     fs::create_dir_all(folder.path().join("other/models.csv")).expect("a folder in the place of a file");
     fs::write(folder.path().join("file"), "").expect("a file");
     let (receive, pingpong, folder_of_images) =
-        (image("receive.elf"), image("pingpong.elf"), images().to_string_lossy().into_owned());
+        (image("allgather.elf"), image("pingpong.elf"), images().to_string_lossy().into_owned());
     let report = format!("report --images {folder_of_images} --only models --reduced");
     let calibrate = format!("calibrate --images {folder_of_images} --quick");
     let cases = [
@@ -161,7 +166,7 @@ fn what_does_not_fit_leaves_the_files_of_before() {
     for file in [&trace, &state] {
         fs::write(file, "of before").expect("written");
     }
-    let receive = image("receive.elf");
+    let receive = image("allgather.elf");
     let run = ["tput", "--image", &receive, "--bytes", "400000"];
     let output = with_short_files(4, &[&run[..], &["--threads", "40", "--trace", &trace, "--state", &state]].concat());
     let text = told(&output);
@@ -183,7 +188,7 @@ fn what_does_not_fit_leaves_the_files_of_before() {
     // An image whose handler dies at once.
     let mut elf = fs::read(&receive).expect("the image");
     let parsed = flexcast_image::Image::parse(&elf).expect("a valid image");
-    let code = parsed.bytes_at(parsed.symbol("uc_receive").expect("a handler"), 64).expect("its code").to_vec();
+    let code = parsed.bytes_at(parsed.symbol("ud_lanes").expect("a handler"), 64).expect("its code").to_vec();
     let at = elf.windows(64).position(|window| window == code).expect("it is in the file");
     elf[at..at + 4].fill(0xFF);
     let broken = path("broken.elf");

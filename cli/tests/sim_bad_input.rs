@@ -166,7 +166,7 @@ fn images() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(1) && text.contains("not an ELF file"), "{text}");
     // Another image of the same build has no such threads.
-    let other = image().replace("allgather.elf", "receive.elf");
+    let other = image().replace("allgather.elf", "reference.elf");
     let output = run(&["sim", "--ranks", "2", "--image", &other]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(1) && text.starts_with("error: rank 0: "), "{text}");

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 
 use emu_machine::{Config, World};
 use flexcast_image::callgraph::CallGraph;
-use flexcast_image::isa::Isa;
 use flexcast_image::testing::{TestElf, section};
 use flexcast_image::verify::{DeclaredStack, Policy, Vendor, verify};
 use flexcast_image::{EntryKind, Image, disasm, loops};
+use flexcast_isa::Isa;
 
 use crate::machine::{self, RET};
 

@@ -8,7 +8,7 @@ use emu_bridge::MachineFile;
 use emu_fabric::{FaultScript, Topology};
 use emu_machine::nic::{Transport, cqe_opcode, wqe_opcode};
 use emu_machine::{Config, NetworkConfig, Wiring, World};
-use flexcast_image::isa::Isa;
+use flexcast_isa::{Isa, names};
 
 use crate::rig::{Rig, send};
 
@@ -21,8 +21,12 @@ const SEPARATOR: &str = "\n%%\n";
 /// Handles one input.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    if let Ok(isa) = Isa::parse(text) {
-        assert!(isa.lacks(text).is_some_and(|lacking| lacking.is_empty()), "it has what it was made of: {text}");
+    match Isa::parse(text) {
+        Ok(isa) => {
+            assert!(names(text).is_ok_and(|mut names| names.all(|name| isa.runs(name))), "it runs what it was made of");
+            assert_eq!(Isa::parse(&isa.to_string()), Ok(isa));
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
     }
     match MachineFile::parse(text) {
         Ok(file) => machine(&file),

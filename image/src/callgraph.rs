@@ -9,7 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::decode::{Flow, Instruction};
+use flexcast_isa::{Flow, Instruction, Mnemonic};
+
 use crate::{Image, Symbol, SymbolKind};
 
 const ZERO: u8 = 0;
@@ -260,7 +261,7 @@ fn extents(image: &Image) -> Vec<(&Symbol, u64)> {
 fn scan(image: &Image, function: &mut Function, starts: &BTreeMap<u64, u64>) {
     let mut constants = Constants::default();
     for instruction in image.instructions(function.addr, function.end) {
-        let place = || format!("{} at {:#x}", function.name, instruction.addr);
+        let place = || format!("{} at {:#x}", function.name, instruction.addr());
         match stack_taken(&instruction, &constants) {
             Some(Ok(bytes)) => function.frame_bytes = function.frame_bytes.saturating_add(bytes),
             Some(Err(what)) => function.unknown.push(format!("{what} in {}", place())),
@@ -296,28 +297,24 @@ fn scan(image: &Image, function: &mut Function, starts: &BTreeMap<u64, u64>) {
 
 /// Bytes by which an instruction lowers the stack pointer; an error where that is not a constant.
 fn stack_taken(instruction: &Instruction, constants: &Constants) -> Option<Result<u64, &'static str>> {
-    if instruction.rd() != SP || !writes_rd(instruction) {
+    if instruction.destination() != Some(SP) {
         return None;
     }
+    let imm = i64::from(instruction.immediate());
     match (instruction.mnemonic(), instruction.rs1(), instruction.rs2()) {
-        ("addi", SP, _) => Some(Ok(instruction.immediate().min(0).unsigned_abs())),
-        ("sub", SP, by) => Some(constants.get(by).map(|v| v.max(0).unsigned_abs()).ok_or("frame of computed size")),
-        ("add", SP, by) | ("add", by, SP) => {
+        (Mnemonic::Addi, SP, _) => Some(Ok(imm.min(0).unsigned_abs())),
+        (Mnemonic::Sub, SP, by) => {
+            Some(constants.get(by).map(|v| v.max(0).unsigned_abs()).ok_or("frame of computed size"))
+        }
+        (Mnemonic::Add, SP, by) | (Mnemonic::Add, by, SP) => {
             Some(constants.get(by).map(|v| v.min(0).unsigned_abs()).ok_or("frame of computed size"))
         }
         // Alignment beyond the 16 bytes that every caller keeps.
-        ("andi", SP, _) if instruction.immediate() < 0 => {
-            Some(Ok(instruction.immediate().unsigned_abs().saturating_sub(16)))
-        }
+        (Mnemonic::Andi, SP, _) if imm < 0 => Some(Ok(imm.unsigned_abs().saturating_sub(16))),
         // Restoring from a frame pointer only raises it.
-        ("addi", 8, _) => None,
+        (Mnemonic::Addi, 8, _) => None,
         _ => Some(Err("stack pointer set")),
     }
-}
-
-fn writes_rd(instruction: &Instruction) -> bool {
-    use crate::decode::Format::{Bare, Branch, Fence, Store};
-    !matches!(instruction.op.format, Branch | Store | Fence | Bare)
 }
 
 /// Registers whose value a straight run of `lui`, `auipc`, `addi` has made known.
@@ -333,24 +330,24 @@ impl Constants {
 
     fn jump_target(&self, instruction: &Instruction) -> Option<u64> {
         let base = self.values.get(&instruction.rs1())?;
-        Some(base.wrapping_add(instruction.immediate()).cast_unsigned())
+        Some(base.wrapping_add(i64::from(instruction.immediate())).cast_unsigned())
     }
 
     fn step(&mut self, instruction: &Instruction) {
-        let imm = instruction.immediate();
+        let imm = i64::from(instruction.immediate());
         let source = self.get(instruction.rs1());
         let value = match instruction.mnemonic() {
-            "lui" => Some(imm),
-            "auipc" => Some(instruction.addr.cast_signed().wrapping_add(imm)),
-            "addi" => source.map(|v| v.wrapping_add(imm)),
-            "addiw" => source.map(|v| i64::from(v.wrapping_add(imm) as i32)),
-            "slli" => source.map(|v| v << imm),
+            Mnemonic::Lui => Some(imm),
+            Mnemonic::Auipc => Some(instruction.addr().cast_signed().wrapping_add(imm)),
+            Mnemonic::Addi => source.map(|v| v.wrapping_add(imm)),
+            Mnemonic::Addiw => source.map(|v| i64::from(v.wrapping_add(imm) as i32)),
+            Mnemonic::Slli => source.map(|v| v << imm),
             _ => None,
         };
-        if writes_rd(instruction) {
+        if let Some(rd) = instruction.destination() {
             match value {
-                Some(value) => self.values.insert(instruction.rd(), value),
-                None => self.values.remove(&instruction.rd()),
+                Some(value) => self.values.insert(rd, value),
+                None => self.values.remove(&rd),
             };
         }
         // Behind a branch or call the straight run is over: another path may lead here.

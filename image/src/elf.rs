@@ -1,11 +1,11 @@
 //! From bytes to [`Image`].
 
+use flexcast_isa::{Instruction, decode_all};
 use object::elf;
 use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
 use object::{LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _};
 
 use crate::ImageError;
-use crate::decode::{Instruction, decode_all};
 use crate::entry::{self, AbiNote, Entry, EntryKind};
 use crate::symbol::{Symbol, SymbolKind, Symbols};
 

@@ -1,42 +1,46 @@
 //! Reasons why a processor finds an instruction illegal, in words.
 
-use crate::decode::Instruction;
-use crate::disasm;
-use crate::isa::{Extension, Isa};
+use flexcast_isa::{Extension, Instruction, Isa, Mnemonic};
 
-/// What is wrong with an instruction that a processor with the ISA string `isa` found illegal at `addr`: its text, and
+/// What is wrong with an instruction that a processor of the set `isa` found illegal at `addr`: its text, and
 /// the extension that the processor lacks or what else it is. `bits` are the instruction's, as the trap value has them.
 #[must_use]
-pub fn why(bits: u32, addr: u64, isa: &str) -> String {
-    let Some(instruction) = Instruction::decode(addr, &bits.to_le_bytes()) else {
-        return format!("{bits:#x} is no instruction");
-    };
-    let text = disasm::text(&instruction);
-    let known = Isa::parse(isa).ok();
-    let has = |extension| known.as_ref().is_some_and(|isa| isa.has(extension));
-    match instruction.extension {
+pub fn why(bits: u32, addr: u64, isa: Isa) -> String {
+    let instruction = Instruction::new(addr, bits);
+    let text = &instruction;
+    match instruction.extension() {
         Extension::Unknown => format!("{} is no instruction that is known", instruction.hex()),
-        _ if instruction.is_compressed() && !has(Extension::C) => {
+        _ if instruction.is_compressed() && !isa.has(Extension::C) => {
             format!("`{text}` in two bytes is of the extension C, which {isa} lacks")
         }
-        _ if instruction.mnemonic() == "unimp" => "`unimp` traps on purpose".to_owned(),
+        _ if instruction.mnemonic() == Mnemonic::Unimp => "`unimp` traps on purpose".to_owned(),
         Extension::Custom => format!("{} is of {text}, whose instructions are the vendor's", instruction.hex()),
         Extension::Privileged => format!("`{text}` is privileged: this mode has no such instruction"),
-        extension if !has(extension) => {
-            format!("`{text}` is of the extension {}, which {isa} lacks", extension.title())
+        extension if !isa.includes(&instruction) => {
+            format!("`{text}` is of the extension {}, which {isa} lacks", title(extension))
         }
         Extension::Zicsr => format!("`{text}`: this mode has no such register, or it is read-only"),
-        extension => format!("`{text}` of {} is illegal here", extension.title()),
+        extension => format!("`{text}` of {} is illegal here", title(extension)),
     }
+}
+
+/// The name as it stands in text: `M`, `Zba`.
+fn title(extension: Extension) -> String {
+    let mut name = extension.name().to_owned();
+    if let Some(first) = name.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    name
 }
 
 #[cfg(test)]
 mod tests {
-    use super::why;
+    use super::*;
 
     #[test]
     fn the_extension_that_lacks_is_named() {
-        let isa = "rv64imac_zicsr_zbb_zbs";
+        let set = |text| Isa::parse(text).expect("an ISA string");
+        let isa = set("rv64imac_zicsr_zbb_zbs");
         for (bits, expected) in [
             (0x20c5_a533, "`sh1add a0, a1, a2` is of the extension Zba, which rv64imac_zicsr_zbb_zbs lacks"),
             (0x68c5_d533, "`grev a0, a1, a2` is of the extension Zbp, which rv64imac_zicsr_zbb_zbs lacks"),
@@ -51,8 +55,9 @@ mod tests {
         ] {
             assert_eq!(why(bits, 0x1000, isa), expected, "{bits:#x}");
         }
-        assert!(why(0x02c5_8533, 0, "rv64i").contains("`mul a0, a1, a2` is of the extension M, which rv64i lacks"));
-        assert!(why(0x952e, 0, "rv64im").contains("`add a0, a0, a1` in two bytes is of the extension C"));
-        assert!(why(0x100f, 0, "nonsense").contains("Zifencei"), "an ISA string that is none has nothing");
+        assert!(why(0x02c5_8533, 0, Isa::RV64I).contains("`mul a0, a1, a2` is of the extension M, which rv64i lacks"));
+        assert!(why(0x952e, 0, set("rv64im")).contains("`add a0, a0, a1` in two bytes is of the extension C"));
+        // An instruction of two extensions that lack both.
+        assert!(why(0x40c5_f533, 0, set("rv64i_zba")).contains("`andn a0, a1, a2` is of the extension Zbb"));
     }
 }

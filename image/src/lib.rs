@@ -2,9 +2,9 @@
 //! symbols for crash records, the place of a panic; and verifies that the image can run on a given DPA.
 //!
 //! ```no_run
-//! let bytes = std::fs::read("target/device/emu/receive.elf")?;
+//! let bytes = std::fs::read("target/device/emu/allgather.elf")?;
 //! let image = flexcast_image::Image::parse(&bytes)?;
-//! let handler = image.entry_named("uc_receive")?;
+//! let handler = image.entry_named("uc_lanes")?;
 //! println!("{} at {:#x}", handler.name, handler.addr);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -13,10 +13,6 @@
 //! [`ImageError`].
 
 pub mod callgraph;
-mod compressed;
-pub mod decode;
-#[cfg(test)]
-mod decode_tests;
 pub mod disasm;
 mod elf;
 #[cfg(test)]
@@ -24,7 +20,6 @@ mod elf_tests;
 mod entry;
 mod error;
 pub mod illegal;
-pub mod isa;
 pub mod loops;
 mod panic;
 mod symbol;

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use flexcast_isa::{Flow, Instruction};
+
 use crate::Image;
-use crate::decode::{Flow, Instruction};
 
 /// A loop: all instructions from which its head is reached again without leaving through the head.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,14 +28,14 @@ impl Loop {
 /// Calls are taken to return. A jump through a register ends a path: what it leads to is not known here.
 #[must_use]
 pub fn loops(image: &Image, start: u64, end: u64) -> Vec<Loop> {
-    let code: BTreeMap<u64, Instruction> = image.instructions(start, end).map(|i| (i.addr, i)).collect();
+    let code: BTreeMap<u64, Instruction> = image.instructions(start, end).map(|i| (i.addr(), i)).collect();
     let mut before: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let mut back_edges = Vec::new();
     for instruction in code.values() {
         for next in successors(instruction).into_iter().filter(|next| code.contains_key(next)) {
-            before.entry(next).or_default().push(instruction.addr);
-            if next <= instruction.addr {
-                back_edges.push((instruction.addr, next));
+            before.entry(next).or_default().push(instruction.addr());
+            if next <= instruction.addr() {
+                back_edges.push((instruction.addr(), next));
             }
         }
     }

@@ -1,11 +1,12 @@
 //! Checks that an image can run on a given DPA, before it gets there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+
+use flexcast_isa::{Extension, Isa};
 
 use crate::callgraph::{CallGraph, Foreign};
 use crate::elf::EF_RISCV_RVC;
-use crate::isa::{Extension, Isa};
 use crate::{EntryKind, Image};
 
 mod calls;
@@ -130,8 +131,8 @@ pub fn verify(image: &Image, policy: &Policy) -> Report {
     let graph = CallGraph::with_foreign(image, &policy.vendor.code);
     let checks = vec![
         ("file header", header(image)),
-        ("ISA attribute", attribute(image, &policy.isa, &policy.vendor)),
-        ("instructions", instructions(image, &policy.isa, &policy.vendor)),
+        ("ISA attribute", attribute(image, policy.isa, &policy.vendor)),
+        ("instructions", instructions(image, policy.isa, &policy.vendor)),
         ("undefined symbols", undefined(image)),
         ("relocations", relocations(image)),
         ("write xor execute", write_xor_execute(image)),
@@ -165,24 +166,25 @@ fn header(image: &Image) -> Outcome {
     Outcome::Passed(format!("64-bit little-endian RISC-V, soft float, flags {:#x}, {kind}", image.flags()))
 }
 
-fn attribute(image: &Image, isa: &Isa, vendor: &Vendor) -> Outcome {
+fn attribute(image: &Image, isa: Isa, vendor: &Vendor) -> Outcome {
     let Some(arch) = image.arch() else {
         return Outcome::Unknown(vec!["the image has no .riscv.attributes section".to_owned()]);
     };
-    match isa.lacks(arch) {
-        None => Outcome::Failed(vec![format!("`{arch}` is no 64-bit ISA string")]),
-        Some(missing) => verdict(
-            missing
-                .iter()
-                .filter(|name| !vendor.extensions.contains(name))
-                .map(|name| format!("the image needs `{name}`, the target has {isa} (image: {arch})"))
-                .collect(),
-            || arch.to_owned(),
-        ),
-    }
+    let Ok(names) = flexcast_isa::names(arch) else {
+        return Outcome::Failed(vec![format!("`{arch}` is no 64-bit ISA string")]);
+    };
+    let missing: BTreeSet<String> = names.filter(|name| !isa.runs(name)).map(str::to_lowercase).collect();
+    verdict(
+        missing
+            .iter()
+            .filter(|name| !vendor.extensions.contains(name))
+            .map(|name| format!("the image needs `{name}`, the target has {isa} (image: {arch})"))
+            .collect(),
+        || arch.to_owned(),
+    )
 }
 
-fn instructions(image: &Image, isa: &Isa, vendor: &Vendor) -> Outcome {
+fn instructions(image: &Image, isa: Isa, vendor: &Vendor) -> Outcome {
     let mut findings = Vec::new();
     let mut counts: BTreeMap<Extension, u64> = BTreeMap::new();
     let mut total = 0_u64;
@@ -192,22 +194,21 @@ fn instructions(image: &Image, isa: &Isa, vendor: &Vendor) -> Outcome {
         foreign_bytes += section.size - own.iter().map(|range| range.end - range.start).sum::<u64>();
         for instruction in own.iter().flat_map(|range| image.instructions(range.start, range.end)) {
             total += 1;
-            *counts.entry(instruction.extension).or_default() += 1;
-            let compressed = instruction.is_compressed() && !isa.has(Extension::C);
-            if isa.has(instruction.extension) && !compressed {
+            *counts.entry(instruction.extension()).or_default() += 1;
+            if isa.includes(&instruction) {
                 continue;
             }
-            let what = match instruction.extension {
+            let what = match instruction.extension() {
                 Extension::Unknown => format!("{} is no instruction that the target knows", instruction.hex()),
-                _ if compressed => format!("compressed instruction {}", crate::disasm::text(&instruction)),
-                extension => {
-                    format!("{} instruction `{}`", extension.name().to_uppercase(), crate::disasm::text(&instruction))
+                _ if instruction.is_compressed() && !isa.has(Extension::C) => {
+                    format!("compressed instruction {instruction}")
                 }
+                extension => format!("{} instruction `{instruction}`", extension.name().to_uppercase()),
             };
             let place = image
-                .symbolize(instruction.addr)
+                .symbolize(instruction.addr())
                 .map_or_else(|| "no symbol".to_owned(), |(symbol, offset)| format!("{symbol}+{offset:#x}"));
-            findings.push(format!("{what} at {:#x} in {place}", instruction.addr));
+            findings.push(format!("{what} at {:#x} in {place}", instruction.addr()));
         }
     }
     if total == 0 {

@@ -1,8 +1,9 @@
 use std::collections::BTreeMap;
 
+use flexcast_isa::Isa;
+
 use crate::Image;
 use crate::callgraph::CallGraph;
-use crate::isa::Isa;
 use crate::testing::{FUNC, RODATA, TEXT, TestElf, attributes, section};
 use crate::verify::{DeclaredStack, Outcome, Policy, Report, Vendor, verify};
 
@@ -134,6 +135,28 @@ fn drafts_pass_on_a_target_that_has_them() {
     let isa = Isa::parse("rv64imac_zicsr_zbb_zbs_zbp_zbr").expect("isa");
     let report = verify(&image, &Policy { isa, ..policy() });
     assert!(matches!(report.check("instructions"), Some(Outcome::Passed(_))), "{report}");
+}
+
+#[test]
+fn what_a_later_extension_took_over_passes_on_a_target_with_the_draft_alone() {
+    // andn a0, a1, a2; rev8 a0, a1
+    let code = [0x40c5_f533, 0x6b85_d513, C_RET];
+    let elf = TestElf::image(&[("handler", &code), ("ping", &[C_RET]), ("ping__unpack", &[C_RET])]);
+    let image = Image::parse(&elf.bytes()).expect("parses");
+    for (isa, passes) in [("rv64imac_zbp", true), ("rv64imac_zbb", true), ("rv64imac_zba_zbr", false)] {
+        let isa = Isa::parse(isa).expect("isa");
+        let report = verify(&image, &Policy { isa, ..policy() });
+        assert_eq!(matches!(report.check("instructions"), Some(Outcome::Passed(_))), passes, "{isa}: {report}");
+    }
+}
+
+#[test]
+fn parts_of_extensions_are_within_them() {
+    let mut elf = good();
+    let arch = "rv64i2p1_m2p0_a2p1_c2p0_zicsr2p0_zicntr2p0_zihintpause2p0_zmmul1p0_zaamo1p0_zalrsc1p0_zca1p0";
+    elf.section_mut(".riscv.attributes").bytes = attributes(arch);
+    let report = verify(&Image::parse(&elf.bytes()).expect("parses"), &policy());
+    assert!(matches!(report.check("ISA attribute"), Some(Outcome::Passed(_))), "{report}");
 }
 
 #[test]

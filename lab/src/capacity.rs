@@ -1,6 +1,6 @@
 //! Capacity planning: the threads, staging, sequence numbers, cache and goodput that a link asks of the DPA.
 //!
-//! The cost of a completion on one thread comes from a run of the image `receive` on the emulated card, with chunks of 64
+//! The cost of a completion on one thread comes from a Broadcast between two emulated cards, with chunks of 64
 //! bytes, so that it never waits for the link; the rest is arithmetic on it. UD carries -0/+22 %: by so much the published UD throughput
 //! is below what the published cycles give, and nobody knows why. The card's engines and its PCIe link are not looked at.
 
@@ -11,8 +11,8 @@ use flexcast::{Config, MAX_SUBGROUPS, Transport, UNITS_PER_CORE, USABLE_UNITS};
 use serde::Serialize;
 
 use crate::evaluate::point::{Point, TputPoint, link_goodput};
+use crate::reference::plan as kernel;
 use crate::timing::TimingParams;
-use crate::tput::plan as tput;
 
 /// MTU of the path in bytes.
 const MTU_BYTES: u32 = 4096;
@@ -151,18 +151,18 @@ pub enum CapacityError {
     Cost(String),
 }
 
-/// Runs one thread of `receive` and tells what a completion costs it.
+/// Runs a Broadcast that one thread receives, and tells what a completion costs it.
 ///
 /// # Errors
 /// [`CapacityError::Cost`].
 pub fn cost(zero_copy: bool, images: &Path, model: &TimingParams) -> Result<Cost, CapacityError> {
     let point = Point::Tput(TputPoint {
-        image: "receive".to_owned(),
-        transport: if zero_copy { tput::Transport::Uc } else { tput::Transport::Ud },
+        transport: if zero_copy { kernel::Transport::Uc } else { kernel::Transport::Ud },
         threads: 1,
         chunk_bytes: 64,
-        ring: tput::Params::default().ring,
-        bytes: 1 << 18,
+        // All chunks, so that nothing is lost, and fetched, while the thread is behind.
+        slots: 4096,
+        bytes: 4096 * 64,
         seed: 1,
         warm_up: 1,
         iterations: 1,
@@ -200,10 +200,10 @@ pub fn plan(ask: &Ask, cost: Cost) -> Result<Plan, CapacityError> {
     range("--link", gbit_per_s.into(), 1, MAX_GBIT_PER_S.into())?;
     range("--ranks", ranks.into(), 1, flexcast_proto::MAX_RANKS.into())?;
     range("--buffer", buffer_bytes, 1, 1 << 40)?;
-    let wire = if transport.is_zero_copy() { tput::Transport::Uc } else { tput::Transport::Ud };
-    let longest = if transport.is_zero_copy() { tput::UC_MAX_CHUNK_BYTES } else { tput::UD_MAX_CHUNK_BYTES };
-    range("--chunk", chunk_bytes.into(), tput::CHUNK_ALIGN_BYTES, longest)?;
-    if u64::from(chunk_bytes) % tput::CHUNK_ALIGN_BYTES != 0 {
+    let wire = if transport.is_zero_copy() { kernel::Transport::Uc } else { kernel::Transport::Ud };
+    let longest = if transport.is_zero_copy() { kernel::UC_MAX_CHUNK_BYTES } else { kernel::UD_MAX_CHUNK_BYTES };
+    range("--chunk", chunk_bytes.into(), kernel::CHUNK_ALIGN_BYTES, longest)?;
+    if u64::from(chunk_bytes) % kernel::CHUNK_ALIGN_BYTES != 0 {
         let range = format!("a multiple of 64, such as {}", chunk_bytes.next_multiple_of(64));
         return Err(CapacityError::Range { what: "--chunk", value: chunk_bytes.into(), range });
     }
@@ -216,7 +216,7 @@ pub fn plan(ask: &Ask, cost: Cost) -> Result<Plan, CapacityError> {
     let link_goodput_gbit_s = link_goodput(wire, chunk_bytes.into(), gbit_per_s.into());
     let wanted = rate::chunks_per_s(link_goodput_gbit_s, chunk_bytes.into());
     // One thread sends.
-    let most = USABLE_UNITS.saturating_sub(1).min(tput::MAX_THREADS - 1);
+    let most = USABLE_UNITS.saturating_sub(1).min(kernel::MAX_THREADS - 1);
     let slower = if transport.is_zero_copy() { 1.0 } else { UD_UNCERTAINTY };
     let (Some(receive_threads), Some(receive_threads_most)) =
         (threads(wanted, &cost, 1.0, most), threads(wanted, &cost, slower, most))

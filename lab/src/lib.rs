@@ -15,6 +15,7 @@ pub mod memory;
 pub mod model;
 pub mod options;
 pub mod pingpong;
+pub mod reference;
 pub mod sim;
 pub mod timing;
 pub mod tput;

@@ -53,7 +53,7 @@ pub fn copied_tree() -> tempfile::TempDir {
         fs::copy(workspace_root().join(file), root.join(file)).expect("a file in the copy");
     }
     // What the firmware depends on has been compiled for the images already.
-    let built = image_path("receive").parent().and_then(Path::parent).expect("target/device").join("cargo");
+    let built = image_path("allgather").parent().and_then(Path::parent).expect("target/device").join("cargo");
     fs::create_dir_all(root.join("target/device")).expect("a folder in the copy");
     std::os::unix::fs::symlink(built, root.join("target/device/cargo")).expect("a link in the copy");
     scratch

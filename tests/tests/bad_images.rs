@@ -57,7 +57,7 @@ fn another_machine() {
 
 #[test]
 fn truncated() {
-    let elf = image_bytes("receive");
+    let elf = image_bytes("allgather");
     for len in [63, 64, 1000, elf.len() / 2, elf.len() - 1] {
         let (error, source) = refused(&elf[..len], None);
         assert!(matches!(source, ImageError::Truncated { have, .. } if have == len as u64), "{len}: {source}");
@@ -82,7 +82,7 @@ fn unknown_entry_and_entry_of_the_other_kind() {
 
 #[test]
 fn another_abi() {
-    let elf = image_bytes("receive");
+    let elf = image_bytes("allgather");
     let abi = AbiExpectation { version: ABI_VERSION, hash: ABI_HASH ^ 1 };
     let (error, source) = refused(&elf, Some(abi));
     assert_eq!(source, ImageError::AbiHash { found: ABI_HASH, wanted: ABI_HASH ^ 1 });
@@ -98,18 +98,20 @@ fn another_abi() {
 /// The harness itself checks: an image of another build does not get as far as a process.
 #[test]
 fn the_harness_refuses_another_abi() {
-    let mut elf = image_bytes("receive");
+    let mut elf = image_bytes("allgather");
     // Magic, two versions, hash.
     let is_note = |bytes: &[u8]| bytes.starts_with(b"FLXCAST\0") && bytes.ends_with(&ABI_HASH.to_le_bytes());
     let note = elf.windows(24).position(is_note).expect("an ABI note");
     elf[note + 16] ^= 0xFF;
     let error = run::tput_elf("old", elf, Params::default(), 4096).expect_err("another ABI");
-    let TputError::Flexio(Error::Image { image, source: ImageError::AbiHash { .. } }) = &error else {
+    let TputError::Collective(flexcast::Error::Flexio(Error::Image { image, source: ImageError::AbiHash { .. } })) =
+        &error
+    else {
         panic!("not an ABI error: {error}")
     };
     assert_eq!(image, "old");
     // The real one still runs on this thread afterwards.
-    assert!(run::tput("receive", Params::default(), 4096).expect("the run succeeds").report.digest_ok);
+    assert!(run::tput(Params::default(), 4096).expect("the run succeeds").report.digest_ok);
 }
 
 /// `cargo xtask verify --file` on an image with these instructions in its RPC.

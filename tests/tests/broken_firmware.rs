@@ -1,15 +1,15 @@
 //! A run whose firmware fails ends with the reason, however the firmware fails: the harness neither hangs nor guesses.
 
 use flexcast_image::Image;
+use flexcast_lab::reference::{Params, Transport};
 use flexcast_lab::tput::TputError;
-use flexcast_lab::tput::plan::{Params, Transport};
 use flexcast_tests::code::{ECALL, ILLEGAL, RET, SPIN, addi, reg};
 use flexcast_tests::{image_bytes, run, told};
 use flexio::{Error, ErrorState};
 
-/// The image `receive` with other instructions at the start of a function.
+/// The image `reference` with other instructions at the start of a function.
 fn patched(function: &str, code: &[u32]) -> Vec<u8> {
-    let mut elf = image_bytes("receive");
+    let mut elf = image_bytes("reference");
     let image = Image::parse(&elf).expect("a valid image");
     let addr = image.symbol(function).expect("a function of the image");
     let segment = image
@@ -29,7 +29,7 @@ fn patched(function: &str, code: &[u32]) -> Vec<u8> {
 
 fn fails(transport: Transport, elf: Vec<u8>) -> TputError {
     let params = Params { transport, threads: 2, ..Params::default() };
-    run::tput_elf("broken", elf, params, 1 << 20).expect_err("the run must fail")
+    run::reference(emu_provider::lossy(0, 1), elf, params, 1 << 20).expect_err("the run must fail")
 }
 
 #[test]
@@ -44,8 +44,8 @@ fn a_handler_that_crashes_ends_the_run_with_its_record() {
 #[test]
 fn a_handler_that_never_ends_ends_the_run_at_its_bound() {
     let error = fails(Transport::Uc, patched("uc_receive", &[SPIN]));
-    let TputError::Flexio(Error::Timeout { .. }) = &error else { panic!("{error}") };
-    told(&error, &["worker 0 to be armed", "the bound is 100000 us"]);
+    assert!(matches!(error, TputError::Stalled { .. }), "{error}");
+    told(&error, &["nothing has moved for 20000 us"]);
 }
 
 #[test]

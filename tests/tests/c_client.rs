@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use flexcast_lab::pingpong::ping;
-use flexcast_lab::tput::server::bring_up;
+use flexcast_lab::tput::run::bring_up;
 use flexcast_tests::libs::{libraries, wait_for};
 use flexcast_tests::{image_bytes, image_path, workspace_root};
 use flexio::{AbiExpectation, Application, Process, ProtectionDomain, Provider};

@@ -12,16 +12,16 @@ use object::read::elf::{FileHeader as _, ProgramHeader as _};
 /// What a handler is given for a context: no memory of its process.
 const NOWHERE: u64 = 0x40;
 
-/// Loads `receive` with two event handlers and wakes the second, whose context is nowhere: it dies in the firmware.
+/// Loads `allgather` with two event handlers and wakes the second, whose context is nowhere: it dies in the firmware.
 fn crashed(folder: &Path) -> (World, u32, CrashRecord) {
     let mut world = World::new(Config { cards: 1, ..Config::default() }).expect("a valid configuration");
     world.observe(u64::MAX, Box::new(Files::new(None, Some(folder.to_owned()))));
-    let process = world.create_process(0, &image_bytes("receive")).expect("the image loads");
-    world.card(0).unwrap().process_mut(process).unwrap().label = "receive".to_owned();
+    let process = world.create_process(0, &image_bytes("allgather")).expect("the image loads");
+    world.card(0).unwrap().process_mut(process).unwrap().label = "allgather".to_owned();
     let symbol = |world: &mut World, name: &str| {
         world.card(0).unwrap().process(process).unwrap().image.symbol(name).unwrap_or_else(|| panic!("no {name}"))
     };
-    let entry = symbol(&mut world, "uc_receive");
+    let entry = symbol(&mut world, "uc_lanes");
     let heap = world.heap_alloc(0, process, 100).expect("heap");
     world.write_memory(0, process, heap, b"a marker in the heap").expect("written");
     let threads: Vec<u32> = (0..2)
@@ -49,7 +49,7 @@ fn core(folder: &Path) -> PathBuf {
 /// The image and its dump in gdb; `None` where it is not installed.
 fn gdb(core: &Path, commands: &[&str]) -> Option<String> {
     let mut gdb = Command::new("gdb-multiarch");
-    gdb.args(["-nx", "-batch"]).arg(image_path("receive")).arg(core);
+    gdb.args(["-nx", "-batch"]).arg(image_path("allgather")).arg(core);
     for command in commands {
         gdb.args(["-ex", command]);
     }
@@ -79,12 +79,12 @@ fn a_crash_leaves_a_dump_that_gdb_opens() {
     }
     has(&format!("* 1    LWP {}", record.thread));
     let frames: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
-    assert!(frames[0].starts_with("#0 ") && frames[0].contains("worker::receive (context=0x40"), "{frames:?}");
-    assert!(frames.iter().any(|frame| frame.contains("uc_receive")), "{frames:?}");
+    assert!(frames[0].starts_with("#0 ") && frames[0].contains("lanes ("), "{frames:?}");
+    assert!(frames.iter().any(|frame| frame.contains("uc_lanes")), "{frames:?}");
     assert!(!text.contains("may not match"), "{text}");
     // A handler that waits is shown where it will start.
     assert!(
-        frames.iter().any(|frame| frame.starts_with("#0 ") && frame.contains("__event_handler_uc_receive")),
+        frames.iter().any(|frame| frame.starts_with("#0 ") && frame.contains("__event_handler_uc_lanes")),
         "{frames:?}"
     );
     has("a marker in the heap");
@@ -136,14 +136,14 @@ fn a_dump_holds_the_memory_of_the_process_and_nothing_else() {
 fn a_healthy_process_can_be_dumped_too() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut world = World::new(Config { cards: 1, ..Config::default() }).expect("a valid configuration");
-    let process = world.create_process(0, &image_bytes("receive")).expect("the image loads");
-    let entry = world.card(0).unwrap().process(process).unwrap().image.symbol("ud_receive").unwrap();
+    let process = world.create_process(0, &image_bytes("allgather")).expect("the image loads");
+    let entry = world.card(0).unwrap().process(process).unwrap().image.symbol("ud_lanes").unwrap();
     world.create_thread(0, process, entry, 0, 0, None).expect("a thread");
     let path = folder.path().join("healthy.core");
     let process = world.card(0).unwrap().process(process).unwrap();
     core_dump::write_file(process, None, &path).expect("written");
     if let Some(text) = gdb(&path, &["info threads", "info files"]) {
-        assert!(text.contains("LWP 1") && text.contains("receive"), "{text}");
+        assert!(text.contains("LWP 1") && text.contains("allgather"), "{text}");
         assert!(!text.contains("Program terminated"), "{text}");
     }
     let nowhere = folder.path().join("no/such/folder");

@@ -2,24 +2,25 @@
 
 use std::process::Command;
 
-use flexcast_lab::tput::plan::{Params, Transport};
+use flexcast::Transport;
+use flexcast_lab::tput::plan::Params;
 use flexcast_tests::run::{Outcome, tput};
 
 const BYTES: u64 = 4 << 20;
 
 fn params(transport: Transport, seed: u64) -> Params {
-    Params { transport, threads: 4, loss_ppm: 10_000, seed, ..Params::default() }
+    Params { transport, loss_ppm: 10_000, seed, ..Params::default() }
 }
 
 fn run(transport: Transport, seed: u64) -> Outcome {
-    tput("receive", params(transport, seed), BYTES).expect("the run succeeds")
+    tput(params(transport, seed), BYTES).expect("the run succeeds")
 }
 
 /// Three runs, each in a new world; `elsewhere` runs on another thread of the host, whose buffers lie elsewhere.
 #[track_caller]
 fn three_runs_are_one(transport: Transport) {
     let first = run(transport, 7);
-    assert!(first.report.missing > 0, "the loss must have hit something: {:?}", first.report);
+    assert!(first.report.recovered_chunks > 0, "the loss must have hit something: {:?}", first.report);
     assert!(first.report.digest_ok, "{:?}", first.report);
     assert!(first.trace_events > 1000, "{} events", first.trace_events);
     assert_eq!(run(transport, 7), first);
@@ -33,7 +34,7 @@ fn three_runs_are_one(transport: Transport) {
 
 #[test]
 fn uc_runs_repeat() {
-    three_runs_are_one(Transport::Uc);
+    three_runs_are_one(Transport::UcUnicast);
 }
 
 #[test]
@@ -45,7 +46,7 @@ fn ud_runs_repeat() {
 const CHILD: &str = "FLEXCAST_TEST_PRINT_TRACE";
 
 fn summary() -> String {
-    let both = [Transport::Uc, Transport::Ud].map(|transport| {
+    let both = [Transport::UcUnicast, Transport::Ud].map(|transport| {
         let outcome = run(transport, 7);
         format!("{:016x} {} {}", outcome.trace_hash, outcome.trace_events, outcome.end_ps)
     });
@@ -72,15 +73,15 @@ fn another_process_gives_the_same_trace() {
 
 #[test]
 fn the_trace_follows_every_parameter() {
-    let base = Params { threads: 2, ..Params::default() };
-    let hash = |params: Params, bytes: u64| tput("receive", params, bytes).expect("the run succeeds").trace_hash;
+    let base = Params::default().with_threads(2);
+    let hash = |params: Params, bytes: u64| tput(params, bytes).expect("the run succeeds").trace_hash;
     let mut hashes = vec![
         hash(base, 1 << 20),
         hash(base, (1 << 20) + 64),
         hash(Params { threads: 3, ..base }, 1 << 20),
         hash(Params { batch: 16, ..base }, 1 << 20),
-        hash(Params { ring: 512, ..base }, 1 << 20),
-        hash(Params { transport: Transport::Ud, ..base }, 1 << 20),
+        hash(Params { slots: 512, ..base }, 1 << 20),
+        hash(Params { transport: Transport::UcUnicast, ..base }, 1 << 20),
     ];
     assert_eq!(hashes[0], hash(Params { seed: 99, ..base }, 1 << 20), "without loss the seed changes only the bytes");
     hashes.sort_unstable();

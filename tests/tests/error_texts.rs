@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use flexcast::bootstrap::{CallbackExchange, Exchange as _, StoreError, SubgroupError};
 use flexcast::{Refused, p2p, registration};
-use flexcast_image::isa::Isa;
 use flexcast_image::{Image, ImageError};
+use flexcast_isa::Isa;
 use flexcast_lab::model::fabric::FatTree;
 use flexcast_lab::model::traffic::TrafficError;
 use flexcast_proto::Place;
@@ -16,14 +16,17 @@ use flexcast_tests::examples::{allgather, compile, compiler};
 use flexcast_tests::{image_path, workspace_root};
 
 /// Crates whose errors reach programs.
-const LIBRARIES: [&str; 7] = [
+const LIBRARIES: [&str; 10] = [
+    "shared/isa/src",
     "image/src",
     "host/verbs-sys/src",
     "host/flexio-sys/src",
     "host/doca-sys/src",
     "host/flexio/src",
+    "host/bootstrap/src",
     "host/flexcast/src",
     "host/capi/src",
+    "lab/src/model",
 ];
 
 /// `Debug` begins with the sentence, and goes on with its causes at most.

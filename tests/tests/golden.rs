@@ -3,11 +3,13 @@
 use std::fmt::Write as _;
 
 use emu_machine::Config;
+use flexcast::Transport;
 use flexcast_abi::{ABI_HASH, ABI_VERSION};
 use flexcast_cli::logs::LogDecoder;
 use flexcast_lab::pingpong::ping;
-use flexcast_lab::tput::plan::{Params, Transport};
-use flexcast_lab::tput::server::bring_up;
+use flexcast_lab::reference;
+use flexcast_lab::tput::plan::Params;
+use flexcast_lab::tput::run::bring_up;
 use flexcast_tests::code::cards;
 use flexcast_tests::{golden, image_bytes, run};
 use flexio::{AbiExpectation, Application, MsgLevel, MsgStream, Process, ProtectionDomain};
@@ -55,11 +57,6 @@ fn pingpong_answers_and_logs() {
 }
 
 #[test]
-fn receive_comes_up_and_logs() {
-    golden::compare("receive", "run", &session("receive", |_, _| ()));
-}
-
-#[test]
 fn allgather_comes_up_and_logs() {
     golden::compare("allgather", "run", &session("allgather", |_, _| ()));
 }
@@ -69,34 +66,32 @@ fn reference_comes_up_and_logs() {
     golden::compare("reference", "run", &session("reference", |_, _| ()));
 }
 
-/// `flexcast tput --json` of a few runs, one line per field, without wall time.
-fn reports(image: &str, runs: &[(Params, u64)]) -> String {
-    let mut text = String::new();
-    for &(params, bytes) in runs {
-        let outcome = run::tput(image, params, bytes).expect("the run succeeds");
-        let json = serde_json::to_string_pretty(&outcome.report).expect("JSON");
-        let (before, after) = json.split_once(",\n  \"wall_s\": 0.0").expect("a wall time to leave out");
-        text.push_str(before);
-        text.push_str(after);
-        text.push('\n');
-    }
-    text
+/// A report, one line per field, without wall time.
+fn report(report: &impl serde::Serialize) -> String {
+    let json = serde_json::to_string_pretty(report).expect("JSON");
+    let (before, after) = json.split_once(",\n  \"wall_s\": 0.0").expect("a wall time to leave out");
+    format!("{before}{after}\n")
 }
 
 #[test]
-fn receive_reports() {
-    for transport in [Transport::Uc, Transport::Ud] {
-        let clean = Params { transport, threads: 2, warm_up: 1, ..Params::default() };
-        let lossy = Params { transport, threads: 4, loss_ppm: 10_000, seed: 7, ..Params::default() };
-        let runs = [(clean, 1_000_003), (lossy, 1 << 20), (Params { transport, ..Params::default() }, 1)];
-        golden::compare("receive", &format!("tput-{}", transport.name()), &reports("receive", &runs));
+fn tput_reports() {
+    for transport in [Transport::UcUnicast, Transport::Ud] {
+        let base = Params { transport, ..Params::default() };
+        let clean = Params { warm_up: 1, ..base.with_threads(2) };
+        let lossy = Params { loss_ppm: 10_000, seed: 7, ..base };
+        let reports = [(clean, 1_000_003), (lossy, 1 << 20), (base, 1)]
+            .map(|(params, bytes)| report(&run::tput(params, bytes).expect("the run succeeds").report));
+        let name = flexcast_lab::tput::report::transport_name(transport);
+        golden::compare("allgather", &format!("tput-{name}"), &reports.concat());
     }
 }
 
 #[test]
 fn reference_reports() {
-    for transport in [Transport::Uc, Transport::Ud] {
-        let runs = [(Params { transport, threads: 2, ..Params::default() }, 1_000_003)];
-        golden::compare("reference", &format!("tput-{}", transport.name()), &reports("reference", &runs));
+    for transport in [reference::Transport::Uc, reference::Transport::Ud] {
+        let params = reference::Params { transport, threads: 2, ..reference::Params::default() };
+        let machine = emu_provider::lossy(0, 1);
+        let ran = run::reference(machine, image_bytes("reference"), params, 1_000_003).expect("the run succeeds");
+        golden::compare("reference", &format!("run-{}", transport.name()), &report(&ran));
     }
 }

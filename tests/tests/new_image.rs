@@ -4,7 +4,7 @@
 use std::fs;
 
 use flexcast_abi::{ABI_HASH, ABI_VERSION};
-use flexcast_lab::tput::server::bring_up;
+use flexcast_lab::tput::run::bring_up;
 use flexcast_tests::code::cards;
 use flexcast_tests::tree::{copied_tree, xtask, xtask_command};
 use flexcast_tests::{image_path, workspace_root};
@@ -12,7 +12,7 @@ use flexio::{AbiExpectation, Application, MsgLevel, MsgStream, Process, Protecti
 
 #[test]
 fn a_full_stdout_is_an_error_of_the_build_tool() {
-    for args in [&["--help"][..], &["doctor"], &["build", "--dry-run", "receive"]] {
+    for args in [&["--help"][..], &["doctor"], &["build", "--dry-run", "reference"]] {
         let full = fs::File::options().write(true).open("/dev/full").expect("/dev/full");
         let mut command = xtask_command(&workspace_root(), args);
         let output = command.stdout(full).stderr(std::process::Stdio::piped()).output().expect("cargo can be started");

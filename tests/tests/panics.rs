@@ -161,7 +161,7 @@ fn the_record_is_there_with_weak_memory_too() {
 
 #[test]
 fn other_errors_of_the_firmware_have_no_place() {
-    let elf = image_bytes("receive");
+    let elf = image_bytes("reference");
     with_process(Config::default(), &elf, |process| {
         // A context at address 0: the firmware ends the process by itself, without a panic.
         let error = process.call("prepare", 0).expect_err("no context");

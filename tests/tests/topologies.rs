@@ -4,22 +4,21 @@ use std::path::PathBuf;
 
 use emu_machine::with_world;
 use emu_provider::emulated;
-use flexcast::{Card, Firmware};
+use flexcast::{Card, Firmware, Transport};
 use flexcast_lab::machine::{MachineParams, MachineReport, Memory, report};
-use flexcast_lab::tput::plan::{Params, Transport};
+use flexcast_lab::tput::plan::Params;
 use flexcast_tests::image_bytes;
 use flexcast_tests::run::{Outcome, tput, tput_on};
 
 const BYTES: u64 = 1_000_003;
 
 fn params(transport: Transport) -> Params {
-    Params { transport, threads: 4, ..Params::default() }
+    Params { transport, ..Params::default() }
 }
 
 fn on(machine: &MachineParams, transport: Transport) -> (Outcome, MachineReport) {
     let config = machine.config().expect("a valid machine");
-    let outcome =
-        tput_on(config, "receive", image_bytes("receive"), params(transport), BYTES).expect("the run succeeds");
+    let outcome = tput_on(config, params(transport), BYTES).expect("the run succeeds");
     let (seen, races) = report(machine).expect("this thread's machine");
     assert!(races.is_empty(), "{}", races[0]);
     assert!(outcome.report.digest_ok, "{:?}", outcome.report);
@@ -44,8 +43,8 @@ fn every_topology_brings_the_same_bytes() {
     let racks = "name = \"racks\"\n[links]\ngbit_per_s = 100\n[[switch]]\nname = \"a\"\nports = 4\n[[switch]]\nname = \"b\"\nports = 4\n\
                  [[host]]\nname = \"x\"\nto = \"a\"\n[[host]]\nname = \"y\"\nto = \"b\"\n[[link]]\na = \"a\"\nb = \"b\"\n";
     let racks = file(&folder, "racks.toml", racks);
-    for transport in [Transport::Uc, Transport::Ud] {
-        let plain = tput("receive", params(transport), BYTES).expect("the run succeeds");
+    for transport in [Transport::UcUnicast, Transport::Ud] {
+        let plain = tput(params(transport), BYTES).expect("the run succeeds");
         let machines = [
             network("back-to-back", &[]),
             network("switch-8", &["0", "5"]),
@@ -55,18 +54,18 @@ fn every_topology_brings_the_same_bytes() {
         for machine in machines {
             let (outcome, seen) = on(&machine, transport);
             assert_eq!(outcome.report.sha256, plain.report.sha256, "{seen}");
-            assert_eq!((outcome.report.missing, seen.lost_frames), (0, 0), "{seen}");
+            assert_eq!((outcome.report.recovered_chunks, seen.lost_frames), (0, 0), "{seen}");
             let words = [&outcome.report.device.cqes, &plain.report.device.cqes];
             assert_eq!(words[0], words[1], "{seen}");
             assert_eq!(on(&machine, transport), (outcome, seen), "the same again");
         }
     }
-    let (_, seen) = on(&network(&racks.to_string_lossy(), &["y", "x"]), Transport::Uc);
+    let (_, seen) = on(&network(&racks.to_string_lossy(), &["y", "x"]), Transport::UcUnicast);
     assert_eq!(seen.topology, "racks");
     assert_eq!(seen.cards, ["y", "x"]);
 }
 
-/// What a script breaks is missing, and what arrives is right.
+/// What a script breaks is fetched, and every byte is right.
 #[test]
 fn faults_cost_chunks_and_never_bytes() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -75,10 +74,10 @@ fn faults_cost_chunks_and_never_bytes() {
                       [[fault]]\nlink = \"h0-switch\"\nat_ps = 20000000\nuntil_ps = 30000000\nfault = \"pause\"\n\
                       [[fault]]\nlink = \"*\"\nfault = { reorder = { ppm = 2000, behind = 3 } }\n";
     let script = file(&folder, "everything.toml", everything);
-    for transport in [Transport::Uc, Transport::Ud] {
+    for transport in [Transport::UcUnicast, Transport::Ud] {
         let machine = MachineParams { faults: Some(script.clone()), ..network("switch-4", &[]) };
         let (outcome, seen) = on(&machine, transport);
-        assert!(outcome.report.missing > 0, "{seen}");
+        assert!(outcome.report.recovered_chunks > 0, "{seen}");
         assert!(seen.lost_frames > 0 && seen.corrupted_frames > 0 && seen.duplicated_frames > 0, "{seen}");
         let dropped = with_world(|world| world.card(0).map(|card| card.nic.counters().icrc_drops)).expect("a machine");
         assert!(dropped.expect("card 0") > 0, "corrupt packets reach the card and go no further");
@@ -99,23 +98,23 @@ fn faults_cost_chunks_and_never_bytes() {
 /// Losses in percent are of the whole way, over whatever topology.
 #[test]
 fn losses_do_not_add_up_over_links() {
-    let missing = |topology: Option<&str>| {
-        let topology = topology.map(str::to_owned);
-        let machine = MachineParams { topology, loss_ppm: 20_000, seed: 3, ..MachineParams::default() };
-        let (outcome, seen) = on(&machine, Transport::Uc);
-        assert_eq!(outcome.report.missing, seen.lost_frames, "{seen}");
-        assert_eq!(seen.faults, 0);
-        outcome.report.missing
-    };
     for topology in [None, Some("back-to-back"), Some("switch-8"), Some("fat-tree-188")] {
-        let missing = missing(topology);
-        assert!((1..=12).contains(&missing), "2 % of 245 chunks, but {missing} are missing on {topology:?}");
+        let machine = MachineParams {
+            topology: topology.map(str::to_owned),
+            loss_ppm: 20_000,
+            seed: 3,
+            ..MachineParams::default()
+        };
+        let (_, seen) = on(&machine, Transport::UcUnicast);
+        assert_eq!(seen.faults, 0);
+        let lost = seen.lost_frames;
+        assert!((1..=12).contains(&lost), "2 % of 245 chunks, but {lost} frames are lost on {topology:?}");
     }
 }
 
 #[test]
 fn weak_memory_and_the_race_detector_are_asked_for_by_name() {
-    for transport in [Transport::Uc, Transport::Ud] {
+    for transport in [Transport::UcUnicast, Transport::Ud] {
         let watched = MachineParams { memory: Memory::Weak, detect_races: true, ..network("switch-4", &[]) };
         let (weak, seen) = on(&watched, transport);
         assert_eq!((seen.memory, seen.races), (Memory::Weak, Some(0)));
@@ -137,11 +136,11 @@ fn cards_tell_the_rate_of_their_links() {
     let slow = "name = \"slow\"\n[links]\ngbit_per_s = 30\n[[switch]]\nname = \"a\"\nports = 4\n\
                 [[host]]\nname = \"x\"\nto = \"a\"\n[[host]]\nname = \"y\"\nto = \"a\"\n";
     let slow = file(&folder, "slow.toml", slow);
-    let elf = image_bytes("receive");
+    let elf = image_bytes("allgather");
     // 30 Gbit/s has no code: what is told is not above it.
     for (topology, rate) in [("back-to-back", 200), ("fat-tree-188", 56), (&slow.to_string_lossy(), 25)] {
         let provider = emulated(network(topology, &[]).config().expect("a valid machine")).expect("a machine");
-        let card = Card::open(&provider, "mlx5_0", Firmware { name: "receive", elf: &elf }).expect("the card opens");
+        let card = Card::open(&provider, "mlx5_0", Firmware { name: "allgather", elf: &elf }).expect("the card opens");
         assert_eq!(card.device().port().link_gbit_per_s, rate, "{topology}");
     }
 }

@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use flexcast_image::Image;
 
 use crate::toolchain::Toolchain;
@@ -134,8 +134,8 @@ fn check_attributes(toolchain: &Toolchain, elf: &Path) -> Result<()> {
     let bytes = std::fs::read(elf).with_context(|| format!("reading {}", elf.display()))?;
     let image = Image::parse(&bytes).with_context(|| format!("{}", elf.display()))?;
     let arch = image.arch().unwrap_or_default();
-    let built = flexcast_image::isa::Isa::parse(arch)?;
-    if let Some(missing) = toolchain.required.iter().find(|extension| !built.has_named(extension)) {
+    let built: Vec<_> = flexcast_isa::names(arch).map_err(|error| anyhow!("{}: {error}", elf.display()))?.collect();
+    if let Some(missing) = toolchain.required.iter().find(|extension| !built.contains(&extension.as_str())) {
         bail!(
             "{} was built without {missing} (its attributes say {arch}); is a RUSTFLAGS variable or a cargo configuration above this folder in the way?",
             elf.display()
@@ -171,11 +171,11 @@ mod tests {
 
     #[test]
     fn nothing_in_the_environment_reaches_the_flags() {
-        let command = cargo_build(&Toolchain::load("emu").expect("emu"), "receive").expect("command");
+        let command = cargo_build(&Toolchain::load("emu").expect("emu"), "reference").expect("command");
         let removed: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
         assert!(removed.contains(&std::ffi::OsStr::new("RUSTFLAGS")), "{removed:?}");
         let line = process::line(&command);
-        for part in ["+zbb,+zbs", "linker/emu.ld", "--remap-path-prefix=", "--package receive", "--release"] {
+        for part in ["+zbb,+zbs", "linker/emu.ld", "--remap-path-prefix=", "--package reference", "--release"] {
             assert!(line.contains(part), "{part} in {line}");
         }
     }

@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use flexcast_image::Image;
 use flexcast_image::callgraph::CallGraph;
-use flexcast_image::decode::{Flow, Instruction};
-use flexcast_image::disasm;
 use flexcast_image::loops::{Loop, loops};
+use flexcast_isa::{Flow, Instruction};
 use serde::Deserialize;
 
 use crate::toolchain::Toolchain;
@@ -60,7 +59,7 @@ struct Found {
 
 impl Found {
     fn size_bytes(&self) -> u64 {
-        self.code.iter().map(|instruction| u64::from(instruction.size_bytes)).sum()
+        self.code.iter().map(|instruction| u64::from(instruction.size_bytes())).sum()
     }
 }
 
@@ -187,8 +186,8 @@ fn find(entry: &Entry, image: &Image) -> Result<Found> {
         );
     };
     let code: Vec<Instruction> =
-        image.instructions(function.addr, function.end).filter(|i| chosen.body.contains(&i.addr)).collect();
-    let start = code.first().map_or(function.addr, |instruction| instruction.addr);
+        image.instructions(function.addr, function.end).filter(|i| chosen.body.contains(&i.addr())).collect();
+    let start = code.first().map_or(function.addr, |instruction| instruction.addr());
     Ok(Found { title: entry.title.clone(), code, function: function.name.clone(), start })
 }
 
@@ -217,7 +216,7 @@ fn compare(entry: &Entry, found: &Found) -> Result<()> {
         bail!(
             "loop {}: instruction {at} is `{}`, the reason in docs/hot-loops.toml is for `{}`; `cargo xtask hot-loops --entries` prints the loop anew",
             entry.title,
-            disasm::text(&found.code[at]),
+            found.code[at],
             entry.reasons[at].0
         );
     }
@@ -234,7 +233,7 @@ fn compare(entry: &Entry, found: &Found) -> Result<()> {
 
 /// Mnemonic as the listing shows it.
 fn word(instruction: &Instruction) -> String {
-    disasm::text(instruction).split(' ').next().unwrap_or_default().to_owned()
+    instruction.to_string().split(' ').next().unwrap_or_default().to_owned()
 }
 
 fn render(out: &mut String, entry: &Entry, found: &Found) {
@@ -252,7 +251,7 @@ fn render(out: &mut String, entry: &Entry, found: &Found) {
         let _ = writeln!(
             out,
             "| {:x} | `{}` | {reason} |",
-            instruction.addr - found.start,
+            instruction.addr() - found.start,
             relative_text(instruction, found)
         );
     }
@@ -260,9 +259,9 @@ fn render(out: &mut String, entry: &Entry, found: &Found) {
 
 /// Targets as offsets into the loop: addresses move whenever other code grows.
 fn relative_text(instruction: &Instruction, found: &Found) -> String {
-    let text = disasm::text(instruction);
+    let text = instruction.to_string();
     match instruction.flow() {
-        Flow::Branch(to) | Flow::Jump(to) if found.code.iter().any(|i| i.addr == to) => {
+        Flow::Branch(to) | Flow::Jump(to) if found.code.iter().any(|i| i.addr() == to) => {
             text.replace(&format!("{to:#x}"), &format!("+{:x}", to - found.start))
         }
         Flow::Branch(to) | Flow::Jump(to) => text.replace(&format!("{to:#x}"), "exit"),
@@ -283,7 +282,7 @@ fn print_entries() -> Result<()> {
             status::print(format_args!(
                 "    [{:?}, {reason:?}], # {:x}: {}",
                 word(instruction),
-                instruction.addr - found.start,
+                instruction.addr() - found.start,
                 relative_text(instruction, &found)
             ))?;
         }

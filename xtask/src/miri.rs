@@ -23,7 +23,7 @@ use crate::{process, status, workspace};
 ///   them, tests/: loaded libraries, sockets, system calls that Miri does not have. Fuzzing has that side (`cargo xtask fuzz`).
 #[derive(clap::Args)]
 pub(crate) struct Miri {
-    /// Run the parts whose name contains this word only (shared/hw, shared/abi, shared/proto, device/dpa, device/images/receive).
+    /// Run the parts whose name contains this word only (shared/hw, shared/abi, shared/isa, shared/proto, device/dpa, device/datapath).
     #[arg(value_name = "PART")]
     part: Option<String>,
     /// How long a part may take, in seconds of wall time, compiling included.
@@ -52,11 +52,16 @@ const PARTS: &[Part] = &[
     Part { name: "shared/hw", tests: &["--package", "flexcast-hw", "--lib"], flags: SHARED },
     Part { name: "shared/abi", tests: &["--package", "flexcast-abi", "--lib", "--tests"], flags: SHARED },
     Part {
+        name: "shared/isa",
+        tests: &["--package", "flexcast-isa", "--test", "decode", "--test", "strings"],
+        flags: SHARED,
+    },
+    Part {
         name: "shared/proto",
         tests: &["--package", "flexcast-proto", "--lib", "--test", "wire", "--test", "chains", "--test", "agreement"],
         flags: SHARED,
     },
-    Part { name: "device/images/receive", tests: &["--package", "receive", "--lib", "--tests"], flags: DEVICE },
+    Part { name: "device/datapath", tests: &["--package", "datapath", "--lib", "--tests"], flags: DEVICE },
 ];
 
 /// The toolchain that has Miri; everything else is built by that of rust-toolchain.toml.

@@ -74,7 +74,7 @@ mod tests {
 
     fn device() -> tempfile::TempDir {
         let dir = tempfile::tempdir().expect("directory");
-        for folder in ["template/src", "template/target", "images/receive"] {
+        for folder in ["template/src", "template/target", "images/pingpong"] {
             std::fs::create_dir_all(dir.path().join(folder)).expect("folder");
         }
         let write = |path: &str, text: &str| std::fs::write(dir.path().join(path), text).expect("write");
@@ -102,7 +102,7 @@ mod tests {
         for name in ["", "Hello", "1st", "a_b", "a/b", "..", "a-", "ü", "template", "core", &"a".repeat(41)] {
             assert!(create(dir.path(), name).is_err(), "{name}");
         }
-        assert!(create(dir.path(), "receive").expect_err("exists").to_string().contains("exists"));
+        assert!(create(dir.path(), "pingpong").expect_err("exists").to_string().contains("exists"));
         assert_eq!(std::fs::read_dir(dir.path().join("images")).expect("list").count(), 1);
     }
 }

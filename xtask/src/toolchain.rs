@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use flexcast_image::Image;
-use flexcast_image::isa::Isa;
+use flexcast_isa::Isa;
 use serde::Deserialize;
 
 use crate::workspace;
@@ -118,7 +118,7 @@ impl Toolchain {
     }
 
     pub(crate) fn isa(&self) -> Result<Isa> {
-        Isa::parse(&self.isa).with_context(|| format!("isa of toolchains/{}.toml", self.name))
+        Isa::parse(&self.isa).map_err(|error| anyhow!("isa of toolchains/{}.toml: {error}", self.name))
     }
 
     /// The flags by which rustc compiles for this target, except for those of linking.
@@ -148,7 +148,7 @@ mod tests {
         for name in &names {
             let toolchain = Toolchain::load(name).expect(name);
             let isa = toolchain.isa().expect("isa");
-            assert!(toolchain.required.iter().all(|extension| isa.has_named(extension)), "{name}");
+            assert!(toolchain.required.iter().all(|extension| isa.runs(extension)), "{name}");
             assert_eq!(toolchain.vendor.is_none(), name == "emu");
             assert_eq!(toolchain.rust.script.is_some(), name == "emu");
             if let Some(vendor) = &toolchain.vendor {
@@ -165,9 +165,9 @@ mod tests {
     fn only_connectx_8_has_zba() {
         for name in ["bf3", "cx7", "emu"] {
             let toolchain = Toolchain::load(name).expect(name);
-            assert!(!toolchain.isa().expect("isa").has_named("zba"), "{name}");
+            assert!(!toolchain.isa().expect("isa").runs("zba"), "{name}");
         }
-        assert!(Toolchain::load("cx8").expect("cx8").isa().expect("isa").has_named("zba"));
+        assert!(Toolchain::load("cx8").expect("cx8").isa().expect("isa").runs("zba"));
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
         for name in Toolchain::names().expect("toolchains") {
             let toolchain = Toolchain::load(&name).expect("a toolchain");
             for draft in ["zbp", "zbr"] {
-                assert!(toolchain.isa().expect("isa").has_named(draft), "{name}");
+                assert!(toolchain.isa().expect("isa").runs(draft), "{name}");
                 assert!(!toolchain.rust.flags.concat().contains(draft), "{name}");
             }
         }

@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn the_commands_come_in_order_and_without_bitcode() {
         let (toolchain, vendor) = bf3_without_doca();
-        let plan = plan(&toolchain, &vendor, "receive").expect("plan");
+        let plan = plan(&toolchain, &vendor, "reference").expect("plan");
         let lines: Vec<String> = plan.iter().map(|(_, command)| process::line(command)).collect();
         let [compile, strip, link, pack] = &lines[..] else { panic!("{lines:#?}") };
         assert!(compile.contains("-Clink-arg=-r") && compile.contains("--no-default-features"), "{compile}");
@@ -187,7 +187,7 @@ mod tests {
             "-static",
             "-mcpu=nv-dpa-bf3",
             "-T",
-            "receive.o",
+            "reference.o",
             "--whole-archive",
             "-lflexio_dev",
             "-Map=",

@@ -1,37 +1,44 @@
-//! `flexcast bench`: instructions per completion of `receive` beside `reference`, and collectives of ever more ranks.
+//! `flexcast bench`: instructions per completion beside the published kernels, and collectives of ever more ranks.
 
 use std::process::ExitCode;
 
 use serde::Serialize;
 
 use emu_provider::MODEL;
+use flexcast::Transport;
 use flexcast_cli::out;
 use flexcast_cli::stdout::StdoutError;
-use flexcast_lab::tput::plan::{Params, Plan, Transport};
-use flexcast_lab::tput::report::Report;
-use flexcast_lab::tput::run::{Cards, made_up_bytes, run as run_plan};
+use flexcast_lab::reference;
+use flexcast_lab::tput::plan::{Params, Plan};
+use flexcast_lab::tput::run::{Cards, made_up_bytes, names, run as run_plan};
 
-use super::{growth, open_provider, progress_bar, read_image, show};
+use super::{growth, open_provider, progress_bar, read_image};
 use crate::args::{BenchArgs, ProviderName};
 
-/// Instructions per completion that the published kernel needs (Khalilov et al., table I).
-const PUBLISHED: [(Transport, f64); 2] = [(Transport::Uc, 66.0), (Transport::Ud, 113.0)];
-
-/// The link delivers chunks of this size faster than one thread takes them, so its ring is never empty: what is counted is the
-/// loop, not the waiting.
-fn saturated() -> Params {
-    Params { chunk_bytes: 1024, ring: 1024, warm_up: 1, ..Params::default() }
-}
+/// Bytes of a chunk: small, so that the link is faster than one thread.
+const CHUNK_BYTES: u32 = 1024;
 
 #[derive(Serialize)]
 struct Row {
-    image: String,
+    image: &'static str,
+    transport: &'static str,
+    /// Completions per doorbell.
     batch: u32,
     published_instructions_per_cqe: f64,
-    #[serde(flatten)]
-    report: Report,
+    instructions_per_cqe: f64,
+    cycles_per_cqe: f64,
+    cqes: u64,
+    wall_s: f64,
     /// Completions emulated per second of wall time: the emulator's speed, not the card's.
     emulated_cqes_per_wall_s: f64,
+    digest_ok: bool,
+}
+
+impl Row {
+    fn per_wall_s(mut self, runs: u32) -> Self {
+        self.emulated_cqes_per_wall_s = f64::from(runs) * self.cqes as f64 / self.wall_s;
+        self
+    }
 }
 
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
@@ -45,37 +52,74 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     } else if !collectives.is_empty() {
         out!("{}", growth::table(&collectives))?;
     }
-    let ok = datapath.iter().all(|row| row.report.digest_ok) && collectives.iter().all(|row| row.digest_ok);
+    let ok = datapath.iter().all(|row| row.digest_ok) && collectives.iter().all(|row| row.digest_ok);
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Both images and transports, batches of every size.
+/// The published kernels, and ours with batches of every size.
 fn datapath(args: &BenchArgs) -> anyhow::Result<Vec<Row>> {
+    let published = |is_uc| if is_uc { reference::PUBLISHED_UC } else { reference::PUBLISHED_UD }.instructions;
+    let kernel = |transport| {
+        let params = reference::Params {
+            transport,
+            chunk_bytes: CHUNK_BYTES.into(),
+            warm_up: 1,
+            ..reference::Params::default()
+        };
+        reference::Plan::new(params, args.bytes)
+    };
     // Limits before that many bytes are made up.
-    Plan::new(saturated(), args.bytes)?.check_memory()?;
+    kernel(reference::Transport::Uc)?.check_memory()?;
     let source = made_up_bytes(args.bytes, 1)?;
-    let bar = progress_bar("chunks");
+    let bar = progress_bar("runs");
+    bar.set_prefix("datapath");
+    bar.set_length(10);
     let mut rows = Vec::new();
-    for name in ["reference", "receive"] {
-        let image = read_image(&args.images.join(format!("{name}.elf")))?;
-        for (transport, published) in PUBLISHED {
-            // The reference rings doorbells with every completion, whatever the batch says.
-            let batches: &[u32] = if name == "reference" { &[1] } else { &[1, 16, 32, 64] };
-            for &batch in batches {
-                let params = Params { transport, batch, ..saturated() };
-                let plan = Plan::new(params, args.bytes)?;
-                let provider = open_provider(ProviderName::Emu, 0, 1)?;
-                let cards = Cards::open(&provider, None, None)?;
-                bar.set_prefix(format!("{name} {} /{batch}", transport.name()));
-                let report = run_plan(&cards, &image, &plan, &source, MODEL, &mut |tick| show(&bar, tick))?;
-                rows.push(Row {
-                    image: name.to_owned(),
-                    batch,
-                    published_instructions_per_cqe: published,
-                    emulated_cqes_per_wall_s: f64::from(plan.runs()) * report.device.cqes as f64 / report.wall_s,
-                    report,
-                });
-            }
+    let image = read_image(&args.images.join("reference.elf"))?;
+    for transport in [reference::Transport::Uc, reference::Transport::Ud] {
+        let plan = kernel(transport)?;
+        let provider = open_provider(ProviderName::Emu, 0, 1)?;
+        let cards = Cards::open(&provider, None, None)?;
+        let report = reference::run(&cards, &image, &plan, &source, MODEL)?;
+        let row = Row {
+            image: "reference",
+            transport: transport.name(),
+            batch: 1,
+            published_instructions_per_cqe: published(transport == reference::Transport::Uc),
+            instructions_per_cqe: report.instructions_per_cqe,
+            cycles_per_cqe: report.cycles_per_cqe,
+            cqes: report.device.cqes,
+            wall_s: report.wall_s,
+            emulated_cqes_per_wall_s: 0.0,
+            digest_ok: true,
+        };
+        rows.push(row.per_wall_s(2));
+        bar.inc(1);
+    }
+    let image = read_image(&args.images.join("allgather.elf"))?;
+    for transport in [Transport::UcUnicast, Transport::Ud] {
+        for batch in [2, 16, 32, 64] {
+            // Receives for all chunks, so that nothing is lost while the thread is behind.
+            let slots = 4096;
+            let params = Params { transport, batch, slots, chunk_bytes: CHUNK_BYTES, warm_up: 1, ..Params::default() };
+            let plan = Plan::new(params.with_threads(1), args.bytes)?;
+            let provider = open_provider(ProviderName::Emu, 0, 1)?;
+            let names = names(&provider, None, None)?;
+            let report = run_plan(&provider, &names, &image, &plan, &source, MODEL, &mut |_| ())?;
+            let row = Row {
+                image: "allgather",
+                transport: report.transport,
+                batch,
+                published_instructions_per_cqe: published(transport == Transport::UcUnicast),
+                instructions_per_cqe: report.instructions_per_cqe,
+                cycles_per_cqe: report.cycles_per_cqe,
+                cqes: report.device.cqes,
+                wall_s: report.wall_s,
+                emulated_cqes_per_wall_s: 0.0,
+                digest_ok: report.digest_ok,
+            };
+            rows.push(row.per_wall_s(plan.runs()));
+            bar.inc(1);
         }
     }
     bar.finish_and_clear();
@@ -90,23 +134,19 @@ fn tell(args: &BenchArgs, rows: &[Row]) -> Result<(), StdoutError> {
     speed.load_style(comfy_table::presets::UTF8_FULL_CONDENSED);
     speed.set_header(["image", "transport", "batch", "CQEs", "wall s (measured)", "CQEs emulated per wall s"]);
     for row in rows {
-        let head = [row.image.clone(), row.report.transport.name().to_owned(), row.batch.to_string()];
+        let head = [row.image.to_owned(), row.transport.to_owned(), row.batch.to_string()];
         let of = |rest: [String; 3]| head.clone().into_iter().chain(rest).collect::<Vec<_>>();
         counts.add_row(of([
-            format!("{:.1}", row.report.instructions_per_cqe),
+            format!("{:.1}", row.instructions_per_cqe),
             format!("{:.0}", row.published_instructions_per_cqe),
-            format!("{:.0}", row.report.cycles_per_cqe),
+            format!("{:.0}", row.cycles_per_cqe),
         ]));
         speed.add_row(of([
-            row.report.device.cqes.to_string(),
-            format!("{:.2}", row.report.wall_s),
+            row.cqes.to_string(),
+            format!("{:.2}", row.wall_s),
             format!("{:.0}", row.emulated_cqes_per_wall_s),
         ]));
     }
-    let Params { chunk_bytes, ring, .. } = saturated();
-    out!(
-        "one thread, {} bytes in chunks of {chunk_bytes}, ring of {ring} never empty; cost model {MODEL}",
-        args.bytes
-    )?;
+    out!("one thread, {} bytes in chunks of {CHUNK_BYTES}; cost model {MODEL}", args.bytes)?;
     out!("{counts}\nspeed of the emulator, set-up, warm-up and comparison of all bytes included\n{speed}")
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 
 use emu_provider::MODEL;
+use flexcast::Transport;
 use flexcast_cli::stdout::StdoutError;
 use flexcast_cli::{note, out};
 use flexcast_lab::machine::MachineParams;
@@ -13,9 +14,9 @@ use flexcast_lab::sim::algorithm::{Algorithm, AlgorithmName, Parameters};
 use flexcast_lab::sim::params::Operation;
 use flexcast_lab::sim::report::Report as Simulation;
 use flexcast_lab::sim::text::comparison;
-use flexcast_lab::tput::plan::{Params, Plan, Transport};
-use flexcast_lab::tput::report::{Report, table};
-use flexcast_lab::tput::run::{Cards, ImageFile, run as run_plan};
+use flexcast_lab::tput::plan::{Params, Plan};
+use flexcast_lab::tput::report::{Report, table, transport_name};
+use flexcast_lab::tput::run::{ImageFile, names, run as run_plan};
 use indicatif::ProgressBar;
 
 use super::{collectives, open_provider, progress_bar, read_image, read_source, show};
@@ -34,40 +35,42 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
         None => std::env::current_exe().context("this program does not know its own file; give one with --file")?,
     };
     let source = read_source(&path)?;
-    let image = read_image(&args.images.join("receive.elf"))?;
-    let gather = read_image(&args.images.join("allgather.elf"))?;
-    let bar = progress_bar("chunks");
+    let image = read_image(&args.images.join("allgather.elf"))?;
+    let bar = progress_bar("repetitions");
     let mut reports: Vec<Report> = Vec::new();
-    for transport in [Transport::Uc, Transport::Ud] {
+    for transport in [Transport::UcUnicast, Transport::Ud] {
         for threads in THREADS {
             for loss_ppm in LOSS_PPM {
-                let params = Params { transport, threads, loss_ppm, ..Params::default() };
+                let params = Params { transport, loss_ppm, ..Params::default() }.with_threads(threads);
                 let plan = Plan::new(params, source.len() as u64)?;
                 // A machine of its own for every run, so that rows do not depend on one another.
                 let provider = open_provider(ProviderName::Emu, loss_ppm, params.seed)?;
-                let cards = Cards::open(&provider, None, None)?;
-                bar.set_prefix(format!("{} x{threads}", transport.name()));
+                let names = names(&provider, None, None)?;
+                bar.set_prefix(format!("{} x{threads}", transport_name(transport)));
                 bar.set_message(if loss_ppm == 0 { "" } else { "with loss" });
-                reports.push(run_plan(&cards, &image, &plan, &source, MODEL, &mut |tick| show(&bar, tick))?);
+                reports.push(run_plan(&provider, &names, &image, &plan, &source, MODEL, &mut |tick| show(&bar, tick))?);
             }
         }
     }
-    let allgathers = allgathers(&gather, &source, &bar)?;
+    let allgathers = allgathers(&image, &source, &bar)?;
     bar.finish_and_clear();
     if args.json {
-        out!("{}", serde_json::json!({ "point_to_point": reports, "allgather": allgathers }))?;
+        out!("{}", serde_json::json!({ "broadcast": reports, "allgather": allgathers }))?;
     } else {
-        out!("{} ({} bytes), card 1 to the DPA of card 0, chunks of 4096 bytes", path.display(), source.len())?;
+        out!(
+            "{} ({} bytes) broadcast from card 1 to the DPA of card 0, chunks of 4096 bytes",
+            path.display(),
+            source.len()
+        )?;
         out!("{}", table(&reports))?;
         out!(
-            "times and goodput are emulated, cost model {MODEL}; instructions are counted by the device in its drain loops: where \
-             threads wait for\nthe link, batches are short and their doorbells weigh more (`cargo xtask bench` keeps the ring full)"
+            "times are emulated, cost model {MODEL}: of the whole operation, from the first post to the last release, and of its data alone; \
+             instructions are\ncounted by the device in its receive loops"
         )?;
         tell(&allgathers, source.len())?;
     }
-    let ok = reports.iter().all(|report| report.digest_ok && (report.loss_percent > 0.0 || report.missing == 0))
-        && allgathers.iter().all(|report| report.digest_ok);
-    let verdict = if ok { "all bytes that arrived are those sent" } else { "BYTES DIFFER OR ARE MISSING" };
+    let ok = reports.iter().all(|report| report.digest_ok) && allgathers.iter().all(|report| report.digest_ok);
+    let verdict = if ok { "every rank has every byte" } else { "BYTES DIFFER" };
     let runs = reports.len() + allgathers.len();
     note!("{:>12} {runs} runs in {:.1} s: {verdict}", "Finished", started.elapsed().as_secs_f64());
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })

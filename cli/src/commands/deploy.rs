@@ -8,7 +8,7 @@ use flexcast_cli::logs::LogDecoder;
 use flexcast_cli::out;
 use flexcast_lab::pingpong;
 use flexcast_lab::tput::run::ImageFile;
-use flexcast_lab::tput::server::bring_up;
+use flexcast_lab::tput::run::bring_up;
 use flexio::{AbiExpectation, Application, MsgLevel, MsgStream, Process, ProtectionDomain, Provider};
 
 use super::{look, open_provider, read_image};

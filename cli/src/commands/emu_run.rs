@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
+use emu_hart::Cause;
 use emu_hart::bare::{self, Board, Options, Outcome, Program, Report, Streams};
-use emu_hart::{Cause, Isa};
 use flexcast_cli::note;
-use flexcast_image::{Image, illegal, isa};
+use flexcast_image::{Image, illegal};
+use flexcast_isa::Isa;
 use serde::Deserialize;
 
 use crate::args::{EmuRunArgs, MachineName};
@@ -59,7 +60,7 @@ pub(super) fn run(args: &EmuRunArgs) -> anyhow::Result<ExitCode> {
         Outcome::Fault { pc, fault } => {
             let place = image.symbolize(pc).map_or_else(String::new, |(name, at)| format!(" ({name}+{at:#x})"));
             let why = match fault.cause {
-                Cause::IllegalInstruction => format!(": {}", illegal::why(fault.tval as u32, pc, &isa.to_string())),
+                Cause::IllegalInstruction => format!(": {}", illegal::why(fault.tval as u32, pc, isa)),
                 _ => String::new(),
             };
             note!("error: {} at pc {pc:#x}{place}, value {:#x}{why}", fault.cause, fault.tval);
@@ -93,8 +94,7 @@ fn instruction_set(args: &EmuRunArgs) -> anyhow::Result<Isa> {
         }
         (None, None) => return Ok(Isa::default()),
     };
-    let names = isa::Isa::parse(&text).with_context(|| source.clone())?;
-    Isa::of(names.names()).with_context(|| format!("{source}: `{text}` cannot be executed"))
+    Isa::parse(&text).map_err(|error| anyhow!("{source}: `{text}` cannot be executed: {error}"))
 }
 
 /// Memory between two symbols, and the file that it goes to.

@@ -12,6 +12,7 @@ mod emu_run;
 mod growth;
 mod look;
 mod plan;
+mod reference;
 mod report;
 mod report_progress;
 mod sim;
@@ -37,6 +38,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Devices(args) => devices::run(&args),
         Command::Tput(args) => tput::run(&args),
+        Command::Reference(args) => reference::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Campaign(args) => campaign::run(&args),
         Command::Demo(args) => demo::run(&args),
@@ -56,8 +58,8 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
 
 /// Copies of an image that are in memory: its file, what is read of it, and what the emulated card has of it.
 const IMAGE_COPIES: u64 = 3;
-/// Copies of what is sent: the file, the sender's buffer, the receiver's.
-const SOURCE_COPIES: u64 = 3;
+/// Copies of what is sent: the file, the buffers of both ranks, and a copy to compare.
+const SOURCE_COPIES: u64 = 4;
 
 /// A provider; the emulator with these losses on its link.
 fn open_provider(name: ProviderName, loss_ppm: u32, seed: u64) -> anyhow::Result<Provider> {
@@ -103,6 +105,6 @@ fn bar_template(unit: &str) -> String {
 
 /// Shows a tick of a run.
 fn show(bar: &ProgressBar, tick: Tick) {
-    bar.set_length(tick.chunks * u64::from(tick.repetitions));
-    bar.set_position(tick.chunks * u64::from(tick.repetition) + tick.posted);
+    bar.set_length(tick.repetitions.into());
+    bar.set_position(tick.ended.into());
 }

@@ -4,13 +4,14 @@ use std::fs::File;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use flexcast::Transport;
 use flexcast_cli::stdout::StdoutError;
 use flexcast_cli::{note, out};
 use flexcast_lab::machine;
 use flexcast_lab::tput::TputError;
 use flexcast_lab::tput::plan::Plan;
 use flexcast_lab::tput::report::{Report, table};
-use flexcast_lab::tput::run::{Cards, made_up_bytes, run as run_plan};
+use flexcast_lab::tput::run::{made_up_bytes, names, run as run_plan};
 use flexio::Provider;
 
 use super::{look, progress_bar, read_image, read_source, show};
@@ -27,7 +28,7 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
     let plan = Plan::new(params, bytes)?;
     plan.check_memory()?;
     let asked = args.machine.params(args.seed)?;
-    let config = asked.config()?;
+    let config = emu_machine::Config { uc_multicast: params.transport == Transport::UcMulticast, ..asked.config()? };
     let model = config.model_name().to_owned();
     let provider = match args.provider {
         ProviderName::Emu => emu_provider::emulated(config)?,
@@ -45,10 +46,10 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
     }
     let look = look::start(&args.look, args.provider)?;
     let source = file.map_or_else(|| made_up_bytes(bytes, params.seed), Ok)?;
-    let cards = Cards::open(&provider, args.server.as_deref(), args.client.as_deref())?;
-    let bar = progress_bar("chunks");
+    let names = names(&provider, args.server.as_deref(), args.client.as_deref())?;
+    let bar = progress_bar("repetitions");
     bar.set_prefix(format!("{} x{}", params.transport.name(), params.threads));
-    let outcome = run_plan(&cards, &image, &plan, &source, &model, &mut |tick| show(&bar, tick));
+    let outcome = run_plan(&provider, &names, &image, &plan, &source, &model, &mut |tick| show(&bar, tick));
     bar.finish_and_clear();
     let printed = match &outcome {
         Ok(report) if !args.json => print(report),

@@ -133,6 +133,14 @@ impl CqeRef<'_> {
         (self.user_index_and_immediate() >> 32) as u32 & 0xFF_FFFF
     }
 
+    /// Immediate as it lies in memory, without a swap.
+    #[inline(always)]
+    #[must_use]
+    pub fn immediate_raw(self) -> u32 {
+        // SAFETY: inside the entry, 4-byte aligned; software owns it.
+        unsafe { self.at.cast::<u8>().add(USER_INDEX_OFFSET + 4).cast::<u32>().read_volatile() }
+    }
+
     /// Received bytes.
     #[inline(always)]
     #[must_use]

@@ -45,6 +45,15 @@ impl ReceiveQueue {
         self.store_producer_raw(Be32::new(queue_counter(index)));
     }
 
+    /// Posts `count` receives again by reading the doorbell record, adding to it and writing it back. New entries must be fenced before it
+    /// ([`crate::fence::memory_write`]).
+    #[inline(always)]
+    pub fn post_more(&self, count: u16) {
+        // SAFETY: the host names the queue's doorbell record, which only this thread writes.
+        let posted = unsafe { (&raw const (*self.doorbell_record).receive).read_volatile() }.get() as u16;
+        self.store_producer_raw(Be32::new(posted.wrapping_add(count).into()));
+    }
+
     /// [`ReceiveQueue::set_producer`] with the record's bytes.
     #[inline(always)]
     pub fn store_producer_raw(&self, value: Be32) {

@@ -78,6 +78,14 @@ impl SendQueue {
         self.store_producer_raw(Be32::new(queue_counter(index)));
     }
 
+    /// Entries posted as the doorbell record tells them, modulo 65,536.
+    #[inline(always)]
+    #[must_use]
+    pub fn producer(&self) -> u16 {
+        // SAFETY: the host names the queue's doorbell record, which only this thread writes.
+        unsafe { (&raw const (*self.doorbell_record).send).read_volatile() }.get() as u16
+    }
+
     /// [`SendQueue::set_producer`] with the record's bytes.
     #[inline(always)]
     pub fn store_producer_raw(&self, value: Be32) {

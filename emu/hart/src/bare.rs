@@ -18,9 +18,10 @@ mod memory;
 
 use std::io::{self, Write};
 
+use flexcast_isa::Isa;
+
 use crate::bus::Fault;
 use crate::hart::Hart;
-use crate::isa::Isa;
 
 pub use environment::run;
 

@@ -2,125 +2,67 @@
 //! them and the vendor's compiler may emit them; rustc never does. What became part of Zbb (`rev8`, `orc.b`, `zext.h`, rotations,
 //! logic with negation) is decoded with the rest.
 //!
-//! They are rare, so all of them share one kind of operation and are told apart when they are executed.
+//! They are rare, so all of them share one kind of operation and are told apart when they are executed: its `imm` holds the mnemonic's
+//! number in bits 7:0 and the shift amount behind it.
+
+use flexcast_isa::{Instruction, Mnemonic};
 
 use crate::alu::sext;
-use crate::isa::Isa;
 use crate::op::Op;
-
-/// An instruction of the drafts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Draft {
-    Grev,
-    Gorc,
-    Shfl,
-    Unshfl,
-    Pack,
-    Packu,
-    Packh,
-    /// Parts of 1 << this many bits.
-    Xperm(u32),
-    Grevi,
-    Gorci,
-    Shfli,
-    Unshfli,
-    Grevw,
-    Gorcw,
-    Shflw,
-    Unshflw,
-    Packw,
-    Packuw,
-    Greviw,
-    Gorciw,
-    /// Polynomial and bits taken in.
-    Crc32(u64, u32),
-}
 
 /// Polynomials, least significant bit first: CRC-32 of Ethernet, and Castagnoli's.
 const ETHERNET: u64 = 0xEDB8_8320;
 const CASTAGNOLI: u64 = 0x82F6_3B78;
 
-fn lookup(bits: u32) -> Option<Draft> {
-    let (funct3, funct7) = (bits >> 12 & 7, bits >> 25);
-    Some(match (bits & 0x7f, funct7, funct3) {
-        (0x33, 0x34, 5) => Draft::Grev,
-        (0x33, 0x14, 5) => Draft::Gorc,
-        (0x33, 0x04, 1) => Draft::Shfl,
-        (0x33, 0x04, 5) => Draft::Unshfl,
-        (0x33, 0x04, 4) => Draft::Pack,
-        (0x33, 0x24, 4) => Draft::Packu,
-        (0x33, 0x04, 7) => Draft::Packh,
-        (0x33, 0x14, 2) => Draft::Xperm(2),
-        (0x33, 0x14, 4) => Draft::Xperm(3),
-        (0x33, 0x14, 6) => Draft::Xperm(4),
-        (0x33, 0x14, 0) => Draft::Xperm(5),
-        (0x3b, 0x34, 5) => Draft::Grevw,
-        (0x3b, 0x14, 5) => Draft::Gorcw,
-        (0x3b, 0x04, 1) => Draft::Shflw,
-        (0x3b, 0x04, 5) => Draft::Unshflw,
-        (0x3b, 0x04, 4) => Draft::Packw,
-        (0x3b, 0x24, 4) => Draft::Packuw,
-        (0x13, 0x34 | 0x35, 5) => Draft::Grevi,
-        (0x13, 0x14 | 0x15, 5) => Draft::Gorci,
-        (0x13, 0x04, 1) => Draft::Shfli,
-        (0x13, 0x04, 5) => Draft::Unshfli,
-        (0x1b, 0x34, 5) => Draft::Greviw,
-        (0x1b, 0x14, 5) => Draft::Gorciw,
-        (0x13, 0x30, 1) => {
-            let (polynomial, size) = match bits >> 20 & 31 {
-                size @ 0x10..=0x13 => (ETHERNET, size - 0x10),
-                size @ 0x18..=0x1b => (CASTAGNOLI, size - 0x18),
-                _ => return None,
-            };
-            Draft::Crc32(polynomial, 8 << size)
-        }
-        _ => return None,
-    })
-}
-
-/// The draft that has these bits for an instruction.
-pub(crate) fn extension(bits: u32) -> Option<Isa> {
-    Some(match lookup(bits)? {
-        Draft::Crc32(..) => Isa::ZBR,
-        _ => Isa::ZBP,
-    })
+/// `imm` of the operation for a draft's instruction.
+pub(crate) fn immediate(instruction: &Instruction) -> i32 {
+    instruction.immediate() << 8 | instruction.mnemonic() as i32
 }
 
 /// Executes one.
 #[inline(never)]
 pub(crate) fn execute(op: Op, x: &mut [u64; 32]) {
-    x[op.rd as usize] = value(op.bits(), x[op.rs1 as usize], x[op.rs2 as usize]);
+    x[op.rd as usize] = value(op.imm, x[op.rs1 as usize], x[op.rs2 as usize]);
 }
 
-/// The value for `rd`. `b` is the second register's; the immediate forms take theirs from the bits.
-fn value(bits: u32, a: u64, b: u64) -> u64 {
-    let shamt = u64::from(bits >> 20 & 63);
+/// The value for `rd`. `b` is the second register's; the immediate forms take theirs from `imm`.
+fn value(imm: i32, a: u64, b: u64) -> u64 {
+    let shamt = u64::from((imm >> 8).cast_unsigned());
     let (low_a, low_b) = (a as u32, b as u32);
-    match lookup(bits) {
-        Some(Draft::Grev) => grev(a, b),
-        Some(Draft::Grevi) => grev(a, shamt),
+    match Mnemonic::ALL[(imm & 255) as usize] {
+        Mnemonic::Grev => grev(a, b),
+        Mnemonic::Grevi => grev(a, shamt),
         // With five bits of the amount, the halves of a double word never mix.
-        Some(Draft::Grevw) => sext(grev(u64::from(low_a), b & 31) as u32),
-        Some(Draft::Greviw) => sext(grev(u64::from(low_a), shamt & 31) as u32),
-        Some(Draft::Gorc) => gorc(a, b),
-        Some(Draft::Gorci) => gorc(a, shamt),
-        Some(Draft::Gorcw) => sext(gorc(u64::from(low_a), b & 31) as u32),
-        Some(Draft::Gorciw) => sext(gorc(u64::from(low_a), shamt & 31) as u32),
-        Some(Draft::Shfl) => shfl(a, b),
-        Some(Draft::Shfli) => shfl(a, shamt),
-        Some(Draft::Shflw) => sext(shfl(u64::from(low_a), b & 15) as u32),
-        Some(Draft::Unshfl) => unshfl(a, b),
-        Some(Draft::Unshfli) => unshfl(a, shamt),
-        Some(Draft::Unshflw) => sext(unshfl(u64::from(low_a), b & 15) as u32),
-        Some(Draft::Pack) => u64::from(low_a) | b << 32,
-        Some(Draft::Packu) => a >> 32 | b >> 32 << 32,
-        Some(Draft::Packh) => a & 0xff | (b & 0xff) << 8,
-        Some(Draft::Packw) => sext(low_a & 0xffff | low_b << 16),
-        Some(Draft::Packuw) => sext(low_a >> 16 | low_b >> 16 << 16),
-        Some(Draft::Xperm(log)) => xperm(a, b, log),
-        Some(Draft::Crc32(polynomial, count)) => crc32(a, polynomial, count),
-        // Only what `extension` knows is decoded as a draft.
-        None => 0,
+        Mnemonic::Grevw => sext(grev(u64::from(low_a), b & 31) as u32),
+        Mnemonic::Greviw => sext(grev(u64::from(low_a), shamt) as u32),
+        Mnemonic::Gorc => gorc(a, b),
+        Mnemonic::Gorci => gorc(a, shamt),
+        Mnemonic::Gorcw => sext(gorc(u64::from(low_a), b & 31) as u32),
+        Mnemonic::Gorciw => sext(gorc(u64::from(low_a), shamt) as u32),
+        Mnemonic::Shfl => shfl(a, b),
+        Mnemonic::Shfli => shfl(a, shamt),
+        Mnemonic::Shflw => sext(shfl(u64::from(low_a), b & 15) as u32),
+        Mnemonic::Unshfl => unshfl(a, b),
+        Mnemonic::Unshfli => unshfl(a, shamt),
+        Mnemonic::Unshflw => sext(unshfl(u64::from(low_a), b & 15) as u32),
+        Mnemonic::Pack => u64::from(low_a) | b << 32,
+        Mnemonic::Packu => a >> 32 | b >> 32 << 32,
+        Mnemonic::Packh => a & 0xff | (b & 0xff) << 8,
+        Mnemonic::Packw => sext(low_a & 0xffff | low_b << 16),
+        Mnemonic::Packuw => sext(low_a >> 16 | low_b >> 16 << 16),
+        Mnemonic::XpermN => xperm(a, b, 2),
+        Mnemonic::XpermB => xperm(a, b, 3),
+        Mnemonic::XpermH => xperm(a, b, 4),
+        Mnemonic::XpermW => xperm(a, b, 5),
+        Mnemonic::Crc32B => crc32(a, ETHERNET, 8),
+        Mnemonic::Crc32H => crc32(a, ETHERNET, 16),
+        Mnemonic::Crc32W => crc32(a, ETHERNET, 32),
+        Mnemonic::Crc32D => crc32(a, ETHERNET, 64),
+        Mnemonic::Crc32cB => crc32(a, CASTAGNOLI, 8),
+        Mnemonic::Crc32cH => crc32(a, CASTAGNOLI, 16),
+        Mnemonic::Crc32cW => crc32(a, CASTAGNOLI, 32),
+        Mnemonic::Crc32cD => crc32(a, CASTAGNOLI, 64),
+        other => unreachable!("`{}` is not decoded to an instruction of the drafts", other.name()),
     }
 }
 
@@ -176,7 +118,7 @@ fn unshfl(x: u64, amount: u64) -> u64 {
     (0..5).filter(|level| amount >> level & 1 == 1).fold(x, stage)
 }
 
-/// Each part of `b` chooses a part of `a`; a number that names none gives zero.
+/// Each part of `b`, of 1 << `log` bits, chooses a part of `a`; a number that names none gives zero.
 fn xperm(a: u64, b: u64, log: u32) -> u64 {
     let size = 1 << log;
     let mask = (1_u64 << size) - 1;

@@ -16,17 +16,16 @@ mod alu;
 mod atomic;
 pub mod bare;
 mod bus;
-mod compressed;
 mod csr;
 mod decode;
 mod draft;
 mod exec;
 mod hart;
-mod isa;
 mod op;
 mod text;
 
+pub use flexcast_isa::Isa;
+
 pub use bus::{Atomic, Before, Bus, Cause, Fault, Width};
 pub use hart::{Ahead, Class, Hart, Limits, Step, Stop};
-pub use isa::{Isa, IsaError};
 pub use text::Text;

@@ -1,17 +1,15 @@
 //! A decoded instruction as the interpreter executes it.
 
-use crate::isa::Isa;
+use flexcast_isa::Mnemonic;
 
-/// What becomes of the register that an operation's `rd` names.
+/// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rd {
-    /// Nothing that is known: `rd` names none, or (custom instructions) the bus decides.
-    Leaves,
-    /// It is written, and that is not all: a jump, an access.
-    Writes,
-    /// It is written, and nothing else happens. The interpreter writes `rd` unconditionally; such an operation on `x0`
+pub(crate) enum Effect {
+    /// It writes `rd`, and nothing else happens. The interpreter writes `rd` unconditionally; such an operation on `x0`
     /// is a no-op.
     Computes,
+    /// That is not all: a jump, an access; or it writes no register.
+    Acts,
 }
 
 /// When an operation may be executed.
@@ -24,10 +22,10 @@ enum When {
     Ahead,
 }
 
-/// Declares [`Kind`], with what is to be known of each kind at its definition: `rd`, when, and which extensions have
-/// it.
+/// Declares [`Kind`], with what is to be known of each kind at its definition: effect, when, and which instructions are decoded to it
+/// (before those that have a shorter form are told apart).
 macro_rules! kinds {
-    ($($(#[$doc:meta])* $name:ident: $rd:ident $when:ident $($extension:ident)|+;)*) => {
+    ($($(#[$doc:meta])* $name:ident: $effect:ident $when:ident $(= $($mnemonic:ident)|+)?;)*) => {
         /// What to do. Names follow the mnemonics; `C…` is the two-byte form of the same.
         ///
         /// The length is part of the kind because the interpreter must know how far to move before it has loaded an
@@ -40,18 +38,17 @@ macro_rules! kinds {
             /// In the order of their numbers.
             const ALL: &[Kind] = &[$(Kind::$name),*];
 
-            /// What becomes of the register that `rd` names.
-            pub(crate) const fn rd(self) -> Rd {
-                match self { $(Kind::$name => Rd::$rd),* }
+            pub(crate) const fn effect(self) -> Effect {
+                match self { $(Kind::$name => Effect::$effect),* }
             }
 
             const fn when(self) -> When {
                 match self { $(Kind::$name => When::$when),* }
             }
 
-            /// The extensions that have the instruction; one of them suffices.
-            pub(crate) const fn extensions(self) -> Isa {
-                match self { $(Kind::$name => Isa::I$(.with(Isa::$extension))+),* }
+            /// What executes an instruction.
+            pub(crate) const fn of(mnemonic: Mnemonic) -> Kind {
+                match mnemonic { $($($(Mnemonic::$mnemonic)|+ => Kind::$name,)?)* }
             }
         }
     };
@@ -60,177 +57,184 @@ macro_rules! kinds {
 #[rustfmt::skip]
 kinds! {
     /// Not decoded yet.
-    Undecoded: Leaves AtIssue I;
+    Undecoded: Acts AtIssue;
     /// Behind the last slot of a range.
-    End: Leaves AtIssue I;
+    End: Acts AtIssue;
     /// Not an instruction; `imm` holds its bits.
-    Illegal: Leaves AtIssue I;
+    Illegal: Acts AtIssue = Unknown | Unimp | Sret | Flw | Fld | Fsw | Fsd | FusedSingle | FusedDouble
+        | FloatSingle | FloatDouble | Vector;
 
     /// `imm` holds the predecessor set in bits 7:4 and the successor set in bits 3:0.
-    Fence: Leaves AtIssue I;
-    FenceI: Leaves AtIssue ZIFENCEI;
-    Ecall: Leaves AtIssue I;
-    Ebreak: Leaves AtIssue I;
-    Mret: Leaves AtIssue I;
-    Wfi: Leaves AtIssue I;
+    Fence: Acts AtIssue = Fence | FenceTso;
+    FenceI: Acts AtIssue = FenceI;
+    Ecall: Acts AtIssue = Ecall;
+    Ebreak: Acts AtIssue = Ebreak;
+    Mret: Acts AtIssue = Mret;
+    Wfi: Acts AtIssue = Wfi;
 
-    // The bits of these are in `imm`. One arm of the loop serves the first two, which are rare.
-    Csr: Writes AtIssue ZICSR;
-    /// Bit manipulation of the drafts.
-    Draft: Computes AtIssue ZBP | ZBR;
-    Atomic: Writes AtIssue A;
-    Custom: Leaves AtIssue I;
+    // One arm of the loop serves these two, which are rare.
+    /// `imm` holds the bits.
+    Csr: Acts AtIssue = Csrrw | Csrrs | Csrrc | Csrrwi | Csrrsi | Csrrci;
+    /// Bit manipulation of the drafts; see [`crate::draft`] for `imm`.
+    Draft: Computes AtIssue = Grev | Gorc | Shfl | Unshfl | Pack | Packu | Packh | XpermN | XpermB | XpermH | XpermW
+        | Grevw | Gorcw | Shflw | Unshflw | Packw | Packuw | Grevi | Gorci | Shfli | Unshfli | Greviw | Gorciw
+        | Crc32B | Crc32H | Crc32W | Crc32D | Crc32cB | Crc32cH | Crc32cW | Crc32cD;
+    /// `imm` holds the bits.
+    Atomic: Acts AtIssue = LrW | LrD | ScW | ScD | AmoswapW | AmoswapD | AmoaddW | AmoaddD | AmoxorW | AmoxorD
+        | AmoandW | AmoandD | AmoorW | AmoorD | AmominW | AmominD | AmomaxW | AmomaxD | AmominuW | AmominuD | AmomaxuW | AmomaxuD;
+    /// `imm` holds the bits.
+    Custom: Acts AtIssue = Custom0 | Custom1 | Custom2 | Custom3;
 
-    Mul: Computes AtIssue M;
-    Mulh: Computes AtIssue M;
-    Mulhsu: Computes AtIssue M;
-    Mulhu: Computes AtIssue M;
-    Div: Computes AtIssue M;
-    Divu: Computes AtIssue M;
-    Rem: Computes AtIssue M;
-    Remu: Computes AtIssue M;
-    Mulw: Computes AtIssue M;
-    Divw: Computes AtIssue M;
-    Divuw: Computes AtIssue M;
-    Remw: Computes AtIssue M;
-    Remuw: Computes AtIssue M;
+    Mul: Computes AtIssue = Mul;
+    Mulh: Computes AtIssue = Mulh;
+    Mulhsu: Computes AtIssue = Mulhsu;
+    Mulhu: Computes AtIssue = Mulhu;
+    Div: Computes AtIssue = Div;
+    Divu: Computes AtIssue = Divu;
+    Rem: Computes AtIssue = Rem;
+    Remu: Computes AtIssue = Remu;
+    Mulw: Computes AtIssue = Mulw;
+    Divw: Computes AtIssue = Divw;
+    Divuw: Computes AtIssue = Divuw;
+    Remw: Computes AtIssue = Remw;
+    Remuw: Computes AtIssue = Remuw;
 
     // Those that may be executed ahead of their issue stand together, see `FIRST_AHEAD`: accesses,
-    Lb: Writes Ahead I;
-    Lh: Writes Ahead I;
-    Lw: Writes Ahead I;
-    Ld: Writes Ahead I;
-    Lbu: Writes Ahead I;
-    Lhu: Writes Ahead I;
-    Lwu: Writes Ahead I;
-    CLw: Writes Ahead I;
-    CLd: Writes Ahead I;
+    Lb: Acts Ahead = Lb;
+    Lh: Acts Ahead = Lh;
+    Lw: Acts Ahead = Lw;
+    Ld: Acts Ahead = Ld;
+    Lbu: Acts Ahead = Lbu;
+    Lhu: Acts Ahead = Lhu;
+    Lwu: Acts Ahead = Lwu;
+    CLw: Acts Ahead;
+    CLd: Acts Ahead;
     /// A load into `x0`; `rs2` holds the logarithm of the width.
-    LoadNothing: Leaves Ahead I;
-    Sb: Leaves Ahead I;
-    Sh: Leaves Ahead I;
-    Sw: Leaves Ahead I;
-    Sd: Leaves Ahead I;
-    CSw: Leaves Ahead I;
-    CSd: Leaves Ahead I;
+    LoadNothing: Acts Ahead;
+    Sb: Acts Ahead = Sb;
+    Sh: Acts Ahead = Sh;
+    Sw: Acts Ahead = Sw;
+    Sd: Acts Ahead = Sd;
+    CSw: Acts Ahead;
+    CSd: Acts Ahead;
 
     // and plain ones.
-    Nop: Leaves Ahead I;
-    CNop: Leaves Ahead I;
+    Nop: Acts Ahead;
+    CNop: Acts Ahead;
     /// `addi` from `x0`, and `lui`: `imm` is the value.
-    Li: Computes Ahead I;
-    CLi: Computes Ahead I;
+    Li: Computes Ahead = Lui;
+    CLi: Computes Ahead;
     /// `addi` of zero.
-    Mv: Computes Ahead I;
-    CMv: Computes Ahead I;
-    Auipc: Computes Ahead I;
-    Jal: Writes Ahead I;
+    Mv: Computes Ahead;
+    CMv: Computes Ahead;
+    Auipc: Computes Ahead = Auipc;
+    Jal: Acts Ahead = Jal;
     /// `jal` that links nothing.
-    J: Leaves Ahead I;
-    Jalr: Writes Ahead I;
-    CJalr: Writes Ahead I;
+    J: Acts Ahead;
+    Jalr: Acts Ahead = Jalr;
+    CJalr: Acts Ahead;
     /// `jalr` that links nothing.
-    Jr: Leaves Ahead I;
-    CJr: Leaves Ahead I;
+    Jr: Acts Ahead;
+    CJr: Acts Ahead;
     /// `jal` out of its text range: `imm` is the distance in bytes.
-    JalFar: Writes Ahead I;
+    JalFar: Acts Ahead;
     /// A branch out of its text range: `imm` is the distance in bytes, `rd` the condition, plus 8 when it is two bytes long.
-    BranchFar: Leaves Ahead I;
+    BranchFar: Acts Ahead;
 
     // Branches within the text range: `imm` is the distance in slots.
-    Beq: Leaves Ahead I;
-    CBeq: Leaves Ahead I;
-    Bne: Leaves Ahead I;
-    CBne: Leaves Ahead I;
-    Blt: Leaves Ahead I;
-    Bge: Leaves Ahead I;
-    Bltu: Leaves Ahead I;
-    Bgeu: Leaves Ahead I;
+    Beq: Acts Ahead = Beq;
+    CBeq: Acts Ahead;
+    Bne: Acts Ahead = Bne;
+    CBne: Acts Ahead;
+    Blt: Acts Ahead = Blt;
+    Bge: Acts Ahead = Bge;
+    Bltu: Acts Ahead = Bltu;
+    Bgeu: Acts Ahead = Bgeu;
 
-    Addi: Computes Ahead I;
-    CAddi: Computes Ahead I;
-    Slti: Computes Ahead I;
-    Sltiu: Computes Ahead I;
-    Xori: Computes Ahead I;
-    Ori: Computes Ahead I;
-    Andi: Computes Ahead I;
-    CAndi: Computes Ahead I;
-    Slli: Computes Ahead I;
-    CSlli: Computes Ahead I;
-    Srli: Computes Ahead I;
-    CSrli: Computes Ahead I;
-    Srai: Computes Ahead I;
-    CSrai: Computes Ahead I;
-    Addiw: Computes Ahead I;
-    CAddiw: Computes Ahead I;
-    Slliw: Computes Ahead I;
-    Srliw: Computes Ahead I;
-    Sraiw: Computes Ahead I;
+    Addi: Computes Ahead = Addi;
+    CAddi: Computes Ahead;
+    Slti: Computes Ahead = Slti;
+    Sltiu: Computes Ahead = Sltiu;
+    Xori: Computes Ahead = Xori;
+    Ori: Computes Ahead = Ori;
+    Andi: Computes Ahead = Andi;
+    CAndi: Computes Ahead;
+    Slli: Computes Ahead = Slli;
+    CSlli: Computes Ahead;
+    Srli: Computes Ahead = Srli;
+    CSrli: Computes Ahead;
+    Srai: Computes Ahead = Srai;
+    CSrai: Computes Ahead;
+    Addiw: Computes Ahead = Addiw;
+    CAddiw: Computes Ahead;
+    Slliw: Computes Ahead = Slliw;
+    Srliw: Computes Ahead = Srliw;
+    Sraiw: Computes Ahead = Sraiw;
 
-    Add: Computes Ahead I;
-    CAdd: Computes Ahead I;
-    Sub: Computes Ahead I;
-    CSub: Computes Ahead I;
-    Sll: Computes Ahead I;
-    Slt: Computes Ahead I;
-    Sltu: Computes Ahead I;
-    Xor: Computes Ahead I;
-    CXor: Computes Ahead I;
-    Srl: Computes Ahead I;
-    Sra: Computes Ahead I;
-    Or: Computes Ahead I;
-    COr: Computes Ahead I;
-    And: Computes Ahead I;
-    CAnd: Computes Ahead I;
-    Addw: Computes Ahead I;
-    CAddw: Computes Ahead I;
-    Subw: Computes Ahead I;
-    CSubw: Computes Ahead I;
-    Sllw: Computes Ahead I;
-    Srlw: Computes Ahead I;
-    Sraw: Computes Ahead I;
+    Add: Computes Ahead = Add;
+    CAdd: Computes Ahead;
+    Sub: Computes Ahead = Sub;
+    CSub: Computes Ahead;
+    Sll: Computes Ahead = Sll;
+    Slt: Computes Ahead = Slt;
+    Sltu: Computes Ahead = Sltu;
+    Xor: Computes Ahead = Xor;
+    CXor: Computes Ahead;
+    Srl: Computes Ahead = Srl;
+    Sra: Computes Ahead = Sra;
+    Or: Computes Ahead = Or;
+    COr: Computes Ahead;
+    And: Computes Ahead = And;
+    CAnd: Computes Ahead;
+    Addw: Computes Ahead = Addw;
+    CAddw: Computes Ahead;
+    Subw: Computes Ahead = Subw;
+    CSubw: Computes Ahead;
+    Sllw: Computes Ahead = Sllw;
+    Srlw: Computes Ahead = Srlw;
+    Sraw: Computes Ahead = Sraw;
 
-    Sh1add: Computes Ahead ZBA;
-    Sh2add: Computes Ahead ZBA;
-    Sh3add: Computes Ahead ZBA;
-    AddUw: Computes Ahead ZBA;
-    Sh1addUw: Computes Ahead ZBA;
-    Sh2addUw: Computes Ahead ZBA;
-    Sh3addUw: Computes Ahead ZBA;
-    SlliUw: Computes Ahead ZBA;
+    Sh1add: Computes Ahead = Sh1add;
+    Sh2add: Computes Ahead = Sh2add;
+    Sh3add: Computes Ahead = Sh3add;
+    AddUw: Computes Ahead = AddUw;
+    Sh1addUw: Computes Ahead = Sh1addUw;
+    Sh2addUw: Computes Ahead = Sh2addUw;
+    Sh3addUw: Computes Ahead = Sh3addUw;
+    SlliUw: Computes Ahead = SlliUw;
 
-    Andn: Computes Ahead ZBB | ZBP;
-    Orn: Computes Ahead ZBB | ZBP;
-    Xnor: Computes Ahead ZBB | ZBP;
-    Clz: Computes Ahead ZBB;
-    Ctz: Computes Ahead ZBB;
-    Cpop: Computes Ahead ZBB;
-    Clzw: Computes Ahead ZBB;
-    Ctzw: Computes Ahead ZBB;
-    Cpopw: Computes Ahead ZBB;
-    Max: Computes Ahead ZBB;
-    Maxu: Computes Ahead ZBB;
-    Min: Computes Ahead ZBB;
-    Minu: Computes Ahead ZBB;
-    SextB: Computes Ahead ZBB;
-    SextH: Computes Ahead ZBB;
-    ZextH: Computes Ahead ZBB | ZBP;
-    Rol: Computes Ahead ZBB | ZBP;
-    Ror: Computes Ahead ZBB | ZBP;
-    Rori: Computes Ahead ZBB | ZBP;
-    Rolw: Computes Ahead ZBB | ZBP;
-    Rorw: Computes Ahead ZBB | ZBP;
-    Roriw: Computes Ahead ZBB | ZBP;
-    OrcB: Computes Ahead ZBB | ZBP;
-    Rev8: Computes Ahead ZBB | ZBP;
-    Bclr: Computes Ahead ZBS;
-    Bclri: Computes Ahead ZBS;
-    Bext: Computes Ahead ZBS;
-    Bexti: Computes Ahead ZBS;
-    Binv: Computes Ahead ZBS;
-    Binvi: Computes Ahead ZBS;
-    Bset: Computes Ahead ZBS;
-    Bseti: Computes Ahead ZBS;
+    Andn: Computes Ahead = Andn;
+    Orn: Computes Ahead = Orn;
+    Xnor: Computes Ahead = Xnor;
+    Clz: Computes Ahead = Clz;
+    Ctz: Computes Ahead = Ctz;
+    Cpop: Computes Ahead = Cpop;
+    Clzw: Computes Ahead = Clzw;
+    Ctzw: Computes Ahead = Ctzw;
+    Cpopw: Computes Ahead = Cpopw;
+    Max: Computes Ahead = Max;
+    Maxu: Computes Ahead = Maxu;
+    Min: Computes Ahead = Min;
+    Minu: Computes Ahead = Minu;
+    SextB: Computes Ahead = SextB;
+    SextH: Computes Ahead = SextH;
+    ZextH: Computes Ahead = ZextH;
+    Rol: Computes Ahead = Rol;
+    Ror: Computes Ahead = Ror;
+    Rori: Computes Ahead = Rori;
+    Rolw: Computes Ahead = Rolw;
+    Rorw: Computes Ahead = Rorw;
+    Roriw: Computes Ahead = Roriw;
+    OrcB: Computes Ahead = OrcB;
+    Rev8: Computes Ahead = Rev8;
+    Bclr: Computes Ahead = Bclr;
+    Bclri: Computes Ahead = Bclri;
+    Bext: Computes Ahead = Bext;
+    Bexti: Computes Ahead = Bexti;
+    Binv: Computes Ahead = Binv;
+    Binvi: Computes Ahead = Binvi;
+    Bset: Computes Ahead = Bset;
+    Bseti: Computes Ahead = Bseti;
 }
 
 impl Kind {
@@ -332,11 +336,6 @@ impl Op {
     /// An operation without registers.
     pub(crate) const fn bare(kind: Kind, imm: i32) -> Op {
         Op { kind, rd: Reg::X0, rs1: Reg::X0, rs2: Reg::X0, imm }
-    }
-
-    /// The register that the instruction writes, other than `x0`. Not known for custom instructions.
-    pub(crate) fn destination(self) -> Option<Reg> {
-        (self.kind.rd() != Rd::Leaves && self.rd != Reg::X0).then_some(self.rd)
     }
 
     /// The instruction bits of a kind that keeps them in `imm`.

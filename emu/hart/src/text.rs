@@ -1,8 +1,9 @@
 //! Code, decoded once and kept.
 
+use flexcast_isa::Isa;
+
 use crate::bus::{Bus, Fault};
 use crate::decode::{self, Place};
-use crate::isa::Isa;
 use crate::op::Op;
 
 /// Slots behind a range: a four-byte instruction in its last two bytes goes on one slot further than the end.
@@ -123,13 +124,9 @@ impl Text {
         let offset = pc - range.base;
         let place = Place { offset, len: range.len };
         let low = bus.fetch16(pc)?;
-        let op = if low & 3 == 3 {
-            let high = bus.fetch16(pc.wrapping_add(2))?;
-            decode::decode32(u32::from(high) << 16 | u32::from(low), place, self.isa)
-        } else {
-            decode::decode16(low, place, self.isa)
-        };
-        range.slots[(offset / 2) as usize] = op;
+        let high = if low & 3 == 3 { bus.fetch16(pc.wrapping_add(2))? } else { 0 };
+        let bits = u32::from(high) << 16 | u32::from(low);
+        range.slots[(offset / 2) as usize] = decode::decode(bits, place, self.isa);
         Ok(())
     }
 }

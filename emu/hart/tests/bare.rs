@@ -2,6 +2,7 @@
 
 use emu_hart::bare::{self, BareError, Board, Options, Outcome, Program, Report, Streams};
 use emu_hart::{Cause, Fault, Isa};
+use flexcast_isa::Extension;
 
 #[path = "common/mod.rs"]
 mod asm;
@@ -256,18 +257,18 @@ fn fields_hold_what_the_hart_has() {
     // Without the compressed instructions their letter is not there.
     let mut code = vec![csr(2, S0, 0x301, 0)];
     code.extend(exit_with(ZERO));
-    let isa = Isa::BLUEFIELD_3.without(Isa::C);
+    let isa = Isa::BLUEFIELD_3.without(Extension::C);
     let x = run_with(&code, &[], &Options { isa, ..Options::default() }, false).report.hart.x;
     assert_eq!(x[S0 as usize], 2 << 62 | 1 << 20 | 1 << 12 | 1 << 8 | 1);
 }
 
 #[test]
 fn instructions_of_other_extensions_trap_and_those_of_the_set_do_not() {
-    let cases: [(u32, Isa); 4] = [
-        (r(0x33, 2, 0x10, A0, A1, A2), Isa::ZBA), // sh1add
-        (r(0x33, 5, 0x34, A0, A1, A2), Isa::ZBP), // grev
-        (i(0x13, 1, A0, A1, 0x610), Isa::ZBR),    // crc32.b
-        (r(0x33, 0, 0x01, A0, A1, A2), Isa::M),   // mul
+    let cases: [(u32, Extension); 4] = [
+        (r(0x33, 2, 0x10, A0, A1, A2), Extension::Zba), // sh1add
+        (r(0x33, 5, 0x34, A0, A1, A2), Extension::Zbp), // grev
+        (i(0x13, 1, A0, A1, 0x610), Extension::Zbr),    // crc32.b
+        (r(0x33, 0, 0x01, A0, A1, A2), Extension::M),   // mul
     ];
     for (insn, extension) in cases {
         let code = [insn, addi(A0, ZERO, 7), addi(A7, ZERO, 93), ECALL];
@@ -276,7 +277,7 @@ fn instructions_of_other_extensions_trap_and_those_of_the_set_do_not() {
         let illegal = Outcome::Fault { pc: BASE, fault: Fault::illegal_instruction(insn) };
         assert_eq!(outcome(Isa::ALL.without(extension)), illegal);
         // Without being told, the hart is the emulated DPA's.
-        let of_dpa = if extension == Isa::ZBA { illegal } else { Outcome::Exit(7) };
+        let of_dpa = if extension == Extension::Zba { illegal } else { Outcome::Exit(7) };
         assert_eq!(run(&code).report.outcome, of_dpa);
     }
 }

@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use emu_hart::{Hart, Isa, Limits, Stop, Text};
+use flexcast_isa::Extension;
 use proptest::prelude::*;
 
 #[path = "common/mod.rs"]
@@ -96,7 +97,7 @@ fn without_the_extensions_they_are_illegal_and_x0_stays_zero_with_it() {
     let immediates = immediate_forms().into_iter().map(|(name, code, ..)| (name, code | 1 << 20));
     for (name, code) in registers.chain(immediates) {
         let mut plain = Rig::new(&[code, ECALL]);
-        plain.text = plain.text.with_isa(Isa::BLUEFIELD_3.without(Isa::ZBP).without(Isa::ZBR));
+        plain.text = plain.text.with_isa(Isa::BLUEFIELD_3.without(Extension::Zbp).without(Extension::Zbr));
         assert!(matches!(plain.run(&Limits::instructions(5)), Stop::Fault(_)), "{name}");
         assert_eq!((plain.hart.pc, plain.hart.instret), (CODE, 0), "{name}");
         let mut rig = rig(&[code & !(31 << 7), ECALL]);

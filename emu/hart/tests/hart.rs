@@ -1,6 +1,7 @@
 //! Control flow, memory, traps, atomics, counters, limits and changing code.
 
 use emu_hart::{Bus as _, Cause, Fault, Hart, Isa, Limits, Stop, Text};
+use flexcast_isa::Extension;
 use proptest::prelude::*;
 
 #[path = "common/mod.rs"]
@@ -133,7 +134,7 @@ fn illegal_instructions_report_their_bits() {
         r(0x53, 0, 0, A0, A1, A2), // floating point
     ] {
         let mut rig = Rig::new(&[NOP, bits]);
-        rig.text = rig.text.with_isa(Isa::BLUEFIELD_3.without(Isa::ZBP));
+        rig.text = rig.text.with_isa(Isa::BLUEFIELD_3.without(Extension::Zbp));
         faults(rig, CODE + 4, Cause::IllegalInstruction, u64::from(bits));
     }
     for half in [0u16, 0x2188, 0x9d4d] {

@@ -12,6 +12,7 @@ use verbs_sys::*;
 use crate::device::Context;
 use crate::errno::{Errno, Result, input, number, out, pointer, status};
 use crate::handle::{self, CStruct, Object};
+use crate::machine::on_nic;
 use crate::pd::Pd;
 
 /// Bytes of an address vector in a UD work queue entry.
@@ -69,7 +70,7 @@ pub(crate) fn path(attr: &ibv_ah_attr, gids: usize) -> Result<Path> {
 }
 
 pub(crate) fn gid_count(card: usize) -> Result<usize> {
-    Ok(with_world(|world| world.card(card).map(|card| card.nic.config().gids.len()))??)
+    on_nic(card, |nic| Ok(nic.config().gids.len()))
 }
 
 pub(crate) struct Ah {

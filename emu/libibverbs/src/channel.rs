@@ -15,6 +15,7 @@ use crate::cq::Cq;
 use crate::device::Context;
 use crate::errno::{Errno, Result, number, out, pointer, status};
 use crate::handle::{self, CStruct, Object};
+use crate::machine;
 use crate::mailbox::Mailbox;
 
 /// Longest wait in a machine that does not run by itself, in virtual time: 120 s, as long as a handler may run. A peer without
@@ -98,7 +99,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         // SAFETY: the manual page asks for two writable pointers.
         let (cq, cq_context) = unsafe { (out(cq, "cq")?, out(cq_context, "cq_context")?) };
         let (driven, nonblocking) = (emu_bridge::is_driven()?, channel.events.nonblocking());
-        let end_ps = crate::now_ps().saturating_add(BLOCKING_BOUND_PS);
+        let end_ps = machine::now_ps().saturating_add(BLOCKING_BOUND_PS);
         let mut progress = true;
         loop {
             distribute()?;
@@ -117,7 +118,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
             if driven && !nonblocking {
                 channel.events.wait()?;
             } else {
-                progress = crate::relax() && !nonblocking && crate::now_ps() <= end_ps;
+                progress = machine::relax() && !nonblocking && machine::now_ps() <= end_ps;
             }
         }
     })

@@ -9,15 +9,14 @@ use emu_machine::nic::{CqAttr, CqTarget, QueueMemory, Space};
 use verbs_sys::*;
 
 use crate::channel::Channel;
-use crate::device::Context;
+use crate::device::{Context, MAX_CQE};
 use crate::errno::{Errno, Result, number, pointer, status};
-use crate::events;
+use crate::failures;
 use crate::handle::{self, CStruct, Object};
+use crate::machine::{self, on_nic};
 use crate::memory::QueueBuffer;
 use crate::qp::Qp;
 
-/// Deepest queue.
-pub(crate) const MAX_CQE: c_int = (1 << 22) - 1;
 const CQE_BYTES: usize = 64;
 /// Opcode INVALID and owner bit 1: an entry the card has not written.
 const INITIAL_OP_OWN: u8 = 0xF1;
@@ -64,6 +63,12 @@ impl Object for Cq {
     type C = ibv_cq;
     fn c_address(&self) -> *mut ibv_cq {
         self.public.get()
+    }
+}
+
+impl failures::Source for Cq {
+    fn name_in(&self, event: &mut ibv_async_event) {
+        event.element.cq = self.c_address();
     }
 }
 
@@ -133,7 +138,7 @@ impl Cq {
 impl Cq {
     /// Found empty now: whether it was, too, when the clock last was looked at here and has not moved since.
     fn is_waited_for(&self) -> bool {
-        let now_ps = crate::now_ps();
+        let now_ps = machine::now_ps();
         self.lock().empty_at_ps.replace(now_ps) == Some(now_ps)
     }
 }
@@ -247,7 +252,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             uar: 0,
         };
         let card = context.card;
-        let number = with_world(|world| world.card(card).map(|card| card.nic.create_cq(attr)))???;
+        let number = on_nic(card, |nic| nic.create_cq(attr))?;
         let public = ibv_cq {
             context: context.c_address(),
             channel: channel.as_ref().map_or(core::ptr::null_mut(), |channel| channel.c_address()),
@@ -273,7 +278,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             let mut queues = channel.queues.lock().unwrap_or_else(PoisonError::into_inner);
             queues.insert(number, Arc::downgrade(&cq));
         }
-        events::watch_cq(&cq);
+        failures::watch(&cq.context, cq.buffer.addr(), &cq);
         Ok(handle::publish(&cq))
     })
 }
@@ -282,7 +287,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     status("ibv_destroy_cq", || {
         let queue = handle::get::<Cq>(cq)?;
-        with_world(|world| world.card(queue.card).map(|card| card.nic.destroy_cq(queue.number)))???;
+        on_nic(queue.card, |nic| nic.destroy_cq(queue.number))?;
         if let Some(channel) = &queue.channel {
             channel.queues.lock().unwrap_or_else(PoisonError::into_inner).remove(&queue.number);
         }
@@ -312,9 +317,9 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
         };
         let mut taken = queue.take(wanted, &mut report)?;
         if taken == 0 && queue.is_waited_for() {
-            crate::relax();
+            machine::relax();
             taken = queue.take(wanted, &mut report)?;
-            queue.lock().empty_at_ps = Some(crate::now_ps());
+            queue.lock().empty_at_ps = Some(machine::now_ps());
         }
         if taken == 0 && failed(&queue)? {
             return Err(Errno::new(libc::EIO, format!("completion queue {:#x} has overrun", queue.number)));
@@ -324,7 +329,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
 }
 
 fn failed(queue: &Cq) -> Result<bool> {
-    Ok(with_world(|world| world.card(queue.card).map(|card| card.nic.cq_failed(queue.number)))???)
+    on_nic(queue.card, |nic| nic.cq_failed(queue.number))
 }
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {

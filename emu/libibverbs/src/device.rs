@@ -7,10 +7,10 @@ use emu_bridge::with_world;
 use emu_machine::nic::{Gid, MAX_RD_ATOMIC};
 use verbs_sys::*;
 
-use crate::errno::{Errno, Result, input, number, out, pointer, status};
-use crate::events::Events;
+use crate::errno::{Errno, Result, number, out, pointer, status};
+use crate::failures::Events;
 use crate::handle::{self, CStruct, Object};
-use crate::{cq, extended, post, refused, sysfs};
+use crate::machine::on_nic;
 
 /// What stands for a firmware version.
 pub(crate) const FIRMWARE: &str = concat!("emulated-", env!("CARGO_PKG_VERSION"));
@@ -18,6 +18,12 @@ pub(crate) const FIRMWARE: &str = concat!("emulated-", env!("CARGO_PKG_VERSION")
 const VENDOR_ID: u32 = 0x02C9;
 /// PCI device id of BlueField-3's integrated network controller.
 const VENDOR_PART_ID: u32 = 0xA2DC;
+/// Begins the paths of emulated devices: no file of the computer is meant by accident.
+pub(crate) const EMULATED: &str = "emulated:";
+/// Deepest completion queue.
+pub(crate) const MAX_CQE: c_int = (1 << 22) - 1;
+/// Most gather or scatter entries of a work request.
+pub(crate) const MAX_SGE: u32 = 30;
 /// Longest message in bytes.
 pub(crate) const MAX_MESSAGE_BYTES: u32 = 1 << 30;
 /// Port capability: addresses are IP based (RoCEv2).
@@ -57,18 +63,6 @@ pub fn device_name(card: usize) -> String {
     format!("mlx5_{card}")
 }
 
-extern "C" fn tell_races() {
-    emu_bridge::tell_races();
-}
-
-/// Has the number of races told when the program ends, once.
-fn tell_races_at_exit() {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    // SAFETY: the function only reads a counter and writes on stderr, neither of which ends with the program's own handlers; a library
-    // that is unloaded runs its handlers before. Full tables leave out a line.
-    ONCE.call_once(|| _ = unsafe { libc::atexit(tell_races) });
-}
-
 pub(crate) struct Device {
     public: CStruct<ibv_device>,
     pub(crate) card: usize,
@@ -99,7 +93,7 @@ fn devices(count: usize) -> Vec<Arc<Device>> {
         let mut public = ibv_device { node_type: IBV_NODE_CA, transport_type: IBV_TRANSPORT_IB, ..Default::default() };
         put_text(&mut public.name, &device_name(card));
         put_text(&mut public.dev_name, &format!("uverbs{card}"));
-        put_text(&mut public.ibdev_path, &format!("{}/{}", sysfs::EMULATED, device_name(card)));
+        put_text(&mut public.ibdev_path, &format!("{}/{}", EMULATED, device_name(card)));
         let device = Arc::new(Device { public: CStruct::new(public), card });
         handle::publish(&device);
         devices.push(device);
@@ -166,13 +160,13 @@ pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) ->
 
 /// The EUI-64 form of the port's Ethernet address, in network order.
 fn node_guid(card: usize) -> Result<u64> {
-    let [a, b, c, d, e, f] = with_world(|world| world.card(card).map(|card| card.nic.config().mac))??;
+    let [a, b, c, d, e, f] = on_nic(card, |nic| Ok(nic.config().mac))?;
     Ok(u64::from_ne_bytes([a ^ 2, b, c, 0xFF, 0xFE, d, e, f]))
 }
 
 /// An open device.
 pub struct Context {
-    public: CStruct<verbs_context>,
+    pub(crate) public: CStruct<verbs_context>,
     /// Index of the card.
     pub card: usize,
     /// The machine that the card is part of.
@@ -189,48 +183,6 @@ impl Object for Context {
     }
 }
 
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    pointer("ibv_open_device", || {
-        let device = handle::get::<Device>(device)?;
-        let card = device.card;
-        if with_world(|world| world.card(card).map(|_| ()).map(|()| world.config().detect_races))?? {
-            tell_races_at_exit();
-        }
-        // SAFETY: integers, null pointers and empty function slots are valid all-zero.
-        let mut public: verbs_context = unsafe { core::mem::zeroed() };
-        public.query_port = Some(query_port_whole);
-        public.query_device_ex = Some(extended::query_device_ex);
-        public.create_qp_ex = Some(extended::create_qp_ex);
-        public.sz = size_of::<verbs_context>();
-        let context = &mut public.context;
-        context.device = device.c_address();
-        context.ops.poll_cq = Some(cq::poll_cq);
-        context.ops.req_notify_cq = Some(cq::req_notify_cq);
-        context.ops.post_send = Some(post::post_send);
-        context.ops.post_recv = Some(post::post_recv);
-        context.ops.bind_mw = Some(refused::bind_mw);
-        context.ops.post_srq_recv = Some(refused::post_srq_recv);
-        let events = Events::new("asynchronous events")?;
-        context.cmd_fd = -1;
-        context.async_fd = events.fd();
-        context.num_comp_vectors = 1;
-        context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
-        context.abi_compat = usize::MAX as *mut _;
-        let machine = crate::events::machine()?;
-        let context = Arc::new(Context { public: CStruct::new(public), card, machine, events });
-        crate::events::watch_context(&context);
-        emu_machine::on_events(crate::deliver_events);
-        Ok(handle::publish(&context))
-    })
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // Objects made from the context keep it alive, so its address stays valid in their `context` fields.
-    status("ibv_close_device", || Ok(handle::retire::<Context>(context).map(drop)?))
-}
-
 /// What a card tells of itself.
 pub(crate) fn attributes(card: usize) -> Result<ibv_device_attr> {
     let guid = node_guid(card)?;
@@ -243,10 +195,10 @@ pub(crate) fn attributes(card: usize) -> Result<ibv_device_attr> {
         vendor_part_id: VENDOR_PART_ID,
         max_qp: 1 << 17,
         max_qp_wr: 1 << 15,
-        max_sge: crate::qp::MAX_SGE as c_int,
-        max_sge_rd: crate::qp::MAX_SGE as c_int,
+        max_sge: MAX_SGE as c_int,
+        max_sge_rd: MAX_SGE as c_int,
         max_cq: 1 << 24,
-        max_cqe: cq::MAX_CQE,
+        max_cqe: MAX_CQE,
         max_mr: 1 << 24,
         max_pd: 1 << 24,
         max_qp_rd_atom: MAX_RD_ATOMIC.into(),
@@ -333,7 +285,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     })
 }
 
-unsafe extern "C" fn query_port_whole(
+pub(crate) unsafe extern "C" fn query_port_whole(
     context: *mut ibv_context,
     port_num: u8,
     attr: *mut ibv_port_attr,
@@ -356,12 +308,12 @@ unsafe extern "C" fn query_port_whole(
 
 /// Identifiers of a card's port.
 pub(crate) fn gids(card: usize) -> Result<Vec<Gid>> {
-    Ok(with_world(|world| world.card(card).map(|card| card.nic.config().gids.clone()))??)
+    on_nic(card, |nic| Ok(nic.config().gids.clone()))
 }
 
 /// Partition keys of a card's port.
 pub(crate) fn pkeys(card: usize) -> Result<Vec<u16>> {
-    Ok(with_world(|world| world.card(card).map(|card| card.nic.pkeys().to_vec()))??)
+    on_nic(card, |nic| Ok(nic.pkeys().to_vec()))
 }
 
 #[unsafe(no_mangle)]
@@ -426,27 +378,4 @@ pub(crate) unsafe extern "C" fn mlx5dv_query_device(context: *mut ibv_context, a
         unsafe { out(attrs, "attrs_out") }?.write(DirectContext { version: 0, flags: CQE_V1, comp_mask: 0 });
         Ok(())
     })
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn mlx5dv_open_device(
-    device: *mut ibv_device,
-    attr: *mut mlx5dv_context_attr,
-) -> *mut ibv_context {
-    let known = pointer("mlx5dv_open_device", || {
-        // SAFETY: null, or initialised as the manual page asks.
-        let attr = unsafe { input(attr, "attr") }?;
-        if attr.comp_mask != 0 || attr.flags & !MLX5DV_CONTEXT_FLAGS_DEVX != 0 {
-            return Err(Errno::unsupported(format!(
-                "context flags {:#x} with mask {:#x}: only DevX (1) is known",
-                attr.flags, attr.comp_mask
-            )));
-        }
-        Ok(device)
-    });
-    if known.is_null() {
-        return core::ptr::null_mut();
-    }
-    // SAFETY: as the caller vouched for this call.
-    unsafe { ibv_open_device(known) }
 }

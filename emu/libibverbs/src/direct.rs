@@ -7,7 +7,7 @@ use verbs_sys::*;
 use crate::address::Ah;
 use crate::cq::Cq;
 use crate::errno::{Errno, input, out, status};
-use crate::events::ForeignCq;
+use crate::failures::ForeignCq;
 use crate::handle;
 use crate::pd::Pd;
 use crate::qp::{BLOCK_BYTES, Qp};

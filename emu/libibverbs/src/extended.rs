@@ -324,7 +324,8 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *const ibv_sge) {
     set("ibv_wr_set_sge_list", qp, |request| {
         // SAFETY: null, or as many initialised entries as the caller says.
-        request.gather = unsafe { post::segments(list, c_int::try_from(num_sge).unwrap_or(-1), qp::MAX_SGE) }?.to_vec();
+        request.gather =
+            unsafe { post::segments(list, c_int::try_from(num_sge).unwrap_or(-1), device::MAX_SGE) }?.to_vec();
         Ok(())
     });
 }
@@ -357,15 +358,15 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize, list: *const ibv_data_buf) {
     set("ibv_wr_set_inline_data_list", qp, |request| {
         request.inline.clear();
-        for index in 0..num_buf.min(qp::MAX_SGE as usize + 1) {
+        for index in 0..num_buf.min(device::MAX_SGE as usize + 1) {
             // SAFETY: the manual page asks for so many readable entries, and for readable data behind them.
             unsafe {
                 let buffer = input(list.wrapping_add(index), "buf_list")?;
                 copy_inline(request, buffer.addr, buffer.length)?;
             }
         }
-        if num_buf > qp::MAX_SGE as usize {
-            return Err(Errno::invalid(format!("{num_buf} inline buffers: at most {} are", qp::MAX_SGE)));
+        if num_buf > device::MAX_SGE as usize {
+            return Err(Errno::invalid(format!("{num_buf} inline buffers: at most {} are", device::MAX_SGE)));
         }
         Ok(())
     });

@@ -25,13 +25,16 @@ mod direct;
 pub mod errno;
 mod events;
 mod extended;
+mod failures;
 pub mod fork;
 pub mod handle;
 mod kernel;
 pub mod log;
+mod machine;
 mod mailbox;
 mod memory;
 mod multicast;
+mod open;
 mod pd;
 mod post;
 mod prm;
@@ -40,17 +43,20 @@ mod refused;
 mod sysfs;
 pub mod umem;
 
-use emu_bridge::with_world;
 use verbs_sys::VerbsApi;
 
 pub use address::resolve_mac;
 pub use device::{Context, card_count, device_name};
+pub use machine::{is_bridged, now_ps, relax};
 pub use pd::{Pd, access_rights};
 
 /// The emulator's functions, under their C names.
 #[must_use]
 pub fn api() -> VerbsApi {
-    use {channel::*, compat::*, cq::*, device::*, devx::*, direct::*, events::*, multicast::*, pd::*, qp::*, umem::*};
+    use {
+        channel::*, compat::*, cq::*, device::*, devx::*, direct::*, events::*, multicast::*, open::*, pd::*, qp::*,
+        umem::*,
+    };
     log::leave_to_host();
     VerbsApi {
         ibv_get_device_list,
@@ -99,30 +105,4 @@ pub fn api() -> VerbsApi {
         mlx5dv_devx_alloc_uar,
         mlx5dv_devx_free_uar,
     }
-}
-
-/// Lets the calling thread's machine run between two looks of a polling host; `false` when nothing is due until the host
-/// acts.
-pub fn relax() -> bool {
-    !fork::is_child() && emu_bridge::relax().unwrap_or(false)
-}
-
-/// Hands all events of the calling thread's machine to their channels and devices.
-fn deliver_events() {
-    for distribute in [channel::distribute, events::distribute] {
-        if let Err(error) = distribute() {
-            tracing::debug!(reason = error.reason, "events could not be delivered");
-        }
-    }
-}
-
-/// Whether the calling thread's machine moves by itself, at most as fast as the wall clock.
-pub fn is_bridged() -> bool {
-    !fork::is_child() && emu_bridge::is_driven().unwrap_or(false)
-}
-
-/// Virtual time of the calling thread's machine, in picoseconds.
-#[must_use]
-pub fn now_ps() -> u64 {
-    if fork::is_child() { 0 } else { with_world(|world| world.now_ps()).unwrap_or(0) }
 }

@@ -2,12 +2,12 @@
 
 use core::ffi::c_int;
 
-use emu_bridge::with_world;
 use emu_machine::nic::Gid;
 use verbs_sys::*;
 
 use crate::errno::{Result, input, status};
 use crate::handle;
+use crate::machine::on_nic;
 use crate::qp::Qp;
 
 /// The queue pair's card and number, and the group.
@@ -27,7 +27,7 @@ pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ib
     status("ibv_attach_mcast", || {
         // SAFETY: the manual page asks for a readable GID.
         let (card, qpn, gid) = unsafe { member(qp, gid) }?;
-        Ok(with_world(|world| world.card(card).map(|card| card.nic.attach_multicast(qpn, gid)))???)
+        on_nic(card, |nic| nic.attach_multicast(qpn, gid))
     })
 }
 
@@ -36,6 +36,6 @@ pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ib
     status("ibv_detach_mcast", || {
         // SAFETY: the manual page asks for a readable GID.
         let (card, qpn, gid) = unsafe { member(qp, gid) }?;
-        Ok(with_world(|world| world.card(card).map(|card| card.nic.detach_multicast(qpn, gid)))???)
+        on_nic(card, |nic| nic.detach_multicast(qpn, gid))
     })
 }

@@ -3,13 +3,13 @@
 use core::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use emu_bridge::with_world;
 use emu_machine::nic::{Access, MkeyAttr, Space};
 use verbs_sys::*;
 
 use crate::device::Context;
 use crate::errno::{Errno, Result, pointer, status};
 use crate::handle::{self, CStruct, Object};
+use crate::machine::{on_machine, on_nic};
 
 /// A protection domain.
 pub struct Pd {
@@ -55,7 +55,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 impl Pd {
     /// Allocates a domain on an open device, without publishing it.
     pub fn alloc(context: &Arc<Context>) -> Result<Arc<Pd>> {
-        let number = with_world(|world| world.card(context.card).map(|card| card.nic.alloc_pd()))???;
+        let number = on_nic(context.card, |nic| nic.alloc_pd())?;
         let public = ibv_pd { context: context.c_address(), handle: number };
         Ok(Arc::new(Pd { public: CStruct::new(public), context: Arc::clone(context), number }))
     }
@@ -65,7 +65,7 @@ impl Pd {
     /// # Errors
     /// EBUSY while memory keys or queue pairs use it.
     pub fn dealloc(&self) -> Result<()> {
-        Ok(with_world(|world| world.card(self.context.card).map(|card| card.nic.dealloc_pd(self.number)))???)
+        on_nic(self.context.card, |nic| nic.dealloc_pd(self.number))
     }
 }
 
@@ -107,13 +107,13 @@ fn register(pd: *mut ibv_pd, addr: *mut c_void, bytes: usize, access: u32) -> Re
     if addr.is_null() || len == 0 || start.checked_add(len).is_none() {
         return Err(Errno::invalid(format!("{len} bytes at {start:#x} cannot be registered")));
     }
-    let key = with_world(|world| {
+    let key = on_machine(|world| {
         let attr = MkeyAttr { pd: pd.number, space: Space::Host, start, len, access };
         let key = world.card(pd.context.card)?.nic.create_mkey(attr).map_err(Errno::from)?;
         // SAFETY: `ibv_reg_mr` makes its caller keep the range mapped until `ibv_dereg_mr`, and leave it to the card.
         unsafe { world.host.register(start, len) };
         Ok::<_, Errno>(key)
-    })??;
+    })?;
     let public = ibv_mr {
         context: pd.context.c_address(),
         pd: pd.c_address(),
@@ -169,13 +169,13 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     status("ibv_dereg_mr", || {
         let region = handle::get::<Mr>(mr)?;
-        with_world(|world| {
+        on_machine(|world| {
             world.card(region.pd.context.card)?.nic.destroy_mkey(region.key).map_err(Errno::from)?;
             if !world.host.unregister(region.addr, region.bytes) {
                 return Err(Errno::invalid("the region belongs to another machine"));
             }
-            Ok(())
-        })??;
+            Ok::<_, Errno>(())
+        })?;
         handle::retire::<Mr>(mr)?;
         Ok(())
     })

@@ -3,22 +3,20 @@
 use core::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use emu_bridge::with_world;
 use emu_machine::nic::{Access, Gid, Mtu, QpAttr, QpModify, QpQuery, QpState, QueueMemory, Space, Transport};
 use verbs_sys::*;
 
 use crate::address::{self, AV_BYTES};
 use crate::cq::Cq;
-use crate::device::{Context, check_port};
+use crate::device::{Context, MAX_SGE, check_port};
 use crate::errno::{Errno, Result, input, out, pointer, status};
-use crate::events;
 use crate::extended::{self, Batches};
+use crate::failures;
 use crate::handle::{self, CStruct, Object};
+use crate::machine::{on_machine, on_nic};
 use crate::memory::QueueBuffer;
 use crate::pd::Pd;
 
-/// Most gather or scatter entries of a work request.
-pub(crate) const MAX_SGE: u32 = 30;
 /// Most inline bytes of a send.
 pub(crate) const MAX_INLINE_BYTES: u32 = 512;
 /// Deepest ring: entries of a receive ring, or 64-byte blocks of a send ring.
@@ -80,6 +78,12 @@ impl Object for Qp {
     }
 }
 
+impl failures::Source for Qp {
+    fn name_in(&self, event: &mut ibv_async_event) {
+        event.element.qp = self.c_address();
+    }
+}
+
 impl Qp {
     /// The extended interface, if the queue pair was made with it.
     pub(crate) fn extended(&self) -> Option<*mut ibv_qp_ex> {
@@ -119,7 +123,7 @@ impl Qp {
     }
 
     fn query(&self) -> Result<QpQuery> {
-        Ok(with_world(|world| world.card(self.card).map(|card| card.nic.query_qp(self.number)))???)
+        on_nic(self.card, |nic| nic.query_qp(self.number))
     }
 
     fn forget_completions(&self) -> Result<()> {
@@ -243,7 +247,7 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
         user_index: 0,
         uar: 0,
     };
-    let number = with_world(|world| world.card(card).map(|card| card.nic.create_qp(nic_attr)))???;
+    let number = on_nic(card, |nic| nic.create_qp(nic_attr))?;
     attr.cap = shape.cap;
     let qp_base = ibv_qp {
         context: pd.context.c_address(),
@@ -288,7 +292,7 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
     for cq in [&qp.send_cq, &qp.recv_cq] {
         cq.lock().queue_pairs.insert(number, Arc::downgrade(&qp));
     }
-    events::watch_qp(&qp);
+    failures::watch(qp.context(), qp.record_address() as u64, &qp);
     Ok(qp)
 }
 
@@ -296,7 +300,7 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     status("ibv_destroy_qp", || {
         let queue_pair = handle::get::<Qp>(qp)?;
-        with_world(|world| world.card(queue_pair.card).map(|card| card.nic.destroy_qp(queue_pair.number)))???;
+        on_nic(queue_pair.card, |nic| nic.destroy_qp(queue_pair.number))?;
         queue_pair.forget_completions()?;
         for cq in [&queue_pair.send_cq, &queue_pair.recv_cq] {
             cq.lock().queue_pairs.remove(&queue_pair.number);
@@ -412,10 +416,12 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
         // SAFETY: null, or initialised as the manual page asks.
         let attr = unsafe { input(attr, "attr") }?;
         let modify = modification(&queue_pair, attr, attr_mask.cast_unsigned())?;
-        with_world(|world| {
+        on_machine(|world| {
             let now_ps = world.now_ps();
-            world.nic_call(queue_pair.card, |nic, effects| nic.modify_qp(now_ps, queue_pair.number, &modify, effects))
-        })???;
+            let modify =
+                world.nic_call(queue_pair.card, |nic, fx| nic.modify_qp(now_ps, queue_pair.number, &modify, fx))?;
+            modify.map_err(Errno::from)
+        })?;
         if let Some(state) = modify.next_state {
             if state == QpState::Reset {
                 queue_pair.forget_completions()?;

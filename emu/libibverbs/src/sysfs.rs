@@ -12,8 +12,6 @@ use crate::handle;
 
 /// Where the kernel's files lie.
 static SYSFS: &CStr = c"/sys";
-/// Begins the paths of emulated devices: no file of the computer is meant by accident.
-pub(crate) const EMULATED: &str = "emulated:";
 const BOARD_ID: &str = "FLEXCAST_EMU";
 /// Longest file that is read, as the kernel's are at most a page.
 const PAGE_BYTES: usize = 4096;
@@ -50,7 +48,7 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
         }
         // SAFETY: not null; the caller passes strings with their ends.
         let [dir, file] = [dir, file].map(|text| unsafe { CStr::from_ptr(text) }.to_string_lossy());
-        let contents = match dir.strip_prefix(EMULATED) {
+        let contents = match dir.strip_prefix(device::EMULATED) {
             Some(device) => emulated(device, &file),
             None => fs::read(format!("{dir}/{file}")).ok(),
         };

@@ -1,17 +1,20 @@
 //! Address space of a DPA hart: process memory with its costs, windows, outbox and window words.
 
+pub(crate) mod costs;
+pub(crate) mod watched;
+
 use std::collections::BTreeMap;
 
 use emu_hart::{Atomic, Before, Bus, Cause, Fault, Width};
 use emu_nic::{Access, Nic, Space};
 
-use crate::costs::Costs;
+use crate::dpa::layout::{OUTBOXES, PAGE, WINDOW_0, WINDOW_1, WINDOW_CONFIG, outbox};
+use crate::dpa::memory::{ProcessMemory, set_word, word};
+use crate::dpa::thread::Port;
 use crate::host_memory::HostMemory;
-use crate::layout::{OUTBOXES, PAGE, WINDOW_0, WINDOW_1, WINDOW_CONFIG, outbox};
-use crate::memory::{ProcessMemory, set_word, word};
-use crate::thread::Port;
+use crate::observe::watch::Watch;
 use crate::time::cycles_to_ps;
-use crate::watch::Watch;
+use costs::Costs;
 
 /// A store to the outbox page, to be carried out by the world when the hart has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +94,7 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
             return self.store_elsewhere(addr, width, value, cycles);
         };
         if self.costs.store(addr, cycles) {
-            self.costs.settle(addr, self.memory);
+            self.costs.roll_back(addr, self.memory);
             return self.store_settled(addr, width, value);
         }
         set_word(bytes, width, value);
@@ -101,7 +104,7 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
     /// After what others had executed ahead there has been taken back.
     #[cold]
     fn load_settled(&mut self, addr: u64, width: usize) -> u64 {
-        self.costs.settle(addr, self.memory);
+        self.costs.roll_back(addr, self.memory);
         self.memory.bytes(addr, width).map_or(0, |bytes| word(bytes, width))
     }
 
@@ -287,7 +290,7 @@ impl<C: Costs, const WATCHED: bool> Bus for ThreadBus<'_, C, WATCHED> {
         let width = access.width.bytes() as usize;
         if !C::ATOMICS_ARE_ACCESSES && self.memory.bytes_mut(access.addr, width).is_some() {
             if self.costs.atomic(access.addr, cycles) {
-                self.costs.settle(access.addr, self.memory);
+                self.costs.roll_back(access.addr, self.memory);
             }
             if let Some(bytes) = self.memory.bytes_mut(access.addr, width) {
                 let old = word(bytes, width);

@@ -1,11 +1,13 @@
 //! Configuration of a machine. Every number has a unit, a default and a source.
 
+pub(crate) mod wiring;
+
 use emu_hart::Isa;
 use emu_timing::Parameters;
 
-use crate::thread::ThreadKind;
+use crate::dpa::thread::ThreadKind;
 use crate::time::PS_PER_S;
-use crate::wiring::Wiring;
+use wiring::Wiring;
 
 /// The whole emulated installation: cards, and what joins them.
 #[derive(Clone, Debug, PartialEq)]
@@ -110,19 +112,6 @@ impl MemoryModel {
     }
 }
 
-/// The wire between two cards.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LinkConfig {
-    /// Line rate in Gbit/s (10^9). Default 200.
-    pub gbit_per_s: u64,
-    /// Propagation delay in picoseconds, at most 10^13 (10 s). Default 500 000 (a metre of cable and two ports).
-    pub latency_ps: u64,
-    /// Frames dropped per million, seeded. Default 0.
-    pub drop_ppm: u32,
-    /// Seed of the drop stream.
-    pub seed: u64,
-}
-
 /// The simple cost model: label [`CostModel::NAME`]. Defaults are those of the published-figures table for
 /// BlueField-3's DPA; nothing here has been fitted to a measurement, so times are *uncalibrated*.
 ///
@@ -175,12 +164,6 @@ impl Default for CostModel {
             outbox_store_cycles: 64,
             activate_ps: 0,
         }
-    }
-}
-
-impl Default for LinkConfig {
-    fn default() -> Self {
-        LinkConfig { gbit_per_s: 200, latency_ps: 500_000, drop_ppm: 0, seed: 1 }
     }
 }
 

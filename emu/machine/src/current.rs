@@ -1,11 +1,12 @@
 //! The world behind the C ABIs, which pass no handle for it.
 //!
-//! A thread of the host that calls [`configure`] gets a world of its own: tests run side by side, each with its machine.
+//! A thread of the host that attaches a [`Machine`] has a world of its own: tests run side by side, each with its machine.
 //! Threads that never do share one world, which is what a C program expects. It is made at first use, with the defaults or by
 //! the maker given to [`make_shared_with`], and a [`Driver`] may keep it going.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use crate::config::Config;
@@ -54,7 +55,7 @@ enum State {
 }
 
 thread_local! {
-    static OWN: RefCell<Option<World>> = const { RefCell::new(None) };
+    static OWN: RefCell<Option<Machine>> = const { RefCell::new(None) };
     static IN_HOOK: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -77,10 +78,40 @@ pub fn on_events(hook: EventHook) {
     HOOK.get_or_init(|| hook);
 }
 
+/// A machine in the hands of who made it. The C ABIs, which have no handle for a machine, work on the one that their thread has
+/// [attached](Machine::attach) last.
+///
+/// Clones are the same machine.
+#[derive(Clone, Debug)]
+pub struct Machine(Rc<RefCell<World>>);
+
+impl Machine {
+    /// A new machine in virtual time 0.
+    ///
+    /// # Errors
+    /// As [`World::new`].
+    pub fn new(config: Config) -> Result<Self, MachineError> {
+        Ok(Self(Rc::new(RefCell::new(World::new(config)?))))
+    }
+
+    /// Has the C ABIs of the calling thread work on this machine from now on. Handles into the one before are stale and answered with
+    /// errors.
+    pub fn attach(&self) {
+        OWN.with(|own| *own.borrow_mut() = Some(self.clone()));
+    }
+
+    /// Looks at the machine, or drives it. To be called outside of calls of the C ABIs and of itself.
+    ///
+    /// # Panics
+    /// If the machine is in use: `with` has been called within `with`.
+    pub fn with<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
+        f(&mut self.0.borrow_mut())
+    }
+}
+
 /// Gives the calling thread a new world of its own. Handles into the one it had before are stale and answered with errors.
 pub fn configure(config: Config) -> Result<(), MachineError> {
-    let world = World::new(config)?;
-    OWN.with(|own| *own.borrow_mut() = Some(world));
+    Machine::new(config)?.attach();
     Ok(())
 }
 
@@ -105,8 +136,8 @@ fn ready(state: &mut State) -> Result<&mut Shared, MachineError> {
 /// The shared world cannot be made.
 pub fn with_world<R>(f: impl FnOnce(&mut World) -> R) -> Result<R, MachineError> {
     OWN.with(|own| {
-        if let Some(world) = own.borrow_mut().as_mut() {
-            return Ok(f(world));
+        if let Some(machine) = own.borrow().as_ref() {
+            return Ok(machine.with(f));
         }
         let mut state = shared();
         let Shared { world, driver } = &mut *ready(&mut state)?;
@@ -141,8 +172,8 @@ fn tell() {
 /// The shared world cannot be made.
 pub fn relax() -> Result<bool, MachineError> {
     OWN.with(|own| {
-        if let Some(world) = own.borrow_mut().as_mut() {
-            return Ok(world.relax());
+        if let Some(machine) = own.borrow().as_ref() {
+            return Ok(machine.with(World::relax));
         }
         let mut state = shared();
         let Shared { world, driver } = &mut *ready(&mut state)?;

@@ -3,8 +3,7 @@
 use emu_fabric::FaultError;
 use flexcast_image::ImageError;
 
-use crate::numbering::LAST_CARD;
-use crate::wiring::MAX_CARDS;
+use crate::numbering::{LAST_CARD, MAX_CARDS};
 
 /// An error of a control-path call. Datapath errors are completions, crash records or asynchronous events instead.
 #[derive(Debug, thiserror::Error)]

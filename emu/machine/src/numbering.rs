@@ -3,6 +3,9 @@
 use emu_fabric::Rate;
 use emu_nic::{Address, Gid, Mtu, NicConfig, NicTiming};
 
+/// Most cards of a machine.
+pub const MAX_CARDS: usize = 1024;
+
 /// Largest number of a card, from 0: the Ethernet address has two bytes for it.
 pub(crate) const LAST_CARD: usize = 0xFFFE;
 

@@ -9,40 +9,39 @@
 use std::collections::BTreeMap;
 
 use emu_hart::{Class, Step, Stop};
+use emu_nic::Nic;
 use emu_timing::cache::{LINE_BYTES, line_of};
 use emu_timing::core::THREADS;
 use emu_timing::memory::{CORES, lines};
 use emu_timing::{Core, Counts, Memory, Model};
 
 use crate::bus::{OutboxStore, ThreadBus};
-use crate::card::Card;
 use crate::config::DrivenFrom;
-use crate::costs::{Modelled, tag};
-use crate::images::{Code, Images};
-use crate::layout::EXECUTION_UNITS;
-use crate::memory::ProcessMemory;
-use crate::process::Process;
-use crate::schedule::QUANTUM_CYCLES;
-use crate::thread::Thread;
-use crate::time::{cycles_to_ps, ps_to_cycles};
-use crate::world::World;
+use crate::dpa::images::{Code, Images};
+use crate::dpa::layout::EXECUTION_UNITS;
+use crate::dpa::memory::ProcessMemory;
+use crate::dpa::process::Process;
+use crate::dpa::thread::Thread;
+use crate::host_memory::HostMemory;
+use crate::time::ps_to_cycles;
 
-pub(crate) mod ahead;
+mod costs;
 mod first;
+pub(crate) mod nic;
+mod run_ahead;
+mod tag;
 
-use ahead::Aheads;
+use costs::Modelled;
 use first::First;
+use run_ahead::RunAhead;
+use tag::tag;
 
 /// In the list of turns, the number of a card's cores: threads have others.
 pub(crate) const CORES_TURN: u32 = 0;
-/// Cycles that the cores run at a time at least, if nothing else is due.
-const LEAST_QUANTUM_CYCLES: u64 = 64;
-/// A cycle that does not come.
-const NEVER: u64 = u64::MAX;
 
-/// A thread that executes on a hardware thread.
+/// A hardware thread slot: the thread that executes there.
 #[derive(Clone, Copy, Debug)]
-struct Lane {
+struct Slot {
     process: u32,
     thread: u32,
     /// Where the thread is among those of its process, see [`crate::Threads`].
@@ -56,13 +55,13 @@ struct Lane {
 pub(crate) struct Timed {
     memory: Memory,
     cores: Box<[Core; CORES]>,
-    /// By execution unit.
-    lanes: Box<[Option<Lane>; EXECUTION_UNITS]>,
-    aheads: Aheads,
+    /// Hardware thread slots, by execution unit.
+    slots: Box<[Option<Slot>; EXECUTION_UNITS]>,
+    run_ahead: RunAhead,
     /// Execution units whose threads have reserved memory (load-reserved).
     reserved: Vec<usize>,
     /// The card's place in the list of turns.
-    turn: Option<u64>,
+    pub(crate) turn: Option<u64>,
 }
 
 impl Timed {
@@ -75,8 +74,8 @@ impl Timed {
                 DrivenFrom::Host => Memory::new(model),
                 DrivenFrom::Arm => Memory::driven_from_arm(model),
             },
-            aheads: Aheads::new(),
-            lanes: Box::new([None; EXECUTION_UNITS]),
+            run_ahead: RunAhead::new(),
+            slots: Box::new([None; EXECUTION_UNITS]),
             reserved: Vec::new(),
             turn: None,
         }
@@ -108,30 +107,30 @@ impl Timed {
 
     /// Whether a thread executes on an execution unit.
     pub(crate) fn is_taken(&self, eu: u32) -> bool {
-        self.lanes[eu as usize].is_some()
+        self.slots[eu as usize].is_some()
     }
 
     /// An activation of a thread of a process begins.
     pub(crate) fn begin(&mut self, process: u32, thread: &Thread, watchdog_ps: u64) {
         let deadline = thread.started_cycles.saturating_add(ps_to_cycles(watchdog_ps));
-        self.lanes[thread.port.eu as usize] = Some(Lane { process, thread: thread.id, place: 0, deadline });
+        self.slots[thread.port.eu as usize] = Some(Slot { process, thread: thread.id, place: 0, deadline });
         self.memory.begin(thread.port.eu as usize);
-        self.aheads.forget(thread.port.eu as usize);
+        self.run_ahead.forget(thread.port.eu as usize);
     }
 
     /// An activation is over, however it ended.
     pub(crate) fn end(&mut self, eu: u32) {
         let unit = eu as usize;
-        if self.lanes[unit].take().is_some() {
+        if self.slots[unit].take().is_some() {
             self.memory.end(unit);
-            self.aheads.forget(unit);
+            self.run_ahead.forget(unit);
             self.cores[unit / THREADS].leave(unit % THREADS);
             self.reserved.retain(|other| *other != unit);
         }
     }
 
     /// The network card, or the host by it, is about to read or write memory of a process: what threads have executed ahead there and not
-    /// issued is taken back. Where there is no memory, nobody has.
+    /// issued is rolled back. Where there is no memory, nobody has.
     pub(crate) fn before_access(&mut self, process: u32, addr: u64, len: u64, memory: &mut ProcessMemory) {
         if memory.bytes(addr, len as usize).is_none() {
             return;
@@ -139,8 +138,8 @@ impl Timed {
         let first = tag(process) | addr;
         for line in (line_of(first)..).take(lines(first, len) as usize) {
             let addr = line * LINE_BYTES;
-            if self.memory.is_held(addr) {
-                self.aheads.settle(addr, None, &mut *self.cores, &mut self.memory, memory);
+            if self.memory.may_be_in_l1(addr) {
+                self.run_ahead.roll_back_line(addr, None, &mut *self.cores, &mut self.memory, memory);
             }
         }
     }
@@ -151,7 +150,7 @@ impl Timed {
     }
 
     /// Cycle before which no thread of the card issues.
-    fn next_at(&self) -> Option<u64> {
+    pub(crate) fn next_at(&self) -> Option<u64> {
         self.cores.iter().filter_map(Core::next_at).min()
     }
 
@@ -162,7 +161,7 @@ impl Timed {
 }
 
 /// Why the cores of a card stand still before the horizon.
-enum Pause {
+pub(crate) enum Pause {
     /// A store to the outbox, which the card has to be told of.
     Outbox(OutboxStore),
     /// The thread cannot go on by itself.
@@ -171,67 +170,33 @@ enum Pause {
     Watchdog,
 }
 
-impl World {
-    /// A thread goes on at a cycle: its next instruction is to be executed then.
-    pub(crate) fn resume(&mut self, cycles: u64, card: usize, id: u32) {
-        let Card { processes, owners, cores, .. } = &mut self.cards[card];
-        let Some(timed) = cores.timed.as_deref_mut() else { return self.ready.insert((cycles, card, id)) };
-        let Some(thread) = owners.get(&id).and_then(|process| processes.get(process)?.threads.get(&id)) else { return };
+/// What the threads of a card reach besides its caches.
+pub(crate) struct Surroundings<'a> {
+    /// Index of the card.
+    pub(crate) card: usize,
+    pub(crate) nic: &'a mut Nic,
+    pub(crate) processes: &'a mut BTreeMap<u32, Process>,
+    pub(crate) host: &'a HostMemory,
+    pub(crate) images: &'a mut Images,
+    /// Instructions that a thread may execute ahead of their issue.
+    pub(crate) most_ahead: u32,
+}
+
+impl Timed {
+    /// A thread's next instruction is to be issued at a cycle.
+    pub(crate) fn resume(&mut self, thread: &Thread, cycles: u64) {
         let unit = thread.port.eu as usize;
-        timed.cores[unit / THREADS].schedule(unit % THREADS, cycles, 0, 0);
-        self.wake(cycles, card);
+        self.cores[unit / THREADS].schedule(unit % THREADS, cycles, 0, 0);
     }
 
-    /// The cores of a card have something to do at a cycle.
-    fn wake(&mut self, cycles: u64, card: usize) {
-        let Some(timed) = self.cards[card].cores.timed.as_deref_mut() else { return };
-        if let Some(turn) = timed.turn {
-            if turn <= cycles {
-                return;
-            }
-            self.ready.remove((turn, card, CORES_TURN));
-        }
-        timed.turn = Some(cycles);
-        self.ready.insert((cycles, card, CORES_TURN));
-    }
-
-    /// Runs the cores of a card until something else is due or a thread needs the world.
-    pub(crate) fn run_cores(&mut self, at_cycles: u64, card_index: usize) {
-        self.ready.run((at_cycles, card_index, CORES_TURN));
-        self.now_ps = self.now_ps.max(cycles_to_ps(at_cycles));
-        let horizon = self.queue.next_at_ps().map_or(NEVER, ps_to_cycles);
-        let mut quantum = QUANTUM_CYCLES;
-        if let Some(timed) = self.cards[card_index].cores.timed.as_deref_mut() {
-            timed.turn = None;
-            // What the card does for a doorbell of one core, other cores have not run past yet.
-            quantum = quantum.min(ps_to_cycles(timed.model().doorbell_visible_ps).max(LEAST_QUANTUM_CYCLES));
-        }
-        let end = (at_cycles + quantum).min(horizon.max(at_cycles + 1));
-        if let Some((id, pause)) = self.issue_until(end, card_index) {
-            let cycles = self.cards[card_index].thread(id).map_or(end, |thread| thread.hart.cycles);
-            match pause {
-                Pause::Outbox(store) => {
-                    self.resume(cycles, card_index, id);
-                    self.outbox(cycles_to_ps(cycles), card_index, id, store);
-                }
-                Pause::Stop(stop, detail) => self.stopped(card_index, id, stop, detail),
-                Pause::Watchdog => self.overran(card_index, id),
-            }
-        }
-        if let Some(next) = self.cards[card_index].cores.timed.as_deref().and_then(Timed::next_at) {
-            self.wake(next, card_index);
-        }
-    }
-
-    /// Lets the cores of a card issue instructions of the cycles before `end`. A thread that cannot go on by itself ends it, and is
+    /// Lets the cores issue instructions of the cycles before `end`. A thread that cannot go on by itself ends it, and is
     /// not scheduled any more.
     #[inline(never)]
-    fn issue_until(&mut self, end: u64, card_index: usize) -> Option<(u32, Pause)> {
-        let Card { nic, processes, cores, .. } = &mut self.cards[card_index];
-        let timed = cores.timed.as_deref_mut()?;
-        let Timed { memory: caches, cores, lanes, aheads, reserved, .. } = timed;
-        if aheads.is_stale() {
-            put_back(aheads, lanes, processes, &mut self.images);
+    pub(crate) fn issue_until(&mut self, end: u64, around: Surroundings<'_>) -> Option<(u32, Pause)> {
+        let Surroundings { card, nic, processes, host, images, most_ahead } = around;
+        let Timed { memory: caches, cores, slots, run_ahead, reserved, .. } = self;
+        if run_ahead.is_stale() {
+            restore(run_ahead, slots, processes, images);
         }
         let mut first = First::new();
         for (number, core) in cores.iter_mut().enumerate() {
@@ -243,7 +208,7 @@ impl World {
             let (unit, at) = first.get()?;
             let (core, thread) = (unit / THREADS, unit % THREADS);
             cores[core].take();
-            let Some((process, Thread { id, hart, port, .. }, deadline)) = on_lane(lanes, unit, processes) else {
+            let Some((process, Thread { id, hart, port, .. }, deadline)) = in_slot(slots, unit, processes) else {
                 first.set(core, cores[core].advance(end));
                 continue;
             };
@@ -251,9 +216,9 @@ impl World {
             if at >= deadline {
                 return Some((*id, Pause::Watchdog));
             }
-            aheads.issued(unit);
+            run_ahead.issued(unit);
             let code_addr = tag(process.id) | hart.pc;
-            if aheads.enters(unit, line_of(code_addr)) {
+            if run_ahead.enters(unit, line_of(code_addr)) {
                 let missed = caches.fetch(core, code_addr, at);
                 if missed > 0 {
                     cores[core].schedule(thread, at + missed, 0, 0);
@@ -264,14 +229,14 @@ impl World {
             let Home { id: process_id, memory, windows, code } = process;
             let mut bus = ThreadBus::<_, false> {
                 memory,
-                host: &self.host,
+                host,
                 nic,
                 windows,
                 port,
                 costs: Modelled {
                     memory: caches,
                     cores,
-                    aheads,
+                    run_ahead,
                     thread: unit,
                     tag: tag(process_id),
                     at,
@@ -281,12 +246,12 @@ impl World {
                 outbox_store: None,
                 detail: None,
                 watch: None,
-                card: card_index,
+                card,
                 process: process_id,
                 thread: *id,
                 pc: 0,
             };
-            let (step, ahead) = hart.burst(self.images.text(code), &mut bus, self.config.most_ahead, LINE_BYTES);
+            let (step, ahead) = hart.burst(images.text(code), &mut bus, most_ahead, LINE_BYTES);
             let ThreadBus { costs: Modelled { stored, .. }, outbox_store, detail, .. } = bus;
             let class = match step {
                 Step::Retired(class) => class,
@@ -302,14 +267,14 @@ impl World {
             if let Some(store) = outbox_store {
                 return Some((*id, Pause::Outbox(store)));
             }
-            aheads.executed(unit, ahead.count);
+            run_ahead.executed(unit, ahead.count);
             cores[core].schedule(thread, at + cost, ahead.count, ahead.accesses);
             first.set(core, cores[core].advance(end));
             if hart.reservation().is_some() || !reserved.is_empty() {
-                reserve(reserved, unit, stored, lanes, processes);
+                reserve(reserved, unit, stored, slots, processes);
             }
-            if aheads.is_stale() {
-                put_back(aheads, lanes, processes, &mut self.images);
+            if run_ahead.is_stale() {
+                restore(run_ahead, slots, processes, images);
             }
         }
     }
@@ -325,28 +290,28 @@ struct Home<'a> {
 
 /// The thread that executes on a unit, what it executes in, and the cycle at which its activation has lasted too long.
 #[inline(always)]
-fn on_lane<'a>(
-    lanes: &mut [Option<Lane>; EXECUTION_UNITS],
+fn in_slot<'a>(
+    slots: &mut [Option<Slot>; EXECUTION_UNITS],
     unit: usize,
     processes: &'a mut BTreeMap<u32, Process>,
 ) -> Option<(Home<'a>, &'a mut Thread, u64)> {
-    let lane = lanes[unit].as_mut()?;
-    let Process { id, memory, windows, code, threads, .. } = processes.get_mut(&lane.process)?;
-    let thread = threads.get_near(&mut lane.place, lane.thread)?;
-    Some((Home { id: *id, memory, windows, code }, thread, lane.deadline))
+    let slot = slots[unit].as_mut()?;
+    let Process { id, memory, windows, code, threads, .. } = processes.get_mut(&slot.process)?;
+    let thread = threads.get_near(&mut slot.place, slot.thread)?;
+    Some((Home { id: *id, memory, windows, code }, thread, slot.deadline))
 }
 
-/// Puts harts back to where they are without what has been taken back.
+/// Restores harts after a rollback.
 #[cold]
-fn put_back(
-    aheads: &mut Aheads,
-    lanes: &mut [Option<Lane>; EXECUTION_UNITS],
+fn restore(
+    run_ahead: &mut RunAhead,
+    slots: &mut [Option<Slot>; EXECUTION_UNITS],
     processes: &mut BTreeMap<u32, Process>,
     images: &mut Images,
 ) {
-    while let Some(unit) = aheads.stale() {
-        if let Some((home, thread, _)) = on_lane(lanes, unit, processes) {
-            aheads.put_back(unit, &mut thread.hart, images.text(home.code));
+    while let Some(unit) = run_ahead.stale() {
+        if let Some((home, thread, _)) = in_slot(slots, unit, processes) {
+            run_ahead.restore(unit, &mut thread.hart, images.text(home.code));
         }
     }
 }
@@ -357,16 +322,16 @@ fn reserve(
     reserved: &mut Vec<usize>,
     unit: usize,
     stored: Option<u64>,
-    lanes: &mut [Option<Lane>; EXECUTION_UNITS],
+    slots: &mut [Option<Slot>; EXECUTION_UNITS],
     processes: &mut BTreeMap<u32, Process>,
 ) {
-    let home = lanes[unit].map(|lane| lane.process);
+    let home = slots[unit].map(|slot| slot.process);
     if !reserved.contains(&unit) {
         reserved.push(unit);
     }
     reserved.retain(|&other| {
-        let shares = lanes[other].map(|lane| lane.process) == home;
-        let Some((_, Thread { hart, .. }, _)) = on_lane(lanes, other, processes) else { return false };
+        let shares = slots[other].map(|slot| slot.process) == home;
+        let Some((_, Thread { hart, .. }, _)) = in_slot(slots, other, processes) else { return false };
         if let Some(addr) = stored.filter(|_| other != unit && shares) {
             // Stores are eight bytes long at most, and reservations are of aligned words: of the double word.
             hart.break_reservation(addr & !7, 8);

@@ -1,5 +1,21 @@
 //! The machine as a whole: cards, what joins them, host memory, the event queue and the clock.
 
+mod control;
+mod cores;
+pub(crate) mod debug;
+mod departures;
+mod model;
+mod outside;
+mod probes;
+mod probing;
+mod queue;
+mod ready;
+mod rtos;
+mod schedule;
+mod snapshot;
+mod stall;
+mod visibility;
+
 use std::collections::VecDeque;
 use std::io::Write;
 
@@ -8,22 +24,24 @@ use emu_nic::{AsyncEvent, CqTarget, Effects, Nic, NicTiming, Packet};
 use emu_timing::Model;
 
 use crate::card::{Card, CardDma};
+use crate::config::wiring::Wiring;
 use crate::config::{Config, MemoryModel};
+use crate::dpa::images::Images;
+use crate::dpa::thread::ThreadState;
 use crate::error::MachineError;
-use crate::external::Outside;
 use crate::host_memory::HostMemory;
-use crate::images::Images;
-use crate::model::nic_timing;
+use crate::numbering::MAX_CARDS;
 use crate::numbering::{LAST_CARD, nic_config};
-use crate::probe::Probes;
-use crate::queue::{Event, EventQueue};
-use crate::ready::Ready;
-use crate::thread::ThreadState;
+use crate::observe::watch::Watch;
 use crate::time::{cycles_to_ps, ps_to_cycles};
+use crate::timed::nic::nic_timing;
 use crate::timed::{CORES_TURN, Timed};
 use crate::trace::Trace;
-use crate::watch::Watch;
-use crate::wiring::{MAX_CARDS, Wires, Wiring};
+use crate::wires::Wires;
+use departures::Departures;
+use probes::Probes;
+use queue::{Event, EventQueue};
+use ready::Ready;
 
 /// Everything that is emulated. One thread of the host drives it; the same calls in the same order give the same trace.
 #[derive(Debug)]
@@ -41,12 +59,12 @@ pub struct World {
     /// What the configuration asks for beyond the plain machine; usually nothing.
     pub(crate) watch: Option<Box<Watch>>,
     pub(crate) wires: Wires,
-    /// Who looks from outside; usually nobody.
+    /// Probes that are on; usually none.
     pub(crate) probes: Probes,
     pub(crate) channel_events: VecDeque<(usize, u32, u32)>,
     pub(crate) async_events: VecDeque<(usize, AsyncEvent)>,
     /// The outer end of the cable, if it is open.
-    pub(crate) outside: Option<Outside>,
+    pub(crate) outside: Option<Departures>,
 }
 
 impl World {
@@ -223,7 +241,7 @@ impl World {
         let thread = self.ready.first();
         let event_ps = self.queue.next_at_ps();
         match (thread, event_ps) {
-            (None, None) => self.settle_next(),
+            (None, None) => self.publish_next(),
             (Some((cycles, card, id)), event) if event.is_none_or(|at| cycles_to_ps(cycles) < at) => {
                 match id {
                     CORES_TURN => self.run_cores(cycles, card),
@@ -302,13 +320,13 @@ impl World {
             }
             Event::Departure(card, packet) => {
                 self.trace.record(at_ps, "tx", card as u64, packet.frame_bytes());
-                self.wires.follow_groups(&self.cards);
+                self.follow_groups();
                 self.wires.transmit(at_ps, card, packet);
                 self.carry_frames(at_ps);
             }
             Event::Fabric => {
                 self.trace.record(at_ps, "fabric", 0, 0);
-                self.wires.follow_groups(&self.cards);
+                self.follow_groups();
                 self.wires.handle_timer(at_ps);
                 self.carry_frames(at_ps);
             }
@@ -336,6 +354,12 @@ impl World {
         }
         self.carry_out(card, &mut effects);
         self.effects = effects;
+    }
+
+    /// Tells the network of groups that cards have joined or left.
+    fn follow_groups(&mut self) {
+        let cards = &self.cards;
+        self.wires.follow_groups(|card| &cards[card].nic);
     }
 
     /// Schedules what a call of the fabric led to.

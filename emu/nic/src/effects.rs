@@ -15,7 +15,7 @@ pub(crate) enum Work {
     /// An arm doorbell has reached the card.
     Arm { cqn: u32, consumer_index: u32, solicited_only: bool },
     /// A send engine is free: 0 serves the port, 1 the loopback path.
-    Send { lane: u8 },
+    Send { engine: u8 },
     /// A queue pair of limited rate may send its next packet.
     Paced { qpn: u32 },
     /// The receive engine is free.

@@ -1,6 +1,7 @@
 //! Errors of the control plane. Errors of the data plane are error CQEs and asynchronous events.
 
-use crate::qp::{QpState, Transport};
+use crate::qp::QpState;
+use crate::transport::Transport;
 
 /// Why the card refuses a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -208,7 +209,7 @@ pub enum NicError {
     #[error("{gid} is no group: multicast identifiers are ff00::/8, or 224.0.0.0/4 mapped into IPv6")]
     NotAGroup {
         /// The identifier.
-        gid: crate::Gid,
+        gid: crate::address::Gid,
     },
     /// Only UD queue pairs can be members of a group.
     #[error("queue pair {qpn:#x} is {transport}: only UD queue pairs join groups")]
@@ -251,7 +252,7 @@ pub enum NicError {
         /// The queue pair.
         qpn: u32,
         /// The group.
-        gid: crate::Gid,
+        gid: crate::address::Gid,
     },
     /// The queue pair is still a member of groups.
     #[error("queue pair {qpn:#x} is attached to {groups} multicast groups: detach it first")]

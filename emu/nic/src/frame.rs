@@ -3,7 +3,7 @@
 use emu_fabric::{Destination, NetworkFrame};
 
 use crate::address::{Address, Gid};
-use crate::nic::mix;
+use crate::mix::mix;
 use crate::packet::{Extension, Packet, priority};
 
 impl Address {
@@ -66,7 +66,7 @@ impl NetworkFrame for Packet {
 mod tests {
     use super::*;
     use crate::packet::{DEFAULT_PKEY, Network, Operation};
-    use crate::qp::Transport;
+    use crate::transport::Transport;
     use crate::wire::{DecodeError, decode, encode};
 
     fn packet(payload: usize) -> Packet {

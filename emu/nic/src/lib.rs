@@ -4,60 +4,63 @@
 //! what follows is put into [`Effects`]. The caller keeps the clock, hands timers back when they are due, and carries
 //! packets. Queues lie in the caller's memory in the byte formats of mlx5, so drivers for the real card work unchanged.
 //!
+//! Imports point one way:
+//!
+//! - formats: `packet`, [`wire`], `wqe`, `cqe`, and the attributes of objects;
+//! - tables and state: `queue_pair`, `cq`, `keys`, `groups`, `identity`;
+//! - engines, types with state of their own: `engine::{requester, responder, port, pcie, completions, ingress}`; a step of one works with
+//!   a `Cx`, the bundle of time, memory, effects and log;
+//! - [`Nic`], the door, which owns them.
+//!
 //! Times are picoseconds of virtual time. The same calls in the same order give the same effects.
 
+mod access;
 mod address;
-mod alias;
-mod answers;
-mod atomic;
 mod counters;
 mod cq;
 mod cqe;
-mod dataflow;
+mod cx;
 mod effects;
+mod engine;
 mod error;
-mod failure;
 mod frame;
 mod grh;
+mod groups;
 mod icrc;
-mod ingress;
+mod identity;
+mod keys;
+mod log;
 mod memory;
-mod mkey;
-mod multicast;
+mod mix;
 mod nic;
 mod note;
 mod pacing;
 mod packet;
-mod partition;
-mod port;
+mod psn;
 mod qp;
 mod queue_pair;
-mod reliability;
-mod repeat;
-mod requester;
-mod responder;
 mod table;
 mod timing;
-mod uc_multicast;
-mod umr;
+mod transport;
 pub mod wire;
 mod wqe;
 
+pub use access::{Access, KeyFault, MkeyAttr};
 pub use address::{Address, Gid, MULTICAST_QPN};
-pub use alias::{AliasAttr, Token};
 pub use counters::Counters;
 pub use cq::{CqAttr, CqTarget};
 pub use cqe::{opcode as cqe_opcode, syndrome, vendor};
 pub use effects::{AsyncEvent, CqEvent, Effects, FailureCause, Timer};
+pub use engine::responder::GroupKey;
 pub use error::NicError;
 pub use icrc::icrc;
+pub use keys::alias::{AliasAttr, Token};
 pub use memory::{Dma, DmaFault, QueueMemory, Space};
-pub use mkey::{Access, KeyFault, MkeyAttr};
 pub use nic::{Nic, NicConfig, PUSHED_BYTES};
 pub use note::{CqeNote, Note, PacketNote};
 pub use packet::{Acknowledgement, DEFAULT_PKEY, Extension, Network, Operation, Packet};
-pub use qp::{MAX_RD_ATOMIC, Mtu, QpAttr, QpModify, QpPath, QpQuery, QpState, Transport};
+pub use qp::{MAX_RD_ATOMIC, Mtu, QpAttr, QpModify, QpPath, QpQuery, QpState};
 pub use timing::NicTiming;
-pub use uc_multicast::GroupKey;
-pub use umr::KlmEntry;
+pub use transport::Transport;
 pub use wqe::opcode as wqe_opcode;
+pub use wqe::umr::KlmEntry;

@@ -1,23 +1,33 @@
 //! The card: its objects, its commands, and where its inputs go.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod groups;
+mod keys;
+mod port;
+mod queues;
 
-use crate::address::{Address, Gid};
+use crate::address::{Address, Gid, MULTICAST_QPN};
 use crate::counters::Counters;
-use crate::cq::{Cq, CqAttr};
-use crate::dataflow::Engines;
-use crate::effects::{AsyncEvent, CqEvent, Effects, FailureCause, Timer, Work};
-use crate::error::NicError;
-use crate::failure::PendingCqe;
-use crate::memory::{Dma, Space};
-use crate::mkey::{Access, KeyFault, MkeyAttr, Protection};
+use crate::cx::Cx;
+use crate::effects::{AsyncEvent, Effects, FailureCause, Timer, Work};
+use crate::engine::completions::Completions;
+use crate::engine::datapath::Datapath;
+use crate::engine::ingress::ReceiveEngine;
+use crate::engine::pcie::Pcie;
+use crate::engine::port::Port;
+use crate::engine::requester::Requester;
+use crate::engine::responder::Responder;
+use crate::groups::Groups;
+use crate::identity::{Identity, same_partition};
+use crate::keys::Keys;
+use crate::log::Log;
+use crate::memory::Dma;
+use crate::mix::mix;
 use crate::note::Note;
-use crate::packet::{DEFAULT_PKEY, Packet};
-use crate::qp::{Mtu, QpAttr, QpModify, QpQuery, QpState};
+use crate::packet::{Operation, Packet};
+use crate::qp::{Mtu, QpState};
 use crate::queue_pair::QueuePair;
-use crate::table::{Slots, Table};
+use crate::table::Table;
 use crate::timing::NicTiming;
-use crate::uc_multicast::GroupKey;
 
 /// Longest entry that can come with its doorbell: half of a BlueFlame register of 512 bytes, as mlx5's provider uses it.
 pub const PUSHED_BYTES: usize = 256;
@@ -40,48 +50,16 @@ pub struct NicConfig {
 /// An emulated card with one port.
 #[derive(Debug)]
 pub struct Nic {
-    pub(crate) config: NicConfig,
-    pub(crate) counters: Counters,
-    /// What happened, for those who asked for it.
-    pub(crate) notes: Option<Vec<(u64, Note)>>,
-    pub(crate) protection: Protection,
-    pub(crate) cqs: Table<Cq>,
-    pub(crate) qps: Table<QueuePair>,
-    /// How often a queue pair has come, gone or changed its state.
-    pub(crate) qp_changes: u64,
-    pub(crate) engines: Engines,
-    pub(crate) pending_cqes: Slots<PendingCqe>,
-    pub(crate) loopback: Slots<Packet>,
-    /// Partition keys of the port; index 0 is the default one.
-    pub(crate) pkeys: Vec<u16>,
-    /// Members of each multicast group.
-    pub(crate) groups: BTreeMap<Gid, BTreeSet<u32>>,
-    pub(crate) group_changes: u64,
-    /// UC queue pairs take part in multicast.
-    pub(crate) uc_multicast: bool,
-    /// By queue pair and key.
-    pub(crate) group_keys: BTreeMap<(u32, u32), GroupKey>,
-    pub(crate) first_vhca: u16,
-    pub(crate) vhcas: u16,
+    config: NicConfig,
+    qps: Table<QueuePair>,
+    ingress: ReceiveEngine,
+    requester: Requester,
+    responder: Responder,
+    /// What both engines work with.
+    datapath: Datapath,
+    log: Log,
 }
 
-/// Mixes a seed (splitmix64).
-pub(crate) fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
-
-fn check_log(name: &'static str, value: u8, min: u8, max: u8) -> Result<(), NicError> {
-    if (min..=max).contains(&value) { Ok(()) } else { Err(NicError::LogSize { name, value, min, max }) }
-}
-
-fn check_align(name: &'static str, addr: u64, align: u64) -> Result<(), NicError> {
-    if addr.is_multiple_of(align) { Ok(()) } else { Err(NicError::Alignment { name, addr, align }) }
-}
-
-/// Control plane: commands of the driver. They take effect at once and take no time.
 impl Nic {
     /// A card.
     #[must_use]
@@ -90,23 +68,23 @@ impl Nic {
         // Far enough from 0 that a number taken for an index, or the reverse, hits nothing.
         let first_cqn = 0x400 + (mixed & 0x3FF) as u32;
         let first_qpn = 0x1000 + (mixed >> 16 & 0xFFF) as u32;
+        let first_vhca = ((mixed >> 40) as u16 & 0xFF) << 8;
+        let timing = config.timing;
+        let identity = Identity::new(config.mac, config.gids.clone());
         Self {
-            counters: Counters::default(),
-            notes: None,
-            protection: Protection::new((mixed >> 32) as u8),
-            cqs: Table::new(first_cqn),
             qps: Table::new(first_qpn),
-            qp_changes: 0,
-            engines: Engines::default(),
-            pending_cqes: Slots::new(),
-            loopback: Slots::new(),
-            pkeys: vec![DEFAULT_PKEY],
-            groups: BTreeMap::new(),
-            group_changes: 0,
-            uc_multicast: false,
-            group_keys: BTreeMap::new(),
-            first_vhca: ((mixed >> 40) as u16 & 0xFF) << 8,
-            vhcas: 1,
+            ingress: ReceiveEngine::new(&timing),
+            requester: Requester::new(config.port_mtu),
+            responder: Responder::default(),
+            datapath: Datapath {
+                keys: Keys::new((mixed >> 32) as u8, first_vhca),
+                groups: Groups::default(),
+                port: Port::new(identity, timing, config.port_mtu),
+                pcie: Pcie::new(timing),
+                completions: Completions::new(first_cqn, timing.completion_latency_ps),
+                state_changes: 0,
+            },
+            log: Log::default(),
             config,
         }
     }
@@ -120,211 +98,24 @@ impl Nic {
     /// Address of the port, with its default identifier.
     #[must_use]
     pub fn address(&self) -> Address {
-        Address { mac: self.config.mac, gid: self.config.gids.first().copied().unwrap_or_default() }
+        self.datapath.port.identity.address()
     }
 
     /// What it has counted.
     #[must_use]
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.log.counters
     }
 
-    /// Makes a protection domain of the card's first virtual HCA.
-    ///
-    /// # Errors
-    /// None today; the signature leaves room for a limit.
-    pub fn alloc_pd(&mut self) -> Result<u32, NicError> {
-        Ok(self.protection.alloc_pd(self.first_vhca))
+    /// Starts or stops taking notes; see [`Nic::take_notes`].
+    pub fn observe(&mut self, on: bool) {
+        self.log.observe(on);
     }
 
-    /// Destroys a protection domain.
-    ///
-    /// # Errors
-    /// It does not exist, or is in use.
-    pub fn dealloc_pd(&mut self, pd: u32) -> Result<(), NicError> {
-        self.protection.dealloc_pd(pd)
-    }
-
-    /// Makes a memory key: index in bits 31:8, tag in bits 7:0. It serves as lkey and as rkey.
-    ///
-    /// # Errors
-    /// The protection domain does not exist, the range is empty or passes 2^64, or there are too many keys.
-    pub fn create_mkey(&mut self, attr: MkeyAttr) -> Result<u32, NicError> {
-        self.protection.create(attr)
-    }
-
-    /// Destroys a memory key. The next key of the same index has another tag, so this one stays refused.
-    ///
-    /// # Errors
-    /// It does not exist.
-    pub fn destroy_mkey(&mut self, key: u32) -> Result<(), NicError> {
-        self.protection.destroy(key)
-    }
-
-    /// What a memory key gives access to, if it exists and is neither a UMR key nor an alias.
-    #[must_use]
-    pub fn query_mkey(&self, key: u32) -> Option<&MkeyAttr> {
-        self.protection.attr(key)
-    }
-
-    /// Checks an access as the card would, and says which memory it is in.
-    ///
-    /// # Errors
-    /// The key does not exist, is of another protection domain, does not cover the range, or lacks a right; or the bytes
-    /// lie at another address than `addr`, or in several places.
-    pub fn check_access(&self, key: u32, pd: u32, addr: u64, len: u64, access: Access) -> Result<Space, KeyFault> {
-        self.protection.check(key, pd, addr, len, access)
-    }
-
-    /// Makes a completion queue. The caller must have set the owner bits of its ring to 1.
-    ///
-    /// # Errors
-    /// A size outside its limits, or memory that is not aligned.
-    pub fn create_cq(&mut self, attr: CqAttr) -> Result<u32, NicError> {
-        check_log("log_depth of a completion queue", attr.log_depth, 0, 22)?;
-        check_align("completion queue ring", attr.ring.addr, 64)?;
-        check_align("completion queue doorbell record", attr.doorbell_record.addr, 8)?;
-        self.cqs.insert(|_| Cq::new(attr))
-    }
-
-    /// How a completion queue was made, if it exists.
-    #[must_use]
-    pub fn query_cq(&self, cqn: u32) -> Option<&CqAttr> {
-        self.cqs.get(cqn).map(|cq| &cq.attr)
-    }
-
-    /// The UAR through which a queue pair may be rung, if it exists.
-    #[must_use]
-    pub fn qp_uar(&self, qpn: u32) -> Option<u32> {
-        self.qps.get(qpn).map(|qp| qp.attr.uar)
-    }
-
-    /// Whether a completion queue has failed and takes no more CQEs.
-    ///
-    /// # Errors
-    /// It does not exist.
-    pub fn cq_failed(&self, cqn: u32) -> Result<bool, NicError> {
-        self.cqs.get(cqn).map(Cq::failed).ok_or(NicError::UnknownCq { cqn })
-    }
-
-    /// Destroys a completion queue. CQEs on their way to it are lost.
-    ///
-    /// # Errors
-    /// It does not exist, or a queue pair completes into it.
-    pub fn destroy_cq(&mut self, cqn: u32) -> Result<(), NicError> {
-        let users = self.cqs.get(cqn).ok_or(NicError::UnknownCq { cqn })?.users;
-        if users > 0 {
-            return Err(NicError::CqInUse { cqn, users });
-        }
-        self.cqs.take(cqn);
-        Ok(())
-    }
-
-    /// Makes a queue pair in RESET.
-    ///
-    /// # Errors
-    /// A size outside its limits, memory that is not aligned, or a protection domain or completion queue that is not
-    /// there.
-    pub fn create_qp(&mut self, attr: QpAttr) -> Result<u32, NicError> {
-        if !attr.no_rq {
-            check_log("log_rq_depth", attr.log_rq_depth, 0, 15)?;
-            check_log("log_rq_stride", attr.log_rq_stride, 4, 10)?;
-            check_align("receive ring", attr.rq.addr, 16)?;
-        }
-        if !attr.no_sq {
-            check_log("log_sq_depth", attr.log_sq_depth, 0, 15)?;
-            check_align("send ring", attr.sq.addr, 64)?;
-        }
-        check_align("queue pair doorbell record", attr.doorbell_record.addr, 8)?;
-        for cqn in [attr.send_cq, attr.recv_cq] {
-            self.cqs.get(cqn).ok_or(NicError::UnknownCq { cqn })?;
-        }
-        self.protection.use_pd(attr.pd)?;
-        let port_mtu = self.config.port_mtu;
-        let qpn = self.qps.insert(|qpn| QueuePair::new(qpn, attr, port_mtu));
-        if qpn.is_err() {
-            self.protection.release_pd(attr.pd);
-            return qpn;
-        }
-        for cqn in [attr.send_cq, attr.recv_cq] {
-            if let Some(cq) = self.cqs.get_mut(cqn) {
-                cq.users += 1;
-            }
-        }
-        self.qp_changes += 1;
-        qpn
-    }
-
-    /// Changes attributes of a queue pair, and its state. On an error nothing has changed.
-    ///
-    /// Entering ERR flushes what is posted; receives that are posted later are not seen, because a receive queue has no
-    /// doorbell. Entering RESET forgets all attributes and counters, and with them the doorbells and CQEs that are on their
-    /// way: what was posted before neither happens nor completes afterwards.
-    ///
-    /// # Errors
-    /// No such queue pair, no such transition, or an attribute missing or outside its limits.
-    pub fn modify_qp(&mut self, now_ps: u64, qpn: u32, modify: &QpModify, fx: &mut Effects) -> Result<(), NicError> {
-        let qp = self.qps.get_mut(qpn).ok_or(NicError::UnknownQp { qpn })?;
-        qp.modify(modify, self.config.port_mtu, self.config.gids.len(), self.pkeys.len())?;
-        self.qp_changes += 1;
-        if modify.next_state == Some(QpState::Err) {
-            fx.timer(now_ps, Work::Flush { qpn });
-        }
-        Ok(())
-    }
-
-    /// What is known of a queue pair.
-    ///
-    /// # Errors
-    /// It does not exist.
-    pub fn query_qp(&self, qpn: u32) -> Result<QpQuery, NicError> {
-        let qp = self.qps.get(qpn).ok_or(NicError::UnknownQp { qpn })?;
-        Ok(QpQuery {
-            attr: qp.attr,
-            state: qp.state,
-            resets: qp.life,
-            path: qp.path,
-            sq_psn: qp.sq.next_psn,
-            rq_psn: qp.rq.expected_psn,
-            rq_counter: qp.rq.consumer,
-            sq_counter: qp.sq.retired,
-            rnr_drops: qp.rq.rnr_drops,
-            qkey_drops: qp.rq.qkey_drops,
-        })
-    }
-
-    /// Numbers of the queue pairs there are, from `from` on in ascending order. A later one has a higher number, and none is given
-    /// twice: to learn of new ones, ask from behind the last known.
-    pub fn queue_pairs(&self, from: u32) -> impl Iterator<Item = u32> + '_ {
-        self.qps.numbers_from(from)
-    }
-
-    /// How often queue pairs have been made, destroyed, or changed their state: while this stays, so do [`Nic::queue_pairs`] and the
-    /// states that [`Nic::query_qp`] tells.
-    #[must_use]
-    pub fn queue_pair_changes(&self) -> u64 {
-        self.qp_changes
-    }
-
-    /// Destroys a queue pair. Nothing is flushed; CQEs that are on their way still arrive.
-    ///
-    /// # Errors
-    /// It does not exist, or is a member of multicast groups.
-    pub fn destroy_qp(&mut self, qpn: u32) -> Result<(), NicError> {
-        let groups = self.groups_of(qpn);
-        if groups > 0 {
-            return Err(NicError::QpAttached { qpn, groups });
-        }
-        let qp = self.qps.take(qpn).ok_or(NicError::UnknownQp { qpn })?;
-        self.qp_changes += 1;
-        self.group_keys.retain(|&(of, _), _| of != qpn);
-        self.protection.release_pd(qp.attr.pd);
-        for cqn in [qp.attr.send_cq, qp.attr.recv_cq] {
-            if let Some(cq) = self.cqs.get_mut(cqn) {
-                cq.users = cq.users.saturating_sub(1);
-            }
-        }
-        Ok(())
+    /// What happened since the last call, each with its time in picoseconds; times of packets that leave may lie ahead. Empty
+    /// unless [`Nic::observe`] was asked for. The caller takes them after each call, as it does with effects.
+    pub fn take_notes(&mut self) -> impl Iterator<Item = (u64, Note)> {
+        self.log.take_notes()
     }
 }
 
@@ -344,9 +135,9 @@ impl Nic {
     }
 
     fn ring(&mut self, now_ps: u64, qpn: u32, producer_index: u16, pushed: bool, fx: &mut Effects) {
-        self.note(now_ps, || Note::Doorbell { qpn, producer_index });
+        self.log.note(now_ps, || Note::Doorbell { qpn, producer_index });
         let Some(qp) = self.qps.get(qpn) else {
-            self.counters.bad_doorbells += 1;
+            self.log.counters.bad_doorbells += 1;
             fx.async_events.push(AsyncEvent::UnknownQueue { number: qpn });
             return;
         };
@@ -367,9 +158,9 @@ impl Nic {
     }
 
     fn arm(&mut self, now_ps: u64, cqn: u32, consumer_index: u32, solicited_only: bool, fx: &mut Effects) {
-        self.note(now_ps, || Note::Arm { cqn, consumer_index });
-        if self.cqs.get(cqn).is_none() {
-            self.counters.bad_doorbells += 1;
+        self.log.note(now_ps, || Note::Arm { cqn, consumer_index });
+        if self.datapath.completions.queues.get(cqn).is_none() {
+            self.log.counters.bad_doorbells += 1;
             fx.async_events.push(AsyncEvent::UnknownQueue { number: cqn });
             return;
         }
@@ -379,68 +170,179 @@ impl Nic {
 
     /// A timer from [`Effects::timers`] is due.
     pub fn handle_timer(&mut self, now_ps: u64, timer: Timer, mem: &mut dyn Dma, fx: &mut Effects) {
+        let Self { qps, requester, datapath, log, .. } = self;
+        let cx = &mut Cx { now_ps, mem, fx, log };
         match timer.0 {
-            Work::Doorbell { qpn, producer_index, pushed, life } => self.with_qp(qpn, |nic, qp| {
+            Work::Doorbell { qpn, producer_index, pushed, life } => {
+                let Some(qp) = qps.get_mut(qpn) else { return };
                 if qp.life == life {
                     qp.sq.pushed = pushed.then_some(producer_index);
-                    nic.doorbell(now_ps, qp, producer_index, mem, fx);
+                    requester.doorbell(datapath, qp, producer_index, cx);
                 } else {
-                    nic.counters.ignored_doorbells += 1;
-                }
-            }),
-            Work::Arm { cqn, consumer_index, solicited_only } => {
-                let Some(cq) = self.cqs.get_mut(cqn) else { return };
-                if cq.arm(consumer_index, solicited_only) {
-                    let target = cq.attr.target;
-                    self.raise(now_ps, CqEvent { cqn, target }, fx);
+                    cx.log.counters.ignored_doorbells += 1;
                 }
             }
-            Work::Send { lane } => self.send(now_ps, usize::from(lane), mem, fx),
-            Work::Paced { qpn } => self.with_qp(qpn, |nic, qp| nic.unpark(now_ps, qp, fx)),
+            Work::Arm { cqn, consumer_index, solicited_only } => {
+                datapath.completions.arm(cqn, consumer_index, solicited_only, cx);
+            }
+            Work::Send { engine } => self.send(now_ps, usize::from(engine), mem, fx),
+            Work::Paced { qpn } => {
+                if let Some(qp) = qps.get_mut(qpn) {
+                    datapath.port.unpark(now_ps, qp, fx);
+                }
+            }
             Work::Receive => {
-                if let Some(packet) = self.engines.receive.waiting.pop_front() {
+                if let Some(packet) = self.ingress.next() {
                     self.receive(now_ps, &packet, mem, fx);
-                    if !self.engines.receive.waiting.is_empty() {
-                        fx.timer(self.engines.receive.busy_until_ps, Work::Receive);
-                    }
+                    self.ingress.go_on(fx);
                 }
             }
             Work::Loopback { slot } => {
-                if let Some(packet) = self.loopback.take(slot) {
-                    self.note(now_ps, || Note::Arrived { packet: (&packet).into(), loopback: true });
+                if let Some(packet) = datapath.port.turned_round(slot) {
+                    cx.log.note(now_ps, || Note::Arrived { packet: (&packet).into(), loopback: true });
                     self.route(now_ps, &packet, mem, fx);
                 }
             }
             Work::Cqe { slot } => self.write_cqe(now_ps, slot, mem, fx),
             Work::Retransmit { qpn } => {
-                self.with_qp(qpn, |nic, qp| nic.retransmit_timer(now_ps, qp, mem, fx));
+                if let Some(qp) = qps.get_mut(qpn) {
+                    Requester::retransmit_timer(datapath, qp, cx);
+                }
             }
             Work::ReceiverReady { qpn, epoch } => {
-                self.with_qp(qpn, |nic, qp| nic.receiver_ready(now_ps, qp, epoch, fx));
-            }
-            Work::Flush { qpn } => self.with_qp(qpn, |nic, qp| {
-                if qp.state == QpState::Err {
-                    nic.flush(now_ps, qp, mem, fx);
+                if let Some(qp) = qps.get_mut(qpn) {
+                    Requester::receiver_ready(datapath, qp, epoch, cx);
                 }
-            }),
+            }
+            Work::Flush { qpn } => {
+                if let Some(qp) = qps.get_mut(qpn).filter(|qp| qp.state == QpState::Err) {
+                    datapath.flush(qp, cx);
+                }
+            }
         }
     }
 
-    /// Runs `work` on a queue pair taken out of its table; nothing happens if it has been destroyed.
-    pub(crate) fn with_qp(&mut self, qpn: u32, work: impl FnOnce(&mut Self, &mut QueuePair)) {
-        if let Some(mut qp) = self.qps.take(qpn) {
-            work(self, &mut qp);
-            self.qps.put(qpn, qp);
+    /// The last bit of a packet has arrived at the port.
+    pub fn handle_packet(&mut self, now_ps: u64, packet: Packet, mem: &mut dyn Dma, fx: &mut Effects) {
+        let Self { datapath, log, ingress, .. } = self;
+        log.note(now_ps, || Note::Arrived { packet: (&packet).into(), loopback: false });
+        let to = packet.destination;
+        let before = log.before();
+        if to.is_multicast() {
+            if !datapath.groups.has_joined(&to.gid) {
+                log.counters.multicast_drops += 1;
+                log.note_drop(before, now_ps, &packet);
+                return;
+            }
+        } else if !datapath.port.identity.is_own(&to) {
+            log.counters.address_drops += 1;
+            log.note_drop(before, now_ps, &packet);
+            return;
+        }
+        if packet.damage.is_some() {
+            log.counters.icrc_drops += 1;
+            return;
+        }
+        if let Some(packet) = ingress.arrive(packet, &mut Cx { now_ps, mem, fx, log }) {
+            self.receive(now_ps, &packet, mem, fx);
         }
     }
 
-    /// A completion queue has failed, and takes its queue pairs with it.
-    pub(crate) fn fail_cq(&mut self, now_ps: u64, cqn: u32, cause: FailureCause, mem: &mut dyn Dma, fx: &mut Effects) {
-        fx.async_events.push(AsyncEvent::CqError { cqn, cause });
-        for qpn in self.qps.numbers(|qp| qp.attr.send_cq == cqn || qp.attr.recv_cq == cqn) {
-            self.with_qp(qpn, |nic, qp| {
-                nic.fail_qp(now_ps, qp, FailureCause::CompletionQueue { cqn }, mem, fx);
-            });
+    /// The receive engine serves a packet from the port.
+    fn receive(&mut self, now_ps: u64, packet: &Packet, mem: &mut dyn Dma, fx: &mut Effects) {
+        self.log.counters.rx_packets += 1;
+        self.log.counters.rx_bytes += packet.frame_bytes();
+        let copies = self.route(now_ps, packet, mem, fx);
+        self.ingress.served(copies, &self.datapath.pcie, now_ps);
+    }
+
+    /// Gives a packet to whom it is for: one queue pair, or each member of a group. Says how many that were.
+    fn route(&mut self, now_ps: u64, packet: &Packet, mem: &mut dyn Dma, fx: &mut Effects) -> u64 {
+        if !packet.destination.is_multicast() {
+            self.deliver(now_ps, packet.destination_qpn, packet, mem, fx);
+            return 1;
+        }
+        if packet.destination_qpn != MULTICAST_QPN {
+            let before = self.log.before();
+            self.log.counters.qp_drops += 1;
+            self.log.note_drop(before, now_ps, packet);
+            return 1;
+        }
+        let members = self.datapath.groups.members(&packet.destination.gid);
+        self.log.counters.multicast_copies += members.len() as u64;
+        for &qpn in &members {
+            self.deliver(now_ps, qpn, packet, mem, fx);
+        }
+        members.len() as u64
+    }
+
+    fn deliver(&mut self, now_ps: u64, qpn: u32, packet: &Packet, mem: &mut dyn Dma, fx: &mut Effects) {
+        let Self { qps, requester, responder, datapath, log, .. } = self;
+        let before = log.before();
+        let counters = &mut log.counters;
+        let receives = |qp: &&mut QueuePair| {
+            qp.attr.transport == packet.transport && matches!(qp.state, QpState::Rtr | QpState::Rts)
+        };
+        match qps.get_mut(qpn).filter(receives) {
+            None => counters.qp_drops += 1,
+            Some(qp) if !same_partition(packet.pkey, datapath.port.identity.pkey(qp)) => counters.pkey_drops += 1,
+            Some(qp) => {
+                let cx = &mut Cx { now_ps, mem, fx, log };
+                match packet.operation {
+                    Operation::ReadResponse | Operation::AtomicAcknowledge => {
+                        requester.response(datapath, qp, packet, cx);
+                    }
+                    Operation::Acknowledge => Requester::acknowledged(datapath, qp, packet, cx),
+                    _ => responder.respond(datapath, qp, packet, cx),
+                }
+            }
+        }
+        log.note_drop(before, now_ps, packet);
+    }
+
+    /// A send engine serves the next queue pair: one packet.
+    fn send(&mut self, now_ps: u64, engine: usize, mem: &mut dyn Dma, fx: &mut Effects) {
+        let Self { qps, requester, datapath, log, .. } = self;
+        if !datapath.port.is_due(engine, now_ps) {
+            return;
+        }
+        let cx = &mut Cx { now_ps, mem, fx, log };
+        while let Some(turn) = datapath.port.turn(engine, cx) {
+            let Some(qp) = qps.get_mut(turn.qpn) else { continue };
+            // Answers go first: a peer waits for them.
+            let mut ahead_ps = Responder::send_response(datapath, qp, cx);
+            if ahead_ps.is_none() {
+                ahead_ps = requester.send_request(datapath, qp, cx);
+            }
+            qp.sq.queued = ahead_ps.is_some();
+            if let Some(until_ps) = qp.sq.paced_until_ps {
+                cx.fx.timer(until_ps, Work::Paced { qpn: turn.qpn });
+            }
+            // One that had nothing to send took no time.
+            if let Some(ahead_ps) = ahead_ps {
+                let parked = qp.sq.paced_until_ps.is_some();
+                datapath.port.end_turn(turn, qp, ahead_ps, parked, cx);
+                break;
+            }
+        }
+        datapath.port.start(now_ps, engine, fx);
+    }
+
+    /// A CQE reaches its ring. A completion queue that fails takes its queue pairs with it.
+    fn write_cqe(&mut self, now_ps: u64, slot: u32, mem: &mut dyn Dma, fx: &mut Effects) {
+        let Self { qps, datapath, log, .. } = self;
+        let Some(pending) = datapath.completions.take(slot) else { return };
+        let (qpn, life, cqn) = (pending.qpn, pending.life, pending.cqn);
+        if qps.get(qpn).is_some_and(|qp| qp.life != life) {
+            return;
+        }
+        let cx = &mut Cx { now_ps, mem, fx, log };
+        let Err(cause) = datapath.completions.write(pending, cx) else { return };
+        cx.fx.async_events.push(AsyncEvent::CqError { cqn, cause });
+        for qpn in qps.numbers(|qp| qp.attr.send_cq == cqn || qp.attr.recv_cq == cqn) {
+            if let Some(qp) = qps.get_mut(qpn) {
+                datapath.fail_qp(qp, FailureCause::CompletionQueue { cqn }, cx);
+            }
         }
     }
 }

@@ -1,11 +1,9 @@
 //! Notes of what happens inside the card, for a timeline. Off unless asked for; they change nothing.
 
-use crate::counters::Counters;
 use crate::cq::CqTarget;
 use crate::cqe::Cqe;
-use crate::nic::Nic;
 use crate::packet::{Operation, Packet};
-use crate::qp::Transport;
+use crate::transport::Transport;
 
 /// What identifies a packet on its way from one card to another, and what a reader wants to know of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,7 +82,7 @@ pub enum Note {
     Dropped {
         /// The packet.
         packet: PacketNote,
-        /// The counter that counted it, by its name in [`Counters`].
+        /// The counter that counted it, by its name in [`Counters`](crate::Counters).
         reason: &'static str,
     },
     /// A packet was the last of a message that takes a receive; its CQE follows, the CQEs of one queue pair in this order.
@@ -132,57 +130,5 @@ impl CqeNote {
             byte_count: word(0x2C),
             owner,
         }
-    }
-}
-
-/// The counter of dropped, refused or repeated packets that went up.
-fn drop_reason(before: &Counters, after: &Counters) -> Option<&'static str> {
-    macro_rules! first_that_rose {
-        ($($counter:ident),*) => {$(
-            if after.$counter > before.$counter {
-                return Some(stringify!($counter));
-            }
-        )*};
-    }
-    first_that_rose!(rx_buffer_drops, address_drops, multicast_drops, qp_drops, pkey_drops, qkey_drops, rnr_drops);
-    first_that_rose!(rnr_naks, uc_gap_drops, access_drops, rc_out_of_sequence, rc_duplicates, remote_access_errors);
-    None
-}
-
-impl Nic {
-    /// Starts or stops taking notes; see [`Nic::take_notes`].
-    pub fn observe(&mut self, on: bool) {
-        self.notes = on.then(Vec::new);
-    }
-
-    /// What happened since the last call, each with its time in picoseconds; times of packets that leave may lie ahead. Empty
-    /// unless [`Nic::observe`] was asked for. The caller takes them after each call, as it does with effects.
-    pub fn take_notes(&mut self) -> impl Iterator<Item = (u64, Note)> {
-        self.notes.as_mut().map(|notes| notes.drain(..)).into_iter().flatten()
-    }
-
-    #[inline]
-    pub(crate) fn note(&mut self, at_ps: u64, note: impl FnOnce() -> Note) {
-        if let Some(notes) = &mut self.notes {
-            notes.push((at_ps, note()));
-        }
-    }
-
-    pub(crate) fn note_sent(&mut self, at_ps: u64, until_ps: u64, packet: &Packet, loopback: bool) {
-        self.note(at_ps, || Note::Sent { packet: packet.into(), until_ps, loopback });
-    }
-
-    /// Handles a packet, and notes if it was dropped.
-    #[inline]
-    pub(crate) fn noting_drops<R>(&mut self, at_ps: u64, packet: &Packet, handle: impl FnOnce(&mut Self) -> R) -> R {
-        if self.notes.is_none() {
-            return handle(self);
-        }
-        let before = self.counters;
-        let result = handle(self);
-        if let Some(reason) = drop_reason(&before, &self.counters) {
-            self.note(at_ps, || Note::Dropped { packet: packet.into(), reason });
-        }
-        result
     }
 }

@@ -3,10 +3,6 @@
 //! A packet of a limited rate is followed by a gap, in which the port serves others; the queue pair joins the send engine's queue again
 //! after as long as the packet would take at its rate (InfiniBand specification, static rate control: inter-packet delay).
 
-use crate::effects::Effects;
-use crate::nic::Nic;
-use crate::queue_pair::QueuePair;
-
 /// What the codes of the InfiniBand specification stand for, in units of 500 Mbit/s; those that a field of four bits holds.
 const HALF_GBPS: [u64; 16] = [0, 0, 5, 20, 60, 10, 40, 80, 120, 160, 240, 28, 112, 224, 336, 50];
 
@@ -14,17 +10,6 @@ const HALF_GBPS: [u64; 16] = [0, 0, 5, 20, 60, 10, 40, 80, 120, 160, 240, 28, 11
 pub(crate) fn interval_ps(static_rate: u8, bytes: u64) -> Option<u64> {
     let rate = HALF_GBPS[usize::from(static_rate & 15)];
     (rate > 0).then(|| (bytes * 16_000).div_ceil(rate))
-}
-
-impl Nic {
-    /// A queue pair's rate lets it send again, unless it has been reset since, or has sent again.
-    pub(crate) fn unpark(&mut self, now_ps: u64, qp: &mut QueuePair, fx: &mut Effects) {
-        if qp.sq.paced_until_ps.is_some_and(|until_ps| until_ps <= now_ps) {
-            qp.sq.paced_until_ps = None;
-            qp.sq.queued = false;
-            self.wake(now_ps, qp, fx);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use emu_fabric::Frame;
 
 use crate::address::Address;
-use crate::qp::Transport;
+use crate::transport::Transport;
 
 /// What a packet does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -170,6 +170,11 @@ impl Default for Network {
 /// priorities by default (RFC 2474; `mlnx_qos`).
 pub(crate) const fn priority(traffic_class: u8) -> u8 {
     traffic_class >> 5
+}
+
+/// Zeroed payload memory, to be filled before it is shared.
+pub(crate) fn payload(len: u32) -> Arc<[u8]> {
+    std::iter::repeat_n(0, len as usize).collect()
 }
 
 /// The default partition key: every port is a full member.

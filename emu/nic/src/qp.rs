@@ -2,31 +2,11 @@
 
 use std::fmt;
 
+use crate::access::Access;
 use crate::address::Gid;
 use crate::memory::QueueMemory;
-use crate::mkey::Access;
 use crate::packet::Network;
-
-/// Transport service of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Transport {
-    /// Reliable connection.
-    Rc,
-    /// Unreliable connection.
-    Uc,
-    /// Unreliable datagram.
-    Ud,
-}
-
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Rc => "RC",
-            Self::Uc => "UC",
-            Self::Ud => "UD",
-        })
-    }
-}
+use crate::transport::Transport;
 
 /// State of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

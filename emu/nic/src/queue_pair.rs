@@ -1,181 +1,19 @@
 //! The card's own record of a queue pair, and its changes of state.
 
-use std::collections::{BTreeMap, VecDeque};
+pub(crate) mod receive_queue;
+mod rings;
+pub(crate) mod send_queue;
 
-use crate::atomic::Atomic;
+use crate::access::Access;
+use crate::address::{Address, Gid};
 use crate::error::NicError;
-use crate::mkey::Access;
-use crate::packet::{Extension, Network};
-use crate::qp::{MAX_RD_ATOMIC, Mtu, QpAttr, QpModify, QpPath, QpState, Transport};
-use crate::repeat::Fetched;
-use crate::requester::packets;
-use crate::uc_multicast::{Sender, Sequence};
+use crate::packet::Network;
+use crate::psn::MASK_24;
+use crate::qp::{MAX_RD_ATOMIC, Mtu, QpAttr, QpModify, QpPath, QpQuery, QpState};
+use crate::transport::Transport;
 use crate::wire::entropy_port;
-use crate::wqe::{Completion, DataSegment, Wqe, WqeFault};
-
-/// PSNs and queue numbers have 24 bits.
-pub(crate) const MASK_24: u32 = 0xFF_FFFF;
-
-/// How far `psn` is ahead of `base`; `None` if it lies behind.
-pub(crate) fn psn_ahead(psn: u32, base: u32) -> Option<u32> {
-    let ahead = psn.wrapping_sub(base) & MASK_24;
-    (ahead < 1 << 23).then_some(ahead)
-}
-
-pub(crate) fn psn_add(psn: u32, count: u32) -> u32 {
-    psn.wrapping_add(count) & MASK_24
-}
-
-/// What kind of answer a sent WQE waits for.
-#[derive(Debug)]
-pub(crate) enum Awaited {
-    Acknowledgement,
-    /// Read responses or an atomic's answer, and where they go.
-    Response(Vec<DataSegment>),
-    /// Nothing: it has failed, and waits for the earlier ones to complete.
-    Failed(WqeFault),
-}
-
-/// A send WQE that has been fetched and is not complete. RC only: the others complete when they are sent.
-#[derive(Debug)]
-pub(crate) struct Outstanding {
-    /// Its first block's index in the ring, modulo 2^16.
-    pub(crate) position: u16,
-    pub(crate) blocks: u16,
-    /// Index field of the control segment.
-    pub(crate) index: u16,
-    pub(crate) opcode: u8,
-    pub(crate) completion: Completion,
-    pub(crate) first_psn: u32,
-    /// PSNs it takes; none for a NOP or a failure.
-    pub(crate) packets: u32,
-    pub(crate) len: u32,
-    pub(crate) awaited: Awaited,
-}
-
-/// The WQE being sent.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sending {
-    /// Next packet of the message.
-    pub(crate) packet: u32,
-    pub(crate) packets: u32,
-    pub(crate) first_psn: u32,
-    /// Latency of the WQE's fetch, charged to its first packet.
-    pub(crate) fetch_latency_ps: u64,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct SendQueue {
-    /// Index behind the last block that software has posted.
-    pub(crate) producer: u16,
-    /// Index of the next block to fetch.
-    pub(crate) fetch: u16,
-    /// Index behind an entry that came with its doorbell, and is fetched in no time.
-    pub(crate) pushed: Option<u16>,
-    /// Index of the oldest block that is not complete.
-    pub(crate) retired: u16,
-    /// In a send engine's queue, or waits until its rate lets it join.
-    pub(crate) queued: bool,
-    /// Its rate lets it send no earlier, once it has sent with a limit.
-    pub(crate) paced_until_ps: Option<u64>,
-    pub(crate) wqe: Wqe,
-    pub(crate) sending: Option<Sending>,
-    pub(crate) outstanding: VecDeque<Outstanding>,
-    /// Reads and atomics without an answer.
-    pub(crate) reads: u32,
-    /// Positions of outstanding WQEs that the card has executed by itself (UMR, invalidation): going back does not execute
-    /// them again.
-    pub(crate) executed: Vec<u16>,
-    /// An error CQE has been written since RESET.
-    pub(crate) error_reported: bool,
-    /// PSN of the next WQE's first packet.
-    pub(crate) next_psn: u32,
-    /// Oldest PSN not acknowledged.
-    pub(crate) unacknowledged: u32,
-    /// Packets of the next WQE that need not be sent again.
-    pub(crate) skip: u32,
-    /// A failed WQE waits for earlier ones; nothing more is fetched.
-    pub(crate) stalled: bool,
-    pub(crate) retries_left: u8,
-    pub(crate) rnr_retries_left: u8,
-    pub(crate) waits_for_receiver: bool,
-    /// Distinguishes waits, so that the timer of an earlier one is harmless.
-    pub(crate) epoch: u32,
-    /// Where the last gap made us go back to; once is enough.
-    pub(crate) went_back_to: Option<u32>,
-    pub(crate) deadline_ps: u64,
-    pub(crate) deadline_timer: bool,
-    /// CQEs of one queue stay in order.
-    pub(crate) last_cqe_ps: u64,
-}
-
-/// The message being received.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Inbound {
-    Send { received: u64, capacity: u64 },
-    Write { address: u64, rkey: u32, len: u32, received: u32 },
-}
-
-/// What an RC responder still has to send.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Response {
-    Read {
-        address: u64,
-        rkey: u32,
-        len: u32,
-        packet: u32,
-        first_psn: u32,
-        /// Messages up to and with the Read, 24 bits.
-        message_number: u32,
-    },
-    Answer {
-        psn: u32,
-        /// Messages up to this PSN.
-        message_number: u32,
-        extension: Extension,
-        ready_ps: u64,
-    },
-    /// To be executed when the reads before it have been answered.
-    Atomic(Atomic),
-}
-
-impl Response {
-    /// PSN behind the request.
-    pub(crate) fn end_psn(&self, mtu: u32) -> u32 {
-        match self {
-            Self::Read { first_psn, len, .. } => psn_add(*first_psn, packets(*len, mtu)),
-            Self::Answer { psn, .. } | Self::Atomic(Atomic { psn, .. }) => psn_add(*psn, 1),
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct ReceiveQueue {
-    /// Receive counter as last read from the doorbell record.
-    pub(crate) producer: u16,
-    /// Next receive to be consumed.
-    pub(crate) consumer: u16,
-    pub(crate) expected_psn: u32,
-    /// Messages accepted, 24 bits. Answers tell those up to their own PSN: Reads among the accepted ones may still be unanswered.
-    pub(crate) message_number: u32,
-    /// A NAK is out; nothing but the expected PSN is of interest.
-    pub(crate) nak_sent: bool,
-    pub(crate) inbound: Option<Inbound>,
-    /// Of a member of groups (UC): where it is in the packets of each sender.
-    pub(crate) senders: BTreeMap<Sender, Sequence>,
-    /// Segments of the receive that a Send is going into.
-    pub(crate) segments: Vec<DataSegment>,
-    pub(crate) responses: VecDeque<Response>,
-    /// The latest Reads and atomics, oldest first: what a repeated request is answered with.
-    pub(crate) fetched: VecDeque<Fetched>,
-    /// Datagrams and messages that found no receive.
-    pub(crate) rnr_drops: u64,
-    /// Datagrams with a wrong Q_Key.
-    pub(crate) qkey_drops: u64,
-    /// Responses of one queue pair stay in order.
-    pub(crate) last_response_ps: u64,
-    pub(crate) last_cqe_ps: u64,
-}
+use receive_queue::ReceiveQueue;
+use send_queue::SendQueue;
 
 #[derive(Debug)]
 pub(crate) struct QueuePair {
@@ -211,7 +49,7 @@ fn default_path(port_mtu: Mtu) -> QpPath {
         port: 1,
         path_mtu: port_mtu,
         dest_qpn: 0,
-        rgid: crate::Gid::default(),
+        rgid: Gid::default(),
         dmac: [0; 6],
         sgid_index: 0,
         udp_sport: Network::default().udp_source_port,
@@ -240,6 +78,26 @@ impl QueuePair {
             sq: SendQueue::default(),
             rq: ReceiveQueue::default(),
             given: Given::default(),
+        }
+    }
+
+    /// The other end of a connection.
+    pub(crate) fn peer(&self) -> Address {
+        Address { mac: self.path.dmac, gid: self.path.rgid }
+    }
+
+    pub(crate) fn query(&self) -> QpQuery {
+        QpQuery {
+            attr: self.attr,
+            state: self.state,
+            resets: self.life,
+            path: self.path,
+            sq_psn: self.sq.next_psn,
+            rq_psn: self.rq.expected_psn,
+            rq_counter: self.rq.consumer,
+            sq_counter: self.sq.retired,
+            rnr_drops: self.rq.rnr_drops,
+            qkey_drops: self.rq.qkey_drops,
         }
     }
 

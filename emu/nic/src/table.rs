@@ -41,16 +41,10 @@ impl<T> Table<T> {
         self.entries.get_mut(index)?.as_deref_mut()
     }
 
-    /// Takes the object out: for good, or to work on it beside the rest of the card and `put` it back.
+    /// Takes the object out for good.
     pub(crate) fn take(&mut self, number: u32) -> Option<Box<T>> {
         let index = self.index(number)?;
         self.entries.get_mut(index)?.take()
-    }
-
-    pub(crate) fn put(&mut self, number: u32, object: Box<T>) {
-        if let Some(entry) = self.index(number).and_then(|index| self.entries.get_mut(index)) {
-            *entry = Some(object);
-        }
     }
 
     /// Numbers from `from` on, in order.

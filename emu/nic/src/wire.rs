@@ -56,7 +56,7 @@ mod tests {
     use crate::address::{Address, Gid};
     use crate::grh::{GRH_BYTES, routing_header};
     use crate::packet::{DEFAULT_PKEY, Extension, Network, Operation};
-    use crate::qp::Transport;
+    use crate::transport::Transport;
 
     /// The header that a datagram's receive begins with is the one that was on the wire.
     #[test]

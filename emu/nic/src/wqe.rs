@@ -1,18 +1,26 @@
 //! Send and receive WQEs, parsed from the bytes of their rings (mlx5 layouts of rdma-core; big-endian).
 
+mod segment;
+pub(crate) mod umr;
+
+pub(crate) use segment::WqeFault;
+
 use crate::address::{Address, Gid};
-use crate::atomic::ATOMIC_BYTES;
-use crate::cqe::{syndrome, vendor};
+use crate::cqe::vendor;
 use crate::packet::Network;
-use crate::qp::{Transport, hop_limit};
-use crate::umr::Umr;
+use crate::qp::hop_limit;
+use crate::transport::Transport;
+use segment::{SIZE, be16, be32, be64, take};
+use umr::Umr;
 
 /// Bytes of a basic block: send rings and producer indices count these.
 pub(crate) const BLOCK_BYTES: usize = 64;
-/// Bytes of a segment: the size field counts these.
-pub(crate) const SEGMENT_BYTES: usize = 16;
 /// The size field has six bits.
 pub(crate) const MAX_WQE_BYTES: usize = 64 * SEGMENT_BYTES;
+/// Bytes of a segment: the size field counts these.
+pub(crate) const SEGMENT_BYTES: usize = 16;
+/// Operand of an atomic; it must lie on a boundary of as many bytes.
+pub(crate) const ATOMIC_BYTES: u32 = 8;
 /// A message has at most 1 GiB, whatever its transport.
 pub(crate) const MAX_MESSAGE_BYTES: u64 = 1 << 30;
 /// Ends a list of receive segments that is shorter than the stride.
@@ -85,18 +93,6 @@ pub(crate) enum Fence {
     Answers,
     /// Strong ordering: all earlier WQEs are complete.
     All,
-}
-
-pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
-
-pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-pub(crate) fn be64(bytes: &[u8], at: usize) -> u64 {
-    u64::from(be32(bytes, at)) << 32 | u64::from(be32(bytes, at + 4))
 }
 
 impl Control {
@@ -210,32 +206,6 @@ pub(crate) struct Wqe {
     pub(crate) swap_or_add: u64,
     pub(crate) compare: u64,
     pub(crate) umr: Option<Box<Umr>>,
-}
-
-/// Why a WQE fails before anything is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WqeFault {
-    pub(crate) syndrome: u8,
-    pub(crate) vendor: u8,
-}
-
-impl WqeFault {
-    pub(crate) const fn operation(vendor: u8) -> Self {
-        Self { syndrome: syndrome::LOCAL_QP_OPERATION, vendor }
-    }
-
-    pub(crate) const fn length() -> Self {
-        Self { syndrome: syndrome::LOCAL_LENGTH, vendor: vendor::LENGTH }
-    }
-}
-
-pub(crate) const SIZE: WqeFault = WqeFault::operation(vendor::SIZE);
-
-/// Takes the next segment, or as many bytes as asked for.
-pub(crate) fn take<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8], WqeFault> {
-    let (taken, left) = rest.split_at_checked(len).ok_or(SIZE)?;
-    *rest = left;
-    Ok(taken)
 }
 
 impl Wqe {

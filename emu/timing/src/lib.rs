@@ -7,12 +7,12 @@
 
 pub mod cache;
 pub mod core;
-mod held;
 mod labels;
 pub mod memory;
 pub mod model;
 pub mod parameters;
 pub mod server;
+mod snoop_filter;
 pub mod unit;
 
 pub use crate::core::{Core, Issue};

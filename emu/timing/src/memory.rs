@@ -10,10 +10,10 @@ use std::collections::VecDeque;
 
 use crate::cache::{Cache, LINE_BYTES, Touch, line_of};
 use crate::core::THREADS;
-use crate::held::{Held, WINDOW_LINE};
 use crate::labels::Labels;
 use crate::model::Model;
 use crate::server::Server;
+use crate::snoop_filter::{SnoopFilter, WINDOW_LINE};
 use crate::unit::{of_cycles, to_cycles};
 
 mod ahead;
@@ -95,7 +95,7 @@ struct Paths {
 pub struct Memory {
     model: Model,
     threads: Vec<Thread>,
-    held: Held,
+    snoop_filter: SnoopFilter,
     /// The last access brought a line to its thread that another L1 may hold, or was atomic on one.
     met: bool,
     /// Threads in an activation, one bit each.
@@ -118,7 +118,7 @@ impl Memory {
         let service = model.service;
         Memory {
             threads: vec![thread; CORES * THREADS],
-            held: Held::new(),
+            snoop_filter: SnoopFilter::new(),
             met: false,
             active: [0; CORES * THREADS / 64],
             code: vec![cache(model.code); CORES],
@@ -200,7 +200,7 @@ impl Memory {
 
     fn empty_l1(&mut self, thread: usize) {
         for line in self.threads[thread].l1.lines() {
-            self.held.remove(line);
+            self.snoop_filter.remove(line);
         }
         self.threads[thread].l1.clear();
     }
@@ -212,9 +212,9 @@ impl Memory {
             Touch::Hit => true,
             Touch::Miss { gone } => {
                 if let Some(gone) = gone {
-                    self.held.remove(gone);
+                    self.snoop_filter.remove(gone);
                 }
-                self.met = self.held.add(line);
+                self.met = self.snoop_filter.add(line);
                 false
             }
         }
@@ -222,7 +222,7 @@ impl Memory {
 
     fn drop_from_l1(&mut self, thread: usize, line: u64) {
         if self.threads[thread].l1.remove(line) {
-            self.held.remove(line);
+            self.snoop_filter.remove(line);
         }
     }
 
@@ -335,7 +335,7 @@ impl Memory {
     pub fn atomic(&mut self, thread: usize, addr: u64, at: u64) -> u64 {
         let line = line_of(addr);
         self.drop_from_l1(thread, line);
-        self.met = self.held.at(line) > 0;
+        self.met = self.snoop_filter.at(line) > 0;
         self.beyond_l1(Space::Dpa, addr, at) + self.model.store_hit_cycles
     }
 
@@ -380,7 +380,7 @@ impl Memory {
         }
         for line in line_of(addr)..=line_of(addr + len - 1) {
             self.l2.touch(line);
-            if self.held.at(line) > 0 {
+            if self.snoop_filter.at(line) > 0 {
                 self.drop_everywhere(line);
             }
         }

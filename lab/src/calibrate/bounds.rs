@@ -1,7 +1,7 @@
 //! Arithmetic bounds of the published kernels: threads that never wait for one another, and cores that never wait at
 //! all.
 
-use crate::tput::plan::Transport;
+use crate::reference::Transport;
 
 /// Hardware threads of a core.
 const THREADS_PER_CORE: u32 = 16;

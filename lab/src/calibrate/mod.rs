@@ -30,18 +30,13 @@ pub use holdouts::Sizes;
 pub use jobs::Progress;
 pub use report::Calibration;
 
-use crate::tput::plan::Transport;
 use crate::tput::run::ImageFile;
-use bounds::Published;
 use jobs::Job;
 
 /// Cycles of the DPA in a nanosecond.
 const CYCLES_PER_NS: f64 = 1.8;
 
-/// The published kernels.
-pub const PUBLISHED_UC: Published = Published { transport: Transport::Uc, instructions: 66.0, cycles: 598.0 };
-/// The same of datagrams.
-pub const PUBLISHED_UD: Published = Published { transport: Transport::Ud, instructions: 113.0, cycles: 1084.0 };
+pub use crate::reference::{PUBLISHED_UC, PUBLISHED_UD};
 
 /// The images that are run.
 #[derive(Clone, Debug)]

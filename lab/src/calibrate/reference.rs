@@ -6,9 +6,8 @@ use serde::Serialize;
 
 use super::CalibrateError;
 use super::rig;
-use crate::tput::plan::{Params, Plan, Transport};
-use crate::tput::report::Report;
-use crate::tput::run::{Cards, ImageFile, made_up_bytes, run as run_plan};
+use crate::reference::{self, Params, Plan, Report, Transport};
+use crate::tput::run::{Cards, ImageFile, made_up_bytes};
 
 /// The published buffer and chunk size.
 pub(super) const BUFFER_BYTES: u64 = 8 << 20;
@@ -22,38 +21,37 @@ pub(super) struct Run {
     pub(super) threads: u32,
     pub(super) chunk_bytes: u64,
     pub(super) bytes: u64,
-    pub(super) ring: u32,
+    /// Whether the kernel has its own counters in it.
+    pub(super) counted: bool,
 }
 
 impl Run {
-    /// The published buffer in chunks of 4 KiB.
+    /// The published buffer in chunks of 4 KiB, with the prototype's counters in the kernel: published cycles and throughput of one
+    /// thread agree to 4 %, so both are of that build, and the curves by threads go through the same throughput.
     pub(super) fn published(transport: Transport, threads: u32) -> Self {
-        Self { transport, threads, chunk_bytes: CHUNK_BYTES, bytes: BUFFER_BYTES, ring: Params::default().ring }
+        Self { transport, threads, chunk_bytes: CHUNK_BYTES, bytes: BUFFER_BYTES, counted: true }
     }
 
     /// Carries it out on a new machine.
     pub(super) fn report(&self, image: &ImageFile, parameters: &Parameters) -> Result<Report, CalibrateError> {
-        Ok(self.counted(image, parameters)?.0)
+        Ok(self.with_accesses(image, parameters)?.0)
     }
 
     /// The same, with the accesses of all threads from the machine's beginning on.
-    pub(super) fn counted(
+    pub(super) fn with_accesses(
         &self,
         image: &ImageFile,
         parameters: &Parameters,
     ) -> Result<(Report, Counts), CalibrateError> {
-        let Self { transport, threads, chunk_bytes, bytes, ring } = *self;
+        let Self { transport, threads, chunk_bytes, bytes, counted } = *self;
         let first_unit = rig::FIRST_UNIT;
-        let params = Params { transport, threads, chunk_bytes, ring, first_unit, ..Params::default() };
-        let plan = Plan::new(params, bytes)?;
+        // The second buffer is counted: rings, copies and code are where they are in a run of many.
+        let params = Params { transport, threads, chunk_bytes, counted, first_unit, warm_up: 1, ..Params::default() };
+        let plan = Plan::new(params, bytes).map_err(crate::tput::TputError::from)?;
         let provider = rig::provider(parameters, 2)?;
         let cards = Cards::open(&provider, None, None)?;
         let source = made_up_bytes(bytes, params.seed)?;
-        let report = run_plan(&cards, image, &plan, &source, &parameters.name, &mut |_| {})?;
-        if report.missing > 0 || !report.digest_ok {
-            let what = format!("reference, {} x{threads}", transport.name());
-            return Err(CalibrateError::Data { what, missing: report.missing, equal: report.digest_ok });
-        }
+        let report = reference::run(&cards, image, &plan, &source, &parameters.name)?;
         let counts = with_world(|world| world.card(0).ok().and_then(|card| card.access_counts()))?
             .ok_or(CalibrateError::Untimed)?;
         Ok((report, counts))
@@ -65,7 +63,9 @@ impl Run {
 pub struct KernelRow {
     /// Transport.
     pub transport: Transport,
-    /// Instructions retired in the drain loop.
+    /// Whether with the prototype's own counters.
+    pub counted: bool,
+    /// Instructions retired from the first completion to the last.
     pub instructions: f64,
     /// Published instructions.
     pub published_instructions: f64,
@@ -77,6 +77,10 @@ pub struct KernelRow {
     pub cycles: f64,
     /// Published cycles.
     pub published_cycles: f64,
+    /// Instructions of the loop's body alone, as the kernel counts them; 0 without its counters.
+    pub body_instructions: f64,
+    /// Cycles, likewise.
+    pub body_cycles: f64,
     /// Lines of code fetched because the core's code cache had lost them, over the whole run.
     pub code_misses: u64,
 }
@@ -85,22 +89,27 @@ pub struct KernelRow {
 /// does not count.
 pub(super) fn kernels(image: &ImageFile, parameters: &Parameters) -> Result<Vec<KernelRow>, CalibrateError> {
     let mut rows = Vec::new();
-    for published in [super::PUBLISHED_UC, super::PUBLISHED_UD] {
-        let run = Run::published(published.transport, 1);
-        let (report, counts) = run.counted(image, parameters)?;
-        let (half, before) = Run { bytes: run.bytes / 2, ..run }.counted(image, parameters)?;
+    for (published, counted) in
+        [super::PUBLISHED_UC, super::PUBLISHED_UD].into_iter().flat_map(|kernel| [(kernel, true), (kernel, false)])
+    {
+        let run = Run { counted, ..Run::published(published.transport, 1) };
+        let (report, counts) = run.with_accesses(image, parameters)?;
+        let (half, before) = Run { bytes: run.bytes / 2, ..run }.with_accesses(image, parameters)?;
         let chunks = (report.device.cqes - half.device.cqes) as f64;
         let loads = |c: &Counts| c.l1 + c.l2 + c.l3 + c.dpa_memory + c.window - c.code_misses;
         let stores = |c: &Counts| c.store_hits + c.store_new_lines;
         let each = |of: &dyn Fn(&Counts) -> u64| (of(&counts) as f64 - of(&before) as f64) / chunks;
         rows.push(KernelRow {
             transport: published.transport,
+            counted,
             instructions: report.instructions_per_cqe,
             published_instructions: published.instructions,
             loads: each(&loads),
             stores: each(&stores),
             cycles: report.cycles_per_cqe,
             published_cycles: published.cycles,
+            body_instructions: report.device.body_instructions as f64 / report.device.cqes.max(1) as f64,
+            body_cycles: report.device.body_cycles as f64 / report.device.cqes.max(1) as f64,
             code_misses: counts.code_misses,
         });
     }

@@ -209,21 +209,37 @@ impl Calibration {
     }
 
     fn kernel_table(&self) -> Table {
-        let mut table =
-            table(&["transport", "instructions", "published", "loads", "stores", "cycles", "published", "code misses"]);
+        let mut table = table(&[
+            "transport",
+            "own counters",
+            "instructions",
+            "published",
+            "loads",
+            "stores",
+            "cycles",
+            "published",
+            "body alone",
+            "code misses",
+        ]);
         for row in &self.kernels {
             table.add_row([
                 row.transport.name().to_owned(),
+                if row.counted { "yes" } else { "no" }.to_owned(),
                 format!("{:.1}", row.instructions),
                 format!("{:.0}", row.published_instructions),
                 format!("{:.1}", row.loads),
                 format!("{:.1}", row.stores),
                 format!("{:.0}", row.cycles),
                 format!("{:.0}", row.published_cycles),
+                if row.counted {
+                    format!("{:.1}, {:.0} cycles", row.body_instructions, row.body_cycles)
+                } else {
+                    "-".to_owned()
+                },
                 row.code_misses.to_string(),
             ]);
         }
-        right(&mut table, &[1, 2, 3, 4, 5, 6, 7]);
+        right(&mut table, &[2, 3, 4, 5, 6, 7, 9]);
         table
     }
 
@@ -291,7 +307,7 @@ fn right(table: &mut Table, columns: &[usize]) {
 mod tests {
     use super::super::holdout::Band;
     use super::*;
-    use crate::tput::plan::Transport;
+    use crate::reference::Transport;
 
     fn calibration(gap: Option<u64>, in_model: u64) -> Calibration {
         let fit = Fit {
@@ -314,6 +330,9 @@ mod tests {
         };
         let kernel = KernelRow {
             transport: Transport::Uc,
+            counted: true,
+            body_instructions: 31.0,
+            body_cycles: 300.0,
             instructions: 49.1,
             published_instructions: 66.0,
             loads: 6.5,

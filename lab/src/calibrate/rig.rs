@@ -18,7 +18,7 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 use super::CalibrateError;
 use crate::machine::MachineParams;
 use crate::tput::run::ImageFile;
-use crate::tput::server::bring_up;
+use crate::tput::run::bring_up;
 
 /// First execution unit of multi-threaded runs: that of a core that is whole, since unit 0 of the first is the system's.
 pub(super) const FIRST_UNIT: u32 = 16;

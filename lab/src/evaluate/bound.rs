@@ -5,7 +5,7 @@ use crate::model::rate::{DPA_HZ, chunks_per_s};
 use super::point::link_goodput;
 use super::row::{Kind, Row};
 use super::spec::{Bound, Limit, Plot};
-use crate::tput::plan::Transport;
+use crate::reference::Transport;
 
 /// Threads of a core.
 const THREADS_PER_CORE: f64 = 16.0;

@@ -1,10 +1,11 @@
 //! Errors of a throughput run.
 
-use flexcast_abi::{ContextFault, WorkerStatus};
+use flexcast_abi::ContextFault;
+use flexcast_abi::reference::ReferenceStatus;
 
 use super::plan::PlanError;
 
-/// Any failure of a run. Missing chunks are a result, not a failure.
+/// Any failure of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum TputError {
     /// The parameters cannot be run.
@@ -36,16 +37,37 @@ pub enum TputError {
         /// A [`ContextFault`] code.
         code: u64,
     },
-    /// A worker reported a failure.
-    #[error("worker {worker} failed: {} (detail {detail:#x})", status_name(.status))]
-    Worker {
+    /// The collective library refused something, or the operation failed.
+    #[error(transparent)]
+    Collective(#[from] flexcast::Error),
+    /// The library could not give a buffer back.
+    #[error("an operation ended well, and the library kept its buffer; this is a bug of the library")]
+    Kept,
+    /// A published kernel ended an iteration before its end.
+    #[error("worker {worker} of image reference ended early: {} (detail {detail:#x}); it repairs no loss", kernel_status(.status))]
+    Kernel {
         /// Index of the worker.
         worker: usize,
-        /// A [`WorkerStatus`] code.
+        /// A [`ReferenceStatus`] code.
         status: u32,
-        /// Syndrome, or [`ContextFault`] code.
+        /// Chunk number, or owner and opcode byte.
         detail: u32,
     },
+    /// Nothing moves any more.
+    #[error("nothing has moved for {quiet_us} us: something was lost, which the published kernels do not repair")]
+    Stalled {
+        /// How long.
+        quiet_us: u64,
+    },
+    /// Bytes that are not those sent.
+    #[error("iteration {iteration}: bytes differ from those sent; this is a bug of the image")]
+    Differs {
+        /// Which one, from 0.
+        iteration: u32,
+    },
+    /// The parameters of the published kernels cannot be run.
+    #[error(transparent)]
+    Reference(#[from] crate::reference::plan::PlanError),
     /// A queue of the receiving card failed, and no completion tells it.
     #[error("the card reports: {event}")]
     Card {
@@ -65,18 +87,6 @@ pub enum TputError {
     /// The emulated machine refused something.
     #[error(transparent)]
     Emulator(#[from] emu_machine::MachineError),
-    /// The workers disagree with their own bitmaps.
-    #[error(
-        "worker {worker} says {remaining} chunks are missing, its bitmap lacks {missing}; this is a bug of the image"
-    )]
-    Inconsistent {
-        /// Index of the worker.
-        worker: usize,
-        /// What its progress line says.
-        remaining: u64,
-        /// Clear bits of its bitmap.
-        missing: u64,
-    },
 }
 
 fn fault_name(code: &u64) -> String {
@@ -84,6 +94,7 @@ fn fault_name(code: &u64) -> String {
     fault.map_or_else(|| format!("unknown fault {code}"), |fault| format!("{fault:?} (fault {code})"))
 }
 
-fn status_name(code: &u32) -> String {
-    WorkerStatus::from_raw(*code).map_or_else(|code| format!("unknown status {code}"), |status| format!("{status:?}"))
+fn kernel_status(code: &u32) -> String {
+    ReferenceStatus::from_raw(*code)
+        .map_or_else(|code| format!("unknown status {code}"), |status| format!("{status:?}"))
 }

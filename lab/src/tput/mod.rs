@@ -1,15 +1,10 @@
-//! The throughput harness: a receiver on the DPA of one card, a sender on the host of the other.
+//! The throughput harness: a Broadcast from one card to the DPA of another, by the library as every program uses it.
 //!
-//! - [`plan`] checks parameters and cuts the buffer into shares and chunks;
-//! - [`server`] loads the image and provisions its workers: threads, queues, keys, staging, window;
-//! - [`client`] sends, never more than the workers have receives for;
-//! - [`run`] puts both together, compares what arrived with what was sent, and makes the [`report`].
+//! [`plan`] checks parameters, [`run`] makes the communicator of two ranks and repeats the operation, [`report`] is what comes out.
 
-pub mod client;
 pub mod error;
 pub mod plan;
 pub mod report;
 pub mod run;
-pub mod server;
 
 pub use error::TputError;

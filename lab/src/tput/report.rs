@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
-use super::plan::{Plan, Transport};
+use flexcast::{Control, Transport};
+
+use super::plan::Plan;
 use crate::accesses::Accesses;
 use crate::machine::MachineReport;
 
@@ -71,42 +73,52 @@ impl DeviceCounters {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Transport of the data.
-    pub transport: Transport,
-    /// Receive workers asked for.
+    pub transport: &'static str,
+    /// Receive threads, and as many subgroups.
     pub threads: u32,
-    /// Receive workers that had chunks to receive.
-    pub workers: u32,
+    /// Send threads.
+    pub send_threads: u32,
+    /// Where the protocol ran.
+    pub control: &'static str,
     /// Bytes of one chunk.
-    pub chunk_bytes: u64,
+    pub chunk_bytes: u32,
     /// Bytes of the buffer, once.
     pub bytes: u64,
     /// Chunks of the buffer, once.
     pub chunks: u64,
-    /// Chunks per doorbell.
+    /// Chunks per doorbell of the receivers.
     pub batch: u32,
-    /// Posted receives per worker.
-    pub ring: u32,
+    /// Receives of each subgroup.
+    pub slots: u32,
     /// Measured repetitions.
     pub iterations: u32,
     /// Fabric loss in percent.
     pub loss_percent: f64,
-    /// Seed of the loss.
+    /// Seed of bytes and loss.
     pub seed: u64,
-    /// Chunks that never arrived, over all measured repetitions.
-    pub missing: u64,
-    /// Whether every byte that arrived equals the byte sent, in every repetition.
+    /// Chunks that did not arrive by themselves and were fetched, over all measured repetitions.
+    pub recovered_chunks: u64,
+    /// Whether every byte is the one sent, in every repetition.
     pub digest_ok: bool,
     /// SHA-256 of the bytes sent.
     pub sha256: String,
-    /// Instructions per completion, from the device's counters; see [`DeviceCounters::instructions_per_cqe`].
+    /// Instructions of the receivers per completion, from the device's counters; see [`DeviceCounters::instructions_per_cqe`].
     pub instructions_per_cqe: f64,
     /// Cycles per completion, likewise.
     pub cycles_per_cqe: f64,
-    /// Bytes received per second of [`Report::kind`] time, from the first send posted to the completion flag, in GiB/s.
+    /// Instructions of the senders per chunk, in their loops.
+    pub send_instructions_per_chunk: f64,
+    /// Mean [`Report::kind`] time of an operation, from the first post to the last release, in microseconds.
+    pub operation_us: f64,
+    /// Mean time of its data in microseconds: from the root's first chunk to the receiver's last byte.
+    pub data_us: f64,
+    /// Bytes received per second of the operation, in GiB/s.
     pub goodput_gib_s: f64,
-    /// The device's counters.
+    /// Bytes received per second of the data's time, in GiB/s.
+    pub data_gib_s: f64,
+    /// The receivers' counters.
     pub device: DeviceCounters,
-    /// Which level of memory served accesses, from first post to completion; not without a timing model.
+    /// Which level of memory served accesses; not without a timing model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accesses: Option<Accesses>,
     /// Where the figures come from.
@@ -123,17 +135,21 @@ pub struct Report {
 /// Sums over the measured repetitions, from which a [`Report`] is made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Chunks that never arrived.
-    pub missing: u64,
-    /// Bytes that arrived.
-    pub received_bytes: u64,
-    /// Time from first post to completion (or last arrival, where chunks are missing) in picoseconds.
+    /// Chunks that were fetched.
+    pub recovered_chunks: u64,
+    /// Time of the operations in picoseconds.
     pub span_ps: u64,
+    /// Time of their data.
+    pub data_ps: u64,
     /// Whether every comparison held.
     pub digest_ok: bool,
-    /// Device counters.
+    /// The receivers' counters.
     pub device: DeviceCounters,
-    /// Accesses of the DPA's threads from first post to completion; only a timing model counts them.
+    /// Chunks posted by the senders.
+    pub sent_chunks: u64,
+    /// Instructions of their loops.
+    pub send_instructions: u64,
+    /// Accesses of the DPA's threads; only a timing model counts them.
     pub accesses: Option<Accesses>,
 }
 
@@ -141,26 +157,33 @@ impl Report {
     /// Puts the figures of a run together.
     #[must_use]
     pub fn new(plan: &Plan, totals: &Totals, sha256: String, kind: Kind, model: &str, wall_s: f64) -> Report {
-        let seconds = totals.span_ps as f64 * 1e-12;
-        let gib = totals.received_bytes as f64 / (1u64 << 30) as f64;
+        let params = &plan.params;
+        let received_gib = (plan.bytes * u64::from(params.iterations)) as f64 / (1u64 << 30) as f64;
+        let per_s = |ps: u64| if ps == 0 { 0.0 } else { received_gib / (ps as f64 * 1e-12) };
+        let mean_us = |ps: u64| ps as f64 * 1e-6 / f64::from(params.iterations);
         Report {
-            transport: plan.params.transport,
-            threads: plan.params.threads,
-            workers: plan.shares.iter().filter(|share| share.chunks > 0).count() as u32,
-            chunk_bytes: plan.params.chunk_bytes,
+            transport: transport_name(params.transport),
+            threads: params.threads,
+            send_threads: params.send_threads,
+            control: if params.control == Control::Device { "device" } else { "host" },
+            chunk_bytes: params.chunk_bytes,
             bytes: plan.bytes,
             chunks: plan.chunks,
-            batch: plan.params.batch,
-            ring: plan.params.ring,
-            iterations: plan.params.iterations,
-            loss_percent: f64::from(plan.params.loss_ppm) / 1e4,
-            seed: plan.params.seed,
-            missing: totals.missing,
+            batch: params.batch,
+            slots: params.slots,
+            iterations: params.iterations,
+            loss_percent: f64::from(params.loss_ppm) / 1e4,
+            seed: params.seed,
+            recovered_chunks: totals.recovered_chunks,
             digest_ok: totals.digest_ok,
             sha256,
             instructions_per_cqe: totals.device.instructions_per_cqe(),
             cycles_per_cqe: totals.device.cycles_per_cqe(),
-            goodput_gib_s: if totals.span_ps == 0 { 0.0 } else { gib / seconds },
+            send_instructions_per_chunk: ratio(totals.send_instructions, totals.sent_chunks),
+            operation_us: mean_us(totals.span_ps),
+            data_us: mean_us(totals.data_ps),
+            goodput_gib_s: per_s(totals.span_ps),
+            data_gib_s: per_s(totals.data_ps),
             device: totals.device,
             accesses: totals.accesses.clone(),
             kind,
@@ -168,6 +191,16 @@ impl Report {
             machine: None,
             wall_s,
         }
+    }
+}
+
+/// The name of a transport in reports and options.
+#[must_use]
+pub const fn transport_name(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Ud => "ud",
+        Transport::UcMulticast => "uc",
+        Transport::UcUnicast => "uc-unicast",
     }
 }
 
@@ -189,28 +222,33 @@ pub fn table(reports: &[Report]) -> comfy_table::Table {
         "threads".to_owned(),
         "loss".to_owned(),
         "chunks".to_owned(),
-        "missing".to_owned(),
+        "fetched".to_owned(),
         "bytes".to_owned(),
         "instr/CQE".to_owned(),
         "cycles/CQE".to_owned(),
-        format!("goodput GiB/s ({time})"),
+        format!("us ({time})"),
+        "Gbit/s".to_owned(),
+        "data alone".to_owned(),
         "wall s".to_owned(),
     ]);
+    let gbit = |gib_s: f64| format!("{:.1}", gib_s * f64::from(1 << 30) * 8.0 / 1e9);
     for r in reports {
         table.add_row([
-            r.transport.name().to_owned(),
-            r.threads.to_string(),
+            r.transport.to_owned(),
+            format!("{}, {} send", r.threads, r.send_threads),
             format!("{} %", r.loss_percent),
             (r.chunks * u64::from(r.iterations)).to_string(),
-            r.missing.to_string(),
+            r.recovered_chunks.to_string(),
             if r.digest_ok { "equal".to_owned() } else { "DIFFER".to_owned() },
             format!("{:.1}", r.instructions_per_cqe),
             format!("{:.0}", r.cycles_per_cqe),
-            format!("{:.2}", r.goodput_gib_s),
+            format!("{:.1}", r.operation_us),
+            gbit(r.goodput_gib_s),
+            gbit(r.data_gib_s),
             format!("{:.2}", r.wall_s),
         ]);
     }
-    for column in [1, 2, 3, 4, 6, 7, 8, 9] {
+    for column in [1, 2, 3, 4, 6, 7, 8, 9, 10, 11] {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(comfy_table::CellAlignment::Right);
         }
@@ -226,11 +264,13 @@ mod tests {
     fn report() -> Report {
         let plan = Plan::new(Params { loss_ppm: 10_000, ..Params::default() }, 1 << 20).unwrap();
         let totals = Totals {
-            missing: 3,
-            received_bytes: 1 << 20,
+            recovered_chunks: 3,
             span_ps: 1_000_000_000,
+            data_ps: 500_000_000,
             digest_ok: true,
             device: DeviceCounters { cqes: 200, instructions: 4000, cycles: 90_000, ..Default::default() },
+            sent_chunks: 256,
+            send_instructions: 5120,
             accesses: None,
         };
         Report::new(&plan, &totals, "ab".to_owned(), Kind::Emulated, "uncalibrated-1", 0.5)
@@ -239,11 +279,11 @@ mod tests {
     #[test]
     fn figures_follow_from_the_totals() {
         let r = report();
-        assert_eq!(r.instructions_per_cqe, 20.0);
-        assert_eq!(r.cycles_per_cqe, 450.0);
+        assert_eq!((r.instructions_per_cqe, r.cycles_per_cqe, r.send_instructions_per_chunk), (20.0, 450.0, 20.0));
         let saturated = DeviceCounters { loop_cqes: 100, loop_instructions: 1500, loop_cycles: 40_000, ..r.device };
         assert_eq!((saturated.instructions_per_cqe(), saturated.cycles_per_cqe()), (15.0, 400.0));
         assert!((r.goodput_gib_s - 0.976_562_5).abs() < 1e-9, "1 MiB in 1 ms: {}", r.goodput_gib_s);
+        assert_eq!((r.operation_us, r.data_us, r.data_gib_s / r.goodput_gib_s), (1000.0, 500.0, 2.0));
         assert_eq!(r.loss_percent, 1.0);
     }
 
@@ -253,13 +293,16 @@ mod tests {
         for key in [
             "transport",
             "threads",
+            "send_threads",
             "chunk_bytes",
             "bytes",
             "chunks",
-            "missing",
+            "recovered_chunks",
             "digest_ok",
             "instructions_per_cqe",
             "cycles_per_cqe",
+            "operation_us",
+            "data_us",
             "goodput_gib_s",
             "kind",
             "model",
@@ -267,8 +310,7 @@ mod tests {
         ] {
             assert!(json.get(key).is_some(), "no {key}");
         }
-        assert_eq!(json["kind"], "emulated");
-        assert_eq!(json["transport"], "uc");
+        assert_eq!((&json["kind"], &json["transport"]), (&"emulated".into(), &"ud".into()));
     }
 
     #[test]

@@ -1,18 +1,21 @@
-//! One run: provision both sides, send the buffer as often as asked, compare, report.
+//! One run: a communicator of two ranks, a Broadcast as often as asked, every byte compared.
 
 use std::time::Instant;
 
-use flexcast_abi::Statistics;
-use flexio::{Device, Provider};
+use flexcast::{Buffer, Card, Communicator, Done, Firmware, Pending, Request, Test};
+use flexcast_abi::{Statistics, bring_up_answer};
+use flexio::{Application, Device, Process, Provider};
 use sha2::{Digest as _, Sha256};
 
 use super::TputError;
-use super::client::{self, Client};
 use super::plan::Plan;
 use super::report::{DeviceCounters, Kind, Report, Totals};
-use super::server::{self, Server, WorkerEndpoint};
-use crate::accesses::{self, Accesses};
+use crate::accesses::Accesses;
 use crate::memory::{self, MemoryError};
+
+/// Ranks by their number: who receives, and who is the root.
+const RECEIVER: u32 = 0;
+const ROOT: u32 = 1;
 
 /// A device image as read from a file.
 #[derive(Clone, Debug)]
@@ -28,7 +31,7 @@ pub struct ImageFile {
 pub struct Cards<'a> {
     /// Receives on its DPA.
     pub server: Device<'a>,
-    /// Sends from its host.
+    /// Sends.
     pub client: Device<'a>,
 }
 
@@ -38,34 +41,37 @@ impl<'a> Cards<'a> {
     /// # Errors
     /// [`flexio::Error::UnknownDevice`] and whatever opening a card can give.
     pub fn open(provider: &'a Provider, server: Option<&str>, client: Option<&str>) -> Result<Self, TputError> {
-        let devices = provider.devices()?;
-        let nth = |index: usize| devices.get(index).or(devices.last()).map_or("mlx5_0", |device| device.name.as_str());
-        Ok(Self {
-            server: provider.open(server.unwrap_or_else(|| nth(0)))?,
-            client: provider.open(client.unwrap_or_else(|| nth(1)))?,
-        })
+        let [server, client] = names(provider, server, client)?;
+        Ok(Self { server: provider.open(&server)?, client: provider.open(&client)? })
     }
+}
+
+/// Names of the receiving and the sending card: those given, or the first and the second, where there is one.
+///
+/// # Errors
+/// The provider cannot list its cards.
+pub fn names(provider: &Provider, server: Option<&str>, client: Option<&str>) -> Result<[String; 2], TputError> {
+    let devices = provider.devices()?;
+    let nth = |index: usize| devices.get(index).or(devices.last()).map_or("mlx5_0", |device| device.name.as_str());
+    Ok([server.unwrap_or_else(|| nth(0)).to_owned(), client.unwrap_or_else(|| nth(1)).to_owned()])
 }
 
 /// What a run tells while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tick {
-    /// Repetition, counted from 0, warm-up included.
-    pub repetition: u32,
+    /// Repetitions that have ended, warm-up included.
+    pub ended: u32,
     /// Repetitions in all.
     pub repetitions: u32,
-    /// Chunks posted in this repetition.
-    pub posted: u64,
-    /// Chunks of a repetition.
-    pub chunks: u64,
 }
 
-/// Sends `source` from card to card as the plan says.
+/// Broadcasts `source` from one card to the other as the plan says. `names`: the receiving and the sending card's, which may be one card.
 ///
 /// # Errors
-/// [`TputError`]; missing chunks are part of the report instead.
+/// [`TputError`], with the reason of the library where it refuses something or an operation fails.
 pub fn run(
-    cards: &Cards<'_>,
+    provider: &Provider,
+    names: &[String; 2],
     image: &ImageFile,
     plan: &Plan,
     source: &[u8],
@@ -73,225 +79,155 @@ pub fn run(
     tick: &mut dyn FnMut(Tick),
 ) -> Result<Report, TputError> {
     let started = Instant::now();
-    let is_virtual = cards.server.provider().relax().is_virtual();
-    let totals = server::serve(&cards.server, &image.name, &image.elf, plan, |server| {
-        client::connect(&cards.client, plan, source, |client| {
-            server.connect(&client.endpoints(&cards.client))?;
-            client.connect(&server.endpoints())?;
-            if is_virtual {
-                accesses::label(server.ranges())?;
-            }
-            repeat(server, client, plan, source, tick)
-        })
-    })?;
+    let application: Application<'_> = Firmware { name: &image.name, elf: &image.elf }.load(provider)?;
+    let [server, client] = names;
+    let receiving = Card::open_with(provider, server, &application)?;
+    let sending = if client == server { None } else { Some(Card::open_with(provider, client, &application)?) };
+    let sending = sending.as_ref().unwrap_or(&receiving);
+    let config = plan.params.config(plan.bytes);
+    let pending =
+        [(&receiving, RECEIVER), (sending, ROOT)].map(|(card, rank)| Pending::new(card, rank, 2, config.clone()));
+    let [receiver, root] = pending;
+    let (receiver, root) = (receiver?, root?);
+    let endpoints = [receiver.endpoint(), root.endpoint()];
+    let mut pair = Pair { receiver: receiver.connect(&endpoints)?, root: root.connect(&endpoints)? };
+    let totals = repeat(provider, &receiving, sending, &mut pair, plan, source, tick)?;
+    let is_virtual = provider.relax().is_virtual();
     let (kind, model) = if is_virtual { (Kind::Emulated, model) } else { (Kind::Measured, "none") };
-    let sha256 = digest(source);
-    Ok(Report::new(plan, &totals, sha256, kind, model, started.elapsed().as_secs_f64()))
+    Ok(Report::new(plan, &totals, digest(source), kind, model, started.elapsed().as_secs_f64()))
 }
 
-fn repeat(
-    server: &mut Server<'_>,
-    client: &mut Client<'_>,
+/// Both ranks.
+struct Pair<'c> {
+    receiver: Communicator<'c>,
+    root: Communicator<'c>,
+}
+
+fn repeat<'c>(
+    provider: &Provider,
+    receiving: &'c Card<'c>,
+    sending: &'c Card<'c>,
+    pair: &mut Pair<'c>,
     plan: &Plan,
     source: &[u8],
     tick: &mut dyn FnMut(Tick),
 ) -> Result<Totals, TputError> {
-    let is_virtual = server.provider().relax().is_virtual();
+    let is_virtual = provider.relax().is_virtual();
     let mut totals = Totals { digest_ok: true, ..Totals::default() };
-    let mut counted = vec![Statistics::default(); plan.shares.len()];
+    let mut send = sending.buffer(source.len())?;
+    send.write(0, source)?;
+    let mut receive = receiving.buffer(source.len())?;
     for repetition in 0..plan.runs() {
-        // Ids are not reused within a run: the plan has checked that there are enough.
-        let collective_id = repetition;
-        server.arm(collective_id)?;
-        client.restart();
+        receive.fill(!source.first().copied().unwrap_or(0));
+        let before = pair.receiver.receive_statistics()?;
+        let posts = pair.root.send_statistics()?;
         let accesses = if is_virtual { Accesses::now()? } else { None };
-        let start_ps = server.provider().relax().now_ps();
-        let mut span_ps = transfer(server, client, collective_id, &mut |posted| {
-            tick(Tick { repetition, repetitions: plan.runs(), posted, chunks: plan.chunks });
-        })?;
-        let measured = repetition >= plan.params.warm_up;
-        if measured {
+        let Ended { root, receiver, equal } = operate(provider, pair, receive, send, source)?;
+        root.result?;
+        receiver.result?;
+        let (Some(sent), Some(received)) = (root.receive, receiver.receive) else { return Err(TputError::Kept) };
+        (send, receive) = (sent, received);
+        totals.digest_ok &= equal;
+        if repetition >= plan.params.warm_up {
             Accesses::add_since(&mut totals.accesses, accesses.as_ref())?;
+            totals.device.add(&before, &pair.receiver.receive_statistics()?);
+            let now = pair.root.send_statistics()?;
+            totals.sent_chunks += now.posted - posts.posted;
+            totals.send_instructions += now.loop_instructions - posts.loop_instructions;
+            totals.recovered_chunks += receiver.report.recovered_chunks;
+            let phases = &receiver.report.phases;
+            // The operation is over for both when the receiver has released it, or the root, whichever is later.
+            let first_ps = phases.posted_ps.min(root.report.phases.posted_ps);
+            let last_ps = phases.released_ps.max(root.report.phases.released_ps).unwrap_or(first_ps);
+            totals.span_ps += last_ps.saturating_sub(first_ps);
+            let data_ps = phases.complete_ps.zip(root.report.phases.sending_ps);
+            totals.data_ps += data_ps.map_or(0, |(complete, sending)| complete.saturating_sub(sending));
         }
-        let mut complete = server.completed()?;
-        let reports = server.report()?;
-        if !complete && all_received(plan, &reports) {
-            // Nothing was lost: given up too early. The flag follows the last copies.
-            server.wait_for_flag()?;
-            complete = true;
-            span_ps = server.provider().relax().now_ps() - start_ps;
-        }
-        let arrival = compare(server, plan, source, &reports, complete)?;
-        for ((statistics, _), before) in reports.iter().zip(&mut counted) {
-            if measured {
-                add(&mut totals.device, statistics, before);
-            }
-            *before = *statistics;
-        }
-        totals.digest_ok &= arrival.equal;
-        if measured {
-            totals.missing += arrival.missing;
-            totals.received_bytes += arrival.bytes;
-            totals.span_ps += span_ps;
-        }
+        tick(Tick { ended: repetition + 1, repetitions: plan.runs() });
     }
     Ok(totals)
 }
 
-/// How long nothing may move before what is in flight counts as lost.
-struct Patience {
-    /// Longest pause seen between two signs of progress.
-    longest_ps: u64,
-    /// What a round of chunks takes the wire.
-    round_ps: u64,
-}
-
-impl Patience {
-    const LEAST_PS: u64 = 50_000_000;
-    /// A pause this many times as long as any before is no pause.
-    const FACTOR: u64 = 4;
-    /// Longest that a slow worker takes for a completion; one that tells its progress only when its ring is empty may do so for
-    /// all that is in flight before anyone sees a sign of it.
-    const PER_COMPLETION_PS: u64 = 5_000_000;
-    /// The same before anything has shown how slow these are.
-    const PER_UNSEEN_COMPLETION_PS: u64 = 50_000_000;
-
-    fn new(plan: &Plan) -> Self {
-        const PER_BYTE_PS: u64 = 160;
-        let round_bytes = plan.params.chunk_bytes * plan.shares.len() as u64;
-        Self { longest_ps: 0, round_ps: PER_BYTE_PS * round_bytes }
-    }
-
-    fn pause(&mut self, ps: u64) {
-        self.longest_ps = self.longest_ps.max(ps);
-    }
-
-    /// Whether nothing will move any more; `in_flight`: chunks that the slowest worker may be busy with.
-    fn is_over(&self, quiet_ps: u64, in_flight: u64) -> bool {
-        let per_ps = if self.longest_ps == 0 { Self::PER_UNSEEN_COMPLETION_PS } else { Self::PER_COMPLETION_PS };
-        let busy_ps = Self::LEAST_PS + per_ps * in_flight + self.round_ps;
-        quiet_ps > busy_ps.max(Self::FACTOR * self.longest_ps)
-    }
-}
-
-/// Looks at nothing new between two checks whether the process lives.
-const IDLE_LOOKS: u32 = 64;
-
-/// Sends everything once; returns the time from the first post to the completion flag, or to the last sign of life where
-/// chunks are missing. Ends for certain: either something moves, or after a quiet time what is in flight is given up, and
-/// there is only so much to send.
-fn transfer(
-    server: &Server<'_>,
-    client: &mut Client<'_>,
-    collective_id: u32,
-    posted: &mut dyn FnMut(u64),
-) -> Result<u64, TputError> {
-    let clock = server.provider().relax();
-    let endpoints: Vec<WorkerEndpoint> = server.endpoints();
-    let mut patience = Patience::new(server.plan());
-    let start_ps = clock.now_ps();
-    let mut moved_ps = start_ps;
-    let credit_of = |worker| Ok::<_, TputError>(server.progress(worker)?.receives_posted);
-    let mut credits = (0..endpoints.len()).map(credit_of).collect::<Result<Vec<_>, _>>()?;
-    let mut idle = 0_u32;
-    loop {
-        let mut moved = client.reap()? != 0;
-        let mut received = false;
-        for (worker, endpoint) in endpoints.iter().enumerate() {
-            let credit = credit_of(worker)?;
-            received |= std::mem::replace(&mut credits[worker], credit) != credit;
-            moved |= client.post_batch(worker, endpoint, collective_id, credit)? != 0;
-        }
-        let now_ps = clock.now_ps();
-        if server.completed()? {
-            posted(client.chunks_posted());
-            return Ok(now_ps - start_ps);
-        }
-        if received {
-            patience.pause(now_ps - moved_ps);
-        }
-        idle = if moved || received { 0 } else { idle.wrapping_add(1) };
-        if idle % IDLE_LOOKS == IDLE_LOOKS - 1 {
-            // A process that has died moves nothing any more: no need to wait until patience is over.
-            server.check()?;
-        }
-        if moved || received {
-            moved_ps = now_ps;
-            posted(client.chunks_posted());
-        } else if patience.is_over(now_ps - moved_ps, most_in_flight(client, &credits)) {
-            server.check()?;
-            if client.all_posted() {
-                return Ok(moved_ps - start_ps);
-            }
-            for (worker, &credit) in credits.iter().enumerate() {
-                client.give_up_in_flight(worker, credit);
-            }
-            moved_ps = now_ps;
-        }
-        clock.relax();
-    }
-}
-
-/// Chunks in flight to the worker that has most of them.
-fn most_in_flight(client: &Client<'_>, credits: &[u64]) -> u64 {
-    credits.iter().enumerate().map(|(worker, &credit)| client.in_flight(worker, credit)).max().unwrap_or(0)
-}
-
-fn all_received(plan: &Plan, reports: &[(Statistics, Vec<u64>)]) -> bool {
-    let set = |bitmap: &[u64]| bitmap.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
-    plan.shares.iter().zip(reports).all(|(share, (_, bitmap))| set(bitmap) == share.chunks)
-}
-
-struct Arrival {
-    missing: u64,
-    bytes: u64,
+/// An operation of both ranks that has ended.
+struct Ended<'c> {
+    receiver: Done<'c>,
+    root: Done<'c>,
+    /// Whether the receiver had every byte at the very moment of being told.
     equal: bool,
 }
 
-/// Compares what the bitmaps say has arrived with what was sent, by SHA-256 over exactly those chunks.
-fn compare(
-    server: &Server<'_>,
-    plan: &Plan,
+/// Posts on both ranks and drives them until both have ended. Each operation has bounds of its own in the library.
+fn operate<'c>(
+    provider: &Provider,
+    pair: &mut Pair<'c>,
+    receive: Buffer<'c>,
+    send: Buffer<'c>,
     source: &[u8],
-    reports: &[(Statistics, Vec<u64>)],
-    complete: bool,
-) -> Result<Arrival, TputError> {
-    let (mut sent, mut received) = (Sha256::new(), Sha256::new());
-    let mut arrival = Arrival { missing: 0, bytes: 0, equal: false };
-    let mut chunk = memory::zeroes("a chunk to compare", plan.params.chunk_bytes)?;
-    for (share, (_, bitmap)) in plan.shares.iter().zip(reports) {
-        for psn in 0..share.chunks {
-            if bitmap[psn as usize / 64] >> (psn % 64) & 1 == 0 {
-                arrival.missing += 1;
-                continue;
-            }
-            let offset = share.offset + psn * plan.params.chunk_bytes;
-            let chunk = &mut chunk[..share.chunk_len(psn, plan.params.chunk_bytes) as usize];
-            server.read_user(offset, chunk)?;
-            received.update(&*chunk);
-            sent.update(&source[offset as usize..offset as usize + chunk.len()]);
-            arrival.bytes += chunk.len() as u64;
+) -> Result<Ended<'c>, TputError> {
+    let mut equal = None;
+    let mut receiver = Under::Way(pair.receiver.broadcast(receive, ROOT).map_err(|refused| refused.error)?);
+    let mut root = Under::Way(pair.root.broadcast(send, ROOT).map_err(|refused| refused.error)?);
+    loop {
+        receiver = receiver.poll(&mut pair.receiver)?;
+        if let (Under::Over(done), None) = (&receiver, equal) {
+            equal = Some(done.receive.as_ref().map(Buffer::to_vec).transpose()?.is_some_and(|bytes| bytes == source));
         }
+        root = root.poll(&mut pair.root)?;
+        match (receiver, root) {
+            (Under::Over(receiver), Under::Over(root)) => {
+                return Ok(Ended { receiver: *receiver, root: *root, equal: equal == Some(true) });
+            }
+            (under_way, other) => (receiver, root) = (under_way, other),
+        }
+        provider.relax().relax();
     }
-    // A completion flag promises every chunk: one that lies is as bad as wrong bytes.
-    arrival.equal = sent.finalize() == received.finalize() && complete == (arrival.missing == 0);
-    Ok(arrival)
 }
 
-/// Adds what a worker has counted since `before`.
-fn add(sum: &mut DeviceCounters, now: &Statistics, before: &Statistics) {
-    sum.cqes += now.cqes - before.cqes;
-    sum.instructions += now.instructions - before.instructions;
-    sum.cycles += now.cycles - before.cycles;
-    sum.loop_cqes += now.loop_cqes - before.loop_cqes;
-    sum.loop_instructions += now.loop_instructions - before.loop_instructions;
-    sum.loop_cycles += now.loop_cycles - before.loop_cycles;
-    sum.duplicates += now.duplicates - before.duplicates;
-    sum.out_of_range += now.out_of_range - before.out_of_range;
-    sum.wrong_length += now.wrong_length - before.wrong_length;
-    sum.wrong_id += now.wrong_id - before.wrong_id;
-    sum.errors += now.error_cqes + now.unexpected_opcode - before.error_cqes - before.unexpected_opcode;
-    sum.activations += now.activations - before.activations;
+/// An operation of one rank.
+enum Under<'c> {
+    Way(Request),
+    Over(Box<Done<'c>>),
+}
+
+impl<'c> Under<'c> {
+    fn poll(self, communicator: &mut Communicator<'c>) -> Result<Self, TputError> {
+        // Also when its own part is over: the other rank may still need it.
+        communicator.progress()?;
+        let Under::Way(request) = self else { return Ok(self) };
+        Ok(match communicator.test(request)? {
+            Test::Pending(request) => Under::Way(request),
+            Test::Done(done) => Under::Over(Box::new(done)),
+        })
+    }
+}
+
+impl DeviceCounters {
+    /// Adds what the workers have counted from `before` to `now`.
+    fn add(&mut self, before: &Statistics, now: &Statistics) {
+        self.cqes += now.cqes - before.cqes;
+        self.instructions += now.instructions - before.instructions;
+        self.cycles += now.cycles - before.cycles;
+        self.loop_cqes += now.loop_cqes - before.loop_cqes;
+        self.loop_instructions += now.loop_instructions - before.loop_instructions;
+        self.loop_cycles += now.loop_cycles - before.loop_cycles;
+        self.duplicates += now.duplicates - before.duplicates;
+        self.out_of_range += now.out_of_range - before.out_of_range;
+        self.wrong_length += now.wrong_length - before.wrong_length;
+        self.wrong_id += now.wrong_id - before.wrong_id;
+        self.errors += now.error_cqes + now.unexpected_opcode - before.error_cqes - before.unexpected_opcode;
+        self.activations += now.activations - before.activations;
+    }
+}
+
+/// Calls the image's bring-up RPC and checks its answer, which only code built with this ABI gives.
+///
+/// # Errors
+/// [`TputError::BringUp`], or the failure of the call.
+pub fn bring_up(process: &Process<'_>) -> Result<u64, TputError> {
+    let argument = 0x0123_4567_89AB_CDEF;
+    let answer = process.call("bring_up", argument)?;
+    let expected = bring_up_answer(argument);
+    if answer == expected { Ok(answer) } else { Err(TputError::BringUp { argument, answer, expected }) }
 }
 
 /// SHA-256 in hexadecimal.

@@ -25,6 +25,7 @@ mod layout;
 pub mod memory;
 pub mod pingpong;
 pub mod placement;
+pub mod reference;
 pub mod report;
 pub mod send;
 pub mod worker;

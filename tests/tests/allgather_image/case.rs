@@ -39,6 +39,8 @@ pub(crate) struct Case {
     /// The operation is closed while the last root still sends, when this many of its chunks have been dealt with.
     pub(crate) hurry: Option<u64>,
     pub(crate) memory: MemoryModel,
+    /// Completions per doorbell of the lane.
+    pub(crate) batch: u32,
 }
 
 impl Case {
@@ -55,6 +57,7 @@ impl Case {
             pad: 0,
             hurry: None,
             memory,
+            batch: BATCH,
         }
     }
 

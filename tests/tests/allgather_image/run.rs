@@ -173,7 +173,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
         abi_version: ABI_VERSION,
         workers: 1,
         transport: case.transport as u32,
-        batch: BATCH,
+        batch: case.batch,
         quota: if case.hurry.is_some() { BATCH } else { 1 << 20 },
         psn_bits: PSN_BITS,
         receive_cq: of_cq(&receives),

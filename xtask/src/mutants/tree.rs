@@ -11,7 +11,7 @@ use cargo_metadata::Message;
 use crate::{new_file, process, status, workspace};
 
 /// The images whose firmware is mutated and run.
-const IMAGES: [&str; 4] = ["receive", "reference", "pingpong", "allgather"];
+const IMAGES: [&str; 3] = ["reference", "pingpong", "allgather"];
 /// The test programs whose tests named `image_...` run those images on weak memory.
 const TESTS: [&str; 3] = ["weak_memory", "allgather_image", "conductor"];
 /// What a build of the firmware needs.

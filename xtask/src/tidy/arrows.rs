@@ -10,10 +10,12 @@ use crate::workspace;
 /// Users and what they may use, as path prefixes ("host/*-sys" is spelt out). The first row that fits a user decides.
 const ARROWS: &[(&str, &[&str])] = &[
     ("shared/proto", &["shared/abi"]),
+    ("shared/isa", &["shared/error"]),
     ("shared/abi-macros", &[]),
     ("shared/abi", &["shared/abi-macros"]),
     ("shared/", &[]),
-    ("image", &["shared/error"]),
+    ("image", &["shared/error", "shared/isa"]),
+    ("emu/hart", &["shared/isa"]),
     ("emu/machine", &["emu/hart", "emu/nic", "emu/fabric", "emu/timing", "image"]),
     ("emu/observe", &["emu/machine", "image"]),
     ("emu/bridge", &["emu/machine", "emu/nic", "emu/fabric"]),
@@ -46,11 +48,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("device/dpa-macros", &[]),
     ("device/dpa", &["device/dpa-macros", "shared/"]),
     ("device/rt-emu", &["shared/hw"]),
-    // `reference` measures against the set-up of `receive`, not a copy of it.
-    ("device/images/", &["device/dpa", "device/rt-emu", "device/images/receive", "shared/"]),
+    ("device/datapath", &["device/dpa", "shared/"]),
+    ("device/images/", &["device/datapath", "device/dpa", "device/rt-emu", "shared/"]),
     // Another runtime below the same datapath.
     ("device/virt", &["device/dpa", "device/images/synthetic", "shared/"]),
-    ("fuzz", &["image", "emu/", "host/flexio-sys", "host/verbs-sys"]),
+    ("fuzz", &["image", "emu/", "shared/isa", "host/flexio-sys", "host/verbs-sys"]),
     ("tests", &["shared/", "image", "emu/", "host/", "lab", "cli"]),
     ("xtask", &["shared/", "image"]),
 ];
@@ -97,9 +99,11 @@ mod tests {
             ("shared/proto", "shared/abi"),
             ("emu/libflexio", "host/flexio-sys"),
             ("emu/machine", "image"),
+            ("emu/hart", "shared/isa"),
+            ("image", "shared/isa"),
             ("cli", "emu/libdoca"),
             ("tests", "host/flexio"),
-            ("device/images/receive", "device/dpa"),
+            ("device/images/allgather", "device/datapath"),
         ] {
             assert_eq!(judge(user, used), None);
         }
@@ -107,6 +111,8 @@ mod tests {
             ("shared/abi", "shared/hw"),
             ("emu/nic", "shared/hw"),
             ("emu/hart", "emu/nic"),
+            ("emu/hart", "shared/hw"),
+            ("shared/isa", "shared/abi"),
             ("emu/fabric", "emu/nic"),
             ("emu/libflexio", "host/flexio"),
             ("host/flexio", "emu/machine"),

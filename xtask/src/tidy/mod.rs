@@ -7,12 +7,14 @@ use anyhow::{Context as _, Result, bail};
 use crate::{status, workspace};
 
 mod arrows;
+mod cycles;
 pub(crate) mod dependencies;
 mod documents;
 mod headers;
+mod modules;
 mod sources;
 
-/// Check dependency arrows, crates of others (deny.toml), file lengths, the list of unsafe files, module headers and what the documents promise.
+/// Check dependency arrows, import cycles, crates of others (deny.toml), file lengths, the list of unsafe files, module headers and what the documents promise.
 #[derive(clap::Args)]
 pub(crate) struct Tidy {}
 
@@ -24,8 +26,9 @@ impl Tidy {
         let root = workspace::root();
         let files = source_files(root)?;
         let architecture = read(&root.join("ARCHITECTURE.md"))?;
-        let checks: [(&str, Findings); 9] = [
+        let checks: [(&str, Findings); 10] = [
             ("dependency arrows", arrows::check(root)?),
+            ("import cycles", cycles::check(root)?),
             ("crates of others", dependencies::check(root)?),
             ("file lengths", sources::lengths(root, &files)?),
             ("unsafe files", sources::unsafe_files(root, &files, &architecture)?),

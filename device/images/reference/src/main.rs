@@ -1,6 +1,11 @@
-//! Image `reference`: the published algorithm behind the entries of image `receive`, to measure against.
+//! Image `reference`: the published receive kernels, to measure a timing model and the datapath against.
 #![cfg_attr(target_arch = "riscv64", no_std, no_main)]
 #![forbid(unsafe_code)]
+
+#[cfg(target_arch = "riscv64")]
+mod kernel;
+#[cfg(target_arch = "riscv64")]
+mod prepare;
 
 #[cfg(target_arch = "riscv64")]
 mod entries {
@@ -8,7 +13,8 @@ mod entries {
     use rt_emu as _;
 
     use dpa::Next;
-    use dpa::abi::{Transport, WorkerContext};
+    use dpa::abi::Transport;
+    use dpa::abi::reference::ReferenceContext;
     use dpa::log::defmt;
 
     /// Proves that the image runs and speaks the host's ABI.
@@ -18,34 +24,28 @@ mod entries {
         dpa::abi::bring_up_answer(argument)
     }
 
-    /// Checks a context, builds its ring entries and posts its receives; 0 or a `ContextFault` code.
+    /// Checks a context, writes its receives and posts them; 0 or a `ContextFault` code.
     #[dpa::rpc]
-    fn prepare(context: &mut WorkerContext) -> u64 {
-        match datapath::prepare(context) {
+    fn prepare(context: &mut ReferenceContext) -> u64 {
+        match crate::prepare::prepare(context) {
             Ok(()) => 0,
             Err(fault) => {
-                defmt::error!("worker {=u32}: context refused, fault {=u32}", context.worker, fault as u32);
+                defmt::error!("context refused, fault {=u32}", fault as u32);
                 fault as u64
             }
         }
     }
 
-    /// Wakes the event handler with this activation id; 0, or 1 if the runtime refuses.
-    #[dpa::rpc]
-    fn kick(activation_id: u64) -> u64 {
-        u64::from(!dpa::entry::activate(activation_id as u32))
-    }
-
     /// Receives RDMA Writes with immediate.
     #[dpa::event_handler]
-    fn uc_receive(context: &mut WorkerContext) -> Next {
-        datapath::reference(context, Transport::Uc)
+    fn uc_receive(context: &mut ReferenceContext) -> Next {
+        crate::kernel::run(context, Transport::Uc)
     }
 
     /// Receives datagrams into staging slots and copies them to the user buffer.
     #[dpa::event_handler]
-    fn ud_receive(context: &mut WorkerContext) -> Next {
-        datapath::reference(context, Transport::Ud)
+    fn ud_receive(context: &mut ReferenceContext) -> Next {
+        crate::kernel::run(context, Transport::Ud)
     }
 }
 

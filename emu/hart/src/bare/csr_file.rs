@@ -4,8 +4,9 @@
 
 use std::collections::BTreeMap;
 
+use flexcast_isa::{Extension, Isa};
+
 use crate::bus::Fault;
-use crate::isa::Isa;
 
 const MSTATUS: u16 = 0x300;
 const MISA: u16 = 0x301;
@@ -41,7 +42,10 @@ const MCOUNTEREN_VALUE: u64 = 7;
 /// `misa`: 64 bits wide, user mode, and the extensions with a letter.
 fn misa(isa: Isa) -> u64 {
     let letter = |letter: u8, extension| if isa.has(extension) { 1_u64 << (letter - b'a') } else { 0 };
-    let letters = letter(b'a', Isa::A) | letter(b'c', Isa::C) | letter(b'i', Isa::I) | letter(b'm', Isa::M);
+    let letters = letter(b'a', Extension::A)
+        | letter(b'c', Extension::C)
+        | letter(b'i', Extension::I)
+        | letter(b'm', Extension::M);
     2 << 62 | 1 << (b'u' - b'a') | letters
 }
 

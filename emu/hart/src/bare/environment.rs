@@ -2,12 +2,13 @@
 
 use std::io::Write;
 
+use flexcast_isa::Instruction;
+
 use super::board::Devices;
 use super::csr_file::{CsrFile, Mode};
 use super::memory::{Layout, Memory, place_arguments};
 use super::{BareError, Board, Options, Outcome, Program, Report, Streams};
 use crate::bus::{Bus, Cause, Fault, Width};
-use crate::decode;
 use crate::hart::{Hart, Limits, Stop};
 use crate::text::Text;
 
@@ -252,8 +253,10 @@ impl Machine {
         let stop = self.hart.run(&mut self.text, &mut self.bus, limits);
         let line = match bits {
             Ok(bits) if self.hart.instret == retired => format!("{pc:#018x} {bits:08x} ({stop:?})\n"),
-            Ok(bits) => match decode::destination(bits) {
-                Some(register) => format!("{pc:#018x} {bits:08x} x{register}={:#018x}\n", self.hart.x[register]),
+            Ok(bits) => match Instruction::new(pc, bits).destination() {
+                Some(register) => {
+                    format!("{pc:#018x} {bits:08x} x{register}={:#018x}\n", self.hart.x[usize::from(register)])
+                }
                 None => format!("{pc:#018x} {bits:08x}\n"),
             },
             Err(fault) => format!("{pc:#018x} {fault}\n"),

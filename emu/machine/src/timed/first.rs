@@ -4,7 +4,7 @@ use emu_timing::Issue;
 use emu_timing::core::THREADS;
 use emu_timing::memory::CORES;
 
-use crate::layout::EXECUTION_UNITS;
+use crate::dpa::layout::EXECUTION_UNITS;
 
 /// A cycle that does not come.
 const NEVER: u64 = u64::MAX;

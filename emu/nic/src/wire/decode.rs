@@ -10,7 +10,7 @@ use super::{BTH_BYTES, ETHERNET_BYTES, ICRC_BYTES, MAX_24, MAX_PAYLOAD_BYTES, MI
 use crate::address::{Address, Gid};
 use crate::icrc::icrc;
 use crate::packet::{Acknowledgement, Extension, Network, Packet};
-use crate::qp::Transport;
+use crate::transport::Transport;
 
 /// The packet in a frame that begins with the Ethernet destination and has no frame check sequence.
 ///

@@ -10,7 +10,7 @@ use super::{BTH_BYTES, ICRC_BYTES, MAX_24, MAX_PAYLOAD_BYTES, MIN_FRAME_BYTES, U
 use crate::address::Gid;
 use crate::icrc::icrc;
 use crate::packet::{Acknowledgement, Extension, Packet};
-use crate::qp::Transport;
+use crate::transport::Transport;
 
 /// Appends the packet's frame to `out`: from the Ethernet destination to the invariant check sequence, then zeros up to
 /// [`MIN_FRAME_BYTES`]. It is as long as [`Packet::frame_bytes`] says, less the four bytes of the frame check sequence. With

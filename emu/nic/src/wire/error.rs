@@ -2,7 +2,7 @@
 
 use crate::address::Gid;
 use crate::packet::{Extension, Operation};
-use crate::qp::Transport;
+use crate::transport::Transport;
 
 /// Why a packet cannot be written as a frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! The opcode table (IBTA volume 1, table 38 "OpCode field").
 
 use crate::packet::{Operation, Packet};
-use crate::qp::Transport;
+use crate::transport::Transport;
 
 /// Extended headers of an opcode, apart from immediate and invalidation; datagrams have the datagram header before all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

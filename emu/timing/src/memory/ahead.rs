@@ -17,8 +17,8 @@ impl Memory {
     /// Whether a thread may have the line of an address at hand.
     #[must_use]
     #[inline]
-    pub fn is_held(&self, addr: u64) -> bool {
-        self.held.at(line_of(addr)) > 0
+    pub fn may_be_in_l1(&self, addr: u64) -> bool {
+        self.snoop_filter.at(line_of(addr)) > 0
     }
 
     /// A load of DPA memory ahead of its time. True if it hits L1 and no other L1 holds the line: it takes [`Model::l1_cycles`] whenever it
@@ -26,7 +26,7 @@ impl Memory {
     #[inline]
     pub fn load_ahead(&mut self, thread: usize, addr: u64) -> bool {
         let line = line_of(addr);
-        if self.held.at(line) != 1 || !self.threads[thread].l1.touch_held(line) {
+        if self.snoop_filter.at(line) != 1 || !self.threads[thread].l1.touch_held(line) {
             return false;
         }
         self.count(addr, |counts| counts.l1 += 1);
@@ -38,9 +38,9 @@ impl Memory {
     #[inline]
     pub fn store_ahead(&mut self, thread: usize, addr: u64, at: u64) -> bool {
         let line = line_of(addr);
-        let Memory { model, threads, held, l2, l3, .. } = self;
+        let Memory { model, threads, snoop_filter, l2, l3, .. } = self;
         let own = &mut threads[thread];
-        let may = model.service.l2 == 0 && held.at(line) == 1;
+        let may = model.service.l2 == 0 && snoop_filter.at(line) == 1;
         let on_its_way = own.stores.lines.back().is_some_and(|(_, taken_at)| *taken_at > of_cycles(at));
         if !may || on_its_way || !own.l1.holds(line) || !l2.touch_held(line) {
             return false;

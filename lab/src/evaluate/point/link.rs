@@ -1,6 +1,6 @@
 //! Overhead of a link beside payload.
 
-use crate::tput::plan::Transport;
+use crate::reference::Transport;
 
 /// The line rate of the cable between two emulated cards.
 pub const CABLE_GBIT_PER_S: f64 = 200.0;

@@ -2,6 +2,7 @@
 
 mod concurrent;
 mod link;
+mod reference;
 mod sim;
 mod tput;
 
@@ -11,6 +12,7 @@ use serde::Serialize;
 
 pub use concurrent::ConcurrentPoint;
 pub use link::{CABLE_GBIT_PER_S, link_goodput, wire_bytes};
+pub use reference::ReferencePoint;
 pub use sim::SimPoint;
 pub use tput::TputPoint;
 
@@ -23,6 +25,8 @@ use crate::tput::run::ImageFile;
 /// A run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Point {
+    /// Of a published kernel.
+    Reference(ReferencePoint),
     /// Of the throughput harness.
     Tput(TputPoint),
     /// Of a collective.
@@ -35,9 +39,12 @@ impl Point {
     /// The runs of an experiment, in the order of its file.
     #[must_use]
     pub fn all(experiment: &Experiment) -> Vec<Self> {
+        let reference = experiment.reference.iter().flat_map(ReferencePoint::all).map(Self::Reference);
         let tput = experiment.tput.iter().flat_map(TputPoint::all).map(Self::Tput);
         let sim = experiment.sim.iter().flat_map(SimPoint::all).map(Self::Sim);
-        tput.chain(sim)
+        reference
+            .chain(tput)
+            .chain(sim)
             .chain(experiment.concurrent.iter().flat_map(ConcurrentPoint::all).map(Self::Concurrent))
             .collect()
     }
@@ -46,6 +53,7 @@ impl Point {
     #[must_use]
     pub fn weight(&self) -> u64 {
         match self {
+            Self::Reference(point) => point.weight(),
             Self::Tput(point) => point.weight(),
             Self::Sim(point) => point.weight(),
             Self::Concurrent(point) => point.weight(),
@@ -56,6 +64,7 @@ impl Point {
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         match self {
+            Self::Reference(point) => point.memory_bytes(),
             Self::Tput(point) => point.memory_bytes(),
             Self::Sim(point) => point.memory_bytes(),
             Self::Concurrent(point) => point.memory_bytes(),
@@ -66,6 +75,7 @@ impl Point {
     #[must_use]
     pub fn asked(&self) -> Row {
         match self {
+            Self::Reference(point) => point.asked(),
             Self::Tput(point) => point.asked(),
             Self::Sim(point) => point.asked(),
             Self::Concurrent(point) => point.asked(),
@@ -76,6 +86,7 @@ impl Point {
     #[must_use]
     pub fn command(&self, model: &TimingParams) -> String {
         let mut text = match self {
+            Self::Reference(point) => point.command(),
             Self::Tput(point) => point.command(),
             Self::Sim(point) => point.command(),
             // No firmware, no timing model.
@@ -96,6 +107,7 @@ impl Point {
     /// Why it could not be run, or that its bytes are wrong.
     pub fn run(&self, images: &Path, model: &TimingParams) -> Result<Row, String> {
         match self {
+            Self::Reference(point) => point.run(images, model),
             Self::Tput(point) => point.run(images, model),
             Self::Sim(point) => point.run(images, model),
             Self::Concurrent(point) => point.run(),

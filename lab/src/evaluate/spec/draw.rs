@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::tput::plan::Transport;
+use crate::reference::Transport;
 
 /// Steps of an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 pub use closed::{Computed, Handler};
 pub use draw::{Bound, Limit, Plot, Scale};
 pub use read::{choose, default_folder, parse, read_folder};
-pub use sweep::{ConcurrentSweep, SimSweep, Spread, TputSweep};
+pub(super) use sweep::amounts;
+pub use sweep::{ConcurrentSweep, ReferenceSweep, SimSweep, Spread, TputSweep};
 
 /// An experiment: what is asked, what is run, what was published, what is expected.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -30,6 +31,9 @@ pub struct Experiment {
     /// What a reader has to know to judge it.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// Runs of the published kernels.
+    #[serde(default)]
+    pub reference: Vec<ReferenceSweep>,
     /// Runs of the throughput harness.
     #[serde(default)]
     pub tput: Vec<TputSweep>,

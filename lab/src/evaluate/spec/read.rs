@@ -57,7 +57,7 @@ pub fn parse(text: &str, reduced: bool) -> Result<Experiment, String> {
 
 fn parse_one(text: &str, reduced: bool) -> Result<Experiment, String> {
     let mut table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
-    for group in ["tput", "sim", "concurrent"] {
+    for group in ["reference", "tput", "sim", "concurrent"] {
         let Some(toml::Value::Array(sweeps)) = table.get_mut(group) else { continue };
         for sweep in sweeps.iter_mut().filter_map(toml::Value::as_table_mut) {
             // What is different in the reduced form.
@@ -133,7 +133,6 @@ mod tests {
         columns = ["threads"]
         expect = [{ what = "w", class = "goal", column = "c", where = { threads = 1 }, at_most = 2.0 }]
         [[tput]]
-        images = ["receive"]
         transports = ["uc"]
         threads = [1, 2, 4]
         bytes = [8388608]
@@ -155,7 +154,7 @@ mod tests {
             (", at_most = 2.0", "", "at_least"),
             ("at_most = 2.0", "at_most = 2.0, first = \"threads\"", "reach"),
             ("threads = [1, 2, 4]", "threads = [-1]", "invalid value"),
-            ("images =", "imagse =", "imagse"),
+            ("transports =", "transprots =", "transprots"),
             ("\"uc\"", "\"rc\"", "rc"),
         ] {
             let error = parse(&TEXT.replace(from, to), false).unwrap_err();

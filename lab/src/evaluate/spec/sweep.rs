@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use crate::reference::Transport;
 use crate::sim::params::Operation;
-use crate::tput::plan::{Params, Transport};
 
 fn one<T: From<u8>>() -> Vec<T> {
     vec![T::from(1)]
@@ -15,20 +15,29 @@ fn mtu() -> Vec<u64> {
     vec![4096]
 }
 
-fn ring() -> Vec<u32> {
-    vec![Params::default().ring]
+fn slots() -> Vec<u32> {
+    vec![0]
 }
 
 const fn once() -> u32 {
     1
 }
 
-/// Every combination of some parameters of `flexcast tput`.
+/// The bytes of each run: those given, and as many as give each thread so many chunks.
+pub(in crate::evaluate) fn amounts(
+    bytes: &[u64],
+    chunks_per_thread: &[u64],
+    threads: u32,
+    chunk_bytes: u64,
+) -> Vec<u64> {
+    let each = chunks_per_thread.iter().map(|chunks| chunks * u64::from(threads) * chunk_bytes);
+    bytes.iter().copied().chain(each).collect()
+}
+
+/// Every combination of some parameters of `flexcast reference`: the published kernels.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TputSweep {
-    /// Images by name: `reference` is the published algorithm, `receive` ours.
-    pub images: Vec<String>,
+pub struct ReferenceSweep {
     /// Transports.
     pub transports: Vec<Transport>,
     /// Receive workers.
@@ -37,10 +46,42 @@ pub struct TputSweep {
     #[serde(default = "mtu")]
     pub chunk_bytes: Vec<u64>,
     /// Bytes to send.
+    #[serde(default)]
     pub bytes: Vec<u64>,
-    /// Receives that each worker has posted, with UD as many staging slots.
-    #[serde(default = "ring")]
-    pub ring: Vec<u32>,
+    /// Chunks for each thread to receive: further runs.
+    #[serde(default)]
+    pub chunks_per_thread: Vec<u64>,
+    /// Seeds of the bytes; of each one run.
+    #[serde(default = "one")]
+    pub seeds: Vec<u64>,
+    /// Iterations that are not counted.
+    #[serde(default = "once")]
+    pub warm_up: u32,
+    /// Iterations that are.
+    #[serde(default = "once")]
+    pub iterations: u32,
+}
+
+/// Every combination of some parameters of `flexcast tput`: a Broadcast by the library.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TputSweep {
+    /// Transports: `uc` is RDMA Writes to the one other rank, `ud` datagrams to a multicast group.
+    pub transports: Vec<Transport>,
+    /// Receive threads, and as many subgroups.
+    pub threads: Vec<u32>,
+    /// Bytes of a chunk.
+    #[serde(default = "mtu")]
+    pub chunk_bytes: Vec<u64>,
+    /// Bytes to send.
+    #[serde(default)]
+    pub bytes: Vec<u64>,
+    /// Chunks for each thread to receive: further runs.
+    #[serde(default)]
+    pub chunks_per_thread: Vec<u64>,
+    /// Receives of each subgroup, with UD as many staging slots; 0: as many as the subgroup has chunks, if the cache has room for so many.
+    #[serde(default = "slots")]
+    pub slots: Vec<u32>,
     /// Seeds of the bytes; of each one run.
     #[serde(default = "one")]
     pub seeds: Vec<u64>,

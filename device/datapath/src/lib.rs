@@ -1,0 +1,30 @@
+//! The datapath: receive workers, UC and UD, one per DPA thread (module `worker`) or several, the *lanes* (module `lane`), and send workers
+//! (module `send`).
+//!
+//! One activation drains the completion queue in *segments* of one batch. Inside a segment runs the hot loop (module `hot`), which accepts
+//! only what is entirely ordinary; the first completion that is not (none there, error, other opcode, id, range, length, duplicate) ends it
+//! and goes to `irregular`, which decides from scratch. At a segment's end `flush` returns the consumed entries and, on UD, hands the
+//! copies to the hardware.
+//!
+//! UD: staging slot, receive entry and copy entry of a completion share its number. A discarded chunk's copy entry becomes a NOP, so the
+//! numbers stay in step. The last copy of every segment is signalled; its completion, and nothing else, posts the receives again.
+#![cfg_attr(target_arch = "riscv64", no_std)]
+#![forbid(unsafe_code)]
+
+mod control;
+mod finish;
+mod hot;
+mod irregular;
+mod lane;
+mod operation;
+mod placement;
+mod posting;
+mod prepare;
+mod send;
+mod worker;
+
+pub use control::{Control, News};
+pub use lane::{lanes, prepare_lanes, resources};
+pub use prepare::{check_queue, prepare};
+pub use send::{prepare_send, send_blocks};
+pub use worker::receive;

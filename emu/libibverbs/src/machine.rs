@@ -1,0 +1,44 @@
+//! The calling thread's machine, as the calls of the C ABI use it.
+
+use emu_bridge::with_world;
+use emu_machine::World;
+use emu_machine::nic::{Nic, NicError};
+
+use crate::errno::{Errno, Result};
+use crate::fork;
+
+/// Calls `f` with the machine; what the machine, a card or `f` refuses is one error.
+///
+/// # Errors
+/// There is no machine, or those of `f`.
+pub(crate) fn on_machine<R, E>(f: impl FnOnce(&mut World) -> std::result::Result<R, E>) -> Result<R>
+where
+    Errno: From<E>,
+{
+    Ok(with_world(f)??)
+}
+
+/// Calls `f` with the network card of a card.
+///
+/// # Errors
+/// There is no machine or no such card, or those of `f`.
+pub(crate) fn on_nic<R>(card: usize, f: impl FnOnce(&mut Nic) -> std::result::Result<R, NicError>) -> Result<R> {
+    on_machine(|world| Ok::<_, Errno>(f(&mut world.card(card)?.nic)?))
+}
+
+/// Lets the calling thread's machine run between two looks of a polling host; `false` when nothing is due until the host
+/// acts.
+pub fn relax() -> bool {
+    !fork::is_child() && emu_bridge::relax().unwrap_or(false)
+}
+
+/// Whether the calling thread's machine moves by itself, at most as fast as the wall clock.
+pub fn is_bridged() -> bool {
+    !fork::is_child() && emu_bridge::is_driven().unwrap_or(false)
+}
+
+/// Virtual time of the calling thread's machine, in picoseconds.
+#[must_use]
+pub fn now_ps() -> u64 {
+    if fork::is_child() { 0 } else { with_world(|world| world.now_ps()).unwrap_or(0) }
+}

@@ -1,0 +1,40 @@
+//! Executors of the threads of a card.
+
+use crate::dpa::layout::{EUS_PER_CORE, EXECUTION_UNITS};
+use crate::dpa::thread::{Thread, ThreadState};
+use crate::timed::Timed;
+
+/// The cores of a card.
+#[derive(Debug)]
+pub(crate) struct Cores {
+    /// Running threads on each.
+    pub(crate) running: Vec<u64>,
+    /// Who issues when, with a timing model.
+    pub(crate) timed: Option<Box<Timed>>,
+}
+
+impl Cores {
+    pub(crate) fn new(timed: Option<Timed>) -> Self {
+        Cores { running: vec![0; EXECUTION_UNITS / EUS_PER_CORE], timed: timed.map(Box::new) }
+    }
+
+    /// A thread of a process begins to execute.
+    pub(crate) fn enter(&mut self, process: u32, thread: &Thread, watchdog_ps: u64) {
+        self.running[thread.port.eu as usize / EUS_PER_CORE] += 1;
+        if let Some(timed) = &mut self.timed {
+            timed.begin(process, thread, watchdog_ps);
+        }
+    }
+
+    /// Takes a thread off its core, if it runs.
+    pub(crate) fn leave(&mut self, thread: &mut Thread, next: ThreadState) {
+        if thread.state == ThreadState::Running {
+            self.running[thread.port.eu as usize / EUS_PER_CORE] -= 1;
+            thread.busy_cycles += thread.hart.cycles - thread.started_cycles;
+            if let Some(timed) = &mut self.timed {
+                timed.end(thread.port.eu);
+            }
+        }
+        thread.state = next;
+    }
+}

@@ -1,0 +1,161 @@
+//! Commands for completion queues and queue pairs. They take effect at once and take no time.
+
+use super::Nic;
+use crate::cq::{Cq, CqAttr};
+use crate::effects::{Effects, Work};
+use crate::error::NicError;
+use crate::qp::{QpAttr, QpModify, QpQuery, QpState};
+use crate::queue_pair::QueuePair;
+
+fn check_log(name: &'static str, value: u8, min: u8, max: u8) -> Result<(), NicError> {
+    if (min..=max).contains(&value) { Ok(()) } else { Err(NicError::LogSize { name, value, min, max }) }
+}
+
+fn check_align(name: &'static str, addr: u64, align: u64) -> Result<(), NicError> {
+    if addr.is_multiple_of(align) { Ok(()) } else { Err(NicError::Alignment { name, addr, align }) }
+}
+
+impl Nic {
+    /// Makes a completion queue. The caller must have set the owner bits of its ring to 1.
+    ///
+    /// # Errors
+    /// A size outside its limits, or memory that is not aligned.
+    pub fn create_cq(&mut self, attr: CqAttr) -> Result<u32, NicError> {
+        check_log("log_depth of a completion queue", attr.log_depth, 0, 22)?;
+        check_align("completion queue ring", attr.ring.addr, 64)?;
+        check_align("completion queue doorbell record", attr.doorbell_record.addr, 8)?;
+        self.datapath.completions.queues.insert(|_| Cq::new(attr))
+    }
+
+    /// How a completion queue was made, if it exists.
+    #[must_use]
+    pub fn query_cq(&self, cqn: u32) -> Option<&CqAttr> {
+        self.datapath.completions.queues.get(cqn).map(|cq| &cq.attr)
+    }
+
+    /// The UAR through which a queue pair may be rung, if it exists.
+    #[must_use]
+    pub fn qp_uar(&self, qpn: u32) -> Option<u32> {
+        self.qps.get(qpn).map(|qp| qp.attr.uar)
+    }
+
+    /// Whether a completion queue has failed and takes no more CQEs.
+    ///
+    /// # Errors
+    /// It does not exist.
+    pub fn cq_failed(&self, cqn: u32) -> Result<bool, NicError> {
+        self.datapath.completions.queues.get(cqn).map(Cq::failed).ok_or(NicError::UnknownCq { cqn })
+    }
+
+    /// Destroys a completion queue. CQEs on their way to it are lost.
+    ///
+    /// # Errors
+    /// It does not exist, or a queue pair completes into it.
+    pub fn destroy_cq(&mut self, cqn: u32) -> Result<(), NicError> {
+        let users = self.datapath.completions.queues.get(cqn).ok_or(NicError::UnknownCq { cqn })?.users;
+        if users > 0 {
+            return Err(NicError::CqInUse { cqn, users });
+        }
+        self.datapath.completions.queues.take(cqn);
+        Ok(())
+    }
+
+    /// Makes a queue pair in RESET.
+    ///
+    /// # Errors
+    /// A size outside its limits, memory that is not aligned, or a protection domain or completion queue that is not
+    /// there.
+    pub fn create_qp(&mut self, attr: QpAttr) -> Result<u32, NicError> {
+        if !attr.no_rq {
+            check_log("log_rq_depth", attr.log_rq_depth, 0, 15)?;
+            check_log("log_rq_stride", attr.log_rq_stride, 4, 10)?;
+            check_align("receive ring", attr.rq.addr, 16)?;
+        }
+        if !attr.no_sq {
+            check_log("log_sq_depth", attr.log_sq_depth, 0, 15)?;
+            check_align("send ring", attr.sq.addr, 64)?;
+        }
+        check_align("queue pair doorbell record", attr.doorbell_record.addr, 8)?;
+        for cqn in [attr.send_cq, attr.recv_cq] {
+            self.datapath.completions.queues.get(cqn).ok_or(NicError::UnknownCq { cqn })?;
+        }
+        self.datapath.keys.use_pd(attr.pd)?;
+        let port_mtu = self.config.port_mtu;
+        let qpn = self.qps.insert(|qpn| QueuePair::new(qpn, attr, port_mtu));
+        if qpn.is_err() {
+            self.datapath.keys.release_pd(attr.pd);
+            return qpn;
+        }
+        for cqn in [attr.send_cq, attr.recv_cq] {
+            if let Some(cq) = self.datapath.completions.queues.get_mut(cqn) {
+                cq.users += 1;
+            }
+        }
+        self.datapath.state_changes += 1;
+        qpn
+    }
+
+    /// Changes attributes of a queue pair, and its state. On an error nothing has changed.
+    ///
+    /// Entering ERR flushes what is posted; receives that are posted later are not seen, because a receive queue has no
+    /// doorbell. Entering RESET forgets all attributes and counters, and with them the doorbells and CQEs that are on their
+    /// way: what was posted before neither happens nor completes afterwards.
+    ///
+    /// # Errors
+    /// No such queue pair, no such transition, or an attribute missing or outside its limits.
+    pub fn modify_qp(&mut self, now_ps: u64, qpn: u32, modify: &QpModify, fx: &mut Effects) -> Result<(), NicError> {
+        let qp = self.qps.get_mut(qpn).ok_or(NicError::UnknownQp { qpn })?;
+        qp.modify(modify, self.config.port_mtu, self.config.gids.len(), self.datapath.port.identity.pkeys().len())?;
+        self.datapath.state_changes += 1;
+        if modify.next_state == Some(QpState::Err) {
+            fx.timer(now_ps, Work::Flush { qpn });
+        }
+        Ok(())
+    }
+
+    /// What is known of a queue pair.
+    ///
+    /// # Errors
+    /// It does not exist.
+    pub fn query_qp(&self, qpn: u32) -> Result<QpQuery, NicError> {
+        Ok(self.qp(qpn)?.query())
+    }
+
+    /// Numbers of the queue pairs there are, from `from` on in ascending order. A later one has a higher number, and none is given
+    /// twice: to learn of new ones, ask from behind the last known.
+    pub fn queue_pairs(&self, from: u32) -> impl Iterator<Item = u32> + '_ {
+        self.qps.numbers_from(from)
+    }
+
+    /// How often queue pairs have been made, destroyed, or changed their state: while this stays, so do [`Nic::queue_pairs`] and the
+    /// states that [`Nic::query_qp`] tells.
+    #[must_use]
+    pub fn queue_pair_changes(&self) -> u64 {
+        self.datapath.state_changes
+    }
+
+    /// Destroys a queue pair. Nothing is flushed; CQEs that are on their way still arrive.
+    ///
+    /// # Errors
+    /// It does not exist, or is a member of multicast groups.
+    pub fn destroy_qp(&mut self, qpn: u32) -> Result<(), NicError> {
+        let groups = self.datapath.groups.groups_of(qpn);
+        if groups > 0 {
+            return Err(NicError::QpAttached { qpn, groups });
+        }
+        let qp = self.qps.take(qpn).ok_or(NicError::UnknownQp { qpn })?;
+        self.datapath.state_changes += 1;
+        self.responder.forget(qpn);
+        self.datapath.keys.release_pd(qp.attr.pd);
+        for cqn in [qp.attr.send_cq, qp.attr.recv_cq] {
+            if let Some(cq) = self.datapath.completions.queues.get_mut(cqn) {
+                cq.users = cq.users.saturating_sub(1);
+            }
+        }
+        Ok(())
+    }
+
+    fn qp(&self, qpn: u32) -> Result<&QueuePair, NicError> {
+        self.qps.get(qpn).ok_or(NicError::UnknownQp { qpn })
+    }
+}
