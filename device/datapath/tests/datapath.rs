@@ -526,22 +526,3 @@ fn a_context_that_was_not_prepared_ends_the_process() {
     let mut rig = Rig::new(Transport::Uc, 4, 4, 8);
     rig.activate();
 }
-
-#[test]
-#[cfg_attr(miri, ignore = "a hundred chunks and more, which takes minutes")]
-fn the_published_algorithm_delivers_when_nothing_goes_wrong() {
-    for transport in BOTH {
-        let mut rig = Rig::ready(transport, 1, 4, 100);
-        rig.operation(1, 5, 100, 77);
-        assert_eq!(rig.activate_reference(), Next::Reschedule);
-        for psn in (0..100).rev() {
-            rig.deliver(rig.message(5, psn, if psn == 99 { 77 } else { CHUNK }));
-            rig.activate_reference();
-            rig.copy_and_tell_all();
-            rig.activate_reference();
-        }
-        assert_eq!(rig.flag(), 1);
-        assert!((0..99).all(|psn| rig.holds(psn, CHUNK)) && rig.holds(99, 77));
-        assert_eq!(rig.receives_posted(), 116);
-    }
-}

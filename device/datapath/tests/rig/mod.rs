@@ -272,13 +272,6 @@ impl Rig {
         next
     }
 
-    /// Runs the published algorithm once.
-    pub(crate) fn activate_reference(&mut self) -> Next {
-        let next = datapath::reference(&mut self.context, self.transport);
-        self.check_receives();
-        next
-    }
-
     /// Receives that the worker has posted so far.
     pub(crate) fn receives_posted(&self) -> u64 {
         let record = self.records.be32(64);
