@@ -115,10 +115,10 @@ fn taken() -> (u64, u64, Vec<String>) {
 const BYTES: usize = 50_000;
 
 /// The buffers of a rank.
-struct Buffers<'c> {
-    send: Buffer<'c>,
-    gathered: Buffer<'c>,
-    broadcast: Buffer<'c>,
+struct Buffers {
+    send: Buffer,
+    gathered: Buffer,
+    broadcast: Buffer,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -130,8 +130,8 @@ enum Kind {
 /// One operation of all ranks, whose calls are watched.
 fn operate<'c>(
     provider: &Provider,
-    communicators: &mut [Communicator<'c>],
-    buffers: &mut [Option<Buffers<'c>>],
+    communicators: &mut [Communicator],
+    buffers: &mut [Option<Buffers>],
     kind: Kind,
 ) {
     let mut requests: Vec<Option<Request>> = Vec::new();
@@ -161,7 +161,7 @@ fn operate<'c>(
                         Kind::Allgather => (done.send, done.receive, broadcast),
                         Kind::Broadcast => (send, gathered, done.receive),
                     };
-                    let whole = |buffer: Option<Buffer<'c>>| buffer.expect("it comes back");
+                    let whole = |buffer: Option<Buffer>| buffer.expect("it comes back");
                     buffers[rank] =
                         Some(Buffers { send: whole(send), gathered: whole(gathered), broadcast: whole(broadcast) });
                 }
@@ -182,14 +182,14 @@ fn operations_allocate_nothing_once_their_kind_has_been_done_twice() {
             let firmware = Firmware { name: "allgather", elf: &elf };
             Card::open(&provider, &format!("mlx5_{number}"), firmware).expect("the card opens")
         };
-        let cards: Vec<Card<'_>> = (0..RANKS).map(open).collect();
+        let cards: Vec<Card> = (0..RANKS).map(open).collect();
         let config = Config { transport, ..Config::default() };
         let made = |(rank, card)| Pending::new(card, rank, RANKS as u32, config.clone()).expect("its part is made");
-        let pending: Vec<Pending<'_>> = (0..).zip(&cards).map(made).collect();
+        let pending: Vec<Pending> = (0..).zip(&cards).map(made).collect();
         let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
-        let mut communicators: Vec<Communicator<'_>> =
+        let mut communicators: Vec<Communicator> =
             pending.into_iter().map(|pending| pending.connect(&endpoints).expect("connected")).collect();
-        let mut buffers: Vec<Option<Buffers<'_>>> = cards
+        let mut buffers: Vec<Option<Buffers>> = cards
             .iter()
             .map(|card| {
                 let buffer = |len| card.buffer(len).expect("a buffer");

@@ -113,7 +113,7 @@ fn ranks_of_a_rack_multicast_one_after_another() {
             let chains = if seed == 1 { 5 } else { 0 };
             let mut communicators =
                 connect(cards.iter(), &Config { chain_mapping, chains, lead_chunks: Some(0), ..config() });
-            let mut all: Vec<Under<'_, '_>> = communicators
+            let mut all: Vec<Under<'_>> = communicators
                 .iter_mut()
                 .map(|communicator| {
                     let request = gather(communicator, seed, BYTES);
@@ -139,7 +139,7 @@ fn ranks_of_a_rack_multicast_one_after_another() {
             assert!(!together(true), "one of a rack at a time: {turns:?}");
             assert!(together(false), "racks side by side: {turns:?}");
         }
-        let pending: Vec<Pending<'_>> = [ChainMapping::PerRack(vec![0, 1]), ChainMapping::Contiguous]
+        let pending: Vec<Pending> = [ChainMapping::PerRack(vec![0, 1]), ChainMapping::Contiguous]
             .into_iter()
             .zip(&cards[..2])
             .zip(0..)

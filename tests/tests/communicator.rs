@@ -65,7 +65,7 @@ fn budgets_that_are_exceeded_are_named_and_nothing_is_taken() {
         refused(accepted, &["DPA memory for staging", "lower slots"]);
         // 61 threads each: three fit in 189.
         let wide = Config { slots: 16, send_depth: 8, cache_bytes: u64::MAX, ..config().with_subgroups(60) };
-        let parts: Vec<Pending<'_>> =
+        let parts: Vec<Pending> =
             (0..3).map(|_| Pending::new(&cards[0], 0, 2, wide.clone()).expect("it fits")).collect();
         refused(wide.clone(), &["61 DPA threads needed", "6 are there", "free another communicator"]);
         let footprint = wide.footprint(2, 4096).expect("it fits");
@@ -81,7 +81,7 @@ fn budgets_that_are_exceeded_are_named_and_nothing_is_taken() {
 fn several_communicators_share_cards_and_work_side_by_side() {
     with_cards(3, |provider, cards| {
         const SIZES: [usize; 4] = [0, 1, 30_000, 70_001];
-        let mut groups: Vec<Vec<Communicator<'_>>> = SIZES.map(|_| connect(cards.iter(), &config())).into();
+        let mut groups: Vec<Vec<Communicator>> = SIZES.map(|_| connect(cards.iter(), &config())).into();
         let mut all = Vec::new();
         for (number, group) in groups.iter_mut().enumerate() {
             for communicator in group.iter_mut() {
@@ -186,7 +186,7 @@ fn an_operation_cancelled_at_any_moment_ends_on_all_ranks() {
         for step in 0..STEPS {
             let mut communicators = connect(cards.iter(), &config());
             let (seed, culprit) = (step, step as usize % 3);
-            let mut all: Vec<Under<'_, '_>> = communicators
+            let mut all: Vec<Under<'_>> = communicators
                 .iter_mut()
                 .map(|communicator| {
                     let request = gather(communicator, seed, BYTES);

@@ -8,20 +8,20 @@ use flexcast_tests::told;
 
 const PS_PER_US: u64 = 1_000_000;
 
-type Call = fn(&mut Communicator<'_>) -> Request;
+type Call = fn(&mut Communicator) -> Request;
 
 /// Zeroed memory, as both of the card and of the communicator's lifetime.
-fn buffer<'c>(communicator: &Communicator<'c>, len: usize) -> Buffer<'c> {
-    let card: &'c Card<'c> = communicator.card();
+fn buffer(communicator: &Communicator, len: usize) -> Buffer {
+    let card: &Card = communicator.card();
     card.buffer(len).expect("a buffer")
 }
 
-fn broadcast(communicator: &mut Communicator<'_>, root: u32, len: usize) -> Request {
+fn broadcast(communicator: &mut Communicator, root: u32, len: usize) -> Request {
     let memory = buffer(communicator, len);
     communicator.broadcast(memory, root).expect("accepted")
 }
 
-fn allgatherv(communicator: &mut Communicator<'_>, counts: [u64; 3]) -> Request {
+fn allgatherv(communicator: &mut Communicator, counts: [u64; 3]) -> Request {
     let own = counts[communicator.rank() as usize];
     let memory = [own, counts.iter().sum()].map(|len| buffer(communicator, len as usize));
     let [send, receive] = memory;
@@ -56,7 +56,7 @@ fn ranks_that_call_different_things_are_told_both_calls() {
         for culprit in 0..3 {
             with_cards(3, |provider, cards| {
                 let mut communicators = connect(cards.iter(), &config());
-                let mut all: Vec<Under<'_, '_>> = communicators
+                let mut all: Vec<Under<'_>> = communicators
                     .iter_mut()
                     .enumerate()
                     .map(|(rank, communicator)| {
@@ -145,7 +145,7 @@ fn a_silent_rank_is_named_by_all_within_the_bound() {
 fn a_communicator_is_of_no_use_after_a_failure_and_says_so() {
     with_cards(2, |provider, cards| {
         let mut communicators = connect(cards.iter(), &config());
-        let mut all: Vec<Under<'_, '_>> = communicators
+        let mut all: Vec<Under<'_>> = communicators
             .iter_mut()
             .map(|communicator| {
                 let request = gather(communicator, 1, 100);
@@ -172,7 +172,7 @@ fn a_process_that_dies_ends_the_wait_with_its_record() {
         with_cards(3, |provider, cards| {
             let config = Config { control: protocol, ..config() };
             let mut communicators = connect(cards.iter(), &config);
-            let mut all: Vec<Under<'_, '_>> = communicators
+            let mut all: Vec<Under<'_>> = communicators
                 .iter_mut()
                 .map(|communicator| {
                     let request = gather(communicator, 1, bytes);

@@ -298,7 +298,7 @@ fn recovery_of_everything_costs_what_the_ring_costs() {
 }
 
 /// An Allgather of which nothing arrives by multicast: microseconds from the last cutoff to the last byte, and bytes that neighbours gave.
-fn recover(provider: &Provider, all: &mut [Communicator<'_>], bytes: usize) -> (f64, u64) {
+fn recover(provider: &Provider, all: &mut [Communicator], bytes: usize) -> (f64, u64) {
     let ranks = all.len();
     world(|world| world.start_recording(RECORDS));
     let posted: Vec<_> = all

@@ -160,7 +160,7 @@ fn config(transport: Transport) -> Config {
 }
 
 /// Runs `body` with so many cards at a switch, and looks for races.
-fn with_cards(count: usize, uc_multicast: bool, faults: FaultScript, body: impl FnOnce(&Provider, &[Card<'_>])) {
+fn with_cards(count: usize, uc_multicast: bool, faults: FaultScript, body: impl FnOnce(&Provider, &[Card])) {
     let topology = Topology::named(&format!("switch-{count}")).expect("a switch");
     let network = NetworkConfig { topology, faults, hosts: Vec::new() };
     let wiring = Wiring::Network(Box::new(network));
@@ -171,10 +171,10 @@ fn with_cards(count: usize, uc_multicast: bool, faults: FaultScript, body: impl 
 /// An Allgather in place of all ranks in these buffers, which come back.
 fn gather<'c>(
     provider: &Provider,
-    communicators: &mut [Communicator<'c>],
-    mut buffers: Vec<Buffer<'c>>,
+    communicators: &mut [Communicator],
+    mut buffers: Vec<Buffer>,
     (seed, bytes): (u64, usize),
-) -> (Vec<Buffer<'c>>, u64) {
+) -> (Vec<Buffer>, u64) {
     let ranks = communicators.len();
     for (rank, buffer) in buffers.iter_mut().enumerate() {
         buffer.fill(seed as u8 ^ 0x5A);
@@ -315,7 +315,7 @@ fn cards_that_lack_the_multicast_of_uc_are_refused_with_what_to_take_instead() {
 fn ranks_with_different_transports_are_refused() {
     with_cards(2, true, FaultScript::default(), |_, cards| {
         let made = |(rank, transport)| Pending::new(&cards[rank as usize], rank, 2, config(transport)).expect("made");
-        let pending: Vec<Pending<'_>> = (0..).zip([Transport::Ud, Transport::UcMulticast]).map(made).collect();
+        let pending: Vec<Pending> = (0..).zip([Transport::Ud, Transport::UcMulticast]).map(made).collect();
         let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
         for (own, pending) in pending.into_iter().enumerate() {
             let error = pending.connect(&endpoints).expect_err("they do not fit");
@@ -330,7 +330,7 @@ fn communicators_of_all_transports_share_cards() {
     const BYTES: usize = 30_001;
     with_cards(4, true, FaultScript::default(), |provider, cards| {
         let parts = [cards, &cards[..2], &cards[2..]];
-        let mut groups: Vec<Vec<Communicator<'_>>> =
+        let mut groups: Vec<Vec<Communicator>> =
             ALL.iter().flat_map(|transport| parts.map(|cards| connect(cards.iter(), &config(*transport)))).collect();
         let mut all = Vec::new();
         for (seed, group) in (0..).zip(&mut groups) {

@@ -1,12 +1,13 @@
 //! The world behind the C ABIs, which pass no handle for it.
 //!
-//! A thread of the host that calls [`configure`] gets a world of its own: tests run side by side, each with its machine.
+//! A thread of the host that calls [`configure`] gets a world of its own: tests run side by side, each with its machine. Whoever has the
+//! [`Machine`] can take it to other threads: a provider enters its machine around each call.
 //! Threads that never do share one world, which is what a C program expects. It is made at first use, with the defaults or by
 //! the maker given to [`make_shared_with`], and a [`Driver`] may keep it going.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use crate::config::Config;
 use crate::error::MachineError;
@@ -53,8 +54,60 @@ enum State {
     Failed(String),
 }
 
+/// A world that somebody owns: calls of the C functions reach it on the thread that made it, and on every thread between
+/// [`Machine::enter`] and [`Machine::leave`]. A clone is the same machine.
+#[derive(Clone, Debug)]
+pub struct Machine(Arc<Mutex<World>>);
+
+impl Machine {
+    /// Calls `f` with the world. Calls of several threads follow one another.
+    ///
+    /// # Panics
+    /// Inside another such call of the thread.
+    pub fn with<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
+        let entered = self.enter();
+        let result = OWN.with(|own| {
+            let _inside = own.borrow_mut();
+            f(&mut self.lock())
+        });
+        if entered {
+            Self::leave();
+        }
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, World> {
+        // A panic inside the machine is reported by the caller that saw it; the others may still tear down.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes this the calling thread's machine until [`Machine::leave`]. Returns `false` if it was so before: then there is nothing to leave.
+    #[must_use]
+    pub fn enter(&self) -> bool {
+        OWN.with(|own| {
+            let mut own = own.borrow_mut();
+            if own.as_ref().is_some_and(|own| Arc::ptr_eq(&own.0, &self.0)) {
+                return false;
+            }
+            let before = own.replace(self.clone());
+            LEFT.with(|left| left.borrow_mut().push(before));
+            true
+        })
+    }
+
+    /// Gives the calling thread back the machine that it had before the last [`Machine::enter`] that returned `true`.
+    pub fn leave() {
+        let before = LEFT.with(|left| left.borrow_mut().pop());
+        // Dropped outside the cell: the last count of a machine ends it.
+        let left = before.and_then(|before| OWN.with(|own| std::mem::replace(&mut *own.borrow_mut(), before)));
+        drop(left);
+    }
+}
+
 thread_local! {
-    static OWN: RefCell<Option<World>> = const { RefCell::new(None) };
+    static OWN: RefCell<Option<Machine>> = const { RefCell::new(None) };
+    /// Machines to which the thread returns.
+    static LEFT: RefCell<Vec<Option<Machine>>> = const { RefCell::new(Vec::new()) };
     static IN_HOOK: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -77,11 +130,16 @@ pub fn on_events(hook: EventHook) {
     HOOK.get_or_init(|| hook);
 }
 
-/// Gives the calling thread a new world of its own. Handles into the one it had before are stale and answered with errors.
-pub fn configure(config: Config) -> Result<(), MachineError> {
-    let world = World::new(config)?;
-    OWN.with(|own| *own.borrow_mut() = Some(world));
-    Ok(())
+/// Gives the calling thread a new world of its own. Handles into the one it had before are answered with errors on this thread, unless it enters
+/// their machine.
+///
+/// # Errors
+/// A configuration that the machine refuses.
+pub fn configure(config: Config) -> Result<Machine, MachineError> {
+    let machine = Machine(Arc::new(Mutex::new(World::new(config)?)));
+    let before = OWN.with(|own| own.borrow_mut().replace(machine.clone()));
+    drop(before);
+    Ok(machine)
 }
 
 fn ready(state: &mut State) -> Result<&mut Shared, MachineError> {
@@ -105,8 +163,8 @@ fn ready(state: &mut State) -> Result<&mut Shared, MachineError> {
 /// The shared world cannot be made.
 pub fn with_world<R>(f: impl FnOnce(&mut World) -> R) -> Result<R, MachineError> {
     OWN.with(|own| {
-        if let Some(world) = own.borrow_mut().as_mut() {
-            return Ok(f(world));
+        if let Some(machine) = &*own.borrow_mut() {
+            return Ok(f(&mut machine.lock()));
         }
         let mut state = shared();
         let Shared { world, driver } = &mut *ready(&mut state)?;
@@ -141,8 +199,8 @@ fn tell() {
 /// The shared world cannot be made.
 pub fn relax() -> Result<bool, MachineError> {
     OWN.with(|own| {
-        if let Some(world) = own.borrow_mut().as_mut() {
-            return Ok(world.relax());
+        if let Some(machine) = &*own.borrow_mut() {
+            return Ok(machine.lock().relax());
         }
         let mut state = shared();
         let Shared { world, driver } = &mut *ready(&mut state)?;

@@ -2,7 +2,8 @@
 //! a real RISC-V ELF), a network card, and the cable or the network of switches that joins them.
 //!
 //! - [`World`] is everything: control calls, [`World::step`] and virtual time. One event queue, no wall clock, one seed.
-//! - [`configure`] and [`with_world`] keep one world per thread of the host for the C ABIs, which have no handle for it.
+//! - [`configure`] and [`with_world`] keep one world per thread of the host for the C ABIs, which have no handle for it; a [`Machine`] takes it to
+//!   other threads.
 //! - [`World::open_outside`] ends a port outside the machine; a [`Driver`] joins it to something and keeps the clock.
 //!
 //! - [`MemoryModel::Weak`] delays and reorders stores as far as fences allow it, and [`Config::detect_races`] watches who owns
@@ -54,7 +55,7 @@ pub use card::{Card, RPC_EU, USER_EUS};
 pub use config::{Config, CostModel, DrivenFrom, LinkConfig, MemoryModel};
 pub use crash::CrashRecord;
 pub use current::{
-    Driver, EventHook, Maker, Shared, configure, is_driven, make_shared_with, on_events, relax, run_out, will_sleep,
+    Driver, EventHook, Machine, Maker, Shared, configure, is_driven, make_shared_with, on_events, relax, run_out, will_sleep,
     with_world,
 };
 pub use debug::{Action, DebugStop, Debugger, Resume, Stopped};

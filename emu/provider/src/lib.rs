@@ -1,4 +1,4 @@
-//! Emulated provider: `flexio`'s function tables over an emulated machine of the calling thread.
+//! Emulated provider: `flexio`'s function tables over an emulated machine.
 //!
 //! Programs and tests in Rust depend on this crate to run the host library against emulated cards in their own process:
 //!
@@ -14,29 +14,58 @@
 use std::fs::File;
 use std::io::BufWriter;
 
-use emu_machine::{Config, CostModel, LinkConfig, MachineError, Wiring};
-use flexio::{EmulatorClock, Provider};
+use emu_machine::{Config, CostModel, LinkConfig, Machine, MachineError, Wiring};
+use flexio::{EmulatorClock, Provider, Relax};
 
 /// Name of the cost model behind every emulated time.
 pub const MODEL: &str = CostModel::NAME;
 
-/// Two emulated cards back to back, new, in virtual time 0, for the calling thread. Objects made through an earlier call
-/// on this thread must be gone: their machine is.
+/// Two emulated cards back to back (or as many as `config` says), new, in virtual time 0. The machine follows the provider and its objects to every
+/// thread that uses them. On the calling thread it is also the one that [`emu_machine::with_world`] finds, until the next call.
 ///
 /// # Errors
 /// A configuration the machine refuses.
 pub fn emulated(config: Config) -> Result<Provider, MachineError> {
-    emu_machine::configure(config)?;
-    // SAFETY: the emulator's tables implement the C functions of their names over one machine per thread; the provider is
-    // used on this thread, since its objects are not `Send`.
-    Ok(unsafe {
-        Provider::from_tables(
-            emu_libflexio::api(),
-            emu_libibverbs::api(),
-            emu_libdoca::api(),
-            Box::new(EmulatorClock::new(emu_libibverbs::relax, emu_libibverbs::now_ps, true)),
-        )
-    })
+    Ok(provider_of(emu_machine::configure(config)?))
+}
+
+fn provider_of(machine: Machine) -> Provider {
+    let (relaxed, timed) = (machine.clone(), machine.clone());
+    let relax = move || relaxed.with(emu_machine::World::relax);
+    let now_ps = move || timed.with(|world| world.now_ps());
+    let clock = EmulatorClock::new(relax, now_ps, true);
+    let relax = Box::new(Clock { clock, machine });
+    // SAFETY: the emulator's tables implement the C functions of their names over the calling thread's machine, one call at a time. That is the
+    // provider's machine on every thread, as the provider enters it for each call.
+    unsafe { Provider::from_tables(emu_libflexio::api(), emu_libibverbs::api(), emu_libdoca::api(), relax) }
+}
+
+/// The clock of a machine, and the way by which calls of any thread reach it.
+struct Clock<R, N> {
+    clock: EmulatorClock<R, N>,
+    machine: Machine,
+}
+
+impl<R: Fn() -> bool + Send + Sync, N: Fn() -> u64 + Send + Sync> Relax for Clock<R, N> {
+    fn relax(&self) {
+        self.clock.relax();
+    }
+
+    fn now_ps(&self) -> u64 {
+        self.clock.now_ps()
+    }
+
+    fn is_virtual(&self) -> bool {
+        self.clock.is_virtual()
+    }
+
+    fn enter(&self) -> bool {
+        self.machine.enter()
+    }
+
+    fn leave(&self) {
+        Machine::leave();
+    }
 }
 
 /// Writes the frames of the calling thread's emulated cards to a pcapng file, from now on.

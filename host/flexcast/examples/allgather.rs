@@ -102,7 +102,7 @@ fn run() -> Result<String, Box<dyn Error>> {
 }
 
 /// What an application does: compute, and look now and then. `Communicator::wait` does without the computing.
-fn wait<'c>(communicator: &mut Communicator<'c>, mut request: Request) -> flexcast::Result<Done<'c>> {
+fn wait<'c>(communicator: &mut Communicator, mut request: Request) -> flexcast::Result<Done> {
     loop {
         match communicator.test(request)? {
             Test::Done(done) => return Ok(done),

@@ -20,6 +20,15 @@ pub trait Relax: Send + Sync {
 
     /// Whether [`Relax::now_ps`] is virtual time, so that figures derived from it are *emulated*, not *measured*.
     fn is_virtual(&self) -> bool;
+
+    /// Makes calls of the provider's functions on this thread reach the provider's cards, until [`Relax::leave`]. Returns whether `leave` is to be
+    /// called; installed libraries need neither. Between the two no other provider's functions are called on the thread.
+    fn enter(&self) -> bool {
+        false
+    }
+
+    /// Ends what [`Relax::enter`] began.
+    fn leave(&self) {}
 }
 
 /// Waiting beside real hardware.

@@ -81,7 +81,7 @@ fn multicast(
     tick(Tick::Ready);
     let set_up_s = started.elapsed().as_secs_f64();
     let mut report = Report::new(&params)?;
-    let mut buffers: Vec<Option<Buffers<'_>>> = (0..params.ranks).map(|_| None).collect();
+    let mut buffers: Vec<Option<Buffers>> = (0..params.ranks).map(|_| None).collect();
     let mut counted = 0;
     for iteration in 0..params.warm_up + params.iterations {
         fill(&cards, &params, source, &mut buffers)?;
@@ -123,8 +123,8 @@ fn multicast(
 }
 
 /// Digest of the buffer of the first rank that has ended well.
-fn sha256(done: &[Option<Done<'_>>]) -> Result<Option<String>, SimError> {
-    let well = |(rank, done): (u32, &Option<Done<'_>>)| {
+fn sha256(done: &[Option<Done>]) -> Result<Option<String>, SimError> {
+    let well = |(rank, done): (u32, &Option<Done>)| {
         let done = done.as_ref().filter(|done| done.result.is_ok())?;
         Some(done.receive.as_ref()?.to_vec().map_err(at(rank)).map(|bytes| digest(&bytes)))
     };
@@ -132,9 +132,9 @@ fn sha256(done: &[Option<Done<'_>>]) -> Result<Option<String>, SimError> {
 }
 
 /// A rank's buffers between operations.
-struct Buffers<'c> {
-    send: Option<Buffer<'c>>,
-    receive: Buffer<'c>,
+struct Buffers {
+    send: Option<Buffer>,
+    receive: Buffer,
 }
 
 fn at(rank: u32) -> impl Fn(flexcast::Error) -> SimError {
@@ -142,16 +142,16 @@ fn at(rank: u32) -> impl Fn(flexcast::Error) -> SimError {
 }
 
 /// Control messages that each rank has sent so far.
-fn messages(ranks: &[Communicator<'_>]) -> Vec<Control> {
+fn messages(ranks: &[Communicator]) -> Vec<Control> {
     ranks.iter().map(|rank| Control::of(&rank.messages())).collect()
 }
 
 /// Makes the buffers of an operation, or takes those of the last: own bytes in the send buffer, nothing right in the receive buffer.
-fn fill<'c>(
-    cards: &'c [Card<'c>],
+fn fill(
+    cards: &[Card],
     params: &SimParams,
     source: &[u8],
-    buffers: &mut [Option<Buffers<'c>>],
+    buffers: &mut [Option<Buffers>],
 ) -> Result<(), SimError> {
     let counts = params.counts();
     let mut offset = 0;
@@ -181,11 +181,11 @@ fn fill<'c>(
 }
 
 /// Posts one operation on a rank.
-fn post<'c>(
+fn post(
     rank: u32,
-    communicator: &mut Communicator<'c>,
+    communicator: &mut Communicator,
     params: &SimParams,
-    buffers: Buffers<'c>,
+    buffers: Buffers,
 ) -> Result<Request, SimError> {
     let disagrees = params.trouble.contains(&Trouble::Disagree { rank });
     match buffers {
@@ -200,12 +200,12 @@ fn post<'c>(
 }
 
 /// Posts the operation on ranks that have not and that are due.
-fn post_due<'c>(
+fn post_due(
     provider: &Provider,
     is_due: impl Fn(usize) -> bool,
     params: &SimParams,
-    ranks: &mut [Communicator<'c>],
-    buffers: &mut [Option<Buffers<'c>>],
+    ranks: &mut [Communicator],
+    buffers: &mut [Option<Buffers>],
     meter: &mut Meter,
     requests: &mut [Option<Request>],
 ) -> Result<(), SimError> {
@@ -220,19 +220,19 @@ fn post_due<'c>(
 
 /// Posts one operation on all ranks, on each when its delay is over, and drives them until all have ended. A rank whose host has not come
 /// to its post looks at nothing.
-fn operate<'c>(
+fn operate(
     provider: &Provider,
-    ranks: &mut [Communicator<'c>],
+    ranks: &mut [Communicator],
     params: &SimParams,
     delays_ps: &[u64],
-    buffers: &mut [Option<Buffers<'c>>],
+    buffers: &mut [Option<Buffers>],
     meter: &mut Meter,
     ended: &mut dyn FnMut(u32),
-) -> Result<Vec<Option<Done<'c>>>, SimError> {
+) -> Result<Vec<Option<Done>>, SimError> {
     let mut requests: Vec<Option<Request>> = ranks.iter().map(|_| None).collect();
     let start_ps = provider.relax().now_ps();
     post_due(provider, |rank| delays_ps[rank] == 0, params, ranks, buffers, meter, &mut requests)?;
-    let mut done: Vec<Option<Done<'c>>> = ranks.iter().map(|_| None).collect();
+    let mut done: Vec<Option<Done>> = ranks.iter().map(|_| None).collect();
     let mut trouble = Troubles::new(params, provider.relax().now_ps());
     // Twice the bound of any operation with a worker that must be waited for: nothing that works takes as long.
     let bound_ps = params.config.patience_ps.saturating_mul(2).saturating_add(20_000_000_000_000);
@@ -297,7 +297,7 @@ impl<'p> Troubles<'p> {
     }
 
     /// Lets happen what is due; tells whether anything was.
-    fn happen(&mut self, now_ps: u64, ranks: &mut [Communicator<'_>]) -> Result<bool, SimError> {
+    fn happen(&mut self, now_ps: u64, ranks: &mut [Communicator]) -> Result<bool, SimError> {
         let since_ps = now_ps - self.begun_ps;
         let due = |trouble: &mut Trouble| match *trouble {
             Trouble::Dead { after_ps, .. } | Trouble::Cancel { after_ps, .. } | Trouble::Stall { after_ps, .. } => {
@@ -328,12 +328,12 @@ impl<'p> Troubles<'p> {
     }
 }
 
-fn ranks_done(done: &[Option<Done<'_>>]) -> usize {
+fn ranks_done(done: &[Option<Done>]) -> usize {
     done.iter().flatten().count()
 }
 
 /// Compares a rank's buffer with what was sent; `None` for a dead rank's.
-fn outcome(source: &[u8], rank: u32, done: Option<&Done<'_>>) -> Result<Outcome, SimError> {
+fn outcome(source: &[u8], rank: u32, done: Option<&Done>) -> Result<Outcome, SimError> {
     let Some(done) = done else { return Ok(Outcome { dead: true, ..Outcome::default() }) };
     let equal = match (&done.result, &done.receive) {
         (Ok(()), Some(buffer)) => Some(buffer.to_vec().map_err(|source| SimError::Rank { rank, source })? == source),

@@ -100,8 +100,8 @@ impl Meter {
     }
 
     /// What ranks that have ended well have executed in each phase.
-    pub(super) fn by_phase(&self, done: &[Option<Done<'_>>]) -> Vec<[Executed; 5]> {
-        let phases = |done: &Option<Done<'_>>| {
+    pub(super) fn by_phase(&self, done: &[Option<Done>]) -> Vec<[Executed; 5]> {
+        let phases = |done: &Option<Done>| {
             let done = done.as_ref().filter(|done| done.result.is_ok())?;
             Some(done.report.phases)
         };

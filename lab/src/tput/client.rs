@@ -15,10 +15,10 @@ const MAX_SEND_DEPTH: u32 = 1024;
 /// A provisioned sender: one queue pair per worker.
 pub struct Client<'a> {
     plan: &'a Plan,
-    queue_pairs: Vec<QueuePair<'a>>,
-    completions: &'a CompletionQueue<'a>,
-    path: Option<AddressHandle<'a>>,
-    source: &'a MemoryRegion<'a>,
+    queue_pairs: Vec<QueuePair>,
+    completions: &'a CompletionQueue,
+    path: Option<AddressHandle>,
+    source: &'a MemoryRegion,
     lanes: Vec<Lane>,
     depth: u64,
 }
@@ -41,7 +41,7 @@ struct Lane {
 /// # Errors
 /// [`TputError`] of any step, or of `body`.
 pub fn connect<R>(
-    device: &Device<'_>,
+    device: &Device,
     plan: &Plan,
     source: &[u8],
     body: impl FnOnce(&mut Client<'_>) -> Result<R, TputError>,
@@ -71,7 +71,7 @@ pub fn connect<R>(
 impl<'a> Client<'a> {
     /// How the receiver reaches each queue pair.
     #[must_use]
-    pub fn endpoints(&self, device: &Device<'_>) -> Vec<RemoteQp> {
+    pub fn endpoints(&self, device: &Device) -> Vec<RemoteQp> {
         let (gid, mac) = (device.port().gid, device.info().mac);
         self.queue_pairs.iter().map(|qp| RemoteQp { qpn: qp.qpn(), gid, mac, first_psn: 0 }).collect()
     }

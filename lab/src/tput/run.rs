@@ -25,19 +25,19 @@ pub struct ImageFile {
 
 /// Who takes part.
 #[derive(Debug)]
-pub struct Cards<'a> {
+pub struct Cards {
     /// Receives on its DPA.
-    pub server: Device<'a>,
+    pub server: Device,
     /// Sends from its host.
-    pub client: Device<'a>,
+    pub client: Device,
 }
 
-impl<'a> Cards<'a> {
+impl Cards {
     /// Opens both cards: by name, or the first as receiver and the second (where there is one) as sender.
     ///
     /// # Errors
     /// [`flexio::Error::UnknownDevice`] and whatever opening a card can give.
-    pub fn open(provider: &'a Provider, server: Option<&str>, client: Option<&str>) -> Result<Self, TputError> {
+    pub fn open(provider: &Provider, server: Option<&str>, client: Option<&str>) -> Result<Self, TputError> {
         let devices = provider.devices()?;
         let nth = |index: usize| devices.get(index).or(devices.last()).map_or("mlx5_0", |device| device.name.as_str());
         Ok(Self {
@@ -65,7 +65,7 @@ pub struct Tick {
 /// # Errors
 /// [`TputError`]; missing chunks are part of the report instead.
 pub fn run(
-    cards: &Cards<'_>,
+    cards: &Cards,
     image: &ImageFile,
     plan: &Plan,
     source: &[u8],

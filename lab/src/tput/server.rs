@@ -53,8 +53,8 @@ pub struct Progress {
 
 /// One worker, with the objects its lifetime does not depend on left to the frame that owns them.
 struct Worker<'a> {
-    context: &'a DeviceBuffer<'a>,
-    handler: &'a EventHandler<'a>,
+    context: &'a DeviceBuffer,
+    handler: &'a EventHandler,
     endpoint: WorkerEndpoint,
     /// Offset of its report in the shared host memory.
     report: usize,
@@ -68,10 +68,10 @@ struct Worker<'a> {
 pub struct Server<'a> {
     plan: &'a Plan,
     provider: &'a Provider,
-    process: &'a Process<'a>,
-    shared: &'a MemoryRegion<'a>,
-    user: &'a MemoryRegion<'a>,
-    queue_pairs: Vec<DpaQueuePair<'a>>,
+    process: &'a Process,
+    shared: &'a MemoryRegion,
+    user: &'a MemoryRegion,
+    queue_pairs: Vec<DpaQueuePair>,
     workers: Vec<Worker<'a>>,
     sequence: u64,
     operations: Vec<Operation>,
@@ -110,7 +110,7 @@ impl SharedLayout {
 /// # Errors
 /// [`TputError`] of any step, or of `body`.
 pub fn serve<R>(
-    device: &Device<'_>,
+    device: &Device,
     name: &str,
     elf: &[u8],
     plan: &Plan,
@@ -230,18 +230,18 @@ pub fn serve<R>(
     body(&mut server)
 }
 
-fn buffers<'a>(
+fn buffers(
     count: usize,
-    mut make: impl FnMut(usize) -> flexio::Result<DeviceBuffer<'a>>,
-) -> flexio::Result<Vec<DeviceBuffer<'a>>> {
+    mut make: impl FnMut(usize) -> flexio::Result<DeviceBuffer>,
+) -> flexio::Result<Vec<DeviceBuffer>> {
     (0..count).map(&mut make).collect()
 }
 
-fn completion_queues<'a>(
-    outbox: &'a Outbox<'a>,
-    handlers: &'a [EventHandler<'a>],
+fn completion_queues(
+    outbox: &Outbox,
+    handlers: &[EventHandler],
     log_depth: u8,
-) -> flexio::Result<Vec<DpaCompletionQueue<'a>>> {
+) -> flexio::Result<Vec<DpaCompletionQueue>> {
     handlers.iter().map(|handler| DpaCompletionQueue::new(outbox, log_depth, CqTarget::Thread(handler))).collect()
 }
 
@@ -249,7 +249,7 @@ fn completion_queues<'a>(
 ///
 /// # Errors
 /// [`TputError::BringUp`], or the failure of the call.
-pub fn bring_up(process: &Process<'_>) -> Result<u64, TputError> {
+pub fn bring_up(process: &Process) -> Result<u64, TputError> {
     let argument = 0x0123_4567_89AB_CDEF;
     let answer = process.call("bring_up", argument)?;
     let expected = bring_up_answer(argument);
@@ -266,21 +266,21 @@ struct Parts<'a> {
     index: usize,
     outbox_id: u32,
     window_id: u32,
-    shared: &'a MemoryRegion<'a>,
+    shared: &'a MemoryRegion,
     layout: &'a SharedLayout,
-    receive_cq: &'a DpaCompletionQueue<'a>,
-    queue_pair: &'a DpaQueuePair<'a>,
-    copies: Option<(&'a DpaCompletionQueue<'a>, &'a DpaQueuePair<'a>)>,
-    staging: Option<&'a MemoryKey<'a>>,
-    bitmap: &'a DeviceBuffer<'a>,
-    group: &'a DeviceBuffer<'a>,
+    receive_cq: &'a DpaCompletionQueue,
+    queue_pair: &'a DpaQueuePair,
+    copies: Option<(&'a DpaCompletionQueue, &'a DpaQueuePair)>,
+    staging: Option<&'a MemoryKey>,
+    bitmap: &'a DeviceBuffer,
+    group: &'a DeviceBuffer,
 }
 
 fn device_address(addr: flexio::DevAddr) -> DeviceAddress {
     DeviceAddress::new(addr.get())
 }
 
-fn cq_descriptor(cq: &DpaCompletionQueue<'_>) -> QueueDescriptor {
+fn cq_descriptor(cq: &DpaCompletionQueue) -> QueueDescriptor {
     QueueDescriptor {
         ring: device_address(cq.ring()),
         doorbell_record: device_address(cq.doorbell_record()),
@@ -295,7 +295,7 @@ fn worker_context(parts: &Parts<'_>) -> WorkerContext {
     let params = &plan.params;
     let host = |offset: usize| shared.addr().get() + offset as u64;
     let log_ring = params.ring.ilog2();
-    let qp = |qp: &DpaQueuePair<'_>, ring: flexio::DevAddr| QueueDescriptor {
+    let qp = |qp: &DpaQueuePair, ring: flexio::DevAddr| QueueDescriptor {
         ring: device_address(ring),
         doorbell_record: device_address(qp.doorbell_record()),
         number: qp.number(),
@@ -338,7 +338,7 @@ fn worker_context(parts: &Parts<'_>) -> WorkerContext {
 }
 
 /// What a worker has in DPA memory.
-fn worker_ranges(context: &WorkerContext, addr: u64, bitmap: &DeviceBuffer<'_>) -> Vec<Range> {
+fn worker_ranges(context: &WorkerContext, addr: u64, bitmap: &DeviceBuffer) -> Vec<Range> {
     const CQE_BYTES: u64 = 64;
     const RECEIVE_BYTES: u64 = 16;
     const SEND_BYTES: u64 = 64;

@@ -31,7 +31,7 @@ fn address(addr: DevAddr) -> DeviceAddress {
     DeviceAddress::new(addr.get())
 }
 
-fn of_cq(cq: &DpaCompletionQueue<'_>) -> QueueDescriptor {
+fn of_cq(cq: &DpaCompletionQueue) -> QueueDescriptor {
     QueueDescriptor {
         ring: address(cq.ring()),
         doorbell_record: address(cq.doorbell_record()),
@@ -41,7 +41,7 @@ fn of_cq(cq: &DpaCompletionQueue<'_>) -> QueueDescriptor {
     }
 }
 
-fn of_qp(qp: &DpaQueuePair<'_>, ring: DevAddr, log_depth: Option<u8>) -> QueueDescriptor {
+fn of_qp(qp: &DpaQueuePair, ring: DevAddr, log_depth: Option<u8>) -> QueueDescriptor {
     QueueDescriptor {
         ring: address(ring),
         doorbell_record: address(qp.doorbell_record()),
@@ -52,13 +52,13 @@ fn of_qp(qp: &DpaQueuePair<'_>, ring: DevAddr, log_depth: Option<u8>) -> QueueDe
 }
 
 /// The host's end of a control connection.
-struct Control<'a> {
-    host: QueuePair<'a>,
+struct Control {
+    host: QueuePair,
     contexts: DevAddr,
     key: u32,
 }
 
-impl Control<'_> {
+impl Control {
     /// Writes lines, of 64 bytes each, and wakes the thread.
     fn tell(&self, lines: &[(u64, &[u8])]) {
         let kind = |offset: u64| SendKind::Write { remote_addr: self.contexts.get() + offset, rkey: self.key };
@@ -264,7 +264,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
     };
     contexts.write(SEND_THREAD, send.as_bytes()).expect("in range");
     // No time passes between the call that prepares and the thread's first run.
-    let start = |handler: &EventHandler<'_>, offset: u64| {
+    let start = |handler: &EventHandler, offset: u64| {
         handler.run(contexts.addr().get() + offset).expect("it runs");
         assert_eq!(process.call("kick", u64::from(handler.id())).expect("it answers"), 0);
     };

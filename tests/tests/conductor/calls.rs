@@ -26,7 +26,7 @@ pub(crate) fn machine(cards: usize) -> MachineConfig {
 }
 
 /// Runs `body` with communicators of so many ranks, each on a card of its own.
-pub(crate) fn with_ranks(machine: MachineConfig, config: &Config, body: impl FnOnce(&mut [Communicator<'_>])) {
+pub(crate) fn with_ranks(machine: MachineConfig, config: &Config, body: impl FnOnce(&mut [Communicator])) {
     let ranks = machine.cards as u32;
     let provider = emulated(machine).expect("a machine");
     let elf = image_bytes("allgather");
@@ -34,13 +34,13 @@ pub(crate) fn with_ranks(machine: MachineConfig, config: &Config, body: impl FnO
         let firmware = Firmware { name: "allgather", elf: &elf };
         Card::open(&provider, &format!("mlx5_{number}"), firmware).expect("the card opens")
     };
-    let cards: Vec<Card<'_>> = (0..ranks).map(open).collect();
-    let pending: Vec<Pending<'_>> = (0..)
+    let cards: Vec<Card> = (0..ranks).map(open).collect();
+    let pending: Vec<Pending> = (0..)
         .zip(&cards)
         .map(|(rank, card)| Pending::new(card, rank, ranks, config.clone()).expect("its part is made"))
         .collect();
     let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
-    let mut all: Vec<Communicator<'_>> =
+    let mut all: Vec<Communicator> =
         pending.into_iter().map(|pending| pending.connect(&endpoints).expect("connected")).collect();
     body(&mut all);
 }
@@ -69,9 +69,9 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    pub(crate) fn post<'c>(self, communicator: &mut Communicator<'c>, seed: usize) -> Request {
+    pub(crate) fn post(self, communicator: &mut Communicator, seed: usize) -> Request {
         let (card, rank, ranks) = (communicator.card(), communicator.rank() as usize, communicator.size() as usize);
-        let filled = |own: &[u8], len: usize| -> Buffer<'c> {
+        let filled = |own: &[u8], len: usize| -> Buffer {
             let mut buffer = card.buffer(len).expect("a buffer");
             buffer.write(0, own).expect("written");
             buffer
@@ -117,7 +117,7 @@ pub(crate) fn pass(time_ps: u64) {
     assert!(arrived, "the world does more than it can in {time_ps} ps");
 }
 
-pub(crate) fn taken<'c>(communicator: &mut Communicator<'c>, mut request: Request) -> Done<'c> {
+pub(crate) fn taken(communicator: &mut Communicator, mut request: Request) -> Done {
     for _ in 0..3 {
         match communicator.test(request).expect("a test") {
             Test::Done(done) => return done,
@@ -128,7 +128,7 @@ pub(crate) fn taken<'c>(communicator: &mut Communicator<'c>, mut request: Reques
 }
 
 /// One operation of all ranks that no host touches between its post and its flag. Its control messages are all that it takes.
-pub(crate) fn operates(all: &mut [Communicator<'_>], call: Call, seed: usize, chains: u64) {
+pub(crate) fn operates(all: &mut [Communicator], call: Call, seed: usize, chains: u64) {
     let ranks = all.len() as u64;
     let before: Vec<MessageCounts> = all.iter().map(Communicator::messages).collect();
     let requests: Vec<Request> = all.iter_mut().map(|communicator| call.post(communicator, seed)).collect();

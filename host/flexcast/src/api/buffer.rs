@@ -12,32 +12,32 @@ use crate::error::Result;
 /// in between:
 ///
 /// ```compile_fail,E0382
-/// # fn f(mut communicator: flexcast::Communicator<'_>, send: flexcast::Buffer<'_>, receive: flexcast::Buffer<'_>) {
+/// # fn f(mut communicator: flexcast::Communicator, send: flexcast::Buffer, receive: flexcast::Buffer) {
 /// let request = communicator.allgather(send, receive);
 /// drop(send); // moved: the card reads from it
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Buffer<'c> {
+pub struct Buffer {
     /// The same bytes once more, under a key that peers write by during one operation. Dropped before the region.
-    exposed: Option<MemoryRegion<'c>>,
-    region: MemoryRegion<'c>,
+    exposed: Option<MemoryRegion>,
+    region: MemoryRegion,
     len: usize,
     /// What `region` is a view of, if it is one: dropped after it.
-    shared: Option<Shared<'c>>,
+    shared: Option<Shared>,
 }
 
-impl<'c> Buffer<'c> {
-    pub(crate) fn new(region: MemoryRegion<'c>, len: usize) -> Self {
+impl Buffer {
+    pub(crate) fn new(region: MemoryRegion, len: usize) -> Self {
         Self { exposed: None, region, len, shared: None }
     }
 
-    pub(crate) fn of_user(region: MemoryRegion<'c>, len: usize, shared: Shared<'c>) -> Self {
+    pub(crate) fn of_user(region: MemoryRegion, len: usize, shared: Shared) -> Self {
         Self { exposed: None, region, len, shared: Some(shared) }
     }
 
     /// What it is a view of.
-    pub(crate) fn shared(&self) -> Option<&Shared<'c>> {
+    pub(crate) fn shared(&self) -> Option<&Shared> {
         self.shared.as_ref()
     }
 
@@ -103,11 +103,11 @@ impl<'c> Buffer<'c> {
         self.exposed = None;
     }
 
-    pub(crate) fn into_region(self) -> (MemoryRegion<'c>, usize) {
+    pub(crate) fn into_region(self) -> (MemoryRegion, usize) {
         (self.region, self.len)
     }
 
-    pub(crate) fn region(&self) -> &MemoryRegion<'c> {
+    pub(crate) fn region(&self) -> &MemoryRegion {
         &self.region
     }
 }

@@ -19,33 +19,30 @@ use crate::bootstrap::Exchange;
 use crate::dpa::receive::Receive;
 use crate::dpa::send::Send;
 use crate::error::{Error, Result};
-use crate::memory::tower::Tower;
 use crate::plan::Plan;
 use crate::protocol::control::Control;
 use crate::protocol::engine::Running;
 use crate::protocol::machine::Machine;
 
 /// The queues and threads of a communicator. Dropped as one: what can reach memory before the memory.
-pub(crate) struct Parts<'c> {
-    pub(crate) control: Control<'c>,
-    pub(crate) machine: Machine<'c>,
-    pub(crate) send: Send<'c>,
-    pub(crate) receive: Receive<'c>,
-    // Behind everything that refers into it.
-    tower: Tower<'c>,
-    _units: Units<'c>,
+pub(crate) struct Parts {
+    pub(crate) control: Control,
+    pub(crate) machine: Machine,
+    pub(crate) send: Send,
+    pub(crate) receive: Receive,
+    _units: Units,
 }
 
 /// The execution units of a communicator, given back when it is dropped.
-struct Units<'c> {
-    card: &'c Card<'c>,
+struct Units {
+    card: Card,
     units: Vec<u32>,
     hot_bytes: u64,
 }
 
-impl Drop for Units<'_> {
+impl Drop for Units {
     fn drop(&mut self) {
-        let mut all = self.card.units().borrow_mut();
+        let mut all = self.card.units();
         all.give_back(&self.units);
         all.hot_bytes -= self.hot_bytes;
     }
@@ -56,16 +53,16 @@ impl Drop for Units<'_> {
 /// Nothing happens by itself: [`Communicator::progress`], or a test or wait that calls it, moves the protocol on. What the card does
 /// (receiving, copying, sending) needs no such call. Operations of one communicator run one after another, in the order in which they
 /// were posted, which must be the same on all ranks; several communicators run side by side.
-pub struct Communicator<'c> {
-    pub(crate) parts: Parts<'c>,
+pub struct Communicator {
+    pub(crate) parts: Parts,
     // Buffers come after everything of the card that can reach them.
-    pub(crate) current: Option<Running<'c>>,
-    pub(crate) waiting: VecDeque<Posted<'c>>,
+    pub(crate) current: Option<Running>,
+    pub(crate) waiting: VecDeque<Posted>,
     /// Finished operations that nobody has asked for yet, by request.
-    pub(crate) done: Vec<(u64, Done<'c>)>,
+    pub(crate) done: Vec<(u64, Done)>,
     /// Buffers that the card may still reach.
-    pub(crate) lost: Vec<Buffer<'c>>,
-    pub(crate) card: &'c Card<'c>,
+    pub(crate) lost: Vec<Buffer>,
+    pub(crate) card: Card,
     pub(crate) config: Config,
     pub(crate) derived: Derived,
     footprint: Footprint,
@@ -87,27 +84,27 @@ pub struct Communicator<'c> {
 
 /// An operation that waits for its turn.
 #[derive(Debug)]
-pub(crate) struct Posted<'c> {
+pub(crate) struct Posted {
     pub(crate) request: u64,
     pub(crate) plan: Plan,
-    pub(crate) send: Option<Buffer<'c>>,
-    pub(crate) receive: Buffer<'c>,
+    pub(crate) send: Option<Buffer>,
+    pub(crate) receive: Buffer,
     pub(crate) posted_ps: u64,
 }
 
-impl fmt::Debug for Communicator<'_> {
+impl fmt::Debug for Communicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Communicator").field("place", &self.place).field("id", &self.id).finish_non_exhaustive()
     }
 }
 
-impl<'c> Communicator<'c> {
+impl Communicator {
     /// Makes a communicator of all ranks of an exchange; collective. Blocks as long as the exchange does.
     ///
     /// # Errors
     /// [`Error::Exchange`] when ranks are missing or doubled, [`Error::Peer`] when they do not fit one another or one of them could not make
     /// its part, and what [`Pending::new`] gives.
-    pub fn create(card: &'c Card<'c>, exchange: &mut dyn Exchange, config: Config) -> Result<Self> {
+    pub fn create(card: &Card, exchange: &mut dyn Exchange, config: Config) -> Result<Self> {
         crate::api::split::found(card, exchange, config)
     }
 
@@ -125,8 +122,8 @@ impl<'c> Communicator<'c> {
 
     /// The card.
     #[must_use]
-    pub fn card(&self) -> &'c Card<'c> {
-        self.card
+    pub fn card(&self) -> &Card {
+        &self.card
     }
 
     /// Its parameters.
@@ -176,7 +173,7 @@ impl<'c> Communicator<'c> {
     ///
     /// # Errors
     /// [`Error::ForeignRequest`]; the failure of a library call, after which the communicator is of no use.
-    pub fn test(&mut self, request: Request) -> Result<Test<'c>> {
+    pub fn test(&mut self, request: Request) -> Result<Test> {
         if request.communicator != self.id {
             return Err(Error::ForeignRequest { request: request.number });
         }
@@ -199,7 +196,7 @@ impl<'c> Communicator<'c> {
     ///
     /// # Errors
     /// As [`Communicator::test`].
-    pub fn wait(&mut self, mut request: Request) -> Result<Done<'c>> {
+    pub fn wait(&mut self, mut request: Request) -> Result<Done> {
         loop {
             match self.test(request)? {
                 Test::Done(done) => return Ok(done),
@@ -221,7 +218,7 @@ impl<'c> Communicator<'c> {
         self.current.is_none() && self.waiting.is_empty()
     }
 
-    pub(crate) fn finish(&mut self, request: u64, done: Done<'c>) {
+    pub(crate) fn finish(&mut self, request: u64, done: Done) {
         self.done.push((request, done));
     }
 

@@ -8,12 +8,12 @@ use crate::plan::displs;
 use crate::plan::stream;
 use crate::plan::{Kind, Plan};
 
-impl<'c> Communicator<'c> {
+impl Communicator {
     /// Bytes of `buffer` from rank `root` to all. On the root it is read, elsewhere written.
     ///
     /// # Errors
     /// [`Refused`] with the buffer: no such root, too many chunks, or a communicator that has failed.
-    pub fn broadcast(&mut self, buffer: Buffer<'c>, root: u32) -> Result<Request, Box<Refused<'c>>> {
+    pub fn broadcast(&mut self, buffer: Buffer, root: u32) -> Result<Request, Box<Refused>> {
         let bytes = buffer.len() as u64;
         self.post(Kind::Broadcast { root, bytes }, None, buffer)
     }
@@ -22,7 +22,7 @@ impl<'c> Communicator<'c> {
     ///
     /// # Errors
     /// [`Refused`] with the buffers: `receive` is not `size()` times as long as `send`, and as in [`Communicator::broadcast`].
-    pub fn allgather(&mut self, send: Buffer<'c>, receive: Buffer<'c>) -> Result<Request, Box<Refused<'c>>> {
+    pub fn allgather(&mut self, send: Buffer, receive: Buffer) -> Result<Request, Box<Refused>> {
         let bytes = send.len() as u64;
         self.post(Kind::Allgather { bytes }, Some(send), receive)
     }
@@ -31,7 +31,7 @@ impl<'c> Communicator<'c> {
     ///
     /// # Errors
     /// As [`Communicator::allgather`].
-    pub fn allgather_in_place(&mut self, receive: Buffer<'c>) -> Result<Request, Box<Refused<'c>>> {
+    pub fn allgather_in_place(&mut self, receive: Buffer) -> Result<Request, Box<Refused>> {
         let bytes = receive.len() as u64 / u64::from(self.size());
         self.post(Kind::Allgather { bytes }, None, receive)
     }
@@ -41,12 +41,7 @@ impl<'c> Communicator<'c> {
     /// # Errors
     /// [`Refused`] with the buffers: `send` is not `counts[rank()]` bytes long, `receive` not their sum, or `counts` has not `size()`
     /// entries, and as in [`Communicator::broadcast`].
-    pub fn allgatherv(
-        &mut self,
-        send: Buffer<'c>,
-        receive: Buffer<'c>,
-        counts: &[u64],
-    ) -> Result<Request, Box<Refused<'c>>> {
+    pub fn allgatherv(&mut self, send: Buffer, receive: Buffer, counts: &[u64]) -> Result<Request, Box<Refused>> {
         self.post(Kind::Allgatherv { bytes: counts.to_vec() }, Some(send), receive)
     }
 
@@ -54,7 +49,7 @@ impl<'c> Communicator<'c> {
     ///
     /// # Errors
     /// As [`Communicator::allgatherv`].
-    pub fn allgatherv_in_place(&mut self, receive: Buffer<'c>, counts: &[u64]) -> Result<Request, Box<Refused<'c>>> {
+    pub fn allgatherv_in_place(&mut self, receive: Buffer, counts: &[u64]) -> Result<Request, Box<Refused>> {
         self.post(Kind::Allgatherv { bytes: counts.to_vec() }, None, receive)
     }
 
@@ -66,11 +61,11 @@ impl<'c> Communicator<'c> {
     /// [`Communicator::allgatherv`].
     pub fn allgatherv_displaced(
         &mut self,
-        send: Buffer<'c>,
-        receive: Buffer<'c>,
+        send: Buffer,
+        receive: Buffer,
         counts: &[u64],
         displacements: &[u64],
-    ) -> Result<Request, Box<Refused<'c>>> {
+    ) -> Result<Request, Box<Refused>> {
         let kind = Kind::Allgatherv { bytes: counts.to_vec() };
         self.post_displaced(kind, Some(displacements), Some(send), receive)
     }
@@ -81,14 +76,14 @@ impl<'c> Communicator<'c> {
     /// As [`Communicator::allgatherv_displaced`].
     pub fn allgatherv_displaced_in_place(
         &mut self,
-        receive: Buffer<'c>,
+        receive: Buffer,
         counts: &[u64],
         displacements: &[u64],
-    ) -> Result<Request, Box<Refused<'c>>> {
+    ) -> Result<Request, Box<Refused>> {
         self.post_displaced(Kind::Allgatherv { bytes: counts.to_vec() }, Some(displacements), None, receive)
     }
 
-    fn post(&mut self, kind: Kind, send: Option<Buffer<'c>>, receive: Buffer<'c>) -> Result<Request, Box<Refused<'c>>> {
+    fn post(&mut self, kind: Kind, send: Option<Buffer>, receive: Buffer) -> Result<Request, Box<Refused>> {
         self.post_displaced(kind, None, send, receive)
     }
 
@@ -96,9 +91,9 @@ impl<'c> Communicator<'c> {
         &mut self,
         kind: Kind,
         displacements: Option<&[u64]>,
-        send: Option<Buffer<'c>>,
-        receive: Buffer<'c>,
-    ) -> Result<Request, Box<Refused<'c>>> {
+        send: Option<Buffer>,
+        receive: Buffer,
+    ) -> Result<Request, Box<Refused>> {
         let plan = match self.plan(kind, displacements, send.as_ref(), &receive) {
             Ok(plan) => plan,
             Err(error) => return Err(Box::new(Refused { error, send, receive: Some(receive) })),
@@ -115,13 +110,7 @@ impl<'c> Communicator<'c> {
     }
 
     /// Checks an operation's arguments.
-    fn plan(
-        &self,
-        kind: Kind,
-        displacements: Option<&[u64]>,
-        send: Option<&Buffer<'c>>,
-        receive: &Buffer<'c>,
-    ) -> Result<Plan> {
+    fn plan(&self, kind: Kind, displacements: Option<&[u64]>, send: Option<&Buffer>, receive: &Buffer) -> Result<Plan> {
         if let Some(failure) = self.broken {
             return Err(Error::Broken { failure });
         }

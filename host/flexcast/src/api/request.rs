@@ -18,51 +18,51 @@ pub struct Request {
 /// What a test of a request gives.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "an operation allocates nothing, not even for its result")]
-pub enum Test<'c> {
+pub enum Test {
     /// It is over.
-    Done(Done<'c>),
+    Done(Done),
     /// It is not; the request is given back.
     Pending(Request),
 }
 
 /// A finished operation.
 #[derive(Debug)]
-pub struct Done<'c> {
+pub struct Done {
     /// Whether all bytes are where they should be.
     pub result: Result<()>,
     /// The send buffer, if it had one.
     ///
     /// After a failure that the card could not be made to stop for, buffers stay with the communicator until it is dropped.
-    pub send: Option<Buffer<'c>>,
+    pub send: Option<Buffer>,
     /// The receive buffer, or the buffer of a Broadcast.
-    pub receive: Option<Buffer<'c>>,
+    pub receive: Option<Buffer>,
     /// What happened.
     pub report: Report,
 }
 
 /// An operation that was not begun: why, and its buffers. As an error it is its reason.
-pub struct Refused<'c> {
+pub struct Refused {
     /// Why.
     pub error: Error,
     /// The send buffer.
-    pub send: Option<Buffer<'c>>,
+    pub send: Option<Buffer>,
     /// The receive buffer.
-    pub receive: Option<Buffer<'c>>,
+    pub receive: Option<Buffer>,
 }
 
-impl fmt::Display for Refused<'_> {
+impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.error, f)
     }
 }
 
-impl fmt::Debug for Refused<'_> {
+impl fmt::Debug for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.error, f)
     }
 }
 
-impl std::error::Error for Refused<'_> {
+impl std::error::Error for Refused {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.error.source()
     }

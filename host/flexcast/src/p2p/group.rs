@@ -32,15 +32,15 @@ pub struct Statistics {
 
 /// One rank of a connected group.
 #[derive(Debug)]
-pub struct Group<'a> {
+pub struct Group {
     place: Place,
     config: Config,
     /// By peer, ascending. Before the memory that they use: dropped first.
-    connections: Vec<Connection<'a>>,
-    slots: MemoryRegion<'a>,
-    pub(super) reducing: Reducing<'a>,
-    pub(super) pd: &'a ProtectionDomain<'a>,
-    completions: &'a CompletionQueue<'a>,
+    connections: Vec<Connection>,
+    slots: MemoryRegion,
+    pub(super) reducing: Reducing,
+    pub(super) pd: ProtectionDomain,
+    completions: CompletionQueue,
     division: Division,
     running: Option<Running>,
     /// A message that its connection had no room for.
@@ -57,14 +57,14 @@ pub struct Group<'a> {
     scratch: Vec<u8>,
 }
 
-impl<'a> Group<'a> {
+impl Group {
     pub(super) fn new(
         place: Place,
         config: Config,
-        pd: &'a ProtectionDomain<'a>,
-        completions: &'a CompletionQueue<'a>,
-        connections: Vec<Connection<'a>>,
-        slots: MemoryRegion<'a>,
+        pd: ProtectionDomain,
+        completions: CompletionQueue,
+        connections: Vec<Connection>,
+        slots: MemoryRegion,
     ) -> Self {
         Self {
             place,
@@ -260,7 +260,7 @@ impl<'a> Group<'a> {
 
     /// Takes completions; tells whether there were any.
     fn collect(&mut self) -> Result<bool, Error> {
-        let completions = self.completions;
+        let completions = self.completions.clone();
         let mut seen = false;
         for _ in 0..MAX_BATCHES {
             let mut result = Ok(());
@@ -358,7 +358,7 @@ impl<'a> Group<'a> {
         if waited_ps < self.config.bound.span_ps && self.looks < self.config.bound.looks {
             return Ok(());
         }
-        let owing = |connection: &Connection<'_>| connection.owes().map(|what| (connection.peer(), what));
+        let owing = |connection: &Connection| connection.owes().map(|what| (connection.peer(), what));
         let (peer, what) = self
             .connections
             .iter()
@@ -372,10 +372,10 @@ impl<'a> Group<'a> {
 
 /// Counts messages by their peers and compares with a limit of the connection.
 fn check_messages<'a>(
-    connections: &[Connection<'a>],
+    connections: &[Connection],
     counts: &mut [u32],
     peers: impl Iterator<Item = u32>,
-    limit: impl Fn(&Connection<'a>) -> u32,
+    limit: impl Fn(&Connection) -> u32,
 ) -> Result<(), Error> {
     counts.fill(0);
     for peer in peers {

@@ -57,13 +57,13 @@ impl Sending {
 
 /// The operation under way.
 #[derive(Debug)]
-pub(crate) struct Running<'c> {
+pub(crate) struct Running {
     request: u64,
     plan: Plan,
-    send: Option<Buffer<'c>>,
+    send: Option<Buffer>,
     /// The own block once more, where it cannot be sent from its place in the receive buffer.
-    copied: Option<Buffer<'c>>,
-    receive: Buffer<'c>,
+    copied: Option<Buffer>,
+    receive: Buffer,
     /// Its number, alike on all ranks.
     operation: u32,
     collective_id: u32,
@@ -91,7 +91,7 @@ pub(crate) struct Running<'c> {
     report: Report,
 }
 
-impl Running<'_> {
+impl Running {
     /// Address and local key of the own block.
     fn source(&self, own: u32) -> (u64, u32) {
         match self.send.as_ref().or(self.copied.as_ref()) {
@@ -104,7 +104,7 @@ impl Running<'_> {
     }
 }
 
-impl<'c> Communicator<'c> {
+impl Communicator {
     /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks.
     ///
     /// # Errors
@@ -160,7 +160,7 @@ impl<'c> Communicator<'c> {
 
     /// The own block of an operation in place, copied to where nobody writes, if Writes of this rank come back to the receive buffer. All
     /// of a Broadcast is the root's, whose card gets no key for it.
-    fn copy_of_source(&self, plan: &Plan, receive: &Buffer<'c>) -> Result<Option<Buffer<'c>>> {
+    fn copy_of_source(&self, plan: &Plan, receive: &Buffer) -> Result<Option<Buffer>> {
         let (own, foreign) = (plan.receive_bytes() - plan.foreign_bytes(), plan.foreign_bytes());
         if own == 0 || foreign == 0 || !self.parts.send.writes_come_back() {
             return Ok(None);
@@ -172,7 +172,7 @@ impl<'c> Communicator<'c> {
     }
 
     /// Makes an operation the current one: own block in place.
-    fn begin(&mut self, posted: Posted<'c>) -> Result<()> {
+    fn begin(&mut self, posted: Posted) -> Result<()> {
         let Posted { request, plan, send, mut receive, posted_ps } = posted;
         let copied = match &send {
             Some(send) => {
@@ -356,7 +356,7 @@ impl<'c> Communicator<'c> {
 }
 
 /// Copies bytes from a place in one buffer to a place in another.
-fn copy((from, start): (&Buffer<'_>, usize), (to, offset): (&mut Buffer<'_>, usize), len: usize) -> Result<()> {
+fn copy((from, start): (&Buffer, usize), (to, offset): (&mut Buffer, usize), len: usize) -> Result<()> {
     let mut piece = [0; 4096];
     let mut at = 0;
     while at < len {

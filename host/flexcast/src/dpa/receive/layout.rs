@@ -54,7 +54,7 @@ pub(super) fn device(addr: DevAddr) -> DeviceAddress {
     DeviceAddress::new(addr.get())
 }
 
-pub(crate) fn cq_descriptor(cq: &DpaCompletionQueue<'_>) -> QueueDescriptor {
+pub(crate) fn cq_descriptor(cq: &DpaCompletionQueue) -> QueueDescriptor {
     QueueDescriptor {
         ring: device(cq.ring()),
         doorbell_record: device(cq.doorbell_record()),
@@ -64,7 +64,7 @@ pub(crate) fn cq_descriptor(cq: &DpaCompletionQueue<'_>) -> QueueDescriptor {
     }
 }
 
-pub(crate) fn receive_descriptor(qp: &DpaQueuePair<'_>) -> QueueDescriptor {
+pub(crate) fn receive_descriptor(qp: &DpaQueuePair) -> QueueDescriptor {
     QueueDescriptor {
         ring: device(qp.receive_ring()),
         doorbell_record: device(qp.doorbell_record()),
@@ -74,7 +74,7 @@ pub(crate) fn receive_descriptor(qp: &DpaQueuePair<'_>) -> QueueDescriptor {
     }
 }
 
-pub(crate) fn send_descriptor(qp: &DpaQueuePair<'_>) -> QueueDescriptor {
+pub(crate) fn send_descriptor(qp: &DpaQueuePair) -> QueueDescriptor {
     QueueDescriptor {
         ring: device(qp.send_ring()),
         doorbell_record: device(qp.doorbell_record()),

@@ -20,7 +20,6 @@ use crate::dpa::receive::{accepted, cq_descriptor, receive_descriptor, send_desc
 use crate::dpa::wake::Wake;
 use crate::endpoint::{Endpoint, Purpose};
 use crate::error::Result;
-use crate::memory::tower::Tower;
 
 /// log2 of the receives posted to each peer: as many as the host's own connections have.
 const LOG_RECEIVES: u8 = 4;
@@ -29,29 +28,28 @@ const LOG_SENDS: u8 = 3;
 /// First packet number of every connection.
 const FIRST_PSN: u32 = 0;
 
-impl<'c> Conductor<'c> {
+impl Conductor {
     /// Makes the thread and its queues, with a connection, not yet connected, for each of `peers` (ascending).
     pub(crate) fn new(
-        card: &'c Card<'_>,
-        tower: &mut Tower<'c>,
+        card: &Card,
         config: &Config,
         place: Place,
         unit: u32,
         peers: &[u32],
-        (host, shared): (&'c MemoryRegion<'c>, Shared),
+        (host, shared): (MemoryRegion, Shared),
     ) -> Result<Self> {
         let process = card.process();
-        let memory = tower.keep(DeviceBuffer::zeroed(process, size_of::<ConductorThread>() as u64)?);
-        let key = tower.keep(MemoryKey::new(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?);
-        let handler = tower.keep(EventHandler::new(process, "conduct", memory.addr().get(), Affinity::Unit(unit))?);
-        let (wake, woken) = Wake::new(card, tower, handler, 1)?;
+        let memory = DeviceBuffer::zeroed(process, size_of::<ConductorThread>() as u64)?;
+        let key = MemoryKey::new(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let handler = EventHandler::new(process, "conduct", memory.addr().get(), Affinity::Unit(unit))?;
+        let (wake, woken) = Wake::new(card, &handler, 1)?;
         let depths = DpaDepths { log_send: Some(LOG_SENDS), log_receive: Some(LOG_RECEIVES) };
         let completions = (peers.len().max(1) as u32 * ((1 << LOG_SENDS) + (1 << LOG_RECEIVES))).next_power_of_two();
-        let target = CqTarget::Thread(handler);
-        let cq = tower.keep(DpaCompletionQueue::new(card.outbox(), completions.ilog2() as u8, target)?);
+        let target = CqTarget::Thread(&handler);
+        let cq = DpaCompletionQueue::new(card.outbox(), completions.ilog2() as u8, target)?;
         let mut connections = Vec::with_capacity(peers.len());
         for (index, rank) in (0..).zip(peers) {
-            connections.push((*rank, DpaQueuePair::reliable_by_command(cq, cq, depths, index)?));
+            connections.push((*rank, DpaQueuePair::reliable_by_command(&cq, &cq, depths, index)?));
         }
         let line = Signals {
             conductor: handler.id(),
@@ -59,7 +57,7 @@ impl<'c> Conductor<'c> {
             senders: config.send_threads,
             ..Default::default()
         };
-        let signals = tower.keep(DeviceBuffer::from_bytes(process, line.as_bytes())?);
+        let signals = DeviceBuffer::from_bytes(process, line.as_bytes())?;
         Ok(Self {
             place,
             handler,
@@ -69,6 +67,8 @@ impl<'c> Conductor<'c> {
             cq,
             peers: connections,
             signals,
+            tables: Vec::new(),
+            messages: None,
             host,
             shared,
             order: ConductorOrder::default(),
@@ -98,8 +98,7 @@ impl<'c> Conductor<'c> {
     /// Connects to the peers, whose endpoints are among `all`, and lets the thread run. `senders`: activation ids of the send workers.
     pub(crate) fn connect(
         &mut self,
-        card: &'c Card<'_>,
-        tower: &mut Tower<'c>,
+        card: &Card,
         all: &[Endpoint],
         config: &Config,
         (communicator, first_operation): (u64, u32),
@@ -109,30 +108,29 @@ impl<'c> Conductor<'c> {
         let own = self.place.rank();
         let slots = (1u64 << LOG_SENDS) + (1 << LOG_RECEIVES);
         let messages_bytes = self.peers.len().max(1) as u64 * slots * MESSAGE_BYTES;
-        let messages = tower.keep(DeviceBuffer::zeroed(process, messages_bytes)?);
-        let message_key = tower.keep(MemoryKey::new(messages, Access::LOCAL_WRITE)?);
+        let messages = DeviceBuffer::zeroed(process, messages_bytes)?;
+        let message_key = MemoryKey::new(&messages, Access::LOCAL_WRITE)?;
         let retry = Retry { timeout_exponent: config.retry_exponent, count: 7 };
         let path = Path { traffic_class: config.control_class, ..Path::default() };
         let mut contexts = Vec::with_capacity(self.peers.len());
-        for ((rank, mut qp), number) in std::mem::take(&mut self.peers).into_iter().zip(0..) {
+        for ((rank, qp), number) in self.peers.iter_mut().zip(0..) {
             contexts.push(ConductorPeer {
-                receive_queue: receive_descriptor(&qp),
-                send_queue: send_descriptor(&qp),
-                rank,
+                receive_queue: receive_descriptor(qp),
+                send_queue: send_descriptor(qp),
+                rank: *rank,
                 first_slot: number * slots,
                 ..Default::default()
             });
-            let remote = all[rank as usize].connection(Purpose::Control, own)?;
+            let remote = all[*rank as usize].connection(Purpose::Control, own)?;
             qp.connect_with(&remote, FIRST_PSN, path, retry)?;
-            tower.keep(qp);
         }
         let senders: Vec<u64> = senders.map(u64::from).collect();
-        let senders = tower.keep(DeviceBuffer::from_bytes(process, senders.as_bytes())?);
+        let senders = DeviceBuffer::from_bytes(process, senders.as_bytes())?;
         let count = contexts.len() as u32;
         let context_bytes = if contexts.is_empty() { &[0; 64] } else { contexts.as_bytes() };
-        let contexts = tower.keep(DeviceBuffer::from_bytes(process, context_bytes)?);
-        let machine = tower.keep(DeviceBuffer::zeroed(process, MACHINE_BYTES)?);
-        let address = |buffer: &DeviceBuffer<'_>| DeviceAddress::new(buffer.addr().get());
+        let contexts = DeviceBuffer::from_bytes(process, context_bytes)?;
+        let machine = DeviceBuffer::zeroed(process, MACHINE_BYTES)?;
+        let address = |buffer: &DeviceBuffer| DeviceAddress::new(buffer.addr().get());
         let host = |offset: usize| self.host.addr().get() + offset as u64;
         let context = ConductorThread {
             abi_hash: ABI_HASH,
@@ -147,17 +145,17 @@ impl<'c> Conductor<'c> {
             window_mkey: self.host.lkey(),
             message_lkey: message_key.id(),
             communicator,
-            contexts: address(contexts),
-            senders: address(senders),
-            messages: address(messages),
+            contexts: address(&contexts),
+            senders: address(&senders),
+            messages: address(&messages),
             messages_bytes,
-            machine: address(machine),
+            machine: address(&machine),
             signals: self.signals(),
             report_host: host(self.shared.report()),
             flag_host: host(self.shared.flag()),
-            message_cq: cq_descriptor(self.cq),
-            control_cq: cq_descriptor(self.woken.cq),
-            control_queue: receive_descriptor(self.woken.qp),
+            message_cq: cq_descriptor(&self.cq),
+            control_cq: cq_descriptor(&self.woken.cq),
+            control_queue: receive_descriptor(&self.woken.qp),
             ..Default::default()
         };
         let memory = self.memory.buffer();
@@ -165,6 +163,8 @@ impl<'c> Conductor<'c> {
         accepted("conductor", process.call("prepare_conductor", memory.addr().get())?)?;
         self.handler.run(memory.addr().get())?;
         self.operation = first_operation;
-        card.kick(self.handler)
+        self.tables = vec![machine, contexts, senders];
+        self.messages = Some(message_key);
+        card.kick(&self.handler)
     }
 }

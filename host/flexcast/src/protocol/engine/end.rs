@@ -7,7 +7,7 @@ use crate::api::communicator::Communicator;
 use crate::api::request::Done;
 use crate::error::{Error, Result};
 
-impl<'c> Communicator<'c> {
+impl Communicator {
     /// Whether chunks came after the cutoff of the operation before shows once the workers report again.
     fn notice_late_chunks(&mut self, cut_off: bool) -> Result<()> {
         let late = self.parts.receive.late_chunks()?;
@@ -19,7 +19,7 @@ impl<'c> Communicator<'c> {
     }
 
     pub(super) fn release(&mut self, now_ps: u64) -> Result<()> {
-        let over = |running: &Running<'_>| {
+        let over = |running: &Running| {
             running.releasing_ps.is_some() && running.failing.is_none() && !running.sending.is_under_way()
         };
         // What others tell of where they want their bytes must not find this rank gone.
@@ -71,7 +71,7 @@ impl<'c> Communicator<'c> {
         let result = Err(crash.map_or_else(|| Error::Failed { operation: plan.kind.name(), failure }, Error::Flexio));
         let done = if over {
             // Peers may hold its key: the next owner of these bytes gets another one.
-            let renew = |buffer: Buffer<'c>| self.card.renew(buffer);
+            let renew = |buffer: Buffer| self.card.renew(buffer);
             Done { result, send: send.map(renew).transpose()?, receive: Some(renew(receive)?), report }
         } else {
             self.lost.extend(send.into_iter().chain(copied));

@@ -15,7 +15,7 @@ use crate::protocol::machine::Machine;
 /// Time between two looks for failures of workers.
 pub(super) const CHECK_PS: u64 = 10_000_000;
 
-impl Communicator<'_> {
+impl Communicator {
     /// Looks at what the card's workers have told, and at the clock.
     pub(super) fn look(&mut self, now_ps: u64, mut moved: bool) -> Result<bool> {
         let Some(running) = self.current.as_mut() else { return Ok(moved) };
