@@ -1,6 +1,7 @@
 //! Arguments of `flexcast sim`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use flexcast::{Config, Control, MAX_SUBGROUPS, ThreadPlacement, Transport};
@@ -202,7 +203,7 @@ impl CommunicatorArgs {
         let Self { send_batch, chunk, slots, batch, margin, pacing, .. } = *self;
         let mut config = Config::default();
         if let Some(us) = margin {
-            config.overheads.margin_ps = us.saturating_mul(1_000_000);
+            config.overheads.cutoff_slack = Duration::from_micros(us);
         }
         // All cards' slots are filled: those of 1024 cards leave room for their buffers in 8 GiB.
         let most = if ranks > 512 { 512 } else { 1024 };

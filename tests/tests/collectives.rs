@@ -1,5 +1,7 @@
 //! Collectives of the library on emulated cards, with the real firmware: cases drawn from seeds, and how full the link is.
 
+use std::time::Duration;
+
 use flexcast::{Config, Overheads, ThreadPlacement};
 use flexcast_lab::campaign::random::{Case, Expected};
 use flexcast_lab::campaign::{Tally, run_case, run_seed};
@@ -78,7 +80,7 @@ fn eight_ranks_fill_their_links() {
         chains: 8,
         placement: ThreadPlacement::Spread,
         max_receive_bytes: 64 << 20,
-        overheads: Overheads { margin_ps: 1_000_000_000, ..Config::default().overheads },
+        overheads: Overheads { cutoff_slack: Duration::from_millis(1), ..Config::default().overheads },
         ..Config::default().with_subgroups(threads)
     };
     let params = SimParams {

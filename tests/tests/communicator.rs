@@ -91,8 +91,7 @@ fn several_communicators_share_cards_and_work_side_by_side() {
         }
         drive(provider, &mut all, |_, _| {});
         for (at, one) in all.iter().enumerate() {
-            let done = one.done.as_ref().expect("driven to its end");
-            done.result.as_ref().expect("success");
+            let done = one.done.as_ref().expect("driven to its end").as_ref().expect("success");
             check(done, (at / 3) as u64, 3, SIZES[at / 3]);
         }
     });
@@ -112,8 +111,7 @@ fn halves_of_the_cards_work_side_by_side() {
         }
         drive(provider, &mut all, |_, _| {});
         for (at, one) in all.iter().enumerate() {
-            let done = one.done.as_ref().expect("driven to its end");
-            done.result.as_ref().expect("success");
+            let done = one.done.as_ref().expect("driven to its end").as_ref().expect("success");
             check(done, (at / 2) as u64, 2, 40_000 + at / 2);
         }
     });
@@ -125,7 +123,7 @@ fn a_request_of_another_communicator_is_refused_and_lost_to_it_only() {
         let mut one = connect(cards.iter(), &config());
         let mut other = connect(cards.iter(), &config());
         let mine = gather(&mut one[0], 5, 3000);
-        let error = other[0].test(mine).expect_err("another's");
+        let error = other[0].test(mine).expect_err("another's").error;
         assert!(matches!(error, Error::ForeignRequest { request: 1 }), "{error}");
         told(&error, &["request 1", "the one that made it"]);
         // The operation itself goes on.
@@ -135,7 +133,7 @@ fn a_request_of_another_communicator_is_refused_and_lost_to_it_only() {
         drive(provider, &mut all, |_, _| {
             first[0].progress().expect("progress");
         });
-        check(all[0].done.as_ref().expect("driven to its end"), 5, 2, 3000);
+        check(all[0].done.as_ref().expect("driven to its end").as_ref().expect("success"), 5, 2, 3000);
         gathers(provider, &mut other, 6, 100);
     });
 }
@@ -148,7 +146,7 @@ fn communicators_dropped_with_an_operation_under_way_leave_nothing_behind() {
         for round in 0..50 {
             let mut communicators = connect(cards.iter(), &config);
             let requests: Vec<Request> =
-                communicators.iter_mut().map(|communicator| gather(communicator, round, 20_000)).collect();
+                communicators.iter().map(|communicator| gather(communicator, round, 20_000)).collect();
             for _ in 0..round * 4 {
                 for communicator in &mut communicators {
                     communicator.progress().expect("progress");
@@ -184,10 +182,10 @@ fn an_operation_cancelled_at_any_moment_ends_on_all_ranks() {
         assert!(start_ps < made_ps && step_ps > 0, "virtual time passes");
         drop(communicators);
         for step in 0..STEPS {
-            let mut communicators = connect(cards.iter(), &config());
+            let communicators = connect(cards.iter(), &config());
             let (seed, culprit) = (step, step as usize % 3);
             let mut all: Vec<Under<'_>> = communicators
-                .iter_mut()
+                .iter()
                 .map(|communicator| {
                     let request = gather(communicator, seed, BYTES);
                     Under::new(communicator, request)
@@ -201,15 +199,15 @@ fn an_operation_cancelled_at_any_moment_ends_on_all_ranks() {
                 }
             });
             for one in &all {
-                let done = one.done.as_ref().expect("driven to its end");
-                assert!(done.receive.is_some(), "the card lets go of the buffer");
-                match &done.result {
-                    Ok(()) => {
+                match one.done.as_ref().expect("driven to its end") {
+                    Ok(done) => {
                         right += 1;
                         check(done, seed, 3, BYTES);
                     }
-                    Err(error) => {
+                    Err(end) => {
+                        assert!(end.receive.is_some(), "the card lets go of the buffer");
                         failed += 1;
+                        let error = &end.error;
                         assert!(matches!(error, Error::Failed { .. } | Error::Broken { .. }), "{error}");
                         told(error, &[&format!("rank {culprit} cancelled")]);
                     }

@@ -6,6 +6,8 @@ mod calls;
 #[path = "conductor/weak.rs"]
 mod weak;
 
+use std::time::Duration;
+
 use calls::{PS_PER_US, config, machine, run};
 use emu_provider::emulated;
 use flexcast::{Config, Control, Transport};
@@ -55,7 +57,7 @@ fn troubled_with_skew(control: Control, trouble: Trouble, skew_us: u64) -> Repor
         iterations: 1,
         seed: 1,
         skew_us,
-        config: Config { control, patience_ps: 20_000 * PS_PER_US, ..config() },
+        config: Config { control, barrier_timeout: Duration::from_micros(20_000), ..config() },
         trouble: vec![trouble],
     };
     let provider = emulated(machine(5)).expect("a machine");

@@ -1,13 +1,15 @@
 //! Mechanisms of multicast collectives, seen in the trace of a simulated group and in what it counts: each test fails if its mechanism
 //! does not work. Emulated cards, the real firmware; times are *emulated*.
 
+use std::time::Duration;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use emu_machine::nic::{Nic, Note, Operation as Packet, PacketNote, Transport as Service};
 use emu_machine::{Recording, What, World, with_world};
 use emu_provider::emulated;
 use flexcast::p2p::algorithm::Allgather;
-use flexcast::{Communicator, Config, Control, Overheads, Phases};
+use flexcast::{Communicator, Config, Control, Overheads, PhasesPs};
 use flexcast_lab::machine::MachineParams;
 use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::{Operation, SimParams};
@@ -200,20 +202,22 @@ fn data_share(ranks: usize, bytes: usize) -> f64 {
     let mut share = 0.0;
     with_cards(ranks, |provider, cards| {
         let config = Config { max_receive_bytes: (ranks * bytes) as u64, ..Config::default() };
-        let mut all = connect(cards.iter(), &config);
+        let all = connect(cards.iter(), &config);
         let posted: Vec<_> = all
-            .iter_mut()
+            .iter()
             .map(|communicator| {
                 let request = gather(communicator, 3, bytes);
                 (communicator, request)
             })
             .collect();
         // Keys are made for buffers when they are first used.
-        let used =
-            ended(provider, posted).into_iter().map(|done| done.send.zip(done.receive).expect("buffers come back"));
+        let used = ended(provider, posted)
+            .into_iter()
+            .map(|done| done.expect("success"))
+            .map(|done| (done.send.expect("a buffer"), done.receive));
         let used: Vec<_> = used.collect();
         let posted: Vec<_> = all
-            .iter_mut()
+            .iter()
             .zip(used)
             .map(|(communicator, (send, mut receive))| {
                 receive.fill(0xEE);
@@ -223,8 +227,9 @@ fn data_share(ranks: usize, bytes: usize) -> f64 {
             .collect();
         let (mut data_ps, mut all_ps) = (0, 0);
         for done in ended(provider, posted) {
+            let done = done.expect("success");
             check(&done, 3, ranks, bytes);
-            let Phases { posted_ps, ready_ps, received_ps, released_ps, .. } = done.report.phases;
+            let PhasesPs { posted_ps, ready_ps, received_ps, released_ps, .. } = *done.report.phases.in_ps();
             data_ps += span_ps(ready_ps, received_ps);
             all_ps += span_ps(Some(posted_ps), released_ps);
         }
@@ -277,7 +282,7 @@ fn recovery_of_everything_costs_what_the_ring_costs() {
             world(|world| world.start_recording(RECORDS));
             let config = Config {
                 max_receive_bytes: (ranks * bytes) as u64,
-                overheads: Overheads { margin_ps: 200 * PS_PER_US, ..Config::default().overheads },
+                overheads: Overheads { cutoff_slack: Duration::from_micros(200), ..Config::default().overheads },
                 ..communicators::config()
             };
             let mut all = connect(cards.iter(), &config);
@@ -298,11 +303,11 @@ fn recovery_of_everything_costs_what_the_ring_costs() {
 }
 
 /// An Allgather of which nothing arrives by multicast: microseconds from the last cutoff to the last byte, and bytes that neighbours gave.
-fn recover(provider: &Provider, all: &mut [Communicator], bytes: usize) -> (f64, u64) {
+fn recover(provider: &Provider, all: &[Communicator], bytes: usize) -> (f64, u64) {
     let ranks = all.len();
     world(|world| world.start_recording(RECORDS));
     let posted: Vec<_> = all
-        .iter_mut()
+        .iter()
         .map(|communicator| {
             let request = gather(communicator, 2, bytes);
             (communicator, request)
@@ -310,8 +315,9 @@ fn recover(provider: &Provider, all: &mut [Communicator], bytes: usize) -> (f64,
         .collect();
     let (mut cut_off_ps, mut complete_ps, mut recovered) = (0, 0, 0);
     for done in ended(provider, posted) {
+        let done = done.expect("success");
         check(&done, 2, ranks, bytes);
-        let phases = done.report.phases;
+        let phases = done.report.phases.in_ps();
         assert_eq!(phases.received_ps, None, "nothing came by multicast");
         assert_eq!(done.report.recovered_bytes, done.report.foreign_bytes);
         cut_off_ps = cut_off_ps.max(phases.cut_off_ps.expect("it had to be recovered"));

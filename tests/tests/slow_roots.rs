@@ -1,5 +1,7 @@
 //! Roots that multicast more slowly than their cutoff allows: they stop, and what is left is fetched.
 
+use std::time::Duration;
+
 use emu_machine::Config as MachineConfig;
 use emu_provider::emulated;
 use flexcast::{Config, Control, Transport};
@@ -11,7 +13,6 @@ use flexcast_lab::sim::run;
 use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::image_bytes;
 
-const PS_PER_US: u64 = 1_000_000;
 const RANKS: u32 = 4;
 const BYTES: u64 = 64 << 10;
 
@@ -27,7 +28,7 @@ fn slow(transport: Transport, control: Control) -> SimParams {
         send_depth: 32,
         chains: 1,
         max_receive_bytes: BYTES * u64::from(RANKS),
-        recovery_ps: 500 * PS_PER_US,
+        recovery_timeout: Duration::from_micros(500),
         ..Config::default().with_subgroups(1)
     };
     SimParams {

@@ -1,6 +1,8 @@
 //! Collectives whose data goes straight into the user's buffer: UC Writes to groups, as only the emulator has them, and to each rank; beside
 //! datagrams where the same must hold for all. With the real firmware, all ranks in one thread.
 
+use std::time::Duration;
+
 use emu_machine::fabric::{Fault, FaultEvent, FaultScript, Topology};
 use emu_machine::{Config as Machine, NetworkConfig, Wiring, World, with_world};
 use emu_provider::emulated;
@@ -153,8 +155,8 @@ fn config(transport: Transport) -> Config {
     Config {
         transport,
         retry_exponent: 8,
-        packet_lifetime_ps: 20_000 * PS_PER_US,
-        overheads: Overheads { margin_ps: 100 * PS_PER_US, ..Config::default().overheads },
+        packet_lifetime: Duration::from_micros(20_000),
+        overheads: Overheads { cutoff_slack: Duration::from_micros(100), ..Config::default().overheads },
         ..communicators::config()
     }
 }
@@ -171,7 +173,7 @@ fn with_cards(count: usize, uc_multicast: bool, faults: FaultScript, body: impl 
 /// An Allgather in place of all ranks in these buffers, which come back.
 fn gather<'c>(
     provider: &Provider,
-    communicators: &mut [Communicator],
+    communicators: &[Communicator],
     mut buffers: Vec<Buffer>,
     (seed, bytes): (u64, usize),
 ) -> (Vec<Buffer>, u64) {
@@ -180,16 +182,16 @@ fn gather<'c>(
         buffer.fill(seed as u8 ^ 0x5A);
         buffer.write(rank * bytes, &contribution(seed, rank, bytes)).expect("written");
     }
-    let all = communicators.iter_mut().zip(buffers).map(|(communicator, buffer)| {
+    let all = communicators.iter().zip(buffers).map(|(communicator, buffer)| {
         let request = communicator.allgather_in_place(buffer).expect("accepted");
         (communicator, request)
     });
     let all: Vec<_> = all.collect();
     let mut recovered = 0;
     let buffers = ended(provider, all).into_iter().map(|done| {
-        done.result.as_ref().expect("success");
+        let done = done.expect("success");
         recovered += done.report.recovered_chunks;
-        let buffer = done.receive.expect("the buffer comes back");
+        let buffer = done.receive;
         assert!(buffer.to_vec().expect("read") == gathered(seed, ranks, bytes), "operation {seed}");
         buffer
     });
@@ -274,13 +276,12 @@ fn ranks_of_one_card_send_from_memory_that_no_write_reaches() {
         for root in 0..4 {
             let mut buffers = room(BYTES);
             buffers[root].write(0, &contribution(7, root, BYTES)).expect("written");
-            let all = communicators.iter_mut().zip(buffers).map(|(communicator, buffer)| {
+            let all = communicators.iter().zip(buffers).map(|(communicator, buffer)| {
                 let request = communicator.broadcast(buffer, root as u32).expect("accepted");
                 (communicator, request)
             });
             for done in ended(provider, all.collect::<Vec<_>>()) {
-                done.result.as_ref().expect("success");
-                let got = done.receive.as_ref().expect("the buffer").to_vec().expect("read");
+                let got = done.expect("success").receive.to_vec().expect("read");
                 assert!(got == contribution(7, root, BYTES), "root {root}");
             }
         }
@@ -330,12 +331,12 @@ fn communicators_of_all_transports_share_cards() {
     const BYTES: usize = 30_001;
     with_cards(4, true, FaultScript::default(), |provider, cards| {
         let parts = [cards, &cards[..2], &cards[2..]];
-        let mut groups: Vec<Vec<Communicator>> =
+        let groups: Vec<Vec<Communicator>> =
             ALL.iter().flat_map(|transport| parts.map(|cards| connect(cards.iter(), &config(*transport)))).collect();
         let mut all = Vec::new();
-        for (seed, group) in (0..).zip(&mut groups) {
+        for (seed, group) in (0..).zip(&groups) {
             let ranks = group.len();
-            for (rank, communicator) in group.iter_mut().enumerate() {
+            for (rank, communicator) in group.iter().enumerate() {
                 let mut send = communicator.card().buffer(BYTES).expect("a buffer");
                 send.write(0, &contribution(seed, rank, BYTES)).expect("written");
                 let receive = communicator.card().buffer(ranks * BYTES).expect("a buffer");
@@ -347,8 +348,7 @@ fn communicators_of_all_transports_share_cards() {
         for (seed, ranks) in (0..).zip([4, 2, 2].repeat(3)) {
             for _ in 0..ranks {
                 let done = done.next().expect("one for each rank");
-                done.result.as_ref().expect("success");
-                let got = done.receive.as_ref().expect("the buffer").to_vec().expect("read");
+                let got = done.expect("success").receive.to_vec().expect("read");
                 assert!(got == gathered(seed, ranks, BYTES), "communicator {seed}");
             }
         }

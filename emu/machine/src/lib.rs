@@ -55,8 +55,8 @@ pub use card::{Card, RPC_EU, USER_EUS};
 pub use config::{Config, CostModel, DrivenFrom, LinkConfig, MemoryModel};
 pub use crash::CrashRecord;
 pub use current::{
-    Driver, EventHook, Machine, Maker, Shared, configure, is_driven, make_shared_with, on_events, relax, run_out, will_sleep,
-    with_world,
+    Driver, EventHook, Machine, Maker, Shared, configure, is_driven, make_shared_with, on_events, relax, run_out,
+    will_sleep, with_world,
 };
 pub use debug::{Action, DebugStop, Debugger, Resume, Stopped};
 pub use emu_fabric as fabric;

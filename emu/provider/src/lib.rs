@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::BufWriter;
 
 use emu_machine::{Config, CostModel, LinkConfig, Machine, MachineError, Wiring};
-use flexio::{EmulatorClock, Provider, Relax};
+use flexio::{CardKind, EmulatorClock, Provider, Relax};
 
 /// Name of the cost model behind every emulated time.
 pub const MODEL: &str = CostModel::NAME;
@@ -57,6 +57,10 @@ impl<R: Fn() -> bool + Send + Sync, N: Fn() -> u64 + Send + Sync> Relax for Cloc
 
     fn is_virtual(&self) -> bool {
         self.clock.is_virtual()
+    }
+
+    fn kind(&self) -> CardKind {
+        self.clock.kind()
     }
 
     fn enter(&self) -> bool {

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
 use std::rc::Rc;
 
-use flexcast_rust::Communicator;
+use flexcast_rust::{Communicator, Config};
 
 use crate::bootstrap::{Bootstrap, count, flexcast_bootstrap};
 use crate::card::{OpenCard, flexcast_card};
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn flexcast_comm_create(
         let card = handle::get::<OpenCard>(card)?;
         let bootstrap = handle::get::<Bootstrap>(bootstrap)?;
         // SAFETY: null or a configuration of the caller, as long as it says.
-        let config = unsafe { config::read(config) }?;
+        let config = unsafe { config::read(config, &Config::for_card(card.card())) }?;
         let communicator = bootstrap.with(|exchange| Ok(Communicator::create(card.card(), exchange, config)?))?;
         place.put(handle::insert(Group::new(communicator, card))?);
         Ok(())

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use doca_sys::DocaApi;
 use flexio_sys::{EmulatorApi, FlexioApi};
@@ -11,7 +12,7 @@ use verbs_sys::VerbsApi;
 
 use crate::device::{Device, DeviceInfo, Mac};
 use crate::error::{Error, Result};
-use crate::wait::{Bound, EmulatorClock, Relax, SpinLoop, wait};
+use crate::wait::{Bound, CardKind, EmulatorClock, Relax, SpinLoop, wait};
 
 /// Three function tables and a way to wait: all that differs between a card and the emulator.
 ///
@@ -148,6 +149,18 @@ impl Provider {
     #[must_use]
     pub fn relax(&self) -> &dyn Relax {
         &*self.0.relax
+    }
+
+    /// What its cards are.
+    #[must_use]
+    pub fn kind(&self) -> CardKind {
+        self.relax().kind()
+    }
+
+    /// The clock by which waits are bounded, from an arbitrary origin: virtual time on the emulator.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.relax().now_ps() / 1000)
     }
 
     /// Waits for a condition; see [`wait()`].

@@ -143,11 +143,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Lets all threads run, by one call.
-    pub(super) fn start(
-        &self,
-        handlers: &[EventHandler],
-        contexts: &[DeviceBuffer],
-    ) -> Result<(), CalibrateError> {
+    pub(super) fn start(&self, handlers: &[EventHandler], contexts: &[DeviceBuffer]) -> Result<(), CalibrateError> {
         let mut ids = Vec::new();
         for (handler, buffer) in handlers.iter().zip(contexts) {
             handler.run(buffer.addr().get())?;

@@ -1,5 +1,7 @@
 //! Simulations by seed: everything about them is drawn from one number, so that one that fails can be run again.
 
+use std::time::Duration;
+
 use emu_machine::fabric::{Direction, Fault, FaultEvent, FaultScript, Topology};
 use emu_machine::{Config as MachineConfig, MemoryModel, NetworkConfig, Wiring};
 use flexcast::p2p::algorithm::Broadcast;
@@ -98,10 +100,10 @@ impl Case {
             chains: random.random_range(1..=ranks),
             lead_chunks: pick(&mut random, &[Some(0), None, Some(1), Some(5)]),
             max_receive_bytes: params.receive_bytes().max(1),
-            patience_ps: 20_000 * PS_PER_US,
-            recovery_ps: 50_000 * PS_PER_US,
+            barrier_timeout: Duration::from_micros(20_000),
+            recovery_timeout: Duration::from_micros(50_000),
             retry_exponent: 8,
-            packet_lifetime_ps: 100 * PS_PER_US,
+            packet_lifetime: Duration::from_micros(100),
             ..Config::default()
         };
         let mut expected = Expected::Right;

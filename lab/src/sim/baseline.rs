@@ -25,10 +25,10 @@ fn at(rank: u32) -> impl Fn(Error) -> SimError {
 
 /// As a communicator of these parameters, where the two have the same.
 pub(super) fn config(params: &SimParams) -> Config {
-    let flexcast::Config { patience_ps, retry_exponent, data_class, control_class, .. } = params.config;
+    let flexcast::Config { barrier_timeout, retry_exponent, data_class, control_class, .. } = params.config;
     let default = Config::default();
     Config {
-        bound: Bound { span_ps: patience_ps, ..default.bound },
+        bound: Bound { span: barrier_timeout, ..default.bound },
         retry: Retry { timeout_exponent: retry_exponent, ..default.retry },
         data_class,
         control_class,

@@ -13,11 +13,7 @@ fn at(rank: u32) -> impl Fn(flexcast::Error) -> SimError {
 ///
 /// # Errors
 /// [`SimError::Rank`] with the number of the card as rank.
-pub fn open_cards(
-    provider: &Provider,
-    count: usize,
-    application: &Application,
-) -> Result<Vec<Card>, SimError> {
+pub fn open_cards(provider: &Provider, count: usize, application: &Application) -> Result<Vec<Card>, SimError> {
     let devices = provider.devices().map_err(|error| at(0)(error.into()))?;
     if devices.len() < count {
         let reason = format!("{count} cards are needed, the machine has {}", devices.len());

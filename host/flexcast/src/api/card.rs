@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use flexcast_abi::{ABI_HASH, ABI_VERSION, bring_up_answer};
 use flexio::{
@@ -11,6 +12,7 @@ use flexio::{
 };
 
 use crate::api::buffer::Buffer;
+use crate::api::request::duration;
 use crate::dpa::units::Units;
 use crate::error::{Error, Result};
 
@@ -111,9 +113,13 @@ impl Card {
         self.0.process.device()
     }
 
-    /// The clock by which waits are bounded, in picoseconds: virtual time on the emulator.
+    /// The clock by which waits are bounded, from an arbitrary origin: virtual time on the emulator.
     #[must_use]
-    pub fn now_ps(&self) -> u64 {
+    pub fn now(&self) -> Duration {
+        duration(self.now_ps())
+    }
+
+    pub(crate) fn now_ps(&self) -> u64 {
         self.device().provider().relax().now_ps()
     }
 

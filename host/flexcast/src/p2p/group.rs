@@ -1,5 +1,7 @@
 //! Ranks that are connected, and what they are at.
 
+use std::time::Duration;
+
 use flexcast_proto::Place;
 use flexcast_proto::p2p::{Allgather, Blocks, Broadcast, Operation, Schedule, Transfer};
 use flexio::{Completion, CompletionQueue, MemoryRegion, ProtectionDomain};
@@ -27,7 +29,7 @@ pub struct Statistics {
     /// Announcements sent, of [`ANNOUNCEMENT_BYTES`](super::ANNOUNCEMENT_BYTES) each: all control traffic there is.
     pub announcements: u64,
     /// Time between start and completion of operations, by the provider's clock.
-    pub busy_ps: u64,
+    pub busy: Duration,
 }
 
 /// One rank of a connected group.
@@ -341,7 +343,7 @@ impl Group {
             }
             self.running = None;
             self.statistics.operations += 1;
-            self.statistics.busy_ps += self.now_ps().saturating_sub(self.started_ps);
+            self.statistics.busy += Duration::from_nanos(self.now_ps().saturating_sub(self.started_ps) / 1000);
         }
         Ok(())
     }
@@ -355,7 +357,7 @@ impl Group {
         let Some(running) = &self.running else { return Ok(()) };
         self.looks += 1;
         let waited_ps = self.now_ps().saturating_sub(self.progress_ps);
-        if waited_ps < self.config.bound.span_ps && self.looks < self.config.bound.looks {
+        if u128::from(waited_ps) < self.config.bound.span.as_nanos() * 1000 && self.looks < self.config.bound.looks {
             return Ok(());
         }
         let owing = |connection: &Connection| connection.owes().map(|what| (connection.peer(), what));

@@ -18,7 +18,7 @@ use flexcast_proto::{Action, Cause, Disagreement, Failure, Kind, Place, RankSet,
 use flexio::{DeviceBuffer, DpaCompletionQueue, DpaQueuePair, EventHandler, MemoryKey, MemoryRegion};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-use crate::api::request::{MessageCounts, Phases};
+use crate::api::request::{MessageCounts, PhasesPs};
 use crate::dpa::wake::{DeviceRange, Line, Wake, Woken};
 use crate::error::Result;
 
@@ -262,7 +262,7 @@ impl Conductor {
     }
 
     /// When the operation got where, as far as the card knows.
-    pub(crate) fn note_phases(&self, phases: &mut Phases) {
+    pub(crate) fn note_phases(&self, phases: &mut PhasesPs) {
         if !self.is_current() {
             return;
         }

@@ -3,6 +3,7 @@
 
 mod end;
 mod look;
+mod state;
 mod terms;
 
 use std::collections::BTreeMap;
@@ -11,12 +12,12 @@ use flexcast_proto::wire::Availability;
 use flexcast_proto::{Action, Body, Cause, Failure, Message};
 
 use crate::api::buffer::Buffer;
-use crate::api::communicator::{Communicator, Parts, Posted};
-use crate::api::request::{Phases, Report};
+use crate::api::request::{Phases, PhasesPs, Report};
 use crate::error::Result;
 use crate::plan::{Missing, Plan};
 use crate::protocol::control::{Event, Read};
 use crate::protocol::machine::Machine;
+pub(crate) use state::{Engine, Parts, Posted, Units};
 
 /// Code of [`Cause::Connection`] for a peer that does not keep to the protocol.
 const PROTOCOL_VIOLATION: u16 = u16::MAX;
@@ -104,13 +105,9 @@ impl Running {
     }
 }
 
-impl Communicator {
+impl Engine {
     /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks.
-    ///
-    /// # Errors
-    /// The failure of a library call; the communicator is of no use afterwards. Failures of operations are theirs
-    /// ([`Done::result`](crate::Done::result)).
-    pub fn progress(&mut self) -> Result<bool> {
+    pub(crate) fn progress(&mut self) -> Result<bool> {
         if let Some(error) = self.trouble.take() {
             return Err(error);
         }
@@ -139,10 +136,9 @@ impl Communicator {
         Ok(moved)
     }
 
-    /// When [`Communicator::progress`] is to be called next, even if neither peers nor card have written anything until then, in
-    /// picoseconds of the card's clock; none if nothing is under way. For loops that sleep until something happens.
-    #[must_use]
-    pub fn deadline_ps(&self) -> Option<u64> {
+    /// When [`Engine::progress`] is to be called next, even if neither peers nor card have written anything until then, in picoseconds of the
+    /// card's clock; none if nothing is under way.
+    pub(crate) fn deadline_ps(&self) -> Option<u64> {
         let begins = self.current.is_none() && !self.waiting.is_empty();
         if begins || self.trouble.is_some() || self.told {
             return Some(0);
@@ -183,7 +179,7 @@ impl Communicator {
             None => self.copy_of_source(&plan, &receive)?,
         };
         let report = Report {
-            phases: Phases { posted_ps, ..Phases::default() },
+            phases: Phases(PhasesPs { posted_ps, ..PhasesPs::default() }),
             foreign_bytes: plan.foreign_bytes(),
             ..Report::default()
         };
@@ -306,12 +302,12 @@ impl Communicator {
         }
         if let Some(running) = self.current.as_mut() {
             running.deadline_ps = self.parts.machine.deadline_ps().unwrap_or(u64::MAX);
-            running.report.phases.ready_ps = self.parts.machine.ready_ps();
+            running.report.phases.0.ready_ps = self.parts.machine.ready_ps();
             if self.parts.machine.has_everything() {
-                running.report.phases.complete_ps.get_or_insert(now_ps);
+                running.report.phases.0.complete_ps.get_or_insert(now_ps);
             }
             if let Some(conductor) = self.parts.machine.conductor() {
-                conductor.note_phases(&mut running.report.phases);
+                conductor.note_phases(&mut running.report.phases.0);
                 running.report.fetches_served = conductor.fetches();
             }
         }

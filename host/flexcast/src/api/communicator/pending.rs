@@ -8,9 +8,9 @@ use flexcast_proto::wire::Codec;
 use flexcast_proto::{Alpha, CollectiveIds, Participant, Place};
 use flexio::{Access, HostBuffer, MemoryRegion, MulticastGroup};
 
-use super::{Communicator, Parts, Units};
+use super::Communicator;
 use crate::api::card::Card;
-use crate::api::config::{Config, Derived, Footprint};
+use crate::api::config::{Config, Derived, Footprint, ps};
 use crate::api::request::MessageCounts;
 use crate::dpa::receive::{self, Receive};
 use crate::dpa::send::{self, Send};
@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::plan::stream::Stream;
 use crate::protocol::conductor::{self, Conductor};
 use crate::protocol::control::Control;
+use crate::protocol::engine::{Engine, Parts, Units};
 use crate::protocol::machine::Machine;
 use crate::protocol::peers::peers;
 
@@ -182,27 +183,29 @@ impl Pending {
         self.parts.receive.connect(&card, ends, q_key, group, &config)?;
         self.parts.send.connect(&card, ends, q_key, group, &config)?;
         let codec = Codec::new(id, place.ranks());
-        Ok(Communicator {
+        let engine = Engine {
             parts: self.parts,
             current: None,
             waiting: VecDeque::new(),
             done: Vec::new(),
+            abandoned: Vec::new(),
+            ended: false,
             lost: Vec::new(),
             card,
             derived,
-            footprint,
             place,
             id,
             codec,
             trouble: None,
-            ids: CollectiveIds::new(derived.layout, config.packet_lifetime_ps),
-            alpha: Alpha::new(config.overheads),
+            ids: CollectiveIds::new(derived.layout, ps(config.packet_lifetime)),
+            alpha: Alpha::new(config.overheads.in_ps()),
             late_chunks: None,
             broken: None,
             messages: MessageCounts::default(),
             told: false,
             posted: 0,
             config,
-        })
+        };
+        Communicator::of(engine, footprint)
     }
 }
