@@ -208,26 +208,24 @@ impl CommunicatorArgs {
         // All cards' slots are filled: those of 1024 cards leave room for their buffers in 8 GiB.
         let most = if ranks > 512 { 512 } else { 1024 };
         let slots = slots.unwrap_or(most / subgroups.clamp(1, 64).next_power_of_two());
-        Config {
-            transport: transport.into(),
-            subgroups,
-            receive_threads: threads.unwrap_or(subgroups),
-            send_threads,
-            control: match control {
+        config
+            .transport(transport.into())
+            .subgroups(subgroups)
+            .receive_threads(threads.unwrap_or(subgroups))
+            .send_threads(send_threads)
+            .control(match control {
                 ControlName::Host => Control::Host,
                 ControlName::Device => Control::Device,
-            },
-            placement: if spread { ThreadPlacement::Spread } else { ThreadPlacement::Compact },
-            chains,
-            pacing_gbit_per_s: pacing,
-            lead_chunks: lead,
-            send_batch,
-            chunk_bytes: chunk,
-            slots,
-            receive_batch: batch.unwrap_or(64.min(slots / 2)),
-            max_receive_bytes: receive_bytes.max(1),
-            ..config
-        }
+            })
+            .placement(if spread { ThreadPlacement::Spread } else { ThreadPlacement::Compact })
+            .chains(chains)
+            .pacing_gbit_per_s(pacing)
+            .lead_chunks(lead)
+            .send_batch(send_batch)
+            .chunk_bytes(chunk)
+            .slots(slots)
+            .receive_batch(batch.unwrap_or(64.min(slots / 2)))
+            .max_receive_bytes(receive_bytes.max(1))
     }
 }
 

@@ -18,16 +18,15 @@ pub const BOUND_PS: u64 = 3_000_000_000_000;
 /// Small, so that communicators are made quickly, and with short waits.
 #[must_use]
 pub fn config() -> Config {
-    Config {
-        slots: 32,
-        receive_batch: 8,
-        send_batch: 4,
-        send_depth: 32,
-        max_receive_bytes: 1 << 20,
-        barrier_timeout: Duration::from_micros(20_000),
-        overheads: Overheads { cutoff_slack: Duration::from_micros(300), ..Config::default().overheads },
-        ..Config::default().with_subgroups(2)
-    }
+    Config::default()
+        .with_subgroups(2)
+        .slots(32)
+        .receive_batch(8)
+        .send_batch(4)
+        .send_depth(32)
+        .max_receive_bytes(1 << 20)
+        .barrier_timeout(Duration::from_micros(20_000))
+        .overheads(Overheads { cutoff_slack: Duration::from_micros(300), ..Config::default().overheads })
 }
 
 /// Runs `body` with so many cards at a switch.

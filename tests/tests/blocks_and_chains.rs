@@ -1,7 +1,7 @@
 //! Placement of blocks and order of multicasts by the caller: displacements of an Allgatherv, chains by rack and by
 //! table.
 
-use flexcast::{Buffer, ChainMapping, Config, Error, Pending};
+use flexcast::{Buffer, ChainMapping, Error, Pending};
 use flexcast_lab::machine::MachineParams;
 use flexcast_tests::communicators::{
     Under, check, config, connect, contribution, drive, gather, with_cards, with_machine,
@@ -111,7 +111,7 @@ fn ranks_of_a_rack_multicast_one_after_another() {
             // A table has as many chains as it has; racks no more than racks.
             let chains = if seed == 1 { 5 } else { 0 };
             let communicators =
-                connect(cards.iter(), &Config { chain_mapping, chains, lead_chunks: Some(0), ..config() });
+                connect(cards.iter(), &config().chain_mapping(chain_mapping).chains(chains).lead_chunks(Some(0)));
             let mut all: Vec<Under<'_>> = communicators
                 .iter()
                 .map(|communicator| {
@@ -142,7 +142,7 @@ fn ranks_of_a_rack_multicast_one_after_another() {
             .zip(&cards[..2])
             .zip(0..)
             .map(|((chain_mapping, card), rank)| {
-                Pending::new(card, rank, 2, Config { chain_mapping, ..config() }).expect("its part is made")
+                Pending::new(card, rank, 2, config().chain_mapping(chain_mapping)).expect("its part is made")
             })
             .collect();
         let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();

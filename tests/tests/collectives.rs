@@ -74,15 +74,14 @@ fn a_case_that_comes_out_wrong_is_told() {
 #[test]
 fn eight_ranks_fill_their_links() {
     let threads = 16;
-    let config = Config {
-        slots: 128,
-        send_threads: 2,
-        chains: 8,
-        placement: ThreadPlacement::Spread,
-        max_receive_bytes: 64 << 20,
-        overheads: Overheads { cutoff_slack: Duration::from_millis(1), ..Config::default().overheads },
-        ..Config::default().with_subgroups(threads)
-    };
+    let config = Config::default()
+        .with_subgroups(threads)
+        .slots(128)
+        .send_threads(2)
+        .chains(8)
+        .placement(ThreadPlacement::Spread)
+        .max_receive_bytes(64 << 20)
+        .overheads(Overheads { cutoff_slack: Duration::from_millis(1), ..Config::default().overheads });
     let params = SimParams {
         ranks: 8,
         ranks_per_card: 1,

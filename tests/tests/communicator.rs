@@ -1,7 +1,9 @@
 //! Communicators used wrongly, dropped, cancelled and side by side: on emulated cards, all ranks in one thread, with the real firmware.
 
-use flexcast::{Buffer, Communicator, Config, Error, Pending, Request};
-use flexcast_tests::communicators::{Under, check, config, connect, drive, gather, gathers, with_cards};
+use flexcast::{Buffer, Communicator, Config, Done, Error, Pending, Request};
+use flexcast_tests::communicators::{
+    Under, check, config, connect, contribution, drive, ended, gather, gathered, gathers, with_cards,
+};
 use flexcast_tests::told;
 
 #[test]
@@ -34,7 +36,7 @@ fn arguments_that_do_not_fit_are_named_and_the_buffers_come_back() {
 #[test]
 fn more_chunks_than_sequence_numbers_are_refused_with_the_limit() {
     with_cards(2, |provider, cards| {
-        let config = Config { psn_bits: Some(4), max_receive_bytes: 64 << 10, ..config() };
+        let config = config().psn_bits(Some(4)).max_receive_bytes(64 << 10);
         let mut communicators = connect(cards.iter(), &config);
         // 2 ranks x 20 chunks in two subgroups: 20 each, of which 4 bits tell 16 apart.
         let buffer = |len| cards[0].buffer(len).expect("a buffer");
@@ -44,7 +46,7 @@ fn more_chunks_than_sequence_numbers_are_refused_with_the_limit() {
         told(&refused.error, &["17 chunks", "4 bits", "16"]);
         // Exactly all numbers: 16 in each subgroup.
         gathers(provider, &mut communicators, 2, 16 * 4096);
-        let config = Config { psn_bits: Some(32), ..config };
+        let config = config.psn_bits(Some(32));
         let error = Pending::new(&cards[0], 0, 2, config).expect_err("no such immediate");
         told(&error, &["psn_bits is 32", "1 to 31"]);
     });
@@ -59,12 +61,12 @@ fn budgets_that_are_exceeded_are_named_and_nothing_is_taken() {
             told(&error, words);
         };
         assert_eq!(cards[0].hot_bytes(), 0);
-        let deep = Config { slots: 8192, ..config().with_subgroups(16) };
+        let deep = config().with_subgroups(16).slots(8192);
         refused(deep.clone(), &["last-level cache", "1500000", "lower slots"]);
-        let accepted = Config { cache_bytes: u64::MAX, slots: 8192, ..deep.with_subgroups(64) };
+        let accepted = deep.with_subgroups(64).cache_bytes(u64::MAX).slots(8192);
         refused(accepted, &["DPA memory for staging", "lower slots"]);
         // 61 threads each: three fit in 189.
-        let wide = Config { slots: 16, send_depth: 8, cache_bytes: u64::MAX, ..config().with_subgroups(60) };
+        let wide = config().with_subgroups(60).slots(16).send_depth(8).cache_bytes(u64::MAX);
         let parts: Vec<Pending> =
             (0..3).map(|_| Pending::new(&cards[0], 0, 2, wide.clone()).expect("it fits")).collect();
         refused(wide.clone(), &["61 DPA threads needed", "6 are there", "free another communicator"]);
@@ -142,7 +144,7 @@ fn a_request_of_another_communicator_is_refused_and_lost_to_it_only() {
 #[test]
 fn communicators_dropped_with_an_operation_under_way_leave_nothing_behind() {
     with_cards(2, |provider, cards| {
-        let config = Config { slots: 16, receive_batch: 4, ..config().with_subgroups(8) };
+        let config = config().with_subgroups(8).slots(16).receive_batch(4);
         for round in 0..50 {
             let mut communicators = connect(cards.iter(), &config);
             let requests: Vec<Request> =
@@ -216,4 +218,51 @@ fn an_operation_cancelled_at_any_moment_ends_on_all_ranks() {
         }
     });
     assert!(failed >= 100 && right >= 30, "{failed} failed, {right} came out right: moments of all phases are tried");
+}
+
+#[test]
+fn buffers_are_slices_while_no_operation_has_them() {
+    const BYTES: usize = 3000;
+    with_cards(2, |provider, cards| {
+        let communicators = connect(cards.iter(), &config());
+        let mut used: Vec<Option<(Buffer, Buffer)>> = cards
+            .iter()
+            .map(|card| Some((card.buffer(BYTES).expect("a buffer"), card.buffer(2 * BYTES).expect("a buffer"))))
+            .collect();
+        // The second time the receive buffers have new keys.
+        for seed in 0..3 {
+            let posted: Vec<_> = communicators
+                .iter()
+                .zip(&mut used)
+                .map(|(communicator, slot)| {
+                    let (mut send, receive) = slot.take().expect("it came back");
+                    let own = contribution(seed, communicator.rank() as usize, BYTES);
+                    send.as_mut_slice().expect("its own").copy_from_slice(&own);
+                    (communicator, communicator.allgather(send, receive).expect("accepted"))
+                })
+                .collect();
+            for (slot, done) in used.iter_mut().zip(ended(provider, posted)) {
+                let Done { send, mut receive, .. } = done.expect("success");
+                assert!(receive.as_slice().expect("nobody else's") == gathered(seed, 2, BYTES), "{seed}");
+                receive.as_mut_slice().expect("nobody else's").fill(0xEE);
+                *slot = Some((send.expect("it comes back"), receive));
+            }
+        }
+        let mut empty = cards[0].buffer(0).expect("a buffer");
+        assert!(empty.as_slice().expect("no bytes").is_empty());
+    });
+}
+
+#[test]
+fn settings_suit_the_card() {
+    with_cards(1, |provider, cards| {
+        assert_eq!(provider.kind(), flexio::CardKind::Emulated);
+        let config = Config::for_card(&cards[0]);
+        assert_eq!(config.overheads.cutoff_slack.as_millis(), 100);
+        assert_eq!(config.recovery_timeout.as_secs(), 1);
+        assert_eq!(Config::default().overheads.cutoff_slack.as_micros(), 500, "those of a card");
+        // All else is alike.
+        let (overheads, recovery) = (Config::default().overheads, Config::default().recovery_timeout);
+        assert_eq!(config.overheads(overheads).recovery_timeout(recovery), Config::default());
+    });
 }

@@ -32,11 +32,11 @@ fn goes_and_is_shared<T: Send + Sync + 'static>(value: T) -> T {
 fn config() -> Config {
     let overheads = Overheads { cutoff_slack: Duration::from_secs(1), ..communicators::config().overheads };
     let long = Duration::from_secs(1000);
-    Config { barrier_timeout: long, recovery_timeout: long, overheads, ..communicators::config() }
+    communicators::config().barrier_timeout(long).recovery_timeout(long).overheads(overheads)
 }
 
 fn with_threads() -> Config {
-    Config { progress_thread: Some(ThreadOptions::default()), ..config() }
+    config().progress_thread(Some(ThreadOptions::default()))
 }
 
 /// Wakes a thread that runs a future.
@@ -170,7 +170,7 @@ fn progress_threads_and_waits_go_together() {
 fn a_progress_thread_that_cannot_run_where_it_should_is_refused() {
     with_cards(1, |_, cards| {
         for cpu in [1023, u32::MAX] {
-            let config = Config { progress_thread: Some(ThreadOptions::on_cpu(cpu)), ..config() };
+            let config = config().progress_thread(Some(ThreadOptions::on_cpu(cpu)));
             let pending = flexcast::Pending::new(&cards[0], 0, 1, config).expect("its part is made");
             let endpoint = pending.endpoint();
             let error = pending.connect(&[endpoint]).map(drop).expect_err("no such processor");

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use emu_machine::with_world;
-use flexcast::{Buffer, Card, Cause, Communicator, Config, Control, Error, Request};
+use flexcast::{Buffer, Card, Cause, Communicator, Control, Error, Request};
 use flexcast_tests::communicators::{Under, check, config, connect, drive, gather, with_cards};
 use flexcast_tests::told;
 
@@ -89,11 +89,7 @@ fn ranks_that_call_different_things_are_told_both_calls() {
 #[test]
 fn a_silent_rank_is_named_by_all_within_the_bound() {
     const BYTES: usize = 30_000;
-    let config = Config {
-        barrier_timeout: Duration::from_micros(5_000),
-        recovery_timeout: Duration::from_micros(10_000),
-        ..config()
-    };
+    let config = config().barrier_timeout(Duration::from_micros(5_000)).recovery_timeout(Duration::from_micros(10_000));
     // The cutoff is below 1.5 ms here: the data, all overheads, and two turns.
     let bound_ps = (3 * 1_500 * PS_PER_US + config.recovery_timeout.as_nanos() as u64 * 1000) / 4 * 5;
     let barrier_ps = config.barrier_timeout.as_nanos() as u64 * 1000;
@@ -176,7 +172,7 @@ fn a_process_that_dies_ends_the_wait_with_its_record() {
     const DIES_AFTER_US: u64 = 5;
     for (protocol, bytes) in [(Control::Host, 200_000), (Control::Device, 200_000)] {
         with_cards(3, |provider, cards| {
-            let config = Config { control: protocol, ..config() };
+            let config = config().control(protocol);
             let mut communicators = connect(cards.iter(), &config);
             let mut all: Vec<Under<'_>> = communicators
                 .iter_mut()

@@ -78,7 +78,7 @@ fn batches_rotate_over_the_subgroups_and_each_keeps_its_order() {
     const BATCH: u32 = 8;
     const CHUNKS: u32 = 4 * 50;
     for root in [0, 2] {
-        let config = Config { send_batch: BATCH, send_depth: 64, max_receive_bytes: 1 << 20, ..Config::default() };
+        let config = Config::default().send_batch(BATCH).send_depth(64).max_receive_bytes(1 << 20);
         let params = SimParams { root, ..params(Operation::Broadcast, 3, u64::from(CHUNKS) * 4096, config) };
         let (_, recording) = record(&params);
         let mut posted: BTreeMap<u32, u32> = BTreeMap::new();
@@ -131,9 +131,9 @@ fn most_injecting(recording: &Recording) -> (usize, usize) {
 fn at_most_as_many_ranks_inject_as_there_are_chains() {
     for control in [Control::Host, Control::Device] {
         for (ranks, chains) in [(6, 1), (6, 2), (7, 3), (4, 4)] {
-            let config = Config { chains, control, send_batch: 8, max_receive_bytes: 4 << 20, ..Config::default() };
+            let config = Config::default().chains(chains).control(control).send_batch(8).max_receive_bytes(4 << 20);
             let injecting = |lead_chunks| {
-                let config = Config { lead_chunks, ..config.clone() };
+                let config = config.clone().lead_chunks(lead_chunks);
                 let (report, recording) = record(&params(Operation::Allgather, ranks, 300_000, config));
                 assert_eq!(report.control.activation, u64::from(ranks - chains));
                 most_injecting(&recording)
@@ -156,7 +156,7 @@ fn at_most_as_many_ranks_inject_as_there_are_chains() {
 fn a_lead_hides_the_activation() {
     for control in [Control::Host, Control::Device] {
         let times = [0, 32, 64, 128].map(Some).map(|lead_chunks| {
-            let config = Config { chains: 1, lead_chunks, control, ..Config::default() };
+            let config = Config::default().chains(1).lead_chunks(lead_chunks).control(control);
             let report = simulate(&params(Operation::Allgather, 8, 1 << 20, config), |_| {});
             assert_eq!((report.traffic.rnr_drops, report.recovered_chunks), (0, 0));
             report.virtual_time_us
@@ -177,7 +177,7 @@ fn receiving_us(threads: u32, receive_batch: u32, pcie_us: u64) -> f64 {
         }
     };
     let config =
-        Config { slots: 128, receive_batch, send_threads: 2, chains: 4, ..Config::default().with_subgroups(threads) };
+        Config::default().with_subgroups(threads).slots(128).receive_batch(receive_batch).send_threads(2).chains(4);
     let report = simulate(&params(Operation::Allgather, 4, 4 << 20, config), slow);
     assert_eq!((report.traffic.rnr_drops, report.recovered_chunks), (0, 0));
     report.phases.expect("multicast has phases").receiving.mean_us
@@ -201,7 +201,7 @@ fn span_ps(from: Option<u64>, to: Option<u64>) -> u64 {
 fn data_share(ranks: usize, bytes: usize) -> f64 {
     let mut share = 0.0;
     with_cards(ranks, |provider, cards| {
-        let config = Config { max_receive_bytes: (ranks * bytes) as u64, ..Config::default() };
+        let config = Config::default().max_receive_bytes((ranks * bytes) as u64);
         let all = connect(cards.iter(), &config);
         let posted: Vec<_> = all
             .iter()
@@ -267,7 +267,7 @@ fn kill_multicast(receivers: &BTreeSet<(usize, u32)>) {
 
 /// Time and data of an Allgather around the ring without multicast.
 fn ring(ranks: u32, bytes: u64) -> Report {
-    let config = Config { max_receive_bytes: 64 << 20, ..Config::default() };
+    let config = Config::default().max_receive_bytes(64 << 20);
     let ring = Algorithm::Allgather(Allgather::Ring);
     simulate(&SimParams { algorithm: ring, ..params(Operation::Allgather, ranks, bytes, config) }, |_| {})
 }
@@ -280,11 +280,9 @@ fn recovery_of_everything_costs_what_the_ring_costs() {
         let ring = ring(ranks as u32, bytes as u64);
         with_cards(ranks, |provider, cards| {
             world(|world| world.start_recording(RECORDS));
-            let config = Config {
-                max_receive_bytes: (ranks * bytes) as u64,
-                overheads: Overheads { cutoff_slack: Duration::from_micros(200), ..Config::default().overheads },
-                ..communicators::config()
-            };
+            let config = communicators::config()
+                .max_receive_bytes((ranks * bytes) as u64)
+                .overheads(Overheads { cutoff_slack: Duration::from_micros(200), ..Config::default().overheads });
             let mut all = connect(cards.iter(), &config);
             gathers(provider, &mut all, 1, 20_000);
             let receivers = receivers(&world(World::take_recording).expect("it was recorded"));

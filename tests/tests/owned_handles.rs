@@ -247,3 +247,33 @@ fn a_buffer_comes_back_when_no_view_of_it_is_left() {
         assert!(error.contains(&at.to_string()), "{error}");
     }
 }
+
+#[test]
+fn renewed_memory_is_out_of_reach_for_whoever_has_the_old_key() {
+    /// `IBV_WC_REM_ACCESS_ERR`.
+    const REMOTE_ACCESS: u32 = 10;
+    let provider = code::cards(Config::default());
+    let mut pair = pair(&provider);
+    let old = pair.ends[1].2.rkey();
+    pair.ends[0].2.write(0, b"first...").expect("in range");
+    write(&pair, 1, 0);
+    pair.ends[0].1.wait(BOUND, "the write").expect("it arrives");
+    pair.ends[1].2.renew().expect("new keys");
+    assert_ne!(pair.ends[1].2.rkey(), old);
+    let mut read = [0; 8];
+    pair.ends[1].2.read(0, &mut read).expect("in range");
+    assert_eq!(&read, b"first...", "the bytes stay");
+    write(&pair, 2, 0);
+    pair.ends[0].1.wait(BOUND, "the write").expect("the new key is good");
+    let [(qp, cq, from), (_, _, to)] = &pair.ends;
+    let kind = SendKind::Write { remote_addr: to.addr().get(), rkey: old };
+    let local = Some(from.slice(0, 8).expect("in range"));
+    qp.post_send(&SendRequest { id: 3, kind, local, immediate: None, signaled: true }).expect("posted");
+    let error = cq.wait(BOUND, "the write").expect_err("the old key is gone");
+    assert!(matches!(error, flexio::Error::Completion { status: REMOTE_ACCESS, .. }), "{error}");
+    // Keys of parts are those of others, too.
+    let [_, (_, _, region)] = pair.ends;
+    let (mut first, _second) = region.split_at(64).expect("two parts");
+    let error = first.renew().expect_err("a part").to_string();
+    assert!(error.contains("registering the whole anew"), "{error}");
+}

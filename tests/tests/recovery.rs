@@ -32,22 +32,22 @@ fn case(seed: u64) -> (SimParams, MachineParams) {
         skew_us: 0,
         trouble: Vec::new(),
     };
-    params.config = Config {
-        control: if random.random_ratio(1, 2) { Control::Device } else { Control::Host },
-        transport: if random.random_ratio(1, 2) { Transport::UcMulticast } else { Transport::Ud },
-        chunk_bytes,
+    let receive_bytes = params.receive_bytes();
+    params.config = params
+        .config
+        .control(if random.random_ratio(1, 2) { Control::Device } else { Control::Host })
+        .transport(if random.random_ratio(1, 2) { Transport::UcMulticast } else { Transport::Ud })
+        .chunk_bytes(chunk_bytes)
         // As many as there are chunks: none is dropped for want of a receive.
-        slots: 512,
-        chains: random.random_range(1..=ranks),
-        max_receive_bytes: params.receive_bytes(),
+        .slots(512)
+        .chains(random.random_range(1..=ranks))
+        .max_receive_bytes(receive_bytes)
         // Nothing that is under way is given up.
-        overheads: Overheads { cutoff_slack: Duration::from_micros(3_000), ..Config::default().overheads },
-        barrier_timeout: Duration::from_micros(50_000),
-        recovery_timeout: Duration::from_micros(50_000),
-        retry_exponent: 6,
-        packet_lifetime: Duration::from_micros(100),
-        ..params.config
-    };
+        .overheads(Overheads { cutoff_slack: Duration::from_micros(3_000), ..Config::default().overheads })
+        .barrier_timeout(Duration::from_micros(50_000))
+        .recovery_timeout(Duration::from_micros(50_000))
+        .retry_exponent(6)
+        .packet_lifetime(Duration::from_micros(100));
     (params, MachineParams { loss_ppm: random.random_range(1_000..50_000), seed, ..MachineParams::default() })
 }
 

@@ -19,18 +19,17 @@ const BYTES: u64 = 64 << 10;
 /// Two chunks of 64 bytes per activation, and all blocks in one chain: together they take longer than twice the cutoff, which is at about
 /// 1 ms (emulated), with every transport; to single ranks longer than the bound of the operation.
 fn slow(transport: Transport, control: Control) -> SimParams {
-    let config = Config {
-        transport,
-        control,
-        chunk_bytes: 64,
-        quota: 1,
-        send_batch: 2,
-        send_depth: 32,
-        chains: 1,
-        max_receive_bytes: BYTES * u64::from(RANKS),
-        recovery_timeout: Duration::from_micros(500),
-        ..Config::default().with_subgroups(1)
-    };
+    let config = Config::default()
+        .with_subgroups(1)
+        .transport(transport)
+        .control(control)
+        .chunk_bytes(64)
+        .quota(1)
+        .send_batch(2)
+        .send_depth(32)
+        .chains(1)
+        .max_receive_bytes(BYTES * u64::from(RANKS))
+        .recovery_timeout(Duration::from_micros(500));
     SimParams {
         ranks: RANKS,
         ranks_per_card: 1,

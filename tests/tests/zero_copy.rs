@@ -22,15 +22,14 @@ const UC: [Transport; 2] = [Transport::UcMulticast, Transport::UcUnicast];
 const PS_PER_US: u64 = 1_000_000;
 
 fn params(transport: Transport, operation: Operation, ranks: u32, bytes: u64) -> SimParams {
-    let config = Config {
-        transport,
-        slots: 32,
-        receive_batch: 8,
-        send_batch: 4,
-        send_depth: 32,
-        max_receive_bytes: 64 << 20,
-        ..Config::default().with_subgroups(2)
-    };
+    let config = Config::default()
+        .with_subgroups(2)
+        .transport(transport)
+        .slots(32)
+        .receive_batch(8)
+        .send_batch(4)
+        .send_depth(32)
+        .max_receive_bytes(64 << 20);
     SimParams {
         ranks,
         ranks_per_card: 1,
@@ -112,7 +111,7 @@ fn long_messages_have_one_completion_and_are_lost_as_a_whole() {
 fn a_message_may_be_a_whole_block() {
     for transport in UC {
         let mut params = params(transport, Operation::Broadcast, 4, 1 << 20);
-        params.config = Config { chunk_bytes: 1 << 20, ..params.config.with_subgroups(1) };
+        params.config = params.config.with_subgroups(1).chunk_bytes(1 << 20);
         let report = simulate(&params, 0);
         assert_eq!(report.workers.expect("workers").cqes, 3, "{transport:?}");
     }
@@ -123,16 +122,16 @@ fn a_message_may_be_a_whole_block() {
 #[test]
 fn one_thread_fills_a_link_with_long_messages() {
     let mut params = params(Transport::UcMulticast, Operation::Allgather, 8, 4 << 20);
-    params.config = Config {
-        chunk_bytes: 16 << 10,
-        send_threads: 2,
-        slots: 128,
-        receive_batch: 64,
-        send_batch: 32,
-        send_depth: 256,
-        chains: 8,
-        ..params.config.with_subgroups(16)
-    };
+    params.config = params
+        .config
+        .with_subgroups(16)
+        .chunk_bytes(16 << 10)
+        .send_threads(2)
+        .slots(128)
+        .receive_batch(64)
+        .send_batch(32)
+        .send_depth(256)
+        .chains(8);
     params.config.receive_threads = 1;
     let report = simulate(&params, 0);
     assert_eq!((report.recovered_chunks, report.traffic.rnr_drops), (0, 0));
@@ -152,13 +151,11 @@ fn unicast_sends_a_copy_to_each_rank_and_multicast_one_to_all() {
 }
 
 fn config(transport: Transport) -> Config {
-    Config {
-        transport,
-        retry_exponent: 8,
-        packet_lifetime: Duration::from_micros(20_000),
-        overheads: Overheads { cutoff_slack: Duration::from_micros(100), ..Config::default().overheads },
-        ..communicators::config()
-    }
+    communicators::config()
+        .transport(transport)
+        .retry_exponent(8)
+        .packet_lifetime(Duration::from_micros(20_000))
+        .overheads(Overheads { cutoff_slack: Duration::from_micros(100), ..Config::default().overheads })
 }
 
 /// Runs `body` with so many cards at a switch, and looks for races.

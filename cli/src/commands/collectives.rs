@@ -37,7 +37,7 @@ pub(super) fn allgather_file(algorithm: Algorithm, ranks: u32, bytes: u64) -> Si
 
 fn sized(params: SimParams) -> SimParams {
     let max_receive_bytes = params.receive_bytes().max(1);
-    SimParams { config: Config { max_receive_bytes, ..params.config }, ..params }
+    SimParams { config: params.config.max_receive_bytes(max_receive_bytes), ..params }
 }
 
 /// Runs one. `source`: the bytes to gather; made up if `None`.

@@ -252,6 +252,10 @@ typedef enum {
    * The card did not answer within the bound of a wait.
    */
   FLEXCAST_ERROR_TIMEOUT = 122,
+  /**
+   * The progress thread of a communicator cannot be started. No function of this interface starts one.
+   */
+  FLEXCAST_ERROR_PROGRESS_THREAD = 123,
 } flexcast_status;
 
 /**

@@ -159,8 +159,9 @@ impl flexcast_config {
         };
         // Parameters that the header does not have keep their defaults.
         #[allow(clippy::needless_update)]
-        Ok(Config {
-            transport: match self.transport {
+        Ok(default
+            .clone()
+            .transport(match self.transport {
                 FLEXCAST_TRANSPORT_UD => Transport::Ud,
                 FLEXCAST_TRANSPORT_UC_MULTICAST => Transport::UcMulticast,
                 FLEXCAST_TRANSPORT_UC_UNICAST => Transport::UcUnicast,
@@ -168,48 +169,46 @@ impl flexcast_config {
                     let text = format!("transport is {other}: must be 0 (UD), 1 (UC multicast) or 2 (UC unicast)");
                     return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
                 }
-            },
-            control: match self.control {
+            })
+            .control(match self.control {
                 FLEXCAST_CONTROL_HOST => Control::Host,
                 FLEXCAST_CONTROL_DEVICE => Control::Device,
                 other => {
                     let text = format!("control is {other}: must be 0 (host) or 1 (device)");
                     return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
                 }
-            },
-            chunk_bytes: self.chunk_bytes,
-            subgroups: self.subgroups,
-            receive_threads: self.receive_threads,
-            send_threads: self.send_threads,
-            placement: match self.placement {
+            })
+            .chunk_bytes(self.chunk_bytes)
+            .subgroups(self.subgroups)
+            .receive_threads(self.receive_threads)
+            .send_threads(self.send_threads)
+            .placement(match self.placement {
                 FLEXCAST_PLACEMENT_COMPACT => ThreadPlacement::Compact,
                 FLEXCAST_PLACEMENT_SPREAD => ThreadPlacement::Spread,
                 other => {
                     let text = format!("placement is {other}: must be 0 (compact) or 1 (spread)");
                     return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
                 }
-            },
-            slots: self.slots,
-            receive_batch: self.receive_batch,
-            send_batch: self.send_batch,
-            send_depth: self.send_depth,
-            quota: self.quota,
-            psn_bits: (self.psn_bits != 0).then_some(self.psn_bits),
-            chains: self.chains,
-            lead_chunks: (self.lead_chunks != FLEXCAST_LEAD_AUTOMATIC).then_some(self.lead_chunks),
+            })
+            .slots(self.slots)
+            .receive_batch(self.receive_batch)
+            .send_batch(self.send_batch)
+            .send_depth(self.send_depth)
+            .quota(self.quota)
+            .psn_bits((self.psn_bits != 0).then_some(self.psn_bits))
+            .chains(self.chains)
+            .lead_chunks((self.lead_chunks != FLEXCAST_LEAD_AUTOMATIC).then_some(self.lead_chunks))
             // The card has five bits for it.
-            retry_exponent: byte("retry_exponent", self.retry_exponent, 31)?,
-            data_class: byte("data_class", self.data_class, u8::MAX)?,
-            control_class: byte("control_class", self.control_class, u8::MAX)?,
-            max_receive_bytes: self.max_receive_bytes,
-            link_gbit_per_s: self.link_gbit_per_s,
-            overheads,
-            barrier_timeout: or(self.barrier_timeout_ns, default.barrier_timeout),
-            recovery_timeout: or(self.recovery_timeout_ns, default.recovery_timeout),
-            packet_lifetime: Duration::from_nanos(self.packet_lifetime_ns),
-            cache_bytes: self.cache_bytes,
-            ..default.clone()
-        })
+            .retry_exponent(byte("retry_exponent", self.retry_exponent, 31)?)
+            .data_class(byte("data_class", self.data_class, u8::MAX)?)
+            .control_class(byte("control_class", self.control_class, u8::MAX)?)
+            .max_receive_bytes(self.max_receive_bytes)
+            .link_gbit_per_s(self.link_gbit_per_s)
+            .overheads(overheads)
+            .barrier_timeout(or(self.barrier_timeout_ns, default.barrier_timeout))
+            .recovery_timeout(or(self.recovery_timeout_ns, default.recovery_timeout))
+            .packet_lifetime(Duration::from_nanos(self.packet_lifetime_ns))
+            .cache_bytes(self.cache_bytes))
     }
 }
 
@@ -239,7 +238,7 @@ mod tests {
     #[test]
     fn the_defaults_are_the_library_s() {
         assert_eq!(flexcast_config::default().convert(&Config::default()).unwrap(), Config::default());
-        let longer = Config { barrier_timeout: Duration::from_secs(60), ..Config::default() };
+        let longer = Config::default().barrier_timeout(Duration::from_secs(60));
         assert_eq!(flexcast_config::default().convert(&longer).unwrap(), longer, "left open: as the card has it");
         let config = flexcast_config { barrier_timeout_ns: 5, ..flexcast_config::default() };
         assert_eq!(config.convert(&longer).unwrap().barrier_timeout, Duration::from_nanos(5));

@@ -8,7 +8,7 @@ use verbs_sys as sys;
 
 use crate::addr::HostAddr;
 use crate::buffer::HostBuffer;
-use crate::device::{ProtectionDomain, non_null, warn_unless_ok};
+use crate::device::{ProtectionDomain, non_null, verbs_ok, warn_unless_ok};
 use crate::error::{Error, Result};
 use crate::raw::Raw;
 
@@ -63,6 +63,7 @@ unsafe impl Send for MemoryRegion {}
 struct Registration {
     pd: ProtectionDomain,
     raw: Raw<sys::ibv_mr>,
+    access: Access,
     owned: Option<HostBuffer>,
     ended: bool,
 }
@@ -75,7 +76,7 @@ impl MemoryRegion {
     pub fn register(pd: &ProtectionDomain, buffer: HostBuffer, access: Access) -> Result<Self> {
         let (start, len) = (buffer.start(), buffer.len());
         let raw = register(pd, start, len, access)?;
-        Ok(Self::of(pd, raw, start, len, Some(buffer)))
+        Ok(Self::of(pd, (raw, access), start, len, Some(buffer)))
     }
 
     /// Registers memory of somebody else by its address.
@@ -95,18 +96,41 @@ impl MemoryRegion {
             });
         }
         let raw = register(pd, start, len, access)?;
-        Ok(Self::of(pd, raw, start, len, None))
+        Ok(Self::of(pd, (raw, access), start, len, None))
     }
 
     fn of(
         pd: &ProtectionDomain,
-        raw: Raw<sys::ibv_mr>,
+        (raw, access): (Raw<sys::ibv_mr>, Access),
         start: NonNull<u8>,
         len: usize,
         owned: Option<HostBuffer>,
     ) -> Self {
-        let registration = Registration { pd: pd.clone(), raw, owned, ended: false };
+        let registration = Registration { pd: pd.clone(), raw, access, owned, ended: false };
         Self { registration: Keeper::Alone(registration), start, len }
+    }
+
+    /// Registers the memory anew, under other keys with the same rights: whoever has the old ones cannot reach it any more.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]: then nobody may reach the memory by a new key, and those who have the old one may still do so. [`Error::OutOfRange`]
+    /// for a part of a region, whose keys are those of other parts, too.
+    pub fn renew(&mut self) -> Result<()> {
+        let Keeper::Alone(registration) = &mut self.registration else {
+            let limit = "1: the keys of parts are renewed together, by registering the whole anew".to_owned();
+            return Err(Error::OutOfRange { what: "number of regions under these keys", value: 2, limit });
+        };
+        let raw = register(&registration.pd, self.start, self.len, registration.access)?;
+        // SAFETY: both are registered; one of them goes, and is not used again.
+        let deregister =
+            |raw: Raw<_>| unsafe { (registration.pd.device().provider().verbs().ibv_dereg_mr)(raw.as_ptr()) };
+        let errno = deregister(registration.raw);
+        if errno == 0 {
+            registration.raw = raw;
+            return Ok(());
+        }
+        warn_unless_ok("ibv_dereg_mr", deregister(raw));
+        verbs_ok("ibv_dereg_mr", errno, || "to renew the keys of a memory region".to_owned())
     }
 
     /// The same for regions of parts of it, which may overlap.

@@ -9,16 +9,15 @@ use flexcast_tests::image_bytes;
 pub(crate) const PS_PER_US: u64 = 1_000_000;
 
 pub(crate) fn config() -> Config {
-    Config {
-        control: Control::Device,
-        slots: 64,
-        receive_batch: 8,
-        send_batch: 4,
-        send_depth: 32,
-        chunk_bytes: 1024,
-        max_receive_bytes: 1 << 20,
-        ..Config::default().with_subgroups(2)
-    }
+    Config::default()
+        .with_subgroups(2)
+        .control(Control::Device)
+        .slots(64)
+        .receive_batch(8)
+        .send_batch(4)
+        .send_depth(32)
+        .chunk_bytes(1024)
+        .max_receive_bytes(1 << 20)
 }
 
 pub(crate) fn machine(cards: usize) -> MachineConfig {

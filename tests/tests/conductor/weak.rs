@@ -39,7 +39,7 @@ fn speeds() -> [CostModel; 3] {
 #[test]
 fn image_allgather_conducts_when_memory_is_weak_and_races_are_looked_for() {
     for seed in 1..=seeds() {
-        run(4, |ranks| weak(seed, machine(ranks)), &Config { chains: 2, ..config() });
+        run(4, |ranks| weak(seed, machine(ranks)), &config().chains(2));
     }
 }
 
@@ -50,7 +50,7 @@ fn image_allgather_conducts_on_harts_of_any_speed() {
         for cost in speeds() {
             for ranks in [2, 3] {
                 let machine = MachineConfig { cost, ..weak(seed, machine(ranks)) };
-                with_ranks(machine, &Config { chains: 1, ..config() }, |all| {
+                with_ranks(machine, &config().chains(1), |all| {
                     for number in 0..8 {
                         let root = number % ranks;
                         let call =
@@ -120,7 +120,7 @@ fn image_allgather_tells_hosts_that_look_all_the_time_what_is_whole() {
     for seed in 1..=2 * seeds() {
         for cost in speeds() {
             let machine = MachineConfig { cost, ..weak(seed, machine(3)) };
-            watched(machine, &Config { chains: 2, ..config() }, &calls(3), || PS_PER_US / 50);
+            watched(machine, &config().chains(2), &calls(3), || PS_PER_US / 50);
         }
     }
 }
@@ -137,13 +137,11 @@ fn image_allgather_tells_hosts_that_look_now_and_then_what_to_read() {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let calls = [Call::Allgather { len: 6000 }; 12];
         // Control messages are lost, too: what a connection repeats comes soon.
-        let config = Config {
-            retry_exponent: 8,
-            barrier_timeout: Duration::from_micros(20_000),
-            recovery_timeout: Duration::from_micros(50_000),
-            packet_lifetime: Duration::from_micros(100),
-            ..config()
-        };
+        let config = config()
+            .retry_exponent(8)
+            .barrier_timeout(Duration::from_micros(20_000))
+            .recovery_timeout(Duration::from_micros(50_000))
+            .packet_lifetime(Duration::from_micros(100));
         recovered += watched(machine, &config, &calls, || random.random_range(1..8 * PS_PER_US));
     }
     assert!(recovered > 0, "nothing was lost");

@@ -1,12 +1,12 @@
 //! Memory that collectives send from and receive into.
-#![allow(unsafe_code)] // One place: a second registration of memory that the buffer itself keeps.
+#![allow(unsafe_code)] // A second registration of memory that the buffer itself keeps, and slices of it.
 
 use std::ptr::NonNull;
 
 use flexio::{Access, MemoryRegion};
 
 use crate::api::user_memory::Shared;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Registered memory of the caller. An operation takes it over and gives it back when it is done, so that nobody can touch or free it
 /// in between:
@@ -23,17 +23,19 @@ pub struct Buffer {
     exposed: Option<MemoryRegion>,
     region: MemoryRegion,
     len: usize,
+    /// Peers may have been told its key.
+    known: bool,
     /// What `region` is a view of, if it is one: dropped after it.
     shared: Option<Shared>,
 }
 
 impl Buffer {
     pub(crate) fn new(region: MemoryRegion, len: usize) -> Self {
-        Self { exposed: None, region, len, shared: None }
+        Self { exposed: None, region, len, known: false, shared: None }
     }
 
     pub(crate) fn of_user(region: MemoryRegion, len: usize, shared: Shared) -> Self {
-        Self { exposed: None, region, len, shared: Some(shared) }
+        Self { exposed: None, region, len, known: false, shared: Some(shared) }
     }
 
     /// What it is a view of.
@@ -51,6 +53,49 @@ impl Buffer {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// The bytes, to be read where they are. If peers know the key of the buffer, which they do after an operation has received into it, the
+    /// memory is registered anew first: nobody can write to it while the slice exists.
+    ///
+    /// # Errors
+    /// [`crate::Error::Flexio`] when it cannot be registered; [`crate::Error::Argument`] for memory of a [`UserMemory`](crate::UserMemory), which
+    /// its owner reads by its address.
+    pub fn as_slice(&mut self) -> Result<&[u8]> {
+        self.revoke()?;
+        // SAFETY: no operation has the buffer, and nobody knows its key: no card writes to it. Its methods need the borrow that the slice holds.
+        Ok(unsafe { &self.region.as_slice()[..self.len] })
+    }
+
+    /// The bytes, to be changed where they are; see [`Buffer::as_slice`].
+    ///
+    /// # Errors
+    /// As [`Buffer::as_slice`].
+    pub fn as_mut_slice(&mut self) -> Result<&mut [u8]> {
+        self.revoke()?;
+        let len = self.len;
+        // SAFETY: as above; nor does a card read it.
+        Ok(unsafe { &mut self.region.as_mut_slice()[..len] })
+    }
+
+    /// Takes back what peers know.
+    fn revoke(&mut self) -> Result<()> {
+        if self.shared.is_some() {
+            let reason =
+                "memory by its address has no slices here: read it where it is, when its operation is over".to_owned();
+            return Err(Error::Argument { operation: "slice of a buffer", reason });
+        }
+        self.hide();
+        if self.known {
+            self.region.renew()?;
+            self.known = false;
+        }
+        Ok(())
+    }
+
+    /// Peers are told the key: an operation receives into it.
+    pub(crate) fn tell(&mut self) {
+        self.known = true;
     }
 
     /// Sets every byte.

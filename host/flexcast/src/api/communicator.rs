@@ -76,7 +76,8 @@ impl Shared {
             return result;
         }
         let State { engine, wakers } = &mut *state;
-        let woken: Vec<_> = wakers.extract_if(.., |(request, _)| engine.is_done(*request)).collect();
+        let is_over = |(request, _): &mut (u64, Waker)| engine.useless || engine.is_done(*request);
+        let woken: Vec<_> = wakers.extract_if(.., is_over).collect();
         drop(state);
         self.ended.notify_all();
         // A waker may poll at once: without the lock.

@@ -84,7 +84,16 @@ pub(crate) fn ps(time: Duration) -> u64 {
 }
 
 /// Parameters of a communicator. All ranks must give the same ones; those that matter on the wire are compared when ranks connect.
+///
+/// Begin with [`Config::for_card`], and change what should be different:
+///
+/// ```no_run
+/// # fn f(card: &flexcast::Card) -> flexcast::Config {
+/// flexcast::Config::for_card(card).with_subgroups(8).max_receive_bytes(1 << 30)
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// What carries the data. Default [`Transport::Ud`].
     pub transport: Transport,
@@ -155,6 +164,53 @@ pub struct Config {
     pub control_class: u8,
     /// A thread that makes progress by itself. It sleeps while no operation is under way. Default `None`: progress is the caller's.
     pub progress_thread: Option<ThreadOptions>,
+}
+
+/// A function for every parameter, which gives the configuration with another value of it.
+macro_rules! setters {
+    ($($name:ident: $type:ty,)*) => {
+        impl Config {
+            $(
+                #[doc = concat!("The same with this [`", stringify!($name), "`](Config#structfield.", stringify!($name), ").")]
+                #[must_use]
+                pub fn $name(mut self, $name: $type) -> Self {
+                    self.$name = $name;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+setters! {
+    transport: Transport,
+    chunk_bytes: u32,
+    subgroups: u32,
+    receive_threads: u32,
+    send_threads: u32,
+    control: Control,
+    placement: ThreadPlacement,
+    slots: u32,
+    receive_batch: u32,
+    send_batch: u32,
+    send_depth: u32,
+    quota: u32,
+    max_receive_bytes: u64,
+    psn_bits: Option<u32>,
+    chains: u32,
+    chain_mapping: ChainMapping,
+    lead_chunks: Option<u32>,
+    link_gbit_per_s: u64,
+    overheads: Overheads,
+    barrier_timeout: Duration,
+    recovery_timeout: Duration,
+    retry_exponent: u8,
+    packet_lifetime: Duration,
+    cache_bytes: u64,
+    pacing_gbit_per_s: Option<u32>,
+    data_class: u8,
+    control_class: u8,
+    progress_thread: Option<ThreadOptions>,
 }
 
 impl Default for Config {

@@ -97,7 +97,7 @@ impl Engine {
         kind: Kind,
         displacements: Option<&[u64]>,
         send: Option<Buffer>,
-        receive: Buffer,
+        mut receive: Buffer,
     ) -> Result<u64, Box<Failed>> {
         let plan = match self.plan(kind, displacements, send.as_ref(), &receive) {
             Ok(plan) => plan,
@@ -105,6 +105,7 @@ impl Engine {
                 return Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }));
             }
         };
+        receive.tell();
         self.posted += 1;
         let (request, posted_ps) = (self.posted, self.card.now_ps());
         self.waiting.push_back(Posted { request, plan, send, receive, posted_ps });

@@ -310,7 +310,7 @@ impl Connection {
     }
 }
 
-fn queue_pair<'a>(
+fn queue_pair(
     pd: &ProtectionDomain,
     completions: &CompletionQueue,
     depths: QueueDepths,

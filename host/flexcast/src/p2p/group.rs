@@ -373,7 +373,7 @@ impl Group {
 }
 
 /// Counts messages by their peers and compares with a limit of the connection.
-fn check_messages<'a>(
+fn check_messages(
     connections: &[Connection],
     counts: &mut [u32],
     peers: impl Iterator<Item = u32>,

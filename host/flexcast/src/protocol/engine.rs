@@ -108,6 +108,15 @@ impl Running {
 impl Engine {
     /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks.
     pub(crate) fn progress(&mut self) -> Result<bool> {
+        let moved = self.advance();
+        if moved.is_err() {
+            // Whoever waits is to look by itself: nothing may end any more.
+            (self.useless, self.ended) = (true, true);
+        }
+        moved
+    }
+
+    fn advance(&mut self) -> Result<bool> {
         if let Some(error) = self.trouble.take() {
             return Err(error);
         }

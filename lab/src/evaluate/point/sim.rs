@@ -162,13 +162,12 @@ impl SimPoint {
         };
         params.check().map_err(text)?;
         let slots = 1024 / subgroups.clamp(&1, &64).next_power_of_two();
-        let config = flexcast::Config {
-            chains: *chains,
-            slots,
-            receive_batch: 64.min(slots / 2),
-            max_receive_bytes: params.receive_bytes().max(1),
-            ..flexcast::Config::default().with_subgroups(*subgroups)
-        };
+        let config = flexcast::Config::default()
+            .with_subgroups(*subgroups)
+            .chains(*chains)
+            .slots(slots)
+            .receive_batch(64.min(slots / 2))
+            .max_receive_bytes(params.receive_bytes().max(1));
         Ok(SimParams { config, ..params })
     }
 

@@ -190,6 +190,7 @@ impl Pending {
             done: Vec::new(),
             abandoned: Vec::new(),
             ended: false,
+            useless: false,
             lost: Vec::new(),
             card,
             derived,

@@ -129,11 +129,8 @@ fn drive(shared: &Weak<Shared>, signal: &Signal) {
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    // Whoever waits or tests is told.
-                    shared.with(|engine| {
-                        engine.trouble = Some(error);
-                        engine.ended = true;
-                    });
+                    // Whoever waits or tests next is told.
+                    shared.with(|engine| engine.trouble = Some(error));
                     return;
                 }
             }

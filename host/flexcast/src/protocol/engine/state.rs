@@ -52,8 +52,10 @@ pub(crate) struct Engine {
     pub(crate) done: Vec<(u64, Outcome)>,
     /// Operations that nobody will ask for.
     pub(crate) abandoned: Vec<u64>,
-    /// An operation has ended since this was last looked at.
+    /// An operation has ended, or a library call failed, since this was last looked at.
     pub(crate) ended: bool,
+    /// A library call has failed.
+    pub(crate) useless: bool,
     /// Buffers that the card may still reach.
     pub(crate) lost: Vec<Buffer>,
     pub(crate) card: Card,
