@@ -128,7 +128,7 @@ enum Kind {
 }
 
 /// One operation of all ranks, whose calls are watched.
-fn operate<'c>(provider: &Provider, communicators: &[Communicator], buffers: &mut [Option<Buffers>], kind: Kind) {
+fn operate(provider: &Provider, communicators: &[Communicator], buffers: &mut [Option<Buffers>], kind: Kind) {
     let mut requests: Vec<Option<Request>> = Vec::new();
     let mut rest = Vec::new();
     for (communicator, slot) in communicators.iter().zip(buffers.iter_mut()) {
@@ -181,7 +181,7 @@ fn operations_allocate_nothing_once_their_kind_has_been_done_twice() {
         let made = |(rank, card)| Pending::new(card, rank, RANKS as u32, config.clone()).expect("its part is made");
         let pending: Vec<Pending> = (0..).zip(&cards).map(made).collect();
         let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
-        let mut communicators: Vec<Communicator> =
+        let communicators: Vec<Communicator> =
             pending.into_iter().map(|pending| pending.connect(&endpoints).expect("connected")).collect();
         let mut buffers: Vec<Option<Buffers>> = cards
             .iter()
@@ -191,8 +191,8 @@ fn operations_allocate_nothing_once_their_kind_has_been_done_twice() {
             })
             .collect();
         for _ in 0..2 {
-            operate(&provider, &mut communicators, &mut buffers, Kind::Allgather);
-            operate(&provider, &mut communicators, &mut buffers, Kind::Broadcast);
+            operate(&provider, &communicators, &mut buffers, Kind::Allgather);
+            operate(&provider, &communicators, &mut buffers, Kind::Broadcast);
         }
         let (host, emulator, _) = taken();
         assert!(
@@ -200,8 +200,8 @@ fn operations_allocate_nothing_once_their_kind_has_been_done_twice() {
             "{transport:?}: room is made at first, and the watch sees it: {host}, {emulator}"
         );
         for _ in 0..10 {
-            operate(&provider, &mut communicators, &mut buffers, Kind::Allgather);
-            operate(&provider, &mut communicators, &mut buffers, Kind::Broadcast);
+            operate(&provider, &communicators, &mut buffers, Kind::Allgather);
+            operate(&provider, &communicators, &mut buffers, Kind::Broadcast);
         }
         let (host, emulator, places) = taken();
         assert!(emulator > 0, "{transport:?}: the watch sees the emulator, which allocates for what is posted");

@@ -80,11 +80,11 @@ fn displacements_that_do_not_fit_or_differ_are_refused() {
         for (displacements, alike) in [([0, 30], true), ([50, 0], false)] {
             let (first, second) = communicators.split_at_mut(1);
             let request = first[0].allgatherv(buffer(0, 30), buffer(0, 80), &[30, 50]).expect("accepted");
-            let mut all = vec![Under::new(&mut first[0], request)];
+            let mut all = vec![Under::new(&first[0], request)];
             let request = second[0]
                 .allgatherv_displaced(buffer(1, 50), buffer(1, 90), &[30, 50], &displacements)
                 .expect("accepted");
-            all.push(Under::new(&mut second[0], request));
+            all.push(Under::new(&second[0], request));
             drive(provider, &mut all, |_, _| {});
             for one in &all {
                 match one.done.as_ref().expect("driven to its end").as_ref().map_err(|failed| &failed.error) {

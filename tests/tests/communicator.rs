@@ -29,7 +29,7 @@ fn arguments_that_do_not_fit_are_named_and_the_buffers_come_back() {
         let refused = communicator.allgatherv_in_place(buffer(5), &[u64::MAX, 6]).expect_err("overflow");
         told(&refused.error, &["exceed 2^64"]);
         // Nothing of this has been seen by the other rank.
-        gathers(provider, &mut communicators, 1, 5000);
+        gathers(provider, &communicators, 1, 5000);
     });
 }
 
@@ -37,7 +37,7 @@ fn arguments_that_do_not_fit_are_named_and_the_buffers_come_back() {
 fn more_chunks_than_sequence_numbers_are_refused_with_the_limit() {
     with_cards(2, |provider, cards| {
         let config = config().psn_bits(Some(4)).max_receive_bytes(64 << 10);
-        let mut communicators = connect(cards.iter(), &config);
+        let communicators = connect(cards.iter(), &config);
         // 2 ranks x 20 chunks in two subgroups: 20 each, of which 4 bits tell 16 apart.
         let buffer = |len| cards[0].buffer(len).expect("a buffer");
         let refused = communicators[0].allgather(buffer(20 * 4096), buffer(40 * 4096)).expect_err("too long");
@@ -45,7 +45,7 @@ fn more_chunks_than_sequence_numbers_are_refused_with_the_limit() {
         let refused = communicators[0].broadcast(buffer(33 * 4096), 0).expect_err("one chunk too many");
         told(&refused.error, &["17 chunks", "4 bits", "16"]);
         // Exactly all numbers: 16 in each subgroup.
-        gathers(provider, &mut communicators, 2, 16 * 4096);
+        gathers(provider, &communicators, 2, 16 * 4096);
         let config = config.psn_bits(Some(32));
         let error = Pending::new(&cards[0], 0, 2, config).expect_err("no such immediate");
         told(&error, &["psn_bits is 32", "1 to 31"]);
@@ -75,7 +75,7 @@ fn budgets_that_are_exceeded_are_named_and_nothing_is_taken() {
         drop(parts);
         assert_eq!(cards[0].hot_bytes(), 0);
         drop(Pending::new(&cards[0], 0, 2, wide).expect("the threads are free again"));
-        gathers(provider, &mut connect(cards.iter(), &config()), 3, 5000);
+        gathers(provider, &connect(cards.iter(), &config()), 3, 5000);
     });
 }
 
@@ -123,20 +123,20 @@ fn halves_of_the_cards_work_side_by_side() {
 fn a_request_of_another_communicator_is_refused_and_lost_to_it_only() {
     with_cards(2, |provider, cards| {
         let mut one = connect(cards.iter(), &config());
-        let mut other = connect(cards.iter(), &config());
-        let mine = gather(&mut one[0], 5, 3000);
+        let other = connect(cards.iter(), &config());
+        let mine = gather(&one[0], 5, 3000);
         let error = other[0].test(mine).expect_err("another's").error;
         assert!(matches!(error, Error::ForeignRequest { request: 1 }), "{error}");
         told(&error, &["request 1", "the one that made it"]);
         // The operation itself goes on.
-        let request = gather(&mut one[1], 5, 3000);
+        let request = gather(&one[1], 5, 3000);
         let (first, second) = one.split_at_mut(1);
-        let mut all = [Under::new(&mut second[0], request)];
+        let mut all = [Under::new(&second[0], request)];
         drive(provider, &mut all, |_, _| {
             first[0].progress().expect("progress");
         });
         check(all[0].done.as_ref().expect("driven to its end").as_ref().expect("success"), 5, 2, 3000);
-        gathers(provider, &mut other, 6, 100);
+        gathers(provider, &other, 6, 100);
     });
 }
 
@@ -165,7 +165,7 @@ fn communicators_dropped_with_an_operation_under_way_leave_nothing_behind() {
                 }
             }
         }
-        gathers(provider, &mut connect(cards.iter(), &config), 7, 20_000);
+        gathers(provider, &connect(cards.iter(), &config), 7, 20_000);
     });
 }
 
@@ -177,9 +177,9 @@ fn an_operation_cancelled_at_any_moment_ends_on_all_ranks() {
     let (mut right, mut failed) = (0, 0);
     with_cards(3, |provider, cards| {
         let start_ps = provider.relax().now_ps();
-        let mut communicators = connect(cards.iter(), &config());
+        let communicators = connect(cards.iter(), &config());
         let made_ps = provider.relax().now_ps();
-        gathers(provider, &mut communicators, 0, BYTES);
+        gathers(provider, &communicators, 0, BYTES);
         let step_ps = (provider.relax().now_ps() - made_ps) * 5 / 4 / STEPS;
         assert!(start_ps < made_ps && step_ps > 0, "virtual time passes");
         drop(communicators);

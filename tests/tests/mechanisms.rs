@@ -283,12 +283,12 @@ fn recovery_of_everything_costs_what_the_ring_costs() {
             let config = communicators::config()
                 .max_receive_bytes((ranks * bytes) as u64)
                 .overheads(Overheads { cutoff_slack: Duration::from_micros(200), ..Config::default().overheads });
-            let mut all = connect(cards.iter(), &config);
-            gathers(provider, &mut all, 1, 20_000);
+            let all = connect(cards.iter(), &config);
+            gathers(provider, &all, 1, 20_000);
             let receivers = receivers(&world(World::take_recording).expect("it was recorded"));
             assert_eq!(receivers.len(), ranks * 2, "two subgroups");
             kill_multicast(&receivers);
-            let (recovering_us, sent) = recover(provider, &mut all, bytes);
+            let (recovering_us, sent) = recover(provider, &all, bytes);
             assert_eq!(sent, (ranks * (ranks - 1) * bytes) as u64, "each rank reads N(P - 1) from its left");
             let ratio = recovering_us / ring.virtual_time_us;
             assert!(

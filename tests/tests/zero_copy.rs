@@ -168,7 +168,7 @@ fn with_cards(count: usize, uc_multicast: bool, faults: FaultScript, body: impl 
 }
 
 /// An Allgather in place of all ranks in these buffers, which come back.
-fn gather<'c>(
+fn gather(
     provider: &Provider,
     communicators: &[Communicator],
     mut buffers: Vec<Buffer>,
@@ -217,13 +217,13 @@ fn no_packet_of_an_operation_changes_the_buffer_once_it_is_released() {
             let faults = FaultEvent::towards_hosts(&topology, hold).into_iter();
             let faults = faults.map(|event| event.during(HELD_FROM_PS, HELD_FROM_PS + 60 * PS_PER_US)).collect();
             with_cards(3, true, FaultScript { seed: 7, faults }, |provider, cards| {
-                let mut communicators = connect(cards.iter(), &config(transport));
+                let communicators = connect(cards.iter(), &config(transport));
                 let buffers = cards.iter().map(|card| card.buffer(3 * BYTES).expect("a buffer")).collect();
-                let (buffers, _) = gather(provider, &mut communicators, buffers, (1, BYTES));
+                let (buffers, _) = gather(provider, &communicators, buffers, (1, BYTES));
                 assert!(provider.relax().now_ps() < HELD_FROM_PS, "the fault comes too early");
                 wait_until(provider, HELD_FROM_PS);
                 let before = refused();
-                let (mut buffers, recovered) = gather(provider, &mut communicators, buffers, (2, BYTES));
+                let (mut buffers, recovered) = gather(provider, &communicators, buffers, (2, BYTES));
                 assert!(recovered > 0, "{transport:?}: packets were held back until after the cutoff");
                 let released_ps = provider.relax().now_ps();
                 assert!(released_ps < HELD_FROM_PS + 5_000 * PS_PER_US);
@@ -239,12 +239,12 @@ fn no_packet_of_an_operation_changes_the_buffer_once_it_is_released() {
                 // Some arrive in the middle of these.
                 for seed in 3..8 {
                     let refused_before = refused();
-                    (buffers, _) = gather(provider, &mut communicators, buffers, (seed, BYTES));
+                    (buffers, _) = gather(provider, &communicators, buffers, (seed, BYTES));
                     between += refused() - refused_before;
                 }
                 wait_until(provider, HELD_FROM_PS + 20_000 * PS_PER_US);
                 // Lanes report when an operation ends.
-                gather(provider, &mut communicators, buffers, (8, BYTES));
+                gather(provider, &communicators, buffers, (8, BYTES));
                 discarded += communicators.iter().map(|c| c.receive_statistics().expect("told").wrong_id).sum::<u64>();
             });
             assert_eq!(with_world(World::take_races).expect("the machine"), [], "{transport:?}");
@@ -266,9 +266,9 @@ fn ranks_of_one_card_send_from_memory_that_no_write_reaches() {
     const BYTES: usize = 60_000;
     with_cards(2, true, FaultScript::default(), |provider, cards| {
         let sites = [0, 0, 1, 1].map(|card| &cards[card]);
-        let mut communicators = connect(sites.into_iter(), &config(Transport::UcMulticast));
+        let communicators = connect(sites.into_iter(), &config(Transport::UcMulticast));
         let room = |bytes: usize| sites.map(|card| card.buffer(bytes).expect("a buffer"));
-        let (buffers, recovered) = gather(provider, &mut communicators, room(4 * BYTES).into(), (1, BYTES));
+        let (buffers, recovered) = gather(provider, &communicators, room(4 * BYTES).into(), (1, BYTES));
         assert_eq!((buffers.len(), recovered), (4, 0), "in place");
         for root in 0..4 {
             let mut buffers = room(BYTES);
@@ -302,9 +302,9 @@ fn cards_that_lack_the_multicast_of_uc_are_refused_with_what_to_take_instead() {
         told(&error, &["no multicast of UC queue pairs", "group keys", "Transport::UcUnicast", "Transport::Ud"]);
         // The others do not need it.
         for transport in [Transport::Ud, Transport::UcUnicast] {
-            let mut communicators = connect(cards.iter(), &config(transport));
+            let communicators = connect(cards.iter(), &config(transport));
             let buffers = cards.iter().map(|card| card.buffer(20_000).expect("a buffer")).collect();
-            gather(provider, &mut communicators, buffers, (1, 10_000));
+            gather(provider, &communicators, buffers, (1, 10_000));
         }
     });
 }
