@@ -29,7 +29,7 @@
 //! too: the bytes of a region are copied by plain loads and stores, which two threads must not mix.
 //!
 //! - Verbs functions are called without a lock: they may be called by every thread at any time (libibverbs, verbs(7)).
-//! - FlexIO's and DOCA's documentation promises nothing about threads. Their functions are called under one lock of the provider. So
+//! - FlexIO's and DOCA's documentation promises nothing about threads. Their functions are called under one lock. So
 //!   [`Process::call`], which waits for the card, keeps other threads' calls of FlexIO waiting.
 //! - An emulated provider's cards follow the provider, whichever thread calls.
 //!

@@ -25,9 +25,12 @@ struct Tables {
     verbs: VerbsApi,
     doca: DocaApi,
     relax: Box<dyn Relax>,
-    /// Held during calls of FlexIO and DOCA.
-    one_at_a_time: Mutex<()>,
+    /// Held during calls of FlexIO and DOCA; `None` for installed libraries, which a process loads once, whatever its providers.
+    own_lock: Option<Mutex<()>>,
 }
+
+/// Held during calls of installed FlexIO and DOCA libraries.
+static INSTALLED: Mutex<()> = Mutex::new(());
 
 /// The functions of one library, for one call: until it is dropped, the calling thread's calls reach the provider's cards, and where
 /// the library needs it no other thread calls. Only one of a library with a lock may exist on a thread.
@@ -80,7 +83,12 @@ impl Provider {
     /// other two by any thread, one at a time; always between [`Relax::enter`] and [`Relax::leave`].
     #[must_use]
     pub unsafe fn from_tables(flexio: FlexioApi, verbs: VerbsApi, doca: DocaApi, relax: Box<dyn Relax>) -> Self {
-        Self(Arc::new(Tables { flexio, verbs, doca, relax, one_at_a_time: Mutex::new(()) }))
+        Self(Arc::new(Tables { flexio, verbs, doca, relax, own_lock: Some(Mutex::new(())) }))
+    }
+
+    /// A provider over tables that the loaders filled.
+    fn installed(flexio: FlexioApi, verbs: VerbsApi, doca: DocaApi, relax: Box<dyn Relax>) -> Self {
+        Self(Arc::new(Tables { flexio, verbs, doca, relax, own_lock: None }))
     }
 
     fn library<'p, T>(&'p self, api: &'p T, lock: Option<MutexGuard<'p, ()>>) -> Library<'p, T> {
@@ -90,7 +98,8 @@ impl Provider {
 
     /// The lock of libraries that promise nothing about threads. It guards no data: what a panic left is as good as before.
     fn lock(&self) -> Option<MutexGuard<'_, ()>> {
-        Some(self.0.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner))
+        let lock = self.0.own_lock.as_ref().unwrap_or(&INSTALLED);
+        Some(lock.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The verbs functions, for one call.
@@ -125,8 +134,8 @@ impl Provider {
         let (flexio, emulator) = flexio_sys::load().map_err(|e| missing("libflexio.so", e.into()))?;
         let verbs = verbs_sys::load().map_err(|e| missing("libibverbs.so.1 and libmlx5.so.1", e.into()))?;
         let doca = doca_sys::load().map_err(|e| missing("libdoca_common.so", e.into()))?;
-        // SAFETY: the loaders take every symbol by its C name from the installed libraries, which are one DOCA release.
-        Ok(unsafe { Self::from_tables(flexio, verbs, doca, clock(emulator)) })
+        // The loaders take every symbol by its C name from the installed libraries, which are one DOCA release.
+        Ok(Self::installed(flexio, verbs, doca, clock(emulator)))
     }
 
     /// The same libraries in one folder, wherever the dynamic loader looks: those that `cargo xtask build-emu-libs` makes, for instance.
@@ -141,8 +150,8 @@ impl Provider {
         let (flexio, emulator) = flexio_sys::load_from(folder).map_err(|e| missing("libflexio.so", e))?;
         let verbs = verbs_sys::load_from(folder).map_err(|e| missing("libibverbs.so.1 and libmlx5.so.1", e))?;
         let doca = doca_sys::load_from(folder).map_err(|e| missing("libdoca_common.so.2", e))?;
-        // SAFETY: the loaders take every symbol by its C name; libraries in one folder are one release.
-        Ok(unsafe { Self::from_tables(flexio, verbs, doca, clock(emulator)) })
+        // The loaders take every symbol by its C name; libraries in one folder are one release.
+        Ok(Self::installed(flexio, verbs, doca, clock(emulator)))
     }
 
     /// How this provider waits, and its clock.

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 pub(crate) struct Raw<T>(NonNull<T>);
 
 // SAFETY: verbs objects may be used from every thread, several at a time (verbs(7), "libibverbs is thread safe"). FlexIO says nothing about
-// threads, so that every call of it is made under the provider's lock (`Provider::flexio`), which orders calls of different threads. Neither
+// threads, so that every call of it is made under one lock (`Provider::flexio`), which orders calls of different threads. Neither
 // library ties an object to the thread that made it.
 unsafe impl<T> Send for Raw<T> {}
 // SAFETY: as above; sharing the pointer gives nobody access to what it points at without such a call.
