@@ -244,6 +244,8 @@ impl Communicator {
                 }
             } else {
                 self.0.card.device().provider().relax().relax();
+                // There may be more ranks and threads than processors, and others want the lock.
+                std::thread::yield_now();
             }
         }
     }
