@@ -127,7 +127,6 @@ int main(int argc, char **argv)
     flexcast_card_options options;
     flexcast_card *card = NULL;
     flexcast_bootstrap *ranks = NULL;
-    flexcast_config config;
     flexcast_comm *comm = NULL;
     unsigned long long recovered = 0;
     int rank, size, bad = 1;
@@ -156,12 +155,8 @@ int main(int argc, char **argv)
     if (failed("meeting the other ranks", flexcast_bootstrap_environment(&ranks)))
         goto close;
 
-    /* 3. A communicator. The margin is what an operation may take beyond its data before what is missing is fetched from the neighbour:
-     * the clocks of emulated cards of several processes differ by milliseconds. */
-    if (failed("configuration", flexcast_config_default(&config, sizeof config)))
-        goto leave;
-    config.margin_ps = 100000000000; /* 100 ms */
-    if (failed("making the communicator", flexcast_comm_create(card, ranks, &config, &comm)))
+    /* 3. A communicator, with the settings that suit the card; flexcast_config_default() begins a choice of others. */
+    if (failed("making the communicator", flexcast_comm_create(card, ranks, NULL, &comm)))
         goto leave;
     if (failed("rank", flexcast_comm_rank(comm, &rank, &size)))
         goto free;

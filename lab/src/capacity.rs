@@ -231,15 +231,16 @@ pub fn plan(ask: &Ask, cost: Cost) -> Result<Plan, CapacityError> {
     };
 
     let subgroups = receive_threads_most.min(MAX_SUBGROUPS);
-    let config = |slots: u32, bytes: u64| Config {
-        transport,
-        chunk_bytes,
-        slots,
-        receive_batch: 64.min(slots / 2),
-        // Send rings are the largest of all that the cache should hold.
-        send_depth: slots.min(Config::default().send_depth),
-        max_receive_bytes: bytes,
-        ..Config::default().with_subgroups(subgroups)
+    let config = |slots: u32, bytes: u64| {
+        Config::default()
+            .with_subgroups(subgroups)
+            .transport(transport)
+            .chunk_bytes(chunk_bytes)
+            .slots(slots)
+            .receive_batch(64.min(slots / 2))
+            // Send rings are the largest of all that the cache should hold.
+            .send_depth(slots.min(Config::default().send_depth))
+            .max_receive_bytes(bytes)
     };
     let footprint = |slots, bytes| {
         config(slots, bytes).footprint(ranks, MTU_BYTES).map_err(|error| CapacityError::Library(error.to_string()))

@@ -31,7 +31,7 @@ pub struct Pong {
 ///
 /// # Errors
 /// A timeout, an error completion, or whatever provisioning can give.
-pub fn ping(process: &Process<'_>, client: &Device<'_>, messages: &[&[u8]]) -> Result<Pong, TputError> {
+pub fn ping(process: &Process, client: &Device, messages: &[&[u8]]) -> Result<Pong, TputError> {
     let outbox = Outbox::new(process)?;
     let depth = 1u64 << LOG_DEPTH;
     let buffers = DeviceBuffer::zeroed(process, depth * u64::from(BUFFER_BYTES))?;

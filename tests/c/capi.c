@@ -183,7 +183,7 @@ static void operations(flexcast_card *card, flexcast_bootstrap *bootstrap, flexc
     REFUSED(flexcast_request_report(request, &report, sizeof report + 8), FLEXCAST_ERROR_SIZE, "report");
     OK(flexcast_request_report(request, &report, sizeof report));
     IS(report.status == FLEXCAST_OK && report.memory_held == 0 && report.recovered_chunks == 0);
-    IS(report.released_ps != FLEXCAST_NEVER && report.released_ps >= report.posted_ps);
+    IS(report.released_ns != FLEXCAST_NEVER && report.released_ns >= report.posted_ns);
     OK(flexcast_request_free(request));
     REFUSED(flexcast_request_free(request), FLEXCAST_ERROR_HANDLE, "freed");
     REFUSED(flexcast_wait(request), FLEXCAST_ERROR_HANDLE, "freed");

@@ -109,7 +109,7 @@ pub fn cards(config: Config) -> Provider {
 ///
 /// # Panics
 /// The image or the cards are refused.
-pub fn with_process<R>(config: Config, elf: &[u8], body: impl FnOnce(&Process<'_>) -> R) -> R {
+pub fn with_process<R>(config: Config, elf: &[u8], body: impl FnOnce(&Process) -> R) -> R {
     let provider = cards(config);
     let application = Application::load(&provider, "tiny", elf, None).expect("a valid image");
     let device = provider.open("mlx5_0").expect("the first card");

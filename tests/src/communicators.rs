@@ -2,40 +2,40 @@
 //! function panics.
 #![allow(clippy::missing_panics_doc)]
 
+use std::time::Duration;
+
 use emu_config::Machine;
 use emu_machine::Config as MachineConfig;
 use emu_provider::emulated;
-use flexcast::{Card, Communicator, Config, Done, Firmware, Overheads, Pending, Request, Test};
+use flexcast::{Card, Communicator, Config, Done, Firmware, Outcome, Overheads, Pending, Request, Test};
 use flexio::Provider;
 
 use crate::image_bytes;
 
 /// Virtual time in which any operation here ends, failures included.
 pub const BOUND_PS: u64 = 3_000_000_000_000;
-const PS_PER_US: u64 = 1_000_000;
 
 /// Small, so that communicators are made quickly, and with short waits.
 #[must_use]
 pub fn config() -> Config {
-    Config {
-        slots: 32,
-        receive_batch: 8,
-        send_batch: 4,
-        send_depth: 32,
-        max_receive_bytes: 1 << 20,
-        patience_ps: 20_000 * PS_PER_US,
-        overheads: Overheads { margin_ps: 300 * PS_PER_US, ..Config::default().overheads },
-        ..Config::default().with_subgroups(2)
-    }
+    Config::default()
+        .with_subgroups(2)
+        .slots(32)
+        .receive_batch(8)
+        .send_batch(4)
+        .send_depth(32)
+        .max_receive_bytes(1 << 20)
+        .barrier_timeout(Duration::from_micros(20_000))
+        .overheads(Overheads { cutoff_slack: Duration::from_micros(300), ..Config::default().overheads })
 }
 
 /// Runs `body` with so many cards at a switch.
-pub fn with_cards(count: usize, body: impl FnOnce(&Provider, &[Card<'_>])) {
+pub fn with_cards(count: usize, body: impl FnOnce(&Provider, &[Card])) {
     with_machine(Machine::default().config_of(count).expect("a switch"), body);
 }
 
 /// Runs `body` with the cards of this machine.
-pub fn with_machine(machine: MachineConfig, body: impl FnOnce(&Provider, &[Card<'_>])) {
+pub fn with_machine(machine: MachineConfig, body: impl FnOnce(&Provider, &[Card])) {
     let count = machine.cards;
     let provider = emulated(machine).expect("a machine");
     let elf = image_bytes("allgather");
@@ -43,15 +43,15 @@ pub fn with_machine(machine: MachineConfig, body: impl FnOnce(&Provider, &[Card<
         let firmware = Firmware { name: "allgather", elf: &elf };
         Card::open(&provider, &format!("mlx5_{number}"), firmware).expect("the card opens")
     };
-    let cards: Vec<Card<'_>> = (0..count).map(open).collect();
+    let cards: Vec<Card> = (0..count).map(open).collect();
     body(&provider, &cards);
 }
 
 /// A communicator of the ranks that are on these cards, one each.
-pub fn connect<'c>(cards: impl Iterator<Item = &'c Card<'c>>, config: &Config) -> Vec<Communicator<'c>> {
+pub fn connect<'c>(cards: impl Iterator<Item = &'c Card>, config: &Config) -> Vec<Communicator> {
     let cards: Vec<_> = cards.collect();
     let ranks = cards.len() as u32;
-    let pending: Vec<Pending<'c>> = (0..)
+    let pending: Vec<Pending> = (0..)
         .zip(cards)
         .map(|(rank, card)| Pending::new(card, rank, ranks, config.clone()).expect("its part is made"))
         .collect();
@@ -76,7 +76,7 @@ pub fn gathered(seed: u64, ranks: usize, len: usize) -> Vec<u8> {
 }
 
 /// Posts an Allgather of `bytes` bytes.
-pub fn gather(communicator: &mut Communicator<'_>, seed: u64, bytes: usize) -> Request {
+pub fn gather(communicator: &Communicator, seed: u64, bytes: usize) -> Request {
     let card = communicator.card();
     let mut send = card.buffer(bytes).expect("a buffer");
     send.write(0, &contribution(seed, communicator.rank() as usize, bytes)).expect("written");
@@ -85,31 +85,31 @@ pub fn gather(communicator: &mut Communicator<'_>, seed: u64, bytes: usize) -> R
 }
 
 /// What an Allgather must have brought.
-pub fn check(done: &Done<'_>, seed: u64, ranks: usize, bytes: usize) {
-    let got = done.receive.as_ref().expect("the buffer comes back").to_vec().expect("read");
+pub fn check(done: &Done, seed: u64, ranks: usize, bytes: usize) {
+    let got = done.receive.to_vec().expect("read");
     assert!(got == gathered(seed, ranks, bytes), "bytes of {ranks} ranks, {bytes} each");
 }
 
 /// An operation of a rank.
-pub struct Under<'r, 'c> {
+pub struct Under<'r> {
     /// Whose it is.
-    pub communicator: &'r mut Communicator<'c>,
+    pub communicator: &'r Communicator,
     /// Until it is over.
     pub request: Option<Request>,
     /// Its end.
-    pub done: Option<Done<'c>>,
+    pub done: Option<Outcome>,
 }
 
-impl<'r, 'c> Under<'r, 'c> {
+impl<'r> Under<'r> {
     /// One that has been posted.
     #[must_use]
-    pub fn new(communicator: &'r mut Communicator<'c>, request: Request) -> Self {
+    pub fn new(communicator: &'r Communicator, request: Request) -> Self {
         Self { communicator, request: Some(request), done: None }
     }
 }
 
 /// Drives all to their end, or panics at the bound; `meanwhile` gets the time since the start.
-pub fn drive(provider: &Provider, all: &mut [Under<'_, '_>], mut meanwhile: impl FnMut(u64, &mut [Under<'_, '_>])) {
+pub fn drive(provider: &Provider, all: &mut [Under<'_>], mut meanwhile: impl FnMut(u64, &mut [Under<'_>])) {
     let start_ps = provider.relax().now_ps();
     while all.iter().any(|one| one.done.is_none()) {
         let since_ps = provider.relax().now_ps() - start_ps;
@@ -121,9 +121,10 @@ pub fn drive(provider: &Provider, all: &mut [Under<'_, '_>], mut meanwhile: impl
                 one.communicator.progress().expect("progress");
                 continue;
             };
-            match one.communicator.test(request).expect("a test") {
-                Test::Pending(request) => one.request = Some(request),
-                Test::Done(done) => one.done = Some(done),
+            match one.communicator.test(request) {
+                Ok(Test::Pending(request)) => one.request = Some(request),
+                Ok(Test::Done(done)) => one.done = Some(Ok(done)),
+                Err(failed) => one.done = Some(Err(failed)),
             }
         }
         provider.relax().relax();
@@ -131,25 +132,22 @@ pub fn drive(provider: &Provider, all: &mut [Under<'_, '_>], mut meanwhile: impl
 }
 
 /// Drives operations to their end, whatever that is, and gives what came of each.
-pub fn ended<'r, 'c: 'r>(
-    provider: &Provider,
-    all: impl IntoIterator<Item = (&'r mut Communicator<'c>, Request)>,
-) -> Vec<Done<'c>> {
+pub fn ended<'r>(provider: &Provider, all: impl IntoIterator<Item = (&'r Communicator, Request)>) -> Vec<Outcome> {
     let mut all: Vec<_> = all.into_iter().map(|(communicator, request)| Under::new(communicator, request)).collect();
     drive(provider, &mut all, |_, _| {});
     all.into_iter().filter_map(|one| one.done).collect()
 }
 
 /// An Allgather of all these ranks that must come out right.
-pub fn gathers(provider: &Provider, communicators: &mut [Communicator<'_>], seed: u64, bytes: usize) {
+pub fn gathers(provider: &Provider, communicators: &[Communicator], seed: u64, bytes: usize) {
     let ranks = communicators.len();
-    let posted = communicators.iter_mut().map(|communicator| {
+    let posted = communicators.iter().map(|communicator| {
         let request = gather(communicator, seed, bytes);
         (communicator, request)
     });
     let posted: Vec<_> = posted.collect();
     for done in ended(provider, posted) {
-        done.result.as_ref().expect("success");
+        let done = done.expect("success");
         check(&done, seed, ranks, bytes);
     }
 }

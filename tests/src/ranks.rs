@@ -13,8 +13,8 @@ pub struct Ranks<'a> {
     /// Where they live.
     pub provider: &'a Provider,
     /// One for each rank, in order.
-    pub groups: Vec<Group<'a>>,
-    domains: &'a [ProtectionDomain<'a>],
+    pub groups: Vec<Group>,
+    domains: &'a [ProtectionDomain],
 }
 
 /// Makes a machine with one card for each rank and connects ranks for `operations`; `body` does the rest.
@@ -32,13 +32,13 @@ pub fn with_ranks<R>(
 ) -> Result<R, Error> {
     let ranks = machine.cards as u32;
     let provider = emulated(machine).expect("a valid configuration");
-    let devices: Vec<Device<'_>> =
+    let devices: Vec<Device> =
         (0..ranks).map(|rank| provider.open(&format!("mlx5_{rank}"))).collect::<Result<_, _>>()?;
-    let domains: Vec<ProtectionDomain<'_>> = devices.iter().map(ProtectionDomain::new).collect::<Result<_, _>>()?;
+    let domains: Vec<ProtectionDomain> = devices.iter().map(ProtectionDomain::new).collect::<Result<_, _>>()?;
     let connections: Vec<Connections> = (0..ranks)
         .map(|rank| Connections::new(Place::new(rank, ranks).expect("few ranks"), operations, config))
         .collect::<Result<_, _>>()?;
-    let queues: Vec<CompletionQueue<'_>> = devices
+    let queues: Vec<CompletionQueue> = devices
         .iter()
         .zip(&connections)
         .map(|(device, connections)| CompletionQueue::new(device, connections.completions()))
@@ -58,7 +58,7 @@ impl<'a> Ranks<'a> {
     ///
     /// # Errors
     /// It cannot be registered.
-    pub fn memory(&self, rank: usize, len: usize, bytes: &[u8]) -> Result<MemoryRegion<'a>, Error> {
+    pub fn memory(&self, rank: usize, len: usize, bytes: &[u8]) -> Result<MemoryRegion, Error> {
         let mut buffer = HostBuffer::zeroed(len.max(1))?;
         buffer.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
         Ok(MemoryRegion::register(&self.domains[rank], buffer, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?)
@@ -66,7 +66,7 @@ impl<'a> Ranks<'a> {
 
     /// The protection domain of a rank.
     #[must_use]
-    pub fn domain(&self, rank: usize) -> &'a ProtectionDomain<'a> {
+    pub fn domain(&self, rank: usize) -> &'a ProtectionDomain {
         &self.domains[rank]
     }
 
@@ -105,7 +105,7 @@ impl<'a> Ranks<'a> {
 /// # Panics
 /// `len` is longer than the region.
 #[must_use]
-pub fn bytes_of(region: &MemoryRegion<'_>, len: usize) -> Vec<u8> {
+pub fn bytes_of(region: &MemoryRegion, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     region.read(0, &mut bytes).expect("inside the region");
     bytes

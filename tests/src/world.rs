@@ -67,7 +67,7 @@ pub fn doorbell_program() -> Vec<u8> {
 }
 
 /// Rings a doorbell from the device, and lets the machine settle.
-pub fn ring(process: &Process<'_>, outbox: &Outbox<'_>, register: u64, value: u64) {
+pub fn ring(process: &Process, outbox: &Outbox, register: u64, value: u64) {
     let mut block = Vec::new();
     for word in [u64::from(outbox.id()), register, value] {
         block.extend_from_slice(&word.to_le_bytes());

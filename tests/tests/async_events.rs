@@ -11,12 +11,12 @@ use flexio::{
 
 const Q_KEY: u32 = 0x1111;
 
-fn all(device: &Device<'_>) -> Vec<AsyncEvent> {
+fn all(device: &Device) -> Vec<AsyncEvent> {
     std::iter::from_fn(|| device.take_async_event().expect("an event, or none")).collect()
 }
 
 /// Sends datagrams from card 1 to queue pair `qpn` of card 0.
-fn datagrams(receiver: &Device<'_>, qpn: u32, count: u64) {
+fn datagrams(receiver: &Device, qpn: u32, count: u64) {
     let client = receiver.provider().open("mlx5_1").expect("the second card");
     let pd = ProtectionDomain::new(&client).expect("a protection domain");
     let sends = CompletionQueue::new(&client, 16).expect("a completion queue");
@@ -62,7 +62,7 @@ fn an_overrun_on_dpa_memory_is_reported_by_number() {
 }
 
 /// Posts `count` receives of 256 bytes, by writing the ring and its doorbell record.
-fn post_receives(qp: &DpaQueuePair<'_>, key: &MemoryKey<'_>, addr: flexio::DevAddr, count: u16) {
+fn post_receives(qp: &DpaQueuePair, key: &MemoryKey, addr: flexio::DevAddr, count: u16) {
     use flexcast_hw::{DataSegment, QpDoorbellRecord};
     use zerocopy::IntoBytes as _;
     for index in 0..u64::from(count) {

@@ -27,11 +27,11 @@ const BOUND: Bound = Bound::millis(1).with_looks(1_000_000);
 
 /// One card's end of a connection.
 struct End<'a> {
-    pd: &'a ProtectionDomain<'a>,
-    sends: &'a CompletionQueue<'a>,
-    receives: &'a CompletionQueue<'a>,
-    qp: &'a QueuePair<'a>,
-    memory: &'a MemoryRegion<'a>,
+    pd: &'a ProtectionDomain,
+    sends: &'a CompletionQueue,
+    receives: &'a CompletionQueue,
+    qp: &'a QueuePair,
+    memory: &'a MemoryRegion,
 }
 
 impl End<'_> {
@@ -284,7 +284,7 @@ fn async_events() -> Vec<(usize, AsyncEvent)> {
 const LOG_RING: u8 = 2;
 
 /// A queue pair on DPA memory that is connected to itself, and its completion queue.
-fn with_loopback(body: impl FnOnce(&Process<'_>, &Outbox<'_>, &DpaCompletionQueue<'_>, &DpaQueuePair<'_>)) {
+fn with_loopback(body: impl FnOnce(&Process, &Outbox, &DpaCompletionQueue, &DpaQueuePair)) {
     with_process(Config::default(), &doorbell_program(), |process| {
         let outbox = Outbox::new(process).expect("an outbox");
         let cq = DpaCompletionQueue::new(&outbox, 4, CqTarget::Polled).expect("a completion queue");

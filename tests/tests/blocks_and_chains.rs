@@ -2,7 +2,7 @@
 //! table.
 
 use emu_config::Machine;
-use flexcast::{Buffer, ChainMapping, Config, Error, Pending};
+use flexcast::{Buffer, ChainMapping, Error, Pending};
 use flexcast_tests::communicators::{
     Under, check, config, connect, contribution, drive, gather, with_cards, with_machine,
 };
@@ -17,10 +17,10 @@ fn blocks_lie_where_displacements_say_and_gaps_stay() {
     let mut recovered = 0;
     let machine = Machine { loss_ppm: Some(30_000), ..Machine::default() }.config_of(3).expect("a switch");
     with_machine(machine, |provider, cards| {
-        let mut communicators = connect(cards.iter(), &config());
+        let communicators = connect(cards.iter(), &config());
         for seed in 0..6 {
             let mut all = Vec::new();
-            for (rank, communicator) in communicators.iter_mut().enumerate() {
+            for (rank, communicator) in communicators.iter().enumerate() {
                 let own = contribution(seed, rank, COUNTS[rank] as usize);
                 let mut receive = cards[rank].buffer(LEN).expect("a buffer");
                 receive.write(0, &[0xEE; LEN]).expect("written");
@@ -48,11 +48,10 @@ fn blocks_lie_where_displacements_say_and_gaps_stay() {
                 ));
             }
             for one in &all {
-                let done = one.done.as_ref().expect("driven to its end");
-                done.result.as_ref().expect("success");
+                let done = one.done.as_ref().expect("driven to its end").as_ref().expect("success");
                 recovered += done.report.recovered_chunks;
                 assert_eq!(done.report.foreign_bytes, 40_001 - COUNTS[one.communicator.rank() as usize]);
-                let got = done.receive.as_ref().expect("the buffer comes back").to_vec().expect("read");
+                let got = done.receive.to_vec().expect("read");
                 assert!(got == expected, "rank {}", one.communicator.rank());
             }
         }
@@ -65,7 +64,7 @@ fn displacements_that_do_not_fit_or_differ_are_refused() {
     with_cards(2, |provider, cards| {
         let mut communicators = connect(cards.iter(), &config());
         let buffer = |rank: usize, len| cards[rank].buffer(len).expect("a buffer");
-        let mut refused = |displacements: &[u64], words: &[&str]| {
+        let refused = |displacements: &[u64], words: &[&str]| {
             let (send, receive) = (buffer(0, 30), buffer(0, 100));
             let refused = communicators[0].allgatherv_displaced(send, receive, &[30, 50], displacements);
             let refused = refused.expect_err("they do not fit");
@@ -81,15 +80,15 @@ fn displacements_that_do_not_fit_or_differ_are_refused() {
         for (displacements, alike) in [([0, 30], true), ([50, 0], false)] {
             let (first, second) = communicators.split_at_mut(1);
             let request = first[0].allgatherv(buffer(0, 30), buffer(0, 80), &[30, 50]).expect("accepted");
-            let mut all = vec![Under::new(&mut first[0], request)];
+            let mut all = vec![Under::new(&first[0], request)];
             let request = second[0]
                 .allgatherv_displaced(buffer(1, 50), buffer(1, 90), &[30, 50], &displacements)
                 .expect("accepted");
-            all.push(Under::new(&mut second[0], request));
+            all.push(Under::new(&second[0], request));
             drive(provider, &mut all, |_, _| {});
             for one in &all {
-                match &one.done.as_ref().expect("driven to its end").result {
-                    Ok(()) => assert!(alike),
+                match one.done.as_ref().expect("driven to its end").as_ref().map_err(|failed| &failed.error) {
+                    Ok(_) => assert!(alike),
                     Err(error) => {
                         assert!(!alike, "{error}");
                         told(error, &["other arguments"]);
@@ -111,10 +110,10 @@ fn ranks_of_a_rack_multicast_one_after_another() {
         for (seed, chain_mapping) in [(1, per_rack), (2, table)] {
             // A table has as many chains as it has; racks no more than racks.
             let chains = if seed == 1 { 5 } else { 0 };
-            let mut communicators =
-                connect(cards.iter(), &Config { chain_mapping, chains, lead_chunks: Some(0), ..config() });
-            let mut all: Vec<Under<'_, '_>> = communicators
-                .iter_mut()
+            let communicators =
+                connect(cards.iter(), &config().chain_mapping(chain_mapping).chains(chains).lead_chunks(Some(0)));
+            let mut all: Vec<Under<'_>> = communicators
+                .iter()
                 .map(|communicator| {
                     let request = gather(communicator, seed, BYTES);
                     Under::new(communicator, request)
@@ -125,10 +124,9 @@ fn ranks_of_a_rack_multicast_one_after_another() {
             drive(provider, &mut all, |_, _| {});
             let mut turns: Vec<(u64, u64, u32)> = Vec::new();
             for (rank, one) in all.iter().enumerate() {
-                let done = one.done.as_ref().expect("driven to its end");
-                done.result.as_ref().expect("success");
+                let done = one.done.as_ref().expect("driven to its end").as_ref().expect("success");
                 check(done, seed, 6, BYTES);
-                let phases = done.report.phases;
+                let phases = done.report.phases.in_ps();
                 turns.push((phases.sending_ps.expect("sent"), phases.sent_ps.expect("sent"), racks[rank]));
             }
             let overlap = |one: &(u64, u64, u32), other: &(u64, u64, u32)| one.0 < other.1 && other.0 < one.1;
@@ -139,12 +137,12 @@ fn ranks_of_a_rack_multicast_one_after_another() {
             assert!(!together(true), "one of a rack at a time: {turns:?}");
             assert!(together(false), "racks side by side: {turns:?}");
         }
-        let pending: Vec<Pending<'_>> = [ChainMapping::PerRack(vec![0, 1]), ChainMapping::Contiguous]
+        let pending: Vec<Pending> = [ChainMapping::PerRack(vec![0, 1]), ChainMapping::Contiguous]
             .into_iter()
             .zip(&cards[..2])
             .zip(0..)
             .map(|((chain_mapping, card), rank)| {
-                Pending::new(card, rank, 2, Config { chain_mapping, ..config() }).expect("its part is made")
+                Pending::new(card, rank, 2, config().chain_mapping(chain_mapping)).expect("its part is made")
             })
             .collect();
         let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();

@@ -1,5 +1,7 @@
 //! Collectives of the library on emulated cards, with the real firmware: cases drawn from seeds, and how full the link is.
 
+use std::time::Duration;
+
 use emu_config::Machine;
 use flexcast::{Config, Overheads, ThreadPlacement};
 use flexcast_lab::campaign::random::{Case, Expected};
@@ -71,15 +73,14 @@ fn a_case_that_comes_out_wrong_is_told() {
 #[test]
 fn eight_ranks_fill_their_links() {
     let threads = 16;
-    let config = Config {
-        slots: 128,
-        send_threads: 2,
-        chains: 8,
-        placement: ThreadPlacement::Spread,
-        max_receive_bytes: 64 << 20,
-        overheads: Overheads { margin_ps: 1_000_000_000, ..Config::default().overheads },
-        ..Config::default().with_subgroups(threads)
-    };
+    let config = Config::default()
+        .with_subgroups(threads)
+        .slots(128)
+        .send_threads(2)
+        .chains(8)
+        .placement(ThreadPlacement::Spread)
+        .max_receive_bytes(64 << 20)
+        .overheads(Overheads { cutoff_slack: Duration::from_millis(1), ..Config::default().overheads });
     let params = SimParams {
         ranks: 8,
         operation: Operation::Allgather,

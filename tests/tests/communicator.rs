@@ -1,7 +1,9 @@
 //! Communicators used wrongly, dropped, cancelled and side by side: on emulated cards, all ranks in one thread, with the real firmware.
 
-use flexcast::{Buffer, Communicator, Config, Error, Pending, Request};
-use flexcast_tests::communicators::{Under, check, config, connect, drive, gather, gathers, with_cards};
+use flexcast::{Buffer, Communicator, Config, Done, Error, Pending, Request};
+use flexcast_tests::communicators::{
+    Under, check, config, connect, contribution, drive, ended, gather, gathered, gathers, with_cards,
+};
 use flexcast_tests::told;
 
 #[test]
@@ -27,15 +29,15 @@ fn arguments_that_do_not_fit_are_named_and_the_buffers_come_back() {
         let refused = communicator.allgatherv_in_place(buffer(5), &[u64::MAX, 6]).expect_err("overflow");
         told(&refused.error, &["exceed 2^64"]);
         // Nothing of this has been seen by the other rank.
-        gathers(provider, &mut communicators, 1, 5000);
+        gathers(provider, &communicators, 1, 5000);
     });
 }
 
 #[test]
 fn more_chunks_than_sequence_numbers_are_refused_with_the_limit() {
     with_cards(2, |provider, cards| {
-        let config = Config { psn_bits: Some(4), max_receive_bytes: 64 << 10, ..config() };
-        let mut communicators = connect(cards.iter(), &config);
+        let config = config().psn_bits(Some(4)).max_receive_bytes(64 << 10);
+        let communicators = connect(cards.iter(), &config);
         // 2 ranks x 20 chunks in two subgroups: 20 each, of which 4 bits tell 16 apart.
         let buffer = |len| cards[0].buffer(len).expect("a buffer");
         let refused = communicators[0].allgather(buffer(20 * 4096), buffer(40 * 4096)).expect_err("too long");
@@ -43,8 +45,8 @@ fn more_chunks_than_sequence_numbers_are_refused_with_the_limit() {
         let refused = communicators[0].broadcast(buffer(33 * 4096), 0).expect_err("one chunk too many");
         told(&refused.error, &["17 chunks", "4 bits", "16"]);
         // Exactly all numbers: 16 in each subgroup.
-        gathers(provider, &mut communicators, 2, 16 * 4096);
-        let config = Config { psn_bits: Some(32), ..config };
+        gathers(provider, &communicators, 2, 16 * 4096);
+        let config = config.psn_bits(Some(32));
         let error = Pending::new(&cards[0], 0, 2, config).expect_err("no such immediate");
         told(&error, &["psn_bits is 32", "1 to 31"]);
     });
@@ -59,13 +61,13 @@ fn budgets_that_are_exceeded_are_named_and_nothing_is_taken() {
             told(&error, words);
         };
         assert_eq!(cards[0].hot_bytes(), 0);
-        let deep = Config { slots: 8192, ..config().with_subgroups(16) };
+        let deep = config().with_subgroups(16).slots(8192);
         refused(deep.clone(), &["last-level cache", "1500000", "lower slots"]);
-        let accepted = Config { cache_bytes: u64::MAX, slots: 8192, ..deep.with_subgroups(64) };
+        let accepted = deep.with_subgroups(64).cache_bytes(u64::MAX).slots(8192);
         refused(accepted, &["DPA memory for staging", "lower slots"]);
         // 61 threads each: three fit in 189.
-        let wide = Config { slots: 16, send_depth: 8, cache_bytes: u64::MAX, ..config().with_subgroups(60) };
-        let parts: Vec<Pending<'_>> =
+        let wide = config().with_subgroups(60).slots(16).send_depth(8).cache_bytes(u64::MAX);
+        let parts: Vec<Pending> =
             (0..3).map(|_| Pending::new(&cards[0], 0, 2, wide.clone()).expect("it fits")).collect();
         refused(wide.clone(), &["61 DPA threads needed", "6 are there", "free another communicator"]);
         let footprint = wide.footprint(2, 4096).expect("it fits");
@@ -73,7 +75,7 @@ fn budgets_that_are_exceeded_are_named_and_nothing_is_taken() {
         drop(parts);
         assert_eq!(cards[0].hot_bytes(), 0);
         drop(Pending::new(&cards[0], 0, 2, wide).expect("the threads are free again"));
-        gathers(provider, &mut connect(cards.iter(), &config()), 3, 5000);
+        gathers(provider, &connect(cards.iter(), &config()), 3, 5000);
     });
 }
 
@@ -81,7 +83,7 @@ fn budgets_that_are_exceeded_are_named_and_nothing_is_taken() {
 fn several_communicators_share_cards_and_work_side_by_side() {
     with_cards(3, |provider, cards| {
         const SIZES: [usize; 4] = [0, 1, 30_000, 70_001];
-        let mut groups: Vec<Vec<Communicator<'_>>> = SIZES.map(|_| connect(cards.iter(), &config())).into();
+        let mut groups: Vec<Vec<Communicator>> = SIZES.map(|_| connect(cards.iter(), &config())).into();
         let mut all = Vec::new();
         for (number, group) in groups.iter_mut().enumerate() {
             for communicator in group.iter_mut() {
@@ -91,8 +93,7 @@ fn several_communicators_share_cards_and_work_side_by_side() {
         }
         drive(provider, &mut all, |_, _| {});
         for (at, one) in all.iter().enumerate() {
-            let done = one.done.as_ref().expect("driven to its end");
-            done.result.as_ref().expect("success");
+            let done = one.done.as_ref().expect("driven to its end").as_ref().expect("success");
             check(done, (at / 3) as u64, 3, SIZES[at / 3]);
         }
     });
@@ -112,8 +113,7 @@ fn halves_of_the_cards_work_side_by_side() {
         }
         drive(provider, &mut all, |_, _| {});
         for (at, one) in all.iter().enumerate() {
-            let done = one.done.as_ref().expect("driven to its end");
-            done.result.as_ref().expect("success");
+            let done = one.done.as_ref().expect("driven to its end").as_ref().expect("success");
             check(done, (at / 2) as u64, 2, 40_000 + at / 2);
         }
     });
@@ -123,20 +123,20 @@ fn halves_of_the_cards_work_side_by_side() {
 fn a_request_of_another_communicator_is_refused_and_lost_to_it_only() {
     with_cards(2, |provider, cards| {
         let mut one = connect(cards.iter(), &config());
-        let mut other = connect(cards.iter(), &config());
-        let mine = gather(&mut one[0], 5, 3000);
-        let error = other[0].test(mine).expect_err("another's");
+        let other = connect(cards.iter(), &config());
+        let mine = gather(&one[0], 5, 3000);
+        let error = other[0].test(mine).expect_err("another's").error;
         assert!(matches!(error, Error::ForeignRequest { request: 1 }), "{error}");
         told(&error, &["request 1", "the one that made it"]);
         // The operation itself goes on.
-        let request = gather(&mut one[1], 5, 3000);
+        let request = gather(&one[1], 5, 3000);
         let (first, second) = one.split_at_mut(1);
-        let mut all = [Under::new(&mut second[0], request)];
+        let mut all = [Under::new(&second[0], request)];
         drive(provider, &mut all, |_, _| {
             first[0].progress().expect("progress");
         });
-        check(all[0].done.as_ref().expect("driven to its end"), 5, 2, 3000);
-        gathers(provider, &mut other, 6, 100);
+        check(all[0].done.as_ref().expect("driven to its end").as_ref().expect("success"), 5, 2, 3000);
+        gathers(provider, &other, 6, 100);
     });
 }
 
@@ -144,11 +144,11 @@ fn a_request_of_another_communicator_is_refused_and_lost_to_it_only() {
 #[test]
 fn communicators_dropped_with_an_operation_under_way_leave_nothing_behind() {
     with_cards(2, |provider, cards| {
-        let config = Config { slots: 16, receive_batch: 4, ..config().with_subgroups(8) };
+        let config = config().with_subgroups(8).slots(16).receive_batch(4);
         for round in 0..50 {
             let mut communicators = connect(cards.iter(), &config);
             let requests: Vec<Request> =
-                communicators.iter_mut().map(|communicator| gather(communicator, round, 20_000)).collect();
+                communicators.iter().map(|communicator| gather(communicator, round, 20_000)).collect();
             for _ in 0..round * 4 {
                 for communicator in &mut communicators {
                     communicator.progress().expect("progress");
@@ -165,7 +165,7 @@ fn communicators_dropped_with_an_operation_under_way_leave_nothing_behind() {
                 }
             }
         }
-        gathers(provider, &mut connect(cards.iter(), &config), 7, 20_000);
+        gathers(provider, &connect(cards.iter(), &config), 7, 20_000);
     });
 }
 
@@ -177,17 +177,17 @@ fn an_operation_cancelled_at_any_moment_ends_on_all_ranks() {
     let (mut right, mut failed) = (0, 0);
     with_cards(3, |provider, cards| {
         let start_ps = provider.relax().now_ps();
-        let mut communicators = connect(cards.iter(), &config());
+        let communicators = connect(cards.iter(), &config());
         let made_ps = provider.relax().now_ps();
-        gathers(provider, &mut communicators, 0, BYTES);
+        gathers(provider, &communicators, 0, BYTES);
         let step_ps = (provider.relax().now_ps() - made_ps) * 5 / 4 / STEPS;
         assert!(start_ps < made_ps && step_ps > 0, "virtual time passes");
         drop(communicators);
         for step in 0..STEPS {
-            let mut communicators = connect(cards.iter(), &config());
+            let communicators = connect(cards.iter(), &config());
             let (seed, culprit) = (step, step as usize % 3);
-            let mut all: Vec<Under<'_, '_>> = communicators
-                .iter_mut()
+            let mut all: Vec<Under<'_>> = communicators
+                .iter()
                 .map(|communicator| {
                     let request = gather(communicator, seed, BYTES);
                     Under::new(communicator, request)
@@ -201,15 +201,15 @@ fn an_operation_cancelled_at_any_moment_ends_on_all_ranks() {
                 }
             });
             for one in &all {
-                let done = one.done.as_ref().expect("driven to its end");
-                assert!(done.receive.is_some(), "the card lets go of the buffer");
-                match &done.result {
-                    Ok(()) => {
+                match one.done.as_ref().expect("driven to its end") {
+                    Ok(done) => {
                         right += 1;
                         check(done, seed, 3, BYTES);
                     }
-                    Err(error) => {
+                    Err(end) => {
+                        assert!(end.receive.is_some(), "the card lets go of the buffer");
                         failed += 1;
+                        let error = &end.error;
                         assert!(matches!(error, Error::Failed { .. } | Error::Broken { .. }), "{error}");
                         told(error, &[&format!("rank {culprit} cancelled")]);
                     }
@@ -218,4 +218,51 @@ fn an_operation_cancelled_at_any_moment_ends_on_all_ranks() {
         }
     });
     assert!(failed >= 100 && right >= 30, "{failed} failed, {right} came out right: moments of all phases are tried");
+}
+
+#[test]
+fn buffers_are_slices_while_no_operation_has_them() {
+    const BYTES: usize = 3000;
+    with_cards(2, |provider, cards| {
+        let communicators = connect(cards.iter(), &config());
+        let mut used: Vec<Option<(Buffer, Buffer)>> = cards
+            .iter()
+            .map(|card| Some((card.buffer(BYTES).expect("a buffer"), card.buffer(2 * BYTES).expect("a buffer"))))
+            .collect();
+        // The second time the receive buffers have new keys.
+        for seed in 0..3 {
+            let posted: Vec<_> = communicators
+                .iter()
+                .zip(&mut used)
+                .map(|(communicator, slot)| {
+                    let (mut send, receive) = slot.take().expect("it came back");
+                    let own = contribution(seed, communicator.rank() as usize, BYTES);
+                    send.as_mut_slice().expect("its own").copy_from_slice(&own);
+                    (communicator, communicator.allgather(send, receive).expect("accepted"))
+                })
+                .collect();
+            for (slot, done) in used.iter_mut().zip(ended(provider, posted)) {
+                let Done { send, mut receive, .. } = done.expect("success");
+                assert!(receive.as_slice().expect("nobody else's") == gathered(seed, 2, BYTES), "{seed}");
+                receive.as_mut_slice().expect("nobody else's").fill(0xEE);
+                *slot = Some((send.expect("it comes back"), receive));
+            }
+        }
+        let mut empty = cards[0].buffer(0).expect("a buffer");
+        assert!(empty.as_slice().expect("no bytes").is_empty());
+    });
+}
+
+#[test]
+fn settings_suit_the_card() {
+    with_cards(1, |provider, cards| {
+        assert_eq!(provider.kind(), flexio::CardKind::Emulated);
+        let config = Config::for_card(&cards[0]);
+        assert_eq!(config.overheads.cutoff_slack.as_millis(), 100);
+        assert_eq!(config.recovery_timeout.as_secs(), 1);
+        assert_eq!(Config::default().overheads.cutoff_slack.as_micros(), 500, "those of a card");
+        // All else is alike.
+        let (overheads, recovery) = (Config::default().overheads, Config::default().recovery_timeout);
+        assert_eq!(config.overheads(overheads).recovery_timeout(recovery), Config::default());
+    });
 }

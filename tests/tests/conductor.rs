@@ -6,9 +6,11 @@ mod calls;
 #[path = "conductor/weak.rs"]
 mod weak;
 
+use std::time::Duration;
+
 use calls::{PS_PER_US, config, machine, run};
 use emu_provider::emulated;
-use flexcast::{Config, Control, Transport};
+use flexcast::{Control, Transport};
 use flexcast_lab::campaign::random::Case;
 use flexcast_lab::campaign::run_case;
 use flexcast_lab::sim::algorithm::Algorithm;
@@ -21,14 +23,14 @@ use flexcast_tests::image_bytes;
 #[test]
 fn no_host_is_needed_between_post_and_flag() {
     for ranks in [1, 2, 3, 5, 8, 13] {
-        run(ranks, machine, &Config { chains: 1, ..config() });
+        run(ranks, machine, &config().chains(1));
     }
 }
 
 #[test]
 fn nor_with_chains_side_by_side_several_send_workers_and_small_quotas() {
     for (ranks, chains, quota) in [(5, 2, 4096), (8, 8, 1), (13, 4, 2)] {
-        run(ranks, machine, &Config { chains, quota, send_threads: 2, lead_chunks: Some(1), ..config() });
+        run(ranks, machine, &config().chains(chains).quota(quota).send_threads(2).lead_chunks(Some(1)));
     }
 }
 
@@ -55,7 +57,7 @@ fn troubled_with_skew(control: Control, trouble: Trouble, skew_us: u64) -> Repor
         iterations: 1,
         seed: 1,
         skew_us,
-        config: Config { control, patience_ps: 20_000 * PS_PER_US, ..config() },
+        config: config().control(control).barrier_timeout(Duration::from_micros(20_000)),
         trouble: vec![trouble],
     };
     let provider = emulated(machine(5)).expect("a machine");

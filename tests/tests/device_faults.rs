@@ -17,7 +17,7 @@ fn marked(code: &[u32]) -> Vec<u32> {
 
 /// Calls `ping`, which must crash at its last instruction, and checks the record.
 #[track_caller]
-fn crashes(process: &Process<'_>, ping: &[u32], argument: u64, cause: &[&str]) {
+fn crashes(process: &Process, ping: &[u32], argument: u64, cause: &[&str]) {
     let error = process.call("ping", argument).expect_err("a crash");
     let Error::DeviceFault { state: ErrorState::Fatal, record, panic: None } = &error else {
         panic!("not a crash: {error}")

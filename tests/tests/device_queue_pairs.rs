@@ -24,17 +24,17 @@ const BOUND: Bound = Bound::millis(1).with_looks(1_000_000);
 const GRH_BYTES: usize = 40;
 const TOS_BYTE: usize = 21;
 
-fn entry(cq: &DpaCompletionQueue<'_>, index: u64) -> Cqe {
+fn entry(cq: &DpaCompletionQueue, index: u64) -> Cqe {
     Cqe::read_from_bytes(&get::<64>(cq.ring().offset(64 * index))).expect("64 bytes")
 }
 
 /// A UD queue pair on the DPA of card 0 that sends.
 struct Sender<'a> {
-    process: &'a Process<'a>,
-    outbox: &'a Outbox<'a>,
-    qp: &'a DpaQueuePair<'a>,
-    cq: &'a DpaCompletionQueue<'a>,
-    key: &'a MemoryKey<'a>,
+    process: &'a Process,
+    outbox: &'a Outbox,
+    qp: &'a DpaQueuePair,
+    cq: &'a DpaCompletionQueue,
+    key: &'a MemoryKey,
     next: std::cell::Cell<u64>,
 }
 
@@ -61,7 +61,7 @@ impl Sender<'_> {
 }
 
 /// Calls `body` with a sender on card 0, whose buffer holds `payload`, and card 1.
-fn with_sender(block_loopback: bool, payload: &[u8], body: impl FnOnce(&Sender<'_>, &Device<'_>)) {
+fn with_sender(block_loopback: bool, payload: &[u8], body: impl FnOnce(&Sender<'_>, &Device)) {
     with_process(Config::default(), &doorbell_program(), |process| {
         let outbox = Outbox::new(process).expect("an outbox");
         let cq = DpaCompletionQueue::new(&outbox, 4, CqTarget::Polled).expect("a completion queue");
@@ -78,7 +78,7 @@ fn with_sender(block_loopback: bool, payload: &[u8], body: impl FnOnce(&Sender<'
 }
 
 /// A UD queue pair of a host, with eight receives of 512 bytes.
-fn with_listener(card: &Device<'_>, body: impl FnOnce(&QueuePair<'_>, &CompletionQueue<'_>, &MemoryRegion<'_>)) {
+fn with_listener(card: &Device, body: impl FnOnce(&QueuePair, &CompletionQueue, &MemoryRegion)) {
     let pd = ProtectionDomain::new(card).expect("a protection domain");
     let cq = CompletionQueue::new(card, 16).expect("a completion queue");
     let depths = QueueDepths { send: 1, receive: 8 };
@@ -338,7 +338,7 @@ fn a_host_wakes_the_dpa_of_its_own_card_by_rdma() {
 #[test]
 fn multicast_writes_need_no_copy_where_the_emulator_allows_them() {
     const KEY: u32 = 0x77;
-    let received = |allowed: bool, body: &dyn Fn(&DpaQueuePair<'_>, &MemoryRegion<'_>, &DpaCompletionQueue<'_>)| {
+    let received = |allowed: bool, body: &dyn Fn(&DpaQueuePair, &MemoryRegion, &DpaCompletionQueue)| {
         let config = Config { uc_multicast: allowed, ..Config::default() };
         with_process(config, &image(&[RET], &[RET]), |process| {
             let outbox = Outbox::new(process).expect("an outbox");

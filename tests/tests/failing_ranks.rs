@@ -1,27 +1,29 @@
 //! Ranks that call different things, fall silent or go on after a failure: every live rank ends in a typed error that names a rank,
 //! within the bound, and gets its buffers back.
 
+use std::time::Duration;
+
 use emu_machine::with_world;
-use flexcast::{Buffer, Card, Cause, Communicator, Config, Control, Error, Request};
+use flexcast::{Buffer, Card, Cause, Communicator, Control, Error, Request};
 use flexcast_tests::communicators::{Under, check, config, connect, drive, gather, with_cards};
 use flexcast_tests::told;
 
 const PS_PER_US: u64 = 1_000_000;
 
-type Call = fn(&mut Communicator<'_>) -> Request;
+type Call = fn(&mut Communicator) -> Request;
 
 /// Zeroed memory, as both of the card and of the communicator's lifetime.
-fn buffer<'c>(communicator: &Communicator<'c>, len: usize) -> Buffer<'c> {
-    let card: &'c Card<'c> = communicator.card();
+fn buffer(communicator: &Communicator, len: usize) -> Buffer {
+    let card: &Card = communicator.card();
     card.buffer(len).expect("a buffer")
 }
 
-fn broadcast(communicator: &mut Communicator<'_>, root: u32, len: usize) -> Request {
+fn broadcast(communicator: &Communicator, root: u32, len: usize) -> Request {
     let memory = buffer(communicator, len);
     communicator.broadcast(memory, root).expect("accepted")
 }
 
-fn allgatherv(communicator: &mut Communicator<'_>, counts: [u64; 3]) -> Request {
+fn allgatherv(communicator: &Communicator, counts: [u64; 3]) -> Request {
     let own = counts[communicator.rank() as usize];
     let memory = [own, counts.iter().sum()].map(|len| buffer(communicator, len as usize));
     let [send, receive] = memory;
@@ -56,7 +58,7 @@ fn ranks_that_call_different_things_are_told_both_calls() {
         for culprit in 0..3 {
             with_cards(3, |provider, cards| {
                 let mut communicators = connect(cards.iter(), &config());
-                let mut all: Vec<Under<'_, '_>> = communicators
+                let mut all: Vec<Under<'_>> = communicators
                     .iter_mut()
                     .enumerate()
                     .map(|(rank, communicator)| {
@@ -66,10 +68,10 @@ fn ranks_that_call_different_things_are_told_both_calls() {
                     .collect();
                 drive(provider, &mut all, |_, _| {});
                 for one in &all {
-                    let done = one.done.as_ref().expect("driven to its end");
-                    let error = done.result.as_ref().expect_err("no rank succeeds");
+                    let failed = one.done.as_ref().expect("driven to its end").as_ref().expect_err("no rank succeeds");
+                    let error = &failed.error;
                     told(error, &["another operation", "other arguments", "compare their calls"]);
-                    assert!(done.receive.is_some(), "the buffer comes back");
+                    assert!(failed.receive.is_some(), "the buffer comes back");
                 }
                 let told: Vec<String> = all
                     .iter()
@@ -87,9 +89,10 @@ fn ranks_that_call_different_things_are_told_both_calls() {
 #[test]
 fn a_silent_rank_is_named_by_all_within_the_bound() {
     const BYTES: usize = 30_000;
-    let config = Config { patience_ps: 5_000 * PS_PER_US, recovery_ps: 10_000 * PS_PER_US, ..config() };
+    let config = config().barrier_timeout(Duration::from_micros(5_000)).recovery_timeout(Duration::from_micros(10_000));
     // The cutoff is below 1.5 ms here: the data, all overheads, and two turns.
-    let bound_ps = (3 * 1_500 * PS_PER_US + config.recovery_ps) / 4 * 5;
+    let bound_ps = (3 * 1_500 * PS_PER_US + config.recovery_timeout.as_nanos() as u64 * 1000) / 4 * 5;
+    let barrier_ps = config.barrier_timeout.as_nanos() as u64 * 1000;
     let (mut failed, mut right) = (0, 0);
     for (ranks, silent) in (0..3).map(|silent| (3, silent)).chain((0..5).map(|silent| (5, silent))) {
         for after_us in [0, 30, 45, 55, 60, 70, 100] {
@@ -104,7 +107,7 @@ fn a_silent_rank_is_named_by_all_within_the_bound() {
                 let mut ends = vec![None; ranks];
                 while (0..ranks).any(|rank| rank != silent && ends[rank].is_none()) {
                     let since_ps = provider.relax().now_ps() - start_ps;
-                    assert!(since_ps <= config.patience_ps + bound_ps, "no end within the bound");
+                    assert!(since_ps <= barrier_ps + bound_ps, "no end within the bound");
                     for (rank, one) in communicators.iter_mut().enumerate() {
                         if rank == silent && since_ps >= after_us * PS_PER_US {
                             continue;
@@ -113,25 +116,24 @@ fn a_silent_rank_is_named_by_all_within_the_bound() {
                             one.progress().expect("progress");
                             continue;
                         };
-                        match one.test(request).expect("a test") {
-                            flexcast::Test::Pending(request) => requests[rank] = Some(request),
-                            flexcast::Test::Done(done) => {
-                                match &done.result {
-                                    Ok(()) => {
-                                        right += 1;
-                                        check(&done, 9, ranks, BYTES);
-                                    }
-                                    Err(error) => {
-                                        let failure = done.report.failure.expect("why");
-                                        assert!(matches!(failure.cause, Cause::Silent(_)), "{error}");
-                                        told(error, &[&format!("rank {silent} was silent")]);
-                                        assert!(done.receive.is_some(), "the buffer comes back");
-                                        failed += 1;
-                                    }
-                                }
-                                ends[rank] = Some(since_ps);
+                        match one.test(request) {
+                            Ok(flexcast::Test::Pending(request)) => {
+                                requests[rank] = Some(request);
+                                continue;
+                            }
+                            Ok(flexcast::Test::Done(done)) => {
+                                right += 1;
+                                check(&done, 9, ranks, BYTES);
+                            }
+                            Err(end) => {
+                                let failure = end.report.failure.expect("why");
+                                assert!(matches!(failure.cause, Cause::Silent(_)), "{end}");
+                                told(&end.error, &[&format!("rank {silent} was silent")]);
+                                assert!(end.receive.is_some(), "the buffer comes back");
+                                failed += 1;
                             }
                         }
+                        ends[rank] = Some(since_ps);
                     }
                     provider.relax().relax();
                 }
@@ -145,7 +147,7 @@ fn a_silent_rank_is_named_by_all_within_the_bound() {
 fn a_communicator_is_of_no_use_after_a_failure_and_says_so() {
     with_cards(2, |provider, cards| {
         let mut communicators = connect(cards.iter(), &config());
-        let mut all: Vec<Under<'_, '_>> = communicators
+        let mut all: Vec<Under<'_>> = communicators
             .iter_mut()
             .map(|communicator| {
                 let request = gather(communicator, 1, 100);
@@ -170,9 +172,9 @@ fn a_process_that_dies_ends_the_wait_with_its_record() {
     const DIES_AFTER_US: u64 = 5;
     for (protocol, bytes) in [(Control::Host, 200_000), (Control::Device, 200_000)] {
         with_cards(3, |provider, cards| {
-            let config = Config { control: protocol, ..config() };
+            let config = config().control(protocol);
             let mut communicators = connect(cards.iter(), &config);
-            let mut all: Vec<Under<'_, '_>> = communicators
+            let mut all: Vec<Under<'_>> = communicators
                 .iter_mut()
                 .map(|communicator| {
                     let request = gather(communicator, 1, bytes);
@@ -189,9 +191,9 @@ fn a_process_that_dies_ends_the_wait_with_its_record() {
                     ended_us.get_or_insert(since_ps / PS_PER_US);
                 }
             });
-            let done = all[1].done.as_ref().expect("driven to its end");
-            let Err(Error::Flexio(crash @ flexio::Error::DeviceFault { .. })) = &done.result else {
-                panic!("{protocol:?}: {:?}", done.result)
+            let done = all[1].done.as_ref().expect("driven to its end").as_ref().expect_err("a dead process");
+            let Error::Flexio(crash @ flexio::Error::DeviceFault { .. }) = &done.error else {
+                panic!("{protocol:?}: {:?}", done.error)
             };
             told(crash, &["window 0 has been destroyed", "thread", "pc"]);
             let failure = done.report.failure.expect("why");
@@ -199,7 +201,7 @@ fn a_process_that_dies_ends_the_wait_with_its_record() {
             // All is sent in far less; nobody's patience (20 ms) or wait for an answer (1 s) is over.
             assert!(ended_us.is_some_and(|us| us < 1_000), "{protocol:?}: after {ended_us:?} us");
             for rank in [0, 2] {
-                let error = all[rank].done.as_ref().expect("an end").result.as_ref().expect_err("rank 1 is dead");
+                let error = &all[rank].done.as_ref().expect("an end").as_ref().expect_err("rank 1 is dead").error;
                 told(error, &["rank 1"]);
             }
             // It stays so.

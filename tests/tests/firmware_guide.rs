@@ -101,7 +101,7 @@ fn a_job_of_another_layout_is_refused_before_it_is_given() {
 }
 
 /// Runs `watch` three times while the host rewrites the limit; what it told each time, or why the process died.
-fn watch(queue: impl FnOnce(&DpaCompletionQueue<'_>) -> CompletionQueueMemory) -> Result<Vec<(u64, u64)>, String> {
+fn watch(queue: impl FnOnce(&DpaCompletionQueue) -> CompletionQueueMemory) -> Result<Vec<(u64, u64)>, String> {
     let provider = cards(Config { memory: WEAK, ..Config::default() });
     let abi = AbiExpectation { version: ABI_VERSION, hash: ABI_HASH };
     let application = Application::load(&provider, "sum", elf(), Some(abi)).expect("a valid image");

@@ -16,7 +16,7 @@ use flexio::{AbiExpectation, Application, MsgLevel, MsgStream, Process, Protecti
 
 /// Loads an image, has it come up, lets `body` talk to it, and returns everything as `flexcast run` tells it. Addresses of
 /// entries are left out: they move with every change of the code.
-fn session(name: &str, body: impl FnOnce(&Process<'_>, &mut String)) -> String {
+fn session(name: &str, body: impl FnOnce(&Process, &mut String)) -> String {
     let elf = image_bytes(name);
     let provider = cards(Config::default());
     let abi = AbiExpectation { version: ABI_VERSION, hash: ABI_HASH };

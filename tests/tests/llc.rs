@@ -37,11 +37,8 @@ fn receive(ring: u32, timing: Parameters) -> Report {
 /// Whether what a communicator with as many lanes and slots wants in the last-level cache is within its budget (`Card::hot_bytes` adds up
 /// such figures).
 fn is_within_budget(slots: u32) -> bool {
-    let config = flexcast::Config {
-        slots,
-        transport: flexcast::Transport::UcMulticast,
-        ..flexcast::Config::default().with_subgroups(WORKERS)
-    };
+    let config =
+        flexcast::Config::default().with_subgroups(WORKERS).slots(slots).transport(flexcast::Transport::UcMulticast);
     let footprint = config.footprint(2, 4096).expect("a configuration");
     assert!(footprint.ring_bytes >= u64::from(WORKERS * slots) * (64 + 16), "completions and receives of all lanes");
     footprint.hot_bytes() <= config.cache_bytes

@@ -1,6 +1,8 @@
 //! Mechanisms of multicast collectives, seen in the trace of a simulated group and in what it counts: each test fails if its mechanism
 //! does not work. Emulated cards, the real firmware; times are *emulated*.
 
+use std::time::Duration;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use emu_config::Machine;
@@ -8,7 +10,7 @@ use emu_machine::nic::{Nic, Note, Operation as Packet, PacketNote, Transport as 
 use emu_machine::{Recording, What, World, with_world};
 use emu_provider::emulated;
 use flexcast::p2p::algorithm::Allgather;
-use flexcast::{Communicator, Config, Control, Overheads, Phases};
+use flexcast::{Communicator, Config, Control, Overheads, PhasesPs};
 use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::{Operation, SimParams};
 use flexcast_lab::sim::report::Report;
@@ -62,7 +64,7 @@ fn batches_rotate_over_the_subgroups_and_each_keeps_its_order() {
     const BATCH: u32 = 8;
     const CHUNKS: u32 = 4 * 50;
     for root in [0, 2] {
-        let config = Config { send_batch: BATCH, send_depth: 64, max_receive_bytes: 1 << 20, ..Config::default() };
+        let config = Config::default().send_batch(BATCH).send_depth(64).max_receive_bytes(1 << 20);
         let params = SimParams { root, ..params(Operation::Broadcast, 3, u64::from(CHUNKS) * 4096, config) };
         let (_, recording) = record(&params);
         let mut posted: BTreeMap<u32, u32> = BTreeMap::new();
@@ -115,9 +117,9 @@ fn most_injecting(recording: &Recording) -> (usize, usize) {
 fn at_most_as_many_ranks_inject_as_there_are_chains() {
     for control in [Control::Host, Control::Device] {
         for (ranks, chains) in [(6, 1), (6, 2), (7, 3), (4, 4)] {
-            let config = Config { chains, control, send_batch: 8, max_receive_bytes: 4 << 20, ..Config::default() };
+            let config = Config::default().chains(chains).control(control).send_batch(8).max_receive_bytes(4 << 20);
             let injecting = |lead_chunks| {
-                let config = Config { lead_chunks, ..config.clone() };
+                let config = config.clone().lead_chunks(lead_chunks);
                 let (report, recording) = record(&params(Operation::Allgather, ranks, 300_000, config));
                 assert_eq!(report.control.activation, u64::from(ranks - chains));
                 most_injecting(&recording)
@@ -140,7 +142,7 @@ fn at_most_as_many_ranks_inject_as_there_are_chains() {
 fn a_lead_hides_the_activation() {
     for control in [Control::Host, Control::Device] {
         let times = [0, 32, 64, 128].map(Some).map(|lead_chunks| {
-            let config = Config { chains: 1, lead_chunks, control, ..Config::default() };
+            let config = Config::default().chains(1).lead_chunks(lead_chunks).control(control);
             let report = simulate(&params(Operation::Allgather, 8, 1 << 20, config), |_| {});
             assert_eq!((report.traffic.rnr_drops, report.recovered_chunks), (0, 0));
             report.virtual_time_us
@@ -161,7 +163,7 @@ fn receiving_us(threads: u32, receive_batch: u32, pcie_us: u64) -> f64 {
         }
     };
     let config =
-        Config { slots: 128, receive_batch, send_threads: 2, chains: 4, ..Config::default().with_subgroups(threads) };
+        Config::default().with_subgroups(threads).slots(128).receive_batch(receive_batch).send_threads(2).chains(4);
     let report = simulate(&params(Operation::Allgather, 4, 4 << 20, config), slow);
     assert_eq!((report.traffic.rnr_drops, report.recovered_chunks), (0, 0));
     report.phases.expect("multicast has phases").receiving.mean_us
@@ -185,21 +187,23 @@ fn span_ps(from: Option<u64>, to: Option<u64>) -> u64 {
 fn data_share(ranks: usize, bytes: usize) -> f64 {
     let mut share = 0.0;
     with_cards(ranks, |provider, cards| {
-        let config = Config { max_receive_bytes: (ranks * bytes) as u64, ..Config::default() };
-        let mut all = connect(cards.iter(), &config);
+        let config = Config::default().max_receive_bytes((ranks * bytes) as u64);
+        let all = connect(cards.iter(), &config);
         let posted: Vec<_> = all
-            .iter_mut()
+            .iter()
             .map(|communicator| {
                 let request = gather(communicator, 3, bytes);
                 (communicator, request)
             })
             .collect();
         // Keys are made for buffers when they are first used.
-        let used =
-            ended(provider, posted).into_iter().map(|done| done.send.zip(done.receive).expect("buffers come back"));
+        let used = ended(provider, posted)
+            .into_iter()
+            .map(|done| done.expect("success"))
+            .map(|done| (done.send.expect("a buffer"), done.receive));
         let used: Vec<_> = used.collect();
         let posted: Vec<_> = all
-            .iter_mut()
+            .iter()
             .zip(used)
             .map(|(communicator, (send, mut receive))| {
                 receive.fill(0xEE);
@@ -209,8 +213,9 @@ fn data_share(ranks: usize, bytes: usize) -> f64 {
             .collect();
         let (mut data_ps, mut all_ps) = (0, 0);
         for done in ended(provider, posted) {
+            let done = done.expect("success");
             check(&done, 3, ranks, bytes);
-            let Phases { posted_ps, ready_ps, received_ps, released_ps, .. } = done.report.phases;
+            let PhasesPs { posted_ps, ready_ps, received_ps, released_ps, .. } = *done.report.phases.in_ps();
             data_ps += span_ps(ready_ps, received_ps);
             all_ps += span_ps(Some(posted_ps), released_ps);
         }
@@ -248,7 +253,7 @@ fn kill_multicast(receivers: &BTreeSet<(usize, u32)>) {
 
 /// Time and data of an Allgather around the ring without multicast.
 fn ring(ranks: u32, bytes: u64) -> Report {
-    let config = Config { max_receive_bytes: 64 << 20, ..Config::default() };
+    let config = Config::default().max_receive_bytes(64 << 20);
     let ring = Algorithm::Allgather(Allgather::Ring);
     simulate(&SimParams { algorithm: ring, ..params(Operation::Allgather, ranks, bytes, config) }, |_| {})
 }
@@ -261,17 +266,15 @@ fn recovery_of_everything_costs_what_the_ring_costs() {
         let ring = ring(ranks as u32, bytes as u64);
         with_cards(ranks, |provider, cards| {
             world(|world| world.start_recording(RECORDS));
-            let config = Config {
-                max_receive_bytes: (ranks * bytes) as u64,
-                overheads: Overheads { margin_ps: 200 * PS_PER_US, ..Config::default().overheads },
-                ..communicators::config()
-            };
-            let mut all = connect(cards.iter(), &config);
-            gathers(provider, &mut all, 1, 20_000);
+            let config = communicators::config()
+                .max_receive_bytes((ranks * bytes) as u64)
+                .overheads(Overheads { cutoff_slack: Duration::from_micros(200), ..Config::default().overheads });
+            let all = connect(cards.iter(), &config);
+            gathers(provider, &all, 1, 20_000);
             let receivers = receivers(&world(World::take_recording).expect("it was recorded"));
             assert_eq!(receivers.len(), ranks * 2, "two subgroups");
             kill_multicast(&receivers);
-            let (recovering_us, sent) = recover(provider, &mut all, bytes);
+            let (recovering_us, sent) = recover(provider, &all, bytes);
             assert_eq!(sent, (ranks * (ranks - 1) * bytes) as u64, "each rank reads N(P - 1) from its left");
             let ratio = recovering_us / ring.virtual_time_us;
             assert!(
@@ -284,11 +287,11 @@ fn recovery_of_everything_costs_what_the_ring_costs() {
 }
 
 /// An Allgather of which nothing arrives by multicast: microseconds from the last cutoff to the last byte, and bytes that neighbours gave.
-fn recover(provider: &Provider, all: &mut [Communicator<'_>], bytes: usize) -> (f64, u64) {
+fn recover(provider: &Provider, all: &[Communicator], bytes: usize) -> (f64, u64) {
     let ranks = all.len();
     world(|world| world.start_recording(RECORDS));
     let posted: Vec<_> = all
-        .iter_mut()
+        .iter()
         .map(|communicator| {
             let request = gather(communicator, 2, bytes);
             (communicator, request)
@@ -296,8 +299,9 @@ fn recover(provider: &Provider, all: &mut [Communicator<'_>], bytes: usize) -> (
         .collect();
     let (mut cut_off_ps, mut complete_ps, mut recovered) = (0, 0, 0);
     for done in ended(provider, posted) {
+        let done = done.expect("success");
         check(&done, 2, ranks, bytes);
-        let phases = done.report.phases;
+        let phases = done.report.phases.in_ps();
         assert_eq!(phases.received_ps, None, "nothing came by multicast");
         assert_eq!(done.report.recovered_bytes, done.report.foreign_bytes);
         cut_off_ps = cut_off_ps.max(phases.cut_off_ps.expect("it had to be recovered"));

@@ -422,7 +422,7 @@ fn runs_repeat() {
     };
     let (first, end_ps) = run();
     assert_eq!((first.clone(), end_ps), run());
-    assert!(first.iter().all(|statistics| statistics.busy_ps > 0));
+    assert!(first.iter().all(|statistics| !statistics.busy.is_zero()));
 }
 
 /// Baselines are as good as they can be: contributions of 1 MiB among 8 ranks at 200 Gbit/s arrive at nine tenths of
@@ -434,10 +434,10 @@ fn large_allgathers_fill_the_link() {
     let rates = with_ranks(on("switch-8", 8), &all.map(Operation::Allgather), p2p::Config::default(), |ranks| {
         all.into_iter()
             .map(|algorithm| {
-                let before = ranks.groups[0].statistics().busy_ps;
+                let before = ranks.groups[0].statistics().busy;
                 allgather(ranks, algorithm, 1 << 20, true)?;
-                let busy_ps = ranks.groups[0].statistics().busy_ps - before;
-                Ok((7 << 20) as f64 * 8000.0 / busy_ps as f64)
+                let busy = ranks.groups[0].statistics().busy - before;
+                Ok((7 << 20) as f64 * 8.0 / busy.as_nanos() as f64)
             })
             .collect::<Result<Vec<f64>, Error>>()
     })

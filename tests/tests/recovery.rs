@@ -1,5 +1,7 @@
 //! Recovery: ranks fetch from neighbours what the network has lost, chunk for chunk.
 
+use std::time::Duration;
+
 use emu_config::Machine;
 use flexcast::{Config, Control, Overheads, Transport};
 use flexcast_lab::sim::algorithm::Algorithm;
@@ -9,8 +11,6 @@ use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::image_bytes;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
-
-const PS_PER_US: u64 = 1_000_000;
 
 fn case(seed: u64) -> (SimParams, Machine) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -32,22 +32,22 @@ fn case(seed: u64) -> (SimParams, Machine) {
         skew_us: 0,
         trouble: Vec::new(),
     };
-    params.config = Config {
-        control: if random.random_ratio(1, 2) { Control::Device } else { Control::Host },
-        transport: if random.random_ratio(1, 2) { Transport::UcMulticast } else { Transport::Ud },
-        chunk_bytes,
+    let receive_bytes = params.receive_bytes();
+    params.config = params
+        .config
+        .control(if random.random_ratio(1, 2) { Control::Device } else { Control::Host })
+        .transport(if random.random_ratio(1, 2) { Transport::UcMulticast } else { Transport::Ud })
+        .chunk_bytes(chunk_bytes)
         // As many as there are chunks: none is dropped for want of a receive.
-        slots: 512,
-        chains: random.random_range(1..=ranks),
-        max_receive_bytes: params.receive_bytes(),
+        .slots(512)
+        .chains(random.random_range(1..=ranks))
+        .max_receive_bytes(receive_bytes)
         // Nothing that is under way is given up.
-        overheads: Overheads { margin_ps: 3_000 * PS_PER_US, ..Config::default().overheads },
-        patience_ps: 50_000 * PS_PER_US,
-        recovery_ps: 50_000 * PS_PER_US,
-        retry_exponent: 6,
-        packet_lifetime_ps: 100 * PS_PER_US,
-        ..params.config
-    };
+        .overheads(Overheads { cutoff_slack: Duration::from_micros(3_000), ..Config::default().overheads })
+        .barrier_timeout(Duration::from_micros(50_000))
+        .recovery_timeout(Duration::from_micros(50_000))
+        .retry_exponent(6)
+        .packet_lifetime(Duration::from_micros(100));
     (params, Machine { loss_ppm: Some(random.random_range(1_000..50_000)), seed: Some(seed), ..Machine::default() })
 }
 

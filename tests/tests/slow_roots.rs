@@ -1,5 +1,7 @@
 //! Roots that multicast more slowly than their cutoff allows: they stop, and what is left is fetched.
 
+use std::time::Duration;
+
 use emu_config::Machine;
 use emu_machine::Config as MachineConfig;
 use emu_provider::emulated;
@@ -11,25 +13,23 @@ use flexcast_lab::sim::run;
 use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::image_bytes;
 
-const PS_PER_US: u64 = 1_000_000;
 const RANKS: u32 = 4;
 const BYTES: u64 = 64 << 10;
 
 /// Two chunks of 64 bytes per activation, and all blocks in one chain: together they take longer than twice the cutoff, which is at about
 /// 1 ms (emulated), with every transport; to single ranks longer than the bound of the operation.
 fn slow(transport: Transport, control: Control) -> SimParams {
-    let config = Config {
-        transport,
-        control,
-        chunk_bytes: 64,
-        quota: 1,
-        send_batch: 2,
-        send_depth: 32,
-        chains: 1,
-        max_receive_bytes: BYTES * u64::from(RANKS),
-        recovery_ps: 500 * PS_PER_US,
-        ..Config::default().with_subgroups(1)
-    };
+    let config = Config::default()
+        .with_subgroups(1)
+        .transport(transport)
+        .control(control)
+        .chunk_bytes(64)
+        .quota(1)
+        .send_batch(2)
+        .send_depth(32)
+        .chains(1)
+        .max_receive_bytes(BYTES * u64::from(RANKS))
+        .recovery_timeout(Duration::from_micros(500));
     SimParams {
         ranks: RANKS,
         ranks_per_card: 1,

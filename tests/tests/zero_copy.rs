@@ -1,6 +1,8 @@
 //! Collectives whose data goes straight into the user's buffer: UC Writes to groups, as only the emulator has them, and to each rank; beside
 //! datagrams where the same must hold for all. With the real firmware, all ranks in one thread.
 
+use std::time::Duration;
+
 use emu_config::Machine;
 use emu_machine::fabric::{Fault, FaultEvent, FaultScript, Topology};
 use emu_machine::{Config as MachineConfig, NetworkConfig, Wiring, World, with_world};
@@ -20,15 +22,14 @@ const UC: [Transport; 2] = [Transport::UcMulticast, Transport::UcUnicast];
 const PS_PER_US: u64 = 1_000_000;
 
 fn params(transport: Transport, operation: Operation, ranks: u32, bytes: u64) -> SimParams {
-    let config = Config {
-        transport,
-        slots: 32,
-        receive_batch: 8,
-        send_batch: 4,
-        send_depth: 32,
-        max_receive_bytes: 64 << 20,
-        ..Config::default().with_subgroups(2)
-    };
+    let config = Config::default()
+        .with_subgroups(2)
+        .transport(transport)
+        .slots(32)
+        .receive_batch(8)
+        .send_batch(4)
+        .send_depth(32)
+        .max_receive_bytes(64 << 20);
     SimParams {
         ranks,
         ranks_per_card: 1,
@@ -110,7 +111,7 @@ fn long_messages_have_one_completion_and_are_lost_as_a_whole() {
 fn a_message_may_be_a_whole_block() {
     for transport in UC {
         let mut params = params(transport, Operation::Broadcast, 4, 1 << 20);
-        params.config = Config { chunk_bytes: 1 << 20, ..params.config.with_subgroups(1) };
+        params.config = params.config.with_subgroups(1).chunk_bytes(1 << 20);
         let report = simulate(&params, 0);
         assert_eq!(report.workers.expect("workers").cqes, 3, "{transport:?}");
     }
@@ -121,16 +122,16 @@ fn a_message_may_be_a_whole_block() {
 #[test]
 fn one_thread_fills_a_link_with_long_messages() {
     let mut params = params(Transport::UcMulticast, Operation::Allgather, 8, 4 << 20);
-    params.config = Config {
-        chunk_bytes: 16 << 10,
-        send_threads: 2,
-        slots: 128,
-        receive_batch: 64,
-        send_batch: 32,
-        send_depth: 256,
-        chains: 8,
-        ..params.config.with_subgroups(16)
-    };
+    params.config = params
+        .config
+        .with_subgroups(16)
+        .chunk_bytes(16 << 10)
+        .send_threads(2)
+        .slots(128)
+        .receive_batch(64)
+        .send_batch(32)
+        .send_depth(256)
+        .chains(8);
     params.config.receive_threads = 1;
     let report = simulate(&params, 0);
     assert_eq!((report.recovered_chunks, report.traffic.rnr_drops), (0, 0));
@@ -150,17 +151,15 @@ fn unicast_sends_a_copy_to_each_rank_and_multicast_one_to_all() {
 }
 
 fn config(transport: Transport) -> Config {
-    Config {
-        transport,
-        retry_exponent: 8,
-        packet_lifetime_ps: 20_000 * PS_PER_US,
-        overheads: Overheads { margin_ps: 100 * PS_PER_US, ..Config::default().overheads },
-        ..communicators::config()
-    }
+    communicators::config()
+        .transport(transport)
+        .retry_exponent(8)
+        .packet_lifetime(Duration::from_micros(20_000))
+        .overheads(Overheads { cutoff_slack: Duration::from_micros(100), ..Config::default().overheads })
 }
 
 /// Runs `body` with so many cards at a switch, and looks for races.
-fn with_cards(count: usize, uc_multicast: bool, faults: FaultScript, body: impl FnOnce(&Provider, &[Card<'_>])) {
+fn with_cards(count: usize, uc_multicast: bool, faults: FaultScript, body: impl FnOnce(&Provider, &[Card])) {
     let topology = Topology::named(&format!("switch-{count}")).expect("a switch");
     let network = NetworkConfig { topology, faults, hosts: Vec::new() };
     let wiring = Wiring::Network(Box::new(network));
@@ -169,27 +168,27 @@ fn with_cards(count: usize, uc_multicast: bool, faults: FaultScript, body: impl 
 }
 
 /// An Allgather in place of all ranks in these buffers, which come back.
-fn gather<'c>(
+fn gather(
     provider: &Provider,
-    communicators: &mut [Communicator<'c>],
-    mut buffers: Vec<Buffer<'c>>,
+    communicators: &[Communicator],
+    mut buffers: Vec<Buffer>,
     (seed, bytes): (u64, usize),
-) -> (Vec<Buffer<'c>>, u64) {
+) -> (Vec<Buffer>, u64) {
     let ranks = communicators.len();
     for (rank, buffer) in buffers.iter_mut().enumerate() {
         buffer.fill(seed as u8 ^ 0x5A);
         buffer.write(rank * bytes, &contribution(seed, rank, bytes)).expect("written");
     }
-    let all = communicators.iter_mut().zip(buffers).map(|(communicator, buffer)| {
+    let all = communicators.iter().zip(buffers).map(|(communicator, buffer)| {
         let request = communicator.allgather_in_place(buffer).expect("accepted");
         (communicator, request)
     });
     let all: Vec<_> = all.collect();
     let mut recovered = 0;
     let buffers = ended(provider, all).into_iter().map(|done| {
-        done.result.as_ref().expect("success");
+        let done = done.expect("success");
         recovered += done.report.recovered_chunks;
-        let buffer = done.receive.expect("the buffer comes back");
+        let buffer = done.receive;
         assert!(buffer.to_vec().expect("read") == gathered(seed, ranks, bytes), "operation {seed}");
         buffer
     });
@@ -218,13 +217,13 @@ fn no_packet_of_an_operation_changes_the_buffer_once_it_is_released() {
             let faults = FaultEvent::towards_hosts(&topology, hold).into_iter();
             let faults = faults.map(|event| event.during(HELD_FROM_PS, HELD_FROM_PS + 60 * PS_PER_US)).collect();
             with_cards(3, true, FaultScript { seed: 7, faults }, |provider, cards| {
-                let mut communicators = connect(cards.iter(), &config(transport));
+                let communicators = connect(cards.iter(), &config(transport));
                 let buffers = cards.iter().map(|card| card.buffer(3 * BYTES).expect("a buffer")).collect();
-                let (buffers, _) = gather(provider, &mut communicators, buffers, (1, BYTES));
+                let (buffers, _) = gather(provider, &communicators, buffers, (1, BYTES));
                 assert!(provider.relax().now_ps() < HELD_FROM_PS, "the fault comes too early");
                 wait_until(provider, HELD_FROM_PS);
                 let before = refused();
-                let (mut buffers, recovered) = gather(provider, &mut communicators, buffers, (2, BYTES));
+                let (mut buffers, recovered) = gather(provider, &communicators, buffers, (2, BYTES));
                 assert!(recovered > 0, "{transport:?}: packets were held back until after the cutoff");
                 let released_ps = provider.relax().now_ps();
                 assert!(released_ps < HELD_FROM_PS + 5_000 * PS_PER_US);
@@ -240,12 +239,12 @@ fn no_packet_of_an_operation_changes_the_buffer_once_it_is_released() {
                 // Some arrive in the middle of these.
                 for seed in 3..8 {
                     let refused_before = refused();
-                    (buffers, _) = gather(provider, &mut communicators, buffers, (seed, BYTES));
+                    (buffers, _) = gather(provider, &communicators, buffers, (seed, BYTES));
                     between += refused() - refused_before;
                 }
                 wait_until(provider, HELD_FROM_PS + 20_000 * PS_PER_US);
                 // Lanes report when an operation ends.
-                gather(provider, &mut communicators, buffers, (8, BYTES));
+                gather(provider, &communicators, buffers, (8, BYTES));
                 discarded += communicators.iter().map(|c| c.receive_statistics().expect("told").wrong_id).sum::<u64>();
             });
             assert_eq!(with_world(World::take_races).expect("the machine"), [], "{transport:?}");
@@ -267,20 +266,19 @@ fn ranks_of_one_card_send_from_memory_that_no_write_reaches() {
     const BYTES: usize = 60_000;
     with_cards(2, true, FaultScript::default(), |provider, cards| {
         let sites = [0, 0, 1, 1].map(|card| &cards[card]);
-        let mut communicators = connect(sites.into_iter(), &config(Transport::UcMulticast));
+        let communicators = connect(sites.into_iter(), &config(Transport::UcMulticast));
         let room = |bytes: usize| sites.map(|card| card.buffer(bytes).expect("a buffer"));
-        let (buffers, recovered) = gather(provider, &mut communicators, room(4 * BYTES).into(), (1, BYTES));
+        let (buffers, recovered) = gather(provider, &communicators, room(4 * BYTES).into(), (1, BYTES));
         assert_eq!((buffers.len(), recovered), (4, 0), "in place");
         for root in 0..4 {
             let mut buffers = room(BYTES);
             buffers[root].write(0, &contribution(7, root, BYTES)).expect("written");
-            let all = communicators.iter_mut().zip(buffers).map(|(communicator, buffer)| {
+            let all = communicators.iter().zip(buffers).map(|(communicator, buffer)| {
                 let request = communicator.broadcast(buffer, root as u32).expect("accepted");
                 (communicator, request)
             });
             for done in ended(provider, all.collect::<Vec<_>>()) {
-                done.result.as_ref().expect("success");
-                let got = done.receive.as_ref().expect("the buffer").to_vec().expect("read");
+                let got = done.expect("success").receive.to_vec().expect("read");
                 assert!(got == contribution(7, root, BYTES), "root {root}");
             }
         }
@@ -304,9 +302,9 @@ fn cards_that_lack_the_multicast_of_uc_are_refused_with_what_to_take_instead() {
         told(&error, &["no multicast of UC queue pairs", "group keys", "Transport::UcUnicast", "Transport::Ud"]);
         // The others do not need it.
         for transport in [Transport::Ud, Transport::UcUnicast] {
-            let mut communicators = connect(cards.iter(), &config(transport));
+            let communicators = connect(cards.iter(), &config(transport));
             let buffers = cards.iter().map(|card| card.buffer(20_000).expect("a buffer")).collect();
-            gather(provider, &mut communicators, buffers, (1, 10_000));
+            gather(provider, &communicators, buffers, (1, 10_000));
         }
     });
 }
@@ -315,7 +313,7 @@ fn cards_that_lack_the_multicast_of_uc_are_refused_with_what_to_take_instead() {
 fn ranks_with_different_transports_are_refused() {
     with_cards(2, true, FaultScript::default(), |_, cards| {
         let made = |(rank, transport)| Pending::new(&cards[rank as usize], rank, 2, config(transport)).expect("made");
-        let pending: Vec<Pending<'_>> = (0..).zip([Transport::Ud, Transport::UcMulticast]).map(made).collect();
+        let pending: Vec<Pending> = (0..).zip([Transport::Ud, Transport::UcMulticast]).map(made).collect();
         let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
         for (own, pending) in pending.into_iter().enumerate() {
             let error = pending.connect(&endpoints).expect_err("they do not fit");
@@ -330,12 +328,12 @@ fn communicators_of_all_transports_share_cards() {
     const BYTES: usize = 30_001;
     with_cards(4, true, FaultScript::default(), |provider, cards| {
         let parts = [cards, &cards[..2], &cards[2..]];
-        let mut groups: Vec<Vec<Communicator<'_>>> =
+        let groups: Vec<Vec<Communicator>> =
             ALL.iter().flat_map(|transport| parts.map(|cards| connect(cards.iter(), &config(*transport)))).collect();
         let mut all = Vec::new();
-        for (seed, group) in (0..).zip(&mut groups) {
+        for (seed, group) in (0..).zip(&groups) {
             let ranks = group.len();
-            for (rank, communicator) in group.iter_mut().enumerate() {
+            for (rank, communicator) in group.iter().enumerate() {
                 let mut send = communicator.card().buffer(BYTES).expect("a buffer");
                 send.write(0, &contribution(seed, rank, BYTES)).expect("written");
                 let receive = communicator.card().buffer(ranks * BYTES).expect("a buffer");
@@ -347,8 +345,7 @@ fn communicators_of_all_transports_share_cards() {
         for (seed, ranks) in (0..).zip([4, 2, 2].repeat(3)) {
             for _ in 0..ranks {
                 let done = done.next().expect("one for each rank");
-                done.result.as_ref().expect("success");
-                let got = done.receive.as_ref().expect("the buffer").to_vec().expect("read");
+                let got = done.expect("success").receive.to_vec().expect("read");
                 assert!(got == gathered(seed, ranks, BYTES), "communicator {seed}");
             }
         }

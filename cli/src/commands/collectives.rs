@@ -1,7 +1,6 @@
 //! Simulations that other commands run: each on a machine of its own.
 
 use emu_config::Machine;
-use flexcast::Config;
 use flexcast_lab::sim::SimError;
 use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::{Operation, SimParams};
@@ -24,7 +23,7 @@ pub(super) fn allgather_file(algorithm: Algorithm, ranks: u32, bytes: u64) -> Si
 
 fn sized(params: SimParams) -> SimParams {
     let max_receive_bytes = params.receive_bytes().max(1);
-    SimParams { config: Config { max_receive_bytes, ..params.config }, ..params }
+    SimParams { config: params.config.max_receive_bytes(max_receive_bytes), ..params }
 }
 
 /// Runs one. `source`: the bytes to gather; made up if `None`.

@@ -33,7 +33,7 @@ pub(super) fn run(args: &ImageArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Bring-up, and a ping for an image that answers one.
-fn talk(process: &Process<'_>, provider: &Provider) -> anyhow::Result<()> {
+fn talk(process: &Process, provider: &Provider) -> anyhow::Result<()> {
     let answer = bring_up(process)?;
     out!("bring-up: {answer:#018x}")?;
     let image = process.application().image();
@@ -55,7 +55,7 @@ fn talk(process: &Process<'_>, provider: &Provider) -> anyhow::Result<()> {
 /// Loads the image, prints its entries, and calls `body` with the process, a printer of its logs, and the provider.
 fn with_image(
     args: &ImageArgs,
-    body: impl FnOnce(&Process<'_>, &mut dyn FnMut() -> anyhow::Result<()>, &Provider) -> anyhow::Result<()>,
+    body: impl FnOnce(&Process, &mut dyn FnMut() -> anyhow::Result<()>, &Provider) -> anyhow::Result<()>,
 ) -> anyhow::Result<ExitCode> {
     let provider = open_provider(args.provider, 0, 1)?;
     let file = read_image(&args.image)?;
@@ -71,7 +71,7 @@ fn provision(
     args: &ImageArgs,
     provider: &Provider,
     file: &ImageFile,
-    body: impl FnOnce(&Process<'_>, &mut dyn FnMut() -> anyhow::Result<()>, &Provider) -> anyhow::Result<()>,
+    body: impl FnOnce(&Process, &mut dyn FnMut() -> anyhow::Result<()>, &Provider) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let abi = AbiExpectation { version: ABI_VERSION, hash: ABI_HASH };
     let application = Application::load(provider, &file.name, &file.elf, Some(abi))?;

@@ -1,13 +1,13 @@
 //! The world behind the C ABIs, which pass no handle for it.
 //!
-//! A thread of the host that attaches a [`Machine`] has a world of its own: tests run side by side, each with its
-//! machine. Threads that never do share one world, which is what a C program expects. It is made at first use, with the
-//! defaults or by the maker given to [`make_shared_with`], and a [`Driver`] may keep it going.
+//! A thread of the host that calls [`configure`] gets a world of its own: tests run side by side, each with its machine. Whoever has the
+//! [`Machine`] can take it to other threads: a provider enters its machine around each call.
+//! Threads that never do share one world, which is what a C program expects. It is made at first use, with the defaults or by
+//! the maker given to [`make_shared_with`], and a [`Driver`] may keep it going.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::rc::Rc;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use crate::config::Config;
 use crate::error::MachineError;
@@ -55,8 +55,75 @@ enum State {
     Failed(String),
 }
 
+/// A world that somebody owns: calls of the C functions reach it on the thread that made it, and on every thread between
+/// [`Machine::enter`] and [`Machine::leave`]. A clone is the same machine.
+#[derive(Clone, Debug)]
+pub struct Machine(Arc<Mutex<World>>);
+
+impl Machine {
+    /// A new machine in virtual time 0.
+    ///
+    /// # Errors
+    /// As [`World::new`].
+    pub fn new(config: Config) -> Result<Self, MachineError> {
+        Ok(Self(Arc::new(Mutex::new(World::new(config)?))))
+    }
+
+    /// Makes this the machine of the calling thread from now on. Handles into the one before are answered with errors on this thread, unless it
+    /// enters their machine.
+    pub fn attach(&self) {
+        let before = OWN.with(|own| own.borrow_mut().replace(self.clone()));
+        drop(before);
+    }
+
+    /// Calls `f` with the world. Calls of several threads follow one another.
+    ///
+    /// # Panics
+    /// Inside another such call of the thread.
+    pub fn with<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
+        let entered = self.enter();
+        let result = OWN.with(|own| {
+            let _inside = own.borrow_mut();
+            f(&mut self.lock())
+        });
+        if entered {
+            Self::leave();
+        }
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, World> {
+        // A panic inside the machine is reported by the caller that saw it; the others may still tear down.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes this the calling thread's machine until [`Machine::leave`]. Returns `false` if it was so before: then there is nothing to leave.
+    #[must_use]
+    pub fn enter(&self) -> bool {
+        OWN.with(|own| {
+            let mut own = own.borrow_mut();
+            if own.as_ref().is_some_and(|own| Arc::ptr_eq(&own.0, &self.0)) {
+                return false;
+            }
+            let before = own.replace(self.clone());
+            LEFT.with(|left| left.borrow_mut().push(before));
+            true
+        })
+    }
+
+    /// Gives the calling thread back the machine that it had before the last [`Machine::enter`] that returned `true`.
+    pub fn leave() {
+        let before = LEFT.with(|left| left.borrow_mut().pop());
+        // Dropped outside the cell: the last count of a machine ends it.
+        let left = before.and_then(|before| OWN.with(|own| std::mem::replace(&mut *own.borrow_mut(), before)));
+        drop(left);
+    }
+}
+
 thread_local! {
     static OWN: RefCell<Option<Machine>> = const { RefCell::new(None) };
+    /// Machines to which the thread returns.
+    static LEFT: RefCell<Vec<Option<Machine>>> = const { RefCell::new(Vec::new()) };
     static IN_HOOK: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -79,42 +146,15 @@ pub fn on_events(hook: EventHook) {
     HOOK.get_or_init(|| hook);
 }
 
-/// A machine in the hands of who made it. The C ABIs, which have no handle for a machine, work on the one that their
-/// thread has [attached](Machine::attach) last.
+/// Gives the calling thread a new world of its own. Handles into the one it had before are answered with errors on this thread, unless it enters
+/// their machine.
 ///
-/// Clones are the same machine.
-#[derive(Clone, Debug)]
-pub struct Machine(Rc<RefCell<World>>);
-
-impl Machine {
-    /// A new machine in virtual time 0.
-    ///
-    /// # Errors
-    /// As [`World::new`].
-    pub fn new(config: Config) -> Result<Self, MachineError> {
-        Ok(Self(Rc::new(RefCell::new(World::new(config)?))))
-    }
-
-    /// Has the C ABIs of the calling thread work on this machine from now on. Handles into the one before are stale and
-    /// answered with errors.
-    pub fn attach(&self) {
-        OWN.with(|own| *own.borrow_mut() = Some(self.clone()));
-    }
-
-    /// Looks at the machine, or drives it. To be called outside of calls of the C ABIs and of itself.
-    ///
-    /// # Panics
-    /// If the machine is in use: `with` has been called within `with`.
-    pub fn with<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
-        f(&mut self.0.borrow_mut())
-    }
-}
-
-/// Gives the calling thread a new world of its own. Handles into the one it had before are stale and answered with
-/// errors.
-pub fn configure(config: Config) -> Result<(), MachineError> {
-    Machine::new(config)?.attach();
-    Ok(())
+/// # Errors
+/// A configuration that the machine refuses.
+pub fn configure(config: Config) -> Result<Machine, MachineError> {
+    let machine = Machine::new(config)?;
+    machine.attach();
+    Ok(machine)
 }
 
 fn ready(state: &mut State) -> Result<&mut Shared, MachineError> {
@@ -138,8 +178,8 @@ fn ready(state: &mut State) -> Result<&mut Shared, MachineError> {
 /// The shared world cannot be made.
 pub fn with_world<R>(f: impl FnOnce(&mut World) -> R) -> Result<R, MachineError> {
     OWN.with(|own| {
-        if let Some(machine) = own.borrow().as_ref() {
-            return Ok(machine.with(f));
+        if let Some(machine) = &*own.borrow_mut() {
+            return Ok(f(&mut machine.lock()));
         }
         let mut state = shared();
         let Shared { world, driver } = &mut *ready(&mut state)?;
@@ -174,8 +214,8 @@ fn tell() {
 /// The shared world cannot be made.
 pub fn relax() -> Result<bool, MachineError> {
     OWN.with(|own| {
-        if let Some(machine) = own.borrow().as_ref() {
-            return Ok(machine.with(World::relax));
+        if let Some(machine) = &*own.borrow_mut() {
+            return Ok(machine.lock().relax());
         }
         let mut state = shared();
         let Shared { world, driver } = &mut *ready(&mut state)?;

@@ -2,8 +2,8 @@
 //! execute a real RISC-V ELF), a network card, and the cable or the network of switches that joins them.
 //!
 //! - [`World`] is everything: control calls, [`World::step`] and virtual time. One event queue, no wall clock, one seed.
-//! - [`Machine`] is a handle of a world for who made it. The C ABIs have none: they work on the one that their thread
-//!   has attached ([`with_world`]), or on the process's.
+//! - [`configure`] and [`with_world`] keep one world per thread of the host for the C ABIs, which have no handle for it; a [`Machine`] takes it to
+//!   other threads.
 //! - [`World::open_outside`] ends a port outside the machine; a [`Driver`] joins it to something and keeps the clock.
 //!
 //! - [`MemoryModel::Weak`] delays and reorders stores as far as fences allow it, and [`Config::detect_races`] watches who owns

@@ -1,4 +1,4 @@
-//! Emulated provider: `flexio`'s function tables over an emulated machine of the calling thread.
+//! Emulated provider: `flexio`'s function tables over an emulated machine.
 //!
 //! Programs and tests in Rust depend on this crate to run the host library against emulated cards in their own process:
 //!
@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::BufWriter;
 
 use emu_machine::{Config, CostModel, LinkConfig, Machine, MachineError, Wiring, World};
-use flexio::{EmulatorClock, Provider};
+use flexio::{CardKind, EmulatorClock, Provider, Relax};
 
 /// Name of the cost model behind every emulated time.
 pub const MODEL: &str = CostModel::NAME;
@@ -24,31 +24,21 @@ pub const MODEL: &str = CostModel::NAME;
 /// An emulated machine, and the tables by which the host library drives its cards.
 #[derive(Debug)]
 pub struct Emulated {
-    /// The provider, for the calling thread, as long as it makes no other machine.
+    /// The provider. The machine follows it and its objects to every thread that uses them.
     pub provider: Provider,
     /// The machine, to look at and to let time pass; see [`Machine::with`].
     pub machine: Machine,
 }
 
 impl Emulated {
-    /// A new machine in virtual time 0, for the calling thread. Objects made through an earlier one of this thread must
-    /// be gone: its machine is reached by its own handle alone from now on.
+    /// A new machine in virtual time 0. On the calling thread it is also the one that [`emu_machine::with_world`] finds, until the next one is made.
     ///
     /// # Errors
     /// A configuration the machine refuses.
     pub fn new(config: Config) -> Result<Self, MachineError> {
         let machine = Machine::new(config)?;
         machine.attach();
-        // SAFETY: the emulator's tables implement the C functions of their names over one machine per thread; the
-        // provider is used on this thread, since its objects are not `Send`.
-        let provider = unsafe {
-            Provider::from_tables(
-                emu_libflexio::api(),
-                emu_libibverbs::api(),
-                emu_libdoca::api(),
-                Box::new(EmulatorClock::new(emu_libibverbs::relax, emu_libibverbs::now_ps, true)),
-            )
-        };
+        let provider = provider_of(machine.clone());
         Ok(Self { provider, machine })
     }
 
@@ -69,12 +59,56 @@ impl Emulated {
     }
 }
 
-/// The provider of a new machine; see [`Emulated::new`], which gives a handle of the machine, too.
+/// Two emulated cards back to back (or as many as `config` says), new, in virtual time 0. The machine follows the provider and its objects to every
+/// thread that uses them. On the calling thread it is also the one that [`emu_machine::with_world`] finds, until the next call.
 ///
 /// # Errors
 /// A configuration the machine refuses.
 pub fn emulated(config: Config) -> Result<Provider, MachineError> {
     Ok(Emulated::new(config)?.provider)
+}
+
+fn provider_of(machine: Machine) -> Provider {
+    let (relaxed, timed) = (machine.clone(), machine.clone());
+    let relax = move || relaxed.with(World::relax);
+    let now_ps = move || timed.with(|world| world.now_ps());
+    let clock = EmulatorClock::new(relax, now_ps, true);
+    let relax = Box::new(Clock { clock, machine });
+    // SAFETY: the emulator's tables implement the C functions of their names over the calling thread's machine, one call at a time. That is the
+    // provider's machine on every thread, as the provider enters it for each call.
+    unsafe { Provider::from_tables(emu_libflexio::api(), emu_libibverbs::api(), emu_libdoca::api(), relax) }
+}
+
+/// The clock of a machine, and the way by which calls of any thread reach it.
+struct Clock<R, N> {
+    clock: EmulatorClock<R, N>,
+    machine: Machine,
+}
+
+impl<R: Fn() -> bool + Send + Sync, N: Fn() -> u64 + Send + Sync> Relax for Clock<R, N> {
+    fn relax(&self) {
+        self.clock.relax();
+    }
+
+    fn now_ps(&self) -> u64 {
+        self.clock.now_ps()
+    }
+
+    fn is_virtual(&self) -> bool {
+        self.clock.is_virtual()
+    }
+
+    fn kind(&self) -> CardKind {
+        self.clock.kind()
+    }
+
+    fn enter(&self) -> bool {
+        self.machine.enter()
+    }
+
+    fn leave(&self) {
+        Machine::leave();
+    }
 }
 
 /// As [`Emulated::start_capture`], for the machine that the calling thread has made last.

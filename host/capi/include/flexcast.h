@@ -252,6 +252,10 @@ typedef enum {
    * The card did not answer within the bound of a wait.
    */
   FLEXCAST_ERROR_TIMEOUT = 122,
+  /**
+   * The progress thread of a communicator cannot be started. No function of this interface starts one.
+   */
+  FLEXCAST_ERROR_PROGRESS_THREAD = 123,
 } flexcast_status;
 
 /**
@@ -393,29 +397,30 @@ typedef struct {
    */
   uint64_t link_gbit_per_s;
   /**
-   * First estimate of what a barrier takes, in picoseconds.
+   * First estimate of what a barrier takes, in nanoseconds.
    */
-  uint64_t barrier_ps;
+  uint64_t barrier_ns;
   /**
    * The same of the activation of a root.
    */
-  uint64_t activation_ps;
+  uint64_t activation_ns;
   /**
-   * Added to what an operation should take, before what is missing is fetched from the neighbour, in picoseconds.
+   * Added to what an operation should take, before what is missing is fetched from the neighbour, in nanoseconds; 0, the default, for this and the
+   * next two: what suits the card, which is longer for emulated ones.
    */
-  uint64_t margin_ps;
+  uint64_t cutoff_slack_ns;
   /**
-   * How long a rank waits for others to begin an operation, in picoseconds.
+   * How long a rank waits for others to begin an operation, in nanoseconds; see `cutoff_slack_ns`.
    */
-  uint64_t patience_ps;
+  uint64_t barrier_timeout_ns;
   /**
-   * Time after the cutoff in which recovery must end, in picoseconds, beyond three times the cutoff itself.
+   * Time after the cutoff in which recovery must end, in nanoseconds, beyond three times the cutoff itself; see `cutoff_slack_ns`.
    */
-  uint64_t recovery_ps;
+  uint64_t recovery_timeout_ns;
   /**
-   * Longest life of a packet in the fabric, in picoseconds.
+   * Longest life of a packet in the fabric, in nanoseconds.
    */
-  uint64_t packet_lifetime_ps;
+  uint64_t packet_lifetime_ns;
   /**
    * Last-level cache of the DPA, which rings, bitmaps and contexts should fit in, in bytes.
    */
@@ -557,7 +562,7 @@ typedef struct {
 } flexcast_stats;
 
 /**
- * What an operation did. Times are picoseconds of the library's clock, FLEXCAST_NEVER for what has not happened.
+ * What an operation did. Times are nanoseconds of the library's clock, FLEXCAST_NEVER for what has not happened.
  */
 typedef struct {
   /**
@@ -571,39 +576,39 @@ typedef struct {
   /**
    * Posted by the program.
    */
-  uint64_t posted_ps;
+  uint64_t posted_ns;
   /**
    * Workers armed.
    */
-  uint64_t armed_ps;
+  uint64_t armed_ns;
   /**
    * All ranks can receive.
    */
-  uint64_t ready_ps;
+  uint64_t ready_ns;
   /**
    * Own bytes begun to be multicast.
    */
-  uint64_t sending_ps;
+  uint64_t sending_ns;
   /**
    * Own bytes sent.
    */
-  uint64_t sent_ps;
+  uint64_t sent_ns;
   /**
    * All received by multicast.
    */
-  uint64_t received_ps;
+  uint64_t received_ns;
   /**
    * Cutoff reached.
    */
-  uint64_t cut_off_ps;
+  uint64_t cut_off_ns;
   /**
    * Everything in the buffer, what was fetched from the neighbour included.
    */
-  uint64_t complete_ps;
+  uint64_t complete_ns;
   /**
    * Over.
    */
-  uint64_t released_ps;
+  uint64_t released_ns;
   /**
    * Bytes that came from other ranks.
    */

@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void};
 use std::path::Path;
-use std::ptr::NonNull;
 use std::rc::Rc;
 
 use flexcast_rust::registration::{Limits, Range};
@@ -49,74 +48,39 @@ const DEFAULT: flexcast_card_options = flexcast_card_options {
     firmware_bytes: 0,
 };
 
-/// An object at an address that does not change.
-struct Kept<T>(NonNull<T>);
-
-impl<T> Kept<T> {
-    fn new(object: T) -> Self {
-        Self(NonNull::from(Box::leak(Box::new(object))))
-    }
-
-    /// # Safety
-    /// The reference is not used after this is dropped.
-    unsafe fn get<'k>(&self) -> &'k T {
-        // SAFETY: allocated in `new`, freed when this is dropped; never reached mutably.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-impl<T> Drop for Kept<T> {
-    fn drop(&mut self) {
-        // SAFETY: from `Box::leak`, freed once.
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
-    }
-}
-
 /// Memory of an operation that is not over.
 struct InUse {
     range: Range,
     written: bool,
 }
 
-/// A card and what it stands on. Communicators borrow from it for ever, as far as the compiler knows; each holds an `Rc` of it behind
-/// the communicator, so that this is dropped after all of them.
+/// A card, its registrations, and the memory that operations use. Communicators hold it, too.
 pub(crate) struct OpenCard {
-    // Dropped in this order: each borrows from the ones below.
-    memory: UserMemory<'static>,
-    card: Kept<Card<'static>>,
-    _provider: Kept<Provider>,
+    memory: UserMemory,
+    card: Card,
     in_use: RefCell<BTreeMap<u64, InUse>>,
     next: Cell<u64>,
 }
 
 impl OpenCard {
-    fn new(provider: Provider, device: Option<&str>, firmware: Firmware<'_>) -> Result<Self, Fault> {
-        let provider = Kept::new(provider);
-        // SAFETY: used by the card only, which is dropped before the provider: here on failure, else by the order of the fields.
-        let used = unsafe { provider.get() };
-        let first = || used.devices().map(|devices| devices.into_iter().next().map(|device| device.name));
+    fn new(provider: &Provider, device: Option<&str>, firmware: Firmware<'_>) -> Result<Self, Fault> {
+        let first = || provider.devices().map(|devices| devices.into_iter().next().map(|device| device.name));
         let device = match device {
             Some(device) => device.to_owned(),
             None => first().map_err(flexcast_rust::Error::from)?.ok_or_else(|| {
                 Fault::new(FLEXCAST_ERROR_NO_DEVICE, "no RDMA device here: see whether a card and its driver are there")
             })?,
         };
-        let card = Kept::new(Card::open(used, &device, firmware)?);
-        // SAFETY: used by the cache only, which is dropped before the card; buffers of it are in communicators, which hold this object.
-        let memory = UserMemory::new(unsafe { card.get() }, Limits::default());
-        Ok(Self { memory, card, _provider: provider, in_use: RefCell::default(), next: Cell::new(0) })
+        let card = Card::open(provider, &device, firmware)?;
+        let memory = UserMemory::new(&card, Limits::default());
+        Ok(Self { memory, card, in_use: RefCell::default(), next: Cell::new(0) })
     }
 
-    /// # Safety
-    /// Neither the reference nor anything made of it is used after this object is dropped.
-    pub(crate) unsafe fn card(&self) -> &'static Card<'static> {
-        // SAFETY: the caller's promise is what `get` asks for.
-        unsafe { self.card.get() }
+    pub(crate) fn card(&self) -> &Card {
+        &self.card
     }
 
-    /// # Safety
-    /// Buffers made of it are dropped before this object.
-    pub(crate) unsafe fn memory(&self) -> &UserMemory<'static> {
+    pub(crate) fn memory(&self) -> &UserMemory {
         &self.memory
     }
 
@@ -220,7 +184,7 @@ pub unsafe extern "C" fn flexcast_card_open(
             fault.text.push_str(" (`libraries` in flexcast_card_options names a folder of them)");
             fault
         })?;
-        let opened = OpenCard::new(provider, device, Firmware { name, elf })?;
+        let opened = OpenCard::new(&provider, device, Firmware { name, elf })?;
         place.put(handle::insert(Rc::new(opened))?);
         Ok(())
     })

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
 use std::rc::Rc;
 
-use flexcast_rust::Communicator;
+use flexcast_rust::{Communicator, Config};
 
 use crate::bootstrap::{Bootstrap, count, flexcast_bootstrap};
 use crate::card::{OpenCard, flexcast_card};
@@ -36,15 +36,15 @@ impl Drop for Held {
 
 /// A communicator, and what it stands on.
 pub(crate) struct Group {
-    // Dropped first: it borrows from the card, and reaches the memory.
-    communicator: RefCell<Communicator<'static>>,
+    // Dropped first: it reaches the memory.
+    communicator: RefCell<Communicator>,
     held: Held,
     /// Operations that are not over.
     under_way: Cell<u32>,
 }
 
 impl Group {
-    fn new(communicator: Communicator<'static>, card: Rc<OpenCard>) -> Rc<Self> {
+    fn new(communicator: Communicator, card: Rc<OpenCard>) -> Rc<Self> {
         let held = Held { card, claims: RefCell::default() };
         Rc::new(Self { communicator: RefCell::new(communicator), held, under_way: Cell::new(0) })
     }
@@ -68,10 +68,7 @@ impl Group {
     }
 
     /// Uses the communicator, unless this call comes from a callback of a call that uses it.
-    pub(crate) fn with<R>(
-        &self,
-        body: impl FnOnce(&mut Communicator<'static>) -> Result<R, Fault>,
-    ) -> Result<R, Fault> {
+    pub(crate) fn with<R>(&self, body: impl FnOnce(&mut Communicator) -> Result<R, Fault>) -> Result<R, Fault> {
         let mut communicator = self.communicator.try_borrow_mut().map_err(|_| {
             let text = "the communicator is in use by the call from which this callback was made: return from it first";
             Fault::new(FLEXCAST_ERROR_BUSY, text)
@@ -95,11 +92,8 @@ pub unsafe extern "C" fn flexcast_comm_create(
         let card = handle::get::<OpenCard>(card)?;
         let bootstrap = handle::get::<Bootstrap>(bootstrap)?;
         // SAFETY: null or a configuration of the caller, as long as it says.
-        let config = unsafe { config::read(config) }?;
-        let communicator = bootstrap.with(|exchange| {
-            // SAFETY: the communicator is dropped before `card`: here on failure, else as a part of the group, which holds the card.
-            Ok(Communicator::create(unsafe { card.card() }, exchange, config)?)
-        })?;
+        let config = unsafe { config::read(config, &Config::for_card(card.card())) }?;
+        let communicator = bootstrap.with(|exchange| Ok(Communicator::create(card.card(), exchange, config)?))?;
         place.put(handle::insert(Group::new(communicator, card))?);
         Ok(())
     })
@@ -125,7 +119,7 @@ pub unsafe extern "C" fn flexcast_comm_split(
         let made =
             group.with(|communicator| bootstrap.with(|exchange| Ok(communicator.split(exchange, colour, key)?)))?;
         let handle = match made {
-            // Borrows from the same card, which the new group holds, too.
+            // The new group holds the card, too.
             Some(communicator) => handle::insert(Group::new(communicator, Rc::clone(&group.held.card)))?,
             None => std::ptr::null_mut(),
         };

@@ -1,5 +1,7 @@
 //! Parameters of communicators.
 
+use std::time::Duration;
+
 use flexcast_rust::{Config, Control, ThreadPlacement, Transport};
 
 use crate::fault::{Fault, call};
@@ -69,24 +71,30 @@ pub struct flexcast_config {
     pub max_receive_bytes: u64,
     /// Line rate of the slowest card in Gbit/s, from which the cutoff follows; 0: what the own card's port tells.
     pub link_gbit_per_s: u64,
-    /// First estimate of what a barrier takes, in picoseconds.
-    pub barrier_ps: u64,
+    /// First estimate of what a barrier takes, in nanoseconds.
+    pub barrier_ns: u64,
     /// The same of the activation of a root.
-    pub activation_ps: u64,
-    /// Added to what an operation should take, before what is missing is fetched from the neighbour, in picoseconds.
-    pub margin_ps: u64,
-    /// How long a rank waits for others to begin an operation, in picoseconds.
-    pub patience_ps: u64,
-    /// Time after the cutoff in which recovery must end, in picoseconds, beyond three times the cutoff itself.
-    pub recovery_ps: u64,
-    /// Longest life of a packet in the fabric, in picoseconds.
-    pub packet_lifetime_ps: u64,
+    pub activation_ns: u64,
+    /// Added to what an operation should take, before what is missing is fetched from the neighbour, in nanoseconds; 0, the default, for this and the
+    /// next two: what suits the card, which is longer for emulated ones.
+    pub cutoff_slack_ns: u64,
+    /// How long a rank waits for others to begin an operation, in nanoseconds; see `cutoff_slack_ns`.
+    pub barrier_timeout_ns: u64,
+    /// Time after the cutoff in which recovery must end, in nanoseconds, beyond three times the cutoff itself; see `cutoff_slack_ns`.
+    pub recovery_timeout_ns: u64,
+    /// Longest life of a packet in the fabric, in nanoseconds.
+    pub packet_lifetime_ns: u64,
     /// Last-level cache of the DPA, which rings, bitmaps and contexts should fit in, in bytes.
     pub cache_bytes: u64,
     /// What carries the data: FLEXCAST_TRANSPORT_UD, FLEXCAST_TRANSPORT_UC_MULTICAST or FLEXCAST_TRANSPORT_UC_UNICAST.
     pub transport: u32,
     /// Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE.
     pub control: u32,
+}
+
+/// Nanoseconds of a time; one beyond 584 years is as good as for ever.
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl flexcast_config {
@@ -115,12 +123,12 @@ impl flexcast_config {
             control_class: config.control_class.into(),
             max_receive_bytes: config.max_receive_bytes,
             link_gbit_per_s: config.link_gbit_per_s,
-            barrier_ps: config.overheads.barrier_ps,
-            activation_ps: config.overheads.activation_ps,
-            margin_ps: config.overheads.margin_ps,
-            patience_ps: config.patience_ps,
-            recovery_ps: config.recovery_ps,
-            packet_lifetime_ps: config.packet_lifetime_ps,
+            barrier_ns: ns(config.overheads.barrier),
+            activation_ns: ns(config.overheads.activation),
+            cutoff_slack_ns: 0,
+            barrier_timeout_ns: 0,
+            recovery_timeout_ns: 0,
+            packet_lifetime_ns: ns(config.packet_lifetime),
             cache_bytes: config.cache_bytes,
             transport: match config.transport {
                 Transport::Ud => FLEXCAST_TRANSPORT_UD,
@@ -134,24 +142,26 @@ impl flexcast_config {
         }
     }
 
-    fn convert(&self) -> Result<Config, Fault> {
+    /// What it says, and the rest as `default` has it.
+    fn convert(&self, default: &Config) -> Result<Config, Fault> {
         let byte = |what: &str, value: u32, most: u8| {
             u8::try_from(value)
                 .ok()
                 .filter(|value| *value <= most)
                 .ok_or_else(|| Fault::new(FLEXCAST_ERROR_CONFIG, format!("{what} is {value}: must be 0 to {most}")))
         };
-        let default = Config::default();
+        let or = |ns: u64, default: Duration| if ns == 0 { default } else { Duration::from_nanos(ns) };
         let overheads = flexcast_rust::Overheads {
-            barrier_ps: self.barrier_ps,
-            activation_ps: self.activation_ps,
-            margin_ps: self.margin_ps,
+            barrier: Duration::from_nanos(self.barrier_ns),
+            activation: Duration::from_nanos(self.activation_ns),
+            cutoff_slack: or(self.cutoff_slack_ns, default.overheads.cutoff_slack),
             ..default.overheads
         };
         // Parameters that the header does not have keep their defaults.
         #[allow(clippy::needless_update)]
-        Ok(Config {
-            transport: match self.transport {
+        Ok(default
+            .clone()
+            .transport(match self.transport {
                 FLEXCAST_TRANSPORT_UD => Transport::Ud,
                 FLEXCAST_TRANSPORT_UC_MULTICAST => Transport::UcMulticast,
                 FLEXCAST_TRANSPORT_UC_UNICAST => Transport::UcUnicast,
@@ -159,58 +169,56 @@ impl flexcast_config {
                     let text = format!("transport is {other}: must be 0 (UD), 1 (UC multicast) or 2 (UC unicast)");
                     return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
                 }
-            },
-            control: match self.control {
+            })
+            .control(match self.control {
                 FLEXCAST_CONTROL_HOST => Control::Host,
                 FLEXCAST_CONTROL_DEVICE => Control::Device,
                 other => {
                     let text = format!("control is {other}: must be 0 (host) or 1 (device)");
                     return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
                 }
-            },
-            chunk_bytes: self.chunk_bytes,
-            subgroups: self.subgroups,
-            receive_threads: self.receive_threads,
-            send_threads: self.send_threads,
-            placement: match self.placement {
+            })
+            .chunk_bytes(self.chunk_bytes)
+            .subgroups(self.subgroups)
+            .receive_threads(self.receive_threads)
+            .send_threads(self.send_threads)
+            .placement(match self.placement {
                 FLEXCAST_PLACEMENT_COMPACT => ThreadPlacement::Compact,
                 FLEXCAST_PLACEMENT_SPREAD => ThreadPlacement::Spread,
                 other => {
                     let text = format!("placement is {other}: must be 0 (compact) or 1 (spread)");
                     return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
                 }
-            },
-            slots: self.slots,
-            receive_batch: self.receive_batch,
-            send_batch: self.send_batch,
-            send_depth: self.send_depth,
-            quota: self.quota,
-            psn_bits: (self.psn_bits != 0).then_some(self.psn_bits),
-            chains: self.chains,
-            lead_chunks: (self.lead_chunks != FLEXCAST_LEAD_AUTOMATIC).then_some(self.lead_chunks),
+            })
+            .slots(self.slots)
+            .receive_batch(self.receive_batch)
+            .send_batch(self.send_batch)
+            .send_depth(self.send_depth)
+            .quota(self.quota)
+            .psn_bits((self.psn_bits != 0).then_some(self.psn_bits))
+            .chains(self.chains)
+            .lead_chunks((self.lead_chunks != FLEXCAST_LEAD_AUTOMATIC).then_some(self.lead_chunks))
             // The card has five bits for it.
-            retry_exponent: byte("retry_exponent", self.retry_exponent, 31)?,
-            data_class: byte("data_class", self.data_class, u8::MAX)?,
-            control_class: byte("control_class", self.control_class, u8::MAX)?,
-            max_receive_bytes: self.max_receive_bytes,
-            link_gbit_per_s: self.link_gbit_per_s,
-            overheads,
-            patience_ps: self.patience_ps,
-            recovery_ps: self.recovery_ps,
-            packet_lifetime_ps: self.packet_lifetime_ps,
-            cache_bytes: self.cache_bytes,
-            ..default
-        })
+            .retry_exponent(byte("retry_exponent", self.retry_exponent, 31)?)
+            .data_class(byte("data_class", self.data_class, u8::MAX)?)
+            .control_class(byte("control_class", self.control_class, u8::MAX)?)
+            .max_receive_bytes(self.max_receive_bytes)
+            .link_gbit_per_s(self.link_gbit_per_s)
+            .overheads(overheads)
+            .barrier_timeout(or(self.barrier_timeout_ns, default.barrier_timeout))
+            .recovery_timeout(or(self.recovery_timeout_ns, default.recovery_timeout))
+            .packet_lifetime(Duration::from_nanos(self.packet_lifetime_ns))
+            .cache_bytes(self.cache_bytes))
     }
 }
 
-/// The configuration of a caller; the default for null.
+/// The configuration of a caller, or `default` for null and for what it leaves open.
 ///
 /// # Safety
 /// Null, or a structure that is as long as it says.
-pub(crate) unsafe fn read(config: *const flexcast_config) -> Result<Config, Fault> {
+pub(crate) unsafe fn read(config: *const flexcast_config, default: &Config) -> Result<Config, Fault> {
     // SAFETY: by this function's contract; all fields are numbers.
-    unsafe { sized(config, flexcast_config::default(), "config") }?.convert()
+    unsafe { sized(config, flexcast_config::default(), "config") }?.convert(default)
 }
 
 /// The defaults. `size` is sizeof(flexcast_config).
@@ -229,9 +237,13 @@ mod tests {
 
     #[test]
     fn the_defaults_are_the_library_s() {
-        assert_eq!(flexcast_config::default().convert().unwrap(), Config::default());
+        assert_eq!(flexcast_config::default().convert(&Config::default()).unwrap(), Config::default());
+        let longer = Config::default().barrier_timeout(Duration::from_secs(60));
+        assert_eq!(flexcast_config::default().convert(&longer).unwrap(), longer, "left open: as the card has it");
+        let config = flexcast_config { barrier_timeout_ns: 5, ..flexcast_config::default() };
+        assert_eq!(config.convert(&longer).unwrap().barrier_timeout, Duration::from_nanos(5));
         // SAFETY: null stands for the defaults.
-        assert_eq!(unsafe { read(std::ptr::null()) }.unwrap(), Config::default());
+        assert_eq!(unsafe { read(std::ptr::null(), &longer) }.unwrap(), longer);
     }
 
     #[test]
@@ -242,7 +254,7 @@ mod tests {
             (FLEXCAST_TRANSPORT_UC_UNICAST, Transport::UcUnicast),
         ] {
             let config = flexcast_config { transport: number, ..flexcast_config::default() };
-            assert_eq!(config.convert().unwrap().transport, transport);
+            assert_eq!(config.convert(&Config::default()).unwrap().transport, transport);
         }
     }
 
@@ -250,14 +262,14 @@ mod tests {
     fn both_places_of_the_protocol_have_their_numbers() {
         for (number, control) in [(FLEXCAST_CONTROL_HOST, Control::Host), (FLEXCAST_CONTROL_DEVICE, Control::Device)] {
             let config = flexcast_config { control: number, ..flexcast_config::default() };
-            assert_eq!(config.convert().unwrap().control, control);
+            assert_eq!(config.convert(&Config::default()).unwrap().control, control);
         }
     }
 
     #[test]
     fn values_beyond_their_fields_are_named() {
         let told = |config: flexcast_config, words: &str| {
-            let fault = config.convert().unwrap_err();
+            let fault = config.convert(&Config::default()).unwrap_err();
             assert!(fault.status == FLEXCAST_ERROR_CONFIG && fault.text.contains(words), "{}", fault.text);
         };
         told(flexcast_config { transport: 3, ..flexcast_config::default() }, "transport is 3");

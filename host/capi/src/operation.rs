@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::rc::Rc;
 
-use flexcast_rust::{Buffer, Communicator, Refused, Request};
+use flexcast_rust::{Buffer, Communicator, Failed, Request};
 
 use crate::bootstrap::count;
 use crate::communicator::{Group, flexcast_comm};
@@ -22,7 +22,7 @@ struct Memory {
     bytes: usize,
 }
 
-type Posted = Result<Request, Box<Refused<'static>>>;
+type Posted = Result<Request, Box<Failed>>;
 
 /// Begins an operation on memory of the program.
 ///
@@ -32,7 +32,7 @@ unsafe fn begin(
     group: &Rc<Group>,
     send: Option<Memory>,
     receive: Memory,
-    post: impl FnOnce(&mut Communicator<'static>, Option<Buffer<'static>>, Buffer<'static>) -> Posted,
+    post: impl FnOnce(&Communicator, Option<Buffer>, Buffer) -> Posted,
 ) -> Result<Rc<Operation>, Fault> {
     let card = group.card();
     let mut claims = vec![card.claim(receive.start, receive.bytes, true, "receive")?];
@@ -41,8 +41,7 @@ unsafe fn begin(
             claims.push(card.claim(send.start, send.bytes, false, "send")?);
         }
         group.with(|communicator| {
-            // SAFETY: buffers are in the communicator or in an operation of it, both of which hold the card.
-            let memory = unsafe { card.memory() };
+            let memory = card.memory();
             // SAFETY: the caller vouches for the memory; no other operation writes it, as `claim` has seen.
             let receive = unsafe { memory.buffer(receive.start.cast_mut().cast(), receive.bytes) }?;
             // SAFETY: the same, and it is given as a send buffer.
@@ -205,7 +204,7 @@ unsafe fn gather(
     own: usize,
     receive: Memory,
     place: &Out<*mut flexcast_request>,
-    post: impl FnOnce(&mut Communicator<'static>, Option<Buffer<'static>>, Buffer<'static>) -> Posted,
+    post: impl FnOnce(&Communicator, Option<Buffer>, Buffer) -> Posted,
 ) -> Result<(), Fault> {
     let send = (send.addr() != IN_PLACE).then_some(Memory { start: send, bytes: own });
     // SAFETY: by this function's contract.

@@ -3,8 +3,9 @@
 use std::cell::RefCell;
 use std::ffi::c_int;
 use std::rc::Rc;
+use std::time::Duration;
 
-use flexcast_rust::{Cause, Done, Report, Request, Test};
+use flexcast_rust::{Cause, Report, Request, Test};
 
 use crate::communicator::Group;
 use crate::fault::{Fault, call};
@@ -33,7 +34,7 @@ pub const FLEXCAST_CAUSE_DEVICE: u32 = 4;
 /// The connection between them broke.
 pub const FLEXCAST_CAUSE_CONNECTION: u32 = 5;
 
-/// What an operation did. Times are picoseconds of the library's clock, FLEXCAST_NEVER for what has not happened.
+/// What an operation did. Times are nanoseconds of the library's clock, FLEXCAST_NEVER for what has not happened.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct flexcast_report {
@@ -42,23 +43,23 @@ pub struct flexcast_report {
     /// 1 if the card could not be made to let go of the memory after a failure: it must stay allocated until the communicator is freed.
     pub memory_held: u32,
     /// Posted by the program.
-    pub posted_ps: u64,
+    pub posted_ns: u64,
     /// Workers armed.
-    pub armed_ps: u64,
+    pub armed_ns: u64,
     /// All ranks can receive.
-    pub ready_ps: u64,
+    pub ready_ns: u64,
     /// Own bytes begun to be multicast.
-    pub sending_ps: u64,
+    pub sending_ns: u64,
     /// Own bytes sent.
-    pub sent_ps: u64,
+    pub sent_ns: u64,
     /// All received by multicast.
-    pub received_ps: u64,
+    pub received_ns: u64,
     /// Cutoff reached.
-    pub cut_off_ps: u64,
+    pub cut_off_ns: u64,
     /// Everything in the buffer, what was fetched from the neighbour included.
-    pub complete_ps: u64,
+    pub complete_ns: u64,
     /// Over.
-    pub released_ps: u64,
+    pub released_ns: u64,
     /// Bytes that came from other ranks.
     pub foreign_bytes: u64,
     /// Chunks that multicast lost and the neighbour had.
@@ -81,7 +82,8 @@ pub struct flexcast_report {
 
 impl flexcast_report {
     fn new(status: flexcast_status, report: &Report, memory_held: bool) -> Self {
-        let time = |time: Option<u64>| time.unwrap_or(FLEXCAST_NEVER);
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(FLEXCAST_NEVER);
+        let time = |time: Option<Duration>| time.map_or(FLEXCAST_NEVER, ns);
         let phases = &report.phases;
         let (cause, code) = match report.failure.map(|failure| failure.cause) {
             None => (FLEXCAST_CAUSE_NONE, 0),
@@ -94,15 +96,15 @@ impl flexcast_report {
         Self {
             status: status as i32,
             memory_held: memory_held.into(),
-            posted_ps: phases.posted_ps,
-            armed_ps: time(phases.armed_ps),
-            ready_ps: time(phases.ready_ps),
-            sending_ps: time(phases.sending_ps),
-            sent_ps: time(phases.sent_ps),
-            received_ps: time(phases.received_ps),
-            cut_off_ps: time(phases.cut_off_ps),
-            complete_ps: time(phases.complete_ps),
-            released_ps: time(phases.released_ps),
+            posted_ns: ns(phases.posted()),
+            armed_ns: time(phases.armed()),
+            ready_ns: time(phases.ready()),
+            sending_ns: time(phases.sending()),
+            sent_ns: time(phases.sent()),
+            received_ns: time(phases.received()),
+            cut_off_ns: time(phases.cut_off()),
+            complete_ns: time(phases.complete()),
+            released_ns: time(phases.released()),
             foreign_bytes: report.foreign_bytes,
             recovered_chunks: report.recovered_chunks,
             recovered_bytes: report.recovered_bytes,
@@ -144,21 +146,18 @@ impl Operation {
                         *request = Some(pending);
                         return Ok(None);
                     }
-                    Some((Ok(Test::Done(done)), differ)) => {
-                        let Done { result, receive, report, .. } = done;
-                        let mut fault = result.err().map(Fault::from);
-                        if let (Some(fault), Some(differ)) = (&mut fault, differ) {
+                    // The last use of the buffers.
+                    Some((Ok(Test::Done(done)), _)) => {
+                        let report = flexcast_report::new(FLEXCAST_OK, &done.report, false);
+                        (None, report, Rc::clone(group), std::mem::take(claims))
+                    }
+                    // A buffer that does not come back is held: the card may still reach the memory.
+                    Some((Err(failed), differ)) => {
+                        let mut fault = Fault::from(&failed.error);
+                        if let Some(differ) = differ {
                             fault.text = format!("{} ({differ})", fault.text);
                         }
-                        // The last use of the buffers; one that does not come back is held.
-                        let held = receive.is_none();
-                        let status = fault.as_ref().map_or(FLEXCAST_OK, |fault| fault.status);
-                        (fault, flexcast_report::new(status, &report, held), Rc::clone(group), std::mem::take(claims))
-                    }
-                    // A call of the card's library has failed: the card may still reach the memory.
-                    Some((Err(error), _)) => {
-                        let fault = Fault::from(error);
-                        let report = flexcast_report::new(fault.status, &Report::default(), true);
+                        let report = flexcast_report::new(fault.status, &failed.report, failed.receive.is_none());
                         (Some(fault), report, Rc::clone(group), std::mem::take(claims))
                     }
                     None => {

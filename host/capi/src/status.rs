@@ -76,12 +76,14 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_DEVICE_FAULT = 121,
     /// The card did not answer within the bound of a wait.
     FLEXCAST_ERROR_TIMEOUT = 122,
+    /// The progress thread of a communicator cannot be started. No function of this interface starts one.
+    FLEXCAST_ERROR_PROGRESS_THREAD = 123,
 }
 
 use flexcast_status::*;
 
 /// Every code and what it stands for.
-const TEXTS: [(flexcast_status, &CStr); 33] = [
+const TEXTS: [(flexcast_status, &CStr); 34] = [
     (FLEXCAST_OK, c"all went well"),
     (FLEXCAST_ERROR_NULL, c"a pointer is NULL that must not be"),
     (FLEXCAST_ERROR_HANDLE, c"a handle that was freed, never made, or is one of something else"),
@@ -115,6 +117,7 @@ const TEXTS: [(flexcast_status, &CStr); 33] = [
     (FLEXCAST_ERROR_IMAGE, c"the firmware is no image that the library can use"),
     (FLEXCAST_ERROR_DEVICE_FAULT, c"the firmware has stopped"),
     (FLEXCAST_ERROR_TIMEOUT, c"the card did not answer in time"),
+    (FLEXCAST_ERROR_PROGRESS_THREAD, c"the progress thread cannot be started"),
 ];
 
 impl flexcast_status {
@@ -136,6 +139,7 @@ impl flexcast_status {
             Error::Space(_) => FLEXCAST_ERROR_SPACE,
             Error::Failed { .. } => FLEXCAST_ERROR_FAILED,
             Error::Broken { .. } => FLEXCAST_ERROR_BROKEN,
+            Error::ProgressThread { .. } => FLEXCAST_ERROR_PROGRESS_THREAD,
             Error::ForeignRequest { .. } => FLEXCAST_ERROR_FOREIGN_REQUEST,
             // The enumeration is open; a test says when a variant has no code.
             _ => FLEXCAST_ERROR_OTHER,
@@ -195,7 +199,7 @@ mod tests {
     #[test]
     fn codes_keep_their_numbers() {
         let numbers: Vec<i32> = TEXTS.iter().map(|(status, _)| *status as i32).collect();
-        assert_eq!(numbers, (0..=9).chain(100..=122).collect::<Vec<_>>());
+        assert_eq!(numbers, (0..=9).chain(100..=123).collect::<Vec<_>>());
         let source = include_str!("status.rs");
         let body =
             source.split("pub enum flexcast_status {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("it");

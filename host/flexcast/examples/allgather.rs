@@ -13,7 +13,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use flexcast::bootstrap::TcpStore;
-use flexcast::{Card, Communicator, Config, Done, Firmware, Request, Test};
+use flexcast::{Card, Communicator, Config, Done, Failed, Firmware, Request, Test};
 use flexio::Provider;
 
 /// What each rank contributes if nothing else is said: some chunks and a part of one.
@@ -55,27 +55,23 @@ fn run() -> Result<String, Box<dyn Error>> {
         Err(_) => provider.devices()?.first().ok_or("no card here")?.name.clone(),
     };
 
-    // 2. The card, with the firmware on its DPA. Everything else borrows from it.
+    // 2. The card, with the firmware on its DPA. Everything that is made from it keeps it.
     let card = Card::open(&provider, &device, Firmware { name: &image, elf: &elf })?;
 
     // 3. The other ranks. MPI_Allgather does as well: see `bootstrap::CallbackExchange`.
     let mut store = TcpStore::from_env()?;
 
-    // 4. A communicator. The margin is what an operation may take beyond its data before what is missing is fetched from the neighbour:
-    // the clocks of emulated cards of several processes differ by milliseconds.
-    let mut config = Config::default();
-    config.overheads.margin_ps = 100_000_000_000;
-    let mut communicator = Communicator::create(&card, &mut store, config)?;
+    // 4. A communicator, with times that suit the card: beside emulated ones they are longer.
+    let communicator = Communicator::create(&card, &mut store, Config::for_card(&card))?;
     let (rank, size) = (communicator.rank() as usize, communicator.size() as usize);
 
     // 5. An Allgather. The buffers are moved into the operation: nobody can touch or free them while the card uses them.
     let mut send = card.buffer(bytes)?;
     send.write(0, &contribution(rank, bytes))?;
     let receive = card.buffer(bytes * size)?;
-    let request = communicator.allgather(send, receive).map_err(|refused| refused.error)?;
-    let done = wait(&mut communicator, request)?;
-    done.result?;
-    let gathered = done.receive.ok_or("the receive buffer comes back")?.to_vec()?;
+    let request = communicator.allgather(send, receive)?;
+    let done = wait(&communicator, request)?;
+    let gathered = done.receive.to_vec()?;
     for (from, block) in gathered.chunks(bytes.max(1)).enumerate() {
         if block != contribution(from, bytes) {
             return Err(format!("rank {rank}: the block of rank {from} is not what it sent").into());
@@ -89,10 +85,9 @@ fn run() -> Result<String, Box<dyn Error>> {
     if rank == root {
         buffer.write(0, &contribution(size, bytes))?;
     }
-    let request = communicator.broadcast(buffer, root as u32).map_err(|refused| refused.error)?;
+    let request = communicator.broadcast(buffer, root as u32)?;
     let done = communicator.wait(request)?;
-    done.result?;
-    if done.receive.ok_or("the buffer comes back")?.to_vec()? != contribution(size, bytes) {
+    if done.receive.to_vec()? != contribution(size, bytes) {
         return Err(format!("rank {rank}: the broadcast is not what rank {root} sent").into());
     }
     Ok(format!(
@@ -102,7 +97,7 @@ fn run() -> Result<String, Box<dyn Error>> {
 }
 
 /// What an application does: compute, and look now and then. `Communicator::wait` does without the computing.
-fn wait<'c>(communicator: &mut Communicator<'c>, mut request: Request) -> flexcast::Result<Done<'c>> {
+fn wait(communicator: &Communicator, mut request: Request) -> Result<Done, Box<Failed>> {
     loop {
         match communicator.test(request)? {
             Test::Done(done) => return Ok(done),

@@ -135,12 +135,28 @@ pub enum Error {
         /// The failure.
         failure: Failure,
     },
-    /// A request of another communicator.
-    #[error("request {request} is none of this communicator's: test it on the one that made it")]
+    /// The progress thread cannot be started.
+    #[error(
+        "the progress thread cannot be started{}: {source}; choose a processor that the process may use, or leave the thread out",
+        on_cpu(*.cpu)
+    )]
+    ProgressThread {
+        /// The processor that it was to stay on.
+        cpu: Option<u32>,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A request of another communicator, or one whose end has been told.
+    #[error("request {request} is none of this communicator's, or over: test it once, on the one that made it")]
     ForeignRequest {
         /// Its number.
         request: u64,
     },
+}
+
+fn on_cpu(cpu: Option<u32>) -> String {
+    cpu.map_or_else(String::new, |cpu| format!(" on processor {cpu}"))
 }
 
 flexcast_error::debug_as_display!(Error);

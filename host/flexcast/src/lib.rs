@@ -9,14 +9,13 @@
 //! use flexcast::{Card, Communicator, Config, Firmware};
 //!
 //! let card = Card::open(provider, "mlx5_0", Firmware { name: "allgather", elf })?;
-//! let mut communicator = Communicator::create(&card, exchange, Config::default())?;
+//! let communicator = Communicator::create(&card, exchange, Config::for_card(&card))?;
 //! let mut send = card.buffer(1 << 20)?;
 //! send.write(0, b"what this rank knows")?;
 //! let receive = card.buffer((1 << 20) * communicator.size() as usize)?;
-//! let request = communicator.allgather(send, receive).map_err(|refused| refused.error)?;
+//! let request = communicator.allgather(send, receive)?;
 //! // Compute meanwhile, and call `communicator.progress()` now and then.
-//! let done = communicator.wait(request)?;
-//! done.result?;
+//! let gathered = communicator.wait(request)?.receive.to_vec()?;
 //! # Ok(())
 //! # }
 //! ```
@@ -44,9 +43,9 @@ pub use flexcast_bootstrap as bootstrap;
 
 pub use api::buffer::Buffer;
 pub use api::card::{Card, Firmware};
-pub use api::communicator::{Communicator, Pending};
-pub use api::config::{Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_SLOTS, MAX_SUBGROUPS};
-pub use api::request::{Done, MessageCounts, Phases, Refused, Report, Request, Test};
+pub use api::communicator::{Communicator, Pending, ThreadOptions};
+pub use api::config::{Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads};
+pub use api::request::{Done, Failed, MessageCounts, Outcome, Phases, PhasesPs, Report, Request, Test};
 pub use api::user_memory::UserMemory;
 pub use dpa::units::{ThreadPlacement, UNITS, UNITS_PER_CORE, USABLE_UNITS};
 pub use error::{Error, Result};
@@ -55,4 +54,4 @@ pub use plan::chains::ChainMapping;
 pub use plan::stream::{MAX_STREAMS, Transport, UnknownTransport};
 
 /// What a `Result` of this crate is, for callers with another error in mind.
-pub use flexcast_proto::{Cause, Failure, Overheads};
+pub use flexcast_proto::{Cause, Failure};

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use flexcast_image::{EntryKind, Image, ImageError};
 use flexio_sys as sys;
 
 use crate::error::{Error, Result};
 use crate::provider::Provider;
+use crate::raw::Raw;
 
 /// Bytes of an RPC's argument buffer: one 64-bit value.
 const ARGUMENT_BYTES: usize = size_of::<u64>();
@@ -22,28 +24,31 @@ pub struct AbiExpectation {
     pub hash: u64,
 }
 
-/// A device ELF that the library has taken, with its entries registered.
-pub struct Application<'p> {
-    provider: &'p Provider,
-    raw: NonNull<sys::flexio_app>,
+/// A device ELF that the library has taken, with its entries registered, until this, its clones and its processes are gone.
+#[derive(Clone)]
+pub struct Application(Arc<Registered>);
+
+struct Registered {
+    provider: Provider,
+    raw: Raw<sys::flexio_app>,
     name: String,
     image: Image,
     handlers: BTreeMap<String, sys::flexio_func_t>,
     rpcs: BTreeMap<String, Box<u64>>,
 }
 
-impl std::fmt::Debug for Application<'_> {
+impl std::fmt::Debug for Application {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Application").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Application").field("name", &self.0.name).finish_non_exhaustive()
     }
 }
 
-impl<'p> Application<'p> {
+impl Application {
     /// Parses and checks an image before the library sees it, then registers it and every entry in it.
     ///
     /// # Errors
     /// [`Error::Image`] with the reason (not an ELF, wrong machine, ABI of another version, …), [`Error::FlexIo`].
-    pub fn load(provider: &'p Provider, name: &str, elf: &[u8], abi: Option<AbiExpectation>) -> Result<Self> {
+    pub fn load(provider: &Provider, name: &str, elf: &[u8], abi: Option<AbiExpectation>) -> Result<Self> {
         let bad = |source| Error::Image { image: name.to_owned(), source };
         let image = Image::parse(elf).map_err(bad)?;
         if let Some(abi) = abi {
@@ -61,21 +66,65 @@ impl<'p> Application<'p> {
         };
         let mut raw = std::ptr::null_mut();
         // SAFETY: name, ELF and signature name live through the call, which copies them; `raw` is writable.
-        let status = unsafe { (provider.flexio.flexio_app_create)(&raw const attr, &raw mut raw) };
+        let status = unsafe { (provider.flexio().flexio_app_create)(&raw const attr, &raw mut raw) };
         provider.flexio_ok("flexio_app_create", status, || format!("{name}, {} bytes", elf.len()))?;
         let raw = NonNull::new(raw).ok_or_else(|| Error::FlexIo {
             call: "flexio_app_create",
             status: crate::Status(sys::FLEXIO_STATUS_SUCCESS),
             detail: "success without an application".to_owned(),
         })?;
-        let mut this =
-            Self { provider, raw, name: name.to_owned(), image, handlers: BTreeMap::new(), rpcs: BTreeMap::new() };
+        let mut this = Registered {
+            provider: provider.clone(),
+            raw: Raw::new(raw),
+            name: name.to_owned(),
+            image,
+            handlers: BTreeMap::new(),
+            rpcs: BTreeMap::new(),
+        };
         this.register_entries()?;
-        Ok(this)
+        Ok(Self(Arc::new(this)))
     }
 
+    /// The provider.
+    #[must_use]
+    pub fn provider(&self) -> &Provider {
+        &self.0.provider
+    }
+
+    /// Name given when it was loaded.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The image, for its entries and symbols.
+    #[must_use]
+    pub fn image(&self) -> &Image {
+        &self.0.image
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::flexio_app {
+        self.0.raw.as_ptr()
+    }
+
+    fn check_kind(&self, name: &str, kind: EntryKind) -> Result<()> {
+        let bad = |source: ImageError| Error::Image { image: self.0.name.clone(), source };
+        self.0.image.entry_of_kind(name, kind).map(|_| ()).map_err(bad)
+    }
+
+    pub(crate) fn handler(&self, name: &str) -> Result<sys::flexio_func_t> {
+        self.check_kind(name, EntryKind::EventHandler)?;
+        Ok(self.0.handlers[name])
+    }
+
+    pub(crate) fn rpc(&self, name: &str) -> Result<sys::flexio_func_t> {
+        self.check_kind(name, EntryKind::Rpc)?;
+        Ok(stub_of(&self.0.rpcs[name]))
+    }
+}
+
+impl Registered {
     fn register_entries(&mut self) -> Result<()> {
-        let flexio = &self.provider.flexio;
         for entry in self.image.entries() {
             let c_name = c_string("name of an entry", &entry.name)?;
             if entry.kind == EntryKind::Rpc {
@@ -86,7 +135,7 @@ impl<'p> Application<'p> {
                 // SAFETY: the application is live; the names live through the call; the pack function fills exactly
                 // ARGUMENT_BYTES.
                 let status = unsafe {
-                    (flexio.flexio_func_pup_register)(
+                    (self.provider.flexio().flexio_func_pup_register)(
                         self.raw.as_ptr(),
                         c_name.as_ptr(),
                         unpack.as_ptr(),
@@ -101,7 +150,11 @@ impl<'p> Application<'p> {
                 let mut stub: sys::flexio_func_t = None;
                 // SAFETY: the application is live, the name lives through the call, `stub` is writable.
                 let status = unsafe {
-                    (flexio.flexio_func_register)(self.raw.as_ptr(), c_name.as_ptr(), (&raw mut stub).cast())
+                    (self.provider.flexio().flexio_func_register)(
+                        self.raw.as_ptr(),
+                        c_name.as_ptr(),
+                        (&raw mut stub).cast(),
+                    )
                 };
                 self.provider.flexio_ok("flexio_func_register", status, || entry.name.clone())?;
                 self.handlers.insert(entry.name.clone(), stub);
@@ -109,49 +162,12 @@ impl<'p> Application<'p> {
         }
         Ok(())
     }
-
-    /// The provider.
-    #[must_use]
-    pub fn provider(&self) -> &'p Provider {
-        self.provider
-    }
-
-    /// Name given when it was loaded.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The image, for its entries and symbols.
-    #[must_use]
-    pub fn image(&self) -> &Image {
-        &self.image
-    }
-
-    pub(crate) fn raw(&self) -> *mut sys::flexio_app {
-        self.raw.as_ptr()
-    }
-
-    fn check_kind(&self, name: &str, kind: EntryKind) -> Result<()> {
-        let bad = |source: ImageError| Error::Image { image: self.name.clone(), source };
-        self.image.entry_of_kind(name, kind).map(|_| ()).map_err(bad)
-    }
-
-    pub(crate) fn handler(&self, name: &str) -> Result<sys::flexio_func_t> {
-        self.check_kind(name, EntryKind::EventHandler)?;
-        Ok(self.handlers[name])
-    }
-
-    pub(crate) fn rpc(&self, name: &str) -> Result<sys::flexio_func_t> {
-        self.check_kind(name, EntryKind::Rpc)?;
-        Ok(stub_of(&self.rpcs[name]))
-    }
 }
 
-impl Drop for Application<'_> {
+impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: created in `load`; processes that use it borrow this object, so none does.
-        let status = unsafe { (self.provider.flexio.flexio_app_destroy)(self.raw()) };
+        // SAFETY: created in `load`; processes that use it hold a count of this object, so none does.
+        let status = unsafe { (self.provider.flexio().flexio_app_destroy)(self.raw.as_ptr()) };
         if status != sys::FLEXIO_STATUS_SUCCESS {
             tracing::warn!(status, name = self.name, "application could not be destroyed");
         }

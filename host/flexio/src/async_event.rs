@@ -68,14 +68,14 @@ impl fmt::Display for AsyncEvent {
     }
 }
 
-impl Device<'_> {
+impl Device {
     /// The next asynchronous event, if one has arrived; never waits. Call it when completions stay out, and once at the end
     /// of a run: an overrun loses completions without telling anybody else.
     ///
     /// # Errors
     /// [`Error::Verbs`] if the card's event descriptor cannot be read.
     pub fn take_async_event(&self) -> Result<Option<AsyncEvent>> {
-        let verbs = &self.provider().verbs;
+        let verbs = self.provider().verbs();
         self.do_not_wait()?;
         let mut event = sys::ibv_async_event::default();
         // SAFETY: the context is open and the event writable.
@@ -122,7 +122,8 @@ impl Device<'_> {
         object.cq.in_ = unsafe { event.element.cq };
         object.cq.out = &raw mut out;
         // SAFETY: the queue is live until the event is acknowledged, and `out` is writable.
-        let errno = unsafe { (self.provider().verbs.mlx5dv_init_obj)(&raw mut object, u64::from(sys::MLX5DV_OBJ_CQ)) };
+        let errno =
+            unsafe { (self.provider().verbs().mlx5dv_init_obj)(&raw mut object, u64::from(sys::MLX5DV_OBJ_CQ)) };
         verbs_ok("mlx5dv_init_obj", errno, || "number of a failed completion queue".to_owned())?;
         Ok(out.cqn)
     }

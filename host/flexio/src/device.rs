@@ -3,11 +3,13 @@
 use std::ffi::CStr;
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use verbs_sys as sys;
 
 use crate::error::{Error, Result};
 use crate::provider::Provider;
+use crate::raw::Raw;
 
 /// A card as listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,18 +101,21 @@ fn link_gbit_per_s(width: u8, speed: u8) -> u32 {
     lanes * lane_mbit_per_s / 1000
 }
 
-/// An open card.
+/// An open card, until this, its clones and all objects made from it are gone.
+#[derive(Clone, Debug)]
+pub struct Device(Arc<OpenDevice>);
+
 #[derive(Debug)]
-pub struct Device<'p> {
-    provider: &'p Provider,
-    context: NonNull<sys::ibv_context>,
+struct OpenDevice {
+    provider: Provider,
+    context: Raw<sys::ibv_context>,
     info: DeviceInfo,
     port: Port,
 }
 
-impl<'p> Device<'p> {
-    pub(crate) fn open(provider: &'p Provider, info: DeviceInfo) -> Result<Self> {
-        let verbs = &provider.verbs;
+impl Device {
+    pub(crate) fn open(provider: &Provider, info: DeviceInfo) -> Result<Self> {
+        let verbs = provider.verbs();
         let mut count = 0;
         // SAFETY: the out-parameter is writable.
         let list = unsafe { (verbs.ibv_get_device_list)(&raw mut count) };
@@ -138,21 +143,47 @@ impl<'p> Device<'p> {
             return Err(Error::OpenDevice { name: info.name, errno });
         };
         let Some(context) = NonNull::new(context) else { return Err(Error::OpenDevice { name: info.name, errno }) };
-        let mut this = Self {
-            provider,
-            context,
+        drop(verbs);
+        let mut this = OpenDevice {
+            provider: provider.clone(),
+            context: Raw::new(context),
             info,
             port: Port { number: 1, mtu_code: 5, gid_index: 0, gid: Gid::default(), link_gbit_per_s: 0 },
         };
         this.port = this.query_port()?;
-        Ok(this)
+        Ok(Self(Arc::new(this)))
     }
 
+    /// The provider it was opened through.
+    #[must_use]
+    pub fn provider(&self) -> &Provider {
+        &self.0.provider
+    }
+
+    /// Name, PCI address, interface, MAC.
+    #[must_use]
+    pub fn info(&self) -> &DeviceInfo {
+        &self.0.info
+    }
+
+    /// Port 1.
+    #[must_use]
+    pub fn port(&self) -> &Port {
+        &self.0.port
+    }
+
+    pub(crate) fn context(&self) -> *mut sys::ibv_context {
+        self.0.context.as_ptr()
+    }
+}
+
+impl OpenDevice {
     fn query_port(&self) -> Result<Port> {
         const PORT: u8 = 1;
         let mut attr = sys::ibv_port_attr::default();
         // SAFETY: the context is open and `attr` is writable.
-        let errno = unsafe { sys::inline::query_port(&self.provider.verbs, self.context(), PORT, &raw mut attr) };
+        let errno =
+            unsafe { sys::inline::query_port(&self.provider.verbs(), self.context.as_ptr(), PORT, &raw mut attr) };
         verbs_ok("ibv_query_port", errno, || format!("port {PORT} of {}", self.info.name))?;
         if attr.state != sys::IBV_PORT_ACTIVE {
             return Err(Error::OutOfRange {
@@ -166,7 +197,8 @@ impl<'p> Device<'p> {
         for index in 0..attr.gid_tbl_len.clamp(0, 256) {
             let mut raw = sys::ibv_gid::default();
             // SAFETY: the context is open and `raw` is writable.
-            let errno = unsafe { (self.provider.verbs.ibv_query_gid)(self.context(), PORT, index, &raw mut raw) };
+            let errno =
+                unsafe { (self.provider.verbs().ibv_query_gid)(self.context.as_ptr(), PORT, index, &raw mut raw) };
             if errno != 0 {
                 continue;
             }
@@ -190,57 +222,40 @@ impl<'p> Device<'p> {
         let link_gbit_per_s = link_gbit_per_s(attr.active_width, attr.active_speed);
         Ok(Port { number: PORT, mtu_code: attr.active_mtu as u8, gid_index, gid, link_gbit_per_s })
     }
-
-    /// The provider it was opened through.
-    #[must_use]
-    pub fn provider(&self) -> &'p Provider {
-        self.provider
-    }
-
-    /// Name, PCI address, interface, MAC.
-    #[must_use]
-    pub fn info(&self) -> &DeviceInfo {
-        &self.info
-    }
-
-    /// Port 1.
-    #[must_use]
-    pub fn port(&self) -> &Port {
-        &self.port
-    }
-
-    pub(crate) fn context(&self) -> *mut sys::ibv_context {
-        self.context.as_ptr()
-    }
 }
 
-impl Drop for Device<'_> {
+impl Drop for OpenDevice {
     fn drop(&mut self) {
-        // SAFETY: opened in `open`; every object made from it borrows this one, so all are gone.
-        let errno = unsafe { (self.provider.verbs.ibv_close_device)(self.context()) };
+        // SAFETY: opened in `open`; every object made from it holds a count of this one, so all are gone.
+        let errno = unsafe { (self.provider.verbs().ibv_close_device)(self.context.as_ptr()) };
         warn_unless_ok("ibv_close_device", errno);
     }
 }
 
 /// A protection domain: memory keys and queue pairs of different domains cannot meet.
+///
+/// It exists until this, its clones and all objects made from it are gone.
+#[derive(Clone, Debug)]
+pub struct ProtectionDomain(Arc<Domain>);
+
 #[derive(Debug)]
-pub struct ProtectionDomain<'a> {
-    device: &'a Device<'a>,
-    raw: NonNull<sys::ibv_pd>,
+struct Domain {
+    device: Device,
+    raw: Raw<sys::ibv_pd>,
     number: u32,
 }
 
-impl<'a> ProtectionDomain<'a> {
+impl ProtectionDomain {
     /// Allocates a domain.
     ///
     /// # Errors
     /// [`Error::Verbs`].
-    pub fn new(device: &'a Device<'a>) -> Result<Self> {
-        let verbs = &device.provider.verbs;
+    pub fn new(device: &Device) -> Result<Self> {
+        let verbs = device.provider().verbs();
         // SAFETY: the context is open.
         let raw = unsafe { (verbs.ibv_alloc_pd)(device.context()) };
         let raw = non_null("ibv_alloc_pd", raw, String::new)?;
-        let mut this = Self { device, raw, number: 0 };
+        let mut this = Domain { device: device.clone(), raw, number: 0 };
         let mut out = sys::mlx5dv_pd::default();
         let mut object = sys::mlx5dv_obj::default();
         object.pd.in_ = raw.as_ptr();
@@ -249,30 +264,30 @@ impl<'a> ProtectionDomain<'a> {
         let errno = unsafe { (verbs.mlx5dv_init_obj)(&raw mut object, u64::from(sys::MLX5DV_OBJ_PD)) };
         verbs_ok("mlx5dv_init_obj", errno, || "number of a protection domain".to_owned())?;
         this.number = out.pdn;
-        Ok(this)
+        Ok(Self(Arc::new(this)))
     }
 
     /// The card.
     #[must_use]
-    pub fn device(&self) -> &'a Device<'a> {
-        self.device
+    pub fn device(&self) -> &Device {
+        &self.0.device
     }
 
     /// Its number in the card's commands.
     #[must_use]
     pub fn number(&self) -> u32 {
-        self.number
+        self.0.number
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_pd {
-        self.raw.as_ptr()
+        self.0.raw.as_ptr()
     }
 }
 
-impl Drop for ProtectionDomain<'_> {
+impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new`; whatever uses it borrows this object, so nothing does any more.
-        let errno = unsafe { (self.device.provider.verbs.ibv_dealloc_pd)(self.raw()) };
+        // SAFETY: allocated in `new`; whatever uses it holds a count of this object, so nothing does any more.
+        let errno = unsafe { (self.device.provider().verbs().ibv_dealloc_pd)(self.raw.as_ptr()) };
         warn_unless_ok("ibv_dealloc_pd", errno);
     }
 }
@@ -288,8 +303,12 @@ pub(crate) fn verbs_ok(call: &'static str, errno: i32, detail: impl FnOnce() -> 
 }
 
 /// For calls that return a pointer, or null and errno.
-pub(crate) fn non_null<T>(call: &'static str, raw: *mut T, detail: impl FnOnce() -> String) -> Result<NonNull<T>> {
-    NonNull::new(raw).ok_or_else(|| Error::Verbs { call, errno: std::io::Error::last_os_error(), detail: detail() })
+pub(crate) fn non_null<T>(call: &'static str, raw: *mut T, detail: impl FnOnce() -> String) -> Result<Raw<T>> {
+    NonNull::new(raw).map(Raw::new).ok_or_else(|| Error::Verbs {
+        call,
+        errno: std::io::Error::last_os_error(),
+        detail: detail(),
+    })
 }
 
 /// For destructors, which cannot return an error.

@@ -1,6 +1,6 @@
 //! Completion queues in DPA memory.
 
-use std::ptr::NonNull;
+use std::sync::Arc;
 
 use flexcast_hw::Cqe;
 use flexio_sys as sys;
@@ -11,38 +11,43 @@ use crate::dpa_memory::DeviceBuffer;
 use crate::error::{Error, Result};
 use crate::event_handler::EventHandler;
 use crate::process::{handle, number, warn_unless_destroyed};
+use crate::raw::Raw;
 use crate::window::Outbox;
 
 /// Who learns of completions.
 #[derive(Clone, Copy, Debug)]
 pub enum CqTarget<'a> {
     /// A completion on the armed queue starts this handler.
-    Thread(&'a EventHandler<'a>),
+    Thread(&'a EventHandler),
     /// Nobody: device code polls.
     Polled,
 }
 
-/// A completion queue whose ring and doorbell record lie in DPA memory.
+/// A completion queue whose ring and doorbell record lie in DPA memory, until this, its clones and the queue pairs that complete into
+/// it are gone.
+#[derive(Clone, Debug)]
+pub struct DpaCompletionQueue(Arc<Queue>);
+
 #[derive(Debug)]
-pub struct DpaCompletionQueue<'a> {
-    outbox: &'a Outbox<'a>,
-    raw: NonNull<sys::flexio_cq>,
+struct Queue {
+    outbox: Outbox,
+    raw: Raw<sys::flexio_cq>,
     number: u32,
     log_depth: u8,
-    ring: DeviceBuffer<'a>,
-    doorbell_record: DeviceBuffer<'a>,
-    _target: CqTarget<'a>,
+    ring: DeviceBuffer,
+    doorbell_record: DeviceBuffer,
+    _handler: Option<EventHandler>,
 }
 
 /// log2 of the deepest queue of this crate.
 pub(crate) const MAX_LOG_DEPTH: u8 = 15;
 
-impl<'a> DpaCompletionQueue<'a> {
+impl DpaCompletionQueue {
     /// Creates a queue of `2^log_depth` entries, armed.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a depth above 2^15, [`Error::FlexIo`].
-    pub fn new(outbox: &'a Outbox<'a>, log_depth: u8, target: CqTarget<'a>) -> Result<Self> {
+    pub fn new(outbox: &Outbox, log_depth: u8, target: CqTarget<'_>) -> Result<Self> {
         check_log_depth("log2 of the depth of a completion queue", log_depth)?;
         let process = outbox.process();
         // Every entry starts with owner bit 1: the card writes 0 in its first pass.
@@ -56,64 +61,69 @@ impl<'a> DpaCompletionQueue<'a> {
             cq_dbr_daddr: doorbell_record.addr().get(),
             ..Default::default()
         };
-        match target {
+        let handler = match target {
             CqTarget::Thread(handler) => {
-                if !std::ptr::eq(handler.process(), process) {
+                if !handler.process().is_same(process) {
                     return Err(Error::Foreign { what: "event handler", parent: "process" });
                 }
                 attr.element_type = sys::FLEXIO_CQ_ELEMENT_TYPE_DPA_THREAD as u8;
                 attr.__bindgen_anon_1.thread = handler.thread();
+                Some(handler.clone())
             }
-            CqTarget::Polled => attr.element_type = sys::FLEXIO_CQ_ELEMENT_TYPE_NON_DPA_CQ as u8,
-        }
+            CqTarget::Polled => {
+                attr.element_type = sys::FLEXIO_CQ_ELEMENT_TYPE_NON_DPA_CQ as u8;
+                None
+            }
+        };
         let mut raw = std::ptr::null_mut();
-        // SAFETY: process, outbox page, ring, record and thread are live and outlive the queue: it owns or borrows them.
+        // SAFETY: process, outbox page, ring, record and thread are live and outlive the queue: it owns them or holds a count.
         // A null context means the process's own.
         let status = unsafe {
             (process.api().flexio_cq_create)(process.raw(), std::ptr::null_mut(), &raw const attr, &raw mut raw)
         };
         process.ok("flexio_cq_create", status, || format!("2^{log_depth} entries"))?;
         let raw = handle("flexio_cq_create", raw)?;
-        let mut this = Self { outbox, raw, number: 0, log_depth, ring, doorbell_record, _target: target };
+        let mut this =
+            Queue { outbox: outbox.clone(), raw, number: 0, log_depth, ring, doorbell_record, _handler: handler };
         // SAFETY: the queue is live.
         this.number = number("flexio_cq_get_cq_num", unsafe { (process.api().flexio_cq_get_cq_num)(raw.as_ptr()) })?;
-        Ok(this)
+        Ok(Self(Arc::new(this)))
     }
 
     /// Its number.
     #[must_use]
     pub fn number(&self) -> u32 {
-        self.number
+        self.0.number
     }
 
     /// log2 of its entries.
     #[must_use]
     pub fn log_depth(&self) -> u8 {
-        self.log_depth
+        self.0.log_depth
     }
 
     /// Address of the ring.
     #[must_use]
     pub fn ring(&self) -> DevAddr {
-        self.ring.addr()
+        self.0.ring.addr()
     }
 
     /// Address of the doorbell record.
     #[must_use]
     pub fn doorbell_record(&self) -> DevAddr {
-        self.doorbell_record.addr()
+        self.0.doorbell_record.addr()
     }
 
     /// The outbox it is rung from.
     #[must_use]
-    pub fn outbox(&self) -> &'a Outbox<'a> {
-        self.outbox
+    pub fn outbox(&self) -> &Outbox {
+        &self.0.outbox
     }
 }
 
-impl Drop for DpaCompletionQueue<'_> {
+impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: created in `new`; queue pairs that complete here borrow this object, so none is left. The ring is freed
+        // SAFETY: created in `new`; queue pairs that complete here hold a count of this object, so none is left. The ring is freed
         // after this.
         let status = unsafe { (self.outbox.process().api().flexio_cq_destroy)(self.raw.as_ptr()) };
         warn_unless_destroyed("completion queue", status);

@@ -5,7 +5,7 @@
 
 mod devx;
 
-use std::ptr::NonNull;
+use std::sync::Arc;
 
 use flexcast_hw::DataSegment;
 use flexio_sys as sys;
@@ -21,6 +21,7 @@ use crate::memory::Access;
 use crate::path::{Path, Retry};
 use crate::prm::{self, Mailbox, RemotePath, ServiceType};
 use crate::process::{Process, handle, number, warn_unless_destroyed};
+use crate::raw;
 use crate::window::Outbox;
 
 /// Bytes of a receive entry with one scatter element.
@@ -62,49 +63,70 @@ pub struct DpaDepths {
     pub log_receive: Option<u8>,
 }
 
+#[derive(Clone, Copy, Debug)]
 enum Raw {
-    /// Made by FlexIO, with the attributes it was made from, which every transition repeats.
-    FlexIo(NonNull<sys::flexio_qp>, Box<sys::flexio_qp_attr>),
+    /// Made by FlexIO.
+    FlexIo(raw::Raw<sys::flexio_qp>),
     /// Made by command.
-    DevX(NonNull<mlx5dv_devx_obj>, ServiceType),
+    DevX(raw::Raw<mlx5dv_devx_obj>, ServiceType),
 }
 
-impl std::fmt::Debug for Raw {
+/// What FlexIO made a queue pair from, which every transition repeats.
+struct Attributes(Box<sys::flexio_qp_attr>);
+
+// SAFETY: the pointers in it are those of the protection domain, which the queue pair keeps and any thread may use, and outside
+// `connect_with` null ones.
+unsafe impl Send for Attributes {}
+// SAFETY: as above; through a shared reference nothing is done with them.
+unsafe impl Sync for Attributes {}
+
+impl std::fmt::Debug for Attributes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Raw::FlexIo(raw, _) => f.debug_tuple("FlexIo").field(raw).finish(),
-            Raw::DevX(raw, service) => f.debug_tuple("DevX").field(raw).field(service).finish(),
-        }
+        f.debug_struct("Attributes").finish_non_exhaustive()
     }
 }
 
-/// A queue pair whose rings and doorbell record lie in DPA memory.
+/// A queue pair whose rings and doorbell record lie in DPA memory, until this, its memberships and its group keys are gone.
 #[derive(Debug)]
-pub struct DpaQueuePair<'a> {
-    outbox: &'a Outbox<'a>,
+pub struct DpaQueuePair {
+    pub(crate) inner: Arc<Inner>,
+    /// `Some` for one that FlexIO made.
+    attributes: Option<Attributes>,
+}
+
+/// The object of the library and its memory.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    outbox: Outbox,
     raw: Raw,
     number: u32,
     depths: DpaDepths,
-    rings: DeviceBuffer<'a>,
+    rings: DeviceBuffer,
     send_offset: u64,
-    doorbell_record: DeviceBuffer<'a>,
-    _queues: [&'a DpaCompletionQueue<'a>; 2],
+    doorbell_record: DeviceBuffer,
+    _queues: [DpaCompletionQueue; 2],
 }
 
-impl<'a> DpaQueuePair<'a> {
+impl Inner {
+    pub(crate) fn process(&self) -> &Process {
+        self.outbox.process()
+    }
+}
+
+impl DpaQueuePair {
     /// A reliable connected queue pair in state RESET.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for depths, [`Error::Foreign`] for queues of another process, [`Error::FlexIo`].
     pub fn reliable(
-        send_cq: &'a DpaCompletionQueue<'a>,
-        receive_cq: &'a DpaCompletionQueue<'a>,
+        send_cq: &DpaCompletionQueue,
+        receive_cq: &DpaCompletionQueue,
         depths: DpaDepths,
         access: Access,
         user_index: u32,
     ) -> Result<Self> {
         let outbox = send_cq.outbox();
-        if !std::ptr::eq(outbox.process(), receive_cq.outbox().process()) {
+        if !outbox.process().is_same(receive_cq.outbox().process()) {
             return Err(Error::Foreign { what: "receive completion queue", parent: "process" });
         }
         let process = outbox.process();
@@ -129,64 +151,64 @@ impl<'a> DpaQueuePair<'a> {
             ..Default::default()
         });
         let mut raw = std::ptr::null_mut();
-        // SAFETY: process, domain, completion queues and ring memory are live and outlive the queue pair: it owns or
-        // borrows them. A null context means the process's own.
+        // SAFETY: process, domain, completion queues and ring memory are live and outlive the queue pair: it owns them or
+        // holds a count. A null context means the process's own.
         let status = unsafe {
             (process.api().flexio_qp_create)(process.raw(), std::ptr::null_mut(), &raw mut *attr, &raw mut raw)
         };
         process.ok("flexio_qp_create", status, || format!("RC, {depths:?}"))?;
         let raw = handle("flexio_qp_create", raw)?;
         let Rings { buffer, send_offset, doorbell_record } = rings;
-        let mut this = Self {
-            outbox,
-            raw: Raw::FlexIo(raw, attr),
+        let mut this = Inner {
+            outbox: outbox.clone(),
+            raw: Raw::FlexIo(raw),
             number: 0,
             depths,
             rings: buffer,
             send_offset,
             doorbell_record,
-            _queues: [send_cq, receive_cq],
+            _queues: [send_cq.clone(), receive_cq.clone()],
         };
         // SAFETY: the queue pair is live.
         this.number = number("flexio_qp_get_qp_num", unsafe { (process.api().flexio_qp_get_qp_num)(raw.as_ptr()) })?;
-        Ok(this)
+        Ok(Self { inner: Arc::new(this), attributes: Some(Attributes(attr)) })
     }
 
     /// Its number.
     #[must_use]
     pub fn number(&self) -> u32 {
-        self.number
+        self.inner.number
     }
 
     /// Its depths.
     #[must_use]
     pub fn depths(&self) -> DpaDepths {
-        self.depths
+        self.inner.depths
     }
 
     /// Address of the receive ring.
     #[must_use]
     pub fn receive_ring(&self) -> DevAddr {
-        self.rings.addr()
+        self.inner.rings.addr()
     }
 
     /// Address of the send ring.
     #[must_use]
     pub fn send_ring(&self) -> DevAddr {
-        self.rings.addr().offset(self.send_offset)
+        self.inner.rings.addr().offset(self.inner.send_offset)
     }
 
     /// Address of the doorbell record of both queues.
     #[must_use]
     pub fn doorbell_record(&self) -> DevAddr {
-        self.doorbell_record.addr()
+        self.inner.doorbell_record.addr()
     }
 
     /// How a peer reaches this queue pair.
     #[must_use]
     pub fn endpoint(&self, first_psn: u32) -> RemoteQp {
         let device = self.process().device();
-        RemoteQp { qpn: self.number, gid: device.port().gid, mac: device.info().mac, first_psn }
+        RemoteQp { qpn: self.number(), gid: device.port().gid, mac: device.info().mac, first_psn }
     }
 
     /// Posts `count` receives that take no bytes: what RDMA Writes with immediate consume. The first ones of the queue, posted
@@ -195,7 +217,7 @@ impl<'a> DpaQueuePair<'a> {
     /// # Errors
     /// [`Error::OutOfRange`] for more than the queue holds, [`Error::FlexIo`].
     pub fn post_empty_receives(&self, count: u32) -> Result<()> {
-        let depth = self.depths.log_receive.map_or(0, |log| 1_u32 << log);
+        let depth = self.inner.depths.log_receive.map_or(0, |log| 1_u32 << log);
         if count > depth {
             return Err(Error::OutOfRange {
                 what: "number of receives posted at once",
@@ -204,13 +226,13 @@ impl<'a> DpaQueuePair<'a> {
             });
         }
         let entries = vec![EMPTY_RECEIVE; count as usize];
-        self.rings.write(0, entries.as_bytes())?;
+        self.inner.rings.write(0, entries.as_bytes())?;
         // The record wraps at 16 bits; the deepest queue has 2^15 entries.
-        self.doorbell_record.write(0, &count.to_be_bytes())
+        self.inner.doorbell_record.write(0, &count.to_be_bytes())
     }
 
-    pub(crate) fn process(&self) -> &'a Process<'a> {
-        self.outbox.process()
+    fn process(&self) -> &Process {
+        self.inner.process()
     }
 
     /// RESET to RTS, connected to `remote` (RC, UC). Own packets are numbered from `first_psn`.
@@ -240,14 +262,22 @@ impl<'a> DpaQueuePair<'a> {
         let port = *self.process().device().port();
         // Packets to the own port need the card's loopback path.
         let loopback = remote.gid == port.gid;
-        let (process, number) = (self.process(), self.number);
-        match &mut self.raw {
-            Raw::FlexIo(..) if path != Path::default() => Err(Error::OutOfRange {
+        let number = self.number();
+        match self.inner.raw {
+            Raw::FlexIo(_) if path != Path::default() => Err(Error::OutOfRange {
                 what: "traffic class of a queue pair made by FlexIO",
                 value: u64::from(path.traffic_class),
                 limit: "that of the default path: FlexIO's attributes have no other".to_owned(),
             }),
-            Raw::FlexIo(raw, attr) => {
+            Raw::FlexIo(raw) => {
+                let process = self.inner.process();
+                let Some(Attributes(attr)) = &mut self.attributes else {
+                    return Err(Error::OutOfRange {
+                        what: "attributes of a queue pair made by FlexIO",
+                        value: 0,
+                        limit: "present".to_owned(),
+                    });
+                };
                 let mut mac = remote.mac.0;
                 attr.remote_qp_num = remote.qpn;
                 attr.gid_table_index = port.gid_index;
@@ -282,7 +312,6 @@ impl<'a> DpaQueuePair<'a> {
             Raw::DevX(raw, service @ (ServiceType::Rc | ServiceType::Uc)) => {
                 let &RemoteQp { qpn, gid: Gid(gid), mac: Mac(mac), first_psn: expected } = remote;
                 let remote = RemotePath { qpn, gid, mac, first_psn: expected, path, loopback };
-                let (raw, service) = (*raw, *service);
                 let rtr = prm::init2rtr(service, number, port.mtu_code, port.number, port.gid_index, Some(&remote));
                 self.modify(raw, "RST2INIT_QP", &prm::rst2init(service, number, 0, port.number))?;
                 self.modify(raw, "INIT2RTR_QP", &rtr)?;
@@ -302,7 +331,7 @@ impl<'a> DpaQueuePair<'a> {
     /// # Errors
     /// [`Error::Command`]; [`Error::OutOfRange`] for a connected queue pair.
     pub fn activate(&mut self, key: UdKey) -> Result<()> {
-        let Raw::DevX(raw, ServiceType::Ud) = self.raw else {
+        let Raw::DevX(raw, ServiceType::Ud) = self.inner.raw else {
             return Err(Error::OutOfRange {
                 what: "queue key of a connected queue pair",
                 value: u64::from(key.q_key),
@@ -310,7 +339,7 @@ impl<'a> DpaQueuePair<'a> {
             });
         };
         let port = *self.process().device().port();
-        let (service, number) = (ServiceType::Ud, self.number);
+        let (service, number) = (ServiceType::Ud, self.number());
         let rtr = prm::init2rtr(service, number, port.mtu_code, port.number, port.gid_index, None);
         self.modify(raw, "RST2INIT_QP", &prm::rst2init(service, number, key.q_key, port.number))?;
         self.modify(raw, "INIT2RTR_QP", &rtr)?;
@@ -319,14 +348,14 @@ impl<'a> DpaQueuePair<'a> {
 
     fn modify(
         &self,
-        raw: NonNull<mlx5dv_devx_obj>,
+        raw: raw::Raw<mlx5dv_devx_obj>,
         name: &'static str,
         command: &Mailbox<{ prm::QP_COMMAND_BYTES }>,
     ) -> Result<()> {
         let mut answer = Mailbox::<{ prm::QP_ANSWER_BYTES }>::zeroed();
         // SAFETY: the object is live; both mailboxes have the lengths passed.
         let errno = unsafe {
-            (self.process().device().provider().verbs.mlx5dv_devx_obj_modify)(
+            (self.process().device().provider().verbs().mlx5dv_devx_obj_modify)(
                 raw.as_ptr(),
                 command.as_bytes().as_ptr().cast(),
                 prm::QP_COMMAND_BYTES,
@@ -337,20 +366,20 @@ impl<'a> DpaQueuePair<'a> {
         if errno == 0 && answer.get(prm::OUT_STATUS) == 0 {
             return Ok(());
         }
-        Err(refused(name, &answer, &format!("queue pair {:#x}", self.number)))
+        Err(refused(name, &answer, &format!("queue pair {:#x}", self.number())))
     }
 }
 
-impl Drop for DpaQueuePair<'_> {
+impl Drop for Inner {
     fn drop(&mut self) {
-        match &self.raw {
-            Raw::FlexIo(raw, _) => {
+        match self.raw {
+            Raw::FlexIo(raw) => {
                 // SAFETY: created in `reliable` and destroyed only here; rings and queues go afterwards.
                 let status = unsafe { (self.process().api().flexio_qp_destroy)(raw.as_ptr()) };
                 warn_unless_destroyed("queue pair", status);
             }
             Raw::DevX(raw, _) => {
-                let verbs = &self.process().device().provider().verbs;
+                let verbs = self.process().device().provider().verbs();
                 // SAFETY: created in `devx::made` and destroyed only here; rings and queues go afterwards.
                 let errno = unsafe { (verbs.mlx5dv_devx_obj_destroy)(raw.as_ptr()) };
                 crate::device::warn_unless_ok("mlx5dv_devx_obj_destroy", errno);
@@ -360,14 +389,14 @@ impl Drop for DpaQueuePair<'_> {
 }
 
 /// Ring memory of a queue pair: receive ring first, send ring behind it.
-struct Rings<'a> {
-    buffer: DeviceBuffer<'a>,
+struct Rings {
+    buffer: DeviceBuffer,
     send_offset: u64,
-    doorbell_record: DeviceBuffer<'a>,
+    doorbell_record: DeviceBuffer,
 }
 
-impl<'a> Rings<'a> {
-    fn allocate(process: &'a Process<'a>, depths: DpaDepths) -> Result<Self> {
+impl Rings {
+    fn allocate(process: &Process, depths: DpaDepths) -> Result<Self> {
         let receive_bytes = match depths.log_receive {
             Some(log) => {
                 check_log_depth("log2 of the depth of a receive queue", log)?;

@@ -1,11 +1,12 @@
 //! DPA threads that completions start.
 
-use std::ptr::NonNull;
+use std::sync::Arc;
 
 use flexio_sys as sys;
 
 use crate::error::Result;
 use crate::process::{Process, handle, number, warn_unless_destroyed};
+use crate::raw::Raw;
 
 /// Which execution unit (hardware thread) a handler runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,21 +19,25 @@ pub enum Affinity {
     Group(u32),
 }
 
-/// An event handler: a thread of the process and the entry it runs.
+/// An event handler: a thread of the process and the entry it runs, until this, its clones and the queues bound to it are gone.
+#[derive(Clone, Debug)]
+pub struct EventHandler(Arc<Handler>);
+
 #[derive(Debug)]
-pub struct EventHandler<'a> {
-    process: &'a Process<'a>,
-    raw: NonNull<sys::flexio_event_handler>,
-    thread: NonNull<sys::flexio_thread>,
+struct Handler {
+    process: Process,
+    raw: Raw<sys::flexio_event_handler>,
+    /// `None` only while it is made.
+    thread: Option<Raw<sys::flexio_thread>>,
     id: u32,
 }
 
-impl<'a> EventHandler<'a> {
+impl EventHandler {
     /// Creates the thread. It sleeps until [`EventHandler::run`] and then until its completion queue has an event.
     ///
     /// # Errors
     /// [`crate::Error::Image`] for an unknown entry, [`crate::Error::FlexIo`] when the unit is not to be had.
-    pub fn new(process: &'a Process<'a>, entry: &str, argument: u64, affinity: Affinity) -> Result<Self> {
+    pub fn new(process: &Process, entry: &str, argument: u64, affinity: Affinity) -> Result<Self> {
         let stub = process.application().handler(entry)?;
         let (kind, id) = match affinity {
             Affinity::Any => (sys::FLEXIO_AFFINITY_NONE, 0),
@@ -53,32 +58,30 @@ impl<'a> EventHandler<'a> {
         let status = unsafe { (process.api().flexio_event_handler_create)(process.raw(), &raw mut attr, &raw mut raw) };
         process.ok("flexio_event_handler_create", status, || format!("{entry} on {affinity:?}"))?;
         let raw = handle("flexio_event_handler_create", raw)?;
+        let mut this = Handler { process: process.clone(), raw, thread: None, id: 0 };
         // SAFETY: the handler is live and owns its thread.
         let thread = unsafe { (process.api().flexio_event_handler_get_thread)(raw.as_ptr()) };
+        this.thread = Some(handle("flexio_event_handler_get_thread", thread)?);
         // SAFETY: as above.
         let id = unsafe { (process.api().flexio_event_handler_get_id)(raw.as_ptr()) };
-        Ok(Self {
-            process,
-            raw,
-            thread: handle("flexio_event_handler_get_thread", thread)?,
-            id: number("flexio_event_handler_get_id", id)?,
-        })
+        this.id = number("flexio_event_handler_get_id", id)?;
+        Ok(Self(Arc::new(this)))
     }
 
     /// The process.
     #[must_use]
-    pub fn process(&self) -> &'a Process<'a> {
-        self.process
+    pub fn process(&self) -> &Process {
+        &self.0.process
     }
 
     /// The thread's id, as crash records show it.
     #[must_use]
     pub fn id(&self) -> u32 {
-        self.id
+        self.0.id
     }
 
     pub(crate) fn thread(&self) -> *mut sys::flexio_thread {
-        self.thread.as_ptr()
+        self.0.thread.map_or(std::ptr::null_mut(), Raw::as_ptr)
     }
 
     /// Lets events start it; its completion queue must exist.
@@ -87,14 +90,14 @@ impl<'a> EventHandler<'a> {
     /// [`crate::Error::FlexIo`].
     pub fn run(&self, argument: u64) -> Result<()> {
         // SAFETY: the handler is live.
-        let status = unsafe { (self.process.api().flexio_event_handler_run)(self.raw.as_ptr(), argument) };
-        self.process.ok("flexio_event_handler_run", status, || format!("handler {}", self.id))
+        let status = unsafe { (self.process().api().flexio_event_handler_run)(self.0.raw.as_ptr(), argument) };
+        self.process().ok("flexio_event_handler_run", status, || format!("handler {}", self.id()))
     }
 }
 
-impl Drop for EventHandler<'_> {
+impl Drop for Handler {
     fn drop(&mut self) {
-        // SAFETY: created in `new`; queues bound to it borrow this object, so none is left.
+        // SAFETY: created in `new`; queues bound to it hold a count of this object, so none is left.
         let status = unsafe { (self.process.api().flexio_event_handler_destroy)(self.raw.as_ptr()) };
         warn_unless_destroyed("event handler", status);
     }

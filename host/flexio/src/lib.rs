@@ -4,27 +4,38 @@
 //! Everything goes through one [`Provider`]: three tables of C functions and a way to wait. Installed vendor libraries
 //! ([`Provider::system`]) and the emulator fill the same tables, so there is one code path.
 //!
-//! # Lifetimes
+//! # Ownership
 //!
-//! A child borrows its parents, so the compiler keeps the order in which the hardware wants things destroyed:
+//! Objects own: a child holds a count of each parent, so that a resource is destroyed with the last object that needs it, and always before
+//! those that it was made from. Parents may be dropped in any order. Handles that others are made from can be cloned; a clone is the
+//! same object.
 //!
 //! ```text
 //! Provider ─ Device ─┬─ ProtectionDomain ─┬─ MemoryRegion, AddressHandle
-//!                    │                    └─ QueuePair (borrows its CompletionQueues)
+//!                    │                    └─ QueuePair (and its CompletionQueues) ─ MulticastMembership
 //!                    ├─ CompletionQueue
-//!                    └─ Process (borrows Application and ProtectionDomain)
-//!                         ├─ MsgStream, Window, Outbox, DeviceBuffer ─ MemoryKey
-//!                         ├─ EventHandler ─ DpaCompletionQueue ─ DpaQueuePair ─ MulticastMembership, GroupKey
+//!                    └─ Process (and its Application and ProtectionDomain)
+//!                         ├─ MsgStream, Window, DeviceBuffer ─ MemoryKey
+//!                         ├─ EventHandler ─┐
+//!                         └─ Outbox ───────┴─ DpaCompletionQueue ─ DpaQueuePair ─ MulticastMembership, GroupKey
 //! ```
 //!
 //! Nothing relies on destructors for memory safety: a card reaches host memory only through a [`MemoryRegion`], and that owns
-//! its bytes (the borrowing form is `unsafe` for just this reason).
+//! its bytes (the form that does not is `unsafe` for just this reason).
+//!
+//! # Threads
+//!
+//! Every object is `Send`: made on one thread, it may be used and dropped on another. All but [`MemoryRegion`] and [`MsgStream`] are `Sync`,
+//! too: the bytes of a region are copied by plain loads and stores, which two threads must not mix.
+//!
+//! - Verbs functions are called without a lock: they may be called by every thread at any time (libibverbs, verbs(7)).
+//! - FlexIO's and DOCA's documentation promises nothing about threads. Their functions are called under one lock. So
+//!   [`Process::call`], which waits for the card, keeps other threads' calls of FlexIO waiting.
+//! - An emulated provider's cards follow the provider, whichever thread calls.
 //!
 //! # Waiting
 //!
 //! Every wait has a [`Bound`] and ends in [`Error::Timeout`] naming what was awaited; see [`wait()`].
-//!
-//! Thread safety: objects are neither `Send` nor `Sync`. The libraries below allow more; nothing here has needed it yet.
 
 // This crate is the door to C libraries: every object wraps a raw handle. Each call states why it is sound.
 #![allow(unsafe_code)]
@@ -50,6 +61,7 @@ mod prm;
 mod process;
 mod provider;
 mod queue_pair;
+mod raw;
 mod ud_address;
 mod verbs;
 mod wait;
@@ -67,7 +79,7 @@ pub use error::{Error, ErrorState, Result, Status};
 pub use event_handler::{Affinity, EventHandler};
 pub use flexcast_image::{Entry, EntryKind, Image, ImageError, PanicPlace};
 pub use group_key::GroupKey;
-pub use memory::{Access, MemoryRegion};
+pub use memory::{Access, MemoryRegion, SharedRegion};
 pub use msg_stream::{MsgLevel, MsgStream};
 pub use multicast::{MulticastGroup, MulticastMembership};
 pub use path::{AddressHandle, Path, Retry};
@@ -77,5 +89,5 @@ pub use provider::Provider;
 pub use queue_pair::{QueueDepths, QueuePair, Transport};
 pub use ud_address::{LEAST_STATIC_RATE_MBIT_PER_S, UD_ADDRESS_BYTES, UdAddress};
 pub use verbs::{Completion, CompletionQueue};
-pub use wait::{Bound, EmulatorClock, Relax, SpinLoop, wait};
+pub use wait::{Bound, CardKind, EmulatorClock, Relax, SpinLoop, wait};
 pub use window::{Outbox, Window};

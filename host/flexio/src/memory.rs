@@ -1,14 +1,16 @@
 //! Host memory that cards may reach.
 
-use std::marker::PhantomData;
+use std::ops::Deref;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use verbs_sys as sys;
 
 use crate::addr::HostAddr;
 use crate::buffer::HostBuffer;
-use crate::device::{ProtectionDomain, non_null, warn_unless_ok};
+use crate::device::{ProtectionDomain, non_null, verbs_ok, warn_unless_ok};
 use crate::error::{Error, Result};
+use crate::raw::Raw;
 
 bitflags::bitflags! {
     /// What a memory key allows. Local reads are always allowed.
@@ -25,54 +27,56 @@ bitflags::bitflags! {
 
 /// Registered host memory.
 ///
-/// The card may change the bytes at any time, so they are only copied in and out, never borrowed.
+/// The card may change the bytes at any time, so they are only copied in and out, never borrowed. One thread at a time copies: a
+/// region may go from thread to thread, and not be shared.
 #[derive(Debug)]
-pub struct MemoryRegion<'a> {
-    pd: &'a ProtectionDomain<'a>,
-    raw: NonNull<sys::ibv_mr>,
+pub struct MemoryRegion {
+    registration: Keeper,
     start: NonNull<u8>,
     len: usize,
-    owned: Option<HostBuffer>,
-    /// The registration is another region's.
-    view: bool,
-    borrowed: PhantomData<&'a mut [u8]>,
 }
 
-impl<'a> MemoryRegion<'a> {
+/// Who has a registration: one region, which then needs no memory of its own for it, or several.
+#[derive(Debug)]
+enum Keeper {
+    Alone(Registration),
+    Shared(Arc<Registration>),
+}
+
+impl Deref for Keeper {
+    type Target = Registration;
+
+    fn deref(&self) -> &Registration {
+        match self {
+            Keeper::Alone(registration) => registration,
+            Keeper::Shared(registration) => registration,
+        }
+    }
+}
+
+// SAFETY: the bytes belong to the region and its views; nothing ties them to the thread that registered them. That two threads do not
+// access them at a time is what a region without `Sync` and the condition of `SharedRegion::view` are for.
+unsafe impl Send for MemoryRegion {}
+
+/// What the card knows, until the region and its views are gone.
+#[derive(Debug)]
+struct Registration {
+    pd: ProtectionDomain,
+    raw: Raw<sys::ibv_mr>,
+    access: Access,
+    owned: Option<HostBuffer>,
+    ended: bool,
+}
+
+impl MemoryRegion {
     /// Registers a buffer, which the region owns until [`MemoryRegion::into_buffer`].
     ///
     /// # Errors
     /// [`Error::Verbs`].
-    pub fn register(pd: &'a ProtectionDomain<'a>, buffer: HostBuffer, access: Access) -> Result<Self> {
+    pub fn register(pd: &ProtectionDomain, buffer: HostBuffer, access: Access) -> Result<Self> {
         let (start, len) = (buffer.start(), buffer.len());
         let raw = register(pd, start, len, access)?;
-        Ok(Self { pd, raw, start, len, owned: Some(buffer), view: false, borrowed: PhantomData })
-    }
-
-    /// Registers a buffer of somebody else, borrowed for as long as the region exists.
-    ///
-    /// # Errors
-    /// [`Error::Verbs`]; [`Error::OutOfRange`] for an empty buffer.
-    ///
-    /// # Safety
-    /// The region must be dropped, not leaked (`std::mem::forget`, a reference cycle): its destructor is what ends the
-    /// card's access, and once the borrow is over the owner of the bytes may use or free them.
-    pub unsafe fn register_borrowed(
-        pd: &'a ProtectionDomain<'a>,
-        buffer: &'a mut [u8],
-        access: Access,
-    ) -> Result<Self> {
-        let len = buffer.len();
-        if len == 0 {
-            return Err(Error::OutOfRange {
-                what: "length of a memory region",
-                value: 0,
-                limit: "at least 1".to_owned(),
-            });
-        }
-        let start = NonNull::from(buffer).cast();
-        let raw = register(pd, start, len, access)?;
-        Ok(Self { pd, raw, start, len, owned: None, view: false, borrowed: PhantomData })
+        Ok(Self::of(pd, (raw, access), start, len, Some(buffer)))
     }
 
     /// Registers memory of somebody else by its address.
@@ -83,12 +87,7 @@ impl<'a> MemoryRegion<'a> {
     /// # Safety
     /// All `len` bytes from `start` on are allocated and stay so until the region and every view of it are gone. While a card may reach
     /// them, or a method of a region or view runs, no reference to them exists and nothing else accesses them.
-    pub unsafe fn register_raw(
-        pd: &'a ProtectionDomain<'a>,
-        start: NonNull<u8>,
-        len: usize,
-        access: Access,
-    ) -> Result<Self> {
+    pub unsafe fn register_raw(pd: &ProtectionDomain, start: NonNull<u8>, len: usize, access: Access) -> Result<Self> {
         if len == 0 {
             return Err(Error::OutOfRange {
                 what: "length of a memory region",
@@ -97,39 +96,85 @@ impl<'a> MemoryRegion<'a> {
             });
         }
         let raw = register(pd, start, len, access)?;
-        Ok(Self { pd, raw, start, len, owned: None, view: false, borrowed: PhantomData })
+        Ok(Self::of(pd, (raw, access), start, len, None))
     }
 
-    /// Part of the region under the same keys.
+    fn of(
+        pd: &ProtectionDomain,
+        (raw, access): (Raw<sys::ibv_mr>, Access),
+        start: NonNull<u8>,
+        len: usize,
+        owned: Option<HostBuffer>,
+    ) -> Self {
+        let registration = Registration { pd: pd.clone(), raw, access, owned, ended: false };
+        Self { registration: Keeper::Alone(registration), start, len }
+    }
+
+    /// Registers the memory anew, under other keys with the same rights: whoever has the old ones cannot reach it any more.
     ///
     /// # Errors
-    /// [`Error::RegionRange`].
+    /// [`Error::Verbs`]: then nobody may reach the memory by a new key, and those who have the old one may still do so. [`Error::OutOfRange`]
+    /// for a part of a region, whose keys are those of other parts, too.
+    pub fn renew(&mut self) -> Result<()> {
+        let Keeper::Alone(registration) = &mut self.registration else {
+            let limit = "1: the keys of parts are renewed together, by registering the whole anew".to_owned();
+            return Err(Error::OutOfRange { what: "number of regions under these keys", value: 2, limit });
+        };
+        let raw = register(&registration.pd, self.start, self.len, registration.access)?;
+        // SAFETY: both are registered; one of them goes, and is not used again.
+        let deregister =
+            |raw: Raw<_>| unsafe { (registration.pd.device().provider().verbs().ibv_dereg_mr)(raw.as_ptr()) };
+        let errno = deregister(registration.raw);
+        if errno == 0 {
+            registration.raw = raw;
+            return Ok(());
+        }
+        warn_unless_ok("ibv_dereg_mr", deregister(raw));
+        verbs_ok("ibv_dereg_mr", errno, || "to renew the keys of a memory region".to_owned())
+    }
+
+    /// The same for regions of parts of it, which may overlap.
+    #[must_use]
+    pub fn share(self) -> SharedRegion {
+        let registration = match self.registration {
+            Keeper::Alone(registration) => Arc::new(registration),
+            Keeper::Shared(registration) => registration,
+        };
+        SharedRegion { registration, start: self.start, len: self.len }
+    }
+
+    /// Two parts of the region under the same keys, the first of `at` bytes.
     ///
-    /// # Safety
-    /// The view must be dropped before the region.
-    pub unsafe fn view(&self, offset: usize, len: usize) -> Result<Self> {
-        let start = NonNull::new(self.at(offset, len)?).unwrap_or(self.start);
-        Ok(Self { pd: self.pd, raw: self.raw, start, len, owned: None, view: true, borrowed: PhantomData })
+    /// # Errors
+    /// [`Error::RegionRange`] unless both have at least one byte.
+    pub fn split_at(self, at: usize) -> Result<(Self, Self)> {
+        if at == 0 || at >= self.len {
+            let (offset, region_len) = (at as u64, self.len as u64);
+            return Err(Error::RegionRange { offset, len: 1, region: self.addr(), region_len });
+        }
+        let (len, shared) = (self.len, self.share());
+        // SAFETY: the parts have no byte in common, and nothing else is made of the shared region.
+        unsafe { Ok((shared.view(0, at)?, shared.view(at, len - at)?)) }
     }
 
     /// The protection domain.
     #[must_use]
-    pub fn pd(&self) -> &'a ProtectionDomain<'a> {
-        self.pd
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.registration.pd
     }
 
     /// Key for the own card.
     #[must_use]
     pub fn lkey(&self) -> u32 {
         // SAFETY: the region is registered; the library filled the field and never changes it.
-        unsafe { self.raw.as_ref().lkey }
+        unsafe { (*self.registration.raw.as_ptr()).lkey }
     }
 
     /// Key for peers.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         // SAFETY: as in `lkey`.
-        unsafe { self.raw.as_ref().rkey }
+        unsafe { (*self.registration.raw.as_ptr()).rkey }
     }
 
     /// Address of the first byte.
@@ -151,15 +196,7 @@ impl<'a> MemoryRegion<'a> {
     }
 
     fn at(&self, offset: usize, len: usize) -> Result<*mut u8> {
-        if offset.checked_add(len).is_none_or(|end| end > self.len) {
-            return Err(Error::RegionRange {
-                offset: offset as u64,
-                len: len as u64,
-                region: self.addr(),
-                region_len: self.len as u64,
-            });
-        }
-        Ok(self.start.as_ptr().wrapping_add(offset))
+        part(self.start, self.len, offset, len)
     }
 
     /// Copies bytes out.
@@ -238,23 +275,88 @@ impl<'a> MemoryRegion<'a> {
         }
     }
 
-    /// Ends the registration and gives the buffer back; `None` for a borrowed one.
+    /// The bytes, for reading.
+    ///
+    /// # Safety
+    /// While the slice exists, no card writes to the bytes and no method of the region or a view does: nothing is posted that would, and no
+    /// peer has a key by which it may.
+    #[must_use]
+    pub unsafe fn as_slice(&self) -> &[u8] {
+        // SAFETY: the bytes are allocated and were initialised by their owner; nothing writes to them, as the caller promises.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// The bytes, for reading and writing.
+    ///
+    /// # Safety
+    /// While the slice exists, no card reads or writes the bytes and no method of a view does; see [`MemoryRegion::as_slice`].
+    #[must_use]
+    pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as in `as_slice`; nothing else accesses the bytes, as the caller promises.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    /// Ends the registration and gives the buffer back; `None` for memory of somebody else, while views are left, and if the card does
+    /// not let go of the memory, which then is never used again.
     #[must_use]
     pub fn into_buffer(mut self) -> Option<HostBuffer> {
-        let owned = self.owned.take();
-        drop(self);
-        owned
+        let registration = match &mut self.registration {
+            Keeper::Alone(registration) => registration,
+            Keeper::Shared(registration) => Arc::get_mut(registration)?,
+        };
+        registration.end();
+        registration.owned.take()
     }
 }
 
-impl Drop for MemoryRegion<'_> {
-    fn drop(&mut self) {
-        if self.view {
+/// Registered memory of which several regions are views.
+#[derive(Debug)]
+pub struct SharedRegion {
+    registration: Arc<Registration>,
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: as for `MemoryRegion`.
+unsafe impl Send for SharedRegion {}
+// SAFETY: no method accesses the bytes.
+unsafe impl Sync for SharedRegion {}
+
+impl SharedRegion {
+    /// Part of the region under the same keys. The registration ends with the last of this and its views.
+    ///
+    /// # Errors
+    /// [`Error::RegionRange`].
+    ///
+    /// # Safety
+    /// No method of another view accesses bytes of this one while another thread accesses them.
+    pub unsafe fn view(&self, offset: usize, len: usize) -> Result<MemoryRegion> {
+        let start = NonNull::new(part(self.start, self.len, offset, len)?).unwrap_or(self.start);
+        Ok(MemoryRegion { registration: Keeper::Shared(Arc::clone(&self.registration)), start, len })
+    }
+}
+
+/// The first byte of a part of a region.
+fn part(start: NonNull<u8>, region_len: usize, offset: usize, len: usize) -> Result<*mut u8> {
+    if offset.checked_add(len).is_none_or(|end| end > region_len) {
+        return Err(Error::RegionRange {
+            offset: offset as u64,
+            len: len as u64,
+            region: HostAddr(start.as_ptr() as u64),
+            region_len: region_len as u64,
+        });
+    }
+    Ok(start.as_ptr().wrapping_add(offset))
+}
+
+impl Registration {
+    fn end(&mut self) {
+        if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        // SAFETY: registered by the constructor, deregistered only here; work requests that still name the key fail at
+        // SAFETY: registered by the constructor, deregistered only here and once; work requests that still name the key fail at
         // the card's key check.
-        let errno = unsafe { (self.pd.device().provider().verbs.ibv_dereg_mr)(self.raw.as_ptr()) };
+        let errno = unsafe { (self.pd.device().provider().verbs().ibv_dereg_mr)(self.raw.as_ptr()) };
         warn_unless_ok("ibv_dereg_mr", errno);
         if errno != 0
             && let Some(buffer) = self.owned.take()
@@ -265,11 +367,17 @@ impl Drop for MemoryRegion<'_> {
     }
 }
 
-fn register(pd: &ProtectionDomain<'_>, start: NonNull<u8>, len: usize, access: Access) -> Result<NonNull<sys::ibv_mr>> {
-    // SAFETY: the domain is live; the range is owned or exclusively borrowed by the region under construction, so it stays
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn register(pd: &ProtectionDomain, start: NonNull<u8>, len: usize, access: Access) -> Result<Raw<sys::ibv_mr>> {
+    // SAFETY: the domain is live; the range is owned by the region under construction, or promised by its maker, so it stays
     // mapped, and no reference to it exists while it is registered.
     let raw = unsafe {
-        (pd.device().provider().verbs.ibv_reg_mr)(pd.raw(), start.as_ptr().cast(), len, access.bits() as i32)
+        (pd.device().provider().verbs().ibv_reg_mr)(pd.raw(), start.as_ptr().cast(), len, access.bits() as i32)
     };
     non_null("ibv_reg_mr", raw, || format!("{len} bytes with {access:?}"))
 }

@@ -1,13 +1,12 @@
 //! Message streams: output of device code.
 
-use std::ptr::NonNull;
-
 use flexio_sys as sys;
 
 use crate::application::c_string;
 use crate::capture::Capture;
 use crate::error::Result;
 use crate::process::{Process, handle, warn_unless_destroyed};
+use crate::raw::Raw;
 
 /// Level up to which a stream passes messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,19 +24,19 @@ pub enum MsgLevel {
 
 /// The message stream of a process, collected line by line. Create it before any device code prints.
 #[derive(Debug)]
-pub struct MsgStream<'a> {
-    process: &'a Process<'a>,
-    raw: NonNull<sys::flexio_msg_stream>,
+pub struct MsgStream {
+    process: Process,
+    raw: Raw<sys::flexio_msg_stream>,
     // Dropped after `drop` has destroyed the stream, whose thread prints into it.
     capture: Capture,
 }
 
-impl<'a> MsgStream<'a> {
+impl MsgStream {
     /// Opens the default stream.
     ///
     /// # Errors
     /// [`crate::Error::FlexIo`], [`crate::Error::Io`].
-    pub fn new(process: &'a Process<'a>, level: MsgLevel) -> Result<Self> {
+    pub fn new(process: &Process, level: MsgLevel) -> Result<Self> {
         const BUFFER_BYTES: usize = 4 * 2048;
         let capture = Capture::new()?;
         let name = c_string("name of a message stream", "flexcast")?;
@@ -61,7 +60,7 @@ impl<'a> MsgStream<'a> {
             )
         };
         process.ok("flexio_msg_stream_create", status, String::new)?;
-        Ok(Self { process, raw: handle("flexio_msg_stream_create", raw)?, capture })
+        Ok(Self { process: process.clone(), raw: handle("flexio_msg_stream_create", raw)?, capture })
     }
 
     /// The complete lines printed since the last call, without empty ones: whether a call of the device library ends its line
@@ -79,7 +78,7 @@ impl<'a> MsgStream<'a> {
     }
 }
 
-impl Drop for MsgStream<'_> {
+impl Drop for MsgStream {
     fn drop(&mut self) {
         // SAFETY: created in `new` and destroyed only here; this stops the printing thread before `capture` goes.
         let status = unsafe { (self.process.api().flexio_msg_stream_destroy)(self.raw.as_ptr()) };

@@ -6,14 +6,16 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use verbs_sys as sys;
 
 use crate::device::{Gid, Mac, verbs_ok, warn_unless_ok};
-use crate::dpa_qp::{DpaQueuePair, RemoteQp, refused};
+use crate::dpa_qp::{self, DpaQueuePair, RemoteQp, refused};
 use crate::error::{Error, Result};
 use crate::prm::{self, Mailbox};
-use crate::queue_pair::QueuePair;
+use crate::queue_pair::{self, QueuePair};
+use crate::raw::Raw;
 
 pub(crate) use crate::prm::GROUP_QPN as MULTICAST_QPN;
 
@@ -82,30 +84,30 @@ impl std::fmt::Display for MulticastGroup {
 }
 
 #[derive(Debug)]
-enum Member<'a> {
-    Device(&'a DpaQueuePair<'a>, NonNull<sys::mlx5dv_devx_obj>),
-    Host(&'a QueuePair<'a>),
+enum Member {
+    Device(Arc<dpa_qp::Inner>, Raw<sys::mlx5dv_devx_obj>),
+    Host(Arc<queue_pair::Inner>),
 }
 
 /// A UD queue pair in a multicast group (or a UC one, where the emulator is configured so), until this is dropped.
 #[derive(Debug)]
-pub struct MulticastMembership<'a> {
-    member: Member<'a>,
+pub struct MulticastMembership {
+    member: Member,
     group: MulticastGroup,
 }
 
-impl<'a> MulticastMembership<'a> {
+impl MulticastMembership {
     /// Makes a queue pair in DPA memory a member. In one group it can be one once.
     ///
     /// # Errors
     /// [`Error::Command`] when the card refuses: it is no UD queue pair, or a member already.
-    pub fn attach(queue_pair: &'a DpaQueuePair<'a>, group: MulticastGroup) -> Result<Self> {
-        let device = queue_pair.process().device();
+    pub fn attach(queue_pair: &DpaQueuePair, group: MulticastGroup) -> Result<Self> {
+        let device = queue_pair.inner.process().device();
         let command = prm::attach_to_mcg(queue_pair.number(), group.gid().0);
         let mut answer = Mailbox::<{ prm::QP_ANSWER_BYTES }>::zeroed();
         // SAFETY: the context is open; both mailboxes have the lengths passed.
         let raw = unsafe {
-            (device.provider().verbs.mlx5dv_devx_obj_create)(
+            (device.provider().verbs().mlx5dv_devx_obj_create)(
                 device.context(),
                 command.as_bytes().as_ptr().cast(),
                 prm::GROUP_COMMAND_BYTES,
@@ -116,20 +118,20 @@ impl<'a> MulticastMembership<'a> {
         let raw = NonNull::new(raw).ok_or_else(|| {
             refused("ATTACH_TO_MCG", &answer, &format!("queue pair {:#x} to {group}", queue_pair.number()))
         })?;
-        Ok(Self { member: Member::Device(queue_pair, raw), group })
+        Ok(Self { member: Member::Device(Arc::clone(&queue_pair.inner), Raw::new(raw)), group })
     }
 
     /// Makes a queue pair of the host a member.
     ///
     /// # Errors
     /// [`Error::Verbs`]: it is no UD queue pair.
-    pub fn attach_host(queue_pair: &'a QueuePair<'a>, group: MulticastGroup) -> Result<Self> {
+    pub fn attach_host(queue_pair: &QueuePair, group: MulticastGroup) -> Result<Self> {
         let gid = sys::ibv_gid { raw: group.gid().0 };
-        let verbs = &queue_pair.pd().device().provider().verbs;
+        let verbs = queue_pair.device().provider().verbs();
         // SAFETY: the queue pair is live and the identifier is only read.
         let errno = unsafe { (verbs.ibv_attach_mcast)(queue_pair.raw(), &raw const gid, 0) };
         verbs_ok("ibv_attach_mcast", errno, || format!("queue pair {:#x} to {group}", queue_pair.qpn()))?;
-        Ok(Self { member: Member::Host(queue_pair), group })
+        Ok(Self { member: Member::Host(Arc::clone(&queue_pair.inner)), group })
     }
 
     /// The group.
@@ -139,18 +141,18 @@ impl<'a> MulticastMembership<'a> {
     }
 }
 
-impl Drop for MulticastMembership<'_> {
+impl Drop for MulticastMembership {
     fn drop(&mut self) {
-        match self.member {
+        match &self.member {
             Member::Device(queue_pair, raw) => {
-                let verbs = &queue_pair.process().device().provider().verbs;
+                let verbs = queue_pair.process().device().provider().verbs();
                 // SAFETY: created in `attach` and destroyed only here.
                 let errno = unsafe { (verbs.mlx5dv_devx_obj_destroy)(raw.as_ptr()) };
                 warn_unless_ok("mlx5dv_devx_obj_destroy", errno);
             }
             Member::Host(queue_pair) => {
                 let gid = sys::ibv_gid { raw: self.group.gid().0 };
-                let verbs = &queue_pair.pd().device().provider().verbs;
+                let verbs = queue_pair.pd.device().provider().verbs();
                 // SAFETY: the queue pair is live and the identifier is only read.
                 let errno = unsafe { (verbs.ibv_detach_mcast)(queue_pair.raw(), &raw const gid, 0) };
                 warn_unless_ok("ibv_detach_mcast", errno);

@@ -1,11 +1,10 @@
 //! The way packets take: class, level, and address handles.
 
-use std::ptr::NonNull;
-
 use verbs_sys as sys;
 
 use crate::device::{Gid, Port, ProtectionDomain, non_null, warn_unless_ok};
 use crate::error::{Error, Result};
+use crate::raw::Raw;
 
 /// What the packets of a queue pair or an address handle ask of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,17 +94,17 @@ impl Path {
 
 /// A path to another card, for datagrams.
 #[derive(Debug)]
-pub struct AddressHandle<'a> {
-    pd: &'a ProtectionDomain<'a>,
-    raw: NonNull<sys::ibv_ah>,
+pub struct AddressHandle {
+    pd: ProtectionDomain,
+    raw: Raw<sys::ibv_ah>,
 }
 
-impl<'a> AddressHandle<'a> {
+impl AddressHandle {
     /// Resolves the path to a port or a multicast group.
     ///
     /// # Errors
     /// [`Error::Verbs`].
-    pub fn new(pd: &'a ProtectionDomain<'a>, gid: Gid) -> Result<Self> {
+    pub fn new(pd: &ProtectionDomain, gid: Gid) -> Result<Self> {
         Self::along(pd, gid, Path::default())
     }
 
@@ -113,12 +112,12 @@ impl<'a> AddressHandle<'a> {
     ///
     /// # Errors
     /// [`Error::Verbs`]; [`Error::OutOfRange`] for the path.
-    pub fn along(pd: &'a ProtectionDomain<'a>, gid: Gid, path: Path) -> Result<Self> {
+    pub fn along(pd: &ProtectionDomain, gid: Gid, path: Path) -> Result<Self> {
         path.check()?;
         let mut attr = path.attributes(pd.device().port(), gid);
         // SAFETY: the domain is live and `attr` initialised.
-        let raw = unsafe { (pd.device().provider().verbs.ibv_create_ah)(pd.raw(), &raw mut attr) };
-        Ok(Self { pd, raw: non_null("ibv_create_ah", raw, || format!("to {gid}"))? })
+        let raw = unsafe { (pd.device().provider().verbs().ibv_create_ah)(pd.raw(), &raw mut attr) };
+        Ok(Self { pd: pd.clone(), raw: non_null("ibv_create_ah", raw, || format!("to {gid}"))? })
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_ah {
@@ -126,10 +125,10 @@ impl<'a> AddressHandle<'a> {
     }
 }
 
-impl Drop for AddressHandle<'_> {
+impl Drop for AddressHandle {
     fn drop(&mut self) {
         // SAFETY: created in `along`. Posted datagrams hold a copy of the address in their work queue entry.
-        let errno = unsafe { (self.pd.device().provider().verbs.ibv_destroy_ah)(self.raw.as_ptr()) };
+        let errno = unsafe { (self.pd.device().provider().verbs().ibv_destroy_ah)(self.raw.as_ptr()) };
         warn_unless_ok("ibv_destroy_ah", errno);
     }
 }

@@ -1,5 +1,7 @@
 //! Work requests of the host: what they say, and how they are posted.
 
+use std::sync::PoisonError;
+
 use verbs_sys as sys;
 
 use crate::addr::HostAddr;
@@ -20,7 +22,7 @@ pub struct LocalSlice {
     pub lkey: u32,
 }
 
-impl MemoryRegion<'_> {
+impl MemoryRegion {
     /// `len` bytes at `offset` for a work request.
     ///
     /// # Errors
@@ -46,7 +48,7 @@ pub enum SendKind<'a> {
     /// A datagram.
     Datagram {
         /// Path to the peer's card.
-        to: &'a AddressHandle<'a>,
+        to: &'a AddressHandle,
         /// The peer's queue pair.
         qpn: u32,
         /// The peer's queue key.
@@ -105,6 +107,10 @@ pub(crate) struct Scratch {
     list: Vec<sys::ibv_send_wr>,
 }
 
+// SAFETY: its pointers point into its own vectors, or at what the caller of `post` has borrowed; each call makes them anew
+// before the library reads them.
+unsafe impl Send for Scratch {}
+
 impl std::fmt::Debug for Scratch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Scratch").field("requests", &self.list.len()).finish_non_exhaustive()
@@ -139,7 +145,7 @@ impl Scratch {
     }
 }
 
-impl QueuePair<'_> {
+impl QueuePair {
     /// Posts one request.
     ///
     /// # Errors
@@ -153,7 +159,7 @@ impl QueuePair<'_> {
     /// # Errors
     /// [`Error::Verbs`] says how many of them were posted; [`Error::OutOfRange`] for a read with an immediate.
     pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<()> {
-        let scratch = &mut *self.scratch.borrow_mut();
+        let scratch = &mut *self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         scratch.clear();
         for request in requests {
             scratch.push(request, 0)?;
@@ -168,9 +174,9 @@ impl QueuePair<'_> {
     /// [`Error::Verbs`], also for more bytes than the queue pair takes; [`Error::OutOfRange`] for a read.
     pub fn post_inline<'b>(&self, requests: impl IntoIterator<Item = InlineRequest<'b>>) -> Result<()> {
         // Taken, as the iterator is the caller's, who may post meanwhile.
-        let mut scratch = self.scratch.take();
+        let mut scratch = std::mem::take(&mut *self.scratch.lock().unwrap_or_else(PoisonError::into_inner));
         let posted = self.fill_inline(&mut scratch, requests).and_then(|()| self.post(&mut scratch));
-        self.scratch.replace(scratch);
+        *self.scratch.lock().unwrap_or_else(PoisonError::into_inner) = scratch;
         posted
     }
 
@@ -203,9 +209,11 @@ impl QueuePair<'_> {
             return Ok(());
         }
         let mut bad = std::ptr::null_mut();
+        let call = self.device().provider().verbs();
         // SAFETY: the queue pair is live; `first` begins a chain of initialised requests, each with its gather entry alive in
         // `scratch`; address handles and inline bytes are borrowed by the caller's requests.
         let errno = unsafe { sys::inline::post_send(self.raw(), first, &raw mut bad) };
+        drop(call);
         verbs_ok("ibv_post_send", errno, || {
             let list = &scratch.list;
             let posted = list.iter().position(|request| std::ptr::eq(request, bad)).unwrap_or(0);
@@ -222,8 +230,10 @@ impl QueuePair<'_> {
         let mut request =
             sys::ibv_recv_wr { wr_id: id, next: std::ptr::null_mut(), sg_list: &raw mut scatter, num_sge: 1 };
         let mut bad = std::ptr::null_mut();
+        let call = self.device().provider().verbs();
         // SAFETY: the queue pair is live; the request and its scatter entry are copied by the call.
         let errno = unsafe { sys::inline::post_recv(self.raw(), &raw mut request, &raw mut bad) };
+        drop(call);
         verbs_ok("ibv_post_recv", errno, || format!("queue pair {:#x}", self.qpn()))
     }
 }

@@ -1,8 +1,8 @@
 //! A DPA process: an application running on a card.
 
-use std::cell::OnceCell;
 use std::ffi::c_char;
 use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock};
 
 use flexcast_image::PanicPlace;
 use flexio_sys as sys;
@@ -10,6 +10,8 @@ use flexio_sys as sys;
 use crate::application::{Application, c_string};
 use crate::device::{Device, ProtectionDomain};
 use crate::error::{Error, ErrorState, Result, Status};
+use crate::provider::Library;
+use crate::raw::Raw;
 
 /// A function of the library that writes a file about a process.
 type Write = unsafe extern "C" fn(*mut sys::flexio_process, *const c_char) -> sys::flexio_status;
@@ -27,33 +29,35 @@ pub struct HeapInfo {
     pub allocated: u64,
 }
 
-/// A process on the DPA.
+/// A process on the DPA, until this, its clones and all that belongs to it are gone.
+#[derive(Clone, Debug)]
+pub struct Process(Arc<Running>);
+
 #[derive(Debug)]
-pub struct Process<'a> {
-    device: &'a Device<'a>,
-    application: &'a Application<'a>,
-    pd: &'a ProtectionDomain<'a>,
-    raw: NonNull<sys::flexio_process>,
+struct Running {
+    application: Application,
+    pd: ProtectionDomain,
+    raw: Raw<sys::flexio_process>,
     /// Of a dead process, once it has been looked for: a dump may be large, and every call on a dead process asks.
-    panic: OnceCell<Option<PanicPlace>>,
+    panic: OnceLock<Option<PanicPlace>>,
 }
 
-impl<'a> Process<'a> {
+impl Process {
     /// Loads the application into a new process; queues and keys of the process belong to `pd`.
     ///
     /// # Errors
     /// [`Error::FlexIo`]; [`Error::Foreign`] when application and domain come from different providers.
-    pub fn new(application: &'a Application<'a>, pd: &'a ProtectionDomain<'a>) -> Result<Self> {
+    pub fn new(application: &Application, pd: &ProtectionDomain) -> Result<Self> {
         let device = pd.device();
         let provider = device.provider();
-        if !std::ptr::eq(provider, application.provider()) {
+        if !provider.is_same(application.provider()) {
             return Err(Error::Foreign { what: "application", parent: "provider" });
         }
         let attr = sys::flexio_process_attr { pd: pd.raw().cast(), en_pcc: 0 };
         let mut raw = std::ptr::null_mut();
-        // SAFETY: context, application and domain are live and outlive the process by their borrows.
+        // SAFETY: context, application and domain are live and outlive the process, which holds a count of each.
         let status = unsafe {
-            (provider.flexio.flexio_process_create)(
+            (provider.flexio().flexio_process_create)(
                 device.context().cast(),
                 application.raw(),
                 &raw const attr,
@@ -64,33 +68,39 @@ impl<'a> Process<'a> {
             format!("{} on {}", application.name(), device.info().name)
         })?;
         let raw = handle("flexio_process_create", raw)?;
-        Ok(Self { device, application, pd, raw, panic: OnceCell::new() })
+        Ok(Self(Arc::new(Running { application: application.clone(), pd: pd.clone(), raw, panic: OnceLock::new() })))
     }
 
     /// The card.
     #[must_use]
-    pub fn device(&self) -> &'a Device<'a> {
-        self.device
+    pub fn device(&self) -> &Device {
+        self.pd().device()
     }
 
     /// The application.
     #[must_use]
-    pub fn application(&self) -> &'a Application<'a> {
-        self.application
+    pub fn application(&self) -> &Application {
+        &self.0.application
     }
 
     /// The protection domain of its queues and keys.
     #[must_use]
-    pub fn pd(&self) -> &'a ProtectionDomain<'a> {
-        self.pd
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.0.pd
     }
 
-    pub(crate) fn api(&self) -> &'a sys::FlexioApi {
-        &self.device.provider().flexio
+    /// The library's functions, for one call.
+    pub(crate) fn api(&self) -> Library<'_, sys::FlexioApi> {
+        self.device().provider().flexio()
+    }
+
+    /// Whether both are one process.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub(crate) fn raw(&self) -> *mut sys::flexio_process {
-        self.raw.as_ptr()
+        self.0.raw.as_ptr()
     }
 
     /// Turns a status into a result; where the process has died, the error is its crash record instead.
@@ -112,7 +122,7 @@ impl<'a> Process<'a> {
     /// # Errors
     /// [`Error::Image`] for an unknown entry, [`Error::DeviceFault`] with the crash record, [`Error::FlexIo`].
     pub fn call(&self, entry: &str, argument: u64) -> Result<u64> {
-        let stub = self.application.rpc(entry)?;
+        let stub = self.0.application.rpc(entry)?;
         let mut answer = 0;
         // SAFETY: the process is live, the key registered with a pack function for exactly one u64, which follows.
         let status = unsafe { (self.api().flexio_process_call)(self.raw(), stub, &raw mut answer, argument) };
@@ -124,7 +134,8 @@ impl<'a> Process<'a> {
     #[must_use]
     pub fn error_state(&self) -> ErrorState {
         // SAFETY: the process is live.
-        match unsafe { (self.api().flexio_err_status_get)(self.raw()) } {
+        let state = unsafe { (self.api().flexio_err_status_get)(self.raw()) };
+        match state {
             sys::FLEXIO_ERR_DEV_NO_ERROR => ErrorState::None,
             sys::FLEXIO_ERR_DEV_USER_ERROR => ErrorState::User,
             _ => ErrorState::Fatal,
@@ -147,18 +158,18 @@ impl<'a> Process<'a> {
     /// # Errors
     /// [`Error::FlexIo`] without a dump, [`Error::Io`] when it cannot be written or read.
     pub fn panic_place(&self) -> Result<Option<PanicPlace>> {
-        let image = self.application.image();
+        let image = self.0.application.image();
         if !image.records_panics() {
             return Ok(None);
         }
-        if let Some(known) = self.panic.get() {
+        if let Some(known) = self.0.panic.get() {
             return Ok(known.clone());
         }
         let dump = self.api().flexio_coredump_create;
         let found = self.written("flexio_coredump_create", dump, |path| {
             Ok(image.panic_place_in_core(std::fs::File::open(path)?))
         })?;
-        Ok(self.panic.get_or_init(|| found).clone())
+        Ok(self.0.panic.get_or_init(|| found).clone())
     }
 
     /// Lets the library write a file about the process, and reads it.
@@ -172,9 +183,11 @@ impl<'a> Process<'a> {
             |source| Error::Io { what: format!("the file of {call}, in the directory for temporary files"), source };
         let dir = tempfile::tempdir().map_err(io)?;
         let name = c_string("path of a file", &dir.path().join("dpa").to_string_lossy())?;
+        let library = self.api();
         // SAFETY: the process is live and the name lives through the call.
         let status = unsafe { write(self.raw(), name.as_ptr()) };
-        self.device.provider().flexio_ok(call, status, String::new)?;
+        drop(library);
+        self.device().provider().flexio_ok(call, status, String::new)?;
         // The library appends a running number and what kind of file it is.
         let file = std::fs::read_dir(dir.path())
             .map_err(io)?
@@ -238,17 +251,17 @@ impl<'a> Process<'a> {
     }
 }
 
-impl Drop for Process<'_> {
+impl Drop for Running {
     fn drop(&mut self) {
-        // SAFETY: created in `new`; everything in it borrows this object, so nothing is left.
-        let status = unsafe { (self.api().flexio_process_destroy)(self.raw()) };
+        // SAFETY: created in `new`; everything in it holds a count of this object, so nothing is left.
+        let status = unsafe { (self.pd.device().provider().flexio().flexio_process_destroy)(self.raw.as_ptr()) };
         warn_unless_destroyed("process", status);
     }
 }
 
 /// A handle that a successful call must have filled.
-pub(crate) fn handle<T>(call: &'static str, raw: *mut T) -> Result<NonNull<T>> {
-    NonNull::new(raw).ok_or(Error::FlexIo {
+pub(crate) fn handle<T>(call: &'static str, raw: *mut T) -> Result<Raw<T>> {
+    NonNull::new(raw).map(Raw::new).ok_or(Error::FlexIo {
         call,
         status: Status(sys::FLEXIO_STATUS_FAILED),
         detail: "it returned a null handle".to_owned(),

@@ -1,7 +1,10 @@
 //! Providers of the C functions: installed libraries, or the emulator.
 
 use std::ffi::CStr;
+use std::ops::Deref;
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use doca_sys::DocaApi;
 use flexio_sys::{EmulatorApi, FlexioApi};
@@ -9,14 +12,48 @@ use verbs_sys::VerbsApi;
 
 use crate::device::{Device, DeviceInfo, Mac};
 use crate::error::{Error, Result};
-use crate::wait::{Bound, EmulatorClock, Relax, SpinLoop, wait};
+use crate::wait::{Bound, CardKind, EmulatorClock, Relax, SpinLoop, wait};
 
 /// Three function tables and a way to wait: all that differs between a card and the emulator.
-pub struct Provider {
-    pub(crate) flexio: FlexioApi,
-    pub(crate) verbs: VerbsApi,
+///
+/// A clone is the same provider. Whatever is made through it keeps it.
+#[derive(Clone)]
+pub struct Provider(Arc<Tables>);
+
+struct Tables {
+    flexio: FlexioApi,
+    verbs: VerbsApi,
     doca: DocaApi,
     relax: Box<dyn Relax>,
+    /// Held during calls of FlexIO and DOCA; `None` for installed libraries, which a process loads once, whatever its providers.
+    own_lock: Option<Mutex<()>>,
+}
+
+/// Held during calls of installed FlexIO and DOCA libraries.
+static INSTALLED: Mutex<()> = Mutex::new(());
+
+/// The functions of one library, for one call: until it is dropped, the calling thread's calls reach the provider's cards, and where
+/// the library needs it no other thread calls. Only one of a library with a lock may exist on a thread.
+pub(crate) struct Library<'p, T> {
+    api: &'p T,
+    entered: Option<&'p dyn Relax>,
+    _lock: Option<MutexGuard<'p, ()>>,
+}
+
+impl<T> Deref for Library<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.api
+    }
+}
+
+impl<T> Drop for Library<'_, T> {
+    fn drop(&mut self) {
+        if let Some(relax) = self.entered {
+            relax.leave();
+        }
+    }
 }
 
 /// The clock of libraries: the emulator's if they are its own, else the computer's.
@@ -33,7 +70,7 @@ fn clock(emulator: Option<EmulatorApi>) -> Box<dyn Relax> {
 
 impl std::fmt::Debug for Provider {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Provider").field("virtual_time", &self.relax.is_virtual()).finish_non_exhaustive()
+        f.debug_struct("Provider").field("virtual_time", &self.relax().is_virtual()).finish_non_exhaustive()
     }
 }
 
@@ -41,12 +78,48 @@ impl Provider {
     /// A provider over tables that somebody else filled.
     ///
     /// # Safety
-    /// Every function must implement the C function of its name (FlexIO 2.7, rdma-core, DOCA common), callable from the
-    /// thread that uses the provider and its children, and the three must belong together: objects of one are passed to
-    /// the others.
+    /// Every function must implement the C function of its name (FlexIO 2.7, rdma-core, DOCA common), and the three must belong
+    /// together: objects of one are passed to the others. Verbs functions are called by any thread at any time, those of the
+    /// other two by any thread, one at a time; always between [`Relax::enter`] and [`Relax::leave`].
     #[must_use]
     pub unsafe fn from_tables(flexio: FlexioApi, verbs: VerbsApi, doca: DocaApi, relax: Box<dyn Relax>) -> Self {
-        Self { flexio, verbs, doca, relax }
+        Self(Arc::new(Tables { flexio, verbs, doca, relax, own_lock: Some(Mutex::new(())) }))
+    }
+
+    /// A provider over tables that the loaders filled.
+    fn installed(flexio: FlexioApi, verbs: VerbsApi, doca: DocaApi, relax: Box<dyn Relax>) -> Self {
+        Self(Arc::new(Tables { flexio, verbs, doca, relax, own_lock: None }))
+    }
+
+    fn library<'p, T>(&'p self, api: &'p T, lock: Option<MutexGuard<'p, ()>>) -> Library<'p, T> {
+        let relax = self.relax();
+        Library { api, entered: relax.enter().then_some(relax), _lock: lock }
+    }
+
+    /// The lock of libraries that promise nothing about threads. It guards no data: what a panic left is as good as before.
+    fn lock(&self) -> Option<MutexGuard<'_, ()>> {
+        let lock = self.0.own_lock.as_ref().unwrap_or(&INSTALLED);
+        Some(lock.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The verbs functions, for one call.
+    pub(crate) fn verbs(&self) -> Library<'_, VerbsApi> {
+        self.library(&self.0.verbs, None)
+    }
+
+    /// The FlexIO functions, for one call. None of the arguments may need a FlexIO call of its own.
+    pub(crate) fn flexio(&self) -> Library<'_, FlexioApi> {
+        self.library(&self.0.flexio, self.lock())
+    }
+
+    /// The DOCA functions, for one call.
+    fn doca(&self) -> Library<'_, DocaApi> {
+        self.library(&self.0.doca, self.lock())
+    }
+
+    /// Whether both are one provider.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// The libraries of an installed DOCA.
@@ -61,8 +134,8 @@ impl Provider {
         let (flexio, emulator) = flexio_sys::load().map_err(|e| missing("libflexio.so", e.into()))?;
         let verbs = verbs_sys::load().map_err(|e| missing("libibverbs.so.1 and libmlx5.so.1", e.into()))?;
         let doca = doca_sys::load().map_err(|e| missing("libdoca_common.so", e.into()))?;
-        // SAFETY: the loaders take every symbol by its C name from the installed libraries, which are one DOCA release.
-        Ok(unsafe { Self::from_tables(flexio, verbs, doca, clock(emulator)) })
+        // The loaders take every symbol by its C name from the installed libraries, which are one DOCA release.
+        Ok(Self::installed(flexio, verbs, doca, clock(emulator)))
     }
 
     /// The same libraries in one folder, wherever the dynamic loader looks: those that `cargo xtask build-emu-libs` makes, for instance.
@@ -77,14 +150,26 @@ impl Provider {
         let (flexio, emulator) = flexio_sys::load_from(folder).map_err(|e| missing("libflexio.so", e))?;
         let verbs = verbs_sys::load_from(folder).map_err(|e| missing("libibverbs.so.1 and libmlx5.so.1", e))?;
         let doca = doca_sys::load_from(folder).map_err(|e| missing("libdoca_common.so.2", e))?;
-        // SAFETY: the loaders take every symbol by its C name; libraries in one folder are one release.
-        Ok(unsafe { Self::from_tables(flexio, verbs, doca, clock(emulator)) })
+        // The loaders take every symbol by its C name; libraries in one folder are one release.
+        Ok(Self::installed(flexio, verbs, doca, clock(emulator)))
     }
 
     /// How this provider waits, and its clock.
     #[must_use]
     pub fn relax(&self) -> &dyn Relax {
-        &*self.relax
+        &*self.0.relax
+    }
+
+    /// What its cards are.
+    #[must_use]
+    pub fn kind(&self) -> CardKind {
+        self.relax().kind()
+    }
+
+    /// The clock by which waits are bounded, from an arbitrary origin: virtual time on the emulator.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.relax().now_ps() / 1000)
     }
 
     /// Waits for a condition; see [`wait()`].
@@ -103,7 +188,7 @@ impl Provider {
         let mut list = std::ptr::null_mut();
         let mut count = 0;
         // SAFETY: both out-parameters are writable.
-        let status = unsafe { (self.doca.doca_devinfo_create_list)(&raw mut list, &raw mut count) };
+        let status = unsafe { (self.doca().doca_devinfo_create_list)(&raw mut list, &raw mut count) };
         self.doca_ok("doca_devinfo_create_list", status)?;
         let mut found = Vec::new();
         for index in 0..count as usize {
@@ -112,7 +197,7 @@ impl Provider {
             found.extend(self.describe(info));
         }
         // SAFETY: `list` came from the call above and is not used again.
-        let status = unsafe { (self.doca.doca_devinfo_destroy_list)(list) };
+        let status = unsafe { (self.doca().doca_devinfo_destroy_list)(list) };
         self.doca_ok("doca_devinfo_destroy_list", status)?;
         Ok(found)
     }
@@ -130,14 +215,15 @@ impl Provider {
         };
         // SAFETY: `info` is a live entry; each buffer has the size that is passed or that the header fixes (13 bytes for
         // the PCI address).
-        let name = read(&|p| unsafe { (self.doca.doca_devinfo_get_ibdev_name)(info, p, 64) })?;
+        let name = read(&|p| unsafe { (self.doca().doca_devinfo_get_ibdev_name)(info, p, 64) })?;
         // SAFETY: as above.
-        let pci = read(&|p| unsafe { (self.doca.doca_devinfo_get_pci_addr_str)(info, p) }).unwrap_or_default();
+        let pci = read(&|p| unsafe { (self.doca().doca_devinfo_get_pci_addr_str)(info, p) }).unwrap_or_default();
         // SAFETY: as above.
-        let interface = read(&|p| unsafe { (self.doca.doca_devinfo_get_iface_name)(info, p, 256) }).unwrap_or_default();
+        let interface =
+            read(&|p| unsafe { (self.doca().doca_devinfo_get_iface_name)(info, p, 256) }).unwrap_or_default();
         let mut mac = [0; 6];
         // SAFETY: as above; the buffer has the 6 bytes passed.
-        let status = unsafe { (self.doca.doca_devinfo_get_mac_addr)(info, mac.as_mut_ptr(), 6) };
+        let status = unsafe { (self.doca().doca_devinfo_get_mac_addr)(info, mac.as_mut_ptr(), 6) };
         if status != doca_sys::DOCA_SUCCESS {
             mac = [0; 6];
         }
@@ -148,7 +234,7 @@ impl Provider {
     ///
     /// # Errors
     /// [`Error::UnknownDevice`] lists the names there are; [`Error::OpenDevice`].
-    pub fn open(&self, name: &str) -> Result<Device<'_>> {
+    pub fn open(&self, name: &str) -> Result<Device> {
         let devices = self.devices()?;
         let Some(info) = devices.iter().find(|device| device.name == name) else {
             return Err(Error::UnknownDevice {
@@ -164,7 +250,7 @@ impl Provider {
             return Ok(());
         }
         // SAFETY: any value is accepted; the result is a static string or null.
-        let text = unsafe { (self.doca.doca_error_get_descr)(status) };
+        let text = unsafe { (self.doca().doca_error_get_descr)(status) };
         let reason = if text.is_null() {
             format!("error {status}")
         } else {

@@ -1,16 +1,16 @@
 //! Queue pairs of the host.
 
-use std::cell::RefCell;
-use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
 
 use verbs_sys as sys;
 
-use crate::device::{ProtectionDomain, non_null, verbs_ok, warn_unless_ok};
+use crate::device::{Device, ProtectionDomain, non_null, verbs_ok, warn_unless_ok};
 use crate::dpa_qp::RemoteQp;
 use crate::error::{Error, Result};
 use crate::memory::Access;
 use crate::path::{Path, Retry};
 use crate::posting::Scratch;
+use crate::raw::Raw;
 use crate::verbs::CompletionQueue;
 
 /// Transport service of a queue pair.
@@ -33,26 +33,39 @@ pub struct QueueDepths {
     pub receive: u32,
 }
 
-/// A queue pair of the host.
+/// A queue pair of the host. Several threads may post; the requests of one call stay together.
 #[derive(Debug)]
-pub struct QueuePair<'a> {
-    pd: &'a ProtectionDomain<'a>,
-    raw: NonNull<sys::ibv_qp>,
+pub struct QueuePair {
+    pub(crate) inner: Arc<Inner>,
     transport: Transport,
-    pub(crate) scratch: RefCell<Scratch>,
-    _queues: [&'a CompletionQueue<'a>; 2],
+    pub(crate) scratch: Mutex<Scratch>,
 }
 
-impl<'a> QueuePair<'a> {
+/// The object of the library. Memberships in multicast groups keep it, too.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) pd: ProtectionDomain,
+    raw: Raw<sys::ibv_qp>,
+    number: u32,
+    _queues: [CompletionQueue; 2],
+}
+
+impl Inner {
+    pub(crate) fn raw(&self) -> *mut sys::ibv_qp {
+        self.raw.as_ptr()
+    }
+}
+
+impl QueuePair {
     /// Creates a queue pair in state RESET.
     ///
     /// # Errors
     /// [`Error::Verbs`]; [`Error::Foreign`] when a queue belongs to another card than the domain.
     pub fn new(
-        pd: &'a ProtectionDomain<'a>,
+        pd: &ProtectionDomain,
         transport: Transport,
-        send_cq: &'a CompletionQueue<'a>,
-        receive_cq: &'a CompletionQueue<'a>,
+        send_cq: &CompletionQueue,
+        receive_cq: &CompletionQueue,
         depths: QueueDepths,
     ) -> Result<Self> {
         Self::with_inline(pd, transport, send_cq, receive_cq, depths, 0)
@@ -64,10 +77,10 @@ impl<'a> QueuePair<'a> {
     /// # Errors
     /// As [`QueuePair::new`].
     pub fn with_inline(
-        pd: &'a ProtectionDomain<'a>,
+        pd: &ProtectionDomain,
         transport: Transport,
-        send_cq: &'a CompletionQueue<'a>,
-        receive_cq: &'a CompletionQueue<'a>,
+        send_cq: &CompletionQueue,
+        receive_cq: &CompletionQueue,
         depths: QueueDepths,
         max_inline_bytes: u32,
     ) -> Result<Self> {
@@ -93,30 +106,32 @@ impl<'a> QueuePair<'a> {
             },
             ..Default::default()
         };
-        // SAFETY: domain and completion queues are live and outlive the queue pair by their borrows.
-        let raw = unsafe { (pd.device().provider().verbs.ibv_create_qp)(pd.raw(), &raw mut attr) };
+        // SAFETY: domain and completion queues are live and outlive the queue pair, which holds a count of each.
+        let raw = unsafe { (pd.device().provider().verbs().ibv_create_qp)(pd.raw(), &raw mut attr) };
         let raw = non_null("ibv_create_qp", raw, || format!("{transport:?}, {depths:?}"))?;
-        Ok(Self { pd, raw, transport, scratch: RefCell::default(), _queues: [send_cq, receive_cq] })
-    }
-
-    pub(crate) fn pd(&self) -> &'a ProtectionDomain<'a> {
-        self.pd
+        // SAFETY: the queue pair is live; the number never changes.
+        let number = unsafe { (*raw.as_ptr()).qp_num };
+        let inner = Inner { pd: pd.clone(), raw, number, _queues: [send_cq.clone(), receive_cq.clone()] };
+        Ok(Self { inner: Arc::new(inner), transport, scratch: Mutex::default() })
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_qp {
-        self.raw.as_ptr()
+        self.inner.raw()
     }
 
     /// Its number.
     #[must_use]
     pub fn qpn(&self) -> u32 {
-        // SAFETY: the queue pair is live; the number never changes.
-        unsafe { self.raw.as_ref().qp_num }
+        self.inner.number
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        self.inner.pd.device()
     }
 
     fn modify(&self, to: &'static str, attr: &mut sys::ibv_qp_attr, mask: u32) -> Result<()> {
         // SAFETY: the queue pair is live and `attr` initialised.
-        let errno = unsafe { (self.pd.device().provider().verbs.ibv_modify_qp)(self.raw.as_ptr(), attr, mask as i32) };
+        let errno = unsafe { (self.device().provider().verbs().ibv_modify_qp)(self.raw(), attr, mask as i32) };
         verbs_ok("ibv_modify_qp", errno, || format!("queue pair {:#x} to {to}", self.qpn()))
     }
 
@@ -125,7 +140,7 @@ impl<'a> QueuePair<'a> {
     /// # Errors
     /// [`Error::Verbs`].
     pub fn init(&self, access: Access, q_key: u32) -> Result<()> {
-        let port = self.pd.device().port();
+        let port = self.device().port();
         let mut attr = sys::ibv_qp_attr {
             qp_state: sys::IBV_QPS_INIT,
             port_num: port.number,
@@ -163,7 +178,7 @@ impl<'a> QueuePair<'a> {
     pub fn connect_with(&self, remote: &RemoteQp, first_psn: u32, path: Path, retry: Retry) -> Result<()> {
         path.check()?;
         retry.check()?;
-        let port = self.pd.device().port();
+        let port = self.device().port();
         let rc = self.transport == Transport::Rc;
         let mut attr = sys::ibv_qp_attr {
             qp_state: sys::IBV_QPS_RTR,
@@ -212,10 +227,10 @@ impl<'a> QueuePair<'a> {
     }
 }
 
-impl Drop for QueuePair<'_> {
+impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: created in `new` and destroyed only here.
-        let errno = unsafe { (self.pd.device().provider().verbs.ibv_destroy_qp)(self.raw.as_ptr()) };
+        let errno = unsafe { (self.pd.device().provider().verbs().ibv_destroy_qp)(self.raw.as_ptr()) };
         warn_unless_ok("ibv_destroy_qp", errno);
     }
 }

@@ -53,7 +53,7 @@ impl UdAddress {
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for the queue pair's number.
-    pub fn new(from: &Device<'_>, gid: Gid, mac: Mac, qpn: u32, q_key: u32) -> Result<Self> {
+    pub fn new(from: &Device, gid: Gid, mac: Mac, qpn: u32, q_key: u32) -> Result<Self> {
         if qpn > 0x00FF_FFFF {
             return Err(Error::OutOfRange {
                 what: "queue pair number",
@@ -74,7 +74,7 @@ impl UdAddress {
 
     /// From a card's port to all members of a group.
     #[must_use]
-    pub fn group(from: &Device<'_>, group: MulticastGroup, q_key: u32) -> Self {
+    pub fn group(from: &Device, group: MulticastGroup, q_key: u32) -> Self {
         Self {
             gid: group.gid(),
             mac: group.mac(),

@@ -1,19 +1,26 @@
 //! Completion queues of the host.
 
 use std::ffi::CStr;
-use std::ptr::NonNull;
+use std::sync::Arc;
 
 use verbs_sys as sys;
 
 use crate::device::{Device, non_null, warn_unless_ok};
 use crate::error::{Error, Result};
+use crate::raw::Raw;
 use crate::wait::Bound;
 
 /// A completion queue that the host polls.
+///
+/// It exists until this, its clones and the queue pairs that complete into it are gone. Of several threads that poll, each
+/// completion reaches one.
+#[derive(Clone, Debug)]
+pub struct CompletionQueue(Arc<Queue>);
+
 #[derive(Debug)]
-pub struct CompletionQueue<'a> {
-    device: &'a Device<'a>,
-    raw: NonNull<sys::ibv_cq>,
+struct Queue {
+    device: Device,
+    raw: Raw<sys::ibv_cq>,
 }
 
 /// A completed work request.
@@ -33,12 +40,12 @@ pub struct Completion {
     pub immediate: Option<u32>,
 }
 
-impl<'a> CompletionQueue<'a> {
+impl CompletionQueue {
     /// Creates a queue for at least `depth` completions.
     ///
     /// # Errors
     /// [`Error::Verbs`].
-    pub fn new(device: &'a Device<'a>, depth: u32) -> Result<Self> {
+    pub fn new(device: &Device, depth: u32) -> Result<Self> {
         let entries = i32::try_from(depth).map_err(|_| Error::OutOfRange {
             what: "depth of a completion queue",
             value: u64::from(depth),
@@ -46,7 +53,7 @@ impl<'a> CompletionQueue<'a> {
         })?;
         // SAFETY: the context is open; null user data and no event channel are allowed.
         let raw = unsafe {
-            (device.provider().verbs.ibv_create_cq)(
+            (device.provider().verbs().ibv_create_cq)(
                 device.context(),
                 entries,
                 std::ptr::null_mut(),
@@ -54,17 +61,18 @@ impl<'a> CompletionQueue<'a> {
                 0,
             )
         };
-        Ok(Self { device, raw: non_null("ibv_create_cq", raw, || format!("{depth} entries"))? })
+        let raw = non_null("ibv_create_cq", raw, || format!("{depth} entries"))?;
+        Ok(Self(Arc::new(Queue { device: device.clone(), raw })))
     }
 
     /// The card.
     #[must_use]
-    pub fn device(&self) -> &'a Device<'a> {
-        self.device
+    pub fn device(&self) -> &Device {
+        &self.0.device
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_cq {
-        self.raw.as_ptr()
+        self.0.raw.as_ptr()
     }
 
     /// Takes what has completed, failures included; at most 32 at a time.
@@ -84,6 +92,7 @@ impl<'a> CompletionQueue<'a> {
     /// [`Error::Verbs`] when the queue itself has failed (an overrun).
     pub fn poll_each(&self, take: impl FnMut(Completion)) -> Result<usize> {
         let mut entries = [sys::ibv_wc::default(); 32];
+        let call = self.device().provider().verbs();
         // SAFETY: the queue is live and there is room for 32 entries.
         let got = unsafe { sys::inline::poll_cq(self.raw(), entries.len() as i32, entries.as_mut_ptr()) };
         let got = usize::try_from(got).map_err(|_| Error::Verbs {
@@ -91,6 +100,7 @@ impl<'a> CompletionQueue<'a> {
             errno: std::io::Error::last_os_error(),
             detail: "the queue has overrun or its card is gone".to_owned(),
         })?;
+        drop(call);
         entries[..got].iter().map(completion).for_each(take);
         Ok(got)
     }
@@ -100,7 +110,7 @@ impl<'a> CompletionQueue<'a> {
     /// # Errors
     /// [`Error::Timeout`], [`Error::Completion`], [`Error::Verbs`].
     pub fn wait(&self, bound: Bound, what: &str) -> Result<Vec<Completion>> {
-        let done = self.device.provider().wait(bound, what, || {
+        let done = self.device().provider().wait(bound, what, || {
             let done = self.poll()?;
             Ok((!done.is_empty()).then_some(done))
         })?;
@@ -119,7 +129,7 @@ impl<'a> CompletionQueue<'a> {
             return Ok(());
         }
         // SAFETY: any value is accepted; the result is a static C string.
-        let name = unsafe { (self.device.provider().verbs.ibv_wc_status_str)(completion.status) };
+        let name = unsafe { (self.device().provider().verbs().ibv_wc_status_str)(completion.status) };
         let status_name = if name.is_null() {
             "unknown"
         } else {
@@ -136,10 +146,10 @@ impl<'a> CompletionQueue<'a> {
     }
 }
 
-impl Drop for CompletionQueue<'_> {
+impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: created in `new`; queue pairs that use it borrow this object, so none does.
-        let errno = unsafe { (self.device.provider().verbs.ibv_destroy_cq)(self.raw()) };
+        // SAFETY: created in `new`; queue pairs that use it hold a count of this object, so none does.
+        let errno = unsafe { (self.device.provider().verbs().ibv_destroy_cq)(self.raw.as_ptr()) };
         warn_unless_ok("ibv_destroy_cq", errno);
     }
 }

@@ -5,9 +5,19 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::error::Error;
+
+/// What the cards of a provider are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CardKind {
+    /// Cards, behind installed libraries.
+    Hardware,
+    /// Emulated ones. They are slower than cards, and where several processes have some, their clocks differ by milliseconds.
+    Emulated,
+}
 
 /// How a host waits, and the clock by which it gives up.
 pub trait Relax: Send + Sync {
@@ -20,6 +30,20 @@ pub trait Relax: Send + Sync {
 
     /// Whether [`Relax::now_ps`] is virtual time, so that figures derived from it are *emulated*, not *measured*.
     fn is_virtual(&self) -> bool;
+
+    /// What the cards are.
+    fn kind(&self) -> CardKind {
+        CardKind::Hardware
+    }
+
+    /// Makes calls of the provider's functions on this thread reach the provider's cards, until [`Relax::leave`]. Returns whether `leave` is to be
+    /// called; installed libraries need neither. Between the two no other provider's functions are called on the thread.
+    fn enter(&self) -> bool {
+        false
+    }
+
+    /// Ends what [`Relax::enter`] began.
+    fn leave(&self) {}
 }
 
 /// Waiting beside real hardware.
@@ -84,13 +108,17 @@ impl<R: Fn() -> bool + Send + Sync, N: Fn() -> u64 + Send + Sync> Relax for Emul
     fn is_virtual(&self) -> bool {
         self.is_virtual
     }
+
+    fn kind(&self) -> CardKind {
+        CardKind::Emulated
+    }
 }
 
 /// When to stop waiting: after a span of the provider's clock, or after a number of looks if the clock stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// Longest wait in picoseconds of [`Relax::now_ps`].
-    pub span_ps: u64,
+    /// Longest wait, by the clock of [`Relax::now_ps`].
+    pub span: Duration,
     /// Most looks at the condition, a backstop for a machine that has nothing left to do and so does not advance.
     pub looks: u64,
 }
@@ -99,7 +127,7 @@ impl Bound {
     /// A wait of at most this many microseconds.
     #[must_use]
     pub const fn micros(micros: u64) -> Self {
-        Self { span_ps: micros.saturating_mul(1_000_000), looks: u64::MAX }
+        Self { span: Duration::from_micros(micros), looks: u64::MAX }
     }
 
     /// A wait of at most this many milliseconds.
@@ -117,7 +145,7 @@ impl Bound {
 
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} us", self.span_ps / 1_000_000)?;
+        write!(f, "{} us", self.span.as_micros())?;
         if self.looks != u64::MAX {
             write!(f, " or {} looks", self.looks)?;
         }
@@ -136,6 +164,7 @@ pub fn wait<T>(
     mut condition: impl FnMut() -> Result<Option<T>, Error>,
 ) -> Result<T, Error> {
     let start_ps = relax.now_ps();
+    let span_ps = u64::try_from(bound.span.as_nanos().saturating_mul(1000)).unwrap_or(u64::MAX);
     let mut looks = 0;
     loop {
         if let Some(value) = condition()? {
@@ -143,7 +172,7 @@ pub fn wait<T>(
         }
         looks += 1;
         let waited_ps = relax.now_ps().saturating_sub(start_ps);
-        if waited_ps >= bound.span_ps || looks >= bound.looks {
+        if waited_ps >= span_ps || looks >= bound.looks {
             return Err(Error::Timeout { what: what.to_owned(), waited_us: waited_ps / 1_000_000, looks, bound });
         }
         relax.relax();

@@ -41,10 +41,10 @@ pub(super) struct Echo {
 
 /// The client's side.
 struct Client<'a> {
-    completions: &'a CompletionQueue<'a>,
-    memory: &'a MemoryRegion<'a>,
-    path: AddressHandle<'a>,
-    queue_pairs: Vec<QueuePair<'a>>,
+    completions: &'a CompletionQueue,
+    memory: &'a MemoryRegion,
+    path: AddressHandle,
+    queue_pairs: Vec<QueuePair>,
 }
 
 impl Client<'_> {
@@ -77,7 +77,7 @@ impl Echo {
         with_bench(&cards[0], image, self.threads as usize, LINE_BYTES, |bench| self.serve(bench, &cards[1]))
     }
 
-    fn serve(&self, bench: &Bench<'_>, client: &Device<'_>) -> Result<f64, CalibrateError> {
+    fn serve(&self, bench: &Bench<'_>, client: &Device) -> Result<f64, CalibrateError> {
         let threads = self.threads as usize;
         let pd = ProtectionDomain::new(client)?;
         let bytes = 2 * BUFFER_BYTES as usize;

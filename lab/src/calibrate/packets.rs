@@ -53,10 +53,10 @@ struct Lane {
 
 /// One sending card.
 struct Sender<'a> {
-    completions: &'a CompletionQueue<'a>,
-    source: &'a MemoryRegion<'a>,
+    completions: &'a CompletionQueue,
+    source: &'a MemoryRegion,
     /// Of the workers that are this sender's.
-    queue_pairs: Vec<QueuePair<'a>>,
+    queue_pairs: Vec<QueuePair>,
 }
 
 impl Packets {
@@ -84,7 +84,7 @@ impl Packets {
         with_bench(&cards[0], image, threads, host_bytes, |bench| self.serve(bench, &cards[1..]))
     }
 
-    fn serve(&self, bench: &Bench<'_>, senders: &[Device<'_>]) -> Result<f64, CalibrateError> {
+    fn serve(&self, bench: &Bench<'_>, senders: &[Device]) -> Result<f64, CalibrateError> {
         let bits = DeviceBuffer::zeroed(bench.process, u64::from(self.threads) * self.words() * 8)?;
         let rows: Vec<MessageRow> = (0..u64::from(self.threads))
             .map(|worker| MessageRow { first_word: worker * self.words(), log_chunk: self.log_chunk, reserved: 0 })

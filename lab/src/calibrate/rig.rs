@@ -48,25 +48,25 @@ pub(super) fn provider(parameters: &Parameters, cards: usize) -> Result<Provider
 }
 
 /// Opens the cards in their order.
-pub(super) fn devices(provider: &Provider) -> Result<Vec<Device<'_>>, CalibrateError> {
+pub(super) fn devices(provider: &Provider) -> Result<Vec<Device>, CalibrateError> {
     let names = provider.devices()?;
     Ok(names.iter().map(|info| provider.open(&info.name)).collect::<Result<_, _>>()?)
 }
 
 /// What every kernel has.
 pub(super) struct Bench<'a> {
-    pub(super) process: &'a Process<'a>,
-    pub(super) outbox: &'a Outbox<'a>,
-    window: &'a Window<'a>,
-    gate: &'a DeviceBuffer<'a>,
+    pub(super) process: &'a Process,
+    pub(super) outbox: &'a Outbox,
+    window: &'a Window,
+    gate: &'a DeviceBuffer,
     /// Results first, then what a kernel wants of the host.
-    pub(super) shared: &'a MemoryRegion<'a>,
+    pub(super) shared: &'a MemoryRegion,
     threads: usize,
 }
 
 /// Loads the image on a card with `host_bytes` bytes of host memory behind the window, and calls `body`.
 pub(super) fn with_bench<R>(
-    device: &Device<'_>,
+    device: &Device,
     image: &ImageFile,
     threads: usize,
     host_bytes: u64,
@@ -118,7 +118,7 @@ impl<'a> Bench<'a> {
         &self,
         entry: &str,
         unit_of: impl Fn(u32) -> u32,
-    ) -> Result<(Vec<DeviceBuffer<'a>>, Vec<EventHandler<'a>>), CalibrateError> {
+    ) -> Result<(Vec<DeviceBuffer>, Vec<EventHandler>), CalibrateError> {
         let (mut contexts, mut handlers) = (Vec::new(), Vec::new());
         for thread in 0..self.threads {
             let context = DeviceBuffer::zeroed(self.process, size_of::<KernelContext>() as u64)?;
@@ -134,7 +134,7 @@ impl<'a> Bench<'a> {
         &self,
         kernel: &str,
         thread: usize,
-        buffer: &DeviceBuffer<'_>,
+        buffer: &DeviceBuffer,
         context: &KernelContext,
     ) -> Result<(), CalibrateError> {
         buffer.write(0, context.as_bytes())?;
@@ -145,11 +145,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Lets all threads run, by one call.
-    pub(super) fn start(
-        &self,
-        handlers: &[EventHandler<'_>],
-        contexts: &[DeviceBuffer<'_>],
-    ) -> Result<(), CalibrateError> {
+    pub(super) fn start(&self, handlers: &[EventHandler], contexts: &[DeviceBuffer]) -> Result<(), CalibrateError> {
         let mut ids = Vec::new();
         for (handler, buffer) in handlers.iter().zip(contexts) {
             handler.run(buffer.addr().get())?;
@@ -224,7 +220,7 @@ pub(super) fn span_ns(results: &[KernelResult]) -> u64 {
 }
 
 /// A completion queue as the firmware is given it.
-pub(super) fn cq_memory(cq: &DpaCompletionQueue<'_>) -> CompletionQueueMemory {
+pub(super) fn cq_memory(cq: &DpaCompletionQueue) -> CompletionQueueMemory {
     let (ring, record) = (DeviceAddress::new(cq.ring().get()), DeviceAddress::new(cq.doorbell_record().get()));
     Queue::new(ring, record, cq.number(), u32::from(cq.log_depth()))
 }

@@ -1,5 +1,7 @@
 //! Simulations by seed: everything about them is drawn from one number, so that one that fails can be run again.
 
+use std::time::Duration;
+
 use emu_machine::fabric::{Direction, Fault, FaultEvent, FaultScript, Topology};
 use emu_machine::{Config as MachineConfig, MemoryModel, NetworkConfig, Wiring};
 use flexcast::p2p::algorithm::Broadcast;
@@ -84,26 +86,24 @@ impl Case {
             skew_us: 0,
             trouble: Vec::new(),
         };
-        params.config = Config {
-            subgroups,
-            receive_threads: random.random_range(1..=subgroups),
-            send_threads: random.random_range(1..=subgroups),
-            placement: pick(&mut random, &[ThreadPlacement::Compact, ThreadPlacement::Spread]),
-            chunk_bytes,
-            slots,
-            receive_batch: pick(&mut random, &[2, 4, 8]),
-            send_batch: pick(&mut random, &[2, 4, 16]),
-            send_depth: 32,
-            quota: pick(&mut random, &[1, 16, 4096]),
-            chains: random.random_range(1..=ranks),
-            lead_chunks: pick(&mut random, &[Some(0), None, Some(1), Some(5)]),
-            max_receive_bytes: params.receive_bytes().max(1),
-            patience_ps: 20_000 * PS_PER_US,
-            recovery_ps: 50_000 * PS_PER_US,
-            retry_exponent: 8,
-            packet_lifetime_ps: 100 * PS_PER_US,
-            ..Config::default()
-        };
+        params.config = Config::default()
+            .subgroups(subgroups)
+            .receive_threads(random.random_range(1..=subgroups))
+            .send_threads(random.random_range(1..=subgroups))
+            .placement(pick(&mut random, &[ThreadPlacement::Compact, ThreadPlacement::Spread]))
+            .chunk_bytes(chunk_bytes)
+            .slots(slots)
+            .receive_batch(pick(&mut random, &[2, 4, 8]))
+            .send_batch(pick(&mut random, &[2, 4, 16]))
+            .send_depth(32)
+            .quota(pick(&mut random, &[1, 16, 4096]))
+            .chains(random.random_range(1..=ranks))
+            .lead_chunks(pick(&mut random, &[Some(0), None, Some(1), Some(5)]))
+            .max_receive_bytes(params.receive_bytes().max(1))
+            .barrier_timeout(Duration::from_micros(20_000))
+            .recovery_timeout(Duration::from_micros(50_000))
+            .retry_exponent(8)
+            .packet_lifetime(Duration::from_micros(100));
         let mut expected = Expected::Right;
         let cards = params.cards();
         let hosts = cards.max(2);

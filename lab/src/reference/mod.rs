@@ -102,7 +102,7 @@ pub struct Report {
 ///
 /// # Errors
 /// [`TputError`]: also where a chunk is lost, of which these kernels know no repair, and where bytes differ.
-pub fn run(cards: &Cards<'_>, image: &ImageFile, plan: &Plan, source: &[u8], model: &str) -> Result<Report, TputError> {
+pub fn run(cards: &Cards, image: &ImageFile, plan: &Plan, source: &[u8], model: &str) -> Result<Report, TputError> {
     let started = Instant::now();
     let is_virtual = cards.server.provider().relax().is_virtual();
     let (device, span_ps, accesses) = receiver::serve(&cards.server, image, plan, |receiver| {
@@ -136,9 +136,9 @@ pub fn run(cards: &Cards<'_>, image: &ImageFile, plan: &Plan, source: &[u8], mod
 
 fn repeat(
     provider: &Provider,
-    device: &Device<'_>,
-    receiver: &mut Receiver<'_>,
-    sender: &mut Sender<'_>,
+    device: &Device,
+    receiver: &mut Receiver,
+    sender: &mut Sender,
     plan: &Plan,
     source: &[u8],
 ) -> Result<(Counts, u64, Option<Accesses>), TputError> {
@@ -172,12 +172,7 @@ fn repeat(
 }
 
 /// Sends everything once, until the completion flag shows.
-fn transfer(
-    provider: &Provider,
-    device: &Device<'_>,
-    receiver: &Receiver<'_>,
-    sender: &mut Sender<'_>,
-) -> Result<(), TputError> {
+fn transfer(provider: &Provider, device: &Device, receiver: &Receiver, sender: &mut Sender) -> Result<(), TputError> {
     let clock = provider.relax();
     let endpoints = receiver.endpoints();
     let (mut moved_ps, mut idle) = (clock.now_ps(), 0_u32);

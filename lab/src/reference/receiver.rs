@@ -41,9 +41,9 @@ pub struct WorkerEndpoint {
 }
 
 struct Worker<'a> {
-    context: &'a DeviceBuffer<'a>,
-    iteration: &'a DeviceBuffer<'a>,
-    handler: &'a EventHandler<'a>,
+    context: &'a DeviceBuffer,
+    iteration: &'a DeviceBuffer,
+    handler: &'a EventHandler,
     endpoint: WorkerEndpoint,
     chunks: u32,
 }
@@ -51,10 +51,10 @@ struct Worker<'a> {
 /// A provisioned receiver.
 pub struct Receiver<'a> {
     plan: &'a Plan,
-    process: &'a Process<'a>,
-    shared: &'a MemoryRegion<'a>,
-    user: &'a MemoryRegion<'a>,
-    queue_pairs: Vec<DpaQueuePair<'a>>,
+    process: &'a Process,
+    shared: &'a MemoryRegion,
+    user: &'a MemoryRegion,
+    queue_pairs: Vec<DpaQueuePair>,
     workers: Vec<Worker<'a>>,
     sequence: u64,
     ranges: Vec<Range>,
@@ -72,7 +72,7 @@ const fn report_at(worker: usize) -> usize {
 /// # Errors
 /// [`TputError`] of any step, or of `body`.
 pub fn serve<R>(
-    device: &Device<'_>,
+    device: &Device,
     image: &ImageFile,
     plan: &Plan,
     body: impl FnOnce(&mut Receiver<'_>) -> Result<R, TputError>,
@@ -188,7 +188,7 @@ fn address(addr: flexio::DevAddr) -> DeviceAddress {
     DeviceAddress::new(addr.get())
 }
 
-fn completion_queue(cq: &DpaCompletionQueue<'_>) -> CompletionQueueMemory {
+fn completion_queue(cq: &DpaCompletionQueue) -> CompletionQueueMemory {
     Queue::new(address(cq.ring()), address(cq.doorbell_record()), cq.number(), u32::from(cq.log_depth()))
 }
 

@@ -17,10 +17,10 @@ const BATCH: u64 = 32;
 /// A provisioned sender: one queue pair per worker.
 pub(super) struct Sender<'a> {
     plan: &'a Plan,
-    queue_pairs: Vec<QueuePair<'a>>,
-    completions: &'a CompletionQueue<'a>,
-    path: Option<AddressHandle<'a>>,
-    source: &'a MemoryRegion<'a>,
+    queue_pairs: Vec<QueuePair>,
+    completions: &'a CompletionQueue,
+    path: Option<AddressHandle>,
+    source: &'a MemoryRegion,
     streams: Vec<Stream>,
     depth: u64,
 }
@@ -38,7 +38,7 @@ struct Stream {
 
 /// Provisions a sender for the plan on `device`, with a copy of `source`, and calls `body` with it.
 pub(super) fn connect<R>(
-    device: &Device<'_>,
+    device: &Device,
     plan: &Plan,
     source: &[u8],
     body: impl FnOnce(&mut Sender<'_>) -> Result<R, TputError>,
@@ -67,7 +67,7 @@ pub(super) fn connect<R>(
 
 impl Sender<'_> {
     /// How the receiver reaches each queue pair.
-    pub(super) fn endpoints(&self, device: &Device<'_>) -> Vec<RemoteQp> {
+    pub(super) fn endpoints(&self, device: &Device) -> Vec<RemoteQp> {
         let (gid, mac) = (device.port().gid, device.info().mac);
         self.queue_pairs.iter().map(|qp| RemoteQp { qpn: qp.qpn(), gid, mac, first_psn: 0 }).collect()
     }

@@ -25,10 +25,10 @@ fn at(rank: u32) -> impl Fn(Error) -> SimError {
 
 /// As a communicator of these parameters, where the two have the same.
 pub(super) fn config(params: &SimParams) -> Config {
-    let flexcast::Config { patience_ps, retry_exponent, data_class, control_class, .. } = params.config;
+    let flexcast::Config { barrier_timeout, retry_exponent, data_class, control_class, .. } = params.config;
     let default = Config::default();
     Config {
-        bound: Bound { span_ps: patience_ps, ..default.bound },
+        bound: Bound { span: barrier_timeout, ..default.bound },
         retry: Retry { timeout_exponent: retry_exponent, ..default.retry },
         data_class,
         control_class,
@@ -109,9 +109,9 @@ pub(super) fn run(
 /// Connects all ranks.
 fn connect<'a>(
     connections: &[Connections],
-    queues: &'a [CompletionQueue<'a>],
-    domain: impl Fn(u32) -> &'a ProtectionDomain<'a>,
-) -> Result<Vec<Group<'a>>, SimError> {
+    queues: &[CompletionQueue],
+    domain: impl Fn(u32) -> &'a ProtectionDomain,
+) -> Result<Vec<Group>, SimError> {
     let (mut pending, mut endpoints) = (Vec::new(), Vec::new());
     for ((rank, connections), queue) in (0..).zip(connections).zip(queues) {
         let (prepared, endpoint) = connections.prepare(domain(rank), queue).map_err(at(rank))?;
@@ -122,16 +122,16 @@ fn connect<'a>(
 }
 
 /// A rank's memory.
-struct Buffers<'a> {
+struct Buffers {
     /// What it contributes, but to a Broadcast.
-    send: Option<MemoryRegion<'a>>,
+    send: Option<MemoryRegion>,
     /// What it gets; of a reduction the group has that.
-    receive: MemoryRegion<'a>,
+    receive: MemoryRegion,
 }
 
-impl<'a> Buffers<'a> {
-    fn new(pd: &'a ProtectionDomain<'a>, params: &SimParams, rank: u32) -> Result<Self, Error> {
-        let region = |bytes: u64, access| -> Result<MemoryRegion<'a>, Error> {
+impl Buffers {
+    fn new(pd: &ProtectionDomain, params: &SimParams, rank: u32) -> Result<Self, Error> {
+        let region = |bytes: u64, access| -> Result<MemoryRegion, Error> {
             Ok(MemoryRegion::register(pd, HostBuffer::zeroed(bytes.max(1) as usize)?, access)?)
         };
         let own = params.counts()[rank as usize];
@@ -144,13 +144,13 @@ impl<'a> Buffers<'a> {
 }
 
 /// Own bytes in the send buffers, nothing right in the receive buffers.
-fn fill(buffers: &[Buffers<'_>], params: &SimParams, source: &[u8]) -> Result<(), SimError> {
+fn fill(buffers: &[Buffers], params: &SimParams, source: &[u8]) -> Result<(), SimError> {
     let mut wrong = memory::zeroes("what a buffer holds before", params.receive_bytes())?;
     wrong.fill(!source.first().copied().unwrap_or(0));
     let mut offset = 0;
     for ((rank, buffers), count) in (0..).zip(buffers).zip(params.counts()) {
         let write =
-            |region: &MemoryRegion<'_>, bytes: &[u8]| region.write(0, bytes).map_err(|error| at(rank)(error.into()));
+            |region: &MemoryRegion, bytes: &[u8]| region.write(0, bytes).map_err(|error| at(rank)(error.into()));
         let own = &source[offset..offset + count as usize];
         offset += count as usize;
         write(&buffers.receive, &wrong)?;
@@ -163,13 +163,13 @@ fn fill(buffers: &[Buffers<'_>], params: &SimParams, source: &[u8]) -> Result<()
 }
 
 /// Control messages that each rank has sent so far.
-fn announcements(groups: &[Group<'_>]) -> Vec<Control> {
-    let of = |group: &Group<'_>| Control { announcement: group.statistics().announcements, ..Control::default() };
+fn announcements(groups: &[Group]) -> Vec<Control> {
+    let of = |group: &Group| Control { announcement: group.statistics().announcements, ..Control::default() };
     groups.iter().map(of).collect()
 }
 
 /// Starts an operation on a rank. `ends`: where each rank's contribution ends in all of them.
-fn start(group: &mut Group<'_>, params: &SimParams, ends: &[u64], buffers: &Buffers<'_>) -> Result<(), Error> {
+fn start(group: &mut Group, params: &SimParams, ends: &[u64], buffers: &Buffers) -> Result<(), Error> {
     let elements = params.bytes / u64::from(OPERATOR.element_bytes());
     let whole = |region| Buffer { region, offset: 0 };
     let own = buffers.send.as_ref().map(whole);
@@ -191,10 +191,10 @@ fn start(group: &mut Group<'_>, params: &SimParams, ends: &[u64], buffers: &Buff
 /// to its start looks at nothing.
 fn operate(
     provider: &Provider,
-    groups: &mut [Group<'_>],
+    groups: &mut [Group],
     params: &SimParams,
     delays_ps: &[u64],
-    buffers: &[Buffers<'_>],
+    buffers: &[Buffers],
     ended: &mut dyn FnMut(u32),
 ) -> Result<Vec<Outcome>, SimError> {
     let ends: Vec<u64> = params
@@ -247,8 +247,8 @@ fn operate(
 /// Compares the results of ranks that have ended well; the digest of the first of them.
 fn compare(
     params: &SimParams,
-    groups: &[Group<'_>],
-    buffers: &[Buffers<'_>],
+    groups: &[Group],
+    buffers: &[Buffers],
     expected: &Expected<'_>,
     outcomes: &mut [Outcome],
 ) -> Result<Option<String>, SimError> {

@@ -1,7 +1,7 @@
 //! Counts of a simulation: time by phase, work of the threads, control messages.
 
 use derive_more::{AddAssign, Sub};
-use flexcast::{Communicator, MessageCounts, Phases};
+use flexcast::{Communicator, MessageCounts, PhasesPs};
 use serde::Serialize;
 
 use super::SimError;
@@ -54,7 +54,7 @@ pub struct PhaseTimes {
 }
 
 impl PhaseTimes {
-    pub(super) fn add(&mut self, phases: &Phases) {
+    pub(super) fn add(&mut self, phases: &PhasesPs) {
         self.arming.add(Some(phases.posted_ps), phases.armed_ps);
         self.waiting.add(phases.armed_ps, phases.sending_ps);
         self.sending.add(phases.sending_ps, phases.sent_ps);
@@ -95,7 +95,7 @@ impl Workers {
     ///
     /// # Errors
     /// [`SimError::Rank`].
-    pub(super) fn of(ranks: &[Communicator<'_>]) -> Result<Self, SimError> {
+    pub(super) fn of(ranks: &[Communicator]) -> Result<Self, SimError> {
         let mut workers = Self::default();
         for (rank, communicator) in (0..).zip(ranks) {
             let at = |source| SimError::Rank { rank, source };

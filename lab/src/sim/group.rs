@@ -13,11 +13,7 @@ fn at(rank: u32) -> impl Fn(flexcast::Error) -> SimError {
 ///
 /// # Errors
 /// [`SimError::Rank`] with the number of the card as rank.
-pub fn open_cards<'p>(
-    provider: &'p Provider,
-    count: usize,
-    application: &'p Application<'p>,
-) -> Result<Vec<Card<'p>>, SimError> {
+pub fn open_cards(provider: &Provider, count: usize, application: &Application) -> Result<Vec<Card>, SimError> {
     let devices = provider.devices().map_err(|error| at(0)(error.into()))?;
     if devices.len() < count {
         let reason = format!("{count} cards are needed, the machine has {}", devices.len());
@@ -33,12 +29,12 @@ pub fn open_cards<'p>(
 ///
 /// # Errors
 /// [`SimError::Rank`].
-pub fn communicators<'c>(
-    cards: &'c [Card<'c>],
+pub fn communicators(
+    cards: &[Card],
     ranks: u32,
     ranks_per_card: u32,
     config: &Config,
-) -> Result<Vec<Communicator<'c>>, SimError> {
+) -> Result<Vec<Communicator>, SimError> {
     let pending = (0..ranks)
         .map(|rank| {
             let card = &cards[(rank / ranks_per_card) as usize];

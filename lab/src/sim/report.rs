@@ -298,7 +298,7 @@ impl Report {
                 self.recovered_chunks += report.recovered_chunks;
                 self.recovered_bytes += report.recovered_bytes;
                 self.recovery_reads += report.reads;
-                self.phases.get_or_insert_default().add(&report.phases);
+                self.phases.get_or_insert_default().add(report.phases.in_ps());
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use emu_machine::with_world;
-use flexcast::{Buffer, Card, Communicator, Done, Firmware, Request, Test};
+use flexcast::{Buffer, Card, Communicator, Firmware, Request, Test};
 use flexio::Provider;
 
 use super::algorithm::Algorithm;
@@ -81,7 +81,7 @@ fn multicast(
     tick(Tick::Ready);
     let set_up_s = started.elapsed().as_secs_f64();
     let mut report = Report::new(&params)?;
-    let mut buffers: Vec<Option<Buffers<'_>>> = (0..params.ranks).map(|_| None).collect();
+    let mut buffers: Vec<Option<Buffers>> = (0..params.ranks).map(|_| None).collect();
     let mut counted = 0;
     for iteration in 0..params.warm_up + params.iterations {
         fill(&cards, &params, source, &mut buffers)?;
@@ -113,7 +113,7 @@ fn multicast(
             break;
         }
         for (slot, done) in buffers.iter_mut().zip(&mut done) {
-            *slot = done.take().and_then(|done| Some(Buffers { send: done.send, receive: done.receive? }));
+            *slot = done.take().and_then(Result::ok).map(|done| Buffers { send: done.send, receive: done.receive });
         }
         params.trouble.clear();
     }
@@ -123,18 +123,18 @@ fn multicast(
 }
 
 /// Digest of the buffer of the first rank that has ended well.
-fn sha256(done: &[Option<Done<'_>>]) -> Result<Option<String>, SimError> {
-    let well = |(rank, done): (u32, &Option<Done<'_>>)| {
-        let done = done.as_ref().filter(|done| done.result.is_ok())?;
-        Some(done.receive.as_ref()?.to_vec().map_err(at(rank)).map(|bytes| digest(&bytes)))
+fn sha256(done: &[Option<flexcast::Outcome>]) -> Result<Option<String>, SimError> {
+    let well = |(rank, done): (u32, &Option<flexcast::Outcome>)| {
+        let done = done.as_ref()?.as_ref().ok()?;
+        Some(done.receive.to_vec().map_err(at(rank)).map(|bytes| digest(&bytes)))
     };
     (0..).zip(done).find_map(well).transpose()
 }
 
 /// A rank's buffers between operations.
-struct Buffers<'c> {
-    send: Option<Buffer<'c>>,
-    receive: Buffer<'c>,
+struct Buffers {
+    send: Option<Buffer>,
+    receive: Buffer,
 }
 
 fn at(rank: u32) -> impl Fn(flexcast::Error) -> SimError {
@@ -142,17 +142,12 @@ fn at(rank: u32) -> impl Fn(flexcast::Error) -> SimError {
 }
 
 /// Control messages that each rank has sent so far.
-fn messages(ranks: &[Communicator<'_>]) -> Vec<Control> {
+fn messages(ranks: &[Communicator]) -> Vec<Control> {
     ranks.iter().map(|rank| Control::of(&rank.messages())).collect()
 }
 
 /// Makes the buffers of an operation, or takes those of the last: own bytes in the send buffer, nothing right in the receive buffer.
-fn fill<'c>(
-    cards: &'c [Card<'c>],
-    params: &SimParams,
-    source: &[u8],
-    buffers: &mut [Option<Buffers<'c>>],
-) -> Result<(), SimError> {
+fn fill(cards: &[Card], params: &SimParams, source: &[u8], buffers: &mut [Option<Buffers>]) -> Result<(), SimError> {
     let counts = params.counts();
     let mut offset = 0;
     for (rank, slot) in (0u32..).zip(buffers) {
@@ -181,12 +176,7 @@ fn fill<'c>(
 }
 
 /// Posts one operation on a rank.
-fn post<'c>(
-    rank: u32,
-    communicator: &mut Communicator<'c>,
-    params: &SimParams,
-    buffers: Buffers<'c>,
-) -> Result<Request, SimError> {
+fn post(rank: u32, communicator: &mut Communicator, params: &SimParams, buffers: Buffers) -> Result<Request, SimError> {
     let disagrees = params.trouble.contains(&Trouble::Disagree { rank });
     match buffers {
         Buffers { send: Some(send), .. } if disagrees => communicator.broadcast(send, 0),
@@ -200,12 +190,12 @@ fn post<'c>(
 }
 
 /// Posts the operation on ranks that have not and that are due.
-fn post_due<'c>(
+fn post_due(
     provider: &Provider,
     is_due: impl Fn(usize) -> bool,
     params: &SimParams,
-    ranks: &mut [Communicator<'c>],
-    buffers: &mut [Option<Buffers<'c>>],
+    ranks: &mut [Communicator],
+    buffers: &mut [Option<Buffers>],
     meter: &mut Meter,
     requests: &mut [Option<Request>],
 ) -> Result<(), SimError> {
@@ -220,22 +210,23 @@ fn post_due<'c>(
 
 /// Posts one operation on all ranks, on each when its delay is over, and drives them until all have ended. A rank whose host has not come
 /// to its post looks at nothing.
-fn operate<'c>(
+fn operate(
     provider: &Provider,
-    ranks: &mut [Communicator<'c>],
+    ranks: &mut [Communicator],
     params: &SimParams,
     delays_ps: &[u64],
-    buffers: &mut [Option<Buffers<'c>>],
+    buffers: &mut [Option<Buffers>],
     meter: &mut Meter,
     ended: &mut dyn FnMut(u32),
-) -> Result<Vec<Option<Done<'c>>>, SimError> {
+) -> Result<Vec<Option<flexcast::Outcome>>, SimError> {
     let mut requests: Vec<Option<Request>> = ranks.iter().map(|_| None).collect();
     let start_ps = provider.relax().now_ps();
     post_due(provider, |rank| delays_ps[rank] == 0, params, ranks, buffers, meter, &mut requests)?;
-    let mut done: Vec<Option<Done<'c>>> = ranks.iter().map(|_| None).collect();
+    let mut done: Vec<Option<flexcast::Outcome>> = ranks.iter().map(|_| None).collect();
     let mut trouble = Troubles::new(params, provider.relax().now_ps());
     // Twice the bound of any operation with a worker that must be waited for: nothing that works takes as long.
-    let bound_ps = params.config.patience_ps.saturating_mul(2).saturating_add(20_000_000_000_000);
+    let barrier_ps = u64::try_from(params.config.barrier_timeout.as_nanos() * 1000).unwrap_or(u64::MAX);
+    let bound_ps = barrier_ps.saturating_mul(2).saturating_add(20_000_000_000_000);
     let mut looks = Looks::new(ranks.len(), params.ranks_per_card);
     loop {
         let now_ps = provider.relax().now_ps();
@@ -260,14 +251,19 @@ fn operate<'c>(
             // Without a request of its own its neighbours may still need it.
             let over = |request: &mut Request| communicator.is_done(request);
             let Some(request) = requests[rank].take_if(over) else { continue };
-            match communicator.test(request).map_err(at(rank as u32))? {
-                Test::Pending(request) => requests[rank] = Some(request),
-                Test::Done(finished) => {
-                    meter.note(rank, begun_ps, executed);
-                    done[rank] = Some(finished);
-                    ended(ranks_done(&done) as u32);
+            let outcome = match communicator.test(request) {
+                Ok(Test::Pending(request)) => {
+                    requests[rank] = Some(request);
+                    continue;
                 }
-            }
+                Ok(Test::Done(done)) => Ok(done),
+                // Not the operation has failed, but the library.
+                Err(failed) if failed.report.failure.is_none() => return Err(at(rank as u32)(failed.error)),
+                Err(failed) => Err(failed),
+            };
+            meter.note(rank, begun_ps, executed);
+            done[rank] = Some(outcome);
+            ended(ranks_done(&done) as u32);
         }
         let is_open = |rank: &u32| requests[*rank as usize].is_some() || buffers[*rank as usize].is_some();
         let waiting = (0..params.ranks).find(|rank| is_open(rank) && !trouble.is_dead(*rank));
@@ -297,7 +293,7 @@ impl<'p> Troubles<'p> {
     }
 
     /// Lets happen what is due; tells whether anything was.
-    fn happen(&mut self, now_ps: u64, ranks: &mut [Communicator<'_>]) -> Result<bool, SimError> {
+    fn happen(&mut self, now_ps: u64, ranks: &mut [Communicator]) -> Result<bool, SimError> {
         let since_ps = now_ps - self.begun_ps;
         let due = |trouble: &mut Trouble| match *trouble {
             Trouble::Dead { after_ps, .. } | Trouble::Cancel { after_ps, .. } | Trouble::Stall { after_ps, .. } => {
@@ -328,21 +324,24 @@ impl<'p> Troubles<'p> {
     }
 }
 
-fn ranks_done(done: &[Option<Done<'_>>]) -> usize {
+fn ranks_done(done: &[Option<flexcast::Outcome>]) -> usize {
     done.iter().flatten().count()
 }
 
 /// Compares a rank's buffer with what was sent; `None` for a dead rank's.
-fn outcome(source: &[u8], rank: u32, done: Option<&Done<'_>>) -> Result<Outcome, SimError> {
+fn outcome(source: &[u8], rank: u32, done: Option<&flexcast::Outcome>) -> Result<Outcome, SimError> {
     let Some(done) = done else { return Ok(Outcome { dead: true, ..Outcome::default() }) };
-    let equal = match (&done.result, &done.receive) {
-        (Ok(()), Some(buffer)) => Some(buffer.to_vec().map_err(|source| SimError::Rank { rank, source })? == source),
-        _ => None,
+    let (equal, report) = match done {
+        Ok(done) => {
+            let got = done.receive.to_vec().map_err(|source| SimError::Rank { rank, source })?;
+            (Some(got == source), done.report)
+        }
+        Err(failed) => (None, failed.report),
     };
-    let error = done.result.as_ref().err().map(ToString::to_string);
-    let kind = done.result.as_ref().err().map(failure::kind);
-    let phases = &done.report.phases;
+    let error = done.as_ref().err().map(ToString::to_string);
+    let kind = done.as_ref().err().map(|failed| failure::kind(&failed.error));
+    let phases = report.phases.in_ps();
     let took_ps = phases.released_ps.map(|released_ps| released_ps.saturating_sub(phases.posted_ps));
     let posted_ps = Some(phases.posted_ps);
-    Ok(Outcome { dead: false, equal, error, kind, report: Some(done.report), posted_ps, took_ps })
+    Ok(Outcome { dead: false, equal, error, kind, report: Some(report), posted_ps, took_ps })
 }

@@ -4,6 +4,7 @@
 //! ([`SimSpec::command`]), and the run is made of them ([`SimSpec::resolve`]).
 
 use std::fmt::Display;
+use std::time::Duration;
 
 use clap::Args as _;
 use emu_config::{ConfigError, Machine};
@@ -315,28 +316,26 @@ impl CommunicatorArgs {
         let Self { send_batch, chunk, slots, batch, margin, pacing, .. } = *self;
         let mut config = Config::default();
         if let Some(us) = margin {
-            config.overheads.margin_ps = us.saturating_mul(1_000_000);
+            config.overheads.cutoff_slack = Duration::from_micros(us);
         }
         // All cards' slots are filled: those of 1024 cards leave room for their buffers in 8 GiB.
         let most = if ranks > 512 { 512 } else { 1024 };
         let slots = slots.unwrap_or(most / subgroups.clamp(1, 64).next_power_of_two());
-        Config {
-            transport,
-            subgroups,
-            receive_threads: threads.unwrap_or(subgroups),
-            send_threads,
-            control: control.into(),
-            placement: if spread { ThreadPlacement::Spread } else { ThreadPlacement::Compact },
-            chains,
-            pacing_gbit_per_s: pacing,
-            lead_chunks: lead,
-            send_batch,
-            chunk_bytes: chunk,
-            slots,
-            receive_batch: batch.unwrap_or(64.min(slots / 2)),
-            max_receive_bytes: receive_bytes.max(1),
-            ..config
-        }
+        config
+            .transport(transport)
+            .subgroups(subgroups)
+            .receive_threads(threads.unwrap_or(subgroups))
+            .send_threads(send_threads)
+            .control(control.into())
+            .placement(if spread { ThreadPlacement::Spread } else { ThreadPlacement::Compact })
+            .chains(chains)
+            .pacing_gbit_per_s(pacing)
+            .lead_chunks(lead)
+            .send_batch(send_batch)
+            .chunk_bytes(chunk)
+            .slots(slots)
+            .receive_batch(batch.unwrap_or(64.min(slots / 2)))
+            .max_receive_bytes(receive_bytes.max(1))
     }
 }
 

@@ -1,7 +1,7 @@
 //! DPA work by phase of an operation: instructions and cycles of all threads of a rank's card.
 
 use emu_machine::{Executed, with_world};
-use flexcast::{Done, Phases};
+use flexcast::{Outcome, PhasesPs};
 use serde::Serialize;
 
 use super::SimError;
@@ -100,14 +100,11 @@ impl Meter {
     }
 
     /// What ranks that have ended well have executed in each phase.
-    pub(super) fn by_phase(&self, done: &[Option<Done<'_>>]) -> Vec<[Executed; 5]> {
-        let phases = |done: &Option<Done<'_>>| {
-            let done = done.as_ref().filter(|done| done.result.is_ok())?;
-            Some(done.report.phases)
-        };
-        let phases: Vec<Option<Phases>> = done.iter().map(phases).collect();
+    pub(super) fn by_phase(&self, done: &[Option<Outcome>]) -> Vec<[Executed; 5]> {
+        let phases = |done: &Option<Outcome>| Some(*done.as_ref()?.as_ref().ok()?.report.phases.in_ps());
+        let phases: Vec<Option<PhasesPs>> = done.iter().map(phases).collect();
         let first_sending_ps = phases.iter().flatten().filter_map(|phases| phases.sending_ps).min();
-        let of = |(looks, phases): (&Vec<(u64, Executed)>, &Option<Phases>)| {
+        let of = |(looks, phases): (&Vec<(u64, Executed)>, &Option<PhasesPs>)| {
             let ends_ps = ends_ps((*phases).as_ref()?, first_sending_ps);
             let at = ends_ps.map(|ps| counters_at(looks, ps));
             Some(std::array::from_fn(|phase| at[phase + 1].since(at[phase])))
@@ -117,8 +114,8 @@ impl Meter {
 }
 
 /// When an operation was posted, and when each of its phases ended, in order.
-fn ends_ps(phases: &Phases, first_sending_ps: Option<u64>) -> [u64; 6] {
-    let Phases { posted_ps, armed_ps, sent_ps, received_ps, cut_off_ps, complete_ps, released_ps, .. } = *phases;
+fn ends_ps(phases: &PhasesPs, first_sending_ps: Option<u64>) -> [u64; 6] {
+    let PhasesPs { posted_ps, armed_ps, sent_ps, received_ps, cut_off_ps, complete_ps, released_ps, .. } = *phases;
     let received_ps = received_ps.max(received_ps.and(sent_ps));
     let data_ps = received_ps.or(cut_off_ps);
     let recovered_ps = if received_ps.is_some() { None } else { complete_ps };
@@ -147,7 +144,7 @@ mod tests {
 
     #[test]
     fn phases_follow_one_another_whatever_has_happened() {
-        let well = Phases {
+        let well = PhasesPs {
             posted_ps: 10,
             armed_ps: Some(20),
             sending_ps: Some(35),
@@ -155,16 +152,16 @@ mod tests {
             received_ps: Some(50),
             complete_ps: Some(50),
             released_ps: Some(70),
-            ..Phases::default()
+            ..PhasesPs::default()
         };
         assert_eq!(ends_ps(&well, Some(30)), [10, 20, 30, 60, 60, 70]);
         // Armed behind the first root's turn: no barrier of its own.
         assert_eq!(ends_ps(&well, Some(15)), [10, 20, 20, 60, 60, 70]);
-        let lost = Phases { received_ps: None, cut_off_ps: Some(55), complete_ps: Some(65), ..well };
+        let lost = PhasesPs { received_ps: None, cut_off_ps: Some(55), complete_ps: Some(65), ..well };
         assert_eq!(ends_ps(&lost, Some(30)), [10, 20, 30, 55, 65, 70]);
         // A rank alone neither sends nor receives.
         assert_eq!(
-            ends_ps(&Phases { posted_ps: 5, released_ps: Some(9), ..Phases::default() }, None),
+            ends_ps(&PhasesPs { posted_ps: 5, released_ps: Some(9), ..PhasesPs::default() }, None),
             [5, 5, 5, 5, 5, 9]
         );
     }

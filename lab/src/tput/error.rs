@@ -40,9 +40,6 @@ pub enum TputError {
     /// The collective library refused something, or the operation failed.
     #[error(transparent)]
     Collective(#[from] flexcast::Error),
-    /// The library could not give a buffer back.
-    #[error("an operation ended well, and the library kept its buffer; this is a bug of the library")]
-    Kept,
     /// A published kernel ended an iteration before its end.
     #[error("worker {worker} of image reference ended early: {} (detail {detail:#x}); it repairs no loss", kernel_status(.status))]
     Kernel {

@@ -68,17 +68,16 @@ impl Params {
     #[must_use]
     pub fn config(&self, bytes: u64) -> Config {
         let config = Config::default();
-        Config {
-            transport: self.transport,
-            control: self.control,
-            send_threads: self.send_threads,
-            chunk_bytes: self.chunk_bytes,
-            receive_batch: self.batch,
-            slots: self.slots,
-            max_receive_bytes: bytes.max(config.max_receive_bytes),
-            ..config
-        }
-        .with_subgroups(self.threads)
+        let max_receive_bytes = bytes.max(config.max_receive_bytes);
+        config
+            .transport(self.transport)
+            .control(self.control)
+            .with_subgroups(self.threads)
+            .send_threads(self.send_threads)
+            .chunk_bytes(self.chunk_bytes)
+            .receive_batch(self.batch)
+            .slots(self.slots)
+            .max_receive_bytes(max_receive_bytes)
     }
 }
 

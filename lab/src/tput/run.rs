@@ -28,19 +28,19 @@ pub struct ImageFile {
 
 /// Who takes part.
 #[derive(Debug)]
-pub struct Cards<'a> {
+pub struct Cards {
     /// Receives on its DPA.
-    pub server: Device<'a>,
+    pub server: Device,
     /// Sends.
-    pub client: Device<'a>,
+    pub client: Device,
 }
 
-impl<'a> Cards<'a> {
+impl Cards {
     /// Opens both cards: by name, or the first as receiver and the second (where there is one) as sender.
     ///
     /// # Errors
     /// [`flexio::Error::UnknownDevice`] and whatever opening a card can give.
-    pub fn open(provider: &'a Provider, server: Option<&str>, client: Option<&str>) -> Result<Self, TputError> {
+    pub fn open(provider: &Provider, server: Option<&str>, client: Option<&str>) -> Result<Self, TputError> {
         let [server, client] = names(provider, server, client)?;
         Ok(Self { server: provider.open(&server)?, client: provider.open(&client)? })
     }
@@ -79,7 +79,7 @@ pub fn run(
     tick: &mut dyn FnMut(Tick),
 ) -> Result<Report, TputError> {
     let started = Instant::now();
-    let application: Application<'_> = Firmware { name: &image.name, elf: &image.elf }.load(provider)?;
+    let application: Application = Firmware { name: &image.name, elf: &image.elf }.load(provider)?;
     let [server, client] = names;
     let receiving = Card::open_with(provider, server, &application)?;
     let sending = if client == server { None } else { Some(Card::open_with(provider, client, &application)?) };
@@ -98,16 +98,16 @@ pub fn run(
 }
 
 /// Both ranks.
-struct Pair<'c> {
-    receiver: Communicator<'c>,
-    root: Communicator<'c>,
+struct Pair {
+    receiver: Communicator,
+    root: Communicator,
 }
 
-fn repeat<'c>(
+fn repeat(
     provider: &Provider,
-    receiving: &'c Card<'c>,
-    sending: &'c Card<'c>,
-    pair: &mut Pair<'c>,
+    receiving: &Card,
+    sending: &Card,
+    pair: &mut Pair,
     plan: &Plan,
     source: &[u8],
     tick: &mut dyn FnMut(Tick),
@@ -123,10 +123,7 @@ fn repeat<'c>(
         let posts = pair.root.send_statistics()?;
         let accesses = if is_virtual { Accesses::now()? } else { None };
         let Ended { root, receiver, equal } = operate(provider, pair, receive, send, source)?;
-        root.result?;
-        receiver.result?;
-        let (Some(sent), Some(received)) = (root.receive, receiver.receive) else { return Err(TputError::Kept) };
-        (send, receive) = (sent, received);
+        (send, receive) = (root.receive, receiver.receive);
         totals.digest_ok &= equal;
         if repetition >= plan.params.warm_up {
             Accesses::add_since(&mut totals.accesses, accesses.as_ref())?;
@@ -135,12 +132,12 @@ fn repeat<'c>(
             totals.sent_chunks += now.posted - posts.posted;
             totals.send_instructions += now.loop_instructions - posts.loop_instructions;
             totals.recovered_chunks += receiver.report.recovered_chunks;
-            let phases = &receiver.report.phases;
+            let (of_receiver, of_root) = (receiver.report.phases.in_ps(), root.report.phases.in_ps());
             // The operation is over for both when the receiver has released it, or the root, whichever is later.
-            let first_ps = phases.posted_ps.min(root.report.phases.posted_ps);
-            let last_ps = phases.released_ps.max(root.report.phases.released_ps).unwrap_or(first_ps);
+            let first_ps = of_receiver.posted_ps.min(of_root.posted_ps);
+            let last_ps = of_receiver.released_ps.max(of_root.released_ps).unwrap_or(first_ps);
             totals.span_ps += last_ps.saturating_sub(first_ps);
-            let data_ps = phases.complete_ps.zip(root.report.phases.sending_ps);
+            let data_ps = of_receiver.complete_ps.zip(of_root.sending_ps);
             totals.data_ps += data_ps.map_or(0, |(complete, sending)| complete.saturating_sub(sending));
         }
         tick(Tick { ended: repetition + 1, repetitions: plan.runs() });
@@ -149,28 +146,28 @@ fn repeat<'c>(
 }
 
 /// An operation of both ranks that has ended.
-struct Ended<'c> {
-    receiver: Done<'c>,
-    root: Done<'c>,
+struct Ended {
+    receiver: Done,
+    root: Done,
     /// Whether the receiver had every byte at the very moment of being told.
     equal: bool,
 }
 
 /// Posts on both ranks and drives them until both have ended. Each operation has bounds of its own in the library.
-fn operate<'c>(
+fn operate(
     provider: &Provider,
-    pair: &mut Pair<'c>,
-    receive: Buffer<'c>,
-    send: Buffer<'c>,
+    pair: &mut Pair,
+    receive: Buffer,
+    send: Buffer,
     source: &[u8],
-) -> Result<Ended<'c>, TputError> {
+) -> Result<Ended, TputError> {
     let mut equal = None;
     let mut receiver = Under::Way(pair.receiver.broadcast(receive, ROOT).map_err(|refused| refused.error)?);
     let mut root = Under::Way(pair.root.broadcast(send, ROOT).map_err(|refused| refused.error)?);
     loop {
         receiver = receiver.poll(&mut pair.receiver)?;
         if let (Under::Over(done), None) = (&receiver, equal) {
-            equal = Some(done.receive.as_ref().map(Buffer::to_vec).transpose()?.is_some_and(|bytes| bytes == source));
+            equal = Some(done.receive.to_vec()? == source);
         }
         root = root.poll(&mut pair.root)?;
         match (receiver, root) {
@@ -184,17 +181,17 @@ fn operate<'c>(
 }
 
 /// An operation of one rank.
-enum Under<'c> {
+enum Under {
     Way(Request),
-    Over(Box<Done<'c>>),
+    Over(Box<Done>),
 }
 
-impl<'c> Under<'c> {
-    fn poll(self, communicator: &mut Communicator<'c>) -> Result<Self, TputError> {
+impl Under {
+    fn poll(self, communicator: &mut Communicator) -> Result<Self, TputError> {
         // Also when its own part is over: the other rank may still need it.
         communicator.progress()?;
         let Under::Way(request) = self else { return Ok(self) };
-        Ok(match communicator.test(request)? {
+        Ok(match communicator.test(request).map_err(|failed| failed.error)? {
             Test::Pending(request) => Under::Way(request),
             Test::Done(done) => Under::Over(Box::new(done)),
         })
@@ -223,7 +220,7 @@ impl DeviceCounters {
 ///
 /// # Errors
 /// [`TputError::BringUp`], or the failure of the call.
-pub fn bring_up(process: &Process<'_>) -> Result<u64, TputError> {
+pub fn bring_up(process: &Process) -> Result<u64, TputError> {
     let argument = 0x0123_4567_89AB_CDEF;
     let answer = process.call("bring_up", argument)?;
     let expected = bring_up_answer(argument);

@@ -33,23 +33,23 @@ fn address(addr: DevAddr) -> DeviceAddress {
     DeviceAddress::new(addr.get())
 }
 
-fn of_cq(cq: &DpaCompletionQueue<'_>) -> CompletionQueueMemory {
+fn of_cq(cq: &DpaCompletionQueue) -> CompletionQueueMemory {
     Queue::new(address(cq.ring()), address(cq.doorbell_record()), cq.number(), u32::from(cq.log_depth()))
 }
 
-fn of_qp<K: QueueKind>(qp: &DpaQueuePair<'_>, ring: DevAddr, log_depth: Option<u8>) -> Queue<K> {
+fn of_qp<K: QueueKind>(qp: &DpaQueuePair, ring: DevAddr, log_depth: Option<u8>) -> Queue<K> {
     let log_depth = u32::from(log_depth.expect("a queue"));
     Queue::new(address(ring), address(qp.doorbell_record()), qp.number(), log_depth)
 }
 
 /// The host's end of a control connection.
-struct Control<'a> {
-    host: QueuePair<'a>,
+struct Control {
+    host: QueuePair,
     contexts: DevAddr,
     key: u32,
 }
 
-impl Control<'_> {
+impl Control {
     /// Writes lines, of 64 bytes each, and wakes the thread.
     fn tell(&self, lines: &[(u64, &[u8])]) {
         let kind = |offset: u64| SendKind::Write { remote_addr: self.contexts.get() + offset, rkey: self.key };
@@ -258,7 +258,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
     };
     contexts.write(SEND_THREAD, send.as_bytes()).expect("in range");
     // No time passes between the call that prepares and the thread's first run.
-    let start = |handler: &EventHandler<'_>, offset: u64| {
+    let start = |handler: &EventHandler, offset: u64| {
         handler.run(contexts.addr().get() + offset).expect("it runs");
         assert_eq!(process.call("kick", u64::from(handler.id())).expect("it answers"), 0);
     };

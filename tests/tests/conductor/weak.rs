@@ -1,5 +1,7 @@
 //! The conductor on weak memory. These tests tell a missing fence (`cargo xtask mutants`).
 
+use std::time::Duration;
+
 use emu_config::Machine;
 use emu_machine::{Config as MachineConfig, CostModel, MemoryModel, with_world};
 use flexcast::{Config, Test};
@@ -37,7 +39,7 @@ fn speeds() -> [CostModel; 3] {
 #[test]
 fn image_allgather_conducts_when_memory_is_weak_and_races_are_looked_for() {
     for seed in 1..=seeds() {
-        run(4, |ranks| weak(seed, machine(ranks)), &Config { chains: 2, ..config() });
+        run(4, |ranks| weak(seed, machine(ranks)), &config().chains(2));
     }
 }
 
@@ -48,7 +50,7 @@ fn image_allgather_conducts_on_harts_of_any_speed() {
         for cost in speeds() {
             for ranks in [2, 3] {
                 let machine = MachineConfig { cost, ..weak(seed, machine(ranks)) };
-                with_ranks(machine, &Config { chains: 1, ..config() }, |all| {
+                with_ranks(machine, &config().chains(1), |all| {
                     for number in 0..8 {
                         let root = number % ranks;
                         let call =
@@ -84,7 +86,7 @@ fn watched(machine: MachineConfig, config: &Config, calls: &[Call], mut until_ne
                     let done = if communicator.is_flagged().expect("read") {
                         taken(communicator, waiting)
                     } else {
-                        match communicator.test(waiting).expect("a test") {
+                        match communicator.test(waiting).unwrap_or_else(|error| panic!("{call:?} {seed}: {error}")) {
                             Test::Pending(pending) => {
                                 *request = Some(pending);
                                 continue;
@@ -92,10 +94,9 @@ fn watched(machine: MachineConfig, config: &Config, calls: &[Call], mut until_ne
                             Test::Done(done) => done,
                         }
                     };
-                    done.result.as_ref().unwrap_or_else(|error| panic!("{call:?} {seed}: {error}"));
-                    let got = done.receive.as_ref().expect("a buffer").to_vec().expect("read");
+                    let got = done.receive.to_vec().expect("read");
                     assert!(got == expected, "{call:?} {seed}");
-                    let phases = done.report.phases;
+                    let phases = done.report.phases.in_ps();
                     let times = [Some(phases.posted_ps), phases.ready_ps, phases.released_ps];
                     assert!(times.iter().all(Option::is_some) && times.is_sorted(), "{phases:?}");
                     recovered += done.report.recovered_chunks;
@@ -119,7 +120,7 @@ fn image_allgather_tells_hosts_that_look_all_the_time_what_is_whole() {
     for seed in 1..=2 * seeds() {
         for cost in speeds() {
             let machine = MachineConfig { cost, ..weak(seed, machine(3)) };
-            watched(machine, &Config { chains: 2, ..config() }, &calls(3), || PS_PER_US / 50);
+            watched(machine, &config().chains(2), &calls(3), || PS_PER_US / 50);
         }
     }
 }
@@ -136,13 +137,11 @@ fn image_allgather_tells_hosts_that_look_now_and_then_what_to_read() {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let calls = [Call::Allgather { len: 6000 }; 12];
         // Control messages are lost, too: what a connection repeats comes soon.
-        let config = Config {
-            retry_exponent: 8,
-            patience_ps: 20_000 * PS_PER_US,
-            recovery_ps: 50_000 * PS_PER_US,
-            packet_lifetime_ps: 100 * PS_PER_US,
-            ..config()
-        };
+        let config = config()
+            .retry_exponent(8)
+            .barrier_timeout(Duration::from_micros(20_000))
+            .recovery_timeout(Duration::from_micros(50_000))
+            .packet_lifetime(Duration::from_micros(100));
         recovered += watched(machine, &config, &calls, || random.random_range(1..8 * PS_PER_US));
     }
     assert!(recovered > 0, "nothing was lost");

@@ -1,43 +1,45 @@
 //! Memory that collectives send from and receive into.
-#![allow(unsafe_code)] // One place: a second registration of memory that the buffer itself keeps.
+#![allow(unsafe_code)] // A second registration of memory that the buffer itself keeps, and slices of it.
 
 use std::ptr::NonNull;
 
 use flexio::{Access, MemoryRegion};
 
 use crate::api::user_memory::Shared;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Registered memory of the caller. An operation takes it over and gives it back when it is done, so that nobody can touch or free it
 /// in between:
 ///
 /// ```compile_fail,E0382
-/// # fn f(mut communicator: flexcast::Communicator<'_>, send: flexcast::Buffer<'_>, receive: flexcast::Buffer<'_>) {
+/// # fn f(mut communicator: flexcast::Communicator, send: flexcast::Buffer, receive: flexcast::Buffer) {
 /// let request = communicator.allgather(send, receive);
 /// drop(send); // moved: the card reads from it
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Buffer<'c> {
+pub struct Buffer {
     /// The same bytes once more, under a key that peers write by during one operation. Dropped before the region.
-    exposed: Option<MemoryRegion<'c>>,
-    region: MemoryRegion<'c>,
+    exposed: Option<MemoryRegion>,
+    region: MemoryRegion,
     len: usize,
+    /// Peers may have been told its key.
+    known: bool,
     /// What `region` is a view of, if it is one: dropped after it.
-    shared: Option<Shared<'c>>,
+    shared: Option<Shared>,
 }
 
-impl<'c> Buffer<'c> {
-    pub(crate) fn new(region: MemoryRegion<'c>, len: usize) -> Self {
-        Self { exposed: None, region, len, shared: None }
+impl Buffer {
+    pub(crate) fn new(region: MemoryRegion, len: usize) -> Self {
+        Self { exposed: None, region, len, known: false, shared: None }
     }
 
-    pub(crate) fn of_user(region: MemoryRegion<'c>, len: usize, shared: Shared<'c>) -> Self {
-        Self { exposed: None, region, len, shared: Some(shared) }
+    pub(crate) fn of_user(region: MemoryRegion, len: usize, shared: Shared) -> Self {
+        Self { exposed: None, region, len, known: false, shared: Some(shared) }
     }
 
     /// What it is a view of.
-    pub(crate) fn shared(&self) -> Option<&Shared<'c>> {
+    pub(crate) fn shared(&self) -> Option<&Shared> {
         self.shared.as_ref()
     }
 
@@ -51,6 +53,49 @@ impl<'c> Buffer<'c> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// The bytes, to be read where they are. If peers know the key of the buffer, which they do after an operation has received into it, the
+    /// memory is registered anew first: nobody can write to it while the slice exists.
+    ///
+    /// # Errors
+    /// [`crate::Error::Flexio`] when it cannot be registered; [`crate::Error::Argument`] for memory of a [`UserMemory`](crate::UserMemory), which
+    /// its owner reads by its address.
+    pub fn as_slice(&mut self) -> Result<&[u8]> {
+        self.revoke()?;
+        // SAFETY: no operation has the buffer, and nobody knows its key: no card writes to it. Its methods need the borrow that the slice holds.
+        Ok(unsafe { &self.region.as_slice()[..self.len] })
+    }
+
+    /// The bytes, to be changed where they are; see [`Buffer::as_slice`].
+    ///
+    /// # Errors
+    /// As [`Buffer::as_slice`].
+    pub fn as_mut_slice(&mut self) -> Result<&mut [u8]> {
+        self.revoke()?;
+        let len = self.len;
+        // SAFETY: as above; nor does a card read it.
+        Ok(unsafe { &mut self.region.as_mut_slice()[..len] })
+    }
+
+    /// Takes back what peers know.
+    fn revoke(&mut self) -> Result<()> {
+        if self.shared.is_some() {
+            let reason =
+                "memory by its address has no slices here: read it where it is, when its operation is over".to_owned();
+            return Err(Error::Argument { operation: "slice of a buffer", reason });
+        }
+        self.hide();
+        if self.known {
+            self.region.renew()?;
+            self.known = false;
+        }
+        Ok(())
+    }
+
+    /// Peers are told the key: an operation receives into it.
+    pub(crate) fn tell(&mut self) {
+        self.known = true;
     }
 
     /// Sets every byte.
@@ -103,11 +148,11 @@ impl<'c> Buffer<'c> {
         self.exposed = None;
     }
 
-    pub(crate) fn into_region(self) -> (MemoryRegion<'c>, usize) {
+    pub(crate) fn into_region(self) -> (MemoryRegion, usize) {
         (self.region, self.len)
     }
 
-    pub(crate) fn region(&self) -> &MemoryRegion<'c> {
+    pub(crate) fn region(&self) -> &MemoryRegion {
         &self.region
     }
 }

@@ -1,150 +1,147 @@
 //! A group of ranks.
 
 mod pending;
+mod progress;
 
-use std::collections::VecDeque;
 use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use flexcast_abi::{SendReport, Statistics};
-use flexcast_proto::wire::Codec;
-use flexcast_proto::{Alpha, CollectiveIds, Failure, Place};
+use flexcast_proto::Place;
 
 pub use pending::Pending;
+use progress::ProgressThread;
+pub use progress::ThreadOptions;
 
-use crate::api::buffer::Buffer;
 use crate::api::card::Card;
-use crate::api::config::{Config, Derived, Footprint};
-use crate::api::request::{Done, MessageCounts, Report, Request, Test};
+use crate::api::config::{Config, Footprint};
+use crate::api::request::{Done, Failed, MessageCounts, Outcome, Request, Test, duration};
 use crate::bootstrap::Exchange;
-use crate::dpa::receive::Receive;
-use crate::dpa::send::Send;
 use crate::error::{Error, Result};
-use crate::memory::tower::Tower;
-use crate::plan::Plan;
-use crate::protocol::control::Control;
-use crate::protocol::engine::Running;
-use crate::protocol::machine::Machine;
+use crate::protocol::engine::Engine;
 
-/// The queues and threads of a communicator. Dropped as one: what can reach memory before the memory.
-pub(crate) struct Parts<'c> {
-    pub(crate) control: Control<'c>,
-    pub(crate) machine: Machine<'c>,
-    pub(crate) send: Send<'c>,
-    pub(crate) receive: Receive<'c>,
-    // Behind everything that refers into it.
-    tower: Tower<'c>,
-    _units: Units<'c>,
-}
-
-/// The execution units of a communicator, given back when it is dropped.
-struct Units<'c> {
-    card: &'c Card<'c>,
-    units: Vec<u32>,
-    hot_bytes: u64,
-}
-
-impl Drop for Units<'_> {
-    fn drop(&mut self) {
-        let mut all = self.card.units().borrow_mut();
-        all.give_back(&self.units);
-        all.hot_bytes -= self.hot_bytes;
-    }
-}
+/// Longest that a waiting thread sleeps before it looks by itself whether the progress thread is still there.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// Ranks that broadcast and gather among one another.
 ///
-/// Nothing happens by itself: [`Communicator::progress`], or a test or wait that calls it, moves the protocol on. What the card does
-/// (receiving, copying, sending) needs no such call. Operations of one communicator run one after another, in the order in which they
-/// were posted, which must be the same on all ranks; several communicators run side by side.
-pub struct Communicator<'c> {
-    pub(crate) parts: Parts<'c>,
-    // Buffers come after everything of the card that can reach them.
-    pub(crate) current: Option<Running<'c>>,
-    pub(crate) waiting: VecDeque<Posted<'c>>,
-    /// Finished operations that nobody has asked for yet, by request.
-    pub(crate) done: Vec<(u64, Done<'c>)>,
-    /// Buffers that the card may still reach.
-    pub(crate) lost: Vec<Buffer<'c>>,
-    pub(crate) card: &'c Card<'c>,
-    pub(crate) config: Config,
-    pub(crate) derived: Derived,
+/// Without a progress thread ([`Config::progress_thread`]) nothing happens by itself: [`Communicator::progress`], or a test or wait that calls it,
+/// moves the protocol on. What the card does (receiving, copying, sending) needs no such call. Operations of one communicator run one after another,
+/// in the order in which they were posted, which must be the same on all ranks; several communicators run side by side.
+///
+/// A clone is the same communicator. Every function may be called from every thread: they take turns. The communicator ends with the last of its
+/// clones and its requests.
+#[derive(Clone)]
+pub struct Communicator(Arc<Shared>);
+
+/// A communicator's state, and what does not change of it.
+struct Shared {
+    /// Stopped first.
+    thread: Option<ProgressThread>,
+    state: Mutex<State>,
+    /// Operations have ended.
+    ended: Condvar,
+    card: Card,
+    config: Config,
     footprint: Footprint,
-    pub(crate) place: Place,
-    pub(crate) id: u64,
-    pub(crate) codec: Codec,
-    pub(crate) ids: CollectiveIds,
-    pub(crate) alpha: Alpha,
-    /// Chunks discarded as late or foreign by the end of the last operation, if that was cut off.
-    pub(crate) late_chunks: Option<u64>,
-    pub(crate) broken: Option<Failure>,
-    pub(crate) messages: MessageCounts,
-    /// What went wrong while an operation was posted; the next call of `progress` tells.
-    pub(crate) trouble: Option<Error>,
-    /// The protocol's machine was told something between two calls of `progress`.
-    pub(crate) told: bool,
-    pub(crate) posted: u64,
+    place: Place,
+    id: u64,
 }
 
-/// An operation that waits for its turn.
-#[derive(Debug)]
-pub(crate) struct Posted<'c> {
-    pub(crate) request: u64,
-    pub(crate) plan: Plan,
-    pub(crate) send: Option<Buffer<'c>>,
-    pub(crate) receive: Buffer<'c>,
-    pub(crate) posted_ps: u64,
+struct State {
+    engine: Engine,
+    /// Who is to be told of the end of a request.
+    wakers: Vec<(u64, Waker)>,
 }
 
-impl fmt::Debug for Communicator<'_> {
+impl fmt::Debug for Communicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Communicator").field("place", &self.place).field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Communicator").field("place", &self.0.place).field("id", &self.0.id).finish_non_exhaustive()
     }
 }
 
-impl<'c> Communicator<'c> {
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // After a panic the protocol's bounds end what is under way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with the engine, and tells whoever waits if operations have ended.
+    fn with<R>(&self, body: impl FnOnce(&mut Engine) -> R) -> R {
+        let mut state = self.lock();
+        let result = body(&mut state.engine);
+        if !std::mem::take(&mut state.engine.ended) {
+            return result;
+        }
+        let State { engine, wakers } = &mut *state;
+        let is_over = |(request, _): &mut (u64, Waker)| engine.useless || engine.is_done(*request);
+        let woken: Vec<_> = wakers.extract_if(.., is_over).collect();
+        drop(state);
+        self.ended.notify_all();
+        // A waker may poll at once: without the lock.
+        woken.into_iter().for_each(|(_, waker)| waker.wake());
+        result
+    }
+}
+
+impl Communicator {
     /// Makes a communicator of all ranks of an exchange; collective. Blocks as long as the exchange does.
     ///
     /// # Errors
     /// [`Error::Exchange`] when ranks are missing or doubled, [`Error::Peer`] when they do not fit one another or one of them could not make
     /// its part, and what [`Pending::new`] gives.
-    pub fn create(card: &'c Card<'c>, exchange: &mut dyn Exchange, config: Config) -> Result<Self> {
+    pub fn create(card: &Card, exchange: &mut dyn Exchange, config: Config) -> Result<Self> {
         crate::api::split::found(card, exchange, config)
+    }
+
+    fn of(engine: Engine, footprint: Footprint) -> Result<Self> {
+        let (card, config) = (engine.card.clone(), engine.config.clone());
+        let (place, id) = (engine.place, engine.id);
+        let options = config.progress_thread;
+        let state = Mutex::new(State { engine, wakers: Vec::new() });
+        let shared = |thread| Shared { thread, state, ended: Condvar::new(), card, config, footprint, place, id };
+        match options {
+            None => Ok(Self(Arc::new(shared(None)))),
+            Some(options) => ProgressThread::start(options, |thread| Arc::new(shared(Some(thread)))).map(Self),
+        }
     }
 
     /// The own rank.
     #[must_use]
     pub fn rank(&self) -> u32 {
-        self.place.rank()
+        self.0.place.rank()
     }
 
     /// Number of ranks.
     #[must_use]
     pub fn size(&self) -> u32 {
-        self.place.ranks()
+        self.0.place.ranks()
     }
 
     /// The card.
     #[must_use]
-    pub fn card(&self) -> &'c Card<'c> {
-        self.card
+    pub fn card(&self) -> &Card {
+        &self.0.card
     }
 
     /// Its parameters.
     #[must_use]
     pub fn config(&self) -> &Config {
-        &self.config
+        &self.0.config
     }
 
     /// What it takes of the card.
     #[must_use]
     pub fn footprint(&self) -> Footprint {
-        self.footprint
+        self.0.footprint
     }
 
     /// Control messages sent so far.
     #[must_use]
     pub fn messages(&self) -> MessageCounts {
-        self.messages
+        self.0.with(|engine| engine.messages)
     }
 
     /// Counters of the receive workers, all together, as of their last report.
@@ -152,7 +149,7 @@ impl<'c> Communicator<'c> {
     /// # Errors
     /// [`Error::Flexio`].
     pub fn receive_statistics(&self) -> Result<Statistics> {
-        self.parts.receive.statistics()
+        self.0.with(|engine| engine.receive_statistics())
     }
 
     /// Counters of the send workers, all together.
@@ -160,82 +157,153 @@ impl<'c> Communicator<'c> {
     /// # Errors
     /// [`Error::Flexio`].
     pub fn send_statistics(&self) -> Result<SendReport> {
-        self.parts.send.report()
+        self.0.with(|engine| engine.send_statistics())
     }
 
-    /// Whether the card says that the operation posted last is over, with the protocol on the card ([`Control::Device`](crate::Control::Device)); false otherwise. Looks at a
-    /// word of host memory that the card writes, and does nothing: a test or [`Communicator::progress`] takes note.
+    /// Whether the card says that the operation posted last is over, with the protocol on the card
+    /// ([`Control::Device`](crate::Control::Device)); false otherwise. Looks at a word of host memory that the card writes, and does nothing: a
+    /// test or [`Communicator::progress`] takes note.
     ///
     /// # Errors
     /// [`Error::Flexio`].
     pub fn is_flagged(&self) -> Result<bool> {
-        self.parts.machine.conductor().map_or(Ok(false), |conductor| conductor.is_flagged())
+        self.0.with(|engine| engine.is_flagged())
+    }
+
+    /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks, but for another thread that does the same.
+    ///
+    /// # Errors
+    /// The failure of a library call; the communicator is of no use afterwards. Failures of operations are theirs ([`Failed`]).
+    pub fn progress(&self) -> Result<bool> {
+        self.0.with(Engine::progress)
+    }
+
+    /// When [`Communicator::progress`] is to be called next by the card's clock ([`Card::now`]), even if neither peers nor card have written
+    /// anything until then; none if nothing is under way. For loops that sleep until something happens.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Duration> {
+        self.deadline_ps().map(duration)
+    }
+
+    /// The same in picoseconds, for emulated cards, whose clocks are that fine.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn deadline_ps(&self) -> Option<u64> {
+        self.0.with(|engine| engine.deadline_ps())
     }
 
     /// Whether an operation is over; moves the protocol on.
     ///
     /// # Errors
-    /// [`Error::ForeignRequest`]; the failure of a library call, after which the communicator is of no use.
-    pub fn test(&mut self, request: Request) -> Result<Test<'c>> {
-        if request.communicator != self.id {
-            return Err(Error::ForeignRequest { request: request.number });
+    /// That of the operation. [`Error::ForeignRequest`]; the failure of a library call, after which the communicator is of no use: these two without
+    /// buffers.
+    pub fn test(&self, request: Request) -> Result<Test, Box<Failed>> {
+        if !self.is_own(&request) {
+            return Err(Box::new(Failed::of(Error::ForeignRequest { request: request.number() })));
         }
-        if !self.is_done(&request) {
-            self.progress()?;
+        let number = request.number();
+        let tested = self.0.with(|engine| {
+            if !engine.is_done(number) {
+                engine.progress().map_err(|error| Box::new(Failed::of(error)))?;
+            }
+            Ok::<_, Box<Failed>>(engine.take_done(number))
+        });
+        match tested? {
+            Some(outcome) => {
+                request.forget();
+                outcome.map(Test::Done)
+            }
+            None => Ok(Test::Pending(request)),
         }
-        Ok(match self.done.iter().position(|(number, _)| *number == request.number) {
-            Some(at) => Test::Done(self.done.swap_remove(at).1),
-            None => Test::Pending(request),
-        })
+    }
+
+    fn is_own(&self, request: &Request) -> bool {
+        request.communicator().is_some_and(|communicator| Arc::ptr_eq(&communicator.0, &self.0))
     }
 
     /// Whether an operation was over when the protocol was last moved on; moves nothing. False for a request of another communicator.
     #[must_use]
     pub fn is_done(&self, request: &Request) -> bool {
-        request.communicator == self.id && self.done.iter().any(|(number, _)| *number == request.number)
+        self.is_own(request) && self.0.with(|engine| engine.is_done(request.number()))
     }
 
     /// Waits until an operation is over. It ends: every phase of an operation has its bound.
     ///
     /// # Errors
     /// As [`Communicator::test`].
-    pub fn wait(&mut self, mut request: Request) -> Result<Done<'c>> {
+    pub fn wait(&self, mut request: Request) -> Result<Done, Box<Failed>> {
         loop {
             match self.test(request)? {
                 Test::Done(done) => return Ok(done),
                 Test::Pending(pending) => request = pending,
             }
-            self.card.device().provider().relax().relax();
+            if self.0.thread.is_some() {
+                let state = self.0.lock();
+                if !state.engine.is_done(request.number()) {
+                    drop(self.0.ended.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner));
+                }
+            } else {
+                self.0.card.device().provider().relax().relax();
+                // There may be more ranks and threads than processors, and others want the lock.
+                std::thread::yield_now();
+            }
         }
+    }
+
+    /// A poll of a request as a future.
+    pub(crate) fn poll_request(&self, number: u64, waker: &Waker) -> Poll<Outcome> {
+        let moved = self.0.with(|engine| if engine.is_done(number) { Ok(false) } else { engine.progress() });
+        let mut state = self.0.lock();
+        if let Some(outcome) = state.engine.take_done(number) {
+            return Poll::Ready(outcome);
+        }
+        if let Err(error) = moved {
+            return Poll::Ready(Err(Box::new(Failed::of(error))));
+        }
+        match state.wakers.iter_mut().find(|(request, _)| *request == number) {
+            Some((_, known)) => known.clone_from(waker),
+            None => state.wakers.push((number, waker.clone())),
+        }
+        Poll::Pending
+    }
+
+    /// A request is dropped: its operation goes on, and nobody asks for its end.
+    pub(crate) fn abandon(&self, number: u64) {
+        let mut state = self.0.lock();
+        state.wakers.retain(|(request, _)| *request != number);
+        state.engine.abandon(number);
+    }
+
+    /// Posts through the engine, and wakes the progress thread.
+    pub(crate) fn post_with(
+        &self,
+        post: impl FnOnce(&mut Engine) -> Result<u64, Box<Failed>>,
+    ) -> Result<Request, Box<Failed>> {
+        let number = self.0.with(post)?;
+        if let Some(thread) = &self.0.thread {
+            thread.notify();
+        }
+        Ok(Request::new(number, self.clone()))
     }
 
     /// Ends all operations of the communicator, on all ranks, as failures; it cannot be used afterwards. To be followed by tests, which
     /// give the buffers back once the card has stopped.
-    pub fn cancel(&mut self) {
-        self.fail_here(flexcast_proto::Cause::Cancelled);
+    pub fn cancel(&self) {
+        self.0.with(|engine| engine.fail_here(flexcast_proto::Cause::Cancelled));
+        if let Some(thread) = &self.0.thread {
+            thread.notify();
+        }
     }
 
     /// Whether no operation is under way or waits for its turn.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.current.is_none() && self.waiting.is_empty()
+        self.0.with(|engine| engine.is_idle())
     }
 
-    pub(crate) fn finish(&mut self, request: u64, done: Done<'c>) {
-        self.done.push((request, done));
-    }
-
-    /// Refuses what waits for its turn.
-    pub(crate) fn refuse_waiting(&mut self, failure: Failure) {
-        for posted in std::mem::take(&mut self.waiting) {
-            let report = Report { failure: Some(failure), ..Report::default() };
-            let done = Done {
-                result: Err(Error::Broken { failure }),
-                send: posted.send,
-                receive: Some(posted.receive),
-                report,
-            };
-            self.finish(posted.request, done);
-        }
+    /// What this rank and another have called, if an operation has failed because they differ and this is the rank that found it.
+    #[must_use]
+    pub fn disagreement(&self) -> Option<flexcast_proto::Disagreement> {
+        self.0.with(|engine| engine.parts.machine.disagreement())
     }
 }

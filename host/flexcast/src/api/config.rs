@@ -3,8 +3,13 @@
 #[cfg(test)]
 mod tests;
 
-use flexcast_proto::{ImmediateLayout, Overheads, Place, chains_for};
+use std::time::Duration;
 
+use flexcast_proto::{ImmediateLayout, Place, chains_for};
+use flexio::CardKind;
+
+use crate::api::card::Card;
+use crate::api::communicator::ThreadOptions;
 use crate::dpa::units::ThreadPlacement;
 use crate::error::{Error, Result};
 use crate::plan::chains::ChainMapping;
@@ -20,12 +25,11 @@ pub const MAX_SUBGROUPS: u32 = 64;
 /// Longest chunk of a zero-copy transport: half of what a message can carry (InfiniBand specification, volume 1, 9.2: 2^31 bytes).
 pub const MAX_CHUNK_BYTES: u32 = 1 << 30;
 
-const PS_PER_US: u64 = 1_000_000;
 /// Context of a communicator in DPA memory, as published (DP-20); ours is smaller.
 const CONTEXT_BYTES: u64 = 16 << 10;
 /// What of an activation is hidden unless something else is asked for. Emulated ones take 13 to 20 us under model M.1: from the completion
 /// of what one root has sent, over two hosts and a connection, to the first chunk of the next.
-const LEAD_PS: u64 = 16 * PS_PER_US;
+const LEAD_PS: u64 = 16_000_000;
 
 /// Where the protocol of a communicator runs: barrier, activation, recovery, final handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,8 +42,58 @@ pub enum Control {
     Device,
 }
 
+/// What an operation takes beyond its data, as a first estimate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overheads {
+    /// The barrier. Default 20 us.
+    pub barrier: Duration,
+    /// One activation in a chain. Default 100 us.
+    pub activation: Duration,
+    /// Steps of the schedule, each of which begins with an activation. Default 1.
+    pub steps: u32,
+    /// Noise of the network and the workers: what is missing is fetched from the neighbour so long after it should have come. Default 500 us, beside
+    /// emulated cards more: see [`Config::for_card`].
+    pub cutoff_slack: Duration,
+}
+
+impl Default for Overheads {
+    fn default() -> Self {
+        Self {
+            barrier: Duration::from_micros(20),
+            activation: Duration::from_micros(100),
+            steps: 1,
+            cutoff_slack: Duration::from_micros(500),
+        }
+    }
+}
+
+impl Overheads {
+    pub(crate) fn in_ps(self) -> flexcast_proto::Overheads {
+        flexcast_proto::Overheads {
+            barrier_ps: ps(self.barrier),
+            activation_ps: ps(self.activation),
+            steps: self.steps,
+            margin_ps: ps(self.cutoff_slack),
+        }
+    }
+}
+
+/// A time of the user's for the protocol, which counts picoseconds; one beyond 213 days is as good as for ever.
+pub(crate) fn ps(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().saturating_mul(1000)).unwrap_or(u64::MAX)
+}
+
 /// Parameters of a communicator. All ranks must give the same ones; those that matter on the wire are compared when ranks connect.
+///
+/// Begin with [`Config::for_card`], and change what should be different:
+///
+/// ```no_run
+/// # fn f(card: &flexcast::Card) -> flexcast::Config {
+/// flexcast::Config::for_card(card).with_subgroups(8).max_receive_bytes(1 << 30)
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// What carries the data. Default [`Transport::Ud`].
     pub transport: Transport,
@@ -87,15 +141,15 @@ pub struct Config {
     pub link_gbit_per_s: u64,
     /// First estimate of what an operation takes beyond its data.
     pub overheads: Overheads,
-    /// How long a rank waits for others to begin an operation, in picoseconds. Default 10 s.
-    pub patience_ps: u64,
-    /// Time after the cutoff in which recovery must end, in picoseconds, beyond three times the cutoff itself. Default 100 ms.
-    pub recovery_ps: u64,
+    /// How long a rank waits for others to begin an operation. Default 10 s.
+    pub barrier_timeout: Duration,
+    /// Time after the cutoff in which recovery must end, beyond three times the cutoff itself. Default 100 ms.
+    pub recovery_timeout: Duration,
     /// Control messages that are lost are sent again after 4.096 us x 2 to this power, up to seven times; then the connection breaks and
     /// the operation fails. Default 11: 8.4 ms.
     pub retry_exponent: u8,
-    /// Longest life of a packet in the fabric, in picoseconds: collective ids are not used again sooner. Default 10 ms.
-    pub packet_lifetime_ps: u64,
+    /// Longest life of a packet in the fabric: collective ids are not used again sooner. Default 10 ms.
+    pub packet_lifetime: Duration,
     /// Last-level cache of the DPA, which rings, bitmaps and contexts should fit in, in bytes. Default 1.5 MB, as published.
     pub cache_bytes: u64,
     /// Rate in Gbit/s at which a root multicasts, divided among the queue pairs of the subgroups: each has the highest static rate of an
@@ -108,6 +162,55 @@ pub struct Config {
     /// cards and switches must map the DSCP to priorities, give each its own queue, and lose nothing of either (on BlueField-3 and
     /// Spectrum: `mlnx_qos --trust dscp`, strict or weighted transmission selection, priority flow control).
     pub control_class: u8,
+    /// A thread that makes progress by itself. It sleeps while no operation is under way. Default `None`: progress is the caller's.
+    pub progress_thread: Option<ThreadOptions>,
+}
+
+/// A function for every parameter, which gives the configuration with another value of it.
+macro_rules! setters {
+    ($($name:ident: $type:ty,)*) => {
+        impl Config {
+            $(
+                #[doc = concat!("The same with this [`", stringify!($name), "`](Config#structfield.", stringify!($name), ").")]
+                #[must_use]
+                pub fn $name(mut self, $name: $type) -> Self {
+                    self.$name = $name;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+setters! {
+    transport: Transport,
+    chunk_bytes: u32,
+    subgroups: u32,
+    receive_threads: u32,
+    send_threads: u32,
+    control: Control,
+    placement: ThreadPlacement,
+    slots: u32,
+    receive_batch: u32,
+    send_batch: u32,
+    send_depth: u32,
+    quota: u32,
+    max_receive_bytes: u64,
+    psn_bits: Option<u32>,
+    chains: u32,
+    chain_mapping: ChainMapping,
+    lead_chunks: Option<u32>,
+    link_gbit_per_s: u64,
+    overheads: Overheads,
+    barrier_timeout: Duration,
+    recovery_timeout: Duration,
+    retry_exponent: u8,
+    packet_lifetime: Duration,
+    cache_bytes: u64,
+    pacing_gbit_per_s: Option<u32>,
+    data_class: u8,
+    control_class: u8,
+    progress_thread: Option<ThreadOptions>,
 }
 
 impl Default for Config {
@@ -131,20 +234,16 @@ impl Default for Config {
             chain_mapping: ChainMapping::Contiguous,
             lead_chunks: None,
             link_gbit_per_s: 0,
-            overheads: Overheads {
-                barrier_ps: 20 * PS_PER_US,
-                activation_ps: 100 * PS_PER_US,
-                steps: 1,
-                margin_ps: 500 * PS_PER_US,
-            },
-            patience_ps: 10_000_000 * PS_PER_US,
-            recovery_ps: 100_000 * PS_PER_US,
+            overheads: Overheads::default(),
+            barrier_timeout: Duration::from_secs(10),
+            recovery_timeout: Duration::from_millis(100),
             retry_exponent: 11,
-            packet_lifetime_ps: 10_000 * PS_PER_US,
+            packet_lifetime: Duration::from_millis(10),
             cache_bytes: 1_500_000,
             pacing_gbit_per_s: None,
             data_class: 0,
             control_class: 0x60,
+            progress_thread: None,
         }
     }
 }
@@ -195,7 +294,29 @@ pub(crate) struct Derived {
     pub(crate) streams: u32,
 }
 
+/// Time for recovery beside emulated cards: they are slow, and the time of some goes on while a process is not run.
+const EMULATED_RECOVERY_TIMEOUT: Duration = Duration::from_secs(1);
+/// The clocks of emulated cards of several processes differ by milliseconds.
+const EMULATED_CUTOFF_SLACK: Duration = Duration::from_millis(100);
+
 impl Config {
+    /// The defaults for this card: those of [`Config::default`]; beside an emulated one a cutoff slack of 100 ms, and 1 s for recovery.
+    #[must_use]
+    pub fn for_card(card: &Card) -> Self {
+        Self::for_kind(card.device().provider().kind())
+    }
+
+    fn for_kind(kind: CardKind) -> Self {
+        match kind {
+            CardKind::Emulated => Self {
+                recovery_timeout: EMULATED_RECOVERY_TIMEOUT,
+                overheads: Overheads { cutoff_slack: EMULATED_CUTOFF_SLACK, ..Overheads::default() },
+                ..Self::default()
+            },
+            _ => Self::default(),
+        }
+    }
+
     /// The same with `subgroups` subgroups and as many receive threads.
     #[must_use]
     pub fn with_subgroups(self, subgroups: u32) -> Self {
@@ -236,7 +357,7 @@ impl Config {
         match self.chains {
             // A root fills its own link with copies for all the others: only all together fill those of the receivers.
             0 if self.transport == Transport::UcUnicast => roots,
-            0 => chains_for(block_bytes, self.link_gbit_per_s, self.overheads.activation_ps, roots, most),
+            0 => chains_for(block_bytes, self.link_gbit_per_s, ps(self.overheads.activation), roots, most),
             chains => chains.min(roots),
         }
     }

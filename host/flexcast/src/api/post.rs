@@ -1,19 +1,20 @@
 //! Posting of operations, checked before any peer sees anything of it.
 
 use crate::api::buffer::Buffer;
-use crate::api::communicator::{Communicator, Posted};
-use crate::api::request::{Refused, Request};
+use crate::api::communicator::Communicator;
+use crate::api::request::{Failed, Report, Request};
 use crate::error::{Error, Result};
 use crate::plan::displs;
 use crate::plan::stream;
 use crate::plan::{Kind, Plan};
+use crate::protocol::engine::{Engine, Posted};
 
-impl<'c> Communicator<'c> {
+impl Communicator {
     /// Bytes of `buffer` from rank `root` to all. On the root it is read, elsewhere written.
     ///
     /// # Errors
-    /// [`Refused`] with the buffer: no such root, too many chunks, or a communicator that has failed.
-    pub fn broadcast(&mut self, buffer: Buffer<'c>, root: u32) -> Result<Request, Box<Refused<'c>>> {
+    /// [`Failed`] with the buffer: no such root, too many chunks, or a communicator that has failed.
+    pub fn broadcast(&self, buffer: Buffer, root: u32) -> Result<Request, Box<Failed>> {
         let bytes = buffer.len() as u64;
         self.post(Kind::Broadcast { root, bytes }, None, buffer)
     }
@@ -21,8 +22,8 @@ impl<'c> Communicator<'c> {
     /// All bytes of `send` from every rank to every rank, in the order of ranks.
     ///
     /// # Errors
-    /// [`Refused`] with the buffers: `receive` is not `size()` times as long as `send`, and as in [`Communicator::broadcast`].
-    pub fn allgather(&mut self, send: Buffer<'c>, receive: Buffer<'c>) -> Result<Request, Box<Refused<'c>>> {
+    /// [`Failed`] with the buffers: `receive` is not `size()` times as long as `send`, and as in [`Communicator::broadcast`].
+    pub fn allgather(&self, send: Buffer, receive: Buffer) -> Result<Request, Box<Failed>> {
         let bytes = send.len() as u64;
         self.post(Kind::Allgather { bytes }, Some(send), receive)
     }
@@ -31,7 +32,7 @@ impl<'c> Communicator<'c> {
     ///
     /// # Errors
     /// As [`Communicator::allgather`].
-    pub fn allgather_in_place(&mut self, receive: Buffer<'c>) -> Result<Request, Box<Refused<'c>>> {
+    pub fn allgather_in_place(&self, receive: Buffer) -> Result<Request, Box<Failed>> {
         let bytes = receive.len() as u64 / u64::from(self.size());
         self.post(Kind::Allgather { bytes }, None, receive)
     }
@@ -39,14 +40,9 @@ impl<'c> Communicator<'c> {
     /// `counts[r]` bytes from every rank r to every rank, one rank's after another's in `receive`. `counts` is alike on all ranks.
     ///
     /// # Errors
-    /// [`Refused`] with the buffers: `send` is not `counts[rank()]` bytes long, `receive` not their sum, or `counts` has not `size()`
+    /// [`Failed`] with the buffers: `send` is not `counts[rank()]` bytes long, `receive` not their sum, or `counts` has not `size()`
     /// entries, and as in [`Communicator::broadcast`].
-    pub fn allgatherv(
-        &mut self,
-        send: Buffer<'c>,
-        receive: Buffer<'c>,
-        counts: &[u64],
-    ) -> Result<Request, Box<Refused<'c>>> {
+    pub fn allgatherv(&self, send: Buffer, receive: Buffer, counts: &[u64]) -> Result<Request, Box<Failed>> {
         self.post(Kind::Allgatherv { bytes: counts.to_vec() }, Some(send), receive)
     }
 
@@ -54,7 +50,7 @@ impl<'c> Communicator<'c> {
     ///
     /// # Errors
     /// As [`Communicator::allgatherv`].
-    pub fn allgatherv_in_place(&mut self, receive: Buffer<'c>, counts: &[u64]) -> Result<Request, Box<Refused<'c>>> {
+    pub fn allgatherv_in_place(&self, receive: Buffer, counts: &[u64]) -> Result<Request, Box<Failed>> {
         self.post(Kind::Allgatherv { bytes: counts.to_vec() }, None, receive)
     }
 
@@ -62,17 +58,17 @@ impl<'c> Communicator<'c> {
     /// belongs to no block stays as it is. Both lists are alike on all ranks: what a rank has lost it reads from where its neighbour has it.
     ///
     /// # Errors
-    /// [`Refused`] with the buffers: blocks that overlap or end beyond `receive`, a list that has not `size()` entries, and as in
+    /// [`Failed`] with the buffers: blocks that overlap or end beyond `receive`, a list that has not `size()` entries, and as in
     /// [`Communicator::allgatherv`].
     pub fn allgatherv_displaced(
-        &mut self,
-        send: Buffer<'c>,
-        receive: Buffer<'c>,
+        &self,
+        send: Buffer,
+        receive: Buffer,
         counts: &[u64],
         displacements: &[u64],
-    ) -> Result<Request, Box<Refused<'c>>> {
+    ) -> Result<Request, Box<Failed>> {
         let kind = Kind::Allgatherv { bytes: counts.to_vec() };
-        self.post_displaced(kind, Some(displacements), Some(send), receive)
+        self.post_with(|engine| engine.post(kind, Some(displacements), Some(send), receive))
     }
 
     /// The same with the own bytes in their place in `receive` already.
@@ -80,33 +76,39 @@ impl<'c> Communicator<'c> {
     /// # Errors
     /// As [`Communicator::allgatherv_displaced`].
     pub fn allgatherv_displaced_in_place(
-        &mut self,
-        receive: Buffer<'c>,
+        &self,
+        receive: Buffer,
         counts: &[u64],
         displacements: &[u64],
-    ) -> Result<Request, Box<Refused<'c>>> {
-        self.post_displaced(Kind::Allgatherv { bytes: counts.to_vec() }, Some(displacements), None, receive)
+    ) -> Result<Request, Box<Failed>> {
+        let kind = Kind::Allgatherv { bytes: counts.to_vec() };
+        self.post_with(|engine| engine.post(kind, Some(displacements), None, receive))
     }
 
-    fn post(&mut self, kind: Kind, send: Option<Buffer<'c>>, receive: Buffer<'c>) -> Result<Request, Box<Refused<'c>>> {
-        self.post_displaced(kind, None, send, receive)
+    fn post(&self, kind: Kind, send: Option<Buffer>, receive: Buffer) -> Result<Request, Box<Failed>> {
+        self.post_with(|engine| engine.post(kind, None, send, receive))
     }
+}
 
-    fn post_displaced(
+impl Engine {
+    /// Takes an operation on, and gives the number of its request.
+    fn post(
         &mut self,
         kind: Kind,
         displacements: Option<&[u64]>,
-        send: Option<Buffer<'c>>,
-        receive: Buffer<'c>,
-    ) -> Result<Request, Box<Refused<'c>>> {
+        send: Option<Buffer>,
+        mut receive: Buffer,
+    ) -> Result<u64, Box<Failed>> {
         let plan = match self.plan(kind, displacements, send.as_ref(), &receive) {
             Ok(plan) => plan,
-            Err(error) => return Err(Box::new(Refused { error, send, receive: Some(receive) })),
+            Err(error) => {
+                return Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }));
+            }
         };
+        receive.tell();
         self.posted += 1;
-        let request = Request { number: self.posted, communicator: self.id };
-        let posted_ps = self.card.now_ps();
-        self.waiting.push_back(Posted { request: request.number, plan, send, receive, posted_ps });
+        let (request, posted_ps) = (self.posted, self.card.now_ps());
+        self.waiting.push_back(Posted { request, plan, send, receive, posted_ps });
         if self.parts.machine.is_on_card() && self.current.is_none() {
             // From here on the card needs nobody.
             self.trouble = self.progress().err();
@@ -115,17 +117,11 @@ impl<'c> Communicator<'c> {
     }
 
     /// Checks an operation's arguments.
-    fn plan(
-        &self,
-        kind: Kind,
-        displacements: Option<&[u64]>,
-        send: Option<&Buffer<'c>>,
-        receive: &Buffer<'c>,
-    ) -> Result<Plan> {
+    fn plan(&self, kind: Kind, displacements: Option<&[u64]>, send: Option<&Buffer>, receive: &Buffer) -> Result<Plan> {
         if let Some(failure) = self.broken {
             return Err(Error::Broken { failure });
         }
-        let (operation, ranks, own) = (kind.name(), self.size(), self.rank());
+        let (operation, ranks, own) = (kind.name(), self.place.ranks(), self.place.rank());
         match &kind {
             Kind::Broadcast { root, .. } if *root >= ranks => {
                 let reason = format!("root {root} of {ranks} ranks: roots run from 0 to {}", ranks - 1);

@@ -31,7 +31,7 @@ fn failed(all: &[Vec<u8>]) -> Result<()> {
 }
 
 /// Makes the own part and connects it to those of all ranks of the exchange.
-pub(crate) fn found<'c>(card: &'c Card<'c>, exchange: &mut dyn Exchange, config: Config) -> Result<Communicator<'c>> {
+pub(crate) fn found(card: &Card, exchange: &mut dyn Exchange, config: Config) -> Result<Communicator> {
     let pending = Pending::new(card, exchange.rank(), exchange.size(), config);
     let own = pending.as_ref().map_or_else(told, Pending::endpoint);
     let all = exchange.exchange("flexcast endpoints", &own)?;
@@ -47,7 +47,7 @@ pub(crate) fn found<'c>(card: &'c Card<'c>, exchange: &mut dyn Exchange, config:
     Ok(communicator)
 }
 
-impl<'c> Communicator<'c> {
+impl Communicator {
     /// Parts the ranks: those of one colour become a communicator, by ascending key and then by rank. `None` for a rank without colour.
     /// Collective: all ranks call it, with the exchange of this communicator, which need not be idle. Both live side by side.
     ///
@@ -76,12 +76,6 @@ impl<'c> Communicator<'c> {
         let mut subgroup = Subgroup::new(exchange, members)
             .map_err(|error| Error::Argument { operation: "split", reason: error.to_string() })?;
         found(self.card(), &mut subgroup, config).map(Some)
-    }
-
-    /// What this rank and another have called, if an operation has failed because they differ and this is the rank that found it.
-    #[must_use]
-    pub fn disagreement(&self) -> Option<flexcast_proto::Disagreement> {
-        self.parts.machine.disagreement()
     }
 }
 

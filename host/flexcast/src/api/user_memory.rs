@@ -1,10 +1,11 @@
 //! Memory that somebody else has allocated, such as a C program, under registrations that are kept for the next operation.
 #![allow(unsafe_code)] // What is registered is memory by its address: only its owner knows that it is there.
 
-use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use flexio::{Access, MemoryRegion};
+use flexio::{Access, MemoryRegion, SharedRegion};
 
 use crate::api::buffer::Buffer;
 use crate::api::card::Card;
@@ -13,34 +14,38 @@ use crate::memory::registration::{CacheStatistics, Limits, Range, Registration, 
 
 /// A registration, and whether peers of a failed operation may still hold its key.
 #[derive(Debug)]
-pub(crate) struct Region<'c> {
-    region: MemoryRegion<'c>,
-    exposed: Cell<bool>,
+pub(crate) struct Region {
+    region: SharedRegion,
+    exposed: AtomicBool,
 }
 
 /// A registration in use.
-pub(crate) type Shared<'c> = Registration<Region<'c>>;
+pub(crate) type Shared = Registration<Region>;
 
-impl Region<'_> {
+impl Region {
     /// The next operation on this memory gets another key.
     pub(crate) fn expose(&self) {
-        self.exposed.set(true);
+        self.exposed.store(true, Ordering::Relaxed);
     }
 }
 
 /// Makes [`Buffer`]s of memory that the caller has allocated. Registrations are kept in a [`RegistrationCache`]: whoever frees the memory
 /// calls [`UserMemory::invalidate`] before.
 #[derive(Debug)]
-pub struct UserMemory<'c> {
-    card: &'c Card<'c>,
-    cache: RefCell<RegistrationCache<Region<'c>>>,
+pub struct UserMemory {
+    card: Card,
+    cache: Mutex<RegistrationCache<Region>>,
 }
 
-impl<'c> UserMemory<'c> {
+impl UserMemory {
     /// An empty cache of registrations with a card.
     #[must_use]
-    pub fn new(card: &'c Card<'c>, limits: Limits) -> Self {
-        Self { card, cache: RefCell::new(RegistrationCache::new(limits)) }
+    pub fn new(card: &Card, limits: Limits) -> Self {
+        Self { card: card.clone(), cache: Mutex::new(RegistrationCache::new(limits)) }
+    }
+
+    fn cache(&self) -> MutexGuard<'_, RegistrationCache<Region>> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A buffer of `len` bytes from `start` on, for operations of communicators of the same card. With 0 bytes `start` is not used.
@@ -52,7 +57,7 @@ impl<'c> UserMemory<'c> {
     /// All bytes are allocated, readable and writable, and stay so until the buffer is dropped *and* [`UserMemory::invalidate`] has been
     /// called for them or this object is gone. From now until the buffer is dropped nobody else accesses them, except for other buffers
     /// that are only read from.
-    pub unsafe fn buffer(&self, start: *mut u8, len: usize) -> Result<Buffer<'c>> {
+    pub unsafe fn buffer(&self, start: *mut u8, len: usize) -> Result<Buffer> {
         self.view(start, len, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ)
     }
 
@@ -64,18 +69,18 @@ impl<'c> UserMemory<'c> {
     /// # Safety
     /// As for [`UserMemory::buffer`], except that the bytes need not be writable. The buffer is only given to an operation as its send
     /// buffer, and not written to.
-    pub unsafe fn source(&self, start: *const u8, len: usize) -> Result<Buffer<'c>> {
+    pub unsafe fn source(&self, start: *const u8, len: usize) -> Result<Buffer> {
         self.view(start.cast_mut(), len, Access::empty())
     }
 
     /// Only through the unsafe functions, whose callers vouch for the memory.
-    fn view(&self, start: *mut u8, len: usize, access: Access) -> Result<Buffer<'c>> {
+    fn view(&self, start: *mut u8, len: usize, access: Access) -> Result<Buffer> {
         if len == 0 {
             return self.card.buffer(0);
         }
         let registration = self.registration(start, len, access)?;
         let offset = start as u64 - registration.range().address();
-        // SAFETY: the buffer drops the view before its part in the registration, which keeps the region.
+        // SAFETY: only buffers access the bytes, and those that share some are only read from, as the callers of `buffer` and `source` promise.
         let view = unsafe { registration.region.view(offset as usize, len) }?;
         Ok(Buffer::of_user(view, len, registration))
     }
@@ -96,20 +101,20 @@ impl<'c> UserMemory<'c> {
     }
 
     /// Only through the unsafe functions, whose callers vouch for the memory.
-    fn registration(&self, start: *mut u8, len: usize, access: Access) -> Result<Shared<'c>> {
+    fn registration(&self, start: *mut u8, len: usize, access: Access) -> Result<Shared> {
         let wrong = |reason: String| Error::Argument { operation: "user memory", reason };
         let pointer = NonNull::new(start)
             .ok_or_else(|| wrong(format!("a null pointer for {len} bytes: give the address of allocated memory")))?;
         let range = Range::new(start as u64, len as u64).map_err(|error| wrong(error.to_string()))?;
-        let mut cache = self.cache.borrow_mut();
+        let mut cache = self.cache();
         let register = |_, access| {
             // SAFETY: the caller of `buffer` or `register` vouches for the memory until it is invalidated or the cache is gone, and for
             // nobody else accessing it while a buffer exists; while none exists no card is told its key.
             let region = unsafe { MemoryRegion::register_raw(self.card.pd(), pointer, len, access) }?;
-            Ok::<_, flexio::Error>(Region { region, exposed: Cell::new(false) })
+            Ok::<_, flexio::Error>(Region { region: region.share(), exposed: AtomicBool::new(false) })
         };
         let found = cache.get(range, access, register)?;
-        if !found.exposed.get() {
+        if !found.exposed.load(Ordering::Relaxed) {
             return Ok(found);
         }
         let exposed = found.range();
@@ -122,7 +127,7 @@ impl<'c> UserMemory<'c> {
     /// still use; they exist until these buffers are dropped, and the memory must, too.
     pub fn invalidate(&self, start: *const u8, len: usize) -> usize {
         match Range::new(start as u64, len as u64) {
-            Ok(range) => self.cache.borrow_mut().invalidate(range),
+            Ok(range) => self.cache().invalidate(range),
             Err(_) => 0,
         }
     }
@@ -130,6 +135,6 @@ impl<'c> UserMemory<'c> {
     /// What the cache has done.
     #[must_use]
     pub fn statistics(&self) -> CacheStatistics {
-        self.cache.borrow().statistics()
+        self.cache().statistics()
     }
 }

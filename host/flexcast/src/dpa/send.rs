@@ -17,10 +17,9 @@ use crate::api::card::Card;
 use crate::api::config::{Config, Derived};
 use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
 use crate::dpa::targets::{Target, Targets};
-use crate::dpa::wake::{DeviceRange, Wake};
+use crate::dpa::wake::{DeviceRange, Wake, Woken};
 use crate::endpoint::Endpoint;
 use crate::error::Result;
-use crate::memory::tower::Tower;
 use crate::plan::Plan;
 use crate::plan::chains::order;
 use crate::plan::stream::{self, Stream, Transport, thread_of};
@@ -34,17 +33,16 @@ const REPORT_BYTES: usize = size_of::<SendReport>().next_multiple_of(64);
 /// Where things lie in the sending side's part of the shared host memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shared {
-    start: usize,
     threads: usize,
 }
 
 impl Shared {
-    pub(crate) const fn new(start: usize, config: &Config) -> Self {
-        Self { start, threads: config.send_threads as usize }
+    pub(crate) const fn new(config: &Config) -> Self {
+        Self { threads: config.send_threads as usize }
     }
 
     const fn report(self, thread: usize) -> usize {
-        self.start + thread * REPORT_BYTES
+        thread * REPORT_BYTES
     }
 
     pub(crate) const fn end(self) -> usize {
@@ -53,10 +51,12 @@ impl Shared {
 }
 
 #[derive(Debug)]
-struct Thread<'c> {
-    handler: &'c EventHandler<'c>,
-    wake: Wake<'c>,
-    memory: &'c MemoryKey<'c>,
+struct Thread {
+    wake: Wake,
+    /// Of `wake`.
+    _woken: Woken,
+    handler: EventHandler,
+    memory: MemoryKey,
     /// What it sends, with the numbers of the streams.
     streams: Vec<(u32, Stream)>,
     operation: SendOperation,
@@ -71,7 +71,7 @@ const fn run_at(lanes: usize, lane: u64) -> u64 {
     operation_at(lanes) + OPERATION_BYTES + lane * RUN_BYTES
 }
 
-impl Thread<'_> {
+impl Thread {
     /// Has the operation written, behind what else the message holds, and wakes the thread.
     fn tell_operation(&mut self) -> Result<()> {
         let target = self.memory.buffer().addr().offset(operation_at(self.streams.len()));
@@ -82,13 +82,15 @@ impl Thread<'_> {
 
 /// The sending side of a communicator.
 #[derive(Debug)]
-pub(crate) struct Send<'c> {
-    threads: Vec<Thread<'c>>,
+pub(crate) struct Send {
+    threads: Vec<Thread>,
     /// Completion queues, in the order of the threads' streams; and queue pairs to single ranks, until they are connected.
-    queues: Vec<&'c DpaCompletionQueue<'c>>,
-    single: Vec<DpaQueuePair<'c>>,
+    queues: Vec<DpaCompletionQueue>,
+    single: Vec<DpaQueuePair>,
+    /// Those that are connected.
+    connected: Vec<DpaQueuePair>,
     transport: Transport,
-    host: &'c MemoryRegion<'c>,
+    host: MemoryRegion,
     shared: Shared,
     /// Operations this rank has sent in; each thread counts them.
     sequence: u64,
@@ -100,15 +102,14 @@ pub(crate) struct Send<'c> {
     table: Vec<flexcast_proto::RootRow>,
 }
 
-impl<'c> Send<'c> {
+impl Send {
     pub(crate) fn new(
-        card: &'c Card<'_>,
-        tower: &mut Tower<'c>,
+        card: &Card,
         config: &Config,
         derived: &Derived,
         place: Place,
         units: &[u32],
-        (host, shared, signals): (&'c MemoryRegion<'c>, Shared, Option<DeviceAddress>),
+        (host, shared, signals): (MemoryRegion, Shared, Option<DeviceAddress>),
     ) -> Result<Self> {
         let process = card.process();
         let log_cq = config.send_depth.ilog2() as u8;
@@ -125,18 +126,18 @@ impl<'c> Send<'c> {
                 let count = streams.len() as u64;
                 streams.rotate_left((u64::from(place.rank()) * count / u64::from(place.ranks())) as usize);
             }
-            let memory = tower.keep(DeviceBuffer::zeroed(process, run_at(streams.len(), streams.len() as u64))?);
-            let key = tower.keep(MemoryKey::new(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?);
+            let memory = DeviceBuffer::zeroed(process, run_at(streams.len(), streams.len() as u64))?;
+            let key = MemoryKey::new(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
             let argument = memory.addr().get();
-            let handler = tower.keep(EventHandler::new(process, "send_blocks", argument, Affinity::Unit(*unit))?);
+            let handler = EventHandler::new(process, "send_blocks", argument, Affinity::Unit(*unit))?;
             // The run of each lane, and the operation.
-            let (wake, woken) = Wake::new(card, tower, handler, streams.len() + 1)?;
+            let (wake, woken) = Wake::new(card, &handler, streams.len() + 1)?;
             for _ in &streams {
-                let cq = tower.keep(DpaCompletionQueue::new(card.outbox(), log_cq, CqTarget::Thread(handler))?);
-                queues.push(cq);
+                let cq = DpaCompletionQueue::new(card.outbox(), log_cq, CqTarget::Thread(&handler))?;
                 if config.transport == Transport::UcUnicast {
-                    single.push(DpaQueuePair::unreliable(cq, cq, depths, 0)?);
+                    single.push(DpaQueuePair::unreliable(&cq, &cq, depths, 0)?);
                 }
+                queues.push(cq);
             }
             let address = |offset| DeviceAddress::new(memory.addr().offset(offset).get());
             let context = SendThread {
@@ -154,19 +155,20 @@ impl<'c> Send<'c> {
                 report_host: host.addr().get() + shared.report(number) as u64,
                 signals: SharedLine::new(signals.unwrap_or_default()),
                 operation: HostLine::new(address(operation_at(streams.len()))),
-                control_cq: cq_memory(woken.cq),
-                control_queue: receive_memory(woken.qp),
+                control_cq: cq_memory(&woken.cq),
+                control_queue: receive_memory(&woken.qp),
                 ..Default::default()
             };
             memory.write(0, context.as_bytes())?;
             let operation = SendOperation::default();
-            threads.push(Thread { handler, wake, memory: key, streams, operation });
+            threads.push(Thread { wake, _woken: woken, handler, memory: key, streams, operation });
         }
         let (transport, table) = (config.transport, Vec::new());
         Ok(Self {
             threads,
             queues,
             single,
+            connected: Vec::new(),
             transport,
             host,
             shared,
@@ -188,8 +190,7 @@ impl<'c> Send<'c> {
     /// this card, what it multicasts need not come back to it.
     pub(crate) fn connect(
         &mut self,
-        card: &'c Card<'_>,
-        tower: &mut Tower<'c>,
+        card: &Card,
         (own, all): (u32, &[Endpoint]),
         q_key: u32,
         group: impl Fn(u32) -> Result<MulticastGroup>,
@@ -234,11 +235,11 @@ impl<'c> Send<'c> {
                 };
                 lane.send_queue = send_memory(&qp);
                 memory.write(LANES_AT + at * LANE_BYTES, lane.as_bytes())?;
-                tower.keep(qp);
+                self.connected.push(qp);
             }
             accepted("send thread", card.process().call("prepare_send", memory.addr().get())?)?;
             thread.handler.run(memory.addr().get())?;
-            card.kick(thread.handler)?;
+            card.kick(&thread.handler)?;
         }
         Ok(())
     }
@@ -285,7 +286,7 @@ impl<'c> Send<'c> {
         source: (u64, u32),
         (operation, collective_id): (u32, u32),
         config: &Config,
-        targets: Option<&Targets<'_>>,
+        targets: Option<&Targets>,
         held: bool,
     ) -> Result<()> {
         self.sequence += 1;
@@ -311,13 +312,7 @@ impl<'c> Send<'c> {
     }
 
     /// Adds the run of each lane to the next message of its thread.
-    fn write_runs(
-        &mut self,
-        plan: &Plan,
-        source: (u64, u32),
-        operation: u32,
-        targets: Option<&Targets<'_>>,
-    ) -> Result<()> {
+    fn write_runs(&mut self, plan: &Plan, source: (u64, u32), operation: u32, targets: Option<&Targets>) -> Result<()> {
         let own = plan.own();
         for thread in &mut self.threads {
             let memory = thread.memory.buffer().addr();

@@ -13,7 +13,6 @@ use crate::api::card::Card;
 use crate::api::config::Config;
 use crate::endpoint::{Endpoint, Purpose};
 use crate::error::Result;
-use crate::memory::tower::Tower;
 
 /// Bytes from line to line; of a line the first 32 are used: operation, address, key, and the operation again.
 const LINE_BYTES: u64 = 64;
@@ -38,9 +37,9 @@ pub(crate) enum Target {
 }
 
 #[derive(Debug)]
-struct Peer<'c> {
+struct Peer {
     rank: u32,
-    qp: QueuePair<'c>,
+    qp: QueuePair,
     under_way: u32,
     /// Its table.
     address: u64,
@@ -49,26 +48,25 @@ struct Peer<'c> {
 
 /// One rank's table, and its way to those of others.
 #[derive(Debug)]
-pub(crate) struct Targets<'c> {
+pub(crate) struct Targets {
     own: u32,
-    peers: Vec<Peer<'c>>,
-    table: &'c MemoryRegion<'c>,
-    cq: &'c CompletionQueue<'c>,
+    peers: Vec<Peer>,
+    table: MemoryRegion,
+    cq: CompletionQueue,
     /// The first rank whose connection is broken, with the completion's status, until it is told.
     broken: Option<(u32, u32)>,
 }
 
-impl<'c> Targets<'c> {
-    pub(crate) fn new(card: &'c Card<'_>, tower: &mut Tower<'c>, place: Place) -> Result<Self> {
+impl Targets {
+    pub(crate) fn new(card: &Card, place: Place) -> Result<Self> {
         let table = HostBuffer::zeroed(place.ranks() as usize * LINE_BYTES as usize)?;
         let table = MemoryRegion::register(card.pd(), table, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let ranks = (0..place.ranks()).filter(|rank| *rank != place.rank());
         let cq = CompletionQueue::new(card.device(), place.ranks() * SENDS)?;
-        let (table, cq) = (tower.keep(table), tower.keep(cq));
         let depths = QueueDepths { send: SENDS, receive: 1 };
         let mut peers = Vec::with_capacity(place.ranks() as usize - 1);
         for rank in ranks {
-            let qp = QueuePair::with_inline(card.pd(), Transport::Rc, cq, cq, depths, USED_BYTES as u32)?;
+            let qp = QueuePair::with_inline(card.pd(), Transport::Rc, &cq, &cq, depths, USED_BYTES as u32)?;
             qp.init(Access::REMOTE_WRITE, 0)?;
             peers.push(Peer { rank, qp, under_way: 0, address: 0, rkey: 0 });
         }

@@ -8,7 +8,6 @@ use flexio::{
 
 use crate::api::card::Card;
 use crate::error::Result;
-use crate::memory::tower::Tower;
 
 /// log2 of the messages that a thread may have waiting: it has answered one before the host writes the one after the next.
 const LOG_DEPTH: u8 = 3;
@@ -31,9 +30,9 @@ pub(crate) struct Line {
 
 /// The host's end of the connection to a thread.
 #[derive(Debug)]
-pub(crate) struct Wake<'c> {
-    qp: QueuePair<'c>,
-    cq: &'c CompletionQueue<'c>,
+pub(crate) struct Wake {
+    qp: QueuePair,
+    cq: CompletionQueue,
     busy: bool,
     /// Lines of the next message that are written from memory.
     long: Vec<SendRequest<'static>>,
@@ -43,33 +42,26 @@ pub(crate) struct Wake<'c> {
 }
 
 /// The thread's end.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Woken<'c> {
-    pub(crate) cq: &'c DpaCompletionQueue<'c>,
-    pub(crate) qp: &'c DpaQueuePair<'c>,
+#[derive(Debug)]
+pub(crate) struct Woken {
+    pub(crate) qp: DpaQueuePair,
+    pub(crate) cq: DpaCompletionQueue,
 }
 
-impl<'c> Wake<'c> {
+impl Wake {
     /// For messages of at most `lines` lines, short or not.
-    pub(crate) fn new(
-        card: &'c Card<'_>,
-        tower: &mut Tower<'c>,
-        handler: &'c EventHandler<'c>,
-        lines: usize,
-    ) -> Result<(Self, Woken<'c>)> {
+    pub(crate) fn new(card: &Card, handler: &EventHandler, lines: usize) -> Result<(Self, Woken)> {
         let depths = DpaDepths { log_send: None, log_receive: Some(LOG_DEPTH) };
         let device_cq = DpaCompletionQueue::new(card.outbox(), LOG_DEPTH, CqTarget::Thread(handler))?;
         let cq = CompletionQueue::new(card.device(), 2)?;
-        let (device_cq, cq) = (tower.keep(device_cq), tower.keep(cq));
-        let mut device_qp = DpaQueuePair::reliable(device_cq, device_cq, depths, Access::REMOTE_WRITE, 0)?;
+        let mut device_qp = DpaQueuePair::reliable(&device_cq, &device_cq, depths, Access::REMOTE_WRITE, 0)?;
         let depths = QueueDepths { send: lines as u32 + 1, receive: 1 };
-        let qp = QueuePair::with_inline(card.pd(), Transport::Rc, cq, cq, depths, SHORT_BYTES as u32)?;
+        let qp = QueuePair::with_inline(card.pd(), Transport::Rc, &cq, &cq, depths, SHORT_BYTES as u32)?;
         qp.init(Access::LOCAL_WRITE, 0)?;
         let port = card.device().port();
         let own = RemoteQp { qpn: qp.qpn(), gid: port.gid, mac: card.device().info().mac, first_psn: 0 };
         device_qp.connect(&own, 0)?;
         qp.connect(&device_qp.endpoint(0), 0)?;
-        let device_qp = tower.keep(device_qp);
         let (long, short) = (Vec::with_capacity(lines), Vec::with_capacity(lines));
         let bytes = Vec::with_capacity(lines * SHORT_BYTES);
         Ok((Self { qp, cq, busy: false, long, short, bytes }, Woken { cq: device_cq, qp: device_qp }))

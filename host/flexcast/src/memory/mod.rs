@@ -1,4 +1,3 @@
 //! Memory: registrations that are kept, and owners of what borrows.
 
 pub mod registration;
-pub(crate) mod tower;

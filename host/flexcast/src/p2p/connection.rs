@@ -93,10 +93,10 @@ pub(super) struct Posted {
 }
 
 #[derive(Debug)]
-pub(super) struct Connection<'a> {
+pub(super) struct Connection {
     slots: Slots,
-    data: QueuePair<'a>,
-    control: QueuePair<'a>,
+    data: QueuePair,
+    control: QueuePair,
     /// Most messages of one operation that the peer has receives for.
     peer_accepts: u32,
     config: Config,
@@ -112,10 +112,10 @@ pub(super) struct Connection<'a> {
     nothing: LocalSlice,
 }
 
-impl<'a> Connection<'a> {
+impl Connection {
     pub(super) fn new(
-        pd: &'a ProtectionDomain<'a>,
-        completions: &'a CompletionQueue<'a>,
+        pd: &ProtectionDomain,
+        completions: &CompletionQueue,
         slots: Slots,
         config: Config,
     ) -> Result<Self, Error> {
@@ -161,7 +161,7 @@ impl<'a> Connection<'a> {
         data: &RemoteQp,
         control: &RemoteQp,
         peer_accepts: u32,
-        region: &MemoryRegion<'_>,
+        region: &MemoryRegion,
     ) -> Result<(), Error> {
         self.peer_accepts = peer_accepts;
         self.nothing = region.slice(0, SLOT_BYTES as u32)?;
@@ -180,7 +180,7 @@ impl<'a> Connection<'a> {
         Ok(self.data.post_receive(Work::Message.id(self.slots.index), self.nothing)?)
     }
 
-    fn receive_announcement(&self, slot: u32, region: &MemoryRegion<'_>) -> Result<(), Error> {
+    fn receive_announcement(&self, slot: u32, region: &MemoryRegion) -> Result<(), Error> {
         let id = Work::Announcement { slot }.id(self.slots.index);
         Ok(self.control.post_receive(id, region.slice(self.slots.offset(slot), ANNOUNCEMENT_BYTES)?)?)
     }
@@ -191,7 +191,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Sends the own announcement if it is due and the last one is out of its slot. Tells whether it did.
-    pub(super) fn announce(&mut self, running: &Running, region: &MemoryRegion<'_>) -> Result<bool, Error> {
+    pub(super) fn announce(&mut self, running: &Running, region: &MemoryRegion) -> Result<bool, Error> {
         if !self.announce || self.announcing {
             return Ok(false);
         }
@@ -214,12 +214,7 @@ impl<'a> Connection<'a> {
     }
 
     /// An announcement of the peer has come.
-    pub(super) fn handle_announcement(
-        &mut self,
-        slot: u32,
-        byte_len: u32,
-        region: &MemoryRegion<'_>,
-    ) -> Result<(), Error> {
+    pub(super) fn handle_announcement(&mut self, slot: u32, byte_len: u32, region: &MemoryRegion) -> Result<(), Error> {
         let refused = |reason| Error::Protocol { peer: self.slots.peer, reason };
         if byte_len != ANNOUNCEMENT_BYTES {
             return Err(refused(format!("an announcement of {byte_len} bytes: it has {ANNOUNCEMENT_BYTES}")));
@@ -315,12 +310,12 @@ impl<'a> Connection<'a> {
     }
 }
 
-fn queue_pair<'a>(
-    pd: &'a ProtectionDomain<'a>,
-    completions: &'a CompletionQueue<'a>,
+fn queue_pair(
+    pd: &ProtectionDomain,
+    completions: &CompletionQueue,
     depths: QueueDepths,
     traffic: Traffic,
-) -> Result<QueuePair<'a>, Error> {
+) -> Result<QueuePair, Error> {
     let queue_pair = QueuePair::new(pd, Transport::Rc, completions, completions, depths)?;
     queue_pair.init(
         match traffic {
@@ -333,7 +328,7 @@ fn queue_pair<'a>(
 }
 
 /// The one place where queue pairs are given a path, and so the one where data and control get their traffic classes.
-fn connect(queue_pair: &QueuePair<'_>, remote: &RemoteQp, traffic: Traffic, config: &Config) -> Result<(), Error> {
+fn connect(queue_pair: &QueuePair, remote: &RemoteQp, traffic: Traffic, config: &Config) -> Result<(), Error> {
     let class = match traffic {
         Traffic::Data => config.data_class,
         Traffic::Control => config.control_class,

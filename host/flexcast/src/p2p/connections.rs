@@ -69,11 +69,7 @@ impl Connections {
     ///
     /// # Errors
     /// [`Error::Flexio`].
-    pub fn prepare<'a>(
-        &self,
-        pd: &'a ProtectionDomain<'a>,
-        completions: &'a CompletionQueue<'a>,
-    ) -> Result<(Pending<'a>, Vec<u8>), Error> {
+    pub fn prepare(&self, pd: &ProtectionDomain, completions: &CompletionQueue) -> Result<(Pending, Vec<u8>), Error> {
         let buffer = HostBuffer::zeroed(Slots::bytes(self.accepts.len()))?;
         let slots = MemoryRegion::register(pd, buffer, Access::LOCAL_WRITE)?;
         let connections = self
@@ -85,7 +81,7 @@ impl Connections {
             })
             .collect::<Result<Vec<_>, Error>>()?;
         let device = pd.device();
-        let entry = |connection: &Connection<'_>| {
+        let entry = |connection: &Connection| {
             let (data_qpn, control_qpn) = connection.numbers();
             let [peer, data_qpn, control_qpn, accepts] =
                 [connection.peer(), data_qpn, control_qpn, connection.accepts()].map(U32::new);
@@ -99,7 +95,17 @@ impl Connections {
             entries: connections.iter().map(entry).collect(),
         };
         let encoded = endpoint.encode();
-        Ok((Pending { place: self.place, config: self.config, pd, completions, connections, slots }, encoded))
+        Ok((
+            Pending {
+                place: self.place,
+                config: self.config,
+                pd: pd.clone(),
+                completions: completions.clone(),
+                connections,
+                slots,
+            },
+            encoded,
+        ))
     }
 }
 
@@ -112,22 +118,22 @@ fn count(peers: impl Iterator<Item = u32>) -> BTreeMap<u32, u32> {
 
 /// Queue pairs that are not connected yet.
 #[derive(Debug)]
-pub struct Pending<'a> {
+pub struct Pending {
     place: Place,
     config: Config,
-    pd: &'a ProtectionDomain<'a>,
-    completions: &'a CompletionQueue<'a>,
-    connections: Vec<Connection<'a>>,
-    slots: MemoryRegion<'a>,
+    pd: ProtectionDomain,
+    completions: CompletionQueue,
+    connections: Vec<Connection>,
+    slots: MemoryRegion,
 }
 
-impl<'a> Pending<'a> {
+impl Pending {
     /// Connects with the peers; `endpoints` are those of all ranks, in their order. Does not wait for anybody.
     ///
     /// # Errors
     /// [`Error::Endpoint`] for one that is missing, damaged, or of a rank that was prepared for other operations;
     /// [`Error::Flexio`].
-    pub fn connect(mut self, endpoints: &[impl AsRef<[u8]>]) -> Result<Group<'a>, Error> {
+    pub fn connect(mut self, endpoints: &[impl AsRef<[u8]>]) -> Result<Group, Error> {
         let (rank, ranks) = (self.place.rank(), self.place.ranks());
         for connection in &mut self.connections {
             let peer = connection.peer();

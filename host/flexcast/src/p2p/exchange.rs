@@ -6,7 +6,7 @@ use super::announcement::Terms;
 use super::operation::{Buffer, Division, Pieces, Running};
 use super::{Error, Group};
 
-impl Group<'_> {
+impl Group {
     /// Starts an Alltoall of equal blocks: block b of rank a's `send` comes to be block a of rank b's `receive`. Both have P ·
     /// `block_bytes`, and lie apart.
     ///

@@ -1,5 +1,7 @@
 //! Ranks that are connected, and what they are at.
 
+use std::time::Duration;
+
 use flexcast_proto::Place;
 use flexcast_proto::p2p::{Allgather, Blocks, Broadcast, Operation, Schedule, Transfer};
 use flexio::{Completion, CompletionQueue, MemoryRegion, ProtectionDomain};
@@ -27,20 +29,20 @@ pub struct Statistics {
     /// Announcements sent, of [`ANNOUNCEMENT_BYTES`](super::ANNOUNCEMENT_BYTES) each: all control traffic there is.
     pub announcements: u64,
     /// Time between start and completion of operations, by the provider's clock.
-    pub busy_ps: u64,
+    pub busy: Duration,
 }
 
 /// One rank of a connected group.
 #[derive(Debug)]
-pub struct Group<'a> {
+pub struct Group {
     place: Place,
     config: Config,
     /// By peer, ascending. Before the memory that they use: dropped first.
-    connections: Vec<Connection<'a>>,
-    slots: MemoryRegion<'a>,
-    pub(super) reducing: Reducing<'a>,
-    pub(super) pd: &'a ProtectionDomain<'a>,
-    completions: &'a CompletionQueue<'a>,
+    connections: Vec<Connection>,
+    slots: MemoryRegion,
+    pub(super) reducing: Reducing,
+    pub(super) pd: ProtectionDomain,
+    completions: CompletionQueue,
     division: Division,
     running: Option<Running>,
     /// A message that its connection had no room for.
@@ -57,14 +59,14 @@ pub struct Group<'a> {
     scratch: Vec<u8>,
 }
 
-impl<'a> Group<'a> {
+impl Group {
     pub(super) fn new(
         place: Place,
         config: Config,
-        pd: &'a ProtectionDomain<'a>,
-        completions: &'a CompletionQueue<'a>,
-        connections: Vec<Connection<'a>>,
-        slots: MemoryRegion<'a>,
+        pd: ProtectionDomain,
+        completions: CompletionQueue,
+        connections: Vec<Connection>,
+        slots: MemoryRegion,
     ) -> Self {
         Self {
             place,
@@ -260,7 +262,7 @@ impl<'a> Group<'a> {
 
     /// Takes completions; tells whether there were any.
     fn collect(&mut self) -> Result<bool, Error> {
-        let completions = self.completions;
+        let completions = self.completions.clone();
         let mut seen = false;
         for _ in 0..MAX_BATCHES {
             let mut result = Ok(());
@@ -341,7 +343,7 @@ impl<'a> Group<'a> {
             }
             self.running = None;
             self.statistics.operations += 1;
-            self.statistics.busy_ps += self.now_ps().saturating_sub(self.started_ps);
+            self.statistics.busy += Duration::from_nanos(self.now_ps().saturating_sub(self.started_ps) / 1000);
         }
         Ok(())
     }
@@ -355,10 +357,10 @@ impl<'a> Group<'a> {
         let Some(running) = &self.running else { return Ok(()) };
         self.looks += 1;
         let waited_ps = self.now_ps().saturating_sub(self.progress_ps);
-        if waited_ps < self.config.bound.span_ps && self.looks < self.config.bound.looks {
+        if u128::from(waited_ps) < self.config.bound.span.as_nanos() * 1000 && self.looks < self.config.bound.looks {
             return Ok(());
         }
-        let owing = |connection: &Connection<'_>| connection.owes().map(|what| (connection.peer(), what));
+        let owing = |connection: &Connection| connection.owes().map(|what| (connection.peer(), what));
         let (peer, what) = self
             .connections
             .iter()
@@ -371,11 +373,11 @@ impl<'a> Group<'a> {
 }
 
 /// Counts messages by their peers and compares with a limit of the connection.
-fn check_messages<'a>(
-    connections: &[Connection<'a>],
+fn check_messages(
+    connections: &[Connection],
     counts: &mut [u32],
     peers: impl Iterator<Item = u32>,
-    limit: impl Fn(&Connection<'a>) -> u32,
+    limit: impl Fn(&Connection) -> u32,
 ) -> Result<(), Error> {
     counts.fill(0);
     for peer in peers {

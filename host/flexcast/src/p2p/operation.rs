@@ -13,7 +13,7 @@ use super::announcement::{Announcement, Terms};
 #[derive(Clone, Copy, Debug)]
 pub struct Buffer<'r> {
     /// The region; a receive buffer's must allow local and remote writes.
-    pub region: &'r MemoryRegion<'r>,
+    pub region: &'r MemoryRegion,
     /// Where the buffer begins in it, in bytes.
     pub offset: u64,
 }

@@ -51,10 +51,10 @@ pub fn reference(operator: Operator, contributions: &[Vec<u8>]) -> Vec<u8> {
 
 /// What a group needs for reductions.
 #[derive(Debug, Default)]
-pub(super) struct Reducing<'a> {
+pub(super) struct Reducing {
     /// The last one is in use. Shorter ones from before are kept, at most as much again: what a peer repeats, because an answer was lost, goes
     /// to where it went.
-    work: Vec<MemoryRegion<'a>>,
+    work: Vec<MemoryRegion>,
     current: Option<Current>,
 }
 
@@ -70,7 +70,7 @@ struct Current {
     scratch: [Vec<u8>; 2],
 }
 
-impl Reducing<'_> {
+impl Reducing {
     /// Does what is to be done with a message that has arrived.
     pub(super) fn arrived(&mut self, schedule: &Schedule, tag: u32) -> Result<(), Error> {
         let Some(reduction) = schedule.reduction(tag) else { return Ok(()) };
@@ -98,7 +98,7 @@ impl Reducing<'_> {
     }
 }
 
-impl Group<'_> {
+impl Group {
     /// Starts a Reduce-Scatter around the ring: of the sum of all ranks' `elements` elements at `contribution` each rank gets a share of ⌈`elements` /
     /// P⌉, the last ones less; see [`Group::result`]. The contribution is not needed after the call.
     ///
@@ -162,7 +162,7 @@ impl Group<'_> {
         if had < len {
             let memory = HostBuffer::zeroed(len.max(had.saturating_mul(2)))?;
             let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-            self.reducing.work.push(MemoryRegion::register(self.pd, memory, access)?);
+            self.reducing.work.push(MemoryRegion::register(&self.pd, memory, access)?);
         }
         let Some(region) = self.reducing.work.last() else { return Ok(()) };
         if let Some(Start { from, to }) = schedule.start() {

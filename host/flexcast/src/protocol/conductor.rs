@@ -18,7 +18,7 @@ use flexcast_proto::{Action, Cause, Disagreement, Failure, Kind, Place, RankSet,
 use flexio::{DeviceBuffer, DpaCompletionQueue, DpaQueuePair, EventHandler, MemoryKey, MemoryRegion};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-use crate::api::request::{MessageCounts, Phases};
+use crate::api::request::{MessageCounts, PhasesPs};
 use crate::dpa::wake::{DeviceRange, Line, Wake, Woken};
 use crate::error::Result;
 
@@ -33,17 +33,11 @@ const ORDER_AT: u64 = size_of::<ConductorThread>() as u64;
 
 /// Where things lie in the conductor's part of the shared host memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shared {
-    start: usize,
-}
+pub(crate) struct Shared;
 
 impl Shared {
-    pub(crate) const fn new(start: usize) -> Self {
-        Self { start: start.next_multiple_of(64) }
-    }
-
     const fn report(self) -> usize {
-        self.start
+        0
     }
 
     const fn flag(self) -> usize {
@@ -71,17 +65,20 @@ pub(crate) struct Posting {
 
 /// The host's side of a conductor.
 #[derive(Debug)]
-pub(crate) struct Conductor<'c> {
+pub(crate) struct Conductor {
     place: Place,
-    handler: &'c EventHandler<'c>,
-    wake: Wake<'c>,
-    woken: Woken<'c>,
-    memory: &'c MemoryKey<'c>,
-    cq: &'c DpaCompletionQueue<'c>,
+    handler: EventHandler,
+    wake: Wake,
+    woken: Woken,
+    memory: MemoryKey,
+    cq: DpaCompletionQueue,
     /// Ascending by rank.
-    peers: Vec<(u32, DpaQueuePair<'c>)>,
-    signals: &'c DeviceBuffer<'c>,
-    host: &'c MemoryRegion<'c>,
+    peers: Vec<(u32, DpaQueuePair)>,
+    signals: DeviceBuffer,
+    /// What the thread works in, once it is connected: its machine, contexts of peers, senders; and its messages.
+    tables: Vec<DeviceBuffer>,
+    messages: Option<MemoryKey>,
+    host: MemoryRegion,
     shared: Shared,
     /// The next order, as far as it is known.
     order: ConductorOrder,
@@ -101,7 +98,7 @@ pub(crate) struct Conductor<'c> {
     lost: Option<Failure>,
 }
 
-impl Conductor<'_> {
+impl Conductor {
     /// Takes a new report, if there is one.
     pub(crate) fn take_report(&mut self, now_ps: u64) -> Result<bool> {
         let at = self.shared.report();
@@ -266,7 +263,7 @@ impl Conductor<'_> {
     }
 
     /// When the operation got where, as far as the card knows.
-    pub(crate) fn note_phases(&self, phases: &mut Phases) {
+    pub(crate) fn note_phases(&self, phases: &mut PhasesPs) {
         if !self.is_current() {
             return;
         }

@@ -12,7 +12,6 @@ use crate::api::card::Card;
 use crate::api::config::Config;
 use crate::endpoint::{Endpoint, Purpose};
 use crate::error::Result;
-use crate::memory::tower::Tower;
 
 /// Room for the longest control message.
 const MESSAGE_BYTES: usize = wire::MAX_BYTES.next_multiple_of(64);
@@ -57,9 +56,9 @@ pub(crate) struct Read {
 }
 
 #[derive(Debug)]
-struct Peer<'c> {
+struct Peer {
     rank: u32,
-    qp: QueuePair<'c>,
+    qp: QueuePair,
     sends: u32,
     reads: u32,
     broken: bool,
@@ -74,12 +73,12 @@ struct Waiting {
 
 /// The connections of one rank.
 #[derive(Debug)]
-pub(crate) struct Control<'c> {
+pub(crate) struct Control {
     /// Ascending by rank.
-    peers: Vec<Peer<'c>>,
+    peers: Vec<Peer>,
     /// What receives are posted in.
-    memory: &'c MemoryRegion<'c>,
-    cq: &'c CompletionQueue<'c>,
+    memory: MemoryRegion,
+    cq: CompletionQueue,
     messages: VecDeque<Waiting>,
     reads: VecDeque<(usize, Read)>,
     under_way: u32,
@@ -90,15 +89,15 @@ pub(crate) struct Control<'c> {
 /// Longest that connections are kept for messages on their way: longer than the seven tries of a connection take by default.
 const DRAIN: Bound = Bound::millis(1_000).with_looks(10_000_000);
 
-impl Drop for Control<'_> {
+impl Drop for Control {
     /// What has been said last, such as the final message of an operation or why it failed, is heard although the program goes at once.
     fn drop(&mut self) {
         if std::thread::panicking() || self.is_drained() {
             return;
         }
-        let relax = self.cq.device().provider().relax();
+        let provider = self.cq.device().provider().clone();
         // In vain: the others find the connection broken, as when the process had been killed.
-        let _ = flexio::wait(relax, DRAIN, "the last control messages", || {
+        let _ = flexio::wait(provider.relax(), DRAIN, "the last control messages", || {
             // What comes now is for nobody. An error ends it, too: there is nothing more to be had of this queue.
             let polled = self.poll(|_, _| Ok(()));
             Ok((polled.is_err() || self.is_drained()).then_some(()))
@@ -106,19 +105,18 @@ impl Drop for Control<'_> {
     }
 }
 
-impl<'c> Control<'c> {
+impl Control {
     /// A connection, not yet connected, for each of `ranks` (ascending).
-    pub(crate) fn new(card: &'c Card<'_>, tower: &mut Tower<'c>, ranks: &[u32]) -> Result<Self> {
+    pub(crate) fn new(card: &Card, ranks: &[u32]) -> Result<Self> {
         let count = ranks.len() as u32;
         let slots = (count * RECEIVES) as usize;
         let memory = HostBuffer::zeroed(slots.max(1) * MESSAGE_BYTES)?;
         let memory = MemoryRegion::register(card.pd(), memory, Access::LOCAL_WRITE)?;
         let cq = CompletionQueue::new(card.device(), count.max(1) * (RECEIVES + SENDS + READS))?;
-        let (memory, cq) = (tower.keep(memory), tower.keep(cq));
         let depths = QueueDepths { send: SENDS + READS, receive: RECEIVES };
         let mut peers = Vec::with_capacity(ranks.len());
         for rank in ranks {
-            let qp = QueuePair::with_inline(card.pd(), Transport::Rc, cq, cq, depths, wire::MAX_BYTES as u32)?;
+            let qp = QueuePair::with_inline(card.pd(), Transport::Rc, &cq, &cq, depths, wire::MAX_BYTES as u32)?;
             qp.init(Access::REMOTE_READ, 0)?;
             peers.push(Peer { rank: *rank, qp, sends: 0, reads: 0, broken: false });
         }

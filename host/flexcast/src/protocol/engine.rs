@@ -3,6 +3,7 @@
 
 mod end;
 mod look;
+mod state;
 mod terms;
 
 use std::collections::BTreeMap;
@@ -11,12 +12,12 @@ use flexcast_proto::wire::Availability;
 use flexcast_proto::{Action, Body, Cause, Failure, Message};
 
 use crate::api::buffer::Buffer;
-use crate::api::communicator::{Communicator, Parts, Posted};
-use crate::api::request::{Phases, Report};
+use crate::api::request::{Phases, PhasesPs, Report};
 use crate::error::Result;
 use crate::plan::{Missing, Plan};
 use crate::protocol::control::{Event, Read};
 use crate::protocol::machine::Machine;
+pub(crate) use state::{Engine, Parts, Posted, Units};
 
 /// Code of [`Cause::Connection`] for a peer that does not keep to the protocol.
 const PROTOCOL_VIOLATION: u16 = u16::MAX;
@@ -57,13 +58,13 @@ impl Sending {
 
 /// The operation under way.
 #[derive(Debug)]
-pub(crate) struct Running<'c> {
+pub(crate) struct Running {
     request: u64,
     plan: Plan,
-    send: Option<Buffer<'c>>,
+    send: Option<Buffer>,
     /// The own block once more, where it cannot be sent from its place in the receive buffer.
-    copied: Option<Buffer<'c>>,
-    receive: Buffer<'c>,
+    copied: Option<Buffer>,
+    receive: Buffer,
     /// Its number, alike on all ranks.
     operation: u32,
     collective_id: u32,
@@ -91,7 +92,7 @@ pub(crate) struct Running<'c> {
     report: Report,
 }
 
-impl Running<'_> {
+impl Running {
     /// Address and local key of the own block.
     fn source(&self, own: u32) -> (u64, u32) {
         match self.send.as_ref().or(self.copied.as_ref()) {
@@ -104,13 +105,18 @@ impl Running<'_> {
     }
 }
 
-impl<'c> Communicator<'c> {
+impl Engine {
     /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks.
-    ///
-    /// # Errors
-    /// The failure of a library call; the communicator is of no use afterwards. Failures of operations are theirs
-    /// ([`Done::result`](crate::Done::result)).
-    pub fn progress(&mut self) -> Result<bool> {
+    pub(crate) fn progress(&mut self) -> Result<bool> {
+        let moved = self.advance();
+        if moved.is_err() {
+            // Whoever waits is to look by itself: nothing may end any more.
+            (self.useless, self.ended) = (true, true);
+        }
+        moved
+    }
+
+    fn advance(&mut self) -> Result<bool> {
         if let Some(error) = self.trouble.take() {
             return Err(error);
         }
@@ -139,10 +145,9 @@ impl<'c> Communicator<'c> {
         Ok(moved)
     }
 
-    /// When [`Communicator::progress`] is to be called next, even if neither peers nor card have written anything until then, in
-    /// picoseconds of the card's clock; none if nothing is under way. For loops that sleep until something happens.
-    #[must_use]
-    pub fn deadline_ps(&self) -> Option<u64> {
+    /// When [`Engine::progress`] is to be called next, even if neither peers nor card have written anything until then, in picoseconds of the
+    /// card's clock; none if nothing is under way.
+    pub(crate) fn deadline_ps(&self) -> Option<u64> {
         let begins = self.current.is_none() && !self.waiting.is_empty();
         if begins || self.trouble.is_some() || self.told {
             return Some(0);
@@ -160,7 +165,7 @@ impl<'c> Communicator<'c> {
 
     /// The own block of an operation in place, copied to where nobody writes, if Writes of this rank come back to the receive buffer. All
     /// of a Broadcast is the root's, whose card gets no key for it.
-    fn copy_of_source(&self, plan: &Plan, receive: &Buffer<'c>) -> Result<Option<Buffer<'c>>> {
+    fn copy_of_source(&self, plan: &Plan, receive: &Buffer) -> Result<Option<Buffer>> {
         let (own, foreign) = (plan.receive_bytes() - plan.foreign_bytes(), plan.foreign_bytes());
         if own == 0 || foreign == 0 || !self.parts.send.writes_come_back() {
             return Ok(None);
@@ -172,7 +177,7 @@ impl<'c> Communicator<'c> {
     }
 
     /// Makes an operation the current one: own block in place.
-    fn begin(&mut self, posted: Posted<'c>) -> Result<()> {
+    fn begin(&mut self, posted: Posted) -> Result<()> {
         let Posted { request, plan, send, mut receive, posted_ps } = posted;
         let copied = match &send {
             Some(send) => {
@@ -183,7 +188,7 @@ impl<'c> Communicator<'c> {
             None => self.copy_of_source(&plan, &receive)?,
         };
         let report = Report {
-            phases: Phases { posted_ps, ..Phases::default() },
+            phases: Phases(PhasesPs { posted_ps, ..PhasesPs::default() }),
             foreign_bytes: plan.foreign_bytes(),
             ..Report::default()
         };
@@ -306,12 +311,12 @@ impl<'c> Communicator<'c> {
         }
         if let Some(running) = self.current.as_mut() {
             running.deadline_ps = self.parts.machine.deadline_ps().unwrap_or(u64::MAX);
-            running.report.phases.ready_ps = self.parts.machine.ready_ps();
+            running.report.phases.0.ready_ps = self.parts.machine.ready_ps();
             if self.parts.machine.has_everything() {
-                running.report.phases.complete_ps.get_or_insert(now_ps);
+                running.report.phases.0.complete_ps.get_or_insert(now_ps);
             }
             if let Some(conductor) = self.parts.machine.conductor() {
-                conductor.note_phases(&mut running.report.phases);
+                conductor.note_phases(&mut running.report.phases.0);
                 running.report.fetches_served = conductor.fetches();
             }
         }
@@ -356,7 +361,7 @@ impl<'c> Communicator<'c> {
 }
 
 /// Copies bytes from a place in one buffer to a place in another.
-fn copy((from, start): (&Buffer<'_>, usize), (to, offset): (&mut Buffer<'_>, usize), len: usize) -> Result<()> {
+fn copy((from, start): (&Buffer, usize), (to, offset): (&mut Buffer, usize), len: usize) -> Result<()> {
     let mut piece = [0; 4096];
     let mut at = 0;
     while at < len {

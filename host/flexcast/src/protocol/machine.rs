@@ -7,22 +7,22 @@ use crate::protocol::conductor::Conductor;
 
 /// The one machine of a communicator.
 #[derive(Debug)]
-pub(crate) enum Machine<'c> {
+pub(crate) enum Machine {
     /// Here.
     Host(Box<Participant>),
     /// On the card.
-    Device(Box<Conductor<'c>>),
+    Device(Box<Conductor>),
 }
 
-impl<'c> Machine<'c> {
-    pub(crate) fn conductor(&self) -> Option<&Conductor<'c>> {
+impl Machine {
+    pub(crate) fn conductor(&self) -> Option<&Conductor> {
         match self {
             Self::Host(_) => None,
             Self::Device(conductor) => Some(conductor),
         }
     }
 
-    pub(crate) fn conductor_mut(&mut self) -> Option<&mut Conductor<'c>> {
+    pub(crate) fn conductor_mut(&mut self) -> Option<&mut Conductor> {
         match self {
             Self::Host(_) => None,
             Self::Device(conductor) => Some(conductor),

@@ -1,29 +1,31 @@
 //! Queue pairs that FlexIO does not make: UC, UD, and RC with a choice of path and patience, by CREATE_QP.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-use super::{DpaDepths, DpaQueuePair, Raw, Rings, refused, user_index_checked};
+use super::{DpaDepths, DpaQueuePair, Inner, Raw, Rings, refused, user_index_checked};
 use crate::addr::DevAddr;
 use crate::dpa_cq::DpaCompletionQueue;
 use crate::error::{Error, Result};
 use crate::prm::{self, Mailbox, RingsQp, ServiceType};
 use crate::queue_pair::Transport;
+use crate::raw;
 
 /// Where completions go.
 #[derive(Clone, Copy)]
 struct Queues<'a> {
-    send: &'a DpaCompletionQueue<'a>,
-    receive: &'a DpaCompletionQueue<'a>,
+    send: &'a DpaCompletionQueue,
+    receive: &'a DpaCompletionQueue,
 }
 
-impl<'a> DpaQueuePair<'a> {
+impl DpaQueuePair {
     /// A receive-only UC or UD queue pair in state RESET. `user_index` (24 bits) comes back in every completion.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for depth, index or an RC transport; [`Error::Command`] when the card refuses.
     pub fn receiver(
         transport: Transport,
-        receive_cq: &'a DpaCompletionQueue<'a>,
+        receive_cq: &DpaCompletionQueue,
         log_receive: u8,
         user_index: u32,
     ) -> Result<Self> {
@@ -50,8 +52,8 @@ impl<'a> DpaQueuePair<'a> {
     /// [`Error::OutOfRange`] for depths or index, [`Error::Foreign`] for queues of another process, [`Error::Command`] when
     /// the card refuses.
     pub fn datagram(
-        send_cq: &'a DpaCompletionQueue<'a>,
-        receive_cq: &'a DpaCompletionQueue<'a>,
+        send_cq: &DpaCompletionQueue,
+        receive_cq: &DpaCompletionQueue,
         depths: DpaDepths,
         block_multicast_loopback: bool,
         user_index: u32,
@@ -66,8 +68,8 @@ impl<'a> DpaQueuePair<'a> {
     /// # Errors
     /// As [`DpaQueuePair::datagram`].
     pub fn reliable_by_command(
-        send_cq: &'a DpaCompletionQueue<'a>,
-        receive_cq: &'a DpaCompletionQueue<'a>,
+        send_cq: &DpaCompletionQueue,
+        receive_cq: &DpaCompletionQueue,
         depths: DpaDepths,
         user_index: u32,
     ) -> Result<Self> {
@@ -79,8 +81,8 @@ impl<'a> DpaQueuePair<'a> {
     /// # Errors
     /// As [`DpaQueuePair::datagram`].
     pub fn unreliable(
-        send_cq: &'a DpaCompletionQueue<'a>,
-        receive_cq: &'a DpaCompletionQueue<'a>,
+        send_cq: &DpaCompletionQueue,
+        receive_cq: &DpaCompletionQueue,
         depths: DpaDepths,
         user_index: u32,
     ) -> Result<Self> {
@@ -92,27 +94,23 @@ impl<'a> DpaQueuePair<'a> {
     ///
     /// # Errors
     /// As [`DpaQueuePair::datagram`].
-    pub fn group_writer(
-        send_cq: &'a DpaCompletionQueue<'a>,
-        log_send: u8,
-        block_multicast_loopback: bool,
-    ) -> Result<Self> {
+    pub fn group_writer(send_cq: &DpaCompletionQueue, log_send: u8, block_multicast_loopback: bool) -> Result<Self> {
         let depths = DpaDepths { log_send: Some(log_send), log_receive: None };
         made(ServiceType::Uc, Queues { send: send_cq, receive: send_cq }, depths, block_multicast_loopback, 0)
     }
 }
 
-fn made<'a>(
+fn made(
     service: ServiceType,
-    queues: Queues<'a>,
+    queues: Queues<'_>,
     depths: DpaDepths,
     block_multicast_loopback: bool,
     user_index: u32,
-) -> Result<DpaQueuePair<'a>> {
+) -> Result<DpaQueuePair> {
     let Queues { send, receive } = queues;
     let outbox = receive.outbox();
     let process = outbox.process();
-    if !std::ptr::eq(send.outbox().process(), process) {
+    if !send.outbox().process().is_same(process) {
         return Err(Error::Foreign { what: "send completion queue", parent: "process" });
     }
     if depths.log_send.is_none() && depths.log_receive.is_none() {
@@ -150,7 +148,7 @@ fn made<'a>(
     let device = process.device();
     // SAFETY: the context is open; both mailboxes have the lengths passed.
     let raw = unsafe {
-        (device.provider().verbs.mlx5dv_devx_obj_create)(
+        (device.provider().verbs().mlx5dv_devx_obj_create)(
             device.context(),
             command.as_bytes().as_ptr().cast(),
             prm::QP_COMMAND_BYTES,
@@ -159,14 +157,15 @@ fn made<'a>(
         )
     };
     let raw = NonNull::new(raw).ok_or_else(|| refused("CREATE_QP", &answer, &format!("{service:?}, {depths:?}")))?;
-    Ok(DpaQueuePair {
-        outbox: send.outbox(),
-        raw: Raw::DevX(raw, service),
+    let inner = Inner {
+        outbox: send.outbox().clone(),
+        raw: Raw::DevX(raw::Raw::new(raw), service),
         number: answer.get(prm::OUT_QPN),
         depths,
         rings: buffer,
         send_offset,
         doorbell_record,
-        _queues: [send, receive],
-    })
+        _queues: [send.clone(), receive.clone()],
+    };
+    Ok(DpaQueuePair { inner: Arc::new(inner), attributes: None })
 }

@@ -109,7 +109,7 @@ fn nothing_given_is_the_default() {
     assert_eq!(parse(&[]).unwrap(), SimSpec::default());
     assert_eq!(SimSpec::default().command(), "flexcast sim");
     let (params, machine) = SimSpec::default().resolve(None).unwrap();
-    let config = Config { slots: 256, max_receive_bytes: 8 << 20, ..Config::default() };
+    let config = Config::default().slots(256).max_receive_bytes(8 << 20);
     assert_eq!(params, SimParams { config, ..SimParams::default() });
     assert_eq!(machine, Machine { seed: Some(1), ..Machine::default() });
 }

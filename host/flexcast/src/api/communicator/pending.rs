@@ -9,19 +9,19 @@ use flexcast_proto::wire::Codec;
 use flexcast_proto::{Alpha, CollectiveIds, Participant, Place};
 use flexio::{Access, DeviceBuffer, HostBuffer, MemoryRegion, MulticastGroup};
 
-use super::{Communicator, Parts, Units};
+use super::Communicator;
 use crate::api::card::Card;
-use crate::api::config::{Config, Derived, Footprint};
+use crate::api::config::{Config, Derived, Footprint, ps};
 use crate::api::request::MessageCounts;
 use crate::dpa::receive::{self, Receive};
 use crate::dpa::send::{self, Send};
 use crate::dpa::targets::Targets;
 use crate::endpoint::{Endpoint, Purpose, StreamEnds, Terms};
 use crate::error::{Error, Result};
-use crate::memory::tower::Tower;
 use crate::plan::stream::Stream;
 use crate::protocol::conductor::{self, Conductor};
 use crate::protocol::control::Control;
+use crate::protocol::engine::{Engine, Parts, Units};
 use crate::protocol::machine::Machine;
 use crate::protocol::peers::peers;
 
@@ -32,17 +32,17 @@ const FIRST_OPERATION: u32 = 1;
 ///
 /// For ranks that share a thread, whose exchange cannot block: make all of them, take their [`Pending::endpoint`]s, and give each the
 /// list of all.
-pub struct Pending<'c> {
-    card: &'c Card<'c>,
+pub struct Pending {
+    card: Card,
     config: Config,
     derived: Derived,
     footprint: Footprint,
     place: Place,
-    parts: Parts<'c>,
+    parts: Parts,
     own: Endpoint,
 }
 
-impl fmt::Debug for Pending<'_> {
+impl fmt::Debug for Pending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pending").field("place", &self.place).finish_non_exhaustive()
     }
@@ -58,7 +58,7 @@ fn neighbours(place: Place) -> Vec<u32> {
 }
 
 /// The queue pairs of streams from and to single ranks.
-fn stream_ends(receive: &Receive<'_>, send: &Send<'_>) -> Vec<StreamEnds> {
+fn stream_ends(receive: &Receive, send: &Send) -> Vec<StreamEnds> {
     let mut ends: BTreeMap<(u32, u32), StreamEnds> = BTreeMap::new();
     for (receiver, stream) in receive.unicast() {
         let Stream { subgroup, peer: Some(peer) } = stream else { continue };
@@ -72,13 +72,12 @@ fn stream_ends(receive: &Receive<'_>, send: &Send<'_>) -> Vec<StreamEnds> {
     ends.into_values().collect()
 }
 
-impl<'c> Pending<'c> {
+impl Pending {
     /// Makes the queues and threads of rank `rank` of `ranks`.
     ///
     /// # Errors
     /// [`Error::Config`], [`Error::Budget`], [`Error::Place`], [`Error::Flexio`], [`Error::Context`].
-    #[allow(unsafe_code)]
-    pub fn new(card: &'c Card<'c>, rank: u32, ranks: u32, config: Config) -> Result<Self> {
+    pub fn new(card: &Card, rank: u32, ranks: u32, config: Config) -> Result<Self> {
         let place = Place::new(rank, ranks)?;
         let mtu_bytes = card.device().port().mtu_bytes();
         let derived = config.derive(ranks, mtu_bytes)?;
@@ -96,39 +95,39 @@ impl<'c> Pending<'c> {
             let next = "lower slots, subgroups or chunk_bytes, or free another communicator of this card";
             return Err(Error::Budget { what: "bytes of DPA memory for staging", needed, limit, next });
         }
-        let units = card.units().borrow_mut().take(footprint.threads, config.placement)?;
+        let units = card.units().take(footprint.threads, config.placement)?;
         let hot_bytes = footprint.hot_bytes();
-        card.units().borrow_mut().hot_bytes += hot_bytes;
-        let units = Units { card, units, hot_bytes };
+        card.units().hot_bytes += hot_bytes;
+        let units = Units { card: card.clone(), units, hot_bytes };
         if card.hot_bytes() > config.cache_bytes {
             let (hot_bytes, cache_bytes) = (card.hot_bytes(), config.cache_bytes);
             tracing::warn!(hot_bytes, cache_bytes, "the card's communicators together exceed the last-level cache");
         }
-        // SAFETY: `Parts` owns the tower, whatever borrows from it, and drops that first.
-        let mut tower = unsafe { Tower::new() };
         let receive_bytes = receive::Shared::new(&derived, ranks).bytes();
-        let send_shared = send::Shared::new(receive_bytes, &config);
-        let memory = HostBuffer::zeroed(conductor::Shared::new(send_shared.end()).end())?;
+        let send_shared = send::Shared::new(&config);
+        let conductor_shared = conductor::Shared;
+        let memory = HostBuffer::zeroed(receive_bytes + send_shared.end() + conductor_shared.end())?;
         let memory = MemoryRegion::register(card.pd(), memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-        let host = tower.keep(memory);
+        let (receive_memory, memory) = memory.split_at(receive_bytes)?;
+        let (send_memory, conductor_memory) = memory.split_at(send_shared.end())?;
         let (receivers, others) = units.units.split_at(config.receive_threads as usize);
         let (senders, conductors) = others.split_at(config.send_threads as usize);
         let signals = match conductors {
             [] => None,
-            _ => Some(tower.keep(DeviceBuffer::zeroed(card.process(), size_of::<Signals>() as u64)?)),
+            _ => Some(DeviceBuffer::zeroed(card.process(), size_of::<Signals>() as u64)?),
         };
-        let signals_at = signals.map(|line| DeviceAddress::new(line.addr().get()));
-        let receive = Receive::new(card, &mut tower, &config, &derived, place, receivers, (host, signals_at))?;
-        let send = Send::new(card, &mut tower, &config, &derived, place, senders, (host, send_shared, signals_at))?;
+        let signals_at = signals.as_ref().map(|line| DeviceAddress::new(line.addr().get()));
+        let receive = Receive::new(card, &config, &derived, place, receivers, (receive_memory, signals_at))?;
+        let send = Send::new(card, &config, &derived, place, senders, (send_memory, send_shared, signals_at))?;
         let (machine, control_peers) = match conductors.first().zip(signals) {
             Some((unit, signals)) => {
-                let shared = (host, conductor::Shared::new(send_shared.end()), signals);
-                let conductor = Conductor::new(card, &mut tower, &config, place, *unit, &peers, shared)?;
+                let shared = (conductor_memory, conductor_shared, signals);
+                let conductor = Conductor::new(card, &config, place, *unit, &peers, shared)?;
                 (Machine::Device(Box::new(conductor)), neighbours(place))
             }
             None => (Machine::Host(Box::new(Participant::new(place, FIRST_OPERATION))), peers),
         };
-        let control = Control::new(card, &mut tower, &control_peers)?;
+        let control = Control::new(card, &control_peers)?;
         let (queue_pairs, reads) = match machine.conductor() {
             Some(conductor) => (conductor.queue_pairs(), control.queue_pairs()),
             None => (control.queue_pairs(), Vec::new()),
@@ -151,8 +150,8 @@ impl<'c> Pending<'c> {
             target_queue_pairs: receive.targets().map(Targets::queue_pairs).unwrap_or_default(),
             target_table: receive.targets().map_or((0, 0), Targets::table),
         };
-        let parts = Parts { control, machine, send, receive, tower, _units: units };
-        Ok(Self { card, config, derived, footprint, place, parts, own })
+        let parts = Parts { control, machine, send, receive, _units: units };
+        Ok(Self { card: card.clone(), config, derived, footprint, place, parts, own })
     }
 
     /// What the other ranks must know of this one.
@@ -166,7 +165,7 @@ impl<'c> Pending<'c> {
     ///
     /// # Errors
     /// [`Error::Peer`] names a rank that does not fit; [`Error::Flexio`].
-    pub fn connect(mut self, endpoints: &[Vec<u8>]) -> Result<Communicator<'c>> {
+    pub fn connect(mut self, endpoints: &[Vec<u8>]) -> Result<Communicator> {
         let all = Endpoint::all(&self.own, endpoints)?;
         let id = all[0].communicator;
         // Groups of different communicators may coincide; their queue keys do not, and the card checks them.
@@ -177,40 +176,43 @@ impl<'c> Pending<'c> {
             Ok(MulticastGroup::ipv4(Ipv4Addr::new(239, a ^ c, b, subgroup as u8))?)
         };
         let Self { card, config, derived, footprint, place, .. } = self;
-        let Parts { control, machine, send, tower, .. } = &mut self.parts;
+        let Parts { control, machine, send, .. } = &mut self.parts;
         match machine.conductor_mut() {
             Some(conductor) => {
                 let senders = send.activation_ids();
-                conductor.connect(card, tower, &all, &config, (id, FIRST_OPERATION), senders)?;
+                conductor.connect(&card, &all, &config, (id, FIRST_OPERATION), senders)?;
                 control.connect(place.rank(), &all, &config, Purpose::Reads)?;
             }
             None => control.connect(place.rank(), &all, &config, Purpose::Control)?,
         }
         let ends = (place.rank(), all.as_slice());
-        self.parts.receive.connect(card, &mut self.parts.tower, ends, q_key, group, &config)?;
-        self.parts.send.connect(card, &mut self.parts.tower, ends, q_key, group, &config)?;
+        self.parts.receive.connect(&card, ends, q_key, group, &config)?;
+        self.parts.send.connect(&card, ends, q_key, group, &config)?;
         let codec = Codec::new(id, place.ranks());
-        Ok(Communicator {
+        let engine = Engine {
             parts: self.parts,
             current: None,
             waiting: VecDeque::new(),
             done: Vec::new(),
+            abandoned: Vec::new(),
+            ended: false,
+            useless: false,
             lost: Vec::new(),
             card,
             derived,
-            footprint,
             place,
             id,
             codec,
             trouble: None,
-            ids: CollectiveIds::new(derived.layout, config.packet_lifetime_ps),
-            alpha: Alpha::new(config.overheads),
+            ids: CollectiveIds::new(derived.layout, ps(config.packet_lifetime)),
+            alpha: Alpha::new(config.overheads.in_ps()),
             late_chunks: None,
             broken: None,
             messages: MessageCounts::default(),
             told: false,
             posted: 0,
             config,
-        })
+        };
+        Communicator::of(engine, footprint)
     }
 }

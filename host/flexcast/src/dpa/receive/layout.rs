@@ -57,16 +57,16 @@ pub(super) fn device(addr: DevAddr) -> DeviceAddress {
     DeviceAddress::new(addr.get())
 }
 
-pub(crate) fn cq_memory(cq: &DpaCompletionQueue<'_>) -> CompletionQueueMemory {
+pub(crate) fn cq_memory(cq: &DpaCompletionQueue) -> CompletionQueueMemory {
     Queue::new(device(cq.ring()), device(cq.doorbell_record()), cq.number(), u32::from(cq.log_depth()))
 }
 
-pub(crate) fn receive_memory(qp: &DpaQueuePair<'_>) -> ReceiveQueueMemory {
+pub(crate) fn receive_memory(qp: &DpaQueuePair) -> ReceiveQueueMemory {
     let log_depth = qp.depths().log_receive.unwrap_or(0);
     Queue::new(device(qp.receive_ring()), device(qp.doorbell_record()), qp.number(), u32::from(log_depth))
 }
 
-pub(crate) fn send_memory(qp: &DpaQueuePair<'_>) -> SendQueueMemory {
+pub(crate) fn send_memory(qp: &DpaQueuePair) -> SendQueueMemory {
     let log_depth = qp.depths().log_send.unwrap_or(0);
     Queue::new(device(qp.send_ring()), device(qp.doorbell_record()), qp.number(), u32::from(log_depth))
 }

@@ -22,10 +22,9 @@ pub(crate) use layout::{Shared, accepted, cq_memory, receive_memory, send_memory
 use crate::api::card::Card;
 use crate::api::config::{Config, Derived};
 use crate::dpa::targets::Targets;
-use crate::dpa::wake::Wake;
+use crate::dpa::wake::{Wake, Woken};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::memory::tower::Tower;
 use crate::plan::stream::{self, Stream, Transport, thread_of};
 use layout::device;
 
@@ -45,31 +44,45 @@ struct Lane {
     operation: Operation,
     placement: Placement,
     chunks: u64,
+    _copier: Option<Copier>,
+    _bitmap: DeviceBuffer,
+}
+
+/// What copies from the staging slots (UD).
+#[derive(Debug)]
+struct Copier {
+    _qp: DpaQueuePair,
+    _staging: MemoryKey,
 }
 
 #[derive(Debug)]
-struct Thread<'c> {
-    handler: &'c EventHandler<'c>,
-    wake: Wake<'c>,
+struct Thread {
+    wake: Wake,
+    /// Of `wake`.
+    _woken: Woken,
+    handler: EventHandler,
     /// Its [`LaneThread`], and behind it the contexts, lines and rows of its lanes.
-    memory: &'c MemoryKey<'c>,
+    memory: MemoryKey,
 }
 
 /// The receiving side of a communicator.
 #[derive(Debug)]
-pub(crate) struct Receive<'c> {
+pub(crate) struct Receive {
     /// What the group keys of the operation under way stand for (UC multicast): the receive buffer.
-    keys: Vec<GroupKey<'c>>,
-    threads: Vec<Thread<'c>>,
+    keys: Vec<GroupKey>,
+    threads: Vec<Thread>,
     /// By number of their streams.
     lanes: Vec<Lane>,
-    /// Until they are connected, by number of their streams.
-    queue_pairs: Vec<DpaQueuePair<'c>>,
-    /// Of the streams (UC multicast).
-    members: Vec<&'c DpaQueuePair<'c>>,
+    /// In their groups.
+    memberships: Vec<MulticastMembership>,
+    /// By number of their streams.
+    queue_pairs: Vec<DpaQueuePair>,
     /// Where this rank and others want their bytes (UC unicast).
-    targets: Option<Targets<'c>>,
-    host: &'c MemoryRegion<'c>,
+    targets: Option<Targets>,
+    /// Senders write by group keys (UC multicast).
+    by_group_keys: bool,
+    host: MemoryRegion,
+    _group: DeviceBuffer,
     shared: Shared,
     sequence: u64,
     reports: u64,
@@ -77,68 +90,67 @@ pub(crate) struct Receive<'c> {
 }
 
 /// What queues and memory of a lane need.
-struct Maker<'m, 'p, 'c> {
-    card: &'c Card<'p>,
+struct Maker<'m> {
+    card: &'m Card,
     config: &'m Config,
     derived: &'m Derived,
-    handler: &'c EventHandler<'c>,
+    handler: &'m EventHandler,
     log_slots: u8,
 }
 
-impl<'c> Maker<'_, '_, 'c> {
-    fn cq(&self, tower: &mut Tower<'c>) -> Result<&'c DpaCompletionQueue<'c>> {
+impl Maker<'_> {
+    fn cq(&self) -> Result<DpaCompletionQueue> {
         let target = CqTarget::Thread(self.handler);
-        Ok(tower.keep(DpaCompletionQueue::new(self.card.outbox(), self.log_slots, target)?))
+        Ok(DpaCompletionQueue::new(self.card.outbox(), self.log_slots, target)?)
     }
 
     /// The queue pair that receives, and its part of the context.
-    fn receiver(&self, tower: &mut Tower<'c>) -> Result<(DpaQueuePair<'c>, WorkerContext)> {
+    fn receiver(&self) -> Result<(DpaQueuePair, WorkerContext)> {
         let transport = match self.config.transport {
             Transport::Ud => flexio::Transport::Ud,
             Transport::UcMulticast | Transport::UcUnicast => flexio::Transport::Uc,
         };
-        let cq = self.cq(tower)?;
-        let receiver = DpaQueuePair::receiver(transport, cq, self.log_slots, 0)?;
-        let (receive_cq, receive_queue) = (cq_memory(cq), receive_memory(&receiver));
+        let cq = self.cq()?;
+        let receiver = DpaQueuePair::receiver(transport, &cq, self.log_slots, 0)?;
+        let (receive_cq, receive_queue) = (cq_memory(&cq), receive_memory(&receiver));
         let context = WorkerContext { receive_cq, receive_queue, ..Default::default() };
         Ok((receiver, context))
     }
 
     /// Staging slots and the queue pair that copies from them (UD).
-    fn copier(&self, tower: &mut Tower<'c>) -> Result<(CompletionQueueMemory, SendQueueMemory, Staging)> {
+    fn copier(&self) -> Result<(CompletionQueueMemory, SendQueueMemory, Staging, Option<Copier>)> {
         if self.config.transport.is_zero_copy() {
             return Ok(Default::default());
         }
-        let cq = self.cq(tower)?;
+        let cq = self.cq()?;
         let depths = DpaDepths { log_send: Some(self.log_slots), log_receive: None };
-        let mut copies = DpaQueuePair::reliable(cq, cq, depths, Access::REMOTE_WRITE, 0)?;
+        let mut copies = DpaQueuePair::reliable(&cq, &cq, depths, Access::REMOTE_WRITE, 0)?;
         let own = copies.endpoint(0);
         copies.connect(&own, 0)?;
-        let copies = tower.keep(copies);
         let stride = self.derived.slot_bytes;
         let bytes = u64::from(self.config.slots) * u64::from(stride);
-        let staging = tower.keep(DeviceBuffer::zeroed(self.card.process(), bytes)?);
-        let key = tower.keep(MemoryKey::new(staging, Access::LOCAL_WRITE)?);
+        let staging = DeviceBuffer::zeroed(self.card.process(), bytes)?;
+        let key = MemoryKey::new(&staging, Access::LOCAL_WRITE)?;
         let staging = Staging { address: staging.addr().get(), stride, lkey: key.id() };
-        Ok((cq_memory(cq), send_memory(copies), staging))
+        let (cq, queue) = (cq_memory(&cq), send_memory(&copies));
+        Ok((cq, queue, staging, Some(Copier { _qp: copies, _staging: key })))
     }
 }
 
-impl<'c> Receive<'c> {
+impl Receive {
     /// Makes queues, threads and contexts; queue pairs are not yet in their groups, or connected. Lanes tell a conductor by `signals`.
     pub(crate) fn new(
-        card: &'c Card<'_>,
-        tower: &mut Tower<'c>,
+        card: &Card,
         config: &Config,
         derived: &Derived,
         place: Place,
         units: &[u32],
-        (host, signals): (&'c MemoryRegion<'c>, Option<DeviceAddress>),
+        (host, signals): (MemoryRegion, Option<DeviceAddress>),
     ) -> Result<Self> {
         let process = card.process();
         let shared = Shared::new(derived, place.ranks());
         let address = |offset: usize| host.addr().get() + offset as u64;
-        let group = tower.keep(DeviceBuffer::from_bytes(process, GroupContext::default().as_bytes())?);
+        let group = DeviceBuffer::from_bytes(process, GroupContext::default().as_bytes())?;
         let log_slots = config.slots.ilog2() as u8;
         let row_bytes = shared.row_bytes as u64;
         let transport = config.transport.of_firmware();
@@ -154,19 +166,19 @@ impl<'c> Receive<'c> {
             let contexts_at = size_of::<LaneThread>() as u64;
             let lines_at = contexts_at + count * CONTEXT_BYTES;
             let rows_at = lines_at + count * LINES_BYTES;
-            let memory = tower.keep(DeviceBuffer::zeroed(process, rows_at + count * row_bytes)?);
-            let key = tower.keep(MemoryKey::new(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?);
+            let memory = DeviceBuffer::zeroed(process, rows_at + count * row_bytes)?;
+            let key = MemoryKey::new(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
             let argument = memory.addr();
-            let handler = tower.keep(EventHandler::new(process, symbol, argument.get(), Affinity::Unit(*unit))?);
+            let handler = EventHandler::new(process, symbol, argument.get(), Affinity::Unit(*unit))?;
             // Rows and line of each lane.
-            let (wake, woken) = Wake::new(card, tower, handler, 2 * streams.len())?;
-            let maker = Maker { card, config, derived, handler, log_slots };
+            let (wake, woken) = Wake::new(card, &handler, 2 * streams.len())?;
+            let maker = Maker { card, config, derived, handler: &handler, log_slots };
             for (at, (index, stream)) in (0..).zip(&streams) {
                 let lane = *index as usize;
-                let (receiver, queues) = maker.receiver(tower)?;
-                let (send_cq, send_queue, staging) = maker.copier(tower)?;
+                let (receiver, queues) = maker.receiver()?;
+                let (send_cq, send_queue, staging, copier) = maker.copier()?;
                 let bitmap_bytes = 8 * u64::from(derived.bitmap_words + derived.edge_words);
-                let bitmap = tower.keep(DeviceBuffer::zeroed(process, bitmap_bytes)?);
+                let bitmap = DeviceBuffer::zeroed(process, bitmap_bytes)?;
                 let (lines, rows) =
                     (memory.addr().offset(lines_at + at * LINES_BYTES), memory.addr().offset(rows_at + at * row_bytes));
                 let edges = bitmap.addr().offset(8 * u64::from(derived.bitmap_words));
@@ -204,6 +216,8 @@ impl<'c> Receive<'c> {
                     operation: Operation::default(),
                     placement: Placement::default(),
                     chunks: 0,
+                    _copier: copier,
+                    _bitmap: bitmap,
                 });
             }
             let context = LaneThread {
@@ -216,34 +230,46 @@ impl<'c> Receive<'c> {
                 window_mkey: host.lkey(),
                 thread: thread as u32,
                 contexts: ContextMemory::new(device(memory.addr().offset(contexts_at)), streams.len() as u32),
-                control_cq: cq_memory(woken.cq),
-                control_queue: receive_memory(woken.qp),
+                control_cq: cq_memory(&woken.cq),
+                control_queue: receive_memory(&woken.qp),
                 ..Default::default()
             };
             memory.write(0, context.as_bytes())?;
             accepted("receive thread", process.call("prepare_lanes", argument.get())?)?;
-            threads.push(Thread { handler, wake, memory: key });
+            threads.push(Thread { wake, _woken: woken, handler, memory: key });
         }
         if let (Transport::UcMulticast, Some(member)) = (config.transport, queue_pairs.first()) {
-            offers_group_keys(member, host)?;
+            offers_group_keys(member, &host)?;
         }
         let targets = match config.transport {
-            Transport::UcUnicast => Some(Targets::new(card, tower, place)?),
+            Transport::UcUnicast => Some(Targets::new(card, place)?),
             Transport::Ud | Transport::UcMulticast => None,
         };
-        let (keys, members) = (Vec::with_capacity(lanes.len()), Vec::with_capacity(lanes.len()));
-        let table = Vec::new();
-        Ok(Self { keys, threads, lanes, queue_pairs, members, targets, host, shared, sequence: 0, reports: 0, table })
+        Ok(Self {
+            keys: Vec::with_capacity(lanes.len()),
+            memberships: Vec::with_capacity(lanes.len()),
+            queue_pairs,
+            threads,
+            lanes,
+            targets,
+            by_group_keys: config.transport == Transport::UcMulticast,
+            host,
+            _group: group,
+            shared,
+            sequence: 0,
+            reports: 0,
+            table: Vec::new(),
+        })
     }
 
     /// Streams of single ranks, each with the queue pair that receives it; none of groups.
     pub(crate) fn unicast(&self) -> impl Iterator<Item = (u32, Stream)> {
-        let single = |(qp, lane): (&DpaQueuePair<'_>, &Lane)| lane.stream.peer.map(|_| (qp.number(), lane.stream));
+        let single = |(qp, lane): (&DpaQueuePair, &Lane)| lane.stream.peer.map(|_| (qp.number(), lane.stream));
         self.queue_pairs.iter().zip(&self.lanes).filter_map(single)
     }
 
     /// Where this rank and others want their bytes (UC unicast).
-    pub(crate) fn targets(&self) -> Option<&Targets<'c>> {
+    pub(crate) fn targets(&self) -> Option<&Targets> {
         self.targets.as_ref()
     }
 
@@ -255,8 +281,7 @@ impl<'c> Receive<'c> {
     /// Joins the groups, one per subgroup, or connects to the ranks that send; and lets the threads run.
     pub(crate) fn connect(
         &mut self,
-        card: &'c Card<'_>,
-        tower: &mut Tower<'c>,
+        card: &Card,
         (own, all): (u32, &[Endpoint]),
         q_key: u32,
         group: impl Fn(u32) -> Result<MulticastGroup>,
@@ -266,35 +291,29 @@ impl<'c> Receive<'c> {
             targets.connect(all, config)?;
         }
         let path = Path { traffic_class: config.data_class, ..Path::default() };
-        for (lane, mut qp) in self.lanes.iter().zip(std::mem::take(&mut self.queue_pairs)) {
+        for (lane, qp) in self.lanes.iter().zip(&mut self.queue_pairs) {
             let Stream { subgroup, peer } = lane.stream;
             match (peer, config.transport) {
                 (Some(peer), _) => {
                     let sender = all[peer as usize].stream(own, subgroup)?.sender;
                     qp.connect_along(&all[peer as usize].remote(sender), 0, path)?;
-                    tower.keep(qp);
                     continue;
                 }
                 (None, Transport::Ud) => qp.activate(UdKey { q_key })?,
                 (None, _) => qp.connect_along(&group(subgroup)?.endpoint(0), 0, path)?,
             }
-            let qp = tower.keep(qp);
-            if config.transport == Transport::UcMulticast {
-                self.members.push(qp);
-            }
-            let membership = MulticastMembership::attach(qp, group(subgroup)?)?;
-            tower.keep(membership);
+            self.memberships.push(MulticastMembership::attach(qp, group(subgroup)?)?);
         }
         for thread in &self.threads {
             thread.handler.run(thread.memory.buffer().addr().get())?;
-            card.kick(thread.handler)?;
+            card.kick(&thread.handler)?;
         }
         Ok(())
     }
 }
 
 /// Tries whether the card lets a group key stand for memory.
-fn offers_group_keys(member: &DpaQueuePair<'_>, memory: &MemoryRegion<'_>) -> Result<()> {
+fn offers_group_keys(member: &DpaQueuePair, memory: &MemoryRegion) -> Result<()> {
     match GroupKey::of_key(member, 0, memory.rkey(), memory.addr().get()) {
         Ok(_) => Ok(()),
         Err(refusal) => Err(Error::Unsupported {

@@ -14,7 +14,7 @@ use crate::dpa::wake::{DeviceRange, Line};
 use crate::error::Result;
 use crate::plan::Plan;
 
-impl<'c> Receive<'c> {
+impl Receive {
     /// Number of the last operation.
     pub(crate) const fn sequence(&self) -> u64 {
         self.sequence
@@ -52,13 +52,13 @@ impl<'c> Receive<'c> {
         &mut self,
         plan: &Plan,
         own: u32,
-        buffer: &mut Buffer<'c>,
+        buffer: &mut Buffer,
         (operation, collective_id): (u32, u32),
         chunk_bytes: u32,
     ) -> Result<()> {
         self.sequence += 1;
         let region = buffer.region();
-        for (member, lane) in self.members.iter().zip(&self.lanes) {
+        for (member, lane) in self.queue_pairs.iter().zip(&self.lanes).filter(|_| self.by_group_keys) {
             let space = plan.space(lane.stream, &mut self.table)?;
             let (_, own_chunks) = plan.psns(own, lane.stream, &space);
             // Without a key where nothing but the own bytes would come: what other ranks of the card make come back would be written over
@@ -81,7 +81,7 @@ impl<'c> Receive<'c> {
     }
 
     /// Takes the keys back by which peers reach the buffer of the operation: whatever of its packets still comes is dropped by the card.
-    pub(crate) fn disarm(&mut self, buffer: &mut Buffer<'c>) {
+    pub(crate) fn disarm(&mut self, buffer: &mut Buffer) {
         self.keys.clear();
         buffer.hide();
     }
@@ -91,7 +91,7 @@ impl<'c> Receive<'c> {
         &mut self,
         plan: &Plan,
         own: u32,
-        region: &MemoryRegion<'_>,
+        region: &MemoryRegion,
         (collective_id, chunk_bytes): (u32, u32),
     ) -> Result<()> {
         for index in 0..self.lanes.len() {

@@ -11,7 +11,7 @@ use crate::api::config::Derived;
 use crate::error::Result;
 use crate::plan::{Missing, Plan};
 
-impl Receive<'_> {
+impl Receive {
     fn progress(&self, lane: usize, field: usize) -> Result<u64> {
         Ok(self.host.read_u64(self.shared.report(lane) + offset_of!(WorkerReport, progress) + field)?)
     }

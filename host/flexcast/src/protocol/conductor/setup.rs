@@ -21,7 +21,6 @@ use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
 use crate::dpa::wake::Wake;
 use crate::endpoint::{Endpoint, Purpose};
 use crate::error::Result;
-use crate::memory::tower::Tower;
 
 /// log2 of the receives posted to each peer: as many as the host's own connections have.
 const LOG_RECEIVES: u8 = 4;
@@ -30,30 +29,29 @@ const LOG_SENDS: u8 = 3;
 /// First packet number of every connection.
 const FIRST_PSN: u32 = 0;
 
-impl<'c> Conductor<'c> {
+impl Conductor {
     /// Makes the thread and its queues, with a connection, not yet connected, for each of `peers` (ascending). `signals`: the line by which the
     /// communicator's threads signal.
     pub(crate) fn new(
-        card: &'c Card<'_>,
-        tower: &mut Tower<'c>,
+        card: &Card,
         config: &Config,
         place: Place,
         unit: u32,
         peers: &[u32],
-        (host, shared, signals): (&'c MemoryRegion<'c>, Shared, &'c DeviceBuffer<'c>),
+        (host, shared, signals): (MemoryRegion, Shared, DeviceBuffer),
     ) -> Result<Self> {
         let process = card.process();
-        let memory = tower.keep(DeviceBuffer::zeroed(process, ORDER_AT + size_of::<ConductorOrder>() as u64)?);
-        let key = tower.keep(MemoryKey::new(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?);
-        let handler = tower.keep(EventHandler::new(process, "conduct", memory.addr().get(), Affinity::Unit(unit))?);
-        let (wake, woken) = Wake::new(card, tower, handler, 1)?;
+        let memory = DeviceBuffer::zeroed(process, ORDER_AT + size_of::<ConductorOrder>() as u64)?;
+        let key = MemoryKey::new(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let handler = EventHandler::new(process, "conduct", memory.addr().get(), Affinity::Unit(unit))?;
+        let (wake, woken) = Wake::new(card, &handler, 1)?;
         let depths = DpaDepths { log_send: Some(LOG_SENDS), log_receive: Some(LOG_RECEIVES) };
         let completions = (peers.len().max(1) as u32 * ((1 << LOG_SENDS) + (1 << LOG_RECEIVES))).next_power_of_two();
-        let target = CqTarget::Thread(handler);
-        let cq = tower.keep(DpaCompletionQueue::new(card.outbox(), completions.ilog2() as u8, target)?);
+        let target = CqTarget::Thread(&handler);
+        let cq = DpaCompletionQueue::new(card.outbox(), completions.ilog2() as u8, target)?;
         let mut connections = Vec::with_capacity(peers.len());
         for (index, rank) in (0..).zip(peers) {
-            connections.push((*rank, DpaQueuePair::reliable_by_command(cq, cq, depths, index)?));
+            connections.push((*rank, DpaQueuePair::reliable_by_command(&cq, &cq, depths, index)?));
         }
         let line = Signals {
             conductor: handler.id(),
@@ -71,6 +69,8 @@ impl<'c> Conductor<'c> {
             cq,
             peers: connections,
             signals,
+            tables: Vec::new(),
+            messages: None,
             host,
             shared,
             order: ConductorOrder::default(),
@@ -95,8 +95,7 @@ impl<'c> Conductor<'c> {
     /// Connects to the peers, whose endpoints are among `all`, and lets the thread run. `senders`: activation ids of the send workers.
     pub(crate) fn connect(
         &mut self,
-        card: &'c Card<'_>,
-        tower: &mut Tower<'c>,
+        card: &Card,
         all: &[Endpoint],
         config: &Config,
         (communicator, first_operation): (u64, u32),
@@ -106,31 +105,30 @@ impl<'c> Conductor<'c> {
         let own = self.place.rank();
         let slots = (1u64 << LOG_SENDS) + (1 << LOG_RECEIVES);
         let messages_bytes = self.peers.len().max(1) as u64 * slots * MESSAGE_BYTES;
-        let messages = tower.keep(DeviceBuffer::zeroed(process, messages_bytes)?);
-        let message_key = tower.keep(MemoryKey::new(messages, Access::LOCAL_WRITE)?);
+        let messages = DeviceBuffer::zeroed(process, messages_bytes)?;
+        let message_key = MemoryKey::new(&messages, Access::LOCAL_WRITE)?;
         let retry = Retry { timeout_exponent: config.retry_exponent, count: 7 };
         let path = Path { traffic_class: config.control_class, ..Path::default() };
         let mut contexts = Vec::with_capacity(self.peers.len());
-        for ((rank, mut qp), number) in std::mem::take(&mut self.peers).into_iter().zip(0..) {
+        for ((rank, qp), number) in self.peers.iter_mut().zip(0..) {
             contexts.push(ConductorPeer {
-                receive_queue: receive_memory(&qp),
-                send_queue: send_memory(&qp),
-                rank,
+                receive_queue: receive_memory(qp),
+                send_queue: send_memory(qp),
+                rank: *rank,
                 first_slot: number * slots,
                 ..Default::default()
             });
-            let remote = all[rank as usize].connection(Purpose::Control, own)?;
+            let remote = all[*rank as usize].connection(Purpose::Control, own)?;
             qp.connect_with(&remote, FIRST_PSN, path, retry)?;
-            tower.keep(qp);
         }
         let senders: Vec<u64> = senders.map(u64::from).collect();
         let sender_count = senders.len() as u32;
-        let senders = tower.keep(DeviceBuffer::from_bytes(process, senders.as_bytes())?);
+        let senders = DeviceBuffer::from_bytes(process, senders.as_bytes())?;
         let count = contexts.len() as u32;
         let context_bytes = if contexts.is_empty() { &[0; 64] } else { contexts.as_bytes() };
-        let contexts = tower.keep(DeviceBuffer::from_bytes(process, context_bytes)?);
-        let machine = tower.keep(DeviceBuffer::zeroed(process, MACHINE_BYTES)?);
-        let address = |buffer: &DeviceBuffer<'_>| DeviceAddress::new(buffer.addr().get());
+        let contexts = DeviceBuffer::from_bytes(process, context_bytes)?;
+        let machine = DeviceBuffer::zeroed(process, MACHINE_BYTES)?;
+        let address = |buffer: &DeviceBuffer| DeviceAddress::new(buffer.addr().get());
         let host = |offset: usize| self.host.addr().get() + offset as u64;
         let context = ConductorThread {
             abi_hash: ABI_HASH,
@@ -144,17 +142,17 @@ impl<'c> Conductor<'c> {
             window_mkey: self.host.lkey(),
             message_lkey: message_key.id(),
             communicator,
-            contexts: ContextMemory::new(address(contexts), count),
-            senders: TableMemory::new(address(senders), sender_count),
-            messages: MessageMemory::new(address(messages), (messages_bytes / 8) as u32),
-            machine: KeptMemory::new(address(machine), (MACHINE_BYTES / 8) as u32),
-            signals: SharedLine::new(address(self.signals)),
+            contexts: ContextMemory::new(address(&contexts), count),
+            senders: TableMemory::new(address(&senders), sender_count),
+            messages: MessageMemory::new(address(&messages), (messages_bytes / 8) as u32),
+            machine: KeptMemory::new(address(&machine), (MACHINE_BYTES / 8) as u32),
+            signals: SharedLine::new(address(&self.signals)),
             order: HostLine::new(DeviceAddress::new(self.memory.buffer().addr().offset(ORDER_AT).get())),
             report_host: host(self.shared.report()),
             flag_host: host(self.shared.flag()),
-            message_cq: cq_memory(self.cq),
-            control_cq: cq_memory(self.woken.cq),
-            control_queue: receive_memory(self.woken.qp),
+            message_cq: cq_memory(&self.cq),
+            control_cq: cq_memory(&self.woken.cq),
+            control_queue: receive_memory(&self.woken.qp),
             ..Default::default()
         };
         let memory = self.memory.buffer();
@@ -162,6 +160,8 @@ impl<'c> Conductor<'c> {
         accepted("conductor", process.call("prepare_conductor", memory.addr().get())?)?;
         self.handler.run(memory.addr().get())?;
         self.operation = first_operation;
-        card.kick(self.handler)
+        self.tables = vec![machine, contexts, senders];
+        self.messages = Some(message_key);
+        card.kick(&self.handler)
     }
 }

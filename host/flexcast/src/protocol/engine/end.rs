@@ -1,13 +1,12 @@
 //! End of an operation: released by all, or failed.
 
 use super::terms::activations_ps;
-use super::{Close, Running, WORKER_PS};
+use super::{Close, Engine, Running, WORKER_PS};
 use crate::api::buffer::Buffer;
-use crate::api::communicator::Communicator;
-use crate::api::request::Done;
+use crate::api::request::{Done, Failed};
 use crate::error::{Error, Result};
 
-impl<'c> Communicator<'c> {
+impl Engine {
     /// Whether chunks came after the cutoff of the operation before shows once the workers report again.
     fn notice_late_chunks(&mut self, cut_off: bool) -> Result<()> {
         let late = self.parts.receive.late_chunks()?;
@@ -19,7 +18,7 @@ impl<'c> Communicator<'c> {
     }
 
     pub(super) fn release(&mut self, now_ps: u64) -> Result<()> {
-        let over = |running: &Running<'_>| {
+        let over = |running: &Running| {
             running.releasing_ps.is_some() && running.failing.is_none() && !running.sending.is_under_way()
         };
         // What others tell of where they want their bytes must not find this rank gone.
@@ -29,7 +28,7 @@ impl<'c> Communicator<'c> {
             return Ok(());
         }
         let Some(mut running) = self.current.take_if(|running| over(running)) else { return Ok(()) };
-        let phases = &mut running.report.phases;
+        let phases = &mut running.report.phases.0;
         if let Some(conductor) = self.parts.machine.conductor() {
             conductor.note_phases(phases);
         }
@@ -44,7 +43,7 @@ impl<'c> Communicator<'c> {
         self.ids.release(running.collective_id, now_ps);
         self.parts.receive.disarm(&mut running.receive);
         let Running { request, send, receive, report, .. } = running;
-        self.finish(request, Done { result: Ok(()), send, receive: Some(receive), report });
+        self.finish(request, Ok(Done { send, receive, report }));
         Ok(())
     }
 
@@ -68,17 +67,17 @@ impl<'c> Communicator<'c> {
         let Some(mut running) = self.current.take() else { return Ok(false) };
         self.parts.receive.disarm(&mut running.receive);
         let Running { request, plan, send, copied, receive, report, crash, .. } = running;
-        let result = Err(crash.map_or_else(|| Error::Failed { operation: plan.kind.name(), failure }, Error::Flexio));
-        let done = if over {
+        let error = crash.map_or_else(|| Error::Failed { operation: plan.kind.name(), failure }, Error::Flexio);
+        let failed = if over {
             // Peers may hold its key: the next owner of these bytes gets another one.
-            let renew = |buffer: Buffer<'c>| self.card.renew(buffer);
-            Done { result, send: send.map(renew).transpose()?, receive: Some(renew(receive)?), report }
+            let renew = |buffer: Buffer| self.card.renew(buffer);
+            Failed { error, send: send.map(renew).transpose()?, receive: Some(renew(receive)?), report }
         } else {
             self.lost.extend(send.into_iter().chain(copied));
             self.lost.push(receive);
-            Done { result, send: None, receive: None, report }
+            Failed { error, send: None, receive: None, report }
         };
-        self.finish(request, done);
+        self.finish(request, Err(Box::new(failed)));
         Ok(true)
     }
 }

@@ -4,8 +4,7 @@ use flexcast_proto::wire::Availability;
 use flexcast_proto::{Cause, Failure};
 
 use super::terms::terms;
-use super::{Close, MULTICAST_CUTOFFS, NO_ANSWER, Sending, WORKER_PS};
-use crate::api::communicator::Communicator;
+use super::{Close, Engine, MULTICAST_CUTOFFS, NO_ANSWER, Sending, WORKER_PS};
 use crate::error::Result;
 use crate::plan::chains::{Order, order};
 use crate::plan::stream::Transport;
@@ -15,7 +14,7 @@ use crate::protocol::machine::Machine;
 /// Time between two looks for failures of workers.
 pub(super) const CHECK_PS: u64 = 10_000_000;
 
-impl Communicator<'_> {
+impl Engine {
     /// Looks at what the card's workers have told, and at the clock.
     pub(super) fn look(&mut self, now_ps: u64, mut moved: bool) -> Result<bool> {
         let Some(running) = self.current.as_mut() else { return Ok(moved) };
@@ -71,7 +70,7 @@ impl Communicator<'_> {
         if !running.posted {
             if self.parts.receive.is_armed()? {
                 running.posted = true;
-                running.report.phases.armed_ps = Some(now_ps);
+                running.report.phases.0.armed_ps = Some(now_ps);
                 let Order { chains, turn, .. } = order(&running.plan, &self.config, own);
                 let terms = terms(&running.plan, &self.config, &self.alpha, self.parts.machine.operation(), chains);
                 running.cutoff_ps = terms.cutoff_ps;
@@ -87,7 +86,7 @@ impl Communicator<'_> {
         }
         if !running.received && running.close == Close::No && self.parts.receive.is_complete()? {
             running.received = true;
-            running.report.phases.received_ps = Some(now_ps);
+            running.report.phases.0.received_ps = Some(now_ps);
             // The card's own machine has heard of it from the lanes.
             if !self.parts.machine.is_on_card() {
                 for root in running.plan.root_ranks() {
@@ -100,7 +99,7 @@ impl Communicator<'_> {
         let in_vain = now_ps.saturating_sub(ready_ps) >= running.cutoff_ps.saturating_mul(MULTICAST_CUTOFFS);
         if in_vain && running.sending == Sending::Wanted {
             running.sending = Sending::Over;
-            running.report.phases.sent_ps = Some(now_ps);
+            running.report.phases.0.sent_ps = Some(now_ps);
             self.parts.machine.sent();
             moved = true;
         }
@@ -112,7 +111,7 @@ impl Communicator<'_> {
             let targets = self.parts.receive.targets();
             self.parts.send.start(&running.plan, source, ids, &self.config, targets, false)?;
             running.sending = Sending::Told;
-            running.report.phases.sending_ps = Some(now_ps);
+            running.report.phases.0.sending_ps = Some(now_ps);
             moved = true;
         }
         if running.sending == Sending::Told && self.parts.send.is_announced()? {
@@ -129,7 +128,7 @@ impl Communicator<'_> {
         let released = self.parts.machine.conductor().is_some_and(Conductor::is_released);
         if running.sending.is_under_way() && (released || self.parts.send.is_finished()?) {
             running.sending = Sending::Over;
-            running.report.phases.sent_ps = Some(now_ps);
+            running.report.phases.0.sent_ps = Some(now_ps);
             self.parts.machine.sent();
             moved = true;
         }
@@ -176,7 +175,7 @@ impl Communicator<'_> {
         let due = now_ps >= deadline_ps || running.failing.is_some();
         if due && running.close == Close::No && !running.received {
             running.close = Close::Wanted;
-            running.report.phases.cut_off_ps = Some(now_ps);
+            running.report.phases.0.cut_off_ps = Some(now_ps);
         }
         if running.close == Close::Wanted && self.parts.receive.is_free()? {
             self.parts.receive.close()?;

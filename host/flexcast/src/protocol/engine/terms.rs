@@ -3,7 +3,7 @@
 use flexcast_proto::cutoff::transfer_ps;
 use flexcast_proto::{Alpha, Summary, Terms};
 
-use crate::api::config::Config;
+use crate::api::config::{Config, ps};
 use crate::plan::chains::{Order, order};
 use crate::plan::{Kind, Plan};
 
@@ -23,7 +23,7 @@ pub(super) fn activations_ps(plan: &Plan, config: &Config) -> u64 {
     let Order { chains, steps, .. } = order(plan, config, 0);
     let turn_bytes = plan.receive_bytes() / u64::from(plan.roots().len().max(1)) * u64::from(chains);
     let queued_bytes = if config.control_overtakes() { 0 } else { turn_bytes };
-    let turn_ps = config.overheads.activation_ps.saturating_add(transfer_ps(queued_bytes, config.link_gbit_per_s));
+    let turn_ps = ps(config.overheads.activation).saturating_add(transfer_ps(queued_bytes, config.link_gbit_per_s));
     turn_ps.saturating_mul(u64::from(steps.saturating_sub(1)))
 }
 
@@ -31,13 +31,13 @@ pub(super) fn terms(plan: &Plan, config: &Config, alpha: &Alpha, operation: u32,
     let cutoff_ps =
         alpha.cutoff_ps(plan.link_bytes(config), config.link_gbit_per_s).saturating_add(activations_ps(plan, config));
     // What all but the root have lost is handed on from neighbour to neighbour all around the ring.
-    let hops_ps = config.overheads.activation_ps.saturating_mul(2 * u64::from(plan.ranks()));
+    let hops_ps = ps(config.overheads.activation).saturating_mul(2 * u64::from(plan.ranks()));
     Terms {
         operation,
         roots: plan.roots(),
         summary: summary(plan, config.chunk_bytes, chains),
-        patience_ps: config.patience_ps,
+        patience_ps: ps(config.barrier_timeout),
         cutoff_ps,
-        bound_ps: cutoff_ps.saturating_mul(3).saturating_add(config.recovery_ps).saturating_add(hops_ps),
+        bound_ps: cutoff_ps.saturating_mul(3).saturating_add(ps(config.recovery_timeout)).saturating_add(hops_ps),
     }
 }

@@ -1,0 +1,159 @@
+//! The progress thread of a communicator.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+use super::Shared;
+use crate::error::{Error, Result};
+
+/// Sleep of a thread whose communicator has nothing under way: neighbours may still need an answer.
+const IDLE: Duration = Duration::from_millis(1);
+/// Sleep between two looks at an operation that does not move.
+const BUSY: Duration = Duration::from_micros(20);
+/// Looks in vain before the thread sleeps between them.
+const SPINS: u32 = 1000;
+
+/// How a progress thread runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ThreadOptions {
+    /// The processor it stays on, by its number in the system; `None`: the system chooses.
+    pub cpu: Option<u32>,
+}
+
+impl ThreadOptions {
+    /// A thread that stays on this processor.
+    #[must_use]
+    pub const fn on_cpu(cpu: u32) -> Self {
+        Self { cpu: Some(cpu) }
+    }
+}
+
+/// What the thread is told.
+#[derive(Debug, Default)]
+struct Signal {
+    told: Mutex<Told>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    /// Something was posted since the thread last slept.
+    posted: bool,
+    stop: bool,
+}
+
+impl Signal {
+    fn tell(&self, change: impl FnOnce(&mut Told)) {
+        change(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_one();
+    }
+
+    /// Sleeps until told something, at most so long; whether the thread goes on.
+    fn sleep(&self, most: Duration) -> bool {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let quiet = |told: &mut Told| !told.posted && !told.stop;
+        let (mut told, _) = self.changed.wait_timeout_while(told, most, quiet).unwrap_or_else(PoisonError::into_inner);
+        told.posted = false;
+        !told.stop
+    }
+}
+
+/// The thread. It ends with its communicator.
+#[derive(Debug)]
+pub(super) struct ProgressThread {
+    signal: Arc<Signal>,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl ProgressThread {
+    /// Makes a communicator's shared state around a thread that moves it on.
+    pub(super) fn start(options: ThreadOptions, make: impl FnOnce(Self) -> Arc<Shared>) -> Result<Arc<Shared>> {
+        let failed = |source| Error::ProgressThread { cpu: options.cpu, source };
+        let signal = Arc::new(Signal::default());
+        let (send, receive) = std::sync::mpsc::sync_channel::<Weak<Shared>>(1);
+        let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
+        let told = Arc::clone(&signal);
+        let run = move || {
+            let pinned = options.cpu.map_or(Ok(()), pin);
+            let goes_on = pinned.is_ok();
+            if ready.send(pinned).is_ok()
+                && goes_on
+                && let Ok(shared) = receive.recv()
+            {
+                drive(&shared, &told);
+            }
+        };
+        let handle = thread::Builder::new().name("flexcast".to_owned()).spawn(run).map_err(failed)?;
+        is_ready.recv().unwrap_or(Ok(())).map_err(failed)?;
+        let shared = make(Self { signal, handle: Some(handle) });
+        // The thread waits for this.
+        let _ = send.send(Arc::downgrade(&shared));
+        Ok(shared)
+    }
+
+    /// Something was posted.
+    pub(super) fn notify(&self) {
+        self.signal.tell(|told| told.posted = true);
+    }
+}
+
+impl Drop for ProgressThread {
+    fn drop(&mut self) {
+        self.signal.tell(|told| told.stop = true);
+        // The thread itself may have had the last count of the communicator.
+        if let Some(handle) = self.handle.take().filter(|handle| handle.thread().id() != thread::current().id()) {
+            let _ = handle.join();
+        }
+    }
+}
+
+/// Moves a communicator on until it is gone, or of no use any more.
+fn drive(shared: &Weak<Shared>, signal: &Signal) {
+    let mut in_vain = 0;
+    loop {
+        let sleep = {
+            let Some(shared) = shared.upgrade() else { return };
+            let (moved, idle) = shared.with(|engine| {
+                let moved = engine.progress();
+                (moved, engine.is_idle())
+            });
+            match moved {
+                Ok(true) => {
+                    in_vain = 0;
+                    continue;
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    // Whoever waits or tests next is told.
+                    shared.with(|engine| engine.trouble = Some(error));
+                    return;
+                }
+            }
+            if idle {
+                in_vain = 0;
+                Some(IDLE)
+            } else {
+                let relax = shared.card.device().provider().relax();
+                relax.relax();
+                in_vain += 1;
+                // Virtual time goes on by looks alone.
+                (in_vain > SPINS && !relax.is_virtual()).then_some(BUSY)
+            }
+        };
+        if !signal.sleep(sleep.unwrap_or(Duration::ZERO)) {
+            return;
+        }
+    }
+}
+
+/// Keeps the calling thread on a processor.
+fn pin(cpu: u32) -> std::io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu as usize)?;
+    Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
+}

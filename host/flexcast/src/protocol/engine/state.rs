@@ -1,0 +1,140 @@
+//! State of a communicator: its operations, and what carries them out.
+
+use std::collections::VecDeque;
+
+use flexcast_abi::{SendReport, Statistics};
+use flexcast_proto::wire::Codec;
+use flexcast_proto::{Alpha, CollectiveIds, Failure, Place};
+
+use super::Running;
+use crate::api::buffer::Buffer;
+use crate::api::card::Card;
+use crate::api::config::{Config, Derived};
+use crate::api::request::{Failed, MessageCounts, Outcome, Report};
+use crate::dpa::receive::Receive;
+use crate::dpa::send::Send;
+use crate::error::{Error, Result};
+use crate::plan::Plan;
+use crate::protocol::control::Control;
+use crate::protocol::machine::Machine;
+
+/// The queues and threads of a communicator. Dropped as one: what can reach memory before the memory.
+pub(crate) struct Parts {
+    pub(crate) control: Control,
+    pub(crate) machine: Machine,
+    pub(crate) send: Send,
+    pub(crate) receive: Receive,
+    pub(crate) _units: Units,
+}
+
+/// The execution units of a communicator, given back when it is dropped.
+pub(crate) struct Units {
+    pub(crate) card: Card,
+    pub(crate) units: Vec<u32>,
+    pub(crate) hot_bytes: u64,
+}
+
+impl Drop for Units {
+    fn drop(&mut self) {
+        let mut all = self.card.units();
+        all.give_back(&self.units);
+        all.hot_bytes -= self.hot_bytes;
+    }
+}
+
+/// What a communicator locks: all that changes.
+pub(crate) struct Engine {
+    pub(crate) parts: Parts,
+    // Buffers come after everything of the card that can reach them.
+    pub(crate) current: Option<Running>,
+    pub(crate) waiting: VecDeque<Posted>,
+    /// Finished operations that nobody has asked for yet, by request.
+    pub(crate) done: Vec<(u64, Outcome)>,
+    /// Operations that nobody will ask for.
+    pub(crate) abandoned: Vec<u64>,
+    /// An operation has ended, or a library call failed, since this was last looked at.
+    pub(crate) ended: bool,
+    /// A library call has failed.
+    pub(crate) useless: bool,
+    /// Buffers that the card may still reach.
+    pub(crate) lost: Vec<Buffer>,
+    pub(crate) card: Card,
+    pub(crate) config: Config,
+    pub(crate) derived: Derived,
+    pub(crate) place: Place,
+    pub(crate) id: u64,
+    pub(crate) codec: Codec,
+    pub(crate) ids: CollectiveIds,
+    pub(crate) alpha: Alpha,
+    /// Chunks discarded as late or foreign by the end of the last operation, if that was cut off.
+    pub(crate) late_chunks: Option<u64>,
+    pub(crate) broken: Option<Failure>,
+    pub(crate) messages: MessageCounts,
+    /// What went wrong while an operation was posted; the next call of `progress` tells.
+    pub(crate) trouble: Option<Error>,
+    /// The protocol's machine was told something between two calls of `progress`.
+    pub(crate) told: bool,
+    pub(crate) posted: u64,
+}
+
+/// An operation that waits for its turn.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    pub(crate) request: u64,
+    pub(crate) plan: Plan,
+    pub(crate) send: Option<Buffer>,
+    pub(crate) receive: Buffer,
+    pub(crate) posted_ps: u64,
+}
+
+impl Engine {
+    pub(crate) fn receive_statistics(&self) -> Result<Statistics> {
+        self.parts.receive.statistics()
+    }
+
+    pub(crate) fn send_statistics(&self) -> Result<SendReport> {
+        self.parts.send.report()
+    }
+
+    pub(crate) fn is_flagged(&self) -> Result<bool> {
+        self.parts.machine.conductor().map_or(Ok(false), |conductor| conductor.is_flagged())
+    }
+
+    pub(crate) fn is_done(&self, request: u64) -> bool {
+        self.done.iter().any(|(number, _)| *number == request)
+    }
+
+    /// The end of an operation, which is told once.
+    pub(crate) fn take_done(&mut self, request: u64) -> Option<Outcome> {
+        let at = self.done.iter().position(|(number, _)| *number == request)?;
+        Some(self.done.swap_remove(at).1)
+    }
+
+    /// Nobody will ask for the end of an operation: its buffers are dropped then.
+    pub(crate) fn abandon(&mut self, request: u64) {
+        if self.take_done(request).is_none() {
+            self.abandoned.push(request);
+        }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.current.is_none() && self.waiting.is_empty()
+    }
+
+    pub(crate) fn finish(&mut self, request: u64, outcome: Outcome) {
+        self.ended = true;
+        match self.abandoned.iter().position(|abandoned| *abandoned == request) {
+            Some(at) => _ = self.abandoned.swap_remove(at),
+            None => self.done.push((request, outcome)),
+        }
+    }
+
+    /// Refuses what waits for its turn.
+    pub(crate) fn refuse_waiting(&mut self, failure: Failure) {
+        for Posted { request, send, receive, .. } in std::mem::take(&mut self.waiting) {
+            let report = Report { failure: Some(failure), ..Report::default() };
+            let error = Error::Broken { failure };
+            self.finish(request, Err(Box::new(Failed { error, send, receive: Some(receive), report })));
+        }
+    }
+}
