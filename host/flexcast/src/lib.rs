@@ -43,9 +43,13 @@ pub use flexcast_bootstrap as bootstrap;
 
 pub use api::buffer::Buffer;
 pub use api::card::{Card, Firmware};
-pub use api::communicator::{Communicator, Pending, ThreadOptions};
-pub use api::config::{Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads};
-pub use api::request::{Done, Failed, MessageCounts, Outcome, Phases, PhasesPs, Report, Request, Test};
+pub use api::communicator::{Communicator, Pending};
+pub use api::config::{
+    Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads, ThreadOptions,
+};
+pub use api::outcome::{Done, Failed, Outcome};
+pub use api::report::{MessageCounts, Phases, PhasesPs, Report};
+pub use api::request::{Request, Test};
 pub use api::user_memory::UserMemory;
 pub use dpa::units::{ThreadPlacement, UNITS, UNITS_PER_CORE, USABLE_UNITS};
 pub use error::{Error, Result};

@@ -12,7 +12,7 @@ use flexio::{
 };
 
 use crate::api::buffer::Buffer;
-use crate::api::request::duration;
+use crate::api::report::duration;
 use crate::dpa::units::Units;
 use crate::error::{Error, Result};
 

@@ -13,11 +13,12 @@ use flexcast_proto::Place;
 
 pub use pending::Pending;
 use progress::ProgressThread;
-pub use progress::ThreadOptions;
 
 use crate::api::card::Card;
 use crate::api::config::{Config, Footprint};
-use crate::api::request::{Done, Failed, MessageCounts, Outcome, Request, Test, duration};
+use crate::api::outcome::{Done, Failed, Outcome};
+use crate::api::report::{MessageCounts, duration};
+use crate::api::request::{Request, Test};
 use crate::bootstrap::Exchange;
 use crate::error::{Error, Result};
 use crate::protocol::engine::Engine;

@@ -9,7 +9,6 @@ use flexcast_proto::{ImmediateLayout, Place, chains_for};
 use flexio::CardKind;
 
 use crate::api::card::Card;
-use crate::api::communicator::ThreadOptions;
 use crate::dpa::units::ThreadPlacement;
 use crate::error::{Error, Result};
 use crate::plan::chains::ChainMapping;
@@ -81,6 +80,22 @@ impl Overheads {
 /// A time of the user's for the protocol, which counts picoseconds; one beyond 213 days is as good as for ever.
 pub(crate) fn ps(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().saturating_mul(1000)).unwrap_or(u64::MAX)
+}
+
+/// How a progress thread runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ThreadOptions {
+    /// The processor it stays on, by its number in the system; `None`: the system chooses.
+    pub cpu: Option<u32>,
+}
+
+impl ThreadOptions {
+    /// A thread that stays on this processor.
+    #[must_use]
+    pub const fn on_cpu(cpu: u32) -> Self {
+        Self { cpu: Some(cpu) }
+    }
 }
 
 /// Parameters of a communicator. All ranks must give the same ones; those that matter on the wire are compared when ranks connect.

@@ -2,7 +2,9 @@
 
 use crate::api::buffer::Buffer;
 use crate::api::communicator::Communicator;
-use crate::api::request::{Failed, Report, Request};
+use crate::api::outcome::Failed;
+use crate::api::report::Report;
+use crate::api::request::Request;
 use crate::error::{Error, Result};
 use crate::plan::displs;
 use crate::plan::stream;

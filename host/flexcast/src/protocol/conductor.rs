@@ -18,7 +18,7 @@ use flexcast_proto::{Action, Cause, Disagreement, Failure, Kind, Place, RankSet,
 use flexio::{DeviceBuffer, DpaCompletionQueue, DpaQueuePair, EventHandler, MemoryKey, MemoryRegion};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-use crate::api::request::{MessageCounts, PhasesPs};
+use crate::api::report::{MessageCounts, PhasesPs};
 use crate::dpa::wake::{DeviceRange, Line, Wake, Woken};
 use crate::error::Result;
 

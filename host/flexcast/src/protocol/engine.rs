@@ -12,7 +12,7 @@ use flexcast_proto::wire::Availability;
 use flexcast_proto::{Action, Body, Cause, Failure, Message};
 
 use crate::api::buffer::Buffer;
-use crate::api::request::{Phases, PhasesPs, Report};
+use crate::api::report::{Phases, PhasesPs, Report};
 use crate::error::Result;
 use crate::plan::{Missing, Plan};
 use crate::protocol::control::{Event, Read};

@@ -12,7 +12,7 @@ use flexio::{Access, DeviceBuffer, HostBuffer, MemoryRegion, MulticastGroup};
 use super::Communicator;
 use crate::api::card::Card;
 use crate::api::config::{Config, Derived, Footprint, ps};
-use crate::api::request::MessageCounts;
+use crate::api::report::MessageCounts;
 use crate::dpa::receive::{self, Receive};
 use crate::dpa::send::{self, Send};
 use crate::dpa::targets::Targets;

@@ -8,6 +8,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
 use super::Shared;
+use crate::api::config::ThreadOptions;
 use crate::error::{Error, Result};
 
 /// Sleep of a thread whose communicator has nothing under way: neighbours may still need an answer.
@@ -16,22 +17,6 @@ const IDLE: Duration = Duration::from_millis(1);
 const BUSY: Duration = Duration::from_micros(20);
 /// Looks in vain before the thread sleeps between them.
 const SPINS: u32 = 1000;
-
-/// How a progress thread runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ThreadOptions {
-    /// The processor it stays on, by its number in the system; `None`: the system chooses.
-    pub cpu: Option<u32>,
-}
-
-impl ThreadOptions {
-    /// A thread that stays on this processor.
-    #[must_use]
-    pub const fn on_cpu(cpu: u32) -> Self {
-        Self { cpu: Some(cpu) }
-    }
-}
 
 /// What the thread is told.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 use super::terms::activations_ps;
 use super::{Close, Engine, Running, WORKER_PS};
 use crate::api::buffer::Buffer;
-use crate::api::request::{Done, Failed};
+use crate::api::outcome::{Done, Failed};
 use crate::error::{Error, Result};
 
 impl Engine {
