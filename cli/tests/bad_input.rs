@@ -128,7 +128,7 @@ fn within(kib: u64, args: &[&str]) -> Output {
 #[test]
 fn memory_that_there_is_not() {
     for (args, words) in [
-        (&["tput", "--bytes", "16000000000", "--chunk", "65536"][..], &["--bytes 16000000000", "44.7 GiB"][..]),
+        (&["tput", "--bytes", "16000000000", "--chunk", "65536"][..], &["--bytes 16000000000", "59.6 GiB"][..]),
         (&["sim", "--ranks", "16", "--bytes", "64000000"], &["--bytes 64000000 with 16 ranks", "GiB"]),
         (&["sim", "--ranks", "16", "--bytes", "64000000", "--algorithm", "ring"], &["--bytes 64000000 with 16 ranks"]),
         (&["bench", "--no-collectives", "--bytes", "4000000000"], &["--bytes 4000000000", "11.2 GiB"]),

@@ -78,7 +78,7 @@ fn seeds_that_were_wrong_are_right() {
 /// The image lacks the entries that a communicator needs, so that every case of multicast comes out wrong.
 #[test]
 fn a_wrong_seed_is_told_when_it_ends() {
-    let mut child = campaign_with("receive", "--first 1 --seeds 1000000 --keep-going --progress 0")
+    let mut child = campaign_with("reference", "--first 1 --seeds 1000000 --keep-going --progress 0")
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()

@@ -281,11 +281,11 @@ fn a_machine_file_says_what_options_say_and_options_stand_above_it() {
     let machine = &of_file["machine"];
     assert_eq!((&machine["topology"], &machine["memory"]), (&"switch-8".into(), &"weak".into()), "{of_file}");
     assert_eq!(machine["seed"], 7, "{of_file}");
-    assert!(of_file["missing"].as_u64() > Some(0), "{of_file}");
+    assert!(machine["lost_frames"].as_u64() > Some(0), "{of_file}");
     let above = run(&["--machine", &file, "--loss", "0", "--memory", "strong", "--topology", "back-to-back"]);
     let machine = &above["machine"];
     assert_eq!((&machine["topology"], &machine["memory"]), (&"back-to-back".into(), &"strong".into()), "{above}");
-    assert_eq!(above["missing"], 0, "{above}");
+    assert_eq!(machine["lost_frames"], 0, "{above}");
     let allgather = image("allgather.elf");
     let sim = json(&["sim", "--json", "--image", &allgather, "--ranks", "4", "--bytes", "8192", "--machine", &file]);
     let machine = &sim["machine"];

@@ -119,7 +119,7 @@ fn gdb_breaks_steps_and_goes_on() {
     let has = |part: &str| assert!(text.contains(part), "no {part:?} in:\n{text}");
     // Where it stopped: the first event handler, with all threads of the process.
     has("EH_1_2_2, Running");
-    has("EH_1_3_3, Waiting");
+    has("EH_1_3_3, Created");
     has("RPC_1_1_1");
     has("$1 = 0xc0016000");
     has("=> 0x");

@@ -57,10 +57,10 @@ fn more_bytes_are_more_work_in_the_data_phase_alone() {
     let run = |bytes: u32| sim(&format!("--op broadcast --ranks 8 --bytes {bytes} --subgroups 1 --model m1"));
     let (small, large) = (run(262_144), run(1 << 20));
     assert!(mean(&small, "arming") > 100.0 && mean(&small, "barrier") > 0.0, "{small}");
-    for phase in ["arming", "barrier", "closing"] {
-        let (before, after) = (mean(&small, phase), mean(&large, phase));
-        assert!((after - before).abs() <= 0.1 * before + 50.0, "{phase}: {before} and {after}");
-    }
+    // A phase ends in a look of the host, which comes up to 10 us behind: so much of the next one's work is told of it.
+    let growth = |phase: &str| mean(&large, phase) - mean(&small, phase);
+    let others: f64 = ["arming", "barrier", "closing"].iter().map(|phase| growth(phase).abs()).sum();
+    assert!(others <= 0.1 * growth("data"), "{others} of others, {} of data: {small} and {large}", growth("data"));
     // Chunk by chunk: each further one is received by seven of eight ranks, at the cost that the workers tell themselves.
     let per_cqe = large["workers"]["loop_instructions"].as_f64().expect("a count")
         / large["workers"]["loop_cqes"].as_f64().expect("a count");

@@ -71,7 +71,7 @@ impl TputPoint {
                 footprint.is_ok_and(|footprint| footprint.hot_bytes() <= config.cache_bytes)
             };
             let most = chunks.next_power_of_two().clamp(128, flexcast::MAX_SLOTS.into()) as u32;
-            self.slots = (7..=most.ilog2()).rev().map(|log| 1 << log).find(fits).unwrap_or(128);
+            self.slots = (6..=most.ilog2()).rev().map(|log| 1 << log).find(fits).unwrap_or(64);
         }
         self
     }

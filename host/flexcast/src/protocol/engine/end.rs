@@ -33,6 +33,8 @@ impl Engine {
             conductor.note_phases(phases);
         }
         phases.released_ps.get_or_insert(now_ps);
+        // The look that found the last byte may release it too.
+        phases.complete_ps.get_or_insert(phases.received_ps.unwrap_or(now_ps));
         if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {
             let steps_ps = activations_ps(&running.plan, &self.config);
             let took_ps = received_ps.saturating_sub(ready_ps).saturating_sub(steps_ps);
