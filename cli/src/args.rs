@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn commands_of_experiments_are_parsed_as_their_runs() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../experiments");
-        let model = Timing { model: Some("m1".to_owned()), set: vec!["loads.l3_cycles=115".to_owned()] };
+        let model = Timing { model: Some("m2".to_owned()), set: vec!["loads.l3_cycles=115".to_owned()] };
         let mut runs = 0;
         for experiment in read_folder(&folder, false).unwrap() {
             for point in Point::all(&experiment) {

@@ -29,8 +29,8 @@ pub(crate) struct PlanArgs {
     /// Directory with allgather.elf, which is run to learn what a completion costs.
     #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
     pub(crate) images: PathBuf,
-    /// Timing model of that run: m1, uncalibrated-1, or a file of a timing model's numbers.
-    #[arg(long, value_name = "NAME|FILE", default_value = "m1")]
+    /// Timing model of that run: m2, uncalibrated-1, or a file of a timing model's numbers.
+    #[arg(long, value_name = "NAME|FILE", default_value = "m2")]
     pub(crate) model: String,
     /// Print one JSON object.
     #[arg(long)]

@@ -28,8 +28,8 @@ pub(crate) struct ReportArgs {
     /// Directory with reference.elf and allgather.elf.
     #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
     pub(crate) images: PathBuf,
-    /// What emulated times are made of: m1, uncalibrated-1, or a file of a timing model's numbers.
-    #[arg(long, value_name = "NAME|FILE", default_value = "m1")]
+    /// What emulated times are made of: m2, uncalibrated-1, or a file of a timing model's numbers.
+    #[arg(long, value_name = "NAME|FILE", default_value = "m2")]
     pub(crate) model: String,
     /// A number of the timing model that is to be different, such as loads.l3_cycles=115.
     #[arg(long, value_name = "GROUP.NAME=VALUE")]

@@ -176,8 +176,8 @@ fn numbers_that_are_negative_or_none() {
 
 #[test]
 fn numbers_of_a_timing_model() {
-    let set = |change: &str, words: &[&str]| refused(&["tput", "--model", "m1", "--set", change], words);
-    set("loads.l3_cycles=-1", &["loads.l3_cycles=-1", "from 0 to 18446744073709551615", "M.1 has 128"]);
+    let set = |change: &str, words: &[&str]| refused(&["tput", "--model", "m2", "--set", change], words);
+    set("loads.l3_cycles=-1", &["loads.l3_cycles=-1", "from 0 to 18446744073709551615", "M.2 has 128"]);
     set("nosuch.x=1", &["nosuch.x=1", "no number nosuch.x", "its groups are", "loads"]);
     set("loads.x=1", &["no number loads.x", "its group loads has", "l3_cycles"]);
     refused(&["tput", "--loss", "-1"], &["-1 %", "0 to 100"]);

@@ -20,7 +20,7 @@ fn a_model_that_cannot_be_fitted_is_rejected_and_not_looked_at_further() {
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && told.contains("model rejected: no k from 1 to 7"), "{told}");
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
-    assert_eq!(json["model"], "M.1 with stores.hit_cycles = 300");
+    assert_eq!(json["model"], "M.2 with stores.hit_cycles = 300");
     assert!(json["k"].is_null() && json["holdouts"].as_array().is_some_and(Vec::is_empty), "{json}");
     assert!(json["micro"].as_array().is_some_and(|rows| rows.len() == 21), "{json}");
 }

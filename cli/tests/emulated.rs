@@ -295,7 +295,7 @@ fn a_machine_file_says_what_options_say_and_options_stand_above_it() {
 
 #[test]
 fn where_a_run_is_driven_from_is_told() {
-    let run = ["--bytes", "100000", "--model", "m1"];
+    let run = ["--bytes", "100000", "--model", "m2"];
     let (host, arm) = (tput(&run), tput(&[&run[..], &["--driven-from", "arm"]].concat()));
     assert_eq!((&host["machine"]["driven_from"], &arm["machine"]["driven_from"]), (&"host".into(), &"arm".into()));
     // The firmware stores through its windows and never loads; stores are posted, to either memory alike.

@@ -275,7 +275,7 @@ fn plans_and_what_does_not_fit() {
     assert!(plan["receive_threads"].as_u64().is_some_and(|threads| threads <= 2), "{plan}");
     assert_eq!(
         (&plan["cost_kind"], &plan["kind"], &plan["cost"]["model"]),
-        (&"emulated".into(), &"computed".into(), &"M.1".into())
+        (&"emulated".into(), &"computed".into(), &"M.2".into())
     );
     for (arguments, words) in [
         (vec!["--chunk", "100"], vec!["--chunk 100", "128"]),

@@ -36,7 +36,7 @@ fn mean(report: &Value, phase: &str) -> f64 {
 /// The workers' own counters are of their loops: the phases hold those, and what is around them.
 #[test]
 fn phases_hold_what_the_workers_count_themselves() {
-    for how in ["", "--control device", "--subgroups 2 --op broadcast", "--model m1", "--model m1 --skew-us 30"] {
+    for how in ["", "--control device", "--subgroups 2 --op broadcast", "--model m2", "--model m2 --skew-us 30"] {
         let report = sim(&format!("--ranks 4 --bytes 262144 --warm-up 0 {how}"));
         let all: f64 = PHASES.iter().map(|phase| 4.0 * mean(&report, phase)).sum();
         let workers = |counter: &str| report["workers"][counter].as_f64().expect(counter);
@@ -54,7 +54,7 @@ fn phases_hold_what_the_workers_count_themselves() {
 
 #[test]
 fn more_bytes_are_more_work_in_the_data_phase_alone() {
-    let run = |bytes: u32| sim(&format!("--op broadcast --ranks 8 --bytes {bytes} --subgroups 1 --model m1"));
+    let run = |bytes: u32| sim(&format!("--op broadcast --ranks 8 --bytes {bytes} --subgroups 1 --model m2"));
     let (small, large) = (run(262_144), run(1 << 20));
     assert!(mean(&small, "arming") > 100.0 && mean(&small, "barrier") > 0.0, "{small}");
     // A phase ends in a look of the host, which comes up to 10 us behind: so much of the next one's work is told of it.

@@ -30,7 +30,7 @@ pub struct NetworkArgs {
     /// Look for races for memory between firmware, card and host; a run with any fails and tells them on stderr.
     #[arg(long)]
     pub detect_races: bool,
-    /// What emulated times are made of: uncalibrated-1, m1, or a file of a timing model's numbers [default: uncalibrated-1].
+    /// What emulated times are made of: uncalibrated-1, m2, or a file of a timing model's numbers [default: uncalibrated-1].
     #[arg(long, value_name = "NAME|FILE")]
     pub model: Option<String>,
     /// A number of the timing model that is to be different, such as loads.l3_cycles=115.
@@ -201,7 +201,7 @@ mod tests {
                 "seed = 1\n[network]\ntopology = \"switch-4\"\nhosts = [\"3\", \"h1\"]",
             ),
             ("--queues weighted", "seed = 1\n[network]\npriorities = \"weighted\""),
-            ("--model m1 --set loads.l3_cycles=1", "seed = 1\n[timing]\nmodel = \"m1\"\nset = [\"loads.l3_cycles=1\"]"),
+            ("--model m2 --set loads.l3_cycles=1", "seed = 1\n[timing]\nmodel = \"m2\"\nset = [\"loads.l3_cycles=1\"]"),
         ] {
             let file = folder.path().join("machine.toml");
             std::fs::write(&file, text).unwrap();

@@ -15,18 +15,18 @@ fn images() -> Images {
 /// a full `flexcast calibrate`.
 #[test]
 fn the_fit_finds_the_models_own_gap() {
-    let fit = fit(&images().reference, &Parameters::m1()).expect("the runs succeed");
+    let fit = fit(&images().reference, &Parameters::m2()).expect("the runs succeed");
     println!("{fit:?}");
     if !compiled_as_recorded("reference") {
         return;
     }
-    assert_eq!(fit.gap_millicycles, Some(5743));
+    assert_eq!(fit.gap_millicycles, Some(3631));
     assert!(fit.agrees() && (fit.cycles_at_66 - 598.0).abs() < 0.1, "{fit:?}");
 }
 
 #[test]
 fn a_model_that_no_gap_can_save_is_rejected() {
-    let slow = Parameters::m1().with("stores", "hit_cycles", 300).expect("a model all the same");
+    let slow = Parameters::m2().with("stores", "hit_cycles", 300).expect("a model all the same");
     let fit = fit(&images().reference, &slow).expect("the runs succeed");
     assert_eq!((fit.gap_millicycles, fit.agrees(), fit.runs), (None, false, 2));
     assert!(fit.cycles_at_66 > 598.0, "even at the least gap: {fit:?}");
@@ -34,7 +34,7 @@ fn a_model_that_no_gap_can_save_is_rejected() {
 
 #[test]
 fn the_kernels_return_the_published_latencies_and_bandwidths() {
-    let rows = micro_benchmarks(&images(), &Parameters::m1(), 2, &|_, _, _, _| ()).expect("the runs succeed");
+    let rows = micro_benchmarks(&images(), &Parameters::m2(), 2, &|_, _, _, _| ()).expect("the runs succeed");
     assert_eq!(rows.len(), 21);
     for row in &rows {
         println!(
@@ -49,7 +49,7 @@ fn the_kernels_return_the_published_latencies_and_bandwidths() {
 /// A check that cannot fail checks nothing: with another L2 and another way to Arm memory these two chases, and no others, are off.
 #[test]
 fn a_wrong_level_shows_in_its_own_chase() {
-    let wrong = Parameters::m1().with("loads", "l2_cycles", 90);
+    let wrong = Parameters::m2().with("loads", "l2_cycles", 90);
     let wrong = wrong.and_then(|wrong| wrong.with("loads", "arm_window_cycles", 574)).expect("a model all the same");
     let rows = micro_benchmarks(&images(), &wrong, 2, &|_, _, _, _| ()).expect("the runs succeed");
     let bad: Vec<&str> = rows.iter().filter(|row| !row.ok).map(|row| row.what.as_str()).collect();

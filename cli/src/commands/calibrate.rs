@@ -19,8 +19,8 @@ pub(crate) struct CalibrateArgs {
     /// Directory with reference.elf and calibration.elf.
     #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
     images: PathBuf,
-    /// The timing model: m1, or a file of a model's numbers.
-    #[arg(long, value_name = "NAME|FILE", default_value = "m1")]
+    /// The timing model: m2, or a file of a model's numbers.
+    #[arg(long, value_name = "NAME|FILE", default_value = "m2")]
     model: String,
     /// A number of the model that is to be different, such as loads.l3_cycles=115.
     #[arg(long, value_name = "GROUP.NAME=VALUE")]
@@ -42,7 +42,7 @@ pub(crate) struct CalibrateArgs {
 pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
     let timing = Timing { model: Some(args.model.clone()), set: args.set.clone() };
     let Some(parameters) = timing.parameters()? else {
-        anyhow::bail!("--model {}: it has no numbers to calibrate; name m1, or a file of a timing model", args.model);
+        anyhow::bail!("--model {}: it has no numbers to calibrate; name m2, or a file of a timing model", args.model);
     };
     let images = Images {
         reference: read_image(&args.images.join("reference.elf"))?,

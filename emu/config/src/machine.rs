@@ -42,7 +42,7 @@ const DEFAULT_SEED: u64 = 1;
 /// model = "strong"            # or "weak", with a seed
 ///
 /// [timing]
-/// model = "m1"                # or uncalibrated-1 [default], or a file of a timing model's numbers
+/// model = "m2"                # or uncalibrated-1 [default], or a file of a timing model's numbers
 /// set = ["loads.l3_cycles=115"] # numbers of the model that are different
 ///
 /// [bridge]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Timing {
-    /// [`CostModel::NAME`] (also `None`), `m1`, or a file of parameters.
+    /// [`CostModel::NAME`] (also `None`), `m2`, or a file of parameters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Numbers of the model that are different: `group.name=value`.
@@ -22,7 +22,7 @@ pub struct Timing {
 #[derive(Debug, thiserror::Error)]
 pub enum TimingError {
     /// No name of a model.
-    #[error("model {0}: the models are {simple} and m1, or a file of parameters (.toml)", simple = CostModel::NAME)]
+    #[error("model {0}: the models are {simple} and m2, or a file of parameters (.toml)", simple = CostModel::NAME)]
     Unknown(String),
     /// Its file cannot be read.
     #[error("model `{}` cannot be read", path.display())]
@@ -42,7 +42,7 @@ pub enum TimingError {
     },
     /// A change of nothing.
     #[error(
-        "set {0}: it changes a timing model's number: write GROUP.NAME=VALUE, such as loads.l3_cycles=115, and name the model, such as m1"
+        "set {0}: it changes a timing model's number: write GROUP.NAME=VALUE, such as loads.l3_cycles=115, and name the model, such as m2"
     )]
     Change(String),
     /// A change of a number that the model does not have.
@@ -98,7 +98,7 @@ impl Timing {
                 None => return Ok(None),
                 Some(change) => return Err(TimingError::Change(change.clone())),
             },
-            Some("m1") => Parameters::m1(),
+            Some("m2") => Parameters::m2(),
             Some(name) if name.ends_with(".toml") || Path::new(name).is_file() => {
                 let path = PathBuf::from(name);
                 let text = std::fs::read_to_string(&path)
@@ -157,26 +157,26 @@ mod tests {
     fn models_are_named_changed_and_refused() {
         assert_eq!(asked(None, &[]).parameters().unwrap(), None);
         assert_eq!(asked(Some("uncalibrated-1"), &[]).parameters().unwrap(), None);
-        let m1 = asked(Some("m1"), &[]).parameters().unwrap().unwrap();
-        assert_eq!(m1, Parameters::m1());
+        let m2 = asked(Some("m2"), &[]).parameters().unwrap().unwrap();
+        assert_eq!(m2, Parameters::m2());
         let swept =
-            asked(Some("m1"), &["loads.l3_cycles=115", "order.fence_cycles = 0"]).parameters().unwrap().unwrap();
-        assert_eq!(swept.name, format!("{} with loads.l3_cycles = 115 with order.fence_cycles = 0", m1.name));
+            asked(Some("m2"), &["loads.l3_cycles=115", "order.fence_cycles = 0"]).parameters().unwrap().unwrap();
+        assert_eq!(swept.name, format!("{} with loads.l3_cycles = 115 with order.fence_cycles = 0", m2.name));
         let refused = |asked: Timing| asked.parameters().unwrap_err().to_string();
-        assert!(refused(asked(Some("m9"), &[])).contains("the models are uncalibrated-1 and m1"));
+        assert!(refused(asked(Some("m9"), &[])).contains("the models are uncalibrated-1 and m2"));
         assert!(refused(asked(Some("no/such.toml"), &[])).contains("cannot be read"));
-        assert!(refused(asked(None, &["a.b=1"])).contains("such as m1"));
+        assert!(refused(asked(None, &["a.b=1"])).contains("such as m2"));
         for change in ["l3=115", "loads.l3_cycles"] {
-            assert!(refused(asked(Some("m1"), &[change])).contains(change));
+            assert!(refused(asked(Some("m2"), &[change])).contains(change));
         }
         for value in ["-1", "many", "1.5", "18446744073709551616"] {
-            let text = refused(asked(Some("m1"), &[&format!("loads.l3_cycles={value}")]));
+            let text = refused(asked(Some("m2"), &[&format!("loads.l3_cycles={value}")]));
             assert!(text.contains(&format!("{value:?} is no whole number from 0 to 18446744073709551615")), "{text}");
-            assert!(text.contains(&format!("set loads.l3_cycles={value}")) && text.contains("M.1 has 128"), "{text}");
+            assert!(text.contains(&format!("set loads.l3_cycles={value}")) && text.contains("M.2 has 128"), "{text}");
         }
-        let text = refused(asked(Some("m1"), &["loads.l4_cycles=1"]));
+        let text = refused(asked(Some("m2"), &["loads.l4_cycles=1"]));
         assert!(text.contains("has no number loads.l4_cycles") && text.contains("l3_cycles"), "{text}");
-        let text = refused(asked(Some("m1"), &["nosuch.x=1"]));
+        let text = refused(asked(Some("m2"), &["nosuch.x=1"]));
         assert!(text.contains("has no number nosuch.x; its groups are") && text.contains("loads"), "{text}");
     }
 }

@@ -155,7 +155,7 @@ fn main() -> ExitCode {
             let best = |timing: Option<Parameters>| {
                 (0..repeats).map(|_| mips(program, threads, timing.clone(), instructions)).fold(0.0, f64::max)
             };
-            rows.push((program.name, threads, best(None), best(Some(Parameters::m1()))));
+            rows.push((program.name, threads, best(None), best(Some(Parameters::m2()))));
         }
     }
     if json {
@@ -175,7 +175,7 @@ fn main() -> ExitCode {
         for Program { name, what, .. } in &programs {
             println!("{name}: {what}");
         }
-        println!("{:<12} {:>8} {:>18} {:>10}", "program", "threads", "simple model, MIPS", "M.1, MIPS");
+        println!("{:<12} {:>8} {:>18} {:>10}", "program", "threads", "simple model, MIPS", "M.2, MIPS");
         for (program, threads, simple, timed) in rows {
             println!("{program:<12} {threads:>8} {simple:>18.1} {timed:>10.1}");
         }

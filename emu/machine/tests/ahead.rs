@@ -9,7 +9,7 @@ use support::weak::{DATA, RESCHEDULE, S0, amoadd, beq, code, fence, make_handler
 use support::*;
 
 fn machine(most_ahead: u32) -> Config {
-    Config { cards: 1, heap_bytes: 1 << 20, timing: Some(Parameters::m1()), most_ahead, ..Config::default() }
+    Config { cards: 1, heap_bytes: 1 << 20, timing: Some(Parameters::m2()), most_ahead, ..Config::default() }
 }
 
 /// `bne a, b, offset`, `offset` in bytes.

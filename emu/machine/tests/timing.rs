@@ -9,11 +9,11 @@ use emu_machine::{Config, CostModel, DrivenFrom, MachineError, MemoryModel, Worl
 use support::*;
 
 fn machine() -> Config {
-    Config { cards: 1, timing: Some(Parameters::m1()), ..Config::default() }
+    Config { cards: 1, timing: Some(Parameters::m2()), ..Config::default() }
 }
 
 fn with_gap(millicycles: u64) -> Config {
-    let timing = Parameters::m1().with("instructions", "gap_millicycles", millicycles).unwrap();
+    let timing = Parameters::m2().with("instructions", "gap_millicycles", millicycles).unwrap();
     Config { timing: Some(timing), ..machine() }
 }
 
@@ -43,7 +43,7 @@ fn near(value: f64, expected: f64) -> bool {
 
 #[test]
 fn a_lone_thread_takes_its_gaps_and_the_latencies_of_its_accesses() {
-    for gap in [4000, 5743] {
+    for gap in [3631, 5743] {
         let (config, k) = (with_gap(gap), gap as f64 / 1e3);
         let model = Model::new(config.timing.as_ref().unwrap()).unwrap();
         let mul = 0x0200_0033 | A2 << 20 | A1 << 15 | A1 << 7;
@@ -155,7 +155,7 @@ fn accesses_are_counted_by_the_level_that_serves_them() {
 #[test]
 fn activation_and_calls_take_what_the_model_says() {
     let took = |name: &str, value: u64| {
-        let timing = Parameters::m1().with("events", name, value).unwrap();
+        let timing = Parameters::m2().with("events", name, value).unwrap();
         let (mut world, process) = boot(&image(&[RET], &[RET]), Config { timing: Some(timing), ..machine() });
         let before = world.now_ps();
         ping(&mut world, process, 0).unwrap();
@@ -178,7 +178,7 @@ fn cycles_behind_the_window(config: Config, body: &[u32]) -> f64 {
 #[test]
 fn a_card_driven_from_its_arm_cores_reads_their_memory() {
     let plain = || Config { cards: 1, ..Config::default() };
-    let model = Model::new(&Parameters::m1()).unwrap();
+    let model = Model::new(&Parameters::m2()).unwrap();
     let timed = model.host_window_cycles - model.arm_window_cycles;
     let cost = CostModel::default();
     for (config, nearer) in [
@@ -208,13 +208,13 @@ fn windows_to_arm_memory_have_paths_of_their_own() {
     let reads = [ld(A1, A0, 0), ld(A1, A0, 64)];
     let writes = [sd(A1, A0, 0), sd(A1, A0, 64), support::weak::fence(support::weak::O, support::weak::O)];
     for (name, body) in [("arm_window_read", &reads[..]), ("arm_window_write", &writes)] {
-        let slow = Parameters::m1().with("lines_per_s", name, 1_000_000).unwrap();
+        let slow = Parameters::m2().with("lines_per_s", name, 1_000_000).unwrap();
         let added = |driven_from| {
             let took = |timing: &Parameters| {
                 let timing = Some(timing.clone());
                 cycles_behind_the_window(Config { driven_from, timing, ..machine() }, body)
             };
-            took(&slow) - took(&Parameters::m1())
+            took(&slow) - took(&Parameters::m2())
         };
         assert!(near(added(DrivenFrom::Host), 0.0), "{name}: {}", added(DrivenFrom::Host));
         // A line in 1800 cycles: the second waits for most of that.
@@ -226,9 +226,9 @@ fn windows_to_arm_memory_have_paths_of_their_own() {
 fn what_does_not_go_together_is_refused() {
     let told = |config: Config| World::new(config).unwrap_err().to_string();
     let weak = told(Config { memory: MemoryModel::weak(1), ..machine() });
-    assert!(weak.contains("timing model M.1 has strong memory"), "{weak}");
+    assert!(weak.contains("timing model M.2 has strong memory"), "{weak}");
     assert!(told(Config { detect_races: true, ..machine() }).contains("leave the timing model out"));
-    let mut broken = Parameters::m1();
+    let mut broken = Parameters::m2();
     broken.groups.get_mut("loads").unwrap().remove("l3_cycles");
     assert!(told(Config { timing: Some(broken), ..machine() }).contains("loads.l3_cycles is missing"));
     struct Hook;

@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn an_l1_load_is_what_the_chase_leaves_it() {
-        let all = Parameters::m1();
+        let all = Parameters::m2();
         for (gap, load) in [(1000, 21), (3500, 16), (4000, 15), (7000, 9)] {
             let swept = all.with("instructions", "gap_millicycles", gap).unwrap();
             assert_eq!(Model::new(&swept).unwrap().l1_cycles, load);
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn line_rates_are_service_times() {
-        let model = Model::new(&Parameters::m1()).unwrap();
+        let model = Model::new(&Parameters::m2()).unwrap();
         assert_eq!(model.service.l2, 0);
         assert_eq!(model.service.dpa_memory_read, 82_352, "11.8 cycles a line");
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The file of model M.1.
-const M1: &str = include_str!("../models/m1.toml");
+/// The file of model M.2.
+const M2: &str = include_str!("../models/m2.toml");
 
 /// Where a number is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ pub enum ParametersError {
     #[error("not a file of timing parameters: {0}")]
     File(String),
     /// A number that the model needs.
-    #[error("parameter {group}.{name} is missing: models/m1.toml lists all")]
+    #[error("parameter {group}.{name} is missing: models/m2.toml lists all")]
     Missing {
         /// Its group.
         group: String,
@@ -67,7 +67,7 @@ pub enum ParametersError {
         name: String,
     },
     /// A number that the model does not know.
-    #[error("parameter {group}.{name} means nothing to this model: models/m1.toml lists all")]
+    #[error("parameter {group}.{name} means nothing to this model: models/m2.toml lists all")]
     Unknown {
         /// Its group.
         group: String,
@@ -89,13 +89,13 @@ pub enum ParametersError {
 }
 
 impl Parameters {
-    /// Model M.1.
+    /// Model M.2.
     ///
     /// # Panics
     /// Never: a test reads the file.
     #[must_use]
-    pub fn m1() -> Self {
-        Self::parse(M1).expect("models/m1.toml is a file of parameters")
+    pub fn m2() -> Self {
+        Self::parse(M2).expect("models/m2.toml is a file of parameters")
     }
 
     /// Reads a file.
@@ -105,7 +105,7 @@ impl Parameters {
     pub fn parse(text: &str) -> Result<Self, ParametersError> {
         let all: Self = toml::from_str(text).map_err(|error| ParametersError::File(error.to_string()))?;
         crate::Model::new(&all)?;
-        let known: Self = toml::from_str(M1).map_err(|error| ParametersError::File(error.to_string()))?;
+        let known: Self = toml::from_str(M2).map_err(|error| ParametersError::File(error.to_string()))?;
         for (group, name, _) in all.iter() {
             if known.get(group, name).is_none() {
                 return Err(ParametersError::Unknown { group: group.to_owned(), name: name.to_owned() });
@@ -150,8 +150,8 @@ mod tests {
 
     #[test]
     fn every_number_says_where_it_is_from_and_one_is_fitted() {
-        let all = Parameters::m1();
-        assert_eq!(all.name, "M.1");
+        let all = Parameters::m2();
+        assert_eq!(all.name, "M.2");
         let fitted: Vec<_> = all.iter().filter(|(_, _, number)| number.origin == Origin::Fitted).collect();
         assert_eq!(fitted.len(), 1);
         assert_eq!((fitted[0].0, fitted[0].1), ("instructions", "gap_millicycles"));
@@ -165,14 +165,14 @@ mod tests {
 
     #[test]
     fn a_changed_number_shows_in_the_name_and_bad_ones_are_refused() {
-        let all = Parameters::m1();
+        let all = Parameters::m2();
         let swept = all.with("loads", "l3_cycles", 115).unwrap();
-        assert_eq!(swept.name, "M.1 with loads.l3_cycles = 115");
+        assert_eq!(swept.name, "M.2 with loads.l3_cycles = 115");
         assert_eq!(all.with("loads", "l3_cycles", 128).unwrap(), all);
         let told = |result: Result<Parameters, ParametersError>| result.unwrap_err().to_string();
         assert_eq!(
             told(all.with("loads", "l4_cycles", 1)),
-            "parameter loads.l4_cycles is missing: models/m1.toml lists all"
+            "parameter loads.l4_cycles is missing: models/m2.toml lists all"
         );
         assert_eq!(
             told(all.with("instructions", "gap_millicycles", 0)),

@@ -82,7 +82,7 @@ fn a_chase_takes_what_its_working_set_takes() {
         (Space::Arm, 8 << 20, 230.0),
         (Space::Host, 4 << 20, 719.0),
     ] {
-        let (cycles, loads) = loops(&Parameters::m1(), space, Access::Load, 1, LINE_BYTES, set, 2);
+        let (cycles, loads) = loops(&Parameters::m2(), space, Access::Load, 1, LINE_BYTES, set, 2);
         let took_ns = cycles as f64 / loads as f64 / 1.8;
         // Points of the plots were read within 3 %. The one at 3 MiB, where the working set begins to leave L3, is the farthest off.
         assert!(within(10 + 3, took_ns, ns), "{space:?} {set}: {took_ns:.1} ns, published {ns}");
@@ -92,7 +92,7 @@ fn a_chase_takes_what_its_working_set_takes() {
 #[test]
 fn bandwidths_are_near_the_published_ones() {
     // The published reads went to DRAM: the far ends of the ranges of these latencies.
-    let mut dram = Parameters::m1();
+    let mut dram = Parameters::m2();
     for (name, cycles) in [("dpa_memory_cycles", 837), ("arm_window_cycles", 574), ("host_window_cycles", 1638)] {
         dram = dram.with("loads", name, cycles).unwrap();
     }
@@ -119,7 +119,7 @@ fn bandwidths_are_near_the_published_ones() {
 
 #[test]
 fn what_the_card_writes_is_gone_from_the_l1s_and_in_l2() {
-    let model = Model::new(&Parameters::m1()).unwrap();
+    let model = Model::new(&Parameters::m2()).unwrap();
     let (l1, l2) = (model.l1_cycles, model.l2_cycles);
     let mut memory = Memory::new(model);
     for thread in [3, 200] {
@@ -143,7 +143,7 @@ fn what_the_card_writes_is_gone_from_the_l1s_and_in_l2() {
 /// Where host memory lies differs from run to run: it must not decide which lines of the DPA are one thread's alone.
 #[test]
 fn lines_behind_windows_are_not_those_of_the_dpa() {
-    let model = Model::new(&Parameters::m1()).unwrap();
+    let model = Model::new(&Parameters::m2()).unwrap();
     let (l1, l2) = (model.l1_cycles, model.l2_cycles);
     let mut memory = Memory::new(model);
     (0..3).for_each(|thread| memory.begin(thread));
@@ -163,7 +163,7 @@ fn fences_wait_for_what_they_order() {
     const R_R: u8 = 2;
     const W_W: u8 = 1;
     const OW_OW: u8 = 5;
-    let model = Model::new(&Parameters::m1()).unwrap();
+    let model = Model::new(&Parameters::m2()).unwrap();
     let (fence, writeback) = (model.fence_cycles, model.window_writeback_cycles);
     let mut memory = Memory::new(model);
     memory.begin(0);

@@ -349,7 +349,7 @@ mod tests {
                 .bounds(Some(385.3), Some(218.2)),
         ];
         let holdouts = if gap.is_some() { rows } else { Vec::new() };
-        Calibration::new(&Parameters::m1(), vec![micro], vec![kernel], fit, holdouts, None)
+        Calibration::new(&Parameters::m2(), vec![micro], vec![kernel], fit, holdouts, None)
     }
 
     #[test]
@@ -357,7 +357,7 @@ mod tests {
         let json = serde_json::to_value(calibration(Some(5743), 5743)).unwrap();
         assert_eq!(
             (json["model"].as_str(), json["kind"].as_str(), json["k"].as_f64()),
-            (Some("M.1"), Some("emulated"), Some(5.743))
+            (Some("M.2"), Some("emulated"), Some(5.743))
         );
         assert_eq!(json["passed"], serde_json::json!({ "passed": 0, "of": 1 }));
         for key in ["holdouts", "fit", "micro", "kernels", "sensitivity"] {
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn the_text_begins_with_the_score_and_tells_what_failed() {
         let text = calibration(Some(5743), 5743).text();
-        assert!(text.starts_with("model M.1, fitted on one number; hold-outs passed 0 of 1"), "{text}");
+        assert!(text.starts_with("model M.2, fitted on one number; hold-outs passed 0 of 1"), "{text}");
         for word in [
             "V-2",
             "2047",
@@ -401,7 +401,7 @@ mod tests {
         }
         let document = calibration(Some(5743), 5743).markdown();
         for word in
-            ["## model M.1, fitted on one number; hold-outs passed 0 of 1", "| V-2", "- V-2: weak", "| read Arm memory"]
+            ["## model M.2, fitted on one number; hold-outs passed 0 of 1", "| V-2", "- V-2: weak", "| read Arm memory"]
         {
             assert!(document.contains(word), "{document} lacks {word}");
         }

@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn only_assumptions_are_swept_and_each_at_ends_that_differ() {
-        let all = assumptions(&Parameters::m1());
+        let all = assumptions(&Parameters::m2());
         assert!(all.iter().any(|(group, name, ..)| (group.as_str(), name.as_str()) == ("cores", "issues_per_cycle")));
         assert!(!all.iter().any(|(group, ..)| group == "loads"));
         assert!(all.iter().all(|(_, _, value, tried)| value != tried));

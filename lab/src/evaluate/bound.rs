@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn bounds_are_the_pocket_calculation() {
-        let rows = [Row::new(Kind::Emulated, "M.1").with("threads", 16u32).with("cycles_per_cqe", 300.0)];
+        let rows = [Row::new(Kind::Emulated, "M.2").with("threads", 16u32).with("cycles_per_cqe", 300.0)];
         let near = |plot: &Plot, expected: f64| {
             let points = points(plot, &rows);
             assert_eq!((points.len(), points[0].kind), (1, Kind::Computed));

@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn it_is_what_calibrate_writes() {
-        let text = r#"{"model": "M.1", "k": 5.743, "passed": {"passed": 1, "of": 2}, "holdouts": [
+        let text = r#"{"model": "M.2", "k": 5.743, "passed": {"passed": 1, "of": 2}, "holdouts": [
             {"id": "V-2", "what": "UD", "published": 1084, "predicted": 1100.5, "error_percent": 1.5, "verdict": "pass"},
             {"id": "V-5", "published": "none", "predicted": 3.5, "verdict": "prediction"},
             {"id": "V-9", "published": "0.50", "predicted": null, "verdict": "fail", "latency_bound": 3.0, "other": 1}]}"#;

@@ -298,7 +298,7 @@ mod tests {
         )
         .unwrap();
         let row = |kind, source: &str| Row::new(kind, source).with("threads", 1u32).with("goodput_gib_s", 11.5);
-        let rows = vec![row(Kind::Emulated, "M.1"), row(Kind::Published, "Table I")];
+        let rows = vec![row(Kind::Emulated, "M.2"), row(Kind::Published, "Table I")];
         let verdicts = experiment.expect.iter().map(|wanted| expect::judge(wanted, &rows, &[])).collect();
         Outcome {
             experiment,
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn kinds_have_tables_of_their_own_and_failures_are_told() {
-        let head = Head { model: "M.1".to_owned(), calibration: None, reduced: false };
+        let head = Head { model: "M.2".to_owned(), calibration: None, reduced: false };
         let text = page(&head, &[outcome()]);
         assert_eq!(text.matches("<caption>").count(), 2);
         for word in [
@@ -320,7 +320,7 @@ mod tests {
             "1 failed",
             "why",
             "flexcast report --only x",
-            "emulated, model M.1",
+            "emulated, model M.2",
         ] {
             assert!(text.contains(word), "{word} is missing");
         }
@@ -346,11 +346,11 @@ mod tests {
     #[test]
     fn hold_outs_come_first() {
         let calibration = serde_json::from_str(
-            r#"{"model": "M.1", "k": 5.743, "passed": {"passed": 1, "of": 2},
+            r#"{"model": "M.2", "k": 5.743, "passed": {"passed": 1, "of": 2},
                 "holdouts": [{"id": "V-2", "verdict": "pass"}, {"id": "V-6", "verdict": "fail"}, {"id": "V-8", "verdict": "prediction"}]}"#,
         )
         .unwrap();
-        let head = Head { model: "M.1".to_owned(), calibration: Some(calibration), reduced: true };
+        let head = Head { model: "M.2".to_owned(), calibration: Some(calibration), reduced: true };
         let text = page(&head, &[outcome()]);
         let first = text.find("hold-outs passed 1 of 2").unwrap();
         assert!(first < text.find("Expectations:").unwrap() && text.contains("Reduced sweeps"));

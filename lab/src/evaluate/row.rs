@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn rows_are_found_by_what_they_have() {
-        let row = Row::new(Kind::Emulated, "M.1").with("image", "allgather").with("threads", 4u32).with("share", 0.5);
+        let row = Row::new(Kind::Emulated, "M.2").with("image", "allgather").with("threads", 4u32).with("share", 0.5);
         let fits = |text: &str| row.fits(&text.parse::<toml::Table>().unwrap());
         assert!(fits("") && fits("threads = 4") && fits("image = \"allgather\"\nshare = 0.5"));
         assert!(fits("kind = \"emulated\"") && !fits("kind = \"computed\""));

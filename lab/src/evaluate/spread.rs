@@ -48,7 +48,7 @@ mod tests {
     fn groups_are_told_apart_by_their_columns_alone() {
         let run = |name: &str, seed: u32, us: f64| {
             let mut row =
-                Row::new(Kind::Emulated, "M.1").with("algorithm", name).with("seed", seed).with("time_us", us);
+                Row::new(Kind::Emulated, "M.2").with("algorithm", name).with("seed", seed).with("time_us", us);
             row.samples = vec![us, us + 1.0];
             row
         };

@@ -30,7 +30,7 @@ fn a_file_says_what_the_machine_is() {
     assert_eq!(read("").config().unwrap(), Config::default());
     let on_arm = read("driven_from = \"arm\"").config().unwrap();
     assert_eq!(on_arm, Config { driven_from: DrivenFrom::Arm, ..Config::default() });
-    let timed = read("[timing]\nmodel = \"m1\"\nset = [\"loads.l3_cycles=115\"]").config().unwrap();
+    let timed = read("[timing]\nmodel = \"m2\"\nset = [\"loads.l3_cycles=115\"]").config().unwrap();
     assert!(timed.model_name().contains("with loads.l3_cycles = 115"), "{}", timed.model_name());
 }
 
@@ -53,7 +53,7 @@ fn full() -> Machine {
             hosts: vec!["0".to_owned(), "h5".to_owned()],
         }),
         memory: MemoryTable { model: Memory::Weak, seed: Some(11) },
-        timing: Timing { model: Some("m1".to_owned()), set: vec!["loads.l3_cycles=115".to_owned()] },
+        timing: Timing { model: Some("m2".to_owned()), set: vec!["loads.l3_cycles=115".to_owned()] },
         bridge: Some(BridgeTable::on_this_computer(1, 3, 2, 7471)),
     }
 }
@@ -153,7 +153,7 @@ fn what_cannot_be_is_named_with_the_limit_and_what_would_do() {
         ),
         ("[network]\nhosts = [\"0\", \"1\"]", vec!["hosts 0,1", "name a topology"]),
         ("[network]\ntopology = \"switch-4\"\nhosts = [\"0\", \"4\"]", vec!["no host \"4\"", "0 to 3", "\"h3\""]),
-        ("[timing]\nmodel = \"m9\"", vec!["model m9", "m1"]),
+        ("[timing]\nmodel = \"m9\"", vec!["model m9", "m2"]),
         ("loss_ppm = 1010000", vec!["101 %", "0 to 100"]),
     ] {
         let error = refused(&read(text));

@@ -28,7 +28,7 @@ mod tests {
 
     #[test]
     fn without_a_timing_model_the_engines_take_as_long() {
-        let model = Model::new(&Parameters::m1()).unwrap();
+        let model = Model::new(&Parameters::m2()).unwrap();
         let default = NicTiming::default();
         let timed = nic_timing(&model);
         let per_byte = |timing: &NicTiming| timing.pcie_interval_ps as f64 / timing.pcie_interval_bytes as f64;

@@ -187,11 +187,11 @@ mod tests {
         };
         let points = TputPoint::all(&sweep);
         assert_eq!(points.len(), 12);
-        let model = Timing::of("m1");
+        let model = Timing::of("m2");
         assert_eq!(
             Point::Tput(points[11].clone()).command(&model),
             "flexcast tput --transport ud --threads 4 --send-threads 2 --chunk 4096 --slots 256 --batch 64 --bytes 1638400 --seed 1 \
-             --warm-up 1 --iterations 1 --model m1 --json"
+             --warm-up 1 --iterations 1 --model m2 --json"
         );
         let small = &TputPoint::all(&TputSweep { chunk_bytes: vec![64], ..sweep })[0];
         assert!(points[0].weight() < small.weight());
