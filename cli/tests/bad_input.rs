@@ -131,7 +131,6 @@ fn memory_that_there_is_not() {
         (&["tput", "--bytes", "16000000000", "--chunk", "65536"][..], &["--bytes 16000000000", "59.6 GiB"][..]),
         (&["sim", "--ranks", "16", "--bytes", "64000000"], &["--bytes 64000000 with 16 ranks", "GiB"]),
         (&["sim", "--ranks", "16", "--bytes", "64000000", "--algorithm", "ring"], &["--bytes 64000000 with 16 ranks"]),
-        (&["bench", "--no-collectives", "--bytes", "4000000000"], &["--bytes 4000000000", "11.2 GiB"]),
         (&["tput", "--file", "/dev/zero"], &["file to send `/dev/zero`", "a smaller file"]),
         (&["sim", "--file", "/dev/zero"], &["file to send `/dev/zero`", "a smaller file"]),
         (&["tput", "--image", "/dev/zero"], &["image `/dev/zero`", "a smaller file"]),
