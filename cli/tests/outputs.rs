@@ -168,7 +168,11 @@ fn what_does_not_fit_leaves_the_files_of_before() {
     }
     let receive = image("allgather.elf");
     let run = ["tput", "--image", &receive, "--bytes", "400000"];
-    let output = with_short_files(4, &[&run[..], &["--threads", "16", "--slots", "64", "--batch", "32", "--trace", &trace, "--state", &state]].concat());
+    let output = with_short_files(
+        4,
+        &[&run[..], &["--threads", "16", "--slots", "64", "--batch", "32", "--trace", &trace, "--state", &state]]
+            .concat(),
+    );
     let text = told(&output);
     assert!(output.status.code() == Some(1) && text.contains("cannot be written"), "{text}");
     assert_eq!(names(folder.path()), ["state.json", "trace.json"], "{text}");
