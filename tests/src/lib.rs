@@ -33,7 +33,7 @@ pub fn workspace_root() -> PathBuf {
 /// Names a directory of images to be taken instead of those of this tree: `cargo xtask mutants` gives one in which something is missing.
 pub const IMAGES: &str = "FLEXCAST_IMAGES";
 
-/// Path of a built device image, such as `receive`: of the directory that [`IMAGES`] names, or else of this tree. Builds all of its images
+/// Path of a built device image, such as `allgather`: of the directory that [`IMAGES`] names, or else of this tree. Builds all of its images
 /// once per test program, as `cargo xtask build` does; what is up to date is left alone.
 ///
 /// # Panics

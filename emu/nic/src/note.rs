@@ -10,6 +10,8 @@ use crate::transport::Transport;
 pub struct PacketNote {
     /// Ethernet address of the sender.
     pub source: [u8; 6],
+    /// Ethernet address of the receiver, or of a multicast group: queue pair number and sequence numbers are the same in all groups.
+    pub destination: [u8; 6],
     /// Queue pair at the receiver.
     pub destination_qpn: u32,
     /// Packet sequence number, 24 bits.
@@ -107,6 +109,7 @@ impl From<&Packet> for PacketNote {
     fn from(packet: &Packet) -> Self {
         Self {
             source: packet.source.mac,
+            destination: packet.destination.mac,
             destination_qpn: packet.destination_qpn,
             psn: packet.psn,
             opcode: packet.opcode(),

@@ -43,7 +43,7 @@ pub const OPERATION_HELD: u32 = 2;
 
 abi_struct! {
     /// The operation, written by the host as one 64-byte line and taken over by the worker at its next activation when `sequence`
-    /// differs from its own and equals `sequence_check`. After writing it the host wakes the worker (image `receive`: RPC `kick`; a
+    /// differs from its own and equals `sequence_check`. After writing it the host wakes the worker (a worker without lanes: RPC `kick`; a
     /// lane: a message to its thread's control queue) and waits until [`crate::ProgressLine::sequence`] shows that it is armed; only
     /// then may senders start.
     #[size = 64, align = 64]
@@ -61,10 +61,10 @@ abi_struct! {
         pub chunks: u32,
         /// Bytes of every chunk but the last of a run; 1 to stride - 40 (UD), 1 to 2^31 - 1 (UC).
         pub chunk_bytes: u32,
-        /// Bytes of the last chunk of every run, 1 to `chunk_bytes`. Image `receive`: of chunk number `chunks` - 1, as it knows one run
+        /// Bytes of the last chunk of every run, 1 to `chunk_bytes`. A worker without lanes: of chunk number `chunks` - 1, as it knows one run
         /// only. With a table of rows each row has its own ([`crate::RunRow::last_chunk_bytes`]) and this is unused.
         pub last_chunk_bytes: u32,
-        /// [`OPERATION_CLOSED`] or 0. Lanes only: image `receive` has it zero.
+        /// [`OPERATION_CLOSED`] or 0. Lanes only: a worker without lanes has it zero.
         pub flags: u32,
         /// Number of the last report the host asked for; when it differs from [`crate::ProgressLine::reported`] the worker copies its
         /// bitmap and statistics to host memory and answers. Raised without touching `sequence`.
@@ -126,7 +126,7 @@ abi_struct! {
 abi_struct! {
     /// Everything a receive worker needs. Its identity is `worker`, never a shared counter.
     ///
-    /// In image `receive` one thread serves one of them and its device address is the argument of the event handler. Life: host creates
+    /// In a worker without lanes one thread serves one of them and its device address is the argument of the event handler. Life: host creates
     /// queues, writes the context, calls RPC `prepare` with its address (which checks it, builds the ring entries and posts all receives;
     /// returns 0 or a [`ContextFault`]), runs the event handler, then writes operations.
     ///
@@ -138,7 +138,7 @@ abi_struct! {
     /// each run whose last chunk is short. Whether such a short chunk is there is told by one bit per run, the *edges*, which lie behind
     /// the bitmap's words in the host copy. The own rank's edge is set from the start. So PSN p
     /// is missing if its bit is clear, or if p is the last of run r, that run's last chunk is short, and bit r of the edges is clear
-    /// (`flexcast_proto::lane` computes it). Image `receive` has no edges: there a set bit always is a chunk received.
+    /// (`flexcast_proto::lane` computes it). A worker without lanes has no edges: there a set bit always is a chunk received.
     #[size = 768, align = 64, memory]
     pub struct WorkerContext {
         /// [`crate::ABI_HASH`].
@@ -180,15 +180,15 @@ abi_struct! {
         pub staging: Staging,
         /// One bit per chunk; used by this worker alone.
         pub bitmap: BitmapMemory,
-        /// Edges, one bit per run (lanes; image `receive`: none); used by this worker alone.
+        /// Edges, one bit per run (lanes; a worker without lanes: none); used by this worker alone.
         pub edges: BitmapMemory,
-        /// Table of an operation's runs with unequal contributions (lanes; image `receive`: none). The host rewrites the rows before an operation
+        /// Table of an operation's runs with unequal contributions (lanes; a worker without lanes: none). The host rewrites the rows before an operation
         /// that has them, when no thread reads them.
         pub rows: TableMemory<RunRow>,
         /// The group's [`GroupContext`].
         pub group: Shared<GroupContext>,
         /// The [`Signals`] by which a lane tells the conductor that it is armed, and the last of a group that all are complete; none: nobody is
-        /// to be told. Image `receive`: none.
+        /// to be told. A worker without lanes: none.
         pub signals: Shared<Signals>,
         /// The operation (host). A lane's host writes it after, or in one Write with, `placement`.
         pub operation: HostLine<Operation>,

@@ -1,4 +1,4 @@
-//! Image `allgather`: the entries of the receive lanes, the send workers and the conductor. The datapath is the library of image `receive`.
+//! Image `allgather`: the entries of the receive lanes, the send workers and the conductor. The datapath is the library `device/datapath`.
 #![cfg_attr(target_arch = "riscv64", no_std, no_main)]
 #![forbid(unsafe_code)]
 
