@@ -114,7 +114,7 @@ impl Look {
             let period_ps = every_us.saturating_mul(1_000_000);
             with_world(|world| {
                 world.observe(period_ps, Box::new(files));
-                world.tell_state();
+                world.publish_state();
             })?;
         }
         let mut look = Look { trace, written, gdb: None };
@@ -136,7 +136,7 @@ impl Look {
     /// A file that could not be written, now or before.
     pub fn finish(mut self, logs: Option<&LogDecoder>) -> Result<Seen, LookError> {
         let (recording, snapshot) = with_world(|world| {
-            world.tell_state();
+            world.publish_state();
             world.take_observer();
             (world.take_recording(), world.snapshot())
         })?;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use emu_machine::{Driver, Wiring, World};
 
-use crate::keeper::{self, Plan};
+use crate::driver_thread::{self, Plan};
 use crate::wire::{Wire, WireCounters};
 
 const PS_PER_NS: u64 = 1_000;
@@ -26,7 +26,7 @@ const SPIN: Duration = Duration::from_micros(30);
 const POLL: Duration = Duration::from_micros(200);
 /// A call looks at the socket if nobody has for so long.
 const STALE: Duration = Duration::from_micros(100);
-/// A machine that stands still because of a neighbour looks as often whether it is there again.
+/// A machine that stands still because of a peer looks as often whether it is there again.
 const HELD: Duration = Duration::from_millis(2);
 /// A program that polls is back within this, or its thread is not run: then virtual time goes at a hundredth of the wall clock's pace, so that bounds that
 /// the program counts in virtual time do not pass without it. After the longer time it does something else.
@@ -46,7 +46,7 @@ pub struct BridgeCounters {
 
 /// Drives a machine: virtual time follows the wall clock since the bridge was made, and never overtakes it.
 ///
-/// Time is not made up for. Whenever the emulator is slower than the wall clock, the process was not run, or a neighbour that
+/// Time is not made up for. Whenever the emulator is slower than the wall clock, the process was not run, or a peer that
 /// this machine has frames with or talks to is not run (`pace.rs`), virtual time stands still or slows down; so timers of the emulated cards, such as
 /// those of retransmission, do not fire because a computer is busy. One thing runs ahead: a FlexIO call is executed to its end at once,
 /// and the clock then waits for the wall's.
@@ -63,7 +63,7 @@ pub struct Bridge {
     polled: Option<Instant>,
     /// What was due next when the call began that is under way.
     due_ps: Option<u64>,
-    /// How far virtual time may go before neighbours have caught up.
+    /// How far virtual time may go before peers have caught up.
     limit_ps: u64,
     /// What an answer takes of virtual time; 0 until the machine has been seen.
     answer_ps: u64,
@@ -131,7 +131,7 @@ impl Bridge {
         self.elapsed_ps(now).saturating_sub(self.lost_ps)
     }
 
-    /// The same, and by the neighbours.
+    /// The same, and by the peers.
     fn reach_ps(&self, now: Instant) -> u64 {
         self.target_ps(now).min(self.limit_ps)
     }
@@ -149,7 +149,7 @@ impl Bridge {
     }
 
     /// Takes what the peer has sent, lets happen what is due by now, and sends what left. `true` if anything came or left.
-    pub fn turn(&mut self, world: &mut World) -> bool {
+    pub fn poll(&mut self, world: &mut World) -> bool {
         let begun = Instant::now();
         let late = begun.saturating_duration_since(self.planned).saturating_sub(LATE);
         let lost = late.max(self.slowed(begun));
@@ -210,7 +210,7 @@ impl Bridge {
         let due = due_ps.map_or(IDLE, |due_ps| {
             Duration::from_nanos(due_ps.saturating_sub(self.target_ps(now)).div_ceil(PS_PER_NS)).min(IDLE)
         });
-        // Nothing happens before a neighbour has caught up.
+        // Nothing happens before a peer has caught up.
         let due = if self.limit_ps <= world.now_ps() { HELD } else { due };
         // What waits for the peer is looked after sooner: it may have been given up.
         let due = if self.wire.waiting() > 0 { due.min(TURN) } else { due };
@@ -223,7 +223,7 @@ impl Driver for Bridge {
     fn before(&mut self, world: &mut World) {
         let now = Instant::now();
         if now >= self.planned || now.duration_since(self.looked) > STALE {
-            self.turn(world);
+            self.poll(world);
         } else {
             world.advance(self.reach_ps(now), 1);
         }
@@ -232,7 +232,7 @@ impl Driver for Bridge {
 
     fn after(&mut self, world: &mut World) {
         let now = Instant::now();
-        if !keeper::is_calling() {
+        if !driver_thread::is_calling() {
             // Who has given the card something to do may do something else meanwhile; who has only looked goes on polling.
             self.polled = self.polled.filter(|_| world.next_due_ps() == self.due_ps).map(|_| now);
         }
@@ -242,7 +242,7 @@ impl Driver for Bridge {
 
     fn relax(&mut self, world: &mut World) -> Option<Box<dyn FnOnce() + Send>> {
         self.plan.polled();
-        let moved = self.turn(world);
+        let moved = self.poll(world);
         self.polled = Some(self.looked);
         let due = self.planned.saturating_duration_since(Instant::now());
         let sleep = !moved && due > SPIN;

@@ -2,10 +2,10 @@
 //!
 //! - [`make`] builds the machine of a description ([`emu_config::Machine`]), and starts its bridge. Programs that cannot call Rust have that of
 //!   the file which the environment variable [`VARIABLE`] names.
-//! - [`Wire`] carries whole RoCEv2 Ethernet frames in UDP datagrams to its neighbours, to each in order and at the pace at which
+//! - [`Wire`] carries whole RoCEv2 Ethernet frames in UDP datagrams to its peers, to each in order and at the pace at which
 //!   it takes them.
 //! - [`Bridge`] lets the machine run by itself: virtual time follows the wall clock and never overtakes it, frames that leave
-//!   the machine go to the neighbours, theirs arrive. A thread does so while the program does something else.
+//!   the machine go to the peers, theirs arrive. A thread does so while the program does something else.
 //! - [`with_world`] and [`relax`] are those of `emu_machine`, with the shared machine made from the file.
 //!
 //! All clocks and sockets of the emulator are here. Figures of a bridged run are *measured*: they say how fast the emulator
@@ -13,20 +13,20 @@
 
 mod bridge;
 mod datagram;
-mod herald;
-mod joint;
-mod keeper;
+mod driver_thread;
+mod fault_sink;
 mod make;
 mod pace;
 mod peer;
+mod peers;
 mod process;
 mod shared;
 mod wire;
 
 pub use bridge::{Bridge, BridgeCounters};
-pub use herald::{RACES_VARIABLE, races, tell_races};
-pub use joint::attempt;
+pub use fault_sink::{RACES_VARIABLE, races, report_races};
 pub use make::{BridgeError, make};
-pub use peer::Neighbour;
-pub use shared::{INLINE, PATIENCE, VARIABLE, is_driven, leave, relax, will_sleep, with_world};
+pub use peer::PeerConfig;
+pub use peers::attempt;
+pub use shared::{INLINE, PEER_TIMEOUT, VARIABLE, is_driven, leave, relax, will_sleep, with_world};
 pub use wire::{Wire, WireCounters};

@@ -9,8 +9,8 @@ use emu_config::{ConfigError, MOST_TIMEOUT_MS, Machine};
 use emu_machine::{MachineError, Shared, World};
 
 use crate::bridge::Bridge;
-use crate::joint;
-use crate::keeper;
+use crate::driver_thread;
+use crate::peers;
 
 /// Why there is no machine of a description.
 #[derive(Debug, thiserror::Error)]
@@ -69,16 +69,16 @@ pub fn make(machine: &Machine) -> Result<Shared, BridgeError> {
     world.open_outside()?;
     let flush = capture(machine, &mut world)?;
     let first_card = world.config().first_card;
-    let neighbours = joint::neighbours(table, &(first_card..first_card + world.card_count()))?;
+    let peers = peers::resolve(table, &(first_card..first_card + world.card_count()))?;
     if machine.network.is_some() && table.peer.is_some() {
         return Err(BridgeError::Peers(
             "a network needs to know which cards are outside: list them in peers".to_owned(),
         ));
     }
-    neighbours.iter().filter_map(|other| other.cards.clone()).flatten().for_each(|card| world.place_outside(card));
-    let bridge = Bridge::new(joint::wire(table, neighbours)?).flushing(flush);
+    peers.iter().filter_map(|other| other.cards.clone()).flatten().for_each(|card| world.place_outside(card));
+    let bridge = Bridge::new(peers::wire(table, peers)?).flushing(flush);
     let failed = |source| BridgeError::Bridge { listen: table.listen.clone(), source };
-    keeper::start(&bridge).map_err(failed)?;
+    driver_thread::start(&bridge).map_err(failed)?;
     Ok(Shared { world, driver: Some(Box::new(bridge)) })
 }
 

@@ -3,11 +3,11 @@
 //! A card answers whether or not its host's processor has time for the program; an emulated one does not answer while its process is not run.
 //! So that no timer fires for that reason, clocks of machines that talk to one another are held together:
 //!
-//! - *Frames.* A frame is *taken* when the neighbour's process has read it, and *over* when that machine's clock has moved on by the time that
+//! - *Frames.* A frame is *taken* when the peer's process has read it, and *over* when that machine's clock has moved on by the time that
 //!   an answer needs. Until a frame is taken the own clock goes no further than [`UNTAKEN_PS`] behind its sending; until it is over,
 //!   no further than an answer's time beyond that. Eight tries of a connection take longer, from a timeout of 33 us on.
 //! - *Talk.* While frames have gone one way or the other in the last [`TALK_PS`], the own clock is at most [`AHEAD_PS`] ahead of where the
-//!   neighbour's has moved to since. So bounds of programs do not pass because another process is stopped, or slower.
+//!   peer's has moved to since. So bounds of programs do not pass because another process is stopped, or slower.
 //!
 //! Neither holds up everybody for ever. Of machines that wait for one another's frames to be over, the one that took a frame last may still go on by an
 //! answer's time, since what it has sent itself was taken before. Around any circle of machines the leads add up to [`AHEAD_PS`] at least, since a lead is
@@ -28,23 +28,23 @@ fn reaches(last: u32, number: u32) -> bool {
     last.wrapping_sub(number).cast_signed() >= 0
 }
 
-/// This clock and that of one neighbour. All times are of the own clock unless said otherwise, in picoseconds.
+/// This clock and that of one peer. All times are of the own clock unless said otherwise, in picoseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     /// Frames that are not known to be over: number, and when sent.
     under_way: VecDeque<(u32, u64)>,
-    /// Frames of the neighbour that are not over here: number, and when taken.
+    /// Frames of the peer that are not over here: number, and when taken.
     taken: VecDeque<(u32, u64)>,
     /// The last of its frames that is over here.
     over: u32,
-    /// The neighbour's clock as last told, and how far the own one may go, given that.
+    /// The peer's clock as last told, and how far the own one may go, given that.
     clock_ps: u64,
     limit_ps: u64,
     talked_ps: Option<u64>,
 }
 
 impl Pace {
-    /// With a neighbour whose clock is told to be there, and of which no frame before this number counts.
+    /// With a peer whose clock is told to be there, and of which no frame before this number counts.
     pub(crate) fn new(clock_ps: u64, over: u32) -> Self {
         Self { clock_ps, over, ..Self::default() }
     }
@@ -60,7 +60,7 @@ impl Pace {
         self.talked_ps = Some(now_ps);
     }
 
-    /// A frame goes to the neighbour.
+    /// A frame goes to the peer.
     pub(crate) fn sent(&mut self, number: u32, now_ps: u64) {
         self.under_way.push_back((number, now_ps));
         self.talk(now_ps);
@@ -71,7 +71,7 @@ impl Pace {
         self.under_way.pop_back();
     }
 
-    /// All frames of the neighbour up to this number have been taken, or are lost.
+    /// All frames of the peer up to this number have been taken, or are lost.
     pub(crate) fn took(&mut self, number: u32, with_frame: bool, now_ps: u64) {
         self.taken.push_back((number, now_ps));
         if with_frame {
@@ -79,7 +79,7 @@ impl Pace {
         }
     }
 
-    /// The last frame of the neighbour that is over here, where answers need so long.
+    /// The last frame of the peer that is over here, where answers need so long.
     pub(crate) fn over(&mut self, now_ps: u64, answer_ps: u64) -> u32 {
         while let Some((number, _)) = self.taken.pop_front_if(|(_, at_ps)| at_ps.saturating_add(answer_ps) <= now_ps) {
             self.over = number;
@@ -92,7 +92,7 @@ impl Pace {
         self.taken.back().map(|(_, at_ps)| at_ps.saturating_add(answer_ps))
     }
 
-    /// The neighbour has told its clock, and which frame is over there.
+    /// The peer has told its clock, and which frame is over there.
     pub(crate) fn heard(&mut self, clock_ps: u64, over: Option<u32>, now_ps: u64) {
         while self.under_way.pop_front_if(|(number, _)| over.is_some_and(|over| reaches(over, *number))).is_some() {}
         let moved_ps = clock_ps.saturating_sub(self.clock_ps);
@@ -111,7 +111,7 @@ impl Pace {
         self.limit_ps = self.limit_ps.max(now_ps);
     }
 
-    /// How far the own clock may go for the frames that are under way, if the neighbour has taken those up to `taken`.
+    /// How far the own clock may go for the frames that are under way, if the peer has taken those up to `taken`.
     pub(crate) fn frames_limit_ps(&self, taken: u32, answer_ps: u64) -> Option<u64> {
         let (_, oldest_ps) = self.under_way.front()?;
         let over_ps = oldest_ps.saturating_add(UNTAKEN_PS).saturating_add(answer_ps);
@@ -126,7 +126,7 @@ impl Pace {
         self.talks(now_ps).then_some(self.limit_ps)
     }
 
-    /// Whether a limit is so near that the neighbour should be asked.
+    /// Whether a limit is so near that the peer should be asked.
     pub(crate) fn is_near(&self, now_ps: u64) -> bool {
         let old = self.under_way.front().is_some_and(|(_, at_ps)| now_ps >= at_ps.saturating_add(UNTAKEN_PS / 4 * 3));
         old || self.talk_limit_ps(now_ps).is_some_and(|limit_ps| now_ps.saturating_add(AHEAD_PS / 2) >= limit_ps)

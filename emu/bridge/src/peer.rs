@@ -22,11 +22,11 @@ const SOON: Duration = Duration::from_millis(2);
 
 /// Another machine, and the cards in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Neighbour {
+pub struct PeerConfig {
     /// Where it receives, by UDP.
     pub address: SocketAddr,
     /// Numbers of its cards, counted over all machines that are joined. `None`: all that are not here, so that it is the only
-    /// neighbour.
+    /// peer.
     pub cards: Option<Range<usize>>,
 }
 
@@ -35,19 +35,19 @@ pub struct Neighbour {
 pub(crate) struct Here {
     /// Tells this start from others; not 0.
     pub(crate) epoch: u32,
-    /// Frames that one neighbour may send ahead.
+    /// Frames that one peer may send ahead.
     pub(crate) room: u16,
     /// Virtual time in picoseconds, and how much of it an answer needs.
     pub(crate) clock_ps: u64,
     pub(crate) answer_ps: u64,
     pub(crate) process: Process,
-    /// How long a neighbour that has been there may be silent while something waits for it.
-    pub(crate) patience: Duration,
+    /// How long a peer that has been there may be silent while something waits for it.
+    pub(crate) peer_timeout: Duration,
 }
 
 #[derive(Debug)]
 pub(crate) struct Peer {
-    pub(crate) neighbour: Neighbour,
+    pub(crate) config: PeerConfig,
     /// Number of the last frame sent, and of the last that the peer has taken.
     pub(crate) sent: u32,
     taken: u32,
@@ -76,19 +76,19 @@ pub(crate) struct Peer {
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.neighbour.cards {
+        match &self.config.cards {
             Some(cards) if cards.len() == 1 => write!(f, "card {}", cards.start)?,
             Some(cards) => write!(f, "cards {} to {}", cards.start, cards.end.saturating_sub(1))?,
             None => write!(f, "the other end")?,
         }
         match self.pid {
-            0 => write!(f, " ({})", self.neighbour.address),
-            pid => write!(f, " (process {pid}, {})", self.neighbour.address),
+            0 => write!(f, " ({})", self.config.address),
+            pid => write!(f, " (process {pid}, {})", self.config.address),
         }
     }
 }
 
-/// How far virtual time may go before these neighbours have caught up; `None`: as far as it likes.
+/// How far virtual time may go before these peers have caught up; `None`: as far as it likes.
 pub(crate) fn limit_ps(peers: &[Peer], here: Here) -> Option<u64> {
     let (mut frames_ps, mut talk_ps) = (None, None);
     let least = |old: Option<u64>, new: Option<u64>| old.into_iter().chain(new).min();
@@ -114,9 +114,9 @@ pub(crate) fn clock_is_set(peers: &mut [Peer], here: Here) {
 
 impl Peer {
     /// A peer that nothing is known of but where it is, with room for so many frames.
-    pub(crate) fn new(neighbour: Neighbour, room: u16) -> Self {
+    pub(crate) fn new(config: PeerConfig, room: u16) -> Self {
         Self {
-            neighbour,
+            config,
             sent: 0,
             taken: 0,
             epoch: 0,
@@ -142,7 +142,7 @@ impl Peer {
 
     /// Whether the card of this number is in its machine; of a number that no card has, whether everything is.
     pub(crate) fn has(&self, card: Option<usize>) -> bool {
-        self.neighbour.cards.as_ref().is_none_or(|cards| card.is_some_and(|card| cards.contains(&card)))
+        self.config.cards.as_ref().is_none_or(|cards| card.is_some_and(|card| cards.contains(&card)))
     }
 
     /// Whether it has been heard of and not been given up.
@@ -251,7 +251,7 @@ impl Peer {
         let there = self.is_there();
         let looks = self.silent.as_nanos() / AGAIN.as_nanos() != before.as_nanos() / AGAIN.as_nanos();
         let ended = there && looks && self.process.is_some_and(Process::has_ended);
-        if !ended && self.silent < if there { here.patience } else { GIVE_UP } {
+        if !ended && self.silent < if there { here.peer_timeout } else { GIVE_UP } {
             return;
         }
         let outstanding = self.sent.wrapping_sub(self.taken);
@@ -262,7 +262,7 @@ impl Peer {
             tracing::warn!(
                 "{self} has taken nothing for {seconds:.1} s: it counts as gone, time goes on, and what waits for it fails; see whether it is \
                  stopped, or raise {}",
-                crate::shared::PATIENCE
+                crate::shared::PEER_TIMEOUT
             );
         }
         *written_off += u64::from(outstanding);

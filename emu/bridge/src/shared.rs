@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use emu_config::Machine;
 use emu_machine::{MachineError, Shared, World};
 
-use crate::herald::Stderr;
+use crate::fault_sink::Stderr;
 use crate::make;
 
 /// The environment variable that names the machine file.
 pub const VARIABLE: &str = "FLEXCAST_MACHINE";
 /// The environment variable that stands above `bridge.peer_timeout_ms` of that file.
-pub const PATIENCE: &str = "FLEXCAST_PEER_TIMEOUT_MS";
+pub const PEER_TIMEOUT: &str = "FLEXCAST_PEER_TIMEOUT_MS";
 /// A value that begins so is the text of the file itself.
 pub const INLINE: &str = "toml:";
 
@@ -68,7 +68,7 @@ pub fn leave() {
 }
 
 fn from_environment() -> Result<Shared, MachineError> {
-    let made = made_from(std::env::var_os(VARIABLE), std::env::var_os(PATIENCE));
+    let made = made_from(std::env::var_os(VARIABLE), std::env::var_os(PEER_TIMEOUT));
     made.inspect_err(|error| eprintln!("flexcast: {VARIABLE}: {error}"))
 }
 
@@ -83,12 +83,12 @@ fn made_from(value: Option<OsString>, timeout: Option<OsString>) -> Result<Share
     };
     if let (Some(bridge), Some(timeout)) = (&mut machine.bridge, timeout) {
         let number = timeout.to_str().and_then(|text| text.parse().ok());
-        let wrong = || format!("{PATIENCE} is {timeout:?}, but must be a number of milliseconds");
+        let wrong = || format!("{PEER_TIMEOUT} is {timeout:?}, but must be a number of milliseconds");
         bridge.peer_timeout_ms = Some(number.ok_or_else(|| MachineError::NotMade(wrong()))?);
     }
     let mut shared = make::make(&machine).map_err(|error| MachineError::NotMade(error.to_string()))?;
-    let herald = Stderr::new(shared.world.config().detect_races);
-    shared.world.announce_to(Box::new(herald));
+    let fault_sink = Stderr::new(shared.world.config().detect_races);
+    shared.world.report_faults_to(Box::new(fault_sink));
     Ok(shared)
 }
 

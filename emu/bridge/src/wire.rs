@@ -1,11 +1,11 @@
 //! Frames to and from other machines, by UDP.
 //!
 //! A link of cards loses nothing when its receiver is slow, and neither does this: each side says how many frames it can
-//! take and which it has taken, and the other sends no more than that ahead; nor does virtual time run ahead of a neighbour that is there
-//! (`pace.rs`). Whoever has never heard of a neighbour believes after [`GIVE_UP`] that there is none, and sends as into an unplugged cable. One that
-//! was there counts as gone when its process has ended, or when it has been silent for longer than [`Wire::with_patience`] allows.
-//! With several neighbours that holds for each pair on its own; a
-//! frame goes to the neighbour that has the card it is for, one for a group goes to all.
+//! take and which it has taken, and the other sends no more than that ahead; nor does virtual time run ahead of a peer that is there
+//! (`pace.rs`). Whoever has never heard of a peer believes after [`GIVE_UP`] that there is none, and sends as into an unplugged cable. One that
+//! was there counts as gone when its process has ended, or when it has been silent for longer than [`Wire::with_peer_timeout`] allows.
+//! With several peers that holds for each pair on its own; a
+//! frame goes to the peer that has the card it is for, one for a group goes to all.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,7 +20,7 @@ use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use crate::datagram::{HEADER_BYTES, Header};
 #[cfg(doc)]
 use crate::peer::GIVE_UP;
-use crate::peer::{self, Here, Neighbour, Peer};
+use crate::peer::{self, Here, Peer, PeerConfig};
 use crate::process::Process;
 
 /// Longest frame: a payload of the largest path MTU with all headers there are, and some.
@@ -29,36 +29,36 @@ const MAX_FRAME_BYTES: usize = MAX_PAYLOAD_BYTES + 256;
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 /// What a long frame costs there: the system counts its own structures, and rounds up.
 const BUFFERED_FRAME_BYTES: usize = 12 << 10;
-/// Frames that may be on their way from one neighbour at most.
+/// Frames that may be on their way from one peer at most.
 const MOST_ROOM: usize = 256;
-/// The same before anything has been heard of the other end, for all neighbours together and for one.
+/// The same before anything has been heard of the other end, for all peers together and for one.
 const FIRST_ROOM: usize = 32;
 const LEAST_ROOM: usize = 4;
-/// How long a neighbour that has been there may be silent while something waits for it, unless said otherwise.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// A longer time between two turns was spent elsewhere: it says nothing of neighbours.
+/// How long a peer that has been there may be silent while something waits for it, unless said otherwise.
+pub(crate) const PEER_TIMEOUT: Duration = Duration::from_secs(10);
+/// A longer time between two turns was spent elsewhere: it says nothing of peers.
 const LONGEST_TURN: Duration = Duration::from_millis(20);
 
 /// What has crossed the bridge, and what has not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WireCounters {
-    /// Frames sent to neighbours; a frame to a group counts once for each.
+    /// Frames sent to peers; a frame to a group counts once for each.
     pub sent: u64,
-    /// Frames of neighbours that became packets.
+    /// Frames of peers that became packets.
     pub received: u64,
-    /// Frames of neighbours with a wrong invariant check sequence.
+    /// Frames of peers with a wrong invariant check sequence.
     pub corrupt: u64,
-    /// Frames of neighbours that are no RoCEv2 packet otherwise.
+    /// Frames of peers that are no RoCEv2 packet otherwise.
     pub malformed: u64,
     /// Datagrams that are none of the bridge's, or longer than a frame can be.
     pub strange: u64,
-    /// Datagrams from an address that is no neighbour's.
+    /// Datagrams from an address that is no peer's.
     pub foreign: u64,
     /// Packets that cannot be written as a frame, or that the system would not send.
     pub unsent: u64,
-    /// Frames that a neighbour has not told of in time, or before its process ended.
+    /// Frames that a peer has not told of in time, or before its process ended.
     pub written_off: u64,
-    /// Frames for a card that no neighbour has.
+    /// Frames for a card that no peer has.
     pub unrouted: u64,
 }
 
@@ -71,7 +71,7 @@ pub struct Wire {
     here: Here,
     buffer: Vec<u8>,
     counters: WireCounters,
-    /// When neighbours were last judged; before the first time they are greeted.
+    /// When peers were last judged; before the first time they are greeted.
     judged: Option<Instant>,
 }
 
@@ -81,30 +81,30 @@ impl Wire {
     /// # Errors
     /// The address cannot be bound.
     pub fn new(listen: SocketAddr, peer: SocketAddr, epoch: u32) -> io::Result<Self> {
-        Self::over(UdpSocket::bind(listen)?, vec![Neighbour { address: peer, cards: None }], epoch)
+        Self::over(UdpSocket::bind(listen)?, vec![PeerConfig { address: peer, cards: None }], epoch)
     }
 
-    /// Talks to all neighbours over one socket, each of which must do the same with as many. Their addresses and cards must differ;
+    /// Talks to all peers over one socket, each of which must do the same with as many. Their addresses and cards must differ;
     /// of two that do not, the first gets the frames.
     ///
     /// # Errors
     /// The socket cannot be set up.
-    pub fn over(socket: UdpSocket, neighbours: Vec<Neighbour>, epoch: u32) -> io::Result<Self> {
+    pub fn over(socket: UdpSocket, peers: Vec<PeerConfig>, epoch: u32) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         // Less than asked for is less room, not an error.
         let _ = setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER_BYTES);
         let granted = getsockopt(&socket, sockopt::RcvBuf).unwrap_or(0);
-        // All neighbours share the buffer, and none knows more of this end at first than this end of it.
-        let count = neighbours.len().max(1);
+        // All peers share the buffer, and none knows more of this end at first than this end of it.
+        let count = peers.len().max(1);
         let least = (FIRST_ROOM / count).clamp(1, LEAST_ROOM);
         let room = (granted / BUFFERED_FRAME_BYTES / count).clamp(least, MOST_ROOM);
         let mut by_address = BTreeMap::new();
-        for (index, neighbour) in neighbours.iter().enumerate() {
-            by_address.entry(neighbour.address).or_insert(index);
+        for (index, peer) in peers.iter().enumerate() {
+            by_address.entry(peer.address).or_insert(index);
         }
         Ok(Self {
             socket,
-            peers: neighbours.into_iter().map(|neighbour| Peer::new(neighbour, least as u16)).collect(),
+            peers: peers.into_iter().map(|peer| Peer::new(peer, least as u16)).collect(),
             by_address,
             here: Here {
                 epoch: epoch.max(1),
@@ -112,7 +112,7 @@ impl Wire {
                 clock_ps: 0,
                 answer_ps: 0,
                 process: Process::own(),
-                patience: PATIENCE,
+                peer_timeout: PEER_TIMEOUT,
             },
             buffer: vec![0; HEADER_BYTES + MAX_FRAME_BYTES + 1],
             counters: WireCounters::default(),
@@ -120,11 +120,11 @@ impl Wire {
         })
     }
 
-    /// How long a neighbour that has been there may be silent, while frames or the clock of this end wait for it, until it counts as gone.
+    /// How long a peer that has been there may be silent, while frames or the clock of this end wait for it, until it counts as gone.
     /// Default 10 s.
     #[must_use]
-    pub fn with_patience(mut self, patience: Duration) -> Self {
-        self.here.patience = patience;
+    pub fn with_peer_timeout(mut self, peer_timeout: Duration) -> Self {
+        self.here.peer_timeout = peer_timeout;
         self
     }
 
@@ -134,7 +134,7 @@ impl Wire {
         peer::clock_is_set(&mut self.peers, self.here);
     }
 
-    /// How far virtual time may go before neighbours have caught up; `None`: as far as it likes.
+    /// How far virtual time may go before peers have caught up; `None`: as far as it likes.
     pub(crate) fn limit_ps(&self) -> Option<u64> {
         peer::limit_ps(&self.peers, self.here)
     }
@@ -144,12 +144,12 @@ impl Wire {
         peer::all_over_ps(&self.peers, self.here)
     }
 
-    /// When a neighbour that has asked must be told, in virtual time.
+    /// When a peer that has asked must be told, in virtual time.
     pub(crate) fn owed_ps(&self) -> Option<u64> {
         self.peers.iter().filter_map(|peer| peer.owed_ps(self.here)).min()
     }
 
-    /// Tells neighbours what they wait for, asks those that this end soon waits for, and gives up those that say nothing.
+    /// Tells peers what they wait for, asks those that this end soon waits for, and gives up those that say nothing.
     pub(crate) fn keep_pace(&mut self, now: Instant) {
         let first = self.judged.is_none();
         let waited = now.saturating_duration_since(self.judged.replace(now).unwrap_or(now)).min(LONGEST_TURN);
@@ -164,7 +164,7 @@ impl Wire {
                 continue;
             };
             // Lost, it is told again with the next frames, and asked for again.
-            let _ = socket.send_to(&header.bytes(), peer.neighbour.address);
+            let _ = socket.send_to(&header.bytes(), peer.config.address);
         }
     }
 
@@ -180,19 +180,19 @@ impl Wire {
         self.counters
     }
 
-    /// Whether so many frames wait for a neighbour that no more should be made.
+    /// Whether so many frames wait for a peer that no more should be made.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.peers.iter().any(Peer::is_full)
     }
 
-    /// Frames that wait for neighbours.
+    /// Frames that wait for peers.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.peers.iter().map(|peer| peer.waiting.len()).sum()
     }
 
-    /// Takes a packet to send; it goes with the next [`Wire::send`]. A neighbour without known cards gets whatever no other does.
+    /// Takes a packet to send; it goes with the next [`Wire::send`]. A peer without known cards gets whatever no other does.
     pub fn push(&mut self, packet: &Packet) {
         // The header is written when it goes.
         let mut datagram = vec![0; HEADER_BYTES];
@@ -214,7 +214,7 @@ impl Wire {
         }
     }
 
-    /// Sends what waits, as far as the neighbours have room.
+    /// Sends what waits, as far as the peers have room.
     pub fn send(&mut self) {
         let Self { socket, peers, here, counters, .. } = self;
         for peer in peers {
@@ -223,7 +223,7 @@ impl Wire {
                 peer.note_sent(*here);
                 let header = peer.header(*here, datagram.len() - HEADER_BYTES);
                 datagram[..HEADER_BYTES].copy_from_slice(&header.bytes());
-                match socket.send_to(&datagram, peer.neighbour.address) {
+                match socket.send_to(&datagram, peer.config.address) {
                     Ok(_) => counters.sent += 1,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         peer.take_back();
@@ -231,7 +231,7 @@ impl Wire {
                         return;
                     }
                     Err(error) => {
-                        tracing::debug!(%error, peer = %peer.neighbour.address, "a frame could not be sent");
+                        tracing::debug!(%error, peer = %peer.config.address, "a frame could not be sent");
                         counters.unsent += 1;
                     }
                 }
@@ -239,7 +239,7 @@ impl Wire {
         }
     }
 
-    /// Takes up to `most` datagrams, gives the packets in them to `arrive`, and tells the neighbours. Says how many datagrams.
+    /// Takes up to `most` datagrams, gives the packets in them to `arrive`, and tells the peers. Says how many datagrams.
     pub fn receive(&mut self, most: usize, mut arrive: impl FnMut(Packet)) -> usize {
         let mut datagrams = 0;
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -259,7 +259,7 @@ impl Wire {
         for peer in peers {
             if peer.must_be_told(*here) {
                 // Lost, it is told again with the next frames, and asked for again.
-                let _ = socket.send_to(&peer.header(*here, 0).bytes(), peer.neighbour.address);
+                let _ = socket.send_to(&peer.header(*here, 0).bytes(), peer.config.address);
             }
         }
         datagrams
@@ -284,7 +284,7 @@ impl Wire {
                 arrive(packet);
             }
             Err(error) => {
-                tracing::debug!(%error, "a frame of a neighbour is no packet");
+                tracing::debug!(%error, "a frame of a peer is no packet");
                 match error {
                     DecodeError::Icrc { .. } => self.counters.corrupt += 1,
                     _ => self.counters.malformed += 1,

@@ -7,7 +7,7 @@ mod wire;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use emu_bridge::{Bridge, Neighbour, Wire, WireCounters};
+use emu_bridge::{Bridge, PeerConfig, Wire, WireCounters};
 use emu_machine::fabric::Topology;
 use emu_machine::nic::{Gid, QpModify, Transport};
 use emu_machine::{Config, Wiring, World};
@@ -47,15 +47,11 @@ impl Mesh {
             let mut world = World::new(config).unwrap();
             world.open_outside().unwrap();
             let others = (0..machines).filter(|&other| other != rank);
-            let neighbours: Vec<Neighbour> = others
-                .map(|other| Neighbour { address: addresses[other], cards: Some(cards * other..cards * (other + 1)) })
+            let peers: Vec<PeerConfig> = others
+                .map(|other| PeerConfig { address: addresses[other], cards: Some(cards * other..cards * (other + 1)) })
                 .collect();
-            neighbours
-                .iter()
-                .filter_map(|other| other.cards.clone())
-                .flatten()
-                .for_each(|card| world.place_outside(card));
-            let wire = Wire::over(socket, neighbours, rank as u32 + 1).unwrap();
+            peers.iter().filter_map(|other| other.cards.clone()).flatten().for_each(|card| world.place_outside(card));
+            let wire = Wire::over(socket, peers, rank as u32 + 1).unwrap();
             Side { world, bridge: Bridge::new(wire) }
         };
         Self { sides: sockets.into_iter().enumerate().map(side).collect(), cards }
@@ -83,10 +79,10 @@ impl Mesh {
     fn connect(&mut self, end: &Endpoint, card: usize, to: usize, qpn: u32) {
         let (world, here) = self.of(card);
         end.connect(world, 0, (to, qpn));
-        // With a patience that suits the wall clock: 67 ms instead of 67 us.
-        let patience = QpModify { timeout: Some(14), ..QpModify::default() };
+        // With a retransmission timeout that suits the wall clock: 67 ms instead of 67 us.
+        let retransmission = QpModify { timeout: Some(14), ..QpModify::default() };
         let now_ps = world.now_ps();
-        world.nic_call(here, |nic, fx| nic.modify_qp(now_ps, end.qpn, &patience, fx)).unwrap().unwrap();
+        world.nic_call(here, |nic, fx| nic.modify_qp(now_ps, end.qpn, &retransmission, fx)).unwrap().unwrap();
     }
 
     /// Runs all until `done`.
@@ -96,7 +92,7 @@ impl Mesh {
             let told = || self.sides.iter().map(Side::counters).collect::<Vec<_>>();
             assert!(begun.elapsed() < BOUND, "{:?}", told());
             for side in &mut self.sides {
-                side.bridge.turn(&mut side.world);
+                side.bridge.poll(&mut side.world);
             }
         }
     }
@@ -160,7 +156,7 @@ fn multicast(machines: usize, cards: usize) {
     }
     for side in &mesh.sides {
         let counters = side.counters();
-        assert_eq!(counters.sent, (EACH * cards * (machines - 1)) as u64, "to each neighbour once: {counters:?}");
+        assert_eq!(counters.sent, (EACH * cards * (machines - 1)) as u64, "to each peer once: {counters:?}");
         assert_eq!((counters.unrouted, counters.foreign, counters.written_off), (0, 0, 0), "{counters:?}");
     }
 }
@@ -261,6 +257,6 @@ fn a_missing_machine_is_given_up() {
     assert!(begun.elapsed() > Duration::from_millis(200), "it is waited for at first");
     assert!(mesh.sides[0].counters().written_off > 0, "{:?}", mesh.sides[0].counters());
     // It comes late, and finds what the system has kept for it.
-    absent.bridge.turn(&mut absent.world);
+    absent.bridge.poll(&mut absent.world);
     assert!(absent.counters().received > 0);
 }

@@ -43,17 +43,17 @@ impl Side {
         Self { world, bridge: Bridge::new(wire), address }
     }
 
-    fn turn(&mut self) {
-        self.bridge.turn(&mut self.world);
+    fn poll(&mut self) {
+        self.bridge.poll(&mut self.world);
     }
 }
 
-/// Towards the other side's queue pair, with a patience that suits the wall clock: 67 ms instead of 67 us.
+/// Towards the other side's queue pair, with a retransmission timeout that suits the wall clock: 67 ms instead of 67 us.
 fn connect(side: &mut Side, end: &Endpoint, card: usize, qpn: u32) {
     end.connect(&mut side.world, 0, (card, qpn));
-    let patience = QpModify { timeout: Some(14), ..QpModify::default() };
+    let retransmission = QpModify { timeout: Some(14), ..QpModify::default() };
     let now_ps = side.world.now_ps();
-    side.world.nic_call(0, |nic, fx| nic.modify_qp(now_ps, end.qpn, &patience, fx)).unwrap().unwrap();
+    side.world.nic_call(0, |nic, fx| nic.modify_qp(now_ps, end.qpn, &retransmission, fx)).unwrap().unwrap();
 }
 
 /// Two machines, and what is between them: a socket towards each.
@@ -95,7 +95,7 @@ impl Pair {
         let begun = Instant::now();
         while !done(self) {
             assert!(begun.elapsed() < BOUND, "{:?}", self.sides.each_ref().map(|side| side.bridge.counters()));
-            self.sides.iter_mut().for_each(Side::turn);
+            self.sides.iter_mut().for_each(Side::poll);
             self.carry(&mut meddle);
         }
     }
@@ -182,7 +182,7 @@ fn nonsense_is_counted_and_dropped() {
     let before = side.bridge.counters().wire;
     let mut send = |bytes: &[u8]| {
         socket.send_to(bytes, side.address).unwrap();
-        side.turn();
+        side.poll();
         side.bridge.counters().wire
     };
     // The frame of an acknowledgement, without the zeros that fill it up.
@@ -200,7 +200,7 @@ fn nonsense_is_counted_and_dropped() {
     }
     assert_eq!(send(&[]).strange, before.strange + 7);
     stranger.send_to(&seen, side.address).unwrap();
-    side.turn();
+    side.poll();
     assert_eq!(side.bridge.counters().wire.foreign, before.foreign + 1);
 }
 
@@ -218,7 +218,7 @@ fn without_a_peer_the_machine_waits_a_little_and_then_sends_into_the_void() {
     let mut most = 0;
     while side.bridge.counters().wire.sent < 1_960 {
         assert!(begun.elapsed() < BOUND, "{:?}", side.bridge.counters());
-        side.turn();
+        side.poll();
         most = most.max(side.world.departures());
     }
     let counters = side.bridge.counters();
@@ -228,7 +228,7 @@ fn without_a_peer_the_machine_waits_a_little_and_then_sends_into_the_void() {
     assert!(most < 300, "{most} packets");
     while end.sent(&side.world).len() < 20 {
         assert!(begun.elapsed() < BOUND);
-        side.turn();
+        side.poll();
     }
 }
 
@@ -252,18 +252,18 @@ fn a_peer_that_starts_again_is_known_again() {
 }
 
 /// Machine 0 has a frame with machine 1, which is not run for a while. Timers of 67 us give up after half a millisecond.
-fn write_to_one_that_is_not_run(wall: Duration, patience: Duration) -> (Pair, Vec<u8>) {
+fn write_to_one_that_is_not_run(wall: Duration, peer_timeout: Duration) -> (Pair, Vec<u8>) {
     let mut pair = Pair::new(Transport::Rc, 0);
     for (here, there) in [(0, 1), (1, 0)] {
         let qpn = pair.ends[there].qpn;
-        let impatience = QpModify { timeout: Some(4), ..QpModify::default() };
+        let short_timeout = QpModify { timeout: Some(4), ..QpModify::default() };
         let side = &mut pair.sides[here];
         let (now_ps, own) = (side.world.now_ps(), pair.ends[here].qpn);
-        side.world.nic_call(0, |nic, fx| nic.modify_qp(now_ps, own, &impatience, fx)).unwrap().unwrap();
+        side.world.nic_call(0, |nic, fx| nic.modify_qp(now_ps, own, &short_timeout, fx)).unwrap().unwrap();
         assert_ne!(qpn, 0);
     }
     let peer = pair.between[0].local_addr().unwrap();
-    let wire = Wire::new("127.0.0.1:0".parse().unwrap(), peer, 7).unwrap().with_patience(patience);
+    let wire = Wire::new("127.0.0.1:0".parse().unwrap(), peer, 7).unwrap().with_peer_timeout(peer_timeout);
     pair.sides[0].address = wire.socket().local_addr().unwrap();
     pair.sides[0].bridge = Bridge::new(wire);
     // They know of each other.
@@ -275,7 +275,7 @@ fn write_to_one_that_is_not_run(wall: Duration, patience: Duration) -> (Pair, Ve
     pair.ends[0].write(&mut pair.sides[0].world, (addr, key), None, (0, 6_000));
     let begun = Instant::now();
     while begun.elapsed() < wall {
-        pair.sides[0].turn();
+        pair.sides[0].poll();
         pair.carry(&mut pass);
     }
     (pair, data)
@@ -286,7 +286,7 @@ fn time_stands_still_while_a_frame_is_with_a_machine_that_is_not_run() {
     let (mut pair, data) = write_to_one_that_is_not_run(Duration::from_millis(300), Duration::from_secs(60));
     let before_ps = pair.sides[0].world.now_ps();
     assert!(pair.ends[0].sent(&pair.sides[0].world).is_empty(), "no error, and no answer");
-    pair.sides[0].turn();
+    pair.sides[0].poll();
     assert_eq!(pair.sides[0].world.now_ps(), before_ps);
     let mut done = Vec::new();
     pair.run(pass, |pair| {
@@ -306,7 +306,7 @@ fn a_machine_that_is_not_run_for_too_long_is_given_up_and_what_waits_for_it_fail
     let mut done = Vec::new();
     while done.is_empty() {
         assert!(begun.elapsed() < BOUND, "{:?}", pair.sides[0].bridge.counters());
-        pair.sides[0].turn();
+        pair.sides[0].poll();
         pair.carry(&mut pass);
         done.extend(pair.ends[0].sent(&pair.sides[0].world));
     }
@@ -330,7 +330,7 @@ fn virtual_time_follows_the_wall_clock_and_never_overtakes_it() {
     assert!(last_ps > 1_000_000, "it moves: {last_ps} ps");
     // Nobody looked for a long time: that time is not made up for.
     std::thread::sleep(Duration::from_millis(120));
-    side.turn();
+    side.poll();
     assert!(u128::from(side.world.now_ps()) < before.elapsed().as_nanos() * 1_000 - 30_000_000_000);
     // Polling an idle machine sleeps a little instead of burning time.
     if let Some(sleep) = side.bridge.relax(&mut side.world) {
@@ -339,6 +339,6 @@ fn virtual_time_follows_the_wall_clock_and_never_overtakes_it() {
     // A call that ran ahead waits for the wall clock.
     let ahead_ps = side.world.now_ps() + 1_000_000_000_000_000;
     side.world.advance(ahead_ps, 1);
-    side.turn();
+    side.poll();
     assert_eq!(side.world.now_ps(), ahead_ps);
 }

@@ -7,7 +7,7 @@
 
 use crate::alu::{self, sext};
 use crate::bus::{Before, Bus, Cause, Fault, Width};
-use crate::hart::{Ahead, Class, Hart, Limits, Step, Stop};
+use crate::hart::{Class, Hart, Limits, RunAhead, Step, Stop};
 use crate::op::{Kind, Op};
 use crate::text::Text;
 use crate::{atomic, csr};
@@ -83,44 +83,44 @@ pub(crate) fn burst<B: Bus>(
     bus: &mut B,
     most_ahead: u32,
     block_bytes: u64,
-) -> (Step, Ahead) {
+) -> (Step, RunAhead) {
     hart.x[0] = 0;
     // Nearly always the first range, and nothing to decode.
     let range = match text.ranges.first() {
         Some(range) if hart.pc.wrapping_sub(range.base) < range.len => 0,
         _ => match text.find(hart.pc) {
             Some(found) => found,
-            None => return (Step::Stopped(Stop::Fault(Fault::instruction_access(hart.pc))), Ahead::default()),
+            None => return (Step::Stopped(Stop::Fault(Fault::instruction_access(hart.pc))), RunAhead::default()),
         },
     };
     let begins = hart.pc;
     let Ran { exit, kind, .. } = run_range::<B, ONE>(hart, text, range, bus, &Course::default());
     match exit {
         Exit::Limit => {}
-        Exit::Stop(Stop::Requested) => return (Step::Retired(class(kind)), Ahead::default()),
-        Exit::Far(_) if kind != Kind::End => return (Step::Retired(class(kind)), Ahead::default()),
-        Exit::Stop(stop) => return (Step::Stopped(stop), Ahead::default()),
+        Exit::Stop(Stop::Requested) => return (Step::Retired(class(kind)), RunAhead::default()),
+        Exit::Far(_) if kind != Kind::End => return (Step::Retired(class(kind)), RunAhead::default()),
+        Exit::Stop(stop) => return (Step::Stopped(stop), RunAhead::default()),
         Exit::Stored { addr, width } => {
             text.invalidate(addr, width.bytes());
-            return (Step::Retired(class(kind)), Ahead::default());
+            return (Step::Retired(class(kind)), RunAhead::default());
         }
         Exit::FenceI => {
             text.invalidate_all();
-            return (Step::Retired(class(kind)), Ahead::default());
+            return (Step::Retired(class(kind)), RunAhead::default());
         }
         // Nothing has been executed: here goes on another range, or none.
         Exit::Far(_) => return burst_again(hart, text, bus, most_ahead, block_bytes),
         Exit::Decode => {
             if let Err(fault) = text.decode(range, hart.pc, bus) {
-                return (Step::Stopped(Stop::Fault(fault)), Ahead::default());
+                return (Step::Stopped(Stop::Fault(fault)), RunAhead::default());
             }
             return burst_again(hart, text, bus, most_ahead, block_bytes);
         }
     }
     if most_ahead == 0 {
-        return (Step::Retired(class(kind)), Ahead::default());
+        return (Step::Retired(class(kind)), RunAhead::default());
     }
-    let course = Course { begins, block_bytes, most: most_ahead.min(Ahead::MOST), ..Course::default() };
+    let course = Course { begins, block_bytes, most: most_ahead.min(RunAhead::MOST), ..Course::default() };
     let Ran { ahead, .. } = run_range::<B, AHEAD>(hart, text, range, bus, &course);
     (Step::Retired(class(kind)), ahead)
 }
@@ -134,14 +134,14 @@ fn burst_again<B: Bus>(
     bus: &mut B,
     most_ahead: u32,
     block_bytes: u64,
-) -> (Step, Ahead) {
+) -> (Step, RunAhead) {
     burst(hart, text, bus, most_ahead, block_bytes)
 }
 
 /// Executes up to `most` instructions that may be executed ahead of their issue, and none other; returns how many.
 pub(crate) fn replay<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B, most: u32) -> u32 {
     let Some(range) = text.find(hart.pc) else { return 0 };
-    let course = Course { begins: hart.pc, block_bytes: WHOLE, most: most.min(Ahead::MOST), ..Course::default() };
+    let course = Course { begins: hart.pc, block_bytes: WHOLE, most: most.min(RunAhead::MOST), ..Course::default() };
     run_range::<B, AHEAD>(hart, text, range, bus, &course).ahead.count
 }
 
@@ -183,7 +183,7 @@ struct Ran {
     exit: Exit,
     /// The kind of the instruction, if it was one.
     kind: Kind,
-    ahead: Ahead,
+    ahead: RunAhead,
 }
 
 /// Runs within one range of the text. On return the hart is up to date.
@@ -361,7 +361,7 @@ fn run_range<B: Bus, const MODE: u8>(
                     let before = before!();
                     let Some(value) = bus.load_ahead(addr, $width, &before) else { break Exit::Limit };
                     x[op.rd as usize] = $extend(value);
-                    accesses |= Ahead::LOAD << (2 * count);
+                    accesses |= RunAhead::LOAD << (2 * count);
                     ip = ip.wrapping_add($slots);
                     retire!();
                     continue;
@@ -391,7 +391,7 @@ fn run_range<B: Bus, const MODE: u8>(
                     if is_guarded!(addr) || !bus.store_ahead(addr, $width, rs2!(), &before) {
                         break Exit::Limit;
                     }
-                    accesses |= Ahead::STORE << (2 * count);
+                    accesses |= RunAhead::STORE << (2 * count);
                     ip = ip.wrapping_add($slots);
                     retire!();
                     continue;
@@ -645,7 +645,7 @@ fn run_range<B: Bus, const MODE: u8>(
     hart.pc = if let Exit::Far(pc) = exit { pc } else { pc!() };
     hart.cycles = cycles;
     hart.instret = instret;
-    Ran { exit, kind, ahead: Ahead { count, accesses } }
+    Ran { exit, kind, ahead: RunAhead { count, accesses } }
 }
 
 const MRET: u32 = 0x3020_0073;

@@ -48,7 +48,7 @@ impl Hart {
         crate::exec::burst(self, text, bus, 0, 64).0
     }
 
-    /// Executes one instruction as [`Hart::step`] does, and then up to `most_ahead` (not more than [`Ahead::MOST`]) that follow it ahead
+    /// Executes one instruction as [`Hart::step`] does, and then up to `most_ahead` (not more than [`RunAhead::MOST`]) that follow it ahead
     /// of their issue: those that touch registers and the program counter only, so that nobody can tell when they are executed, and
     /// loads and stores that the bus takes ([`Bus::load_ahead`], [`Bus::store_ahead`]). It ends before any other instruction, and
     /// before one in another block of `block_bytes` (a power of two, at least 2) of code unless the bus lets it enter
@@ -59,7 +59,13 @@ impl Hart {
     ///
     /// This makes a stepped hart faster: few instructions have to be executed at the right moment.
     #[inline(always)]
-    pub fn burst<B: Bus>(&mut self, text: &mut Text, bus: &mut B, most_ahead: u32, block_bytes: u64) -> (Step, Ahead) {
+    pub fn burst<B: Bus>(
+        &mut self,
+        text: &mut Text,
+        bus: &mut B,
+        most_ahead: u32,
+        block_bytes: u64,
+    ) -> (Step, RunAhead) {
         crate::exec::burst(self, text, bus, most_ahead, block_bytes)
     }
 
@@ -107,14 +113,14 @@ impl Hart {
 
 /// Instructions that a burst has executed ahead of their issue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ahead {
+pub struct RunAhead {
     /// How many.
     pub count: u32,
-    /// What each is, two bits each, the first in the lowest: 0 an ordinary one, [`Ahead::LOAD`] or [`Ahead::STORE`].
+    /// What each is, two bits each, the first in the lowest: 0 an ordinary one, [`RunAhead::LOAD`] or [`RunAhead::STORE`].
     pub accesses: u64,
 }
 
-impl Ahead {
+impl RunAhead {
     /// The most of one burst.
     pub const MOST: u32 = 32;
     /// A load.

@@ -27,5 +27,5 @@ mod text;
 pub use flexcast_isa::Isa;
 
 pub use bus::{Atomic, Before, Bus, Cause, Fault, Width};
-pub use hart::{Ahead, Class, Hart, Limits, Step, Stop};
+pub use hart::{Class, Hart, Limits, RunAhead, Step, Stop};
 pub use text::Text;

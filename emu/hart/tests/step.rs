@@ -1,6 +1,6 @@
 //! One instruction at a time does what running does.
 
-use emu_hart::{Ahead, Before, Bus, Cause, Class, Fault, Hart, Limits, Step, Stop, Width};
+use emu_hart::{Before, Bus, Cause, Class, Fault, Hart, Limits, RunAhead, Step, Stop, Width};
 use proptest::prelude::*;
 
 #[path = "common/mod.rs"]
@@ -185,7 +185,7 @@ proptest! {
             let mut bus = Leading::new(&mut rig.bus, takes | takes << 7);
             let (first, ahead) = rig.hart.burst(&mut rig.text, &mut bus, 99, 16);
             let Leading { from, done, .. } = bus;
-            prop_assert!(ahead.count <= Ahead::MOST);
+            prop_assert!(ahead.count <= RunAhead::MOST);
             prop_assert_eq!(stepped.hart.step(&mut stepped.text, &mut stepped.bus), first);
             let mut kinds = ahead.accesses;
             let mut states = vec![stepped.hart.clone()];
@@ -194,7 +194,7 @@ proptest! {
                 let opcode = stepped.bus.memory[stepped.hart.pc as usize] & 0x7f;
                 // Compressed ones are not told apart here.
                 if opcode & 3 == 3 {
-                    let expected = match opcode { 0x03 => Ahead::LOAD, 0x23 => Ahead::STORE, _ => 0 };
+                    let expected = match opcode { 0x03 => RunAhead::LOAD, 0x23 => RunAhead::STORE, _ => 0 };
                     prop_assert_eq!(kinds & 3, expected);
                 }
                 accesses.extend((kinds & 3 != 0).then_some(states.len() as u32 - 1));

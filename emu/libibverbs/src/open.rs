@@ -12,16 +12,16 @@ use crate::failures::{self, Events};
 use crate::handle::{self, CStruct, Object};
 use crate::{channel, cq, extended, post, refused};
 
-extern "C" fn tell_races() {
-    emu_bridge::tell_races();
+extern "C" fn report_races() {
+    emu_bridge::report_races();
 }
 
 /// Has the number of races told when the program ends, once.
-fn tell_races_at_exit() {
+fn report_races_at_exit() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     // SAFETY: the function only reads a counter and writes on stderr, neither of which ends with the program's own
     // handlers; a library that is unloaded runs its handlers before. Full tables leave out a line.
-    ONCE.call_once(|| _ = unsafe { libc::atexit(tell_races) });
+    ONCE.call_once(|| _ = unsafe { libc::atexit(report_races) });
 }
 
 /// Hands all events of the calling thread's machine to their channels and devices.
@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         let device = handle::get::<Device>(device)?;
         let card = device.card;
         if with_world(|world| world.card(card).map(|_| ()).map(|()| world.config().detect_races))?? {
-            tell_races_at_exit();
+            report_races_at_exit();
         }
         // SAFETY: integers, null pointers and empty function slots are valid all-zero.
         let mut public: verbs_context = unsafe { core::mem::zeroed() };

@@ -190,14 +190,14 @@ pub fn with_world<R>(f: impl FnOnce(&mut World) -> R) -> Result<R, MachineError>
         let events = world.has_events();
         drop(state);
         if events {
-            tell();
+            deliver_events();
         }
         Ok(result)
     })
 }
 
 /// Has the events taken. The receivers look at the world themselves, which must not come here again.
-fn tell() {
+fn deliver_events() {
     if let Some(hook) = HOOK.get()
         && !IN_HOOK.replace(true)
     {
@@ -224,7 +224,7 @@ pub fn relax() -> Result<bool, MachineError> {
         let events = world.has_events();
         drop(state);
         if events {
-            tell();
+            deliver_events();
         } else if let Some(wait) = wait {
             wait();
         }

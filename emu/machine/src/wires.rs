@@ -26,7 +26,7 @@ struct Sites {
     hosts: Vec<usize>,
     /// Card at each host that has one.
     cards: BTreeMap<usize, usize>,
-    /// The host at which the outer end is, if it is open, and the groups it has been joined to.
+    /// The host at which the outer end is, if it is open, and the groups it has been known_groups to.
     outer: Option<(usize, BTreeSet<Gid>)>,
 }
 
@@ -125,7 +125,7 @@ impl Fabric<Packet> for Sites {
 }
 
 #[derive(Debug)]
-enum Joint {
+enum Medium {
     Cable {
         cable: Direct<Captured<SeededDrop<BackToBack>, Writer>>,
         /// There is something at the other end.
@@ -136,7 +136,7 @@ enum Joint {
 
 /// The groups a card was last seen to be in.
 #[derive(Debug, Default)]
-struct Joined {
+struct KnownGroups {
     changes: u64,
     groups: BTreeSet<Gid>,
 }
@@ -144,42 +144,42 @@ struct Joined {
 /// What joins the cards, at work.
 #[derive(Debug)]
 pub(crate) struct Wires {
-    joint: Joint,
+    medium: Medium,
     /// What the last call led to; the caller empties it.
     pub(crate) effects: FabricEffects<Packet>,
-    joined: Vec<Joined>,
+    known_groups: Vec<KnownGroups>,
     /// Cards whose groups may have changed.
     touched: BTreeSet<usize>,
 }
 
 impl Wires {
     pub(crate) fn new(wiring: &Wiring, first_card: usize, cards: usize) -> Result<Self, MachineError> {
-        let joint = match wiring {
+        let medium = match wiring {
             Wiring::Cable(link) => {
                 let lossy = SeededDrop::new(BackToBack::new(wire(link)?), link.drop_ppm, link.seed)?;
                 if cards > 2 {
                     return Err(MachineError::Cards(cards));
                 }
-                Joint::Cable { cable: Direct(Captured::off(lossy)), plugged: cards == 2 }
+                Medium::Cable { cable: Direct(Captured::off(lossy)), plugged: cards == 2 }
             }
-            Wiring::Network(config) => Joint::Network(Captured::off(Sites::new(config, first_card, cards)?)),
+            Wiring::Network(config) => Medium::Network(Captured::off(Sites::new(config, first_card, cards)?)),
         };
-        let joined = (0..cards).map(|_| Joined::default()).collect();
-        Ok(Self { joint, effects: FabricEffects::default(), joined, touched: BTreeSet::new() })
+        let known_groups = (0..cards).map(|_| KnownGroups::default()).collect();
+        Ok(Self { medium, effects: FabricEffects::default(), known_groups, touched: BTreeSet::new() })
     }
 
     /// Whether a cable's other end is free, or a host of a network, by the number that a further card would have: then it carries
     /// frames from now on.
     pub(crate) fn plug(&mut self, host: usize) -> bool {
-        match &mut self.joint {
-            Joint::Cable { plugged, .. } => !std::mem::replace(plugged, true),
-            Joint::Network(network) => network.inner_mut().open_outer(host),
+        match &mut self.medium {
+            Medium::Cable { plugged, .. } => !std::mem::replace(plugged, true),
+            Medium::Network(network) => network.inner_mut().open_outer(host),
         }
     }
 
     /// The card with this number is reached by the outer end. A cable asks no address.
     pub(crate) fn place_outside(&mut self, card: usize) {
-        if let Joint::Network(captured) = &mut self.joint {
+        if let Medium::Network(captured) = &mut self.medium {
             let Sites { network, outer, .. } = captured.inner_mut();
             if let Some((host, _)) = outer {
                 let known = network.set_address(address(card).mac_number(), *host);
@@ -190,62 +190,62 @@ impl Wires {
 
     /// A packet leaves a port: a card's, or the free end of a cable.
     pub(crate) fn transmit(&mut self, at_ps: u64, card: usize, packet: Packet) {
-        let sent = match &mut self.joint {
-            Joint::Cable { plugged: false, .. } => Ok(()),
-            Joint::Cable { cable, .. } => cable.transmit(at_ps, card, packet, &mut self.effects),
-            Joint::Network(network) => network.transmit(at_ps, card, packet, &mut self.effects),
+        let sent = match &mut self.medium {
+            Medium::Cable { plugged: false, .. } => Ok(()),
+            Medium::Cable { cable, .. } => cable.transmit(at_ps, card, packet, &mut self.effects),
+            Medium::Network(network) => network.transmit(at_ps, card, packet, &mut self.effects),
         };
         debug_assert!(sent.is_ok(), "every card has a port, and every packet fits a buffer: {sent:?}");
     }
 
     /// A packet has arrived at a card's port. A cable's capture has it already, from the other end.
     pub(crate) fn arrived(&mut self, at_ps: u64, card: usize, packet: &Packet) {
-        if let Joint::Network(network) = &mut self.joint {
+        if let Medium::Network(network) = &mut self.medium {
             network.arrival(at_ps, card, packet);
         }
     }
 
     /// A time that the fabric asked for has come.
     pub(crate) fn handle_timer(&mut self, at_ps: u64) {
-        if let Joint::Network(network) = &mut self.joint {
+        if let Medium::Network(network) = &mut self.medium {
             network.handle_timer(at_ps, &mut self.effects);
         }
     }
 
     /// Somebody can change the groups of a card from now on.
     pub(crate) fn touch(&mut self, card: usize) {
-        if matches!(self.joint, Joint::Network(_)) {
+        if matches!(self.medium, Medium::Network(_)) {
             self.touched.insert(card);
         }
     }
 
-    /// Tells the network of groups that cards have joined or left. Called before anything happens in it.
+    /// Tells the network of groups that cards have known_groups or left. Called before anything happens in it.
     pub(crate) fn follow_groups<'a>(&mut self, nic: impl Fn(usize) -> &'a Nic) {
         if self.touched.is_empty() {
             return;
         }
-        let Joint::Network(captured) = &mut self.joint else { return };
+        let Medium::Network(captured) = &mut self.medium else { return };
         let Sites { network, hosts, .. } = captured.inner_mut();
         for card in std::mem::take(&mut self.touched) {
-            let (nic, joined, host) = (nic(card), &mut self.joined[card], hosts[card]);
-            if nic.group_changes() == joined.changes {
+            let (nic, known_groups, host) = (nic(card), &mut self.known_groups[card], hosts[card]);
+            if nic.group_changes() == known_groups.changes {
                 continue;
             }
-            joined.changes = nic.group_changes();
-            joined.groups.retain(|gid| {
+            known_groups.changes = nic.group_changes();
+            known_groups.groups.retain(|gid| {
                 let stays = nic.has_joined(gid);
                 if !stays {
                     let left = network.leave(gid.number(), host);
-                    debug_assert!(left.is_ok(), "it had joined: {left:?}");
+                    debug_assert!(left.is_ok(), "it had known_groups: {left:?}");
                 }
                 stays
             });
             for gid in nic.joined_groups() {
-                if joined.groups.contains(&gid) {
+                if known_groups.groups.contains(&gid) {
                     continue;
                 }
                 match network.join(gid.number(), host) {
-                    Ok(()) => _ = joined.groups.insert(gid),
+                    Ok(()) => _ = known_groups.groups.insert(gid),
                     // What is sent to the group ends at the first switch, and is counted there.
                     Err(error) => tracing::warn!(card, %gid, %error, "the group has no members for the network"),
                 }
@@ -254,34 +254,34 @@ impl Wires {
     }
 
     pub(crate) fn counters(&self, card: usize) -> PortCounters {
-        match &self.joint {
-            Joint::Cable { cable, .. } => Fabric::<Packet>::counters(cable, card),
-            Joint::Network(network) => network.counters(card),
+        match &self.medium {
+            Medium::Cable { cable, .. } => Fabric::<Packet>::counters(cable, card),
+            Medium::Network(network) => network.counters(card),
         }
     }
 
     pub(crate) fn network(&self) -> Option<&Network<Packet>> {
-        match &self.joint {
-            Joint::Network(network) => Some(&network.inner().network),
-            Joint::Cable { .. } => None,
+        match &self.medium {
+            Medium::Network(network) => Some(&network.inner().network),
+            Medium::Cable { .. } => None,
         }
     }
 
     pub(crate) fn start_capture(&mut self, cards: usize, writer: Writer) -> Result<(), CaptureError> {
-        match &mut self.joint {
-            Joint::Cable { cable, .. } => cable.0.start(cards, writer),
-            Joint::Network(network) => network.start(cards, writer),
+        match &mut self.medium {
+            Medium::Cable { cable, .. } => cable.0.start(cards, writer),
+            Medium::Network(network) => network.start(cards, writer),
         }
     }
 
     /// Ends the capture; the frames in it.
     pub(crate) fn finish_capture(&mut self) -> Result<u64, CaptureError> {
-        match &mut self.joint {
-            Joint::Cable { cable, .. } => {
+        match &mut self.medium {
+            Medium::Cable { cable, .. } => {
                 let frames = cable.0.frames();
                 cable.0.finish().map(|_| frames)
             }
-            Joint::Network(network) => {
+            Medium::Network(network) => {
                 let frames = network.frames();
                 network.finish().map(|_| frames)
             }

@@ -233,7 +233,7 @@ impl World {
     /// nothing ever will be until the host acts.
     pub fn step(&mut self) -> bool {
         if self.now_ps >= self.probes.state_due_ps {
-            self.tell_state();
+            self.publish_state();
         }
         if self.probes.debug.is_some() {
             self.poll_debugger();
@@ -256,7 +256,7 @@ impl World {
             _ => {
                 if let Some((at_ps, event)) = self.queue.pop() {
                     self.now_ps = self.now_ps.max(at_ps);
-                    self.happen(at_ps, event);
+                    self.handle_event(at_ps, event);
                 }
                 true
             }
@@ -304,7 +304,7 @@ impl World {
         }
     }
 
-    fn happen(&mut self, at_ps: u64, event: Event) {
+    fn handle_event(&mut self, at_ps: u64, event: Event) {
         if self.watch.is_some() {
             self.before_event(at_ps, &event);
         }

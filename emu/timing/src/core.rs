@@ -89,7 +89,7 @@ pub struct Core {
     ready_at: [u64; THREADS],
     /// The number of each thread's last issue.
     last: [u64; THREADS],
-    threads: [Ahead; THREADS],
+    threads: [RunAhead; THREADS],
     issues: u64,
     /// The thread that [`Core::advance`] has found, and when; `NEVER` without one.
     asked: u8,
@@ -98,7 +98,7 @@ pub struct Core {
 
 /// What a thread has before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ahead {
+struct RunAhead {
     /// Instructions that it issues before it comes back.
     left: u32,
     /// Thousandths of a cycle that its gaps have added up to.
@@ -136,7 +136,7 @@ impl Core {
             first_parked_at: NEVER,
             ready_at: [NEVER; THREADS],
             last: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
-            threads: [Ahead { left: 0, carried: 0, kinds: 0 }; THREADS],
+            threads: [RunAhead { left: 0, carried: 0, kinds: 0 }; THREADS],
             issues: 0,
             asked: 0,
             asked_at: NEVER,
@@ -304,7 +304,7 @@ impl Core {
             // Issues begin after the numbers of threads that have not issued yet.
             self.last[thread] = issues + THREADS as u64;
             issues += 1;
-            let Ahead { left, carried, kinds } = self.threads[thread];
+            let RunAhead { left, carried, kinds } = self.threads[thread];
             if left == 0 {
                 ring = others;
                 self.asked = thread as u8;
@@ -321,7 +321,7 @@ impl Core {
                 let asked_at = at + whole / 1000 + loads * self.takes[1].0 + stores * self.takes[2].0;
                 if asked_at < self.first_parked_at.min(before) {
                     let carried = (whole % 1000) as u32;
-                    self.threads[thread] = Ahead { left: 0, carried, kinds: 0 };
+                    self.threads[thread] = RunAhead { left: 0, carried, kinds: 0 };
                     issues += u64::from(left);
                     (now, ring) = (asked_at + 1, others);
                     self.asked = thread as u8;
@@ -332,7 +332,7 @@ impl Core {
             let (cycles, rest) = self.takes[kinds as usize % 4];
             let carried = carried + rest;
             let more = u32::from(carried >= 1000);
-            self.threads[thread] = Ahead { left: left - 1, carried: carried - 1000 * more, kinds: kinds >> 2 };
+            self.threads[thread] = RunAhead { left: left - 1, carried: carried - 1000 * more, kinds: kinds >> 2 };
             self.ready_at[thread] = at + cycles + u64::from(more);
         };
         (self.now, self.gone, self.ring, self.issues) = (now, gone, ring, issues);

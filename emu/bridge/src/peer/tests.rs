@@ -34,12 +34,12 @@ impl Mesh {
             clock_ps: 0,
             answer_ps: ANSWER_PS,
             process: Process::own(),
-            patience: Duration::from_secs(10),
+            peer_timeout: Duration::from_secs(10),
         };
-        let neighbour = || Neighbour { address: SocketAddr::from(([127, 0, 0, 1], 1)), cards: None };
+        let peer = || PeerConfig { address: SocketAddr::from(([127, 0, 0, 1], 1)), cards: None };
         Self {
             heres: (0..ends).map(here).collect(),
-            peers: (0..ends).map(|_| (0..ends).map(|_| Peer::new(neighbour(), 4)).collect()).collect(),
+            peers: (0..ends).map(|_| (0..ends).map(|_| Peer::new(peer(), 4)).collect()).collect(),
             ways: vec![vec![VecDeque::new(); ends]; ends],
             now: Instant::now(),
         }
@@ -47,7 +47,7 @@ impl Mesh {
 
     /// One end takes up to `most` datagrams of each other, sends `frames` of them to another, and lets its clock go on as far as it may. The clock
     /// of one that `jumps` goes on however far it may.
-    fn turn(&mut self, end: usize, most: usize, frames: &[(usize, usize)], go_on_ps: u64, jumps: bool) {
+    fn poll(&mut self, end: usize, most: usize, frames: &[(usize, usize)], go_on_ps: u64, jumps: bool) {
         let Self { heres, peers, ways, now } = self;
         let (here, peers) = (&mut heres[end], &mut peers[end]);
         clock_is_set(peers, *here);
@@ -87,7 +87,7 @@ impl Mesh {
     fn settles(&mut self, told: &str) {
         let before: Vec<u64> = self.heres.iter().map(|here| here.clock_ps).collect();
         for _ in 0..2_000 {
-            (0..self.heres.len()).for_each(|end| self.turn(end, usize::MAX, &[], 20 * US_PS, false));
+            (0..self.heres.len()).for_each(|end| self.poll(end, usize::MAX, &[], 20 * US_PS, false));
         }
         for (end, (here, before)) in self.heres.iter().zip(before).enumerate() {
             let moved_ps = here.clock_ps - before;
@@ -106,7 +106,7 @@ fn walk(seed: u64, jumps: bool) {
         let frames: Vec<_> = (0..dice.below(3)).map(|_| (dice.below(ends), dice.below(200))).collect();
         let go_on_ps = (dice.below(150) as u64) * US_PS;
         let jump = jumps && dice.below(20) == 0;
-        mesh.turn(end, most, &frames, if jump { 1_000 * US_PS } else { go_on_ps }, jump);
+        mesh.poll(end, most, &frames, if jump { 1_000 * US_PS } else { go_on_ps }, jump);
     }
     mesh.settles(&format!("seed {seed}, {ends} ends"));
 }

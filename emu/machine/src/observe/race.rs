@@ -189,10 +189,10 @@ impl Range {
 pub(crate) struct Races {
     found: Vec<Race>,
     suppressed: u64,
-    /// All there have ever been, and how many of them the herald knows; of `found` it knows so many.
+    /// All there have ever been, and how many of them the fault_sink knows; of `found` it knows so many.
     total: u64,
-    told_total: u64,
-    told: usize,
+    reported_total: u64,
+    reported: usize,
     /// A report still lacks a symbol.
     pub(crate) unnamed: bool,
     queues: BTreeMap<QueueId, Queue>,
@@ -210,20 +210,20 @@ pub(crate) struct Races {
 impl Races {
     /// Takes the reports; further ones like them are reported again.
     pub(crate) fn take(&mut self) -> Vec<Race> {
-        (self.suppressed, self.told) = (0, 0);
+        (self.suppressed, self.reported) = (0, 0);
         std::mem::take(&mut self.found)
     }
 
-    /// Whether there are races of which [`Races::take_untold`] has not told.
-    pub(crate) fn is_untold(&self) -> bool {
-        self.total != self.told_total
+    /// Whether there are races of which [`Races::take_unreported`] has not given yet.
+    pub(crate) fn is_unreported(&self) -> bool {
+        self.total != self.reported_total
     }
 
     /// The reports that have come since the last call, and the number of all races.
-    pub(crate) fn take_untold(&mut self) -> (Vec<Race>, u64) {
-        self.told_total = self.total;
-        let new = self.found[self.told..].to_vec();
-        self.told = self.found.len();
+    pub(crate) fn take_unreported(&mut self) -> (Vec<Race>, u64) {
+        self.reported_total = self.total;
+        let new = self.found[self.reported..].to_vec();
+        self.reported = self.found.len();
         (new, self.total)
     }
 

@@ -64,7 +64,7 @@ impl World {
         let ended = self.card(card)?.process(id)?.status.clone();
         self.stop_process(card, id, if ended == ProcessStatus::Healthy { ProcessStatus::Finished } else { ended });
         self.watch_forget(card, id);
-        self.tell_state();
+        self.publish_state();
         let card = self.card(card)?;
         if let Some(process) = card.processes.remove(&id) {
             remember(&mut card.gone, GONE_PROCESSES, ProcessSnapshot::of(&process, true));

@@ -18,11 +18,11 @@ impl World {
         let Some(timed) = cores.timed.as_deref_mut() else { return self.ready.insert((cycles, card, id)) };
         let Some(thread) = owners.get(&id).and_then(|process| processes.get(process)?.threads.get(&id)) else { return };
         timed.resume(thread, cycles);
-        self.wake(cycles, card);
+        self.schedule_cores(cycles, card);
     }
 
     /// The cores of a card have something to do at a cycle.
-    fn wake(&mut self, cycles: u64, card: usize) {
+    fn schedule_cores(&mut self, cycles: u64, card: usize) {
         let Some(timed) = self.cards[card].cores.timed.as_deref_mut() else { return };
         if let Some(turn) = timed.turn {
             if turn <= cycles {
@@ -58,7 +58,7 @@ impl World {
             }
         }
         if let Some(next) = self.cards[card_index].cores.timed.as_deref().and_then(Timed::next_at) {
-            self.wake(next, card_index);
+            self.schedule_cores(next, card_index);
         }
     }
 

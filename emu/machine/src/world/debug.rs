@@ -246,7 +246,7 @@ impl World {
             (Action::Step { thread: id, .. }, Some((card, _)))
                 if self.cards[card].thread(id).is_ok_and(|thread| debug.has_stepped(id, &thread.hart)) =>
             {
-                self.tell_stop(card, id, DebugStop::Step);
+                self.report_stop(card, id, DebugStop::Step);
             }
             _ => {}
         }
@@ -258,7 +258,7 @@ impl World {
         let running = |thread: &&crate::dpa::thread::Thread| thread.state == ThreadState::Running;
         let thread = process.threads.values().find(running).or(process.threads.values().next());
         let Some(thread) = thread.map(|thread| thread.id) else { return };
-        self.tell_stop(card, thread, DebugStop::Interrupt);
+        self.report_stop(card, thread, DebugStop::Interrupt);
     }
 
     /// The end of the slice that goes on, if this is it.
@@ -281,11 +281,11 @@ impl World {
         let Some(debug) = self.probes.debug.as_deref_mut() else { return };
         debug.slice = Some(Slice { card, thread: id, end_cycles });
         if let Some(why) = debug.why.take() {
-            self.tell_stop(card, id, why);
+            self.report_stop(card, id, why);
         }
     }
 
-    fn tell_stop(&mut self, card: usize, id: u32, why: DebugStop) {
+    fn report_stop(&mut self, card: usize, id: u32, why: DebugStop) {
         let Some(&process) = self.cards[card].owners.get(&id) else { return };
         let Some(mut debug) = self.probes.debug.take() else { return };
         debug.focus = Some((card, process));
@@ -306,7 +306,7 @@ impl World {
     /// A thread has died.
     pub(crate) fn debug_crash(&mut self, card: usize, id: u32, process: u32, cause: &str) {
         if self.probes.debug.as_ref().is_some_and(|debug| debug.focus == Some((card, process))) {
-            self.tell_stop(card, id, DebugStop::Crash(cause.to_owned()));
+            self.report_stop(card, id, DebugStop::Crash(cause.to_owned()));
         }
     }
 

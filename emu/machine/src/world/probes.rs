@@ -1,8 +1,8 @@
 //! Probes of a running machine: recorder, observer, debugger. All off by default; none changes a result.
 
 use super::debug::Debug;
+use crate::observe::observer::{FaultSink, Observer};
 use crate::observe::record::{Recorder, What};
-use crate::observe::told::{Herald, Observer};
 
 /// The probes that are on.
 pub(crate) struct Probes {
@@ -10,7 +10,7 @@ pub(crate) struct Probes {
     /// The thread whose doorbell the card is being told of.
     pub(crate) agent: Option<u32>,
     pub(crate) debug: Option<Box<Debug>>,
-    pub(crate) herald: Option<Box<dyn Herald>>,
+    pub(crate) fault_sink: Option<Box<dyn FaultSink>>,
     pub(super) observer: Option<Box<dyn Observer>>,
     pub(super) period_ps: u64,
     /// When the observer wants the next state; never without one.
@@ -23,7 +23,7 @@ impl Default for Probes {
             recorder: None,
             agent: None,
             debug: None,
-            herald: None,
+            fault_sink: None,
             observer: None,
             period_ps: u64::MAX,
             state_due_ps: u64::MAX,
@@ -35,7 +35,7 @@ impl std::fmt::Debug for Probes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Probes")
             .field("recorder", &self.recorder.is_some())
-            .field("herald", &self.herald.is_some())
+            .field("fault_sink", &self.fault_sink.is_some())
             .field("observer", &self.observer.is_some())
             .field("debugger", &self.debug.is_some())
             .finish_non_exhaustive()

@@ -7,8 +7,8 @@ use crate::card::Card;
 use crate::dpa::crash::CrashRecord;
 use crate::dpa::process::DeathHook;
 use crate::dpa::thread::{ThreadKind, ThreadState};
+use crate::observe::observer::{FaultSink, Observer};
 use crate::observe::record::{Ending, Recorder, Recording, ThreadIdentity, What};
-use crate::observe::told::{Herald, Observer};
 use crate::time::cycles_to_ps;
 
 impl World {
@@ -62,7 +62,7 @@ impl World {
 
     /// Tells the observer the state.
     #[cold]
-    pub fn tell_state(&mut self) {
+    pub fn publish_state(&mut self) {
         let Some(mut observer) = self.probes.observer.take() else { return };
         observer.state(&self.snapshot());
         self.probes.state_due_ps = self.now_ps.saturating_add(self.probes.period_ps);
@@ -70,27 +70,27 @@ impl World {
     }
 
     /// Has somebody told of deaths and races as they happen. Replaces the one before.
-    pub fn announce_to(&mut self, herald: Box<dyn Herald>) {
-        self.probes.herald = Some(herald);
+    pub fn report_faults_to(&mut self, fault_sink: Box<dyn FaultSink>) {
+        self.probes.fault_sink = Some(fault_sink);
     }
 
     /// A process has died and been stopped: everybody is told, now, as the host may never ask.
     pub(crate) fn announce_death(&mut self, card: usize, id: u32) {
-        let mut herald = self.probes.herald.take();
+        let mut fault_sink = self.probes.fault_sink.take();
         if let Ok(process) = self.cards[card].process_mut(id) {
-            if let (Some(herald), Some(record)) = (&mut herald, process.crash()) {
-                herald.died(card, process, record);
+            if let (Some(fault_sink), Some(record)) = (&mut fault_sink, process.crash()) {
+                fault_sink.died(card, process, record);
             }
             if let Some(DeathHook(hook)) = process.on_death.take() {
                 hook();
             }
         }
-        self.probes.herald = herald;
-        self.tell_state();
+        self.probes.fault_sink = fault_sink;
+        self.publish_state();
     }
 
     /// A thread died; nothing has been stopped yet.
-    pub(crate) fn tell_crash(&mut self, card: usize, record: &CrashRecord) {
+    pub(crate) fn publish_crash(&mut self, card: usize, record: &CrashRecord) {
         if let Some(recorder) = &mut self.probes.recorder {
             recorder.crash(record.at_ps, (card, record.thread), &record.cause);
         }

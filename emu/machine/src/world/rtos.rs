@@ -170,7 +170,7 @@ impl World {
                 let process = owners.get(&id).copied();
                 if let Some(process) = process {
                     self.stop_process(card_index, process, ProcessStatus::Finished);
-                    self.tell_state();
+                    self.publish_state();
                 }
             }
             After::Error(code) => {

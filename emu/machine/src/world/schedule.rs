@@ -294,7 +294,7 @@ impl World {
         tracing::error!(target: ANNOUNCED, card = card_index, "{}", record.summary());
         self.now_ps = self.now_ps.max(at_ps);
         self.trace.record(at_ps, "crash", u64::from(id), value);
-        self.tell_crash(card_index, &record);
+        self.publish_crash(card_index, &record);
         let status = match user_code {
             Some(code) => ProcessStatus::UserError(code, record),
             None => ProcessStatus::Crashed(record),

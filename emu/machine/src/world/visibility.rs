@@ -257,13 +257,13 @@ impl World {
             }
             races.unnamed = false;
         }
-        if races.is_untold() {
-            let (new, total) = races.take_untold();
-            if let Some(herald) = &mut self.probes.herald {
-                herald.raced(&new, total);
+        if races.is_unreported() {
+            let (new, total) = races.take_unreported();
+            if let Some(fault_sink) = &mut self.probes.fault_sink {
+                fault_sink.raced(&new, total);
             }
             if !new.is_empty() {
-                self.tell_state();
+                self.publish_state();
             }
         }
     }

@@ -15,11 +15,11 @@ use nix::sys::time::TimeSpec;
 
 use crate::bridge::{Bridge, IDLE};
 
-/// As long as a thread of the program polls, it drives the machine itself; the keeper looks this often whether it still does.
+/// As long as a thread of the program polls, it drives the machine itself; the driver thread looks this often whether it still does.
 /// Longer than a call to poll takes.
 const POLLER: Duration = Duration::from_micros(300);
 
-/// When the machine needs somebody, for the keeper and everybody else.
+/// When the machine needs somebody, for the driver thread and everybody else.
 #[derive(Debug)]
 pub(crate) struct Plan {
     inner: Arc<Inner>,
@@ -30,9 +30,9 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 struct Inner {
     start: Instant,
-    /// Wakes the keeper; without one (no descriptors left) it sleeps a little too long.
+    /// Wakes the driver thread; without one (no descriptors left) it sleeps a little too long.
     wake: Option<EventFd>,
-    /// All in nanoseconds since the start: when something is due, until when the keeper sleeps, when a thread last polled.
+    /// All in nanoseconds since the start: when something is due, until when the driver thread sleeps, when a thread last polled.
     due_ns: AtomicU64,
     asleep_until_ns: AtomicU64,
     polled_ns: AtomicU64,
@@ -54,12 +54,12 @@ impl Inner {
 }
 
 thread_local! {
-    static KEEPER: Cell<bool> = const { Cell::new(false) };
+    static IS_DRIVER_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread is the keeper, and none of the program.
+/// Whether the calling thread is the driver thread, and none of the program.
 pub(crate) fn is_calling() -> bool {
-    KEEPER.get()
+    IS_DRIVER_THREAD.get()
 }
 
 /// Waits until one of the descriptors is readable, at most so long.
@@ -101,13 +101,13 @@ impl Plan {
         }
     }
 
-    /// Wakes the keeper if something is due before it wakes, and nobody else is there.
+    /// Wakes the driver thread if something is due before it wakes, and nobody else is there.
     pub(crate) fn wake(&self) {
         let Inner { due_ns, asleep_until_ns, wake, .. } = &*self.inner;
         let due_ns = due_ns.load(Ordering::Relaxed);
         let asleep_until_ns = asleep_until_ns.load(Ordering::Relaxed);
         let now_ns = self.inner.ns(Instant::now());
-        // Somebody who polls does what is due, but may stop: then the keeper must be back soon.
+        // Somebody who polls does what is due, but may stop: then the driver thread must be back soon.
         let late_ns = if self.inner.polls(now_ns) { now_ns + 2 * POLLER.as_nanos() as u64 } else { due_ns };
         if due_ns < asleep_until_ns
             && late_ns < asleep_until_ns
@@ -138,7 +138,7 @@ pub(crate) fn start(bridge: &Bridge) -> io::Result<()> {
     let keep = move || {
         // A signal handler of the program must not run here, behind the machine's lock.
         let _ = SigSet::all().thread_block();
-        KEEPER.set(true);
+        IS_DRIVER_THREAD.set(true);
         loop {
             // Every call on the machine first lets happen what is due.
             if emu_machine::with_world(|_| ()).is_err() {

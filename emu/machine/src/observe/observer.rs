@@ -16,7 +16,7 @@ pub trait Observer: Send {
 
 /// Is told at once of what nobody may miss, whether or not the host ever asks. Called on the thread that drives the machine; virtual time
 /// stands still meanwhile.
-pub trait Herald: Send {
+pub trait FaultSink: Send {
     /// A process has died; `record` says of what, and its status says so already.
     fn died(&mut self, card: usize, process: &Process, record: &CrashRecord);
 

@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use emu_machine::{CrashRecord, Herald, Process, Race};
+use emu_machine::{CrashRecord, FaultSink, Process, Race};
 
 /// The environment variable that names a file for races: each is appended when it is found.
 pub const RACES_VARIABLE: &str = "FLEXCAST_RACES";
@@ -27,7 +27,7 @@ fn say(text: impl Display) {
 }
 
 /// Tells how many races there have been, if there were any: for the end of the program.
-pub fn tell_races() {
+pub fn report_races() {
     if races() > 0 {
         say(format_args!("{} races for memory in all, repetitions included", races()));
     }
@@ -57,7 +57,7 @@ impl Stderr {
     }
 }
 
-impl Herald for Stderr {
+impl FaultSink for Stderr {
     fn died(&mut self, card: usize, process: &Process, record: &CrashRecord) {
         let reason = process.stopped().unwrap_or_else(|| record.summary());
         let name = if process.label.is_empty() { String::new() } else { format!(" ({})", process.label) };
@@ -95,15 +95,15 @@ mod tests {
     fn so_many_races_are_written_and_all_are_counted() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("races");
-        let mut herald = Stderr { file: Some(File::create(&path).expect("a file")), written: 0 };
+        let mut fault_sink = Stderr { file: Some(File::create(&path).expect("a file")), written: 0 };
         let space = emu_machine::nic::Space::Host;
         let access = |agent| Access { agent, action: "wrote", card: 0, space, addr: 64, len: 8, at_ps: 5 };
         let race = Race { kind: RaceKind::TwoOwners, first: access(Agent::Host), second: access(Agent::Unknown) };
         let most = MOST_WRITTEN as u64;
         for total in 1..=most + 4 {
-            herald.raced(std::slice::from_ref(&race), total);
+            fault_sink.raced(std::slice::from_ref(&race), total);
         }
-        herald.raced(&[], most + 9);
+        fault_sink.raced(&[], most + 9);
         assert_eq!(races(), most + 9);
         let text = std::fs::read_to_string(&path).expect("read");
         assert_eq!(text.matches("two owners wrote one line").count(), MOST_WRITTEN);

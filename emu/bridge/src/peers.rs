@@ -8,25 +8,25 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use emu_config::{BridgeTable, MOST_TIMEOUT_MS};
 
 use crate::make::BridgeError;
-use crate::peer::Neighbour;
-use crate::wire::{PATIENCE, Wire};
+use crate::peer::PeerConfig;
+use crate::wire::{PEER_TIMEOUT, Wire};
 
 /// Cards that can be numbered.
 const CARDS: usize = 65_535;
 
 /// The other machines, seen from one that has the cards `own`.
-pub(crate) fn neighbours(bridge: &BridgeTable, own: &Range<usize>) -> Result<Vec<Neighbour>, BridgeError> {
+pub(crate) fn resolve(bridge: &BridgeTable, own: &Range<usize>) -> Result<Vec<PeerConfig>, BridgeError> {
     let wrong = |text: String| Err(BridgeError::Peers(text));
     match (&bridge.peer, &bridge.peers[..]) {
-        (Some(peer), []) => return Ok(vec![Neighbour { address: address("peer", peer)?, cards: None }]),
+        (Some(peer), []) => return Ok(vec![PeerConfig { address: address("peer", peer)?, cards: None }]),
         (Some(_), _) => return wrong("peer and peers exclude one another".to_owned()),
         (None, []) => return wrong("neither peer nor peers say what this end is joined to".to_owned()),
         (None, _) => {}
     }
-    let mut found: Vec<Neighbour> = Vec::new();
+    let mut found: Vec<PeerConfig> = Vec::new();
     for table in &bridge.peers {
         let cards = table.first_card..table.first_card.saturating_add(table.cards);
-        let neighbour = Neighbour { address: address("peers", &table.address)?, cards: Some(cards.clone()) };
+        let peer = PeerConfig { address: address("peers", &table.address)?, cards: Some(cards.clone()) };
         if cards.is_empty() || cards.end > CARDS {
             return wrong(format!(
                 "the peer at {} has {} cards from number {} on: it needs at least one, and the last number is {}",
@@ -47,10 +47,10 @@ pub(crate) fn neighbours(bridge: &BridgeTable, own: &Range<usize>) -> Result<Vec
                 other.end - 1
             ));
         }
-        if found.iter().any(|other| other.address == neighbour.address) {
+        if found.iter().any(|other| other.address == peer.address) {
             return wrong(format!("two peers are at {}", table.address));
         }
-        found.push(neighbour);
+        found.push(peer);
     }
     Ok(found)
 }
@@ -64,17 +64,17 @@ pub fn attempt(bridge: &BridgeTable) -> Result<(), BridgeError> {
     UdpSocket::bind(listen).map(drop).map_err(|source| BridgeError::Bridge { listen: bridge.listen.clone(), source })
 }
 
-/// Binds the address and names the neighbours.
-pub(crate) fn wire(bridge: &BridgeTable, neighbours: Vec<Neighbour>) -> Result<Wire, BridgeError> {
+/// Binds the address and names the peers.
+pub(crate) fn wire(bridge: &BridgeTable, peers: Vec<PeerConfig>) -> Result<Wire, BridgeError> {
     let listen = address("listen", &bridge.listen)?;
-    let patience = match bridge.peer_timeout_ms {
-        None => PATIENCE,
+    let peer_timeout = match bridge.peer_timeout_ms {
+        None => PEER_TIMEOUT,
         Some(ms @ 1..=MOST_TIMEOUT_MS) => Duration::from_millis(ms),
         Some(ms) => return Err(BridgeError::Timeout(ms)),
     };
     let failed = |source| BridgeError::Bridge { listen: bridge.listen.clone(), source };
-    let wire = UdpSocket::bind(listen).and_then(|socket| Wire::over(socket, neighbours, epoch()));
-    Ok(wire.map_err(failed)?.with_patience(patience))
+    let wire = UdpSocket::bind(listen).and_then(|socket| Wire::over(socket, peers, epoch()));
+    Ok(wire.map_err(failed)?.with_peer_timeout(peer_timeout))
 }
 
 fn address(key: &'static str, value: &str) -> Result<SocketAddr, BridgeError> {
@@ -100,11 +100,10 @@ mod tests {
     fn machines_of_one_computer_know_one_another() {
         let tables: Vec<_> = (0..3).map(|rank| BridgeTable::on_this_computer(rank, 3, 2, 7471)).collect();
         for (rank, table) in tables.iter().enumerate() {
-            let known = neighbours(table, &(2 * rank..2 * rank + 2)).unwrap();
+            let known = resolve(table, &(2 * rank..2 * rank + 2)).unwrap();
             for (other, at) in tables.iter().enumerate().filter(|(other, _)| *other != rank) {
-                let neighbour =
-                    Neighbour { address: at.listen.parse().unwrap(), cards: Some(2 * other..2 * other + 2) };
-                assert!(known.contains(&neighbour), "{rank} knows {other}");
+                let peer = PeerConfig { address: at.listen.parse().unwrap(), cards: Some(2 * other..2 * other + 2) };
+                assert!(known.contains(&peer), "{rank} knows {other}");
             }
             assert_eq!(known.len(), 2);
         }
@@ -133,7 +132,7 @@ mod tests {
                 peer_timeout_ms: None,
                 peers,
             };
-            neighbours(&table, &(0..1)).unwrap_err().to_string()
+            resolve(&table, &(0..1)).unwrap_err().to_string()
         };
         assert!(told(None, vec![]).contains("neither peer nor peers"));
         assert!(told(Some("127.0.0.1:1"), vec![peer(2, 1, 1)]).contains("exclude one another"));
