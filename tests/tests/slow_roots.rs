@@ -24,7 +24,7 @@ fn slow(transport: Transport, control: Control) -> SimParams {
         .transport(transport)
         .control(control)
         .chunk_bytes(64)
-        .quota(1)
+        .budget(1)
         .send_batch(2)
         .send_depth(32)
         .chains(1)
@@ -43,7 +43,7 @@ fn slow(transport: Transport, control: Control) -> SimParams {
         seed: 1,
         config,
         skew_us: 0,
-        trouble: Vec::new(),
+        host_faults: Vec::new(),
     }
 }
 

@@ -43,7 +43,7 @@ fn params(transport: Transport, operation: Operation, ranks: u32, bytes: u64) ->
         seed: 1,
         config,
         skew_us: 0,
-        trouble: Vec::new(),
+        host_faults: Vec::new(),
     }
 }
 
