@@ -7,7 +7,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use emu_config::Machine;
 use flexcast::{MAX_SLOTS, Transport};
 
+use crate::images_args::ImagesArgs;
 use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
+use crate::pair_args::PairArgs;
 use crate::plan_args::PlanArgs;
 use crate::reference_args::ReferenceArgs;
 use crate::report_args::ReportArgs;
@@ -123,21 +125,12 @@ pub(crate) struct TputArgs {
     /// Seed of everything left to chance: made-up bytes, losses, faults, weak memory [default: the machine file's, or 1].
     #[arg(long, value_parser = whole::<u64>(0, u64::MAX))]
     pub(crate) seed: Option<u64>,
-    /// Device image.
-    #[arg(long, value_name = "ELF", default_value = "target/device/emu/allgather.elf")]
+    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where `cargo xtask build`
+    /// leaves images, and then among those that this program holds.
+    #[arg(long, value_name = "ELF|NAME", default_value = "allgather")]
     pub(crate) image: PathBuf,
-    /// Who implements the vendor's libraries.
-    #[arg(long, value_enum, default_value = "emu")]
-    pub(crate) provider: ProviderName,
-    /// Name of the receiving card [default: the first].
-    #[arg(long, value_name = "NAME")]
-    pub(crate) server: Option<String>,
-    /// Name of the sending card [default: the second, or the first where there is one].
-    #[arg(long, value_name = "NAME")]
-    pub(crate) client: Option<String>,
-    /// Print one JSON object instead of a table.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) pair: PairArgs,
     #[command(flatten)]
     pub(crate) look: LookArgs,
     #[command(flatten)]
@@ -165,10 +158,9 @@ impl TputArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Directory with allgather.elf.
-    #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
-    pub(crate) images: PathBuf,
-    /// File to send [default: this program].
+    #[command(flatten)]
+    pub(crate) images: ImagesArgs,
+    /// File to send [default: 8 MiB, made up from seed 1].
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// Print one JSON object instead of tables.
@@ -178,8 +170,9 @@ pub(crate) struct DemoArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImageArgs {
-    /// Device image.
-    #[arg(value_name = "IMAGE.elf")]
+    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where `cargo xtask build`
+    /// leaves images, and then among those that this program holds.
+    #[arg(value_name = "ELF|NAME")]
     pub(crate) image: PathBuf,
     /// Who implements the vendor's libraries.
     #[arg(long, value_enum, default_value = "emu")]
@@ -193,9 +186,8 @@ pub(crate) struct ImageArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// Directory with reference.elf and allgather.elf.
-    #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
-    pub(crate) images: PathBuf,
+    #[command(flatten)]
+    pub(crate) images: ImagesArgs,
     /// Bytes to send per run.
     #[arg(long, value_parser = whole::<u64>(1, "what memory has room for"), value_name = "N", default_value_t = 4 << 20)]
     pub(crate) bytes: u64,
@@ -325,7 +317,7 @@ mod tests {
     /// What a report prints beside each of its runs does that run.
     #[test]
     fn commands_of_experiments_are_parsed_as_their_runs() {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../experiments");
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/experiments");
         let model = Timing { model: Some("m2".to_owned()), set: vec!["loads.l3_cycles=115".to_owned()] };
         let mut runs = 0;
         for experiment in read_folder(&folder, false).unwrap() {

@@ -8,7 +8,7 @@ use flexcast_lab::machine_args::MachineArgs;
 use flexcast_lab::options::whole;
 use flexcast_lab::reference::plan::{CHUNK_ALIGN_BYTES, LAST_UNIT, MAX_THREADS, Params, Transport, UC_MAX_CHUNK_BYTES};
 
-use crate::args::ProviderName;
+use crate::pair_args::PairArgs;
 
 #[derive(Debug, Args)]
 pub(crate) struct ReferenceArgs {
@@ -39,21 +39,12 @@ pub(crate) struct ReferenceArgs {
     /// Execution unit of the first worker; the others follow. Units 16 to 31 are the first core that is whole.
     #[arg(long, value_parser = whole::<u32>(1, LAST_UNIT), default_value_t = Params::default().first_unit, value_name = "N")]
     pub(crate) first_unit: u32,
-    /// Device image.
-    #[arg(long, value_name = "ELF", default_value = "target/device/emu/reference.elf")]
+    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where `cargo xtask build`
+    /// leaves images, and then among those that this program holds.
+    #[arg(long, value_name = "ELF|NAME", default_value = "reference")]
     pub(crate) image: PathBuf,
-    /// Who implements the vendor's libraries.
-    #[arg(long, value_enum, default_value = "emu")]
-    pub(crate) provider: ProviderName,
-    /// Name of the receiving card [default: the first].
-    #[arg(long, value_name = "NAME")]
-    pub(crate) server: Option<String>,
-    /// Name of the sending card [default: the second, or the first where there is one].
-    #[arg(long, value_name = "NAME")]
-    pub(crate) client: Option<String>,
-    /// Print one JSON object instead of a table.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) pair: PairArgs,
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
 }

@@ -4,13 +4,12 @@
 //! bytes, so that it never waits for the link; the rest is arithmetic on it. UD carries -0/+22 %: by so much the published UD throughput
 //! is below what the published cycles give, and nobody knows why. The card's engines and its PCIe link are not looked at.
 
-use std::path::Path;
-
 use crate::model::{bitmap, rate};
 use flexcast::{Config, MAX_SUBGROUPS, Transport, UNITS_PER_CORE, USABLE_UNITS};
 use serde::Serialize;
 
 use crate::evaluate::point::{Point, TputPoint, link_goodput};
+use crate::images::Images;
 use crate::reference::plan as kernel;
 
 /// MTU of the path in bytes.
@@ -154,7 +153,7 @@ pub enum CapacityError {
 ///
 /// # Errors
 /// [`CapacityError::Cost`].
-pub fn cost(zero_copy: bool, images: &Path, model: &emu_config::Timing) -> Result<Cost, CapacityError> {
+pub fn cost(zero_copy: bool, images: &Images, model: &emu_config::Timing) -> Result<Cost, CapacityError> {
     let point = Point::Tput(TputPoint {
         transport: if zero_copy { kernel::Transport::Uc } else { kernel::Transport::Ud },
         threads: 1,

@@ -6,8 +6,6 @@ mod reference;
 mod sim;
 mod tput;
 
-use std::path::Path;
-
 use emu_config::Timing;
 use serde::Serialize;
 
@@ -20,7 +18,7 @@ pub use tput::TputPoint;
 use super::row::Row;
 use super::spec::Experiment;
 use crate::accesses::Accesses;
-use crate::tput::run::ImageFile;
+use crate::images::Images;
 
 /// A run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -105,7 +103,7 @@ impl Point {
     ///
     /// # Errors
     /// Why it could not be run, or that its bytes are wrong.
-    pub fn run(&self, images: &Path, model: &Timing) -> Result<Row, String> {
+    pub fn run(&self, images: &Images, model: &Timing) -> Result<Row, String> {
         match self {
             Self::Reference(point) => point.run(images, model),
             Self::Tput(point) => point.run(images, model),
@@ -129,12 +127,4 @@ fn with_accesses(mut row: Row, accesses: Option<&Accesses>) -> Row {
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
-}
-
-fn read_image(images: &Path, name: &str) -> Result<ImageFile, String> {
-    let path = images.join(name).with_extension("elf");
-    let elf = std::fs::read(&path).map_err(|error| {
-        format!("image `{}` cannot be read ({error}); build the images with `cargo xtask build`", path.display())
-    })?;
-    Ok(ImageFile { name: name.to_owned(), elf })
 }

@@ -1,13 +1,12 @@
 //! Runs of the published kernels.
 
-use std::path::Path;
-
 use emu_config::{Machine, Timing};
 use serde::Serialize;
 
-use super::{CABLE_GBIT_PER_S, link_goodput, read_image, text, with_accesses};
+use super::{CABLE_GBIT_PER_S, link_goodput, text, with_accesses};
 use crate::evaluate::row::{Kind, Row};
 use crate::evaluate::spec::{ReferenceSweep, amounts};
+use crate::images::Images;
 use crate::reference::{self, Params, Plan, Transport};
 use crate::tput::run::{Cards, made_up_bytes};
 
@@ -84,7 +83,7 @@ impl ReferencePoint {
         self.parameters("")
     }
 
-    pub(super) fn run(&self, images: &Path, timing: &Timing) -> Result<Row, String> {
+    pub(super) fn run(&self, images: &Images, timing: &Timing) -> Result<Row, String> {
         let Self { transport, threads, chunk_bytes, bytes, seed, warm_up, iterations } = *self;
         let params = Params { transport, threads, chunk_bytes, iterations, warm_up, seed, ..Params::default() };
         let plan = Plan::new(params, bytes).map_err(text)?;
@@ -93,7 +92,7 @@ impl ReferencePoint {
         let model = config.model_name().to_owned();
         let provider = emu_provider::emulated(config).map_err(text)?;
         let cards = Cards::open(&provider, None, None).map_err(text)?;
-        let image = read_image(images, "reference")?;
+        let image = images.read("reference").map_err(text)?;
         plan.check_memory().map_err(text)?;
         let source = made_up_bytes(bytes, seed).map_err(text)?;
         let report = reference::run(&cards, &image, &plan, &source, &model).map_err(text)?;

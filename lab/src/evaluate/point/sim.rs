@@ -1,15 +1,14 @@
 //! Runs of collectives.
 
-use std::path::Path;
-
 use clap::ValueEnum as _;
 use emu_config::Timing;
 use serde::Serialize;
 
-use super::{read_image, text, with_accesses};
+use super::{text, with_accesses};
 use crate::evaluate::row::{Kind, Row};
 use crate::evaluate::spec::SimSweep;
 use crate::evaluate::statistics::Statistics;
+use crate::images::Images;
 use crate::machine_args::NetworkArgs;
 use crate::sim::algorithm::AlgorithmName;
 use crate::sim::params::{Operation, SimParams};
@@ -111,11 +110,11 @@ impl SimPoint {
         self.timed(timing).command()
     }
 
-    pub(super) fn run(&self, images: &Path, timing: &Timing) -> Result<Row, String> {
+    pub(super) fn run(&self, images: &Images, timing: &Timing) -> Result<Row, String> {
         let (params, machine) = self.timed(timing).resolve(None).map_err(text)?;
         let config = machine.config_of(params.cards()).map_err(text)?;
         let provider = emu_provider::emulated(config).map_err(text)?;
-        let image = read_image(images, "allgather")?;
+        let image = images.read("allgather").map_err(text)?;
         let source = sim::source(&params).map_err(text)?;
         let report = sim::run(&provider, Some(&image), &params, &source, &mut |_| {}).map_err(text)?;
         if !report.digest_ok {

@@ -1,13 +1,12 @@
 //! Runs of the throughput harness.
 
-use std::path::Path;
-
 use emu_config::{Machine, Timing};
 use serde::Serialize;
 
-use super::{CABLE_GBIT_PER_S, link_goodput, read_image, text, with_accesses};
+use super::{CABLE_GBIT_PER_S, link_goodput, text, with_accesses};
 use crate::evaluate::row::{Kind, Row};
 use crate::evaluate::spec::{TputSweep, amounts};
+use crate::images::Images;
 use crate::reference::Transport;
 use crate::tput::plan::{Params, Plan};
 use crate::tput::report::transport_name;
@@ -129,7 +128,7 @@ impl TputPoint {
         self.parameters("")
     }
 
-    pub(super) fn run(&self, images: &Path, timing: &Timing) -> Result<Row, String> {
+    pub(super) fn run(&self, images: &Images, timing: &Timing) -> Result<Row, String> {
         let Self { transport, chunk_bytes, bytes, seed, .. } = *self;
         let plan = Plan::new(self.params(), bytes).map_err(text)?;
         let machine = Machine { seed: Some(seed), timing: timing.clone(), ..Machine::default() };
@@ -137,7 +136,7 @@ impl TputPoint {
         let model = config.model_name().to_owned();
         let provider = emu_provider::emulated(config).map_err(text)?;
         let names = names(&provider, None, None).map_err(text)?;
-        let file = read_image(images, "allgather")?;
+        let file = images.read("allgather").map_err(text)?;
         plan.check_memory().map_err(text)?;
         let source = made_up_bytes(bytes, seed).map_err(text)?;
         let report = run_plan(&provider, &names, &file, &plan, &source, &model, &mut |_| {}).map_err(text)?;

@@ -3,6 +3,7 @@
 
 mod closed;
 mod draw;
+mod held;
 mod read;
 mod sweep;
 
@@ -10,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 pub use closed::{Computed, Handler};
 pub use draw::{Bound, Limit, Plot, Scale};
-pub use read::{choose, default_folder, parse, read_folder};
+pub use held::{held, write_scripts};
+pub use read::{FOLDER, choose, parse, read_folder};
 pub(super) use sweep::amounts;
 pub use sweep::{ConcurrentSweep, ReferenceSweep, SimSweep, Spread, TputSweep};
 
