@@ -1,4 +1,4 @@
-//! Device images within the program: a release build holds them, so that what `cargo install --path cli` installs works in any folder.
+//! Device images within the program: a release build holds them, so that what `cargo install --locked --path cli` installs works in any folder.
 //!
 //! They are built as `cargo xtask build` builds them, by the same code. Builds with cargo's profiles for tests hold none, and build none: they
 //! find those of `target/device/emu`.
@@ -77,7 +77,9 @@ fn build(root: &Path, out: &Path) -> Result<(), String> {
         Ok(Output { status, .. }) if status.success() => Ok(()),
         Ok(Output { status, stderr, .. }) => {
             let said = String::from_utf8_lossy(&stderr);
-            Err(format!("the device images cannot be built ({status}); `cargo xtask doctor` says what is missing\n{said}"))
+            Err(format!(
+                "the device images cannot be built ({status}); `cargo xtask doctor` says what is missing\n{said}"
+            ))
         }
         Err(error) => Err(format!("the device images cannot be built: {}: {error}", command.get_program().display())),
     }

@@ -4,8 +4,6 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use emu_config::Machine;
-use flexcast::{MAX_SLOTS, Transport};
 
 use crate::images_args::ImagesArgs;
 use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
@@ -15,9 +13,8 @@ use crate::reference_args::ReferenceArgs;
 use crate::report_args::ReportArgs;
 use crate::sim_args::{CampaignArgs, SimArgs};
 use flexcast_lab::machine_args::MachineArgs;
-use flexcast_lab::options::{one_of, whole};
-use flexcast_lab::sim::spec::{ControlName, transports};
-use flexcast_lab::tput::plan::{MAX_CHUNK_BYTES, MAX_THREADS, Params};
+use flexcast_lab::options::whole;
+use flexcast_lab::tput::spec::TputSpec;
 
 /// Firmware for the DPA of a BlueField-3, run, measured and deployed: on the emulated card or on a real one.
 #[derive(Debug, Parser)]
@@ -89,42 +86,11 @@ pub(crate) struct DevicesArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TputArgs {
-    /// What carries the data.
-    #[arg(long, value_parser = one_of(transports()), default_value_t = Params::default().transport, value_name = "NAME")]
-    pub(crate) transport: Transport,
-    /// Subgroups, and as many DPA threads that receive.
-    #[arg(long, value_parser = whole::<u32>(1, MAX_THREADS), default_value_t = Params::default().threads)]
-    pub(crate) threads: u32,
-    /// DPA threads that send.
-    #[arg(long, value_parser = whole::<u32>(1, MAX_THREADS), default_value_t = Params::default().send_threads, value_name = "N")]
-    pub(crate) send_threads: u32,
-    /// Bytes per chunk: a multiple of 64; UD at most 4096.
-    #[arg(long, value_parser = whole::<u32>(64, MAX_CHUNK_BYTES), default_value_t = 4096, value_name = "BYTES")]
-    pub(crate) chunk: u32,
-    /// Bytes to send, made up from the seed [default: 8 MiB].
-    #[arg(long, value_parser = whole::<u64>(1, "what memory has room for"), value_name = "N", conflicts_with = "file")]
-    pub(crate) bytes: Option<u64>,
+    #[command(flatten)]
+    pub(crate) spec: TputSpec,
     /// Send this file instead of made-up bytes.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "bytes")]
     pub(crate) file: Option<PathBuf>,
-    /// Completions per doorbell of a receive worker: a power of two up to half the slots.
-    #[arg(long, value_parser = whole::<u32>(2, MAX_SLOTS / 2), default_value_t = Params::default().batch, value_name = "N")]
-    pub(crate) batch: u32,
-    /// Receives of each subgroup, with UD as many staging slots: a power of two, 16 to 8192.
-    #[arg(long, value_parser = whole::<u32>(16, MAX_SLOTS), default_value_t = Params::default().slots, value_name = "N")]
-    pub(crate) slots: u32,
-    /// Where the protocol runs: on the host, or on a DPA thread of the card.
-    #[arg(long, value_enum, default_value = "host")]
-    pub(crate) control: ControlName,
-    /// Measured repetitions.
-    #[arg(long, value_parser = whole::<u32>(1, u32::MAX), default_value_t = 1, value_name = "N")]
-    pub(crate) iterations: u32,
-    /// Repetitions before the measured ones.
-    #[arg(long, value_parser = whole::<u32>(0, u32::MAX), default_value_t = 0, value_name = "N")]
-    pub(crate) warm_up: u32,
-    /// Seed of everything left to chance: made-up bytes, losses, faults, weak memory [default: the machine file's, or 1].
-    #[arg(long, value_parser = whole::<u64>(0, u64::MAX))]
-    pub(crate) seed: Option<u64>,
     /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where `cargo xtask build`
     /// leaves images, and then among those that this program holds.
     #[arg(long, value_name = "ELF|NAME", default_value = "allgather")]
@@ -135,25 +101,6 @@ pub(crate) struct TputArgs {
     pub(crate) look: LookArgs,
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
-}
-
-impl TputArgs {
-    /// The run's parameters on a machine; limits are checked by the plan.
-    pub(crate) fn params(&self, machine: &Machine) -> Params {
-        Params {
-            transport: self.transport,
-            threads: self.threads,
-            send_threads: self.send_threads,
-            chunk_bytes: self.chunk,
-            batch: self.batch,
-            slots: self.slots,
-            control: self.control.into(),
-            iterations: self.iterations,
-            warm_up: self.warm_up,
-            loss_ppm: machine.losses_ppm(),
-            seed: machine.seed.unwrap_or_default(),
-        }
-    }
 }
 
 #[derive(Debug, Args)]
@@ -323,17 +270,33 @@ mod tests {
         for experiment in read_folder(&folder, false).unwrap() {
             for point in Point::all(&experiment) {
                 let command = point.command(&model);
-                let Point::Sim(point) = point else { continue };
-                let parsed =
-                    Cli::try_parse_from(command.split(' ')).unwrap_or_else(|error| panic!("{command}: {error}"));
-                let Command::Sim(args) = parsed.command else { panic!("{command}") };
-                let mut spec = point.spec;
-                spec.machine.model.clone_from(&model.model);
-                spec.machine.set.clone_from(&model.set);
-                assert_eq!((args.spec, args.json), (spec, true), "{command}");
+                let parsed = || {
+                    let parsed = Cli::try_parse_from(command.split(' '));
+                    parsed.unwrap_or_else(|error| panic!("{command}: {error}")).command
+                };
+                match point {
+                    Point::Sim(point) => {
+                        let Command::Sim(args) = parsed() else { panic!("{command}") };
+                        let mut spec = point.spec;
+                        spec.machine.model.clone_from(&model.model);
+                        spec.machine.set.clone_from(&model.set);
+                        assert_eq!((args.spec, args.json), (spec, true), "{command}");
+                    }
+                    Point::Tput(point) => {
+                        let Command::Tput(args) = parsed() else { panic!("{command}") };
+                        assert_eq!((args.spec, args.pair.json), (point.spec, true), "{command}");
+                        assert_eq!(args.machine.network.model, model.model, "{command}");
+                    }
+                    Point::Reference(point) => {
+                        let Command::Reference(args) = parsed() else { panic!("{command}") };
+                        assert_eq!((args.spec, args.pair.json), (point.spec, true), "{command}");
+                        assert_eq!(args.machine.network.set, model.set, "{command}");
+                    }
+                    Point::Concurrent(_) => continue,
+                }
                 runs += 1;
             }
         }
-        assert!(runs > 100, "{runs} runs: are the experiments still read?");
+        assert!(runs > 300, "{runs} runs: are the experiments still read?");
     }
 }

@@ -50,10 +50,14 @@ pub fn compare(shown: &[String], printed: &str) -> Result<(), String> {
 fn lines<'t>(text: impl Iterator<Item = &'t str>) -> Vec<Vec<String>> {
     let mut walls: Vec<bool> = Vec::new();
     let mut lines = Vec::new();
-    for line in text.filter(|line| !line.starts_with(['┌', '╞', '└', '├'])) {
+    for line in text {
+        if line.starts_with(['┌', '╞', '└', '├']) {
+            // The next row of another table is its head.
+            walls = if line.starts_with('┌') { Vec::new() } else { walls };
+            continue;
+        }
         let row = line.strip_prefix('│').and_then(|line| line.strip_suffix('│'));
         let Some(row) = row else {
-            walls.clear();
             lines.push(vec![line.trim_end().to_owned()]);
             continue;
         };
@@ -86,7 +90,8 @@ mod tests {
         let shown = &shown(TEXT)[1].output;
         let printed = "zero\nfirst\nmore\n│   a ┆ wall s │\n├┤\n│   1 ┆   17.5 │\nlast";
         assert_eq!(compare(shown, printed), Ok(()));
-        for wrong in [printed.replace("  1 ", "  2 "), printed.replace("first", "other"), printed.replace("wall", "us")] {
+        for wrong in [printed.replace("  1 ", "  2 "), printed.replace("first", "other"), printed.replace("wall", "us")]
+        {
             assert!(compare(shown, &wrong).is_err(), "{wrong}");
         }
         // Lines without dots between them follow one another.

@@ -17,6 +17,7 @@ use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::{Operation, SimParams, Trouble};
 use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run as simulation;
+use flexcast_lab::sim::skew::PostSkew;
 use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::image_bytes;
 
@@ -56,7 +57,7 @@ fn troubled_with_skew(control: Control, trouble: Trouble, skew_us: u64) -> Repor
         warm_up: 0,
         iterations: 1,
         seed: 1,
-        skew_us,
+        skew: PostSkew::of_us(skew_us),
         config: config().control(control).barrier_timeout(Duration::from_micros(20_000)),
         trouble: vec![trouble],
     };

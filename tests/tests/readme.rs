@@ -1,5 +1,5 @@
 //! Commands of README.md and docs/observe.md: each of their console blocks is run as it stands there, and what is shown of its output is compared.
-//! The program is the one that `cargo install --path cli` installs, and it runs in folders that hold nothing.
+//! The program is the one that `cargo install --locked --path cli` installs, and it runs in folders that hold nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -27,7 +27,7 @@ const README: [(&str, Way); 7] = [
     ("cargo xtask demo", Way::InTheRepository),
     ("cargo xtask new hello && cargo xtask run hello", Way::OnACopy),
     ("cargo xtask test", Way::NotHere("it is what runs this test")),
-    ("cargo install --path cli", Way::InTheRepository),
+    ("cargo install --locked --path cli", Way::InTheRepository),
     ("flexcast tput --transport ud --threads 4", Way::Installed),
     ("flexcast sim --topology fat-tree-188 --ranks 188 --bytes 4096", Way::Installed),
     ("flexcast plan --link 400 --transport ud --ranks 188 --buffer 8388608", Way::Installed),
@@ -59,7 +59,7 @@ fn installed() -> &'static Path {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
     PLACE.get_or_init(|| {
         let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");
-        let output = in_the_repository("cargo install --path cli", &place);
+        let output = in_the_repository("cargo install --locked --path cli", &place);
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && place.join("bin/flexcast").is_file(), "{told}");
         place.join("bin")

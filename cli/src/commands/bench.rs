@@ -83,7 +83,7 @@ fn datapath(args: &BenchArgs) -> anyhow::Result<Vec<Row>> {
         let report = reference::run(&cards, &image, &plan, &source, MODEL)?;
         let row = Row {
             image: "reference",
-            transport: transport.name(),
+            transport: reference::transport::name(transport),
             batch: 1,
             published_instructions_per_cqe: published(transport == reference::Transport::Uc),
             instructions_per_cqe: report.instructions_per_cqe,

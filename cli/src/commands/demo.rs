@@ -55,10 +55,7 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     if args.json {
         out!("{}", serde_json::json!({ "broadcast": reports, "allgather": allgathers }))?;
     } else {
-        out!(
-            "{what} ({} bytes) broadcast from card 1 to the DPA of card 0, chunks of 4096 bytes",
-            source.len()
-        )?;
+        out!("{what} ({} bytes) broadcast from card 1 to the DPA of card 0, chunks of 4096 bytes", source.len())?;
         out!("{}", table(&reports))?;
         out!(
             "times are emulated, cost model {MODEL}: of the whole operation, from the first post to the last release, and of its data alone; \

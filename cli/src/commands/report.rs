@@ -18,7 +18,8 @@ use crate::report_args::ReportArgs;
 
 pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(args.jobs > 0, "--jobs 0: give at least 1");
-    let folder = args.experiments.clone().or_else(|| Some(PathBuf::from(spec::FOLDER)).filter(|folder| folder.is_dir()));
+    let folder =
+        args.experiments.clone().or_else(|| Some(PathBuf::from(spec::FOLDER)).filter(|folder| folder.is_dir()));
     let experiments = match &folder {
         Some(folder) => spec::read_folder(folder, args.reduced)?,
         None => spec::held(&args.out, args.reduced)?,

@@ -14,14 +14,11 @@ use flexcast_lab::tput::run::{made_up_bytes, names, run as run_plan};
 use super::{Capture, look, progress_bar, read_image, read_source, show};
 use crate::args::TputArgs;
 
-/// Bytes to send when neither a number nor a file is given.
-const DEFAULT_BYTES: u64 = 8 << 20;
-
 pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
-    let asked = args.machine.machine(args.seed)?;
-    let params = args.params(&asked);
+    let asked = args.machine.machine(args.spec.seed)?;
+    let params = args.spec.params(asked.seed.unwrap_or_default(), asked.losses_ppm());
     let file = args.file.as_deref().map(read_source).transpose()?;
-    let bytes = file.as_ref().map_or(args.bytes.unwrap_or(DEFAULT_BYTES), |file| file.len() as u64);
+    let bytes = file.as_ref().map_or(args.spec.bytes(), |file| file.len() as u64);
     // Limits before anything is opened, and before that many bytes are made up.
     let plan = Plan::new(params, bytes)?;
     plan.check_memory()?;

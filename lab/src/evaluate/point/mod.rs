@@ -16,7 +16,7 @@ pub use sim::SimPoint;
 pub use tput::TputPoint;
 
 use super::row::Row;
-use super::spec::Experiment;
+use super::spec::{Experiment, PairSweep};
 use crate::accesses::Accesses;
 use crate::images::Images;
 
@@ -37,8 +37,12 @@ impl Point {
     /// The runs of an experiment, in the order of its file.
     #[must_use]
     pub fn all(experiment: &Experiment) -> Vec<Self> {
-        let reference = experiment.reference.iter().flat_map(ReferencePoint::all).map(Self::Reference);
-        let tput = experiment.tput.iter().flat_map(TputPoint::all).map(Self::Tput);
+        let reference = experiment
+            .reference
+            .iter()
+            .flat_map(PairSweep::pairs)
+            .map(|pair| Self::Reference(ReferencePoint::of(pair)));
+        let tput = experiment.tput.iter().flat_map(PairSweep::pairs).map(|pair| Self::Tput(TputPoint::of(pair)));
         let sim = experiment.sim.iter().flat_map(SimPoint::all).map(|point| Self::Sim(Box::new(point)));
         reference
             .chain(tput)

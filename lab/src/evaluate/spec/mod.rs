@@ -13,8 +13,7 @@ pub use closed::{Computed, Handler};
 pub use draw::{Bound, Limit, Plot, Scale};
 pub use held::{held, write_scripts};
 pub use read::{FOLDER, choose, parse, read_folder};
-pub(super) use sweep::amounts;
-pub use sweep::{ConcurrentSweep, ReferenceSweep, SimSweep, Spread, TputSweep};
+pub use sweep::{ConcurrentSweep, Pair, PairSweep, SimSweep, Spread};
 
 /// An experiment: what is asked, what is run, what was published, what is expected.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -35,10 +34,10 @@ pub struct Experiment {
     pub notes: Vec<String>,
     /// Runs of the published kernels.
     #[serde(default)]
-    pub reference: Vec<ReferenceSweep>,
+    pub reference: Vec<PairSweep>,
     /// Runs of the throughput harness.
     #[serde(default)]
-    pub tput: Vec<TputSweep>,
+    pub tput: Vec<PairSweep>,
     /// Runs of collectives.
     #[serde(default)]
     pub sim: Vec<SimSweep>,

@@ -84,6 +84,10 @@ fn parse_one(text: &str, reduced: bool) -> Result<Experiment, String> {
     if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-') {
         return Err(format!("id {id:?}: it names files: small letters, digits and hyphens"));
     }
+    if experiment.reference.iter().any(|sweep| !sweep.slots.is_empty()) {
+        return Err("slots of a reference sweep: the published kernels have a receive for each chunk; leave them out"
+            .to_owned());
+    }
     for skew_us in experiment.sim.iter().flat_map(|sweep| &sweep.skew_us) {
         if *skew_us > MAX_SKEW_US {
             return Err(format!("skew_us {skew_us}: give 0 to {MAX_SKEW_US}"));
@@ -166,6 +170,13 @@ mod tests {
             let error = parse(&TEXT.replace(from, to), false).unwrap_err();
             assert!(error.contains(word), "{error} lacks {word}");
         }
+    }
+
+    #[test]
+    fn the_published_kernels_take_no_slots() {
+        let reference = TEXT.replace("[[tput]]", "[[reference]]\nslots = [64]");
+        assert!(parse(&reference, false).unwrap_err().contains("slots"));
+        assert_eq!(parse(&TEXT.replace("[[tput]]", "[[tput]]\nslots = [64]"), false).unwrap().tput[0].slots, [64]);
     }
 
     #[test]
