@@ -172,7 +172,7 @@ mod tests {
         let model = Timing::of("m2");
         assert_eq!(
             Point::Tput(all[11].clone()).command(&model),
-            "flexcast tput --threads 4 --send-threads 2 --bytes 1638400 --slots 256 --warm-up 1 --seed 1 --model m2 --json",
+            "flexcast tput --send-threads 2 --bytes 1638400 --warm-up 1 --seed 1 --model m2 --json",
             "what is as by default is left out"
         );
         let small = &points(&PairSweep { chunk_bytes: vec![64], ..sweep })[0];
