@@ -11,7 +11,7 @@ use crate::pair_args::PairArgs;
 use crate::plan_args::PlanArgs;
 use crate::reference_args::ReferenceArgs;
 use crate::report_args::ReportArgs;
-use crate::sim_args::{CampaignArgs, SimArgs};
+use crate::sim_args::{SimArgs, SoakArgs};
 use flexcast_lab::machine_args::MachineArgs;
 use flexcast_lab::options::whole;
 use flexcast_lab::tput::spec::TputSpec;
@@ -37,7 +37,7 @@ pub(crate) enum Command {
     Sim(Box<SimArgs>),
     /// Run collectives drawn from seeds: any shape and size, lossy links, dead ranks, stalled threads. Each must end well or in a typed
     /// error on every live rank.
-    Campaign(CampaignArgs),
+    Soak(SoakArgs),
     /// Run the whole sweep on two emulated cards (UC and UD, 1 to 16 threads, with and without loss), and an Allgather among eight by
     /// multicast and by the ring.
     Demo(DemoArgs),

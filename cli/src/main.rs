@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_told_once() {
+    fn causes_are_reported_once() {
         let error = anyhow::anyhow!("no such file").context("image `x` cannot be read: no such file");
         assert_eq!(chain(&error), "image `x` cannot be read: no such file");
         let error = anyhow::anyhow!("no such file").context("image `x` cannot be read");

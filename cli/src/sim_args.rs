@@ -1,4 +1,4 @@
-//! Arguments of `flexcast sim` and `flexcast campaign`.
+//! Arguments of `flexcast sim` and `flexcast soak`.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub(crate) struct SimArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct CampaignArgs {
+pub(crate) struct SoakArgs {
     /// Number of cases.
     #[arg(long, value_parser = whole::<u64>(1, u64::MAX), default_value_t = 200, value_name = "N")]
     pub(crate) seeds: u64,

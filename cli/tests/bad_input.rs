@@ -167,7 +167,7 @@ fn numbers_that_are_negative_or_none() {
     refused("reference --threads -1", &["'-1'", "--threads", "from 1 to 190"]);
     refused("sim --bytes -5", &["'-5'", "--bytes", "from 0 to"]);
     refused("sim --ranks -1", &["'-1'", "--ranks", "from 1 to 1024"]);
-    refused("campaign --seeds -1", &["'-1'", "--seeds", "from 1 to"]);
+    refused("soak --seeds -1", &["'-1'", "--seeds", "from 1 to"]);
     refused("report --jobs -1", &["'-1'", "--jobs", "from 1 to"]);
     refused("plan --link -200", &["'-200'", "--link", "from 1 to 3200"]);
     refused("emu exec --rank -1 --of 2 -- true", &["'-1'", "--rank", "from 0 to"]);

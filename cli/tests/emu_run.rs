@@ -112,7 +112,7 @@ fn an_endless_program_is_stopped() {
 }
 
 #[test]
-fn a_fault_is_told_with_its_address() {
+fn a_fault_is_reported_with_its_address() {
     let output = run(&[li_a0(1), 0], &[]);
     assert_eq!(output.status.code(), Some(132));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -127,7 +127,7 @@ fn a_trace_has_a_line_per_instruction() {
 }
 
 #[test]
-fn instructions_and_speed_are_told() {
+fn instructions_and_speed_are_reported() {
     let output = run(&[li_a0(0), LI_A7_EXIT, ECALL], &[]);
     let text = error(&output);
     assert!(text.starts_with("3 instructions retired in ") && text.trim().ends_with(" MIPS (measured)"), "{text}");

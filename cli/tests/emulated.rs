@@ -157,7 +157,7 @@ fn long_uc_messages() {
 #[test]
 fn deploy_prints_the_entries() {
     let text = String::from_utf8_lossy(&flexcast(&["deploy", &image("allgather.elf")]).stdout).into_owned();
-    for word in ["uc_lanes", "ud_lanes", "bring_up", "prepare_lanes", "kick", "bring-up"] {
+    for word in ["uc_lanes", "ud_lanes", "bring_up", "prepare_lanes", "activate", "bring-up"] {
         assert!(text.contains(word), "{text}");
     }
 }
@@ -294,7 +294,7 @@ fn a_machine_file_says_what_options_say_and_options_stand_above_it() {
 }
 
 #[test]
-fn where_a_run_is_driven_from_is_told() {
+fn where_a_run_is_driven_from_is_reported() {
     let run = ["--bytes", "100000", "--model", "m2"];
     let (host, arm) = (tput(&run), tput(&[&run[..], &["--driven-from", "arm"]].concat()));
     assert_eq!((&host["machine"]["driven_from"], &arm["machine"]["driven_from"]), (&"host".into(), &"arm".into()));
@@ -319,7 +319,7 @@ fn where_a_run_is_driven_from_is_told() {
 
 /// The image without one of its fences, on weak memory: for some fence nothing but the detector sees it.
 #[test]
-fn races_fail_the_run_and_are_told() {
+fn races_fail_the_run_and_are_reported() {
     let elf = std::fs::read(image("allgather.elf")).unwrap();
     let fence = |at: &usize| {
         let word = u32::from_le_bytes(elf[*at..at + 4].try_into().unwrap());

@@ -285,7 +285,7 @@ fn broken(function: &str, folder: &Path) -> String {
 }
 
 #[test]
-fn a_crash_is_told_by_error_dump_report_and_timeline() {
+fn a_crash_is_reported_by_error_dump_report_and_timeline() {
     let folder = tempfile::tempdir().expect("a folder");
     let image = broken("ud_lanes", folder.path());
     let [cores, trace, state] = ["made/cores", "trace.json", "state.json"].map(|name| folder.path().join(name));

@@ -1,4 +1,4 @@
-//! Bad parameters of `flexcast sim` and `campaign`: one line with the value, the limit and the next step, exit code 1,
+//! Bad parameters of `flexcast sim` and `soak`: one line with the value, the limit and the next step, exit code 1,
 //! and no result.
 
 use std::path::{Path, PathBuf};
@@ -175,8 +175,8 @@ fn images() {
 }
 
 #[test]
-fn campaigns_of_nothing() {
-    refused_by(1, "campaign", "--seeds 0", &["--seeds 0", "at least 1"]);
-    refused_by(1, "campaign", "--wall-limit 0", &["--wall-limit 0", "at least 1 second"]);
-    refused_by(1, "campaign", "--jobs 0", &["--jobs 0", "at least 1"]);
+fn soak_runs_of_nothing() {
+    refused_by(1, "soak", "--seeds 0", &["--seeds 0", "at least 1"]);
+    refused_by(1, "soak", "--wall-limit 0", &["--wall-limit 0", "at least 1 second"]);
+    refused_by(1, "soak", "--jobs 0", &["--jobs 0", "at least 1"]);
 }

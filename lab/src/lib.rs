@@ -1,10 +1,9 @@
-//! Laboratory: simulation of collectives, calibration of the timing model, the evaluation, random campaigns, cost models.
+//! Laboratory: simulation of collectives, calibration of the timing model, the evaluation, random soak runs, cost models.
 //!
 //! It uses the product and the emulated card; neither knows it.
 
 pub mod accesses;
 pub mod calibrate;
-pub mod campaign;
 pub mod capacity;
 pub mod concurrent;
 pub mod evaluate;
@@ -19,4 +18,5 @@ pub mod options;
 pub mod pingpong;
 pub mod reference;
 pub mod sim;
+pub mod soak;
 pub mod tput;

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_that_cannot_be_are_told_the_range() {
+    fn numbers_that_cannot_be_are_reported_the_range() {
         let threads = whole::<u32>(1, 190);
         assert_eq!((threads("190"), threads("4294967295")), (Ok(190), Ok(u32::MAX)), "later checks know more");
         for wrong in ["-1", "4294967296", "2.5", "", "many", "1e3"] {

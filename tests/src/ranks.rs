@@ -5,7 +5,7 @@ use emu_machine::{Config, with_world};
 use emu_provider::emulated;
 use flexcast::p2p::algorithm::Operation;
 use flexcast::p2p::{self, Connections, Error, Group};
-use flexcast_proto::Place;
+use flexcast_proto::RankInfo;
 use flexio::{Access, CompletionQueue, Device, HostBuffer, MemoryRegion, ProtectionDomain, Provider};
 
 /// Connected ranks.
@@ -36,7 +36,7 @@ pub fn with_ranks<R>(
         (0..ranks).map(|rank| provider.open(&format!("mlx5_{rank}"))).collect::<Result<_, _>>()?;
     let domains: Vec<ProtectionDomain> = devices.iter().map(ProtectionDomain::new).collect::<Result<_, _>>()?;
     let connections: Vec<Connections> = (0..ranks)
-        .map(|rank| Connections::new(Place::new(rank, ranks).expect("few ranks"), operations, config))
+        .map(|rank| Connections::new(RankInfo::new(rank, ranks).expect("few ranks"), operations, config))
         .collect::<Result<_, _>>()?;
     let queues: Vec<CompletionQueue> = devices
         .iter()

@@ -50,8 +50,8 @@ fn image_allgather_tells_at_the_cutoff_what_is_missing() {
             // Five bits per root, the last one of each set beforehand; and an edge each.
             let there: Vec<bool> = (0..3).map(|root| !silent.contains(&root)).collect();
             let bits = (0..3).fold(0, |bits, root| bits | (if there[root] { 0b11111 } else { 0b10000 }) << (5 * root));
-            let edges = (0..3).fold(0, |edges, root| edges | u64::from(there[root]) << root);
-            assert_eq!(outcome.words, [bits, edges], "{transport:?}, silent {silent:?}");
+            let tails = (0..3).fold(0, |tails, root| tails | u64::from(there[root]) << root);
+            assert_eq!(outcome.words, [bits, tails], "{transport:?}, silent {silent:?}");
         }
     }
 }

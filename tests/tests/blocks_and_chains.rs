@@ -27,12 +27,12 @@ fn blocks_lie_where_displacements_say_and_gaps_stay() {
                 let request = if seed % 2 == 0 {
                     let mut send = cards[rank].buffer(own.len()).expect("a buffer");
                     send.write(0, &own).expect("written");
-                    communicator.allgatherv_displaced(send, receive, &COUNTS, &DISPLACEMENTS)
+                    communicator.allgatherv_displs(send, receive, &COUNTS, &DISPLACEMENTS)
                 } else {
                     if !own.is_empty() {
                         receive.write(DISPLACEMENTS[rank] as usize, &own).expect("written");
                     }
-                    communicator.allgatherv_displaced_in_place(receive, &COUNTS, &DISPLACEMENTS)
+                    communicator.allgatherv_displs_in_place(receive, &COUNTS, &DISPLACEMENTS)
                 };
                 let request = request.expect("accepted");
                 all.push(Under::new(communicator, request));
@@ -66,7 +66,7 @@ fn displacements_that_do_not_fit_or_differ_are_refused() {
         let buffer = |rank: usize, len| cards[rank].buffer(len).expect("a buffer");
         let refused = |displacements: &[u64], words: &[&str]| {
             let (send, receive) = (buffer(0, 30), buffer(0, 100));
-            let refused = communicators[0].allgatherv_displaced(send, receive, &[30, 50], displacements);
+            let refused = communicators[0].allgatherv_displs(send, receive, &[30, 50], displacements);
             let refused = refused.expect_err("they do not fit");
             assert!(matches!(refused.error, Error::Argument { .. }), "{}", refused.error);
             told(&refused.error, words);
@@ -81,9 +81,8 @@ fn displacements_that_do_not_fit_or_differ_are_refused() {
             let (first, second) = communicators.split_at_mut(1);
             let request = first[0].allgatherv(buffer(0, 30), buffer(0, 80), &[30, 50]).expect("accepted");
             let mut all = vec![Under::new(&first[0], request)];
-            let request = second[0]
-                .allgatherv_displaced(buffer(1, 50), buffer(1, 90), &[30, 50], &displacements)
-                .expect("accepted");
+            let request =
+                second[0].allgatherv_displs(buffer(1, 50), buffer(1, 90), &[30, 50], &displacements).expect("accepted");
             all.push(Under::new(&second[0], request));
             drive(provider, &mut all, |_, _| {});
             for one in &all {
@@ -111,7 +110,7 @@ fn ranks_of_a_rack_multicast_one_after_another() {
             // A table has as many chains as it has; racks no more than racks.
             let chains = if seed == 1 { 5 } else { 0 };
             let communicators =
-                connect(cards.iter(), &config().chain_mapping(chain_mapping).chains(chains).lead_chunks(Some(0)));
+                connect(cards.iter(), &config().chain_mapping(chain_mapping).chains(chains).lookahead_chunks(Some(0)));
             let mut all: Vec<Under<'_>> = communicators
                 .iter()
                 .map(|communicator| {

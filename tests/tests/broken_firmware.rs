@@ -49,7 +49,7 @@ fn a_handler_that_never_ends_ends_the_run_at_its_bound() {
 }
 
 #[test]
-fn a_handler_that_reports_an_error_is_told_by_its_code() {
+fn a_handler_that_reports_an_error_is_reported_by_its_code() {
     let code = [addi(reg::A0, 0, 0x77), addi(reg::A7, 0, 10), ECALL];
     let error = fails(Transport::Uc, patched("uc_receive", &code));
     let TputError::Flexio(Error::DeviceFault { state: ErrorState::User, .. }) = &error else { panic!("{error}") };
@@ -64,7 +64,7 @@ fn an_image_that_answers_the_bring_up_wrongly_is_refused() {
 }
 
 #[test]
-fn an_image_that_refuses_its_context_is_told_by_the_fault() {
+fn an_image_that_refuses_its_context_is_reported_by_the_fault() {
     let error = fails(Transport::Uc, patched("prepare", &[addi(reg::A0, 0, 1), RET]));
     assert!(matches!(error, TputError::Context { worker: 0, code: 1 }), "{error}");
     told(&error, &["worker 0", "refused its context", "fault 1"]);

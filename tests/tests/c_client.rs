@@ -311,7 +311,7 @@ fn the_system_provider_runs_on_the_library() {
 }
 
 #[test]
-fn declarations_are_told_from_other_text() {
+fn declarations_are_reported_from_other_text() {
     let header = "/* ibv_comment(x) */\n#define ibv_macro(x) ibv_other(x)\ntypedef void (ibv_type)(void);\n\
                   static inline int ibv_inline(int a)\n{\n\treturn ibv_called(a);\n}\n\
                   int *ibv_one(int a,\n\tint (*callback)(int));\nvoid ibv_two(void);\n";

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use emu_config::Machine;
 use flexcast::{Config, Overheads, ThreadPlacement};
-use flexcast_lab::campaign::random::{Case, Expected};
-use flexcast_lab::campaign::{Tally, run_case, run_seed};
-use flexcast_lab::sim::params::{Operation, SimParams, Trouble};
+use flexcast_lab::sim::params::{HostFault, Operation, SimParams};
 use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run;
+use flexcast_lab::soak::random::{Case, Expected};
+use flexcast_lab::soak::{Tally, run_case, run_seed};
 use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::image_bytes;
 
@@ -23,7 +23,7 @@ fn simulate(params: &SimParams) -> Report {
         .expect("the simulation runs")
 }
 
-fn campaign(seeds: std::ops::Range<u64>) -> Tally {
+fn soak(seeds: std::ops::Range<u64>) -> Tally {
     let (image, mut sum) = (image(), Tally::default());
     for seed in seeds {
         match run_seed(seed, &image) {
@@ -37,13 +37,13 @@ fn campaign(seeds: std::ops::Range<u64>) -> Tally {
 /// A first part of `cargo xtask sim`; in two tests, for two cores.
 #[test]
 fn cases_drawn_from_seeds_end_well_or_in_typed_errors() {
-    let tally = campaign(1..101);
+    let tally = soak(1..101);
     assert!(tally.right >= 50 && tally.failed >= 10 && tally.recovered_chunks > 0, "{tally:?}");
 }
 
 #[test]
 fn more_cases_drawn_from_seeds_end_well_or_in_typed_errors() {
-    let tally = campaign(101..201);
+    let tally = soak(101..201);
     assert!(tally.weak >= 5 && tally.raced >= 10 && tally.lost_frames > 0 && tally.baselines >= 10, "{tally:?}");
 }
 
@@ -51,20 +51,20 @@ fn more_cases_drawn_from_seeds_end_well_or_in_typed_errors() {
 #[test]
 fn bytes_that_come_again_are_no_race() {
     for seed in [576, 1324] {
-        let tally = campaign(seed..seed + 1);
+        let tally = soak(seed..seed + 1);
         assert_eq!((tally.right, tally.baselines), (1, 1), "seed {seed}: {tally:?}");
     }
 }
 
-/// Without this, a campaign in which nothing is checked would pass.
+/// Without this, a soak run in which nothing is checked would pass.
 #[test]
-fn a_case_that_comes_out_wrong_is_told() {
+fn a_case_that_comes_out_wrong_is_reported() {
     let mut case = (1..).map(Case::new).find(|case| case.expected == Expected::Failed).expect("there is one");
-    case.params.trouble.clear();
+    case.params.host_faults.clear();
     let wrong = run_case(&case, &image()).expect_err("nobody disagrees, so nobody fails");
     assert!(wrong.to_string().contains("all must fail"), "{wrong}");
     case.expected = Expected::Right;
-    case.params.trouble = vec![Trouble::Disagree { rank: 1 }];
+    case.params.host_faults = vec![HostFault::Disagree { rank: 1 }];
     let wrong = run_case(&case, &image()).expect_err("one rank disagrees, so all fail");
     assert!(wrong.to_string().contains("ranks failed"), "{wrong}");
 }
@@ -100,7 +100,7 @@ fn eight_ranks_fill_their_links() {
 /// A rank whose DPA thread stands still makes the others wait in the barrier, for longer than any cutoff, and nothing worse.
 #[test]
 fn a_stalled_worker_delays_and_breaks_nothing() {
-    let stall = Trouble::Stall { rank: 1, unit: 1, after_ps: 20_000_000, for_ps: 20_000_000_000 };
+    let stall = HostFault::Stall { rank: 1, unit: 1, after_ps: 20_000_000, for_ps: 20_000_000_000 };
     let params = SimParams {
         ranks: 3,
         operation: Operation::Allgather,
@@ -108,7 +108,7 @@ fn a_stalled_worker_delays_and_breaks_nothing() {
         warm_up: 0,
         iterations: 2,
         config: Config::default().with_subgroups(1),
-        trouble: vec![stall],
+        host_faults: vec![stall],
         ..SimParams::default()
     };
     let report = simulate(&params);

@@ -31,11 +31,11 @@ fn crashed(folder: &Path) -> (World, u32, CrashRecord) {
             thread
         })
         .collect();
-    let (kick, unpack) = (symbol(&mut world, "kick"), symbol(&mut world, "kick__unpack"));
+    let (activate, unpack) = (symbol(&mut world, "activate"), symbol(&mut world, "activate__unpack"));
     let arguments = world.heap_alloc(0, process, 8).expect("heap");
     world.write_memory(0, process, arguments, &u64::from(threads[1]).to_le_bytes()).expect("written");
     // The handler may die before the call returns.
-    drop(world.process_call(0, process, kick, unpack, arguments));
+    drop(world.process_call(0, process, activate, unpack, arguments));
     while world.step() {}
     let record = world.card(0).unwrap().process(process).unwrap().crash().expect("it died").clone();
     assert_eq!((record.thread, record.eu), (threads[1], 18));

@@ -237,7 +237,7 @@ fn an_endless_call_meets_its_watchdog() {
 }
 
 #[test]
-fn an_error_of_the_firmware_is_told_apart_from_a_crash() {
+fn an_error_of_the_firmware_is_distinguished_from_a_crash() {
     let mut code = vec![addi(reg::A0, 0, 0x85)];
     code.extend(rtos(layout::call::ERROR));
     with_process(Config::default(), &image(&[RET], &code), |process| {

@@ -11,7 +11,7 @@ use flexcast_image::{Image, ImageError};
 use flexcast_isa::Isa;
 use flexcast_lab::model::fabric::FatTree;
 use flexcast_lab::model::traffic::TrafficError;
-use flexcast_proto::Place;
+use flexcast_proto::RankInfo;
 use flexcast_tests::examples::{allgather, compile, compiler};
 use flexcast_tests::{image_path, workspace_root};
 
@@ -70,8 +70,8 @@ fn verbs_missing() -> flexio::Error {
 
 #[test]
 fn errors_of_the_collective_library_say_their_sentence_in_debug() {
-    // What a newcomer meets first: `Error: Place(Rank { rank: 5, ranks: 2 })` before.
-    let place = Place::new(5, 2).expect_err("no such rank");
+    // What a newcomer meets first: `Error: RankInfo(Rank { rank: 5, ranks: 2 })` before.
+    let place = RankInfo::new(5, 2).expect_err("no such rank");
     let error = flexcast::Error::from(place);
     says_its_sentence(&error, "rank 5");
     // As `main` shows it.

@@ -198,7 +198,7 @@ fn allreduces_give_every_rank_the_sum() {
 }
 
 #[test]
-fn ranks_that_reduce_otherwise_are_told() {
+fn ranks_that_reduce_otherwise_are_reported() {
     let ring = Allreduce::Ring;
     with_ranks(machine(2, 0), &[Operation::Allreduce(ring)], p2p::Config::default(), |ranks| {
         for (rank, operator) in [Operator::SumF32, Operator::SumI32].into_iter().enumerate() {

@@ -31,7 +31,7 @@ fn allgatherv(communicator: &Communicator, counts: [u64; 3]) -> Request {
 }
 
 #[test]
-fn ranks_that_call_different_things_are_told_both_calls() {
+fn ranks_that_call_different_things_are_reported_both_calls() {
     let calls: [(Call, Call, [&str; 2]); 4] = [
         (
             |one| broadcast(one, 0, 5000),
@@ -84,7 +84,7 @@ fn ranks_that_call_different_things_are_told_both_calls() {
     }
 }
 
-/// MC-55. The bound after the barrier: three times the cutoff, and the time for recovery; before it the patience. For a quarter of the bound
+/// MC-55. The bound after the barrier: three times the cutoff, and the time for recovery; before it the timeout. For a quarter of the bound
 /// more ranks that are accused may say who it is that they wait for themselves.
 #[test]
 fn a_silent_rank_is_named_by_all_within_the_bound() {
@@ -198,7 +198,7 @@ fn a_process_that_dies_ends_the_wait_with_its_record() {
             told(crash, &["window 0 has been destroyed", "thread", "pc"]);
             let failure = done.report.failure.expect("why");
             assert!(failure.culprit == 1 && matches!(failure.cause, Cause::Device(_)), "{protocol:?}: {failure}");
-            // All is sent in far less; nobody's patience (20 ms) or wait for an answer (1 s) is over.
+            // All is sent in far less; nobody's timeout (20 ms) or wait for an answer (1 s) is over.
             assert!(ended_us.is_some_and(|us| us < 1_000), "{protocol:?}: after {ended_us:?} us");
             for rank in [0, 2] {
                 let error = &all[rank].done.as_ref().expect("an end").as_ref().expect_err("rank 1 is dead").error;

@@ -112,20 +112,20 @@ fn most_injecting(recording: &Recording) -> (usize, usize) {
     (spans.len(), spans.values().map(|(from_ps, _)| at(*from_ps)).max().unwrap_or(0))
 }
 
-/// MC-63, wherever the protocol runs. A lead lets the next root begin sooner, and shows that the count can tell.
+/// MC-63, wherever the protocol runs. A lookahead lets the next root begin sooner, and shows that the count can tell.
 #[test]
 fn at_most_as_many_ranks_inject_as_there_are_chains() {
     for control in [Control::Host, Control::Device] {
         for (ranks, chains) in [(6, 1), (6, 2), (7, 3), (4, 4)] {
             let config = Config::default().chains(chains).control(control).send_batch(8).max_receive_bytes(4 << 20);
-            let injecting = |lead_chunks| {
-                let config = config.clone().lead_chunks(lead_chunks);
+            let injecting = |lookahead_chunks| {
+                let config = config.clone().lookahead_chunks(lookahead_chunks);
                 let (report, recording) = record(&params(Operation::Allgather, ranks, 300_000, config));
                 assert_eq!(report.control.activation, u64::from(ranks - chains));
                 most_injecting(&recording)
             };
             assert_eq!(injecting(Some(0)), (ranks as usize, chains as usize), "{control:?}, {ranks} ranks");
-            // The conductor takes longer to activate the next than these blocks to be sent.
+            // The progress thread takes longer to activate the next than these blocks to be sent.
             if control == Control::Host {
                 let (_, most) = injecting(Some(60));
                 assert_eq!(most > chains as usize, chains < ranks, "{ranks} ranks: {most} with a lead");
@@ -141,8 +141,8 @@ fn at_most_as_many_ranks_inject_as_there_are_chains() {
 #[test]
 fn a_lead_hides_the_activation() {
     for control in [Control::Host, Control::Device] {
-        let times = [0, 32, 64, 128].map(Some).map(|lead_chunks| {
-            let config = Config::default().chains(1).lead_chunks(lead_chunks).control(control);
+        let times = [0, 32, 64, 128].map(Some).map(|lookahead_chunks| {
+            let config = Config::default().chains(1).lookahead_chunks(lookahead_chunks).control(control);
             let report = simulate(&params(Operation::Allgather, 8, 1 << 20, config), |_| {});
             assert_eq!((report.traffic.rnr_drops, report.recovered_chunks), (0, 0));
             report.virtual_time_us

@@ -26,7 +26,7 @@ fn program(folder: &Path) -> Option<PathBuf> {
         return None;
     };
     let root = workspace_root();
-    let program = folder.join("trouble");
+    let program = folder.join("fault");
     let includes =
         ["host/flexio-sys/include", "host/verbs-sys/include", "host/doca-sys/include", "emu/libflexio/include"];
     let output = Command::new(compiler)
@@ -83,7 +83,7 @@ fn run(program: &Path, what: &str, machine: &str) -> Told {
 
 /// The host looks at its memory, or sleeps while the machine runs by itself: it never learns of the death by a call.
 #[test]
-fn a_death_is_told_when_it_happens() {
+fn a_death_is_reported_when_it_happens() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(program) = program(folder.path()) else { return };
     let driven = "[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:9\"";
@@ -92,7 +92,7 @@ fn a_death_is_told_when_it_happens() {
         assert!(stdout.contains("signalled"), "{what}: {stdout}");
         let lines: Vec<&str> = stderr.lines().filter(|line| line.starts_with("flexcast: ")).collect();
         let [line] = lines[..] else { panic!("{what}: one line is to tell it:\n{stderr}") };
-        let parts = ["DPA process 1 (trouble) of mlx5_0 has died", "illegal instruction", "pc 0x", "(handler+0x640)"];
+        let parts = ["DPA process 1 (fault) of mlx5_0 has died", "illegal instruction", "pc 0x", "(handler+0x640)"];
         for part in parts.into_iter().chain(["thread 1"]) {
             assert!(line.contains(part), "{what}: {part:?} is not in {line}");
         }
@@ -114,7 +114,7 @@ fn a_death_is_told_when_it_happens() {
 }
 
 #[test]
-fn races_are_told_when_they_are_found() {
+fn races_are_reported_when_they_are_found() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(program) = program(folder.path()) else { return };
     let kind = "memory was written after its release";

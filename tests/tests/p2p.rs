@@ -5,7 +5,7 @@ use emu_machine::fabric::{Fault, FaultEvent, FaultScript, Topology};
 use emu_machine::{Config, NetworkConfig, Wiring, with_world};
 use flexcast::p2p::algorithm::{Allgather, Broadcast, Operation};
 use flexcast::p2p::{self, ANNOUNCEMENT_BYTES, Buffer, Connections, Error};
-use flexcast_proto::Place;
+use flexcast_proto::RankInfo;
 use flexcast_tests::ranks::{Ranks, bytes_of, with_ranks};
 use flexio::Bound;
 
@@ -309,7 +309,7 @@ fn memory_given_back_too_early_breaks_the_connections_that_write_to_it() {
 }
 
 #[test]
-fn ranks_that_disagree_are_told_with_both_calls() {
+fn ranks_that_disagree_are_reported_with_both_calls() {
     let operations = [Operation::Allgather(Allgather::Ring), Operation::Allgather(Allgather::Linear)];
     let cases: [(&str, u64, Allgather); 2] = [("1001", 1001, Allgather::Ring), ("linear", 1000, Allgather::Linear)];
     for (word, len, algorithm) in cases {
@@ -374,7 +374,7 @@ fn what_cannot_be_is_refused_and_leaves_the_group_usable() {
 
 #[test]
 fn set_up_refuses_what_cannot_be() {
-    let place = Place::new(0, 2).unwrap();
+    let place = RankInfo::new(0, 2).unwrap();
     let config = |writes, write_bytes| p2p::Config { writes, write_bytes, ..p2p::Config::default() };
     let told = |operations: &[Operation], config, word: &str| {
         let text = Connections::new(place, operations, config).unwrap_err().to_string();

@@ -200,7 +200,7 @@ fn the_command_line_tool_tells_it_and_prints_the_registers_once() {
 }
 
 #[test]
-fn a_program_in_c_is_told() {
+fn a_program_in_c_is_reported() {
     let Some(compiler) = compiler() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let program = compile(compiler, "open", folder.path());

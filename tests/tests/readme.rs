@@ -148,7 +148,7 @@ fn the_installed_program_needs_nothing_beside_it() {
         ("flexcast sim --ranks 4 --bytes 4096", ["multicast", "equal"]),
         ("flexcast reference --bytes 65536", ["uc", "8192"]),
         ("flexcast run pingpong", ["bring-up", "ping 1"]),
-        ("flexcast campaign --seeds 1 --first 1", ["1", "seed"]),
+        ("flexcast soak --seeds 1 --first 1", ["1", "seed"]),
         ("flexcast bench --bytes 65536 --no-collectives", ["reference", "allgather"]),
         ("flexcast report --list", ["variability", "models"]),
         ("flexcast report --only models --reduced --out out", ["models: ", "page: "]),

@@ -31,7 +31,7 @@ fn case(seed: u64) -> (SimParams, Machine) {
         seed,
         config: Config::default().with_subgroups(random.random_range(1..=3)),
         skew: PostSkew::default(),
-        trouble: Vec::new(),
+        host_faults: Vec::new(),
     };
     let receive_bytes = params.receive_bytes();
     params.config = params

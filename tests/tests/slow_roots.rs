@@ -25,7 +25,7 @@ fn slow(transport: Transport, control: Control) -> SimParams {
         .transport(transport)
         .control(control)
         .chunk_bytes(64)
-        .quota(1)
+        .budget(1)
         .send_batch(2)
         .send_depth(32)
         .chains(1)
@@ -44,7 +44,7 @@ fn slow(transport: Transport, control: Control) -> SimParams {
         seed: 1,
         config,
         skew: PostSkew::default(),
-        trouble: Vec::new(),
+        host_faults: Vec::new(),
     }
 }
 

@@ -241,7 +241,7 @@ fn an_installation_that_is_not_whole_is_refused() {
 }
 
 #[test]
-fn a_tool_that_fails_is_told_with_its_command() {
+fn a_tool_that_fails_is_reported_with_its_command() {
     let Some(sdk) = Sdk::new("failing") else { return };
     let clang = sdk.path("doca/tools/dpa-clang");
     fs::write(&clang, "#!/bin/sh\necho 'dpa-clang: error: no licence' >&2\nexit 3\n").expect("a tool");

@@ -44,7 +44,7 @@ fn params(transport: Transport, operation: Operation, ranks: u32, bytes: u64) ->
         seed: 1,
         config,
         skew: PostSkew::default(),
-        trouble: Vec::new(),
+        host_faults: Vec::new(),
     }
 }
 

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_started_is_told_before_anything_is_built() {
+    fn what_cannot_be_started_is_reported_before_anything_is_built() {
         assert!(told("toaster", 4).contains("there are: allgather"));
         assert!(told("allgather", 0).contains("1 to 64"));
         assert!(told("allgather", 65).contains("1 to 64"));

@@ -12,7 +12,7 @@ use flexcast_lab::reference;
 use flexcast_lab::tput::plan::{Params, Plan};
 use flexcast_lab::tput::run::{Cards, made_up_bytes, names, run as run_plan};
 
-use super::{growth, open_provider, progress_bar};
+use super::{open_provider, progress_bar, scaling};
 use crate::args::{BenchArgs, ProviderName};
 
 /// Bytes of a chunk: small, so that the link is faster than one thread.
@@ -46,11 +46,11 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     if !args.json && !datapath.is_empty() {
         tell(args, &datapath)?;
     }
-    let collectives = if args.no_collectives { Vec::new() } else { growth::measure(args.images.images.as_deref())? };
+    let collectives = if args.no_collectives { Vec::new() } else { scaling::measure(args.images.images.as_deref())? };
     if args.json {
         out!("{}", serde_json::json!({ "datapath": datapath, "collectives": collectives }))?;
     } else if !collectives.is_empty() {
-        out!("{}", growth::table(&collectives))?;
+        out!("{}", scaling::table(&collectives))?;
     }
     let ok = datapath.iter().all(|row| row.digest_ok) && collectives.iter().all(|row| row.digest_ok);
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })

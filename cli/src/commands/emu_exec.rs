@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_cannot_be_are_told() {
+    fn members_that_cannot_be_are_reported() {
         let told = |rank, of, cards, base| member(rank, of, cards, base).unwrap_err().to_string();
         assert!(told(4, 4, 1, 7471).contains("ranks are 0 to 3"));
         assert!(told(0, 0, 1, 7471).contains("--of 0"));

@@ -2,20 +2,20 @@
 
 mod bench;
 mod calibrate;
-mod campaign;
 mod collectives;
 mod demo;
 mod deploy;
 mod devices;
 mod emu_exec;
 mod emu_run;
-mod growth;
 mod look;
 mod plan;
 mod reference;
 mod report;
 mod report_progress;
+mod scaling;
 mod sim;
+mod soak;
 mod tput;
 
 use std::fs::File;
@@ -45,7 +45,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Tput(args) => tput::run(&args),
         Command::Reference(args) => reference::run(&args),
         Command::Sim(args) => sim::run(&args),
-        Command::Campaign(args) => campaign::run(&args),
+        Command::Soak(args) => soak::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Deploy(args) => deploy::deploy(&args),
         Command::Run(args) => deploy::run(&args),

@@ -14,7 +14,7 @@ pub struct Control {
 
 /// What came.
 #[derive(Clone, Copy, Default)]
-pub struct News {
+pub struct ControlEvents {
     /// At least one message.
     pub message: bool,
     /// Syndrome of an error completion.
@@ -52,17 +52,17 @@ impl Control {
     /// Consumes all completions and posts their receives again. What the host wrote before these messages can then be read.
     #[cold]
     #[inline(never)]
-    pub fn take(&self, consumed: &mut u64) -> News {
-        let mut news = News::default();
+    pub fn take(&self, consumed: &mut u64) -> ControlEvents {
+        let mut events = ControlEvents::default();
         let first = *consumed;
         while self.cq.is_ready(*consumed) {
             fence::memory_read();
             let entry = self.cq.entry(*consumed);
             let opcode = entry.op_own() >> 4;
             if opcode == CqeOpcode::ResponderError as u64 || opcode == CqeOpcode::RequesterError as u64 {
-                news.error = Some(entry.syndrome());
+                events.error = Some(entry.syndrome());
             } else {
-                news.message = true;
+                events.message = true;
             }
             *consumed += 1;
         }
@@ -71,7 +71,7 @@ impl Control {
             self.cq.set_consumer(*consumed);
             self.queue.set_producer(*consumed + self.queue.depth());
         }
-        news
+        events
     }
 
     /// Asks to be woken by the next message.

@@ -4,7 +4,7 @@ use dpa::abi::{CompletionFlag, FLAG_MAGIC, Operation, Statistics, WorkerReport, 
 use dpa::group::Group;
 use dpa::{HostLine, Signals, WindowCell, error, fatal, fence};
 
-use crate::placement::edges;
+use crate::placement::tails;
 use crate::worker::Worker;
 
 impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LANE> {
@@ -37,8 +37,8 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
             // No fence: whether to store depends on the counter, and each worker has written back before it counted itself.
             flag.store_at::<{ core::mem::offset_of!(CompletionFlag, value) }>(FLAG_MAGIC + sequence);
             fence::window_writeback();
-            if LANE && let Some(conductor) = Signals::attach(&self.context.signals) {
-                conductor.complete(sequence);
+            if LANE && let Some(progress) = Signals::attach(&self.context.signals) {
+                progress.complete(sequence);
             }
         }
     }
@@ -66,19 +66,19 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
         self.context.state.reported = request;
     }
 
-    /// [`Worker::write_report`] of a lane: the words that hold bits of the operation, and the edges.
+    /// [`Worker::write_report`] of a lane: the words that hold bits of the operation, and the tail bitmap.
     #[inline(never)]
     pub(crate) fn write_lane_report(&mut self, request: u64) {
         if self.context.bitmap_host != 0 {
             let words = self.context.bitmap.count() as usize;
-            let all = words + self.context.edges.count() as usize;
+            let all = words + self.context.tails.count() as usize;
             let copy = self.window.words(self.context.bitmap_host, all).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
             for index in 0..self.bitmap.bits().div_ceil(64) {
                 copy.store(index as usize, self.bitmap.word(index));
             }
-            let edges = edges(self.context);
-            for index in 0..edges.bits().div_ceil(64) {
-                copy.store(words + index as usize, edges.word(index));
+            let tails = tails(self.context);
+            for index in 0..tails.bits().div_ceil(64) {
+                copy.store(words + index as usize, tails.word(index));
             }
         }
         self.publish_statistics();

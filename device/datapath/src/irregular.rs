@@ -8,7 +8,7 @@ use dpa::proto::Mark;
 use dpa::{BitmapView, CompletionQueue, fence};
 
 use crate::hot::key_base;
-use crate::placement::{edges, locate};
+use crate::placement::{locate, tails};
 use crate::worker::Worker;
 
 impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LANE> {
@@ -50,9 +50,9 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
         }
         let key = entry.user_index_and_immediate();
         let psn = key.wrapping_sub(key_base(self.context));
-        let deaf = LANE && (self.context.lane.closed | self.context.lane.dead) != 0;
+        let stopped = LANE && (self.context.lane.closed | self.context.lane.dead) != 0;
         let state = &mut self.context.state;
-        if state.armed.sequence == 0 || deaf || psn >> self.context.psn_bits != 0 {
+        if state.armed.sequence == 0 || stopped || psn >> self.context.psn_bits != 0 {
             state.statistics.wrong_id += 1;
             return false;
         }
@@ -73,8 +73,8 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
             self.context.state.statistics.wrong_length += 1;
             return false;
         }
-        // A lane has set the bit of a short chunk's PSN beforehand: the truth about it is in the edges.
-        let mark = if LANE && bytes != chunk_bytes { edges(self.context).mark(run) } else { self.bitmap.mark(psn) };
+        // A lane has set the bit of a short chunk's PSN beforehand: the truth about it is in the tail bitmap.
+        let mark = if LANE && bytes != chunk_bytes { tails(self.context).mark(run) } else { self.bitmap.mark(psn) };
         let state = &mut self.context.state;
         if mark != Mark::First {
             state.statistics.duplicates += 1;

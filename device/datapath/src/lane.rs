@@ -1,7 +1,7 @@
 //! Lanes: one thread serves several receive contexts, driven by a control queue.
 //!
 //! An activation takes the host's messages first, and again between turns: only they make it look at operations. The lanes take turns, each
-//! with at most its own quota, until none has anything left or the thread's quota is used up; then all that were busy are settled, every queue is armed, and
+//! with at most its own budget, until none has anything left or the thread's budget is used up; then all that were busy are settled, every queue is armed, and
 //! everything is looked at once more.
 
 use dpa::abi::{
@@ -13,7 +13,7 @@ use dpa::{
     error, fatal, fence,
 };
 
-use crate::control::{Control, News};
+use crate::control::{Control, ControlEvents};
 use crate::hot::{key_base, place};
 use crate::placement::{check_lane_operation, set_out};
 use crate::prepare::{check, prepare_receives};
@@ -30,8 +30,8 @@ pub fn prepare_lanes(thread: &mut LaneThread) -> Result<(), (ContextFault, u32)>
         return Err(whole(ContextFault::AbiHash));
     }
     let transport = Transport::from_raw(thread.transport).map_err(|_| whole(ContextFault::Transport))?;
-    if thread.quota == 0 {
-        return Err(whole(ContextFault::Quota));
+    if thread.budget == 0 {
+        return Err(whole(ContextFault::Budget));
     }
     Control::check(&thread.control_cq, &thread.control_queue).map_err(whole)?;
     let mut lanes = ContextArray::attach(&mut thread.contexts);
@@ -106,7 +106,7 @@ fn activation<const UD: bool>(context: &mut LaneThread) -> Next {
         window,
         state,
     };
-    let next = served.serve::<UD>(u64::from(context.quota));
+    let next = served.serve::<UD>(u64::from(context.budget));
     served.state.instructions += Counters::read().since(entered).instructions;
     next
 }
@@ -121,10 +121,10 @@ struct Served<'c> {
 }
 
 impl Served<'_> {
-    fn serve<const UD: bool>(&mut self, mut quota: u64) -> Next {
+    fn serve<const UD: bool>(&mut self, mut budget: u64) -> Next {
         loop {
-            self.listen::<UD>();
-            if !self.rounds::<UD>(&mut quota) {
+            self.poll_control::<UD>();
+            if !self.rounds::<UD>(&mut budget) {
                 return Next::Retrigger;
             }
             self.settle::<UD>();
@@ -141,16 +141,16 @@ impl Served<'_> {
                 return Next::Reschedule;
             }
             // Something arrived between the last look and arming. Its event will come too and find nothing.
-            quota = quota.saturating_sub(1);
-            if quota == 0 {
+            budget = budget.saturating_sub(1);
+            if budget == 0 {
                 return Next::Retrigger;
             }
         }
     }
 
-    /// Serves the lanes in turn until none has work (true) or the quota is used up (false).
+    /// Serves the lanes in turn until none has work (true) or the budget is used up (false).
     #[inline(always)]
-    fn rounds<const UD: bool>(&mut self, quota: &mut u64) -> bool {
+    fn rounds<const UD: bool>(&mut self, budget: &mut u64) -> bool {
         let count = self.lanes.len();
         let mut idle = 0;
         let mut index = self.state.next_lane as usize;
@@ -165,15 +165,15 @@ impl Served<'_> {
                 continue;
             }
             idle = 0;
-            let limit = u64::from(lane.quota).min(*quota);
+            let limit = u64::from(lane.budget).min(*budget);
             let consumed = turn::<UD>(lane, &self.thread, self.window, limit);
-            *quota = quota.saturating_sub(consumed);
-            if *quota == 0 {
+            *budget = budget.saturating_sub(consumed);
+            if *budget == 0 {
                 self.state.next_lane = index as u32;
                 return false;
             }
             // A cutoff does not wait until all lanes are idle.
-            self.listen::<UD>();
+            self.poll_control::<UD>();
         }
         self.state.next_lane = index as u32;
         true
@@ -181,25 +181,25 @@ impl Served<'_> {
 
     /// Takes the host's messages.
     #[inline(always)]
-    fn listen<const UD: bool>(&mut self) {
+    fn poll_control<const UD: bool>(&mut self) {
         if self.control.is_ready(self.state.control_consumed) {
-            let news = self.control.take(&mut self.state.control_consumed);
-            self.hear::<UD>(news);
+            let events = self.control.take(&mut self.state.control_consumed);
+            self.apply_control::<UD>(events);
         }
     }
 
     /// Has all lanes look at what the host wrote; notes a control connection that is broken.
     #[cold]
     #[inline(never)]
-    fn hear<const UD: bool>(&mut self, news: News) {
+    fn apply_control<const UD: bool>(&mut self, events: ControlEvents) {
         for context in self.lanes.iter_mut() {
             touch(context);
-            context.lane.attention |= u32::from(news.message);
+            context.lane.pending |= u32::from(events.message);
             let mut lane = attach::<UD>(context, &self.thread, self.window);
-            if let Some(syndrome) = news.error {
+            if let Some(syndrome) = events.error {
                 lane.fail(WorkerStatus::ControlError, u32::from(syndrome));
             }
-            lane.heed();
+            lane.process_commands();
         }
     }
 
@@ -243,15 +243,15 @@ fn arm<const UD: bool>(context: &WorkerContext, outbox: &Outbox) {
 #[inline(always)]
 fn attach<'c, const UD: bool>(context: &'c mut WorkerContext, thread: &Thread, window: Window) -> Lane<'c, UD> {
     let chunks = context.state.armed.chunks;
-    let deaf = (context.lane.closed | context.lane.dead) != 0;
+    let stopped = (context.lane.closed | context.lane.dead) != 0;
     let bits = |bits| BitmapView::attach(&context.bitmap, bits);
-    let views = (bits(chunks), bits(if deaf { 0 } else { chunks }));
+    let views = (bits(chunks), bits(if stopped { 0 } else { chunks }));
     Worker::attach(context, Outbox::of(thread), window, views)
 }
 
-/// A lane's turn: at most `quota` completions, rounded up to whole batches. What it costs of the thread's quota, at least 1.
+/// A lane's turn: at most `budget` completions, rounded up to whole batches. What it costs of the thread's budget, at least 1.
 #[inline(never)]
-fn turn<const UD: bool>(context: &mut WorkerContext, thread: &Thread, window: Window, quota: u64) -> u64 {
+fn turn<const UD: bool>(context: &mut WorkerContext, thread: &Thread, window: Window, budget: u64) -> u64 {
     let entered = Counters::read();
     touch(context);
     let mode = context.lane.mode as u8;
@@ -261,13 +261,13 @@ fn turn<const UD: bool>(context: &mut WorkerContext, thread: &Thread, window: Wi
         lane.reap();
     }
     let drained = match mode {
-        place::RUNS if UD => lane.drain_runs(quota),
-        place::ROWS if UD => lane.drain_rows(quota),
-        _ => lane.drain_linear(quota),
+        place::RUNS if UD => lane.drain_runs(budget),
+        place::ROWS if UD => lane.drain_rows(budget),
+        _ => lane.drain_linear(budget),
     };
     // What the host waits for is not put off until the other lanes are idle, too.
     let state = &lane.context.state;
-    if drained && (lane.context.lane.attention != 0 || (state.remaining == 0 && state.counted == 0)) {
+    if drained && (lane.context.lane.pending != 0 || (state.remaining == 0 && state.counted == 0)) {
         lane.settle_lane();
     }
     let consumed = lane.context.state.consumed - before;
@@ -279,18 +279,18 @@ impl<const UD: bool> Lane<'_, UD> {
     // One symbol per loop, so that listings and crash records tell them apart.
 
     #[inline(never)]
-    fn drain_linear(&mut self, quota: u64) -> bool {
-        self.drain::<{ place::LINEAR }>(quota)
+    fn drain_linear(&mut self, budget: u64) -> bool {
+        self.drain::<{ place::LINEAR }>(budget)
     }
 
     #[inline(never)]
-    fn drain_runs(&mut self, quota: u64) -> bool {
-        self.drain::<{ place::RUNS }>(quota)
+    fn drain_runs(&mut self, budget: u64) -> bool {
+        self.drain::<{ place::RUNS }>(budget)
     }
 
     #[inline(never)]
-    fn drain_rows(&mut self, quota: u64) -> bool {
-        self.drain::<{ place::ROWS }>(quota)
+    fn drain_rows(&mut self, budget: u64) -> bool {
+        self.drain::<{ place::ROWS }>(budget)
     }
 
     /// Hands over what is left of a segment, acts on the host's line if that had to wait, answers, finishes, tells progress.
@@ -298,8 +298,8 @@ impl<const UD: bool> Lane<'_, UD> {
     fn settle_lane(&mut self) {
         self.context.lane.unsettled = 0;
         self.hand_over();
-        if self.context.lane.attention != 0 {
-            self.heed();
+        if self.context.lane.pending != 0 {
+            self.process_commands();
         }
         self.answer_lane_report();
         if !self.finish_if_complete() {
@@ -310,7 +310,7 @@ impl<const UD: bool> Lane<'_, UD> {
     /// Acts on the host's line: takes over a new operation unless copies of the last are under way (their completion leads here again),
     /// or closes the armed one.
     #[inline(never)]
-    fn heed(&mut self) {
+    fn process_commands(&mut self) {
         let line = HostLine::attach(&self.context.operation);
         let announced = line.snapshot();
         // The host may be writing the next line: no field may be older than the numbers that announce it.
@@ -322,7 +322,7 @@ impl<const UD: bool> Lane<'_, UD> {
             || announced.sequence == 0
         {
             // Half written: its own message is still to come.
-            self.context.lane.attention = 0;
+            self.context.lane.pending = 0;
             return;
         }
         if operation.sequence != self.context.state.armed.sequence {
@@ -336,7 +336,7 @@ impl<const UD: bool> Lane<'_, UD> {
             self.regular = BitmapView::none();
         }
         self.context.lane.request = announced.report_request;
-        self.context.lane.attention = u32::from(!self.may_answer());
+        self.context.lane.pending = u32::from(!self.may_answer());
     }
 
     /// Whether nothing stands between the host's request and its answer: a closed lane answers when no copy is under way any more.
@@ -375,17 +375,17 @@ impl<const UD: bool> Lane<'_, UD> {
         set_out(context, &self.bitmap);
         self.build_stale_copies(&operation);
         if verdict.is_ok()
-            && let Some(conductor) = Signals::attach(&self.context.signals)
+            && let Some(progress) = Signals::attach(&self.context.signals)
         {
-            conductor.armed(operation.sequence);
+            progress.armed(operation.sequence);
         }
     }
 
-    /// Copies bitmap, edges and statistics to host memory if the host asked for it and the answer is final.
+    /// Copies bitmap, tail bitmap and statistics to host memory if the host asked for it and the answer is final.
     fn answer_lane_report(&mut self) {
         let request = self.context.lane.request;
         if request != self.context.state.reported && self.may_answer() {
-            self.context.lane.attention = 0;
+            self.context.lane.pending = 0;
             self.write_lane_report(request);
         }
     }

@@ -23,7 +23,7 @@ mod prepare;
 mod send;
 mod worker;
 
-pub use control::{Control, News};
+pub use control::{Control, ControlEvents};
 pub use lane::{lanes, prepare_lanes, resources};
 pub use prepare::{check_queue, prepare};
 pub use send::{prepare_send, send_blocks};

@@ -67,8 +67,8 @@ const NO_ROW: RunRow =
     RunRow { destination: 0, first_psn: 0, chunks: 0, last_chunk_bytes: 0, reserved: 0, reserved_2: 0 };
 
 /// Short chunks of the armed operation of a lane, a bit per run.
-pub(crate) fn edges(context: &WorkerContext) -> BitmapView {
-    BitmapView::attach(&context.edges, context.lane.placed.roots)
+pub(crate) fn tails(context: &WorkerContext) -> BitmapView {
+    BitmapView::attach(&context.tails, context.lane.placed.roots)
 }
 
 fn table(rows: &TableMemory<RunRow>, placement: &Placement) -> Table<RunRow> {
@@ -92,7 +92,7 @@ pub(crate) fn check_lane_operation(
     if u64::from(placement.own_first) + u64::from(placement.own_chunks) > chunks {
         return Err(ContextFault::OwnChunks);
     }
-    if roots > u64::from(context.edges.count()) * 64 {
+    if roots > u64::from(context.tails.count()) * 64 {
         return Err(ContextFault::Runs);
     }
     if by_rows { check_rows(context, operation, placement) } else { check_runs(chunks, roots, placement) }
@@ -122,9 +122,9 @@ fn check_rows(context: &WorkerContext, operation: &Operation, placement: &Placem
 
 /// Prepares the hot loop for the armed operation: how addresses are computed, and the bits of positions that it must leave alone.
 pub(crate) fn set_out(context: &mut WorkerContext, bitmap: &BitmapView) {
-    let edges = edges(context);
+    let tails = tails(context);
     bitmap.clear();
-    edges.clear();
+    tails.clear();
     let armed = &context.state.armed;
     let lane = &mut context.lane;
     let placed = lane.placed;
@@ -149,7 +149,7 @@ pub(crate) fn set_out(context: &mut WorkerContext, bitmap: &BitmapView) {
     let short = |run: u32, last: u64| {
         bitmap.fill(last, 1);
         if own.contains(&last) {
-            edges.fill(u64::from(run), 1);
+            tails.fill(u64::from(run), 1);
         }
     };
     if placed.run_chunks == 0 {

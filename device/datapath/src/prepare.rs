@@ -79,8 +79,8 @@ pub(crate) fn check(context: &WorkerContext) -> Result<Transport, ContextFault> 
     if !(1..=31).contains(&context.psn_bits) {
         return Err(ContextFault::PsnBits);
     }
-    if context.quota == 0 {
-        return Err(ContextFault::Quota);
+    if context.budget == 0 {
+        return Err(ContextFault::Budget);
     }
     check_queue(&context.receive_cq)?;
     check_queue(&context.receive_queue)?;

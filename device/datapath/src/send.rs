@@ -29,8 +29,8 @@ pub fn prepare_send(thread: &mut SendThread) -> Result<(), (ContextFault, u32)> 
         Transport::Uc => WriteWqe::BLOCKS,
     }
     .ilog2();
-    if thread.quota == 0 {
-        return Err(whole(ContextFault::Quota));
+    if thread.budget == 0 {
+        return Err(whole(ContextFault::Budget));
     }
     if thread.batch == 0 {
         return Err(whole(ContextFault::Batch));
@@ -104,12 +104,12 @@ fn activation<W: Chunk>(context: &mut SendThread) -> Next {
         outbox: Outbox::of(&thread),
         report: window.cell(context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE)),
         operation: HostLine::attach(&context.operation),
-        conductor: Signals::attach(&context.signals),
+        progress: Signals::attach(&context.signals),
         state,
         batch: context.batch,
         psn_bits: context.psn_bits,
     };
-    let next = sender.serve::<W>(u64::from(context.quota));
+    let next = sender.serve::<W>(u64::from(context.budget));
     sender.state.instructions += Counters::read().since(entered).instructions;
     next
 }
@@ -122,45 +122,45 @@ struct Sender<'c> {
     report: WindowCell<SendReport>,
     operation: HostLine<SendOperation>,
     /// Who says when to send, and learns of the end; the host, if nobody.
-    conductor: Option<Signals>,
+    progress: Option<Signals>,
     state: &'c mut SendThreadState,
     batch: u32,
     psn_bits: u32,
 }
 
 impl Sender<'_> {
-    fn serve<W: Chunk>(&mut self, mut quota: u64) -> Next {
+    fn serve<W: Chunk>(&mut self, mut budget: u64) -> Next {
         loop {
-            let news = self.control.take(&mut self.state.control_consumed);
-            self.state.attention |= u32::from(news.message);
-            if let Some(syndrome) = news.error {
+            let events = self.control.take(&mut self.state.control_consumed);
+            self.state.pending |= u32::from(events.message);
+            if let Some(syndrome) = events.error {
                 self.fail(SendStatus::ControlError, u32::from(syndrome));
             }
-            if self.state.attention != 0 {
-                self.heed::<W>();
+            if self.state.pending != 0 {
+                self.process_commands::<W>();
             }
             let held = self.is_held();
             let mut told = (self.state.announced, self.state.finished);
-            let drained = held || self.state.left == 0 || self.post_in_turn::<W>(&mut quota, &mut told);
+            let drained = held || self.state.left == 0 || self.post_in_turn::<W>(&mut budget, &mut told);
             let waits = self.reap_all::<W>();
             if !held {
                 self.announce_if_due::<W>();
             }
             if !drained {
-                self.tell_conductor(&mut told);
+                self.notify_progress_thread(&mut told);
                 self.publish();
                 return Next::Retrigger;
             }
             if !held {
                 self.finish_if_over(waits);
             }
-            self.tell_conductor(&mut told);
+            self.notify_progress_thread(&mut told);
             // Ends with a fence, which has made the doorbell records visible.
             self.publish();
             self.control.arm(&self.outbox, self.state.control_consumed);
             let mut more = self.control.is_ready(self.state.control_consumed)
                 || (!held && self.can_post::<W>())
-                || (self.state.attention != 0 && !waits);
+                || (self.state.pending != 0 && !waits);
             for lane in self.lanes.iter_mut().filter(|lane| lane.state.completed != lane.state.produced) {
                 self.outbox.arm_cq(lane.send_cq.number(), lane.state.consumed);
                 more |= CompletionQueue::attach(&lane.send_cq).is_ready(lane.state.consumed);
@@ -168,22 +168,22 @@ impl Sender<'_> {
             if !more {
                 return Next::Reschedule;
             }
-            quota = quota.saturating_sub(1);
-            if quota == 0 {
+            budget = budget.saturating_sub(1);
+            if budget == 0 {
                 return Next::Retrigger;
             }
         }
     }
 
-    /// Whether the operation waits for the conductor, which wakes the thread when it may go.
+    /// Whether the operation waits for the progress thread, which wakes the thread when it may go.
     fn is_held(&self) -> bool {
         let armed = &self.state.armed;
         armed.flags & (OPERATION_HELD | OPERATION_CLOSED) == OPERATION_HELD
-            && self.conductor.is_some_and(|conductor| !conductor.may_go(armed.sequence))
+            && self.progress.is_some_and(|progress| !progress.may_go(armed.sequence))
     }
 
-    /// Tells the conductor what is new since `told`: announcement, end. Not of an operation that has failed: that is for the host to find.
-    fn tell_conductor(&self, told: &mut (u64, u64)) {
+    /// Tells the progress thread what is new since `told`: announcement, end. Not of an operation that has failed: that is for the host to find.
+    fn notify_progress_thread(&self, told: &mut (u64, u64)) {
         let state = &*self.state;
         let told = core::mem::replace(told, (state.announced, state.finished));
         if (state.announced, state.finished) == told
@@ -191,25 +191,25 @@ impl Sender<'_> {
         {
             return;
         }
-        if let Some(conductor) = self.conductor {
+        if let Some(progress) = self.progress {
             if state.announced != told.0 {
-                conductor.announced(state.announced);
+                progress.announced(state.announced);
             }
             if state.finished != told.1 {
-                conductor.sent(state.finished);
+                progress.sent(state.finished);
             }
         }
     }
 
-    /// Posts batches, one per lane in turn, until all is posted or the lane whose turn it is has no room (true), or the quota is used up
+    /// Posts batches, one per lane in turn, until all is posted or the lane whose turn it is has no room (true), or the budget is used up
     /// (false). No lane gets ahead of another by more than a batch.
-    fn post_in_turn<W: Chunk>(&mut self, quota: &mut u64, told: &mut (u64, u64)) -> bool {
+    fn post_in_turn<W: Chunk>(&mut self, budget: &mut u64, told: &mut (u64, u64)) -> bool {
         let count = self.lanes.len();
         let armed = self.state.armed;
-        let lead = u64::from(armed.lead_chunks);
+        let lookahead = u64::from(armed.lookahead_chunks);
         let mut index = self.state.next_lane as usize;
         while self.state.left != 0 {
-            if *quota == 0 {
+            if *budget == 0 {
                 return false;
             }
             if index >= count {
@@ -218,9 +218,9 @@ impl Sender<'_> {
             self.state.next_lane = index as u32;
             let Some(lane) = self.lanes.get(index) else { return true };
             index += 1;
-            // A batch completes as a whole: one ends where the lead begins, so that its completion tells.
-            let before_lead = u32::try_from(self.state.left.saturating_sub(lead)).unwrap_or(u32::MAX);
-            let most = if before_lead == 0 { self.batch } else { self.batch.min(before_lead) };
+            // A batch completes as a whole: one ends where the lookahead begins, so that its completion tells.
+            let before_lookahead = u32::try_from(self.state.left.saturating_sub(lookahead)).unwrap_or(u32::MAX);
+            let most = if before_lookahead == 0 { self.batch } else { self.batch.min(before_lookahead) };
             let chunks = lane.state.left.min(most);
             if chunks == 0 {
                 continue;
@@ -244,8 +244,8 @@ impl Sender<'_> {
             self.state.left -= u64::from(chunks);
             self.state.posted += u64::from(chunks);
             self.state.doorbells += 1;
-            *quota = quota.saturating_sub(u64::from(chunks));
-            if self.state.left <= lead && self.state.announced != armed.sequence {
+            *budget = budget.saturating_sub(u64::from(chunks));
+            if self.state.left <= lookahead && self.state.announced != armed.sequence {
                 self.announce_early::<W>(told);
             }
         }
@@ -258,7 +258,7 @@ impl Sender<'_> {
         self.reap_all::<W>();
         self.announce_if_due::<W>();
         if self.state.announced == self.state.armed.sequence {
-            self.tell_conductor(told);
+            self.notify_progress_thread(told);
             self.publish();
         }
     }
@@ -272,10 +272,10 @@ impl Sender<'_> {
 
     /// Notes that little is left to send.
     fn announce_if_due<W: Chunk>(&mut self) {
-        let lead = u64::from(self.state.armed.lead_chunks);
-        if self.state.left <= lead {
+        let lookahead = u64::from(self.state.armed.lookahead_chunks);
+        if self.state.left <= lookahead {
             let on_the_way = |lane: &mut SendLane| (lane.state.produced - lane.state.completed) / W::BLOCKS;
-            if self.state.left + self.lanes.iter_mut().map(on_the_way).sum::<u64>() <= lead {
+            if self.state.left + self.lanes.iter_mut().map(on_the_way).sum::<u64>() <= lookahead {
                 self.state.announced = self.state.armed.sequence;
             }
         }
@@ -335,7 +335,7 @@ impl Sender<'_> {
 
     /// Acts on the host's line: closes the operation under way, or takes over a new one if there is none.
     #[inline(never)]
-    fn heed<W: Chunk>(&mut self) {
+    fn process_commands<W: Chunk>(&mut self) {
         let announced = self.operation.snapshot();
         // The host may be writing the next line: no field may be older than the number that announces it.
         fence::memory_read();
@@ -346,11 +346,11 @@ impl Sender<'_> {
             || operation.sequence_check != sequence
         {
             // Half written: its own message is still to come.
-            self.state.attention = 0;
+            self.state.pending = 0;
             return;
         }
         if sequence == self.state.armed.sequence {
-            self.state.attention = 0;
+            self.state.pending = 0;
             self.state.armed.flags = operation.flags;
             if operation.flags & OPERATION_CLOSED != 0 && self.state.left != 0 {
                 self.state.status = SendStatus::Closed as u32;
@@ -361,7 +361,7 @@ impl Sender<'_> {
         if self.state.finished != self.state.armed.sequence {
             return;
         }
-        self.state.attention = 0;
+        self.state.pending = 0;
         self.state.armed = operation;
         self.state.status = SendStatus::Sending as u32;
         self.state.detail = 0;

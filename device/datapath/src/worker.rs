@@ -128,7 +128,7 @@ impl<'c, const UD: bool, const EACH: bool, const LANE: bool> Worker<'c, UD, EACH
         }
     }
 
-    /// Drains, arms, looks again; until there is nothing to do or the quota is used up.
+    /// Drains, arms, looks again; until there is nothing to do or the budget is used up.
     fn serve(&mut self) -> Next {
         self.serve_with(Self::drain::<{ place::LINEAR }>)
     }
@@ -136,12 +136,12 @@ impl<'c, const UD: bool, const EACH: bool, const LANE: bool> Worker<'c, UD, EACH
     /// [`Worker::serve`] with another loop.
     #[inline(always)]
     pub(crate) fn serve_with(&mut self, drain: impl Fn(&mut Self, u64) -> bool) -> Next {
-        let mut quota = u64::from(self.context.quota);
+        let mut budget = u64::from(self.context.budget);
         self.take_operation();
         loop {
             let before = self.context.state.consumed;
-            let drained = drain(self, quota);
-            quota = quota.saturating_sub(self.context.state.consumed - before);
+            let drained = drain(self, budget);
+            budget = budget.saturating_sub(self.context.state.consumed - before);
             if !drained {
                 self.publish();
                 return Next::Retrigger;
@@ -151,17 +151,17 @@ impl<'c, const UD: bool, const EACH: bool, const LANE: bool> Worker<'c, UD, EACH
             if !self.has_work() {
                 return Next::Reschedule;
             }
-            // A completion arrived between the last poll and arming. Its event will come too and find nothing; a round costs quota
+            // A completion arrived between the last poll and arming. Its event will come too and find nothing; a round costs budget
             // even if it was a copy's completion, so that the activation stays bounded.
-            quota = quota.saturating_sub(1);
-            if quota == 0 {
+            budget = budget.saturating_sub(1);
+            if budget == 0 {
                 return Next::Retrigger;
             }
         }
     }
 
-    /// Consumes completions until none is left (true) or `quota` is reached at a segment's end (false).
-    pub(crate) fn drain<const PLACE: u8>(&mut self, quota: u64) -> bool {
+    /// Consumes completions until none is left (true) or `budget` is reached at a segment's end (false).
+    pub(crate) fn drain<const PLACE: u8>(&mut self, budget: u64) -> bool {
         let start = Counters::read();
         let first = self.context.state.consumed;
         let drained = loop {
@@ -179,7 +179,7 @@ impl<'c, const UD: bool, const EACH: bool, const LANE: bool> Worker<'c, UD, EACH
                 }
             }
             self.flush();
-            if self.context.state.consumed - first >= quota {
+            if self.context.state.consumed - first >= budget {
                 break false;
             }
         };

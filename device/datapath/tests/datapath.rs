@@ -229,10 +229,10 @@ fn a_failed_copy_never_completes_the_operation() {
 }
 
 #[test]
-fn the_quota_ends_an_activation_at_a_batch() {
+fn the_budget_ends_an_activation_at_a_batch() {
     for transport in BOTH {
         let mut rig = Rig::ready(transport, 4, 4, 16);
-        rig.context.quota = 5;
+        rig.context.budget = 5;
         arm(&mut rig, 1, 1, 16, CHUNK);
         for psn in 0..16 {
             rig.deliver(rig.message(1, psn, CHUNK));
@@ -247,7 +247,7 @@ fn the_quota_ends_an_activation_at_a_batch() {
 
 #[test]
 #[cfg_attr(miri, ignore = "a hundred chunks and more, which takes minutes")]
-fn operations_follow_one_another_and_stragglers_are_told_apart() {
+fn operations_follow_one_another_and_stragglers_are_distinguished() {
     for transport in BOTH {
         for &batch in BATCHES {
             let mut rig = Rig::ready(transport, batch, 4, 33);
@@ -420,7 +420,7 @@ fn random_order_duplicates_losses_and_copy_delays() {
                 let chunks = 1 + rng.below(200) as u32;
                 let last = 1 + rng.below(u64::from(CHUNK)) as u32;
                 let mut rig = Rig::ready(transport, batch, 4, chunks);
-                rig.context.quota = 1 + rng.below(40) as u32;
+                rig.context.budget = 1 + rng.below(40) as u32;
                 let id = rng.below(16) as u32;
                 arm(&mut rig, 1, id, chunks, last);
                 let mut missing = vec![true; chunks as usize];
@@ -499,7 +499,7 @@ fn contexts_that_do_not_fit_are_refused() {
         (|c| c.batch = 0, ContextFault::Batch),
         (|c| c.batch = 3, ContextFault::Batch),
         (|c| c.batch = 16, ContextFault::Batch),
-        (|c| c.quota = 0, ContextFault::Quota),
+        (|c| c.budget = 0, ContextFault::Budget),
         (|c| c.psn_bits = 32, ContextFault::PsnBits),
         (|c| c.worker = 1, ContextFault::Worker),
         (|c| c.receive_cq = Default::default(), ContextFault::QueueAddress),

@@ -1,4 +1,4 @@
-//! Lanes: placement of several roots' runs, rows, edges, closing, several lanes of one thread; on a NIC that checks every promise.
+//! Lanes: placement of several roots' runs, rows, tail bitmap, closing, several lanes of one thread; on a NIC that checks every promise.
 
 mod rig;
 
@@ -106,8 +106,8 @@ impl Case {
 
     /// A thread with one lane for the case.
     fn rig(&self, transport: Transport, batch: u32) -> LanesRig {
-        let edge_words = self.bytes.len().div_ceil(64).max(1) as u32;
-        let mut rig = LanesRig::ready(transport, batch, 1, (self.chunks().max(1), edge_words, self.user_bytes()));
+        let tail_words = self.bytes.len().div_ceil(64).max(1) as u32;
+        let mut rig = LanesRig::ready(transport, batch, 1, (self.chunks().max(1), tail_words, self.user_bytes()));
         self.place_in(&mut rig.lanes[0]);
         rig
     }
@@ -120,10 +120,10 @@ impl Case {
 
     /// The PSNs that the words in host memory say are missing.
     fn missing(&self, rig: &LanesRig) -> Vec<u32> {
-        let (words, edges) = rig.copied_words(0);
+        let (words, tails) = rig.copied_words(0);
         self.space(|space| {
-            let runs: Vec<_> = missing(space, &words, &edges).collect();
-            assert_eq!(missing_chunks(space, &words, &edges), runs.iter().map(|(_, run)| run.count).sum::<u64>());
+            let runs: Vec<_> = missing(space, &words, &tails).collect();
+            assert_eq!(missing_chunks(space, &words, &tails), runs.iter().map(|(_, run)| run.count).sum::<u64>());
             runs.into_iter().flat_map(|(_, run)| run.first as u32..(run.first + run.count) as u32).collect()
         })
     }
@@ -409,7 +409,7 @@ fn operations_are_looked_at_after_messages_only() {
 }
 
 #[test]
-fn a_broken_control_connection_and_a_failed_copy_are_told() {
+fn a_broken_control_connection_and_a_failed_copy_are_reported() {
     let case = Case::equal(2, 1024, None);
     let mut rig = case.rig(Transport::Ud, 4);
     let (ask, placement) = case.ask(&rig, 1, 5);
@@ -482,15 +482,15 @@ fn lanes_take_turns_and_the_last_one_completes_the_group() {
         rig.lanes.iter_mut().for_each(|lane| case.place_in(lane));
         let (ask, placement) = case.ask(&rig, 1, 5);
         rig.start(ask, placement);
-        rig.thread.quota = 8;
-        rig.lanes.iter_mut().for_each(|lane| lane.context.quota = 2);
+        rig.thread.budget = 8;
+        rig.lanes.iter_mut().for_each(|lane| lane.context.budget = 2);
         for lane in [2, 0, 1] {
             for psn in 8..24 {
                 let lane = &mut rig.lanes[lane];
                 lane.deliver(lane.message(5, psn, CHUNK));
             }
         }
-        assert_eq!(rig.activate(), Next::Retrigger, "the thread's quota");
+        assert_eq!(rig.activate(), Next::Retrigger, "the thread's budget");
         let consumed = |rig: &LanesRig| rig.lanes.iter().map(|lane| lane.context.state.consumed).collect::<Vec<_>>();
         assert_eq!(consumed(&rig), [4, 2, 2], "two each in turn");
         assert_eq!(rig.activate(), Next::Retrigger);
@@ -535,7 +535,7 @@ fn contexts_that_do_not_fit_are_refused_with_the_lane_at_fault() {
     let cases: [(Change, ContextFault, u32); 10] = [
         (&|rig| rig.thread.abi_hash ^= 1, ContextFault::AbiHash, 0),
         (&|rig| rig.thread.transport = 9, ContextFault::Transport, 0),
-        (&|rig| rig.thread.quota = 0, ContextFault::Quota, 0),
+        (&|rig| rig.thread.budget = 0, ContextFault::Budget, 0),
         (&|rig| rig.thread.contexts = ContextMemory::new(contexts(rig), 0), ContextFault::Lanes, 0),
         (&|rig| rig.thread.contexts = ContextMemory::new(DeviceAddress::new(0), 2), ContextFault::Lanes, 0),
         (&|rig| rig.thread.control_cq = of_depth(rig.thread.control_cq, 2), ContextFault::QueueDepth, 0),

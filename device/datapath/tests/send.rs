@@ -131,12 +131,12 @@ fn a_full_queue_sends_the_worker_to_sleep_with_its_completions_armed() {
     assert_eq!((rig.report().announced, rig.report().finished), (0, 0));
 }
 
-/// A batch has one completion, so one ends where the lead begins.
+/// A batch has one completion, so one ends where the lookahead begins.
 #[test]
-fn a_lead_within_a_batch_is_told_before_the_end() {
+fn a_lead_within_a_batch_is_reported_before_the_end() {
     let mut rig = SendRig::ready(Transport::Uc, 16, 5, 1);
     rig.ask(1, &[run(0, 0, 16)], 7);
-    rig.thread.quota = 9;
+    rig.thread.budget = 9;
     rig.activate();
     assert_eq!((rig.report().posted, rig.report().announced), (9, 0));
     rig.carry(0);
@@ -149,12 +149,12 @@ fn a_lead_within_a_batch_is_told_before_the_end() {
 #[test]
 fn the_operation_is_announced_with_its_lead() {
     // An activation posts a batch of 4; the one before is complete by then. What is posted and not complete is still to be sent.
-    for (lead, posted_by_then) in [(0, 20), (7, 20), (8, 16), (19, 9), (1000, 4)] {
+    for (lookahead, posted_by_then) in [(0, 20), (7, 20), (8, 16), (19, 9), (1000, 4)] {
         let mut rig = SendRig::ready(Transport::Uc, 4, 3, 1);
-        rig.ask(1, &[run(0, 0, 20)], lead);
+        rig.ask(1, &[run(0, 0, 20)], lookahead);
         let mut posted_when_announced = None;
         for _ in 0..20 {
-            rig.thread.quota = 4;
+            rig.thread.budget = 4;
             rig.activate();
             let report = rig.report();
             if report.announced == 1 {
@@ -163,15 +163,15 @@ fn the_operation_is_announced_with_its_lead() {
             rig.carry(0);
             rig.tell(0, CqeOpcode::Requester);
         }
-        assert_eq!(posted_when_announced, Some(posted_by_then), "lead {lead}");
+        assert_eq!(posted_when_announced, Some(posted_by_then), "lookahead {lookahead}");
         assert_eq!(rig.report().finished, 1);
     }
 }
 
 #[test]
-fn the_quota_ends_an_activation_at_a_batch() {
+fn the_budget_ends_an_activation_at_a_batch() {
     let mut rig = SendRig::ready(Transport::Ud, 4, 8, 2);
-    rig.thread.quota = 6;
+    rig.thread.budget = 6;
     rig.ask(1, &[run(0, 0, 20), run(1, 0, 20)], 0);
     assert_eq!(rig.activate(), Next::Retrigger);
     assert_eq!(rig.report().posted, 8);
@@ -221,7 +221,7 @@ fn a_new_operation_waits_for_the_last() {
 }
 
 #[test]
-fn a_failed_send_is_told_and_later_operations_are_refused() {
+fn a_failed_send_is_reported_and_later_operations_are_refused() {
     for (opcode, status) in
         [(CqeOpcode::RequesterError, SendStatus::SendError), (CqeOpcode::Send, SendStatus::UnexpectedOpcode)]
     {
@@ -289,7 +289,7 @@ fn contexts_that_do_not_fit_are_refused_with_the_lane_at_fault() {
     let cases: [(Change, ContextFault, u32); 14] = [
         (&|rig| rig.thread.abi_hash ^= 1, ContextFault::AbiHash, 0),
         (&|rig| rig.thread.transport = 3, ContextFault::Transport, 0),
-        (&|rig| rig.thread.quota = 0, ContextFault::Quota, 0),
+        (&|rig| rig.thread.budget = 0, ContextFault::Budget, 0),
         (&|rig| rig.thread.batch = 0, ContextFault::Batch, 0),
         (&|rig| rig.thread.batch = 5, ContextFault::Batch, 0),
         (&|rig| rig.thread.psn_bits = 32, ContextFault::PsnBits, 0),
@@ -310,7 +310,7 @@ fn contexts_that_do_not_fit_are_refused_with_the_lane_at_fault() {
 }
 
 #[test]
-fn a_broken_control_connection_is_told() {
+fn a_broken_control_connection_is_reported() {
     let mut rig = SendRig::ready(Transport::Ud, 4, 4, 1);
     rig.ask(1, &[run(0, 0, 20)], 0);
     rig.activate();

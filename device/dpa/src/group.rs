@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_worker_of_each_operation_is_told() {
+    fn only_the_last_worker_of_each_operation_is_reported() {
         let mut cell = GroupContext::default();
         let group = group(&mut cell);
         for sequence in 1..=3 {

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_are_set_and_what_was_there_is_told() {
+    fn bits_are_set_and_what_was_there_is_reported() {
         let mut words = [0u64; 2];
         let bits = SharedBits::attach(&SharedBitmapMemory::new(DeviceAddress::new(words.as_mut_ptr() as u64), 2));
         assert_eq!([bits.set(1, 1), bits.set(1, 6), bits.set(1, 8), bits.set(2, 1)], [Some(0), Some(1), Some(7), None]);

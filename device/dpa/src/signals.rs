@@ -39,16 +39,16 @@ impl Signals {
         self.number(offset_of!(abi::Signals, senders))
     }
 
-    fn wake_conductor(&self) {
+    fn wake_progress_thread(&self) {
         // A thread that is woken must see what it was woken for.
         fence::memory();
         // Refused only if there is no such thread: then nobody waits.
-        sys::activate(self.number(offset_of!(abi::Signals, conductor)));
+        sys::activate(self.number(offset_of!(abi::Signals, progress)));
     }
 
     fn count(&self, offset: usize, sequence: u32, all: u32) {
         if count(self.word(offset), sequence, all) {
-            self.wake_conductor();
+            self.wake_progress_thread();
         }
     }
 
@@ -56,7 +56,7 @@ impl Signals {
         self.word(offset).load(Ordering::Acquire) >= sequence << 32 | u64::from(all)
     }
 
-    /// A lane is armed for operation `sequence`; the last one wakes the conductor.
+    /// A lane is armed for operation `sequence`; the last one wakes the progress thread.
     pub fn armed(&self, sequence: u64) {
         self.count(offset_of!(abi::Signals, armed), sequence as u32, self.number(offset_of!(abi::Signals, lanes)));
     }
@@ -67,10 +67,10 @@ impl Signals {
         self.have_all(offset_of!(abi::Signals, armed), sequence, self.number(offset_of!(abi::Signals, lanes)))
     }
 
-    /// All lanes have completed operation `sequence`; wakes the conductor.
+    /// All lanes have completed operation `sequence`; wakes the progress thread.
     pub fn complete(&self, sequence: u64) {
         self.word(offset_of!(abi::Signals, complete)).store(sequence, Ordering::Release);
-        self.wake_conductor();
+        self.wake_progress_thread();
     }
 
     /// Whether all lanes have completed operation `sequence`.
@@ -91,7 +91,7 @@ impl Signals {
         self.word(offset_of!(abi::Signals, go)).load(Ordering::Acquire) >= sequence
     }
 
-    /// A send worker announces the end of operation `sequence`; the last one wakes the conductor.
+    /// A send worker announces the end of operation `sequence`; the last one wakes the progress thread.
     pub fn announced(&self, sequence: u64) {
         self.count(offset_of!(abi::Signals, announced), sequence as u32, self.senders());
     }
@@ -102,7 +102,7 @@ impl Signals {
         self.have_all(offset_of!(abi::Signals, announced), sequence, self.senders())
     }
 
-    /// A send worker's sends of operation `sequence` are over; the last one wakes the conductor.
+    /// A send worker's sends of operation `sequence` are over; the last one wakes the progress thread.
     pub fn sent(&self, sequence: u64) {
         self.count(offset_of!(abi::Signals, sent), sequence as u32, self.senders());
     }

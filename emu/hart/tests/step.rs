@@ -23,7 +23,7 @@ fn step_all(rig: &mut Rig, most: u64) -> (Option<Stop>, Vec<Class>) {
 }
 
 #[test]
-fn classes_and_accesses_are_told() {
+fn classes_and_accesses_are_reported() {
     let mut rig = Rig::new(&[
         r(0x33, 0, 1, A1, A2, A3),
         r(0x33, 4, 1, A1, A2, A3),

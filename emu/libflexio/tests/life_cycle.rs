@@ -204,7 +204,7 @@ fn a_domain_outlives_the_windows_keys_and_processes_in_it() {
 }
 
 #[test]
-fn handles_are_told_apart_by_kind_and_life() {
+fn handles_are_distinguished_by_kind_and_life() {
     let host = Host::small(&plain_image());
     let api = &host.api;
     let process = host.process();

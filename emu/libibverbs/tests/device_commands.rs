@@ -156,7 +156,7 @@ fn capabilities(host: &Host, kind: u32, len: usize) -> (i32, Vec<u8>) {
 }
 
 #[test]
-fn capabilities_are_told() {
+fn capabilities_are_reported() {
     let [host, other] = two_cards();
     let (result, answer) = capabilities(&host, 0, 0x1010);
     assert_eq!((result, answer[0]), (0, 0));
@@ -179,7 +179,7 @@ fn capabilities_are_told() {
 
 /// Programs make room for a structure of 2,048 bytes, or of twice as many with what is reserved.
 #[test]
-fn capabilities_are_told_as_far_as_there_is_room() {
+fn capabilities_are_reported_as_far_as_there_is_room() {
     let [host, _] = two_cards();
     for kind in [0, 0x20, 0x24] {
         let (_, whole) = capabilities(&host, kind, 0x1010);

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_and_groups_are_told_apart() {
+    fn ports_and_groups_are_distinguished() {
         assert_eq!(packet(0).destination(), Destination::Address(0x0200_0000_0102));
         let gid = Gid::from_ipv4([239, 0, 0, 9]);
         let group = Packet { destination: Address { mac: [0; 6], gid }, ..packet(0) };

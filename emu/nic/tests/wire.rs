@@ -278,7 +278,7 @@ fn packets_that_are_none() {
 
 /// One malformed frame after the other: what was changed, and what is told.
 #[test]
-fn malformed_frames_are_told_by_field_value_and_limit() {
+fn malformed_frames_are_reported_by_field_value_and_limit() {
     let ipv4 = |row: usize| frame(&packet(OPCODES[row], (v4(1), v4(2)), numbers(), b"abcde"));
     let ipv6 = |row: usize| frame(&packet(OPCODES[row], (v6(1), v6(2)), numbers(), b"abcde"));
     let told = |mut frame: Vec<u8>, at: usize, bytes: &[u8], mended: bool| {

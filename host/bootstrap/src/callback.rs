@@ -1,6 +1,6 @@
 //! Over a function of the application that gathers equally long pieces, as `MPI_Allgather` does.
 
-use flexcast_proto::{Place, PlaceError, digest};
+use flexcast_proto::{RankError, RankInfo, digest};
 
 use super::{Exchange, ExchangeError, MAX_CONTRIBUTION_BYTES};
 
@@ -17,7 +17,7 @@ const NOTICE_BYTES: usize = 24;
 /// rather than wait for ever. Each exchange calls it twice, or once when nobody contributes anything: first for 24
 /// bytes, lengths and names, then for the longest contribution.
 pub struct CallbackExchange<F> {
-    place: Place,
+    place: RankInfo,
     gather: F,
     exchanges: u64,
 }
@@ -30,8 +30,8 @@ where
     ///
     /// # Errors
     /// No such rank.
-    pub fn new(rank: u32, size: u32, gather: F) -> Result<Self, PlaceError> {
-        Ok(Self { place: Place::new(rank, size)?, gather, exchanges: 0 })
+    pub fn new(rank: u32, size: u32, gather: F) -> Result<Self, RankError> {
+        Ok(Self { place: RankInfo::new(rank, size)?, gather, exchanges: 0 })
     }
 
     /// Gathers equally long pieces.

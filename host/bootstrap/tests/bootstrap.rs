@@ -22,7 +22,7 @@ fn stores<T: Send>(size: u32, run: impl Fn(TcpStore) -> T + Send + Sync) -> Vec<
     thread::scope(|scope| {
         let ranks: Vec<_> = (0..size)
             .map(|rank| {
-                let config = StoreConfig { patience: LONG, ..StoreConfig::new(rank, size, address.as_str()) };
+                let config = StoreConfig { timeout: LONG, ..StoreConfig::new(rank, size, address.as_str()) };
                 let (listener, run) = (listener.take(), &run);
                 scope.spawn(move || match listener {
                     Some(listener) => run(TcpStore::with_listener(listener, config).unwrap()),
@@ -90,7 +90,7 @@ fn callbacks_gather_contributions_of_any_lengths() {
 }
 
 #[test]
-fn callbacks_that_disagree_or_fail_are_told() {
+fn callbacks_that_disagree_or_fail_are_reported() {
     let texts = |ranks: &[(&str, Vec<u8>)]| -> Vec<String> {
         over_callbacks(ranks).into_iter().map(|gathered| gathered.unwrap_err().to_string()).collect()
     };
@@ -159,7 +159,7 @@ fn subgroups_exchange_side_by_side_and_within_one_another() {
 }
 
 #[test]
-fn members_that_disagree_are_told() {
+fn members_that_disagree_are_reported() {
     let texts = stores(4, |mut store| {
         let rank = store.rank();
         let lists = [vec![0, 1, 2], vec![0, 1, 2], vec![1, 2, 0], vec![3]];

@@ -44,9 +44,9 @@
 #define FLEXCAST_PLACEMENT_SPREAD 1
 
 /**
- * For `lead_chunks`: as many chunks as hide most of the activation of the next root.
+ * For `lookahead_chunks`: as many chunks as hide most of the activation of the next root.
  */
-#define FLEXCAST_LEAD_AUTOMATIC UINT32_MAX
+#define FLEXCAST_LOOKAHEAD_AUTOMATIC UINT32_MAX
 
 /**
  * Multicast datagrams, staged in DPA memory and copied to the user's buffer by the card.
@@ -186,7 +186,7 @@ typedef enum {
   /**
    * No such rank, or too many of them.
    */
-  FLEXCAST_ERROR_PLACE = 106,
+  FLEXCAST_ERROR_RANK = 106,
   /**
    * What another rank told of itself does not fit.
    */
@@ -363,7 +363,7 @@ typedef struct {
   /**
    * Completions after which an activation of a worker ends by itself.
    */
-  uint32_t quota;
+  uint32_t budget;
   /**
    * Bits of the immediate for the sequence number; 0: as few as `max_receive_bytes` needs.
    */
@@ -375,7 +375,7 @@ typedef struct {
   /**
    * Chunks before the end of its block at which a root activates the next one; FLEXCAST_LEAD_AUTOMATIC: as many as hide most of it.
    */
-  uint32_t lead_chunks;
+  uint32_t lookahead_chunks;
   /**
    * Control messages that are lost are sent again after 4.096 us times 2 to this power.
    */

@@ -94,8 +94,8 @@ pub unsafe extern "C" fn flexcast_bootstrap_tcp(
         let address = unsafe { text(address, "address") }?.ok_or_else(|| Fault::null("address"))?;
         // SAFETY: as above.
         let job = unsafe { text(job, "job") }?.unwrap_or_default();
-        let patience = if timeout_ms == 0 { StoreConfig::PATIENCE } else { Duration::from_millis(timeout_ms) };
-        let config = StoreConfig { job: job.to_owned(), patience, ..StoreConfig::new(rank, size, address) };
+        let timeout = if timeout_ms == 0 { StoreConfig::TIMEOUT } else { Duration::from_millis(timeout_ms) };
+        let config = StoreConfig { job: job.to_owned(), timeout, ..StoreConfig::new(rank, size, address) };
         place.put(join(TcpStore::join(config))?);
         Ok(())
     })
@@ -170,7 +170,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn wrong_ranks_and_null_pointers_are_told() {
+    fn wrong_ranks_and_null_pointers_are_reported() {
         let mut handle = std::ptr::null_mut();
         // SAFETY: a place for the handle, a function of the right type, C strings.
         unsafe {
@@ -178,8 +178,8 @@ pub(crate) mod tests {
                 flexcast_bootstrap_callback(Some(fails), std::ptr::null_mut(), rank, size, &raw mut handle)
             };
             assert_eq!(make(-1, 4), FLEXCAST_ERROR_ARGUMENT);
-            assert_eq!(make(4, 4), FLEXCAST_ERROR_PLACE);
-            assert_eq!(make(0, 0), FLEXCAST_ERROR_PLACE);
+            assert_eq!(make(4, 4), FLEXCAST_ERROR_RANK);
+            assert_eq!(make(0, 0), FLEXCAST_ERROR_RANK);
             assert_eq!(make(3, 4), FLEXCAST_OK);
             let null = std::ptr::null_mut();
             assert_eq!(flexcast_bootstrap_callback(None, null, 0, 1, &raw mut handle), FLEXCAST_ERROR_NULL);

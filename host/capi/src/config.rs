@@ -13,8 +13,8 @@ pub const FLEXCAST_PLACEMENT_COMPACT: u32 = 0;
 /// One thread of each core in turn.
 pub const FLEXCAST_PLACEMENT_SPREAD: u32 = 1;
 
-/// For `lead_chunks`: as many chunks as hide most of the activation of the next root.
-pub const FLEXCAST_LEAD_AUTOMATIC: u32 = u32::MAX;
+/// For `lookahead_chunks`: as many chunks as hide most of the activation of the next root.
+pub const FLEXCAST_LOOKAHEAD_AUTOMATIC: u32 = u32::MAX;
 
 /// Multicast datagrams, staged in DPA memory and copied to the user's buffer by the card.
 pub const FLEXCAST_TRANSPORT_UD: u32 = 0;
@@ -54,13 +54,13 @@ pub struct flexcast_config {
     /// Entries of each send ring: a power of two, at least two batches.
     pub send_depth: u32,
     /// Completions after which an activation of a worker ends by itself.
-    pub quota: u32,
+    pub budget: u32,
     /// Bits of the immediate for the sequence number; 0: as few as `max_receive_bytes` needs.
     pub psn_bits: u32,
     /// Ranks that multicast at the same time; 0: as few as keep the links busy.
     pub chains: u32,
     /// Chunks before the end of its block at which a root activates the next one; FLEXCAST_LEAD_AUTOMATIC: as many as hide most of it.
-    pub lead_chunks: u32,
+    pub lookahead_chunks: u32,
     /// Control messages that are lost are sent again after 4.096 us times 2 to this power.
     pub retry_exponent: u32,
     /// Traffic class of data packets, and of control messages and fetches; bits 7 to 5 are the priority.
@@ -114,10 +114,10 @@ impl flexcast_config {
             receive_batch: config.receive_batch,
             send_batch: config.send_batch,
             send_depth: config.send_depth,
-            quota: config.quota,
+            budget: config.budget,
             psn_bits: config.psn_bits.unwrap_or(0),
             chains: config.chains,
-            lead_chunks: config.lead_chunks.unwrap_or(FLEXCAST_LEAD_AUTOMATIC),
+            lookahead_chunks: config.lookahead_chunks.unwrap_or(FLEXCAST_LOOKAHEAD_AUTOMATIC),
             retry_exponent: config.retry_exponent.into(),
             data_class: config.data_class.into(),
             control_class: config.control_class.into(),
@@ -194,10 +194,10 @@ impl flexcast_config {
             .receive_batch(self.receive_batch)
             .send_batch(self.send_batch)
             .send_depth(self.send_depth)
-            .quota(self.quota)
+            .budget(self.budget)
             .psn_bits((self.psn_bits != 0).then_some(self.psn_bits))
             .chains(self.chains)
-            .lead_chunks((self.lead_chunks != FLEXCAST_LEAD_AUTOMATIC).then_some(self.lead_chunks))
+            .lookahead_chunks((self.lookahead_chunks != FLEXCAST_LOOKAHEAD_AUTOMATIC).then_some(self.lookahead_chunks))
             // The card has five bits for it.
             .retry_exponent(byte("retry_exponent", self.retry_exponent, 31)?)
             .data_class(byte("data_class", self.data_class, u8::MAX)?)

@@ -186,8 +186,8 @@ unsafe fn gather_blocks(
             match (send, &displacements) {
                 (Some(send), None) => group.allgatherv(send, receive, &counts),
                 (None, None) => group.allgatherv_in_place(receive, &counts),
-                (Some(send), Some(at)) => group.allgatherv_displaced(send, receive, &counts, at),
-                (None, Some(at)) => group.allgatherv_displaced_in_place(receive, &counts, at),
+                (Some(send), Some(at)) => group.allgatherv_displs(send, receive, &counts, at),
+                (None, Some(at)) => group.allgatherv_displs_in_place(receive, &counts, at),
             }
         })
     }

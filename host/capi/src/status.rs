@@ -42,7 +42,7 @@ pub enum flexcast_status {
     /// The firmware refused a context.
     FLEXCAST_ERROR_CONTEXT = 105,
     /// No such rank, or too many of them.
-    FLEXCAST_ERROR_PLACE = 106,
+    FLEXCAST_ERROR_RANK = 106,
     /// What another rank told of itself does not fit.
     FLEXCAST_ERROR_PEER = 107,
     /// A buffer has not the length that the operation needs.
@@ -100,7 +100,7 @@ const TEXTS: [(flexcast_status, &CStr); 34] = [
     (FLEXCAST_ERROR_BUDGET, c"the card has not enough of something"),
     (FLEXCAST_ERROR_BRING_UP, c"the firmware is of another version"),
     (FLEXCAST_ERROR_CONTEXT, c"the firmware refused a context"),
-    (FLEXCAST_ERROR_PLACE, c"no such rank, or too many of them"),
+    (FLEXCAST_ERROR_RANK, c"no such rank, or too many of them"),
     (FLEXCAST_ERROR_PEER, c"what another rank told of itself does not fit"),
     (FLEXCAST_ERROR_BUFFER_LENGTH, c"a buffer has not the length that the operation needs"),
     (FLEXCAST_ERROR_TOO_MANY_CHUNKS, c"more chunks than sequence numbers"),
@@ -131,7 +131,7 @@ impl flexcast_status {
             Error::Unsupported { .. } => FLEXCAST_ERROR_UNSUPPORTED,
             Error::BringUp { .. } => FLEXCAST_ERROR_BRING_UP,
             Error::Context { .. } => FLEXCAST_ERROR_CONTEXT,
-            Error::Place(_) => FLEXCAST_ERROR_PLACE,
+            Error::Rank(_) => FLEXCAST_ERROR_RANK,
             Error::Peer { .. } => FLEXCAST_ERROR_PEER,
             Error::BufferLength { .. } => FLEXCAST_ERROR_BUFFER_LENGTH,
             Error::TooManyChunks { .. } => FLEXCAST_ERROR_TOO_MANY_CHUNKS,

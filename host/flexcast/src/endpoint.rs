@@ -20,7 +20,7 @@ pub(crate) struct Endpoint {
     /// What it would call the communicator; rank 0's proposal is taken.
     pub(crate) communicator: u64,
     /// Its parameters, as far as they matter to others.
-    pub(crate) terms: Terms,
+    pub(crate) capabilities: Capabilities,
     /// Its control queue pairs: to which rank, and number.
     pub(crate) queue_pairs: Vec<(u32, u32)>,
     /// Queue pairs for reads alone, where messages have others.
@@ -54,11 +54,11 @@ pub(crate) enum Purpose {
 
 /// Parameters that must be alike on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Terms {
-    fields: [u64; TERMS.len()],
+pub(crate) struct Capabilities {
+    fields: [u64; CAPABILITIES.len()],
 }
 
-const TERMS: [&str; 9] = [
+const CAPABILITIES: [&str; 9] = [
     "chunk_bytes",
     "subgroups",
     "psn_bits",
@@ -70,7 +70,7 @@ const TERMS: [&str; 9] = [
     "control",
 ];
 
-impl Terms {
+impl Capabilities {
     pub(crate) fn new(config: &Config, psn_bits: u32, mtu_bytes: u32) -> Self {
         let Config { chunk_bytes, subgroups, max_receive_bytes, chains, transport, control, .. } = *config;
         Self {
@@ -89,7 +89,7 @@ impl Terms {
     }
 
     fn difference(&self, other: &Self) -> Option<(&'static str, u64, u64)> {
-        let fields = TERMS.iter().zip(self.fields.iter().zip(other.fields));
+        let fields = CAPABILITIES.iter().zip(self.fields.iter().zip(other.fields));
         fields.map(|(name, (own, theirs))| (*name, *own, theirs)).find(|(_, own, theirs)| own != theirs)
     }
 }
@@ -150,7 +150,7 @@ impl Endpoint {
         put(&self.gid.0);
         put(&self.mac.0);
         put(&self.communicator.to_le_bytes());
-        self.terms.fields.iter().for_each(|field| put(&field.to_le_bytes()));
+        self.capabilities.fields.iter().for_each(|field| put(&field.to_le_bytes()));
         for list in [&self.queue_pairs, &self.reads, &self.target_queue_pairs] {
             put(&(list.len() as u32).to_le_bytes());
             for (rank, number) in list {
@@ -210,7 +210,7 @@ impl Endpoint {
         let mut mac = Mac([0; 6]);
         mac.0.copy_from_slice(take(6)?);
         let communicator = word(take(8)?);
-        let mut fields = [0; TERMS.len()];
+        let mut fields = [0; CAPABILITIES.len()];
         for field in &mut fields {
             *field = word(take(8)?);
         }
@@ -226,14 +226,14 @@ impl Endpoint {
             let mut next = || take(4).map(|part| word(part) as u32);
             streams.push(StreamEnds { peer: next()?, subgroup: next()?, receiver: next()?, sender: next()? });
         }
-        let terms = Terms { fields };
+        let capabilities = Capabilities { fields };
         Ok(Self {
             rank,
             ranks,
             gid,
             mac,
             communicator,
-            terms,
+            capabilities,
             queue_pairs,
             reads,
             streams,
@@ -262,7 +262,7 @@ impl Endpoint {
             if endpoint.ranks != own.ranks {
                 return peer(format!("counts {} ranks, this rank {}", endpoint.ranks, own.ranks));
             }
-            if let Some((name, ours, theirs)) = own.terms.difference(&endpoint.terms) {
+            if let Some((name, ours, theirs)) = own.capabilities.difference(&endpoint.capabilities) {
                 return peer(format!("has {name} {theirs}, this rank {ours}: give all ranks one configuration"));
             }
             all.push(endpoint);
@@ -287,7 +287,7 @@ mod tests {
             gid: Gid([rank as u8; 16]),
             mac: Mac([rank as u8; 6]),
             communicator: 7,
-            terms: Terms::new(&Config::default(), 14, 4096),
+            capabilities: Capabilities::new(&Config::default(), 14, 4096),
             queue_pairs: vec![(1, 0x100), (2, 0x101)],
             reads: vec![(1, 0x102)],
             streams: vec![StreamEnds { peer: 1, subgroup: 0, receiver: 0x104, sender: 0x105 }],
@@ -344,12 +344,14 @@ mod tests {
         assert!(text.contains("rank 2 speaks version 9"), "{text}");
         let text = with(&|told| told[2][12] ^= 1);
         assert!(text.contains("rank 2 was built with another ABI"), "{text}");
-        let other =
-            Endpoint { terms: Terms::new(&Config { chunk_bytes: 1024, ..Config::default() }, 14, 4096), ..endpoint(1) };
+        let other = Endpoint {
+            capabilities: Capabilities::new(&Config { chunk_bytes: 1024, ..Config::default() }, 14, 4096),
+            ..endpoint(1)
+        };
         let text = with(&|told| told[1] = other.to_bytes());
         assert!(text.contains("rank 1 has chunk_bytes 1024, this rank 4096"), "{text}");
         let mapped = Config { chain_mapping: ChainMapping::PerRack(vec![0, 1, 1]), ..Config::default() };
-        let other = Endpoint { terms: Terms::new(&mapped, 14, 4096), ..endpoint(1) };
+        let other = Endpoint { capabilities: Capabilities::new(&mapped, 14, 4096), ..endpoint(1) };
         let text = with(&|told| told[1] = other.to_bytes());
         assert!(text.contains("rank 1 has the chain mapping with digest") && text.contains("this rank 0"), "{text}");
         let text = with(&|told| told.truncate(2));

@@ -1,6 +1,6 @@
 //! Errors, with the value, the limit and the next step.
 
-use flexcast_proto::{Failure, PlaceError, SpaceError};
+use flexcast_proto::{Failure, RankError, SpaceError};
 
 use crate::bootstrap::ExchangeError;
 
@@ -73,7 +73,7 @@ pub enum Error {
     },
     /// No such rank, or too many of them.
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Rank(#[from] RankError),
     /// What another rank told of itself does not fit.
     #[error("rank {rank} {reason}")]
     Peer {

@@ -251,11 +251,11 @@ impl DpaQueuePair {
         self.connect_with(remote, first_psn, path, Retry::default())
     }
 
-    /// [`DpaQueuePair::connect_along`] with a choice of patience with the peer, which queue pairs of
+    /// [`DpaQueuePair::connect_along`] with a choice of timeout with the peer, which queue pairs of
     /// [`DpaQueuePair::reliable_by_command`] have.
     ///
     /// # Errors
-    /// As [`DpaQueuePair::connect_along`]; [`Error::OutOfRange`] for path or patience.
+    /// As [`DpaQueuePair::connect_along`]; [`Error::OutOfRange`] for path or timeout.
     pub fn connect_with(&mut self, remote: &RemoteQp, first_psn: u32, path: Path, retry: Retry) -> Result<()> {
         path.check()?;
         retry.check()?;

@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn reliable_connections_carry_their_patience() {
+    fn reliable_connections_carry_their_timeout() {
         let path = Path::default();
         let remote = RemotePath { qpn: 1, gid: [0; 16], mac: [0; 6], first_psn: 0, path, loopback: true };
         let rtr = init2rtr(ServiceType::Rc, 0x99, 5, 1, 3, Some(&remote));

@@ -171,10 +171,10 @@ impl QueuePair {
         self.connect_with(remote, first_psn, path, Retry::default())
     }
 
-    /// [`QueuePair::connect_along`] with a choice of patience with the peer (RC).
+    /// [`QueuePair::connect_along`] with a choice of timeout with the peer (RC).
     ///
     /// # Errors
-    /// [`Error::Verbs`]; [`Error::OutOfRange`] for path or patience.
+    /// [`Error::Verbs`]; [`Error::OutOfRange`] for path or timeout.
     pub fn connect_with(&self, remote: &RemoteQp, first_psn: u32, path: Path, retry: Retry) -> Result<()> {
         path.check()?;
         retry.check()?;

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_have_tables_of_their_own_and_failures_are_told() {
+    fn kinds_have_tables_of_their_own_and_failures_are_reported() {
         let head = Head { model: "M.2".to_owned(), calibration: None, reduced: false };
         let text = page(&head, &[outcome()]);
         assert_eq!(text.matches("<caption>").count(), 2);

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_apart_where_nothing_else_does() {
+    fn kinds_are_distinguished_where_nothing_else_does() {
         let none = Plot { series: Vec::new(), ..plot() };
         let kinds = [Kind::Emulated, Kind::Emulated, Kind::Computed, Kind::Published, Kind::Published];
         let rows: Vec<Row> = (1..).zip(kinds).map(|(threads, kind)| row(kind, "a", threads, 3.0)).collect();

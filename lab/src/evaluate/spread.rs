@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_told_apart_by_their_columns_alone() {
+    fn groups_are_distinguished_by_their_columns_alone() {
         let run = |name: &str, seed: u32, us: f64| {
             let mut row =
                 Row::new(Kind::Emulated, "M.2").with("algorithm", name).with("seed", seed).with("time_us", us);

@@ -100,7 +100,7 @@ pub fn speedup(ranks: u32) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use flexcast_proto::Place;
+    use flexcast_proto::RankInfo;
     use flexcast_proto::p2p::{Allgather, Allreduce, Operation, Schedule};
 
     use super::*;
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn rings_send_what_their_schedules_do() {
         let ranks = 16;
-        let place = Place::new(3, ranks).unwrap();
+        let place = RankInfo::new(3, ranks).unwrap();
         let sends = |operation| Schedule::new(operation, place).unwrap().sends().count() as u64;
         for operation in [Operation::ReduceScatter, Operation::Allgather(Allgather::Ring)] {
             assert_eq!(sends(operation) * 1000, ring(1000, ranks).sent);

@@ -10,7 +10,7 @@ pub struct Latencies {
     /// One activation in a chain of senders, in picoseconds.
     pub activation_ps: u64,
     /// How much of an activation is hidden by sending it before the last chunks, in picoseconds.
-    pub lead_ps: u64,
+    pub lookahead_ps: u64,
     /// The final handshake, in picoseconds.
     pub last_ps: u64,
 }
@@ -40,7 +40,7 @@ pub const fn broadcast_ps(bytes: u64, ranks: u32, gbit_per_s: u64, latencies: La
 pub const fn allgather_ps(block_bytes: u64, ranks: u32, chains: u32, gbit_per_s: u64, latencies: Latencies) -> u64 {
     let bytes = block_bytes.saturating_mul(ranks.saturating_sub(1) as u64);
     let activations = steps(ranks, chains).saturating_sub(1) as u64;
-    let exposed_ps = latencies.activation_ps.saturating_sub(latencies.lead_ps);
+    let exposed_ps = latencies.activation_ps.saturating_sub(latencies.lookahead_ps);
     broadcast_ps(bytes, ranks, gbit_per_s, latencies).saturating_add(exposed_ps.saturating_mul(activations))
 }
 
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use crate::model::near;
 
-    const NONE: Latencies = Latencies { round_ps: 0, activation_ps: 0, lead_ps: 0, last_ps: 0 };
+    const NONE: Latencies = Latencies { round_ps: 0, activation_ps: 0, lookahead_ps: 0, last_ps: 0 };
 
     #[test]
     fn only_the_barrier_of_a_broadcast_depends_on_the_number_of_ranks() {
@@ -86,7 +86,7 @@ mod tests {
         for (gbit_per_s, share) in [(200, 0.76), (56, 0.21)] {
             let time = |latencies| allgather_ps(64 << 10, 1000, 1, gbit_per_s, latencies) as f64;
             near(time(latencies) / time(NONE) - 1.0, share, 0.005);
-            assert_eq!(time(Latencies { lead_ps: 2_000_000, ..latencies }).to_bits(), time(NONE).to_bits());
+            assert_eq!(time(Latencies { lookahead_ps: 2_000_000, ..latencies }).to_bits(), time(NONE).to_bits());
         }
     }
 

@@ -2,7 +2,7 @@
 //! of a schedule along its path.
 
 use flexcast_proto::p2p::{Blocks, Operation, Schedule, ScheduleError};
-use flexcast_proto::{Place, PlaceError};
+use flexcast_proto::{RankError, RankInfo};
 
 use super::fabric::{FatTree, Placement};
 
@@ -72,7 +72,7 @@ impl Traffic {
 pub enum TrafficError {
     /// More ranks than a communicator has.
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Rank(#[from] RankError),
     /// The operation is none.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
@@ -103,7 +103,7 @@ pub fn point_to_point(
     let hosts = tree.hosts(placement);
     let mut traffic = Traffic::default();
     for (rank, &host) in (0..).zip(&hosts) {
-        for transfer in Schedule::new(operation, Place::new(rank, tree.ranks())?)?.sends() {
+        for transfer in Schedule::new(operation, RankInfo::new(rank, tree.ranks())?)?.sends() {
             let links = tree.links(host, hosts[transfer.to as usize]);
             traffic.add(blocks.bytes(transfer.blocks), links);
         }
@@ -125,7 +125,7 @@ pub fn announcements(
     let hosts = tree.hosts(placement);
     let mut traffic = Traffic::default();
     for (rank, &host) in (0..).zip(&hosts) {
-        for source in Schedule::new(operation, Place::new(rank, tree.ranks())?)?.sources().iter() {
+        for source in Schedule::new(operation, RankInfo::new(rank, tree.ranks())?)?.sources().iter() {
             traffic.add(bytes, tree.links(host, hosts[source as usize]));
         }
     }
@@ -260,7 +260,7 @@ mod tests {
         let tree = FatTree::smallest(32, 2000).unwrap();
         assert!(matches!(
             announcements(tree, Placement::Contiguous, Operation::Allgather(Allgather::Ring), 1),
-            Err(TrafficError::Place(_))
+            Err(TrafficError::Rank(_))
         ));
     }
 }

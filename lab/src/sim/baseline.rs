@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use flexcast::p2p::{Buffer, Config, Connections, Error, Group};
-use flexcast_proto::Place;
+use flexcast_proto::RankInfo;
 use flexio::{Access, Bound, CompletionQueue, HostBuffer, MemoryRegion, ProtectionDomain, Provider, Retry};
 
 use super::SimError;
@@ -65,7 +65,7 @@ pub(super) fn run(
     let domains = each(cards, |card| Ok(ProtectionDomain::new(&devices[card as usize])?))?;
     let (config, card_of) = (config(params), |rank: u32| (rank / params.ranks_per_card) as usize);
     let place = |rank| {
-        Place::new(rank, params.ranks)
+        RankInfo::new(rank, params.ranks)
             .map_err(|error| SimError::Parameter { what: "--ranks", reason: error.to_string() })
     };
     let connections = (0..params.ranks)

@@ -82,13 +82,13 @@ pub struct SimParams {
     /// The communicator.
     pub config: Config,
     /// What happens to ranks and workers on the way.
-    pub trouble: Vec<Trouble>,
+    pub host_faults: Vec<HostFault>,
 }
 
 /// Something that happens in the first operation, besides what a fault script does to links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Trouble {
+pub enum HostFault {
     /// A rank's host does nothing more from a time on, counted from the first post.
     Dead {
         /// The rank.
@@ -137,7 +137,7 @@ impl Default for SimParams {
             seed: 1,
             skew: PostSkew::default(),
             config: Config::default(),
-            trouble: Vec::new(),
+            host_faults: Vec::new(),
         }
     }
 }
@@ -198,7 +198,7 @@ impl SimParams {
             return refuse("--bytes", reason);
         }
         self.algorithm.check(self.operation)?;
-        if self.algorithm != Algorithm::Multicast && !self.trouble.is_empty() {
+        if self.algorithm != Algorithm::Multicast && !self.host_faults.is_empty() {
             return refuse("--algorithm", "troubles happen to multicast alone".to_owned());
         }
         Ok(())

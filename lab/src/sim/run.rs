@@ -8,7 +8,7 @@ use flexio::Provider;
 
 use super::algorithm::Algorithm;
 use super::looks::Looks;
-use super::params::{Operation, SimParams, Trouble};
+use super::params::{HostFault, Operation, SimParams};
 use super::report::{Control, Outcome, Report, Sample, Workers};
 pub use super::traffic::Traffic;
 use super::work::Meter;
@@ -102,7 +102,7 @@ fn multicast(
         let sample = Sample { outcomes, traffic, control, work, took_ps, wall_s, accesses };
         // One that fails counts, even in the warm-up: nothing comes after it. Nor after one that was cancelled so late that all ranks had
         // everything already: their communicators are of no use all the same.
-        let cancelled = params.trouble.iter().any(|trouble| matches!(trouble, Trouble::Cancel { .. }));
+        let cancelled = params.host_faults.iter().any(|fault| matches!(fault, HostFault::Cancel { .. }));
         let last = sample.is_broken() || cancelled || iteration + 1 == params.warm_up + params.iterations;
         if iteration >= params.warm_up || last {
             report.add(&sample)?;
@@ -115,7 +115,7 @@ fn multicast(
         for (slot, done) in buffers.iter_mut().zip(&mut done) {
             *slot = done.take().and_then(Result::ok).map(|done| Buffers { send: done.send, receive: done.receive });
         }
-        params.trouble.clear();
+        params.host_faults.clear();
     }
     report.workers = Some(Workers::of(&ranks)?);
     report.finish(counted, set_up_s)?;
@@ -156,7 +156,7 @@ fn fill(cards: &[Card], params: &SimParams, source: &[u8], buffers: &mut [Option
         let own = &source[offset..offset + count];
         offset += count;
         let gathers = params.operation != Operation::Broadcast;
-        let disagrees = params.trouble.contains(&Trouble::Disagree { rank });
+        let disagrees = params.host_faults.contains(&HostFault::Disagree { rank });
         let mut made = match slot.take() {
             Some(made) => made,
             None => Buffers {
@@ -177,7 +177,7 @@ fn fill(cards: &[Card], params: &SimParams, source: &[u8], buffers: &mut [Option
 
 /// Posts one operation on a rank.
 fn post(rank: u32, communicator: &mut Communicator, params: &SimParams, buffers: Buffers) -> Result<Request, SimError> {
-    let disagrees = params.trouble.contains(&Trouble::Disagree { rank });
+    let disagrees = params.host_faults.contains(&HostFault::Disagree { rank });
     match buffers {
         Buffers { send: Some(send), .. } if disagrees => communicator.broadcast(send, 0),
         Buffers { send: Some(send), receive } => match params.operation {
@@ -223,23 +223,23 @@ fn operate(
     let start_ps = provider.relax().now_ps();
     post_due(provider, |rank| delays_ps[rank] == 0, params, ranks, buffers, meter, &mut requests)?;
     let mut done: Vec<Option<flexcast::Outcome>> = ranks.iter().map(|_| None).collect();
-    let mut trouble = Troubles::new(params, provider.relax().now_ps());
+    let mut faults = FaultInjector::new(params, provider.relax().now_ps());
     // Twice the bound of any operation with a worker that must be waited for: nothing that works takes as long.
     let barrier_ps = u64::try_from(params.config.barrier_timeout.as_nanos() * 1000).unwrap_or(u64::MAX);
     let bound_ps = barrier_ps.saturating_mul(2).saturating_add(20_000_000_000_000);
     let mut looks = Looks::new(ranks.len(), params.ranks_per_card);
     loop {
         let now_ps = provider.relax().now_ps();
-        if trouble.happen(now_ps, ranks)? {
+        if faults.inject(now_ps, ranks)? {
             looks = Looks::new(ranks.len(), params.ranks_per_card);
             // Dead before they came to their post.
-            trouble.dead.iter().for_each(|rank| buffers[*rank as usize] = None);
+            faults.dead.iter().for_each(|rank| buffers[*rank as usize] = None);
         }
         let is_due = |rank: usize| start_ps + delays_ps[rank] <= now_ps;
         post_due(provider, is_due, params, ranks, buffers, meter, &mut requests)?;
         looks.refresh()?;
         for (rank, communicator) in ranks.iter_mut().enumerate() {
-            if trouble.is_dead(rank as u32) || buffers[rank].is_some() || !looks.is_due(rank, now_ps) {
+            if faults.is_dead(rank as u32) || buffers[rank].is_some() || !looks.is_due(rank, now_ps) {
                 continue;
             }
             let (begun_ps, executed) = (provider.relax().now_ps(), meter.read(rank)?);
@@ -266,9 +266,9 @@ fn operate(
             ended(ranks_done(&done) as u32);
         }
         let is_open = |rank: &u32| requests[*rank as usize].is_some() || buffers[*rank as usize].is_some();
-        let waiting = (0..params.ranks).find(|rank| is_open(rank) && !trouble.is_dead(*rank));
+        let waiting = (0..params.ranks).find(|rank| is_open(rank) && !faults.is_dead(*rank));
         let Some(rank) = waiting else { return Ok(done) };
-        if provider.relax().now_ps() - trouble.begun_ps > bound_ps {
+        if provider.relax().now_ps() - faults.begun_ps > bound_ps {
             return Err(SimError::Hang { rank, operation: params.operation.name(), bound_us: bound_ps / 1_000_000 });
         }
         provider.relax().relax();
@@ -276,16 +276,16 @@ fn operate(
 }
 
 /// What is still to happen.
-struct Troubles<'p> {
+struct FaultInjector<'p> {
     params: &'p SimParams,
-    left: Vec<Trouble>,
+    left: Vec<HostFault>,
     dead: Vec<u32>,
     begun_ps: u64,
 }
 
-impl<'p> Troubles<'p> {
+impl<'p> FaultInjector<'p> {
     fn new(params: &'p SimParams, begun_ps: u64) -> Self {
-        Self { params, left: params.trouble.clone(), dead: Vec::new(), begun_ps }
+        Self { params, left: params.host_faults.clone(), dead: Vec::new(), begun_ps }
     }
 
     fn is_dead(&self, rank: u32) -> bool {
@@ -293,31 +293,31 @@ impl<'p> Troubles<'p> {
     }
 
     /// Lets happen what is due; tells whether anything was.
-    fn happen(&mut self, now_ps: u64, ranks: &mut [Communicator]) -> Result<bool, SimError> {
+    fn inject(&mut self, now_ps: u64, ranks: &mut [Communicator]) -> Result<bool, SimError> {
         let since_ps = now_ps - self.begun_ps;
-        let due = |trouble: &mut Trouble| match *trouble {
-            Trouble::Dead { after_ps, .. } | Trouble::Cancel { after_ps, .. } | Trouble::Stall { after_ps, .. } => {
-                since_ps >= after_ps
-            }
-            Trouble::Disagree { .. } => true,
+        let due = |fault: &mut HostFault| match *fault {
+            HostFault::Dead { after_ps, .. }
+            | HostFault::Cancel { after_ps, .. }
+            | HostFault::Stall { after_ps, .. } => since_ps >= after_ps,
+            HostFault::Disagree { .. } => true,
         };
         let due: Vec<_> = self.left.extract_if(.., due).collect();
         let any = !due.is_empty();
-        for trouble in due {
-            match trouble {
-                Trouble::Dead { rank, .. } => self.dead.push(rank),
-                Trouble::Cancel { rank, .. } => {
+        for fault in due {
+            match fault {
+                HostFault::Dead { rank, .. } => self.dead.push(rank),
+                HostFault::Cancel { rank, .. } => {
                     if let Some(communicator) =
                         ranks.get_mut(rank as usize).filter(|communicator| !communicator.is_idle())
                     {
                         communicator.cancel();
                     }
                 }
-                Trouble::Stall { rank, unit, for_ps, .. } => {
+                HostFault::Stall { rank, unit, for_ps, .. } => {
                     let card = (rank / self.params.ranks_per_card) as usize;
                     with_world(|world| world.stall_unit(card, unit, now_ps + for_ps))??;
                 }
-                Trouble::Disagree { .. } => {}
+                HostFault::Disagree { .. } => {}
             }
         }
         Ok(any)

@@ -29,7 +29,7 @@ struct Communicator {
     send_batch: u32,
     send_depth: u32,
     chains: u32,
-    lead_chunks: Option<u32>,
+    lookahead_chunks: Option<u32>,
 }
 
 fn is_spread(config: &flexcast::Config) -> bool {

@@ -142,7 +142,7 @@ pub struct CommunicatorArgs {
     pub chains: u32,
     /// Chunks before the end of its block at which a root activates the next one [default: as many as hide most of the activation]
     #[arg(long, value_parser = whole::<u32>(0, u32::MAX), value_name = "CHUNKS")]
-    pub lead: Option<u32>,
+    pub lookahead: Option<u32>,
     /// Chunks per doorbell of a send worker.
     #[arg(long, value_parser = whole::<u32>(2, u32::MAX), default_value_t = Self::default().send_batch, value_name = "N")]
     pub send_batch: u32,
@@ -151,7 +151,7 @@ pub struct CommunicatorArgs {
     pub pacing: Option<u32>,
     /// Time that the cutoff leaves beyond the data's own, the barrier and activations, in microseconds [default: 500].
     #[arg(long, value_parser = whole::<u64>(0, u64::MAX), value_name = "US")]
-    pub margin: Option<u64>,
+    pub cutoff_slack: Option<u64>,
     /// Bytes per chunk; at most 4096 with ud, whatever you like with uc and uc-unicast.
     #[arg(long, value_parser = whole::<u32>(64, 1_u64 << 30), default_value_t = Self::default().chunk, value_name = "BYTES")]
     pub chunk: u32,
@@ -195,10 +195,10 @@ impl Default for CommunicatorArgs {
             control: ControlName::Host,
             spread: false,
             chains,
-            lead: None,
+            lookahead: None,
             send_batch,
             pacing: None,
-            margin: None,
+            cutoff_slack: None,
             chunk: chunk_bytes,
             slots: None,
             batch: None,
@@ -269,10 +269,10 @@ impl SimSpec {
 
 impl CommunicatorArgs {
     fn config(&self, ranks: u32, receive_bytes: u64) -> Config {
-        let Self { transport, subgroups, threads, send_threads, control, spread, chains, lead, .. } = *self;
-        let Self { send_batch, chunk, slots, batch, margin, pacing, .. } = *self;
+        let Self { transport, subgroups, threads, send_threads, control, spread, chains, lookahead, .. } = *self;
+        let Self { send_batch, chunk, slots, batch, cutoff_slack, pacing, .. } = *self;
         let mut config = Config::default();
-        if let Some(us) = margin {
+        if let Some(us) = cutoff_slack {
             config.overheads.cutoff_slack = Duration::from_micros(us);
         }
         // All cards' slots are filled: those of 1024 cards leave room for their buffers in 8 GiB.
@@ -287,7 +287,7 @@ impl CommunicatorArgs {
             .placement(if spread { ThreadPlacement::Spread } else { ThreadPlacement::Compact })
             .chains(chains)
             .pacing_gbit_per_s(pacing)
-            .lead_chunks(lead)
+            .lookahead_chunks(lookahead)
             .send_batch(send_batch)
             .chunk_bytes(chunk)
             .slots(slots)

@@ -32,7 +32,7 @@ abi_struct! {
         /// 1 once the armed operation is closed.
         pub closed: u32,
         /// 1 while the host's line holds something that the lane has not acted on.
-        pub attention: u32,
+        pub pending: u32,
         /// 1 while the lane must be settled before its thread sleeps.
         pub unsettled: u32,
         /// 1 once the copies' queue is dead (UD).
@@ -47,7 +47,7 @@ abi_struct! {
     ///
     /// Life: host creates queues, writes the lanes' contexts and this one, calls RPC `prepare_lanes` with its address (which checks all,
     /// builds the ring entries, posts all receives; returns 0, or a [`crate::ContextFault`] in bits 31:0 and the lane's number in bits
-    /// 63:32), runs the event handler, wakes the thread once (RPC `kick`; from then on its queues are armed), then writes operations.
+    /// 63:32), runs the event handler, wakes the thread once (RPC `activate`; from then on its queues are armed), then writes operations.
     #[size = 192, align = 64, memory]
     pub struct LaneThread {
         /// [`crate::ABI_HASH`].
@@ -57,8 +57,8 @@ abi_struct! {
         /// A [`crate::Transport`] code, the same as each lane's; must match the event handler.
         pub transport: u32,
         /// Completions of all lanes after which an activation ends and asks to be run again; at least 1. Each lane in its turn takes at
-        /// most its own `quota`, rounded up to whole batches.
-        pub quota: u32,
+        /// most its own `budget`, rounded up to whole batches.
+        pub budget: u32,
         /// Outbox of the thread.
         pub outbox_id: u32,
         /// Window of the thread.

@@ -19,21 +19,18 @@ extern crate self as flexcast_abi;
 
 mod address;
 pub mod calibration;
-pub mod conductor;
 pub mod lane;
 mod layout;
 pub mod memory;
 pub mod pingpong;
 pub mod placement;
+pub mod progress;
 pub mod reference;
 pub mod report;
 pub mod send;
 pub mod worker;
 
 pub use address::DeviceAddress;
-pub use conductor::{
-    ConductorOrder, ConductorPeer, ConductorReport, ConductorState, ConductorStatus, ConductorThread, Signals,
-};
 pub use flexcast_abi_macros::Layout;
 pub use lane::{LaneState, LaneThread, LaneThreadState};
 pub use layout::{Fnv, Layout};
@@ -43,6 +40,9 @@ pub use memory::{
 };
 pub use pingpong::PingPongContext;
 pub use placement::{Placement, RunRow};
+pub use progress::{
+    ProgressCommand, ProgressPeer, ProgressReport, ProgressThread, ProgressThreadState, ProgressThreadStatus, Signals,
+};
 pub use report::{CompletionFlag, FLAG_MAGIC, ProgressLine, Statistics, WorkerReport, WorkerStatus};
 pub use send::{SendLane, SendLaneState, SendOperation, SendReport, SendRun, SendStatus, SendThread, SendThreadState};
 pub use worker::{
@@ -69,8 +69,8 @@ pub const ABI_HASH: u64 = Fnv::new()
     .u64(<SendThread as Layout>::HASH)
     .u64(<SendLane as Layout>::HASH)
     .u64(<SendReport as Layout>::HASH)
-    .u64(<ConductorThread as Layout>::HASH)
-    .u64(<ConductorPeer as Layout>::HASH)
+    .u64(<ProgressThread as Layout>::HASH)
+    .u64(<ProgressPeer as Layout>::HASH)
     .u64(<Signals as Layout>::HASH)
     .finish();
 

@@ -373,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queues_that_cannot_be_are_told_apart() {
+    fn queues_that_cannot_be_are_distinguished() {
         let queue = |ring, record, log_depth| {
             Queue::<Completions>::new(DeviceAddress::new(ring), DeviceAddress::new(record), 7, log_depth).check()
         };

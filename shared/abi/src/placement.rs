@@ -18,7 +18,7 @@ abi_struct! {
     pub struct Placement {
         /// Chunks of each run; 0: as the rows say.
         pub run_chunks: u32,
-        /// Number of runs: `chunks` / `run_chunks`, or rows of the table; at most the edges, and at most the rows there is
+        /// Number of runs: `chunks` / `run_chunks`, or rows of the table; at most the tail bitmap, and at most the rows there is
         /// memory for. 0
         /// only if there are no chunks.
         pub roots: u32,

@@ -18,8 +18,8 @@ abi_struct! {
         /// Memory key of the source.
         pub lkey: u32,
         /// The operation is announced ([`SendReport::announced`]) as soon as the card has no more than this many chunks of all lanes left
-        /// to send, as far as completions tell: the lead with which the next root may be activated. 0: when all are sent.
-        pub lead_chunks: u32,
+        /// to send, as far as completions tell: the lookahead with which the next root may be activated. 0: when all are sent.
+        pub lookahead_chunks: u32,
         /// [`crate::OPERATION_HELD`], [`crate::OPERATION_CLOSED`] or 0. The host rewrites the line with the same `sequence` and the flag, and wakes the thread: the
         /// worker posts nothing more, waits for what is posted and finishes with [`SendStatus::Closed`].
         pub flags: u32,
@@ -118,7 +118,7 @@ abi_struct! {
         /// Chunks per doorbell and per signalled completion, 1 to half of what fits each send queue.
         pub batch: u32,
         /// Chunks after which an activation ends and asks to be run again; at least 1, rounded up to whole batches.
-        pub quota: u32,
+        pub budget: u32,
         /// Low bits of the immediate that hold the PSN, 1 to 31.
         pub psn_bits: u32,
         /// Outbox of the thread.
@@ -135,7 +135,7 @@ abi_struct! {
         pub contexts: ContextMemory<SendLane>,
         /// Host address of this worker's [`SendReport`], 64-byte aligned.
         pub report_host: u64,
-        /// The [`Signals`] by which the conductor says when to send, and learns of announcement and end; none: the host does.
+        /// The [`Signals`] by which the progress thread says when to send, and learns of announcement and end; none: the host does.
         pub signals: Shared<Signals>,
         /// The operation (host).
         pub operation: HostLine<SendOperation>,
@@ -185,7 +185,7 @@ abi_struct! {
         /// 1 after RPC `prepare_send` accepted the context.
         pub prepared: u32,
         /// 1 while the host's line holds something that the worker has not acted on.
-        pub attention: u32,
+        pub pending: u32,
         /// Zero.
         pub reserved: [u64; 4],
     }
@@ -196,7 +196,7 @@ abi_struct! {
     /// goes to sleep.
     #[size = 64, align = 64]
     pub struct SendReport {
-        /// Sequence number of the last operation of which no more than `lead_chunks` chunks were left to send; or that has failed.
+        /// Sequence number of the last operation of which no more than `lookahead_chunks` chunks were left to send; or that has failed.
         pub announced: u64,
         /// Sequence number of the last operation that is over: the completions of the last batches of all lanes have come, or it was closed
         /// or has failed and the card is done with what was posted of it. `status` tells which; the source is no longer read.

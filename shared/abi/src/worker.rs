@@ -31,19 +31,19 @@ abi_struct! {
 
 /// Value of [`Operation::flags`]: the lane accepts no further chunk, waits until its copies are complete, then answers the report
 /// request of the same line. From that answer on the lane writes no user memory (UC: the card may, until the key or the queue pair is
-/// gone), and bitmap and edges in host memory are final. The host rewrites the line with the same `sequence`, this flag and a new
+/// gone), and bitmap and tail bitmap in host memory are final. The host rewrites the line with the same `sequence`, this flag and a new
 /// `report_request`, and wakes the thread.
 ///
 /// An answer whose status is [`crate::WorkerStatus::CopyError`] leaves open what lies in the buffer: take every chunk as missing.
 pub const OPERATION_CLOSED: u32 = 1;
 
 /// Value of [`crate::SendOperation::flags`]: nothing is posted, and nothing told, before [`crate::Signals::go`] has reached the operation's
-/// sequence number, of which the conductor tells by waking the worker. Closing the operation ends that, too.
+/// sequence number, of which the progress thread tells by waking the worker. Closing the operation ends that, too.
 pub const OPERATION_HELD: u32 = 2;
 
 abi_struct! {
     /// The operation, written by the host as one 64-byte line and taken over by the worker at its next activation when `sequence`
-    /// differs from its own and equals `sequence_check`. After writing it the host wakes the worker (a worker without lanes: RPC `kick`; a
+    /// differs from its own and equals `sequence_check`. After writing it the host wakes the worker (a worker without lanes: RPC `activate`; a
     /// lane: a message to its thread's control queue) and waits until [`crate::ProgressLine::sequence`] shows that it is armed; only
     /// then may senders start.
     #[size = 64, align = 64]
@@ -131,14 +131,14 @@ abi_struct! {
     /// returns 0 or a [`ContextFault`]), runs the event handler, then writes operations.
     ///
     /// In image `allgather` it is a *lane*: one of the array that a [`crate::LaneThread`] serves. Then `outbox_id`, `window_id` and
-    /// `window_mkey` are unused (the thread's count), `quota` is the lane's turn, `batch` is at least 2, and `placement` counts.
+    /// `window_mkey` are unused (the thread's count), `budget` is the lane's turn, `batch` is at least 2, and `placement` counts.
     ///
     /// Positions out of the ordinary. A lane's hot loop takes only chunks of full length whose bit is clear. When a lane takes over an
     /// operation it sets the bits of what that loop must leave alone: the own rank's PSNs, which are not expected, and the last PSN of
-    /// each run whose last chunk is short. Whether such a short chunk is there is told by one bit per run, the *edges*, which lie behind
+    /// each run whose last chunk is short. Whether such a short chunk is there is told by one bit per run, the *tail bitmap*, which lie behind
     /// the bitmap's words in the host copy. The own rank's edge is set from the start. So PSN p
-    /// is missing if its bit is clear, or if p is the last of run r, that run's last chunk is short, and bit r of the edges is clear
-    /// (`flexcast_proto::lane` computes it). A worker without lanes has no edges: there a set bit always is a chunk received.
+    /// is missing if its bit is clear, or if p is the last of run r, that run's last chunk is short, and bit r of the tail bitmap is clear
+    /// (`flexcast_proto::lane` computes it). A worker without lanes has no tail bitmap: there a set bit always is a chunk received.
     #[size = 768, align = 64, memory]
     pub struct WorkerContext {
         /// [`crate::ABI_HASH`].
@@ -155,7 +155,7 @@ abi_struct! {
         /// copies are signalled once per batch (once per 64 if `batch` is 1).
         pub batch: u32,
         /// Completions after which an activation ends and asks to be run again; at least 1, rounded up to whole batches.
-        pub quota: u32,
+        pub budget: u32,
         /// Low bits of the immediate that hold the PSN, 1 to 31.
         pub psn_bits: u32,
         /// User index given to the receiving queue pair at creation (0 unless set), 24 bits.
@@ -180,14 +180,14 @@ abi_struct! {
         pub staging: Staging,
         /// One bit per chunk; used by this worker alone.
         pub bitmap: BitmapMemory,
-        /// Edges, one bit per run (lanes; a worker without lanes: none); used by this worker alone.
-        pub edges: BitmapMemory,
+        /// Tail bitmap, one bit per run (lanes; a worker without lanes: none); used by this worker alone.
+        pub tails: BitmapMemory,
         /// Table of an operation's runs with unequal contributions (lanes; a worker without lanes: none). The host rewrites the rows before an operation
         /// that has them, when no thread reads them.
         pub rows: TableMemory<RunRow>,
         /// The group's [`GroupContext`].
         pub group: Shared<GroupContext>,
-        /// The [`Signals`] by which a lane tells the conductor that it is armed, and the last of a group that all are complete; none: nobody is
+        /// The [`Signals`] by which a lane tells the progress thread that it is armed, and the last of a group that all are complete; none: nobody is
         /// to be told. A worker without lanes: none.
         pub signals: Shared<Signals>,
         /// The operation (host). A lane's host writes it after, or in one Write with, `placement`.
@@ -198,7 +198,7 @@ abi_struct! {
         pub flag_host: u64,
         /// Host address of this worker's [`crate::WorkerReport`], 64-byte aligned.
         pub report_host: u64,
-        /// Host address of a copy of the bitmap and of the edges behind it, as many words as both have, rounded up to 64 bytes,
+        /// Host address of a copy of the bitmap and of the tail bitmap behind it, as many words as both have, rounded up to 64 bytes,
         /// 64-byte aligned; 0: no copy wanted. A lane copies only the words that hold a bit of its operation; the rest is stale.
         pub bitmap_host: u64,
         /// Zero.
@@ -233,8 +233,8 @@ abi_codes! {
         Transport = 2,
         /// `batch` is not 1 or a power of two up to half the receive depth.
         Batch = 3,
-        /// `quota` is 0.
-        Quota = 4,
+        /// `budget` is 0.
+        Budget = 4,
         /// `psn_bits` is not 1 to 31.
         PsnBits = 5,
         /// `worker` is not below `workers`.
@@ -263,7 +263,7 @@ abi_codes! {
         Window = 17,
         /// The number of lanes is 0, or the array is not there or not 64-byte aligned.
         Lanes = 18,
-        /// `roots` exceeds the edges, or `run_chunks` x `roots` is not `chunks`.
+        /// `roots` exceeds the tail bitmap, or `run_chunks` x `roots` is not `chunks`.
         Runs = 19,
         /// The rows are more than the table has, or not the PSNs 0 to `chunks` - 1 in ascending order.
         Rows = 20,

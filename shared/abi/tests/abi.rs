@@ -1,10 +1,10 @@
 //! The ABI is a promise: these tests fail when bytes move without a new version.
 use core::mem::offset_of;
 use flexcast_abi::{
-    ABI_HASH, ABI_MIN_VERSION, ABI_VERSION, BitmapMemory, CompletionFlag, CompletionQueueMemory, ConductorOrder,
-    ConductorPeer, ConductorReport, ConductorStatus, ConductorThread, ContextFault, ContextMemory, FLAG_MAGIC,
-    GroupContext, HostLine, LaneState, LaneThread, Layout, MessageMemory, Operation, PingPongContext, Placement,
-    ProgressLine, ReceiveQueueMemory, RunRow, SendLane, SendOperation, SendQueueMemory, SendReport, SendRun,
+    ABI_HASH, ABI_MIN_VERSION, ABI_VERSION, BitmapMemory, CompletionFlag, CompletionQueueMemory, ContextFault,
+    ContextMemory, FLAG_MAGIC, GroupContext, HostLine, LaneState, LaneThread, Layout, MessageMemory, Operation,
+    PingPongContext, Placement, ProgressCommand, ProgressLine, ProgressPeer, ProgressReport, ProgressThread,
+    ProgressThreadStatus, ReceiveQueueMemory, RunRow, SendLane, SendOperation, SendQueueMemory, SendReport, SendRun,
     SendStatus, SendThread, Shared, Signals, TableMemory, Transport, WorkerContext, WorkerReport, WorkerState,
     WorkerStatus, bring_up_answer,
 };
@@ -60,7 +60,7 @@ fn discriminants_are_fixed() {
         (1, ContextFault::AbiHash),
         (2, ContextFault::Transport),
         (3, ContextFault::Batch),
-        (4, ContextFault::Quota),
+        (4, ContextFault::Budget),
         (5, ContextFault::PsnBits),
         (6, ContextFault::Worker),
         (7, ContextFault::QueueAddress),
@@ -102,11 +102,14 @@ fn discriminants_are_fixed() {
         assert_eq!(status.is_error(), raw >= 4);
     }
     assert_eq!(SendStatus::from_raw(8), Err(8));
-    let conductors =
-        [(0, ConductorStatus::Running), (1, ConductorStatus::ControlError), (2, ConductorStatus::InvalidOrder)];
-    assert_eq!(conductors.len(), ConductorStatus::ALL.len());
+    let conductors = [
+        (0, ProgressThreadStatus::Running),
+        (1, ProgressThreadStatus::ControlError),
+        (2, ProgressThreadStatus::InvalidOrder),
+    ];
+    assert_eq!(conductors.len(), ProgressThreadStatus::ALL.len());
     for (raw, status) in conductors {
-        assert_eq!(ConductorStatus::from_raw(raw), Ok(status));
+        assert_eq!(ProgressThreadStatus::from_raw(raw), Ok(status));
     }
     assert_eq!(Transport::from_raw(1), Ok(Transport::Uc));
     assert_eq!(Transport::from_raw(2), Ok(Transport::Ud));
@@ -119,7 +122,7 @@ fn writers_have_lines_of_their_own() {
     assert_eq!(offset_of!(WorkerReport, statistics) % 64, 0);
     assert_eq!(offset_of!(LaneThread, state) % 64, 0);
     assert_eq!((offset_of!(SendThread, state) % 64, offset_of!(SendLane, state) % 64), (0, 0));
-    assert_eq!(offset_of!(ConductorThread, state) % 64, 0);
+    assert_eq!(offset_of!(ProgressThread, state) % 64, 0);
     // What the host rewrites is in lines of its own, outside of the contexts.
     for bytes in [size_of::<Operation>(), size_of::<Placement>(), size_of::<SendOperation>(), size_of::<SendRun>()] {
         assert_eq!(bytes, 64);
@@ -133,9 +136,9 @@ fn writers_have_lines_of_their_own() {
         size_of::<LaneState>(),
         size_of::<SendReport>(),
         size_of::<Signals>(),
-        size_of::<ConductorPeer>(),
-        size_of::<ConductorReport>(),
-        size_of::<ConductorOrder>(),
+        size_of::<ProgressPeer>(),
+        size_of::<ProgressReport>(),
+        size_of::<ProgressCommand>(),
     ] {
         assert_eq!(bytes % 64, 0);
     }
@@ -153,8 +156,8 @@ fn different_types_have_different_hashes() {
         SendThread::HASH,
         SendLane::HASH,
         SendReport::HASH,
-        ConductorThread::HASH,
-        ConductorPeer::HASH,
+        ProgressThread::HASH,
+        ProgressPeer::HASH,
         Signals::HASH,
         ProgressLine::HASH,
         u64::HASH,

@@ -26,7 +26,7 @@ fn every_mnemonic_reads_as_llvm_writes_it() {
 }
 
 #[test]
-fn control_flow_is_told() {
+fn control_flow_is_reported() {
     assert_eq!(decode(0x0000_8067).flow(), Flow::Return);
     assert_eq!(decode(0x8082).flow(), Flow::Return);
     assert_eq!(decode(0x0005_0067).flow(), Flow::IndirectJump);
@@ -83,7 +83,7 @@ fn two_bytes_need_their_extension_and_that_of_what_they_stand_for() {
 }
 
 #[test]
-fn registers_that_are_written_are_told() {
+fn registers_that_are_written_are_reported() {
     for (bits, expected) in [
         (0x00c5_8533, Some(10)), // add a0, a1, a2
         (0x852e, Some(10)),      // c.mv a0, a1

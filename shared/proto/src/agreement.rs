@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn both_calls_are_told_with_what_differs() {
+    fn both_calls_are_reported_with_what_differs() {
         let (theirs, own) = (Summary::broadcast(0, 4096, 4096), Summary::allgather(512, 4096, 1));
         let text = Disagreement { rank: 3, theirs, own }.to_string();
         assert_eq!(text, "rank 3 called broadcast of 4096 bytes from root 0, this rank allgather of 512 bytes");

@@ -4,7 +4,7 @@
 
 use thiserror::Error;
 
-use crate::ranks::Place;
+use crate::ranks::RankInfo;
 
 /// A barrier signal to send, on a reliable connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,7 +23,7 @@ pub struct Signal {
 /// further ahead, since it would have needed this rank's signals for the one between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Barrier {
-    place: Place,
+    place: RankInfo,
     operation: u32,
     entered: bool,
     /// Rounds signalled.
@@ -66,7 +66,7 @@ pub enum BarrierError {
 impl Barrier {
     /// A rank's barrier, before operation number `operation`.
     #[must_use]
-    pub const fn new(place: Place, operation: u32) -> Self {
+    pub const fn new(place: RankInfo, operation: u32) -> Self {
         Self { place, operation, entered: false, sent: 0, arrived: [0; 2] }
     }
 
@@ -155,7 +155,7 @@ mod tests {
     fn run(ranks: u32, operations: u32, mut choose: impl FnMut(usize) -> usize) {
         let first = u32::MAX - 1;
         let mut all: Vec<Barrier> =
-            (0..ranks).map(|rank| Barrier::new(Place::new(rank, ranks).unwrap(), first)).collect();
+            (0..ranks).map(|rank| Barrier::new(RankInfo::new(rank, ranks).unwrap(), first)).collect();
         let mut passed = std::vec![0u32; ranks as usize];
         let mut entered = std::vec![0u32; ranks as usize];
         let mut signals: Vec<VecDeque<Signal>> = (0..ranks).map(|_| VecDeque::new()).collect();
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn rounds_are_the_rounded_logarithm() {
         for (ranks, rounds) in [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (188, 8), (256, 8), (257, 9), (1024, 10)] {
-            assert_eq!(Barrier::new(Place::new(0, ranks).unwrap(), 0).rounds(), rounds, "{ranks} ranks");
+            assert_eq!(Barrier::new(RankInfo::new(0, ranks).unwrap(), 0).rounds(), rounds, "{ranks} ranks");
         }
     }
 
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn signals_that_cannot_be_are_refused() {
-        let mut barrier = Barrier::new(Place::new(0, 5).unwrap(), 7);
+        let mut barrier = Barrier::new(RankInfo::new(0, 5).unwrap(), 7);
         assert_eq!(barrier.handle(4, 9, 0), Err(BarrierError::Operation { from: 4, operation: 9, current: 7 }));
         assert_eq!(barrier.handle(4, 6, 0), Err(BarrierError::Operation { from: 4, operation: 6, current: 7 }));
         assert_eq!(barrier.handle(3, 7, 0), Err(BarrierError::Sender { from: 3, round: 0 }));

@@ -16,8 +16,8 @@ use crate::agreement::{Agreement, Summary};
 use crate::barrier::Barrier;
 use crate::failure::{Cause, Failure, WaitedFor};
 use crate::handshake::Handshake;
-use crate::message::{Action, Body, Message, ProtocolError, Terms};
-use crate::ranks::{Place, RankSet};
+use crate::message::{Action, Body, Message, OperationDescriptor, ProtocolError};
+use crate::ranks::{RankInfo, RankSet};
 use crate::recovery::{Recover, Recovery};
 use crate::sequencer::{Schedule, Sequence, SequenceError, Sequencer, Turn};
 use crate::verdict::Verdict;
@@ -35,10 +35,10 @@ enum State {
 /// One rank of a communicator: its operations, one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Participant {
-    place: Place,
+    place: RankInfo,
     barrier: Barrier,
     agreement: Agreement,
-    terms: Terms,
+    descriptor: OperationDescriptor,
     sequencer: Option<Sequencer>,
     recovery: Recovery,
     handshake: Handshake,
@@ -59,13 +59,13 @@ pub struct Participant {
 impl Participant {
     /// The rank at `place`, before operation number `first`.
     #[must_use]
-    pub fn new(place: Place, first: u32) -> Self {
-        let [patience_ps, cutoff_ps, bound_ps] = [u64::MAX; 3];
-        let terms = Terms {
+    pub fn new(place: RankInfo, first: u32) -> Self {
+        let [barrier_timeout_ps, cutoff_ps, bound_ps] = [u64::MAX; 3];
+        let descriptor = OperationDescriptor {
             operation: first,
             roots: RankSet::EMPTY,
             summary: Summary::allgather(0, 0, 1),
-            patience_ps,
+            barrier_timeout_ps,
             cutoff_ps,
             bound_ps,
         };
@@ -73,7 +73,7 @@ impl Participant {
             place,
             barrier: Barrier::new(place, first),
             agreement: Agreement::new(),
-            terms,
+            descriptor,
             sequencer: None,
             recovery: Recovery::new(place, RankSet::EMPTY),
             handshake: Handshake::new(place),
@@ -97,37 +97,37 @@ impl Participant {
 
     /// Begins an operation: bitmaps are clear, receives posted, workers awake. Its number must be
     /// [`Participant::operation`], and no other may be under way; otherwise nothing happens and false is returned.
-    pub fn post(&mut self, terms: Terms, now_ps: u64) -> bool {
-        let schedule = Schedule::new(terms.roots.len(), terms.summary.chains).ok();
-        let position = terms.roots.position(self.place.rank());
+    pub fn post(&mut self, descriptor: OperationDescriptor, now_ps: u64) -> bool {
+        let schedule = Schedule::new(descriptor.roots.len(), descriptor.summary.chains).ok();
+        let position = descriptor.roots.position(self.place.rank());
         let turn = schedule.zip(position).and_then(|(all, own)| all.turn(own));
-        self.post_with(terms, turn, now_ps)
+        self.post_with(descriptor, turn, now_ps)
     }
 
     /// [`Participant::post`] with a turn of the caller's, as [`turn_in`](crate::turn_in) gives it, instead of one in
     /// contiguous chains; none for a rank that is no root. Ranks in it are positions among the roots. Turns of all
     /// ranks must fit each other.
-    pub fn post_with(&mut self, terms: Terms, turn: Option<Turn>, now_ps: u64) -> bool {
-        if self.state != State::Idle || terms.operation != self.barrier.operation() {
+    pub fn post_with(&mut self, descriptor: OperationDescriptor, turn: Option<Turn>, now_ps: u64) -> bool {
+        if self.state != State::Idle || descriptor.operation != self.barrier.operation() {
             return false;
         }
-        self.terms = terms;
+        self.descriptor = descriptor;
         // A rank alone has nobody to multicast to.
         self.sequencer = turn.filter(|_| self.place.ranks() > 1).map(Sequencer::new);
-        self.recovery = Recovery::new(self.place, terms.roots);
+        self.recovery = Recovery::new(self.place, descriptor.roots);
         self.handshake = Handshake::new(self.place);
         self.state = State::Running;
         (self.posted_ps, self.passed_ps, self.now_ps) = (now_ps, None, now_ps);
         self.barrier.enter();
-        self.agreement.post(terms.summary);
+        self.agreement.post(descriptor.summary);
         self.compare();
         true
     }
 
     /// A block is whole in the user buffer: the own one, copied, or one received by multicast.
-    pub fn placed(&mut self, block: u32) {
+    pub fn delivered(&mut self, block: u32) {
         if self.state == State::Running {
-            self.recovery.placed(block);
+            self.recovery.delivered(block);
         }
     }
 
@@ -174,7 +174,7 @@ impl Participant {
             self.compare();
             return Ok(());
         }
-        let current = self.terms.operation;
+        let current = self.descriptor.operation;
         if operation != current || self.state == State::Idle {
             // A block came by multicast after it was asked for, and the answer after that.
             let needless = matches!(body, Body::Acknowledge { .. }) && operation.wrapping_sub(current) as i32 <= 0;
@@ -184,7 +184,7 @@ impl Participant {
             Body::Activate => match &mut self.sequencer {
                 Some(sequencer) => {
                     // A rank without a block has no position, and nobody's predecessor is beyond the last.
-                    let position = self.terms.roots.position(from).unwrap_or(u32::MAX);
+                    let position = self.descriptor.roots.position(from).unwrap_or(u32::MAX);
                     sequencer.handle_activation(position)?;
                 }
                 None => {
@@ -215,13 +215,13 @@ impl Participant {
             return;
         }
         let over = match self.passed_ps {
-            None => now_ps.saturating_sub(self.posted_ps) >= self.terms.patience_ps,
+            None => now_ps.saturating_sub(self.posted_ps) >= self.descriptor.barrier_timeout_ps,
             Some(passed_ps) => {
                 let since_ps = now_ps.saturating_sub(passed_ps);
-                if since_ps >= self.terms.cutoff_ps {
+                if since_ps >= self.descriptor.cutoff_ps {
                     self.recovery.cut_off();
                 }
-                since_ps >= self.terms.bound_ps
+                since_ps >= self.descriptor.bound_ps
             }
         };
         if over {
@@ -240,10 +240,11 @@ impl Participant {
             return None;
         }
         let Some(passed_ps) = self.passed_ps else {
-            return Some(self.posted_ps.saturating_add(self.terms.patience_ps));
+            return Some(self.posted_ps.saturating_add(self.descriptor.barrier_timeout_ps));
         };
         let wanted = !self.recovery.has_fetched() && !self.recovery.is_complete();
-        let span_ps = if wanted { self.terms.cutoff_ps.min(self.terms.bound_ps) } else { self.terms.bound_ps };
+        let span_ps =
+            if wanted { self.descriptor.cutoff_ps.min(self.descriptor.bound_ps) } else { self.descriptor.bound_ps };
         Some(passed_ps.saturating_add(span_ps))
     }
 
@@ -262,7 +263,7 @@ impl Participant {
         }
         if let Some(sequencer) = self.sequencer.filter(|sequencer| !sequencer.is_done()) {
             return match sequencer.waiting_for() {
-                Some(position) => (self.terms.roots.nth(position).unwrap_or(own), WaitedFor::Activation),
+                Some(position) => (self.descriptor.roots.nth(position).unwrap_or(own), WaitedFor::Activation),
                 None => (own, WaitedFor::OwnSend),
             };
         }
@@ -303,7 +304,7 @@ impl Participant {
         }
         if self.passed_ps.is_none() {
             if let Some(signal) = self.barrier.poll() {
-                let summary = self.terms.summary;
+                let summary = self.descriptor.summary;
                 return Some(self.send(signal.to, Body::Barrier { round: signal.round, summary }));
             }
             if self.barrier.is_passed() {
@@ -320,7 +321,7 @@ impl Participant {
             Some(Sequence::Send) => return Some(Action::Multicast),
             Some(Sequence::Activate { to }) => {
                 // A successor is a position below the last.
-                let to = self.terms.roots.nth(to).unwrap_or(self.place.rank());
+                let to = self.descriptor.roots.nth(to).unwrap_or(self.place.rank());
                 return Some(self.send(to, Body::Activate));
             }
             None => {}
@@ -348,6 +349,6 @@ impl Participant {
     }
 
     fn send(&self, to: u32, body: Body) -> Action {
-        Action::Send { to, message: Message { operation: self.terms.operation, body } }
+        Action::Send { to, message: Message { operation: self.descriptor.operation, body } }
     }
 }

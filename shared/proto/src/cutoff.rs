@@ -11,7 +11,7 @@ pub struct Overheads {
     /// Steps of the schedule, each of which begins with an activation.
     pub steps: u32,
     /// Noise of the network and the workers, in picoseconds.
-    pub margin_ps: u64,
+    pub cutoff_slack_ps: u64,
 }
 
 impl Overheads {
@@ -19,7 +19,7 @@ impl Overheads {
     #[must_use]
     pub const fn total_ps(self) -> u64 {
         let activations = self.activation_ps.saturating_mul(self.steps as u64);
-        self.barrier_ps.saturating_add(activations).saturating_add(self.margin_ps)
+        self.barrier_ps.saturating_add(activations).saturating_add(self.cutoff_slack_ps)
     }
 }
 
@@ -35,7 +35,7 @@ pub const fn transfer_ps(bytes: u64, link_gbit_per_s: u64) -> u64 {
 ///
 /// The estimate climbs by a share of itself after an operation that exceeded it, and sinks by a 999th part of that after one that
 /// did not: it rests where one in a thousand exceeds it, whatever the distribution. It never sinks below a quarter of the first α and
-/// never climbs beyond 64 times it: a dead peer must not make patience endless.
+/// never climbs beyond 64 times it: a dead peer must not make barrier timeout endless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Alpha {
     first_ps: u64,
@@ -96,7 +96,7 @@ mod tests {
     use proptest::prelude::*;
 
     const OVERHEADS: Overheads =
-        Overheads { barrier_ps: 8_000_000, activation_ps: 2_000_000, steps: 4, margin_ps: 10_000_000 };
+        Overheads { barrier_ps: 8_000_000, activation_ps: 2_000_000, steps: 4, cutoff_slack_ps: 10_000_000 };
 
     #[test]
     fn published_transfer_times() {

@@ -3,12 +3,12 @@
 
 use thiserror::Error;
 
-use crate::ranks::Place;
+use crate::ranks::RankInfo;
 
 /// One rank's final handshake in one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handshake {
-    place: Place,
+    place: RankInfo,
     complete: bool,
     told: bool,
     heard: bool,
@@ -36,7 +36,7 @@ pub enum HandshakeError {
 impl Handshake {
     /// The handshake of the rank at `place`. A rank alone has nobody to tell.
     #[must_use]
-    pub const fn new(place: Place) -> Self {
+    pub const fn new(place: RankInfo) -> Self {
         let alone = place.ranks() == 1;
         Self { place, complete: false, told: alone, heard: alone }
     }
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn released_after_both_in_either_order() {
         for early in [true, false] {
-            let mut rank = Handshake::new(Place::new(1, 3).unwrap());
+            let mut rank = Handshake::new(RankInfo::new(1, 3).unwrap());
             if early {
                 rank.handle_final(2).unwrap();
             }
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_rank_alone_needs_nobody() {
-        let mut rank = Handshake::new(Place::new(0, 1).unwrap());
+        let mut rank = Handshake::new(RankInfo::new(0, 1).unwrap());
         assert!(!rank.is_released());
         rank.complete();
         assert_eq!(rank.poll(), None);

@@ -8,12 +8,12 @@ use crate::bitmap::Run;
 use crate::space::ReceiveSpace;
 
 /// The runs of missing PSNs, root by root and ascending, each with the root whose chunks they are. Runs of different roots are not merged:
-/// recovery goes by root. `words` are the bitmap's and `edges` those behind them, least significant bit first; words that are not there
+/// recovery goes by root. `words` are the bitmap's and `tails` those behind them, least significant bit first; words that are not there
 /// count as clear.
 pub fn missing<'a>(
     space: &'a ReceiveSpace<'a>,
     words: &'a [u64],
-    edges: &'a [u64],
+    tails: &'a [u64],
 ) -> impl Iterator<Item = (u32, Run)> + 'a {
     (0..space.roots()).flat_map(move |root| {
         let (first, chunks) = space.psns(root).unwrap_or((0, 0));
@@ -21,7 +21,7 @@ pub fn missing<'a>(
         let short = space.last_chunk_is_short(root);
         // The bitmap tells the truth about those before this one.
         let regular = if short { end - 1 } else { end };
-        let lacks_last = short && !is_set(edges, u64::from(root));
+        let lacks_last = short && !is_set(tails, u64::from(root));
         let mut at = first;
         core::iter::from_fn(move || {
             let from = find(words, at, regular, false);
@@ -37,8 +37,8 @@ pub fn missing<'a>(
 
 /// Number of missing PSNs: what [`missing`] lists, in all.
 #[must_use]
-pub fn missing_chunks(space: &ReceiveSpace<'_>, words: &[u64], edges: &[u64]) -> u64 {
-    missing(space, words, edges).map(|(_, run)| run.count).sum()
+pub fn missing_chunks(space: &ReceiveSpace<'_>, words: &[u64], tails: &[u64]) -> u64 {
+    missing(space, words, tails).map(|(_, run)| run.count).sum()
 }
 
 fn word(words: &[u64], index: u64) -> u64 {
@@ -80,15 +80,15 @@ mod tests {
     const WORDS: usize = if cfg!(miri) { 30 } else { 900 };
 
     /// What the definition above says, PSN by PSN.
-    fn lacks(space: &ReceiveSpace<'_>, chunk_bytes: u32, words: &[u64], edges: &[u64], psn: u64) -> bool {
+    fn lacks(space: &ReceiveSpace<'_>, chunk_bytes: u32, words: &[u64], tails: &[u64], psn: u64) -> bool {
         let place = space.place(psn).unwrap();
         let (first, chunks) = space.psns(place.root).unwrap();
         let is_last = psn + 1 == first + chunks;
-        let edge = is_last && place.bytes != chunk_bytes && !is_set(edges, u64::from(place.root));
+        let edge = is_last && place.bytes != chunk_bytes && !is_set(tails, u64::from(place.root));
         !is_set(words, psn) || edge
     }
 
-    fn check(space: &ReceiveSpace<'_>, chunk_bytes: u32, words: &[u64], edges: &[u64]) -> Result<(), TestCaseError> {
+    fn check(space: &ReceiveSpace<'_>, chunk_bytes: u32, words: &[u64], tails: &[u64]) -> Result<(), TestCaseError> {
         let mut words = words.to_vec();
         // A lane sets the bits of short chunks beforehand.
         for root in 0..space.roots() {
@@ -100,7 +100,7 @@ mod tests {
         }
         let mut listed = vec![];
         let mut before = None;
-        for (root, run) in missing(space, &words, edges) {
+        for (root, run) in missing(space, &words, tails) {
             prop_assert!(run.count > 0);
             prop_assert!(
                 before.is_none_or(|(last, end)| last < root || end < run.first),
@@ -113,8 +113,8 @@ mod tests {
             }
         }
         let expected: Vec<u64> =
-            (0..space.chunks()).filter(|&psn| lacks(space, chunk_bytes, &words, edges, psn)).collect();
-        prop_assert_eq!(missing_chunks(space, &words, edges), expected.len() as u64);
+            (0..space.chunks()).filter(|&psn| lacks(space, chunk_bytes, &words, tails, psn)).collect();
+        prop_assert_eq!(missing_chunks(space, &words, tails), expected.len() as u64);
         prop_assert_eq!(listed, expected);
         Ok(())
     }
@@ -123,7 +123,7 @@ mod tests {
     fn an_edge_joins_the_run_before_it() {
         // 2 roots of 3 chunks, the last one short.
         let space = ReceiveSpace::equal(2, 20, 8, Subgroup { index: 0, count: 1 }).unwrap();
-        let runs = |words: u64, edges: u64| missing(&space, &[words], &[edges]).collect::<Vec<_>>();
+        let runs = |words: u64, tails: u64| missing(&space, &[words], &[tails]).collect::<Vec<_>>();
         let short = 0b100_100;
         assert_eq!(runs(short, 0b00), [(0, Run { first: 0, count: 3 }), (1, Run { first: 3, count: 3 })]);
         assert_eq!(runs(short | 0b11, 0b00), [(0, Run { first: 2, count: 1 }), (1, Run { first: 3, count: 3 })]);
@@ -138,15 +138,15 @@ mod tests {
             bytes in proptest::collection::vec(prop_oneof![Just(0u64), 1u64..60, 1u64..900], 0..ROOTS),
             chunk_bytes in CHUNK_BYTES..12, count in 1u32..4, index in 0u32..4,
             words in proptest::collection::vec(prop_oneof![any::<u64>(), Just(u64::MAX), Just(0)], WORDS),
-            edges in any::<u64>(),
+            tails in any::<u64>(),
         ) {
             let subgroup = Subgroup { index: index % count, count };
             let mut table = vec![RootRow::default(); bytes.len()];
             let space = ReceiveSpace::each(bytes.iter().copied(), chunk_bytes, subgroup, &mut table).unwrap();
-            check(&space, chunk_bytes, &words, &[edges])?;
+            check(&space, chunk_bytes, &words, &[tails])?;
             let roots = bytes.len() as u32;
             let space = ReceiveSpace::equal(roots, bytes.first().copied().unwrap_or(0), chunk_bytes, subgroup).unwrap();
-            check(&space, chunk_bytes, &words, &[edges])?;
+            check(&space, chunk_bytes, &words, &[tails])?;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Inputs and outputs of a [`Participant`](crate::Participant): terms, control messages, actions, refusals.
+//! Inputs and outputs of a [`Participant`](crate::Participant): descriptor, control messages, actions, refusals.
 
 use thiserror::Error;
 
@@ -79,7 +79,7 @@ pub enum Action {
 
 /// What an operation is. Number, roots and summary are alike on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Terms {
+pub struct OperationDescriptor {
     /// Number of the operation, modulo 2^32.
     pub operation: u32,
     /// Ranks that contribute a block; one for Broadcast.
@@ -87,7 +87,7 @@ pub struct Terms {
     /// What is compared with the other ranks. Its chains are those of the schedule.
     pub summary: Summary,
     /// How long the barrier may take, in picoseconds: ranks may post at very different times.
-    pub patience_ps: u64,
+    pub barrier_timeout_ps: u64,
     /// Time from the end of the barrier to the cutoff, in picoseconds.
     pub cutoff_ps: u64,
     /// Time from the end of the barrier after which the operation has failed, in picoseconds. More than the cutoff.

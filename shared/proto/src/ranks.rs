@@ -8,14 +8,14 @@ const WORDS: usize = MAX_RANKS as usize / 64;
 
 /// A rank's place in its communicator. The ring goes by rank: left is one less, right one more, modulo the number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct RankInfo {
     rank: u32,
     ranks: u32,
 }
 
 /// No such place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum PlaceError {
+pub enum RankError {
     /// Too few or too many ranks.
     #[error("{ranks} ranks: a communicator has 1 to {MAX_RANKS}")]
     Ranks {
@@ -32,17 +32,17 @@ pub enum PlaceError {
     },
 }
 
-impl Place {
+impl RankInfo {
     /// Rank `rank` of `ranks`.
     ///
     /// # Errors
     /// No ranks, more than [`MAX_RANKS`], or a rank beyond the last.
-    pub const fn new(rank: u32, ranks: u32) -> Result<Self, PlaceError> {
+    pub const fn new(rank: u32, ranks: u32) -> Result<Self, RankError> {
         if ranks == 0 || ranks > MAX_RANKS {
-            return Err(PlaceError::Ranks { ranks });
+            return Err(RankError::Ranks { ranks });
         }
         if rank >= ranks {
-            return Err(PlaceError::Rank { rank, ranks });
+            return Err(RankError::Rank { rank, ranks });
         }
         Ok(Self { rank, ranks })
     }
@@ -271,13 +271,13 @@ mod tests {
 
     #[test]
     fn neighbours_on_the_ring() {
-        let place = Place::new(0, 5).unwrap();
+        let place = RankInfo::new(0, 5).unwrap();
         assert_eq!((place.left(), place.right(), place.ahead(7), place.behind(7)), (4, 1, 2, 3));
-        let alone = Place::new(0, 1).unwrap();
+        let alone = RankInfo::new(0, 1).unwrap();
         assert_eq!((alone.left(), alone.right()), (0, 0));
-        assert_eq!(Place::new(0, 0), Err(PlaceError::Ranks { ranks: 0 }));
-        assert_eq!(Place::new(0, 1025), Err(PlaceError::Ranks { ranks: 1025 }));
-        assert_eq!(Place::new(3, 3).unwrap_err().to_string(), "rank 3 of 3: ranks run from 0 to 2");
+        assert_eq!(RankInfo::new(0, 0), Err(RankError::Ranks { ranks: 0 }));
+        assert_eq!(RankInfo::new(0, 1025), Err(RankError::Ranks { ranks: 1025 }));
+        assert_eq!(RankInfo::new(3, 3).unwrap_err().to_string(), "rank 3 of 3: ranks run from 0 to 2");
     }
 
     #[test]

@@ -9,7 +9,7 @@
 
 use thiserror::Error;
 
-use crate::ranks::{Place, RankSet};
+use crate::ranks::{RankInfo, RankSet};
 
 /// What recovery wants done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,9 +85,9 @@ pub enum RecoveryError {
 /// A block counts as held only when all of it lies in the user buffer: chunks on their way from staging do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Recovery {
-    place: Place,
+    place: RankInfo,
     blocks: RankSet,
-    placed: RankSet,
+    delivered: RankSet,
     /// Blocks asked of the left neighbour and not acknowledged.
     awaited: RankSet,
     /// Blocks that are acknowledged and to be read.
@@ -102,14 +102,14 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Recovery of an operation with these blocks. The rank's own counts as missing, too, until it is [`Recovery::placed`]: it may be
+    /// Recovery of an operation with these blocks. The rank's own counts as missing, too, until it is [`Recovery::delivered`]: it may be
     /// served from the receive buffer alone.
     #[must_use]
-    pub fn new(place: Place, blocks: RankSet) -> Self {
+    pub fn new(place: RankInfo, blocks: RankSet) -> Self {
         Self {
             place,
             blocks,
-            placed: RankSet::EMPTY,
+            delivered: RankSet::EMPTY,
             awaited: RankSet::EMPTY,
             to_read: RankSet::EMPTY,
             reading: RankSet::EMPTY,
@@ -123,14 +123,14 @@ impl Recovery {
     /// Blocks that are not all here.
     #[must_use]
     pub fn missing(&self) -> RankSet {
-        self.blocks.without(&self.placed)
+        self.blocks.without(&self.delivered)
     }
 
     /// Whether every block is here.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         // What is placed is a block.
-        self.placed.len() == self.blocks.len()
+        self.delivered.len() == self.blocks.len()
     }
 
     /// Whether reads are under way. Until they are over, also those that multicast has made needless, the left neighbour must keep
@@ -143,20 +143,20 @@ impl Recovery {
     /// The read of a block is over; the block is complete in the user buffer.
     pub fn read(&mut self, block: u32) {
         self.reading.remove(block);
-        self.placed(block);
+        self.delivered(block);
     }
 
     /// A block is complete in the user buffer: copied, if it is the own one, or received. Others are ignored.
-    pub fn placed(&mut self, block: u32) {
+    pub fn delivered(&mut self, block: u32) {
         if self.blocks.contains(block) {
-            self.placed.insert(block);
+            self.delivered.insert(block);
             self.to_read.remove(block);
         }
     }
 
     /// Every block is complete in the user buffer.
     pub fn placed_all(&mut self) {
-        self.placed = self.blocks;
+        self.delivered = self.blocks;
         self.to_read = RankSet::EMPTY;
     }
 
@@ -211,7 +211,7 @@ impl Recovery {
         if !self.awaited.remove(block) {
             return Err(RecoveryError::NotAwaited { from, block });
         }
-        if !self.placed.contains(block) {
+        if !self.delivered.contains(block) {
             self.to_read.insert(block);
         }
         Ok(())
@@ -228,7 +228,7 @@ impl Recovery {
             }
         }
         if !self.wanted.is_empty()
-            && let Some(block) = self.wanted.and(&self.placed).first()
+            && let Some(block) = self.wanted.and(&self.delivered).first()
         {
             self.wanted.remove(block);
             return Some(Recover::Acknowledge { to: self.place.right(), block });
@@ -248,6 +248,6 @@ impl Recovery {
     /// Who is being waited for: the left neighbour, if it was asked and owes something.
     #[must_use]
     pub fn waiting_for(&self) -> Option<u32> {
-        (!self.awaited.is_empty() && !self.awaited.without(&self.placed).is_empty()).then(|| self.place.left())
+        (!self.awaited.is_empty() && !self.awaited.without(&self.delivered).is_empty()).then(|| self.place.left())
     }
 }

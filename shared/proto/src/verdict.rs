@@ -11,7 +11,7 @@
 //! In the end the ranks that are alive name one that says nothing.
 
 use crate::failure::{Cause, Failure, WaitedFor};
-use crate::ranks::Place;
+use crate::ranks::RankInfo;
 
 /// What a rank believes of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,7 +44,7 @@ impl Verdict {
 
     /// Takes another failure of the same operation if it is the better one. It was heard from `from`, or made here when that spoke; `source` is
     /// who believes it already.
-    pub(crate) fn take(&mut self, new: Failure, from: Option<u32>, source: Option<u32>, place: Place) -> bool {
+    pub(crate) fn take(&mut self, new: Failure, from: Option<u32>, source: Option<u32>, place: RankInfo) -> bool {
         let held = self.failure;
         let spoke = held.culprit == new.witness || from == Some(held.culprit);
         let better = !is_silence(&new)
@@ -59,7 +59,7 @@ impl Verdict {
     }
 
     /// Whether this rank has something to say to one that tells it of `told`: that it is accused, and lives.
-    pub(crate) fn answers(&mut self, told: &Failure, place: Place) -> bool {
+    pub(crate) fn answers(&mut self, told: &Failure, place: RankInfo) -> bool {
         let accused = is_silence(told) && told.culprit == place.rank() && *told != self.failure;
         let answers = accused && self.changes <= 2 * place.ranks();
         self.changes += u32::from(answers);
@@ -68,7 +68,7 @@ impl Verdict {
 }
 
 /// What rank `place` says to a failure it is told of, when it waits for `waited_for` itself.
-pub(crate) fn answer(told: Failure, place: Place, (culprit, what): (u32, WaitedFor)) -> Failure {
+pub(crate) fn answer(told: Failure, place: RankInfo, (culprit, what): (u32, WaitedFor)) -> Failure {
     let own = Failure { culprit, witness: place.rank(), cause: Cause::Silent(what) };
     let knows = is_first_round(&own, place.ranks()) && matches!(told.cause, Cause::Silent(WaitedFor::Barrier));
     if is_silence(&told) && (told.culprit == place.rank() || knows) { own } else { told }

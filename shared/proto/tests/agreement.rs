@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use flexcast_proto::{Action, Cause, Failure, Message, Participant, Place, RankSet, Summary, Terms};
+use flexcast_proto::{Action, Cause, Failure, Message, OperationDescriptor, Participant, RankInfo, RankSet, Summary};
 use proptest::prelude::*;
 
 const FIRST: u32 = u32::MAX - 1;
@@ -24,7 +24,7 @@ impl Group {
     fn new(ranks: u32) -> Self {
         let count = ranks as usize;
         Self {
-            machines: (0..ranks).map(|rank| Participant::new(Place::new(rank, ranks).unwrap(), FIRST)).collect(),
+            machines: (0..ranks).map(|rank| Participant::new(RankInfo::new(rank, ranks).unwrap(), FIRST)).collect(),
             wires: vec![VecDeque::new(); count * count],
             busy: Vec::new(),
             posted: vec![0; count],
@@ -52,7 +52,7 @@ impl Group {
                         self.multicasts[rank] += 1;
                         self.machines[rank].sent();
                         for to in (0..count).filter(|to| *to != rank) {
-                            self.machines[to].placed(rank as u32);
+                            self.machines[to].delivered(rank as u32);
                             due.push(to);
                         }
                     }
@@ -67,11 +67,14 @@ impl Group {
     fn post(&mut self, rank: usize, summary: Summary) {
         let roots = RankSet::of(0);
         let operation = FIRST.wrapping_add(self.posted[rank]);
-        let [patience_ps, cutoff_ps, bound_ps] = [u64::MAX; 3];
-        assert!(self.machines[rank].post(Terms { operation, roots, summary, patience_ps, cutoff_ps, bound_ps }, 0));
+        let [barrier_timeout_ps, cutoff_ps, bound_ps] = [u64::MAX; 3];
+        assert!(
+            self.machines[rank]
+                .post(OperationDescriptor { operation, roots, summary, barrier_timeout_ps, cutoff_ps, bound_ps }, 0)
+        );
         self.posted[rank] += 1;
         if rank == 0 {
-            self.machines[rank].placed(0);
+            self.machines[rank].delivered(0);
         }
         self.drive(rank);
     }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use flexcast_proto::chains::per_rack;
-use flexcast_proto::{Action, Message, Participant, Place, RankSet, Summary, Terms, turn_in};
+use flexcast_proto::{Action, Message, OperationDescriptor, Participant, RankInfo, RankSet, Summary, turn_in};
 use proptest::prelude::*;
 
 fn run(table: &[u32], racks: &[u32], seed: u64) {
@@ -15,14 +15,21 @@ fn run(table: &[u32], racks: &[u32], seed: u64) {
     };
     let count = table.len();
     let ranks = count as u32;
-    let [patience_ps, cutoff_ps, bound_ps] = [u64::MAX; 3];
+    let [barrier_timeout_ps, cutoff_ps, bound_ps] = [u64::MAX; 3];
     let summary = Summary::allgather(1, 1, ranks);
-    let terms = Terms { operation: 0, roots: RankSet::below(ranks), summary, patience_ps, cutoff_ps, bound_ps };
+    let descriptor = OperationDescriptor {
+        operation: 0,
+        roots: RankSet::below(ranks),
+        summary,
+        barrier_timeout_ps,
+        cutoff_ps,
+        bound_ps,
+    };
     let mut machines: Vec<Participant> =
-        (0..ranks).map(|rank| Participant::new(Place::new(rank, ranks).unwrap(), 0)).collect();
+        (0..ranks).map(|rank| Participant::new(RankInfo::new(rank, ranks).unwrap(), 0)).collect();
     for (rank, machine) in (0..).zip(&mut machines) {
-        assert!(machine.post_with(terms, turn_in(table, rank), 0));
-        machine.placed(rank);
+        assert!(machine.post_with(descriptor, turn_in(table, rank), 0));
+        machine.delivered(rank);
     }
     let mut wires: Vec<VecDeque<Message>> = vec![VecDeque::new(); count * count];
     let (mut sending, mut sent, mut released) = (Vec::new(), vec![0; count], vec![false; count]);
@@ -43,7 +50,7 @@ fn run(table: &[u32], racks: &[u32], seed: u64) {
         if !sending.is_empty() && next(8) == 0 {
             let from = sending.swap_remove(next(sending.len()));
             machines[from].sent();
-            (0..count).filter(|to| *to != from).for_each(|to| machines[to].placed(from as u32));
+            (0..count).filter(|to| *to != from).for_each(|to| machines[to].delivered(from as u32));
         }
         for from in 0..count {
             if let Some(message) = wires[from * count + rank].pop_front() {

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use flexcast_proto::Place;
+use flexcast_proto::RankInfo;
 use flexcast_proto::p2p::{
     Allreduce, Alltoall, Arrival, Blocks, Operation, Reduction, Schedule, ScheduleError, Span, Transfer,
 };
@@ -25,7 +25,7 @@ impl Random {
 }
 
 fn schedules(operation: Operation, ranks: u32) -> Vec<Schedule> {
-    (0..ranks).map(|rank| Schedule::new(operation, Place::new(rank, ranks).unwrap()).unwrap()).collect()
+    (0..ranks).map(|rank| Schedule::new(operation, RankInfo::new(rank, ranks).unwrap()).unwrap()).collect()
 }
 
 /// Carries all schedules out: `send` when a message is given to its connection, `arrive` when it comes out.
@@ -254,7 +254,7 @@ fn allreduces_leave_the_sum_everywhere() {
 #[test]
 fn what_cannot_be_reduced_is_refused() {
     for segments in [0, u32::MAX] {
-        let refused = Schedule::new(Operation::Allreduce(Allreduce::Tree { segments }), Place::new(0, 8).unwrap());
+        let refused = Schedule::new(Operation::Allreduce(Allreduce::Tree { segments }), RankInfo::new(0, 8).unwrap());
         assert!(matches!(refused, Err(ScheduleError::Segments { .. })), "{refused:?}");
     }
     assert!(Allreduce::Tree { segments: 0 }.work(1, 4, 2).is_err());

@@ -5,8 +5,8 @@ mod support;
 
 use std::collections::VecDeque;
 
-use flexcast_proto::{Action, Body, Cause, Failure, Message, Place, Terms};
-use support::{Dice, Driven, END_PS, terms};
+use flexcast_proto::{Action, Body, Cause, Failure, Message, OperationDescriptor, RankInfo};
+use support::{Dice, Driven, END_PS, descriptor};
 
 /// Status of a completion: retries exceeded.
 const RETRIES: u16 = 12;
@@ -22,8 +22,8 @@ enum End {
 fn run(count: usize, chains: u32, (victim, kill_ps): (usize, u64), seed: u64) -> Vec<Option<End>> {
     let mut dice = Dice(seed);
     let ranks = count as u32;
-    let places: Vec<Place> = (0..ranks).map(|rank| Place::new(rank, ranks).unwrap()).collect();
-    let terms = terms(ranks, chains);
+    let places: Vec<RankInfo> = (0..ranks).map(|rank| RankInfo::new(rank, ranks).unwrap()).collect();
+    let descriptor = descriptor(ranks, chains);
     let mut machines: Vec<Driven> = places.iter().map(|place| Driven::new(*place)).collect();
     let mut wires: Vec<VecDeque<Message>> = vec![VecDeque::new(); count * count];
     let (mut ends, mut sending) = (vec![None; count], Vec::new());
@@ -45,8 +45,8 @@ fn run(count: usize, chains: u32, (victim, kill_ps): (usize, u64), seed: u64) ->
         }
         if !posted[rank] && at_ps >= posts[rank] {
             posted[rank] = true;
-            machines[rank].tell().post(terms, at_ps);
-            machines[rank].tell().placed(rank as u32);
+            machines[rank].tell().post(descriptor, at_ps);
+            machines[rank].tell().delivered(rank as u32);
         }
         for from in 0..count {
             if let Some(message) = wires[from * count + rank].pop_front() {
@@ -72,7 +72,7 @@ fn run(count: usize, chains: u32, (victim, kill_ps): (usize, u64), seed: u64) ->
                 continue;
             }
             machines[from].tell().sent();
-            (0..count).filter(|to| *to != from).for_each(|to| machines[to].tell().placed(from as u32));
+            (0..count).filter(|to| *to != from).for_each(|to| machines[to].tell().delivered(from as u32));
         }
     }
     ends
@@ -117,11 +117,12 @@ fn ranks_that_fail_in_different_operations_come_to_rest() {
     let mut dice = Dice(9);
     let mut ahead = 0;
     for _ in 0..200 {
-        let mut machines: Vec<Driven> = (0..RANKS).map(|rank| Driven::new(Place::new(rank, RANKS).unwrap())).collect();
+        let mut machines: Vec<Driven> =
+            (0..RANKS).map(|rank| Driven::new(RankInfo::new(rank, RANKS).unwrap())).collect();
         let mut wires: VecDeque<(u32, u32, Message)> = VecDeque::new();
         for rank in 0..RANKS {
-            machines[rank as usize].tell().post(terms(RANKS, RANKS), 0);
-            (0..RANKS).for_each(|block| machines[rank as usize].tell().placed(block));
+            machines[rank as usize].tell().post(descriptor(RANKS, RANKS), 0);
+            (0..RANKS).for_each(|block| machines[rank as usize].tell().delivered(block));
             machines[rank as usize].tell().sent();
         }
         // In any order between pairs, until somebody is ahead; then two that saw connections break.
@@ -146,7 +147,7 @@ fn ranks_that_fail_in_different_operations_come_to_rest() {
             }
             if fails_in.is_none() && released[rank] && released.contains(&false) {
                 let behind = released.iter().position(|released| !released).unwrap();
-                machines[rank].tell().post(Terms { operation: 1, ..terms(RANKS, RANKS) }, 1);
+                machines[rank].tell().post(OperationDescriptor { operation: 1, ..descriptor(RANKS, RANKS) }, 1);
                 for witness in [rank, behind] {
                     let culprit = (0..RANKS).find(|culprit| *culprit != witness as u32).unwrap();
                     let cause = Cause::Connection(12);

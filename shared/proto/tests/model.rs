@@ -7,7 +7,7 @@
 //! learn of it and nobody is released with a block that is not whole. What takes long is ignored: `cargo test -p
 //! flexcast-proto --test model -- --ignored`.
 
-use flexcast_proto::{Action, Cause, Failure, Message, Participant, Place, RankSet, Summary, Terms};
+use flexcast_proto::{Action, Cause, Failure, Message, OperationDescriptor, Participant, RankInfo, RankSet, Summary};
 use stateright::{Checker as _, Model, Property};
 
 const CUTOFF_PS: u64 = 10;
@@ -93,17 +93,17 @@ impl Collective {
 
     fn post(&self, state: &mut State, rank: usize) {
         let bytes = if self.odd.contains(rank as u32) { 512 } else { 4096 };
-        let terms = Terms {
+        let descriptor = OperationDescriptor {
             operation: 7,
             roots: self.roots,
             summary: Summary::allgather(bytes, 4096, self.chains),
-            patience_ps: u64::MAX,
+            barrier_timeout_ps: u64::MAX,
             cutoff_ps: CUTOFF_PS,
             bound_ps: u64::MAX,
         };
         let this = &mut state.ranks[rank];
-        assert!(this.machine.post(terms, 0));
-        this.machine.placed(rank as u32);
+        assert!(this.machine.post(descriptor, 0));
+        this.machine.delivered(rank as u32);
         this.posted = true;
     }
 
@@ -148,7 +148,7 @@ impl Collective {
         (this.failed, this.multicasting) = (Some(failure), false);
         this.reads.clear();
         if self.forgetting {
-            let place = Place::new(rank as u32, self.ranks as u32).unwrap();
+            let place = RankInfo::new(rank as u32, self.ranks as u32).unwrap();
             this.machine = Participant::new(place, 7);
             this.machine.fail(failure);
             while this.machine.poll().is_some() {}
@@ -164,7 +164,7 @@ impl Collective {
             return;
         }
         this.holds.insert(from as u32);
-        this.machine.placed(from as u32);
+        this.machine.delivered(from as u32);
         self.drive(state, to);
     }
 }
@@ -183,7 +183,7 @@ impl Model for Collective {
         };
         for rank in 0..self.ranks as u32 {
             state.ranks.push(Rank {
-                machine: Participant::new(Place::new(rank, self.ranks as u32).unwrap(), 7),
+                machine: Participant::new(RankInfo::new(rank, self.ranks as u32).unwrap(), 7),
                 multicasting: false,
                 reads: Vec::new(),
                 holds: self.roots.and(&RankSet::of(rank)),

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use flexcast_proto::p2p::{Allgather, Blocks, Broadcast, MessageError, Operation, Schedule, Span, Transfer};
-use flexcast_proto::{Place, RankSet};
+use flexcast_proto::{RankInfo, RankSet};
 use proptest::prelude::*;
 
 const ALLGATHERS: [Allgather; 6] = [
@@ -67,7 +67,7 @@ fn run(operation: Operation, ranks: u32, pieces: &Blocks<'_>, seed: u64) -> Cost
     };
     let mut random = Random(seed);
     let mut all: Vec<Schedule> =
-        (0..ranks).map(|rank| Schedule::new(operation, Place::new(rank, ranks).unwrap()).unwrap()).collect();
+        (0..ranks).map(|rank| Schedule::new(operation, RankInfo::new(rank, ranks).unwrap()).unwrap()).collect();
     let total = blocks.total_bytes();
     let mut buffers = vec![vec![0u8; total as usize]; ranks as usize];
     for (rank, buffer) in buffers.iter_mut().enumerate() {
@@ -138,7 +138,7 @@ fn broadcast(algorithm: Broadcast, root: u32, blocks: &Blocks<'_>) -> Operation 
 /// Both sides of each message agree on it, all tags are sent once, and peers are mutual.
 fn check_both_sides(operation: Operation, ranks: u32) {
     let all: Vec<Schedule> =
-        (0..ranks).map(|rank| Schedule::new(operation, Place::new(rank, ranks).unwrap()).unwrap()).collect();
+        (0..ranks).map(|rank| Schedule::new(operation, RankInfo::new(rank, ranks).unwrap()).unwrap()).collect();
     let received: Vec<Vec<_>> = all.iter().map(|schedule| schedule.receives().collect()).collect();
     let mut seen: Vec<Vec<bool>> = received.iter().map(|list| vec![false; list.len()]).collect();
     let sources: Vec<RankSet> = all.iter().map(Schedule::sources).collect();
@@ -205,7 +205,7 @@ fn every_allgather_sends_each_block_once_per_receiver() {
 #[test]
 fn peers_are_as_many_as_published() {
     let peers = |algorithm, ranks| {
-        let schedule = Schedule::new(Operation::Allgather(algorithm), Place::new(5, ranks).unwrap()).unwrap();
+        let schedule = Schedule::new(Operation::Allgather(algorithm), RankInfo::new(5, ranks).unwrap()).unwrap();
         (schedule.targets().len(), schedule.sources().or(&schedule.targets()).len())
     };
     assert_eq!(peers(Allgather::Ring, 16), (1, 2));
@@ -242,7 +242,7 @@ fn more_segments_than_the_window_of_early_arrivals() {
 
 #[test]
 fn messages_that_are_not_due_are_refused() {
-    let schedule = |operation, rank| Schedule::new(operation, Place::new(rank, 8).unwrap()).unwrap();
+    let schedule = |operation, rank| Schedule::new(operation, RankInfo::new(rank, 8).unwrap()).unwrap();
     let mut ring = schedule(Operation::Allgather(Allgather::Ring), 3);
     assert_eq!(ring.arrived(4, 0), Err(MessageError::Sender { from: 4, tag: 0, expected: 2 }));
     assert_eq!(ring.arrived(2, 7), Err(MessageError::Tag { from: 2, tag: 7, receives: 7 }));
@@ -260,7 +260,7 @@ fn messages_that_are_not_due_are_refused() {
 #[test]
 fn operations_that_cannot_be_are_refused() {
     let refused = |algorithm, root, blocks| {
-        let place = Place::new(0, 8).unwrap();
+        let place = RankInfo::new(0, 8).unwrap();
         Schedule::new(Operation::Broadcast { algorithm, root, blocks }, place).unwrap_err().to_string()
     };
     assert!(refused(Broadcast::Chain, 8, 1).contains("rank 8 of 8"));
@@ -270,7 +270,7 @@ fn operations_that_cannot_be_are_refused() {
     assert!(refused(Broadcast::Heap, 0, u32::MAX).contains("less than 2^32"));
     for segments in [0, u32::MAX] {
         let ring = Operation::Allgather(Allgather::PipelinedRing { segments });
-        let refused = Schedule::new(ring, Place::new(0, 8).unwrap()).unwrap_err().to_string();
+        let refused = Schedule::new(ring, RankInfo::new(0, 8).unwrap()).unwrap_err().to_string();
         assert!(refused.contains("at least 1"), "{refused}");
     }
     assert_eq!(Span::of(4).iter(5).collect::<Vec<_>>(), [4]);

@@ -2,7 +2,7 @@
 //! serves its neighbour once it holds everything) is played here literally, to show that it hangs, and for which
 //! losses; the crate's rule is played on the same losses and never does.
 
-use flexcast_proto::{Handshake, Place, RankSet, Recover, Recovery};
+use flexcast_proto::{Handshake, RankInfo, RankSet, Recover, Recovery};
 use std::collections::VecDeque;
 
 /// All ways to lose whole blocks: bit (receiver x contributor), a rank's own block apart.
@@ -41,13 +41,13 @@ fn play(lost: &[RankSet], mut choose: impl FnMut(usize) -> usize) -> (u32, u32, 
         Final,
     }
     let ranks = lost.len() as u32;
-    let places: Vec<Place> = (0..ranks).map(|rank| Place::new(rank, ranks).unwrap()).collect();
+    let places: Vec<RankInfo> = (0..ranks).map(|rank| RankInfo::new(rank, ranks).unwrap()).collect();
     let mut all: Vec<(Recovery, Handshake)> = places
         .iter()
         .zip(lost)
         .map(|(&place, lost)| {
             let mut recovery = Recovery::new(place, RankSet::below(ranks));
-            RankSet::below(ranks).without(lost).iter().for_each(|block| recovery.placed(block));
+            RankSet::below(ranks).without(lost).iter().for_each(|block| recovery.delivered(block));
             recovery.cut_off();
             (recovery, Handshake::new(place))
         })
@@ -156,11 +156,11 @@ fn losses_of_chance_among_up_to_64_ranks_are_recovered() {
 /// Broadcast: one block, and the root ends every chain.
 #[test]
 fn a_broadcast_ends_at_its_root() {
-    let place = |rank| Place::new(rank, 3).unwrap();
+    let place = |rank| RankInfo::new(rank, 3).unwrap();
     let block = RankSet::of(1);
     let mut root = Recovery::new(place(1), block);
     assert!(!root.is_complete());
-    root.placed(1);
+    root.delivered(1);
     assert!(root.is_complete());
     root.cut_off();
     assert_eq!(root.poll(), None, "a rank that has everything asks for nothing");
@@ -173,14 +173,14 @@ fn a_broadcast_ends_at_its_root() {
     assert_eq!((root.poll(), root.poll()), (Some(Recover::Acknowledge { to: 2, block: 1 }), None));
     leaf.handle_acknowledgement(1, 1).unwrap();
     // The chunks came late, after all.
-    leaf.placed(1);
+    leaf.delivered(1);
     assert_eq!((leaf.poll(), leaf.is_complete()), (None, true));
 }
 
 #[test]
 fn messages_that_cannot_be_are_refused() {
     use flexcast_proto::RecoveryError;
-    let mut rank = Recovery::new(Place::new(0, 3).unwrap(), RankSet::below(3));
+    let mut rank = Recovery::new(RankInfo::new(0, 3).unwrap(), RankSet::below(3));
     assert_eq!(rank.handle_fetch(2, &RankSet::of(0)), Err(RecoveryError::NotRight { from: 2, right: 1 }));
     assert_eq!(rank.handle_fetch(1, &RankSet::of(3)), Err(RecoveryError::UnknownBlock { from: 1, block: 3 }));
     assert_eq!(rank.handle_acknowledgement(1, 1), Err(RecoveryError::NotLeft { from: 1, left: 2 }));

@@ -3,7 +3,9 @@
 //! taken for another operation's, as long as an id rests for the lifetime of packets from the release of the *next*
 //! operation; from the own release is too early.
 
-use flexcast_proto::{Action, CollectiveIds, ImmediateLayout, Message, Participant, Place, RankSet, Summary, Terms};
+use flexcast_proto::{
+    Action, CollectiveIds, ImmediateLayout, Message, OperationDescriptor, Participant, RankInfo, RankSet, Summary,
+};
 use stateright::{Checker as _, Model, Property};
 
 const RANKS: usize = 3;
@@ -115,7 +117,7 @@ impl Model for Reuse {
             false => Ids::Kept(CollectiveIds::new(layout, self.lifetime)),
         };
         let rank = |rank| Rank {
-            machine: Participant::new(Place::new(rank, RANKS as u32).unwrap(), 0),
+            machine: Participant::new(RankInfo::new(rank, RANKS as u32).unwrap(), 0),
             ids: ids.clone(),
             armed: None,
             multicasting: None,
@@ -160,16 +162,16 @@ impl Model for Reuse {
                 let this = &mut state.ranks[rank];
                 let id = this.ids.take(now, self.lifetime)?;
                 this.armed = Some((this.posted, id));
-                let terms = Terms {
+                let descriptor = OperationDescriptor {
                     operation: this.posted,
                     roots: RankSet::of(ROOT),
                     summary: Summary::broadcast(ROOT, 1, 1),
-                    patience_ps: u64::MAX,
+                    barrier_timeout_ps: u64::MAX,
                     cutoff_ps: 0,
                     bound_ps: u64::MAX,
                 };
-                assert!(this.machine.post(terms, 0));
-                this.machine.placed(rank as u32);
+                assert!(this.machine.post(descriptor, 0));
+                this.machine.delivered(rank as u32);
                 this.posted += 1;
                 self.drive(&mut state, rank);
             }
@@ -190,7 +192,7 @@ impl Model for Reuse {
                 let (to, (operation, id), _) = state.flying.remove(index);
                 if let Some((current, _)) = state.ranks[to].armed.filter(|(_, armed)| *armed == id) {
                     state.mixed |= current != operation;
-                    state.ranks[to].machine.placed(ROOT);
+                    state.ranks[to].machine.delivered(ROOT);
                     self.drive(&mut state, to);
                 }
             }

@@ -5,8 +5,8 @@ mod support;
 
 use std::collections::VecDeque;
 
-use flexcast_proto::{Cause, Failure, Message, Place};
-use support::{Dice, Driven, END_PS, terms};
+use flexcast_proto::{Cause, Failure, Message, RankInfo};
+use support::{Dice, Driven, END_PS, descriptor};
 
 /// What became of each rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,8 +19,8 @@ enum End {
 fn run(count: usize, chains: u32, silent: &[(usize, u64)], loss_percent: usize, seed: u64) -> Vec<Option<End>> {
     let mut dice = Dice(seed);
     let ranks = count as u32;
-    let terms = terms(ranks, chains);
-    let mut machines: Vec<Driven> = (0..ranks).map(|rank| Driven::new(Place::new(rank, ranks).unwrap())).collect();
+    let descriptor = descriptor(ranks, chains);
+    let mut machines: Vec<Driven> = (0..ranks).map(|rank| Driven::new(RankInfo::new(rank, ranks).unwrap())).collect();
     let mut wires: Vec<VecDeque<Message>> = vec![VecDeque::new(); count * count];
     let (mut ends, mut sending, mut posted) = (vec![None; count], Vec::new(), vec![false; count]);
     let posts: Vec<u64> = (0..count).map(|_| dice.below(1_000) as u64).collect();
@@ -32,8 +32,8 @@ fn run(count: usize, chains: u32, silent: &[(usize, u64)], loss_percent: usize, 
         }
         if !posted[rank] && at_ps >= posts[rank] {
             posted[rank] = true;
-            machines[rank].tell().post(terms, at_ps);
-            machines[rank].tell().placed(rank as u32);
+            machines[rank].tell().post(descriptor, at_ps);
+            machines[rank].tell().delivered(rank as u32);
         }
         for from in 0..count {
             if let Some(message) = wires[from * count + rank].pop_front() {
@@ -50,7 +50,7 @@ fn run(count: usize, chains: u32, silent: &[(usize, u64)], loss_percent: usize, 
             machines[from].tell().sent();
             for to in (0..count).filter(|to| *to != from) {
                 if dice.below(100) >= loss_percent {
-                    machines[to].tell().placed(from as u32);
+                    machines[to].tell().delivered(from as u32);
                 }
             }
         }

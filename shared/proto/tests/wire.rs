@@ -68,7 +68,7 @@ fn refused(body: Body, change: impl FnOnce(&mut Vec<u8>)) -> (WireError, String)
 }
 
 #[test]
-fn what_is_malformed_is_told() {
+fn what_is_malformed_is_reported() {
     let barrier = Body::Barrier { round: 0, summary: summary() };
     let blocks = Body::Fetch { blocks: RankSet::of(65) };
     let silent = failed(Cause::Silent(WaitedFor::Final));

@@ -174,7 +174,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
         workers: 1,
         transport: case.transport as u32,
         batch: case.batch,
-        quota: if case.hurry.is_some() { BATCH } else { 1 << 20 },
+        budget: if case.hurry.is_some() { BATCH } else { 1 << 20 },
         psn_bits: PSN_BITS,
         receive_cq: of_cq(&receives),
         receive_queue: of_qp(&receiver, receiver.receive_ring(), Some(LOG_RING)),
@@ -182,7 +182,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
         send_queue: of_qp(&copier, copier.send_ring(), Some(LOG_RING)),
         staging: Staging { address: staging.addr().get(), stride: STRIDE as u32, lkey: staging_key.id() },
         bitmap: BitmapMemory::new(address(words.addr()), bitmap_words),
-        edges: BitmapMemory::new(address(words.addr().offset(u64::from(bitmap_words) * 8)), 1),
+        tails: BitmapMemory::new(address(words.addr().offset(u64::from(bitmap_words) * 8)), 1),
         rows: TableMemory::new(address(table.addr()), rows.len() as u32),
         group: Shared::new(address(group_context.addr())),
         operation: HostLine::new(address(contexts.addr().offset(LANE_LINES))),
@@ -204,7 +204,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
             receive_queue: Queue::new(address(ring.addr()), address(ring.addr().offset(64)), 0, 2),
             send_queue: of_qp(&copier, copier.send_ring(), Some(2)),
             bitmap: BitmapMemory::new(address(ring.addr().offset(128)), 1),
-            edges: BitmapMemory::new(address(ring.addr().offset(136)), 1),
+            tails: BitmapMemory::new(address(ring.addr().offset(136)), 1),
             operation: HostLine::new(address(contexts.addr().offset(IDLE_LINES))),
             placement: HostLine::new(address(contexts.addr().offset(IDLE_LINES + 64))),
             report_host: at(idle_at + number as usize * 256),
@@ -218,7 +218,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
         abi_hash: ABI_HASH,
         abi_version: ABI_VERSION,
         transport: case.transport as u32,
-        quota: 4096,
+        budget: 4096,
         outbox_id: outbox.id(),
         window_id: window.id(),
         window_mkey: shared.lkey(),
@@ -244,7 +244,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
         abi_version: ABI_VERSION,
         transport: case.transport as u32,
         batch: BATCH,
-        quota: 4096,
+        budget: 4096,
         psn_bits: PSN_BITS,
         outbox_id: outbox.id(),
         window_id: window.id(),
@@ -260,7 +260,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
     // No time passes between the call that prepares and the thread's first run.
     let start = |handler: &EventHandler, offset: u64| {
         handler.run(contexts.addr().get() + offset).expect("it runs");
-        assert_eq!(process.call("kick", u64::from(handler.id())).expect("it answers"), 0);
+        assert_eq!(process.call("activate", u64::from(handler.id())).expect("it answers"), 0);
     };
     assert_eq!(process.call("prepare_lanes", contexts.addr().get()).expect("it answers"), 0);
     if !case.saturated {
@@ -397,7 +397,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
     }
     let thread_state = || peek::<LaneThread>(contexts.addr()).state;
     let before = thread_state();
-    assert_eq!(process.call("kick", u64::from(lanes_thread.id())).expect("it answers"), 0);
+    assert_eq!(process.call("activate", u64::from(lanes_thread.id())).expect("it answers"), 0);
     settle();
     let after = thread_state();
     assert_eq!(after.activations, before.activations + 1);

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn definitions_are_told_from_uses() {
+    fn definitions_are_reported_from_uses() {
         let text = "const LIMIT: u32 = 3;\npub(crate) fn open(x: u32) -> u32 { close(x) }\nenum Kind { A }\n\
                     int c_function(int a);\n#define C_MACRO 3\n\tcalled(1);\n";
         for item in ["LIMIT", "open", "Kind", "c_function", "C_MACRO"] {

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clauses_are_told_from_noun_phrases() {
+    fn clauses_are_reported_from_noun_phrases() {
         assert_eq!(clause("//! Who is next."), Some("Who"));
         assert_eq!(clause("#![no_std]\n//! What's left.\n"), Some("What"));
         assert_eq!(clause("//! Arbiter among queues.\n//! What it does.\n"), None);

@@ -90,7 +90,7 @@ impl LanesRig {
             abi_hash: ABI_HASH,
             abi_version: ABI_VERSION,
             transport: transport as u32,
-            quota: 1 << 20,
+            budget: 1 << 20,
             contexts: ContextMemory::new(DeviceAddress::new(array.as_mut_ptr() as u64), lanes.len() as u32),
             control_cq,
             control_queue,
@@ -104,9 +104,9 @@ impl LanesRig {
         transport: Transport,
         batch: u32,
         count: u32,
-        (chunks, edge_words, user_bytes): (u32, u32, usize),
+        (chunks, tail_words, user_bytes): (u32, u32, usize),
     ) -> Self {
-        let rigs = (0..count).map(|lane| Rig::sized(transport, batch, 4, chunks, (edge_words, user_bytes), lane));
+        let rigs = (0..count).map(|lane| Rig::sized(transport, batch, 4, chunks, (tail_words, user_bytes), lane));
         let mut rig = Self::new(transport, rigs.collect());
         let first = (rig.lanes[0].context.group, rig.lanes[0].context.flag_host);
         for (number, lane) in rig.lanes.iter_mut().enumerate() {
@@ -203,12 +203,12 @@ impl LanesRig {
         panic!("the thread does not come to rest");
     }
 
-    /// The copies of bitmap and edges in host memory.
+    /// The copies of bitmap and tail bitmap in host memory.
     pub(crate) fn copied_words(&self, lane: usize) -> (Vec<u64>, Vec<u64>) {
         let context = &self.lanes[lane].context;
-        let (words, edges) = (context.bitmap.count() as usize, context.edges.count() as usize);
+        let (words, tails) = (context.bitmap.count() as usize, context.tails.count() as usize);
         let at = 64 + size_of::<WorkerReport>();
         let word = |index: usize| self.lanes[lane].host.get::<u64>(at + index * 8);
-        ((0..words).map(word).collect(), (words..words + edges).map(word).collect())
+        ((0..words).map(word).collect(), (words..words + tails).map(word).collect())
     }
 }

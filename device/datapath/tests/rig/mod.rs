@@ -149,7 +149,7 @@ impl Rig {
         batch: u32,
         log_depth: u32,
         chunks: u32,
-        (edge_words, user_bytes): (u32, usize),
+        (tail_words, user_bytes): (u32, usize),
         lane: u32,
     ) -> Self {
         let depth = 1u64 << log_depth;
@@ -163,11 +163,11 @@ impl Rig {
         }
         let staging = Memory::new(depth as usize * STAGING_STRIDE as usize);
         let user = Memory::new(user_bytes);
-        let bitmap_bytes = (words + edge_words) as usize * 8;
+        let bitmap_bytes = (words + tail_words) as usize * 8;
         let bitmap = Memory::new(bitmap_bytes);
         let group = Memory::new(size_of::<GroupContext>());
         let host = Memory::new(64 + size_of::<WorkerReport>() + bitmap_bytes + 64);
-        let rows = edge_words * 64;
+        let rows = tail_words * 64;
         let (lines, table) = (Memory::new(128), Memory::new(rows as usize * size_of::<RunRow>()));
         let at = |memory: &Memory, offset: u64| DeviceAddress::new(memory.address() + offset);
         fn queue<K: QueueKind>(ring: DeviceAddress, record: DeviceAddress, number: u32, log_depth: u32) -> Queue<K> {
@@ -180,7 +180,7 @@ impl Rig {
             workers: 1,
             transport: transport as u32,
             batch,
-            quota: 1 << 20,
+            budget: 1 << 20,
             psn_bits: PSN_BITS,
             user_index: 0x00AB_CDEF,
             receive_cq: queue(at(&receive_cq, 0), at(&records, 0), number(0x11), log_depth),
@@ -189,7 +189,7 @@ impl Rig {
             send_queue: queue(at(&send_queue, 0), at(&records, 192), number(0x44), log_depth),
             staging: Staging { address: staging.address(), stride: STAGING_STRIDE, lkey: LKEY },
             bitmap: BitmapMemory::new(at(&bitmap, 0), words),
-            edges: BitmapMemory::new(at(&bitmap, u64::from(words) * 8), edge_words),
+            tails: BitmapMemory::new(at(&bitmap, u64::from(words) * 8), tail_words),
             rows: TableMemory::new(if rows == 0 { DeviceAddress::default() } else { at(&table, 0) }, rows),
             group: Shared::new(at(&group, 0)),
             operation: HostLine::new(at(&lines, 0)),

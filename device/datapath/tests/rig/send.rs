@@ -95,7 +95,7 @@ impl SendRig {
             abi_version: ABI_VERSION,
             transport: transport as u32,
             batch,
-            quota: 1 << 20,
+            budget: 1 << 20,
             psn_bits: PSN_BITS,
             contexts: ContextMemory::new(DeviceAddress::new(array.as_mut_ptr() as u64), lanes),
             operation: HostLine::new(DeviceAddress::new(line.address())),
@@ -129,7 +129,7 @@ impl SendRig {
     }
 
     /// Writes runs and operation and sends the message.
-    pub(crate) fn ask(&mut self, sequence: u64, runs: &[SendRun], lead_chunks: u32) {
+    pub(crate) fn ask(&mut self, sequence: u64, runs: &[SendRun], lookahead_chunks: u32) {
         for (lane, run) in self.lanes.iter().zip(runs) {
             lane.run.write(0, run.as_bytes());
         }
@@ -138,7 +138,7 @@ impl SendRig {
             chunk_bytes: CHUNK,
             collective_id: 3,
             lkey: LKEY,
-            lead_chunks,
+            lookahead_chunks,
             sequence_check: sequence,
             ..Default::default()
         });

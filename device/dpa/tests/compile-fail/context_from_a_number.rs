@@ -2,7 +2,7 @@
 use dpa::abi::WorkerContext;
 
 fn write(context: &mut WorkerContext) -> u64 {
-    context.quota = 0x4141;
+    context.budget = 0x4141;
     0
 }
 

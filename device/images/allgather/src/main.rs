@@ -1,9 +1,9 @@
-//! Image `allgather`: the entries of the receive lanes, the send workers and the conductor. The datapath is the library `device/datapath`.
+//! Image `allgather`: the entries of the receive lanes, the send workers and the progress thread. The datapath is the library `device/datapath`.
 #![cfg_attr(target_arch = "riscv64", no_std, no_main)]
 #![forbid(unsafe_code)]
 
 #[cfg(target_arch = "riscv64")]
-mod conductor;
+mod progress;
 
 #[cfg(target_arch = "riscv64")]
 mod entries {
@@ -11,7 +11,7 @@ mod entries {
     use rt_emu as _;
 
     use dpa::Next;
-    use dpa::abi::{ConductorThread, ContextFault, LaneThread, SendThread, Transport};
+    use dpa::abi::{ContextFault, LaneThread, ProgressThread, SendThread, Transport};
     use dpa::log::defmt;
 
     /// Proves that the image runs and speaks the host's ABI.
@@ -36,11 +36,11 @@ mod entries {
         answer("send", number, datapath::prepare_send(thread))
     }
 
-    /// Checks a conductor's context and those of its peers and posts its receives; answers as `prepare_lanes` does.
+    /// Checks a progress thread's context and those of its peers and posts its receives; answers as `prepare_lanes` does.
     #[dpa::rpc]
-    fn prepare_conductor(thread: &mut ConductorThread) -> u64 {
+    fn prepare_progress(thread: &mut ProgressThread) -> u64 {
         let rank = thread.rank;
-        answer("conductor", rank, crate::conductor::prepare(thread))
+        answer("progress", rank, crate::progress::prepare(thread))
     }
 
     fn answer(kind: &str, thread: u32, verdict: Result<(), (ContextFault, u32)>) -> u64 {
@@ -56,7 +56,7 @@ mod entries {
 
     /// Wakes the event handler with this activation id; 0, or 1 if the runtime refuses.
     #[dpa::rpc]
-    fn kick(activation_id: u64) -> u64 {
+    fn activate(activation_id: u64) -> u64 {
         u64::from(!dpa::entry::activate(activation_id as u32))
     }
 
@@ -80,8 +80,8 @@ mod entries {
 
     /// Runs the protocol of a communicator.
     #[dpa::event_handler]
-    fn conduct(thread: &mut ConductorThread) -> Next {
-        crate::conductor::conduct(thread)
+    fn progress(thread: &mut ProgressThread) -> Next {
+        crate::progress::progress(thread)
     }
 }
 

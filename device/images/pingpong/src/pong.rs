@@ -6,7 +6,7 @@ use dpa::hw::{ControlSegment, CqeOpcode, DataSegment, WqeOpcode};
 use dpa::{CompletionQueue, Next, Outbox, ReceiveQueue, SendQueue, Thread, error, fatal, fence};
 
 /// Completions of either kind after which an activation lets others run.
-const QUOTA: u32 = 4096;
+const BUDGET: u32 = 4096;
 
 /// Checks the context, writes the receive entries and posts them.
 pub(crate) fn prepare(context: &mut PingPongContext) -> Result<(), ContextFault> {
@@ -61,7 +61,7 @@ pub(crate) fn pong(context: &mut PingPongContext) -> Next {
     let receive_queue = ReceiveQueue::attach(&context.receive_queue);
     let send_cq = CompletionQueue::attach(&context.send_cq);
     let send_queue = SendQueue::attach(&context.send_queue);
-    for _ in 0..QUOTA {
+    for _ in 0..BUDGET {
         if send_cq.is_ready(context.send_consumed) {
             // No fence: of this entry the byte that was tested is all that is read.
             let opcode = send_cq.entry(context.send_consumed).op_own() >> 4;

@@ -63,7 +63,7 @@ pub(crate) fn context(place: &WorkerContext, transport: Transport, batch: u32) -
         workers: 1,
         transport: transport as u32,
         batch,
-        quota: 1 << 20,
+        budget: 1 << 20,
         psn_bits: PSN_BITS,
         user_index: USER_INDEX,
         outbox_id: place.outbox_id,

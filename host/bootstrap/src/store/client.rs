@@ -17,7 +17,7 @@ pub(super) struct Client {
     link: Link,
     address: String,
     size: u32,
-    patience: Duration,
+    timeout: Duration,
     exchanges: u32,
 }
 
@@ -27,8 +27,8 @@ impl Client {
         let stream = connect(config)?;
         let limit = (4 + MAX_CONTRIBUTION_BYTES) * config.size as usize;
         let link = Link::new(stream, config.address.clone(), limit)?;
-        let (address, patience) = (config.address.clone(), config.patience);
-        let mut client = Self { link, address, size: config.size, patience, exchanges: 0 };
+        let (address, timeout) = (config.address.clone(), config.timeout);
+        let mut client = Self { link, address, size: config.size, timeout, exchanges: 0 };
         let hello = Hello { build, rank: config.rank, size: config.size, job: config.job.clone() };
         client.link.send(hello.encode());
         client.expect(What::Seated, "this rank told it who it is")?;
@@ -49,7 +49,7 @@ impl Client {
     }
 
     fn expect(&mut self, what: What, during: &str) -> Result<Frame, StoreError> {
-        let mut pause = Pause::until(self.patience + GRACE);
+        let mut pause = Pause::until(self.timeout + GRACE);
         loop {
             let moved = self.link.pump();
             let beginning: Vec<u8> = self.link.incoming.iter().copied().take(8).collect();
@@ -85,7 +85,7 @@ impl Client {
 
 /// Tries until somebody listens.
 fn connect(config: &StoreConfig) -> Result<TcpStream, StoreError> {
-    let pause = Pause::until(config.patience);
+    let pause = Pause::until(config.timeout);
     loop {
         let mut reason = "the name has no address".to_owned();
         // Names, too, may only come into being when rank 0 starts.

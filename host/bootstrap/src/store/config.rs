@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use flexcast_proto::{Place, PlaceError};
+use flexcast_proto::{RankError, RankInfo};
 
 use super::StoreError;
 
@@ -22,17 +22,17 @@ pub struct StoreConfig {
     /// Tells jobs apart that meet at one address by mistake; the same on all ranks, at most 128 bytes.
     pub job: String,
     /// How long to wait for the other ranks, in joining and in every exchange. Should be the same on all ranks.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl StoreConfig {
-    /// The usual patience.
-    pub const PATIENCE: Duration = Duration::from_secs(60);
+    /// The usual timeout.
+    pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// A configuration with an empty job id and the usual patience.
+    /// A configuration with an empty job id and the usual timeout.
     #[must_use]
     pub fn new(rank: u32, size: u32, address: impl Into<String>) -> Self {
-        Self { rank, size, address: address.into(), job: String::new(), patience: Self::PATIENCE }
+        Self { rank, size, address: address.into(), job: String::new(), timeout: Self::TIMEOUT }
     }
 
     /// From the environment: `FLEXCAST_RANK`, `FLEXCAST_SIZE`, `FLEXCAST_STORE` (`host:port`, unless the size is 1) and
@@ -75,7 +75,7 @@ impl StoreConfig {
 
     /// Whether it can be: ranges, and the form of the address.
     pub(super) fn check(&self) -> Result<(), StoreError> {
-        Place::new(self.rank, self.size).map_err(|error: PlaceError| StoreError::Place(error))?;
+        RankInfo::new(self.rank, self.size).map_err(|error: RankError| StoreError::Rank(error))?;
         if self.job.len() > MAX_JOB_BYTES {
             return Err(StoreError::TooLong { what: "job id", found: self.job.len(), limit: MAX_JOB_BYTES });
         }

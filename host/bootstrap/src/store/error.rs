@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flexcast_proto::PlaceError;
+use flexcast_proto::RankError;
 use thiserror::Error;
 
 /// Why ranks did not come together over a [`TcpStore`](super::TcpStore).
@@ -11,7 +11,7 @@ use thiserror::Error;
 pub enum StoreError {
     /// No such rank, or no such number of ranks.
     #[error(transparent)]
-    Place(PlaceError),
+    Rank(RankError),
     /// A variable that has to be set.
     #[error("{name} is not set: it has to be {wanted}")]
     Unset {

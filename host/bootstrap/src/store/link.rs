@@ -121,13 +121,13 @@ pub(super) fn farewell<'a>(links: impl Iterator<Item = &'a mut Link>) {
 /// A wait with an end: short pauses at first, longer ones later.
 pub(super) struct Pause {
     began: Instant,
-    patience: Duration,
+    timeout: Duration,
     idle: u32,
 }
 
 impl Pause {
-    pub(super) fn until(patience: Duration) -> Self {
-        Self { began: Instant::now(), patience, idle: 0 }
+    pub(super) fn until(timeout: Duration) -> Self {
+        Self { began: Instant::now(), timeout, idle: 0 }
     }
 
     pub(super) fn waited(&self) -> Duration {
@@ -135,7 +135,7 @@ impl Pause {
     }
 
     pub(super) fn left(&self) -> Duration {
-        self.patience.saturating_sub(self.waited())
+        self.timeout.saturating_sub(self.waited())
     }
 
     pub(super) fn is_over(&self) -> bool {

@@ -54,7 +54,7 @@ pub struct TcpStore {
 
 impl TcpStore {
     /// Joins: rank 0 listens at the address and waits for all others, the others connect and wait for all. Blocks for
-    /// [`StoreConfig::patience`] and a few seconds at most.
+    /// [`StoreConfig::timeout`] and a few seconds at most.
     ///
     /// # Errors
     /// The configuration is wrong, the address cannot be used, ranks are missing, come twice or differ in size, job or release.

@@ -19,7 +19,7 @@ const NAMED: usize = 4;
 pub(super) struct Server {
     /// Of rank 1, 2 and so on.
     links: Vec<Link>,
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
     exchanges: u32,
 }
 
@@ -48,7 +48,7 @@ impl Server {
         listener.set_nonblocking(true).map_err(socket)?;
         let seats = (1..config.size).map(|_| None).collect();
         let mut door = Door { config, build, seats, unknown: VecDeque::new(), turned_away: Vec::new() };
-        let mut pause = Pause::until(config.patience);
+        let mut pause = Pause::until(config.timeout);
         let result = loop {
             let mut moved = false;
             // As many strangers at a time as there are ranks; more wait in the system's queue.
@@ -101,7 +101,7 @@ impl Server {
             link.send(Arc::clone(&welcome));
             link.pump();
         }
-        Ok(Self { links, patience: config.patience, exchanges: 0 })
+        Ok(Self { links, timeout: config.timeout, exchanges: 0 })
     }
 
     /// Collects what all contribute, and gives it to all.
@@ -124,7 +124,7 @@ impl Server {
     fn collect(&mut self, tag: &str, own: &[u8]) -> Result<Vec<Vec<u8>>, StoreError> {
         let mut all: Vec<Option<Vec<u8>>> = vec![None; self.links.len() + 1];
         all[0] = Some(own.to_vec());
-        let mut pause = Pause::until(self.patience);
+        let mut pause = Pause::until(self.timeout);
         let during = format!("exchange {tag:?} was under way");
         loop {
             let mut moved = false;
@@ -171,7 +171,7 @@ impl Server {
     /// Sends to all, until it has gone: this rank may drop the store next.
     fn answer(&mut self, tag: &str, answer: Arc<[u8]>) -> Result<(), StoreError> {
         self.links.iter_mut().for_each(|link| link.send(Arc::clone(&answer)));
-        let mut pause = Pause::until(self.patience);
+        let mut pause = Pause::until(self.timeout);
         loop {
             let mut moved = false;
             for link in &mut self.links {

@@ -17,8 +17,8 @@ fn listener() -> (TcpListener, String) {
     (listener, address)
 }
 
-fn config(rank: u32, size: u32, address: &str, patience: Duration) -> StoreConfig {
-    StoreConfig { patience, job: "job 7".to_owned(), ..StoreConfig::new(rank, size, address) }
+fn config(rank: u32, size: u32, address: &str, timeout: Duration) -> StoreConfig {
+    StoreConfig { timeout, job: "job 7".to_owned(), ..StoreConfig::new(rank, size, address) }
 }
 
 /// Says hello as a rank would, on a socket of the test's own.
@@ -51,9 +51,9 @@ fn reason(stream: &mut TcpStream) -> String {
 }
 
 /// Rank 0 of `size` on a thread, and its address.
-fn first(size: u32, patience: Duration) -> (thread::JoinHandle<Result<TcpStore, StoreError>>, String) {
+fn first(size: u32, timeout: Duration) -> (thread::JoinHandle<Result<TcpStore, StoreError>>, String) {
     let (listener, address) = listener();
-    let config = config(0, size, &address, patience);
+    let config = config(0, size, &address, timeout);
     (thread::spawn(move || TcpStore::with_listener(listener, config)), address)
 }
 
@@ -62,12 +62,12 @@ fn error(joined: Result<TcpStore, StoreError>) -> StoreError {
 }
 
 /// Runs something on each rank of a group that has come together.
-fn group(size: u32, patience: Duration, run: impl Fn(TcpStore) + Send + Sync) {
+fn group(size: u32, timeout: Duration, run: impl Fn(TcpStore) + Send + Sync) {
     let (listener, address) = listener();
     let mut listener = Some(listener);
     thread::scope(|scope| {
         for rank in 0..size {
-            let (config, listener, run) = (config(rank, size, &address, patience), listener.take(), &run);
+            let (config, listener, run) = (config(rank, size, &address, timeout), listener.take(), &run);
             scope.spawn(move || match listener {
                 Some(listener) => run(TcpStore::with_listener(listener, config).unwrap()),
                 None => run(TcpStore::join(config).unwrap()),
@@ -76,10 +76,10 @@ fn group(size: u32, patience: Duration, run: impl Fn(TcpStore) + Send + Sync) {
     });
 }
 
-/// Rank 0, which has joined in peace, has little patience from now on.
+/// Rank 0, which has joined in peace, has little timeout from now on.
 fn hurry(store: &mut TcpStore) {
     if let Side::First(server) = &mut store.side {
-        server.patience = SHORT;
+        server.timeout = SHORT;
     }
 }
 
@@ -318,7 +318,7 @@ fn rank_0_dies() {
 }
 
 #[test]
-fn different_names_are_told_to_all() {
+fn different_names_are_reported_to_all() {
     group(3, LONG, |mut store| {
         let tag = if store.rank() == 2 { "keys" } else { "queue pairs" };
         let text = store.exchange(tag, &[]).unwrap_err().to_string();

@@ -152,8 +152,8 @@ impl Card {
     }
 
     /// Wakes a thread once, so that it arms its queues; from then on they wake it.
-    pub(crate) fn kick(&self, handler: &EventHandler) -> Result<()> {
-        match self.process().call("kick", u64::from(handler.id()))? {
+    pub(crate) fn activate(&self, handler: &EventHandler) -> Result<()> {
+        match self.process().call("activate", u64::from(handler.id()))? {
             0 => Ok(()),
             code => Err(Error::Context { what: "thread", number: handler.id(), code, name: "not woken".to_owned() }),
         }

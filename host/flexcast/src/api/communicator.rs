@@ -9,7 +9,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use flexcast_abi::{SendReport, Statistics};
-use flexcast_proto::Place;
+use flexcast_proto::RankInfo;
 
 pub use pending::Pending;
 use progress::ProgressThread;
@@ -47,7 +47,7 @@ struct Shared {
     card: Card,
     config: Config,
     footprint: Footprint,
-    place: Place,
+    place: RankInfo,
     id: u64,
 }
 

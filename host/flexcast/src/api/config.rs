@@ -5,7 +5,7 @@ mod tests;
 
 use std::time::Duration;
 
-use flexcast_proto::{ImmediateLayout, Place, chains_for};
+use flexcast_proto::{ImmediateLayout, RankInfo, chains_for};
 use flexio::CardKind;
 
 use crate::api::card::Card;
@@ -29,7 +29,7 @@ const CONTEXT_BYTES: u64 = 16 << 10;
 /// What of an activation is hidden unless something else is asked for. Emulated ones take 13 to 20 us (recorded under model M.1, with a
 /// longer gap): from the completion
 /// of what one root has sent, over two hosts and a connection, to the first chunk of the next.
-const LEAD_PS: u64 = 16_000_000;
+const LOOKAHEAD_PS: u64 = 16_000_000;
 
 /// Where the protocol of a communicator runs: barrier, activation, recovery, final handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Overheads {
             barrier_ps: ps(self.barrier),
             activation_ps: ps(self.activation),
             steps: self.steps,
-            margin_ps: ps(self.cutoff_slack),
+            cutoff_slack_ps: ps(self.cutoff_slack),
         }
     }
 }
@@ -137,7 +137,7 @@ pub struct Config {
     /// Entries of each send ring in sends; a power of two, at least two batches. Default 256.
     pub send_depth: u32,
     /// Completions after which an activation of a worker ends by itself. Default 4096.
-    pub quota: u32,
+    pub budget: u32,
     /// Most bytes that a rank can receive in one operation. Default 64 MiB.
     pub max_receive_bytes: u64,
     /// Bits of the immediate for the sequence number; `None`: as few as `max_receive_bytes` needs.
@@ -151,7 +151,7 @@ pub struct Config {
     /// that multicast at the same time share a link, or at the rate of `pacing_gbit_per_s`. That is a little less than an activation
     /// takes, so that the next root begins when this one ends and hardly before (MC-64). Where a root sends more slowly than its link
     /// could, more roots than chains multicast for a moment; with 0 never (MC-63). Default `None`.
-    pub lead_chunks: Option<u32>,
+    pub lookahead_chunks: Option<u32>,
     /// Line rate of the slowest card in Gbit/s, from which the cutoff and the number of chains follow; 0: what the own card's port tells,
     /// which must then be alike on all. Default 0.
     pub link_gbit_per_s: u64,
@@ -210,12 +210,12 @@ setters! {
     receive_batch: u32,
     send_batch: u32,
     send_depth: u32,
-    quota: u32,
+    budget: u32,
     max_receive_bytes: u64,
     psn_bits: Option<u32>,
     chains: u32,
     chain_mapping: ChainMapping,
-    lead_chunks: Option<u32>,
+    lookahead_chunks: Option<u32>,
     link_gbit_per_s: u64,
     overheads: Overheads,
     barrier_timeout: Duration,
@@ -243,12 +243,12 @@ impl Default for Config {
             receive_batch: 64,
             send_batch: 32,
             send_depth: 256,
-            quota: 4096,
+            budget: 4096,
             max_receive_bytes: 64 << 20,
             psn_bits: None,
             chains: 0,
             chain_mapping: ChainMapping::Contiguous,
-            lead_chunks: None,
+            lookahead_chunks: None,
             link_gbit_per_s: 0,
             overheads: Overheads::default(),
             barrier_timeout: Duration::from_secs(10),
@@ -303,7 +303,7 @@ pub(crate) struct Derived {
     pub(crate) layout: ImmediateLayout,
     pub(crate) bitmap_words: u32,
     /// Words of the second bitmap, one bit per rank.
-    pub(crate) edge_words: u32,
+    pub(crate) tail_words: u32,
     /// Bytes of a staging slot; 0 without staging.
     pub(crate) slot_bytes: u32,
     /// Streams that a rank receives, and as many that it sends.
@@ -353,12 +353,12 @@ impl Config {
     }
 
     /// Chunks before the end of its block at which one of `chains` roots activates the next one.
-    pub(crate) fn lead(&self, chains: u32) -> u32 {
-        self.lead_chunks.unwrap_or_else(|| {
+    pub(crate) fn lookahead(&self, chains: u32) -> u32 {
+        self.lookahead_chunks.unwrap_or_else(|| {
             let share = self.link_gbit_per_s / u64::from(chains.max(1));
             let gbit_per_s = self.pacing_gbit_per_s.map_or(share, |pace| share.min(pace.into()));
             // One Gbit/s is a bit in 1000 ps.
-            let bytes = gbit_per_s.saturating_mul(LEAD_PS / 8000);
+            let bytes = gbit_per_s.saturating_mul(LOOKAHEAD_PS / 8000);
             u32::try_from(bytes / u64::from(self.chunk_bytes.max(1))).unwrap_or(u32::MAX)
         })
     }
@@ -410,7 +410,7 @@ impl Config {
         power("send_batch", self.send_batch)?;
         range("send_depth", self.send_depth, 2 * self.send_batch, 8192)?;
         power("send_depth", self.send_depth)?;
-        range("quota", self.quota, 1, u32::MAX)?;
+        range("budget", self.budget, 1, u32::MAX)?;
         range("chains", self.chains, 0, flexcast_proto::MAX_RANKS)?;
         if self.control == Control::Device && self.transport == Transport::UcUnicast {
             // Where to write, a sender learns from each receiver before every operation, and the host asks for it.
@@ -450,7 +450,7 @@ impl Config {
             Transport::Ud => (self.chunk_bytes + GRH_BYTES).next_multiple_of(64),
             Transport::UcMulticast | Transport::UcUnicast => 0,
         };
-        Ok(Derived { layout, bitmap_words, edge_words: ranks.div_ceil(64), slot_bytes, streams })
+        Ok(Derived { layout, bitmap_words, tail_words: ranks.div_ceil(64), slot_bytes, streams })
     }
 
     /// What each of a root's queue pairs may send, if there is a limit.
@@ -467,7 +467,7 @@ impl Config {
     /// What a communicator of `ranks` ranks takes of its card, whose path has this MTU.
     ///
     /// # Errors
-    /// [`Error::Config`] for parameters outside their range, [`Error::Place`] for no ranks or too many.
+    /// [`Error::Config`] for parameters outside their range, [`Error::Rank`] for no ranks or too many.
     pub fn footprint(&self, ranks: u32, mtu_bytes: u32) -> Result<Footprint> {
         let derived = self.derive(ranks, mtu_bytes)?;
         let lanes = u64::from(derived.streams);
@@ -479,7 +479,7 @@ impl Config {
         let blocks = if self.transport.is_zero_copy() { 1 } else { 2 };
         let send = lanes * sends * (blocks * 64) + lanes * sends / u64::from(self.send_batch) * 64;
         // As many for every rank: all stand in the same place of a circle.
-        let peers = peers(Place::new(0, ranks)?);
+        let peers = peers(RankInfo::new(0, ranks)?);
         let targets = if self.transport == Transport::UcUnicast { ranks.saturating_sub(1) } else { 0 };
         let conductor = u32::from(self.control == Control::Device);
         Ok(Footprint {
@@ -490,7 +490,7 @@ impl Config {
             // With the protocol on the card, its messages and the host's reads of the ring neighbours have connections of their own.
             control_queue_pairs: peers.len() as u32 + targets + conductor * ranks.saturating_sub(1).min(2),
             staging_bytes: lanes * slots * u64::from(derived.slot_bytes),
-            bitmap_bytes: lanes * 8 * u64::from(derived.bitmap_words + derived.edge_words),
+            bitmap_bytes: lanes * 8 * u64::from(derived.bitmap_words + derived.tail_words),
             context_bytes: CONTEXT_BYTES,
             ring_bytes: receive + send,
         })

@@ -62,7 +62,7 @@ impl Communicator {
     /// # Errors
     /// [`Failed`] with the buffers: blocks that overlap or end beyond `receive`, a list that has not `size()` entries, and as in
     /// [`Communicator::allgatherv`].
-    pub fn allgatherv_displaced(
+    pub fn allgatherv_displs(
         &self,
         send: Buffer,
         receive: Buffer,
@@ -76,8 +76,8 @@ impl Communicator {
     /// The same with the own bytes in their place in `receive` already.
     ///
     /// # Errors
-    /// As [`Communicator::allgatherv_displaced`].
-    pub fn allgatherv_displaced_in_place(
+    /// As [`Communicator::allgatherv_displs`].
+    pub fn allgatherv_displs_in_place(
         &self,
         receive: Buffer,
         counts: &[u64],

@@ -1,7 +1,7 @@
 //! Datapath on the DPA: threads that receive and send, and the memory through which the host commands them.
 
+pub(crate) mod mailbox;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod targets;
 pub(crate) mod units;
-pub(crate) mod wake;

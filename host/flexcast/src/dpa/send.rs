@@ -6,7 +6,7 @@ use flexcast_abi::{
     ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, HostLine, OPERATION_CLOSED, OPERATION_HELD, SendLane,
     SendOperation, SendReport, SendRun, SendStatus, SendThread, Shared as SharedLine,
 };
-use flexcast_proto::Place;
+use flexcast_proto::RankInfo;
 use flexio::{
     Access, Affinity, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, MemoryKey,
     MemoryRegion, MulticastGroup, Path, UdAddress, UdKey,
@@ -15,9 +15,9 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::api::card::Card;
 use crate::api::config::{Config, Derived};
+use crate::dpa::mailbox::{DeviceRange, Mailbox, MailboxTarget};
 use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
 use crate::dpa::targets::{Target, Targets};
-use crate::dpa::wake::{DeviceRange, Wake, Woken};
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 use crate::plan::Plan;
@@ -52,9 +52,9 @@ impl Shared {
 
 #[derive(Debug)]
 struct Thread {
-    wake: Wake,
-    /// Of `wake`.
-    _woken: Woken,
+    mailbox: Mailbox,
+    /// Of `mailbox`.
+    _target: MailboxTarget,
     handler: EventHandler,
     memory: MemoryKey,
     /// What it sends, with the numbers of the streams.
@@ -75,8 +75,8 @@ impl Thread {
     /// Has the operation written, behind what else the message holds, and wakes the thread.
     fn tell_operation(&mut self) -> Result<()> {
         let target = self.memory.buffer().addr().offset(operation_at(self.streams.len()));
-        self.wake.write(self.operation.as_bytes(), DeviceRange { address: target.get(), rkey: self.memory.id() });
-        self.wake.ring()
+        self.mailbox.write(self.operation.as_bytes(), DeviceRange { address: target.get(), rkey: self.memory.id() });
+        self.mailbox.ring()
     }
 }
 
@@ -107,7 +107,7 @@ impl Send {
         card: &Card,
         config: &Config,
         derived: &Derived,
-        place: Place,
+        place: RankInfo,
         units: &[u32],
         (host, shared, signals): (MemoryRegion, Shared, Option<DeviceAddress>),
     ) -> Result<Self> {
@@ -131,7 +131,7 @@ impl Send {
             let argument = memory.addr().get();
             let handler = EventHandler::new(process, "send_blocks", argument, Affinity::Unit(*unit))?;
             // The run of each lane, and the operation.
-            let (wake, woken) = Wake::new(card, &handler, streams.len() + 1)?;
+            let (mailbox, mailbox_target) = Mailbox::new(card, &handler, streams.len() + 1)?;
             for _ in &streams {
                 let cq = DpaCompletionQueue::new(card.outbox(), log_cq, CqTarget::Thread(&handler))?;
                 if config.transport == Transport::UcUnicast {
@@ -145,7 +145,7 @@ impl Send {
                 abi_version: ABI_VERSION,
                 transport: config.transport.of_firmware() as u32,
                 batch: config.send_batch,
-                quota: config.quota,
+                budget: config.budget,
                 psn_bits: derived.layout.psn_bits(),
                 outbox_id: card.outbox().id(),
                 window_id: card.window().id(),
@@ -155,13 +155,13 @@ impl Send {
                 report_host: host.addr().get() + shared.report(number) as u64,
                 signals: SharedLine::new(signals.unwrap_or_default()),
                 operation: HostLine::new(address(operation_at(streams.len()))),
-                control_cq: cq_memory(&woken.cq),
-                control_queue: receive_memory(&woken.qp),
+                control_cq: cq_memory(&mailbox_target.cq),
+                control_queue: receive_memory(&mailbox_target.qp),
                 ..Default::default()
             };
             memory.write(0, context.as_bytes())?;
             let operation = SendOperation::default();
-            threads.push(Thread { wake, _woken: woken, handler, memory: key, streams, operation });
+            threads.push(Thread { mailbox, _target: mailbox_target, handler, memory: key, streams, operation });
         }
         let (transport, table) = (config.transport, Vec::new());
         Ok(Self {
@@ -239,7 +239,7 @@ impl Send {
             }
             accepted("send thread", card.process().call("prepare_send", memory.addr().get())?)?;
             thread.handler.run(memory.addr().get())?;
-            card.kick(&thread.handler)?;
+            card.activate(&thread.handler)?;
         }
         Ok(())
     }
@@ -253,7 +253,7 @@ impl Send {
     /// Whether the threads can be told of something new.
     pub(crate) fn is_free(&mut self) -> Result<bool> {
         for thread in &mut self.threads {
-            if !thread.wake.is_free()? {
+            if !thread.mailbox.is_free()? {
                 return Ok(false);
             }
         }
@@ -275,10 +275,10 @@ impl Send {
     pub(crate) fn prepare(&mut self, plan: &Plan, source: (u64, u32), operation: u32) -> Result<()> {
         self.write_runs(plan, source, operation, None)?;
         self.prepared = Some(operation);
-        self.threads.iter_mut().try_for_each(|thread| thread.wake.post())
+        self.threads.iter_mut().try_for_each(|thread| thread.mailbox.post())
     }
 
-    /// Has the own block sent from `source` (address and local key): at once, or, if it is `held`, when the conductor says so.
+    /// Has the own block sent from `source` (address and local key): at once, or, if it is `held`, when the progress thread says so.
     /// `operation` is its number, alike on all ranks. Only when [`Send::is_free`], and `targets` are known.
     pub(crate) fn start(
         &mut self,
@@ -294,14 +294,14 @@ impl Send {
         if self.prepared.take() != Some(operation) {
             self.write_runs(plan, source, operation, targets)?;
         }
-        let lead_chunks = config.lead(order(plan, config, plan.own()).chains);
+        let lookahead_chunks = config.lookahead(order(plan, config, plan.own()).chains);
         for thread in &mut self.threads {
             thread.operation = SendOperation {
                 sequence: self.sequence,
                 chunk_bytes: config.chunk_bytes,
                 collective_id,
                 lkey: source.1,
-                lead_chunks,
+                lookahead_chunks,
                 flags: if held { OPERATION_HELD } else { 0 },
                 sequence_check: self.sequence,
                 ..Default::default()
@@ -339,7 +339,7 @@ impl Send {
                     ..Default::default()
                 };
                 let target = memory.offset(run_at(thread.streams.len(), at));
-                thread.wake.write(run.as_bytes(), DeviceRange { address: target.get(), rkey: thread.memory.id() });
+                thread.mailbox.write(run.as_bytes(), DeviceRange { address: target.get(), rkey: thread.memory.id() });
             }
         }
         Ok(())

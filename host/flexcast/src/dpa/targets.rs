@@ -3,7 +3,7 @@
 //! Each rank has a table with a line for every rank. Before it enters the barrier of an operation it writes its line into the tables of
 //! all others, over reliable connections; a root sends once the lines of all are there.
 
-use flexcast_proto::Place;
+use flexcast_proto::RankInfo;
 use flexio::{
     Access, CompletionQueue, HostBuffer, InlineRequest, MemoryRegion, QueueDepths, QueuePair, Retry, SendKind,
     Transport,
@@ -58,7 +58,7 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    pub(crate) fn new(card: &Card, place: Place) -> Result<Self> {
+    pub(crate) fn new(card: &Card, place: RankInfo) -> Result<Self> {
         let table = HostBuffer::zeroed(place.ranks() as usize * LINE_BYTES as usize)?;
         let table = MemoryRegion::register(card.pd(), table, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let ranks = (0..place.ranks()).filter(|rank| *rank != place.rank());

@@ -10,7 +10,7 @@ pub const ANNOUNCEMENT_BYTES: u32 = size_of::<Announcement>() as u32;
 /// What all ranks must agree on in an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(super) struct Terms {
+pub(super) struct OperationDescriptor {
     /// The group's operations are numbered from 0, modulo 2^32.
     pub(super) operation: U32,
     algorithm: U32,
@@ -23,11 +23,11 @@ pub(super) struct Terms {
     division: U64,
 }
 
-/// Terms, and where the sender's receive buffer is.
+/// Descriptor, and where the sender's receive buffer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct Announcement {
-    pub(super) terms: Terms,
+    pub(super) descriptor: OperationDescriptor,
     pub(super) rkey: U32,
     pub(super) addr: U64,
 }
@@ -54,7 +54,7 @@ const NAMES: [&str; 15] = [
 const BROADCASTS: std::ops::RangeInclusive<u32> = 4..=8;
 const REDUCTIONS: std::ops::RangeInclusive<u32> = 12..=14;
 
-impl Terms {
+impl OperationDescriptor {
     /// `operator`: code of a reduction's; 0 for others.
     pub(super) fn new(number: u32, operation: Operation, operator: u32, blocks: &Blocks<'_>) -> Self {
         let (algorithm, parameter, root) = match operation {
@@ -99,7 +99,7 @@ impl Terms {
     }
 }
 
-impl std::fmt::Display for Terms {
+impl std::fmt::Display for OperationDescriptor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = NAMES.get(self.algorithm.get() as usize).unwrap_or(&"an unknown algorithm");
         write!(f, "operation {}, {name} of {} bytes in {} blocks", self.operation, self.total_bytes, self.blocks)?;
@@ -119,25 +119,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn terms_differ_where_arguments_do() {
-        let terms = |number, operation, ends: &[u64]| Terms::new(number, operation, 0, &Blocks::unequal(ends).unwrap());
+    fn descriptors_differ_where_arguments_do() {
+        let descriptor = |number, operation, ends: &[u64]| {
+            OperationDescriptor::new(number, operation, 0, &Blocks::unequal(ends).unwrap())
+        };
         let ring = Operation::Allgather(Allgather::Ring);
         let tree = |radix, root| Operation::Broadcast { algorithm: Broadcast::Knomial { radix }, root, blocks: 2 };
         let all = [
-            terms(0, ring, &[5, 8]),
-            terms(1, ring, &[5, 8]),
-            terms(0, ring, &[4, 8]),
-            terms(0, Operation::Allgather(Allgather::Bruck), &[5, 8]),
-            terms(0, tree(2, 0), &[5, 8]),
-            terms(0, tree(2, 1), &[5, 8]),
-            terms(0, tree(3, 1), &[5, 8]),
-            terms(0, Operation::Alltoall(Alltoall::Ring), &[5, 8]),
-            terms(0, Operation::Alltoall(Alltoall::Pairwise), &[5, 8]),
-            terms(0, Operation::Alltoall(Alltoall::Pairwise), &[5, 8]).of_pair(5),
-            terms(0, Operation::ReduceScatter, &[5, 8]),
-            Terms::new(0, Operation::ReduceScatter, 2, &Blocks::unequal(&[5, 8]).unwrap()),
-            terms(0, Operation::Allreduce(Allreduce::Ring), &[5, 8]),
-            terms(0, Operation::Allreduce(Allreduce::Tree { segments: 2 }), &[5, 8]),
+            descriptor(0, ring, &[5, 8]),
+            descriptor(1, ring, &[5, 8]),
+            descriptor(0, ring, &[4, 8]),
+            descriptor(0, Operation::Allgather(Allgather::Bruck), &[5, 8]),
+            descriptor(0, tree(2, 0), &[5, 8]),
+            descriptor(0, tree(2, 1), &[5, 8]),
+            descriptor(0, tree(3, 1), &[5, 8]),
+            descriptor(0, Operation::Alltoall(Alltoall::Ring), &[5, 8]),
+            descriptor(0, Operation::Alltoall(Alltoall::Pairwise), &[5, 8]),
+            descriptor(0, Operation::Alltoall(Alltoall::Pairwise), &[5, 8]).of_pair(5),
+            descriptor(0, Operation::ReduceScatter, &[5, 8]),
+            OperationDescriptor::new(0, Operation::ReduceScatter, 2, &Blocks::unequal(&[5, 8]).unwrap()),
+            descriptor(0, Operation::Allreduce(Allreduce::Ring), &[5, 8]),
+            descriptor(0, Operation::Allreduce(Allreduce::Tree { segments: 2 }), &[5, 8]),
         ];
         for (index, one) in all.iter().enumerate() {
             assert!(all[..index].iter().all(|other| other != one && other.to_string() != one.to_string()), "{one}");

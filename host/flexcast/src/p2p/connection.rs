@@ -225,7 +225,10 @@ impl Connection {
         match &mut self.announced {
             [free @ None, _] | [Some(_), free @ None] => *free = Some(announcement),
             [Some(_), Some(before)] => {
-                return Err(refused(format!("announced {} before {} was over", announcement.terms, before.terms)));
+                return Err(refused(format!(
+                    "announced {} before {} was over",
+                    announcement.descriptor, before.descriptor
+                )));
             }
         }
         self.receive_announcement(slot, region)
@@ -236,10 +239,11 @@ impl Connection {
     pub(super) fn check(&self, running: &Running, blocks: &Blocks<'_>) -> Result<(), Error> {
         let expected = running.expected(self.slots.peer, blocks);
         match &self.announced[0] {
-            Some(Announcement { terms, .. })
-                if *terms != expected && (terms.operation == running.terms.operation || !self.outgoing.is_empty()) =>
+            Some(Announcement { descriptor, .. })
+                if *descriptor != expected
+                    && (descriptor.operation == running.descriptor.operation || !self.outgoing.is_empty()) =>
             {
-                let (theirs, own) = (terms.to_string(), expected.to_string());
+                let (theirs, own) = (descriptor.to_string(), expected.to_string());
                 Err(Error::Mismatch { peer: self.slots.peer, theirs, own })
             }
             _ => Ok(()),
@@ -295,7 +299,9 @@ impl Connection {
 
     /// The operation is over: the peer's announcement of it is used up.
     pub(super) fn finish(&mut self, running: &Running) {
-        if self.announced[0].is_some_and(|announcement| announcement.terms.operation == running.terms.operation) {
+        if self.announced[0]
+            .is_some_and(|announcement| announcement.descriptor.operation == running.descriptor.operation)
+        {
             self.announced = [self.announced[1], None];
         }
     }

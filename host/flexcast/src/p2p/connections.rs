@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use flexcast_proto::Place;
+use flexcast_proto::RankInfo;
 use flexcast_proto::p2p::{Operation, Schedule};
 use flexio::{Access, CompletionQueue, HostBuffer, MemoryRegion, ProtectionDomain, RemoteQp};
 use zerocopy::little_endian::U32;
@@ -17,7 +17,7 @@ const MAX_MESSAGES: u32 = 1 << 15;
 /// The peers that operations of a rank have, and how many messages each may bring.
 #[derive(Clone, Debug)]
 pub struct Connections {
-    place: Place,
+    place: RankInfo,
     config: Config,
     /// By peer: most messages in one operation.
     accepts: BTreeMap<u32, u32>,
@@ -29,7 +29,7 @@ impl Connections {
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a configuration or a number of messages beyond its limits, [`Error::Schedule`].
-    pub fn new(place: Place, operations: &[Operation], config: Config) -> Result<Self, Error> {
+    pub fn new(place: RankInfo, operations: &[Operation], config: Config) -> Result<Self, Error> {
         let check = |what, value: u32, limit: u32| match value {
             0 => Err(Error::OutOfRange { what, value: 0, limit: format!("1 to {limit}") }),
             _ if value > limit => Err(Error::OutOfRange { what, value: value.into(), limit: format!("1 to {limit}") }),
@@ -119,7 +119,7 @@ fn count(peers: impl Iterator<Item = u32>) -> BTreeMap<u32, u32> {
 /// Queue pairs that are not connected yet.
 #[derive(Debug)]
 pub struct Pending {
-    place: Place,
+    place: RankInfo,
     config: Config,
     pd: ProtectionDomain,
     completions: CompletionQueue,

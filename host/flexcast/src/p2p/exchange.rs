@@ -2,7 +2,7 @@
 
 use flexcast_proto::p2p::{Alltoall, Blocks, Operation};
 
-use super::announcement::Terms;
+use super::announcement::OperationDescriptor;
 use super::operation::{Buffer, Division, Pieces, Running};
 use super::{Error, Group};
 
@@ -58,8 +58,8 @@ impl Group {
             return Err(Error::OutOfRange { what: "the length of the own block", value: len, limit });
         }
         send.copy(from.start, len, &receive, to.start, self.scratch())?;
-        let terms = Terms::new(self.next(), operation, 0, &sends);
-        let running = Running::exchange(schedule, terms, &send, &receive, receive_ends.to_vec());
+        let descriptor = OperationDescriptor::new(self.next(), operation, 0, &sends);
+        let running = Running::exchange(schedule, descriptor, &send, &receive, receive_ends.to_vec());
         self.begin(running, Division { pieces: Pieces::Ends(send_ends.to_vec()), segments: 1 })
     }
 }

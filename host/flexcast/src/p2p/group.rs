@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use flexcast_proto::Place;
+use flexcast_proto::RankInfo;
 use flexcast_proto::p2p::{Allgather, Blocks, Broadcast, Operation, Schedule, Transfer};
 use flexio::{Completion, CompletionQueue, MemoryRegion, ProtectionDomain};
 
-use super::announcement::Terms;
+use super::announcement::OperationDescriptor;
 use super::connection::{Connection, Work};
 use super::operation::{Buffer, Division, Pieces, Running};
 use super::reduce::Reducing;
@@ -35,7 +35,7 @@ pub struct Statistics {
 /// One rank of a connected group.
 #[derive(Debug)]
 pub struct Group {
-    place: Place,
+    place: RankInfo,
     config: Config,
     /// By peer, ascending. Before the memory that they use: dropped first.
     connections: Vec<Connection>,
@@ -61,7 +61,7 @@ pub struct Group {
 
 impl Group {
     pub(super) fn new(
-        place: Place,
+        place: RankInfo,
         config: Config,
         pd: ProtectionDomain,
         completions: CompletionQueue,
@@ -92,7 +92,7 @@ impl Group {
 
     /// The own place.
     #[must_use]
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> RankInfo {
         self.place
     }
 
@@ -190,7 +190,7 @@ impl Group {
             contribution.check(len)?;
             contribution.copy(0, len, &receive, own.start, self.scratch())?;
         }
-        let running = Running::new(schedule, Terms::new(self.next, operation, 0, &blocks), &receive);
+        let running = Running::new(schedule, OperationDescriptor::new(self.next, operation, 0, &blocks), &receive);
         self.begin(running, division)
     }
 

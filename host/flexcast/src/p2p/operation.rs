@@ -6,7 +6,7 @@ use flexcast_proto::p2p::{Blocks, Schedule, Span};
 use flexio::{HostAddr, LocalSlice, MemoryRegion};
 
 use super::Error;
-use super::announcement::{Announcement, Terms};
+use super::announcement::{Announcement, OperationDescriptor};
 
 /// Registered memory from an offset on. It must stay registered until the operation is complete: otherwise the cards'
 /// key checks make it fail.
@@ -82,7 +82,7 @@ impl Division {
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) schedule: Schedule,
-    pub(super) terms: Terms,
+    pub(super) descriptor: OperationDescriptor,
     /// Where the blocks lie in this rank's memory.
     addr: u64,
     lkey: u32,
@@ -104,45 +104,47 @@ fn address(buffer: &Buffer<'_>) -> u64 {
 }
 
 impl Running {
-    pub(super) fn new(schedule: Schedule, terms: Terms, buffer: &Buffer<'_>) -> Self {
+    pub(super) fn new(schedule: Schedule, descriptor: OperationDescriptor, buffer: &Buffer<'_>) -> Self {
         let target = Target::Same { rkey: buffer.region.rkey() };
-        Self { schedule, terms, addr: address(buffer), lkey: buffer.region.lkey(), target }
+        Self { schedule, descriptor, addr: address(buffer), lkey: buffer.region.lkey(), target }
     }
 
     /// From the blocks of one buffer to those of another, which end at `ends`.
     pub(super) fn exchange(
         schedule: Schedule,
-        terms: Terms,
+        descriptor: OperationDescriptor,
         send: &Buffer<'_>,
         receive: &Buffer<'_>,
         ends: Vec<u64>,
     ) -> Self {
         let target = Target::Exchange { addr: address(receive), rkey: receive.region.rkey(), ends };
-        Self { schedule, terms, addr: address(send), lkey: send.region.lkey(), target }
+        Self { schedule, descriptor, addr: address(send), lkey: send.region.lkey(), target }
     }
 
     /// Number of the operation.
     pub(super) fn number(&self) -> u32 {
-        self.terms.operation.get()
+        self.descriptor.operation.get()
     }
 
     pub(super) fn announcement(&self, peer: u32) -> Announcement {
         match &self.target {
-            Target::Same { rkey } => Announcement { terms: self.terms, rkey: (*rkey).into(), addr: self.addr.into() },
+            Target::Same { rkey } => {
+                Announcement { descriptor: self.descriptor, rkey: (*rkey).into(), addr: self.addr.into() }
+            }
             Target::Exchange { addr, rkey, ends } => {
                 let end = ends[peer as usize];
                 let start = peer.checked_sub(1).map_or(0, |before| ends[before as usize]);
-                let terms = self.terms.of_pair(end - start);
-                Announcement { terms, rkey: (*rkey).into(), addr: (addr + start).into() }
+                let descriptor = self.descriptor.of_pair(end - start);
+                Announcement { descriptor, rkey: (*rkey).into(), addr: (addr + start).into() }
             }
         }
     }
 
     /// What a peer must have announced.
-    pub(super) fn expected(&self, peer: u32, blocks: &Blocks<'_>) -> Terms {
+    pub(super) fn expected(&self, peer: u32, blocks: &Blocks<'_>) -> OperationDescriptor {
         match &self.target {
-            Target::Same { .. } => self.terms,
-            Target::Exchange { .. } => self.terms.of_pair(blocks.bytes(Span::of(peer))),
+            Target::Same { .. } => self.descriptor,
+            Target::Exchange { .. } => self.descriptor.of_pair(blocks.bytes(Span::of(peer))),
         }
     }
 

@@ -3,7 +3,7 @@
 use flexcast_proto::p2p::{Allreduce, Blocks, Operation, Reduction, Schedule, Start};
 use flexio::{Access, HostBuffer, MemoryRegion};
 
-use super::announcement::Terms;
+use super::announcement::OperationDescriptor;
 use super::operation::{Buffer, Division, Pieces, Running};
 use super::{Error, Group};
 use crate::api::buffer::zeroes;
@@ -170,8 +170,8 @@ impl Group {
             region.write(to.start as usize, &own[from.start as usize..from.end as usize])?;
         }
         let buffer = Buffer { region, offset: 0 };
-        let terms = Terms::new(self.next(), operation, operator as u32, &work);
-        let running = Running::new(schedule, terms, &buffer);
+        let descriptor = OperationDescriptor::new(self.next(), operation, operator as u32, &work);
+        let running = Running::new(schedule, descriptor, &buffer);
         let scratch = [Vec::new(), Vec::new()];
         self.reducing.current = Some(Current { operator, contribution: own, work, result, scratch });
         self.begin(running, Division { pieces: Pieces::Even(work), segments: 1 })

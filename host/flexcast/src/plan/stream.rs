@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use flexcast_proto::Place;
+use flexcast_proto::RankInfo;
 
 use crate::error::{Error, Result};
 
@@ -115,7 +115,7 @@ pub(crate) struct Stream {
 fn all(
     transport: Transport,
     subgroups: u32,
-    place: Place,
+    place: RankInfo,
     peer: impl Fn(u32) -> u32 + Copy,
 ) -> impl Iterator<Item = Stream> {
     let peers = transport.peers(place.ranks());
@@ -125,12 +125,12 @@ fn all(
 }
 
 /// Those that a rank receives: of the rank behind it first.
-pub(crate) fn received(transport: Transport, subgroups: u32, place: Place) -> impl Iterator<Item = Stream> {
+pub(crate) fn received(transport: Transport, subgroups: u32, place: RankInfo) -> impl Iterator<Item = Stream> {
     all(transport, subgroups, place, move |distance| place.behind(distance))
 }
 
 /// Those that a rank sends: to the rank ahead of it first, so that roots that send at the same time send to different ranks.
-pub(crate) fn sent(transport: Transport, subgroups: u32, place: Place) -> impl Iterator<Item = Stream> {
+pub(crate) fn sent(transport: Transport, subgroups: u32, place: RankInfo) -> impl Iterator<Item = Stream> {
     all(transport, subgroups, place, move |distance| place.ahead(distance))
 }
 
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn whatever_is_sent_is_received() {
         for ranks in 1..8 {
-            let places: Vec<Place> = (0..ranks).map(|rank| Place::new(rank, ranks).unwrap()).collect();
+            let places: Vec<RankInfo> = (0..ranks).map(|rank| RankInfo::new(rank, ranks).unwrap()).collect();
             for transport in Transport::ALL {
                 let streams = transport.streams(3, ranks).unwrap();
                 let mut expected: Vec<(u32, u32, u32)> = Vec::new();

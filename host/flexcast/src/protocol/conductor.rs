@@ -1,4 +1,4 @@
-//! The protocol on the card: the host's side of the conductor, a DPA thread that runs it.
+//! The protocol on the card: the host's side of the progress thread, a DPA thread that runs it.
 //!
 //! The host gives orders, one at a time, and reads reports. Between an operation's order and its end it has nothing to do, unless
 //! something is lost: then it watches the deadline that the report names, closes the lanes, says what is missing, and reads it.
@@ -7,31 +7,31 @@ mod setup;
 
 use std::mem::{offset_of, size_of};
 
-use flexcast_abi::conductor::{
-    NOBODY, ORDER_FAIL, ORDER_PLACED, ORDER_POST, ORDER_READ, ORDER_TIME, REPORT_DISAGREES, REPORT_EVERYTHING,
-    REPORT_FAILED, REPORT_READY, REPORT_RELEASED, REPORT_RELEASING,
+use flexcast_abi::progress::{
+    COMMAND_DELIVERED, COMMAND_FAIL, COMMAND_POST, COMMAND_READ, COMMAND_TIME, NOBODY, REPORT_DISAGREES,
+    REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY, REPORT_RELEASED, REPORT_RELEASING,
 };
-use flexcast_abi::{CompletionFlag, ConductorOrder, ConductorReport, ConductorStatus, ConductorThread, FLAG_MAGIC};
+use flexcast_abi::{CompletionFlag, FLAG_MAGIC, ProgressCommand, ProgressReport, ProgressThread, ProgressThreadStatus};
 use flexcast_proto::sequencer::Turn;
 use flexcast_proto::wire::Availability;
-use flexcast_proto::{Action, Cause, Disagreement, Failure, Kind, Place, RankSet, Summary, Terms};
+use flexcast_proto::{Action, Cause, Disagreement, Failure, Kind, OperationDescriptor, RankInfo, RankSet, Summary};
 use flexio::{DeviceBuffer, DpaCompletionQueue, DpaQueuePair, EventHandler, MemoryKey, MemoryRegion};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::api::report::{MessageCounts, PhasesPs};
-use crate::dpa::wake::{DeviceRange, Line, Wake, Woken};
+use crate::dpa::mailbox::{DeviceRange, Line, Mailbox, MailboxTarget};
 use crate::error::Result;
 
-/// Longest that the conductor takes to answer an order.
+/// Longest that the progress thread takes to answer an order.
 const ANSWER_PS: u64 = 1_000_000_000_000;
-/// Code of [`Cause::Device`] for a conductor that does not answer.
+/// Code of [`Cause::Device`] for a progress thread that does not answer.
 const NO_ANSWER: u16 = u16::MAX;
 /// Code of [`Cause::Device`] for one that cannot go on, beside its status.
 const CONDUCTOR: u16 = 0x200;
 /// Where the order lies, behind the context.
-const ORDER_AT: u64 = size_of::<ConductorThread>() as u64;
+const COMMAND_AT: u64 = size_of::<ProgressThread>() as u64;
 
-/// Where things lie in the conductor's part of the shared host memory.
+/// Where things lie in the progress thread's part of the shared host memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shared;
 
@@ -41,7 +41,7 @@ impl Shared {
     }
 
     const fn flag(self) -> usize {
-        self.report() + size_of::<ConductorReport>()
+        self.report() + size_of::<ProgressReport>()
     }
 
     const fn order(self) -> usize {
@@ -49,11 +49,11 @@ impl Shared {
     }
 
     pub(crate) const fn end(self) -> usize {
-        self.order() + size_of::<ConductorOrder>()
+        self.order() + size_of::<ProgressCommand>()
     }
 }
 
-/// What a posted operation is, beside its terms.
+/// What a posted operation is, beside its descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Posting {
     pub(crate) turn: Option<Turn>,
@@ -63,13 +63,13 @@ pub(crate) struct Posting {
     pub(crate) here: Availability,
 }
 
-/// The host's side of a conductor.
+/// The host's side of a progress thread.
 #[derive(Debug)]
 pub(crate) struct Conductor {
-    place: Place,
+    place: RankInfo,
     handler: EventHandler,
-    wake: Wake,
-    woken: Woken,
+    mailbox: Mailbox,
+    mailbox_target: MailboxTarget,
     memory: MemoryKey,
     cq: DpaCompletionQueue,
     /// Ascending by rank.
@@ -81,13 +81,13 @@ pub(crate) struct Conductor {
     host: MemoryRegion,
     shared: Shared,
     /// The next order, as far as it is known.
-    order: ConductorOrder,
+    order: ProgressCommand,
     /// Number of the last order that was given, and when.
     sequence: u64,
     ordered_ps: u64,
     /// That order was to look at the clock.
     timed: bool,
-    report: ConductorReport,
+    report: ProgressReport,
     /// Number of the operation that is posted next.
     operation: u32,
     summary: Option<Summary>,
@@ -102,7 +102,7 @@ impl Conductor {
     /// Takes a new report, if there is one.
     pub(crate) fn take_report(&mut self, now_ps: u64) -> Result<bool> {
         let at = self.shared.report();
-        let number = self.host.read_u64(at + offset_of!(ConductorReport, end))?;
+        let number = self.host.read_u64(at + offset_of!(ProgressReport, end))?;
         if number == self.report.end {
             let waits = self.report.acknowledged != self.sequence && self.lost.is_none();
             if waits && now_ps.saturating_sub(self.ordered_ps) > ANSWER_PS {
@@ -111,22 +111,22 @@ impl Conductor {
             }
             return Ok(false);
         }
-        let mut bytes = [0; size_of::<ConductorReport>()];
+        let mut bytes = [0; size_of::<ProgressReport>()];
         self.host.read(at, &mut bytes)?;
-        let report = ConductorReport::read_from_bytes(&bytes).unwrap_or_default();
+        let report = ProgressReport::read_from_bytes(&bytes).unwrap_or_default();
         // One that is being written is taken when it is whole.
         if report.begin != number || report.end != number {
             return Ok(false);
         }
         self.report = report;
-        if report.status != ConductorStatus::Running as u32 {
-            tracing::error!(status = ?ConductorStatus::from_raw(report.status), report.detail, "conductor failed");
+        if report.status != ProgressThreadStatus::Running as u32 {
+            tracing::error!(status = ?ProgressThreadStatus::from_raw(report.status), report.detail, "conductor failed");
             self.lose(CONDUCTOR | report.status as u16);
         }
         Ok(true)
     }
 
-    /// Nothing more can be expected of the conductor.
+    /// Nothing more can be expected of the progress thread.
     fn lose(&mut self, code: u16) {
         let own = self.place.rank();
         self.lost.get_or_insert(Failure { culprit: own, witness: own, cause: Cause::Device(code) });
@@ -139,13 +139,13 @@ impl Conductor {
 
     /// Gives the order that has gathered, if the last one is carried out.
     pub(crate) fn give_order(&mut self, now_ps: u64) -> Result<()> {
-        if self.order.flags == 0 || self.report.acknowledged != self.sequence || !self.wake.is_free()? {
+        if self.order.flags == 0 || self.report.acknowledged != self.sequence || !self.mailbox.is_free()? {
             return Ok(());
         }
         self.sequence += 1;
         self.ordered_ps = now_ps;
-        self.timed = self.order.flags & ORDER_TIME != 0;
-        let order = ConductorOrder {
+        self.timed = self.order.flags & COMMAND_TIME != 0;
+        let order = ProgressCommand {
             sequence: self.sequence,
             now_ps,
             sequence_check: self.sequence,
@@ -153,29 +153,29 @@ impl Conductor {
         };
         let at = self.shared.order();
         self.host.write(at, order.as_bytes())?;
-        let to = self.memory.buffer().addr().offset(ORDER_AT);
-        let from = self.host.slice(at as u64, size_of::<ConductorOrder>() as u32)?;
+        let to = self.memory.buffer().addr().offset(COMMAND_AT);
+        let from = self.host.slice(at as u64, size_of::<ProgressCommand>() as u32)?;
         let to = DeviceRange { address: to.get(), rkey: self.memory.id() };
-        self.wake.write_from(Line { from, to });
-        self.wake.ring()
+        self.mailbox.write_from(Line { from, to });
+        self.mailbox.ring()
     }
 
     /// Posts an operation, which begins when the lanes are armed.
-    pub(crate) fn post(&mut self, terms: &Terms, posting: Posting) {
-        let Summary { kind, root, amount, chunk_bytes, chains } = terms.summary;
+    pub(crate) fn post(&mut self, descriptor: &OperationDescriptor, posting: Posting) {
+        let Summary { kind, root, amount, chunk_bytes, chains } = descriptor.summary;
         let nobody = |position: Option<u32>| position.unwrap_or(NOBODY);
         let turn = posting.turn;
-        self.order = ConductorOrder {
-            flags: self.order.flags | ORDER_POST,
+        self.order = ProgressCommand {
+            flags: self.order.flags | COMMAND_POST,
             operation: self.operation,
             kind: kind as u32,
             root,
             amount,
             chunk_bytes,
             chains,
-            patience_ps: terms.patience_ps,
-            cutoff_ps: terms.cutoff_ps,
-            bound_ps: terms.bound_ps,
+            barrier_timeout_ps: descriptor.barrier_timeout_ps,
+            cutoff_ps: descriptor.cutoff_ps,
+            bound_ps: descriptor.bound_ps,
             receive_sequence: posting.receive_sequence,
             send_sequence: posting.send_sequence,
             everybody: u32::from(kind != Kind::Broadcast),
@@ -188,25 +188,25 @@ impl Conductor {
             ..self.order
         };
         self.operation = self.operation.wrapping_add(1);
-        self.summary = Some(terms.summary);
+        self.summary = Some(descriptor.summary);
         self.asked = RankSet::EMPTY;
         self.release_told = false;
     }
 
-    pub(crate) fn placed(&mut self, block: u32) {
-        self.order.flags |= ORDER_PLACED;
-        insert(&mut self.order.placed, block);
+    pub(crate) fn delivered(&mut self, block: u32) {
+        self.order.flags |= COMMAND_DELIVERED;
+        insert(&mut self.order.delivered, block);
     }
 
     pub(crate) fn read(&mut self, block: u32) {
-        self.order.flags |= ORDER_READ;
+        self.order.flags |= COMMAND_READ;
         insert(&mut self.order.read, block);
     }
 
     pub(crate) fn fail(&mut self, failure: Failure) {
         let Failure { culprit, witness, cause } = failure;
-        if self.order.flags & ORDER_FAIL == 0 {
-            self.order.flags |= ORDER_FAIL;
+        if self.order.flags & COMMAND_FAIL == 0 {
+            self.order.flags |= COMMAND_FAIL;
             (self.order.culprit, self.order.witness, self.order.cause) = (culprit, witness, cause.to_bits());
         }
     }
@@ -215,7 +215,7 @@ impl Conductor {
     pub(crate) fn handle_time(&mut self, now_ps: u64) {
         let asked = self.timed && self.report.acknowledged != self.sequence;
         if now_ps >= self.report.deadline_ps && !asked {
-            self.order.flags |= ORDER_TIME;
+            self.order.flags |= COMMAND_TIME;
         }
     }
 
@@ -255,7 +255,7 @@ impl Conductor {
     }
 
     fn failure(&self) -> Option<Failure> {
-        let ConductorReport { culprit, witness, cause, flags, .. } = self.report;
+        let ProgressReport { culprit, witness, cause, flags, .. } = self.report;
         (flags & REPORT_FAILED != 0).then(|| {
             let cause = Cause::from_bits(cause).unwrap_or(Cause::Device(CONDUCTOR));
             Failure { culprit, witness, cause }

@@ -1,10 +1,10 @@
 //! Progress engine: the protocol's state machine decides, this carries out. What it is told of comes from peers (here),
-//! from the card and the clock (`look`); `terms` and `end` are an operation's beginning and end.
+//! from the card and the clock (`look`); `descriptor` and `end` are an operation's beginning and end.
 
+mod descriptor;
 mod end;
 mod look;
 mod state;
-mod terms;
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! The machine of the protocol, wherever it runs: here, driven by the engine, or on the card. Exactly one of them per communicator.
 
-use flexcast_proto::{Action, Disagreement, Failure, Participant, Terms, Turn};
+use flexcast_proto::{Action, Disagreement, Failure, OperationDescriptor, Participant, Turn};
 
 use crate::error::Result;
 use crate::protocol::conductor::Conductor;
@@ -51,17 +51,17 @@ impl Machine {
     }
 
     /// Begins an operation, here; on the card it has been posted before ([`Conductor::post`]).
-    pub(crate) fn begin(&mut self, terms: Terms, turn: Option<Turn>, own: u32, now_ps: u64) {
+    pub(crate) fn begin(&mut self, descriptor: OperationDescriptor, turn: Option<Turn>, own: u32, now_ps: u64) {
         if let Self::Host(participant) = self {
-            participant.post_with(terms, turn, now_ps);
-            participant.placed(own);
+            participant.post_with(descriptor, turn, now_ps);
+            participant.delivered(own);
         }
     }
 
-    pub(crate) fn placed(&mut self, block: u32) {
+    pub(crate) fn delivered(&mut self, block: u32) {
         match self {
-            Self::Host(participant) => participant.placed(block),
-            Self::Device(conductor) => conductor.placed(block),
+            Self::Host(participant) => participant.delivered(block),
+            Self::Device(conductor) => conductor.delivered(block),
         }
     }
 

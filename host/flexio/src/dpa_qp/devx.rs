@@ -1,4 +1,4 @@
-//! Queue pairs that FlexIO does not make: UC, UD, and RC with a choice of path and patience, by CREATE_QP.
+//! Queue pairs that FlexIO does not make: UC, UD, and RC with a choice of path and timeout, by CREATE_QP.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl DpaQueuePair {
         made(ServiceType::Ud, queues, depths, block_multicast_loopback, user_index)
     }
 
-    /// An RC queue pair in state RESET, made by command: with FlexIO's own ([`DpaQueuePair::reliable`]) neither traffic class nor patience
+    /// An RC queue pair in state RESET, made by command: with FlexIO's own ([`DpaQueuePair::reliable`]) neither traffic class nor timeout
     /// can be chosen. `user_index` (24 bits) comes back in every completion.
     ///
     /// # Errors

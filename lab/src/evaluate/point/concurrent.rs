@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_emulated_and_what_cannot_be_is_told() {
+    fn rows_are_emulated_and_what_cannot_be_is_reported() {
         let sweep = ConcurrentSweep { ranks: vec![2, 4], bytes: 65536, chunk_bytes: 4096, topology: None };
         let points = ConcurrentPoint::all(&sweep);
         let row = points[1].run().unwrap();

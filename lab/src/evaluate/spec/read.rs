@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_ids_are_told_with_those_there_are() {
+    fn unknown_ids_are_reported_with_those_there_are() {
         let one = vec![parse(TEXT, false).unwrap()];
         let error = choose(one.clone(), &["b".to_owned()]).unwrap_err().to_string();
         assert!(error.contains("--only b") && error.contains("a-1"), "{error}");

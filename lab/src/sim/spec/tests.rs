@@ -25,8 +25,8 @@ fn communicator() -> impl Strategy<Value = CommunicatorArgs> {
         (2..=u32::MAX, of(1..=u32::MAX), of(0..=u64::MAX), 64..=1_u32 << 30, of(16..=8192_u32), of(2..=4096_u32));
     (names, counts, sizes).prop_map(|(names, counts, sizes)| {
         let (transport, control, spread) = names;
-        let (subgroups, threads, send_threads, chains, lead) = counts;
-        let (send_batch, pacing, margin, chunk, slots, batch) = sizes;
+        let (subgroups, threads, send_threads, chains, lookahead) = counts;
+        let (send_batch, pacing, cutoff_slack, chunk, slots, batch) = sizes;
         CommunicatorArgs {
             transport,
             subgroups,
@@ -35,10 +35,10 @@ fn communicator() -> impl Strategy<Value = CommunicatorArgs> {
             control,
             spread,
             chains,
-            lead,
+            lookahead,
             send_batch,
             pacing,
-            margin,
+            cutoff_slack,
             chunk,
             slots,
             batch,

@@ -9,7 +9,7 @@ use crate::verdict::{self, Verdict};
 impl Participant {
     /// How long a failure for silence is held before it counts: a quarter of the bound, which leaves neighbours the time to contradict.
     pub(super) const fn settling_ps(&self) -> u64 {
-        self.terms.bound_ps / 4
+        self.descriptor.bound_ps / 4
     }
 
     /// Whether the operation has failed because somebody is silent, and who it is may still turn out.
@@ -52,7 +52,7 @@ impl Participant {
             return;
         }
         let current = matches!(self.state, State::Running | State::Failing);
-        let operation = if current { self.terms.operation } else { self.barrier.operation() };
+        let operation = if current { self.descriptor.operation } else { self.barrier.operation() };
         self.failed(None, operation, failure);
     }
 
@@ -74,7 +74,7 @@ impl Participant {
             self.told_by.insert(from);
         }
         let running = self.state == State::Running;
-        let next = running && operation == self.terms.operation.wrapping_add(1);
+        let next = running && operation == self.descriptor.operation.wrapping_add(1);
         let waits = !next && matches!(self.state, State::Running | State::Failing);
         let failure = if waits { verdict::answer(told, self.place, self.waiting_for()) } else { told };
         // What was answered is the own view, not the neighbour's.

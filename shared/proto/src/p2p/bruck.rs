@@ -7,10 +7,10 @@
 
 use super::blocks::Span;
 use super::plan::{Arrival, Plan, Transfer};
-use crate::ranks::Place;
+use crate::ranks::RankInfo;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Bruck(pub(super) Place);
+pub(super) struct Bruck(pub(super) RankInfo);
 
 impl Bruck {
     /// Rounds: ⌈log2 P⌉.

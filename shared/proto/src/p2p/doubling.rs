@@ -12,7 +12,7 @@
 
 use super::blocks::Span;
 use super::plan::{Arrival, Plan, Transfer};
-use crate::ranks::Place;
+use crate::ranks::RankInfo;
 
 /// Halvings of [`crate::MAX_RANKS`] ranks.
 const MAX_DEPTH: usize = 10;
@@ -129,7 +129,7 @@ impl Exchanges {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Doubling(pub(super) Place);
+pub(super) struct Doubling(pub(super) RankInfo);
 
 impl Doubling {
     fn exchanges(self) -> Exchanges {
@@ -165,7 +165,7 @@ mod tests {
     use std::vec::Vec;
 
     fn sends(rank: u32, ranks: u32) -> Vec<(u32, u32, u32)> {
-        let plan = Doubling(Place::new(rank, ranks).unwrap());
+        let plan = Doubling(RankInfo::new(rank, ranks).unwrap());
         (0..plan.sends()).map(|i| plan.send(i)).map(|t| (t.to, t.blocks.first, t.blocks.count)).collect()
     }
 

@@ -7,11 +7,11 @@
 use super::Alltoall;
 use super::blocks::Span;
 use super::plan::{Arrival, Plan, Transfer};
-use crate::ranks::Place;
+use crate::ranks::RankInfo;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Exchange {
-    pub(super) place: Place,
+    pub(super) place: RankInfo,
     pub(super) algorithm: Alltoall,
 }
 

@@ -3,10 +3,10 @@
 
 use super::blocks::Span;
 use super::plan::{Arrival, Plan, Transfer};
-use crate::ranks::Place;
+use crate::ranks::RankInfo;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Linear(pub(super) Place);
+pub(super) struct Linear(pub(super) RankInfo);
 
 impl Plan for Linear {
     fn sends(&self) -> u32 {

@@ -6,11 +6,11 @@
 use super::blocks::Span;
 use super::plan::{Arrival, Plan, Transfer};
 use super::reduction::Reduction;
-use crate::ranks::Place;
+use crate::ranks::RankInfo;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ReduceRing {
-    pub(super) place: Place,
+    pub(super) place: RankInfo,
     /// Whether the complete shares go round, too.
     pub(super) gather: bool,
 }

@@ -8,11 +8,11 @@
 use super::blocks::Span;
 use super::plan::{Arrival, Plan, Transfer};
 use super::reduction::Reduction;
-use crate::ranks::Place;
+use crate::ranks::RankInfo;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ReduceTree {
-    pub(super) place: Place,
+    pub(super) place: RankInfo,
     /// Blocks of an area, at least 1; times areas and ranks, they fit a count.
     pub(super) segments: u32,
 }

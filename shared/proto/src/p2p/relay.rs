@@ -6,7 +6,7 @@
 use super::blocks::Span;
 use super::plan::{Arrival, Plan, Transfer};
 use super::{binary, chain, knomial};
-use crate::ranks::Place;
+use crate::ranks::RankInfo;
 
 /// Who is whose child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,7 +47,7 @@ pub(super) struct Relay {
     tree: Tree,
     /// Counted from the root.
     own: u32,
-    root: Place,
+    root: RankInfo,
     parent: Option<u32>,
     children: u32,
     segments: u32,
@@ -55,7 +55,7 @@ pub(super) struct Relay {
 
 impl Relay {
     /// `root` is the root's place; `segments` of a tree with children fit a count of messages (see `Schedule::new`).
-    pub(super) fn new(tree: Tree, rank: u32, root: Place, segments: u32) -> Self {
+    pub(super) fn new(tree: Tree, rank: u32, root: RankInfo, segments: u32) -> Self {
         let (own, ranks) = (from_root(rank, root), root.ranks());
         let parent = tree.parent(own, ranks).map(|parent| root.ahead(parent));
         Self { tree, own, root, parent, children: tree.children(own, ranks), segments }
@@ -71,7 +71,7 @@ impl Relay {
 }
 
 /// How far a rank is ahead of the root.
-pub(super) fn from_root(rank: u32, root: Place) -> u32 {
+pub(super) fn from_root(rank: u32, root: RankInfo) -> u32 {
     (rank + root.ranks() - root.rank()) % root.ranks()
 }
 

@@ -6,11 +6,11 @@
 
 use super::blocks::Span;
 use super::plan::{Arrival, Plan, Transfer};
-use crate::ranks::Place;
+use crate::ranks::RankInfo;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Ring {
-    pub(super) place: Place,
+    pub(super) place: RankInfo,
     /// Blocks of each contribution, at least 1; times the ranks, they fit a count.
     pub(super) segments: u32,
 }

@@ -10,18 +10,18 @@ use super::blocks::Span;
 use super::knomial;
 use super::plan::{Arrival, Plan, Transfer};
 use super::relay::from_root;
-use crate::ranks::Place;
+use crate::ranks::RankInfo;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ScatterRing {
     /// Counted from the root; also the number of the own share.
     own: u32,
-    root: Place,
+    root: RankInfo,
     children: u32,
 }
 
 impl ScatterRing {
-    pub(super) fn new(rank: u32, root: Place) -> Self {
+    pub(super) fn new(rank: u32, root: RankInfo) -> Self {
         let (own, ranks) = (from_root(rank, root), root.ranks());
         let children = (0..ranks).take_while(|&index| knomial::child(own, index, 2, ranks).is_some()).count();
         Self { own, root, children: children as u32 }

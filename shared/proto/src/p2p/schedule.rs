@@ -15,7 +15,7 @@ use super::relay::{Relay, Tree};
 use super::ring::Ring;
 use super::scatter_ring::ScatterRing;
 use super::{Allgather, Allreduce, Broadcast, Operation};
-use crate::ranks::{MAX_RANKS, Place, PlaceError, RankSet};
+use crate::ranks::{MAX_RANKS, RankError, RankInfo, RankSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Algorithm {
@@ -34,7 +34,7 @@ enum Algorithm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Schedule {
     algorithm: Algorithm,
-    place: Place,
+    place: RankInfo,
     /// Messages given out by `poll`, and those of them that are sent.
     polled: u32,
     sent: u32,
@@ -49,7 +49,7 @@ pub struct Schedule {
 pub enum ScheduleError {
     /// A root that is none of the ranks.
     #[error("root of a Broadcast: {0}")]
-    Root(PlaceError),
+    Root(RankError),
     /// A tree that does not end.
     #[error("a k-nomial tree of radix {radix}: the radix is at least 2")]
     Radix {
@@ -127,7 +127,7 @@ impl Schedule {
     ///
     /// # Errors
     /// A root that is no rank, a radix below 2, or a number of blocks that the algorithm does not work on.
-    pub fn new(operation: Operation, place: Place) -> Result<Self, ScheduleError> {
+    pub fn new(operation: Operation, place: RankInfo) -> Result<Self, ScheduleError> {
         let algorithm = match operation {
             Operation::Allgather(algorithm @ (Allgather::Ring | Allgather::PipelinedRing { .. })) => {
                 let (segments, children) = (algorithm.segments(), 1);
@@ -140,7 +140,7 @@ impl Schedule {
             Operation::Allgather(Allgather::RecursiveDoubling) => Algorithm::Doubling(Doubling(place)),
             Operation::Allgather(Allgather::Bruck) => Algorithm::Bruck(Bruck(place)),
             Operation::Broadcast { algorithm, root, blocks } => {
-                let root = Place::new(root, place.ranks()).map_err(ScheduleError::Root)?;
+                let root = RankInfo::new(root, place.ranks()).map_err(ScheduleError::Root)?;
                 broadcast(algorithm, place, root, blocks)?
             }
             Operation::Alltoall(algorithm) => Algorithm::Exchange(Exchange { place, algorithm }),
@@ -173,7 +173,7 @@ impl Schedule {
 
     /// The rank's place.
     #[must_use]
-    pub const fn place(&self) -> Place {
+    pub const fn place(&self) -> RankInfo {
         self.place
     }
 
@@ -314,7 +314,7 @@ fn set(ranks: impl Iterator<Item = u32>) -> RankSet {
     })
 }
 
-fn broadcast(algorithm: Broadcast, place: Place, root: Place, blocks: u32) -> Result<Algorithm, ScheduleError> {
+fn broadcast(algorithm: Broadcast, place: RankInfo, root: RankInfo, blocks: u32) -> Result<Algorithm, ScheduleError> {
     let tree = match algorithm {
         Broadcast::Knomial { radix } if radix < 2 => return Err(ScheduleError::Radix { radix }),
         Broadcast::Knomial { radix } => Tree::Knomial { radix },

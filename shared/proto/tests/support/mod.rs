@@ -2,21 +2,21 @@
 
 use std::collections::VecDeque;
 
-use flexcast_proto::{Action, Failure, Message, Participant, Place, RankSet, Summary, Terms};
+use flexcast_proto::{Action, Failure, Message, OperationDescriptor, Participant, RankInfo, RankSet, Summary};
 
-pub(crate) const PATIENCE_PS: u64 = 20_000;
+pub(crate) const BARRIER_TIMEOUT_PS: u64 = 20_000;
 pub(crate) const CUTOFF_PS: u64 = 1_000;
 pub(crate) const BOUND_PS: u64 = 40_000;
 /// Failures for silence are held for a quarter of the bound; and the last rank may have posted late.
-pub(crate) const END_PS: u64 = 1_000 + PATIENCE_PS + BOUND_PS + BOUND_PS / 4 + 1_000;
+pub(crate) const END_PS: u64 = 1_000 + BARRIER_TIMEOUT_PS + BOUND_PS + BOUND_PS / 4 + 1_000;
 
 /// An Allgather of one chunk per rank.
-pub(crate) fn terms(ranks: u32, chains: u32) -> Terms {
-    Terms {
+pub(crate) fn descriptor(ranks: u32, chains: u32) -> OperationDescriptor {
+    OperationDescriptor {
         operation: 0,
         roots: RankSet::below(ranks),
         summary: Summary::allgather(1, 1, chains),
-        patience_ps: PATIENCE_PS,
+        barrier_timeout_ps: BARRIER_TIMEOUT_PS,
         cutoff_ps: CUTOFF_PS,
         bound_ps: BOUND_PS,
     }
@@ -39,7 +39,7 @@ pub(crate) struct Driven {
 }
 
 impl Driven {
-    pub(crate) fn new(place: Place) -> Self {
+    pub(crate) fn new(place: RankInfo) -> Self {
         Self { machine: Participant::new(place, 0), told: false }
     }
 

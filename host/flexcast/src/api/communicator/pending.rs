@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 
 use flexcast_abi::{DeviceAddress, Signals};
 use flexcast_proto::wire::Codec;
-use flexcast_proto::{Alpha, CollectiveIds, Participant, Place};
+use flexcast_proto::{Alpha, CollectiveIds, Participant, RankInfo};
 use flexio::{Access, DeviceBuffer, HostBuffer, MemoryRegion, MulticastGroup};
 
 use super::Communicator;
@@ -16,7 +16,7 @@ use crate::api::report::MessageCounts;
 use crate::dpa::receive::{self, Receive};
 use crate::dpa::send::{self, Send};
 use crate::dpa::targets::Targets;
-use crate::endpoint::{Endpoint, Purpose, StreamEnds, Terms};
+use crate::endpoint::{Capabilities, Endpoint, Purpose, StreamEnds};
 use crate::error::{Error, Result};
 use crate::plan::stream::Stream;
 use crate::protocol::conductor::{self, Conductor};
@@ -37,7 +37,7 @@ pub struct Pending {
     config: Config,
     derived: Derived,
     footprint: Footprint,
-    place: Place,
+    place: RankInfo,
     parts: Parts,
     own: Endpoint,
 }
@@ -49,7 +49,7 @@ impl fmt::Debug for Pending {
 }
 
 /// The ranks beside a rank on the ring, ascending.
-fn neighbours(place: Place) -> Vec<u32> {
+fn neighbours(place: RankInfo) -> Vec<u32> {
     let mut neighbours = vec![place.left(), place.right()];
     neighbours.retain(|rank| *rank != place.rank());
     neighbours.sort_unstable();
@@ -76,9 +76,9 @@ impl Pending {
     /// Makes the queues and threads of rank `rank` of `ranks`.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Budget`], [`Error::Place`], [`Error::Flexio`], [`Error::Context`].
+    /// [`Error::Config`], [`Error::Budget`], [`Error::Rank`], [`Error::Flexio`], [`Error::Context`].
     pub fn new(card: &Card, rank: u32, ranks: u32, config: Config) -> Result<Self> {
-        let place = Place::new(rank, ranks)?;
+        let place = RankInfo::new(rank, ranks)?;
         let mtu_bytes = card.device().port().mtu_bytes();
         let derived = config.derive(ranks, mtu_bytes)?;
         let config = config.with_table().with_link_rate(card.device().port().link_gbit_per_s)?;
@@ -105,11 +105,11 @@ impl Pending {
         }
         let receive_bytes = receive::Shared::new(&derived, ranks).bytes();
         let send_shared = send::Shared::new(&config);
-        let conductor_shared = conductor::Shared;
-        let memory = HostBuffer::zeroed(receive_bytes + send_shared.end() + conductor_shared.end())?;
+        let progress_shared = conductor::Shared;
+        let memory = HostBuffer::zeroed(receive_bytes + send_shared.end() + progress_shared.end())?;
         let memory = MemoryRegion::register(card.pd(), memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let (receive_memory, memory) = memory.split_at(receive_bytes)?;
-        let (send_memory, conductor_memory) = memory.split_at(send_shared.end())?;
+        let (send_memory, progress_memory) = memory.split_at(send_shared.end())?;
         let (receivers, others) = units.units.split_at(config.receive_threads as usize);
         let (senders, conductors) = others.split_at(config.send_threads as usize);
         let signals = match conductors {
@@ -121,7 +121,7 @@ impl Pending {
         let send = Send::new(card, &config, &derived, place, senders, (send_memory, send_shared, signals_at))?;
         let (machine, control_peers) = match conductors.first().zip(signals) {
             Some((unit, signals)) => {
-                let shared = (conductor_memory, conductor_shared, signals);
+                let shared = (progress_memory, progress_shared, signals);
                 let conductor = Conductor::new(card, &config, place, *unit, &peers, shared)?;
                 (Machine::Device(Box::new(conductor)), neighbours(place))
             }
@@ -143,7 +143,7 @@ impl Pending {
                 | u64::from(rank) << 16
                 | u64::from(high) << 8
                 | u64::from(low),
-            terms: Terms::new(&config, derived.layout.psn_bits(), mtu_bytes),
+            capabilities: Capabilities::new(&config, derived.layout.psn_bits(), mtu_bytes),
             queue_pairs,
             reads,
             streams: stream_ends(&receive, &send),

@@ -96,7 +96,7 @@ fn parameters_outside_their_range_are_named() {
     check(Config { receive_batch: 256, ..ok() }, "2 to 128");
     check(Config { send_batch: 3, ..ok() }, "power of two");
     check(Config { send_depth: 32, ..ok() }, "64 to 8192");
-    check(Config { quota: 0, ..ok() }, "quota is 0");
+    check(Config { budget: 0, ..ok() }, "budget is 0");
     check(Config { chains: 1025, ..ok() }, "chains is 1025");
     check(Config { psn_bits: Some(32), ..ok() }, "psn_bits is 32");
     check(Config { pacing_gbit_per_s: Some(9), ..ok() }, "pacing_gbit_per_s is 9");
@@ -109,9 +109,9 @@ fn parameters_outside_their_range_are_named() {
 #[test]
 fn a_lead_is_what_a_root_sends_while_another_is_activated() {
     let config = Config { link_gbit_per_s: 56, ..Config::default() };
-    assert_eq!([1, 4, 12, 200].map(|chains| config.lead(chains)), [27, 6, 1, 0]);
+    assert_eq!([1, 4, 12, 200].map(|chains| config.lookahead(chains)), [27, 6, 1, 0]);
     let paced = Config { pacing_gbit_per_s: Some(10), ..config.clone() };
-    assert_eq!([1, 4, 12].map(|chains| paced.lead(chains)), [4, 4, 1]);
-    assert_eq!(Config { lead_chunks: Some(9), ..config.clone() }.lead(4), 9);
-    assert_eq!(Config { link_gbit_per_s: u64::MAX, chunk_bytes: 64, ..config }.lead(1), u32::MAX);
+    assert_eq!([1, 4, 12].map(|chains| paced.lookahead(chains)), [4, 4, 1]);
+    assert_eq!(Config { lookahead_chunks: Some(9), ..config.clone() }.lookahead(4), 9);
+    assert_eq!(Config { link_gbit_per_s: u64::MAX, chunk_bytes: 64, ..config }.lookahead(1), u32::MAX);
 }

@@ -23,7 +23,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(derived: &Derived, ranks: u32) -> Self {
-        let bitmap_bytes = 8 * (derived.bitmap_words + derived.edge_words) as usize;
+        let bitmap_bytes = 8 * (derived.bitmap_words + derived.tail_words) as usize;
         let row_bytes = ranks as usize * ROW_BYTES as usize;
         Self {
             lanes: derived.streams as usize,

@@ -10,7 +10,7 @@ use flexcast_abi::{
     ABI_HASH, ABI_VERSION, BitmapMemory, CompletionQueueMemory, ContextMemory, DeviceAddress, GroupContext, HostLine,
     LaneThread, Operation, Placement, SendQueueMemory, Shared as SharedLine, Staging, TableMemory, WorkerContext,
 };
-use flexcast_proto::{Place, RootRow};
+use flexcast_proto::{RankInfo, RootRow};
 use flexio::{
     Access, Affinity, CqTarget, DevAddr, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler,
     GroupKey, MemoryKey, MemoryRegion, MulticastGroup, MulticastMembership, Path, UdKey,
@@ -21,8 +21,8 @@ pub(crate) use layout::{Shared, accepted, cq_memory, receive_memory, send_memory
 
 use crate::api::card::Card;
 use crate::api::config::{Config, Derived};
+use crate::dpa::mailbox::{Mailbox, MailboxTarget};
 use crate::dpa::targets::Targets;
-use crate::dpa::wake::{Wake, Woken};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::plan::stream::{self, Stream, Transport, thread_of};
@@ -57,9 +57,9 @@ struct Copier {
 
 #[derive(Debug)]
 struct Thread {
-    wake: Wake,
-    /// Of `wake`.
-    _woken: Woken,
+    mailbox: Mailbox,
+    /// Of `mailbox`.
+    _target: MailboxTarget,
     handler: EventHandler,
     /// Its [`LaneThread`], and behind it the contexts, lines and rows of its lanes.
     memory: MemoryKey,
@@ -138,12 +138,12 @@ impl Maker<'_> {
 }
 
 impl Receive {
-    /// Makes queues, threads and contexts; queue pairs are not yet in their groups, or connected. Lanes tell a conductor by `signals`.
+    /// Makes queues, threads and contexts; queue pairs are not yet in their groups, or connected. Lanes tell a progress thread by `signals`.
     pub(crate) fn new(
         card: &Card,
         config: &Config,
         derived: &Derived,
-        place: Place,
+        place: RankInfo,
         units: &[u32],
         (host, signals): (MemoryRegion, Option<DeviceAddress>),
     ) -> Result<Self> {
@@ -171,17 +171,17 @@ impl Receive {
             let argument = memory.addr();
             let handler = EventHandler::new(process, symbol, argument.get(), Affinity::Unit(*unit))?;
             // Rows and line of each lane.
-            let (wake, woken) = Wake::new(card, &handler, 2 * streams.len())?;
+            let (mailbox, mailbox_target) = Mailbox::new(card, &handler, 2 * streams.len())?;
             let maker = Maker { card, config, derived, handler: &handler, log_slots };
             for (at, (index, stream)) in (0..).zip(&streams) {
                 let lane = *index as usize;
                 let (receiver, queues) = maker.receiver()?;
                 let (send_cq, send_queue, staging, copier) = maker.copier()?;
-                let bitmap_bytes = 8 * u64::from(derived.bitmap_words + derived.edge_words);
+                let bitmap_bytes = 8 * u64::from(derived.bitmap_words + derived.tail_words);
                 let bitmap = DeviceBuffer::zeroed(process, bitmap_bytes)?;
                 let (lines, rows) =
                     (memory.addr().offset(lines_at + at * LINES_BYTES), memory.addr().offset(rows_at + at * row_bytes));
-                let edges = bitmap.addr().offset(8 * u64::from(derived.bitmap_words));
+                let tails = bitmap.addr().offset(8 * u64::from(derived.bitmap_words));
                 let context = WorkerContext {
                     abi_hash: ABI_HASH,
                     abi_version: ABI_VERSION,
@@ -189,13 +189,13 @@ impl Receive {
                     workers: derived.streams,
                     transport: transport as u32,
                     batch: config.receive_batch,
-                    quota: config.quota,
+                    budget: config.budget,
                     psn_bits: derived.layout.psn_bits(),
                     send_cq,
                     send_queue,
                     staging,
                     bitmap: BitmapMemory::new(device(bitmap.addr()), derived.bitmap_words),
-                    edges: BitmapMemory::new(device(edges), derived.edge_words),
+                    tails: BitmapMemory::new(device(tails), derived.tail_words),
                     rows: TableMemory::new(device(rows), place.ranks()),
                     group: SharedLine::new(device(group.addr())),
                     signals: SharedLine::new(signals.unwrap_or_default()),
@@ -224,19 +224,19 @@ impl Receive {
                 abi_hash: ABI_HASH,
                 abi_version: ABI_VERSION,
                 transport: transport as u32,
-                quota: config.quota,
+                budget: config.budget,
                 outbox_id: card.outbox().id(),
                 window_id: card.window().id(),
                 window_mkey: host.lkey(),
                 thread: thread as u32,
                 contexts: ContextMemory::new(device(memory.addr().offset(contexts_at)), streams.len() as u32),
-                control_cq: cq_memory(&woken.cq),
-                control_queue: receive_memory(&woken.qp),
+                control_cq: cq_memory(&mailbox_target.cq),
+                control_queue: receive_memory(&mailbox_target.qp),
                 ..Default::default()
             };
             memory.write(0, context.as_bytes())?;
             accepted("receive thread", process.call("prepare_lanes", argument.get())?)?;
-            threads.push(Thread { wake, _woken: woken, handler, memory: key });
+            threads.push(Thread { mailbox, _target: mailbox_target, handler, memory: key });
         }
         if let (Transport::UcMulticast, Some(member)) = (config.transport, queue_pairs.first()) {
             offers_group_keys(member, &host)?;
@@ -306,7 +306,7 @@ impl Receive {
         }
         for thread in &self.threads {
             thread.handler.run(thread.memory.buffer().addr().get())?;
-            card.kick(&thread.handler)?;
+            card.activate(&thread.handler)?;
         }
         Ok(())
     }

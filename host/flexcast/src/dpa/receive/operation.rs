@@ -10,7 +10,7 @@ use super::LINES_BYTES;
 use super::layout::ROW_BYTES;
 use super::{Lane, Receive};
 use crate::api::buffer::Buffer;
-use crate::dpa::wake::{DeviceRange, Line};
+use crate::dpa::mailbox::{DeviceRange, Line};
 use crate::error::Result;
 use crate::plan::Plan;
 
@@ -23,7 +23,7 @@ impl Receive {
     /// Whether the threads can be told of something new.
     pub(crate) fn is_free(&mut self) -> Result<bool> {
         for thread in &mut self.threads {
-            if !thread.wake.is_free()? {
+            if !thread.mailbox.is_free()? {
                 return Ok(false);
             }
         }
@@ -167,15 +167,15 @@ impl Receive {
                 let (rows, len) = lengths(lane);
                 if rows > 0 {
                     let from = self.host.slice(self.shared.rows(index) as u64, rows as u32)?;
-                    thread.wake.write_from(Line { from, to: to(lane.rows) });
+                    thread.mailbox.write_from(Line { from, to: to(lane.rows) });
                 }
                 let mut line = [0; LINES_BYTES as usize];
                 let (operation, placement) = line.split_at_mut(size_of::<Operation>());
                 operation.copy_from_slice(lane.operation.as_bytes());
                 placement.copy_from_slice(lane.placement.as_bytes());
-                thread.wake.write(&line[..len], to(lane.lines));
+                thread.mailbox.write(&line[..len], to(lane.lines));
             }
-            thread.wake.ring()?;
+            thread.mailbox.ring()?;
         }
         Ok(())
     }

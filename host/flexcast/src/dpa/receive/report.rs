@@ -57,14 +57,14 @@ impl Receive {
     /// Chunks that are missing, once [`Receive::is_closed`]. The own rank's positions count as there.
     pub(crate) fn missing(&mut self, plan: &Plan, derived: &Derived) -> Result<Missing> {
         let mut missing = Missing::default();
-        let mut bytes = vec![0; 8 * (derived.bitmap_words + derived.edge_words) as usize];
+        let mut bytes = vec![0; 8 * (derived.bitmap_words + derived.tail_words) as usize];
         for (index, lane) in self.lanes.iter().enumerate() {
             let space = plan.space(lane.stream, &mut self.table)?;
             self.host.read(self.shared.bitmap(index), &mut bytes)?;
             let (words, _) = bytes.as_chunks::<8>();
             let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-            let (bitmap, edges) = words.split_at(derived.bitmap_words as usize);
-            for (_, run) in lane::missing(&space, bitmap, edges) {
+            let (bitmap, tails) = words.split_at(derived.bitmap_words as usize);
+            for (_, run) in lane::missing(&space, bitmap, tails) {
                 for psn in run.first..run.first + run.count {
                     if let Some((root, place)) = plan.place(psn, lane.stream, &space) {
                         missing.add(root, &place);

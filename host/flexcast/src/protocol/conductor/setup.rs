@@ -1,24 +1,24 @@
-//! Making the conductor's thread and queues.
+//! Making the progress thread's thread and queues.
 
 use std::mem::size_of;
 
-use flexcast_abi::conductor::{MACHINE_BYTES, MESSAGE_BYTES};
+use flexcast_abi::progress::{MACHINE_BYTES, MESSAGE_BYTES};
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, ConductorOrder, ConductorPeer, ConductorReport, ConductorThread, ContextMemory,
-    DeviceAddress, HostLine, KeptMemory, MessageMemory, Shared as SharedLine, Signals, TableMemory,
+    ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, HostLine, KeptMemory, MessageMemory, ProgressCommand,
+    ProgressPeer, ProgressReport, ProgressThread, Shared as SharedLine, Signals, TableMemory,
 };
-use flexcast_proto::{Place, RankSet};
+use flexcast_proto::{RankInfo, RankSet};
 use flexio::{
     Access, Affinity, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, MemoryKey,
     MemoryRegion, Path, Retry,
 };
 use zerocopy::IntoBytes as _;
 
-use super::{Conductor, ORDER_AT, Shared};
+use super::{COMMAND_AT, Conductor, Shared};
 use crate::api::card::Card;
 use crate::api::config::Config;
+use crate::dpa::mailbox::Mailbox;
 use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
-use crate::dpa::wake::Wake;
 use crate::endpoint::{Endpoint, Purpose};
 use crate::error::Result;
 
@@ -35,16 +35,16 @@ impl Conductor {
     pub(crate) fn new(
         card: &Card,
         config: &Config,
-        place: Place,
+        place: RankInfo,
         unit: u32,
         peers: &[u32],
         (host, shared, signals): (MemoryRegion, Shared, DeviceBuffer),
     ) -> Result<Self> {
         let process = card.process();
-        let memory = DeviceBuffer::zeroed(process, ORDER_AT + size_of::<ConductorOrder>() as u64)?;
+        let memory = DeviceBuffer::zeroed(process, COMMAND_AT + size_of::<ProgressCommand>() as u64)?;
         let key = MemoryKey::new(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-        let handler = EventHandler::new(process, "conduct", memory.addr().get(), Affinity::Unit(unit))?;
-        let (wake, woken) = Wake::new(card, &handler, 1)?;
+        let handler = EventHandler::new(process, "progress", memory.addr().get(), Affinity::Unit(unit))?;
+        let (mailbox, mailbox_target) = Mailbox::new(card, &handler, 1)?;
         let depths = DpaDepths { log_send: Some(LOG_SENDS), log_receive: Some(LOG_RECEIVES) };
         let completions = (peers.len().max(1) as u32 * ((1 << LOG_SENDS) + (1 << LOG_RECEIVES))).next_power_of_two();
         let target = CqTarget::Thread(&handler);
@@ -54,7 +54,7 @@ impl Conductor {
             connections.push((*rank, DpaQueuePair::reliable_by_command(&cq, &cq, depths, index)?));
         }
         let line = Signals {
-            conductor: handler.id(),
+            progress: handler.id(),
             lanes: config.subgroups,
             senders: config.send_threads,
             ..Default::default()
@@ -63,8 +63,8 @@ impl Conductor {
         Ok(Self {
             place,
             handler,
-            wake,
-            woken,
+            mailbox,
+            mailbox_target,
             memory: key,
             cq,
             peers: connections,
@@ -73,11 +73,11 @@ impl Conductor {
             messages: None,
             host,
             shared,
-            order: ConductorOrder::default(),
+            order: ProgressCommand::default(),
             sequence: 0,
             ordered_ps: 0,
             timed: false,
-            report: ConductorReport { deadline_ps: u64::MAX, ..Default::default() },
+            report: ProgressReport { deadline_ps: u64::MAX, ..Default::default() },
             operation: 0,
             summary: None,
             asked: RankSet::EMPTY,
@@ -111,7 +111,7 @@ impl Conductor {
         let path = Path { traffic_class: config.control_class, ..Path::default() };
         let mut contexts = Vec::with_capacity(self.peers.len());
         for ((rank, qp), number) in self.peers.iter_mut().zip(0..) {
-            contexts.push(ConductorPeer {
+            contexts.push(ProgressPeer {
                 receive_queue: receive_memory(qp),
                 send_queue: send_memory(qp),
                 rank: *rank,
@@ -130,13 +130,13 @@ impl Conductor {
         let machine = DeviceBuffer::zeroed(process, MACHINE_BYTES)?;
         let address = |buffer: &DeviceBuffer| DeviceAddress::new(buffer.addr().get());
         let host = |offset: usize| self.host.addr().get() + offset as u64;
-        let context = ConductorThread {
+        let context = ProgressThread {
             abi_hash: ABI_HASH,
             abi_version: ABI_VERSION,
             rank: own,
             ranks: self.place.ranks(),
             first_operation,
-            quota: config.quota,
+            budget: config.budget,
             outbox_id: card.outbox().id(),
             window_id: card.window().id(),
             window_mkey: self.host.lkey(),
@@ -147,21 +147,21 @@ impl Conductor {
             messages: MessageMemory::new(address(&messages), (messages_bytes / 8) as u32),
             machine: KeptMemory::new(address(&machine), (MACHINE_BYTES / 8) as u32),
             signals: SharedLine::new(address(&self.signals)),
-            order: HostLine::new(DeviceAddress::new(self.memory.buffer().addr().offset(ORDER_AT).get())),
+            order: HostLine::new(DeviceAddress::new(self.memory.buffer().addr().offset(COMMAND_AT).get())),
             report_host: host(self.shared.report()),
             flag_host: host(self.shared.flag()),
             message_cq: cq_memory(&self.cq),
-            control_cq: cq_memory(&self.woken.cq),
-            control_queue: receive_memory(&self.woken.qp),
+            control_cq: cq_memory(&self.mailbox_target.cq),
+            control_queue: receive_memory(&self.mailbox_target.qp),
             ..Default::default()
         };
         let memory = self.memory.buffer();
         memory.write(0, context.as_bytes())?;
-        accepted("conductor", process.call("prepare_conductor", memory.addr().get())?)?;
+        accepted("progress", process.call("prepare_progress", memory.addr().get())?)?;
         self.handler.run(memory.addr().get())?;
         self.operation = first_operation;
         self.tables = vec![machine, contexts, senders];
         self.messages = Some(message_key);
-        card.kick(&self.handler)
+        card.activate(&self.handler)
     }
 }

@@ -1,6 +1,6 @@
 //! End of an operation: released by all, or failed.
 
-use super::terms::activations_ps;
+use super::descriptor::activations_ps;
 use super::{Close, Engine, Running, WORKER_PS};
 use crate::api::buffer::Buffer;
 use crate::api::outcome::{Done, Failed};

@@ -3,7 +3,7 @@
 use flexcast_proto::wire::Availability;
 use flexcast_proto::{Cause, Failure};
 
-use super::terms::terms;
+use super::descriptor::descriptor;
 use super::{Close, Engine, MULTICAST_CUTOFFS, NO_ANSWER, Sending, WORKER_PS};
 use crate::error::Result;
 use crate::plan::chains::{Order, order};
@@ -72,9 +72,10 @@ impl Engine {
                 running.posted = true;
                 running.report.phases.0.armed_ps = Some(now_ps);
                 let Order { chains, turn, .. } = order(&running.plan, &self.config, own);
-                let terms = terms(&running.plan, &self.config, &self.alpha, self.parts.machine.operation(), chains);
-                running.cutoff_ps = terms.cutoff_ps;
-                self.parts.machine.begin(terms, turn, own, now_ps);
+                let descriptor =
+                    descriptor(&running.plan, &self.config, &self.alpha, self.parts.machine.operation(), chains);
+                running.cutoff_ps = descriptor.cutoff_ps;
+                self.parts.machine.begin(descriptor, turn, own, now_ps);
                 moved = true;
             } else if now_ps.saturating_sub(told_ps) > WORKER_PS {
                 self.parts.machine.fail(device(NO_ANSWER));
@@ -90,7 +91,7 @@ impl Engine {
             // The card's own machine has heard of it from the lanes.
             if !self.parts.machine.is_on_card() {
                 for root in running.plan.root_ranks() {
-                    self.parts.machine.placed(root);
+                    self.parts.machine.delivered(root);
                 }
             }
             moved = true;
@@ -145,8 +146,8 @@ impl Engine {
         };
         let own = self.place.rank();
         let Order { chains, turn, .. } = order(&running.plan, &self.config, own);
-        let terms = terms(&running.plan, &self.config, &self.alpha, conductor.operation(), chains);
-        running.cutoff_ps = terms.cutoff_ps;
+        let descriptor = descriptor(&running.plan, &self.config, &self.alpha, conductor.operation(), chains);
+        running.cutoff_ps = descriptor.cutoff_ps;
         let mut send_sequence = 0;
         // A rank alone has nobody to multicast to.
         if turn.is_some() && self.place.ranks() > 1 {
@@ -158,7 +159,7 @@ impl Engine {
         let region = running.receive.region();
         let here = Availability { address: region.addr().get(), rkey: region.rkey() };
         let receive_sequence = self.parts.receive.sequence();
-        conductor.post(&terms, Posting { turn, receive_sequence, send_sequence, here });
+        conductor.post(&descriptor, Posting { turn, receive_sequence, send_sequence, here });
         Ok(())
     }
 
@@ -190,7 +191,7 @@ impl Engine {
                 if running.failing.is_none() {
                     let missing = self.parts.receive.missing(&running.plan, &self.derived)?;
                     for root in running.plan.root_ranks().filter(|root| !missing.has(*root)) {
-                        self.parts.machine.placed(root);
+                        self.parts.machine.delivered(root);
                     }
                     running.report.recovered_chunks = missing.len() as u64;
                     running.report.recovered_bytes = missing.bytes();

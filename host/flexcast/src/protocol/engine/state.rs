@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::wire::Codec;
-use flexcast_proto::{Alpha, CollectiveIds, Failure, Place};
+use flexcast_proto::{Alpha, CollectiveIds, Failure, RankInfo};
 
 use super::Running;
 use crate::api::buffer::Buffer;
@@ -62,7 +62,7 @@ pub(crate) struct Engine {
     pub(crate) card: Card,
     pub(crate) config: Config,
     pub(crate) derived: Derived,
-    pub(crate) place: Place,
+    pub(crate) place: RankInfo,
     pub(crate) id: u64,
     pub(crate) codec: Codec,
     pub(crate) ids: CollectiveIds,

@@ -1,4 +1,4 @@
-//! Random campaigns: simulations drawn from seeds, each of which comes out right or fails as it should.
+//! Random soak runs: simulations drawn from seeds, each of which comes out right or fails as it should.
 
 pub mod random;
 pub mod seeds;

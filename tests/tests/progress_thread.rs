@@ -1,9 +1,9 @@
 //! The protocol on the card: from the moment all have posted until the flags are in host memory, nobody calls the library, and the host does
 //! nothing. Emulated cards, the real firmware.
 
-#[path = "conductor/calls.rs"]
+#[path = "progress_thread/calls.rs"]
 mod calls;
-#[path = "conductor/weak.rs"]
+#[path = "progress_thread/weak.rs"]
 mod weak;
 
 use std::time::Duration;
@@ -11,13 +11,13 @@ use std::time::Duration;
 use calls::{PS_PER_US, config, machine, run};
 use emu_provider::emulated;
 use flexcast::{Control, Transport};
-use flexcast_lab::campaign::random::Case;
-use flexcast_lab::campaign::run_case;
 use flexcast_lab::sim::algorithm::Algorithm;
-use flexcast_lab::sim::params::{Operation, SimParams, Trouble};
+use flexcast_lab::sim::params::{HostFault, Operation, SimParams};
 use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run as simulation;
 use flexcast_lab::sim::skew::PostSkew;
+use flexcast_lab::soak::random::Case;
+use flexcast_lab::soak::run_case;
 use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::image_bytes;
 
@@ -29,9 +29,9 @@ fn no_host_is_needed_between_post_and_flag() {
 }
 
 #[test]
-fn nor_with_chains_side_by_side_several_send_workers_and_small_quotas() {
-    for (ranks, chains, quota) in [(5, 2, 4096), (8, 8, 1), (13, 4, 2)] {
-        run(ranks, machine, &config().chains(chains).quota(quota).send_threads(2).lead_chunks(Some(1)));
+fn nor_with_chains_side_by_side_several_send_workers_and_small_budgets() {
+    for (ranks, chains, budget) in [(5, 2, 4096), (8, 8, 1), (13, 4, 2)] {
+        run(ranks, machine, &config().chains(chains).budget(budget).send_threads(2).lookahead_chunks(Some(1)));
     }
 }
 
@@ -40,12 +40,12 @@ fn image() -> ImageFile {
 }
 
 /// An Allgather of five ranks in which this happens.
-fn troubled(control: Control, trouble: Trouble) -> Report {
-    troubled_with_skew(control, trouble, 0)
+fn with_fault(control: Control, fault: HostFault) -> Report {
+    with_fault_and_skew(control, fault, 0)
 }
 
 /// The same with ranks that post within so many microseconds.
-fn troubled_with_skew(control: Control, trouble: Trouble, skew_us: u64) -> Report {
+fn with_fault_and_skew(control: Control, fault: HostFault, skew_us: u64) -> Report {
     let params = SimParams {
         ranks: 5,
         ranks_per_card: 1,
@@ -59,7 +59,7 @@ fn troubled_with_skew(control: Control, trouble: Trouble, skew_us: u64) -> Repor
         seed: 1,
         skew: PostSkew::of_us(skew_us),
         config: config().control(control).barrier_timeout(Duration::from_micros(20_000)),
-        trouble: vec![trouble],
+        host_faults: vec![fault],
     };
     let provider = emulated(machine(5)).expect("a machine");
     simulation::run(&provider, Some(&image()), &params, &simulation::source(&params).expect("memory"), &mut |_| {})
@@ -69,7 +69,7 @@ fn troubled_with_skew(control: Control, trouble: Trouble, skew_us: u64) -> Repor
 #[test]
 fn ranks_that_call_different_things_all_fail_and_say_so_wherever_the_protocol_runs() {
     for control in [Control::Host, Control::Device] {
-        let report = troubled(control, Trouble::Disagree { rank: 1 });
+        let report = with_fault(control, HostFault::Disagree { rank: 1 });
         assert_eq!((report.failures, report.live), (5, 5), "{control:?}");
         assert!(report.errors.iter().all(|text| text.contains("called another operation")), "{:?}", report.errors);
     }
@@ -80,8 +80,8 @@ fn a_cancelled_operation_fails_as_such_in_every_phase() {
     for control in [Control::Host, Control::Device] {
         let mut failed = 0;
         for after_us in (0..240).step_by(20) {
-            let trouble = Trouble::Cancel { rank: 2, after_ps: after_us * PS_PER_US };
-            let report = troubled(control, trouble);
+            let fault = HostFault::Cancel { rank: 2, after_ps: after_us * PS_PER_US };
+            let report = with_fault(control, fault);
             assert!(report.bytes_ok, "{control:?}, {after_us} us");
             let cancelled = |text: &String| text.contains("rank 2 cancelled");
             assert!(report.errors.iter().all(cancelled), "{control:?}, {after_us} us: {:?}", report.errors);
@@ -94,11 +94,11 @@ fn a_cancelled_operation_fails_as_such_in_every_phase() {
 /// Nothing of an operation needs the host of a rank that has posted it, so that one that dies then harms nobody.
 #[test]
 fn a_host_that_dies_after_posting_leaves_its_card_at_work() {
-    let dead = Trouble::Dead { rank: 3, after_ps: 0 };
-    let report = troubled(Control::Device, dead);
+    let dead = HostFault::Dead { rank: 3, after_ps: 0 };
+    let report = with_fault(Control::Device, dead);
     assert_eq!((report.failures, report.live), (0, 4), "{:?}", report.errors);
     assert!(report.bytes_ok);
-    let report = troubled(Control::Host, dead);
+    let report = with_fault(Control::Host, dead);
     assert_eq!((report.failures, report.live), (4, 4), "on the host the protocol dies with it");
     assert!(report.errors.iter().all(|text| text.contains("silent")), "{:?}", report.errors);
 }
@@ -109,7 +109,7 @@ fn a_host_that_dies_before_posting_fails_all_others() {
     for (control, harmless) in [(Control::Host, 0), (Control::Device, 1)] {
         let mut well = 0;
         for rank in 0..5 {
-            let report = troubled_with_skew(control, Trouble::Dead { rank, after_ps: 0 }, 500);
+            let report = with_fault_and_skew(control, HostFault::Dead { rank, after_ps: 0 }, 500);
             assert!(report.bytes_ok && report.live == 4, "{control:?}, rank {rank}");
             assert!(report.failures == 0 || report.failures == 4, "{control:?}, rank {rank}: {:?}", report.errors);
             assert!(report.errors.iter().all(|text| text.contains("silent")), "{control:?}: {:?}", report.errors);

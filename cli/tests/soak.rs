@@ -1,21 +1,21 @@
-//! `flexcast campaign`: what it tells while it runs and at its end, however it ends.
+//! `flexcast soak`: what it tells while it runs and at its end, however it ends.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-fn campaign(args: &str) -> Command {
-    campaign_with("allgather", args)
+fn soak(args: &str) -> Command {
+    soak_with("allgather", args)
 }
 
-fn campaign_with(image: &str, args: &str) -> Command {
+fn soak_with(image: &str, args: &str) -> Command {
     let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/device/emu");
     let images = std::env::var_os("FLEXCAST_IMAGES").map_or(default, PathBuf::from);
     let image = images.join(image).with_extension("elf");
     assert!(image.exists(), "no image {}: run `cargo xtask build` first", image.display());
     let mut command = Command::new(env!("CARGO_BIN_EXE_flexcast"));
-    command.arg("campaign").arg("--image").arg(image).args(args.split_whitespace());
+    command.arg("soak").arg("--image").arg(image).args(args.split_whitespace());
     command
 }
 
@@ -28,7 +28,7 @@ fn json(command: &mut Command) -> serde_json::Value {
 #[test]
 fn all_seeds_are_counted_by_outcome_and_the_slowest_named() {
     // Seeds that nobody has run, but in CI.
-    let report = json(&mut campaign("--seeds 40 --json"));
+    let report = json(&mut soak("--seeds 40 --json"));
     let number = |name: &str| report[name].as_u64().unwrap_or_else(|| panic!("{name}: {report}"));
     assert_eq!((number("cases"), number("right") + number("failed")), (40, 40));
     let kinds: u64 =
@@ -45,7 +45,7 @@ fn all_seeds_are_counted_by_outcome_and_the_slowest_named() {
 #[test]
 fn seeds_are_drawn_anew_except_in_ci() {
     let first = |ci: bool| {
-        let mut command = campaign("--seeds 1 --json");
+        let mut command = soak("--seeds 1 --json");
         if ci {
             command.env("CI", "true")
         } else {
@@ -56,7 +56,7 @@ fn seeds_are_drawn_anew_except_in_ci() {
     assert_eq!((first(true), first(true)), (1, 1));
     let drawn = [first(false), first(false), first(false)];
     assert!(drawn[0] != drawn[1] || drawn[1] != drawn[2], "{drawn:?}");
-    let output = campaign("--seeds 1").env_remove("CI").output().expect("it starts");
+    let output = soak("--seeds 1").env_remove("CI").output().expect("it starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("the same again: --first "), "{said}");
 }
@@ -70,29 +70,29 @@ fn seeds_that_were_wrong_are_right() {
         // What a root multicast came back to its card and was written over what it still sent.
         1_001_763, 2_001_630, 2_006_783, 2_012_728,
     ] {
-        let report = json(&mut campaign(&format!("--first {seed} --seeds 1 --json")));
+        let report = json(&mut soak(&format!("--first {seed} --seeds 1 --json")));
         assert_eq!(report["right"], 1, "{report}");
     }
 }
 
 /// The image lacks the entries that a communicator needs, so that every case of multicast comes out wrong.
 #[test]
-fn a_wrong_seed_is_told_when_it_ends() {
-    let mut child = campaign_with("reference", "--first 1 --seeds 1000000 --keep-going --progress 0")
+fn a_wrong_seed_is_reported_when_it_ends() {
+    let mut child = soak_with("reference", "--first 1 --seeds 1000000 --keep-going --progress 0")
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .expect("it starts");
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
     let told = lines.find_map(|line| line.ok().filter(|line| line.starts_with("wrong: seed ")));
-    assert!(child.try_wait().expect("a child").is_none(), "the campaign goes on");
+    assert!(child.try_wait().expect("a child").is_none(), "the soak goes on");
     child.kill().and_then(|()| child.wait()).expect("it ends");
     assert!(told.is_some());
 }
 
 #[test]
 fn the_bar_counts_seeds() {
-    let command = campaign("--first 1 --seeds 3");
+    let command = soak("--first 1 --seeds 3");
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let line: Vec<_> = words.map(|word| format!("'{}'", word.to_string_lossy())).collect();
     // A terminal for the bar. It is part of Debian's essential packages.
@@ -107,13 +107,13 @@ fn the_bar_counts_seeds() {
 /// A cancellation that comes when all ranks have everything: the operation ends well, and there is no second one.
 #[test]
 fn a_late_cancellation_ends_a_case() {
-    let output = campaign("--first 355 --seeds 1").output().expect("it starts");
+    let output = soak("--first 355 --seeds 1").output().expect("it starts");
     assert!(output.status.success(), "{output:?}");
 }
 
 #[test]
 fn it_tells_how_far_it_is_and_ends_at_the_wall_limit() {
-    let output = campaign("--seeds 1000000 --wall-limit 3 --progress 1").output().expect("it starts");
+    let output = soak("--seeds 1000000 --wall-limit 3 --progress 1").output().expect("it starts");
     let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}");
     let lines: Vec<&str> = said.lines().filter(|line| line.contains(" of 1000000 seeds in ")).collect();
@@ -125,11 +125,8 @@ fn it_tells_how_far_it_is_and_ends_at_the_wall_limit() {
 
 #[test]
 fn interrupted_it_tells_what_has_come_out() {
-    let mut child = campaign("--seeds 1000000 --progress 1")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it starts");
+    let mut child =
+        soak("--seeds 1000000 --progress 1").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     std::thread::sleep(Duration::from_secs(2));
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());

@@ -1,22 +1,22 @@
 //! Checking a context once.
 
 use datapath::{Control, check_queue};
-use dpa::abi::conductor::MESSAGE_BYTES;
-use dpa::abi::{ABI_HASH, ConductorThread, ContextFault};
+use dpa::abi::progress::MESSAGE_BYTES;
+use dpa::abi::{ABI_HASH, ContextFault, ProgressThread};
 use dpa::hw::DataSegment;
-use dpa::proto::{Participant, Place};
+use dpa::proto::{Participant, RankInfo};
 use dpa::{ContextArray, Kept, ReceiveQueue, fence};
 
-/// RPC `prepare_conductor`: checks thread and peers, makes the machine and posts all receives. The fault, and the peer at fault (0 if it is
+/// RPC `prepare_progress`: checks thread and peers, makes the machine and posts all receives. The fault, and the peer at fault (0 if it is
 /// the thread's).
-pub(crate) fn prepare(thread: &mut ConductorThread) -> Result<(), (ContextFault, u32)> {
+pub(crate) fn prepare(thread: &mut ProgressThread) -> Result<(), (ContextFault, u32)> {
     let whole = |fault| (fault, 0);
     if thread.abi_hash != ABI_HASH {
         return Err(whole(ContextFault::AbiHash));
     }
-    let place = Place::new(thread.rank, thread.ranks).map_err(|_| whole(ContextFault::Worker))?;
-    if thread.quota == 0 {
-        return Err(whole(ContextFault::Quota));
+    let place = RankInfo::new(thread.rank, thread.ranks).map_err(|_| whole(ContextFault::Worker))?;
+    if thread.budget == 0 {
+        return Err(whole(ContextFault::Budget));
     }
     if !thread.report_host.is_multiple_of(64) || thread.report_host == 0 {
         return Err(whole(ContextFault::HostAddress));

@@ -1,6 +1,6 @@
 //! Control messages: receiving and sending.
 
-use dpa::abi::conductor::MESSAGE_BYTES;
+use dpa::abi::progress::MESSAGE_BYTES;
 use dpa::hw::wqe::{FLAG_SIGNALLED, SendWqe};
 use dpa::hw::{ControlSegment, CqeOpcode, DataSegment, WqeOpcode};
 use dpa::proto::wire::{Availability, MAX_BYTES};
@@ -8,7 +8,7 @@ use dpa::proto::{Body, Cause, Failure, Message};
 use dpa::{ReceiveQueue, SendQueue, fence};
 use zerocopy::IntoBytes as _;
 
-use super::Conductor;
+use super::ProgressEngine;
 
 /// Code of [`Cause::Connection`] for a peer that does not keep to the protocol.
 const PROTOCOL_VIOLATION: u16 = u16::MAX;
@@ -17,14 +17,14 @@ const WORDS: usize = MAX_BYTES.div_ceil(8);
 
 const _: () = assert!(WORDS as u64 * 8 <= MESSAGE_BYTES);
 
-impl Conductor<'_> {
-    /// Consumes completions until none is left (true) or the quota is used up (false).
-    pub(super) fn take_messages(&mut self, quota: &mut u64) -> bool {
+impl ProgressEngine<'_> {
+    /// Consumes completions until none is left (true) or the budget is used up (false).
+    pub(super) fn take_messages(&mut self, budget: &mut u64) -> bool {
         while self.cq.is_ready(self.state.consumed) {
-            if *quota == 0 {
+            if *budget == 0 {
                 return false;
             }
-            *quota -= 1;
+            *budget -= 1;
             fence::memory_read();
             let entry = self.cq.entry(self.state.consumed);
             let (opcode, index) = (entry.op_own() >> 4, entry.user_index() as usize);

@@ -1,4 +1,4 @@
-//! Seeds of a campaign on the worker pool, watched while they run.
+//! Seeds of a soak run on the worker pool, watched while they run.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,7 @@
 //! Operation descriptor for the protocol's state machine.
 
 use flexcast_proto::cutoff::transfer_ps;
-use flexcast_proto::{Alpha, Summary, Terms};
+use flexcast_proto::{Alpha, OperationDescriptor, Summary};
 
 use crate::api::config::{Config, ps};
 use crate::plan::chains::{Order, order};
@@ -27,16 +27,22 @@ pub(super) fn activations_ps(plan: &Plan, config: &Config) -> u64 {
     turn_ps.saturating_mul(u64::from(steps.saturating_sub(1)))
 }
 
-pub(super) fn terms(plan: &Plan, config: &Config, alpha: &Alpha, operation: u32, chains: u32) -> Terms {
+pub(super) fn descriptor(
+    plan: &Plan,
+    config: &Config,
+    alpha: &Alpha,
+    operation: u32,
+    chains: u32,
+) -> OperationDescriptor {
     let cutoff_ps =
         alpha.cutoff_ps(plan.link_bytes(config), config.link_gbit_per_s).saturating_add(activations_ps(plan, config));
     // What all but the root have lost is handed on from neighbour to neighbour all around the ring.
     let hops_ps = ps(config.overheads.activation).saturating_mul(2 * u64::from(plan.ranks()));
-    Terms {
+    OperationDescriptor {
         operation,
         roots: plan.roots(),
         summary: summary(plan, config.chunk_bytes, chains),
-        patience_ps: ps(config.barrier_timeout),
+        barrier_timeout_ps: ps(config.barrier_timeout),
         cutoff_ps,
         bound_ps: cutoff_ps.saturating_mul(3).saturating_add(ps(config.recovery_timeout)).saturating_add(hops_ps),
     }

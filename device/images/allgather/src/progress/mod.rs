@@ -1,7 +1,7 @@
-//! The conductor: the thread that runs a communicator's protocol on the card.
+//! The progress thread: the thread that runs a communicator's protocol on the card.
 //!
 //! An activation takes the host's order if there is one, then messages, then looks at what lanes and send workers have signalled, and then
-//! does what the machine of the protocol ([`Participant`]) asks for, each within the quota; at last it tells the host, arms its
+//! does what the machine of the protocol ([`Participant`]) asks for, each within the budget; at last it tells the host, arms its
 //! queues and looks once more. It never waits: what it cannot do yet, the next activation does.
 //!
 //! It has no timer. Deadlines are the host's to watch, which sees them in the report and orders a look at the clock when one has passed.
@@ -12,7 +12,7 @@ mod orders;
 mod prepare;
 
 use datapath::{Control, resources};
-use dpa::abi::{CompletionFlag, ConductorOrder, ConductorPeer, ConductorReport, ConductorState, ConductorThread};
+use dpa::abi::{CompletionFlag, ProgressCommand, ProgressPeer, ProgressReport, ProgressThread, ProgressThreadState};
 use dpa::proto::{Codec, Participant};
 use dpa::{
     CompletionQueue, ContextArray, Counters, HostLine, Kept, Messages, Next, Outbox, Signals, Table, WindowCell, error,
@@ -23,9 +23,9 @@ pub(crate) use prepare::prepare;
 
 const PS_PER_NS: u64 = 1000;
 
-/// The conductor of the running activation.
-struct Conductor<'c> {
-    peers: ContextArray<'c, ConductorPeer>,
+/// The progress thread of the running activation.
+struct ProgressEngine<'c> {
+    peers: ContextArray<'c, ProgressPeer>,
     participant: &'c mut Participant,
     messages: Messages<'c>,
     /// Where the message slots are, as the card is told.
@@ -37,16 +37,16 @@ struct Conductor<'c> {
     cq: CompletionQueue,
     control: Control,
     outbox: Outbox,
-    report: WindowCell<ConductorReport>,
+    report: WindowCell<ProgressReport>,
     flag: WindowCell<CompletionFlag>,
     signals: Signals,
     senders: Table<u64>,
-    order: HostLine<ConductorOrder>,
-    state: &'c mut ConductorState,
+    order: HostLine<ProgressCommand>,
+    state: &'c mut ProgressThreadState,
 }
 
 /// Body of the event handler.
-pub(crate) fn conduct(context: &mut ConductorThread) -> Next {
+pub(crate) fn progress(context: &mut ProgressThread) -> Next {
     if context.state.prepared == 0 {
         fatal(error::NOT_PREPARED);
     }
@@ -57,7 +57,7 @@ pub(crate) fn conduct(context: &mut ConductorThread) -> Next {
     let signals = Signals::attach(&context.signals).unwrap_or_else(|| fatal(error::NOT_PREPARED));
     let machine = Kept::<Participant>::attach(&mut context.machine);
     context.state.report.activations += 1;
-    let mut conductor = Conductor {
+    let mut progress = ProgressEngine {
         peers: ContextArray::attach(&mut context.contexts),
         participant: machine.and_then(Kept::get).unwrap_or_else(|| fatal(error::NOT_PREPARED)),
         messages_at: context.messages.address(),
@@ -76,16 +76,16 @@ pub(crate) fn conduct(context: &mut ConductorThread) -> Next {
         order: HostLine::attach(&context.order),
         state: &mut context.state,
     };
-    let next = conductor.serve(u64::from(context.quota));
-    conductor.state.report.instructions += Counters::read().since(entered).instructions;
+    let next = progress.serve(u64::from(context.budget));
+    progress.state.report.instructions += Counters::read().since(entered).instructions;
     next
 }
 
-impl Conductor<'_> {
-    fn serve(&mut self, quota: u64) -> Next {
-        let (mut messages, mut actions) = (quota, quota);
+impl ProgressEngine<'_> {
+    fn serve(&mut self, budget: u64) -> Next {
+        let (mut messages, mut actions) = (budget, budget);
         loop {
-            self.listen();
+            self.poll_control();
             let drained = self.take_messages(&mut messages);
             self.look();
             let done = self.act(&mut actions);

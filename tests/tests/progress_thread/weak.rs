@@ -1,4 +1,4 @@
-//! The conductor on weak memory. These tests tell a missing fence (`cargo xtask mutants`).
+//! The progress thread on weak memory. These tests tell a missing fence (`cargo xtask mutants`).
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn image_allgather_conducts_when_memory_is_weak_and_races_are_looked_for() {
     }
 }
 
-/// Two ranks: nobody else's message wakes a conductor that has missed what it was woken for.
+/// Two ranks: nobody else's message wakes a progress thread that has missed what it was woken for.
 #[test]
 fn image_allgather_conducts_on_harts_of_any_speed() {
     for seed in 1..=2 * seeds() {

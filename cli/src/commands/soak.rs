@@ -1,4 +1,4 @@
-//! `flexcast campaign`.
+//! `flexcast soak`.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use flexcast_cli::stdout::StdoutError;
 use flexcast_cli::{note, out};
-use flexcast_lab::campaign::random::Case;
-use flexcast_lab::campaign::{Tally, Wrong};
+use flexcast_lab::soak::random::Case;
+use flexcast_lab::soak::{Tally, Wrong};
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::{progress_bar, read_image};
-use crate::sim_args::CampaignArgs;
-use flexcast_lab::campaign::seeds::{Seeds, State};
+use crate::sim_args::SoakArgs;
+use flexcast_lab::soak::seeds::{Seeds, State};
 
-/// How long seeds under way may take to their end once the campaign is to stop.
+/// How long seeds under way may take to their end once the soak run is to stop.
 const GRACE: Duration = Duration::from_secs(10);
 /// How often the seeds are looked at.
 const LOOK: Duration = Duration::from_millis(50);
@@ -26,7 +26,7 @@ const LONG: Duration = Duration::from_secs(5);
 /// What shells expect of a program that a signal has ended: 128 and its number.
 const INTERRUPTED: u8 = 128 + SIGINT as u8;
 
-/// Why a campaign has ended.
+/// Why a soak run has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum End {
@@ -40,7 +40,7 @@ enum End {
     Interrupted,
 }
 
-pub(super) fn run(args: &CampaignArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(args.seeds > 0, "--seeds 0: give at least 1");
     anyhow::ensure!(args.jobs > 0, "--jobs 0: give at least 1");
     anyhow::ensure!(args.wall_limit != Some(0), "--wall-limit 0: give at least 1 second");
@@ -92,7 +92,7 @@ fn again(seed: u64) -> String {
 }
 
 /// Shows how far it is, until all is over or it is to stop.
-fn watch(args: &CampaignArgs, seeds: &Seeds, started: Instant) -> End {
+fn watch(args: &SoakArgs, seeds: &Seeds, started: Instant) -> End {
     let bar = progress_bar("seeds");
     bar.set_prefix("seeds");
     bar.set_length(args.seeds);
@@ -108,7 +108,7 @@ fn watch(args: &CampaignArgs, seeds: &Seeds, started: Instant) -> End {
             None => None,
         };
         let over = seeds.with(|state| {
-            // Those who wait for the end of a long campaign want to know before it.
+            // Those who wait for the end of a long soak run want to know before it.
             for wrong in state.untold.drain(..) {
                 bar.suspend(|| note!("wrong: {wrong}"));
             }
@@ -133,14 +133,7 @@ fn watch(args: &CampaignArgs, seeds: &Seeds, started: Instant) -> End {
 }
 
 /// On a terminal a bar, elsewhere a line now and then.
-fn show(
-    args: &CampaignArgs,
-    bar: &ProgressBar,
-    state: &State,
-    elapsed: Duration,
-    told: &mut Duration,
-    every: Duration,
-) {
+fn show(args: &SoakArgs, bar: &ProgressBar, state: &State, elapsed: Duration, told: &mut Duration, every: Duration) {
     bar.set_position(state.ended());
     let mut message = outcomes(state);
     for (seed, since) in state.running.iter().filter(|(_, since)| since.elapsed() >= LONG) {
@@ -164,7 +157,7 @@ fn outcomes(state: &State) -> String {
     format!("{right} right, {failed} failed as they should, {} wrong", state.wrong.len())
 }
 
-fn json(args: &CampaignArgs, first: u64, state: &State, end: End, wall_s: f64) -> anyhow::Result<serde_json::Value> {
+fn json(args: &SoakArgs, first: u64, state: &State, end: End, wall_s: f64) -> anyhow::Result<serde_json::Value> {
     let mut value = serde_json::to_value(&state.tally)?;
     value["first"] = first.into();
     value["seeds"] = args.seeds.into();
@@ -179,7 +172,7 @@ fn json(args: &CampaignArgs, first: u64, state: &State, end: End, wall_s: f64) -
     Ok(value)
 }
 
-fn print(args: &CampaignArgs, first: u64, state: &State, end: End, wall_s: f64) -> Result<(), StdoutError> {
+fn print(args: &SoakArgs, first: u64, state: &State, end: End, wall_s: f64) -> Result<(), StdoutError> {
     let Tally { cases, right, failed, failures, baselines, recovered_chunks, lost_frames, weak, raced } = &state.tally;
     out!(
         "{cases} cases from seed {first} on in {wall_s:.1} s (measured): {right} with every byte on every rank, {failed} in which ranks failed as they should, each \

@@ -1,11 +1,11 @@
 //! Events of receive contexts and send workers, and the actions of the protocol's state machine.
 
-use dpa::abi::conductor::{REPORT_DISAGREES, REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY, REPORT_RELEASING};
+use dpa::abi::progress::{REPORT_DISAGREES, REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY, REPORT_RELEASING};
 use dpa::proto::{Action, Failure};
 
-use super::Conductor;
+use super::ProgressEngine;
 
-impl Conductor<'_> {
+impl ProgressEngine<'_> {
     /// Tells the machine what has been signalled, and the time.
     pub(super) fn look(&mut self) {
         let now_ps = self.now_ps();
@@ -33,19 +33,19 @@ impl Conductor<'_> {
         self.participant.handle_time(if due { now_ps } else { now_ps.min(deadline_ps.saturating_sub(1)) });
     }
 
-    /// Does what the machine asks for, until there is nothing more, or no room for a message (true), or the quota is used up (false).
-    pub(super) fn act(&mut self, quota: &mut u64) -> bool {
+    /// Does what the machine asks for, until there is nothing more, or no room for a message (true), or the budget is used up (false).
+    pub(super) fn act(&mut self, budget: &mut u64) -> bool {
         loop {
             if !self.has_room() {
                 // The completion that makes room wakes the thread.
                 self.state.full = 1;
                 break;
             }
-            if *quota == 0 {
+            if *budget == 0 {
                 return false;
             }
             let Some(action) = self.participant.poll() else { break };
-            *quota -= 1;
+            *budget -= 1;
             match action {
                 Action::Send { to, message } => self.send(to, &message),
                 Action::Multicast => self.multicast(),

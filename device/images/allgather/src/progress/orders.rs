@@ -2,38 +2,38 @@
 
 use core::mem::offset_of;
 
-use dpa::abi::conductor::{
-    NOBODY, ORDER_FAIL, ORDER_PLACED, ORDER_POST, ORDER_READ, ORDER_TIME, RANK_WORDS, REPORT_DISAGREES, REPORT_FAILED,
-    REPORT_RELEASED,
+use dpa::abi::progress::{
+    COMMAND_DELIVERED, COMMAND_FAIL, COMMAND_POST, COMMAND_READ, COMMAND_TIME, NOBODY, RANK_WORDS, REPORT_DISAGREES,
+    REPORT_FAILED, REPORT_RELEASED,
 };
-use dpa::abi::{CompletionFlag, ConductorOrder, ConductorReport, ConductorStatus, FLAG_MAGIC};
+use dpa::abi::{CompletionFlag, FLAG_MAGIC, ProgressCommand, ProgressReport, ProgressThreadStatus};
 use dpa::fence;
 use dpa::proto::sequencer::Turn;
-use dpa::proto::{Cause, Failure, Kind, RankSet, Summary, Terms};
+use dpa::proto::{Cause, Failure, Kind, OperationDescriptor, RankSet, Summary};
 
-use super::Conductor;
+use super::ProgressEngine;
 
-impl Conductor<'_> {
+impl ProgressEngine<'_> {
     /// Takes the host's messages and the order they announce.
-    pub(super) fn listen(&mut self) {
+    pub(super) fn poll_control(&mut self) {
         if self.control.is_ready(self.state.control_consumed) {
-            let news = self.control.take(&mut self.state.control_consumed);
-            self.state.attention |= u32::from(news.message);
-            if let Some(syndrome) = news.error {
-                self.refuse(ConductorStatus::ControlError, u32::from(syndrome));
+            let events = self.control.take(&mut self.state.control_consumed);
+            self.state.pending |= u32::from(events.message);
+            if let Some(syndrome) = events.error {
+                self.refuse(ProgressThreadStatus::ControlError, u32::from(syndrome));
             }
         }
-        if self.state.attention != 0 {
-            self.state.attention = 0;
+        if self.state.pending != 0 {
+            self.state.pending = 0;
             self.obey();
         }
     }
 
     /// Notes that something is wrong with what the host says; the first stays.
     #[cold]
-    fn refuse(&mut self, status: ConductorStatus, detail: u32) {
+    fn refuse(&mut self, status: ProgressThreadStatus, detail: u32) {
         let report = &mut self.state.report;
-        if report.status == ConductorStatus::Running as u32 {
+        if report.status == ProgressThreadStatus::Running as u32 {
             (report.status, report.detail) = (status as u32, detail);
         }
         self.state.unreported = 1;
@@ -41,8 +41,8 @@ impl Conductor<'_> {
 
     #[inline(never)]
     fn obey(&mut self) {
-        let sequence = self.order.load_at::<{ offset_of!(ConductorOrder, sequence) }>();
-        let whole = sequence == self.order.load_at::<{ offset_of!(ConductorOrder, sequence_check) }>();
+        let sequence = self.order.load_at::<{ offset_of!(ProgressCommand, sequence) }>();
+        let whole = sequence == self.order.load_at::<{ offset_of!(ProgressCommand, sequence_check) }>();
         if !whole || sequence == self.state.report.acknowledged {
             // Half written: its own message is still to come.
             return;
@@ -54,34 +54,34 @@ impl Conductor<'_> {
         self.state.report.acknowledged = sequence;
         self.state.unreported = 1;
         if !self.carry_out(&order) {
-            self.refuse(ConductorStatus::InvalidOrder, order.flags);
+            self.refuse(ProgressThreadStatus::InvalidOrder, order.flags);
         }
     }
 
     /// False if the order makes no sense.
-    fn carry_out(&mut self, order: &ConductorOrder) -> bool {
-        if order.flags & ORDER_POST != 0 && !self.post(order) {
+    fn carry_out(&mut self, order: &ProgressCommand) -> bool {
+        if order.flags & COMMAND_POST != 0 && !self.post(order) {
             return false;
         }
-        if order.flags & ORDER_PLACED != 0 {
-            for block in RankSet::from_words(order.placed).iter() {
-                self.participant.placed(block);
+        if order.flags & COMMAND_DELIVERED != 0 {
+            for block in RankSet::from_words(order.delivered).iter() {
+                self.participant.delivered(block);
             }
         }
-        if order.flags & ORDER_READ != 0 {
+        if order.flags & COMMAND_READ != 0 {
             for block in RankSet::from_words(order.read).iter() {
                 self.participant.read(block);
             }
         }
-        if order.flags & ORDER_FAIL != 0 {
+        if order.flags & COMMAND_FAIL != 0 {
             let Ok(cause) = Cause::from_bits(order.cause) else { return false };
             self.participant.fail(Failure { culprit: order.culprit, witness: order.witness, cause });
         }
-        self.state.due |= u32::from(order.flags & ORDER_TIME != 0);
+        self.state.due |= u32::from(order.flags & COMMAND_TIME != 0);
         true
     }
 
-    fn post(&mut self, order: &ConductorOrder) -> bool {
+    fn post(&mut self, order: &ProgressCommand) -> bool {
         if self.state.posted != 0 || u8::try_from(order.kind).map_or(true, |kind| Kind::from_raw(kind).is_err()) {
             return false;
         }
@@ -92,8 +92,8 @@ impl Conductor<'_> {
         (state.address, state.rkey) = (order.address, order.rkey);
         (state.sending, state.unsent, state.unreceived, state.due) = (0, 0, 1, 0);
         state.turn = [order.chain, order.step, order.predecessor, order.successor];
-        state.terms = [order.kind, order.root, order.chunk_bytes, order.chains];
-        state.spans = [order.amount, order.patience_ps, order.cutoff_ps, order.bound_ps];
+        state.descriptor = [order.kind, order.root, order.chunk_bytes, order.chains];
+        state.spans = [order.amount, order.barrier_timeout_ps, order.cutoff_ps, order.bound_ps];
         state.everybody = order.everybody;
         let report = &mut state.report;
         report.operation = order.operation;
@@ -112,20 +112,20 @@ impl Conductor<'_> {
         state.posted = 0;
         state.report.armed_ps = now_ps;
         state.unreported = 1;
-        let [kind, root, chunk_bytes, chains] = state.terms;
-        let [amount, patience_ps, cutoff_ps, bound_ps] = state.spans;
+        let [kind, root, chunk_bytes, chains] = state.descriptor;
+        let [amount, barrier_timeout_ps, cutoff_ps, bound_ps] = state.spans;
         let Ok(kind) = Kind::from_raw(kind as u8) else { return };
         let roots = if state.everybody != 0 { RankSet::below(self.ranks) } else { RankSet::of(root) };
         let summary = Summary { kind, root, amount, chunk_bytes, chains };
         let operation = state.report.operation;
-        let terms = Terms { operation, roots, summary, patience_ps, cutoff_ps, bound_ps };
+        let descriptor = OperationDescriptor { operation, roots, summary, barrier_timeout_ps, cutoff_ps, bound_ps };
         let [chain, step, predecessor, successor] = state.turn;
         let somebody = |position: u32| (position != NOBODY).then_some(position);
         let (predecessor, successor) = (somebody(predecessor), somebody(successor));
         let turn = (chain != NOBODY).then_some(Turn { chain, step, predecessor, successor });
         // Refused if the communicator has failed, of which the report tells.
-        self.participant.post_with(terms, turn, now_ps);
-        self.participant.placed(self.rank);
+        self.participant.post_with(descriptor, turn, now_ps);
+        self.participant.delivered(self.rank);
     }
 
     /// Tells the host what is new; then, at the end of an operation, the flag.
@@ -142,12 +142,12 @@ impl Conductor<'_> {
         }
         report.deadline_ps = self.participant.deadline_ps().unwrap_or(u64::MAX);
         let number = report.begin;
-        self.report.store_at::<{ offset_of!(ConductorReport, begin) }>(number);
+        self.report.store_at::<{ offset_of!(ProgressReport, begin) }>(number);
         fence::window_writeback();
-        self.report.store_part::<0, ConductorReport>(&self.state.report);
+        self.report.store_part::<0, ProgressReport>(&self.state.report);
         fence::window_writeback();
         self.state.report.end = number;
-        self.report.store_at::<{ offset_of!(ConductorReport, end) }>(number);
+        self.report.store_at::<{ offset_of!(ProgressReport, end) }>(number);
         fence::window_writeback();
         if released {
             let operation = u64::from(self.state.report.operation);

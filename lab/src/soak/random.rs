@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
 use crate::sim::algorithm::{Algorithm, AlgorithmName, Parameters};
-use crate::sim::params::{OPERATOR, Operation, SimParams, Trouble};
+use crate::sim::params::{HostFault, OPERATOR, Operation, SimParams};
 use crate::sim::skew::PostSkew;
 
 const PS_PER_US: u64 = 1_000_000;
@@ -85,7 +85,7 @@ impl Case {
             seed,
             config: Config::default(),
             skew: PostSkew::default(),
-            trouble: Vec::new(),
+            host_faults: Vec::new(),
         };
         params.config = Config::default()
             .subgroups(subgroups)
@@ -97,9 +97,9 @@ impl Case {
             .receive_batch(pick(&mut random, &[2, 4, 8]))
             .send_batch(pick(&mut random, &[2, 4, 16]))
             .send_depth(32)
-            .quota(pick(&mut random, &[1, 16, 4096]))
+            .budget(pick(&mut random, &[1, 16, 4096]))
             .chains(random.random_range(1..=ranks))
-            .lead_chunks(pick(&mut random, &[Some(0), None, Some(1), Some(5)]))
+            .lookahead_chunks(pick(&mut random, &[Some(0), None, Some(1), Some(5)]))
             .max_receive_bytes(params.receive_bytes().max(1))
             .barrier_timeout(Duration::from_micros(20_000))
             .recovery_timeout(Duration::from_micros(50_000))
@@ -134,7 +134,7 @@ impl Case {
         let rank = random.random_range(0..ranks);
         match random.random_range(0..12) {
             0 => {
-                params.trouble.push(Trouble::Dead { rank, after_ps });
+                params.host_faults.push(HostFault::Dead { rank, after_ps });
                 expected = Expected::RightOrFailed;
             }
             1 => {
@@ -150,17 +150,17 @@ impl Case {
                 expected = Expected::RightOrFailed;
             }
             2 => {
-                params.trouble.push(Trouble::Cancel { rank, after_ps });
+                params.host_faults.push(HostFault::Cancel { rank, after_ps });
                 expected = Expected::RightOrFailed;
             }
             3 => {
-                params.trouble.push(Trouble::Disagree { rank });
+                params.host_faults.push(HostFault::Disagree { rank });
                 expected = Expected::Failed;
             }
             4 | 5 => {
                 let unit = FIRST_UNIT + random.random_range(0..params.config.receive_threads);
                 let for_ps = random.random_range(1..5_000) * PS_PER_US;
-                params.trouble.push(Trouble::Stall { rank, unit, after_ps, for_ps });
+                params.host_faults.push(HostFault::Stall { rank, unit, after_ps, for_ps });
             }
             _ => {}
         }
@@ -180,7 +180,7 @@ impl Case {
         // Still later, so that the other seeds are what they were without this.
         if random.random_ratio(1, 8) {
             // Nothing but the network happens to these: the DPA has no part in them.
-            if !params.trouble.is_empty() {
+            if !params.host_faults.is_empty() {
                 expected = Expected::Right;
             }
             without_multicast(&mut random, &mut params);
@@ -236,7 +236,7 @@ fn without_multicast(random: &mut ChaCha8Rng, params: &mut SimParams) {
     // Each name above is of its operation, and has the parameters that there are without being given any.
     params.algorithm = Algorithm::new(operation, Some(name), Parameters::default())
         .unwrap_or_else(|_| unreachable!("algorithms of these names exist"));
-    params.trouble.clear();
+    params.host_faults.clear();
     if operation.reduces() {
         params.bytes -= params.bytes % u64::from(OPERATOR.element_bytes());
     }

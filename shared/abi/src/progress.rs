@@ -1,9 +1,9 @@
-//! Context of the conductor of image `allgather`: the thread that runs a communicator's protocol on the card, so that the host has
+//! Context of the progress thread of image `allgather`: the thread that runs a communicator's protocol on the card, so that the host has
 //! nothing to do between posting an operation and its end.
 //!
 //! It exchanges control messages over reliable queue pairs in DPA memory, one per peer; learns from lanes and send workers by
-//! [`Signals`]; and tells the host by a [`ConductorReport`] and a [`crate::CompletionFlag`]. The host gives it orders over a control queue
-//! as lanes have (see [`crate::lane`]), one at a time: the next one only after [`ConductorReport::acknowledged`] shows the last.
+//! [`Signals`]; and tells the host by a [`ProgressReport`] and a [`crate::CompletionFlag`]. The host gives it orders over a control queue
+//! as lanes have (see [`crate::lane`]), one at a time: the next one only after [`ProgressReport::acknowledged`] shows the last.
 
 use crate::layout::{abi_codes, abi_struct};
 use crate::{
@@ -11,19 +11,19 @@ use crate::{
     Shared, TableMemory,
 };
 
-/// Value of [`ConductorOrder::flags`]: an operation is posted. It begins once all lanes are armed for it.
-pub const ORDER_POST: u32 = 1;
-/// Likewise: the blocks in [`ConductorOrder::placed`] are whole in the user buffer.
-pub const ORDER_PLACED: u32 = 2;
-/// Likewise: the blocks in [`ConductorOrder::read`] have been read.
-pub const ORDER_READ: u32 = 4;
+/// Value of [`ProgressCommand::flags`]: an operation is posted. It begins once all lanes are armed for it.
+pub const COMMAND_POST: u32 = 1;
+/// Likewise: the blocks in [`ProgressCommand::delivered`] are whole in the user buffer.
+pub const COMMAND_DELIVERED: u32 = 2;
+/// Likewise: the blocks in [`ProgressCommand::read`] have been read.
+pub const COMMAND_READ: u32 = 4;
 /// Likewise: the operation fails, for the reason in the order.
-pub const ORDER_FAIL: u32 = 8;
-/// Likewise: a deadline that has passed counts. The host gives this order after [`ConductorReport::deadline_ps`], when all lanes are
-/// complete or closed and what has come is told. Without it the conductor sees no cutoff and no bound.
-pub const ORDER_TIME: u32 = 16;
+pub const COMMAND_FAIL: u32 = 8;
+/// Likewise: a deadline that has passed counts. The host gives this order after [`ProgressReport::deadline_ps`], when all lanes are
+/// complete or closed and what has come is told. Without it the progress thread sees no cutoff and no bound.
+pub const COMMAND_TIME: u32 = 16;
 
-/// Value of [`ConductorReport::flags`]: the barrier of the operation is passed.
+/// Value of [`ProgressReport::flags`]: the barrier of the operation is passed.
 pub const REPORT_READY: u32 = 1;
 /// Likewise: all blocks are in the user buffer.
 pub const REPORT_EVERYTHING: u32 = 2;
@@ -31,7 +31,7 @@ pub const REPORT_EVERYTHING: u32 = 2;
 pub const REPORT_RELEASED: u32 = 4;
 /// Likewise: it has failed.
 pub const REPORT_FAILED: u32 = 8;
-/// Likewise: another rank's call differs; see [`ConductorReport::their_rank`].
+/// Likewise: another rank's call differs; see [`ProgressReport::their_rank`].
 pub const REPORT_DISAGREES: u32 = 16;
 /// Likewise: the protocol needs nothing more of the operation but the end of the own sends.
 pub const REPORT_RELEASING: u32 = 32;
@@ -51,14 +51,14 @@ abi_struct! {
         pub armed: u64,
         /// Sequence number of the last operation that all lanes have completed (last lane).
         pub complete: u64,
-        /// Sequence number of the last operation that the send workers may send (conductor).
+        /// Sequence number of the last operation that the send workers may send (progress thread).
         pub go: u64,
         /// Send workers that have announced the end of their sends: a count (send workers).
         pub announced: u64,
         /// Send workers whose sends are over: a count (send workers).
         pub sent: u64,
-        /// Activation id of the conductor (host).
-        pub conductor: u32,
+        /// Activation id of the progress thread (host).
+        pub progress: u32,
         /// Number of lanes (host).
         pub lanes: u32,
         /// Number of send workers (host).
@@ -71,27 +71,27 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// A peer of the conductor: a rank with which it exchanges control messages.
+    /// A peer of the progress thread: a rank with which it exchanges control messages.
     ///
-    /// Its message slots lie one behind another at [`ConductorThread::messages`]: as many as the receive queue has entries, then as many
+    /// Its message slots lie one behind another at [`ProgressThread::messages`]: as many as the receive queue has entries, then as many
     /// as the send queue has.
     #[size = 128, align = 64, memory]
-    pub struct ConductorPeer {
+    pub struct ProgressPeer {
         /// Receive queue of the connection, 16-byte entries.
         pub receive_queue: ReceiveQueueMemory,
         /// Send queue of the connection, in basic blocks of 64 bytes, one per message.
         pub send_queue: SendQueueMemory,
         /// Its rank.
         pub rank: u32,
-        /// 1 once the connection is broken (conductor).
+        /// 1 once the connection is broken (progress thread).
         pub broken: u32,
         /// Number of its first message slot.
         pub first_slot: u64,
-        /// Messages sent (conductor).
+        /// Messages sent (progress thread).
         pub produced: u64,
-        /// Messages whose sends are complete (conductor).
+        /// Messages whose sends are complete (progress thread).
         pub completed: u64,
-        /// Messages received (conductor).
+        /// Messages received (progress thread).
         pub received: u64,
         /// Zero.
         pub reserved: [u64; 3],
@@ -99,16 +99,16 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// An order, written by the host in one Write before the message that wakes the conductor.
+    /// An order, written by the host in one Write before the message that wakes the progress thread.
     #[size = 512, align = 64]
-    pub struct ConductorOrder {
+    pub struct ProgressCommand {
         /// Number of the order: 1, 2, 3, ... 0: none yet.
         pub sequence: u64,
         /// The host's clock, in picoseconds: all times of the report are by this clock.
         pub now_ps: u64,
         /// `ORDER_*`.
         pub flags: u32,
-        /// Number of the operation ([`ORDER_POST`], as all down to `rkey`).
+        /// Number of the operation ([`COMMAND_POST`], as all down to `rkey`).
         pub operation: u32,
         /// Code of the kind of operation in messages.
         pub kind: u32,
@@ -121,7 +121,7 @@ abi_struct! {
         /// Chains of the schedule.
         pub chains: u32,
         /// How long the barrier may take.
-        pub patience_ps: u64,
+        pub barrier_timeout_ps: u64,
         /// From the end of the barrier to the cutoff.
         pub cutoff_ps: u64,
         /// From the end of the barrier to the failure.
@@ -144,7 +144,7 @@ abi_struct! {
         pub rkey: u32,
         /// Address of the receive buffer, for the peer that reads it; the firmware never dereferences it.
         pub address: u64,
-        /// Rank at fault ([`ORDER_FAIL`], as the next two).
+        /// Rank at fault ([`COMMAND_FAIL`], as the next two).
         pub culprit: u32,
         /// Rank that noticed.
         pub witness: u32,
@@ -152,9 +152,9 @@ abi_struct! {
         pub cause: u32,
         /// Zero.
         pub reserved: u32,
-        /// Blocks ([`ORDER_PLACED`]).
-        pub placed: [u64; 16],
-        /// Blocks ([`ORDER_READ`]).
+        /// Blocks ([`COMMAND_DELIVERED`]).
+        pub delivered: [u64; 16],
+        /// Blocks ([`COMMAND_READ`]).
         pub read: [u64; 16],
         /// Zero.
         pub reserved_2: [u64; 14],
@@ -164,10 +164,10 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// What the conductor tells the host, in host memory, in lines that only it writes: with every order, when the barrier is passed, when
+    /// What the progress thread tells the host, in host memory, in lines that only it writes: with every order, when the barrier is passed, when
     /// something is to be read, at the end and on failure.
     #[size = 384, align = 64]
-    pub struct ConductorReport {
+    pub struct ProgressReport {
         /// Number of this report. While it differs from `end` the report is being written.
         pub begin: u64,
         /// Number of the last order that was carried out.
@@ -176,11 +176,11 @@ abi_struct! {
         pub operation: u32,
         /// `REPORT_*`.
         pub flags: u32,
-        /// A [`ConductorStatus`] code.
+        /// A [`ProgressThreadStatus`] code.
         pub status: u32,
         /// Detail of the status.
         pub detail: u32,
-        /// When the host is to order [`ORDER_TIME`], by its clock; 2^64 - 1: never.
+        /// When the host is to order [`COMMAND_TIME`], by its clock; 2^64 - 1: never.
         pub deadline_ps: u64,
         /// When all lanes were armed.
         pub armed_ps: u64,
@@ -236,8 +236,8 @@ abi_struct! {
 }
 
 abi_codes! {
-    /// State of the conductor as [`ConductorReport::status`] tells it.
-    pub enum ConductorStatus {
+    /// State of the progress thread as [`ProgressReport::status`] tells it.
+    pub enum ProgressThreadStatus {
         /// All is well.
         Running = 0,
         /// An error completion on the control queue; detail = syndrome. It can no longer be told anything.
@@ -248,11 +248,11 @@ abi_codes! {
 }
 
 abi_struct! {
-    /// A conductor. Its device address is the argument of the event handler `conduct`.
+    /// A progress thread. Its device address is the argument of the event handler `progress`.
     ///
-    /// Life: as a [`crate::LaneThread`]'s, with RPC `prepare_conductor`.
+    /// Life: as a [`crate::LaneThread`]'s, with RPC `prepare_progress`.
     #[size = 832, align = 64, memory]
-    pub struct ConductorThread {
+    pub struct ProgressThread {
         /// [`crate::ABI_HASH`].
         pub abi_hash: u64,
         /// [`crate::ABI_VERSION`].
@@ -264,7 +264,7 @@ abi_struct! {
         /// Number of the first operation.
         pub first_operation: u32,
         /// Messages and actions after which an activation ends and asks to be run again; at least 1.
-        pub quota: u32,
+        pub budget: u32,
         /// Outbox of the thread.
         pub outbox_id: u32,
         /// Window of the thread.
@@ -278,7 +278,7 @@ abi_struct! {
         /// Number of the communicator in messages.
         pub communicator: u64,
         /// The peers; peer number i has user index i.
-        pub contexts: ContextMemory<ConductorPeer>,
+        pub contexts: ContextMemory<ProgressPeer>,
         /// Activation ids of the send workers, as many as [`Signals::senders`].
         pub senders: TableMemory<u64>,
         /// Message slots, [`MESSAGE_BYTES`] bytes each.
@@ -287,12 +287,12 @@ abi_struct! {
         pub machine: KeptMemory,
         /// The communicator's [`Signals`].
         pub signals: Shared<Signals>,
-        /// Host address of the [`ConductorReport`], 64-byte aligned.
+        /// Host address of the [`ProgressReport`], 64-byte aligned.
         pub report_host: u64,
         /// Host address of the [`crate::CompletionFlag`] with the number of the last operation that is over, 64-byte aligned.
         pub flag_host: u64,
         /// The order (host).
-        pub order: HostLine<ConductorOrder>,
+        pub order: HostLine<ProgressCommand>,
         /// CQ of all peers' queues, bound to this thread. Depth at least the sum of theirs.
         pub message_cq: CompletionQueueMemory,
         /// CQ of the control queue, as in [`crate::LaneThread`].
@@ -301,22 +301,22 @@ abi_struct! {
         pub control_queue: ReceiveQueueMemory,
         /// Zero.
         pub reserved_2: u64,
-        /// State (conductor).
-        pub state: ConductorState,
+        /// State (progress thread).
+        pub state: ProgressThreadState,
     }
 }
 
 /// Bytes of a message slot.
 pub const MESSAGE_BYTES: u64 = 192;
-/// Bytes of the memory at [`ConductorThread::machine`].
+/// Bytes of the memory at [`ProgressThread::machine`].
 pub const MACHINE_BYTES: u64 = 4096;
 
 abi_struct! {
-    /// What a conductor remembers besides the machine. The host writes zeros at set-up and never touches it again.
+    /// What a progress thread remembers besides the machine. The host writes zeros at set-up and never touches it again.
     #[size = 576, align = 64]
-    pub struct ConductorState {
+    pub struct ProgressThreadState {
         /// The report as it is to be told next; `begin` and `end` count.
-        pub report: ConductorReport,
+        pub report: ProgressReport,
         /// Completions of messages consumed; never wraps.
         pub consumed: u64,
         /// Control completions consumed.
@@ -342,10 +342,10 @@ abi_struct! {
         /// 1 while the report is not told.
         pub unreported: u32,
         /// 1 while the host's order has not been looked at.
-        pub attention: u32,
+        pub pending: u32,
         /// 1 once outbox and window of the thread are configured.
         pub configured: u32,
-        /// 1 after RPC `prepare_conductor` accepted the context.
+        /// 1 after RPC `prepare_progress` accepted the context.
         pub prepared: u32,
         /// 1 while the next look at the clock counts.
         pub due: u32,
@@ -355,9 +355,9 @@ abi_struct! {
         pub reserved: u32,
         /// Own turn of the posted operation, as in the order.
         pub turn: [u32; 4],
-        /// Terms of the posted operation: kind, root, chunk bytes, chains.
-        pub terms: [u32; 4],
-        /// Likewise: amount, patience, cutoff, bound.
+        /// Descriptor of the posted operation: kind, root, chunk bytes, chains.
+        pub descriptor: [u32; 4],
+        /// Likewise: amount, barrier timeout, cutoff, bound.
         pub spans: [u64; 4],
         /// 1: all ranks contribute.
         pub everybody: u32,

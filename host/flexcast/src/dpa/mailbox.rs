@@ -30,7 +30,7 @@ pub(crate) struct Line {
 
 /// The host's end of the connection to a thread.
 #[derive(Debug)]
-pub(crate) struct Wake {
+pub(crate) struct Mailbox {
     qp: QueuePair,
     cq: CompletionQueue,
     busy: bool,
@@ -43,14 +43,14 @@ pub(crate) struct Wake {
 
 /// The thread's end.
 #[derive(Debug)]
-pub(crate) struct Woken {
+pub(crate) struct MailboxTarget {
     pub(crate) qp: DpaQueuePair,
     pub(crate) cq: DpaCompletionQueue,
 }
 
-impl Wake {
+impl Mailbox {
     /// For messages of at most `lines` lines, short or not.
-    pub(crate) fn new(card: &Card, handler: &EventHandler, lines: usize) -> Result<(Self, Woken)> {
+    pub(crate) fn new(card: &Card, handler: &EventHandler, lines: usize) -> Result<(Self, MailboxTarget)> {
         let depths = DpaDepths { log_send: None, log_receive: Some(LOG_DEPTH) };
         let device_cq = DpaCompletionQueue::new(card.outbox(), LOG_DEPTH, CqTarget::Thread(handler))?;
         let cq = CompletionQueue::new(card.device(), 2)?;
@@ -64,7 +64,7 @@ impl Wake {
         qp.connect(&device_qp.endpoint(0), 0)?;
         let (long, short) = (Vec::with_capacity(lines), Vec::with_capacity(lines));
         let bytes = Vec::with_capacity(lines * SHORT_BYTES);
-        Ok((Self { qp, cq, busy: false, long, short, bytes }, Woken { cq: device_cq, qp: device_qp }))
+        Ok((Self { qp, cq, busy: false, long, short, bytes }, MailboxTarget { cq: device_cq, qp: device_qp }))
     }
 
     /// Whether the last message has arrived, so that its lines may be written anew.
@@ -82,7 +82,7 @@ impl Wake {
         Ok(!self.busy)
     }
 
-    /// Adds a line to the next message, before all short ones. Only when [`Wake::is_free`].
+    /// Adds a line to the next message, before all short ones. Only when [`Mailbox::is_free`].
     pub(crate) fn write_from(&mut self, line: Line) {
         self.long.push(SendRequest {
             id: 0,
@@ -93,7 +93,7 @@ impl Wake {
         });
     }
 
-    /// Adds a line of at most [`SHORT_BYTES`], which the card need not fetch from memory. Only when [`Wake::is_free`].
+    /// Adds a line of at most [`SHORT_BYTES`], which the card need not fetch from memory. Only when [`Mailbox::is_free`].
     pub(crate) fn write(&mut self, bytes: &[u8], to: DeviceRange) {
         debug_assert!(bytes.len() <= SHORT_BYTES, "{} bytes", bytes.len());
         self.short.push((to, bytes.len()));
