@@ -4,18 +4,17 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use emu_config::Machine;
-use flexcast::{MAX_SLOTS, Transport};
 
+use crate::images_args::ImagesArgs;
 use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
+use crate::pair_args::PairArgs;
 use crate::plan_args::PlanArgs;
 use crate::reference_args::ReferenceArgs;
 use crate::report_args::ReportArgs;
 use crate::sim_args::{SimArgs, SoakArgs};
 use flexcast_lab::machine_args::MachineArgs;
-use flexcast_lab::options::{one_of, whole};
-use flexcast_lab::sim::spec::{ControlName, transports};
-use flexcast_lab::tput::plan::{MAX_CHUNK_BYTES, MAX_THREADS, Params};
+use flexcast_lab::options::whole;
+use flexcast_lab::tput::spec::TputSpec;
 
 /// Firmware for the DPA of a BlueField-3, run, measured and deployed: on the emulated card or on a real one.
 #[derive(Debug, Parser)]
@@ -87,88 +86,28 @@ pub(crate) struct DevicesArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TputArgs {
-    /// What carries the data.
-    #[arg(long, value_parser = one_of(transports()), default_value_t = Params::default().transport, value_name = "NAME")]
-    pub(crate) transport: Transport,
-    /// Subgroups, and as many DPA threads that receive.
-    #[arg(long, value_parser = whole::<u32>(1, MAX_THREADS), default_value_t = Params::default().threads)]
-    pub(crate) threads: u32,
-    /// DPA threads that send.
-    #[arg(long, value_parser = whole::<u32>(1, MAX_THREADS), default_value_t = Params::default().send_threads, value_name = "N")]
-    pub(crate) send_threads: u32,
-    /// Bytes per chunk: a multiple of 64; UD at most 4096.
-    #[arg(long, value_parser = whole::<u32>(64, MAX_CHUNK_BYTES), default_value_t = 4096, value_name = "BYTES")]
-    pub(crate) chunk: u32,
-    /// Bytes to send, made up from the seed [default: 8 MiB].
-    #[arg(long, value_parser = whole::<u64>(1, "what memory has room for"), value_name = "N", conflicts_with = "file")]
-    pub(crate) bytes: Option<u64>,
+    #[command(flatten)]
+    pub(crate) spec: TputSpec,
     /// Send this file instead of made-up bytes.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "bytes")]
     pub(crate) file: Option<PathBuf>,
-    /// Completions per doorbell of a receive worker: a power of two up to half the slots.
-    #[arg(long, value_parser = whole::<u32>(2, MAX_SLOTS / 2), default_value_t = Params::default().batch, value_name = "N")]
-    pub(crate) batch: u32,
-    /// Receives of each subgroup, with UD as many staging slots: a power of two, 16 to 8192.
-    #[arg(long, value_parser = whole::<u32>(16, MAX_SLOTS), default_value_t = Params::default().slots, value_name = "N")]
-    pub(crate) slots: u32,
-    /// Where the protocol runs: on the host, or on a DPA thread of the card.
-    #[arg(long, value_enum, default_value = "host")]
-    pub(crate) control: ControlName,
-    /// Measured repetitions.
-    #[arg(long, value_parser = whole::<u32>(1, u32::MAX), default_value_t = 1, value_name = "N")]
-    pub(crate) iterations: u32,
-    /// Repetitions before the measured ones.
-    #[arg(long, value_parser = whole::<u32>(0, u32::MAX), default_value_t = 0, value_name = "N")]
-    pub(crate) warm_up: u32,
-    /// Seed of everything left to chance: made-up bytes, losses, faults, weak memory [default: the machine file's, or 1].
-    #[arg(long, value_parser = whole::<u64>(0, u64::MAX))]
-    pub(crate) seed: Option<u64>,
-    /// Device image.
-    #[arg(long, value_name = "ELF", default_value = "target/device/emu/allgather.elf")]
+    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where `cargo xtask build`
+    /// leaves images, and then among those that this program holds.
+    #[arg(long, value_name = "ELF|NAME", default_value = "allgather")]
     pub(crate) image: PathBuf,
-    /// Who implements the vendor's libraries.
-    #[arg(long, value_enum, default_value = "emu")]
-    pub(crate) provider: ProviderName,
-    /// Name of the receiving card [default: the first].
-    #[arg(long, value_name = "NAME")]
-    pub(crate) server: Option<String>,
-    /// Name of the sending card [default: the second, or the first where there is one].
-    #[arg(long, value_name = "NAME")]
-    pub(crate) client: Option<String>,
-    /// Print one JSON object instead of a table.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) pair: PairArgs,
     #[command(flatten)]
     pub(crate) look: LookArgs,
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
 }
 
-impl TputArgs {
-    /// The run's parameters on a machine; limits are checked by the plan.
-    pub(crate) fn params(&self, machine: &Machine) -> Params {
-        Params {
-            transport: self.transport,
-            threads: self.threads,
-            send_threads: self.send_threads,
-            chunk_bytes: self.chunk,
-            batch: self.batch,
-            slots: self.slots,
-            control: self.control.into(),
-            iterations: self.iterations,
-            warm_up: self.warm_up,
-            loss_ppm: machine.losses_ppm(),
-            seed: machine.seed.unwrap_or_default(),
-        }
-    }
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Directory with allgather.elf.
-    #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
-    pub(crate) images: PathBuf,
-    /// File to send [default: this program].
+    #[command(flatten)]
+    pub(crate) images: ImagesArgs,
+    /// File to send [default: 8 MiB, made up from seed 1].
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// Print one JSON object instead of tables.
@@ -178,8 +117,9 @@ pub(crate) struct DemoArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImageArgs {
-    /// Device image.
-    #[arg(value_name = "IMAGE.elf")]
+    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where `cargo xtask build`
+    /// leaves images, and then among those that this program holds.
+    #[arg(value_name = "ELF|NAME")]
     pub(crate) image: PathBuf,
     /// Who implements the vendor's libraries.
     #[arg(long, value_enum, default_value = "emu")]
@@ -193,9 +133,8 @@ pub(crate) struct ImageArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// Directory with reference.elf and allgather.elf.
-    #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
-    pub(crate) images: PathBuf,
+    #[command(flatten)]
+    pub(crate) images: ImagesArgs,
     /// Bytes to send per run.
     #[arg(long, value_parser = whole::<u64>(1, "what memory has room for"), value_name = "N", default_value_t = 4 << 20)]
     pub(crate) bytes: u64,
@@ -325,23 +264,39 @@ mod tests {
     /// What a report prints beside each of its runs does that run.
     #[test]
     fn commands_of_experiments_are_parsed_as_their_runs() {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../experiments");
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/experiments");
         let model = Timing { model: Some("m2".to_owned()), set: vec!["loads.l3_cycles=115".to_owned()] };
         let mut runs = 0;
         for experiment in read_folder(&folder, false).unwrap() {
             for point in Point::all(&experiment) {
                 let command = point.command(&model);
-                let Point::Sim(point) = point else { continue };
-                let parsed =
-                    Cli::try_parse_from(command.split(' ')).unwrap_or_else(|error| panic!("{command}: {error}"));
-                let Command::Sim(args) = parsed.command else { panic!("{command}") };
-                let mut spec = point.spec;
-                spec.machine.model.clone_from(&model.model);
-                spec.machine.set.clone_from(&model.set);
-                assert_eq!((args.spec, args.json), (spec, true), "{command}");
+                let parsed = || {
+                    let parsed = Cli::try_parse_from(command.split(' '));
+                    parsed.unwrap_or_else(|error| panic!("{command}: {error}")).command
+                };
+                match point {
+                    Point::Sim(point) => {
+                        let Command::Sim(args) = parsed() else { panic!("{command}") };
+                        let mut spec = point.spec;
+                        spec.machine.model.clone_from(&model.model);
+                        spec.machine.set.clone_from(&model.set);
+                        assert_eq!((args.spec, args.json), (spec, true), "{command}");
+                    }
+                    Point::Tput(point) => {
+                        let Command::Tput(args) = parsed() else { panic!("{command}") };
+                        assert_eq!((args.spec, args.pair.json), (point.spec, true), "{command}");
+                        assert_eq!(args.machine.network.model, model.model, "{command}");
+                    }
+                    Point::Reference(point) => {
+                        let Command::Reference(args) = parsed() else { panic!("{command}") };
+                        assert_eq!((args.spec, args.pair.json), (point.spec, true), "{command}");
+                        assert_eq!(args.machine.network.set, model.set, "{command}");
+                    }
+                    Point::Concurrent(_) => continue,
+                }
                 runs += 1;
             }
         }
-        assert!(runs > 100, "{runs} runs: are the experiments still read?");
+        assert!(runs > 300, "{runs} runs: are the experiments still read?");
     }
 }

@@ -5,7 +5,9 @@
 
 mod args;
 mod commands;
+mod images_args;
 mod look_args;
+mod pair_args;
 mod plan_args;
 #[cfg(test)]
 mod readme;

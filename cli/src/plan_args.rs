@@ -1,13 +1,13 @@
 //! Arguments of `flexcast plan`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use flexcast::Transport;
 use flexcast_lab::capacity::MAX_GBIT_PER_S;
 use flexcast_lab::options::{one_of, whole};
 use flexcast_lab::sim::spec::transports;
 use flexcast_proto::MAX_RANKS;
+
+use crate::images_args::ImagesArgs;
 
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
@@ -26,9 +26,9 @@ pub(crate) struct PlanArgs {
     /// Bytes that each rank contributes to an Allgather.
     #[arg(long, value_parser = whole::<u64>(1, u64::MAX), value_name = "N", default_value_t = 8 << 20)]
     pub(crate) buffer: u64,
-    /// Directory with allgather.elf, which is run to learn what a completion costs.
-    #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
-    pub(crate) images: PathBuf,
+    /// Image `allgather` is run to learn what a completion costs.
+    #[command(flatten)]
+    pub(crate) images: ImagesArgs,
     /// Timing model of that run: m2, uncalibrated-1, or a file of a timing model's numbers.
     #[arg(long, value_name = "NAME|FILE", default_value = "m2")]
     pub(crate) model: String,

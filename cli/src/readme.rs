@@ -31,7 +31,7 @@ fn all_commands() -> impl Iterator<Item = (&'static str, Vec<String>)> {
 }
 
 /// How a command of this tool begins in the document.
-const NAMES: [&str; 3] = ["flexcast ", "target/release/flexcast ", "cargo run --release -p flexcast-cli -- "];
+const NAME: &str = "flexcast ";
 
 /// Arguments of each command of this tool, with the name of the program before them; comments and what a shell makes of them are left out.
 fn commands(text: &str) -> Vec<Vec<String>> {
@@ -43,14 +43,14 @@ fn commands(text: &str) -> Vec<Vec<String>> {
         // `for i in ...; do COMMAND & done`, `COMMAND && COMMAND`
         for part in line.split([';', '&']) {
             let part = part.trim().trim_start_matches("do ");
-            let Some(arguments) = NAMES.iter().find_map(|name| part.strip_prefix(name)) else { continue };
+            let Some(arguments) = part.strip_prefix(NAME) else { continue };
             let words = arguments.split_whitespace().map(|word| word.replace("$i", "1"));
             commands.push(std::iter::once("flexcast".to_owned()).chain(words).collect());
         }
     }
     // Within sentences.
     for quoted in text.split('`').skip(1).step_by(2).filter(|quoted| !quoted.contains('\n')) {
-        let Some(arguments) = NAMES.iter().find_map(|name| quoted.strip_prefix(name)) else { continue };
+        let Some(arguments) = quoted.strip_prefix(NAME) else { continue };
         let complete = arguments.contains(" --") && !arguments.contains("...");
         if complete {
             let words = arguments.split_whitespace().map(str::to_owned);

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use flexcast_lab::options::whole;
 
+use crate::images_args::ImagesArgs;
+
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
     /// Experiments by their ids [default: all].
@@ -22,12 +24,14 @@ pub(crate) struct ReportArgs {
     /// What `flexcast calibrate --json` has written.
     #[arg(long, value_name = "FILE")]
     pub(crate) calibration: Option<PathBuf>,
-    /// Folder of the experiments' files.
-    #[arg(long, value_name = "DIR", default_value = "experiments")]
-    pub(crate) experiments: PathBuf,
-    /// Directory with reference.elf and allgather.elf.
-    #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
-    pub(crate) images: PathBuf,
+    /// List the experiments, each with its id and its title, and run none.
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Folder of the experiments' files [default: lab/experiments of this folder, and if it is not there, the experiments that this program holds].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) experiments: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) images: ImagesArgs,
     /// What emulated times are made of: m2, uncalibrated-1, or a file of a timing model's numbers.
     #[arg(long, value_name = "NAME|FILE", default_value = "m2")]
     pub(crate) model: String,

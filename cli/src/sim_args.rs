@@ -11,8 +11,9 @@ pub(crate) struct SimArgs {
     /// Gather this file instead of made-up bytes, cut evenly over the ranks, or broadcast it.
     #[arg(long, value_name = "FILE", conflicts_with = "bytes")]
     pub(crate) file: Option<PathBuf>,
-    /// Device image.
-    #[arg(long, value_name = "ELF", default_value = "target/device/emu/allgather.elf")]
+    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where `cargo xtask build`
+    /// leaves images, and then among those that this program holds.
+    #[arg(long, value_name = "ELF|NAME", default_value = "allgather")]
     pub(crate) image: PathBuf,
     /// Print one JSON object instead of a table.
     #[arg(long)]
@@ -44,8 +45,9 @@ pub(crate) struct SoakArgs {
     /// Print what each case is before it runs.
     #[arg(long)]
     pub(crate) show: bool,
-    /// Device image.
-    #[arg(long, value_name = "ELF", default_value = "target/device/emu/allgather.elf")]
+    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where `cargo xtask build`
+    /// leaves images, and then among those that this program holds.
+    #[arg(long, value_name = "ELF|NAME", default_value = "allgather")]
     pub(crate) image: PathBuf,
     /// Print one JSON object.
     #[arg(long)]

@@ -78,7 +78,7 @@ fn compiled_as_recorded() -> bool {
 fn the_reduced_evaluation_has_not_drifted() {
     let folder = evaluated();
     let times = std::fs::read_to_string(folder.join("times.txt")).expect("times");
-    let golden = root().join("experiments/reduced.golden");
+    let golden = root().join("lab/experiments/reduced.golden");
     if std::env::var_os("UPDATE_GOLDEN").is_some() && std::env::var_os("CI").is_none() {
         std::fs::write(&golden, &times).expect("the golden file");
     }
@@ -94,7 +94,7 @@ fn the_reduced_evaluation_has_not_drifted() {
     assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("<script src"));
     let plots = page.matches("<figure class=\"plot\">").count();
     assert_eq!(page.matches("<script type=\"application/json\"").count(), plots);
-    for entry in std::fs::read_dir(root().join("experiments")).expect("experiments") {
+    for entry in std::fs::read_dir(root().join("lab/experiments")).expect("experiments") {
         let path = entry.expect("an entry").path();
         if path.extension().is_some_and(|extension| extension == "toml") {
             let id = path.file_stem().expect("a name").to_string_lossy().into_owned();
@@ -111,7 +111,7 @@ fn the_reduced_evaluation_has_not_drifted() {
 #[test]
 fn the_reduced_evaluation_fails_nothing_for_want_of_a_run() {
     let (mut failed, mut not_run) = (0, 0);
-    for experiment in spec::read_folder(&root().join("experiments"), true).expect("experiments") {
+    for experiment in spec::read_folder(&root().join("lab/experiments"), true).expect("experiments") {
         let text = std::fs::read_to_string(evaluated().join(format!("{}.json", experiment.id))).expect("its JSON");
         let json: Value = serde_json::from_str(&text).expect("JSON");
         let whole = experiment.whole.as_ref().expect("the whole sweep");
@@ -223,7 +223,7 @@ fn a_browser_shows_every_plot_with_its_data() {
 
 /// Plots by their ids in the order of the page, with the number of rows that are to be seen in each, by the experiments' files alone.
 fn rows_of_plots() -> Vec<(String, usize)> {
-    let experiments = spec::read_folder(&root().join("experiments"), true).expect("experiments");
+    let experiments = spec::read_folder(&root().join("lab/experiments"), true).expect("experiments");
     let of = |experiment: &spec::Experiment| {
         let text = std::fs::read_to_string(evaluated().join(format!("{}.json", experiment.id))).expect("its JSON");
         let json: Value = serde_json::from_str(&text).expect("JSON");

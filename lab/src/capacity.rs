@@ -4,14 +4,14 @@
 //! bytes, so that it never waits for the link; the rest is arithmetic on it. UD carries -0/+22 %: by so much the published UD throughput
 //! is below what the published cycles give, and nobody knows why. The card's engines and its PCIe link are not looked at.
 
-use std::path::Path;
-
 use crate::model::{bitmap, rate};
 use flexcast::{Config, MAX_SUBGROUPS, Transport, UNITS_PER_CORE, USABLE_UNITS};
 use serde::Serialize;
 
 use crate::evaluate::point::{Point, TputPoint, link_goodput};
-use crate::reference::plan as kernel;
+use crate::evaluate::spec::Pair;
+use crate::images::Images;
+use crate::reference as kernel;
 
 /// MTU of the path in bytes.
 const MTU_BYTES: u32 = 4096;
@@ -150,13 +150,18 @@ pub enum CapacityError {
     Cost(String),
 }
 
+/// How chunks arrive.
+fn service(zero_copy: bool) -> kernel::Transport {
+    if zero_copy { kernel::Transport::Uc } else { kernel::Transport::Ud }
+}
+
 /// Runs a Broadcast that one thread receives, and tells what a completion costs it.
 ///
 /// # Errors
 /// [`CapacityError::Cost`].
-pub fn cost(zero_copy: bool, images: &Path, model: &emu_config::Timing) -> Result<Cost, CapacityError> {
-    let point = Point::Tput(TputPoint {
-        transport: if zero_copy { kernel::Transport::Uc } else { kernel::Transport::Ud },
+pub fn cost(zero_copy: bool, images: &Images, model: &emu_config::Timing) -> Result<Cost, CapacityError> {
+    let point = Point::Tput(TputPoint::of(Pair {
+        transport: service(zero_copy),
         threads: 1,
         chunk_bytes: 64,
         // All chunks, so that nothing is lost, and fetched, while the thread is behind.
@@ -165,7 +170,7 @@ pub fn cost(zero_copy: bool, images: &Path, model: &emu_config::Timing) -> Resul
         seed: 1,
         warm_up: 1,
         iterations: 1,
-    });
+    }));
     let row = point.run(images, model).map_err(CapacityError::Cost)?;
     let number = |column| row.number(column).filter(|value| *value > 0.0);
     match (number("cycles_per_cqe"), number("instructions_per_cqe")) {
@@ -199,10 +204,11 @@ pub fn plan(ask: &Ask, cost: Cost) -> Result<Plan, CapacityError> {
     range("--link", gbit_per_s.into(), 1, MAX_GBIT_PER_S.into())?;
     range("--ranks", ranks.into(), 1, flexcast_proto::MAX_RANKS.into())?;
     range("--buffer", buffer_bytes, 1, 1 << 40)?;
-    let wire = if transport.is_zero_copy() { kernel::Transport::Uc } else { kernel::Transport::Ud };
-    let longest = if transport.is_zero_copy() { kernel::UC_MAX_CHUNK_BYTES } else { kernel::UD_MAX_CHUNK_BYTES };
-    range("--chunk", chunk_bytes.into(), kernel::CHUNK_ALIGN_BYTES, longest)?;
-    if u64::from(chunk_bytes) % kernel::CHUNK_ALIGN_BYTES != 0 {
+    let wire = service(transport.is_zero_copy());
+    let longest =
+        if transport.is_zero_copy() { kernel::plan::UC_MAX_CHUNK_BYTES } else { kernel::plan::UD_MAX_CHUNK_BYTES };
+    range("--chunk", chunk_bytes.into(), kernel::plan::CHUNK_ALIGN_BYTES, longest)?;
+    if u64::from(chunk_bytes) % kernel::plan::CHUNK_ALIGN_BYTES != 0 {
         let range = format!("a multiple of 64, such as {}", chunk_bytes.next_multiple_of(64));
         return Err(CapacityError::Range { what: "--chunk", value: chunk_bytes.into(), range });
     }
@@ -215,7 +221,7 @@ pub fn plan(ask: &Ask, cost: Cost) -> Result<Plan, CapacityError> {
     let link_goodput_gbit_s = link_goodput(wire, chunk_bytes.into(), gbit_per_s.into());
     let wanted = rate::chunks_per_s(link_goodput_gbit_s, chunk_bytes.into());
     // One thread sends.
-    let most = USABLE_UNITS.saturating_sub(1).min(kernel::MAX_THREADS - 1);
+    let most = USABLE_UNITS.saturating_sub(1).min(kernel::plan::MAX_THREADS - 1);
     let slower = if transport.is_zero_copy() { 1.0 } else { UD_UNCERTAINTY };
     let (Some(receive_threads), Some(receive_threads_most)) =
         (threads(wanted, &cost, 1.0, most), threads(wanted, &cost, slower, most))

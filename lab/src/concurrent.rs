@@ -308,7 +308,7 @@ mod tests {
             let outcome = run(&Topology::named(topology).unwrap(), ranks, share, 4096).unwrap();
             let (expected, found) = (2.0 - 2.0 / ranks as f64, outcome.speedup());
             assert!(
-                (found / expected - 1.0).abs() < 0.05,
+                (found / expected - 1.0).abs() < 0.01,
                 "{ranks} ranks: {found:.3}, expected {expected:.3}: {outcome:?}"
             );
             assert_eq!(outcome.rings_sent_bytes, 2 * share * (ranks as u64 - 1));

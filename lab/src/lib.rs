@@ -8,6 +8,7 @@ pub mod capacity;
 pub mod concurrent;
 pub mod evaluate;
 pub mod figures;
+pub mod images;
 pub mod jobs;
 pub mod machine;
 pub mod machine_args;

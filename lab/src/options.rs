@@ -1,6 +1,11 @@
-//! Values of options: what is none, or cannot be one of the option, is refused with what it may be.
+//! Options of the command line: values that cannot be are refused with what may be, and a description of a run is printed as the command that
+//! repeats it.
 
 use std::fmt::Display;
+
+use clap::Args;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
@@ -26,6 +31,53 @@ pub fn one_of<T: Clone + Send + Sync + 'static>(
         let known = values.iter().find(|(name, ..)| *name == given);
         known.map(|(.., value)| value.clone()).ok_or_else(|| format!("no such value: {given}"))
     })
+}
+
+/// Options and values that say the same as a description of a run, whose fields are its options: those that are not as by default.
+pub fn words<T: Args + Serialize>(own: &T, default: &T) -> Vec<String> {
+    let (own, default) = (serde_json::json!(own), serde_json::json!(default));
+    let mut words = Vec::new();
+    for argument in T::augment_args(clap::Command::new("run")).get_arguments() {
+        let (key, Some(option)) = (argument.get_id().as_str(), argument.get_long()) else { continue };
+        if own[key] == default[key] {
+            continue;
+        }
+        let values = match &own[key] {
+            Value::Array(values) => values.as_slice(),
+            value => std::slice::from_ref(value),
+        };
+        for value in values {
+            words.push(format!("--{option}"));
+            words.extend(text(value));
+        }
+    }
+    words
+}
+
+/// The command line of a program with these options.
+pub fn command(program: &str, words: Vec<String>) -> String {
+    words.into_iter().fold(program.to_owned(), |command, word| command + " " + &quoted(word))
+}
+
+/// A value as an option takes it; none of a flag.
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::Null | Value::Bool(_) => None,
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) if number.is_f64() => number.as_f64().map(|number| number.to_string()),
+        other => Some(other.to_string()),
+    }
+}
+
+/// A word as a shell takes it.
+fn quoted(word: String) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=,%+@".contains(&byte);
+    if !word.is_empty() && word.bytes().all(plain) { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+/// A value by its name, in a description of a run.
+pub(crate) fn by_name<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(value)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! This library finds the device images, makes tiny ones ([`code`]), looks into the emulated machine ([`world`](mod@world)), runs the throughput harness ([`run`]), compares with
 //! recorded output ([`golden`]), builds the emulator's C libraries ([`libs`]) and the
-//! examples ([`examples`]), connects ranks ([`ranks`], [`communicators`]), copies the tree ([`tree`]) and reads error messages as a user would ([`told`]).
+//! examples ([`examples`]), connects ranks ([`ranks`], [`communicators`]), reads the console blocks of documents ([`transcript`]), copies the tree ([`tree`]) and reads error messages as a user would ([`told`]).
 
 pub mod code;
 pub mod communicators;
@@ -11,6 +11,7 @@ pub mod golden;
 pub mod libs;
 pub mod ranks;
 pub mod run;
+pub mod transcript;
 pub mod tree;
 pub mod world;
 

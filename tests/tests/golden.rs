@@ -92,6 +92,6 @@ fn reference_reports() {
         let params = reference::Params { transport, threads: 2, ..reference::Params::default() };
         let machine = emu_provider::lossy(0, 1);
         let ran = run::reference(machine, image_bytes("reference"), params, 1_000_003).expect("the run succeeds");
-        golden::compare("reference", &format!("run-{}", transport.name()), &report(&ran));
+        golden::compare("reference", &format!("run-{}", reference::transport::name(transport)), &report(&ran));
     }
 }

@@ -15,6 +15,7 @@ use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::{HostFault, Operation, SimParams};
 use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run as simulation;
+use flexcast_lab::sim::skew::PostSkew;
 use flexcast_lab::soak::random::Case;
 use flexcast_lab::soak::run_case;
 use flexcast_lab::tput::run::ImageFile;
@@ -56,7 +57,7 @@ fn with_fault_and_skew(control: Control, fault: HostFault, skew_us: u64) -> Repo
         warm_up: 0,
         iterations: 1,
         seed: 1,
-        skew_us,
+        skew: PostSkew::of_us(skew_us),
         config: config().control(control).barrier_timeout(Duration::from_micros(20_000)),
         host_faults: vec![fault],
     };

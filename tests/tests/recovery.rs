@@ -7,6 +7,7 @@ use flexcast::{Config, Control, Overheads, Transport};
 use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::{Operation, SimParams};
 use flexcast_lab::sim::run;
+use flexcast_lab::sim::skew::PostSkew;
 use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::image_bytes;
 use rand::{RngExt as _, SeedableRng as _};
@@ -29,7 +30,7 @@ fn case(seed: u64) -> (SimParams, Machine) {
         iterations: 2,
         seed,
         config: Config::default().with_subgroups(random.random_range(1..=3)),
-        skew_us: 0,
+        skew: PostSkew::default(),
         host_faults: Vec::new(),
     };
     let receive_bytes = params.receive_bytes();

@@ -133,15 +133,16 @@ fn image_allgather_takes_operations_whole() {
 #[test]
 fn the_published_kernels_need_a_memory_that_does_not_reorder() {
     for transport in [reference::Transport::Uc, reference::Transport::Ud] {
+        let name = reference::transport::name;
         let run = |memory| {
             let params = reference::Params { transport, iterations: OPERATIONS, ..reference::Params::default() };
             let ran = reference(Config { memory, ..lossy(0, 1) }, image("reference"), params, 600 * 4096);
             ran.map(drop)
         };
-        run(MemoryModel::Strong).unwrap_or_else(|error| panic!("{}: {}", transport.name(), chain(&error)));
+        run(MemoryModel::Strong).unwrap_or_else(|error| panic!("{}: {}", name(transport), chain(&error)));
         let wrong = (1..=20).filter(|&seed| run(MemoryModel::weak(seed)).is_err()).count();
-        println!("{}: {wrong} of 20 seeds go wrong on weak memory", transport.name());
-        assert!(wrong > 0, "{}", transport.name());
+        println!("{}: {wrong} of 20 seeds go wrong on weak memory", name(transport));
+        assert!(wrong > 0, "{}", name(transport));
     }
 }
 

@@ -12,6 +12,7 @@ use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::{Operation, SimParams};
 use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run;
+use flexcast_lab::sim::skew::PostSkew;
 use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::communicators::{self, connect, contribution, ended, gathered, with_machine};
 use flexcast_tests::{image_bytes, told};
@@ -42,7 +43,7 @@ fn params(transport: Transport, operation: Operation, ranks: u32, bytes: u64) ->
         iterations: 1,
         seed: 1,
         config,
-        skew_us: 0,
+        skew: PostSkew::default(),
         host_faults: Vec::new(),
     }
 }

@@ -6,10 +6,10 @@ use anyhow::Result;
 use crate::toolchain::Toolchain;
 use crate::{build, process, status, workspace};
 
-/// Build everything, send a file through two emulated cards, and gather it among eight.
+/// Build everything, send data through two emulated cards, and gather it among eight.
 #[derive(clap::Args)]
 pub(crate) struct Demo {
-    /// File to send [default: the demo's own program].
+    /// File to send [default: 8 MiB, made up from seed 1].
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Print one JSON object instead of tables.

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::toolchain::Toolchain;
 use crate::{build, new_file, process, status, workspace};
 
-/// Calibrate, run the experiments of experiments/, and write the page, docs/calibration.md and docs/evaluation.md.
+/// Calibrate, run the experiments of lab/experiments/, and write the page, docs/calibration.md and docs/evaluation.md.
 #[derive(clap::Args)]
 pub(crate) struct Evaluate {
     /// Experiments by their ids [default: all]; docs/evaluation.md stays as it is then.
@@ -37,7 +37,7 @@ impl Evaluate {
         let cli = workspace::cli()?;
         let begun = Instant::now();
         let calibration = if self.reduced { None } else { Some(self.calibrate(&cli, &out.join("calibration.json"))?) };
-        status::say("Evaluating", "the experiments of experiments/, on emulated cards");
+        status::say("Evaluating", "the experiments of lab/experiments/, on emulated cards");
         let done = process::run(&mut self.report(&cli, &out, calibration.as_deref()));
         let seconds = begun.elapsed().as_secs();
         status::say(

@@ -63,7 +63,7 @@ enum Command {
     Verify(verify::Verify),
     /// Print what each image takes of each memory region.
     Sizes(sizes::Sizes),
-    /// Build everything and send a file through two emulated cards, over UC and UD, with 1 to 16 threads.
+    /// Build everything and send data through two emulated cards, over UC and UD, with 1 to 16 threads.
     Demo(demo::Demo),
     /// Build one image, load it into an emulated card and print what it answers and logs.
     Run(run::Run),
@@ -73,7 +73,7 @@ enum Command {
     Sim(sim::Sim),
     /// Measure instructions per completion and the speed of the emulator.
     Bench(bench::Bench),
-    /// Calibrate, run the experiments of experiments/, and write the page and docs/evaluation.md.
+    /// Calibrate, run the experiments of lab/experiments/, and write the page and docs/evaluation.md.
     Evaluate(evaluate::Evaluate),
     /// Format check, images, lints and all tests.
     Test(test::Test),

@@ -14,8 +14,16 @@ use crate::{emu_libs, process, reproducible};
 pub(crate) fn root() -> &'static Path {
     static ROOT: LazyLock<PathBuf> = LazyLock::new(|| match std::env::var_os("FLEXCAST_ROOT") {
         Some(root) => root.into(),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_owned(),
+        None => own_root().to_owned(),
     });
+    &ROOT
+}
+
+/// Root of the tree that this program was compiled in. The command-line tool is built there even where `FLEXCAST_ROOT` names a copy of what images
+/// are built from.
+fn own_root() -> &'static Path {
+    static ROOT: LazyLock<PathBuf> =
+        LazyLock::new(|| Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_owned());
     &ROOT
 }
 
@@ -116,8 +124,15 @@ pub(crate) fn cli() -> Result<PathBuf> {
 
 /// The same with another profile of cargo's.
 pub(crate) fn cli_of(profile: &str) -> Result<PathBuf> {
-    process::run(&mut cargo_build(profile, "flexcast-cli", &["--bin", "flexcast"]))?;
-    let path = target_dir()?.join(emu_libs::profile_folder(profile)).join("flexcast");
+    let mut command = cargo_build(profile, "flexcast-cli", &["--bin", "flexcast"]);
+    command.current_dir(own_root());
+    if let Ok(own) = std::env::current_exe() {
+        // Its build script needs this program to build the images that it holds.
+        command.env("FLEXCAST_XTASK", own);
+    }
+    process::run(&mut command)?;
+    let path = metadata(&own_root().join("Cargo.toml"))?.target_directory.into_std_path_buf();
+    let path = path.join(emu_libs::profile_folder(profile)).join("flexcast");
     if !path.is_file() {
         bail!("cargo built flexcast-cli, but {} is not there", path.display());
     }

@@ -12,7 +12,7 @@ use flexcast_lab::reference;
 use flexcast_lab::tput::plan::{Params, Plan};
 use flexcast_lab::tput::run::{Cards, made_up_bytes, names, run as run_plan};
 
-use super::{open_provider, progress_bar, read_image, scaling};
+use super::{open_provider, progress_bar, scaling};
 use crate::args::{BenchArgs, ProviderName};
 
 /// Bytes of a chunk: small, so that the link is faster than one thread.
@@ -46,7 +46,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     if !args.json && !datapath.is_empty() {
         tell(args, &datapath)?;
     }
-    let collectives = if args.no_collectives { Vec::new() } else { scaling::measure(&args.images)? };
+    let collectives = if args.no_collectives { Vec::new() } else { scaling::measure(args.images.images.as_deref())? };
     if args.json {
         out!("{}", serde_json::json!({ "datapath": datapath, "collectives": collectives }))?;
     } else if !collectives.is_empty() {
@@ -74,8 +74,8 @@ fn datapath(args: &BenchArgs) -> anyhow::Result<Vec<Row>> {
     let bar = progress_bar("runs");
     bar.set_prefix("datapath");
     bar.set_length(10);
-    let mut rows = Vec::new();
-    let image = read_image(&args.images.join("reference.elf"))?;
+    let (images, mut rows) = (args.images.source(), Vec::new());
+    let image = images.read("reference")?;
     for transport in [reference::Transport::Uc, reference::Transport::Ud] {
         let plan = kernel(transport)?;
         let provider = open_provider(ProviderName::Emu, 0, 1)?;
@@ -83,7 +83,7 @@ fn datapath(args: &BenchArgs) -> anyhow::Result<Vec<Row>> {
         let report = reference::run(&cards, &image, &plan, &source, MODEL)?;
         let row = Row {
             image: "reference",
-            transport: transport.name(),
+            transport: reference::transport::name(transport),
             batch: 1,
             published_instructions_per_cqe: published(transport == reference::Transport::Uc),
             instructions_per_cqe: report.instructions_per_cqe,
@@ -96,7 +96,7 @@ fn datapath(args: &BenchArgs) -> anyhow::Result<Vec<Row>> {
         rows.push(row.per_wall_s(2));
         bar.inc(1);
     }
-    let image = read_image(&args.images.join("allgather.elf"))?;
+    let image = images.read("allgather")?;
     for transport in [Transport::UcUnicast, Transport::Ud] {
         for batch in [2, 16, 32, 64] {
             // Receives for all chunks, so that nothing is lost while the thread is behind.

@@ -11,14 +11,13 @@ use flexcast_cli::{note, out};
 use flexcast_lab::calibrate::{Images, Options, calibrate};
 use flexcast_lab::options::whole;
 
-use super::read_image;
+use crate::images_args::ImagesArgs;
 
 /// What to calibrate.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CalibrateArgs {
-    /// Directory with reference.elf and calibration.elf.
-    #[arg(long, value_name = "DIR", default_value = "target/device/emu")]
-    images: PathBuf,
+    #[command(flatten)]
+    images: ImagesArgs,
     /// The timing model: m2, or a file of a model's numbers.
     #[arg(long, value_name = "NAME|FILE", default_value = "m2")]
     model: String,
@@ -44,10 +43,8 @@ pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
     let Some(parameters) = timing.parameters()? else {
         anyhow::bail!("--model {}: it has no numbers to calibrate; name m2, or a file of a timing model", args.model);
     };
-    let images = Images {
-        reference: read_image(&args.images.join("reference.elf"))?,
-        calibration: read_image(&args.images.join("calibration.elf"))?,
-    };
+    let source = args.images.source();
+    let images = Images { reference: source.read("reference")?, calibration: source.read("calibration")? };
     // Begun before the work, so that a place that cannot be written is known now.
     let failed = |file: &Path| format!("{} cannot be written", file.display());
     let markdown =

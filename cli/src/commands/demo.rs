@@ -3,8 +3,6 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Context as _;
-
 use emu_provider::MODEL;
 use flexcast::Transport;
 use flexcast_cli::stdout::StdoutError;
@@ -15,26 +13,27 @@ use flexcast_lab::sim::report::Report as Simulation;
 use flexcast_lab::sim::text::comparison;
 use flexcast_lab::tput::plan::{Params, Plan};
 use flexcast_lab::tput::report::{Report, table, transport_name};
-use flexcast_lab::tput::run::{ImageFile, names, run as run_plan};
+use flexcast_lab::tput::run::{ImageFile, made_up_bytes, names, run as run_plan};
 use indicatif::ProgressBar;
 
-use super::{collectives, open_provider, progress_bar, read_image, read_source, show};
+use super::{collectives, open_provider, progress_bar, read_source, show};
 use crate::args::{DemoArgs, ProviderName};
 
 const THREADS: [u32; 5] = [1, 2, 4, 8, 16];
 const LOSS_PPM: [u32; 2] = [0, 10_000];
+/// Bytes that are sent where no file is given.
+const DEFAULT_BYTES: u64 = 8 << 20;
 /// Ranks of the Allgather, and what its links lose.
 const RANKS: u32 = 8;
 const ALLGATHER_LOSS_PPM: u32 = 1000;
 
 pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
-    let path = match &args.file {
-        Some(path) => path.clone(),
-        None => std::env::current_exe().context("this program does not know its own file; give one with --file")?,
+    let (what, source) = match &args.file {
+        Some(path) => (path.display().to_string(), read_source(path)?),
+        None => ("made-up data".to_owned(), made_up_bytes(DEFAULT_BYTES, 1)?),
     };
-    let source = read_source(&path)?;
-    let image = read_image(&args.images.join("allgather.elf"))?;
+    let image = args.images.source().read("allgather")?;
     let bar = progress_bar("repetitions");
     let mut reports: Vec<Report> = Vec::new();
     for transport in [Transport::UcUnicast, Transport::Ud] {
@@ -56,11 +55,7 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     if args.json {
         out!("{}", serde_json::json!({ "broadcast": reports, "allgather": allgathers }))?;
     } else {
-        out!(
-            "{} ({} bytes) broadcast from card 1 to the DPA of card 0, chunks of 4096 bytes",
-            path.display(),
-            source.len()
-        )?;
+        out!("{what} ({} bytes) broadcast from card 1 to the DPA of card 0, chunks of 4096 bytes", source.len())?;
         out!("{}", table(&reports))?;
         out!(
             "times are emulated, cost model {MODEL}: of the whole operation, from the first post to the last release, and of its data alone; \
@@ -75,7 +70,7 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The file gathered by multicast and by the ring, on machines alike.
+/// The bytes gathered by multicast and by the ring, on machines alike.
 fn allgathers(image: &ImageFile, source: &[u8], bar: &ProgressBar) -> anyhow::Result<Vec<Simulation>> {
     let machine = emu_config::Machine { loss_ppm: Some(ALLGATHER_LOSS_PPM), seed: Some(1), ..Default::default() };
     let ring = Algorithm::new(Operation::Allgather, Some(AlgorithmName::Ring), Parameters::default())?;
@@ -90,7 +85,7 @@ fn allgathers(image: &ImageFile, source: &[u8], bar: &ProgressBar) -> anyhow::Re
 
 fn tell(allgathers: &[Simulation], bytes: usize) -> Result<(), StdoutError> {
     out!(
-        "\nthe same file cut over {RANKS} ranks, a card each on one switch, {} % loss: every rank gathers all {bytes} bytes",
+        "\nthe same bytes cut over {RANKS} ranks, a card each on one switch, {} % loss: every rank gathers all {bytes} bytes",
         f64::from(ALLGATHER_LOSS_PPM) / 1e4
     )?;
     out!("{}", comparison(allgathers))?;

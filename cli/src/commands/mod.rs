@@ -24,13 +24,16 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
+use emu_provider::Emulated;
 use flexcast_cli::note;
-use flexcast_lab::memory::{self, MemoryError};
+use flexcast_lab::images::ImageError;
+use flexcast_lab::memory;
 use flexcast_lab::tput::run::{ImageFile, Tick};
 use flexio::Provider;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::{Command, EmuCommand, ProviderName};
+use crate::images_args;
 
 pub(crate) use calibrate::CalibrateArgs;
 pub(crate) use emu_exec::bridge;
@@ -58,8 +61,6 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Copies of an image that are in memory: its file, what is read of it, and what the emulated card has of it.
-const IMAGE_COPIES: u64 = 3;
 /// Copies of what is sent: the file, the buffers of both ranks, and a copy to compare.
 const SOURCE_COPIES: u64 = 4;
 
@@ -77,32 +78,40 @@ fn open_provider(name: ProviderName, loss_ppm: u32, seed: u64) -> anyhow::Result
     }
 }
 
-fn read_image(path: &Path) -> anyhow::Result<ImageFile> {
-    let elf = match memory::read_file("image", path, IMAGE_COPIES) {
-        Err(MemoryError::File { source, .. }) => Err(source).with_context(|| {
-            format!("image `{}` cannot be read; build the images with `cargo xtask build`", path.display())
-        })?,
-        read => read?,
-    };
-    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    Ok(ImageFile { name, elf })
+/// The image that an option names, by its file or by its name.
+fn read_image(asked: &Path) -> Result<ImageFile, ImageError> {
+    images_args::usual().read_named(asked)
 }
 
 fn read_source(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(memory::read_file("file to send", path, SOURCE_COPIES)?)
 }
 
-/// Begins to write the emulated cards' packets to a file; gives its path back.
-fn start_capture(path: &Path) -> anyhow::Result<&Path> {
-    let file = File::create(path).with_context(|| format!("capture `{}` cannot be written", path.display()))?;
-    emu_provider::start_capture(file)?;
-    Ok(path)
+/// A capture under way: the packets of emulated cards, and the file that they go to.
+struct Capture<'a> {
+    cards: &'a Emulated,
+    path: &'a Path,
 }
 
-/// Ends it, and says how many packets there are.
-fn finish_capture(path: &Path) -> anyhow::Result<()> {
-    note!("{} packets in {}", emu_provider::finish_capture()?, path.display());
-    Ok(())
+impl<'a> Capture<'a> {
+    /// Begins to write the packets of these cards.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    fn start(cards: &'a Emulated, path: &'a Path) -> anyhow::Result<Self> {
+        let file = File::create(path).with_context(|| format!("capture `{}` cannot be written", path.display()))?;
+        cards.start_capture(file)?;
+        Ok(Self { cards, path })
+    }
+
+    /// Ends it, and says how many packets there are.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    fn finish(self) -> anyhow::Result<()> {
+        note!("{} packets in {}", self.cards.finish_capture()?, self.path.display());
+        Ok(())
+    }
 }
 
 /// A progress bar on stderr; invisible where that is not a terminal.

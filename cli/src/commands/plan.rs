@@ -18,7 +18,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         buffer_bytes: args.buffer,
     };
     let model = Timing { model: Some(args.model.clone()), set: Vec::new() };
-    let cost = capacity::cost(ask.transport.is_zero_copy(), &args.images, &model)?;
+    let cost = capacity::cost(ask.transport.is_zero_copy(), &args.images.source(), &model)?;
     let plan = capacity::plan(&ask, cost)?;
     if args.json {
         out!("{}", serde_json::to_string(&plan)?)?;

@@ -1,5 +1,6 @@
 //! `flexcast report`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -17,16 +18,31 @@ use crate::report_args::ReportArgs;
 
 pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(args.jobs > 0, "--jobs 0: give at least 1");
-    let experiments = spec::choose(spec::read_folder(&args.experiments, args.reduced)?, &args.only)?;
+    let folder =
+        args.experiments.clone().or_else(|| Some(PathBuf::from(spec::FOLDER)).filter(|folder| folder.is_dir()));
+    let experiments = match &folder {
+        Some(folder) => spec::read_folder(folder, args.reduced)?,
+        None => spec::held(&args.out, args.reduced)?,
+    };
+    let experiments = spec::choose(experiments, &args.only)?;
+    if args.list {
+        for experiment in &experiments {
+            out!("{:<16} {}", experiment.id, experiment.title)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let calibration = args.calibration.as_deref().map(Calibration::read).transpose()?;
     let model = Timing { model: Some(args.model.clone()), set: args.set.clone() };
     let name = model.parameters()?.map_or_else(|| args.model.clone(), |parameters| parameters.name);
     let options =
-        Options { images: args.images.clone(), model, jobs: args.jobs, memory_bytes: jobs::memory_limit_bytes() };
+        Options { images: args.images.source(), model, jobs: args.jobs, memory_bytes: jobs::memory_limit_bytes() };
     // Hours of runs are not lost for a place that cannot be written.
     output::attempt(&args.out, &experiments)?;
     if let Some(path) = &args.summary {
         output::attempt_file(path)?;
+    }
+    if folder.is_none() {
+        spec::write_scripts(&args.out, &experiments)?;
     }
     let mut tell = Progress::new();
     let outcomes = run::run(experiments, &options, &mut |progress| tell.tell(progress));

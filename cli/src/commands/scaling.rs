@@ -45,8 +45,8 @@ pub(super) struct Row {
     model: String,
 }
 
-/// Runs all cases, one operation each that counts.
-pub(super) fn measure(images: &Path) -> anyhow::Result<Vec<Row>> {
+/// Runs all cases, one operation each that counts. `images`: the folder of the images, if not the usual places.
+pub(super) fn measure(images: Option<&Path>) -> anyhow::Result<Vec<Row>> {
     let tool = std::env::current_exe().context("this program does not know its own file")?;
     let bar = progress_bar("cases");
     bar.set_length(CASES.len() as u64);
@@ -66,7 +66,10 @@ pub(super) fn measure(images: &Path) -> anyhow::Result<Vec<Row>> {
             topology,
         ]);
         command.args(["--ranks", &ranks.to_string(), "--bytes", &bytes.to_string()]);
-        command.arg("--image").arg(images.join("allgather.elf")).stderr(Stdio::inherit());
+        if let Some(folder) = images {
+            command.arg("--image").arg(folder.join("allgather.elf"));
+        }
+        command.stderr(Stdio::inherit());
         let output = command.output().with_context(|| format!("`{}` cannot be started", tool.display()))?;
         ensure!(!output.stdout.is_empty(), "the simulation by {algorithm} of {ranks} ranks has failed");
         let mut row: Row = serde_json::from_slice(&output.stdout).context("a simulation's report cannot be read")?;

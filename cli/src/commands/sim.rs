@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use emu_machine::with_world;
+use emu_provider::Emulated;
 use flexcast_cli::{note, out};
 use flexcast_lab::sim::SimError;
 use flexcast_lab::sim::algorithm::Algorithm;
@@ -10,7 +10,7 @@ use flexcast_lab::sim::params::SimParams;
 use flexcast_lab::sim::run::{self as sim, Tick};
 use indicatif::ProgressBar;
 
-use super::{finish_capture, progress_bar, read_image, read_source, start_capture};
+use super::{Capture, progress_bar, read_image, read_source};
 use crate::sim_args::SimArgs;
 
 pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
@@ -18,17 +18,17 @@ pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     let (params, asked) = args.spec.resolve(file.as_ref().map(|file| file.len() as u64))?;
     let machine = asked.config_of(params.cards())?;
     let image = (params.algorithm == Algorithm::Multicast).then(|| read_image(&args.image)).transpose()?;
-    let provider = emu_provider::emulated(machine)?;
-    let capture = asked.capture.as_deref().map(start_capture).transpose()?;
+    let cards = Emulated::new(machine)?;
+    let capture = asked.capture.as_deref().map(|path| Capture::start(&cards, path)).transpose()?;
     let source = file.map_or_else(|| sim::source(&params), Ok)?;
     let bar = progress_bar("ranks");
-    let report = sim::run(&provider, image.as_ref(), &params, &source, &mut |tick| show(&bar, &params, tick));
+    let report = sim::run(&cards.provider, image.as_ref(), &params, &source, &mut |tick| show(&bar, &params, tick));
     bar.finish_and_clear();
-    if let Some(path) = capture {
-        finish_capture(path)?;
+    if let Some(capture) = capture {
+        capture.finish()?;
     }
     // A race may be why the run failed.
-    let races = with_world(|world| world.take_races())?;
+    let races = cards.machine.with(|world| world.take_races());
     for race in &races {
         note!("race: {race}");
     }

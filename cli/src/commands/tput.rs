@@ -10,55 +10,44 @@ use flexcast_lab::tput::TputError;
 use flexcast_lab::tput::plan::Plan;
 use flexcast_lab::tput::report::{Report, table};
 use flexcast_lab::tput::run::{made_up_bytes, names, run as run_plan};
-use flexio::Provider;
 
-use super::{finish_capture, look, progress_bar, read_image, read_source, show, start_capture};
-use crate::args::{ProviderName, TputArgs};
-
-/// Bytes to send when neither a number nor a file is given.
-const DEFAULT_BYTES: u64 = 8 << 20;
+use super::{Capture, look, progress_bar, read_image, read_source, show};
+use crate::args::TputArgs;
 
 pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
-    let asked = args.machine.machine(args.seed)?;
-    let params = args.params(&asked);
+    let asked = args.machine.machine(args.spec.seed)?;
+    let params = args.spec.params(asked.seed.unwrap_or_default(), asked.losses_ppm());
     let file = args.file.as_deref().map(read_source).transpose()?;
-    let bytes = file.as_ref().map_or(args.bytes.unwrap_or(DEFAULT_BYTES), |file| file.len() as u64);
+    let bytes = file.as_ref().map_or(args.spec.bytes(), |file| file.len() as u64);
     // Limits before anything is opened, and before that many bytes are made up.
     let plan = Plan::new(params, bytes)?;
     plan.check_memory()?;
     let uc_multicast = params.transport == Transport::UcMulticast;
     let config = emu_machine::Config { uc_multicast, ..asked.config_of_pair()? };
     let model = config.model_name().to_owned();
-    let provider = match args.provider {
-        ProviderName::Emu => emu_provider::emulated(config)?,
-        ProviderName::System => {
-            if let Some(option) = args.machine.given() {
-                anyhow::bail!("{option} is for the emulated machine: leave it out with --provider system");
-            }
-            Provider::system()?
-        }
-    };
+    let (provider, emulated) = args.pair.open(&args.machine, config)?;
     let image = read_image(&args.image)?;
-    let capture = asked.capture.as_deref().map(start_capture).transpose()?;
-    let look = look::start(&args.look, args.provider)?;
+    let capture = emulated.as_ref().zip(asked.capture.as_deref());
+    let capture = capture.map(|(cards, path)| Capture::start(cards, path)).transpose()?;
+    let look = look::start(&args.look, args.pair.provider)?;
     let source = file.map_or_else(|| made_up_bytes(bytes, params.seed), Ok)?;
-    let names = names(&provider, args.server.as_deref(), args.client.as_deref())?;
+    let names = names(&provider, args.pair.server.as_deref(), args.pair.client.as_deref())?;
     let bar = progress_bar("repetitions");
     bar.set_prefix(format!("{} x{}", params.transport.name(), params.threads));
     let outcome = run_plan(&provider, &names, &image, &plan, &source, &model, &mut |tick| show(&bar, tick));
     bar.finish_and_clear();
     let printed = match &outcome {
-        Ok(report) if !args.json => print(report),
+        Ok(report) if !args.pair.json => print(report),
         _ => Ok(()),
     };
     // What happened matters most when something failed.
-    let looked = look::finish(look, args.look.stats, &image.elf, args.json);
-    if let Some(path) = capture {
-        finish_capture(path)?;
+    let looked = look::finish(look, args.look.stats, &image.elf, args.pair.json);
+    if let Some(capture) = capture {
+        capture.finish()?;
     }
     let mut seen = None;
     let mut races = Vec::new();
-    if args.provider == ProviderName::Emu {
+    if emulated.is_some() {
         let (report, found) = machine::report(&asked)?;
         (seen, races) = (Some(report), found);
     }
@@ -69,7 +58,7 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
     let (mut report, looked) = (outcome?, looked?);
     printed?;
     report.machine = seen;
-    if args.json {
+    if args.pair.json {
         let mut value = serde_json::to_value(&report)?;
         if let Some(looked) = looked.filter(|_| args.look.stats) {
             value["stats"] = serde_json::to_value(&looked.state)?;

@@ -111,22 +111,6 @@ impl<R: Fn() -> bool + Send + Sync, N: Fn() -> u64 + Send + Sync> Relax for Cloc
     }
 }
 
-/// As [`Emulated::start_capture`], for the machine that the calling thread has made last.
-///
-/// # Errors
-/// The file cannot be written.
-pub fn start_capture(file: File) -> Result<(), MachineError> {
-    emu_machine::with_world(|world| world.start_capture(Box::new(BufWriter::new(file))))?
-}
-
-/// As [`Emulated::finish_capture`], for the machine that the calling thread has made last.
-///
-/// # Errors
-/// The file could not be written.
-pub fn finish_capture() -> Result<u64, MachineError> {
-    emu_machine::with_world(emu_machine::World::finish_capture)?
-}
-
 /// The default machine with losses on its link: `loss_ppm` frames of a million, drawn from `seed`.
 #[must_use]
 pub fn lossy(loss_ppm: u32, seed: u64) -> Config {

@@ -11,7 +11,7 @@ use super::packets::Packets;
 use super::reference::{BUFFER_BYTES, CHUNK_BYTES, Run};
 use super::rig::{FIRST_UNIT, Probe, measure, span_ns};
 use super::{CalibrateError, Images, Job, PUBLISHED_UC, PUBLISHED_UD};
-use crate::reference::Transport;
+use crate::reference::{Transport, transport};
 
 /// Share of the wire's goodput that is full throughput, in percent.
 const FULL_PERCENT: f64 = 97.0;
@@ -125,7 +125,7 @@ fn saturation(images: &Images, parameters: &Parameters, transport: Transport) ->
         Transport::Ud => ("V-6", 4, 16, &[8]),
     };
     let scale = 100.0 / link_per_us(transport, CHUNK_BYTES);
-    let name = transport.name().to_uppercase();
+    let name = transport::name(transport).to_uppercase();
     let mut rows = Vec::new();
     for (threads, wanted) in [(below, Band::most(FULL_PERCENT)), (full, Band::least(FULL_PERCENT))] {
         let value = percent_of_wire(images, parameters, transport, threads)?;
@@ -146,9 +146,9 @@ fn one_core(images: &Images, parameters: &Parameters) -> Result<Vec<HoldOut>, Ca
     let mut rows = Vec::new();
     for transport in [Transport::Uc, Transport::Ud] {
         let value = percent_of_wire(images, parameters, transport, 16)?;
-        let what = format!("{} goodput, 16 threads of one core", transport.name().to_uppercase());
+        let what = format!("{} goodput, 16 threads of one core", transport::name(transport).to_uppercase());
         let wanted = Band::least(FULL_PERCENT);
-        let row = HoldOut::new(format!("V-7.{}", transport.name()), what, "% of wire", wanted, wanted, value);
+        let row = HoldOut::new(format!("V-7.{}", transport::name(transport)), what, "% of wire", wanted, wanted, value);
         rows.push(with_bounds(row, transport, 16, 100.0 / link_per_us(transport, CHUNK_BYTES)));
     }
     Ok(rows)
@@ -165,9 +165,9 @@ fn small(
     let run = Run { transport, threads: THREADS, chunk_bytes: 64, bytes, counted: true };
     let report = run.report(&images.reference, parameters)?;
     let per_us = report.goodput_gib_s * (1u64 << 30) as f64 / 64.0 * 1e-6;
-    let what = format!("{} chunks of 64 bytes, {THREADS} threads", transport.name().to_uppercase());
+    let what = format!("{} chunks of 64 bytes, {THREADS} threads", transport::name(transport).to_uppercase());
     let wanted = Band::least(NEEDED_PER_US);
-    let row = HoldOut::new(format!("V-8.{}", transport.name()), what, "M/s", wanted, wanted, per_us).weak();
+    let row = HoldOut::new(format!("V-8.{}", transport::name(transport)), what, "M/s", wanted, wanted, per_us).weak();
     let row = with_bounds(row, transport, THREADS, 1.0);
     let engine = parameters.get("card", "sends_per_s").map_or(0, |parameter| parameter.value) as f64 * 1e-6;
     Ok(vec![if per_us >= 0.97 * engine { row.note("at the rate of the sending card's engine") } else { row }])

@@ -62,6 +62,7 @@ impl Run {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KernelRow {
     /// Transport.
+    #[serde(serialize_with = "crate::reference::transport::serialize")]
     pub transport: Transport,
     /// Whether with the prototype's own counters.
     pub counted: bool,

@@ -223,7 +223,7 @@ impl Calibration {
         ]);
         for row in &self.kernels {
             table.add_row([
-                row.transport.name().to_owned(),
+                crate::reference::transport::name(row.transport).to_owned(),
                 if row.counted { "yes" } else { "no" }.to_owned(),
                 format!("{:.1}", row.instructions),
                 format!("{:.0}", row.published_instructions),

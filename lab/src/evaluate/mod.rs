@@ -1,6 +1,6 @@
 //! The evaluation: experiments as files, run on emulated cards or computed, compared with what was published, and shown as one page.
 //!
-//! - [`spec`] is the format of a file of `experiments/`: question, sweeps, published points, bounds, expectations;
+//! - [`spec`] is the format of a file of `lab/experiments/`: question, sweeps, published points, bounds, expectations;
 //! - [`point`] is one run of the throughput harness or of a collective, and what it tells; [`computed`] are closed forms;
 //! - [`run`] does all runs on the worker pool ([`jobs`](crate::jobs)), the same run once, the longest first, and tells its
 //!   [`Progress`](run::Progress);

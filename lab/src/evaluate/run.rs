@@ -1,7 +1,6 @@
 //! All runs of all experiments, on several threads, each with a machine of its own. A run that several experiments want is done once.
 
 use std::cmp::Reverse;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use emu_config::Timing;
@@ -13,13 +12,14 @@ use super::point::Point;
 use super::row::{Kind, Row};
 use super::spec::Experiment;
 use super::spread;
+use crate::images::Images;
 use crate::jobs::{Job, Pool};
 
 /// What every run needs.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Folder of the device images.
-    pub images: PathBuf,
+    /// Where device images are looked for.
+    pub images: Images,
     /// Timing model.
     pub model: Timing,
     /// Runs at a time, at most.

@@ -1,11 +1,13 @@
 //! The published receive kernels (image `reference`): their host side, and what a run of them costs.
 //!
 //! One card receives on its DPA, the host of the other sends. Each worker has a thread, a queue pair and as many receives as chunks, so that
-//! its sender need not wait for it. [`plan`] checks parameters, [`receiver`] and `sender` are the two sides, [`run`](fn@run) puts them together.
+//! its sender need not wait for it. [`spec`] is what is asked for, [`plan`] checks parameters, [`receiver`] and `sender` are the two sides, [`run`](fn@run) puts them together.
 
 pub mod plan;
 pub mod receiver;
 mod sender;
+pub mod spec;
+pub mod transport;
 
 use std::time::Instant;
 
@@ -19,7 +21,8 @@ use crate::memory;
 use crate::tput::TputError;
 use crate::tput::report::Kind;
 use crate::tput::run::{Cards, ImageFile, digest};
-pub use plan::{Params, Plan, Transport};
+pub use flexcast_abi::Transport;
+pub use plan::{Params, Plan};
 use receiver::Receiver;
 use sender::Sender;
 
@@ -219,7 +222,7 @@ pub fn table(reports: &[Report]) -> comfy_table::Table {
     for report in reports {
         let published = if report.params.transport == Transport::Uc { PUBLISHED_UC } else { PUBLISHED_UD };
         table.add_row([
-            report.params.transport.name().to_owned(),
+            transport::name(report.params.transport).to_owned(),
             report.params.threads.to_string(),
             if report.params.counted { "yes" } else { "no" }.to_owned(),
             report.device.cqes.to_string(),

@@ -1,7 +1,9 @@
 //! Plan of a run of the published kernels: limits checked first, then the buffer cut into the workers' shares.
 
-use serde::{Deserialize, Serialize};
+use flexcast_abi::Transport;
+use serde::Serialize;
 
+use super::transport::{self, name};
 use crate::memory::{self, MemoryError};
 
 /// Alignment of a chunk: a cache line, because two writers in one line would overwrite one another.
@@ -19,31 +21,11 @@ pub const MAX_RING: u64 = 8192;
 /// Shallowest useful receive ring.
 const MIN_RING: u64 = 16;
 
-/// Transport of the published kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Transport {
-    /// Unreliable connected: RDMA Write with immediate straight into the user buffer.
-    Uc,
-    /// Unreliable datagram: staged in the card, copied by loopback RDMA Writes.
-    Ud,
-}
-
-impl Transport {
-    /// The lower-case name used in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Transport::Uc => "uc",
-            Transport::Ud => "ud",
-        }
-    }
-
-    fn max_chunk_bytes(self) -> u64 {
-        match self {
-            Transport::Uc => UC_MAX_CHUNK_BYTES,
-            Transport::Ud => UD_MAX_CHUNK_BYTES,
-        }
+/// Longest message of a transport in bytes.
+const fn max_chunk_bytes(transport: Transport) -> u64 {
+    match transport {
+        Transport::Uc => UC_MAX_CHUNK_BYTES,
+        Transport::Ud => UD_MAX_CHUNK_BYTES,
     }
 }
 
@@ -51,6 +33,7 @@ impl Transport {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Params {
     /// Transport of the data.
+    #[serde(serialize_with = "transport::serialize")]
     pub transport: Transport,
     /// Receive workers; each owns one DPA thread, one completion queue and one queue pair.
     pub threads: u32,
@@ -99,7 +82,7 @@ pub enum PlanError {
         nearest: u64,
     },
     /// A chunk must fit in one message.
-    #[error("chunk of {chunk_bytes} bytes: {} carries at most {limit} bytes per message; give a smaller --chunk", transport.name())]
+    #[error("chunk of {chunk_bytes} bytes: {} carries at most {limit} bytes per message; give a smaller --chunk", name(*transport))]
     ChunkTooLong {
         /// The size given.
         chunk_bytes: u64,
@@ -216,11 +199,11 @@ impl Plan {
 fn check(params: &Params) -> Result<(), PlanError> {
     let Params { transport, threads, chunk_bytes, iterations, .. } = *params;
     if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(CHUNK_ALIGN_BYTES) {
-        let nearest = chunk_bytes.clamp(1, transport.max_chunk_bytes()).next_multiple_of(CHUNK_ALIGN_BYTES);
+        let nearest = chunk_bytes.clamp(1, max_chunk_bytes(transport)).next_multiple_of(CHUNK_ALIGN_BYTES);
         return Err(PlanError::ChunkAlignment { chunk_bytes, nearest });
     }
-    if chunk_bytes > transport.max_chunk_bytes() {
-        return Err(PlanError::ChunkTooLong { chunk_bytes, transport, limit: transport.max_chunk_bytes() });
+    if chunk_bytes > max_chunk_bytes(transport) {
+        return Err(PlanError::ChunkTooLong { chunk_bytes, transport, limit: max_chunk_bytes(transport) });
     }
     if threads == 0 || threads > MAX_THREADS {
         return Err(PlanError::Threads { threads });

@@ -5,7 +5,7 @@ use std::mem::{offset_of, size_of};
 use flexcast_abi::reference::{ReferenceContext, ReferenceIteration, ReferenceReport, ReferenceStatus};
 use flexcast_abi::{
     ABI_HASH, ABI_VERSION, BitmapMemory, CompletionFlag, CompletionQueueMemory, DeviceAddress, FLAG_MAGIC,
-    GroupContext, HostLine, Layout as _, Queue, Shared, Staging, Transport as AbiTransport,
+    GroupContext, HostLine, Layout as _, Queue, Shared, Staging, Transport,
 };
 use flexio::{
     AbiExpectation, Access, Affinity, Application, CqTarget, Device, DeviceBuffer, DpaCompletionQueue, DpaDepths,
@@ -14,7 +14,7 @@ use flexio::{
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-use super::plan::{Plan, Transport};
+use super::plan::Plan;
 use crate::accesses::Range;
 use crate::tput::TputError;
 use crate::tput::run::ImageFile;
@@ -133,7 +133,7 @@ pub fn serve<R>(
         let queue_pair = &queue_pairs[index];
         let mut context = ReferenceContext {
             layout_hash: ReferenceContext::HASH,
-            transport: if is_staged { AbiTransport::Ud } else { AbiTransport::Uc } as u32,
+            transport: plan.params.transport as u32,
             workers: count as u32,
             outbox_id: outbox.id(),
             window_id: window.id(),

@@ -5,7 +5,8 @@ use flexio::{
     RemoteQp, SendKind, SendRequest,
 };
 
-use super::plan::{Plan, Share, Transport};
+use super::Transport;
+use super::plan::{Plan, Share};
 use super::receiver::{Q_KEY, WorkerEndpoint};
 use crate::tput::TputError;
 

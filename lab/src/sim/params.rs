@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SimError;
 use super::algorithm::Algorithm;
-use super::skew::MAX_SKEW_US;
+use super::skew::{MAX_SKEW_US, PostSkew};
 use crate::memory;
 
 /// Bytes beyond which nothing is computed from them: no machine has room for so many, and nothing overflows below.
@@ -77,9 +77,8 @@ pub struct SimParams {
     pub iterations: u32,
     /// Seed of the bytes and of the skew.
     pub seed: u64,
-    /// Ranks post each operation at times drawn from 0 to so many microseconds; 0: all at once. At most
-    /// [`MAX_SKEW_US`].
-    pub skew_us: u64,
+    /// Skew between the posts, at most [`MAX_SKEW_US`].
+    pub skew: PostSkew,
     /// The communicator.
     pub config: Config,
     /// What happens to ranks and workers on the way.
@@ -136,7 +135,7 @@ impl Default for SimParams {
             warm_up: 1,
             iterations: 1,
             seed: 1,
-            skew_us: 0,
+            skew: PostSkew::default(),
             config: Config::default(),
             host_faults: Vec::new(),
         }
@@ -169,8 +168,9 @@ impl SimParams {
         if self.warm_up.checked_add(self.iterations).is_none() {
             return refuse("--warm-up", format!("{} operations more: give fewer", self.warm_up));
         }
-        if self.skew_us > MAX_SKEW_US {
-            return refuse("--skew-us", format!("{} us between posts: give 0 to {MAX_SKEW_US}", self.skew_us));
+        let skew_us = self.skew.skew_us;
+        if skew_us > MAX_SKEW_US {
+            return refuse("--skew-us", format!("{skew_us} us between posts: give 0 to {MAX_SKEW_US}"));
         }
         let most = match self.operation {
             Operation::Broadcast => self.bytes,

@@ -12,6 +12,7 @@ use super::baseline;
 pub use super::counts::{Control, PhaseTime, PhaseTimes, Workers};
 use super::params::{Operation, SimParams};
 use super::settings::Settings;
+use super::skew::PostSkew;
 pub use super::traffic::Traffic;
 pub use super::work::Work;
 use crate::accesses::Accesses;
@@ -140,8 +141,9 @@ pub struct Report {
     /// Payload on the network, over all operations.
     #[serde(flatten)]
     pub traffic: Traffic,
-    /// The skew that was asked for: ranks post at times drawn from 0 to so many microseconds.
-    pub skew_us: u64,
+    /// The skew that was asked for.
+    #[serde(flatten)]
+    pub skew: PostSkew,
     /// Virtual time from the first post to the last, mean of the operations.
     pub last_post_us: f64,
     /// Virtual time from the first post to the last release, mean of the operations.
@@ -233,7 +235,7 @@ impl Report {
             warm_up: params.warm_up,
             iterations: params.iterations,
             traffic: Traffic::default(),
-            skew_us: params.skew_us,
+            skew: params.skew,
             last_post_us: 0.0,
             virtual_time_us: 0.0,
             rank_time: PhaseTime::default(),

@@ -1,12 +1,34 @@
-//! Ranks that do not call at the same time: how much later than the first each posts.
+//! Skew between the posts of ranks, and each rank's delay.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
 
 use super::params::SimParams;
 
 /// Most skew that can be asked for, in microseconds: a tenth of what ranks wait for one another unless told otherwise.
 pub const MAX_SKEW_US: u64 = 1_000_000;
+
+/// Skew between the posts of ranks, as an option, a parameter of a run, and in its report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::Args)]
+pub struct PostSkew {
+    /// Ranks post each operation at times of their own, drawn from 0 to so many microseconds; 0: all at once. A rank's time runs from its
+    /// own post to its release (rank_time of --json), the operation's from the first post to the last release (virtual_time_us).
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = whole_us, allow_negative_numbers = true)]
+    pub skew_us: u64,
+}
+
+impl PostSkew {
+    /// A skew of so many microseconds, at most [`MAX_SKEW_US`].
+    #[must_use]
+    pub const fn of_us(skew_us: u64) -> Self {
+        Self { skew_us }
+    }
+}
+
+fn whole_us(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("no whole number of microseconds: give 0 to {MAX_SKEW_US}"))
+}
 
 const PS_PER_US: u64 = 1_000_000;
 
@@ -14,13 +36,13 @@ const PS_PER_US: u64 = 1_000_000;
 /// operation a delay of its own is drawn, uniformly from 0 to the skew asked for; the same seed gives the same. The operation begins with
 /// the first post, so the least is 0.
 pub(super) fn delays_ps(params: &SimParams, iteration: u32) -> Vec<u64> {
-    if params.skew_us == 0 {
+    if params.skew.skew_us == 0 {
         return vec![0; params.ranks as usize];
     }
     let mut random = ChaCha8Rng::seed_from_u64(params.seed);
     // An operation has the same delays however many there are before it.
     random.set_stream(u64::from(iteration) + 1);
-    let most_ps = params.skew_us.saturating_mul(PS_PER_US);
+    let most_ps = params.skew.skew_us.saturating_mul(PS_PER_US);
     let drawn: Vec<u64> = (0..params.ranks).map(|_| random.random_range(0..=most_ps)).collect();
     let first_ps = drawn.iter().min().copied().unwrap_or_default();
     drawn.into_iter().map(|delay_ps| delay_ps - first_ps).collect()
@@ -39,7 +61,7 @@ mod tests {
             bytes: 1,
             warm_up: 0,
             seed,
-            skew_us,
+            skew: PostSkew::of_us(skew_us),
             ..SimParams::default()
         }
     }

@@ -3,22 +3,19 @@
 //! [`SimSpec`] is parsed from a command line or made from an experiment's table. The command that repeats a run is printed from the same fields
 //! ([`SimSpec::command`]), and the run is made of them ([`SimSpec::resolve`]).
 
-use std::fmt::Display;
 use std::time::Duration;
 
-use clap::Args as _;
 use emu_config::{ConfigError, Machine};
 use flexcast::{Config, Control, MAX_SUBGROUPS, ThreadPlacement, Transport};
 use flexcast_proto::MAX_RANKS;
-use serde::{Serialize, Serializer};
-use serde_json::Value;
+use serde::Serialize;
 
 use super::SimError;
 use super::algorithm::{Algorithm, AlgorithmName, DEFAULT_RADIX, DEFAULT_SEGMENT_BYTES, DEFAULT_SEGMENTS, Parameters};
 use super::params::{Operation, SimParams};
-use super::skew::MAX_SKEW_US;
+use super::skew::PostSkew;
 use crate::machine_args::NetworkArgs;
-use crate::options::{one_of, whole};
+use crate::options::{self, by_name, one_of, whole};
 
 /// What is to be simulated.
 #[derive(Clone, Debug, PartialEq, Serialize, clap::Args)]
@@ -48,10 +45,10 @@ pub struct SimSpec {
     /// Seed of everything left to chance: bytes, skew, losses, faults, weak memory [default: the machine file's, or 1].
     #[arg(long, value_parser = whole::<u64>(0, u64::MAX))]
     pub seed: Option<u64>,
-    /// Ranks post each operation at times of their own, drawn from 0 to so many microseconds; 0: all at once. A rank's time runs from its
-    /// own post to its release (rank_time of --json), the operation's from the first post to the last release (virtual_time_us).
-    #[arg(long, default_value_t = Self::default().skew_us, value_name = "N", value_parser = whole_us, allow_negative_numbers = true)]
-    pub skew_us: u64,
+    /// Skew between the posts.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub skew: PostSkew,
     /// How the bytes travel.
     #[command(flatten)]
     #[serde(flatten)]
@@ -64,10 +61,6 @@ pub struct SimSpec {
     #[command(flatten)]
     #[serde(flatten)]
     pub machine: NetworkArgs,
-}
-
-fn whole_us(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("no whole number of microseconds: give 0 to {MAX_SKEW_US}"))
 }
 
 /// How the bytes travel.
@@ -100,10 +93,6 @@ pub fn transports() -> Vec<(&'static str, &'static str, Transport)> {
         Transport::UcUnicast => "RDMA Writes to each rank, straight into the user's buffer",
     };
     Transport::ALL.map(|transport| (transport.name(), about(transport), transport)).to_vec()
-}
-
-fn by_name<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(value)
 }
 
 /// Where the protocol runs.
@@ -176,7 +165,7 @@ pub struct CommunicatorArgs {
 
 impl Default for SimSpec {
     fn default() -> Self {
-        let SimParams { ranks, ranks_per_card, operation, bytes, root, warm_up, iterations, skew_us, .. } =
+        let SimParams { ranks, ranks_per_card, operation, bytes, root, warm_up, iterations, skew, .. } =
             SimParams::default();
         Self {
             ranks,
@@ -187,7 +176,7 @@ impl Default for SimSpec {
             warm_up,
             iterations,
             seed: None,
-            skew_us,
+            skew,
             algorithm: AlgorithmArgs::default(),
             communicator: CommunicatorArgs::default(),
             machine: NetworkArgs::default(),
@@ -231,7 +220,7 @@ impl SimSpec {
     /// # Errors
     /// [`SimError`] for the first thing that cannot be.
     pub fn resolve(&self, file_bytes: Option<u64>) -> Result<(SimParams, Machine), SimError> {
-        let Self { ranks, ranks_per_card, op: operation, bytes, root, warm_up, iterations, skew_us, .. } = *self;
+        let Self { ranks, ranks_per_card, op: operation, bytes, root, warm_up, iterations, skew, .. } = *self;
         let AlgorithmArgs { algorithm, segments, radix, segment: segment_bytes } = self.algorithm;
         if file_bytes.is_some()
             && !matches!(operation, Operation::Broadcast | Operation::Allgather | Operation::Allgatherv)
@@ -250,7 +239,7 @@ impl SimSpec {
             warm_up,
             iterations,
             seed: machine.seed.unwrap_or_default(),
-            skew_us,
+            skew,
             ..SimParams::default()
         };
         let params = match file_bytes {
@@ -268,46 +257,14 @@ impl SimSpec {
     /// Options and values that say the same: those that are not as by default.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
-        let (own, default) = (serde_json::json!(self), serde_json::json!(Self::default()));
-        let mut words = Vec::new();
-        for argument in Self::augment_args(clap::Command::new("sim")).get_arguments() {
-            let (key, Some(option)) = (argument.get_id().as_str(), argument.get_long()) else { continue };
-            if own[key] == default[key] {
-                continue;
-            }
-            let values = match &own[key] {
-                Value::Array(values) => values.as_slice(),
-                value => std::slice::from_ref(value),
-            };
-            for value in values {
-                words.push(format!("--{option}"));
-                words.extend(text(value));
-            }
-        }
-        words
+        options::words(self, &Self::default())
     }
 
     /// The command that runs it.
     #[must_use]
     pub fn command(&self) -> String {
-        self.words().into_iter().fold("flexcast sim".to_owned(), |command, word| command + " " + &quoted(word))
+        options::command("flexcast sim", self.words())
     }
-}
-
-/// A value as an option takes it; none of a flag.
-fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::Null | Value::Bool(_) => None,
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) if number.is_f64() => number.as_f64().map(|number| number.to_string()),
-        other => Some(other.to_string()),
-    }
-}
-
-/// A word as a shell takes it.
-fn quoted(word: String) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=,%+@".contains(&byte);
-    if !word.is_empty() && word.bytes().all(plain) { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
 impl CommunicatorArgs {

@@ -161,11 +161,11 @@ impl Report {
     /// What ranks' own times are where they do not post at once.
     fn skew_line(&self) -> Option<String> {
         let PhaseTime { least_us, mean_us, most_us, .. } = self.rank_time;
-        (self.skew_us > 0).then(|| {
+        (self.skew.skew_us > 0).then(|| {
             format!(
                 "posts within {} us, the last {:.1} us after the first; a rank, from its own post to its end: {least_us:.1} to {most_us:.1} \
                  us, mean {mean_us:.1}",
-                self.skew_us, self.last_post_us
+                self.skew.skew_us, self.last_post_us
             )
         })
     }

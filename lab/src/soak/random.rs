@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::sim::algorithm::{Algorithm, AlgorithmName, Parameters};
 use crate::sim::params::{HostFault, OPERATOR, Operation, SimParams};
+use crate::sim::skew::PostSkew;
 
 const PS_PER_US: u64 = 1_000_000;
 /// First unit that a communicator on a card of its own takes.
@@ -83,7 +84,7 @@ impl Case {
             iterations: random.random_range(1..=3),
             seed,
             config: Config::default(),
-            skew_us: 0,
+            skew: PostSkew::default(),
             host_faults: Vec::new(),
         };
         params.config = Config::default()

@@ -6,8 +6,6 @@ mod reference;
 mod sim;
 mod tput;
 
-use std::path::Path;
-
 use emu_config::Timing;
 use serde::Serialize;
 
@@ -18,9 +16,9 @@ pub use sim::SimPoint;
 pub use tput::TputPoint;
 
 use super::row::Row;
-use super::spec::Experiment;
+use super::spec::{Experiment, PairSweep};
 use crate::accesses::Accesses;
-use crate::tput::run::ImageFile;
+use crate::images::Images;
 
 /// A run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -39,8 +37,12 @@ impl Point {
     /// The runs of an experiment, in the order of its file.
     #[must_use]
     pub fn all(experiment: &Experiment) -> Vec<Self> {
-        let reference = experiment.reference.iter().flat_map(ReferencePoint::all).map(Self::Reference);
-        let tput = experiment.tput.iter().flat_map(TputPoint::all).map(Self::Tput);
+        let reference = experiment
+            .reference
+            .iter()
+            .flat_map(PairSweep::pairs)
+            .map(|pair| Self::Reference(ReferencePoint::of(pair)));
+        let tput = experiment.tput.iter().flat_map(PairSweep::pairs).map(|pair| Self::Tput(TputPoint::of(pair)));
         let sim = experiment.sim.iter().flat_map(SimPoint::all).map(|point| Self::Sim(Box::new(point)));
         reference
             .chain(tput)
@@ -105,7 +107,7 @@ impl Point {
     ///
     /// # Errors
     /// Why it could not be run, or that its bytes are wrong.
-    pub fn run(&self, images: &Path, model: &Timing) -> Result<Row, String> {
+    pub fn run(&self, images: &Images, model: &Timing) -> Result<Row, String> {
         match self {
             Self::Reference(point) => point.run(images, model),
             Self::Tput(point) => point.run(images, model),
@@ -129,12 +131,4 @@ fn with_accesses(mut row: Row, accesses: Option<&Accesses>) -> Row {
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
-}
-
-fn read_image(images: &Path, name: &str) -> Result<ImageFile, String> {
-    let path = images.join(name).with_extension("elf");
-    let elf = std::fs::read(&path).map_err(|error| {
-        format!("image `{}` cannot be read ({error}); build the images with `cargo xtask build`", path.display())
-    })?;
-    Ok(ImageFile { name: name.to_owned(), elf })
 }

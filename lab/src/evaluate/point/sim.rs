@@ -1,20 +1,20 @@
 //! Runs of collectives.
 
-use std::path::Path;
-
 use clap::ValueEnum as _;
 use emu_config::Timing;
 use serde::Serialize;
 
-use super::{read_image, text, with_accesses};
+use super::{text, with_accesses};
 use crate::evaluate::row::{Kind, Row};
 use crate::evaluate::spec::SimSweep;
 use crate::evaluate::statistics::Statistics;
+use crate::images::Images;
 use crate::machine_args::NetworkArgs;
 use crate::sim::algorithm::AlgorithmName;
 use crate::sim::params::{Operation, SimParams};
 use crate::sim::report::Report;
 use crate::sim::run as sim;
+use crate::sim::skew::PostSkew;
 use crate::sim::spec::{AlgorithmArgs, CommunicatorArgs, SimSpec};
 
 /// A run: what `flexcast sim` is asked for.
@@ -39,7 +39,10 @@ impl SimPoint {
                             points.extend(sweep.seeds.iter().map(|&seed| {
                                 let seed = Some(seed);
                                 let base = Self::base(sweep, algorithm, loss);
-                                Self { algorithm, spec: SimSpec { ranks, bytes, skew_us, seed, ..base } }
+                                Self {
+                                    algorithm,
+                                    spec: SimSpec { ranks, bytes, skew: PostSkew::of_us(skew_us), seed, ..base },
+                                }
                             }));
                         }
                     }
@@ -83,7 +86,7 @@ impl SimPoint {
         let NetworkArgs { faults, loss, .. } = &self.spec.machine;
         let script = faults.as_ref().and_then(|path| path.file_stem()).map(|name| name.to_string_lossy().into_owned());
         let loss = loss.is_some().then(|| "loss".to_owned());
-        let skew = (self.spec.skew_us > 0).then(|| "skew".to_owned());
+        let skew = (self.spec.skew.skew_us > 0).then(|| "skew".to_owned());
         let all: Vec<String> = script.into_iter().chain(loss).chain(skew).collect();
         (!all.is_empty()).then(|| all.join(" and "))
     }
@@ -111,11 +114,11 @@ impl SimPoint {
         self.timed(timing).command()
     }
 
-    pub(super) fn run(&self, images: &Path, timing: &Timing) -> Result<Row, String> {
+    pub(super) fn run(&self, images: &Images, timing: &Timing) -> Result<Row, String> {
         let (params, machine) = self.timed(timing).resolve(None).map_err(text)?;
         let config = machine.config_of(params.cards()).map_err(text)?;
         let provider = emu_provider::emulated(config).map_err(text)?;
-        let image = read_image(images, "allgather")?;
+        let image = images.read("allgather").map_err(text)?;
         let source = sim::source(&params).map_err(text)?;
         let report = sim::run(&provider, Some(&image), &params, &source, &mut |_| {}).map_err(text)?;
         if !report.digest_ok {
@@ -126,7 +129,7 @@ impl SimPoint {
 
     /// The columns that say what is run.
     fn parameters(&self, model: &str, topology: &str) -> Row {
-        let SimSpec { op, ranks, bytes, skew_us, seed, .. } = self.spec;
+        let SimSpec { op, ranks, bytes, skew: PostSkew { skew_us }, seed, .. } = self.spec;
         let algorithm = self.algorithm.to_possible_value();
         let mut row = Row::new(Kind::Emulated, model)
             .with("operation", op.name())

@@ -1,143 +1,105 @@
 //! Runs of the throughput harness.
 
-use std::path::Path;
-
 use emu_config::{Machine, Timing};
 use serde::Serialize;
 
-use super::{CABLE_GBIT_PER_S, link_goodput, read_image, text, with_accesses};
+use super::{CABLE_GBIT_PER_S, link_goodput, text, with_accesses};
 use crate::evaluate::row::{Kind, Row};
-use crate::evaluate::spec::{TputSweep, amounts};
+use crate::evaluate::spec::Pair;
+use crate::images::Images;
 use crate::reference::Transport;
 use crate::tput::plan::{Params, Plan};
-use crate::tput::report::transport_name;
 use crate::tput::run::{made_up_bytes, names, run as run_plan};
+use crate::tput::spec::TputSpec;
 
 /// MTU of the emulated cards.
 const MTU_BYTES: u32 = 4096;
 
-/// Parameters of a run.
+/// A run: what `flexcast tput` is asked for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TputPoint {
-    /// Transport.
-    pub transport: Transport,
-    /// Receive threads.
-    pub threads: u32,
-    /// Bytes of a chunk.
-    pub chunk_bytes: u64,
-    /// Receives of each subgroup.
-    pub slots: u32,
-    /// Bytes to send.
-    pub bytes: u64,
-    /// Seed of the bytes.
-    pub seed: u64,
-    /// Repetitions that are not counted.
-    pub warm_up: u32,
-    /// Repetitions that are.
-    pub iterations: u32,
+    /// What.
+    pub spec: TputSpec,
 }
 
 impl TputPoint {
-    /// All runs of a sweep.
+    /// The run of a combination. Where no number of slots is given, there are as many as a subgroup has chunks, if the cache has room for so
+    /// many.
     #[must_use]
-    pub fn all(sweep: &TputSweep) -> Vec<Self> {
-        let TputSweep { warm_up, iterations, .. } = *sweep;
-        let mut points = Vec::new();
-        for &transport in &sweep.transports {
-            for &chunk_bytes in &sweep.chunk_bytes {
-                for &slots in &sweep.slots {
-                    for &threads in &sweep.threads {
-                        for bytes in amounts(&sweep.bytes, &sweep.chunks_per_thread, threads, chunk_bytes) {
-                            points.extend(sweep.seeds.iter().map(|&seed| {
-                                Self { transport, threads, chunk_bytes, slots, bytes, seed, warm_up, iterations }
-                                    .with_slots()
-                            }));
-                        }
-                    }
-                }
-            }
-        }
-        points
-    }
-
-    /// The same with a number of slots where none is given: as many as a subgroup has chunks, if the cache has room for so many.
-    #[must_use]
-    pub fn with_slots(mut self) -> Self {
-        if self.slots == 0 {
-            let chunks = self.bytes.div_ceil(self.chunk_bytes.max(1)).div_ceil(u64::from(self.threads.max(1)));
-            let fits = |slots: &u32| {
-                let config = Self { slots: *slots, ..self.clone() }.params().config(self.bytes);
-                let footprint = config.footprint(2, MTU_BYTES);
-                footprint.is_ok_and(|footprint| footprint.hot_bytes() <= config.cache_bytes)
-            };
-            let most = chunks.next_power_of_two().clamp(128, flexcast::MAX_SLOTS.into()) as u32;
-            self.slots = (6..=most.ilog2()).rev().map(|log| 1 << log).find(fits).unwrap_or(64);
-        }
-        self
-    }
-
-    fn params(&self) -> Params {
-        let Self { transport, threads, chunk_bytes, slots, seed, warm_up, iterations, .. } = *self;
+    pub fn of(pair: Pair) -> Self {
+        let Pair { transport, threads, chunk_bytes, slots, bytes, seed, warm_up, iterations } = pair;
         let transport = match transport {
             Transport::Uc => flexcast::Transport::UcUnicast,
             Transport::Ud => flexcast::Transport::Ud,
         };
-        let chunk_bytes = u32::try_from(chunk_bytes).unwrap_or(u32::MAX);
-        let params = Params { transport, chunk_bytes, slots, seed, warm_up, iterations, ..Params::default() };
-        Params { batch: params.batch.min(slots / 2).max(2), ..params }.with_threads(threads)
+        let params = Params::default().with_threads(threads);
+        let (threads, send_threads) = (params.threads, params.send_threads);
+        let (chunk, bytes, seed) = (u32::try_from(chunk_bytes).unwrap_or(u32::MAX), Some(bytes), Some(seed));
+        let spec = TputSpec {
+            transport,
+            threads,
+            send_threads,
+            chunk,
+            bytes,
+            seed,
+            warm_up,
+            iterations,
+            ..Default::default()
+        };
+        let slots = if slots == 0 { useful_slots(&spec) } else { slots };
+        Self { spec: with_slots(&spec, slots) }
     }
 
     pub(super) fn weight(&self) -> u64 {
-        let Self { chunk_bytes, bytes, warm_up, iterations, .. } = *self;
-        3 * u64::from(warm_up + iterations) * (bytes / chunk_bytes.max(1) + bytes / 4096)
+        let TputSpec { chunk, warm_up, iterations, .. } = self.spec;
+        let bytes = self.spec.bytes();
+        3 * u64::from(warm_up + iterations) * (bytes / u64::from(chunk.max(1)) + bytes / 4096)
     }
 
     pub(super) fn memory_bytes(&self) -> u64 {
+        let TputSpec { threads, slots, chunk, .. } = self.spec;
         // Two cards, the bytes on both sides and once more to compare, staging slots.
-        let staging = u64::from(self.threads) * u64::from(self.slots) * (self.chunk_bytes + 64);
-        (128 << 20) + 5 * self.bytes + staging
+        let staging = u64::from(threads) * u64::from(slots) * (u64::from(chunk) + 64);
+        (128 << 20) + 5 * self.spec.bytes() + staging
     }
 
     pub(super) fn command(&self) -> String {
-        let Self { threads, chunk_bytes, slots, bytes, seed, warm_up, iterations, .. } = self;
-        let Params { transport, send_threads, batch, .. } = self.params();
-        format!(
-            "flexcast tput --transport {} --threads {threads} --send-threads {send_threads} --chunk {chunk_bytes} --slots {slots} \
-             --batch {batch} --bytes {bytes} --seed {seed} --warm-up {warm_up} --iterations {iterations}",
-            transport_name(transport)
-        )
+        self.spec.command()
     }
 
     /// The columns that say what is run.
     fn parameters(&self, model: &str) -> Row {
-        let Self { transport, threads, chunk_bytes, slots, bytes, seed, .. } = *self;
+        let TputSpec { transport, threads, chunk, slots, seed, .. } = self.spec;
         let row = Row::new(Kind::Emulated, model)
             .with("image", "allgather")
-            .with("transport", transport.name())
+            .with("transport", if transport.is_zero_copy() { "uc" } else { "ud" })
             .with("threads", threads)
-            .with("chunk_bytes", chunk_bytes)
+            .with("chunk_bytes", chunk)
             .with("slots", slots)
-            .with("bytes", bytes)
-            .with("seed", seed);
-        match transport {
-            Transport::Uc => row,
-            Transport::Ud => row.with("staging_kib", u64::from(threads) * u64::from(slots) * chunk_bytes / 1024),
+            .with("bytes", self.spec.bytes())
+            .with("seed", seed.unwrap_or_default());
+        if transport.is_zero_copy() {
+            return row;
         }
+        row.with("staging_kib", u64::from(threads) * u64::from(slots) * u64::from(chunk) / 1024)
     }
 
     pub(super) fn asked(&self) -> Row {
         self.parameters("")
     }
 
-    pub(super) fn run(&self, images: &Path, timing: &Timing) -> Result<Row, String> {
-        let Self { transport, chunk_bytes, bytes, seed, .. } = *self;
-        let plan = Plan::new(self.params(), bytes).map_err(text)?;
-        let machine = Machine { seed: Some(seed), timing: timing.clone(), ..Machine::default() };
+    pub(super) fn run(&self, images: &Images, timing: &Timing) -> Result<Row, String> {
+        let (bytes, seed) = (self.spec.bytes(), self.spec.seed);
+        let wire = if self.spec.transport.is_zero_copy() { Transport::Uc } else { Transport::Ud };
+        let chunk_bytes = u64::from(self.spec.chunk);
+        let machine = Machine { seed, timing: timing.clone(), ..Machine::default() };
+        let seed = seed.unwrap_or_default();
+        let plan = Plan::new(self.spec.params(seed, 0), bytes).map_err(text)?;
         let config = machine.config().map_err(text)?;
         let model = config.model_name().to_owned();
         let provider = emu_provider::emulated(config).map_err(text)?;
         let names = names(&provider, None, None).map_err(text)?;
-        let file = read_image(images, "allgather")?;
+        let file = images.read("allgather").map_err(text)?;
         plan.check_memory().map_err(text)?;
         let source = made_up_bytes(bytes, seed).map_err(text)?;
         let report = run_plan(&provider, &names, &file, &plan, &source, &model, &mut |_| {}).map_err(text)?;
@@ -152,7 +114,7 @@ impl TputPoint {
             .with("operation_us", report.operation_us)
             .with("goodput_gib_s", report.goodput_gib_s)
             .with("goodput_gbit_s", operation)
-            .with("link_percent", 100.0 * operation / link_goodput(transport, chunk_bytes, CABLE_GBIT_PER_S))
+            .with("link_percent", 100.0 * operation / link_goodput(wire, chunk_bytes, CABLE_GBIT_PER_S))
             .with("data_gbit_s", data)
             .with("chunks_m_s", operation * 1e3 / 8.0 / chunk_bytes as f64)
             .with("instructions_per_cqe", report.instructions_per_cqe)
@@ -167,14 +129,33 @@ impl TputPoint {
     }
 }
 
+/// The same with so many slots, and no larger batches than they allow.
+fn with_slots(spec: &TputSpec, slots: u32) -> TputSpec {
+    TputSpec { slots, batch: TputSpec::default().batch.min(slots / 2).max(2), ..spec.clone() }
+}
+
+/// As many slots as a subgroup has chunks, if the cache has room for so many.
+fn useful_slots(spec: &TputSpec) -> u32 {
+    let bytes = spec.bytes();
+    let chunks = bytes.div_ceil(spec.chunk.max(1).into()).div_ceil(spec.threads.max(1).into());
+    let fits = |slots: &u32| {
+        let config = with_slots(spec, *slots).params(0, 0).config(bytes);
+        let footprint = config.footprint(2, MTU_BYTES);
+        footprint.is_ok_and(|footprint| footprint.hot_bytes() <= config.cache_bytes)
+    };
+    let most = chunks.next_power_of_two().clamp(128, flexcast::MAX_SLOTS.into()) as u32;
+    (6..=most.ilog2()).rev().map(|log| 1 << log).find(fits).unwrap_or(64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::evaluate::point::Point;
+    use crate::evaluate::spec::PairSweep;
 
     #[test]
     fn a_sweep_is_every_combination() {
-        let sweep = TputSweep {
+        let sweep = PairSweep {
             transports: vec![Transport::Uc, Transport::Ud],
             threads: vec![1, 2, 4],
             chunk_bytes: vec![4096],
@@ -185,36 +166,29 @@ mod tests {
             warm_up: 1,
             iterations: 1,
         };
-        let points = TputPoint::all(&sweep);
-        assert_eq!(points.len(), 12);
+        let points = |sweep: &PairSweep| sweep.pairs().into_iter().map(TputPoint::of).collect::<Vec<_>>();
+        let all = points(&sweep);
+        assert_eq!(all.len(), 12);
         let model = Timing::of("m2");
         assert_eq!(
-            Point::Tput(points[11].clone()).command(&model),
-            "flexcast tput --transport ud --threads 4 --send-threads 2 --chunk 4096 --slots 256 --batch 64 --bytes 1638400 --seed 1 \
-             --warm-up 1 --iterations 1 --model m2 --json"
+            Point::Tput(all[11].clone()).command(&model),
+            "flexcast tput --send-threads 2 --bytes 1638400 --warm-up 1 --seed 1 --model m2 --json",
+            "what is as by default is left out"
         );
-        let small = &TputPoint::all(&TputSweep { chunk_bytes: vec![64], ..sweep })[0];
-        assert!(points[0].weight() < small.weight());
+        let small = &points(&PairSweep { chunk_bytes: vec![64], ..sweep })[0];
+        assert!(all[0].weight() < small.weight());
     }
 
     #[test]
     fn slots_are_as_many_as_chunks_and_fit_the_cache() {
-        let point = |threads, bytes, transport| {
-            let point = TputPoint {
-                transport,
-                threads,
-                chunk_bytes: 4096,
-                slots: 0,
-                bytes,
-                seed: 1,
-                warm_up: 1,
-                iterations: 1,
-            };
-            point.with_slots().slots
+        let slots = |threads, bytes, transport| {
+            let pair =
+                Pair { transport, threads, chunk_bytes: 4096, slots: 0, bytes, seed: 1, warm_up: 1, iterations: 1 };
+            TputPoint::of(pair).spec.slots
         };
-        assert_eq!(point(1, 8 << 20, Transport::Ud), 2048);
-        assert_eq!(point(4, 1 << 20, Transport::Ud), 128, "no fewer");
-        let sixteen = point(16, 256 << 20, Transport::Ud);
+        assert_eq!(slots(1, 8 << 20, Transport::Ud), 2048);
+        assert_eq!(slots(4, 1 << 20, Transport::Ud), 128, "no fewer");
+        let sixteen = slots(16, 256 << 20, Transport::Ud);
         assert!((128..4096).contains(&sixteen), "{sixteen}");
     }
 }

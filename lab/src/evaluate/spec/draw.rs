@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::reference::Transport;
+use crate::reference::{Transport, transport};
 
 /// Steps of an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -67,6 +67,7 @@ pub struct Bound {
     /// Line rate.
     pub gbit_per_s: Option<f64>,
     /// Transport, for the headers on the link.
+    #[serde(default, deserialize_with = "transport::optional")]
     pub transport: Option<Transport>,
 }
 

@@ -3,6 +3,7 @@
 
 mod closed;
 mod draw;
+mod held;
 mod read;
 mod sweep;
 
@@ -10,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 pub use closed::{Computed, Handler};
 pub use draw::{Bound, Limit, Plot, Scale};
-pub use read::{choose, default_folder, parse, read_folder};
-pub(super) use sweep::amounts;
-pub use sweep::{ConcurrentSweep, ReferenceSweep, SimSweep, Spread, TputSweep};
+pub use held::{held, write_scripts};
+pub use read::{FOLDER, choose, parse, read_folder};
+pub use sweep::{ConcurrentSweep, Pair, PairSweep, SimSweep, Spread};
 
 /// An experiment: what is asked, what is run, what was published, what is expected.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -33,10 +34,10 @@ pub struct Experiment {
     pub notes: Vec<String>,
     /// Runs of the published kernels.
     #[serde(default)]
-    pub reference: Vec<ReferenceSweep>,
+    pub reference: Vec<PairSweep>,
     /// Runs of the throughput harness.
     #[serde(default)]
-    pub tput: Vec<TputSweep>,
+    pub tput: Vec<PairSweep>,
     /// Runs of collectives.
     #[serde(default)]
     pub sim: Vec<SimSweep>,

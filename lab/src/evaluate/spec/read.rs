@@ -1,10 +1,13 @@
 //! Reading files of experiments.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::{Experiment, Limit};
 use crate::evaluate::EvaluateError;
 use crate::sim::skew::MAX_SKEW_US;
+
+/// The folder of the experiments, below the root of the repository.
+pub const FOLDER: &str = "lab/experiments";
 
 /// Reads all experiments of a folder, in their order.
 ///
@@ -21,21 +24,30 @@ pub fn read_folder(folder: &Path, reduced: bool) -> Result<Vec<Experiment>, Eval
         }
     }
     paths.sort();
-    let mut experiments = paths.iter().map(|path| read(path, reduced)).collect::<Result<Vec<_>, _>>()?;
-    experiments.sort_by_key(|experiment| experiment.order);
-    if experiments.is_empty() {
-        let reason = "no file ends in .toml; the experiments are in experiments/ of the repository".to_owned();
+    if paths.is_empty() {
+        let reason = format!("no file ends in .toml; the experiments are in {FOLDER}/ of the repository");
         return Err(EvaluateError::Format { what, path: folder.to_owned(), reason });
     }
-    Ok(experiments)
+    paths.iter().map(|path| read(path, reduced)).collect::<Result<Vec<_>, _>>().map(in_order)
+}
+
+/// Experiments in the order of the report.
+pub(super) fn in_order(mut experiments: Vec<Experiment>) -> Vec<Experiment> {
+    experiments.sort_by_key(|experiment| experiment.order);
+    experiments
 }
 
 fn read(path: &Path, reduced: bool) -> Result<Experiment, EvaluateError> {
     let what = "experiment";
     let text =
         std::fs::read_to_string(path).map_err(|source| EvaluateError::File { what, path: path.to_owned(), source })?;
-    let wrong = |reason: String| EvaluateError::Format { what, path: path.to_owned(), reason };
-    let mut experiment = parse(&text, reduced).map_err(wrong)?;
+    of_text(&text, path, reduced)
+}
+
+/// The experiment of the file `path` with this text. What it names lies beside it.
+pub(super) fn of_text(text: &str, path: &Path, reduced: bool) -> Result<Experiment, EvaluateError> {
+    let wrong = |reason: String| EvaluateError::Format { what: "experiment", path: path.to_owned(), reason };
+    let mut experiment = parse(text, reduced).map_err(wrong)?;
     for faults in experiment.sim.iter_mut().filter_map(|sweep| sweep.faults.as_mut()) {
         *faults = path.with_file_name(&*faults);
     }
@@ -71,6 +83,10 @@ fn parse_one(text: &str, reduced: bool) -> Result<Experiment, String> {
     let id = &experiment.id;
     if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-') {
         return Err(format!("id {id:?}: it names files: small letters, digits and hyphens"));
+    }
+    if experiment.reference.iter().any(|sweep| !sweep.slots.is_empty()) {
+        return Err("slots of a reference sweep: the published kernels have a receive for each chunk; leave them out"
+            .to_owned());
     }
     for skew_us in experiment.sim.iter().flat_map(|sweep| &sweep.skew_us) {
         if *skew_us > MAX_SKEW_US {
@@ -114,12 +130,6 @@ pub fn choose(experiments: Vec<Experiment>, only: &[String]) -> Result<Vec<Exper
     Ok(experiments.into_iter().filter(|experiment| only.is_empty() || only.contains(&experiment.id)).collect())
 }
 
-/// The folder of experiments where nothing else is said.
-#[must_use]
-pub fn default_folder() -> PathBuf {
-    PathBuf::from("experiments")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,6 +170,13 @@ mod tests {
             let error = parse(&TEXT.replace(from, to), false).unwrap_err();
             assert!(error.contains(word), "{error} lacks {word}");
         }
+    }
+
+    #[test]
+    fn the_published_kernels_take_no_slots() {
+        let reference = TEXT.replace("[[tput]]", "[[reference]]\nslots = [64]");
+        assert!(parse(&reference, false).unwrap_err().contains("slots"));
+        assert_eq!(parse(&TEXT.replace("[[tput]]", "[[tput]]\nslots = [64]"), false).unwrap().tput[0].slots, [64]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::reference::Transport;
+use crate::reference::{Transport, transport};
 use crate::sim::algorithm::AlgorithmName;
 use crate::sim::params::Operation;
 
@@ -16,58 +16,17 @@ fn mtu() -> Vec<u64> {
     vec![4096]
 }
 
-fn slots() -> Vec<u32> {
-    vec![0]
-}
-
 const fn once() -> u32 {
     1
 }
 
-/// The bytes of each run: those given, and as many as give each thread so many chunks.
-pub(in crate::evaluate) fn amounts(
-    bytes: &[u64],
-    chunks_per_thread: &[u64],
-    threads: u32,
-    chunk_bytes: u64,
-) -> Vec<u64> {
-    let each = chunks_per_thread.iter().map(|chunks| chunks * u64::from(threads) * chunk_bytes);
-    bytes.iter().copied().chain(each).collect()
-}
-
-/// Every combination of some parameters of `flexcast reference`: the published kernels.
+/// Every combination of some parameters of a run between two cards: of `flexcast reference`, the published kernels, or of `flexcast tput`, a
+/// Broadcast by the library.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ReferenceSweep {
-    /// Transports.
-    pub transports: Vec<Transport>,
-    /// Receive workers.
-    pub threads: Vec<u32>,
-    /// Bytes of a chunk.
-    #[serde(default = "mtu")]
-    pub chunk_bytes: Vec<u64>,
-    /// Bytes to send.
-    #[serde(default)]
-    pub bytes: Vec<u64>,
-    /// Chunks for each thread to receive: further runs.
-    #[serde(default)]
-    pub chunks_per_thread: Vec<u64>,
-    /// Seeds of the bytes; of each one run.
-    #[serde(default = "one")]
-    pub seeds: Vec<u64>,
-    /// Iterations that are not counted.
-    #[serde(default = "once")]
-    pub warm_up: u32,
-    /// Iterations that are.
-    #[serde(default = "once")]
-    pub iterations: u32,
-}
-
-/// Every combination of some parameters of `flexcast tput`: a Broadcast by the library.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TputSweep {
-    /// Transports: `uc` is RDMA Writes to the one other rank, `ud` datagrams to a multicast group.
+pub struct PairSweep {
+    /// Transports: `uc` is RDMA Writes to the one receiver, `ud` datagrams, by the library to a multicast group.
+    #[serde(deserialize_with = "transport::list")]
     pub transports: Vec<Transport>,
     /// Receive threads, and as many subgroups.
     pub threads: Vec<u32>,
@@ -80,8 +39,9 @@ pub struct TputSweep {
     /// Chunks for each thread to receive: further runs.
     #[serde(default)]
     pub chunks_per_thread: Vec<u64>,
-    /// Receives of each subgroup, with UD as many staging slots; 0: as many as the subgroup has chunks, if the cache has room for so many.
-    #[serde(default = "slots")]
+    /// Receives of each subgroup, with UD as many staging slots; 0: as many as the subgroup has chunks, if the cache has room for so many, as
+    /// without any. The published kernels take none: they have a receive for each chunk.
+    #[serde(default)]
     pub slots: Vec<u32>,
     /// Seeds of the bytes; of each one run.
     #[serde(default = "one")]
@@ -92,6 +52,65 @@ pub struct TputSweep {
     /// Repetitions that are.
     #[serde(default = "once")]
     pub iterations: u32,
+}
+
+/// One combination of a [`PairSweep`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// Transport.
+    pub transport: Transport,
+    /// Receive threads.
+    pub threads: u32,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u64,
+    /// Receives of each subgroup; 0: as many as are useful.
+    pub slots: u32,
+    /// Bytes to send.
+    pub bytes: u64,
+    /// Seed of the bytes.
+    pub seed: u64,
+    /// Repetitions that are not counted.
+    pub warm_up: u32,
+    /// Repetitions that are.
+    pub iterations: u32,
+}
+
+impl PairSweep {
+    /// All combinations.
+    #[must_use]
+    pub fn pairs(&self) -> Vec<Pair> {
+        let Self { warm_up, iterations, .. } = *self;
+        let slots = if self.slots.is_empty() { &[0] } else { self.slots.as_slice() };
+        let mut pairs = Vec::new();
+        for &transport in &self.transports {
+            for &chunk_bytes in &self.chunk_bytes {
+                for &slots in slots {
+                    for &threads in &self.threads {
+                        for bytes in self.amounts(threads, chunk_bytes) {
+                            let pair = |&seed| Pair {
+                                transport,
+                                threads,
+                                chunk_bytes,
+                                slots,
+                                bytes,
+                                seed,
+                                warm_up,
+                                iterations,
+                            };
+                            pairs.extend(self.seeds.iter().map(pair));
+                        }
+                    }
+                }
+            }
+        }
+        pairs
+    }
+
+    /// The bytes of each run: those given, and as many as give each thread so many chunks.
+    fn amounts(&self, threads: u32, chunk_bytes: u64) -> impl Iterator<Item = u64> {
+        let each = self.chunks_per_thread.iter().map(move |chunks| chunks * u64::from(threads) * chunk_bytes);
+        self.bytes.iter().copied().chain(each)
+    }
 }
 
 fn none<T: From<u8>>() -> Vec<T> {

@@ -1,10 +1,11 @@
-use clap::{FromArgMatches as _, ValueEnum as _};
+use clap::{Args as _, FromArgMatches as _, ValueEnum as _};
 use emu_config::{DrivenFrom, Memory, Priorities};
 use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
+use crate::sim::skew::MAX_SKEW_US;
 
 fn parse(words: &[String]) -> Result<SimSpec, clap::Error> {
     let command = SimSpec::augment_args(clap::Command::new("sim").no_binary_name(true));
@@ -87,7 +88,7 @@ fn spec() -> impl Strategy<Value = SimSpec> {
                 warm_up,
                 iterations,
                 seed,
-                skew_us,
+                skew: PostSkew::of_us(skew_us),
                 algorithm,
                 communicator,
                 machine,
@@ -124,7 +125,7 @@ fn every_option_is_a_key_of_the_description() {
 
 #[test]
 fn a_command_is_what_a_shell_takes() {
-    let mut spec = SimSpec { ranks: 4, skew_us: 30, ..SimSpec::default() };
+    let mut spec = SimSpec { ranks: 4, skew: PostSkew::of_us(30), ..SimSpec::default() };
     spec.machine = NetworkArgs {
         loss: Some(0.5),
         topology: Some("my net.toml".to_owned()),

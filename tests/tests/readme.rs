@@ -1,0 +1,170 @@
+//! Commands of README.md and docs/observe.md: each of their console blocks is run as it stands there, and what is shown of its output is compared.
+//! The program is the one that `cargo install --locked --path cli` installs, and it runs in folders that hold nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use flexcast_tests::transcript::{Shown, compare, shown};
+use flexcast_tests::tree::copied_tree;
+use flexcast_tests::{compiled_as_recorded, workspace_root};
+
+/// How a command is run.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// In the root of the repository.
+    InTheRepository,
+    /// On a copy of what images are built from, since it changes that.
+    OnACopy,
+    /// By the installed program, in a folder that its document's commands have to themselves.
+    Installed,
+    /// Not here: why not, and who runs it.
+    NotHere(&'static str),
+}
+
+/// The commands of README.md.
+const README: [(&str, Way); 7] = [
+    ("cargo xtask demo", Way::InTheRepository),
+    ("cargo xtask new hello && cargo xtask run hello", Way::OnACopy),
+    ("cargo xtask test", Way::NotHere("it is what runs this test")),
+    ("cargo install --locked --path cli", Way::InTheRepository),
+    ("flexcast tput --transport ud --threads 4", Way::Installed),
+    ("flexcast sim --topology fat-tree-188 --ranks 188 --bytes 4096", Way::Installed),
+    ("flexcast plan --link 400 --transport ud --ranks 188 --buffer 8388608", Way::Installed),
+];
+
+/// Those of docs/observe.md.
+const OBSERVE: [(&str, Way); 8] = [
+    ("flexcast trace -o trace.json tput --transport ud --threads 2 --bytes 400000", Way::Installed),
+    ("flexcast tput --transport ud --threads 2 --bytes 400000 --state state.json", Way::Installed),
+    ("flexcast ps -t state.json", Way::Installed),
+    ("flexcast stats -p 1 state.json", Way::Installed),
+    ("flexcast tput --core-dir cores", Way::Installed),
+    (
+        "gdb-multiarch target/device/emu/allgather.elf cores/mlx5_0.001.core -ex 'info threads' -ex backtrace",
+        Way::NotHere("nothing has died; gdb reads a core file in tests/tests/core_dump.rs"),
+    ),
+    (
+        "flexcast tput --threads 2 --gdb",
+        Way::NotHere("it waits for gdb, which comes in cli/tests/gdb.rs: gdb_breaks_steps_and_goes_on"),
+    ),
+    (
+        "gdb-multiarch target/device/emu/allgather.elf -ex 'target remote :1981' -ex 'info threads'",
+        Way::NotHere("it is the other side of the command above"),
+    ),
+];
+
+/// The installed program's folder.
+fn installed() -> &'static Path {
+    static PLACE: OnceLock<PathBuf> = OnceLock::new();
+    PLACE.get_or_init(|| {
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");
+        let output = in_the_repository("cargo install --locked --path cli", &place);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && place.join("bin/flexcast").is_file(), "{told}");
+        place.join("bin")
+    })
+}
+
+fn shell(command: &str) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]);
+    shell
+}
+
+/// Runs a command line in the repository; what it installs goes below `place`.
+fn in_the_repository(command: &str, place: &Path) -> Output {
+    shell(command).current_dir(workspace_root()).env("CARGO_INSTALL_ROOT", place).output().expect("a shell")
+}
+
+/// Runs a command line of the installed program in `folder`.
+fn by_the_installed(command: &str, folder: &Path) -> Output {
+    let path = std::env::var("PATH").expect("a search path");
+    let path = format!("{}:{path}", installed().display());
+    shell(command).current_dir(folder).env("PATH", path).output().expect("a shell")
+}
+
+fn run(command: &str, way: Way, folder: &Path) -> Option<Output> {
+    match way {
+        Way::InTheRepository => Some(in_the_repository(command, &folder.join("place"))),
+        Way::OnACopy => {
+            let copy = copied_tree();
+            let mut shell = shell(command);
+            shell.current_dir(workspace_root()).env("FLEXCAST_ROOT", copy.path());
+            Some(shell.output().expect("a shell"))
+        }
+        Way::Installed => Some(by_the_installed(command, folder)),
+        Way::NotHere(why) => {
+            eprintln!("not run: `{command}`: {why}");
+            None
+        }
+    }
+}
+
+/// Runs every command of a document. One that the table lacks, or has and the document does not, fails.
+fn all_run(document: &str, table: &[(&str, Way)]) {
+    let text = std::fs::read_to_string(workspace_root().join(document)).expect(document);
+    let commands = shown(&text);
+    let asked: Vec<&str> = commands.iter().map(|shown| shown.command.as_str()).collect();
+    let known: Vec<&str> = table.iter().map(|(command, _)| *command).collect();
+    assert_eq!(asked, known, "{document}: each command needs a row here, in the order of the document");
+    let folder = tempfile::tempdir().expect("a folder");
+    for (Shown { command, output: shown }, (_, way)) in commands.iter().zip(table) {
+        let Some(output) = run(command, *way, folder.path()) else { continue };
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{document}: `{command}`: {}\n{printed}{told}", output.status);
+        assert!(!printed.is_empty() || !told.is_empty(), "{document}: `{command}` says nothing");
+        // Emulated figures are those of the compiler that they were recorded with.
+        if shown.is_empty() || !compiled_as_recorded("allgather") {
+            continue;
+        }
+        compare(shown, &printed).unwrap_or_else(|why| panic!("{document}: `{command}`: {why}\nit printed:\n{printed}"));
+    }
+}
+
+#[test]
+fn every_command_of_the_readme_runs() {
+    all_run("README.md", &README);
+}
+
+#[test]
+fn every_command_of_the_guide_to_observation_runs() {
+    all_run("docs/observe.md", &OBSERVE);
+}
+
+/// What commands load lies within the program: images, experiments, fault scripts.
+#[test]
+fn the_installed_program_needs_nothing_beside_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let said = |command: &str| {
+        let output = by_the_installed(command, folder.path());
+        let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "`{command}`: {said}{told}");
+        said.into_owned()
+    };
+    for (command, words) in [
+        ("flexcast tput --bytes 65536", ["ud", "equal"]),
+        ("flexcast sim --ranks 4 --bytes 4096", ["multicast", "equal"]),
+        ("flexcast reference --bytes 65536", ["uc", "8192"]),
+        ("flexcast run pingpong", ["bring-up", "ping 1"]),
+        ("flexcast soak --seeds 1 --first 1", ["1", "seed"]),
+        ("flexcast bench --bytes 65536 --no-collectives", ["reference", "allgather"]),
+        ("flexcast report --list", ["variability", "models"]),
+        ("flexcast report --only models --reduced --out out", ["models: ", "page: "]),
+        ("flexcast report --only one-thread --reduced --out out", ["one-thread: ", "page: "]),
+    ] {
+        let said = said(command);
+        assert!(words.iter().all(|word| said.contains(word)), "`{command}`: {said}");
+    }
+    // An image of a fresh build in this folder stands above the program's own, and one that is named above both.
+    std::fs::create_dir_all(folder.path().join("target/device/emu")).expect("a folder");
+    std::fs::write(folder.path().join("target/device/emu/allgather.elf"), "none").expect("a file");
+    let refused = by_the_installed("flexcast tput --bytes 65536", folder.path());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("ELF"), "{refused:?}");
+    let image = flexcast_tests::image_path("allgather");
+    said(&format!("flexcast tput --bytes 65536 --image {}", image.display()));
+    let unknown = by_the_installed("flexcast run nosuch", folder.path());
+    let told = String::from_utf8_lossy(&unknown.stderr);
+    assert!(["no image `nosuch`", "allgather", "./nosuch"].iter().all(|word| told.contains(word)), "{told}");
+}
