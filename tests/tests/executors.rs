@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use emu_hart::bare::{self, Board, Options, Outcome, Program, Streams};
-use flexcast_abi::{ABI_HASH, ABI_VERSION, WorkerContext};
+use flexcast_abi::{ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, LaneThread, WorkerContext};
 use flexcast_cli::logs::LogDecoder;
 use flexcast_image::Image;
 use flexcast_tests::code::cards;
@@ -17,7 +17,7 @@ use flexio::{
 use zerocopy::IntoBytes as _;
 
 /// Transports, batches and kinds of arrival.
-const SCENARIOS: usize = 2 * 4 * 3;
+const SCENARIOS: usize = 2 * 4 * 5;
 
 /// The bare program, built.
 fn virt_elf() -> PathBuf {
@@ -43,16 +43,19 @@ fn on_the_dpa() -> Vec<String> {
     let window = Window::new(&process).expect("a window");
     let host =
         MemoryRegion::register(&pd, HostBuffer::zeroed(4096).expect("memory"), Access::LOCAL_WRITE).expect("a key");
-    let place = WorkerContext {
+    let (thread_bytes, lane_bytes) = (size_of::<LaneThread>() as u64, size_of::<WorkerContext>() as u64);
+    let context = DeviceBuffer::zeroed(&process, thread_bytes + lane_bytes).expect("device memory");
+    let thread = LaneThread {
         outbox_id: outbox.id(),
         window_id: window.id(),
         window_mkey: host.lkey(),
-        flag_host: host.addr().get(),
-        report_host: host.addr().get() + 64,
+        contexts: ContextMemory::new(DeviceAddress::new(context.addr().get() + thread_bytes), 1),
         ..Default::default()
     };
-    let context = DeviceBuffer::zeroed(&process, size_of::<WorkerContext>() as u64).expect("device memory");
-    context.write(0, place.as_bytes()).expect("a copy");
+    let lane =
+        WorkerContext { flag_host: host.addr().get(), report_host: host.addr().get() + 64, ..Default::default() };
+    context.write(0, thread.as_bytes()).expect("a copy");
+    context.write(thread_bytes, lane.as_bytes()).expect("a copy");
     let mut stream = MsgStream::new(&process, MsgLevel::Debug).expect("a message stream");
     assert_eq!(process.call("run", context.addr().get()).expect("the image runs"), 0);
     let decoder = LogDecoder::new(&elf).expect("log strings");

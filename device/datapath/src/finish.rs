@@ -1,13 +1,13 @@
 //! Completion and reports.
 
-use dpa::abi::{CompletionFlag, FLAG_MAGIC, Operation, Statistics, WorkerReport, WorkerStatus};
+use dpa::abi::{CompletionFlag, FLAG_MAGIC, Statistics, WorkerReport, WorkerStatus};
 use dpa::group::Group;
-use dpa::{HostLine, Signals, WindowCell, error, fatal, fence};
+use dpa::{Signals, WindowCell, error, fatal, fence};
 
 use crate::placement::tails;
 use crate::worker::Worker;
 
-impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LANE> {
+impl<const UD: bool> Worker<'_, UD> {
     /// Finishes the operation if all chunks are there, none of their copies is under way and none failed. The last worker of the group
     /// writes the completion flag. True if it did: then progress is published, too.
     pub(crate) fn finish_if_complete(&mut self) -> bool {
@@ -37,38 +37,16 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
             // No fence: whether to store depends on the counter, and each worker has written back before it counted itself.
             flag.store_at::<{ core::mem::offset_of!(CompletionFlag, value) }>(FLAG_MAGIC + sequence);
             fence::window_writeback();
-            if LANE && let Some(progress) = Signals::attach(&self.context.signals) {
+            if let Some(progress) = Signals::attach(&self.context.signals) {
                 progress.complete(sequence);
             }
         }
     }
 
-    /// Copies bitmap and statistics to host memory if the host asked for a report. Progress must follow ([`Worker::publish`]).
-    pub(crate) fn answer_report(&mut self) {
-        let line = HostLine::attach(&self.context.operation);
-        let request = line.load_at::<{ core::mem::offset_of!(Operation, report_request) }>();
-        if request != self.context.state.reported {
-            self.write_report(request);
-        }
-    }
-
+    /// Copies to host memory what the host asked for: the words of the bitmap that hold bits of the operation, the tail bitmap and the statistics.
+    /// Progress must follow ([`Worker::publish`]).
     #[inline(never)]
-    fn write_report(&mut self, request: u64) {
-        if self.context.bitmap_host != 0 {
-            let words = self.context.bitmap.count() as usize;
-            let copy = self.window.words(self.context.bitmap_host, words).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
-            for index in 0..words {
-                copy.store(index, self.bitmap.word(index as u64));
-            }
-        }
-        // Writes the bitmap back, too.
-        self.publish_statistics();
-        self.context.state.reported = request;
-    }
-
-    /// [`Worker::write_report`] of a lane: the words that hold bits of the operation, and the tail bitmap.
-    #[inline(never)]
-    pub(crate) fn write_lane_report(&mut self, request: u64) {
+    pub(crate) fn write_report(&mut self, request: u64) {
         if self.context.bitmap_host != 0 {
             let words = self.context.bitmap.count() as usize;
             let all = words + self.context.tails.count() as usize;
@@ -89,6 +67,7 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
         let state = &mut self.context.state;
         let statistics = &mut state.statistics;
         statistics.cqes = state.consumed;
+        statistics.copy_cqes = state.send_consumed;
         statistics.accepted = state.consumed
             - statistics.duplicates
             - statistics.out_of_range

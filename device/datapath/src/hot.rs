@@ -1,18 +1,11 @@
 //! The hot loop: every instruction in here runs once per chunk.
 
-use dpa::abi::WorkerContext;
 use dpa::hw::wqe::HEAD_INDEX_STEP;
-use dpa::hw::{Be32, ControlSegment, GRH_BYTES, MASK_24, WqeOpcode, WriteWqe};
+use dpa::hw::{Be32, GRH_BYTES};
 use dpa::proto::Mark;
 use dpa::{CqeRef, fence, shared};
 
 use crate::worker::Worker;
-
-/// First dword pair of the completions of the armed operation, as `CqeRef::user_index_and_immediate` reads it, for PSN 0.
-#[inline(always)]
-pub(crate) fn key_base(context: &WorkerContext) -> u64 {
-    u64::from(context.user_index & MASK_24) << 32 | u64::from(context.state.armed.collective_id) << context.psn_bits
-}
 
 /// How the hot loop computes where a chunk goes (UD).
 pub(crate) mod place {
@@ -23,9 +16,6 @@ pub(crate) mod place {
     /// Within the current row of a table; other rows are for the irregular path, which makes theirs the current one.
     pub(crate) const ROWS: u8 = 2;
 }
-
-/// Two 32-bit doorbell record words kept as one number: high half the CQ's consumer counter, low half a queue's producer counter.
-const BOTH_STEP: u64 = 1 << 32 | 1;
 
 /// 2^64 / divisor, rounded up: what [`quotient`] multiplies by. For divisors from 2 on.
 pub(crate) const fn reciprocal(divisor: u32) -> u64 {
@@ -39,49 +29,27 @@ const fn quotient(number: u64, reciprocal: u64) -> u64 {
     ((number as u128 * reciprocal as u128) >> 64) as u64
 }
 
-impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LANE> {
+impl<const UD: bool> Worker<'_, UD> {
     /// Accepts ordinary completions from number `consumed` on, at most `room`; returns how many. Stops before the first that is not
-    /// ordinary, having changed nothing on its account but doorbells of those before it.
+    /// ordinary, having changed nothing on its account.
     #[inline(always)]
     pub(crate) fn accept<const PLACE: u8>(&mut self, consumed: u64, room: u64) -> u64 {
         let armed = &self.context.state.armed;
-        let base = if LANE { self.context.state.key } else { key_base(self.context) };
+        let base = self.context.state.key;
         let header = if UD { GRH_BYTES } else { 0 };
         let length = Be32::new(armed.chunk_bytes + header);
-        let segment = self.receive_cq.segment(consumed, room, Self::OPCODE);
-
-        // With doorbells per completion each iteration rings for those before it: the last copy of the ring stays unposted, so that it can
-        // still be signalled when the ring turns out to be empty.
-        let second = if UD { consumed } else { consumed + self.receive_queue.depth() };
-        let mut both = (consumed & u64::from(MASK_24)) << 32 | (second & 0xFFFF);
-
-        let both_step = if EACH { shared::in_register(BOTH_STEP) } else { 0 };
 
         if UD {
             let lane = &self.context.lane;
-            let stride = if LANE && PLACE == place::LINEAR { lane.stride } else { u64::from(armed.chunk_bytes) };
+            let stride = if PLACE == place::LINEAR { lane.stride } else { u64::from(armed.chunk_bytes) };
             let destination = if PLACE == place::ROWS { lane.row_base } else { armed.destination };
             let (reciprocal, gap) = if PLACE == place::RUNS { (lane.reciprocal, lane.placed.run_gap) } else { (0, 0) };
             let row = self.regular.window(u64::from(lane.row_first), u64::from(lane.row_chunks));
-            let qpn = self.send_queue.number();
             let head_step = shared::in_register(HEAD_INDEX_STEP);
-            let mut head = ControlSegment::head(consumed as u16, WqeOpcode::Write, qpn, WriteWqe::SEGMENTS);
-            let mut doorbell = dpa::hw::outbox::sq_doorbell_value(qpn, consumed as u16);
-            let mut pairs = self.send_queue.pair(consumed, segment);
-            let first = pairs.remaining();
+            let mut head = self.head + u64::from(consumed as u16) * HEAD_INDEX_STEP;
+            let mut pairs = self.send_queue.pair(&self.receive_cq, consumed, room, Self::OPCODE);
             while let Some((entry, slot)) = pairs.peek() {
                 fence::memory_read();
-                if EACH {
-                    let words = both.swap_bytes();
-                    self.receive_cq.store_consumer_raw(Be32::from_raw(words as u32));
-                    // Copies before the record, the record before the doorbell.
-                    fence::memory_write();
-                    self.send_queue.store_producer_raw(Be32::from_raw((words >> 32) as u32));
-                    fence::outbox();
-                    self.outbox.ring_sq_raw(doorbell);
-                    both = both.wrapping_add(both_step);
-                    doorbell = doorbell.wrapping_add(1);
-                }
                 let psn = entry.user_index_and_immediate().wrapping_sub(base);
                 let taken = if PLACE == place::ROWS {
                     entry.byte_count_raw() == length && row.mark(psn) == Mark::First
@@ -100,33 +68,19 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
                 head = head.wrapping_add(head_step);
                 pairs.advance();
             }
-            first - pairs.remaining()
+            pairs.passed()
         } else {
-            let mut segment = segment;
-            let first = segment.remaining();
+            let mut segment = self.receive_cq.segment(consumed, room, Self::OPCODE);
             while let Some(entry) = segment.peek() {
                 fence::memory_read();
-                if EACH {
-                    // No fence: the entries given back were read by loads on which the branches up to here depended.
-                    let words = both.swap_bytes();
-                    self.receive_cq.store_consumer_raw(Be32::from_raw(words as u32));
-                    self.receive_queue.store_producer_raw(Be32::from_raw((words >> 32) as u32));
-                    both = both.wrapping_add(both_step);
-                }
                 let psn = entry.user_index_and_immediate().wrapping_sub(base);
                 if !self.take(entry, psn, length) {
                     break;
                 }
                 segment.advance();
             }
-            first - segment.remaining()
+            segment.passed()
         }
-    }
-
-    /// [`Worker::accept`] with the whole register file to itself: UD with doorbells per completion keeps 18 values across the loop.
-    #[inline(never)]
-    pub(crate) fn accept_apart(&mut self, consumed: u64, room: u64) -> u64 {
-        self.accept::<{ place::LINEAR }>(consumed, room)
     }
 
     /// Length, range and id (one comparison, in `mark`), duplicate.

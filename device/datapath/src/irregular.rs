@@ -7,11 +7,10 @@ use dpa::hw::{ControlSegment, CqeOpcode, GRH_BYTES, WqeOpcode, WriteWqe};
 use dpa::proto::Mark;
 use dpa::{BitmapView, CompletionQueue, fence};
 
-use crate::hot::key_base;
-use crate::placement::{locate, tails};
+use crate::placement::{Place, locate, tails};
 use crate::worker::Worker;
 
-impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LANE> {
+impl<const UD: bool> Worker<'_, UD> {
     /// Deals with the next completion whatever it is. False if there is none.
     #[cold]
     #[inline(never)]
@@ -49,8 +48,8 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
             return false;
         }
         let key = entry.user_index_and_immediate();
-        let psn = key.wrapping_sub(key_base(self.context));
-        let stopped = LANE && (self.context.lane.closed | self.context.lane.dead) != 0;
+        let psn = key.wrapping_sub(self.context.state.key);
+        let stopped = (self.context.lane.closed | self.context.lane.dead) != 0;
         let state = &mut self.context.state;
         if state.armed.sequence == 0 || stopped || psn >> self.context.psn_bits != 0 {
             state.statistics.wrong_id += 1;
@@ -61,20 +60,13 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
             return false;
         }
         let chunk_bytes = state.armed.chunk_bytes;
-        let (bytes, address, run) = if LANE {
-            let at = locate(self.context, psn);
-            (at.bytes, at.address, at.run)
-        } else {
-            let is_last = psn + 1 == u64::from(state.armed.chunks);
-            let bytes = if is_last { state.armed.last_chunk_bytes } else { chunk_bytes };
-            (bytes, state.armed.destination.wrapping_add(psn.wrapping_mul(u64::from(chunk_bytes))), 0)
-        };
+        let Place { bytes, address, run } = locate(self.context, psn);
         if entry.byte_count() != bytes + if UD { GRH_BYTES } else { 0 } {
             self.context.state.statistics.wrong_length += 1;
             return false;
         }
-        // A lane has set the bit of a short chunk's PSN beforehand: the truth about it is in the tail bitmap.
-        let mark = if LANE && bytes != chunk_bytes { tails(self.context).mark(run) } else { self.bitmap.mark(psn) };
+        // The bit of a short chunk's PSN was set beforehand: the truth about it is in the tail bitmap.
+        let mark = if bytes != chunk_bytes { tails(self.context).mark(run) } else { self.bitmap.mark(psn) };
         let state = &mut self.context.state;
         if mark != Mark::First {
             state.statistics.duplicates += 1;
@@ -95,26 +87,13 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
         true
     }
 
-    /// Gives the entries that were changed for one use their standard form back, once the hardware is done with them: the copy before
-    /// `completed` if it was signalled out of turn, and the shortened one.
+    /// Gives the copies from number `first` to before `completed`, with which the hardware is done, their standard form back: full length to those
+    /// that were shortened, of which the state remembers the last; and no signal to the last if it was signalled out of turn.
     #[cold]
-    #[inline(never)]
-    pub(crate) fn restore_slots(&mut self, completed: u64) {
+    pub(crate) fn restore_slots(&mut self, first: u64, completed: u64) {
         if completed & (self.segment - 1) != 0 {
             self.send_queue.slot(completed - 1).set_signalled(false);
         }
-        let shortened = self.context.state.shortened;
-        if shortened != 0 && shortened <= completed {
-            self.send_queue.slot(shortened - 1).set_byte_count(self.context.state.built_chunk_bytes);
-            self.context.state.shortened = 0;
-        }
-    }
-
-    /// Gives the copies from number `first` to before `completed` their full length back, for of a lane several may have been shortened; the
-    /// state remembers the last.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn restore_lengths(&mut self, first: u64, completed: u64) {
         let state = &mut self.context.state;
         for index in first..completed.min(state.shortened) {
             self.send_queue.slot(index).set_byte_count(state.built_chunk_bytes);
@@ -134,10 +113,8 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
         state.failed_copies += 1;
         let detail = if op_own >> 4 == CqeOpcode::RequesterError as u64 { u32::from(syndrome) } else { op_own as u32 };
         self.fail(WorkerStatus::CopyError, detail);
-        if LANE {
-            // No copy of this queue will ever complete: accept nothing more.
-            self.context.lane.dead = 1;
-            self.regular = BitmapView::none();
-        }
+        // No copy of this queue will ever complete: accept nothing more.
+        self.context.lane.dead = 1;
+        self.regular = BitmapView::none();
     }
 }

@@ -4,23 +4,13 @@
 //! with at most its own budget, until none has anything left or the thread's budget is used up; then all that were busy are settled, every queue is armed, and
 //! everything is looked at once more.
 
-use dpa::abi::{
-    ABI_HASH, ContextFault, LaneThread, LaneThreadState, OPERATION_CLOSED, Operation, Transport, WorkerContext,
-    WorkerStatus,
-};
-use dpa::{
-    BitmapView, CompletionQueue, ContextArray, Counters, Entity, HostLine, Next, Outbox, Signals, Thread, Window,
-    error, fatal, fence,
-};
+use dpa::abi::{ABI_HASH, ContextFault, LaneThread, LaneThreadState, Transport, WorkerContext, WorkerStatus};
+use dpa::{CompletionQueue, ContextArray, Counters, Entity, Next, Outbox, Thread, Window, error, fatal, fence};
 
 use crate::control::{Control, ControlEvents};
-use crate::hot::{key_base, place};
-use crate::placement::{check_lane_operation, set_out};
+use crate::hot::place;
 use crate::prepare::{check, prepare_receives};
 use crate::worker::Worker;
-
-/// A worker that is a lane: batched, placed.
-type Lane<'c, const UD: bool> = Worker<'c, UD, false, true>;
 
 /// RPC `prepare_lanes`: checks thread and lanes, writes all receive entries and posts them. The fault, and the lane at fault (0 if it is
 /// the thread's).
@@ -43,7 +33,6 @@ pub fn prepare_lanes(thread: &mut LaneThread) -> Result<(), (ContextFault, u32)>
         let fault = match check(lane) {
             Err(fault) => fault,
             Ok(other) if other != transport => ContextFault::Transport,
-            Ok(_) if lane.batch < 2 => ContextFault::Batch,
             Ok(_) => continue,
         };
         return Err((fault, number));
@@ -206,7 +195,7 @@ impl Served<'_> {
     fn settle<const UD: bool>(&mut self) {
         for context in self.lanes.iter_mut() {
             if context.lane.unsettled != 0 {
-                attach::<UD>(context, &self.thread, self.window).settle_lane();
+                attach::<UD>(context, &self.thread, self.window).settle();
             }
         }
     }
@@ -229,8 +218,8 @@ fn has_work<const UD: bool>(context: &WorkerContext) -> bool {
         || (UD && state.consumed != state.completed && CompletionQueue::waits(&context.send_cq, state.send_consumed))
 }
 
-/// Asks to be woken by a lane's next receive, and by the next copy if one is under way. As in [`Worker`], a queue armed at an index that the
-/// card has passed fires at once.
+/// Asks to be woken by a lane's next receive, and by the next copy if one is under way. A queue armed at an index that the card has passed
+/// fires at once, so that a completion overlooked in [`has_work`] costs an activation and no wake-up.
 #[inline(always)]
 fn arm<const UD: bool>(context: &WorkerContext, outbox: &Outbox) {
     let state = &context.state;
@@ -241,12 +230,8 @@ fn arm<const UD: bool>(context: &WorkerContext, outbox: &Outbox) {
 }
 
 #[inline(always)]
-fn attach<'c, const UD: bool>(context: &'c mut WorkerContext, thread: &Thread, window: Window) -> Lane<'c, UD> {
-    let chunks = context.state.armed.chunks;
-    let stopped = (context.lane.closed | context.lane.dead) != 0;
-    let bits = |bits| BitmapView::attach(&context.bitmap, bits);
-    let views = (bits(chunks), bits(if stopped { 0 } else { chunks }));
-    Worker::attach(context, Outbox::of(thread), window, views)
+fn attach<'c, const UD: bool>(context: &'c mut WorkerContext, thread: &Thread, window: Window) -> Worker<'c, UD> {
+    Worker::attach(context, Outbox::of(thread), window)
 }
 
 /// A lane's turn: at most `budget` completions, rounded up to whole batches. What it costs of the thread's budget, at least 1.
@@ -261,22 +246,30 @@ fn turn<const UD: bool>(context: &mut WorkerContext, thread: &Thread, window: Wi
         lane.reap();
     }
     let drained = match mode {
+        // Woken by the completion of a copy alone.
+        _ if UD && !CompletionQueue::waits(&lane.context.receive_cq, before) => true,
         place::RUNS if UD => lane.drain_runs(budget),
         place::ROWS if UD => lane.drain_rows(budget),
-        _ => lane.drain_linear(budget),
+        _ if UD => lane.drain_linear(budget),
+        _ => lane.drain_in_place(budget),
     };
     // What the host waits for is not put off until the other lanes are idle, too.
     let state = &lane.context.state;
     if drained && (lane.context.lane.pending != 0 || (state.remaining == 0 && state.counted == 0)) {
-        lane.settle_lane();
+        lane.settle();
     }
     let consumed = lane.context.state.consumed - before;
     lane.account_activation(entered);
     consumed.max(1)
 }
 
-impl<const UD: bool> Lane<'_, UD> {
+impl<const UD: bool> Worker<'_, UD> {
     // One symbol per loop, so that listings and crash records tell them apart.
+
+    #[inline(never)]
+    fn drain_in_place(&mut self, budget: u64) -> bool {
+        self.drain::<{ place::LINEAR }>(budget)
+    }
 
     #[inline(never)]
     fn drain_linear(&mut self, budget: u64) -> bool {
@@ -291,102 +284,5 @@ impl<const UD: bool> Lane<'_, UD> {
     #[inline(never)]
     fn drain_rows(&mut self, budget: u64) -> bool {
         self.drain::<{ place::ROWS }>(budget)
-    }
-
-    /// Hands over what is left of a segment, acts on the host's line if that had to wait, answers, finishes, tells progress.
-    #[inline(never)]
-    fn settle_lane(&mut self) {
-        self.context.lane.unsettled = 0;
-        self.hand_over();
-        if self.context.lane.pending != 0 {
-            self.process_commands();
-        }
-        self.answer_lane_report();
-        if !self.finish_if_complete() {
-            self.publish();
-        }
-    }
-
-    /// Acts on the host's line: takes over a new operation unless copies of the last are under way (their completion leads here again),
-    /// or closes the armed one.
-    #[inline(never)]
-    fn process_commands(&mut self) {
-        let line = HostLine::attach(&self.context.operation);
-        let announced = line.snapshot();
-        // The host may be writing the next line: no field may be older than the numbers that announce it.
-        fence::memory_read();
-        let operation = line.snapshot();
-        if announced.sequence != announced.sequence_check
-            || operation.sequence != announced.sequence
-            || operation.sequence_check != announced.sequence
-            || announced.sequence == 0
-        {
-            // Half written: its own message is still to come.
-            self.context.lane.pending = 0;
-            return;
-        }
-        if operation.sequence != self.context.state.armed.sequence {
-            if self.outstanding() != 0 && self.context.lane.dead == 0 {
-                return;
-            }
-            self.take_over(operation);
-        }
-        if operation.flags & OPERATION_CLOSED != 0 {
-            self.context.lane.closed = 1;
-            self.regular = BitmapView::none();
-        }
-        self.context.lane.request = announced.report_request;
-        self.context.lane.pending = u32::from(!self.may_answer());
-    }
-
-    /// Whether nothing stands between the host's request and its answer: a closed lane answers when no copy is under way any more.
-    fn may_answer(&self) -> bool {
-        self.context.lane.closed == 0 || self.context.lane.dead != 0 || self.outstanding() == 0
-    }
-
-    fn take_over(&mut self, operation: Operation) {
-        let transport = if UD { Transport::Ud } else { Transport::Uc };
-        let placement = HostLine::attach(&self.context.placement).snapshot();
-        let verdict = match check_lane_operation(self.context, &operation, &placement, transport) {
-            Ok(()) if self.context.lane.dead != 0 => Err(ContextFault::DeadQueue),
-            verdict => verdict,
-        };
-        let state = &mut self.context.state;
-        state.armed = operation;
-        state.detail = 0;
-        self.context.lane.placed = placement;
-        self.context.lane.closed = 0;
-        match verdict {
-            Ok(()) => {
-                state.status = WorkerStatus::Armed as u32;
-                state.remaining = u64::from(operation.chunks - placement.own_chunks);
-                state.counted = 0;
-            }
-            Err(fault) => {
-                self.context.lane.placed.roots = 0;
-                self.context.lane.placed.own_chunks = 0;
-                self.refuse(fault);
-            }
-        }
-        let context = &mut *self.context;
-        let bits = |bits| BitmapView::attach(&context.bitmap, bits);
-        (self.bitmap, self.regular) = (bits(context.state.armed.chunks), bits(context.state.armed.chunks));
-        context.state.key = key_base(context);
-        set_out(context, &self.bitmap);
-        self.build_stale_copies(&operation);
-        if verdict.is_ok()
-            && let Some(progress) = Signals::attach(&self.context.signals)
-        {
-            progress.armed(operation.sequence);
-        }
-    }
-
-    /// Copies bitmap, tail bitmap and statistics to host memory if the host asked for it and the answer is final.
-    fn answer_lane_report(&mut self) {
-        let request = self.context.lane.request;
-        if request != self.context.state.reported && self.may_answer() {
-            self.context.lane.pending = 0;
-            self.write_lane_report(request);
-        }
     }
 }

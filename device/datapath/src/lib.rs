@@ -1,5 +1,5 @@
-//! The datapath: receive workers, UC and UD, one per DPA thread (module `worker`) or several, the *lanes* (module `lane`), and send workers
-//! (module `send`).
+//! The datapath: receive contexts, UC and UD, the *lanes*, of which a DPA thread serves one or several (module `lane`), and send workers (module
+//! `send`). A lane's own work is in module `worker`.
 //!
 //! One activation drains the completion queue in *segments* of one batch. Inside a segment runs the hot loop (module `hot`), which accepts
 //! only what is entirely ordinary; the first completion that is not (none there, error, other opcode, id, range, length, duplicate) ends it
@@ -25,6 +25,5 @@ mod worker;
 
 pub use control::{Control, ControlEvents};
 pub use lane::{lanes, prepare_lanes, resources};
-pub use prepare::{check_queue, prepare};
+pub use prepare::check_queue;
 pub use send::{prepare_send, send_blocks};
-pub use worker::receive;

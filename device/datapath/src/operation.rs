@@ -1,53 +1,105 @@
-//! Taking over the operation that the host wrote.
+//! A lane's operation: taking over what the host wrote, closing it, answering the host's request for a report.
 
-use dpa::abi::{ContextFault, Operation, Transport, WorkerStatus};
-use dpa::{HostLine, fence};
+use dpa::abi::{ContextFault, OPERATION_CLOSED, Operation, Transport, WorkerContext, WorkerStatus};
+use dpa::hw::MASK_24;
+use dpa::{BitmapView, HostLine, Signals, fence};
 
-use crate::prepare::{build_copies, check_operation};
-use crate::worker::{Worker, bitmaps};
+use crate::placement::{check_lane_operation, set_out};
+use crate::prepare::build_copies;
+use crate::worker::Worker;
 
-impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LANE> {
-    /// Arms the worker for the host's operation if that is a new one and no copy of the last is under way (its completion will wake the
-    /// thread again).
+/// First dword pair of the completions of the armed operation, as `CqeRef::user_index_and_immediate` reads it, for PSN 0.
+fn key_base(context: &WorkerContext) -> u64 {
+    u64::from(context.user_index & MASK_24) << 32 | u64::from(context.state.armed.collective_id) << context.psn_bits
+}
+
+impl<const UD: bool> Worker<'_, UD> {
+    /// Acts on the host's line: takes over a new operation unless copies of the last are under way (their completion leads here again),
+    /// or closes the armed one.
     #[inline(never)]
-    pub(crate) fn take_operation(&mut self) {
+    pub(crate) fn process_commands(&mut self) {
         let line = HostLine::attach(&self.context.operation);
-        let operation = line.snapshot();
-        let is_new = operation.sequence != self.context.state.armed.sequence
-            && operation.sequence == operation.sequence_check
-            && operation.sequence != 0;
-        if !is_new || self.outstanding() != 0 {
-            return;
-        }
-        // The host may have been writing that very moment, and loads need not keep their order: only after a fence is no field
-        // older than the number that announces it.
+        let announced = line.snapshot();
+        // The host may be writing the next line: no field may be older than the numbers that announce it.
         fence::memory_read();
-        let announced = operation.sequence;
         let operation = line.snapshot();
-        if operation.sequence != announced || operation.sequence_check != announced {
+        if announced.sequence != announced.sequence_check
+            || operation.sequence != announced.sequence
+            || operation.sequence_check != announced.sequence
+            || announced.sequence == 0
+        {
+            // Half written: its own message is still to come.
+            self.context.lane.pending = 0;
             return;
         }
+        if operation.sequence != self.context.state.armed.sequence {
+            if self.outstanding() != 0 && self.context.lane.dead == 0 {
+                return;
+            }
+            self.take_over(operation);
+        }
+        if operation.flags & OPERATION_CLOSED != 0 {
+            self.context.lane.closed = 1;
+            self.regular = BitmapView::none();
+        }
+        self.context.lane.request = announced.report_request;
+        self.context.lane.pending = u32::from(!self.may_answer());
+    }
+
+    /// Whether nothing stands between the host's request and its answer: a closed lane answers when no copy is under way any more.
+    fn may_answer(&self) -> bool {
+        self.context.lane.closed == 0 || self.context.lane.dead != 0 || self.outstanding() == 0
+    }
+
+    fn take_over(&mut self, operation: Operation) {
         let transport = if UD { Transport::Ud } else { Transport::Uc };
-        let verdict = check_operation(self.context, &operation, transport);
+        let placement = HostLine::attach(&self.context.placement).snapshot();
+        let verdict = match check_lane_operation(self.context, &operation, &placement, transport) {
+            Ok(()) if self.context.lane.dead != 0 => Err(ContextFault::DeadQueue),
+            verdict => verdict,
+        };
         let state = &mut self.context.state;
         state.armed = operation;
         state.detail = 0;
+        self.context.lane.placed = placement;
+        self.context.lane.closed = 0;
         match verdict {
             Ok(()) => {
                 state.status = WorkerStatus::Armed as u32;
-                state.remaining = u64::from(operation.chunks);
+                state.remaining = u64::from(operation.chunks - placement.own_chunks);
                 state.counted = 0;
             }
-            Err(fault) => self.refuse(fault),
+            Err(fault) => {
+                self.context.lane.placed.roots = 0;
+                self.context.lane.placed.own_chunks = 0;
+                self.refuse(fault);
+            }
         }
-        (self.bitmap, self.regular) = bitmaps(self.context);
-        self.bitmap.clear();
+        let context = &mut *self.context;
+        let bits = |bits| BitmapView::attach(&context.bitmap, bits);
+        (self.bitmap, self.regular) = (bits(context.state.armed.chunks), bits(context.state.armed.chunks));
+        context.state.key = key_base(context);
+        set_out(context, &self.bitmap);
         self.build_stale_copies(&operation);
+        if verdict.is_ok()
+            && let Some(progress) = Signals::attach(&self.context.signals)
+        {
+            progress.armed(operation.sequence);
+        }
+    }
+
+    /// Copies bitmap, tail bitmap and statistics to host memory if the host asked for it and the answer is final.
+    pub(crate) fn answer_report(&mut self) {
+        let request = self.context.lane.request;
+        if request != self.context.state.reported && self.may_answer() {
+            self.context.lane.pending = 0;
+            self.write_report(request);
+        }
     }
 
     /// Builds the copy entries anew if those there are for another chunk size or key.
     #[inline(always)]
-    pub(crate) fn build_stale_copies(&mut self, operation: &Operation) {
+    fn build_stale_copies(&mut self, operation: &Operation) {
         let state = &mut self.context.state;
         let stale = state.built_chunk_bytes != operation.chunk_bytes || state.built_rkey != operation.rkey;
         if UD && stale && self.context.state.armed.chunks != 0 {
@@ -60,7 +112,7 @@ impl<const UD: bool, const EACH: bool, const LANE: bool> Worker<'_, UD, EACH, LA
 
     /// An operation that does not fit: nothing is accepted for it and it never completes.
     #[cold]
-    pub(crate) fn refuse(&mut self, fault: ContextFault) {
+    fn refuse(&mut self, fault: ContextFault) {
         let state = &mut self.context.state;
         state.armed.chunks = 0;
         state.remaining = 0;

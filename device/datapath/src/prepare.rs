@@ -8,32 +8,14 @@ use dpa::hw::{
 };
 use dpa::{ReceiveQueue, SendQueue, fence};
 
-/// Completions per segment when doorbells are rung with every completion.
-const SEGMENT_PER_CQE: u64 = 64;
-
-/// RPC `prepare`: checks the context, writes the receive entries and posts them.
-pub fn prepare(context: &mut WorkerContext) -> Result<(), ContextFault> {
-    let transport = check(context)?;
-    prepare_receives(context, transport);
-    fence::memory();
-    Ok(())
-}
-
 /// Writes the receive entries of a context that was checked, and posts them.
-pub(crate) fn prepare_receives(context: &mut WorkerContext, transport: Transport) {
+pub(crate) fn prepare_receives(context: &WorkerContext, transport: Transport) {
     let queue = ReceiveQueue::attach(&context.receive_queue);
     for index in 0..queue.depth() {
         queue.write(index, receive_entry(context, transport, index));
     }
     fence::memory_write();
     queue.set_producer(queue.depth());
-    context.state.prepared = 1;
-}
-
-/// Completions per segment: the batch, or a fixed number when every completion rings.
-pub(crate) fn segment_len(context: &WorkerContext) -> u64 {
-    let batch = u64::from(context.batch);
-    if batch > 1 { batch } else { SEGMENT_PER_CQE.min(1 << (context.receive_queue.log_depth().saturating_sub(1) & 31)) }
 }
 
 fn receive_entry(context: &WorkerContext, transport: Transport, index: u64) -> DataSegment {
@@ -50,7 +32,7 @@ fn slot_address(context: &WorkerContext, index: u64) -> u64 {
 
 /// Builds every copy entry for the operation's chunk size and key; per chunk only head and remote address change.
 pub(crate) fn build_copies(context: &WorkerContext, operation: &Operation, queue: &SendQueue) {
-    let segment = segment_len(context);
+    let segment = u64::from(context.batch);
     for index in 0..queue.depth() {
         let last_of_segment = (index + 1) & (segment - 1) == 0;
         let flags = if last_of_segment { FLAG_SIGNALLED } else { FLAG_ON_ERROR };
@@ -89,7 +71,7 @@ pub(crate) fn check(context: &WorkerContext) -> Result<Transport, ContextFault> 
         return Err(ContextFault::QueueDepth);
     }
     let batch = context.batch;
-    if !batch.is_power_of_two() || batch > 1 << (depth - 1) {
+    if !batch.is_power_of_two() || batch < 2 || batch > 1 << (depth - 1) {
         return Err(ContextFault::Batch);
     }
     if transport == Transport::Ud {

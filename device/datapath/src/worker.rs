@@ -1,18 +1,14 @@
-//! One activation of a worker.
+//! A lane at work: draining its completion queue, handing over batches, consuming the completions of copies, telling progress.
 
-use dpa::abi::{ProgressLine, Transport, WorkerContext, WorkerReport, WorkerStatus};
-use dpa::hw::CqeOpcode;
+use dpa::abi::{ProgressLine, WorkerContext, WorkerReport, WorkerStatus};
+use dpa::hw::{ControlSegment, CqeOpcode, WqeOpcode, WriteWqe};
 use dpa::{
-    BitmapView, CompletionQueue, Counters, Entity, Next, OnlyIf, Outbox, ReceiveQueue, SendQueue, Thread, Window,
-    WindowCell, error, fatal, fence,
+    BitmapView, CompletionQueue, Counters, CqeRef, OnlyIf, Outbox, Poll, ReceiveQueue, SendQueue, Window, WindowCell,
+    error, fatal, fence,
 };
 
-use crate::hot::place;
-use crate::prepare::segment_len;
-
-/// The worker of the running activation. `UD`: transport; `EACH`: doorbells with every completion; `LANE`: one of several of a thread, with
-/// all that [`crate::lane`] adds.
-pub(crate) struct Worker<'c, const UD: bool, const EACH: bool, const LANE: bool> {
+/// A lane whose turn it is. `UD`: its transport.
+pub(crate) struct Worker<'c, const UD: bool> {
     pub(crate) context: &'c mut WorkerContext,
     pub(crate) outbox: Outbox,
     pub(crate) window: Window,
@@ -23,95 +19,25 @@ pub(crate) struct Worker<'c, const UD: bool, const EACH: bool, const LANE: bool>
     pub(crate) send_queue: OnlyIf<UD, SendQueue>,
     /// All chunks of the operation.
     pub(crate) bitmap: BitmapView,
-    /// The chunks that the hot loop may take: all of full length (lanes: whose bit is clear).
+    /// The chunks that the hot loop may take: those whose bit is clear; none of a lane that is closed or dead.
     pub(crate) regular: BitmapView,
     /// Completions per segment, a power of two.
     pub(crate) segment: u64,
+    /// First eight bytes of the copy entry with index 0 (UD).
+    pub(crate) head: u64,
 }
 
-/// Body of the event handlers.
-pub fn receive(context: &mut WorkerContext, transport: Transport) -> Next {
-    if context.state.prepared == 0 || context.transport != transport as u32 {
-        fatal(error::NOT_PREPARED);
-    }
-    match (transport, context.batch == 1) {
-        (Transport::Uc, false) => uc_batched(context),
-        (Transport::Uc, true) => uc_each(context),
-        (Transport::Ud, false) => ud_batched(context),
-        (Transport::Ud, true) => ud_each(context),
-    }
-}
-
-// One symbol per loop, so that listings and crash records tell them apart.
-
-#[inline(never)]
-fn uc_batched(context: &mut WorkerContext) -> Next {
-    activation::<false, false>(context)
-}
-
-#[inline(never)]
-fn uc_each(context: &mut WorkerContext) -> Next {
-    activation::<false, true>(context)
-}
-
-#[inline(never)]
-fn ud_batched(context: &mut WorkerContext) -> Next {
-    activation::<true, false>(context)
-}
-
-#[inline(never)]
-fn ud_each(context: &mut WorkerContext) -> Next {
-    activation::<true, true>(context)
-}
-
-#[inline(always)]
-fn activation<const UD: bool, const EACH: bool>(context: &mut WorkerContext) -> Next {
-    let entered = Counters::read();
-    let mut worker = Worker::<UD, EACH, false>::wake(context);
-    let next = worker.serve();
-    worker.account_activation(entered);
-    next
-}
-
-/// The bitmap of the armed operation, and the part of it that the hot loop may touch: a short last chunk is not ordinary.
-pub(crate) fn bitmaps(context: &WorkerContext) -> (BitmapView, BitmapView) {
-    let armed = &context.state.armed;
-    let short = u32::from(armed.last_chunk_bytes != armed.chunk_bytes);
-    let attach = |bits| BitmapView::attach(&context.bitmap, bits);
-    (attach(armed.chunks), attach(armed.chunks.saturating_sub(short)))
-}
-
-impl<'c, const UD: bool, const EACH: bool, const LANE: bool> Worker<'c, UD, EACH, LANE> {
+impl<'c, const UD: bool> Worker<'c, UD> {
     /// Opcode of an ordinary completion.
     pub(crate) const OPCODE: CqeOpcode = if UD { CqeOpcode::SendImmediate } else { CqeOpcode::WriteImmediate };
 
-    // Apart, so that the loops are the same instructions whatever runtime library is compiled into the way to them.
-    #[inline(never)]
-    pub(crate) fn wake(context: &'c mut WorkerContext) -> Self {
-        let thread = Thread::current();
-        let window = if context.state.configured == 0 {
-            if !Outbox::configure(&thread, context.outbox_id) {
-                fatal(error::NO_RESOURCE);
-            }
-            let window = Window::configure(Entity::Zero, context.window_id, context.window_mkey);
-            context.state.configured = 1;
-            window.unwrap_or_else(|_| fatal(error::NO_RESOURCE))
-        } else {
-            Window::configured(Entity::Zero)
-        };
-        context.state.statistics.activations += 1;
-        let views = bitmaps(context);
-        Self::attach(context, Outbox::of(&thread), window, views)
-    }
-
-    /// The worker of `context` in a thread with this outbox and window.
+    /// The lane of `context` in a thread with this outbox and window.
     #[inline(always)]
-    pub(crate) fn attach(
-        context: &'c mut WorkerContext,
-        outbox: Outbox,
-        window: Window,
-        (bitmap, regular): (BitmapView, BitmapView),
-    ) -> Self {
+    pub(crate) fn attach(context: &'c mut WorkerContext, outbox: Outbox, window: Window) -> Self {
+        let chunks = context.state.armed.chunks;
+        let stopped = (context.lane.closed | context.lane.dead) != 0;
+        let bits = |bits| BitmapView::attach(&context.bitmap, bits);
+        let (bitmap, regular) = (bits(chunks), bits(if stopped { 0 } else { chunks }));
         let report = window.cell(context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
         Self {
             outbox,
@@ -123,40 +49,9 @@ impl<'c, const UD: bool, const EACH: bool, const LANE: bool> Worker<'c, UD, EACH
             send_queue: OnlyIf::new(|| SendQueue::attach(&context.send_queue)),
             bitmap,
             regular,
-            segment: segment_len(context),
+            segment: u64::from(context.batch),
+            head: ControlSegment::head(0, WqeOpcode::Write, context.send_queue.number(), WriteWqe::SEGMENTS),
             context,
-        }
-    }
-
-    /// Drains, arms, looks again; until there is nothing to do or the budget is used up.
-    fn serve(&mut self) -> Next {
-        self.serve_with(Self::drain::<{ place::LINEAR }>)
-    }
-
-    /// [`Worker::serve`] with another loop.
-    #[inline(always)]
-    pub(crate) fn serve_with(&mut self, drain: impl Fn(&mut Self, u64) -> bool) -> Next {
-        let mut budget = u64::from(self.context.budget);
-        self.take_operation();
-        loop {
-            let before = self.context.state.consumed;
-            let drained = drain(self, budget);
-            budget = budget.saturating_sub(self.context.state.consumed - before);
-            if !drained {
-                self.publish();
-                return Next::Retrigger;
-            }
-            self.settle();
-            self.arm();
-            if !self.has_work() {
-                return Next::Reschedule;
-            }
-            // A completion arrived between the last poll and arming. Its event will come too and find nothing; a round costs budget
-            // even if it was a copy's completion, so that the activation stays bounded.
-            budget = budget.saturating_sub(1);
-            if budget == 0 {
-                return Next::Retrigger;
-            }
         }
     }
 
@@ -164,45 +59,42 @@ impl<'c, const UD: bool, const EACH: bool, const LANE: bool> Worker<'c, UD, EACH
     pub(crate) fn drain<const PLACE: u8>(&mut self, budget: u64) -> bool {
         let start = Counters::read();
         let first = self.context.state.consumed;
+        let limit = first.saturating_add(budget);
+        let (mut consumed, mut irregular) = (first, 0);
         let drained = loop {
-            let consumed = self.context.state.consumed;
             let room = self.segment - (consumed & (self.segment - 1));
-            let accepted =
-                if UD && EACH { self.accept_apart(consumed, room) } else { self.accept::<PLACE>(consumed, room) };
-            self.advance(accepted);
+            let accepted = self.accept::<PLACE>(consumed, room);
+            consumed += accepted;
             if accepted < room {
+                self.context.state.consumed = consumed;
                 if !self.irregular() {
                     break true;
                 }
-                if self.context.state.consumed & (self.segment - 1) != 0 {
+                (consumed, irregular) = (consumed + 1, irregular + 1);
+                if consumed & (self.segment - 1) != 0 {
                     continue;
                 }
             }
-            self.flush();
-            if self.context.state.consumed - first >= budget {
+            self.flush(consumed);
+            if consumed >= limit {
                 break false;
             }
         };
+        let state = &mut self.context.state;
+        state.consumed = consumed;
+        // What the hot loop took; `irregular` has counted its own.
+        state.remaining = state.remaining.wrapping_sub(consumed - first - irregular);
         let spent = Counters::read().since(start);
-        let statistics = &mut self.context.state.statistics;
-        statistics.loop_cqes += self.context.state.consumed - first;
+        let statistics = &mut state.statistics;
+        statistics.loop_cqes += consumed - first;
         statistics.loop_instructions += spent.instructions;
         statistics.loop_cycles += spent.cycles;
         drained
     }
 
-    /// Notes `accepted` chunks that the hot loop took.
+    /// Gives back the completions before number `consumed`, hands their copies to the hardware, tells the senders their credit.
     #[inline(always)]
-    fn advance(&mut self, accepted: u64) {
-        let state = &mut self.context.state;
-        state.consumed += accepted;
-        state.remaining = state.remaining.wrapping_sub(accepted);
-    }
-
-    /// Gives back what was consumed, hands copies to the hardware, tells the senders their credit.
-    #[inline(always)]
-    fn flush(&mut self) {
-        let consumed = self.context.state.consumed;
+    fn flush(&mut self, consumed: u64) {
         self.context.state.posted = consumed;
         // Entries are read, and copies written, before anything tells so.
         fence::memory();
@@ -211,8 +103,7 @@ impl<'c, const UD: bool, const EACH: bool, const LANE: bool> Worker<'c, UD, EACH
             self.receive_cq.set_consumer(consumed);
             fence::outbox();
             self.outbox.ring_sq(self.send_queue.number(), consumed);
-            self.reap();
-            self.context.state.completed + self.receive_queue.depth()
+            self.reap()
         } else {
             self.receive_cq.set_consumer(consumed);
             let posted = consumed + self.receive_queue.depth();
@@ -226,45 +117,77 @@ impl<'c, const UD: bool, const EACH: bool, const LANE: bool> Worker<'c, UD, EACH
         self.report.store_at::<{ core::mem::offset_of!(WorkerReport, progress.receives_posted) }>(posted);
     }
 
-    /// Consumes completions of copies and posts the receives whose slots they free. Returns whether there were any.
+    /// Consumes completions of copies and posts the receives whose slots they free. Returns how many receives are posted in all. Takes
+    /// only what is entirely ordinary, a batch whose entries stay as they are; the first completion that is not goes to
+    /// [`Worker::reap_irregular`].
     #[inline(always)]
-    pub(crate) fn reap(&mut self) -> bool {
-        let first = self.context.state.send_consumed;
-        while self.send_cq.is_ready(self.context.state.send_consumed) {
-            fence::memory_read();
-            let entry = self.send_cq.entry(self.context.state.send_consumed);
-            self.context.state.send_consumed += 1;
-            if entry.op_own() >> 4 != CqeOpcode::Requester as u64 {
-                self.copy_failed(entry.op_own(), entry.syndrome());
-                continue;
+    pub(crate) fn reap(&mut self) -> u64 {
+        let state = &self.context.state;
+        let (first, mut completed, shortened) = (state.send_consumed, state.completed, state.shortened);
+        let mut index = first;
+        let is_ordinary = loop {
+            match self.send_cq.poll(index, CqeOpcode::Requester) {
+                Poll::Empty => break true,
+                Poll::Other(_) => break false,
+                Poll::Plain(entry) => {
+                    fence::memory_read();
+                    let after = completed + newly_completed(entry, completed);
+                    if after & (self.segment - 1) | shortened != 0 {
+                        break false;
+                    }
+                    (completed, index) = (after, index + 1);
+                }
             }
-            let completed = self.context.state.completed;
-            let newly = u64::from(entry.wqe_counter().wrapping_add(1).wrapping_sub(completed as u16));
-            let completed = completed + newly;
-            self.context.state.completed = completed;
-            if LANE && self.context.state.shortened != 0 {
-                self.restore_lengths(completed - newly, completed);
-            }
-            if completed & (self.segment - 1) != 0 || self.context.state.shortened != 0 {
-                self.restore_slots(completed);
-            }
+        };
+        let posted = completed + self.receive_queue.depth();
+        if index != first {
+            self.post_receives(index, completed, posted);
         }
-        let reaped = self.context.state.send_consumed - first;
-        if reaped != 0 {
-            self.context.state.statistics.copy_cqes += reaped;
-            // No fence: branches up to here depended on all that was read of the entries given back.
-            self.send_cq.set_consumer(self.context.state.send_consumed);
-            self.receive_queue.set_producer(self.context.state.completed + self.receive_queue.depth());
-            fence::outbox();
-        }
-        reaped != 0
+        if is_ordinary { posted } else { self.reap_irregular() }
     }
 
-    /// What is to do once the ring is empty: hand over a partial segment, take a new operation, finish, answer the host, tell progress.
+    /// [`Worker::reap`] of completions of any kind.
+    #[cold]
     #[inline(never)]
-    fn settle(&mut self) {
+    fn reap_irregular(&mut self) -> u64 {
+        while self.send_cq.is_ready(self.context.state.send_consumed) {
+            fence::memory_read();
+            let index = self.context.state.send_consumed;
+            let entry = self.send_cq.entry(index);
+            let (op_own, before) = (entry.op_own(), self.context.state.completed);
+            if op_own >> 4 == CqeOpcode::Requester as u64 {
+                let completed = before + newly_completed(entry, before);
+                self.restore_slots(before, completed);
+                self.post_receives(index + 1, completed, completed + self.receive_queue.depth());
+            } else {
+                let syndrome = entry.syndrome();
+                self.copy_failed(op_own, syndrome);
+                self.post_receives(index + 1, before, before + self.receive_queue.depth());
+            }
+        }
+        self.context.state.completed + self.receive_queue.depth()
+    }
+
+    /// Gives back the completions of copies before number `consumed`, and posts the receives before number `posted`, whose slots the first
+    /// `completed` copies have freed.
+    #[inline(always)]
+    fn post_receives(&mut self, consumed: u64, completed: u64, posted: u64) {
+        self.context.state.send_consumed = consumed;
+        self.context.state.completed = completed;
+        // No fence: branches up to here depended on all that was read of the entries given back.
+        self.send_cq.set_consumer(consumed);
+        self.receive_queue.set_producer(posted);
+        fence::outbox();
+    }
+
+    /// Hands over what is left of a segment, acts on the host's line if that had to wait, answers, finishes, tells progress.
+    #[inline(never)]
+    pub(crate) fn settle(&mut self) {
+        self.context.lane.unsettled = 0;
         self.hand_over();
-        self.take_operation();
+        if self.context.lane.pending != 0 {
+            self.process_commands();
+        }
         self.answer_report();
         if !self.finish_if_complete() {
             self.publish();
@@ -273,13 +196,13 @@ impl<'c, const UD: bool, const EACH: bool, const LANE: bool> Worker<'c, UD, EACH
 
     /// Hands over a partial segment, or looks at what became of the last.
     #[inline(always)]
-    pub(crate) fn hand_over(&mut self) {
+    fn hand_over(&mut self) {
         if self.context.state.posted != self.context.state.consumed {
             if UD && self.context.state.consumed & (self.segment - 1) != 0 {
                 // The last copy before going to sleep must be signalled, or nobody would learn of the copies since the last segment.
                 self.send_queue.slot(self.context.state.consumed - 1).set_signalled(true);
             }
-            self.flush();
+            self.flush(self.context.state.consumed);
         } else if UD {
             self.reap();
         }
@@ -288,23 +211,6 @@ impl<'c, const UD: bool, const EACH: bool, const LANE: bool> Worker<'c, UD, EACH
     /// Copies that the hardware has not completed.
     pub(crate) fn outstanding(&self) -> u64 {
         if UD { self.context.state.consumed - self.context.state.completed } else { 0 }
-    }
-
-    /// Asks to be woken by the next receive, and by the next copy if one is under way. The fence that [`Worker::settle`] ends with
-    /// has made the doorbell records visible. None follows: a queue armed at an index that the card has passed fires at once, so
-    /// that a completion overlooked in `has_work` costs an activation and no wake-up.
-    fn arm(&self) {
-        let state = &self.context.state;
-        self.outbox.arm_cq(self.receive_cq.number(), state.consumed);
-        if UD && self.outstanding() != 0 {
-            self.outbox.arm_cq(self.send_cq.number(), state.send_consumed);
-        }
-    }
-
-    fn has_work(&self) -> bool {
-        let state = &self.context.state;
-        self.receive_cq.is_ready(state.consumed)
-            || (UD && self.outstanding() != 0 && self.send_cq.is_ready(state.send_consumed))
     }
 
     /// Writes the whole progress line.
@@ -343,4 +249,10 @@ impl<'c, const UD: bool, const EACH: bool, const LANE: bool> Worker<'c, UD, EACH
         statistics.cycles += spent.cycles;
         statistics.longest_activation_cycles = statistics.longest_activation_cycles.max(spent.cycles);
     }
+}
+
+/// Copies that a completion tells of, of which `completed` are known to be complete: it names the last, with 16 bits.
+#[inline(always)]
+fn newly_completed(entry: CqeRef<'_>, completed: u64) -> u64 {
+    u64::from(entry.wqe_counter().wrapping_add(1).wrapping_sub(completed as u16))
 }

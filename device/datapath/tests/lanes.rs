@@ -6,8 +6,10 @@ use dpa::Next;
 use dpa::hw::CqeOpcode;
 use dpa::proto::lane::{missing, missing_chunks};
 use dpa::proto::{ReceiveSpace, RootRow, Subgroup};
+use flexcast_abi::memory::QueueKind;
 use flexcast_abi::{
-    ContextFault, ContextMemory, DeviceAddress, Operation, Placement, RunRow, TableMemory, Transport, WorkerStatus,
+    ContextFault, ContextMemory, DeviceAddress, Operation, Placement, Queue, RunRow, TableMemory, Transport,
+    WorkerStatus,
 };
 use rig::lanes::{Ask, LanesRig};
 use rig::{CHUNK, PSN_BITS, Rig, at, of_depth};
@@ -532,17 +534,35 @@ fn contexts_that_do_not_fit_are_refused_with_the_lane_at_fault() {
     fn contexts(rig: &LanesRig) -> DeviceAddress {
         DeviceAddress::new(rig.thread.contexts.address())
     }
-    let cases: [(Change, ContextFault, u32); 10] = [
+    fn resize<K: QueueKind>(queue: &mut Queue<K>, log_depth: u32) {
+        *queue = of_depth(*queue, log_depth);
+    }
+    let cases: [(Change, ContextFault, u32); 25] = [
         (&|rig| rig.thread.abi_hash ^= 1, ContextFault::AbiHash, 0),
         (&|rig| rig.thread.transport = 9, ContextFault::Transport, 0),
         (&|rig| rig.thread.budget = 0, ContextFault::Budget, 0),
         (&|rig| rig.thread.contexts = ContextMemory::new(contexts(rig), 0), ContextFault::Lanes, 0),
         (&|rig| rig.thread.contexts = ContextMemory::new(DeviceAddress::new(0), 2), ContextFault::Lanes, 0),
-        (&|rig| rig.thread.control_cq = of_depth(rig.thread.control_cq, 2), ContextFault::QueueDepth, 0),
+        (&|rig| resize(&mut rig.thread.control_cq, 2), ContextFault::QueueDepth, 0),
         (&|rig| rig.thread.control_queue = at(rig.thread.control_queue, 8), ContextFault::QueueAddress, 0),
+        (&|rig| rig.lanes[1].context.abi_hash ^= 1, ContextFault::AbiHash, 1),
+        (&|rig| rig.lanes[1].context.batch = 0, ContextFault::Batch, 1),
         (&|rig| rig.lanes[1].context.batch = 1, ContextFault::Batch, 1),
+        (&|rig| rig.lanes[1].context.batch = 3, ContextFault::Batch, 1),
+        (&|rig| rig.lanes[1].context.batch = 16, ContextFault::Batch, 1),
+        (&|rig| rig.lanes[1].context.budget = 0, ContextFault::Budget, 1),
+        (&|rig| rig.lanes[1].context.psn_bits = 32, ContextFault::PsnBits, 1),
+        (&|rig| rig.lanes[1].context.worker = 1, ContextFault::Worker, 1),
         (&|rig| rig.lanes[1].context.transport = Transport::Uc as u32, ContextFault::Transport, 1),
         (&|rig| rig.lanes[1].context.staging.stride = 40, ContextFault::Staging, 1),
+        (&|rig| rig.lanes[1].context.staging.stride = 100, ContextFault::Staging, 1),
+        (&|rig| rig.lanes[1].context.receive_cq = Default::default(), ContextFault::QueueAddress, 1),
+        (&|rig| resize(&mut rig.lanes[1].context.send_queue, 5), ContextFault::QueueDepth, 1),
+        (&|rig| resize(&mut rig.lanes[1].context.receive_cq, 3), ContextFault::QueueDepth, 1),
+        (&|rig| resize(&mut rig.lanes[1].context.receive_queue, 16), ContextFault::QueueDepth, 1),
+        (&|rig| rig.lanes[1].context.bitmap = Default::default(), ContextFault::DeviceMemory, 1),
+        (&|rig| rig.lanes[1].context.operation = Default::default(), ContextFault::DeviceMemory, 1),
+        (&|rig| rig.lanes[1].context.report_host += 8, ContextFault::HostAddress, 1),
     ];
     for (change, fault, lane) in cases {
         let rigs = (0..2).map(|lane| Rig::sized(Transport::Ud, 4, 4, 8, (1, 4096), lane)).collect();

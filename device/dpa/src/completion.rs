@@ -83,22 +83,39 @@ impl CompletionQueue {
         let len = len.min(depth - position);
         // SAFETY: position + len is at most the depth.
         let (at, end) = unsafe { (self.ring.add(position as usize), self.ring.add((position + len) as usize)) };
-        let expected = u64::from(crate::hw::cqe::op_own(opcode, owner_of_pass(index, self.log_depth)));
-        Segment { at, end, expected, queue: PhantomData }
+        Segment { at, end, start: at, expected: self.plain(index, opcode), queue: PhantomData }
+    }
+
+    /// Owner and opcode byte of entry number `index` if the hardware has written it with `opcode` and no other bits.
+    #[inline(always)]
+    fn plain(&self, index: u64, opcode: CqeOpcode) -> u64 {
+        u64::from(crate::hw::cqe::op_own(opcode, owner_of_pass(index, self.log_depth)))
+    }
+
+    /// What there is of entry number `index`, by one load of its owner and opcode byte: one comparison where it is plain `opcode`. Follow by
+    /// [`crate::fence::memory_read`].
+    #[inline(always)]
+    #[must_use]
+    pub fn poll(&self, index: u64, opcode: CqeOpcode) -> Poll<'_> {
+        let entry = self.entry(index);
+        let op_own = entry.op_own();
+        if op_own == self.plain(index, opcode) {
+            Poll::Plain(entry)
+        } else if op_own >= (CqeOpcode::Invalid as u64) << 4
+            || op_own & 1 != u64::from(owner_of_pass(index, self.log_depth))
+        {
+            Poll::Empty
+        } else {
+            Poll::Other(entry)
+        }
     }
 
     /// Publishes in the doorbell record that entries before number `index` are consumed. Fence before it
     /// ([`crate::fence::memory`]) if their reads are not yet ordered.
     #[inline(always)]
     pub fn set_consumer(&self, index: u64) {
-        self.store_consumer_raw(Be32::new(cq_counter(index)));
-    }
-
-    /// [`CompletionQueue::set_consumer`] with the record's bytes.
-    #[inline(always)]
-    pub fn store_consumer_raw(&self, value: Be32) {
         // SAFETY: the host names the queue's doorbell record.
-        unsafe { (&raw mut (*self.doorbell_record).consumer).write_volatile(value) };
+        unsafe { (&raw mut (*self.doorbell_record).consumer).write_volatile(Be32::new(cq_counter(index))) };
     }
 }
 
@@ -173,11 +190,23 @@ impl CqeRef<'_> {
     }
 }
 
+/// What [`CompletionQueue::poll`] found.
+#[derive(Clone, Copy, Debug)]
+pub enum Poll<'q> {
+    /// The hardware has not written the entry.
+    Empty,
+    /// An entry of the expected opcode, with no other bits beside the owner.
+    Plain(CqeRef<'q>),
+    /// An entry of another opcode or with other bits.
+    Other(CqeRef<'q>),
+}
+
 /// Consecutive entries of one pass of the ring: a cursor that costs one comparison for owner and opcode and one for the end.
 #[derive(Debug)]
 pub struct Segment<'q> {
     at: *const Cqe,
     end: *const Cqe,
+    start: *const Cqe,
     expected: u64,
     queue: PhantomData<&'q CompletionQueue>,
 }
@@ -206,20 +235,11 @@ impl<'q> Segment<'q> {
         }
     }
 
-    /// Entries not yet passed.
+    /// Entries passed.
     #[inline(always)]
     #[must_use]
-    pub fn remaining(&self) -> u64 {
-        (self.end as u64 - self.at as u64) / size_of::<Cqe>() as u64
-    }
-
-    #[inline(always)]
-    pub(crate) fn limited_to(mut self, len: u64) -> Self {
-        if len < self.remaining() {
-            // SAFETY: fewer entries than are left.
-            self.end = unsafe { self.at.add(len as usize) };
-        }
-        self
+    pub fn passed(&self) -> u64 {
+        (self.at as u64 - self.start as u64) / size_of::<Cqe>() as u64
     }
 
     #[inline(always)]

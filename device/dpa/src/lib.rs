@@ -56,7 +56,7 @@ pub mod window;
 
 pub use array::{ContextArray, Table};
 pub use bitmap::{BitmapView, BitmapWindow};
-pub use completion::{CompletionQueue, CqeRef, Segment};
+pub use completion::{CompletionQueue, CqeRef, Poll, Segment};
 pub use dpa_macros::{event_handler, rpc};
 pub use entry::Next;
 pub use kept::{Kept, Messages};

@@ -42,12 +42,6 @@ impl Outbox {
         self.store(hw::outbox::SQ_DOORBELL, hw::outbox::sq_doorbell_value(qpn, producer as u16));
     }
 
-    /// [`Outbox::ring_sq`] with a value kept by the caller: low 16 bits producer, bits 55:32 QP number.
-    #[inline(always)]
-    pub fn ring_sq_raw(&self, value: u64) {
-        self.store(hw::outbox::SQ_DOORBELL, value);
-    }
-
     #[inline(always)]
     fn store(&self, offset: u64, value: u64) {
         // SAFETY: the runtime maps the whole 4 KiB page at the context's outbox base; `offset` is a register inside it. A value can only

@@ -42,7 +42,7 @@ impl ReceiveQueue {
     /// ([`crate::fence::memory_write`]).
     #[inline(always)]
     pub fn set_producer(&self, index: u64) {
-        self.store_producer_raw(Be32::new(queue_counter(index)));
+        self.store_producer(Be32::new(queue_counter(index)));
     }
 
     /// Posts `count` receives again by reading the doorbell record, adding to it and writing it back. New entries must be fenced before it
@@ -51,12 +51,11 @@ impl ReceiveQueue {
     pub fn post_more(&self, count: u16) {
         // SAFETY: the host names the queue's doorbell record, which only this thread writes.
         let posted = unsafe { (&raw const (*self.doorbell_record).receive).read_volatile() }.get() as u16;
-        self.store_producer_raw(Be32::new(posted.wrapping_add(count).into()));
+        self.store_producer(Be32::new(posted.wrapping_add(count).into()));
     }
 
-    /// [`ReceiveQueue::set_producer`] with the record's bytes.
     #[inline(always)]
-    pub fn store_producer_raw(&self, value: Be32) {
+    fn store_producer(&self, value: Be32) {
         // SAFETY: the host names the queue's doorbell record.
         unsafe { (&raw mut (*self.doorbell_record).receive).write_volatile(value) };
     }

@@ -3,10 +3,10 @@
 use core::marker::PhantomData;
 
 use crate::abi::SendQueueMemory;
-use crate::completion::{CqeRef, Segment};
+use crate::completion::{CompletionQueue, CqeRef, Segment};
 use crate::hw::doorbell::queue_counter;
 use crate::hw::wqe::{FLAG_ON_ERROR, FLAG_SIGNALLED, SendWqe};
-use crate::hw::{Be32, Be64, ControlSegment, Cqe, DataSegment, QpDoorbellRecord, WriteWqe};
+use crate::hw::{Be32, Be64, ControlSegment, Cqe, CqeOpcode, DataSegment, QpDoorbellRecord, WriteWqe};
 
 /// A send queue. Indices count entries from the queue's creation and never wrap.
 #[derive(Debug)]
@@ -59,12 +59,19 @@ impl SendQueue {
         unsafe { self.slot(index).at.cast::<SendWqe>().write_volatile(entry) };
     }
 
-    /// The entries from number `index` on, walked in step with `completions`; both end where the first of them does.
+    /// The entries from number `index` on, walked in step with the entries of the same numbers of `queue` as long as they are plain `opcode`: at
+    /// most `len`, and not beyond the end of either ring.
     #[inline(always)]
     #[must_use]
-    pub fn pair<'q>(&'q self, index: u64, completions: Segment<'q>) -> PairedSegment<'q> {
+    pub fn pair<'q>(
+        &'q self,
+        queue: &'q CompletionQueue,
+        index: u64,
+        len: u64,
+        opcode: CqeOpcode,
+    ) -> PairedSegment<'q> {
         let position = index & (self.depth() - 1);
-        let completions = completions.limited_to(self.depth() - position);
+        let completions = queue.segment(index, len.min(self.depth() - position), opcode);
         // SAFETY: inside the ring.
         let slots = unsafe { self.ring.add(position as usize) };
         let delta = (slots as isize).wrapping_sub(completions.position() as isize);
@@ -75,7 +82,8 @@ impl SendQueue {
     /// ([`crate::fence::memory_write`]) and after it, before the doorbell ([`crate::fence::outbox`]).
     #[inline(always)]
     pub fn set_producer(&self, index: u64) {
-        self.store_producer_raw(Be32::new(queue_counter(index)));
+        // SAFETY: the host names the queue's doorbell record.
+        unsafe { (&raw mut (*self.doorbell_record).send).write_volatile(Be32::new(queue_counter(index))) };
     }
 
     /// Entries posted as the doorbell record tells them, modulo 65,536.
@@ -84,13 +92,6 @@ impl SendQueue {
     pub fn producer(&self) -> u16 {
         // SAFETY: the host names the queue's doorbell record, which only this thread writes.
         unsafe { (&raw const (*self.doorbell_record).send).read_volatile() }.get() as u16
-    }
-
-    /// [`SendQueue::set_producer`] with the record's bytes.
-    #[inline(always)]
-    pub fn store_producer_raw(&self, value: Be32) {
-        // SAFETY: the host names the queue's doorbell record.
-        unsafe { (&raw mut (*self.doorbell_record).send).write_volatile(value) };
     }
 }
 
@@ -174,7 +175,7 @@ impl<'q> PairedSegment<'q> {
     pub fn peek(&self) -> Option<(CqeRef<'q>, WriteSlot<'q>)> {
         let entry = self.completions.peek()?;
         let at = (self.completions.position() as isize).wrapping_add(self.delta) as *mut WriteWqe;
-        // `pair` limited the completions to the send queue's contiguous entries and both have 64 bytes, so `at` is inside its ring.
+        // `pair` limited both to the send queue's contiguous entries and both have 64 bytes, so `at` is inside its ring.
         Some((entry, WriteSlot { at, queue: PhantomData }))
     }
 
@@ -184,11 +185,11 @@ impl<'q> PairedSegment<'q> {
         self.completions.advance();
     }
 
-    /// Pairs not yet passed.
+    /// Pairs passed.
     #[inline(always)]
     #[must_use]
-    pub fn remaining(&self) -> u64 {
-        self.completions.remaining()
+    pub fn passed(&self) -> u64 {
+        self.completions.passed()
     }
 }
 

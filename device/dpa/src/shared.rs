@@ -49,11 +49,11 @@ impl<T: FromBytes + Copy> HostLine<T> {
     }
 }
 
-/// The same value, which the compiler then keeps in a register instead of building the constant again in every round of a loop.
+/// The same value, which the compiler then keeps in a register from here on instead of building the constant again in every round of a loop.
 #[inline(always)]
 #[must_use]
 pub fn in_register(value: u64) -> u64 {
-    crate::arch::opaque(value)
+    crate::arch::opaque_here(value)
 }
 
 #[cfg(all(test, not(target_arch = "riscv64")))]

@@ -10,14 +10,19 @@ mod board;
 mod runtime;
 
 #[cfg(target_arch = "riscv64")]
+use flexcast_abi::{ContextMemory, DeviceAddress, LaneThread};
+
+#[cfg(target_arch = "riscv64")]
 #[riscv_rt::entry]
 fn main() -> ! {
-    let place = flexcast_abi::WorkerContext {
+    let mut lane = flexcast_abi::WorkerContext {
         flag_host: runtime::host_lines(),
         report_host: runtime::host_lines() + 64,
         ..Default::default()
     };
-    scenario::run(&place, |line| {
+    let address = DeviceAddress::new((&raw mut lane).expose_provenance() as u64);
+    let mut thread = LaneThread { contexts: ContextMemory::new(address, 1), ..Default::default() };
+    scenario::run(&mut thread, |line| {
         board::print(line);
         board::print("\n");
     });

@@ -88,6 +88,12 @@ extern "C" fn flexio_dev_error(code: u8) -> ! {
     board::exit(code)
 }
 
+/// There is no other thread to wake: refused.
+#[unsafe(no_mangle)]
+extern "C" fn flexio_dev_event_handler_activate(_activation_id: u32) -> u32 {
+    1
+}
+
 /// Logs go nowhere: the scenarios print.
 #[unsafe(no_mangle)]
 extern "C" fn flexio_dev_puts(_context: *mut ThreadContext, _text: *const c_char) -> c_int {

@@ -1,6 +1,5 @@
 //! Bytes that host and firmware write for one another: worker contexts, progress lines, the completion flag,
-//! statistics. Image `receive` knows one worker per thread ([`worker`]); image `allgather` knows lanes ([`lane`],
-//! [`placement`]) and send workers ([`send`]).
+//! statistics. Image `allgather` knows lanes ([`lane`], [`worker`], [`placement`]) and send workers ([`send`]).
 //!
 //! Every structure is `repr(C)`, little-endian, with explicit reserved fields, and has a [`Layout::HASH`] over its field names,
 //! types and offsets. An entry function of an image records the hash of its argument type; the image's note records

@@ -19,7 +19,7 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// Progress of one worker, in host memory. `receives_posted` is written with every batch (every 64 completions if the batch is 1);
+    /// Progress of one worker, in host memory. `receives_posted` is written with every batch;
     /// the rest when the worker goes to sleep, finishes, reports or fails.
     #[size = 64, align = 64]
     pub struct ProgressLine {

@@ -43,9 +43,8 @@ pub const OPERATION_HELD: u32 = 2;
 
 abi_struct! {
     /// The operation, written by the host as one 64-byte line and taken over by the worker at its next activation when `sequence`
-    /// differs from its own and equals `sequence_check`. After writing it the host wakes the worker (a worker without lanes: RPC `activate`; a
-    /// lane: a message to its thread's control queue) and waits until [`crate::ProgressLine::sequence`] shows that it is armed; only
-    /// then may senders start.
+    /// differs from its own and equals `sequence_check`. After writing it the host wakes the worker (by a message to its thread's control
+    /// queue) and waits until [`crate::ProgressLine::sequence`] shows that it is armed; only then may senders start.
     #[size = 64, align = 64]
     pub struct Operation {
         /// Number of the operation: 1, 2, 3, ... up to 2^32 - 1; the same for all workers of a group. 0: none yet.
@@ -61,10 +60,10 @@ abi_struct! {
         pub chunks: u32,
         /// Bytes of every chunk but the last of a run; 1 to stride - 40 (UD), 1 to 2^31 - 1 (UC).
         pub chunk_bytes: u32,
-        /// Bytes of the last chunk of every run, 1 to `chunk_bytes`. A worker without lanes: of chunk number `chunks` - 1, as it knows one run
-        /// only. With a table of rows each row has its own ([`crate::RunRow::last_chunk_bytes`]) and this is unused.
+        /// Bytes of the last chunk of every run, 1 to `chunk_bytes`. With a table of rows each row has its own
+        /// ([`crate::RunRow::last_chunk_bytes`]) and this is unused.
         pub last_chunk_bytes: u32,
-        /// [`OPERATION_CLOSED`] or 0. Lanes only: a worker without lanes has it zero.
+        /// [`OPERATION_CLOSED`] or 0.
         pub flags: u32,
         /// Number of the last report the host asked for; when it differs from [`crate::ProgressLine::reported`] the worker copies its
         /// bitmap and statistics to host memory and answers. Raised without touching `sequence`.
@@ -104,41 +103,31 @@ abi_struct! {
         pub built_chunk_bytes: u32,
         /// Memory key for which they were built.
         pub built_rkey: u32,
-        /// 1 once the outbox and the window of the thread are configured.
-        pub configured: u32,
         /// 1 when the completion of the operation was counted in the group.
         pub counted: u32,
-        /// 1 after RPC `prepare` accepted the context.
-        pub prepared: u32,
         /// Zero.
         pub reserved: u32,
         /// Copies whose completion was told by the hardware to have failed (UD).
         pub failed_copies: u64,
-        /// User index and immediate of the armed operation's PSN 0, as the hot loop compares them (lanes).
+        /// User index and immediate of the armed operation's PSN 0, as the hot loop compares them.
         pub key: u64,
         /// Zero.
-        pub reserved_2: [u64; 3],
+        pub reserved_2: [u64; 4],
         /// Counters.
         pub statistics: Statistics,
     }
 }
 
 abi_struct! {
-    /// Everything a receive worker needs. Its identity is `worker`, never a shared counter.
-    ///
-    /// In a worker without lanes one thread serves one of them and its device address is the argument of the event handler. Life: host creates
-    /// queues, writes the context, calls RPC `prepare` with its address (which checks it, builds the ring entries and posts all receives;
-    /// returns 0 or a [`ContextFault`]), runs the event handler, then writes operations.
-    ///
-    /// In image `allgather` it is a *lane*: one of the array that a [`crate::LaneThread`] serves. Then `outbox_id`, `window_id` and
-    /// `window_mkey` are unused (the thread's count), `budget` is the lane's turn, `batch` is at least 2, and `placement` counts.
+    /// Everything a receive worker needs: a *lane*, one of the array that a [`crate::LaneThread`] serves. Its identity is `worker`, never a
+    /// shared counter. How it is set up and driven is said there.
     ///
     /// Positions out of the ordinary. A lane's hot loop takes only chunks of full length whose bit is clear. When a lane takes over an
     /// operation it sets the bits of what that loop must leave alone: the own rank's PSNs, which are not expected, and the last PSN of
     /// each run whose last chunk is short. Whether such a short chunk is there is told by one bit per run, the *tail bitmap*, which lie behind
     /// the bitmap's words in the host copy. The own rank's edge is set from the start. So PSN p
     /// is missing if its bit is clear, or if p is the last of run r, that run's last chunk is short, and bit r of the tail bitmap is clear
-    /// (`flexcast_proto::lane` computes it). A worker without lanes has no tail bitmap: there a set bit always is a chunk received.
+    /// (`flexcast_proto::lane` computes it).
     #[size = 768, align = 64, memory]
     pub struct WorkerContext {
         /// [`crate::ABI_HASH`].
@@ -151,23 +140,14 @@ abi_struct! {
         pub workers: u32,
         /// A [`Transport`] code; must match the event handler.
         pub transport: u32,
-        /// Completions per doorbell: 1 = doorbells with every completion; or a power of two from 2 to half the receive depth. UD
-        /// copies are signalled once per batch (once per 64 if `batch` is 1).
+        /// Completions per doorbell: a power of two from 2 to half the receive depth. UD copies are signalled once per batch.
         pub batch: u32,
-        /// Completions after which an activation ends and asks to be run again; at least 1, rounded up to whole batches.
+        /// Completions after which the lane's turn ends; at least 1, rounded up to whole batches.
         pub budget: u32,
         /// Low bits of the immediate that hold the PSN, 1 to 31.
         pub psn_bits: u32,
         /// User index given to the receiving queue pair at creation (0 unless set), 24 bits.
         pub user_index: u32,
-        /// Outbox of the thread.
-        pub outbox_id: u32,
-        /// Window of the thread.
-        pub window_id: u32,
-        /// Memory key of the host memory that holds flag, report and bitmap copy.
-        pub window_mkey: u32,
-        /// Zero.
-        pub reserved: u32,
         /// CQ of the receives, bound to this thread. Depth at least the receive depth.
         pub receive_cq: CompletionQueueMemory,
         /// Receive queue of the UC or UD queue pair. RQ entries are 16 bytes.
@@ -180,19 +160,19 @@ abi_struct! {
         pub staging: Staging,
         /// One bit per chunk; used by this worker alone.
         pub bitmap: BitmapMemory,
-        /// Tail bitmap, one bit per run (lanes; a worker without lanes: none); used by this worker alone.
+        /// Tail bitmap, one bit per run; used by this worker alone.
         pub tails: BitmapMemory,
-        /// Table of an operation's runs with unequal contributions (lanes; a worker without lanes: none). The host rewrites the rows before an operation
+        /// Table of an operation's runs with unequal contributions; none: no operation has any. The host rewrites the rows before an operation
         /// that has them, when no thread reads them.
         pub rows: TableMemory<RunRow>,
         /// The group's [`GroupContext`].
         pub group: Shared<GroupContext>,
         /// The [`Signals`] by which a lane tells the progress thread that it is armed, and the last of a group that all are complete; none: nobody is
-        /// to be told. A worker without lanes: none.
+        /// to be told.
         pub signals: Shared<Signals>,
-        /// The operation (host). A lane's host writes it after, or in one Write with, `placement`.
+        /// The operation (host), written after, or in one Write with, `placement`.
         pub operation: HostLine<Operation>,
-        /// Where the operation's chunks go (host; lanes only).
+        /// Where the operation's chunks go (host).
         pub placement: HostLine<Placement>,
         /// Host address of the group's [`crate::CompletionFlag`], 64-byte aligned.
         pub flag_host: u64,
@@ -202,10 +182,10 @@ abi_struct! {
         /// 64-byte aligned; 0: no copy wanted. A lane copies only the words that hold a bit of its operation; the rest is stale.
         pub bitmap_host: u64,
         /// Zero.
-        pub reserved_2: [u64; 2],
+        pub reserved: [u64; 4],
         /// State (worker).
         pub state: WorkerState,
-        /// What a lane remembers besides (worker).
+        /// What it remembers of the placement and of the host's line (worker).
         pub lane: LaneState,
     }
 }
@@ -223,15 +203,15 @@ abi_struct! {
 }
 
 abi_codes! {
-    /// Why a context or an operation was refused; returned by the RPCs `prepare`, `prepare_lanes` and `prepare_send` (the latter two with the
-    /// number of the lane at fault in bits 63:32) and told as detail of [`crate::WorkerStatus::InvalidOperation`] and
+    /// Why a context or an operation was refused; returned by RPCs that prepare a context (`prepare_lanes` and `prepare_send`: with the number of
+    /// the lane at fault in bits 63:32) and told as detail of [`crate::WorkerStatus::InvalidOperation`] and
     /// [`crate::SendStatus::InvalidOperation`].
     pub enum ContextFault {
         /// `abi_hash` is not the firmware's.
         AbiHash = 1,
         /// `transport` is unknown.
         Transport = 2,
-        /// `batch` is not 1 or a power of two up to half the receive depth.
+        /// `batch` is not a power of two from 2 to half the receive depth.
         Batch = 3,
         /// `budget` is 0.
         Budget = 4,

@@ -29,6 +29,10 @@ pub(crate) fn opaque(value: u64) -> u64 {
     core::hint::black_box(value)
 }
 
+pub(crate) fn opaque_here(value: u64) -> u64 {
+    core::hint::black_box(value)
+}
+
 /// # Safety
 /// Each pointer on the way may be loaded from.
 pub(crate) unsafe fn chase(at: u64, loads: u64) -> u64 {

@@ -43,6 +43,15 @@ pub(crate) fn opaque(value: u64) -> u64 {
     out
 }
 
+/// [`opaque`] that stays where it is: hoisted out of an outer loop, a constant would take a register all the way, or be spilled.
+#[inline(always)]
+pub(crate) fn opaque_here(value: u64) -> u64 {
+    let out;
+    // SAFETY: an empty block; input and output share a register.
+    unsafe { asm!("/* {} */", inlateout(reg) value => out, options(nomem, nostack, preserves_flags)) };
+    out
+}
+
 /// Follows `loads` pointers from `at`: a load, an add and a branch for each.
 ///
 /// # Safety

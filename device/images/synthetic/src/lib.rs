@@ -1,5 +1,6 @@
 //! The receive datapath on queues that this crate fills itself: it plays the host that sets up, the network that delivers and the card
-//! that copies, all in memory, one after the other. The same code runs wherever RISC-V does: as an image on the DPA, and as a bare
+//! that copies, all in memory, one after the other. What it drives is what a communicator's threads run: `prepare_lanes` and `lanes`, a lane
+//! woken by its control queue. The same code runs wherever RISC-V does: as an image on the DPA, and as a bare
 //! program under any RISC-V machine (device/virt). Lines, with results and instruction counts, must be the same everywhere.
 //!
 //! What takes part are addresses and rings; no payload moves.
@@ -11,7 +12,7 @@ mod rig;
 mod text;
 
 use dpa::Next;
-use flexcast_abi::{Transport, WorkerContext};
+use flexcast_abi::{LaneThread, Transport};
 use heapless::String;
 
 use crate::rig::{Kind, Rig};
@@ -26,19 +27,19 @@ pub type Line = String<LINE_BYTES>;
 /// Rounds after which a scenario that does not end is given up: each delivers up to a ring of messages.
 const MAX_ROUNDS: u32 = 10_000;
 
-/// Runs every scenario and hands out one line for each. Of `place`, what belongs to the executor is used: outbox, window, key, and the
-/// host addresses of flag and report.
-pub fn run(place: &WorkerContext, mut tell: impl FnMut(&str)) {
+/// Runs every scenario and hands out one line for each. `thread` has one lane, and both hold what belongs to the executor: outbox, window
+/// and key, and the lane's host addresses of flag and report. Each scenario writes the rest.
+pub fn run(thread: &mut LaneThread, mut tell: impl FnMut(&str)) {
     for transport in [Transport::Uc, Transport::Ud] {
-        for batch in [1, 16, 32, 64] {
-            for kind in [Kind::InOrder, Kind::Scattered, Kind::Disturbed] {
-                tell(&scenario(place, transport, batch, kind));
+        for batch in [2, 16, 32, 64] {
+            for kind in [Kind::InOrder, Kind::Scattered, Kind::Runs, Kind::Rows, Kind::Disturbed] {
+                tell(&scenario(thread, transport, batch, kind));
             }
         }
     }
 }
 
-fn scenario(place: &WorkerContext, transport: Transport, batch: u32, kind: Kind) -> Line {
+fn scenario(thread: &mut LaneThread, transport: Transport, batch: u32, kind: Kind) -> Line {
     let mut line = Line::new();
     let name = match transport {
         Transport::Uc => "uc",
@@ -50,8 +51,8 @@ fn scenario(place: &WorkerContext, transport: Transport, batch: u32, kind: Kind)
     put(&mut line, " ");
     put(&mut line, kind.name());
     put(&mut line, ":");
-    let mut context = rig::context(place, transport, batch);
-    if let Err(fault) = datapath::prepare(&mut context) {
+    rig::set_up(thread, transport, batch);
+    if let Err((fault, _)) = datapath::prepare_lanes(thread) {
         put(&mut line, " context refused, fault ");
         put_decimal(&mut line, u64::from(fault as u32));
         return line;
@@ -59,17 +60,17 @@ fn scenario(place: &WorkerContext, transport: Transport, batch: u32, kind: Kind)
     rig::arm(kind);
     let mut rig = Rig::new(transport, kind);
     let mut rounds = 0;
-    loop {
-        let next = datapath::receive(&mut context, transport);
-        rig.copy(&context);
+    let state = loop {
+        let next = datapath::lanes(thread, transport);
+        let state = rig::state(thread);
+        rig.copy(&state);
         rounds += 1;
-        let delivered = if context.state.armed.sequence == 0 { 0 } else { rig.deliver() };
-        let at_rest = delivered == 0 && next == Next::Reschedule && rig.is_done(&context);
+        let delivered = if state.armed.sequence == 0 { 0 } else { rig.deliver() };
+        let at_rest = delivered == 0 && next == Next::Reschedule && rig.is_done(&state);
         if at_rest || rounds == MAX_ROUNDS {
-            break;
+            break state;
         }
-    }
-    let state = &context.state;
+    };
     let statistics = &state.statistics;
     for (name, value) in [
         (" rounds ", u64::from(rounds)),
@@ -80,7 +81,7 @@ fn scenario(place: &WorkerContext, transport: Transport, batch: u32, kind: Kind)
         (" range ", statistics.out_of_range),
         (" id ", statistics.wrong_id),
         (" length ", statistics.wrong_length),
-        (" copies ", statistics.copy_cqes),
+        (" copies ", state.send_consumed),
         (" instructions ", statistics.loop_instructions),
     ] {
         put(&mut line, name);

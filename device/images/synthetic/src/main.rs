@@ -7,7 +7,7 @@ mod entries {
     #[cfg(feature = "emu")]
     use rt_emu as _;
 
-    use dpa::abi::WorkerContext;
+    use dpa::abi::LaneThread;
     use dpa::log::defmt;
 
     /// Proves that the image runs and speaks the host's ABI.
@@ -16,10 +16,10 @@ mod entries {
         dpa::abi::bring_up_answer(argument)
     }
 
-    /// Runs all scenarios with the outbox, window, key and host addresses of `place` and logs a line for each; 0.
+    /// Runs all scenarios with the outbox, window and key of `thread` and the host addresses of its lane, and logs a line for each; 0.
     #[dpa::rpc]
-    fn run(place: &WorkerContext) -> u64 {
-        scenario::run(place, |line| defmt::info!("{=str}", line));
+    fn run(thread: &mut LaneThread) -> u64 {
+        scenario::run(thread, |line| defmt::info!("{=str}", line));
         0
     }
 }

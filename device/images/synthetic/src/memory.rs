@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use dpa::hw::Cqe;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::rig::{CHUNKS, DEPTH};
+use crate::rig::{CHUNKS, CONTROL_DEPTH, DEPTH, RUNS};
 
 /// A 64-byte aligned line of 8 words.
 #[repr(align(64))]
@@ -24,10 +24,16 @@ pub(crate) static RECEIVE_CQ: Memory<DEPTH> = Memory::zero();
 pub(crate) static RECEIVE_QUEUE: Memory<{ DEPTH / 4 }> = Memory::zero();
 pub(crate) static SEND_CQ: Memory<DEPTH> = Memory::zero();
 pub(crate) static SEND_QUEUE: Memory<DEPTH> = Memory::zero();
-/// Doorbell records: receive CQ, queue pair of the receives, send CQ, queue pair of the copies; a line each.
-pub(crate) static RECORDS: Memory<4> = Memory::zero();
+pub(crate) static CONTROL_CQ: Memory<CONTROL_DEPTH> = Memory::zero();
+pub(crate) static CONTROL_QUEUE: Memory<{ CONTROL_DEPTH / 4 }> = Memory::zero();
+/// Doorbell records: receive CQ, queue pair of the receives, send CQ, queue pair of the copies, control CQ, queue pair of the control
+/// queue; a line each.
+pub(crate) static RECORDS: Memory<6> = Memory::zero();
 pub(crate) static BITMAP: Memory<{ CHUNKS as usize / 512 }> = Memory::zero();
+pub(crate) static EDGES: Memory<1> = Memory::zero();
 pub(crate) static GROUP: Memory<1> = Memory::zero();
+/// Rows of the runs, two in a line.
+pub(crate) static ROWS: Memory<{ RUNS as usize / 2 }> = Memory::zero();
 /// Operation and placement.
 pub(crate) static LINES: Memory<2> = Memory::zero();
 
@@ -54,7 +60,7 @@ impl<const LINES: usize> Memory<LINES> {
         }
     }
 
-    /// Writes one line: an entry of a completion queue, an operation.
+    /// Writes one line: an entry of a completion queue, an operation, two rows.
     pub(crate) fn put(&self, index: u64, entry: &(impl IntoBytes + Immutable)) {
         let line = &self.0[index as usize % LINES];
         let (words, _) = entry.as_bytes().as_chunks::<8>();
@@ -76,12 +82,13 @@ impl<const LINES: usize> Memory<LINES> {
     }
 }
 
-/// Digest of everything the firmware writes. The receive ring and the other rings hold no address of this memory.
+/// Digest of everything the firmware writes. No ring holds an address of this memory.
 pub(crate) fn digest() -> u64 {
     let digest = RECEIVE_QUEUE.fold(0xCBF2_9CE4_8422_2325);
     let digest = SEND_QUEUE.fold(digest);
+    let digest = CONTROL_QUEUE.fold(digest);
     let digest = RECORDS.fold(digest);
-    GROUP.fold(BITMAP.fold(digest))
+    GROUP.fold(EDGES.fold(BITMAP.fold(digest)))
 }
 
 /// Everything as the host leaves it before it creates the queues.
@@ -90,10 +97,16 @@ pub(crate) fn reset() {
         RECEIVE_CQ.put(index, &Cqe::INITIAL);
         SEND_CQ.put(index, &Cqe::INITIAL);
     }
+    for index in 0..CONTROL_DEPTH as u64 {
+        CONTROL_CQ.put(index, &Cqe::INITIAL);
+    }
+    CONTROL_QUEUE.clear();
     RECEIVE_QUEUE.clear();
     SEND_QUEUE.clear();
     RECORDS.clear();
     BITMAP.clear();
+    EDGES.clear();
     GROUP.clear();
+    ROWS.clear();
     LINES.clear();
 }

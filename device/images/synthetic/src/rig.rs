@@ -1,20 +1,31 @@
 //! The host, the network and the card.
 
+use dpa::ContextArray;
 use dpa::hw::wqe::FLAG_SIGNALLED;
 use dpa::hw::{Be16, Be32, Cqe, CqeOpcode, GRH_BYTES, cqe::op_own, cqe::owner_of_pass};
 use flexcast_abi::memory::QueueKind;
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, BitmapMemory, DeviceAddress, HostLine, Operation, Queue, Shared, Staging, Transport,
-    WorkerContext, WorkerStatus,
+    ABI_HASH, ABI_VERSION, BitmapMemory, DeviceAddress, HostLine, LaneThread, Operation, Placement, Queue, RunRow,
+    Shared, Staging, TableMemory, Transport, WorkerContext, WorkerState, WorkerStatus,
 };
 
-use crate::memory::{self, BITMAP, GROUP, LINES, Memory, RECEIVE_CQ, RECEIVE_QUEUE, RECORDS, SEND_CQ, SEND_QUEUE};
+use crate::memory::{
+    self, BITMAP, CONTROL_CQ, CONTROL_QUEUE, EDGES, GROUP, LINES, Memory, RECEIVE_CQ, RECEIVE_QUEUE, RECORDS, ROWS,
+    SEND_CQ, SEND_QUEUE,
+};
 
 /// Entries of every ring.
 pub(crate) const DEPTH: usize = 1 << LOG_DEPTH;
 const LOG_DEPTH: u32 = 8;
+/// Entries of the control queue.
+pub(crate) const CONTROL_DEPTH: usize = 1 << LOG_CONTROL;
+const LOG_CONTROL: u32 = 2;
 /// Chunks of the operation.
 pub(crate) const CHUNKS: u32 = 2048;
+/// Runs of the operation where it has several.
+pub(crate) const RUNS: u32 = 8;
+/// Bytes between them.
+const GAP: u64 = 4096;
 const CHUNK_BYTES: u32 = 1024;
 const STRIDE: u32 = 1088;
 const PSN_BITS: u32 = 12;
@@ -31,6 +42,10 @@ pub(crate) enum Kind {
     InOrder,
     /// Each somewhere else.
     Scattered,
+    /// Scattered, of several runs of equal length with gaps between them.
+    Runs,
+    /// In order, of several runs whose places are in a table, from the last to the first.
+    Rows,
     /// Scattered, the last one short, among repetitions, foreign, too high and too long ones.
     Disturbed,
 }
@@ -40,6 +55,8 @@ impl Kind {
         match self {
             Self::InOrder => "in order",
             Self::Scattered => "scattered",
+            Self::Runs => "runs",
+            Self::Rows => "rows",
             Self::Disturbed => "disturbed",
         }
     }
@@ -49,14 +66,39 @@ impl Kind {
     }
 }
 
-fn queue<K: QueueKind, const LINES: usize>(ring: &'static Memory<LINES>, record: usize, number: u32) -> Queue<K> {
+fn queue<K: QueueKind, const LINES: usize>(
+    ring: &'static Memory<LINES>,
+    record: usize,
+    number: u32,
+    log_depth: u32,
+) -> Queue<K> {
     let (ring, record) = (DeviceAddress::new(ring.address()), DeviceAddress::new(RECORDS.line(record)));
-    Queue::new(ring, record, number, LOG_DEPTH)
+    Queue::new(ring, record, number, log_depth)
 }
 
-/// A worker's context over freshly reset queues.
-pub(crate) fn context(place: &WorkerContext, transport: Transport, batch: u32) -> WorkerContext {
+/// Sets up a thread with one lane over freshly reset queues. What belongs to the executor stays: outbox, window, key, where the lane's
+/// context is, and its host addresses of flag and report.
+pub(crate) fn set_up(thread: &mut LaneThread, transport: Transport, batch: u32) {
     memory::reset();
+    thread.abi_hash = ABI_HASH;
+    thread.abi_version = ABI_VERSION;
+    thread.transport = transport as u32;
+    thread.budget = 1 << 20;
+    thread.control_cq = queue(&CONTROL_CQ, 4, 0x55, LOG_CONTROL);
+    thread.control_queue = queue(&CONTROL_QUEUE, 5, 0x66, LOG_CONTROL);
+    thread.state.control_consumed = 0;
+    thread.state.prepared = 0;
+    for lane in ContextArray::attach(&mut thread.contexts).iter_mut() {
+        *lane = context(lane, transport, batch);
+    }
+}
+
+/// The state of the thread's lane.
+pub(crate) fn state(thread: &mut LaneThread) -> WorkerState {
+    ContextArray::attach(&mut thread.contexts).get(0).map_or_else(WorkerState::default, |lane| lane.state)
+}
+
+fn context(place: &WorkerContext, transport: Transport, batch: u32) -> WorkerContext {
     WorkerContext {
         abi_hash: ABI_HASH,
         abi_version: ABI_VERSION,
@@ -66,15 +108,14 @@ pub(crate) fn context(place: &WorkerContext, transport: Transport, batch: u32) -
         budget: 1 << 20,
         psn_bits: PSN_BITS,
         user_index: USER_INDEX,
-        outbox_id: place.outbox_id,
-        window_id: place.window_id,
-        window_mkey: place.window_mkey,
-        receive_cq: queue(&RECEIVE_CQ, 0, 0x11),
-        receive_queue: queue(&RECEIVE_QUEUE, 1, 0x22),
-        send_cq: queue(&SEND_CQ, 2, 0x33),
-        send_queue: queue(&SEND_QUEUE, 3, 0x44),
+        receive_cq: queue(&RECEIVE_CQ, 0, 0x11, LOG_DEPTH),
+        receive_queue: queue(&RECEIVE_QUEUE, 1, 0x22, LOG_DEPTH),
+        send_cq: queue(&SEND_CQ, 2, 0x33, LOG_DEPTH),
+        send_queue: queue(&SEND_QUEUE, 3, 0x44, LOG_DEPTH),
         staging: Staging { address: STAGING, stride: STRIDE, lkey: 0x33 },
         bitmap: BitmapMemory::new(DeviceAddress::new(BITMAP.address()), CHUNKS / 64),
+        edges: BitmapMemory::new(DeviceAddress::new(EDGES.address()), 1),
+        rows: TableMemory::new(DeviceAddress::new(ROWS.address()), RUNS),
         group: Shared::new(DeviceAddress::new(GROUP.address())),
         operation: HostLine::new(DeviceAddress::new(LINES.line(0))),
         placement: HostLine::new(DeviceAddress::new(LINES.line(1))),
@@ -84,8 +125,18 @@ pub(crate) fn context(place: &WorkerContext, transport: Transport, batch: u32) -
     }
 }
 
-/// Writes the operation.
+/// Writes placement and operation, and sends the control message that tells of them.
 pub(crate) fn arm(kind: Kind) {
+    let run_chunks = CHUNKS / RUNS;
+    let placement = match kind {
+        Kind::Runs => Placement { run_chunks, roots: RUNS, run_gap: GAP, ..Default::default() },
+        Kind::Rows => Placement { roots: RUNS, ..Default::default() },
+        _ => Placement { run_chunks: CHUNKS, roots: 1, ..Default::default() },
+    };
+    for index in 0..RUNS / 2 {
+        ROWS.put(u64::from(index), &[row(2 * index), row(2 * index + 1)]);
+    }
+    LINES.put(1, &placement);
     let operation = Operation {
         sequence: 1,
         destination: DESTINATION,
@@ -98,6 +149,15 @@ pub(crate) fn arm(kind: Kind) {
         ..Default::default()
     };
     LINES.put(0, &operation);
+    let entry = Cqe { op_own: op_own(CqeOpcode::WriteImmediate, owner_of_pass(0, LOG_CONTROL)), ..Cqe::INITIAL };
+    CONTROL_CQ.put(0, &entry);
+}
+
+fn row(index: u32) -> RunRow {
+    let chunks = CHUNKS / RUNS;
+    let place = u64::from(RUNS - 1 - index) * (u64::from(chunks * CHUNK_BYTES) + GAP);
+    let destination = DESTINATION + place;
+    RunRow { destination, first_psn: index * chunks, chunks, last_chunk_bytes: CHUNK_BYTES, ..Default::default() }
 }
 
 /// Network and card.
@@ -129,7 +189,7 @@ impl Rig {
     /// Sequence number of the chunk sent as number `index`.
     fn psn(&self, index: u32) -> u32 {
         // Odd, so that every chunk has its turn.
-        if self.kind == Kind::InOrder { index } else { index.wrapping_mul(1237) % CHUNKS }
+        if matches!(self.kind, Kind::InOrder | Kind::Rows) { index } else { index.wrapping_mul(1237) % CHUNKS }
     }
 
     /// Fills the posted receives; returns how many messages that were.
@@ -187,13 +247,13 @@ impl Rig {
     }
 
     /// Carries out the copies that have been handed over, and completes those that are signalled.
-    pub(crate) fn copy(&mut self, context: &WorkerContext) {
+    pub(crate) fn copy(&mut self, state: &WorkerState) {
         if self.transport == Transport::Uc {
             return;
         }
         let producer = RECORDS.be32(3, 4) as u16;
         let until = self.copied + u64::from(producer.wrapping_sub(self.copied as u16));
-        debug_assert!(until <= context.state.consumed);
+        debug_assert!(until <= state.consumed);
         while self.copied < until {
             if SEND_QUEUE.be32(self.copied, 8) as u8 == FLAG_SIGNALLED {
                 let entry = Cqe {
@@ -209,8 +269,7 @@ impl Rig {
     }
 
     /// Whether everything was sent and dealt with.
-    pub(crate) fn is_done(&self, context: &WorkerContext) -> bool {
-        let state = &context.state;
+    pub(crate) fn is_done(&self, state: &WorkerState) -> bool {
         let copies_done = self.transport == Transport::Uc || state.completed == self.delivered;
         let complete = state.status == WorkerStatus::Complete as u32;
         self.sent == CHUNKS && state.consumed == self.delivered && copies_done && complete
