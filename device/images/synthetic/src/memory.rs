@@ -30,7 +30,7 @@ pub(crate) static CONTROL_QUEUE: Memory<{ CONTROL_DEPTH / 4 }> = Memory::zero();
 /// queue; a line each.
 pub(crate) static RECORDS: Memory<6> = Memory::zero();
 pub(crate) static BITMAP: Memory<{ CHUNKS as usize / 512 }> = Memory::zero();
-pub(crate) static EDGES: Memory<1> = Memory::zero();
+pub(crate) static TAILS: Memory<1> = Memory::zero();
 pub(crate) static GROUP: Memory<1> = Memory::zero();
 /// Rows of the runs, two in a line.
 pub(crate) static ROWS: Memory<{ RUNS as usize / 2 }> = Memory::zero();
@@ -88,7 +88,7 @@ pub(crate) fn digest() -> u64 {
     let digest = SEND_QUEUE.fold(digest);
     let digest = CONTROL_QUEUE.fold(digest);
     let digest = RECORDS.fold(digest);
-    GROUP.fold(EDGES.fold(BITMAP.fold(digest)))
+    GROUP.fold(TAILS.fold(BITMAP.fold(digest)))
 }
 
 /// Everything as the host leaves it before it creates the queues.
@@ -105,7 +105,7 @@ pub(crate) fn reset() {
     SEND_QUEUE.clear();
     RECORDS.clear();
     BITMAP.clear();
-    EDGES.clear();
+    TAILS.clear();
     GROUP.clear();
     ROWS.clear();
     LINES.clear();
