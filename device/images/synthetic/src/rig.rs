@@ -114,7 +114,7 @@ fn context(place: &WorkerContext, transport: Transport, batch: u32) -> WorkerCon
         send_queue: queue(&SEND_QUEUE, 3, 0x44, LOG_DEPTH),
         staging: Staging { address: STAGING, stride: STRIDE, lkey: 0x33 },
         bitmap: BitmapMemory::new(DeviceAddress::new(BITMAP.address()), CHUNKS / 64),
-        edges: BitmapMemory::new(DeviceAddress::new(TAILS.address()), 1),
+        tails: BitmapMemory::new(DeviceAddress::new(TAILS.address()), 1),
         rows: TableMemory::new(DeviceAddress::new(ROWS.address()), RUNS),
         group: Shared::new(DeviceAddress::new(GROUP.address())),
         operation: HostLine::new(DeviceAddress::new(LINES.line(0))),
