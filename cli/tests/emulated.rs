@@ -157,7 +157,7 @@ fn long_uc_messages() {
 #[test]
 fn deploy_prints_the_entries() {
     let text = String::from_utf8_lossy(&flexcast(&["deploy", &image("allgather.elf")]).stdout).into_owned();
-    for word in ["uc_lanes", "ud_lanes", "bring_up", "prepare_lanes", "activate", "bring-up"] {
+    for word in ["uc_receive", "ud_receive", "bring_up", "prepare_receive", "activate", "bring-up"] {
         assert!(text.contains(word), "{text}");
     }
 }
@@ -177,7 +177,7 @@ fn an_image_without_the_entries_is_refused_by_name() {
         .expect("the tool starts");
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert!(text.contains("ud_lanes") || text.contains("prepare_lanes"), "{text}");
+    assert!(text.contains("ud_receive") || text.contains("prepare_receive"), "{text}");
 }
 
 #[test]

@@ -92,15 +92,15 @@ fn gdb_breaks_steps_and_goes_on() {
         "print/x $tp",
         "x/2i $pc",
         // The second worker's first activation: another thread than the one that stopped first.
-        "break *ud_lanes if $tp == 0xc0026000",
+        "break *ud_receive if $tp == 0xc0026000",
         "continue",
         "print $_thread",
         "print/x $tp",
         "backtrace 2",
-        "print (long)$pc - (long)&ud_lanes",
+        "print (long)$pc - (long)&ud_receive",
         "stepi",
         "stepi",
-        "print (long)$pc > (long)&ud_lanes",
+        "print (long)$pc > (long)&ud_receive",
         "x/8xb $sp - 8",
         "set var $t6 = 77",
         "print $t6",
@@ -126,7 +126,7 @@ fn gdb_breaks_steps_and_goes_on() {
     // At the breakpoint.
     has("Breakpoint 1, ");
     has("$3 = 0xc0026000");
-    has("#0  allgather::entries::__event_handler_ud_lanes::entry (argument=");
+    has("#0  allgather::entries::__event_handler_ud_receive::entry (argument=");
     has("$4 = 0");
     has("$5 = 1");
     has("$6 = 77");

@@ -194,7 +194,7 @@ fn looking_changes_nothing() {
     let plain: Value = serde_json::from_str(&good(&[&args[..], &["--image", &image]].concat())).expect("JSON");
     let (_, _, mut watched) = run(&[&args[2..], &["--stats"]].concat());
     let threads = &watched["stats"]["cards"][0]["processes"][0]["threads"];
-    // The host's calls, four lanes, a send worker.
+    // The host's calls, four receive contexts, a send worker.
     assert_eq!(threads.as_array().map(Vec::len), Some(6), "{threads}");
     for key in watched.as_object().expect("an object").keys().filter(|key| !["wall_s", "stats"].contains(&key.as_str()))
     {
@@ -234,7 +234,7 @@ fn ps_and_stats_show_the_state_file() {
         "--state",
         &file,
     ]);
-    assert!(table.contains("EH_1_2_2") && table.contains("ud_lanes"), "{table}");
+    assert!(table.contains("EH_1_2_2") && table.contains("ud_receive"), "{table}");
     let ps = good(&["ps", &file]);
     assert!(ps.contains("PROCESS_1") && ps.contains("mlx5_0") && !ps.contains("EH_1"), "{ps}");
     let threads = good(&["ps", &file, "-t", "-p", "1"]);
@@ -287,7 +287,7 @@ fn broken(function: &str, folder: &Path) -> String {
 #[test]
 fn a_crash_is_reported_by_error_dump_report_and_timeline() {
     let folder = tempfile::tempdir().expect("a folder");
-    let image = broken("ud_lanes", folder.path());
+    let image = broken("ud_receive", folder.path());
     let [cores, trace, state] = ["made/cores", "trace.json", "state.json"].map(|name| folder.path().join(name));
     let [cores_name, trace_name, state_name] = [&cores, &trace, &state].map(|path| path.to_string_lossy());
     let mut args = vec!["tput", "--transport", "ud", "--threads", "2", "--bytes", "100000", "--image", &image];

@@ -192,7 +192,7 @@ fn what_does_not_fit_leaves_the_files_of_before() {
     // An image whose handler dies at once.
     let mut elf = fs::read(&receive).expect("the image");
     let parsed = flexcast_image::Image::parse(&elf).expect("a valid image");
-    let code = parsed.bytes_at(parsed.symbol("ud_lanes").expect("a handler"), 64).expect("its code").to_vec();
+    let code = parsed.bytes_at(parsed.symbol("ud_receive").expect("a handler"), 64).expect("its code").to_vec();
     let at = elf.windows(64).position(|window| window == code).expect("it is in the file");
     elf[at..at + 4].fill(0xFF);
     let broken = path("broken.elf");

@@ -4,7 +4,7 @@
 //! ```no_run
 //! let bytes = std::fs::read("target/device/emu/allgather.elf")?;
 //! let image = flexcast_image::Image::parse(&bytes)?;
-//! let handler = image.entry_named("uc_lanes")?;
+//! let handler = image.entry_named("uc_receive")?;
 //! println!("{} at {:#x}", handler.name, handler.addr);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

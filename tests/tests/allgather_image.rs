@@ -1,4 +1,4 @@
-//! Image `allgather` on an emulated card: its send worker multicasts the blocks of several roots, which come back to lanes of the same
+//! Image `allgather` on an emulated card: its send worker multicasts the blocks of several roots, which come back to receive contexts of the same
 //! card (UC: over a connection that goes round inside it), go to their places, and are accounted for; on strong and weak memory. And
 //! what a chunk costs, exactly, on a ring that never runs empty.
 
@@ -8,7 +8,7 @@ mod case;
 mod run;
 
 use emu_machine::MemoryModel;
-use flexcast_abi::{Transport, WorkerStatus};
+use flexcast_abi::{ReceiveStatus, Transport};
 use flexcast_tests::compiled_as_recorded;
 
 use case::{BATCH, CHUNK, Case, seeds};
@@ -29,8 +29,8 @@ fn image_allgather_brings_blocks_of_all_roots_to_their_places() {
             ] {
                 let case = Case { own, memory, ..Case::new(transport, &bytes, by_rows) };
                 let outcome = run(&case);
-                let status = WorkerStatus::from_raw(outcome.report.progress.status);
-                assert_eq!((outcome.complete, status), (true, Ok(WorkerStatus::Complete)), "{transport:?} {memory:?}");
+                let status = ReceiveStatus::from_raw(outcome.report.progress.status);
+                assert_eq!((outcome.complete, status), (true, Ok(ReceiveStatus::Complete)), "{transport:?} {memory:?}");
                 assert!(outcome.right_bytes, "{transport:?} {memory:?} {bytes:?}");
                 let expected = case.chunks() - own.map_or(0, |own| case.chunks_of(own));
                 assert_eq!(outcome.report.statistics.accepted, u64::from(expected));
@@ -88,27 +88,27 @@ fn instructions_per_completion_and_per_chunk_are_exact() {
         ("ud", "send_ud", Case { pad: 4096, ..equal(Transport::Ud) }),
         ("ud_rows", "send_ud", Case { pad: 4096, ..Case::new(Transport::Ud, &unequal, true) }),
     ]
-    .map(|(lane, send, case)| {
+    .map(|(context, send, case)| {
         let case = Case { saturated: true, ..case };
         let outcome = run(&case);
-        assert!(outcome.complete && outcome.right_bytes, "{lane}");
+        assert!(outcome.complete && outcome.right_bytes, "{context}");
         let statistics = outcome.report.statistics;
         let (chunks, sending) = (outcome.send.posted, outcome.send.loop_instructions);
         assert_eq!((statistics.loop_cqes, chunks), (1024, 1024));
-        for (name, instructions) in [(lane, statistics.loop_instructions), (send, sending)] {
+        for (name, instructions) in [(context, statistics.loop_instructions), (send, sending)] {
             // The senders' batches are their own.
-            let batch = if name == lane { case.batch } else { BATCH };
+            let batch = if name == context { case.batch } else { BATCH };
             let limit = limits[&format!("{name}_batch_{batch}")];
             assert!(instructions <= limit * chunks, "{name}: {instructions} for {chunks}, {limit} each promised");
         }
-        (lane, statistics.loop_instructions, sending)
+        (context, statistics.loop_instructions, sending)
     });
     if compiled_as_recorded("allgather") {
         assert_eq!(measured, EXACT, "the instruction counts have changed: update the table if they should have");
     }
 }
 
-/// Kind of lane; instructions of the lane's loop for 1024 completions and of the posting loops for 1024 chunks in 8 operations. One run
+/// Kind of receive context; instructions of the receive context's loop for 1024 completions and of the posting loops for 1024 chunks in 8 operations. One run
 /// and 8 runs with gaps; 8 rows.
 const EXACT: [(&str, u64, u64); 6] = [
     ("uc", 19195, 18104),      // 18.75 each, 17.68 each
@@ -131,11 +131,11 @@ fn limits() -> std::collections::BTreeMap<String, u64> {
 }
 
 #[test]
-fn a_lane_without_work_costs_few_instructions() {
+fn a_context_without_work_costs_few_instructions() {
     let each = BOTH.map(|transport| {
         let case = Case::new(transport, &[1024], false);
-        let [one, nine] = [0, 8].map(|idle_lanes| run(&Case { idle_lanes, ..case.clone() }).in_vain);
-        assert_eq!((nine - one) % 8, 0, "every lane costs the same: {one}, {nine}");
+        let [one, nine] = [0, 8].map(|idle_contexts| run(&Case { idle_contexts, ..case.clone() }).in_vain);
+        assert_eq!((nine - one) % 8, 0, "every context costs the same: {one}, {nine}");
         (nine - one) / 8
     });
     assert!(each.iter().all(|each| *each <= 96), "{each:?}");
@@ -144,5 +144,5 @@ fn a_lane_without_work_costs_few_instructions() {
     }
 }
 
-/// Instructions per activation and lane that has nothing to do, UC and UD.
+/// Instructions per activation and receive context that has nothing to do, UC and UD.
 const IDLE: [u64; 2] = [44, 78];

@@ -21,7 +21,7 @@ fn crashed(folder: &Path) -> (World, u32, CrashRecord) {
     let symbol = |world: &mut World, name: &str| {
         world.card(0).unwrap().process(process).unwrap().image.symbol(name).unwrap_or_else(|| panic!("no {name}"))
     };
-    let entry = symbol(&mut world, "uc_lanes");
+    let entry = symbol(&mut world, "uc_receive");
     let heap = world.heap_alloc(0, process, 100).expect("heap");
     world.write_memory(0, process, heap, b"a marker in the heap").expect("written");
     let threads: Vec<u32> = (0..2)
@@ -79,12 +79,12 @@ fn a_crash_leaves_a_dump_that_gdb_opens() {
     }
     has(&format!("* 1    LWP {}", record.thread));
     let frames: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
-    assert!(frames[0].starts_with("#0 ") && frames[0].contains("lanes ("), "{frames:?}");
-    assert!(frames.iter().any(|frame| frame.contains("uc_lanes")), "{frames:?}");
+    assert!(frames[0].starts_with("#0 ") && frames[0].contains("contexts ("), "{frames:?}");
+    assert!(frames.iter().any(|frame| frame.contains("uc_receive")), "{frames:?}");
     assert!(!text.contains("may not match"), "{text}");
     // A handler that waits is shown where it will start.
     assert!(
-        frames.iter().any(|frame| frame.starts_with("#0 ") && frame.contains("__event_handler_uc_lanes")),
+        frames.iter().any(|frame| frame.starts_with("#0 ") && frame.contains("__event_handler_uc_receive")),
         "{frames:?}"
     );
     has("a marker in the heap");
@@ -137,7 +137,7 @@ fn a_healthy_process_can_be_dumped_too() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut world = World::new(Config { cards: 1, ..Config::default() }).expect("a valid configuration");
     let process = world.create_process(0, &image_bytes("allgather")).expect("the image loads");
-    let entry = world.card(0).unwrap().process(process).unwrap().image.symbol("ud_lanes").unwrap();
+    let entry = world.card(0).unwrap().process(process).unwrap().image.symbol("ud_receive").unwrap();
     world.create_thread(0, process, entry, 0, 0, None).expect("a thread");
     let path = folder.path().join("healthy.core");
     let process = world.card(0).unwrap().process(process).unwrap();

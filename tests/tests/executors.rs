@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use emu_hart::bare::{self, Board, Options, Outcome, Program, Streams};
-use flexcast_abi::{ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, LaneThread, WorkerContext};
+use flexcast_abi::{ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, ReceiveContext, ReceiveThread};
 use flexcast_cli::logs::LogDecoder;
 use flexcast_image::Image;
 use flexcast_tests::code::cards;
@@ -43,21 +43,21 @@ fn on_the_dpa() -> Vec<String> {
     let window = Window::new(&process).expect("a window");
     let host =
         MemoryRegion::register(&pd, HostBuffer::zeroed(4096).expect("memory"), Access::LOCAL_WRITE).expect("a key");
-    let (thread_bytes, lane_bytes) = (size_of::<LaneThread>() as u64, size_of::<WorkerContext>() as u64);
-    let context = DeviceBuffer::zeroed(&process, thread_bytes + lane_bytes).expect("device memory");
-    let thread = LaneThread {
+    let (thread_bytes, context_bytes) = (size_of::<ReceiveThread>() as u64, size_of::<ReceiveContext>() as u64);
+    let memory = DeviceBuffer::zeroed(&process, thread_bytes + context_bytes).expect("device memory");
+    let thread = ReceiveThread {
         outbox_id: outbox.id(),
         window_id: window.id(),
         window_mkey: host.lkey(),
-        contexts: ContextMemory::new(DeviceAddress::new(context.addr().get() + thread_bytes), 1),
+        contexts: ContextMemory::new(DeviceAddress::new(memory.addr().get() + thread_bytes), 1),
         ..Default::default()
     };
-    let lane =
-        WorkerContext { flag_host: host.addr().get(), report_host: host.addr().get() + 64, ..Default::default() };
-    context.write(0, thread.as_bytes()).expect("a copy");
-    context.write(thread_bytes, lane.as_bytes()).expect("a copy");
+    let context =
+        ReceiveContext { flag_host: host.addr().get(), report_host: host.addr().get() + 64, ..Default::default() };
+    memory.write(0, thread.as_bytes()).expect("a copy");
+    memory.write(thread_bytes, context.as_bytes()).expect("a copy");
     let mut stream = MsgStream::new(&process, MsgLevel::Debug).expect("a message stream");
-    assert_eq!(process.call("run", context.addr().get()).expect("the image runs"), 0);
+    assert_eq!(process.call("run", memory.addr().get()).expect("the image runs"), 0);
     let decoder = LogDecoder::new(&elf).expect("log strings");
     let lines = stream.lines().expect("lines");
     lines.iter().map(|line| decoder.line(line).trim_start_matches("info").trim().to_owned()).collect()

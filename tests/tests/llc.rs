@@ -34,13 +34,13 @@ fn receive(ring: u32, timing: Parameters) -> Report {
     reference(machine, image_bytes("reference"), params, bytes).expect("it runs")
 }
 
-/// Whether what a communicator with as many lanes and slots wants in the last-level cache is within its budget (`Card::hot_bytes` adds up
+/// Whether what a communicator with as many receive contexts and slots wants in the last-level cache is within its budget (`Card::hot_bytes` adds up
 /// such figures).
 fn is_within_budget(slots: u32) -> bool {
     let config =
         flexcast::Config::default().with_subgroups(WORKERS).slots(slots).transport(flexcast::Transport::UcMulticast);
     let footprint = config.footprint(2, 4096).expect("a configuration");
-    assert!(footprint.ring_bytes >= u64::from(WORKERS * slots) * (64 + 16), "completions and receives of all lanes");
+    assert!(footprint.ring_bytes >= u64::from(WORKERS * slots) * (64 + 16), "completions and receives of all contexts");
     footprint.hot_bytes() <= config.cache_bytes
 }
 

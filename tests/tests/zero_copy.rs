@@ -244,7 +244,7 @@ fn no_packet_of_an_operation_changes_the_buffer_once_it_is_released() {
                     between += refused() - refused_before;
                 }
                 wait_until(provider, HELD_FROM_PS + 20_000 * PS_PER_US);
-                // Lanes report when an operation ends.
+                // Receive contexts report when an operation ends.
                 gather(provider, &communicators, buffers, (8, BYTES));
                 discarded += communicators.iter().map(|c| c.receive_statistics().expect("told").wrong_id).sum::<u64>();
             });
@@ -255,7 +255,7 @@ fn no_packet_of_an_operation_changes_the_buffer_once_it_is_released() {
             assert!(late > 0 && between > 0, "{transport:?}: {late} Writes refused after the end, {between} between");
             assert_eq!(discarded, 0, "{transport:?}");
         } else {
-            // The lanes see it, and copy nothing that is not their operation's.
+            // The receive contexts see it, and copy nothing that is not their operation's.
             assert!(discarded > 0 && (late, between) == (0, 0), "{discarded} datagrams discarded, {late}, {between}");
         }
     }

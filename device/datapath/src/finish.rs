@@ -1,13 +1,13 @@
 //! Completion and reports.
 
-use dpa::abi::{CompletionFlag, FLAG_MAGIC, Statistics, WorkerReport, WorkerStatus};
+use dpa::abi::{CompletionFlag, FLAG_MAGIC, ReceiveReport, ReceiveStatus, Statistics};
 use dpa::group::Group;
 use dpa::{Signals, WindowCell, error, fatal, fence};
 
 use crate::placement::tails;
-use crate::worker::Worker;
+use crate::receiver::Receiver;
 
-impl<const UD: bool> Worker<'_, UD> {
+impl<const UD: bool> Receiver<'_, UD> {
     /// Finishes the operation if all chunks are there, none of their copies is under way and none failed. The last worker of the group
     /// writes the completion flag. True if it did: then progress is published, too.
     pub(crate) fn finish_if_complete(&mut self) -> bool {
@@ -23,8 +23,8 @@ impl<const UD: bool> Worker<'_, UD> {
     fn finish(&mut self) {
         let state = &mut self.context.state;
         state.counted = 1;
-        if state.status == WorkerStatus::Armed as u32 {
-            state.status = WorkerStatus::Complete as u32;
+        if state.status == ReceiveStatus::Armed as u32 {
+            state.status = ReceiveStatus::Complete as u32;
         }
         let sequence = state.armed.sequence;
         // Status and statistics are in host memory before the flag says that they are.
@@ -44,7 +44,7 @@ impl<const UD: bool> Worker<'_, UD> {
     }
 
     /// Copies to host memory what the host asked for: the words of the bitmap that hold bits of the operation, the tail bitmap and the statistics.
-    /// Progress must follow ([`Worker::publish`]).
+    /// Progress must follow ([`Receiver::publish`]).
     #[inline(never)]
     pub(crate) fn write_report(&mut self, request: u64) {
         if self.context.bitmap_host != 0 {
@@ -75,7 +75,7 @@ impl<const UD: bool> Worker<'_, UD> {
             - statistics.wrong_length
             - statistics.unexpected_opcode
             - (statistics.error_cqes - state.failed_copies);
-        self.report.store_part::<{ core::mem::offset_of!(WorkerReport, statistics) }, Statistics>(&state.statistics);
+        self.report.store_part::<{ core::mem::offset_of!(ReceiveReport, statistics) }, Statistics>(&state.statistics);
         fence::window_writeback();
     }
 }

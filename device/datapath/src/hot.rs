@@ -5,7 +5,7 @@ use dpa::hw::{Be32, GRH_BYTES};
 use dpa::proto::Mark;
 use dpa::{CqeRef, fence, shared};
 
-use crate::worker::Worker;
+use crate::receiver::Receiver;
 
 /// How the hot loop computes where a chunk goes (UD).
 pub(crate) mod place {
@@ -29,7 +29,7 @@ const fn quotient(number: u64, reciprocal: u64) -> u64 {
     ((number as u128 * reciprocal as u128) >> 64) as u64
 }
 
-impl<const UD: bool> Worker<'_, UD> {
+impl<const UD: bool> Receiver<'_, UD> {
     /// Accepts ordinary completions from number `consumed` on, at most `room`; returns how many. Stops before the first that is not
     /// ordinary, having changed nothing on its account.
     #[inline(always)]
@@ -40,11 +40,11 @@ impl<const UD: bool> Worker<'_, UD> {
         let length = Be32::new(armed.chunk_bytes + header);
 
         if UD {
-            let lane = &self.context.lane;
-            let stride = if PLACE == place::LINEAR { lane.stride } else { u64::from(armed.chunk_bytes) };
-            let destination = if PLACE == place::ROWS { lane.row_base } else { armed.destination };
-            let (reciprocal, gap) = if PLACE == place::RUNS { (lane.reciprocal, lane.placed.run_gap) } else { (0, 0) };
-            let row = self.regular.window(u64::from(lane.row_first), u64::from(lane.row_chunks));
+            let op = &self.context.op;
+            let stride = if PLACE == place::LINEAR { op.stride } else { u64::from(armed.chunk_bytes) };
+            let destination = if PLACE == place::ROWS { op.row_base } else { armed.destination };
+            let (reciprocal, gap) = if PLACE == place::RUNS { (op.reciprocal, op.placed.run_gap) } else { (0, 0) };
+            let row = self.regular.window(u64::from(op.row_first), u64::from(op.row_chunks));
             let head_step = shared::in_register(HEAD_INDEX_STEP);
             let mut head = self.head + u64::from(consumed as u16) * HEAD_INDEX_STEP;
             let mut pairs = self.send_queue.pair(&self.receive_cq, consumed, room, Self::OPCODE);

@@ -1,16 +1,16 @@
 //! Slow path of the receive loop: no completion, errors, foreign or repeated chunks, short chunks, chunks of another
 //! row.
 
-use dpa::abi::WorkerStatus;
+use dpa::abi::ReceiveStatus;
 use dpa::hw::cqe::OP_OWN_SOLICITED;
 use dpa::hw::{ControlSegment, CqeOpcode, GRH_BYTES, WqeOpcode, WriteWqe};
 use dpa::proto::Mark;
 use dpa::{BitmapView, CompletionQueue, fence};
 
 use crate::placement::{Place, locate, tails};
-use crate::worker::Worker;
+use crate::receiver::Receiver;
 
-impl<const UD: bool> Worker<'_, UD> {
+impl<const UD: bool> Receiver<'_, UD> {
     /// Deals with the next completion whatever it is. False if there is none.
     #[cold]
     #[inline(never)]
@@ -37,19 +37,19 @@ impl<const UD: bool> Worker<'_, UD> {
         let opcode = op_own >> 4;
         if opcode == CqeOpcode::ResponderError as u64 || opcode == CqeOpcode::RequesterError as u64 {
             self.context.state.statistics.error_cqes += 1;
-            self.fail(WorkerStatus::ReceiveError, u32::from(entry.syndrome()));
+            self.fail(ReceiveStatus::ReceiveError, u32::from(entry.syndrome()));
             return false;
         }
         // A solicited completion is as good as any; other format bits mean a layout this firmware does not read.
         let format = op_own & 0xF & !u64::from(OP_OWN_SOLICITED) & !1;
         if opcode != Self::OPCODE as u64 || format != 0 {
             self.context.state.statistics.unexpected_opcode += 1;
-            self.fail(WorkerStatus::UnexpectedOpcode, op_own as u32);
+            self.fail(ReceiveStatus::UnexpectedOpcode, op_own as u32);
             return false;
         }
         let key = entry.user_index_and_immediate();
         let psn = key.wrapping_sub(self.context.state.key);
-        let stopped = (self.context.lane.closed | self.context.lane.dead) != 0;
+        let stopped = (self.context.op.closed | self.context.op.dead) != 0;
         let state = &mut self.context.state;
         if state.armed.sequence == 0 || stopped || psn >> self.context.psn_bits != 0 {
             state.statistics.wrong_id += 1;
@@ -112,9 +112,9 @@ impl<const UD: bool> Worker<'_, UD> {
         state.statistics.error_cqes += 1;
         state.failed_copies += 1;
         let detail = if op_own >> 4 == CqeOpcode::RequesterError as u64 { u32::from(syndrome) } else { op_own as u32 };
-        self.fail(WorkerStatus::CopyError, detail);
+        self.fail(ReceiveStatus::CopyError, detail);
         // No copy of this queue will ever complete: accept nothing more.
-        self.context.lane.dead = 1;
+        self.context.op.dead = 1;
         self.regular = BitmapView::none();
     }
 }

@@ -1,5 +1,5 @@
-//! The datapath: receive contexts, UC and UD, the *lanes*, of which a DPA thread serves one or several (module `lane`), and send workers (module
-//! `send`). A lane's own work is in module `worker`.
+//! The datapath: receive contexts, UC and UD, the *receive contexts*, of which a DPA thread serves one or several (module `context`), and send workers (module
+//! `send`). A receive context's own work is in module `worker`.
 //!
 //! One activation drains the completion queue in *segments* of one batch. Inside a segment runs the hot loop (module `hot`), which accepts
 //! only what is entirely ordinary; the first completion that is not (none there, error, other opcode, id, range, length, duplicate) ends it
@@ -15,15 +15,15 @@ mod control;
 mod finish;
 mod hot;
 mod irregular;
-mod lane;
 mod operation;
 mod placement;
 mod posting;
 mod prepare;
+mod receive;
+mod receiver;
 mod send;
-mod worker;
 
 pub use control::{Control, ControlEvents};
-pub use lane::{lanes, prepare_lanes, resources};
 pub use prepare::check_queue;
+pub use receive::{prepare_receive, receive, resources};
 pub use send::{prepare_send, send_blocks};

@@ -1,19 +1,19 @@
-//! A lane's operation: taking over what the host wrote, closing it, answering the host's request for a report.
+//! A receive context's operation: taking over what the host wrote, closing it, answering the host's request for a report.
 
-use dpa::abi::{ContextFault, OPERATION_CLOSED, Operation, Transport, WorkerContext, WorkerStatus};
+use dpa::abi::{ContextFault, OPERATION_CLOSED, Operation, ReceiveContext, ReceiveStatus, Transport};
 use dpa::hw::MASK_24;
 use dpa::{BitmapView, HostLine, Signals, fence};
 
-use crate::placement::{check_lane_operation, set_out};
+use crate::placement::{check_placement, set_out};
 use crate::prepare::build_copies;
-use crate::worker::Worker;
+use crate::receiver::Receiver;
 
 /// First dword pair of the completions of the armed operation, as `CqeRef::user_index_and_immediate` reads it, for PSN 0.
-fn key_base(context: &WorkerContext) -> u64 {
+fn key_base(context: &ReceiveContext) -> u64 {
     u64::from(context.user_index & MASK_24) << 32 | u64::from(context.state.armed.collective_id) << context.psn_bits
 }
 
-impl<const UD: bool> Worker<'_, UD> {
+impl<const UD: bool> Receiver<'_, UD> {
     /// Acts on the host's line: takes over a new operation unless copies of the last are under way (their completion leads here again),
     /// or closes the armed one.
     #[inline(never)]
@@ -29,49 +29,49 @@ impl<const UD: bool> Worker<'_, UD> {
             || announced.sequence == 0
         {
             // Half written: its own message is still to come.
-            self.context.lane.pending = 0;
+            self.context.op.pending = 0;
             return;
         }
         if operation.sequence != self.context.state.armed.sequence {
-            if self.outstanding() != 0 && self.context.lane.dead == 0 {
+            if self.outstanding() != 0 && self.context.op.dead == 0 {
                 return;
             }
             self.take_over(operation);
         }
         if operation.flags & OPERATION_CLOSED != 0 {
-            self.context.lane.closed = 1;
+            self.context.op.closed = 1;
             self.regular = BitmapView::none();
         }
-        self.context.lane.request = announced.report_request;
-        self.context.lane.pending = u32::from(!self.may_answer());
+        self.context.op.request = announced.report_request;
+        self.context.op.pending = u32::from(!self.may_answer());
     }
 
-    /// Whether nothing stands between the host's request and its answer: a closed lane answers when no copy is under way any more.
+    /// Whether nothing stands between the host's request and its answer: a closed receive context answers when no copy is under way any more.
     fn may_answer(&self) -> bool {
-        self.context.lane.closed == 0 || self.context.lane.dead != 0 || self.outstanding() == 0
+        self.context.op.closed == 0 || self.context.op.dead != 0 || self.outstanding() == 0
     }
 
     fn take_over(&mut self, operation: Operation) {
         let transport = if UD { Transport::Ud } else { Transport::Uc };
         let placement = HostLine::attach(&self.context.placement).snapshot();
-        let verdict = match check_lane_operation(self.context, &operation, &placement, transport) {
-            Ok(()) if self.context.lane.dead != 0 => Err(ContextFault::DeadQueue),
+        let verdict = match check_placement(self.context, &operation, &placement, transport) {
+            Ok(()) if self.context.op.dead != 0 => Err(ContextFault::DeadQueue),
             verdict => verdict,
         };
         let state = &mut self.context.state;
         state.armed = operation;
         state.detail = 0;
-        self.context.lane.placed = placement;
-        self.context.lane.closed = 0;
+        self.context.op.placed = placement;
+        self.context.op.closed = 0;
         match verdict {
             Ok(()) => {
-                state.status = WorkerStatus::Armed as u32;
+                state.status = ReceiveStatus::Armed as u32;
                 state.remaining = u64::from(operation.chunks - placement.own_chunks);
                 state.counted = 0;
             }
             Err(fault) => {
-                self.context.lane.placed.roots = 0;
-                self.context.lane.placed.own_chunks = 0;
+                self.context.op.placed.roots = 0;
+                self.context.op.placed.own_chunks = 0;
                 self.refuse(fault);
             }
         }
@@ -90,9 +90,9 @@ impl<const UD: bool> Worker<'_, UD> {
 
     /// Copies bitmap, tail bitmap and statistics to host memory if the host asked for it and the answer is final.
     pub(crate) fn answer_report(&mut self) {
-        let request = self.context.lane.request;
+        let request = self.context.op.request;
         if request != self.context.state.reported && self.may_answer() {
-            self.context.lane.pending = 0;
+            self.context.op.pending = 0;
             self.write_report(request);
         }
     }
@@ -117,7 +117,7 @@ impl<const UD: bool> Worker<'_, UD> {
         state.armed.chunks = 0;
         state.remaining = 0;
         state.counted = 1;
-        state.status = WorkerStatus::InvalidOperation as u32;
+        state.status = ReceiveStatus::InvalidOperation as u32;
         state.detail = fault as u32;
     }
 }

@@ -1,6 +1,6 @@
 //! Placement of the chunks of a receive context, and the chunks that the fast path leaves out.
 
-use dpa::abi::{ContextFault, Operation, Placement, RunRow, TableMemory, Transport, WorkerContext};
+use dpa::abi::{ContextFault, Operation, Placement, ReceiveContext, RunRow, TableMemory, Transport};
 use dpa::{BitmapView, Table};
 
 use crate::hot::{place, reciprocal};
@@ -17,30 +17,30 @@ pub(crate) struct Place {
 }
 
 /// The chunk with a PSN below `chunks`. With a table its row becomes the current one.
-pub(crate) fn locate(context: &mut WorkerContext, psn: u64) -> Place {
+pub(crate) fn locate(context: &mut ReceiveContext, psn: u64) -> Place {
     let armed = &context.state.armed;
-    let lane = &mut context.lane;
+    let op = &mut context.op;
     let chunk_bytes = u64::from(armed.chunk_bytes);
-    let run_chunks = u64::from(lane.placed.run_chunks);
+    let run_chunks = u64::from(op.placed.run_chunks);
     if let Some(run) = psn.checked_div(run_chunks) {
         let is_last = psn - run * run_chunks == run_chunks - 1;
         let address = armed
             .destination
             .wrapping_add(psn.wrapping_mul(chunk_bytes))
-            .wrapping_add(run.wrapping_mul(lane.placed.run_gap));
+            .wrapping_add(run.wrapping_mul(op.placed.run_gap));
         return Place { run, bytes: if is_last { armed.last_chunk_bytes } else { armed.chunk_bytes }, address };
     }
-    let rows = table(&context.rows, &lane.placed);
-    let (row, index) = find_row(&rows, lane.row, psn);
-    lane.row = index;
-    lane.row_first = row.first_psn;
-    lane.row_chunks = row.chunks;
-    lane.row_base = row.destination.wrapping_sub(u64::from(row.first_psn).wrapping_mul(chunk_bytes));
+    let rows = table(&context.rows, &op.placed);
+    let (row, index) = find_row(&rows, op.row, psn);
+    op.row = index;
+    op.row_first = row.first_psn;
+    op.row_chunks = row.chunks;
+    op.row_base = row.destination.wrapping_sub(u64::from(row.first_psn).wrapping_mul(chunk_bytes));
     let is_last = psn + 1 == u64::from(row.first_psn) + u64::from(row.chunks);
     Place {
         run: u64::from(index),
         bytes: if is_last { row.last_chunk_bytes } else { armed.chunk_bytes },
-        address: lane.row_base.wrapping_add(psn.wrapping_mul(chunk_bytes)),
+        address: op.row_base.wrapping_add(psn.wrapping_mul(chunk_bytes)),
     }
 }
 
@@ -66,9 +66,9 @@ fn find_row(rows: &Table<RunRow>, current: u32, psn: u64) -> (RunRow, u32) {
 const NO_ROW: RunRow =
     RunRow { destination: 0, first_psn: 0, chunks: 0, last_chunk_bytes: 0, reserved: 0, reserved_2: 0 };
 
-/// Short chunks of the armed operation of a lane, a bit per run.
-pub(crate) fn tails(context: &WorkerContext) -> BitmapView {
-    BitmapView::attach(&context.tails, context.lane.placed.roots)
+/// Short chunks of the armed operation of a receive context, a bit per run.
+pub(crate) fn tails(context: &ReceiveContext) -> BitmapView {
+    BitmapView::attach(&context.tails, context.op.placed.roots)
 }
 
 fn table(rows: &TableMemory<RunRow>, placement: &Placement) -> Table<RunRow> {
@@ -76,8 +76,8 @@ fn table(rows: &TableMemory<RunRow>, placement: &Placement) -> Table<RunRow> {
 }
 
 /// Whether operation and placement fit the context and one another.
-pub(crate) fn check_lane_operation(
-    context: &WorkerContext,
+pub(crate) fn check_placement(
+    context: &ReceiveContext,
     operation: &Operation,
     placement: &Placement,
     transport: Transport,
@@ -102,7 +102,7 @@ fn check_runs(chunks: u64, roots: u64, placement: &Placement) -> Result<(), Cont
     if roots * u64::from(placement.run_chunks) == chunks { Ok(()) } else { Err(ContextFault::Runs) }
 }
 
-fn check_rows(context: &WorkerContext, operation: &Operation, placement: &Placement) -> Result<(), ContextFault> {
+fn check_rows(context: &ReceiveContext, operation: &Operation, placement: &Placement) -> Result<(), ContextFault> {
     let rows = table(&context.rows, placement);
     if rows.len() != placement.roots {
         return Err(ContextFault::Rows);
@@ -121,26 +121,26 @@ fn check_rows(context: &WorkerContext, operation: &Operation, placement: &Placem
 }
 
 /// Prepares the hot loop for the armed operation: how addresses are computed, and the bits of positions that it must leave alone.
-pub(crate) fn set_out(context: &mut WorkerContext, bitmap: &BitmapView) {
+pub(crate) fn set_out(context: &mut ReceiveContext, bitmap: &BitmapView) {
     let tails = tails(context);
     bitmap.clear();
     tails.clear();
     let armed = &context.state.armed;
-    let lane = &mut context.lane;
-    let placed = lane.placed;
-    lane.stride = u64::from(armed.chunk_bytes);
-    lane.row = 0;
-    lane.row_first = 0;
-    lane.row_chunks = 0;
-    lane.mode = u32::from(match placed.run_chunks {
+    let op = &mut context.op;
+    let placed = op.placed;
+    op.stride = u64::from(armed.chunk_bytes);
+    op.row = 0;
+    op.row_first = 0;
+    op.row_chunks = 0;
+    op.mode = u32::from(match placed.run_chunks {
         0 => place::ROWS,
         1 => {
-            lane.stride = lane.stride.wrapping_add(placed.run_gap);
+            op.stride = op.stride.wrapping_add(placed.run_gap);
             place::LINEAR
         }
         _ if placed.roots == 1 || placed.run_gap == 0 => place::LINEAR,
         run_chunks => {
-            lane.reciprocal = reciprocal(run_chunks);
+            op.reciprocal = reciprocal(run_chunks);
             place::RUNS
         }
     });

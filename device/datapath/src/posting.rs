@@ -1,6 +1,6 @@
-//! The send queue of a send lane: building entries, posting batches, consuming completions.
+//! The send queue of a send context: building entries, posting batches, consuming completions.
 
-use dpa::abi::{SendLane, SendOperation, SendStatus};
+use dpa::abi::{SendContext, SendOperation, SendStatus};
 use dpa::hw::wqe::{FLAG_ON_ERROR, HEAD_INDEX_STEP};
 use dpa::hw::{Be32, ControlSegment, CqeOpcode, DataSegment, DatagramSegment, DatagramWqe, WqeOpcode, WriteWqe};
 use dpa::{CompletionQueue, Outbox, PostedEntry, SendQueue, fence, shared};
@@ -10,24 +10,24 @@ pub(crate) trait Chunk: PostedEntry {
     const OPCODE: WqeOpcode;
     const SEGMENTS: u8;
 
-    /// What is the same for every chunk of a lane.
-    fn build(lane: &SendLane) -> Self;
+    /// What is the same for every chunk of a send context.
+    fn build(context: &SendContext) -> Self;
 
     /// [`post`], a symbol for each kind of entry.
-    fn post_batch(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32);
+    fn post_batch(context: &mut SendContext, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32);
 }
 
 impl Chunk for DatagramWqe {
     const OPCODE: WqeOpcode = WqeOpcode::SendImmediate;
     const SEGMENTS: u8 = Self::SEGMENTS;
 
-    fn build(lane: &SendLane) -> Self {
-        let datagram = DatagramSegment::from_words(lane.address_vector);
+    fn build(context: &SendContext) -> Self {
+        let datagram = DatagramSegment::from_words(context.address_vector);
         Self { control: ControlSegment::default(), datagram, data: DataSegment::default(), padding: [0; 6] }
     }
 
-    fn post_batch(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32) {
-        post_datagrams(lane, outbox, armed, psn_bits, count);
+    fn post_batch(context: &mut SendContext, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32) {
+        post_datagrams(context, outbox, armed, psn_bits, count);
     }
 }
 
@@ -35,47 +35,47 @@ impl Chunk for WriteWqe {
     const OPCODE: WqeOpcode = WqeOpcode::WriteImmediate;
     const SEGMENTS: u8 = Self::SEGMENTS;
 
-    fn build(_: &SendLane) -> Self {
+    fn build(_: &SendContext) -> Self {
         Self::default()
     }
 
-    fn post_batch(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32) {
-        post_writes(lane, outbox, armed, psn_bits, count);
+    fn post_batch(context: &mut SendContext, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32) {
+        post_writes(context, outbox, armed, psn_bits, count);
     }
 }
 
 /// Entries that may be written: their predecessors in the ring are known to be complete.
 #[inline(always)]
-pub(crate) fn room<W: Chunk>(lane: &SendLane) -> u64 {
-    let depth = lane.send_queue.depth();
-    (depth - (lane.state.produced - lane.state.completed)) / W::BLOCKS
+pub(crate) fn room<W: Chunk>(context: &SendContext) -> u64 {
+    let depth = context.send_queue.depth();
+    (depth - (context.state.produced - context.state.completed)) / W::BLOCKS
 }
 
-/// Builds all entries of a lane.
-pub(crate) fn build<W: Chunk>(lane: &SendLane) {
-    let queue = SendQueue::attach(&lane.send_queue);
+/// Builds all entries of a send context.
+pub(crate) fn build<W: Chunk>(context: &SendContext) {
+    let queue = SendQueue::attach(&context.send_queue);
     let mut entries = queue.entries::<W>(0, queue.depth());
     while let Some(slot) = entries.peek() {
-        slot.write(W::build(lane));
+        slot.write(W::build(context));
         entries.advance();
     }
 }
 
 #[inline(never)]
-fn post_datagrams(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32) {
-    post::<DatagramWqe>(lane, outbox, armed, psn_bits, count);
+fn post_datagrams(context: &mut SendContext, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32) {
+    post::<DatagramWqe>(context, outbox, armed, psn_bits, count);
 }
 
 #[inline(never)]
-fn post_writes(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32) {
-    post::<WriteWqe>(lane, outbox, armed, psn_bits, count);
+fn post_writes(context: &mut SendContext, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32) {
+    post::<WriteWqe>(context, outbox, armed, psn_bits, count);
 }
 
-/// Posts the next `count` chunks of a lane, for which there is room: one doorbell, the last signalled.
+/// Posts the next `count` chunks of a send context, for which there is room: one doorbell, the last signalled.
 #[inline(always)]
-fn post<W: Chunk>(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32) {
-    let queue = SendQueue::attach(&lane.send_queue);
-    let state = &mut lane.state;
+fn post<W: Chunk>(context: &mut SendContext, outbox: &Outbox, armed: &SendOperation, psn_bits: u32, count: u32) {
+    let queue = SendQueue::attach(&context.send_queue);
+    let state = &mut context.state;
     let chunk_bytes = u64::from(armed.chunk_bytes);
     let (mut source, mut remote) = (state.source, state.remote_address);
     let immediate = armed.collective_id << psn_bits | state.psn;
@@ -126,10 +126,10 @@ fn post<W: Chunk>(lane: &mut SendLane, outbox: &Outbox, armed: &SendOperation, p
     outbox.ring_sq(queue.number(), state.produced);
 }
 
-/// Consumes a lane's send completions; the failure, if one tells of it for the first time.
-pub(crate) fn reap<W: Chunk>(lane: &mut SendLane) -> Option<(SendStatus, u32)> {
-    let cq = CompletionQueue::attach(&lane.send_cq);
-    let state = &mut lane.state;
+/// Consumes a send context's send completions; the failure, if one tells of it for the first time.
+pub(crate) fn reap<W: Chunk>(context: &mut SendContext) -> Option<(SendStatus, u32)> {
+    let cq = CompletionQueue::attach(&context.send_cq);
+    let state = &mut context.state;
     let first = state.consumed;
     let mut failure = None;
     while cq.is_ready(state.consumed) {

@@ -1,7 +1,7 @@
 //! Checking a context once, so that the datapath need not.
 
 use dpa::abi::memory::{Queue, QueueKind};
-use dpa::abi::{ABI_HASH, ContextFault, Operation, QueueFault, Transport, WorkerContext};
+use dpa::abi::{ABI_HASH, ContextFault, Operation, QueueFault, ReceiveContext, Transport};
 use dpa::hw::wqe::{FLAG_ON_ERROR, FLAG_SIGNALLED};
 use dpa::hw::{
     Be32, Be64, ControlSegment, DataSegment, GRH_BYTES, INVALID_LKEY, RemoteAddressSegment, WqeOpcode, WriteWqe,
@@ -9,7 +9,7 @@ use dpa::hw::{
 use dpa::{ReceiveQueue, SendQueue, fence};
 
 /// Writes the receive entries of a context that was checked, and posts them.
-pub(crate) fn prepare_receives(context: &WorkerContext, transport: Transport) {
+pub(crate) fn prepare_receives(context: &ReceiveContext, transport: Transport) {
     let queue = ReceiveQueue::attach(&context.receive_queue);
     for index in 0..queue.depth() {
         queue.write(index, receive_entry(context, transport, index));
@@ -18,7 +18,7 @@ pub(crate) fn prepare_receives(context: &WorkerContext, transport: Transport) {
     queue.set_producer(queue.depth());
 }
 
-fn receive_entry(context: &WorkerContext, transport: Transport, index: u64) -> DataSegment {
+fn receive_entry(context: &ReceiveContext, transport: Transport, index: u64) -> DataSegment {
     match transport {
         // Write with immediate scatters nothing: the entry is only there to be consumed.
         Transport::Uc => DataSegment::new(0, INVALID_LKEY, 0),
@@ -26,12 +26,12 @@ fn receive_entry(context: &WorkerContext, transport: Transport, index: u64) -> D
     }
 }
 
-fn slot_address(context: &WorkerContext, index: u64) -> u64 {
+fn slot_address(context: &ReceiveContext, index: u64) -> u64 {
     context.staging.address.wrapping_add(index.wrapping_mul(u64::from(context.staging.stride)))
 }
 
 /// Builds every copy entry for the operation's chunk size and key; per chunk only head and remote address change.
-pub(crate) fn build_copies(context: &WorkerContext, operation: &Operation, queue: &SendQueue) {
+pub(crate) fn build_copies(context: &ReceiveContext, operation: &Operation, queue: &SendQueue) {
     let segment = u64::from(context.batch);
     for index in 0..queue.depth() {
         let last_of_segment = (index + 1) & (segment - 1) == 0;
@@ -50,7 +50,7 @@ pub(crate) fn build_copies(context: &WorkerContext, operation: &Operation, queue
 }
 
 /// Everything about the context that does not depend on the operation.
-pub(crate) fn check(context: &WorkerContext) -> Result<Transport, ContextFault> {
+pub(crate) fn check(context: &ReceiveContext) -> Result<Transport, ContextFault> {
     if context.abi_hash != ABI_HASH {
         return Err(ContextFault::AbiHash);
     }
@@ -109,7 +109,7 @@ pub fn check_queue<K: QueueKind>(queue: &Queue<K>) -> Result<(), ContextFault> {
 
 /// Whether the operation fits the context.
 pub(crate) fn check_operation(
-    context: &WorkerContext,
+    context: &ReceiveContext,
     operation: &Operation,
     transport: Transport,
 ) -> Result<(), ContextFault> {

@@ -1,9 +1,9 @@
-//! The send worker: posts the own block in batches, lane by lane in turn.
+//! The send worker: posts the own block in batches, send context by send context in turn.
 //!
 //! Entries are built once; per chunk only what changes is stored: index, immediate, extent and addresses. Every batch is one doorbell and one signalled completion. A worker that waits for completions arms their CQs and sleeps.
 
 use dpa::abi::{
-    ABI_HASH, ContextFault, OPERATION_CLOSED, OPERATION_HELD, SendLane, SendOperation, SendReport, SendStatus,
+    ABI_HASH, ContextFault, OPERATION_CLOSED, OPERATION_HELD, SendContext, SendOperation, SendReport, SendStatus,
     SendThread, SendThreadState, Transport,
 };
 use dpa::hw::{DatagramWqe, WriteWqe};
@@ -13,11 +13,11 @@ use dpa::{
 };
 
 use crate::control::Control;
-use crate::lane::resources;
 use crate::posting::{Chunk, build, reap, room};
 use crate::prepare::check_queue;
+use crate::receive::resources;
 
-/// RPC `prepare_send`: checks thread and lanes, and posts the control receives. The fault, and the lane at fault (0 if it is the thread's).
+/// RPC `prepare_send`: checks thread and send contexts, and posts the control receives. The fault, and the send context at fault (0 if it is the thread's).
 pub fn prepare_send(thread: &mut SendThread) -> Result<(), (ContextFault, u32)> {
     let whole = |fault| (fault, 0);
     if thread.abi_hash != ABI_HASH {
@@ -45,27 +45,29 @@ pub fn prepare_send(thread: &mut SendThread) -> Result<(), (ContextFault, u32)> 
         return Err(whole(ContextFault::DeviceMemory));
     }
     Control::check(&thread.control_cq, &thread.control_queue).map_err(whole)?;
-    let mut lanes = ContextArray::attach(&mut thread.contexts);
-    if lanes.is_empty() {
-        return Err(whole(ContextFault::Lanes));
+    let mut contexts = ContextArray::attach(&mut thread.contexts);
+    if contexts.is_empty() {
+        return Err(whole(ContextFault::Contexts));
     }
-    for (number, lane) in (0..).zip(lanes.iter_mut()) {
-        check_queue(&lane.send_queue).and_then(|()| check_queue(&lane.send_cq)).map_err(|fault| (fault, number))?;
-        if !lane.run.is_there() {
+    for (number, context) in (0..).zip(contexts.iter_mut()) {
+        check_queue(&context.send_queue)
+            .and_then(|()| check_queue(&context.send_cq))
+            .map_err(|fault| (fault, number))?;
+        if !context.run.is_there() {
             return Err((ContextFault::DeviceMemory, number));
         }
-        let log_entries = lane.send_queue.log_depth() - log_blocks;
-        if log_entries == 0 || lane.send_cq.log_depth() < log_entries {
+        let log_entries = context.send_queue.log_depth() - log_blocks;
+        if log_entries == 0 || context.send_cq.log_depth() < log_entries {
             return Err((ContextFault::QueueDepth, number));
         }
         if thread.batch > 1 << (log_entries - 1) {
             return Err((ContextFault::Batch, number));
         }
     }
-    for lane in lanes.iter_mut() {
+    for context in contexts.iter_mut() {
         match transport {
-            Transport::Ud => build::<DatagramWqe>(lane),
-            Transport::Uc => build::<WriteWqe>(lane),
+            Transport::Ud => build::<DatagramWqe>(context),
+            Transport::Uc => build::<WriteWqe>(context),
         }
     }
     Control::attach(&thread.control_cq, &thread.control_queue).post_all();
@@ -99,7 +101,7 @@ fn activation<W: Chunk>(context: &mut SendThread) -> Next {
     let (thread, window) = resources(&mut state.configured, context.outbox_id, context.window_id, context.window_mkey);
     state.activations += 1;
     let mut sender = Sender {
-        lanes: ContextArray::attach(&mut context.contexts),
+        contexts: ContextArray::attach(&mut context.contexts),
         control: Control::attach(&context.control_cq, &context.control_queue),
         outbox: Outbox::of(&thread),
         report: window.cell(context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE)),
@@ -116,7 +118,7 @@ fn activation<W: Chunk>(context: &mut SendThread) -> Next {
 
 /// The worker of the running activation.
 struct Sender<'c> {
-    lanes: ContextArray<'c, SendLane>,
+    contexts: ContextArray<'c, SendContext>,
     control: Control,
     outbox: Outbox,
     report: WindowCell<SendReport>,
@@ -161,9 +163,10 @@ impl Sender<'_> {
             let mut more = self.control.is_ready(self.state.control_consumed)
                 || (!held && self.can_post::<W>())
                 || (self.state.pending != 0 && !waits);
-            for lane in self.lanes.iter_mut().filter(|lane| lane.state.completed != lane.state.produced) {
-                self.outbox.arm_cq(lane.send_cq.number(), lane.state.consumed);
-                more |= CompletionQueue::attach(&lane.send_cq).is_ready(lane.state.consumed);
+            for context in self.contexts.iter_mut().filter(|context| context.state.completed != context.state.produced)
+            {
+                self.outbox.arm_cq(context.send_cq.number(), context.state.consumed);
+                more |= CompletionQueue::attach(&context.send_cq).is_ready(context.state.consumed);
             }
             if !more {
                 return Next::Reschedule;
@@ -201,13 +204,13 @@ impl Sender<'_> {
         }
     }
 
-    /// Posts batches, one per lane in turn, until all is posted or the lane whose turn it is has no room (true), or the budget is used up
-    /// (false). No lane gets ahead of another by more than a batch.
+    /// Posts batches, one per send context in turn, until all is posted or the send context whose turn it is has no room (true), or the budget is used up
+    /// (false). No send context gets ahead of another by more than a batch.
     fn post_in_turn<W: Chunk>(&mut self, budget: &mut u64, told: &mut (u64, u64)) -> bool {
-        let count = self.lanes.len();
+        let count = self.contexts.len();
         let armed = self.state.armed;
         let lookahead = u64::from(armed.lookahead_chunks);
-        let mut index = self.state.next_lane as usize;
+        let mut index = self.state.next_context as usize;
         while self.state.left != 0 {
             if *budget == 0 {
                 return false;
@@ -215,32 +218,32 @@ impl Sender<'_> {
             if index >= count {
                 index = 0;
             }
-            self.state.next_lane = index as u32;
-            let Some(lane) = self.lanes.get(index) else { return true };
+            self.state.next_context = index as u32;
+            let Some(context) = self.contexts.get(index) else { return true };
             index += 1;
             // A batch completes as a whole: one ends where the lookahead begins, so that its completion tells.
             let before_lookahead = u32::try_from(self.state.left.saturating_sub(lookahead)).unwrap_or(u32::MAX);
             let most = if before_lookahead == 0 { self.batch } else { self.batch.min(before_lookahead) };
-            let chunks = lane.state.left.min(most);
+            let chunks = context.state.left.min(most);
             if chunks == 0 {
                 continue;
             }
-            if room::<W>(lane) < u64::from(chunks) {
-                let failed = reap::<W>(lane);
-                let enough = room::<W>(lane) >= u64::from(chunks);
+            if room::<W>(context) < u64::from(chunks) {
+                let failed = reap::<W>(context);
+                let enough = room::<W>(context) >= u64::from(chunks);
                 if let Some((status, detail)) = failed {
-                    self.lane_failed(status, detail);
+                    self.context_failed(status, detail);
                     return true;
                 }
                 if !enough {
                     return true;
                 }
             }
-            let Some(lane) = self.lanes.get(index - 1) else { return true };
+            let Some(context) = self.contexts.get(index - 1) else { return true };
             let start = Counters::read();
-            W::post_batch(lane, &self.outbox, &armed, self.psn_bits, chunks);
+            W::post_batch(context, &self.outbox, &armed, self.psn_bits, chunks);
             self.state.loop_instructions += Counters::read().since(start).instructions;
-            self.state.next_lane = index as u32;
+            self.state.next_context = index as u32;
             self.state.left -= u64::from(chunks);
             self.state.posted += u64::from(chunks);
             self.state.doorbells += 1;
@@ -263,52 +266,52 @@ impl Sender<'_> {
         }
     }
 
-    /// Whether there is something to post, and room on the lane whose turn it is or has been.
+    /// Whether there is something to post, and room on the send context whose turn it is or has been.
     fn can_post<W: Chunk>(&mut self) -> bool {
         let (left, batch) = (self.state.left, u64::from(self.batch));
-        let next = self.state.next_lane as usize;
-        left != 0 && self.lanes.get(next).is_none_or(|lane| room::<W>(lane) >= batch)
+        let next = self.state.next_context as usize;
+        left != 0 && self.contexts.get(next).is_none_or(|context| room::<W>(context) >= batch)
     }
 
     /// Notes that little is left to send.
     fn announce_if_due<W: Chunk>(&mut self) {
         let lookahead = u64::from(self.state.armed.lookahead_chunks);
         if self.state.left <= lookahead {
-            let on_the_way = |lane: &mut SendLane| (lane.state.produced - lane.state.completed) / W::BLOCKS;
-            if self.state.left + self.lanes.iter_mut().map(on_the_way).sum::<u64>() <= lookahead {
+            let on_the_way = |context: &mut SendContext| (context.state.produced - context.state.completed) / W::BLOCKS;
+            if self.state.left + self.contexts.iter_mut().map(on_the_way).sum::<u64>() <= lookahead {
                 self.state.announced = self.state.armed.sequence;
             }
         }
     }
 
-    /// Consumes the send completions of all lanes. True if some are still to come.
+    /// Consumes the send completions of all send contexts. True if some are still to come.
     fn reap_all<W: Chunk>(&mut self) -> bool {
         let mut waits = false;
         let mut first_failure = None;
-        for lane in self.lanes.iter_mut() {
-            if lane.state.completed != lane.state.produced || lane.state.dead != 0 {
-                let failed = reap::<W>(lane);
+        for context in self.contexts.iter_mut() {
+            if context.state.completed != context.state.produced || context.state.dead != 0 {
+                let failed = reap::<W>(context);
                 first_failure = first_failure.or(failed);
-                waits |= lane.state.completed != lane.state.produced;
+                waits |= context.state.completed != context.state.produced;
             }
         }
         if let Some((status, detail)) = first_failure {
-            self.lane_failed(status, detail);
+            self.context_failed(status, detail);
         }
         waits
     }
 
-    /// A send failed: nothing more is posted, on no lane.
+    /// A send failed: nothing more is posted, on no send context.
     #[cold]
-    fn lane_failed(&mut self, status: SendStatus, detail: u32) {
+    fn context_failed(&mut self, status: SendStatus, detail: u32) {
         self.fail(status, detail);
         self.stop();
     }
 
     fn stop(&mut self) {
         self.state.left = 0;
-        for lane in self.lanes.iter_mut() {
-            lane.state.left = 0;
+        for context in self.contexts.iter_mut() {
+            context.state.left = 0;
         }
     }
 
@@ -365,7 +368,7 @@ impl Sender<'_> {
         self.state.armed = operation;
         self.state.status = SendStatus::Sending as u32;
         self.state.detail = 0;
-        self.state.next_lane = 0;
+        self.state.next_context = 0;
         match self.take_over::<W>(&operation) {
             Ok(()) if operation.flags & OPERATION_CLOSED != 0 => {
                 if self.state.left != 0 {
@@ -381,7 +384,7 @@ impl Sender<'_> {
         }
     }
 
-    /// Checks all lanes' runs, then prepares their queues.
+    /// Checks all send contexts' runs, then prepares their queues.
     fn take_over<W: Chunk>(&mut self, operation: &SendOperation) -> Result<(), (SendStatus, u32)> {
         let invalid = |fault: ContextFault| (SendStatus::InvalidOperation, fault as u32);
         if operation.flags & !(OPERATION_CLOSED | OPERATION_HELD) != 0 {
@@ -391,11 +394,11 @@ impl Sender<'_> {
             return Err(invalid(ContextFault::CollectiveId));
         }
         let mut left = 0;
-        for lane in self.lanes.iter_mut() {
-            if lane.state.dead != 0 {
+        for context in self.contexts.iter_mut() {
+            if context.state.dead != 0 {
                 return Err(invalid(ContextFault::DeadQueue));
             }
-            let run = HostLine::attach(&lane.run).snapshot();
+            let run = HostLine::attach(&context.run).snapshot();
             if u64::from(run.first_psn) + u64::from(run.chunks) > 1 << self.psn_bits {
                 return Err(invalid(ContextFault::Chunks));
             }
@@ -404,7 +407,7 @@ impl Sender<'_> {
             if run.chunks != 0 && !lengths_fit {
                 return Err(invalid(ContextFault::ChunkBytes));
             }
-            let state = &mut lane.state;
+            let state = &mut context.state;
             (state.source, state.remote_address, state.rkey) = (run.source, run.remote_address, run.rkey);
             (state.psn, state.left, state.last_chunk_bytes) = (run.first_psn, run.chunks, run.last_chunk_bytes);
             left += u64::from(run.chunks);

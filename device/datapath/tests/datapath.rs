@@ -1,4 +1,4 @@
-//! A lane's logic with one run of chunks, against a NIC that checks every promise. Placement, closing and several lanes are in `lanes.rs`;
+//! A receive context's logic with one run of chunks, against a NIC that checks every promise. Placement, closing and several receive contexts are in `receivers.rs`;
 //! memory ordering, doorbells and instruction counts are tested on the ELF in the emulator.
 
 mod rig;
@@ -7,17 +7,17 @@ use std::ops::{Deref, DerefMut};
 
 use dpa::Next;
 use dpa::hw::CqeOpcode;
-use flexcast_abi::{Operation, Placement, Transport, WorkerStatus};
-use rig::lanes::{Ask, LanesRig};
+use flexcast_abi::{Operation, Placement, ReceiveStatus, Transport};
+use rig::receive::{Ask, ReceiveRig};
 use rig::{CHUNK, Message, PSN_BITS, Rig};
 
-/// A thread with one lane.
-struct Alone(LanesRig);
+/// A thread with one receive context.
+struct Alone(ReceiveRig);
 
 impl Alone {
     /// The thread is prepared and asleep; `chunks`: those of the largest operation.
     fn ready(transport: Transport, batch: u32, chunks: u32) -> Self {
-        Self(LanesRig::ready(transport, batch, 1, (chunks, 1, (chunks * CHUNK) as usize + 64)))
+        Self(ReceiveRig::ready(transport, batch, 1, (chunks, 1, (chunks * CHUNK) as usize + 64)))
     }
 
     /// Writes an operation of one run, wakes the thread and sees that it is taken over.
@@ -44,13 +44,13 @@ impl Deref for Alone {
     type Target = Rig;
 
     fn deref(&self) -> &Rig {
-        &self.0.lanes[0]
+        &self.0.receivers[0]
     }
 }
 
 impl DerefMut for Alone {
     fn deref_mut(&mut self) -> &mut Rig {
-        &mut self.0.lanes[0]
+        &mut self.0.receivers[0]
     }
 }
 
@@ -87,7 +87,7 @@ fn chunks_in_order_over_three_ring_lengths_and_more() {
             }
             rig.settle();
             assert_eq!(rig.flag(), 1, "{transport:?} batch {batch}");
-            assert_eq!(rig.status(), WorkerStatus::Complete);
+            assert_eq!(rig.status(), ReceiveStatus::Complete);
             assert!((0..99).all(|psn| rig.holds(psn, CHUNK)) && rig.holds(99, 77));
             let progress = rig.report().progress;
             assert_eq!((progress.remaining, progress.consumed, progress.outstanding), (0, 100, 0));
@@ -217,13 +217,13 @@ fn a_receive_error_is_reported_and_the_worker_stays_armed() {
         let message = rig.message(1, 0, 0);
         rig.deliver(Message { opcode: CqeOpcode::ResponderError, ..message });
         assert_eq!(rig.activate(), Next::Reschedule);
-        assert_eq!(rig.status(), WorkerStatus::ReceiveError);
+        assert_eq!(rig.status(), ReceiveStatus::ReceiveError);
         assert_eq!(rig.context.state.statistics.error_cqes, 1);
         rig.copy_and_tell_all();
         let message = rig.message(1, 0, CHUNK);
         rig.deliver(Message { opcode: CqeOpcode::Send, ..message });
         rig.activate();
-        assert_eq!(rig.status(), WorkerStatus::ReceiveError, "the first failure stays");
+        assert_eq!(rig.status(), ReceiveStatus::ReceiveError, "the first failure stays");
         assert_eq!(rig.context.state.statistics.unexpected_opcode, 1);
         rig.copy_and_tell_all();
         rig.activate();
@@ -233,9 +233,9 @@ fn a_receive_error_is_reported_and_the_worker_stays_armed() {
         }
         rig.settle();
         assert_eq!(rig.flag(), 1, "the error took no chunk away");
-        assert_eq!(rig.status(), WorkerStatus::ReceiveError, "but is not forgotten");
+        assert_eq!(rig.status(), ReceiveStatus::ReceiveError, "but is not forgotten");
         rig.arm(2, 2, 8, CHUNK);
-        assert_eq!(rig.status(), WorkerStatus::Armed, "the next operation starts clean");
+        assert_eq!(rig.status(), ReceiveStatus::Armed, "the next operation starts clean");
     }
 }
 

@@ -13,10 +13,10 @@ use rig::{CHUNK, PSN_BITS, RKEY, at, of_depth};
 const BOTH: [Transport; 2] = [Transport::Uc, Transport::Ud];
 const LAST: u32 = 55;
 
-fn run(lane: usize, first_psn: u32, chunks: u32) -> SendRun {
+fn run(context: usize, first_psn: u32, chunks: u32) -> SendRun {
     SendRun {
-        source: 0x10_0000 * (lane as u64 + 1),
-        remote_address: 0x7000_0000 + 0x10_0000 * lane as u64,
+        source: 0x10_0000 * (context as u64 + 1),
+        remote_address: 0x7000_0000 + 0x10_0000 * context as u64,
         first_psn,
         chunks,
         last_chunk_bytes: LAST,
@@ -26,15 +26,15 @@ fn run(lane: usize, first_psn: u32, chunks: u32) -> SendRun {
 }
 
 /// Carries out and tells everything until the worker sleeps with nothing under way.
-fn drive(rig: &mut SendRig, lanes: usize) -> Vec<Sent> {
+fn drive(rig: &mut SendRig, contexts: usize) -> Vec<Sent> {
     let mut sent = Vec::new();
     for _ in 0..1000 {
         let next = rig.activate();
         let before = sent.len();
         let mut told = false;
-        for lane in 0..lanes {
-            sent.extend(rig.carry(lane));
-            while rig.tell(lane, CqeOpcode::Requester) {
+        for context in 0..contexts {
+            sent.extend(rig.carry(context));
+            while rig.tell(context, CqeOpcode::Requester) {
                 told = true;
             }
         }
@@ -45,8 +45,8 @@ fn drive(rig: &mut SendRig, lanes: usize) -> Vec<Sent> {
     panic!("the worker does not come to rest");
 }
 
-fn check_run(transport: Transport, sent: &[Sent], lane: usize, run: SendRun) {
-    let own: Vec<&Sent> = sent.iter().filter(|sent| sent.lane == lane).collect();
+fn check_run(transport: Transport, sent: &[Sent], context: usize, run: SendRun) {
+    let own: Vec<&Sent> = sent.iter().filter(|sent| sent.context == context).collect();
     assert_eq!(own.len(), run.chunks as usize);
     for (chunk, sent) in own.into_iter().enumerate() {
         let chunk = chunk as u32;
@@ -61,7 +61,7 @@ fn check_run(transport: Transport, sent: &[Sent], lane: usize, run: SendRun) {
 #[test]
 #[cfg_attr(miri, ignore = "hundreds of chunks, which take minutes")]
 fn every_chunk_goes_out_once_with_a_doorbell_and_a_completion_per_batch() {
-    /// Chunks of either lane.
+    /// Chunks of either send context.
     const CHUNKS: [[u32; 2]; 6] = [[0, 0], [1, 0], [1, 1], [4, 3], [13, 12], [100, 99]];
     for transport in BOTH {
         for batch in [1u32, 3, 4] {
@@ -72,8 +72,8 @@ fn every_chunk_goes_out_once_with_a_doorbell_and_a_completion_per_batch() {
                     let runs = [run(0, 40, chunks[0]), run(1, 500, chunks[1])];
                     rig.ask(sequence, &runs, 0);
                     let sent = drive(&mut rig, 2);
-                    for (lane, run) in runs.into_iter().enumerate() {
-                        check_run(transport, &sent, lane, run);
+                    for (context, run) in runs.into_iter().enumerate() {
+                        check_run(transport, &sent, context, run);
                     }
                     let report = rig.report();
                     assert_eq!(
@@ -95,17 +95,17 @@ fn every_chunk_goes_out_once_with_a_doorbell_and_a_completion_per_batch() {
 }
 
 #[test]
-fn batches_rotate_over_the_lanes() {
+fn batches_rotate_over_the_contexts() {
     let mut rig = SendRig::ready(Transport::Ud, 4, 8, 3);
     rig.ask(1, &[run(0, 0, 20), run(1, 0, 20), run(2, 0, 20)], 0);
-    // Room for all: every lane gets its batches; with little room the one whose turn it is holds the others back.
+    // Room for all: every send context gets its batches; with little room the one whose turn it is holds the others back.
     rig.activate();
-    assert_eq!(rig.array.iter().map(|lane| lane.state.left).collect::<Vec<_>>(), [0; 3]);
+    assert_eq!(rig.array.iter().map(|context| context.state.left).collect::<Vec<_>>(), [0; 3]);
     let mut rig = SendRig::ready(Transport::Ud, 4, 4, 3);
     rig.ask(1, &[run(0, 0, 40), run(1, 0, 40), run(2, 0, 40)], 0);
     for step in 0..200 {
         rig.activate();
-        let left: Vec<u32> = rig.array.iter().map(|lane| lane.state.left).collect();
+        let left: Vec<u32> = rig.array.iter().map(|context| context.state.left).collect();
         let skew = left.iter().max().unwrap() - left.iter().min().unwrap();
         assert!(skew <= 4, "{left:?}");
         rig.carry(step % 3);
@@ -233,7 +233,7 @@ fn a_failed_send_is_reported_and_later_operations_are_refused() {
         assert!(rig.tell(0, opcode));
         rig.activate();
         let posted = rig.report().posted;
-        assert_eq!((rig.status(), rig.report().finished), (status, 0), "lane 1 is still sending");
+        assert_eq!((rig.status(), rig.report().finished), (status, 0), "context 1 is still sending");
         while rig.tell(1, CqeOpcode::Requester) {}
         // What else was posted on the dead queue is flushed.
         while rig.tell(0, CqeOpcode::RequesterError) {}
@@ -284,7 +284,7 @@ fn operations_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn contexts_that_do_not_fit_are_refused_with_the_lane_at_fault() {
+fn contexts_that_do_not_fit_are_refused_with_the_context_at_fault() {
     type Change = &'static dyn Fn(&mut SendRig);
     let cases: [(Change, ContextFault, u32); 14] = [
         (&|rig| rig.thread.abi_hash ^= 1, ContextFault::AbiHash, 0),
@@ -293,7 +293,7 @@ fn contexts_that_do_not_fit_are_refused_with_the_lane_at_fault() {
         (&|rig| rig.thread.batch = 0, ContextFault::Batch, 0),
         (&|rig| rig.thread.batch = 5, ContextFault::Batch, 0),
         (&|rig| rig.thread.psn_bits = 32, ContextFault::PsnBits, 0),
-        (&|rig| rig.thread.contexts = Default::default(), ContextFault::Lanes, 0),
+        (&|rig| rig.thread.contexts = Default::default(), ContextFault::Contexts, 0),
         (&|rig| rig.thread.operation = Default::default(), ContextFault::DeviceMemory, 0),
         (&|rig| rig.array[1].run = Default::default(), ContextFault::DeviceMemory, 1),
         (&|rig| rig.thread.report_host += 8, ContextFault::HostAddress, 0),
@@ -302,10 +302,10 @@ fn contexts_that_do_not_fit_are_refused_with_the_lane_at_fault() {
         (&|rig| rig.array[1].send_cq = of_depth(rig.array[1].send_cq, 2), ContextFault::QueueDepth, 1),
         (&|rig| rig.array[1].send_queue = at(rig.array[1].send_queue, 32), ContextFault::QueueAddress, 1),
     ];
-    for (change, fault, lane) in cases {
+    for (change, fault, context) in cases {
         let mut rig = SendRig::new(Transport::Ud, 4, 4, 2);
         change(&mut rig);
-        assert_eq!(rig.prepare(), Err((fault, lane)));
+        assert_eq!(rig.prepare(), Err((fault, context)));
     }
 }
 
@@ -335,7 +335,7 @@ fn indices_pass_their_16_bits() {
 #[test]
 fn a_held_operation_waits_for_the_conductor_or_for_its_closing() {
     for transport in BOTH {
-        let mut line = flexcast_abi::Signals { lanes: 1, senders: 1, ..Default::default() };
+        let mut line = flexcast_abi::Signals { contexts: 1, senders: 1, ..Default::default() };
         let named = Shared::new(DeviceAddress::new(core::ptr::from_mut(&mut line) as u64));
         let signals = Signals::attach(&named).unwrap();
         let mut rig = SendRig::ready(transport, 4, 4, 2);
@@ -350,7 +350,7 @@ fn a_held_operation_waits_for_the_conductor_or_for_its_closing() {
         assert!(!signals.are_announced(1) && !signals.are_sent(1));
         signals.go(1);
         let sent = drive(&mut rig, 2);
-        runs.iter().enumerate().for_each(|(lane, run)| check_run(transport, &sent, lane, *run));
+        runs.iter().enumerate().for_each(|(context, run)| check_run(transport, &sent, context, *run));
         assert!(signals.are_announced(1) && signals.are_sent(1) && rig.report().finished == 1);
         ask(&mut rig, 2);
         assert!(drive(&mut rig, 2).is_empty() && rig.report().finished == 1, "the leave of the last does not count");

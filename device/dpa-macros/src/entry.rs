@@ -137,10 +137,10 @@ mod tests {
 
     #[test]
     fn an_event_handler_gets_a_symbol_and_a_record() {
-        let code = event(parse_quote! { fn wake(context: &mut WorkerContext) -> Next { Next::Reschedule } }).unwrap();
+        let code = event(parse_quote! { fn wake(context: &mut ReceiveContext) -> Next { Next::Reschedule } }).unwrap();
         assert!(code.contains("export_name = \"wake\""));
         assert!(code.contains("link_section = \".flexcast.entries\""));
-        assert!(code.contains("< WorkerContext as :: dpa :: abi :: Layout > :: HASH"));
+        assert!(code.contains("< ReceiveContext as :: dpa :: abi :: Layout > :: HASH"));
     }
 
     #[test]
@@ -158,9 +158,9 @@ mod tests {
     #[test]
     fn wrong_event_handlers_are_refused() {
         for function in [
-            parse_quote! { fn wake(context: &WorkerContext) -> Next { Next::Reschedule } },
-            parse_quote! { fn wake(context: WorkerContext) -> Next { Next::Reschedule } },
-            parse_quote! { fn wake(context: &mut WorkerContext) {} },
+            parse_quote! { fn wake(context: &ReceiveContext) -> Next { Next::Reschedule } },
+            parse_quote! { fn wake(context: ReceiveContext) -> Next { Next::Reschedule } },
+            parse_quote! { fn wake(context: &mut ReceiveContext) {} },
             parse_quote! { fn wake() -> Next { Next::Reschedule } },
             parse_quote! { fn wake(a: &mut A, b: &mut B) -> Next { Next::Reschedule } },
             parse_quote! { async fn wake(a: &mut A) -> Next { Next::Reschedule } },

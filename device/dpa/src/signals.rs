@@ -56,24 +56,24 @@ impl Signals {
         self.word(offset).load(Ordering::Acquire) >= sequence << 32 | u64::from(all)
     }
 
-    /// A lane is armed for operation `sequence`; the last one wakes the progress thread.
+    /// A receive context is armed for operation `sequence`; the last one wakes the progress thread.
     pub fn armed(&self, sequence: u64) {
-        self.count(offset_of!(abi::Signals, armed), sequence as u32, self.number(offset_of!(abi::Signals, lanes)));
+        self.count(offset_of!(abi::Signals, armed), sequence as u32, self.number(offset_of!(abi::Signals, contexts)));
     }
 
-    /// Whether all lanes are armed for operation `sequence`.
+    /// Whether all receive contexts are armed for operation `sequence`.
     #[must_use]
     pub fn are_armed(&self, sequence: u64) -> bool {
-        self.have_all(offset_of!(abi::Signals, armed), sequence, self.number(offset_of!(abi::Signals, lanes)))
+        self.have_all(offset_of!(abi::Signals, armed), sequence, self.number(offset_of!(abi::Signals, contexts)))
     }
 
-    /// All lanes have completed operation `sequence`; wakes the progress thread.
+    /// All receive contexts have completed operation `sequence`; wakes the progress thread.
     pub fn complete(&self, sequence: u64) {
         self.word(offset_of!(abi::Signals, complete)).store(sequence, Ordering::Release);
         self.wake_progress_thread();
     }
 
-    /// Whether all lanes have completed operation `sequence`.
+    /// Whether all receive contexts have completed operation `sequence`.
     #[must_use]
     pub fn is_complete(&self, sequence: u64) -> bool {
         self.word(offset_of!(abi::Signals, complete)).load(Ordering::Acquire) >= sequence
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn all_of_an_operation_are_counted_and_no_straggler() {
-        let mut line = abi::Signals { lanes: 2, senders: 1, ..Default::default() };
+        let mut line = abi::Signals { contexts: 2, senders: 1, ..Default::default() };
         let signals = at(core::ptr::from_mut(&mut line) as u64).unwrap();
         signals.armed(1);
         assert!(!signals.are_armed(1));

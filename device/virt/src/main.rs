@@ -10,18 +10,18 @@ mod board;
 mod runtime;
 
 #[cfg(target_arch = "riscv64")]
-use flexcast_abi::{ContextMemory, DeviceAddress, LaneThread};
+use flexcast_abi::{ContextMemory, DeviceAddress, ReceiveThread};
 
 #[cfg(target_arch = "riscv64")]
 #[riscv_rt::entry]
 fn main() -> ! {
-    let mut lane = flexcast_abi::WorkerContext {
+    let mut context = flexcast_abi::ReceiveContext {
         flag_host: runtime::host_lines(),
         report_host: runtime::host_lines() + 64,
         ..Default::default()
     };
-    let address = DeviceAddress::new((&raw mut lane).expose_provenance() as u64);
-    let mut thread = LaneThread { contexts: ContextMemory::new(address, 1), ..Default::default() };
+    let address = DeviceAddress::new((&raw mut context).expose_provenance() as u64);
+    let mut thread = ReceiveThread { contexts: ContextMemory::new(address, 1), ..Default::default() };
     scenario::run(&mut thread, |line| {
         board::print(line);
         board::print("\n");

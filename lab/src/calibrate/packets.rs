@@ -43,7 +43,7 @@ pub(super) struct Packets {
 
 /// What is on its way to one worker.
 #[derive(Clone, Copy, Debug, Default)]
-struct Lane {
+struct Flow {
     posted: u64,
     /// Sends known to be complete.
     sent: u64,
@@ -130,12 +130,12 @@ impl Packets {
         let (mut sources, mut completions) = (Vec::new(), Vec::new());
         for (domain, device) in domains.iter().zip(senders) {
             sources.push(MemoryRegion::register(domain, HostBuffer::zeroed(LINE_BYTES as usize)?, Access::empty())?);
-            let per_lane = (IN_FLIGHT / BATCH + 1) as u32;
-            completions.push(CompletionQueue::new(device, (self.threads * per_lane).next_power_of_two().max(64))?);
+            let per_flow = (IN_FLIGHT / BATCH + 1) as u32;
+            completions.push(CompletionQueue::new(device, (self.threads * per_flow).next_power_of_two().max(64))?);
         }
-        let mut lanes: Vec<Sender<'_>> = Vec::new();
+        let mut flows: Vec<Sender<'_>> = Vec::new();
         for (source, completions) in sources.iter().zip(&completions) {
-            lanes.push(Sender { completions, source, queue_pairs: Vec::new() });
+            flows.push(Sender { completions, source, queue_pairs: Vec::new() });
         }
         for (worker, receiver) in receivers.iter_mut().enumerate() {
             let of = worker % SENDERS;
@@ -146,10 +146,10 @@ impl Packets {
             let (gid, mac) = (senders[of].port().gid, senders[of].info().mac);
             receiver.connect(&RemoteQp { qpn: qp.qpn(), gid, mac, first_psn: 0 }, 0)?;
             qp.connect(&receiver.endpoint(0), 0)?;
-            lanes[of].queue_pairs.push(qp);
+            flows[of].queue_pairs.push(qp);
         }
         bench.start(&handlers, &contexts)?;
-        self.send(bench, &lanes)?;
+        self.send(bench, &flows)?;
         let results = bench.results("packets")?;
         check("packets", &results)?;
         Ok((self.packets * u64::from(self.threads)) as f64 / (span_ns(&results) as f64 * 1e-9))
@@ -158,7 +158,7 @@ impl Packets {
     /// Keeps as many packets on their way to each worker as it has receives for, until all have told of their last chunk.
     fn send(&self, bench: &Bench<'_>, senders: &[Sender<'_>]) -> Result<(), CalibrateError> {
         let clock = bench.process.device().provider().relax();
-        let mut lanes = vec![Lane::default(); self.threads as usize];
+        let mut flows = vec![Flow::default(); self.threads as usize];
         let wanted = self.packets * u64::from(self.threads);
         let mut moved_ps = clock.now_ps();
         loop {
@@ -167,23 +167,23 @@ impl Packets {
                 let done = sender.completions.poll()?;
                 for completion in &done {
                     sender.completions.check(completion, "packets")?;
-                    let lane = &mut lanes[(completion.id >> 32) as usize];
-                    lane.sent = lane.sent.max(completion.id & 0xFFFF_FFFF);
+                    let flow = &mut flows[(completion.id >> 32) as usize];
+                    flow.sent = flow.sent.max(completion.id & 0xFFFF_FFFF);
                 }
             }
-            for (worker, lane) in lanes.iter_mut().enumerate() {
-                moved |= self.listen(bench, worker, lane)?;
+            for (worker, flow) in flows.iter_mut().enumerate() {
+                moved |= self.listen(bench, worker, flow)?;
                 let sender = &senders[worker % SENDERS];
                 let room =
-                    (self.in_flight() - (lane.posted - lane.told)).min((1 << LOG_RING) - (lane.posted - lane.sent));
-                let count = BATCH.min(self.packets - lane.posted);
+                    (self.in_flight() - (flow.posted - flow.told)).min((1 << LOG_RING) - (flow.posted - flow.sent));
+                let count = BATCH.min(self.packets - flow.posted);
                 if count > 0 && room >= count {
-                    self.post(bench, sender, worker, lane.posted, count)?;
-                    lane.posted += count;
+                    self.post(bench, sender, worker, flow.posted, count)?;
+                    flow.posted += count;
                     moved = true;
                 }
             }
-            if lanes.iter().all(|lane| lane.told == self.packets) {
+            if flows.iter().all(|flow| flow.told == self.packets) {
                 return Ok(());
             }
             let now_ps = clock.now_ps();
@@ -191,7 +191,7 @@ impl Packets {
                 moved_ps = now_ps;
             } else if now_ps - moved_ps > QUIET_PS {
                 bench.process.check()?;
-                let done = lanes.iter().map(|lane| lane.told).sum();
+                let done = flows.iter().map(|flow| flow.told).sum();
                 let quiet_us = (now_ps - moved_ps) / 1_000_000;
                 return Err(CalibrateError::Stalled {
                     kernel: "packets".to_owned(),
@@ -206,19 +206,19 @@ impl Packets {
     }
 
     /// Looks at a worker's chunk bitmap, which fills in order; true if there is more than before.
-    fn listen(&self, bench: &Bench<'_>, worker: usize, lane: &mut Lane) -> Result<bool, CalibrateError> {
-        let before = lane.told;
+    fn listen(&self, bench: &Bench<'_>, worker: usize, flow: &mut Flow) -> Result<bool, CalibrateError> {
+        let before = flow.told;
         let at = Bench::host_offset(self.threads as usize)
             + self.threads as usize * LINE_BYTES as usize
             + worker * self.chunk_bytes() as usize;
         loop {
-            let chunks = lane.told >> self.log_chunk;
+            let chunks = flow.told >> self.log_chunk;
             let word = bench.shared.read_u64(at + (chunks / 64) as usize * 8)?;
             let full = (chunks / 64 * 64 + u64::from(word.trailing_ones())) << self.log_chunk;
-            if full <= lane.told || lane.told >= self.packets {
-                return Ok(lane.told > before);
+            if full <= flow.told || flow.told >= self.packets {
+                return Ok(flow.told > before);
             }
-            lane.told = full.min(self.packets);
+            flow.told = full.min(self.packets);
         }
     }
 

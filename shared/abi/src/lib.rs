@@ -1,5 +1,5 @@
 //! Bytes that host and firmware write for one another: worker contexts, progress lines, the completion flag,
-//! statistics. Image `allgather` knows lanes ([`lane`], [`worker`], [`placement`]) and send workers ([`send`]).
+//! statistics. Image `allgather` knows receive contexts ([`context`], [`worker`], [`placement`]) and send workers ([`send`]).
 //!
 //! Every structure is `repr(C)`, little-endian, with explicit reserved fields, and has a [`Layout::HASH`] over its field names,
 //! types and offsets. An entry function of an image records the hash of its argument type; the image's note records
@@ -18,20 +18,19 @@ extern crate self as flexcast_abi;
 
 mod address;
 pub mod calibration;
-pub mod lane;
 mod layout;
 pub mod memory;
 pub mod pingpong;
 pub mod placement;
 pub mod progress;
+pub mod receive;
+pub mod receive_thread;
 pub mod reference;
 pub mod report;
 pub mod send;
-pub mod worker;
 
 pub use address::DeviceAddress;
 pub use flexcast_abi_macros::Layout;
-pub use lane::{LaneState, LaneThread, LaneThreadState};
 pub use layout::{Fnv, Layout};
 pub use memory::{
     BitmapMemory, CompletionQueueMemory, ContextMemory, HostLine, KeptMemory, MeasuredMemory, MessageMemory, Queue,
@@ -42,11 +41,14 @@ pub use placement::{Placement, RunRow};
 pub use progress::{
     ProgressCommand, ProgressPeer, ProgressReport, ProgressThread, ProgressThreadState, ProgressThreadStatus, Signals,
 };
-pub use report::{CompletionFlag, FLAG_MAGIC, ProgressLine, Statistics, WorkerReport, WorkerStatus};
-pub use send::{SendLane, SendLaneState, SendOperation, SendReport, SendRun, SendStatus, SendThread, SendThreadState};
-pub use worker::{
-    ContextFault, GroupContext, OPERATION_CLOSED, OPERATION_HELD, Operation, Staging, Transport, WorkerContext,
-    WorkerState,
+pub use receive::{
+    ContextFault, GroupContext, OPERATION_CLOSED, OPERATION_HELD, Operation, ReceiveContext, ReceiveState, Staging,
+    Transport,
+};
+pub use receive_thread::{OperationState, ReceiveThread, ReceiveThreadState};
+pub use report::{CompletionFlag, FLAG_MAGIC, ProgressLine, ReceiveReport, ReceiveStatus, Statistics};
+pub use send::{
+    SendContext, SendContextState, SendOperation, SendReport, SendRun, SendStatus, SendThread, SendThreadState,
 };
 
 /// Version of the byte layouts in this crate; raised with every change.
@@ -58,15 +60,15 @@ pub const ABI_MIN_VERSION: u32 = 5;
 /// Hash over every structure of the ABI in a fixed order; what the image's note and every context carry.
 pub const ABI_HASH: u64 = Fnv::new()
     .u64(ABI_VERSION as u64)
-    .u64(<WorkerContext as Layout>::HASH)
+    .u64(<ReceiveContext as Layout>::HASH)
     .u64(<GroupContext as Layout>::HASH)
-    .u64(<WorkerReport as Layout>::HASH)
+    .u64(<ReceiveReport as Layout>::HASH)
     .u64(<CompletionFlag as Layout>::HASH)
     .u64(<PingPongContext as Layout>::HASH)
-    .u64(<LaneThread as Layout>::HASH)
+    .u64(<ReceiveThread as Layout>::HASH)
     .u64(<RunRow as Layout>::HASH)
     .u64(<SendThread as Layout>::HASH)
-    .u64(<SendLane as Layout>::HASH)
+    .u64(<SendContext as Layout>::HASH)
     .u64(<SendReport as Layout>::HASH)
     .u64(<ProgressThread as Layout>::HASH)
     .u64(<ProgressPeer as Layout>::HASH)

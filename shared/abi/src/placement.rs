@@ -5,14 +5,14 @@ use crate::layout::abi_struct;
 abi_struct! {
     /// The runs of an operation, written by the host as one 64-byte line before the operation's.
     ///
-    /// A lane carries one *run* of chunks of each root, in the order of the roots: run r holds the PSNs of root r's chunks in this lane.
+    /// A receive context carries one *run* of chunks of each root, in the order of the roots: run r holds the PSNs of root r's chunks in this receive context.
     ///
     /// *Equal contributions* (`run_chunks` > 0, `rows` unused): every run has `run_chunks` chunks, root = PSN / `run_chunks`, and the chunk
     /// goes to `destination` + PSN x `chunk_bytes` + root x `run_gap`, modulo 2^64. So for contributions of N bytes, one after another in
-    /// a buffer, of which the lane carries the chunks from byte offset D on: `destination` = buffer + D,
+    /// a buffer, of which the receive context carries the chunks from byte offset D on: `destination` = buffer + D,
     /// `run_gap` = N - `run_chunks` x `chunk_bytes`, which may be negative: it wraps.
     ///
-    /// *Unequal contributions* (`run_chunks` = 0): run r is row r of the table [`crate::WorkerContext::rows`], whose
+    /// *Unequal contributions* (`run_chunks` = 0): run r is row r of the table [`crate::ReceiveContext::rows`], whose
     /// rows are then `roots`, with ascending PSNs from 0 to `chunks` - 1 without a gap.
     #[size = 64, align = 64]
     pub struct Placement {
@@ -34,7 +34,7 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// One root's run in a lane with unequal contributions.
+    /// One root's run in a receive context with unequal contributions.
     #[size = 32, align = 32]
     pub struct RunRow {
         /// Where its first chunk goes: virtual address under the operation's `rkey` (UD; unused on UC). The others follow without a gap.

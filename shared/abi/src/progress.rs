@@ -1,9 +1,9 @@
 //! Context of the progress thread of image `allgather`: the thread that runs a communicator's protocol on the card, so that the host has
 //! nothing to do between posting an operation and its end.
 //!
-//! It exchanges control messages over reliable queue pairs in DPA memory, one per peer; learns from lanes and send workers by
+//! It exchanges control messages over reliable queue pairs in DPA memory, one per peer; learns from receive contexts and send workers by
 //! [`Signals`]; and tells the host by a [`ProgressReport`] and a [`crate::CompletionFlag`]. The host gives it orders over a control queue
-//! as lanes have (see [`crate::lane`]), one at a time: the next one only after [`ProgressReport::acknowledged`] shows the last.
+//! as receive contexts have (see [`crate::context`]), one at a time: the next one only after [`ProgressReport::acknowledged`] shows the last.
 
 use crate::layout::{abi_codes, abi_struct};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     Shared, TableMemory,
 };
 
-/// Value of [`ProgressCommand::flags`]: an operation is posted. It begins once all lanes are armed for it.
+/// Value of [`ProgressCommand::flags`]: an operation is posted. It begins once all receive contexts are armed for it.
 pub const COMMAND_POST: u32 = 1;
 /// Likewise: the blocks in [`ProgressCommand::delivered`] are whole in the user buffer.
 pub const COMMAND_DELIVERED: u32 = 2;
@@ -19,7 +19,7 @@ pub const COMMAND_DELIVERED: u32 = 2;
 pub const COMMAND_READ: u32 = 4;
 /// Likewise: the operation fails, for the reason in the order.
 pub const COMMAND_FAIL: u32 = 8;
-/// Likewise: a deadline that has passed counts. The host gives this order after [`ProgressReport::deadline_ps`], when all lanes are
+/// Likewise: a deadline that has passed counts. The host gives this order after [`ProgressReport::deadline_ps`], when all receive contexts are
 /// complete or closed and what has come is told. Without it the progress thread sees no cutoff and no bound.
 pub const COMMAND_TIME: u32 = 16;
 
@@ -47,9 +47,9 @@ abi_struct! {
     /// bits 31:0.
     #[size = 64, align = 64]
     pub struct Signals {
-        /// Lanes that are armed: a count (lanes).
+        /// Receive contexts that are armed: a count (receive contexts).
         pub armed: u64,
-        /// Sequence number of the last operation that all lanes have completed (last lane).
+        /// Sequence number of the last operation that all receive contexts have completed (last receive context).
         pub complete: u64,
         /// Sequence number of the last operation that the send workers may send (progress thread).
         pub go: u64,
@@ -59,8 +59,8 @@ abi_struct! {
         pub sent: u64,
         /// Activation id of the progress thread (host).
         pub progress: u32,
-        /// Number of lanes (host).
-        pub lanes: u32,
+        /// Number of receive contexts (host).
+        pub contexts: u32,
         /// Number of send workers (host).
         pub senders: u32,
         /// Zero.
@@ -126,7 +126,7 @@ abi_struct! {
         pub cutoff_ps: u64,
         /// From the end of the barrier to the failure.
         pub bound_ps: u64,
-        /// Sequence number of the lanes' operation.
+        /// Sequence number of the receive contexts' operation.
         pub receive_sequence: u64,
         /// Sequence number of the send workers' operation; 0: this rank does not send.
         pub send_sequence: u64,
@@ -182,7 +182,7 @@ abi_struct! {
         pub detail: u32,
         /// When the host is to order [`COMMAND_TIME`], by its clock; 2^64 - 1: never.
         pub deadline_ps: u64,
-        /// When all lanes were armed.
+        /// When all receive contexts were armed.
         pub armed_ps: u64,
         /// When the barrier was passed. 0, as all times: not yet.
         pub ready_ps: u64,
@@ -190,7 +190,7 @@ abi_struct! {
         pub sending_ps: u64,
         /// When that was over.
         pub sent_ps: u64,
-        /// When all lanes were complete.
+        /// When all receive contexts were complete.
         pub received_ps: u64,
         /// When everything was in the buffer.
         pub complete_ps: u64,
@@ -250,7 +250,7 @@ abi_codes! {
 abi_struct! {
     /// A progress thread. Its device address is the argument of the event handler `progress`.
     ///
-    /// Life: as a [`crate::LaneThread`]'s, with RPC `prepare_progress`.
+    /// Life: as a [`crate::ReceiveThread`]'s, with RPC `prepare_progress`.
     #[size = 832, align = 64, memory]
     pub struct ProgressThread {
         /// [`crate::ABI_HASH`].
@@ -295,7 +295,7 @@ abi_struct! {
         pub order: HostLine<ProgressCommand>,
         /// CQ of all peers' queues, bound to this thread. Depth at least the sum of theirs.
         pub message_cq: CompletionQueueMemory,
-        /// CQ of the control queue, as in [`crate::LaneThread`].
+        /// CQ of the control queue, as in [`crate::ReceiveThread`].
         pub control_cq: CompletionQueueMemory,
         /// Receive queue of the control connection, likewise.
         pub control_queue: ReceiveQueueMemory,
@@ -323,7 +323,7 @@ abi_struct! {
         pub control_consumed: u64,
         /// The host's clock less the device's, modulo 2^64.
         pub clock_ps: u64,
-        /// Sequence number of the lanes' operation.
+        /// Sequence number of the receive contexts' operation.
         pub receive_sequence: u64,
         /// Of the send workers'; 0: none.
         pub send_sequence: u64,
@@ -331,13 +331,13 @@ abi_struct! {
         pub address: u64,
         /// Its key.
         pub rkey: u32,
-        /// 1 while an operation is posted and its lanes are not all armed.
+        /// 1 while an operation is posted and its receive contexts are not all armed.
         pub posted: u32,
         /// 1 while it sends and the end is not announced.
         pub sending: u32,
         /// 1 while its sends are not over.
         pub unsent: u32,
-        /// 1 while its lanes are not all complete.
+        /// 1 while its receive contexts are not all complete.
         pub unreceived: u32,
         /// 1 while the report is not told.
         pub unreported: u32,

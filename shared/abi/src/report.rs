@@ -24,7 +24,7 @@ abi_struct! {
     #[size = 64, align = 64]
     pub struct ProgressLine {
         /// Sequence number of the operation the worker is armed for: its bitmap is clear and its receives are posted; or which it has
-        /// refused ([`WorkerStatus::InvalidOperation`]). 0: none.
+        /// refused ([`ReceiveStatus::InvalidOperation`]). 0: none.
         pub sequence: u64,
         /// Receives posted since set-up: the credit of the senders. A sender that never has sent more messages than this since set-up
         /// cannot overrun the receive queue. 0 until the first activation; then at least the receive depth; never decreases. A lost message
@@ -36,13 +36,13 @@ abi_struct! {
         pub remaining: u64,
         /// Number of the last report request answered: bitmap and statistics in host memory are up to date for it.
         pub reported: u64,
-        /// A [`WorkerStatus`] code.
+        /// A [`ReceiveStatus`] code.
         pub status: u32,
         /// Detail of the status: an error syndrome or a [`crate::ContextFault`] code; 0 when there is none.
         pub detail: u32,
         /// Copies (UD) issued and not yet completed.
         pub outstanding: u64,
-        /// Activations of the thread so far; of a lane: how often it got something to do after it had none.
+        /// Activations of the thread so far; of a receive context: how often it got something to do after it had none.
         pub activations: u64,
     }
 }
@@ -67,11 +67,11 @@ abi_struct! {
         pub unexpected_opcode: u64,
         /// Error completions, receive and copy.
         pub error_cqes: u64,
-        /// Activations of the thread; of a lane: how often it got something to do after it had none.
+        /// Activations of the thread; of a receive context: how often it got something to do after it had none.
         pub activations: u64,
         /// Completions of copies (UD: one per batch and one per drained partial batch).
         pub copy_cqes: u64,
-        /// Instructions retired, from handler entry to the end of the loop, summed over activations; of a lane: those spent on it.
+        /// Instructions retired, from handler entry to the end of the loop, summed over activations; of a receive context: those spent on it.
         pub instructions: u64,
         /// Cycles, likewise.
         pub cycles: u64,
@@ -81,7 +81,7 @@ abi_struct! {
         pub loop_instructions: u64,
         /// Cycles there.
         pub loop_cycles: u64,
-        /// Cycles of the longest activation; of a lane: of its longest turn.
+        /// Cycles of the longest activation; of a receive context: of its longest turn.
         pub longest_activation_cycles: u64,
     }
 }
@@ -89,7 +89,7 @@ abi_struct! {
 abi_struct! {
     /// Host memory of one worker: three lines that only this worker writes.
     #[size = 192, align = 64]
-    pub struct WorkerReport {
+    pub struct ReceiveReport {
         /// Progress, updated all the time.
         pub progress: ProgressLine,
         /// Counters, updated on completion, on report requests and on errors.
@@ -99,7 +99,7 @@ abi_struct! {
 
 abi_codes! {
     /// State of a worker as [`ProgressLine::status`] tells it.
-    pub enum WorkerStatus {
+    pub enum ReceiveStatus {
         /// No operation yet.
         Idle = 0,
         /// Receiving.
@@ -114,13 +114,13 @@ abi_codes! {
         InvalidOperation = 5,
         /// A completion with an opcode that the transport does not produce; detail = the owner and opcode byte.
         UnexpectedOpcode = 6,
-        /// An error completion on the control queue of the lane's thread; detail = syndrome. The thread goes on with what it has and can
+        /// An error completion on the control queue of the receive context's thread; detail = syndrome. The thread goes on with what it has and can
         /// no longer be told anything.
         ControlError = 7,
     }
 }
 
-impl WorkerStatus {
+impl ReceiveStatus {
     /// Whether the status tells a failure.
     #[must_use]
     pub const fn is_error(self) -> bool {

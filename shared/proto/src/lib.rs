@@ -1,7 +1,7 @@
 //! Everything of the protocol that can be decided without touching hardware. The same source runs in the firmware, in the host
 //! engines and in the model checker: no IO, no clock, no allocation.
 //!
-//! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`chains`], [`immediate`], [`bitmap`], [`cutoff`], [`reuse`], [`lane`].
+//! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`chains`], [`immediate`], [`bitmap`], [`cutoff`], [`reuse`], [`context`].
 //! State machines of one rank, which take events and the time and give back what is to be done: [`barrier`], [`agreement`],
 //! [`sequencer`], [`recovery`], [`handshake`], and [`collective`], which is all five in one operation; it ends well or in a
 //! [`failure`]. [`wire`] is what its messages are as bytes. To compare with: [`baseline`], collectives of point-to-point messages.
@@ -21,8 +21,8 @@ pub mod cutoff;
 pub mod failure;
 pub mod handshake;
 pub mod immediate;
-pub mod lane;
 pub mod message;
+pub mod missing;
 pub mod p2p;
 pub mod ranks;
 pub mod recovery;

@@ -1,7 +1,7 @@
 //! Cases for the card, and their outcome.
 
 use emu_machine::MemoryModel;
-use flexcast_abi::{RunRow, SendReport, Transport, WorkerReport};
+use flexcast_abi::{ReceiveReport, RunRow, SendReport, Transport};
 use flexcast_tests::image_bytes;
 
 pub(crate) const Q_KEY: u32 = 0x1111;
@@ -20,7 +20,7 @@ pub(crate) fn seeds() -> u64 {
     std::env::var("FLEXCAST_WEAK_SEEDS").map_or(6, |text| text.parse().expect("a number of seeds"))
 }
 
-/// One lane, one send lane, and what each root contributes.
+/// One receive context, one send context, and what each root contributes.
 #[derive(Clone)]
 pub(crate) struct Case {
     pub(crate) transport: Transport,
@@ -30,16 +30,16 @@ pub(crate) struct Case {
     pub(crate) silent: Vec<usize>,
     /// The root whose chunks are not expected.
     pub(crate) own: Option<usize>,
-    /// Whether all chunks lie in the ring before the lane's thread runs for the first time.
+    /// Whether all chunks lie in the ring before the receive context's thread runs for the first time.
     pub(crate) saturated: bool,
-    /// Lanes beside the one that works.
-    pub(crate) idle_lanes: u32,
+    /// Receive contexts beside the one that works.
+    pub(crate) idle_contexts: u32,
     /// Bytes between the roots' blocks in the receive buffer.
     pub(crate) pad: u64,
     /// The operation is closed while the last root still sends, when this many of its chunks have been dealt with.
     pub(crate) hurry: Option<u64>,
     pub(crate) memory: MemoryModel,
-    /// Completions per doorbell of the lane.
+    /// Completions per doorbell of the receive context.
     pub(crate) batch: u32,
 }
 
@@ -53,7 +53,7 @@ impl Case {
             silent: vec![],
             own: None,
             saturated: false,
-            idle_lanes: 0,
+            idle_contexts: 0,
             pad: 0,
             hurry: None,
             memory,
@@ -96,7 +96,7 @@ impl Case {
 
 /// What came of it.
 pub(crate) struct Outcome {
-    pub(crate) report: WorkerReport,
+    pub(crate) report: ReceiveReport,
     pub(crate) send: SendReport,
     pub(crate) complete: bool,
     /// Instructions of an activation that finds nothing.

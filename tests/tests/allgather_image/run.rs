@@ -6,9 +6,9 @@ use emu_machine::{Config, MemoryModel, World};
 use flexcast_abi::memory::QueueKind;
 use flexcast_abi::{
     ABI_HASH, ABI_VERSION, BitmapMemory, CompletionFlag, CompletionQueueMemory, ContextMemory, DeviceAddress,
-    FLAG_MAGIC, GroupContext, HostLine, LaneThread, OPERATION_CLOSED, Operation, Placement, Queue, SendLane,
-    SendOperation, SendReport, SendRun, SendStatus, SendThread, Shared, Staging, TableMemory, Transport, WorkerContext,
-    WorkerReport,
+    FLAG_MAGIC, GroupContext, HostLine, OPERATION_CLOSED, Operation, Placement, Queue, ReceiveContext, ReceiveReport,
+    ReceiveThread, SendContext, SendOperation, SendReport, SendRun, SendStatus, SendThread, Shared, Staging,
+    TableMemory, Transport,
 };
 use flexcast_tests::code;
 use flexcast_tests::world::{get_into, settle, step_until, world};
@@ -62,16 +62,16 @@ impl Control {
 
 // Offsets in the device memory of all contexts.
 const SEND_THREAD: u64 = 256;
-const SEND_LANE: u64 = 1024;
-/// Operation and run of the send worker; operation and placement of the lane.
+const SEND_CONTEXT: u64 = 1024;
+/// Operation and run of the send worker; operation and placement of the receive context.
 const SEND_LINES: u64 = 1536;
-const LANE_LINES: u64 = 1792;
-/// The same of lanes that nobody writes operations for.
+const CONTEXT_LINES: u64 = 1792;
+/// The same of receive contexts that nobody writes operations for.
 const IDLE_LINES: u64 = 1920;
-const LANES: u64 = 2048;
-const LANE_BYTES: u64 = size_of::<WorkerContext>() as u64;
+const CONTEXTS: u64 = 2048;
+const CONTEXT_BYTES: u64 = size_of::<ReceiveContext>() as u64;
 
-/// Makes the card, the lanes and the senders, carries the case out, and looks at every byte.
+/// Makes the card, the receive contexts and the senders, carries the case out, and looks at every byte.
 pub(crate) fn run(case: &Case) -> Outcome {
     let config = Config { memory: case.memory, detect_races: true, cards: 1, ..Config::default() };
     let provider = code::cards(config);
@@ -92,11 +92,11 @@ pub(crate) fn run(case: &Case) -> Outcome {
     let (source, user, shared) = (host(total as usize + 64), host(total as usize + 64), host(1 << 16));
     source.write(0, &payload).expect("in range");
 
-    let contexts = DeviceBuffer::zeroed(&process, LANES + LANE_BYTES * 64).expect("device memory");
+    let contexts = DeviceBuffer::zeroed(&process, CONTEXTS + CONTEXT_BYTES * 64).expect("device memory");
     let contexts_key = MemoryKey::new(&contexts, local).expect("a key");
-    let lanes_thread = EventHandler::new(
+    let receive_thread = EventHandler::new(
         &process,
-        if case.transport == Transport::Ud { "ud_lanes" } else { "uc_lanes" },
+        if case.transport == Transport::Ud { "ud_receive" } else { "uc_receive" },
         contexts.addr().get(),
         Affinity::Unit(1),
     )
@@ -105,10 +105,10 @@ pub(crate) fn run(case: &Case) -> Outcome {
         EventHandler::new(&process, "send_blocks", contexts.addr().get() + SEND_THREAD, Affinity::Unit(2))
             .expect("one");
     let cq = |log, handler| DpaCompletionQueue::new(&outbox, log, CqTarget::Thread(handler)).expect("a queue");
-    let receives = cq(LOG_RING, &lanes_thread);
-    let copies = cq(LOG_RING, &lanes_thread);
+    let receives = cq(LOG_RING, &receive_thread);
+    let copies = cq(LOG_RING, &receive_thread);
     let sends = cq(LOG_RING, &send_thread);
-    let controls = [cq(4, &lanes_thread), cq(4, &send_thread)];
+    let controls = [cq(4, &receive_thread), cq(4, &send_thread)];
     let unused = DpaCompletionQueue::new(&outbox, 1, CqTarget::Polled).expect("a queue");
 
     // Data.
@@ -164,11 +164,11 @@ pub(crate) fn run(case: &Case) -> Outcome {
     let rows = case.rows(user.addr().get());
     let table = DeviceBuffer::from_bytes(&process, rows.as_bytes()).expect("device memory");
     let report_at = size_of::<CompletionFlag>();
-    let send_report_at = report_at + size_of::<WorkerReport>();
+    let send_report_at = report_at + size_of::<ReceiveReport>();
     let words_at = send_report_at + size_of::<SendReport>();
     let idle_at = words_at + 4096;
     let at = |offset: usize| shared.addr().get() + offset as u64;
-    let lane = WorkerContext {
+    let context = ReceiveContext {
         abi_hash: ABI_HASH,
         abi_version: ABI_VERSION,
         workers: 1,
@@ -185,20 +185,20 @@ pub(crate) fn run(case: &Case) -> Outcome {
         tails: BitmapMemory::new(address(words.addr().offset(u64::from(bitmap_words) * 8)), 1),
         rows: TableMemory::new(address(table.addr()), rows.len() as u32),
         group: Shared::new(address(group_context.addr())),
-        operation: HostLine::new(address(contexts.addr().offset(LANE_LINES))),
-        placement: HostLine::new(address(contexts.addr().offset(LANE_LINES + 64))),
+        operation: HostLine::new(address(contexts.addr().offset(CONTEXT_LINES))),
+        placement: HostLine::new(address(contexts.addr().offset(CONTEXT_LINES + 64))),
         flag_host: at(0),
         report_host: at(report_at),
         bitmap_host: at(words_at),
         ..Default::default()
     };
-    contexts.write(LANES, lane.as_bytes()).expect("in range");
-    // Idle lanes have queues of their own; nobody sends to them.
+    contexts.write(CONTEXTS, context.as_bytes()).expect("in range");
+    // Idle receive contexts have queues of their own; nobody sends to them.
     let mut idle = Vec::new();
-    for number in 0..case.idle_lanes {
-        let idle_cq = cq(2, &lanes_thread);
+    for number in 0..case.idle_contexts {
+        let idle_cq = cq(2, &receive_thread);
         let ring = DeviceBuffer::zeroed(&process, 256).expect("device memory");
-        let context = WorkerContext {
+        let context = ReceiveContext {
             batch: 2,
             receive_cq: of_cq(&idle_cq),
             receive_queue: Queue::new(address(ring.addr()), address(ring.addr().offset(64)), 0, 2),
@@ -209,12 +209,12 @@ pub(crate) fn run(case: &Case) -> Outcome {
             placement: HostLine::new(address(contexts.addr().offset(IDLE_LINES + 64))),
             report_host: at(idle_at + number as usize * 256),
             bitmap_host: 0,
-            ..lane
+            ..context
         };
-        contexts.write(LANES + LANE_BYTES * (1 + u64::from(number)), context.as_bytes()).expect("in range");
+        contexts.write(CONTEXTS + CONTEXT_BYTES * (1 + u64::from(number)), context.as_bytes()).expect("in range");
         idle.push((idle_cq, ring));
     }
-    let thread = LaneThread {
+    let thread = ReceiveThread {
         abi_hash: ABI_HASH,
         abi_version: ABI_VERSION,
         transport: case.transport as u32,
@@ -222,14 +222,14 @@ pub(crate) fn run(case: &Case) -> Outcome {
         outbox_id: outbox.id(),
         window_id: window.id(),
         window_mkey: shared.lkey(),
-        contexts: ContextMemory::new(address(contexts.addr().offset(LANES)), 1 + case.idle_lanes),
+        contexts: ContextMemory::new(address(contexts.addr().offset(CONTEXTS)), 1 + case.idle_contexts),
         control_cq: of_cq(&controls[0]),
         control_queue: of_qp(&ends[0], ends[0].receive_ring(), Some(4)),
         ..Default::default()
     };
     contexts.write(0, thread.as_bytes()).expect("in range");
     let vector = UdAddress::group(&device, group, Q_KEY).to_bytes();
-    let send_lane = SendLane {
+    let send_context = SendContext {
         send_queue: of_qp(&sender, sender.send_ring(), sender.depths().log_send),
         send_cq: of_cq(&sends),
         run: HostLine::new(address(contexts.addr().offset(SEND_LINES + 64))),
@@ -238,7 +238,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
         }),
         ..Default::default()
     };
-    contexts.write(SEND_LANE, send_lane.as_bytes()).expect("in range");
+    contexts.write(SEND_CONTEXT, send_context.as_bytes()).expect("in range");
     let send = SendThread {
         abi_hash: ABI_HASH,
         abi_version: ABI_VERSION,
@@ -249,7 +249,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
         outbox_id: outbox.id(),
         window_id: window.id(),
         window_mkey: shared.lkey(),
-        contexts: ContextMemory::new(address(contexts.addr().offset(SEND_LANE)), 1),
+        contexts: ContextMemory::new(address(contexts.addr().offset(SEND_CONTEXT)), 1),
         operation: HostLine::new(address(contexts.addr().offset(SEND_LINES))),
         report_host: at(send_report_at),
         control_cq: of_cq(&controls[1]),
@@ -262,9 +262,9 @@ pub(crate) fn run(case: &Case) -> Outcome {
         handler.run(contexts.addr().get() + offset).expect("it runs");
         assert_eq!(process.call("activate", u64::from(handler.id())).expect("it answers"), 0);
     };
-    assert_eq!(process.call("prepare_lanes", contexts.addr().get()).expect("it answers"), 0);
+    assert_eq!(process.call("prepare_receive", contexts.addr().get()).expect("it answers"), 0);
     if !case.saturated {
-        start(&lanes_thread, 0);
+        start(&receive_thread, 0);
     }
     assert_eq!(process.call("prepare_send", contexts.addr().get() + SEND_THREAD).expect("it answers"), 0);
     start(&send_thread, SEND_THREAD);
@@ -289,14 +289,14 @@ pub(crate) fn run(case: &Case) -> Outcome {
         sequence_check: 1,
         ..Default::default()
     };
-    let line = LANE_LINES;
+    let line = CONTEXT_LINES;
     tellers[0].tell(&[(line + 64, placement.as_bytes()), (line, operation.as_bytes())]);
     settle();
     let read = |offset: usize, bytes: &mut [u8]| shared.read(offset, bytes).expect("in range");
     let report = || {
-        let mut bytes = [0; size_of::<WorkerReport>()];
+        let mut bytes = [0; size_of::<ReceiveReport>()];
         read(report_at, &mut bytes);
-        WorkerReport::read_from_bytes(&bytes).expect("a report")
+        ReceiveReport::read_from_bytes(&bytes).expect("a report")
     };
     let send_report = || {
         let mut bytes = [0; size_of::<SendReport>()];
@@ -335,7 +335,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
         }
         step_until("the block is sent", || send_report().finished == sequence);
         if case.memory == MemoryModel::Strong {
-            let state = peek::<SendLane>(contexts.addr().offset(SEND_LANE)).state;
+            let state = peek::<SendContext>(contexts.addr().offset(SEND_CONTEXT)).state;
             assert_eq!(state.completed, state.produced, "sends are under way");
         }
         // The source is the caller's again: nothing may read it any more.
@@ -347,7 +347,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
         let _ = done.poll().expect("a live queue");
     }
     if case.saturated {
-        start(&lanes_thread, 0);
+        start(&receive_thread, 0);
         settle();
     }
     let flag = shared.read_u64(0).expect("in range");
@@ -395,9 +395,9 @@ pub(crate) fn run(case: &Case) -> Outcome {
             }
         }
     }
-    let thread_state = || peek::<LaneThread>(contexts.addr()).state;
+    let thread_state = || peek::<ReceiveThread>(contexts.addr()).state;
     let before = thread_state();
-    assert_eq!(process.call("activate", u64::from(lanes_thread.id())).expect("it answers"), 0);
+    assert_eq!(process.call("activate", u64::from(receive_thread.id())).expect("it answers"), 0);
     settle();
     let after = thread_state();
     assert_eq!(after.activations, before.activations + 1);

@@ -1,10 +1,10 @@
-//! A lane with rings in test memory and a NIC that does what it is told: it checks what the lane promises the hardware
+//! A receive context with rings in test memory and a NIC that does what it is told: it checks what the receive context promises the hardware
 //! (slot reuse, producer counters, entry indices) at every step.
 
 // Every test file uses its part.
 #![allow(dead_code)]
 
-pub(crate) mod lanes;
+pub(crate) mod receive;
 pub(crate) mod send;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use dpa::hw::{Be16, Be32, GRH_BYTES, WqeOpcode};
 use flexcast_abi::memory::QueueKind;
 use flexcast_abi::{
     ABI_HASH, ABI_VERSION, BitmapMemory, CompletionFlag, DeviceAddress, FLAG_MAGIC, GroupContext, HostLine, Operation,
-    Placement, Queue, RunRow, Shared, Staging, TableMemory, Transport, WorkerContext, WorkerReport, WorkerStatus,
+    Placement, Queue, ReceiveContext, ReceiveReport, ReceiveStatus, RunRow, Shared, Staging, TableMemory, Transport,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -104,7 +104,7 @@ pub(crate) struct Message {
 }
 
 pub(crate) struct Rig {
-    pub(crate) context: Box<WorkerContext>,
+    pub(crate) context: Box<ReceiveContext>,
     transport: Transport,
     depth: u64,
     pub(crate) receive_cq: Memory,
@@ -128,7 +128,7 @@ pub(crate) struct Rig {
     copied: u64,
     told: u64,
     signalled: Vec<u64>,
-    /// Number of the lane, in its queues' numbers.
+    /// Number of the receive context, in its queues' numbers.
     number: u32,
     /// Whether all that is rung in this test's outbox is of this rig.
     pub(crate) alone: bool,
@@ -143,7 +143,7 @@ impl Rig {
         log_depth: u32,
         chunks: u32,
         (tail_words, user_bytes): (u32, usize),
-        lane: u32,
+        receiver: u32,
     ) -> Self {
         let depth = 1u64 << log_depth;
         let ring = |entry: u64| Memory::new((depth * entry) as usize);
@@ -159,15 +159,15 @@ impl Rig {
         let bitmap_bytes = (words + tail_words) as usize * 8;
         let bitmap = Memory::new(bitmap_bytes);
         let group = Memory::new(size_of::<GroupContext>());
-        let host = Memory::new(64 + size_of::<WorkerReport>() + bitmap_bytes + 64);
+        let host = Memory::new(64 + size_of::<ReceiveReport>() + bitmap_bytes + 64);
         let rows = tail_words * 64;
         let (lines, table) = (Memory::new(128), Memory::new(rows as usize * size_of::<RunRow>()));
         let at = |memory: &Memory, offset: u64| DeviceAddress::new(memory.address() + offset);
         fn queue<K: QueueKind>(ring: DeviceAddress, record: DeviceAddress, number: u32, log_depth: u32) -> Queue<K> {
             Queue::new(ring, record, number, log_depth)
         }
-        let number = |number: u32| number | lane << 8;
-        let context = WorkerContext {
+        let number = |number: u32| number | receiver << 8;
+        let context = ReceiveContext {
             abi_hash: ABI_HASH,
             abi_version: ABI_VERSION,
             workers: 1,
@@ -189,7 +189,7 @@ impl Rig {
             placement: HostLine::new(at(&lines, 64)),
             flag_host: host.address(),
             report_host: host.address() + 64,
-            bitmap_host: host.address() + 64 + size_of::<WorkerReport>() as u64,
+            bitmap_host: host.address() + 64 + size_of::<ReceiveReport>() as u64,
             ..Default::default()
         };
         Self {
@@ -212,7 +212,7 @@ impl Rig {
             copied: 0,
             told: 0,
             signalled: Vec::new(),
-            number: lane,
+            number: receiver,
             alone: true,
             offset_of: Box::new(|psn| (psn * CHUNK) as usize),
         }
@@ -251,9 +251,9 @@ impl Rig {
         }
         let told = self.report().progress.receives_posted;
         assert!(told <= posted, "{told} receives are told to be posted, {posted} are");
-        // A thread whose budget is used up has not settled its lanes yet: part of a batch may be untold.
+        // A thread whose budget is used up has not settled its receive contexts yet: part of a batch may be untold.
         let untold = self.context.state.consumed.wrapping_sub(u64::from(self.records.be32(0))) & 0xFF_FFFF;
-        let most = if self.context.lane.unsettled == 0 { 0 } else { u64::from(self.context.batch) - 1 };
+        let most = if self.context.op.unsettled == 0 { 0 } else { u64::from(self.context.batch) - 1 };
         assert!(untold <= most, "consumer record: {untold} completions untold, at most {most} may be");
     }
 
@@ -308,7 +308,7 @@ impl Rig {
         assert!(pending <= self.depth, "doorbell beyond the ring");
         let rung = dpa::sys::outbox_register(dpa::hw::outbox::SQ_DOORBELL);
         let number = u64::from(0x44 | self.number << 8);
-        // Of several lanes the register shows the one that rang last.
+        // Of several receive contexts the register shows the one that rang last.
         if pending != 0 && (self.alone || rung >> 32 == number) {
             assert_eq!(rung >> 32, number);
             assert_eq!(rung as u16, producer as u16, "the doorbell follows the record");
@@ -379,12 +379,12 @@ impl Rig {
         while self.tell(CqeOpcode::Requester) {}
     }
 
-    pub(crate) fn report(&self) -> WorkerReport {
+    pub(crate) fn report(&self) -> ReceiveReport {
         self.host.get(64)
     }
 
-    pub(crate) fn status(&self) -> WorkerStatus {
-        WorkerStatus::from_raw(self.report().progress.status).unwrap()
+    pub(crate) fn status(&self) -> ReceiveStatus {
+        ReceiveStatus::from_raw(self.report().progress.status).unwrap()
     }
 
     /// Sequence number of the last complete operation, 0 if none.

@@ -6,18 +6,18 @@ use dpa::hw::cqe::{Cqe, CqeOpcode, op_own, owner_of_pass};
 use dpa::hw::wqe::FLAG_SIGNALLED;
 use dpa::hw::{Be16, Be64, WqeOpcode};
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, ContextFault, ContextMemory, DeviceAddress, HostLine, Queue, SendLane, SendOperation,
+    ABI_HASH, ABI_VERSION, ContextFault, ContextMemory, DeviceAddress, HostLine, Queue, SendContext, SendOperation,
     SendReport, SendRun, SendStatus, SendThread, Transport,
 };
 use zerocopy::IntoBytes;
 
-use super::lanes::ControlEnd;
+use super::receive::ControlEnd;
 use super::{CHUNK, LKEY, Memory, PSN_BITS, RKEY};
 
 /// A chunk that went out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sent {
-    pub(crate) lane: usize,
+    pub(crate) context: usize,
     pub(crate) immediate: u32,
     pub(crate) source: u64,
     pub(crate) bytes: u32,
@@ -25,7 +25,7 @@ pub(crate) struct Sent {
     pub(crate) signalled: bool,
 }
 
-struct LaneMemory {
+struct ContextBytes {
     ring: Memory,
     cq: Memory,
     records: Memory,
@@ -39,8 +39,8 @@ struct LaneMemory {
 
 pub(crate) struct SendRig {
     pub(crate) thread: SendThread,
-    pub(crate) array: Vec<SendLane>,
-    lanes: Vec<LaneMemory>,
+    pub(crate) array: Vec<SendContext>,
+    contexts: Vec<ContextBytes>,
     pub(crate) control: ControlEnd,
     host: Memory,
     /// The operation.
@@ -53,18 +53,18 @@ pub(crate) const VECTOR: [u64; 6] = [0x1111, 0x2222, 0x3333, 0x4444, 0x5555, 0x6
 
 impl SendRig {
     /// `log_depth`: of each send queue, in basic blocks.
-    pub(crate) fn new(transport: Transport, batch: u32, log_depth: u32, lanes: u32) -> Self {
+    pub(crate) fn new(transport: Transport, batch: u32, log_depth: u32, contexts: u32) -> Self {
         let blocks = if transport == Transport::Ud { 2u64 } else { 1 };
         let control = ControlEnd::new();
         let (control_cq, control_queue) = control.queues();
         let log_entries = log_depth - blocks.ilog2();
-        let memories: Vec<LaneMemory> = (0..lanes)
+        let memories: Vec<ContextBytes> = (0..contexts)
             .map(|_| {
                 let cq = Memory::new(64 << log_entries);
                 for index in 0..1usize << log_entries {
                     cq.write(index * 64, Cqe::INITIAL.as_bytes());
                 }
-                LaneMemory {
+                ContextBytes {
                     ring: Memory::new(64 << log_depth),
                     cq,
                     records: Memory::new(128),
@@ -75,12 +75,12 @@ impl SendRig {
                 }
             })
             .collect();
-        let mut array: Vec<SendLane> = (0..)
+        let mut array: Vec<SendContext> = (0..)
             .zip(&memories)
             .map(|(number, memory)| {
                 let at = |memory: &Memory, offset: u64| DeviceAddress::new(memory.address() + offset);
                 let (ring, cq, records) = (at(&memory.ring, 0), at(&memory.cq, 0), &memory.records);
-                SendLane {
+                SendContext {
                     send_queue: Queue::new(ring, at(records, 0), 0x50 + number, log_depth),
                     send_cq: Queue::new(cq, at(records, 64), 0x60 + number, log_entries),
                     run: HostLine::new(at(&memory.run, 0)),
@@ -97,18 +97,18 @@ impl SendRig {
             batch,
             budget: 1 << 20,
             psn_bits: PSN_BITS,
-            contexts: ContextMemory::new(DeviceAddress::new(array.as_mut_ptr() as u64), lanes),
+            contexts: ContextMemory::new(DeviceAddress::new(array.as_mut_ptr() as u64), contexts),
             operation: HostLine::new(DeviceAddress::new(line.address())),
             report_host: host.address(),
             control_cq,
             control_queue,
             ..Default::default()
         };
-        Self { thread, array, lanes: memories, control, host, line, log_depth, blocks }
+        Self { thread, array, contexts: memories, control, host, line, log_depth, blocks }
     }
 
-    pub(crate) fn ready(transport: Transport, batch: u32, log_depth: u32, lanes: u32) -> Self {
-        let mut rig = Self::new(transport, batch, log_depth, lanes);
+    pub(crate) fn ready(transport: Transport, batch: u32, log_depth: u32, contexts: u32) -> Self {
+        let mut rig = Self::new(transport, batch, log_depth, contexts);
         rig.prepare().unwrap();
         assert_eq!(rig.activate(), Next::Reschedule);
         rig
@@ -121,17 +121,17 @@ impl SendRig {
     /// Runs the handler once, then checks that no send queue holds more than it can.
     pub(crate) fn activate(&mut self) -> Next {
         let next = send_blocks(&mut self.thread);
-        for (lane, memory) in self.array.iter().zip(&self.lanes) {
-            let told = memory.told_blocks(lane);
-            assert!(lane.state.produced - told <= 1 << self.log_depth, "more entries than the queue holds");
+        for (context, memory) in self.array.iter().zip(&self.contexts) {
+            let told = memory.told_blocks(context);
+            assert!(context.state.produced - told <= 1 << self.log_depth, "more entries than the queue holds");
         }
         next
     }
 
     /// Writes runs and operation and sends the message.
     pub(crate) fn ask(&mut self, sequence: u64, runs: &[SendRun], lookahead_chunks: u32) {
-        for (lane, run) in self.lanes.iter().zip(runs) {
-            lane.run.write(0, run.as_bytes());
+        for (context, run) in self.contexts.iter().zip(runs) {
+            context.run.write(0, run.as_bytes());
         }
         self.write_line(SendOperation {
             sequence,
@@ -169,10 +169,10 @@ impl SendRig {
         SendStatus::from_raw(self.report().status).unwrap()
     }
 
-    /// Carries out what lane `lane` has posted.
-    pub(crate) fn carry(&mut self, lane: usize) -> Vec<Sent> {
-        let number = u64::from(self.array[lane].send_queue.number());
-        let memory = &mut self.lanes[lane];
+    /// Carries out what send context `context` has posted.
+    pub(crate) fn carry(&mut self, context: usize) -> Vec<Sent> {
+        let number = u64::from(self.array[context].send_queue.number());
+        let memory = &mut self.contexts[context];
         let producer = memory.records.be32(4);
         assert!(producer < 0x10000);
         let pending = u64::from((producer as u16).wrapping_sub(memory.carried as u16));
@@ -202,7 +202,7 @@ impl SendRig {
                 memory.untold.push(block);
             }
             out.push(Sent {
-                lane,
+                context,
                 immediate: memory.ring.be32(at + 12),
                 source: memory.ring.get::<Be64>(data + 8).get(),
                 bytes: memory.ring.be32(data),
@@ -214,14 +214,14 @@ impl SendRig {
         out
     }
 
-    /// Tells the next completion of a lane; false if there is none.
-    pub(crate) fn tell(&mut self, lane: usize, opcode: CqeOpcode) -> bool {
-        let memory = &mut self.lanes[lane];
+    /// Tells the next completion of a send context; false if there is none.
+    pub(crate) fn tell(&mut self, context: usize, opcode: CqeOpcode) -> bool {
+        let memory = &mut self.contexts[context];
         if memory.untold.is_empty() {
             return false;
         }
         let block = memory.untold.remove(0);
-        let log_entries = self.array[lane].send_cq.log_depth();
+        let log_entries = self.array[context].send_cq.log_depth();
         let entry = Cqe {
             wqe_counter: Be16::new(block as u16),
             op_own: op_own(opcode, owner_of_pass(memory.told, log_entries)),
@@ -232,18 +232,18 @@ impl SendRig {
         true
     }
 
-    /// Completions told of all lanes, and completions whose entries were given back.
+    /// Completions told of all send contexts, and completions whose entries were given back.
     pub(crate) fn completions(&self) -> (u64, u64) {
-        let told = self.lanes.iter().map(|memory| memory.told).sum();
-        (told, self.lanes.iter().map(|memory| u64::from(memory.records.be32(64))).sum())
+        let told = self.contexts.iter().map(|memory| memory.told).sum();
+        (told, self.contexts.iter().map(|memory| u64::from(memory.records.be32(64))).sum())
     }
 }
 
-impl LaneMemory {
+impl ContextBytes {
     /// Basic blocks that the worker may know to be complete.
-    fn told_blocks(&self, lane: &SendLane) -> u64 {
+    fn told_blocks(&self, context: &SendContext) -> u64 {
         // All that was carried out less what lies behind the first completion still to be told.
         let untold = self.untold.first().copied().unwrap_or(self.carried);
-        if lane.state.dead != 0 { lane.state.produced } else { untold.min(self.carried) }
+        if context.state.dead != 0 { context.state.produced } else { untold.min(self.carried) }
     }
 }

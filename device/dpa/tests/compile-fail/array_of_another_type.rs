@@ -1,8 +1,8 @@
 //! Contexts taken for larger ones.
 use dpa::ContextArray;
-use dpa::abi::{ProgressThread, LaneThread};
+use dpa::abi::{ProgressThread, ReceiveThread};
 
-pub fn confuse(thread: &mut LaneThread) {
-    let mut lanes: ContextArray<'_, ProgressThread> = ContextArray::attach(&mut thread.contexts); //~ E0308
-    let _ = lanes.get(0);
+pub fn confuse(thread: &mut ReceiveThread) {
+    let mut contexts: ContextArray<'_, ProgressThread> = ContextArray::attach(&mut thread.contexts); //~ E0308
+    let _ = contexts.get(0);
 }

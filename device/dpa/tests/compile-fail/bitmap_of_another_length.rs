@@ -1,7 +1,7 @@
 //! A length beside the memory.
 use dpa::BitmapView;
-use dpa::abi::WorkerContext;
+use dpa::abi::ReceiveContext;
 
-pub fn resize(context: &WorkerContext) {
+pub fn resize(context: &ReceiveContext) {
     let _ = BitmapView::attach(&context.bitmap, u32::MAX, u32::MAX).mark(64); //~ E0061
 }

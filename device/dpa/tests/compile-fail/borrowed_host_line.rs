@@ -1,6 +1,6 @@
 //! A reference to what the host rewrites.
-use dpa::abi::{Operation, WorkerContext};
+use dpa::abi::{Operation, ReceiveContext};
 
-pub fn borrow(context: &WorkerContext) -> &Operation {
+pub fn borrow(context: &ReceiveContext) -> &Operation {
     &context.operation //~ E0308
 }

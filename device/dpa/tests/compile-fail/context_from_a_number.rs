@@ -1,11 +1,11 @@
 //! A context anywhere.
-use dpa::abi::WorkerContext;
+use dpa::abi::ReceiveContext;
 
-fn write(context: &mut WorkerContext) -> u64 {
+fn write(context: &mut ReceiveContext) -> u64 {
     context.budget = 0x4141;
     0
 }
 
 pub fn forge() -> u64 {
-    dpa::entry::rpc_with_mut::<WorkerContext>(0x4141_0000, write) //~ E0133
+    dpa::entry::rpc_with_mut::<ReceiveContext>(0x4141_0000, write) //~ E0133
 }

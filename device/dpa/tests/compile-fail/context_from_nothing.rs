@@ -1,10 +1,10 @@
 //! A context of zeros, to exchange for the host's.
-use dpa::abi::{BitmapMemory, WorkerContext};
+use dpa::abi::{BitmapMemory, ReceiveContext};
 
-pub fn zeros() -> WorkerContext {
-    WorkerContext::default() //~ E0599
+pub fn zeros() -> ReceiveContext {
+    ReceiveContext::default() //~ E0599
 }
 
-pub fn take(context: &mut WorkerContext) -> BitmapMemory {
+pub fn take(context: &mut ReceiveContext) -> BitmapMemory {
     core::mem::take(&mut context.bitmap) //~ E0277
 }

@@ -1,8 +1,8 @@
 //! A copy of a context, and with it of all that it leads to.
 use dpa::ContextArray;
-use dpa::abi::{LaneThread, WorkerContext};
+use dpa::abi::{ReceiveThread, ReceiveContext};
 
-pub fn copy(thread: &mut LaneThread) -> Option<WorkerContext> {
-    let mut lanes = ContextArray::attach(&mut thread.contexts);
-    lanes.get(0).map(|lane| *lane) //~ E0507
+pub fn copy(thread: &mut ReceiveThread) -> Option<ReceiveContext> {
+    let mut contexts = ContextArray::attach(&mut thread.contexts);
+    contexts.get(0).map(|context| *context) //~ E0507
 }

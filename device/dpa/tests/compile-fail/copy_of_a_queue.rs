@@ -1,6 +1,6 @@
 //! A copy of what leads to memory, to keep beside the context.
-use dpa::abi::{SendLane, SendQueueMemory};
+use dpa::abi::{SendContext, SendQueueMemory};
 
-pub fn copy(lane: &SendLane) -> SendQueueMemory {
-    lane.send_queue //~ E0507
+pub fn copy(context: &SendContext) -> SendQueueMemory {
+    context.send_queue //~ E0507
 }

@@ -1,6 +1,6 @@
 //! The host's queue, deeper than it is: entries behind its ring.
-use dpa::abi::{SendLane, SendQueueMemory};
+use dpa::abi::{SendContext, SendQueueMemory};
 
-pub fn resize(lane: &mut SendLane) {
-    lane.send_queue = SendQueueMemory { log_depth: 15, ..lane.send_queue }; //~ E0560
+pub fn resize(context: &mut SendContext) {
+    context.send_queue = SendQueueMemory { log_depth: 15, ..context.send_queue }; //~ E0560
 }

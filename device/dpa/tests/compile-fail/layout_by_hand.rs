@@ -1,5 +1,5 @@
 //! The hash of one layout for another one: the host would be told that both are the same.
-use dpa::abi::{Layout, SendLane, SendQueueMemory};
+use dpa::abi::{Layout, SendContext, SendQueueMemory};
 
 #[repr(C)]
 pub struct Mine {
@@ -8,5 +8,5 @@ pub struct Mine {
 }
 
 impl Layout for Mine { //~ E0200
-    const HASH: u64 = <SendLane as Layout>::HASH;
+    const HASH: u64 = <SendContext as Layout>::HASH;
 }

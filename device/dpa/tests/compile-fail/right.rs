@@ -6,7 +6,7 @@ use dpa::{BitmapView, ContextArray, Kept, Next, SendQueue, Table};
 
 #[derive(Layout)]
 #[repr(C)]
-pub struct Lane {
+pub struct Receiver {
     queue: SendQueueMemory,
     bitmap: BitmapMemory,
 }
@@ -14,7 +14,7 @@ pub struct Lane {
 #[derive(Layout)]
 #[repr(C)]
 pub struct Context {
-    lanes: ContextMemory<Lane>,
+    contexts: ContextMemory<Receiver>,
     rows: TableMemory<u64>,
     kept: KeptMemory,
     operation: HostLine<Operation>,
@@ -23,9 +23,9 @@ pub struct Context {
 #[dpa::event_handler]
 fn work(context: &mut Context) -> Next {
     let operation = dpa::HostLine::attach(&context.operation).snapshot();
-    if let Some(lane) = ContextArray::attach(&mut context.lanes).get(0) {
-        SendQueue::attach(&lane.queue).slot(0).set_remote(operation.destination);
-        let _ = BitmapView::attach(&lane.bitmap, operation.chunks).mark(64);
+    if let Some(context) = ContextArray::attach(&mut context.contexts).get(0) {
+        SendQueue::attach(&context.queue).slot(0).set_remote(operation.destination);
+        let _ = BitmapView::attach(&context.bitmap, operation.chunks).mark(64);
     }
     if let Some(mut kept) = Kept::<u64>::attach(&mut context.kept) {
         kept.set(Table::attach(&context.rows).get(0).unwrap_or(0));

@@ -1,7 +1,7 @@
 //! A bitmap taken for the line that threads share.
 use dpa::Signals;
-use dpa::abi::WorkerContext;
+use dpa::abi::ReceiveContext;
 
-pub fn confuse(context: &WorkerContext) {
+pub fn confuse(context: &ReceiveContext) {
     let _ = Signals::attach(&context.bitmap); //~ E0308
 }

@@ -1,8 +1,8 @@
 //! Two exclusive borrows of one context.
 use dpa::ContextArray;
-use dpa::abi::LaneThread;
+use dpa::abi::ReceiveThread;
 
-pub fn twice(thread: &mut LaneThread) {
+pub fn twice(thread: &mut ReceiveThread) {
     let mut one = ContextArray::attach(&mut thread.contexts);
     let mut other = ContextArray::attach(&mut thread.contexts); //~ E0499
     if let (Some(one), Some(other)) = (one.get(0), other.get(0)) {

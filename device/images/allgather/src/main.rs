@@ -1,4 +1,4 @@
-//! Image `allgather`: the entries of the receive lanes, the send workers and the progress thread. The datapath is the library `device/datapath`.
+//! Image `allgather`: the entries of the receive contexts, the send workers and the progress thread. The datapath is the library `device/datapath`.
 #![cfg_attr(target_arch = "riscv64", no_std, no_main)]
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ mod entries {
     use rt_emu as _;
 
     use dpa::Next;
-    use dpa::abi::{ContextFault, LaneThread, ProgressThread, SendThread, Transport};
+    use dpa::abi::{ContextFault, ProgressThread, ReceiveThread, SendThread, Transport};
     use dpa::log::defmt;
 
     /// Proves that the image runs and speaks the host's ABI.
@@ -21,22 +21,22 @@ mod entries {
         dpa::abi::bring_up_answer(argument)
     }
 
-    /// Checks a lane thread's context and those of its lanes, builds ring entries and posts receives; 0, or a `ContextFault` code in bits
-    /// 31:0 and the number of the lane at fault in bits 63:32.
+    /// Checks a receive context thread's context and those of its receive contexts, builds ring entries and posts receives; 0, or a `ContextFault` code in bits
+    /// 31:0 and the number of the receive context at fault in bits 63:32.
     #[dpa::rpc]
-    fn prepare_lanes(thread: &mut LaneThread) -> u64 {
+    fn prepare_receive(thread: &mut ReceiveThread) -> u64 {
         let number = thread.thread;
-        answer("lanes", number, datapath::prepare_lanes(thread))
+        answer("contexts", number, datapath::prepare_receive(thread))
     }
 
-    /// Checks a send worker's context and those of its lanes and posts its control receives; answers as `prepare_lanes` does.
+    /// Checks a send worker's context and those of its receive contexts and posts its control receives; answers as `prepare_receive` does.
     #[dpa::rpc]
     fn prepare_send(thread: &mut SendThread) -> u64 {
         let number = thread.thread;
         answer("send", number, datapath::prepare_send(thread))
     }
 
-    /// Checks a progress thread's context and those of its peers and posts its receives; answers as `prepare_lanes` does.
+    /// Checks a progress thread's context and those of its peers and posts its receives; answers as `prepare_receive` does.
     #[dpa::rpc]
     fn prepare_progress(thread: &mut ProgressThread) -> u64 {
         let rank = thread.rank;
@@ -46,10 +46,16 @@ mod entries {
     fn answer(kind: &str, thread: u32, verdict: Result<(), (ContextFault, u32)>) -> u64 {
         match verdict {
             Ok(()) => 0,
-            Err((fault, lane)) => {
+            Err((fault, context)) => {
                 let code = fault as u32;
-                defmt::error!("{=str} thread {=u32}: lane {=u32} refused, fault {=u32}", kind, thread, lane, code);
-                u64::from(lane) << 32 | u64::from(code)
+                defmt::error!(
+                    "{=str} thread {=u32}: context {=u32} refused, fault {=u32}",
+                    kind,
+                    thread,
+                    context,
+                    code
+                );
+                u64::from(context) << 32 | u64::from(code)
             }
         }
     }
@@ -60,16 +66,16 @@ mod entries {
         u64::from(!dpa::entry::activate(activation_id as u32))
     }
 
-    /// Serves lanes that receive RDMA Writes with immediate.
+    /// Serves receive contexts that receive RDMA Writes with immediate.
     #[dpa::event_handler]
-    fn uc_lanes(thread: &mut LaneThread) -> Next {
-        datapath::lanes(thread, Transport::Uc)
+    fn uc_receive(thread: &mut ReceiveThread) -> Next {
+        datapath::receive(thread, Transport::Uc)
     }
 
-    /// Serves lanes that receive datagrams into staging slots and copy them to the user buffer.
+    /// Serves receive contexts that receive datagrams into staging slots and copy them to the user buffer.
     #[dpa::event_handler]
-    fn ud_lanes(thread: &mut LaneThread) -> Next {
-        datapath::lanes(thread, Transport::Ud)
+    fn ud_receive(thread: &mut ReceiveThread) -> Next {
+        datapath::receive(thread, Transport::Ud)
     }
 
     /// Sends the own block.

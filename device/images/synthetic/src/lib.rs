@@ -1,5 +1,5 @@
 //! The receive datapath on queues that this crate fills itself: it plays the host that sets up, the network that delivers and the card
-//! that copies, all in memory, one after the other. What it drives is what a communicator's threads run: `prepare_lanes` and `lanes`, a lane
+//! that copies, all in memory, one after the other. What it drives is what a communicator's threads run: `prepare_receive` and `contexts`, a receive context
 //! woken by its control queue. The same code runs wherever RISC-V does: as an image on the DPA, and as a bare
 //! program under any RISC-V machine (device/virt). Lines, with results and instruction counts, must be the same everywhere.
 //!
@@ -12,7 +12,7 @@ mod rig;
 mod text;
 
 use dpa::Next;
-use flexcast_abi::{LaneThread, Transport};
+use flexcast_abi::{ReceiveThread, Transport};
 use heapless::String;
 
 use crate::rig::{Kind, Rig};
@@ -27,9 +27,9 @@ pub type Line = String<LINE_BYTES>;
 /// Rounds after which a scenario that does not end is given up: each delivers up to a ring of messages.
 const MAX_ROUNDS: u32 = 10_000;
 
-/// Runs every scenario and hands out one line for each. `thread` has one lane, and both hold what belongs to the executor: outbox, window
-/// and key, and the lane's host addresses of flag and report. Each scenario writes the rest.
-pub fn run(thread: &mut LaneThread, mut tell: impl FnMut(&str)) {
+/// Runs every scenario and hands out one line for each. `thread` has one receive context, and both hold what belongs to the executor: outbox, window
+/// and key, and the receive context's host addresses of flag and report. Each scenario writes the rest.
+pub fn run(thread: &mut ReceiveThread, mut tell: impl FnMut(&str)) {
     for transport in [Transport::Uc, Transport::Ud] {
         for batch in [2, 16, 32, 64] {
             for kind in [Kind::InOrder, Kind::Scattered, Kind::Runs, Kind::Rows, Kind::Disturbed] {
@@ -39,7 +39,7 @@ pub fn run(thread: &mut LaneThread, mut tell: impl FnMut(&str)) {
     }
 }
 
-fn scenario(thread: &mut LaneThread, transport: Transport, batch: u32, kind: Kind) -> Line {
+fn scenario(thread: &mut ReceiveThread, transport: Transport, batch: u32, kind: Kind) -> Line {
     let mut line = Line::new();
     let name = match transport {
         Transport::Uc => "uc",
@@ -52,7 +52,7 @@ fn scenario(thread: &mut LaneThread, transport: Transport, batch: u32, kind: Kin
     put(&mut line, kind.name());
     put(&mut line, ":");
     rig::set_up(thread, transport, batch);
-    if let Err((fault, _)) = datapath::prepare_lanes(thread) {
+    if let Err((fault, _)) = datapath::prepare_receive(thread) {
         put(&mut line, " context refused, fault ");
         put_decimal(&mut line, u64::from(fault as u32));
         return line;
@@ -61,7 +61,7 @@ fn scenario(thread: &mut LaneThread, transport: Transport, batch: u32, kind: Kin
     let mut rig = Rig::new(transport, kind);
     let mut rounds = 0;
     let state = loop {
-        let next = datapath::lanes(thread, transport);
+        let next = datapath::receive(thread, transport);
         let state = rig::state(thread);
         rig.copy(&state);
         rounds += 1;

@@ -7,7 +7,7 @@ mod entries {
     #[cfg(feature = "emu")]
     use rt_emu as _;
 
-    use dpa::abi::LaneThread;
+    use dpa::abi::ReceiveThread;
     use dpa::log::defmt;
 
     /// Proves that the image runs and speaks the host's ABI.
@@ -16,9 +16,9 @@ mod entries {
         dpa::abi::bring_up_answer(argument)
     }
 
-    /// Runs all scenarios with the outbox, window and key of `thread` and the host addresses of its lane, and logs a line for each; 0.
+    /// Runs all scenarios with the outbox, window and key of `thread` and the host addresses of its receive context, and logs a line for each; 0.
     #[dpa::rpc]
-    fn run(thread: &mut LaneThread) -> u64 {
+    fn run(thread: &mut ReceiveThread) -> u64 {
         scenario::run(thread, |line| defmt::info!("{=str}", line));
         0
     }

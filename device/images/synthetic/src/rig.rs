@@ -5,13 +5,13 @@ use dpa::hw::wqe::FLAG_SIGNALLED;
 use dpa::hw::{Be16, Be32, Cqe, CqeOpcode, GRH_BYTES, cqe::op_own, cqe::owner_of_pass};
 use flexcast_abi::memory::QueueKind;
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, BitmapMemory, DeviceAddress, HostLine, LaneThread, Operation, Placement, Queue, RunRow,
-    Shared, Staging, TableMemory, Transport, WorkerContext, WorkerState, WorkerStatus,
+    ABI_HASH, ABI_VERSION, BitmapMemory, DeviceAddress, HostLine, Operation, Placement, Queue, ReceiveContext,
+    ReceiveState, ReceiveStatus, ReceiveThread, RunRow, Shared, Staging, TableMemory, Transport,
 };
 
 use crate::memory::{
-    self, BITMAP, CONTROL_CQ, CONTROL_QUEUE, TAILS, GROUP, LINES, Memory, RECEIVE_CQ, RECEIVE_QUEUE, RECORDS, ROWS,
-    SEND_CQ, SEND_QUEUE,
+    self, BITMAP, CONTROL_CQ, CONTROL_QUEUE, GROUP, LINES, Memory, RECEIVE_CQ, RECEIVE_QUEUE, RECORDS, ROWS, SEND_CQ,
+    SEND_QUEUE, TAILS,
 };
 
 /// Entries of every ring.
@@ -76,9 +76,9 @@ fn queue<K: QueueKind, const LINES: usize>(
     Queue::new(ring, record, number, log_depth)
 }
 
-/// Sets up a thread with one lane over freshly reset queues. What belongs to the executor stays: outbox, window, key, where the lane's
+/// Sets up a thread with one receive context over freshly reset queues. What belongs to the executor stays: outbox, window, key, where the receive context's
 /// context is, and its host addresses of flag and report.
-pub(crate) fn set_up(thread: &mut LaneThread, transport: Transport, batch: u32) {
+pub(crate) fn set_up(thread: &mut ReceiveThread, transport: Transport, batch: u32) {
     memory::reset();
     thread.abi_hash = ABI_HASH;
     thread.abi_version = ABI_VERSION;
@@ -88,18 +88,18 @@ pub(crate) fn set_up(thread: &mut LaneThread, transport: Transport, batch: u32) 
     thread.control_queue = queue(&CONTROL_QUEUE, 5, 0x66, LOG_CONTROL);
     thread.state.control_consumed = 0;
     thread.state.prepared = 0;
-    for lane in ContextArray::attach(&mut thread.contexts).iter_mut() {
-        *lane = context(lane, transport, batch);
+    for context in ContextArray::attach(&mut thread.contexts).iter_mut() {
+        *context = receive_context(context, transport, batch);
     }
 }
 
-/// The state of the thread's lane.
-pub(crate) fn state(thread: &mut LaneThread) -> WorkerState {
-    ContextArray::attach(&mut thread.contexts).get(0).map_or_else(WorkerState::default, |lane| lane.state)
+/// The state of the thread's receive context.
+pub(crate) fn state(thread: &mut ReceiveThread) -> ReceiveState {
+    ContextArray::attach(&mut thread.contexts).get(0).map_or_else(ReceiveState::default, |context| context.state)
 }
 
-fn context(place: &WorkerContext, transport: Transport, batch: u32) -> WorkerContext {
-    WorkerContext {
+fn receive_context(place: &ReceiveContext, transport: Transport, batch: u32) -> ReceiveContext {
+    ReceiveContext {
         abi_hash: ABI_HASH,
         abi_version: ABI_VERSION,
         workers: 1,
@@ -247,7 +247,7 @@ impl Rig {
     }
 
     /// Carries out the copies that have been handed over, and completes those that are signalled.
-    pub(crate) fn copy(&mut self, state: &WorkerState) {
+    pub(crate) fn copy(&mut self, state: &ReceiveState) {
         if self.transport == Transport::Uc {
             return;
         }
@@ -269,9 +269,9 @@ impl Rig {
     }
 
     /// Whether everything was sent and dealt with.
-    pub(crate) fn is_done(&self, state: &WorkerState) -> bool {
+    pub(crate) fn is_done(&self, state: &ReceiveState) -> bool {
         let copies_done = self.transport == Transport::Uc || state.completed == self.delivered;
-        let complete = state.status == WorkerStatus::Complete as u32;
+        let complete = state.status == ReceiveStatus::Complete as u32;
         self.sent == CHUNKS && state.consumed == self.delivered && copies_done && complete
     }
 }

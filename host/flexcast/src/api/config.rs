@@ -269,7 +269,7 @@ impl Default for Config {
 pub struct Footprint {
     /// DPA threads.
     pub threads: u32,
-    /// UD or UC queue pairs that receive, each with a lane: one per subgroup whatever the number of roots; UC unicast: one per subgroup
+    /// UD or UC queue pairs that receive, each with a receive context: one per subgroup whatever the number of roots; UC unicast: one per subgroup
     /// and other rank.
     pub receive_queue_pairs: u32,
     /// UD or UC queue pairs that send; as many.
@@ -470,14 +470,14 @@ impl Config {
     /// [`Error::Config`] for parameters outside their range, [`Error::Rank`] for no ranks or too many.
     pub fn footprint(&self, ranks: u32, mtu_bytes: u32) -> Result<Footprint> {
         let derived = self.derive(ranks, mtu_bytes)?;
-        let lanes = u64::from(derived.streams);
+        let contexts = u64::from(derived.streams);
         let slots = u64::from(self.slots);
         let copies = if self.transport.is_zero_copy() { 0 } else { derived.streams };
         // Receive CQ, copy CQ and copy ring (UD) have entries of 64 bytes, the receive ring of 16; a send takes one block of 64, on UD two.
-        let receive = slots * (lanes * (64 + 16) + u64::from(copies) * (64 + 64));
+        let receive = slots * (contexts * (64 + 16) + u64::from(copies) * (64 + 64));
         let sends = u64::from(self.send_depth);
         let blocks = if self.transport.is_zero_copy() { 1 } else { 2 };
-        let send = lanes * sends * (blocks * 64) + lanes * sends / u64::from(self.send_batch) * 64;
+        let send = contexts * sends * (blocks * 64) + contexts * sends / u64::from(self.send_batch) * 64;
         // As many for every rank: all stand in the same place of a circle.
         let peers = peers(RankInfo::new(0, ranks)?);
         let targets = if self.transport == Transport::UcUnicast { ranks.saturating_sub(1) } else { 0 };
@@ -489,8 +489,8 @@ impl Config {
             loopback_queue_pairs: copies + self.receive_threads + self.send_threads + conductor,
             // With the protocol on the card, its messages and the host's reads of the ring neighbours have connections of their own.
             control_queue_pairs: peers.len() as u32 + targets + conductor * ranks.saturating_sub(1).min(2),
-            staging_bytes: lanes * slots * u64::from(derived.slot_bytes),
-            bitmap_bytes: lanes * 8 * u64::from(derived.bitmap_words + derived.tail_words),
+            staging_bytes: contexts * slots * u64::from(derived.slot_bytes),
+            bitmap_bytes: contexts * 8 * u64::from(derived.bitmap_words + derived.tail_words),
             context_bytes: CONTEXT_BYTES,
             ring_bytes: receive + send,
         })

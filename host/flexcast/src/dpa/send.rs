@@ -3,7 +3,7 @@
 use std::mem::{offset_of, size_of};
 
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, HostLine, OPERATION_CLOSED, OPERATION_HELD, SendLane,
+    ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, HostLine, OPERATION_CLOSED, OPERATION_HELD, SendContext,
     SendOperation, SendReport, SendRun, SendStatus, SendThread, Shared as SharedLine,
 };
 use flexcast_proto::RankInfo;
@@ -24,8 +24,8 @@ use crate::plan::Plan;
 use crate::plan::chains::order;
 use crate::plan::stream::{self, Stream, Transport, thread_of};
 
-const LANE_BYTES: u64 = size_of::<SendLane>() as u64;
-const LANES_AT: u64 = size_of::<SendThread>() as u64;
+const CONTEXT_BYTES: u64 = size_of::<SendContext>() as u64;
+const CONTEXTS_AT: u64 = size_of::<SendThread>() as u64;
 const OPERATION_BYTES: u64 = size_of::<SendOperation>() as u64;
 const RUN_BYTES: u64 = size_of::<SendRun>() as u64;
 const REPORT_BYTES: usize = size_of::<SendReport>().next_multiple_of(64);
@@ -62,13 +62,13 @@ struct Thread {
     operation: SendOperation,
 }
 
-/// Where a thread of so many lanes has its operation; the run of each lane follows.
-const fn operation_at(lanes: usize) -> u64 {
-    LANES_AT + lanes as u64 * LANE_BYTES
+/// Where a thread of so many send contexts has its operation; the run of each send context follows.
+const fn operation_at(contexts: usize) -> u64 {
+    CONTEXTS_AT + contexts as u64 * CONTEXT_BYTES
 }
 
-const fn run_at(lanes: usize, lane: u64) -> u64 {
-    operation_at(lanes) + OPERATION_BYTES + lane * RUN_BYTES
+const fn run_at(contexts: usize, context: u64) -> u64 {
+    operation_at(contexts) + OPERATION_BYTES + context * RUN_BYTES
 }
 
 impl Thread {
@@ -130,7 +130,7 @@ impl Send {
             let key = MemoryKey::new(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
             let argument = memory.addr().get();
             let handler = EventHandler::new(process, "send_blocks", argument, Affinity::Unit(*unit))?;
-            // The run of each lane, and the operation.
+            // The run of each send context, and the operation.
             let (mailbox, mailbox_target) = Mailbox::new(card, &handler, streams.len() + 1)?;
             for _ in &streams {
                 let cq = DpaCompletionQueue::new(card.outbox(), log_cq, CqTarget::Thread(&handler))?;
@@ -151,7 +151,7 @@ impl Send {
                 window_id: card.window().id(),
                 window_mkey: host.lkey(),
                 thread: number as u32,
-                contexts: ContextMemory::new(address(LANES_AT), streams.len() as u32),
+                contexts: ContextMemory::new(address(CONTEXTS_AT), streams.len() as u32),
                 report_host: host.addr().get() + shared.report(number) as u64,
                 signals: SharedLine::new(signals.unwrap_or_default()),
                 operation: HostLine::new(address(operation_at(streams.len()))),
@@ -209,7 +209,7 @@ impl Send {
             for (at, ((_, stream), cq)) in (0..).zip(thread.streams.iter().zip(&mut queues)) {
                 let run = memory.addr().offset(run_at(thread.streams.len(), at));
                 let run = HostLine::new(DeviceAddress::new(run.get()));
-                let mut lane = SendLane { send_cq: cq_memory(cq), run, ..Default::default() };
+                let mut context = SendContext { send_cq: cq_memory(cq), run, ..Default::default() };
                 let qp = match (stream.peer.zip(single.next()), self.transport) {
                     (Some((peer, mut qp)), _) => {
                         let receiver = all[peer as usize].stream(own, stream.subgroup)?.receiver;
@@ -224,7 +224,7 @@ impl Send {
                             Some(mbit_per_s) => address.paced(mbit_per_s)?,
                             None => address,
                         };
-                        lane.address_vector.as_mut_bytes().copy_from_slice(&address.to_bytes());
+                        context.address_vector.as_mut_bytes().copy_from_slice(&address.to_bytes());
                         qp
                     }
                     (None, _) => {
@@ -233,8 +233,8 @@ impl Send {
                         qp
                     }
                 };
-                lane.send_queue = send_memory(&qp);
-                memory.write(LANES_AT + at * LANE_BYTES, lane.as_bytes())?;
+                context.send_queue = send_memory(&qp);
+                memory.write(CONTEXTS_AT + at * CONTEXT_BYTES, context.as_bytes())?;
                 self.connected.push(qp);
             }
             accepted("send thread", card.process().call("prepare_send", memory.addr().get())?)?;
@@ -311,7 +311,7 @@ impl Send {
         Ok(())
     }
 
-    /// Adds the run of each lane to the next message of its thread.
+    /// Adds the run of each send context to the next message of its thread.
     fn write_runs(&mut self, plan: &Plan, source: (u64, u32), operation: u32, targets: Option<&Targets>) -> Result<()> {
         let own = plan.own();
         for thread in &mut self.threads {

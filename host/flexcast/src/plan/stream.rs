@@ -7,7 +7,7 @@ use flexcast_proto::RankInfo;
 
 use crate::error::{Error, Result};
 
-/// Most streams to and from a rank whose data is unicast; a queue pair each way and a lane each.
+/// Most streams to and from a rank whose data is unicast; a queue pair each way and a receive context each.
 pub const MAX_STREAMS: u32 = 1024;
 
 /// What carries the data. Whatever it is, losses are recovered over the ring, and results are the same.
@@ -95,7 +95,7 @@ impl Transport {
                 what: "subgroups x other ranks",
                 value: streams,
                 limit: format!(
-                    "at most {MAX_STREAMS} with UC unicast, whose every stream takes a lane and two queue pairs: lower subgroups, or let \
+                    "at most {MAX_STREAMS} with UC unicast, whose every stream takes a context and two queue pairs: lower subgroups, or let \
                      data be multicast (Transport::Ud)"
                 ),
             }),
@@ -103,7 +103,7 @@ impl Transport {
     }
 }
 
-/// What one lane receives, or sends.
+/// What one receive context receives, or sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stream {
     pub(crate) subgroup: u32,

@@ -1,7 +1,7 @@
 //! The protocol on the card: the host's side of the progress thread, a DPA thread that runs it.
 //!
 //! The host gives orders, one at a time, and reads reports. Between an operation's order and its end it has nothing to do, unless
-//! something is lost: then it watches the deadline that the report names, closes the lanes, says what is missing, and reads it.
+//! something is lost: then it watches the deadline that the report names, closes the receive contexts, says what is missing, and reads it.
 
 mod setup;
 
@@ -160,7 +160,7 @@ impl Conductor {
         self.mailbox.ring()
     }
 
-    /// Posts an operation, which begins when the lanes are armed.
+    /// Posts an operation, which begins when the receive contexts are armed.
     pub(crate) fn post(&mut self, descriptor: &OperationDescriptor, posting: Posting) {
         let Summary { kind, root, amount, chunk_bytes, chains } = descriptor.summary;
         let nobody = |position: Option<u32>| position.unwrap_or(NOBODY);

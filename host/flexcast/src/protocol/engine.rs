@@ -21,13 +21,13 @@ pub(crate) use state::{Engine, Parts, Posted, Units};
 
 /// Code of [`Cause::Connection`] for a peer that does not keep to the protocol.
 const PROTOCOL_VIOLATION: u16 = u16::MAX;
-/// Code of [`Cause::Device`] for a lane that does not answer.
+/// Code of [`Cause::Device`] for a receive context that does not answer.
 const NO_ANSWER: u16 = u16::MAX;
 /// Code of [`Cause::Device`] for a DPA process that has died.
 const DIED: u16 = u16::MAX - 1;
 /// Longest that a worker takes to answer: all that may wait in its rings, many times over.
 const WORKER_PS: u64 = 1_000_000_000_000;
-/// A root stops its multicast this many cutoffs after the barrier. The other ranks have closed their lanes after one and fetch what they
+/// A root stops its multicast this many cutoffs after the barrier. The other ranks have closed their receive contexts after one and fetch what they
 /// miss, so what is sent later reaches nobody; until the second one late chunks still tell them that their cutoff is too short.
 const MULTICAST_CUTOFFS: u64 = 2;
 
@@ -70,7 +70,7 @@ pub(crate) struct Running {
     collective_id: u32,
     /// How long after the barrier multicast is waited for, in picoseconds; not known before the operation is posted.
     cutoff_ps: u64,
-    /// When the lanes were told; they have not answered yet while `posted` is false.
+    /// When the receive contexts were told; they have not answered yet while `posted` is false.
     told_ps: Option<u64>,
     posted: bool,
     received: bool,

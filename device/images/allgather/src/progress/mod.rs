@@ -1,6 +1,6 @@
 //! The progress thread: the thread that runs a communicator's protocol on the card.
 //!
-//! An activation takes the host's order if there is one, then messages, then looks at what lanes and send workers have signalled, and then
+//! An activation takes the host's order if there is one, then messages, then looks at what receive contexts and send workers have signalled, and then
 //! does what the machine of the protocol ([`Participant`]) asks for, each within the budget; at last it tells the host, arms its
 //! queues and looks once more. It never waits: what it cannot do yet, the next activation does.
 //!

@@ -105,7 +105,7 @@ impl ProgressEngine<'_> {
         true
     }
 
-    /// Begins the posted operation: its lanes are armed.
+    /// Begins the posted operation: its receive contexts are armed.
     #[inline(never)]
     pub(super) fn begin(&mut self, now_ps: u64) {
         let state = &mut *self.state;

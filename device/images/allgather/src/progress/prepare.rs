@@ -33,7 +33,7 @@ pub(crate) fn prepare(thread: &mut ProgressThread) -> Result<(), (ContextFault, 
     let (slots, peers) = (u64::from(thread.messages.count()) * 8 / MESSAGE_BYTES, thread.contexts.count());
     let mut contexts = ContextArray::attach(&mut thread.contexts);
     if contexts.len() != peers as usize {
-        return Err(whole(ContextFault::Lanes));
+        return Err(whole(ContextFault::Contexts));
     }
     let mut completions = 0;
     for (number, peer) in (0..).zip(contexts.iter_mut()) {

@@ -49,7 +49,7 @@ fn rings_count_in_the_budget() {
 }
 
 #[test]
-fn zero_copy_needs_no_staging_and_unicast_a_lane_for_each_rank() {
+fn zero_copy_needs_no_staging_and_unicast_a_context_for_each_rank() {
     let of = |transport| Config { transport, ..Config::default() }.footprint(16, 4096).unwrap();
     let (ud, multicast, unicast) = (of(Transport::Ud), of(Transport::UcMulticast), of(Transport::UcUnicast));
     assert_eq!((multicast.staging_bytes, unicast.staging_bytes), (0, 0));

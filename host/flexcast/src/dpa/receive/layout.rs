@@ -3,8 +3,8 @@
 use std::mem::size_of;
 
 use flexcast_abi::{
-    CompletionFlag, CompletionQueueMemory, ContextFault, DeviceAddress, Queue, ReceiveQueueMemory, RunRow,
-    SendQueueMemory, WorkerReport,
+    CompletionFlag, CompletionQueueMemory, ContextFault, DeviceAddress, Queue, ReceiveQueueMemory, ReceiveReport,
+    RunRow, SendQueueMemory,
 };
 use flexio::{DevAddr, DpaCompletionQueue, DpaQueuePair};
 
@@ -16,7 +16,7 @@ pub(super) const ROW_BYTES: u64 = size_of::<RunRow>() as u64;
 /// Where things lie in the host memory that the workers write through their windows, and from which rows are written to them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shared {
-    lanes: usize,
+    contexts: usize,
     bitmap_bytes: usize,
     pub(super) row_bytes: usize,
 }
@@ -26,7 +26,7 @@ impl Shared {
         let bitmap_bytes = 8 * (derived.bitmap_words + derived.tail_words) as usize;
         let row_bytes = ranks as usize * ROW_BYTES as usize;
         Self {
-            lanes: derived.streams as usize,
+            contexts: derived.streams as usize,
             bitmap_bytes: bitmap_bytes.next_multiple_of(64),
             row_bytes: row_bytes.next_multiple_of(64),
         }
@@ -36,20 +36,20 @@ impl Shared {
         0
     }
 
-    pub(super) const fn report(self, lane: usize) -> usize {
-        self.flag() + size_of::<CompletionFlag>() + lane * size_of::<WorkerReport>()
+    pub(super) const fn report(self, context: usize) -> usize {
+        self.flag() + size_of::<CompletionFlag>() + context * size_of::<ReceiveReport>()
     }
 
-    pub(super) const fn bitmap(self, lane: usize) -> usize {
-        self.report(self.lanes) + lane * self.bitmap_bytes
+    pub(super) const fn bitmap(self, context: usize) -> usize {
+        self.report(self.contexts) + context * self.bitmap_bytes
     }
 
-    pub(super) const fn rows(self, lane: usize) -> usize {
-        self.bitmap(self.lanes) + lane * self.row_bytes
+    pub(super) const fn rows(self, context: usize) -> usize {
+        self.bitmap(self.contexts) + context * self.row_bytes
     }
 
     pub(crate) const fn bytes(self) -> usize {
-        self.rows(self.lanes)
+        self.rows(self.contexts)
     }
 }
 

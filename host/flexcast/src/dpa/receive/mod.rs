@@ -1,4 +1,4 @@
-//! The receiving side on the card: lanes, one per stream, and the DPA threads that serve them.
+//! The receiving side on the card: receive contexts, one per stream, and the DPA threads that serve them.
 
 mod layout;
 mod operation;
@@ -8,7 +8,7 @@ use std::mem::size_of;
 
 use flexcast_abi::{
     ABI_HASH, ABI_VERSION, BitmapMemory, CompletionQueueMemory, ContextMemory, DeviceAddress, GroupContext, HostLine,
-    LaneThread, Operation, Placement, SendQueueMemory, Shared as SharedLine, Staging, TableMemory, WorkerContext,
+    Operation, Placement, ReceiveContext, ReceiveThread, SendQueueMemory, Shared as SharedLine, Staging, TableMemory,
 };
 use flexcast_proto::{RankInfo, RootRow};
 use flexio::{
@@ -28,13 +28,13 @@ use crate::error::{Error, Result};
 use crate::plan::stream::{self, Stream, Transport, thread_of};
 use layout::device;
 
-const CONTEXT_BYTES: u64 = size_of::<WorkerContext>() as u64;
-/// What the host writes for an operation of a lane: operation and placement.
+const CONTEXT_BYTES: u64 = size_of::<ReceiveContext>() as u64;
+/// What the host writes for an operation of a receive context: operation and placement.
 const LINES_BYTES: u64 = (size_of::<Operation>() + size_of::<Placement>()) as u64;
 
 /// One stream's receiver.
 #[derive(Debug)]
-struct Lane {
+struct Context {
     stream: Stream,
     thread: usize,
     /// Its operation and placement.
@@ -61,7 +61,7 @@ struct Thread {
     /// Of `mailbox`.
     _target: MailboxTarget,
     handler: EventHandler,
-    /// Its [`LaneThread`], and behind it the contexts, lines and rows of its lanes.
+    /// Its [`ReceiveThread`], and behind it the contexts, lines and rows of its receive contexts.
     memory: MemoryKey,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Receive {
     keys: Vec<GroupKey>,
     threads: Vec<Thread>,
     /// By number of their streams.
-    lanes: Vec<Lane>,
+    contexts: Vec<Context>,
     /// In their groups.
     memberships: Vec<MulticastMembership>,
     /// By number of their streams.
@@ -89,7 +89,7 @@ pub(crate) struct Receive {
     table: Vec<RootRow>,
 }
 
-/// What queues and memory of a lane need.
+/// What queues and memory of a receive context need.
 struct Maker<'m> {
     card: &'m Card,
     config: &'m Config,
@@ -105,7 +105,7 @@ impl Maker<'_> {
     }
 
     /// The queue pair that receives, and its part of the context.
-    fn receiver(&self) -> Result<(DpaQueuePair, WorkerContext)> {
+    fn receiver(&self) -> Result<(DpaQueuePair, ReceiveContext)> {
         let transport = match self.config.transport {
             Transport::Ud => flexio::Transport::Ud,
             Transport::UcMulticast | Transport::UcUnicast => flexio::Transport::Uc,
@@ -113,7 +113,7 @@ impl Maker<'_> {
         let cq = self.cq()?;
         let receiver = DpaQueuePair::receiver(transport, &cq, self.log_slots, 0)?;
         let (receive_cq, receive_queue) = (cq_memory(&cq), receive_memory(&receiver));
-        let context = WorkerContext { receive_cq, receive_queue, ..Default::default() };
+        let context = ReceiveContext { receive_cq, receive_queue, ..Default::default() };
         Ok((receiver, context))
     }
 
@@ -138,7 +138,7 @@ impl Maker<'_> {
 }
 
 impl Receive {
-    /// Makes queues, threads and contexts; queue pairs are not yet in their groups, or connected. Lanes tell a progress thread by `signals`.
+    /// Makes queues, threads and contexts; queue pairs are not yet in their groups, or connected. Receive contexts tell a progress thread by `signals`.
     pub(crate) fn new(
         card: &Card,
         config: &Config,
@@ -154,8 +154,8 @@ impl Receive {
         let log_slots = config.slots.ilog2() as u8;
         let row_bytes = shared.row_bytes as u64;
         let transport = config.transport.of_firmware();
-        let symbol = if config.transport.is_zero_copy() { "uc_lanes" } else { "ud_lanes" };
-        let (mut threads, mut lanes, mut queue_pairs) = (Vec::new(), Vec::new(), Vec::new());
+        let symbol = if config.transport.is_zero_copy() { "uc_receive" } else { "ud_receive" };
+        let (mut threads, mut contexts, mut queue_pairs) = (Vec::new(), Vec::new(), Vec::new());
         for (thread, unit) in units.iter().enumerate() {
             let serves = |index| thread_of(index, derived.streams, units.len() as u32) == thread as u32;
             let streams: Vec<(u32, Stream)> = (0u32..)
@@ -163,18 +163,18 @@ impl Receive {
                 .filter(|(index, _)| serves(*index))
                 .collect();
             let count = streams.len() as u64;
-            let contexts_at = size_of::<LaneThread>() as u64;
+            let contexts_at = size_of::<ReceiveThread>() as u64;
             let lines_at = contexts_at + count * CONTEXT_BYTES;
             let rows_at = lines_at + count * LINES_BYTES;
             let memory = DeviceBuffer::zeroed(process, rows_at + count * row_bytes)?;
             let key = MemoryKey::new(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
             let argument = memory.addr();
             let handler = EventHandler::new(process, symbol, argument.get(), Affinity::Unit(*unit))?;
-            // Rows and line of each lane.
+            // Rows and line of each receive context.
             let (mailbox, mailbox_target) = Mailbox::new(card, &handler, 2 * streams.len())?;
             let maker = Maker { card, config, derived, handler: &handler, log_slots };
             for (at, (index, stream)) in (0..).zip(&streams) {
-                let lane = *index as usize;
+                let context = *index as usize;
                 let (receiver, queues) = maker.receiver()?;
                 let (send_cq, send_queue, staging, copier) = maker.copier()?;
                 let bitmap_bytes = 8 * u64::from(derived.bitmap_words + derived.tail_words);
@@ -182,7 +182,7 @@ impl Receive {
                 let (lines, rows) =
                     (memory.addr().offset(lines_at + at * LINES_BYTES), memory.addr().offset(rows_at + at * row_bytes));
                 let tails = bitmap.addr().offset(8 * u64::from(derived.bitmap_words));
-                let context = WorkerContext {
+                let context = ReceiveContext {
                     abi_hash: ABI_HASH,
                     abi_version: ABI_VERSION,
                     worker: *index,
@@ -202,13 +202,13 @@ impl Receive {
                     operation: HostLine::new(device(lines)),
                     placement: HostLine::new(device(lines.offset(size_of::<Operation>() as u64))),
                     flag_host: address(shared.flag()),
-                    report_host: address(shared.report(lane)),
-                    bitmap_host: address(shared.bitmap(lane)),
+                    report_host: address(shared.report(context)),
+                    bitmap_host: address(shared.bitmap(context)),
                     ..queues
                 };
                 memory.write(contexts_at + at * CONTEXT_BYTES, context.as_bytes())?;
                 queue_pairs.push(receiver);
-                lanes.push(Lane {
+                contexts.push(Context {
                     stream: *stream,
                     thread,
                     lines,
@@ -220,7 +220,7 @@ impl Receive {
                     _bitmap: bitmap,
                 });
             }
-            let context = LaneThread {
+            let context = ReceiveThread {
                 abi_hash: ABI_HASH,
                 abi_version: ABI_VERSION,
                 transport: transport as u32,
@@ -235,7 +235,7 @@ impl Receive {
                 ..Default::default()
             };
             memory.write(0, context.as_bytes())?;
-            accepted("receive thread", process.call("prepare_lanes", argument.get())?)?;
+            accepted("receive thread", process.call("prepare_receive", argument.get())?)?;
             threads.push(Thread { mailbox, _target: mailbox_target, handler, memory: key });
         }
         if let (Transport::UcMulticast, Some(member)) = (config.transport, queue_pairs.first()) {
@@ -246,11 +246,11 @@ impl Receive {
             Transport::Ud | Transport::UcMulticast => None,
         };
         Ok(Self {
-            keys: Vec::with_capacity(lanes.len()),
-            memberships: Vec::with_capacity(lanes.len()),
+            keys: Vec::with_capacity(contexts.len()),
+            memberships: Vec::with_capacity(contexts.len()),
             queue_pairs,
             threads,
-            lanes,
+            contexts,
             targets,
             by_group_keys: config.transport == Transport::UcMulticast,
             host,
@@ -264,8 +264,9 @@ impl Receive {
 
     /// Streams of single ranks, each with the queue pair that receives it; none of groups.
     pub(crate) fn unicast(&self) -> impl Iterator<Item = (u32, Stream)> {
-        let single = |(qp, lane): (&DpaQueuePair, &Lane)| lane.stream.peer.map(|_| (qp.number(), lane.stream));
-        self.queue_pairs.iter().zip(&self.lanes).filter_map(single)
+        let single =
+            |(qp, context): (&DpaQueuePair, &Context)| context.stream.peer.map(|_| (qp.number(), context.stream));
+        self.queue_pairs.iter().zip(&self.contexts).filter_map(single)
     }
 
     /// Where this rank and others want their bytes (UC unicast).
@@ -291,8 +292,8 @@ impl Receive {
             targets.connect(all, config)?;
         }
         let path = Path { traffic_class: config.data_class, ..Path::default() };
-        for (lane, qp) in self.lanes.iter().zip(&mut self.queue_pairs) {
-            let Stream { subgroup, peer } = lane.stream;
+        for (context, qp) in self.contexts.iter().zip(&mut self.queue_pairs) {
+            let Stream { subgroup, peer } = context.stream;
             match (peer, config.transport) {
                 (Some(peer), _) => {
                     let sender = all[peer as usize].stream(own, subgroup)?.sender;

@@ -8,7 +8,7 @@ use zerocopy::IntoBytes as _;
 
 use super::LINES_BYTES;
 use super::layout::ROW_BYTES;
-use super::{Lane, Receive};
+use super::{Context, Receive};
 use crate::api::buffer::Buffer;
 use crate::dpa::mailbox::{DeviceRange, Line};
 use crate::error::Result;
@@ -44,7 +44,7 @@ impl Receive {
         self.targets.as_ref().map_or(Ok(true), |targets| targets.are_known(operation))
     }
 
-    /// Gives the lanes an operation that receives into `buffer`; `operation` is its number, alike on all ranks and never used again. Only
+    /// Gives the receive contexts an operation that receives into `buffer`; `operation` is its number, alike on all ranks and never used again. Only
     /// when [`Receive::is_ready`].
     ///
     /// Peers reach the buffer by a key of this operation alone, from now until [`Receive::disarm`].
@@ -58,9 +58,9 @@ impl Receive {
     ) -> Result<()> {
         self.sequence += 1;
         let region = buffer.region();
-        for (member, lane) in self.queue_pairs.iter().zip(&self.lanes).filter(|_| self.by_group_keys) {
-            let space = plan.space(lane.stream, &mut self.table)?;
-            let (_, own_chunks) = plan.psns(own, lane.stream, &space);
+        for (member, context) in self.queue_pairs.iter().zip(&self.contexts).filter(|_| self.by_group_keys) {
+            let space = plan.space(context.stream, &mut self.table)?;
+            let (_, own_chunks) = plan.psns(own, context.stream, &space);
             // Without a key where nothing but the own bytes would come: what other ranks of the card make come back would be written over
             // what is being sent.
             if space.chunks() > own_chunks {
@@ -74,8 +74,8 @@ impl Receive {
         }
         self.write_lines(plan, own, buffer.region(), (collective_id, chunk_bytes))?;
         let rows = if plan.is_equal() { 0 } else { plan.root_ranks().count() * ROW_BYTES as usize };
-        self.tell(|lane| {
-            let by_rows = lane.chunks > 0 && lane.stream.peer.is_none();
+        self.tell(|context| {
+            let by_rows = context.chunks > 0 && context.stream.peer.is_none();
             (if by_rows { rows } else { 0 }, LINES_BYTES as usize)
         })
     }
@@ -86,7 +86,7 @@ impl Receive {
         buffer.hide();
     }
 
-    /// Makes the lanes' lines, and writes their rows to the memory from which they get them.
+    /// Makes the receive contexts' lines, and writes their rows to the memory from which they get them.
     fn write_lines(
         &mut self,
         plan: &Plan,
@@ -94,8 +94,8 @@ impl Receive {
         region: &MemoryRegion,
         (collective_id, chunk_bytes): (u32, u32),
     ) -> Result<()> {
-        for index in 0..self.lanes.len() {
-            let stream = self.lanes[index].stream;
+        for index in 0..self.contexts.len() {
+            let stream = self.contexts[index].stream;
             let space = plan.space(stream, &mut self.table)?;
             let (own_first, own_chunks) = plan.psns(own, stream, &space);
             let chunks = space.chunks();
@@ -104,9 +104,9 @@ impl Receive {
             let start = region.addr().get();
             // Packets of a single peer bring their addresses with them, rows tell theirs.
             let before = if plan.is_equal() && stream.peer.is_none() { plan.block(first).offset } else { 0 };
-            let lane = &mut self.lanes[index];
-            lane.chunks = chunks;
-            lane.operation = Operation {
+            let context = &mut self.contexts[index];
+            context.chunks = chunks;
+            context.operation = Operation {
                 sequence: self.sequence,
                 destination: start + before + share.offset,
                 rkey: region.rkey(),
@@ -143,37 +143,37 @@ impl Receive {
                     }
                 }
             }
-            lane.placement = placement;
+            context.placement = placement;
         }
         Ok(())
     }
 
-    /// Closes the operation: lanes accept nothing more, finish their copies and report. Only when [`Receive::is_free`].
+    /// Closes the operation: receive contexts accept nothing more, finish their copies and report. Only when [`Receive::is_free`].
     pub(crate) fn close(&mut self) -> Result<()> {
         self.reports += 1;
-        for lane in &mut self.lanes {
-            lane.operation.flags = OPERATION_CLOSED;
-            lane.operation.report_request = self.reports;
+        for context in &mut self.contexts {
+            context.operation.flags = OPERATION_CLOSED;
+            context.operation.report_request = self.reports;
         }
         self.tell(|_| (0, size_of::<Operation>()))
     }
 
-    /// Writes so many bytes of their rows and of their lines (of a closed operation, of the first alone) to all lanes and wakes their threads.
-    fn tell(&mut self, lengths: impl Fn(&Lane) -> (usize, usize)) -> Result<()> {
+    /// Writes so many bytes of their rows and of their lines (of a closed operation, of the first alone) to all receive contexts and wakes their threads.
+    fn tell(&mut self, lengths: impl Fn(&Context) -> (usize, usize)) -> Result<()> {
         for (number, thread) in self.threads.iter_mut().enumerate() {
             let rkey = thread.memory.id();
             let to = |address: DevAddr| DeviceRange { address: address.get(), rkey };
-            for (index, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| lane.thread == number) {
-                let (rows, len) = lengths(lane);
+            for (index, context) in self.contexts.iter().enumerate().filter(|(_, context)| context.thread == number) {
+                let (rows, len) = lengths(context);
                 if rows > 0 {
                     let from = self.host.slice(self.shared.rows(index) as u64, rows as u32)?;
-                    thread.mailbox.write_from(Line { from, to: to(lane.rows) });
+                    thread.mailbox.write_from(Line { from, to: to(context.rows) });
                 }
                 let mut line = [0; LINES_BYTES as usize];
                 let (operation, placement) = line.split_at_mut(size_of::<Operation>());
-                operation.copy_from_slice(lane.operation.as_bytes());
-                placement.copy_from_slice(lane.placement.as_bytes());
-                thread.mailbox.write(&line[..len], to(lane.lines));
+                operation.copy_from_slice(context.operation.as_bytes());
+                placement.copy_from_slice(context.placement.as_bytes());
+                thread.mailbox.write(&line[..len], to(context.lines));
             }
             thread.mailbox.ring()?;
         }

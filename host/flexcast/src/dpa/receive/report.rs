@@ -2,8 +2,8 @@
 
 use std::mem::{offset_of, size_of};
 
-use flexcast_abi::{FLAG_MAGIC, ProgressLine, Statistics, WorkerReport, WorkerStatus};
-use flexcast_proto::lane;
+use flexcast_abi::{FLAG_MAGIC, ProgressLine, ReceiveReport, ReceiveStatus, Statistics};
+use flexcast_proto::missing;
 use zerocopy::FromBytes as _;
 
 use super::Receive;
@@ -12,34 +12,34 @@ use crate::error::Result;
 use crate::plan::{Missing, Plan};
 
 impl Receive {
-    fn progress(&self, lane: usize, field: usize) -> Result<u64> {
-        Ok(self.host.read_u64(self.shared.report(lane) + offset_of!(WorkerReport, progress) + field)?)
+    fn progress(&self, context: usize, field: usize) -> Result<u64> {
+        Ok(self.host.read_u64(self.shared.report(context) + offset_of!(ReceiveReport, progress) + field)?)
     }
 
-    /// A lane that has failed, with its status and detail; `None` while all is well.
-    pub(crate) fn failure(&self) -> Result<Option<(u32, WorkerStatus, u32)>> {
-        for lane in 0..self.lanes.len() {
-            let word = self.progress(lane, offset_of!(ProgressLine, status))?;
+    /// A receive context that has failed, with its status and detail; `None` while all is well.
+    pub(crate) fn failure(&self) -> Result<Option<(u32, ReceiveStatus, u32)>> {
+        for context in 0..self.contexts.len() {
+            let word = self.progress(context, offset_of!(ProgressLine, status))?;
             let (status, detail) = (word as u32, (word >> 32) as u32);
-            if let Ok(status) = WorkerStatus::from_raw(status)
+            if let Ok(status) = ReceiveStatus::from_raw(status)
                 && status.is_error()
             {
-                return Ok(Some((lane as u32, status, detail)));
+                return Ok(Some((context as u32, status, detail)));
             }
         }
         Ok(None)
     }
 
     fn all(&self, field: usize, value: u64) -> Result<bool> {
-        for lane in 0..self.lanes.len() {
-            if self.progress(lane, field)? != value {
+        for context in 0..self.contexts.len() {
+            if self.progress(context, field)? != value {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Whether all lanes have taken the operation over: bitmaps are clear and receives posted.
+    /// Whether all receive contexts have taken the operation over: bitmaps are clear and receives posted.
     pub(crate) fn is_armed(&self) -> Result<bool> {
         self.all(offset_of!(ProgressLine, sequence), self.sequence)
     }
@@ -49,7 +49,7 @@ impl Receive {
         Ok(self.host.read_u64(self.shared.flag())? == FLAG_MAGIC + self.sequence)
     }
 
-    /// Whether all lanes have answered that they are closed.
+    /// Whether all receive contexts have answered that they are closed.
     pub(crate) fn is_closed(&self) -> Result<bool> {
         self.all(offset_of!(ProgressLine, reported), self.reports)
     }
@@ -58,15 +58,15 @@ impl Receive {
     pub(crate) fn missing(&mut self, plan: &Plan, derived: &Derived) -> Result<Missing> {
         let mut missing = Missing::default();
         let mut bytes = vec![0; 8 * (derived.bitmap_words + derived.tail_words) as usize];
-        for (index, lane) in self.lanes.iter().enumerate() {
-            let space = plan.space(lane.stream, &mut self.table)?;
+        for (index, context) in self.contexts.iter().enumerate() {
+            let space = plan.space(context.stream, &mut self.table)?;
             self.host.read(self.shared.bitmap(index), &mut bytes)?;
             let (words, _) = bytes.as_chunks::<8>();
             let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
             let (bitmap, tails) = words.split_at(derived.bitmap_words as usize);
-            for (_, run) in lane::missing(&space, bitmap, tails) {
+            for (_, run) in missing::missing(&space, bitmap, tails) {
                 for psn in run.first..run.first + run.count {
-                    if let Some((root, place)) = plan.place(psn, lane.stream, &space) {
+                    if let Some((root, place)) = plan.place(psn, context.stream, &space) {
                         missing.add(root, &place);
                     }
                 }
@@ -76,17 +76,17 @@ impl Receive {
         Ok(missing)
     }
 
-    /// Chunks of closed or foreign operations that were discarded, as of the lanes' last report.
+    /// Chunks of closed or foreign operations that were discarded, as of the receive contexts' last report.
     pub(crate) fn late_chunks(&self) -> Result<u64> {
         Ok(self.statistics()?.wrong_id)
     }
 
-    /// Counters of all lanes together, as of their last report.
+    /// Counters of all receive contexts together, as of their last report.
     pub(crate) fn statistics(&self) -> Result<Statistics> {
         let mut sum = Statistics::default();
-        for lane in 0..self.lanes.len() {
+        for context in 0..self.contexts.len() {
             let mut bytes = [0; size_of::<Statistics>()];
-            self.host.read(self.shared.report(lane) + offset_of!(WorkerReport, statistics), &mut bytes)?;
+            self.host.read(self.shared.report(context) + offset_of!(ReceiveReport, statistics), &mut bytes)?;
             let one = Statistics::read_from_bytes(&bytes).unwrap_or_default();
             sum.cqes += one.cqes;
             sum.accepted += one.accepted;

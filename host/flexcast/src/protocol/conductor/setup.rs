@@ -55,7 +55,7 @@ impl Conductor {
         }
         let line = Signals {
             progress: handler.id(),
-            lanes: config.subgroups,
+            contexts: config.subgroups,
             senders: config.send_threads,
             ..Default::default()
         };

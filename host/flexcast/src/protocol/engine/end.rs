@@ -55,13 +55,13 @@ impl Engine {
         let Some((failure, since_ps)) = running.failing else { return Ok(false) };
         self.parts.control.cancel_reads();
         let crashed = running.crash.is_some();
-        let lanes = running.told_ps.is_none() || running.received || running.close == Close::Done;
+        let contexts = running.told_ps.is_none() || running.received || running.close == Close::Done;
         if !crashed && running.sending.is_under_way() && self.parts.send.is_free()? && !self.parts.send.is_closing() {
             self.parts.send.close()?;
         }
         let sends = !running.sending.is_under_way();
         // Others must know why this rank goes before they see that it has gone.
-        let over = lanes && sends && !self.parts.control.reading() && self.parts.control.is_drained();
+        let over = contexts && sends && !self.parts.control.reading() && self.parts.control.is_drained();
         // A dead process will not answer. What it has posted may still be sent, and what it has armed be written to: the buffers stay here.
         if !over && !crashed && now_ps.saturating_sub(since_ps) <= WORKER_PS {
             return Ok(false);

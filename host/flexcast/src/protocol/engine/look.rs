@@ -26,11 +26,11 @@ impl Engine {
                 tracing::error!(%crash, "the process on the card has died");
                 running.crash.get_or_insert(crash);
                 self.parts.machine.lose(device(super::DIED));
-                // Neither lanes nor send workers will do anything any more.
+                // Neither receive contexts nor send workers will do anything any more.
                 return Ok(true);
             }
-            if let Some((lane, status, detail)) = self.parts.receive.failure()? {
-                tracing::error!(lane, ?status, detail, "receive worker failed");
+            if let Some((context, status, detail)) = self.parts.receive.failure()? {
+                tracing::error!(context, ?status, detail, "receive worker failed");
                 self.parts.machine.fail(device(status as u16));
                 moved = true;
             }
@@ -88,7 +88,7 @@ impl Engine {
         if !running.received && running.close == Close::No && self.parts.receive.is_complete()? {
             running.received = true;
             running.report.phases.0.received_ps = Some(now_ps);
-            // The card's own machine has heard of it from the lanes.
+            // The card's own machine has heard of it from the receive contexts.
             if !self.parts.machine.is_on_card() {
                 for root in running.plan.root_ranks() {
                     self.parts.machine.delivered(root);
@@ -139,7 +139,7 @@ impl Engine {
         self.look_at_clock(now_ps, moved)
     }
 
-    /// Gives the current operation, whose lanes have been told, to a machine on the card, with all that the card needs to carry it out by itself.
+    /// Gives the current operation, whose receive contexts have been told, to a machine on the card, with all that the card needs to carry it out by itself.
     fn post_on_card(&mut self) -> Result<()> {
         let (Some(running), Machine::Device(conductor)) = (self.current.as_mut(), &mut self.parts.machine) else {
             return Ok(());
@@ -163,7 +163,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Tells the protocol the time. Before it hears that the cutoff is reached the lanes are closed, so that what is missing then is the
+    /// Tells the protocol the time. Before it hears that the cutoff is reached the receive contexts are closed, so that what is missing then is the
     /// truth and stays so.
     fn look_at_clock(&mut self, now_ps: u64, mut moved: bool) -> Result<bool> {
         let Some(running) = self.current.as_mut() else { return Ok(moved) };

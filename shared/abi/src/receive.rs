@@ -2,8 +2,8 @@
 
 use crate::layout::{abi_codes, abi_struct};
 use crate::{
-    BitmapMemory, CompletionQueueMemory, HostLine, LaneState, Placement, ReceiveQueueMemory, RunRow, SendQueueMemory,
-    Shared, Signals, Statistics, TableMemory,
+    BitmapMemory, CompletionQueueMemory, HostLine, OperationState, Placement, ReceiveQueueMemory, RunRow,
+    SendQueueMemory, Shared, Signals, Statistics, TableMemory,
 };
 
 abi_codes! {
@@ -29,12 +29,12 @@ abi_struct! {
     }
 }
 
-/// Value of [`Operation::flags`]: the lane accepts no further chunk, waits until its copies are complete, then answers the report
-/// request of the same line. From that answer on the lane writes no user memory (UC: the card may, until the key or the queue pair is
+/// Value of [`Operation::flags`]: the receive context accepts no further chunk, waits until its copies are complete, then answers the report
+/// request of the same line. From that answer on the receive context writes no user memory (UC: the card may, until the key or the queue pair is
 /// gone), and bitmap and tail bitmap in host memory are final. The host rewrites the line with the same `sequence`, this flag and a new
 /// `report_request`, and wakes the thread.
 ///
-/// An answer whose status is [`crate::WorkerStatus::CopyError`] leaves open what lies in the buffer: take every chunk as missing.
+/// An answer whose status is [`crate::ReceiveStatus::CopyError`] leaves open what lies in the buffer: take every chunk as missing.
 pub const OPERATION_CLOSED: u32 = 1;
 
 /// Value of [`crate::SendOperation::flags`]: nothing is posted, and nothing told, before [`crate::Signals::go`] has reached the operation's
@@ -55,7 +55,7 @@ abi_struct! {
         pub rkey: u32,
         /// Collective id, below 2^(32 - psn bits).
         pub collective_id: u32,
-        /// Limit of the PSNs: 0 to chunks - 1, those of the own rank included. At most the bits of [`WorkerContext::bitmap`] and 2^(psn bits). The worker
+        /// Limit of the PSNs: 0 to chunks - 1, those of the own rank included. At most the bits of [`ReceiveContext::bitmap`] and 2^(psn bits). The worker
         /// expects all of them but [`Placement::own_chunks`]; if that leaves none the operation is complete at once.
         pub chunks: u32,
         /// Bytes of every chunk but the last of a run; 1 to stride - 40 (UD), 1 to 2^31 - 1 (UC).
@@ -78,7 +78,7 @@ abi_struct! {
 abi_struct! {
     /// What a worker remembers between activations. The host writes zeros at set-up and never touches it again.
     #[size = 320, align = 64]
-    pub struct WorkerState {
+    pub struct ReceiveState {
         /// Copy of the operation the worker is armed for; `armed.sequence` is what [`crate::ProgressLine::sequence`] shows.
         pub armed: Operation,
         /// Receive completions consumed; never wraps. Also the number of copies built (UD).
@@ -95,7 +95,7 @@ abi_struct! {
         pub reported: u64,
         /// Number (as in `consumed`) of the last copy that was shortened for a short chunk and is not known to be complete, plus one; 0: none.
         pub shortened: u64,
-        /// Current status, a [`crate::WorkerStatus`] code.
+        /// Current status, a [`crate::ReceiveStatus`] code.
         pub status: u32,
         /// Detail of the status.
         pub detail: u32,
@@ -119,17 +119,17 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// Everything a receive worker needs: a *lane*, one of the array that a [`crate::LaneThread`] serves. Its identity is `worker`, never a
+    /// Everything a receive worker needs: a *receive context*, one of the array that a [`crate::ReceiveThread`] serves. Its identity is `worker`, never a
     /// shared counter. How it is set up and driven is said there.
     ///
-    /// Positions out of the ordinary. A lane's hot loop takes only chunks of full length whose bit is clear. When a lane takes over an
+    /// Positions out of the ordinary. A receive context's hot loop takes only chunks of full length whose bit is clear. When a receive context takes over an
     /// operation it sets the bits of what that loop must leave alone: the own rank's PSNs, which are not expected, and the last PSN of
     /// each run whose last chunk is short. Whether such a short chunk is there is told by one bit per run, the *tail bitmap*, which lie behind
     /// the bitmap's words in the host copy. The own rank's edge is set from the start. So PSN p
     /// is missing if its bit is clear, or if p is the last of run r, that run's last chunk is short, and bit r of the tail bitmap is clear
-    /// (`flexcast_proto::lane` computes it).
+    /// (`flexcast_proto::missing` computes it).
     #[size = 768, align = 64, memory]
-    pub struct WorkerContext {
+    pub struct ReceiveContext {
         /// [`crate::ABI_HASH`].
         pub abi_hash: u64,
         /// [`crate::ABI_VERSION`].
@@ -142,7 +142,7 @@ abi_struct! {
         pub transport: u32,
         /// Completions per doorbell: a power of two from 2 to half the receive depth. UD copies are signalled once per batch.
         pub batch: u32,
-        /// Completions after which the lane's turn ends; at least 1, rounded up to whole batches.
+        /// Completions after which the receive context's turn ends; at least 1, rounded up to whole batches.
         pub budget: u32,
         /// Low bits of the immediate that hold the PSN, 1 to 31.
         pub psn_bits: u32,
@@ -167,7 +167,7 @@ abi_struct! {
         pub rows: TableMemory<RunRow>,
         /// The group's [`GroupContext`].
         pub group: Shared<GroupContext>,
-        /// The [`Signals`] by which a lane tells the progress thread that it is armed, and the last of a group that all are complete; none: nobody is
+        /// The [`Signals`] by which a receive context tells the progress thread that it is armed, and the last of a group that all are complete; none: nobody is
         /// to be told.
         pub signals: Shared<Signals>,
         /// The operation (host), written after, or in one Write with, `placement`.
@@ -176,17 +176,17 @@ abi_struct! {
         pub placement: HostLine<Placement>,
         /// Host address of the group's [`crate::CompletionFlag`], 64-byte aligned.
         pub flag_host: u64,
-        /// Host address of this worker's [`crate::WorkerReport`], 64-byte aligned.
+        /// Host address of this worker's [`crate::ReceiveReport`], 64-byte aligned.
         pub report_host: u64,
         /// Host address of a copy of the bitmap and of the tail bitmap behind it, as many words as both have, rounded up to 64 bytes,
-        /// 64-byte aligned; 0: no copy wanted. A lane copies only the words that hold a bit of its operation; the rest is stale.
+        /// 64-byte aligned; 0: no copy wanted. A receive context copies only the words that hold a bit of its operation; the rest is stale.
         pub bitmap_host: u64,
         /// Zero.
         pub reserved: [u64; 4],
         /// State (worker).
-        pub state: WorkerState,
+        pub state: ReceiveState,
         /// What it remembers of the placement and of the host's line (worker).
-        pub lane: LaneState,
+        pub op: OperationState,
     }
 }
 
@@ -203,8 +203,8 @@ abi_struct! {
 }
 
 abi_codes! {
-    /// Why a context or an operation was refused; returned by RPCs that prepare a context (`prepare_lanes` and `prepare_send`: with the number of
-    /// the lane at fault in bits 63:32) and told as detail of [`crate::WorkerStatus::InvalidOperation`] and
+    /// Why a context or an operation was refused; returned by RPCs that prepare a context (`prepare_receive` and `prepare_send`: with the number of
+    /// the receive context at fault in bits 63:32) and told as detail of [`crate::ReceiveStatus::InvalidOperation`] and
     /// [`crate::SendStatus::InvalidOperation`].
     pub enum ContextFault {
         /// `abi_hash` is not the firmware's.
@@ -241,8 +241,8 @@ abi_codes! {
         Outbox = 16,
         /// The runtime refused the window.
         Window = 17,
-        /// The number of lanes is 0, or the array is not there or not 64-byte aligned.
-        Lanes = 18,
+        /// The number of receive contexts is 0, or the array is not there or not 64-byte aligned.
+        Contexts = 18,
         /// `roots` exceeds the tail bitmap, or `run_chunks` x `roots` is not `chunks`.
         Runs = 19,
         /// The rows are more than the table has, or not the PSNs 0 to `chunks` - 1 in ascending order.
@@ -251,7 +251,7 @@ abi_codes! {
         OwnChunks = 21,
         /// `flags` has an unknown bit.
         Flags = 22,
-        /// A queue of this lane is dead since an error: its QP must be made anew.
+        /// A queue of this receive context is dead since an error: its QP must be made anew.
         DeadQueue = 23,
     }
 }

@@ -1,20 +1,20 @@
-//! Lanes: one thread serves several receive contexts, driven by a control queue.
+//! Receive contexts: one thread serves several receive contexts, driven by a control queue.
 //!
-//! An activation takes the host's messages first, and again between turns: only they make it look at operations. The lanes take turns, each
+//! An activation takes the host's messages first, and again between turns: only they make it look at operations. The receive contexts take turns, each
 //! with at most its own budget, until none has anything left or the thread's budget is used up; then all that were busy are settled, every queue is armed, and
 //! everything is looked at once more.
 
-use dpa::abi::{ABI_HASH, ContextFault, LaneThread, LaneThreadState, Transport, WorkerContext, WorkerStatus};
+use dpa::abi::{ABI_HASH, ContextFault, ReceiveContext, ReceiveStatus, ReceiveThread, ReceiveThreadState, Transport};
 use dpa::{CompletionQueue, ContextArray, Counters, Entity, Next, Outbox, Thread, Window, error, fatal, fence};
 
 use crate::control::{Control, ControlEvents};
 use crate::hot::place;
 use crate::prepare::{check, prepare_receives};
-use crate::worker::Worker;
+use crate::receiver::Receiver;
 
-/// RPC `prepare_lanes`: checks thread and lanes, writes all receive entries and posts them. The fault, and the lane at fault (0 if it is
+/// RPC `prepare_receive`: checks thread and receive contexts, writes all receive entries and posts them. The fault, and the receive context at fault (0 if it is
 /// the thread's).
-pub fn prepare_lanes(thread: &mut LaneThread) -> Result<(), (ContextFault, u32)> {
+pub fn prepare_receive(thread: &mut ReceiveThread) -> Result<(), (ContextFault, u32)> {
     let whole = |fault| (fault, 0);
     if thread.abi_hash != ABI_HASH {
         return Err(whole(ContextFault::AbiHash));
@@ -24,21 +24,21 @@ pub fn prepare_lanes(thread: &mut LaneThread) -> Result<(), (ContextFault, u32)>
         return Err(whole(ContextFault::Budget));
     }
     Control::check(&thread.control_cq, &thread.control_queue).map_err(whole)?;
-    let mut lanes = ContextArray::attach(&mut thread.contexts);
-    if lanes.is_empty() {
-        return Err(whole(ContextFault::Lanes));
+    let mut contexts = ContextArray::attach(&mut thread.contexts);
+    if contexts.is_empty() {
+        return Err(whole(ContextFault::Contexts));
     }
     // All are checked before the first receive is posted.
-    for (number, lane) in (0..).zip(lanes.iter_mut()) {
-        let fault = match check(lane) {
+    for (number, context) in (0..).zip(contexts.iter_mut()) {
+        let fault = match check(context) {
             Err(fault) => fault,
             Ok(other) if other != transport => ContextFault::Transport,
             Ok(_) => continue,
         };
         return Err((fault, number));
     }
-    for lane in lanes.iter_mut() {
-        prepare_receives(lane, transport);
+    for context in contexts.iter_mut() {
+        prepare_receives(context, transport);
     }
     Control::attach(&thread.control_cq, &thread.control_queue).post_all();
     thread.state.prepared = 1;
@@ -47,23 +47,23 @@ pub fn prepare_lanes(thread: &mut LaneThread) -> Result<(), (ContextFault, u32)>
 }
 
 /// Body of the event handlers.
-pub fn lanes(thread: &mut LaneThread, transport: Transport) -> Next {
+pub fn receive(thread: &mut ReceiveThread, transport: Transport) -> Next {
     if thread.state.prepared == 0 || thread.transport != transport as u32 {
         fatal(error::NOT_PREPARED);
     }
     match transport {
-        Transport::Uc => uc_lanes(thread),
-        Transport::Ud => ud_lanes(thread),
+        Transport::Uc => uc_receive(thread),
+        Transport::Ud => ud_receive(thread),
     }
 }
 
 #[inline(never)]
-fn uc_lanes(thread: &mut LaneThread) -> Next {
+fn uc_receive(thread: &mut ReceiveThread) -> Next {
     activation::<false>(thread)
 }
 
 #[inline(never)]
-fn ud_lanes(thread: &mut LaneThread) -> Next {
+fn ud_receive(thread: &mut ReceiveThread) -> Next {
     activation::<true>(thread)
 }
 
@@ -83,13 +83,13 @@ pub fn resources(configured: &mut u32, outbox_id: u32, window_id: u32, window_mk
 }
 
 #[inline(always)]
-fn activation<const UD: bool>(context: &mut LaneThread) -> Next {
+fn activation<const UD: bool>(context: &mut ReceiveThread) -> Next {
     let entered = Counters::read();
     let state = &mut context.state;
     let (thread, window) = resources(&mut state.configured, context.outbox_id, context.window_id, context.window_mkey);
     state.activations += 1;
     let mut served = Served {
-        lanes: ContextArray::attach(&mut context.contexts),
+        contexts: ContextArray::attach(&mut context.contexts),
         control: Control::attach(&context.control_cq, &context.control_queue),
         thread,
         window,
@@ -100,13 +100,13 @@ fn activation<const UD: bool>(context: &mut LaneThread) -> Next {
     next
 }
 
-/// The thread of the running activation and its lanes.
+/// The thread of the running activation and its receive contexts.
 struct Served<'c> {
-    lanes: ContextArray<'c, WorkerContext>,
+    contexts: ContextArray<'c, ReceiveContext>,
     control: Control,
     thread: Thread,
     window: Window,
-    state: &'c mut LaneThreadState,
+    state: &'c mut ReceiveThreadState,
 }
 
 impl Served<'_> {
@@ -117,14 +117,14 @@ impl Served<'_> {
                 return Next::Retrigger;
             }
             self.settle::<UD>();
-            // The fence that a lane's settling ends with has made the doorbell records visible, the control queue's included: a message
-            // has every lane settled.
+            // The fence that a receive context's settling ends with has made the doorbell records visible, the control queue's included: a message
+            // has every receive context settled.
             self.control.arm(&Outbox::of(&self.thread), self.state.control_consumed);
             let outbox = Outbox::of(&self.thread);
             let mut more = self.control.is_ready(self.state.control_consumed);
-            for lane in self.lanes.iter_mut() {
-                arm::<UD>(lane, &outbox);
-                more |= has_work::<UD>(lane);
+            for context in self.contexts.iter_mut() {
+                arm::<UD>(context, &outbox);
+                more |= has_work::<UD>(context);
             }
             if !more {
                 return Next::Reschedule;
@@ -137,34 +137,34 @@ impl Served<'_> {
         }
     }
 
-    /// Serves the lanes in turn until none has work (true) or the budget is used up (false).
+    /// Serves the receive contexts in turn until none has work (true) or the budget is used up (false).
     #[inline(always)]
     fn rounds<const UD: bool>(&mut self, budget: &mut u64) -> bool {
-        let count = self.lanes.len();
+        let count = self.contexts.len();
         let mut idle = 0;
-        let mut index = self.state.next_lane as usize;
+        let mut index = self.state.next_context as usize;
         while idle < count {
             if index >= count {
                 index = 0;
             }
-            let Some(lane) = self.lanes.get(index) else { break };
+            let Some(context) = self.contexts.get(index) else { break };
             index += 1;
-            if !has_work::<UD>(lane) {
+            if !has_work::<UD>(context) {
                 idle += 1;
                 continue;
             }
             idle = 0;
-            let limit = u64::from(lane.budget).min(*budget);
-            let consumed = turn::<UD>(lane, &self.thread, self.window, limit);
+            let limit = u64::from(context.budget).min(*budget);
+            let consumed = turn::<UD>(context, &self.thread, self.window, limit);
             *budget = budget.saturating_sub(consumed);
             if *budget == 0 {
-                self.state.next_lane = index as u32;
+                self.state.next_context = index as u32;
                 return false;
             }
-            // A cutoff does not wait until all lanes are idle.
+            // A cutoff does not wait until all receive contexts are idle.
             self.poll_control::<UD>();
         }
-        self.state.next_lane = index as u32;
+        self.state.next_context = index as u32;
         true
     }
 
@@ -177,51 +177,51 @@ impl Served<'_> {
         }
     }
 
-    /// Has all lanes look at what the host wrote; notes a control connection that is broken.
+    /// Has all receive contexts look at what the host wrote; notes a control connection that is broken.
     #[cold]
     #[inline(never)]
     fn apply_control<const UD: bool>(&mut self, events: ControlEvents) {
-        for context in self.lanes.iter_mut() {
+        for context in self.contexts.iter_mut() {
             touch(context);
-            context.lane.pending |= u32::from(events.message);
-            let mut lane = attach::<UD>(context, &self.thread, self.window);
+            context.op.pending |= u32::from(events.message);
+            let mut receiver = attach::<UD>(context, &self.thread, self.window);
             if let Some(syndrome) = events.error {
-                lane.fail(WorkerStatus::ControlError, u32::from(syndrome));
+                receiver.fail(ReceiveStatus::ControlError, u32::from(syndrome));
             }
-            lane.process_commands();
+            receiver.process_commands();
         }
     }
 
     fn settle<const UD: bool>(&mut self) {
-        for context in self.lanes.iter_mut() {
-            if context.lane.unsettled != 0 {
+        for context in self.contexts.iter_mut() {
+            if context.op.unsettled != 0 {
                 attach::<UD>(context, &self.thread, self.window).settle();
             }
         }
     }
 }
 
-/// Notes that a lane has something to do and must be settled before its thread sleeps.
+/// Notes that a receive context has something to do and must be settled before its thread sleeps.
 #[inline(always)]
-fn touch(context: &mut WorkerContext) {
-    if context.lane.unsettled == 0 {
-        context.lane.unsettled = 1;
+fn touch(context: &mut ReceiveContext) {
+    if context.op.unsettled == 0 {
+        context.op.unsettled = 1;
         context.state.statistics.activations += 1;
     }
 }
 
-/// Whether a completion of a lane waits. This is what a lane without work costs.
+/// Whether a completion of a receive context waits. This is what a receive context without work costs.
 #[inline(always)]
-fn has_work<const UD: bool>(context: &WorkerContext) -> bool {
+fn has_work<const UD: bool>(context: &ReceiveContext) -> bool {
     let state = &context.state;
     CompletionQueue::waits(&context.receive_cq, state.consumed)
         || (UD && state.consumed != state.completed && CompletionQueue::waits(&context.send_cq, state.send_consumed))
 }
 
-/// Asks to be woken by a lane's next receive, and by the next copy if one is under way. A queue armed at an index that the card has passed
+/// Asks to be woken by a receive context's next receive, and by the next copy if one is under way. A queue armed at an index that the card has passed
 /// fires at once, so that a completion overlooked in [`has_work`] costs an activation and no wake-up.
 #[inline(always)]
-fn arm<const UD: bool>(context: &WorkerContext, outbox: &Outbox) {
+fn arm<const UD: bool>(context: &ReceiveContext, outbox: &Outbox) {
     let state = &context.state;
     outbox.arm_cq(context.receive_cq.number(), state.consumed);
     if UD && state.consumed != state.completed {
@@ -230,40 +230,40 @@ fn arm<const UD: bool>(context: &WorkerContext, outbox: &Outbox) {
 }
 
 #[inline(always)]
-fn attach<'c, const UD: bool>(context: &'c mut WorkerContext, thread: &Thread, window: Window) -> Worker<'c, UD> {
-    Worker::attach(context, Outbox::of(thread), window)
+fn attach<'c, const UD: bool>(context: &'c mut ReceiveContext, thread: &Thread, window: Window) -> Receiver<'c, UD> {
+    Receiver::attach(context, Outbox::of(thread), window)
 }
 
-/// A lane's turn: at most `budget` completions, rounded up to whole batches. What it costs of the thread's budget, at least 1.
+/// A receive context's turn: at most `budget` completions, rounded up to whole batches. What it costs of the thread's budget, at least 1.
 #[inline(never)]
-fn turn<const UD: bool>(context: &mut WorkerContext, thread: &Thread, window: Window, budget: u64) -> u64 {
+fn turn<const UD: bool>(context: &mut ReceiveContext, thread: &Thread, window: Window, budget: u64) -> u64 {
     let entered = Counters::read();
     touch(context);
-    let mode = context.lane.mode as u8;
+    let mode = context.op.mode as u8;
     let before = context.state.consumed;
-    let mut lane = attach::<UD>(context, thread, window);
+    let mut receiver = attach::<UD>(context, thread, window);
     if UD {
-        lane.reap();
+        receiver.reap();
     }
     let drained = match mode {
         // Woken by the completion of a copy alone.
-        _ if UD && !CompletionQueue::waits(&lane.context.receive_cq, before) => true,
-        place::RUNS if UD => lane.drain_runs(budget),
-        place::ROWS if UD => lane.drain_rows(budget),
-        _ if UD => lane.drain_linear(budget),
-        _ => lane.drain_in_place(budget),
+        _ if UD && !CompletionQueue::waits(&receiver.context.receive_cq, before) => true,
+        place::RUNS if UD => receiver.drain_runs(budget),
+        place::ROWS if UD => receiver.drain_rows(budget),
+        _ if UD => receiver.drain_linear(budget),
+        _ => receiver.drain_in_place(budget),
     };
-    // What the host waits for is not put off until the other lanes are idle, too.
-    let state = &lane.context.state;
-    if drained && (lane.context.lane.pending != 0 || (state.remaining == 0 && state.counted == 0)) {
-        lane.settle();
+    // What the host waits for is not put off until the other receive contexts are idle, too.
+    let state = &receiver.context.state;
+    if drained && (receiver.context.op.pending != 0 || (state.remaining == 0 && state.counted == 0)) {
+        receiver.settle();
     }
-    let consumed = lane.context.state.consumed - before;
-    lane.account_activation(entered);
+    let consumed = receiver.context.state.consumed - before;
+    receiver.account_activation(entered);
     consumed.max(1)
 }
 
-impl<const UD: bool> Worker<'_, UD> {
+impl<const UD: bool> Receiver<'_, UD> {
     // One symbol per loop, so that listings and crash records tell them apart.
 
     #[inline(never)]

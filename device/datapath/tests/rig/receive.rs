@@ -1,12 +1,12 @@
-//! A lane thread: several rigs, and a host that writes operations and control messages.
+//! A receive context thread: several rigs, and a host that writes operations and control messages.
 
-use datapath::{lanes, prepare_lanes};
+use datapath::{prepare_receive, receive};
 use dpa::Next;
 use dpa::hw::cqe::{Cqe, CqeOpcode, op_own, owner_of_pass};
 use dpa::hw::{Be16, Be32};
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, CompletionQueueMemory, ContextFault, ContextMemory, DeviceAddress, LaneThread,
-    OPERATION_CLOSED, Operation, Placement, Queue, ReceiveQueueMemory, Transport, WorkerContext, WorkerReport,
+    ABI_HASH, ABI_VERSION, CompletionQueueMemory, ContextFault, ContextMemory, DeviceAddress, OPERATION_CLOSED,
+    Operation, Placement, Queue, ReceiveContext, ReceiveQueueMemory, ReceiveReport, ReceiveThread, Transport,
 };
 use zerocopy::IntoBytes;
 
@@ -62,7 +62,7 @@ impl ControlEnd {
     }
 }
 
-/// What the host asks of a lane.
+/// What the host asks of a receive context.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Ask {
     pub(crate) sequence: u64,
@@ -71,48 +71,49 @@ pub(crate) struct Ask {
     pub(crate) last_chunk_bytes: u32,
 }
 
-pub(crate) struct LanesRig {
-    pub(crate) thread: LaneThread,
-    pub(crate) lanes: Vec<Rig>,
-    array: Vec<WorkerContext>,
+pub(crate) struct ReceiveRig {
+    pub(crate) thread: ReceiveThread,
+    pub(crate) receivers: Vec<Rig>,
+    array: Vec<ReceiveContext>,
     transport: Transport,
     pub(crate) control: ControlEnd,
 }
 
-impl LanesRig {
-    pub(crate) fn new(transport: Transport, mut lanes: Vec<Rig>) -> Self {
-        let alone = lanes.len() == 1;
-        lanes.iter_mut().for_each(|lane| lane.alone = alone);
+impl ReceiveRig {
+    pub(crate) fn new(transport: Transport, mut receivers: Vec<Rig>) -> Self {
+        let alone = receivers.len() == 1;
+        receivers.iter_mut().for_each(|receiver| receiver.alone = alone);
         let control = ControlEnd::new();
         let (control_cq, control_queue) = control.queues();
-        let mut array: Vec<WorkerContext> = lanes.iter().map(|lane| *lane.context).collect();
-        let thread = LaneThread {
+        let mut array: Vec<ReceiveContext> = receivers.iter().map(|receiver| *receiver.context).collect();
+        let thread = ReceiveThread {
             abi_hash: ABI_HASH,
             abi_version: ABI_VERSION,
             transport: transport as u32,
             budget: 1 << 20,
-            contexts: ContextMemory::new(DeviceAddress::new(array.as_mut_ptr() as u64), lanes.len() as u32),
+            contexts: ContextMemory::new(DeviceAddress::new(array.as_mut_ptr() as u64), receivers.len() as u32),
             control_cq,
             control_queue,
             ..Default::default()
         };
-        Self { thread, lanes, array, transport, control }
+        Self { thread, receivers, array, transport, control }
     }
 
-    /// `count` lanes that the thread has accepted, in one group.
+    /// `count` receive contexts that the thread has accepted, in one group.
     pub(crate) fn ready(
         transport: Transport,
         batch: u32,
         count: u32,
         (chunks, tail_words, user_bytes): (u32, u32, usize),
     ) -> Self {
-        let rigs = (0..count).map(|lane| Rig::sized(transport, batch, 4, chunks, (tail_words, user_bytes), lane));
+        let rigs =
+            (0..count).map(|receiver| Rig::sized(transport, batch, 4, chunks, (tail_words, user_bytes), receiver));
         let mut rig = Self::new(transport, rigs.collect());
-        let first = (rig.lanes[0].context.group, rig.lanes[0].context.flag_host);
-        for (number, lane) in rig.lanes.iter_mut().enumerate() {
-            (lane.context.group, lane.context.flag_host) = first;
-            lane.context.worker = number as u32;
-            lane.context.workers = count;
+        let first = (rig.receivers[0].context.group, rig.receivers[0].context.flag_host);
+        for (number, receiver) in rig.receivers.iter_mut().enumerate() {
+            (receiver.context.group, receiver.context.flag_host) = first;
+            receiver.context.worker = number as u32;
+            receiver.context.workers = count;
         }
         rig.prepare().unwrap();
         rig.activate();
@@ -120,33 +121,33 @@ impl LanesRig {
     }
 
     pub(crate) fn prepare(&mut self) -> Result<(), (ContextFault, u32)> {
-        self.enter(prepare_lanes)
+        self.enter(prepare_receive)
     }
 
     /// Runs `body` with the contexts in one array, as the thread sees them.
-    fn enter<R>(&mut self, body: impl FnOnce(&mut LaneThread) -> R) -> R {
-        for (context, lane) in self.array.iter_mut().zip(&self.lanes) {
-            *context = *lane.context;
+    fn enter<R>(&mut self, body: impl FnOnce(&mut ReceiveThread) -> R) -> R {
+        for (context, receiver) in self.array.iter_mut().zip(&self.receivers) {
+            *context = *receiver.context;
         }
         let result = body(&mut self.thread);
-        for (context, lane) in self.array.iter().zip(&mut self.lanes) {
-            *lane.context = *context;
+        for (context, receiver) in self.array.iter().zip(&mut self.receivers) {
+            *receiver.context = *context;
         }
         result
     }
 
     pub(crate) fn activate(&mut self) -> Next {
         let transport = self.transport;
-        let next = self.enter(|thread| lanes(thread, transport));
-        for lane in &self.lanes {
-            lane.check_receives();
+        let next = self.enter(|thread| receive(thread, transport));
+        for receiver in &self.receivers {
+            receiver.check_receives();
         }
         next
     }
 
-    /// Writes operation and placement of a lane, without a message.
-    pub(crate) fn write(&mut self, lane: usize, ask: Ask, placement: Placement) {
-        let rig = &mut self.lanes[lane];
+    /// Writes operation and placement of a receive context, without a message.
+    pub(crate) fn write(&mut self, receiver: usize, ask: Ask, placement: Placement) {
+        let rig = &mut self.receivers[receiver];
         let report_request = rig.line().report_request;
         rig.write_placement(placement);
         rig.write_line(Operation {
@@ -163,23 +164,23 @@ impl LanesRig {
         });
     }
 
-    /// Writes the operation of every lane, sends the message and lets the thread take it over.
+    /// Writes the operation of every receive context, sends the message and lets the thread take it over.
     pub(crate) fn start(&mut self, ask: Ask, placement: Placement) {
-        for lane in 0..self.lanes.len() {
-            self.write(lane, ask, placement);
+        for receiver in 0..self.receivers.len() {
+            self.write(receiver, ask, placement);
         }
         self.control.message(CqeOpcode::WriteImmediate);
         assert_eq!(self.activate(), Next::Reschedule);
-        for lane in &self.lanes {
-            assert_eq!(lane.report().progress.sequence, ask.sequence);
+        for receiver in &self.receivers {
+            assert_eq!(receiver.report().progress.sequence, ask.sequence);
         }
     }
 
-    /// Closes the operation of a lane and asks for its report; returns the request's number.
-    pub(crate) fn close(&mut self, lane: usize) -> u64 {
-        let line = self.lanes[lane].line();
+    /// Closes the operation of a receive context and asks for its report; returns the request's number.
+    pub(crate) fn close(&mut self, receiver: usize) -> u64 {
+        let line = self.receivers[receiver].line();
         let request = line.report_request + 1;
-        self.lanes[lane].write_line(Operation { flags: OPERATION_CLOSED, report_request: request, ..line });
+        self.receivers[receiver].write_line(Operation { flags: OPERATION_CLOSED, report_request: request, ..line });
         self.control.message(CqeOpcode::WriteImmediate);
         request
     }
@@ -189,11 +190,11 @@ impl LanesRig {
         for _ in 0..100 {
             let next = self.activate();
             let mut busy = next == Next::Retrigger;
-            for lane in &mut self.lanes {
-                lane.copy_and_tell_all();
-                let state = &lane.context.state;
-                busy |= state.consumed != lane.delivered
-                    || (self.transport == Transport::Ud && state.completed != lane.delivered);
+            for receiver in &mut self.receivers {
+                receiver.copy_and_tell_all();
+                let state = &receiver.context.state;
+                busy |= state.consumed != receiver.delivered
+                    || (self.transport == Transport::Ud && state.completed != receiver.delivered);
             }
             if !busy {
                 self.activate();
@@ -204,11 +205,11 @@ impl LanesRig {
     }
 
     /// The copies of bitmap and tail bitmap in host memory.
-    pub(crate) fn copied_words(&self, lane: usize) -> (Vec<u64>, Vec<u64>) {
-        let context = &self.lanes[lane].context;
+    pub(crate) fn copied_words(&self, receiver: usize) -> (Vec<u64>, Vec<u64>) {
+        let context = &self.receivers[receiver].context;
         let (words, tails) = (context.bitmap.count() as usize, context.tails.count() as usize);
-        let at = 64 + size_of::<WorkerReport>();
-        let word = |index: usize| self.lanes[lane].host.get::<u64>(at + index * 8);
+        let at = 64 + size_of::<ReceiveReport>();
+        let word = |index: usize| self.receivers[receiver].host.get::<u64>(at + index * 8);
         ((0..words).map(word).collect(), (words..words + tails).map(word).collect())
     }
 }

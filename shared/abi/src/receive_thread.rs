@@ -1,18 +1,18 @@
-//! Context of the lane threads of image `allgather`: each serves an array of [`crate::WorkerContext`]s, its lanes.
+//! Context of the receive context threads of image `allgather`: each serves an array of [`crate::ReceiveContext`]s, its receive contexts.
 //!
 //! The host drives a thread through a reliable connection between one of its queue pairs and one whose receive queue lies in DPA memory,
 //! the thread's *control queue*. It writes lines into DPA memory by plain RDMA Writes ([`crate::Placement`] and [`crate::Operation`] of
-//! one or more lanes) and ends with one Write with immediate of no bytes, whose completion wakes the thread. What was written before on
-//! the same connection lies in memory by then. The thread looks at the operations of all its lanes after every such completion, and at no
+//! one or more receive contexts) and ends with one Write with immediate of no bytes, whose completion wakes the thread. What was written before on
+//! the same connection lies in memory by then. The thread looks at the operations of all its receive contexts after every such completion, and at no
 //! other time. The immediate's value is free.
 
 use crate::layout::abi_struct;
-use crate::{CompletionQueueMemory, ContextMemory, Placement, ReceiveQueueMemory, WorkerContext};
+use crate::{CompletionQueueMemory, ContextMemory, Placement, ReceiveContext, ReceiveQueueMemory};
 
 abi_struct! {
-    /// What a lane remembers besides [`crate::WorkerState`]. The host writes zeros at set-up and never touches it again.
+    /// What a receive context remembers besides [`crate::ReceiveState`]. The host writes zeros at set-up and never touches it again.
     #[size = 128, align = 64]
-    pub struct LaneState {
+    pub struct OperationState {
         /// Copy of the placement of the armed operation.
         pub placed: Placement,
         /// 2^64 / run chunks, rounded up; 0 where no division is needed.
@@ -31,9 +31,9 @@ abi_struct! {
         pub row: u32,
         /// 1 once the armed operation is closed.
         pub closed: u32,
-        /// 1 while the host's line holds something that the lane has not acted on.
+        /// 1 while the host's line holds something that the receive context has not acted on.
         pub pending: u32,
-        /// 1 while the lane must be settled before its thread sleeps.
+        /// 1 while the receive context must be settled before its thread sleeps.
         pub unsettled: u32,
         /// 1 once the copies' queue is dead (UD).
         pub dead: u32,
@@ -43,34 +43,34 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// A thread that serves lanes. Its device address is the argument of the event handler `uc_lanes` or `ud_lanes`.
+    /// A thread that serves receive contexts. Its device address is the argument of the event handler `uc_receive` or `ud_receive`.
     ///
-    /// Life: host creates queues, writes the lanes' contexts and this one, calls RPC `prepare_lanes` with its address (which checks all,
-    /// builds the ring entries, posts all receives; returns 0, or a [`crate::ContextFault`] in bits 31:0 and the lane's number in bits
+    /// Life: host creates queues, writes the receive contexts' contexts and this one, calls RPC `prepare_receive` with its address (which checks all,
+    /// builds the ring entries, posts all receives; returns 0, or a [`crate::ContextFault`] in bits 31:0 and the receive context's number in bits
     /// 63:32), runs the event handler, wakes the thread once (RPC `activate`; from then on its queues are armed), then writes operations.
     #[size = 192, align = 64, memory]
-    pub struct LaneThread {
+    pub struct ReceiveThread {
         /// [`crate::ABI_HASH`].
         pub abi_hash: u64,
         /// [`crate::ABI_VERSION`].
         pub abi_version: u32,
-        /// A [`crate::Transport`] code, the same as each lane's; must match the event handler.
+        /// A [`crate::Transport`] code, the same as each receive context's; must match the event handler.
         pub transport: u32,
-        /// Completions of all lanes after which an activation ends and asks to be run again; at least 1. Each lane in its turn takes at
+        /// Completions of all receive contexts after which an activation ends and asks to be run again; at least 1. Each receive context in its turn takes at
         /// most its own `budget`, rounded up to whole batches.
         pub budget: u32,
         /// Outbox of the thread.
         pub outbox_id: u32,
         /// Window of the thread.
         pub window_id: u32,
-        /// Memory key of the host memory that holds flags, reports and bitmap copies of all lanes.
+        /// Memory key of the host memory that holds flags, reports and bitmap copies of all receive contexts.
         pub window_mkey: u32,
         /// Number of this thread, for logs.
         pub thread: u32,
         /// Zero.
         pub reserved: u32,
-        /// The lanes, at least one; 64-byte aligned, of this thread alone.
-        pub contexts: ContextMemory<WorkerContext>,
+        /// The receive contexts, at least one; 64-byte aligned, of this thread alone.
+        pub contexts: ContextMemory<ReceiveContext>,
         /// Zero.
         pub reserved_2: u64,
         /// CQ of the control queue, bound to this thread. Depth at least the control queue's.
@@ -80,25 +80,25 @@ abi_struct! {
         /// not answered (by a progress line).
         pub control_queue: ReceiveQueueMemory,
         /// State (thread).
-        pub state: LaneThreadState,
+        pub state: ReceiveThreadState,
     }
 }
 
 abi_struct! {
-    /// What a lane thread remembers between activations. The host writes zeros at set-up and never touches it again.
+    /// What a receive context thread remembers between activations. The host writes zeros at set-up and never touches it again.
     #[size = 64, align = 64]
-    pub struct LaneThreadState {
+    pub struct ReceiveThreadState {
         /// Control completions consumed; never wraps.
         pub control_consumed: u64,
         /// Activations.
         pub activations: u64,
         /// Instructions retired in them.
         pub instructions: u64,
-        /// Lane whose turn is next.
-        pub next_lane: u32,
+        /// Receive context whose turn is next.
+        pub next_context: u32,
         /// 1 once the outbox and the window of the thread are configured.
         pub configured: u32,
-        /// 1 after RPC `prepare_lanes` accepted the context.
+        /// 1 after RPC `prepare_receive` accepted the context.
         pub prepared: u32,
         /// Zero.
         pub reserved: u32,

@@ -1,5 +1,5 @@
 //! Missing chunks of a receive context of image `allgather`, from the words that it copies to host memory
-//! (`abi::WorkerContext`): bitmap and *edges*.
+//! (`abi::ReceiveContext`): bitmap and *edges*.
 //!
 //! A PSN's bit tells that its chunk is there, or is not expected because it is the own rank's. The last PSN of a run whose last chunk is
 //! shorter than the others always has its bit set; whether that chunk is there is told by the run's bit in the edges.
@@ -90,7 +90,7 @@ mod tests {
 
     fn check(space: &ReceiveSpace<'_>, chunk_bytes: u32, words: &[u64], tails: &[u64]) -> Result<(), TestCaseError> {
         let mut words = words.to_vec();
-        // A lane sets the bits of short chunks beforehand.
+        // A receive context sets the bits of short chunks beforehand.
         for root in 0..space.roots() {
             let (first, chunks) = space.psns(root).unwrap();
             if space.last_chunk_is_short(root) {

@@ -1,25 +1,25 @@
-//! A lane at work: draining its completion queue, handing over batches, consuming the completions of copies, telling progress.
+//! A receive context at work: draining its completion queue, handing over batches, consuming the completions of copies, telling progress.
 
-use dpa::abi::{ProgressLine, WorkerContext, WorkerReport, WorkerStatus};
+use dpa::abi::{ProgressLine, ReceiveContext, ReceiveReport, ReceiveStatus};
 use dpa::hw::{ControlSegment, CqeOpcode, WqeOpcode, WriteWqe};
 use dpa::{
     BitmapView, CompletionQueue, Counters, CqeRef, OnlyIf, Outbox, Poll, ReceiveQueue, SendQueue, Window, WindowCell,
     error, fatal, fence,
 };
 
-/// A lane whose turn it is. `UD`: its transport.
-pub(crate) struct Worker<'c, const UD: bool> {
-    pub(crate) context: &'c mut WorkerContext,
+/// A receive context whose turn it is. `UD`: its transport.
+pub(crate) struct Receiver<'c, const UD: bool> {
+    pub(crate) context: &'c mut ReceiveContext,
     pub(crate) outbox: Outbox,
     pub(crate) window: Window,
-    pub(crate) report: WindowCell<WorkerReport>,
+    pub(crate) report: WindowCell<ReceiveReport>,
     pub(crate) receive_cq: CompletionQueue,
     pub(crate) receive_queue: ReceiveQueue,
     pub(crate) send_cq: OnlyIf<UD, CompletionQueue>,
     pub(crate) send_queue: OnlyIf<UD, SendQueue>,
     /// All chunks of the operation.
     pub(crate) bitmap: BitmapView,
-    /// The chunks that the hot loop may take: those whose bit is clear; none of a lane that is closed or dead.
+    /// The chunks that the hot loop may take: those whose bit is clear; none of a receive context that is closed or dead.
     pub(crate) regular: BitmapView,
     /// Completions per segment, a power of two.
     pub(crate) segment: u64,
@@ -27,15 +27,15 @@ pub(crate) struct Worker<'c, const UD: bool> {
     pub(crate) head: u64,
 }
 
-impl<'c, const UD: bool> Worker<'c, UD> {
+impl<'c, const UD: bool> Receiver<'c, UD> {
     /// Opcode of an ordinary completion.
     pub(crate) const OPCODE: CqeOpcode = if UD { CqeOpcode::SendImmediate } else { CqeOpcode::WriteImmediate };
 
-    /// The lane of `context` in a thread with this outbox and window.
+    /// The receive context of `context` in a thread with this outbox and window.
     #[inline(always)]
-    pub(crate) fn attach(context: &'c mut WorkerContext, outbox: Outbox, window: Window) -> Self {
+    pub(crate) fn attach(context: &'c mut ReceiveContext, outbox: Outbox, window: Window) -> Self {
         let chunks = context.state.armed.chunks;
-        let stopped = (context.lane.closed | context.lane.dead) != 0;
+        let stopped = (context.op.closed | context.op.dead) != 0;
         let bits = |bits| BitmapView::attach(&context.bitmap, bits);
         let (bitmap, regular) = (bits(chunks), bits(if stopped { 0 } else { chunks }));
         let report = window.cell(context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
@@ -114,12 +114,12 @@ impl<'c, const UD: bool> Worker<'c, UD> {
         };
         // Written back by the fences of the next segment, or of `publish` when there is none: a sender with less than two
         // segments of credit is slow anyway.
-        self.report.store_at::<{ core::mem::offset_of!(WorkerReport, progress.receives_posted) }>(posted);
+        self.report.store_at::<{ core::mem::offset_of!(ReceiveReport, progress.receives_posted) }>(posted);
     }
 
     /// Consumes completions of copies and posts the receives whose slots they free. Returns how many receives are posted in all. Takes
     /// only what is entirely ordinary, a batch whose entries stay as they are; the first completion that is not goes to
-    /// [`Worker::reap_irregular`].
+    /// [`Receiver::reap_irregular`].
     #[inline(always)]
     pub(crate) fn reap(&mut self) -> u64 {
         let state = &self.context.state;
@@ -146,7 +146,7 @@ impl<'c, const UD: bool> Worker<'c, UD> {
         if is_ordinary { posted } else { self.reap_irregular() }
     }
 
-    /// [`Worker::reap`] of completions of any kind.
+    /// [`Receiver::reap`] of completions of any kind.
     #[cold]
     #[inline(never)]
     fn reap_irregular(&mut self) -> u64 {
@@ -183,9 +183,9 @@ impl<'c, const UD: bool> Worker<'c, UD> {
     /// Hands over what is left of a segment, acts on the host's line if that had to wait, answers, finishes, tells progress.
     #[inline(never)]
     pub(crate) fn settle(&mut self) {
-        self.context.lane.unsettled = 0;
+        self.context.op.unsettled = 0;
         self.hand_over();
-        if self.context.lane.pending != 0 {
+        if self.context.op.pending != 0 {
             self.process_commands();
         }
         self.answer_report();
@@ -219,7 +219,7 @@ impl<'c, const UD: bool> Worker<'c, UD> {
         let outstanding = self.outstanding();
         let state = &self.context.state;
         let returned = if UD { state.completed } else { state.posted };
-        self.report.store_part::<{ core::mem::offset_of!(WorkerReport, progress) }, ProgressLine>(&ProgressLine {
+        self.report.store_part::<{ core::mem::offset_of!(ReceiveReport, progress) }, ProgressLine>(&ProgressLine {
             sequence: state.armed.sequence,
             receives_posted: returned + self.receive_queue.depth(),
             consumed: state.consumed,
@@ -234,9 +234,9 @@ impl<'c, const UD: bool> Worker<'c, UD> {
     }
 
     /// Notes a failure; the first one of an operation stays.
-    pub(crate) fn fail(&mut self, status: WorkerStatus, detail: u32) {
+    pub(crate) fn fail(&mut self, status: ReceiveStatus, detail: u32) {
         let state = &mut self.context.state;
-        if !WorkerStatus::from_raw(state.status).is_ok_and(WorkerStatus::is_error) {
+        if !ReceiveStatus::from_raw(state.status).is_ok_and(ReceiveStatus::is_error) {
             state.status = status as u32;
             state.detail = detail;
         }
