@@ -145,18 +145,19 @@ fn the_installed_program_needs_nothing_beside_it() {
     };
     for (command, words) in [
         ("flexcast tput --bytes 65536", ["ud", "equal"]),
-        ("flexcast sim --ranks 4 --bytes 4096", ["multicast", "equal"]),
-        ("flexcast reference --bytes 65536", ["uc", "8192"]),
+        ("flexcast sim --ranks 4 --bytes 4096", ["multicast", "every rank has every byte"]),
+        ("flexcast reference --bytes 65536", ["uc", "published"]),
         ("flexcast run pingpong", ["bring-up", "ping 1"]),
-        ("flexcast soak --seeds 1 --first 1", ["1", "seed"]),
+        ("flexcast soak --seeds 1 --first 1", ["from seed 1", "every byte on every rank"]),
         ("flexcast bench --bytes 65536 --no-collectives", ["reference", "allgather"]),
         ("flexcast report --list", ["variability", "models"]),
         ("flexcast report --only models --reduced --out out", ["models: ", "page: "]),
-        ("flexcast report --only one-thread --reduced --out out", ["one-thread: ", "page: "]),
+        ("flexcast report --only variability --reduced --out out", ["variability: ", "page: "]),
     ] {
         let said = said(command);
         assert!(words.iter().all(|word| said.contains(word)), "`{command}`: {said}");
     }
+    assert!(folder.path().join("out/noise/jitter.toml").is_file(), "the fault script that runs of the page name");
     // An image of a fresh build in this folder stands above the program's own, and one that is named above both.
     std::fs::create_dir_all(folder.path().join("target/device/emu")).expect("a folder");
     std::fs::write(folder.path().join("target/device/emu/allgather.elf"), "none").expect("a file");
