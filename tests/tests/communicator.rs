@@ -1,6 +1,8 @@
 //! Communicators used wrongly, dropped, cancelled and side by side: on emulated cards, all ranks in one thread, with the real firmware.
 
-use flexcast::{Buffer, Communicator, Config, Done, Error, Pending, Request};
+use std::time::Duration;
+
+use flexcast::{Buffer, Communicator, Config, Control, Done, Error, Pending, Request, Test};
 use flexcast_tests::communicators::{
     Under, check, config, connect, contribution, drive, ended, gather, gathered, gathers, with_cards,
 };
@@ -265,4 +267,84 @@ fn settings_suit_the_card() {
         let (overheads, recovery) = (Config::default().overheads, Config::default().recovery_timeout);
         assert_eq!(config.overheads(overheads).recovery_timeout(recovery), Config::default());
     });
+}
+
+/// Also where one poll finds the last byte and the last message, and so releases the operation at once: ranks other than the first poll
+/// seldom.
+#[test]
+fn every_operation_that_ends_well_says_when_it_was_complete() {
+    const SELDOM_PS: u64 = 100_000_000;
+    for control in [Control::Host, Control::Device] {
+        for ranks in [1, 2, 3] {
+            with_cards(ranks, |provider, cards| {
+                let communicators = connect(cards.iter(), &config().control(control));
+                for (bytes, root) in [(0, 0), (1, 0), (4096, ranks as u32 - 1), (50_000, 0)] {
+                    let broadcast = |communicator: &Communicator| {
+                        let buffer = communicator.card().buffer(bytes).expect("a buffer");
+                        communicator.broadcast(buffer, root).expect("accepted")
+                    };
+                    let mut posted: Vec<_> = communicators.iter().map(|one| Some(broadcast(one))).collect();
+                    posted.extend(communicators.iter().map(|one| Some(gather(one, 3, bytes))));
+                    let (mut next_ps, mut left) = (0, posted.len());
+                    while left > 0 {
+                        let now_ps = provider.relax().now_ps();
+                        let polls_all = now_ps >= next_ps;
+                        for (at, slot) in posted.iter_mut().enumerate().filter(|(at, _)| polls_all || at % ranks == 0) {
+                            let communicator = &communicators[at % ranks];
+                            let Some(request) = slot.take() else {
+                                communicator.progress().expect("progress");
+                                continue;
+                            };
+                            match communicator.test(request).expect("success") {
+                                Test::Pending(request) => *slot = Some(request),
+                                Test::Done(done) => {
+                                    left -= 1;
+                                    let phases = done.report.phases;
+                                    assert!(phases.complete().is_some(), "{control:?} of {ranks}: {phases:?}");
+                                    assert!(
+                                        phases.complete() <= phases.released(),
+                                        "{control:?} of {ranks}: {phases:?}"
+                                    );
+                                }
+                            }
+                        }
+                        if polls_all {
+                            next_ps = now_ps + SELDOM_PS;
+                        }
+                        provider.relax().relax();
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// Whether the protocol runs on the host or on the card: between the post and the first call of `progress` the card arms the operation.
+#[test]
+fn a_post_starts_the_operation_wherever_the_protocol_runs() {
+    for control in [Control::Host, Control::Device] {
+        with_cards(2, |provider, cards| {
+            let communicators = connect(cards.iter(), &config().control(control));
+            // What has just been connected is at rest.
+            gathers(provider, &communicators, 1, 100);
+            let activations = || communicators[0].receive_statistics().expect("statistics").activations;
+            let before = activations();
+            let posted: Vec<_> = communicators.iter().map(|one| (one, gather(one, 2, 20_000))).collect();
+            let now_ps = provider.relax().now_ps();
+            while provider.relax().now_ps() < now_ps + 50_000_000 {
+                provider.relax().relax();
+            }
+            communicators.iter().for_each(|one| _ = one.progress().expect("progress"));
+            let outcomes = ended(provider, posted);
+            assert!(activations() > before);
+            for outcome in outcomes {
+                let done = outcome.expect("success");
+                check(&done, 2, 2, 20_000);
+                let phases = done.report.phases;
+                let armed = phases.armed().expect("armed") - phases.posted();
+                // The first call of `progress`, 50 us after the post, finds it armed; arming takes more than 10 us.
+                assert!(armed <= Duration::from_micros(60), "{control:?}: {phases:?}");
+            }
+        });
+    }
 }

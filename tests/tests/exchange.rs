@@ -1,7 +1,7 @@
 //! Alltoall, Reduce-Scatter and AllReduce without multicast, on emulated cards: every byte of every rank, and what each rank sent.
 
 use emu_config::Machine;
-use emu_machine::Config;
+use emu_machine::{Config, with_world};
 use flexcast::p2p::algorithm::{Allreduce, Alltoall, Operation};
 use flexcast::p2p::{self, Buffer, Error, Operator, reference};
 use flexcast_tests::ranks::{Ranks, bytes_of, with_ranks};
@@ -189,6 +189,28 @@ fn allreduces_give_every_rank_the_sum() {
                     let Reduced { results, sum, sent } = reduce(ranks, Operator::SumF32, elements, Some(algorithm))?;
                     assert!(results.iter().all(|result| *result == sum), "{algorithm:?} of {elements} among {count}");
                     assert_eq!(sent.iter().sum::<u64>(), 8 * elements * u64::from(count - 1), "2N(P - 1) over all");
+                }
+                Ok(())
+            })
+            .expect("it works");
+        }
+    }
+}
+
+/// A send whose message has come and whose acknowledgement has not still reads its memory: neither peers nor the host write there.
+#[test]
+fn reductions_write_nowhere_where_a_posted_send_reads() {
+    let all =
+        [None, Some(Allreduce::Ring), Some(Allreduce::Tree { segments: 1 }), Some(Allreduce::Tree { segments: 3 })];
+    for algorithm in all {
+        let operation = algorithm.map_or(Operation::ReduceScatter, Operation::Allreduce);
+        for (count, loss_ppm) in [(2, 20_000), (3, 20_000), (3, 100_000), (5, 50_000)] {
+            let machine = Config { detect_races: true, ..machine(count, loss_ppm) };
+            with_ranks(machine, &[operation], p2p::Config::default(), |ranks| {
+                for elements in [64, 10_007, 64, 3_000, 64, 64] {
+                    reduce(ranks, Operator::SumI32, elements, algorithm)?;
+                    let races = with_world(|world| world.take_races()).expect("the machine is there");
+                    assert!(races.is_empty(), "{operation:?} of {elements} among {count}: {}", races[0]);
                 }
                 Ok(())
             })

@@ -333,7 +333,7 @@ fn indices_pass_their_16_bits() {
 }
 
 #[test]
-fn a_held_operation_waits_for_the_conductor_or_for_its_closing() {
+fn a_held_operation_waits_for_the_progress_thread_or_for_its_closing() {
     for transport in BOTH {
         let mut line = flexcast_abi::Signals { contexts: 1, senders: 1, ..Default::default() };
         let named = Shared::new(DeviceAddress::new(core::ptr::from_mut(&mut line) as u64));

@@ -22,7 +22,7 @@
 //!
 //! Inside: `plan` cuts an operation into blocks, subgroups and chunks; `stream` tells which of them travel together; `flexcast_proto`
 //! decides when who does what; `receive` and `send` are the two sides on the card, `control` the connections between ranks; `engine`
-//! carries out. `machine` is the protocol's state here or on the card, where `conductor` keeps it.
+//! carries out. A `driver` runs the protocol's state machine: `host` here, `device` on the card.
 #![deny(unsafe_code)]
 
 /// The program on the first page compiles.

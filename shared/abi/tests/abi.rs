@@ -107,13 +107,13 @@ fn discriminants_are_fixed() {
         assert_eq!(status.is_error(), raw >= 4);
     }
     assert_eq!(SendStatus::from_raw(8), Err(8));
-    let conductors = [
+    let statuses = [
         (0, ProgressThreadStatus::Running),
         (1, ProgressThreadStatus::ControlError),
         (2, ProgressThreadStatus::InvalidOrder),
     ];
-    assert_eq!(conductors.len(), ProgressThreadStatus::ALL.len());
-    for (raw, status) in conductors {
+    assert_eq!(statuses.len(), ProgressThreadStatus::ALL.len());
+    for (raw, status) in statuses {
         assert_eq!(ProgressThreadStatus::from_raw(raw), Ok(status));
     }
     assert_eq!(Transport::from_raw(1), Ok(Transport::Uc));

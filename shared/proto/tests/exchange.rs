@@ -9,6 +9,28 @@ use flexcast_proto::p2p::{
 };
 use proptest::prelude::*;
 
+/// Which blocks of each rank's work buffer its posted sends read. No acknowledgement ever comes: a card may read a block again, to
+/// repeat a message whose acknowledgement is late, as long as the operation lasts.
+struct Reads(Vec<Vec<bool>>);
+
+impl Reads {
+    fn new(ranks: u32, blocks: u32) -> Self {
+        Self(vec![vec![false; blocks as usize]; ranks as usize])
+    }
+
+    fn post(&mut self, rank: u32, read: Span) {
+        let blocks = &mut self.0[rank as usize];
+        read.iter(blocks.len() as u32).for_each(|block| blocks[block as usize] = true);
+    }
+
+    /// Checks that no posted send of the rank reads what is written.
+    fn check_write(&self, rank: u32, written: Span) {
+        let blocks = &self.0[rank as usize];
+        let both = written.iter(blocks.len() as u32).find(|block| blocks[*block as usize]);
+        assert_eq!(both, None, "{written:?} is written at rank {rank} while a posted send reads this block of it");
+    }
+}
+
 /// What is under way from one rank to another.
 type Connection = VecDeque<(Transfer, Vec<u64>)>;
 
@@ -132,7 +154,7 @@ fn partners_are_mutual() {
                     assert!((1..).zip(&sends).all(|(round, send)| send.to == rank ^ round));
                 }
                 assert_eq!(schedule.targets().len(), ranks - 1);
-                assert_eq!((schedule.start(), schedule.reduction(0)), (None, None));
+                assert_eq!((schedule.starts().next(), schedule.reduction(0)), (None, None));
             }
         }
     }
@@ -157,11 +179,14 @@ fn reduce(
     let buffers = std::cell::RefCell::new(vec![vec![0u64; (work.total_bytes() / 8) as usize]; ranks as usize]);
     for schedule in &all {
         let rank = schedule.place().rank();
-        let start = schedule.start().expect("a reduction");
-        let (from, to) = (at(contribution, start.from), at(work, start.to));
-        assert_eq!(from.len(), to.len());
-        from.into_iter().zip(to).for_each(|(from, to)| buffers.borrow_mut()[rank as usize][to] = own(rank, from));
+        assert!(schedule.starts().next().is_some(), "a reduction");
+        for start in schedule.starts() {
+            let (from, to) = (at(contribution, start.from), at(work, start.to));
+            assert_eq!(from.len(), to.len());
+            from.into_iter().zip(to).for_each(|(from, to)| buffers.borrow_mut()[rank as usize][to] = own(rank, from));
+        }
     }
+    let reads = std::cell::RefCell::new(Reads::new(ranks, work.count()));
     assert_eq!(elements, contribution.total_bytes() / 8, "no element is cut");
     let mut sent = vec![0; ranks as usize];
     run(
@@ -169,9 +194,11 @@ fn reduce(
         seed,
         |rank, transfer| {
             sent[rank as usize] += work.bytes(transfer.blocks);
+            reads.borrow_mut().post(rank, transfer.blocks);
             at(work, transfer.blocks).into_iter().map(|at| buffers.borrow()[rank as usize][at]).collect()
         },
         |schedule, to, arrival, bytes, tag| {
+            reads.borrow().check_write(to, arrival.blocks);
             let buffer = &mut buffers.borrow_mut()[to as usize];
             let place = at(work, arrival.blocks);
             place.iter().zip(&bytes).for_each(|(at, value)| buffer[*at] = *value);
@@ -179,6 +206,7 @@ fn reduce(
                 None => {}
                 Some(Reduction::AddOwn) => place.iter().for_each(|at| buffer[*at] += own(to, *at)),
                 Some(Reduction::AddTo(span)) => {
+                    reads.borrow().check_write(to, span);
                     let targets = at(work, span);
                     assert_eq!(targets.len(), place.len());
                     targets.iter().zip(&bytes).for_each(|(at, value)| buffer[*at] += value);

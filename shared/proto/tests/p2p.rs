@@ -84,6 +84,10 @@ fn run(operation: Operation, ranks: u32, pieces: &Blocks<'_>, seed: u64) -> Cost
     let mut under_way: Vec<(u32, u32)> = Vec::new();
     let mut delivered: Vec<u32> = Vec::new();
     let mut polling: Vec<u32> = (0..ranks).collect();
+    // The blocks that posted sends read, by rank. An acknowledgement may be arbitrarily late, so that a card reads them again.
+    let mut read = vec![vec![false; blocks.count() as usize]; ranks as usize];
+    // The plain ring brings shares again that the scatter has brought: the same bytes.
+    let again = matches!(operation, Operation::Broadcast { algorithm: Broadcast::ScatterAllgather, .. });
     loop {
         match random.below(3) {
             0 if !polling.is_empty() => {
@@ -96,6 +100,7 @@ fn run(operation: Operation, ranks: u32, pieces: &Blocks<'_>, seed: u64) -> Cost
                     }
                     cost.sent_bytes[rank as usize] += blocks.bytes(transfer.blocks);
                     cost.messages[rank as usize] += 1;
+                    transfer.blocks.iter(blocks.count()).for_each(|block| read[rank as usize][block as usize] = true);
                     connections.entry((rank, transfer.to)).or_default().push_back(transfer);
                     under_way.push((rank, transfer.to));
                 }
@@ -103,6 +108,11 @@ fn run(operation: Operation, ranks: u32, pieces: &Blocks<'_>, seed: u64) -> Cost
             1 if !under_way.is_empty() => {
                 let (from, to) = under_way.swap_remove(random.below(under_way.len()));
                 let transfer = connections.get_mut(&(from, to)).and_then(VecDeque::pop_front).unwrap();
+                let is_read = transfer.blocks.iter(blocks.count()).any(|block| read[to as usize][block as usize]);
+                assert!(
+                    again || !is_read,
+                    "{operation:?}: {transfer:?} of {from} lands where posted sends of {to} read"
+                );
                 for range in blocks.ranges(transfer.blocks).iter().map(at) {
                     let bytes = buffers[from as usize][range.clone()].to_vec();
                     let target = &mut buffers[to as usize][range];

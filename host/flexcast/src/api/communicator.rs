@@ -142,7 +142,7 @@ impl Communicator {
     /// Control messages sent so far.
     #[must_use]
     pub fn messages(&self) -> MessageCounts {
-        self.0.with(|engine| engine.messages)
+        self.0.with(|engine| engine.parts.driver.messages())
     }
 
     /// Counters of the receive workers, all together, as of their last report.
@@ -305,6 +305,6 @@ impl Communicator {
     /// What this rank and another have called, if an operation has failed because they differ and this is the rank that found it.
     #[must_use]
     pub fn disagreement(&self) -> Option<flexcast_proto::Disagreement> {
-        self.0.with(|engine| engine.parts.machine.disagreement())
+        self.0.with(|engine| engine.parts.driver.disagreement())
     }
 }

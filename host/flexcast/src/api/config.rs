@@ -481,14 +481,14 @@ impl Config {
         // As many for every rank: all stand in the same place of a circle.
         let peers = peers(RankInfo::new(0, ranks)?);
         let targets = if self.transport == Transport::UcUnicast { ranks.saturating_sub(1) } else { 0 };
-        let conductor = u32::from(self.control == Control::Device);
+        let progress = u32::from(self.control == Control::Device);
         Ok(Footprint {
-            threads: self.receive_threads + self.send_threads + conductor,
+            threads: self.receive_threads + self.send_threads + progress,
             receive_queue_pairs: derived.streams,
             send_queue_pairs: derived.streams,
-            loopback_queue_pairs: copies + self.receive_threads + self.send_threads + conductor,
+            loopback_queue_pairs: copies + self.receive_threads + self.send_threads + progress,
             // With the protocol on the card, its messages and the host's reads of the ring neighbours have connections of their own.
-            control_queue_pairs: peers.len() as u32 + targets + conductor * ranks.saturating_sub(1).min(2),
+            control_queue_pairs: peers.len() as u32 + targets + progress * ranks.saturating_sub(1).min(2),
             staging_bytes: contexts * slots * u64::from(derived.slot_bytes),
             bitmap_bytes: contexts * 8 * u64::from(derived.bitmap_words + derived.tail_words),
             context_bytes: CONTEXT_BYTES,

@@ -93,7 +93,7 @@ impl Communicator {
 }
 
 impl Engine {
-    /// Takes an operation on, and gives the number of its request.
+    /// Takes an operation on, starts it if none is ahead of it, and gives the number of its request.
     fn post(
         &mut self,
         kind: Kind,
@@ -110,11 +110,8 @@ impl Engine {
         receive.tell();
         self.posted += 1;
         let (request, posted_ps) = (self.posted, self.card.now_ps());
-        self.waiting.push_back(Posted { request, plan, send, receive, posted_ps });
-        if self.parts.machine.is_on_card() && self.current.is_none() {
-            // From here on the card needs nobody.
-            self.trouble = self.progress().err();
-        }
+        // With the protocol on the card, that needs nobody from here on.
+        self.take_on(Posted { request, plan, send, receive, posted_ps }).inspect_err(|_| self.posted -= 1)?;
         Ok(request)
     }
 

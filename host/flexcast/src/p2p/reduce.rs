@@ -165,7 +165,7 @@ impl Group {
             self.reducing.work.push(MemoryRegion::register(&self.pd, memory, access)?);
         }
         let Some(region) = self.reducing.work.last() else { return Ok(()) };
-        if let Some(Start { from, to }) = schedule.start() {
+        for Start { from, to } in schedule.starts() {
             let ([from, _], [to, _]) = (blocks.ranges(from), work.ranges(to));
             region.write(to.start as usize, &own[from.start as usize..from.end as usize])?;
         }

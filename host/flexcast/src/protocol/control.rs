@@ -1,6 +1,6 @@
 //! Reliable connections to other ranks: control messages, and reads of what multicast has lost.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use flexcast_proto::wire;
 use flexio::{
@@ -38,7 +38,7 @@ const fn id(kind: u64, peer: usize, slot: u32) -> u64 {
 pub(crate) enum Event<'e> {
     /// A message has come.
     Message { from: u32, bytes: &'e [u8] },
-    /// A read is over.
+    /// All reads of a tag are over.
     Read { tag: u32 },
     /// The connection to a rank is broken: a work completion status.
     Broken { rank: u32, status: u32 },
@@ -82,6 +82,8 @@ pub(crate) struct Control {
     messages: VecDeque<Waiting>,
     reads: VecDeque<(usize, Read)>,
     under_way: u32,
+    /// Reads of each tag that are not over.
+    unfinished: BTreeMap<u32, u32>,
     /// What has just completed, while it is dealt with; kept for its room.
     completed: Vec<Completion>,
 }
@@ -127,6 +129,7 @@ impl Control {
             messages: VecDeque::new(),
             reads: VecDeque::new(),
             under_way: 0,
+            unfinished: BTreeMap::new(),
             completed: Vec::new(),
         })
     }
@@ -174,6 +177,7 @@ impl Control {
     /// Reads a range of a peer's memory; see [`Event::Read`].
     pub(crate) fn read(&mut self, read: Read) -> Result<()> {
         if let Some(peer) = self.index(read.from) {
+            *self.unfinished.entry(read.tag).or_default() += 1;
             self.reads.push_back((peer, read));
             self.flush()?;
         }
@@ -195,9 +199,11 @@ impl Control {
     /// Forgets reads that have not been begun.
     pub(crate) fn cancel_reads(&mut self) {
         self.reads.clear();
+        self.unfinished.clear();
     }
 
-    fn flush(&mut self) -> Result<()> {
+    /// Posts what has waited for room.
+    pub(crate) fn flush(&mut self) -> Result<()> {
         let mut at = 0;
         while let Some(message) = self.messages.get(at) {
             let peer = message.peer;
@@ -246,8 +252,8 @@ impl Control {
         Ok(())
     }
 
-    /// Takes what has happened and tells it; returns whether there was anything.
-    pub(crate) fn poll(&mut self, mut tell: impl FnMut(&mut Self, Event<'_>) -> Result<()>) -> Result<bool> {
+    /// Takes what has happened and reports it; returns whether there was anything.
+    pub(crate) fn poll(&mut self, mut notify: impl FnMut(&mut Self, Event<'_>) -> Result<()>) -> Result<bool> {
         let mut any = false;
         let mut done = std::mem::take(&mut self.completed);
         loop {
@@ -259,7 +265,7 @@ impl Control {
             }
             any = true;
             for completion in &done {
-                self.take(completion, &mut tell)?;
+                self.take(completion, &mut notify)?;
             }
             self.flush()?;
         }
@@ -268,7 +274,7 @@ impl Control {
     fn take(
         &mut self,
         completion: &Completion,
-        tell: &mut impl FnMut(&mut Self, Event<'_>) -> Result<()>,
+        notify: &mut impl FnMut(&mut Self, Event<'_>) -> Result<()>,
     ) -> Result<()> {
         let (kind, peer, tag) = (completion.id >> 56, (completion.id >> 32) as usize & 0xFF_FFFF, completion.id as u32);
         let rank = self.peers[peer].rank;
@@ -286,7 +292,7 @@ impl Control {
             if std::mem::replace(&mut self.peers[peer].broken, true) {
                 return Ok(());
             }
-            return tell(self, Event::Broken { rank, status: completion.status });
+            return notify(self, Event::Broken { rank, status: completion.status });
         }
         match kind {
             KIND_RECEIVE => {
@@ -295,9 +301,18 @@ impl Control {
                 self.memory.read(tag as usize * MESSAGE_BYTES, &mut bytes[..len])?;
                 // The next message of this peer may use the slot at once: the bytes are out of it.
                 self.post_receive(peer, tag)?;
-                tell(self, Event::Message { from: rank, bytes: &bytes[..len] })
+                notify(self, Event::Message { from: rank, bytes: &bytes[..len] })
             }
-            KIND_READ => tell(self, Event::Read { tag }),
+            KIND_READ => {
+                if let Some(left) = self.unfinished.get_mut(&tag) {
+                    *left -= 1;
+                    if *left == 0 {
+                        self.unfinished.remove(&tag);
+                        return notify(self, Event::Read { tag });
+                    }
+                }
+                Ok(())
+            }
             _ => Ok(()),
         }
     }

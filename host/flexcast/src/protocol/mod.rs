@@ -1,7 +1,8 @@
 //! Drivers of the protocol: they carry out what its state machine in `flexcast_proto` decides, on the host or on the card.
 
-pub(crate) mod conductor;
 pub(crate) mod control;
+pub(crate) mod device;
+pub(crate) mod driver;
 pub(crate) mod engine;
-pub(crate) mod machine;
+pub(crate) mod host;
 pub(crate) mod peers;

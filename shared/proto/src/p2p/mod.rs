@@ -158,7 +158,7 @@ impl Allreduce {
     /// As [`Allreduce::contribution`].
     pub fn work(self, elements: u64, element_bytes: u32, ranks: u32) -> Result<Blocks<'static>, BlocksError> {
         match self {
-            Self::Ring => self.contribution(elements, element_bytes, ranks),
+            Self::Ring => Blocks::equal(elements, 2)?.split(ranks)?.in_units(element_bytes),
             Self::Tree { segments } => {
                 let areas = reduce_tree::levels(ranks.max(1)) + 1;
                 Blocks::equal(elements, areas)?.split(segments)?.in_units(element_bytes)

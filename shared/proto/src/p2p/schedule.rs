@@ -216,18 +216,18 @@ impl Schedule {
         Self { algorithm, ..*self }
     }
 
-    /// What of the own contribution is put into the work buffer of a reduction before [`Schedule::poll`] is called; none
+    /// What of the own contribution is put into the work buffer of a reduction before [`Schedule::poll`] is called; nothing
     /// if this is no reduction.
-    #[must_use]
-    pub fn start(&self) -> Option<Start> {
-        match self.algorithm {
-            Algorithm::ReduceRing(ring) => Some(Start { from: ring.start(), to: ring.start() }),
+    pub fn starts(&self) -> impl Iterator<Item = Start> {
+        let starts = match self.algorithm {
+            Algorithm::ReduceRing(ring) => ring.starts(),
             Algorithm::ReduceTree(tree) => {
                 let to = tree.area();
-                Some(Start { from: Span { first: 0, count: to.count }, to })
+                [Some(Start { from: Span { first: 0, count: to.count }, to }), None]
             }
-            _ => None,
-        }
+            _ => [None, None],
+        };
+        starts.into_iter().flatten()
     }
 
     /// What to do with a message that has arrived, after [`Schedule::arrived`] and before [`Schedule::poll`]; none if it

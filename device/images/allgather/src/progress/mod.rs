@@ -8,7 +8,7 @@
 
 mod act;
 mod messages;
-mod orders;
+mod commands;
 mod prepare;
 
 use datapath::{Control, resources};

@@ -5,24 +5,22 @@ use std::fmt;
 use std::net::Ipv4Addr;
 
 use flexcast_abi::{DeviceAddress, Signals};
-use flexcast_proto::wire::Codec;
-use flexcast_proto::{Alpha, CollectiveIds, Participant, RankInfo};
+use flexcast_proto::{Alpha, CollectiveIds, RankInfo};
 use flexio::{Access, DeviceBuffer, HostBuffer, MemoryRegion, MulticastGroup};
 
 use super::Communicator;
 use crate::api::card::Card;
 use crate::api::config::{Config, Derived, Footprint, ps};
-use crate::api::report::MessageCounts;
 use crate::dpa::receive::{self, Receive};
 use crate::dpa::send::{self, Send};
 use crate::dpa::targets::Targets;
-use crate::endpoint::{Capabilities, Endpoint, Purpose, StreamEnds};
+use crate::endpoint::{Capabilities, Endpoint, StreamEnds};
 use crate::error::{Error, Result};
 use crate::plan::stream::Stream;
-use crate::protocol::conductor::{self, Conductor};
-use crate::protocol::control::Control;
+use crate::protocol::device::{self, DeviceDriver};
+use crate::protocol::driver::{Connect, Driver, QueuePairs};
 use crate::protocol::engine::{Engine, Parts, Units};
-use crate::protocol::machine::Machine;
+use crate::protocol::host::HostDriver;
 use crate::protocol::peers::peers;
 
 /// Number of the first operation.
@@ -105,33 +103,28 @@ impl Pending {
         }
         let receive_bytes = receive::Shared::new(&derived, ranks).bytes();
         let send_shared = send::Shared::new(&config);
-        let progress_shared = conductor::Shared;
-        let memory = HostBuffer::zeroed(receive_bytes + send_shared.end() + progress_shared.end())?;
+        let device_shared = device::Shared;
+        let memory = HostBuffer::zeroed(receive_bytes + send_shared.end() + device_shared.end())?;
         let memory = MemoryRegion::register(card.pd(), memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let (receive_memory, memory) = memory.split_at(receive_bytes)?;
-        let (send_memory, progress_memory) = memory.split_at(send_shared.end())?;
+        let (send_memory, device_memory) = memory.split_at(send_shared.end())?;
         let (receivers, others) = units.units.split_at(config.receive_threads as usize);
-        let (senders, conductors) = others.split_at(config.send_threads as usize);
-        let signals = match conductors {
+        let (senders, progress) = others.split_at(config.send_threads as usize);
+        let signals = match progress {
             [] => None,
             _ => Some(DeviceBuffer::zeroed(card.process(), size_of::<Signals>() as u64)?),
         };
         let signals_at = signals.as_ref().map(|line| DeviceAddress::new(line.addr().get()));
         let receive = Receive::new(card, &config, &derived, place, receivers, (receive_memory, signals_at))?;
         let send = Send::new(card, &config, &derived, place, senders, (send_memory, send_shared, signals_at))?;
-        let (machine, control_peers) = match conductors.first().zip(signals) {
+        let driver: Box<dyn Driver> = match progress.first().zip(signals) {
             Some((unit, signals)) => {
-                let shared = (progress_memory, progress_shared, signals);
-                let conductor = Conductor::new(card, &config, place, *unit, &peers, shared)?;
-                (Machine::Device(Box::new(conductor)), neighbours(place))
+                let shared = (device_memory, device_shared, signals);
+                Box::new(DeviceDriver::new(card, &config, place, *unit, (&peers, &neighbours(place)), shared)?)
             }
-            None => (Machine::Host(Box::new(Participant::new(place, FIRST_OPERATION))), peers),
+            None => Box::new(HostDriver::new(card, place, FIRST_OPERATION, &peers)?),
         };
-        let control = Control::new(card, &control_peers)?;
-        let (queue_pairs, reads) = match machine.conductor() {
-            Some(conductor) => (conductor.queue_pairs(), control.queue_pairs()),
-            None => (control.queue_pairs(), Vec::new()),
-        };
+        let QueuePairs { control, reads } = driver.queue_pairs();
         let device = card.device();
         let [.., high, low] = device.info().mac.0;
         let own = Endpoint {
@@ -144,13 +137,13 @@ impl Pending {
                 | u64::from(high) << 8
                 | u64::from(low),
             capabilities: Capabilities::new(&config, derived.layout.psn_bits(), mtu_bytes),
-            queue_pairs,
+            queue_pairs: control,
             reads,
             streams: stream_ends(&receive, &send),
             target_queue_pairs: receive.targets().map(Targets::queue_pairs).unwrap_or_default(),
             target_table: receive.targets().map_or((0, 0), Targets::table),
         };
-        let parts = Parts { control, machine, send, receive, _units: units };
+        let parts = Parts { driver, send, receive, _units: units };
         Ok(Self { card: card.clone(), config, derived, footprint, place, parts, own })
     }
 
@@ -176,19 +169,13 @@ impl Pending {
             Ok(MulticastGroup::ipv4(Ipv4Addr::new(239, a ^ c, b, subgroup as u8))?)
         };
         let Self { card, config, derived, footprint, place, .. } = self;
-        let Parts { control, machine, send, .. } = &mut self.parts;
-        match machine.conductor_mut() {
-            Some(conductor) => {
-                let senders = send.activation_ids();
-                conductor.connect(&card, &all, &config, (id, FIRST_OPERATION), senders)?;
-                control.connect(place.rank(), &all, &config, Purpose::Reads)?;
-            }
-            None => control.connect(place.rank(), &all, &config, Purpose::Control)?,
-        }
+        let Parts { driver, send, .. } = &mut self.parts;
+        let connect =
+            Connect { card: &card, config: &config, all: &all, communicator: id, first_operation: FIRST_OPERATION };
+        driver.connect(connect, &send.activation_ids().collect::<Vec<_>>())?;
         let ends = (place.rank(), all.as_slice());
         self.parts.receive.connect(&card, ends, q_key, group, &config)?;
         self.parts.send.connect(&card, ends, q_key, group, &config)?;
-        let codec = Codec::new(id, place.ranks());
         let engine = Engine {
             parts: self.parts,
             current: None,
@@ -202,14 +189,12 @@ impl Pending {
             derived,
             place,
             id,
-            codec,
-            trouble: None,
+            fault: None,
             ids: CollectiveIds::new(derived.layout, ps(config.packet_lifetime)),
             alpha: Alpha::new(config.overheads.in_ps()),
             late_chunks: None,
             broken: None,
-            messages: MessageCounts::default(),
-            told: false,
+            notified: false,
             posted: 0,
             config,
         };

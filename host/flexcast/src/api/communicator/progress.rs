@@ -115,7 +115,7 @@ fn drive(shared: &Weak<Shared>, signal: &Signal) {
                 Ok(false) => {}
                 Err(error) => {
                     // Whoever waits or tests next is told.
-                    shared.with(|engine| engine.trouble = Some(error));
+                    shared.with(|engine| engine.fault = Some(error));
                     return;
                 }
             }

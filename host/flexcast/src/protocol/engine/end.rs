@@ -1,7 +1,8 @@
 //! End of an operation: released by all, or failed.
 
 use super::descriptor::activations_ps;
-use super::{Close, Engine, Running, WORKER_PS};
+use super::operation::{Fault, Receiving, Running, State};
+use super::{Engine, WORKER_PS};
 use crate::api::buffer::Buffer;
 use crate::api::outcome::{Done, Failed};
 use crate::error::{Error, Result};
@@ -17,10 +18,9 @@ impl Engine {
         Ok(())
     }
 
+    /// Ends an operation that all ranks are done with, once its own sends are over.
     pub(super) fn release(&mut self, now_ps: u64) -> Result<()> {
-        let over = |running: &Running| {
-            running.releasing_ps.is_some() && running.failing.is_none() && !running.sending.is_under_way()
-        };
+        let over = |running: &Running| matches!(running.state, State::Releasing { .. }) && !running.state.is_sending();
         // What others tell of where they want their bytes must not find this rank gone.
         if let Some(running) = self.current.as_ref().filter(|running| over(running))
             && !self.parts.receive.are_targets_known(running.operation)?
@@ -28,12 +28,10 @@ impl Engine {
             return Ok(());
         }
         let Some(mut running) = self.current.take_if(|running| over(running)) else { return Ok(()) };
+        self.parts.driver.note(now_ps, &mut running.report);
         let phases = &mut running.report.phases.0;
-        if let Some(conductor) = self.parts.machine.conductor() {
-            conductor.note_phases(phases);
-        }
         phases.released_ps.get_or_insert(now_ps);
-        // The look that found the last byte may release it too.
+        // The poll that found the last byte may release it too.
         phases.complete_ps.get_or_insert(phases.received_ps.unwrap_or(now_ps));
         if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {
             let steps_ps = activations_ps(&running.plan, &self.config);
@@ -41,7 +39,9 @@ impl Engine {
             let bytes = running.plan.link_bytes(&self.config);
             self.alpha.observe(bytes, self.config.link_gbit_per_s, took_ps);
         }
-        self.notice_late_chunks(running.close == Close::Done)?;
+        let closed =
+            |state: &State| matches!(state.sides(), Some(sides) if matches!(sides.receiving, Receiving::Closed { .. }));
+        self.notice_late_chunks(closed(&running.state))?;
         self.ids.release(running.collective_id, now_ps);
         self.parts.receive.disarm(&mut running.receive);
         let Running { request, send, receive, report, .. } = running;
@@ -51,24 +51,25 @@ impl Engine {
 
     /// After a failure: gives the buffers back once nothing of the card can reach them any more.
     pub(super) fn wind_up(&mut self, now_ps: u64) -> Result<bool> {
-        let Some(running) = self.current.as_mut() else { return Ok(false) };
-        let Some((failure, since_ps)) = running.failing else { return Ok(false) };
-        self.parts.control.cancel_reads();
-        let crashed = running.crash.is_some();
-        let contexts = running.told_ps.is_none() || running.received || running.close == Close::Done;
-        if !crashed && running.sending.is_under_way() && self.parts.send.is_free()? && !self.parts.send.is_closing() {
+        let Some(running) = self.current.as_ref() else { return Ok(false) };
+        let Some(Fault { since_ps, crash, .. }) = running.state.fault() else { return Ok(false) };
+        let (since_ps, crashed) = (*since_ps, crash.is_some());
+        self.parts.driver.cancel_reads();
+        let receives = running.state.sides().is_some_and(|sides| !sides.receiving.is_over());
+        let sends = running.state.is_sending();
+        if !crashed && sends && self.parts.send.is_free()? && !self.parts.send.is_closing() {
             self.parts.send.close()?;
         }
-        let sends = !running.sending.is_under_way();
         // Others must know why this rank goes before they see that it has gone.
-        let over = contexts && sends && !self.parts.control.reading() && self.parts.control.is_drained();
+        let over = !receives && !sends && self.parts.driver.is_quiet();
         // A dead process will not answer. What it has posted may still be sent, and what it has armed be written to: the buffers stay here.
         if !over && !crashed && now_ps.saturating_sub(since_ps) <= WORKER_PS {
             return Ok(false);
         }
         let Some(mut running) = self.current.take() else { return Ok(false) };
         self.parts.receive.disarm(&mut running.receive);
-        let Running { request, plan, send, copied, receive, report, crash, .. } = running;
+        let Running { request, plan, send, copied, receive, report, state, .. } = running;
+        let State::Failing { fault: Fault { failure, crash, .. }, .. } = state else { return Ok(false) };
         let error = crash.map_or_else(|| Error::Failed { operation: plan.kind.name(), failure }, Error::Flexio);
         let failed = if over {
             // Peers may hold its key: the next owner of these bytes gets another one.
@@ -81,5 +82,12 @@ impl Engine {
         };
         self.finish(request, Err(Box::new(failed)));
         Ok(true)
+    }
+
+    /// Ends the current operation, which could not be started.
+    pub(super) fn end_unstarted(&mut self, error: Error) {
+        let Some(request) = self.current.as_ref().map(|running| running.request) else { return };
+        let failed = self.withdraw(error);
+        self.finish(request, Err(failed));
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use flexcast_abi::{SendReport, Statistics};
-use flexcast_proto::wire::Codec;
 use flexcast_proto::{Alpha, CollectiveIds, Failure, RankInfo};
 
 use super::Running;
@@ -11,18 +10,16 @@ use crate::api::buffer::Buffer;
 use crate::api::card::Card;
 use crate::api::config::{Config, Derived};
 use crate::api::outcome::{Failed, Outcome};
-use crate::api::report::{MessageCounts, Report};
+use crate::api::report::Report;
 use crate::dpa::receive::Receive;
 use crate::dpa::send::Send;
 use crate::error::{Error, Result};
 use crate::plan::Plan;
-use crate::protocol::control::Control;
-use crate::protocol::machine::Machine;
+use crate::protocol::driver::Driver;
 
 /// The queues and threads of a communicator. Dropped as one: what can reach memory before the memory.
 pub(crate) struct Parts {
-    pub(crate) control: Control,
-    pub(crate) machine: Machine,
+    pub(crate) driver: Box<dyn Driver>,
     pub(crate) send: Send,
     pub(crate) receive: Receive,
     pub(crate) _units: Units,
@@ -53,7 +50,7 @@ pub(crate) struct Engine {
     pub(crate) done: Vec<(u64, Outcome)>,
     /// Operations that nobody will ask for.
     pub(crate) abandoned: Vec<u64>,
-    /// An operation has ended, or a library call failed, since this was last looked at.
+    /// An operation has ended, or a library call failed, since this was last taken.
     pub(crate) ended: bool,
     /// A library call has failed.
     pub(crate) useless: bool,
@@ -64,17 +61,15 @@ pub(crate) struct Engine {
     pub(crate) derived: Derived,
     pub(crate) place: RankInfo,
     pub(crate) id: u64,
-    pub(crate) codec: Codec,
     pub(crate) ids: CollectiveIds,
     pub(crate) alpha: Alpha,
     /// Chunks discarded as late or foreign by the end of the last operation, if that was cut off.
     pub(crate) late_chunks: Option<u64>,
     pub(crate) broken: Option<Failure>,
-    pub(crate) messages: MessageCounts,
-    /// What went wrong while an operation was posted; the next call of `progress` tells.
-    pub(crate) trouble: Option<Error>,
-    /// The protocol's machine was told something between two calls of `progress`.
-    pub(crate) told: bool,
+    /// Why the progress thread has ended; the next call of `progress` returns it.
+    pub(crate) fault: Option<Error>,
+    /// The driver was notified of something, or has polled something, between two calls of `progress`.
+    pub(crate) notified: bool,
     pub(crate) posted: u64,
 }
 
@@ -88,6 +83,14 @@ pub(crate) struct Posted {
     pub(crate) posted_ps: u64,
 }
 
+impl Posted {
+    /// Gives the buffers back of an operation that the card has nothing of.
+    pub(super) fn refuse(self, error: Error) -> Box<Failed> {
+        let Self { send, receive, .. } = self;
+        Box::new(Failed { error, send, receive: Some(receive), report: Report::default() })
+    }
+}
+
 impl Engine {
     pub(crate) fn receive_statistics(&self) -> Result<Statistics> {
         self.parts.receive.statistics()
@@ -98,14 +101,14 @@ impl Engine {
     }
 
     pub(crate) fn is_flagged(&self) -> Result<bool> {
-        self.parts.machine.conductor().map_or(Ok(false), |conductor| conductor.is_flagged())
+        self.parts.driver.is_flagged()
     }
 
     pub(crate) fn is_done(&self, request: u64) -> bool {
         self.done.iter().any(|(number, _)| *number == request)
     }
 
-    /// The end of an operation, which is told once.
+    /// The end of an operation, which is given once.
     pub(crate) fn take_done(&mut self, request: u64) -> Option<Outcome> {
         let at = self.done.iter().position(|(number, _)| *number == request)?;
         Some(self.done.swap_remove(at).1)

@@ -1,4 +1,4 @@
-//! Making the progress thread's thread and queues.
+//! Set-up of the progress thread and its queues.
 
 use std::mem::size_of;
 
@@ -14,13 +14,15 @@ use flexio::{
 };
 use zerocopy::IntoBytes as _;
 
-use super::{COMMAND_AT, Conductor, Shared};
+use super::{COMMAND_AT, DeviceDriver, Shared};
 use crate::api::card::Card;
 use crate::api::config::Config;
 use crate::dpa::mailbox::Mailbox;
 use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
-use crate::endpoint::{Endpoint, Purpose};
+use crate::endpoint::Purpose;
 use crate::error::Result;
+use crate::protocol::control::Control;
+use crate::protocol::driver::Connect;
 
 /// log2 of the receives posted to each peer: as many as the host's own connections have.
 const LOG_RECEIVES: u8 = 4;
@@ -29,15 +31,15 @@ const LOG_SENDS: u8 = 3;
 /// First packet number of every connection.
 const FIRST_PSN: u32 = 0;
 
-impl Conductor {
-    /// Makes the thread and its queues, with a connection, not yet connected, for each of `peers` (ascending). `signals`: the line by which the
-    /// communicator's threads signal.
+impl DeviceDriver {
+    /// Makes the thread and its queues, with a connection, not yet connected, for each of `peers` (ascending), and one for reads to each of
+    /// `neighbours`. `signals`: the line by which the communicator's threads signal.
     pub(crate) fn new(
         card: &Card,
         config: &Config,
         place: RankInfo,
         unit: u32,
-        peers: &[u32],
+        (peers, neighbours): (&[u32], &[u32]),
         (host, shared, signals): (MemoryRegion, Shared, DeviceBuffer),
     ) -> Result<Self> {
         let process = card.process();
@@ -62,6 +64,7 @@ impl Conductor {
         signals.write(0, line.as_bytes())?;
         Ok(Self {
             place,
+            control: Control::new(card, neighbours)?,
             handler,
             mailbox,
             mailbox_target,
@@ -73,34 +76,24 @@ impl Conductor {
             messages: None,
             host,
             shared,
-            order: ProgressCommand::default(),
+            command: ProgressCommand::default(),
             sequence: 0,
-            ordered_ps: 0,
+            given_ps: 0,
             timed: false,
-            report: ProgressReport { deadline_ps: u64::MAX, ..Default::default() },
+            completion: ProgressReport { deadline_ps: u64::MAX, ..Default::default() },
             operation: 0,
             summary: None,
             asked: RankSet::EMPTY,
-            release_told: true,
-            failure_told: false,
+            release_given: true,
+            finish_given: true,
+            failure_given: false,
             lost: None,
         })
     }
 
-    /// Rank and queue pair number of every connection.
-    pub(crate) fn queue_pairs(&self) -> Vec<(u32, u32)> {
-        self.peers.iter().map(|(rank, qp)| (*rank, qp.number())).collect()
-    }
-
-    /// Connects to the peers, whose endpoints are among `all`, and lets the thread run. `senders`: activation ids of the send workers.
-    pub(crate) fn connect(
-        &mut self,
-        card: &Card,
-        all: &[Endpoint],
-        config: &Config,
-        (communicator, first_operation): (u64, u32),
-        senders: impl Iterator<Item = u32>,
-    ) -> Result<()> {
+    /// Connects to the peers and lets the thread run. `senders`: activation ids of the send threads.
+    pub(super) fn connect_thread(&mut self, connect: Connect<'_>, senders: &[u32]) -> Result<()> {
+        let Connect { card, config, all, communicator, first_operation } = connect;
         let process = card.process();
         let own = self.place.rank();
         let slots = (1u64 << LOG_SENDS) + (1 << LOG_RECEIVES);
@@ -121,7 +114,7 @@ impl Conductor {
             let remote = all[*rank as usize].connection(Purpose::Control, own)?;
             qp.connect_with(&remote, FIRST_PSN, path, retry)?;
         }
-        let senders: Vec<u64> = senders.map(u64::from).collect();
+        let senders: Vec<u64> = senders.iter().copied().map(u64::from).collect();
         let sender_count = senders.len() as u32;
         let senders = DeviceBuffer::from_bytes(process, senders.as_bytes())?;
         let count = contexts.len() as u32;
@@ -148,7 +141,7 @@ impl Conductor {
             machine: KeptMemory::new(address(&machine), (MACHINE_BYTES / 8) as u32),
             signals: SharedLine::new(address(&self.signals)),
             order: HostLine::new(DeviceAddress::new(self.memory.buffer().addr().offset(COMMAND_AT).get())),
-            report_host: host(self.shared.report()),
+            report_host: host(self.shared.completion()),
             flag_host: host(self.shared.flag()),
             message_cq: cq_memory(&self.cq),
             control_cq: cq_memory(&self.mailbox_target.cq),
@@ -157,7 +150,7 @@ impl Conductor {
         };
         let memory = self.memory.buffer();
         memory.write(0, context.as_bytes())?;
-        accepted("progress", process.call("prepare_progress", memory.addr().get())?)?;
+        accepted("progress thread", process.call("prepare_progress", memory.addr().get())?)?;
         self.handler.run(memory.addr().get())?;
         self.operation = first_operation;
         self.tables = vec![machine, contexts, senders];

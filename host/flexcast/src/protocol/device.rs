@@ -1,0 +1,388 @@
+//! Driver of the protocol on the card: the host's side of the progress thread, a DPA thread that runs the state machine.
+//!
+//! The host gives commands, one at a time, and polls completions. Between an operation's command and its completion it has nothing to do,
+//! unless something is lost: then it watches the deadline that the completion names, closes the receive contexts, says what is missing, and
+//! reads it.
+
+mod setup;
+
+use std::mem::{offset_of, size_of};
+
+use flexcast_abi::progress::{
+    COMMAND_DELIVERED, COMMAND_FAIL, COMMAND_POST, COMMAND_READ, COMMAND_TIME, NOBODY, REPORT_DISAGREES,
+    REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY, REPORT_RELEASED, REPORT_RELEASING,
+};
+use flexcast_abi::{CompletionFlag, FLAG_MAGIC, ProgressCommand, ProgressReport, ProgressThread, ProgressThreadStatus};
+use flexcast_proto::wire::Availability;
+use flexcast_proto::{Cause, Disagreement, Failure, Kind, RankInfo, RankSet, Summary};
+use flexio::{DeviceBuffer, DpaCompletionQueue, DpaQueuePair, EventHandler, MemoryKey, MemoryRegion};
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+use crate::api::report::{MessageCounts, PhasesPs, Report};
+use crate::dpa::mailbox::{DeviceRange, Line, Mailbox, MailboxTarget};
+use crate::dpa::send::Send as SendThreads;
+use crate::endpoint::Purpose;
+use crate::error::Result;
+use crate::protocol::control::{Control, Event, Read};
+use crate::protocol::driver::{Connect, Driver, Notice, Posting, QueuePairs, Step};
+use crate::protocol::host::PROTOCOL_VIOLATION;
+
+/// Longest that the progress thread takes to answer a command.
+const ANSWER_PS: u64 = 1_000_000_000_000;
+/// Code of [`Cause::Device`] for a progress thread that does not answer.
+const NO_ANSWER: u16 = u16::MAX;
+/// Code of [`Cause::Device`] for one that cannot go on, beside its status.
+const PROGRESS_THREAD: u16 = 0x200;
+/// Where the command lies, behind the context.
+const COMMAND_AT: u64 = size_of::<ProgressThread>() as u64;
+
+/// Where things lie in the progress thread's part of the shared host memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shared;
+
+impl Shared {
+    const fn completion(self) -> usize {
+        0
+    }
+
+    const fn flag(self) -> usize {
+        self.completion() + size_of::<ProgressReport>()
+    }
+
+    const fn command(self) -> usize {
+        self.flag() + size_of::<CompletionFlag>()
+    }
+
+    pub(crate) const fn end(self) -> usize {
+        self.command() + size_of::<ProgressCommand>()
+    }
+}
+
+/// The host's side of a progress thread.
+#[derive(Debug)]
+pub(crate) struct DeviceDriver {
+    place: RankInfo,
+    /// Connections for reads of what multicast has lost.
+    control: Control,
+    handler: EventHandler,
+    mailbox: Mailbox,
+    mailbox_target: MailboxTarget,
+    memory: MemoryKey,
+    cq: DpaCompletionQueue,
+    /// Ascending by rank.
+    peers: Vec<(u32, DpaQueuePair)>,
+    signals: DeviceBuffer,
+    /// What the thread works in, once it is connected: its state machine, contexts of peers, senders; and its messages.
+    tables: Vec<DeviceBuffer>,
+    messages: Option<MemoryKey>,
+    host: MemoryRegion,
+    shared: Shared,
+    /// The next command, as far as it is known.
+    command: ProgressCommand,
+    /// Number of the last command that was given, and when.
+    sequence: u64,
+    given_ps: u64,
+    /// That command was to look at the clock.
+    timed: bool,
+    completion: ProgressReport,
+    /// Number of the operation that is posted next.
+    operation: u32,
+    summary: Option<Summary>,
+    /// Blocks that the engine has been asked to read.
+    asked: RankSet,
+    /// Steps that the engine has been given: of the current operation the first two, of the communicator the last.
+    release_given: bool,
+    finish_given: bool,
+    failure_given: bool,
+    lost: Option<Failure>,
+}
+
+impl DeviceDriver {
+    /// Takes a new completion, if there is one.
+    fn take_completion(&mut self, now_ps: u64) -> Result<bool> {
+        let at = self.shared.completion();
+        let number = self.host.read_u64(at + offset_of!(ProgressReport, end))?;
+        if number == self.completion.end {
+            let waits = self.completion.acknowledged != self.sequence && self.lost.is_none();
+            if waits && now_ps.saturating_sub(self.given_ps) > ANSWER_PS {
+                self.lose(NO_ANSWER);
+                return Ok(true);
+            }
+            return Ok(false);
+        }
+        let mut bytes = [0; size_of::<ProgressReport>()];
+        self.host.read(at, &mut bytes)?;
+        let completion = ProgressReport::read_from_bytes(&bytes).unwrap_or_default();
+        // One that is being written is taken when it is whole.
+        if completion.begin != number || completion.end != number {
+            return Ok(false);
+        }
+        self.completion = completion;
+        if completion.status != ProgressThreadStatus::Running as u32 {
+            tracing::error!(status = ?ProgressThreadStatus::from_raw(completion.status), completion.detail, "progress thread failed");
+            self.lose(PROGRESS_THREAD | completion.status as u16);
+        }
+        Ok(true)
+    }
+
+    /// Nothing more can be expected of the progress thread.
+    fn lose(&mut self, code: u16) {
+        let own = self.place.rank();
+        self.lost.get_or_insert(Failure { culprit: own, witness: own, cause: Cause::Device(code) });
+    }
+
+    /// Gives the command that has gathered, if the last one is carried out.
+    fn give_command(&mut self, now_ps: u64) -> Result<()> {
+        if self.command.flags == 0 || self.completion.acknowledged != self.sequence || !self.mailbox.is_free()? {
+            return Ok(());
+        }
+        self.sequence += 1;
+        self.given_ps = now_ps;
+        self.timed = self.command.flags & COMMAND_TIME != 0;
+        let command = ProgressCommand {
+            sequence: self.sequence,
+            now_ps,
+            sequence_check: self.sequence,
+            ..std::mem::take(&mut self.command)
+        };
+        let at = self.shared.command();
+        self.host.write(at, command.as_bytes())?;
+        let to = self.memory.buffer().addr().offset(COMMAND_AT);
+        let from = self.host.slice(at as u64, size_of::<ProgressCommand>() as u32)?;
+        let to = DeviceRange { address: to.get(), rkey: self.memory.id() };
+        self.mailbox.write_from(Line { from, to });
+        self.mailbox.ring()
+    }
+
+    /// Adds an operation to the next command. It begins when the receive contexts are armed. `send_sequence`: 0 if this rank does not send.
+    fn post(&mut self, posting: &Posting<'_>, send_sequence: u64) {
+        let Posting { descriptor, turn, here, receive_sequence, .. } = *posting;
+        let Summary { kind, root, amount, chunk_bytes, chains } = descriptor.summary;
+        let nobody = |position: Option<u32>| position.unwrap_or(NOBODY);
+        self.command = ProgressCommand {
+            flags: self.command.flags | COMMAND_POST,
+            operation: self.operation,
+            kind: kind as u32,
+            root,
+            amount,
+            chunk_bytes,
+            chains,
+            barrier_timeout_ps: descriptor.barrier_timeout_ps,
+            cutoff_ps: descriptor.cutoff_ps,
+            bound_ps: descriptor.bound_ps,
+            receive_sequence,
+            send_sequence,
+            everybody: u32::from(kind != Kind::Broadcast),
+            chain: nobody(turn.map(|turn| turn.chain)),
+            step: turn.map_or(0, |turn| turn.step),
+            predecessor: nobody(turn.and_then(|turn| turn.predecessor)),
+            successor: nobody(turn.and_then(|turn| turn.successor)),
+            rkey: here.rkey,
+            address: here.address,
+            ..self.command
+        };
+        self.operation = self.operation.wrapping_add(1);
+        self.summary = Some(descriptor.summary);
+        self.asked = RankSet::EMPTY;
+        (self.release_given, self.finish_given) = (false, false);
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        let Failure { culprit, witness, cause } = failure;
+        if self.command.flags & COMMAND_FAIL == 0 {
+            self.command.flags |= COMMAND_FAIL;
+            (self.command.culprit, self.command.witness, self.command.cause) = (culprit, witness, cause.to_bits());
+        }
+    }
+
+    /// A deadline has passed, if it has. The same command is not given twice before it is carried out.
+    fn handle_time(&mut self, now_ps: u64) {
+        let asked = self.timed && self.completion.acknowledged != self.sequence;
+        if now_ps >= self.completion.deadline_ps && !asked {
+            self.command.flags |= COMMAND_TIME;
+        }
+    }
+
+    /// Whether the completion is about the operation posted last.
+    fn is_current(&self) -> bool {
+        self.completion.operation == self.operation.wrapping_sub(1)
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        self.is_current() && self.completion.flags & flag != 0
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        let ProgressReport { culprit, witness, cause, flags, .. } = self.completion;
+        (flags & REPORT_FAILED != 0).then(|| {
+            let cause = Cause::from_bits(cause).unwrap_or(Cause::Device(PROGRESS_THREAD));
+            Failure { culprit, witness, cause }
+        })
+    }
+
+    /// Enters when the operation got where, as far as the card knows.
+    fn note_phases(&self, phases: &mut PhasesPs) {
+        let note = |phase: &mut Option<u64>, at_ps: u64| *phase = (at_ps != 0).then_some(at_ps);
+        let completion = &self.completion;
+        note(&mut phases.armed_ps, completion.armed_ps);
+        note(&mut phases.ready_ps, completion.ready_ps);
+        note(&mut phases.sending_ps, completion.sending_ps);
+        note(&mut phases.sent_ps, completion.sent_ps);
+        note(&mut phases.received_ps, completion.received_ps);
+        note(&mut phases.complete_ps, completion.complete_ps);
+        note(&mut phases.released_ps, completion.released_ps);
+    }
+}
+
+impl Driver for DeviceDriver {
+    fn queue_pairs(&self) -> QueuePairs {
+        let control = self.peers.iter().map(|(rank, qp)| (*rank, qp.number())).collect();
+        QueuePairs { control, reads: self.control.queue_pairs() }
+    }
+
+    fn connect(&mut self, connect: Connect<'_>, senders: &[u32]) -> Result<()> {
+        self.connect_thread(connect, senders)?;
+        self.control.connect(self.place.rank(), connect.all, connect.config, Purpose::Reads)
+    }
+
+    fn operation(&self) -> u32 {
+        self.operation
+    }
+
+    fn start(&mut self, posting: &Posting<'_>, send: &mut SendThreads) -> Result<bool> {
+        let Posting { plan, config, descriptor, source, collective_id, .. } = *posting;
+        // A rank alone has nobody to multicast to.
+        let sends = posting.turn.is_some() && self.place.ranks() > 1;
+        let mut send_sequence = 0;
+        if sends {
+            send.start(plan, source, (descriptor.operation, collective_id), config, None, true)?;
+            send_sequence = send.sequence();
+        }
+        self.post(posting, send_sequence);
+        Ok(sends)
+    }
+
+    fn notify(&mut self, now_ps: u64, notice: Notice) {
+        match notice {
+            // The card's threads signal these to one another.
+            Notice::Armed | Notice::Received | Notice::Sent => {}
+            Notice::Placed(block) => {
+                self.command.flags |= COMMAND_DELIVERED;
+                insert(&mut self.command.delivered, block);
+            }
+            Notice::Failed(failure) => self.fail(failure),
+            Notice::Crashed(failure) => _ = self.lost.get_or_insert(failure),
+            Notice::Time => self.handle_time(now_ps),
+        }
+    }
+
+    fn poll(&mut self, now_ps: u64) -> Result<bool> {
+        let mut moved = self.take_completion(now_ps)?;
+        let Self { control, command, .. } = self;
+        let mut broken = None;
+        moved |= control.poll(|_, event| {
+            match event {
+                Event::Read { tag: block } => {
+                    command.flags |= COMMAND_READ;
+                    insert(&mut command.read, block);
+                }
+                Event::Broken { rank, status } => _ = broken.get_or_insert((rank, status as u16)),
+                // Peers have only to read by these connections.
+                Event::Message { from, .. } => _ = broken.get_or_insert((from, PROTOCOL_VIOLATION)),
+            }
+            Ok(())
+        })?;
+        if let Some((culprit, code)) = broken {
+            self.fail(Failure { culprit, witness: self.place.rank(), cause: Cause::Connection(code) });
+        }
+        Ok(moved)
+    }
+
+    fn next(&mut self) -> Result<Option<Step>> {
+        if self.is_current() {
+            let to_read = RankSet::from_words(self.completion.to_read).without(&self.asked);
+            if let Some(block) = to_read.first() {
+                self.asked.insert(block);
+                let at = Availability { address: self.completion.address, rkey: self.completion.rkey };
+                return Ok(Some(Step::Read { from: self.place.left(), block, at: Some(at) }));
+            }
+            if self.has(REPORT_RELEASING) && !std::mem::replace(&mut self.release_given, true) {
+                return Ok(Some(Step::Release));
+            }
+            if self.has(REPORT_RELEASED) && !std::mem::replace(&mut self.finish_given, true) {
+                return Ok(Some(Step::SendsFinished));
+            }
+        }
+        let Some(failure) = self.failure().or(self.lost) else { return Ok(None) };
+        Ok((!std::mem::replace(&mut self.failure_given, true)).then_some(Step::Fail(failure)))
+    }
+
+    fn fetch(&mut self, block: u32, reads: &[Read]) -> Result<()> {
+        if reads.is_empty() {
+            self.command.flags |= COMMAND_READ;
+            insert(&mut self.command.read, block);
+        }
+        reads.iter().try_for_each(|read| self.control.read(*read))
+    }
+
+    fn flush(&mut self, now_ps: u64) -> Result<()> {
+        self.give_command(now_ps)
+    }
+
+    fn deadline_ps(&self) -> Option<u64> {
+        (self.completion.deadline_ps != u64::MAX).then_some(self.completion.deadline_ps)
+    }
+
+    fn ready_ps(&self) -> Option<u64> {
+        self.has(REPORT_READY).then_some(self.completion.ready_ps)
+    }
+
+    fn note(&self, now_ps: u64, report: &mut Report) {
+        if self.is_current() {
+            self.note_phases(&mut report.phases.0);
+            if self.has(REPORT_EVERYTHING) {
+                report.phases.0.complete_ps.get_or_insert(now_ps);
+            }
+            report.fetches_served = self.completion.fetches.into();
+        }
+    }
+
+    /// Polls host memory and nothing else.
+    fn is_flagged(&self) -> Result<bool> {
+        let value = self.host.read_u64(self.shared.flag())?;
+        Ok(value == FLAG_MAGIC + u64::from(self.operation.wrapping_sub(1)))
+    }
+
+    fn messages(&self) -> MessageCounts {
+        let [barrier, activate, fetch, acknowledge, last, failed] = self.completion.messages;
+        MessageCounts { barrier, activate, fetch, acknowledge, last, failed }
+    }
+
+    fn disagreement(&self) -> Option<Disagreement> {
+        let completion = &self.completion;
+        let own = self.summary.filter(|_| completion.flags & REPORT_DISAGREES != 0)?;
+        let kind = Kind::from_raw(completion.their_kind as u8).ok()?;
+        let theirs = Summary {
+            kind,
+            root: completion.their_root,
+            amount: completion.their_amount,
+            chunk_bytes: completion.their_chunk_bytes,
+            chains: completion.their_chains,
+        };
+        Some(Disagreement { rank: completion.their_rank, theirs, own })
+    }
+
+    fn cancel_reads(&mut self) {
+        self.control.cancel_reads();
+    }
+
+    fn is_quiet(&self) -> bool {
+        !self.control.reading() && self.control.is_drained()
+    }
+}
+
+fn insert(words: &mut [u64; 16], rank: u32) {
+    if let Some(word) = words.get_mut(rank as usize / 64) {
+        *word |= 1 << (rank % 64);
+    }
+}

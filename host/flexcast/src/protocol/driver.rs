@@ -1,0 +1,150 @@
+//! Interface of the protocol's drivers.
+//!
+//! A driver runs the protocol's state machine of a communicator, here (`host`) or on the card (`device`). The engine gives it operations,
+//! notifies it of what the card's workers have done, and carries out its steps. It does not know which one it has.
+
+use std::fmt;
+
+use flexcast_proto::sequencer::Turn;
+use flexcast_proto::wire::Availability;
+use flexcast_proto::{Disagreement, Failure, OperationDescriptor};
+
+use crate::api::card::Card;
+use crate::api::config::Config;
+use crate::api::report::{MessageCounts, Report};
+use crate::dpa::send::Send as SendThreads;
+use crate::endpoint::Endpoint;
+use crate::error::Result;
+use crate::plan::Plan;
+use crate::protocol::control::Read;
+
+/// Queue pairs of a rank's connections: rank and number of each.
+#[derive(Debug)]
+pub(crate) struct QueuePairs {
+    /// Those that carry control messages.
+    pub(crate) control: Vec<(u32, u32)>,
+    /// Those that carry reads alone; none where control messages share theirs with reads.
+    pub(crate) reads: Vec<(u32, u32)>,
+}
+
+/// What connects a driver to its peers.
+#[derive(Clone, Copy)]
+pub(crate) struct Connect<'c> {
+    pub(crate) card: &'c Card,
+    pub(crate) config: &'c Config,
+    /// Endpoints of all ranks, in order.
+    pub(crate) all: &'c [Endpoint],
+    /// The communicator's id, alike on all ranks.
+    pub(crate) communicator: u64,
+    /// Number of the first operation.
+    pub(crate) first_operation: u32,
+}
+
+/// An operation that begins.
+pub(crate) struct Posting<'p> {
+    pub(crate) plan: &'p Plan,
+    pub(crate) config: &'p Config,
+    pub(crate) descriptor: OperationDescriptor,
+    /// The rank's turn to multicast; none if it is no root.
+    pub(crate) turn: Option<Turn>,
+    /// Address and local key of the own block.
+    pub(crate) source: (u64, u32),
+    /// Where peers may read what they have lost.
+    pub(crate) here: Availability,
+    pub(crate) collective_id: u32,
+    /// Number of the operation among those of the receive contexts.
+    pub(crate) receive_sequence: u64,
+}
+
+/// What the engine notifies a driver of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Notice {
+    /// The receive contexts have taken the operation over: receives are posted.
+    Armed,
+    /// Multicast has brought all blocks.
+    Received,
+    /// This block is whole in the user's buffer, now that the receive contexts are closed.
+    Placed(u32),
+    /// The own multicast is over, or so nearly that the next root may begin.
+    Sent,
+    /// The operation cannot go on.
+    Failed(Failure),
+    /// The process on the card has died: nothing there can tell the other ranks.
+    Crashed(Failure),
+    /// A deadline may have passed.
+    Time,
+}
+
+/// What the engine has to do for the protocol.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    /// It is this rank's turn to multicast.
+    Multicast,
+    /// Read what is missing of a block from a rank.
+    Read {
+        from: u32,
+        block: u32,
+        /// Where that rank has it; none if it has not said so.
+        at: Option<Availability>,
+    },
+    /// All ranks have what they need from this one, the own sends apart.
+    Release,
+    /// The card is done with the own sends, too.
+    SendsFinished,
+    /// The operation has failed on some rank, and the communicator with it.
+    Fail(Failure),
+}
+
+/// A driver of the protocol's state machine.
+pub(crate) trait Driver: fmt::Debug + Send {
+    fn queue_pairs(&self) -> QueuePairs;
+
+    /// Connects to the peers. `senders`: activation ids of the send threads.
+    fn connect(&mut self, connect: Connect<'_>, senders: &[u32]) -> Result<()>;
+
+    /// Number of the operation that is posted next.
+    fn operation(&self) -> u32;
+
+    /// Takes an operation that the receive contexts have just been given, and gives the send threads what they can know of it. Returns
+    /// whether that is all: they send without another command, when it is this rank's turn.
+    fn start(&mut self, posting: &Posting<'_>, send: &mut SendThreads) -> Result<bool>;
+
+    /// Takes note of what has happened on this rank.
+    fn notify(&mut self, now_ps: u64, notice: Notice);
+
+    /// Takes what has come from peers, and from the card if the state machine is there. Returns whether there was anything.
+    fn poll(&mut self, now_ps: u64) -> Result<bool>;
+
+    /// The next thing to do; to be called until there is none, after everything that has happened.
+    fn next(&mut self) -> Result<Option<Step>>;
+
+    /// Reads ranges of a block from a peer, none if nothing is missing of it, and then counts the block as whole.
+    fn fetch(&mut self, block: u32, reads: &[Read]) -> Result<()>;
+
+    /// Has sent what waited for room.
+    fn flush(&mut self, now_ps: u64) -> Result<()>;
+
+    /// When [`Notice::Time`] is due, in picoseconds of the card's clock.
+    fn deadline_ps(&self) -> Option<u64>;
+
+    /// When the barrier of the current operation was passed, in picoseconds of the card's clock.
+    fn ready_ps(&self) -> Option<u64>;
+
+    /// Enters what the protocol knows of the current operation into its report.
+    fn note(&self, now_ps: u64, report: &mut Report);
+
+    /// Whether the card has written that the operation posted last is over. False where the card does not know.
+    fn is_flagged(&self) -> Result<bool>;
+
+    /// Control messages sent so far.
+    fn messages(&self) -> MessageCounts;
+
+    /// What this rank and another have called, if that differs.
+    fn disagreement(&self) -> Option<Disagreement>;
+
+    /// Forgets reads that have not begun.
+    fn cancel_reads(&mut self);
+
+    /// Whether no read is under way, and all messages of this host have been acknowledged.
+    fn is_quiet(&self) -> bool;
+}

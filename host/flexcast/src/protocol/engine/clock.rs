@@ -1,0 +1,74 @@
+//! Deadlines of the operation under way, and the close of its receive contexts.
+
+use super::operation::{Receiving, State};
+use super::{Engine, NO_ANSWER, WORKER_PS};
+use crate::error::Result;
+use crate::protocol::driver::Notice;
+
+impl Engine {
+    /// Notifies the protocol of the time. Before it hears that the cutoff is reached the receive contexts are closed, so that what is missing
+    /// then is the truth and stays so. `moved`: something else has happened since the last poll. Returns whether anything has.
+    pub(super) fn poll_clock(&mut self, now_ps: u64, mut moved: bool) -> Result<bool> {
+        let Some(running) = self.current.as_ref() else { return Ok(moved) };
+        if let State::Releasing { since_ps, .. } = running.state
+            && now_ps.saturating_sub(since_ps) > WORKER_PS
+        {
+            self.fail_device(now_ps, NO_ANSWER);
+            moved = true;
+        }
+        let Some(running) = self.current.as_mut() else { return Ok(moved) };
+        let failing = running.state.is_failing();
+        let Some(sides) = running.state.sides_mut() else { return Ok(moved) };
+        if !failing && !moved && now_ps < running.deadline_ps && !sides.receiving.is_closing() {
+            return Ok(false);
+        }
+        let deadline_ps = self.parts.driver.deadline_ps().unwrap_or(u64::MAX);
+        let due = now_ps >= deadline_ps || failing;
+        if due && matches!(sides.receiving, Receiving::Posted { .. } | Receiving::Armed) {
+            sides.receiving = Receiving::Closing;
+            running.report.phases.0.cut_off_ps = Some(now_ps);
+        }
+        moved |= self.close_receive(now_ps)?;
+        let closing =
+            |running: &super::Running| running.state.sides().is_some_and(|sides| sides.receiving.is_closing());
+        let waits = self.current.as_ref().is_some_and(closing);
+        let now_ps = if waits { now_ps.min(deadline_ps.saturating_sub(1)) } else { now_ps };
+        self.parts.driver.notify(now_ps, Notice::Time);
+        // A time that is due is something that the state machine has been notified of.
+        Ok(moved || (due && !waits))
+    }
+
+    /// Moves the close of the receive contexts on, and takes what is missing from their answer.
+    fn close_receive(&mut self, now_ps: u64) -> Result<bool> {
+        let Some(running) = self.current.as_mut() else { return Ok(false) };
+        let failing = running.state.is_failing();
+        let Some(sides) = running.state.sides_mut() else { return Ok(false) };
+        let parts = &mut self.parts;
+        let mut moved = false;
+        if matches!(sides.receiving, Receiving::Closing) && parts.receive.is_free()? {
+            parts.receive.close()?;
+            sides.receiving = Receiving::ClosePosted { since_ps: now_ps };
+            moved = true;
+        }
+        let Receiving::ClosePosted { since_ps } = sides.receiving else { return Ok(moved) };
+        if !parts.receive.is_closed()? {
+            if now_ps.saturating_sub(since_ps) > WORKER_PS {
+                self.fail_device(now_ps, NO_ANSWER);
+                moved = true;
+            }
+            return Ok(moved);
+        }
+        // From here on recovery alone writes to the buffer.
+        parts.receive.disarm(&mut running.receive);
+        let missing = if failing { None } else { Some(parts.receive.missing(&running.plan, &self.derived)?) };
+        if let Some(missing) = &missing {
+            for root in running.plan.root_ranks().filter(|root| !missing.has(*root)) {
+                parts.driver.notify(now_ps, Notice::Placed(root));
+            }
+            running.report.recovered_chunks = missing.len() as u64;
+            running.report.recovered_bytes = missing.bytes();
+        }
+        sides.receiving = Receiving::Closed { missing };
+        Ok(true)
+    }
+}

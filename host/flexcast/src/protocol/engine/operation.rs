@@ -1,0 +1,227 @@
+//! State of the operation under way.
+
+use flexcast_proto::Failure;
+
+use crate::api::buffer::Buffer;
+use crate::api::report::Report;
+use crate::plan::{Missing, Plan};
+
+/// The receive contexts' part in an operation that the card has.
+#[derive(Debug)]
+pub(super) enum Receiving {
+    /// They have been given the operation, and have not taken it over.
+    Posted { since_ps: u64 },
+    /// They have receives posted.
+    Armed,
+    /// Multicast has brought everything.
+    Complete,
+    /// They are to be closed as soon as they can be given a command.
+    Closing,
+    /// They have been given the command to close, and have not answered.
+    ClosePosted { since_ps: u64 },
+    /// They write nothing any more. `missing` is what multicast has not brought; none if the operation had failed before.
+    Closed { missing: Option<Missing> },
+}
+
+impl Receiving {
+    /// Whether the contexts are to close, and have not answered yet.
+    pub(super) const fn is_closing(&self) -> bool {
+        matches!(self, Self::Closing | Self::ClosePosted { .. })
+    }
+
+    /// Whether they write nothing to the buffer any more.
+    pub(super) const fn is_over(&self) -> bool {
+        matches!(self, Self::Complete | Self::Closed { .. })
+    }
+}
+
+/// The send threads' part in an operation that the card has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sending {
+    /// It is not this rank's turn, or it has none.
+    Idle,
+    /// It is this rank's turn, and the threads cannot be given a command, or targets are not known.
+    Requested,
+    /// The threads have the operation.
+    Posted,
+    /// So little is left that the next root has been activated.
+    Announced,
+    /// The card is done with the source.
+    Finished,
+}
+
+impl Sending {
+    /// Whether the card may still read the source.
+    pub(super) const fn is_under_way(self) -> bool {
+        matches!(self, Self::Posted | Self::Announced)
+    }
+}
+
+/// The two sides of an operation that the card has. Each goes its own way: a root receives while it sends.
+#[derive(Debug)]
+pub(super) struct Sides {
+    pub(super) receiving: Receiving,
+    pub(super) sending: Sending,
+}
+
+/// Why an operation ends without its result.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) failure: Failure,
+    pub(super) since_ps: u64,
+    /// Of the process on the card, if it has died: nothing of it will answer any more.
+    pub(super) crash: Option<flexio::Error>,
+}
+
+/// Where an operation is between its post and its end.
+#[derive(Debug)]
+pub(super) enum State {
+    /// The card has nothing of it: it cannot be given commands yet, or all collective ids are in use.
+    Deferred,
+    /// The card has it.
+    Active(Sides),
+    /// All ranks are done with this one; its own sends may not be over.
+    Releasing { since_ps: u64, sides: Sides },
+    /// It has failed, on this rank or on another. Without sides if the card had nothing of it.
+    Failing { fault: Fault, sides: Option<Sides> },
+}
+
+impl State {
+    pub(super) const fn sides(&self) -> Option<&Sides> {
+        match self {
+            Self::Deferred => None,
+            Self::Active(sides) | Self::Releasing { sides, .. } => Some(sides),
+            Self::Failing { sides, .. } => sides.as_ref(),
+        }
+    }
+
+    pub(super) const fn sides_mut(&mut self) -> Option<&mut Sides> {
+        match self {
+            Self::Deferred => None,
+            Self::Active(sides) | Self::Releasing { sides, .. } => Some(sides),
+            Self::Failing { sides, .. } => sides.as_mut(),
+        }
+    }
+
+    pub(super) const fn fault(&self) -> Option<&Fault> {
+        match self {
+            Self::Failing { fault, .. } => Some(fault),
+            Self::Deferred | Self::Active(_) | Self::Releasing { .. } => None,
+        }
+    }
+
+    pub(super) const fn is_failing(&self) -> bool {
+        self.fault().is_some()
+    }
+
+    /// Whether the card may still read the source.
+    pub(super) const fn is_sending(&self) -> bool {
+        match self.sides() {
+            Some(sides) => sides.sending.is_under_way(),
+            None => false,
+        }
+    }
+
+    /// The card has been given a deferred operation.
+    pub(super) fn start(&mut self, since_ps: u64, sending: Sending) {
+        if matches!(self, Self::Deferred) {
+            *self = Self::Active(Sides { receiving: Receiving::Posted { since_ps }, sending });
+        }
+    }
+
+    /// All ranks are done with an operation under way.
+    pub(super) fn release(&mut self, since_ps: u64) {
+        *self = match std::mem::replace(self, Self::Deferred) {
+            Self::Active(sides) => Self::Releasing { since_ps, sides },
+            other => other,
+        };
+    }
+
+    /// The operation fails. The first fault counts. What has not been sent is not sent any more.
+    pub(super) fn fail(&mut self, fault: Fault) {
+        *self = match std::mem::replace(self, Self::Deferred) {
+            Self::Deferred => Self::Failing { fault, sides: None },
+            Self::Active(mut sides) | Self::Releasing { mut sides, .. } => {
+                if sides.sending == Sending::Requested {
+                    sides.sending = Sending::Idle;
+                }
+                Self::Failing { fault, sides: Some(sides) }
+            }
+            failing @ Self::Failing { .. } => failing,
+        };
+    }
+}
+
+/// The operation under way.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(super) request: u64,
+    pub(super) plan: Plan,
+    pub(super) send: Option<Buffer>,
+    /// The own block once more, where it cannot be sent from its place in the receive buffer.
+    pub(super) copied: Option<Buffer>,
+    pub(super) receive: Buffer,
+    /// Its number, alike on all ranks; 0 while it is deferred.
+    pub(super) operation: u32,
+    pub(super) collective_id: u32,
+    /// How long after the barrier multicast is waited for, in picoseconds; not known while the operation is deferred.
+    pub(super) cutoff_ps: u64,
+    pub(super) state: State,
+    /// When workers were last checked for failures.
+    pub(super) checked_ps: u64,
+    /// When the protocol's state machine wants to be notified of the time.
+    pub(super) deadline_ps: u64,
+    pub(super) report: Report,
+}
+
+impl Running {
+    /// Address and local key of the own block.
+    pub(super) fn source(&self, own: u32) -> (u64, u32) {
+        match self.send.as_ref().or(self.copied.as_ref()) {
+            Some(send) => (send.region().addr().get(), send.region().lkey()),
+            None => {
+                let at = self.plan.block(own).offset;
+                (self.receive.region().addr().get() + at, self.receive.region().lkey())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flexcast_proto::Cause;
+
+    use super::*;
+
+    fn fault(code: u16) -> Fault {
+        let failure = Failure { culprit: 1, witness: 0, cause: Cause::Device(code) };
+        Fault { failure, since_ps: 5, crash: None }
+    }
+
+    #[test]
+    fn an_operation_that_fails_before_it_starts_has_no_sides_and_never_starts() {
+        let mut state = State::Deferred;
+        state.fail(fault(1));
+        state.start(7, Sending::Posted);
+        state.release(8);
+        assert!(state.is_failing() && state.sides().is_none() && !state.is_sending());
+    }
+
+    #[test]
+    fn the_first_fault_counts_and_what_was_requested_is_not_sent() {
+        let mut state = State::Deferred;
+        state.start(7, Sending::Requested);
+        state.fail(fault(1));
+        state.fail(fault(2));
+        assert_eq!(state.fault().map(|fault| fault.failure.cause), Some(Cause::Device(1)));
+        assert_eq!(state.sides().map(|sides| sides.sending), Some(Sending::Idle));
+    }
+
+    #[test]
+    fn own_sends_go_on_while_an_operation_is_released() {
+        let mut state = State::Deferred;
+        state.start(7, Sending::Posted);
+        state.release(9);
+        assert!(matches!(state, State::Releasing { since_ps: 9, .. }) && state.is_sending());
+    }
+}

@@ -1,0 +1,168 @@
+//! Poll of the card's workers: failures, and the progress of both sides of the operation under way.
+
+use flexcast_proto::{Cause, Failure};
+
+use super::operation::{Fault, Receiving, Sending, Sides};
+use super::{DIED, Engine, MULTICAST_CUTOFFS, NO_ANSWER, SEND_THREAD, WORKER_PS};
+use crate::error::Result;
+use crate::protocol::driver::Notice;
+
+/// Time between two checks for failures of workers.
+pub(super) const CHECK_PS: u64 = 10_000_000;
+
+impl Engine {
+    /// Polls what the card's workers have reported, and the clock. `moved`: something else has happened since the last poll. Returns whether
+    /// anything has.
+    pub(super) fn poll(&mut self, now_ps: u64, mut moved: bool) -> Result<bool> {
+        moved |= self.check(now_ps)?;
+        match self.start(now_ps) {
+            // The contexts have just been given the operation: nothing can have come of it.
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            Err(error) => {
+                self.end_unstarted(error);
+                return Ok(true);
+            }
+        }
+        let Some(running) = self.current.as_ref() else { return Ok(moved) };
+        match running.state.sides() {
+            None => return Ok(moved),
+            Some(Sides { receiving: Receiving::Posted { since_ps }, .. }) if !running.state.is_failing() => {
+                return Ok(self.poll_armed(now_ps, *since_ps)? || moved);
+            }
+            Some(_) => {}
+        }
+        moved |= self.poll_receive(now_ps)?;
+        moved |= self.poll_send(now_ps)?;
+        self.poll_clock(now_ps, moved)
+    }
+
+    fn device_failure(&self, code: u16) -> Failure {
+        let own = self.place.rank();
+        Failure { culprit: own, witness: own, cause: Cause::Device(code) }
+    }
+
+    pub(super) fn fail_device(&mut self, now_ps: u64, code: u16) {
+        let failure = self.device_failure(code);
+        self.parts.driver.notify(now_ps, Notice::Failed(failure));
+    }
+
+    /// Checks, now and then, whether workers have failed.
+    fn check(&mut self, now_ps: u64) -> Result<bool> {
+        let failure = self.device_failure(DIED);
+        let Some(running) = self.current.as_mut() else { return Ok(false) };
+        if running.state.is_failing() || now_ps.saturating_sub(running.checked_ps) < CHECK_PS {
+            return Ok(false);
+        }
+        running.checked_ps = now_ps;
+        if let Err(crash) = self.card.process().check() {
+            tracing::error!(%crash, "the process on the card has died");
+            running.state.fail(Fault { failure, since_ps: now_ps, crash: Some(crash) });
+            running.report.failure = Some(failure);
+            self.parts.driver.notify(now_ps, Notice::Crashed(failure));
+            return Ok(true);
+        }
+        let sends = running.state.is_sending();
+        let mut moved = false;
+        if let Some((context, status, detail)) = self.parts.receive.failure()? {
+            tracing::error!(context, ?status, detail, "receive worker failed");
+            self.fail_device(now_ps, status as u16);
+            moved = true;
+        }
+        if let Some((culprit, status)) = self.parts.receive.take_broken()? {
+            let failure = Failure { culprit, witness: self.place.rank(), cause: Cause::Connection(status as u16) };
+            self.parts.driver.notify(now_ps, Notice::Failed(failure));
+            moved = true;
+        }
+        if sends && let Some((thread, status, detail)) = self.parts.send.failure()? {
+            tracing::error!(thread, ?status, detail, "send worker failed");
+            self.fail_device(now_ps, SEND_THREAD | status as u16);
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    /// Polls whether the receive contexts have taken over the operation that they were given at `since_ps`.
+    fn poll_armed(&mut self, now_ps: u64, since_ps: u64) -> Result<bool> {
+        if !self.parts.receive.is_armed()? {
+            let late = now_ps.saturating_sub(since_ps) > WORKER_PS;
+            if late {
+                self.fail_device(now_ps, NO_ANSWER);
+            }
+            return Ok(late);
+        }
+        let Some(running) = self.current.as_mut() else { return Ok(false) };
+        if let Some(sides) = running.state.sides_mut() {
+            sides.receiving = Receiving::Armed;
+        }
+        running.report.phases.0.armed_ps = Some(now_ps);
+        self.parts.driver.notify(now_ps, Notice::Armed);
+        Ok(true)
+    }
+
+    /// Polls whether multicast has brought everything.
+    fn poll_receive(&mut self, now_ps: u64) -> Result<bool> {
+        let Some(running) = self.current.as_mut() else { return Ok(false) };
+        let Some(sides) = running.state.sides_mut() else { return Ok(false) };
+        if !matches!(sides.receiving, Receiving::Armed) || !self.parts.receive.is_complete()? {
+            return Ok(false);
+        }
+        sides.receiving = Receiving::Complete;
+        running.report.phases.0.received_ps = Some(now_ps);
+        self.parts.driver.notify(now_ps, Notice::Received);
+        Ok(true)
+    }
+
+    /// Polls the send threads, and gives them the operation when it is this rank's turn.
+    pub(super) fn poll_send(&mut self, now_ps: u64) -> Result<bool> {
+        let own = self.place.rank();
+        let Some(running) = self.current.as_mut() else { return Ok(false) };
+        let source = running.source(own);
+        let Some(sides) = running.state.sides_mut() else { return Ok(false) };
+        let (parts, phases) = (&mut self.parts, &mut running.report.phases.0);
+        let mut moved = false;
+        let ready_ps = parts.driver.ready_ps().unwrap_or(now_ps);
+        let in_vain = now_ps.saturating_sub(ready_ps) >= running.cutoff_ps.saturating_mul(MULTICAST_CUTOFFS);
+        if in_vain && sides.sending == Sending::Requested {
+            sides.sending = Sending::Finished;
+            phases.sent_ps = Some(now_ps);
+            parts.driver.notify(now_ps, Notice::Sent);
+            moved = true;
+        }
+        if sides.sending == Sending::Requested
+            && parts.send.is_free()?
+            && parts.receive.are_targets_known(running.operation)?
+        {
+            let (ids, targets) = ((running.operation, running.collective_id), parts.receive.targets());
+            parts.send.start(&running.plan, source, ids, &self.config, targets, false)?;
+            sides.sending = Sending::Posted;
+            phases.sending_ps = Some(now_ps);
+            moved = true;
+        }
+        if sides.sending == Sending::Posted && parts.send.is_announced()? {
+            sides.sending = Sending::Announced;
+            parts.driver.notify(now_ps, Notice::Sent);
+            moved = true;
+        }
+        if sides.sending.is_under_way() && parts.send.is_finished()? {
+            self.finish_sends(now_ps);
+            return Ok(true);
+        }
+        if in_vain && sides.sending.is_under_way() && !parts.send.is_closing() && parts.send.is_free()? {
+            parts.send.close()?;
+        }
+        Ok(moved)
+    }
+
+    /// The card is done with the source.
+    pub(super) fn finish_sends(&mut self, now_ps: u64) {
+        if let Some(running) = self.current.as_mut()
+            && let Some(sides) = running.state.sides_mut()
+            && sides.sending.is_under_way()
+        {
+            sides.sending = Sending::Finished;
+            running.report.phases.0.sent_ps = Some(now_ps);
+            self.parts.driver.notify(now_ps, Notice::Sent);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Start of an operation: the own block in place, and the first commands to the card.
+
+use flexcast_proto::Cause;
+use flexcast_proto::wire::Availability;
+
+use super::descriptor::descriptor;
+use super::operation::{Running, Sending, State};
+use super::{Engine, NOT_STARTED, Posted};
+use crate::api::buffer::Buffer;
+use crate::api::outcome::Failed;
+use crate::api::report::{Phases, PhasesPs, Report};
+use crate::error::{Error, Result};
+use crate::plan::Plan;
+use crate::plan::chains::{Order, order};
+use crate::protocol::driver::Posting;
+
+impl Engine {
+    /// Takes a posted operation on: starts it if none is ahead of it, otherwise it waits for its turn.
+    ///
+    /// # Errors
+    /// The operation cannot be started: with its buffers.
+    pub(crate) fn take_on(&mut self, posted: Posted) -> Result<(), Box<Failed>> {
+        if self.current.is_some() || !self.waiting.is_empty() {
+            self.waiting.push_back(posted);
+            return Ok(());
+        }
+        let now_ps = posted.posted_ps;
+        // The card may have carried out the last command since it was last polled, and be free for this one.
+        match self.parts.driver.poll(now_ps) {
+            Ok(moved) => self.notified |= moved,
+            Err(error) => return Err(posted.refuse(error)),
+        }
+        self.launch(posted, now_ps)
+    }
+
+    /// Makes an operation the current one, and starts it if the card can be given commands now.
+    pub(super) fn launch(&mut self, posted: Posted, now_ps: u64) -> Result<(), Box<Failed>> {
+        let mut posted = posted;
+        let copied = match self.place_own_block(&mut posted) {
+            Ok(copied) => copied,
+            Err(error) => return Err(posted.refuse(error)),
+        };
+        let Posted { request, plan, send, receive, posted_ps } = posted;
+        let report = Report {
+            phases: Phases(PhasesPs { posted_ps, ..PhasesPs::default() }),
+            foreign_bytes: plan.foreign_bytes(),
+            ..Report::default()
+        };
+        self.current = Some(Running {
+            request,
+            plan,
+            send,
+            copied,
+            receive,
+            operation: 0,
+            collective_id: 0,
+            cutoff_ps: u64::MAX,
+            state: State::Deferred,
+            checked_ps: 0,
+            deadline_ps: u64::MAX,
+            report,
+        });
+        let started = self.start(now_ps).and_then(|_| self.parts.driver.flush(now_ps));
+        started.map_err(|error| self.withdraw(error))
+    }
+
+    /// Gives a deferred operation to the card if that can be given commands now. Returns whether it has.
+    pub(super) fn start(&mut self, now_ps: u64) -> Result<bool> {
+        let Some(running) = self.current.as_mut().filter(|running| matches!(running.state, State::Deferred)) else {
+            return Ok(false);
+        };
+        let own = self.place.rank();
+        let parts = &mut self.parts;
+        if !parts.receive.is_ready()? || !parts.send.is_free()? {
+            return Ok(false);
+        }
+        // Every id is in use by packets that may still arrive: later.
+        let Ok(collective_id) = self.ids.take(now_ps) else { return Ok(false) };
+        (running.operation, running.collective_id) = (parts.driver.operation(), collective_id);
+        let ids = (running.operation, collective_id);
+        parts.receive.arm(&running.plan, own, &mut running.receive, ids, self.config.chunk_bytes)?;
+        let Order { chains, turn, .. } = order(&running.plan, &self.config, own);
+        let descriptor = descriptor(&running.plan, &self.config, &self.alpha, running.operation, chains);
+        running.cutoff_ps = descriptor.cutoff_ps;
+        let region = running.receive.region();
+        let posting = Posting {
+            plan: &running.plan,
+            config: &self.config,
+            descriptor,
+            turn,
+            source: running.source(own),
+            here: Availability { address: region.addr().get(), rkey: region.rkey() },
+            collective_id,
+            receive_sequence: parts.receive.sequence(),
+        };
+        let sends = parts.driver.start(&posting, &mut parts.send)?;
+        running.state.start(now_ps, if sends { Sending::Posted } else { Sending::Idle });
+        Ok(true)
+    }
+
+    /// Takes the current operation back after a failure to start it, with its buffers. Other ranks are told that it fails.
+    pub(super) fn withdraw(&mut self, error: Error) -> Box<Failed> {
+        self.fail_here(Cause::Device(NOT_STARTED));
+        let Some(mut running) = self.current.take() else { return Box::new(Failed::of(error)) };
+        self.parts.receive.disarm(&mut running.receive);
+        let Running { send, copied, receive, report, .. } = running;
+        self.lost.extend(copied);
+        // Some of the commands may have reached the card: by new keys, what they name is out of its reach.
+        let renew = |buffer: Buffer| self.card.renew(buffer).ok();
+        Box::new(Failed { error, send: send.and_then(renew), receive: renew(receive), report })
+    }
+
+    /// Copies the own block to where it is read from. Returns the copy, if it is neither in the send nor in the receive buffer.
+    fn place_own_block(&self, posted: &mut Posted) -> Result<Option<Buffer>> {
+        let Posted { plan, send, receive, .. } = posted;
+        match send {
+            Some(send) => {
+                let at = plan.block(self.place.rank()).offset;
+                copy((send, 0), (receive, at as usize), send.len())?;
+                Ok(None)
+            }
+            None => self.copy_of_source(plan, receive),
+        }
+    }
+
+    /// The own block of an operation in place, copied to where nobody writes, if Writes of this rank come back to the receive buffer. All
+    /// of a Broadcast is the root's, whose card gets no key for it.
+    fn copy_of_source(&self, plan: &Plan, receive: &Buffer) -> Result<Option<Buffer>> {
+        let (own, foreign) = (plan.receive_bytes() - plan.foreign_bytes(), plan.foreign_bytes());
+        if own == 0 || foreign == 0 || !self.parts.send.writes_come_back() {
+            return Ok(None);
+        }
+        let block = plan.block(self.place.rank());
+        let mut copied = self.card.buffer(block.bytes as usize)?;
+        copy((receive, block.offset as usize), (&mut copied, 0), block.bytes as usize)?;
+        Ok(Some(copied))
+    }
+}
+
+/// Copies bytes from a place in one buffer to a place in another.
+fn copy((from, start): (&Buffer, usize), (to, offset): (&mut Buffer, usize), len: usize) -> Result<()> {
+    let mut piece = [0; 4096];
+    let mut at = 0;
+    while at < len {
+        let piece = &mut piece[..(len - at).min(4096)];
+        from.read(start + at, piece)?;
+        to.write(offset + at, piece)?;
+        at += piece.len();
+    }
+    Ok(())
+}

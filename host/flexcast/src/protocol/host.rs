@@ -1,0 +1,209 @@
+//! Driver of the protocol on the host: its state machine, and the control connections to other ranks.
+
+use std::collections::BTreeMap;
+
+use flexcast_proto::sequencer::Turn;
+use flexcast_proto::wire::{Availability, Codec};
+use flexcast_proto::{Action, Body, Cause, Disagreement, Failure, Message, OperationDescriptor, Participant, RankInfo};
+
+use crate::api::card::Card;
+use crate::api::report::{MessageCounts, Report};
+use crate::dpa::send::Send as SendThreads;
+use crate::endpoint::Purpose;
+use crate::error::Result;
+use crate::plan::stream::Transport;
+use crate::protocol::control::{Control, Event, Read};
+use crate::protocol::driver::{Connect, Driver, Notice, Posting, QueuePairs, Step};
+
+/// Code of [`Cause::Connection`] for a peer that does not keep to the protocol.
+pub(super) const PROTOCOL_VIOLATION: u16 = u16::MAX;
+
+/// What is known of the current operation beside the state machine.
+#[derive(Debug, Default)]
+struct Current {
+    /// The operation, until the receive contexts are armed.
+    posting: Option<(OperationDescriptor, Option<Turn>)>,
+    /// Where peers may read from this rank.
+    here: Availability,
+    /// Where the left neighbour has the blocks that it has acknowledged.
+    offers: BTreeMap<u32, Availability>,
+    /// Fetch requests of the right neighbour.
+    fetches: u64,
+}
+
+/// The protocol, run by the host.
+#[derive(Debug)]
+pub(crate) struct HostDriver {
+    place: RankInfo,
+    participant: Participant,
+    control: Control,
+    codec: Codec,
+    current: Current,
+    messages: MessageCounts,
+}
+
+impl HostDriver {
+    /// A driver with a connection, not yet connected, for each of `peers` (ascending).
+    pub(crate) fn new(card: &Card, place: RankInfo, first_operation: u32, peers: &[u32]) -> Result<Self> {
+        Ok(Self {
+            place,
+            participant: Participant::new(place, first_operation),
+            control: Control::new(card, peers)?,
+            codec: Codec::new(0, place.ranks()),
+            current: Current::default(),
+            messages: MessageCounts::default(),
+        })
+    }
+
+    fn send(&mut self, to: u32, message: &Message) -> Result<()> {
+        let counts = &mut self.messages;
+        *match message.body {
+            Body::Barrier { .. } => &mut counts.barrier,
+            Body::Activate => &mut counts.activate,
+            Body::Fetch { .. } => &mut counts.fetch,
+            Body::Acknowledge { .. } => &mut counts.acknowledge,
+            Body::Final => &mut counts.last,
+            Body::Failed(_) => &mut counts.failed,
+        } += 1;
+        let encoded = self.codec.encode(message, self.current.here);
+        self.control.send(to, encoded.as_bytes())
+    }
+}
+
+impl Driver for HostDriver {
+    fn queue_pairs(&self) -> QueuePairs {
+        QueuePairs { control: self.control.queue_pairs(), reads: Vec::new() }
+    }
+
+    fn connect(&mut self, connect: Connect<'_>, _senders: &[u32]) -> Result<()> {
+        self.codec = Codec::new(connect.communicator, self.place.ranks());
+        self.control.connect(self.place.rank(), connect.all, connect.config, Purpose::Control)
+    }
+
+    fn operation(&self) -> u32 {
+        self.participant.operation()
+    }
+
+    fn start(&mut self, posting: &Posting<'_>, send: &mut SendThreads) -> Result<bool> {
+        let Posting { plan, config, descriptor, turn, source, here, .. } = *posting;
+        self.current = Current { posting: Some((descriptor, turn)), here, ..Current::default() };
+        // Targets of single ranks are not known yet, and a rank alone has nobody to multicast to.
+        if turn.is_some() && config.transport != Transport::UcUnicast && self.place.ranks() > 1 {
+            send.prepare(plan, source, descriptor.operation)?;
+        }
+        Ok(false)
+    }
+
+    fn notify(&mut self, now_ps: u64, notice: Notice) {
+        let participant = &mut self.participant;
+        match notice {
+            Notice::Armed => {
+                if let Some((descriptor, turn)) = self.current.posting.take() {
+                    participant.post_with(descriptor, turn, now_ps);
+                    participant.delivered(self.place.rank());
+                }
+            }
+            Notice::Received => participant.placed_all(),
+            Notice::Placed(block) => participant.delivered(block),
+            Notice::Sent => participant.sent(),
+            Notice::Failed(failure) | Notice::Crashed(failure) => participant.fail(failure),
+            Notice::Time => participant.handle_time(now_ps),
+        }
+    }
+
+    fn poll(&mut self, _now_ps: u64) -> Result<bool> {
+        let Self { control, participant, codec, place, current, .. } = self;
+        let own = place.rank();
+        control.poll(|_, event| {
+            match event {
+                Event::Message { from, bytes } => {
+                    let handled = codec.decode(bytes).map_err(|error| error.to_string()).and_then(|control| {
+                        match (control.message.body, control.availability) {
+                            (Body::Acknowledge { block }, Some(at)) => _ = current.offers.insert(block, at),
+                            (Body::Fetch { .. }, _) => current.fetches += 1,
+                            _ => {}
+                        }
+                        participant.handle(from, control.message).map_err(|error| error.to_string())
+                    });
+                    if let Err(error) = handled {
+                        tracing::error!(from, error, "message refused");
+                        let cause = Cause::Connection(PROTOCOL_VIOLATION);
+                        participant.fail(Failure { culprit: from, witness: own, cause });
+                    }
+                }
+                Event::Read { tag: block } => participant.read(block),
+                Event::Broken { rank, status } => {
+                    participant.fail(Failure { culprit: rank, witness: own, cause: Cause::Connection(status as u16) });
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn next(&mut self) -> Result<Option<Step>> {
+        while let Some(action) = self.participant.poll() {
+            let step = match action {
+                Action::Send { to, message } => {
+                    self.send(to, &message)?;
+                    continue;
+                }
+                Action::Multicast => Step::Multicast,
+                Action::Read { from, block } => {
+                    Step::Read { from, block, at: self.current.offers.get(&block).copied() }
+                }
+                Action::Release => Step::Release,
+                Action::Fail(failure) => Step::Fail(failure),
+            };
+            return Ok(Some(step));
+        }
+        Ok(None)
+    }
+
+    fn fetch(&mut self, block: u32, reads: &[Read]) -> Result<()> {
+        if reads.is_empty() {
+            self.participant.read(block);
+        }
+        reads.iter().try_for_each(|read| self.control.read(*read))
+    }
+
+    fn flush(&mut self, _now_ps: u64) -> Result<()> {
+        self.control.flush()
+    }
+
+    fn deadline_ps(&self) -> Option<u64> {
+        self.participant.deadline_ps()
+    }
+
+    fn ready_ps(&self) -> Option<u64> {
+        self.participant.ready_ps()
+    }
+
+    fn note(&self, now_ps: u64, report: &mut Report) {
+        let phases = &mut report.phases.0;
+        phases.ready_ps = self.participant.ready_ps();
+        if self.participant.has_everything() {
+            phases.complete_ps.get_or_insert(now_ps);
+        }
+        report.fetches_served = self.current.fetches;
+    }
+
+    fn is_flagged(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn messages(&self) -> MessageCounts {
+        self.messages
+    }
+
+    fn disagreement(&self) -> Option<Disagreement> {
+        self.participant.disagreement()
+    }
+
+    fn cancel_reads(&mut self) {
+        self.control.cancel_reads();
+    }
+
+    fn is_quiet(&self) -> bool {
+        !self.control.reading() && self.control.is_drained()
+    }
+}
