@@ -243,6 +243,19 @@ impl MemoryRegion {
         Ok(word)
     }
 
+    /// Copies `len` bytes from offset `start` of another region, or of this one, to `offset`; the ranges may overlap. What the card writes
+    /// meanwhile may be copied in part.
+    ///
+    /// # Errors
+    /// [`Error::RegionRange`].
+    pub fn copy_from(&self, offset: usize, from: &Self, start: usize, len: usize) -> Result<()> {
+        let (to, from) = (self.at(offset, len)?, from.at(start, len)?);
+        // SAFETY: `at` checked both ranges, which stay mapped while registered. Their bytes are reached by raw pointer only, here and by the
+        // card; `copy` allows for ranges that overlap.
+        unsafe { std::ptr::copy(from, to, len) };
+        Ok(())
+    }
+
     /// Copies bytes in.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //! nothing to do between posting an operation and its end.
 //!
 //! It exchanges control messages over reliable queue pairs in DPA memory, one per peer; learns from receive contexts and send workers by
-//! [`Signals`]; and tells the host by a [`ProgressReport`] and a [`crate::CompletionFlag`]. The host gives it orders over a control queue
+//! [`Signals`]; and tells the host by a [`ProgressReport`] and a [`crate::CompletionFlag`]. The host gives it commands over a control queue
 //! as receive contexts have (see [`crate::context`]), one at a time: the next one only after [`ProgressReport::acknowledged`] shows the last.
 
 use crate::layout::{abi_codes, abi_struct};
@@ -17,9 +17,9 @@ pub const COMMAND_POST: u32 = 1;
 pub const COMMAND_DELIVERED: u32 = 2;
 /// Likewise: the blocks in [`ProgressCommand::read`] have been read.
 pub const COMMAND_READ: u32 = 4;
-/// Likewise: the operation fails, for the reason in the order.
+/// Likewise: the operation fails, for the reason in the command.
 pub const COMMAND_FAIL: u32 = 8;
-/// Likewise: a deadline that has passed counts. The host gives this order after [`ProgressReport::deadline_ps`], when all receive contexts are
+/// Likewise: a deadline that has passed counts. The host gives this command after [`ProgressReport::deadline_ps`], when all receive contexts are
 /// complete or closed and what has come is told. Without it the progress thread sees no cutoff and no bound.
 pub const COMMAND_TIME: u32 = 16;
 
@@ -99,10 +99,10 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// An order, written by the host in one Write before the message that wakes the progress thread.
+    /// A command, written by the host in one Write before the message that wakes the progress thread.
     #[size = 512, align = 64]
     pub struct ProgressCommand {
-        /// Number of the order: 1, 2, 3, ... 0: none yet.
+        /// Number of the command: 1, 2, 3, ... 0: none yet.
         pub sequence: u64,
         /// The host's clock, in picoseconds: all times of the report are by this clock.
         pub now_ps: u64,
@@ -158,19 +158,19 @@ abi_struct! {
         pub read: [u64; 16],
         /// Zero.
         pub reserved_2: [u64; 14],
-        /// Equal to `sequence`; a mismatch means that the order is being written.
+        /// Equal to `sequence`; a mismatch means that the command is being written.
         pub sequence_check: u64,
     }
 }
 
 abi_struct! {
-    /// What the progress thread tells the host, in host memory, in lines that only it writes: with every order, when the barrier is passed, when
+    /// What the progress thread tells the host, in host memory, in lines that only it writes: with every command, when the barrier is passed, when
     /// something is to be read, at the end and on failure.
     #[size = 384, align = 64]
     pub struct ProgressReport {
         /// Number of this report. While it differs from `end` the report is being written.
         pub begin: u64,
-        /// Number of the last order that was carried out.
+        /// Number of the last command that was carried out.
         pub acknowledged: u64,
         /// Number of the operation that the rest is about.
         pub operation: u32,
@@ -180,7 +180,7 @@ abi_struct! {
         pub status: u32,
         /// Detail of the status.
         pub detail: u32,
-        /// When the host is to order [`COMMAND_TIME`], by its clock; 2^64 - 1: never.
+        /// When the host is to give [`COMMAND_TIME`], by its clock; 2^64 - 1: never.
         pub deadline_ps: u64,
         /// When all receive contexts were armed.
         pub armed_ps: u64,
@@ -242,8 +242,8 @@ abi_codes! {
         Running = 0,
         /// An error completion on the control queue; detail = syndrome. It can no longer be told anything.
         ControlError = 1,
-        /// An order that makes no sense; detail = its flags. It was not carried out.
-        InvalidOrder = 2,
+        /// A command that makes no sense; detail = its flags. It was not carried out.
+        InvalidCommand = 2,
     }
 }
 
@@ -291,8 +291,8 @@ abi_struct! {
         pub report_host: u64,
         /// Host address of the [`crate::CompletionFlag`] with the number of the last operation that is over, 64-byte aligned.
         pub flag_host: u64,
-        /// The order (host).
-        pub order: HostLine<ProgressCommand>,
+        /// The command (host).
+        pub command: HostLine<ProgressCommand>,
         /// CQ of all peers' queues, bound to this thread. Depth at least the sum of theirs.
         pub message_cq: CompletionQueueMemory,
         /// CQ of the control queue, as in [`crate::ReceiveThread`].
@@ -341,7 +341,7 @@ abi_struct! {
         pub unreceived: u32,
         /// 1 while the report is not told.
         pub unreported: u32,
-        /// 1 while the host's order has not been looked at.
+        /// 1 while the host's command has not been looked at.
         pub pending: u32,
         /// 1 once outbox and window of the thread are configured.
         pub configured: u32,
@@ -353,7 +353,7 @@ abi_struct! {
         pub full: u32,
         /// Zero.
         pub reserved: u32,
-        /// Own turn of the posted operation, as in the order.
+        /// Own turn of the posted operation, as in the command.
         pub turn: [u32; 4],
         /// Descriptor of the posted operation: kind, root, chunk bytes, chains.
         pub descriptor: [u32; 4],

@@ -15,7 +15,7 @@ const PUBLISHED: &[(u32, u64)] = &[
     (2, 0xf5f1_3299_bd8f_72ed),
     (3, 0x81cc_0db3_8624_f88c),
     (4, 0x7e58_00e3_3575_dac9),
-    (5, 0x1130_b3ef_606a_7150),
+    (5, 0x5026_b8a4_574c_37e3),
 ];
 
 #[test]
@@ -110,7 +110,7 @@ fn discriminants_are_fixed() {
     let statuses = [
         (0, ProgressThreadStatus::Running),
         (1, ProgressThreadStatus::ControlError),
-        (2, ProgressThreadStatus::InvalidOrder),
+        (2, ProgressThreadStatus::InvalidCommand),
     ];
     assert_eq!(statuses.len(), ProgressThreadStatus::ALL.len());
     for (raw, status) in statuses {

@@ -119,6 +119,11 @@ impl Buffer {
         Ok(self.region.read(offset, out)?)
     }
 
+    /// Copies `len` bytes from offset `start` of another buffer to `offset`.
+    pub(crate) fn copy_from(&mut self, offset: usize, from: &Self, start: usize, len: usize) -> Result<()> {
+        Ok(self.region.copy_from(offset, &from.region, start, len)?)
+    }
+
     /// A copy of all bytes.
     ///
     /// # Errors

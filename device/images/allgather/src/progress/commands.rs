@@ -14,7 +14,7 @@ use dpa::proto::{Cause, Failure, Kind, OperationDescriptor, RankSet, Summary};
 use super::ProgressEngine;
 
 impl ProgressEngine<'_> {
-    /// Takes the host's messages and the order they announce.
+    /// Takes the host's messages and the command they announce.
     pub(super) fn poll_control(&mut self) {
         if self.control.is_ready(self.state.control_consumed) {
             let events = self.control.take(&mut self.state.control_consumed);
@@ -41,62 +41,62 @@ impl ProgressEngine<'_> {
 
     #[inline(never)]
     fn obey(&mut self) {
-        let sequence = self.order.load_at::<{ offset_of!(ProgressCommand, sequence) }>();
-        let whole = sequence == self.order.load_at::<{ offset_of!(ProgressCommand, sequence_check) }>();
+        let sequence = self.command.load_at::<{ offset_of!(ProgressCommand, sequence) }>();
+        let whole = sequence == self.command.load_at::<{ offset_of!(ProgressCommand, sequence_check) }>();
         if !whole || sequence == self.state.report.acknowledged {
             // Half written: its own message is still to come.
             return;
         }
-        // No fence: the order was whole before the message came that it is taken for, behind whose completion there is one
-        // (`Control::take`), and the host writes no other order before this one is acknowledged.
-        let order = self.order.snapshot();
-        self.state.clock_ps = order.now_ps.wrapping_sub(dpa::thread::time().wrapping_mul(super::PS_PER_NS));
+        // No fence: the command was whole before the message came that it is taken for, behind whose completion there is one
+        // (`Control::take`), and the host writes no other command before this one is acknowledged.
+        let command = self.command.snapshot();
+        self.state.clock_ps = command.now_ps.wrapping_sub(dpa::thread::time().wrapping_mul(super::PS_PER_NS));
         self.state.report.acknowledged = sequence;
         self.state.unreported = 1;
-        if !self.carry_out(&order) {
-            self.refuse(ProgressThreadStatus::InvalidOrder, order.flags);
+        if !self.carry_out(&command) {
+            self.refuse(ProgressThreadStatus::InvalidCommand, command.flags);
         }
     }
 
-    /// False if the order makes no sense.
-    fn carry_out(&mut self, order: &ProgressCommand) -> bool {
-        if order.flags & COMMAND_POST != 0 && !self.post(order) {
+    /// False if the command makes no sense.
+    fn carry_out(&mut self, command: &ProgressCommand) -> bool {
+        if command.flags & COMMAND_POST != 0 && !self.post(command) {
             return false;
         }
-        if order.flags & COMMAND_DELIVERED != 0 {
-            for block in RankSet::from_words(order.delivered).iter() {
+        if command.flags & COMMAND_DELIVERED != 0 {
+            for block in RankSet::from_words(command.delivered).iter() {
                 self.participant.delivered(block);
             }
         }
-        if order.flags & COMMAND_READ != 0 {
-            for block in RankSet::from_words(order.read).iter() {
+        if command.flags & COMMAND_READ != 0 {
+            for block in RankSet::from_words(command.read).iter() {
                 self.participant.read(block);
             }
         }
-        if order.flags & COMMAND_FAIL != 0 {
-            let Ok(cause) = Cause::from_bits(order.cause) else { return false };
-            self.participant.fail(Failure { culprit: order.culprit, witness: order.witness, cause });
+        if command.flags & COMMAND_FAIL != 0 {
+            let Ok(cause) = Cause::from_bits(command.cause) else { return false };
+            self.participant.fail(Failure { culprit: command.culprit, witness: command.witness, cause });
         }
-        self.state.due |= u32::from(order.flags & COMMAND_TIME != 0);
+        self.state.due |= u32::from(command.flags & COMMAND_TIME != 0);
         true
     }
 
-    fn post(&mut self, order: &ProgressCommand) -> bool {
-        if self.state.posted != 0 || u8::try_from(order.kind).map_or(true, |kind| Kind::from_raw(kind).is_err()) {
+    fn post(&mut self, command: &ProgressCommand) -> bool {
+        if self.state.posted != 0 || u8::try_from(command.kind).map_or(true, |kind| Kind::from_raw(kind).is_err()) {
             return false;
         }
         let state = &mut *self.state;
         state.posted = 1;
-        state.receive_sequence = order.receive_sequence;
-        state.send_sequence = order.send_sequence;
-        (state.address, state.rkey) = (order.address, order.rkey);
+        state.receive_sequence = command.receive_sequence;
+        state.send_sequence = command.send_sequence;
+        (state.address, state.rkey) = (command.address, command.rkey);
         (state.sending, state.unsent, state.unreceived, state.due) = (0, 0, 1, 0);
-        state.turn = [order.chain, order.step, order.predecessor, order.successor];
-        state.descriptor = [order.kind, order.root, order.chunk_bytes, order.chains];
-        state.spans = [order.amount, order.barrier_timeout_ps, order.cutoff_ps, order.bound_ps];
-        state.everybody = order.everybody;
+        state.turn = [command.chain, command.step, command.predecessor, command.successor];
+        state.descriptor = [command.kind, command.root, command.chunk_bytes, command.chains];
+        state.spans = [command.amount, command.barrier_timeout_ps, command.cutoff_ps, command.bound_ps];
+        state.everybody = command.everybody;
         let report = &mut state.report;
-        report.operation = order.operation;
+        report.operation = command.operation;
         report.flags &= REPORT_FAILED | REPORT_DISAGREES;
         report.deadline_ps = u64::MAX;
         (report.armed_ps, report.ready_ps, report.sending_ps, report.sent_ps) = (0, 0, 0, 0);

@@ -1,14 +1,14 @@
 //! The progress thread: the thread that runs a communicator's protocol on the card.
 //!
-//! An activation takes the host's order if there is one, then messages, then looks at what receive contexts and send workers have signalled, and then
+//! An activation takes the host's command if there is one, then messages, then looks at what receive contexts and send workers have signalled, and then
 //! does what the machine of the protocol ([`Participant`]) asks for, each within the budget; at last it tells the host, arms its
 //! queues and looks once more. It never waits: what it cannot do yet, the next activation does.
 //!
-//! It has no timer. Deadlines are the host's to watch, which sees them in the report and orders a look at the clock when one has passed.
+//! It has no timer. Deadlines are the host's to watch, which sees them in the report and commands a look at the clock when one has passed.
 
 mod act;
-mod messages;
 mod commands;
+mod messages;
 mod prepare;
 
 use datapath::{Control, resources};
@@ -41,7 +41,7 @@ struct ProgressEngine<'c> {
     flag: WindowCell<CompletionFlag>,
     signals: Signals,
     senders: Table<u64>,
-    order: HostLine<ProgressCommand>,
+    command: HostLine<ProgressCommand>,
     state: &'c mut ProgressThreadState,
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn progress(context: &mut ProgressThread) -> Next {
         flag: window.cell(context.flag_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE)),
         signals,
         senders: Table::attach(&context.senders).first(signals.senders()),
-        order: HostLine::attach(&context.order),
+        command: HostLine::attach(&context.command),
         state: &mut context.state,
     };
     let next = progress.serve(u64::from(context.budget));

@@ -24,7 +24,7 @@ pub(crate) fn prepare(thread: &mut ProgressThread) -> Result<(), (ContextFault, 
     if !thread.flag_host.is_multiple_of(64) || thread.flag_host == 0 {
         return Err(whole(ContextFault::HostAddress));
     }
-    if !thread.signals.is_there() || !thread.senders.is_there(8) || !thread.order.is_there() {
+    if !thread.signals.is_there() || !thread.senders.is_there(8) || !thread.command.is_there() {
         return Err(whole(ContextFault::DeviceMemory));
     }
     Control::check(&thread.control_cq, &thread.control_queue).map_err(whole)?;

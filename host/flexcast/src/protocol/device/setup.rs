@@ -140,7 +140,7 @@ impl DeviceDriver {
             messages: MessageMemory::new(address(&messages), (messages_bytes / 8) as u32),
             machine: KeptMemory::new(address(&machine), (MACHINE_BYTES / 8) as u32),
             signals: SharedLine::new(address(&self.signals)),
-            order: HostLine::new(DeviceAddress::new(self.memory.buffer().addr().offset(COMMAND_AT).get())),
+            command: HostLine::new(DeviceAddress::new(self.memory.buffer().addr().offset(COMMAND_AT).get())),
             report_host: host(self.shared.completion()),
             flag_host: host(self.shared.flag()),
             message_cq: cq_memory(&self.cq),

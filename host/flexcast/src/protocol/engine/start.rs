@@ -116,7 +116,7 @@ impl Engine {
         match send {
             Some(send) => {
                 let at = plan.block(self.place.rank()).offset;
-                copy((send, 0), (receive, at as usize), send.len())?;
+                receive.copy_from(at as usize, send, 0, send.len())?;
                 Ok(None)
             }
             None => self.copy_of_source(plan, receive),
@@ -132,20 +132,7 @@ impl Engine {
         }
         let block = plan.block(self.place.rank());
         let mut copied = self.card.buffer(block.bytes as usize)?;
-        copy((receive, block.offset as usize), (&mut copied, 0), block.bytes as usize)?;
+        copied.copy_from(0, receive, block.offset as usize, block.bytes as usize)?;
         Ok(Some(copied))
     }
-}
-
-/// Copies bytes from a place in one buffer to a place in another.
-fn copy((from, start): (&Buffer, usize), (to, offset): (&mut Buffer, usize), len: usize) -> Result<()> {
-    let mut piece = [0; 4096];
-    let mut at = 0;
-    while at < len {
-        let piece = &mut piece[..(len - at).min(4096)];
-        from.read(start + at, piece)?;
-        to.write(offset + at, piece)?;
-        at += piece.len();
-    }
-    Ok(())
 }
