@@ -1,5 +1,5 @@
-//! The datapath: receive contexts, UC and UD, the *receive contexts*, of which a DPA thread serves one or several (module `context`), and send workers (module
-//! `send`). A receive context's own work is in module `worker`.
+//! The datapath: receive threads, which serve one or several *receive contexts* of UC or UD (module `receive`), and send workers (module
+//! `send`). The work on one receive context is in module `receiver`.
 //!
 //! One activation drains the completion queue in *segments* of one batch. Inside a segment runs the hot loop (module `hot`), which accepts
 //! only what is entirely ordinary; the first completion that is not (none there, error, other opcode, id, range, length, duplicate) ends it

@@ -1,8 +1,8 @@
-//! Receive contexts: one thread serves several receive contexts, driven by a control queue.
+//! Receive thread: serves several receive contexts, driven by a control queue.
 //!
-//! An activation takes the host's messages first, and again between turns: only they make it look at operations. The receive contexts take turns, each
-//! with at most its own budget, until none has anything left or the thread's budget is used up; then all that were busy are settled, every queue is armed, and
-//! everything is looked at once more.
+//! An activation takes the host's messages first, and again between turns: only they make it poll operations. The receive contexts take
+//! turns, each with at most its own budget, until none has anything left or the thread's budget is used up. Then all that were busy are
+//! settled, every queue is armed, and everything is polled once more.
 
 use dpa::abi::{ABI_HASH, ContextFault, ReceiveContext, ReceiveStatus, ReceiveThread, ReceiveThreadState, Transport};
 use dpa::{CompletionQueue, ContextArray, Counters, Entity, Next, Outbox, Thread, Window, error, fatal, fence};

@@ -1,4 +1,4 @@
-//! A receive context at work: draining its completion queue, handing over batches, consuming the completions of copies, telling progress.
+//! Work on one receive context: drains its completion queue, hands batches over, consumes the completions of copies, reports progress.
 
 use dpa::abi::{ProgressLine, ReceiveContext, ReceiveReport, ReceiveStatus};
 use dpa::hw::{ControlSegment, CqeOpcode, WqeOpcode, WriteWqe};
@@ -31,7 +31,7 @@ impl<'c, const UD: bool> Receiver<'c, UD> {
     /// Opcode of an ordinary completion.
     pub(crate) const OPCODE: CqeOpcode = if UD { CqeOpcode::SendImmediate } else { CqeOpcode::WriteImmediate };
 
-    /// The receive context of `context` in a thread with this outbox and window.
+    /// Work on `context` by a thread with this outbox and window.
     #[inline(always)]
     pub(crate) fn attach(context: &'c mut ReceiveContext, outbox: Outbox, window: Window) -> Self {
         let chunks = context.state.armed.chunks;

@@ -3,7 +3,7 @@
 //! Entries are built once; per chunk only what changes is stored: index, immediate, extent and addresses. Every batch is one doorbell and one signalled completion. A worker that waits for completions arms their CQs and sleeps.
 
 use dpa::abi::{
-    ABI_HASH, ContextFault, OPERATION_CLOSED, OPERATION_HELD, SendContext, SendOperation, SendReport, SendStatus,
+    ABI_HASH, ContextFault, OPERATION_CLOSED, OPERATION_DEFERRED, SendContext, SendOperation, SendReport, SendStatus,
     SendThread, SendThreadState, Transport,
 };
 use dpa::hw::{DatagramWqe, WriteWqe};
@@ -141,11 +141,11 @@ impl Sender<'_> {
             if self.state.pending != 0 {
                 self.process_commands::<W>();
             }
-            let held = self.is_held();
+            let deferred = self.is_deferred();
             let mut told = (self.state.announced, self.state.finished);
-            let drained = held || self.state.left == 0 || self.post_in_turn::<W>(&mut budget, &mut told);
+            let drained = deferred || self.state.left == 0 || self.post_in_turn::<W>(&mut budget, &mut told);
             let waits = self.reap_all::<W>();
-            if !held {
+            if !deferred {
                 self.announce_if_due::<W>();
             }
             if !drained {
@@ -153,7 +153,7 @@ impl Sender<'_> {
                 self.publish();
                 return Next::Retrigger;
             }
-            if !held {
+            if !deferred {
                 self.finish_if_over(waits);
             }
             self.notify_progress_thread(&mut told);
@@ -161,7 +161,7 @@ impl Sender<'_> {
             self.publish();
             self.control.arm(&self.outbox, self.state.control_consumed);
             let mut more = self.control.is_ready(self.state.control_consumed)
-                || (!held && self.can_post::<W>())
+                || (!deferred && self.can_post::<W>())
                 || (self.state.pending != 0 && !waits);
             for context in self.contexts.iter_mut().filter(|context| context.state.completed != context.state.produced)
             {
@@ -179,9 +179,9 @@ impl Sender<'_> {
     }
 
     /// Whether the operation waits for the progress thread, which wakes the thread when it may go.
-    fn is_held(&self) -> bool {
+    fn is_deferred(&self) -> bool {
         let armed = &self.state.armed;
-        armed.flags & (OPERATION_HELD | OPERATION_CLOSED) == OPERATION_HELD
+        armed.flags & (OPERATION_DEFERRED | OPERATION_CLOSED) == OPERATION_DEFERRED
             && self.progress.is_some_and(|progress| !progress.may_go(armed.sequence))
     }
 
@@ -387,7 +387,7 @@ impl Sender<'_> {
     /// Checks all send contexts' runs, then prepares their queues.
     fn take_over<W: Chunk>(&mut self, operation: &SendOperation) -> Result<(), (SendStatus, u32)> {
         let invalid = |fault: ContextFault| (SendStatus::InvalidOperation, fault as u32);
-        if operation.flags & !(OPERATION_CLOSED | OPERATION_HELD) != 0 {
+        if operation.flags & !(OPERATION_CLOSED | OPERATION_DEFERRED) != 0 {
             return Err(invalid(ContextFault::Flags));
         }
         if u64::from(operation.collective_id) >> (32 - self.psn_bits) != 0 {

@@ -5,7 +5,7 @@ mod rig;
 use dpa::hw::CqeOpcode;
 use dpa::{Next, Signals};
 use flexcast_abi::{
-    ContextFault, DeviceAddress, OPERATION_CLOSED, OPERATION_HELD, SendRun, SendStatus, Shared, Transport,
+    ContextFault, DeviceAddress, OPERATION_CLOSED, OPERATION_DEFERRED, SendRun, SendStatus, Shared, Transport,
 };
 use rig::send::{SendRig, Sent};
 use rig::{CHUNK, PSN_BITS, RKEY, at, of_depth};
@@ -333,7 +333,7 @@ fn indices_pass_their_16_bits() {
 }
 
 #[test]
-fn a_held_operation_waits_for_the_progress_thread_or_for_its_closing() {
+fn a_deferred_operation_waits_for_the_progress_thread_or_for_its_closing() {
     for transport in BOTH {
         let mut line = flexcast_abi::Signals { contexts: 1, senders: 1, ..Default::default() };
         let named = Shared::new(DeviceAddress::new(core::ptr::from_mut(&mut line) as u64));
@@ -343,7 +343,7 @@ fn a_held_operation_waits_for_the_progress_thread_or_for_its_closing() {
         let runs = [run(0, 0, 9), run(1, 0, 5)];
         let ask = |rig: &mut SendRig, sequence| {
             rig.ask(sequence, &runs, 0);
-            rig.change(|line| line.flags = OPERATION_HELD);
+            rig.change(|line| line.flags = OPERATION_DEFERRED);
         };
         ask(&mut rig, 1);
         assert!(drive(&mut rig, 2).is_empty() && rig.report().finished == 0, "held");

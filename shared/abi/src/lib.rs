@@ -1,5 +1,5 @@
-//! Bytes that host and firmware write for one another: worker contexts, progress lines, the completion flag,
-//! statistics. Image `allgather` knows receive contexts ([`context`], [`worker`], [`placement`]) and send workers ([`send`]).
+//! Bytes that host and firmware write for one another: contexts, progress lines, the completion flag, statistics. Image `allgather` has
+//! receive threads ([`receive_thread`], [`receive`], [`placement`]), send workers ([`send`]) and a progress thread ([`progress`]).
 //!
 //! Every structure is `repr(C)`, little-endian, with explicit reserved fields, and has a [`Layout::HASH`] over its field names,
 //! types and offsets. An entry function of an image records the hash of its argument type; the image's note records
@@ -42,7 +42,7 @@ pub use progress::{
     ProgressCommand, ProgressPeer, ProgressReport, ProgressThread, ProgressThreadState, ProgressThreadStatus, Signals,
 };
 pub use receive::{
-    ContextFault, GroupContext, OPERATION_CLOSED, OPERATION_HELD, Operation, ReceiveContext, ReceiveState, Staging,
+    ContextFault, GroupContext, OPERATION_CLOSED, OPERATION_DEFERRED, Operation, ReceiveContext, ReceiveState, Staging,
     Transport,
 };
 pub use receive_thread::{OperationState, ReceiveThread, ReceiveThreadState};

@@ -3,7 +3,7 @@
 //!
 //! It exchanges control messages over reliable queue pairs in DPA memory, one per peer; learns from receive contexts and send workers by
 //! [`Signals`]; and tells the host by a [`ProgressReport`] and a [`crate::CompletionFlag`]. The host gives it commands over a control queue
-//! as receive contexts have (see [`crate::context`]), one at a time: the next one only after [`ProgressReport::acknowledged`] shows the last.
+//! as receive threads have (see [`crate::receive_thread`]), one at a time: the next one only after [`ProgressReport::acknowledged`] shows the last.
 
 use crate::layout::{abi_codes, abi_struct};
 use crate::{

@@ -39,7 +39,7 @@ pub const OPERATION_CLOSED: u32 = 1;
 
 /// Value of [`crate::SendOperation::flags`]: nothing is posted, and nothing told, before [`crate::Signals::go`] has reached the operation's
 /// sequence number, of which the progress thread tells by waking the worker. Closing the operation ends that, too.
-pub const OPERATION_HELD: u32 = 2;
+pub const OPERATION_DEFERRED: u32 = 2;
 
 abi_struct! {
     /// The operation, written by the host as one 64-byte line and taken over by the worker at its next activation when `sequence`

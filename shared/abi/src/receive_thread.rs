@@ -1,4 +1,4 @@
-//! Context of the receive context threads of image `allgather`: each serves an array of [`crate::ReceiveContext`]s, its receive contexts.
+//! Context of the receive threads of image `allgather`: each serves an array of [`crate::ReceiveContext`]s.
 //!
 //! The host drives a thread through a reliable connection between one of its queue pairs and one whose receive queue lies in DPA memory,
 //! the thread's *control queue*. It writes lines into DPA memory by plain RDMA Writes ([`crate::Placement`] and [`crate::Operation`] of
@@ -85,7 +85,7 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// What a receive context thread remembers between activations. The host writes zeros at set-up and never touches it again.
+    /// What a receive thread remembers between activations. The host writes zeros at set-up and never touches it again.
     #[size = 64, align = 64]
     pub struct ReceiveThreadState {
         /// Control completions consumed; never wraps.

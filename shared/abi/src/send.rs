@@ -5,7 +5,7 @@ use crate::{CompletionQueueMemory, ContextMemory, HostLine, ReceiveQueueMemory, 
 
 abi_struct! {
     /// What to send, written by the host as one 64-byte line after the [`SendRun`]s of the send contexts, and followed by a message to the
-    /// thread's control queue (see [`crate::context`]). The worker takes it over when `sequence` differs from its own and equals
+    /// thread's control queue (see [`crate::receive_thread`]). The worker takes it over when `sequence` differs from its own and equals
     /// `sequence_check`, after what it sends is complete.
     #[size = 64, align = 64]
     pub struct SendOperation {
@@ -20,7 +20,7 @@ abi_struct! {
         /// The operation is announced ([`SendReport::announced`]) as soon as the card has no more than this many chunks of all send contexts left
         /// to send, as far as completions tell: the lookahead with which the next root may be activated. 0: when all are sent.
         pub lookahead_chunks: u32,
-        /// [`crate::OPERATION_HELD`], [`crate::OPERATION_CLOSED`] or 0. The host rewrites the line with the same `sequence` and the flag, and wakes the thread: the
+        /// [`crate::OPERATION_DEFERRED`], [`crate::OPERATION_CLOSED`] or 0. The host rewrites the line with the same `sequence` and the flag, and wakes the thread: the
         /// worker posts nothing more, waits for what is posted and finishes with [`SendStatus::Closed`].
         pub flags: u32,
         /// Zero.

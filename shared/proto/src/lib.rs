@@ -1,10 +1,10 @@
 //! Everything of the protocol that can be decided without touching hardware. The same source runs in the firmware, in the host
 //! engines and in the model checker: no IO, no clock, no allocation.
 //!
-//! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`chains`], [`immediate`], [`bitmap`], [`cutoff`], [`reuse`], [`context`].
+//! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`chains`], [`immediate`], [`bitmap`], [`cutoff`], [`reuse`], [`missing`].
 //! State machines of one rank, which take events and the time and give back what is to be done: [`barrier`], [`agreement`],
 //! [`sequencer`], [`recovery`], [`handshake`], and [`collective`], which is all five in one operation; it ends well or in a
-//! [`failure`]. [`wire`] is what its messages are as bytes. To compare with: [`baseline`], collectives of point-to-point messages.
+//! [`failure`]. [`wire`] is what its messages are as bytes. [`p2p`] has collectives of point-to-point messages.
 #![no_std]
 #![forbid(unsafe_code)]
 

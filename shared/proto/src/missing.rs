@@ -1,8 +1,8 @@
 //! Missing chunks of a receive context of image `allgather`, from the words that it copies to host memory
-//! (`abi::ReceiveContext`): bitmap and *edges*.
+//! (`abi::ReceiveContext`): bitmap and *tail bitmap*.
 //!
-//! A PSN's bit tells that its chunk is there, or is not expected because it is the own rank's. The last PSN of a run whose last chunk is
-//! shorter than the others always has its bit set; whether that chunk is there is told by the run's bit in the edges.
+//! A set bit says that the PSN's chunk is there, or is not expected because it is the own rank's. The last PSN of a run whose last chunk is
+//! shorter than the others always has its bit set; whether that chunk is there shows in the run's bit of the tail bitmap.
 
 use crate::bitmap::Run;
 use crate::space::ReceiveSpace;

@@ -1,4 +1,4 @@
-//! A receive context thread: several rigs, and a host that writes operations and control messages.
+//! A receive thread: several rigs, and a host that writes operations and control messages.
 
 use datapath::{prepare_receive, receive};
 use dpa::Next;

@@ -21,7 +21,7 @@ mod entries {
         dpa::abi::bring_up_answer(argument)
     }
 
-    /// Checks a receive context thread's context and those of its receive contexts, builds ring entries and posts receives; 0, or a `ContextFault` code in bits
+    /// Checks a receive thread's context and its receive contexts, builds ring entries and posts receives; 0, or a `ContextFault` code in bits
     /// 31:0 and the number of the receive context at fault in bits 63:32.
     #[dpa::rpc]
     fn prepare_receive(thread: &mut ReceiveThread) -> u64 {

@@ -3,7 +3,7 @@
 use std::mem::{offset_of, size_of};
 
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, HostLine, OPERATION_CLOSED, OPERATION_HELD, SendContext,
+    ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, HostLine, OPERATION_CLOSED, OPERATION_DEFERRED, SendContext,
     SendOperation, SendReport, SendRun, SendStatus, SendThread, Shared as SharedLine,
 };
 use flexcast_proto::RankInfo;
@@ -278,7 +278,7 @@ impl Send {
         self.threads.iter_mut().try_for_each(|thread| thread.mailbox.post())
     }
 
-    /// Has the own block sent from `source` (address and local key): at once, or, if it is `held`, when the progress thread says so.
+    /// Has the own block sent from `source` (address and local key): at once, or, if it is `deferred`, when the progress thread says so.
     /// `operation` is its number, alike on all ranks. Only when [`Send::is_free`], and `targets` are known.
     pub(crate) fn start(
         &mut self,
@@ -287,7 +287,7 @@ impl Send {
         (operation, collective_id): (u32, u32),
         config: &Config,
         targets: Option<&Targets>,
-        held: bool,
+        deferred: bool,
     ) -> Result<()> {
         self.sequence += 1;
         self.closing = false;
@@ -302,7 +302,7 @@ impl Send {
                 collective_id,
                 lkey: source.1,
                 lookahead_chunks,
-                flags: if held { OPERATION_HELD } else { 0 },
+                flags: if deferred { OPERATION_DEFERRED } else { 0 },
                 sequence_check: self.sequence,
                 ..Default::default()
             };
