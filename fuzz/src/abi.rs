@@ -9,9 +9,9 @@ use flexcast_image::testing::{TestElf, section};
 use flexio_sys::FlexioApi;
 use verbs_sys::VerbsApi;
 
+use crate::fixture::Fixture;
 use crate::guard::{Guarded, Pages};
 use crate::machine::RET;
-use crate::rig::Rig;
 
 /// Bytes that the program registers.
 pub const MEMORY_BYTES: usize = 64 << 10;
@@ -73,7 +73,7 @@ pub fn with_program(run: impl FnOnce(&mut Program)) {
         program.memory.fill(0);
         run(program);
         program.begin_call();
-        with_world(|world| Rig::new(world).assert_well(emu_machine::nic::Transport::Rc)).expect("a machine");
+        with_world(|world| Fixture::new(world).assert_well(emu_machine::nic::Transport::Rc)).expect("a machine");
     });
 }
 

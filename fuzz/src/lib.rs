@@ -9,12 +9,12 @@ pub mod api;
 pub mod devx;
 pub mod elf;
 pub mod firmware;
+pub mod fixture;
 pub mod guard;
 pub mod input;
 pub mod machine;
 pub mod packet;
 pub mod replay;
-pub mod rig;
 pub mod text;
 pub mod wqe;
 

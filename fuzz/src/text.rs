@@ -10,7 +10,7 @@ use emu_machine::nic::{Transport, cqe_opcode, wqe_opcode};
 use emu_machine::{Config, NetworkConfig, Wiring, World};
 use flexcast_isa::{Isa, names};
 
-use crate::rig::{Rig, send};
+use crate::fixture::{Fixture, send};
 
 /// Larger networks take longer to build and say no more.
 const MOST_HOSTS: usize = 64;
@@ -87,27 +87,27 @@ fn network(topology: Topology, faults: FaultScript) {
 
 /// Messages from card 0 to card 1.
 fn messages(world: &mut World) {
-    let mut rig = Rig::new(world);
-    let [mut from, mut to] = rig.pair(Transport::Rc, 3);
-    let source = rig.buffer(0, from.qp.pd, 1024);
-    rig.write(source.addr, &[0x5A; 1024]);
+    let mut fixture = Fixture::new(world);
+    let [mut from, mut to] = fixture.pair(Transport::Rc, 3);
+    let source = fixture.buffer(0, from.qp.pd, 1024);
+    fixture.write(source.addr, &[0x5A; 1024]);
     for index in 0..3 {
-        let target = rig.buffer(1, to.qp.pd, 1024);
-        rig.receive(&mut to.qp, target);
+        let target = fixture.buffer(1, to.qp.pd, 1024);
+        fixture.receive(&mut to.qp, target);
         for block in send(&from.qp, index, wqe_opcode::SEND, None, (source.addr, 1024, source.key)) {
-            rig.put(&from.qp, index, &block);
+            fixture.put(&from.qp, index, &block);
         }
-        rig.ring(&from.qp, index + 1);
-        rig.settle(MAX_STEPS);
-        let sent = rig.drain(&mut from.sends);
+        fixture.ring(&from.qp, index + 1);
+        fixture.settle(MAX_STEPS);
+        let sent = fixture.drain(&mut from.sends);
         assert_eq!(sent.len(), 1, "a message ends in one completion: {sent:?}");
         if sent[0].opcode != cqe_opcode::REQUESTER {
             // What is flushed with it has been seen; a failed connection sends no more.
             return;
         }
-        let arrived = rig.drain(&mut to.receives);
+        let arrived = fixture.drain(&mut to.receives);
         assert!(matches!(arrived[..], [cqe] if cqe.opcode == cqe_opcode::RESPONDER_SEND), "{arrived:?}");
-        assert_eq!(rig.read::<1024>(target.addr), [0x5A; 1024]);
+        assert_eq!(fixture.read::<1024>(target.addr), [0x5A; 1024]);
     }
 }
 

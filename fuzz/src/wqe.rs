@@ -10,8 +10,8 @@
 use emu_machine::World;
 use emu_machine::nic::{QpModify, QpState, Transport, cqe_opcode, wqe_opcode};
 
+use crate::fixture::{BLOCK, Buffer, Cq, End, Fixture, QKEY, data_segment, world};
 use crate::input::{Input, Script};
-use crate::rig::{BLOCK, Buffer, Cq, End, QKEY, Rig, data_segment, world};
 
 /// Operations: their operands follow.
 pub mod op {
@@ -93,7 +93,7 @@ const OPCODES: [u8; 12] = [
 ];
 
 struct Abuse<'w> {
-    rig: Rig<'w>,
+    fixture: Fixture<'w>,
     ends: [End; 2],
     /// Per end: memory, and a UMR key.
     buffers: [Buffer; 2],
@@ -119,15 +119,15 @@ impl<'w> Abuse<'w> {
     fn run(world: &'w mut World, data: &[u8]) -> Self {
         let mut input = Input::new(data);
         let transport = input.pick(&[Transport::Rc, Transport::Uc, Transport::Ud]);
-        let mut rig = Rig::new(world);
-        let ends = rig.pair(transport, LOG_RING);
-        let buffers = [0, 1].map(|card| rig.buffer(card, ends[card].qp.pd, 4096));
+        let mut fixture = Fixture::new(world);
+        let ends = fixture.pair(transport, LOG_RING);
+        let buffers = [0, 1].map(|card| fixture.buffer(card, ends[card].qp.pd, 4096));
         let umr = [0, 1].map(|card| {
-            let nic = &mut rig.world.card(card).expect("a card").nic;
+            let nic = &mut fixture.world.card(card).expect("a card").nic;
             nic.create_umr_mkey(ends[card].qp.pd, 4).expect("a key")
         });
         let mut abuse = Abuse {
-            rig,
+            fixture,
             ends,
             buffers,
             umr,
@@ -156,23 +156,23 @@ impl<'w> Abuse<'w> {
                 self.put(&block);
             }
             op::WQE => self.entry(input),
-            op::RING => self.rig.ring(&self.ends[from].qp, self.producers[from]),
-            op::RING_ANY => self.rig.ring(&self.ends[from].qp, input.u16()),
+            op::RING => self.fixture.ring(&self.ends[from].qp, self.producers[from]),
+            op::RING_ANY => self.fixture.ring(&self.ends[from].qp, input.u16()),
             op::RECEIVE => {
                 let len = u32::from(input.u8()) * 4;
                 let buffer = Buffer { len, ..self.buffers[to] };
-                self.rig.receive(&mut self.ends[to].qp, buffer);
+                self.fixture.receive(&mut self.ends[to].qp, buffer);
             }
             op::RECEIVE_RAW => {
                 let qp = &mut self.ends[to].qp;
-                self.rig.write(qp.rq + u64::from(qp.posted % qp.receives) * 64, input.bytes(BLOCK));
+                self.fixture.write(qp.rq + u64::from(qp.posted % qp.receives) * 64, input.bytes(BLOCK));
                 qp.posted = qp.posted.wrapping_add(1);
-                self.rig.write(qp.record, &u32::from(qp.posted).to_be_bytes());
+                self.fixture.write(qp.record, &u32::from(qp.posted).to_be_bytes());
             }
-            op::RECORD => self.rig.write(self.ends[to].qp.record, &input.u32().to_be_bytes()),
+            op::RECORD => self.fixture.write(self.ends[to].qp.record, &input.u32().to_be_bytes()),
             op::STEP => {
                 for _ in 0..input.u8() {
-                    self.rig.world.step();
+                    self.fixture.world.step();
                 }
             }
             op::TURN => self.from = to,
@@ -180,7 +180,7 @@ impl<'w> Abuse<'w> {
                 let cq = &self.ends[from].sends;
                 let index = input.u32() & 0xFF_FFFF;
                 self.lied[from] |= index != cq.consumed();
-                self.rig.world.arm_cq(cq.card, cq.number, index).expect("a card");
+                self.fixture.world.arm_cq(cq.card, cq.number, index).expect("a card");
             }
             op::DRAIN => self.drain(),
             op::STATE => {
@@ -188,7 +188,7 @@ impl<'w> Abuse<'w> {
                 let state = input.pick(&STATES);
                 let modify = QpModify { next_state: Some(state), qkey: Some(QKEY), ..QpModify::default() };
                 let number = self.ends[from].qp.number;
-                if self.rig.modify(from, number, &modify).is_ok() && state == QpState::Reset {
+                if self.fixture.modify(from, number, &modify).is_ok() && state == QpState::Reset {
                     self.failed[from] = false;
                     self.producers[from] = 0;
                 }
@@ -197,7 +197,7 @@ impl<'w> Abuse<'w> {
                 let key = input.pick(&[self.buffers[from].key, self.buffers[to].key, self.umr[from], self.umr[to]]);
                 let card = if key == self.buffers[from].key || key == self.umr[from] { from } else { to };
                 // It may have gone before.
-                let _ = self.rig.world.card(card).expect("a card").nic.destroy_mkey(key);
+                let _ = self.fixture.world.card(card).expect("a card").nic.destroy_mkey(key);
             }
         }
     }
@@ -205,7 +205,7 @@ impl<'w> Abuse<'w> {
     /// Appends a block to the sender's ring.
     fn put(&mut self, block: &[u8; BLOCK]) {
         let producer = &mut self.producers[self.from];
-        self.rig.put(&self.ends[self.from].qp, *producer, block);
+        self.fixture.put(&self.ends[self.from].qp, *producer, block);
         *producer = producer.wrapping_add(1);
     }
 
@@ -244,7 +244,7 @@ impl<'w> Abuse<'w> {
                     body.resize(body.len().next_multiple_of(16), 0);
                 }
                 code @ (segment::ADDRESS | segment::ADDRESS_ANY) => {
-                    let mut vector = self.rig.address_vector(to, self.ends[to].qp.number);
+                    let mut vector = self.fixture.address_vector(to, self.ends[to].qp.number);
                     if code == segment::ADDRESS_ANY {
                         vector[usize::from(input.u8()) % 48] = input.u8();
                     }
@@ -303,14 +303,14 @@ impl<'w> Abuse<'w> {
     /// Reads all completions and checks them.
     fn drain(&mut self) {
         for (card, end) in self.ends.iter_mut().enumerate() {
-            for cqe in self.rig.drain(&mut end.sends) {
+            for cqe in self.fixture.drain(&mut end.sends) {
                 assert!(matches!(cqe.opcode, cqe_opcode::REQUESTER | cqe_opcode::REQUESTER_ERROR), "{cqe:?}");
                 assert_eq!(cqe.qpn, end.qp.number);
                 assert_eq!(cqe.failed(), cqe.syndrome != 0, "{cqe:?}");
                 self.failed[card] |= cqe.failed();
                 self.read[card] += 1;
             }
-            for cqe in self.rig.drain(&mut end.receives) {
+            for cqe in self.fixture.drain(&mut end.receives) {
                 assert!(cqe.opcode != cqe_opcode::REQUESTER && cqe.opcode != cqe_opcode::REQUESTER_ERROR, "{cqe:?}");
                 assert_eq!(cqe.qpn, end.qp.number);
                 self.failed[card] |= cqe.failed();
@@ -321,11 +321,11 @@ impl<'w> Abuse<'w> {
 
     /// Whether a completion queue has failed.
     fn dead(&mut self, cq: (usize, u32)) -> bool {
-        self.rig.world.card(cq.0).expect("a card").nic.cq_failed(cq.1).expect("it is there")
+        self.fixture.world.card(cq.0).expect("a card").nic.cq_failed(cq.1).expect("it is there")
     }
 
     fn finish(mut self) {
-        self.rig.settle(MAX_STEPS);
+        self.fixture.settle(MAX_STEPS);
         self.drain();
         let key = |cq: &Cq| (cq.card, cq.number);
         let queues = self.ends.each_ref().map(|end| [key(&end.sends), key(&end.receives)]);
@@ -334,7 +334,7 @@ impl<'w> Abuse<'w> {
             dead[0] |= lied;
         }
         for (card, dead) in dead.iter().enumerate() {
-            let nic = &self.rig.world.card(card).expect("a card").nic;
+            let nic = &self.fixture.world.card(card).expect("a card").nic;
             let (counters, query) = (*nic.counters(), nic.query_qp(self.ends[card].qp.number).expect("it is there"));
             let read = self.read[card];
             assert!(
@@ -347,18 +347,18 @@ impl<'w> Abuse<'w> {
                 self.assert_goes_on(card, query.sq_counter);
             }
         }
-        self.rig.settle(MAX_STEPS);
+        self.fixture.settle(MAX_STEPS);
         self.drain();
         if dead == [[false; 2]; 2] {
             let numbers = self.ends.each_ref().map(|end| end.qp.number);
             for (card, end) in self.ends.iter_mut().enumerate() {
-                self.rig.connect(&mut end.qp, (1 - card, numbers[1 - card]));
+                self.fixture.connect(&mut end.qp, (1 - card, numbers[1 - card]));
             }
-            self.rig.settle(MAX_STEPS);
+            self.fixture.settle(MAX_STEPS);
             self.drain();
-            self.rig.assert_talks(&mut self.ends, 0);
+            self.fixture.assert_talks(&mut self.ends, 0);
         }
-        self.rig.assert_well(self.ends[0].qp.transport);
+        self.fixture.assert_well(self.ends[0].qp.transport);
     }
 
     /// The queue pair executes an entry that is posted now.
@@ -368,10 +368,10 @@ impl<'w> Abuse<'w> {
         nop[1..3].copy_from_slice(&position.to_be_bytes());
         nop[4..8].copy_from_slice(&(number << 8 | 1).to_be_bytes());
         nop[11] = 2 << 2;
-        self.rig.put(&self.ends[card].qp, position, &nop);
-        self.rig.ring(&self.ends[card].qp, position.wrapping_add(1));
-        self.rig.settle(MAX_STEPS);
-        let done = self.rig.drain(&mut self.ends[card].sends);
+        self.fixture.put(&self.ends[card].qp, position, &nop);
+        self.fixture.ring(&self.ends[card].qp, position.wrapping_add(1));
+        self.fixture.settle(MAX_STEPS);
+        let done = self.fixture.drain(&mut self.ends[card].sends);
         self.read[card] += done.len() as u64;
         assert!(
             matches!(done[..], [cqe] if cqe.opcode == cqe_opcode::REQUESTER),
@@ -435,8 +435,8 @@ mod tests {
             let quiet = ["nop", "umr", "bad-key", "bad-doorbell", "raw"].contains(&name);
             let mut world = world();
             let mut abuse = Abuse::run(&mut world, &bytes);
-            abuse.rig.settle(MAX_STEPS);
-            let sent = abuse.rig.world.card(0).expect("a card").nic.counters().tx_packets;
+            abuse.fixture.settle(MAX_STEPS);
+            let sent = abuse.fixture.world.card(0).expect("a card").nic.counters().tx_packets;
             assert_eq!(sent == 0, quiet, "{name}: {sent} packets");
         }
     }

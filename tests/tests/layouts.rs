@@ -158,7 +158,7 @@ impl Dma for Memory {
 }
 
 /// A card whose one queue pair talks to itself. Everything in its memory is written and read with the driver's types.
-struct Rig {
+struct Fixture {
     nic: Nic,
     memory: Memory,
     qpn: u32,
@@ -172,7 +172,7 @@ struct Rig {
     failures: usize,
 }
 
-impl Rig {
+impl Fixture {
     fn new(transport: emu_nic::Transport) -> Self {
         let mut nic = Nic::new(NicConfig {
             mac: MAC,
@@ -240,7 +240,7 @@ impl Rig {
             memory.put(SOURCE + index, &[index as u8 ^ 0x5A]);
         }
         let (due, events) = (BTreeMap::new(), BTreeSet::new());
-        Rig { nic, memory, qpn, key, cqns, now_ps: 0, due, sequence: 0, posted: 0, events, failures: 0 }
+        Fixture { nic, memory, qpn, key, cqns, now_ps: 0, due, sequence: 0, posted: 0, events, failures: 0 }
     }
 
     fn take(&mut self, effects: Effects) {
@@ -308,24 +308,24 @@ impl Rig {
 
 /// What a requester entry says, field by field.
 #[track_caller]
-fn requester(rig: &Rig, index: u64, opcode: WqeOpcode, wqe_index: u16) {
-    let entry = rig.entry(SEND_CQ, index);
+fn requester(fixture: &Fixture, index: u64, opcode: WqeOpcode, wqe_index: u16) {
+    let entry = fixture.entry(SEND_CQ, index);
     assert_eq!(entry.opcode(), Ok(CqeOpcode::Requester));
     assert_eq!(entry.op_own & 1, cqe::owner_of_pass(index, u32::from(LOG_DEPTH)));
-    assert_eq!(entry.qpn(), rig.qpn);
+    assert_eq!(entry.qpn(), fixture.qpn);
     assert_eq!(entry.sop_qpn.get() >> 24, opcode as u32);
     assert_eq!(entry.wqe_counter.get(), wqe_index);
     assert_eq!(entry.user_index.get(), USER_INDEX);
-    assert!(entry.timestamp.get() <= rig.now_ps / 1000 && entry.timestamp.get() > 0, "nanoseconds");
+    assert!(entry.timestamp.get() <= fixture.now_ps / 1000 && entry.timestamp.get() > 0, "nanoseconds");
 }
 
-fn write_wqe(rig: &Rig, opcode: WqeOpcode, flags: u8, len: u32) -> WriteWqe {
-    let mut control = rig.control(opcode, WriteWqe::SEGMENTS, flags);
+fn write_wqe(fixture: &Fixture, opcode: WqeOpcode, flags: u8, len: u32) -> WriteWqe {
+    let mut control = fixture.control(opcode, WriteWqe::SEGMENTS, flags);
     control.immediate = 0xC0FF_EE01.into();
     WriteWqe {
         control,
-        remote: RemoteAddressSegment { address: TARGET.into(), rkey: rig.key.into(), reserved: [0; 4] },
-        data: DataSegment::new(len, rig.key, SOURCE),
+        remote: RemoteAddressSegment { address: TARGET.into(), rkey: fixture.key.into(), reserved: [0; 4] },
+        data: DataSegment::new(len, fixture.key, SOURCE),
         padding: [0xEE; 16],
     }
 }
@@ -333,81 +333,81 @@ fn write_wqe(rig: &Rig, opcode: WqeOpcode, flags: u8, len: u32) -> WriteWqe {
 #[test]
 fn write_is_parsed_and_completed() {
     for transport in [emu_nic::Transport::Rc, emu_nic::Transport::Uc] {
-        let mut rig = Rig::new(transport);
-        let wqe = write_wqe(&rig, WqeOpcode::Write, FLAG_SIGNALLED, 100);
-        let index = rig.put(wqe.as_bytes());
-        rig.ring();
-        rig.arrived(TARGET, 100);
-        assert_eq!(rig.memory.get(TARGET + 100, 1), [0], "not a byte more");
-        requester(&rig, 0, WqeOpcode::Write, index);
-        assert_eq!(rig.entry(RECEIVE_CQ, 0), Cqe::INITIAL, "a plain write tells its target nothing");
+        let mut fixture = Fixture::new(transport);
+        let wqe = write_wqe(&fixture, WqeOpcode::Write, FLAG_SIGNALLED, 100);
+        let index = fixture.put(wqe.as_bytes());
+        fixture.ring();
+        fixture.arrived(TARGET, 100);
+        assert_eq!(fixture.memory.get(TARGET + 100, 1), [0], "not a byte more");
+        requester(&fixture, 0, WqeOpcode::Write, index);
+        assert_eq!(fixture.entry(RECEIVE_CQ, 0), Cqe::INITIAL, "a plain write tells its target nothing");
     }
 }
 
 #[test]
 fn write_with_immediate_is_received() {
-    let mut rig = Rig::new(emu_nic::Transport::Uc);
-    rig.receive(0, 64);
-    let wqe = write_wqe(&rig, WqeOpcode::WriteImmediate, FLAG_SIGNALLED | FLAG_SOLICITED, 256);
-    rig.put(wqe.as_bytes());
-    rig.ring();
-    rig.arrived(TARGET, 256);
-    let entry = rig.entry(RECEIVE_CQ, 0);
+    let mut fixture = Fixture::new(emu_nic::Transport::Uc);
+    fixture.receive(0, 64);
+    let wqe = write_wqe(&fixture, WqeOpcode::WriteImmediate, FLAG_SIGNALLED | FLAG_SOLICITED, 256);
+    fixture.put(wqe.as_bytes());
+    fixture.ring();
+    fixture.arrived(TARGET, 256);
+    let entry = fixture.entry(RECEIVE_CQ, 0);
     assert_eq!(entry.opcode(), Ok(CqeOpcode::WriteImmediate));
     assert_eq!(entry.op_own, cqe::op_own(CqeOpcode::WriteImmediate, 0) | cqe::OP_OWN_SOLICITED);
     assert_eq!((entry.immediate.get(), entry.byte_count.get()), (0xC0FF_EE01, 256));
-    assert_eq!((entry.user_index.get(), entry.qpn(), entry.wqe_counter.get()), (USER_INDEX, rig.qpn, 0));
+    assert_eq!((entry.user_index.get(), entry.qpn(), entry.wqe_counter.get()), (USER_INDEX, fixture.qpn, 0));
     assert_eq!(entry.as_bytes()[cqe::OP_OWN_OFFSET], entry.op_own);
 }
 
 #[test]
 fn send_is_scattered_and_counted() {
     for (opcode, wanted) in [(WqeOpcode::Send, CqeOpcode::Send), (WqeOpcode::SendImmediate, CqeOpcode::SendImmediate)] {
-        let mut rig = Rig::new(emu_nic::Transport::Rc);
+        let mut fixture = Fixture::new(emu_nic::Transport::Rc);
         // The second of two receives: its index must come back.
-        rig.receive(0, 64);
-        rig.receive(1, 64);
+        fixture.receive(0, 64);
+        fixture.receive(1, 64);
         for _ in 0..2 {
-            let mut control = rig.control(opcode, SendWqe::SEGMENTS, FLAG_SIGNALLED);
+            let mut control = fixture.control(opcode, SendWqe::SEGMENTS, FLAG_SIGNALLED);
             control.immediate = 7.into();
-            let wqe = SendWqe { control, data: DataSegment::new(64, rig.key, SOURCE), padding: [0xEE; 32] };
-            rig.put(wqe.as_bytes());
+            let wqe = SendWqe { control, data: DataSegment::new(64, fixture.key, SOURCE), padding: [0xEE; 32] };
+            fixture.put(wqe.as_bytes());
         }
-        rig.ring();
-        rig.arrived(TARGET, 64);
-        let entry = rig.entry(RECEIVE_CQ, 1);
+        fixture.ring();
+        fixture.arrived(TARGET, 64);
+        let entry = fixture.entry(RECEIVE_CQ, 1);
         assert_eq!((entry.opcode(), entry.wqe_counter.get(), entry.byte_count.get()), (Ok(wanted), 1, 64));
         assert_eq!(entry.immediate.get(), if opcode == WqeOpcode::Send { 0 } else { 7 });
-        requester(&rig, 1, opcode, 1);
+        requester(&fixture, 1, opcode, 1);
     }
 }
 
 #[test]
 fn read_fetches() {
-    let mut rig = Rig::new(emu_nic::Transport::Rc);
+    let mut fixture = Fixture::new(emu_nic::Transport::Rc);
     let wqe = WriteWqe {
-        control: rig.control(WqeOpcode::Read, WriteWqe::SEGMENTS, FLAG_SIGNALLED),
-        remote: RemoteAddressSegment { address: SOURCE.into(), rkey: rig.key.into(), reserved: [0; 4] },
-        data: DataSegment::new(64, rig.key, TARGET),
+        control: fixture.control(WqeOpcode::Read, WriteWqe::SEGMENTS, FLAG_SIGNALLED),
+        remote: RemoteAddressSegment { address: SOURCE.into(), rkey: fixture.key.into(), reserved: [0; 4] },
+        data: DataSegment::new(64, fixture.key, TARGET),
         padding: [0; 16],
     };
-    rig.put(wqe.as_bytes());
-    rig.ring();
-    rig.arrived(TARGET, 64);
-    requester(&rig, 0, WqeOpcode::Read, 0);
+    fixture.put(wqe.as_bytes());
+    fixture.ring();
+    fixture.arrived(TARGET, 64);
+    requester(&fixture, 0, WqeOpcode::Read, 0);
 }
 
 /// A datagram with the extended address vector; the receiver finds header area, source and payload.
 #[test]
 fn datagram_is_addressed_and_received() {
-    let mut rig = Rig::new(emu_nic::Transport::Ud);
-    rig.receive(0, 64 + GRH_BYTES);
+    let mut fixture = Fixture::new(emu_nic::Transport::Ud);
+    fixture.receive(0, 64 + GRH_BYTES);
     // Control, three segments of address, one of data: the entry takes two basic blocks.
-    let mut control = rig.control(WqeOpcode::SendImmediate, 5, FLAG_SIGNALLED);
+    let mut control = fixture.control(WqeOpcode::SendImmediate, 5, FLAG_SIGNALLED);
     control.immediate = 0x0102_0304.into();
     let address = DatagramSegment {
         qkey: Q_KEY.into(),
-        destination_qpn: (EXTENDED_ADDRESS | rig.qpn).into(),
+        destination_qpn: (EXTENDED_ADDRESS | fixture.qpn).into(),
         remote_mac: MAC,
         hop_limit: 64,
         grh_gid_flow: (1 << 30).into(),
@@ -416,112 +416,116 @@ fn datagram_is_addressed_and_received() {
     };
     let mut wqe = control.as_bytes().to_vec();
     wqe.extend_from_slice(address.as_bytes());
-    wqe.extend_from_slice(DataSegment::new(64, rig.key, SOURCE).as_bytes());
-    assert_eq!(rig.put(&wqe), 0);
-    assert_eq!(rig.posted, 2);
-    rig.ring();
-    let entry = rig.entry(RECEIVE_CQ, 0);
+    wqe.extend_from_slice(DataSegment::new(64, fixture.key, SOURCE).as_bytes());
+    assert_eq!(fixture.put(&wqe), 0);
+    assert_eq!(fixture.posted, 2);
+    fixture.ring();
+    let entry = fixture.entry(RECEIVE_CQ, 0);
     assert_eq!(entry.opcode(), Ok(CqeOpcode::SendImmediate));
     assert_eq!((entry.immediate.get(), entry.byte_count.get()), (0x0102_0304, 64 + GRH_BYTES));
-    assert_eq!((entry.source_qpn(), entry.flags_rqpn.get() >> 28 & 3), (rig.qpn, 1));
-    rig.arrived(TARGET + u64::from(GRH_BYTES), 64);
-    requester(&rig, 0, WqeOpcode::SendImmediate, 0);
+    assert_eq!((entry.source_qpn(), entry.flags_rqpn.get() >> 28 & 3), (fixture.qpn, 1));
+    fixture.arrived(TARGET + u64::from(GRH_BYTES), 64);
+    requester(&fixture, 0, WqeOpcode::SendImmediate, 0);
 }
 
 #[test]
 fn inline_data_and_nop() {
-    let mut rig = Rig::new(emu_nic::Transport::Rc);
-    rig.receive(0, 64);
-    let mut wqe = rig.control(WqeOpcode::Send, 2, FLAG_SIGNALLED).as_bytes().to_vec();
+    let mut fixture = Fixture::new(emu_nic::Transport::Rc);
+    fixture.receive(0, 64);
+    let mut wqe = fixture.control(WqeOpcode::Send, 2, FLAG_SIGNALLED).as_bytes().to_vec();
     wqe.extend_from_slice(&(INLINE_BIT | 12).to_be_bytes());
     wqe.extend_from_slice(b"twelve bytes");
-    rig.put(&wqe);
-    let nop = rig.control(WqeOpcode::Nop, 1, FLAG_SIGNALLED);
-    let index = rig.put(nop.as_bytes());
-    rig.ring();
-    assert_eq!(rig.memory.get(TARGET, 13), b"twelve bytes\0");
-    requester(&rig, 1, WqeOpcode::Nop, index);
+    fixture.put(&wqe);
+    let nop = fixture.control(WqeOpcode::Nop, 1, FLAG_SIGNALLED);
+    let index = fixture.put(nop.as_bytes());
+    fixture.ring();
+    assert_eq!(fixture.memory.get(TARGET, 13), b"twelve bytes\0");
+    requester(&fixture, 1, WqeOpcode::Nop, index);
 }
 
 #[test]
 fn flags_choose_completions() {
-    let mut rig = Rig::new(emu_nic::Transport::Rc);
+    let mut fixture = Fixture::new(emu_nic::Transport::Rc);
     for flags in [FLAG_ON_ERROR, FLAG_SMALL_FENCE, FLAG_FENCE, FLAG_SIGNALLED | FLAG_FENCE] {
-        let wqe = write_wqe(&rig, WqeOpcode::Write, flags, 64);
-        rig.put(wqe.as_bytes());
+        let wqe = write_wqe(&fixture, WqeOpcode::Write, flags, 64);
+        fixture.put(wqe.as_bytes());
     }
-    rig.ring();
-    requester(&rig, 0, WqeOpcode::Write, 3);
-    assert_eq!(rig.entry(SEND_CQ, 1), Cqe::INITIAL, "only the last was signalled");
+    fixture.ring();
+    requester(&fixture, 0, WqeOpcode::Write, 3);
+    assert_eq!(fixture.entry(SEND_CQ, 1), Cqe::INITIAL, "only the last was signalled");
     // A failure completes whatever its flags say.
-    let mut wqe = write_wqe(&rig, WqeOpcode::Write, FLAG_ON_ERROR, 64);
+    let mut wqe = write_wqe(&fixture, WqeOpcode::Write, FLAG_ON_ERROR, 64);
     wqe.data.lkey = 0xFFFF_FF00.into();
-    let index = rig.put(wqe.as_bytes());
-    rig.ring();
-    let entry = rig.error(SEND_CQ, 1);
+    let index = fixture.put(wqe.as_bytes());
+    fixture.ring();
+    let entry = fixture.error(SEND_CQ, 1);
     assert_eq!(entry.op_own, cqe::op_own(CqeOpcode::RequesterError, 0));
     assert_eq!(entry.syndrome, Syndrome::LocalProtection as u8);
     assert_eq!(entry.vendor_error_syndrome, emu_nic::vendor::KEY_UNKNOWN);
-    assert_eq!(entry.opcode_qpn.get(), (WqeOpcode::Write as u32) << 24 | rig.qpn);
+    assert_eq!(entry.opcode_qpn.get(), (WqeOpcode::Write as u32) << 24 | fixture.qpn);
     assert_eq!((entry.wqe_counter.get(), entry.user_index.get()), (index, USER_INDEX));
 }
 
 #[test]
 fn a_receive_that_is_too_short_fails_and_flushes_the_send() {
-    let mut rig = Rig::new(emu_nic::Transport::Rc);
-    rig.receive(0, 63);
-    let control = rig.control(WqeOpcode::Send, SendWqe::SEGMENTS, FLAG_SIGNALLED);
-    let wqe = SendWqe { control, data: DataSegment::new(64, rig.key, SOURCE), padding: [0; 32] };
-    rig.put(wqe.as_bytes());
-    rig.ring();
-    let entry = rig.error(RECEIVE_CQ, 0);
+    let mut fixture = Fixture::new(emu_nic::Transport::Rc);
+    fixture.receive(0, 63);
+    let control = fixture.control(WqeOpcode::Send, SendWqe::SEGMENTS, FLAG_SIGNALLED);
+    let wqe = SendWqe { control, data: DataSegment::new(64, fixture.key, SOURCE), padding: [0; 32] };
+    fixture.put(wqe.as_bytes());
+    fixture.ring();
+    let entry = fixture.error(RECEIVE_CQ, 0);
     assert_eq!((entry.op_own >> 4, entry.syndrome), (CqeOpcode::ResponderError as u8, Syndrome::LocalLength as u8));
-    assert_eq!((entry.opcode_qpn.get(), entry.wqe_counter.get()), (rig.qpn, 0));
+    assert_eq!((entry.opcode_qpn.get(), entry.wqe_counter.get()), (fixture.qpn, 0));
     // The queue pair is its own peer: the failed receive has put it into the error state, which flushes the send.
-    let entry = rig.error(SEND_CQ, 0);
+    let entry = fixture.error(SEND_CQ, 0);
     assert_eq!((entry.op_own >> 4, entry.syndrome), (CqeOpcode::RequesterError as u8, Syndrome::Flushed as u8));
 }
 
 /// The ring's passes are told apart by the owner bit, and the doorbell record makes room for the next.
 #[test]
 fn owner_bits_and_the_consumer_record() {
-    let mut rig = Rig::new(emu_nic::Transport::Rc);
+    let mut fixture = Fixture::new(emu_nic::Transport::Rc);
     let depth = 1_u64 << LOG_DEPTH;
     for index in 0..3 * depth {
         let record = flexcast_hw::CqDoorbellRecord { consumer: doorbell::cq_counter(index).into(), arm: 0.into() };
-        rig.memory.put(CQ_RECORDS, record.as_bytes());
-        assert_ne!(rig.entry(SEND_CQ, index).op_own & 1, cqe::owner_of_pass(index, u32::from(LOG_DEPTH)), "not yet");
-        let nop = rig.control(WqeOpcode::Nop, 1, FLAG_SIGNALLED);
-        rig.put(nop.as_bytes());
-        rig.ring();
-        requester(&rig, index, WqeOpcode::Nop, index as u16);
+        fixture.memory.put(CQ_RECORDS, record.as_bytes());
+        assert_ne!(
+            fixture.entry(SEND_CQ, index).op_own & 1,
+            cqe::owner_of_pass(index, u32::from(LOG_DEPTH)),
+            "not yet"
+        );
+        let nop = fixture.control(WqeOpcode::Nop, 1, FLAG_SIGNALLED);
+        fixture.put(nop.as_bytes());
+        fixture.ring();
+        requester(&fixture, index, WqeOpcode::Nop, index as u16);
     }
-    assert_eq!(rig.failures, 0);
+    assert_eq!(fixture.failures, 0);
     // Without room, the queue fails; the record says how far the consumer has come.
     for _ in 0..depth {
-        let nop = rig.control(WqeOpcode::Nop, 1, FLAG_SIGNALLED);
-        rig.put(nop.as_bytes());
+        let nop = fixture.control(WqeOpcode::Nop, 1, FLAG_SIGNALLED);
+        fixture.put(nop.as_bytes());
     }
-    rig.ring();
-    assert!(rig.nic.cq_failed(rig.cqns[0]).expect("the queue exists"));
+    fixture.ring();
+    assert!(fixture.nic.cq_failed(fixture.cqns[0]).expect("the queue exists"));
 }
 
 /// An event comes for a completion beyond the consumer index of the arm doorbell, whose value both sides pack alike: the
 /// machine splits what the driver joins (bits 23:0 and 55:32).
 #[test]
 fn arming() {
-    let mut rig = Rig::new(emu_nic::Transport::Rc);
-    let value = outbox::cq_arm_value(rig.cqns[0], 1);
+    let mut fixture = Fixture::new(emu_nic::Transport::Rc);
+    let value = outbox::cq_arm_value(fixture.cqns[0], 1);
     let (cqn, consumer) = ((value & 0xFF_FFFF) as u32, (value >> 32 & 0xFF_FFFF) as u32);
     let mut effects = Effects::default();
-    rig.nic.arm_cq(0, cqn, consumer, &mut effects);
-    rig.take(effects);
-    rig.run();
-    assert!(rig.events.is_empty());
-    let nop = rig.control(WqeOpcode::Nop, 1, FLAG_SIGNALLED);
-    rig.put(nop.as_bytes());
-    rig.ring();
-    assert_eq!(rig.events, BTreeSet::from([rig.cqns[0]]));
+    fixture.nic.arm_cq(0, cqn, consumer, &mut effects);
+    fixture.take(effects);
+    fixture.run();
+    assert!(fixture.events.is_empty());
+    let nop = fixture.control(WqeOpcode::Nop, 1, FLAG_SIGNALLED);
+    fixture.put(nop.as_bytes());
+    fixture.ring();
+    assert_eq!(fixture.events, BTreeSet::from([fixture.cqns[0]]));
 }
 
 /// The commands of `host/flexio` (PRM layouts, written twice), read back from the emulated card.

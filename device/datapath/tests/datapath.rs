@@ -1,23 +1,23 @@
 //! A receive context's logic with one run of chunks, against a NIC that checks every promise. Placement, closing and several receive contexts are in `receivers.rs`;
 //! memory ordering, doorbells and instruction counts are tested on the ELF in the emulator.
 
-mod rig;
+mod fixture;
 
 use std::ops::{Deref, DerefMut};
 
 use dpa::Next;
 use dpa::hw::CqeOpcode;
+use fixture::receive::{Ask, ReceiveFixture};
+use fixture::{CHUNK, Fixture, Message, PSN_BITS};
 use flexcast_abi::{Operation, Placement, ReceiveStatus, Transport};
-use rig::receive::{Ask, ReceiveRig};
-use rig::{CHUNK, Message, PSN_BITS, Rig};
 
 /// A thread with one receive context.
-struct Alone(ReceiveRig);
+struct Alone(ReceiveFixture);
 
 impl Alone {
     /// The thread is prepared and asleep; `chunks`: those of the largest operation.
     fn ready(transport: Transport, batch: u32, chunks: u32) -> Self {
-        Self(ReceiveRig::ready(transport, batch, 1, (chunks, 1, (chunks * CHUNK) as usize + 64)))
+        Self(ReceiveFixture::ready(transport, batch, 1, (chunks, 1, (chunks * CHUNK) as usize + 64)))
     }
 
     /// Writes an operation of one run, wakes the thread and sees that it is taken over.
@@ -41,15 +41,15 @@ impl Alone {
 }
 
 impl Deref for Alone {
-    type Target = Rig;
+    type Target = Fixture;
 
-    fn deref(&self) -> &Rig {
+    fn deref(&self) -> &Fixture {
         &self.0.receivers[0]
     }
 }
 
 impl DerefMut for Alone {
-    fn deref_mut(&mut self) -> &mut Rig {
+    fn deref_mut(&mut self) -> &mut Fixture {
         &mut self.0.receivers[0]
     }
 }
@@ -74,26 +74,26 @@ impl Rng {
 fn chunks_in_order_over_three_ring_lengths_and_more() {
     for transport in BOTH {
         for &batch in BATCHES {
-            let mut rig = Alone::ready(transport, batch, 100);
-            rig.arm(1, 5, 100, 77);
+            let mut fixture = Alone::ready(transport, batch, 100);
+            fixture.arm(1, 5, 100, 77);
             for psn in 0..100 {
                 let bytes = if psn == 99 { 77 } else { CHUNK };
-                rig.bring(5, psn, bytes);
+                fixture.bring(5, psn, bytes);
                 if psn % 5 == 4 {
-                    rig.activate();
-                    rig.copy_and_tell_all();
-                    rig.activate();
+                    fixture.activate();
+                    fixture.copy_and_tell_all();
+                    fixture.activate();
                 }
             }
-            rig.settle();
-            assert_eq!(rig.flag(), 1, "{transport:?} batch {batch}");
-            assert_eq!(rig.status(), ReceiveStatus::Complete);
-            assert!((0..99).all(|psn| rig.holds(psn, CHUNK)) && rig.holds(99, 77));
-            let progress = rig.report().progress;
+            fixture.settle();
+            assert_eq!(fixture.flag(), 1, "{transport:?} batch {batch}");
+            assert_eq!(fixture.status(), ReceiveStatus::Complete);
+            assert!((0..99).all(|psn| fixture.holds(psn, CHUNK)) && fixture.holds(99, 77));
+            let progress = fixture.report().progress;
             assert_eq!((progress.remaining, progress.consumed, progress.outstanding), (0, 100, 0));
             assert_eq!(progress.receives_posted, 116, "all receives are back");
-            assert_eq!(rig.armed_at(), (100 << 32) | 0x11, "armed with the exact consumer index");
-            assert_eq!(rig.report().statistics.accepted, 100);
+            assert_eq!(fixture.armed_at(), (100 << 32) | 0x11, "armed with the exact consumer index");
+            assert_eq!(fixture.report().statistics.accepted, 100);
         }
     }
 }
@@ -102,16 +102,16 @@ fn chunks_in_order_over_three_ring_lengths_and_more() {
 fn a_saturated_ring_is_taken_in_one_activation() {
     for transport in BOTH {
         for &batch in BATCHES {
-            let mut rig = Alone::ready(transport, batch, 16);
-            rig.arm(1, 1, 16, CHUNK);
+            let mut fixture = Alone::ready(transport, batch, 16);
+            fixture.arm(1, 1, 16, CHUNK);
             for psn in (0..16).rev() {
-                rig.bring(1, psn, CHUNK);
+                fixture.bring(1, psn, CHUNK);
             }
-            assert_eq!(rig.activate(), Next::Reschedule);
-            assert_eq!(rig.context.state.consumed, 16);
-            rig.settle();
-            assert_eq!(rig.flag(), 1);
-            assert!((0..16).all(|psn| rig.holds(psn, CHUNK)));
+            assert_eq!(fixture.activate(), Next::Reschedule);
+            assert_eq!(fixture.context.state.consumed, 16);
+            fixture.settle();
+            assert_eq!(fixture.flag(), 1);
+            assert!((0..16).all(|psn| fixture.holds(psn, CHUNK)));
         }
     }
 }
@@ -122,28 +122,28 @@ fn bad_chunks_are_counted_change_nothing_and_free_their_slot() {
     const ROUNDS: u64 = if cfg!(miri) { 6 } else { 10 };
     for transport in BOTH {
         for &batch in BATCHES {
-            let mut rig = Alone::ready(transport, batch, 64);
-            rig.arm(1, 3, 40, 50);
+            let mut fixture = Alone::ready(transport, batch, 64);
+            fixture.arm(1, 3, 40, 50);
             for _ in 0..ROUNDS {
                 for message in [
-                    rig.message(3, 7, CHUNK),  // good once, then duplicate
-                    rig.message(4, 7, CHUNK),  // another id
-                    rig.message(3, 40, CHUNK), // beyond the operation
-                    rig.message(3, (1 << PSN_BITS) - 1, CHUNK),
-                    rig.message(3, 8, CHUNK - 1), // short, but not the last
-                    rig.message(3, 39, CHUNK),    // the last, but not short
-                    rig.message(2, (1 << PSN_BITS) - 1, 50),
+                    fixture.message(3, 7, CHUNK),  // good once, then duplicate
+                    fixture.message(4, 7, CHUNK),  // another id
+                    fixture.message(3, 40, CHUNK), // beyond the operation
+                    fixture.message(3, (1 << PSN_BITS) - 1, CHUNK),
+                    fixture.message(3, 8, CHUNK - 1), // short, but not the last
+                    fixture.message(3, 39, CHUNK),    // the last, but not short
+                    fixture.message(2, (1 << PSN_BITS) - 1, 50),
                 ] {
-                    rig.deliver(message);
-                    rig.activate();
-                    rig.copy_and_tell_all();
-                    rig.activate();
+                    fixture.deliver(message);
+                    fixture.activate();
+                    fixture.copy_and_tell_all();
+                    fixture.activate();
                 }
             }
-            rig.write_line(Operation { report_request: 1, ..rig.line() });
-            rig.0.control.message(CqeOpcode::WriteImmediate);
-            rig.settle();
-            let report = rig.report();
+            fixture.write_line(Operation { report_request: 1, ..fixture.line() });
+            fixture.0.control.message(CqeOpcode::WriteImmediate);
+            fixture.settle();
+            let report = fixture.report();
             let statistics = report.statistics;
             assert_eq!(report.progress.reported, 1);
             assert_eq!((statistics.cqes, statistics.accepted, statistics.duplicates), (7 * ROUNDS, 1, ROUNDS - 1));
@@ -153,11 +153,11 @@ fn bad_chunks_are_counted_change_nothing_and_free_their_slot() {
             );
             assert_eq!(report.progress.remaining, 39);
             assert_eq!(report.progress.receives_posted, 7 * ROUNDS + 16, "no slot is lost");
-            assert_eq!(rig.flag(), 0);
-            assert!((0..39).all(|psn| rig.bit(psn) == (psn == 7)));
+            assert_eq!(fixture.flag(), 0);
+            assert!((0..39).all(|psn| fixture.bit(psn) == (psn == 7)));
             if transport == Transport::Ud {
                 let mut all = vec![0; 40 * CHUNK as usize];
-                rig.user.read(0, &mut all);
+                fixture.user.read(0, &mut all);
                 let written = all.iter().enumerate().filter(|(_, byte)| **byte != 0).map(|(at, _)| at as u32 / CHUNK);
                 assert!(written.clone().count() == CHUNK as usize && written.clone().all(|chunk| chunk == 7));
             }
@@ -168,91 +168,91 @@ fn bad_chunks_are_counted_change_nothing_and_free_their_slot() {
 #[test]
 fn complete_means_copied() {
     for &batch in BATCHES {
-        let mut rig = Alone::ready(Transport::Ud, batch, 10);
-        rig.arm(1, 1, 10, CHUNK);
+        let mut fixture = Alone::ready(Transport::Ud, batch, 10);
+        fixture.arm(1, 1, 10, CHUNK);
         for psn in 0..10 {
-            rig.bring(1, psn, CHUNK);
+            fixture.bring(1, psn, CHUNK);
         }
-        rig.activate();
-        assert_eq!(rig.context.state.remaining, 0, "all bits are set");
-        assert_eq!(rig.flag(), 0, "but no copy is complete");
-        assert_eq!(rig.armed_at() as u32, 0x33, "the copies' completion wakes the worker");
-        rig.copy();
-        rig.activate();
-        assert_eq!(rig.flag(), 0, "copied, but not told");
-        while rig.tell(CqeOpcode::Requester) {}
-        rig.activate();
-        assert_eq!(rig.flag(), 1);
-        assert!((0..10).all(|psn| rig.holds(psn, CHUNK)));
+        fixture.activate();
+        assert_eq!(fixture.context.state.remaining, 0, "all bits are set");
+        assert_eq!(fixture.flag(), 0, "but no copy is complete");
+        assert_eq!(fixture.armed_at() as u32, 0x33, "the copies' completion wakes the worker");
+        fixture.copy();
+        fixture.activate();
+        assert_eq!(fixture.flag(), 0, "copied, but not told");
+        while fixture.tell(CqeOpcode::Requester) {}
+        fixture.activate();
+        assert_eq!(fixture.flag(), 1);
+        assert!((0..10).all(|psn| fixture.holds(psn, CHUNK)));
     }
 }
 
 #[test]
 fn receives_come_back_only_with_completed_copies() {
     for &batch in BATCHES {
-        let mut rig = Alone::ready(Transport::Ud, batch, 64);
-        rig.arm(1, 1, 64, CHUNK);
+        let mut fixture = Alone::ready(Transport::Ud, batch, 64);
+        fixture.arm(1, 1, 64, CHUNK);
         for psn in 0..16 {
-            rig.bring(1, psn, CHUNK);
+            fixture.bring(1, psn, CHUNK);
         }
-        rig.activate();
-        assert!(!rig.can_deliver(), "every slot waits for its copy");
-        rig.copy();
-        rig.activate();
-        assert!(!rig.can_deliver());
-        assert!(rig.tell(CqeOpcode::Requester));
-        rig.activate();
-        assert!(rig.can_deliver());
-        rig.copy_and_tell_all();
-        rig.activate();
-        assert_eq!(rig.receives_posted(), 32);
+        fixture.activate();
+        assert!(!fixture.can_deliver(), "every slot waits for its copy");
+        fixture.copy();
+        fixture.activate();
+        assert!(!fixture.can_deliver());
+        assert!(fixture.tell(CqeOpcode::Requester));
+        fixture.activate();
+        assert!(fixture.can_deliver());
+        fixture.copy_and_tell_all();
+        fixture.activate();
+        assert_eq!(fixture.receives_posted(), 32);
     }
 }
 
 #[test]
 fn a_receive_error_is_reported_and_the_worker_stays_armed() {
     for transport in BOTH {
-        let mut rig = Alone::ready(transport, 4, 8);
-        rig.arm(1, 1, 8, CHUNK);
-        let message = rig.message(1, 0, 0);
-        rig.deliver(Message { opcode: CqeOpcode::ResponderError, ..message });
-        assert_eq!(rig.activate(), Next::Reschedule);
-        assert_eq!(rig.status(), ReceiveStatus::ReceiveError);
-        assert_eq!(rig.context.state.statistics.error_cqes, 1);
-        rig.copy_and_tell_all();
-        let message = rig.message(1, 0, CHUNK);
-        rig.deliver(Message { opcode: CqeOpcode::Send, ..message });
-        rig.activate();
-        assert_eq!(rig.status(), ReceiveStatus::ReceiveError, "the first failure stays");
-        assert_eq!(rig.context.state.statistics.unexpected_opcode, 1);
-        rig.copy_and_tell_all();
-        rig.activate();
-        assert_eq!(rig.armed_at(), 2 << 32 | 0x11);
+        let mut fixture = Alone::ready(transport, 4, 8);
+        fixture.arm(1, 1, 8, CHUNK);
+        let message = fixture.message(1, 0, 0);
+        fixture.deliver(Message { opcode: CqeOpcode::ResponderError, ..message });
+        assert_eq!(fixture.activate(), Next::Reschedule);
+        assert_eq!(fixture.status(), ReceiveStatus::ReceiveError);
+        assert_eq!(fixture.context.state.statistics.error_cqes, 1);
+        fixture.copy_and_tell_all();
+        let message = fixture.message(1, 0, CHUNK);
+        fixture.deliver(Message { opcode: CqeOpcode::Send, ..message });
+        fixture.activate();
+        assert_eq!(fixture.status(), ReceiveStatus::ReceiveError, "the first failure stays");
+        assert_eq!(fixture.context.state.statistics.unexpected_opcode, 1);
+        fixture.copy_and_tell_all();
+        fixture.activate();
+        assert_eq!(fixture.armed_at(), 2 << 32 | 0x11);
         for psn in 0..8 {
-            rig.bring(1, psn, CHUNK);
+            fixture.bring(1, psn, CHUNK);
         }
-        rig.settle();
-        assert_eq!(rig.flag(), 1, "the error took no chunk away");
-        assert_eq!(rig.status(), ReceiveStatus::ReceiveError, "but is not forgotten");
-        rig.arm(2, 2, 8, CHUNK);
-        assert_eq!(rig.status(), ReceiveStatus::Armed, "the next operation starts clean");
+        fixture.settle();
+        assert_eq!(fixture.flag(), 1, "the error took no chunk away");
+        assert_eq!(fixture.status(), ReceiveStatus::ReceiveError, "but is not forgotten");
+        fixture.arm(2, 2, 8, CHUNK);
+        assert_eq!(fixture.status(), ReceiveStatus::Armed, "the next operation starts clean");
     }
 }
 
 #[test]
 fn the_budget_ends_an_activation_at_a_batch() {
     for transport in BOTH {
-        let mut rig = Alone::ready(transport, 4, 16);
-        rig.0.thread.budget = 5;
-        rig.arm(1, 1, 16, CHUNK);
+        let mut fixture = Alone::ready(transport, 4, 16);
+        fixture.0.thread.budget = 5;
+        fixture.arm(1, 1, 16, CHUNK);
         for psn in 0..16 {
-            rig.bring(1, psn, CHUNK);
+            fixture.bring(1, psn, CHUNK);
         }
-        assert_eq!(rig.activate(), Next::Retrigger);
-        assert_eq!(rig.context.state.consumed, 8);
-        assert_eq!(rig.activate(), Next::Retrigger);
-        rig.settle();
-        assert_eq!(rig.flag(), 1);
+        assert_eq!(fixture.activate(), Next::Retrigger);
+        assert_eq!(fixture.context.state.consumed, 8);
+        assert_eq!(fixture.activate(), Next::Retrigger);
+        fixture.settle();
+        assert_eq!(fixture.flag(), 1);
     }
 }
 
@@ -261,26 +261,26 @@ fn the_budget_ends_an_activation_at_a_batch() {
 fn operations_follow_one_another_and_stragglers_are_distinguished() {
     for transport in BOTH {
         for &batch in BATCHES {
-            let mut rig = Alone::ready(transport, batch, 33);
+            let mut fixture = Alone::ready(transport, batch, 33);
             for sequence in 1..=9u64 {
                 let (id, chunks) = (sequence as u32 % 4, 33 - sequence as u32);
-                rig.arm(sequence, id, chunks, 1 + sequence as u32);
-                assert_eq!(rig.report().progress.remaining, u64::from(chunks));
+                fixture.arm(sequence, id, chunks, 1 + sequence as u32);
+                assert_eq!(fixture.report().progress.remaining, u64::from(chunks));
                 for psn in 0..chunks {
                     let bytes = if psn + 1 == chunks { 1 + sequence as u32 } else { CHUNK };
-                    rig.bring(id, psn, bytes);
-                    rig.activate();
-                    rig.copy_and_tell_all();
+                    fixture.bring(id, psn, bytes);
+                    fixture.activate();
+                    fixture.copy_and_tell_all();
                     if psn % 3 == 0 {
                         // A straggler of the operation before.
-                        rig.bring(id ^ 2, psn, CHUNK);
-                        rig.activate();
-                        rig.copy_and_tell_all();
+                        fixture.bring(id ^ 2, psn, CHUNK);
+                        fixture.activate();
+                        fixture.copy_and_tell_all();
                     }
                 }
-                rig.settle();
-                assert_eq!(rig.flag(), sequence);
-                assert_eq!(rig.group_count(), sequence << 32 | 1);
+                fixture.settle();
+                assert_eq!(fixture.flag(), sequence);
+                assert_eq!(fixture.group_count(), sequence << 32 | 1);
             }
         }
     }
@@ -301,28 +301,28 @@ fn orders(items: &mut Vec<u32>, count: usize, visit: &mut impl FnMut(&[u32])) {
 /// Some chunks arrive in an order, each twice; then those that were lost. Complete after those and not before.
 fn lose(transport: Transport, order: &[u32], lost: u32) {
     let chunks = order.len() as u32;
-    let mut rig = Alone::ready(transport, 4, chunks);
-    rig.arm(1, 3, chunks, CHUNK);
+    let mut fixture = Alone::ready(transport, 4, chunks);
+    fixture.arm(1, 3, chunks, CHUNK);
     let is_lost = |psn: u32| lost >> psn & 1 == 1;
-    let bring = |rig: &mut Alone, some: &dyn Fn(u32) -> bool| {
+    let bring = |fixture: &mut Alone, some: &dyn Fn(u32) -> bool| {
         for &psn in order.iter().filter(|psn| some(**psn)) {
             for _ in 0..2 {
-                if !rig.can_deliver() {
-                    rig.settle();
+                if !fixture.can_deliver() {
+                    fixture.settle();
                 }
-                rig.bring(3, psn, CHUNK);
+                fixture.bring(3, psn, CHUNK);
             }
         }
-        rig.settle();
+        fixture.settle();
     };
-    bring(&mut rig, &|psn| !is_lost(psn));
-    assert_eq!(rig.flag(), u64::from(lost == 0), "{transport:?} {order:?} lost {lost:#b}");
+    bring(&mut fixture, &|psn| !is_lost(psn));
+    assert_eq!(fixture.flag(), u64::from(lost == 0), "{transport:?} {order:?} lost {lost:#b}");
     for psn in 0..chunks {
-        assert_eq!(rig.holds(psn, CHUNK), !is_lost(psn), "{transport:?} {order:?} lost {lost:#b}");
+        assert_eq!(fixture.holds(psn, CHUNK), !is_lost(psn), "{transport:?} {order:?} lost {lost:#b}");
     }
-    bring(&mut rig, &is_lost);
-    assert_eq!(rig.flag(), 1, "{transport:?} {order:?} lost {lost:#b}");
-    assert!((0..chunks).all(|psn| rig.holds(psn, CHUNK)));
+    bring(&mut fixture, &is_lost);
+    assert_eq!(fixture.flag(), 1, "{transport:?} {order:?} lost {lost:#b}");
+    assert!((0..chunks).all(|psn| fixture.holds(psn, CHUNK)));
 }
 
 #[test]
@@ -346,17 +346,17 @@ fn random_order_duplicates_losses_and_copy_delays() {
                 let mut rng = Rng(seed * 0x9E37_79B9);
                 let chunks = 1 + rng.below(200) as u32;
                 let last = 1 + rng.below(u64::from(CHUNK)) as u32;
-                let mut rig = Alone::ready(transport, batch, chunks);
-                rig.0.thread.budget = 1 + rng.below(40) as u32;
+                let mut fixture = Alone::ready(transport, batch, chunks);
+                fixture.0.thread.budget = 1 + rng.below(40) as u32;
                 let id = rng.below(16) as u32;
-                rig.arm(1, id, chunks, last);
+                fixture.arm(1, id, chunks, last);
                 let mut missing = vec![true; chunks as usize];
                 let mut steps = 0;
                 while missing.contains(&true) {
                     steps += 1;
                     assert!(steps < 200_000, "no progress");
                     match rng.below(6) {
-                        0..=2 if rig.can_deliver() => {
+                        0..=2 if fixture.can_deliver() => {
                             let psn = rng.below(u64::from(chunks)) as u32;
                             let bytes = if psn + 1 == chunks { last } else { CHUNK };
                             let (psn, bytes, id) = match rng.below(12) {
@@ -369,27 +369,27 @@ fn random_order_duplicates_losses_and_copy_delays() {
                                     (psn, bytes, id)
                                 }
                             };
-                            rig.bring(id, psn, bytes);
+                            fixture.bring(id, psn, bytes);
                         }
-                        3 => rig.copy(),
+                        3 => fixture.copy(),
                         4 => {
-                            rig.tell(CqeOpcode::Requester);
+                            fixture.tell(CqeOpcode::Requester);
                         }
                         _ => {
-                            rig.activate();
+                            fixture.activate();
                         }
                     }
                     if missing.contains(&true) {
-                        assert_eq!(rig.flag(), 0);
+                        assert_eq!(fixture.flag(), 0);
                     }
                 }
-                rig.settle();
-                assert_eq!(rig.flag(), 1, "{transport:?} batch {batch} seed {seed}");
+                fixture.settle();
+                assert_eq!(fixture.flag(), 1, "{transport:?} batch {batch} seed {seed}");
                 for psn in 0..chunks {
                     let bytes = if psn + 1 == chunks { last } else { CHUNK };
-                    assert!(rig.holds(psn, bytes), "{transport:?} batch {batch} seed {seed} chunk {psn}");
+                    assert!(fixture.holds(psn, bytes), "{transport:?} batch {batch} seed {seed} chunk {psn}");
                 }
-                assert_eq!(rig.receives_posted(), rig.delivered + 16);
+                assert_eq!(fixture.receives_posted(), fixture.delivered + 16);
             }
         }
     }
@@ -400,19 +400,19 @@ fn random_order_duplicates_losses_and_copy_delays() {
 fn counters_pass_their_16_bits() {
     for transport in BOTH {
         for batch in [2, 8] {
-            let mut rig = Alone::ready(transport, batch, 16);
-            rig.arm(1, 1, 16, CHUNK);
+            let mut fixture = Alone::ready(transport, batch, 16);
+            fixture.arm(1, 1, 16, CHUNK);
             for round in 0..4_200u32 {
                 for psn in 0..16 {
-                    rig.bring(1, (psn + round) % 16, CHUNK);
+                    fixture.bring(1, (psn + round) % 16, CHUNK);
                 }
-                rig.activate();
-                rig.copy_and_tell_all();
-                rig.activate();
+                fixture.activate();
+                fixture.copy_and_tell_all();
+                fixture.activate();
             }
-            assert!(rig.context.state.consumed > 0x10000);
-            assert_eq!(rig.receives_posted(), rig.delivered + 16);
-            assert_eq!(rig.context.state.remaining, 0);
+            assert!(fixture.context.state.consumed > 0x10000);
+            assert_eq!(fixture.receives_posted(), fixture.delivered + 16);
+            assert_eq!(fixture.context.state.remaining, 0);
         }
     }
 }

@@ -1,18 +1,18 @@
 //! Receive contexts: placement of several roots' runs, rows, tail bitmap, closing, several receive contexts of one thread; on a NIC that checks every promise.
 
-mod rig;
+mod fixture;
 
 use dpa::Next;
 use dpa::hw::CqeOpcode;
 use dpa::proto::missing::{missing, missing_chunks};
 use dpa::proto::{ReceiveSpace, RootRow, Subgroup};
+use fixture::receive::{Ask, ReceiveFixture};
+use fixture::{CHUNK, Fixture, PSN_BITS, at, of_depth};
 use flexcast_abi::memory::QueueKind;
 use flexcast_abi::{
     ContextFault, ContextMemory, DeviceAddress, Operation, Placement, Queue, ReceiveStatus, RunRow, TableMemory,
     Transport,
 };
-use rig::receive::{Ask, ReceiveRig};
-use rig::{CHUNK, PSN_BITS, Rig, at, of_depth};
 
 const BOTH: [Transport; 2] = [Transport::Uc, Transport::Ud];
 
@@ -70,8 +70,8 @@ impl Case {
     }
 
     /// What the host writes; rows it has written already.
-    fn ask(&self, rig: &ReceiveRig, sequence: u64, id: u32) -> (Ask, Placement) {
-        let user = rig.receivers[0].user.address();
+    fn ask(&self, fixture: &ReceiveFixture, sequence: u64, id: u32) -> (Ask, Placement) {
+        let user = fixture.receivers[0].user.address();
         let mut next = 0;
         let rows: Vec<RunRow> = self
             .bytes
@@ -92,7 +92,7 @@ impl Case {
             .collect();
         let own = self.own_psns();
         let mut placement = if self.by_rows {
-            rig.receivers.iter().for_each(|receiver| receiver.write_rows(&rows));
+            fixture.receivers.iter().for_each(|receiver| receiver.write_rows(&rows));
             Placement { roots: rows.len() as u32, ..Default::default() }
         } else {
             let run_chunks = rows.first().map_or(0, |row| row.chunks);
@@ -107,22 +107,23 @@ impl Case {
     }
 
     /// A thread with one receive context for the case.
-    fn rig(&self, transport: Transport, batch: u32) -> ReceiveRig {
+    fn fixture(&self, transport: Transport, batch: u32) -> ReceiveFixture {
         let tail_words = self.bytes.len().div_ceil(64).max(1) as u32;
-        let mut rig = ReceiveRig::ready(transport, batch, 1, (self.chunks().max(1), tail_words, self.user_bytes()));
-        self.place_in(&mut rig.receivers[0]);
-        rig
+        let mut fixture =
+            ReceiveFixture::ready(transport, batch, 1, (self.chunks().max(1), tail_words, self.user_bytes()));
+        self.place_in(&mut fixture.receivers[0]);
+        fixture
     }
 
-    fn place_in(&self, receiver: &mut Rig) {
+    fn place_in(&self, receiver: &mut Fixture) {
         let case = self.clone();
         let beyond = self.user_bytes();
         receiver.offset_of = Box::new(move |psn| if psn < case.chunks() { case.place(psn).0 } else { beyond });
     }
 
     /// The PSNs that the words in host memory say are missing.
-    fn missing(&self, rig: &ReceiveRig) -> Vec<u32> {
-        let (words, tails) = rig.copied_words(0);
+    fn missing(&self, fixture: &ReceiveFixture) -> Vec<u32> {
+        let (words, tails) = fixture.copied_words(0);
         self.space(|space| {
             let runs: Vec<_> = missing(space, &words, &tails).collect();
             assert_eq!(missing_chunks(space, &words, &tails), runs.iter().map(|(_, run)| run.count).sum::<u64>());
@@ -132,8 +133,8 @@ impl Case {
 }
 
 /// The buffer holds exactly the chunks of `there`, and zeros elsewhere.
-fn check_buffer(rig: &ReceiveRig, case: &Case, there: &[bool]) {
-    let receiver = &rig.receivers[0];
+fn check_buffer(fixture: &ReceiveFixture, case: &Case, there: &[bool]) {
+    let receiver = &fixture.receivers[0];
     let mut expected = vec![0u8; receiver.user.bytes()];
     for (psn, _) in (0u32..).zip(there).filter(|(_, there)| **there) {
         let (offset, bytes) = case.place(psn);
@@ -177,11 +178,11 @@ fn chunks_of_all_roots_go_to_their_places_in_any_order() {
     for transport in BOTH {
         for batch in [2, 8] {
             for (number, case) in cases().into_iter().enumerate() {
-                let mut rig = case.rig(transport, batch);
+                let mut fixture = case.fixture(transport, batch);
                 let mut rng = Rng(0x1234_5678 + number as u64);
                 for sequence in 1..=2u64 {
-                    let (ask, placement) = case.ask(&rig, sequence, 5);
-                    rig.start(ask, placement);
+                    let (ask, placement) = case.ask(&fixture, sequence, 5);
+                    fixture.start(ask, placement);
                     let own = case.own_psns();
                     let mut order: Vec<u32> = (0..ask.chunks).filter(|psn| !own.contains(psn)).collect();
                     if sequence == 2 {
@@ -189,29 +190,29 @@ fn chunks_of_all_roots_go_to_their_places_in_any_order() {
                             order.swap(index, rng.below(index as u64 + 1) as usize);
                         }
                     }
-                    assert_eq!(rig.receivers[0].report().progress.remaining, order.len() as u64);
+                    assert_eq!(fixture.receivers[0].report().progress.remaining, order.len() as u64);
                     for psn in order {
-                        if !rig.receivers[0].can_deliver() {
-                            rig.settle();
+                        if !fixture.receivers[0].can_deliver() {
+                            fixture.settle();
                         }
-                        let receiver = &mut rig.receivers[0];
+                        let receiver = &mut fixture.receivers[0];
                         receiver.deliver(receiver.message(5, psn, case.place(psn).1));
                         if rng.below(4) == 0 {
-                            rig.activate();
+                            fixture.activate();
                         }
                     }
-                    rig.settle();
+                    fixture.settle();
                     assert_eq!(
-                        (rig.receivers[0].flag(), rig.receivers[0].status()),
+                        (fixture.receivers[0].flag(), fixture.receivers[0].status()),
                         (sequence, ReceiveStatus::Complete),
                         "{number}"
                     );
                 }
                 let own = case.own_psns();
-                check_buffer(&rig, &case, &(0..case.chunks()).map(|psn| !own.contains(&psn)).collect::<Vec<_>>());
-                rig.close(0);
-                rig.settle();
-                assert_eq!(case.missing(&rig), [0u32; 0]);
+                check_buffer(&fixture, &case, &(0..case.chunks()).map(|psn| !own.contains(&psn)).collect::<Vec<_>>());
+                fixture.close(0);
+                fixture.settle();
+                assert_eq!(case.missing(&fixture), [0u32; 0]);
             }
         }
     }
@@ -221,9 +222,9 @@ fn chunks_of_all_roots_go_to_their_places_in_any_order() {
 fn a_chunk_of_the_wrong_length_touches_nothing_wherever_it_belongs() {
     // UD: the worker alone decides what is written. A full-length datagram for a short position, and a short one for a full one.
     for case in cases() {
-        let mut rig = case.rig(Transport::Ud, 4);
-        let (ask, placement) = case.ask(&rig, 1, 5);
-        rig.start(ask, placement);
+        let mut fixture = case.fixture(Transport::Ud, 4);
+        let (ask, placement) = case.ask(&fixture, 1, 5);
+        fixture.start(ask, placement);
         let own = case.own_psns();
         for psn in 0..ask.chunks {
             let right = case.place(psn).1;
@@ -231,19 +232,19 @@ fn a_chunk_of_the_wrong_length_touches_nothing_wherever_it_belongs() {
                 if bytes == right || bytes > CHUNK {
                     continue;
                 }
-                if !rig.receivers[0].can_deliver() {
-                    rig.settle();
+                if !fixture.receivers[0].can_deliver() {
+                    fixture.settle();
                 }
-                let receiver = &mut rig.receivers[0];
+                let receiver = &mut fixture.receivers[0];
                 receiver.deliver(receiver.message(5, psn, bytes));
             }
         }
-        rig.close(0);
-        rig.settle();
-        let statistics = rig.receivers[0].report().statistics;
+        fixture.close(0);
+        fixture.settle();
+        let statistics = fixture.receivers[0].report().statistics;
         assert_eq!((statistics.accepted, statistics.wrong_length + statistics.wrong_id), (0, statistics.cqes));
-        check_buffer(&rig, &case, &vec![false; ask.chunks as usize]);
-        assert_eq!(case.missing(&rig), (0..ask.chunks).filter(|psn| !own.contains(psn)).collect::<Vec<_>>());
+        check_buffer(&fixture, &case, &vec![false; ask.chunks as usize]);
+        assert_eq!(case.missing(&fixture), (0..ask.chunks).filter(|psn| !own.contains(psn)).collect::<Vec<_>>());
     }
 }
 
@@ -252,25 +253,25 @@ fn own_chunks_and_repeated_short_ones_are_duplicates() {
     for transport in BOTH {
         for by_rows in [false, true] {
             let case = Case { by_rows, ..Case::equal(4, 3 * u64::from(CHUNK) - 8, Some(1)) };
-            let mut rig = case.rig(transport, 4);
-            let (ask, placement) = case.ask(&rig, 1, 5);
-            rig.start(ask, placement);
-            let deliver = |rig: &mut ReceiveRig, psn: u32| {
-                rig.settle();
-                let receiver = &mut rig.receivers[0];
+            let mut fixture = case.fixture(transport, 4);
+            let (ask, placement) = case.ask(&fixture, 1, 5);
+            fixture.start(ask, placement);
+            let deliver = |fixture: &mut ReceiveFixture, psn: u32| {
+                fixture.settle();
+                let receiver = &mut fixture.receivers[0];
                 // On UC the card writes before the worker hears of it: the duplicate carries the same bytes.
                 receiver.deliver(receiver.message(5, psn, case.place(psn).1));
-                rig.settle();
-                rig.receivers[0].context.state.statistics.duplicates
+                fixture.settle();
+                fixture.receivers[0].context.state.statistics.duplicates
             };
-            assert_eq!(deliver(&mut rig, 3), 1, "own, full");
-            assert_eq!(deliver(&mut rig, 5), 2, "own, short");
-            assert_eq!(deliver(&mut rig, 2), 2, "short of root 0");
-            assert_eq!(deliver(&mut rig, 2), 3);
-            assert_eq!(deliver(&mut rig, 0), 3);
-            assert_eq!(deliver(&mut rig, 0), 4);
-            assert_eq!(rig.receivers[0].context.state.remaining, 7);
-            assert_eq!(rig.receivers[0].flag(), 0);
+            assert_eq!(deliver(&mut fixture, 3), 1, "own, full");
+            assert_eq!(deliver(&mut fixture, 5), 2, "own, short");
+            assert_eq!(deliver(&mut fixture, 2), 2, "short of root 0");
+            assert_eq!(deliver(&mut fixture, 2), 3);
+            assert_eq!(deliver(&mut fixture, 0), 3);
+            assert_eq!(deliver(&mut fixture, 0), 4);
+            assert_eq!(fixture.receivers[0].context.state.remaining, 7);
+            assert_eq!(fixture.receivers[0].flag(), 0);
         }
     }
 }
@@ -280,52 +281,52 @@ fn a_closed_operation_is_frozen_and_its_words_tell_what_is_missing() {
     for transport in BOTH {
         for (number, case) in cases().into_iter().enumerate() {
             let mut rng = Rng(0x9E37 + number as u64);
-            let mut rig = case.rig(transport, 2);
-            let (ask, placement) = case.ask(&rig, 1, 5);
-            rig.start(ask, placement);
+            let mut fixture = case.fixture(transport, 2);
+            let (ask, placement) = case.ask(&fixture, 1, 5);
+            fixture.start(ask, placement);
             let own = case.own_psns();
             let mut there = vec![false; ask.chunks as usize];
             for psn in 0..ask.chunks {
                 if own.contains(&psn) || rng.below(3) == 0 {
                     continue;
                 }
-                if !rig.receivers[0].can_deliver() {
-                    rig.settle();
+                if !fixture.receivers[0].can_deliver() {
+                    fixture.settle();
                 }
-                let receiver = &mut rig.receivers[0];
+                let receiver = &mut fixture.receivers[0];
                 receiver.deliver(receiver.message(5, psn, case.place(psn).1));
                 there[psn as usize] = true;
             }
             // All consumed, copies still under way: no answer before they are complete.
-            rig.activate();
-            let request = rig.close(0);
-            rig.activate();
+            fixture.activate();
+            let request = fixture.close(0);
+            fixture.activate();
             if transport == Transport::Ud
                 && there.contains(&true)
-                && rig.receivers[0].context.state.completed != rig.receivers[0].delivered
+                && fixture.receivers[0].context.state.completed != fixture.receivers[0].delivered
             {
-                assert_ne!(rig.receivers[0].report().progress.reported, request, "copies are under way");
+                assert_ne!(fixture.receivers[0].report().progress.reported, request, "copies are under way");
             }
-            rig.settle();
-            assert_eq!(rig.receivers[0].report().progress.reported, request);
+            fixture.settle();
+            assert_eq!(fixture.receivers[0].report().progress.reported, request);
             let lacking: Vec<u32> = (0..ask.chunks).filter(|psn| !own.contains(psn) && !there[*psn as usize]).collect();
-            assert_eq!(case.missing(&rig), lacking, "case {number} {transport:?}");
-            let before = rig.receivers[0].context.state.statistics.wrong_id;
+            assert_eq!(case.missing(&fixture), lacking, "case {number} {transport:?}");
+            let before = fixture.receivers[0].context.state.statistics.wrong_id;
             // What comes late changes nothing (UC: but for the card's own writes, which the host's key stops).
             for &psn in lacking.iter().take(10) {
-                let receiver = &mut rig.receivers[0];
+                let receiver = &mut fixture.receivers[0];
                 receiver.deliver(receiver.message(5, psn, case.place(psn).1));
                 if transport == Transport::Uc {
                     there[psn as usize] = true;
                 }
             }
-            rig.settle();
-            rig.close(0);
-            rig.settle();
-            assert_eq!(case.missing(&rig), lacking);
-            assert_eq!(rig.receivers[0].context.state.statistics.wrong_id - before, lacking.len().min(10) as u64);
-            check_buffer(&rig, &case, &there);
-            assert_eq!(rig.receivers[0].flag(), u64::from(lacking.is_empty()));
+            fixture.settle();
+            fixture.close(0);
+            fixture.settle();
+            assert_eq!(case.missing(&fixture), lacking);
+            assert_eq!(fixture.receivers[0].context.state.statistics.wrong_id - before, lacking.len().min(10) as u64);
+            check_buffer(&fixture, &case, &there);
+            assert_eq!(fixture.receivers[0].flag(), u64::from(lacking.is_empty()));
         }
     }
 }
@@ -334,123 +335,123 @@ fn a_closed_operation_is_frozen_and_its_words_tell_what_is_missing() {
 fn a_worker_that_received_nothing_answers_the_cutoff() {
     for transport in BOTH {
         let case = Case::equal(4, 1000, Some(3));
-        let mut rig = case.rig(transport, 8);
-        let (ask, placement) = case.ask(&rig, 1, 5);
-        rig.start(ask, placement);
-        let request = rig.close(0);
-        assert_eq!(rig.activate(), Next::Reschedule);
-        assert_eq!(rig.receivers[0].report().progress.reported, request);
-        assert_eq!(case.missing(&rig), (0..24).collect::<Vec<_>>());
+        let mut fixture = case.fixture(transport, 8);
+        let (ask, placement) = case.ask(&fixture, 1, 5);
+        fixture.start(ask, placement);
+        let request = fixture.close(0);
+        assert_eq!(fixture.activate(), Next::Reschedule);
+        assert_eq!(fixture.receivers[0].report().progress.reported, request);
+        assert_eq!(case.missing(&fixture), (0..24).collect::<Vec<_>>());
     }
 }
 
 #[test]
 fn operations_closed_before_they_began_and_after_they_completed() {
     let case = Case::equal(2, 300, None);
-    let mut rig = case.rig(Transport::Ud, 4);
-    let (ask, placement) = case.ask(&rig, 1, 5);
-    rig.write(0, ask, placement);
-    let request = rig.close(0);
-    rig.activate();
+    let mut fixture = case.fixture(Transport::Ud, 4);
+    let (ask, placement) = case.ask(&fixture, 1, 5);
+    fixture.write(0, ask, placement);
+    let request = fixture.close(0);
+    fixture.activate();
     assert_eq!(
-        (rig.receivers[0].report().progress.sequence, rig.receivers[0].report().progress.reported),
+        (fixture.receivers[0].report().progress.sequence, fixture.receivers[0].report().progress.reported),
         (1, request)
     );
-    assert_eq!(case.missing(&rig).len(), 6);
-    rig.start(Ask { sequence: 2, ..ask }, placement);
+    assert_eq!(case.missing(&fixture).len(), 6);
+    fixture.start(Ask { sequence: 2, ..ask }, placement);
     for psn in 0..6 {
-        let receiver = &mut rig.receivers[0];
+        let receiver = &mut fixture.receivers[0];
         receiver.deliver(receiver.message(5, psn, case.place(psn).1));
     }
-    rig.settle();
-    let request = rig.close(0);
-    rig.settle();
-    assert_eq!((rig.receivers[0].flag(), rig.receivers[0].report().progress.reported), (2, request));
-    assert_eq!(case.missing(&rig), [0u32; 0]);
+    fixture.settle();
+    let request = fixture.close(0);
+    fixture.settle();
+    assert_eq!((fixture.receivers[0].flag(), fixture.receivers[0].report().progress.reported), (2, request));
+    assert_eq!(case.missing(&fixture), [0u32; 0]);
 }
 
 #[test]
 fn a_new_operation_waits_for_the_copies_of_the_last() {
     let case = Case::equal(2, 300, None);
-    let mut rig = case.rig(Transport::Ud, 4);
-    let (ask, placement) = case.ask(&rig, 1, 5);
-    rig.start(ask, placement);
-    let receiver = &mut rig.receivers[0];
+    let mut fixture = case.fixture(Transport::Ud, 4);
+    let (ask, placement) = case.ask(&fixture, 1, 5);
+    fixture.start(ask, placement);
+    let receiver = &mut fixture.receivers[0];
     receiver.deliver(receiver.message(5, 0, CHUNK));
-    rig.activate();
-    rig.write(0, Ask { sequence: 2, collective_id: 6, ..ask }, placement);
-    rig.control.message(CqeOpcode::WriteImmediate);
-    rig.activate();
-    assert_eq!(rig.receivers[0].report().progress.sequence, 1, "a copy is under way");
-    rig.receivers[0].copy_and_tell_all();
-    rig.activate();
-    assert_eq!(rig.receivers[0].report().progress.sequence, 2, "its completion leads to the new operation");
-    assert_eq!(rig.activate(), Next::Reschedule);
+    fixture.activate();
+    fixture.write(0, Ask { sequence: 2, collective_id: 6, ..ask }, placement);
+    fixture.control.message(CqeOpcode::WriteImmediate);
+    fixture.activate();
+    assert_eq!(fixture.receivers[0].report().progress.sequence, 1, "a copy is under way");
+    fixture.receivers[0].copy_and_tell_all();
+    fixture.activate();
+    assert_eq!(fixture.receivers[0].report().progress.sequence, 2, "its completion leads to the new operation");
+    assert_eq!(fixture.activate(), Next::Reschedule);
 }
 
 #[test]
 fn operations_are_looked_at_after_messages_only() {
     let case = Case::equal(2, 300, None);
-    let mut rig = case.rig(Transport::Ud, 4);
-    let (ask, placement) = case.ask(&rig, 1, 5);
-    rig.write(0, ask, placement);
-    rig.activate();
-    assert_eq!(rig.receivers[0].report().progress.sequence, 0);
-    let line = rig.receivers[0].line();
-    rig.receivers[0].write_line(Operation { sequence_check: 0, ..line });
-    rig.control.message(CqeOpcode::WriteImmediate);
-    rig.activate();
-    assert_eq!(rig.receivers[0].report().progress.sequence, 0, "half written");
-    rig.receivers[0].write_line(line);
-    rig.control.message(CqeOpcode::WriteImmediate);
-    rig.activate();
-    assert_eq!(rig.receivers[0].report().progress.sequence, 1);
+    let mut fixture = case.fixture(Transport::Ud, 4);
+    let (ask, placement) = case.ask(&fixture, 1, 5);
+    fixture.write(0, ask, placement);
+    fixture.activate();
+    assert_eq!(fixture.receivers[0].report().progress.sequence, 0);
+    let line = fixture.receivers[0].line();
+    fixture.receivers[0].write_line(Operation { sequence_check: 0, ..line });
+    fixture.control.message(CqeOpcode::WriteImmediate);
+    fixture.activate();
+    assert_eq!(fixture.receivers[0].report().progress.sequence, 0, "half written");
+    fixture.receivers[0].write_line(line);
+    fixture.control.message(CqeOpcode::WriteImmediate);
+    fixture.activate();
+    assert_eq!(fixture.receivers[0].report().progress.sequence, 1);
     for _ in 0..40 {
-        rig.control.message(CqeOpcode::WriteImmediate);
-        rig.activate();
+        fixture.control.message(CqeOpcode::WriteImmediate);
+        fixture.activate();
     }
-    let (messages, given_back) = rig.control.counts();
+    let (messages, given_back) = fixture.control.counts();
     assert_eq!(messages, u64::from(given_back), "control receives come back");
 }
 
 #[test]
 fn a_broken_control_connection_and_a_failed_copy_are_reported() {
     let case = Case::equal(2, 1024, None);
-    let mut rig = case.rig(Transport::Ud, 4);
-    let (ask, placement) = case.ask(&rig, 1, 5);
-    rig.start(ask, placement);
-    rig.control.message(CqeOpcode::ResponderError);
-    assert_eq!(rig.activate(), Next::Reschedule);
-    assert_eq!(rig.receivers[0].status(), ReceiveStatus::ControlError);
+    let mut fixture = case.fixture(Transport::Ud, 4);
+    let (ask, placement) = case.ask(&fixture, 1, 5);
+    fixture.start(ask, placement);
+    fixture.control.message(CqeOpcode::ResponderError);
+    assert_eq!(fixture.activate(), Next::Reschedule);
+    assert_eq!(fixture.receivers[0].status(), ReceiveStatus::ControlError);
 
-    let mut rig = case.rig(Transport::Ud, 4);
-    let (ask, placement) = case.ask(&rig, 1, 5);
-    rig.start(ask, placement);
+    let mut fixture = case.fixture(Transport::Ud, 4);
+    let (ask, placement) = case.ask(&fixture, 1, 5);
+    fixture.start(ask, placement);
     for psn in 0..6 {
-        let receiver = &mut rig.receivers[0];
+        let receiver = &mut fixture.receivers[0];
         receiver.deliver(receiver.message(5, psn, CHUNK));
     }
-    rig.activate();
-    rig.receivers[0].copy();
-    assert!(rig.receivers[0].tell(CqeOpcode::RequesterError));
-    rig.activate();
-    assert_eq!(rig.receivers[0].status(), ReceiveStatus::CopyError);
-    let receiver = &mut rig.receivers[0];
+    fixture.activate();
+    fixture.receivers[0].copy();
+    assert!(fixture.receivers[0].tell(CqeOpcode::RequesterError));
+    fixture.activate();
+    assert_eq!(fixture.receivers[0].status(), ReceiveStatus::CopyError);
+    let receiver = &mut fixture.receivers[0];
     receiver.deliver(receiver.message(5, 7, CHUNK));
-    rig.activate();
-    assert_eq!(rig.receivers[0].context.state.statistics.wrong_id, 1, "a dead receiver accepts nothing");
-    let request = rig.close(0);
-    rig.activate();
-    let progress = rig.receivers[0].report().progress;
+    fixture.activate();
+    assert_eq!(fixture.receivers[0].context.state.statistics.wrong_id, 1, "a dead receiver accepts nothing");
+    let request = fixture.close(0);
+    fixture.activate();
+    let progress = fixture.receivers[0].report().progress;
     assert_eq!(
-        (progress.reported, rig.receivers[0].status(), rig.receivers[0].flag()),
+        (progress.reported, fixture.receivers[0].status(), fixture.receivers[0].flag()),
         (request, ReceiveStatus::CopyError, 0)
     );
-    rig.write(0, Ask { sequence: 2, ..ask }, placement);
-    rig.control.message(CqeOpcode::WriteImmediate);
-    rig.activate();
-    let progress = rig.receivers[0].report().progress;
-    assert_eq!((progress.sequence, rig.receivers[0].status()), (2, ReceiveStatus::InvalidOperation));
+    fixture.write(0, Ask { sequence: 2, ..ask }, placement);
+    fixture.control.message(CqeOpcode::WriteImmediate);
+    fixture.activate();
+    let progress = fixture.receivers[0].report().progress;
+    assert_eq!((progress.sequence, fixture.receivers[0].status()), (2, ReceiveStatus::InvalidOperation));
     assert_eq!(progress.detail, ContextFault::DeadQueue as u32);
 }
 
@@ -458,25 +459,25 @@ fn a_broken_control_connection_and_a_failed_copy_are_reported() {
 fn bad_completions_end_no_context() {
     for transport in BOTH {
         let case = Case::equal(2, 1024, None);
-        let mut rig = case.rig(transport, 4);
-        let (ask, placement) = case.ask(&rig, 1, 5);
-        rig.start(ask, placement);
-        let receiver = &mut rig.receivers[0];
-        receiver.deliver(rig::Message { opcode: CqeOpcode::Send, ..receiver.message(5, 0, CHUNK) });
-        receiver.deliver(rig::Message { opcode: CqeOpcode::ResponderError, ..receiver.message(5, 0, 0) });
+        let mut fixture = case.fixture(transport, 4);
+        let (ask, placement) = case.ask(&fixture, 1, 5);
+        fixture.start(ask, placement);
+        let receiver = &mut fixture.receivers[0];
+        receiver.deliver(fixture::Message { opcode: CqeOpcode::Send, ..receiver.message(5, 0, CHUNK) });
+        receiver.deliver(fixture::Message { opcode: CqeOpcode::ResponderError, ..receiver.message(5, 0, 0) });
         receiver.deliver(receiver.message(4, 1, CHUNK));
         receiver.deliver(receiver.message(5, (1 << PSN_BITS) - 1, CHUNK));
         for psn in 0..ask.chunks {
-            if !rig.receivers[0].can_deliver() {
-                rig.settle();
+            if !fixture.receivers[0].can_deliver() {
+                fixture.settle();
             }
-            let receiver = &mut rig.receivers[0];
+            let receiver = &mut fixture.receivers[0];
             receiver.deliver(receiver.message(5, psn, CHUNK));
         }
-        rig.settle();
-        assert_eq!(rig.receivers[0].flag(), 1);
-        assert_eq!(rig.receivers[0].status(), ReceiveStatus::UnexpectedOpcode, "the first failure stays");
-        let statistics = rig.receivers[0].context.state.statistics;
+        fixture.settle();
+        assert_eq!(fixture.receivers[0].flag(), 1);
+        assert_eq!(fixture.receivers[0].status(), ReceiveStatus::UnexpectedOpcode, "the first failure stays");
+        let statistics = fixture.receivers[0].context.state.statistics;
         assert_eq!((statistics.unexpected_opcode, statistics.error_cqes), (1, 1));
         assert_eq!((statistics.wrong_id, statistics.out_of_range), (1, 1));
     }
@@ -486,146 +487,147 @@ fn bad_completions_end_no_context() {
 fn contexts_take_turns_and_the_last_one_completes_the_group() {
     for transport in BOTH {
         let case = Case::equal(3, 1024, Some(0));
-        let mut rig = ReceiveRig::ready(transport, 2, 3, (24, 1, case.user_bytes()));
-        rig.receivers.iter_mut().for_each(|receiver| case.place_in(receiver));
-        let (ask, placement) = case.ask(&rig, 1, 5);
-        rig.start(ask, placement);
-        rig.thread.budget = 8;
-        rig.receivers.iter_mut().for_each(|receiver| receiver.context.budget = 2);
+        let mut fixture = ReceiveFixture::ready(transport, 2, 3, (24, 1, case.user_bytes()));
+        fixture.receivers.iter_mut().for_each(|receiver| case.place_in(receiver));
+        let (ask, placement) = case.ask(&fixture, 1, 5);
+        fixture.start(ask, placement);
+        fixture.thread.budget = 8;
+        fixture.receivers.iter_mut().for_each(|receiver| receiver.context.budget = 2);
         for receiver in [2, 0, 1] {
             for psn in 8..24 {
-                let receiver = &mut rig.receivers[receiver];
+                let receiver = &mut fixture.receivers[receiver];
                 receiver.deliver(receiver.message(5, psn, CHUNK));
             }
         }
-        assert_eq!(rig.activate(), Next::Retrigger, "the thread's budget");
-        let consumed =
-            |rig: &ReceiveRig| rig.receivers.iter().map(|receiver| receiver.context.state.consumed).collect::<Vec<_>>();
-        assert_eq!(consumed(&rig), [4, 2, 2], "two each in turn");
-        assert_eq!(rig.activate(), Next::Retrigger);
-        assert_eq!(consumed(&rig), [6, 6, 4], "the turn goes on where it ended");
+        assert_eq!(fixture.activate(), Next::Retrigger, "the thread's budget");
+        let consumed = |fixture: &ReceiveFixture| {
+            fixture.receivers.iter().map(|receiver| receiver.context.state.consumed).collect::<Vec<_>>()
+        };
+        assert_eq!(consumed(&fixture), [4, 2, 2], "two each in turn");
+        assert_eq!(fixture.activate(), Next::Retrigger);
+        assert_eq!(consumed(&fixture), [6, 6, 4], "the turn goes on where it ended");
         let mut flags = Vec::new();
         for _ in 0..40 {
-            rig.activate();
-            flags.push(rig.receivers[0].flag());
-            rig.receivers.iter_mut().take(2).for_each(Rig::copy_and_tell_all);
+            fixture.activate();
+            flags.push(fixture.receivers[0].flag());
+            fixture.receivers.iter_mut().take(2).for_each(Fixture::copy_and_tell_all);
         }
         let expected = u64::from(transport == Transport::Uc);
         assert_eq!(*flags.last().unwrap(), expected, "UD: the copies of receiver 2 are not complete");
-        rig.settle();
-        assert_eq!(rig.receivers[0].flag(), 1);
-        assert_eq!(rig.receivers[0].group_count(), 1 << 32 | 3);
+        fixture.settle();
+        assert_eq!(fixture.receivers[0].flag(), 1);
+        assert_eq!(fixture.receivers[0].group_count(), 1 << 32 | 3);
     }
 }
 
 #[test]
 fn a_completion_wakes_only_what_it_concerns() {
     let case = Case::equal(2, 1024, None);
-    let mut rig = ReceiveRig::ready(Transport::Ud, 2, 4, (16, 1, case.user_bytes()));
-    let (ask, placement) = case.ask(&rig, 1, 5);
-    rig.start(ask, placement);
-    let activations = |rig: &ReceiveRig| {
-        rig.receivers.iter().map(|receiver| receiver.context.state.statistics.activations).collect::<Vec<_>>()
+    let mut fixture = ReceiveFixture::ready(Transport::Ud, 2, 4, (16, 1, case.user_bytes()));
+    let (ask, placement) = case.ask(&fixture, 1, 5);
+    fixture.start(ask, placement);
+    let activations = |fixture: &ReceiveFixture| {
+        fixture.receivers.iter().map(|receiver| receiver.context.state.statistics.activations).collect::<Vec<_>>()
     };
-    let before = activations(&rig);
-    let receiver = &mut rig.receivers[2];
+    let before = activations(&fixture);
+    let receiver = &mut fixture.receivers[2];
     receiver.deliver(receiver.message(5, 0, CHUNK));
-    rig.activate();
-    let after: Vec<u64> = activations(&rig).iter().zip(&before).map(|(after, before)| after - before).collect();
+    fixture.activate();
+    let after: Vec<u64> = activations(&fixture).iter().zip(&before).map(|(after, before)| after - before).collect();
     assert_eq!(after, [0, 0, 1, 0]);
-    assert_eq!(rig.receivers[3].armed_at() as u32, 0x11 | 3 << 8, "every queue is armed, the last receiver's last");
+    assert_eq!(fixture.receivers[3].armed_at() as u32, 0x11 | 3 << 8, "every queue is armed, the last receiver's last");
 }
 
 #[test]
 fn contexts_that_do_not_fit_are_refused_with_the_context_at_fault() {
-    type Change = &'static dyn Fn(&mut ReceiveRig);
-    fn contexts(rig: &ReceiveRig) -> DeviceAddress {
-        DeviceAddress::new(rig.thread.contexts.address())
+    type Change = &'static dyn Fn(&mut ReceiveFixture);
+    fn contexts(fixture: &ReceiveFixture) -> DeviceAddress {
+        DeviceAddress::new(fixture.thread.contexts.address())
     }
     fn resize<K: QueueKind>(queue: &mut Queue<K>, log_depth: u32) {
         *queue = of_depth(*queue, log_depth);
     }
     let cases: [(Change, ContextFault, u32); 25] = [
-        (&|rig| rig.thread.abi_hash ^= 1, ContextFault::AbiHash, 0),
-        (&|rig| rig.thread.transport = 9, ContextFault::Transport, 0),
-        (&|rig| rig.thread.budget = 0, ContextFault::Budget, 0),
-        (&|rig| rig.thread.contexts = ContextMemory::new(contexts(rig), 0), ContextFault::Contexts, 0),
-        (&|rig| rig.thread.contexts = ContextMemory::new(DeviceAddress::new(0), 2), ContextFault::Contexts, 0),
-        (&|rig| resize(&mut rig.thread.control_cq, 2), ContextFault::QueueDepth, 0),
-        (&|rig| rig.thread.control_queue = at(rig.thread.control_queue, 8), ContextFault::QueueAddress, 0),
-        (&|rig| rig.receivers[1].context.abi_hash ^= 1, ContextFault::AbiHash, 1),
-        (&|rig| rig.receivers[1].context.batch = 0, ContextFault::Batch, 1),
-        (&|rig| rig.receivers[1].context.batch = 1, ContextFault::Batch, 1),
-        (&|rig| rig.receivers[1].context.batch = 3, ContextFault::Batch, 1),
-        (&|rig| rig.receivers[1].context.batch = 16, ContextFault::Batch, 1),
-        (&|rig| rig.receivers[1].context.budget = 0, ContextFault::Budget, 1),
-        (&|rig| rig.receivers[1].context.psn_bits = 32, ContextFault::PsnBits, 1),
-        (&|rig| rig.receivers[1].context.worker = 1, ContextFault::Worker, 1),
-        (&|rig| rig.receivers[1].context.transport = Transport::Uc as u32, ContextFault::Transport, 1),
-        (&|rig| rig.receivers[1].context.staging.stride = 40, ContextFault::Staging, 1),
-        (&|rig| rig.receivers[1].context.staging.stride = 100, ContextFault::Staging, 1),
-        (&|rig| rig.receivers[1].context.receive_cq = Default::default(), ContextFault::QueueAddress, 1),
-        (&|rig| resize(&mut rig.receivers[1].context.send_queue, 5), ContextFault::QueueDepth, 1),
-        (&|rig| resize(&mut rig.receivers[1].context.receive_cq, 3), ContextFault::QueueDepth, 1),
-        (&|rig| resize(&mut rig.receivers[1].context.receive_queue, 16), ContextFault::QueueDepth, 1),
-        (&|rig| rig.receivers[1].context.bitmap = Default::default(), ContextFault::DeviceMemory, 1),
-        (&|rig| rig.receivers[1].context.operation = Default::default(), ContextFault::DeviceMemory, 1),
-        (&|rig| rig.receivers[1].context.report_host += 8, ContextFault::HostAddress, 1),
+        (&|fixture| fixture.thread.abi_hash ^= 1, ContextFault::AbiHash, 0),
+        (&|fixture| fixture.thread.transport = 9, ContextFault::Transport, 0),
+        (&|fixture| fixture.thread.budget = 0, ContextFault::Budget, 0),
+        (&|fixture| fixture.thread.contexts = ContextMemory::new(contexts(fixture), 0), ContextFault::Contexts, 0),
+        (&|fixture| fixture.thread.contexts = ContextMemory::new(DeviceAddress::new(0), 2), ContextFault::Contexts, 0),
+        (&|fixture| resize(&mut fixture.thread.control_cq, 2), ContextFault::QueueDepth, 0),
+        (&|fixture| fixture.thread.control_queue = at(fixture.thread.control_queue, 8), ContextFault::QueueAddress, 0),
+        (&|fixture| fixture.receivers[1].context.abi_hash ^= 1, ContextFault::AbiHash, 1),
+        (&|fixture| fixture.receivers[1].context.batch = 0, ContextFault::Batch, 1),
+        (&|fixture| fixture.receivers[1].context.batch = 1, ContextFault::Batch, 1),
+        (&|fixture| fixture.receivers[1].context.batch = 3, ContextFault::Batch, 1),
+        (&|fixture| fixture.receivers[1].context.batch = 16, ContextFault::Batch, 1),
+        (&|fixture| fixture.receivers[1].context.budget = 0, ContextFault::Budget, 1),
+        (&|fixture| fixture.receivers[1].context.psn_bits = 32, ContextFault::PsnBits, 1),
+        (&|fixture| fixture.receivers[1].context.worker = 1, ContextFault::Worker, 1),
+        (&|fixture| fixture.receivers[1].context.transport = Transport::Uc as u32, ContextFault::Transport, 1),
+        (&|fixture| fixture.receivers[1].context.staging.stride = 40, ContextFault::Staging, 1),
+        (&|fixture| fixture.receivers[1].context.staging.stride = 100, ContextFault::Staging, 1),
+        (&|fixture| fixture.receivers[1].context.receive_cq = Default::default(), ContextFault::QueueAddress, 1),
+        (&|fixture| resize(&mut fixture.receivers[1].context.send_queue, 5), ContextFault::QueueDepth, 1),
+        (&|fixture| resize(&mut fixture.receivers[1].context.receive_cq, 3), ContextFault::QueueDepth, 1),
+        (&|fixture| resize(&mut fixture.receivers[1].context.receive_queue, 16), ContextFault::QueueDepth, 1),
+        (&|fixture| fixture.receivers[1].context.bitmap = Default::default(), ContextFault::DeviceMemory, 1),
+        (&|fixture| fixture.receivers[1].context.operation = Default::default(), ContextFault::DeviceMemory, 1),
+        (&|fixture| fixture.receivers[1].context.report_host += 8, ContextFault::HostAddress, 1),
     ];
     for (change, fault, receiver) in cases {
-        let rigs = (0..2).map(|receiver| Rig::sized(Transport::Ud, 4, 4, 8, (1, 4096), receiver)).collect();
-        let mut rig = ReceiveRig::new(Transport::Ud, rigs);
-        change(&mut rig);
-        assert_eq!(rig.prepare(), Err((fault, receiver)));
-        assert!(!rig.receivers[0].can_deliver(), "nothing is posted");
+        let fixtures = (0..2).map(|receiver| Fixture::sized(Transport::Ud, 4, 4, 8, (1, 4096), receiver)).collect();
+        let mut fixture = ReceiveFixture::new(Transport::Ud, fixtures);
+        change(&mut fixture);
+        assert_eq!(fixture.prepare(), Err((fault, receiver)));
+        assert!(!fixture.receivers[0].can_deliver(), "nothing is posted");
     }
 }
 
 #[test]
 fn operations_that_do_not_fit_are_refused() {
     let case = Case { by_rows: true, ..Case::equal(4, 1000, Some(1)) };
-    let mut rig = case.rig(Transport::Ud, 4);
+    let mut fixture = case.fixture(Transport::Ud, 4);
     let mut sequence = 0;
-    type Change<'c> = &'c dyn Fn(&mut ReceiveRig, &mut Ask, &mut Placement);
-    let mut check = |rig: &mut ReceiveRig, change: Change<'_>, fault: Option<ContextFault>| {
+    type Change<'c> = &'c dyn Fn(&mut ReceiveFixture, &mut Ask, &mut Placement);
+    let mut check = |fixture: &mut ReceiveFixture, change: Change<'_>, fault: Option<ContextFault>| {
         sequence += 1;
-        let (mut ask, mut placement) = case.ask(rig, sequence, 5);
-        change(rig, &mut ask, &mut placement);
-        rig.start(ask, placement);
-        let progress = rig.receivers[0].report().progress;
+        let (mut ask, mut placement) = case.ask(fixture, sequence, 5);
+        change(fixture, &mut ask, &mut placement);
+        fixture.start(ask, placement);
+        let progress = fixture.receivers[0].report().progress;
         let status = if fault.is_some() { ReceiveStatus::InvalidOperation } else { ReceiveStatus::Armed };
-        assert_eq!((rig.receivers[0].status(), progress.detail), (status, fault.map_or(0, |fault| fault as u32)));
+        assert_eq!((fixture.receivers[0].status(), progress.detail), (status, fault.map_or(0, |fault| fault as u32)));
     };
     let overlapping = RunRow { chunks: 33, last_chunk_bytes: 1, ..Default::default() };
     let gap = RunRow { first_psn: 1, chunks: 32, last_chunk_bytes: 1, ..Default::default() };
     let long = RunRow { chunks: 32, last_chunk_bytes: CHUNK + 1, ..Default::default() };
     for (row, fault) in [(overlapping, ContextFault::Rows), (gap, ContextFault::Rows), (long, ContextFault::ChunkBytes)]
     {
-        let alone = |rig: &mut ReceiveRig, _: &mut Ask, placement: &mut Placement| {
-            rig.receivers[0].write_rows(&[row]);
+        let alone = |fixture: &mut ReceiveFixture, _: &mut Ask, placement: &mut Placement| {
+            fixture.receivers[0].write_rows(&[row]);
             *placement = Placement { roots: 1, ..Default::default() };
         };
-        check(&mut rig, &alone, Some(fault));
+        check(&mut fixture, &alone, Some(fault));
     }
-    let table = rig.receivers[0].context.rows;
-    rig.receivers[0].context.rows = TableMemory::new(DeviceAddress::new(table.address()), 3);
-    check(&mut rig, &|_, _, _| (), Some(ContextFault::Rows));
-    rig.receivers[0].context.rows = table;
-    check(&mut rig, &|_, _, placement| placement.own_first = 25, Some(ContextFault::OwnChunks));
-    check(&mut rig, &|_, _, placement| placement.roots = 65, Some(ContextFault::Runs));
-    check(&mut rig, &|_, _, placement| placement.run_chunks = 7, Some(ContextFault::Runs));
-    check(&mut rig, &|_, ask, _| ask.chunks = 65, Some(ContextFault::Chunks));
-    check(&mut rig, &|_, ask, _| ask.collective_id = 1 << 20, Some(ContextFault::CollectiveId));
-    check(&mut rig, &|_, _, _| (), None);
+    let table = fixture.receivers[0].context.rows;
+    fixture.receivers[0].context.rows = TableMemory::new(DeviceAddress::new(table.address()), 3);
+    check(&mut fixture, &|_, _, _| (), Some(ContextFault::Rows));
+    fixture.receivers[0].context.rows = table;
+    check(&mut fixture, &|_, _, placement| placement.own_first = 25, Some(ContextFault::OwnChunks));
+    check(&mut fixture, &|_, _, placement| placement.roots = 65, Some(ContextFault::Runs));
+    check(&mut fixture, &|_, _, placement| placement.run_chunks = 7, Some(ContextFault::Runs));
+    check(&mut fixture, &|_, ask, _| ask.chunks = 65, Some(ContextFault::Chunks));
+    check(&mut fixture, &|_, ask, _| ask.collective_id = 1 << 20, Some(ContextFault::CollectiveId));
+    check(&mut fixture, &|_, _, _| (), None);
     let zero = |ask: &mut Ask, placement: &mut Placement| {
         ask.chunks = 0;
         *placement = Placement::default();
     };
-    let (mut ask, mut placement) = case.ask(&rig, 99, 5);
+    let (mut ask, mut placement) = case.ask(&fixture, 99, 5);
     zero(&mut ask, &mut placement);
-    rig.start(ask, placement);
+    fixture.start(ask, placement);
     assert_eq!(
-        (rig.receivers[0].flag(), rig.receivers[0].status()),
+        (fixture.receivers[0].flag(), fixture.receivers[0].status()),
         (99, ReceiveStatus::Complete),
         "nothing to receive"
     );
@@ -634,6 +636,6 @@ fn operations_that_do_not_fit_are_refused() {
 #[test]
 #[should_panic(expected = "0x83")]
 fn a_thread_that_was_not_prepared_ends_the_process() {
-    let mut rig = ReceiveRig::new(Transport::Ud, vec![Rig::sized(Transport::Ud, 4, 4, 8, (1, 4096), 0)]);
-    rig.activate();
+    let mut fixture = ReceiveFixture::new(Transport::Ud, vec![Fixture::sized(Transport::Ud, 4, 4, 8, (1, 4096), 0)]);
+    fixture.activate();
 }

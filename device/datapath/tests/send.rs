@@ -1,14 +1,14 @@
 //! The send worker's logic, against a card that checks every entry.
 
-mod rig;
+mod fixture;
 
 use dpa::hw::CqeOpcode;
 use dpa::{Next, Signals};
+use fixture::send::{SendFixture, Sent};
+use fixture::{CHUNK, PSN_BITS, RKEY, at, of_depth};
 use flexcast_abi::{
     ContextFault, DeviceAddress, OPERATION_CLOSED, OPERATION_DEFERRED, SendRun, SendStatus, Shared, Transport,
 };
-use rig::send::{SendRig, Sent};
-use rig::{CHUNK, PSN_BITS, RKEY, at, of_depth};
 
 const BOTH: [Transport; 2] = [Transport::Uc, Transport::Ud];
 const LAST: u32 = 55;
@@ -26,15 +26,15 @@ fn run(context: usize, first_psn: u32, chunks: u32) -> SendRun {
 }
 
 /// Carries out and tells everything until the worker sleeps with nothing under way.
-fn drive(rig: &mut SendRig, contexts: usize) -> Vec<Sent> {
+fn drive(fixture: &mut SendFixture, contexts: usize) -> Vec<Sent> {
     let mut sent = Vec::new();
     for _ in 0..1000 {
-        let next = rig.activate();
+        let next = fixture.activate();
         let before = sent.len();
         let mut told = false;
         for context in 0..contexts {
-            sent.extend(rig.carry(context));
-            while rig.tell(context, CqeOpcode::Requester) {
+            sent.extend(fixture.carry(context));
+            while fixture.tell(context, CqeOpcode::Requester) {
                 told = true;
             }
         }
@@ -66,28 +66,28 @@ fn every_chunk_goes_out_once_with_a_doorbell_and_a_completion_per_batch() {
     for transport in BOTH {
         for batch in [1u32, 3, 4] {
             for chunks in CHUNKS {
-                let mut rig = SendRig::ready(transport, batch, 4, 2);
+                let mut fixture = SendFixture::ready(transport, batch, 4, 2);
                 for sequence in 1..=4u64 {
-                    let before = rig.report();
+                    let before = fixture.report();
                     let runs = [run(0, 40, chunks[0]), run(1, 500, chunks[1])];
-                    rig.ask(sequence, &runs, 0);
-                    let sent = drive(&mut rig, 2);
+                    fixture.ask(sequence, &runs, 0);
+                    let sent = drive(&mut fixture, 2);
                     for (context, run) in runs.into_iter().enumerate() {
                         check_run(transport, &sent, context, run);
                     }
-                    let report = rig.report();
+                    let report = fixture.report();
                     assert_eq!(
-                        (report.announced, report.finished, rig.status()),
+                        (report.announced, report.finished, fixture.status()),
                         (sequence, sequence, SendStatus::Finished)
                     );
                     let batches: u32 = chunks.iter().map(|chunks| chunks.div_ceil(batch)).sum();
                     assert_eq!(report.posted - before.posted, u64::from(chunks[0] + chunks[1]));
                     assert_eq!(report.doorbells - before.doorbells, u64::from(batches), "MC-12");
                     assert_eq!(sent.iter().filter(|sent| sent.signalled).count() as u32, batches, "MC-13");
-                    let (told, given_back) = rig.completions();
+                    let (told, given_back) = fixture.completions();
                     assert_eq!(told, given_back);
                 }
-                let (messages, given_back) = rig.control.counts();
+                let (messages, given_back) = fixture.control.counts();
                 assert_eq!(messages, u64::from(given_back));
             }
         }
@@ -96,53 +96,53 @@ fn every_chunk_goes_out_once_with_a_doorbell_and_a_completion_per_batch() {
 
 #[test]
 fn batches_rotate_over_the_contexts() {
-    let mut rig = SendRig::ready(Transport::Ud, 4, 8, 3);
-    rig.ask(1, &[run(0, 0, 20), run(1, 0, 20), run(2, 0, 20)], 0);
+    let mut fixture = SendFixture::ready(Transport::Ud, 4, 8, 3);
+    fixture.ask(1, &[run(0, 0, 20), run(1, 0, 20), run(2, 0, 20)], 0);
     // Room for all: every send context gets its batches; with little room the one whose turn it is holds the others back.
-    rig.activate();
-    assert_eq!(rig.array.iter().map(|context| context.state.left).collect::<Vec<_>>(), [0; 3]);
-    let mut rig = SendRig::ready(Transport::Ud, 4, 4, 3);
-    rig.ask(1, &[run(0, 0, 40), run(1, 0, 40), run(2, 0, 40)], 0);
+    fixture.activate();
+    assert_eq!(fixture.array.iter().map(|context| context.state.left).collect::<Vec<_>>(), [0; 3]);
+    let mut fixture = SendFixture::ready(Transport::Ud, 4, 4, 3);
+    fixture.ask(1, &[run(0, 0, 40), run(1, 0, 40), run(2, 0, 40)], 0);
     for step in 0..200 {
-        rig.activate();
-        let left: Vec<u32> = rig.array.iter().map(|context| context.state.left).collect();
+        fixture.activate();
+        let left: Vec<u32> = fixture.array.iter().map(|context| context.state.left).collect();
         let skew = left.iter().max().unwrap() - left.iter().min().unwrap();
         assert!(skew <= 4, "{left:?}");
-        rig.carry(step % 3);
-        rig.tell(step % 3, CqeOpcode::Requester);
+        fixture.carry(step % 3);
+        fixture.tell(step % 3, CqeOpcode::Requester);
     }
-    assert_eq!(rig.report().finished, 1);
+    assert_eq!(fixture.report().finished, 1);
 }
 
 #[test]
 fn a_full_queue_sends_the_worker_to_sleep_with_its_completions_armed() {
-    let mut rig = SendRig::ready(Transport::Ud, 4, 4, 1);
-    rig.ask(1, &[run(0, 0, 40)], 0);
-    assert_eq!(rig.activate(), Next::Reschedule, "no spinning");
-    assert_eq!(rig.report().posted, 8, "two batches fit");
+    let mut fixture = SendFixture::ready(Transport::Ud, 4, 4, 1);
+    fixture.ask(1, &[run(0, 0, 40)], 0);
+    assert_eq!(fixture.activate(), Next::Reschedule, "no spinning");
+    assert_eq!(fixture.report().posted, 8, "two batches fit");
     assert_eq!(dpa::sys::outbox_register(dpa::hw::outbox::CQ_DOORBELL), 0x60, "armed at completion 0");
-    assert_eq!(rig.carry(0).len(), 8);
-    assert_eq!(rig.activate(), Next::Reschedule);
-    assert_eq!(rig.report().posted, 8, "carried out, but not told");
-    assert!(rig.tell(0, CqeOpcode::Requester));
-    rig.activate();
-    assert_eq!(rig.report().posted, 12);
+    assert_eq!(fixture.carry(0).len(), 8);
+    assert_eq!(fixture.activate(), Next::Reschedule);
+    assert_eq!(fixture.report().posted, 8, "carried out, but not told");
+    assert!(fixture.tell(0, CqeOpcode::Requester));
+    fixture.activate();
+    assert_eq!(fixture.report().posted, 12);
     assert_eq!(dpa::sys::outbox_register(dpa::hw::outbox::CQ_DOORBELL), 1 << 32 | 0x60);
-    assert_eq!((rig.report().announced, rig.report().finished), (0, 0));
+    assert_eq!((fixture.report().announced, fixture.report().finished), (0, 0));
 }
 
 /// A batch has one completion, so one ends where the lookahead begins.
 #[test]
 fn a_lead_within_a_batch_is_reported_before_the_end() {
-    let mut rig = SendRig::ready(Transport::Uc, 16, 5, 1);
-    rig.ask(1, &[run(0, 0, 16)], 7);
-    rig.thread.budget = 9;
-    rig.activate();
-    assert_eq!((rig.report().posted, rig.report().announced), (9, 0));
-    rig.carry(0);
-    rig.tell(0, CqeOpcode::Requester);
-    rig.activate();
-    let report = rig.report();
+    let mut fixture = SendFixture::ready(Transport::Uc, 16, 5, 1);
+    fixture.ask(1, &[run(0, 0, 16)], 7);
+    fixture.thread.budget = 9;
+    fixture.activate();
+    assert_eq!((fixture.report().posted, fixture.report().announced), (9, 0));
+    fixture.carry(0);
+    fixture.tell(0, CqeOpcode::Requester);
+    fixture.activate();
+    let report = fixture.report();
     assert_eq!((report.posted, report.announced, report.finished), (16, 1, 0));
 }
 
@@ -150,74 +150,74 @@ fn a_lead_within_a_batch_is_reported_before_the_end() {
 fn the_operation_is_announced_with_its_lead() {
     // An activation posts a batch of 4; the one before is complete by then. What is posted and not complete is still to be sent.
     for (lookahead, posted_by_then) in [(0, 20), (7, 20), (8, 16), (19, 9), (1000, 4)] {
-        let mut rig = SendRig::ready(Transport::Uc, 4, 3, 1);
-        rig.ask(1, &[run(0, 0, 20)], lookahead);
+        let mut fixture = SendFixture::ready(Transport::Uc, 4, 3, 1);
+        fixture.ask(1, &[run(0, 0, 20)], lookahead);
         let mut posted_when_announced = None;
         for _ in 0..20 {
-            rig.thread.budget = 4;
-            rig.activate();
-            let report = rig.report();
+            fixture.thread.budget = 4;
+            fixture.activate();
+            let report = fixture.report();
             if report.announced == 1 {
                 posted_when_announced.get_or_insert(report.posted);
             }
-            rig.carry(0);
-            rig.tell(0, CqeOpcode::Requester);
+            fixture.carry(0);
+            fixture.tell(0, CqeOpcode::Requester);
         }
         assert_eq!(posted_when_announced, Some(posted_by_then), "lookahead {lookahead}");
-        assert_eq!(rig.report().finished, 1);
+        assert_eq!(fixture.report().finished, 1);
     }
 }
 
 #[test]
 fn the_budget_ends_an_activation_at_a_batch() {
-    let mut rig = SendRig::ready(Transport::Ud, 4, 8, 2);
-    rig.thread.budget = 6;
-    rig.ask(1, &[run(0, 0, 20), run(1, 0, 20)], 0);
-    assert_eq!(rig.activate(), Next::Retrigger);
-    assert_eq!(rig.report().posted, 8);
-    assert_eq!(rig.activate(), Next::Retrigger);
-    assert_eq!(rig.report().posted, 16);
-    drive(&mut rig, 2);
-    assert_eq!((rig.report().posted, rig.status()), (40, SendStatus::Finished));
+    let mut fixture = SendFixture::ready(Transport::Ud, 4, 8, 2);
+    fixture.thread.budget = 6;
+    fixture.ask(1, &[run(0, 0, 20), run(1, 0, 20)], 0);
+    assert_eq!(fixture.activate(), Next::Retrigger);
+    assert_eq!(fixture.report().posted, 8);
+    assert_eq!(fixture.activate(), Next::Retrigger);
+    assert_eq!(fixture.report().posted, 16);
+    drive(&mut fixture, 2);
+    assert_eq!((fixture.report().posted, fixture.status()), (40, SendStatus::Finished));
 }
 
 #[test]
 fn a_closed_operation_posts_nothing_more_and_ends_when_the_card_is_done() {
     for transport in BOTH {
-        let mut rig = SendRig::ready(transport, 2, 4, 2);
-        rig.ask(1, &[run(0, 0, 40), run(1, 0, 40)], 0);
-        rig.activate();
-        let posted = rig.report().posted;
-        rig.change(|line| line.flags = OPERATION_CLOSED);
-        rig.control.message(CqeOpcode::WriteImmediate);
-        rig.activate();
-        assert_eq!((rig.report().posted, rig.report().finished), (posted, 0), "still under way");
-        let sent = drive(&mut rig, 2);
+        let mut fixture = SendFixture::ready(transport, 2, 4, 2);
+        fixture.ask(1, &[run(0, 0, 40), run(1, 0, 40)], 0);
+        fixture.activate();
+        let posted = fixture.report().posted;
+        fixture.change(|line| line.flags = OPERATION_CLOSED);
+        fixture.control.message(CqeOpcode::WriteImmediate);
+        fixture.activate();
+        assert_eq!((fixture.report().posted, fixture.report().finished), (posted, 0), "still under way");
+        let sent = drive(&mut fixture, 2);
         assert_eq!(sent.len() as u64, posted);
-        assert_eq!((rig.report().finished, rig.status()), (1, SendStatus::Closed));
+        assert_eq!((fixture.report().finished, fixture.status()), (1, SendStatus::Closed));
         // Closed before it began, and then an ordinary one.
-        rig.ask(2, &[run(0, 0, 5), run(1, 0, 5)], 0);
-        rig.change(|line| line.flags = OPERATION_CLOSED);
-        assert!(drive(&mut rig, 2).is_empty());
-        assert_eq!((rig.report().finished, rig.status()), (2, SendStatus::Closed));
-        rig.ask(3, &[run(0, 0, 5), run(1, 0, 0)], 0);
-        check_run(transport, &drive(&mut rig, 2), 0, run(0, 0, 5));
-        assert_eq!((rig.report().finished, rig.status()), (3, SendStatus::Finished));
+        fixture.ask(2, &[run(0, 0, 5), run(1, 0, 5)], 0);
+        fixture.change(|line| line.flags = OPERATION_CLOSED);
+        assert!(drive(&mut fixture, 2).is_empty());
+        assert_eq!((fixture.report().finished, fixture.status()), (2, SendStatus::Closed));
+        fixture.ask(3, &[run(0, 0, 5), run(1, 0, 0)], 0);
+        check_run(transport, &drive(&mut fixture, 2), 0, run(0, 0, 5));
+        assert_eq!((fixture.report().finished, fixture.status()), (3, SendStatus::Finished));
     }
 }
 
 #[test]
 fn a_new_operation_waits_for_the_last() {
-    let mut rig = SendRig::ready(Transport::Ud, 4, 4, 1);
-    rig.ask(1, &[run(0, 0, 6)], 0);
-    rig.activate();
-    rig.change(|line| line.sequence = 2);
-    rig.change(|line| line.sequence_check = 2);
-    rig.control.message(CqeOpcode::WriteImmediate);
-    rig.activate();
-    assert_eq!((rig.report().posted, rig.report().finished), (6, 0));
-    let sent = drive(&mut rig, 1);
-    assert_eq!((sent.len(), rig.report().finished), (12, 2));
+    let mut fixture = SendFixture::ready(Transport::Ud, 4, 4, 1);
+    fixture.ask(1, &[run(0, 0, 6)], 0);
+    fixture.activate();
+    fixture.change(|line| line.sequence = 2);
+    fixture.change(|line| line.sequence_check = 2);
+    fixture.control.message(CqeOpcode::WriteImmediate);
+    fixture.activate();
+    assert_eq!((fixture.report().posted, fixture.report().finished), (6, 0));
+    let sent = drive(&mut fixture, 1);
+    assert_eq!((sent.len(), fixture.report().finished), (12, 2));
 }
 
 #[test]
@@ -225,111 +225,119 @@ fn a_failed_send_is_reported_and_later_operations_are_refused() {
     for (opcode, status) in
         [(CqeOpcode::RequesterError, SendStatus::SendError), (CqeOpcode::Send, SendStatus::UnexpectedOpcode)]
     {
-        let mut rig = SendRig::ready(Transport::Ud, 4, 5, 2);
-        rig.ask(1, &[run(0, 0, 40), run(1, 0, 40)], 0);
-        rig.activate();
-        rig.carry(0);
-        rig.carry(1);
-        assert!(rig.tell(0, opcode));
-        rig.activate();
-        let posted = rig.report().posted;
-        assert_eq!((rig.status(), rig.report().finished), (status, 0), "context 1 is still sending");
-        while rig.tell(1, CqeOpcode::Requester) {}
+        let mut fixture = SendFixture::ready(Transport::Ud, 4, 5, 2);
+        fixture.ask(1, &[run(0, 0, 40), run(1, 0, 40)], 0);
+        fixture.activate();
+        fixture.carry(0);
+        fixture.carry(1);
+        assert!(fixture.tell(0, opcode));
+        fixture.activate();
+        let posted = fixture.report().posted;
+        assert_eq!((fixture.status(), fixture.report().finished), (status, 0), "context 1 is still sending");
+        while fixture.tell(1, CqeOpcode::Requester) {}
         // What else was posted on the dead queue is flushed.
-        while rig.tell(0, CqeOpcode::RequesterError) {}
-        rig.activate();
-        assert_eq!((rig.status(), rig.report().finished, rig.report().posted), (status, 1, posted));
-        rig.ask(2, &[run(0, 0, 4), run(1, 0, 4)], 0);
-        rig.activate();
-        assert_eq!((rig.status(), rig.report().finished), (SendStatus::InvalidOperation, 2));
-        assert_eq!(rig.report().detail, ContextFault::DeadQueue as u32);
+        while fixture.tell(0, CqeOpcode::RequesterError) {}
+        fixture.activate();
+        assert_eq!((fixture.status(), fixture.report().finished, fixture.report().posted), (status, 1, posted));
+        fixture.ask(2, &[run(0, 0, 4), run(1, 0, 4)], 0);
+        fixture.activate();
+        assert_eq!((fixture.status(), fixture.report().finished), (SendStatus::InvalidOperation, 2));
+        assert_eq!(fixture.report().detail, ContextFault::DeadQueue as u32);
     }
 }
 
 #[test]
 fn operations_that_do_not_fit_are_refused() {
-    let mut rig = SendRig::ready(Transport::Ud, 4, 4, 2);
+    let mut fixture = SendFixture::ready(Transport::Ud, 4, 4, 2);
     let mut sequence = 0;
-    let mut ask = |rig: &mut SendRig, runs: [SendRun; 2], change: &dyn Fn(&mut SendRig)| {
+    let mut ask = |fixture: &mut SendFixture, runs: [SendRun; 2], change: &dyn Fn(&mut SendFixture)| {
         sequence += 1;
-        rig.ask(sequence, &runs, 0);
-        change(rig);
-        drive(rig, 2);
-        assert_eq!((rig.report().announced, rig.report().finished), (sequence, sequence));
-        (rig.status(), rig.report().detail)
+        fixture.ask(sequence, &runs, 0);
+        change(fixture);
+        drive(fixture, 2);
+        assert_eq!((fixture.report().announced, fixture.report().finished), (sequence, sequence));
+        (fixture.status(), fixture.report().detail)
     };
     let refused = |fault: ContextFault| (SendStatus::InvalidOperation, fault as u32);
     let good = [run(0, 0, 4), run(1, 0, 4)];
-    assert_eq!(ask(&mut rig, [good[0], run(1, 1 << PSN_BITS, 1)], &|_| ()), refused(ContextFault::Chunks));
+    assert_eq!(ask(&mut fixture, [good[0], run(1, 1 << PSN_BITS, 1)], &|_| ()), refused(ContextFault::Chunks));
     assert_eq!(
-        ask(&mut rig, [good[0], SendRun { last_chunk_bytes: 0, ..good[1] }], &|_| ()),
+        ask(&mut fixture, [good[0], SendRun { last_chunk_bytes: 0, ..good[1] }], &|_| ()),
         refused(ContextFault::ChunkBytes)
     );
     assert_eq!(
-        ask(&mut rig, good, &|rig| rig.change(|line| line.chunk_bytes = LAST - 1)),
+        ask(&mut fixture, good, &|fixture| fixture.change(|line| line.chunk_bytes = LAST - 1)),
         refused(ContextFault::ChunkBytes)
     );
     assert_eq!(
-        ask(&mut rig, good, &|rig| rig.change(|line| line.collective_id = 1 << 20)),
+        ask(&mut fixture, good, &|fixture| fixture.change(|line| line.collective_id = 1 << 20)),
         refused(ContextFault::CollectiveId)
     );
-    assert_eq!(ask(&mut rig, good, &|rig| rig.change(|line| line.flags = 4)), refused(ContextFault::Flags));
-    assert_eq!(rig.report().posted, 0, "nothing goes out for them");
-    assert_eq!(ask(&mut rig, good, &|_| ()), (SendStatus::Finished, 0));
+    assert_eq!(ask(&mut fixture, good, &|fixture| fixture.change(|line| line.flags = 4)), refused(ContextFault::Flags));
+    assert_eq!(fixture.report().posted, 0, "nothing goes out for them");
+    assert_eq!(ask(&mut fixture, good, &|_| ()), (SendStatus::Finished, 0));
     // Half written: ignored.
-    rig.ask(99, &good, 0);
-    rig.change(|line| line.sequence_check = 98);
-    rig.activate();
-    assert_eq!(rig.report().finished, 6);
+    fixture.ask(99, &good, 0);
+    fixture.change(|line| line.sequence_check = 98);
+    fixture.activate();
+    assert_eq!(fixture.report().finished, 6);
 }
 
 #[test]
 fn contexts_that_do_not_fit_are_refused_with_the_context_at_fault() {
-    type Change = &'static dyn Fn(&mut SendRig);
+    type Change = &'static dyn Fn(&mut SendFixture);
     let cases: [(Change, ContextFault, u32); 14] = [
-        (&|rig| rig.thread.abi_hash ^= 1, ContextFault::AbiHash, 0),
-        (&|rig| rig.thread.transport = 3, ContextFault::Transport, 0),
-        (&|rig| rig.thread.budget = 0, ContextFault::Budget, 0),
-        (&|rig| rig.thread.batch = 0, ContextFault::Batch, 0),
-        (&|rig| rig.thread.batch = 5, ContextFault::Batch, 0),
-        (&|rig| rig.thread.psn_bits = 32, ContextFault::PsnBits, 0),
-        (&|rig| rig.thread.contexts = Default::default(), ContextFault::Contexts, 0),
-        (&|rig| rig.thread.operation = Default::default(), ContextFault::DeviceMemory, 0),
-        (&|rig| rig.array[1].run = Default::default(), ContextFault::DeviceMemory, 1),
-        (&|rig| rig.thread.report_host += 8, ContextFault::HostAddress, 0),
-        (&|rig| rig.thread.control_queue = of_depth(rig.thread.control_queue, 4), ContextFault::QueueDepth, 0),
-        (&|rig| rig.array[1].send_queue = of_depth(rig.array[1].send_queue, 1), ContextFault::QueueDepth, 1),
-        (&|rig| rig.array[1].send_cq = of_depth(rig.array[1].send_cq, 2), ContextFault::QueueDepth, 1),
-        (&|rig| rig.array[1].send_queue = at(rig.array[1].send_queue, 32), ContextFault::QueueAddress, 1),
+        (&|fixture| fixture.thread.abi_hash ^= 1, ContextFault::AbiHash, 0),
+        (&|fixture| fixture.thread.transport = 3, ContextFault::Transport, 0),
+        (&|fixture| fixture.thread.budget = 0, ContextFault::Budget, 0),
+        (&|fixture| fixture.thread.batch = 0, ContextFault::Batch, 0),
+        (&|fixture| fixture.thread.batch = 5, ContextFault::Batch, 0),
+        (&|fixture| fixture.thread.psn_bits = 32, ContextFault::PsnBits, 0),
+        (&|fixture| fixture.thread.contexts = Default::default(), ContextFault::Contexts, 0),
+        (&|fixture| fixture.thread.operation = Default::default(), ContextFault::DeviceMemory, 0),
+        (&|fixture| fixture.array[1].run = Default::default(), ContextFault::DeviceMemory, 1),
+        (&|fixture| fixture.thread.report_host += 8, ContextFault::HostAddress, 0),
+        (
+            &|fixture| fixture.thread.control_queue = of_depth(fixture.thread.control_queue, 4),
+            ContextFault::QueueDepth,
+            0,
+        ),
+        (
+            &|fixture| fixture.array[1].send_queue = of_depth(fixture.array[1].send_queue, 1),
+            ContextFault::QueueDepth,
+            1,
+        ),
+        (&|fixture| fixture.array[1].send_cq = of_depth(fixture.array[1].send_cq, 2), ContextFault::QueueDepth, 1),
+        (&|fixture| fixture.array[1].send_queue = at(fixture.array[1].send_queue, 32), ContextFault::QueueAddress, 1),
     ];
     for (change, fault, context) in cases {
-        let mut rig = SendRig::new(Transport::Ud, 4, 4, 2);
-        change(&mut rig);
-        assert_eq!(rig.prepare(), Err((fault, context)));
+        let mut fixture = SendFixture::new(Transport::Ud, 4, 4, 2);
+        change(&mut fixture);
+        assert_eq!(fixture.prepare(), Err((fault, context)));
     }
 }
 
 #[test]
 fn a_broken_control_connection_is_reported() {
-    let mut rig = SendRig::ready(Transport::Ud, 4, 4, 1);
-    rig.ask(1, &[run(0, 0, 20)], 0);
-    rig.activate();
-    rig.control.message(CqeOpcode::ResponderError);
-    let sent = drive(&mut rig, 1);
+    let mut fixture = SendFixture::ready(Transport::Ud, 4, 4, 1);
+    fixture.ask(1, &[run(0, 0, 20)], 0);
+    fixture.activate();
+    fixture.control.message(CqeOpcode::ResponderError);
+    let sent = drive(&mut fixture, 1);
     assert_eq!(sent.len(), 20, "the operation under way is completed");
-    assert_eq!((rig.status(), rig.report().finished), (SendStatus::ControlError, 1));
+    assert_eq!((fixture.status(), fixture.report().finished), (SendStatus::ControlError, 1));
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "65,536 entries")]
 fn indices_pass_their_16_bits() {
-    let mut rig = SendRig::ready(Transport::Ud, 3, 4, 1);
+    let mut fixture = SendFixture::ready(Transport::Ud, 3, 4, 1);
     for sequence in 1..=1200 {
-        rig.ask(sequence, &[run(0, 7, 32)], 0);
-        check_run(Transport::Ud, &drive(&mut rig, 1), 0, run(0, 7, 32));
+        fixture.ask(sequence, &[run(0, 7, 32)], 0);
+        check_run(Transport::Ud, &drive(&mut fixture, 1), 0, run(0, 7, 32));
     }
-    assert!(rig.array[0].state.produced > 1 << 16);
-    assert_eq!(rig.report().finished, 1200);
+    assert!(fixture.array[0].state.produced > 1 << 16);
+    assert_eq!(fixture.report().finished, 1200);
 }
 
 #[test]
@@ -338,25 +346,28 @@ fn a_deferred_operation_waits_for_the_progress_thread_or_for_its_closing() {
         let mut line = flexcast_abi::Signals { contexts: 1, senders: 1, ..Default::default() };
         let named = Shared::new(DeviceAddress::new(core::ptr::from_mut(&mut line) as u64));
         let signals = Signals::attach(&named).unwrap();
-        let mut rig = SendRig::ready(transport, 4, 4, 2);
-        rig.thread.signals = named;
+        let mut fixture = SendFixture::ready(transport, 4, 4, 2);
+        fixture.thread.signals = named;
         let runs = [run(0, 0, 9), run(1, 0, 5)];
-        let ask = |rig: &mut SendRig, sequence| {
-            rig.ask(sequence, &runs, 0);
-            rig.change(|line| line.flags = OPERATION_DEFERRED);
+        let ask = |fixture: &mut SendFixture, sequence| {
+            fixture.ask(sequence, &runs, 0);
+            fixture.change(|line| line.flags = OPERATION_DEFERRED);
         };
-        ask(&mut rig, 1);
-        assert!(drive(&mut rig, 2).is_empty() && rig.report().finished == 0, "held");
+        ask(&mut fixture, 1);
+        assert!(drive(&mut fixture, 2).is_empty() && fixture.report().finished == 0, "held");
         assert!(!signals.are_announced(1) && !signals.are_sent(1));
         signals.go(1);
-        let sent = drive(&mut rig, 2);
+        let sent = drive(&mut fixture, 2);
         runs.iter().enumerate().for_each(|(context, run)| check_run(transport, &sent, context, *run));
-        assert!(signals.are_announced(1) && signals.are_sent(1) && rig.report().finished == 1);
-        ask(&mut rig, 2);
-        assert!(drive(&mut rig, 2).is_empty() && rig.report().finished == 1, "the leave of the last does not count");
-        rig.ask(2, &runs, 0);
-        rig.change(|line| line.flags = OPERATION_CLOSED);
-        assert!(drive(&mut rig, 2).is_empty() && rig.report().finished == 2);
-        assert_eq!(rig.status(), SendStatus::Closed);
+        assert!(signals.are_announced(1) && signals.are_sent(1) && fixture.report().finished == 1);
+        ask(&mut fixture, 2);
+        assert!(
+            drive(&mut fixture, 2).is_empty() && fixture.report().finished == 1,
+            "the leave of the last does not count"
+        );
+        fixture.ask(2, &runs, 0);
+        fixture.change(|line| line.flags = OPERATION_CLOSED);
+        assert!(drive(&mut fixture, 2).is_empty() && fixture.report().finished == 2);
+        assert_eq!(fixture.status(), SendStatus::Closed);
     }
 }

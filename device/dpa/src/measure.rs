@@ -4,7 +4,7 @@
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::abi::calibration::GateLine;
+use crate::abi::calibration::BarrierLine;
 use crate::abi::{MeasuredMemory, Shared, SharedBitmapMemory};
 use crate::{Window, WindowError, arch};
 
@@ -150,14 +150,14 @@ impl SharedBits {
 
 /// Where threads wait for one another.
 #[derive(Debug)]
-pub struct Gate {
+pub struct Barrier {
     arrived: *const AtomicU64,
 }
 
-impl Gate {
-    /// The gate that `memory` names.
+impl Barrier {
+    /// The barrier that `memory` names.
     #[must_use]
-    pub fn attach(memory: &Shared<GateLine>) -> Self {
+    pub fn attach(memory: &Shared<BarrierLine>) -> Self {
         Self { arrived: memory.address() as *const AtomicU64 }
     }
 
@@ -230,7 +230,7 @@ mod tests {
             assert_eq!((none.count(), follow(none, 0, 9), none.load(3)), (0, 0, 0));
         }
         assert_eq!(SharedBits::attach(&SharedBitmapMemory::new(DeviceAddress::new(4), 1)).set(0, 1), None);
-        Gate::attach(&Shared::default()).pass(9);
+        Barrier::attach(&Shared::default()).pass(9);
     }
 
     #[test]

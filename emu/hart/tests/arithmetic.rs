@@ -8,16 +8,16 @@ mod asm;
 #[path = "common/bus.rs"]
 mod bus;
 use asm::*;
-use bus::Rig;
+use bus::Fixture;
 
 /// Executes one instruction that reads `a1`, `a2` and writes `a0`.
 fn eval(insn: u32, a: u64, b: u64) -> u64 {
-    let mut rig = Rig::new(&[insn, ECALL]);
-    rig.hart.x[11] = a;
-    rig.hart.x[12] = b;
-    assert_eq!(rig.go(), Stop::Ecall, "{insn:#010x}");
-    assert_eq!((rig.hart.instret, rig.hart.cycles), (1, 1));
-    rig.hart.x[10]
+    let mut fixture = Fixture::new(&[insn, ECALL]);
+    fixture.hart.x[11] = a;
+    fixture.hart.x[12] = b;
+    assert_eq!(fixture.go(), Stop::Ecall, "{insn:#010x}");
+    assert_eq!((fixture.hart.instret, fixture.hart.cycles), (1, 1));
+    fixture.hart.x[10]
 }
 
 fn op(funct3: u32, funct7: u32) -> u32 {
@@ -206,20 +206,20 @@ fn x0_stays_zero_whatever_is_written_to_it() {
     for insn in
         [addi(0, A1, 5), op(0, 0) & !(31 << 7), lui(0, 5), auipc(0, 5), ld(0, A1, 0), amo(0, 3, 0, A1, A2), jal(0, 4)]
     {
-        let mut rig = Rig::new(&[insn, addi(A0, 0, 7), ECALL]);
-        rig.hart.x[11] = bus::DATA;
-        rig.bus.set_word(bus::DATA, 99);
-        rig.hart.x[0] = 3;
-        assert_eq!(rig.go(), Stop::Ecall);
-        assert_eq!((rig.hart.x[0], rig.hart.x[10]), (0, 7), "{insn:#010x}");
+        let mut fixture = Fixture::new(&[insn, addi(A0, 0, 7), ECALL]);
+        fixture.hart.x[11] = bus::DATA;
+        fixture.bus.set_word(bus::DATA, 99);
+        fixture.hart.x[0] = 3;
+        assert_eq!(fixture.go(), Stop::Ecall);
+        assert_eq!((fixture.hart.x[0], fixture.hart.x[10]), (0, 7), "{insn:#010x}");
     }
 }
 
 #[test]
 fn upper_immediates() {
-    let mut rig = Rig::new(&[lui(A0, 0x80000), auipc(A1, 0xfffff), auipc(A2, 1), ECALL]);
-    assert_eq!(rig.go(), Stop::Ecall);
-    assert_eq!(rig.hart.x[10], MIN_W);
-    assert_eq!(rig.hart.x[11], bus::CODE + 4 - 0x1000);
-    assert_eq!(rig.hart.x[12], bus::CODE + 8 + 0x1000);
+    let mut fixture = Fixture::new(&[lui(A0, 0x80000), auipc(A1, 0xfffff), auipc(A2, 1), ECALL]);
+    assert_eq!(fixture.go(), Stop::Ecall);
+    assert_eq!(fixture.hart.x[10], MIN_W);
+    assert_eq!(fixture.hart.x[11], bus::CODE + 4 - 0x1000);
+    assert_eq!(fixture.hart.x[12], bus::CODE + 8 + 0x1000);
 }

@@ -17,23 +17,23 @@ mod bus;
 #[path = "common/drafts.rs"]
 mod drafts;
 use asm::*;
-use bus::{CODE, Rig, TestBus};
+use bus::{CODE, Fixture, TestBus};
 use drafts::*;
 
-/// A rig whose hart has the drafts, as that of BlueField-3.
-fn rig(code: &[u32]) -> Rig {
+/// A fixture whose hart has the drafts, as that of BlueField-3.
+fn fixture(code: &[u32]) -> Fixture {
     let code = bytes(code);
     let text = Text::new(CODE, code.len() as u64);
-    Rig { hart: Hart::new(CODE), text, bus: TestBus::new(&code) }
+    Fixture { hart: Hart::new(CODE), text, bus: TestBus::new(&code) }
 }
 
 /// Executes one instruction that reads `a1`, `a2` and writes `a0`.
 fn eval(instruction: u32, a: u64, b: u64) -> u64 {
-    let mut rig = rig(&[instruction, ECALL]);
-    (rig.hart.x[11], rig.hart.x[12]) = (a, b);
-    assert_eq!(rig.go(), Stop::Ecall, "{instruction:#010x}");
-    assert_eq!((rig.hart.instret, rig.hart.cycles), (1, 1));
-    rig.hart.x[10]
+    let mut fixture = fixture(&[instruction, ECALL]);
+    (fixture.hart.x[11], fixture.hart.x[12]) = (a, b);
+    assert_eq!(fixture.go(), Stop::Ecall, "{instruction:#010x}");
+    assert_eq!((fixture.hart.instret, fixture.hart.cycles), (1, 1));
+    fixture.hart.x[10]
 }
 
 proptest! {
@@ -96,14 +96,14 @@ fn without_the_extensions_they_are_illegal_and_x0_stays_zero_with_it() {
     let registers = register_forms().into_iter().chain(checksum_forms()).map(|(name, code, _)| (name, code));
     let immediates = immediate_forms().into_iter().map(|(name, code, ..)| (name, code | 1 << 20));
     for (name, code) in registers.chain(immediates) {
-        let mut plain = Rig::new(&[code, ECALL]);
+        let mut plain = Fixture::new(&[code, ECALL]);
         plain.text = plain.text.with_isa(Isa::BLUEFIELD_3.without(Extension::Zbp).without(Extension::Zbr));
         assert!(matches!(plain.run(&Limits::instructions(5)), Stop::Fault(_)), "{name}");
         assert_eq!((plain.hart.pc, plain.hart.instret), (CODE, 0), "{name}");
-        let mut rig = rig(&[code & !(31 << 7), ECALL]);
-        (rig.hart.x[11], rig.hart.x[12]) = (u64::MAX, u64::MAX);
-        assert_eq!(rig.go(), Stop::Ecall, "{name}");
-        assert_eq!((rig.hart.x[0], rig.hart.x[10]), (0, 0), "{name}");
+        let mut fixture = fixture(&[code & !(31 << 7), ECALL]);
+        (fixture.hart.x[11], fixture.hart.x[12]) = (u64::MAX, u64::MAX);
+        assert_eq!(fixture.go(), Stop::Ecall, "{name}");
+        assert_eq!((fixture.hart.x[0], fixture.hart.x[10]), (0, 0), "{name}");
     }
 }
 
@@ -120,7 +120,7 @@ fn neighbours_in_the_encoding_space_stay_illegal() {
         ("sh1add", r(0x33, 2, 0x10, A0, A1, A2)),
         ("clmul", r(0x33, 1, 0x05, A0, A1, A2)),
     ] {
-        assert!(matches!(rig(&[code, ECALL]).run(&Limits::instructions(5)), Stop::Fault(_)), "{what}");
+        assert!(matches!(fixture(&[code, ECALL]).run(&Limits::instructions(5)), Stop::Fault(_)), "{what}");
     }
     // What Zbb took over is decoded as before.
     assert_eq!(eval(i(0x13, 5, A0, A1, 0x6b8), 0x0102_0304_0506_0708, 0), 0x0807_0605_0403_0201, "rev8");

@@ -9,17 +9,17 @@ mod asm;
 #[path = "common/bus.rs"]
 mod bus;
 use asm::*;
-use bus::{CODE, DATA, DOORBELL, READ_ONLY, Rig, SIZE};
+use bus::{CODE, DATA, DOORBELL, Fixture, READ_ONLY, SIZE};
 
 /// Runs into a fault and checks that the instruction at `at` has changed nothing.
-fn faults(mut rig: Rig, at: u64, cause: Cause, tval: u64) {
-    let retired = rig.run(&Limits::instructions((at - CODE) / 4));
+fn faults(mut fixture: Fixture, at: u64, cause: Cause, tval: u64) {
+    let retired = fixture.run(&Limits::instructions((at - CODE) / 4));
     assert!(at == CODE || retired == Stop::Instructions);
-    let (hart, memory) = (rig.hart.clone(), rig.bus.memory.clone());
-    assert_eq!(rig.go(), Stop::Fault(Fault { cause, tval }));
-    assert_eq!(rig.hart, hart, "the faulting instruction changed the hart");
-    assert_eq!(rig.hart.pc, at);
-    assert!(rig.bus.memory == memory, "the faulting instruction changed memory");
+    let (hart, memory) = (fixture.hart.clone(), fixture.bus.memory.clone());
+    assert_eq!(fixture.go(), Stop::Fault(Fault { cause, tval }));
+    assert_eq!(fixture.hart, hart, "the faulting instruction changed the hart");
+    assert_eq!(fixture.hart.pc, at);
+    assert!(fixture.bus.memory == memory, "the faulting instruction changed memory");
 }
 
 #[test]
@@ -36,11 +36,11 @@ fn loads_extend_as_they_should() {
         (3, -8, 0),
     ];
     for (funct3, offset, result) in expected {
-        let mut rig = Rig::new(&[i(0x03, funct3, A0, A1, offset), ECALL]);
-        rig.bus.set_word(DATA, value);
-        rig.hart.x[11] = DATA;
-        assert_eq!(rig.go(), Stop::Ecall);
-        assert_eq!(rig.hart.x[10], result, "funct3 {funct3} offset {offset}");
+        let mut fixture = Fixture::new(&[i(0x03, funct3, A0, A1, offset), ECALL]);
+        fixture.bus.set_word(DATA, value);
+        fixture.hart.x[11] = DATA;
+        assert_eq!(fixture.go(), Stop::Ecall);
+        assert_eq!(fixture.hart.x[10], result, "funct3 {funct3} offset {offset}");
     }
 }
 
@@ -52,12 +52,12 @@ fn stores_write_their_width_only() {
         (2, 4, 0x8586_8788_ffff_ffff),
         (3, 0, 0x8182_8384_8586_8788),
     ] {
-        let mut rig = Rig::new(&[s(funct3, A1, A2, offset), ECALL]);
-        rig.bus.set_word(DATA, u64::MAX);
-        rig.hart.x[11] = DATA;
-        rig.hart.x[12] = 0x8182_8384_8586_8788;
-        assert_eq!(rig.go(), Stop::Ecall);
-        assert_eq!(rig.bus.word(DATA), expected);
+        let mut fixture = Fixture::new(&[s(funct3, A1, A2, offset), ECALL]);
+        fixture.bus.set_word(DATA, u64::MAX);
+        fixture.hart.x[11] = DATA;
+        fixture.hart.x[12] = 0x8182_8384_8586_8788;
+        assert_eq!(fixture.go(), Stop::Ecall);
+        assert_eq!(fixture.bus.word(DATA), expected);
     }
 }
 
@@ -66,24 +66,24 @@ fn misaligned_accesses_fault_with_the_address() {
     for (funct3, bytes) in [(1, 2), (2, 4), (3, 8), (5, 2), (6, 4)] {
         for rd in [A0, ZERO] {
             for off in 1..bytes {
-                let mut rig = Rig::new(&[i(0x03, funct3, rd, A1, off), ECALL]);
-                rig.hart.x[11] = DATA;
-                faults(rig, CODE, Cause::LoadMisaligned, DATA + off as u64);
+                let mut fixture = Fixture::new(&[i(0x03, funct3, rd, A1, off), ECALL]);
+                fixture.hart.x[11] = DATA;
+                faults(fixture, CODE, Cause::LoadMisaligned, DATA + off as u64);
             }
         }
     }
     for (funct3, bytes) in [(1, 2), (2, 4), (3, 8)] {
         for off in 1..bytes {
-            let mut rig = Rig::new(&[s(funct3, A1, A2, off), ECALL]);
-            rig.hart.x[11] = DATA;
-            faults(rig, CODE, Cause::StoreMisaligned, DATA + off as u64);
+            let mut fixture = Fixture::new(&[s(funct3, A1, A2, off), ECALL]);
+            fixture.hart.x[11] = DATA;
+            faults(fixture, CODE, Cause::StoreMisaligned, DATA + off as u64);
         }
     }
     for (funct5, cause) in [(2, Cause::LoadMisaligned), (3, Cause::StoreMisaligned), (0, Cause::StoreMisaligned)] {
         for (funct3, off) in [(2, 2), (3, 4)] {
-            let mut rig = Rig::new(&[amo(funct5, funct3, A0, A1, 0), ECALL]);
-            rig.hart.x[11] = DATA + off;
-            faults(rig, CODE, cause, DATA + off);
+            let mut fixture = Fixture::new(&[amo(funct5, funct3, A0, A1, 0), ECALL]);
+            fixture.hart.x[11] = DATA + off;
+            faults(fixture, CODE, cause, DATA + off);
         }
     }
 }
@@ -100,11 +100,11 @@ fn absent_and_read_only_memory_faults() {
         (amo(0, 3, A0, A1, A2), READ_ONLY, Cause::StoreAccess),
         (amo(0, 3, A0, A1, A2), far, Cause::StoreAccess),
     ] {
-        let mut rig = Rig::new(&[NOP, insn, ECALL]);
-        rig.bus.load_cycles = 5;
-        rig.hart.x[10] = 77;
-        rig.hart.x[11] = addr;
-        faults(rig, CODE + 4, cause, addr);
+        let mut fixture = Fixture::new(&[NOP, insn, ECALL]);
+        fixture.bus.load_cycles = 5;
+        fixture.hart.x[10] = 77;
+        fixture.hart.x[11] = addr;
+        faults(fixture, CODE + 4, cause, addr);
     }
 }
 
@@ -133,45 +133,45 @@ fn illegal_instructions_report_their_bits() {
         r(0x7b, 0, 0, A0, A1, A2), // the bus refuses custom-3
         r(0x53, 0, 0, A0, A1, A2), // floating point
     ] {
-        let mut rig = Rig::new(&[NOP, bits]);
-        rig.text = rig.text.with_isa(Isa::BLUEFIELD_3.without(Extension::Zbp));
-        faults(rig, CODE + 4, Cause::IllegalInstruction, u64::from(bits));
+        let mut fixture = Fixture::new(&[NOP, bits]);
+        fixture.text = fixture.text.with_isa(Isa::BLUEFIELD_3.without(Extension::Zbp));
+        faults(fixture, CODE + 4, Cause::IllegalInstruction, u64::from(bits));
     }
     for half in [0u16, 0x2188, 0x9d4d] {
         let mut code = bytes(&[NOP]);
         code.extend(half.to_le_bytes());
         code.extend([1, 0]);
-        faults(Rig::of_bytes(&code), CODE + 4, Cause::IllegalInstruction, u64::from(half));
+        faults(Fixture::of_bytes(&code), CODE + 4, Cause::IllegalInstruction, u64::from(half));
     }
 }
 
 #[test]
 fn execution_outside_the_text_faults_at_the_target() {
-    let mut rig = Rig::new(&[jalr(RA, A1, 1), ECALL]);
-    rig.hart.x[11] = 0x9_0000;
-    assert_eq!(rig.go(), Stop::Fault(Fault::instruction_access(0x9_0000)));
+    let mut fixture = Fixture::new(&[jalr(RA, A1, 1), ECALL]);
+    fixture.hart.x[11] = 0x9_0000;
+    assert_eq!(fixture.go(), Stop::Fault(Fault::instruction_access(0x9_0000)));
     // The jump itself has retired, with bit 0 of the target cleared.
-    assert_eq!((rig.hart.pc, rig.hart.x[1], rig.hart.instret), (0x9_0000, CODE + 4, 1));
+    assert_eq!((fixture.hart.pc, fixture.hart.x[1], fixture.hart.instret), (0x9_0000, CODE + 4, 1));
 
     // Falling off the end, also by a four-byte instruction that begins in the last two bytes.
-    let mut rig = Rig::new(&[NOP, NOP]);
-    assert_eq!(rig.go(), Stop::Fault(Fault::instruction_access(CODE + 8)));
-    let mut rig = Rig::new(&[0x0013_0001, 0x0001_0000]);
-    rig.text = Text::new(CODE, 4);
-    assert_eq!(rig.go(), Stop::Fault(Fault::instruction_access(CODE + 6)));
-    assert_eq!(rig.hart.instret, 2);
+    let mut fixture = Fixture::new(&[NOP, NOP]);
+    assert_eq!(fixture.go(), Stop::Fault(Fault::instruction_access(CODE + 8)));
+    let mut fixture = Fixture::new(&[0x0013_0001, 0x0001_0000]);
+    fixture.text = Text::new(CODE, 4);
+    assert_eq!(fixture.go(), Stop::Fault(Fault::instruction_access(CODE + 6)));
+    assert_eq!(fixture.hart.instret, 2);
 }
 
 #[test]
 fn an_instruction_that_cannot_be_fetched_whole_faults() {
     // The text claims more than the memory holds.
-    let mut rig = Rig::new(&[]);
+    let mut fixture = Fixture::new(&[]);
     let last = SIZE as u64 - 2;
-    rig.text = Text::new(last, 4);
-    rig.bus.memory[last as usize] = 0x13;
-    rig.hart.pc = last;
-    assert_eq!(rig.go(), Stop::Fault(Fault::instruction_access(SIZE as u64)));
-    assert_eq!((rig.hart.pc, rig.hart.instret), (last, 0));
+    fixture.text = Text::new(last, 4);
+    fixture.bus.memory[last as usize] = 0x13;
+    fixture.hart.pc = last;
+    assert_eq!(fixture.go(), Stop::Fault(Fault::instruction_access(SIZE as u64)));
+    assert_eq!((fixture.hart.pc, fixture.hart.instret), (last, 0));
 }
 
 #[test]
@@ -179,27 +179,27 @@ fn jumps_and_branches_across_ranges() {
     // Two ranges: everything from one to the other goes the slow way.
     let code = [jal(RA, 0x100), ECALL];
     let far = [b(0, ZERO, ZERO, -0xfc), NOP];
-    let mut rig = Rig::new(&code);
+    let mut fixture = Fixture::new(&code);
     let at = CODE as usize + 0x100;
-    rig.bus.memory[at..at + 8].copy_from_slice(&bytes(&far));
-    rig.text.add(CODE + 0x100, 8);
-    assert_eq!(rig.go(), Stop::Ecall);
-    assert_eq!((rig.hart.pc, rig.hart.x[1], rig.hart.instret), (CODE + 4, CODE + 4, 2));
+    fixture.bus.memory[at..at + 8].copy_from_slice(&bytes(&far));
+    fixture.text.add(CODE + 0x100, 8);
+    assert_eq!(fixture.go(), Stop::Ecall);
+    assert_eq!((fixture.hart.pc, fixture.hart.x[1], fixture.hart.instret), (CODE + 4, CODE + 4, 2));
 
     // Not taken, in both lengths: goes on behind itself.
-    let mut rig = Rig::new(&[b(1, ZERO, ZERO, -0x100), ECALL]);
-    assert_eq!(rig.go(), Stop::Ecall);
-    assert_eq!(rig.hart.pc, CODE + 4);
+    let mut fixture = Fixture::new(&[b(1, ZERO, ZERO, -0x100), ECALL]);
+    assert_eq!(fixture.go(), Stop::Ecall);
+    assert_eq!(fixture.hart.pc, CODE + 4);
     // c.bnez a0, -0x100, then c.nop, then ecall
     let mut code = vec![0x01, 0xf1];
     code.extend([0x01, 0x00]);
     code.extend(bytes(&[ECALL]));
-    let mut rig = Rig::of_bytes(&code);
-    assert_eq!(rig.go(), Stop::Ecall);
-    assert_eq!((rig.hart.pc, rig.hart.instret), (CODE + 4, 2));
-    let mut rig = Rig::of_bytes(&code);
-    rig.hart.x[10] = 1;
-    assert_eq!(rig.go(), Stop::Fault(Fault::instruction_access(CODE - 0x100)));
+    let mut fixture = Fixture::of_bytes(&code);
+    assert_eq!(fixture.go(), Stop::Ecall);
+    assert_eq!((fixture.hart.pc, fixture.hart.instret), (CODE + 4, 2));
+    let mut fixture = Fixture::of_bytes(&code);
+    fixture.hart.x[10] = 1;
+    assert_eq!(fixture.go(), Stop::Fault(Fault::instruction_access(CODE - 0x100)));
 }
 
 #[test]
@@ -212,15 +212,15 @@ fn every_branch_condition() {
             {
                 // Near, and far (the target lies outside the text).
                 for distance in [8, 0x400] {
-                    let mut rig = Rig::new(&[b(funct3, A1, A2, distance), ECALL, EBREAK]);
-                    rig.hart.x[11] = a;
-                    rig.hart.x[12] = b_;
+                    let mut fixture = Fixture::new(&[b(funct3, A1, A2, distance), ECALL, EBREAK]);
+                    fixture.hart.x[11] = a;
+                    fixture.hart.x[12] = b_;
                     let expected = match (taken, distance) {
                         (false, _) => Stop::Ecall,
                         (true, 8) => Stop::Ebreak,
                         _ => Stop::Fault(Fault::instruction_access(CODE + 0x400)),
                     };
-                    assert_eq!(rig.go(), expected, "funct3 {funct3} of {a:#x}, {b_:#x}");
+                    assert_eq!(fixture.go(), expected, "funct3 {funct3} of {a:#x}, {b_:#x}");
                 }
             }
         }
@@ -229,31 +229,31 @@ fn every_branch_condition() {
 
 #[test]
 fn link_registers_and_the_source_that_is_also_the_destination() {
-    let mut rig = Rig::new(&[jalr(A0, A0, 0), ECALL, EBREAK]);
-    rig.hart.x[10] = CODE + 8;
-    assert_eq!(rig.go(), Stop::Ebreak);
-    assert_eq!((rig.hart.pc, rig.hart.x[10]), (CODE + 8, CODE + 4));
+    let mut fixture = Fixture::new(&[jalr(A0, A0, 0), ECALL, EBREAK]);
+    fixture.hart.x[10] = CODE + 8;
+    assert_eq!(fixture.go(), Stop::Ebreak);
+    assert_eq!((fixture.hart.pc, fixture.hart.x[10]), (CODE + 8, CODE + 4));
     // c.jalr a1 links the address two bytes on.
     let mut code = vec![0x82, 0x95];
     code.extend([0x01, 0x00]);
     code.extend(bytes(&[ECALL, EBREAK]));
-    let mut rig = Rig::of_bytes(&code);
-    rig.hart.x[11] = CODE + 8;
-    assert_eq!(rig.go(), Stop::Ebreak);
-    assert_eq!(rig.hart.x[1], CODE + 2);
+    let mut fixture = Fixture::of_bytes(&code);
+    fixture.hart.x[11] = CODE + 8;
+    assert_eq!(fixture.go(), Stop::Ebreak);
+    assert_eq!(fixture.hart.x[1], CODE + 2);
 }
 
 #[test]
 fn store_conditional_succeeds_once_and_only_on_its_own_reservation() {
     let lr = amo(2, 3, A0, A1, 0);
     let sc = amo(3, 3, A3, A1, A2);
-    let mut rig = Rig::new(&[lr, sc, amo(3, 3, A4, A1, A2), ECALL]);
-    rig.bus.set_word(DATA, 5);
-    rig.hart.x[11] = DATA;
-    rig.hart.x[12] = 9;
-    assert_eq!(rig.go(), Stop::Ecall);
-    assert_eq!((rig.hart.x[10], rig.hart.x[13], rig.hart.x[14]), (5, 0, 1));
-    assert_eq!(rig.bus.word(DATA), 9);
+    let mut fixture = Fixture::new(&[lr, sc, amo(3, 3, A4, A1, A2), ECALL]);
+    fixture.bus.set_word(DATA, 5);
+    fixture.hart.x[11] = DATA;
+    fixture.hart.x[12] = 9;
+    assert_eq!(fixture.go(), Stop::Ecall);
+    assert_eq!((fixture.hart.x[10], fixture.hart.x[13], fixture.hart.x[14]), (5, 0, 1));
+    assert_eq!(fixture.bus.word(DATA), 9);
 
     // Another address, another width, no reservation: fails, stores nothing, and ends the reservation.
     for code in [
@@ -262,27 +262,27 @@ fn store_conditional_succeeds_once_and_only_on_its_own_reservation() {
         vec![sc, ECALL],
         vec![lr, addi(A1, A1, 8), sc, addi(A1, A1, -8), sc, ECALL],
     ] {
-        let mut rig = Rig::new(&code);
-        rig.hart.x[11] = DATA;
-        rig.hart.x[12] = 9;
-        assert_eq!(rig.go(), Stop::Ecall);
-        assert_eq!(rig.hart.x[13], 1);
-        assert_eq!((rig.bus.word(DATA), rig.bus.word(DATA + 8)), (0, 0));
-        assert_eq!(rig.hart.reservation(), None);
+        let mut fixture = Fixture::new(&code);
+        fixture.hart.x[11] = DATA;
+        fixture.hart.x[12] = 9;
+        assert_eq!(fixture.go(), Stop::Ecall);
+        assert_eq!(fixture.hart.x[13], 1);
+        assert_eq!((fixture.bus.word(DATA), fixture.bus.word(DATA + 8)), (0, 0));
+        assert_eq!(fixture.hart.reservation(), None);
     }
 }
 
 #[test]
 fn another_store_breaks_a_reservation_where_it_touches_it() {
     let run = |addr: u64, len: u64| {
-        let mut rig = Rig::new(&[amo(2, 2, A0, A1, 0), amo(3, 2, A3, A1, A2), ECALL]);
-        rig.bus.set_word(DATA, 0x8000_0000);
-        rig.hart.x[11] = DATA + 4;
-        assert_eq!(rig.run(&Limits::instructions(1)), Stop::Instructions);
-        assert_eq!(rig.hart.reservation(), Some((DATA + 4, 4)));
-        rig.hart.break_reservation(addr, len);
-        assert_eq!(rig.go(), Stop::Ecall);
-        rig.hart.x[13]
+        let mut fixture = Fixture::new(&[amo(2, 2, A0, A1, 0), amo(3, 2, A3, A1, A2), ECALL]);
+        fixture.bus.set_word(DATA, 0x8000_0000);
+        fixture.hart.x[11] = DATA + 4;
+        assert_eq!(fixture.run(&Limits::instructions(1)), Stop::Instructions);
+        assert_eq!(fixture.hart.reservation(), Some((DATA + 4, 4)));
+        fixture.hart.break_reservation(addr, len);
+        assert_eq!(fixture.go(), Stop::Ecall);
+        fixture.hart.x[13]
     };
     assert_eq!(run(DATA + 4, 4), 1);
     assert_eq!(run(DATA + 7, 1), 1);
@@ -309,34 +309,34 @@ fn lr_w_and_amo_w_sign_extend_and_touch_one_word() {
         (0x1c, 0x8000_0001, 1, 0x8000_0001),
     ];
     for (funct5, old, operand, new) in cases {
-        let mut rig = Rig::new(&[amo(funct5, 2, A0, A1, A2), ECALL]);
-        rig.bus.set_word(DATA, 0xaaaa_aaaa_0000_0000 | old);
-        rig.hart.x[11] = DATA;
-        rig.hart.x[12] = operand;
-        assert_eq!(rig.go(), Stop::Ecall);
-        assert_eq!(rig.hart.x[10], neg, "funct5 {funct5:#x}");
-        assert_eq!(rig.bus.word(DATA), 0xaaaa_aaaa_0000_0000 | new, "funct5 {funct5:#x}");
+        let mut fixture = Fixture::new(&[amo(funct5, 2, A0, A1, A2), ECALL]);
+        fixture.bus.set_word(DATA, 0xaaaa_aaaa_0000_0000 | old);
+        fixture.hart.x[11] = DATA;
+        fixture.hart.x[12] = operand;
+        assert_eq!(fixture.go(), Stop::Ecall);
+        assert_eq!(fixture.hart.x[10], neg, "funct5 {funct5:#x}");
+        assert_eq!(fixture.bus.word(DATA), 0xaaaa_aaaa_0000_0000 | new, "funct5 {funct5:#x}");
     }
-    let mut rig = Rig::new(&[amo(2, 2, A0, A1, 0), ECALL]);
-    rig.bus.set_word(DATA, 0x8000_0001);
-    rig.hart.x[11] = DATA;
-    assert_eq!(rig.go(), Stop::Ecall);
-    assert_eq!(rig.hart.x[10], neg);
+    let mut fixture = Fixture::new(&[amo(2, 2, A0, A1, 0), ECALL]);
+    fixture.bus.set_word(DATA, 0x8000_0001);
+    fixture.hart.x[11] = DATA;
+    assert_eq!(fixture.go(), Stop::Ecall);
+    assert_eq!(fixture.hart.x[10], neg);
 }
 
 #[test]
 fn counters_show_what_was_before_the_instruction() {
-    let mut rig =
-        Rig::new(&[NOP, ld(A5, A1, 0), csr(2, A0, 0xc02, 0), csr(2, A2, 0xc00, 0), csr(2, A3, 0xc01, 0), ECALL]);
-    rig.bus.load_cycles = 40;
-    rig.hart.x[11] = DATA;
-    assert_eq!(rig.run(&Limits { instructions: 100, cycles: u64::MAX, gap_cycles: 3 }), Stop::Ecall);
-    assert_eq!(rig.hart.x[10], 2);
-    assert_eq!(rig.hart.x[12], 3 * 3 + 40);
-    assert_eq!(rig.hart.x[13], (4 * 3 + 40) * 1000);
-    assert_eq!((rig.hart.instret, rig.hart.cycles), (5, 5 * 3 + 40));
-    rig.hart.complete_ecall(3);
-    assert_eq!((rig.hart.pc, rig.hart.instret, rig.hart.cycles), (CODE + 24, 6, 6 * 3 + 40));
+    let mut fixture =
+        Fixture::new(&[NOP, ld(A5, A1, 0), csr(2, A0, 0xc02, 0), csr(2, A2, 0xc00, 0), csr(2, A3, 0xc01, 0), ECALL]);
+    fixture.bus.load_cycles = 40;
+    fixture.hart.x[11] = DATA;
+    assert_eq!(fixture.run(&Limits { instructions: 100, cycles: u64::MAX, gap_cycles: 3 }), Stop::Ecall);
+    assert_eq!(fixture.hart.x[10], 2);
+    assert_eq!(fixture.hart.x[12], 3 * 3 + 40);
+    assert_eq!(fixture.hart.x[13], (4 * 3 + 40) * 1000);
+    assert_eq!((fixture.hart.instret, fixture.hart.cycles), (5, 5 * 3 + 40));
+    fixture.hart.complete_ecall(3);
+    assert_eq!((fixture.hart.pc, fixture.hart.instret, fixture.hart.cycles), (CODE + 24, 6, 6 * 3 + 40));
 }
 
 #[test]
@@ -344,30 +344,30 @@ fn hooks_for_fences_custom_opcodes_and_wfi() {
     let fence = |pred: u32, succ: u32| pred << 24 | succ << 20 | 0x0f;
     let custom0 = r(0x0b, 0, 0, A0, A1, A2);
     let custom1 = r(0x2b, 0, 0, ZERO, A1, A2);
-    let mut rig = Rig::new(&[fence(2, 3), fence(4, 8), custom0, custom1, WFI, ECALL]);
-    assert_eq!(rig.go(), Stop::Wfi);
-    assert_eq!(rig.bus.fences, [(2, 3), (4, 8)]);
-    assert_eq!(rig.bus.customs, [custom0, custom1]);
-    assert_eq!((rig.hart.x[0], rig.hart.x[10]), (0, 0xc0de));
-    assert_eq!((rig.hart.pc, rig.hart.instret, rig.hart.cycles), (CODE + 20, 5, 5 + 2 * 7 + 2 * 11));
-    assert_eq!(rig.go(), Stop::Ecall);
+    let mut fixture = Fixture::new(&[fence(2, 3), fence(4, 8), custom0, custom1, WFI, ECALL]);
+    assert_eq!(fixture.go(), Stop::Wfi);
+    assert_eq!(fixture.bus.fences, [(2, 3), (4, 8)]);
+    assert_eq!(fixture.bus.customs, [custom0, custom1]);
+    assert_eq!((fixture.hart.x[0], fixture.hart.x[10]), (0, 0xc0de));
+    assert_eq!((fixture.hart.pc, fixture.hart.instret, fixture.hart.cycles), (CODE + 20, 5, 5 + 2 * 7 + 2 * 11));
+    assert_eq!(fixture.go(), Stop::Ecall);
 }
 
 #[test]
 fn a_store_can_ask_the_hart_to_stop() {
-    let mut rig = Rig::new(&[sd(A2, A1, 0), NOP, ECALL]);
-    rig.hart.x[11] = DOORBELL;
-    assert_eq!(rig.go(), Stop::Requested);
-    assert_eq!((rig.hart.pc, rig.hart.instret), (CODE + 4, 1));
-    rig.bus.stop = false;
-    assert_eq!(rig.go(), Stop::Ecall);
+    let mut fixture = Fixture::new(&[sd(A2, A1, 0), NOP, ECALL]);
+    fixture.hart.x[11] = DOORBELL;
+    assert_eq!(fixture.go(), Stop::Requested);
+    assert_eq!((fixture.hart.pc, fixture.hart.instret), (CODE + 4, 1));
+    fixture.bus.stop = false;
+    assert_eq!(fixture.go(), Stop::Ecall);
 }
 
 #[test]
 fn compressed_breakpoint_stops_at_itself() {
-    let mut rig = Rig::of_bytes(&[0x01, 0x00, 0x02, 0x90, 0x01, 0x00]);
-    assert_eq!(rig.go(), Stop::Ebreak);
-    assert_eq!((rig.hart.pc, rig.hart.instret), (CODE + 2, 1));
+    let mut fixture = Fixture::of_bytes(&[0x01, 0x00, 0x02, 0x90, 0x01, 0x00]);
+    assert_eq!(fixture.go(), Stop::Ebreak);
+    assert_eq!((fixture.hart.pc, fixture.hart.instret), (CODE + 2, 1));
 }
 
 #[test]
@@ -383,73 +383,73 @@ fn stores_into_decoded_code_take_effect() {
         bne(T0, ZERO, -12),
         ECALL,
     ];
-    let mut rig = Rig::new(&code);
-    rig.hart.x[11] = CODE;
-    rig.hart.x[12] = u64::from(addi(A0, A0, 100));
-    assert_eq!(rig.go(), Stop::Ecall);
-    assert_eq!(rig.hart.x[10], 101);
+    let mut fixture = Fixture::new(&code);
+    fixture.hart.x[11] = CODE;
+    fixture.hart.x[12] = u64::from(addi(A0, A0, 100));
+    assert_eq!(fixture.go(), Stop::Ecall);
+    assert_eq!(fixture.hart.x[10], 101);
 
     // Only the upper half of a four-byte instruction is overwritten, which lies in the next slot.
-    let mut rig = Rig::new(&code);
+    let mut fixture = Fixture::new(&code);
     let half = s(1, A1, A2, target + 2);
-    rig.bus.memory[CODE as usize + 12..CODE as usize + 16].copy_from_slice(&half.to_le_bytes());
-    rig.hart.x[11] = CODE;
-    rig.hart.x[12] = u64::from(addi(A0, A0, 100) >> 16);
-    assert_eq!(rig.go(), Stop::Ecall);
-    assert_eq!(rig.hart.x[10], 101);
+    fixture.bus.memory[CODE as usize + 12..CODE as usize + 16].copy_from_slice(&half.to_le_bytes());
+    fixture.hart.x[11] = CODE;
+    fixture.hart.x[12] = u64::from(addi(A0, A0, 100) >> 16);
+    assert_eq!(fixture.go(), Stop::Ecall);
+    assert_eq!(fixture.hart.x[10], 101);
 
     // An atomic operation stores too.
-    let mut rig = Rig::new(&code);
+    let mut fixture = Fixture::new(&code);
     let swap = amo(1, 2, ZERO, A1, A2);
-    rig.bus.memory[CODE as usize + 12..CODE as usize + 16].copy_from_slice(&swap.to_le_bytes());
-    rig.hart.x[11] = CODE + target as u64;
-    rig.hart.x[12] = u64::from(addi(A0, A0, 100));
-    assert_eq!(rig.go(), Stop::Ecall);
-    assert_eq!(rig.hart.x[10], 101);
+    fixture.bus.memory[CODE as usize + 12..CODE as usize + 16].copy_from_slice(&swap.to_le_bytes());
+    fixture.hart.x[11] = CODE + target as u64;
+    fixture.hart.x[12] = u64::from(addi(A0, A0, 100));
+    assert_eq!(fixture.go(), Stop::Ecall);
+    assert_eq!(fixture.hart.x[10], 101);
 }
 
 #[test]
 fn code_changed_from_outside_is_seen_after_fence_i_or_invalidation() {
     let code = [addi(A0, A0, 1), ECALL, FENCE_I, jal(ZERO, -12)];
     let patch = addi(A0, A0, 100).to_le_bytes();
-    let mut rig = Rig::new(&code);
-    assert_eq!(rig.go(), Stop::Ecall);
-    rig.bus.memory[CODE as usize..CODE as usize + 4].copy_from_slice(&patch);
-    rig.hart.pc = CODE;
-    assert_eq!(rig.go(), Stop::Ecall);
-    assert_eq!(rig.hart.x[10], 2, "the text is a cache: nothing has told it yet");
-    rig.hart.pc = CODE + 8;
-    assert_eq!(rig.go(), Stop::Ecall);
-    assert_eq!(rig.hart.x[10], 102);
+    let mut fixture = Fixture::new(&code);
+    assert_eq!(fixture.go(), Stop::Ecall);
+    fixture.bus.memory[CODE as usize..CODE as usize + 4].copy_from_slice(&patch);
+    fixture.hart.pc = CODE;
+    assert_eq!(fixture.go(), Stop::Ecall);
+    assert_eq!(fixture.hart.x[10], 2, "the text is a cache: nothing has told it yet");
+    fixture.hart.pc = CODE + 8;
+    assert_eq!(fixture.go(), Stop::Ecall);
+    assert_eq!(fixture.hart.x[10], 102);
 
-    let mut rig = Rig::new(&code);
-    assert_eq!(rig.go(), Stop::Ecall);
-    rig.bus.memory[CODE as usize..CODE as usize + 4].copy_from_slice(&patch);
-    rig.text.invalidate(CODE + 3, 1);
-    rig.hart.pc = CODE;
-    assert_eq!(rig.go(), Stop::Ecall);
-    assert_eq!(rig.hart.x[10], 101);
+    let mut fixture = Fixture::new(&code);
+    assert_eq!(fixture.go(), Stop::Ecall);
+    fixture.bus.memory[CODE as usize..CODE as usize + 4].copy_from_slice(&patch);
+    fixture.text.invalidate(CODE + 3, 1);
+    fixture.hart.pc = CODE;
+    assert_eq!(fixture.go(), Stop::Ecall);
+    assert_eq!(fixture.hart.x[10], 101);
 }
 
 #[test]
 fn limits_that_are_already_reached_execute_nothing() {
-    let mut rig = Rig::new(&[NOP, ECALL]);
-    assert_eq!(rig.run(&Limits::instructions(0)), Stop::Instructions);
-    rig.hart.cycles = 10;
-    assert_eq!(rig.run(&Limits { instructions: 5, cycles: 10, gap_cycles: 1 }), Stop::Cycles);
-    assert_eq!((rig.hart.pc, rig.hart.instret), (CODE, 0));
+    let mut fixture = Fixture::new(&[NOP, ECALL]);
+    assert_eq!(fixture.run(&Limits::instructions(0)), Stop::Instructions);
+    fixture.hart.cycles = 10;
+    assert_eq!(fixture.run(&Limits { instructions: 5, cycles: 10, gap_cycles: 1 }), Stop::Cycles);
+    assert_eq!((fixture.hart.pc, fixture.hart.instret), (CODE, 0));
     // A gap of zero counts as one: time passes.
-    assert_eq!(rig.run(&Limits { instructions: 5, cycles: 11, gap_cycles: 0 }), Stop::Cycles);
-    assert_eq!((rig.hart.instret, rig.hart.cycles), (1, 11));
+    assert_eq!(fixture.run(&Limits { instructions: 5, cycles: 11, gap_cycles: 0 }), Stop::Cycles);
+    assert_eq!((fixture.hart.instret, fixture.hart.cycles), (1, 11));
 }
 
 #[test]
 fn the_cycle_limit_stops_after_the_instruction_that_reaches_it() {
-    let mut rig = Rig::new(&[ld(A0, A1, 0), NOP, ECALL]);
-    rig.bus.load_cycles = 1000;
-    rig.hart.x[11] = DATA;
-    assert_eq!(rig.run(&Limits { instructions: 100, cycles: 500, gap_cycles: 2 }), Stop::Cycles);
-    assert_eq!((rig.hart.instret, rig.hart.cycles), (1, 1002));
+    let mut fixture = Fixture::new(&[ld(A0, A1, 0), NOP, ECALL]);
+    fixture.bus.load_cycles = 1000;
+    fixture.hart.x[11] = DATA;
+    assert_eq!(fixture.run(&Limits { instructions: 100, cycles: 500, gap_cycles: 2 }), Stop::Cycles);
+    assert_eq!((fixture.hart.instret, fixture.hart.cycles), (1, 1002));
 }
 
 /// A loop with loads, stores, atomics and branches, for tests of interleaving.
@@ -478,15 +478,15 @@ proptest! {
         gap in 1u64..25,
         latency in 0u64..60,
     ) {
-        let rig = || {
-            let mut rig = Rig::new(&busy_loop());
-            rig.hart.x[11] = DATA;
-            rig.bus.load_cycles = latency;
-            rig.bus.store_cycles = latency / 3;
-            rig
+        let fixture = || {
+            let mut fixture = Fixture::new(&busy_loop());
+            fixture.hart.x[11] = DATA;
+            fixture.bus.load_cycles = latency;
+            fixture.bus.store_cycles = latency / 3;
+            fixture
         };
-        let mut pieces = rig();
-        let mut one_by_one = rig();
+        let mut pieces = fixture();
+        let mut one_by_one = fixture();
         let mut total = 0;
         for (instructions, cycles) in cuts {
             let (retired, began) = (pieces.hart.instret, pieces.hart.cycles);
@@ -504,7 +504,7 @@ proptest! {
             prop_assert_eq!(&pieces.hart, &one_by_one.hart);
             prop_assert_eq!(stop, if step == instructions { Stop::Instructions } else { Stop::Cycles });
         }
-        let mut whole = rig();
+        let mut whole = fixture();
         whole.run(&Limits { instructions: total, cycles: u64::MAX, gap_cycles: gap });
         prop_assert_eq!(&pieces.hart, &whole.hart);
         prop_assert!(pieces.bus.memory == whole.bus.memory);
@@ -516,14 +516,14 @@ proptest! {
         code in prop::collection::vec(any::<u8>(), 2..256),
         registers in prop::collection::vec(prop_oneof![any::<u64>(), 0..SIZE as u64, Just(DATA), Just(CODE)], 31),
     ) {
-        let mut rig = Rig::of_bytes(&code);
-        rig.hart.x[1..].copy_from_slice(&registers);
+        let mut fixture = Fixture::of_bytes(&code);
+        fixture.hart.x[1..].copy_from_slice(&registers);
         for _ in 0..8 {
-            let stop = rig.run(&Limits::instructions(500));
-            prop_assert_eq!(rig.hart.x[0], 0);
+            let stop = fixture.run(&Limits::instructions(500));
+            prop_assert_eq!(fixture.hart.x[0], 0);
             match stop {
-                Stop::Ecall => rig.hart.complete_ecall(1),
-                Stop::Requested => rig.bus.stop = false,
+                Stop::Ecall => fixture.hart.complete_ecall(1),
+                Stop::Requested => fixture.bus.stop = false,
                 Stop::Wfi | Stop::Instructions => {}
                 Stop::Cycles | Stop::Ebreak | Stop::Fault(_) => break,
             }
@@ -542,12 +542,12 @@ proptest! {
             code.push(s(funct3, A1, 12 + (index % 4) as u32, offset & !((1 << funct3) - 1)));
         }
         code.push(jal(ZERO, -4 * code.len() as i32));
-        let mut cached = Rig::new(&code);
+        let mut cached = Fixture::new(&code);
         cached.hart.x[11] = CODE;
         for (register, word) in words.iter().enumerate() {
             cached.hart.x[12 + register] = *word;
         }
-        let mut fresh = Rig { hart: cached.hart.clone(), text: cached.text.clone(), bus: cached.bus.clone() };
+        let mut fresh = Fixture { hart: cached.hart.clone(), text: cached.text.clone(), bus: cached.bus.clone() };
         for _ in 0..64 {
             fresh.text.invalidate_all();
             let expected = fresh.run(&Limits::instructions(1));
@@ -563,16 +563,16 @@ proptest! {
 
 #[test]
 fn two_harts_share_one_text() {
-    let mut rig = Rig::new(&busy_loop());
+    let mut fixture = Fixture::new(&busy_loop());
     let mut other = Hart::new(CODE);
-    rig.hart.x[11] = DATA;
+    fixture.hart.x[11] = DATA;
     other.x[11] = DATA + 0x100;
     for _ in 0..50 {
-        rig.run(&Limits::instructions(3));
-        other.run(&mut rig.text, &mut rig.bus, &Limits::instructions(3));
+        fixture.run(&Limits::instructions(3));
+        other.run(&mut fixture.text, &mut fixture.bus, &Limits::instructions(3));
     }
-    assert_eq!(rig.hart.x[12], other.x[12]);
-    assert_eq!(rig.hart.instret, 150);
+    assert_eq!(fixture.hart.x[12], other.x[12]);
+    assert_eq!(fixture.hart.instret, 150);
     // The default of the time hook is the test bus's own.
-    assert_eq!(rig.bus.csr_time(2), 2000);
+    assert_eq!(fixture.bus.csr_time(2), 2000);
 }

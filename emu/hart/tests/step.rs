@@ -8,13 +8,13 @@ mod asm;
 #[path = "common/bus.rs"]
 mod bus;
 use asm::*;
-use bus::{CODE, DATA, DOORBELL, Rig, TestBus};
+use bus::{CODE, DATA, DOORBELL, Fixture, TestBus};
 
 /// Steps until something other than a retired instruction, at most `most` times.
-fn step_all(rig: &mut Rig, most: u64) -> (Option<Stop>, Vec<Class>) {
+fn step_all(fixture: &mut Fixture, most: u64) -> (Option<Stop>, Vec<Class>) {
     let mut classes = Vec::new();
     for _ in 0..most {
-        match rig.hart.step(&mut rig.text, &mut rig.bus) {
+        match fixture.hart.step(&mut fixture.text, &mut fixture.bus) {
             Step::Retired(class) => classes.push(class),
             Step::Stopped(stop) => return (Some(stop), classes),
         }
@@ -24,7 +24,7 @@ fn step_all(rig: &mut Rig, most: u64) -> (Option<Stop>, Vec<Class>) {
 
 #[test]
 fn classes_and_accesses_are_reported() {
-    let mut rig = Rig::new(&[
+    let mut fixture = Fixture::new(&[
         r(0x33, 0, 1, A1, A2, A3),
         r(0x33, 4, 1, A1, A2, A3),
         r(0x3b, 7, 1, A1, A2, A3),
@@ -32,42 +32,42 @@ fn classes_and_accesses_are_reported() {
         add(A1, A1, A1),
         ECALL,
     ]);
-    rig.bus.load_cycles = 9;
-    rig.hart.x[10] = DATA;
-    let (stop, classes) = step_all(&mut rig, 100);
+    fixture.bus.load_cycles = 9;
+    fixture.hart.x[10] = DATA;
+    let (stop, classes) = step_all(&mut fixture, 100);
     assert_eq!(stop, Some(Stop::Ecall));
     assert_eq!(classes, [Class::Multiply, Class::Divide, Class::Divide, Class::Other, Class::Other]);
-    assert_eq!((rig.hart.cycles, rig.hart.instret), (9, 5), "what the access took, and nothing else");
+    assert_eq!((fixture.hart.cycles, fixture.hart.instret), (9, 5), "what the access took, and nothing else");
 }
 
 #[test]
 fn a_doorbell_retires_and_the_bus_tells() {
-    let mut rig = Rig::new(&[s(3, A0, A1, 0), ECALL]);
-    rig.hart.x[10] = DOORBELL;
-    assert_eq!(rig.hart.step(&mut rig.text, &mut rig.bus), Step::Retired(Class::Other));
-    assert!(rig.bus.stop);
-    assert_eq!(rig.hart.pc, CODE + 4);
+    let mut fixture = Fixture::new(&[s(3, A0, A1, 0), ECALL]);
+    fixture.hart.x[10] = DOORBELL;
+    assert_eq!(fixture.hart.step(&mut fixture.text, &mut fixture.bus), Step::Retired(Class::Other));
+    assert!(fixture.bus.stop);
+    assert_eq!(fixture.hart.pc, CODE + 4);
 }
 
 #[test]
 fn leaving_the_text_is_a_fault_at_the_end_and_by_a_jump() {
-    let mut rig = Rig::new(&[add(A1, A1, A1)]);
+    let mut fixture = Fixture::new(&[add(A1, A1, A1)]);
     let fault = |addr| Some(Stop::Fault(Fault { cause: Cause::InstructionAccess, tval: addr }));
-    assert_eq!(step_all(&mut rig, 5), (fault(CODE + 4), vec![Class::Other]));
-    let mut rig = Rig::new(&[i(0x67, 0, 0, A0, 0)]);
-    rig.hart.x[10] = 0x4000;
-    assert_eq!(step_all(&mut rig, 5), (fault(0x4000), vec![Class::Other]));
+    assert_eq!(step_all(&mut fixture, 5), (fault(CODE + 4), vec![Class::Other]));
+    let mut fixture = Fixture::new(&[i(0x67, 0, 0, A0, 0)]);
+    fixture.hart.x[10] = 0x4000;
+    assert_eq!(step_all(&mut fixture, 5), (fault(0x4000), vec![Class::Other]));
 }
 
 #[test]
 fn code_that_is_stored_over_is_decoded_again() {
     // Stores `addi a2, a2, 5` over the instruction behind the store.
     let new = i(0x13, 0, A2, A2, 5);
-    let mut rig = Rig::new(&[s(2, A0, A1, 4), i(0x13, 0, A2, A2, 1), ECALL]);
-    assert_eq!(step_all(&mut Rig::new(&[i(0x13, 0, A2, A2, 1), ECALL]), 9).0, Some(Stop::Ecall));
-    (rig.hart.x[10], rig.hart.x[11]) = (CODE, u64::from(new));
-    assert_eq!(step_all(&mut rig, 9).0, Some(Stop::Ecall));
-    assert_eq!(rig.hart.x[12], 5);
+    let mut fixture = Fixture::new(&[s(2, A0, A1, 4), i(0x13, 0, A2, A2, 1), ECALL]);
+    assert_eq!(step_all(&mut Fixture::new(&[i(0x13, 0, A2, A2, 1), ECALL]), 9).0, Some(Stop::Ecall));
+    (fixture.hart.x[10], fixture.hart.x[11]) = (CODE, u64::from(new));
+    assert_eq!(step_all(&mut fixture, 9).0, Some(Stop::Ecall));
+    assert_eq!(fixture.hart.x[12], 5);
 }
 
 /// Words that are mostly instructions: arithmetic, loads, stores, short branches, or anything.
@@ -175,15 +175,15 @@ proptest! {
         takes in proptest::collection::vec(any::<u64>(), 60),
         kept in 0u32..33,
     ) {
-        let mut stepped = Rig::new(&words);
+        let mut stepped = Fixture::new(&words);
         for (register, offset) in near.into_iter().enumerate() {
             stepped.hart.x[10 + register] = DATA + 8 * offset;
         }
-        let mut rig = Rig::new(&words);
-        rig.hart = stepped.hart.clone();
+        let mut fixture = Fixture::new(&words);
+        fixture.hart = stepped.hart.clone();
         for takes in takes {
-            let mut bus = Leading::new(&mut rig.bus, takes | takes << 7);
-            let (first, ahead) = rig.hart.burst(&mut rig.text, &mut bus, 99, 16);
+            let mut bus = Leading::new(&mut fixture.bus, takes | takes << 7);
+            let (first, ahead) = fixture.hart.burst(&mut fixture.text, &mut bus, 99, 16);
             let Leading { from, done, .. } = bus;
             prop_assert!(ahead.count <= RunAhead::MOST);
             prop_assert_eq!(stepped.hart.step(&mut stepped.text, &mut stepped.bus), first);
@@ -203,13 +203,13 @@ proptest! {
                 states.push(stepped.hart.clone());
             }
             prop_assert_eq!(accesses.len(), done.len());
-            prop_assert!(rig.bus.memory == stepped.bus.memory);
-            prop_assert_eq!(&rig.hart, &stepped.hart);
+            prop_assert!(fixture.bus.memory == stepped.bus.memory);
+            prop_assert_eq!(&fixture.hart, &stepped.hart);
             if let Some((mut hart, before)) = from.filter(|(_, before)| kept.min(ahead.count) >= *before) {
                 let kept = kept.min(ahead.count);
-                let mut bus = Leading::new(&mut rig.bus, 0);
+                let mut bus = Leading::new(&mut fixture.bus, 0);
                 bus.again = done.into_iter();
-                prop_assert_eq!(hart.replay(&mut rig.text, &mut bus, kept - before), kept - before);
+                prop_assert_eq!(hart.replay(&mut fixture.text, &mut bus, kept - before), kept - before);
                 let left = accesses.iter().filter(|at| **at >= kept).count();
                 prop_assert_eq!(bus.again.len(), left);
                 let state = &states[kept as usize];
@@ -224,15 +224,15 @@ proptest! {
     /// Bursts execute what steps do. What runs ahead touches no memory, lies in one block, and is no more than asked for.
     #[test]
     fn bursts_are_steps(words in proptest::collection::vec(word(), 1..40), start: [u64; 8], most in 0u32..9) {
-        let mut stepped = Rig::new(&words);
+        let mut stepped = Fixture::new(&words);
         for (register, value) in start.into_iter().enumerate() {
             stepped.hart.x[10 + register] = value;
         }
-        let mut rig = Rig::new(&words);
-        rig.hart = stepped.hart.clone();
+        let mut fixture = Fixture::new(&words);
+        fixture.hart = stepped.hart.clone();
         loop {
-            let pc = rig.hart.pc;
-            let (first, ahead) = rig.hart.burst(&mut rig.text, &mut rig.bus, most, 16);
+            let pc = fixture.hart.pc;
+            let (first, ahead) = fixture.hart.burst(&mut fixture.text, &mut fixture.bus, most, 16);
             prop_assert!(ahead.count <= most && ahead.accesses == 0);
             prop_assert_eq!(stepped.hart.step(&mut stepped.text, &mut stepped.bus), first);
             let (memory, cycles) = (stepped.bus.memory.clone(), stepped.hart.cycles);
@@ -241,9 +241,9 @@ proptest! {
                 prop_assert_eq!(stepped.hart.step(&mut stepped.text, &mut stepped.bus), Step::Retired(Class::Other));
             }
             prop_assert!(memory == stepped.bus.memory && cycles == stepped.hart.cycles);
-            prop_assert!(rig.bus.memory == stepped.bus.memory);
-            prop_assert_eq!(&rig.hart, &stepped.hart);
-            if matches!(first, Step::Stopped(_)) || rig.hart.instret > 200 {
+            prop_assert!(fixture.bus.memory == stepped.bus.memory);
+            prop_assert_eq!(&fixture.hart, &stepped.hart);
+            if matches!(first, Step::Stopped(_)) || fixture.hart.instret > 200 {
                 break;
             }
         }
@@ -252,11 +252,11 @@ proptest! {
     /// Any words as code: the same registers, memory and end, whether stepped or run.
     #[test]
     fn stepping_is_running(words in proptest::collection::vec(word(), 1..40), start: [u64; 8]) {
-        let mut run = Rig::new(&words);
+        let mut run = Fixture::new(&words);
         for (register, value) in start.into_iter().enumerate() {
             run.hart.x[10 + register] = value;
         }
-        let mut stepped = Rig::new(&words);
+        let mut stepped = Fixture::new(&words);
         stepped.hart = run.hart.clone();
         let limits = Limits { instructions: 200, cycles: u64::MAX, gap_cycles: 1 };
         let mut stop = run.run(&limits);

@@ -6,7 +6,7 @@ use common::*;
 use emu_nic::wqe_opcode::*;
 use emu_nic::*;
 
-struct Bench {
+struct Fixture {
     world: World,
     a: End,
     b: End,
@@ -16,19 +16,19 @@ struct Bench {
     target: (u64, u32),
 }
 
-fn bench_with(setup: &Setup, loss_ppm: u32) -> Bench {
+fn fixture_with(setup: &Setup, loss_ppm: u32) -> Fixture {
     let mut world = World::with(loss_ppm, 7, |_| {});
     let (a, b) = world.pair(setup);
     let result = world.buffer(0, a.qp.pd, Space::Host, 4096);
     let target = world.buffer(1, b.qp.pd, Space::Host, 64);
-    Bench { world, a, b, result, target }
+    Fixture { world, a, b, result, target }
 }
 
-fn bench() -> Bench {
-    bench_with(&Setup::new(Transport::Rc), 0)
+fn fixture() -> Fixture {
+    fixture_with(&Setup::new(Transport::Rc), 0)
 }
 
-impl Bench {
+impl Fixture {
     fn value(&mut self) -> u64 {
         u64::from_le_bytes(self.world.mem[1].get(Space::Host, self.target.0, 8).try_into().unwrap())
     }
@@ -48,57 +48,57 @@ impl Bench {
 
 #[test]
 fn old_values_come_back_and_new_ones_are_stored() {
-    let mut bench = bench();
-    bench.world.mem[1].set(Space::Host, bench.target.0, &100_u64.to_le_bytes());
+    let mut fixture = fixture();
+    fixture.world.mem[1].set(Space::Host, fixture.target.0, &100_u64.to_le_bytes());
     for (slot, opcode, operand, compare) in
         [(0, ATOMIC_FA, 5, 0xDEAD), (1, ATOMIC_CS, 7, 104), (2, ATOMIC_CS, 7, 105), (3, ATOMIC_FA, u64::MAX, 0)]
     {
-        let wqe = bench.wqe(opcode, slot, operand, compare);
-        bench.world.post(&mut bench.a.qp, &wqe);
+        let wqe = fixture.wqe(opcode, slot, operand, compare);
+        fixture.world.post(&mut fixture.a.qp, &wqe);
     }
-    bench.world.run();
-    let old: Vec<u64> = (0..4).map(|slot| bench.old(slot)).collect();
+    fixture.world.run();
+    let old: Vec<u64> = (0..4).map(|slot| fixture.old(slot)).collect();
     assert_eq!(old, [100, 105, 105, 7], "a failed comparison stores nothing; addition wraps");
-    assert_eq!(bench.value(), 6);
-    let cqes = bench.world.poll_all(&mut bench.a.scq);
+    assert_eq!(fixture.value(), 6);
+    let cqes = fixture.world.poll_all(&mut fixture.a.scq);
     let told: Vec<_> = cqes.iter().map(|cqe| (cqe.opcode, cqe.send_opcode, cqe.byte_count)).collect();
     let ok = cqe_opcode::REQUESTER;
     assert_eq!(told, [(ok, ATOMIC_FA, 8), (ok, ATOMIC_CS, 8), (ok, ATOMIC_CS, 8), (ok, ATOMIC_FA, 8)]);
-    assert_eq!(bench.world.poll_all(&mut bench.b.rcq), [], "the responder's software sees nothing");
-    let opcodes: Vec<u8> = bench.world.arrivals.iter().map(|arrival| arrival.2).collect();
+    assert_eq!(fixture.world.poll_all(&mut fixture.b.rcq), [], "the responder's software sees nothing");
+    let opcodes: Vec<u8> = fixture.world.arrivals.iter().map(|arrival| arrival.2).collect();
     assert_eq!(opcodes.iter().filter(|opcode| **opcode == 18).count(), 4, "{opcodes:?}");
     assert!(opcodes.contains(&19) && opcodes.contains(&20), "{opcodes:?}");
 }
 
 #[test]
 fn the_old_value_is_scattered_over_several_segments() {
-    let mut bench = bench();
-    bench.world.mem[1].set(Space::Host, bench.target.0, &0x0807_0605_0403_0201_u64.to_le_bytes());
-    let (addr, lkey) = bench.result;
-    let wqe = Wqe::new(ATOMIC_FA).remote(bench.target.0, bench.target.1).operands(0, 0);
-    bench.world.post(&mut bench.a.qp, &wqe.data(addr, 3, lkey).data(addr + 100, 5, lkey));
-    bench.world.run();
-    assert_eq!(bench.world.mem[0].get(Space::Host, addr, 4), [1, 2, 3, 0]);
-    assert_eq!(bench.world.mem[0].get(Space::Host, addr + 100, 6), [4, 5, 6, 7, 8, 0]);
+    let mut fixture = fixture();
+    fixture.world.mem[1].set(Space::Host, fixture.target.0, &0x0807_0605_0403_0201_u64.to_le_bytes());
+    let (addr, lkey) = fixture.result;
+    let wqe = Wqe::new(ATOMIC_FA).remote(fixture.target.0, fixture.target.1).operands(0, 0);
+    fixture.world.post(&mut fixture.a.qp, &wqe.data(addr, 3, lkey).data(addr + 100, 5, lkey));
+    fixture.world.run();
+    assert_eq!(fixture.world.mem[0].get(Space::Host, addr, 4), [1, 2, 3, 0]);
+    assert_eq!(fixture.world.mem[0].get(Space::Host, addr + 100, 6), [4, 5, 6, 7, 8, 0]);
 }
 
 #[test]
 fn a_repeated_request_is_answered_but_not_executed_again() {
     for opcode in [ATOMIC_FA, ATOMIC_CS] {
-        let mut bench = bench();
+        let mut fixture = fixture();
         let mut lost = 0;
         // The first two answers are lost.
-        bench.world.censor = Some(Box::new(move |node, packet| {
+        fixture.world.censor = Some(Box::new(move |node, packet| {
             let hit = node == 1 && packet.operation == Operation::AtomicAcknowledge && lost < 2;
             lost += u32::from(hit);
             hit
         }));
-        let wqe = bench.wqe(opcode, 0, 1, 0);
-        bench.world.post(&mut bench.a.qp, &wqe);
-        bench.world.run();
-        assert_eq!((bench.value(), bench.old(0)), (1, 0), "{opcode:#x}: once, with the old value of that time");
-        assert_eq!(bench.world.poll_all(&mut bench.a.scq).len(), 1);
-        let counters = *bench.world.nics[1].counters();
+        let wqe = fixture.wqe(opcode, 0, 1, 0);
+        fixture.world.post(&mut fixture.a.qp, &wqe);
+        fixture.world.run();
+        assert_eq!((fixture.value(), fixture.old(0)), (1, 0), "{opcode:#x}: once, with the old value of that time");
+        assert_eq!(fixture.world.poll_all(&mut fixture.a.scq).len(), 1);
+        let counters = *fixture.world.nics[1].counters();
         assert_eq!((counters.atomics, counters.rc_duplicates), (1, 2), "{opcode:#x}");
     }
 }
@@ -106,34 +106,35 @@ fn a_repeated_request_is_answered_but_not_executed_again() {
 #[test]
 fn sums_are_exact_on_a_lossy_link() {
     let setup = Setup { log_sq: 8, log_cq: 8, ..Setup::new(Transport::Rc) };
-    let mut bench = bench_with(&setup, 150_000);
+    let mut fixture = fixture_with(&setup, 150_000);
     const COUNT: u64 = 60;
     for slot in 0..COUNT {
-        let wqe = bench.wqe(ATOMIC_FA, slot, 1, 0);
-        bench.world.put(&mut bench.a.qp, &wqe);
+        let wqe = fixture.wqe(ATOMIC_FA, slot, 1, 0);
+        fixture.world.put(&mut fixture.a.qp, &wqe);
     }
-    bench.world.ring(&bench.a.qp);
-    bench.world.run();
-    assert_eq!(bench.world.poll_all(&mut bench.a.scq).len() as u64, COUNT);
-    assert_eq!(bench.value(), COUNT);
-    let old: Vec<u64> = (0..COUNT).map(|slot| bench.old(slot)).collect();
+    fixture.world.ring(&fixture.a.qp);
+    fixture.world.run();
+    assert_eq!(fixture.world.poll_all(&mut fixture.a.scq).len() as u64, COUNT);
+    assert_eq!(fixture.value(), COUNT);
+    let old: Vec<u64> = (0..COUNT).map(|slot| fixture.old(slot)).collect();
     assert_eq!(old, (0..COUNT).collect::<Vec<_>>(), "each sees its predecessor's value");
-    assert!(bench.world.nics[1].counters().rc_duplicates > 0, "the link lost answers");
+    assert!(fixture.world.nics[1].counters().rc_duplicates > 0, "the link lost answers");
 }
 
 #[test]
 fn a_read_behind_atomics_and_atomics_behind_a_read_stay_in_order() {
-    let mut bench = bench();
-    let (addr, lkey) = bench.result;
-    let read = |slot: u64| Wqe::new(RDMA_READ).remote(bench.target.0, bench.target.1).data(addr + slot * 8, 8, lkey);
-    let wqes = [read(0), bench.wqe(ATOMIC_FA, 1, 3, 0), read(2), bench.wqe(ATOMIC_FA, 3, 4, 0), read(4)];
+    let mut fixture = fixture();
+    let (addr, lkey) = fixture.result;
+    let read =
+        |slot: u64| Wqe::new(RDMA_READ).remote(fixture.target.0, fixture.target.1).data(addr + slot * 8, 8, lkey);
+    let wqes = [read(0), fixture.wqe(ATOMIC_FA, 1, 3, 0), read(2), fixture.wqe(ATOMIC_FA, 3, 4, 0), read(4)];
     for wqe in &wqes {
-        bench.world.put(&mut bench.a.qp, wqe);
+        fixture.world.put(&mut fixture.a.qp, wqe);
     }
-    bench.world.ring(&bench.a.qp);
-    bench.world.run();
-    assert_eq!(bench.world.poll_all(&mut bench.a.scq).len(), 5);
-    let seen: Vec<u64> = (0..5).map(|slot| bench.old(slot)).collect();
+    fixture.world.ring(&fixture.a.qp);
+    fixture.world.run();
+    assert_eq!(fixture.world.poll_all(&mut fixture.a.scq).len(), 5);
+    let seen: Vec<u64> = (0..5).map(|slot| fixture.old(slot)).collect();
     assert_eq!(seen, [0, 0, 3, 3, 7], "a read sees the atomics before it, and none behind it");
 }
 
@@ -172,7 +173,7 @@ fn long_reads_and_atomics_survive_a_lossy_link() {
 
 #[test]
 fn violations_end_in_their_syndromes() {
-    type Spoil = fn(&mut Bench) -> Wqe;
+    type Spoil = fn(&mut Fixture) -> Wqe;
     let cases: [(&str, Spoil, u8); 8] = [
         (
             "misaligned",
@@ -231,16 +232,16 @@ fn violations_end_in_their_syndromes() {
         ),
     ];
     for (name, spoil, syndrome) in cases {
-        let mut bench = bench();
-        bench.world.mem[1].set(Space::Host, bench.target.0, &[9; 64]);
-        let wqe = spoil(&mut bench);
-        bench.world.post(&mut bench.a.qp, &wqe);
-        bench.world.run();
-        let cqes = bench.world.poll_all(&mut bench.a.scq);
+        let mut fixture = fixture();
+        fixture.world.mem[1].set(Space::Host, fixture.target.0, &[9; 64]);
+        let wqe = spoil(&mut fixture);
+        fixture.world.post(&mut fixture.a.qp, &wqe);
+        fixture.world.run();
+        let cqes = fixture.world.poll_all(&mut fixture.a.scq);
         assert_eq!(cqes.len(), 1, "{name}");
         assert_eq!((cqes[0].opcode, cqes[0].syndrome), (cqe_opcode::REQUESTER_ERROR, syndrome), "{name}");
-        assert_eq!(bench.world.mem[1].get(Space::Host, bench.target.0, 64), [9; 64], "{name}: memory is untouched");
-        assert_eq!(bench.world.nics[1].counters().atomics, 0, "{name}");
+        assert_eq!(fixture.world.mem[1].get(Space::Host, fixture.target.0, 64), [9; 64], "{name}: memory is untouched");
+        assert_eq!(fixture.world.nics[1].counters().atomics, 0, "{name}");
     }
 }
 
@@ -252,47 +253,47 @@ fn atomics_are_for_reliable_connections_and_eight_bytes() {
         (Transport::Rc, 0x14_u8), // masked compare-and-swap
         (Transport::Rc, 0x15),    // masked fetch-and-add
     ] {
-        let mut bench = bench_with(&Setup::new(transport), 0);
-        let wqe = bench.wqe(opcode, 0, 1, 0);
-        bench.world.post(&mut bench.a.qp, &wqe);
-        bench.world.run();
-        let cqe = &bench.world.poll_all(&mut bench.a.scq)[0];
+        let mut fixture = fixture_with(&Setup::new(transport), 0);
+        let wqe = fixture.wqe(opcode, 0, 1, 0);
+        fixture.world.post(&mut fixture.a.qp, &wqe);
+        fixture.world.run();
+        let cqe = &fixture.world.poll_all(&mut fixture.a.scq)[0];
         assert_eq!(
             (cqe.syndrome, cqe.vendor),
             (syndrome::LOCAL_QP_OPERATION, vendor::OPCODE),
             "{transport} {opcode:#x}"
         );
-        assert_eq!(bench.world.arrivals, []);
+        assert_eq!(fixture.world.arrivals, []);
     }
 }
 
 #[test]
 fn a_requester_without_depth_is_refused_and_depth_limits_what_is_out() {
     let none = QpModify { max_rd_atomic: Some(0), ..QpModify::default() };
-    let mut refused = bench_with(&Setup { modify: none, ..Setup::new(Transport::Rc) }, 0);
+    let mut refused = fixture_with(&Setup { modify: none, ..Setup::new(Transport::Rc) }, 0);
     let wqe = refused.wqe(ATOMIC_FA, 0, 1, 0);
     refused.world.post(&mut refused.a.qp, &wqe);
     refused.world.run();
     assert_eq!(refused.world.poll_all(&mut refused.a.scq)[0].vendor, vendor::READ_DEPTH);
 
     let one = QpModify { max_rd_atomic: Some(1), ..QpModify::default() };
-    let mut bench = bench_with(&Setup { modify: one, ..Setup::new(Transport::Rc) }, 0);
+    let mut fixture = fixture_with(&Setup { modify: one, ..Setup::new(Transport::Rc) }, 0);
     for slot in 0..3 {
-        let wqe = bench.wqe(ATOMIC_FA, slot, 1, 0);
-        bench.world.put(&mut bench.a.qp, &wqe);
+        let wqe = fixture.wqe(ATOMIC_FA, slot, 1, 0);
+        fixture.world.put(&mut fixture.a.qp, &wqe);
     }
-    bench.world.ring(&bench.a.qp);
-    bench.world.run();
-    let order: Vec<u8> = bench.world.arrivals.iter().map(|arrival| arrival.2).collect();
+    fixture.world.ring(&fixture.a.qp);
+    fixture.world.run();
+    let order: Vec<u8> = fixture.world.arrivals.iter().map(|arrival| arrival.2).collect();
     assert_eq!(order, [20, 18, 20, 18, 20, 18], "one request at a time");
 }
 
 #[test]
 fn the_target_may_be_in_dpa_memory() {
-    let mut bench = bench();
-    let (addr, rkey) = bench.world.buffer(1, bench.b.qp.pd, DPA, 8);
-    let wqe = Wqe { remote: Some((addr, rkey)), ..bench.wqe(ATOMIC_FA, 0, 11, 0) };
-    bench.world.post(&mut bench.a.qp, &wqe);
-    bench.world.run();
-    assert_eq!(bench.world.mem[1].get(DPA, addr, 8), 11_u64.to_le_bytes());
+    let mut fixture = fixture();
+    let (addr, rkey) = fixture.world.buffer(1, fixture.b.qp.pd, DPA, 8);
+    let wqe = Wqe { remote: Some((addr, rkey)), ..fixture.wqe(ATOMIC_FA, 0, 11, 0) };
+    fixture.world.post(&mut fixture.a.qp, &wqe);
+    fixture.world.run();
+    assert_eq!(fixture.world.mem[1].get(DPA, addr, 8), 11_u64.to_le_bytes());
 }

@@ -11,7 +11,7 @@ const ALL: u8 = 0x78;
 const START: u64 = 0x10_0000;
 const ERROR: u8 = cqe_opcode::REQUESTER_ERROR;
 
-struct Bench {
+struct Fixture {
     world: World,
     a: End,
     b: End,
@@ -20,16 +20,16 @@ struct Bench {
     parts: [(u64, u32); 2],
 }
 
-fn bench() -> Bench {
+fn fixture() -> Fixture {
     let mut world = World::new();
     let (a, b) = world.pair(&Setup::new(Transport::Rc));
     let source = world.buffer(0, a.qp.pd, Space::Host, 8192);
     world.mem[0].set(Space::Host, source.0, &pattern(8192, 3));
     let parts = [world.buffer(1, b.qp.pd, Space::Host, 4096), world.buffer(1, b.qp.pd, DPA, 4096)];
-    Bench { world, a, b, source, parts }
+    Fixture { world, a, b, source, parts }
 }
 
-impl Bench {
+impl Fixture {
     /// A UMR key of node 1 over 1000 bytes of the first buffer and 3000 of the second.
     fn bound(&mut self, rights: u8) -> u32 {
         let key = self.world.nics[1].create_umr_mkey(self.b.qp.pd, 4).unwrap();
@@ -58,46 +58,46 @@ impl Bench {
 
 #[test]
 fn accesses_through_a_umr_key_go_to_its_entries() {
-    let mut bench = bench();
-    let key = bench.bound(ALL);
-    let write = bench.write(START + 10, 3500, key);
-    assert_eq!(bench.run(&write)[0].opcode, cqe_opcode::REQUESTER);
+    let mut fixture = fixture();
+    let key = fixture.bound(ALL);
+    let write = fixture.write(START + 10, 3500, key);
+    assert_eq!(fixture.run(&write)[0].opcode, cqe_opcode::REQUESTER);
     let sent = pattern(8192, 3);
-    let [host, dpa] = bench.parts;
-    assert!(bench.world.mem[1].get(Space::Host, host.0 + 10, 990) == sent[..990]);
-    assert_eq!(bench.world.mem[1].get(Space::Host, host.0 + 1000, 8), [0; 8], "behind the first entry");
-    assert!(bench.world.mem[1].get(DPA, dpa.0, 2510) == sent[990..3500]);
-    let read = bench.read(START + 10, 3500, key);
-    assert_eq!(bench.run(&read)[0].opcode, cqe_opcode::REQUESTER);
-    assert!(bench.world.mem[0].get(Space::Host, bench.source.0 + 4096, 3500) == sent[..3500], "and back");
+    let [host, dpa] = fixture.parts;
+    assert!(fixture.world.mem[1].get(Space::Host, host.0 + 10, 990) == sent[..990]);
+    assert_eq!(fixture.world.mem[1].get(Space::Host, host.0 + 1000, 8), [0; 8], "behind the first entry");
+    assert!(fixture.world.mem[1].get(DPA, dpa.0, 2510) == sent[990..3500]);
+    let read = fixture.read(START + 10, 3500, key);
+    assert_eq!(fixture.run(&read)[0].opcode, cqe_opcode::REQUESTER);
+    assert!(fixture.world.mem[0].get(Space::Host, fixture.source.0 + 4096, 3500) == sent[..3500], "and back");
     // An atomic whose bytes lie in both entries.
     let at = START + 1000 - 8;
-    let atomic = Wqe::new(ATOMIC_FA).remote(at, key).operands(0, 0).data(bench.source.0, 8, bench.source.1);
-    assert_eq!(bench.run(&atomic)[0].opcode, cqe_opcode::REQUESTER);
-    assert!(bench.world.mem[0].get(Space::Host, bench.source.0, 8) == sent[982..990]);
+    let atomic = Wqe::new(ATOMIC_FA).remote(at, key).operands(0, 0).data(fixture.source.0, 8, fixture.source.1);
+    assert_eq!(fixture.run(&atomic)[0].opcode, cqe_opcode::REQUESTER);
+    assert!(fixture.world.mem[0].get(Space::Host, fixture.source.0, 8) == sent[982..990]);
 }
 
 #[test]
 fn a_umr_key_serves_as_lkey_too() {
-    let mut bench = bench();
-    let key = bench.bound(ALL);
-    bench.world.mem[1].set(Space::Host, bench.parts[0].0, &pattern(1000, 1));
-    bench.world.mem[1].set(DPA, bench.parts[1].0, &pattern(3000, 2));
-    let (target, rkey) = bench.world.buffer(0, bench.a.qp.pd, Space::Host, 4000);
-    bench.world.post(&mut bench.b.qp, &Wqe::new(RDMA_WRITE).data(START, 4000, key).remote(target, rkey));
-    bench.world.run();
-    let got = bench.world.mem[0].get(Space::Host, target, 4000);
+    let mut fixture = fixture();
+    let key = fixture.bound(ALL);
+    fixture.world.mem[1].set(Space::Host, fixture.parts[0].0, &pattern(1000, 1));
+    fixture.world.mem[1].set(DPA, fixture.parts[1].0, &pattern(3000, 2));
+    let (target, rkey) = fixture.world.buffer(0, fixture.a.qp.pd, Space::Host, 4000);
+    fixture.world.post(&mut fixture.b.qp, &Wqe::new(RDMA_WRITE).data(START, 4000, key).remote(target, rkey));
+    fixture.world.run();
+    let got = fixture.world.mem[0].get(Space::Host, target, 4000);
     assert!(got[..1000] == pattern(1000, 1) && got[1000..] == pattern(3000, 2));
     assert_eq!(
-        bench.world.nics[1].check_access(key, bench.b.qp.pd, START, 8, Access::empty()).map_err(|_| ()),
+        fixture.world.nics[1].check_access(key, fixture.b.qp.pd, START, 8, Access::empty()).map_err(|_| ()),
         Err(())
     );
-    assert_eq!(bench.world.nics[1].query_umr_mkey(key).map(<[KlmEntry]>::len), Some(2));
+    assert_eq!(fixture.world.nics[1].query_umr_mkey(key).map(<[KlmEntry]>::len), Some(2));
 }
 
 #[test]
 fn violations_of_a_umr_key_are_refused() {
-    type Change = fn(&mut Bench, u32) -> Wqe;
+    type Change = fn(&mut Fixture, u32) -> Wqe;
     let cases: [(&str, u8, Change); 6] = [
         ("before the range", ALL, |b, key| b.write(START - 1, 8, key)),
         ("past the range", ALL, |b, key| b.write(START + 3993, 8, key)),
@@ -113,13 +113,13 @@ fn violations_of_a_umr_key_are_refused() {
         }),
     ];
     for (name, rights, change) in cases {
-        let mut bench = bench();
-        let key = bench.bound(rights);
-        let wqe = change(&mut bench, key);
-        let cqes = bench.run(&wqe);
+        let mut fixture = fixture();
+        let key = fixture.bound(rights);
+        let wqe = change(&mut fixture, key);
+        let cqes = fixture.run(&wqe);
         assert_eq!((cqes[0].opcode, cqes[0].syndrome), (ERROR, syndrome::REMOTE_ACCESS), "{name}");
     }
-    let mut free = bench();
+    let mut free = fixture();
     let key = free.world.nics[1].create_umr_mkey(free.b.qp.pd, 4).unwrap();
     let wqe = free.write(START, 8, key);
     assert_eq!(free.run(&wqe)[0].syndrome, syndrome::REMOTE_ACCESS, "never bound");
@@ -127,12 +127,12 @@ fn violations_of_a_umr_key_are_refused() {
 
 #[test]
 fn malformed_umrs_fail_the_queue_pair() {
-    let other_pd = |b: &mut Bench| {
+    let other_pd = |b: &mut Fixture| {
         let pd = b.world.nics[0].alloc_pd().unwrap();
         b.world.nics[0].create_umr_mkey(pd, 4).unwrap()
     };
-    let own = |b: &mut Bench| b.world.nics[0].create_umr_mkey(b.a.qp.pd, 4).unwrap();
-    type Make<'a> = &'a dyn Fn(&mut Bench) -> Wqe;
+    let own = |b: &mut Fixture| b.world.nics[0].create_umr_mkey(b.a.qp.pd, 4).unwrap();
+    type Make<'a> = &'a dyn Fn(&mut Fixture) -> Wqe;
     let umr = |key: u32, len: u64, entries: &[(u32, u32, u64)]| Wqe::new(UMR).key(key).bind(START, len, ALL, entries);
     let entry = (64, 0x200, 0x1000);
     let cases: [(&str, Make<'_>, u8); 10] = [
@@ -172,133 +172,133 @@ fn malformed_umrs_fail_the_queue_pair() {
         ("invalidating a free key", &|b| Wqe::new(LOCAL_INVAL).key(own(b)), vendor::KEY_FREE),
     ];
     for (name, make, vendor) in cases {
-        let mut bench = bench();
-        let wqe = make(&mut bench);
-        let cqes = bench.run(&wqe);
+        let mut fixture = fixture();
+        let wqe = make(&mut fixture);
+        let cqes = fixture.run(&wqe);
         let told = (cqes[0].opcode, cqes[0].syndrome, cqes[0].vendor);
         assert_eq!(told, (ERROR, syndrome::LOCAL_QP_OPERATION, vendor), "{name}");
-        assert_eq!(bench.world.state(&bench.a.qp), QpState::Err, "{name}");
+        assert_eq!(fixture.world.state(&fixture.a.qp), QpState::Err, "{name}");
     }
 }
 
 #[test]
 fn keys_behind_keys_end_somewhere() {
-    let mut bench = bench();
-    let mut inner = bench.parts[0];
+    let mut fixture = fixture();
+    let mut inner = fixture.parts[0];
     for depth in 1..=6 {
-        let key = bench.world.nics[1].create_umr_mkey(bench.b.qp.pd, 1).unwrap();
+        let key = fixture.world.nics[1].create_umr_mkey(fixture.b.qp.pd, 1).unwrap();
         let umr = Wqe::new(UMR).key(key).bind(START, 64, ALL, &[(64, inner.1, inner.0)]);
-        bench.world.post(&mut bench.b.qp, &umr);
-        bench.world.run();
+        fixture.world.post(&mut fixture.b.qp, &umr);
+        fixture.world.run();
         inner = (START, key);
-        let access = bench.world.nics[1].check_access(key, bench.b.qp.pd, START, 8, Access::empty());
-        let deep = access == Err(KeyFault::Depth { key: bench.parts[0].1 });
+        let access = fixture.world.nics[1].check_access(key, fixture.b.qp.pd, START, 8, Access::empty());
+        let deep = access == Err(KeyFault::Depth { key: fixture.parts[0].1 });
         assert_eq!(deep, depth == 5, "depth {depth}: {access:?}");
     }
     // A key that lies behind itself.
     let itself = Wqe::new(UMR).key(inner.1).bind(START, 64, ALL, &[(64, inner.1, START)]);
-    bench.world.post(&mut bench.b.qp, &itself);
-    bench.world.run();
-    let write = bench.write(START, 8, inner.1);
-    assert_eq!(bench.run(&write)[0].syndrome, syndrome::REMOTE_ACCESS);
+    fixture.world.post(&mut fixture.b.qp, &itself);
+    fixture.world.run();
+    let write = fixture.write(START, 8, inner.1);
+    assert_eq!(fixture.run(&write)[0].syndrome, syndrome::REMOTE_ACCESS);
 }
 
 #[test]
 fn invalidation_frees_a_key_and_binding_takes_it_again() {
-    let mut bench = bench();
-    let key = bench.bound(ALL);
-    bench.world.post(&mut bench.b.qp, &Wqe::new(LOCAL_INVAL).key(key));
-    bench.world.run();
-    assert_eq!(bench.world.poll_all(&mut bench.b.scq)[0].send_opcode, LOCAL_INVAL);
-    assert_eq!(bench.world.nics[1].query_umr_mkey(key), None);
-    let entries = [(64, bench.parts[0].1, bench.parts[0].0)];
-    bench.world.post(&mut bench.b.qp, &Wqe::new(UMR).key(key).bind(START, 64, ALL, &entries));
-    bench.world.run();
-    let write = bench.write(START, 64, key);
-    assert_eq!(bench.run(&write)[0].opcode, cqe_opcode::REQUESTER);
-    let write = bench.write(START, 65, key);
-    assert_eq!(bench.run(&write)[0].syndrome, syndrome::REMOTE_ACCESS, "the new range");
+    let mut fixture = fixture();
+    let key = fixture.bound(ALL);
+    fixture.world.post(&mut fixture.b.qp, &Wqe::new(LOCAL_INVAL).key(key));
+    fixture.world.run();
+    assert_eq!(fixture.world.poll_all(&mut fixture.b.scq)[0].send_opcode, LOCAL_INVAL);
+    assert_eq!(fixture.world.nics[1].query_umr_mkey(key), None);
+    let entries = [(64, fixture.parts[0].1, fixture.parts[0].0)];
+    fixture.world.post(&mut fixture.b.qp, &Wqe::new(UMR).key(key).bind(START, 64, ALL, &entries));
+    fixture.world.run();
+    let write = fixture.write(START, 64, key);
+    assert_eq!(fixture.run(&write)[0].opcode, cqe_opcode::REQUESTER);
+    let write = fixture.write(START, 65, key);
+    assert_eq!(fixture.run(&write)[0].syndrome, syndrome::REMOTE_ACCESS, "the new range");
 }
 
 #[test]
 fn a_send_may_invalidate_a_key_of_its_receiver() {
-    let mut bench = bench();
-    let key = bench.bound(ALL);
-    let (addr, lkey) = bench.parts[0];
+    let mut fixture = fixture();
+    let key = fixture.bound(ALL);
+    let (addr, lkey) = fixture.parts[0];
     for _ in 0..2 {
-        bench.world.receive(&mut bench.b.qp, &[(addr + 2048, 2048, lkey)]);
+        fixture.world.receive(&mut fixture.b.qp, &[(addr + 2048, 2048, lkey)]);
     }
-    let send = |b: &Bench, key| Wqe::new(SEND_INVAL).key(key).data(b.source.0, 1500, b.source.1);
-    let wqe = send(&bench, key);
-    assert_eq!(bench.run(&wqe)[0].opcode, cqe_opcode::REQUESTER);
-    let cqes = bench.world.poll_all(&mut bench.b.rcq);
+    let send = |b: &Fixture, key| Wqe::new(SEND_INVAL).key(key).data(b.source.0, 1500, b.source.1);
+    let wqe = send(&fixture, key);
+    assert_eq!(fixture.run(&wqe)[0].opcode, cqe_opcode::REQUESTER);
+    let cqes = fixture.world.poll_all(&mut fixture.b.rcq);
     assert_eq!((cqes[0].opcode, cqes[0].byte_count), (cqe_opcode::RESPONDER_SEND_INVALIDATE, 1500));
     assert_eq!(cqes[0].immediate, key.to_be_bytes(), "the completion names the key");
-    assert_eq!(bench.world.nics[1].query_umr_mkey(key), None);
-    assert_eq!(bench.world.arrivals.iter().filter(|arrival| arrival.2 == 0x16).count(), 1, "in the last packet");
+    assert_eq!(fixture.world.nics[1].query_umr_mkey(key), None);
+    assert_eq!(fixture.world.arrivals.iter().filter(|arrival| arrival.2 == 0x16).count(), 1, "in the last packet");
     // An ordinary key cannot be invalidated from afar.
-    let wqe = send(&bench, lkey);
-    assert_eq!(bench.run(&wqe)[0].syndrome, syndrome::REMOTE_ACCESS);
-    assert_eq!(bench.world.state(&bench.b.qp), QpState::Err);
-    assert!(bench.world.nics[1].query_mkey(lkey).is_some());
+    let wqe = send(&fixture, lkey);
+    assert_eq!(fixture.run(&wqe)[0].syndrome, syndrome::REMOTE_ACCESS);
+    assert_eq!(fixture.world.state(&fixture.b.qp), QpState::Err);
+    assert!(fixture.world.nics[1].query_mkey(lkey).is_some());
 }
 
 #[test]
 fn going_back_does_not_invalidate_twice() {
-    let mut bench = bench();
-    let key = bench.world.nics[0].create_umr_mkey(bench.a.qp.pd, 1).unwrap();
+    let mut fixture = fixture();
+    let key = fixture.world.nics[0].create_umr_mkey(fixture.a.qp.pd, 1).unwrap();
     let mut lost = false;
-    bench.world.censor = Some(Box::new(move |node, packet| {
+    fixture.world.censor = Some(Box::new(move |node, packet| {
         let hit = node == 0 && packet.operation == Operation::Write && !lost;
         lost |= hit;
         hit
     }));
-    let entries = [(64, bench.source.1, bench.source.0)];
-    let (addr, rkey) = bench.parts[0];
+    let entries = [(64, fixture.source.1, fixture.source.0)];
+    let (addr, rkey) = fixture.parts[0];
     let wqes = [
-        bench.write(addr, 64, rkey),
+        fixture.write(addr, 64, rkey),
         Wqe::new(UMR).key(key).bind(START, 64, ALL, &entries),
         Wqe::new(LOCAL_INVAL).key(key),
-        bench.write(addr, 64, rkey),
+        fixture.write(addr, 64, rkey),
     ];
     for wqe in &wqes {
-        bench.world.put(&mut bench.a.qp, wqe);
+        fixture.world.put(&mut fixture.a.qp, wqe);
     }
-    bench.world.ring(&bench.a.qp);
-    bench.world.run();
-    let cqes = bench.world.poll_all(&mut bench.a.scq);
+    fixture.world.ring(&fixture.a.qp);
+    fixture.world.run();
+    let cqes = fixture.world.poll_all(&mut fixture.a.scq);
     let told: Vec<_> = cqes.iter().map(|cqe| (cqe.opcode, cqe.send_opcode)).collect();
     assert_eq!(told, [(0, RDMA_WRITE), (0, UMR), (0, LOCAL_INVAL), (0, RDMA_WRITE)]);
-    assert!(bench.world.nics[0].counters().rc_go_backs > 0, "there was something to go back for");
+    assert!(fixture.world.nics[0].counters().rc_go_backs > 0, "there was something to go back for");
 }
 
 const TOKEN: Token = [7; 32];
 
 /// A key of another virtual HCA of node 1, and an alias of it for the queue pair.
-fn alias(bench: &mut Bench) -> (u16, u32, u32) {
-    let nic = &mut bench.world.nics[1];
+fn alias(fixture: &mut Fixture) -> (u16, u32, u32) {
+    let nic = &mut fixture.world.nics[1];
     let vhca = nic.create_vhca().unwrap();
     let pd = nic.alloc_pd_on(vhca).unwrap();
     let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-    let attr = MkeyAttr { pd, space: Space::Host, start: bench.parts[0].0, len: 4096, access: rights };
+    let attr = MkeyAttr { pd, space: Space::Host, start: fixture.parts[0].0, len: 4096, access: rights };
     let target = nic.create_mkey(attr).unwrap();
     nic.share_mkey(target, TOKEN).unwrap();
-    let attr = AliasAttr { pd: bench.b.qp.pd, target_vhca: vhca, target, token: TOKEN };
+    let attr = AliasAttr { pd: fixture.b.qp.pd, target_vhca: vhca, target, token: TOKEN };
     (vhca, target, nic.create_alias_mkey(attr).unwrap())
 }
 
 #[test]
 fn an_alias_reaches_what_its_target_reaches() {
-    let mut bench = bench();
-    let (_, target, alias) = alias(&mut bench);
-    let (addr, _) = bench.parts[0];
-    let write = bench.write(addr, 2000, alias);
-    assert_eq!(bench.run(&write)[0].opcode, cqe_opcode::REQUESTER);
-    assert!(bench.world.mem[1].get(Space::Host, addr, 2000) == pattern(8192, 3)[..2000]);
-    let access = bench.world.nics[1].check_access(alias, bench.b.qp.pd, addr, 8, Access::empty());
+    let mut fixture = fixture();
+    let (_, target, alias) = alias(&mut fixture);
+    let (addr, _) = fixture.parts[0];
+    let write = fixture.write(addr, 2000, alias);
+    assert_eq!(fixture.run(&write)[0].opcode, cqe_opcode::REQUESTER);
+    assert!(fixture.world.mem[1].get(Space::Host, addr, 2000) == pattern(8192, 3)[..2000]);
+    let access = fixture.world.nics[1].check_access(alias, fixture.b.qp.pd, addr, 8, Access::empty());
     assert_eq!(access, Ok(Space::Host), "a window may use it");
-    let write = bench.write(addr, 8, target);
-    assert_eq!(bench.run(&write)[0].syndrome, syndrome::REMOTE_ACCESS, "the target itself is of another domain");
+    let write = fixture.write(addr, 8, target);
+    assert_eq!(fixture.run(&write)[0].syndrome, syndrome::REMOTE_ACCESS, "the target itself is of another domain");
 }
 
 #[test]
@@ -310,30 +310,30 @@ fn an_alias_dies_with_its_permission() {
         ("shared anew", |nic, target| nic.share_mkey(target, [8; 32]).unwrap()),
     ];
     for (name, kill) in kills {
-        let mut bench = bench();
-        let (_, target, alias) = alias(&mut bench);
-        kill(&mut bench.world.nics[1], target);
-        let before = bench.world.mem[1].get(Space::Host, bench.parts[0].0, 64);
-        let write = bench.write(bench.parts[0].0, 64, alias);
-        assert_eq!(bench.run(&write)[0].syndrome, syndrome::REMOTE_ACCESS, "{name}");
-        assert_eq!(bench.world.mem[1].get(Space::Host, bench.parts[0].0, 64), before, "{name}: no data");
+        let mut fixture = fixture();
+        let (_, target, alias) = alias(&mut fixture);
+        kill(&mut fixture.world.nics[1], target);
+        let before = fixture.world.mem[1].get(Space::Host, fixture.parts[0].0, 64);
+        let write = fixture.write(fixture.parts[0].0, 64, alias);
+        assert_eq!(fixture.run(&write)[0].syndrome, syndrome::REMOTE_ACCESS, "{name}");
+        assert_eq!(fixture.world.mem[1].get(Space::Host, fixture.parts[0].0, 64), before, "{name}: no data");
     }
-    let mut bench = bench();
-    let (_, _, alias) = alias(&mut bench);
-    let read = bench.read(bench.parts[0].0, 64, alias);
-    assert_eq!(bench.run(&read)[0].syndrome, syndrome::REMOTE_ACCESS, "the target's rights");
+    let mut fixture = fixture();
+    let (_, _, alias) = alias(&mut fixture);
+    let read = fixture.read(fixture.parts[0].0, 64, alias);
+    assert_eq!(fixture.run(&read)[0].syndrome, syndrome::REMOTE_ACCESS, "the target's rights");
 }
 
 #[test]
 fn making_an_alias_needs_all_its_steps() {
-    let mut bench = bench();
-    let (vhca, target, alias) = alias(&mut bench);
-    let pd = bench.b.qp.pd;
+    let mut fixture = fixture();
+    let (vhca, target, alias) = alias(&mut fixture);
+    let pd = fixture.b.qp.pd;
     let good = AliasAttr { pd, target_vhca: vhca, target, token: TOKEN };
-    let elsewhere = bench.world.nics[0].vhca_id();
-    let own = bench.world.nics[1].vhca_id();
-    let ordinary = bench.parts[0].1;
-    let nic = &mut bench.world.nics[1];
+    let elsewhere = fixture.world.nics[0].vhca_id();
+    let own = fixture.world.nics[1].vhca_id();
+    let ordinary = fixture.parts[0].1;
+    let nic = &mut fixture.world.nics[1];
     let mut refused = |change: AliasAttr| nic.create_alias_mkey(change).unwrap_err();
     let not_shared = NicError::NotShared { key: target, vhca };
     assert_eq!(refused(AliasAttr { token: [0; 32], ..good }), not_shared, "wrong token");
@@ -352,25 +352,25 @@ fn making_an_alias_needs_all_its_steps() {
 
 #[test]
 fn an_alias_of_a_umr_key_follows_its_binding() {
-    let mut bench = bench();
-    let vhca = bench.world.nics[0].create_vhca().unwrap();
+    let mut fixture = fixture();
+    let vhca = fixture.world.nics[0].create_vhca().unwrap();
     // Node 0 has two functions: queue pair `a` is the host's, the alias is for a protection domain of the other.
-    let umr = bench.world.nics[0].create_umr_mkey(bench.a.qp.pd, 1).unwrap();
-    bench.world.nics[0].share_mkey(umr, TOKEN).unwrap();
-    let pd = bench.world.nics[0].alloc_pd_on(vhca).unwrap();
-    let target_vhca = bench.world.nics[0].vhca_id();
+    let umr = fixture.world.nics[0].create_umr_mkey(fixture.a.qp.pd, 1).unwrap();
+    fixture.world.nics[0].share_mkey(umr, TOKEN).unwrap();
+    let pd = fixture.world.nics[0].alloc_pd_on(vhca).unwrap();
+    let target_vhca = fixture.world.nics[0].vhca_id();
     let alias =
-        bench.world.nics[0].create_alias_mkey(AliasAttr { pd, target_vhca, target: umr, token: TOKEN }).unwrap();
-    let check = |b: &Bench, addr: u64| b.world.nics[0].check_access(alias, pd, addr, 8, Access::REMOTE_READ);
-    assert_eq!(check(&bench, START), Err(KeyFault::Free { key: umr }));
-    let (addr, lkey) = bench.source;
+        fixture.world.nics[0].create_alias_mkey(AliasAttr { pd, target_vhca, target: umr, token: TOKEN }).unwrap();
+    let check = |b: &Fixture, addr: u64| b.world.nics[0].check_access(alias, pd, addr, 8, Access::REMOTE_READ);
+    assert_eq!(check(&fixture, START), Err(KeyFault::Free { key: umr }));
+    let (addr, lkey) = fixture.source;
     let wqe = Wqe::new(UMR).key(umr).bind(addr, 64, ALL, &[(64, lkey, addr)]);
-    bench.run(&wqe);
-    assert_eq!(check(&bench, addr), Ok(Space::Host));
+    fixture.run(&wqe);
+    assert_eq!(check(&fixture, addr), Ok(Space::Host));
     let wqe = Wqe::new(UMR).key(umr).bind(addr + 64, 64, ALL, &[(64, lkey, addr + 64)]);
-    bench.run(&wqe);
-    assert!(matches!(check(&bench, addr), Err(KeyFault::Range { .. })));
-    assert_eq!(check(&bench, addr + 64), Ok(Space::Host), "without another command");
+    fixture.run(&wqe);
+    assert!(matches!(check(&fixture, addr), Err(KeyFault::Range { .. })));
+    assert_eq!(check(&fixture, addr + 64), Ok(Space::Host), "without another command");
 }
 
 #[test]
@@ -386,20 +386,20 @@ fn keys_that_go_while_packets_are_under_way_end_in_errors() {
     ] {
         let mut seen = std::collections::BTreeSet::new();
         for steps in 0..80 {
-            let mut bench = bench();
+            let mut fixture = fixture();
             // Long enough that the card has not prepared all of it while the first packet is on its way.
-            let (addr, rkey) = bench.world.buffer(1, bench.b.qp.pd, Space::Host, 65_536);
-            let source = bench.world.buffer(0, bench.a.qp.pd, Space::Host, 65_536);
-            bench.world.receive(&mut bench.b.qp, &[(addr, 65_536, rkey)]);
+            let (addr, rkey) = fixture.world.buffer(1, fixture.b.qp.pd, Space::Host, 65_536);
+            let source = fixture.world.buffer(0, fixture.a.qp.pd, Space::Host, 65_536);
+            fixture.world.receive(&mut fixture.b.qp, &[(addr, 65_536, rkey)]);
             let wqe = Wqe::new(opcode).data(source.0, 65_536, source.1);
             let wqe = if opcode == SEND { wqe } else { wqe.remote(addr, rkey) };
-            bench.world.post(&mut bench.a.qp, &wqe);
+            fixture.world.post(&mut fixture.a.qp, &wqe);
             for _ in 0..steps {
-                bench.world.step();
+                fixture.world.step();
             }
-            bench.world.nics[node].destroy_mkey(if node == 1 { rkey } else { source.1 }).unwrap();
-            bench.world.run();
-            let cqes = bench.world.poll_all(&mut bench.a.scq);
+            fixture.world.nics[node].destroy_mkey(if node == 1 { rkey } else { source.1 }).unwrap();
+            fixture.world.run();
+            let cqes = fixture.world.poll_all(&mut fixture.a.scq);
             assert_eq!(cqes.len(), 1, "{opcode:#x} after {steps} steps: exactly one completion");
             seen.insert(cqes[0].syndrome);
         }

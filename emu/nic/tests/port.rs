@@ -8,7 +8,7 @@ use emu_nic::*;
 
 const LEN: usize = 3000;
 
-fn bench(transport: Transport) -> (World, End, End, Wqe, (u64, u32)) {
+fn fixture(transport: Transport) -> (World, End, End, Wqe, (u64, u32)) {
     let mut world = World::new();
     let (a, b) = world.pair(&Setup::new(transport));
     let source = world.buffer(0, a.qp.pd, Space::Host, LEN);
@@ -19,7 +19,7 @@ fn bench(transport: Transport) -> (World, End, End, Wqe, (u64, u32)) {
 
 #[test]
 fn a_held_port_begins_no_packet_and_loses_none() {
-    let (mut world, mut a, mut b, write, target) = bench(Transport::Rc);
+    let (mut world, mut a, mut b, write, target) = fixture(Transport::Rc);
     world.act(0, |nic, _, _, _| {
         nic.hold_port(u8::MAX);
         nic.hold_port(u8::MAX);
@@ -52,11 +52,11 @@ fn a_held_port_begins_no_packet_and_loses_none() {
 
 #[test]
 fn a_port_held_in_the_middle_of_a_message_goes_on_where_it_was() {
-    let (mut plain, mut a, _, write, _) = bench(Transport::Uc);
+    let (mut plain, mut a, _, write, _) = fixture(Transport::Uc);
     plain.post(&mut a.qp, &write);
     plain.run();
     let packets = plain.nics[0].counters().tx_packets;
-    let (mut world, mut a, _, write, _) = bench(Transport::Uc);
+    let (mut world, mut a, _, write, _) = fixture(Transport::Uc);
     world.post(&mut a.qp, &write);
     while world.nics[0].counters().tx_packets == 0 {
         assert!(world.step());
@@ -89,7 +89,7 @@ fn the_loopback_path_is_not_the_port() {
 
 #[test]
 fn damaged_packets_reach_nobody_and_are_counted_where_they_are_for() {
-    let (mut world, mut a, mut b, write, target) = bench(Transport::Rc);
+    let (mut world, mut a, mut b, write, target) = fixture(Transport::Rc);
     world.post(&mut a.qp, &write);
     world.run();
     assert_eq!(world.poll_all(&mut a.scq).len(), 1);

@@ -11,7 +11,7 @@ const LEN: usize = 256 << 10;
 /// Class of priority 3.
 const CONTROL: u8 = 0x60;
 
-struct Bench {
+struct Fixture {
     world: World,
     data: End,
     control: End,
@@ -24,7 +24,7 @@ fn class(world: &mut World, end: &End, traffic_class: u8) {
 }
 
 /// A queue pair for long Writes and one for short ones, from card 0 to card 1.
-fn bench(control_class: u8, priorities: Priorities, weights: [u32; PRIORITIES]) -> Bench {
+fn fixture(control_class: u8, priorities: Priorities, weights: [u32; PRIORITIES]) -> Fixture {
     let mut world = World::new();
     world.act(0, |nic, _, _, _| nic.set_priorities(priorities, weights));
     let (data, peer) = world.pair(&Setup::new(Transport::Uc));
@@ -37,12 +37,12 @@ fn bench(control_class: u8, priorities: Priorities, weights: [u32; PRIORITIES]) 
     };
     let bulk = write(&mut world, &data, &peer, LEN);
     let short = write(&mut world, &control, &other, 32);
-    Bench { world, data, control, bulk, short }
+    Fixture { world, data, control, bulk, short }
 }
 
 /// How long a short Write takes that is posted in the middle of a long one.
 fn short_takes_ps(control_class: u8, priorities: Priorities) -> u64 {
-    let Bench { mut world, mut data, mut control, bulk, short } = bench(control_class, priorities, [1; PRIORITIES]);
+    let Fixture { mut world, mut data, mut control, bulk, short } = fixture(control_class, priorities, [1; PRIORITIES]);
     world.post(&mut data.qp, &bulk);
     world.run_until(8_000_000);
     let begun = world.now_ps;
@@ -71,7 +71,8 @@ fn a_higher_class_waits_for_no_packet_that_is_prepared() {
 
 #[test]
 fn a_queue_pair_keeps_its_order_and_its_bytes_whatever_passes_it() {
-    let Bench { mut world, mut data, mut control, bulk, short } = bench(CONTROL, Priorities::Strict, [1; PRIORITIES]);
+    let Fixture { mut world, mut data, mut control, bulk, short } =
+        fixture(CONTROL, Priorities::Strict, [1; PRIORITIES]);
     let bytes = pattern(LEN, 7);
     let (source, target) = (bulk.data[0].0, bulk.remote.unwrap().0);
     world.mem[0].set(Space::Host, source, &bytes);
@@ -88,7 +89,7 @@ fn a_queue_pair_keeps_its_order_and_its_bytes_whatever_passes_it() {
 
 /// When the long Write of each queue pair has left, both being as long.
 fn two_long_writes(priorities: Priorities, weights: [u32; PRIORITIES]) -> [u64; 2] {
-    let Bench { mut world, mut data, mut control, bulk, .. } = bench(CONTROL, priorities, weights);
+    let Fixture { mut world, mut data, mut control, bulk, .. } = fixture(CONTROL, priorities, weights);
     let (source, target) = (bulk.data[0], bulk.remote.unwrap());
     let pd = control.qp.pd;
     let own = world.key(0, pd, Space::Host, source.0, LEN as u64, Access::all());

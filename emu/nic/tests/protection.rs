@@ -6,7 +6,7 @@ use common::*;
 use emu_nic::wqe_opcode::*;
 use emu_nic::*;
 
-struct Bench {
+struct Fixture {
     world: World,
     a: End,
     b: End,
@@ -16,14 +16,14 @@ struct Bench {
 
 const LEN: usize = 3000;
 
-fn bench(transport: Transport) -> Bench {
+fn fixture(transport: Transport) -> Fixture {
     let mut world = World::new();
     let (a, b) = world.pair(&Setup::new(transport));
     let source = world.buffer(0, a.qp.pd, Space::Host, LEN);
     let target = world.buffer(1, b.qp.pd, Space::Host, LEN);
     world.mem[0].set(Space::Host, source.0, &pattern(LEN, 1));
     world.mem[1].set(Space::Host, target.0, &pattern(LEN, 77));
-    Bench { world, a, b, source, target }
+    Fixture { world, a, b, source, target }
 }
 
 /// Ways to spoil a key: name, the spoilt key, and its vendor syndrome.
@@ -55,7 +55,7 @@ fn spoilt(
 }
 
 fn count(transport: Transport, needed: Access) -> usize {
-    let Bench { mut world, b, target, .. } = bench(transport);
+    let Fixture { mut world, b, target, .. } = fixture(transport);
     spoilt(&mut world, 1, b.qp.pd, target, needed).len()
 }
 
@@ -63,7 +63,7 @@ fn count(transport: Transport, needed: Access) -> usize {
 fn local_reads_are_checked() {
     for transport in [Transport::Rc, Transport::Uc, Transport::Ud] {
         for i in 0..count(transport, Access::empty()) {
-            let Bench { mut world, mut a, b, source, .. } = bench(transport);
+            let Fixture { mut world, mut a, b, source, .. } = fixture(transport);
             let (name, lkey, vendor) = spoilt(&mut world, 0, a.qp.pd, source, Access::empty())[i];
             let mut wqe = Wqe::new(SEND).data(source.0, LEN, lkey).unsignalled();
             if transport == Transport::Ud {
@@ -89,7 +89,7 @@ fn local_reads_are_checked() {
 fn receives_are_checked() {
     for transport in [Transport::Rc, Transport::Uc, Transport::Ud] {
         for i in 0..count(transport, Access::LOCAL_WRITE) {
-            let Bench { mut world, mut a, mut b, source, target } = bench(transport);
+            let Fixture { mut world, mut a, mut b, source, target } = fixture(transport);
             let (name, lkey, vendor) = spoilt(&mut world, 1, b.qp.pd, target, Access::LOCAL_WRITE)[i];
             world.receive(&mut b.qp, &[(target.0, LEN as u32, lkey)]);
             let mut wqe =
@@ -117,7 +117,7 @@ fn receives_are_checked() {
 #[test]
 fn read_destinations_are_checked() {
     for i in 0..count(Transport::Rc, Access::LOCAL_WRITE) {
-        let Bench { mut world, mut a, source, target, .. } = bench(Transport::Rc);
+        let Fixture { mut world, mut a, source, target, .. } = fixture(Transport::Rc);
         let (name, lkey, vendor) = spoilt(&mut world, 0, a.qp.pd, source, Access::LOCAL_WRITE)[i];
         world.post(&mut a.qp, &Wqe::new(RDMA_READ).data(source.0, LEN, lkey).remote(target.0, target.1));
         world.run();
@@ -133,7 +133,7 @@ fn remote_accesses_are_checked() {
         [(RDMA_WRITE, Access::REMOTE_WRITE), (RDMA_WRITE_IMM, Access::REMOTE_WRITE), (RDMA_READ, Access::REMOTE_READ)]
     {
         for i in 0..count(Transport::Rc, needed) {
-            let Bench { mut world, mut a, mut b, source, target } = bench(Transport::Rc);
+            let Fixture { mut world, mut a, mut b, source, target } = fixture(Transport::Rc);
             let (name, rkey, _) = spoilt(&mut world, 1, b.qp.pd, target, needed)[i];
             world.receive(&mut b.qp, &[]);
             world.post(&mut a.qp, &Wqe::new(opcode).data(source.0, LEN, source.1).remote(target.0, rkey));
@@ -154,7 +154,7 @@ fn remote_accesses_are_checked() {
 #[test]
 fn an_unreliable_write_without_rights_vanishes() {
     for i in 0..count(Transport::Uc, Access::REMOTE_WRITE) {
-        let Bench { mut world, mut a, mut b, source, target } = bench(Transport::Uc);
+        let Fixture { mut world, mut a, mut b, source, target } = fixture(Transport::Uc);
         let (name, rkey, _) = spoilt(&mut world, 1, b.qp.pd, target, Access::REMOTE_WRITE)[i];
         world.receive(&mut b.qp, &[]);
         world.post(&mut a.qp, &Wqe::new(RDMA_WRITE_IMM).data(source.0, LEN, source.1).remote(target.0, rkey));
@@ -174,7 +174,7 @@ fn an_unreliable_write_without_rights_vanishes() {
 #[test]
 fn the_queue_pair_must_allow_what_the_key_allows() {
     for (opcode, missing) in [(RDMA_WRITE, Access::REMOTE_WRITE), (RDMA_READ, Access::REMOTE_READ)] {
-        let Bench { mut world, mut a, b, source, target } = bench(Transport::Rc);
+        let Fixture { mut world, mut a, b, source, target } = fixture(Transport::Rc);
         let access = Some(Access::all().difference(missing));
         world.modify(1, b.qp.qpn, &QpModify { access, ..QpModify::default() }).unwrap();
         world.post(&mut a.qp, &Wqe::new(opcode).data(source.0, 8, source.1).remote(target.0, target.1));
@@ -186,7 +186,7 @@ fn the_queue_pair_must_allow_what_the_key_allows() {
 #[test]
 fn empty_accesses_need_no_key() {
     for opcode in [RDMA_WRITE, RDMA_READ] {
-        let Bench { mut world, mut a, .. } = bench(Transport::Rc);
+        let Fixture { mut world, mut a, .. } = fixture(Transport::Rc);
         world.post(&mut a.qp, &Wqe::new(opcode).remote(0, 0));
         world.run();
         assert_eq!(world.poll_all(&mut a.scq)[0].opcode, cqe_opcode::REQUESTER, "{opcode:#x}");
@@ -195,7 +195,7 @@ fn empty_accesses_need_no_key() {
 
 #[test]
 fn a_key_destroyed_between_packets_stops_the_message() {
-    let Bench { mut world, mut a, source, target, .. } = bench(Transport::Rc);
+    let Fixture { mut world, mut a, source, target, .. } = fixture(Transport::Rc);
     world.post(&mut a.qp, &Wqe::new(RDMA_WRITE).data(source.0, LEN, source.1).remote(target.0, target.1));
     while world.arrivals.is_empty() {
         assert!(world.step());
@@ -216,7 +216,7 @@ fn send_datagram(world: &mut World, a: &mut End, b: &mut End, target: (u64, u32)
 
 #[test]
 fn datagrams_need_the_right_qkey() {
-    let Bench { mut world, mut a, mut b, target, .. } = bench(Transport::Ud);
+    let Fixture { mut world, mut a, mut b, target, .. } = fixture(Transport::Ud);
     assert_eq!(send_datagram(&mut world, &mut a, &mut b, target, 0x1111), 1);
     assert_eq!(send_datagram(&mut world, &mut a, &mut b, target, 0x1112), 0);
     assert_eq!(world.nics[1].counters().qkey_drops, 1);

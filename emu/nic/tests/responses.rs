@@ -10,7 +10,7 @@ use common::*;
 use emu_nic::*;
 use outside::{FIRST_PSN, MTU, PEER_QPN, add, to_card};
 
-struct Bench {
+struct Fixture {
     world: World,
     end: End,
     address: u64,
@@ -19,7 +19,7 @@ struct Bench {
 }
 
 /// A card that is asked by a peer that sends whatever it likes.
-fn bench(max_dest_rd_atomic: u8) -> Bench {
+fn fixture(max_dest_rd_atomic: u8) -> Fixture {
     let mut world = World::new();
     let mut end = world.end(0, &Setup::new(Transport::Rc));
     let modify = QpModify {
@@ -45,10 +45,10 @@ fn bench(max_dest_rd_atomic: u8) -> Bench {
         sink.borrow_mut().push(packet.clone());
         true
     }));
-    Bench { world, end, address, rkey, sent }
+    Fixture { world, end, address, rkey, sent }
 }
 
-impl Bench {
+impl Fixture {
     fn read(&self, psn: u32, len: usize) -> Packet {
         let extension = Extension::Remote { address: self.address, rkey: self.rkey, len: len as u32 };
         Packet { ack_request: true, extension, ..to_card(self.end.qp.qpn, Operation::ReadRequest, psn) }
@@ -88,14 +88,14 @@ const ATOMIC_ACKNOWLEDGE: u8 = 18;
 
 #[test]
 fn an_answer_counts_the_messages_up_to_its_own_psn() {
-    let mut bench = bench(16);
+    let mut fixture = fixture(16);
     let psn = |ahead| add(FIRST_PSN, ahead);
     let requests = [
-        bench.read(psn(0), 300),
-        bench.read(psn(2), 100),
-        bench.send(psn(3)),
-        bench.fetch_add(psn(4)),
-        bench.read(psn(5), 8),
+        fixture.read(psn(0), 300),
+        fixture.read(psn(2), 100),
+        fixture.send(psn(3)),
+        fixture.fetch_add(psn(4)),
+        fixture.read(psn(5), 8),
     ];
     let expected = [
         (READ_FIRST, 0, 1),
@@ -105,23 +105,23 @@ fn an_answer_counts_the_messages_up_to_its_own_psn() {
         (ATOMIC_ACKNOWLEDGE, 4, 4),
         (READ_ONLY, 5, 5),
     ];
-    assert_eq!(bench.answers(&requests), expected);
+    assert_eq!(fixture.answers(&requests), expected);
     // An atomic that waits for nothing counts itself, too.
-    let alone = [bench.fetch_add(psn(6))];
-    assert_eq!(bench.answers(&alone), [(ATOMIC_ACKNOWLEDGE, 6, 6)]);
+    let alone = [fixture.fetch_add(psn(6))];
+    assert_eq!(fixture.answers(&alone), [(ATOMIC_ACKNOWLEDGE, 6, 6)]);
     // Repetitions are answered like the first time.
-    assert_eq!(bench.answers(&[requests[3].clone()]), [(ATOMIC_ACKNOWLEDGE, 4, 4)]);
-    assert_eq!(bench.answers(&[requests[1].clone()]), [(READ_ONLY, 2, 2)]);
-    assert_eq!(bench.answers(&[requests[2].clone()]), [(ACKNOWLEDGE, 3, 3)], "not the Reads behind it");
+    assert_eq!(fixture.answers(&[requests[3].clone()]), [(ATOMIC_ACKNOWLEDGE, 4, 4)]);
+    assert_eq!(fixture.answers(&[requests[1].clone()]), [(READ_ONLY, 2, 2)]);
+    assert_eq!(fixture.answers(&[requests[2].clone()]), [(ACKNOWLEDGE, 3, 3)], "not the Reads behind it");
 }
 
 #[test]
 fn a_doubled_request_takes_no_answer_away() {
-    let mut bench = bench(16);
+    let mut fixture = fixture(16);
     let psn = |ahead| add(FIRST_PSN, ahead);
     // So long that the repetition comes in the middle of the answer.
-    let (read, send, behind) = (bench.read(psn(0), 8 * MTU), bench.send(psn(8)), bench.read(psn(9), 100));
-    let answers = bench.answers(&[read.clone(), send, behind, read]);
+    let (read, send, behind) = (fixture.read(psn(0), 8 * MTU), fixture.send(psn(8)), fixture.read(psn(9), 100));
+    let answers = fixture.answers(&[read.clone(), send, behind, read]);
     let ends: Vec<_> = answers.into_iter().filter(|answer| !matches!(answer.0, READ_FIRST | READ_MIDDLE)).collect();
     assert_eq!(ends, [(READ_LAST, 7, 1), (ACKNOWLEDGE, 8, 2), (READ_ONLY, 9, 3)]);
 }
@@ -131,28 +131,28 @@ fn more_outstanding_reads_than_agreed_are_refused() {
     for limit in [1, 2, 16] {
         let count = u32::from(limit);
         for atomic in [false, true] {
-            let mut bench = bench(limit);
-            let mut requests: Vec<Packet> = (0..count).map(|ahead| bench.read(add(FIRST_PSN, ahead), 8)).collect();
+            let mut fixture = fixture(limit);
+            let mut requests: Vec<Packet> = (0..count).map(|ahead| fixture.read(add(FIRST_PSN, ahead), 8)).collect();
             // As many are answered; when they are, as many again.
-            assert_eq!(bench.answers(&requests).len(), requests.len());
+            assert_eq!(fixture.answers(&requests).len(), requests.len());
             for request in &mut requests {
                 request.psn = add(request.psn, count);
             }
             let psn = add(FIRST_PSN, 2 * count);
-            requests.push(if atomic { bench.fetch_add(psn) } else { bench.read(psn, 8) });
+            requests.push(if atomic { fixture.fetch_add(psn) } else { fixture.read(psn, 8) });
             for request in requests {
-                bench.world.act(0, |nic, mem, now, fx| nic.handle_packet(now, request, mem, fx));
+                fixture.world.act(0, |nic, mem, now, fx| nic.handle_packet(now, request, mem, fx));
             }
-            bench.world.run();
-            let sent = bench.sent.take();
+            fixture.world.run();
+            let sent = fixture.sent.take();
             let answers = sent.iter().filter(|packet| packet.opcode() == READ_ONLY).count();
             assert_eq!(answers, usize::from(limit), "what was agreed is answered");
             let refusal = sent.last().expect("an answer");
             assert_eq!(refusal.extension, Extension::Acknowledge(Acknowledgement::InvalidRequest));
             assert_eq!((refusal.psn, refusal.message_number), (psn, 2 * count));
-            let event = AsyncEvent::QpFatal { qpn: bench.end.qp.qpn, cause: FailureCause::InvalidRequest };
-            assert_eq!(bench.world.async_events, [(0, event)]);
-            assert_eq!(bench.world.state(&bench.end.qp), QpState::Err);
+            let event = AsyncEvent::QpFatal { qpn: fixture.end.qp.qpn, cause: FailureCause::InvalidRequest };
+            assert_eq!(fixture.world.async_events, [(0, event)]);
+            assert_eq!(fixture.world.state(&fixture.end.qp), QpState::Err);
         }
     }
 }
@@ -160,24 +160,25 @@ fn more_outstanding_reads_than_agreed_are_refused() {
 /// A peer that is repeated by the network at the wrong moment has not asked for more than agreed.
 #[test]
 fn repetitions_are_not_counted_as_outstanding() {
-    let mut bench = bench(1);
-    let first = bench.read(FIRST_PSN, 300);
-    assert_eq!(bench.answers(std::slice::from_ref(&first)).len(), 2);
-    let second = bench.read(add(FIRST_PSN, 2), 8);
-    let answers = bench.answers(&[first, second]);
+    let mut fixture = fixture(1);
+    let first = fixture.read(FIRST_PSN, 300);
+    assert_eq!(fixture.answers(std::slice::from_ref(&first)).len(), 2);
+    let second = fixture.read(add(FIRST_PSN, 2), 8);
+    let answers = fixture.answers(&[first, second]);
     assert_eq!(answers.last(), Some(&(READ_ONLY, 2, 2)), "{answers:?}");
-    assert_eq!(bench.world.state(&bench.end.qp), QpState::Rts);
+    assert_eq!(fixture.world.state(&fixture.end.qp), QpState::Rts);
 }
 
 #[test]
 fn a_repetition_reaches_no_further_than_the_read_did() {
-    let mut bench = bench(16);
+    let mut fixture = fixture(16);
     let psn = |ahead| add(FIRST_PSN, ahead);
-    let requests = [bench.read(psn(0), 600), bench.send(psn(3))];
-    assert_eq!(bench.answers(&requests).len(), 4);
-    let tail = bench.read(psn(1), 344);
-    assert_eq!(bench.answers(&[tail]), [(READ_FIRST, 1, 1), (READ_LAST, 2, 1)], "the tail");
-    for (name, longer) in [("beyond its end", bench.read(psn(1), 600)), ("where a Send was", bench.read(psn(3), 8))] {
-        assert_eq!(bench.answers(&[longer]), [], "{name}");
+    let requests = [fixture.read(psn(0), 600), fixture.send(psn(3))];
+    assert_eq!(fixture.answers(&requests).len(), 4);
+    let tail = fixture.read(psn(1), 344);
+    assert_eq!(fixture.answers(&[tail]), [(READ_FIRST, 1, 1), (READ_LAST, 2, 1)], "the tail");
+    for (name, longer) in [("beyond its end", fixture.read(psn(1), 600)), ("where a Send was", fixture.read(psn(3), 8))]
+    {
+        assert_eq!(fixture.answers(&[longer]), [], "{name}");
     }
 }

@@ -67,7 +67,7 @@ fn datagram(frame: &[u8]) -> (&[u8], u32) {
 }
 
 /// Puts the right IPv4 header checksum and check sequence into a frame that was tampered with.
-fn mend(frame: &mut [u8]) {
+fn fix(frame: &mut [u8]) {
     let ip = &mut frame[ETHERNET_BYTES..];
     if ip[0] == 0x45 {
         ip[10..12].fill(0);
@@ -281,10 +281,10 @@ fn packets_that_are_none() {
 fn malformed_frames_are_reported_by_field_value_and_limit() {
     let ipv4 = |row: usize| frame(&packet(OPCODES[row], (v4(1), v4(2)), numbers(), b"abcde"));
     let ipv6 = |row: usize| frame(&packet(OPCODES[row], (v6(1), v6(2)), numbers(), b"abcde"));
-    let told = |mut frame: Vec<u8>, at: usize, bytes: &[u8], mended: bool| {
+    let told = |mut frame: Vec<u8>, at: usize, bytes: &[u8], fixed: bool| {
         frame[at..at + bytes.len()].copy_from_slice(bytes);
-        if mended {
-            mend(&mut frame);
+        if fixed {
+            fix(&mut frame);
         }
         wire::decode(&frame).expect_err("malformed").to_string()
     };
@@ -338,7 +338,7 @@ fn malformed_frames_are_reported_by_field_value_and_limit() {
     odd[16..18].copy_from_slice(&51_u16.to_be_bytes());
     odd[38..40].copy_from_slice(&31_u16.to_be_bytes());
     odd.extend_from_slice(&[0; 4]);
-    mend(&mut odd);
+    fix(&mut odd);
     let told = wire::decode(&odd).expect_err("7 bytes").to_string();
     assert_eq!(told, "payload and padding modulo 4 is 0x3, but must be 0x0");
 }
@@ -365,7 +365,7 @@ proptest! {
         let _ = icrc(&bytes);
     }
 
-    /// Nearly right frames, mended so that they get past the checksums: what is accepted can be written again and is then
+    /// Nearly right frames, fixed so that they get past the checksums: what is accepted can be written again and is then
     /// read as the same packet.
     #[test]
     fn tampered_frames_are_a_packet_or_an_error(
@@ -385,7 +385,7 @@ proptest! {
             _ => 40 + usize::from(u16::from_be_bytes([ip[4], ip[5]])),
         };
         if (60..=ip.len()).contains(&declared) {
-            mend(&mut bytes);
+            fix(&mut bytes);
         }
         if let Ok(read) = wire::decode(&bytes) {
             prop_assert_eq!(wire::decode(&frame(&read)), Ok(read));

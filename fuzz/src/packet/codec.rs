@@ -31,7 +31,7 @@ pub(super) fn decode(frame: &[u8]) -> Option<Packet> {
 }
 
 /// The frame with the lengths, the header checksum and the check sequence that its bytes ask for.
-pub(super) fn mended(frame: &[u8]) -> Vec<u8> {
+pub(super) fn fixed(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let v6 = frame.get(12..14) == Some(&[0x86, 0xDD]);
     let header = if v6 { 40 } else { 20 };

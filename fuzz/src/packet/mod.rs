@@ -16,9 +16,9 @@ use emu_machine::nic::{
     wqe_opcode,
 };
 
+use crate::fixture::{BLOCK, Buffer, End, Fixture, QKEY, send, world};
 use crate::input::Input;
-use crate::rig::{BLOCK, Buffer, End, QKEY, Rig, send, world};
-use codec::{decode, mended};
+use codec::{decode, fixed};
 
 pub use seeds::seeds;
 
@@ -27,7 +27,7 @@ pub mod mode {
     /// The rest is a frame.
     pub const FRAME: u8 = 0;
     /// The rest is a frame to be made right.
-    pub const MENDED: u8 = 1;
+    pub const FIXED: u8 = 1;
     /// The rest are operations.
     pub const OPERATIONS: u8 = 2;
     /// How many there are.
@@ -67,13 +67,13 @@ pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     match input.u8() % mode::COUNT {
         mode::FRAME => drop(decode(input.rest())),
-        mode::MENDED => drop(decode(&mended(input.rest()))),
+        mode::FIXED => drop(decode(&fixed(input.rest()))),
         _ => operations(&mut input),
     }
 }
 
 struct Abuse<'w> {
-    rig: Rig<'w>,
+    fixture: Fixture<'w>,
     /// In the order of [`TRANSPORTS`]: card 0 and card 1.
     pairs: [[End; 2]; 3],
     buffers: [[Buffer; 2]; 3],
@@ -100,22 +100,22 @@ fn operations(input: &mut Input<'_>) {
 
 impl<'w> Abuse<'w> {
     fn new(world: &'w mut World) -> Self {
-        let mut rig = Rig::new(world);
-        let pairs = TRANSPORTS.map(|transport| rig.pair(transport, LOG_RING));
+        let mut fixture = Fixture::new(world);
+        let pairs = TRANSPORTS.map(|transport| fixture.pair(transport, LOG_RING));
         let mut canaries = Vec::new();
         let buffers = pairs.each_ref().map(|pair| {
             pair.each_ref().map(|end| {
-                canaries.push(rig.alloc(BLOCK));
-                rig.buffer(end.qp.card, end.qp.pd, BUFFER_BYTES)
+                canaries.push(fixture.alloc(BLOCK));
+                fixture.buffer(end.qp.card, end.qp.pd, BUFFER_BYTES)
             })
         });
-        canaries.push(rig.alloc(BLOCK));
+        canaries.push(fixture.alloc(BLOCK));
         for &canary in &canaries {
-            rig.write(canary, &CANARY);
+            fixture.write(canary, &CANARY);
         }
         let member = pairs[2][1].qp.number;
-        rig.world.card(1).expect("a card").nic.attach_multicast(member, GROUP.gid).expect("a datagram queue pair");
-        Abuse { rig, pairs, buffers, canaries, producers: [[0; 2]; 3], injected: [0; 2], read: [0; 2] }
+        fixture.world.card(1).expect("a card").nic.attach_multicast(member, GROUP.gid).expect("a datagram queue pair");
+        Abuse { fixture, pairs, buffers, canaries, producers: [[0; 2]; 3], injected: [0; 2], read: [0; 2] }
     }
 
     fn operation(&mut self, input: &mut Input<'_>) {
@@ -127,7 +127,7 @@ impl<'w> Abuse<'w> {
             op::FRAME => {
                 let from = usize::from(input.u8() % 2);
                 let len = usize::from(input.u16()) % 2048;
-                if let Some(mut packet) = decode(&mended(input.bytes(len))) {
+                if let Some(mut packet) = decode(&fixed(input.bytes(len))) {
                     self.relocate(&mut packet);
                     self.inject(from, packet);
                 }
@@ -137,26 +137,26 @@ impl<'w> Abuse<'w> {
                 let opcode = input.pick(&[wqe_opcode::SEND, wqe_opcode::SEND_IMM, wqe_opcode::NOP]);
                 let len = u32::from(input.u8()) * 4;
                 let peer = self.pairs[pair][1 - card].qp.number;
-                let av = (pair == 2).then(|| self.rig.address_vector(1 - card, peer));
+                let av = (pair == 2).then(|| self.fixture.address_vector(1 - card, peer));
                 let Buffer { addr, key, .. } = self.buffers[pair][card];
                 let qp = &self.pairs[pair][card].qp;
                 let index = self.producers[pair][card];
                 let wqe = send(qp, index, opcode, av.as_ref(), (addr, len, key));
                 for (offset, block) in wqe.iter().enumerate() {
-                    self.rig.put(qp, index.wrapping_add(offset as u16), block);
+                    self.fixture.put(qp, index.wrapping_add(offset as u16), block);
                 }
                 let behind = index.wrapping_add(wqe.len() as u16);
                 self.producers[pair][card] = behind;
-                self.rig.ring(qp, behind);
+                self.fixture.ring(qp, behind);
             }
             op::RECEIVE => {
                 let (pair, card) = (usize::from(input.u8() % 3), usize::from(input.u8() % 2));
                 let buffer = Buffer { len: u32::from(input.u8()) * 4, ..self.buffers[pair][card] };
-                self.rig.receive(&mut self.pairs[pair][card].qp, buffer);
+                self.fixture.receive(&mut self.pairs[pair][card].qp, buffer);
             }
             op::STEP => {
                 for _ in 0..input.u8() {
-                    self.rig.world.step();
+                    self.fixture.world.step();
                 }
             }
             _ => self.drain(),
@@ -181,12 +181,12 @@ impl<'w> Abuse<'w> {
         let operation = input.pick(&OPERATIONS);
         let flags = input.u8();
         let flag = |bit: u8| flags >> bit & 1 == 1;
-        let query = self.rig.world.card(to).expect("a card").nic.query_qp(qpn).expect("it is there");
+        let query = self.fixture.world.card(to).expect("a card").nic.query_qp(qpn).expect("it is there");
         let expected = if operation.is_request() { query.rq_psn } else { query.sq_psn };
         let psn = expected.wrapping_add_signed(i32::from(input.u8().cast_signed())) & 0xFF_FFFF;
         let odd = input.u8();
-        let own = self.rig.world.card(to).expect("a card").nic.address();
-        let peer = self.rig.world.card(1 - to).expect("a card").nic.address();
+        let own = self.fixture.world.card(to).expect("a card").nic.address();
+        let peer = self.fixture.world.card(1 - to).expect("a card").nic.address();
         let multicast = odd & 1 == 1;
         let extension = self.extension(input, pair, to);
         let mut packet = Packet {
@@ -275,15 +275,15 @@ impl<'w> Abuse<'w> {
 
     /// Puts a packet on the wire at a card's port.
     fn inject(&mut self, from: usize, packet: Packet) {
-        let now_ps = self.rig.world.now_ps();
-        self.rig.world.nic_call(from, |_, fx| fx.packets.push((now_ps, packet))).expect("a card");
+        let now_ps = self.fixture.world.now_ps();
+        self.fixture.world.nic_call(from, |_, fx| fx.packets.push((now_ps, packet))).expect("a card");
         self.injected[from] += 1;
     }
 
     fn drain(&mut self) {
         for pair in &mut self.pairs {
             for (card, end) in pair.iter_mut().enumerate() {
-                for cqe in self.rig.drain(&mut end.sends).into_iter().chain(self.rig.drain(&mut end.receives)) {
+                for cqe in self.fixture.drain(&mut end.sends).into_iter().chain(self.fixture.drain(&mut end.receives)) {
                     assert_eq!(cqe.qpn, end.qp.number);
                     assert_eq!(cqe.failed(), cqe.syndrome != 0, "{cqe:?}");
                     self.read[card] += 1;
@@ -293,11 +293,11 @@ impl<'w> Abuse<'w> {
     }
 
     fn finish(mut self) {
-        self.rig.settle(MAX_STEPS);
+        self.fixture.settle(MAX_STEPS);
         self.drain();
         for card in 0..2 {
-            let counters = *self.rig.world.card(card).expect("a card").nic.counters();
-            let (port, peer) = (self.rig.world.port_counters(card), self.rig.world.port_counters(1 - card));
+            let counters = *self.fixture.world.card(card).expect("a card").nic.counters();
+            let (port, peer) = (self.fixture.world.port_counters(card), self.fixture.world.port_counters(1 - card));
             assert_eq!(port.tx_frames, counters.tx_packets + self.injected[card], "{counters:?}");
             assert_eq!(port.rx_frames, peer.tx_frames, "the link loses nothing");
             let refused = counters.address_drops + counters.multicast_drops + counters.rx_buffer_drops;
@@ -306,27 +306,26 @@ impl<'w> Abuse<'w> {
             assert_eq!(counters.cqes, self.read[card], "every CQE that the card counts is in a ring: {counters:?}");
         }
         for &canary in &self.canaries {
-            assert_eq!(self.rig.read::<BLOCK>(canary), CANARY, "memory without a key is as it was");
+            assert_eq!(self.fixture.read::<BLOCK>(canary), CANARY, "memory without a key is as it was");
         }
         for pair in &mut self.pairs {
             let queues =
                 pair.each_ref().map(|end| [(end.qp.card, end.sends.number), (end.qp.card, end.receives.number)]);
-            let dead = queues
-                .as_flattened()
-                .iter()
-                .any(|&(card, cq)| self.rig.world.card(card).expect("a card").nic.cq_failed(cq).expect("it is there"));
+            let dead = queues.as_flattened().iter().any(|&(card, cq)| {
+                self.fixture.world.card(card).expect("a card").nic.cq_failed(cq).expect("it is there")
+            });
             if dead {
                 continue;
             }
             let numbers = pair.each_ref().map(|end| end.qp.number);
             for (card, end) in pair.iter_mut().enumerate() {
-                self.rig.connect(&mut end.qp, (1 - card, numbers[1 - card]));
-                self.rig.drain(&mut end.sends);
-                self.rig.drain(&mut end.receives);
+                self.fixture.connect(&mut end.qp, (1 - card, numbers[1 - card]));
+                self.fixture.drain(&mut end.sends);
+                self.fixture.drain(&mut end.receives);
             }
-            self.rig.assert_talks(pair, 0);
+            self.fixture.assert_talks(pair, 0);
         }
         let busiest = usize::from(self.injected[0] as u8 % 3);
-        self.rig.assert_well(TRANSPORTS[busiest]);
+        self.fixture.assert_well(TRANSPORTS[busiest]);
     }
 }

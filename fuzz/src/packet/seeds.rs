@@ -5,8 +5,8 @@ use emu_machine::nic::wire;
 use emu_machine::nic::{Acknowledgement, Address, DEFAULT_PKEY, Extension, Gid, Network, Operation, Packet};
 
 use super::{Abuse, TRANSPORTS, mode, op};
+use crate::fixture::{QKEY, world};
 use crate::input::Script;
-use crate::rig::{QKEY, world};
 
 /// A frame of each opcode, from the codec itself, alone and towards live queue pairs, and operations on top of them.
 #[must_use]
@@ -25,7 +25,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         solicited: false,
         ack_request: pair == 0,
         destination_qpn: abuse.pairs[pair][1].qp.number,
-        psn: crate::rig::FIRST_PSN,
+        psn: crate::fixture::FIRST_PSN,
         immediate: None,
         invalidate: None,
         message_number: 0,
@@ -83,7 +83,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         let live = live.bytes(&[op::RECEIVE, 2, 1, 255, op::FRAME, 0]).u16(frame.len() as u16).bytes(&frame);
         seeds.push((name, live.bytes(&[op::STEP, 50]).done()));
         if name == "send-v6" {
-            seeds.push(("mended", [&[mode::MENDED], &frame[..]].concat()));
+            seeds.push(("fixed", [&[mode::FIXED], &frame[..]].concat()));
         }
     }
     // To RC of card 1: Send with everything right; then an acknowledgement of something to card 0.
@@ -115,8 +115,8 @@ mod tests {
             while !input.is_empty() {
                 abuse.operation(&mut input);
             }
-            abuse.rig.settle(MAX_STEPS);
-            let counters = *abuse.rig.world.card(1).expect("a card").nic.counters();
+            abuse.fixture.settle(MAX_STEPS);
+            let counters = *abuse.fixture.world.card(1).expect("a card").nic.counters();
             let lost = counters.qp_drops + counters.pkey_drops + counters.qkey_drops + counters.remote_access_errors;
             assert!(counters.rx_packets > 0, "{name}: {counters:?}");
             // Only a UMR key can be invalidated.

@@ -11,7 +11,7 @@ use flexio::{
 use zerocopy::IntoBytes as _;
 
 use super::CalibrateError;
-use super::rig::{Bench, LINE_BYTES, check, compact, cq_memory, devices, lost, provider, span_ns, with_bench};
+use super::fixture::{Fixture, LINE_BYTES, check, compact, cq_memory, devices, lost, provider, span_ns, with_bench};
 use crate::tput::run::ImageFile;
 
 /// log2 of the receives of a worker.
@@ -74,10 +74,10 @@ impl Echo {
     pub(super) fn per_s(&self, image: &ImageFile, parameters: &Parameters) -> Result<f64, CalibrateError> {
         let provider = provider(parameters, 2)?;
         let cards = devices(&provider)?;
-        with_bench(&cards[0], image, self.threads as usize, LINE_BYTES, |bench| self.serve(bench, &cards[1]))
+        with_bench(&cards[0], image, self.threads as usize, LINE_BYTES, |fixture| self.serve(fixture, &cards[1]))
     }
 
-    fn serve(&self, bench: &Bench<'_>, client: &Device) -> Result<f64, CalibrateError> {
+    fn serve(&self, fixture: &Fixture<'_>, client: &Device) -> Result<f64, CalibrateError> {
         let threads = self.threads as usize;
         let pd = ProtectionDomain::new(client)?;
         let bytes = 2 * BUFFER_BYTES as usize;
@@ -94,13 +94,13 @@ impl Echo {
         }
 
         let per_worker = u64::from(BUFFER_BYTES) << LOG_RING;
-        let buffers = DeviceBuffer::zeroed(bench.process, per_worker * u64::from(self.threads))?;
+        let buffers = DeviceBuffer::zeroed(fixture.process, per_worker * u64::from(self.threads))?;
         let key = MemoryKey::new(&buffers, Access::LOCAL_WRITE)?;
-        let (contexts, handlers) = bench.seats("echo", compact)?;
+        let (contexts, handlers) = fixture.slots("echo", compact)?;
         let (mut receive_cqs, mut send_cqs) = (Vec::new(), Vec::new());
         for handler in &handlers {
-            receive_cqs.push(DpaCompletionQueue::new(bench.outbox, LOG_RING, CqTarget::Thread(handler))?);
-            send_cqs.push(DpaCompletionQueue::new(bench.outbox, LOG_RING, CqTarget::Thread(handler))?);
+            receive_cqs.push(DpaCompletionQueue::new(fixture.outbox, LOG_RING, CqTarget::Thread(handler))?);
+            send_cqs.push(DpaCompletionQueue::new(fixture.outbox, LOG_RING, CqTarget::Thread(handler))?);
         }
         let mut workers = Vec::new();
         for (send_cq, receive_cq) in send_cqs.iter().zip(&receive_cqs) {
@@ -109,7 +109,7 @@ impl Echo {
             qp.activate(UdKey { q_key: Q_KEY })?;
             workers.push(qp);
         }
-        let server = bench.process.device();
+        let server = fixture.process.device();
         for (worker, buffer) in contexts.iter().enumerate() {
             let qp = &workers[worker];
             let record = DeviceAddress::new(qp.doorbell_record().get());
@@ -126,10 +126,10 @@ impl Echo {
                 receive_queue: Queue::new(receives, record, qp.number(), u32::from(LOG_RING)),
                 send_cq: cq_memory(&send_cqs[worker]),
                 send_queue: Queue::new(sends, record, qp.number(), u32::from(LOG_RING) + 1),
-                ..bench.context(worker)
+                ..fixture.context(worker)
             };
             context.address_vector.as_mut_bytes().copy_from_slice(&address.to_bytes());
-            bench.prepare("echo", worker, buffer, &context)?;
+            fixture.prepare("echo", worker, buffer, &context)?;
         }
         let path = AddressHandle::new(&pd, server.port().gid)?;
         let client = Client { completions: &completions, memory: &memory, path, queue_pairs };
@@ -138,17 +138,17 @@ impl Echo {
                 client.post_receive(worker)?;
             }
         }
-        bench.start(&handlers, &contexts)?;
+        fixture.start(&handlers, &contexts)?;
         let numbers: Vec<u32> = workers.iter().map(DpaQueuePair::number).collect();
-        self.exchange(bench, &client, &numbers)?;
-        let results = bench.results("echo")?;
+        self.exchange(fixture, &client, &numbers)?;
+        let results = fixture.results("echo")?;
         check("echo", &results)?;
         Ok((self.datagrams * u64::from(self.threads)) as f64 / (span_ns(&results) as f64 * 1e-9))
     }
 
     /// Sends until every worker has answered all.
-    fn exchange(&self, bench: &Bench<'_>, client: &Client<'_>, numbers: &[u32]) -> Result<(), CalibrateError> {
-        let clock = bench.process.device().provider().relax();
+    fn exchange(&self, fixture: &Fixture<'_>, client: &Client<'_>, numbers: &[u32]) -> Result<(), CalibrateError> {
+        let clock = fixture.process.device().provider().relax();
         let mut posted = vec![0u64; numbers.len()];
         let mut answered = vec![0u64; numbers.len()];
         let mut moved_ps = clock.now_ps();
@@ -178,7 +178,7 @@ impl Echo {
             if moved {
                 moved_ps = now_ps;
             } else if now_ps - moved_ps > QUIET_PS {
-                bench.process.check()?;
+                fixture.process.check()?;
                 let wanted = self.datagrams * numbers.len() as u64;
                 let quiet_us = (now_ps - moved_ps) / 1_000_000;
                 let done = answered.iter().sum();

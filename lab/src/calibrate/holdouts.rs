@@ -6,10 +6,10 @@ use flexcast_abi::calibration::Kernel;
 
 use super::bounds::{Published, gib_per_s, link_per_us};
 use super::echo::Echo;
+use super::fixture::{FIRST_UNIT, Probe, measure, span_ns};
 use super::holdout::{Band, HoldOut, Verdict};
 use super::packets::Packets;
 use super::reference::{BUFFER_BYTES, CHUNK_BYTES, Run};
-use super::rig::{FIRST_UNIT, Probe, measure, span_ns};
 use super::{CalibrateError, Images, Job, PUBLISHED_UC, PUBLISHED_UD};
 use crate::reference::{Transport, transport};
 

@@ -7,7 +7,7 @@ use flexcast_abi::calibration::Kernel;
 use serde::Serialize;
 
 use super::CalibrateError;
-use super::rig::{LINE_BYTES, Probe, measure, span_ns};
+use super::fixture::{LINE_BYTES, Probe, measure, span_ns};
 use crate::tput::run::ImageFile;
 
 /// Largest error of a latency and of a bandwidth, in percent.

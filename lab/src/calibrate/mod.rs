@@ -13,13 +13,13 @@ pub mod bounds;
 mod echo;
 mod error;
 pub mod fit;
+mod fixture;
 pub mod holdout;
 pub mod holdouts;
 pub mod micro;
 mod packets;
 pub mod reference;
 pub mod report;
-mod rig;
 pub mod sensitivity;
 
 use emu_machine::timing::Parameters;

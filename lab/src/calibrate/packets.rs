@@ -11,7 +11,9 @@ use flexio::{
 use zerocopy::IntoBytes as _;
 
 use super::CalibrateError;
-use super::rig::{Bench, LINE_BYTES, check, compact, cq_memory, devices, lost, provider, span_ns, spread, with_bench};
+use super::fixture::{
+    Fixture, LINE_BYTES, check, compact, cq_memory, devices, lost, provider, span_ns, spread, with_bench,
+};
 use crate::tput::run::ImageFile;
 
 /// Cards that send.
@@ -81,19 +83,19 @@ impl Packets {
         let threads = self.threads as usize;
         let payload = u64::from(self.threads) * LINE_BYTES;
         let host_bytes = payload + u64::from(self.threads) * self.chunk_bytes();
-        with_bench(&cards[0], image, threads, host_bytes, |bench| self.serve(bench, &cards[1..]))
+        with_bench(&cards[0], image, threads, host_bytes, |fixture| self.serve(fixture, &cards[1..]))
     }
 
-    fn serve(&self, bench: &Bench<'_>, senders: &[Device]) -> Result<f64, CalibrateError> {
-        let bits = DeviceBuffer::zeroed(bench.process, u64::from(self.threads) * self.words() * 8)?;
+    fn serve(&self, fixture: &Fixture<'_>, senders: &[Device]) -> Result<f64, CalibrateError> {
+        let bits = DeviceBuffer::zeroed(fixture.process, u64::from(self.threads) * self.words() * 8)?;
         let rows: Vec<MessageRow> = (0..u64::from(self.threads))
             .map(|worker| MessageRow { first_word: worker * self.words(), log_chunk: self.log_chunk, reserved: 0 })
             .collect();
-        let messages = DeviceBuffer::from_bytes(bench.process, rows.as_bytes())?;
-        let (contexts, handlers) = bench.seats("packets", if self.spread { spread } else { compact })?;
+        let messages = DeviceBuffer::from_bytes(fixture.process, rows.as_bytes())?;
+        let (contexts, handlers) = fixture.slots("packets", if self.spread { spread } else { compact })?;
         let mut cqs = Vec::new();
         for handler in &handlers {
-            cqs.push(DpaCompletionQueue::new(bench.outbox, LOG_RING, CqTarget::Thread(handler))?);
+            cqs.push(DpaCompletionQueue::new(fixture.outbox, LOG_RING, CqTarget::Thread(handler))?);
         }
         let mut receivers = Vec::new();
         for cq in &cqs {
@@ -108,7 +110,7 @@ impl Packets {
                     self.threads * self.words() as u32,
                 ),
                 messages: TableMemory::new(DeviceAddress::new(messages.addr().get()), self.threads),
-                chunk_bits_host: bench.host()
+                chunk_bits_host: fixture.host()
                     + u64::from(self.threads) * LINE_BYTES
                     + worker as u64 * self.chunk_bytes(),
                 receive_cq: cq_memory(&cqs[worker]),
@@ -118,9 +120,9 @@ impl Packets {
                     qp.number(),
                     u32::from(LOG_RING),
                 ),
-                ..bench.context(worker)
+                ..fixture.context(worker)
             };
-            bench.prepare("packets", worker, buffer, &context)?;
+            fixture.prepare("packets", worker, buffer, &context)?;
         }
 
         let mut domains = Vec::new();
@@ -148,16 +150,16 @@ impl Packets {
             qp.connect(&receiver.endpoint(0), 0)?;
             flows[of].queue_pairs.push(qp);
         }
-        bench.start(&handlers, &contexts)?;
-        self.send(bench, &flows)?;
-        let results = bench.results("packets")?;
+        fixture.start(&handlers, &contexts)?;
+        self.send(fixture, &flows)?;
+        let results = fixture.results("packets")?;
         check("packets", &results)?;
         Ok((self.packets * u64::from(self.threads)) as f64 / (span_ns(&results) as f64 * 1e-9))
     }
 
     /// Keeps as many packets on their way to each worker as it has receives for, until all have told of their last chunk.
-    fn send(&self, bench: &Bench<'_>, senders: &[Sender<'_>]) -> Result<(), CalibrateError> {
-        let clock = bench.process.device().provider().relax();
+    fn send(&self, fixture: &Fixture<'_>, senders: &[Sender<'_>]) -> Result<(), CalibrateError> {
+        let clock = fixture.process.device().provider().relax();
         let mut flows = vec![Flow::default(); self.threads as usize];
         let wanted = self.packets * u64::from(self.threads);
         let mut moved_ps = clock.now_ps();
@@ -172,13 +174,13 @@ impl Packets {
                 }
             }
             for (worker, flow) in flows.iter_mut().enumerate() {
-                moved |= self.listen(bench, worker, flow)?;
+                moved |= self.listen(fixture, worker, flow)?;
                 let sender = &senders[worker % SENDERS];
                 let room =
                     (self.in_flight() - (flow.posted - flow.told)).min((1 << LOG_RING) - (flow.posted - flow.sent));
                 let count = BATCH.min(self.packets - flow.posted);
                 if count > 0 && room >= count {
-                    self.post(bench, sender, worker, flow.posted, count)?;
+                    self.post(fixture, sender, worker, flow.posted, count)?;
                     flow.posted += count;
                     moved = true;
                 }
@@ -190,7 +192,7 @@ impl Packets {
             if moved {
                 moved_ps = now_ps;
             } else if now_ps - moved_ps > QUIET_PS {
-                bench.process.check()?;
+                fixture.process.check()?;
                 let done = flows.iter().map(|flow| flow.told).sum();
                 let quiet_us = (now_ps - moved_ps) / 1_000_000;
                 return Err(CalibrateError::Stalled {
@@ -206,14 +208,14 @@ impl Packets {
     }
 
     /// Looks at a worker's chunk bitmap, which fills in order; true if there is more than before.
-    fn listen(&self, bench: &Bench<'_>, worker: usize, flow: &mut Flow) -> Result<bool, CalibrateError> {
+    fn listen(&self, fixture: &Fixture<'_>, worker: usize, flow: &mut Flow) -> Result<bool, CalibrateError> {
         let before = flow.told;
-        let at = Bench::host_offset(self.threads as usize)
+        let at = Fixture::host_offset(self.threads as usize)
             + self.threads as usize * LINE_BYTES as usize
             + worker * self.chunk_bytes() as usize;
         loop {
             let chunks = flow.told >> self.log_chunk;
-            let word = bench.shared.read_u64(at + (chunks / 64) as usize * 8)?;
+            let word = fixture.shared.read_u64(at + (chunks / 64) as usize * 8)?;
             let full = (chunks / 64 * 64 + u64::from(word.trailing_ones())) << self.log_chunk;
             if full <= flow.told || flow.told >= self.packets {
                 return Ok(flow.told > before);
@@ -224,18 +226,18 @@ impl Packets {
 
     fn post(
         &self,
-        bench: &Bench<'_>,
+        fixture: &Fixture<'_>,
         sender: &Sender<'_>,
         worker: usize,
         first: u64,
         count: u64,
     ) -> Result<(), CalibrateError> {
         let local = sender.source.slice(0, LINE_BYTES as u32)?;
-        let remote_addr = bench.host() + worker as u64 * LINE_BYTES;
+        let remote_addr = fixture.host() + worker as u64 * LINE_BYTES;
         let requests: Vec<SendRequest<'_>> = (first..first + count)
             .map(|packet| SendRequest {
                 id: (worker as u64) << 32 | (first + count),
-                kind: SendKind::Write { remote_addr, rkey: bench.shared.rkey() },
+                kind: SendKind::Write { remote_addr, rkey: fixture.shared.rkey() },
                 local: Some(local),
                 immediate: Some((worker as u32) << PACKET_BITS | packet as u32),
                 signaled: packet + 1 == first + count,

@@ -5,7 +5,7 @@ use emu_machine::with_world;
 use serde::Serialize;
 
 use super::CalibrateError;
-use super::rig;
+use super::fixture;
 use crate::reference::{self, Params, Plan, Report, Transport};
 use crate::tput::run::{Cards, ImageFile, made_up_bytes};
 
@@ -44,11 +44,11 @@ impl Run {
         parameters: &Parameters,
     ) -> Result<(Report, Counts), CalibrateError> {
         let Self { transport, threads, chunk_bytes, bytes, counted } = *self;
-        let first_unit = rig::FIRST_UNIT;
+        let first_unit = fixture::FIRST_UNIT;
         // The second buffer is counted: rings, copies and code are where they are in a run of many.
         let params = Params { transport, threads, chunk_bytes, counted, first_unit, warm_up: 1, ..Params::default() };
         let plan = Plan::new(params, bytes).map_err(crate::tput::TputError::from)?;
-        let provider = rig::provider(parameters, 2)?;
+        let provider = fixture::provider(parameters, 2)?;
         let cards = Cards::open(&provider, None, None)?;
         let source = made_up_bytes(bytes, params.seed)?;
         let report = reference::run(&cards, image, &plan, &source, &parameters.name)?;

@@ -42,7 +42,7 @@ abi_struct! {
         pub layout_hash: u64,
         /// A [`Kernel`] code; unused by the handlers `packets` and `echo`.
         pub kernel: u32,
-        /// Threads that begin together, at the gate.
+        /// Threads that begin together, at the barrier.
         pub threads: u32,
         /// Outbox of the thread.
         pub outbox_id: u32,
@@ -52,8 +52,8 @@ abi_struct! {
         pub window_mkey: u32,
         /// Key of `buffers` (echo).
         pub lkey: u32,
-        /// The gate that all threads share.
-        pub gate: Shared<GateLine>,
+        /// The barrier that all threads share.
+        pub barrier: Shared<BarrierLine>,
         /// Memory of this thread, or of all (chain, where it has a power of two of lines).
         pub memory: MeasuredMemory,
         /// Activation ids of the threads that RPC `start` wakes.
@@ -102,7 +102,7 @@ abi_struct! {
 abi_struct! {
     /// Where threads wait for one another.
     #[size = 64, align = 64]
-    pub struct GateLine {
+    pub struct BarrierLine {
         /// Threads that have come; 0 at set-up.
         pub arrived: u64,
         /// Zero.

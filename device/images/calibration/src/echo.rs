@@ -5,11 +5,11 @@ use dpa::hw::wqe::FLAG_SIGNALLED;
 use dpa::hw::{ControlSegment, CqeOpcode, DataSegment, DatagramSegment, DatagramWqe, GRH_BYTES, WqeOpcode};
 use dpa::{CompletionQueue, Next, PostedEntry as _, ReceiveQueue, SendQueue, error, fatal, fence};
 
-use crate::seat::{Begin, Seat};
+use crate::slot::{Begin, Slot};
 
 /// Polls until `count` datagrams have come and their answers are out.
 pub(crate) fn run(context: &mut KernelContext) -> Next {
-    let seat = Seat::take(context);
+    let slot = Slot::take(context);
     if context.buffers == 0 {
         fatal(error::NOT_PREPARED);
     }
@@ -49,7 +49,7 @@ pub(crate) fn run(context: &mut KernelContext) -> Next {
             fence::memory_write();
             send_queue.set_producer(consumed * DatagramWqe::BLOCKS);
             fence::outbox();
-            seat.outbox.ring_sq(send_queue.number(), consumed * DatagramWqe::BLOCKS);
+            slot.outbox.ring_sq(send_queue.number(), consumed * DatagramWqe::BLOCKS);
         }
         if send_cq.is_ready(answered) {
             fence::memory_read();
@@ -60,6 +60,6 @@ pub(crate) fn run(context: &mut KernelContext) -> Next {
         }
     }
     let span = begin.end();
-    seat.tell(context, &span, errors, consumed);
+    slot.tell(context, &span, errors, consumed);
     Next::Finish
 }

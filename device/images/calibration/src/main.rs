@@ -10,7 +10,7 @@ mod measure;
 #[cfg(target_arch = "riscv64")]
 mod packets;
 #[cfg(target_arch = "riscv64")]
-mod seat;
+mod slot;
 
 #[cfg(target_arch = "riscv64")]
 mod entries {
@@ -31,7 +31,7 @@ mod entries {
     /// Builds the entries of a context's receive queue and posts them; 0 or a `ContextFault` code.
     #[dpa::rpc]
     fn prepare(context: &mut KernelContext) -> u64 {
-        match crate::seat::prepare(context) {
+        match crate::slot::prepare(context) {
             Ok(()) => 0,
             Err(fault) => fault as u64,
         }

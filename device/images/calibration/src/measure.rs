@@ -4,10 +4,10 @@
 #![allow(unsafe_code)]
 
 use dpa::abi::calibration::{Kernel, KernelContext, next_line};
-use dpa::measure::{Gate, Lines};
+use dpa::measure::{Barrier, Lines};
 use dpa::{Next, error, fatal};
 
-use crate::seat::{Begin, Seat, Span};
+use crate::slot::{Begin, Slot, Span};
 
 /// Dependent loads from DPA memory of one operation of the chain.
 const MEMORY_LOADS: u64 = 10;
@@ -17,9 +17,9 @@ const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 /// One measurement.
 pub(crate) fn run(context: &mut KernelContext) -> Next {
     let Ok(kernel) = Kernel::from_raw(context.kernel) else { fatal(error::BAD_ARGUMENT) };
-    let seat = Seat::take(context);
+    let slot = Slot::take(context);
     let memory = Lines::attach(&context.memory);
-    let host = Lines::through(seat.window, context.host, context.host_bytes);
+    let host = Lines::through(slot.window, context.host, context.host_bytes);
     let host = host.unwrap_or_else(|_| fatal(error::NO_RESOURCE));
     let (span, found) = match kernel {
         Kernel::ChaseMemory => chase(context, &memory),
@@ -30,7 +30,7 @@ pub(crate) fn run(context: &mut KernelContext) -> Next {
         Kernel::WriteHost => (passes(context, || host.write()), 0),
         Kernel::Chain => chain(context, &memory, &host),
     };
-    seat.tell(context, &span, 0, found);
+    slot.tell(context, &span, 0, found);
     Next::Finish
 }
 
@@ -41,7 +41,7 @@ fn chase(context: &KernelContext, lines: &Lines) -> (Span, u64) {
     for line in 0..count {
         lines.link(line, if line + 1 == count { 0 } else { line + 1 });
     }
-    Gate::attach(&context.gate).pass(context.threads);
+    Barrier::attach(&context.barrier).pass(context.threads);
     // SAFETY: all lines are linked above; they are this thread's alone, and it writes no others meanwhile.
     let warm = unsafe { lines.follow(0, count) };
     let begin = Begin::now();
@@ -53,7 +53,7 @@ fn chase(context: &KernelContext, lines: &Lines) -> (Span, u64) {
 /// Once to warm up, then `count` times.
 #[inline(always)]
 fn passes(context: &KernelContext, pass: impl Fn()) -> Span {
-    Gate::attach(&context.gate).pass(context.threads);
+    Barrier::attach(&context.barrier).pass(context.threads);
     pass();
     let begin = Begin::now();
     for _ in 0..context.count {
@@ -73,8 +73,8 @@ fn chain(context: &KernelContext, memory: &Lines, host: &Lines) -> (Span, u64) {
         let line = (context.first_line + own) & mask;
         memory.link(line, next_line(line, memory.count()));
     }
-    Gate::attach(&context.gate).pass(context.threads);
-    // SAFETY: the threads at the gate have each linked their lines, all of them together, and in this run nobody writes them any more.
+    Barrier::attach(&context.barrier).pass(context.threads);
+    // SAFETY: the threads at the barrier have each linked their lines, all of them together, and in this run nobody writes them any more.
     let mut at = unsafe { memory.follow(context.start_line & mask, 1) };
     let mut found = 0u64;
     let begin = Begin::now();

@@ -9,20 +9,20 @@ use dpa::hw::CqeOpcode;
 use dpa::measure::SharedBits;
 use dpa::{CompletionQueue, Next, ReceiveQueue, Table, error, fatal, fence};
 
-use crate::seat::{Begin, Seat};
+use crate::slot::{Begin, Slot};
 
 /// Bits of the immediate that number packets; those above name the message.
 const PACKET_BITS: u32 = 22;
 
 /// Polls until `count` packets have come.
 pub(crate) fn run(context: &mut KernelContext) -> Next {
-    let seat = Seat::take(context);
+    let slot = Slot::take(context);
     let cq = CompletionQueue::attach(&context.receive_cq);
     let queue = ReceiveQueue::attach(&context.receive_queue);
     let packets = SharedBits::attach(&context.packet_bits);
     let messages = Table::<MessageRow>::attach(&context.messages);
     let words = (context.count / 64 + 1) as usize;
-    let Ok(chunks) = seat.window.words(context.chunk_bits_host, words) else { fatal(error::NO_RESOURCE) };
+    let Ok(chunks) = slot.window.words(context.chunk_bits_host, words) else { fatal(error::NO_RESOURCE) };
     let (count, depth) = (context.count, queue.depth());
     let (mut consumed, mut errors) = (0, 0);
     // The word of the chunk bitmap that is being filled.
@@ -65,6 +65,6 @@ pub(crate) fn run(context: &mut KernelContext) -> Next {
         queue.set_producer(consumed + depth);
     }
     let span = begin.end();
-    seat.tell(context, &span, errors, consumed);
+    slot.tell(context, &span, errors, consumed);
     Next::Finish
 }

@@ -7,15 +7,15 @@
 #![cfg_attr(target_arch = "riscv64", no_std)]
 #![forbid(unsafe_code)]
 
+mod fixture;
 mod memory;
-mod rig;
 mod text;
 
 use dpa::Next;
 use flexcast_abi::{ReceiveThread, Transport};
 use heapless::String;
 
-use crate::rig::{Kind, Rig};
+use crate::fixture::{Fixture, Kind};
 use crate::text::{put, put_decimal, put_hexadecimal};
 
 /// Longest line.
@@ -51,22 +51,22 @@ fn scenario(thread: &mut ReceiveThread, transport: Transport, batch: u32, kind: 
     put(&mut line, " ");
     put(&mut line, kind.name());
     put(&mut line, ":");
-    rig::set_up(thread, transport, batch);
+    fixture::set_up(thread, transport, batch);
     if let Err((fault, _)) = datapath::prepare_receive(thread) {
         put(&mut line, " context refused, fault ");
         put_decimal(&mut line, u64::from(fault as u32));
         return line;
     }
-    rig::arm(kind);
-    let mut rig = Rig::new(transport, kind);
+    fixture::arm(kind);
+    let mut fixture = Fixture::new(transport, kind);
     let mut rounds = 0;
     let state = loop {
         let next = datapath::receive(thread, transport);
-        let state = rig::state(thread);
-        rig.copy(&state);
+        let state = fixture::state(thread);
+        fixture.copy(&state);
         rounds += 1;
-        let delivered = if state.armed.sequence == 0 { 0 } else { rig.deliver() };
-        let at_rest = delivered == 0 && next == Next::Reschedule && rig.is_done(&state);
+        let delivered = if state.armed.sequence == 0 { 0 } else { fixture.deliver() };
+        let at_rest = delivered == 0 && next == Next::Reschedule && fixture.is_done(&state);
         if at_rest || rounds == MAX_ROUNDS {
             break state;
         }

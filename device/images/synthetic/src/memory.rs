@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use dpa::hw::Cqe;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::rig::{CHUNKS, CONTROL_DEPTH, DEPTH, RUNS};
+use crate::fixture::{CHUNKS, CONTROL_DEPTH, DEPTH, RUNS};
 
 /// A 64-byte aligned line of 8 words.
 #[repr(align(64))]

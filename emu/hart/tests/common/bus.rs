@@ -107,19 +107,19 @@ impl Bus for TestBus {
 }
 
 /// A hart at the start of `code`, its text and its memory.
-pub struct Rig {
+pub struct Fixture {
     pub hart: Hart,
     pub text: Text,
     pub bus: TestBus,
 }
 
-impl Rig {
+impl Fixture {
     pub fn new(code: &[u32]) -> Self {
         Self::of_bytes(&super::asm::bytes(code))
     }
 
     pub fn of_bytes(code: &[u8]) -> Self {
-        Rig { hart: Hart::new(CODE), text: Text::new(CODE, code.len() as u64), bus: TestBus::new(code) }
+        Fixture { hart: Hart::new(CODE), text: Text::new(CODE, code.len() as u64), bus: TestBus::new(code) }
     }
 
     pub fn run(&mut self, limits: &Limits) -> Stop {

@@ -67,7 +67,7 @@ impl TcpStore {
                     address: config.address.clone(),
                     reason: error.to_string(),
                 })?;
-                Side::First(Server::seat(listener, &config, Build::OWN)?)
+                Side::First(Server::admit(listener, &config, Build::OWN)?)
             }
             _ => Side::Other(Client::join(&config, Build::OWN)?),
         };
@@ -96,7 +96,7 @@ impl TcpStore {
         }
         let side = match config.size {
             1 => Side::Alone,
-            _ => Side::First(Server::seat(listener, &config, Build::OWN)?),
+            _ => Side::First(Server::admit(listener, &config, Build::OWN)?),
         };
         Ok(Self { config, side, broken: None })
     }

@@ -1,4 +1,4 @@
-//! Rank 0: seats the others, and passes contributions round.
+//! Rank 0: admits the others, and passes contributions round.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -36,18 +36,18 @@ enum Guest {
 struct Door<'a> {
     config: &'a StoreConfig,
     build: Build,
-    seats: Vec<Option<Link>>,
+    slots: Vec<Option<Link>>,
     unknown: VecDeque<(Link, Instant)>,
     turned_away: Vec<String>,
 }
 
 impl Server {
     /// Waits for all other ranks.
-    pub(super) fn seat(listener: TcpListener, config: &StoreConfig, build: Build) -> Result<Self, StoreError> {
+    pub(super) fn admit(listener: TcpListener, config: &StoreConfig, build: Build) -> Result<Self, StoreError> {
         let socket = |error: std::io::Error| StoreError::Socket { reason: error.to_string() };
         listener.set_nonblocking(true).map_err(socket)?;
-        let seats = (1..config.size).map(|_| None).collect();
-        let mut door = Door { config, build, seats, unknown: VecDeque::new(), turned_away: Vec::new() };
+        let slots = (1..config.size).map(|_| None).collect();
+        let mut door = Door { config, build, slots, unknown: VecDeque::new(), turned_away: Vec::new() };
         let mut pause = Pause::until(config.timeout);
         let result = loop {
             let mut moved = false;
@@ -76,7 +76,7 @@ impl Server {
                 Err(error) => break Err(error),
             }
             let missing: Vec<u32> =
-                (1..).zip(&door.seats).filter(|(_, seat)| seat.is_none()).map(|(rank, _)| rank).collect();
+                (1..).zip(&door.slots).filter(|(_, slot)| slot.is_none()).map(|(rank, _)| rank).collect();
             if missing.is_empty() {
                 break Ok(());
             }
@@ -86,7 +86,7 @@ impl Server {
             }
             pause.wait(moved);
         };
-        let mut links: Vec<Link> = door.seats.into_iter().flatten().collect();
+        let mut links: Vec<Link> = door.slots.into_iter().flatten().collect();
         if let Err(error) = result {
             // Those who have not said who they are yet are told, too: one of them may be what is wrong.
             let mut all: Vec<&mut Link> =
@@ -130,7 +130,7 @@ impl Server {
             let mut moved = false;
             for (rank, link) in (1..).zip(&mut self.links) {
                 moved |= link.pump();
-                let seat = &mut all[rank as usize];
+                let slot = &mut all[rank as usize];
                 let from = link.peer.clone();
                 let nonsense = |what| StoreError::Nonsense { rank, from: from.clone(), during: during.clone(), what };
                 match link.take() {
@@ -141,7 +141,7 @@ impl Server {
                         }
                     }
                     Taken::Nonsense(what) => return Err(nonsense(what)),
-                    Taken::Whole(frame) if frame.what != What::Contribution || seat.is_some() => {
+                    Taken::Whole(frame) if frame.what != What::Contribution || slot.is_some() => {
                         return Err(nonsense(format!("{:?} {}, which is not due", frame.what, frame.number)));
                     }
                     Taken::Whole(frame) if frame.tag != tag => {
@@ -154,7 +154,7 @@ impl Server {
                         );
                         return Err(nonsense(what));
                     }
-                    Taken::Whole(frame) => *seat = Some(frame.body),
+                    Taken::Whole(frame) => *slot = Some(frame.body),
                 }
             }
             let missing: Vec<u32> = (0..).zip(&all).filter(|(_, one)| one.is_none()).map(|(rank, _)| rank).collect();
@@ -191,7 +191,7 @@ impl Door<'_> {
     /// Looks at everybody who is there. Tells whether anything has moved.
     fn look(&mut self) -> Result<bool, StoreError> {
         let mut moved = false;
-        for (rank, link) in (1..).zip(&mut self.seats) {
+        for (rank, link) in (1..).zip(&mut self.slots) {
             let Some(link) = link else { continue };
             moved |= link.pump();
             if let Some(reason) = link.closed.clone() {
@@ -218,7 +218,7 @@ impl Door<'_> {
                 Guest::Rank(rank) => {
                     link.send(Frame::new(What::Seated).encode());
                     link.pump();
-                    self.seats[rank as usize - 1] = Some(link);
+                    self.slots[rank as usize - 1] = Some(link);
                     moved = true;
                 }
                 Guest::Stranger(why) => {
@@ -260,7 +260,7 @@ impl Door<'_> {
         } else if rank == 0 {
             StoreError::Duplicate { rank, first: self.config.address.clone(), second: from }
         } else {
-            match self.seats.get(rank as usize - 1) {
+            match self.slots.get(rank as usize - 1) {
                 Some(None) => return Guest::Rank(rank),
                 Some(Some(seated)) => StoreError::Duplicate { rank, first: seated.peer.clone(), second: from },
                 None => {

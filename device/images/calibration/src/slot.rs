@@ -6,12 +6,12 @@ use dpa::hw::{DataSegment, INVALID_LKEY};
 use dpa::{Counters, Entity, Outbox, ReceiveQueue, Thread, Window, error, fatal, fence};
 
 /// Outbox and window of the running thread.
-pub(crate) struct Seat {
+pub(crate) struct Slot {
     pub(crate) outbox: Outbox,
     pub(crate) window: Window,
 }
 
-impl Seat {
+impl Slot {
     /// Takes what the context names; a handler of this image runs once, so nothing is configured before.
     pub(crate) fn take(context: &KernelContext) -> Self {
         if context.layout_hash != KernelContext::HASH {

@@ -15,7 +15,7 @@ pub const FIRST_PSN: u32 = 0xFF_FFF0;
 pub const QKEY: u32 = 0x1111;
 
 /// A machine of two cards with memory for queues and messages.
-pub struct Rig<'w> {
+pub struct Fixture<'w> {
     /// The machine.
     pub world: &'w mut World,
     next: u64,
@@ -114,34 +114,34 @@ pub fn world() -> World {
     World::new(Config { heap_bytes: 4096, ..Config::default() }).expect("two cards")
 }
 
-impl<'w> Rig<'w> {
+impl<'w> Fixture<'w> {
     const MEMORY_LINES: usize = 2048;
 
     /// Adds 128 KiB of host memory to a machine of two cards.
     #[must_use]
     pub fn new(world: &'w mut World) -> Self {
         let next = world.host.lend(Self::MEMORY_LINES);
-        Rig { world, next, end: next + (Self::MEMORY_LINES * 64) as u64 }
+        Fixture { world, next, end: next + (Self::MEMORY_LINES * 64) as u64 }
     }
 
     /// Zeroed memory of whole lines.
     pub fn alloc(&mut self, bytes: usize) -> u64 {
         let addr = self.next;
         self.next += (bytes as u64).next_multiple_of(64);
-        assert!(self.next <= self.end, "the rig needs more memory");
+        assert!(self.next <= self.end, "the fixture needs more memory");
         addr
     }
 
-    /// Writes memory that [`Rig::alloc`] gave.
+    /// Writes memory that [`Fixture::alloc`] gave.
     pub fn write(&mut self, addr: u64, bytes: &[u8]) {
-        self.world.host.write(addr, bytes).expect("memory of the rig");
+        self.world.host.write(addr, bytes).expect("memory of the fixture");
     }
 
     /// Reads it.
     #[must_use]
     pub fn read<const N: usize>(&self, addr: u64) -> [u8; N] {
         let mut out = [0; N];
-        self.world.host.read(addr, &mut out).expect("memory of the rig");
+        self.world.host.read(addr, &mut out).expect("memory of the fixture");
         out
     }
 
@@ -391,13 +391,13 @@ mod tests {
     #[test]
     fn untouched_cards_are_well() {
         let mut world = world();
-        let mut rig = Rig::new(&mut world);
-        let mut pairs = [Transport::Rc, Transport::Uc, Transport::Ud].map(|transport| rig.pair(transport, 3));
+        let mut fixture = Fixture::new(&mut world);
+        let mut pairs = [Transport::Rc, Transport::Uc, Transport::Ud].map(|transport| fixture.pair(transport, 3));
         for pair in &mut pairs {
-            rig.assert_talks(pair, 0);
+            fixture.assert_talks(pair, 0);
         }
         for transport in [Transport::Rc, Transport::Uc, Transport::Ud] {
-            rig.assert_well(transport);
+            fixture.assert_well(transport);
         }
     }
 }

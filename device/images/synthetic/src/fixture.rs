@@ -161,7 +161,7 @@ fn row(index: u32) -> RunRow {
 }
 
 /// Network and card.
-pub(crate) struct Rig {
+pub(crate) struct Fixture {
     transport: Transport,
     kind: Kind,
     /// Completions written, each with one receive used.
@@ -174,7 +174,7 @@ pub(crate) struct Rig {
     random: u64,
 }
 
-impl Rig {
+impl Fixture {
     pub(crate) fn new(transport: Transport, kind: Kind) -> Self {
         Self { transport, kind, delivered: 0, sent: 0, copied: 0, told: 0, random: 0x9E37_79B9_7F4A_7C15 }
     }

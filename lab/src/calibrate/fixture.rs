@@ -54,11 +54,11 @@ pub(super) fn devices(provider: &Provider) -> Result<Vec<Device>, CalibrateError
 }
 
 /// What every kernel has.
-pub(super) struct Bench<'a> {
+pub(super) struct Fixture<'a> {
     pub(super) process: &'a Process,
     pub(super) outbox: &'a Outbox,
     window: &'a Window,
-    gate: &'a DeviceBuffer,
+    barrier: &'a DeviceBuffer,
     /// Results first, then what a kernel wants of the host.
     pub(super) shared: &'a MemoryRegion,
     threads: usize,
@@ -70,25 +70,26 @@ pub(super) fn with_bench<R>(
     image: &ImageFile,
     threads: usize,
     host_bytes: u64,
-    body: impl FnOnce(&Bench<'_>) -> Result<R, CalibrateError>,
+    body: impl FnOnce(&Fixture<'_>) -> Result<R, CalibrateError>,
 ) -> Result<R, CalibrateError> {
     let provider = device.provider();
     let abi = AbiExpectation { version: ABI_VERSION, hash: ABI_HASH };
     let application = Application::load(provider, &image.name, &image.elf, Some(abi))?;
     let pd = ProtectionDomain::new(device)?;
-    let bytes = Bench::host_offset(threads) + host_bytes as usize;
+    let bytes = Fixture::host_offset(threads) + host_bytes as usize;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let shared = MemoryRegion::register(&pd, HostBuffer::zeroed(bytes)?, access)?;
     let process = Process::new(&application, &pd)?;
     bring_up(&process)?;
     let window = Window::new(&process)?;
     let outbox = Outbox::new(&process)?;
-    let gate = DeviceBuffer::zeroed(&process, LINE_BYTES)?;
-    let bench = Bench { process: &process, outbox: &outbox, window: &window, gate: &gate, shared: &shared, threads };
-    body(&bench)
+    let barrier = DeviceBuffer::zeroed(&process, LINE_BYTES)?;
+    let fixture =
+        Fixture { process: &process, outbox: &outbox, window: &window, barrier: &barrier, shared: &shared, threads };
+    body(&fixture)
 }
 
-impl<'a> Bench<'a> {
+impl<'a> Fixture<'a> {
     /// Where the kernel's host memory begins in `shared`.
     pub(super) fn host_offset(threads: usize) -> usize {
         threads * size_of::<KernelResult>()
@@ -107,14 +108,14 @@ impl<'a> Bench<'a> {
             outbox_id: self.outbox.id(),
             window_id: self.window.id(),
             window_mkey: self.shared.lkey(),
-            gate: Shared::new(DeviceAddress::new(self.gate.addr().get())),
+            barrier: Shared::new(DeviceAddress::new(self.barrier.addr().get())),
             result_host: self.shared.addr().get() + (thread * size_of::<KernelResult>()) as u64,
             ..Default::default()
         }
     }
 
     /// One context and one handler of `entry` for each thread, at the units that `unit_of` names.
-    pub(super) fn seats(
+    pub(super) fn slots(
         &self,
         entry: &str,
         unit_of: impl Fn(u32) -> u32,
@@ -250,9 +251,9 @@ pub(super) fn measure(
     let cards = devices(&provider)?;
     let threads = probe.threads as usize;
     let shares = if probe.kernel == Kernel::Chain { 1 } else { u64::from(probe.threads) };
-    with_bench(&cards[0], image, threads, probe.host_bytes * shares, |bench| {
-        let memory = DeviceBuffer::zeroed(bench.process, probe.memory_bytes * shares)?;
-        let (contexts, handlers) = bench.seats("measure", |thread| probe.first_unit + thread)?;
+    with_bench(&cards[0], image, threads, probe.host_bytes * shares, |fixture| {
+        let memory = DeviceBuffer::zeroed(fixture.process, probe.memory_bytes * shares)?;
+        let (contexts, handlers) = fixture.slots("measure", |thread| probe.first_unit + thread)?;
         let name = format!("{:?}", probe.kernel);
         // Threads begin equally far apart on the ring: a line comes again only after all others have, and is in no cache by then.
         let (lines, mut start_line) = ((probe.memory_bytes / LINE_BYTES).max(1), 0);
@@ -268,18 +269,18 @@ pub(super) fn measure(
                     DeviceAddress::new(memory.addr().get() + own * probe.memory_bytes),
                     (probe.memory_bytes / LINE_BYTES) as u32,
                 ),
-                host: bench.host() + own * probe.host_bytes,
+                host: fixture.host() + own * probe.host_bytes,
                 host_bytes: probe.host_bytes,
                 first_line,
                 start_line,
                 own_lines: own_lines + if thread + 1 == threads { rest } else { 0 },
                 count: probe.count,
-                ..bench.context(thread)
+                ..fixture.context(thread)
             };
-            bench.prepare(&name, thread, buffer, &context)?;
+            fixture.prepare(&name, thread, buffer, &context)?;
             start_line = (0..own_lines).fold(start_line, |line, _| next_line(line, lines));
         }
-        bench.start(&handlers, &contexts)?;
-        bench.results(&name)
+        fixture.start(&handlers, &contexts)?;
+        fixture.results(&name)
     })
 }
