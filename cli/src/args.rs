@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::calibrate_args::CalibrateArgs;
 use crate::images_args::ImagesArgs;
 use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
 use crate::pair_args::PairArgs;
@@ -12,6 +13,7 @@ use crate::plan_args::PlanArgs;
 use crate::reference_args::ReferenceArgs;
 use crate::report_args::ReportArgs;
 use crate::sim_args::{SimArgs, SoakArgs};
+use emu_config::BridgeTable;
 use flexcast_lab::machine_args::MachineArgs;
 use flexcast_lab::options::whole;
 use flexcast_lab::tput::spec::TputSpec;
@@ -49,7 +51,7 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Fit the timing model's one free number, hold the model against every published point that it was not fitted to, and say which
     /// verdicts hang on assumptions.
-    Calibrate(crate::commands::CalibrateArgs),
+    Calibrate(CalibrateArgs),
     /// Say what a link asks of the DPA: threads, staging, sequence numbers, cache, and the goodput to expect.
     Plan(PlanArgs),
     /// Run the experiments, compare them with what was published, and write one page with plots, tables and verdicts.
@@ -169,7 +171,7 @@ pub(crate) struct EmuExecArgs {
     #[arg(long, value_parser = whole::<usize>(0, 65_534), value_name = "N")]
     pub(crate) card: Option<usize>,
     /// UDP addresses HOST:PORT that join the card to another program's: this end's and the other's.
-    #[arg(long, value_name = "LISTEN,PEER", value_parser = crate::commands::bridge)]
+    #[arg(long, value_name = "LISTEN,PEER", value_parser = bridge)]
     pub(crate) bridge: Option<emu_config::BridgeTable>,
     /// Number of this program, from 0, among those that form one network on this computer.
     #[arg(long, value_parser = whole::<usize>(0, 65_534), value_name = "I", requires = "of", conflicts_with_all = ["card", "bridge"])]
@@ -245,6 +247,16 @@ pub(crate) enum MachineName {
     Flat,
     /// QEMU's `virt` machine: 128 MiB of RAM from 0x80000000, serial port and power switch.
     Virt,
+}
+
+/// `LISTEN,PEER`
+pub(crate) fn bridge(text: &str) -> Result<BridgeTable, String> {
+    match text.split_once(',') {
+        Some((listen, peer)) if listen.contains(':') && peer.contains(':') => {
+            Ok(BridgeTable { listen: listen.to_owned(), peer: Some(peer.to_owned()), ..BridgeTable::default() })
+        }
+        _ => Err("must be two addresses HOST:PORT with a comma between: this end's and the other's".to_owned()),
+    }
 }
 
 #[cfg(test)]

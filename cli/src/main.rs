@@ -4,11 +4,15 @@
 #![deny(clippy::print_stdout)]
 
 mod args;
+mod calibrate_args;
+mod capture;
 mod commands;
 mod images_args;
+mod inputs;
 mod look_args;
 mod pair_args;
 mod plan_args;
+mod progress;
 #[cfg(test)]
 mod readme;
 mod reference_args;

@@ -12,8 +12,10 @@ use flexcast_lab::reference;
 use flexcast_lab::tput::plan::{Params, Plan};
 use flexcast_lab::tput::run::{Cards, made_up_bytes, names, run as run_plan};
 
-use super::{open_provider, progress_bar, scaling};
+use super::scaling;
 use crate::args::{BenchArgs, ProviderName};
+use crate::inputs::open_provider;
+use crate::progress::progress_bar;
 
 /// Bytes of a chunk: small, so that the link is faster than one thread.
 const CHUNK_BYTES: u32 = 1024;

@@ -1,7 +1,7 @@
 //! `flexcast calibrate`.
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -9,34 +9,8 @@ use emu_config::Timing;
 use emu_observe::new_file::NewFile;
 use flexcast_cli::{note, out};
 use flexcast_lab::calibrate::{Images, Options, calibrate};
-use flexcast_lab::options::whole;
 
-use crate::images_args::ImagesArgs;
-
-/// What to calibrate.
-#[derive(Debug, clap::Args)]
-pub(crate) struct CalibrateArgs {
-    #[command(flatten)]
-    images: ImagesArgs,
-    /// The timing model: m2, or a file of a model's numbers.
-    #[arg(long, value_name = "NAME|FILE", default_value = "m2")]
-    model: String,
-    /// A number of the model that is to be different, such as loads.l3_cycles=115.
-    #[arg(long, value_name = "GROUP.NAME=VALUE")]
-    set: Vec<String>,
-    /// Leave out the sweep over assumptions.
-    #[arg(long)]
-    quick: bool,
-    /// Machines to emulate at a time.
-    #[arg(long, value_parser = whole::<usize>(1, usize::MAX), value_name = "N", default_value_t = 2)]
-    jobs: usize,
-    /// Write the tables to a Markdown file, too.
-    #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
-    /// Print one JSON object instead of tables.
-    #[arg(long)]
-    json: bool,
-}
+use crate::calibrate_args::CalibrateArgs;
 
 pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
     let timing = Timing { model: Some(args.model.clone()), set: args.set.clone() };

@@ -16,8 +16,10 @@ use flexcast_lab::tput::report::{Report, table, transport_name};
 use flexcast_lab::tput::run::{ImageFile, made_up_bytes, names, run as run_plan};
 use indicatif::ProgressBar;
 
-use super::{collectives, open_provider, progress_bar, read_source, show};
+use super::collectives;
 use crate::args::{DemoArgs, ProviderName};
+use crate::inputs::{open_provider, read_source};
+use crate::progress::{progress_bar, show};
 
 const THREADS: [u32; 5] = [1, 2, 4, 8, 16];
 const LOSS_PPM: [u32; 2] = [0, 10_000];

@@ -11,8 +11,9 @@ use flexcast_lab::tput::run::ImageFile;
 use flexcast_lab::tput::run::bring_up;
 use flexio::{AbiExpectation, Application, MsgLevel, MsgStream, Process, ProtectionDomain, Provider};
 
-use super::{look, open_provider, read_image};
+use super::look;
 use crate::args::ImageArgs;
+use crate::inputs::{open_provider, read_image};
 
 pub(super) fn deploy(args: &ImageArgs) -> anyhow::Result<ExitCode> {
     with_image(args, |process, _, _| {

@@ -16,7 +16,7 @@ struct Row {
 }
 
 pub(super) fn run(args: &DevicesArgs) -> anyhow::Result<ExitCode> {
-    let provider = super::open_provider(args.provider, 0, 0)?;
+    let provider = crate::inputs::open_provider(args.provider, 0, 0)?;
     let rows: Vec<Row> = provider
         .devices()?
         .into_iter()

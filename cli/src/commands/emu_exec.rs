@@ -152,16 +152,6 @@ fn member(rank: usize, of: usize, cards: usize, port_base: u16) -> anyhow::Resul
     Ok(Machine { cards: Some(cards), first_card: Some(rank * cards), network, bridge, ..Machine::default() })
 }
 
-/// `LISTEN,PEER`
-pub(crate) fn bridge(text: &str) -> Result<BridgeTable, String> {
-    match text.split_once(',') {
-        Some((listen, peer)) if listen.contains(':') && peer.contains(':') => {
-            Ok(BridgeTable { listen: listen.to_owned(), peer: Some(peer.to_owned()), ..BridgeTable::default() })
-        }
-        _ => Err("must be two addresses HOST:PORT with a comma between: this end's and the other's".to_owned()),
-    }
-}
-
 /// Where the libraries may lie: below the current folder, and beside the folder of this program.
 fn places() -> Vec<PathBuf> {
     let target = env::current_exe().ok().and_then(|program| Some(program.parent()?.parent()?.to_owned()));
@@ -211,10 +201,10 @@ mod tests {
 
     #[test]
     fn options_describe_a_machine() {
-        let bridge = bridge("127.0.0.1:1,localhost:2").unwrap();
+        let bridge = crate::args::bridge("127.0.0.1:1,localhost:2").unwrap();
         assert_eq!((&*bridge.listen, bridge.peer.as_deref()), ("127.0.0.1:1", Some("localhost:2")));
-        assert!(super::bridge("127.0.0.1:1").unwrap_err().contains("comma"));
-        assert!(super::bridge("7471,7472").unwrap_err().contains("HOST:PORT"));
+        assert!(crate::args::bridge("127.0.0.1:1").unwrap_err().contains("comma"));
+        assert!(crate::args::bridge("7471,7472").unwrap_err().contains("HOST:PORT"));
         let pcap = Some(PathBuf::from("x.pcapng"));
         let args = EmuExecArgs {
             machine: None,

@@ -6,7 +6,7 @@ use flexcast_cli::out;
 use flexcast_lab::reference::{self, Plan};
 use flexcast_lab::tput::run::{Cards, made_up_bytes};
 
-use super::read_image;
+use crate::inputs::read_image;
 use crate::reference_args::ReferenceArgs;
 
 pub(super) fn run(args: &ReferenceArgs) -> anyhow::Result<ExitCode> {

@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 
-use super::progress_bar;
+use crate::progress::progress_bar;
 
 /// What is run: algorithm, ranks, bytes from each, topology, and whether the first operation is not counted: in that one rings are built
 /// and keys handed out, which the large ones show, too, but would take twice as long without.

@@ -10,7 +10,9 @@ use flexcast_lab::sim::params::SimParams;
 use flexcast_lab::sim::run::{self as sim, Tick};
 use indicatif::ProgressBar;
 
-use super::{Capture, progress_bar, read_image, read_source};
+use crate::capture::Capture;
+use crate::inputs::{read_image, read_source};
+use crate::progress::progress_bar;
 use crate::sim_args::SimArgs;
 
 pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {

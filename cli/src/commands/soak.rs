@@ -13,7 +13,8 @@ use indicatif::ProgressBar;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::{progress_bar, read_image};
+use crate::inputs::read_image;
+use crate::progress::progress_bar;
 use crate::sim_args::SoakArgs;
 use flexcast_lab::soak::seeds::{Seeds, State};
 

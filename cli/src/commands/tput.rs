@@ -11,8 +11,11 @@ use flexcast_lab::tput::plan::Plan;
 use flexcast_lab::tput::report::{Report, table};
 use flexcast_lab::tput::run::{made_up_bytes, names, run as run_plan};
 
-use super::{Capture, look, progress_bar, read_image, read_source, show};
+use super::look;
 use crate::args::TputArgs;
+use crate::capture::Capture;
+use crate::inputs::{read_image, read_source};
+use crate::progress::{progress_bar, show};
 
 pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
     let asked = args.machine.machine(args.spec.seed)?;

@@ -13,39 +13,21 @@ use crate::workspace;
 /// are one.
 const FILES_LIMIT: usize = 8;
 
-/// Crates that are over the limit still, and by which number of files at most; a row goes when its crate needs it no
-/// more.
-const EXCUSES: &[(&str, usize)] = &[
-    // Options that commands share are in the file that names all commands.
-    ("flexcast-cli", 12),
-];
-
 /// Cycles over the limit, in all crates of all workspaces: libraries, programs and tests.
 pub(super) fn check(root: &Path) -> Result<Findings> {
     let mut findings = BTreeSet::new();
-    let mut largest: Vec<usize> = EXCUSES.iter().map(|_| 0).collect();
     for manifest in ["Cargo.toml", "device/Cargo.toml", "fuzz/Cargo.toml"] {
         for package in workspace::metadata(&root.join(manifest))?.packages {
-            let excuse = EXCUSES.iter().position(|(name, _)| *name == package.name.as_str());
             for target in &package.targets {
                 let modules = Modules::read(target.src_path.as_std_path(), &|path| std::fs::read_to_string(path).ok());
-                let cycles = cycles(&modules.imports());
-                let limit = excuse.map_or(FILES_LIMIT, |at| EXCUSES[at].1);
-                findings.extend(judge(&package.name, root, &modules, &cycles, limit));
-                if let Some(largest) = excuse.and_then(|at| largest.get_mut(at)) {
-                    *largest = cycles.iter().map(Vec::len).chain([*largest]).max().unwrap_or_default();
-                }
+                findings.extend(judge(&package.name, root, &modules, &cycles(&modules.imports())));
             }
         }
     }
-    let needless = EXCUSES.iter().zip(largest).filter(|((_, excused), largest)| largest < excused);
-    findings.extend(needless.map(|((name, excused), largest)| {
-        format!("{name} is excused for {excused} files in xtask/src/tidy/cycles.rs and has {largest}: tighten the excuse, or end it")
-    }));
     Ok(findings.into_iter().collect())
 }
 
-fn judge(name: &str, root: &Path, modules: &Modules, cycles: &[Vec<usize>], limit: usize) -> Findings {
+fn judge(name: &str, root: &Path, modules: &Modules, cycles: &[Vec<usize>]) -> Findings {
     let path = |file: &usize| {
         let path = &modules.files()[*file];
         path.strip_prefix(root).unwrap_or(path).display().to_string()
@@ -53,10 +35,10 @@ fn judge(name: &str, root: &Path, modules: &Modules, cycles: &[Vec<usize>], limi
     let text = |files: &Vec<usize>| {
         let (count, paths) = (files.len(), files.iter().map(path).collect::<Vec<_>>().join(", "));
         format!(
-            "{name}: {count} files import one another in a cycle, the limit is {limit}; let imports point one way: {paths}"
+            "{name}: {count} files import one another in a cycle, the limit is {FILES_LIMIT}; let imports point one way: {paths}"
         )
     };
-    cycles.iter().filter(|files| files.len() > limit).map(text).collect()
+    cycles.iter().filter(|files| files.len() > FILES_LIMIT).map(text).collect()
 }
 
 /// Strongly connected components of more than one file, each in ascending order (Tarjan's algorithm).
@@ -127,7 +109,7 @@ mod tests {
     }
 
     fn judged(modules: &Modules) -> Findings {
-        judge("emu-toaster", Path::new("src"), modules, &cycles(&modules.imports()), FILES_LIMIT)
+        judge("emu-toaster", Path::new("src"), modules, &cycles(&modules.imports()))
     }
 
     #[test]
