@@ -52,7 +52,7 @@ fn a_machine_file_is_read_before_the_program_starts() {
         assert!(output.stdout.is_empty() && words.iter().all(|word| text.contains(word)), "{options:?}: {text}");
     };
     std::fs::write(file, "[bridge]\nlistens = \"127.0.0.1:1\"\n").expect("a file");
-    refused(&["--machine", file], 1, &["machine.toml", "listens", "poll_control"]);
+    refused(&["--machine", file], 1, &["machine.toml", "listens", "listen"]);
     refused(&["--machine", "/no/such/file"], 1, &["/no/such/file"]);
     refused(&["--bridge", "7471"], 2, &["HOST:PORT", "comma"]);
     refused(&["--machine", file, "--card", "1"], 2, &["--machine", "--card"]);
@@ -95,8 +95,8 @@ fn a_used_address_and_a_capture_that_cannot_be_are_reported_before_the_program_s
         assert_eq!(output.status.code(), Some(1), "{options:?}: {text}");
         assert!(output.stdout.is_empty() && words.iter().all(|word| text.contains(word)), "{options:?}: {text}");
     };
-    refused(&["--bridge", &bridge], &["the bridge cannot poll_control on", &address, "another program"]);
-    refused(&["--rank", "0", "--of", "2", "--port-base", &port], &["cannot poll_control on", &address]);
+    refused(&["--bridge", &bridge], &["the bridge cannot listen on", &address, "another program"]);
+    refused(&["--rank", "0", "--of", "2", "--port-base", &port], &["cannot listen on", &address]);
     refused(&["--bridge", "no.such.host.invalid:1,127.0.0.1:1"], &["no.such.host.invalid:1"]);
     refused(&["--pcap", "/proc/x.pcapng"], &["capture `/proc/x.pcapng` cannot be written"]);
 }

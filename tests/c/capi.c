@@ -243,8 +243,9 @@ static void operations(flexcast_card *card, flexcast_bootstrap *bootstrap, flexc
 
     /* Cancelled: over with an error that says so, and the communicator is of no use. */
     OK(flexcast_allgather(comm, send, receive, BYTES, &request));
-    OK(flexcast_progress(comm, &done)); /* begun, and far from its end */
-    IS(done == 1);
+    OK(flexcast_progress(comm, &done)); /* begun by the post, and far from its end */
+    OK(flexcast_test(request, &done));
+    IS(done == 0);
     OK(flexcast_cancel(comm));
     REFUSED(flexcast_wait(request), FLEXCAST_ERROR_FAILED, "cancelled");
     REFUSED(flexcast_test(request, &done), FLEXCAST_ERROR_FAILED, "cancelled");

@@ -79,7 +79,7 @@ fn a_crash_leaves_a_dump_that_gdb_opens() {
     }
     has(&format!("* 1    LWP {}", record.thread));
     let frames: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
-    assert!(frames[0].starts_with("#0 ") && frames[0].contains("contexts ("), "{frames:?}");
+    assert!(frames[0].starts_with("#0 ") && frames[0].contains("receive ("), "{frames:?}");
     assert!(frames.iter().any(|frame| frame.contains("uc_receive")), "{frames:?}");
     assert!(!text.contains("may not match"), "{text}");
     // A handler that waits is shown where it will start.

@@ -171,7 +171,7 @@ fn the_protocol_runs_on_the_card_for_programs_in_c() {
     let Some(device) = ranks_in_c("device", "device", &[0, 1, 2, 3], 30_000) else { return };
     for (host, device) in host.iter().zip(&device) {
         assert!(device.contains("of 2: equal"), "{device}");
-        assert_eq!(threads(device), threads(host) + 1, "the progress is a thread of its own");
+        assert_eq!(threads(device), threads(host) + 1, "the progress thread is a thread of its own");
     }
 }
 

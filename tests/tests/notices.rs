@@ -26,7 +26,7 @@ fn program(folder: &Path) -> Option<PathBuf> {
         return None;
     };
     let root = workspace_root();
-    let program = folder.join("fault");
+    let program = folder.join("trouble");
     let includes =
         ["host/flexio-sys/include", "host/verbs-sys/include", "host/doca-sys/include", "emu/libflexio/include"];
     let output = Command::new(compiler)
@@ -92,7 +92,7 @@ fn a_death_is_reported_when_it_happens() {
         assert!(stdout.contains("signalled"), "{what}: {stdout}");
         let lines: Vec<&str> = stderr.lines().filter(|line| line.starts_with("flexcast: ")).collect();
         let [line] = lines[..] else { panic!("{what}: one line is to tell it:\n{stderr}") };
-        let parts = ["DPA process 1 (fault) of mlx5_0 has died", "illegal instruction", "pc 0x", "(handler+0x640)"];
+        let parts = ["DPA process 1 (trouble) of mlx5_0 has died", "illegal instruction", "pc 0x", "(handler+0x640)"];
         for part in parts.into_iter().chain(["thread 1"]) {
             assert!(line.contains(part), "{what}: {part:?} is not in {line}");
         }

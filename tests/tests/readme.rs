@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use flexcast_tests::transcript::{Shown, compare, shown};
-use flexcast_tests::tree::copied_tree;
+use flexcast_tests::tree::{copied_tree, xtask};
 use flexcast_tests::{compiled_as_recorded, workspace_root};
 
 /// How a command is run.
@@ -72,9 +72,36 @@ fn shell(command: &str) -> Command {
     shell
 }
 
-/// Runs a command line in the repository; what it installs goes below `place`.
+/// Settings of the release profile that build the program in a third of the time. It does and prints the same; the firmware that it holds is
+/// built as ever.
+const QUICK: [(&str, &str); 4] = [
+    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
+    ("CARGO_PROFILE_RELEASE_LTO", "off"),
+    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+    ("CARGO_PROFILE_RELEASE_DEBUG", "0"),
+];
+
+/// Runs a command line in the repository; what it installs goes below `place`. The program is built in a folder of its own, once for all
+/// commands.
 fn in_the_repository(command: &str, place: &Path) -> Output {
-    shell(command).current_dir(workspace_root()).env("CARGO_INSTALL_ROOT", place).output().expect("a shell")
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("release");
+    let mut shell = shell(command);
+    shell
+        .current_dir(workspace_root())
+        .env("CARGO_INSTALL_ROOT", place)
+        .env("FLEXCAST_CLI_TARGET", &target)
+        .envs(QUICK);
+    if command.starts_with("cargo install") {
+        shell.env("CARGO_TARGET_DIR", &target).env("FLEXCAST_XTASK", built_xtask());
+    }
+    shell.output().expect("a shell")
+}
+
+/// The build tool, built.
+fn built_xtask() -> PathBuf {
+    let built = xtask(&workspace_root(), &["--help"]);
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("../debug/xtask").canonicalize().expect("the build tool")
 }
 
 /// Runs a command line of the installed program in `folder`.

@@ -117,9 +117,9 @@ fn pair_with(
     let start = |role: &str, card: usize, to: &[&str]| {
         let machine = folder.join(format!("{role}.toml"));
         let alone = if card == 0 { alone } else { "" };
-        let (poll_control, peer) = (ports[card], ports[1 - card]);
+        let (listen, peer) = (ports[card], ports[1 - card]);
         let text = format!(
-            "first_card = {card}\n{alone}\n{more}\n[bridge]\nlisten = \"127.0.0.1:{poll_control}\"\npeer = \"127.0.0.1:{peer}\"\n"
+            "first_card = {card}\n{alone}\n{more}\n[bridge]\nlisten = \"127.0.0.1:{listen}\"\npeer = \"127.0.0.1:{peer}\"\n"
         );
         std::fs::write(&machine, text).expect("the machine file");
         let output = || File::create(folder.join(format!("{role}.txt"))).expect("a file for the output");
@@ -186,7 +186,7 @@ fn a_bad_machine_file_is_reported_and_the_program_ends() {
         ("toml:crads = 1\n", "unknown field `crads`"),
         ("/no/such/file.toml", "the machine file /no/such/file.toml cannot be read"),
         ("toml:cards = 0\n", "0 cards"),
-        ("toml:[bridge]\nlisten = \"nowhere\"\npeer = \"127.0.0.1:1\"\n", "bridge.poll_control is \"nowhere\""),
+        ("toml:[bridge]\nlisten = \"nowhere\"\npeer = \"127.0.0.1:1\"\n", "bridge.listen is \"nowhere\""),
     ] {
         let output = run("ibv_devinfo", &[], machine);
         let text = String::from_utf8_lossy(&output.stderr);

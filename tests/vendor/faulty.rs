@@ -6,7 +6,7 @@
 mod entries {
     use core::hint::black_box;
 
-    use dpa::abi::WorkerContext;
+    use dpa::abi::ReceiveContext;
 
     /// Would be loaded, and nobody has said that it may be.
     #[used]
@@ -39,7 +39,7 @@ mod entries {
 
     /// Panics for an index beyond the array.
     #[dpa::event_handler]
-    fn panics(context: &mut WorkerContext) -> dpa::Next {
+    fn panics(context: &mut ReceiveContext) -> dpa::Next {
         let table = black_box([1_u32, 2, 3]);
         context.workers = table[context.batch as usize];
         dpa::Next::Finish

@@ -50,6 +50,12 @@ pub(crate) fn device_cargo() -> Command {
         command.env_remove(variable);
     }
     command.env_remove("CARGO_BUILD_TARGET");
+    // What an environment asks of the host's programs changes no firmware.
+    std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_PROFILE_")).for_each(
+        |(name, _)| {
+            command.env_remove(name);
+        },
+    );
     command.env("CARGO_TARGET_DIR", device_target());
     reproducible::wrap(&mut command);
     command
@@ -117,6 +123,9 @@ pub(crate) const TESTS_PROFILE: &str = "dev";
 /// Cargo's name of the profile that users get.
 pub(crate) const RELEASE: &str = "release";
 
+/// Names a folder to build the command-line tool in, in place of cargo's target directory.
+const CLI_TARGET: &str = "FLEXCAST_CLI_TARGET";
+
 /// Builds the command-line tool and returns its path.
 pub(crate) fn cli() -> Result<PathBuf> {
     cli_of(RELEASE)
@@ -130,9 +139,16 @@ pub(crate) fn cli_of(profile: &str) -> Result<PathBuf> {
         // Its build script needs this program to build the images that it holds.
         command.env("FLEXCAST_XTASK", own);
     }
+    let elsewhere = std::env::var_os(CLI_TARGET).map(PathBuf::from);
+    if let Some(folder) = &elsewhere {
+        command.env("CARGO_TARGET_DIR", folder);
+    }
     process::run(&mut command)?;
-    let path = metadata(&own_root().join("Cargo.toml"))?.target_directory.into_std_path_buf();
-    let path = path.join(emu_libs::profile_folder(profile)).join("flexcast");
+    let target = match elsewhere {
+        Some(folder) => folder,
+        None => metadata(&own_root().join("Cargo.toml"))?.target_directory.into_std_path_buf(),
+    };
+    let path = target.join(emu_libs::profile_folder(profile)).join("flexcast");
     if !path.is_file() {
         bail!("cargo built flexcast-cli, but {} is not there", path.display());
     }

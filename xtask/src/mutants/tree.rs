@@ -13,7 +13,7 @@ use crate::{new_file, process, status, workspace};
 /// The images whose firmware is mutated and run.
 const IMAGES: [&str; 3] = ["reference", "pingpong", "allgather"];
 /// The test programs whose tests named `image_...` run those images on weak memory.
-const TESTS: [&str; 3] = ["weak_memory", "allgather_image", "progress"];
+const TESTS: [&str; 3] = ["weak_memory", "allgather_image", "progress_thread"];
 /// What a build of the firmware needs.
 const TREE: [&str; 6] = ["device", "shared", "linker", "toolchains", "Cargo.toml", "rust-toolchain.toml"];
 /// A test that takes longer than this has met a mutant that keeps it from ending: killed as well.
