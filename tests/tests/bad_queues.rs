@@ -129,16 +129,16 @@ fn a_copy_between_regions_stays_in_range() {
     pair(Transport::Rc, 16, |a, b| {
         let bytes: Vec<u8> = (0..=255).collect();
         a.memory.write(0, &bytes).expect("in range");
-        b.memory.copy_from(4000, &a.memory, 160, 96).expect("the last bytes");
+        b.memory.copy_from(4000, a.memory, 160, 96).expect("the last bytes");
         let mut copied = [0; 96];
         b.memory.read(4000, &mut copied).expect("in range");
         assert_eq!(copied[..], bytes[160..]);
-        a.memory.copy_from(1, &a.memory, 0, 256).expect("ranges that overlap");
+        a.memory.copy_from(1, a.memory, 0, 256).expect("ranges that overlap");
         let mut moved = [0; 257];
         a.memory.read(0, &mut moved).expect("in range");
         assert_eq!((moved[0], &moved[1..]), (0, &bytes[..]));
         for (offset, start) in [(4000, 0), (0, 4000), (usize::MAX, 0), (0, usize::MAX)] {
-            let error = b.memory.copy_from(offset, &a.memory, start, 97).expect_err("one byte too many");
+            let error = b.memory.copy_from(offset, a.memory, start, 97).expect_err("one byte too many");
             assert!(matches!(error, Error::RegionRange { len: 97, region_len: 4096, .. }), "{error}");
         }
     });
