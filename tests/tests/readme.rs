@@ -54,10 +54,20 @@ const OBSERVE: [(&str, Way); 8] = [
     ),
 ];
 
+/// Where this variable is set, the program that tests are built with stands for the installed one: nothing is compiled anew.
+const SHORT: &str = "FLEXCAST_SHORT_TESTS";
+
+fn is_short() -> bool {
+    std::env::var_os(SHORT).is_some_and(|value| !value.is_empty())
+}
+
 /// The installed program's folder.
 fn installed() -> &'static Path {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
     PLACE.get_or_init(|| {
+        if is_short() {
+            return Path::new(env!("CARGO_TARGET_TMPDIR")).join("../debug").canonicalize().expect("the tests' folder");
+        }
         let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");
         let output = in_the_repository("cargo install --locked --path cli", &place);
         let told = String::from_utf8_lossy(&output.stderr);
@@ -113,6 +123,16 @@ fn by_the_installed(command: &str, folder: &Path) -> Output {
 
 fn run(command: &str, way: Way, folder: &Path) -> Option<Output> {
     match way {
+        Way::InTheRepository if is_short() => match command.strip_prefix("cargo xtask ") {
+            Some(same) => {
+                let images = workspace_root().join("target/device/emu");
+                Some(by_the_installed(&format!("flexcast {same} --images {}", images.display()), folder))
+            }
+            None => {
+                eprintln!("not run: `{command}`: {SHORT} is set");
+                None
+            }
+        },
         Way::InTheRepository => Some(in_the_repository(command, &folder.join("place"))),
         Way::OnACopy => {
             let copy = copied_tree();
@@ -136,6 +156,11 @@ fn all_run(document: &str, table: &[(&str, Way)]) {
     let known: Vec<&str> = table.iter().map(|(command, _)| *command).collect();
     assert_eq!(asked, known, "{document}: each command needs a row here, in the order of the document");
     let folder = tempfile::tempdir().expect("a folder");
+    if is_short() {
+        // The program finds its images as it does in the repository.
+        std::os::unix::fs::symlink(workspace_root().join("target"), folder.path().join("target")).expect("a link");
+        drop(flexcast_tests::image_path("allgather"));
+    }
     for (Shown { command, output: shown }, (_, way)) in commands.iter().zip(table) {
         let Some(output) = run(command, *way, folder.path()) else { continue };
         let printed = String::from_utf8_lossy(&output.stdout);
@@ -163,6 +188,10 @@ fn every_command_of_the_guide_to_observation_runs() {
 /// What commands load lies within the program: images, experiments, fault scripts.
 #[test]
 fn the_installed_program_needs_nothing_beside_it() {
+    if is_short() {
+        eprintln!("not run: {SHORT} is set");
+        return;
+    }
     let folder = tempfile::tempdir().expect("a folder");
     let said = |command: &str| {
         let output = by_the_installed(command, folder.path());

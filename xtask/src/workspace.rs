@@ -126,9 +126,12 @@ pub(crate) const RELEASE: &str = "release";
 /// Names a folder to build the command-line tool in, in place of cargo's target directory.
 const CLI_TARGET: &str = "FLEXCAST_CLI_TARGET";
 
+/// Names the cargo profile of the command-line tool, in place of the one that users get.
+const CLI_PROFILE: &str = "FLEXCAST_CLI_PROFILE";
+
 /// Builds the command-line tool and returns its path.
 pub(crate) fn cli() -> Result<PathBuf> {
-    cli_of(RELEASE)
+    cli_of(&std::env::var(CLI_PROFILE).unwrap_or_else(|_| RELEASE.to_owned()))
 }
 
 /// The same with another profile of cargo's.
