@@ -14,10 +14,10 @@
 //!
 //! ```no_run
 //! # use flexcast::p2p::{Buffer, Config, Connections, Error, algorithm};
-//! # use flexcast_proto::Place;
+//! # use flexcast_proto::RankInfo;
 //! # use flexio::{CompletionQueue, Device, MemoryRegion, ProtectionDomain};
 //! # fn exchange(_: Vec<u8>) -> Vec<Vec<u8>> { Vec::new() }
-//! # fn run(device: &Device, pd: &ProtectionDomain, place: Place, receive: &MemoryRegion) -> Result<(), Error> {
+//! # fn run(device: &Device, pd: &ProtectionDomain, place: RankInfo, receive: &MemoryRegion) -> Result<(), Error> {
 //! let ring = algorithm::Allgather::Ring;
 //! let connections = Connections::new(place, &[algorithm::Operation::Allgather(ring)], Config::default())?;
 //! let completions = CompletionQueue::new(device, connections.completions())?;
