@@ -82,7 +82,7 @@ fn shell(command: &str) -> Command {
     shell
 }
 
-/// Settings of the release profile that build the program in a third of the time. It does and prints the same; the firmware that it holds is
+/// Settings of the release profile that build the program sooner. It does and prints the same; the firmware that it holds is
 /// built as ever.
 const QUICK: [(&str, &str); 4] = [
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),

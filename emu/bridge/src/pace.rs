@@ -10,7 +10,7 @@
 //!   peer's has moved to since. So bounds of programs do not pass because another process is stopped, or slower.
 //!
 //! Neither holds up everybody for ever. Of machines that wait for one another's frames to be over, the one that took a frame last may still go on by an
-//! answer's time, since what it has sent itself was taken before. Around any circle of machines the leads add up to [`AHEAD_PS`] at least, since a lookahead is
+//! answer's time, since what it has sent itself was taken before. Around any circle of machines the leads add up to [`AHEAD_PS`] at least, since a lead is
 //! only ever cut to that; and a machine that has taken a frame may let it be over in spite of them.
 //! A clock that a call has set farther than that gives its frames as much more time, so that this is true of it, too.
 
@@ -101,7 +101,7 @@ impl Pace {
     }
 
     /// The own clock is there now. It may be farther than its limits: because a call was executed to its end at once, or for frames to be over that
-    /// were taken. Frames under way are given that much more time then, as if they had been sent later; and a lookahead is never less than none, or the leads
+    /// were taken. Frames under way are given that much more time then, as if they had been sent later; and a lead is never less than none, or the leads
     /// of two machines would add up to less each time, in the end to nothing.
     pub(crate) fn reached(&mut self, taken: u32, answer_ps: u64, now_ps: u64) {
         let ahead_ps = self.frames_limit_ps(taken, answer_ps).map_or(0, |limit_ps| now_ps.saturating_sub(limit_ps));
@@ -178,10 +178,10 @@ mod tests {
         let mut pace = Pace::new(7_000, 0);
         pace.took(1, true, 100);
         assert_eq!(pace.talk_limit_ps(100), Some(100 + AHEAD_PS));
-        // It has moved less than the own clock: the lookahead is used up.
+        // It has moved less than the own clock: the lead is used up.
         pace.heard(7_000 + AHEAD_PS / 4, None, 100 + AHEAD_PS);
         assert_eq!(pace.talk_limit_ps(100 + AHEAD_PS), Some(100 + AHEAD_PS / 4 * 5));
-        // It has moved a lot: the lookahead is a lookahead.
+        // It has moved a lot: the lead is a lead.
         pace.heard(7_000 + 10 * AHEAD_PS, None, 2 * AHEAD_PS);
         assert_eq!(pace.talk_limit_ps(2 * AHEAD_PS), Some(3 * AHEAD_PS));
         // An older word changes nothing.

@@ -217,7 +217,7 @@ fn start(rank: u32, size: u32, address: &str, what: &str) -> Child {
 }
 
 #[test]
-#[ignore = "other tests start it in processes of its own: cargo test -p flexcast --test bootstrap"]
+#[ignore = "other tests start it in processes of its own: cargo test -p flexcast-bootstrap --test bootstrap"]
 fn a_rank_in_a_process_of_its_own() {
     let what = std::env::var("FLEXCAST_TEST").expect("a rank of a test of processes");
     let mut store = TcpStore::from_env().unwrap();

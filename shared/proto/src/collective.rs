@@ -132,9 +132,9 @@ impl Participant {
     }
 
     /// All blocks are whole in the user buffer: received by multicast, and the own one copied.
-    pub fn placed_all(&mut self) {
+    pub fn delivered_all(&mut self) {
         if self.state == State::Running {
-            self.recovery.placed_all();
+            self.recovery.delivered_all();
         }
     }
 

@@ -155,7 +155,7 @@ impl Recovery {
     }
 
     /// Every block is complete in the user buffer.
-    pub fn placed_all(&mut self) {
+    pub fn delivered_all(&mut self) {
         self.delivered = self.blocks;
         self.to_read = RankSet::EMPTY;
     }

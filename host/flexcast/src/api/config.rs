@@ -26,9 +26,8 @@ pub const MAX_CHUNK_BYTES: u32 = 1 << 30;
 
 /// Context of a communicator in DPA memory, as published (DP-20); ours is smaller.
 const CONTEXT_BYTES: u64 = 16 << 10;
-/// What of an activation is hidden unless something else is asked for. Emulated ones take 13 to 20 us (recorded under model M.1, with a
-/// longer gap): from the completion
-/// of what one root has sent, over two hosts and a connection, to the first chunk of the next.
+/// What of an activation is hidden unless something else is asked for. Emulated ones take 13 to 20 us (recorded under model M.1, with a longer
+/// gap), from the completion of what one root has sent, over two hosts and a connection, to the first chunk of the next.
 const LOOKAHEAD_PS: u64 = 16_000_000;
 
 /// Where the protocol of a communicator runs: barrier, activation, recovery, final handshake.

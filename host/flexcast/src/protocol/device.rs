@@ -266,7 +266,7 @@ impl Driver for DeviceDriver {
         match notice {
             // The card's threads signal these to one another.
             Notice::Armed | Notice::Received | Notice::Sent => {}
-            Notice::Placed(block) => {
+            Notice::Delivered(block) => {
                 self.command.flags |= COMMAND_DELIVERED;
                 insert(&mut self.command.delivered, block);
             }

@@ -64,7 +64,7 @@ pub(crate) enum Notice {
     /// Multicast has brought all blocks.
     Received,
     /// This block is whole in the user's buffer, now that the receive contexts are closed.
-    Placed(u32),
+    Delivered(u32),
     /// The own multicast is over, or so nearly that the next root may begin.
     Sent,
     /// The operation cannot go on.

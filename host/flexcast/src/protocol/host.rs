@@ -103,8 +103,8 @@ impl Driver for HostDriver {
                     participant.delivered(self.place.rank());
                 }
             }
-            Notice::Received => participant.placed_all(),
-            Notice::Placed(block) => participant.delivered(block),
+            Notice::Received => participant.delivered_all(),
+            Notice::Delivered(block) => participant.delivered(block),
             Notice::Sent => participant.sent(),
             Notice::Failed(failure) | Notice::Crashed(failure) => participant.fail(failure),
             Notice::Time => participant.handle_time(now_ps),

@@ -16,7 +16,7 @@ impl ProgressEngine<'_> {
         {
             self.state.unreceived = 0;
             self.state.report.received_ps = now_ps;
-            self.participant.placed_all();
+            self.participant.delivered_all();
         }
         if self.state.sending != 0 && self.signals.are_announced(self.state.send_sequence) {
             self.state.sending = 0;

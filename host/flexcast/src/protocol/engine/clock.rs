@@ -63,7 +63,7 @@ impl Engine {
         let missing = if failing { None } else { Some(parts.receive.missing(&running.plan, &self.derived)?) };
         if let Some(missing) = &missing {
             for root in running.plan.root_ranks().filter(|root| !missing.has(*root)) {
-                parts.driver.notify(now_ps, Notice::Placed(root));
+                parts.driver.notify(now_ps, Notice::Delivered(root));
             }
             running.report.recovered_chunks = missing.len() as u64;
             running.report.recovered_bytes = missing.bytes();
