@@ -22,6 +22,8 @@ pub const COMMAND_FAIL: u32 = 8;
 /// Likewise: a deadline that has passed counts. The host gives this command after [`ProgressReport::deadline_ps`], when all receive contexts are
 /// complete or closed and what has come is told. Without it the progress thread sees no cutoff and no bound.
 pub const COMMAND_TIME: u32 = 16;
+/// Likewise: multicast has stalled, and the receive contexts are closed: what is missing is asked for.
+pub const COMMAND_CUT_OFF: u32 = 32;
 
 /// Value of [`ProgressReport::flags`]: the barrier of the operation is passed.
 pub const REPORT_READY: u32 = 1;

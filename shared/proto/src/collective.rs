@@ -45,6 +45,8 @@ pub struct Participant {
     state: State,
     posted_ps: u64,
     passed_ps: Option<u64>,
+    /// When data was last known to have come; 0: not since the barrier.
+    progressed_ps: u64,
     now_ps: u64,
     /// Connected ranks that have not been told of the failure as it is believed now.
     untold: RankSet,
@@ -80,6 +82,7 @@ impl Participant {
             state: State::Idle,
             posted_ps: 0,
             passed_ps: None,
+            progressed_ps: 0,
             now_ps: 0,
             untold: RankSet::EMPTY,
             failure: None,
@@ -117,7 +120,7 @@ impl Participant {
         self.recovery = Recovery::new(self.place, descriptor.roots);
         self.handshake = Handshake::new(self.place);
         self.state = State::Running;
-        (self.posted_ps, self.passed_ps, self.now_ps) = (now_ps, None, now_ps);
+        (self.posted_ps, self.passed_ps, self.progressed_ps, self.now_ps) = (now_ps, None, 0, now_ps);
         self.barrier.enter();
         self.agreement.post(descriptor.summary);
         self.compare();
@@ -142,6 +145,19 @@ impl Participant {
     pub fn read(&mut self, block: u32) {
         if self.state == State::Running {
             self.recovery.read(block);
+        }
+    }
+
+    /// Data has come until now: what remains of the operation has its full bound.
+    pub const fn progressed(&mut self, now_ps: u64) {
+        self.progressed_ps = now_ps;
+    }
+
+    /// Multicast has stalled, before its cutoff or behind it: whatever is missing now is asked for.
+    pub fn cut_off(&mut self, now_ps: u64) {
+        if self.state == State::Running && self.passed_ps.is_some() {
+            self.progressed(now_ps);
+            self.recovery.cut_off();
         }
     }
 
@@ -217,11 +233,10 @@ impl Participant {
         let over = match self.passed_ps {
             None => now_ps.saturating_sub(self.posted_ps) >= self.descriptor.barrier_timeout_ps,
             Some(passed_ps) => {
-                let since_ps = now_ps.saturating_sub(passed_ps);
-                if since_ps >= self.descriptor.cutoff_ps {
+                if now_ps.saturating_sub(passed_ps) >= self.descriptor.cutoff_ps {
                     self.recovery.cut_off();
                 }
-                since_ps >= self.descriptor.bound_ps
+                now_ps.saturating_sub(passed_ps.max(self.progressed_ps)) >= self.descriptor.bound_ps
             }
         };
         if over {
@@ -242,10 +257,10 @@ impl Participant {
         let Some(passed_ps) = self.passed_ps else {
             return Some(self.posted_ps.saturating_add(self.descriptor.barrier_timeout_ps));
         };
+        let bound_ps = passed_ps.max(self.progressed_ps).saturating_add(self.descriptor.bound_ps);
         let wanted = !self.recovery.has_fetched() && !self.recovery.is_complete();
-        let span_ps =
-            if wanted { self.descriptor.cutoff_ps.min(self.descriptor.bound_ps) } else { self.descriptor.bound_ps };
-        Some(passed_ps.saturating_add(span_ps))
+        let cutoff_ps = passed_ps.saturating_add(self.descriptor.cutoff_ps);
+        Some(if wanted { cutoff_ps.min(bound_ps) } else { bound_ps })
     }
 
     /// The rank on which this one's progress depends, and for what.

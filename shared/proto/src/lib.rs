@@ -1,7 +1,8 @@
 //! Everything of the protocol that can be decided without touching hardware. The same source runs in the firmware, in the host
 //! engines and in the model checker: no IO, no clock, no allocation.
 //!
-//! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`chains`], [`immediate`], [`bitmap`], [`cutoff`], [`reuse`], [`missing`].
+//! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`chains`], [`immediate`], [`bitmap`], [`cutoff`], [`stall`], [`reuse`],
+//! [`missing`].
 //! State machines of one rank, which take events and the time and give back what is to be done: [`barrier`], [`agreement`],
 //! [`sequencer`], [`recovery`], [`handshake`], and [`collective`], which is all five in one operation; it ends well or in a
 //! [`failure`]. [`wire`] is what its messages are as bytes. [`p2p`] has collectives of point-to-point messages.
@@ -30,6 +31,7 @@ pub mod reuse;
 pub mod sequencer;
 pub mod source;
 pub mod space;
+pub mod stall;
 mod verdict;
 pub mod wire;
 
@@ -50,4 +52,5 @@ pub use reuse::{CollectiveIds, IdInUse, ShareError};
 pub use sequencer::{Schedule, ScheduleError, Sequence, SequenceError, Sequencer, Turn};
 pub use source::{Source, SourceError, Sources};
 pub use space::{Placement, ReceiveSpace, RootRow, SpaceError};
+pub use stall::{ProgressWatch, StallWindow};
 pub use wire::{Availability, Codec, Control, Encoded, WireError};

@@ -88,9 +88,10 @@ pub struct OperationDescriptor {
     pub summary: Summary,
     /// How long the barrier may take, in picoseconds: ranks may post at very different times.
     pub barrier_timeout_ps: u64,
-    /// Time from the end of the barrier to the cutoff, in picoseconds.
+    /// Time from the end of the barrier to the latest cutoff while no data comes, in picoseconds.
     pub cutoff_ps: u64,
-    /// Time from the end of the barrier after which the operation has failed, in picoseconds. More than the cutoff.
+    /// Time from the end of the barrier, or from when data last came, after which the operation has failed, in picoseconds. More than the
+    /// cutoff.
     pub bound_ps: u64,
 }
 

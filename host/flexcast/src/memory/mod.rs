@@ -1,3 +1,4 @@
-//! Memory: registrations that are kept, and owners of what borrows.
+//! Memory: registrations that are kept, and copies that the card makes.
 
+pub(crate) mod copier;
 pub mod registration;

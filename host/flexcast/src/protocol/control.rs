@@ -22,12 +22,17 @@ const RECEIVES: u32 = 16;
 const SENDS: u32 = 8;
 /// Reads under way from each peer: what a card takes from one requester.
 const READS: u32 = 8;
+/// Probes under way to each peer.
+const PROBES: u32 = 4;
+/// A peer that has not acknowledged anything for so long is probed: many round trips, and a small part of a card's own timeout.
+const PROBE_PS: u64 = 25_000_000;
 /// First packet number of every connection.
 const FIRST_PSN: u32 = 0;
 
 const KIND_RECEIVE: u64 = 0;
 const KIND_SEND: u64 = 1;
 const KIND_READ: u64 = 2;
+const KIND_PROBE: u64 = 3;
 
 const fn id(kind: u64, peer: usize, slot: u32) -> u64 {
     kind << 56 | (peer as u64) << 32 | slot as u64
@@ -61,7 +66,23 @@ struct Peer {
     qp: QueuePair,
     sends: u32,
     reads: u32,
+    probes: u32,
+    /// When it is probed unless something is acknowledged before.
+    probe_ps: u64,
     broken: bool,
+}
+
+impl Peer {
+    const fn is_busy(&self) -> bool {
+        self.sends + self.reads > 0
+    }
+
+    /// Something is posted: from now on an acknowledgement is awaited.
+    fn await_answer(&mut self, now_ps: u64) {
+        if !self.is_busy() {
+            self.probe_ps = now_ps.saturating_add(PROBE_PS);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -82,6 +103,8 @@ pub(crate) struct Control {
     messages: VecDeque<Waiting>,
     reads: VecDeque<(usize, Read)>,
     under_way: u32,
+    /// The time as of the last poll or flush, in picoseconds.
+    now_ps: u64,
     /// Reads of each tag that are not over.
     unfinished: BTreeMap<u32, u32>,
     /// What has just completed, while it is dealt with; kept for its room.
@@ -101,7 +124,7 @@ impl Drop for Control {
         // In vain: the others find the connection broken, as when the process had been killed.
         let _ = flexio::wait(provider.relax(), DRAIN, "the last control messages", || {
             // What comes now is for nobody. An error ends it, too: there is nothing more to be had of this queue.
-            let polled = self.poll(|_, _| Ok(()));
+            let polled = self.poll(0, |_, _| Ok(()));
             Ok((polled.is_err() || self.is_drained()).then_some(()))
         });
     }
@@ -114,13 +137,13 @@ impl Control {
         let slots = (count * RECEIVES) as usize;
         let memory = HostBuffer::zeroed(slots.max(1) * MESSAGE_BYTES)?;
         let memory = MemoryRegion::register(card.pd(), memory, Access::LOCAL_WRITE)?;
-        let cq = CompletionQueue::new(card.device(), count.max(1) * (RECEIVES + SENDS + READS))?;
-        let depths = QueueDepths { send: SENDS + READS, receive: RECEIVES };
+        let cq = CompletionQueue::new(card.device(), count.max(1) * (RECEIVES + SENDS + READS + PROBES))?;
+        let depths = QueueDepths { send: SENDS + READS + PROBES, receive: RECEIVES };
         let mut peers = Vec::with_capacity(ranks.len());
         for rank in ranks {
             let qp = QueuePair::with_inline(card.pd(), Transport::Rc, &cq, &cq, depths, wire::MAX_BYTES as u32)?;
             qp.init(Access::REMOTE_READ, 0)?;
-            peers.push(Peer { rank: *rank, qp, sends: 0, reads: 0, broken: false });
+            peers.push(Peer { rank: *rank, qp, sends: 0, reads: 0, probes: 0, probe_ps: u64::MAX, broken: false });
         }
         Ok(Self {
             peers,
@@ -129,6 +152,7 @@ impl Control {
             messages: VecDeque::new(),
             reads: VecDeque::new(),
             under_way: 0,
+            now_ps: 0,
             unfinished: BTreeMap::new(),
             completed: Vec::new(),
         })
@@ -171,7 +195,7 @@ impl Control {
         let mut waiting = Waiting { peer, len: bytes.len(), bytes: [0; MESSAGE_BYTES] };
         waiting.bytes[..bytes.len()].copy_from_slice(bytes);
         self.messages.push_back(waiting);
-        self.flush()
+        self.post()
     }
 
     /// Reads a range of a peer's memory; see [`Event::Read`].
@@ -179,7 +203,7 @@ impl Control {
         if let Some(peer) = self.index(read.from) {
             *self.unfinished.entry(read.tag).or_default() += 1;
             self.reads.push_back((peer, read));
-            self.flush()?;
+            self.post()?;
         }
         Ok(())
     }
@@ -202,8 +226,40 @@ impl Control {
         self.unfinished.clear();
     }
 
+    /// Posts what has waited for room, and probes of peers that have not acknowledged anything for long.
+    pub(crate) fn flush(&mut self, now_ps: u64) -> Result<()> {
+        self.now_ps = now_ps;
+        self.post()?;
+        for (index, peer) in self.peers.iter_mut().enumerate() {
+            if peer.broken || !peer.is_busy() || now_ps < peer.probe_ps || peer.probes >= PROBES {
+                continue;
+            }
+            // A read of nothing: the peer's card sees by its number that a packet before it is missing, and asks for it at once; so does the
+            // own card when the answer comes and one before it has not. Otherwise a lost packet that nothing follows costs the connection's
+            // whole timeout.
+            let request = SendRequest {
+                id: id(KIND_PROBE, index, 0),
+                kind: SendKind::Read { remote_addr: 0, rkey: 0 },
+                local: None,
+                immediate: None,
+                signaled: true,
+            };
+            peer.qp.post_sends(&[request])?;
+            peer.probes += 1;
+            peer.probe_ps = now_ps.saturating_add(PROBE_PS << peer.probes);
+        }
+        Ok(())
+    }
+
+    /// When a peer is to be probed, in picoseconds: [`Control::flush`] is to be called then.
+    pub(crate) fn probe_ps(&self) -> Option<u64> {
+        let waits = |peer: &&Peer| !peer.broken && peer.is_busy() && peer.probes < PROBES;
+        self.peers.iter().filter(waits).map(|peer| peer.probe_ps).min()
+    }
+
     /// Posts what has waited for room.
-    pub(crate) fn flush(&mut self) -> Result<()> {
+    fn post(&mut self) -> Result<()> {
+        let now_ps = self.now_ps;
         let mut at = 0;
         while let Some(message) = self.messages.get(at) {
             let peer = message.peer;
@@ -225,6 +281,7 @@ impl Control {
                 signaled: true,
             };
             self.peers[peer].qp.post_inline([request])?;
+            self.peers[peer].await_answer(now_ps);
             self.peers[peer].sends += 1;
             self.messages.remove(at);
         }
@@ -237,6 +294,7 @@ impl Control {
                 break;
             }
             self.reads.pop_front();
+            self.peers[peer].await_answer(now_ps);
             self.peers[peer].reads += 1;
             self.under_way += 1;
             let kind = SendKind::Read { remote_addr: read.remote_addr, rkey: read.rkey };
@@ -253,7 +311,12 @@ impl Control {
     }
 
     /// Takes what has happened and reports it; returns whether there was anything.
-    pub(crate) fn poll(&mut self, mut notify: impl FnMut(&mut Self, Event<'_>) -> Result<()>) -> Result<bool> {
+    pub(crate) fn poll(
+        &mut self,
+        now_ps: u64,
+        mut notify: impl FnMut(&mut Self, Event<'_>) -> Result<()>,
+    ) -> Result<bool> {
+        self.now_ps = now_ps;
         let mut any = false;
         let mut done = std::mem::take(&mut self.completed);
         loop {
@@ -267,7 +330,7 @@ impl Control {
             for completion in &done {
                 self.take(completion, &mut notify)?;
             }
-            self.flush()?;
+            self.post()?;
         }
     }
 
@@ -286,7 +349,11 @@ impl Control {
                 self.peers[peer].reads -= 1;
                 self.under_way -= 1;
             }
+            KIND_PROBE => self.peers[peer].probes -= 1,
             _ => {}
+        }
+        if kind != KIND_RECEIVE {
+            self.peers[peer].probe_ps = self.now_ps.saturating_add(PROBE_PS << self.peers[peer].probes);
         }
         if completion.status != 0 {
             if std::mem::replace(&mut self.peers[peer].broken, true) {

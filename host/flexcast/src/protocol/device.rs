@@ -9,8 +9,8 @@ mod setup;
 use std::mem::{offset_of, size_of};
 
 use flexcast_abi::progress::{
-    COMMAND_DELIVERED, COMMAND_FAIL, COMMAND_POST, COMMAND_READ, COMMAND_TIME, NOBODY, REPORT_DISAGREES,
-    REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY, REPORT_RELEASED, REPORT_RELEASING,
+    COMMAND_CUT_OFF, COMMAND_DELIVERED, COMMAND_FAIL, COMMAND_POST, COMMAND_READ, COMMAND_TIME, NOBODY,
+    REPORT_DISAGREES, REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY, REPORT_RELEASED, REPORT_RELEASING,
 };
 use flexcast_abi::{CompletionFlag, FLAG_MAGIC, ProgressCommand, ProgressReport, ProgressThread, ProgressThreadStatus};
 use flexcast_proto::wire::Availability;
@@ -249,6 +249,11 @@ impl Driver for DeviceDriver {
         self.operation
     }
 
+    /// The host would have to say when the copy is over, and it is to have nothing to do before the end.
+    fn takes_late_copies(&self) -> bool {
+        false
+    }
+
     fn start(&mut self, posting: &Posting<'_>, send: &mut SendThreads) -> Result<bool> {
         let Posting { plan, config, descriptor, source, collective_id, .. } = *posting;
         // A rank alone has nobody to multicast to.
@@ -270,6 +275,7 @@ impl Driver for DeviceDriver {
                 self.command.flags |= COMMAND_DELIVERED;
                 insert(&mut self.command.delivered, block);
             }
+            Notice::CutOff => self.command.flags |= COMMAND_CUT_OFF,
             Notice::Failed(failure) => self.fail(failure),
             Notice::Crashed(failure) => _ = self.lost.get_or_insert(failure),
             Notice::Time => self.handle_time(now_ps),
@@ -280,7 +286,7 @@ impl Driver for DeviceDriver {
         let mut moved = self.take_completion(now_ps)?;
         let Self { control, command, .. } = self;
         let mut broken = None;
-        moved |= control.poll(|_, event| {
+        moved |= control.poll(now_ps, |_, event| {
             match event {
                 Event::Read { tag: block } => {
                     command.flags |= COMMAND_READ;
@@ -326,7 +332,12 @@ impl Driver for DeviceDriver {
     }
 
     fn flush(&mut self, now_ps: u64) -> Result<()> {
+        self.control.flush(now_ps)?;
         self.give_command(now_ps)
+    }
+
+    fn flush_ps(&self) -> Option<u64> {
+        self.control.probe_ps()
     }
 
     fn deadline_ps(&self) -> Option<u64> {

@@ -63,8 +63,11 @@ pub(crate) enum Notice {
     Armed,
     /// Multicast has brought all blocks.
     Received,
-    /// This block is whole in the user's buffer, now that the receive contexts are closed.
+    /// This block is whole in the user's buffer: the own one, if the driver waits for it ([`Driver::takes_late_copies`]), or one that the
+    /// closed receive contexts do not miss.
     Delivered(u32),
+    /// Multicast has stalled, and the receive contexts are closed: what has not been delivered is lost.
+    CutOff,
     /// The own multicast is over, or so nearly that the next root may begin.
     Sent,
     /// The operation cannot go on.
@@ -105,6 +108,10 @@ pub(crate) trait Driver: fmt::Debug + Send {
     /// Number of the operation that is posted next.
     fn operation(&self) -> u32;
 
+    /// Whether an operation may start before the own block is in the receive buffer. Then it is [`Notice::Delivered`], too; otherwise the
+    /// driver takes it as delivered from the start.
+    fn takes_late_copies(&self) -> bool;
+
     /// Takes an operation that the receive contexts have just been given, and gives the send threads what they can know of it. Returns
     /// whether that is all: they send without another command, when it is this rank's turn.
     fn start(&mut self, posting: &Posting<'_>, send: &mut SendThreads) -> Result<bool>;
@@ -121,8 +128,11 @@ pub(crate) trait Driver: fmt::Debug + Send {
     /// Reads ranges of a block from a peer, none if nothing is missing of it, and then counts the block as whole.
     fn fetch(&mut self, block: u32, reads: &[Read]) -> Result<()>;
 
-    /// Has sent what waited for room.
+    /// Has sent what waited for room, and peers probed that do not answer.
     fn flush(&mut self, now_ps: u64) -> Result<()>;
+
+    /// When [`Driver::flush`] is to be called whether anything has happened or not, in picoseconds of the card's clock.
+    fn flush_ps(&self) -> Option<u64>;
 
     /// When [`Notice::Time`] is due, in picoseconds of the card's clock.
     fn deadline_ps(&self) -> Option<u64>;

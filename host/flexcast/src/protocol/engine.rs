@@ -27,6 +27,8 @@ const NO_ANSWER: u16 = u16::MAX;
 const DIED: u16 = u16::MAX - 1;
 /// Code of [`Cause::Device`] for an operation that could not be given to the card.
 const NOT_STARTED: u16 = u16::MAX - 2;
+/// Code of [`Cause::Device`] for an own block that the card has not copied.
+const COPY: u16 = u16::MAX - 3;
 /// Code of [`Cause::Device`] for a send thread that has failed, beside its status.
 const SEND_THREAD: u16 = 0x100;
 /// Longest that a worker takes to answer: all that may wait in its rings, many times over.
@@ -82,8 +84,10 @@ impl Engine {
         if begins || self.fault.is_some() || self.notified {
             return Some(0);
         }
-        let running = self.current.as_ref()?;
-        Some(running.deadline_ps.min(running.checked_ps.saturating_add(poll::CHECK_PS)))
+        let flush_ps = self.parts.driver.flush_ps();
+        let Some(running) = self.current.as_ref() else { return flush_ps };
+        let due_ps = running.stalled_ps(self.stall).unwrap_or(running.deadline_ps);
+        Some(due_ps.min(running.checked_ps.saturating_add(poll::CHECK_PS)).min(flush_ps.unwrap_or(u64::MAX)))
     }
 
     /// Ends everything because of something on this rank.

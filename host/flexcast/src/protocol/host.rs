@@ -84,6 +84,10 @@ impl Driver for HostDriver {
         self.participant.operation()
     }
 
+    fn takes_late_copies(&self) -> bool {
+        true
+    }
+
     fn start(&mut self, posting: &Posting<'_>, send: &mut SendThreads) -> Result<bool> {
         let Posting { plan, config, descriptor, turn, source, here, .. } = *posting;
         self.current = Current { posting: Some((descriptor, turn)), here, ..Current::default() };
@@ -100,10 +104,13 @@ impl Driver for HostDriver {
             Notice::Armed => {
                 if let Some((descriptor, turn)) = self.current.posting.take() {
                     participant.post_with(descriptor, turn, now_ps);
-                    participant.delivered(self.place.rank());
                 }
             }
-            Notice::Received => participant.delivered_all(),
+            Notice::Received => {
+                participant.progressed(now_ps);
+                participant.delivered_all();
+            }
+            Notice::CutOff => participant.cut_off(now_ps),
             Notice::Delivered(block) => participant.delivered(block),
             Notice::Sent => participant.sent(),
             Notice::Failed(failure) | Notice::Crashed(failure) => participant.fail(failure),
@@ -111,10 +118,10 @@ impl Driver for HostDriver {
         }
     }
 
-    fn poll(&mut self, _now_ps: u64) -> Result<bool> {
+    fn poll(&mut self, now_ps: u64) -> Result<bool> {
         let Self { control, participant, codec, place, current, .. } = self;
         let own = place.rank();
-        control.poll(|_, event| {
+        control.poll(now_ps, |_, event| {
             match event {
                 Event::Message { from, bytes } => {
                     let handled = codec.decode(bytes).map_err(|error| error.to_string()).and_then(|control| {
@@ -166,8 +173,12 @@ impl Driver for HostDriver {
         reads.iter().try_for_each(|read| self.control.read(*read))
     }
 
-    fn flush(&mut self, _now_ps: u64) -> Result<()> {
-        self.control.flush()
+    fn flush(&mut self, now_ps: u64) -> Result<()> {
+        self.control.flush(now_ps)
+    }
+
+    fn flush_ps(&self) -> Option<u64> {
+        self.control.probe_ps()
     }
 
     fn deadline_ps(&self) -> Option<u64> {

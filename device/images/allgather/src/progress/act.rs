@@ -16,6 +16,7 @@ impl ProgressEngine<'_> {
         {
             self.state.unreceived = 0;
             self.state.report.received_ps = now_ps;
+            self.participant.progressed(now_ps);
             self.participant.delivered_all();
         }
         if self.state.sending != 0 && self.signals.are_announced(self.state.send_sequence) {

@@ -3,7 +3,7 @@
 use core::mem::offset_of;
 
 use dpa::abi::progress::{
-    COMMAND_DELIVERED, COMMAND_FAIL, COMMAND_POST, COMMAND_READ, COMMAND_TIME, NOBODY, RANK_WORDS, REPORT_DISAGREES,
+    COMMAND_CUT_OFF, COMMAND_DELIVERED, COMMAND_FAIL, COMMAND_POST, COMMAND_READ, COMMAND_TIME, NOBODY, RANK_WORDS, REPORT_DISAGREES,
     REPORT_FAILED, REPORT_RELEASED,
 };
 use dpa::abi::{CompletionFlag, FLAG_MAGIC, ProgressCommand, ProgressReport, ProgressThreadStatus};
@@ -72,6 +72,9 @@ impl ProgressEngine<'_> {
             for block in RankSet::from_words(command.read).iter() {
                 self.participant.read(block);
             }
+        }
+        if command.flags & COMMAND_CUT_OFF != 0 {
+            self.participant.cut_off(command.now_ps);
         }
         if command.flags & COMMAND_FAIL != 0 {
             let Ok(cause) = Cause::from_bits(command.cause) else { return false };

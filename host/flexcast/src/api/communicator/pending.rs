@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::Ipv4Addr;
 
 use flexcast_abi::{DeviceAddress, Signals};
-use flexcast_proto::{Alpha, CollectiveIds, RankInfo};
+use flexcast_proto::{Alpha, CollectiveIds, RankInfo, StallWindow};
 use flexio::{Access, DeviceBuffer, HostBuffer, MemoryRegion, MulticastGroup};
 
 use super::Communicator;
@@ -16,6 +16,7 @@ use crate::dpa::send::{self, Send};
 use crate::dpa::targets::Targets;
 use crate::endpoint::{Capabilities, Endpoint, StreamEnds};
 use crate::error::{Error, Result};
+use crate::memory::copier::Copier;
 use crate::plan::stream::Stream;
 use crate::protocol::device::{self, DeviceDriver};
 use crate::protocol::driver::{Connect, Driver, QueuePairs};
@@ -143,7 +144,8 @@ impl Pending {
             target_queue_pairs: receive.targets().map(Targets::queue_pairs).unwrap_or_default(),
             target_table: receive.targets().map_or((0, 0), Targets::table),
         };
-        let parts = Parts { driver, send, receive, _units: units };
+        let copier = Copier::new(card)?;
+        let parts = Parts { driver, send, receive, copier, _units: units };
         Ok(Self { card: card.clone(), config, derived, footprint, place, parts, own })
     }
 
@@ -192,6 +194,7 @@ impl Pending {
             fault: None,
             ids: CollectiveIds::new(derived.layout, ps(config.packet_lifetime)),
             alpha: Alpha::new(config.overheads.in_ps()),
+            stall: StallWindow::new(ps(config.overheads.cutoff_slack)),
             late_chunks: None,
             broken: None,
             notified: false,

@@ -16,6 +16,17 @@ impl Receive {
         Ok(self.host.read_u64(self.shared.report(context) + offset_of!(ReceiveReport, progress) + field)?)
     }
 
+    /// A number that grows while chunks come: of completions consumed and receives posted again, as far as the receive contexts have reported.
+    pub(crate) fn progress_count(&self) -> Result<u64> {
+        let mut count = 0u64;
+        for context in 0..self.contexts.len() {
+            let consumed = self.progress(context, offset_of!(ProgressLine, consumed))?;
+            let posted = self.progress(context, offset_of!(ProgressLine, receives_posted))?;
+            count = count.wrapping_add(consumed).wrapping_add(posted);
+        }
+        Ok(count)
+    }
+
     /// A receive context that has failed, with its status and detail; `None` while all is well.
     pub(crate) fn failure(&self) -> Result<Option<(u32, ReceiveStatus, u32)>> {
         for context in 0..self.contexts.len() {

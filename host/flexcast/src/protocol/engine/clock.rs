@@ -1,4 +1,4 @@
-//! Deadlines of the operation under way, and the close of its receive contexts.
+//! Deadlines of the operation under way, and the close of its receive contexts when multicast has stalled.
 
 use super::operation::{Receiving, State};
 use super::{Engine, NO_ANSWER, WORKER_PS};
@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::protocol::driver::Notice;
 
 impl Engine {
-    /// Notifies the protocol of the time. Before it hears that the cutoff is reached the receive contexts are closed, so that what is missing
-    /// then is the truth and stays so. `moved`: something else has happened since the last poll. Returns whether anything has.
+    /// Notifies the protocol of the time, and of a stall. Before it hears of that the receive contexts are closed, so that what is missing then
+    /// is the truth and stays so. `moved`: something else has happened since the last poll. Returns whether anything has.
     pub(super) fn poll_clock(&mut self, now_ps: u64, mut moved: bool) -> Result<bool> {
         let Some(running) = self.current.as_ref() else { return Ok(moved) };
         if let State::Releasing { since_ps, .. } = running.state
@@ -18,12 +18,15 @@ impl Engine {
         }
         let Some(running) = self.current.as_mut() else { return Ok(moved) };
         let failing = running.state.is_failing();
+        // From the barrier to the end of multicast it is not the time that counts, but how long nothing has come.
+        let stalled_ps = running.stalled_ps(self.stall);
+        let due_ps = stalled_ps.unwrap_or(running.deadline_ps);
         let Some(sides) = running.state.sides_mut() else { return Ok(moved) };
-        if !failing && !moved && now_ps < running.deadline_ps && !sides.receiving.is_closing() {
+        if !failing && !moved && now_ps < due_ps && !sides.receiving.is_closing() {
             return Ok(false);
         }
         let deadline_ps = self.parts.driver.deadline_ps().unwrap_or(u64::MAX);
-        let due = now_ps >= deadline_ps || failing;
+        let due = now_ps >= stalled_ps.unwrap_or(deadline_ps) || failing;
         if due && matches!(sides.receiving, Receiving::Posted { .. } | Receiving::Armed) {
             sides.receiving = Receiving::Closing;
             running.report.phases.0.cut_off_ps = Some(now_ps);
@@ -31,7 +34,8 @@ impl Engine {
         moved |= self.close_receive(now_ps)?;
         let closing =
             |running: &super::Running| running.state.sides().is_some_and(|sides| sides.receiving.is_closing());
-        let waits = self.current.as_ref().is_some_and(closing);
+        let receives = |running: &super::Running| running.stalled_ps(self.stall).is_some();
+        let waits = self.current.as_ref().is_some_and(|running| closing(running) || receives(running));
         let now_ps = if waits { now_ps.min(deadline_ps.saturating_sub(1)) } else { now_ps };
         self.parts.driver.notify(now_ps, Notice::Time);
         // A time that is due is something that the state machine has been notified of.
@@ -62,11 +66,13 @@ impl Engine {
         parts.receive.disarm(&mut running.receive);
         let missing = if failing { None } else { Some(parts.receive.missing(&running.plan, &self.derived)?) };
         if let Some(missing) = &missing {
-            for root in running.plan.root_ranks().filter(|root| !missing.has(*root)) {
+            let own = self.place.rank();
+            for root in running.plan.root_ranks().filter(|root| *root != own && !missing.has(*root)) {
                 parts.driver.notify(now_ps, Notice::Delivered(root));
             }
             running.report.recovered_chunks = missing.len() as u64;
             running.report.recovered_bytes = missing.bytes();
+            parts.driver.notify(now_ps, Notice::CutOff);
         }
         sides.receiving = Receiving::Closed { missing };
         Ok(true)

@@ -13,6 +13,7 @@ impl Engine {
         let late = self.parts.receive.late_chunks()?;
         if self.late_chunks.is_some_and(|before| late > before) {
             self.alpha.came_late();
+            self.stall.came_late();
         }
         self.late_chunks = cut_off.then_some(late);
         Ok(())
@@ -39,6 +40,9 @@ impl Engine {
             let bytes = running.plan.link_bytes(&self.config);
             self.alpha.observe(bytes, self.config.link_gbit_per_s, took_ps);
         }
+        if let Some(watch) = running.watch {
+            self.stall.observe(watch.longest_ps());
+        }
         let closed =
             |state: &State| matches!(state.sides(), Some(sides) if matches!(sides.receiving, Receiving::Closed { .. }));
         self.notice_late_chunks(closed(&running.state))?;
@@ -61,7 +65,7 @@ impl Engine {
             self.parts.send.close()?;
         }
         // Others must know why this rank goes before they see that it has gone.
-        let over = !receives && !sends && self.parts.driver.is_quiet();
+        let over = !receives && !sends && !self.parts.copier.is_busy() && self.parts.driver.is_quiet();
         // A dead process will not answer. What it has posted may still be sent, and what it has armed be written to: the buffers stay here.
         if !over && !crashed && now_ps.saturating_sub(since_ps) <= WORKER_PS {
             return Ok(false);

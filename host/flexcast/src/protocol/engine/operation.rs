@@ -1,6 +1,6 @@
 //! State of the operation under way.
 
-use flexcast_proto::Failure;
+use flexcast_proto::{Failure, ProgressWatch, StallWindow};
 
 use crate::api::buffer::Buffer;
 use crate::api::report::Report;
@@ -62,6 +62,17 @@ impl Sending {
 pub(super) struct Sides {
     pub(super) receiving: Receiving,
     pub(super) sending: Sending,
+}
+
+/// Where the own block is on its way to the receive buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OwnBlock {
+    /// The card copies it.
+    Copying,
+    /// It is there.
+    Placed,
+    /// The driver has been notified of it.
+    Delivered,
 }
 
 /// Why an operation ends without its result.
@@ -161,12 +172,15 @@ pub(crate) struct Running {
     /// The own block once more, where it cannot be sent from its place in the receive buffer.
     pub(super) copied: Option<Buffer>,
     pub(super) receive: Buffer,
+    pub(super) own_block: OwnBlock,
     /// Its number, alike on all ranks; 0 while it is deferred.
     pub(super) operation: u32,
     pub(super) collective_id: u32,
     /// How long after the barrier multicast is waited for, in picoseconds; not known while the operation is deferred.
     pub(super) cutoff_ps: u64,
     pub(super) state: State,
+    /// How data comes, from the barrier on.
+    pub(super) watch: Option<ProgressWatch>,
     /// When workers were last checked for failures.
     pub(super) checked_ps: u64,
     /// When the protocol's state machine wants to be notified of the time.
@@ -175,6 +189,12 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// When its multicast counts as stalled; none before the barrier, and once its receive contexts do not receive any more.
+    pub(super) fn stalled_ps(&self, window: StallWindow) -> Option<u64> {
+        let receives = |sides: &Sides| matches!(sides.receiving, Receiving::Armed);
+        self.watch.filter(|_| self.state.sides().is_some_and(receives)).map(|watch| watch.stalled_ps(window))
+    }
+
     /// Address and local key of the own block.
     pub(super) fn source(&self, own: u32) -> (u64, u32) {
         match self.send.as_ref().or(self.copied.as_ref()) {

@@ -1,9 +1,9 @@
 //! Poll of the card's workers: failures, and the progress of both sides of the operation under way.
 
-use flexcast_proto::{Cause, Failure};
+use flexcast_proto::{Cause, Failure, ProgressWatch};
 
-use super::operation::{Fault, Receiving, Sending, Sides};
-use super::{DIED, Engine, MULTICAST_CUTOFFS, NO_ANSWER, SEND_THREAD, WORKER_PS};
+use super::operation::{Fault, OwnBlock, Receiving, Running, Sending, Sides};
+use super::{COPY, DIED, Engine, MULTICAST_CUTOFFS, NO_ANSWER, SEND_THREAD, WORKER_PS};
 use crate::error::Result;
 use crate::protocol::driver::Notice;
 
@@ -14,7 +14,7 @@ impl Engine {
     /// Polls what the card's workers have reported, and the clock. `moved`: something else has happened since the last poll. Returns whether
     /// anything has.
     pub(super) fn poll(&mut self, now_ps: u64, mut moved: bool) -> Result<bool> {
-        moved |= self.check(now_ps)?;
+        moved |= self.check(now_ps)? | self.poll_copy(now_ps)?;
         match self.start(now_ps) {
             // The contexts have just been given the operation: nothing can have come of it.
             Ok(true) => return Ok(true),
@@ -33,6 +33,7 @@ impl Engine {
             Some(_) => {}
         }
         moved |= self.poll_receive(now_ps)?;
+        self.poll_progress(now_ps)?;
         moved |= self.poll_send(now_ps)?;
         self.poll_clock(now_ps, moved)
     }
@@ -97,12 +98,40 @@ impl Engine {
         }
         running.report.phases.0.armed_ps = Some(now_ps);
         self.parts.driver.notify(now_ps, Notice::Armed);
+        self.deliver_own_block(now_ps);
         Ok(true)
     }
 
-    /// Polls whether multicast has brought everything.
-    fn poll_receive(&mut self, now_ps: u64) -> Result<bool> {
+    /// Polls whether the card has copied the own block.
+    fn poll_copy(&mut self, now_ps: u64) -> Result<bool> {
+        let Some(status) = self.parts.copier.poll()? else { return Ok(false) };
         let Some(running) = self.current.as_mut() else { return Ok(false) };
+        running.own_block = OwnBlock::Placed;
+        let armed = running.state.sides().is_some_and(|sides| !matches!(sides.receiving, Receiving::Posted { .. }));
+        if status != 0 {
+            tracing::error!(status, "the card has not copied the own block");
+            self.fail_device(now_ps, COPY);
+        } else if armed {
+            self.deliver_own_block(now_ps);
+        }
+        Ok(true)
+    }
+
+    /// Notifies the driver of the own block, once it has the operation and the block is in its place.
+    fn deliver_own_block(&mut self, now_ps: u64) {
+        if let Some(running) = self.current.as_mut()
+            && running.own_block == OwnBlock::Placed
+            && self.parts.driver.takes_late_copies()
+        {
+            running.own_block = OwnBlock::Delivered;
+            self.parts.driver.notify(now_ps, Notice::Delivered(self.place.rank()));
+        }
+    }
+
+    /// Polls whether multicast has brought everything beside the own block.
+    fn poll_receive(&mut self, now_ps: u64) -> Result<bool> {
+        let copied = |running: &&mut Running| running.own_block != OwnBlock::Copying;
+        let Some(running) = self.current.as_mut().filter(copied) else { return Ok(false) };
         let Some(sides) = running.state.sides_mut() else { return Ok(false) };
         if !matches!(sides.receiving, Receiving::Armed) || !self.parts.receive.is_complete()? {
             return Ok(false);
@@ -113,16 +142,34 @@ impl Engine {
         Ok(true)
     }
 
+    /// Polls how far the receive contexts have got, once all ranks can receive.
+    fn poll_progress(&mut self, now_ps: u64) -> Result<()> {
+        let Some(running) = self.current.as_mut() else { return Ok(()) };
+        let receives = |sides: &Sides| matches!(sides.receiving, Receiving::Armed);
+        if running.state.sides().is_some_and(receives) && self.parts.driver.ready_ps().is_some() {
+            let count = self.parts.receive.progress_count()?;
+            let watch = running.watch.get_or_insert_with(|| ProgressWatch::new(count, now_ps));
+            watch.poll(count, now_ps);
+            if running.state.is_sending() || running.own_block == OwnBlock::Copying {
+                // The next root of the chain waits for the own block, whose chunks do not come here; nor is the end seen before the copy is.
+                watch.restart(now_ps);
+            }
+        }
+        Ok(())
+    }
+
     /// Polls the send threads, and gives them the operation when it is this rank's turn.
     pub(super) fn poll_send(&mut self, now_ps: u64) -> Result<bool> {
         let own = self.place.rank();
         let Some(running) = self.current.as_mut() else { return Ok(false) };
         let source = running.source(own);
+        // While others' chunks come, nobody has given the own ones up.
+        let lives = running.stalled_ps(self.stall).is_some_and(|stalled_ps| now_ps < stalled_ps);
         let Some(sides) = running.state.sides_mut() else { return Ok(false) };
         let (parts, phases) = (&mut self.parts, &mut running.report.phases.0);
         let mut moved = false;
         let ready_ps = parts.driver.ready_ps().unwrap_or(now_ps);
-        let in_vain = now_ps.saturating_sub(ready_ps) >= running.cutoff_ps.saturating_mul(MULTICAST_CUTOFFS);
+        let in_vain = !lives && now_ps.saturating_sub(ready_ps) >= running.cutoff_ps.saturating_mul(MULTICAST_CUTOFFS);
         if in_vain && sides.sending == Sending::Requested {
             sides.sending = Sending::Finished;
             phases.sent_ps = Some(now_ps);

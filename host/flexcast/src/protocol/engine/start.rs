@@ -1,15 +1,16 @@
-//! Start of an operation: the own block in place, and the first commands to the card.
+//! Start of an operation: the own block's way to its place, and the first commands to the card.
 
 use flexcast_proto::Cause;
 use flexcast_proto::wire::Availability;
 
 use super::descriptor::descriptor;
-use super::operation::{Running, Sending, State};
-use super::{Engine, NOT_STARTED, Posted};
+use super::operation::{OwnBlock, Running, Sending, State};
+use super::{Engine, NOT_STARTED, Parts, Posted};
 use crate::api::buffer::Buffer;
 use crate::api::outcome::Failed;
 use crate::api::report::{Phases, PhasesPs, Report};
 use crate::error::{Error, Result};
+use crate::memory::copier::Copier;
 use crate::plan::Plan;
 use crate::plan::chains::{Order, order};
 use crate::protocol::driver::Posting;
@@ -36,8 +37,8 @@ impl Engine {
     /// Makes an operation the current one, and starts it if the card can be given commands now.
     pub(super) fn launch(&mut self, posted: Posted, now_ps: u64) -> Result<(), Box<Failed>> {
         let mut posted = posted;
-        let copied = match self.place_own_block(&mut posted) {
-            Ok(copied) => copied,
+        let (own_block, copied) = match self.place_own_block(&mut posted) {
+            Ok(placed) => placed,
             Err(error) => return Err(posted.refuse(error)),
         };
         let Posted { request, plan, send, receive, posted_ps } = posted;
@@ -52,10 +53,12 @@ impl Engine {
             send,
             copied,
             receive,
+            own_block,
             operation: 0,
             collective_id: 0,
             cutoff_ps: u64::MAX,
             state: State::Deferred,
+            watch: None,
             checked_ps: 0,
             deadline_ps: u64::MAX,
             report,
@@ -103,24 +106,31 @@ impl Engine {
         self.fail_here(Cause::Device(NOT_STARTED));
         let Some(mut running) = self.current.take() else { return Box::new(Failed::of(error)) };
         self.parts.receive.disarm(&mut running.receive);
-        let Running { send, copied, receive, report, .. } = running;
+        let Running { send, copied, receive, report, own_block, .. } = running;
         self.lost.extend(copied);
+        if own_block == OwnBlock::Copying {
+            self.lost.extend(send);
+            self.lost.push(receive);
+            return Box::new(Failed { error, send: None, receive: None, report });
+        }
         // Some of the commands may have reached the card: by new keys, what they name is out of its reach.
         let renew = |buffer: Buffer| self.card.renew(buffer).ok();
         Box::new(Failed { error, send: send.and_then(renew), receive: renew(receive), report })
     }
 
-    /// Copies the own block to where it is read from. Returns the copy, if it is neither in the send nor in the receive buffer.
-    fn place_own_block(&self, posted: &mut Posted) -> Result<Option<Buffer>> {
+    /// Brings the own block to the receive buffer: long ones by the card, where the driver can wait for it. Returns where it is, and the copy
+    /// of it that is sent, if that is neither in the send nor in the receive buffer.
+    fn place_own_block(&mut self, posted: &mut Posted) -> Result<(OwnBlock, Option<Buffer>)> {
         let Posted { plan, send, receive, .. } = posted;
-        match send {
-            Some(send) => {
-                let at = plan.block(self.place.rank()).offset;
-                receive.copy_from(at as usize, send, 0, send.len())?;
-                Ok(None)
-            }
-            None => self.copy_of_source(plan, receive),
+        let Some(send) = send else { return Ok((OwnBlock::Placed, self.copy_of_source(plan, receive)?)) };
+        let (at, bytes) = (plan.block(self.place.rank()).offset, send.len() as u64);
+        let Parts { driver, copier, .. } = &mut self.parts;
+        if driver.takes_late_copies() && Copier::takes(bytes) && !copier.is_busy() {
+            copier.copy(send.region(), bytes, receive.region(), at)?;
+            return Ok((OwnBlock::Copying, None));
         }
+        receive.copy_from(at as usize, send, 0, send.len())?;
+        Ok((OwnBlock::Placed, None))
     }
 
     /// The own block of an operation in place, copied to where nobody writes, if Writes of this rank come back to the receive buffer. All

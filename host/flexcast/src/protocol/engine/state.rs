@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use flexcast_abi::{SendReport, Statistics};
-use flexcast_proto::{Alpha, CollectiveIds, Failure, RankInfo};
+use flexcast_proto::{Alpha, CollectiveIds, Failure, RankInfo, StallWindow};
 
 use super::Running;
 use crate::api::buffer::Buffer;
@@ -14,6 +14,7 @@ use crate::api::report::Report;
 use crate::dpa::receive::Receive;
 use crate::dpa::send::Send;
 use crate::error::{Error, Result};
+use crate::memory::copier::Copier;
 use crate::plan::Plan;
 use crate::protocol::driver::Driver;
 
@@ -22,6 +23,7 @@ pub(crate) struct Parts {
     pub(crate) driver: Box<dyn Driver>,
     pub(crate) send: Send,
     pub(crate) receive: Receive,
+    pub(crate) copier: Copier,
     pub(crate) _units: Units,
 }
 
@@ -63,6 +65,7 @@ pub(crate) struct Engine {
     pub(crate) id: u64,
     pub(crate) ids: CollectiveIds,
     pub(crate) alpha: Alpha,
+    pub(crate) stall: StallWindow,
     /// Chunks discarded as late or foreign by the end of the last operation, if that was cut off.
     pub(crate) late_chunks: Option<u64>,
     pub(crate) broken: Option<Failure>,

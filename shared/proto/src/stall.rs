@@ -1,0 +1,129 @@
+//! Stall of a multicast stream: how long nothing may come before what is missing counts as lost.
+//!
+//! A tree delivers each root's chunks in order, and roots hand over to one another, so data that is still to come comes with gaps as long as
+//! those before. [`StallWindow`] is a margin over the longest gap seen. [`ProgressWatch`] measures the gaps of one operation.
+
+/// How long a stream may stand still, in picoseconds: learned from operation to operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StallWindow {
+    first_ps: u64,
+    ps: u64,
+}
+
+impl StallWindow {
+    /// The window is so many times the longest gap.
+    const MARGIN: u64 = 2;
+    /// It never sinks below this part of the first one, ...
+    const LEAST: u64 = 8;
+    /// ... nor climbs above so many times the first one.
+    const MOST: u64 = 64;
+    /// After an operation with shorter gaps it sinks by this part of the difference.
+    const SINK: u64 = 2;
+
+    /// The window before anything is known of the network and the roots, in picoseconds.
+    #[must_use]
+    pub const fn new(first_ps: u64) -> Self {
+        Self { first_ps, ps: first_ps }
+    }
+
+    /// The window, in picoseconds, after gaps of up to `longest_ps` in the operation under way.
+    #[must_use]
+    pub fn ps(self, longest_ps: u64) -> u64 {
+        self.ps.max(self.margin(longest_ps))
+    }
+
+    fn margin(self, longest_ps: u64) -> u64 {
+        let most_ps = self.first_ps.saturating_mul(Self::MOST);
+        longest_ps.saturating_mul(Self::MARGIN).clamp(self.first_ps / Self::LEAST, most_ps)
+    }
+
+    /// An operation is over that had gaps of up to `longest_ps`.
+    pub fn observe(&mut self, longest_ps: u64) {
+        let margin_ps = self.margin(longest_ps);
+        self.ps = if margin_ps >= self.ps { margin_ps } else { self.ps - (self.ps - margin_ps).div_ceil(Self::SINK) };
+    }
+
+    /// Chunks came after they had been given up: the window was too short, by nobody knows how much.
+    pub const fn came_late(&mut self) {
+        let (ps, most_ps) = (self.ps.saturating_mul(2), self.first_ps.saturating_mul(Self::MOST));
+        self.ps = if ps > most_ps { most_ps } else { ps };
+    }
+}
+
+/// The progress of one operation's streams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ProgressWatch {
+    count: u64,
+    since_ps: u64,
+    longest_ps: u64,
+}
+
+impl ProgressWatch {
+    /// From the time on from which data may come, with a count that grows as it does.
+    #[must_use]
+    pub const fn new(count: u64, now_ps: u64) -> Self {
+        Self { count, since_ps: now_ps, longest_ps: 0 }
+    }
+
+    /// Takes note of the count as it is now.
+    pub fn poll(&mut self, count: u64, now_ps: u64) {
+        if count != self.count {
+            self.longest_ps = self.longest_ps.max(now_ps.saturating_sub(self.since_ps));
+            (self.count, self.since_ps) = (count, now_ps);
+        }
+    }
+
+    /// There is a reason why nothing comes, until now: the time so far is no gap.
+    pub const fn restart(&mut self, now_ps: u64) {
+        self.since_ps = now_ps;
+    }
+
+    /// The longest time between two changes of the count so far, in picoseconds.
+    #[must_use]
+    pub const fn longest_ps(&self) -> u64 {
+        self.longest_ps
+    }
+
+    /// When the stream counts as stalled unless there is progress before, in picoseconds.
+    #[must_use]
+    pub fn stalled_ps(&self, window: StallWindow) -> u64 {
+        self.since_ps.saturating_add(window.ps(self.longest_ps))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_stalls_a_window_after_its_last_progress() {
+        let window = StallWindow::new(500);
+        let mut watch = ProgressWatch::new(7, 1000);
+        assert_eq!(watch.stalled_ps(window), 1500);
+        watch.poll(7, 1400);
+        assert_eq!(watch.stalled_ps(window), 1500, "no progress");
+        watch.poll(8, 1450);
+        watch.restart(1450);
+        assert_eq!((watch.longest_ps(), watch.stalled_ps(window)), (450, 1450 + 900), "a gap of 450 may come again");
+    }
+
+    #[test]
+    fn the_window_follows_the_longest_gaps_within_bounds() {
+        let mut window = StallWindow::new(800);
+        for _ in 0..60 {
+            window.observe(150);
+        }
+        assert_eq!(window.ps(0), 300, "twice the longest gap");
+        window.observe(1000);
+        assert_eq!(window.ps(0), 2000, "at once after a longer one");
+        for _ in 0..60 {
+            window.observe(0);
+        }
+        assert_eq!(window.ps(0), 100, "an eighth of the first one at least");
+        window.came_late();
+        assert_eq!(window.ps(0), 200);
+        (0..100).for_each(|_| window.came_late());
+        window.observe(u64::MAX);
+        assert_eq!(window.ps(u64::MAX), 64 * 800);
+    }
+}
