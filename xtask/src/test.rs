@@ -25,10 +25,14 @@ const STEPS: &[Step] = &[
     ("flexcast.h", || header::check()),
     ("device tests", device_tests),
     ("emulator libraries", || emu_libs::build_host(workspace::TESTS_PROFILE).map(drop)),
-    ("host tests", host_tests),
+    (HOST_TESTS, host_tests),
     ("fuzz targets", fuzz::step),
     ("lints", lints),
 ];
+
+const HOST_TESTS: &str = "host tests";
+/// These run beside the host tests, which leave processors idle: nothing that they build is used by another step.
+const BESIDE_HOST_TESTS: [&str; 2] = ["fuzz targets", "lints"];
 
 impl Test {
     pub(crate) fn all() -> Self {
@@ -48,25 +52,54 @@ impl Test {
     }
 }
 
+/// How a step ended.
+struct Ended {
+    name: &'static str,
+    seconds: f64,
+    failure: Option<String>,
+}
+
+impl Ended {
+    fn run((name, step): &Step) -> Self {
+        status::say("Step", name);
+        let start = Instant::now();
+        let failure = step().err().map(|error| format!("{name}: {error:#}"));
+        if let Some(failure) = &failure {
+            status::error(failure);
+        }
+        Self { name, seconds: start.elapsed().as_secs_f64(), failure }
+    }
+}
+
 /// Runs all steps even where one fails; the failures are listed last.
 fn run_steps(steps: &[&Step]) -> Result<()> {
     let start = Instant::now();
-    let mut lines = Vec::new();
-    let mut failures = Vec::new();
-    for (name, step) in steps {
-        status::say("Step", name);
-        let step_start = Instant::now();
-        let result = step();
-        let seconds = step_start.elapsed().as_secs_f64();
-        if let Err(error) = &result {
-            status::error(&format!("{name}: {error:#}"));
-            failures.push(format!("{name}: {error:#}"));
+    let has_host_tests = steps.iter().any(|(name, _)| *name == HOST_TESTS);
+    let is_beside = |step: &&&Step| has_host_tests && BESIDE_HOST_TESTS.contains(&step.0);
+    let (beside, in_turn): (Vec<&Step>, Vec<&Step>) = steps.iter().copied().partition(|step| is_beside(&step));
+    let run_all = |steps: &[&Step]| -> Vec<Ended> { steps.iter().map(|step| Ended::run(step)).collect() };
+    let ended = std::thread::scope(|scope| {
+        let mut ended = Vec::new();
+        let mut others = None;
+        for step in in_turn {
+            if step.0 == HOST_TESTS {
+                others = Some(scope.spawn(|| run_all(&beside)));
+            }
+            ended.push(Ended::run(step));
         }
-        lines.push(format!("{:>12}  {name:<20} {seconds:7.1} s", if result.is_ok() { "ok" } else { "FAILED" }));
+        if let Some(others) = others {
+            match others.join() {
+                Ok(others) => ended.extend(others),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        ended
+    });
+    for Ended { name, seconds, failure } in &ended {
+        let verdict = if failure.is_none() { "ok" } else { "FAILED" };
+        status::print(format_args!("{verdict:>12}  {name:<20} {seconds:7.1} s"))?;
     }
-    for line in lines {
-        status::print(format_args!("{line}"))?;
-    }
+    let failures: Vec<String> = ended.into_iter().filter_map(|ended| ended.failure).collect();
     let seconds = start.elapsed().as_secs_f64();
     if failures.is_empty() {
         status::print(format_args!("{:>12}  {} steps passed in {seconds:.1} s", "", steps.len()))?;
@@ -101,14 +134,17 @@ fn host_tests() -> Result<()> {
 
 fn lints() -> Result<()> {
     let deny = ["--", "--deny", "warnings"];
-    process::run(workspace::cargo().args(["clippy", "--workspace", "--all-targets"]).args(deny))?;
-    process::run(fuzz::plain_cargo()?.args(["clippy", "--all-targets"]).args(deny))?;
+    // Folders of their own: cargo locks the one that it builds in, and tests build, too.
+    let folder = workspace::target_dir()?.join("lints");
+    let here = |cargo: &mut Command| process::run(cargo.args(deny).env("CARGO_TARGET_DIR", &folder));
+    here(workspace::cargo().args(["clippy", "--quiet", "--workspace", "--all-targets"]))?;
+    here(fuzz::plain_cargo()?.args(["clippy", "--quiet", "--all-targets"]))?;
     let toolchain = Toolchain::load("emu")?;
     let mut device: Command = workspace::device_cargo();
-    device.args(["clippy", "--workspace", "--target", &toolchain.rust.target]);
+    device.args(["clippy", "--quiet", "--workspace", "--target", &toolchain.rust.target]);
     // Macros run where the compiler runs.
     device.args(["--exclude", "dpa-macros", "--config", &toolchain.cargo_config(&toolchain.rustflags()?)]);
-    process::run(device.args(deny))
+    process::run(device.args(deny).env("CARGO_TARGET_DIR", folder.join("device")))
 }
 
 #[cfg(test)]
