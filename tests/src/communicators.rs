@@ -25,6 +25,8 @@ pub fn config() -> Config {
         .send_batch(4)
         .send_depth(32)
         .max_receive_bytes(1 << 20)
+        // What is tested with these is the card's datapath, with few bytes.
+        .eager_bytes(0)
         .barrier_timeout(Duration::from_micros(20_000))
         .overheads(Overheads { cutoff_slack: Duration::from_micros(300), ..Config::default().overheads })
 }

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"flexcast");
 /// Version of these bytes and of the control messages; raised with every change of either.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// One rank, as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub(crate) struct Capabilities {
     fields: [u64; CAPABILITIES.len()],
 }
 
-const CAPABILITIES: [&str; 9] = [
+const CAPABILITIES: [&str; 10] = [
     "chunk_bytes",
     "subgroups",
     "psn_bits",
@@ -68,11 +68,12 @@ const CAPABILITIES: [&str; 9] = [
     "the chain mapping with digest",
     "transport number",
     "control",
+    "eager_bytes",
 ];
 
 impl Capabilities {
     pub(crate) fn new(config: &Config, psn_bits: u32, mtu_bytes: u32) -> Self {
-        let Config { chunk_bytes, subgroups, max_receive_bytes, chains, transport, control, .. } = *config;
+        let Config { chunk_bytes, subgroups, max_receive_bytes, chains, transport, control, eager_bytes, .. } = *config;
         Self {
             fields: [
                 chunk_bytes.into(),
@@ -84,6 +85,7 @@ impl Capabilities {
                 config.chain_mapping.digest(),
                 transport as u64,
                 control as u64,
+                eager_bytes.into(),
             ],
         }
     }

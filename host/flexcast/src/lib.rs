@@ -45,7 +45,7 @@ pub use api::buffer::Buffer;
 pub use api::card::{Card, Firmware};
 pub use api::communicator::{Communicator, Pending};
 pub use api::config::{
-    Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads, ThreadOptions,
+    Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_EAGER_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads, ThreadOptions,
 };
 pub use api::outcome::{Done, Failed, Outcome};
 pub use api::report::{MessageCounts, Phases, PhasesPs, Report};

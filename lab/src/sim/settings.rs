@@ -28,6 +28,7 @@ struct Communicator {
     receive_batch: u32,
     send_batch: u32,
     send_depth: u32,
+    eager_bytes: u32,
     chains: u32,
     lookahead_chunks: Option<u32>,
 }

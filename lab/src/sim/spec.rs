@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use emu_config::{ConfigError, Machine};
-use flexcast::{Config, Control, MAX_SUBGROUPS, ThreadPlacement, Transport};
+use flexcast::{Config, Control, MAX_EAGER_BYTES, MAX_SUBGROUPS, ThreadPlacement, Transport};
 use flexcast_proto::MAX_RANKS;
 use serde::Serialize;
 
@@ -149,7 +149,11 @@ pub struct CommunicatorArgs {
     /// Rate at which a root multicasts, in Gbit/s [default: the link's].
     #[arg(long, value_parser = whole::<u32>(1, u32::MAX), value_name = "GBIT/S")]
     pub pacing: Option<u32>,
-    /// Time that the cutoff leaves beyond the data's own, the barrier and activations, in microseconds [default: 500].
+    /// Operations of up to so many bytes, all blocks together, ride on the messages of the barrier (--control host) [default: 16384]
+    #[arg(long, value_parser = whole::<u32>(0, MAX_EAGER_BYTES), value_name = "BYTES")]
+    pub eager: Option<u32>,
+    /// How long multicast may stand still before what is missing counts as lost, until the gaps between chunks are known, in microseconds
+    /// [default: 500].
     #[arg(long, value_parser = whole::<u64>(0, u64::MAX), value_name = "US")]
     pub cutoff_slack: Option<u64>,
     /// Bytes per chunk; at most 4096 with ud, whatever you like with uc and uc-unicast.
@@ -198,6 +202,7 @@ impl Default for CommunicatorArgs {
             lookahead: None,
             send_batch,
             pacing: None,
+            eager: None,
             cutoff_slack: None,
             chunk: chunk_bytes,
             slots: None,
@@ -270,11 +275,12 @@ impl SimSpec {
 impl CommunicatorArgs {
     fn config(&self, ranks: u32, receive_bytes: u64) -> Config {
         let Self { transport, subgroups, threads, send_threads, control, spread, chains, lookahead, .. } = *self;
-        let Self { send_batch, chunk, slots, batch, cutoff_slack, pacing, .. } = *self;
+        let Self { send_batch, chunk, slots, batch, eager, cutoff_slack, pacing, .. } = *self;
         let mut config = Config::default();
         if let Some(us) = cutoff_slack {
             config.overheads.cutoff_slack = Duration::from_micros(us);
         }
+        config.eager_bytes = eager.unwrap_or(config.eager_bytes);
         // All cards' slots are filled: those of 1024 cards leave room for their buffers in 8 GiB.
         let most = if ranks > 512 { 512 } else { 1024 };
         let slots = slots.unwrap_or(most / subgroups.clamp(1, 64).next_power_of_two());

@@ -42,6 +42,8 @@ pub struct Participant {
     sequencer: Option<Sequencer>,
     recovery: Recovery,
     handshake: Handshake,
+    /// The data rides on the barrier's signals ([`eager`](crate::eager)).
+    eager: bool,
     state: State,
     posted_ps: u64,
     passed_ps: Option<u64>,
@@ -79,6 +81,7 @@ impl Participant {
             sequencer: None,
             recovery: Recovery::new(place, RankSet::EMPTY),
             handshake: Handshake::new(place),
+            eager: false,
             state: State::Idle,
             posted_ps: 0,
             passed_ps: None,
@@ -119,12 +122,20 @@ impl Participant {
         self.sequencer = turn.filter(|_| self.place.ranks() > 1).map(Sequencer::new);
         self.recovery = Recovery::new(self.place, descriptor.roots);
         self.handshake = Handshake::new(self.place);
+        self.eager = false;
         self.state = State::Running;
         (self.posted_ps, self.passed_ps, self.progressed_ps, self.now_ps) = (now_ps, None, 0, now_ps);
         self.barrier.enter();
         self.agreement.post(descriptor.summary);
         self.compare();
         true
+    }
+
+    /// [`Participant::post`] of an operation whose data rides on the barrier's signals, as [`eager`](crate::eager) has it: who passes the
+    /// barrier has everything, and is released. On all ranks alike.
+    pub fn post_eager(&mut self, descriptor: OperationDescriptor, now_ps: u64) -> bool {
+        self.eager = self.post_with(descriptor, None, now_ps);
+        self.eager
     }
 
     /// A block is whole in the user buffer: the own one, copied, or one received by multicast.
@@ -331,6 +342,11 @@ impl Participant {
                     sequencer.ready();
                 }
             }
+        }
+        if self.eager && self.passed_ps.is_some() {
+            self.recovery.delivered_all();
+            self.state = if self.failure.is_some() { State::Failed } else { State::Idle };
+            return Some(Action::Release);
         }
         match self.sequencer.as_mut().and_then(Sequencer::poll) {
             Some(Sequence::Send) => return Some(Action::Multicast),

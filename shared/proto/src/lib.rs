@@ -2,7 +2,7 @@
 //! engines and in the model checker: no IO, no clock, no allocation.
 //!
 //! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`chains`], [`immediate`], [`bitmap`], [`cutoff`], [`stall`], [`reuse`],
-//! [`missing`].
+//! [`missing`], [`eager`].
 //! State machines of one rank, which take events and the time and give back what is to be done: [`barrier`], [`agreement`],
 //! [`sequencer`], [`recovery`], [`handshake`], and [`collective`], which is all five in one operation; it ends well or in a
 //! [`failure`]. [`wire`] is what its messages are as bytes. [`p2p`] has collectives of point-to-point messages.
@@ -19,6 +19,7 @@ pub mod chains;
 pub mod chunk;
 pub mod collective;
 pub mod cutoff;
+pub mod eager;
 pub mod failure;
 pub mod handshake;
 pub mod immediate;

@@ -21,6 +21,8 @@ pub(crate) const GRH_BYTES: u32 = 40;
 pub const MAX_SLOTS: u32 = 8192;
 /// Most subgroups: a multicast group each.
 pub const MAX_SUBGROUPS: u32 = 64;
+/// Most bytes of [`Config::eager_bytes`].
+pub const MAX_EAGER_BYTES: u32 = 64 << 10;
 /// Longest chunk of a zero-copy transport: half of what a message can carry (InfiniBand specification, volume 1, 9.2: 2^31 bytes).
 pub const MAX_CHUNK_BYTES: u32 = 1 << 30;
 
@@ -139,6 +141,9 @@ pub struct Config {
     pub budget: u32,
     /// Most bytes that a rank can receive in one operation. Default 64 MiB.
     pub max_receive_bytes: u64,
+    /// Operations of up to so many bytes, all blocks together, take no part of the card's datapath: their data rides on the messages of the
+    /// barrier ([`Control::Host`]). 0 to [`MAX_EAGER_BYTES`]. Default 16 KiB.
+    pub eager_bytes: u32,
     /// Bits of the immediate for the sequence number; `None`: as few as `max_receive_bytes` needs.
     pub psn_bits: Option<u32>,
     /// Ranks that multicast at the same time; 0: as few as keep the links busy, given `link_gbit_per_s` and the activation time in
@@ -211,6 +216,7 @@ setters! {
     send_depth: u32,
     budget: u32,
     max_receive_bytes: u64,
+    eager_bytes: u32,
     psn_bits: Option<u32>,
     chains: u32,
     chain_mapping: ChainMapping,
@@ -244,6 +250,7 @@ impl Default for Config {
             send_depth: 256,
             budget: 4096,
             max_receive_bytes: 64 << 20,
+            eager_bytes: 16 << 10,
             psn_bits: None,
             chains: 0,
             chain_mapping: ChainMapping::Contiguous,
@@ -410,6 +417,7 @@ impl Config {
         range("send_depth", self.send_depth, 2 * self.send_batch, 8192)?;
         power("send_depth", self.send_depth)?;
         range("budget", self.budget, 1, u32::MAX)?;
+        range("eager_bytes", self.eager_bytes, 0, MAX_EAGER_BYTES)?;
         range("chains", self.chains, 0, flexcast_proto::MAX_RANKS)?;
         if self.control == Control::Device && self.transport == Transport::UcUnicast {
             // Where to write, a sender learns from each receiver before every operation, and the host asks for it.

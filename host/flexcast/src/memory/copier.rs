@@ -23,6 +23,8 @@ const FIRST_PSN: u32 = 0;
 pub(crate) struct Copier {
     qp: QueuePair,
     cq: CompletionQueue,
+    /// What is posted; kept for its room.
+    requests: Vec<SendRequest<'static>>,
     busy: bool,
 }
 
@@ -35,7 +37,7 @@ impl Copier {
         let port = card.device().port();
         let own = RemoteQp { qpn: qp.qpn(), gid: port.gid, mac: card.device().info().mac, first_psn: FIRST_PSN };
         qp.connect_with(&own, FIRST_PSN, Path::default(), Retry::default())?;
-        Ok(Self { qp, cq, busy: false })
+        Ok(Self { qp, cq, requests: Vec::new(), busy: false })
     }
 
     /// Whether a copy of so many bytes is the card's: from 16 KiB on, up to 64 GiB.
@@ -49,14 +51,14 @@ impl Copier {
     /// # Errors
     /// [`Error::Flexio`](crate::Error::Flexio): bytes beyond a region.
     pub(crate) fn copy(&mut self, from: &MemoryRegion, len: u64, to: &MemoryRegion, offset: u64) -> Result<()> {
-        let mut requests = Vec::new();
+        self.requests.clear();
         let mut at = 0;
         while at < len {
             let bytes = (len - at).min(WRITE_BYTES) as u32;
             let local: LocalSlice = from.slice(at, bytes)?;
             let remote = to.slice(offset + at, bytes)?;
             at += u64::from(bytes);
-            requests.push(SendRequest {
+            self.requests.push(SendRequest {
                 id: 0,
                 kind: SendKind::Write { remote_addr: remote.addr.get(), rkey: to.rkey() },
                 local: Some(local),
@@ -64,8 +66,8 @@ impl Copier {
                 signaled: at == len,
             });
         }
-        self.qp.post_sends(&requests)?;
-        self.busy = !requests.is_empty();
+        self.qp.post_sends(&self.requests)?;
+        self.busy = !self.requests.is_empty();
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use crate::api::config::Config;
 use crate::endpoint::{Endpoint, Purpose};
 use crate::error::Result;
 
-/// Room for the longest control message.
+/// Room for the longest control message without eager data.
 const MESSAGE_BYTES: usize = wire::MAX_BYTES.next_multiple_of(64);
 /// Receives posted to each peer. A peer has a barrier signal of the next operation, an activation, a fetch and a final message under way
 /// at most, and as many acknowledgements as this rank fetches blocks; the connection waits when there are more.
@@ -65,6 +65,8 @@ struct Peer {
     rank: u32,
     qp: QueuePair,
     sends: u32,
+    /// Messages with eager data so far: they take turns in the memory for them.
+    eager_sends: u64,
     reads: u32,
     probes: u32,
     /// When it is probed unless something is acknowledged before.
@@ -90,6 +92,8 @@ struct Waiting {
     peer: usize,
     len: usize,
     bytes: [u8; MESSAGE_BYTES],
+    /// What follows: eager data.
+    data: Vec<u8>,
 }
 
 /// The connections of one rank.
@@ -97,8 +101,10 @@ struct Waiting {
 pub(crate) struct Control {
     /// Ascending by rank.
     peers: Vec<Peer>,
-    /// What receives are posted in.
+    /// What receives are posted in, and behind it what messages with eager data are sent from.
     memory: MemoryRegion,
+    /// Bytes of each receive, and of each send with eager data.
+    slot_bytes: usize,
     cq: CompletionQueue,
     messages: VecDeque<Waiting>,
     reads: VecDeque<(usize, Read)>,
@@ -131,11 +137,14 @@ impl Drop for Control {
 }
 
 impl Control {
-    /// A connection, not yet connected, for each of `ranks` (ascending).
-    pub(crate) fn new(card: &Card, ranks: &[u32]) -> Result<Self> {
+    /// A connection, not yet connected, for each of `ranks` (ascending), for messages with up to `eager_bytes` bytes of data.
+    pub(crate) fn new(card: &Card, ranks: &[u32], eager_bytes: usize) -> Result<Self> {
         let count = ranks.len() as u32;
-        let slots = (count * RECEIVES) as usize;
-        let memory = HostBuffer::zeroed(slots.max(1) * MESSAGE_BYTES)?;
+        let slot_bytes =
+            if eager_bytes == 0 { MESSAGE_BYTES } else { (MESSAGE_BYTES + eager_bytes).next_multiple_of(64) };
+        let sends = if eager_bytes == 0 { 0 } else { SENDS };
+        let slots = (count * (RECEIVES + sends)) as usize;
+        let memory = HostBuffer::zeroed(slots.max(1) * slot_bytes)?;
         let memory = MemoryRegion::register(card.pd(), memory, Access::LOCAL_WRITE)?;
         let cq = CompletionQueue::new(card.device(), count.max(1) * (RECEIVES + SENDS + READS + PROBES))?;
         let depths = QueueDepths { send: SENDS + READS + PROBES, receive: RECEIVES };
@@ -143,11 +152,13 @@ impl Control {
         for rank in ranks {
             let qp = QueuePair::with_inline(card.pd(), Transport::Rc, &cq, &cq, depths, wire::MAX_BYTES as u32)?;
             qp.init(Access::REMOTE_READ, 0)?;
-            peers.push(Peer { rank: *rank, qp, sends: 0, reads: 0, probes: 0, probe_ps: u64::MAX, broken: false });
+            let (rank, probe_ps) = (*rank, u64::MAX);
+            peers.push(Peer { rank, qp, sends: 0, eager_sends: 0, reads: 0, probes: 0, probe_ps, broken: false });
         }
         Ok(Self {
             peers,
             memory,
+            slot_bytes,
             cq,
             messages: VecDeque::new(),
             reads: VecDeque::new(),
@@ -179,7 +190,7 @@ impl Control {
     }
 
     fn post_receive(&self, peer: usize, slot: u32) -> Result<()> {
-        let into = self.memory.slice(u64::from(slot) * MESSAGE_BYTES as u64, MESSAGE_BYTES as u32)?;
+        let into = self.memory.slice(u64::from(slot) * self.slot_bytes as u64, self.slot_bytes as u32)?;
         Ok(self.peers[peer].qp.post_receive(id(KIND_RECEIVE, peer, slot), into)?)
     }
 
@@ -187,12 +198,12 @@ impl Control {
         self.peers.binary_search_by_key(&rank, |peer| peer.rank).ok()
     }
 
-    /// Sends a message; at once if there is room, else when there is. One to a rank without connection, or with a broken one, is
-    /// dropped: whoever waits for its answer learns of the break.
-    pub(crate) fn send(&mut self, to: u32, bytes: &[u8]) -> Result<()> {
+    /// Sends a message, with eager data or none behind it; at once if there is room, else when there is. One to a rank without connection, or
+    /// with a broken one, is dropped: whoever waits for its answer learns of the break.
+    pub(crate) fn send(&mut self, to: u32, bytes: &[u8], data: Vec<u8>) -> Result<()> {
         debug_assert!(self.index(to).is_some(), "rank {to} is no peer: what is sent to it is lost");
         let Some(peer) = self.index(to).filter(|peer| !self.peers[*peer].broken) else { return Ok(()) };
-        let mut waiting = Waiting { peer, len: bytes.len(), bytes: [0; MESSAGE_BYTES] };
+        let mut waiting = Waiting { peer, len: bytes.len(), bytes: [0; MESSAGE_BYTES], data };
         waiting.bytes[..bytes.len()].copy_from_slice(bytes);
         self.messages.push_back(waiting);
         self.post()
@@ -272,15 +283,23 @@ impl Control {
                 at += 1;
                 continue;
             }
-            // Its bytes go with the entry: the card need not read them, nor, as it is alone, the entry.
-            let request = InlineRequest {
-                id: id(KIND_SEND, peer, 0),
-                kind: SendKind::Send,
-                bytes: &message.bytes[..message.len],
-                immediate: None,
-                signaled: true,
-            };
-            self.peers[peer].qp.post_inline([request])?;
+            let bytes = &message.bytes[..message.len];
+            let (id, kind, immediate, signaled) = (id(KIND_SEND, peer, 0), SendKind::Send, None, true);
+            if message.data.is_empty() {
+                // Its bytes go with the entry: the card need not read them, nor, as it is alone, the entry.
+                let request = InlineRequest { id, kind, bytes, immediate, signaled };
+                self.peers[peer].qp.post_inline([request])?;
+            } else {
+                // Of the messages to a peer that are not acknowledged there are fewer than places, and they go in turn.
+                let turn = (self.peers[peer].eager_sends % u64::from(SENDS)) as usize;
+                let place = self.peers.len() * RECEIVES as usize + peer * SENDS as usize + turn;
+                let at = place * self.slot_bytes;
+                self.memory.write(at, bytes)?;
+                self.memory.write(at + bytes.len(), &message.data)?;
+                let local = self.memory.slice(at as u64, (bytes.len() + message.data.len()) as u32)?;
+                self.peers[peer].qp.post_sends(&[SendRequest { id, kind, local: Some(local), immediate, signaled }])?;
+                self.peers[peer].eager_sends += 1;
+            }
             self.peers[peer].await_answer(now_ps);
             self.peers[peer].sends += 1;
             self.messages.remove(at);
@@ -363,12 +382,19 @@ impl Control {
         }
         match kind {
             KIND_RECEIVE => {
-                let mut bytes = [0; MESSAGE_BYTES];
-                let len = (completion.byte_len as usize).min(MESSAGE_BYTES);
-                self.memory.read(tag as usize * MESSAGE_BYTES, &mut bytes[..len])?;
+                let len = (completion.byte_len as usize).min(self.slot_bytes);
+                let (mut short, mut long) = ([0; MESSAGE_BYTES], Vec::new());
+                let bytes = match short.get_mut(..len) {
+                    Some(short) => short,
+                    None => {
+                        long.resize(len, 0);
+                        long.as_mut_slice()
+                    }
+                };
+                self.memory.read(tag as usize * self.slot_bytes, bytes)?;
                 // The next message of this peer may use the slot at once: the bytes are out of it.
                 self.post_receive(peer, tag)?;
-                notify(self, Event::Message { from: rank, bytes: &bytes[..len] })
+                notify(self, Event::Message { from: rank, bytes })
             }
             KIND_READ => {
                 if let Some(left) = self.unfinished.get_mut(&tag) {

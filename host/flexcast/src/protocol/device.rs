@@ -7,6 +7,7 @@
 mod setup;
 
 use std::mem::{offset_of, size_of};
+use std::ops::Range;
 
 use flexcast_abi::progress::{
     COMMAND_CUT_OFF, COMMAND_DELIVERED, COMMAND_FAIL, COMMAND_POST, COMMAND_READ, COMMAND_TIME, NOBODY,
@@ -14,7 +15,7 @@ use flexcast_abi::progress::{
 };
 use flexcast_abi::{CompletionFlag, FLAG_MAGIC, ProgressCommand, ProgressReport, ProgressThread, ProgressThreadStatus};
 use flexcast_proto::wire::Availability;
-use flexcast_proto::{Cause, Disagreement, Failure, Kind, RankInfo, RankSet, Summary};
+use flexcast_proto::{Cause, Disagreement, Failure, Kind, OperationDescriptor, RankInfo, RankSet, Summary};
 use flexio::{DeviceBuffer, DpaCompletionQueue, DpaQueuePair, EventHandler, MemoryKey, MemoryRegion};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -265,6 +266,17 @@ impl Driver for DeviceDriver {
         }
         self.post(posting, send_sequence);
         Ok(sends)
+    }
+
+    /// The card's control messages have no room for data.
+    fn eager_bytes(&self) -> u64 {
+        0
+    }
+
+    fn start_eager(&mut self, _: OperationDescriptor, _: Vec<Range<usize>>, _: Vec<u8>, _now_ps: u64) {}
+
+    fn take_eager(&mut self) -> Option<(Vec<Range<usize>>, Vec<u8>)> {
+        None
     }
 
     fn notify(&mut self, now_ps: u64, notice: Notice) {

@@ -4,6 +4,7 @@
 //! notifies it of what the card's workers have done, and carries out its steps. It does not know which one it has.
 
 use std::fmt;
+use std::ops::Range;
 
 use flexcast_proto::sequencer::Turn;
 use flexcast_proto::wire::Availability;
@@ -115,6 +116,16 @@ pub(crate) trait Driver: fmt::Debug + Send {
     /// Takes an operation that the receive contexts have just been given, and gives the send threads what they can know of it. Returns
     /// whether that is all: they send without another command, when it is this rank's turn.
     fn start(&mut self, posting: &Posting<'_>, send: &mut SendThreads) -> Result<bool>;
+
+    /// Most bytes of all blocks of an operation that this driver carries on its barrier ([`Driver::start_eager`]).
+    fn eager_bytes(&self) -> u64;
+
+    /// Takes an operation whose blocks are so short that they ride on the barrier: workers have no part in it. `blocks`: where each rank's
+    /// block lies in `bytes`, which has the own one.
+    fn start_eager(&mut self, descriptor: OperationDescriptor, blocks: Vec<Range<usize>>, bytes: Vec<u8>, now_ps: u64);
+
+    /// The blocks of an eager operation that is over, as [`Driver::start_eager`] was given them.
+    fn take_eager(&mut self) -> Option<(Vec<Range<usize>>, Vec<u8>)>;
 
     /// Takes note of what has happened on this rank.
     fn notify(&mut self, now_ps: u64, notice: Notice);

@@ -1,9 +1,10 @@
 //! Driver of the protocol on the host: its state machine, and the control connections to other ranks.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use flexcast_proto::sequencer::Turn;
-use flexcast_proto::wire::{Availability, Codec};
+use flexcast_proto::wire::{Availability, Codec, split_eager};
 use flexcast_proto::{Action, Body, Cause, Disagreement, Failure, Message, OperationDescriptor, Participant, RankInfo};
 
 use crate::api::card::Card;
@@ -14,6 +15,7 @@ use crate::error::Result;
 use crate::plan::stream::Transport;
 use crate::protocol::control::{Control, Event, Read};
 use crate::protocol::driver::{Connect, Driver, Notice, Posting, QueuePairs, Step};
+use crate::protocol::eager::Eager;
 
 /// Code of [`Cause::Connection`] for a peer that does not keep to the protocol.
 pub(super) const PROTOCOL_VIOLATION: u16 = u16::MAX;
@@ -38,18 +40,26 @@ pub(crate) struct HostDriver {
     participant: Participant,
     control: Control,
     codec: Codec,
+    eager: Eager,
     current: Current,
     messages: MessageCounts,
 }
 
 impl HostDriver {
     /// A driver with a connection, not yet connected, for each of `peers` (ascending).
-    pub(crate) fn new(card: &Card, place: RankInfo, first_operation: u32, peers: &[u32]) -> Result<Self> {
+    pub(crate) fn new(
+        card: &Card,
+        place: RankInfo,
+        first_operation: u32,
+        peers: &[u32],
+        eager_bytes: u32,
+    ) -> Result<Self> {
         Ok(Self {
             place,
             participant: Participant::new(place, first_operation),
-            control: Control::new(card, peers)?,
+            control: Control::new(card, peers, eager_bytes as usize)?,
             codec: Codec::new(0, place.ranks()),
+            eager: Eager::new(place, eager_bytes.into()),
             current: Current::default(),
             messages: MessageCounts::default(),
         })
@@ -66,7 +76,11 @@ impl HostDriver {
             Body::Failed(_) => &mut counts.failed,
         } += 1;
         let encoded = self.codec.encode(message, self.current.here);
-        self.control.send(to, encoded.as_bytes())
+        let data = match message.body {
+            Body::Barrier { round, .. } => self.eager.data(message.operation, round),
+            _ => Vec::new(),
+        };
+        self.control.send(to, encoded.as_bytes(), data)
     }
 }
 
@@ -91,11 +105,31 @@ impl Driver for HostDriver {
     fn start(&mut self, posting: &Posting<'_>, send: &mut SendThreads) -> Result<bool> {
         let Posting { plan, config, descriptor, turn, source, here, .. } = *posting;
         self.current = Current { posting: Some((descriptor, turn)), here, ..Current::default() };
+        self.eager.forget();
         // Targets of single ranks are not known yet, and a rank alone has nobody to multicast to.
         if turn.is_some() && config.transport != Transport::UcUnicast && self.place.ranks() > 1 {
             send.prepare(plan, source, descriptor.operation)?;
         }
         Ok(false)
+    }
+
+    fn eager_bytes(&self) -> u64 {
+        self.eager.limit()
+    }
+
+    fn start_eager(&mut self, descriptor: OperationDescriptor, blocks: Vec<Range<usize>>, bytes: Vec<u8>, now_ps: u64) {
+        self.current = Current::default();
+        let fits = self.eager.start(descriptor.operation, blocks, bytes);
+        self.participant.post_eager(descriptor, now_ps);
+        if !fits {
+            // Where calls differ, the state machine has found that by itself, and names the rank.
+            let own = self.place.rank();
+            self.participant.fail(Failure { culprit: own, witness: own, cause: Cause::Connection(PROTOCOL_VIOLATION) });
+        }
+    }
+
+    fn take_eager(&mut self) -> Option<(Vec<Range<usize>>, Vec<u8>)> {
+        self.eager.finish()
     }
 
     fn notify(&mut self, now_ps: u64, notice: Notice) {
@@ -119,18 +153,28 @@ impl Driver for HostDriver {
     }
 
     fn poll(&mut self, now_ps: u64) -> Result<bool> {
-        let Self { control, participant, codec, place, current, .. } = self;
+        let Self { control, participant, codec, eager, place, current, .. } = self;
         let own = place.rank();
         control.poll(now_ps, |_, event| {
             match event {
                 Event::Message { from, bytes } => {
+                    let (bytes, data) = split_eager(bytes);
                     let handled = codec.decode(bytes).map_err(|error| error.to_string()).and_then(|control| {
                         match (control.message.body, control.availability) {
                             (Body::Acknowledge { block }, Some(at)) => _ = current.offers.insert(block, at),
                             (Body::Fetch { .. }, _) => current.fetches += 1,
                             _ => {}
                         }
-                        participant.handle(from, control.message).map_err(|error| error.to_string())
+                        let operation = control.message.operation;
+                        participant.handle(from, control.message).map_err(|error| error.to_string())?;
+                        match control.message.body {
+                            Body::Barrier { round, .. }
+                                if !data.is_empty() && !eager.take(operation, from, round, data) =>
+                            {
+                                Err(format!("{} bytes of eager data, which are not those of its blocks", data.len()))
+                            }
+                            _ => Ok(()),
+                        }
                     });
                     if let Err(error) = handled {
                         tracing::error!(from, error, "message refused");

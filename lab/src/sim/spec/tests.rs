@@ -21,12 +21,19 @@ fn algorithm() -> impl Strategy<Value = AlgorithmArgs> {
 fn communicator() -> impl Strategy<Value = CommunicatorArgs> {
     let names = (select(&Transport::ALL[..]), select(ControlName::value_variants()), any::<bool>());
     let counts = (1..=MAX_SUBGROUPS, of(1..=MAX_SUBGROUPS), 1..=MAX_SUBGROUPS, 0..=MAX_RANKS, of(0..=u32::MAX));
-    let sizes =
-        (2..=u32::MAX, of(1..=u32::MAX), of(0..=u64::MAX), 64..=1_u32 << 30, of(16..=8192_u32), of(2..=4096_u32));
+    let sizes = (
+        2..=u32::MAX,
+        of(1..=u32::MAX),
+        of(0..=u64::MAX),
+        64..=1_u32 << 30,
+        of(16..=8192_u32),
+        of(2..=4096_u32),
+        of(0..=MAX_EAGER_BYTES),
+    );
     (names, counts, sizes).prop_map(|(names, counts, sizes)| {
         let (transport, control, spread) = names;
         let (subgroups, threads, send_threads, chains, lookahead) = counts;
-        let (send_batch, pacing, cutoff_slack, chunk, slots, batch) = sizes;
+        let (send_batch, pacing, cutoff_slack, chunk, slots, batch, eager) = sizes;
         CommunicatorArgs {
             transport,
             subgroups,
@@ -38,6 +45,7 @@ fn communicator() -> impl Strategy<Value = CommunicatorArgs> {
             lookahead,
             send_batch,
             pacing,
+            eager,
             cutoff_slack,
             chunk,
             slots,

@@ -10,6 +10,8 @@
 //! | 16 | 4 | operation |
 //! | 20 | 28 | of the kind, then zeros |
 //!
+//! A barrier signal may be followed by eager data, to the end of the message ([`split_eager`]).
+//!
 //! A fetch goes on with the number of words of its set and the words instead, without the zero words at the end: 24 to
 //! 152 bytes. Each message has one encoding only: what [`Codec::decode`] accepts is what [`Codec::encode`] makes of the
 //! result.
@@ -133,6 +135,13 @@ impl Encoded {
 /// They are too short, of another version or nothing of this library.
 pub fn communicator_of(bytes: &[u8]) -> Result<u64, WireError> {
     Ok(header(bytes)?.0.communicator.get())
+}
+
+/// A message and the eager data behind it: what is left of a barrier signal beyond its [`FIXED_BYTES`].
+#[must_use]
+pub fn split_eager(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let is_signal = matches!(header(bytes), Ok((Header { kind: BARRIER, .. }, _)));
+    bytes.split_at_checked(FIXED_BYTES).filter(|_| is_signal).unwrap_or((bytes, &[]))
 }
 
 fn header(bytes: &[u8]) -> Result<(Header, &[u8]), WireError> {

@@ -123,7 +123,7 @@ impl Pending {
                 let shared = (device_memory, device_shared, signals);
                 Box::new(DeviceDriver::new(card, &config, place, *unit, (&peers, &neighbours(place)), shared)?)
             }
-            None => Box::new(HostDriver::new(card, place, FIRST_OPERATION, &peers)?),
+            None => Box::new(HostDriver::new(card, place, FIRST_OPERATION, &peers, config.eager_bytes)?),
         };
         let QueuePairs { control, reads } = driver.queue_pairs();
         let device = card.device();

@@ -64,7 +64,7 @@ impl DeviceDriver {
         signals.write(0, line.as_bytes())?;
         Ok(Self {
             place,
-            control: Control::new(card, neighbours)?,
+            control: Control::new(card, neighbours, 0)?,
             handler,
             mailbox,
             mailbox_target,

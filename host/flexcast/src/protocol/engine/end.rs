@@ -23,7 +23,7 @@ impl Engine {
     pub(super) fn release(&mut self, now_ps: u64) -> Result<()> {
         let over = |running: &Running| matches!(running.state, State::Releasing { .. }) && !running.state.is_sending();
         // What others tell of where they want their bytes must not find this rank gone.
-        if let Some(running) = self.current.as_ref().filter(|running| over(running))
+        if let Some(running) = self.current.as_ref().filter(|running| over(running) && !running.eager)
             && !self.parts.receive.are_targets_known(running.operation)?
         {
             return Ok(());
@@ -34,6 +34,9 @@ impl Engine {
         phases.released_ps.get_or_insert(now_ps);
         // The poll that found the last byte may release it too.
         phases.complete_ps.get_or_insert(phases.received_ps.unwrap_or(now_ps));
+        if running.eager {
+            return self.release_eager(running);
+        }
         if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {
             let steps_ps = activations_ps(&running.plan, &self.config);
             let took_ps = received_ps.saturating_sub(ready_ps).saturating_sub(steps_ps);
@@ -48,6 +51,19 @@ impl Engine {
         self.notice_late_chunks(closed(&running.state))?;
         self.ids.release(running.collective_id, now_ps);
         self.parts.receive.disarm(&mut running.receive);
+        let Running { request, send, receive, report, .. } = running;
+        self.finish(request, Ok(Done { send, receive, report }));
+        Ok(())
+    }
+
+    /// Ends an operation whose data has come with the barrier.
+    fn release_eager(&mut self, mut running: Running) -> Result<()> {
+        if let Some((blocks, bytes)) = self.parts.driver.take_eager() {
+            for root in running.plan.root_ranks().filter(|root| *root != self.place.rank()) {
+                let block = &bytes[blocks[root as usize].clone()];
+                running.receive.write(running.plan.block(root).offset as usize, block)?;
+            }
+        }
         let Running { request, send, receive, report, .. } = running;
         self.finish(request, Ok(Done { send, receive, report }));
         Ok(())

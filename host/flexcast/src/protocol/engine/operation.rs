@@ -133,6 +133,13 @@ impl State {
         }
     }
 
+    /// A deferred operation begins whose data rides on the barrier: no worker has a part in it.
+    pub(super) fn start_eager(&mut self) {
+        if matches!(self, Self::Deferred) {
+            *self = Self::Active(Sides { receiving: Receiving::Complete, sending: Sending::Finished });
+        }
+    }
+
     /// The card has been given a deferred operation.
     pub(super) fn start(&mut self, since_ps: u64, sending: Sending) {
         if matches!(self, Self::Deferred) {
@@ -173,6 +180,8 @@ pub(crate) struct Running {
     pub(super) copied: Option<Buffer>,
     pub(super) receive: Buffer,
     pub(super) own_block: OwnBlock,
+    /// Its data rides on the barrier.
+    pub(super) eager: bool,
     /// Its number, alike on all ranks; 0 while it is deferred.
     pub(super) operation: u32,
     pub(super) collective_id: u32,

@@ -42,6 +42,7 @@ impl Engine {
             Err(error) => return Err(posted.refuse(error)),
         };
         let Posted { request, plan, send, receive, posted_ps } = posted;
+        let eager = plan.receive_bytes() <= self.parts.driver.eager_bytes();
         let report = Report {
             phases: Phases(PhasesPs { posted_ps, ..PhasesPs::default() }),
             foreign_bytes: plan.foreign_bytes(),
@@ -54,6 +55,7 @@ impl Engine {
             copied,
             receive,
             own_block,
+            eager,
             operation: 0,
             collective_id: 0,
             cutoff_ps: u64::MAX,
@@ -72,6 +74,10 @@ impl Engine {
         let Some(running) = self.current.as_mut().filter(|running| matches!(running.state, State::Deferred)) else {
             return Ok(false);
         };
+        if running.eager {
+            self.start_eager(now_ps)?;
+            return Ok(true);
+        }
         let own = self.place.rank();
         let parts = &mut self.parts;
         if !parts.receive.is_ready()? || !parts.send.is_free()? {
@@ -101,6 +107,30 @@ impl Engine {
         Ok(true)
     }
 
+    /// Starts the current operation, whose data rides on the barrier.
+    fn start_eager(&mut self, now_ps: u64) -> Result<()> {
+        let Some(running) = self.current.as_mut() else { return Ok(()) };
+        let driver = &mut self.parts.driver;
+        running.operation = driver.operation();
+        let plan = &running.plan;
+        let mut blocks = vec![0..0; plan.ranks() as usize];
+        let mut end = 0;
+        for root in plan.root_ranks() {
+            let start = end;
+            end += plan.block(root).bytes as usize;
+            blocks[root as usize] = start..end;
+        }
+        let mut bytes = vec![0; end];
+        let own = self.place.rank();
+        running.receive.read(plan.block(own).offset as usize, &mut bytes[blocks[own as usize].clone()])?;
+        let Order { chains, .. } = order(plan, &self.config, own);
+        let descriptor = descriptor(plan, &self.config, &self.alpha, running.operation, chains);
+        driver.start_eager(descriptor, blocks, bytes, now_ps);
+        running.state.start_eager();
+        running.report.phases.0.armed_ps = Some(now_ps);
+        self.carry_out(now_ps)
+    }
+
     /// Takes the current operation back after a failure to start it, with its buffers. Other ranks are told that it fails.
     pub(super) fn withdraw(&mut self, error: Error) -> Box<Failed> {
         self.fail_here(Cause::Device(NOT_STARTED));
@@ -125,7 +155,8 @@ impl Engine {
         let Some(send) = send else { return Ok((OwnBlock::Placed, self.copy_of_source(plan, receive)?)) };
         let (at, bytes) = (plan.block(self.place.rank()).offset, send.len() as u64);
         let Parts { driver, copier, .. } = &mut self.parts;
-        if driver.takes_late_copies() && Copier::takes(bytes) && !copier.is_busy() {
+        let is_eager = plan.receive_bytes() <= driver.eager_bytes();
+        if driver.takes_late_copies() && Copier::takes(bytes) && !is_eager && !copier.is_busy() {
             copier.copy(send.region(), bytes, receive.region(), at)?;
             return Ok((OwnBlock::Copying, None));
         }

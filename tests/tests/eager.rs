@@ -1,0 +1,148 @@
+//! Eager operations: blocks so short that they ride on the messages of the barrier.
+
+use std::time::Duration;
+
+use emu_config::Machine;
+use emu_provider::emulated;
+use flexcast::{Config, Control, Error};
+use flexcast_lab::sim::algorithm::Algorithm;
+use flexcast_lab::sim::params::{Operation, SimParams};
+use flexcast_lab::sim::report::Report;
+use flexcast_lab::sim::run;
+use flexcast_lab::sim::skew::PostSkew;
+use flexcast_lab::tput::run::ImageFile;
+use flexcast_tests::communicators::{self, connect, drive, ended, gather, gathered, with_cards};
+use flexcast_tests::image_bytes;
+
+fn params(operation: Operation, ranks: u32, bytes: u64) -> SimParams {
+    SimParams {
+        ranks,
+        ranks_per_card: 1,
+        operation,
+        algorithm: Algorithm::Multicast,
+        bytes,
+        total_bytes: None,
+        root: ranks / 2,
+        warm_up: 1,
+        iterations: 3,
+        seed: 1,
+        config: Config::default().with_subgroups(1).slots(16).receive_batch(2).max_receive_bytes(1 << 16),
+        skew: PostSkew::default(),
+        host_faults: Vec::new(),
+    }
+}
+
+fn simulate(params: &SimParams, loss_ppm: u32) -> Report {
+    let machine = Machine { loss_ppm: Some(loss_ppm), seed: Some(3), ..Machine::default() };
+    let provider = emulated(machine.config_of(params.cards()).expect("a switch")).expect("a machine");
+    let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
+    run::run(&provider, Some(&image), params, &run::source(params).expect("memory"), &mut |_| {}).expect("it runs")
+}
+
+fn config() -> Config {
+    communicators::config().eager_bytes(4096)
+}
+
+#[test]
+fn eager_operations_bring_every_byte_among_any_number_of_ranks() {
+    for ranks in [1, 2, 3, 5, 8, 13, 17] {
+        for operation in [Operation::Broadcast, Operation::Allgather, Operation::Allgatherv] {
+            for (bytes, loss_ppm) in [(0, 0), (1, 0), (63, 0), (900, 20_000)] {
+                let params = params(operation, ranks, bytes);
+                let report = simulate(&params, loss_ppm);
+                let what = format!("{operation:?} of {ranks} ranks, {bytes} bytes");
+                assert!(report.failures == 0 && report.digest_ok, "{what}: {:?}", report.errors);
+                let cqes = report.workers.expect("a communicator").cqes;
+                assert_eq!(cqes, 0, "{what}: the card's workers have no part in it");
+                assert_eq!((report.control.fetch, report.control.last), (0, 0), "{what}: nobody reads from anybody");
+            }
+        }
+    }
+}
+
+/// Three rounds of one message each, and no more messages than the barrier has.
+#[test]
+fn eager_blocks_cost_a_barrier() {
+    let report = simulate(&params(Operation::Allgather, 8, 64), 0);
+    assert_eq!(report.control.barrier, 3 * 8);
+    assert_eq!(report.control_messages, 3 * 8);
+    let us = report.virtual_time_us;
+    assert!(us < 10.4, "{us:.3} us (emulated): direct writes of the same bytes take 10.4");
+}
+
+/// Operations on both sides of the limit follow one another, and ranks that run ahead send eager data early.
+#[test]
+fn eager_operations_and_others_follow_one_another() {
+    with_cards(5, |provider, cards| {
+        let communicators = connect(cards.iter(), &config());
+        let lengths = [0, 1, 819, 820, 64, 2000, 3, 819];
+        for (rank_first, base) in [(0, 100), (4, 200)] {
+            let mut all = Vec::new();
+            for number in 0..communicators.len() {
+                let communicator = &communicators[(number + rank_first) % communicators.len()];
+                for (seed, bytes) in (base..).zip(lengths) {
+                    all.push((communicator, gather(communicator, seed, bytes)));
+                }
+            }
+            let outcomes = ended(provider, all);
+            for (index, outcome) in outcomes.into_iter().enumerate() {
+                let (seed, bytes) = (base + (index % lengths.len()) as u64, lengths[index % lengths.len()]);
+                let done = outcome.expect("success");
+                assert!(done.receive.to_vec().expect("read") == gathered(seed, 5, bytes), "operation {index}");
+                assert_eq!(done.report.foreign_bytes, 4 * bytes as u64);
+            }
+        }
+    });
+}
+
+/// Nothing of another rank's reaches a buffer when calls differ, whichever rank is first.
+#[test]
+fn eager_calls_that_differ_fail_on_all_ranks() {
+    for (small, large) in [(100, 200), (100, 3000)] {
+        with_cards(3, |provider, cards| {
+            let communicators = connect(cards.iter(), &config());
+            let all = communicators.iter().map(|communicator| {
+                let bytes = if communicator.rank() == 1 { large } else { small };
+                (communicator, gather(communicator, 1, bytes))
+            });
+            let all: Vec<_> = all.collect();
+            for outcome in ended(provider, all) {
+                let failed = outcome.expect_err("calls differ");
+                assert!(matches!(failed.error, Error::Failed { .. } | Error::Broken { .. }), "{}", failed.error);
+            }
+            assert!(communicators.iter().any(|communicator| communicator.disagreement().is_some()));
+        });
+    }
+}
+
+#[test]
+fn an_eager_operation_without_a_rank_ends_in_an_error_that_names_it() {
+    with_cards(4, |provider, cards| {
+        let communicators = connect(cards.iter(), &config().barrier_timeout(Duration::from_millis(2)));
+        let mut all: Vec<_> = communicators
+            .iter()
+            .filter(|communicator| communicator.rank() != 2)
+            .map(|communicator| communicators::Under::new(communicator, gather(communicator, 1, 10)))
+            .collect();
+        drive(provider, &mut all, |_, _| {});
+        for one in all {
+            let failed = one.done.expect("over").expect_err("rank 2 does not call");
+            assert!(failed.error.to_string().contains("rank 2"), "{}", failed.error);
+            assert!(failed.send.is_some() && failed.receive.is_some(), "buffers come back");
+        }
+    });
+}
+
+/// With the protocol on the card its messages have no room for data: such operations are multicast.
+#[test]
+fn small_operations_are_multicast_where_the_protocol_runs_on_the_card() {
+    let mut params = params(Operation::Allgather, 3, 50);
+    params.config = params.config.control(Control::Device);
+    let report = simulate(&params, 0);
+    assert!(report.failures == 0 && report.digest_ok, "{:?}", report.errors);
+    assert_eq!(
+        report.workers.expect("workers").cqes,
+        3 * 2 * 3,
+        "one chunk from each of two ranks to each, three times"
+    );
+}
