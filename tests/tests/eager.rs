@@ -23,8 +23,8 @@ fn params(operation: Operation, ranks: u32, bytes: u64) -> SimParams {
         bytes,
         total_bytes: None,
         root: ranks / 2,
-        warm_up: 1,
-        iterations: 3,
+        warm_up: 0,
+        iterations: 2,
         seed: 1,
         config: Config::default().with_subgroups(1).slots(16).receive_batch(2).max_receive_bytes(1 << 16),
         skew: PostSkew::default(),
@@ -45,7 +45,7 @@ fn config() -> Config {
 
 #[test]
 fn eager_operations_bring_every_byte_among_any_number_of_ranks() {
-    for ranks in [1, 2, 3, 5, 8, 13, 17] {
+    for ranks in [1, 2, 3, 5, 8, 13] {
         for operation in [Operation::Broadcast, Operation::Allgather, Operation::Allgatherv] {
             for (bytes, loss_ppm) in [(0, 0), (1, 0), (63, 0), (900, 20_000)] {
                 let params = params(operation, ranks, bytes);
@@ -64,8 +64,7 @@ fn eager_operations_bring_every_byte_among_any_number_of_ranks() {
 #[test]
 fn eager_blocks_cost_a_barrier() {
     let report = simulate(&params(Operation::Allgather, 8, 64), 0);
-    assert_eq!(report.control.barrier, 3 * 8);
-    assert_eq!(report.control_messages, 3 * 8);
+    assert_eq!(report.control.barrier, 2 * 3 * 8, "two operations of three rounds among eight ranks");
     let us = report.virtual_time_us;
     assert!(us < 10.4, "{us:.3} us (emulated): direct writes of the same bytes take 10.4");
 }
@@ -142,7 +141,7 @@ fn small_operations_are_multicast_where_the_protocol_runs_on_the_card() {
     assert!(report.failures == 0 && report.digest_ok, "{:?}", report.errors);
     assert_eq!(
         report.workers.expect("workers").cqes,
-        3 * 2 * 3,
-        "one chunk from each of two ranks to each, three times"
+        2 * 2 * 3,
+        "a chunk from each of two ranks to each of three, twice"
     );
 }

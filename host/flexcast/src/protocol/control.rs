@@ -15,6 +15,9 @@ use crate::error::Result;
 
 /// Room for the longest control message without eager data.
 const MESSAGE_BYTES: usize = wire::MAX_BYTES.next_multiple_of(64);
+/// Bytes of a message that go with its entry, and with them to the card in one access: a BlueFlame register takes entries of 256 bytes, of
+/// which 20 are not data.
+const INLINE_BYTES: usize = 236;
 /// Receives posted to each peer. A peer has a barrier signal of the next operation, an activation, a fetch and a final message under way
 /// at most, and as many acknowledgements as this rank fetches blocks; the connection waits when there are more.
 const RECEIVES: u32 = 16;
@@ -22,6 +25,7 @@ const RECEIVES: u32 = 16;
 const SENDS: u32 = 8;
 /// Reads under way from each peer: what a card takes from one requester.
 const READS: u32 = 8;
+const _: () = assert!(wire::MAX_BYTES <= INLINE_BYTES);
 /// Probes under way to each peer.
 const PROBES: u32 = 4;
 /// A peer that has not acknowledged anything for so long is probed: many round trips, and a small part of a card's own timeout.
@@ -91,8 +95,8 @@ impl Peer {
 struct Waiting {
     peer: usize,
     len: usize,
-    bytes: [u8; MESSAGE_BYTES],
-    /// What follows: eager data.
+    bytes: [u8; INLINE_BYTES],
+    /// What follows: eager data for which there is no room in `bytes`.
     data: Vec<u8>,
 }
 
@@ -150,7 +154,7 @@ impl Control {
         let depths = QueueDepths { send: SENDS + READS + PROBES, receive: RECEIVES };
         let mut peers = Vec::with_capacity(ranks.len());
         for rank in ranks {
-            let qp = QueuePair::with_inline(card.pd(), Transport::Rc, &cq, &cq, depths, wire::MAX_BYTES as u32)?;
+            let qp = QueuePair::with_inline(card.pd(), Transport::Rc, &cq, &cq, depths, INLINE_BYTES as u32)?;
             qp.init(Access::REMOTE_READ, 0)?;
             let (rank, probe_ps) = (*rank, u64::MAX);
             peers.push(Peer { rank, qp, sends: 0, eager_sends: 0, reads: 0, probes: 0, probe_ps, broken: false });
@@ -203,8 +207,13 @@ impl Control {
     pub(crate) fn send(&mut self, to: u32, bytes: &[u8], data: Vec<u8>) -> Result<()> {
         debug_assert!(self.index(to).is_some(), "rank {to} is no peer: what is sent to it is lost");
         let Some(peer) = self.index(to).filter(|peer| !self.peers[*peer].broken) else { return Ok(()) };
-        let mut waiting = Waiting { peer, len: bytes.len(), bytes: [0; MESSAGE_BYTES], data };
+        let mut waiting = Waiting { peer, len: bytes.len(), bytes: [0; INLINE_BYTES], data };
         waiting.bytes[..bytes.len()].copy_from_slice(bytes);
+        if let Some(room) = waiting.bytes[bytes.len()..].get_mut(..waiting.data.len()) {
+            room.copy_from_slice(&waiting.data);
+            waiting.len += waiting.data.len();
+            waiting.data.clear();
+        }
         self.messages.push_back(waiting);
         self.post()
     }

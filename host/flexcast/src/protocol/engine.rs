@@ -33,9 +33,11 @@ const COPY: u16 = u16::MAX - 3;
 const SEND_THREAD: u16 = 0x100;
 /// Longest that a worker takes to answer: all that may wait in its rings, many times over.
 const WORKER_PS: u64 = 1_000_000_000_000;
-/// A root stops its multicast this many cutoffs after the barrier. The other ranks have closed their receive contexts after one and fetch what
-/// they miss, so what is sent later reaches nobody; until the second one late chunks still tell them that their cutoff is too short.
+/// A root to which nothing comes any more stops its own multicast this many cutoffs after the barrier: the other ranks have closed their
+/// receive contexts, too, and fetch what they miss, so what is sent later reaches nobody.
 const MULTICAST_CUTOFFS: u64 = 2;
+/// Multicast ends for everybody this many cutoffs after the barrier, stalled or not: it is so slow that reads bring what is missing sooner.
+const SLOWEST_CUTOFFS: u64 = 4;
 
 impl Engine {
     /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks.

@@ -2,6 +2,7 @@
 
 use flexcast_proto::{Failure, ProgressWatch, StallWindow};
 
+use super::SLOWEST_CUTOFFS;
 use crate::api::buffer::Buffer;
 use crate::api::report::Report;
 use crate::plan::{Missing, Plan};
@@ -188,6 +189,8 @@ pub(crate) struct Running {
     /// How long after the barrier multicast is waited for, in picoseconds; not known while the operation is deferred.
     pub(super) cutoff_ps: u64,
     pub(super) state: State,
+    /// When the barrier was passed.
+    pub(super) ready_ps: u64,
     /// How data comes, from the barrier on.
     pub(super) watch: Option<ProgressWatch>,
     /// When workers were last checked for failures.
@@ -198,10 +201,12 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// When its multicast counts as stalled; none before the barrier, and once its receive contexts do not receive any more.
+    /// When its multicast counts as stalled, or as too slow; none before the barrier, and once its receive contexts do not receive any more.
     pub(super) fn stalled_ps(&self, window: StallWindow) -> Option<u64> {
         let receives = |sides: &Sides| matches!(sides.receiving, Receiving::Armed);
-        self.watch.filter(|_| self.state.sides().is_some_and(receives)).map(|watch| watch.stalled_ps(window))
+        let latest_ps = self.ready_ps.saturating_add(self.cutoff_ps.saturating_mul(SLOWEST_CUTOFFS));
+        let watch = self.watch.filter(|_| self.state.sides().is_some_and(receives));
+        watch.map(|watch| watch.stalled_ps(window).min(latest_ps))
     }
 
     /// Address and local key of the own block.

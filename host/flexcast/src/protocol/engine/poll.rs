@@ -146,7 +146,10 @@ impl Engine {
     fn poll_progress(&mut self, now_ps: u64) -> Result<()> {
         let Some(running) = self.current.as_mut() else { return Ok(()) };
         let receives = |sides: &Sides| matches!(sides.receiving, Receiving::Armed);
-        if running.state.sides().is_some_and(receives) && self.parts.driver.ready_ps().is_some() {
+        if running.state.sides().is_some_and(receives)
+            && let Some(ready_ps) = self.parts.driver.ready_ps()
+        {
+            running.ready_ps = ready_ps;
             let count = self.parts.receive.progress_count()?;
             let watch = running.watch.get_or_insert_with(|| ProgressWatch::new(count, now_ps));
             watch.poll(count, now_ps);

@@ -60,6 +60,7 @@ impl Engine {
             collective_id: 0,
             cutoff_ps: u64::MAX,
             state: State::Deferred,
+            ready_ps: 0,
             watch: None,
             checked_ps: 0,
             deadline_ps: u64::MAX,
