@@ -118,7 +118,7 @@ fn broadcasts_to_188_load_switches_as_published() {
 fn without_loss_there_is_nothing_but_barrier_activations_and_finals() {
     for ranks in [1, 2, 3, 5, 8, 17] {
         for bytes in [0, 1, 4095, 4097] {
-            let report = sim(&format!("--ranks {ranks} --bytes {bytes} --chains 1"));
+            let report = sim(&format!("--ranks {ranks} --bytes {bytes} --chains 1 --eager 0"));
             assert_quiet(&report, ranks, ranks - 1);
             // All ports of one switch: each block comes in once and goes out to all others. One rank alone sends nothing.
             let blocks = if ranks == 1 { 0 } else { ranks * ranks };
@@ -131,7 +131,7 @@ fn without_loss_there_is_nothing_but_barrier_activations_and_finals() {
 #[test]
 fn a_broadcast_comes_from_every_root() {
     for root in 0..5 {
-        let report = sim(&format!("--ranks 5 --op broadcast --root {root} --bytes 10007"));
+        let report = sim(&format!("--ranks 5 --op broadcast --root {root} --bytes 10007 --eager 0"));
         assert_quiet(&report, 5, 0);
         assert_eq!(number(&report, "host_tx_bytes"), 10007);
         assert_eq!(number(&report, "host_rx_bytes"), 4 * 10007);
@@ -144,7 +144,7 @@ fn a_broadcast_comes_from_every_root() {
 #[test]
 fn contributions_may_differ() {
     for ranks in [1, 2, 3, 17] {
-        let report = sim(&format!("--ranks {ranks} --op allgatherv --bytes 5000 --chains 1"));
+        let report = sim(&format!("--ranks {ranks} --op allgatherv --bytes 5000 --chains 1 --eager 0"));
         assert_quiet(&report, ranks, ranks - 1);
         let digest = report["sha256"].clone();
         for algorithm in ["ring", "pipelined-ring --segments 3", "linear", "recursive-doubling", "bruck"] {
@@ -349,7 +349,7 @@ fn the_report_has_the_promised_keys_and_people_have_lines() {
     assert_eq!((&ring["segments"], &ring["settings"]["writes"]), (&3.into(), &16.into()), "{ring}");
     assert_eq!((&ring["settings"]["write_bytes"], &ring["settings"]["retry_count"]), (&(1 << 20).into(), &7.into()));
     assert_eq!((&report["kind"], &report["model"]), (&"emulated".into(), &"uncalibrated-1".into()));
-    let output = tool("--ranks 3 --bytes 5000 --chains 1");
+    let output = tool("--ranks 3 --bytes 5000 --chains 1 --eager 0");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     for words in [
         "allgather by multicast: 5000 bytes from each of 3 ranks, 1 operation counted after 1 other",

@@ -71,6 +71,8 @@ impl Params {
         let max_receive_bytes = bytes.max(config.max_receive_bytes);
         config
             .transport(self.transport)
+            // What is measured is the datapath, however few bytes there are.
+            .eager_bytes(0)
             .control(self.control)
             .with_subgroups(self.threads)
             .send_threads(self.send_threads)

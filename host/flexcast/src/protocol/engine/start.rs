@@ -13,7 +13,12 @@ use crate::error::{Error, Result};
 use crate::memory::copier::Copier;
 use crate::plan::Plan;
 use crate::plan::chains::{Order, order};
-use crate::protocol::driver::Posting;
+use crate::protocol::driver::{Driver, Posting};
+
+/// Whether the data of an operation rides on its barrier.
+fn is_eager(plan: &Plan, driver: &dyn Driver) -> bool {
+    (1..=driver.eager_bytes()).contains(&plan.receive_bytes().max(1))
+}
 
 impl Engine {
     /// Takes a posted operation on: starts it if none is ahead of it, otherwise it waits for its turn.
@@ -42,7 +47,7 @@ impl Engine {
             Err(error) => return Err(posted.refuse(error)),
         };
         let Posted { request, plan, send, receive, posted_ps } = posted;
-        let eager = plan.receive_bytes() <= self.parts.driver.eager_bytes();
+        let eager = is_eager(&plan, &*self.parts.driver);
         let report = Report {
             phases: Phases(PhasesPs { posted_ps, ..PhasesPs::default() }),
             foreign_bytes: plan.foreign_bytes(),
@@ -156,8 +161,8 @@ impl Engine {
         let Some(send) = send else { return Ok((OwnBlock::Placed, self.copy_of_source(plan, receive)?)) };
         let (at, bytes) = (plan.block(self.place.rank()).offset, send.len() as u64);
         let Parts { driver, copier, .. } = &mut self.parts;
-        let is_eager = plan.receive_bytes() <= driver.eager_bytes();
-        if driver.takes_late_copies() && Copier::takes(bytes) && !is_eager && !copier.is_busy() {
+        let late = driver.takes_late_copies() && !is_eager(plan, &**driver);
+        if late && Copier::takes(bytes) && !copier.is_busy() {
             copier.copy(send.region(), bytes, receive.region(), at)?;
             return Ok((OwnBlock::Copying, None));
         }
