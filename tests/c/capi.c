@@ -143,7 +143,8 @@ static void operations(flexcast_card *card, flexcast_bootstrap *bootstrap, flexc
 {
     flexcast_comm *again = NULL;
     uint64_t misses;
-    enum { BYTES = 5000 };
+    /* More than ride on a barrier, so that an operation takes long enough to be cancelled. */
+    enum { BYTES = 20000 };
     static const char constant[] = "memory that cannot be written";
     unsigned char *send = malloc(BYTES), *receive = malloc(BYTES);
     flexcast_request *request = NULL, *second = NULL;

@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_defaults_are_the_librarys() {
-        assert_eq!(Params::default().config(1), Config::default());
+        assert_eq!(Params::default().config(1), Config::default().eager_bytes(0));
         let sixteen = Params::default().with_threads(16).config(1 << 30);
         assert_eq!((sixteen.subgroups, sixteen.receive_threads, sixteen.send_threads), (16, 16, 8));
         assert_eq!(sixteen.max_receive_bytes, 1 << 30);

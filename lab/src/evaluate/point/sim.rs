@@ -56,7 +56,10 @@ impl SimPoint {
     fn base(sweep: &SimSweep, algorithm: AlgorithmName, loss_percent: f64) -> SimSpec {
         let SimSweep { operation, subgroups, chains, warm_up, iterations, .. } = *sweep;
         let communicator = match algorithm {
-            AlgorithmName::Multicast => CommunicatorArgs { subgroups, chains, ..CommunicatorArgs::default() },
+            // Multicast is what is asked about, however few bytes there are.
+            AlgorithmName::Multicast => {
+                CommunicatorArgs { subgroups, chains, eager: Some(0), ..CommunicatorArgs::default() }
+            }
             _ => CommunicatorArgs::default(),
         };
         let machine = NetworkArgs {
@@ -198,7 +201,8 @@ fn with_phases(mut row: Row, report: &Report) -> Row {
         ("recovery", phases.recovering.mean_us),
         ("closing", phases.closing.mean_us),
     ];
-    let all: f64 = parts.iter().map(|(_, us)| us).sum();
+    // Of an operation without any there are no shares.
+    let all = parts.iter().map(|(_, us)| us).sum::<f64>().max(f64::MIN_POSITIVE);
     for (phase, us) in parts {
         row = row.with(&format!("{phase}_us"), us).with(&format!("{phase}_percent"), 100.0 * us / all);
     }

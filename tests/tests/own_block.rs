@@ -1,0 +1,67 @@
+//! The own block of an Allgather: long ones are copied by the card, while the host goes on.
+
+use emu_machine::{Config as MachineConfig, with_world};
+use flexcast::{Control, Transport};
+use flexcast_tests::communicators::{check, config, connect, ended, gather, with_machine};
+
+/// Packets that have gone round inside a card.
+fn loopback_packets(card: usize) -> u64 {
+    with_world(|world| world.card(card).map(|card| card.nic.counters().loopback_packets))
+        .expect("a machine")
+        .expect("a card")
+}
+
+/// Loopback packets of the first card while two ranks gather blocks of so many bytes straight into their buffers.
+fn packets_for(bytes: usize, control: Control) -> u64 {
+    let machine = MachineConfig { uc_multicast: true, detect_races: true, ..MachineConfig::default() };
+    let mut packets = 0;
+    with_machine(machine, |provider, cards| {
+        let communicators = connect(cards.iter(), &config().transport(Transport::UcMulticast).control(control));
+        for seed in 0..3 {
+            let before = loopback_packets(0);
+            let all: Vec<_> = communicators.iter().map(|one| (one, gather(one, seed, bytes))).collect();
+            for outcome in ended(provider, all) {
+                check(&outcome.expect("success"), seed, 2, bytes);
+            }
+            packets = loopback_packets(0) - before;
+        }
+    });
+    packets
+}
+
+#[test]
+fn long_own_blocks_are_copied_by_the_card_and_short_ones_by_the_host() {
+    let short = packets_for(16 * 1024 - 1, Control::Host);
+    assert_eq!(packets_for(16 * 1024, Control::Host), short + 4, "four packets of 4 KiB");
+    assert_eq!(packets_for(256 * 1024 + 1, Control::Host), short + 65);
+}
+
+/// The host would have to say when a copy is over, and has nothing to do there between post and flag.
+#[test]
+fn own_blocks_are_copied_by_the_host_where_the_protocol_runs_on_the_card() {
+    let short = packets_for(1024, Control::Device);
+    assert_eq!(packets_for(256 * 1024, Control::Device), short);
+}
+
+/// A communicator that goes while its card copies leaves buffers that nobody writes to any more.
+#[test]
+fn a_communicator_may_be_dropped_while_its_card_copies() {
+    let machine = MachineConfig { detect_races: true, ..MachineConfig::default() };
+    with_machine(machine, |provider, cards| {
+        for seed in 0..3 {
+            let communicators = connect(cards.iter(), &config());
+            let requests: Vec<_> = communicators.iter().map(|one| gather(one, seed, 300_000)).collect();
+            for _ in 0..seed {
+                communicators.iter().for_each(|one| _ = one.progress().expect("progress"));
+                provider.relax().relax();
+            }
+            drop((requests, communicators));
+            let communicators = connect(cards.iter(), &config());
+            let all: Vec<_> = communicators.iter().map(|one| (one, gather(one, seed, 100_000))).collect();
+            for outcome in ended(provider, all) {
+                check(&outcome.expect("success"), seed, 2, 100_000);
+            }
+        }
+        assert_eq!(with_world(emu_machine::World::take_races).expect("a machine"), []);
+    });
+}
