@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use flexcast_lab::options::whole;
+use flexcast_lab::shard::Shard;
 
 use crate::images_args::ImagesArgs;
 
@@ -12,6 +13,9 @@ pub(crate) struct ReportArgs {
     /// Experiments by their ids [default: all].
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
+    /// Only every N-th of these experiments, from the I-th on: for N jobs side by side, each with another I from 1 to N, and a folder of its own.
+    #[arg(long, value_name = "I/N")]
+    pub(crate) shard: Option<Shard>,
     /// The small sweeps: seconds, to see that nothing has drifted.
     #[arg(long)]
     pub(crate) reduced: bool,

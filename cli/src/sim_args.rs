@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use flexcast_lab::options::whole;
+use flexcast_lab::shard::Shard;
 use flexcast_lab::sim::spec::SimSpec;
 
 #[derive(Debug, Args)]
@@ -22,7 +23,7 @@ pub(crate) struct SimArgs {
     pub(crate) spec: SimSpec,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct SoakArgs {
     /// Number of cases.
     #[arg(long, value_parser = whole::<u64>(1, u64::MAX), default_value_t = 200, value_name = "N")]
@@ -30,6 +31,9 @@ pub(crate) struct SoakArgs {
     /// Seed of the first case; the others follow [default: drawn anew for each run; 1 where the variable CI is set].
     #[arg(long, value_parser = whole::<u64>(0, u64::MAX), value_name = "SEED")]
     pub(crate) first: Option<u64>,
+    /// Only every N-th of these seeds, from the I-th on: for N jobs side by side, each with another I from 1 to N.
+    #[arg(long, value_name = "I/N", requires = "first")]
+    pub(crate) shard: Option<Shard>,
     /// Threads, each with a machine of its own [default: one per core].
     #[arg(long, value_parser = whole::<u64>(1, u64::MAX), value_name = "N", default_value_t = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64))]
     pub(crate) jobs: u64,

@@ -143,3 +143,19 @@ fn interrupted_it_tells_what_has_come_out() {
     assert_eq!(status.code(), Some(130), "{text}");
     assert!(text.contains("(interrupted)") && text.contains(" cases from seed "), "{text}");
 }
+
+#[test]
+fn shards_of_a_range_have_every_seed_once() {
+    let seeds = |shard: &str| {
+        let report = json(&mut soak(&format!("--first 7 --seeds 5 --shard {shard} --json --progress 0")));
+        let slowest = report["slowest"].as_array().expect("a list").iter();
+        let mut seeds: Vec<u64> = slowest.filter_map(|seed| seed["seed"].as_u64()).collect();
+        seeds.sort_unstable();
+        assert_eq!(report["seeds"], seeds.len(), "{report}");
+        seeds
+    };
+    assert_eq!((seeds("1/2"), seeds("2/2")), (vec![7, 9, 11], vec![8, 10]));
+    let refused = soak("--first 7 --shard 3/2").output().expect("it starts");
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && text.contains("I from 1 to N"), "{text}");
+}

@@ -17,6 +17,7 @@ pub mod model;
 pub mod options;
 pub mod pingpong;
 pub mod reference;
+pub mod shard;
 pub mod sim;
 pub mod soak;
 pub mod tput;

@@ -24,7 +24,11 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         Some(folder) => spec::read_folder(folder, args.reduced)?,
         None => spec::held(&args.out, args.reduced)?,
     };
-    let experiments = spec::choose(experiments, &args.only)?;
+    let mut experiments = spec::choose(experiments, &args.only)?;
+    if let Some(shard) = args.shard {
+        let mut position = 0..;
+        experiments.retain(|_| position.next().is_some_and(|position| shard.has(position)));
+    }
     if args.list {
         for experiment in &experiments {
             out!("{:<16} {}", experiment.id, experiment.title)?;

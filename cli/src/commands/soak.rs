@@ -47,15 +47,18 @@ pub(super) fn run(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(args.wall_limit != Some(0), "--wall-limit 0: give at least 1 second");
     let image = read_image(&args.image)?;
     let first = args.first.map_or_else(default_first, Ok)?;
+    let (range, shard) = (args.seeds, args.shard.unwrap_or_default());
+    let args = &SoakArgs { seeds: shard.count(range), ..args.clone() };
     if args.first.is_none() {
         note!("seeds from {first} on; the same again: --first {first} --seeds {}", args.seeds);
     }
     if args.show {
-        for seed in first..first.saturating_add(args.seeds) {
+        for position in (0..range).filter(|position| shard.has(*position)) {
+            let seed = first.saturating_add(position);
             out!("{:#?}", Case::new(seed))?;
         }
     }
-    let seeds = Seeds::new(first, args.seeds, args.keep_going);
+    let seeds = Seeds::new(first, shard, args.seeds, args.keep_going);
     for signal in [SIGINT, SIGTERM] {
         // The first asks for an end, the second one ends it.
         flag::register_conditional_shutdown(signal, i32::from(INTERRUPTED), Arc::clone(&seeds.interrupted))

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{Tally, Wrong, run_seed};
 use crate::jobs::{Ended, Failure, Job, Pool};
+use crate::shard::Shard;
 use crate::tput::run::ImageFile;
 
 /// How many of the slowest seeds are told.
@@ -69,6 +70,7 @@ impl Job for Seed {
 #[derive(Debug)]
 pub struct Seeds {
     first: u64,
+    shard: Shard,
     count: u64,
     keep_going: bool,
     stopped: AtomicBool,
@@ -78,10 +80,11 @@ pub struct Seeds {
 }
 
 impl Seeds {
-    /// Seeds from `first` on. `keep_going`: also after a wrong one.
-    pub fn new(first: u64, count: u64, keep_going: bool) -> Arc<Self> {
+    /// So many seeds of a shard of those from `first` on. `keep_going`: also after a wrong one.
+    pub fn new(first: u64, shard: Shard, count: u64, keep_going: bool) -> Arc<Self> {
         Arc::new(Seeds {
             first,
+            shard,
             count,
             keep_going,
             stopped: AtomicBool::new(false),
@@ -96,7 +99,7 @@ impl Seeds {
         // The caller watches, and may leave seeds that do not end to the end of the process.
         std::thread::spawn(move || {
             let pool = Pool { keep_going: seeds.keep_going, ..Pool::new(threads) };
-            let seed = |number| Seed(seeds.first.saturating_add(number));
+            let seed = |number| Seed(seeds.first.saturating_add(seeds.shard.position(number)));
             let numbers = (0..seeds.count).take_while(|_| !seeds.stopped.load(Ordering::Relaxed));
             let work = |seed: &Seed| {
                 seeds.lock().running.insert(seed.0, Instant::now());
