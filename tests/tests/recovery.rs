@@ -39,6 +39,7 @@ fn case(seed: u64) -> (SimParams, Machine) {
         .control(if random.random_ratio(1, 2) { Control::Device } else { Control::Host })
         .transport(if random.random_ratio(1, 2) { Transport::UcMulticast } else { Transport::Ud })
         .chunk_bytes(chunk_bytes)
+        .eager_bytes(0)
         // As many as there are chunks: none is dropped for want of a receive.
         .slots(512)
         .chains(random.random_range(1..=ranks))

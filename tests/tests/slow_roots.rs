@@ -15,9 +15,9 @@ use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::image_bytes;
 
 const RANKS: u32 = 4;
-const BYTES: u64 = 64 << 10;
+const BYTES: u64 = 192 << 10;
 
-/// Two chunks of 64 bytes per activation, and all blocks in one chain: together they take longer than twice the cutoff, which is at about
+/// Two chunks of 64 bytes per activation, and all blocks in one chain: together they take longer than four times the cutoff, which is at about
 /// 1 ms (emulated), with every transport; to single ranks longer than the bound of the operation.
 fn slow(transport: Transport, control: Control) -> SimParams {
     let config = Config::default()
