@@ -32,8 +32,8 @@ fn packets_for(bytes: usize, control: Control) -> u64 {
 #[test]
 fn long_own_blocks_are_copied_by_the_card_and_short_ones_by_the_host() {
     let short = packets_for(16 * 1024 - 1, Control::Host);
-    assert_eq!(packets_for(16 * 1024, Control::Host), short + 4, "four packets of 4 KiB");
-    assert_eq!(packets_for(256 * 1024 + 1, Control::Host), short + 65);
+    assert_eq!(packets_for(16 * 1024, Control::Host), short + 5, "four packets of 4 KiB and an acknowledgement");
+    assert_eq!(packets_for(256 * 1024 + 1, Control::Host), short + 66);
 }
 
 /// The host would have to say when a copy is over, and has nothing to do there between post and flag.

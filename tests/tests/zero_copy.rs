@@ -212,7 +212,7 @@ fn no_packet_of_an_operation_changes_the_buffer_once_it_is_released() {
     for transport in ALL {
         let (mut late, mut between, mut discarded) = (0, 0, 0);
         // Multiples of a packet's time on the wire, 0.17 us or so: from the next operations to long after all of them.
-        for behind in [3_000, 5_000, 8_000, 12_000, 60_000] {
+        for behind in [2_000, 2_500, 3_000, 5_000, 60_000] {
             let hold = Fault::Reorder { ppm: 200_000, behind };
             let topology = Topology::named("switch-3").expect("a switch");
             let faults = FaultEvent::towards_hosts(&topology, hold).into_iter();
@@ -251,9 +251,9 @@ fn no_packet_of_an_operation_changes_the_buffer_once_it_is_released() {
             assert_eq!(with_world(World::take_races).expect("the machine"), [], "{transport:?}");
         }
         if transport.is_zero_copy() {
-            // The cards drop what comes late.
+            // The cards drop what comes late. What comes while a receive context is being closed has its key still, and is discarded there:
+            // it is of the operation that has the buffer.
             assert!(late > 0 && between > 0, "{transport:?}: {late} Writes refused after the end, {between} between");
-            assert_eq!(discarded, 0, "{transport:?}");
         } else {
             // The receive contexts see it, and copy nothing that is not their operation's.
             assert!(discarded > 0 && (late, between) == (0, 0), "{discarded} datagrams discarded, {late}, {between}");
