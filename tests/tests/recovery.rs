@@ -81,3 +81,58 @@ fn every_lost_chunk_is_fetched_once_and_no_other() {
     }
     assert!(sum > 100, "only {sum} chunks were lost");
 }
+
+/// Runs a case on links that lose nothing; what was fetched, and the receives that were not there.
+fn without_loss(params: &SimParams) -> (u64, u64) {
+    let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
+    let mut machine = Machine::default().config_of(params.cards()).expect("a switch");
+    machine.uc_multicast = params.needs_uc_multicast();
+    let provider = emu_provider::emulated(machine).expect("a machine");
+    let report =
+        run::run(&provider, Some(&image), params, &run::source(params).expect("memory"), &mut |_| {}).expect("it runs");
+    assert!(report.digest_ok, "{params:?}: {:?}", report.errors);
+    (report.recovered_chunks, report.traffic.rnr_drops)
+}
+
+/// Roots in few chains, roots that begin late, slow ones, and ranks that post at different times leave gaps; no gap is a loss.
+#[test]
+fn nothing_is_fetched_where_nothing_is_lost() {
+    for seed in 1..=60 {
+        let (mut params, _) = case(seed);
+        let mut random = ChaCha8Rng::seed_from_u64(seed ^ 0x57A1);
+        params.skew = PostSkew { skew_us: [0, 20, 300][random.random_range(0..3)] };
+        params.config = params
+            .config
+            .overheads(Overheads::default())
+            .lookahead_chunks([None, Some(0), Some(7)][random.random_range(0..3)])
+            .send_batch([2, 8, 32][random.random_range(0..3)])
+            .budget([1, 4096][random.random_range(0..2)]);
+        if params.config.transport == Transport::Ud {
+            params.config = params.config.pacing_gbit_per_s([None, Some(28), Some(100)][random.random_range(0..3)]);
+        }
+        assert_eq!(without_loss(&params), (0, 0), "seed {seed}: {params:?}");
+    }
+}
+
+/// Three that fetched thousands of chunks when multicast ended by the time alone.
+#[test]
+fn slow_roots_and_long_blocks_lose_nothing() {
+    let (params, _) = case(1);
+    let config = |bytes: u64| Config::default().max_receive_bytes(bytes);
+    let with = |ranks: u32, bytes: u64, config: Config| SimParams {
+        ranks,
+        bytes,
+        operation: Operation::Allgather,
+        config,
+        root: 0,
+        iterations: 1,
+        ..params.clone()
+    };
+    for params in [
+        with(8, 2 << 20, config(16 << 20).chains(1)),
+        with(8, 2 << 20, config(16 << 20).chains(8).pacing_gbit_per_s(Some(28))),
+        with(2, 32 << 20, config(64 << 20)),
+    ] {
+        assert_eq!(without_loss(&params), (0, 0), "{params:?}");
+    }
+}
