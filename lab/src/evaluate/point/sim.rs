@@ -54,11 +54,10 @@ impl SimPoint {
 
     /// What runs of a sweep by an algorithm have in common.
     fn base(sweep: &SimSweep, algorithm: AlgorithmName, loss_percent: f64) -> SimSpec {
-        let SimSweep { operation, subgroups, chains, warm_up, iterations, .. } = *sweep;
+        let SimSweep { operation, subgroups, chains, eager, warm_up, iterations, .. } = *sweep;
         let communicator = match algorithm {
-            // Multicast is what is asked about, however few bytes there are.
             AlgorithmName::Multicast => {
-                CommunicatorArgs { subgroups, chains, eager: Some(0), ..CommunicatorArgs::default() }
+                CommunicatorArgs { subgroups, chains, eager: Some(eager), ..CommunicatorArgs::default() }
             }
             _ => CommunicatorArgs::default(),
         };

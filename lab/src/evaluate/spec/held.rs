@@ -14,12 +14,13 @@ macro_rules! held {
 }
 
 /// Paths and texts of the experiments.
-const EXPERIMENTS: [(&str, &str); 12] = held![
+const EXPERIMENTS: [(&str, &str); 13] = held![
     "buffer-size.toml",
     "chunk-rate.toml",
     "chunk-size.toml",
     "collectives-188.toml",
     "concurrent.toml",
+    "default-configuration.toml",
     "models.toml",
     "one-thread.toml",
     "phases.toml",

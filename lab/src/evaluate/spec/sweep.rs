@@ -137,6 +137,9 @@ pub struct SimSweep {
     /// Roots that multicast at the same time.
     #[serde(default = "once")]
     pub chains: u32,
+    /// Bytes up to which multicast operations ride on the messages of the barrier instead.
+    #[serde(default)]
+    pub eager: u32,
     /// Frames lost on the way to each card, in percent.
     #[serde(default = "none")]
     pub loss_percent: Vec<f64>,
