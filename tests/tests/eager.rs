@@ -47,7 +47,7 @@ fn config() -> Config {
 fn eager_operations_bring_every_byte_among_any_number_of_ranks() {
     for ranks in [1, 2, 3, 5, 8, 13] {
         for operation in [Operation::Broadcast, Operation::Allgather, Operation::Allgatherv] {
-            for (bytes, loss_ppm) in [(0, 0), (1, 0), (63, 0), (900, 20_000)] {
+            for (bytes, loss_ppm) in [(0, 0), (1, 0), (63, 0), (500, 20_000)] {
                 let params = params(operation, ranks, bytes);
                 let report = simulate(&params, loss_ppm);
                 let what = format!("{operation:?} of {ranks} ranks, {bytes} bytes");

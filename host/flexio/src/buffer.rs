@@ -12,6 +12,8 @@ pub const HOST_BUFFER_ALIGN_BYTES: usize = 4096;
 #[derive(Debug)]
 pub struct HostBuffer {
     start: NonNull<u8>,
+    /// The allocation that it lies in.
+    allocation: NonNull<u8>,
     layout: Layout,
     len: usize,
 }
@@ -27,18 +29,24 @@ impl HostBuffer {
     /// # Errors
     /// [`Error::OutOfRange`] for 0 bytes, more than the address space holds, or more than there is memory for.
     pub fn zeroed(len: usize) -> Result<Self> {
-        let layout = Layout::from_size_align(len, HOST_BUFFER_ALIGN_BYTES)
-            .ok()
-            .filter(|layout| layout.size() > 0)
+        // Aligned here: allocators give memory that the system has zeroed, and that takes no room until it is used, for small alignments only.
+        let layout = len
+            .checked_add(HOST_BUFFER_ALIGN_BYTES)
+            .filter(|_| len > 0)
+            .and_then(|size| Layout::from_size_align(size, 1).ok())
             .ok_or_else(|| Error::OutOfRange {
                 what: "length of a host buffer",
                 value: len as u64,
                 limit: format!("1 to {} bytes", isize::MAX as usize - HOST_BUFFER_ALIGN_BYTES),
             })?;
         // SAFETY: the layout has a non-zero size.
-        let start = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(start).ok_or_else(|| Error::no_memory("length of a host buffer", len as u64))?;
-        Ok(Self { start, layout, len })
+        let allocation = unsafe { alloc_zeroed(layout) };
+        let allocation =
+            NonNull::new(allocation).ok_or_else(|| Error::no_memory("length of a host buffer", len as u64))?;
+        let offset = allocation.align_offset(HOST_BUFFER_ALIGN_BYTES);
+        // SAFETY: an aligned address is less than the alignment away, by which the allocation is longer than `len`.
+        let start = unsafe { allocation.add(offset) };
+        Ok(Self { start, allocation, layout, len })
     }
 
     /// A buffer with a copy of `bytes`.
@@ -85,7 +93,7 @@ impl HostBuffer {
 impl Drop for HostBuffer {
     fn drop(&mut self) {
         // SAFETY: allocated in `zeroed` with this very layout and not freed since.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+        unsafe { dealloc(self.allocation.as_ptr(), self.layout) };
     }
 }
 

@@ -149,7 +149,8 @@ pub struct CommunicatorArgs {
     /// Rate at which a root multicasts, in Gbit/s [default: the link's].
     #[arg(long, value_parser = whole::<u32>(1, u32::MAX), value_name = "GBIT/S")]
     pub pacing: Option<u32>,
-    /// Operations of up to so many bytes, all blocks together, ride on the messages of the barrier (--control host) [default: 16384]
+    /// Operations of up to so many bytes, all blocks together (broadcast, allgatherv: half as many), ride on the messages of the barrier
+    /// (--control host) [default: 16384]
     #[arg(long, value_parser = whole::<u32>(0, MAX_EAGER_BYTES), value_name = "BYTES")]
     pub eager: Option<u32>,
     /// How long multicast may stand still before what is missing counts as lost, until the gaps between chunks are known, in microseconds

@@ -141,8 +141,9 @@ pub struct Config {
     pub budget: u32,
     /// Most bytes that a rank can receive in one operation. Default 64 MiB.
     pub max_receive_bytes: u64,
-    /// Operations of up to so many bytes, all blocks together, take no part of the card's datapath: their data rides on the messages of the
-    /// barrier ([`Control::Host`]). 0 to [`MAX_EAGER_BYTES`]. Default 16 KiB.
+    /// Operations of up to so many bytes, all blocks together (Broadcast and Allgatherv: half as many), take no part of the card's datapath:
+    /// their data rides on the messages of the barrier ([`Control::Host`]). Takes 12 times as many bytes of host memory for each peer of the
+    /// barrier. 0 to [`MAX_EAGER_BYTES`]. Default 16 KiB.
     pub eager_bytes: u32,
     /// Bits of the immediate for the sequence number; `None`: as few as `max_receive_bytes` needs.
     pub psn_bits: Option<u32>,

@@ -132,6 +132,14 @@ impl Plan {
         }
     }
 
+    /// The most bytes that ride on one message of the barrier, if all of them do. A message carries the blocks of up to half of the ranks.
+    pub(crate) fn eager_message_bytes(&self) -> u64 {
+        match &self.kind {
+            Kind::Allgather { bytes } => bytes * u64::from(self.ranks / 2),
+            Kind::Broadcast { .. } | Kind::Allgatherv { .. } => self.receive_bytes(),
+        }
+    }
+
     /// Bytes that this rank gets from others.
     pub(crate) fn foreign_bytes(&self) -> u64 {
         self.receive_bytes() - self.position(self.own).map_or(0, |_| self.block(self.own).bytes)

@@ -117,7 +117,8 @@ pub(crate) trait Driver: fmt::Debug + Send {
     /// whether that is all: they send without another command, when it is this rank's turn.
     fn start(&mut self, posting: &Posting<'_>, send: &mut SendThreads) -> Result<bool>;
 
-    /// Most bytes of all blocks of an operation that this driver carries on its barrier ([`Driver::start_eager`]).
+    /// Most bytes of all blocks of an operation that this driver carries on its barrier ([`Driver::start_eager`]); at most half of them on one
+    /// message.
     fn eager_bytes(&self) -> u64;
 
     /// Takes an operation whose blocks are so short that they ride on the barrier: workers have no part in it. `blocks`: where each rank's

@@ -57,7 +57,7 @@ impl HostDriver {
         Ok(Self {
             place,
             participant: Participant::new(place, first_operation),
-            control: Control::new(card, peers, eager_bytes as usize)?,
+            control: Control::new(card, peers, eager_bytes as usize / 2)?,
             codec: Codec::new(0, place.ranks()),
             eager: Eager::new(place, eager_bytes.into()),
             current: Current::default(),

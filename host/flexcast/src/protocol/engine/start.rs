@@ -17,7 +17,8 @@ use crate::protocol::driver::{Driver, Posting};
 
 /// Whether the data of an operation rides on its barrier.
 fn is_eager(plan: &Plan, driver: &dyn Driver) -> bool {
-    (1..=driver.eager_bytes()).contains(&plan.receive_bytes().max(1))
+    let limit = driver.eager_bytes();
+    limit > 0 && plan.receive_bytes() <= limit && plan.eager_message_bytes() <= limit / 2
 }
 
 impl Engine {
