@@ -11,7 +11,7 @@ use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run;
 use flexcast_lab::sim::skew::PostSkew;
 use flexcast_lab::tput::run::ImageFile;
-use flexcast_tests::communicators::{self, connect, drive, ended, gather, gathered, with_cards};
+use flexcast_tests::communicators::{self, connect, contribution, drive, ended, gather, gathered, with_cards};
 use flexcast_tests::image_bytes;
 
 fn params(operation: Operation, ranks: u32, bytes: u64) -> SimParams {
@@ -90,6 +90,35 @@ fn eager_operations_and_others_follow_one_another() {
                 assert!(done.receive.to_vec().expect("read") == gathered(seed, 5, bytes), "operation {index}");
                 assert_eq!(done.report.foreign_bytes, 4 * bytes as u64);
             }
+        }
+    });
+}
+
+/// Blocks lie where displacements say, whatever is said of one without bytes, and gaps stay.
+#[test]
+fn eager_blocks_lie_where_displacements_say() {
+    const COUNTS: [u64; 3] = [100, 0, 37];
+    const DISPLACEMENTS: [u64; 3] = [200, u64::MAX, 3];
+    with_cards(3, |provider, cards| {
+        let communicators = connect(cards.iter(), &config());
+        let all: Vec<_> = communicators
+            .iter()
+            .zip(cards)
+            .map(|(communicator, card)| {
+                let own = contribution(9, communicator.rank() as usize, COUNTS[communicator.rank() as usize] as usize);
+                let mut send = card.buffer(own.len()).expect("a buffer");
+                send.write(0, &own).expect("written");
+                let mut receive = card.buffer(320).expect("a buffer");
+                receive.fill(0xEE);
+                let request = communicator.allgatherv_displs(send, receive, &COUNTS, &DISPLACEMENTS);
+                (communicator, request.expect("accepted"))
+            })
+            .collect();
+        let mut expected = [0xEE; 320];
+        expected[200..300].copy_from_slice(&contribution(9, 0, 100));
+        expected[3..40].copy_from_slice(&contribution(9, 2, 37));
+        for outcome in ended(provider, all) {
+            assert!(outcome.expect("success").receive.to_vec().expect("read") == expected);
         }
     });
 }

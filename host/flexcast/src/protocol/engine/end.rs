@@ -61,7 +61,9 @@ impl Engine {
         if let Some((blocks, bytes)) = self.parts.driver.take_eager() {
             for root in running.plan.root_ranks().filter(|root| *root != self.place.rank()) {
                 let block = &bytes[blocks[root as usize].clone()];
-                running.receive.write(running.plan.block(root).offset as usize, block)?;
+                if !block.is_empty() {
+                    running.receive.write(running.plan.block(root).offset as usize, block)?;
+                }
             }
         }
         let Running { request, send, receive, report, .. } = running;
