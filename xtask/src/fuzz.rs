@@ -96,12 +96,20 @@ impl Fuzz {
     }
 }
 
+/// Whether tests are to leave out what takes minutes and seldom finds anything new.
+pub(crate) fn is_short() -> bool {
+    std::env::var_os("FLEXCAST_SHORT_TESTS").is_some_and(|value| !value.is_empty())
+}
+
 /// The step of `cargo xtask test`: the committed inputs on any machine, and a smoke run where libFuzzer can be built.
 pub(crate) fn step() -> Result<()> {
-    if compiler().is_none() {
-        status::warn(
-            "skipped, because no C++ compiler (Debian: g++) is installed: fuzzing beyond the committed inputs",
-        );
+    let why = match compiler() {
+        None => Some("no C++ compiler (Debian: g++) is installed"),
+        Some(_) if is_short() => Some("FLEXCAST_SHORT_TESTS is set"),
+        Some(_) => None,
+    };
+    if let Some(why) = why {
+        status::warn(format_args!("skipped, because {why}: fuzzing beyond the committed inputs"));
         return process::run(plain_cargo()?.arg("test"));
     }
     // With the flags of the programs, so that nothing is built twice.
