@@ -13,9 +13,13 @@ use crate::error::Result;
 
 /// Shorter blocks are copied by the host: that takes it less time than a post and a completion.
 const MIN_BYTES: u64 = 16 * 1024;
-/// Bytes of a Write. There is one at a time, so that a copy takes a small part of the path round the card: chunks on their way from staging
-/// take the same, and their slots must be free again before more chunks come.
-const WRITE_BYTES: u64 = 16 * 1024;
+/// Bytes of a Write, of a block as long as what comes from other ranks; of a shorter one less in proportion. There is one Write at a time, which
+/// takes some 7 us to be posted and completed, so that the copy is over about when the other blocks are there. Were it faster, chunks on their
+/// way from staging, which share the path round the card, would hold their slots too long.
+const WRITE_BYTES: u64 = 256 * 1024;
+/// Least and most bytes of a Write.
+const LEAST_WRITE_BYTES: u64 = 16 * 1024;
+const MOST_WRITE_BYTES: u64 = 1 << 30;
 const FIRST_PSN: u32 = 0;
 
 /// What of a copy has not been posted.
@@ -26,6 +30,18 @@ struct Rest {
     to: HostAddr,
     rkey: u32,
     bytes: u64,
+    /// Of each Write but the last.
+    write_bytes: u64,
+}
+
+/// Bytes of each Write of a copy of `len` bytes while `foreign_bytes` come from other ranks.
+const fn write_bytes(len: u64, foreign_bytes: u64) -> u64 {
+    let share = (WRITE_BYTES as u128 * len as u128).checked_div(foreign_bytes as u128);
+    match share {
+        Some(share) if share <= LEAST_WRITE_BYTES as u128 => LEAST_WRITE_BYTES,
+        Some(share) if share < MOST_WRITE_BYTES as u128 => share as u64,
+        _ => MOST_WRITE_BYTES,
+    }
 }
 
 /// The queue pair that copies.
@@ -55,11 +71,16 @@ impl Copier {
     }
 
     /// Begins to copy the first `len` bytes of `from` to `offset` of `to`. One copy at a time: only while [`Copier::is_busy`] is false,
-    /// and of as many bytes as it [`takes`](Copier::takes).
+    /// and of as many bytes as it [`takes`](Copier::takes). Meanwhile `foreign_bytes` come from other ranks.
     ///
     /// # Errors
     /// [`Error::Flexio`](crate::Error::Flexio): bytes beyond a region.
-    pub(crate) fn copy(&mut self, from: &MemoryRegion, len: u64, to: &MemoryRegion, offset: u64) -> Result<()> {
+    pub(crate) fn copy(
+        &mut self,
+        (from, len): (&MemoryRegion, u64),
+        (to, offset): (&MemoryRegion, u64),
+        foreign_bytes: u64,
+    ) -> Result<()> {
         // Both ends lie inside, and so does what is between.
         for (region, start) in [(from, 0), (to, offset)] {
             region.slice(start.saturating_add(len), 0)?;
@@ -71,8 +92,8 @@ impl Copier {
 
     /// Posts the next Write.
     fn post(&mut self, rest: Rest) -> Result<()> {
-        let Rest { from, lkey, to, rkey, bytes } = rest;
-        let written = bytes.min(WRITE_BYTES);
+        let Rest { from, lkey, to, rkey, bytes, write_bytes } = rest;
+        let written = bytes.min(write_bytes);
         self.qp.post_sends(&[SendRequest {
             id: 0,
             kind: SendKind::Write { remote_addr: to.get(), rkey },
@@ -103,5 +124,18 @@ impl Copier {
             }
             None => Ok(None),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_are_as_long_as_the_share_of_the_own_block() {
+        assert_eq!(write_bytes(1 << 20, 1 << 20), 256 << 10, "of two ranks");
+        assert_eq!(write_bytes(1 << 20, 7 << 20), (256 << 10) / 7, "of eight");
+        assert_eq!(write_bytes(1 << 20, 187 << 20), 16 << 10);
+        assert_eq!((write_bytes(1 << 20, 0), write_bytes(u64::MAX, 1)), (1 << 30, 1 << 30), "a rank alone");
     }
 }

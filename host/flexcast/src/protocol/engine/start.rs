@@ -168,7 +168,7 @@ impl Engine {
         let Parts { driver, copier, .. } = &mut self.parts;
         let late = driver.takes_late_copies() && !is_eager(plan, &**driver);
         if late && Copier::takes(bytes) && !copier.is_busy() {
-            copier.copy(send.region(), bytes, receive.region(), at)?;
+            copier.copy((send.region(), bytes), (receive.region(), at), plan.foreign_bytes())?;
             return Ok((OwnBlock::Copying, None));
         }
         receive.copy_from(at as usize, send, 0, send.len())?;
