@@ -85,8 +85,14 @@ impl Copier {
         for (region, start) in [(from, 0), (to, offset)] {
             region.slice(start.saturating_add(len), 0)?;
         }
-        let rest =
-            Rest { from: from.addr(), lkey: from.lkey(), to: to.addr().offset(offset), rkey: to.rkey(), bytes: len };
+        let rest = Rest {
+            from: from.addr(),
+            lkey: from.lkey(),
+            to: to.addr().offset(offset),
+            rkey: to.rkey(),
+            bytes: len,
+            write_bytes: write_bytes(len, foreign_bytes),
+        };
         self.post(rest)
     }
 
