@@ -33,7 +33,11 @@ fn packets_for(bytes: usize, control: Control) -> u64 {
 fn long_own_blocks_are_copied_by_the_card_and_short_ones_by_the_host() {
     let short = packets_for(16 * 1024 - 1, Control::Host);
     assert_eq!(packets_for(16 * 1024, Control::Host), short + 5, "four packets of 4 KiB and an acknowledgement");
-    assert_eq!(packets_for(256 * 1024 + 1, Control::Host), short + 66);
+    assert_eq!(
+        packets_for(256 * 1024 + 1, Control::Host),
+        short + 67,
+        "65 packets, and an acknowledgement of each of two Writes"
+    );
 }
 
 /// The host would have to say when a copy is over, and has nothing to do there between post and flag.
