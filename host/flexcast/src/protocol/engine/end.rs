@@ -22,8 +22,9 @@ impl Engine {
     /// Ends an operation that all ranks are done with, once its own sends are over.
     pub(super) fn release(&mut self, now_ps: u64) -> Result<()> {
         let over = |running: &Running| matches!(running.state, State::Releasing { .. }) && !running.state.is_sending();
-        // What others tell of where they want their bytes must not find this rank gone.
+        // What others tell of where they want their bytes must not find this rank gone; once the communicator has failed it may never come.
         if let Some(running) = self.current.as_ref().filter(|running| over(running) && !running.eager)
+            && self.broken.is_none()
             && !self.parts.receive.are_targets_known(running.operation)?
         {
             return Ok(());
