@@ -50,8 +50,9 @@ fn own_blocks_are_copied_by_the_host_where_the_protocol_runs_on_the_card() {
 /// A communicator that goes while its card copies leaves buffers that nobody writes to any more.
 #[test]
 fn a_communicator_may_be_dropped_while_its_card_copies() {
-    let machine = MachineConfig { detect_races: true, ..MachineConfig::default() };
+    let machine = MachineConfig { uc_multicast: true, detect_races: true, ..MachineConfig::default() };
     with_machine(machine, |provider, cards| {
+        let config = || config().transport(Transport::UcMulticast);
         for seed in 0..3 {
             let communicators = connect(cards.iter(), &config());
             let requests: Vec<_> = communicators.iter().map(|one| gather(one, seed, 300_000)).collect();

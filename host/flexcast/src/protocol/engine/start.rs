@@ -159,14 +159,16 @@ impl Engine {
         Box::new(Failed { error, send: send.and_then(renew), receive: renew(receive), report })
     }
 
-    /// Brings the own block to the receive buffer: long ones by the card, where the driver can wait for it. Returns where it is, and the copy
+    /// Brings the own block to the receive buffer: long ones by the card, where chunks are not staged and the driver can wait. Returns where it is, and the copy
     /// of it that is sent, if that is neither in the send nor in the receive buffer.
     fn place_own_block(&mut self, posted: &mut Posted) -> Result<(OwnBlock, Option<Buffer>)> {
         let Posted { plan, send, receive, .. } = posted;
         let Some(send) = send else { return Ok((OwnBlock::Placed, self.copy_of_source(plan, receive)?)) };
         let (at, bytes) = (plan.block(self.place.rank()).offset, send.len() as u64);
         let Parts { driver, copier, .. } = &mut self.parts;
-        let late = driver.takes_late_copies() && !is_eager(plan, &**driver);
+        // Where chunks are staged, their copies fill the path round the card.
+        let is_free = self.config.transport.is_zero_copy();
+        let late = is_free && driver.takes_late_copies() && !is_eager(plan, &**driver);
         if late && Copier::takes(bytes) && !copier.is_busy() {
             copier.copy((send.region(), bytes), (receive.region(), at), plan.foreign_bytes())?;
             return Ok((OwnBlock::Copying, None));
