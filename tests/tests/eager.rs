@@ -5,11 +5,9 @@ use std::time::Duration;
 use emu_config::Machine;
 use emu_provider::emulated;
 use flexcast::{Config, Control, Error};
-use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::{Operation, SimParams};
 use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run;
-use flexcast_lab::sim::skew::PostSkew;
 use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::communicators::{self, connect, contribution, drive, ended, gather, gathered, with_cards};
 use flexcast_tests::image_bytes;
@@ -17,18 +15,13 @@ use flexcast_tests::image_bytes;
 fn params(operation: Operation, ranks: u32, bytes: u64) -> SimParams {
     SimParams {
         ranks,
-        ranks_per_card: 1,
         operation,
-        algorithm: Algorithm::Multicast,
         bytes,
-        total_bytes: None,
         root: ranks / 2,
         warm_up: 0,
         iterations: 2,
-        seed: 1,
         config: Config::default().with_subgroups(1).slots(16).receive_batch(2).max_receive_bytes(1 << 16),
-        skew: PostSkew::default(),
-        host_faults: Vec::new(),
+        ..SimParams::default()
     }
 }
 

@@ -8,11 +8,9 @@ use emu_machine::fabric::{Fault, FaultEvent, FaultScript, Topology};
 use emu_machine::{Config as MachineConfig, NetworkConfig, Wiring, World, with_world};
 use emu_provider::emulated;
 use flexcast::{Buffer, Card, Communicator, Config, Error, Overheads, Pending, Transport};
-use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::{Operation, SimParams};
 use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run;
-use flexcast_lab::sim::skew::PostSkew;
 use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::communicators::{self, connect, contribution, ended, gathered, with_machine};
 use flexcast_tests::{image_bytes, told};
@@ -31,21 +29,7 @@ fn params(transport: Transport, operation: Operation, ranks: u32, bytes: u64) ->
         .send_batch(4)
         .send_depth(32)
         .max_receive_bytes(64 << 20);
-    SimParams {
-        ranks,
-        ranks_per_card: 1,
-        operation,
-        algorithm: Algorithm::Multicast,
-        bytes,
-        total_bytes: None,
-        root: ranks - 1,
-        warm_up: 0,
-        iterations: 1,
-        seed: 1,
-        config,
-        skew: PostSkew::default(),
-        host_faults: Vec::new(),
-    }
+    SimParams { ranks, operation, bytes, root: ranks - 1, warm_up: 0, config, ..SimParams::default() }
 }
 
 /// Runs a simulation, with races looked for, in which every rank must have every byte.

@@ -1,8 +1,8 @@
 //! Eager data: small blocks that ride on the signals of the barrier.
 //!
-//! When a rank sends the signal of round k it has the signals of all rounds before, and with them the blocks of the 2^k ranks up to its own
-//! (Bruck's Allgather, in the direction of the barrier). The signal carries as many of them as the receiver lacks, the own one first and then
-//! those of the ranks behind. A rank that has passed the barrier has all blocks, and nobody reads its memory: the operation is over there.
+//! The signal of round k is sent once those of all rounds before have come, and with them the blocks of the 2^k ranks up to the sender (Bruck's
+//! Allgather, in the direction of the barrier). It carries as many of these blocks as the receiver lacks, the sender's first and then those of
+//! the ranks behind. A rank that has passed the barrier has all blocks, and nobody reads its memory: the operation is over there.
 
 use crate::ranks::RankInfo;
 

@@ -14,7 +14,7 @@ use crate::error::Result;
 /// Shorter blocks are copied by the host: that takes it less time than a post and a completion.
 const MIN_BYTES: u64 = 16 * 1024;
 /// Bytes of a Write, of a block as long as what comes from other ranks; of a shorter one less in proportion. There is one Write at a time, which
-/// takes some 7 us to be posted and completed, so that the copy is over about when the other blocks are there, and leaves the path round the
+/// takes some 7 us (emulated) to be posted and completed, so that the copy is over about when the other blocks are there, and leaves the path round the
 /// card to others.
 const WRITE_BYTES: u64 = 256 * 1024;
 /// Least and most bytes of a Write.
