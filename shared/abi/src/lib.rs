@@ -51,13 +51,13 @@ pub use send::{
     SendContext, SendContextState, SendOperation, SendReport, SendRun, SendStatus, SendThread, SendThreadState,
 };
 
-/// Version of the byte layouts in this crate; raised with every change.
-pub const ABI_VERSION: u32 = 5;
+/// Version of the byte layouts and command bits in this crate; raised with every change.
+pub const ABI_VERSION: u32 = 6;
 
 /// Oldest version whose host can still drive this firmware.
-pub const ABI_MIN_VERSION: u32 = 5;
+pub const ABI_MIN_VERSION: u32 = 6;
 
-/// Hash over every structure of the ABI in a fixed order; what the image's note and every context carry.
+/// Hash over every structure of the ABI in a fixed order, and the bits of commands; what the image's note and every context carry.
 pub const ABI_HASH: u64 = Fnv::new()
     .u64(ABI_VERSION as u64)
     .u64(<ReceiveContext as Layout>::HASH)
@@ -73,6 +73,7 @@ pub const ABI_HASH: u64 = Fnv::new()
     .u64(<ProgressThread as Layout>::HASH)
     .u64(<ProgressPeer as Layout>::HASH)
     .u64(<Signals as Layout>::HASH)
+    .u64(progress::COMMANDS as u64)
     .finish();
 
 /// What the RPC `bring_up` returns for `argument`: proves that the code runs and was built with this ABI.

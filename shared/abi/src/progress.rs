@@ -25,6 +25,11 @@ pub const COMMAND_TIME: u32 = 16;
 /// Likewise: multicast has stalled, and the receive contexts are closed: what is missing is asked for.
 pub const COMMAND_CUT_OFF: u32 = 32;
 
+/// Every bit that a command may have. It is part of the hash of the ABI: firmware that lacks one would take the command and leave that part
+/// of it undone.
+pub const COMMANDS: u32 =
+    COMMAND_POST | COMMAND_DELIVERED | COMMAND_READ | COMMAND_FAIL | COMMAND_TIME | COMMAND_CUT_OFF;
+
 /// Value of [`ProgressReport::flags`]: the barrier of the operation is passed.
 pub const REPORT_READY: u32 = 1;
 /// Likewise: all blocks are in the user buffer.
