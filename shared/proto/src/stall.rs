@@ -2,15 +2,26 @@
 //!
 //! A tree delivers each root's chunks in order, and roots hand over to one another, so data that is still to come comes with gaps as long as
 //! those before. [`StallWindow`] is a margin over the longest gap seen. [`ProgressWatch`] measures the gaps of one operation.
+//!
+//! A look at the bitmaps often tells sooner: once every root's last chunks are there, what is missing is lost ([`missing`](crate::missing)).
+//! It costs little and gives nothing up, so it is due after a short quiet time, once for each time that the stream has moved.
 
 /// How long a stream may stand still, in picoseconds: learned from operation to operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StallWindow {
     first_ps: u64,
     ps: u64,
+    /// How often chunks have come after they had been given up.
+    late: u32,
 }
 
 impl StallWindow {
+    /// A stream is quiet after so many times its mean gap, ...
+    const QUIET: u64 = 2;
+    /// ... but not before, in picoseconds: a look takes about so long.
+    const LEAST_QUIET_PS: u64 = 5_000_000;
+    /// Twice as long after each time that chunks have come late, up to this power of two.
+    const MOST_LATE: u32 = 10;
     /// The window is so many times the longest gap.
     const MARGIN: u64 = 2;
     /// It never sinks below this part of the first one, ...
@@ -23,7 +34,12 @@ impl StallWindow {
     /// The window before anything is known of the network and the roots, in picoseconds.
     #[must_use]
     pub const fn new(first_ps: u64) -> Self {
-        Self { first_ps, ps: first_ps }
+        Self { first_ps, ps: first_ps, late: 0 }
+    }
+
+    /// How long a stream with this mean gap has to stand still before it is looked at, all in picoseconds.
+    fn quiet_ps(self, mean_ps: u64) -> u64 {
+        mean_ps.saturating_mul(Self::QUIET).max(Self::LEAST_QUIET_PS).saturating_mul(1 << self.late)
     }
 
     /// The window, in picoseconds, after gaps of up to `longest_ps` in the operation under way.
@@ -47,6 +63,8 @@ impl StallWindow {
     pub const fn came_late(&mut self) {
         let (ps, most_ps) = (self.ps.saturating_mul(2), self.first_ps.saturating_mul(Self::MOST));
         self.ps = if ps > most_ps { most_ps } else { ps };
+        // The network may reorder: then a later chunk proves nothing until the earlier one has had time to come.
+        self.late = if self.late < Self::MOST_LATE { self.late + 1 } else { Self::MOST_LATE };
     }
 }
 
@@ -56,20 +74,28 @@ pub struct ProgressWatch {
     count: u64,
     since_ps: u64,
     longest_ps: u64,
+    /// Changes of the count, and the time between them in all.
+    changes: u64,
+    between_ps: u64,
+    /// The bitmaps have been looked at since the count changed.
+    looked: bool,
 }
 
 impl ProgressWatch {
     /// From the time on from which data may come, with a count that grows as it does.
     #[must_use]
     pub const fn new(count: u64, now_ps: u64) -> Self {
-        Self { count, since_ps: now_ps, longest_ps: 0 }
+        Self { count, since_ps: now_ps, longest_ps: 0, changes: 0, between_ps: 0, looked: false }
     }
 
     /// Takes note of the count as it is now.
     pub fn poll(&mut self, count: u64, now_ps: u64) {
         if count != self.count {
-            self.longest_ps = self.longest_ps.max(now_ps.saturating_sub(self.since_ps));
-            (self.count, self.since_ps) = (count, now_ps);
+            let gap_ps = now_ps.saturating_sub(self.since_ps);
+            self.longest_ps = self.longest_ps.max(gap_ps);
+            self.between_ps = self.between_ps.saturating_add(gap_ps);
+            self.changes += 1;
+            (self.count, self.since_ps, self.looked) = (count, now_ps, false);
         }
     }
 
@@ -82,6 +108,18 @@ impl ProgressWatch {
     #[must_use]
     pub const fn longest_ps(&self) -> u64 {
         self.longest_ps
+    }
+
+    /// When the bitmaps are to be looked at, in picoseconds; none before there was progress, and once they have been until there is more.
+    #[must_use]
+    pub fn look_ps(&self, window: StallWindow) -> Option<u64> {
+        let mean_ps = self.between_ps.checked_div(self.changes)?;
+        (!self.looked).then(|| self.since_ps.saturating_add(window.quiet_ps(mean_ps)))
+    }
+
+    /// The bitmaps are looked at.
+    pub const fn look(&mut self) {
+        self.looked = true;
     }
 
     /// When the stream counts as stalled unless there is progress before, in picoseconds.
@@ -105,6 +143,27 @@ mod tests {
         watch.poll(8, 1450);
         watch.restart(1450);
         assert_eq!((watch.longest_ps(), watch.stalled_ps(window)), (450, 1450 + 900), "a gap of 450 may come again");
+    }
+
+    #[test]
+    fn a_quiet_stream_is_looked_at_once_until_it_moves() {
+        let mut window = StallWindow::new(640_000_000);
+        let mut watch = ProgressWatch::new(0, 0);
+        assert_eq!(watch.look_ps(window), None, "nothing has come");
+        watch.poll(1, 10_000_000);
+        watch.poll(2, 14_000_000);
+        assert_eq!(watch.look_ps(window), Some(14_000_000 + 2 * 7_000_000));
+        watch.look();
+        watch.restart(15_000_000);
+        watch.poll(2, 16_000_000);
+        assert_eq!(watch.look_ps(window), None);
+        watch.poll(3, 16_000_000);
+        assert_eq!(watch.look_ps(window), Some(16_000_000 + 10_000_000), "without the time before it began anew");
+        window.came_late();
+        assert_eq!(watch.look_ps(window), Some(16_000_000 + 20_000_000), "a network that reorders");
+        let mut fast = ProgressWatch::new(0, 0);
+        fast.poll(1, 1000);
+        assert_eq!(fast.look_ps(StallWindow::new(1)), Some(1000 + 5_000_000), "no sooner than a look takes");
     }
 
     #[test]

@@ -89,6 +89,7 @@ impl Engine {
         let flush_ps = self.parts.driver.flush_ps();
         let Some(running) = self.current.as_ref() else { return flush_ps };
         let due_ps = running.stalled_ps(self.stall).unwrap_or(running.deadline_ps);
+        let due_ps = due_ps.min(running.look_ps(self.stall).unwrap_or(u64::MAX));
         Some(due_ps.min(running.checked_ps.saturating_add(poll::CHECK_PS)).min(flush_ps.unwrap_or(u64::MAX)))
     }
 

@@ -148,6 +148,15 @@ impl Receive {
         Ok(())
     }
 
+    /// Has the receive contexts report their bitmaps as they are, and go on. Only when [`Receive::is_free`].
+    pub(crate) fn look(&mut self) -> Result<()> {
+        self.reports += 1;
+        for context in &mut self.contexts {
+            context.operation.report_request = self.reports;
+        }
+        self.tell(|_| (0, size_of::<Operation>()))
+    }
+
     /// Closes the operation: receive contexts accept nothing more, finish their copies and report. Only when [`Receive::is_free`].
     pub(crate) fn close(&mut self) -> Result<()> {
         self.reports += 1;
@@ -158,7 +167,7 @@ impl Receive {
         self.tell(|_| (0, size_of::<Operation>()))
     }
 
-    /// Writes so many bytes of their rows and of their lines (of a closed operation, of the first alone) to all receive contexts and wakes their threads.
+    /// Writes so many bytes of their rows and of their lines (of an operation that they have, of the first alone) to all receive contexts and wakes their threads.
     fn tell(&mut self, lengths: impl Fn(&Context) -> (usize, usize)) -> Result<()> {
         for (number, thread) in self.threads.iter_mut().enumerate() {
             let rkey = thread.memory.id();

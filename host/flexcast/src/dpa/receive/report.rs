@@ -3,7 +3,7 @@
 use std::mem::{offset_of, size_of};
 
 use flexcast_abi::{FLAG_MAGIC, ProgressLine, ReceiveReport, ReceiveStatus, Statistics};
-use flexcast_proto::missing;
+use flexcast_proto::missing::{self, Outlook};
 use zerocopy::FromBytes as _;
 
 use super::Receive;
@@ -60,22 +60,40 @@ impl Receive {
         Ok(self.host.read_u64(self.shared.flag())? == FLAG_MAGIC + self.sequence)
     }
 
-    /// Whether all receive contexts have answered that they are closed.
-    pub(crate) fn is_closed(&self) -> Result<bool> {
+    /// Whether all receive contexts have answered the last [`Receive::look`] or [`Receive::close`].
+    pub(crate) fn has_answered(&self) -> Result<bool> {
         self.all(offset_of!(ProgressLine, reported), self.reports)
     }
 
-    /// Chunks that are missing, once [`Receive::is_closed`]. The own rank's positions count as there.
+    /// Bitmap and tail bitmap of a receive context, as it has answered them.
+    fn bitmap(&self, context: usize, derived: &Derived) -> Result<(Vec<u64>, Vec<u64>)> {
+        let mut bytes = vec![0; 8 * (derived.bitmap_words + derived.tail_words) as usize];
+        self.host.read(self.shared.bitmap(context), &mut bytes)?;
+        let (words, _) = bytes.as_chunks::<8>();
+        let mut words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let tails = words.split_off(derived.bitmap_words as usize);
+        Ok((words, tails))
+    }
+
+    /// What a look has shown, once it [`Receive::has_answered`].
+    pub(crate) fn outlook(&mut self, plan: &Plan, derived: &Derived) -> Result<Outlook> {
+        let mut outlook = Outlook::default();
+        for index in 0..self.contexts.len() {
+            let (words, tails) = self.bitmap(index, derived)?;
+            let space = plan.space(self.contexts[index].stream, &mut self.table)?;
+            outlook = outlook.and(missing::outlook(&space, &words, &tails));
+        }
+        Ok(outlook)
+    }
+
+    /// Chunks that are missing, once a close [`Receive::has_answered`]. The own rank's positions count as there.
     pub(crate) fn missing(&mut self, plan: &Plan, derived: &Derived) -> Result<Missing> {
         let mut missing = Missing::default();
-        let mut bytes = vec![0; 8 * (derived.bitmap_words + derived.tail_words) as usize];
-        for (index, context) in self.contexts.iter().enumerate() {
+        for index in 0..self.contexts.len() {
+            let (words, tails) = self.bitmap(index, derived)?;
+            let context = &self.contexts[index];
             let space = plan.space(context.stream, &mut self.table)?;
-            self.host.read(self.shared.bitmap(index), &mut bytes)?;
-            let (words, _) = bytes.as_chunks::<8>();
-            let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-            let (bitmap, tails) = words.split_at(derived.bitmap_words as usize);
-            for (_, run) in missing::missing(&space, bitmap, tails) {
+            for (_, run) in missing::missing(&space, &words, &tails) {
                 for psn in run.first..run.first + run.count {
                     if let Some((root, place)) = plan.place(psn, context.stream, &space) {
                         missing.add(root, &place);

@@ -55,7 +55,7 @@ impl Engine {
             moved = true;
         }
         let Receiving::ClosePosted { since_ps } = sides.receiving else { return Ok(moved) };
-        if !parts.receive.is_closed()? {
+        if !parts.receive.has_answered()? {
             if now_ps.saturating_sub(since_ps) > WORKER_PS {
                 self.fail_device(now_ps, NO_ANSWER);
                 moved = true;

@@ -36,6 +36,17 @@ impl Receiving {
     }
 }
 
+/// A look at the bitmaps of a quiet stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// None is under way.
+    Idle,
+    /// The receive contexts have been asked, and have not all answered.
+    Asked,
+    /// Every root's last chunks are there: what is missing is lost.
+    Final,
+}
+
 /// The send threads' part in an operation that the card has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sending {
@@ -193,6 +204,7 @@ pub(crate) struct Running {
     pub(super) ready_ps: u64,
     /// How data comes, from the barrier on.
     pub(super) watch: Option<ProgressWatch>,
+    pub(super) look: Look,
     /// When workers were last checked for failures.
     pub(super) checked_ps: u64,
     /// When the protocol's state machine wants to be notified of the time.
@@ -201,12 +213,26 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// When its multicast counts as stalled, or as too slow; none before the barrier, and once its receive contexts do not receive any more.
+    /// When its multicast counts as stalled, or as too slow, or as over; none before the barrier, and once its receive contexts do not receive any more.
     pub(super) fn stalled_ps(&self, window: StallWindow) -> Option<u64> {
         let receives = |sides: &Sides| matches!(sides.receiving, Receiving::Armed);
         let latest_ps = self.ready_ps.saturating_add(self.cutoff_ps.saturating_mul(SLOWEST_CUTOFFS));
-        let watch = self.watch.filter(|_| self.state.sides().is_some_and(receives));
-        watch.map(|watch| watch.stalled_ps(window).min(latest_ps))
+        let watch = self.watch.filter(|_| self.state.sides().is_some_and(receives))?;
+        Some(if self.look == Look::Final { self.ready_ps } else { watch.stalled_ps(window).min(latest_ps) })
+    }
+
+    /// Whether there is a reason why nothing may come: the next root of the chain waits for the own block, whose chunks do not come here; nor is
+    /// the end seen before that block is in its place.
+    pub(super) fn is_held(&self) -> bool {
+        self.state.is_sending() || self.own_block == OwnBlock::Copying
+    }
+
+    /// When the bitmaps are to be looked at; none if they have been or cannot be.
+    pub(super) fn look_ps(&self, window: StallWindow) -> Option<u64> {
+        let receives = |sides: &Sides| matches!(sides.receiving, Receiving::Armed);
+        let receives = self.state.sides().is_some_and(receives) && !self.state.is_failing();
+        let may_look = self.look == Look::Idle && receives && !self.is_held();
+        self.watch.filter(|_| may_look)?.look_ps(window)
     }
 
     /// Address and local key of the own block.

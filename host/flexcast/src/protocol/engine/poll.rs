@@ -2,7 +2,7 @@
 
 use flexcast_proto::{Cause, Failure, ProgressWatch};
 
-use super::operation::{Fault, OwnBlock, Receiving, Running, Sending, Sides};
+use super::operation::{Fault, Look, OwnBlock, Receiving, Running, Sending, Sides};
 use super::{COPY, DIED, Engine, MULTICAST_CUTOFFS, NO_ANSWER, SEND_THREAD, WORKER_PS};
 use crate::error::Result;
 use crate::protocol::driver::Notice;
@@ -153,10 +153,28 @@ impl Engine {
             let count = self.parts.receive.progress_count()?;
             let watch = running.watch.get_or_insert_with(|| ProgressWatch::new(count, now_ps));
             watch.poll(count, now_ps);
-            if running.state.is_sending() || running.own_block == OwnBlock::Copying {
-                // The next root of the chain waits for the own block, whose chunks do not come here; nor is the end seen before the copy is.
+            if running.is_held()
+                && let Some(watch) = &mut running.watch
+            {
                 watch.restart(now_ps);
             }
+        }
+        self.poll_look(now_ps)
+    }
+
+    /// Looks at the bitmaps of a stream that is quiet.
+    fn poll_look(&mut self, now_ps: u64) -> Result<()> {
+        let Some(running) = self.current.as_mut() else { return Ok(()) };
+        let receive = &mut self.parts.receive;
+        if running.look_ps(self.stall).is_some_and(|look_ps| now_ps >= look_ps) && receive.is_free()? {
+            receive.look()?;
+            running.look = Look::Asked;
+            if let Some(watch) = &mut running.watch {
+                watch.look();
+            }
+        } else if running.look == Look::Asked && receive.has_answered()? {
+            let outlook = receive.outlook(&running.plan, &self.derived)?;
+            running.look = if outlook.is_final() { Look::Final } else { Look::Idle };
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use flexcast_proto::Cause;
 use flexcast_proto::wire::Availability;
 
 use super::descriptor::descriptor;
-use super::operation::{OwnBlock, Running, Sending, State};
+use super::operation::{Look, OwnBlock, Running, Sending, State};
 use super::{Engine, NOT_STARTED, Parts, Posted};
 use crate::api::buffer::Buffer;
 use crate::api::outcome::Failed;
@@ -68,6 +68,7 @@ impl Engine {
             state: State::Deferred,
             ready_ps: 0,
             watch: None,
+            look: Look::Idle,
             checked_ps: 0,
             deadline_ps: u64::MAX,
             report,
