@@ -16,9 +16,7 @@ pub struct StallWindow {
 }
 
 impl StallWindow {
-    /// A stream is quiet after so many times its mean gap, ...
-    const QUIET: u64 = 2;
-    /// ... but not before, in picoseconds: a look takes about so long.
+    /// A stream is quiet after [`StallWindow::MARGIN`] times the longest gap within it, but not before, in picoseconds: a look takes about so long.
     const LEAST_QUIET_PS: u64 = 5_000_000;
     /// Twice as long after each time that chunks have come late, up to this power of two.
     const MOST_LATE: u32 = 10;
@@ -37,9 +35,9 @@ impl StallWindow {
         Self { first_ps, ps: first_ps, late: 0 }
     }
 
-    /// How long a stream with this mean gap has to stand still before it is looked at, all in picoseconds.
-    fn quiet_ps(self, mean_ps: u64) -> u64 {
-        mean_ps.saturating_mul(Self::QUIET).max(Self::LEAST_QUIET_PS).saturating_mul(1 << self.late)
+    /// How long a stream with gaps of up to `longest_ps` within it has to stand still before it is looked at, all in picoseconds.
+    fn quiet_ps(self, longest_ps: u64) -> u64 {
+        longest_ps.saturating_mul(Self::MARGIN).max(Self::LEAST_QUIET_PS).saturating_mul(1 << self.late)
     }
 
     /// The window, in picoseconds, after gaps of up to `longest_ps` in the operation under way.
@@ -74,9 +72,9 @@ pub struct ProgressWatch {
     count: u64,
     since_ps: u64,
     longest_ps: u64,
-    /// Changes of the count, and the time between them in all.
-    changes: u64,
-    between_ps: u64,
+    /// Likewise, without the time before the first change: none before the second.
+    within_ps: Option<u64>,
+    begun: bool,
     /// The bitmaps have been looked at since the count changed.
     looked: bool,
 }
@@ -85,7 +83,7 @@ impl ProgressWatch {
     /// From the time on from which data may come, with a count that grows as it does.
     #[must_use]
     pub const fn new(count: u64, now_ps: u64) -> Self {
-        Self { count, since_ps: now_ps, longest_ps: 0, changes: 0, between_ps: 0, looked: false }
+        Self { count, since_ps: now_ps, longest_ps: 0, within_ps: None, begun: false, looked: false }
     }
 
     /// Takes note of the count as it is now.
@@ -93,8 +91,9 @@ impl ProgressWatch {
         if count != self.count {
             let gap_ps = now_ps.saturating_sub(self.since_ps);
             self.longest_ps = self.longest_ps.max(gap_ps);
-            self.between_ps = self.between_ps.saturating_add(gap_ps);
-            self.changes += 1;
+            if core::mem::replace(&mut self.begun, true) {
+                self.within_ps = Some(self.within_ps.unwrap_or(0).max(gap_ps));
+            }
             (self.count, self.since_ps, self.looked) = (count, now_ps, false);
         }
     }
@@ -110,11 +109,11 @@ impl ProgressWatch {
         self.longest_ps
     }
 
-    /// When the bitmaps are to be looked at, in picoseconds; none before there was progress, and once they have been until there is more.
+    /// When the bitmaps are to be looked at, in picoseconds; none before data has come twice, and once they have been until there is more.
     #[must_use]
     pub fn look_ps(&self, window: StallWindow) -> Option<u64> {
-        let mean_ps = self.between_ps.checked_div(self.changes)?;
-        (!self.looked).then(|| self.since_ps.saturating_add(window.quiet_ps(mean_ps)))
+        let longest_ps = self.within_ps.filter(|_| !self.looked)?;
+        Some(self.since_ps.saturating_add(window.quiet_ps(longest_ps)))
     }
 
     /// The bitmaps are looked at.
@@ -150,20 +149,25 @@ mod tests {
         let mut window = StallWindow::new(640_000_000);
         let mut watch = ProgressWatch::new(0, 0);
         assert_eq!(watch.look_ps(window), None, "nothing has come");
-        watch.poll(1, 10_000_000);
-        watch.poll(2, 14_000_000);
-        assert_eq!(watch.look_ps(window), Some(14_000_000 + 2 * 7_000_000));
+        watch.poll(1, 100_000_000);
+        watch.poll(2, 107_000_000);
+        assert_eq!(
+            watch.look_ps(window),
+            Some(107_000_000 + 2 * 7_000_000),
+            "the wait for the first chunk is no gap within"
+        );
         watch.look();
-        watch.restart(15_000_000);
-        watch.poll(2, 16_000_000);
+        watch.restart(115_000_000);
+        watch.poll(2, 116_000_000);
         assert_eq!(watch.look_ps(window), None);
-        watch.poll(3, 16_000_000);
-        assert_eq!(watch.look_ps(window), Some(16_000_000 + 10_000_000), "without the time before it began anew");
+        watch.poll(3, 116_000_000);
+        assert_eq!(watch.look_ps(window), Some(116_000_000 + 14_000_000), "nor is the time before it began anew");
         window.came_late();
-        assert_eq!(watch.look_ps(window), Some(16_000_000 + 20_000_000), "a network that reorders");
+        assert_eq!(watch.look_ps(window), Some(116_000_000 + 28_000_000), "a network that reorders");
         let mut fast = ProgressWatch::new(0, 0);
         fast.poll(1, 1000);
-        assert_eq!(fast.look_ps(StallWindow::new(1)), Some(1000 + 5_000_000), "no sooner than a look takes");
+        fast.poll(2, 2000);
+        assert_eq!(fast.look_ps(StallWindow::new(1)), Some(2000 + 5_000_000), "no sooner than a look takes");
     }
 
     #[test]
