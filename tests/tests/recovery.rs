@@ -94,6 +94,32 @@ fn without_loss(params: &SimParams) -> (u64, u64) {
     (report.recovered_chunks, report.traffic.rnr_drops)
 }
 
+/// Eight ranks, the settings that users get: what losses cost, of operations after which the gaps of the network are known and of the first one.
+/// The limits are 1.10 times the time without loss at 0.1 %, and 1.25 times at 1 %. Medians, because now and then a negative acknowledgement is
+/// lost as well, which costs the connection's timeout of 8.4 ms.
+#[test]
+fn losses_cost_little_of_an_allgather() {
+    const BYTES: u64 = 1 << 20;
+    let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
+    let time_us = |loss_ppm: u32, seed: u64, warm_up: u32| {
+        let params = SimParams { ranks: 8, bytes: BYTES, seed, warm_up, ..SimParams::default() };
+        let params = SimParams { config: params.config.clone().max_receive_bytes(8 * BYTES), ..params };
+        let machine = Machine { loss_ppm: Some(loss_ppm), seed: Some(seed), ..Machine::default() };
+        let provider = emu_provider::emulated(machine.config_of(8).expect("a switch")).expect("a machine");
+        let report = run::run(&provider, Some(&image), &params, &run::source(&params).expect("memory"), &mut |_| {})
+            .expect("it runs");
+        assert!(report.bytes_ok && report.recovered_chunks <= report.traffic.lost_frames, "{:?}", report.errors);
+        report.virtual_time_us
+    };
+    for (loss_ppm, warm_up, limit) in [(1_000, 4, 1.10), (10_000, 4, 1.25), (1_000, 0, 1.10)] {
+        let lossless_us = time_us(0, 1, warm_up);
+        let mut times: Vec<f64> = (1..=5).map(|seed| time_us(loss_ppm, seed, warm_up) / lossless_us).collect();
+        times.sort_by(f64::total_cmp);
+        eprintln!("{loss_ppm} ppm, {warm_up} operations before: {times:.3?} x {lossless_us:.1} us (emulated)");
+        assert!(times[2] <= limit, "{loss_ppm} ppm, {warm_up} operations before: {times:?} x {lossless_us} us");
+    }
+}
+
 /// Roots in few chains, roots that begin late, slow ones, and ranks that post at different times leave gaps; no gap is a loss.
 #[test]
 fn nothing_is_fetched_where_nothing_is_lost() {

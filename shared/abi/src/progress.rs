@@ -13,9 +13,9 @@ use crate::{
 
 /// Value of [`ProgressCommand::flags`]: an operation is posted. It begins once all receive contexts are armed for it.
 pub const COMMAND_POST: u32 = 1;
-/// Likewise: the blocks in [`ProgressCommand::delivered`] are whole in the user buffer.
+/// Likewise: the pieces in [`ProgressCommand::delivered`] are whole in the user buffer.
 pub const COMMAND_DELIVERED: u32 = 2;
-/// Likewise: the blocks in [`ProgressCommand::read`] have been read.
+/// Likewise: the pieces in [`ProgressCommand::read`] have been read.
 pub const COMMAND_READ: u32 = 4;
 /// Likewise: the operation fails, for the reason in the command.
 pub const COMMAND_FAIL: u32 = 8;
@@ -157,11 +157,11 @@ abi_struct! {
         pub witness: u32,
         /// Cause, as `flexcast_proto::Cause::to_bits` gives it.
         pub cause: u32,
-        /// Zero.
-        pub reserved: u32,
-        /// Blocks ([`COMMAND_DELIVERED`]).
+        /// Pieces of each block, of a posted operation.
+        pub pieces: u32,
+        /// Pieces ([`COMMAND_DELIVERED`]).
         pub delivered: [u64; 16],
-        /// Blocks ([`COMMAND_READ`]).
+        /// Pieces ([`COMMAND_READ`]).
         pub read: [u64; 16],
         /// Zero.
         pub reserved_2: [u64; 14],
@@ -211,7 +211,7 @@ abi_struct! {
         pub cause: u32,
         /// Fetch requests of the right neighbour in this operation.
         pub fetches: u32,
-        /// Where blocks can be read: address of the left neighbour's receive buffer.
+        /// Where pieces can be read: address of the left neighbour's receive buffer.
         pub address: u64,
         /// Its remote key.
         pub rkey: u32,
@@ -235,7 +235,7 @@ abi_struct! {
         pub instructions: u64,
         /// Zero.
         pub reserved: [u64; 4],
-        /// Blocks that the host is to read from the left neighbour, since the operation began.
+        /// Pieces that the host is to read from the left neighbour, since the operation began.
         pub to_read: [u64; 16],
         /// Equal to `begin`.
         pub end: u64,
@@ -368,9 +368,9 @@ abi_struct! {
         pub spans: [u64; 4],
         /// 1: all ranks contribute.
         pub everybody: u32,
+        /// Pieces of each block of the posted operation.
+        pub pieces: u32,
         /// Zero.
-        pub reserved_2: u32,
-        /// Zero.
-        pub reserved_3: [u64; 3],
+        pub reserved_2: [u64; 3],
     }
 }

@@ -17,6 +17,7 @@ use crate::barrier::Barrier;
 use crate::failure::{Cause, Failure, WaitedFor};
 use crate::handshake::Handshake;
 use crate::message::{Action, Body, Message, OperationDescriptor, ProtocolError};
+use crate::pieces::{PieceSet, Pieces};
 use crate::ranks::{RankInfo, RankSet};
 use crate::recovery::{Recover, Recovery};
 use crate::sequencer::{Schedule, Sequence, SequenceError, Sequencer, Turn};
@@ -68,6 +69,7 @@ impl Participant {
         let descriptor = OperationDescriptor {
             operation: first,
             roots: RankSet::EMPTY,
+            pieces: 1,
             summary: Summary::allgather(0, 0, 1),
             barrier_timeout_ps,
             cutoff_ps,
@@ -79,7 +81,7 @@ impl Participant {
             agreement: Agreement::new(),
             descriptor,
             sequencer: None,
-            recovery: Recovery::new(place, RankSet::EMPTY),
+            recovery: Recovery::new(place, Pieces::new(RankSet::EMPTY, 1)),
             handshake: Handshake::new(place),
             eager: false,
             state: State::Idle,
@@ -120,7 +122,7 @@ impl Participant {
         self.descriptor = descriptor;
         // A rank alone has nobody to multicast to.
         self.sequencer = turn.filter(|_| self.place.ranks() > 1).map(Sequencer::new);
-        self.recovery = Recovery::new(self.place, descriptor.roots);
+        self.recovery = Recovery::new(self.place, Pieces::new(descriptor.roots, descriptor.pieces));
         self.handshake = Handshake::new(self.place);
         self.eager = false;
         self.state = State::Running;
@@ -138,10 +140,17 @@ impl Participant {
         self.eager
     }
 
-    /// A block is whole in the user buffer: the own one, copied, or one received by multicast.
-    pub fn delivered(&mut self, block: u32) {
+    /// A rank's block is whole in the user buffer: the own one, copied, or one received by multicast.
+    pub fn delivered(&mut self, rank: u32) {
         if self.state == State::Running {
-            self.recovery.delivered(block);
+            self.recovery.delivered_block(rank);
+        }
+    }
+
+    /// Pieces are whole in the user buffer.
+    pub fn delivered_pieces(&mut self, pieces: &PieceSet) {
+        if self.state == State::Running {
+            self.recovery.delivered(pieces);
         }
     }
 
@@ -152,11 +161,18 @@ impl Participant {
         }
     }
 
-    /// The read of a block is over.
-    pub fn read(&mut self, block: u32) {
+    /// The read of a piece is over.
+    pub fn read(&mut self, piece: u32) {
         if self.state == State::Running {
-            self.recovery.read(block);
+            self.recovery.read(piece);
         }
+    }
+
+    /// Whether multicast is over for the right neighbour: it has everything, or asks for what it has lost. Then nothing more is on its way to
+    /// this rank either, beside what the network holds just now.
+    #[must_use]
+    pub fn is_over_for_neighbour(&self) -> bool {
+        self.state == State::Running && (self.recovery.was_asked() || self.handshake.has_heard())
     }
 
     /// Data has come until now: what remains of the operation has its full bound.
@@ -203,7 +219,7 @@ impl Participant {
         }
         let current = self.descriptor.operation;
         if operation != current || self.state == State::Idle {
-            // A block came by multicast after it was asked for, and the answer after that.
+            // A piece came by multicast after it was asked for, and the answer after that.
             let needless = matches!(body, Body::Acknowledge { .. }) && operation.wrapping_sub(current) as i32 <= 0;
             return if needless { Ok(()) } else { Err(ProtocolError::Operation { from, operation, current }) };
         }
@@ -219,8 +235,8 @@ impl Participant {
                     return Err(error.into());
                 }
             },
-            Body::Fetch { blocks } => self.recovery.handle_fetch(from, &blocks)?,
-            Body::Acknowledge { block } => self.recovery.handle_acknowledgement(from, block)?,
+            Body::Fetch { pieces } => self.recovery.handle_fetch(from, &pieces)?,
+            Body::Acknowledge { pieces } => self.recovery.handle_acknowledgement(from, &pieces)?,
             Body::Final => self.handshake.handle_final(from)?,
             Body::Barrier { .. } | Body::Failed(_) => {}
         }
@@ -358,9 +374,9 @@ impl Participant {
             None => {}
         }
         match self.recovery.poll() {
-            Some(Recover::Fetch { to, blocks }) => return Some(self.send(to, Body::Fetch { blocks })),
-            Some(Recover::Acknowledge { to, block }) => return Some(self.send(to, Body::Acknowledge { block })),
-            Some(Recover::Read { from, block }) => return Some(Action::Read { from, block }),
+            Some(Recover::Fetch { to, pieces }) => return Some(self.send(to, Body::Fetch { pieces })),
+            Some(Recover::Acknowledge { to, pieces }) => return Some(self.send(to, Body::Acknowledge { pieces })),
+            Some(Recover::Read { from, pieces }) => return Some(Action::Read { from, pieces }),
             None => {}
         }
         // Everything received, everything sent, and nobody ahead of the barrier.

@@ -71,6 +71,12 @@ impl Handshake {
         Some(self.place.left())
     }
 
+    /// Whether the right neighbour is complete.
+    #[must_use]
+    pub const fn has_heard(&self) -> bool {
+        self.heard
+    }
+
     /// Whether the buffers are the user's again.
     #[must_use]
     pub const fn is_released(&self) -> bool {

@@ -2,7 +2,7 @@
 //! engines and in the model checker: no IO, no clock, no allocation.
 //!
 //! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`chains`], [`immediate`], [`bitmap`], [`cutoff`], [`stall`], [`reuse`],
-//! [`missing`], [`eager`].
+//! [`missing`], [`pieces`], [`eager`].
 //! State machines of one rank, which take events and the time and give back what is to be done: [`barrier`], [`agreement`],
 //! [`sequencer`], [`recovery`], [`handshake`], and [`collective`], which is all five in one operation; it ends well or in a
 //! [`failure`]. [`wire`] is what its messages are as bytes. [`p2p`] has collectives of point-to-point messages.
@@ -26,6 +26,7 @@ pub mod immediate;
 pub mod message;
 pub mod missing;
 pub mod p2p;
+pub mod pieces;
 pub mod ranks;
 pub mod recovery;
 pub mod reuse;
@@ -47,6 +48,7 @@ pub use failure::{Cause, Failure, WaitedFor};
 pub use handshake::{Handshake, HandshakeError};
 pub use immediate::{Immediate, ImmediateError, ImmediateLayout};
 pub use message::{Action, Body, Message, OperationDescriptor, ProtocolError};
+pub use pieces::{PieceSet, Pieces};
 pub use ranks::{MAX_RANKS, RankError, RankInfo, RankSet};
 pub use recovery::{Recover, Recovery, RecoveryError};
 pub use reuse::{CollectiveIds, IdInUse, ShareError};

@@ -6,6 +6,7 @@ use crate::agreement::Summary;
 use crate::barrier::BarrierError;
 use crate::failure::Failure;
 use crate::handshake::HandshakeError;
+use crate::pieces::PieceSet;
 use crate::ranks::RankSet;
 use crate::recovery::RecoveryError;
 use crate::sequencer::SequenceError;
@@ -31,15 +32,15 @@ pub enum Body {
     },
     /// It is the receiver's turn to multicast.
     Activate,
-    /// The sender misses chunks of these blocks.
+    /// The sender misses chunks of these pieces.
     Fetch {
-        /// The blocks.
-        blocks: RankSet,
+        /// The pieces.
+        pieces: PieceSet,
     },
-    /// A block that was asked for can be read from the sender.
+    /// Pieces that were asked for can be read from the sender.
     Acknowledge {
-        /// The block.
-        block: u32,
+        /// The pieces.
+        pieces: PieceSet,
     },
     /// The sender has everything and will not read any more.
     Final,
@@ -59,13 +60,13 @@ pub enum Action {
     },
     /// Multicast the own block, then call [`Participant::sent`](crate::Participant::sent).
     Multicast,
-    /// Read the missing runs of a block from a rank's user buffer, then call
-    /// [`Participant::read`](crate::Participant::read).
+    /// Read the missing runs of pieces from a rank's user buffer, and call
+    /// [`Participant::read`](crate::Participant::read) after each piece.
     Read {
         /// From whom.
         from: u32,
-        /// The block.
-        block: u32,
+        /// The pieces.
+        pieces: PieceSet,
     },
     /// The operation is over on this rank: its buffers are the user's. Comes once.
     Release,
@@ -84,6 +85,9 @@ pub struct OperationDescriptor {
     pub operation: u32,
     /// Ranks that contribute a block; one for Broadcast.
     pub roots: RankSet,
+    /// Pieces into which each block is cut for recovery, as [`Pieces::new`](crate::Pieces::new) takes them; alike on all ranks, as it follows from
+    /// the rest.
+    pub pieces: u32,
     /// What is compared with the other ranks. Its chains are those of the schedule.
     pub summary: Summary,
     /// How long the barrier may take, in picoseconds: ranks may post at very different times.

@@ -1,39 +1,40 @@
-//! Fetching what multicast has lost: the ring, block by block.
+//! Fetching what multicast has lost: the ring, piece by piece.
 //!
-//! A rank that misses chunks after its cutoff asks its left neighbour once, for all of its incomplete blocks. The neighbour
-//! acknowledges each block as soon as it holds that block itself, and the rank reads the missing runs. A neighbour that lacks a
-//! block asks its own left. The chain for a block ends at the rank that contributed it, at the latest: at most P - 1 hops.
+//! A rank that misses chunks after its cutoff asks its left neighbour once, for all of its incomplete pieces ([`crate::pieces`]). The neighbour
+//! acknowledges pieces as soon as it holds them itself, and the rank reads the missing runs. A neighbour that lacks a piece asks its own
+//! left. The chain for a piece ends at the rank that contributed it, at the latest: at most P - 1 hops.
 //!
 //! The published rule waits until the neighbour holds *everything*. For Broadcast, where the root does, it ends; for Allgather it
 //! hangs whenever every rank misses something. `tests/published_rule.rs` counts those cases.
 
 use thiserror::Error;
 
-use crate::ranks::{RankInfo, RankSet};
+use crate::pieces::{PieceSet, Pieces};
+use crate::ranks::RankInfo;
 
 /// What recovery wants done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Recover {
-    /// Ask the left neighbour for these blocks. Once per operation.
+    /// Ask the left neighbour for these pieces. Once per operation.
     Fetch {
         /// The left neighbour.
         to: u32,
-        /// Numbers of the blocks, which are those of their contributors.
-        blocks: RankSet,
+        /// The pieces.
+        pieces: PieceSet,
     },
-    /// Tell the right neighbour that it may read a block here.
+    /// Tell the right neighbour that it may read pieces here.
     Acknowledge {
         /// The right neighbour.
         to: u32,
-        /// The block.
-        block: u32,
+        /// The pieces.
+        pieces: PieceSet,
     },
-    /// Read the missing runs of a block from the left neighbour, then call [`Recovery::read`].
+    /// Read the missing runs of pieces from the left neighbour, and call [`Recovery::read`] after each piece.
     Read {
         /// The left neighbour.
         from: u32,
-        /// The block.
-        block: u32,
+        /// The pieces.
+        pieces: PieceSet,
     },
 }
 
@@ -62,75 +63,77 @@ pub enum RecoveryError {
         /// Who sent it.
         from: u32,
     },
-    /// A block that the operation does not have.
-    #[error("fetch from rank {from} of block {block}, which the operation does not have")]
-    UnknownBlock {
+    /// A piece that the operation does not have.
+    #[error("fetch from rank {from} of piece {piece}, which the operation does not have")]
+    UnknownPiece {
         /// Who sent it.
         from: u32,
-        /// The block.
-        block: u32,
+        /// The piece.
+        piece: u32,
     },
-    /// A block that was not asked for, or was acknowledged before.
-    #[error("acknowledgement of block {block} from rank {from}: it is not awaited")]
+    /// A piece that was not asked for, or was acknowledged before.
+    #[error("acknowledgement of piece {piece} from rank {from}: it is not awaited")]
     NotAwaited {
         /// Who sent it.
         from: u32,
-        /// The block.
-        block: u32,
+        /// The piece.
+        piece: u32,
     },
 }
 
-/// One rank's recovery in one operation. Blocks have the numbers of the ranks that contribute them; Broadcast has one.
+/// One rank's recovery in one operation.
 ///
-/// A block counts as held only when all of it lies in the user buffer: chunks on their way from staging do not.
+/// A piece counts as held only when all of it lies in the user buffer: chunks on their way from staging do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Recovery {
     place: RankInfo,
-    blocks: RankSet,
-    delivered: RankSet,
-    /// Blocks asked of the left neighbour and not acknowledged.
-    awaited: RankSet,
-    /// Blocks that are acknowledged and to be read.
-    to_read: RankSet,
-    /// Blocks that are being read.
-    reading: RankSet,
-    /// Blocks the right neighbour waits for.
-    wanted: RankSet,
+    pieces: Pieces,
+    all: PieceSet,
+    delivered: PieceSet,
+    /// Pieces asked of the left neighbour and not acknowledged.
+    awaited: PieceSet,
+    /// Pieces that are acknowledged and to be read.
+    to_read: PieceSet,
+    /// Pieces that are being read.
+    reading: PieceSet,
+    /// Pieces the right neighbour waits for.
+    wanted: PieceSet,
     fetch_due: bool,
     fetched: bool,
     served: bool,
 }
 
 impl Recovery {
-    /// Recovery of an operation with these blocks. The rank's own counts as missing, too, until it is [`Recovery::delivered`]: it may be
-    /// served from the receive buffer alone.
+    /// Recovery of an operation with these pieces. The rank's own block counts as missing, too, until it is delivered: it may be served from the
+    /// receive buffer alone.
     #[must_use]
-    pub fn new(place: RankInfo, blocks: RankSet) -> Self {
+    pub fn new(place: RankInfo, pieces: Pieces) -> Self {
         Self {
             place,
-            blocks,
-            delivered: RankSet::EMPTY,
-            awaited: RankSet::EMPTY,
-            to_read: RankSet::EMPTY,
-            reading: RankSet::EMPTY,
-            wanted: RankSet::EMPTY,
+            pieces,
+            all: pieces.all(),
+            delivered: PieceSet::EMPTY,
+            awaited: PieceSet::EMPTY,
+            to_read: PieceSet::EMPTY,
+            reading: PieceSet::EMPTY,
+            wanted: PieceSet::EMPTY,
             fetch_due: false,
             fetched: false,
             served: false,
         }
     }
 
-    /// Blocks that are not all here.
+    /// Pieces that are not all here.
     #[must_use]
-    pub fn missing(&self) -> RankSet {
-        self.blocks.without(&self.delivered)
+    pub fn missing(&self) -> PieceSet {
+        self.all.without(&self.delivered)
     }
 
-    /// Whether every block is here.
+    /// Whether every piece is here.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        // What is placed is a block.
-        self.delivered.len() == self.blocks.len()
+        // What is placed is a piece.
+        self.delivered.len() == self.all.len()
     }
 
     /// Whether reads are under way. Until they are over, also those that multicast has made needless, the left neighbour must keep
@@ -140,24 +143,27 @@ impl Recovery {
         !self.reading.is_empty()
     }
 
-    /// The read of a block is over; the block is complete in the user buffer.
-    pub fn read(&mut self, block: u32) {
-        self.reading.remove(block);
-        self.delivered(block);
+    /// The read of a piece is over; the piece is complete in the user buffer.
+    pub fn read(&mut self, piece: u32) {
+        self.reading.remove(piece);
+        self.delivered(&PieceSet::of(piece));
     }
 
-    /// A block is complete in the user buffer: copied, if it is the own one, or received. Others are ignored.
-    pub fn delivered(&mut self, block: u32) {
-        if self.blocks.contains(block) {
-            self.delivered.insert(block);
-            self.to_read.remove(block);
-        }
+    /// A rank's block is complete in the user buffer: copied, if it is the own one, or received. One that there is not is ignored.
+    pub fn delivered_block(&mut self, rank: u32) {
+        self.delivered(&self.pieces.of(rank));
     }
 
-    /// Every block is complete in the user buffer.
+    /// Pieces are complete in the user buffer. Others than the operation's are ignored.
+    pub fn delivered(&mut self, pieces: &PieceSet) {
+        self.delivered = self.delivered.or(&self.all.and(pieces));
+        self.to_read = self.to_read.without(pieces);
+    }
+
+    /// Everything is complete in the user buffer.
     pub fn delivered_all(&mut self) {
-        self.delivered = self.blocks;
-        self.to_read = RankSet::EMPTY;
+        self.delivered = self.all;
+        self.to_read = PieceSet::EMPTY;
     }
 
     /// The time for multicast is over: whatever is missing now is asked for. A second call changes nothing.
@@ -168,9 +174,9 @@ impl Recovery {
         }
     }
 
-    /// Missing blocks of others.
-    fn fetchable(&self) -> RankSet {
-        self.missing().without(&RankSet::of(self.place.rank()))
+    /// Missing pieces of others.
+    fn fetchable(&self) -> PieceSet {
+        self.missing().without(&self.pieces.of(self.place.rank()))
     }
 
     /// Whether the left neighbour has been asked.
@@ -179,11 +185,17 @@ impl Recovery {
         self.fetched
     }
 
-    /// The right neighbour asks for blocks.
+    /// Whether the right neighbour has asked.
+    #[must_use]
+    pub const fn was_asked(&self) -> bool {
+        self.served
+    }
+
+    /// The right neighbour asks for pieces.
     ///
     /// # Errors
-    /// Somebody else asks, it asks again, or for blocks that there are not; then nothing changes.
-    pub fn handle_fetch(&mut self, from: u32, blocks: &RankSet) -> Result<(), RecoveryError> {
+    /// Somebody else asks, it asks again, or for pieces that there are not; then nothing changes.
+    pub fn handle_fetch(&mut self, from: u32, pieces: &PieceSet) -> Result<(), RecoveryError> {
         let right = self.place.right();
         if from != right {
             return Err(RecoveryError::NotRight { from, right });
@@ -191,29 +203,28 @@ impl Recovery {
         if self.served {
             return Err(RecoveryError::SecondFetch { from });
         }
-        if let Some(block) = blocks.without(&self.blocks).first() {
-            return Err(RecoveryError::UnknownBlock { from, block });
+        if let Some(piece) = pieces.without(&self.all).first() {
+            return Err(RecoveryError::UnknownPiece { from, piece });
         }
         self.served = true;
-        self.wanted = *blocks;
+        self.wanted = *pieces;
         Ok(())
     }
 
-    /// The left neighbour holds a block that was asked for.
+    /// The left neighbour holds pieces that were asked for.
     ///
     /// # Errors
-    /// Somebody else says so, or the block is not awaited.
-    pub fn handle_acknowledgement(&mut self, from: u32, block: u32) -> Result<(), RecoveryError> {
+    /// Somebody else says so, or a piece is not awaited; then nothing changes.
+    pub fn handle_acknowledgement(&mut self, from: u32, pieces: &PieceSet) -> Result<(), RecoveryError> {
         let left = self.place.left();
         if from != left {
             return Err(RecoveryError::NotLeft { from, left });
         }
-        if !self.awaited.remove(block) {
-            return Err(RecoveryError::NotAwaited { from, block });
+        if let Some(piece) = pieces.without(&self.awaited).first() {
+            return Err(RecoveryError::NotAwaited { from, piece });
         }
-        if !self.delivered.contains(block) {
-            self.to_read.insert(block);
-        }
+        self.awaited = self.awaited.without(pieces);
+        self.to_read = self.to_read.or(&pieces.without(&self.delivered));
         Ok(())
     }
 
@@ -224,19 +235,22 @@ impl Recovery {
             // What has come since the cutoff need not be fetched.
             self.awaited = self.fetchable();
             if !self.awaited.is_empty() {
-                return Some(Recover::Fetch { to: self.place.left(), blocks: self.awaited });
+                return Some(Recover::Fetch { to: self.place.left(), pieces: self.awaited });
             }
         }
-        if !self.wanted.is_empty()
-            && let Some(block) = self.wanted.and(&self.delivered).first()
-        {
-            self.wanted.remove(block);
-            return Some(Recover::Acknowledge { to: self.place.right(), block });
+        if !self.wanted.is_empty() {
+            let pieces = self.wanted.and(&self.delivered);
+            if !pieces.is_empty() {
+                self.wanted = self.wanted.without(&pieces);
+                return Some(Recover::Acknowledge { to: self.place.right(), pieces });
+            }
         }
-        let block = self.to_read.first()?;
-        self.to_read.remove(block);
-        self.reading.insert(block);
-        Some(Recover::Read { from: self.place.left(), block })
+        if self.to_read.is_empty() {
+            return None;
+        }
+        let pieces = core::mem::replace(&mut self.to_read, PieceSet::EMPTY);
+        self.reading = self.reading.or(&pieces);
+        Some(Recover::Read { from: self.place.left(), pieces })
     }
 
     /// Whether the right neighbour may still read here.

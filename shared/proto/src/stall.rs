@@ -16,7 +16,7 @@ pub struct StallWindow {
 }
 
 impl StallWindow {
-    /// A stream is quiet after [`StallWindow::MARGIN`] times the longest gap within it, but not before, in picoseconds: a look takes about so long.
+    /// A stream is quiet after [`StallWindow::MARGIN`] times the mean gap within it, but not before, in picoseconds: a look takes about so long.
     const LEAST_QUIET_PS: u64 = 5_000_000;
     /// Twice as long after each time that chunks have come late, up to this power of two.
     const MOST_LATE: u32 = 10;
@@ -35,9 +35,9 @@ impl StallWindow {
         Self { first_ps, ps: first_ps, late: 0 }
     }
 
-    /// How long a stream with gaps of up to `longest_ps` within it has to stand still before it is looked at, all in picoseconds.
-    fn quiet_ps(self, longest_ps: u64) -> u64 {
-        longest_ps.saturating_mul(Self::MARGIN).max(Self::LEAST_QUIET_PS).saturating_mul(1 << self.late)
+    /// How long a stream with this mean gap within it has to stand still before it is looked at, all in picoseconds.
+    fn quiet_ps(self, mean_ps: u64) -> u64 {
+        mean_ps.saturating_mul(Self::MARGIN).max(Self::LEAST_QUIET_PS).saturating_mul(1 << self.late)
     }
 
     /// The window, in picoseconds, after gaps of up to `longest_ps` in the operation under way.
@@ -72,18 +72,19 @@ pub struct ProgressWatch {
     count: u64,
     since_ps: u64,
     longest_ps: u64,
-    /// Likewise, without the time before the first change: none before the second.
-    within_ps: Option<u64>,
+    /// Changes of the count behind the first, and the time between them in all.
+    gaps: u64,
+    within_ps: u64,
     begun: bool,
-    /// The bitmaps have been looked at since the count changed.
-    looked: bool,
+    /// The bitmaps have been looked at since the count changed, and then multicast was over for a neighbour or not.
+    looked: Option<bool>,
 }
 
 impl ProgressWatch {
     /// From the time on from which data may come, with a count that grows as it does.
     #[must_use]
     pub const fn new(count: u64, now_ps: u64) -> Self {
-        Self { count, since_ps: now_ps, longest_ps: 0, within_ps: None, begun: false, looked: false }
+        Self { count, since_ps: now_ps, longest_ps: 0, gaps: 0, within_ps: 0, begun: false, looked: None }
     }
 
     /// Takes note of the count as it is now.
@@ -92,9 +93,10 @@ impl ProgressWatch {
             let gap_ps = now_ps.saturating_sub(self.since_ps);
             self.longest_ps = self.longest_ps.max(gap_ps);
             if core::mem::replace(&mut self.begun, true) {
-                self.within_ps = Some(self.within_ps.unwrap_or(0).max(gap_ps));
+                self.gaps += 1;
+                self.within_ps = self.within_ps.saturating_add(gap_ps);
             }
-            (self.count, self.since_ps, self.looked) = (count, now_ps, false);
+            (self.count, self.since_ps, self.looked) = (count, now_ps, None);
         }
     }
 
@@ -109,16 +111,27 @@ impl ProgressWatch {
         self.longest_ps
     }
 
-    /// When the bitmaps are to be looked at, in picoseconds; none before data has come twice, and once they have been until there is more.
+    /// When the bitmaps are to be looked at, in picoseconds; none before data has come twice, and once they have been until there is more, or
+    /// until multicast is `over` for a neighbour: then a look tells more.
     #[must_use]
-    pub fn look_ps(&self, window: StallWindow) -> Option<u64> {
-        let longest_ps = self.within_ps.filter(|_| !self.looked)?;
-        Some(self.since_ps.saturating_add(window.quiet_ps(longest_ps)))
+    pub fn look_ps(&self, window: StallWindow, over: bool) -> Option<u64> {
+        let useful = match self.looked {
+            None => true,
+            Some(over_then) => over && !over_then,
+        };
+        let mean_ps = self.within_ps.checked_div(self.gaps).filter(|_| useful)?;
+        Some(self.since_ps.saturating_add(window.quiet_ps(mean_ps)))
     }
 
     /// The bitmaps are looked at.
-    pub const fn look(&mut self) {
-        self.looked = true;
+    pub const fn look(&mut self, over: bool) {
+        self.looked = Some(over);
+    }
+
+    /// Whether they have been, and nothing has come since.
+    #[must_use]
+    pub const fn has_looked(&self) -> bool {
+        self.looked.is_some()
     }
 
     /// When the stream counts as stalled unless there is progress before, in picoseconds.
@@ -148,26 +161,31 @@ mod tests {
     fn a_quiet_stream_is_looked_at_once_until_it_moves() {
         let mut window = StallWindow::new(640_000_000);
         let mut watch = ProgressWatch::new(0, 0);
-        assert_eq!(watch.look_ps(window), None, "nothing has come");
+        assert_eq!(watch.look_ps(window, false), None, "nothing has come");
         watch.poll(1, 100_000_000);
         watch.poll(2, 107_000_000);
         assert_eq!(
-            watch.look_ps(window),
+            watch.look_ps(window, false),
             Some(107_000_000 + 2 * 7_000_000),
             "the wait for the first chunk is no gap within"
         );
-        watch.look();
+        watch.look(false);
+        assert_eq!(watch.look_ps(window, true), Some(107_000_000 + 14_000_000), "a neighbour knows more");
         watch.restart(115_000_000);
         watch.poll(2, 116_000_000);
-        assert_eq!(watch.look_ps(window), None);
-        watch.poll(3, 116_000_000);
-        assert_eq!(watch.look_ps(window), Some(116_000_000 + 14_000_000), "nor is the time before it began anew");
+        assert_eq!(watch.look_ps(window, false), None);
+        watch.poll(3, 118_000_000);
+        assert_eq!(
+            watch.look_ps(window, false),
+            Some(118_000_000 + 2 * 5_000_000),
+            "nor is the time before it began anew"
+        );
         window.came_late();
-        assert_eq!(watch.look_ps(window), Some(116_000_000 + 28_000_000), "a network that reorders");
+        assert_eq!(watch.look_ps(window, false), Some(118_000_000 + 20_000_000), "a network that reorders");
         let mut fast = ProgressWatch::new(0, 0);
         fast.poll(1, 1000);
         fast.poll(2, 2000);
-        assert_eq!(fast.look_ps(StallWindow::new(1)), Some(2000 + 5_000_000), "no sooner than a look takes");
+        assert_eq!(fast.look_ps(StallWindow::new(1), false), Some(2000 + 5_000_000), "no sooner than a look takes");
     }
 
     #[test]

@@ -68,10 +68,10 @@ impl Group {
         let roots = RankSet::of(0);
         let operation = FIRST.wrapping_add(self.posted[rank]);
         let [barrier_timeout_ps, cutoff_ps, bound_ps] = [u64::MAX; 3];
-        assert!(
-            self.machines[rank]
-                .post(OperationDescriptor { operation, roots, summary, barrier_timeout_ps, cutoff_ps, bound_ps }, 0)
-        );
+        assert!(self.machines[rank].post(
+            OperationDescriptor { operation, roots, pieces: 1, summary, barrier_timeout_ps, cutoff_ps, bound_ps },
+            0
+        ));
         self.posted[rank] += 1;
         if rank == 0 {
             self.machines[rank].delivered(0);

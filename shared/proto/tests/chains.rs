@@ -20,6 +20,7 @@ fn run(table: &[u32], racks: &[u32], seed: u64) {
     let descriptor = OperationDescriptor {
         operation: 0,
         roots: RankSet::below(ranks),
+        pieces: 1,
         summary,
         barrier_timeout_ps,
         cutoff_ps,

@@ -14,6 +14,7 @@ fn descriptor(operation: u32, ranks: u32) -> OperationDescriptor {
     OperationDescriptor {
         operation,
         roots: RankSet::below(ranks),
+        pieces: 1,
         summary: Summary::allgather(8, 64, 1),
         barrier_timeout_ps: u64::MAX,
         cutoff_ps: u64::MAX,

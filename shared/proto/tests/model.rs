@@ -7,12 +7,14 @@
 //! learn of it and nobody is released with a block that is not whole. What takes long is ignored: `cargo test -p
 //! flexcast-proto --test model -- --ignored`.
 
-use flexcast_proto::{Action, Cause, Failure, Message, OperationDescriptor, Participant, RankInfo, RankSet, Summary};
+use flexcast_proto::{
+    Action, Cause, Failure, Message, OperationDescriptor, Participant, PieceSet, Pieces, RankInfo, RankSet, Summary,
+};
 use stateright::{Checker as _, Model, Property};
 
 const CUTOFF_PS: u64 = 10;
 
-/// What one block of multicast is to one receiver.
+/// What one piece of multicast is to one receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Packet {
     Unsent,
@@ -27,10 +29,10 @@ enum Packet {
 struct Rank {
     machine: Participant,
     multicasting: bool,
-    /// Reads under way: from whom, of which block.
+    /// Reads under way: from whom, of which piece.
     reads: Vec<(u32, u32)>,
-    /// Blocks in the user buffer.
-    holds: RankSet,
+    /// Pieces in the user buffer.
+    holds: PieceSet,
     posted: bool,
     released: bool,
     failed: Option<Failure>,
@@ -43,7 +45,7 @@ struct State {
     cancelled: Option<u32>,
     /// Messages on their way, by sender and receiver, in order.
     wires: Vec<Vec<Message>>,
-    /// By sender and receiver.
+    /// By sender, receiver and piece of the sender's block.
     packets: Vec<Packet>,
     /// What went wrong.
     wrong: Option<&'static str>,
@@ -55,17 +57,27 @@ enum Step {
     Cancel(usize),
     Deliver { from: usize, to: usize },
     EndMulticast(usize),
-    Arrive { from: usize, to: usize },
-    Lose { from: usize, to: usize },
-    ArriveAgain { from: usize, to: usize },
+    Arrive(Flight),
+    Lose(Flight),
+    ArriveAgain(Flight),
     EndRead { rank: usize, index: usize },
     CutOff(usize),
+}
+
+/// A packet: sender, receiver, and which piece of the sender's block it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Flight {
+    from: usize,
+    to: usize,
+    piece: usize,
 }
 
 #[derive(Clone, Copy)]
 struct Collective {
     ranks: usize,
     roots: RankSet,
+    /// Pieces of each block: as many packets.
+    each: u32,
     chains: u32,
     /// Whether packets come twice.
     doubled: bool,
@@ -84,11 +96,33 @@ impl Collective {
     /// An operation that ends well.
     fn new(ranks: usize, roots: RankSet, chains: u32) -> Self {
         let odd = RankSet::EMPTY;
-        Self { ranks, roots, chains, doubled: false, posting: false, cancelling: false, forgetting: false, odd }
+        Self {
+            ranks,
+            roots,
+            each: 1,
+            chains,
+            doubled: false,
+            posting: false,
+            cancelling: false,
+            forgetting: false,
+            odd,
+        }
     }
 
     fn disagrees(&self) -> bool {
         !self.odd.is_empty()
+    }
+
+    fn pieces(&self) -> Pieces {
+        Pieces::new(self.roots, self.each)
+    }
+
+    fn flight(&self, Flight { from, to, piece }: Flight) -> usize {
+        self.at(from, to) * self.each as usize + piece
+    }
+
+    fn flights(&self, from: usize, to: usize) -> impl Iterator<Item = Flight> {
+        (0..self.each as usize).map(move |piece| Flight { from, to, piece })
     }
 
     fn post(&self, state: &mut State, rank: usize) {
@@ -96,6 +130,7 @@ impl Collective {
         let descriptor = OperationDescriptor {
             operation: 7,
             roots: self.roots,
+            pieces: self.each,
             summary: Summary::allgather(bytes, 4096, self.chains),
             barrier_timeout_ps: u64::MAX,
             cutoff_ps: CUTOFF_PS,
@@ -118,10 +153,12 @@ impl Collective {
                 Action::Send { to, message } => state.wires[self.at(rank, to as usize)].push(message),
                 Action::Multicast if self.disagrees() => state.wrong = Some("multicast although ranks differ"),
                 Action::Multicast => state.ranks[rank].multicasting = true,
-                Action::Read { from, block } => state.ranks[rank].reads.push((from, block)),
+                Action::Read { from, pieces } => {
+                    state.ranks[rank].reads.extend(pieces.iter().map(|piece| (from, piece)));
+                }
                 Action::Release => {
                     let this = &mut state.ranks[rank];
-                    if this.holds != self.roots || this.multicasting || !this.reads.is_empty() {
+                    if this.holds != self.pieces().all() || this.multicasting || !this.reads.is_empty() {
                         state.wrong = Some("released too early");
                     }
                     this.released = true;
@@ -152,19 +189,21 @@ impl Collective {
             this.machine = Participant::new(place, 7);
             this.machine.fail(failure);
             while this.machine.poll().is_some() {}
-            (this.holds, this.released, this.cut_off) = (self.roots, false, true);
+            (this.holds, this.released, this.cut_off) = (self.pieces().all(), false, true);
             this.failed = Some(Failure { culprit: 0, witness: 0, cause });
         }
     }
 
     /// A packet reaches a rank: its worker takes it for the operation that is armed, and for no other.
-    fn receive(&self, state: &mut State, from: usize, to: usize) {
+    fn receive(&self, state: &mut State, Flight { from, to, piece }: Flight) {
         let this = &mut state.ranks[to];
         if this.released || this.failed.is_some() {
             return;
         }
-        this.holds.insert(from as u32);
-        this.machine.delivered(from as u32);
+        let first = self.pieces().of(from as u32).first().expect("a root");
+        let pieces = PieceSet::of(first + piece as u32);
+        this.holds = this.holds.or(&pieces);
+        this.machine.delivered_pieces(&pieces);
         self.drive(state, to);
     }
 }
@@ -178,7 +217,7 @@ impl Model for Collective {
             ranks: Vec::new(),
             cancelled: None,
             wires: vec![Vec::new(); self.ranks * self.ranks],
-            packets: vec![Packet::Unsent; self.ranks * self.ranks],
+            packets: vec![Packet::Unsent; self.ranks * self.ranks * self.each as usize],
             wrong: None,
         };
         for rank in 0..self.ranks as u32 {
@@ -186,7 +225,7 @@ impl Model for Collective {
                 machine: Participant::new(RankInfo::new(rank, self.ranks as u32).unwrap(), 7),
                 multicasting: false,
                 reads: Vec::new(),
-                holds: self.roots.and(&RankSet::of(rank)),
+                holds: self.pieces().of(rank),
                 posted: false,
                 released: false,
                 failed: None,
@@ -222,10 +261,12 @@ impl Model for Collective {
                 if !state.wires[self.at(from, to)].is_empty() {
                     steps.push(Step::Deliver { from, to });
                 }
-                match state.packets[self.at(from, to)] {
-                    Packet::Flying => steps.extend([Step::Arrive { from, to }, Step::Lose { from, to }]),
-                    Packet::Copy => steps.push(Step::ArriveAgain { from, to }),
-                    Packet::Unsent | Packet::Gone => {}
+                for flight in self.flights(from, to) {
+                    match state.packets[self.flight(flight)] {
+                        Packet::Flying => steps.extend([Step::Arrive(flight), Step::Lose(flight)]),
+                        Packet::Copy => steps.push(Step::ArriveAgain(flight)),
+                        Packet::Unsent | Packet::Gone => {}
+                    }
                 }
             }
         }
@@ -253,28 +294,24 @@ impl Model for Collective {
             Step::EndMulticast(from) => {
                 state.ranks[from].multicasting = false;
                 for to in (0..self.ranks).filter(|&to| to != from) {
-                    let at = self.at(from, to);
-                    state.packets[at] = Packet::Flying;
+                    for flight in self.flights(from, to) {
+                        state.packets[self.flight(flight)] = Packet::Flying;
+                    }
                 }
                 state.ranks[from].machine.sent();
                 self.drive(&mut state, from);
             }
-            Step::Arrive { from, to } => {
-                let at = self.at(from, to);
-                state.packets[at] = if self.doubled { Packet::Copy } else { Packet::Gone };
-                self.receive(&mut state, from, to);
+            Step::Arrive(flight) => {
+                state.packets[self.flight(flight)] = if self.doubled { Packet::Copy } else { Packet::Gone };
+                self.receive(&mut state, flight);
             }
-            Step::Lose { from, to } => {
-                let at = self.at(from, to);
-                state.packets[at] = Packet::Gone;
-            }
-            Step::ArriveAgain { from, to } => {
-                let at = self.at(from, to);
-                state.packets[at] = Packet::Gone;
-                self.receive(&mut state, from, to);
+            Step::Lose(flight) => state.packets[self.flight(flight)] = Packet::Gone,
+            Step::ArriveAgain(flight) => {
+                state.packets[self.flight(flight)] = Packet::Gone;
+                self.receive(&mut state, flight);
             }
             Step::EndRead { rank, index } => {
-                let (from, block) = state.ranks[rank].reads.remove(index);
+                let (from, piece) = state.ranks[rank].reads.remove(index);
                 let source = &state.ranks[from as usize];
                 if source.failed.is_some() {
                     let failure = Failure { culprit: from, witness: rank as u32, cause: Cause::Connection(1) };
@@ -283,14 +320,14 @@ impl Model for Collective {
                     if source.released {
                         state.wrong = Some("read from a released buffer");
                     }
-                    if !source.holds.contains(block) {
+                    if !source.holds.contains(piece) {
                         state.wrong = Some("read what is not there");
                     }
                     if state.ranks[rank].released {
                         state.wrong = Some("wrote into a released buffer");
                     }
-                    state.ranks[rank].holds.insert(block);
-                    state.ranks[rank].machine.read(block);
+                    state.ranks[rank].holds.insert(piece);
+                    state.ranks[rank].machine.read(piece);
                 }
                 self.drive(&mut state, rank);
             }
@@ -301,9 +338,11 @@ impl Model for Collective {
             }
         }
         for to in (0..self.ranks).filter(|to| self.forgetting && state.ranks[*to].failed.is_some()) {
-            for at in (0..self.ranks).map(|from| self.at(from, to)) {
-                state.wires[at].clear();
-                state.packets[at] = Packet::Gone;
+            for from in 0..self.ranks {
+                state.wires[self.at(from, to)].clear();
+                for flight in self.flights(from, to) {
+                    state.packets[self.flight(flight)] = Packet::Gone;
+                }
             }
         }
         Some(state)
@@ -320,7 +359,7 @@ impl Model for Collective {
                 !steps.is_empty()
                     || state.ranks.iter().all(|rank| if fails { rank.failed.is_some() } else { rank.released })
             }),
-            Property::sometimes("a block is fetched", |model: &Self, state: &State| {
+            Property::sometimes("a piece is fetched", |model: &Self, state: &State| {
                 model.disagrees() || state.ranks.iter().any(|rank| !rank.reads.is_empty())
             }),
             Property::sometimes("all are released", |model: &Self, state: &State| {
@@ -365,6 +404,23 @@ fn broadcast_to_three_ranks() {
 fn allgather_of_three_ranks() {
     let states = check(Collective::new(3, RankSet::below(3), 2));
     assert!(states > 500_000, "{states} states");
+}
+
+/// Blocks in pieces: some come, others are lost, and a rank passes on those that it has.
+#[test]
+fn blocks_of_two_ranks_in_pieces() {
+    for (roots, each) in [(RankSet::below(2), 2), (RankSet::of(1), 3)] {
+        let states = check(Collective { each, ..Collective::new(2, roots, 2) });
+        assert!(states > 100, "{states} states");
+    }
+}
+
+#[test]
+fn a_broadcast_to_three_ranks_in_pieces() {
+    for root in 0..3 {
+        let states = check(Collective { each: 2, ..Collective::new(3, RankSet::of(root), 1) });
+        assert!(states > 1000, "{states} states");
+    }
 }
 
 #[test]

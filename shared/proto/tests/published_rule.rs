@@ -2,7 +2,7 @@
 //! serves its neighbour once it holds everything) is played here literally, to show that it hangs, and for which
 //! losses; the crate's rule is played on the same losses and never does.
 
-use flexcast_proto::{Handshake, RankInfo, RankSet, Recover, Recovery};
+use flexcast_proto::{Handshake, PieceSet, Pieces, RankInfo, RankSet, Recover, Recovery};
 use std::collections::VecDeque;
 
 /// All ways to lose whole blocks: bit (receiver x contributor), a rank's own block apart.
@@ -33,11 +33,11 @@ fn published_rule_ends(lost: &[RankSet]) -> bool {
     complete.iter().all(|complete| *complete)
 }
 
-/// Plays the crate's rule, with `choose` to pick who acts next. Gives the messages sent: fetches, acknowledgements, finals.
+/// Plays the crate's rule, with `choose` to pick who acts next. Gives the messages sent: fetches and finals, and between them how many pieces are acknowledged.
 fn play(lost: &[RankSet], mut choose: impl FnMut(usize) -> usize) -> (u32, u32, u32) {
     enum Message {
         Fetch(RankSet),
-        Acknowledge(u32),
+        Acknowledge(PieceSet),
         Final,
     }
     let ranks = lost.len() as u32;
@@ -46,8 +46,8 @@ fn play(lost: &[RankSet], mut choose: impl FnMut(usize) -> usize) -> (u32, u32, 
         .iter()
         .zip(lost)
         .map(|(&place, lost)| {
-            let mut recovery = Recovery::new(place, RankSet::below(ranks));
-            RankSet::below(ranks).without(lost).iter().for_each(|block| recovery.delivered(block));
+            let mut recovery = Recovery::new(place, Pieces::new(RankSet::below(ranks), 1));
+            recovery.delivered(&RankSet::below(ranks).without(lost));
             recovery.cut_off();
             (recovery, Handshake::new(place))
         })
@@ -61,27 +61,27 @@ fn play(lost: &[RankSet], mut choose: impl FnMut(usize) -> usize) -> (u32, u32, 
             quiet = 0;
             let (recovery, handshake) = &mut all[to as usize];
             match message {
-                Message::Fetch(blocks) => recovery.handle_fetch(rank as u32, &blocks).unwrap(),
-                Message::Acknowledge(block) => recovery.handle_acknowledgement(rank as u32, block).unwrap(),
+                Message::Fetch(pieces) => recovery.handle_fetch(rank as u32, &pieces).unwrap(),
+                Message::Acknowledge(pieces) => recovery.handle_acknowledgement(rank as u32, &pieces).unwrap(),
                 Message::Final => handshake.handle_final(rank as u32).unwrap(),
             }
         }
         let actor = choose(ranks as usize);
         let action = all[actor].0.poll();
         match action {
-            Some(Recover::Fetch { to, blocks }) => {
+            Some(Recover::Fetch { to, pieces }) => {
                 fetches += 1;
-                wires[actor].push_back((to, Message::Fetch(blocks)));
+                wires[actor].push_back((to, Message::Fetch(pieces)));
             }
-            Some(Recover::Acknowledge { to, block }) => {
-                acknowledgements += 1;
-                wires[actor].push_back((to, Message::Acknowledge(block)));
+            Some(Recover::Acknowledge { to, pieces }) => {
+                acknowledgements += pieces.len();
+                wires[actor].push_back((to, Message::Acknowledge(pieces)));
             }
-            Some(Recover::Read { from, block }) => {
+            Some(Recover::Read { from, pieces }) => {
                 let (source, handshake) = &all[from as usize];
-                assert!(!source.missing().contains(block), "rank {actor} reads block {block}, which rank {from} lacks");
+                assert!(source.missing().and(&pieces).is_empty(), "rank {actor} reads what rank {from} lacks");
                 assert!(!handshake.is_released(), "rank {actor} reads from rank {from}, which has released its buffer");
-                all[actor].0.read(block);
+                pieces.iter().for_each(|piece| all[actor].0.read(piece));
             }
             None => {}
         }
@@ -157,34 +157,58 @@ fn losses_of_chance_among_up_to_64_ranks_are_recovered() {
 #[test]
 fn a_broadcast_ends_at_its_root() {
     let place = |rank| RankInfo::new(rank, 3).unwrap();
-    let block = RankSet::of(1);
-    let mut root = Recovery::new(place(1), block);
+    let pieces = Pieces::new(RankSet::of(1), 1);
+    let block = pieces.all();
+    let mut root = Recovery::new(place(1), pieces);
     assert!(!root.is_complete());
-    root.delivered(1);
+    root.delivered_block(1);
     assert!(root.is_complete());
     root.cut_off();
     assert_eq!(root.poll(), None, "a rank that has everything asks for nothing");
-    let mut leaf = Recovery::new(place(2), block);
+    let mut leaf = Recovery::new(place(2), pieces);
     leaf.cut_off();
     leaf.cut_off();
-    assert_eq!(leaf.poll(), Some(Recover::Fetch { to: 1, blocks: block }));
+    assert_eq!(leaf.poll(), Some(Recover::Fetch { to: 1, pieces: block }));
     assert_eq!((leaf.poll(), leaf.waiting_for()), (None, Some(1)));
     root.handle_fetch(2, &block).unwrap();
-    assert_eq!((root.poll(), root.poll()), (Some(Recover::Acknowledge { to: 2, block: 1 }), None));
-    leaf.handle_acknowledgement(1, 1).unwrap();
+    assert_eq!((root.poll(), root.poll()), (Some(Recover::Acknowledge { to: 2, pieces: block }), None));
+    leaf.handle_acknowledgement(1, &block).unwrap();
     // The chunks came late, after all.
-    leaf.delivered(1);
+    leaf.delivered_block(1);
     assert_eq!((leaf.poll(), leaf.is_complete()), (None, true));
+}
+
+/// A rank that lacks one piece of a block passes the others on at once.
+#[test]
+fn pieces_of_a_block_are_acknowledged_as_they_come() {
+    let place = |rank| RankInfo::new(rank, 3).unwrap();
+    let pieces = Pieces::new(RankSet::of(0), 4);
+    let set = |pieces: &[u32]| pieces.iter().copied().collect::<PieceSet>();
+    let mut middle = Recovery::new(place(1), pieces);
+    middle.delivered(&set(&[0, 3]));
+    middle.cut_off();
+    middle.handle_fetch(2, &set(&[0, 1])).unwrap();
+    assert_eq!(middle.poll(), Some(Recover::Fetch { to: 0, pieces: set(&[1, 2]) }));
+    assert_eq!(middle.poll(), Some(Recover::Acknowledge { to: 2, pieces: set(&[0]) }));
+    assert_eq!(middle.poll(), None);
+    middle.handle_acknowledgement(0, &set(&[1, 2])).unwrap();
+    assert_eq!((middle.poll(), middle.poll()), (Some(Recover::Read { from: 0, pieces: set(&[1, 2]) }), None));
+    middle.read(1);
+    assert_eq!((middle.poll(), middle.poll()), (Some(Recover::Acknowledge { to: 2, pieces: set(&[1]) }), None));
+    assert!(!middle.is_complete() && middle.is_reading() && !middle.owes());
+    middle.read(2);
+    assert_eq!((middle.poll(), middle.is_complete()), (None, true));
 }
 
 #[test]
 fn messages_that_cannot_be_are_refused() {
     use flexcast_proto::RecoveryError;
-    let mut rank = Recovery::new(RankInfo::new(0, 3).unwrap(), RankSet::below(3));
+    let mut rank = Recovery::new(RankInfo::new(0, 3).unwrap(), Pieces::new(RankSet::below(3), 1));
     assert_eq!(rank.handle_fetch(2, &RankSet::of(0)), Err(RecoveryError::NotRight { from: 2, right: 1 }));
-    assert_eq!(rank.handle_fetch(1, &RankSet::of(3)), Err(RecoveryError::UnknownBlock { from: 1, block: 3 }));
-    assert_eq!(rank.handle_acknowledgement(1, 1), Err(RecoveryError::NotLeft { from: 1, left: 2 }));
-    assert_eq!(rank.handle_acknowledgement(2, 1), Err(RecoveryError::NotAwaited { from: 2, block: 1 }));
+    assert_eq!(rank.handle_fetch(1, &RankSet::of(3)), Err(RecoveryError::UnknownPiece { from: 1, piece: 3 }));
+    let one = RankSet::of(1);
+    assert_eq!(rank.handle_acknowledgement(1, &one), Err(RecoveryError::NotLeft { from: 1, left: 2 }));
+    assert_eq!(rank.handle_acknowledgement(2, &one), Err(RecoveryError::NotAwaited { from: 2, piece: 1 }));
     rank.handle_fetch(1, &RankSet::of(0)).unwrap();
     assert_eq!(rank.handle_fetch(1, &RankSet::of(0)), Err(RecoveryError::SecondFetch { from: 1 }));
 }

@@ -95,7 +95,7 @@ impl Reuse {
             match action {
                 Action::Send { to, message } => state.wires[rank * RANKS + to as usize].push(message),
                 Action::Multicast => this.multicasting = this.armed,
-                Action::Read { from, block } => this.reads.push((from, block)),
+                Action::Read { from, pieces } => this.reads.extend(pieces.iter().map(|piece| (from, piece))),
                 Action::Release => {
                     let (_, id) = this.armed.take().expect("an operation is released once");
                     this.ids.release(id, now);
@@ -165,6 +165,7 @@ impl Model for Reuse {
                 let descriptor = OperationDescriptor {
                     operation: this.posted,
                     roots: RankSet::of(ROOT),
+                    pieces: 1,
                     summary: Summary::broadcast(ROOT, 1, 1),
                     barrier_timeout_ps: u64::MAX,
                     cutoff_ps: 0,
@@ -197,8 +198,8 @@ impl Model for Reuse {
                 }
             }
             Step::EndRead { rank, index } => {
-                let (_, block) = state.ranks[rank].reads.remove(index);
-                state.ranks[rank].machine.read(block);
+                let (_, piece) = state.ranks[rank].reads.remove(index);
+                state.ranks[rank].machine.read(piece);
                 self.drive(&mut state, rank);
             }
             Step::CutOff(rank) => {

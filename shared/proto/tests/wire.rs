@@ -2,7 +2,7 @@
 
 use flexcast_proto::wire::{FIXED_BYTES, MAX_BYTES, VERSION, communicator_of};
 use flexcast_proto::{
-    Availability, Body, Cause, Codec, Control, Failure, Kind, MAX_RANKS, Message, RankSet, Summary, WaitedFor,
+    Availability, Body, Cause, Codec, Control, Failure, Kind, MAX_RANKS, Message, PieceSet, Summary, WaitedFor,
     WireError,
 };
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ fn failed(cause: Cause) -> Body {
 /// Bytes of a header and then of a body, and zeros.
 fn layout(kind: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = b"FXCM".to_vec();
-    bytes.extend([1, kind, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x0d, 0xf0, 0xed, 0xfe]);
+    bytes.extend([2, kind, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x0d, 0xf0, 0xed, 0xfe]);
     bytes.extend(body);
     bytes.resize(bytes.len().max(48), 0);
     bytes
@@ -38,8 +38,6 @@ fn the_format_is_pinned() {
     let barrier = [[5, 1, 0, 0], [187, 0, 0, 0], [0, 16, 0, 0], [0; 4], [0, 8, 0, 0], [3, 0, 0, 0]].concat();
     assert_eq!(encode(Body::Barrier { round: 5, summary: summary() }), layout(1, &barrier));
     assert_eq!(encode(Body::Activate), layout(2, &[]));
-    let acknowledge = [7, 0, 0, 0, 0x0d, 0x0c, 0x0b, 0x0a, 8, 7, 6, 5, 4, 3, 2, 1];
-    assert_eq!(encode(Body::Acknowledge { block: 7 }), layout(4, &acknowledge));
     assert_eq!(encode(Body::Final), layout(5, &[]));
     for (cause, codes) in [
         (Cause::Silent(WaitedFor::Block), [1, 4, 0, 0]),
@@ -50,13 +48,17 @@ fn the_format_is_pinned() {
     ] {
         assert_eq!(encode(failed(cause)), layout(6, &[[3, 0, 0, 0], [2, 0, 0, 0], codes].concat()));
     }
-    let blocks = [0, 9, 64, 127].into_iter().collect();
+    let pieces = [0, 9, 64, 127].into_iter().collect();
     let words = [[2, 0, 0, 0].as_slice(), &[1, 2, 0, 0, 0, 0, 0, 0], &[1, 0, 0, 0, 0, 0, 0, 0x80]].concat();
-    assert_eq!(encode(Body::Fetch { blocks }), layout(3, &words)[..40]);
-    assert_eq!(encode(Body::Fetch { blocks: RankSet::EMPTY }).len(), 24);
-    let all = Codec::new(1, MAX_RANKS)
-        .encode(&Message { operation: 1, body: Body::Fetch { blocks: RankSet::below(MAX_RANKS) } }, HERE);
-    assert_eq!((all.as_bytes().len(), MAX_BYTES, FIXED_BYTES, VERSION), (152, 152, 48, 1));
+    assert_eq!(encode(Body::Fetch { pieces }), layout(3, &words)[..40]);
+    let here = [0x0d, 0x0c, 0x0b, 0x0a, 0, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1];
+    assert_eq!(encode(Body::Acknowledge { pieces }), layout(4, &[&here, &words[..]].concat())[..56]);
+    let lengths = [Body::Fetch { pieces: PieceSet::EMPTY }, Body::Acknowledge { pieces: PieceSet::EMPTY }];
+    assert_eq!(lengths.map(|body| encode(body).len()), [24, 40]);
+    let pieces = PieceSet::below(MAX_RANKS);
+    let length = |body| Codec::new(1, 2).encode(&Message { operation: 1, body }, HERE).as_bytes().len();
+    assert_eq!((length(Body::Fetch { pieces }), length(Body::Acknowledge { pieces })), (152, 168));
+    assert_eq!((MAX_BYTES, FIXED_BYTES, VERSION), (168, 48, 2));
 }
 
 /// Changes a message and gives what decoding says.
@@ -70,10 +72,11 @@ fn refused(body: Body, change: impl FnOnce(&mut Vec<u8>)) -> (WireError, String)
 #[test]
 fn what_is_malformed_is_reported() {
     let barrier = Body::Barrier { round: 0, summary: summary() };
-    let blocks = Body::Fetch { blocks: RankSet::of(65) };
+    let fetch = Body::Fetch { pieces: PieceSet::of(65) };
+    let held = Body::Acknowledge { pieces: PieceSet::of(65) };
     let silent = failed(Cause::Silent(WaitedFor::Final));
     type Change = fn(&mut Vec<u8>);
-    let cases: [(Body, Change, &str); 19] = [
+    let cases: [(Body, Change, &str); 23] = [
         (barrier, |b| b.truncate(19), "control message of 19 bytes: this kind has 20"),
         (barrier, |b| b.truncate(47), "control message of 47 bytes: this kind has 48"),
         (barrier, |b| b.push(0), "control message of 49 bytes: this kind has 48"),
@@ -86,7 +89,7 @@ fn what_is_malformed_is_reported() {
         (
             barrier,
             |b| b[4] = 9,
-            "control message of version 9, but this rank speaks version 1: run the same release on all ranks",
+            "control message of version 9, but this rank speaks version 2: run the same release on all ranks",
         ),
         (barrier, |b| b[5] = 7, "kind 7 in a control message: codes run from 1 to 6"),
         (barrier, |b| b[7] = 1, "byte 7 of a control message is 0x01 instead of 0x00"),
@@ -98,15 +101,15 @@ fn what_is_malformed_is_reported() {
         (barrier, |b| b[20] = 8, "barrier round 8 in a control message, but 188 ranks have 8"),
         (barrier, |b| b[21] = 0, "operation 0 in a control message: codes run from 1 to 3"),
         (barrier, |b| b[24] = 188, "root 188 in a control message, but the communicator has 188 ranks"),
-        (blocks, |b| b.truncate(23), "control message of 23 bytes: this kind has 24"),
-        (blocks, |b| b.truncate(39), "control message of 39 bytes: this kind has 40"),
-        (blocks, |b| b[20] = 4, "set of 4 words in a control message, but 188 ranks need at most 3"),
-        (blocks, |b| b[32] = 0, "byte 20 of a control message is 0x02 instead of 0x00"),
-        (
-            Body::Acknowledge { block: 1 },
-            |b| b[21] = 1,
-            "block 257 in a control message, but the communicator has 188 ranks",
-        ),
+        (fetch, |b| b.truncate(23), "control message of 23 bytes: this kind has 24"),
+        (fetch, |b| b.truncate(39), "control message of 39 bytes: this kind has 40"),
+        (fetch, |b| b[20] = 17, "set of 17 words in a control message, but a set has at most 16"),
+        (fetch, |b| b[32] = 0, "byte 20 of a control message is 0x02 instead of 0x00"),
+        (held, |b| b.truncate(35), "control message of 35 bytes: this kind has 40"),
+        (held, |b| b.truncate(39), "control message of 39 bytes: this kind has 40"),
+        (held, |b| b.truncate(55), "control message of 55 bytes: this kind has 56"),
+        (held, |b| b[36] = 1, "control message of 56 bytes: this kind has 48"),
+        (held, |b| b[24] = 1, "byte 24 of a control message is 0x01 instead of 0x00"),
         (silent, |b| b[29] = 6, "what was waited for, 6 in a control message: codes run from 1 to 5"),
         (failed(Cause::Cancelled), |b| b[30] = 1, "byte 30 of a control message is 0x01 instead of 0x00"),
     ];
@@ -116,8 +119,6 @@ fn what_is_malformed_is_reported() {
     assert_eq!(refused(silent, |b| b[28] = 0).0, WireError::Code { field: "cause", found: 0, last: 5 });
     assert_eq!(refused(silent, |b| b[20] = 255).0, WireError::Rank { field: "culprit", found: 255, ranks: 188 });
     assert_eq!(refused(silent, |b| b[24] = 255).0, WireError::Rank { field: "witness", found: 255, ranks: 188 });
-    let beyond = Body::Fetch { blocks: RankSet::of(188) };
-    assert_eq!(refused(beyond, |_| ()).0, WireError::Rank { field: "block", found: 188, ranks: 188 });
     assert_eq!(CODEC.decode(&[]), Err(WireError::Length { found: 0, expected: 20 }));
     assert_eq!(communicator_of(&encode(Body::Final)), Ok(COMMUNICATOR));
     assert_eq!(communicator_of(b"HTTP/1.1 200 OK and more"), Err(WireError::Magic { found: *b"HTTP" }));
@@ -133,6 +134,10 @@ fn any_cause() -> impl Strategy<Value = Cause> {
     ]
 }
 
+fn any_pieces() -> impl Strategy<Value = PieceSet> {
+    proptest::collection::vec(0..MAX_RANKS, 0..40).prop_map(|pieces| pieces.into_iter().collect())
+}
+
 fn any_body(ranks: u32) -> impl Strategy<Value = Body> {
     let rank = 0..ranks;
     let rounds = (u32::BITS - (ranks - 1).leading_zeros()) as u8;
@@ -145,9 +150,8 @@ fn any_body(ranks: u32) -> impl Strategy<Value = Body> {
     prop_oneof![
         barrier,
         Just(Body::Activate),
-        proptest::collection::vec(rank.clone(), 0..40)
-            .prop_map(|ranks| Body::Fetch { blocks: ranks.into_iter().collect() }),
-        rank.clone().prop_map(|block| Body::Acknowledge { block }),
+        any_pieces().prop_map(|pieces| Body::Fetch { pieces }),
+        any_pieces().prop_map(|pieces| Body::Acknowledge { pieces }),
         Just(Body::Final),
         (rank.clone(), rank, any_cause()).prop_map(|(culprit, witness, cause)| Body::Failed(Failure {
             culprit,
@@ -200,7 +204,7 @@ proptest! {
     fn noise_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300), ranks in any::<u32>(), headed in any::<bool>(), kind in 0u8..8) {
         let mut bytes = bytes;
         if headed {
-            let header = [&b"FXCM"[..], &[1, kind, 0, 0], &COMMUNICATOR.to_le_bytes()].concat();
+            let header = [&b"FXCM"[..], &[VERSION, kind, 0, 0], &COMMUNICATOR.to_le_bytes()].concat();
             bytes.splice(0..header.len().min(bytes.len()), header);
         }
         let codec = Codec::new(COMMUNICATOR, ranks);

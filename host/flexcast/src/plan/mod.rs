@@ -4,7 +4,9 @@ pub(crate) mod chains;
 pub(crate) mod displs;
 pub(crate) mod stream;
 
-use flexcast_proto::{Block, Chunking, Placement, RankSet, ReceiveSpace, RootRow, SpaceError, Subgroup};
+use flexcast_proto::{
+    Block, Chunking, PieceSet, Pieces, Placement, RankSet, ReceiveSpace, RootRow, SpaceError, Subgroup,
+};
 
 use crate::api::config::Config;
 use crate::plan::chains::order;
@@ -237,6 +239,32 @@ impl Plan {
         }
     }
 
+    /// Chunks of a root's block.
+    fn chunks(&self, root: u32) -> u64 {
+        self.block(root).bytes.div_ceil(u64::from(self.chunk_bytes.max(1)))
+    }
+
+    /// The cut of the blocks for recovery.
+    pub(crate) fn pieces(&self) -> Pieces {
+        Pieces::of_chunks(self.roots(), self.root_ranks().map(|root| self.chunks(root)).max().unwrap_or(0))
+    }
+
+    /// The pieces of the other ranks' blocks.
+    pub(crate) fn foreign_pieces(&self) -> PieceSet {
+        let pieces = self.pieces();
+        pieces.all().without(&pieces.of(self.own))
+    }
+
+    /// The part of the receive buffer that a piece takes, and whose it is; none if its block ends before it.
+    fn piece(&self, pieces: &Pieces, piece: u32) -> Option<(u32, Range)> {
+        let (root, number) = pieces.place(piece)?;
+        let block = self.block(root);
+        let bytes = pieces.chunks(self.chunks(root)) * u64::from(self.chunk_bytes);
+        let start = u64::from(number) * bytes;
+        let bytes = bytes.min(block.bytes.checked_sub(start).filter(|left| *left > 0)?);
+        Some((root, Range { offset: block.offset + start, bytes }))
+    }
+
     /// The roots, in the order of their positions.
     pub(crate) fn root_ranks(&self) -> impl Iterator<Item = u32> {
         let count = match self.kind {
@@ -301,14 +329,23 @@ impl Missing {
         &self.chunks[start..end]
     }
 
-    pub(crate) fn has(&self, root: u32) -> bool {
-        !self.of(root).is_empty()
+    /// The pieces that are not whole.
+    pub(crate) fn pieces(&self, plan: &Plan, pieces: &Pieces) -> PieceSet {
+        let piece_of = |(root, range): &(u32, Range)| {
+            let chunk = (range.offset - plan.block(*root).offset) / u64::from(plan.chunk_bytes);
+            pieces.of_chunk(*root, plan.chunks(*root), chunk)
+        };
+        self.chunks.iter().filter_map(piece_of).collect()
     }
 
-    /// The missing runs of a root's block: neighbouring chunks are one, as far as one read reaches.
-    pub(crate) fn runs(&self, root: u32) -> Vec<Range> {
+    /// The missing runs of a piece: neighbouring chunks are one, as far as one read reaches.
+    pub(crate) fn runs(&self, plan: &Plan, pieces: &Pieces, piece: u32) -> Vec<Range> {
         let mut runs: Vec<Range> = Vec::new();
-        for (_, range) in self.of(root) {
+        let Some((root, part)) = plan.piece(pieces, piece) else { return runs };
+        let of_root = self.of(root);
+        let first = of_root.partition_point(|(_, range)| range.offset < part.offset);
+        let within = of_root[first..].iter().take_while(|(_, range)| range.offset < part.offset + part.bytes);
+        for (_, range) in within {
             match runs.last_mut() {
                 Some(last)
                     if last.offset + last.bytes == range.offset && last.bytes + range.bytes <= MAX_READ_BYTES =>
@@ -447,7 +484,8 @@ mod tests {
             missing.add(0, &Placement { root: 0, chunk, offset: chunk * u64::from(bytes), bytes });
         }
         missing.sort();
-        let runs = missing.runs(0);
+        let plan = Plan::new(Kind::Broadcast { root: 0, bytes: 6 * u64::from(bytes) }, 1, 2, bytes, 1);
+        let runs = missing.runs(&plan, &Pieces::new(plan.roots(), 1), 0);
         assert!(runs.iter().all(|run| run.bytes <= MAX_READ_BYTES), "{runs:?}");
         assert_eq!(runs.iter().map(|run| run.bytes).sum::<u64>(), missing.bytes());
     }
@@ -474,9 +512,18 @@ mod tests {
             }
         }
         missing.sort();
-        assert_eq!((missing.len(), missing.bytes(), missing.has(0), missing.has(1)), (4, 256, false, true));
+        assert_eq!((missing.len(), missing.bytes()), (4, 256));
         let runs = [Range { offset: 640 + 4 * 64, bytes: 192 }, Range { offset: 640 + 8 * 64, bytes: 64 }];
-        assert_eq!(missing.runs(1), runs);
-        assert!(missing.runs(0).is_empty());
+        let whole = Pieces::new(plan.roots(), 1);
+        assert_eq!(missing.runs(&plan, &whole, 1), runs);
+        assert!(missing.runs(&plan, &whole, 0).is_empty());
+        assert_eq!(missing.pieces(&plan, &whole), RankSet::of(1));
+        // 10 chunks in 4 pieces: 3, 3, 3 and 1. Chunks 4 and 5 are of the second, 6 and 8 of the third.
+        let pieces = Pieces::new(plan.roots(), 4);
+        assert_eq!(missing.pieces(&plan, &pieces).iter().collect::<Vec<_>>(), [5, 6]);
+        assert_eq!(missing.runs(&plan, &pieces, 5), [Range { offset: 640 + 4 * 64, bytes: 128 }]);
+        let runs = [Range { offset: 640 + 6 * 64, bytes: 64 }, Range { offset: 640 + 8 * 64, bytes: 64 }];
+        assert_eq!(missing.runs(&plan, &pieces, 6), runs);
+        assert!(missing.runs(&plan, &pieces, 7).is_empty());
     }
 }

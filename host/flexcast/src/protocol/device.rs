@@ -15,7 +15,7 @@ use flexcast_abi::progress::{
 };
 use flexcast_abi::{CompletionFlag, FLAG_MAGIC, ProgressCommand, ProgressReport, ProgressThread, ProgressThreadStatus};
 use flexcast_proto::wire::Availability;
-use flexcast_proto::{Cause, Disagreement, Failure, Kind, OperationDescriptor, RankInfo, RankSet, Summary};
+use flexcast_proto::{Cause, Disagreement, Failure, Kind, OperationDescriptor, PieceSet, RankInfo, Summary};
 use flexio::{DeviceBuffer, DpaCompletionQueue, DpaQueuePair, EventHandler, MemoryKey, MemoryRegion};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -89,8 +89,10 @@ pub(crate) struct DeviceDriver {
     /// Number of the operation that is posted next.
     operation: u32,
     summary: Option<Summary>,
-    /// Blocks that the engine has been asked to read.
-    asked: RankSet,
+    /// Pieces that the engine has been asked to read.
+    asked: PieceSet,
+    /// Pieces of the other ranks' blocks.
+    foreign: PieceSet,
     /// Steps that the engine has been given: of the current operation the first two, of the communicator the last.
     release_given: bool,
     finish_given: bool,
@@ -163,6 +165,7 @@ impl DeviceDriver {
         self.command = ProgressCommand {
             flags: self.command.flags | COMMAND_POST,
             operation: self.operation,
+            pieces: descriptor.pieces,
             kind: kind as u32,
             root,
             amount,
@@ -184,7 +187,7 @@ impl DeviceDriver {
         };
         self.operation = self.operation.wrapping_add(1);
         self.summary = Some(descriptor.summary);
-        self.asked = RankSet::EMPTY;
+        (self.asked, self.foreign) = (PieceSet::EMPTY, posting.plan.foreign_pieces());
         (self.release_given, self.finish_given) = (false, false);
     }
 
@@ -283,11 +286,15 @@ impl Driver for DeviceDriver {
         match notice {
             // The card's threads signal these to one another.
             Notice::Armed | Notice::Received | Notice::Sent => {}
-            Notice::Delivered(block) => {
-                self.command.flags |= COMMAND_DELIVERED;
-                insert(&mut self.command.delivered, block);
+            // It was in its place before the operation began.
+            Notice::OwnBlock => {}
+            Notice::CutOff { lost } => {
+                self.command.flags |= COMMAND_DELIVERED | COMMAND_CUT_OFF;
+                let delivered = self.foreign.without(&lost);
+                for (to, word) in self.command.delivered.iter_mut().zip(delivered.words()) {
+                    *to |= word;
+                }
             }
-            Notice::CutOff => self.command.flags |= COMMAND_CUT_OFF,
             Notice::Failed(failure) => self.fail(failure),
             Notice::Crashed(failure) => _ = self.lost.get_or_insert(failure),
             Notice::Time => self.handle_time(now_ps),
@@ -300,9 +307,9 @@ impl Driver for DeviceDriver {
         let mut broken = None;
         moved |= control.poll(now_ps, |_, event| {
             match event {
-                Event::Read { tag: block } => {
+                Event::Read { tag: piece } => {
                     command.flags |= COMMAND_READ;
-                    insert(&mut command.read, block);
+                    insert(&mut command.read, piece);
                 }
                 Event::Broken { rank, status } => _ = broken.get_or_insert((rank, status as u16)),
                 // Peers have only to read by these connections.
@@ -318,11 +325,11 @@ impl Driver for DeviceDriver {
 
     fn next(&mut self) -> Result<Option<Step>> {
         if self.is_current() {
-            let to_read = RankSet::from_words(self.completion.to_read).without(&self.asked);
-            if let Some(block) = to_read.first() {
-                self.asked.insert(block);
+            let to_read = PieceSet::from_words(self.completion.to_read).without(&self.asked);
+            if !to_read.is_empty() {
+                self.asked = self.asked.or(&to_read);
                 let at = Availability { address: self.completion.address, rkey: self.completion.rkey };
-                return Ok(Some(Step::Read { from: self.place.left(), block, at: Some(at) }));
+                return Ok(Some(Step::Read { from: self.place.left(), pieces: to_read, at: Some(at) }));
             }
             if self.has(REPORT_RELEASING) && !std::mem::replace(&mut self.release_given, true) {
                 return Ok(Some(Step::Release));
@@ -335,10 +342,10 @@ impl Driver for DeviceDriver {
         Ok((!std::mem::replace(&mut self.failure_given, true)).then_some(Step::Fail(failure)))
     }
 
-    fn fetch(&mut self, block: u32, reads: &[Read]) -> Result<()> {
+    fn fetch(&mut self, piece: u32, reads: &[Read]) -> Result<()> {
         if reads.is_empty() {
             self.command.flags |= COMMAND_READ;
-            insert(&mut self.command.read, block);
+            insert(&mut self.command.read, piece);
         }
         reads.iter().try_for_each(|read| self.control.read(*read))
     }
@@ -358,6 +365,10 @@ impl Driver for DeviceDriver {
 
     fn ready_ps(&self) -> Option<u64> {
         self.has(REPORT_READY).then_some(self.completion.ready_ps)
+    }
+
+    fn is_over_for_neighbour(&self) -> bool {
+        self.is_current() && self.completion.fetches > 0
     }
 
     fn note(&self, now_ps: u64, report: &mut Report) {

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use flexcast_proto::sequencer::Turn;
 use flexcast_proto::wire::Availability;
-use flexcast_proto::{Disagreement, Failure, OperationDescriptor};
+use flexcast_proto::{Disagreement, Failure, OperationDescriptor, PieceSet};
 
 use crate::api::card::Card;
 use crate::api::config::Config;
@@ -64,11 +64,10 @@ pub(crate) enum Notice {
     Armed,
     /// Multicast has brought all blocks.
     Received,
-    /// This block is whole in the user's buffer: the own one, if the driver waits for it ([`Driver::takes_late_copies`]), or one that the
-    /// closed receive contexts do not miss.
-    Delivered(u32),
-    /// Multicast has stalled, and the receive contexts are closed: what has not been delivered is lost.
-    CutOff,
+    /// The own block is whole in the user's buffer, if the driver waits for it ([`Driver::takes_late_copies`]).
+    OwnBlock,
+    /// Multicast has stalled, and the receive contexts are closed: others' pieces are whole, but for these.
+    CutOff { lost: PieceSet },
     /// The own multicast is over, or so nearly that the next root may begin.
     Sent,
     /// The operation cannot go on.
@@ -84,11 +83,11 @@ pub(crate) enum Notice {
 pub(crate) enum Step {
     /// It is this rank's turn to multicast.
     Multicast,
-    /// Read what is missing of a block from a rank.
+    /// Read what is missing of pieces from a rank.
     Read {
         from: u32,
-        block: u32,
-        /// Where that rank has it; none if it has not said so.
+        pieces: PieceSet,
+        /// Where that rank has them; none if it has not said so.
         at: Option<Availability>,
     },
     /// All ranks have what they need from this one, the own sends apart.
@@ -109,7 +108,7 @@ pub(crate) trait Driver: fmt::Debug + Send {
     /// Number of the operation that is posted next.
     fn operation(&self) -> u32;
 
-    /// Whether an operation may start before the own block is in the receive buffer. Then it is [`Notice::Delivered`], too; otherwise the
+    /// Whether an operation may start before the own block is in the receive buffer. Then it is notified of it ([`Notice::OwnBlock`]); otherwise the
     /// driver takes it as delivered from the start.
     fn takes_late_copies(&self) -> bool;
 
@@ -137,8 +136,8 @@ pub(crate) trait Driver: fmt::Debug + Send {
     /// The next thing to do; to be called until there is none, after everything that has happened.
     fn next(&mut self) -> Result<Option<Step>>;
 
-    /// Reads ranges of a block from a peer, none if nothing is missing of it, and then counts the block as whole.
-    fn fetch(&mut self, block: u32, reads: &[Read]) -> Result<()>;
+    /// Reads ranges of a piece from a peer, none if nothing is missing of it, and then counts the piece as whole.
+    fn fetch(&mut self, piece: u32, reads: &[Read]) -> Result<()>;
 
     /// Has sent what waited for room, and peers probed that do not answer.
     fn flush(&mut self, now_ps: u64) -> Result<()>;
@@ -151,6 +150,9 @@ pub(crate) trait Driver: fmt::Debug + Send {
 
     /// When the barrier of the current operation was passed, in picoseconds of the card's clock.
     fn ready_ps(&self) -> Option<u64>;
+
+    /// Whether multicast is over for the right neighbour, as far as the driver knows.
+    fn is_over_for_neighbour(&self) -> bool;
 
     /// Enters what the protocol knows of the current operation into its report.
     fn note(&self, now_ps: u64, report: &mut Report);

@@ -89,7 +89,7 @@ impl Engine {
         let flush_ps = self.parts.driver.flush_ps();
         let Some(running) = self.current.as_ref() else { return flush_ps };
         let due_ps = running.stalled_ps(self.stall).unwrap_or(running.deadline_ps);
-        let due_ps = due_ps.min(running.look_ps(self.stall).unwrap_or(u64::MAX));
+        let due_ps = due_ps.min(running.look_ps(self.stall, self.is_over_for_neighbour()).unwrap_or(u64::MAX));
         Some(due_ps.min(running.checked_ps.saturating_add(poll::CHECK_PS)).min(flush_ps.unwrap_or(u64::MAX)))
     }
 
@@ -111,7 +111,7 @@ impl Engine {
                     }
                     self.poll_send(now_ps)?;
                 }
-                Step::Read { from, block, at } => self.fetch(from, block, at)?,
+                Step::Read { from, pieces, at } => pieces.iter().try_for_each(|piece| self.fetch(from, piece, at))?,
                 Step::Release => {
                     if let Some(running) = self.current.as_mut() {
                         running.state.release(now_ps);
@@ -144,20 +144,20 @@ impl Engine {
         Ok(())
     }
 
-    /// Begins to read what is missing of a block.
-    fn fetch(&mut self, from: u32, block: u32, at: Option<Availability>) -> Result<()> {
+    /// Begins to read what is missing of a piece.
+    fn fetch(&mut self, from: u32, piece: u32, at: Option<Availability>) -> Result<()> {
         let Some(running) = self.current.as_mut() else { return Ok(()) };
         let mut reads = Vec::new();
         if let Some(at) = at
             && let Some(sides) = running.state.sides()
             && let Receiving::Closed { missing: Some(missing) } = &sides.receiving
         {
-            for run in missing.runs(block) {
+            for run in missing.runs(&running.plan, &running.pieces, piece) {
                 let local = running.receive.region().slice(run.offset, run.bytes as u32)?;
-                reads.push(Read { from, local, remote_addr: at.address + run.offset, rkey: at.rkey, tag: block });
+                reads.push(Read { from, local, remote_addr: at.address + run.offset, rkey: at.rkey, tag: piece });
             }
         }
         running.report.reads += reads.len() as u64;
-        self.parts.driver.fetch(block, &reads)
+        self.parts.driver.fetch(piece, &reads)
     }
 }

@@ -1,11 +1,12 @@
 //! Driver of the protocol on the host: its state machine, and the control connections to other ranks.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use flexcast_proto::sequencer::Turn;
 use flexcast_proto::wire::{Availability, Codec, split_eager};
-use flexcast_proto::{Action, Body, Cause, Disagreement, Failure, Message, OperationDescriptor, Participant, RankInfo};
+use flexcast_proto::{
+    Action, Body, Cause, Disagreement, Failure, Message, OperationDescriptor, Participant, PieceSet, RankInfo,
+};
 
 use crate::api::card::Card;
 use crate::api::report::{MessageCounts, Report};
@@ -27,8 +28,10 @@ struct Current {
     posting: Option<(OperationDescriptor, Option<Turn>)>,
     /// Where peers may read from this rank.
     here: Availability,
-    /// Where the left neighbour has the blocks that it has acknowledged.
-    offers: BTreeMap<u32, Availability>,
+    /// Where the left neighbour has the pieces that it has acknowledged.
+    offer: Option<Availability>,
+    /// Pieces of the other ranks' blocks.
+    foreign: PieceSet,
     /// Fetch requests of the right neighbour.
     fetches: u64,
 }
@@ -104,7 +107,8 @@ impl Driver for HostDriver {
 
     fn start(&mut self, posting: &Posting<'_>, send: &mut SendThreads) -> Result<bool> {
         let Posting { plan, config, descriptor, turn, source, here, .. } = *posting;
-        self.current = Current { posting: Some((descriptor, turn)), here, ..Current::default() };
+        let foreign = plan.foreign_pieces();
+        self.current = Current { posting: Some((descriptor, turn)), here, foreign, ..Current::default() };
         self.eager.forget();
         // Targets of single ranks are not known yet, and a rank alone has nobody to multicast to.
         if turn.is_some() && config.transport != Transport::UcUnicast && self.place.ranks() > 1 {
@@ -144,8 +148,11 @@ impl Driver for HostDriver {
                 participant.progressed(now_ps);
                 participant.delivered_all();
             }
-            Notice::CutOff => participant.cut_off(now_ps),
-            Notice::Delivered(block) => participant.delivered(block),
+            Notice::CutOff { lost } => {
+                participant.delivered_pieces(&self.current.foreign.without(&lost));
+                participant.cut_off(now_ps);
+            }
+            Notice::OwnBlock => participant.delivered(self.place.rank()),
             Notice::Sent => participant.sent(),
             Notice::Failed(failure) | Notice::Crashed(failure) => participant.fail(failure),
             Notice::Time => participant.handle_time(now_ps),
@@ -161,7 +168,7 @@ impl Driver for HostDriver {
                     let (bytes, data) = split_eager(bytes);
                     let handled = codec.decode(bytes).map_err(|error| error.to_string()).and_then(|control| {
                         match (control.message.body, control.availability) {
-                            (Body::Acknowledge { block }, Some(at)) => _ = current.offers.insert(block, at),
+                            (Body::Acknowledge { .. }, Some(at)) => current.offer = Some(at),
                             (Body::Fetch { .. }, _) => current.fetches += 1,
                             _ => {}
                         }
@@ -182,7 +189,7 @@ impl Driver for HostDriver {
                         participant.fail(Failure { culprit: from, witness: own, cause });
                     }
                 }
-                Event::Read { tag: block } => participant.read(block),
+                Event::Read { tag: piece } => participant.read(piece),
                 Event::Broken { rank, status } => {
                     participant.fail(Failure { culprit: rank, witness: own, cause: Cause::Connection(status as u16) });
                 }
@@ -199,9 +206,7 @@ impl Driver for HostDriver {
                     continue;
                 }
                 Action::Multicast => Step::Multicast,
-                Action::Read { from, block } => {
-                    Step::Read { from, block, at: self.current.offers.get(&block).copied() }
-                }
+                Action::Read { from, pieces } => Step::Read { from, pieces, at: self.current.offer },
                 Action::Release => Step::Release,
                 Action::Fail(failure) => Step::Fail(failure),
             };
@@ -210,9 +215,9 @@ impl Driver for HostDriver {
         Ok(None)
     }
 
-    fn fetch(&mut self, block: u32, reads: &[Read]) -> Result<()> {
+    fn fetch(&mut self, piece: u32, reads: &[Read]) -> Result<()> {
         if reads.is_empty() {
-            self.participant.read(block);
+            self.participant.read(piece);
         }
         reads.iter().try_for_each(|read| self.control.read(*read))
     }
@@ -231,6 +236,10 @@ impl Driver for HostDriver {
 
     fn ready_ps(&self) -> Option<u64> {
         self.participant.ready_ps()
+    }
+
+    fn is_over_for_neighbour(&self) -> bool {
+        self.participant.is_over_for_neighbour()
     }
 
     fn note(&self, now_ps: u64, report: &mut Report) {

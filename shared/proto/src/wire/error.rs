@@ -69,14 +69,12 @@ pub enum WireError {
         /// Rounds of their barrier.
         rounds: u8,
     },
-    /// More words than the ranks need.
-    #[error("set of {found} words in a control message, but {ranks} ranks need at most {most}")]
+    /// More words than a set has.
+    #[error("set of {found} words in a control message, but a set has at most {most}")]
     Words {
         /// What came.
         found: u32,
-        /// Ranks of the communicator.
-        ranks: u32,
-        /// Words that hold them.
+        /// Words of the largest set.
         most: u32,
     },
     /// A byte that says nothing is not what it must be, which is mostly zero.

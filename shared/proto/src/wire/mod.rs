@@ -13,7 +13,7 @@
 //! A barrier signal may be followed by eager data, to the end of the message ([`split_eager`]).
 //!
 //! A fetch goes on with the number of words of its set and the words instead, without the zero words at the end: 24 to
-//! 152 bytes. Each message has one encoding only: what [`Codec::decode`] accepts is what [`Codec::encode`] makes of the
+//! 152 bytes. So does an acknowledgement, behind a key of 4 bytes, 4 of zero and an address of 8: 40 to 168 bytes. Each message has one encoding only: what [`Codec::decode`] accepts is what [`Codec::encode`] makes of the
 //! result.
 
 use zerocopy::little_endian::{U16, U32, U64};
@@ -22,7 +22,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::agreement::{Kind, Summary};
 use crate::failure::{Cause, Failure, WaitedFor};
 use crate::message::{Body, Message};
-use crate::ranks::{MAX_RANKS, RankSet};
+use crate::pieces::PieceSet;
+use crate::ranks::MAX_RANKS;
 
 mod error;
 
@@ -30,11 +31,11 @@ pub use error::WireError;
 
 /// Version of this format. Any change of it is another version, and ranks of different versions refuse each other's
 /// messages: they run the same release anyway, since their firmware does.
-pub const VERSION: u8 = 1;
-/// Bytes of every message but a fetch.
+pub const VERSION: u8 = 2;
+/// Bytes of every message but a fetch and an acknowledgement.
 pub const FIXED_BYTES: usize = 48;
-/// Bytes of the longest message, a fetch.
-pub const MAX_BYTES: usize = HEADER_BYTES + 4 + 8 * (MAX_RANKS as usize / 64);
+/// Bytes of the longest message, an acknowledgement.
+pub const MAX_BYTES: usize = acknowledge_bytes(MAX_RANKS as usize / 64);
 
 const HEADER_BYTES: usize = size_of::<Header>();
 const MAGIC: [u8; 4] = *b"FXCM";
@@ -78,8 +79,8 @@ struct BarrierBody {
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct AcknowledgeBody {
-    block: U32,
     rkey: U32,
+    reserved: U32,
     address: U64,
 }
 
@@ -93,7 +94,11 @@ struct FailedBody {
     code: U16,
 }
 
-const _: () = assert!(HEADER_BYTES == 20 && size_of::<BarrierBody>() <= FIXED_BYTES - HEADER_BYTES && MAX_BYTES == 152);
+const _: () = assert!(HEADER_BYTES == 20 && size_of::<BarrierBody>() <= FIXED_BYTES - HEADER_BYTES && MAX_BYTES == 168);
+// Firmware stores messages in words of eight bytes.
+const _: () = assert!(
+    fetch_bytes(0).is_multiple_of(8) && acknowledge_bytes(0).is_multiple_of(8) && FIXED_BYTES.is_multiple_of(8)
+);
 
 /// Where the sender of an acknowledgement can be read: its receive buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -195,18 +200,14 @@ impl Codec {
                 BARRIER
             }
             Body::Activate => ACTIVATE,
-            Body::Fetch { blocks } => {
-                let words = blocks.words();
-                put(body, &U32::new(words.len() as u32));
-                for (to, word) in body[size_of::<U32>()..].chunks_exact_mut(size_of::<U64>()).zip(words) {
-                    put(to, &U64::new(*word));
-                }
-                length = fetch_bytes(words.len());
+            Body::Fetch { pieces } => {
+                length = fetch_bytes(put_set(body, &pieces));
                 FETCH
             }
-            Body::Acknowledge { block } => {
+            Body::Acknowledge { pieces } => {
                 let Availability { address, rkey } = here;
-                put(body, &AcknowledgeBody { block: block.into(), rkey: rkey.into(), address: address.into() });
+                put(body, &AcknowledgeBody { rkey: rkey.into(), reserved: U32::ZERO, address: address.into() });
+                length = acknowledge_bytes(put_set(&mut body[size_of::<AcknowledgeBody>()..], &pieces));
                 ACKNOWLEDGE
             }
             Body::Final => FINAL,
@@ -251,18 +252,19 @@ impl Codec {
         if !(BARRIER..=FAILED).contains(&header.kind) {
             return Err(WireError::Code { field: "kind", found: header.kind, last: FAILED });
         }
-        if header.kind != FETCH && bytes.len() != FIXED_BYTES {
+        if !matches!(header.kind, FETCH | ACKNOWLEDGE) && bytes.len() != FIXED_BYTES {
             return Err(WireError::Length { found: bytes.len(), expected: FIXED_BYTES });
         }
         let mut availability = None;
         let body = match header.kind {
             BARRIER => self.barrier(get(rest)?)?,
             ACTIVATE => Body::Activate,
-            FETCH => Body::Fetch { blocks: self.set(bytes.len(), rest)? },
+            FETCH => Body::Fetch { pieces: set(bytes.len(), rest)? },
             ACKNOWLEDGE => {
-                let AcknowledgeBody { block, rkey, address } = get(rest)?;
-                availability = Some(Availability { address: address.get(), rkey: rkey.get() });
-                Body::Acknowledge { block: self.rank("block", block)? }
+                let too_short = WireError::Length { found: bytes.len(), expected: acknowledge_bytes(0) };
+                let (body, rest) = AcknowledgeBody::read_from_prefix(rest).map_err(|_| too_short)?;
+                availability = Some(Availability { address: body.address.get(), rkey: body.rkey.get() });
+                Body::Acknowledge { pieces: set(bytes.len(), rest)? }
             }
             FINAL => Body::Final,
             _ => Body::Failed(self.failure(get(rest)?)?),
@@ -306,24 +308,6 @@ impl Codec {
         Ok(Failure { culprit: self.rank("culprit", culprit)?, witness: self.rank("witness", witness)?, cause })
     }
 
-    fn set(&self, length: usize, rest: &[u8]) -> Result<RankSet, WireError> {
-        let too_short = WireError::Length { found: length, expected: fetch_bytes(0) };
-        let (count, rest) = U32::read_from_prefix(rest).map_err(|_| too_short)?;
-        let (count, most) = (count.get(), self.ranks.min(MAX_RANKS).div_ceil(64));
-        if count > most {
-            return Err(WireError::Words { found: count, ranks: self.ranks, most });
-        }
-        if length != fetch_bytes(count as usize) {
-            return Err(WireError::Length { found: length, expected: fetch_bytes(count as usize) });
-        }
-        let words = rest.chunks_exact(size_of::<U64>()).map(|word| U64::read_from_bytes(word).map_or(0, U64::get));
-        let blocks = RankSet::from_words(words);
-        match blocks.without(&RankSet::below(self.ranks)).first() {
-            Some(found) => Err(WireError::Rank { field: "block", found, ranks: self.ranks }),
-            None => Ok(blocks),
-        }
-    }
-
     fn rank(&self, field: &'static str, rank: U32) -> Result<u32, WireError> {
         let (found, ranks) = (rank.get(), self.ranks);
         if found < ranks { Ok(found) } else { Err(WireError::Rank { field, found, ranks }) }
@@ -332,6 +316,36 @@ impl Codec {
 
 const fn fetch_bytes(words: usize) -> usize {
     HEADER_BYTES + size_of::<U32>() + size_of::<U64>() * words
+}
+
+const fn acknowledge_bytes(words: usize) -> usize {
+    size_of::<AcknowledgeBody>() + fetch_bytes(words)
+}
+
+/// Writes a set, as the number of its words and the words; how many there are.
+fn put_set(to: &mut [u8], pieces: &PieceSet) -> usize {
+    let words = pieces.words();
+    put(to, &U32::new(words.len() as u32));
+    for (to, word) in to[size_of::<U32>()..].chunks_exact_mut(size_of::<U64>()).zip(words) {
+        put(to, &U64::new(*word));
+    }
+    words.len()
+}
+
+/// Reads a set that takes the rest of a message of `length` bytes.
+fn set(length: usize, rest: &[u8]) -> Result<PieceSet, WireError> {
+    let too_short = WireError::Length { found: length, expected: length - rest.len() + size_of::<U32>() };
+    let (count, rest) = U32::read_from_prefix(rest).map_err(|_| too_short)?;
+    let (count, most) = (count.get(), MAX_RANKS.div_ceil(64));
+    if count > most {
+        return Err(WireError::Words { found: count, most });
+    }
+    let expected = length - rest.len() + size_of::<U64>() * count as usize;
+    if length != expected {
+        return Err(WireError::Length { found: length, expected });
+    }
+    let words = rest.chunks_exact(size_of::<U64>()).map(|word| U64::read_from_bytes(word).map_or(0, U64::get));
+    Ok(PieceSet::from_words(words))
 }
 
 /// Writes a structure to the beginning of a buffer that is long enough by construction.

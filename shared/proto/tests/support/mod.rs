@@ -15,6 +15,7 @@ pub(crate) fn descriptor(ranks: u32, chains: u32) -> OperationDescriptor {
     OperationDescriptor {
         operation: 0,
         roots: RankSet::below(ranks),
+        pieces: 1,
         summary: Summary::allgather(1, 1, chains),
         barrier_timeout_ps: BARRIER_TIMEOUT_PS,
         cutoff_ps: CUTOFF_PS,
@@ -62,7 +63,7 @@ impl Driven {
             match action {
                 Action::Send { to, message } => wires[to as usize].push_back(message),
                 Action::Multicast => multicast(),
-                Action::Read { block, .. } => machine.read(block),
+                Action::Read { pieces, .. } => pieces.iter().for_each(|piece| machine.read(piece)),
                 Action::Release => end = Some(Ok(())),
                 Action::Fail(failure) => end = Some(Err(failure)),
             }

@@ -50,9 +50,9 @@ impl ProgressEngine<'_> {
             match action {
                 Action::Send { to, message } => self.send(to, &message),
                 Action::Multicast => self.multicast(),
-                Action::Read { block, .. } => {
-                    if let Some(word) = self.state.report.to_read.get_mut(block as usize / 64) {
-                        *word |= 1 << (block % 64);
+                Action::Read { pieces, .. } => {
+                    for (to, word) in self.state.report.to_read.iter_mut().zip(pieces.words()) {
+                        *to |= word;
                     }
                     self.state.unreported = 1;
                 }

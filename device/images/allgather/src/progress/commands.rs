@@ -9,7 +9,7 @@ use dpa::abi::progress::{
 use dpa::abi::{CompletionFlag, FLAG_MAGIC, ProgressCommand, ProgressReport, ProgressThreadStatus};
 use dpa::fence;
 use dpa::proto::sequencer::Turn;
-use dpa::proto::{Cause, Failure, Kind, OperationDescriptor, RankSet, Summary};
+use dpa::proto::{Cause, Failure, Kind, OperationDescriptor, PieceSet, RankSet, Summary};
 
 use super::ProgressEngine;
 
@@ -64,13 +64,11 @@ impl ProgressEngine<'_> {
             return false;
         }
         if command.flags & COMMAND_DELIVERED != 0 {
-            for block in RankSet::from_words(command.delivered).iter() {
-                self.participant.delivered(block);
-            }
+            self.participant.delivered_pieces(&PieceSet::from_words(command.delivered));
         }
         if command.flags & COMMAND_READ != 0 {
-            for block in RankSet::from_words(command.read).iter() {
-                self.participant.read(block);
+            for piece in PieceSet::from_words(command.read).iter() {
+                self.participant.read(piece);
             }
         }
         if command.flags & COMMAND_CUT_OFF != 0 {
@@ -97,7 +95,7 @@ impl ProgressEngine<'_> {
         state.turn = [command.chain, command.step, command.predecessor, command.successor];
         state.descriptor = [command.kind, command.root, command.chunk_bytes, command.chains];
         state.spans = [command.amount, command.barrier_timeout_ps, command.cutoff_ps, command.bound_ps];
-        state.everybody = command.everybody;
+        (state.everybody, state.pieces) = (command.everybody, command.pieces);
         let report = &mut state.report;
         report.operation = command.operation;
         report.flags &= REPORT_FAILED | REPORT_DISAGREES;
@@ -121,7 +119,9 @@ impl ProgressEngine<'_> {
         let roots = if state.everybody != 0 { RankSet::below(self.ranks) } else { RankSet::of(root) };
         let summary = Summary { kind, root, amount, chunk_bytes, chains };
         let operation = state.report.operation;
-        let descriptor = OperationDescriptor { operation, roots, summary, barrier_timeout_ps, cutoff_ps, bound_ps };
+        let pieces = state.pieces;
+        let descriptor =
+            OperationDescriptor { operation, roots, pieces, summary, barrier_timeout_ps, cutoff_ps, bound_ps };
         let [chain, step, predecessor, successor] = state.turn;
         let somebody = |position: u32| (position != NOBODY).then_some(position);
         let (predecessor, successor) = (somebody(predecessor), somebody(successor));

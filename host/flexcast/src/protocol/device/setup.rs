@@ -7,7 +7,7 @@ use flexcast_abi::{
     ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, HostLine, KeptMemory, MessageMemory, ProgressCommand,
     ProgressPeer, ProgressReport, ProgressThread, Shared as SharedLine, Signals, TableMemory,
 };
-use flexcast_proto::{RankInfo, RankSet};
+use flexcast_proto::{PieceSet, RankInfo};
 use flexio::{
     Access, Affinity, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, MemoryKey,
     MemoryRegion, Path, Retry,
@@ -83,7 +83,8 @@ impl DeviceDriver {
             completion: ProgressReport { deadline_ps: u64::MAX, ..Default::default() },
             operation: 0,
             summary: None,
-            asked: RankSet::EMPTY,
+            asked: PieceSet::EMPTY,
+            foreign: PieceSet::EMPTY,
             release_given: true,
             finish_given: true,
             failure_given: false,

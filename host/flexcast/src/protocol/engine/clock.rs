@@ -66,13 +66,10 @@ impl Engine {
         parts.receive.disarm(&mut running.receive);
         let missing = if failing { None } else { Some(parts.receive.missing(&running.plan, &self.derived)?) };
         if let Some(missing) = &missing {
-            let own = self.place.rank();
-            for root in running.plan.root_ranks().filter(|root| *root != own && !missing.has(*root)) {
-                parts.driver.notify(now_ps, Notice::Delivered(root));
-            }
             running.report.recovered_chunks = missing.len() as u64;
             running.report.recovered_bytes = missing.bytes();
-            parts.driver.notify(now_ps, Notice::CutOff);
+            let lost = missing.pieces(&running.plan, &running.pieces);
+            parts.driver.notify(now_ps, Notice::CutOff { lost });
         }
         sides.receiving = Receiving::Closed { missing };
         Ok(true)

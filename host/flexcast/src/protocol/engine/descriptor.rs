@@ -41,6 +41,7 @@ pub(super) fn descriptor(
     OperationDescriptor {
         operation,
         roots: plan.roots(),
+        pieces: plan.pieces().each(),
         summary: summary(plan, config.chunk_bytes, chains),
         barrier_timeout_ps: ps(config.barrier_timeout),
         cutoff_ps,

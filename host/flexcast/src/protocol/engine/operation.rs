@@ -1,6 +1,6 @@
 //! State of the operation under way.
 
-use flexcast_proto::{Failure, ProgressWatch, StallWindow};
+use flexcast_proto::{Failure, Pieces, ProgressWatch, StallWindow};
 
 use super::SLOWEST_CUTOFFS;
 use crate::api::buffer::Buffer;
@@ -41,9 +41,9 @@ impl Receiving {
 pub(super) enum Look {
     /// None is under way.
     Idle,
-    /// The receive contexts have been asked, and have not all answered.
-    Asked,
-    /// Every root's last chunks are there: what is missing is lost.
+    /// The receive contexts have been asked, and have not all answered. `over`: the right neighbour's multicast was over by then.
+    Asked { over: bool },
+    /// What is missing is lost: every root's last chunks are there, or were there for the right neighbour while nothing came here.
     Final,
 }
 
@@ -187,6 +187,8 @@ impl State {
 pub(crate) struct Running {
     pub(super) request: u64,
     pub(super) plan: Plan,
+    /// The cut of its blocks for recovery.
+    pub(super) pieces: Pieces,
     pub(super) send: Option<Buffer>,
     /// The own block once more, where it cannot be sent from its place in the receive buffer.
     pub(super) copied: Option<Buffer>,
@@ -227,12 +229,12 @@ impl Running {
         self.state.is_sending() || self.own_block == OwnBlock::Copying
     }
 
-    /// When the bitmaps are to be looked at; none if they have been or cannot be.
-    pub(super) fn look_ps(&self, window: StallWindow) -> Option<u64> {
+    /// When the bitmaps are to be looked at; none if they have been or cannot be. `over`: multicast is over for the right neighbour.
+    pub(super) fn look_ps(&self, window: StallWindow, over: bool) -> Option<u64> {
         let receives = |sides: &Sides| matches!(sides.receiving, Receiving::Armed);
         let receives = self.state.sides().is_some_and(receives) && !self.state.is_failing();
         let may_look = self.look == Look::Idle && receives && !self.is_held();
-        self.watch.filter(|_| may_look)?.look_ps(window)
+        self.watch.filter(|_| may_look)?.look_ps(window, over)
     }
 
     /// Address and local key of the own block.

@@ -5,6 +5,7 @@ use flexcast_proto::{Cause, Failure, ProgressWatch};
 use super::operation::{Fault, Look, OwnBlock, Receiving, Running, Sending, Sides};
 use super::{COPY, DIED, Engine, MULTICAST_CUTOFFS, NO_ANSWER, SEND_THREAD, WORKER_PS};
 use crate::error::Result;
+use crate::plan::stream::Transport;
 use crate::protocol::driver::Notice;
 
 /// Time between two checks for failures of workers.
@@ -124,7 +125,7 @@ impl Engine {
             && self.parts.driver.takes_late_copies()
         {
             running.own_block = OwnBlock::Delivered;
-            self.parts.driver.notify(now_ps, Notice::Delivered(self.place.rank()));
+            self.parts.driver.notify(now_ps, Notice::OwnBlock);
         }
     }
 
@@ -162,19 +163,29 @@ impl Engine {
         self.poll_look(now_ps)
     }
 
+    /// Whether the right neighbour's multicast is over, and with it this rank's. Where a root sends to each rank by itself it tells nothing.
+    pub(super) fn is_over_for_neighbour(&self) -> bool {
+        self.config.transport != Transport::UcUnicast && self.parts.driver.is_over_for_neighbour()
+    }
+
     /// Looks at the bitmaps of a stream that is quiet.
     fn poll_look(&mut self, now_ps: u64) -> Result<()> {
+        let over = self.is_over_for_neighbour();
         let Some(running) = self.current.as_mut() else { return Ok(()) };
         let receive = &mut self.parts.receive;
-        if running.look_ps(self.stall).is_some_and(|look_ps| now_ps >= look_ps) && receive.is_free()? {
+        if running.look_ps(self.stall, over).is_some_and(|look_ps| now_ps >= look_ps) && receive.is_free()? {
             receive.look()?;
-            running.look = Look::Asked;
+            running.look = Look::Asked { over };
             if let Some(watch) = &mut running.watch {
-                watch.look();
+                watch.look(over);
             }
-        } else if running.look == Look::Asked && receive.has_answered()? {
+        } else if let Look::Asked { over } = running.look
+            && receive.has_answered()?
+        {
             let outlook = receive.outlook(&running.plan, &self.derived)?;
-            running.look = if outlook.is_final() { Look::Final } else { Look::Idle };
+            let nothing_came = running.watch.is_some_and(|watch| watch.has_looked());
+            let is_final = outlook.is_final() || (over && nothing_came && outlook.ahead > 0);
+            running.look = if is_final { Look::Final } else { Look::Idle };
         }
         Ok(())
     }

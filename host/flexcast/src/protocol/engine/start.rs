@@ -56,6 +56,7 @@ impl Engine {
         };
         self.current = Some(Running {
             request,
+            pieces: plan.pieces(),
             plan,
             send,
             copied,
