@@ -374,6 +374,9 @@ pub(crate) fn run(case: &Case) -> Outcome {
     let mut got = vec![0; total as usize];
     user.read(0, &mut got).expect("in range");
     settle();
+    let mut settled_words = vec![0u64; words.len()];
+    read(words_at, settled_words.as_mut_bytes());
+    assert_eq!(words, settled_words, "{:?}: the answer came before the bitmap was whole", case.memory);
     if case.transport == Transport::Ud {
         let mut later = vec![0; total as usize];
         user.read(0, &mut later).expect("in range");
