@@ -38,6 +38,7 @@ mod sim;
 mod sizes;
 mod status;
 mod test;
+mod test_programs;
 mod tidy;
 mod toolchain;
 mod vendor;

@@ -4,7 +4,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use crate::toolchain::Toolchain;
-use crate::{coverage, doctor, emu_libs, fuzz, header, hot_loops, process, status, verify, workspace};
+use crate::{coverage, doctor, emu_libs, fuzz, header, hot_loops, process, status, test_programs, verify, workspace};
 
 /// Format check, images, lints and all tests.
 #[derive(clap::Args)]
@@ -132,7 +132,7 @@ fn host_tests() -> Result<()> {
             status::warn(format_args!("skipped, because {program} (Debian: {package}) is not installed: {use_}"));
         }
     }
-    process::run(workspace::cargo().args(["test", "--workspace", "--no-fail-fast"]))
+    test_programs::run()
 }
 
 fn lints() -> Result<()> {

@@ -1,0 +1,128 @@
+//! Test programs of the workspace, two at a time. cargo runs them one after another, and most of them leave processors idle.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use cargo_metadata::Message;
+
+use crate::{process, status, workspace};
+
+/// Programs of which one runs at a time: their tests start processes that look for free ports, or that time one another.
+const ALONE: [&str; 7] = ["emu_exec", "forked", "four_processes", "lost_ranks", "mesh", "notices", "unmodified"];
+
+/// A test program.
+#[derive(Clone, Debug)]
+struct Program {
+    name: String,
+    path: PathBuf,
+    /// The package's folder, in which cargo runs it.
+    folder: PathBuf,
+}
+
+/// Builds all test programs of the workspace and runs them; then the examples of its documentation.
+///
+/// # Errors
+/// They cannot be built, or some fail; all are run even so.
+pub(crate) fn run() -> Result<()> {
+    let programs = build()?;
+    let failed = run_all(programs)?;
+    let documented = process::run(workspace::cargo().args(["test", "--workspace", "--doc", "--no-fail-fast"]));
+    if !failed.is_empty() {
+        let plural = if failed.len() == 1 { "program" } else { "programs" };
+        bail!("{} test {plural} failed: {}", failed.len(), failed.join(", "));
+    }
+    documented
+}
+
+fn build() -> Result<Vec<Program>> {
+    let mut command = workspace::cargo();
+    command.args(["test", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"]);
+    // Diagnostics go to the user; cargo's messages are for this program alone.
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("starting `{}`", process::line(&command)))?;
+    if !output.status.success() {
+        bail!("{}: {}", output.status, process::line(&command));
+    }
+    let mut programs = Vec::new();
+    for message in Message::parse_stream(output.stdout.as_slice()) {
+        if let Message::CompilerArtifact(artifact) = message.context("cargo's messages")?
+            && artifact.profile.test
+            && let Some(path) = artifact.executable
+        {
+            let folder = artifact.manifest_path.parent().context("a manifest in a folder")?.to_path_buf();
+            programs.push(Program { name: artifact.target.name, path: path.into(), folder: folder.into() });
+        }
+    }
+    Ok(programs)
+}
+
+/// What is left to run, and what has failed.
+struct Work {
+    alone: VecDeque<Program>,
+    others: VecDeque<Program>,
+    count: usize,
+    done: usize,
+    failed: Vec<String>,
+}
+
+fn run_all(programs: Vec<Program>) -> Result<Vec<String>> {
+    let count = programs.len();
+    let (alone, others) = programs.into_iter().partition(|program| ALONE.contains(&program.name.as_str()));
+    let work = Mutex::new(Work { alone, others, count, done: 0, failed: Vec::new() });
+    let libraries = libraries()?;
+    std::thread::scope(|scope| {
+        let lanes = [true, false].map(|serial| {
+            let (work, libraries) = (&work, &libraries);
+            scope.spawn(move || lane(work, serial, libraries))
+        });
+        lanes.into_iter().try_for_each(|lane| lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })?;
+    Ok(work.into_inner().unwrap_or_else(PoisonError::into_inner).failed)
+}
+
+/// Runs programs until none is left; `serial`: those that run alone first.
+fn lane(work: &Mutex<Work>, serial: bool, libraries: &str) -> Result<()> {
+    let lock = || work.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let next = {
+            let mut work = lock();
+            let alone = if serial { work.alone.pop_front() } else { None };
+            alone.or_else(|| work.others.pop_front())
+        };
+        let Some(program) = next else { return Ok(()) };
+        let start = Instant::now();
+        let (text, success) = output(&program, libraries)?;
+        let mut work = lock();
+        work.done += 1;
+        let place = format!("{} of {}", work.done, work.count);
+        let relative = program.folder.strip_prefix(workspace::root()).unwrap_or(&program.folder).display().to_string();
+        let name = format!("{} of {relative}", program.name);
+        status::print(format_args!("{}", text.trim_end()))?;
+        let verdict = if success { "Passed" } else { "Failed" };
+        status::say(verdict, format_args!("{name}, {:.1} s ({place})", start.elapsed().as_secs_f64()));
+        if !success {
+            work.failed.push(name);
+        }
+    }
+}
+
+/// What a program says, and whether it ends well.
+fn output(program: &Program, libraries: &str) -> Result<(String, bool)> {
+    let mut command = Command::new(&program.path);
+    command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder);
+    command.env("LD_LIBRARY_PATH", libraries).stdin(Stdio::null());
+    let output = command.output().with_context(|| format!("starting `{}`", process::line(&command)))?;
+    let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    Ok((text, output.status.success()))
+}
+
+/// Where the loader finds the compiler's own libraries, which tests of procedural macros need, before those of the user.
+fn libraries() -> Result<String> {
+    let sysroot = process::capture(Command::new("rustc").args(["--print", "sysroot"]))?;
+    let own = Path::new(sysroot.trim()).join("lib").display().to_string();
+    Ok(std::env::var("LD_LIBRARY_PATH").map_or(own.clone(), |users| format!("{own}:{users}")))
+}
