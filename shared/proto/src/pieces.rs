@@ -20,7 +20,8 @@ impl Pieces {
     /// Blocks of these roots in `each` pieces; as many as there is room for if that is less, and at least one.
     #[must_use]
     pub fn new(roots: RankSet, each: u32) -> Self {
-        Self { roots, each: each.clamp(1, MAX_RANKS / roots.len().max(1)) }
+        // No `clamp`, which can panic.
+        Self { roots, each: each.min(MAX_RANKS / roots.len().max(1)).max(1) }
     }
 
     /// As many pieces as the longest block has chunks, as far as there is room.
