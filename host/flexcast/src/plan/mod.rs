@@ -36,6 +36,9 @@ impl Kind {
 /// Longest read of a peer's memory: half of what a message can carry (InfiniBand specification, volume 1, 9.2: 2^31 bytes).
 const MAX_READ_BYTES: u64 = 1 << 30;
 
+/// Longest read of several pieces: eight of them, as many as are under way, are in flight for longer than a round trip on any link there is.
+const MERGED_READ_BYTES: u64 = 256 << 10;
+
 /// A run of bytes of the receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
@@ -338,8 +341,29 @@ impl Missing {
         self.chunks.iter().filter_map(piece_of).collect()
     }
 
+    /// What is missing of these pieces, in groups that are read as one: runs that go on in the next piece are read together, up to so many bytes
+    /// that a few reads fill a link, and no more, so that what is there can be passed on.
+    pub(crate) fn groups(&self, plan: &Plan, pieces: &Pieces, wanted: &PieceSet) -> Vec<(PieceSet, Vec<Range>)> {
+        let mut groups: Vec<(PieceSet, Vec<Range>)> = Vec::new();
+        for piece in wanted.iter() {
+            let runs = self.runs(plan, pieces, piece);
+            if let (Some((group, before)), Some(first)) = (groups.last_mut(), runs.first())
+                && let Some(last) = before.last_mut()
+                && last.offset + last.bytes == first.offset
+                && last.bytes + first.bytes <= MERGED_READ_BYTES
+            {
+                last.bytes += first.bytes;
+                before.extend(&runs[1..]);
+                group.insert(piece);
+            } else {
+                groups.push((PieceSet::of(piece), runs));
+            }
+        }
+        groups
+    }
+
     /// The missing runs of a piece: neighbouring chunks are one, as far as one read reaches.
-    pub(crate) fn runs(&self, plan: &Plan, pieces: &Pieces, piece: u32) -> Vec<Range> {
+    fn runs(&self, plan: &Plan, pieces: &Pieces, piece: u32) -> Vec<Range> {
         let mut runs: Vec<Range> = Vec::new();
         let Some((root, part)) = plan.piece(pieces, piece) else { return runs };
         let of_root = self.of(root);
@@ -525,5 +549,11 @@ mod tests {
         let runs = [Range { offset: 640 + 6 * 64, bytes: 64 }, Range { offset: 640 + 8 * 64, bytes: 64 }];
         assert_eq!(missing.runs(&plan, &pieces, 6), runs);
         assert!(missing.runs(&plan, &pieces, 7).is_empty());
+        // Chunks 4 to 6 are one run, over two pieces.
+        let joined = vec![Range { offset: 640 + 4 * 64, bytes: 192 }, Range { offset: 640 + 8 * 64, bytes: 64 }];
+        let both = [5, 6].into_iter().collect();
+        let groups = missing.groups(&plan, &pieces, &PieceSet::below(8));
+        assert_eq!(groups.last(), Some(&(PieceSet::of(7), vec![])));
+        assert!(groups.contains(&(both, joined)), "{groups:?}");
     }
 }

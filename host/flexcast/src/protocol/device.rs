@@ -6,6 +6,7 @@
 
 mod setup;
 
+use std::collections::BTreeMap;
 use std::mem::{offset_of, size_of};
 use std::ops::Range;
 
@@ -91,6 +92,8 @@ pub(crate) struct DeviceDriver {
     summary: Option<Summary>,
     /// Pieces that the engine has been asked to read.
     asked: PieceSet,
+    /// Pieces that are read together, by the first of them.
+    groups: BTreeMap<u32, PieceSet>,
     /// Pieces of the other ranks' blocks.
     foreign: PieceSet,
     /// Steps that the engine has been given: of the current operation the first two, of the communicator the last.
@@ -188,6 +191,7 @@ impl DeviceDriver {
         self.operation = self.operation.wrapping_add(1);
         self.summary = Some(descriptor.summary);
         (self.asked, self.foreign) = (PieceSet::EMPTY, posting.plan.foreign_pieces());
+        self.groups.clear();
         (self.release_given, self.finish_given) = (false, false);
     }
 
@@ -290,10 +294,7 @@ impl Driver for DeviceDriver {
             Notice::OwnBlock => {}
             Notice::CutOff { lost } => {
                 self.command.flags |= COMMAND_DELIVERED | COMMAND_CUT_OFF;
-                let delivered = self.foreign.without(&lost);
-                for (to, word) in self.command.delivered.iter_mut().zip(delivered.words()) {
-                    *to |= word;
-                }
+                insert(&mut self.command.delivered, &self.foreign.without(&lost));
             }
             Notice::Failed(failure) => self.fail(failure),
             Notice::Crashed(failure) => _ = self.lost.get_or_insert(failure),
@@ -303,13 +304,13 @@ impl Driver for DeviceDriver {
 
     fn poll(&mut self, now_ps: u64) -> Result<bool> {
         let mut moved = self.take_completion(now_ps)?;
-        let Self { control, command, .. } = self;
+        let Self { control, command, groups, .. } = self;
         let mut broken = None;
         moved |= control.poll(now_ps, |_, event| {
             match event {
-                Event::Read { tag: piece } => {
+                Event::Read { tag } => {
                     command.flags |= COMMAND_READ;
-                    insert(&mut command.read, piece);
+                    insert(&mut command.read, &groups.remove(&tag).unwrap_or(PieceSet::EMPTY));
                 }
                 Event::Broken { rank, status } => _ = broken.get_or_insert((rank, status as u16)),
                 // Peers have only to read by these connections.
@@ -342,10 +343,14 @@ impl Driver for DeviceDriver {
         Ok((!std::mem::replace(&mut self.failure_given, true)).then_some(Step::Fail(failure)))
     }
 
-    fn fetch(&mut self, piece: u32, reads: &[Read]) -> Result<()> {
-        if reads.is_empty() {
-            self.command.flags |= COMMAND_READ;
-            insert(&mut self.command.read, piece);
+    fn fetch(&mut self, pieces: PieceSet, reads: &[Read]) -> Result<()> {
+        match (pieces.first(), reads) {
+            (_, []) => {
+                self.command.flags |= COMMAND_READ;
+                insert(&mut self.command.read, &pieces);
+            }
+            (Some(first), _) => _ = self.groups.insert(first, pieces),
+            (None, _) => {}
         }
         reads.iter().try_for_each(|read| self.control.read(*read))
     }
@@ -415,8 +420,8 @@ impl Driver for DeviceDriver {
     }
 }
 
-fn insert(words: &mut [u64; 16], rank: u32) {
-    if let Some(word) = words.get_mut(rank as usize / 64) {
-        *word |= 1 << (rank % 64);
+fn insert(words: &mut [u64; 16], pieces: &PieceSet) {
+    for (to, word) in words.iter_mut().zip(pieces.words()) {
+        *to |= word;
     }
 }

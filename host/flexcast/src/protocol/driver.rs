@@ -136,8 +136,9 @@ pub(crate) trait Driver: fmt::Debug + Send {
     /// The next thing to do; to be called until there is none, after everything that has happened.
     fn next(&mut self) -> Result<Option<Step>>;
 
-    /// Reads ranges of a piece from a peer, none if nothing is missing of it, and then counts the piece as whole.
-    fn fetch(&mut self, piece: u32, reads: &[Read]) -> Result<()>;
+    /// Reads ranges of pieces from a peer, none if nothing is missing of them, and then counts the pieces as whole. The tag of the reads is the
+    /// number of the first piece.
+    fn fetch(&mut self, pieces: PieceSet, reads: &[Read]) -> Result<()>;
 
     /// Has sent what waited for room, and peers probed that do not answer.
     fn flush(&mut self, now_ps: u64) -> Result<()>;

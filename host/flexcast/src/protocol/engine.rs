@@ -12,7 +12,7 @@ mod start;
 mod state;
 
 use flexcast_proto::wire::Availability;
-use flexcast_proto::{Cause, Failure};
+use flexcast_proto::{Cause, Failure, PieceSet};
 
 use crate::error::Result;
 use crate::protocol::control::Read;
@@ -111,7 +111,7 @@ impl Engine {
                     }
                     self.poll_send(now_ps)?;
                 }
-                Step::Read { from, pieces, at } => pieces.iter().try_for_each(|piece| self.fetch(from, piece, at))?,
+                Step::Read { from, pieces, at } => self.fetch(from, &pieces, at)?,
                 Step::Release => {
                     if let Some(running) = self.current.as_mut() {
                         running.state.release(now_ps);
@@ -144,20 +144,28 @@ impl Engine {
         Ok(())
     }
 
-    /// Begins to read what is missing of a piece.
-    fn fetch(&mut self, from: u32, piece: u32, at: Option<Availability>) -> Result<()> {
+    /// Begins to read what is missing of pieces.
+    fn fetch(&mut self, from: u32, pieces: &PieceSet, at: Option<Availability>) -> Result<()> {
         let Some(running) = self.current.as_mut() else { return Ok(()) };
-        let mut reads = Vec::new();
-        if let Some(at) = at
+        let mut groups = vec![(*pieces, Vec::new())];
+        if at.is_some()
             && let Some(sides) = running.state.sides()
             && let Receiving::Closed { missing: Some(missing) } = &sides.receiving
         {
-            for run in missing.runs(&running.plan, &running.pieces, piece) {
-                let local = running.receive.region().slice(run.offset, run.bytes as u32)?;
-                reads.push(Read { from, local, remote_addr: at.address + run.offset, rkey: at.rkey, tag: piece });
-            }
+            groups = missing.groups(&running.plan, &running.pieces, pieces);
         }
-        running.report.reads += reads.len() as u64;
-        self.parts.driver.fetch(piece, &reads)
+        let Availability { address, rkey } = at.unwrap_or_default();
+        for (group, runs) in groups {
+            let Some(tag) = group.first() else { continue };
+            let region = running.receive.region();
+            let reads = runs.iter().map(|run| {
+                let local = region.slice(run.offset, run.bytes as u32)?;
+                Ok(Read { from, local, remote_addr: address + run.offset, rkey, tag })
+            });
+            let reads: Vec<Read> = reads.collect::<Result<_>>()?;
+            running.report.reads += reads.len() as u64;
+            self.parts.driver.fetch(group, &reads)?;
+        }
+        Ok(())
     }
 }

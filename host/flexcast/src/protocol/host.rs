@@ -1,5 +1,6 @@
 //! Driver of the protocol on the host: its state machine, and the control connections to other ranks.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use flexcast_proto::sequencer::Turn;
@@ -30,6 +31,8 @@ struct Current {
     here: Availability,
     /// Where the left neighbour has the pieces that it has acknowledged.
     offer: Option<Availability>,
+    /// Pieces that are read together, by the first of them.
+    groups: BTreeMap<u32, PieceSet>,
     /// Pieces of the other ranks' blocks.
     foreign: PieceSet,
     /// Fetch requests of the right neighbour.
@@ -189,7 +192,10 @@ impl Driver for HostDriver {
                         participant.fail(Failure { culprit: from, witness: own, cause });
                     }
                 }
-                Event::Read { tag: piece } => participant.read(piece),
+                Event::Read { tag } => {
+                    let pieces = current.groups.remove(&tag).unwrap_or(PieceSet::EMPTY);
+                    pieces.iter().for_each(|piece| participant.read(piece));
+                }
                 Event::Broken { rank, status } => {
                     participant.fail(Failure { culprit: rank, witness: own, cause: Cause::Connection(status as u16) });
                 }
@@ -215,9 +221,11 @@ impl Driver for HostDriver {
         Ok(None)
     }
 
-    fn fetch(&mut self, piece: u32, reads: &[Read]) -> Result<()> {
-        if reads.is_empty() {
-            self.participant.read(piece);
+    fn fetch(&mut self, pieces: PieceSet, reads: &[Read]) -> Result<()> {
+        match (pieces.first(), reads) {
+            (_, []) => pieces.iter().for_each(|piece| self.participant.read(piece)),
+            (Some(first), _) => _ = self.current.groups.insert(first, pieces),
+            (None, _) => {}
         }
         reads.iter().try_for_each(|read| self.control.read(*read))
     }

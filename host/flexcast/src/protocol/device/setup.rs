@@ -1,5 +1,6 @@
 //! Set-up of the progress thread and its queues.
 
+use std::collections::BTreeMap;
 use std::mem::size_of;
 
 use flexcast_abi::progress::{MACHINE_BYTES, MESSAGE_BYTES};
@@ -84,6 +85,7 @@ impl DeviceDriver {
             operation: 0,
             summary: None,
             asked: PieceSet::EMPTY,
+            groups: BTreeMap::new(),
             foreign: PieceSet::EMPTY,
             release_given: true,
             finish_given: true,
