@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
-use cargo_metadata::Message;
+use cargo_metadata::{Artifact, Message};
 
 use crate::{process, status, workspace};
 
@@ -40,24 +40,29 @@ pub(crate) fn run() -> Result<()> {
 
 fn build() -> Result<Vec<Program>> {
     let mut command = workspace::cargo();
-    command.args(["test", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"]);
-    // Diagnostics go to the user; cargo's messages are for this program alone.
-    let output = command.stderr(Stdio::inherit()).output();
-    let output = output.with_context(|| format!("starting `{}`", process::line(&command)))?;
+    command.args(["test", "--workspace", "--no-run"]);
+    let program = |artifact: Artifact| {
+        let path = artifact.executable.filter(|_| artifact.profile.test)?;
+        let folder = artifact.manifest_path.parent()?.to_path_buf();
+        Some(Program { name: artifact.target.name, path: path.into(), folder: folder.into() })
+    };
+    Ok(artifacts(&mut command)?.into_iter().filter_map(program).collect())
+}
+
+/// What a build command of cargo makes. Diagnostics go to the user; cargo's messages are for this program alone.
+pub(crate) fn artifacts(command: &mut Command) -> Result<Vec<Artifact>> {
+    let output = command.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("starting `{}`", process::line(command)))?;
     if !output.status.success() {
-        bail!("{}: {}", output.status, process::line(&command));
+        bail!("{}: {}", output.status, process::line(command));
     }
-    let mut programs = Vec::new();
+    let mut artifacts = Vec::new();
     for message in Message::parse_stream(output.stdout.as_slice()) {
-        if let Message::CompilerArtifact(artifact) = message.context("cargo's messages")?
-            && artifact.profile.test
-            && let Some(path) = artifact.executable
-        {
-            let folder = artifact.manifest_path.parent().context("a manifest in a folder")?.to_path_buf();
-            programs.push(Program { name: artifact.target.name, path: path.into(), folder: folder.into() });
+        if let Message::CompilerArtifact(artifact) = message.context("cargo's messages")? {
+            artifacts.push(artifact);
         }
     }
-    Ok(programs)
+    Ok(artifacts)
 }
 
 /// What is left to run, and what has failed.

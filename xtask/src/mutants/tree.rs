@@ -6,8 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use cargo_metadata::Message;
+use cargo_metadata::Artifact;
 
+use crate::test_programs::artifacts;
 use crate::{new_file, process, status, workspace};
 
 /// The images whose firmware is mutated and run.
@@ -157,22 +158,8 @@ pub(super) fn test_programs() -> Result<Vec<PathBuf>> {
     let mut command = workspace::cargo();
     command.args(["test", "--package", "flexcast-tests", "--no-run"]);
     command.args(TESTS.iter().flat_map(|test| ["--test", test]));
-    command.args(["--message-format", "json-render-diagnostics"]);
-    // Diagnostics go to the user; cargo's messages are for this program alone.
-    let output = command.stderr(Stdio::inherit()).output();
-    let output = output.with_context(|| format!("starting `{}`", process::line(&command)))?;
-    if !output.status.success() {
-        bail!("{}: {}", output.status, process::line(&command));
-    }
-    let mut programs = Vec::new();
-    for message in Message::parse_stream(output.stdout.as_slice()) {
-        if let Message::CompilerArtifact(artifact) = message.context("cargo's messages")?
-            && TESTS.contains(&artifact.target.name.as_str())
-            && let Some(program) = artifact.executable
-        {
-            programs.push(program.into_std_path_buf());
-        }
-    }
+    let program = |artifact: Artifact| artifact.executable.filter(|_| TESTS.contains(&artifact.target.name.as_str()));
+    let programs: Vec<PathBuf> = artifacts(&mut command)?.into_iter().filter_map(program).map(Into::into).collect();
     if programs.len() != TESTS.len() {
         bail!(
             "cargo built {} of the test programs {TESTS:?}; its command was `{}`",
