@@ -65,16 +65,24 @@ fn byte(seed: u64, rank: usize, at: usize) -> u8 {
     (at as u64 * 11 + at as u64 / 253 + rank as u64 * 37 + seed) as u8
 }
 
+/// After so many bytes a contribution repeats itself.
+const PERIOD: usize = 253 * 256;
+
 /// What a rank contributes: differs by seed, rank and place.
 #[must_use]
 pub fn contribution(seed: u64, rank: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|at| byte(seed, rank, at)).collect()
+    let period: Vec<u8> = (0..len.min(PERIOD)).map(|at| byte(seed, rank, at)).collect();
+    // Slices: tests of hundreds of MiB would wait longer for single bytes than for the emulator.
+    let mut bytes = period.repeat(len.div_ceil(PERIOD));
+    bytes.truncate(len);
+    bytes
 }
 
 /// What an Allgather of such contributions brings.
 #[must_use]
 pub fn gathered(seed: u64, ranks: usize, len: usize) -> Vec<u8> {
-    (0..ranks).flat_map(|rank| contribution(seed, rank, len)).collect()
+    let blocks: Vec<Vec<u8>> = (0..ranks).map(|rank| contribution(seed, rank, len)).collect();
+    blocks.concat()
 }
 
 /// Posts an Allgather of `bytes` bytes.

@@ -97,7 +97,7 @@ impl Fuzz {
 }
 
 /// Whether tests are to leave out what takes minutes and seldom finds anything new.
-pub(crate) fn is_short() -> bool {
+fn is_short() -> bool {
     std::env::var_os("FLEXCAST_SHORT_TESTS").is_some_and(|value| !value.is_empty())
 }
 

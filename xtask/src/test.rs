@@ -25,6 +25,7 @@ const STEPS: &[Step] = &[
     ("flexcast.h", || header::check()),
     ("device tests", device_tests),
     ("emulator libraries", || emu_libs::build_host(workspace::TESTS_PROFILE).map(drop)),
+    ("test programs", || test_programs::build().map(drop)),
     (HOST_TESTS, host_tests),
     (FUZZ_TARGETS, fuzz::step),
     ("lints", lints),
@@ -32,7 +33,7 @@ const STEPS: &[Step] = &[
 
 const FUZZ_TARGETS: &str = "fuzz targets";
 const HOST_TESTS: &str = "host tests";
-/// These run beside the host tests, which leave processors idle: nothing that they build is used by another step.
+/// These run beside the host tests, which leave processors idle and have been built by then.
 const BESIDE_HOST_TESTS: [&str; 2] = [FUZZ_TARGETS, "lints"];
 
 impl Test {
@@ -76,9 +77,7 @@ impl Ended {
 fn run_steps(steps: &[&Step]) -> Result<()> {
     let start = Instant::now();
     let has_host_tests = steps.iter().any(|(name, _)| *name == HOST_TESTS);
-    // The short form of the fuzz targets' tests takes what the host tests have built, and so comes behind them.
-    let shares = |name: &str| name == FUZZ_TARGETS && fuzz::is_short();
-    let is_beside = |step: &&&Step| has_host_tests && BESIDE_HOST_TESTS.contains(&step.0) && !shares(step.0);
+    let is_beside = |step: &&&Step| has_host_tests && BESIDE_HOST_TESTS.contains(&step.0);
     let (beside, in_turn): (Vec<&Step>, Vec<&Step>) = steps.iter().copied().partition(|step| is_beside(&step));
     let run_all = |steps: &[&Step]| -> Vec<Ended> { steps.iter().map(|step| Ended::run(step)).collect() };
     let ended = std::thread::scope(|scope| {

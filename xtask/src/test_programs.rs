@@ -16,14 +16,14 @@ const ALONE: [&str; 7] = ["emu_exec", "forked", "four_processes", "lost_ranks", 
 
 /// A test program.
 #[derive(Clone, Debug)]
-struct Program {
+pub(crate) struct Program {
     name: String,
     path: PathBuf,
     /// The package's folder, in which cargo runs it.
     folder: PathBuf,
 }
 
-/// Builds all test programs of the workspace and runs them; then the examples of its documentation.
+/// Runs all test programs of the workspace, and builds them where [`build`] has not; then the examples of its documentation.
 ///
 /// # Errors
 /// They cannot be built, or some fail; all are run even so.
@@ -38,7 +38,11 @@ pub(crate) fn run() -> Result<()> {
     documented
 }
 
-fn build() -> Result<Vec<Program>> {
+/// Builds the test programs of the workspace.
+///
+/// # Errors
+/// cargo fails.
+pub(crate) fn build() -> Result<Vec<Program>> {
     let mut command = workspace::cargo();
     command.args(["test", "--workspace", "--no-run"]);
     let program = |artifact: Artifact| {
