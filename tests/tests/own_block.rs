@@ -1,7 +1,8 @@
 //! The own block of an Allgather: long ones are copied by the card, while the host goes on.
 
+use emu_machine::nic::{QpModify, QpState};
 use emu_machine::{Config as MachineConfig, with_world};
-use flexcast::{Control, Transport};
+use flexcast::{Cause, Communicator, Control, Transport};
 use flexcast_tests::communicators::{check, config, connect, ended, gather, with_machine};
 
 /// Packets that have gone round inside a card.
@@ -66,6 +67,52 @@ fn a_communicator_may_be_dropped_while_its_card_copies() {
             for outcome in ended(provider, all) {
                 check(&outcome.expect("success"), seed, 2, 100_000);
             }
+        }
+        assert_eq!(with_world(emu_machine::World::take_races).expect("a machine"), []);
+    });
+}
+
+/// Takes the queue pair that is connected to itself out of service, as an administrator or an error of the card does.
+fn break_copier(card: usize) {
+    with_world(|world| {
+        world.nic_call(card, |nic, effects| {
+            let is_own = |qpn: &u32| nic.query_qp(*qpn).is_ok_and(|qp| qp.path.dest_qpn == *qpn);
+            let copiers: Vec<u32> = nic.queue_pairs(0).filter(is_own).collect();
+            assert_eq!(copiers.len(), 1, "one queue pair copies");
+            let error = QpModify { next_state: Some(QpState::Err), ..QpModify::default() };
+            nic.modify_qp(0, copiers[0], &error, effects).expect("any state leads there");
+        })
+    })
+    .expect("a machine")
+    .expect("a card");
+}
+
+/// A copy that the card gives up is a failure of this rank's card at all ranks. Every buffer comes back; the communicator takes no other
+/// operation, and a new one works.
+#[test]
+fn a_copy_that_the_card_gives_up_fails_the_operation_at_all_ranks() {
+    let machine = MachineConfig { uc_multicast: true, detect_races: true, ..MachineConfig::default() };
+    with_machine(machine, |provider, cards| {
+        let config = || config().transport(Transport::UcMulticast);
+        let gather_all = |communicators: &[Communicator]| -> Vec<_> {
+            communicators.iter().map(|one| gather(one, 1, 300_000)).collect()
+        };
+        let communicators = connect(cards.iter(), &config());
+        let requests = gather_all(&communicators);
+        break_copier(0);
+        for outcome in ended(provider, communicators.iter().zip(requests)) {
+            let failed = outcome.expect_err("the own block of rank 0 is not there");
+            let failure = failed.report.failure.expect("why");
+            assert!(failure.culprit == 0 && matches!(failure.cause, Cause::Device(_)), "{failure}");
+            let (send, receive) = (failed.send.expect("it comes back"), failed.receive.expect("it comes back"));
+            let refused = communicators[0].allgather(send, receive).expect_err("a rank is of no use");
+            assert!(refused.error.to_string().contains("the worker of rank 0 failed"), "{refused}");
+        }
+        drop(communicators);
+        let communicators = connect(cards.iter(), &config());
+        let requests = gather_all(&communicators);
+        for outcome in ended(provider, communicators.iter().zip(requests)) {
+            check(&outcome.expect("success"), 1, 2, 300_000);
         }
         assert_eq!(with_world(emu_machine::World::take_races).expect("a machine"), []);
     });
