@@ -91,16 +91,11 @@ const QUICK: [(&str, &str); 4] = [
     ("CARGO_PROFILE_RELEASE_DEBUG", "0"),
 ];
 
-/// Runs a command line in the repository; what it installs goes below `place`. The program is built in a folder of its own, once for all
-/// commands.
+/// Runs a command line in the repository; what it installs goes below `place`, and is built in a folder of its own.
 fn in_the_repository(command: &str, place: &Path) -> Output {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("release");
     let mut shell = shell(command);
-    shell
-        .current_dir(workspace_root())
-        .env("CARGO_INSTALL_ROOT", place)
-        .env("FLEXCAST_CLI_TARGET", &target)
-        .envs(QUICK);
+    shell.current_dir(workspace_root()).env("CARGO_INSTALL_ROOT", place).envs(QUICK);
     if command.starts_with("cargo install") {
         shell.env("CARGO_TARGET_DIR", &target).env("FLEXCAST_XTASK", built_xtask());
     }

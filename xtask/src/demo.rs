@@ -21,7 +21,7 @@ impl Demo {
     pub(crate) fn run(&self) -> Result<()> {
         build::build(&Toolchain::load("emu")?, &workspace::images()?)?;
         status::say("Building", "the command-line tool");
-        let mut command = Command::new(workspace::cli()?);
+        let mut command = Command::new(workspace::quick_cli()?);
         command.arg("demo").arg("--images").arg(workspace::image_dir("emu"));
         if let Some(file) = &self.file {
             command.arg("--file").arg(file);

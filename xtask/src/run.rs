@@ -18,6 +18,6 @@ impl Run {
         let toolchain = Toolchain::load("emu")?;
         let files = build::build(&toolchain, &images)?;
         manifest::require(&toolchain, &images, &files)?;
-        process::run(Command::new(workspace::cli()?).arg("run").args(files))
+        process::run(Command::new(workspace::quick_cli()?).arg("run").args(files))
     }
 }

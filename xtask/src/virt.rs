@@ -25,8 +25,9 @@ impl Virt {
             status::print(format_args!("{}", elf.display()))?;
             return Ok(());
         }
-        let own =
-            process::capture(Command::new(workspace::cli()?).args(["emu", "run", "--machine", "virt"]).arg(&elf))?;
+        let own = process::capture(
+            Command::new(workspace::quick_cli()?).args(["emu", "run", "--machine", "virt"]).arg(&elf),
+        )?;
         status::print(own.trim_end_matches('\n'))?;
         if process::find(QEMU).is_none() {
             status::warn(format_args!("{QEMU} is not installed (Debian: qemu-system-misc): nothing to compare with"));

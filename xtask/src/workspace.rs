@@ -104,14 +104,13 @@ pub(crate) fn select_images(wanted: &[String]) -> Result<Vec<String>> {
 /// `cargo build` of a target (`--lib`, `--bin NAME`, ...) of a package of the host workspace.
 ///
 /// Cargo compiles a crate once more for every other set of features, and a package alone asks for fewer of them than all
-/// packages with their tests do: built alone on the way to a test, the emulator would be compiled a second time. So with the
-/// profile of the tests the target is built as `cargo test --workspace` builds it, and with it those of other packages that
-/// fit; `--examples` brings the features of tests in.
+/// packages do: built alone on the way to a test, the emulator would be compiled a second time. So with the profile of the
+/// tests the target is built as `cargo test --workspace` builds it, and with it those of other packages that fit.
 pub(crate) fn cargo_build(profile: &str, package: &str, target: &[&str]) -> Command {
     let mut command = cargo();
     command.args(["build", "--profile", profile]).args(target);
     match profile {
-        TESTS_PROFILE => command.args(["--workspace", "--examples"]),
+        TESTS_PROFILE => command.arg("--workspace"),
         _ => command.args(["--package", package]),
     };
     command
@@ -123,15 +122,18 @@ pub(crate) const TESTS_PROFILE: &str = "dev";
 /// Cargo's name of the profile that users get.
 pub(crate) const RELEASE: &str = "release";
 
-/// Names a folder to build the command-line tool in, in place of cargo's target directory.
-const CLI_TARGET: &str = "FLEXCAST_CLI_TARGET";
-
 /// Names the cargo profile of the command-line tool, in place of the one that users get.
 const CLI_PROFILE: &str = "FLEXCAST_CLI_PROFILE";
 
 /// Builds the command-line tool and returns its path.
 pub(crate) fn cli() -> Result<PathBuf> {
     cli_of(&std::env::var(CLI_PROFILE).unwrap_or_else(|_| RELEASE.to_owned()))
+}
+
+/// The same for moments of work: with the profile of the tests it is built in two thirds of the time, on what `cargo xtask`
+/// itself was built of, and the tests find it built.
+pub(crate) fn quick_cli() -> Result<PathBuf> {
+    cli_of(&std::env::var(CLI_PROFILE).unwrap_or_else(|_| TESTS_PROFILE.to_owned()))
 }
 
 /// The same with another profile of cargo's.
@@ -142,16 +144,9 @@ pub(crate) fn cli_of(profile: &str) -> Result<PathBuf> {
         // Its build script needs this program to build the images that it holds.
         command.env("FLEXCAST_XTASK", own);
     }
-    let elsewhere = std::env::var_os(CLI_TARGET).map(PathBuf::from);
-    if let Some(folder) = &elsewhere {
-        command.env("CARGO_TARGET_DIR", folder);
-    }
     process::run(&mut command)?;
-    let target = match elsewhere {
-        Some(folder) => folder,
-        None => metadata(&own_root().join("Cargo.toml"))?.target_directory.into_std_path_buf(),
-    };
-    let path = target.join(emu_libs::profile_folder(profile)).join("flexcast");
+    let target = metadata(&own_root().join("Cargo.toml"))?.target_directory;
+    let path = target.into_std_path_buf().join(emu_libs::profile_folder(profile)).join("flexcast");
     if !path.is_file() {
         bail!("cargo built flexcast-cli, but {} is not there", path.display());
     }
@@ -193,4 +188,32 @@ pub(crate) fn private_prefixes() -> Vec<String> {
     prefixes.push(root().to_string_lossy().into_owned());
     prefixes.extend(std::env::var("HOME").ok().filter(|home| home.len() > 1));
     prefixes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::process::Command;
+
+    use super::{own_root, process};
+
+    /// Packages that a selection of the workspace is built of, each with its features.
+    fn built_of(selection: &[&str]) -> BTreeSet<String> {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["tree", "--locked", "--prefix", "none", "--no-dedupe", "--format", "{p} {f}"]);
+        let told = process::capture(cargo.args(selection).current_dir(own_root())).expect("cargo tree");
+        told.lines().filter(|line| line.contains(" v")).map(str::to_owned).collect()
+    }
+
+    /// What differs is compiled twice on the way from `cargo xtask demo` to `cargo xtask test`, and what stands on it: the
+    /// comment in xtask/Cargo.toml says how to mend it.
+    #[test]
+    fn nothing_is_compiled_for_two_sets_of_features() {
+        let itself = built_of(&["--package", "xtask", "--edges", "normal,build"]);
+        let demo = built_of(&["--workspace", "--edges", "normal,build"]);
+        let tests = built_of(&["--workspace", "--edges", "normal,build,dev"]);
+        assert!(itself.len() > 50 && demo.len() > itself.len());
+        assert_eq!(itself.difference(&demo).collect::<Vec<_>>(), [""; 0], "`cargo xtask` has these alone");
+        assert_eq!(demo.difference(&tests).collect::<Vec<_>>(), [""; 0], "`cargo xtask demo` has these alone");
+    }
 }
