@@ -102,7 +102,8 @@ mod tests {
                 let own = pieces.of(rank);
                 prop_assert_eq!(own.len(), pieces.each());
                 let mut before = None;
-                for chunk in 0..chunks.min(50).max(chunks.saturating_sub(5)) {
+                // Miri takes a minute for what a processor does in a millisecond.
+                for chunk in (0..chunks).step_by(if cfg!(miri) { 331 } else { 1 }) {
                     let piece = pieces.of_chunk(rank, chunks, chunk).unwrap();
                     let within = pieces.place(piece).unwrap();
                     prop_assert!(own.contains(piece) && before.is_none_or(|before| before <= piece));
