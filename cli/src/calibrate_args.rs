@@ -5,18 +5,15 @@ use std::path::PathBuf;
 use flexcast_lab::options::whole;
 
 use crate::images_args::ImagesArgs;
+use crate::model_args::ModelArgs;
 
 /// What to calibrate.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CalibrateArgs {
     #[command(flatten)]
     pub(crate) images: ImagesArgs,
-    /// The timing model: m2, or a file of a model's numbers.
-    #[arg(long, value_name = "NAME|FILE", default_value = "m2")]
-    pub(crate) model: String,
-    /// A number of the model that is to be different, such as loads.l3_cycles=115.
-    #[arg(long, value_name = "GROUP.NAME=VALUE")]
-    pub(crate) set: Vec<String>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
     /// Leave out the sweep over assumptions.
     #[arg(long)]
     pub(crate) quick: bool,

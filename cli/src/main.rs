@@ -10,6 +10,7 @@ mod commands;
 mod images_args;
 mod inputs;
 mod look_args;
+mod model_args;
 mod pair_args;
 mod plan_args;
 mod progress;

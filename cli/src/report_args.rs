@@ -7,6 +7,7 @@ use flexcast_lab::options::whole;
 use flexcast_lab::shard::Shard;
 
 use crate::images_args::ImagesArgs;
+use crate::model_args::ModelArgs;
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
@@ -36,12 +37,8 @@ pub(crate) struct ReportArgs {
     pub(crate) experiments: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) images: ImagesArgs,
-    /// What emulated times are made of: m2, uncalibrated-1, or a file of a timing model's numbers.
-    #[arg(long, value_name = "NAME|FILE", default_value = "m2")]
-    pub(crate) model: String,
-    /// A number of the timing model that is to be different, such as loads.l3_cycles=115.
-    #[arg(long, value_name = "GROUP.NAME=VALUE")]
-    pub(crate) set: Vec<String>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
     /// Runs at a time, each with a machine of its own [default: one per core].
     #[arg(long, value_parser = whole::<usize>(1, usize::MAX), value_name = "N", default_value_t = std::thread::available_parallelism().map_or(1, std::num::NonZero::get))]
     pub(crate) jobs: usize,

@@ -11,8 +11,7 @@ use std::time::Duration;
 use calls::{PS_PER_US, config, machine, run};
 use emu_provider::emulated;
 use flexcast::{Control, Transport};
-use flexcast_lab::sim::algorithm::Algorithm;
-use flexcast_lab::sim::params::{HostFault, Operation, SimParams};
+use flexcast_lab::sim::params::{HostFault, SimParams};
 use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run as simulation;
 use flexcast_lab::sim::skew::PostSkew;
@@ -48,18 +47,12 @@ fn with_fault(control: Control, fault: HostFault) -> Report {
 fn with_fault_and_skew(control: Control, fault: HostFault, skew_us: u64) -> Report {
     let params = SimParams {
         ranks: 5,
-        ranks_per_card: 1,
-        operation: Operation::Allgather,
-        algorithm: Algorithm::Multicast,
         bytes: 20_000,
-        total_bytes: None,
-        root: 0,
         warm_up: 0,
-        iterations: 1,
-        seed: 1,
         skew: PostSkew::of_us(skew_us),
         config: config().control(control).barrier_timeout(Duration::from_micros(20_000)),
         host_faults: vec![fault],
+        ..SimParams::default()
     };
     let provider = emulated(machine(5)).expect("a machine");
     simulation::run(&provider, Some(&image()), &params, &simulation::source(&params).expect("memory"), &mut |_| {})

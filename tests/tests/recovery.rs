@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use emu_config::Machine;
 use flexcast::{Config, Control, Overheads, Transport};
-use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::{Operation, SimParams};
 use flexcast_lab::sim::run;
 use flexcast_lab::sim::skew::PostSkew;
@@ -20,18 +19,14 @@ fn case(seed: u64) -> (SimParams, Machine) {
     let gathers = random.random_ratio(2, 3);
     let mut params = SimParams {
         ranks,
-        ranks_per_card: 1,
         operation: if gathers { Operation::Allgather } else { Operation::Broadcast },
-        algorithm: Algorithm::Multicast,
         bytes: u64::from(chunk_bytes) * random.random_range(1..60) - random.random_range(0..63),
-        total_bytes: None,
         root: random.random_range(0..ranks),
         warm_up: 0,
         iterations: 2,
         seed,
         config: Config::default().with_subgroups(random.random_range(1..=3)),
-        skew: PostSkew::default(),
-        host_faults: Vec::new(),
+        ..SimParams::default()
     };
     let receive_bytes = params.receive_bytes();
     params.config = params
@@ -143,17 +138,9 @@ fn nothing_is_fetched_where_nothing_is_lost() {
 /// Three that fetched thousands of chunks when multicast ended by the time alone.
 #[test]
 fn slow_roots_and_long_blocks_lose_nothing() {
-    let (params, _) = case(1);
     let config = |bytes: u64| Config::default().max_receive_bytes(bytes);
-    let with = |ranks: u32, bytes: u64, config: Config| SimParams {
-        ranks,
-        bytes,
-        operation: Operation::Allgather,
-        config,
-        root: 0,
-        iterations: 1,
-        ..params.clone()
-    };
+    let with =
+        |ranks: u32, bytes: u64, config: Config| SimParams { ranks, bytes, warm_up: 0, config, ..SimParams::default() };
     for params in [
         with(8, 2 << 20, config(16 << 20).chains(1)),
         with(8, 2 << 20, config(16 << 20).chains(8).pacing_gbit_per_s(Some(28))),

@@ -6,11 +6,9 @@ use emu_config::Machine;
 use emu_machine::Config as MachineConfig;
 use emu_provider::emulated;
 use flexcast::{Config, Control, Transport};
-use flexcast_lab::sim::algorithm::Algorithm;
-use flexcast_lab::sim::params::{Operation, SimParams};
+use flexcast_lab::sim::params::SimParams;
 use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run;
-use flexcast_lab::sim::skew::PostSkew;
 use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::image_bytes;
 
@@ -31,21 +29,7 @@ fn slow(transport: Transport, control: Control) -> SimParams {
         .chains(1)
         .max_receive_bytes(BYTES * u64::from(RANKS))
         .recovery_timeout(Duration::from_micros(500));
-    SimParams {
-        ranks: RANKS,
-        ranks_per_card: 1,
-        operation: Operation::Allgather,
-        algorithm: Algorithm::Multicast,
-        bytes: BYTES,
-        total_bytes: None,
-        root: 0,
-        warm_up: 0,
-        iterations: 1,
-        seed: 1,
-        config,
-        skew: PostSkew::default(),
-        host_faults: Vec::new(),
-    }
+    SimParams { ranks: RANKS, bytes: BYTES, warm_up: 0, config, ..SimParams::default() }
 }
 
 fn simulate(params: &SimParams) -> Report {

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use emu_config::Timing;
 use emu_observe::new_file::NewFile;
 use flexcast_cli::{note, out};
 use flexcast_lab::calibrate::{Images, Options, calibrate};
@@ -13,9 +12,12 @@ use flexcast_lab::calibrate::{Images, Options, calibrate};
 use crate::calibrate_args::CalibrateArgs;
 
 pub(super) fn run(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
-    let timing = Timing { model: Some(args.model.clone()), set: args.set.clone() };
+    let timing = args.model.timing();
     let Some(parameters) = timing.parameters()? else {
-        anyhow::bail!("--model {}: it has no numbers to calibrate; name m2, or a file of a timing model", args.model);
+        anyhow::bail!(
+            "--model {}: it has no numbers to calibrate; name m2, or a file of a timing model",
+            args.model.model
+        );
     };
     let source = args.images.source();
     let images = Images { reference: source.read("reference")?, calibration: source.read("calibration")? };

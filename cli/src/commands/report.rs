@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use emu_config::Timing;
 use flexcast_cli::out;
 use flexcast_lab::evaluate::calibration::Calibration;
 use flexcast_lab::evaluate::expect::Ending;
@@ -36,8 +35,8 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let calibration = args.calibration.as_deref().map(Calibration::read).transpose()?;
-    let model = Timing { model: Some(args.model.clone()), set: args.set.clone() };
-    let name = model.parameters()?.map_or_else(|| args.model.clone(), |parameters| parameters.name);
+    let model = args.model.timing();
+    let name = model.parameters()?.map_or_else(|| args.model.model.clone(), |parameters| parameters.name);
     let options =
         Options { images: args.images.source(), model, jobs: args.jobs, memory_bytes: jobs::memory_limit_bytes() };
     // Hours of runs are not lost for a place that cannot be written.

@@ -119,10 +119,12 @@ impl Calibration {
     pub fn markdown(&self) -> String {
         let mut parts = vec![
             "# How well the clock predicts".to_owned(),
-            "Written by `flexcast calibrate --markdown FILE`; not to be edited. Predictions are *emulated*; nothing was measured on a card. The model \
-             has one fitted number, and none was changed after the points below had been looked at. `not discriminating`: any model would pass, or \
-             an engine of the emulated card is the limit. `prediction`: nothing was published to compare with. The bounds are what a pocket \
-             calculation gives: one thread after the other without waiting for anybody, and one instruction per core and cycle."
+            "Written by `flexcast calibrate --markdown FILE`; not to be edited. All predictions are *emulated*; nothing was measured on a card.".to_owned(),
+            "- The model has one fitted number. No number was changed after the points below had been looked at.\n\
+             - *not discriminating*: any model would pass, or an engine of the emulated card is the limit.\n\
+             - *prediction*: nothing was published to compare with.\n\
+             - *latency bound*: one thread takes its loads and stores one after the other, and waits for no other thread.\n\
+             - *issue bound*: a core executes one instruction per cycle."
                 .to_owned(),
         ];
         for Section { title, table, notes } in self.sections("; ") {
