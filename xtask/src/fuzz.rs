@@ -65,6 +65,10 @@ const INSTRUMENTATION: [&str; 6] = [
 ];
 /// In place of an address sanitizer: fresh and freed memory of the C allocator holds neither zeros nor what it held.
 const ALLOCATOR: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.perturb=165:glibc.malloc.tcache_count=0");
+/// The package of the targets.
+const PACKAGE: &str = "flexcast-fuzz";
+/// Its profile in the workspace's Cargo.toml.
+const PROFILE: &str = "fuzz";
 /// libFuzzer's own programs are C++.
 const COMPILERS: [&str; 3] = ["c++", "g++", "clang++"];
 /// Lines of a failing target that are shown.
@@ -101,7 +105,7 @@ fn is_short() -> bool {
     std::env::var_os("FLEXCAST_SHORT_TESTS").is_some_and(|value| !value.is_empty())
 }
 
-/// The step of `cargo xtask test`: the committed inputs on any machine, and a smoke run where libFuzzer can be built.
+/// The step of `cargo xtask test`: a smoke run where libFuzzer can be built. The committed inputs are replayed by the host tests.
 pub(crate) fn step() -> Result<()> {
     let why = match compiler() {
         None => Some("no C++ compiler (Debian: g++) is installed"),
@@ -110,10 +114,8 @@ pub(crate) fn step() -> Result<()> {
     };
     if let Some(why) = why {
         status::warn(format_args!("skipped, because {why}: fuzzing beyond the committed inputs"));
-        return process::run(plain_cargo()?.arg("test"));
+        return Ok(());
     }
-    // With the flags of the programs, so that nothing is built twice.
-    process::run(instrumented_cargo("test")?.0.args(["--lib", "--tests"]))?;
     run(&targets()?, Length::Smoke)
 }
 
@@ -155,41 +157,41 @@ pub(crate) fn compiler() -> Option<PathBuf> {
     }
 }
 
-/// Cargo for fuzz/ without instrumentation: what the registry gave is built already for the host workspace.
-pub(crate) fn plain_cargo() -> Result<Command> {
+/// Cargo for fuzz/ without instrumentation.
+fn plain_cargo(subcommand: &str) -> Command {
     let mut cargo = workspace::cargo();
-    cargo.current_dir(folder()).env("CARGO_TARGET_DIR", workspace::target_dir()?);
-    Ok(cargo)
+    cargo.args([subcommand, "--quiet", "--package", PACKAGE]);
+    cargo
 }
 
 fn write_seeds() -> Result<()> {
-    process::run(plain_cargo()?.args(["test", "--quiet", "--test", "seeds"]).env("FLEXCAST_WRITE_SEEDS", "1"))?;
+    process::run(plain_cargo("test").args(["--test", "seeds"]).env("FLEXCAST_WRITE_SEEDS", "1"))?;
     status::say("Written", folder().join("seeds").display());
     Ok(())
 }
 
 fn replay(target: &Target, file: &Path) -> Result<()> {
     let file = file.canonicalize().with_context(|| format!("no input {}", file.display()))?;
-    let mut cargo = plain_cargo()?;
-    cargo.args(["run", "--quiet", "--bin", &target.name, "--"]).arg(file).env("RUST_BACKTRACE", "1");
+    let mut cargo = plain_cargo("run");
+    cargo.args(["--bin", &target.name, "--"]).arg(file).env("RUST_BACKTRACE", "1");
     process::run(&mut cargo)
 }
 
 /// Cargo for fuzz/ with instrumentation, and the folder of what it builds.
-fn instrumented_cargo(subcommand: &str) -> Result<(Command, PathBuf)> {
+fn instrumented_cargo() -> Result<(Command, PathBuf)> {
     let version = process::capture(Command::new("rustc").arg("-vV").current_dir(workspace::root()))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("`rustc -vV` names no host")?;
     let target_dir = output()?.join("cargo");
     let mut cargo = workspace::cargo();
     // With a target named, flags do not reach build scripts and macros.
-    cargo.args([subcommand, "--release", "--target", host]).current_dir(folder());
+    cargo.args(["build", "--package", PACKAGE, "--profile", PROFILE, "--target", host]);
     cargo.env("CARGO_TARGET_DIR", &target_dir).env("CARGO_ENCODED_RUSTFLAGS", INSTRUMENTATION.join("\u{1f}"));
-    Ok((cargo, target_dir.join(host).join("release")))
+    Ok((cargo, target_dir.join(host).join(PROFILE)))
 }
 
 /// Builds all targets at once and gives the folder of their programs.
 fn build() -> Result<PathBuf> {
-    let (mut cargo, programs) = instrumented_cargo("build")?;
+    let (mut cargo, programs) = instrumented_cargo()?;
     process::run(cargo.arg("--bins"))?;
     Ok(programs)
 }

@@ -112,8 +112,7 @@ fn run_steps(steps: &[&Step]) -> Result<()> {
 
 fn format() -> Result<()> {
     process::run(workspace::cargo().args(["fmt", "--all", "--check"]))?;
-    process::run(workspace::device_cargo().args(["fmt", "--all", "--check"]))?;
-    process::run(fuzz::plain_cargo()?.args(["fmt", "--check"]))
+    process::run(workspace::device_cargo().args(["fmt", "--all", "--check"]))
 }
 
 fn images() -> Result<()> {
@@ -140,7 +139,6 @@ fn lints() -> Result<()> {
     let folder = workspace::target_dir()?.join("lints");
     let here = |cargo: &mut Command| process::run(cargo.args(deny).env("CARGO_TARGET_DIR", &folder));
     here(workspace::cargo().args(["clippy", "--quiet", "--workspace", "--all-targets"]))?;
-    here(fuzz::plain_cargo()?.args(["clippy", "--quiet", "--all-targets"]))?;
     let toolchain = Toolchain::load("emu")?;
     let mut device: Command = workspace::device_cargo();
     device.args(["clippy", "--quiet", "--workspace", "--target", &toolchain.rust.target]);

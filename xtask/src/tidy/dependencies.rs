@@ -14,7 +14,7 @@ use super::{Findings, read};
 use crate::{process, status, workspace};
 
 /// Every workspace with a Cargo.lock of its own.
-pub(crate) const WORKSPACES: [&str; 3] = ["Cargo.toml", "device/Cargo.toml", "fuzz/Cargo.toml"];
+pub(crate) const WORKSPACES: [&str; 2] = ["Cargo.toml", "device/Cargo.toml"];
 
 /// What is read of deny.toml; cargo-deny reads all of it.
 #[derive(Deserialize)]
