@@ -145,6 +145,7 @@ struct KnownGroups {
 #[derive(Debug)]
 pub(crate) struct Wires {
     medium: Medium,
+    least_latency_ps: u64,
     /// What the last call led to; the caller empties it.
     pub(crate) effects: FabricEffects<Packet>,
     known_groups: Vec<KnownGroups>,
@@ -165,7 +166,14 @@ impl Wires {
             Wiring::Network(config) => Medium::Network(Captured::off(Sites::new(config, first_card, cards)?)),
         };
         let known_groups = (0..cards).map(|_| KnownGroups::default()).collect();
-        Ok(Self { medium, effects: FabricEffects::default(), known_groups, touched: BTreeSet::new() })
+        let least_latency_ps = wiring.least_latency_ps();
+        let effects = FabricEffects::default();
+        Ok(Self { medium, least_latency_ps, effects, known_groups, touched: BTreeSet::new() })
+    }
+
+    /// The least time in picoseconds in which anything comes from one card to another.
+    pub(crate) fn least_latency_ps(&self) -> u64 {
+        self.least_latency_ps
     }
 
     /// Whether a cable's other end is free, or a host of a network, by the number that a further card would have: then it carries

@@ -81,6 +81,16 @@ impl Wiring {
             }
         }
     }
+
+    /// The least latency of a link in picoseconds.
+    pub(crate) fn least_latency_ps(&self) -> u64 {
+        match self {
+            Self::Cable(link) => link.latency_ps,
+            Self::Network(network) => {
+                network.topology.cables().iter().map(|cable| cable.config.latency_ps).min().unwrap_or(0)
+            }
+        }
+    }
 }
 
 pub(crate) fn wire(link: &LinkConfig) -> Result<WireConfig, MachineError> {

@@ -8,8 +8,6 @@ use crate::timed::{CORES_TURN, Pause, Surroundings, Timed};
 
 /// Cycles that the cores run at a time at least, if nothing else is due.
 const LEAST_QUANTUM_CYCLES: u64 = 64;
-/// A cycle that does not come.
-const NEVER: u64 = u64::MAX;
 
 impl World {
     /// A thread goes on at a cycle: its next instruction is to be executed then.
@@ -34,11 +32,11 @@ impl World {
         self.ready.insert((cycles, card, CORES_TURN));
     }
 
-    /// Runs the cores of a card until something else is due or a thread needs the world.
+    /// Runs the cores of a card until something that they may see is due or a thread needs the world.
     pub(crate) fn run_cores(&mut self, at_cycles: u64, card_index: usize) {
         self.ready.run((at_cycles, card_index, CORES_TURN));
         self.now_ps = self.now_ps.max(cycles_to_ps(at_cycles));
-        let horizon = self.queue.next_at_ps().map_or(NEVER, ps_to_cycles);
+        let horizon = self.horizon(card_index);
         let mut quantum = QUANTUM_CYCLES;
         if let Some(timed) = self.cards[card_index].cores.timed.as_deref_mut() {
             timed.turn = None;

@@ -71,7 +71,15 @@ impl World {
         self.note_begin(card, pid, id);
     }
 
-    /// Runs one thread until something else is due or it stops by itself.
+    /// The cycle until which the threads of a card can run without missing anything, if no other thread does anything: they see
+    /// what happens on their own card at once, and what happens elsewhere when it has come over a link.
+    pub(crate) fn horizon(&self, card: usize) -> u64 {
+        let Some(next_ps) = self.queue.next_at_ps() else { return u64::MAX };
+        let from_elsewhere_ps = next_ps.saturating_add(self.wires.least_latency_ps());
+        ps_to_cycles(self.queue.next_of_ps(card).map_or(from_elsewhere_ps, |own_ps| own_ps.min(from_elsewhere_ps)))
+    }
+
+    /// Runs one thread until something that it may see is due or it stops by itself.
     pub(crate) fn run_slice(&mut self, at_cycles: u64, card_index: usize, id: u32) {
         self.ready.run((at_cycles, card_index, id));
         let resumed = self.take_debugged_slice(card_index, id);
@@ -81,7 +89,7 @@ impl World {
                 self.publish_due(at_cycles);
             }
         }
-        let horizon = self.queue.next_at_ps().map_or(u64::MAX, ps_to_cycles);
+        let horizon = self.horizon(card_index);
         let Card { nic, processes, owners, cores, .. } = &mut self.cards[card_index];
         let Some(process) = owners.get(&id).and_then(|process| processes.get_mut(process)) else { return };
         let Some(thread) = process.threads.get_mut(&id) else { return };
