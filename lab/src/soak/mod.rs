@@ -2,6 +2,7 @@
 
 pub mod random;
 pub mod seeds;
+mod wide;
 
 use std::collections::BTreeMap;
 

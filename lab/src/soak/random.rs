@@ -10,11 +10,12 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
+use super::wide::Wide;
 use crate::sim::algorithm::{Algorithm, AlgorithmName, Parameters};
 use crate::sim::params::{HostFault, OPERATOR, Operation, SimParams};
 use crate::sim::skew::PostSkew;
 
-const PS_PER_US: u64 = 1_000_000;
+pub(super) const PS_PER_US: u64 = 1_000_000;
 /// First unit that a communicator on a card of its own takes.
 const FIRST_UNIT: u32 = 1;
 /// Makes another sequence of a seed.
@@ -47,7 +48,7 @@ pub struct Case {
     pub faults: Vec<String>,
 }
 
-fn pick<T: Copy>(random: &mut ChaCha8Rng, of: &[T]) -> T {
+pub(super) fn pick<T: Copy>(random: &mut ChaCha8Rng, of: &[T]) -> T {
     of[random.random_range(0..of.len())]
 }
 
@@ -89,6 +90,11 @@ impl Case {
             skew: PostSkew::default(),
             host_faults: Vec::new(),
         };
+        let mut wide = Wide::of(seed);
+        if let Some(wide) = &mut wide {
+            wide.operations(&mut params);
+        }
+        let ranks = params.ranks;
         params.config = Config::default()
             .subgroups(subgroups)
             .receive_threads(random.random_range(1..=subgroups))
@@ -110,6 +116,9 @@ impl Case {
         // Drawn apart, so that all else of a seed stays as it was before there were eager operations.
         let mut apart = ChaCha8Rng::seed_from_u64(seed ^ EAGER_SEED);
         params.config.eager_bytes = pick(&mut apart, &[0, 0, 0, 16 << 10]);
+        if let Some(wide) = &mut wide {
+            wide.configuration(&mut params);
+        }
         let mut expected = Expected::Right;
         let cards = params.cards();
         let hosts = cards.max(2);
@@ -119,6 +128,8 @@ impl Case {
         };
         // Both names are known.
         let topology = topology.unwrap_or_else(|_| unreachable!("topologies of these names exist"));
+        let other = wide.as_mut().and_then(|wide| wide.topology(cards));
+        let topology = other.unwrap_or(topology);
         let mut script = FaultScript { seed, ..FaultScript::default() };
         for _ in 0..random.random_range(0..4) {
             let fault = fault(&mut random);
@@ -169,11 +180,18 @@ impl Case {
             }
             _ => {}
         }
+        if let Some(wide) = &mut wide {
+            wide.faults(&topology, cards, &mut script);
+        }
         let weak = random.random_ratio(1, 8);
         let detect_races = random.random_ratio(1, 4);
         let transport =
             pick(&mut random, &[Transport::Ud, Transport::Ud, Transport::UcMulticast, Transport::UcUnicast]);
         params.config.transport = transport;
+        if transport.is_zero_copy() {
+            // The rate of a sender is in the addresses of its datagrams.
+            params.config.pacing_gbit_per_s = None;
+        }
         if transport.is_zero_copy() && random.random_ratio(1, 2) {
             // Messages of several packets.
             params.config.chunk_bytes = pick(&mut random, &[8192, 16 << 10, 64 << 10]);
@@ -191,7 +209,7 @@ impl Case {
             without_multicast(&mut random, &mut params);
         }
         let faults = script.faults.iter().map(|event| format!("{event:?}")).collect();
-        let machine = MachineConfig {
+        let mut machine = MachineConfig {
             cards,
             memory: if weak { MemoryModel::weak(seed) } else { MemoryModel::Strong },
             // The plain ring brings shares again that the scatter still sends on: the same bytes, but two accesses without order.
@@ -202,6 +220,9 @@ impl Case {
             wiring: Wiring::Network(Box::new(NetworkConfig { topology, faults: script, hosts: Vec::new() })),
             ..MachineConfig::default()
         };
+        if let Some(wide) = &mut wide {
+            wide.machine(&mut machine);
+        }
         Self { seed, params, machine, expected, faults }
     }
 }
@@ -247,7 +268,7 @@ fn without_multicast(random: &mut ChaCha8Rng, params: &mut SimParams) {
     }
 }
 
-fn fault(random: &mut ChaCha8Rng) -> Fault {
+pub(super) fn fault(random: &mut ChaCha8Rng) -> Fault {
     let ppm = pick(random, &[500, 5_000, 30_000]);
     match random.random_range(0..7) {
         0 => Fault::Drop { ppm },
