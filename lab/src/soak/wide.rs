@@ -1,4 +1,4 @@
-//! What one seed in four draws besides: larger groups and blocks, warm-up, skew, other trees, timing models, cards driven from their Arm cores,
+//! Wide draws of one seed in four: larger groups and blocks, warm-up, skew, other trees, timing models, cards driven from their Arm cores,
 //! pacing, links that go down for a while, and faults inside the tree.
 //!
 //! All of it comes from a sequence of its own, so that the other seeds are what they were without it.
