@@ -111,12 +111,12 @@ fn instructions_per_completion_and_per_chunk_are_exact() {
 /// Kind of receive context; instructions of the receive context's loop for 1024 completions and of the posting loops for 1024 chunks in 8 operations. One run
 /// and 8 runs with gaps; 8 rows.
 const EXACT: [(&str, u64, u64); 6] = [
-    ("uc", 19195, 18104),      // 18.75 each, 17.68 each
-    ("uc", 19851, 18104),      // 19.39 each in batches of 32
-    ("ud", 31192, 13891),      // 30.46 each in batches of 32 (one operation)
-    ("ud", 28952, 13891),      // 28.27 each, 13.57 each (one operation)
-    ("ud", 32058, 13912),      // 31.31 each, 13.59 each
-    ("ud_rows", 31920, 14312), // 31.17 each, 13.98 each
+    ("uc", 12773, 18104),      // 12.47 each, 17.68 each
+    ("uc", 14165, 18104),      // 13.83 each in batches of 32
+    ("ud", 24752, 13891),      // 24.17 each in batches of 32 (one operation)
+    ("ud", 21632, 13891),      // 21.13 each, 13.57 each (one operation)
+    ("ud", 21776, 13912),      // 21.27 each, 13.59 each
+    ("ud_rows", 24232, 14312), // 23.66 each, 13.98 each
 ];
 
 /// Most instructions per completion or chunk that `image.toml` allows.

@@ -3,7 +3,7 @@
 use dpa::hw::wqe::HEAD_INDEX_STEP;
 use dpa::hw::{Be32, GRH_BYTES};
 use dpa::proto::Mark;
-use dpa::{CqeRef, fence, shared};
+use dpa::{CqeRef, Poll, fence, shared};
 
 use crate::receiver::Receiver;
 
@@ -29,24 +29,100 @@ const fn quotient(number: u64, reciprocal: u64) -> u64 {
     ((number as u128 * reciprocal as u128) >> 64) as u64
 }
 
+/// Chunks from which on another run is looked for: a shorter one says that chunks of several roots take turns.
+const WORTHWHILE: u64 = 4;
+
+/// Where chunks of consecutive numbers go (UD).
+struct Course {
+    /// Place of the first chunk.
+    address: u64,
+    /// From the place of a chunk to that of the next.
+    stride: u64,
+    /// Chunks for which that holds.
+    chunks: u64,
+}
+
 impl<const UD: bool> Receiver<'_, UD> {
     /// Accepts ordinary completions from number `consumed` on, at most `room`; returns how many. Stops before the first that is not
     /// ordinary, having changed nothing on its account.
+    ///
+    /// A root's chunks come in order, so most completions follow on the one before: [`Receiver::accept_run`] takes them with one comparison for
+    /// queue, collective id, range and duplicate. Where several roots take turns, [`Receiver::accept_each`] looks at each by itself.
     #[inline(always)]
     pub(crate) fn accept<const PLACE: u8>(&mut self, consumed: u64, room: u64) -> u64 {
-        let armed = &self.context.state.armed;
-        let base = self.context.state.key;
-        let header = if UD { GRH_BYTES } else { 0 };
-        let length = Be32::new(armed.chunk_bytes + header);
+        let (mut at, end) = (consumed, consumed + room);
+        while at < end {
+            let run = self.accept_run::<PLACE>(at, end - at);
+            at += run;
+            if run < WORTHWHILE {
+                if at < end && matches!(self.receive_cq.poll(at, Self::OPCODE), Poll::Plain(_)) {
+                    at += self.accept_each::<PLACE>(at, end - at);
+                }
+                break;
+            }
+        }
+        at - consumed
+    }
 
+    /// Accepts ordinary completions whose chunks have consecutive numbers, as far as one word of the bitmap reaches.
+    #[inline(always)]
+    fn accept_run<const PLACE: u8>(&mut self, consumed: u64, room: u64) -> u64 {
+        let Some(first) = self.receive_cq.segment(consumed, room, Self::OPCODE).peek() else { return 0 };
+        fence::memory_read();
+        let mut expected = first.user_index_and_immediate();
+        let psn = expected.wrapping_sub(self.context.state.key);
+        // Range and id of the whole run, and no duplicate in it.
+        let run = self.regular.clear_run(psn);
+        let length = self.entry_length();
+        let passed = if UD {
+            let course = self.course::<PLACE>(psn);
+            let head_step = shared::in_register(HEAD_INDEX_STEP);
+            let (mut head, mut address) = (self.first_head(consumed), course.address);
+            let len = room.min(run.len()).min(course.chunks);
+            let mut pairs = self.send_queue.pair(&self.receive_cq, consumed, len, Self::OPCODE);
+            while let Some((entry, slot)) = pairs.peek() {
+                fence::memory_read();
+                if entry.byte_count_raw() != length || entry.user_index_and_immediate() != expected {
+                    break;
+                }
+                slot.set_head(head);
+                slot.set_remote(address);
+                head = head.wrapping_add(head_step);
+                address = address.wrapping_add(course.stride);
+                expected = expected.wrapping_add(1);
+                pairs.advance();
+            }
+            pairs.passed()
+        } else {
+            let mut segment = self.receive_cq.segment(consumed, room.min(run.len()), Self::OPCODE);
+            while let Some(entry) = segment.peek() {
+                fence::memory_read();
+                if entry.byte_count_raw() != length || entry.user_index_and_immediate() != expected {
+                    break;
+                }
+                expected = expected.wrapping_add(1);
+                segment.advance();
+            }
+            segment.passed()
+        };
+        run.mark(passed);
+        passed
+    }
+
+    /// Accepts ordinary completions, whatever the numbers of their chunks.
+    #[inline(always)]
+    fn accept_each<const PLACE: u8>(&mut self, consumed: u64, room: u64) -> u64 {
+        let base = self.context.state.key;
+        let length = self.entry_length();
         if UD {
             let op = &self.context.op;
+            let armed = &self.context.state.armed;
             let stride = if PLACE == place::LINEAR { op.stride } else { u64::from(armed.chunk_bytes) };
             let destination = if PLACE == place::ROWS { op.row_base } else { armed.destination };
             let (reciprocal, gap) = if PLACE == place::RUNS { (op.reciprocal, op.placed.run_gap) } else { (0, 0) };
             let row = self.regular.window(u64::from(op.row_first), u64::from(op.row_chunks));
             let head_step = shared::in_register(HEAD_INDEX_STEP);
-            let mut head = self.head + u64::from(consumed as u16) * HEAD_INDEX_STEP;
+            let mut head = self.first_head(consumed);
             let mut pairs = self.send_queue.pair(&self.receive_cq, consumed, room, Self::OPCODE);
             while let Some((entry, slot)) = pairs.peek() {
                 fence::memory_read();
@@ -81,6 +157,42 @@ impl<const UD: bool> Receiver<'_, UD> {
             }
             segment.passed()
         }
+    }
+
+    /// Where the chunks from number `psn` on go, as far as they lie one after another.
+    #[inline(always)]
+    fn course<const PLACE: u8>(&self, psn: u64) -> Course {
+        let op = &self.context.op;
+        let armed = &self.context.state.armed;
+        let chunk_bytes = u64::from(armed.chunk_bytes);
+        let at = |destination: u64, stride: u64| destination.wrapping_add(psn.wrapping_mul(stride));
+        match PLACE {
+            place::LINEAR => Course { address: at(armed.destination, op.stride), stride: op.stride, chunks: u64::MAX },
+            place::RUNS => {
+                let (root, run_chunks) = (quotient(psn, op.reciprocal), u64::from(op.placed.run_chunks));
+                let address = at(armed.destination, chunk_bytes).wrapping_add(root.wrapping_mul(op.placed.run_gap));
+                // The next root's first number less this one.
+                let chunks = root.wrapping_add(1).wrapping_mul(run_chunks).wrapping_sub(psn);
+                Course { address, stride: chunk_bytes, chunks }
+            }
+            _ => {
+                let into = psn.wrapping_sub(u64::from(op.row_first));
+                let chunks = u64::from(op.row_chunks).saturating_sub(into);
+                Course { address: at(op.row_base, chunk_bytes), stride: chunk_bytes, chunks }
+            }
+        }
+    }
+
+    /// Length of the completion of a whole chunk.
+    #[inline(always)]
+    fn entry_length(&self) -> Be32 {
+        Be32::new(self.context.state.armed.chunk_bytes + if UD { GRH_BYTES } else { 0 })
+    }
+
+    /// First eight bytes of the copy entry with number `consumed` (UD).
+    #[inline(always)]
+    fn first_head(&self, consumed: u64) -> u64 {
+        self.head + u64::from(consumed as u16) * HEAD_INDEX_STEP
     }
 
     /// Length, range and id (one comparison, in `mark`), duplicate.

@@ -1,5 +1,7 @@
 //! The chunk bitmap of one worker, in DPA memory. Same rules as [`crate::proto::Bitmap`], one load and one store per mark.
 
+use core::marker::PhantomData;
+
 use crate::abi::BitmapMemory;
 use crate::proto::Mark;
 
@@ -66,6 +68,23 @@ impl BitmapView {
         unsafe { mark(self.words, index) }
     }
 
+    /// The clear bits from number `index` on, as far as its word and the bitmap reach; none beyond the end.
+    #[inline(always)]
+    #[must_use]
+    pub fn clear_run(&self, index: u64) -> ClearRun<'_> {
+        if index >= self.bits {
+            return ClearRun { word: core::ptr::null_mut(), before: 0, shift: 0, len: 0, view: PhantomData };
+        }
+        // SAFETY: below `bits`, see `mark`.
+        let word = unsafe { self.words.add((index >> 6) as usize) };
+        // SAFETY: as above.
+        let before = unsafe { word.read() };
+        let shift = index & 63;
+        // Above the word's last bit the shifted word is clear.
+        let len = u64::from((before >> shift).trailing_zeros()).min(64 - shift).min(self.bits - index);
+        ClearRun { word, before, shift, len, view: PhantomData }
+    }
+
     /// Word `index` of the bitmap; 0 beyond the end.
     #[inline]
     #[must_use]
@@ -103,6 +122,43 @@ impl BitmapWindow {
         }
         // SAFETY: one of the run, which `BitmapView::window` took from a bitmap's bits.
         unsafe { mark(self.words, index) }
+    }
+}
+
+/// Clear bits of one word of a bitmap. While it is there nothing else sets bits of that word.
+#[derive(Debug)]
+pub struct ClearRun<'v> {
+    word: *mut u64,
+    before: u64,
+    shift: u64,
+    len: u64,
+    view: PhantomData<&'v BitmapView>,
+}
+
+impl ClearRun<'_> {
+    /// Number of bits, 0 to 64.
+    #[inline(always)]
+    #[must_use]
+    pub const fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there is none: the first bit is set, or beyond the end.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Sets the first `count` bits of the run; all if it has fewer.
+    #[inline(always)]
+    pub fn mark(self, count: u64) {
+        let count = count.min(self.len);
+        if count != 0 {
+            let mask = (u64::MAX >> (64 - count)) << self.shift;
+            // SAFETY: the run is not empty, so this is a word of the bitmap.
+            unsafe { self.word.write(self.before | mask) };
+        }
     }
 }
 
@@ -160,6 +216,29 @@ mod tests {
                 assert_eq!(words[bit as usize / 64] >> (bit % 64) & 1 == 1, expected, "bit {bit} of {first}+{count}");
             }
         }
+    }
+
+    #[test]
+    fn a_clear_run_ends_at_a_set_bit_at_the_word_and_at_the_end() {
+        let mut words = [0u64; 3];
+        let view = view(&mut words[..2], 100);
+        assert_eq!((view.clear_run(0).len(), view.clear_run(5).len(), view.clear_run(63).len()), (64, 59, 1));
+        assert_eq!((view.clear_run(64).len(), view.clear_run(99).len()), (36, 1));
+        assert!(view.clear_run(100).is_empty() && view.clear_run(u64::MAX).is_empty());
+        view.clear_run(100).mark(9);
+        view.mark(20);
+        assert_eq!((view.clear_run(10).len(), view.clear_run(20).len(), view.clear_run(21).len()), (10, 0, 43));
+        view.clear_run(20).mark(1);
+        view.clear_run(10).mark(0);
+        view.clear_run(10).mark(3);
+        view.clear_run(60).mark(99);
+        view.clear_run(64).mark(64);
+        assert_eq!(words, [0b111 << 10 | 1 << 20 | 0xF << 60, u64::MAX >> 28, 0]);
+        words = [0; 3];
+        BitmapView::attach(&BitmapMemory::new(DeviceAddress::new(words.as_mut_ptr() as u64), 3), 192)
+            .clear_run(64)
+            .mark(64);
+        assert_eq!(words, [0, u64::MAX, 0]);
     }
 
     #[test]

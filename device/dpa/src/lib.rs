@@ -55,7 +55,7 @@ pub mod thread;
 pub mod window;
 
 pub use array::{ContextArray, Table};
-pub use bitmap::{BitmapView, BitmapWindow};
+pub use bitmap::{BitmapView, BitmapWindow, ClearRun};
 pub use completion::{CompletionQueue, CqeRef, Poll, Segment};
 pub use dpa_macros::{event_handler, rpc};
 pub use entry::Next;
