@@ -3,7 +3,7 @@
 use dpa::hw::wqe::HEAD_INDEX_STEP;
 use dpa::hw::{Be32, GRH_BYTES};
 use dpa::proto::Mark;
-use dpa::{CqeRef, Poll, fence, shared};
+use dpa::{CqeRef, fence, shared};
 
 use crate::receiver::Receiver;
 
@@ -42,43 +42,61 @@ struct Course {
     chunks: u64,
 }
 
+/// What has ended a run of chunks with consecutive numbers.
+#[derive(Clone, Copy)]
+enum RunEnd {
+    /// The run was long, or ended where its word of the bitmap or its place ends: another may follow.
+    Cut,
+    /// Its first completion is not there, or not for this loop.
+    Refused,
+    /// It was short, and no word or place ended it.
+    Interleaved,
+}
+
 impl<const UD: bool> Receiver<'_, UD> {
     /// Accepts ordinary completions from number `consumed` on, at most `room`; returns how many. Stops before the first that is not
     /// ordinary, having changed nothing on its account.
     ///
     /// A root's chunks come in order, so most completions follow on the one before: [`Receiver::accept_run`] takes them with one comparison for
-    /// queue, collective id, range and duplicate. Where several roots take turns, [`Receiver::accept_each`] looks at each by itself.
+    /// queue, collective id, range and duplicate. Where several roots take turns, or chunks come one by one, [`Receiver::accept_each`] costs
+    /// less; at the begin of each segment a run is looked for again.
     #[inline(always)]
     pub(crate) fn accept<const PLACE: u8>(&mut self, consumed: u64, room: u64) -> u64 {
         let (mut at, end) = (consumed, consumed + room);
-        while at < end {
-            let run = self.accept_run::<PLACE>(at, end - at);
-            at += run;
-            if run < WORTHWHILE {
-                if at < end && matches!(self.receive_cq.poll(at, Self::OPCODE), Poll::Plain(_)) {
-                    at += self.accept_each::<PLACE>(at, end - at);
-                }
-                break;
+        if self.context.state.interleaved == 0 || room == self.segment {
+            let mut end_of_run = RunEnd::Cut;
+            while matches!(end_of_run, RunEnd::Cut) && at < end {
+                let run;
+                (run, end_of_run) = self.accept_run::<PLACE>(at, end - at);
+                at += run;
+            }
+            self.context.state.interleaved = u32::from(matches!(end_of_run, RunEnd::Interleaved));
+            if at == end {
+                return room;
             }
         }
-        at - consumed
+        at - consumed + self.accept_each::<PLACE>(at, end - at)
     }
 
-    /// Accepts ordinary completions whose chunks have consecutive numbers, as far as one word of the bitmap reaches.
+    /// Accepts ordinary completions whose chunks have consecutive numbers, as far as one word of the bitmap reaches. Returns how many, and what
+    /// has ended the run.
     #[inline(always)]
-    fn accept_run<const PLACE: u8>(&mut self, consumed: u64, room: u64) -> u64 {
-        let Some(first) = self.receive_cq.segment(consumed, room, Self::OPCODE).peek() else { return 0 };
+    fn accept_run<const PLACE: u8>(&mut self, consumed: u64, room: u64) -> (u64, RunEnd) {
+        let Some(first) = self.receive_cq.segment(consumed, room, Self::OPCODE).peek() else {
+            return (0, RunEnd::Refused);
+        };
         fence::memory_read();
         let mut expected = first.user_index_and_immediate();
         let psn = expected.wrapping_sub(self.context.state.key);
         // Range and id of the whole run, and no duplicate in it.
         let run = self.regular.clear_run(psn);
         let length = self.entry_length();
+        let mut len = room.min(run.len());
         let passed = if UD {
             let course = self.course::<PLACE>(psn);
             let head_step = shared::in_register(HEAD_INDEX_STEP);
             let (mut head, mut address) = (self.first_head(consumed), course.address);
-            let len = room.min(run.len()).min(course.chunks);
+            len = len.min(course.chunks);
             let mut pairs = self.send_queue.pair(&self.receive_cq, consumed, len, Self::OPCODE);
             while let Some((entry, slot)) = pairs.peek() {
                 fence::memory_read();
@@ -94,7 +112,7 @@ impl<const UD: bool> Receiver<'_, UD> {
             }
             pairs.passed()
         } else {
-            let mut segment = self.receive_cq.segment(consumed, room.min(run.len()), Self::OPCODE);
+            let mut segment = self.receive_cq.segment(consumed, len, Self::OPCODE);
             while let Some(entry) = segment.peek() {
                 fence::memory_read();
                 if entry.byte_count_raw() != length || entry.user_index_and_immediate() != expected {
@@ -106,7 +124,12 @@ impl<const UD: bool> Receiver<'_, UD> {
             segment.passed()
         };
         run.mark(passed);
-        passed
+        let end = match passed {
+            0 => RunEnd::Refused,
+            _ if passed == len || passed >= WORTHWHILE => RunEnd::Cut,
+            _ => RunEnd::Interleaved,
+        };
+        (passed, end)
     }
 
     /// Accepts ordinary completions, whatever the numbers of their chunks.

@@ -67,7 +67,7 @@ impl<'c, const UD: bool> Receiver<'c, UD> {
             consumed += accepted;
             if accepted < room {
                 self.context.state.consumed = consumed;
-                if !self.irregular() {
+                if !self.receive_cq.is_ready(consumed) || !self.irregular() {
                     break true;
                 }
                 (consumed, irregular) = (consumed + 1, irregular + 1);

@@ -52,10 +52,10 @@ pub use send::{
 };
 
 /// Version of the byte layouts and command bits in this crate; raised with every change.
-pub const ABI_VERSION: u32 = 7;
+pub const ABI_VERSION: u32 = 8;
 
 /// Oldest version whose host can still drive this firmware.
-pub const ABI_MIN_VERSION: u32 = 7;
+pub const ABI_MIN_VERSION: u32 = 8;
 
 /// Hash over every structure of the ABI in a fixed order, and the bits of commands; what the image's note and every context carry.
 pub const ABI_HASH: u64 = Fnv::new()

@@ -105,8 +105,8 @@ abi_struct! {
         pub built_rkey: u32,
         /// 1 when the completion of the operation was counted in the group.
         pub counted: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// 1 while chunks come one by one, or of several roots in turn: in no runs of consecutive numbers that are worth one check.
+        pub interleaved: u32,
         /// Copies whose completion was told by the hardware to have failed (UD).
         pub failed_copies: u64,
         /// User index and immediate of the armed operation's PSN 0, as the hot loop compares them.

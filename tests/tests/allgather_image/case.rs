@@ -38,6 +38,8 @@ pub(crate) struct Case {
     pub(crate) pad: u64,
     /// The operation is closed while the last root still sends, when this many of its chunks have been dealt with.
     pub(crate) hurry: Option<u64>,
+    /// The root that sends its chunks in parts of four, the last of each part too short, and this one again at the begin of the next.
+    pub(crate) stutters: Option<usize>,
     pub(crate) memory: MemoryModel,
     /// Completions per doorbell of the receive context.
     pub(crate) batch: u32,
@@ -56,6 +58,7 @@ impl Case {
             idle_contexts: 0,
             pad: 0,
             hurry: None,
+            stutters: None,
             memory,
             batch: BATCH,
         }
@@ -71,6 +74,17 @@ impl Case {
 
     pub(crate) fn first_psn(&self, root: usize) -> u32 {
         (0..root).map(|root| self.chunks_of(root)).sum()
+    }
+
+    /// What a root sends at once: first chunk, number of chunks, bytes of the last.
+    pub(crate) fn parts(&self, root: usize) -> Vec<(u32, u32, u32)> {
+        let (chunks, last) = (self.chunks_of(root), self.last_of(root));
+        if self.stutters != Some(root) {
+            return vec![(0, chunks, last)];
+        }
+        let whole = (chunks - 1) / 3 * 3;
+        let parts = (0..whole).step_by(3).map(|first| (first, 4, CHUNK - 64));
+        parts.chain(std::iter::once((whole, chunks - whole, last))).collect()
     }
 
     pub(crate) fn offset(&self, root: usize) -> u64 {

@@ -309,31 +309,35 @@ pub(crate) fn run(case: &Case) -> Outcome {
 
     // The roots, one after the other.
     let mut sequence = 0;
-    for root in (0..case.bytes.len()).filter(|root| !case.silent.contains(root) && case.own != Some(*root)) {
-        sequence += 1;
-        let run = SendRun {
-            source: source.addr().get() + case.offset(root),
-            remote_address: user.addr().get() + case.offset(root),
-            first_psn: case.first_psn(root),
-            chunks: case.chunks_of(root),
-            last_chunk_bytes: case.last_of(root),
-            rkey: user.rkey(),
-            ..Default::default()
-        };
-        let operation = SendOperation {
-            sequence,
-            chunk_bytes: CHUNK,
-            collective_id: COLLECTIVE,
-            lkey: source.lkey(),
-            sequence_check: sequence,
-            ..Default::default()
-        };
-        let (line, run_line) = (SEND_LINES, SEND_LINES + 64);
-        tellers[1].tell(&[(run_line, run.as_bytes()), (line, operation.as_bytes())]);
-        if case.hurry.is_some() && root + 1 == case.bytes.len() {
-            break;
+    'roots: for root in (0..case.bytes.len()).filter(|root| !case.silent.contains(root) && case.own != Some(*root)) {
+        for (first, chunks, last_chunk_bytes) in case.parts(root) {
+            sequence += 1;
+            let at = case.offset(root) + u64::from(first * CHUNK);
+            let run = SendRun {
+                source: source.addr().get() + at,
+                remote_address: user.addr().get() + at,
+                first_psn: case.first_psn(root) + first,
+                chunks,
+                last_chunk_bytes,
+                rkey: user.rkey(),
+                ..Default::default()
+            };
+            let operation = SendOperation {
+                sequence,
+                chunk_bytes: CHUNK,
+                collective_id: COLLECTIVE,
+                lkey: source.lkey(),
+                sequence_check: sequence,
+                ..Default::default()
+            };
+            let (line, run_line) = (SEND_LINES, SEND_LINES + 64);
+            tellers[1].tell(&[(run_line, run.as_bytes()), (line, operation.as_bytes())]);
+            if case.hurry.is_some() && root + 1 == case.bytes.len() {
+                break 'roots;
+            }
+            step_until("the part is sent", || send_report().finished == sequence);
+            let _ = done.poll().expect("a live queue");
         }
-        step_until("the block is sent", || send_report().finished == sequence);
         if case.memory == MemoryModel::Strong {
             let state = peek::<SendContext>(contexts.addr().offset(SEND_CONTEXT)).state;
             assert_eq!(state.completed, state.produced, "sends are under way");
@@ -344,7 +348,6 @@ pub(crate) fn run(case: &Case) -> Outcome {
         let sent = send_report();
         assert_eq!((sent.announced, sent.finished), (sequence, sequence), "{sent:?}");
         assert_eq!(SendStatus::from_raw(sent.status), Ok(SendStatus::Finished), "{sent:?}");
-        let _ = done.poll().expect("a live queue");
     }
     if case.saturated {
         start(&receive_thread, 0);
