@@ -78,10 +78,12 @@ fn image_allgather_is_frozen_when_it_answers_the_cutoff() {
 #[test]
 fn image_allgather_refuses_a_chunk_of_the_wrong_length_in_a_run() {
     for transport in BOTH {
-        for memory in std::iter::once(MemoryModel::Strong).chain((0..seeds()).map(MemoryModel::weak)) {
+        for (memory, batch) in std::iter::once((MemoryModel::Strong, BATCH))
+            .chain((0..2 * seeds()).map(|seed| (MemoryModel::weak(seed), if seed % 2 == 0 { 2 } else { 8 })))
+        {
             // The first root's chunks fill the ring with completions of the right length.
-            let bytes = [u64::from(CHUNK) << LOG_RING, u64::from(CHUNK) * 96];
-            let case = Case { stutters: Some(1), batch: 2, memory, ..Case::new(transport, &bytes, true) };
+            let bytes = [u64::from(CHUNK) << LOG_RING, u64::from(CHUNK) * 300];
+            let case = Case { stutters: Some(1), batch, memory, ..Case::new(transport, &bytes, true) };
             let outcome = run(&case);
             let statistics = outcome.report.statistics;
             assert!(outcome.complete && outcome.right_bytes, "{transport:?} {memory:?}");

@@ -38,7 +38,7 @@ pub(crate) struct Case {
     pub(crate) pad: u64,
     /// The operation is closed while the last root still sends, when this many of its chunks have been dealt with.
     pub(crate) hurry: Option<u64>,
-    /// The root that sends its chunks in parts of four, the last of each part too short, and this one again at the begin of the next.
+    /// The root that sends its chunks in parts of 16, the last of each part too short, and this one again at the begin of the next.
     pub(crate) stutters: Option<usize>,
     pub(crate) memory: MemoryModel,
     /// Completions per doorbell of the receive context.
@@ -82,8 +82,8 @@ impl Case {
         if self.stutters != Some(root) {
             return vec![(0, chunks, last)];
         }
-        let whole = (chunks - 1) / 3 * 3;
-        let parts = (0..whole).step_by(3).map(|first| (first, 4, CHUNK - 64));
+        let whole = (chunks - 1) / 15 * 15;
+        let parts = (0..whole).step_by(15).map(|first| (first, 16, CHUNK - 64));
         parts.chain(std::iter::once((whole, chunks - whole, last))).collect()
     }
 
