@@ -128,9 +128,9 @@ pub struct CommunicatorArgs {
     /// DPA threads that receive [default: one per subgroup].
     #[arg(long, value_parser = whole::<u32>(1, MAX_SUBGROUPS), value_name = "W")]
     pub threads: Option<u32>,
-    /// DPA threads that send.
-    #[arg(long, value_parser = whole::<u32>(1, MAX_SUBGROUPS), default_value_t = Self::default().send_threads, value_name = "N")]
-    pub send_threads: u32,
+    /// DPA threads that send [default: two, or one if there is one subgroup].
+    #[arg(long, value_parser = whole::<u32>(1, MAX_SUBGROUPS), value_name = "N")]
+    pub send_threads: Option<u32>,
     /// Where barrier, activation, recovery and handshake run: on the host, or on a DPA thread of the card.
     #[arg(long, value_enum, default_value_t = Self::default().control)]
     pub control: ControlName,
@@ -163,7 +163,7 @@ pub struct CommunicatorArgs {
     /// Receives (ud: with a staging slot each) per subgroup, a power of two [default: as many as stage 4 MiB in all, 2 MiB beyond 512 ranks].
     #[arg(long, value_parser = whole::<u32>(16, 8192), value_name = "N")]
     pub slots: Option<u32>,
-    /// Chunks per doorbell of a receive worker [default: 64, or half of the slots].
+    /// Chunks per doorbell of a receive worker [default: 16, or half of the slots].
     #[arg(long, value_parser = whole::<u32>(2, 4096), value_name = "N")]
     pub batch: Option<u32>,
 }
@@ -191,12 +191,12 @@ impl Default for SimSpec {
 
 impl Default for CommunicatorArgs {
     fn default() -> Self {
-        let Config { transport, subgroups, send_threads, chains, send_batch, chunk_bytes, .. } = Config::default();
+        let Config { transport, subgroups, chains, send_batch, chunk_bytes, .. } = Config::default();
         Self {
             transport,
             subgroups,
             threads: None,
-            send_threads,
+            send_threads: None,
             control: ControlName::Host,
             spread: false,
             chains,
@@ -285,10 +285,13 @@ impl CommunicatorArgs {
         // All cards' slots are filled: those of 1024 cards leave room for their buffers in 8 GiB.
         let most = if ranks > 512 { 512 } else { 1024 };
         let slots = slots.unwrap_or(most / subgroups.clamp(1, 64).next_power_of_two());
+        let batch = batch.unwrap_or(config.receive_batch.min(slots / 2));
+        let config = config.with_subgroups(subgroups);
+        let (threads, send_threads) =
+            (threads.unwrap_or(config.receive_threads), send_threads.unwrap_or(config.send_threads));
         config
             .transport(transport)
-            .subgroups(subgroups)
-            .receive_threads(threads.unwrap_or(subgroups))
+            .receive_threads(threads)
             .send_threads(send_threads)
             .control(control.into())
             .placement(if spread { ThreadPlacement::Spread } else { ThreadPlacement::Compact })
@@ -298,7 +301,7 @@ impl CommunicatorArgs {
             .send_batch(send_batch)
             .chunk_bytes(chunk)
             .slots(slots)
-            .receive_batch(batch.unwrap_or(64.min(slots / 2)))
+            .receive_batch(batch)
             .max_receive_bytes(receive_bytes.max(1))
     }
 }

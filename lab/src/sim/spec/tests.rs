@@ -20,7 +20,7 @@ fn algorithm() -> impl Strategy<Value = AlgorithmArgs> {
 
 fn communicator() -> impl Strategy<Value = CommunicatorArgs> {
     let names = (select(&Transport::ALL[..]), select(ControlName::value_variants()), any::<bool>());
-    let counts = (1..=MAX_SUBGROUPS, of(1..=MAX_SUBGROUPS), 1..=MAX_SUBGROUPS, 0..=MAX_RANKS, of(0..=u32::MAX));
+    let counts = (1..=MAX_SUBGROUPS, of(1..=MAX_SUBGROUPS), of(1..=MAX_SUBGROUPS), 0..=MAX_RANKS, of(0..=u32::MAX));
     let sizes = (
         2..=u32::MAX,
         of(1..=u32::MAX),

@@ -8,7 +8,7 @@ fn the_default_fits_and_stages_four_mebibytes() {
     let footprint = config.footprint(16, 4096).unwrap();
     assert_eq!(footprint.staging_bytes, 4 * 256 * 4160);
     config.check_cache(&footprint).unwrap();
-    assert_eq!(footprint.threads, 5);
+    assert_eq!(footprint.threads, 6);
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn queue_pairs_are_counted_as_they_are_made() {
         assert_eq!(footprint.control_queue_pairs, control, "{ranks} ranks");
         // One for each subgroup, whatever the number of senders.
         assert_eq!((footprint.receive_queue_pairs, footprint.send_queue_pairs), (4, 4));
-        assert_eq!(footprint.loopback_queue_pairs, 4 + 5);
+        assert_eq!(footprint.loopback_queue_pairs, 4 + 6);
         // Dissemination has a peer ahead and one behind in each round; the nearest two are the ring's.
         assert!(control <= 2 * u32::from(ranks > 1) * (ranks.next_power_of_two().ilog2()));
     }
@@ -54,7 +54,7 @@ fn zero_copy_needs_no_staging_and_unicast_a_context_for_each_rank() {
     let (ud, multicast, unicast) = (of(Transport::Ud), of(Transport::UcMulticast), of(Transport::UcUnicast));
     assert_eq!((multicast.staging_bytes, unicast.staging_bytes), (0, 0));
     assert_eq!((multicast.receive_queue_pairs, unicast.receive_queue_pairs), (4, 60));
-    assert_eq!((ud.loopback_queue_pairs, multicast.loopback_queue_pairs), (9, 5));
+    assert_eq!((ud.loopback_queue_pairs, multicast.loopback_queue_pairs), (10, 6));
     assert_eq!(unicast.control_queue_pairs, ud.control_queue_pairs + 15);
     assert!(multicast.ring_bytes < ud.ring_bytes && unicast.ring_bytes == 15 * multicast.ring_bytes);
     // What does not fit the cache is refused with what to lower.
