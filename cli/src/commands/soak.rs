@@ -177,11 +177,14 @@ fn json(args: &SoakArgs, first: u64, state: &State, end: End, wall_s: f64) -> an
 }
 
 fn print(args: &SoakArgs, first: u64, state: &State, end: End, wall_s: f64) -> Result<(), StdoutError> {
-    let Tally { cases, right, failed, failures, baselines, recovered_chunks, lost_frames, weak, raced } = &state.tally;
+    let Tally { cases, right, failed, failures, baselines, recovered_chunks, lost_frames, weak, raced, .. } =
+        &state.tally;
+    let Tally { lossless, spurious_chunks, several, .. } = &state.tally;
     out!(
         "{cases} cases from seed {first} on in {wall_s:.1} s (measured): {right} with every byte on every rank, {failed} in which ranks failed as they should, each \
          with a typed error;\n{lost_frames} frames lost, {recovered_chunks} chunks recovered; {baselines} without multicast, {weak} under weak \
-         memory, {raced} watched for races"
+         memory, {raced} watched for races, {several} with communicators side by side;\nnothing fetched in {lossless} cases without loss or \
+         lateness; {spurious_chunks} chunks fetched that were only late, in the others"
     )?;
     if !failures.is_empty() {
         let kinds: Vec<_> = failures.iter().map(|(kind, cases)| format!("{cases} {kind}")).collect();

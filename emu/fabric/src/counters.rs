@@ -20,6 +20,8 @@ pub struct Drops {
     pub bit_error: u64,
     /// The link was down while it was sent.
     pub link_down: u64,
+    /// A fault dropped it by its number.
+    pub named: u64,
 }
 
 impl Drops {
@@ -32,7 +34,7 @@ impl Drops {
     /// Those that a fault of a link destroyed.
     #[must_use]
     pub fn on_the_wire(&self) -> u64 {
-        self.random + self.burst + self.bit_error + self.link_down
+        self.random + self.burst + self.bit_error + self.link_down + self.named
     }
 }
 
@@ -44,6 +46,7 @@ impl AddAssign for Drops {
         self.burst += other.burst;
         self.bit_error += other.bit_error;
         self.link_down += other.link_down;
+        self.named += other.named;
     }
 }
 

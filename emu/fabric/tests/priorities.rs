@@ -131,6 +131,29 @@ fn full_buffers_of_data_hold_no_message_back() {
     assert!(took(Priorities::Shared) > 50_000_000, "{}", took(Priorities::Shared));
 }
 
+/// A frame from a slow link has not come far enough for a faster one, while credit for those before it is back: no reason to look for credit
+/// again at once, and again.
+#[test]
+fn credit_that_is_back_is_not_waited_for() {
+    let mut builder = TopologyBuilder::new("two");
+    builder.switch("s", 8).switch("t", 8).link("s", "t", LINK);
+    for (number, (gbit_per_s, switch)) in [(25, "s"), (200, "s"), (200, "t"), (50, "t")].into_iter().enumerate() {
+        let rate = Rate::from_gbps(gbit_per_s).unwrap();
+        builder.host(format!("h{number}")).link(format!("h{number}"), switch, LinkConfig { rate, ..LINK });
+    }
+    let built = builder.build().unwrap();
+    let sends: Vec<Send> = (0..400)
+        .map(|number| (number % 2, 2 + number / 2 % 2, [0, 3, 0, 0, 5][number % 5], 64 + number as u64 * 61 % FRAME, 0))
+        .collect();
+    for priorities in [Priorities::Strict, Priorities::Weighted] {
+        let topology =
+            built.clone().with_switching(SwitchConfig { buffer_bytes: 16 << 10, ..with(priorities) }).unwrap();
+        let driver = run(&topology, &sends);
+        assert_eq!(driver.arrivals.len(), sends.len(), "lossless");
+        assert!(driver.timers < 20 * sends.len() as u64, "{} looks", driver.timers);
+    }
+}
+
 fn switchings() -> impl Strategy<Value = SwitchConfig> {
     let kinds = (any::<bool>(), any::<bool>(), 0..400_000_u64, 4400..40_000_u64, any::<u64>());
     let weights = prop::array::uniform8(1..=100_u32);
@@ -148,11 +171,22 @@ fn switchings() -> impl Strategy<Value = SwitchConfig> {
 
 fn trees() -> impl Strategy<Value = Topology> {
     let tree = (2..=3_u32, 2..=4_u32, 2..=20_usize, 0..500_000_u64);
-    (switchings(), tree).prop_filter_map("no such tree", |(switching, (levels, half, hosts, latency_ps))| {
-        let tree = FatTree { levels, radix: 2 * half, hosts, oversubscription: 1, leaves: None };
-        let link = LinkConfig { rate: Rate::from_gbps(100).unwrap(), latency_ps };
-        tree.build("t", link).and_then(|topology| topology.with_switching(switching)).ok()
-    })
+    let other = prop::option::of((0..20_usize, prop::sample::select(&[10, 25, 200, 400][..])));
+    (switchings(), tree, other).prop_filter_map(
+        "no such tree",
+        |(switching, (levels, half, hosts, latency_ps), other)| {
+            let tree = FatTree { levels, radix: 2 * half, hosts, oversubscription: 1, leaves: None };
+            let link = LinkConfig { rate: Rate::from_gbps(100).unwrap(), latency_ps };
+            let built = tree.build("t", link).and_then(|topology| topology.with_switching(switching));
+            match other {
+                None => built.ok(),
+                Some((host, gbit_per_s)) => {
+                    let link = LinkConfig { rate: Rate::from_gbps(gbit_per_s).unwrap(), ..link };
+                    built.and_then(|topology| topology.with_host_link(host % hosts, link)).ok()
+                }
+            }
+        },
+    )
 }
 
 fn as_it_is(topology: &Topology, priorities: Priorities) -> Topology {

@@ -63,7 +63,7 @@ pub(super) fn run(
     let cards = params.cards() as u32;
     let devices = each(cards, |card| Ok(provider.open(&known[card as usize].name)?))?;
     let domains = each(cards, |card| Ok(ProtectionDomain::new(&devices[card as usize])?))?;
-    let (config, card_of) = (config(params), |rank: u32| (rank / params.ranks_per_card) as usize);
+    let (config, card_of) = (config(params), |rank: u32| params.card_of(rank));
     let place = |rank| {
         RankInfo::new(rank, params.ranks)
             .map_err(|error| SimError::Parameter { what: "--ranks", reason: error.to_string() })
@@ -208,7 +208,7 @@ fn operate(
     let mut outcomes: Vec<Option<Outcome>> = groups.iter().map(|_| None).collect();
     let mut posts_ps: Vec<Option<u64>> = groups.iter().map(|_| None).collect();
     let (mut done, start_ps) = (0, provider.relax().now_ps());
-    let mut looks = Looks::new(groups.len(), params.ranks_per_card);
+    let mut looks = Looks::new((0..params.ranks).map(|rank| params.card_of(rank)));
     loop {
         let now_ps = provider.relax().now_ps();
         for (rank, group) in groups.iter_mut().enumerate() {

@@ -95,7 +95,7 @@ impl Workers {
     ///
     /// # Errors
     /// [`SimError::Rank`].
-    pub(super) fn of(ranks: &[Communicator]) -> Result<Self, SimError> {
+    pub(super) fn of<'c>(ranks: impl IntoIterator<Item = &'c Communicator>) -> Result<Self, SimError> {
         let mut workers = Self::default();
         for (rank, communicator) in (0..).zip(ranks) {
             let at = |source| SimError::Rank { rank, source };

@@ -1,11 +1,12 @@
-//! Ranks in one thread: their cards and communicators.
+//! Cards of the ranks of one thread.
 
-use flexcast::{Card, Communicator, Config, Pending};
+use flexcast::Card;
 use flexio::{Application, Provider};
 
 use super::SimError;
 
-fn at(rank: u32) -> impl Fn(flexcast::Error) -> SimError {
+/// An error of a rank.
+pub(super) fn at(rank: u32) -> impl Fn(flexcast::Error) -> SimError {
     move |source| SimError::Rank { rank, source }
 }
 
@@ -23,24 +24,4 @@ pub fn open_cards(provider: &Provider, count: usize, application: &Application) 
         Card::open_with(provider, &device.name, application).map_err(at(number))
     };
     (0..).zip(&devices[..count]).map(open).collect()
-}
-
-/// Makes a communicator of `ranks` ranks, `ranks_per_card` on each card, rank 0's card first.
-///
-/// # Errors
-/// [`SimError::Rank`].
-pub fn communicators(
-    cards: &[Card],
-    ranks: u32,
-    ranks_per_card: u32,
-    config: &Config,
-) -> Result<Vec<Communicator>, SimError> {
-    let pending = (0..ranks)
-        .map(|rank| {
-            let card = &cards[(rank / ranks_per_card) as usize];
-            Pending::new(card, rank, ranks, config.clone()).map_err(at(rank))
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-    let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
-    (0..).zip(pending).map(|(rank, pending)| pending.connect(&endpoints).map_err(at(rank))).collect()
 }

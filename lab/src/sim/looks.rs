@@ -18,15 +18,17 @@ struct Look {
 #[derive(Debug)]
 pub(super) struct Looks {
     ranks: Vec<Look>,
-    ranks_per_card: u32,
+    /// The card of each.
+    cards: Vec<usize>,
     /// By card.
     writes: Vec<u64>,
 }
 
 impl Looks {
-    /// Of ranks that have not looked.
-    pub(super) fn new(ranks: usize, ranks_per_card: u32) -> Self {
-        Self { ranks: vec![Look { writes: None, by_ps: 0 }; ranks], ranks_per_card, writes: Vec::new() }
+    /// Of ranks on these cards that have not looked.
+    pub(super) fn new(cards: impl Iterator<Item = usize>) -> Self {
+        let cards: Vec<usize> = cards.collect();
+        Self { ranks: vec![Look { writes: None, by_ps: 0 }; cards.len()], cards, writes: Vec::new() }
     }
 
     /// Takes note of what cards have written until now.
@@ -38,7 +40,7 @@ impl Looks {
     }
 
     fn now(&self, rank: usize) -> Option<u64> {
-        self.writes.get(rank / self.ranks_per_card.max(1) as usize).copied()
+        self.writes.get(self.cards[rank]).copied()
     }
 
     /// Whether a rank has a reason to look.
@@ -66,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_rank_looks_again_for_news_for_time_and_after_it_has_moved() {
-        let mut looks = Looks { writes: vec![5, 7], ..Looks::new(4, 2) };
+        let mut looks = Looks { writes: vec![5, 7], ..Looks::new([0, 0, 1, 1].into_iter()) };
         assert!((0..4).all(|rank| looks.is_due(rank, 0)), "nobody has looked");
         (0..4).for_each(|rank| looks.looked(rank, 0, rank == 1, (rank == 2).then_some(300)));
         assert_eq!([0, 1, 2, 3].map(|rank| looks.is_due(rank, 299)), [false, true, false, false]);

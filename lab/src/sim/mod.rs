@@ -2,19 +2,24 @@
 
 pub mod algorithm;
 mod baseline;
+mod buffers;
 pub mod counts;
+mod drive;
 mod expected;
 pub mod failure;
 pub mod group;
 mod looks;
 pub mod params;
+mod party;
 pub mod report;
 pub mod run;
 pub mod settings;
+pub mod side;
 pub mod skew;
 pub mod spec;
 pub mod text;
 pub mod traffic;
+mod turns;
 pub mod work;
 
 /// A simulation that cannot be made or has failed.
@@ -82,5 +87,18 @@ pub enum SimError {
         operation: &'static str,
         /// How long it was waited for.
         bound_us: u64,
+    },
+    /// It takes more wall time than it was given.
+    #[error(
+        "rank {rank} has not ended {operation} within the wall time given, {virtual_us} us of virtual time after the post: give it longer, or look \
+         for what keeps the emulator busy"
+    )]
+    WallLimit {
+        /// The rank.
+        rank: u32,
+        /// What it was doing.
+        operation: &'static str,
+        /// How far it has come.
+        virtual_us: u64,
     },
 }

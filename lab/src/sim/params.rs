@@ -1,11 +1,14 @@
 //! Parameters of a simulation.
 
+use std::time::Duration;
+
 use flexcast::p2p::Operator;
 use flexcast::{Config, Transport};
 use serde::{Deserialize, Serialize};
 
 use super::SimError;
 use super::algorithm::Algorithm;
+use super::side::Side;
 use super::skew::{MAX_SKEW_US, PostSkew};
 use crate::memory;
 
@@ -79,10 +82,14 @@ pub struct SimParams {
     pub seed: u64,
     /// Skew between the posts, at most [`MAX_SKEW_US`].
     pub skew: PostSkew,
+    /// What else there is on the cards, and where the bytes are.
+    pub side: Side,
     /// The communicator.
     pub config: Config,
     /// What happens to ranks and workers on the way.
     pub host_faults: Vec<HostFault>,
+    /// Longest that it may take in wall time, multicast alone.
+    pub wall_limit: Option<Duration>,
 }
 
 /// Something that happens in the first operation, besides what a fault script does to links.
@@ -119,6 +126,13 @@ pub enum HostFault {
         /// The rank.
         rank: u32,
     },
+    /// A rank's host looks at most so often.
+    Slow {
+        /// The rank.
+        rank: u32,
+        /// Time between two looks.
+        every_ps: u64,
+    },
 }
 
 impl Default for SimParams {
@@ -136,8 +150,10 @@ impl Default for SimParams {
             iterations: 1,
             seed: 1,
             skew: PostSkew::default(),
+            side: Side::default(),
             config: Config::default(),
             host_faults: Vec::new(),
+            wall_limit: None,
         }
     }
 }
@@ -198,6 +214,7 @@ impl SimParams {
             return refuse("--bytes", reason);
         }
         self.algorithm.check(self.operation)?;
+        self.side.check(self)?;
         if self.algorithm != Algorithm::Multicast && !self.host_faults.is_empty() {
             return refuse("--algorithm", "troubles happen to multicast alone".to_owned());
         }
@@ -232,8 +249,11 @@ impl SimParams {
         let (source, ranks) = (self.source_bytes(), u64::from(self.ranks));
         let reductions =
             if self.operation.reduces() { source.saturating_add(self.bytes.saturating_mul(ranks)) } else { 0 };
-        let received = self.receive_bytes().saturating_mul(ranks + 1);
-        source.saturating_mul(2).saturating_add(received).saturating_add(reductions)
+        let gaps = self.side.gap.unwrap_or_default().saturating_mul(ranks + 1);
+        let received = self.receive_bytes().saturating_add(gaps).saturating_mul(ranks + 1);
+        // The parts of a communicator have no more than all of it.
+        let communicators = u64::from(self.side.communicators) + u64::from(self.side.split.is_some());
+        source.saturating_mul(2).saturating_add(received).saturating_mul(communicators).saturating_add(reductions)
     }
 
     /// Whether the cards must be of the hypothetical kind whose UC queue pairs take part in multicast.
@@ -246,6 +266,12 @@ impl SimParams {
     #[must_use]
     pub fn cards(&self) -> usize {
         self.ranks.div_ceil(self.ranks_per_card.max(1)) as usize
+    }
+
+    /// The card of a rank, by number.
+    #[must_use]
+    pub fn card_of(&self, rank: u32) -> usize {
+        (rank / self.ranks_per_card.max(1)) as usize
     }
 
     /// What each rank contributes, in bytes.

@@ -12,6 +12,7 @@ use super::baseline;
 pub use super::counts::{Control, PhaseTime, PhaseTimes, Workers};
 use super::params::{Operation, SimParams};
 use super::settings::Settings;
+use super::side::Side;
 use super::skew::PostSkew;
 pub use super::traffic::Traffic;
 pub use super::work::Work;
@@ -23,6 +24,8 @@ use crate::tput::report::Kind;
 pub struct Outcome {
     /// The rank was dead before it ended; the rest means nothing then.
     pub dead: bool,
+    /// Whether it is of a communicator beside the first.
+    pub is_beside: bool,
     /// Whether its buffer is what was sent; `None` if the operation failed.
     pub equal: Option<bool>,
     /// Why it failed.
@@ -132,7 +135,7 @@ pub struct Report {
     pub bytes: u64,
     /// Bytes that every rank has in the end; a Reduce-Scatter gives the last ranks less if the elements do not divide.
     pub receive_bytes: u64,
-    /// What all ranks have contributed to one operation, in bytes.
+    /// What all ranks have contributed to one operation of each communicator, in bytes.
     pub contributed_bytes: u64,
     /// Operations before those that are counted.
     pub warm_up: u32,
@@ -144,6 +147,9 @@ pub struct Report {
     /// The skew that was asked for.
     #[serde(flatten)]
     pub skew: PostSkew,
+    /// Communicators side by side and places of the bytes, where they are not as by default.
+    #[serde(flatten)]
+    pub side: Option<Side>,
     /// Virtual time from the first post to the last, mean of the operations.
     pub last_post_us: f64,
     /// Virtual time from the first post to the last release, mean of the operations.
@@ -161,6 +167,12 @@ pub struct Report {
     /// Operations of ranks that were alive at their end.
     #[serde(skip)]
     pub live: u64,
+    /// Those of them that are of communicators beside the first.
+    #[serde(skip)]
+    pub live_beside: u64,
+    /// Operations of those communicators that failed.
+    #[serde(skip)]
+    pub failures_beside: u64,
     /// Operations of ranks that failed, and the errors they gave, each once.
     pub failures: u64,
     /// The errors.
@@ -236,6 +248,7 @@ impl Report {
             iterations: params.iterations,
             traffic: Traffic::default(),
             skew: params.skew,
+            side: Some(params.side).filter(|side| *side != Side::default()),
             last_post_us: 0.0,
             virtual_time_us: 0.0,
             rank_time: PhaseTime::default(),
@@ -243,6 +256,8 @@ impl Report {
             digest_ok: true,
             bytes_ok: true,
             live: 0,
+            live_beside: 0,
+            failures_beside: 0,
             failures: 0,
             errors: Vec::new(),
             failure_kinds: BTreeSet::new(),
@@ -286,11 +301,13 @@ impl Report {
         }
         for (rank, outcome) in (0..).zip(&sample.outcomes).filter(|(_, outcome)| !outcome.dead) {
             self.live += 1;
+            self.live_beside += u64::from(outcome.is_beside);
             self.rank_ps.extend(outcome.took_ps.map(|took_ps| (rank, took_ps)));
             self.rank_time.add(Some(0), outcome.took_ps);
             self.bytes_ok &= outcome.equal.unwrap_or(true);
             if let Some(error) = &outcome.error {
                 self.failures += 1;
+                self.failures_beside += u64::from(outcome.is_beside);
                 self.failure_kinds.extend(outcome.kind);
                 if !self.errors.contains(error) {
                     self.errors.push(error.clone());

@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::SimError;
 use super::algorithm::{Algorithm, AlgorithmName, DEFAULT_RADIX, DEFAULT_SEGMENT_BYTES, DEFAULT_SEGMENTS, Parameters};
 use super::params::{Operation, SimParams};
+use super::side::Side;
 use super::skew::PostSkew;
 use crate::machine_args::NetworkArgs;
 use crate::options::{self, by_name, one_of, whole};
@@ -49,6 +50,10 @@ pub struct SimSpec {
     #[command(flatten)]
     #[serde(flatten)]
     pub skew: PostSkew,
+    /// What else there is on the cards, and where the bytes are.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub side: Side,
     /// How the bytes travel.
     #[command(flatten)]
     #[serde(flatten)]
@@ -146,6 +151,9 @@ pub struct CommunicatorArgs {
     /// Chunks per doorbell of a send worker.
     #[arg(long, value_parser = whole::<u32>(2, u32::MAX), default_value_t = Self::default().send_batch, value_name = "N")]
     pub send_batch: u32,
+    /// Line rate of the slowest card, where they differ, in Gbit/s [default: the own card's].
+    #[arg(long, value_parser = whole::<u64>(1, u64::MAX), value_name = "GBIT/S")]
+    pub link_gbit: Option<u64>,
     /// Rate at which a root multicasts, in Gbit/s [default: the link's].
     #[arg(long, value_parser = whole::<u32>(1, u32::MAX), value_name = "GBIT/S")]
     pub pacing: Option<u32>,
@@ -170,7 +178,7 @@ pub struct CommunicatorArgs {
 
 impl Default for SimSpec {
     fn default() -> Self {
-        let SimParams { ranks, ranks_per_card, operation, bytes, root, warm_up, iterations, skew, .. } =
+        let SimParams { ranks, ranks_per_card, operation, bytes, root, warm_up, iterations, skew, side, .. } =
             SimParams::default();
         Self {
             ranks,
@@ -182,6 +190,7 @@ impl Default for SimSpec {
             iterations,
             seed: None,
             skew,
+            side,
             algorithm: AlgorithmArgs::default(),
             communicator: CommunicatorArgs::default(),
             machine: NetworkArgs::default(),
@@ -201,6 +210,7 @@ impl Default for CommunicatorArgs {
             spread: false,
             chains,
             lookahead: None,
+            link_gbit: None,
             send_batch,
             pacing: None,
             eager: None,
@@ -226,7 +236,7 @@ impl SimSpec {
     /// # Errors
     /// [`SimError`] for the first thing that cannot be.
     pub fn resolve(&self, file_bytes: Option<u64>) -> Result<(SimParams, Machine), SimError> {
-        let Self { ranks, ranks_per_card, op: operation, bytes, root, warm_up, iterations, skew, .. } = *self;
+        let Self { ranks, ranks_per_card, op: operation, bytes, root, warm_up, iterations, skew, side, .. } = *self;
         let AlgorithmArgs { algorithm, segments, radix, segment: segment_bytes } = self.algorithm;
         if file_bytes.is_some()
             && !matches!(operation, Operation::Broadcast | Operation::Allgather | Operation::Allgatherv)
@@ -246,6 +256,7 @@ impl SimSpec {
             iterations,
             seed: machine.seed.unwrap_or_default(),
             skew,
+            side,
             ..SimParams::default()
         };
         let params = match file_bytes {
@@ -276,7 +287,7 @@ impl SimSpec {
 impl CommunicatorArgs {
     fn config(&self, ranks: u32, receive_bytes: u64) -> Config {
         let Self { transport, subgroups, threads, send_threads, control, spread, chains, lookahead, .. } = *self;
-        let Self { send_batch, chunk, slots, batch, eager, cutoff_slack, pacing, .. } = *self;
+        let Self { send_batch, chunk, slots, batch, eager, cutoff_slack, pacing, link_gbit, .. } = *self;
         let mut config = Config::default();
         if let Some(us) = cutoff_slack {
             config.overheads.cutoff_slack = Duration::from_micros(us);
@@ -296,6 +307,7 @@ impl CommunicatorArgs {
             .control(control.into())
             .placement(if spread { ThreadPlacement::Spread } else { ThreadPlacement::Compact })
             .chains(chains)
+            .link_gbit_per_s(link_gbit.unwrap_or_default())
             .pacing_gbit_per_s(pacing)
             .lookahead_chunks(lookahead)
             .send_batch(send_batch)

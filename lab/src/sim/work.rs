@@ -75,13 +75,14 @@ impl Work {
 /// Reads the counters of each rank's card while an operation is under way.
 #[derive(Debug)]
 pub(super) struct Meter {
-    /// Time and counters of looks in which something happened, by rank; none where ranks share cards, whose counters are of all of them.
+    /// Time and counters of looks in which something happened, by rank; none where ranks or communicators share cards, whose counters are of all of them.
     looks: Vec<Vec<(u64, Executed)>>,
 }
 
 impl Meter {
-    pub(super) fn new(ranks: usize, ranks_per_card: u32) -> Self {
-        Self { looks: vec![Vec::new(); if ranks_per_card == 1 { ranks } else { 0 }] }
+    /// Of the first so many ranks: none where communicators or ranks share cards.
+    pub(super) fn new(ranks: usize) -> Self {
+        Self { looks: vec![Vec::new(); ranks] }
     }
 
     /// The counters of a rank's card now, to be given to [`Meter::note`] if that turns out to be of interest.

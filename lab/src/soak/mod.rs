@@ -2,6 +2,7 @@
 
 pub mod random;
 pub mod seeds;
+pub mod side;
 mod wide;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use emu_machine::with_world;
 use serde::Serialize;
 
 use crate::sim::algorithm::Algorithm;
+use crate::sim::report::{Report, Traffic};
 use crate::sim::run;
 use crate::tput::run::ImageFile;
 use random::{Case, Expected};
@@ -31,6 +33,12 @@ pub struct Tally {
     pub recovered_chunks: u64,
     /// Frames that were lost.
     pub lost_frames: u64,
+    /// Cases in which nothing was lost, late or stopped, so that nothing may have been fetched.
+    pub lossless: u64,
+    /// Chunks that were fetched although nothing was lost: where hosts, threads or frames were late, for in the others such a case is wrong.
+    pub spurious_chunks: u64,
+    /// Cases of several communicators side by side.
+    pub several: u64,
     /// Cases under weak memory.
     pub weak: u64,
     /// Cases in which races were looked for.
@@ -48,6 +56,9 @@ impl std::ops::AddAssign for Tally {
         self.baselines += other.baselines;
         self.recovered_chunks += other.recovered_chunks;
         self.lost_frames += other.lost_frames;
+        self.lossless += other.lossless;
+        self.spurious_chunks += other.spurious_chunks;
+        self.several += other.several;
         self.weak += other.weak;
         self.raced += other.raced;
     }
@@ -89,12 +100,23 @@ pub fn run_case(case: &Case, image: &ImageFile) -> Result<Tally, Wrong> {
         return Err(wrong("a rank that reports success has wrong bytes".to_owned()));
     }
     let failed = report.failures > 0;
-    if failed && case.expected == Expected::Right {
-        return Err(wrong(format!("{} ranks failed: {}", report.failures, report.errors.join("; "))));
+    let (beside, live_beside) = (report.failures_beside, report.live_beside);
+    for (failures, live, expected, whose) in [
+        (report.failures - beside, report.live - live_beside, case.expected, ""),
+        (beside, live_beside, case.beside, " of communicators beside"),
+    ] {
+        if failures > 0 && expected == Expected::Right {
+            return Err(wrong(format!("{failures} ranks{whose} failed: {}", report.errors.join("; "))));
+        }
+        if failures < live && expected == Expected::Failed {
+            return Err(wrong(format!("{} ranks{whose} report success where all must fail", live - failures)));
+        }
     }
-    if report.failures < report.live && case.expected == Expected::Failed {
-        let well = report.live - report.failures;
-        return Err(wrong(format!("{well} ranks report success where all must fail")));
+    let is_lossless = !failed && case.params.algorithm == Algorithm::Multicast && loses_nothing(&report);
+    let spurious_chunks = if is_lossless { report.recovered_chunks } else { 0 };
+    let is_orderly = case.is_orderly();
+    if spurious_chunks > 0 && is_orderly {
+        return Err(wrong(format!("{spurious_chunks} chunks were fetched although none was lost: a spurious fetch")));
     }
     let kinds: Vec<&str> = report.failure_kinds.into_iter().collect();
     Ok(Tally {
@@ -105,7 +127,17 @@ pub fn run_case(case: &Case, image: &ImageFile) -> Result<Tally, Wrong> {
         baselines: u64::from(case.params.algorithm != Algorithm::Multicast),
         recovered_chunks: report.recovered_chunks,
         lost_frames: report.traffic.lost_frames,
+        lossless: u64::from(is_lossless && is_orderly),
+        spurious_chunks,
+        several: u64::from(case.params.side.has_several()),
         weak: u64::from(case.machine.memory != emu_machine::MemoryModel::Strong),
         raced: u64::from(case.machine.detect_races),
     })
+}
+
+/// Whether neither links, nor cards, nor workers have dropped anything.
+fn loses_nothing(report: &Report) -> bool {
+    let Traffic { lost_frames, rnr_drops, card_drops, .. } = report.traffic;
+    let discarded = report.workers.as_ref().map_or(0, |workers| workers.discarded);
+    [lost_frames, rnr_drops, card_drops, discarded].iter().all(|count| *count == 0)
 }

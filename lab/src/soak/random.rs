@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use emu_machine::fabric::{Direction, Fault, FaultEvent, FaultScript, Topology};
+use emu_machine::fabric::{Direction, Fault, FaultEvent, FaultScript, Routing, Topology};
 use emu_machine::{Config as MachineConfig, MemoryModel, NetworkConfig, Wiring};
 use flexcast::p2p::algorithm::Broadcast;
 use flexcast::{Config, Control, ThreadPlacement, Transport};
@@ -10,14 +10,18 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
+use super::side::{self, Trouble};
 use super::wide::Wide;
 use crate::sim::algorithm::{Algorithm, AlgorithmName, Parameters};
 use crate::sim::params::{HostFault, OPERATOR, Operation, SimParams};
+use crate::sim::side::Side;
 use crate::sim::skew::PostSkew;
 
 pub(super) const PS_PER_US: u64 = 1_000_000;
 /// First unit that a communicator on a card of its own takes.
-const FIRST_UNIT: u32 = 1;
+pub(super) const FIRST_UNIT: u32 = 1;
+/// Longest that a case may take in wall time: ten times what the slowest takes on a busy computer.
+const WALL_LIMIT: Duration = Duration::from_secs(600);
 /// Makes another sequence of a seed.
 const EAGER_SEED: u64 = 0xEA6E_12DA;
 
@@ -44,6 +48,10 @@ pub struct Case {
     pub machine: MachineConfig,
     /// What must come out.
     pub expected: Expected,
+    /// What must come out of communicators beside the first.
+    pub beside: Expected,
+    /// What goes wrong, where that is drawn by kinds.
+    pub troubles: Vec<Trouble>,
     /// What is wrong with the network, in words.
     pub faults: Vec<String>,
 }
@@ -88,7 +96,9 @@ impl Case {
             seed,
             config: Config::default(),
             skew: PostSkew::default(),
+            side: Side::default(),
             host_faults: Vec::new(),
+            wall_limit: Some(WALL_LIMIT),
         };
         let mut wide = Wide::of(seed);
         if let Some(wide) = &mut wide {
@@ -223,7 +233,35 @@ impl Case {
         if let Some(wide) = &mut wide {
             wide.machine(&mut machine);
         }
-        Self { seed, params, machine, expected, faults }
+        let beside = Expected::Right;
+        let mut case = Self { seed, params, machine, expected, beside, troubles: Vec::new(), faults };
+        side::draw(&mut case);
+        case
+    }
+
+    /// Whether nothing happens to ranks, cards and workers, and frames of a flow arrive once and in their order unless they are lost: then
+    /// what is fetched has been lost.
+    #[must_use]
+    pub fn is_orderly(&self) -> bool {
+        let orderly = |event: &FaultEvent| {
+            matches!(
+                event.fault,
+                Fault::Drop { .. }
+                    | Fault::Burst { .. }
+                    | Fault::BitErrors { .. }
+                    | Fault::Corrupt { .. }
+                    | Fault::Frames { .. }
+                    | Fault::Delay { jitter_ps: 0, .. }
+            )
+        };
+        self.params.algorithm == Algorithm::Multicast
+            && self.params.host_faults.is_empty()
+            && match &self.machine.wiring {
+                Wiring::Cable(_) => true,
+                Wiring::Network(network) => {
+                    network.topology.switching().routing == Routing::Ecmp && network.faults.faults.iter().all(orderly)
+                }
+            }
     }
 }
 

@@ -36,6 +36,8 @@ pub(crate) enum DropCause {
     Burst,
     BitError,
     LinkDown,
+    /// One of those that a script names.
+    Named,
 }
 
 /// What becomes of a frame.
@@ -56,6 +58,8 @@ struct Active {
     stream: ChaCha8Rng,
     /// Frames that the burst still takes.
     burst_left: u32,
+    /// Frames of a named priority so far.
+    seen: u64,
     /// Length of the last frame, and the chance of a bit error in it.
     bytes: u64,
 }
@@ -81,7 +85,7 @@ impl Line {
                 | Fault::Corrupt { ppm } => Chance::ppm(ppm),
                 _ => Chance::ppm(0),
             };
-            Active { window, chance, stream, burst_left: 0, bytes: 0 }
+            Active { window, chance, stream, burst_left: 0, seen: 0, bytes: 0 }
         };
         Self { faults: windows.into_iter().enumerate().map(active).collect(), last_arrival_ps: 0 }
     }
@@ -99,10 +103,17 @@ impl Line {
         at_ps
     }
 
-    /// A frame leaves from `start_ps` to `end_ps` and would be complete at the other end at `arrival_ps`.
+    /// A frame of a priority leaves from `start_ps` to `end_ps` and would be complete at the other end at `arrival_ps`.
     ///
     /// Every fault that lasts draws, whatever the others did: what one fault does never depends on the others.
-    pub(crate) fn carry(&mut self, start_ps: u64, end_ps: u64, arrival_ps: u64, bytes: u64) -> Fate {
+    pub(crate) fn carry(
+        &mut self,
+        start_ps: u64,
+        end_ps: u64,
+        arrival_ps: u64,
+        bytes: u64,
+        own_priority: usize,
+    ) -> Fate {
         let length_ps = end_ps - start_ps;
         let mut fate = Fate::default();
         let mut held_ps = 0;
@@ -139,6 +150,14 @@ impl Line {
                     }
                     if fault.chance.happens(&mut fault.stream) {
                         fate.lost.get_or_insert(DropCause::BitError);
+                    }
+                }
+                Fault::Frames { priority, first, count } => {
+                    if usize::from(priority) == own_priority {
+                        if fault.seen >= first && fault.seen - first < count {
+                            fate.lost.get_or_insert(DropCause::Named);
+                        }
+                        fault.seen += 1;
                     }
                 }
                 Fault::Duplicate { .. } => fate.duplicate |= fault.chance.happens(&mut fault.stream),
@@ -183,7 +202,7 @@ mod tests {
 
     /// Fates of frames of 100 bytes and 1000 ps, back to back, 500 ps from end to end.
     fn fates(line: &mut Line, frames: u64) -> Vec<Fate> {
-        (0..frames).map(|n| line.carry(1000 * n, 1000 * (n + 1), 1000 * (n + 1) + 500, 100)).collect()
+        (0..frames).map(|n| line.carry(1000 * n, 1000 * (n + 1), 1000 * (n + 1) + 500, 100, n as usize % 2)).collect()
     }
 
     const ALWAYS: u64 = u64::MAX;
@@ -206,6 +225,15 @@ mod tests {
             fates.chunk_by(|a, b| a.lost == b.lost).filter(|r| r[0].lost.is_some()).map(<[_]>::len).collect();
         assert!(runs.len() > 50);
         assert!(runs[..runs.len() - 1].iter().all(|run| run % 5 == 0), "{runs:?}");
+    }
+
+    #[test]
+    fn named_frames_vanish_by_their_number_among_those_of_their_priority() {
+        let named = Fault::Frames { priority: 1, first: 2, count: 3 };
+        let fates = fates(&mut line(&[(2000, ALWAYS, named)]), 20);
+        let lost: Vec<usize> =
+            fates.iter().enumerate().filter(|(_, fate)| fate.lost == Some(DropCause::Named)).map(|(n, _)| n).collect();
+        assert_eq!(lost, [7, 9, 11], "frames 3 and 5 get through");
     }
 
     #[test]

@@ -54,6 +54,16 @@ pub enum Fault {
         /// Probability that a bit is wrong, 0 to 1.
         rate: f64,
     },
+    /// Certain frames of one priority vanish, by their numbers on this link since the fault began.
+    Frames {
+        /// The priority, 0 to 7.
+        priority: u8,
+        /// Frames of it that get through before, from 0.
+        #[serde(default)]
+        first: u64,
+        /// Frames that vanish then, at least 1.
+        count: u64,
+    },
     /// Nothing is sent until the end of the fault; nothing is lost.
     Pause,
     /// What is sent, or on its way out of a port, is lost. Routes stay as they are.
@@ -127,6 +137,19 @@ impl FaultEvent {
             Some(Self { direction, ..Self::on(&cable.name, fault) })
         };
         topology.cables().iter().filter_map(towards).collect()
+    }
+
+    /// A fault of a host's link in the direction from the host, from the beginning and for ever: of a multicast frame it happens before any
+    /// switch copies it, so that all its receivers have the same of it. `None` for a host that is not there, or is joined with a host.
+    #[must_use]
+    pub fn from_host(topology: &Topology, host: usize, fault: Fault) -> Option<Self> {
+        let cable = topology.cables().iter().find(|cable| [cable.a.node, cable.b.node].contains(&Node::Host(host)))?;
+        let direction = match (cable.a.node, cable.b.node) {
+            (Node::Host(_), Node::Host(_)) => return None,
+            (Node::Host(_), _) => Direction::Forward,
+            _ => Direction::Backward,
+        };
+        Some(Self { direction, ..Self::on(&cable.name, fault) })
     }
 
     /// The same within a time.
@@ -270,6 +293,10 @@ fn check_numbers(index: usize, event: &FaultEvent) -> Result<(), FaultError> {
             Err(FaultError::OutOfRange { index, what: "rate", value: rate.to_string(), least: 0, most: 1 })
         }
         Fault::Pause if event.until_ps.is_none() => Err(FaultError::EndlessPause { index }),
+        Fault::Frames { priority, count, .. } => {
+            check("priority", priority.into(), 0, 7)?;
+            check("count", count, 1, u64::MAX)
+        }
         Fault::BitErrors { .. } | Fault::Pause | Fault::Down | Fault::Up => Ok(()),
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Payload {
 
 impl Payload {
     #[inline]
-    fn priority(self) -> usize {
+    pub(super) fn priority(self) -> usize {
         usize::from(self.priority) % PRIORITIES
     }
 }
@@ -162,6 +162,7 @@ impl Port {
             DropCause::Burst => drops.burst += 1,
             DropCause::BitError => drops.bit_error += 1,
             DropCause::LinkDown => drops.link_down += 1,
+            DropCause::Named => drops.named += 1,
         }
     }
 
@@ -214,15 +215,21 @@ impl Port {
         }
     }
 
-    /// When to look again, if somebody waits for credit and no earlier look is planned. Remembers the answer.
+    /// When to look again, if the first frame of a queue lacks credit and no earlier look is planned. Remembers the answer.
     #[inline]
-    pub(super) fn plan_wake(&mut self) -> Option<u64> {
-        let credit = self.credit.as_ref()?;
-        let waits = self.waiting.iter().zip(credit.iter()).filter(|(waiting, _)| !waiting.is_empty());
-        let Reverse((at_ps, _)) = waits.filter_map(|(_, credit)| credit.returns.peek()).max().copied()?;
-        if at_ps >= self.wake_ps {
-            return None;
+    pub(super) fn plan_wake(&mut self, now_ps: u64) -> Option<u64> {
+        let mut next_ps = None;
+        for class in 0..PRIORITIES {
+            let Some(&Waiting { bytes, .. }) = self.waiting[class].front() else { continue };
+            // Credit that is back is no reason to look again: a frame that has it and has not come far enough waits for that alone.
+            if !self.has_credit(now_ps, class, bytes)
+                && let Some(credit) = &self.credit
+                && let Some(&Reverse((at_ps, _))) = credit[class].returns.peek()
+            {
+                next_ps = Some(next_ps.map_or(at_ps, |next_ps: u64| next_ps.min(at_ps)));
+            }
         }
+        let at_ps = next_ps.filter(|at_ps| *at_ps < self.wake_ps)?;
         self.wake_ps = at_ps;
         Some(at_ps)
     }

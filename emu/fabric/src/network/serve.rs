@@ -26,7 +26,7 @@ impl<F: NetworkFrame> Network<F> {
             let Some(Waiting { slot, hold, bytes, .. }) = port.waiting[class].pop_front() else { break };
             port.take_credit(now_ps, class, bytes);
             port.arbiter.served(class, bytes);
-            self.send(egress, slot, hold, now_ps, fx);
+            self.send(now_ps, egress, (slot, hold), now_ps, fx);
         }
         let port = &mut self.ports[egress as usize];
         if let Some(at_ps) = port.plan_serve(now_ps) {
@@ -34,7 +34,7 @@ impl<F: NetworkFrame> Network<F> {
         }
         // A busy port looks at its credit when it is free.
         if port.busy_until_ps <= now_ps
-            && let Some(at_ps) = port.plan_wake()
+            && let Some(at_ps) = port.plan_wake(now_ps)
         {
             self.calendar.push(at_ps, egress, Due::Credit);
         }

@@ -88,7 +88,7 @@ impl<F: NetworkFrame> Network<F> {
             }
             self.drop_copy(slot);
             if lossless {
-                self.return_credit(sender, now_ps, class, bytes);
+                self.return_credit(now_ps, sender, now_ps, class, bytes);
             }
         } else if lossless {
             hold = self.holds.insert(Hold { sender, class, bytes, copies: ways.len() as u32, free_ps: now_ps });
@@ -162,10 +162,10 @@ impl<F: NetworkFrame> Network<F> {
             port.waiting[class].push_back(Waiting { slot, hold, ready_ps, bytes });
             self.serve(now_ps, egress, fx);
         } else if port.waiting[class].is_empty() && port.take_credit(now_ps, class, bytes) {
-            self.send(egress, slot, hold, ready_ps, fx);
+            self.send(now_ps, egress, (slot, hold), ready_ps, fx);
         } else {
             port.waiting[class].push_back(Waiting { slot, hold, ready_ps, bytes });
-            if let Some(at_ps) = port.plan_wake() {
+            if let Some(at_ps) = port.plan_wake(now_ps) {
                 self.calendar.push(at_ps, egress, Due::Credit);
             }
         }
@@ -188,24 +188,32 @@ impl<F: NetworkFrame> Network<F> {
             }
             port.waiting[class].pop_front();
             port.backlog_bytes(now_ps);
-            self.send(egress, slot, hold, ready_ps.max(now_ps), fx);
+            self.send(now_ps, egress, (slot, hold), ready_ps.max(now_ps), fx);
         }
-        if let Some(at_ps) = self.ports[egress as usize].plan_wake() {
+        if let Some(at_ps) = self.ports[egress as usize].plan_wake(now_ps) {
             self.calendar.push(at_ps, egress, Due::Credit);
         }
         self.plan_room(now_ps, egress);
     }
 
     /// Puts a copy on the wire as soon as the port is free.
-    pub(super) fn send(&mut self, egress: u32, slot: u32, hold: u32, ready_ps: u64, fx: &mut FabricEffects<F>) {
+    pub(super) fn send(
+        &mut self,
+        now_ps: u64,
+        egress: u32,
+        (slot, hold): (u32, u32),
+        ready_ps: u64,
+        fx: &mut FabricEffects<F>,
+    ) {
         let Some(transit) = self.frames.get(slot) else { return };
         let Transit { bytes, payload, class, .. } = *transit;
         let port = &mut self.ports[egress as usize];
         let (start_ps, end_ps) = port.depart(ready_ps, class, bytes, payload);
         let arrival_ps = end_ps + port.latency_ps;
         let peer = port.peer;
-        let fate = port.line.as_mut().map(|line| line.carry(start_ps, end_ps, arrival_ps, bytes));
-        self.release(hold, end_ps);
+        let priority = payload.priority();
+        let fate = port.line.as_mut().map(|line| line.carry(start_ps, end_ps, arrival_ps, bytes, priority));
+        self.release(now_ps, hold, end_ps);
 
         let Some(fate) = fate else {
             self.land(peer, slot, arrival_ps, fx);
@@ -213,7 +221,7 @@ impl<F: NetworkFrame> Network<F> {
         };
         if let Some(cause) = fate.lost {
             self.ports[peer as usize].lose(cause);
-            self.return_credit(egress, arrival_ps, class, bytes);
+            self.return_credit(now_ps, egress, arrival_ps, class, bytes);
             self.drop_copy(slot);
             return;
         }
@@ -267,7 +275,7 @@ impl<F: NetworkFrame> Network<F> {
 
     /// A copy has left the buffer it was held in.
     #[inline]
-    fn release(&mut self, hold: u32, end_ps: u64) {
+    fn release(&mut self, now_ps: u64, hold: u32, end_ps: u64) {
         if hold == NONE {
             return;
         }
@@ -277,15 +285,15 @@ impl<F: NetworkFrame> Network<F> {
         if held.copies == 0
             && let Some(Hold { sender, class, bytes, free_ps, .. }) = self.holds.remove(hold)
         {
-            self.return_credit(sender, free_ps, class, bytes);
+            self.return_credit(now_ps, sender, free_ps, class, bytes);
         }
     }
 
     /// Room is free at the other end of a port's link from `free_ps` on; the port learns of it one latency later.
-    fn return_credit(&mut self, port: u32, free_ps: u64, class: usize, bytes: u64) {
+    fn return_credit(&mut self, now_ps: u64, port: u32, free_ps: u64, class: usize, bytes: u64) {
         let sender = &mut self.ports[port as usize];
         sender.give_credit(free_ps + sender.latency_ps, class, bytes);
-        if let Some(at_ps) = sender.plan_wake() {
+        if let Some(at_ps) = sender.plan_wake(now_ps) {
             self.calendar.push(at_ps, port, Due::Credit);
         }
     }

@@ -170,6 +170,18 @@ impl Topology {
         Ok(self)
     }
 
+    /// The same with another rate and latency on the link of one host.
+    ///
+    /// # Errors
+    /// A latency beyond [`MAX_LATENCY_PS`].
+    pub fn with_host_link(mut self, host: usize, link: LinkConfig) -> Result<Self, TopologyError> {
+        check_link(&link)?;
+        for cable in self.cables.iter_mut().filter(|cable| [cable.a.node, cable.b.node].contains(&Node::Host(host))) {
+            cable.config = link;
+        }
+        Ok(self)
+    }
+
     /// A host's link; `None` for a host that is not there.
     #[must_use]
     pub fn host_link(&self, host: usize) -> Option<LinkConfig> {

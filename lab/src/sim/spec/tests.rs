@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
+use crate::sim::side::{MAX_COMMUNICATORS, MAX_GAP_BYTES};
 use crate::sim::skew::MAX_SKEW_US;
 
 fn parse(words: &[String]) -> Result<SimSpec, clap::Error> {
@@ -29,11 +30,12 @@ fn communicator() -> impl Strategy<Value = CommunicatorArgs> {
         of(16..=8192_u32),
         of(2..=4096_u32),
         of(0..=MAX_EAGER_BYTES),
+        of(1..=u64::MAX),
     );
     (names, counts, sizes).prop_map(|(names, counts, sizes)| {
         let (transport, control, spread) = names;
         let (subgroups, threads, send_threads, chains, lookahead) = counts;
-        let (send_batch, pacing, cutoff_slack, chunk, slots, batch, eager) = sizes;
+        let (send_batch, pacing, cutoff_slack, chunk, slots, batch, eager, link_gbit) = sizes;
         CommunicatorArgs {
             transport,
             subgroups,
@@ -43,6 +45,7 @@ fn communicator() -> impl Strategy<Value = CommunicatorArgs> {
             spread,
             chains,
             lookahead,
+            link_gbit,
             send_batch,
             pacing,
             eager,
@@ -80,13 +83,24 @@ fn machine() -> impl Strategy<Value = NetworkArgs> {
     )
 }
 
+fn side() -> impl Strategy<Value = Side> {
+    let counts = (1..=MAX_COMMUNICATORS, of(1..=MAX_RANKS), of(0..=MAX_GAP_BYTES));
+    (counts, any::<bool>(), any::<bool>()).prop_map(|((communicators, split, gap), in_place, user_memory)| Side {
+        communicators,
+        split,
+        in_place,
+        gap,
+        user_memory,
+    })
+}
+
 fn spec() -> impl Strategy<Value = SimSpec> {
     let shape = (1..=MAX_RANKS, 1..=MAX_RANKS, select(Operation::value_variants()), any::<u64>(), 0..MAX_RANKS);
-    let times = (any::<u32>(), 1..=u32::MAX, of(any::<u64>()), 0..=MAX_SKEW_US);
+    let times = (any::<u32>(), 1..=u32::MAX, of(any::<u64>()), 0..=MAX_SKEW_US, side());
     (shape, times, algorithm(), communicator(), machine()).prop_map(
         |(shape, times, algorithm, communicator, machine)| {
             let (ranks, ranks_per_card, op, bytes, root) = shape;
-            let (warm_up, iterations, seed, skew_us) = times;
+            let (warm_up, iterations, seed, skew_us, side) = times;
             SimSpec {
                 ranks,
                 ranks_per_card,
@@ -97,6 +111,7 @@ fn spec() -> impl Strategy<Value = SimSpec> {
                 iterations,
                 seed,
                 skew: PostSkew::of_us(skew_us),
+                side,
                 algorithm,
                 communicator,
                 machine,
