@@ -7,7 +7,7 @@ use std::time::Duration;
 use emu_config::Machine;
 use emu_machine::Config as MachineConfig;
 use emu_provider::emulated;
-use flexcast::{Card, Communicator, Config, Done, Firmware, Outcome, Overheads, Pending, Request, Test};
+use flexcast::{Card, Communicator, Config, Done, Firmware, Outcome, Overheads, Pending, Request, Selection, Test};
 use flexio::Provider;
 
 use crate::image_bytes;
@@ -27,6 +27,7 @@ pub fn config() -> Config {
         .max_receive_bytes(1 << 20)
         // What is tested with these is the card's datapath, with few bytes.
         .eager_bytes(0)
+        .algorithm(Selection::Multicast)
         .barrier_timeout(Duration::from_micros(20_000))
         .overheads(Overheads { cutoff_slack: Duration::from_micros(300), ..Config::default().overheads })
 }

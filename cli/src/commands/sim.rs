@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use emu_provider::Emulated;
 use flexcast_cli::{note, out};
 use flexcast_lab::sim::SimError;
-use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::SimParams;
 use flexcast_lab::sim::run::{self as sim, Tick};
 use indicatif::ProgressBar;
@@ -19,7 +18,7 @@ pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     let file = args.file.as_deref().map(read_source).transpose()?;
     let (params, asked) = args.spec.resolve(file.as_ref().map(|file| file.len() as u64))?;
     let machine = asked.config_of(params.cards())?;
-    let image = (params.algorithm == Algorithm::Multicast).then(|| read_image(&args.image)).transpose()?;
+    let image = params.algorithm.is_communicator().then(|| read_image(&args.image)).transpose()?;
     let cards = Emulated::new(machine)?;
     let capture = asked.capture.as_deref().map(|path| Capture::start(&cards, path)).transpose()?;
     let source = file.map_or_else(|| sim::source(&params), Ok)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flexcast_rust::{Config, Control, ThreadPlacement, Transport};
+use flexcast_rust::{Config, Control, Selection, ThreadPlacement, Transport};
 
 use crate::fault::{Fault, call};
 use crate::memory::{give, sized};
@@ -28,6 +28,19 @@ pub const FLEXCAST_CONTROL_HOST: u32 = 0;
 /// The protocol runs on the card, by a DPA thread of its own: from posting to completion the host has nothing to do, unless something is
 /// lost. Not with FLEXCAST_TRANSPORT_UC_UNICAST.
 pub const FLEXCAST_CONTROL_DEVICE: u32 = 1;
+
+/// For each Allgather what the library expects to be fastest: multicast, the messages of the barrier, or writes over reliable connections.
+pub const FLEXCAST_ALGORITHM_AUTOMATIC: u32 = 0;
+/// Multicast; what is short enough rides on the messages of the barrier.
+pub const FLEXCAST_ALGORITHM_MULTICAST: u32 = 1;
+/// Allgathers around a ring of reliable connections, in segments.
+pub const FLEXCAST_ALGORITHM_RING: u32 = 2;
+/// Allgathers by writes to each rank directly.
+pub const FLEXCAST_ALGORITHM_LINEAR: u32 = 3;
+/// Allgathers by recursive doubling over reliable connections.
+pub const FLEXCAST_ALGORITHM_RECURSIVE_DOUBLING: u32 = 4;
+/// Allgathers by the algorithm of Bruck et al. over reliable connections.
+pub const FLEXCAST_ALGORITHM_BRUCK: u32 = 5;
 
 /// Parameters of a communicator; alike on all ranks. To be initialised by flexcast_config_default().
 #[repr(C)]
@@ -90,6 +103,8 @@ pub struct flexcast_config {
     pub transport: u32,
     /// Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE.
     pub control: u32,
+    /// What carries the data of an Allgather, one of FLEXCAST_ALGORITHM_*. With FLEXCAST_CONTROL_DEVICE it is multicast.
+    pub algorithm: u32,
 }
 
 /// Nanoseconds of a time; one beyond 584 years is as good as for ever.
@@ -139,6 +154,7 @@ impl flexcast_config {
                 Control::Host => FLEXCAST_CONTROL_HOST,
                 Control::Device => FLEXCAST_CONTROL_DEVICE,
             },
+            algorithm: config.algorithm as u32,
         }
     }
 
@@ -175,6 +191,18 @@ impl flexcast_config {
                 FLEXCAST_CONTROL_DEVICE => Control::Device,
                 other => {
                     let text = format!("control is {other}: must be 0 (host) or 1 (device)");
+                    return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
+                }
+            })
+            .algorithm(match self.algorithm {
+                FLEXCAST_ALGORITHM_AUTOMATIC => Selection::Automatic,
+                FLEXCAST_ALGORITHM_MULTICAST => Selection::Multicast,
+                FLEXCAST_ALGORITHM_RING => Selection::Ring,
+                FLEXCAST_ALGORITHM_LINEAR => Selection::Linear,
+                FLEXCAST_ALGORITHM_RECURSIVE_DOUBLING => Selection::RecursiveDoubling,
+                FLEXCAST_ALGORITHM_BRUCK => Selection::Bruck,
+                other => {
+                    let text = format!("algorithm is {other}: must be one of FLEXCAST_ALGORITHM_*, 0 (automatic) to 5");
                     return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
                 }
             })
@@ -244,6 +272,16 @@ mod tests {
         assert_eq!(config.convert(&longer).unwrap().barrier_timeout, Duration::from_nanos(5));
         // SAFETY: null stands for the defaults.
         assert_eq!(unsafe { read(std::ptr::null(), &longer) }.unwrap(), longer);
+    }
+
+    #[test]
+    fn every_algorithm_has_its_number() {
+        for (number, selection) in (0..).zip(Selection::ALL) {
+            let config = flexcast_config { algorithm: number, ..flexcast_config::default() };
+            assert_eq!(config.convert(&Config::default()).unwrap().algorithm, selection);
+        }
+        let config = flexcast_config { algorithm: 6, ..flexcast_config::default() };
+        assert!(config.convert(&Config::default()).is_err());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"flexcast");
 /// Version of these bytes and of the control messages; raised with every change of either.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// One rank, as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,26 @@ pub(crate) struct Endpoint {
     /// Its connections to the tables of targets of others, likewise, and address and key of its own (UC unicast).
     pub(crate) target_queue_pairs: Vec<(u32, u32)>,
     pub(crate) target_table: (u64, u32),
+    /// What its card tells.
+    pub(crate) speed: Speed,
+    /// Its connections for data that does not go by multicast, as `p2p` tells them; empty if it has none.
+    pub(crate) direct: Vec<u8>,
+}
+
+/// How fast a rank is. Need not be alike: every rank computes with the lowest of all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Speed {
+    pub(crate) link_gbit_per_s: u64,
+    pub(crate) receive_threads: u32,
+}
+
+impl Speed {
+    /// The lowest of all ranks' figures, at least 1.
+    pub(crate) fn lowest(all: &[Endpoint]) -> Self {
+        let link = all.iter().map(|endpoint| endpoint.speed.link_gbit_per_s).min();
+        let threads = all.iter().map(|endpoint| endpoint.speed.receive_threads).min();
+        Self { link_gbit_per_s: link.unwrap_or(1).max(1), receive_threads: threads.unwrap_or(1).max(1) }
+    }
 }
 
 /// The queue pairs of a rank for what one rank and it send one another in one subgroup.
@@ -58,7 +78,7 @@ pub(crate) struct Capabilities {
     fields: [u64; CAPABILITIES.len()],
 }
 
-const CAPABILITIES: [&str; 10] = [
+const CAPABILITIES: [&str; 11] = [
     "chunk_bytes",
     "subgroups",
     "psn_bits",
@@ -69,11 +89,22 @@ const CAPABILITIES: [&str; 10] = [
     "transport number",
     "control",
     "eager_bytes",
+    "algorithm",
 ];
 
 impl Capabilities {
     pub(crate) fn new(config: &Config, psn_bits: u32, mtu_bytes: u32) -> Self {
-        let Config { chunk_bytes, subgroups, max_receive_bytes, chains, transport, control, eager_bytes, .. } = *config;
+        let Config {
+            chunk_bytes,
+            subgroups,
+            max_receive_bytes,
+            chains,
+            transport,
+            control,
+            eager_bytes,
+            algorithm,
+            ..
+        } = *config;
         Self {
             fields: [
                 chunk_bytes.into(),
@@ -86,6 +117,7 @@ impl Capabilities {
                 transport as u64,
                 control as u64,
                 eager_bytes.into(),
+                algorithm as u64,
             ],
         }
     }
@@ -142,7 +174,7 @@ impl Endpoint {
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let pairs = self.queue_pairs.len() + self.target_queue_pairs.len() + 2 * self.streams.len();
-        let mut bytes = Vec::with_capacity(160 + 8 * pairs);
+        let mut bytes = Vec::with_capacity(192 + 8 * pairs + self.direct.len());
         let mut put = |part: &[u8]| bytes.extend_from_slice(part);
         put(&MAGIC.to_le_bytes());
         put(&VERSION.to_le_bytes());
@@ -166,6 +198,10 @@ impl Endpoint {
         for StreamEnds { peer, subgroup, receiver, sender } in &self.streams {
             [peer, subgroup, receiver, sender].into_iter().for_each(|word| put(&word.to_le_bytes()));
         }
+        put(&self.speed.link_gbit_per_s.to_le_bytes());
+        put(&self.speed.receive_threads.to_le_bytes());
+        put(&(self.direct.len() as u32).to_le_bytes());
+        put(&self.direct);
         bytes
     }
 
@@ -228,6 +264,9 @@ impl Endpoint {
             let mut next = || take(4).map(|part| word(part) as u32);
             streams.push(StreamEnds { peer: next()?, subgroup: next()?, receiver: next()?, sender: next()? });
         }
+        let speed = Speed { link_gbit_per_s: word(take(8)?), receive_threads: word(take(4)?) as u32 };
+        let direct_bytes = word(take(4)?) as usize;
+        let direct = take(direct_bytes)?.to_vec();
         let capabilities = Capabilities { fields };
         Ok(Self {
             rank,
@@ -241,6 +280,8 @@ impl Endpoint {
             streams,
             target_queue_pairs,
             target_table,
+            speed,
+            direct,
         })
     }
 
@@ -295,6 +336,8 @@ mod tests {
             streams: vec![StreamEnds { peer: 1, subgroup: 0, receiver: 0x104, sender: 0x105 }],
             target_queue_pairs: vec![(1, 0x102), (2, 0x103)],
             target_table: (0x1000, 0x77),
+            speed: Speed { link_gbit_per_s: 200 + u64::from(rank), receive_threads: 4 - rank },
+            direct: vec![7; rank as usize],
         }
     }
 
@@ -310,6 +353,16 @@ mod tests {
     fn endpoints_survive_the_exchange() {
         let all = Endpoint::all(&endpoint(0), &told()).unwrap();
         assert_eq!(all, (0..3).map(endpoint).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_slowest_rank_counts_whatever_the_others_tell() {
+        let mut all: Vec<_> = (0..3).map(endpoint).collect();
+        assert_eq!(Speed::lowest(&all), Speed { link_gbit_per_s: 200, receive_threads: 2 });
+        all[1].speed = Speed { link_gbit_per_s: u64::MAX, receive_threads: u32::MAX };
+        assert_eq!(Speed::lowest(&all), Speed { link_gbit_per_s: 200, receive_threads: 2 });
+        all[1].speed = Speed { link_gbit_per_s: 0, receive_threads: 0 };
+        assert_eq!(Speed::lowest(&all), Speed { link_gbit_per_s: 1, receive_threads: 1 });
     }
 
     #[test]

@@ -20,6 +20,9 @@
 //! # }
 //! ```
 //!
+//! Which algorithm carries the data of an operation is the library's choice, among multicast, the messages of its barrier, and writes
+//! over reliable connections ([`Selection`], [`Report::decision`]).
+//!
 //! Inside: `plan` cuts an operation into blocks, subgroups and chunks; `stream` tells which of them travel together; `flexcast_proto`
 //! decides when who does what; `receive` and `send` are the two sides on the card, `control` the connections between ranks; `engine`
 //! carries out. A `driver` runs the protocol's state machine: `host` here, `device` on the card.
@@ -38,6 +41,7 @@ pub mod memory;
 pub mod p2p;
 mod plan;
 mod protocol;
+mod tuner;
 
 pub use flexcast_bootstrap as bootstrap;
 
@@ -56,6 +60,7 @@ pub use error::{Error, Result};
 pub use memory::registration;
 pub use plan::chains::ChainMapping;
 pub use plan::stream::{MAX_STREAMS, Transport, UnknownTransport};
+pub use tuner::{Algorithm, Decision, MAX_LINEAR_RANKS, Selection};
 
 /// What a `Result` of this crate is, for callers with another error in mind.
 pub use flexcast_proto::{Cause, Failure};

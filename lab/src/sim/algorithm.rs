@@ -13,6 +13,8 @@ use super::params::Operation;
 pub enum AlgorithmName {
     /// Broadcast, Allgather: hardware multicast, received and sent by the DPA, and a ring for what is lost.
     Multicast,
+    /// Broadcast, Allgather: what the library chooses for the operation.
+    Auto,
     /// Allgather, Alltoall, Reduce-Scatter, AllReduce: around the ring, a block at a time.
     Ring,
     /// Allgather: around the ring, blocks in --segments.
@@ -54,6 +56,8 @@ pub enum Algorithm {
     /// Hardware multicast.
     #[default]
     Multicast,
+    /// What the library chooses.
+    Automatic,
     /// An Allgather over reliable connections.
     Allgather(Allgather),
     /// A Broadcast over reliable connections.
@@ -88,9 +92,9 @@ pub struct Parameters {
 /// The algorithms of an operation.
 const fn algorithms(operation: Operation) -> &'static str {
     match operation {
-        Operation::Broadcast => "multicast, k-nomial, binomial, heap, in-order, chain and scatter-allgather",
+        Operation::Broadcast => "multicast, auto, k-nomial, binomial, heap, in-order, chain and scatter-allgather",
         Operation::Allgather | Operation::Allgatherv => {
-            "multicast, ring, pipelined-ring, linear, recursive-doubling and bruck"
+            "multicast, auto, ring, pipelined-ring, linear, recursive-doubling and bruck"
         }
         Operation::Alltoall => "pairwise, ring and linear",
         Operation::ReduceScatter => "ring",
@@ -153,6 +157,7 @@ impl Algorithm {
         use AlgorithmName as Name;
         let algorithm = match name {
             Name::Multicast => return Some(Self::Multicast),
+            Name::Auto => return Some(Self::Automatic),
             Name::KNomial => Broadcast::Knomial { radix },
             Name::Binomial => Broadcast::BINOMIAL,
             Name::Heap => Broadcast::Heap,
@@ -168,6 +173,7 @@ impl Algorithm {
         use AlgorithmName as Name;
         let algorithm = match name {
             Name::Multicast => return Some(Self::Multicast),
+            Name::Auto => return Some(Self::Automatic),
             Name::Ring => Allgather::Ring,
             Name::PipelinedRing => Allgather::PipelinedRing { segments },
             Name::Linear => Allgather::Linear,
@@ -200,6 +206,7 @@ impl Algorithm {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Multicast => "multicast",
+            Self::Automatic => "auto",
             Self::Allgather(Allgather::Ring) => "ring",
             Self::Allgather(Allgather::PipelinedRing { .. }) => "pipelined-ring",
             Self::Allgather(Allgather::Linear) => "linear",
@@ -229,6 +236,7 @@ impl Algorithm {
                 Parameters { segments: Some(segments), ..none }
             }
             Self::Multicast
+            | Self::Automatic
             | Self::Allgather(_)
             | Self::Broadcast { algorithm: Broadcast::ScatterAllgather, .. }
             | Self::Alltoall(_)
@@ -241,14 +249,20 @@ impl Algorithm {
         }
     }
 
+    /// Whether a communicator of the library carries it out, with the image on the cards.
+    #[must_use]
+    pub const fn is_communicator(self) -> bool {
+        matches!(self, Self::Multicast | Self::Automatic)
+    }
+
     /// Checks that it does this operation.
     ///
     /// # Errors
     /// [`SimError::Algorithm`] with those that do.
     pub fn check(self, operation: Operation) -> Result<(), SimError> {
         match (self, operation) {
-            (Self::Multicast | Self::Broadcast { .. }, Operation::Broadcast)
-            | (Self::Multicast | Self::Allgather(_), Operation::Allgather | Operation::Allgatherv)
+            (Self::Multicast | Self::Automatic | Self::Broadcast { .. }, Operation::Broadcast)
+            | (Self::Multicast | Self::Automatic | Self::Allgather(_), Operation::Allgather | Operation::Allgatherv)
             | (Self::Alltoall(_), Operation::Alltoall)
             | (Self::ReduceScatter, Operation::ReduceScatter)
             | (Self::Allreduce(_), Operation::Allreduce) => Ok(()),
@@ -256,13 +270,13 @@ impl Algorithm {
         }
     }
 
-    /// The schedule without multicast, from these bytes at this root; `None` for multicast.
+    /// The schedule without multicast, from these bytes at this root; `None` for a communicator's.
     ///
     /// # Errors
     /// [`SimError::Parameter`] for segments of no length, or too many of them.
     pub fn schedule(self, root: u32, bytes: u64, ranks: u32) -> Result<Option<Schedule>, SimError> {
         match self {
-            Self::Multicast => Ok(None),
+            Self::Multicast | Self::Automatic => Ok(None),
             Self::Allgather(algorithm) => Ok(Some(Schedule::Allgather(algorithm))),
             Self::Alltoall(algorithm) => Ok(Some(Schedule::Alltoall(algorithm))),
             Self::ReduceScatter => Ok(Some(Schedule::ReduceScatter)),

@@ -183,7 +183,7 @@ fn start(group: &mut Group, params: &SimParams, ends: &[u64], buffers: &Buffers)
         (Algorithm::Alltoall(algorithm), _) => group.alltoall(algorithm, params.bytes, own.unwrap_or(receive), receive),
         (Algorithm::ReduceScatter, _) => group.reduce_scatter(OPERATOR, elements, own.unwrap_or(receive)),
         (Algorithm::Allreduce(algorithm), _) => group.allreduce(algorithm, OPERATOR, elements, own.unwrap_or(receive)),
-        (Algorithm::Multicast, _) => Ok(()),
+        (Algorithm::Multicast | Algorithm::Automatic, _) => Ok(()),
     }
 }
 

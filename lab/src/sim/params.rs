@@ -84,7 +84,7 @@ pub struct SimParams {
     pub skew: PostSkew,
     /// What else there is on the cards, and where the bytes are.
     pub side: Side,
-    /// The communicator.
+    /// The communicator; its algorithms are multicast alone unless `algorithm` is the library's choice.
     pub config: Config,
     /// What happens to ranks and workers on the way.
     pub host_faults: Vec<HostFault>,
@@ -215,8 +215,8 @@ impl SimParams {
         }
         self.algorithm.check(self.operation)?;
         self.side.check(self)?;
-        if self.algorithm != Algorithm::Multicast && !self.host_faults.is_empty() {
-            return refuse("--algorithm", "troubles happen to multicast alone".to_owned());
+        if !self.algorithm.is_communicator() && !self.host_faults.is_empty() {
+            return refuse("--algorithm", "troubles happen to communicators alone: give multicast or auto".to_owned());
         }
         Ok(())
     }
@@ -259,7 +259,7 @@ impl SimParams {
     /// Whether the cards must be of the hypothetical kind whose UC queue pairs take part in multicast.
     #[must_use]
     pub fn needs_uc_multicast(&self) -> bool {
-        self.algorithm == Algorithm::Multicast && self.config.transport == Transport::UcMulticast
+        self.algorithm.is_communicator() && self.config.transport == Transport::UcMulticast
     }
 
     /// Cards that the ranks need.

@@ -1,6 +1,6 @@
 //! Report of a simulation: one JSON object, or a few lines.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use emu_config::{DrivenFrom, Memory};
 use emu_machine::{Executed, Wiring, with_world};
@@ -38,6 +38,25 @@ pub struct Outcome {
     pub posted_ps: Option<u64>,
     /// Virtual time from its own post to its end, if it ended well.
     pub took_ps: Option<u64>,
+}
+
+/// What the library chose, as [`flexcast::Decision`] has it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Choice {
+    /// What carried the data.
+    pub algorithm: &'static str,
+    /// Times that the cost model expected, in microseconds, by algorithm; of those alone that could be chosen.
+    pub predicted_us: BTreeMap<&'static str, f64>,
+}
+
+impl Choice {
+    fn of(decision: &flexcast::Decision) -> Self {
+        let predicted = |algorithm: flexcast::Algorithm| {
+            Some((algorithm.name(), decision.predicted(algorithm)?.as_secs_f64() * 1e6))
+        };
+        let predicted_us = flexcast::Algorithm::ALL.into_iter().filter_map(predicted).collect();
+        Self { algorithm: decision.algorithm().name(), predicted_us }
+    }
 }
 
 /// The emulated machine that it ran on.
@@ -125,6 +144,9 @@ pub struct Report {
     /// Its parameters, where it has any.
     #[serde(flatten)]
     pub parameters: Parameters,
+    /// What the library chose for the operations that are counted, and the times that it expected; with `auto` alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub choice: Option<Choice>,
     /// How what moved the bytes was set.
     pub settings: Settings,
     /// Ranks.
@@ -232,8 +254,9 @@ impl Report {
             op: params.operation,
             algorithm: params.algorithm.name(),
             parameters: params.algorithm.parameters(),
+            choice: None,
             settings: match params.algorithm {
-                Algorithm::Multicast => Settings::Communicator(params.config.clone()),
+                Algorithm::Multicast | Algorithm::Automatic => Settings::Communicator(params.config.clone()),
                 _ => Settings::Baseline(baseline::config(params)),
             },
             ranks: params.ranks,
@@ -317,6 +340,9 @@ impl Report {
                 self.recovered_chunks += report.recovered_chunks;
                 self.recovered_bytes += report.recovered_bytes;
                 self.recovery_reads += report.reads;
+                if self.algorithm == Algorithm::Automatic.name() {
+                    self.choice = Some(Choice::of(&report.decision));
+                }
                 self.phases.get_or_insert_default().add(report.phases.in_ps());
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use flexcast::Firmware;
+use flexcast::{Firmware, Selection};
 use flexio::Provider;
 
 use super::algorithm::Algorithm;
@@ -59,15 +59,17 @@ pub fn run(
         return Err(SimError::Parameter { what: "the bytes to send", reason });
     }
     match (params.algorithm, image) {
-        (Algorithm::Multicast, Some(image)) => multicast(provider, image, params, source, tick),
-        (Algorithm::Multicast, None) => {
+        (Algorithm::Multicast | Algorithm::Automatic, Some(image)) => {
+            communicator(provider, image, params, source, tick)
+        }
+        (Algorithm::Multicast | Algorithm::Automatic, None) => {
             Err(SimError::Parameter { what: "--image", reason: "none: multicast needs the image allgather".to_owned() })
         }
         _ => baseline::run(provider, params, source, tick),
     }
 }
 
-fn multicast(
+fn communicator(
     provider: &Provider,
     image: &ImageFile,
     params: &SimParams,
@@ -77,6 +79,9 @@ fn multicast(
     let started = Instant::now();
     let until = params.wall_limit.map(|limit| started + limit);
     let mut params = params.clone();
+    if params.algorithm == Algorithm::Multicast {
+        params.config.algorithm = Selection::Multicast;
+    }
     let firmware = Firmware { name: &image.name, elf: &image.elf };
     let application = firmware.load(provider).map_err(at(0))?;
     let cards = group::open_cards(provider, params.cards(), &application)?;

@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use super::SimError;
-use super::algorithm::Algorithm;
 use super::params::{Operation, SimParams};
 use crate::options::whole;
 
@@ -72,8 +71,8 @@ impl Side {
                 return refuse("--gap", format!("{gap} bytes: give 0 to {MAX_GAP_BYTES}"));
             }
         }
-        if params.algorithm != Algorithm::Multicast && *self != Self::default() {
-            let reason = "communicators side by side, --in-place, --gap and --user-memory are for multicast".to_owned();
+        if !params.algorithm.is_communicator() && *self != Self::default() {
+            let reason = "communicators side by side, --in-place, --gap and --user-memory are for communicators: give multicast or auto".to_owned();
             return refuse("--algorithm", reason);
         }
         Ok(())

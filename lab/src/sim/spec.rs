@@ -72,8 +72,8 @@ pub struct SimSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, clap::Args)]
 #[command(next_help_heading = "Algorithm")]
 pub struct AlgorithmArgs {
-    /// How: by multicast, or over reliable connections of the hosts by an algorithm to compare with [default: multicast; of operations that
-    /// have none pairwise (alltoall) and ring].
+    /// How: by multicast (and eagerly: see --eager), as the library chooses (auto), or over reliable connections of the hosts by an algorithm
+    /// to compare with [default: multicast; of operations that have none pairwise (alltoall) and ring].
     #[arg(long, value_enum, value_name = "NAME")]
     pub algorithm: Option<AlgorithmName>,
     /// Segments of each contribution.

@@ -39,6 +39,9 @@ impl fmt::Display for Report {
             "{virtual_time_us:.1} us from the first post to the last end{mean}; {goodput_gbit_s:.1} Gbit/s {what} \
              (emulated, cost model {model})"
         )?;
+        if let Some(line) = self.choice_line() {
+            writeln!(f, "{line}")?;
+        }
         if let Some(line) = self.skew_line() {
             writeln!(f, "{line}")?;
         }
@@ -156,6 +159,14 @@ impl Report {
             table.add_row([what.to_owned(), data.to_string(), per_byte, control.to_string()]);
         }
         table
+    }
+
+    /// What the library chose, and what it expected of each algorithm.
+    fn choice_line(&self) -> Option<String> {
+        let choice = self.choice.as_ref()?;
+        let expected: Vec<String> =
+            choice.predicted_us.iter().map(|(algorithm, us)| format!("{algorithm} {us:.1}")).collect();
+        Some(format!("chosen: {} (expected, in us: {})", choice.algorithm, expected.join(", ")))
     }
 
     /// What ranks' own times are where they do not post at once.

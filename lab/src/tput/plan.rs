@@ -1,6 +1,6 @@
 //! Parameters of a throughput run: a Broadcast between two ranks, by a communicator of the library.
 
-use flexcast::{Config, Control, MAX_SUBGROUPS, Transport};
+use flexcast::{Config, Control, MAX_SUBGROUPS, Selection, Transport};
 use serde::Serialize;
 
 use crate::memory::{self, MemoryError};
@@ -69,7 +69,7 @@ impl Params {
     /// The communicator of a run of `bytes` bytes.
     #[must_use]
     pub fn config(&self, bytes: u64) -> Config {
-        let config = Config::default();
+        let config = Config::default().algorithm(Selection::Multicast);
         let max_receive_bytes = bytes.max(config.max_receive_bytes);
         config
             .transport(self.transport)
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn the_defaults_are_the_librarys() {
-        assert_eq!(Params::default().config(1), Config::default().eager_bytes(0));
+        assert_eq!(Params::default().config(1), Config::default().algorithm(Selection::Multicast).eager_bytes(0));
         let sixteen = Params::default().with_threads(16).config(1 << 30);
         assert_eq!((sixteen.subgroups, sixteen.receive_threads, sixteen.send_threads), (16, 16, 8));
         assert_eq!(sixteen.max_receive_bytes, 1 << 30);

@@ -32,6 +32,72 @@ impl Kind {
     }
 }
 
+/// What carries the data of an operation. Ranks choose it each by itself, by a function of what is alike on all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Algorithm {
+    /// Hardware multicast, and reads from a neighbour for what is lost.
+    #[default]
+    Multicast = 0,
+    /// The signals of the barrier ([`eager`](crate::eager)).
+    Eager = 1,
+    /// Writes over reliable connections, in segments around the ring.
+    Ring = 2,
+    /// The same from each rank to each other one directly.
+    Linear = 3,
+    /// The same between ever larger halves.
+    RecursiveDoubling = 4,
+    /// The same by the algorithm of Bruck et al.
+    Bruck = 5,
+}
+
+impl Algorithm {
+    /// All of them, by their codes.
+    pub const ALL: [Self; 6] =
+        [Self::Multicast, Self::Eager, Self::Ring, Self::Linear, Self::RecursiveDoubling, Self::Bruck];
+
+    /// The algorithm of a code; the code itself when it names none.
+    ///
+    /// # Errors
+    /// The code.
+    pub const fn from_raw(raw: u8) -> Result<Self, u8> {
+        match raw {
+            0 => Ok(Self::Multicast),
+            1 => Ok(Self::Eager),
+            2 => Ok(Self::Ring),
+            3 => Ok(Self::Linear),
+            4 => Ok(Self::RecursiveDoubling),
+            5 => Ok(Self::Bruck),
+            other => Err(other),
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Multicast => "multicast",
+            Self::Eager => "eager",
+            Self::Ring => "pipelined-ring",
+            Self::Linear => "linear",
+            Self::RecursiveDoubling => "recursive-doubling",
+            Self::Bruck => "bruck",
+        }
+    }
+
+    /// Whether ranks write to one another, over connections of their own.
+    #[must_use]
+    pub const fn is_direct(self) -> bool {
+        !matches!(self, Self::Multicast | Self::Eager)
+    }
+}
+
+impl core::fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// An operation's arguments, as far as they must be alike on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Summary {
@@ -45,26 +111,35 @@ pub struct Summary {
     pub chunk_bytes: u32,
     /// Chains that multicast side by side.
     pub chains: u32,
+    /// What carries the data.
+    pub algorithm: Algorithm,
 }
 
 impl Summary {
     /// A Broadcast of `bytes` from `root`.
     #[must_use]
     pub const fn broadcast(root: u32, bytes: u64, chunk_bytes: u32) -> Self {
-        Self { kind: Kind::Broadcast, root, amount: bytes, chunk_bytes, chains: 1 }
+        Self { kind: Kind::Broadcast, root, amount: bytes, chunk_bytes, chains: 1, algorithm: Algorithm::Multicast }
     }
 
     /// An Allgather to which each rank contributes `bytes`.
     #[must_use]
     pub const fn allgather(bytes: u64, chunk_bytes: u32, chains: u32) -> Self {
-        Self { kind: Kind::Allgather, root: 0, amount: bytes, chunk_bytes, chains }
+        Self { kind: Kind::Allgather, root: 0, amount: bytes, chunk_bytes, chains, algorithm: Algorithm::Multicast }
     }
 
     /// An Allgather to which the ranks contribute these numbers of bytes, in the order of ranks; behind them their displacements in the
     /// receive buffer, unless they lie there one behind the other.
     #[must_use]
     pub fn allgatherv(bytes: impl IntoIterator<Item = u64>, chunk_bytes: u32, chains: u32) -> Self {
-        Self { kind: Kind::Allgatherv, root: 0, amount: digest(bytes), chunk_bytes, chains }
+        let algorithm = Algorithm::Multicast;
+        Self { kind: Kind::Allgatherv, root: 0, amount: digest(bytes), chunk_bytes, chains, algorithm }
+    }
+
+    /// The same by another algorithm than multicast.
+    #[must_use]
+    pub const fn by(self, algorithm: Algorithm) -> Self {
+        Self { algorithm, ..self }
     }
 }
 
@@ -110,14 +185,18 @@ impl core::fmt::Display for Disagreement {
             ("in", "chains", theirs.chains, own.chains),
         ];
         let differing = || more.iter().filter(|(_, _, theirs, own)| theirs != own);
+        let by = |f: &mut core::fmt::Formatter<'_>, algorithm: Algorithm| {
+            if theirs.algorithm == own.algorithm { Ok(()) } else { write!(f, " by {algorithm}") }
+        };
         for (before, after, theirs, _) in differing() {
             write!(f, " {before} {theirs} {after}")?;
         }
+        by(f, theirs.algorithm)?;
         write!(f, ", this rank {own}")?;
         for (before, after, _, own) in differing() {
             write!(f, " {before} {own} {after}")?;
         }
-        Ok(())
+        by(f, own.algorithm)
     }
 }
 
@@ -162,6 +241,12 @@ impl Agreement {
         }
     }
 
+    /// A rank has signalled the barrier of an operation that has none on this rank, which runs over connections of its own: they have
+    /// chosen different algorithms, or called different things.
+    pub fn refuse(&mut self, rank: u32, theirs: Summary, own: Summary) {
+        self.found.get_or_insert(Disagreement { rank, theirs, own });
+    }
+
     /// The barrier is passed: all have agreed, and signals are of the next operation.
     pub fn advance(&mut self) {
         self.own = None;
@@ -198,6 +283,10 @@ mod tests {
             assert_eq!((kind as u8, Kind::from_raw(raw)), (raw, Ok(kind)));
         }
         assert!((4..=255).chain([0]).all(|raw| Kind::from_raw(raw) == Err(raw)));
+        for (raw, algorithm) in (0..).zip(Algorithm::ALL) {
+            assert_eq!((algorithm as u8, Algorithm::from_raw(raw)), (raw, Ok(algorithm)));
+        }
+        assert!((6..=255).all(|raw| Algorithm::from_raw(raw) == Err(raw)));
     }
 
     #[test]
@@ -211,6 +300,12 @@ mod tests {
             text,
             "rank 1 called allgather of 512 bytes in chunks of 4096 bytes in 4 chains, this rank allgather of 512 bytes in chunks of \
              2048 bytes in 8 chains"
+        );
+        let (theirs, own) = (Summary::allgather(512, 4096, 4).by(Algorithm::Linear), Summary::allgather(512, 4096, 4));
+        let text = Disagreement { rank: 1, theirs, own }.to_string();
+        assert_eq!(
+            text,
+            "rank 1 called allgather of 512 bytes by linear, this rank allgather of 512 bytes by multicast"
         );
     }
 

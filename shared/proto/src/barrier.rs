@@ -131,11 +131,17 @@ impl Barrier {
         (self.entered && round < u32::from(self.rounds())).then(|| self.place.behind(1 << round))
     }
 
+    /// The operation has no barrier on this rank: the next is that of the operation behind it. A peer that has signalled this one has called
+    /// something else, which the caller finds by its summary.
+    pub fn skip(&mut self) {
+        let [_, early] = self.arrived;
+        *self = Self { arrived: [early, 0], ..Self::new(self.place, self.operation.wrapping_add(1)) };
+    }
+
     /// The barrier before the next operation. To be called once this one is passed.
     pub fn advance(&mut self) {
         debug_assert!(self.is_passed(), "a barrier is left when it is passed");
-        let [_, early] = self.arrived;
-        *self = Self { arrived: [early, 0], ..Self::new(self.place, self.operation.wrapping_add(1)) };
+        self.skip();
     }
 }
 

@@ -33,6 +33,15 @@ enum State {
     Failed,
 }
 
+/// An operation whose data goes over connections of its own ([`Participant::post_direct`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Direct {
+    /// All bytes are there, and all others have this rank's.
+    over: bool,
+    /// Whose message is missing.
+    awaited: u32,
+}
+
 /// One rank of a communicator: its operations, one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Participant {
@@ -45,6 +54,8 @@ pub struct Participant {
     handshake: Handshake,
     /// The data rides on the barrier's signals ([`eager`](crate::eager)).
     eager: bool,
+    /// The data goes over connections of its own, and the operation has no barrier.
+    direct: Option<Direct>,
     state: State,
     posted_ps: u64,
     passed_ps: Option<u64>,
@@ -84,6 +95,7 @@ impl Participant {
             recovery: Recovery::new(place, Pieces::new(RankSet::EMPTY, 1)),
             handshake: Handshake::new(place),
             eager: false,
+            direct: None,
             state: State::Idle,
             posted_ps: 0,
             passed_ps: None,
@@ -116,6 +128,16 @@ impl Participant {
     /// contiguous chains; none for a rank that is no root. Ranks in it are positions among the roots. Turns of all
     /// ranks must fit each other.
     pub fn post_with(&mut self, descriptor: OperationDescriptor, turn: Option<Turn>, now_ps: u64) -> bool {
+        if !self.begin(descriptor, turn, now_ps) {
+            return false;
+        }
+        self.barrier.enter();
+        self.agreement.post(descriptor.summary);
+        self.compare();
+        true
+    }
+
+    fn begin(&mut self, descriptor: OperationDescriptor, turn: Option<Turn>, now_ps: u64) -> bool {
         if self.state != State::Idle || descriptor.operation != self.barrier.operation() {
             return false;
         }
@@ -124,13 +146,41 @@ impl Participant {
         self.sequencer = turn.filter(|_| self.place.ranks() > 1).map(Sequencer::new);
         self.recovery = Recovery::new(self.place, Pieces::new(descriptor.roots, descriptor.pieces));
         self.handshake = Handshake::new(self.place);
-        self.eager = false;
+        (self.eager, self.direct) = (false, None);
         self.state = State::Running;
         (self.posted_ps, self.passed_ps, self.progressed_ps, self.now_ps) = (now_ps, None, 0, now_ps);
-        self.barrier.enter();
+        true
+    }
+
+    /// [`Participant::post`] of an operation to which every rank contributes, whose data goes over connections of its own by one of the
+    /// algorithms of [`p2p`](crate::p2p). It has no barrier and no final handshake: a rank cannot have everything before every rank has
+    /// posted it, so that a rank is at most one operation ahead here, too. The connections compare what is called; a rank that
+    /// signals the barrier of such an operation has called something else. On all ranks alike.
+    pub fn post_direct(&mut self, descriptor: OperationDescriptor, now_ps: u64) -> bool {
+        if !self.begin(descriptor, None, now_ps) {
+            return false;
+        }
+        self.direct = Some(Direct { over: false, awaited: self.place.left() });
         self.agreement.post(descriptor.summary);
+        self.agreement.advance();
+        self.barrier.skip();
         self.compare();
         true
+    }
+
+    /// Data of a direct operation has come or gone, and the next is to come from `awaited`.
+    pub fn transferred(&mut self, awaited: u32, now_ps: u64) {
+        if let Some(direct) = &mut self.direct {
+            direct.awaited = awaited;
+            self.progressed_ps = now_ps;
+        }
+    }
+
+    /// A direct operation has all its bytes, and nobody waits for any of this rank.
+    pub const fn transferred_all(&mut self) {
+        if let Some(direct) = &mut self.direct {
+            direct.over = true;
+        }
     }
 
     /// [`Participant::post`] of an operation whose data rides on the barrier's signals, as [`eager`](crate::eager) has it: who passes the
@@ -212,6 +262,11 @@ impl Participant {
         if let Body::Barrier { round, summary } = body {
             // Once passed, the barrier is that of the next operation; see `poll`.
             let next = operation != self.barrier.operation();
+            if self.direct.is_some() && self.state == State::Running && operation == self.descriptor.operation {
+                self.agreement.refuse(from, summary, self.descriptor.summary);
+                self.compare();
+                return Ok(());
+            }
             self.barrier.handle(from, operation, round)?;
             self.agreement.handle(from, summary, next);
             self.compare();
@@ -258,6 +313,7 @@ impl Participant {
             return;
         }
         let over = match self.passed_ps {
+            None if self.direct.is_some() => now_ps >= self.direct_bound_ps(),
             None => now_ps.saturating_sub(self.posted_ps) >= self.descriptor.barrier_timeout_ps,
             Some(passed_ps) => {
                 if now_ps.saturating_sub(passed_ps) >= self.descriptor.cutoff_ps {
@@ -281,6 +337,9 @@ impl Participant {
         if self.state != State::Running {
             return None;
         }
+        if self.direct.is_some() {
+            return Some(self.direct_bound_ps());
+        }
         let Some(passed_ps) = self.passed_ps else {
             return Some(self.posted_ps.saturating_add(self.descriptor.barrier_timeout_ps));
         };
@@ -290,10 +349,18 @@ impl Participant {
         Some(if wanted { cutoff_ps.min(bound_ps) } else { bound_ps })
     }
 
+    /// When a direct operation has waited for too long: ranks may post at very different times.
+    fn direct_bound_ps(&self) -> u64 {
+        self.posted_ps.max(self.progressed_ps).saturating_add(self.descriptor.barrier_timeout_ps)
+    }
+
     /// The rank on which this one's progress depends, and for what.
     #[must_use]
     pub fn waiting_for(&self) -> (u32, WaitedFor) {
         let own = self.place.rank();
+        if let Some(direct) = &self.direct {
+            return (direct.awaited, WaitedFor::Block);
+        }
         if self.passed_ps.is_none() {
             return (self.barrier.waiting_for().unwrap_or(own), WaitedFor::Barrier);
         }
@@ -343,6 +410,14 @@ impl Participant {
         }
         if self.state != State::Running {
             return None;
+        }
+        if let Some(direct) = self.direct {
+            if !direct.over {
+                return None;
+            }
+            self.recovery.delivered_all();
+            self.state = if self.failure.is_some() { State::Failed } else { State::Idle };
+            return Some(Action::Release);
         }
         if self.passed_ps.is_none() {
             if let Some(signal) = self.barrier.poll() {

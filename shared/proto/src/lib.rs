@@ -37,7 +37,7 @@ pub mod stall;
 mod verdict;
 pub mod wire;
 
-pub use agreement::{Agreement, Disagreement, Kind, Summary, digest};
+pub use agreement::{Agreement, Algorithm, Disagreement, Kind, Summary, digest};
 pub use barrier::{Barrier, BarrierError, Signal};
 pub use bitmap::{Bitmap, Mark, Run};
 pub use chains::{ChainsError, chains_for, turn_in};

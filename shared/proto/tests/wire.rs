@@ -2,8 +2,8 @@
 
 use flexcast_proto::wire::{FIXED_BYTES, MAX_BYTES, VERSION, communicator_of};
 use flexcast_proto::{
-    Availability, Body, Cause, Codec, Control, Failure, Kind, MAX_RANKS, Message, PieceSet, Summary, WaitedFor,
-    WireError,
+    Algorithm, Availability, Body, Cause, Codec, Control, Failure, Kind, MAX_RANKS, Message, PieceSet, Summary,
+    WaitedFor, WireError,
 };
 use proptest::prelude::*;
 
@@ -16,7 +16,14 @@ fn encode(body: Body) -> Vec<u8> {
 }
 
 fn summary() -> Summary {
-    Summary { kind: Kind::Broadcast, root: 187, amount: 4096, chunk_bytes: 2048, chains: 3 }
+    Summary {
+        kind: Kind::Broadcast,
+        root: 187,
+        amount: 4096,
+        chunk_bytes: 2048,
+        chains: 3,
+        algorithm: Algorithm::Linear,
+    }
 }
 
 fn failed(cause: Cause) -> Body {
@@ -35,7 +42,7 @@ fn layout(kind: u8, body: &[u8]) -> Vec<u8> {
 /// What every byte is, so that another release reads the same.
 #[test]
 fn the_format_is_pinned() {
-    let barrier = [[5, 1, 0, 0], [187, 0, 0, 0], [0, 16, 0, 0], [0; 4], [0, 8, 0, 0], [3, 0, 0, 0]].concat();
+    let barrier = [[5, 1, 3, 0], [187, 0, 0, 0], [0, 16, 0, 0], [0; 4], [0, 8, 0, 0], [3, 0, 0, 0]].concat();
     assert_eq!(encode(Body::Barrier { round: 5, summary: summary() }), layout(1, &barrier));
     assert_eq!(encode(Body::Activate), layout(2, &[]));
     assert_eq!(encode(Body::Final), layout(5, &[]));
@@ -76,7 +83,7 @@ fn what_is_malformed_is_reported() {
     let held = Body::Acknowledge { pieces: PieceSet::of(65) };
     let silent = failed(Cause::Silent(WaitedFor::Final));
     type Change = fn(&mut Vec<u8>);
-    let cases: [(Body, Change, &str); 23] = [
+    let cases: [(Body, Change, &str); 25] = [
         (barrier, |b| b.truncate(19), "control message of 19 bytes: this kind has 20"),
         (barrier, |b| b.truncate(47), "control message of 47 bytes: this kind has 48"),
         (barrier, |b| b.push(0), "control message of 49 bytes: this kind has 48"),
@@ -100,6 +107,8 @@ fn what_is_malformed_is_reported() {
         ),
         (barrier, |b| b[20] = 8, "barrier round 8 in a control message, but 188 ranks have 8"),
         (barrier, |b| b[21] = 0, "operation 0 in a control message: codes run from 1 to 3"),
+        (barrier, |b| b[22] = 6, "algorithm 6 in a control message: codes run from 1 to 5"),
+        (barrier, |b| b[23] = 1, "byte 23 of a control message is 0x01 instead of 0x00"),
         (barrier, |b| b[24] = 188, "root 188 in a control message, but the communicator has 188 ranks"),
         (fetch, |b| b.truncate(23), "control message of 23 bytes: this kind has 24"),
         (fetch, |b| b.truncate(39), "control message of 39 bytes: this kind has 40"),
@@ -141,10 +150,11 @@ fn any_pieces() -> impl Strategy<Value = PieceSet> {
 fn any_body(ranks: u32) -> impl Strategy<Value = Body> {
     let rank = 0..ranks;
     let rounds = (u32::BITS - (ranks - 1).leading_zeros()) as u8;
-    let barrier = (0..rounds, 1u8..=3, rank.clone(), any::<u64>(), any::<u32>(), any::<u32>()).prop_map(
-        |(round, kind, root, amount, chunk_bytes, chains)| {
+    let barrier = (0..rounds, (1u8..=3, 0u8..=5), rank.clone(), any::<u64>(), any::<u32>(), any::<u32>()).prop_map(
+        |(round, (kind, algorithm), root, amount, chunk_bytes, chains)| {
+            let algorithm = Algorithm::from_raw(algorithm).unwrap();
             let kind = Kind::from_raw(kind).unwrap();
-            Body::Barrier { round, summary: Summary { kind, root, amount, chunk_bytes, chains } }
+            Body::Barrier { round, summary: Summary { kind, root, amount, chunk_bytes, chains, algorithm } }
         },
     );
     prop_oneof![

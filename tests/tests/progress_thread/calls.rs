@@ -3,7 +3,9 @@
 use emu_config::Machine;
 use emu_machine::{Config as MachineConfig, with_world};
 use emu_provider::emulated;
-use flexcast::{Buffer, Card, Communicator, Config, Control, Done, Firmware, MessageCounts, Pending, Request, Test};
+use flexcast::{
+    Buffer, Card, Communicator, Config, Control, Done, Firmware, MessageCounts, Pending, Request, Selection, Test,
+};
 use flexcast_tests::image_bytes;
 
 pub(crate) const PS_PER_US: u64 = 1_000_000;
@@ -12,6 +14,7 @@ pub(crate) fn config() -> Config {
     Config::default()
         .with_subgroups(2)
         .control(Control::Device)
+        .algorithm(Selection::Multicast)
         .slots(64)
         .receive_batch(8)
         .send_batch(4)

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::plan::chains::ChainMapping;
 use crate::plan::stream::Transport;
 use crate::protocol::peers::peers;
+use crate::tuner::{self, Selection};
 
 /// Bytes in front of the payload of a datagram in its staging slot.
 pub(crate) const GRH_BYTES: u32 = 40;
@@ -147,6 +148,11 @@ pub struct Config {
     /// their data rides on the messages of the barrier ([`Control::Host`]). Takes 12 times as many bytes of host memory for each peer of the
     /// barrier. 0 to [`MAX_EAGER_BYTES`]. Default 16 KiB.
     pub eager_bytes: u32,
+    /// What carries the data of an Allgather ([`Control::Host`]; with the protocol on the card it is multicast alone, since the host is to have
+    /// nothing to do). What is chosen for each operation is in its [`Report`](crate::Report). Connections are made for what
+    /// may be chosen: two queue pairs to each other rank up to [`MAX_LINEAR_RANKS`](crate::MAX_LINEAR_RANKS) ranks, to log2 of as many
+    /// beyond. Default automatic.
+    pub algorithm: Selection,
     /// Bits of the immediate for the sequence number; `None`: as few as `max_receive_bytes` needs.
     pub psn_bits: Option<u32>,
     /// Ranks that multicast at the same time; 0: as few as keep the links busy, given `link_gbit_per_s` and the activation time in
@@ -159,8 +165,8 @@ pub struct Config {
     /// takes, so that the next root begins when this one ends and hardly before (MC-64). Where a root sends more slowly than its link
     /// could, more roots than chains multicast for a moment; with 0 never (MC-63). Default `None`.
     pub lookahead_chunks: Option<u32>,
-    /// Line rate of the slowest card in Gbit/s, from which the cutoff and the number of chains follow; 0: what the own card's port tells,
-    /// which must then be alike on all. Default 0.
+    /// Line rate of the own card in Gbit/s; 0: what its port tells. The lowest of all ranks counts: cutoff, number of chains and choice of
+    /// algorithm follow from it. Default 0.
     pub link_gbit_per_s: u64,
     /// First estimate of what an operation takes beyond its data.
     pub overheads: Overheads,
@@ -220,6 +226,7 @@ setters! {
     budget: u32,
     max_receive_bytes: u64,
     eager_bytes: u32,
+    algorithm: Selection,
     psn_bits: Option<u32>,
     chains: u32,
     chain_mapping: ChainMapping,
@@ -254,6 +261,7 @@ impl Default for Config {
             budget: 4096,
             max_receive_bytes: 64 << 20,
             eager_bytes: 16 << 10,
+            algorithm: Selection::Automatic,
             psn_bits: None,
             chains: 0,
             chain_mapping: ChainMapping::Contiguous,
@@ -288,6 +296,8 @@ pub struct Footprint {
     /// Reliable queue pairs to other ranks: two neighbours on the ring and the peers of the barrier, each once. In a communicator with a
     /// [`ChainMapping`] also two neighbours in the chain; UC unicast: one more to each rank, for addresses.
     pub control_queue_pairs: u32,
+    /// Reliable queue pairs to other ranks for data that does not go by multicast ([`Config::algorithm`]): two for each peer.
+    pub direct_queue_pairs: u32,
     /// Staging slots in DPA memory, in bytes.
     pub staging_bytes: u64,
     /// Bitmaps, in bytes.
@@ -468,6 +478,14 @@ impl Config {
         self.pacing_gbit_per_s.map(|rate| rate.saturating_mul(1000) / self.subgroups.max(1))
     }
 
+    /// The algorithms that the communicator may take.
+    pub(crate) const fn selection(&self) -> Selection {
+        match self.control {
+            Control::Host => self.algorithm,
+            Control::Device => Selection::Multicast,
+        }
+    }
+
     /// Whether control messages have a higher priority than data.
     #[must_use]
     pub const fn control_overtakes(&self) -> bool {
@@ -499,6 +517,7 @@ impl Config {
             loopback_queue_pairs: copies + self.receive_threads + self.send_threads + progress,
             // With the protocol on the card, its messages and the host's reads of the ring neighbours have connections of their own.
             control_queue_pairs: peers.len() as u32 + targets + progress * ranks.saturating_sub(1).min(2),
+            direct_queue_pairs: 2 * tuner::peers(self.selection(), RankInfo::new(0, ranks)?),
             staging_bytes: contexts * slots * u64::from(derived.slot_bytes),
             bitmap_bytes: contexts * 8 * u64::from(derived.bitmap_words + derived.tail_words),
             context_bytes: CONTEXT_BYTES,

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use flexcast_proto::Failure;
 
+use crate::tuner::Decision;
+
 /// When an operation got where, by the card's clock; `None` for what did not happen.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Phases(pub(crate) PhasesPs);
@@ -122,6 +124,8 @@ pub struct PhasesPs {
 pub struct Report {
     /// When.
     pub phases: Phases,
+    /// What carried the data, and why.
+    pub decision: Decision,
     /// Bytes that came from other ranks.
     pub foreign_bytes: u64,
     /// Chunks that multicast lost and the left neighbour had.

@@ -252,12 +252,34 @@ impl Group {
     /// [`Error::Timeout`], [`Error::Connection`], [`Error::Mismatch`], [`Error::Protocol`], [`Error::Message`], each
     /// naming the peer; [`Error::Flexio`]. From then on [`Error::Failed`].
     pub fn progress(&mut self) -> Result<(), Error> {
+        if self.advance()? {
+            return Ok(());
+        }
+        let result = self.check_time();
+        self.failed |= result.is_err();
+        result
+    }
+
+    /// The same for a caller that bounds operations itself. Tells whether anything has happened.
+    ///
+    /// # Errors
+    /// As [`Group::progress`], but [`Error::Timeout`].
+    pub(crate) fn advance(&mut self) -> Result<bool, Error> {
         if self.failed {
             return Err(Error::Failed);
         }
-        let result = self.collect().and_then(|seen| if seen { self.drive() } else { self.check_time() });
+        let result = self.collect();
+        let result = result.and_then(|seen| if seen { self.drive().map(|()| true) } else { Ok(false) });
         self.failed |= result.is_err();
         result
+    }
+
+    /// The rank that owes the first thing that is missing, and what; none while no operation is under way.
+    pub(crate) fn awaited(&self) -> Option<(u32, &'static str)> {
+        let running = self.running.as_ref()?;
+        let owing = |connection: &Connection| connection.owes().map(|what| (connection.peer(), what));
+        let message = || running.schedule.waiting_for().map(|peer| (peer, "a message"));
+        self.connections.iter().find_map(owing).or_else(message)
     }
 
     /// Takes completions; tells whether there were any.
@@ -360,14 +382,8 @@ impl Group {
         if u128::from(waited_ps) < self.config.bound.span.as_nanos() * 1000 && self.looks < self.config.bound.looks {
             return Ok(());
         }
-        let owing = |connection: &Connection| connection.owes().map(|what| (connection.peer(), what));
-        let (peer, what) = self
-            .connections
-            .iter()
-            .find_map(owing)
-            .or_else(|| running.schedule.waiting_for().map(|peer| (peer, "a message")))
-            .unwrap_or((self.place.rank(), "the end"));
         let operation = running.number();
+        let (peer, what) = self.awaited().unwrap_or((self.place.rank(), "the end"));
         Err(Error::Timeout { operation, peer, what, waited_us: waited_ps / 1_000_000, looks: self.looks })
     }
 }

@@ -11,6 +11,7 @@ use flexcast_proto::{
 use crate::api::config::Config;
 use crate::plan::chains::order;
 use crate::plan::stream::Stream;
+use crate::tuner::Shape;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,6 +143,20 @@ impl Plan {
         match &self.kind {
             Kind::Allgather { bytes } => bytes * u64::from(self.ranks / 2),
             Kind::Broadcast { .. } | Kind::Allgatherv { .. } => self.receive_bytes(),
+        }
+    }
+
+    /// What the choice of an algorithm follows from; alike on all ranks.
+    pub(crate) fn shape(&self) -> Shape {
+        Shape {
+            gathers: !matches!(self.kind, Kind::Broadcast { .. }),
+            contiguous: self.displacements.is_none(),
+            largest_bytes: match &self.kind {
+                Kind::Broadcast { bytes, .. } | Kind::Allgather { bytes } => *bytes,
+                Kind::Allgatherv { bytes } => bytes.iter().copied().max().unwrap_or(0),
+            },
+            total_bytes: self.receive_bytes(),
+            eager_message_bytes: self.eager_message_bytes(),
         }
     }
 

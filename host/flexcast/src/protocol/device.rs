@@ -16,7 +16,7 @@ use flexcast_abi::progress::{
 };
 use flexcast_abi::{CompletionFlag, FLAG_MAGIC, ProgressCommand, ProgressReport, ProgressThread, ProgressThreadStatus};
 use flexcast_proto::wire::Availability;
-use flexcast_proto::{Cause, Disagreement, Failure, Kind, OperationDescriptor, PieceSet, RankInfo, Summary};
+use flexcast_proto::{Algorithm, Cause, Disagreement, Failure, Kind, OperationDescriptor, PieceSet, RankInfo, Summary};
 use flexio::{DeviceBuffer, DpaCompletionQueue, DpaQueuePair, EventHandler, MemoryKey, MemoryRegion};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -163,7 +163,7 @@ impl DeviceDriver {
     /// Adds an operation to the next command. It begins when the receive contexts are armed. `send_sequence`: 0 if this rank does not send.
     fn post(&mut self, posting: &Posting<'_>, send_sequence: u64) {
         let Posting { descriptor, turn, here, receive_sequence, .. } = *posting;
-        let Summary { kind, root, amount, chunk_bytes, chains } = descriptor.summary;
+        let Summary { kind, root, amount, chunk_bytes, chains, .. } = descriptor.summary;
         let nobody = |position: Option<u32>| position.unwrap_or(NOBODY);
         self.command = ProgressCommand {
             flags: self.command.flags | COMMAND_POST,
@@ -282,6 +282,8 @@ impl Driver for DeviceDriver {
 
     fn start_eager(&mut self, _: OperationDescriptor, _: Vec<Range<usize>>, _: Vec<u8>, _now_ps: u64) {}
 
+    fn start_direct(&mut self, _: OperationDescriptor, _now_ps: u64) {}
+
     fn take_eager(&mut self) -> Option<(Vec<Range<usize>>, Vec<u8>)> {
         None
     }
@@ -292,6 +294,7 @@ impl Driver for DeviceDriver {
             Notice::Armed | Notice::Received | Notice::Sent => {}
             // It was in its place before the operation began.
             Notice::OwnBlock => {}
+            Notice::Transferred { .. } | Notice::TransferredAll => {}
             Notice::CutOff { lost } => {
                 self.command.flags |= COMMAND_DELIVERED | COMMAND_CUT_OFF;
                 insert(&mut self.command.delivered, &self.foreign.without(&lost));
@@ -407,6 +410,7 @@ impl Driver for DeviceDriver {
             amount: completion.their_amount,
             chunk_bytes: completion.their_chunk_bytes,
             chains: completion.their_chains,
+            algorithm: Algorithm::Multicast,
         };
         Some(Disagreement { rank: completion.their_rank, theirs, own })
     }

@@ -68,6 +68,10 @@ pub(crate) enum Notice {
     OwnBlock,
     /// Multicast has stalled, and the receive contexts are closed: others' pieces are whole, but for these.
     CutOff { lost: PieceSet },
+    /// Data of a direct operation has come or gone, and the next is to come from this rank.
+    Transferred { awaited: u32 },
+    /// A direct operation has all its bytes, and nobody waits for any of this rank.
+    TransferredAll,
     /// The own multicast is over, or so nearly that the next root may begin.
     Sent,
     /// The operation cannot go on.
@@ -126,6 +130,10 @@ pub(crate) trait Driver: fmt::Debug + Send {
 
     /// The blocks of an eager operation that is over, as [`Driver::start_eager`] was given them.
     fn take_eager(&mut self) -> Option<(Vec<Range<usize>>, Vec<u8>)>;
+
+    /// Takes an operation whose data goes over connections of its own, which the driver knows nothing of: it is notified of how far it is
+    /// ([`Notice::Transferred`]), and compares what ranks have called with those that signal a barrier. Never with the protocol on the card.
+    fn start_direct(&mut self, descriptor: OperationDescriptor, now_ps: u64);
 
     /// Takes note of what has happened on this rank.
     fn notify(&mut self, now_ps: u64, notice: Notice);

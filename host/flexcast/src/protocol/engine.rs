@@ -5,6 +5,7 @@
 
 mod clock;
 mod descriptor;
+mod direct;
 mod end;
 mod operation;
 mod poll;

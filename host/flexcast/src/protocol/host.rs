@@ -135,6 +135,12 @@ impl Driver for HostDriver {
         }
     }
 
+    fn start_direct(&mut self, descriptor: OperationDescriptor, now_ps: u64) {
+        self.current = Current::default();
+        self.eager.forget();
+        self.participant.post_direct(descriptor, now_ps);
+    }
+
     fn take_eager(&mut self) -> Option<(Vec<Range<usize>>, Vec<u8>)> {
         self.eager.finish()
     }
@@ -156,6 +162,8 @@ impl Driver for HostDriver {
                 participant.cut_off(now_ps);
             }
             Notice::OwnBlock => participant.delivered(self.place.rank()),
+            Notice::Transferred { awaited } => participant.transferred(awaited, now_ps),
+            Notice::TransferredAll => participant.transferred_all(),
             Notice::Sent => participant.sent(),
             Notice::Failed(failure) | Notice::Crashed(failure) => participant.fail(failure),
             Notice::Time => participant.handle_time(now_ps),

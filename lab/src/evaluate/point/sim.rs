@@ -56,7 +56,7 @@ impl SimPoint {
     fn base(sweep: &SimSweep, algorithm: AlgorithmName, loss_percent: f64) -> SimSpec {
         let SimSweep { operation, subgroups, chains, eager, warm_up, iterations, .. } = *sweep;
         let communicator = match algorithm {
-            AlgorithmName::Multicast => {
+            AlgorithmName::Multicast | AlgorithmName::Auto => {
                 CommunicatorArgs { subgroups, chains, eager: Some(eager), ..CommunicatorArgs::default() }
             }
             _ => CommunicatorArgs::default(),
@@ -80,7 +80,7 @@ impl SimPoint {
     }
 
     fn multicasts(&self) -> bool {
-        self.algorithm == AlgorithmName::Multicast
+        matches!(self.algorithm, AlgorithmName::Multicast | AlgorithmName::Auto)
     }
 
     /// What is declared to go wrong: the name of the fault script, losses, skew between posts.

@@ -64,7 +64,7 @@ impl Participant {
             rank != held.failure.culprit && rank != needed
         });
         // Who fails tells why before it goes, and few can have ended their part while this rank is still in the barrier.
-        (needless && self.passed_ps.is_some()) || self.told_by.contains(rank)
+        (needless && (self.passed_ps.is_some() || self.direct.is_some())) || self.told_by.contains(rank)
     }
 
     /// An operation has failed, as `from` says or as was found here. If it is the next one, everybody else is done with the current one, or

@@ -19,7 +19,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::agreement::{Kind, Summary};
+use crate::agreement::{Algorithm, Kind, Summary};
 use crate::failure::{Cause, Failure, WaitedFor};
 use crate::message::{Body, Message};
 use crate::pieces::PieceSet;
@@ -69,7 +69,8 @@ struct Header {
 struct BarrierBody {
     round: u8,
     kind: u8,
-    reserved: U16,
+    algorithm: u8,
+    reserved: u8,
     root: U32,
     amount: U64,
     chunk_bytes: U32,
@@ -184,13 +185,14 @@ impl Codec {
         let mut length = FIXED_BYTES;
         let kind = match message.body {
             Body::Barrier { round, summary } => {
-                let Summary { kind, root, amount, chunk_bytes, chains } = summary;
+                let Summary { kind, root, amount, chunk_bytes, chains, algorithm } = summary;
                 put(
                     body,
                     &BarrierBody {
                         round,
                         kind: kind as u8,
-                        reserved: U16::ZERO,
+                        algorithm: algorithm as u8,
+                        reserved: 0,
                         root: root.into(),
                         amount: amount.into(),
                         chunk_bytes: chunk_bytes.into(),
@@ -279,16 +281,19 @@ impl Codec {
     }
 
     fn barrier(&self, body: BarrierBody) -> Result<Body, WireError> {
-        let BarrierBody { round, kind, root, amount, chunk_bytes, chains, .. } = body;
+        let BarrierBody { round, kind, algorithm, root, amount, chunk_bytes, chains, .. } = body;
         let rounds = (u32::BITS - self.ranks.saturating_sub(1).leading_zeros()) as u8;
         if round >= rounds {
             return Err(WireError::Round { found: round, ranks: self.ranks, rounds });
         }
         let last = Kind::Allgatherv as u8;
         let kind = Kind::from_raw(kind).map_err(|found| WireError::Code { field: "operation", found, last })?;
+        let last = Algorithm::Bruck as u8;
+        let algorithm =
+            Algorithm::from_raw(algorithm).map_err(|found| WireError::Code { field: "algorithm", found, last })?;
         let root = self.rank("root", root)?;
         let (amount, chunk_bytes, chains) = (amount.get(), chunk_bytes.get(), chains.get());
-        Ok(Body::Barrier { round, summary: Summary { kind, root, amount, chunk_bytes, chains } })
+        Ok(Body::Barrier { round, summary: Summary { kind, root, amount, chunk_bytes, chains, algorithm } })
     }
 
     fn failure(&self, body: FailedBody) -> Result<Failure, WireError> {

@@ -9,7 +9,7 @@ use dpa::abi::progress::{
 use dpa::abi::{CompletionFlag, FLAG_MAGIC, ProgressCommand, ProgressReport, ProgressThreadStatus};
 use dpa::fence;
 use dpa::proto::sequencer::Turn;
-use dpa::proto::{Cause, Failure, Kind, OperationDescriptor, PieceSet, RankSet, Summary};
+use dpa::proto::{Algorithm, Cause, Failure, Kind, OperationDescriptor, PieceSet, RankSet, Summary};
 
 use super::ProgressEngine;
 
@@ -117,7 +117,8 @@ impl ProgressEngine<'_> {
         let [amount, barrier_timeout_ps, cutoff_ps, bound_ps] = state.spans;
         let Ok(kind) = Kind::from_raw(kind as u8) else { return };
         let roots = if state.everybody != 0 { RankSet::below(self.ranks) } else { RankSet::of(root) };
-        let summary = Summary { kind, root, amount, chunk_bytes, chains };
+        let algorithm = Algorithm::Multicast;
+        let summary = Summary { kind, root, amount, chunk_bytes, chains, algorithm };
         let operation = state.report.operation;
         let pieces = state.pieces;
         let descriptor =

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 
 use flexcast_abi::{DeviceAddress, Signals};
 use flexcast_proto::{Alpha, CollectiveIds, RankInfo, StallWindow};
-use flexio::{Access, DeviceBuffer, HostBuffer, MemoryRegion, MulticastGroup};
+use flexio::{Access, CompletionQueue, DeviceBuffer, HostBuffer, MemoryRegion, MulticastGroup, Retry};
 
 use super::Communicator;
 use crate::api::card::Card;
@@ -14,15 +14,17 @@ use crate::api::config::{Config, Derived, Footprint, ps};
 use crate::dpa::receive::{self, Receive};
 use crate::dpa::send::{self, Send};
 use crate::dpa::targets::Targets;
-use crate::endpoint::{Capabilities, Endpoint, StreamEnds};
+use crate::endpoint::{Capabilities, Endpoint, Speed, StreamEnds};
 use crate::error::{Error, Result};
 use crate::memory::copier::Copier;
+use crate::p2p;
 use crate::plan::stream::Stream;
 use crate::protocol::device::{self, DeviceDriver};
 use crate::protocol::driver::{Connect, Driver, QueuePairs};
 use crate::protocol::engine::{Engine, Parts, Units};
 use crate::protocol::host::HostDriver;
 use crate::protocol::peers::peers;
+use crate::tuner::{self, Conditions, Selection};
 
 /// Number of the first operation.
 const FIRST_OPERATION: u32 = 1;
@@ -38,6 +40,8 @@ pub struct Pending {
     footprint: Footprint,
     place: RankInfo,
     parts: Parts,
+    /// Connections for what may go by other ways than multicast.
+    direct: Option<p2p::Pending>,
     own: Endpoint,
 }
 
@@ -69,6 +73,43 @@ fn stream_ends(receive: &Receive, send: &Send) -> Vec<StreamEnds> {
         }
     }
     ends.into_values().collect()
+}
+
+/// Makes the queue pairs of the algorithms over connections that may be chosen, and what others must know of them. A card that has no
+/// room for them does without, and with it all ranks, unless one was asked for by name.
+fn direct(card: &Card, config: &Config, place: RankInfo) -> Result<Option<(p2p::Pending, Vec<u8>)>> {
+    let operations: Vec<_> = config
+        .selection()
+        .connected(place.ranks())
+        .filter_map(tuner::schedule)
+        .map(p2p::algorithm::Operation::Allgather)
+        .collect();
+    if operations.is_empty() {
+        return Ok(None);
+    }
+    let retry = Retry { timeout_exponent: config.retry_exponent, count: 7 };
+    let Config { data_class, control_class, .. } = *config;
+    let p2p_config = p2p::Config { retry, data_class, control_class, ..p2p::Config::default() };
+    let made = p2p::Connections::new(place, &operations, p2p_config).and_then(|connections| {
+        let completions = CompletionQueue::new(card.device(), connections.completions())?;
+        connections.prepare(card.pd(), &completions)
+    });
+    match made {
+        Ok(made) => Ok(Some(made)),
+        Err(error) if config.algorithm == Selection::Automatic => {
+            tracing::warn!(%error, "no connections for direct operations: all go by multicast");
+            Ok(None)
+        }
+        Err(error) => Err(unconnected(place.rank(), error)),
+    }
+}
+
+fn unconnected(own: u32, error: p2p::Error) -> Error {
+    match error {
+        p2p::Error::Flexio(error) => Error::Flexio(error),
+        p2p::Error::Endpoint { rank, reason } => Error::Peer { rank, reason },
+        other => Error::Peer { rank: own, reason: format!("cannot connect: {other}") },
+    }
 }
 
 impl Pending {
@@ -126,6 +167,7 @@ impl Pending {
             None => Box::new(HostDriver::new(card, place, FIRST_OPERATION, &peers, config.eager_bytes)?),
         };
         let QueuePairs { control, reads } = driver.queue_pairs();
+        let (direct, direct_bytes) = direct(card, &config, place)?.unzip();
         let device = card.device();
         let [.., high, low] = device.info().mac.0;
         let own = Endpoint {
@@ -143,10 +185,12 @@ impl Pending {
             streams: stream_ends(&receive, &send),
             target_queue_pairs: receive.targets().map(Targets::queue_pairs).unwrap_or_default(),
             target_table: receive.targets().map_or((0, 0), Targets::table),
+            speed: Speed { link_gbit_per_s: config.link_gbit_per_s, receive_threads: config.receive_threads },
+            direct: direct_bytes.unwrap_or_default(),
         };
         let copier = Copier::new(card)?;
-        let parts = Parts { driver, send, receive, copier, _units: units };
-        Ok(Self { card: card.clone(), config, derived, footprint, place, parts, own })
+        let parts = Parts { driver, direct: None, send, receive, copier, _units: units };
+        Ok(Self { card: card.clone(), config, derived, footprint, place, parts, direct, own })
     }
 
     /// What the other ranks must know of this one.
@@ -170,7 +214,27 @@ impl Pending {
             let [a, b, c, _] = ((hash >> 32) as u32 ^ id as u32).to_be_bytes();
             Ok(MulticastGroup::ipv4(Ipv4Addr::new(239, a ^ c, b, subgroup as u8))?)
         };
+        let speed = Speed::lowest(&all);
+        // A rank alone without them would be: all or none.
+        let direct = self.direct.take().filter(|_| all.iter().all(|endpoint| !endpoint.direct.is_empty()));
+        if let Some(pending) = direct {
+            let told: Vec<&[u8]> = all.iter().map(|endpoint| endpoint.direct.as_slice()).collect();
+            let own = self.place.rank();
+            self.parts.direct = Some(pending.connect(&told).map_err(|error| unconnected(own, error))?);
+        }
         let Self { card, config, derived, footprint, place, .. } = self;
+        let config = Config { link_gbit_per_s: speed.link_gbit_per_s, ..config };
+        let conditions = Conditions {
+            selection: config.selection(),
+            ranks: place.ranks(),
+            link_gbit_per_s: speed.link_gbit_per_s,
+            receive_threads: speed.receive_threads,
+            chunk_bytes: config.chunk_bytes,
+            mtu_bytes: card.device().port().mtu_bytes(),
+            staged: !config.transport.is_zero_copy(),
+            eager_bytes: self.parts.driver.eager_bytes(),
+            direct: self.parts.direct.is_some(),
+        };
         let Parts { driver, send, .. } = &mut self.parts;
         let connect =
             Connect { card: &card, config: &config, all: &all, communicator: id, first_operation: FIRST_OPERATION };
@@ -189,6 +253,7 @@ impl Pending {
             lost: Vec::new(),
             card,
             derived,
+            conditions,
             place,
             id,
             fault: None,

@@ -1,7 +1,7 @@
 //! Operation descriptor for the protocol's state machine.
 
 use flexcast_proto::cutoff::transfer_ps;
-use flexcast_proto::{Alpha, OperationDescriptor, Summary};
+use flexcast_proto::{Algorithm, Alpha, OperationDescriptor, Summary};
 
 use crate::api::config::{Config, ps};
 use crate::plan::chains::{Order, order};
@@ -32,7 +32,7 @@ pub(super) fn descriptor(
     config: &Config,
     alpha: &Alpha,
     operation: u32,
-    chains: u32,
+    (chains, algorithm): (u32, Algorithm),
 ) -> OperationDescriptor {
     let cutoff_ps =
         alpha.cutoff_ps(plan.link_bytes(config), config.link_gbit_per_s).saturating_add(activations_ps(plan, config));
@@ -42,7 +42,7 @@ pub(super) fn descriptor(
         operation,
         roots: plan.roots(),
         pieces: plan.pieces().each(),
-        summary: summary(plan, config.chunk_bytes, chains),
+        summary: summary(plan, config.chunk_bytes, chains).by(algorithm),
         barrier_timeout_ps: ps(config.barrier_timeout),
         cutoff_ps,
         bound_ps: cutoff_ps.saturating_mul(3).saturating_add(ps(config.recovery_timeout)).saturating_add(hops_ps),

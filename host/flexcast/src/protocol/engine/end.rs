@@ -1,5 +1,7 @@
 //! End of an operation: released by all, or failed.
 
+use flexcast_proto::Algorithm;
+
 use super::descriptor::activations_ps;
 use super::operation::{Fault, Receiving, Running, State};
 use super::{Engine, WORKER_PS};
@@ -23,7 +25,8 @@ impl Engine {
     pub(super) fn release(&mut self, now_ps: u64) -> Result<()> {
         let over = |running: &Running| matches!(running.state, State::Releasing { .. }) && !running.state.is_sending();
         // What others tell of where they want their bytes must not find this rank gone; once the communicator has failed it may never come.
-        if let Some(running) = self.current.as_ref().filter(|running| over(running) && !running.eager)
+        if let Some(running) =
+            self.current.as_ref().filter(|running| over(running) && running.algorithm == Algorithm::Multicast)
             && self.broken.is_none()
             && !self.parts.receive.are_targets_known(running.operation)?
         {
@@ -35,8 +38,14 @@ impl Engine {
         phases.released_ps.get_or_insert(now_ps);
         // The poll that found the last byte may release it too.
         phases.complete_ps.get_or_insert(phases.received_ps.unwrap_or(now_ps));
-        if running.eager {
-            return self.release_eager(running);
+        match running.algorithm {
+            Algorithm::Multicast => {}
+            Algorithm::Eager => return self.release_eager(running),
+            _ => {
+                let Running { request, send, receive, report, .. } = running;
+                self.finish(request, Ok(Done { send, receive, report }));
+                return Ok(());
+            }
         }
         if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {
             let steps_ps = activations_ps(&running.plan, &self.config);
@@ -90,6 +99,10 @@ impl Engine {
             return Ok(false);
         }
         let Some(mut running) = self.current.take() else { return Ok(false) };
+        if running.algorithm.is_direct() {
+            // With its queue pairs ends what its card still does; the communicator has no other operation.
+            self.parts.direct = None;
+        }
         self.parts.receive.disarm(&mut running.receive);
         let Running { request, plan, send, copied, receive, report, state, .. } = running;
         let State::Failing { fault: Fault { failure, crash, .. }, .. } = state else { return Ok(false) };

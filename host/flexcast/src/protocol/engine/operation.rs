@@ -1,6 +1,6 @@
 //! State of the operation under way.
 
-use flexcast_proto::{Failure, Pieces, ProgressWatch, StallWindow};
+use flexcast_proto::{Algorithm, Failure, Pieces, ProgressWatch, StallWindow};
 
 use super::SLOWEST_CUTOFFS;
 use crate::api::buffer::Buffer;
@@ -145,8 +145,8 @@ impl State {
         }
     }
 
-    /// A deferred operation begins whose data rides on the barrier: no worker has a part in it.
-    pub(super) fn start_eager(&mut self) {
+    /// A deferred operation begins that goes by another way than multicast: no worker has a part in it.
+    pub(super) fn start_without_workers(&mut self) {
         if matches!(self, Self::Deferred) {
             *self = Self::Active(Sides { receiving: Receiving::Complete, sending: Sending::Finished });
         }
@@ -194,8 +194,8 @@ pub(crate) struct Running {
     pub(super) copied: Option<Buffer>,
     pub(super) receive: Buffer,
     pub(super) own_block: OwnBlock,
-    /// Its data rides on the barrier.
-    pub(super) eager: bool,
+    /// What carries its data.
+    pub(super) algorithm: Algorithm,
     /// Its number, alike on all ranks; 0 while it is deferred.
     pub(super) operation: u32,
     pub(super) collective_id: u32,

@@ -33,7 +33,7 @@ impl Engine {
             }
             Some(_) => {}
         }
-        moved |= self.poll_receive(now_ps)?;
+        moved |= self.poll_direct(now_ps) | self.poll_receive(now_ps)?;
         self.poll_progress(now_ps)?;
         moved |= self.poll_send(now_ps)?;
         self.poll_clock(now_ps, moved)

@@ -1,7 +1,7 @@
 //! Start of an operation: the own block's way to its place, and the first commands to the card.
 
-use flexcast_proto::Cause;
 use flexcast_proto::wire::Availability;
+use flexcast_proto::{Algorithm, Cause};
 
 use super::descriptor::descriptor;
 use super::operation::{Look, OwnBlock, Running, Sending, State};
@@ -13,13 +13,7 @@ use crate::error::{Error, Result};
 use crate::memory::copier::Copier;
 use crate::plan::Plan;
 use crate::plan::chains::{Order, order};
-use crate::protocol::driver::{Driver, Posting};
-
-/// Whether the data of an operation rides on its barrier.
-fn is_eager(plan: &Plan, driver: &dyn Driver) -> bool {
-    let limit = driver.eager_bytes();
-    limit > 0 && plan.receive_bytes() <= limit && plan.eager_message_bytes() <= limit / 2
-}
+use crate::protocol::driver::Posting;
 
 impl Engine {
     /// Takes a posted operation on: starts it if none is ahead of it, otherwise it waits for its turn.
@@ -43,14 +37,16 @@ impl Engine {
     /// Makes an operation the current one, and starts it if the card can be given commands now.
     pub(super) fn launch(&mut self, posted: Posted, now_ps: u64) -> Result<(), Box<Failed>> {
         let mut posted = posted;
-        let (own_block, copied) = match self.place_own_block(&mut posted) {
+        let decision = self.conditions.decide(&posted.plan.shape());
+        let algorithm = decision.algorithm();
+        let (own_block, copied) = match self.place_own_block(&mut posted, algorithm) {
             Ok(placed) => placed,
             Err(error) => return Err(posted.refuse(error)),
         };
         let Posted { request, plan, send, receive, posted_ps } = posted;
-        let eager = is_eager(&plan, &*self.parts.driver);
         let report = Report {
             phases: Phases(PhasesPs { posted_ps, ..PhasesPs::default() }),
+            decision,
             foreign_bytes: plan.foreign_bytes(),
             ..Report::default()
         };
@@ -62,7 +58,7 @@ impl Engine {
             copied,
             receive,
             own_block,
-            eager,
+            algorithm,
             operation: 0,
             collective_id: 0,
             cutoff_ps: u64::MAX,
@@ -83,9 +79,10 @@ impl Engine {
         let Some(running) = self.current.as_mut().filter(|running| matches!(running.state, State::Deferred)) else {
             return Ok(false);
         };
-        if running.eager {
-            self.start_eager(now_ps)?;
-            return Ok(true);
+        match running.algorithm {
+            Algorithm::Multicast => {}
+            Algorithm::Eager => return self.start_eager(now_ps).map(|()| true),
+            direct => return self.start_direct(direct, now_ps).map(|()| true),
         }
         let own = self.place.rank();
         let parts = &mut self.parts;
@@ -98,7 +95,8 @@ impl Engine {
         let ids = (running.operation, collective_id);
         parts.receive.arm(&running.plan, own, &mut running.receive, ids, self.config.chunk_bytes)?;
         let Order { chains, turn, .. } = order(&running.plan, &self.config, own);
-        let descriptor = descriptor(&running.plan, &self.config, &self.alpha, running.operation, chains);
+        let descriptor =
+            descriptor(&running.plan, &self.config, &self.alpha, running.operation, (chains, Algorithm::Multicast));
         running.cutoff_ps = descriptor.cutoff_ps;
         let region = running.receive.region();
         let posting = Posting {
@@ -137,9 +135,9 @@ impl Engine {
             running.receive.read(plan.block(own).offset as usize, &mut bytes[block])?;
         }
         let Order { chains, .. } = order(plan, &self.config, own);
-        let descriptor = descriptor(plan, &self.config, &self.alpha, running.operation, chains);
+        let descriptor = descriptor(plan, &self.config, &self.alpha, running.operation, (chains, Algorithm::Eager));
         driver.start_eager(descriptor, blocks, bytes, now_ps);
-        running.state.start_eager();
+        running.state.start_without_workers();
         running.report.phases.0.armed_ps = Some(now_ps);
         self.carry_out(now_ps)
     }
@@ -148,6 +146,9 @@ impl Engine {
     pub(super) fn withdraw(&mut self, error: Error) -> Box<Failed> {
         self.fail_here(Cause::Device(NOT_STARTED));
         let Some(mut running) = self.current.take() else { return Box::new(Failed::of(error)) };
+        if running.algorithm.is_direct() {
+            self.parts.direct = None;
+        }
         self.parts.receive.disarm(&mut running.receive);
         let Running { send, copied, receive, report, own_block, .. } = running;
         self.lost.extend(copied);
@@ -163,14 +164,18 @@ impl Engine {
 
     /// Brings the own block to the receive buffer: long ones by the card, where chunks are not staged and the driver can wait. Returns where it is, and the copy
     /// of it that is sent, if that is neither in the send nor in the receive buffer.
-    fn place_own_block(&mut self, posted: &mut Posted) -> Result<(OwnBlock, Option<Buffer>)> {
+    fn place_own_block(&mut self, posted: &mut Posted, algorithm: Algorithm) -> Result<(OwnBlock, Option<Buffer>)> {
         let Posted { plan, send, receive, .. } = posted;
-        let Some(send) = send else { return Ok((OwnBlock::Placed, self.copy_of_source(plan, receive)?)) };
+        let by_workers = algorithm == Algorithm::Multicast;
+        let Some(send) = send else {
+            let copied = if by_workers { self.copy_of_source(plan, receive)? } else { None };
+            return Ok((OwnBlock::Placed, copied));
+        };
         let (at, bytes) = (plan.block(self.place.rank()).offset, send.len() as u64);
         let Parts { driver, copier, .. } = &mut self.parts;
         // Where chunks are staged, their copies fill the path round the card.
         let is_free = self.config.transport.is_zero_copy();
-        let late = is_free && driver.takes_late_copies() && !is_eager(plan, &**driver);
+        let late = is_free && driver.takes_late_copies() && by_workers;
         if late && Copier::takes(bytes) && !copier.is_busy() {
             copier.copy((send.region(), bytes), (receive.region(), at), plan.foreign_bytes())?;
             return Ok((OwnBlock::Copying, None));

@@ -15,12 +15,16 @@ use crate::dpa::receive::Receive;
 use crate::dpa::send::Send;
 use crate::error::{Error, Result};
 use crate::memory::copier::Copier;
+use crate::p2p::Group;
 use crate::plan::Plan;
 use crate::protocol::driver::Driver;
+use crate::tuner::Conditions;
 
 /// The queues and threads of a communicator. Dropped as one: what can reach memory before the memory.
 pub(crate) struct Parts {
     pub(crate) driver: Box<dyn Driver>,
+    /// Connections for operations that go by neither multicast nor the barrier; none if they cannot be chosen, or after a failure.
+    pub(crate) direct: Option<Group>,
     pub(crate) send: Send,
     pub(crate) receive: Receive,
     pub(crate) copier: Copier,
@@ -61,6 +65,8 @@ pub(crate) struct Engine {
     pub(crate) card: Card,
     pub(crate) config: Config,
     pub(crate) derived: Derived,
+    /// What the choice of an algorithm follows from, beside the operation.
+    pub(crate) conditions: Conditions,
     pub(crate) place: RankInfo,
     pub(crate) id: u64,
     pub(crate) ids: CollectiveIds,

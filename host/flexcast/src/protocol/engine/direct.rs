@@ -1,0 +1,105 @@
+//! Operations over connections of their own, by the algorithms of [`p2p`](crate::p2p): no worker of the card and no barrier has a part in them.
+
+use flexcast_proto::{Algorithm, Cause, Failure};
+
+use super::descriptor::descriptor;
+use super::operation::State;
+use super::{Engine, NOT_STARTED};
+use crate::error::Result;
+use crate::p2p::{self, Buffer};
+use crate::plan::chains::{Order, order};
+use crate::plan::{Kind, Plan};
+use crate::protocol::driver::Notice;
+use crate::protocol::host::PROTOCOL_VIOLATION;
+use crate::tuner;
+
+/// Gives an operation to the connections; the own block is in its place.
+fn begin(
+    group: &mut p2p::Group,
+    algorithm: Algorithm,
+    plan: &Plan,
+    receive: Buffer<'_>,
+) -> std::result::Result<bool, p2p::Error> {
+    let Some(schedule) = tuner::schedule(algorithm) else { return Ok(false) };
+    match &plan.kind {
+        Kind::Allgather { bytes } => group.allgather(schedule, *bytes, None, receive)?,
+        Kind::Allgatherv { bytes } => {
+            let mut end = 0;
+            let ends: Vec<u64> = bytes.iter().map(|bytes| (end += bytes, end).1).collect();
+            group.allgatherv(schedule, &ends, None, receive)?;
+        }
+        Kind::Broadcast { .. } => return Ok(false),
+    }
+    Ok(true)
+}
+
+impl Engine {
+    /// Starts the current operation, whose data goes over connections of its own.
+    pub(super) fn start_direct(&mut self, algorithm: Algorithm, now_ps: u64) -> Result<()> {
+        let Some(running) = self.current.as_mut() else { return Ok(()) };
+        let driver = &mut self.parts.driver;
+        running.operation = driver.operation();
+        let Order { chains, .. } = order(&running.plan, &self.config, self.place.rank());
+        let descriptor = descriptor(&running.plan, &self.config, &self.alpha, running.operation, (chains, algorithm));
+        driver.start_direct(descriptor, now_ps);
+        running.state.start_without_workers();
+        running.report.phases.0.armed_ps = Some(now_ps);
+        // A rank may have called something else.
+        self.carry_out(now_ps)?;
+        let is_active = |running: &&mut super::Running| matches!(running.state, State::Active(_));
+        let Some(running) = self.current.as_mut().filter(is_active) else { return Ok(()) };
+        let receive = Buffer { region: running.receive.region(), offset: 0 };
+        let begun = self.parts.direct.as_mut().map(|group| begin(group, algorithm, &running.plan, receive));
+        match begun {
+            Some(Ok(true)) => self.note_direct(now_ps),
+            Some(Err(error)) => self.fail_direct(now_ps, &error),
+            // Neither is chosen without connections, nor for what they cannot do.
+            Some(Ok(false)) | None => self.fail_device(now_ps, NOT_STARTED),
+        }
+        self.carry_out(now_ps)
+    }
+
+    /// Polls the connections of an operation that goes over them. Returns whether anything has happened.
+    pub(super) fn poll_direct(&mut self, now_ps: u64) -> bool {
+        let Some(running) = self.current.as_ref() else { return false };
+        if !running.algorithm.is_direct() || !matches!(running.state, State::Active(_)) {
+            return false;
+        }
+        match self.parts.direct.as_mut().map(p2p::Group::advance) {
+            None | Some(Ok(false)) => return false,
+            Some(Ok(true)) => self.note_direct(now_ps),
+            Some(Err(error)) => self.fail_direct(now_ps, &error),
+        }
+        true
+    }
+
+    /// Notifies the driver of how far the connections are.
+    fn note_direct(&mut self, now_ps: u64) {
+        let (Some(running), Some(group)) = (self.current.as_mut(), self.parts.direct.as_ref()) else { return };
+        let notice = if group.is_complete() {
+            running.report.phases.0.received_ps = Some(now_ps);
+            Notice::TransferredAll
+        } else {
+            let own = self.place.rank();
+            Notice::Transferred { awaited: group.awaited().map_or(own, |(rank, _)| rank) }
+        };
+        self.parts.driver.notify(now_ps, notice);
+    }
+
+    /// The connections have failed.
+    fn fail_direct(&mut self, now_ps: u64, error: &p2p::Error) {
+        tracing::error!(%error, "an operation over connections of its own failed");
+        let own = self.place.rank();
+        let (culprit, cause) = match error {
+            p2p::Error::Connection { peer, source: flexio::Error::Completion { status, .. } } => {
+                (*peer, Cause::Connection(*status as u16))
+            }
+            p2p::Error::Mismatch { peer, .. } => (*peer, Cause::Disagrees),
+            p2p::Error::Connection { peer, .. } | p2p::Error::Protocol { peer, .. } => {
+                (*peer, Cause::Connection(PROTOCOL_VIOLATION))
+            }
+            _ => (own, Cause::Device(NOT_STARTED)),
+        };
+        self.parts.driver.notify(now_ps, Notice::Failed(Failure { culprit, witness: own, cause }));
+    }
+}

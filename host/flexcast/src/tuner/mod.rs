@@ -1,0 +1,203 @@
+//! Tuner: the choice of an operation's algorithm, as a function of what is alike on all ranks.
+//!
+//! What a card or a link tells is exchanged when ranks connect, and each rank computes from what all have told
+//! ([`Conditions`]): a card that tells a wrong rate changes how long operations take, and never whether ranks agree.
+
+mod cost;
+
+use std::time::Duration;
+
+use flexcast_proto::p2p::{Allgather, Operation, Schedule};
+use flexcast_proto::{RankInfo, RankSet};
+
+pub use flexcast_proto::Algorithm;
+
+/// Most ranks of a communicator that has connections between all of them: two queue pairs for each other rank.
+pub const MAX_LINEAR_RANKS: u32 = 64;
+/// Multicast is taken where it is no slower than this part of the fastest: it loads the network less, and what is lost costs it less.
+const MULTICAST_PERCENT: u128 = 103;
+
+/// Which algorithms a communicator takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Selection {
+    /// For each operation what a cost model expects to be fastest. Broadcasts, and blocks that do not lie one behind the other, go by
+    /// multicast, or eagerly.
+    #[default]
+    Automatic,
+    /// Multicast, and eagerly what is short enough for it ([`Config::eager_bytes`](crate::Config::eager_bytes)).
+    Multicast,
+    /// Allgathers whose blocks lie one behind the other around the ring, in four segments each; others as with `Multicast`.
+    Ring,
+    /// The same by writes to each rank directly.
+    Linear,
+    /// The same by recursive doubling.
+    RecursiveDoubling,
+    /// The same by the algorithm of Bruck et al.
+    Bruck,
+}
+
+impl Selection {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Automatic, Self::Multicast, Self::Ring, Self::Linear, Self::RecursiveDoubling, Self::Bruck];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Automatic => "automatic",
+            Self::Multicast => "multicast",
+            Self::Ring => "pipelined-ring",
+            Self::Linear => "linear",
+            Self::RecursiveDoubling => "recursive-doubling",
+            Self::Bruck => "bruck",
+        }
+    }
+
+    /// The algorithm over connections that it names.
+    const fn direct(self) -> Option<Algorithm> {
+        match self {
+            Self::Automatic | Self::Multicast => None,
+            Self::Ring => Some(Algorithm::Ring),
+            Self::Linear => Some(Algorithm::Linear),
+            Self::RecursiveDoubling => Some(Algorithm::RecursiveDoubling),
+            Self::Bruck => Some(Algorithm::Bruck),
+        }
+    }
+
+    /// Algorithms for which a communicator of `ranks` ranks has connections.
+    pub(crate) fn connected(self, ranks: u32) -> impl Iterator<Item = Algorithm> {
+        // Beyond, connections to all are too many, and every step of a ring costs a message.
+        let few: &[Algorithm] = &[Algorithm::Linear, Algorithm::Ring, Algorithm::Bruck, Algorithm::RecursiveDoubling];
+        let all = match self {
+            Self::Automatic if ranks <= MAX_LINEAR_RANKS => few,
+            Self::Automatic => &[Algorithm::Bruck],
+            _ => &[],
+        };
+        // Of other numbers of ranks it takes more messages than the algorithm of Bruck.
+        let fits = move |algorithm: &Algorithm| *algorithm != Algorithm::RecursiveDoubling || ranks.is_power_of_two();
+        all.iter().copied().filter(fits).chain(self.direct()).filter(move |_| ranks > 1)
+    }
+}
+
+/// Peers of a rank in the algorithms for which it has connections.
+pub(crate) fn peers(selection: Selection, place: RankInfo) -> u32 {
+    let of = |algorithm| Schedule::new(Operation::Allgather(schedule(algorithm)?), place).ok();
+    let all = selection.connected(place.ranks()).filter_map(of);
+    all.fold(RankSet::EMPTY, |all, schedule| all.or(&schedule.targets()).or(&schedule.sources())).len()
+}
+
+/// The schedule of an algorithm over connections.
+pub(crate) const fn schedule(algorithm: Algorithm) -> Option<Allgather> {
+    match algorithm {
+        Algorithm::Multicast | Algorithm::Eager => None,
+        Algorithm::Ring => Some(Allgather::PipelinedRing { segments: cost::RING_SEGMENTS }),
+        Algorithm::Linear => Some(Allgather::Linear),
+        Algorithm::RecursiveDoubling => Some(Allgather::RecursiveDoubling),
+        Algorithm::Bruck => Some(Allgather::Bruck),
+    }
+}
+
+/// What decides beside the operation; alike on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Conditions {
+    pub(crate) selection: Selection,
+    pub(crate) ranks: u32,
+    /// The slowest link.
+    pub(crate) link_gbit_per_s: u64,
+    /// The fewest threads of any rank.
+    pub(crate) receive_threads: u32,
+    pub(crate) chunk_bytes: u32,
+    pub(crate) mtu_bytes: u32,
+    /// Chunks are staged and copied.
+    pub(crate) staged: bool,
+    /// Most bytes of all blocks of an eager operation.
+    pub(crate) eager_bytes: u64,
+    /// Every rank has the connections of [`Selection::connected`].
+    pub(crate) direct: bool,
+}
+
+/// What decides of an operation; alike on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Every rank contributes.
+    pub(crate) gathers: bool,
+    /// Blocks lie one behind the other in the receive buffer.
+    pub(crate) contiguous: bool,
+    pub(crate) largest_bytes: u64,
+    pub(crate) total_bytes: u64,
+    /// Most bytes on one message of the barrier.
+    pub(crate) eager_message_bytes: u64,
+}
+
+/// What was chosen for an operation, and why: the times that the cost model expects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    algorithm: Algorithm,
+    /// By the algorithm's code.
+    predicted_ps: [Option<u64>; Algorithm::ALL.len()],
+}
+
+impl Decision {
+    /// What carries the data.
+    #[must_use]
+    pub const fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// How long the operation was expected to take by an algorithm; none for one that could not be taken.
+    #[must_use]
+    pub fn predicted(&self, algorithm: Algorithm) -> Option<Duration> {
+        self.predicted_ps[algorithm as usize].map(|ps| Duration::from_nanos(ps / 1000))
+    }
+}
+
+impl Conditions {
+    /// Whether the blocks of an operation have room on the messages of the barrier.
+    const fn takes_eager(&self, shape: &Shape) -> bool {
+        let limit = self.eager_bytes;
+        limit > 0 && shape.total_bytes <= limit && shape.eager_message_bytes <= limit / 2
+    }
+
+    /// Chooses the algorithm of an operation.
+    pub(crate) fn decide(&self, shape: &Shape) -> Decision {
+        let eager = self.takes_eager(shape);
+        let direct = self.direct && shape.gathers && shape.contiguous;
+        let candidates = self.selection.connected(self.ranks).filter(|_| direct);
+        let without = [Some(Algorithm::Multicast), eager.then_some(Algorithm::Eager)];
+        let mut decision = Decision::default();
+        for algorithm in without.into_iter().flatten().chain(candidates) {
+            decision.predicted_ps[algorithm as usize] = Some(cost::predict_ps(algorithm, self, shape));
+        }
+        decision.algorithm = match self.selection.direct() {
+            Some(algorithm) if direct && self.ranks > 1 => algorithm,
+            None if direct => decision.fastest(),
+            _ if eager => Algorithm::Eager,
+            _ => Algorithm::Multicast,
+        };
+        decision
+    }
+}
+
+impl Decision {
+    fn fastest(&self) -> Algorithm {
+        // Of equals the one named first.
+        const ORDER: [Algorithm; 6] = [
+            Algorithm::Eager,
+            Algorithm::Linear,
+            Algorithm::Bruck,
+            Algorithm::RecursiveDoubling,
+            Algorithm::Ring,
+            Algorithm::Multicast,
+        ];
+        let predicted = |algorithm: Algorithm| Some((self.predicted_ps[algorithm as usize]?, algorithm));
+        let fastest = ORDER.into_iter().filter_map(predicted).min_by_key(|(ps, _)| *ps);
+        let Some((least_ps, algorithm)) = fastest else { return Algorithm::Multicast };
+        let multicast_ps = self.predicted_ps[Algorithm::Multicast as usize].unwrap_or(u64::MAX);
+        let near = u128::from(multicast_ps) * 100 <= u128::from(least_ps) * MULTICAST_PERCENT;
+        if algorithm.is_direct() && near { Algorithm::Multicast } else { algorithm }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn conditions(ranks: u32) -> Conditions {
+    Conditions {
+        selection: Selection::Automatic,
+        ranks,
+        link_gbit_per_s: 200,
+        receive_threads: 4,
+        chunk_bytes: 4096,
+        mtu_bytes: 4096,
+        staged: true,
+        eager_bytes: 16 << 10,
+        direct: true,
+    }
+}
+
+fn shape(ranks: u32, bytes: u64) -> Shape {
+    Shape {
+        gathers: true,
+        contiguous: true,
+        largest_bytes: bytes,
+        total_bytes: bytes.saturating_mul(ranks.into()),
+        eager_message_bytes: bytes.saturating_mul(u64::from(ranks / 2)),
+    }
+}
+
+fn chosen(ranks: u32, bytes: u64) -> Algorithm {
+    conditions(ranks).decide(&shape(ranks, bytes)).algorithm()
+}
+
+/// The times behind this are of `flexcast sim --model m2 --warm-up 3`, by every baseline.
+#[test]
+fn the_fastest_measured_baseline_is_chosen() {
+    for (ranks, bytes) in [(2, 64), (2, 1024), (2, 4096), (4, 64), (4, 1024), (8, 64)] {
+        assert_eq!(chosen(ranks, bytes), Algorithm::Eager, "{ranks} ranks, {bytes} bytes");
+    }
+    for (ranks, bytes) in [(2, 16384), (4, 16384), (8, 1024), (8, 65536), (16, 64), (16, 1024), (32, 64), (32, 65536)] {
+        assert_eq!(chosen(ranks, bytes), Algorithm::Linear, "{ranks} ranks, {bytes} bytes");
+    }
+    assert_eq!(chosen(188, 65536), Algorithm::Multicast);
+    assert_eq!(chosen(1024, 65536), Algorithm::Multicast);
+}
+
+#[test]
+fn what_connections_cannot_do_goes_by_multicast_or_eagerly() {
+    let on = conditions(8);
+    let whole = shape(8, 65536);
+    for shape in [Shape { contiguous: false, ..whole }, Shape { gathers: false, ..whole }] {
+        let decision = on.decide(&shape);
+        assert_eq!(decision.algorithm(), Algorithm::Multicast);
+        assert_eq!(decision.predicted(Algorithm::Linear), None);
+        let short = Shape { total_bytes: 100, eager_message_bytes: 100, largest_bytes: 100, ..shape };
+        assert_eq!(on.decide(&short).algorithm(), Algorithm::Eager);
+        let named = Conditions { selection: Selection::Bruck, ..on };
+        assert_eq!(named.decide(&shape).algorithm(), Algorithm::Multicast);
+    }
+    assert_eq!(Conditions { direct: false, ..on }.decide(&whole).algorithm(), Algorithm::Multicast);
+    assert_eq!(Conditions { selection: Selection::Multicast, ..on }.decide(&whole).algorithm(), Algorithm::Multicast);
+    assert_eq!(Conditions { selection: Selection::Bruck, ..on }.decide(&whole).algorithm(), Algorithm::Bruck);
+    assert_eq!(chosen(1, 1 << 20), Algorithm::Multicast, "a rank alone");
+    assert_eq!(chosen(1, 10), Algorithm::Eager, "a rank alone");
+}
+
+#[test]
+fn connections_are_few_beyond_64_ranks() {
+    let names = |ranks| Selection::Automatic.connected(ranks).collect::<Vec<_>>();
+    assert!(names(64).contains(&Algorithm::Linear) && names(64).contains(&Algorithm::RecursiveDoubling));
+    assert!(!names(63).contains(&Algorithm::RecursiveDoubling));
+    assert_eq!(names(65), [Algorithm::Bruck]);
+    assert_eq!(names(1), []);
+    assert_eq!(Selection::Linear.connected(100).collect::<Vec<_>>(), [Algorithm::Linear], "as the user says");
+    assert_eq!(Selection::Multicast.connected(8).count(), 0);
+}
+
+fn any_conditions() -> impl Strategy<Value = Conditions> {
+    let rates = (any::<u64>(), any::<u32>(), any::<u32>(), any::<u32>());
+    (0..6usize, 1..1025u32, rates, any::<bool>(), 0..65537u64, any::<bool>()).prop_map(
+        |(
+            selection,
+            ranks,
+            (link_gbit_per_s, receive_threads, chunk_bytes, mtu_bytes),
+            staged,
+            eager_bytes,
+            direct,
+        )| {
+            let selection = Selection::ALL[selection];
+            Conditions {
+                selection,
+                ranks,
+                link_gbit_per_s,
+                receive_threads,
+                chunk_bytes,
+                mtu_bytes,
+                staged,
+                eager_bytes,
+                direct,
+            }
+        },
+    )
+}
+
+proptest! {
+    /// Whatever rates cards tell and however long blocks are: the choice is one that has a prediction, and has connections.
+    #[test]
+    fn every_choice_can_be_carried_out(
+        on in any_conditions(), bytes in any::<u64>(), gathers: bool, contiguous: bool,
+    ) {
+        let shape = Shape { gathers, contiguous, ..shape(on.ranks, bytes) };
+        let decision = on.decide(&shape);
+        let algorithm = decision.algorithm();
+        prop_assert!(decision.predicted(algorithm).is_some());
+        prop_assert!(!algorithm.is_direct() || (on.direct && gathers && contiguous));
+        prop_assert!(!algorithm.is_direct() || on.selection.connected(on.ranks).any(|connected| connected == algorithm));
+        prop_assert_eq!(decision, on.decide(&shape));
+    }
+
+    /// More bytes and slower links never make an operation faster.
+    #[test]
+    fn predictions_rise_with_bytes_and_fall_with_the_rate(
+        ranks in 2..1025u32, bytes in 0..(1u64 << 40), more in 0..(1u64 << 40), gbit in 1..1000u64, faster in 0..1000u64,
+    ) {
+        let on = Conditions { link_gbit_per_s: gbit, ..conditions(ranks) };
+        let fast = Conditions { link_gbit_per_s: gbit + faster, ..on };
+        for algorithm in Algorithm::ALL {
+            let of = |on: &Conditions, bytes| cost::predict_ps(algorithm, on, &shape(ranks, bytes));
+            prop_assert!(of(&on, bytes) <= of(&on, bytes + more), "{}", algorithm);
+            prop_assert!(of(&fast, bytes) <= of(&on, bytes), "{}", algorithm);
+        }
+    }
+
+    /// What is not sent eagerly is not sent eagerly when it is longer.
+    #[test]
+    fn eager_is_for_the_short(ranks in 2..1025u32, bytes in 0..20_000u64, more in 0..20_000u64) {
+        if chosen(ranks, bytes) != Algorithm::Eager {
+            prop_assert!(chosen(ranks, bytes + more) != Algorithm::Eager);
+        }
+    }
+}

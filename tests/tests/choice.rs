@@ -1,0 +1,355 @@
+//! The library's own choice of what carries the data of an Allgather: multicast, the messages of the barrier, or writes over reliable
+//! connections.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use emu_config::Machine;
+use flexcast::{Algorithm, Cause, Communicator, Config, Control, Done, Error, Pending, Selection};
+use flexcast_tests::communicators::{
+    self, Under, check, connect, contribution, drive, ended, gather, gathered, with_cards, with_machine,
+};
+use flexio::Provider;
+
+const DIRECT: [(Selection, Algorithm); 4] = [
+    (Selection::Ring, Algorithm::Ring),
+    (Selection::Linear, Algorithm::Linear),
+    (Selection::RecursiveDoubling, Algorithm::RecursiveDoubling),
+    (Selection::Bruck, Algorithm::Bruck),
+];
+
+fn config() -> Config {
+    communicators::config().eager_bytes(4096).algorithm(Selection::Automatic)
+}
+
+/// Allgathers of all ranks, one after another; the ends of each.
+fn gather_all(provider: &Provider, communicators: &[Communicator], lengths: &[usize]) -> Vec<Vec<Done>> {
+    let each = |bytes: &usize| {
+        let posted: Vec<_> = communicators.iter().map(|one| (one, gather(one, 7, *bytes))).collect();
+        let ends = ended(provider, posted);
+        let ends: Vec<Done> = ends.into_iter().map(|outcome| outcome.expect("success")).collect();
+        ends.iter().for_each(|done| check(done, 7, communicators.len(), *bytes));
+        ends
+    };
+    lengths.iter().map(each).collect()
+}
+
+/// The algorithm of an operation, alike on all ranks, with all times that were expected.
+fn chosen(ends: &[Done]) -> Algorithm {
+    let decision = ends[0].report.decision;
+    assert!(ends.iter().all(|done| done.report.decision == decision), "ranks choose differently");
+    let expected = decision.predicted(decision.algorithm()).expect("a time for what was chosen");
+    for other in Algorithm::ALL.into_iter().filter_map(|other| decision.predicted(other)) {
+        assert!(other * 103 >= expected * 100, "{:?}", decision);
+    }
+    decision.algorithm()
+}
+
+#[test]
+fn every_byte_arrives_on_both_sides_of_each_limit() {
+    for ranks in [1, 2, 3, 5, 8, 16] {
+        with_cards(ranks, |provider, cards| {
+            let communicators = connect(cards.iter(), &config());
+            let eager = 4096 / ranks;
+            let lengths = [0, 1, 37, eager - 1, eager, eager + 1, 4095, 4096, 4097, 12_345];
+            let ends = gather_all(provider, &communicators, &lengths);
+            let algorithms: BTreeSet<_> = ends.iter().map(|ends| chosen(ends)).collect();
+            let expected = if ranks == 1 { Algorithm::Multicast } else { Algorithm::Linear };
+            assert_eq!(algorithms, BTreeSet::from([Algorithm::Eager, expected]), "{ranks} ranks");
+        });
+    }
+}
+
+#[test]
+fn every_algorithm_brings_every_byte_by_its_name() {
+    for ranks in [2, 3, 5, 8] {
+        for (selection, algorithm) in DIRECT {
+            with_cards(ranks, |provider, cards| {
+                let communicators = connect(cards.iter(), &config().algorithm(selection));
+                for ends in gather_all(provider, &communicators, &[0, 1, 700, 9000]) {
+                    let decisions: BTreeSet<_> = ends.iter().map(|done| done.report.decision.algorithm()).collect();
+                    assert_eq!(decisions, BTreeSet::from([algorithm]), "{ranks} ranks");
+                    assert!(ends.iter().all(|done| done.report.phases.ready().is_none()), "there is no barrier");
+                }
+                assert_eq!(communicators[0].messages().total(), 0, "nor any control message");
+            });
+        }
+    }
+}
+
+/// Contributions of several lengths, none among them, in place on even ranks.
+#[test]
+fn unequal_contributions_and_those_in_place_arrive() {
+    const COUNTS: [u64; 5] = [3000, 0, 1, 8192, 500];
+    let total: u64 = COUNTS.iter().sum();
+    for (selection, algorithm) in DIRECT {
+        with_cards(5, |provider, cards| {
+            let communicators = connect(cards.iter(), &config().algorithm(selection));
+            let own = |rank: usize| contribution(3, rank, COUNTS[rank] as usize);
+            let posted: Vec<_> = communicators
+                .iter()
+                .enumerate()
+                .map(|(rank, communicator)| {
+                    let mut receive = communicator.card().buffer(total as usize).expect("a buffer");
+                    let request = if rank % 2 == 0 {
+                        let at: u64 = COUNTS[..rank].iter().sum();
+                        receive.write(at as usize, &own(rank)).expect("written");
+                        communicator.allgatherv_in_place(receive, &COUNTS)
+                    } else {
+                        let mut send = communicator.card().buffer(COUNTS[rank] as usize).expect("a buffer");
+                        send.write(0, &own(rank)).expect("written");
+                        communicator.allgatherv(send, receive, &COUNTS)
+                    };
+                    (communicator, request.expect("accepted"))
+                })
+                .collect();
+            let expected: Vec<u8> = (0..5).flat_map(own).collect();
+            for outcome in ended(provider, posted) {
+                let done = outcome.expect("success");
+                assert_eq!(done.report.decision.algorithm(), algorithm);
+                assert!(done.receive.to_vec().expect("read") == expected, "{algorithm}");
+            }
+        });
+    }
+}
+
+/// Blocks that do not lie one behind the other, and Broadcasts, go by multicast or eagerly.
+#[test]
+fn what_connections_cannot_do_goes_as_before() {
+    with_cards(3, |provider, cards| {
+        let communicators = connect(cards.iter(), &config());
+        for (bytes, algorithm) in [(100, Algorithm::Eager), (5000, Algorithm::Multicast)] {
+            let displacements = [2 * bytes + 1, 0, bytes];
+            let posted: Vec<_> = communicators
+                .iter()
+                .map(|communicator| {
+                    let mut send = communicator.card().buffer(bytes as usize).expect("a buffer");
+                    let own = contribution(4, communicator.rank() as usize, bytes as usize);
+                    send.write(0, &own).expect("written");
+                    let receive = communicator.card().buffer(3 * bytes as usize + 1).expect("a buffer");
+                    let request = communicator.allgatherv_displs(send, receive, &[bytes; 3], &displacements);
+                    (communicator, request.expect("accepted"))
+                })
+                .collect();
+            for outcome in ended(provider, posted) {
+                let done = outcome.expect("success");
+                assert_eq!(done.report.decision.algorithm(), algorithm);
+                let got = done.receive.to_vec().expect("read");
+                for (rank, at) in displacements.iter().enumerate() {
+                    let block = &got[*at as usize..][..bytes as usize];
+                    assert!(block == contribution(4, rank, bytes as usize), "rank {rank}");
+                }
+            }
+        }
+    });
+}
+
+/// Posted at once, on the last rank first: eager ones, direct ones, Broadcasts by multicast.
+#[test]
+fn operations_of_all_kinds_follow_one_another() {
+    with_cards(5, |provider, cards| {
+        let communicators = connect(cards.iter(), &config());
+        let lengths = [10, 5000, 0, 20_000, 64, 900, 3000];
+        let mut all = Vec::new();
+        for communicator in communicators.iter().rev() {
+            for (seed, bytes) in (0..).zip(lengths) {
+                all.push((communicator, gather(communicator, seed, bytes)));
+                let mut buffer = communicator.card().buffer(6000).expect("a buffer");
+                if communicator.rank() == 2 {
+                    buffer.write(0, &contribution(seed, 9, 6000)).expect("written");
+                }
+                all.push((communicator, communicator.broadcast(buffer, 2).expect("accepted")));
+            }
+        }
+        let mut algorithms = BTreeSet::new();
+        for (index, outcome) in ended(provider, all).into_iter().enumerate() {
+            let done = outcome.expect("success");
+            let (seed, bytes) = ((index / 2 % lengths.len()) as u64, lengths[index / 2 % lengths.len()]);
+            let expected = if index % 2 == 0 { gathered(seed, 5, bytes) } else { contribution(seed, 9, 6000) };
+            assert!(done.receive.to_vec().expect("read") == expected, "operation {index}");
+            algorithms.insert(done.report.decision.algorithm());
+        }
+        assert_eq!(algorithms, BTreeSet::from([Algorithm::Multicast, Algorithm::Eager, Algorithm::Linear]));
+    });
+}
+
+/// Ranks tell different rates, one of them none that can be: all compute with the lowest, for the number of chains as well.
+#[test]
+fn a_rank_that_tells_a_wrong_rate_changes_no_result() {
+    for rates in [[200, 100, 400, 200], [1, 200, 200, 200], [200, u64::MAX, 200, 200], [u64::MAX; 4]] {
+        with_cards(4, |provider, cards| {
+            let pending = |algorithm: Selection| -> Vec<Pending> {
+                (0..)
+                    .zip(cards)
+                    .zip(rates)
+                    .map(|((rank, card), rate)| {
+                        let config = config().algorithm(algorithm).link_gbit_per_s(rate);
+                        Pending::new(card, rank, 4, config).expect("its part is made")
+                    })
+                    .collect()
+            };
+            for selection in [Selection::Automatic, Selection::Multicast] {
+                let pending = pending(selection);
+                let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
+                let communicators: Vec<_> =
+                    pending.into_iter().map(|pending| pending.connect(&endpoints).expect("connected")).collect();
+                for ends in gather_all(provider, &communicators, &[64, 1025, 5000, 40_000]) {
+                    let decision = ends[0].report.decision;
+                    assert!(ends.iter().all(|done| done.report.decision == decision), "{rates:?}");
+                }
+                let lowest = rates.iter().min().expect("four");
+                assert!(communicators.iter().all(|one| one.config().link_gbit_per_s == *lowest));
+            }
+        });
+    }
+}
+
+/// A rank that takes the others for ranks without connections goes by multicast, where they go directly.
+#[test]
+fn a_rank_that_chooses_differently_is_found() {
+    with_cards(4, |provider, cards| {
+        let make = |(rank, card)| Pending::new(card, rank, 4, config()).expect("its part is made");
+        let pending: Vec<Pending> = (0..).zip(cards).map(make).collect();
+        let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
+        // An endpoint ends with what it tells of these connections, a head of 36 bytes and 16 for each peer, behind its length.
+        let mut without = endpoints.clone();
+        let at = without[0].len() - (36 + 3 * 16);
+        without[0].truncate(at);
+        without[0][at - 4..].fill(0);
+        let communicators: Vec<_> = pending
+            .into_iter()
+            .enumerate()
+            .map(|(rank, pending)| pending.connect(if rank == 1 { &without } else { &endpoints }).expect("connected"))
+            .collect();
+        // What all send eagerly works.
+        gather_all(provider, &communicators, &[64]);
+        let posted: Vec<_> = communicators.iter().map(|one| (one, gather(one, 1, 20_000))).collect();
+        for outcome in ended(provider, posted) {
+            let failed = outcome.expect_err("they differ");
+            let Error::Failed { failure, .. } = failed.error else { panic!("{}", failed.error) };
+            assert_eq!((failure.culprit, failure.cause), (1, Cause::Disagrees));
+            assert!(failed.receive.is_some() && failed.send.is_some(), "buffers come back");
+        }
+        let found = communicators.iter().find_map(Communicator::disagreement).expect("one has found it");
+        let text = found.to_string();
+        assert!(text.contains("rank 1 called allgather of 20000 bytes") && text.contains("by multicast"), "{text}");
+        assert!(text.contains("by linear"), "{text}");
+    });
+}
+
+#[test]
+fn lost_packets_are_sent_again() {
+    for selection in [Selection::Linear, Selection::Ring, Selection::Bruck] {
+        let machine = Machine { loss_ppm: Some(10_000), seed: Some(5), ..Machine::default() };
+        with_machine(machine.config_of(5).expect("a switch"), |provider, cards| {
+            let config = config().algorithm(selection).barrier_timeout(Duration::from_secs(2));
+            let communicators = connect(cards.iter(), &config);
+            gather_all(provider, &communicators, &[100, 20_000, 64, 100_000, 9000]);
+        });
+    }
+}
+
+/// A host that does nothing more, while its card still answers: all others name it within the bound and the time that they take to agree.
+#[test]
+fn a_rank_that_stops_is_named_within_the_bound() {
+    for (selection, stops_after_ps) in [
+        (Selection::Linear, 0),
+        (Selection::Linear, 6_000_000),
+        (Selection::Ring, 0),
+        (Selection::Ring, 12_000_000),
+        (Selection::Bruck, 6_000_000),
+    ] {
+        with_cards(5, |provider, cards| {
+            let bound = Duration::from_millis(2);
+            let communicators = connect(cards.iter(), &config().algorithm(selection).barrier_timeout(bound));
+            gather_all(provider, &communicators, &[9000]);
+            let mut all: Vec<_> = communicators.iter().map(|one| Under::new(one, gather(one, 1, 200_000))).collect();
+            // It is not asked any more.
+            let start_ps = provider.relax().now_ps();
+            while provider.relax().now_ps() - start_ps < stops_after_ps {
+                communicators.iter().for_each(|one| _ = one.progress().expect("progress"));
+                provider.relax().relax();
+            }
+            let dead = all.remove(2);
+            drive(provider, &mut all, |_, _| {});
+            let took = Duration::from_nanos((provider.relax().now_ps() - start_ps) / 1000);
+            for one in all {
+                let failed = one.done.expect("over").expect_err("rank 2 does nothing");
+                let Error::Failed { failure, .. } = failed.error else { panic!("{}", failed.error) };
+                assert_eq!(failure.culprit, 2, "{selection:?} after {stops_after_ps} ps: {failure}");
+                assert!(failed.receive.is_some() && failed.send.is_some(), "buffers come back");
+            }
+            // Twice the bound, and recovery's quarter for what silent ranks' neighbours say.
+            assert!(took < 2 * bound + Duration::from_millis(100), "{took:?}");
+            drop(dead);
+        });
+    }
+}
+
+#[test]
+fn a_cancelled_operation_ends_on_all_ranks_and_gives_buffers_back() {
+    with_cards(4, |provider, cards| {
+        let communicators = connect(cards.iter(), &config());
+        let mut all: Vec<_> = communicators.iter().map(|one| Under::new(one, gather(one, 1, 200_000))).collect();
+        let mut cancelled = false;
+        drive(provider, &mut all, |since_ps, all| {
+            if since_ps > 5_000_000 && !cancelled {
+                all[3].communicator.cancel();
+                cancelled = true;
+            }
+        });
+        for one in all {
+            let failed = one.done.expect("over").expect_err("cancelled");
+            let Error::Failed { failure, .. } = failed.error else { panic!("{}", failed.error) };
+            assert_eq!((failure.culprit, failure.cause), (3, Cause::Cancelled));
+            assert!(failed.receive.is_some() && failed.send.is_some(), "buffers come back");
+            let card = one.communicator.card();
+            let refused = one.communicator.allgather(card.buffer(8).expect("one"), card.buffer(32).expect("one"));
+            assert!(matches!(refused.expect_err("of no use").error, Error::Broken { .. }));
+        }
+    });
+}
+
+/// With the protocol on the card the host has nothing to do from post to flag, so that nothing goes over its connections.
+#[test]
+fn the_protocol_on_the_card_keeps_to_multicast() {
+    with_cards(2, |provider, cards| {
+        let config = config().control(Control::Device);
+        let communicators = connect(cards.iter(), &config);
+        assert_eq!(communicators[0].footprint().direct_queue_pairs, 0);
+        for ends in gather_all(provider, &communicators, &[64, 5000]) {
+            assert_eq!(chosen(&ends), Algorithm::Multicast);
+        }
+    });
+}
+
+#[test]
+fn connections_are_counted_and_bounded() {
+    let pairs = |selection, ranks| {
+        let config = Config::default().algorithm(selection);
+        config.footprint(ranks, 4096).expect("a footprint").direct_queue_pairs
+    };
+    assert_eq!(pairs(Selection::Automatic, 1), 0);
+    assert_eq!(pairs(Selection::Automatic, 8), 14, "two to each of the others");
+    assert_eq!(pairs(Selection::Automatic, 64), 126);
+    // Ahead and behind by 1, 2, 4 and so on.
+    assert_eq!(pairs(Selection::Automatic, 65), 2 * 2 * 7);
+    assert!(pairs(Selection::Automatic, 1024) <= 2 * 20);
+    assert_eq!(pairs(Selection::Ring, 1024), 4);
+    assert_eq!(pairs(Selection::Multicast, 64), 0);
+}
+
+/// Ranks of one communicator must be given one choice.
+#[test]
+fn configurations_that_differ_are_refused() {
+    with_cards(2, |_, cards| {
+        let make = |rank: u32, algorithm| {
+            Pending::new(&cards[rank as usize], rank, 2, config().algorithm(algorithm)).expect("its part is made")
+        };
+        let pending = [make(0, Selection::Automatic), make(1, Selection::Multicast)];
+        let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
+        let [first, _second] = pending;
+        let text = first.connect(&endpoints).expect_err("they differ").to_string();
+        assert!(text.contains("rank 1 has algorithm 1, this rank 0"), "{text}");
+    });
+}
