@@ -254,7 +254,8 @@ fn lost_packets_are_sent_again() {
 fn a_rank_that_stops_is_named_within_the_bound() {
     for (selection, stops_after_ps) in [
         (Selection::Linear, 0),
-        (Selection::Linear, 6_000_000),
+        // Its announcements are on their way; behind them its card would write the rest by itself.
+        (Selection::Linear, 3_000_000),
         (Selection::Ring, 0),
         (Selection::Ring, 12_000_000),
         (Selection::Bruck, 6_000_000),
@@ -273,12 +274,22 @@ fn a_rank_that_stops_is_named_within_the_bound() {
             let dead = all.remove(2);
             drive(provider, &mut all, |_, _| {});
             let took = Duration::from_nanos((provider.relax().now_ps() - start_ps) / 1000);
+            let mut failures = 0;
             for one in all {
-                let failed = one.done.expect("over").expect_err("rank 2 does nothing");
+                let failed = match one.done.expect("over") {
+                    Err(failed) => failed,
+                    // What this rank needs of rank 2 was on its way before.
+                    Ok(done) => {
+                        check(&done, 1, 5, 200_000);
+                        continue;
+                    }
+                };
+                failures += 1;
                 let Error::Failed { failure, .. } = failed.error else { panic!("{}", failed.error) };
                 assert_eq!(failure.culprit, 2, "{selection:?} after {stops_after_ps} ps: {failure}");
                 assert!(failed.receive.is_some() && failed.send.is_some(), "buffers come back");
             }
+            assert!(failures >= if stops_after_ps == 0 { 4 } else { 2 }, "{selection:?}: {failures} failures");
             // Twice the bound, and recovery's quarter for what silent ranks' neighbours say.
             assert!(took < 2 * bound + Duration::from_millis(100), "{took:?}");
             drop(dead);
@@ -332,8 +343,8 @@ fn connections_are_counted_and_bounded() {
     assert_eq!(pairs(Selection::Automatic, 1), 0);
     assert_eq!(pairs(Selection::Automatic, 8), 14, "two to each of the others");
     assert_eq!(pairs(Selection::Automatic, 64), 126);
-    // Ahead and behind by 1, 2, 4 and so on.
-    assert_eq!(pairs(Selection::Automatic, 65), 2 * 2 * 7);
+    // Ahead and behind by 1, 2, 4 and so on; 64 ahead is 1 behind.
+    assert_eq!(pairs(Selection::Automatic, 65), 2 * 12);
     assert!(pairs(Selection::Automatic, 1024) <= 2 * 20);
     assert_eq!(pairs(Selection::Ring, 1024), 4);
     assert_eq!(pairs(Selection::Multicast, 64), 0);

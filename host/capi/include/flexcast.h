@@ -75,6 +75,36 @@
 #define FLEXCAST_CONTROL_DEVICE 1
 
 /**
+ * For each Allgather what the library expects to be fastest: multicast, the messages of the barrier, or writes over reliable connections.
+ */
+#define FLEXCAST_ALGORITHM_AUTOMATIC 0
+
+/**
+ * Multicast; what is short enough rides on the messages of the barrier.
+ */
+#define FLEXCAST_ALGORITHM_MULTICAST 1
+
+/**
+ * Allgathers around a ring of reliable connections, in segments.
+ */
+#define FLEXCAST_ALGORITHM_RING 2
+
+/**
+ * Allgathers by writes to each rank directly.
+ */
+#define FLEXCAST_ALGORITHM_LINEAR 3
+
+/**
+ * Allgathers by recursive doubling over reliable connections.
+ */
+#define FLEXCAST_ALGORITHM_RECURSIVE_DOUBLING 4
+
+/**
+ * Allgathers by the algorithm of Bruck et al. over reliable connections.
+ */
+#define FLEXCAST_ALGORITHM_BRUCK 5
+
+/**
  * Colour of a rank that is in none of the communicators that flexcast_comm_split() makes.
  */
 #define FLEXCAST_UNDEFINED -1
@@ -433,6 +463,10 @@ typedef struct {
    * Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE.
    */
   uint32_t control;
+  /**
+   * What carries the data of an Allgather, one of FLEXCAST_ALGORITHM_*. With FLEXCAST_CONTROL_DEVICE it is multicast.
+   */
+  uint32_t algorithm;
 } flexcast_config;
 
 /**

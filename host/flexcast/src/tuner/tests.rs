@@ -39,8 +39,19 @@ fn the_fastest_measured_baseline_is_chosen() {
     for (ranks, bytes) in [(2, 16384), (4, 16384), (8, 1024), (8, 65536), (16, 64), (16, 1024), (32, 64), (32, 65536)] {
         assert_eq!(chosen(ranks, bytes), Algorithm::Linear, "{ranks} ranks, {bytes} bytes");
     }
-    assert_eq!(chosen(188, 65536), Algorithm::Multicast);
+    assert_eq!(chosen(64, 65536), Algorithm::Linear);
+    assert_eq!(chosen(128, 64), Algorithm::Eager);
+    for bytes in [256, 1024, 4096, 16384] {
+        assert_eq!(chosen(128, bytes), Algorithm::Bruck, "128 ranks, {bytes} bytes");
+    }
+}
+
+/// Where its own time no longer shows, multicast is taken: it loads the network less.
+#[test]
+fn the_longest_operations_go_by_multicast() {
+    assert_eq!(chosen(188, 1 << 20), Algorithm::Multicast);
     assert_eq!(chosen(1024, 65536), Algorithm::Multicast);
+    assert_eq!(chosen(8, 16 << 20), Algorithm::Multicast);
 }
 
 #[test]
