@@ -139,13 +139,11 @@ impl Drive<'_, '_> {
         let Seat { party, rank, .. } = self.seats[index];
         let (begun_ps, executed) = (self.now_ps(), self.meter.read(index)?);
         let communicator = &self.parties[party].ranks[rank];
-        let news = looks.has_news(index);
         let moved = communicator.progress().map_err(at(rank as u32))?;
         if moved {
             self.meter.note(index, begun_ps, executed);
         }
-        // What the card has begun to write may be there a moment later.
-        looks.looked(index, now_ps, moved || news, communicator.deadline_ps());
+        looks.looked(index, now_ps, moved, communicator.deadline_ps());
         // Without a request of its own its neighbours may still need it.
         let over = |request: &mut Request| communicator.is_done(request);
         let Some(request) = self.requests[index].take_if(over) else { return Ok(()) };
