@@ -90,6 +90,17 @@ impl<'c> Messages<'c> {
         true
     }
 
+    /// Writes words at byte offset `offset`, as [`Messages::write`] does.
+    #[inline]
+    pub fn write_words<const N: usize>(&self, offset: u64, words: &[u64; N]) -> bool {
+        let Some(first) = self.first(offset, N as u64) else { return false };
+        for (index, word) in words.iter().enumerate() {
+            // SAFETY: as in `write`.
+            unsafe { self.base.add(first as usize + index).write_volatile(*word) };
+        }
+        true
+    }
+
     /// Reads `into.len()` words from byte offset `offset`; false, and nothing happens, if they are not all inside. After a fence that
     /// follows the completion ([`crate::fence::memory_read`]).
     pub fn read(&self, offset: u64, into: &mut [u64]) -> bool {

@@ -6,7 +6,9 @@ use crate::abi::SendQueueMemory;
 use crate::completion::{CompletionQueue, CqeRef, Segment};
 use crate::hw::doorbell::queue_counter;
 use crate::hw::wqe::{FLAG_ON_ERROR, FLAG_SIGNALLED, SendWqe};
-use crate::hw::{Be32, Be64, ControlSegment, Cqe, CqeOpcode, DataSegment, QpDoorbellRecord, WriteWqe};
+use crate::hw::{
+    Be32, Be64, ControlSegment, Cqe, CqeOpcode, DataSegment, QpDoorbellRecord, RemoteAddressSegment, WriteWqe,
+};
 
 /// A send queue. Indices count entries from the queue's creation and never wrap.
 #[derive(Debug)]
@@ -52,11 +54,27 @@ impl SendQueue {
         WriteSlot { at: unsafe { self.ring.add((index & (self.depth() - 1)) as usize) }, queue: PhantomData }
     }
 
-    /// Writes entry number `index` as a send.
+    /// Writes entry number `index` as a send: what the hardware looks at of it.
     #[inline]
-    pub fn write_send(&self, index: u64, entry: SendWqe) {
+    pub fn write_send(&self, index: u64, control: ControlSegment, data: DataSegment) {
+        let at = self.slot(index).at.cast::<SendWqe>();
         // SAFETY: inside the ring; a send has the size of a basic block.
-        unsafe { self.slot(index).at.cast::<SendWqe>().write_volatile(entry) };
+        unsafe {
+            (&raw mut (*at).control).write_volatile(control);
+            (&raw mut (*at).data).write_volatile(data);
+        }
+    }
+
+    /// Writes entry number `index` as an RDMA Write: what the hardware looks at of it.
+    #[inline]
+    pub fn write_write(&self, index: u64, control: ControlSegment, remote: RemoteAddressSegment, data: DataSegment) {
+        let at = self.slot(index).at;
+        // SAFETY: inside the ring.
+        unsafe {
+            (&raw mut (*at).control).write_volatile(control);
+            (&raw mut (*at).remote).write_volatile(remote);
+            (&raw mut (*at).data).write_volatile(data);
+        }
     }
 
     /// The entries from number `index` on, walked in step with the entries of the same numbers of `queue` as long as they are plain `opcode`: at

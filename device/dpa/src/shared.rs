@@ -49,6 +49,25 @@ impl<T: FromBytes + Copy> HostLine<T> {
     }
 }
 
+impl<T: FromBytes + Copy> HostLine<T> {
+    /// The two 32-bit fields at byte offset `OFFSET` (`offset_of!` of the first), loaded now; checked by the compiler.
+    #[inline]
+    #[must_use]
+    pub fn pair_at<const OFFSET: usize>(&self) -> (u32, u32) {
+        let pair = self.load_at::<OFFSET>();
+        (pair as u32, (pair >> 32) as u32)
+    }
+
+    /// The 64-bit words from byte offset `OFFSET` on, loaded now; checked by the compiler.
+    #[inline]
+    #[must_use]
+    pub fn words_at<const OFFSET: usize, const N: usize>(&self) -> [u64; N] {
+        const { assert!(OFFSET.is_multiple_of(8) && OFFSET / 8 + N <= Self::WORDS, "no such words at this offset") };
+        // SAFETY: words of the line, see `snapshot`.
+        core::array::from_fn(|word| unsafe { self.at.byte_add(OFFSET).cast::<u64>().add(word).read_volatile() })
+    }
+}
+
 /// The same value, which the compiler then keeps in a register from here on instead of building the constant again in every round of a loop.
 #[inline(always)]
 #[must_use]
@@ -71,6 +90,8 @@ mod tests {
         unsafe { (*host).sequence = 4 };
         assert_eq!(view.load_at::<{ core::mem::offset_of!(SendOperation, sequence) }>(), 4);
         assert_eq!(view.snapshot().sequence, 4);
+        assert_eq!(view.words_at::<0, 1>(), [4]);
+        assert_eq!(view.pair_at::<{ core::mem::offset_of!(SendOperation, lkey) }>(), (9, 0));
     }
 
     #[test]

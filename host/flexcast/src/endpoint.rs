@@ -34,6 +34,8 @@ pub(crate) struct Endpoint {
     pub(crate) speed: Speed,
     /// Its connections for data that does not go by multicast, as `p2p` tells them; empty if it has none.
     pub(crate) direct: Vec<u8>,
+    /// Address and key of the memory that peers write eager data to; zeros where it rides on the messages.
+    pub(crate) rows: (u64, u32),
 }
 
 /// How fast a rank is. Need not be alike: every rank computes with the lowest of all.
@@ -192,8 +194,10 @@ impl Endpoint {
                 put(&number.to_le_bytes());
             }
         }
-        put(&self.target_table.0.to_le_bytes());
-        put(&self.target_table.1.to_le_bytes());
+        for (address, key) in [self.target_table, self.rows] {
+            put(&address.to_le_bytes());
+            put(&key.to_le_bytes());
+        }
         put(&(self.streams.len() as u32).to_le_bytes());
         for StreamEnds { peer, subgroup, receiver, sender } in &self.streams {
             [peer, subgroup, receiver, sender].into_iter().for_each(|word| put(&word.to_le_bytes()));
@@ -260,6 +264,7 @@ impl Endpoint {
             }
         }
         let target_table = (word(take(8)?), word(take(4)?) as u32);
+        let rows = (word(take(8)?), word(take(4)?) as u32);
         for _ in 0..word(take(4)?) {
             let mut next = || take(4).map(|part| word(part) as u32);
             streams.push(StreamEnds { peer: next()?, subgroup: next()?, receiver: next()?, sender: next()? });
@@ -282,6 +287,7 @@ impl Endpoint {
             target_table,
             speed,
             direct,
+            rows,
         })
     }
 
@@ -338,6 +344,7 @@ mod tests {
             target_table: (0x1000, 0x77),
             speed: Speed { link_gbit_per_s: 200 + u64::from(rank), receive_threads: 4 - rank },
             direct: vec![7; rank as usize],
+            rows: (0x2000, 0x78),
         }
     }
 

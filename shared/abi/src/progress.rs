@@ -25,10 +25,14 @@ pub const COMMAND_TIME: u32 = 16;
 /// Likewise: multicast has stalled, and the receive contexts are closed: what is missing is asked for.
 pub const COMMAND_CUT_OFF: u32 = 32;
 
+/// Likewise, with [`COMMAND_POST`]: the operation's data rides on the barrier. It begins at once, and no receive context and no send worker has a
+/// part in it.
+pub const COMMAND_EAGER: u32 = 64;
+
 /// Every bit that a command may have. It is part of the hash of the ABI: firmware that lacks one would take the command and leave that part
 /// of it undone.
 pub const COMMANDS: u32 =
-    COMMAND_POST | COMMAND_DELIVERED | COMMAND_READ | COMMAND_FAIL | COMMAND_TIME | COMMAND_CUT_OFF;
+    COMMAND_POST | COMMAND_DELIVERED | COMMAND_READ | COMMAND_FAIL | COMMAND_TIME | COMMAND_CUT_OFF | COMMAND_EAGER;
 
 /// Value of [`ProgressReport::flags`]: the barrier of the operation is passed.
 pub const REPORT_READY: u32 = 1;
@@ -47,6 +51,8 @@ pub const REPORT_RELEASING: u32 = 32;
 pub const NOBODY: u32 = u32::MAX;
 /// Words of a set of ranks.
 pub const RANK_WORDS: usize = 16;
+/// Rounds of the barrier among most ranks.
+pub const ROUNDS: usize = 10;
 
 abi_struct! {
     /// What the threads of a communicator tell one another, in DPA memory, in a line of its own. All but the numbers of threads is
@@ -94,28 +100,35 @@ abi_struct! {
         pub broken: u32,
         /// Number of its first message slot.
         pub first_slot: u64,
-        /// Messages sent (progress thread).
+        /// Entries written to the send queue (progress thread).
         pub produced: u64,
-        /// Messages whose sends are complete (progress thread).
+        /// Entries that are known to be complete (progress thread).
         pub completed: u64,
         /// Messages received (progress thread).
         pub received: u64,
+        /// Address of the peer's rows for eager data (see [`ProgressThread::rows_host`]).
+        pub rows_remote: u64,
+        /// Their remote key.
+        pub rows_rkey: u32,
         /// Zero.
-        pub reserved: [u64; 3],
+        pub reserved: u32,
+        /// Zero.
+        pub reserved_2: u64,
     }
 }
 
 abi_struct! {
-    /// A command, written by the host in one Write before the message that wakes the progress thread.
+    /// A command, written by the host before the message that wakes the progress thread: in one Write up to `sequence_check`, and before that, if it has
+    /// any, its sets of pieces.
     #[size = 512, align = 64]
     pub struct ProgressCommand {
         /// Number of the command: 1, 2, 3, ... 0: none yet.
         pub sequence: u64,
         /// The host's clock, in picoseconds: all times of the report are by this clock.
         pub now_ps: u64,
-        /// `ORDER_*`.
+        /// `COMMAND_*`.
         pub flags: u32,
-        /// Number of the operation ([`COMMAND_POST`], as all down to `rkey`).
+        /// Number of the operation ([`COMMAND_POST`], as all down to `address`).
         pub operation: u32,
         /// Code of the kind of operation in messages.
         pub kind: u32,
@@ -159,34 +172,40 @@ abi_struct! {
         pub cause: u32,
         /// Pieces of each block, of a posted operation.
         pub pieces: u32,
+        /// Eager data of the own signal of each round ([`COMMAND_EAGER`]): so many bytes from the beginning of the own row in bits 31:0, and
+        /// their offset in the receiver's row in bits 63:32.
+        pub eager: [u64; 10],
+        /// Zero.
+        pub reserved: [u64; 4],
+        /// Equal to `sequence`; a mismatch means that the command is being written.
+        pub sequence_check: u64,
         /// Pieces ([`COMMAND_DELIVERED`]).
         pub delivered: [u64; 16],
         /// Pieces ([`COMMAND_READ`]).
         pub read: [u64; 16],
-        /// Zero.
-        pub reserved_2: [u64; 14],
-        /// Equal to `sequence`; a mismatch means that the command is being written.
-        pub sequence_check: u64,
     }
 }
+
+/// Bytes of a [`ProgressCommand`] up to its sets of pieces.
+pub const COMMAND_BYTES: usize = 256;
 
 abi_struct! {
     /// What the progress thread tells the host, in host memory, in lines that only it writes: with every command, when the barrier is passed, when
     /// something is to be read, at the end and on failure.
-    #[size = 384, align = 64]
+    ///
+    /// There are two reports, which take turns: number n is written to the one with number n modulo 2, and announced in the
+    /// [`crate::CompletionFlag`] only then. Who finds number n announced before and after reading has read it whole. So have the
+    /// [`ProgressDetail`]s, of which a report says which one is current.
+    #[size = 128, align = 64]
     pub struct ProgressReport {
-        /// Number of this report. While it differs from `end` the report is being written.
-        pub begin: u64,
+        /// Number of this report.
+        pub number: u64,
         /// Number of the last command that was carried out.
         pub acknowledged: u64,
         /// Number of the operation that the rest is about.
         pub operation: u32,
         /// `REPORT_*`.
         pub flags: u32,
-        /// A [`ProgressThreadStatus`] code.
-        pub status: u32,
-        /// Detail of the status.
-        pub detail: u32,
         /// When the host is to give [`COMMAND_TIME`], by its clock; 2^64 - 1: never.
         pub deadline_ps: u64,
         /// When all receive contexts were armed.
@@ -203,14 +222,35 @@ abi_struct! {
         pub complete_ps: u64,
         /// When the operation was over.
         pub released_ps: u64,
+        /// Messages sent since set-up, modulo 2^32: barrier, activate, fetch, acknowledge, final, failed.
+        pub messages: [u32; 6],
+        /// Fetch requests of the right neighbour in this operation.
+        pub fetches: u32,
+        /// Number of the current detail.
+        pub detail: u32,
+        /// Activations of the thread so far, modulo 2^32.
+        pub activations: u32,
+        /// Instructions retired in all activations before this one, modulo 2^32.
+        pub instructions: u32,
+    }
+}
+
+abi_struct! {
+    /// What the progress thread tells the host only where something is lost or wrong.
+    #[size = 256, align = 64]
+    pub struct ProgressDetail {
+        /// Number of this detail. 0: nothing to tell yet.
+        pub number: u32,
+        /// A [`ProgressThreadStatus`] code.
+        pub status: u32,
+        /// Detail of the status.
+        pub detail: u32,
         /// Rank at fault ([`REPORT_FAILED`], as the next two).
         pub culprit: u32,
         /// Rank that noticed.
         pub witness: u32,
         /// Cause, as `flexcast_proto::Cause::to_bits` gives it.
         pub cause: u32,
-        /// Fetch requests of the right neighbour in this operation.
-        pub fetches: u32,
         /// Where pieces can be read: address of the left neighbour's receive buffer.
         pub address: u64,
         /// Its remote key.
@@ -227,20 +267,19 @@ abi_struct! {
         pub their_chunk_bytes: u32,
         /// Its chains.
         pub their_chains: u32,
-        /// Messages sent since set-up: barrier, activate, fetch, acknowledge, final, failed.
-        pub messages: [u64; 6],
-        /// Activations of the thread so far.
-        pub activations: u64,
-        /// Instructions retired in all activations before this one.
-        pub instructions: u64,
-        /// Zero.
-        pub reserved: [u64; 4],
         /// Pieces that the host is to read from the left neighbour, since the operation began.
         pub to_read: [u64; 16],
-        /// Equal to `begin`.
-        pub end: u64,
+        /// Code of its algorithm ([`REPORT_DISAGREES`]).
+        pub their_algorithm: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// Zero.
+        pub reserved_2: [u64; 7],
     }
 }
+
+/// Bytes of both reports and both details, which lie one behind another.
+pub const REPORTS_BYTES: usize = 2 * (size_of::<ProgressReport>() + size_of::<ProgressDetail>());
 
 abi_codes! {
     /// State of the progress thread as [`ProgressReport::status`] tells it.
@@ -258,7 +297,7 @@ abi_struct! {
     /// A progress thread. Its device address is the argument of the event handler `progress`.
     ///
     /// Life: as a [`crate::ReceiveThread`]'s, with RPC `prepare_progress`.
-    #[size = 832, align = 64, memory]
+    #[size = 1088, align = 64, memory]
     pub struct ProgressThread {
         /// [`crate::ABI_HASH`].
         pub abi_hash: u64,
@@ -280,8 +319,8 @@ abi_struct! {
         pub window_mkey: u32,
         /// Memory key of the message slots.
         pub message_lkey: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// Local key of the rows at `rows_host`.
+        pub rows_lkey: u32,
         /// Number of the communicator in messages.
         pub communicator: u64,
         /// The peers; peer number i has user index i.
@@ -294,9 +333,10 @@ abi_struct! {
         pub machine: KeptMemory,
         /// The communicator's [`Signals`].
         pub signals: Shared<Signals>,
-        /// Host address of the [`ProgressReport`], 64-byte aligned.
+        /// Host address of two [`ProgressReport`]s and, behind them, two [`ProgressDetail`]s, 64-byte aligned.
         pub report_host: u64,
-        /// Host address of the [`crate::CompletionFlag`] with the number of the last operation that is over, 64-byte aligned.
+        /// Host address of the [`crate::CompletionFlag`] that announces reports, 64-byte aligned: the number of the last one in bits 31:0, that of
+        /// the last operation that is over in bits 63:32.
         pub flag_host: u64,
         /// The command (host).
         pub command: HostLine<ProgressCommand>,
@@ -306,8 +346,13 @@ abi_struct! {
         pub control_cq: CompletionQueueMemory,
         /// Receive queue of the control connection, likewise.
         pub control_queue: ReceiveQueueMemory,
+        /// Host address of two rows of `rows_bytes` for eager data, which peers write to: of operations with even and with odd numbers. The card
+        /// alone reaches them; the firmware never dereferences the address.
+        pub rows_host: u64,
+        /// Bytes of each; 0: there are none, and no eager operations.
+        pub rows_bytes: u64,
         /// Zero.
-        pub reserved_2: u64,
+        pub reserved: [u64; 7],
         /// State (progress thread).
         pub state: ProgressThreadState,
     }
@@ -320,14 +365,18 @@ pub const MACHINE_BYTES: u64 = 4096;
 
 abi_struct! {
     /// What a progress thread remembers besides the machine. The host writes zeros at set-up and never touches it again.
-    #[size = 576, align = 64]
+    #[size = 768, align = 64]
     pub struct ProgressThreadState {
-        /// The report as it is to be told next; `begin` and `end` count.
+        /// The report as it is to be told next.
         pub report: ProgressReport,
         /// Completions of messages consumed; never wraps.
         pub consumed: u64,
         /// Control completions consumed.
         pub control_consumed: u64,
+        /// How many of each there were when their queue was armed, and one more: 0, if it never was.
+        pub armed: u64,
+        /// Likewise of the control queue.
+        pub control_armed: u64,
         /// The host's clock less the device's, modulo 2^64.
         pub clock_ps: u64,
         /// Sequence number of the receive contexts' operation.
@@ -348,6 +397,8 @@ abi_struct! {
         pub unreceived: u32,
         /// 1 while the report is not told.
         pub unreported: u32,
+        /// 1 while the detail is not told.
+        pub undetailed: u32,
         /// 1 while the host's command has not been looked at.
         pub pending: u32,
         /// 1 once outbox and window of the thread are configured.
@@ -356,10 +407,18 @@ abi_struct! {
         pub prepared: u32,
         /// 1 while the next look at the clock counts.
         pub due: u32,
-        /// 1 while a send queue was found full.
+        /// Peers whose send queues have no room for a message.
         pub full: u32,
+        /// 1: the data of the operation begun last rides on its barrier.
+        pub eager: u32,
+        /// Number of the last operation that is over.
+        pub over: u32,
+        /// 1: [`ProgressDetail::to_read`] is not empty.
+        pub reads: u32,
         /// Zero.
         pub reserved: u32,
+        /// Eager data of the own signals, as in the command.
+        pub carried: [u64; 10],
         /// Own turn of the posted operation, as in the command.
         pub turn: [u32; 4],
         /// Descriptor of the posted operation: kind, root, chunk bytes, chains.
@@ -371,6 +430,8 @@ abi_struct! {
         /// Pieces of each block of the posted operation.
         pub pieces: u32,
         /// Zero.
-        pub reserved_2: [u64; 3],
+        pub reserved_2: [u64; 13],
+        /// The detail as it is to be told next.
+        pub detail: ProgressDetail,
     }
 }

@@ -1,9 +1,11 @@
 //! The ABI is a promise: these tests fail when bytes move without a new version.
 use core::mem::offset_of;
+
+use flexcast_abi::progress::COMMAND_BYTES;
 use flexcast_abi::{
     ABI_HASH, ABI_MIN_VERSION, ABI_VERSION, BitmapMemory, CompletionFlag, CompletionQueueMemory, ContextFault,
     ContextMemory, FLAG_MAGIC, GroupContext, HostLine, Layout, MessageMemory, Operation, OperationState,
-    PingPongContext, Placement, ProgressCommand, ProgressLine, ProgressPeer, ProgressReport, ProgressThread,
+    PingPongContext, Placement, ProgressCommand, ProgressDetail, ProgressLine, ProgressPeer, ProgressReport, ProgressThread,
     ProgressThreadStatus, ReceiveContext, ReceiveQueueMemory, ReceiveReport, ReceiveState, ReceiveStatus,
     ReceiveThread, RunRow, SendContext, SendOperation, SendQueueMemory, SendReport, SendRun, SendStatus, SendThread,
     Shared, Signals, TableMemory, Transport, bring_up_answer,
@@ -130,6 +132,8 @@ fn writers_have_lines_of_their_own() {
     assert_eq!(offset_of!(ReceiveThread, state) % 64, 0);
     assert_eq!((offset_of!(SendThread, state) % 64, offset_of!(SendContext, state) % 64), (0, 0));
     assert_eq!(offset_of!(ProgressThread, state) % 64, 0);
+    assert_eq!(offset_of!(ProgressCommand, delivered), COMMAND_BYTES);
+    assert_eq!(offset_of!(ProgressCommand, sequence_check), COMMAND_BYTES - 8);
     // What the host rewrites is in lines of its own, outside of the contexts.
     for bytes in [size_of::<Operation>(), size_of::<Placement>(), size_of::<SendOperation>(), size_of::<SendRun>()] {
         assert_eq!(bytes, 64);
@@ -145,6 +149,7 @@ fn writers_have_lines_of_their_own() {
         size_of::<Signals>(),
         size_of::<ProgressPeer>(),
         size_of::<ProgressReport>(),
+        size_of::<ProgressDetail>(),
         size_of::<ProgressCommand>(),
     ] {
         assert_eq!(bytes % 64, 0);

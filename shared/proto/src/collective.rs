@@ -128,27 +128,24 @@ impl Participant {
     /// contiguous chains; none for a rank that is no root. Ranks in it are positions among the roots. Turns of all
     /// ranks must fit each other.
     pub fn post_with(&mut self, descriptor: OperationDescriptor, turn: Option<Turn>, now_ps: u64) -> bool {
-        if !self.begin(descriptor, turn, now_ps) {
+        if !self.describe(descriptor, turn) {
             return false;
         }
-        self.barrier.enter();
-        self.agreement.post(descriptor.summary);
-        self.compare();
+        (self.eager, self.direct) = (false, None);
+        self.begin(now_ps);
         true
     }
 
-    fn begin(&mut self, descriptor: OperationDescriptor, turn: Option<Turn>, now_ps: u64) -> bool {
+    /// Takes over all of a descriptor. False if its operation is not the next.
+    fn describe(&mut self, descriptor: OperationDescriptor, turn: Option<Turn>) -> bool {
         if self.state != State::Idle || descriptor.operation != self.barrier.operation() {
             return false;
         }
         self.descriptor = descriptor;
         // A rank alone has nobody to multicast to.
         self.sequencer = turn.filter(|_| self.place.ranks() > 1).map(Sequencer::new);
-        self.recovery = Recovery::new(self.place, Pieces::new(descriptor.roots, descriptor.pieces));
+        self.recovery.restart(Pieces::new(descriptor.roots, descriptor.pieces));
         self.handshake = Handshake::new(self.place);
-        (self.eager, self.direct) = (false, None);
-        self.state = State::Running;
-        (self.posted_ps, self.passed_ps, self.progressed_ps, self.now_ps) = (now_ps, None, 0, now_ps);
         true
     }
 
@@ -157,10 +154,11 @@ impl Participant {
     /// posted it, so that a rank is at most one operation ahead here, too. The connections compare what is called; a rank that
     /// signals the barrier of such an operation has called something else. On all ranks alike.
     pub fn post_direct(&mut self, descriptor: OperationDescriptor, now_ps: u64) -> bool {
-        if !self.begin(descriptor, None, now_ps) {
+        if !self.describe(descriptor, None) {
             return false;
         }
-        self.direct = Some(Direct { over: false, awaited: self.place.left() });
+        (self.eager, self.direct) = (false, Some(Direct { over: false, awaited: self.place.left() }));
+        self.run(now_ps);
         self.agreement.post(descriptor.summary);
         self.agreement.advance();
         self.barrier.skip();
@@ -184,10 +182,38 @@ impl Participant {
     }
 
     /// [`Participant::post`] of an operation whose data rides on the barrier's signals, as [`eager`](crate::eager) has it: who passes the
-    /// barrier has everything, and is released. On all ranks alike.
-    pub fn post_eager(&mut self, descriptor: OperationDescriptor, now_ps: u64) -> bool {
-        self.eager = self.post_with(descriptor, None, now_ps);
-        self.eager
+    /// barrier has everything, and is released. On all ranks alike. Nothing is fetched, and no final message sent, so that an operation is its
+    /// number, its summary and how long its barrier may take.
+    pub fn post_eager(
+        &mut self,
+        operation: u32,
+        summary: Summary,
+        (barrier_timeout_ps, bound_ps): (u64, u64),
+        now_ps: u64,
+    ) -> bool {
+        if self.state != State::Idle || operation != self.barrier.operation() {
+            return false;
+        }
+        let descriptor = &mut self.descriptor;
+        (descriptor.operation, descriptor.summary) = (operation, summary);
+        (descriptor.barrier_timeout_ps, descriptor.bound_ps) = (barrier_timeout_ps, bound_ps);
+        self.sequencer = None;
+        (self.eager, self.direct) = (true, None);
+        self.begin(now_ps);
+        true
+    }
+
+    /// The operation that has just been described begins.
+    fn begin(&mut self, now_ps: u64) {
+        self.run(now_ps);
+        self.barrier.enter();
+        self.agreement.post(self.descriptor.summary);
+        self.compare();
+    }
+
+    fn run(&mut self, now_ps: u64) {
+        self.state = State::Running;
+        (self.posted_ps, self.passed_ps, self.progressed_ps, self.now_ps) = (now_ps, None, 0, now_ps);
     }
 
     /// A rank's block is whole in the user buffer: the own one, copied, or one received by multicast.
@@ -222,7 +248,7 @@ impl Participant {
     /// this rank either, beside what the network holds just now.
     #[must_use]
     pub fn is_over_for_neighbour(&self) -> bool {
-        self.state == State::Running && (self.recovery.was_asked() || self.handshake.has_heard())
+        self.state == State::Running && !self.eager && (self.recovery.was_asked() || self.handshake.has_heard())
     }
 
     /// Data has come until now: what remains of the operation has its full bound.
@@ -273,7 +299,8 @@ impl Participant {
             return Ok(());
         }
         let current = self.descriptor.operation;
-        if operation != current || self.state == State::Idle {
+        // An eager operation has no message but the signals of its barrier.
+        if operation != current || self.state == State::Idle || self.eager {
             // A piece came by multicast after it was asked for, and the answer after that.
             let needless = matches!(body, Body::Acknowledge { .. }) && operation.wrapping_sub(current) as i32 <= 0;
             return if needless { Ok(()) } else { Err(ProtocolError::Operation { from, operation, current }) };
@@ -388,7 +415,7 @@ impl Participant {
     /// Whether every block of the operation under way is whole in the user buffer.
     #[must_use]
     pub fn has_everything(&self) -> bool {
-        self.state == State::Running && self.recovery.is_complete() && !self.recovery.is_reading()
+        self.state == State::Running && !self.eager && self.recovery.is_complete() && !self.recovery.is_reading()
     }
 
     /// Whether an operation is under way.
@@ -434,8 +461,10 @@ impl Participant {
                 }
             }
         }
-        if self.eager && self.passed_ps.is_some() {
-            self.recovery.delivered_all();
+        if self.eager {
+            if self.passed_ps.is_none() {
+                return None;
+            }
             self.state = if self.failure.is_some() { State::Failed } else { State::Idle };
             return Some(Action::Release);
         }

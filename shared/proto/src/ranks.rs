@@ -115,6 +115,13 @@ impl RankSet {
         Self { words, len }
     }
 
+    /// Takes all ranks out.
+    pub fn clear(&mut self) {
+        if self.len > 0 {
+            *self = Self::EMPTY;
+        }
+    }
+
     /// The ranks below `ranks`.
     #[must_use]
     pub fn below(ranks: u32) -> Self {

@@ -123,6 +123,19 @@ impl Recovery {
         }
     }
 
+    /// [`Recovery::new`] in place, for the next operation: what is as it was is not written anew, since firmware pays for every store.
+    pub(crate) fn restart(&mut self, pieces: Pieces) {
+        if self.pieces != pieces {
+            self.pieces = pieces;
+            self.all = pieces.all();
+        }
+        let Self { delivered, awaited, to_read, reading, wanted, .. } = self;
+        for set in [delivered, awaited, to_read, reading, wanted] {
+            set.clear();
+        }
+        (self.fetch_due, self.fetched, self.served) = (false, false, false);
+    }
+
     /// Pieces that are not all here.
     #[must_use]
     pub fn missing(&self) -> PieceSet {

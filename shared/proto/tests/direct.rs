@@ -53,7 +53,10 @@ impl Group {
         let Rank { machine, posted, transferred, .. } = &mut self.all[rank];
         let descriptor = descriptor(*posted, self.ranks, algorithm);
         let accepted = match algorithm {
-            Algorithm::Eager => machine.post_eager(descriptor, 0),
+            Algorithm::Eager => {
+                let bounds_ps = (descriptor.barrier_timeout_ps, descriptor.bound_ps);
+                machine.post_eager(descriptor.operation, descriptor.summary, bounds_ps, 0)
+            },
             Algorithm::Multicast => machine.post(descriptor, 0),
             _ => machine.post_direct(descriptor, 0),
         };

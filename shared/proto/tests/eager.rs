@@ -2,25 +2,13 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use flexcast_proto::{Action, Body, Message, OperationDescriptor, Participant, RankInfo, RankSet, Summary, eager};
+use flexcast_proto::{Action, Body, Message, Participant, PieceSet, ProtocolError, RankInfo, Summary, eager};
 use proptest::prelude::*;
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 
 const OPERATIONS: u32 = 3;
-
-fn descriptor(operation: u32, ranks: u32) -> OperationDescriptor {
-    OperationDescriptor {
-        operation,
-        roots: RankSet::below(ranks),
-        pieces: 1,
-        summary: Summary::allgather(8, 64, 1),
-        barrier_timeout_ps: u64::MAX,
-        cutoff_ps: u64::MAX,
-        bound_ps: u64::MAX,
-    }
-}
 
 /// A rank, and the blocks that it has of each operation.
 struct Rank {
@@ -53,7 +41,7 @@ fn run(ranks: u32, seed: u64) {
         let begins = all[one].posted == all[one].released && all[one].posted < OPERATIONS;
         if begins && (waiting.is_empty() || dice.below(3) == 0) {
             let operation = all[one].posted;
-            assert!(all[one].machine.post_eager(descriptor(operation, ranks), 0));
+            assert!(all[one].machine.post_eager(operation, Summary::allgather(8, 64, 1), (u64::MAX, u64::MAX), 0));
             all[one].posted += 1;
         } else if !waiting.is_empty() {
             let from = waiting[dice.below(waiting.len())];
@@ -90,5 +78,18 @@ proptest! {
     #[test]
     fn whoever_is_released_has_every_block(ranks in 1u32..24, seed: u64) {
         run(ranks, seed);
+    }
+}
+
+/// What belongs to other operations is refused in one whose data rides on the barrier, whatever the operation before has left.
+#[test]
+fn an_eager_operation_has_no_message_but_signals() {
+    let place = RankInfo::new(0, 2).expect("a rank");
+    for body in [Body::Final, Body::Activate, Body::Fetch { pieces: PieceSet::of(0) }] {
+        let mut machine = Participant::new(place, 7);
+        assert!(machine.post_eager(7, Summary::allgather(8, 64, 1), (u64::MAX, u64::MAX), 0));
+        assert_eq!((machine.has_everything(), machine.is_over_for_neighbour()), (false, false));
+        let refused = machine.handle(1, Message { operation: 7, body });
+        assert_eq!(refused, Err(ProtocolError::Operation { from: 1, operation: 7, current: 7 }), "{body:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! Control messages as bytes: there and back, each malformed one refused with what is wrong, and nothing panics.
 
-use flexcast_proto::wire::{FIXED_BYTES, MAX_BYTES, VERSION, communicator_of};
+use flexcast_proto::wire::{FIXED_BYTES, FIXED_WORDS, MAX_BYTES, VERSION, communicator_of};
 use flexcast_proto::{
     Algorithm, Availability, Body, Cause, Codec, Control, Failure, Kind, MAX_RANKS, Message, PieceSet, Summary,
     WaitedFor, WireError,
@@ -189,6 +189,32 @@ proptest! {
         let availability = matches!(message.body, Body::Acknowledge { .. }).then_some(here);
         prop_assert_eq!(codec.decode(bytes.as_bytes()), Ok(Control { message, availability }));
         prop_assert!(bytes.as_bytes().len() <= MAX_BYTES);
+    }
+
+    /// The form that firmware uses says the same as the other, of all that it knows, and refuses what that refuses.
+    #[test]
+    fn short_messages_have_one_format(
+        (codec, message, here) in any_message(), at in any::<prop::sample::Index>(), value: Option<u8>,
+    ) {
+        let known = matches!(message.body, Body::Barrier { .. } | Body::Activate | Body::Final);
+        let encoded = codec.encode(&message, here);
+        let words = codec.encode_short(&message);
+        prop_assert_eq!(words.is_some(), known);
+        if let Some(words) = words {
+            let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            prop_assert_eq!(&bytes[..], encoded.as_bytes());
+            if let Some(value) = value {
+                let at = at.index(bytes.len());
+                bytes[at] = value;
+            }
+            let mut words = [0; FIXED_WORDS];
+            for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+                *word = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+            }
+            let whole = codec.decode(&bytes).ok().map(|control| control.message);
+            let short = |message: &Message| matches!(message.body, Body::Barrier { .. } | Body::Activate | Body::Final);
+            prop_assert_eq!(codec.decode_short(&words), whole.filter(short));
+        }
     }
 
     /// Bytes that are changed, cut off or added are refused, or they are the encoding of another message.

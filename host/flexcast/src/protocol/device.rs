@@ -11,17 +11,21 @@ use std::mem::{offset_of, size_of};
 use std::ops::Range;
 
 use flexcast_abi::progress::{
-    COMMAND_CUT_OFF, COMMAND_DELIVERED, COMMAND_FAIL, COMMAND_POST, COMMAND_READ, COMMAND_TIME, NOBODY,
-    REPORT_DISAGREES, REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY, REPORT_RELEASED, REPORT_RELEASING,
+    COMMAND_BYTES, COMMAND_CUT_OFF, COMMAND_DELIVERED, COMMAND_EAGER, COMMAND_FAIL, COMMAND_POST, COMMAND_READ,
+    COMMAND_TIME, NOBODY, REPORT_DISAGREES, REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY, REPORT_RELEASED, REPORT_RELEASING,
 };
-use flexcast_abi::{CompletionFlag, FLAG_MAGIC, ProgressCommand, ProgressReport, ProgressThread, ProgressThreadStatus};
+use flexcast_abi::progress::{REPORTS_BYTES, ROUNDS};
+use flexcast_abi::{
+    CompletionFlag, ProgressCommand, ProgressDetail, ProgressReport, ProgressThread, ProgressThreadStatus,
+};
+use flexcast_proto::eager::Carriage;
 use flexcast_proto::wire::Availability;
 use flexcast_proto::{Algorithm, Cause, Disagreement, Failure, Kind, OperationDescriptor, PieceSet, RankInfo, Summary};
 use flexio::{DeviceBuffer, DpaCompletionQueue, DpaQueuePair, EventHandler, MemoryKey, MemoryRegion};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::api::report::{MessageCounts, PhasesPs, Report};
-use crate::dpa::mailbox::{DeviceRange, Line, Mailbox, MailboxTarget};
+use crate::dpa::mailbox::{DeviceRange, Line, Mailbox, MailboxTarget, SHORT_BYTES};
 use crate::dpa::send::Send as SendThreads;
 use crate::endpoint::Purpose;
 use crate::error::Result;
@@ -43,12 +47,21 @@ const COMMAND_AT: u64 = size_of::<ProgressThread>() as u64;
 pub(crate) struct Shared;
 
 impl Shared {
-    const fn completion(self) -> usize {
+    /// The reports, and behind them the details.
+    const fn reports(self) -> usize {
         0
     }
 
+    const fn report(self, number: u64) -> usize {
+        self.reports() + (number % 2) as usize * size_of::<ProgressReport>()
+    }
+
+    const fn detail(self, number: u32) -> usize {
+        self.reports() + 2 * size_of::<ProgressReport>() + (number % 2) as usize * size_of::<ProgressDetail>()
+    }
+
     const fn flag(self) -> usize {
-        self.completion() + size_of::<ProgressReport>()
+        self.reports() + REPORTS_BYTES
     }
 
     const fn command(self) -> usize {
@@ -59,6 +72,25 @@ impl Shared {
         self.command() + size_of::<ProgressCommand>()
     }
 }
+
+/// Rows of eager data, which peers write to: one of operations with even numbers, one of the others. A peer that is an operation ahead of this
+/// rank writes to the other one, and none can be further ahead.
+#[derive(Debug)]
+pub(crate) struct Rows {
+    pub(crate) memory: MemoryRegion,
+    /// Bytes of each.
+    pub(crate) bytes: usize,
+}
+
+impl Rows {
+    /// Where the row of an operation begins.
+    const fn of(&self, operation: u32) -> usize {
+        if operation.is_multiple_of(2) { 0 } else { self.bytes }
+    }
+}
+
+/// An eager operation: its number, and where each rank's block belongs.
+type Gathering = (u32, Vec<Range<usize>>);
 
 /// The host's side of a progress thread.
 #[derive(Debug)]
@@ -87,6 +119,11 @@ pub(crate) struct DeviceDriver {
     /// That command was to look at the clock.
     timed: bool,
     completion: ProgressReport,
+    detail: ProgressDetail,
+    /// Most bytes of all blocks of an eager operation, and memory for them, if there are any.
+    eager_bytes: u32,
+    rows: Option<Rows>,
+    gathering: Option<Gathering>,
     /// Number of the operation that is posted next.
     operation: u32,
     summary: Option<Summary>,
@@ -104,11 +141,16 @@ pub(crate) struct DeviceDriver {
 }
 
 impl DeviceDriver {
+    /// What the progress thread has announced: the number of its last report, modulo 2^32, and that of the last operation that is over.
+    fn announced(&self) -> Result<(u32, u32)> {
+        let value = self.host.read_u64(self.shared.flag() + offset_of!(CompletionFlag, value))?;
+        Ok((value as u32, (value >> 32) as u32))
+    }
+
     /// Takes a new completion, if there is one.
     fn take_completion(&mut self, now_ps: u64) -> Result<bool> {
-        let at = self.shared.completion();
-        let number = self.host.read_u64(at + offset_of!(ProgressReport, end))?;
-        if number == self.completion.end {
+        let (number, _) = self.announced()?;
+        if number == self.completion.number as u32 {
             let waits = self.completion.acknowledged != self.sequence && self.lost.is_none();
             if waits && now_ps.saturating_sub(self.given_ps) > ANSWER_PS {
                 self.lose(NO_ANSWER);
@@ -117,16 +159,22 @@ impl DeviceDriver {
             return Ok(false);
         }
         let mut bytes = [0; size_of::<ProgressReport>()];
-        self.host.read(at, &mut bytes)?;
+        self.host.read(self.shared.report(number.into()), &mut bytes)?;
         let completion = ProgressReport::read_from_bytes(&bytes).unwrap_or_default();
-        // One that is being written is taken when it is whole.
-        if completion.begin != number || completion.end != number {
+        let mut detail = self.detail;
+        if completion.detail != detail.number {
+            let mut bytes = [0; size_of::<ProgressDetail>()];
+            self.host.read(self.shared.detail(completion.detail), &mut bytes)?;
+            detail = ProgressDetail::read_from_bytes(&bytes).unwrap_or_default();
+        }
+        // If another report has come meanwhile, the one after it may be on its way to where this one was read.
+        if self.announced()?.0 != number || completion.number as u32 != number || detail.number != completion.detail {
             return Ok(false);
         }
-        self.completion = completion;
-        if completion.status != ProgressThreadStatus::Running as u32 {
-            tracing::error!(status = ?ProgressThreadStatus::from_raw(completion.status), completion.detail, "progress thread failed");
-            self.lose(PROGRESS_THREAD | completion.status as u16);
+        (self.completion, self.detail) = (completion, detail);
+        if detail.status != ProgressThreadStatus::Running as u32 {
+            tracing::error!(status = ?ProgressThreadStatus::from_raw(detail.status), detail.detail, "progress thread failed");
+            self.lose(PROGRESS_THREAD | detail.status as u16);
         }
         Ok(true)
     }
@@ -151,12 +199,21 @@ impl DeviceDriver {
             sequence_check: self.sequence,
             ..std::mem::take(&mut self.command)
         };
-        let at = self.shared.command();
-        self.host.write(at, command.as_bytes())?;
-        let to = self.memory.buffer().addr().offset(COMMAND_AT);
-        let from = self.host.slice(at as u64, size_of::<ProgressCommand>() as u32)?;
-        let to = DeviceRange { address: to.get(), rkey: self.memory.id() };
-        self.mailbox.write_from(Line { from, to });
+        let to = DeviceRange {
+            address: self.memory.buffer().addr().offset(COMMAND_AT).get(),
+            rkey: self.memory.id(),
+        };
+        let (fixed, pieces) = command.as_bytes().split_at(COMMAND_BYTES);
+        if command.flags & (COMMAND_DELIVERED | COMMAND_READ) != 0 {
+            let at = self.shared.command();
+            self.host.write(at, pieces)?;
+            let from = self.host.slice(at as u64, pieces.len() as u32)?;
+            let to = DeviceRange { address: to.address + COMMAND_BYTES as u64, ..to };
+            self.mailbox.write_from(Line { from, to });
+        }
+        for (part, address) in fixed.chunks(SHORT_BYTES).zip((to.address..).step_by(SHORT_BYTES)) {
+            self.mailbox.write(part, DeviceRange { address, ..to });
+        }
         self.mailbox.ring()
     }
 
@@ -188,11 +245,23 @@ impl DeviceDriver {
             address: here.address,
             ..self.command
         };
+        self.begin(descriptor.summary, posting.plan.foreign_pieces());
+    }
+
+    /// Begins to follow the operation that the next command posts.
+    fn begin(&mut self, summary: Summary, foreign: PieceSet) {
         self.operation = self.operation.wrapping_add(1);
-        self.summary = Some(descriptor.summary);
-        (self.asked, self.foreign) = (PieceSet::EMPTY, posting.plan.foreign_pieces());
+        self.summary = Some(summary);
+        (self.asked, self.foreign) = (PieceSet::EMPTY, foreign);
         self.groups.clear();
+        self.gathering = None;
         (self.release_given, self.finish_given) = (false, false);
+    }
+
+    /// The ranks in the order of their blocks in the own row.
+    fn in_row(&self) -> impl Iterator<Item = u32> + use<> {
+        let (own, ranks) = (self.place.rank(), self.place.ranks());
+        (0..ranks).map(move |behind| (own + ranks - behind) % ranks)
     }
 
     fn fail(&mut self, failure: Failure) {
@@ -221,8 +290,8 @@ impl DeviceDriver {
     }
 
     fn failure(&self) -> Option<Failure> {
-        let ProgressReport { culprit, witness, cause, flags, .. } = self.completion;
-        (flags & REPORT_FAILED != 0).then(|| {
+        let ProgressDetail { culprit, witness, cause, .. } = self.detail;
+        (self.completion.flags & REPORT_FAILED != 0).then(|| {
             let cause = Cause::from_bits(cause).unwrap_or(Cause::Device(PROGRESS_THREAD));
             Failure { culprit, witness, cause }
         })
@@ -245,7 +314,8 @@ impl DeviceDriver {
 impl Driver for DeviceDriver {
     fn queue_pairs(&self) -> QueuePairs {
         let control = self.peers.iter().map(|(rank, qp)| (*rank, qp.number())).collect();
-        QueuePairs { control, reads: self.control.queue_pairs() }
+        let rows = self.rows.as_ref().map_or((0, 0), |rows| (rows.memory.addr().get(), rows.memory.rkey()));
+        QueuePairs { control, reads: self.control.queue_pairs(), rows }
     }
 
     fn connect(&mut self, connect: Connect<'_>, senders: &[u32]) -> Result<()> {
@@ -275,17 +345,61 @@ impl Driver for DeviceDriver {
         Ok(sends)
     }
 
-    /// The card's control messages have no room for data.
     fn eager_bytes(&self) -> u64 {
-        0
+        self.eager_bytes.into()
     }
 
-    fn start_eager(&mut self, _: OperationDescriptor, _: Vec<Range<usize>>, _: Vec<u8>, _now_ps: u64) {}
+    fn start_eager(
+        &mut self,
+        descriptor: OperationDescriptor,
+        blocks: Vec<Range<usize>>,
+        bytes: Vec<u8>,
+        _now_ps: u64,
+    ) -> Result<()> {
+        let Some(rows) = &self.rows else { return Ok(()) };
+        let own = blocks[self.place.rank() as usize].clone();
+        rows.memory.write(rows.of(descriptor.operation), &bytes[own])?;
+        let Summary { kind, root, amount, chunk_bytes, chains } = descriptor.summary;
+        let mut eager = [0; ROUNDS];
+        let rounds = u32::BITS - (self.place.ranks() - 1).leading_zeros();
+        for (round, carried) in (0..).zip(&mut eager).take(rounds as usize) {
+            let Carriage { bytes, offset } =
+                Carriage::new(self.place, round, |rank| blocks[rank as usize].len() as u64);
+            // No row is longer than the limit, which has 32 bits.
+            *carried = bytes | offset << 32;
+        }
+        self.command = ProgressCommand {
+            flags: self.command.flags | COMMAND_POST | COMMAND_EAGER,
+            operation: self.operation,
+            kind: kind as u32,
+            root,
+            amount,
+            chunk_bytes,
+            chains,
+            barrier_timeout_ps: descriptor.barrier_timeout_ps,
+            bound_ps: descriptor.bound_ps,
+            eager,
+            ..self.command
+        };
+        self.begin(descriptor.summary, PieceSet::EMPTY);
+        self.gathering = Some((descriptor.operation, blocks));
+        Ok(())
+    }
 
     fn start_direct(&mut self, _: OperationDescriptor, _now_ps: u64) {}
 
-    fn take_eager(&mut self) -> Option<(Vec<Range<usize>>, Vec<u8>)> {
-        None
+    fn take_eager(&mut self) -> Result<Option<(Vec<Range<usize>>, Vec<u8>)>> {
+        let (Some((operation, blocks)), Some(rows)) = (self.gathering.take(), &self.rows) else { return Ok(None) };
+        let mut bytes = vec![0; blocks.iter().map(Range::len).sum()];
+        let mut at = rows.of(operation);
+        for rank in self.in_row() {
+            let block = &mut bytes[blocks[rank as usize].clone()];
+            if !block.is_empty() {
+                rows.memory.read(at, block)?;
+            }
+            at += block.len();
+        }
+        Ok(Some((blocks, bytes)))
     }
 
     fn notify(&mut self, now_ps: u64, notice: Notice) {
@@ -329,10 +443,10 @@ impl Driver for DeviceDriver {
 
     fn next(&mut self) -> Result<Option<Step>> {
         if self.is_current() {
-            let to_read = PieceSet::from_words(self.completion.to_read).without(&self.asked);
+            let to_read = PieceSet::from_words(self.detail.to_read).without(&self.asked);
             if !to_read.is_empty() {
                 self.asked = self.asked.or(&to_read);
-                let at = Availability { address: self.completion.address, rkey: self.completion.rkey };
+                let at = Availability { address: self.detail.address, rkey: self.detail.rkey };
                 return Ok(Some(Step::Read { from: self.place.left(), pieces: to_read, at: Some(at) }));
             }
             if self.has(REPORT_RELEASING) && !std::mem::replace(&mut self.release_given, true) {
@@ -391,28 +505,28 @@ impl Driver for DeviceDriver {
 
     /// Polls host memory and nothing else.
     fn is_flagged(&self) -> Result<bool> {
-        let value = self.host.read_u64(self.shared.flag())?;
-        Ok(value == FLAG_MAGIC + u64::from(self.operation.wrapping_sub(1)))
+        let (number, over) = self.announced()?;
+        Ok(number != 0 && over == self.operation.wrapping_sub(1))
     }
 
     fn messages(&self) -> MessageCounts {
-        let [barrier, activate, fetch, acknowledge, last, failed] = self.completion.messages;
+        let [barrier, activate, fetch, acknowledge, last, failed] = self.completion.messages.map(u64::from);
         MessageCounts { barrier, activate, fetch, acknowledge, last, failed }
     }
 
     fn disagreement(&self) -> Option<Disagreement> {
-        let completion = &self.completion;
-        let own = self.summary.filter(|_| completion.flags & REPORT_DISAGREES != 0)?;
-        let kind = Kind::from_raw(completion.their_kind as u8).ok()?;
+        let detail = &self.detail;
+        let own = self.summary.filter(|_| self.completion.flags & REPORT_DISAGREES != 0)?;
+        let kind = Kind::from_raw(detail.their_kind as u8).ok()?;
         let theirs = Summary {
             kind,
-            root: completion.their_root,
-            amount: completion.their_amount,
-            chunk_bytes: completion.their_chunk_bytes,
-            chains: completion.their_chains,
-            algorithm: Algorithm::Multicast,
+            root: detail.their_root,
+            amount: detail.their_amount,
+            chunk_bytes: detail.their_chunk_bytes,
+            chains: detail.their_chains,
+            algorithm: Algorithm::from_raw(detail.their_algorithm as u8).ok()?,
         };
-        Some(Disagreement { rank: completion.their_rank, theirs, own })
+        Some(Disagreement { rank: detail.their_rank, theirs, own })
     }
 
     fn cancel_reads(&mut self) {

@@ -26,6 +26,8 @@ pub(crate) struct QueuePairs {
     pub(crate) control: Vec<(u32, u32)>,
     /// Those that carry reads alone; none where control messages share theirs with reads.
     pub(crate) reads: Vec<(u32, u32)>,
+    /// Address and key of the memory that peers write eager data to; zeros where it rides on the messages.
+    pub(crate) rows: (u64, u32),
 }
 
 /// What connects a driver to its peers.
@@ -126,10 +128,16 @@ pub(crate) trait Driver: fmt::Debug + Send {
 
     /// Takes an operation whose blocks are so short that they ride on the barrier: workers have no part in it. `blocks`: where each rank's
     /// block lies in `bytes`, which has the own one.
-    fn start_eager(&mut self, descriptor: OperationDescriptor, blocks: Vec<Range<usize>>, bytes: Vec<u8>, now_ps: u64);
+    fn start_eager(
+        &mut self,
+        descriptor: OperationDescriptor,
+        blocks: Vec<Range<usize>>,
+        bytes: Vec<u8>,
+        now_ps: u64,
+    ) -> Result<()>;
 
     /// The blocks of an eager operation that is over, as [`Driver::start_eager`] was given them.
-    fn take_eager(&mut self) -> Option<(Vec<Range<usize>>, Vec<u8>)>;
+    fn take_eager(&mut self) -> Result<Option<(Vec<Range<usize>>, Vec<u8>)>>;
 
     /// Takes an operation whose data goes over connections of its own, which the driver knows nothing of: it is notified of how far it is
     /// ([`Notice::Transferred`]), and compares what ranks have called with those that signal a barrier. Never with the protocol on the card.

@@ -92,7 +92,7 @@ impl HostDriver {
 
 impl Driver for HostDriver {
     fn queue_pairs(&self) -> QueuePairs {
-        QueuePairs { control: self.control.queue_pairs(), reads: Vec::new() }
+        QueuePairs { control: self.control.queue_pairs(), reads: Vec::new(), rows: (0, 0) }
     }
 
     fn connect(&mut self, connect: Connect<'_>, _senders: &[u32]) -> Result<()> {
@@ -124,15 +124,23 @@ impl Driver for HostDriver {
         self.eager.limit()
     }
 
-    fn start_eager(&mut self, descriptor: OperationDescriptor, blocks: Vec<Range<usize>>, bytes: Vec<u8>, now_ps: u64) {
+    fn start_eager(
+        &mut self,
+        descriptor: OperationDescriptor,
+        blocks: Vec<Range<usize>>,
+        bytes: Vec<u8>,
+        now_ps: u64,
+    ) -> Result<()> {
         self.current = Current::default();
         let fits = self.eager.start(descriptor.operation, blocks, bytes);
-        self.participant.post_eager(descriptor, now_ps);
+        let OperationDescriptor { operation, summary, barrier_timeout_ps, bound_ps, .. } = descriptor;
+        self.participant.post_eager(operation, summary, (barrier_timeout_ps, bound_ps), now_ps);
         if !fits {
             // Where calls differ, the state machine has found that by itself, and names the rank.
             let own = self.place.rank();
             self.participant.fail(Failure { culprit: own, witness: own, cause: Cause::Connection(PROTOCOL_VIOLATION) });
         }
+        Ok(())
     }
 
     fn start_direct(&mut self, descriptor: OperationDescriptor, now_ps: u64) {
@@ -141,8 +149,8 @@ impl Driver for HostDriver {
         self.participant.post_direct(descriptor, now_ps);
     }
 
-    fn take_eager(&mut self) -> Option<(Vec<Range<usize>>, Vec<u8>)> {
-        self.eager.finish()
+    fn take_eager(&mut self) -> Result<Option<(Vec<Range<usize>>, Vec<u8>)>> {
+        Ok(self.eager.finish())
     }
 
     fn notify(&mut self, now_ps: u64, notice: Notice) {

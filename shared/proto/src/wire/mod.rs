@@ -29,6 +29,9 @@ mod error;
 
 pub use error::WireError;
 
+/// Words of a message of [`FIXED_BYTES`].
+pub const FIXED_WORDS: usize = FIXED_BYTES / size_of::<u64>();
+
 /// Version of this format. Any change of it is another version, and ranks of different versions refuse each other's
 /// messages: they run the same release anyway, since their firmware does.
 pub const VERSION: u8 = 2;
@@ -240,6 +243,69 @@ impl Codec {
         Encoded { bytes, length }
     }
 
+    /// [`Codec::encode`] as words, little-endian, of a barrier signal, an activation or a final message, which firmware sends in every
+    /// operation; none for the others.
+    #[must_use]
+    #[inline]
+    pub fn encode_short(&self, message: &Message) -> Option<[u64; FIXED_WORDS]> {
+        let mut body = [0; 4];
+        let kind = match &message.body {
+            Body::Barrier { round, summary } => {
+                let Summary { kind, root, amount, chunk_bytes, chains, algorithm } = *summary;
+                body = [
+                    u64::from(*round) << 32 | (kind as u64) << 40 | (algorithm as u64) << 48,
+                    u64::from(root) | amount << 32,
+                    amount >> 32 | u64::from(chunk_bytes) << 32,
+                    u64::from(chains),
+                ];
+                BARRIER
+            }
+            Body::Activate => ACTIVATE,
+            Body::Final => FINAL,
+            Body::Fetch { .. } | Body::Acknowledge { .. } | Body::Failed(_) => return None,
+        };
+        let [first, second, third, fourth] = body;
+        let words = [short_header(kind), self.communicator, u64::from(message.operation) | first, second, third, fourth];
+        Some(words.map(u64::to_le))
+    }
+
+    /// [`Codec::decode`] of a message of [`FIXED_BYTES`] as words, little-endian; none if it is refused, or neither a barrier signal nor an
+    /// activation nor a final message.
+    #[must_use]
+    #[inline]
+    pub fn decode_short(&self, words: &[u64; FIXED_WORDS]) -> Option<Message> {
+        let [header, communicator, first, second, third, fourth] = words.map(u64::from_le);
+        if communicator != self.communicator {
+            return None;
+        }
+        let operation = first as u32;
+        if header == short_header(BARRIER) {
+            let (round, kind, algorithm) = ((first >> 32) as u8, (first >> 40) as u8, (first >> 48) as u8);
+            let (root, chunk_bytes, chains) = (second as u32, (third >> 32) as u32, fourth as u32);
+            let (kind, algorithm) = (Kind::from_raw(kind).ok()?, Algorithm::from_raw(algorithm).ok()?);
+            let strays = first >> 56 | fourth >> 32;
+            if strays != 0 || root >= self.ranks || round >= self.rounds() {
+                return None;
+            }
+            let amount = second >> 32 | third << 32;
+            let summary = Summary { kind, root, amount, chunk_bytes, chains, algorithm };
+            return Some(Message { operation, body: Body::Barrier { round, summary } });
+        }
+        let body = if header == short_header(FINAL) {
+            Body::Final
+        } else if header == short_header(ACTIVATE) {
+            Body::Activate
+        } else {
+            return None;
+        };
+        (first >> 32 | second | third | fourth == 0).then_some(Message { operation, body })
+    }
+
+    /// Rounds of the barrier.
+    const fn rounds(&self) -> u8 {
+        (u32::BITS - self.ranks.saturating_sub(1).leading_zeros()) as u8
+    }
+
     /// The message that bytes stand for: all of them, no more.
     ///
     /// # Errors
@@ -282,7 +348,7 @@ impl Codec {
 
     fn barrier(&self, body: BarrierBody) -> Result<Body, WireError> {
         let BarrierBody { round, kind, algorithm, root, amount, chunk_bytes, chains, .. } = body;
-        let rounds = (u32::BITS - self.ranks.saturating_sub(1).leading_zeros()) as u8;
+        let rounds = self.rounds();
         if round >= rounds {
             return Err(WireError::Round { found: round, ranks: self.ranks, rounds });
         }
@@ -351,6 +417,11 @@ fn set(length: usize, rest: &[u8]) -> Result<PieceSet, WireError> {
     }
     let words = rest.chunks_exact(size_of::<U64>()).map(|word| U64::read_from_bytes(word).map_or(0, U64::get));
     Ok(PieceSet::from_words(words))
+}
+
+/// The first word of a message of a kind.
+const fn short_header(kind: u8) -> u64 {
+    u32::from_le_bytes(MAGIC) as u64 | (VERSION as u64) << 32 | (kind as u64) << 40
 }
 
 /// Writes a structure to the beginning of a buffer that is long enough by construction.

@@ -37,9 +37,8 @@ impl ProgressEngine<'_> {
     /// Does what the machine asks for, until there is nothing more, or no room for a message (true), or the budget is used up (false).
     pub(super) fn act(&mut self, budget: &mut u64) -> bool {
         loop {
-            if !self.has_room() {
+            if self.state.full != 0 {
                 // The completion that makes room wakes the thread.
-                self.state.full = 1;
                 break;
             }
             if *budget == 0 {
@@ -51,10 +50,10 @@ impl ProgressEngine<'_> {
                 Action::Send { to, message } => self.send(to, &message),
                 Action::Multicast => self.multicast(),
                 Action::Read { pieces, .. } => {
-                    for (to, word) in self.state.report.to_read.iter_mut().zip(pieces.words()) {
+                    for (to, word) in self.state.detail.to_read.iter_mut().zip(pieces.words()) {
                         *to |= word;
                     }
-                    self.state.unreported = 1;
+                    (self.state.reads, self.state.undetailed, self.state.unreported) = (1, 1, 1);
                 }
                 Action::Release => {
                     self.note_progress(true);
@@ -84,7 +83,7 @@ impl ProgressEngine<'_> {
         }
         (self.state.sending, self.state.unsent) = (1, 1);
         self.signals.go(self.state.send_sequence);
-        for number in 0..self.senders.len() {
+        for number in 0..self.senders.len().min(self.signals.senders()) {
             if let Some(id) = self.senders.get(number) {
                 dpa::entry::activate(id as u32);
             }
@@ -126,16 +125,17 @@ impl ProgressEngine<'_> {
 
     #[cold]
     fn failed(&mut self, failure: Failure) {
-        let report = &mut self.state.report;
-        report.flags |= REPORT_FAILED;
-        (report.culprit, report.witness, report.cause) = (failure.culprit, failure.witness, failure.cause.to_bits());
+        self.state.report.flags |= REPORT_FAILED;
+        let detail = &mut self.state.detail;
+        (detail.culprit, detail.witness, detail.cause) = (failure.culprit, failure.witness, failure.cause.to_bits());
         if let Some(found) = self.participant.disagreement() {
-            report.flags |= REPORT_DISAGREES;
+            self.state.report.flags |= REPORT_DISAGREES;
             let theirs = found.theirs;
-            (report.their_rank, report.their_kind, report.their_root) = (found.rank, theirs.kind as u32, theirs.root);
-            (report.their_amount, report.their_chunk_bytes) = (theirs.amount, theirs.chunk_bytes);
-            report.their_chains = theirs.chains;
+            (detail.their_rank, detail.their_kind, detail.their_root) = (found.rank, theirs.kind as u32, theirs.root);
+            (detail.their_amount, detail.their_chunk_bytes) = (theirs.amount, theirs.chunk_bytes);
+            (detail.their_chains, detail.their_algorithm) = (theirs.chains, theirs.algorithm as u32);
         }
+        self.state.undetailed = 1;
         self.state.unreported = 1;
     }
 }

@@ -1,13 +1,12 @@
-//! Commands of the host, and the progress it is shown.
+//! Commands of the host.
 
 use core::mem::offset_of;
 
 use dpa::abi::progress::{
-    COMMAND_CUT_OFF, COMMAND_DELIVERED, COMMAND_FAIL, COMMAND_POST, COMMAND_READ, COMMAND_TIME, NOBODY, RANK_WORDS,
-    REPORT_DISAGREES, REPORT_FAILED, REPORT_RELEASED,
+    COMMAND_CUT_OFF, COMMAND_DELIVERED, COMMAND_EAGER, COMMAND_FAIL, COMMAND_POST, COMMAND_READ, COMMAND_TIME, NOBODY,
+    RANK_WORDS, REPORT_DISAGREES, REPORT_FAILED, ROUNDS,
 };
-use dpa::abi::{CompletionFlag, FLAG_MAGIC, ProgressCommand, ProgressReport, ProgressThreadStatus};
-use dpa::fence;
+use dpa::abi::{ProgressCommand, ProgressThreadStatus};
 use dpa::proto::sequencer::Turn;
 use dpa::proto::{Algorithm, Cause, Failure, Kind, OperationDescriptor, PieceSet, RankSet, Summary};
 
@@ -32,11 +31,11 @@ impl ProgressEngine<'_> {
     /// Notes that something is wrong with what the host says; the first stays.
     #[cold]
     fn refuse(&mut self, status: ProgressThreadStatus, detail: u32) {
-        let report = &mut self.state.report;
-        if report.status == ProgressThreadStatus::Running as u32 {
-            (report.status, report.detail) = (status as u32, detail);
+        let told = &mut self.state.detail;
+        if told.status == ProgressThreadStatus::Running as u32 {
+            (told.status, told.detail) = (status as u32, detail);
         }
-        self.state.unreported = 1;
+        (self.state.unreported, self.state.undetailed) = (1, 1);
     }
 
     #[inline(never)]
@@ -49,60 +48,98 @@ impl ProgressEngine<'_> {
         }
         // No fence: the command was whole before the message came that it is taken for, behind whose completion there is one
         // (`Control::take`), and the host writes no other command before this one is acknowledged.
-        let command = self.command.snapshot();
-        self.state.clock_ps = command.now_ps.wrapping_sub(dpa::thread::time().wrapping_mul(super::PS_PER_NS));
+        let now_ps = self.command.load_at::<{ offset_of!(ProgressCommand, now_ps) }>();
+        let (flags, operation) = self.command.pair_at::<{ offset_of!(ProgressCommand, flags) }>();
+        self.state.clock_ps = now_ps.wrapping_sub(dpa::thread::time().wrapping_mul(super::PS_PER_NS));
         self.state.report.acknowledged = sequence;
         self.state.unreported = 1;
-        if !self.carry_out(&command) {
-            self.refuse(ProgressThreadStatus::InvalidCommand, command.flags);
+        let carried_out = (flags & COMMAND_POST == 0 || self.post(flags, operation, now_ps))
+            && (flags & !(COMMAND_POST | COMMAND_EAGER) == 0 || self.carry_out(flags, now_ps));
+        if !carried_out {
+            self.refuse(ProgressThreadStatus::InvalidCommand, flags);
         }
     }
 
-    /// False if the command makes no sense.
-    fn carry_out(&mut self, command: &ProgressCommand) -> bool {
-        if command.flags & COMMAND_POST != 0 && !self.post(command) {
-            return false;
+    /// Carries out what a command says beside a post. False if it makes no sense.
+    #[cold]
+    #[inline(never)]
+    fn carry_out(&mut self, flags: u32, now_ps: u64) -> bool {
+        if flags & COMMAND_DELIVERED != 0 {
+            let delivered = self.command.words_at::<{ offset_of!(ProgressCommand, delivered) }, RANK_WORDS>();
+            self.participant.delivered_pieces(&PieceSet::from_words(delivered));
         }
-        if command.flags & COMMAND_DELIVERED != 0 {
-            self.participant.delivered_pieces(&PieceSet::from_words(command.delivered));
-        }
-        if command.flags & COMMAND_READ != 0 {
-            for piece in PieceSet::from_words(command.read).iter() {
+        if flags & COMMAND_READ != 0 {
+            let read = self.command.words_at::<{ offset_of!(ProgressCommand, read) }, RANK_WORDS>();
+            for piece in PieceSet::from_words(read).iter() {
                 self.participant.read(piece);
             }
         }
-        if command.flags & COMMAND_CUT_OFF != 0 {
-            self.participant.cut_off(command.now_ps);
+        if flags & COMMAND_CUT_OFF != 0 {
+            self.participant.cut_off(now_ps);
         }
-        if command.flags & COMMAND_FAIL != 0 {
-            let Ok(cause) = Cause::from_bits(command.cause) else { return false };
-            self.participant.fail(Failure { culprit: command.culprit, witness: command.witness, cause });
+        if flags & COMMAND_FAIL != 0 {
+            let (culprit, witness) = self.command.pair_at::<{ offset_of!(ProgressCommand, culprit) }>();
+            let (cause, _) = self.command.pair_at::<{ offset_of!(ProgressCommand, cause) }>();
+            let Ok(cause) = Cause::from_bits(cause) else { return false };
+            self.participant.fail(Failure { culprit, witness, cause });
         }
-        self.state.due |= u32::from(command.flags & COMMAND_TIME != 0);
+        self.state.due |= u32::from(flags & COMMAND_TIME != 0);
         true
     }
 
-    fn post(&mut self, command: &ProgressCommand) -> bool {
-        if self.state.posted != 0 || u8::try_from(command.kind).map_or(true, |kind| Kind::from_raw(kind).is_err()) {
+    /// Takes a posted operation. One whose data rides on the barrier begins at once. False if that makes no sense.
+    fn post(&mut self, flags: u32, operation: u32, now_ps: u64) -> bool {
+        let command = &self.command;
+        let (kind, root) = command.pair_at::<{ offset_of!(ProgressCommand, kind) }>();
+        let Some(Ok(known)) = u8::try_from(kind).ok().map(Kind::from_raw) else { return false };
+        if self.state.posted != 0 {
             return false;
         }
+        let (chunk_bytes, chains) = command.pair_at::<{ offset_of!(ProgressCommand, chunk_bytes) }>();
+        let amount = command.load_at::<{ offset_of!(ProgressCommand, amount) }>();
+        let barrier_timeout_ps = command.load_at::<{ offset_of!(ProgressCommand, barrier_timeout_ps) }>();
+        let bound_ps = command.load_at::<{ offset_of!(ProgressCommand, bound_ps) }>();
+        let eager = flags & COMMAND_EAGER != 0;
         let state = &mut *self.state;
-        state.posted = 1;
-        state.receive_sequence = command.receive_sequence;
-        state.send_sequence = command.send_sequence;
-        (state.address, state.rkey) = (command.address, command.rkey);
-        (state.sending, state.unsent, state.unreceived, state.due) = (0, 0, 1, 0);
-        state.turn = [command.chain, command.step, command.predecessor, command.successor];
-        state.descriptor = [command.kind, command.root, command.chunk_bytes, command.chains];
-        state.spans = [command.amount, command.barrier_timeout_ps, command.cutoff_ps, command.bound_ps];
-        (state.everybody, state.pieces) = (command.everybody, command.pieces);
         let report = &mut state.report;
-        report.operation = command.operation;
+        report.operation = operation;
         report.flags &= REPORT_FAILED | REPORT_DISAGREES;
-        report.deadline_ps = u64::MAX;
         (report.armed_ps, report.ready_ps, report.sending_ps, report.sent_ps) = (0, 0, 0, 0);
         (report.received_ps, report.complete_ps, report.released_ps, report.fetches) = (0, 0, 0, 0);
-        report.to_read = [0; RANK_WORDS];
+        (state.sending, state.unsent, state.due) = (0, 0, 0);
+        state.eager = u32::from(eager);
+        if core::mem::take(&mut state.reads) != 0 {
+            state.detail.to_read = [0; RANK_WORDS];
+            state.undetailed = 1;
+        }
+        if eager {
+            if self.rows.bytes == 0 {
+                return false;
+            }
+            state.unreceived = 0;
+            report.armed_ps = now_ps;
+            state.carried = command.words_at::<{ offset_of!(ProgressCommand, eager) }, ROUNDS>();
+            let algorithm = Algorithm::Eager;
+            let summary = Summary { kind: known, root, amount, chunk_bytes, chains, algorithm };
+            // Refused if the communicator has failed, of which the report tells.
+            self.participant.post_eager(operation, summary, (barrier_timeout_ps, bound_ps), now_ps);
+            return true;
+        }
+        state.posted = 1;
+        state.unreceived = 1;
+        state.receive_sequence = command.load_at::<{ offset_of!(ProgressCommand, receive_sequence) }>();
+        state.send_sequence = command.load_at::<{ offset_of!(ProgressCommand, send_sequence) }>();
+        let (everybody, chain) = command.pair_at::<{ offset_of!(ProgressCommand, everybody) }>();
+        let (step, predecessor) = command.pair_at::<{ offset_of!(ProgressCommand, step) }>();
+        let (successor, rkey) = command.pair_at::<{ offset_of!(ProgressCommand, successor) }>();
+        let (_, pieces) = command.pair_at::<{ offset_of!(ProgressCommand, cause) }>();
+        let cutoff_ps = command.load_at::<{ offset_of!(ProgressCommand, cutoff_ps) }>();
+        state.address = command.load_at::<{ offset_of!(ProgressCommand, address) }>();
+        state.rkey = rkey;
+        state.turn = [chain, step, predecessor, successor];
+        state.descriptor = [kind, root, chunk_bytes, chains];
+        state.spans = [amount, barrier_timeout_ps, cutoff_ps, bound_ps];
+        (state.everybody, state.pieces) = (everybody, pieces);
         true
     }
 
@@ -130,33 +167,5 @@ impl ProgressEngine<'_> {
         // Refused if the communicator has failed, of which the report tells.
         self.participant.post_with(descriptor, turn, now_ps);
         self.participant.delivered(self.rank);
-    }
-
-    /// Tells the host what is new; then, at the end of an operation, the flag.
-    pub(super) fn tell(&mut self) {
-        if self.state.unreported == 0 {
-            return;
-        }
-        self.state.unreported = 0;
-        let released = self.state.report.released_ps != 0 && self.state.report.flags & REPORT_RELEASED == 0;
-        let report = &mut self.state.report;
-        report.begin += 1;
-        if released {
-            report.flags |= REPORT_RELEASED;
-        }
-        report.deadline_ps = self.participant.deadline_ps().unwrap_or(u64::MAX);
-        let number = report.begin;
-        self.report.store_at::<{ offset_of!(ProgressReport, begin) }>(number);
-        fence::window_writeback();
-        self.report.store_part::<0, ProgressReport>(&self.state.report);
-        fence::window_writeback();
-        self.state.report.end = number;
-        self.report.store_at::<{ offset_of!(ProgressReport, end) }>(number);
-        fence::window_writeback();
-        if released {
-            let operation = u64::from(self.state.report.operation);
-            self.flag.store_at::<{ offset_of!(CompletionFlag, value) }>(FLAG_MAGIC + operation);
-            fence::window_writeback();
-        }
     }
 }

@@ -10,18 +10,33 @@ mod act;
 mod commands;
 mod messages;
 mod prepare;
+mod report;
 
 use datapath::{Control, resources};
-use dpa::abi::{CompletionFlag, ProgressCommand, ProgressPeer, ProgressReport, ProgressThread, ProgressThreadState};
+use dpa::abi::{ProgressCommand, ProgressPeer, ProgressThread, ProgressThreadState};
 use dpa::proto::{Codec, Participant};
 use dpa::{
-    CompletionQueue, ContextArray, Counters, HostLine, Kept, Messages, Next, Outbox, Signals, Table, WindowCell, error,
-    fatal,
+    CompletionQueue, ContextArray, Counters, HostLine, Kept, Messages, Next, Outbox, Signals, Table, Window, error, fatal,
 };
 
 pub(crate) use prepare::prepare;
 
 const PS_PER_NS: u64 = 1000;
+
+/// Rows for eager data ([`dpa::abi::ProgressThread::rows_host`]).
+#[derive(Clone, Copy)]
+struct Rows {
+    host: u64,
+    bytes: u64,
+    lkey: u32,
+}
+
+impl Rows {
+    /// Where the row of an operation begins in rows that begin at `base`.
+    const fn of(self, base: u64, operation: u32) -> u64 {
+        base.wrapping_add(if operation & 1 == 0 { 0 } else { self.bytes })
+    }
+}
 
 /// The progress thread of the running activation.
 struct ProgressEngine<'c> {
@@ -37,8 +52,10 @@ struct ProgressEngine<'c> {
     cq: CompletionQueue,
     control: Control,
     outbox: Outbox,
-    report: WindowCell<ProgressReport>,
-    flag: WindowCell<CompletionFlag>,
+    window: Window,
+    report_host: u64,
+    flag_host: u64,
+    rows: Rows,
     signals: Signals,
     senders: Table<u64>,
     command: HostLine<ProgressCommand>,
@@ -56,7 +73,8 @@ pub(crate) fn progress(context: &mut ProgressThread) -> Next {
     let codec = Codec::new(context.communicator, context.ranks);
     let signals = Signals::attach(&context.signals).unwrap_or_else(|| fatal(error::NOT_PREPARED));
     let machine = Kept::<Participant>::attach(&mut context.machine);
-    context.state.report.activations += 1;
+    let activations = &mut context.state.report.activations;
+    *activations = activations.wrapping_add(1);
     let mut progress = ProgressEngine {
         peers: ContextArray::attach(&mut context.contexts),
         participant: machine.and_then(Kept::get).unwrap_or_else(|| fatal(error::NOT_PREPARED)),
@@ -69,15 +87,19 @@ pub(crate) fn progress(context: &mut ProgressThread) -> Next {
         cq: CompletionQueue::attach(&context.message_cq),
         control: Control::attach(&context.control_cq, &context.control_queue),
         outbox: Outbox::of(&thread),
-        report: window.cell(context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE)),
-        flag: window.cell(context.flag_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE)),
+        window,
+        report_host: context.report_host,
+        flag_host: context.flag_host,
+        rows: Rows { host: context.rows_host, bytes: context.rows_bytes, lkey: context.rows_lkey },
         signals,
-        senders: Table::attach(&context.senders).first(signals.senders()),
+        senders: Table::attach(&context.senders),
         command: HostLine::attach(&context.command),
         state: &mut context.state,
     };
     let next = progress.serve(u64::from(context.budget));
-    progress.state.report.instructions += Counters::read().since(entered).instructions;
+    let retired = Counters::read().since(entered).instructions as u32;
+    let instructions = &mut progress.state.report.instructions;
+    *instructions = instructions.wrapping_add(retired);
     next
 }
 
@@ -93,10 +115,7 @@ impl ProgressEngine<'_> {
             if !drained || !done {
                 return Next::Retrigger;
             }
-            // Doorbell records follow in their own time: the doorbells name their indices themselves, and a queue armed at an index that
-            // the card has passed fires at once. Signals that come from here on wake the thread again.
-            self.control.arm(&self.outbox, self.state.control_consumed);
-            self.outbox.arm_cq(self.cq.number(), self.state.consumed);
+            self.arm();
             if !self.control.is_ready(self.state.control_consumed) && !self.cq.is_ready(self.state.consumed) {
                 return Next::Reschedule;
             }
@@ -104,6 +123,22 @@ impl ProgressEngine<'_> {
             if messages == 0 {
                 return Next::Retrigger;
             }
+        }
+    }
+
+    /// Asks to be woken by what comes next. A queue of which nothing has been consumed since it was armed still is.
+    ///
+    /// Doorbell records follow in their own time: the doorbells name their indices themselves, and a queue armed at an index that the card has
+    /// passed fires at once. Signals that come from here on wake the thread again.
+    fn arm(&mut self) {
+        let state = &mut *self.state;
+        if state.control_armed != state.control_consumed + 1 {
+            state.control_armed = state.control_consumed + 1;
+            self.control.arm(&self.outbox, state.control_consumed);
+        }
+        if state.armed != state.consumed + 1 {
+            state.armed = state.consumed + 1;
+            self.outbox.arm_cq(self.cq.number(), state.consumed);
         }
     }
 

@@ -7,6 +7,9 @@ use dpa::hw::DataSegment;
 use dpa::proto::{Participant, RankInfo};
 use dpa::{ContextArray, Kept, ReceiveQueue, fence};
 
+/// Least depth of a send queue: a message has two entries, and only every fourth is completed visibly.
+const MIN_SENDS: u64 = 8;
+
 /// RPC `prepare_progress`: checks thread and peers, makes the machine and posts all receives. The fault, and the peer at fault (0 if it is
 /// the thread's).
 pub(crate) fn prepare(thread: &mut ProgressThread) -> Result<(), (ContextFault, u32)> {
@@ -44,6 +47,9 @@ pub(crate) fn prepare(thread: &mut ProgressThread) -> Result<(), (ContextFault, 
         if peer.rank >= thread.ranks || peer.rank == thread.rank {
             return Err((ContextFault::Worker, number));
         }
+        if peer.send_queue.depth() < MIN_SENDS {
+            return Err((ContextFault::QueueDepth, number));
+        }
         if peer.first_slot > slots || depth > slots - peer.first_slot {
             return Err((ContextFault::Staging, number));
         }
@@ -67,6 +73,7 @@ pub(crate) fn prepare(thread: &mut ProgressThread) -> Result<(), (ContextFault, 
     Control::attach(&thread.control_cq, &thread.control_queue).post_all();
     thread.state.report.operation = thread.first_operation;
     thread.state.report.deadline_ps = u64::MAX;
+    thread.state.over = thread.first_operation.wrapping_sub(1);
     thread.state.prepared = 1;
     fence::memory();
     Ok(())

@@ -166,7 +166,7 @@ impl Pending {
             }
             None => Box::new(HostDriver::new(card, place, FIRST_OPERATION, &peers, config.eager_bytes)?),
         };
-        let QueuePairs { control, reads } = driver.queue_pairs();
+        let QueuePairs { control, reads, rows } = driver.queue_pairs();
         let (direct, direct_bytes) = direct(card, &config, place)?.unzip();
         let device = card.device();
         let [.., high, low] = device.info().mac.0;
@@ -187,6 +187,7 @@ impl Pending {
             target_table: receive.targets().map_or((0, 0), Targets::table),
             speed: Speed { link_gbit_per_s: config.link_gbit_per_s, receive_threads: config.receive_threads },
             direct: direct_bytes.unwrap_or_default(),
+            rows,
         };
         let copier = Copier::new(card)?;
         let parts = Parts { driver, direct: None, send, receive, copier, _units: units };

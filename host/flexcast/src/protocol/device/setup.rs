@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 use std::mem::size_of;
 
-use flexcast_abi::progress::{MACHINE_BYTES, MESSAGE_BYTES};
+use flexcast_abi::progress::{COMMAND_BYTES, MACHINE_BYTES, MESSAGE_BYTES};
 use flexcast_abi::{
     ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, HostLine, KeptMemory, MessageMemory, ProgressCommand,
-    ProgressPeer, ProgressReport, ProgressThread, Shared as SharedLine, Signals, TableMemory,
+    ProgressDetail, ProgressPeer, ProgressReport, ProgressThread, Shared as SharedLine, Signals, TableMemory,
 };
 use flexcast_proto::{PieceSet, RankInfo};
 use flexio::{
-    Access, Affinity, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, MemoryKey,
-    MemoryRegion, Path, Retry,
+    Access, Affinity, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, HostBuffer,
+    MemoryKey, MemoryRegion, Path, Retry,
 };
 use zerocopy::IntoBytes as _;
 
-use super::{COMMAND_AT, DeviceDriver, Shared};
+use super::{COMMAND_AT, DeviceDriver, Rows, Shared};
 use crate::api::card::Card;
 use crate::api::config::Config;
-use crate::dpa::mailbox::Mailbox;
+use crate::dpa::mailbox::{Mailbox, SHORT_BYTES};
 use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
 use crate::endpoint::Purpose;
 use crate::error::Result;
@@ -27,8 +27,8 @@ use crate::protocol::driver::Connect;
 
 /// log2 of the receives posted to each peer: as many as the host's own connections have.
 const LOG_RECEIVES: u8 = 4;
-/// log2 of the sends under way to each peer.
-const LOG_SENDS: u8 = 3;
+/// log2 of the send queue entries of each peer: eight messages, each with eager data.
+const LOG_SENDS: u8 = 4;
 /// First packet number of every connection.
 const FIRST_PSN: u32 = 0;
 
@@ -47,7 +47,7 @@ impl DeviceDriver {
         let memory = DeviceBuffer::zeroed(process, COMMAND_AT + size_of::<ProgressCommand>() as u64)?;
         let key = MemoryKey::new(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let handler = EventHandler::new(process, "progress", memory.addr().get(), Affinity::Unit(unit))?;
-        let (mailbox, mailbox_target) = Mailbox::new(card, &handler, 1)?;
+        let (mailbox, mailbox_target) = Mailbox::new(card, &handler, 1 + COMMAND_BYTES.div_ceil(SHORT_BYTES))?;
         let depths = DpaDepths { log_send: Some(LOG_SENDS), log_receive: Some(LOG_RECEIVES) };
         let completions = (peers.len().max(1) as u32 * ((1 << LOG_SENDS) + (1 << LOG_RECEIVES))).next_power_of_two();
         let target = CqTarget::Thread(&handler);
@@ -63,6 +63,15 @@ impl DeviceDriver {
             ..Default::default()
         };
         signals.write(0, line.as_bytes())?;
+        let rows = match config.eager_bytes {
+            0 => None,
+            eager_bytes => {
+                let bytes = (eager_bytes as usize).next_multiple_of(64);
+                let memory = HostBuffer::zeroed(2 * bytes)?;
+                let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+                Some(Rows { memory: MemoryRegion::register(card.pd(), memory, access)?, bytes })
+            }
+        };
         Ok(Self {
             place,
             control: Control::new(card, neighbours, 0)?,
@@ -82,6 +91,10 @@ impl DeviceDriver {
             given_ps: 0,
             timed: false,
             completion: ProgressReport { deadline_ps: u64::MAX, ..Default::default() },
+            detail: ProgressDetail::default(),
+            eager_bytes: config.eager_bytes,
+            rows,
+            gathering: None,
             operation: 0,
             summary: None,
             asked: PieceSet::EMPTY,
@@ -107,7 +120,10 @@ impl DeviceDriver {
         let path = Path { traffic_class: config.control_class, ..Path::default() };
         let mut contexts = Vec::with_capacity(self.peers.len());
         for ((rank, qp), number) in self.peers.iter_mut().zip(0..) {
+            let (rows_remote, rows_rkey) = all[*rank as usize].rows;
             contexts.push(ProgressPeer {
+                rows_remote,
+                rows_rkey,
                 receive_queue: receive_memory(qp),
                 send_queue: send_memory(qp),
                 rank: *rank,
@@ -144,7 +160,10 @@ impl DeviceDriver {
             machine: KeptMemory::new(address(&machine), (MACHINE_BYTES / 8) as u32),
             signals: SharedLine::new(address(&self.signals)),
             command: HostLine::new(DeviceAddress::new(self.memory.buffer().addr().offset(COMMAND_AT).get())),
-            report_host: host(self.shared.completion()),
+            rows_host: self.rows.as_ref().map_or(0, |rows| rows.memory.addr().get()),
+            rows_bytes: self.rows.as_ref().map_or(0, |rows| rows.bytes as u64),
+            rows_lkey: self.rows.as_ref().map_or(0, |rows| rows.memory.lkey()),
+            report_host: host(self.shared.reports()),
             flag_host: host(self.shared.flag()),
             message_cq: cq_memory(&self.cq),
             control_cq: cq_memory(&self.mailbox_target.cq),

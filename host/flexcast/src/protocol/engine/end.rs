@@ -68,7 +68,7 @@ impl Engine {
 
     /// Ends an operation whose data has come with the barrier.
     fn release_eager(&mut self, mut running: Running) -> Result<()> {
-        if let Some((blocks, bytes)) = self.parts.driver.take_eager() {
+        if let Some((blocks, bytes)) = self.parts.driver.take_eager()? {
             for root in running.plan.root_ranks().filter(|root| *root != self.place.rank()) {
                 let block = &bytes[blocks[root as usize].clone()];
                 if !block.is_empty() {

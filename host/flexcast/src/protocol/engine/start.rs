@@ -136,7 +136,7 @@ impl Engine {
         }
         let Order { chains, .. } = order(plan, &self.config, own);
         let descriptor = descriptor(plan, &self.config, &self.alpha, running.operation, (chains, Algorithm::Eager));
-        driver.start_eager(descriptor, blocks, bytes, now_ps);
+        driver.start_eager(descriptor, blocks, bytes, now_ps)?;
         running.state.start_without_workers();
         running.report.phases.0.armed_ps = Some(now_ps);
         self.carry_out(now_ps)
