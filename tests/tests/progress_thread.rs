@@ -8,7 +8,7 @@ mod weak;
 
 use std::time::Duration;
 
-use calls::{PS_PER_US, config, machine, run};
+use calls::{PS_PER_US, config, machine, run, run_eagerly};
 use emu_provider::emulated;
 use flexcast::{Control, Transport};
 use flexcast_lab::sim::params::{HostFault, SimParams};
@@ -32,6 +32,14 @@ fn nor_with_chains_side_by_side_several_send_workers_and_small_budgets() {
     for (ranks, chains, budget) in [(5, 2, 4096), (8, 8, 1), (13, 4, 2)] {
         run(ranks, machine, &config().chains(chains).budget(budget).send_threads(2).lookahead_chunks(Some(1)));
     }
+}
+
+#[test]
+fn no_host_is_needed_where_blocks_ride_on_the_barrier() {
+    for ranks in [1, 2, 3, 5, 8, 17] {
+        run_eagerly(ranks, machine(ranks), &config());
+    }
+    run_eagerly(5, machine(5), &config().budget(1));
 }
 
 fn image() -> ImageFile {

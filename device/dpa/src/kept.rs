@@ -78,6 +78,13 @@ impl<'c> Messages<'c> {
         Self { base, words, owner: PhantomData }
     }
 
+    /// Address of the first word; 0: there is none.
+    #[inline]
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.base as u64
+    }
+
     /// Writes a message at byte offset `offset`; false, and nothing happens, if offset or bytes are not aligned to words or not all inside.
     /// Fence before the card is told of it ([`crate::fence::memory_write`]).
     pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
@@ -99,6 +106,15 @@ impl<'c> Messages<'c> {
             unsafe { self.base.add(first as usize + index).write_volatile(*word) };
         }
         true
+    }
+
+    /// The `N` words at byte offset `offset`, as [`Messages::read`] has them; none if they are not all inside.
+    #[inline]
+    #[must_use]
+    pub fn words<const N: usize>(&self, offset: u64) -> Option<[u64; N]> {
+        let first = self.first(offset, N as u64)?;
+        // SAFETY: as in `read`.
+        Some(core::array::from_fn(|index| unsafe { self.base.add(first as usize + index).read_volatile() }))
     }
 
     /// Reads `into.len()` words from byte offset `offset`; false, and nothing happens, if they are not all inside. After a fence that

@@ -6,9 +6,7 @@ use crate::abi::SendQueueMemory;
 use crate::completion::{CompletionQueue, CqeRef, Segment};
 use crate::hw::doorbell::queue_counter;
 use crate::hw::wqe::{FLAG_ON_ERROR, FLAG_SIGNALLED, SendWqe};
-use crate::hw::{
-    Be32, Be64, ControlSegment, Cqe, CqeOpcode, DataSegment, QpDoorbellRecord, RemoteAddressSegment, WriteWqe,
-};
+use crate::hw::{Be32, Be64, ControlSegment, Cqe, CqeOpcode, DataSegment, QpDoorbellRecord, WriteWqe};
 
 /// A send queue. Indices count entries from the queue's creation and never wrap.
 #[derive(Debug)]
@@ -54,26 +52,21 @@ impl SendQueue {
         WriteSlot { at: unsafe { self.ring.add((index & (self.depth() - 1)) as usize) }, queue: PhantomData }
     }
 
-    /// Writes entry number `index` as a send: what the hardware looks at of it.
+    /// Writes entry number `index` as a send.
     #[inline]
-    pub fn write_send(&self, index: u64, control: ControlSegment, data: DataSegment) {
-        let at = self.slot(index).at.cast::<SendWqe>();
+    pub fn write_send(&self, index: u64, entry: SendWqe) {
         // SAFETY: inside the ring; a send has the size of a basic block.
-        unsafe {
-            (&raw mut (*at).control).write_volatile(control);
-            (&raw mut (*at).data).write_volatile(data);
-        }
+        unsafe { self.slot(index).at.cast::<SendWqe>().write_volatile(entry) };
     }
 
-    /// Writes entry number `index` as an RDMA Write: what the hardware looks at of it.
-    #[inline]
-    pub fn write_write(&self, index: u64, control: ControlSegment, remote: RemoteAddressSegment, data: DataSegment) {
-        let at = self.slot(index).at;
-        // SAFETY: inside the ring.
-        unsafe {
-            (&raw mut (*at).control).write_volatile(control);
-            (&raw mut (*at).remote).write_volatile(remote);
-            (&raw mut (*at).data).write_volatile(data);
+    /// Writes the beginning of entry number `index`, as numbers that the hardware reads big-endian: one store each. At most a basic block.
+    #[inline(always)]
+    pub fn write_words<const N: usize>(&self, index: u64, words: [u64; N]) {
+        const { assert!(N * size_of::<u64>() <= size_of::<WriteWqe>(), "more than a basic block") };
+        let at = self.slot(index).at.cast::<Be64>();
+        for (position, word) in words.into_iter().enumerate() {
+            // SAFETY: inside the entry, which is 64-byte aligned.
+            unsafe { at.add(position).write_volatile(Be64::new(word)) };
         }
     }
 

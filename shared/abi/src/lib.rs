@@ -39,8 +39,8 @@ pub use memory::{
 pub use pingpong::PingPongContext;
 pub use placement::{Placement, RunRow};
 pub use progress::{
-    ProgressCommand, ProgressDetail, ProgressPeer, ProgressReport, ProgressThread, ProgressThreadState,
-    ProgressThreadStatus, Signals,
+    ProgressCommand, ProgressDetail, ProgressFlag, ProgressPeer, ProgressReport, ProgressSetUp, ProgressThread,
+    ProgressThreadState, ProgressThreadStatus, Signals,
 };
 pub use receive::{
     ContextFault, GroupContext, OPERATION_CLOSED, OPERATION_DEFERRED, Operation, ReceiveContext, ReceiveState, Staging,

@@ -2,8 +2,8 @@
 //! nothing to do between posting an operation and its end.
 //!
 //! It exchanges control messages over reliable queue pairs in DPA memory, one per peer; learns from receive contexts and send workers by
-//! [`Signals`]; and tells the host by a [`ProgressReport`] and a [`crate::CompletionFlag`]. The host gives it commands over a control queue
-//! as receive threads have (see [`crate::receive_thread`]), one at a time: the next one only after [`ProgressReport::acknowledged`] shows the last.
+//! [`Signals`]; and tells the host by a [`ProgressReport`] and a [`ProgressFlag`]. The host gives it commands over a control queue
+//! as receive threads have (see [`crate::receive_thread`]), one at a time: the next one only after [`ProgressFlag::acknowledged`] shows the last.
 
 use crate::layout::{abi_codes, abi_struct};
 use crate::{
@@ -106,14 +106,14 @@ abi_struct! {
         pub completed: u64,
         /// Messages received (progress thread).
         pub received: u64,
-        /// Address of the peer's rows for eager data (see [`ProgressThread::rows_host`]).
+        /// Address of the peer's rows for eager data (see [`ProgressSetUp::rows_host`]).
         pub rows_remote: u64,
         /// Their remote key.
         pub rows_rkey: u32,
         /// Zero.
         pub reserved: u32,
-        /// Zero.
-        pub reserved_2: u64,
+        /// Entries after which the card has read the row last sent from; 0: it has (progress thread).
+        pub reads_row_until: u64,
     }
 }
 
@@ -190,18 +190,18 @@ abi_struct! {
 pub const COMMAND_BYTES: usize = 256;
 
 abi_struct! {
-    /// What the progress thread tells the host, in host memory, in lines that only it writes: with every command, when the barrier is passed, when
+    /// What the progress thread tells the host, in host memory, in lines that only it writes: when an operation begins, when its barrier is passed, when
     /// something is to be read, at the end and on failure.
     ///
     /// There are two reports, which take turns: number n is written to the one with number n modulo 2, and announced in the
-    /// [`crate::CompletionFlag`] only then. Who finds number n announced before and after reading has read it whole. So have the
+    /// [`ProgressFlag`] only then. Who finds number n announced before and after reading has read it whole. So have the
     /// [`ProgressDetail`]s, of which a report says which one is current.
     #[size = 128, align = 64]
     pub struct ProgressReport {
         /// Number of this report.
         pub number: u64,
-        /// Number of the last command that was carried out.
-        pub acknowledged: u64,
+        /// Zero.
+        pub reserved: u64,
         /// Number of the operation that the rest is about.
         pub operation: u32,
         /// `REPORT_*`.
@@ -232,6 +232,19 @@ abi_struct! {
         pub activations: u32,
         /// Instructions retired in all activations before this one, modulo 2^32.
         pub instructions: u32,
+    }
+}
+
+abi_struct! {
+    /// What the progress thread tells the host in single words, in a line that only it writes.
+    #[size = 64, align = 64]
+    pub struct ProgressFlag {
+        /// Number of the last report in bits 31:0, that of the last operation that is over in bits 63:32.
+        pub announced: u64,
+        /// Number of the last command that was carried out.
+        pub acknowledged: u64,
+        /// Zero.
+        pub reserved: [u64; 6],
     }
 }
 
@@ -294,65 +307,77 @@ abi_codes! {
 }
 
 abi_struct! {
+    /// What a progress thread is set up with, which nobody writes any more.
+    #[size = 256, align = 64, memory]
+    pub struct ProgressSetUp {
+        /// Number of the communicator in messages.
+        pub communicator: u64,
+        /// Own rank.
+        pub rank: u32,
+        /// Ranks of the communicator.
+        pub ranks: u32,
+        /// Messages and actions after which an activation ends and asks to be run again; at least 1.
+        pub budget: u32,
+        /// Memory key of the message slots.
+        pub message_lkey: u32,
+        /// CQ of all peers' queues, bound to this thread. Depth at least the sum of theirs.
+        pub message_cq: CompletionQueueMemory,
+        /// The communicator's [`Signals`].
+        pub signals: Shared<Signals>,
+        /// CQ of the control queue, as in [`crate::ReceiveThread`].
+        pub control_cq: CompletionQueueMemory,
+        /// Receive queue of the control connection, likewise.
+        pub control_queue: ReceiveQueueMemory,
+        /// The command (host).
+        pub command: HostLine<ProgressCommand>,
+        /// Host address of two rows of `rows_bytes` for eager data, which peers write to: of operations with even and with odd numbers. The card
+        /// alone reaches them; the firmware never dereferences the address.
+        pub rows_host: u64,
+        /// Bytes of each; 0: there are none, and no eager operations.
+        pub rows_bytes: u32,
+        /// Local key of the rows.
+        pub rows_lkey: u32,
+        /// Host address of two [`ProgressReport`]s and, behind them, two [`ProgressDetail`]s, 64-byte aligned.
+        pub report_host: u64,
+        /// Host address of the [`ProgressFlag`], 64-byte aligned.
+        pub flag_host: u64,
+        /// Activation ids of the send workers, as many as [`Signals::senders`].
+        pub senders: TableMemory<u64>,
+        /// Outbox of the thread.
+        pub outbox_id: u32,
+        /// Window of the thread.
+        pub window_id: u32,
+        /// Memory key of the host memory that holds reports and flag.
+        pub window_mkey: u32,
+        /// Number of the first operation.
+        pub first_operation: u32,
+        /// [`crate::ABI_HASH`].
+        pub abi_hash: u64,
+        /// [`crate::ABI_VERSION`].
+        pub abi_version: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// Zero.
+        pub reserved_2: [u64; 5],
+    }
+}
+
+abi_struct! {
     /// A progress thread. Its device address is the argument of the event handler `progress`.
     ///
     /// Life: as a [`crate::ReceiveThread`]'s, with RPC `prepare_progress`.
     #[size = 1088, align = 64, memory]
     pub struct ProgressThread {
-        /// [`crate::ABI_HASH`].
-        pub abi_hash: u64,
-        /// [`crate::ABI_VERSION`].
-        pub abi_version: u32,
-        /// Own rank.
-        pub rank: u32,
-        /// Ranks of the communicator.
-        pub ranks: u32,
-        /// Number of the first operation.
-        pub first_operation: u32,
-        /// Messages and actions after which an activation ends and asks to be run again; at least 1.
-        pub budget: u32,
-        /// Outbox of the thread.
-        pub outbox_id: u32,
-        /// Window of the thread.
-        pub window_id: u32,
-        /// Memory key of the host memory that holds report and flag.
-        pub window_mkey: u32,
-        /// Memory key of the message slots.
-        pub message_lkey: u32,
-        /// Local key of the rows at `rows_host`.
-        pub rows_lkey: u32,
-        /// Number of the communicator in messages.
-        pub communicator: u64,
+        /// What it is set up with.
+        pub set_up: ProgressSetUp,
         /// The peers; peer number i has user index i.
         pub contexts: ContextMemory<ProgressPeer>,
-        /// Activation ids of the send workers, as many as [`Signals::senders`].
-        pub senders: TableMemory<u64>,
         /// Message slots, [`MESSAGE_BYTES`] bytes each.
         pub messages: MessageMemory,
         /// Memory for the machine of the protocol, [`MACHINE_BYTES`] bytes.
         pub machine: KeptMemory,
-        /// The communicator's [`Signals`].
-        pub signals: Shared<Signals>,
-        /// Host address of two [`ProgressReport`]s and, behind them, two [`ProgressDetail`]s, 64-byte aligned.
-        pub report_host: u64,
-        /// Host address of the [`crate::CompletionFlag`] that announces reports, 64-byte aligned: the number of the last one in bits 31:0, that of
-        /// the last operation that is over in bits 63:32.
-        pub flag_host: u64,
-        /// The command (host).
-        pub command: HostLine<ProgressCommand>,
-        /// CQ of all peers' queues, bound to this thread. Depth at least the sum of theirs.
-        pub message_cq: CompletionQueueMemory,
-        /// CQ of the control queue, as in [`crate::ReceiveThread`].
-        pub control_cq: CompletionQueueMemory,
-        /// Receive queue of the control connection, likewise.
-        pub control_queue: ReceiveQueueMemory,
-        /// Host address of two rows of `rows_bytes` for eager data, which peers write to: of operations with even and with odd numbers. The card
-        /// alone reaches them; the firmware never dereferences the address.
-        pub rows_host: u64,
-        /// Bytes of each; 0: there are none, and no eager operations.
-        pub rows_bytes: u64,
         /// Zero.
-        pub reserved: [u64; 7],
+        pub reserved: [u64; 2],
         /// State (progress thread).
         pub state: ProgressThreadState,
     }
@@ -373,10 +398,12 @@ abi_struct! {
         pub consumed: u64,
         /// Control completions consumed.
         pub control_consumed: u64,
-        /// How many of each there were when their queue was armed, and one more: 0, if it never was.
-        pub armed: u64,
-        /// Likewise of the control queue.
-        pub control_armed: u64,
+        /// Number of the command carried out last.
+        pub acknowledged: u64,
+        /// Peers to which a row is being sent.
+        pub reading: u32,
+        /// 1 while the signals of the operation begun last wait until the rows of the one before are sent.
+        pub held: u32,
         /// The host's clock less the device's, modulo 2^64.
         pub clock_ps: u64,
         /// Sequence number of the receive contexts' operation.
@@ -413,10 +440,12 @@ abi_struct! {
         pub eager: u32,
         /// Number of the last operation that is over.
         pub over: u32,
+        /// 1 while the command carried out last is not acknowledged.
+        pub unacknowledged: u32,
         /// 1: [`ProgressDetail::to_read`] is not empty.
         pub reads: u32,
         /// Zero.
-        pub reserved: u32,
+        pub reserved: u64,
         /// Eager data of the own signals, as in the command.
         pub carried: [u64; 10],
         /// Own turn of the posted operation, as in the command.
@@ -429,8 +458,12 @@ abi_struct! {
         pub everybody: u32,
         /// Pieces of each block of the posted operation.
         pub pieces: u32,
+        /// A signal of the barrier of the operation under way, as it is sent, of round 0.
+        pub signal: [u64; 6],
+        /// Numbers of the peers to which the signals of each round go.
+        pub partners: [u16; 12],
         /// Zero.
-        pub reserved_2: [u64; 13],
+        pub reserved_2: [u64; 3],
         /// The detail as it is to be told next.
         pub detail: ProgressDetail,
     }

@@ -5,10 +5,10 @@ use flexcast_abi::progress::COMMAND_BYTES;
 use flexcast_abi::{
     ABI_HASH, ABI_MIN_VERSION, ABI_VERSION, BitmapMemory, CompletionFlag, CompletionQueueMemory, ContextFault,
     ContextMemory, FLAG_MAGIC, GroupContext, HostLine, Layout, MessageMemory, Operation, OperationState,
-    PingPongContext, Placement, ProgressCommand, ProgressDetail, ProgressLine, ProgressPeer, ProgressReport, ProgressThread,
-    ProgressThreadStatus, ReceiveContext, ReceiveQueueMemory, ReceiveReport, ReceiveState, ReceiveStatus,
-    ReceiveThread, RunRow, SendContext, SendOperation, SendQueueMemory, SendReport, SendRun, SendStatus, SendThread,
-    Shared, Signals, TableMemory, Transport, bring_up_answer,
+    PingPongContext, Placement, ProgressCommand, ProgressDetail, ProgressLine, ProgressPeer, ProgressReport,
+    ProgressThread, ProgressThreadStatus, ReceiveContext, ReceiveQueueMemory, ReceiveReport, ReceiveState,
+    ReceiveStatus, ReceiveThread, RunRow, SendContext, SendOperation, SendQueueMemory, SendReport, SendRun, SendStatus,
+    SendThread, Shared, Signals, TableMemory, Transport, bring_up_answer,
 };
 
 /// Hashes by version. When this fails, raise ABI_VERSION and add a line; never edit a published one.

@@ -13,7 +13,7 @@
 mod failing;
 
 use crate::agreement::{Agreement, Summary};
-use crate::barrier::Barrier;
+use crate::barrier::{Barrier, Signal};
 use crate::failure::{Cause, Failure, WaitedFor};
 use crate::handshake::Handshake;
 use crate::message::{Action, Body, Message, OperationDescriptor, ProtocolError};
@@ -323,6 +323,36 @@ impl Participant {
             Body::Barrier { .. } | Body::Failed(_) => {}
         }
         Ok(())
+    }
+
+    /// Whether the barrier of the operation under way is all that there is to do: it is not left yet, and nothing has failed.
+    #[must_use]
+    #[inline]
+    pub fn is_in_barrier(&self) -> bool {
+        self.state == State::Running && self.passed_ps.is_none() && self.failure.is_none()
+    }
+
+    /// Whether all signals of the barrier have been sent and have come: [`Participant::poll`] leaves it.
+    #[must_use]
+    #[inline]
+    pub fn is_barrier_passed(&self) -> bool {
+        self.barrier.is_passed()
+    }
+
+    /// [`Participant::handle`] of a signal of the operation under way whose sender has called the same, to be called only while
+    /// [`Participant::is_in_barrier`]. Firmware sees that from the bytes, without decoding them.
+    ///
+    /// # Errors
+    /// One that no rank that keeps to the protocol can have sent.
+    #[inline]
+    pub fn handle_agreed(&mut self, from: u32, round: u8) -> Result<(), ProtocolError> {
+        Ok(self.barrier.handle(from, self.barrier.operation(), round)?)
+    }
+
+    /// [`Participant::poll`] of the signals of the barrier alone, to be called only while [`Participant::is_in_barrier`].
+    #[inline]
+    pub fn poll_signal(&mut self) -> Option<Signal> {
+        self.barrier.poll()
     }
 
     /// Time has passed: the cutoff or a bound may be reached. To be called before [`Participant::poll`] with the time

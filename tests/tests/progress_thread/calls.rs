@@ -10,8 +10,10 @@ use flexcast_tests::image_bytes;
 
 pub(crate) const PS_PER_US: u64 = 1_000_000;
 
+/// What none of these operations is short enough to ride on the barrier with.
 pub(crate) fn config() -> Config {
     Config::default()
+        .eager_bytes(0)
         .with_subgroups(2)
         .control(Control::Device)
         .algorithm(Selection::Multicast)
@@ -159,6 +161,52 @@ pub(crate) fn operates(all: &[Communicator], call: Call, seed: usize, chains: u6
         sum.fetch += messages.fetch + messages.acknowledge + messages.failed;
     }
     assert_eq!((sum.fetch, sum.activate), (0, call.activations(ranks, chains)));
+}
+
+/// [`operates`] with blocks that ride on the barrier: its signals are all that is sent.
+pub(crate) fn operates_eagerly(all: &[Communicator], call: Call, seed: usize) {
+    let before: Vec<MessageCounts> = all.iter().map(Communicator::messages).collect();
+    let requests: Vec<Request> = all.iter().map(|communicator| call.post(communicator, seed)).collect();
+    assert!(all.iter().all(|communicator| !communicator.is_flagged().expect("read")), "too early");
+    pass(3_000 * PS_PER_US);
+    let expected = call.expected(all.len(), seed);
+    for ((communicator, request), before) in all.iter().zip(requests).zip(before) {
+        let rank = communicator.rank();
+        assert!(communicator.is_flagged().expect("read"), "rank {rank}: {call:?} {seed} is not over");
+        let done = taken(communicator, request);
+        assert!(done.receive.to_vec().expect("read") == expected, "{call:?} {seed}");
+        let phases = done.report.phases.in_ps();
+        let times = [Some(phases.posted_ps), phases.armed_ps, phases.ready_ps, phases.complete_ps, phases.released_ps];
+        assert!(times.iter().all(Option::is_some) && times.is_sorted(), "{phases:?}");
+        let MessageCounts { barrier, activate, fetch, acknowledge, last, failed } = communicator.messages();
+        assert_eq!(barrier - before.barrier, u64::from((all.len() as u32).next_power_of_two().ilog2()));
+        assert_eq!(activate + fetch + acknowledge + last + failed, 0, "{call:?} {seed}");
+    }
+}
+
+/// Calls whose blocks ride on the barrier where 4096 bytes may, just fit, and just do not.
+pub(crate) fn eager_calls(ranks: usize) -> Vec<Call> {
+    let most = 4096 / ranks;
+    vec![
+        Call::Allgather { len: 64 },
+        Call::Allgather { len: 1 },
+        Call::Broadcast { root: ranks - 1, len: 2048 },
+        Call::Allgather { len: most },
+        Call::Allgatherv { step: 2 },
+        Call::Broadcast { root: 0, len: 0 },
+        Call::Broadcast { root: ranks / 2, len: 1500 },
+        Call::Allgather { len: most - 1 },
+    ]
+}
+
+/// [`operates_eagerly`], all calls, some of them twice so that both rows are used for each.
+pub(crate) fn run_eagerly(ranks: usize, machine: MachineConfig, config: &Config) {
+    with_ranks(machine, &config.clone().eager_bytes(4096), |all| {
+        for (seed, call) in eager_calls(ranks).into_iter().chain(eager_calls(ranks).into_iter().skip(1)).enumerate() {
+            operates_eagerly(all, call, seed);
+        }
+    });
+    assert_eq!(with_world(|world| world.take_races()).expect("a world"), []);
 }
 
 pub(crate) fn run(ranks: usize, machine: impl Fn(usize) -> MachineConfig, config: &Config) {

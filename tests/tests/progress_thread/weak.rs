@@ -8,7 +8,9 @@ use flexcast::{Config, Test};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::calls::{Call, PS_PER_US, config, machine, operates, pass, run, taken, with_ranks};
+use super::calls::{
+    Call, PS_PER_US, config, eager_calls, machine, operates, pass, run, run_eagerly, taken, with_ranks,
+};
 
 /// Seeds of weak memory; `FLEXCAST_WEAK_SEEDS` asks for another number.
 fn seeds() -> u64 {
@@ -107,6 +109,29 @@ fn watched(machine: MachineConfig, config: &Config, calls: &[Call], mut until_ne
     let races = with_world(|world| world.take_races()).expect("a world");
     assert!(races.is_empty(), "{}", races[0]);
     recovered
+}
+
+/// Eager data, of which some comes early.
+#[test]
+fn image_allgather_takes_blocks_that_ride_on_the_barrier_when_memory_is_weak() {
+    for seed in 1..=seeds() {
+        for cost in speeds() {
+            for ranks in [2, 5] {
+                run_eagerly(ranks, MachineConfig { cost, ..weak(seed, machine(ranks)) }, &config());
+            }
+        }
+    }
+}
+
+#[test]
+fn image_allgather_tells_hosts_that_look_all_the_time_which_eager_blocks_are_there() {
+    for seed in 1..=2 * seeds() {
+        for cost in speeds() {
+            let machine = MachineConfig { cost, ..weak(seed, machine(3)) };
+            let calls: Vec<Call> = eager_calls(3).into_iter().chain(calls(3)).collect();
+            watched(machine, &config().chains(2).eager_bytes(4096), &calls, || PS_PER_US / 50);
+        }
+    }
 }
 
 fn calls(ranks: usize) -> [Call; 6] {

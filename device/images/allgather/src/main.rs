@@ -39,7 +39,7 @@ mod entries {
     /// Checks a progress thread's context and those of its peers and posts its receives; answers as `prepare_receive` does.
     #[dpa::rpc]
     fn prepare_progress(thread: &mut ProgressThread) -> u64 {
-        let rank = thread.rank;
+        let rank = thread.set_up.rank;
         answer("progress", rank, crate::progress::prepare(thread))
     }
 

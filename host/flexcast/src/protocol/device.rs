@@ -12,11 +12,12 @@ use std::ops::Range;
 
 use flexcast_abi::progress::{
     COMMAND_BYTES, COMMAND_CUT_OFF, COMMAND_DELIVERED, COMMAND_EAGER, COMMAND_FAIL, COMMAND_POST, COMMAND_READ,
-    COMMAND_TIME, NOBODY, REPORT_DISAGREES, REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY, REPORT_RELEASED, REPORT_RELEASING,
+    COMMAND_TIME, NOBODY, REPORT_DISAGREES, REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY, REPORT_RELEASED,
+    REPORT_RELEASING,
 };
 use flexcast_abi::progress::{REPORTS_BYTES, ROUNDS};
 use flexcast_abi::{
-    CompletionFlag, ProgressCommand, ProgressDetail, ProgressReport, ProgressThread, ProgressThreadStatus,
+    ProgressCommand, ProgressDetail, ProgressFlag, ProgressReport, ProgressThread, ProgressThreadStatus,
 };
 use flexcast_proto::eager::Carriage;
 use flexcast_proto::wire::Availability;
@@ -65,7 +66,7 @@ impl Shared {
     }
 
     const fn command(self) -> usize {
-        self.flag() + size_of::<CompletionFlag>()
+        self.flag() + size_of::<ProgressFlag>()
     }
 
     pub(crate) const fn end(self) -> usize {
@@ -116,6 +117,8 @@ pub(crate) struct DeviceDriver {
     /// Number of the last command that was given, and when.
     sequence: u64,
     given_ps: u64,
+    /// Number of the last command that is carried out.
+    acknowledged: u64,
     /// That command was to look at the clock.
     timed: bool,
     completion: ProgressReport,
@@ -143,20 +146,23 @@ pub(crate) struct DeviceDriver {
 impl DeviceDriver {
     /// What the progress thread has announced: the number of its last report, modulo 2^32, and that of the last operation that is over.
     fn announced(&self) -> Result<(u32, u32)> {
-        let value = self.host.read_u64(self.shared.flag() + offset_of!(CompletionFlag, value))?;
+        let value = self.host.read_u64(self.shared.flag() + offset_of!(ProgressFlag, announced))?;
         Ok((value as u32, (value >> 32) as u32))
     }
 
     /// Takes a new completion, if there is one.
     fn take_completion(&mut self, now_ps: u64) -> Result<bool> {
+        let acknowledged = self.host.read_u64(self.shared.flag() + offset_of!(ProgressFlag, acknowledged))?;
+        let moved = acknowledged != self.acknowledged;
+        self.acknowledged = acknowledged;
         let (number, _) = self.announced()?;
         if number == self.completion.number as u32 {
-            let waits = self.completion.acknowledged != self.sequence && self.lost.is_none();
+            let waits = acknowledged != self.sequence && self.lost.is_none();
             if waits && now_ps.saturating_sub(self.given_ps) > ANSWER_PS {
                 self.lose(NO_ANSWER);
                 return Ok(true);
             }
-            return Ok(false);
+            return Ok(moved);
         }
         let mut bytes = [0; size_of::<ProgressReport>()];
         self.host.read(self.shared.report(number.into()), &mut bytes)?;
@@ -169,7 +175,7 @@ impl DeviceDriver {
         }
         // If another report has come meanwhile, the one after it may be on its way to where this one was read.
         if self.announced()?.0 != number || completion.number as u32 != number || detail.number != completion.detail {
-            return Ok(false);
+            return Ok(moved);
         }
         (self.completion, self.detail) = (completion, detail);
         if detail.status != ProgressThreadStatus::Running as u32 {
@@ -187,7 +193,7 @@ impl DeviceDriver {
 
     /// Gives the command that has gathered, if the last one is carried out.
     fn give_command(&mut self, now_ps: u64) -> Result<()> {
-        if self.command.flags == 0 || self.completion.acknowledged != self.sequence || !self.mailbox.is_free()? {
+        if self.command.flags == 0 || self.acknowledged != self.sequence || !self.mailbox.is_free()? {
             return Ok(());
         }
         self.sequence += 1;
@@ -199,10 +205,7 @@ impl DeviceDriver {
             sequence_check: self.sequence,
             ..std::mem::take(&mut self.command)
         };
-        let to = DeviceRange {
-            address: self.memory.buffer().addr().offset(COMMAND_AT).get(),
-            rkey: self.memory.id(),
-        };
+        let to = DeviceRange { address: self.memory.buffer().addr().offset(COMMAND_AT).get(), rkey: self.memory.id() };
         let (fixed, pieces) = command.as_bytes().split_at(COMMAND_BYTES);
         if command.flags & (COMMAND_DELIVERED | COMMAND_READ) != 0 {
             let at = self.shared.command();
@@ -274,7 +277,7 @@ impl DeviceDriver {
 
     /// A deadline has passed, if it has. The same command is not given twice before it is carried out.
     fn handle_time(&mut self, now_ps: u64) {
-        let asked = self.timed && self.completion.acknowledged != self.sequence;
+        let asked = self.timed && self.acknowledged != self.sequence;
         if now_ps >= self.completion.deadline_ps && !asked {
             self.command.flags |= COMMAND_TIME;
         }
@@ -354,7 +357,7 @@ impl Driver for DeviceDriver {
         descriptor: OperationDescriptor,
         blocks: Vec<Range<usize>>,
         bytes: Vec<u8>,
-        _now_ps: u64,
+        now_ps: u64,
     ) -> Result<()> {
         let Some(rows) = &self.rows else { return Ok(()) };
         let own = blocks[self.place.rank() as usize].clone();
@@ -382,6 +385,8 @@ impl Driver for DeviceDriver {
             ..self.command
         };
         self.begin(descriptor.summary, PieceSet::EMPTY);
+        // The thread begins at once, and reports when it has something to say.
+        self.completion.deadline_ps = now_ps.saturating_add(descriptor.barrier_timeout_ps);
         self.gathering = Some((descriptor.operation, blocks));
         Ok(())
     }

@@ -265,7 +265,8 @@ impl Codec {
             Body::Fetch { .. } | Body::Acknowledge { .. } | Body::Failed(_) => return None,
         };
         let [first, second, third, fourth] = body;
-        let words = [short_header(kind), self.communicator, u64::from(message.operation) | first, second, third, fourth];
+        let words =
+            [short_header(kind), self.communicator, u64::from(message.operation) | first, second, third, fourth];
         Some(words.map(u64::to_le))
     }
 

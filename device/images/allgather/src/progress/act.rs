@@ -1,5 +1,6 @@
 //! Events of receive contexts and send workers, and the actions of the protocol's state machine.
 
+use dpa::Table;
 use dpa::abi::progress::{REPORT_DISAGREES, REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY, REPORT_RELEASING};
 use dpa::proto::{Action, Failure};
 
@@ -7,23 +8,24 @@ use super::ProgressEngine;
 
 impl ProgressEngine<'_> {
     /// Tells the machine what has been signalled, and the time.
+    #[inline(never)]
     pub(super) fn look(&mut self) {
         let now_ps = self.now_ps();
-        if self.state.posted != 0 && self.signals.are_armed(self.state.receive_sequence) {
+        let signals = self.signals();
+        if self.state.posted != 0 && signals.are_armed(self.state.receive_sequence) {
             self.begin(now_ps);
         }
-        if self.state.posted == 0 && self.state.unreceived != 0 && self.signals.is_complete(self.state.receive_sequence)
-        {
+        if self.state.posted == 0 && self.state.unreceived != 0 && signals.is_complete(self.state.receive_sequence) {
             self.state.unreceived = 0;
             self.state.report.received_ps = now_ps;
             self.participant.progressed(now_ps);
             self.participant.delivered_all();
         }
-        if self.state.sending != 0 && self.signals.are_announced(self.state.send_sequence) {
+        if self.state.sending != 0 && signals.are_announced(self.state.send_sequence) {
             self.state.sending = 0;
             self.participant.sent();
         }
-        if self.state.unsent != 0 && self.signals.are_sent(self.state.send_sequence) {
+        if self.state.unsent != 0 && signals.are_sent(self.state.send_sequence) {
             self.state.unsent = 0;
             self.state.report.sent_ps = now_ps;
             self.release_if_over(now_ps);
@@ -35,10 +37,11 @@ impl ProgressEngine<'_> {
     }
 
     /// Does what the machine asks for, until there is nothing more, or no room for a message (true), or the budget is used up (false).
+    #[inline(never)]
     pub(super) fn act(&mut self, budget: &mut u64) -> bool {
         loop {
-            if self.state.full != 0 {
-                // The completion that makes room wakes the thread.
+            if self.state.full != 0 || self.is_held() {
+                // The completion that makes room, or tells that a row is sent, wakes the thread.
                 break;
             }
             if *budget == 0 {
@@ -69,22 +72,25 @@ impl ProgressEngine<'_> {
     }
 
     /// Lets the send workers go.
+    #[inline(never)]
     fn multicast(&mut self) {
+        let signals = self.signals();
         self.state.report.sending_ps = self.now_ps();
         if self.state.send_sequence == 0 {
             self.participant.sent();
             return;
         }
-        if self.signals.are_sent(self.state.send_sequence) {
+        if signals.are_sent(self.state.send_sequence) {
             // The host has closed it before its turn: nothing is sent, and nobody will wake this thread for that.
             self.state.report.sent_ps = self.now_ps();
             self.participant.sent();
             return;
         }
         (self.state.sending, self.state.unsent) = (1, 1);
-        self.signals.go(self.state.send_sequence);
-        for number in 0..self.senders.len().min(self.signals.senders()) {
-            if let Some(id) = self.senders.get(number) {
+        signals.go(self.state.send_sequence);
+        let senders = Table::attach(&self.set_up.senders).first(signals.senders());
+        for number in 0..senders.len() {
+            if let Some(id) = senders.get(number) {
                 dpa::entry::activate(id as u32);
             }
         }

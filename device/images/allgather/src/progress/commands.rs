@@ -15,8 +15,8 @@ use super::ProgressEngine;
 impl ProgressEngine<'_> {
     /// Takes the host's messages and the command they announce.
     pub(super) fn poll_control(&mut self) {
-        if self.control.is_ready(self.state.control_consumed) {
-            let events = self.control.take(&mut self.state.control_consumed);
+        if self.is_told() {
+            let events = self.control().take(&mut self.state.control_consumed);
             self.state.pending |= u32::from(events.message);
             if let Some(syndrome) = events.error {
                 self.refuse(ProgressThreadStatus::ControlError, u32::from(syndrome));
@@ -40,19 +40,19 @@ impl ProgressEngine<'_> {
 
     #[inline(never)]
     fn obey(&mut self) {
-        let sequence = self.command.load_at::<{ offset_of!(ProgressCommand, sequence) }>();
-        let whole = sequence == self.command.load_at::<{ offset_of!(ProgressCommand, sequence_check) }>();
-        if !whole || sequence == self.state.report.acknowledged {
+        let command = self.command();
+        let sequence = command.load_at::<{ offset_of!(ProgressCommand, sequence) }>();
+        let whole = sequence == command.load_at::<{ offset_of!(ProgressCommand, sequence_check) }>();
+        if !whole || sequence == self.state.acknowledged {
             // Half written: its own message is still to come.
             return;
         }
         // No fence: the command was whole before the message came that it is taken for, behind whose completion there is one
         // (`Control::take`), and the host writes no other command before this one is acknowledged.
-        let now_ps = self.command.load_at::<{ offset_of!(ProgressCommand, now_ps) }>();
-        let (flags, operation) = self.command.pair_at::<{ offset_of!(ProgressCommand, flags) }>();
+        let now_ps = command.load_at::<{ offset_of!(ProgressCommand, now_ps) }>();
+        let (flags, operation) = command.pair_at::<{ offset_of!(ProgressCommand, flags) }>();
         self.state.clock_ps = now_ps.wrapping_sub(dpa::thread::time().wrapping_mul(super::PS_PER_NS));
-        self.state.report.acknowledged = sequence;
-        self.state.unreported = 1;
+        (self.state.acknowledged, self.state.unacknowledged) = (sequence, 1);
         let carried_out = (flags & COMMAND_POST == 0 || self.post(flags, operation, now_ps))
             && (flags & !(COMMAND_POST | COMMAND_EAGER) == 0 || self.carry_out(flags, now_ps));
         if !carried_out {
@@ -64,12 +64,13 @@ impl ProgressEngine<'_> {
     #[cold]
     #[inline(never)]
     fn carry_out(&mut self, flags: u32, now_ps: u64) -> bool {
+        let command = self.command();
         if flags & COMMAND_DELIVERED != 0 {
-            let delivered = self.command.words_at::<{ offset_of!(ProgressCommand, delivered) }, RANK_WORDS>();
+            let delivered = command.words_at::<{ offset_of!(ProgressCommand, delivered) }, RANK_WORDS>();
             self.participant.delivered_pieces(&PieceSet::from_words(delivered));
         }
         if flags & COMMAND_READ != 0 {
-            let read = self.command.words_at::<{ offset_of!(ProgressCommand, read) }, RANK_WORDS>();
+            let read = command.words_at::<{ offset_of!(ProgressCommand, read) }, RANK_WORDS>();
             for piece in PieceSet::from_words(read).iter() {
                 self.participant.read(piece);
             }
@@ -78,18 +79,19 @@ impl ProgressEngine<'_> {
             self.participant.cut_off(now_ps);
         }
         if flags & COMMAND_FAIL != 0 {
-            let (culprit, witness) = self.command.pair_at::<{ offset_of!(ProgressCommand, culprit) }>();
-            let (cause, _) = self.command.pair_at::<{ offset_of!(ProgressCommand, cause) }>();
+            let (culprit, witness) = command.pair_at::<{ offset_of!(ProgressCommand, culprit) }>();
+            let (cause, _) = command.pair_at::<{ offset_of!(ProgressCommand, cause) }>();
             let Ok(cause) = Cause::from_bits(cause) else { return false };
             self.participant.fail(Failure { culprit, witness, cause });
         }
         self.state.due |= u32::from(flags & COMMAND_TIME != 0);
+        self.state.unreported = 1;
         true
     }
 
     /// Takes a posted operation. One whose data rides on the barrier begins at once. False if that makes no sense.
     fn post(&mut self, flags: u32, operation: u32, now_ps: u64) -> bool {
-        let command = &self.command;
+        let command = self.command();
         let (kind, root) = command.pair_at::<{ offset_of!(ProgressCommand, kind) }>();
         let Some(Ok(known)) = u8::try_from(kind).ok().map(Kind::from_raw) else { return false };
         if self.state.posted != 0 {
@@ -113,7 +115,7 @@ impl ProgressEngine<'_> {
             state.undetailed = 1;
         }
         if eager {
-            if self.rows.bytes == 0 {
+            if self.set_up.rows_bytes == 0 {
                 return false;
             }
             state.unreceived = 0;
@@ -123,6 +125,7 @@ impl ProgressEngine<'_> {
             let summary = Summary { kind: known, root, amount, chunk_bytes, chains, algorithm };
             // Refused if the communicator has failed, of which the report tells.
             self.participant.post_eager(operation, summary, (barrier_timeout_ps, bound_ps), now_ps);
+            self.keep_signal(operation, summary);
             return true;
         }
         state.posted = 1;
@@ -153,7 +156,7 @@ impl ProgressEngine<'_> {
         let [kind, root, chunk_bytes, chains] = state.descriptor;
         let [amount, barrier_timeout_ps, cutoff_ps, bound_ps] = state.spans;
         let Ok(kind) = Kind::from_raw(kind as u8) else { return };
-        let roots = if state.everybody != 0 { RankSet::below(self.ranks) } else { RankSet::of(root) };
+        let roots = if state.everybody != 0 { RankSet::below(self.set_up.ranks) } else { RankSet::of(root) };
         let algorithm = Algorithm::Multicast;
         let summary = Summary { kind, root, amount, chunk_bytes, chains, algorithm };
         let operation = state.report.operation;
@@ -166,6 +169,7 @@ impl ProgressEngine<'_> {
         let turn = (chain != NOBODY).then_some(Turn { chain, step, predecessor, successor });
         // Refused if the communicator has failed, of which the report tells.
         self.participant.post_with(descriptor, turn, now_ps);
-        self.participant.delivered(self.rank);
+        self.keep_signal(operation, summary);
+        self.participant.delivered(self.set_up.rank);
     }
 }

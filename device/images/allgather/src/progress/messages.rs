@@ -1,12 +1,12 @@
 //! Control messages: receiving and sending.
 
-use dpa::abi::ProgressPeer;
 use dpa::abi::progress::MESSAGE_BYTES;
+use dpa::abi::{ProgressPeer, ProgressSetUp};
 use dpa::hw::wqe::{FLAG_ON_ERROR, FLAG_SIGNALLED, SendWqe, WriteWqe};
-use dpa::hw::{Be32, Be64, ControlSegment, CqeOpcode, DataSegment, RemoteAddressSegment, WqeOpcode};
+use dpa::hw::{ControlSegment, CqeOpcode, WqeOpcode};
 use dpa::proto::wire::{Availability, FIXED_BYTES, FIXED_WORDS, MAX_BYTES};
-use dpa::proto::{Body, Cause, Codec, Failure, Message};
-use dpa::{Messages, ReceiveQueue, SendQueue, fence};
+use dpa::proto::{Body, Cause, Codec, Failure, Message, Signal, Summary};
+use dpa::{CompletionQueue, Messages, Outbox, ReceiveQueue, SendQueue, fence};
 use zerocopy::IntoBytes as _;
 
 use super::ProgressEngine;
@@ -20,8 +20,12 @@ const _: () = assert!(WORDS as u64 * 8 <= MESSAGE_BYTES);
 
 /// Most entries of a message: its eager data and itself.
 const MESSAGE_ENTRIES: u64 = 2;
-/// Every so many entries of a send queue one is completed visibly. A queue without room has such an entry under way.
-const SIGNALLED: u64 = 4;
+/// Of messages that have no eager data every so many is completed visibly, and each that has. A queue without room has such an entry under way.
+const SIGNALLED: u64 = 8;
+
+/// Where the round of a signal is in its third word.
+const ROUND_SHIFT: u32 = 32;
+const ROUND: u64 = 0xFF << ROUND_SHIFT;
 
 /// Whether a peer's send queue has no room for a message.
 const fn is_full(peer: &ProgressPeer) -> bool {
@@ -30,14 +34,16 @@ const fn is_full(peer: &ProgressPeer) -> bool {
 
 impl ProgressEngine<'_> {
     /// Consumes completions until none is left (true) or the budget is used up (false).
+    #[inline(never)]
     pub(super) fn take_messages(&mut self, budget: &mut u64) -> bool {
-        while self.cq.is_ready(self.state.consumed) {
+        let cq = CompletionQueue::attach(&self.set_up.message_cq);
+        while cq.is_ready(self.state.consumed) {
             if *budget == 0 {
                 return false;
             }
             *budget -= 1;
             fence::memory_read();
-            let entry = self.cq.entry(self.state.consumed);
+            let entry = cq.entry(self.state.consumed);
             let (opcode, index) = (entry.op_own() >> 4, entry.user_index() as usize);
             if opcode == CqeOpcode::Send as u64 {
                 self.receive(index, u64::from(entry.wqe_counter()), entry.byte_count());
@@ -48,7 +54,7 @@ impl ProgressEngine<'_> {
             }
             self.state.consumed += 1;
             // No fence: branches up to here depended on all that was read of the entry given back.
-            self.cq.set_consumer(self.state.consumed);
+            cq.set_consumer(self.state.consumed);
         }
         true
     }
@@ -58,6 +64,10 @@ impl ProgressEngine<'_> {
         let Some(peer) = self.peers.get(index).filter(|peer| peer.broken == 0) else { return };
         let was_full = is_full(peer);
         peer.completed += u64::from(number.wrapping_sub(peer.completed as u16)) + 1;
+        if peer.reads_row_until != 0 && peer.reads_row_until <= peer.completed {
+            peer.reads_row_until = 0;
+            self.state.reading -= 1;
+        }
         self.state.full -= u32::from(was_full && !is_full(peer));
     }
 
@@ -69,10 +79,104 @@ impl ProgressEngine<'_> {
         let slot = (peer.first_slot + (counter & (queue.depth() - 1))) * MESSAGE_BYTES;
         peer.received += 1;
         let producer = peer.received + queue.depth();
-        let mut words = [0; FIXED_WORDS];
-        let there = bytes as usize == FIXED_BYTES && self.messages.read(slot, &mut words);
-        let short = if there { self.codec.decode_short(&words) } else { None };
-        let Some(message) = short else { return self.receive_long(&queue, producer, (rank, slot, bytes)) };
+        if bytes as usize == FIXED_BYTES
+            && let Some(words) = self.messages.words(slot)
+            && let Some(round) = self.agreed_round(&words)
+        {
+            // It is out of the slot before the next one may come there.
+            fence::memory();
+            queue.set_producer(producer);
+            if self.participant.handle_agreed(rank, round).is_err() {
+                self.distrust(rank);
+            }
+            return;
+        }
+        self.receive_other(&queue, producer, (rank, slot, bytes));
+    }
+
+    /// The round of a message that is a signal of the barrier under way, of a rank that has called the same.
+    #[inline]
+    fn agreed_round(&self, words: &[u64; FIXED_WORDS]) -> Option<u8> {
+        let differs = |(word, own): (&u64, &u64)| word ^ own;
+        let mut all = words.iter().zip(&self.state.signal).map(differs);
+        let (head, communicator) = (all.next()?, all.next()?);
+        let round = all.next()?;
+        let rest = all.fold(head | communicator, |rest, word| rest | word);
+        let same = rest == 0 && round & !ROUND == 0 && self.participant.is_in_barrier();
+        same.then_some((round >> ROUND_SHIFT) as u8)
+    }
+
+    /// Whether signals have to wait. Once all ranks have begun an operation peers write to the rows of the one before it, which the card must have
+    /// sent by then.
+    #[inline]
+    pub(super) fn is_held(&mut self) -> bool {
+        if self.state.reading == 0 {
+            self.state.held = 0;
+        }
+        self.state.held != 0 && self.participant.is_in_barrier()
+    }
+
+    /// Keeps a signal of the operation that begins.
+    pub(super) fn keep_signal(&mut self, operation: u32, summary: Summary) {
+        self.state.held = 1;
+        let message = Message { operation, body: Body::Barrier { round: 0, summary } };
+        if let Some(words) = self.codec().encode_short(&message) {
+            self.state.signal = words;
+        }
+    }
+
+    /// Sends what signals of the barrier are due. Until it is passed they are all that there is to do; false if there may be more.
+    pub(super) fn signal(&mut self) -> bool {
+        if self.state.due != 0 || !self.participant.is_in_barrier() {
+            return false;
+        }
+        while self.state.full == 0 && !self.is_held() {
+            let Some(signal) = self.participant.poll_signal() else { return !self.participant.is_barrier_passed() };
+            let [header, communicator, first, rest @ ..] = self.state.signal;
+            let [second, third, fourth] = rest;
+            let first = first | u64::from(signal.round) << ROUND_SHIFT;
+            let words = [header, communicator, first, second, third, fourth];
+            self.send_signal(signal, &words);
+        }
+        // The completion that makes room, or tells that a row is sent, wakes the thread.
+        true
+    }
+
+    /// Sends a signal, and before it the eager data that belongs to it.
+    #[inline(never)]
+    fn send_signal(&mut self, signal: Signal, words: &[u64; FIXED_WORDS]) {
+        let round = usize::from(signal.round);
+        let [count, ..] = &mut self.state.report.messages;
+        *count = count.wrapping_add(1);
+        let index = self.state.partners.get(round).map_or(usize::MAX, |index| usize::from(*index));
+        let Some(peer) = self.peers.get(index).filter(|peer| peer.broken == 0) else { return };
+        let queue = SendQueue::attach(&peer.send_queue);
+        let before = peer.produced;
+        let carried = if self.state.eager != 0 { self.state.carried.get(round).copied().unwrap_or(0) } else { 0 };
+        if carried as u32 != 0 {
+            write_row(peer, &queue, self.set_up, carried, signal.operation);
+        }
+        let slot = send_slot(peer, &queue);
+        self.messages.write_words(slot, words);
+        let lkey = self.set_up.message_lkey;
+        let at = self.messages.address().wrapping_add(slot);
+        // A row is sent when that is told, and not before.
+        let with_row = peer.produced != before;
+        let flags = if with_row { FLAG_SIGNALLED } else { flags_of(before) };
+        post(peer, &queue, &self.outbox, flags, (FIXED_BYTES as u32, lkey, at));
+        if with_row {
+            peer.reads_row_until = peer.produced;
+            self.state.reading += 1;
+        }
+        self.state.full += u32::from(is_full(peer));
+    }
+
+    /// A message has come that is no signal of the barrier under way, or whose sender has called something else.
+    #[inline(never)]
+    fn receive_other(&mut self, queue: &ReceiveQueue, producer: u64, (rank, slot, bytes): (u32, u64, u32)) {
+        let words = if bytes as usize == FIXED_BYTES { self.messages.words(slot) } else { None };
+        let short = words.and_then(|words| self.codec().decode_short(&words));
+        let Some(message) = short else { return self.receive_long(queue, producer, (rank, slot, bytes)) };
         // It is out of the slot before the next one may come there.
         fence::memory();
         queue.set_producer(producer);
@@ -91,7 +195,7 @@ impl ProgressEngine<'_> {
         fence::memory();
         queue.set_producer(producer);
         let message = words.as_bytes().get(..bytes as usize).filter(|_| there);
-        let Some(Ok(control)) = message.map(|message| self.codec.decode(message)) else { return self.distrust(rank) };
+        let Some(Ok(control)) = message.map(|message| self.codec().decode(message)) else { return self.distrust(rank) };
         match (control.message.body, control.availability) {
             (Body::Acknowledge { .. }, Some(Availability { address, rkey })) => {
                 (self.state.detail.address, self.state.detail.rkey) = (address, rkey);
@@ -106,7 +210,11 @@ impl ProgressEngine<'_> {
 
     #[cold]
     fn distrust(&mut self, culprit: u32) {
-        self.participant.fail(Failure { culprit, witness: self.rank, cause: Cause::Connection(PROTOCOL_VIOLATION) });
+        self.participant.fail(Failure {
+            culprit,
+            witness: self.set_up.rank,
+            cause: Cause::Connection(PROTOCOL_VIOLATION),
+        });
     }
 
     /// The connection to a peer is broken: what is sent to it from here on is dropped.
@@ -114,66 +222,99 @@ impl ProgressEngine<'_> {
     fn broken(&mut self, index: usize, status: u16) {
         let Some(peer) = self.peers.get(index).filter(|peer| peer.broken == 0) else { return };
         peer.broken = 1;
+        self.state.reading -= u32::from(peer.reads_row_until != 0);
         self.state.full -= u32::from(is_full(peer));
-        let failure = Failure { culprit: peer.rank, witness: self.rank, cause: Cause::Connection(status) };
+        let failure = Failure { culprit: peer.rank, witness: self.set_up.rank, cause: Cause::Connection(status) };
         self.participant.fail(failure);
     }
 
-    /// Sends a message, and before it the eager data that belongs to it. One to a rank without connection, or with a broken one, is dropped: whoever
-    /// waits for its answer learns of the break.
+    /// Sends a message. One to a rank without connection, or with a broken one, is dropped: whoever waits for its answer learns of the break.
+    #[inline(never)]
     pub(super) fn send(&mut self, to: u32, message: &Message) {
-        let (counter, round) = match message.body {
-            Body::Barrier { round, .. } => (0, Some(round).filter(|_| self.state.eager != 0)),
-            Body::Activate => (1, None),
-            Body::Fetch { .. } => (2, None),
-            Body::Acknowledge { .. } => (3, None),
-            Body::Final => (4, None),
-            Body::Failed(_) => (5, None),
+        let counter = match message.body {
+            Body::Barrier { round, .. } => {
+                let Some(words) = self.codec().encode_short(message) else { return };
+                return self.send_signal(Signal { to, operation: message.operation, round }, &words);
+            }
+            Body::Activate => 1,
+            Body::Fetch { .. } => 2,
+            Body::Acknowledge { .. } => 3,
+            Body::Final => 4,
+            Body::Failed(_) => 5,
         };
         if let Some(count) = self.state.report.messages.get_mut(counter) {
             *count = count.wrapping_add(1);
         }
+        let codec = self.codec();
         let Some(peer) = self.peers.iter_mut().find(|peer| peer.rank == to && peer.broken == 0) else { return };
         let queue = SendQueue::attach(&peer.send_queue);
-        let before = peer.produced;
-        let carried = round.and_then(|round| self.state.carried.get(usize::from(round)));
-        if let Some(&carried) = carried.filter(|carried| **carried as u32 != 0) {
-            let (bytes, offset) = (carried as u32, carried >> 32);
-            let control = ControlSegment::new(
-                peer.produced as u16,
-                WqeOpcode::Write,
-                queue.number(),
-                WriteWqe::SEGMENTS,
-                FLAG_ON_ERROR,
-            );
-            let address = self.rows.of(peer.rows_remote, message.operation).wrapping_add(offset);
-            let remote =
-                RemoteAddressSegment { address: Be64::new(address), rkey: Be32::new(peer.rows_rkey), reserved: [0; 4] };
-            let row = self.rows.of(self.rows.host, message.operation);
-            queue.write_write(peer.produced, control, remote, DataSegment::new(bytes, self.rows.lkey, row));
-            peer.produced += 1;
-        }
-        let index = peer.produced;
-        let slot = (peer.first_slot + (1 << peer.receive_queue.log_depth()) + (index & (queue.depth() - 1))) * MESSAGE_BYTES;
-        let bytes = if let Some(words) = self.codec.encode_short(message) {
+        let (flags, slot) = (flags_of(peer.produced), send_slot(peer, &queue));
+        let bytes = if let Some(words) = codec.encode_short(message) {
             self.messages.write_words(slot, &words);
             FIXED_BYTES as u32
         } else {
             let here = Availability { address: self.state.address, rkey: self.state.rkey };
-            write_long(&self.messages, slot, self.codec, message, here)
+            write_long(&self.messages, slot, codec, message, here)
         };
-        peer.produced += 1;
-        let signalled = peer.produced / SIGNALLED != before / SIGNALLED;
-        let flags = if signalled { FLAG_SIGNALLED } else { FLAG_ON_ERROR };
-        let control = ControlSegment::new(index as u16, WqeOpcode::Send, queue.number(), SendWqe::SEGMENTS, flags);
-        let at = self.messages_at.wrapping_add(slot);
-        queue.write_send(index, control, DataSegment::new(bytes, self.message_lkey, at));
-        fence::memory_write();
-        queue.set_producer(peer.produced);
-        fence::outbox();
-        self.outbox.ring_sq(queue.number(), peer.produced);
+        let lkey = self.set_up.message_lkey;
+        post(peer, &queue, &self.outbox, flags, (bytes, lkey, self.messages.address().wrapping_add(slot)));
         self.state.full += u32::from(is_full(peer));
     }
+}
+
+/// Where the next message to a peer lies while it is sent.
+fn send_slot(peer: &ProgressPeer, queue: &SendQueue) -> u64 {
+    let receives = 1 << (peer.receive_queue.log_depth() & 63);
+    (peer.first_slot + receives + (peer.produced & (queue.depth() - 1))) * MESSAGE_BYTES
+}
+
+/// Has the beginning of the own row written to a peer's.
+fn write_row(peer: &mut ProgressPeer, queue: &SendQueue, set_up: &ProgressSetUp, carried: u64, operation: u32) {
+    let (bytes, offset) = (carried as u32, carried >> 32);
+    // Rows of odd operations lie behind those of even ones.
+    let row = if operation & 1 == 0 { 0 } else { u64::from(set_up.rows_bytes) };
+    let address = peer.rows_remote.wrapping_add(row).wrapping_add(offset);
+    let index = peer.produced;
+    let local = set_up.rows_host.wrapping_add(row);
+    let words = [
+        ControlSegment::head(index as u16, WqeOpcode::Write, queue.number(), WriteWqe::SEGMENTS),
+        ControlSegment::tail(FLAG_ON_ERROR, 0),
+        address,
+        u64::from(peer.rows_rkey) << 32,
+        u64::from(bytes) << 32 | u64::from(set_up.rows_lkey),
+        local,
+    ];
+    queue.write_words(index, words);
+    peer.produced += 1;
+}
+
+/// Flags of a message without a row that is entry number `index`.
+const fn flags_of(index: u64) -> u8 {
+    if (index + 1).is_multiple_of(SIGNALLED) { FLAG_SIGNALLED } else { FLAG_ON_ERROR }
+}
+
+/// Posts a message of `bytes` bytes at an address, and with it what has been written before it.
+fn post(
+    peer: &mut ProgressPeer,
+    queue: &SendQueue,
+    outbox: &Outbox,
+    flags: u8,
+    (bytes, lkey, address): (u32, u32, u64),
+) {
+    let index = peer.produced;
+    let produced = index + 1;
+    peer.produced = produced;
+    let words = [
+        ControlSegment::head(index as u16, WqeOpcode::Send, queue.number(), SendWqe::SEGMENTS),
+        ControlSegment::tail(flags, 0),
+        u64::from(bytes) << 32 | u64::from(lkey),
+        address,
+    ];
+    queue.write_words(index, words);
+    fence::memory_write();
+    queue.set_producer(produced);
+    fence::outbox();
+    outbox.ring_sq(queue.number(), produced);
 }
 
 /// Writes a message of a kind that few operations have to its slot. Its bytes.

@@ -13,90 +13,49 @@ mod prepare;
 mod report;
 
 use datapath::{Control, resources};
-use dpa::abi::{ProgressCommand, ProgressPeer, ProgressThread, ProgressThreadState};
+use dpa::abi::{ProgressCommand, ProgressPeer, ProgressSetUp, ProgressThread, ProgressThreadState};
 use dpa::proto::{Codec, Participant};
 use dpa::{
-    CompletionQueue, ContextArray, Counters, HostLine, Kept, Messages, Next, Outbox, Signals, Table, Window, error, fatal,
+    CompletionQueue, ContextArray, Counters, HostLine, Kept, Messages, Next, Outbox, Signals, Window, error, fatal,
 };
 
 pub(crate) use prepare::prepare;
 
 const PS_PER_NS: u64 = 1000;
 
-/// Rows for eager data ([`dpa::abi::ProgressThread::rows_host`]).
-#[derive(Clone, Copy)]
-struct Rows {
-    host: u64,
-    bytes: u64,
-    lkey: u32,
-}
-
-impl Rows {
-    /// Where the row of an operation begins in rows that begin at `base`.
-    const fn of(self, base: u64, operation: u32) -> u64 {
-        base.wrapping_add(if operation & 1 == 0 { 0 } else { self.bytes })
-    }
-}
-
-/// The progress thread of the running activation.
+/// The progress thread of the running activation. What it is set up with is looked up where it is needed: an activation needs little of it,
+/// and a level 1 cache of sixteen lines keeps no copies.
 struct ProgressEngine<'c> {
-    peers: ContextArray<'c, ProgressPeer>,
+    set_up: &'c ProgressSetUp,
+    state: &'c mut ProgressThreadState,
     participant: &'c mut Participant,
+    peers: ContextArray<'c, ProgressPeer>,
     messages: Messages<'c>,
-    /// Where the message slots are, as the card is told.
-    messages_at: u64,
-    message_lkey: u32,
-    codec: Codec,
-    rank: u32,
-    ranks: u32,
-    cq: CompletionQueue,
-    control: Control,
     outbox: Outbox,
     window: Window,
-    report_host: u64,
-    flag_host: u64,
-    rows: Rows,
-    signals: Signals,
-    senders: Table<u64>,
-    command: HostLine<ProgressCommand>,
-    state: &'c mut ProgressThreadState,
 }
 
 /// Body of the event handler.
 pub(crate) fn progress(context: &mut ProgressThread) -> Next {
-    if context.state.prepared == 0 {
+    let ProgressThread { set_up, contexts, messages, machine, state, .. } = context;
+    if state.prepared == 0 {
         fatal(error::NOT_PREPARED);
     }
     let entered = Counters::read();
-    let (outbox_id, window_id, window_mkey) = (context.outbox_id, context.window_id, context.window_mkey);
-    let (thread, window) = resources(&mut context.state.configured, outbox_id, window_id, window_mkey);
-    let codec = Codec::new(context.communicator, context.ranks);
-    let signals = Signals::attach(&context.signals).unwrap_or_else(|| fatal(error::NOT_PREPARED));
-    let machine = Kept::<Participant>::attach(&mut context.machine);
-    let activations = &mut context.state.report.activations;
-    *activations = activations.wrapping_add(1);
+    let ids = (set_up.outbox_id, set_up.window_id, set_up.window_mkey);
+    let (thread, window) = resources(&mut state.configured, ids.0, ids.1, ids.2);
+    state.report.activations = state.report.activations.wrapping_add(1);
+    let budget = u64::from(set_up.budget);
     let mut progress = ProgressEngine {
-        peers: ContextArray::attach(&mut context.contexts),
-        participant: machine.and_then(Kept::get).unwrap_or_else(|| fatal(error::NOT_PREPARED)),
-        messages_at: context.messages.address(),
-        messages: Messages::attach(&mut context.messages),
-        message_lkey: context.message_lkey,
-        codec,
-        rank: context.rank,
-        ranks: context.ranks,
-        cq: CompletionQueue::attach(&context.message_cq),
-        control: Control::attach(&context.control_cq, &context.control_queue),
+        set_up,
+        state,
+        participant: Kept::attach(machine).and_then(Kept::get).unwrap_or_else(|| fatal(error::NOT_PREPARED)),
+        peers: ContextArray::attach(contexts),
+        messages: Messages::attach(messages),
         outbox: Outbox::of(&thread),
         window,
-        report_host: context.report_host,
-        flag_host: context.flag_host,
-        rows: Rows { host: context.rows_host, bytes: context.rows_bytes, lkey: context.rows_lkey },
-        signals,
-        senders: Table::attach(&context.senders),
-        command: HostLine::attach(&context.command),
-        state: &mut context.state,
     };
-    let next = progress.serve(u64::from(context.budget));
+    let next = progress.serve(budget);
     let retired = Counters::read().since(entered).instructions as u32;
     let instructions = &mut progress.state.report.instructions;
     *instructions = instructions.wrapping_add(retired);
@@ -108,15 +67,17 @@ impl ProgressEngine<'_> {
         let (mut messages, mut actions) = (budget, budget);
         loop {
             self.poll_control();
-            let drained = self.take_messages(&mut messages);
-            self.look();
-            let done = self.act(&mut actions);
+            let drained = !self.has_messages() || self.take_messages(&mut messages);
+            let done = self.signal() || {
+                self.look();
+                self.act(&mut actions)
+            };
             self.tell();
             if !drained || !done {
                 return Next::Retrigger;
             }
             self.arm();
-            if !self.control.is_ready(self.state.control_consumed) && !self.cq.is_ready(self.state.consumed) {
+            if !self.is_told() && !self.has_messages() {
                 return Next::Reschedule;
             }
             messages = messages.saturating_sub(1);
@@ -126,20 +87,41 @@ impl ProgressEngine<'_> {
         }
     }
 
-    /// Asks to be woken by what comes next. A queue of which nothing has been consumed since it was armed still is.
+    /// Asks to be woken by what comes next, also where nothing has been consumed: a thread may be woken for an entry that it does not see yet.
     ///
     /// Doorbell records follow in their own time: the doorbells name their indices themselves, and a queue armed at an index that the card has
     /// passed fires at once. Signals that come from here on wake the thread again.
     fn arm(&mut self) {
-        let state = &mut *self.state;
-        if state.control_armed != state.control_consumed + 1 {
-            state.control_armed = state.control_consumed + 1;
-            self.control.arm(&self.outbox, state.control_consumed);
-        }
-        if state.armed != state.consumed + 1 {
-            state.armed = state.consumed + 1;
-            self.outbox.arm_cq(self.cq.number(), state.consumed);
-        }
+        let control = CompletionQueue::attach(&self.set_up.control_cq);
+        self.outbox.arm_cq(control.number(), self.state.control_consumed);
+        let messages = CompletionQueue::attach(&self.set_up.message_cq);
+        self.outbox.arm_cq(messages.number(), self.state.consumed);
+    }
+
+    /// Whether the host has something to say.
+    fn is_told(&self) -> bool {
+        CompletionQueue::waits(&self.set_up.control_cq, self.state.control_consumed)
+    }
+
+    /// Whether there are completions of messages.
+    fn has_messages(&self) -> bool {
+        CompletionQueue::waits(&self.set_up.message_cq, self.state.consumed)
+    }
+
+    fn control(&self) -> Control {
+        Control::attach(&self.set_up.control_cq, &self.set_up.control_queue)
+    }
+
+    fn command(&self) -> HostLine<ProgressCommand> {
+        HostLine::attach(&self.set_up.command)
+    }
+
+    fn signals(&self) -> Signals {
+        Signals::attach(&self.set_up.signals).unwrap_or_else(|| fatal(error::NOT_PREPARED))
+    }
+
+    const fn codec(&self) -> Codec {
+        Codec::new(self.set_up.communicator, self.set_up.ranks)
     }
 
     /// The host's clock.

@@ -4,7 +4,7 @@ use datapath::{Control, check_queue};
 use dpa::abi::progress::MESSAGE_BYTES;
 use dpa::abi::{ABI_HASH, ContextFault, ProgressThread};
 use dpa::hw::DataSegment;
-use dpa::proto::{Participant, RankInfo};
+use dpa::proto::{MAX_RANKS, Participant, RankInfo};
 use dpa::{ContextArray, Kept, ReceiveQueue, fence};
 
 /// Least depth of a send queue: a message has two entries, and only every fourth is completed visibly.
@@ -14,25 +14,25 @@ const MIN_SENDS: u64 = 8;
 /// the thread's).
 pub(crate) fn prepare(thread: &mut ProgressThread) -> Result<(), (ContextFault, u32)> {
     let whole = |fault| (fault, 0);
-    if thread.abi_hash != ABI_HASH {
+    if thread.set_up.abi_hash != ABI_HASH {
         return Err(whole(ContextFault::AbiHash));
     }
-    let place = RankInfo::new(thread.rank, thread.ranks).map_err(|_| whole(ContextFault::Worker))?;
-    if thread.budget == 0 {
+    let place = RankInfo::new(thread.set_up.rank, thread.set_up.ranks).map_err(|_| whole(ContextFault::Worker))?;
+    if thread.set_up.budget == 0 {
         return Err(whole(ContextFault::Budget));
     }
-    if !thread.report_host.is_multiple_of(64) || thread.report_host == 0 {
+    if !thread.set_up.report_host.is_multiple_of(64) || thread.set_up.report_host == 0 {
         return Err(whole(ContextFault::HostAddress));
     }
-    if !thread.flag_host.is_multiple_of(64) || thread.flag_host == 0 {
+    if !thread.set_up.flag_host.is_multiple_of(64) || thread.set_up.flag_host == 0 {
         return Err(whole(ContextFault::HostAddress));
     }
-    if !thread.signals.is_there() || !thread.senders.is_there(8) || !thread.command.is_there() {
+    if !thread.set_up.signals.is_there() || !thread.set_up.senders.is_there(8) || !thread.set_up.command.is_there() {
         return Err(whole(ContextFault::DeviceMemory));
     }
-    Control::check(&thread.control_cq, &thread.control_queue).map_err(whole)?;
-    check_queue(&thread.message_cq).map_err(whole)?;
-    let (lkey, slots_at) = (thread.message_lkey, thread.messages.address());
+    Control::check(&thread.set_up.control_cq, &thread.set_up.control_queue).map_err(whole)?;
+    check_queue(&thread.set_up.message_cq).map_err(whole)?;
+    let (lkey, slots_at) = (thread.set_up.message_lkey, thread.messages.address());
     let (slots, peers) = (u64::from(thread.messages.count()) * 8 / MESSAGE_BYTES, thread.contexts.count());
     let mut contexts = ContextArray::attach(&mut thread.contexts);
     if contexts.len() != peers as usize {
@@ -44,7 +44,7 @@ pub(crate) fn prepare(thread: &mut ProgressThread) -> Result<(), (ContextFault, 
         checked.map_err(|fault| (fault, number))?;
         let depth = peer.receive_queue.depth() + peer.send_queue.depth();
         completions += depth;
-        if peer.rank >= thread.ranks || peer.rank == thread.rank {
+        if peer.rank >= thread.set_up.ranks || peer.rank == thread.set_up.rank {
             return Err((ContextFault::Worker, number));
         }
         if peer.send_queue.depth() < MIN_SENDS {
@@ -54,13 +54,19 @@ pub(crate) fn prepare(thread: &mut ProgressThread) -> Result<(), (ContextFault, 
             return Err((ContextFault::Staging, number));
         }
     }
-    if completions > thread.message_cq.depth() {
+    let mut distance = 1;
+    for partner in &mut thread.state.partners {
+        let to = place.ahead(distance);
+        distance = (distance * 2) % (2 * MAX_RANKS);
+        *partner = contexts.iter_mut().position(|peer| peer.rank == to).unwrap_or(usize::from(u16::MAX)) as u16;
+    }
+    if completions > thread.set_up.message_cq.depth() {
         return Err(whole(ContextFault::QueueDepth));
     }
     let Some(mut machine) = Kept::attach(&mut thread.machine) else {
         return Err(whole(ContextFault::DeviceMemory));
     };
-    machine.set(Participant::new(place, thread.first_operation));
+    machine.set(Participant::new(place, thread.set_up.first_operation));
     for peer in contexts.iter_mut() {
         let queue = ReceiveQueue::attach(&peer.receive_queue);
         for index in 0..queue.depth() {
@@ -70,10 +76,10 @@ pub(crate) fn prepare(thread: &mut ProgressThread) -> Result<(), (ContextFault, 
         fence::memory_write();
         queue.set_producer(queue.depth());
     }
-    Control::attach(&thread.control_cq, &thread.control_queue).post_all();
-    thread.state.report.operation = thread.first_operation;
+    Control::attach(&thread.set_up.control_cq, &thread.set_up.control_queue).post_all();
+    thread.state.report.operation = thread.set_up.first_operation;
     thread.state.report.deadline_ps = u64::MAX;
-    thread.state.over = thread.first_operation.wrapping_sub(1);
+    thread.state.over = thread.set_up.first_operation.wrapping_sub(1);
     thread.state.prepared = 1;
     fence::memory();
     Ok(())

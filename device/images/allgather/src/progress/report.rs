@@ -3,7 +3,7 @@
 use core::mem::{offset_of, size_of};
 
 use dpa::abi::progress::REPORT_RELEASED;
-use dpa::abi::{CompletionFlag, ProgressDetail, ProgressReport};
+use dpa::abi::{ProgressDetail, ProgressFlag, ProgressReport};
 use dpa::{WindowCell, error, fatal, fence};
 
 use super::ProgressEngine;
@@ -14,7 +14,17 @@ impl ProgressEngine<'_> {
     pub(super) fn tell(&mut self) {
         if self.state.unreported != 0 {
             self.write_report();
+        } else if self.state.unacknowledged != 0 {
+            self.acknowledge();
+            fence::window_writeback();
         }
+    }
+
+    /// Tells that the last command is carried out, once the line is written back. What a report says of it is there before.
+    fn acknowledge(&mut self) {
+        self.state.unacknowledged = 0;
+        let number = self.state.acknowledged;
+        self.cell::<ProgressFlag>(self.set_up.flag_host).store_at::<{ offset_of!(ProgressFlag, acknowledged) }>(number);
     }
 
     #[inline(never)]
@@ -31,11 +41,14 @@ impl ProgressEngine<'_> {
             report.flags |= REPORT_RELEASED;
             self.state.over = report.operation;
         }
-        let at = Self::turn::<ProgressReport>(self.report_host, report.number);
+        let at = Self::turn::<ProgressReport>(self.set_up.report_host, report.number);
         self.cell::<ProgressReport>(at).store_part::<0, ProgressReport>(&self.state.report);
         fence::window_writeback();
         let announced = u64::from(self.state.over) << 32 | self.state.report.number & 0xFFFF_FFFF;
-        self.cell::<CompletionFlag>(self.flag_host).store_at::<{ offset_of!(CompletionFlag, value) }>(announced);
+        self.cell::<ProgressFlag>(self.set_up.flag_host).store_at::<{ offset_of!(ProgressFlag, announced) }>(announced);
+        if self.state.unacknowledged != 0 {
+            self.acknowledge();
+        }
         // Also before anything of the report after the next, which takes this one's place.
         fence::window_writeback();
     }
@@ -47,7 +60,7 @@ impl ProgressEngine<'_> {
         self.state.undetailed = 0;
         let number = self.state.report.detail.wrapping_add(1);
         (self.state.report.detail, self.state.detail.number) = (number, number);
-        let details = self.report_host.wrapping_add(2 * size_of::<ProgressReport>() as u64);
+        let details = self.set_up.report_host.wrapping_add(2 * size_of::<ProgressReport>() as u64);
         let at = Self::turn::<ProgressDetail>(details, number.into());
         self.cell::<ProgressDetail>(at).store_part::<0, ProgressDetail>(&self.state.detail);
     }

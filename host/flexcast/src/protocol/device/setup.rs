@@ -6,7 +6,8 @@ use std::mem::size_of;
 use flexcast_abi::progress::{COMMAND_BYTES, MACHINE_BYTES, MESSAGE_BYTES};
 use flexcast_abi::{
     ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, HostLine, KeptMemory, MessageMemory, ProgressCommand,
-    ProgressDetail, ProgressPeer, ProgressReport, ProgressThread, Shared as SharedLine, Signals, TableMemory,
+    ProgressDetail, ProgressPeer, ProgressReport, ProgressSetUp, ProgressThread, Shared as SharedLine, Signals,
+    TableMemory,
 };
 use flexcast_proto::{PieceSet, RankInfo};
 use flexio::{
@@ -89,6 +90,7 @@ impl DeviceDriver {
             command: ProgressCommand::default(),
             sequence: 0,
             given_ps: 0,
+            acknowledged: 0,
             timed: false,
             completion: ProgressReport { deadline_ps: u64::MAX, ..Default::default() },
             detail: ProgressDetail::default(),
@@ -142,32 +144,37 @@ impl DeviceDriver {
         let machine = DeviceBuffer::zeroed(process, MACHINE_BYTES)?;
         let address = |buffer: &DeviceBuffer| DeviceAddress::new(buffer.addr().get());
         let host = |offset: usize| self.host.addr().get() + offset as u64;
-        let context = ProgressThread {
+        let rows = self.rows.as_ref();
+        let set_up = ProgressSetUp {
             abi_hash: ABI_HASH,
             abi_version: ABI_VERSION,
+            communicator,
             rank: own,
             ranks: self.place.ranks(),
-            first_operation,
             budget: config.budget,
+            first_operation,
             outbox_id: card.outbox().id(),
             window_id: card.window().id(),
             window_mkey: self.host.lkey(),
             message_lkey: message_key.id(),
-            communicator,
-            contexts: ContextMemory::new(address(&contexts), count),
-            senders: TableMemory::new(address(&senders), sender_count),
-            messages: MessageMemory::new(address(&messages), (messages_bytes / 8) as u32),
-            machine: KeptMemory::new(address(&machine), (MACHINE_BYTES / 8) as u32),
-            signals: SharedLine::new(address(&self.signals)),
-            command: HostLine::new(DeviceAddress::new(self.memory.buffer().addr().offset(COMMAND_AT).get())),
-            rows_host: self.rows.as_ref().map_or(0, |rows| rows.memory.addr().get()),
-            rows_bytes: self.rows.as_ref().map_or(0, |rows| rows.bytes as u64),
-            rows_lkey: self.rows.as_ref().map_or(0, |rows| rows.memory.lkey()),
-            report_host: host(self.shared.reports()),
-            flag_host: host(self.shared.flag()),
             message_cq: cq_memory(&self.cq),
             control_cq: cq_memory(&self.mailbox_target.cq),
             control_queue: receive_memory(&self.mailbox_target.qp),
+            signals: SharedLine::new(address(&self.signals)),
+            command: HostLine::new(DeviceAddress::new(self.memory.buffer().addr().offset(COMMAND_AT).get())),
+            senders: TableMemory::new(address(&senders), sender_count),
+            rows_host: rows.map_or(0, |rows| rows.memory.addr().get()),
+            rows_bytes: rows.map_or(0, |rows| rows.bytes as u32),
+            rows_lkey: rows.map_or(0, |rows| rows.memory.lkey()),
+            report_host: host(self.shared.reports()),
+            flag_host: host(self.shared.flag()),
+            ..Default::default()
+        };
+        let context = ProgressThread {
+            set_up,
+            contexts: ContextMemory::new(address(&contexts), count),
+            messages: MessageMemory::new(address(&messages), (messages_bytes / 8) as u32),
+            machine: KeptMemory::new(address(&machine), (MACHINE_BYTES / 8) as u32),
             ..Default::default()
         };
         let memory = self.memory.buffer();
