@@ -482,10 +482,7 @@ impl Participant {
                 return Some(self.send(signal.to, Body::Barrier { round: signal.round, summary }));
             }
             if self.barrier.is_passed() {
-                self.passed_ps = Some(self.now_ps);
-                // Signals that come from here on are of the next operation.
-                self.barrier.advance();
-                self.agreement.advance();
+                self.leave_barrier();
                 if let Some(sequencer) = &mut self.sequencer {
                     sequencer.ready();
                 }
@@ -527,6 +524,26 @@ impl Participant {
             return Some(Action::Release);
         }
         None
+    }
+
+    fn leave_barrier(&mut self) {
+        self.passed_ps = Some(self.now_ps);
+        // Signals that come from here on are of the next operation.
+        self.barrier.advance();
+        self.agreement.advance();
+    }
+
+    /// [`Participant::poll`] of an eager operation whose barrier is passed, at the time `now_ps`: it is released, if nothing has failed. False, and
+    /// nothing happens, if that is not how it stands.
+    #[inline]
+    pub fn release_eager(&mut self, now_ps: u64) -> bool {
+        let over = self.eager && self.is_in_barrier() && self.barrier.is_passed();
+        if over {
+            self.now_ps = now_ps;
+            self.leave_barrier();
+            self.state = State::Idle;
+        }
+        over
     }
 
     fn send(&self, to: u32, body: Body) -> Action {

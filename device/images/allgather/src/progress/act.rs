@@ -96,6 +96,19 @@ impl ProgressEngine<'_> {
         }
     }
 
+    /// An operation whose data rides on the barrier is over with it; false if there is more to do.
+    pub(super) fn release_eager(&mut self) -> bool {
+        let now_ps = self.now_ps().max(1);
+        let over = self.participant.release_eager(now_ps);
+        if over {
+            let report = &mut self.state.report;
+            report.flags |= REPORT_READY | REPORT_EVERYTHING | REPORT_RELEASING;
+            (report.ready_ps, report.complete_ps, report.released_ps) = (now_ps, now_ps, now_ps);
+            self.state.unreported = 1;
+        }
+        over
+    }
+
     /// The operation is over once nothing more is needed of it and the own sends are, too.
     fn release_if_over(&mut self, now_ps: u64) {
         let report = &mut self.state.report;

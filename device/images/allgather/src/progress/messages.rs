@@ -131,7 +131,9 @@ impl ProgressEngine<'_> {
             return false;
         }
         while self.state.full == 0 && !self.is_held() {
-            let Some(signal) = self.participant.poll_signal() else { return !self.participant.is_barrier_passed() };
+            let Some(signal) = self.participant.poll_signal() else {
+                return !self.participant.is_barrier_passed() || self.release_eager();
+            };
             let [header, communicator, first, rest @ ..] = self.state.signal;
             let [second, third, fourth] = rest;
             let first = first | u64::from(signal.round) << ROUND_SHIFT;
