@@ -177,7 +177,7 @@ fn operations_allocate_nothing_once_their_kind_has_been_done_twice() {
             Card::open(&provider, &format!("mlx5_{number}"), firmware).expect("the card opens")
         };
         let cards: Vec<Card> = (0..RANKS).map(open).collect();
-        let config = Config::default().transport(transport);
+        let config = Config::default().algorithm(flexcast::Selection::Multicast).transport(transport);
         let made = |(rank, card)| Pending::new(card, rank, RANKS as u32, config.clone()).expect("its part is made");
         let pending: Vec<Pending> = (0..).zip(&cards).map(made).collect();
         let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();

@@ -187,7 +187,8 @@ fn span_ps(from: Option<u64>, to: Option<u64>) -> u64 {
 fn data_share(ranks: usize, bytes: usize) -> f64 {
     let mut share = 0.0;
     with_cards(ranks, |provider, cards| {
-        let config = Config::default().max_receive_bytes((ranks * bytes) as u64);
+        let config =
+            Config::default().algorithm(flexcast::Selection::Multicast).max_receive_bytes((ranks * bytes) as u64);
         let all = connect(cards.iter(), &config);
         let posted: Vec<_> = all
             .iter()
