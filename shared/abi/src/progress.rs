@@ -120,7 +120,7 @@ abi_struct! {
 abi_struct! {
     /// A command, written by the host before the message that wakes the progress thread: in one Write up to `sequence_check`, and before that, if it has
     /// any, its sets of pieces.
-    #[size = 512, align = 64]
+    #[size = 448, align = 64]
     pub struct ProgressCommand {
         /// Number of the command: 1, 2, 3, ... 0: none yet.
         pub sequence: u64,
@@ -172,11 +172,11 @@ abi_struct! {
         pub cause: u32,
         /// Pieces of each block, of a posted operation.
         pub pieces: u32,
-        /// Eager data of the own signal of each round ([`COMMAND_EAGER`]): so many bytes from the beginning of the own row in bits 31:0, and
-        /// their offset in the receiver's row in bits 63:32.
-        pub eager: [u64; 10],
+        /// Eager data of the own signal of each round ([`COMMAND_EAGER`]): so many bytes from the beginning of the own row in bits 15:0, and
+        /// their offset in the receiver's row in bits 31:16. 0: none.
+        pub eager: [u32; 10],
         /// Zero.
-        pub reserved: [u64; 4],
+        pub reserved: u64,
         /// Equal to `sequence`; a mismatch means that the command is being written.
         pub sequence_check: u64,
         /// Pieces ([`COMMAND_DELIVERED`]).
@@ -186,8 +186,8 @@ abi_struct! {
     }
 }
 
-/// Bytes of a [`ProgressCommand`] up to its sets of pieces.
-pub const COMMAND_BYTES: usize = 256;
+/// Bytes of a [`ProgressCommand`] up to its sets of pieces: they go with their work queue entry.
+pub const COMMAND_BYTES: usize = 192;
 
 abi_struct! {
     /// What the progress thread tells the host, in host memory, in lines that only it writes: when an operation begins, when its barrier is passed, when
@@ -446,8 +446,8 @@ abi_struct! {
         pub reads: u32,
         /// Zero.
         pub reserved: u64,
-        /// Eager data of the own signals, as in the command.
-        pub carried: [u64; 10],
+        /// Eager data of the own signals, as in the command, two rounds in a word.
+        pub carried: [u64; 5],
         /// Own turn of the posted operation, as in the command.
         pub turn: [u32; 4],
         /// Descriptor of the posted operation: kind, root, chunk bytes, chains.
@@ -463,7 +463,7 @@ abi_struct! {
         /// Numbers of the peers to which the signals of each round go.
         pub partners: [u16; 12],
         /// Zero.
-        pub reserved_2: [u64; 3],
+        pub reserved_2: [u64; 8],
         /// The detail as it is to be told next.
         pub detail: ProgressDetail,
     }

@@ -12,7 +12,7 @@ use crate::error::Result;
 /// log2 of the messages that a thread may have waiting: it has answered one before the host writes the one after the next.
 const LOG_DEPTH: u8 = 3;
 /// Longest line that travels in its entry.
-pub(crate) const SHORT_BYTES: usize = 128;
+pub(crate) const SHORT_BYTES: usize = 192;
 
 /// A range of DPA memory under a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

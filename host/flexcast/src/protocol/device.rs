@@ -368,8 +368,10 @@ impl Driver for DeviceDriver {
         for (round, carried) in (0..).zip(&mut eager).take(rounds as usize) {
             let Carriage { bytes, offset } =
                 Carriage::new(self.place, round, |rank| blocks[rank as usize].len() as u64);
-            // No row is longer than the limit, which has 32 bits.
-            *carried = bytes | offset << 32;
+            // Of a row of 64 KiB at most a signal carries no more than half, and what it carries ends within.
+            if bytes > 0 {
+                *carried = bytes as u32 | (offset as u32) << 16;
+            }
         }
         self.command = ProgressCommand {
             flags: self.command.flags | COMMAND_POST | COMMAND_EAGER,

@@ -120,7 +120,7 @@ impl ProgressEngine<'_> {
             }
             state.unreceived = 0;
             report.armed_ps = now_ps;
-            state.carried = command.words_at::<{ offset_of!(ProgressCommand, eager) }, ROUNDS>();
+            state.carried = command.words_at::<{ offset_of!(ProgressCommand, eager) }, { ROUNDS / 2 }>();
             let algorithm = Algorithm::Eager;
             let summary = Summary { kind: known, root, amount, chunk_bytes, chains, algorithm };
             // Refused if the communicator has failed, of which the report tells.

@@ -37,11 +37,9 @@ impl ProgressEngine<'_> {
     #[inline(never)]
     pub(super) fn take_messages(&mut self, budget: &mut u64) -> bool {
         let cq = CompletionQueue::attach(&self.set_up.message_cq);
-        while cq.is_ready(self.state.consumed) {
-            if *budget == 0 {
-                return false;
-            }
-            *budget -= 1;
+        let mut left = *budget;
+        while left > 0 && cq.is_ready(self.state.consumed) {
+            left -= 1;
             fence::memory_read();
             let entry = cq.entry(self.state.consumed);
             let (opcode, index) = (entry.op_own() >> 4, entry.user_index() as usize);
@@ -53,10 +51,11 @@ impl ProgressEngine<'_> {
                 self.broken(index, status_of(entry.syndrome()));
             }
             self.state.consumed += 1;
-            // No fence: branches up to here depended on all that was read of the entry given back.
-            cq.set_consumer(self.state.consumed);
         }
-        true
+        // No fence: branches up to here depended on all that was read of the entries given back.
+        cq.set_consumer(self.state.consumed);
+        *budget = left;
+        left > 0 || !cq.is_ready(self.state.consumed)
     }
 
     /// The entry of a peer's send queue with this number, modulo 2^16, and all before it are complete.
@@ -110,9 +109,10 @@ impl ProgressEngine<'_> {
     /// sent by then.
     #[inline]
     pub(super) fn is_held(&mut self) -> bool {
-        if self.state.reading == 0 {
-            self.state.held = 0;
+        if self.state.held == 0 {
+            return false;
         }
+        self.state.held = u32::from(self.state.reading != 0);
         self.state.held != 0 && self.participant.is_in_barrier()
     }
 
@@ -154,8 +154,10 @@ impl ProgressEngine<'_> {
         let Some(peer) = self.peers.get(index).filter(|peer| peer.broken == 0) else { return };
         let queue = SendQueue::attach(&peer.send_queue);
         let before = peer.produced;
-        let carried = if self.state.eager != 0 { self.state.carried.get(round).copied().unwrap_or(0) } else { 0 };
-        if carried as u32 != 0 {
+        // Two rounds are in a word.
+        let carried = if self.state.eager != 0 { self.state.carried.get(round / 2).map_or(0, |word| *word) } else { 0 };
+        let carried = (carried >> (round % 2 * 32)) as u32;
+        if carried != 0 {
             write_row(peer, &queue, self.set_up, carried, signal.operation);
         }
         let slot = send_slot(peer, &queue);
@@ -271,11 +273,11 @@ fn send_slot(peer: &ProgressPeer, queue: &SendQueue) -> u64 {
 }
 
 /// Has the beginning of the own row written to a peer's.
-fn write_row(peer: &mut ProgressPeer, queue: &SendQueue, set_up: &ProgressSetUp, carried: u64, operation: u32) {
-    let (bytes, offset) = (carried as u32, carried >> 32);
+fn write_row(peer: &mut ProgressPeer, queue: &SendQueue, set_up: &ProgressSetUp, carried: u32, operation: u32) {
+    let (bytes, offset) = (carried & 0xFFFF, carried >> 16);
     // Rows of odd operations lie behind those of even ones.
     let row = if operation & 1 == 0 { 0 } else { u64::from(set_up.rows_bytes) };
-    let address = peer.rows_remote.wrapping_add(row).wrapping_add(offset);
+    let address = peer.rows_remote.wrapping_add(row).wrapping_add(offset.into());
     let index = peer.produced;
     let local = set_up.rows_host.wrapping_add(row);
     let words = [
