@@ -145,8 +145,8 @@ pub struct Config {
     /// Most bytes that a rank can receive in one operation. Default 64 MiB.
     pub max_receive_bytes: u64,
     /// Operations of up to so many bytes, all blocks together (Broadcast and Allgatherv: half as many), take no part of the card's datapath:
-    /// their data rides on the messages of the barrier ([`Control::Host`]). Takes 12 times as many bytes of host memory for each peer of the
-    /// barrier. 0 to [`MAX_EAGER_BYTES`]. Default 16 KiB.
+    /// their data rides on the barrier. Takes 12 times as many bytes of host memory for each peer of the barrier; with [`Control::Device`], where
+    /// it goes beside the messages, twice as many in all. 0 to [`MAX_EAGER_BYTES`]. Default 16 KiB.
     pub eager_bytes: u32,
     /// What carries the data of an Allgather ([`Control::Host`]; with the protocol on the card it is multicast alone, since the host is to have
     /// nothing to do). What is chosen for each operation is in its [`Report`](crate::Report). Connections are made for what
