@@ -9,7 +9,7 @@ use emu_hart::{Atomic, Before, Bus, Cause, Fault, Width};
 use emu_nic::{Access, Nic, Space};
 
 use crate::dpa::layout::{OUTBOXES, PAGE, WINDOW_0, WINDOW_1, WINDOW_CONFIG, outbox};
-use crate::dpa::memory::{ProcessMemory, set_word, word};
+use crate::dpa::memory::{ProcessMemory, number, set_number, set_word, word};
 use crate::dpa::thread::Port;
 use crate::host_memory::HostMemory;
 use crate::observe::watch::Watch;
@@ -75,29 +75,36 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
     }
 
     #[inline(always)]
-    fn load_here(&mut self, addr: u64, width: usize, cycles: &mut u64) -> Result<u64, Fault> {
-        let Some(bytes) = self.memory.bytes(addr, width) else { return self.load_elsewhere(addr, width, cycles) };
+    fn load_here<const W: usize>(&mut self, addr: u64, cycles: &mut u64) -> Result<u64, Fault> {
+        let Some(bytes) = self.memory.word::<W>(addr) else { return self.load_elsewhere(addr, W, cycles) };
         if self.costs.load(addr, cycles) {
-            return Ok(self.load_settled(addr, width));
+            return Ok(self.load_settled(addr, W));
         }
-        Ok(word(bytes, width))
+        self.costs.found(addr, bytes.as_ptr());
+        Ok(number(bytes))
     }
 
     #[inline(never)]
-    fn load_called(&mut self, addr: u64, width: usize, cycles: &mut u64) -> Result<u64, Fault> {
-        self.load_here(addr, width, cycles)
+    fn load_called<const W: usize>(&mut self, addr: u64, cycles: &mut u64) -> Result<u64, Fault> {
+        self.load_here::<W>(addr, cycles)
     }
 
     #[inline(always)]
-    fn store_here(&mut self, addr: u64, width: usize, value: u64, cycles: &mut u64) -> Result<(), Fault> {
-        let Some(bytes) = self.memory.bytes_mut(addr, width) else {
-            return self.store_elsewhere(addr, width, value, cycles);
+    fn load_word<const W: usize>(&mut self, addr: u64, cycles: &mut u64) -> Result<u64, Fault> {
+        if C::ACCESSES_ARE_CALLS { self.load_called::<W>(addr, cycles) } else { self.load_here::<W>(addr, cycles) }
+    }
+
+    #[inline(always)]
+    fn store_here<const W: usize>(&mut self, addr: u64, value: u64, cycles: &mut u64) -> Result<(), Fault> {
+        let Some(bytes) = self.memory.word_mut::<W>(addr) else {
+            return self.store_elsewhere(addr, W, value, cycles);
         };
         if self.costs.store(addr, cycles) {
             self.costs.roll_back(addr, self.memory);
-            return self.store_settled(addr, width, value);
+            return self.store_settled(addr, W, value);
         }
-        set_word(bytes, width, value);
+        self.costs.found(addr, bytes.as_ptr());
+        set_number(bytes, value);
         Ok(())
     }
 
@@ -117,8 +124,17 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
     }
 
     #[inline(never)]
-    fn store_called(&mut self, addr: u64, width: usize, value: u64, cycles: &mut u64) -> Result<(), Fault> {
-        self.store_here(addr, width, value, cycles)
+    fn store_called<const W: usize>(&mut self, addr: u64, value: u64, cycles: &mut u64) -> Result<(), Fault> {
+        self.store_here::<W>(addr, value, cycles)
+    }
+
+    #[inline(always)]
+    fn store_word<const W: usize>(&mut self, addr: u64, value: u64, cycles: &mut u64) -> Result<(), Fault> {
+        if C::ACCESSES_ARE_CALLS {
+            self.store_called::<W>(addr, value, cycles)
+        } else {
+            self.store_here::<W>(addr, value, cycles)
+        }
     }
 
     #[cold]
@@ -207,23 +223,28 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
 impl<C: Costs, const WATCHED: bool> Bus for ThreadBus<'_, C, WATCHED> {
     #[inline(always)]
     fn load(&mut self, addr: u64, width: Width, cycles: &mut u64) -> Result<u64, Fault> {
-        let width = width.bytes() as usize;
         if WATCHED {
-            return self.load_watched(addr, width, cycles);
+            return self.load_watched(addr, width.bytes() as usize, cycles);
         }
-        if C::ACCESSES_ARE_CALLS { self.load_called(addr, width, cycles) } else { self.load_here(addr, width, cycles) }
+        // The width is a constant where this is called.
+        match width {
+            Width::B1 => self.load_word::<1>(addr, cycles),
+            Width::B2 => self.load_word::<2>(addr, cycles),
+            Width::B4 => self.load_word::<4>(addr, cycles),
+            Width::B8 => self.load_word::<8>(addr, cycles),
+        }
     }
 
     #[inline(always)]
     fn store(&mut self, addr: u64, width: Width, value: u64, cycles: &mut u64) -> Result<(), Fault> {
-        let width = width.bytes() as usize;
         if WATCHED {
-            return self.store_watched(addr, width, value, cycles);
+            return self.store_watched(addr, width.bytes() as usize, value, cycles);
         }
-        if C::ACCESSES_ARE_CALLS {
-            self.store_called(addr, width, value, cycles)
-        } else {
-            self.store_here(addr, width, value, cycles)
+        match width {
+            Width::B1 => self.store_word::<1>(addr, value, cycles),
+            Width::B2 => self.store_word::<2>(addr, value, cycles),
+            Width::B4 => self.store_word::<4>(addr, value, cycles),
+            Width::B8 => self.store_word::<8>(addr, value, cycles),
         }
     }
 

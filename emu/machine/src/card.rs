@@ -14,6 +14,7 @@ use crate::dpa::process::Process;
 use crate::dpa::thread::Thread;
 use crate::error::MachineError;
 use crate::observe::snapshot::ProcessSnapshot;
+use crate::prefetch;
 use crate::timed::Timed;
 use cores::Cores;
 
@@ -53,6 +54,23 @@ impl Card {
             next_process: 1,
             next_thread: 1,
         }
+    }
+
+    /// Brings near what a turn of one of its threads begins with.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        let fields = [
+            std::ptr::from_ref(&self.processes).addr(),
+            std::ptr::from_ref(&self.cores).addr(),
+            std::ptr::from_ref(&self.owners).addr(),
+        ];
+        fields.into_iter().for_each(prefetch::line);
+    }
+
+    /// Brings near what an event of its network card begins with.
+    #[inline]
+    pub(crate) fn prefetch_nic(&self) {
+        prefetch::object::<Nic>(std::ptr::from_ref(&self.nic).addr());
     }
 
     /// A live process.

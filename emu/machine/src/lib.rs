@@ -28,6 +28,7 @@ mod error;
 mod host_memory;
 mod numbering;
 mod observe;
+mod prefetch;
 pub mod time;
 mod timed;
 mod trace;

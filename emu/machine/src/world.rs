@@ -65,7 +65,12 @@ pub struct World {
     pub(crate) async_events: VecDeque<(usize, AsyncEvent)>,
     /// The outer end of the cable, if it is open.
     pub(crate) outside: Option<Departures>,
+    /// Whether it is worth asking for memory a turn ahead.
+    pub(crate) prefetches: bool,
 }
+
+/// Cards from which on their state does not stay in the caches between two turns.
+const MANY_CARDS: usize = 16;
 
 impl World {
     /// Builds the machine in virtual time 0.
@@ -115,6 +120,7 @@ impl World {
             channel_events: VecDeque::new(),
             async_events: VecDeque::new(),
             outside: None,
+            prefetches: count >= MANY_CARDS,
         })
     }
 
@@ -255,6 +261,11 @@ impl World {
             }
             _ => {
                 if let Some((at_ps, event)) = self.queue.pop() {
+                    if self.prefetches
+                        && let Some(card) = self.queue.prefetch().and_then(|card| self.cards.get(card))
+                    {
+                        card.prefetch_nic();
+                    }
                     self.now_ps = self.now_ps.max(at_ps);
                     self.handle_event(at_ps, event);
                 }

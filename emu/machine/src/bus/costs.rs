@@ -23,6 +23,8 @@ pub(crate) trait Costs {
     fn store(&mut self, addr: u64, cycles: &mut u64) -> bool;
     #[must_use]
     fn atomic(&mut self, addr: u64, cycles: &mut u64) -> bool;
+    /// Where the process memory that has just been accessed lies on the machine that runs the emulator.
+    fn found(&mut self, _addr: u64, _at: *const u8) {}
     /// The atomic operation changed memory; a load-reserved does not, nor does a store-conditional that fails.
     fn stored(&mut self, _addr: u64) {}
     /// Rolls back what other threads have executed ahead at an address.
@@ -71,6 +73,11 @@ impl Costs for Simple<'_> {
     fn store(&mut self, addr: u64, cycles: &mut u64) -> bool {
         *cycles += if self.l1.touch(addr) { self.model.store_hit_cycles } else { self.model.store_new_line_cycles };
         false
+    }
+
+    #[inline]
+    fn found(&mut self, addr: u64, at: *const u8) {
+        self.l1.found(addr, at);
     }
 
     /// Of a bus that makes atomic operations itself: one load, and a store to what is then in L1.

@@ -8,14 +8,14 @@ use crate::timed::Timed;
 #[derive(Debug)]
 pub(crate) struct Cores {
     /// Running threads on each.
-    pub(crate) running: Vec<u64>,
+    pub(crate) running: [u64; EXECUTION_UNITS / EUS_PER_CORE],
     /// Who issues when, with a timing model.
     pub(crate) timed: Option<Box<Timed>>,
 }
 
 impl Cores {
     pub(crate) fn new(timed: Option<Timed>) -> Self {
-        Cores { running: vec![0; EXECUTION_UNITS / EUS_PER_CORE], timed: timed.map(Box::new) }
+        Cores { running: [0; EXECUTION_UNITS / EUS_PER_CORE], timed: timed.map(Box::new) }
     }
 
     /// A thread of a process begins to execute.

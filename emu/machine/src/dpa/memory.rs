@@ -81,6 +81,18 @@ impl ProcessMemory {
         self.image_bytes(addr, len)
     }
 
+    /// The word of `W` bytes at an address, as [`ProcessMemory::bytes`] finds it.
+    #[inline(always)]
+    pub(crate) fn word<const W: usize>(&self, addr: u64) -> Option<&[u8; W]> {
+        if addr >= HEAP {
+            return self.heap.get((addr - HEAP) as usize..)?.first_chunk();
+        }
+        if let Some((slot, at)) = thread_offset(addr) {
+            return self.threads.get(slot)?.as_deref()?.get(at..)?.first_chunk();
+        }
+        self.image_bytes(addr, W)?.first_chunk()
+    }
+
     #[inline(never)]
     fn image_bytes(&self, addr: u64, len: usize) -> Option<&[u8]> {
         let segment = self.segments.iter().find(|s| addr.wrapping_sub(s.base) < s.bytes.len() as u64)?;
@@ -99,6 +111,18 @@ impl ProcessMemory {
             return self.threads.get_mut(slot)?.as_deref_mut()?.get_mut(at..at.checked_add(len)?);
         }
         self.image_bytes_mut(addr, len)
+    }
+
+    /// The same for writing.
+    #[inline(always)]
+    pub(crate) fn word_mut<const W: usize>(&mut self, addr: u64) -> Option<&mut [u8; W]> {
+        if addr >= HEAP {
+            return self.heap.get_mut((addr - HEAP) as usize..)?.first_chunk_mut();
+        }
+        if let Some((slot, at)) = thread_offset(addr) {
+            return self.threads.get_mut(slot)?.as_deref_mut()?.get_mut(at..)?.first_chunk_mut();
+        }
+        self.image_bytes_mut(addr, W)?.first_chunk_mut()
     }
 
     #[inline(never)]
@@ -148,14 +172,28 @@ fn thread_offset(addr: u64) -> Option<(usize, usize)> {
     (in_stack || in_context).then_some(((at / THREAD_BLOCK) as usize, offset as usize))
 }
 
-/// The word of `width` bytes (1, 2, 4 or 8) that `bytes` begin with. Lengths that the compiler knows: no call to copy a word.
+/// The number that `W` bytes (8 at most) hold. A length that the compiler knows: one instruction, and no call to copy.
+#[inline(always)]
+pub(crate) fn number<const W: usize>(bytes: &[u8; W]) -> u64 {
+    let mut wide = [0; 8];
+    wide[..W].copy_from_slice(bytes);
+    u64::from_le_bytes(wide)
+}
+
+/// Sets it.
+#[inline(always)]
+pub(crate) fn set_number<const W: usize>(bytes: &mut [u8; W], value: u64) {
+    bytes.copy_from_slice(&value.to_le_bytes()[..W]);
+}
+
+/// The word of `width` bytes (1, 2, 4 or 8) that `bytes` begin with.
 #[inline(always)]
 pub(crate) fn word(bytes: &[u8], width: usize) -> u64 {
     match width {
         1 => u64::from(bytes[0]),
-        2 => u64::from(u16::from_le_bytes([bytes[0], bytes[1]])),
-        4 => u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
-        _ => u64::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]]),
+        2 => bytes.first_chunk().map_or(0, number::<2>),
+        4 => bytes.first_chunk().map_or(0, number::<4>),
+        _ => bytes.first_chunk().map_or(0, number::<8>),
     }
 }
 

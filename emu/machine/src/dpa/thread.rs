@@ -2,6 +2,8 @@
 
 use emu_hart::Hart;
 
+use crate::prefetch;
+
 /// What started a thread, which decides how it may end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadKind {
@@ -28,6 +30,9 @@ pub enum ThreadState {
 #[derive(Clone, Debug)]
 pub struct L1 {
     tags: [u64; Self::LINES],
+    /// Where the lines accessed last lie in the memory of the machine that runs the emulator: addresses to prefetch, which nothing else
+    /// depends on. They outlive what they name.
+    places: [usize; Self::LINES],
 }
 
 impl L1 {
@@ -36,7 +41,26 @@ impl L1 {
     const EMPTY: u64 = u64::MAX;
 
     pub(crate) fn new() -> Self {
-        L1 { tags: [Self::EMPTY; Self::LINES] }
+        L1 { tags: [Self::EMPTY; Self::LINES], places: [0; Self::LINES] }
+    }
+
+    /// Nothing is present any more.
+    pub(crate) fn clear(&mut self) {
+        self.tags = [Self::EMPTY; Self::LINES];
+    }
+
+    /// Takes note of where an access was.
+    #[inline]
+    pub(crate) fn found(&mut self, addr: u64, at: *const u8) {
+        self.places[(addr >> Self::LINE_SHIFT) as usize % Self::LINES] = at.addr();
+    }
+
+    /// Brings near what was accessed last: most of it is accessed again.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        for &place in &self.places {
+            prefetch::line(place);
+        }
     }
 
     /// Whether the line is present; it is afterwards.

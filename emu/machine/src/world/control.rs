@@ -305,7 +305,7 @@ impl World {
     pub fn running_per_core(&mut self, card: usize) -> Result<Vec<u64>, MachineError> {
         let running = self.card(card)?.cores.running.clone();
         debug_assert_eq!(running.len(), crate::dpa::layout::EXECUTION_UNITS / EUS_PER_CORE);
-        Ok(running)
+        Ok(running.to_vec())
     }
 }
 

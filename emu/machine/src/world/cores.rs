@@ -1,6 +1,7 @@
 //! Turns of the cores of a card under a timing model.
 
 use super::World;
+use super::ready::Near;
 use super::schedule::QUANTUM_CYCLES;
 use crate::card::Card;
 use crate::time::{cycles_to_ps, ps_to_cycles};
@@ -13,8 +14,11 @@ impl World {
     /// A thread goes on at a cycle: its next instruction is to be executed then.
     pub(crate) fn resume(&mut self, cycles: u64, card: usize, id: u32) {
         let Card { processes, owners, cores, .. } = &mut self.cards[card];
-        let Some(timed) = cores.timed.as_deref_mut() else { return self.ready.insert((cycles, card, id)) };
-        let Some(thread) = owners.get(&id).and_then(|process| processes.get(process)?.threads.get(&id)) else { return };
+        let Some(process) = owners.get(&id).and_then(|process| processes.get(process)) else { return };
+        let Some(thread) = process.threads.get(&id) else { return };
+        let Some(timed) = cores.timed.as_deref_mut() else {
+            return self.ready.insert((cycles, card, id), Near::new(thread, process));
+        };
         timed.resume(thread, cycles);
         self.schedule_cores(cycles, card);
     }
@@ -29,7 +33,7 @@ impl World {
             self.ready.remove((turn, card, CORES_TURN));
         }
         timed.turn = Some(cycles);
-        self.ready.insert((cycles, card, CORES_TURN));
+        self.ready.insert((cycles, card, CORES_TURN), Near::default());
     }
 
     /// Runs the cores of a card until something that they may see is due or a thread needs the world.

@@ -5,6 +5,8 @@ use std::collections::BinaryHeap;
 
 use emu_nic::{CqEvent, Packet, Timer};
 
+use crate::prefetch;
+
 /// Something that happens at a point in virtual time.
 #[derive(Debug)]
 pub(crate) enum Event {
@@ -37,31 +39,42 @@ impl Event {
 /// Packets are long, and the heap moves what is in it often: it holds places only.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
-    /// Time and sequence number, and the event's place.
-    heap: BinaryHeap<Reverse<(u128, u32)>>,
+    /// Time and sequence number, the event's place and its card.
+    heap: BinaryHeap<Reverse<(u128, u32, u32)>>,
     places: Vec<Option<Event>>,
     free: Vec<u32>,
     sequence: u64,
     /// When the events of each card are due.
     of_card: Vec<BinaryHeap<Reverse<u64>>>,
+    /// The first of each, [`NEVER_PS`] without any: asked for at each turn of a thread, and of all cards in a few lines.
+    first_ps: Vec<u64>,
 }
+
+/// The card of what happens in the fabric.
+const NO_CARD: u32 = u32::MAX;
+/// The time of no event.
+const NEVER_PS: u64 = u64::MAX;
 
 impl EventQueue {
     /// Schedules an event.
     pub(crate) fn push(&mut self, at_ps: u64, event: Event) {
         self.sequence += 1;
-        if let Some(card) = event.card() {
+        let card = event.card();
+        if let Some(card) = card {
             if card >= self.of_card.len() {
                 self.of_card.resize_with(card + 1, BinaryHeap::new);
+                self.first_ps.resize(card + 1, NEVER_PS);
             }
             self.of_card[card].push(Reverse(at_ps));
+            self.first_ps[card] = self.first_ps[card].min(at_ps);
         }
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
             (self.places.len() - 1) as u32
         });
         self.places[place as usize] = Some(event);
-        self.heap.push(Reverse((u128::from(at_ps) << 64 | u128::from(self.sequence), place)));
+        let key = u128::from(at_ps) << 64 | u128::from(self.sequence);
+        self.heap.push(Reverse((key, place, card.map_or(NO_CARD, |card| card as u32))));
     }
 
     /// When the next event is due.
@@ -75,21 +88,35 @@ impl EventQueue {
     #[inline]
     #[must_use]
     pub(crate) fn next_of_ps(&self, card: usize) -> Option<u64> {
-        self.of_card.get(card)?.peek().map(|at_ps| at_ps.0)
+        self.first_ps.get(card).copied().filter(|&at_ps| at_ps != NEVER_PS)
     }
 
     /// Takes the next event.
     pub(crate) fn pop(&mut self) -> Option<(u64, Event)> {
-        let Reverse((key, place)) = self.heap.pop()?;
+        let Reverse((key, place, _)) = self.heap.pop()?;
         let event = self.places[place as usize].take()?;
         self.free.push(place);
         let at_ps = (key >> 64) as u64;
         if let Some(card) = event.card() {
             // The first event of all is the first of its card.
-            let first = self.of_card[card].pop();
+            let of_card = &mut self.of_card[card];
+            let first = of_card.pop();
             debug_assert_eq!(first, Some(Reverse(at_ps)), "the events of card {card} are in order");
+            self.first_ps[card] = of_card.peek().map_or(NEVER_PS, |at_ps| at_ps.0);
         }
         Some((at_ps, event))
+    }
+
+    /// Brings near the events that may be taken next, and gives the card of the first.
+    #[inline]
+    pub(crate) fn prefetch(&self) -> Option<usize> {
+        let heap = self.heap.as_slice();
+        for Reverse((_, place, _)) in heap.iter().take(3) {
+            if let Some(event) = self.places.get(*place as usize) {
+                prefetch::object::<Option<Event>>(std::ptr::from_ref(event).addr());
+            }
+        }
+        heap.first().map(|entry| entry.0.2).filter(|&card| card != NO_CARD).map(|card| card as usize)
     }
 }
 

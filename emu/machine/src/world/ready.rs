@@ -1,8 +1,12 @@
 //! Threads that are ready to run, in order of their clocks.
 
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
+
+use crate::dpa::process::Process;
+use crate::dpa::thread::Thread;
+use crate::prefetch;
 
 /// A thread's clock in cycles, its card and its number: threads run in this order.
 pub(crate) type Turn = (u64, usize, u32);
@@ -14,45 +18,102 @@ pub(crate) type Turn = (u64, usize, u32);
 /// it goes on, as nearly all do.
 #[derive(Debug, Default)]
 pub(crate) struct Ready {
-    heap: BinaryHeap<Reverse<u128>>,
+    heap: BinaryHeap<Entry>,
     /// The first in the heap runs, and is not ready.
     open: bool,
 }
 
-fn pack((cycles, card, id): Turn) -> Reverse<u128> {
-    debug_assert!(u32::try_from(card).is_ok(), "no machine has as many cards");
-    Reverse(u128::from(cycles) << 64 | (card as u128) << 32 | u128::from(id))
+/// Where the state of a thread lies in the memory of the machine that runs the emulator: addresses to prefetch, which nothing else depends
+/// on. The default is none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Near {
+    thread: usize,
+    process: usize,
 }
 
-fn unpack(Reverse(key): Reverse<u128>) -> Turn {
+impl Near {
+    pub(crate) fn new(thread: &Thread, process: *const Process) -> Self {
+        Self { thread: std::ptr::from_ref(thread).addr(), process: process.addr() }
+    }
+
+    /// Brings it nearer.
+    #[inline]
+    pub(crate) fn prefetch(self) {
+        prefetch::object::<Thread>(self.thread);
+        prefetch::object::<Process>(self.process);
+    }
+}
+
+/// A thread and its turn; the greatest is the one that runs first.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: u128,
+    near: Near,
+}
+
+impl Ord for Entry {
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.key.cmp(&self.key)
+    }
+}
+
+impl PartialOrd for Entry {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for Entry {}
+
+fn pack((cycles, card, id): Turn) -> u128 {
+    debug_assert!(u32::try_from(card).is_ok(), "no machine has as many cards");
+    u128::from(cycles) << 64 | (card as u128) << 32 | u128::from(id)
+}
+
+fn unpack(key: u128) -> Turn {
     ((key >> 64) as u64, (key >> 32) as u32 as usize, key as u32)
 }
 
 impl Ready {
     /// Puts a thread where it belongs. It must not be there.
     #[inline]
-    pub(crate) fn insert(&mut self, turn: Turn) {
-        let key = pack(turn);
+    pub(crate) fn insert(&mut self, turn: Turn, near: Near) {
+        let entry = Entry { key: pack(turn), near };
         if std::mem::take(&mut self.open)
             && let Some(mut first) = self.heap.peek_mut()
         {
-            *first = key;
+            *first = entry;
             return;
         }
-        self.heap.push(key);
+        self.heap.push(entry);
     }
 
     /// The thread that runs next. To be called when none runs.
     #[inline]
     pub(crate) fn first(&self) -> Option<Turn> {
         debug_assert!(!self.open, "a thread runs");
-        self.heap.peek().copied().map(unpack)
+        self.heap.peek().map(|entry| unpack(entry.key))
+    }
+
+    /// While a thread runs: the two of which one follows, if no thread is woken before it; their cards, and where they are.
+    #[inline]
+    pub(crate) fn followers(&self) -> impl Iterator<Item = (usize, Near)> {
+        let heap = self.heap.as_slice();
+        heap.iter().skip(1).take(2).map(|entry| (unpack(entry.key).1, entry.near))
     }
 
     /// The thread runs: it is not ready until it is inserted again. Its place stays open for it until [`close`](Self::close).
     #[inline]
     pub(crate) fn run(&mut self, turn: Turn) {
-        let is_first = !self.open && self.heap.peek() == Some(&pack(turn));
+        let is_first = !self.open && self.heap.peek().is_some_and(|first| first.key == pack(turn));
         if is_first {
             self.open = true;
         } else {
@@ -75,14 +136,15 @@ impl Ready {
         self.close();
         let before = self.heap.len();
         let key = pack(turn);
-        self.heap.retain(|other| *other != key);
+        self.heap.retain(|other| other.key != key);
         self.heap.len() < before
     }
 
     /// Whether a thread is ready.
     pub(crate) fn contains(&self, turn: Turn) -> bool {
         let key = pack(turn);
-        self.heap.iter().any(|other| *other == key) && !(self.open && self.heap.peek() == Some(&key))
+        let is_first = self.heap.peek().is_some_and(|first| first.key == key);
+        self.heap.iter().any(|other| other.key == key) && !(self.open && is_first)
     }
 }
 
@@ -105,7 +167,7 @@ mod tests {
             match (random.random_range(0..4), set.first().copied()) {
                 (0, _) => {
                     if set.insert(turn) {
-                        ready.insert(turn);
+                        ready.insert(turn, Near::default());
                     }
                 }
                 (1, _) => assert_eq!(ready.remove(turn), set.remove(&turn)),
@@ -117,7 +179,7 @@ mod tests {
                     for _ in 0..random.random_range(0..3) {
                         let turn = (random.random_range(0..50), random.random_range(0..9), random.random_range(0..9));
                         if set.insert(turn) {
-                            ready.insert(turn);
+                            ready.insert(turn, Near::default());
                         }
                     }
                     ready.close();

@@ -12,10 +12,11 @@ use crate::dpa::layout::{
     CONTEXT_OFFSET, EUS_PER_CORE, EXIT_GATE, STACK_BYTES, STACK_OFFSET, THREAD_BLOCK, THREADS, outbox,
 };
 use crate::dpa::process::ProcessStatus;
-use crate::dpa::thread::{L1, ThreadKind, ThreadState};
+use crate::dpa::thread::{ThreadKind, ThreadState};
 use crate::time::{cycles_to_ps, ps_to_cycles};
 use crate::world::World;
 use crate::world::debug::run_debugged;
+use crate::world::ready::Near;
 
 /// Longest slice of one thread when nothing else is due: threads of one machine run at most this far apart.
 pub(crate) const QUANTUM_CYCLES: u64 = 512;
@@ -59,7 +60,7 @@ impl World {
         hart.clear_reservation();
         hart.cycles = hart.cycles.max(cycles);
         thread.started_cycles = hart.cycles;
-        thread.l1 = L1::new();
+        thread.l1.clear();
         thread.state = ThreadState::Running;
         thread.pending = false;
         thread.activations += 1;
@@ -90,11 +91,22 @@ impl World {
             }
         }
         let horizon = self.horizon(card_index);
+        self.prefetch_followers();
         let Card { nic, processes, owners, cores, .. } = &mut self.cards[card_index];
-        let Some(process) = owners.get(&id).and_then(|process| processes.get_mut(process)) else { return };
+        // Nearly always there is one process, and whose thread it is need not be looked up.
+        let process = match processes.len() {
+            1 => processes.values_mut().next(),
+            _ => owners.get(&id).and_then(|process| processes.get_mut(process)),
+        };
+        let Some(process) = process else { return };
+        let at_process = std::ptr::from_ref(process);
         let Some(thread) = process.threads.get_mut(&id) else { return };
         if thread.state != ThreadState::Running {
             return;
+        }
+        let near = Near::new(thread, at_process);
+        if self.prefetches {
+            thread.l1.prefetch();
         }
         let watchdog_ps = self.config.watchdog(thread.kind).0;
         let deadline = thread.started_cycles.saturating_add(ps_to_cycles(watchdog_ps));
@@ -158,9 +170,9 @@ impl World {
         }
         match stop {
             Stop::Cycles | Stop::Instructions if cycles >= deadline => self.overran(card_index, id),
-            Stop::Cycles | Stop::Instructions => self.ready.insert((cycles, card_index, id)),
+            Stop::Cycles | Stop::Instructions => self.ready.insert((cycles, card_index, id), near),
             Stop::Requested => {
-                self.ready.insert((cycles, card_index, id));
+                self.ready.insert((cycles, card_index, id), near);
                 if let Some(store) = store {
                     self.outbox(cycles_to_ps(cycles), card_index, id, store);
                 } else {
@@ -168,6 +180,17 @@ impl World {
                 }
             }
             stop => self.stopped(card_index, id, stop, detail),
+        }
+    }
+
+    /// Has what the next turns need brought near, while this one runs.
+    fn prefetch_followers(&self) {
+        if !self.prefetches {
+            return;
+        }
+        for (card, near) in self.ready.followers() {
+            near.prefetch();
+            self.cards[card].prefetch();
         }
     }
 

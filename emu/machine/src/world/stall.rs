@@ -4,6 +4,7 @@ use crate::card::USER_EUS;
 use crate::error::MachineError;
 use crate::time::ps_to_cycles;
 use crate::world::World;
+use crate::world::ready::Near;
 
 impl World {
     /// The threads that are on execution unit `unit` of a card now execute nothing until `until_ps`: one that runs goes on then, one
@@ -28,7 +29,7 @@ impl World {
         }
         for (cycles, id) in moved {
             if self.ready.remove((cycles, card, id)) {
-                self.ready.insert((until_cycles, card, id));
+                self.ready.insert((until_cycles, card, id), Near::default());
             }
         }
         Ok(())
