@@ -72,23 +72,34 @@ pub(crate) type Events = Mailbox<Raised>;
 /// An object, and the open device that it was made from.
 type Owned = (Weak<dyn Source>, Weak<Context>);
 
+/// Those that are watched.
+struct Sources {
+    owned: BTreeMap<u64, Owned>,
+    /// How many were left when those of dead objects were last taken out.
+    swept: usize,
+}
+
 /// Objects by the addresses of their rings (completion queues) or doorbell records (queue pairs): what ties a number of
 /// some machine to an object of this process.
-static SOURCES: Mutex<BTreeMap<u64, Owned>> = Mutex::new(BTreeMap::new());
+static SOURCES: Mutex<Sources> = Mutex::new(Sources { owned: BTreeMap::new(), swept: 0 });
 static CONTEXTS: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
 
 /// Has events of a queue told to `context`, by the address of its ring or doorbell record.
 pub(crate) fn watch<S: Source + 'static>(context: &Arc<Context>, addr: u64, source: &Arc<S>) {
     let source: Arc<dyn Source> = Arc::<S>::clone(source);
     let mut sources = SOURCES.lock().unwrap_or_else(PoisonError::into_inner);
-    sources.retain(|_, (source, _)| source.strong_count() > 0);
-    sources.insert(addr, (Arc::downgrade(&source), Arc::downgrade(context)));
+    // A thousand cards have tens of thousands of queues: not at each.
+    if sources.owned.len() > 2 * sources.swept + 64 {
+        sources.owned.retain(|_, (source, _)| source.strong_count() > 0);
+        sources.swept = sources.owned.len();
+    }
+    sources.owned.insert(addr, (Arc::downgrade(&source), Arc::downgrade(context)));
 }
 
 /// What is at an address, if it is live, and whose it is.
 fn owned(addr: u64) -> Option<(Element, Arc<Context>)> {
     let sources = SOURCES.lock().unwrap_or_else(PoisonError::into_inner);
-    let (source, context) = sources.get(&addr)?;
+    let (source, context) = sources.owned.get(&addr)?;
     let live = source.upgrade()?;
     Some((Element::Own(Arc::downgrade(&live)), context.upgrade()?))
 }

@@ -13,8 +13,8 @@ use crate::dpa::layout::EXECUTION_UNITS;
 use crate::dpa::process::Process;
 use crate::dpa::thread::Thread;
 use crate::error::MachineError;
+use crate::near;
 use crate::observe::snapshot::ProcessSnapshot;
-use crate::prefetch;
 use crate::timed::Timed;
 use cores::Cores;
 
@@ -64,13 +64,13 @@ impl Card {
             std::ptr::from_ref(&self.cores).addr(),
             std::ptr::from_ref(&self.owners).addr(),
         ];
-        fields.into_iter().for_each(prefetch::line);
+        fields.into_iter().for_each(near::line);
     }
 
     /// Brings near what an event of its network card begins with.
     #[inline]
     pub(crate) fn prefetch_nic(&self) {
-        prefetch::object::<Nic>(std::ptr::from_ref(&self.nic).addr());
+        near::object::<Nic>(std::ptr::from_ref(&self.nic).addr());
     }
 
     /// A live process.

@@ -7,11 +7,16 @@ use crate::dpa::layout::{
     CONTEXT_OFFSET, EXECUTION_UNITS, HEAP, IMAGE_RANGE, STACK_OFFSET, THREAD_BACKED, THREAD_BLOCK, THREADS,
 };
 use crate::error::MachineError;
+use crate::near;
 
 /// Longest segment: the code and data regions of the linker scripts are 128 MiB each.
 const MAX_SEGMENT_BYTES: u64 = 128 << 20;
 /// Most bytes of all segments: both regions.
 const MAX_IMAGE_BYTES: u64 = 2 * MAX_SEGMENT_BYTES;
+
+/// Bytes that back all thread blocks.
+const ALL_THREADS_BACKED: usize = EXECUTION_UNITS * THREAD_BACKED as usize;
+const _: () = assert!(ALL_THREADS_BACKED % near::LARGE_PAGE_BYTES == near::LARGE_PAGE_BYTES / 2);
 
 /// A loaded segment.
 #[derive(Debug)]
@@ -30,9 +35,12 @@ pub(crate) struct Segment {
 #[derive(Debug)]
 pub struct ProcessMemory {
     segments: Vec<Segment>,
-    heap: Vec<u8>,
-    /// One block per execution unit that ever had a thread.
-    threads: Vec<Option<Box<[u8]>>>,
+    /// The backed parts of the thread blocks, the first one last, and the heap behind them: in one piece, so that what is used of both shares
+    /// a large page of the machine that runs the emulator.
+    backing: Vec<u8>,
+    heap_at: usize,
+    /// By execution unit: whether it ever had a thread.
+    mapped: [bool; EXECUTION_UNITS],
 }
 
 impl ProcessMemory {
@@ -54,7 +62,14 @@ impl ProcessMemory {
             bytes.resize(segment.mem_size as usize, 0);
             segments.push(Segment { base: segment.vaddr, bytes, writable: segment.write, executable: segment.execute });
         }
-        Ok(ProcessMemory { segments, heap: vec![0; heap_bytes as usize], threads: vec![None; EXECUTION_UNITS] })
+        let mut backing = vec![0; near::LARGE_PAGE_BYTES + ALL_THREADS_BACKED + heap_bytes as usize];
+        // Half of the page in which the heap begins is for the blocks of the first 36 execution units.
+        let heap_at = near::to_large_page(&backing) + ALL_THREADS_BACKED;
+        backing.truncate(heap_at + heap_bytes as usize);
+        if heap_bytes as usize >= near::LARGE_PAGE_BYTES {
+            near::ask_for_large_pages(&mut backing);
+        }
+        Ok(ProcessMemory { segments, backing, heap_at, mapped: [false; EXECUTION_UNITS] })
     }
 
     /// The loaded segments, by ascending address.
@@ -64,7 +79,22 @@ impl ProcessMemory {
 
     /// Backs the stack and the context page of a thread slot with zeroed memory.
     pub fn map_thread(&mut self, slot: usize) {
-        self.threads[slot] = Some(vec![0; THREAD_BACKED as usize].into_boxed_slice());
+        let start = self.block(slot);
+        self.backing[start..start + THREAD_BACKED as usize].fill(0);
+        self.mapped[slot] = true;
+    }
+
+    /// Where in the backing the block of a thread slot begins.
+    #[inline(always)]
+    fn block(&self, slot: usize) -> usize {
+        self.heap_at - (slot + 1) * THREAD_BACKED as usize
+    }
+
+    /// Where in the backing `len` bytes of a thread block are, if it is mapped and has them.
+    #[inline(always)]
+    fn in_block(&self, slot: usize, at: usize, len: usize) -> Option<usize> {
+        let inside = self.mapped[slot] && len <= THREAD_BACKED as usize - at;
+        inside.then(|| self.block(slot) + at)
     }
 
     /// The bytes at `[addr, addr + len)`, if they are all memory of one region and readable.
@@ -72,11 +102,12 @@ impl ProcessMemory {
     #[must_use]
     pub fn bytes(&self, addr: u64, len: usize) -> Option<&[u8]> {
         if addr >= HEAP {
-            let at = (addr - HEAP) as usize;
-            return self.heap.get(at..at.checked_add(len)?);
+            let at = self.heap_at.checked_add((addr - HEAP) as usize)?;
+            return self.backing.get(at..at.checked_add(len)?);
         }
         if let Some((slot, at)) = thread_offset(addr) {
-            return self.threads.get(slot)?.as_deref()?.get(at..at.checked_add(len)?);
+            let at = self.in_block(slot, at, len)?;
+            return self.backing.get(at..at + len);
         }
         self.image_bytes(addr, len)
     }
@@ -85,10 +116,11 @@ impl ProcessMemory {
     #[inline(always)]
     pub(crate) fn word<const W: usize>(&self, addr: u64) -> Option<&[u8; W]> {
         if addr >= HEAP {
-            return self.heap.get((addr - HEAP) as usize..)?.first_chunk();
+            let at = self.heap_at.checked_add((addr - HEAP) as usize)?;
+            return self.backing.get(at..)?.first_chunk();
         }
         if let Some((slot, at)) = thread_offset(addr) {
-            return self.threads.get(slot)?.as_deref()?.get(at..)?.first_chunk();
+            return self.backing.get(self.in_block(slot, at, W)?..)?.first_chunk();
         }
         self.image_bytes(addr, W)?.first_chunk()
     }
@@ -104,11 +136,12 @@ impl ProcessMemory {
     #[inline(always)]
     pub fn bytes_mut(&mut self, addr: u64, len: usize) -> Option<&mut [u8]> {
         if addr >= HEAP {
-            let at = (addr - HEAP) as usize;
-            return self.heap.get_mut(at..at.checked_add(len)?);
+            let at = self.heap_at.checked_add((addr - HEAP) as usize)?;
+            return self.backing.get_mut(at..at.checked_add(len)?);
         }
         if let Some((slot, at)) = thread_offset(addr) {
-            return self.threads.get_mut(slot)?.as_deref_mut()?.get_mut(at..at.checked_add(len)?);
+            let at = self.in_block(slot, at, len)?;
+            return self.backing.get_mut(at..at + len);
         }
         self.image_bytes_mut(addr, len)
     }
@@ -117,10 +150,12 @@ impl ProcessMemory {
     #[inline(always)]
     pub(crate) fn word_mut<const W: usize>(&mut self, addr: u64) -> Option<&mut [u8; W]> {
         if addr >= HEAP {
-            return self.heap.get_mut((addr - HEAP) as usize..)?.first_chunk_mut();
+            let at = self.heap_at.checked_add((addr - HEAP) as usize)?;
+            return self.backing.get_mut(at..)?.first_chunk_mut();
         }
         if let Some((slot, at)) = thread_offset(addr) {
-            return self.threads.get_mut(slot)?.as_deref_mut()?.get_mut(at..)?.first_chunk_mut();
+            let at = self.in_block(slot, at, W)?;
+            return self.backing.get_mut(at..)?.first_chunk_mut();
         }
         self.image_bytes_mut(addr, W)?.first_chunk_mut()
     }
@@ -205,5 +240,58 @@ pub(crate) fn set_word(bytes: &mut [u8], width: usize, value: u64) {
         2 => bytes[..2].copy_from_slice(&(value as u16).to_le_bytes()),
         4 => bytes[..4].copy_from_slice(&(value as u32).to_le_bytes()),
         _ => bytes[..8].copy_from_slice(&value.to_le_bytes()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dpa::layout::STACK_BYTES;
+
+    fn memory(heap_bytes: u64) -> ProcessMemory {
+        let image = Image::parse(&flexcast_image::testing::TestElf::image(&[("nothing", &[0x8067])]).bytes()).unwrap();
+        ProcessMemory::load(&image, heap_bytes).unwrap()
+    }
+
+    #[test]
+    fn blocks_and_heap_share_no_byte_and_end_where_they_end() {
+        let mut memory = memory(4096);
+        let block = |slot: usize| THREADS + slot as u64 * THREAD_BLOCK;
+        assert!(memory.bytes(block(3) + STACK_OFFSET, 8).is_none(), "no thread has been there");
+        let slots = [0, 1, 3, EXECUTION_UNITS - 1];
+        slots.into_iter().for_each(|slot| memory.map_thread(slot));
+        let places: Vec<u64> = slots
+            .into_iter()
+            .flat_map(|slot| [STACK_OFFSET, CONTEXT_OFFSET, THREAD_BACKED - 8].map(|at| block(slot) + at))
+            .chain([HEAP, HEAP + 4088])
+            .collect();
+        for (&place, value) in places.iter().zip(1..) {
+            assert_eq!(memory.word::<8>(place).map(number), Some(0), "{place:#x}");
+            set_number(memory.word_mut::<8>(place).unwrap(), value);
+        }
+        for (&place, value) in places.iter().zip(1..) {
+            assert_eq!(memory.word::<8>(place).map(number), Some(value), "{place:#x}");
+            assert_eq!(memory.bytes(place, 8).map(|bytes| word(bytes, 8)), Some(value), "{place:#x}");
+        }
+        let beyond = [
+            block(2) + STACK_OFFSET,
+            block(0) + STACK_OFFSET - 8,
+            block(0) + STACK_OFFSET + STACK_BYTES,
+            block(0) + THREAD_BACKED,
+            block(0) + THREAD_BACKED - 4,
+            block(EXECUTION_UNITS - 1) + THREAD_BACKED - 4,
+            HEAP + 4089,
+            HEAP + 4096,
+            u64::MAX - 7,
+        ];
+        for place in beyond {
+            let found = (memory.word::<8>(place).is_some(), memory.bytes(place, 8).is_some());
+            assert_eq!(found, (false, false), "{place:#x}");
+            let found = (memory.word_mut::<8>(place).is_some(), memory.bytes_mut(place, 8).is_some());
+            assert_eq!(found, (false, false), "{place:#x}");
+        }
+        memory.map_thread(3);
+        assert_eq!(memory.word::<8>(block(3) + STACK_OFFSET).map(number), Some(0), "a new thread finds zeros");
+        assert_eq!(memory.word::<8>(block(1) + STACK_OFFSET).map(number), Some(4), "its neighbour has what it had");
     }
 }

@@ -2,7 +2,7 @@
 
 use emu_hart::Hart;
 
-use crate::prefetch;
+use crate::near;
 
 /// What started a thread, which decides how it may end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl L1 {
     #[inline]
     pub(crate) fn prefetch(&self) {
         for &place in &self.places {
-            prefetch::line(place);
+            near::line(place);
         }
     }
 

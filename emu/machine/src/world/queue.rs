@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use emu_nic::{CqEvent, Packet, Timer};
 
-use crate::prefetch;
+use crate::near;
 
 /// Something that happens at a point in virtual time.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl EventQueue {
         let heap = self.heap.as_slice();
         for Reverse((_, place, _)) in heap.iter().take(3) {
             if let Some(event) = self.places.get(*place as usize) {
-                prefetch::object::<Option<Event>>(std::ptr::from_ref(event).addr());
+                near::object::<Option<Event>>(std::ptr::from_ref(event).addr());
             }
         }
         heap.first().map(|entry| entry.0.2).filter(|&card| card != NO_CARD).map(|card| card as usize)

@@ -6,7 +6,7 @@ use std::collections::binary_heap::PeekMut;
 
 use crate::dpa::process::Process;
 use crate::dpa::thread::Thread;
-use crate::prefetch;
+use crate::near;
 
 /// A thread's clock in cycles, its card and its number: threads run in this order.
 pub(crate) type Turn = (u64, usize, u32);
@@ -39,8 +39,8 @@ impl Near {
     /// Brings it nearer.
     #[inline]
     pub(crate) fn prefetch(self) {
-        prefetch::object::<Thread>(self.thread);
-        prefetch::object::<Process>(self.process);
+        near::object::<Thread>(self.thread);
+        near::object::<Process>(self.process);
     }
 }
 
