@@ -323,13 +323,16 @@ fn a_cancelled_operation_ends_on_all_ranks_and_gives_buffers_back() {
 
 /// With the protocol on the card the host has nothing to do from post to flag, so that nothing goes over its connections.
 #[test]
-fn the_protocol_on_the_card_keeps_to_multicast() {
+fn the_protocol_on_the_card_keeps_to_multicast_and_its_barrier() {
     with_cards(2, |provider, cards| {
         let config = config().control(Control::Device);
         let communicators = connect(cards.iter(), &config);
         assert_eq!(communicators[0].footprint().direct_queue_pairs, 0);
-        for ends in gather_all(provider, &communicators, &[64, 5000]) {
-            assert_eq!(chosen(&ends), Algorithm::Multicast);
+        let sizes = [64, 50_000];
+        for (ends, algorithm) in
+            gather_all(provider, &communicators, &sizes).into_iter().zip([Algorithm::Eager, Algorithm::Multicast])
+        {
+            assert_eq!(chosen(&ends), algorithm);
         }
     });
 }

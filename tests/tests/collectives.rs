@@ -69,6 +69,28 @@ fn a_case_that_comes_out_wrong_is_reported() {
     assert!(wrong.to_string().contains("ranks failed"), "{wrong}");
 }
 
+/// A cutoff without any slack gives up what is on its way: then chunks are fetched that nobody has lost.
+#[test]
+fn a_spurious_fetch_makes_a_case_wrong() {
+    let quiet = |case: &Case| case.is_orderly() && case.faults.is_empty() && case.params.config.eager_bytes == 0;
+    let many = |case: &Case| case.params.ranks > 4 && case.params.bytes > 20_000 && !case.params.side.has_several();
+    let mut case = (1..).map(Case::new).find(|case| quiet(case) && many(case)).expect("there is one");
+    let tally = run_case(&case, &image()).expect("as it is drawn it is right");
+    assert_eq!((tally.right, tally.lossless, tally.spurious_chunks), (1, 1, 0), "{tally:?}");
+    case.params.config.overheads.cutoff_slack = Duration::ZERO;
+    let wrong = run_case(&case, &image()).expect_err("the cutoff comes at once");
+    assert!(wrong.to_string().contains("a spurious fetch"), "{wrong}");
+}
+
+/// A case that takes longer than it may is no success.
+#[test]
+fn a_case_beyond_its_wall_time_is_wrong() {
+    let mut case = (1..).map(Case::new).find(Case::is_orderly).expect("there is one");
+    case.params.wall_limit = Some(Duration::ZERO);
+    let wrong = run_case(&case, &image()).expect_err("no time at all");
+    assert!(wrong.to_string().contains("within the wall time given"), "{wrong}");
+}
+
 /// 191 of 200 Gbit/s from the barrier to the last byte (*emulated*): 95 % and more, by 16 receive threads of each card.
 #[test]
 fn eight_ranks_fill_their_links() {

@@ -313,4 +313,14 @@ impl SimParams {
             Operation::Allreduce => self.bytes,
         }
     }
+
+    /// The same of the communicator that has the most, parts of a split among them.
+    #[must_use]
+    pub fn most_receive_bytes(&self) -> u64 {
+        let sizes = self.side.split.filter(|colours| *colours > 0).map(|colours| {
+            [self.ranks / colours, self.ranks.div_ceil(colours)].map(|ranks| ranks.clamp(1, self.ranks.max(1)))
+        });
+        let of = |ranks| Self { ranks, root: 0, ..self.clone() }.receive_bytes();
+        sizes.into_iter().flatten().map(of).fold(self.receive_bytes(), u64::max)
+    }
 }

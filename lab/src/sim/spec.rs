@@ -265,7 +265,7 @@ impl SimSpec {
         };
         // Before anything is computed from them.
         params.check()?;
-        let config = self.communicator.config(params.ranks, params.receive_bytes());
+        let config = self.communicator.config(params.ranks, params.most_receive_bytes());
         let params = SimParams { config, ..params };
         machine.uc_multicast |= params.needs_uc_multicast();
         Ok((params, machine))

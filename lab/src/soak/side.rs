@@ -120,7 +120,8 @@ fn configuration(random: &mut ChaCha8Rng, params: &mut SimParams) {
         .barrier_timeout(us(barrier_us))
         .recovery_timeout(us(recovery_us))
         .retry_exponent(exponent)
-        .packet_lifetime(us(pick(random, &[100, 1000])));
+        .packet_lifetime(us(pick(random, &[100, 1000])))
+        .max_receive_bytes(params.most_receive_bytes().max(1));
 }
 
 /// A topology for so many cards, and how its switches behave.
@@ -363,6 +364,8 @@ mod tests {
     fn what_is_drawn_is_legal() {
         for case in cases() {
             case.params.check().unwrap();
+            // Seed 5001124: an Allgatherv of seven ranks without any bytes, whose parts have some.
+            assert!(case.params.config.max_receive_bytes >= case.params.most_receive_bytes());
             let Wiring::Network(network) = &case.machine.wiring else { panic!("a network") };
             network.faults.check(&network.topology).unwrap();
             assert!(network.topology.hosts().len() >= case.params.cards());
