@@ -362,7 +362,7 @@ impl Driver for DeviceDriver {
         let Some(rows) = &self.rows else { return Ok(()) };
         let own = blocks[self.place.rank() as usize].clone();
         rows.memory.write(rows.of(descriptor.operation), &bytes[own])?;
-        let Summary { kind, root, amount, chunk_bytes, chains } = descriptor.summary;
+        let Summary { kind, root, amount, chunk_bytes, chains, .. } = descriptor.summary;
         let mut eager = [0; ROUNDS];
         let rounds = u32::BITS - (self.place.ranks() - 1).leading_zeros();
         for (round, carried) in (0..).zip(&mut eager).take(rounds as usize) {
