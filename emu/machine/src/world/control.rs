@@ -303,7 +303,7 @@ impl World {
 
     /// Running event handlers and calls of a card, per core.
     pub fn running_per_core(&mut self, card: usize) -> Result<Vec<u64>, MachineError> {
-        let running = self.card(card)?.cores.running.clone();
+        let running = self.card(card)?.cores.running;
         debug_assert_eq!(running.len(), crate::dpa::layout::EXECUTION_UNITS / EUS_PER_CORE);
         Ok(running.to_vec())
     }
