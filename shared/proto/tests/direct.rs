@@ -56,7 +56,7 @@ impl Group {
             Algorithm::Eager => {
                 let bounds_ps = (descriptor.barrier_timeout_ps, descriptor.bound_ps);
                 machine.post_eager(descriptor.operation, descriptor.summary, bounds_ps, 0)
-            },
+            }
             Algorithm::Multicast => machine.post(descriptor, 0),
             _ => machine.post_direct(descriptor, 0),
         };
