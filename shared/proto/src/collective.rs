@@ -489,9 +489,7 @@ impl Participant {
             }
         }
         if self.eager {
-            if self.passed_ps.is_none() {
-                return None;
-            }
+            self.passed_ps?;
             self.state = if self.failure.is_some() { State::Failed } else { State::Idle };
             return Some(Action::Release);
         }

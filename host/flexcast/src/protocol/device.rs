@@ -31,7 +31,7 @@ use crate::dpa::send::Send as SendThreads;
 use crate::endpoint::Purpose;
 use crate::error::Result;
 use crate::protocol::control::{Control, Event, Read};
-use crate::protocol::driver::{Connect, Driver, Notice, Posting, QueuePairs, Step};
+use crate::protocol::driver::{Connect, Driver, Gathered, Notice, Posting, QueuePairs, Step};
 use crate::protocol::host::PROTOCOL_VIOLATION;
 
 /// Longest that the progress thread takes to answer a command.
@@ -395,7 +395,7 @@ impl Driver for DeviceDriver {
 
     fn start_direct(&mut self, _: OperationDescriptor, _now_ps: u64) {}
 
-    fn take_eager(&mut self) -> Result<Option<(Vec<Range<usize>>, Vec<u8>)>> {
+    fn take_eager(&mut self) -> Result<Option<Gathered>> {
         let (Some((operation, blocks)), Some(rows)) = (self.gathering.take(), &self.rows) else { return Ok(None) };
         let mut bytes = vec![0; blocks.iter().map(Range::len).sum()];
         let mut at = rows.of(operation);

@@ -19,6 +19,9 @@ use crate::error::Result;
 use crate::plan::Plan;
 use crate::protocol::control::Read;
 
+/// Where each rank's block lies in bytes that an eager operation has gathered, and these.
+pub(crate) type Gathered = (Vec<Range<usize>>, Vec<u8>);
+
 /// Queue pairs of a rank's connections: rank and number of each.
 #[derive(Debug)]
 pub(crate) struct QueuePairs {
@@ -137,7 +140,7 @@ pub(crate) trait Driver: fmt::Debug + Send {
     ) -> Result<()>;
 
     /// The blocks of an eager operation that is over, as [`Driver::start_eager`] was given them.
-    fn take_eager(&mut self) -> Result<Option<(Vec<Range<usize>>, Vec<u8>)>>;
+    fn take_eager(&mut self) -> Result<Option<Gathered>>;
 
     /// Takes an operation whose data goes over connections of its own, which the driver knows nothing of: it is notified of how far it is
     /// ([`Notice::Transferred`]), and compares what ranks have called with those that signal a barrier. Never with the protocol on the card.

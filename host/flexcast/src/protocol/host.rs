@@ -16,7 +16,7 @@ use crate::endpoint::Purpose;
 use crate::error::Result;
 use crate::plan::stream::Transport;
 use crate::protocol::control::{Control, Event, Read};
-use crate::protocol::driver::{Connect, Driver, Notice, Posting, QueuePairs, Step};
+use crate::protocol::driver::{Connect, Driver, Gathered, Notice, Posting, QueuePairs, Step};
 use crate::protocol::eager::Eager;
 
 /// Code of [`Cause::Connection`] for a peer that does not keep to the protocol.
@@ -149,7 +149,7 @@ impl Driver for HostDriver {
         self.participant.post_direct(descriptor, now_ps);
     }
 
-    fn take_eager(&mut self) -> Result<Option<(Vec<Range<usize>>, Vec<u8>)>> {
+    fn take_eager(&mut self) -> Result<Option<Gathered>> {
         Ok(self.eager.finish())
     }
 
