@@ -249,7 +249,6 @@ impl Case {
                 Fault::Drop { .. }
                     | Fault::Burst { .. }
                     | Fault::BitErrors { .. }
-                    | Fault::Corrupt { .. }
                     | Fault::Frames { .. }
                     | Fault::Delay { jitter_ps: 0, .. }
             )
