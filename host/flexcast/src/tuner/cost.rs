@@ -27,9 +27,9 @@ const PACKET_BYTES: u64 = 98;
 /// completion flag, final handshake. Emulated, model M.2: 45 to 48 us for 16 KiB between 2 to 32 ranks.
 const MULTICAST_PS: u64 = 45_000_000;
 /// How far staged chunks lag behind the wire when the last one has come, for each byte received, and at most. Emulated, model M.2, four
-/// threads: 8 ranks take 5, 29 and 36 us longer than wire and start for 64 KiB, 256 KiB and 1 MiB.
-const LAG_PS_PER_BYTE: u64 = 16;
-const LAG_PS: u64 = 36_000_000;
+/// threads: 8 ranks take 3, 5, 11 and 5 us longer than wire and start for 64 KiB, 256 KiB, 1 MiB and 4 MiB.
+const LAG_PS_PER_BYTE: u64 = 4;
+const LAG_PS: u64 = 10_000_000;
 /// A DPA thread's time for a chunk, staged or not. Khalilov et al. (arXiv 2408.13356), Table I: 1084 and 598 cycles at 1.8 GHz.
 const STAGED_CHUNK_PS: u64 = 602_000;
 const CHUNK_PS: u64 = 332_000;

@@ -15,7 +15,7 @@ pub use flexcast_proto::Algorithm;
 /// Most ranks of a communicator that has connections between all of them: two queue pairs for each other rank.
 pub const MAX_LINEAR_RANKS: u32 = 64;
 /// Multicast is taken where it is no slower than this part of the fastest: it loads the network less, and what is lost costs it less.
-const MULTICAST_PERCENT: u128 = 103;
+const MULTICAST_PERCENT: u128 = 105;
 
 /// Which algorithms a communicator takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
