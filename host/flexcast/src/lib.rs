@@ -40,6 +40,7 @@ mod error;
 pub mod memory;
 pub mod p2p;
 mod plan;
+mod probe;
 mod protocol;
 mod tuner;
 

@@ -225,8 +225,8 @@ fn operate(
             }
             // A look that was due for news may leave some for the next.
             let news = looks.has_news(rank);
-            looks.looked(rank, now_ps, news, None);
             let error = group.progress().err();
+            looks.looked(rank, now_ps, news, group.deadline_ps());
             if error.is_some() || group.is_complete() {
                 let took_ps = error.is_none().then_some(now_ps - posted_ps);
                 let kind = error.as_ref().map(failure::baseline_kind);

@@ -12,6 +12,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::announcement::{ANNOUNCEMENT_BYTES, Announcement};
 use super::operation::{Running, piece};
 use super::{Config, Error, Traffic};
+use crate::probe::Probes;
 
 /// Receives for announcements. A peer announces its next operation with this rank when the last one is complete, and to
 /// complete that it needs data that this rank sends after it has seen the announcement of it; the second covers the
@@ -52,6 +53,8 @@ pub(super) enum Work {
     Message,
     /// An announcement of the peer, in this slot.
     Announcement { slot: u32 },
+    /// A probe of the peer.
+    Probe(Traffic),
 }
 
 impl Work {
@@ -60,7 +63,9 @@ impl Work {
             Self::Write { last } => u64::from(last),
             Self::Announce => 2,
             Self::Message => 3,
-            Self::Announcement { slot } => 4 + u64::from(slot),
+            Self::Probe(Traffic::Data) => 4,
+            Self::Probe(Traffic::Control) => 5,
+            Self::Announcement { slot } => 6 + u64::from(slot),
         };
         code << 32 | u64::from(connection)
     }
@@ -71,7 +76,9 @@ impl Work {
             code @ 0..=1 => Self::Write { last: code == 1 },
             2 => Self::Announce,
             3 => Self::Message,
-            code => Self::Announcement { slot: (code - 4) as u32 },
+            4 => Self::Probe(Traffic::Data),
+            5 => Self::Probe(Traffic::Control),
+            code => Self::Announcement { slot: (code - 6) as u32 },
         };
         (id as u32 as usize, work)
     }
@@ -108,6 +115,8 @@ pub(super) struct Connection {
     announcing: bool,
     outgoing: VecDeque<Outgoing>,
     writes: u32,
+    data_probes: Probes,
+    control_probes: Probes,
     /// Receives of messages are posted with this.
     nothing: LocalSlice,
 }
@@ -119,8 +128,8 @@ impl Connection {
         slots: Slots,
         config: Config,
     ) -> Result<Self, Error> {
-        let data = QueueDepths { send: config.writes, receive: slots.accepts.max(1) };
-        let control = QueueDepths { send: CONTROL_DEPTH, receive: CONTROL_DEPTH };
+        let data = QueueDepths { send: config.writes + Probes::MAX, receive: slots.accepts.max(1) };
+        let control = QueueDepths { send: CONTROL_DEPTH + Probes::MAX, receive: CONTROL_DEPTH };
         Ok(Self {
             slots,
             data: queue_pair(pd, completions, data, Traffic::Data)?,
@@ -132,6 +141,8 @@ impl Connection {
             announcing: false,
             outgoing: VecDeque::with_capacity(config.writes as usize),
             writes: 0,
+            data_probes: Probes::new(),
+            control_probes: Probes::new(),
             nothing: LocalSlice { addr: HostAddr(0), len: 0, lkey: 0 },
         })
     }
@@ -191,7 +202,7 @@ impl Connection {
     }
 
     /// Sends the own announcement if it is due and the last one is out of its slot. Tells whether it did.
-    pub(super) fn announce(&mut self, running: &Running, region: &MemoryRegion) -> Result<bool, Error> {
+    pub(super) fn announce(&mut self, running: &Running, region: &MemoryRegion, now_ps: u64) -> Result<bool, Error> {
         if !self.announce || self.announcing {
             return Ok(false);
         }
@@ -205,12 +216,14 @@ impl Connection {
             signaled: true,
         })?;
         (self.announce, self.announcing) = (false, true);
+        self.control_probes.await_answer(now_ps);
         Ok(true)
     }
 
     /// The own announcement is at the peer.
-    pub(super) fn announced(&mut self) {
+    pub(super) fn announced(&mut self, now_ps: u64) {
         self.announcing = false;
+        self.control_probes.answered(now_ps);
     }
 
     /// An announcement of the peer has come.
@@ -260,7 +273,7 @@ impl Connection {
     }
 
     /// Posts as many writes as may be under way.
-    pub(super) fn write(&mut self, running: &Running, blocks: &Blocks<'_>) -> Result<Posted, Error> {
+    pub(super) fn write(&mut self, running: &Running, blocks: &Blocks<'_>, now_ps: u64) -> Result<Posted, Error> {
         let mut posted = Posted::default();
         let Some(announcement) = self.announced[0] else { return Ok(posted) };
         while self.writes < self.config.writes
@@ -280,6 +293,9 @@ impl Connection {
                 immediate: last.then_some(transfer.tag),
                 signaled: true,
             })?;
+            if self.writes == 0 {
+                self.data_probes.await_answer(now_ps);
+            }
             self.writes += 1;
             posted.bytes += piece.end - piece.start;
             if last {
@@ -293,8 +309,36 @@ impl Connection {
     }
 
     /// A write is at the peer.
-    pub(super) fn written(&mut self) {
+    pub(super) fn written(&mut self, now_ps: u64) {
         self.writes = self.writes.saturating_sub(1);
+        self.data_probes.answered(now_ps);
+    }
+
+    /// A probe is acknowledged.
+    pub(super) fn probed(&mut self, traffic: Traffic, now_ps: u64) {
+        match traffic {
+            Traffic::Data => self.data_probes.probed(now_ps),
+            Traffic::Control => self.control_probes.probed(now_ps),
+        }
+    }
+
+    /// Probes the peer if it has not acknowledged anything for long.
+    pub(super) fn probe(&mut self, now_ps: u64) -> Result<(), Error> {
+        let id = |traffic| Work::Probe(traffic).id(self.slots.index);
+        if self.writes > 0 {
+            self.data_probes.post_if_due(&self.data, id(Traffic::Data), now_ps)?;
+        }
+        if self.announcing {
+            self.control_probes.post_if_due(&self.control, id(Traffic::Control), now_ps)?;
+        }
+        Ok(())
+    }
+
+    /// When the peer is to be probed, in picoseconds.
+    pub(super) fn probe_ps(&self) -> Option<u64> {
+        let data_ps = self.data_probes.next_ps().filter(|_| self.writes > 0);
+        let control_ps = self.control_probes.next_ps().filter(|_| self.announcing);
+        data_ps.into_iter().chain(control_ps).min()
     }
 
     /// The operation is over: the peer's announcement of it is used up.
@@ -325,8 +369,9 @@ fn queue_pair(
     let queue_pair = QueuePair::new(pd, Transport::Rc, completions, completions, depths)?;
     queue_pair.init(
         match traffic {
-            Traffic::Data => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
-            Traffic::Control => Access::LOCAL_WRITE,
+            // Probes are Reads of nothing.
+            Traffic::Data => Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
+            Traffic::Control => Access::LOCAL_WRITE | Access::REMOTE_READ,
         },
         0,
     )?;
@@ -354,8 +399,10 @@ mod tests {
             Work::Announce,
             Work::Message,
             Work::Announcement { slot: 2 },
+            Work::Probe(Traffic::Data),
+            Work::Probe(Traffic::Control),
         ];
-        for (work, index) in kinds.into_iter().zip([0, 1, 1023, u32::MAX, 7]) {
+        for (work, index) in kinds.into_iter().zip([0, 1, 1023, u32::MAX, 7, 0, 1023]) {
             assert_eq!(Work::of(work.id(index)), (index as usize, work));
         }
     }

@@ -10,6 +10,7 @@ use zerocopy::little_endian::U32;
 use super::connection::{CONTROL_DEPTH, Connection, Slots};
 use super::endpoint::{Endpoint, Entry};
 use super::{Config, Error, Group};
+use crate::probe::Probes;
 
 /// Most messages of one peer in one operation: the depth of a receive queue.
 const MAX_MESSAGES: u32 = 1 << 15;
@@ -60,7 +61,7 @@ impl Connections {
     /// Entries that the completion queue must have at least.
     #[must_use]
     pub fn completions(&self) -> u32 {
-        let of_peer = |accepts: &u32| self.config.writes + accepts + 2 * CONTROL_DEPTH;
+        let of_peer = |accepts: &u32| self.config.writes + accepts + 2 * CONTROL_DEPTH + 2 * Probes::MAX;
         self.accepts.values().map(of_peer).fold(1, u32::saturating_add)
     }
 

@@ -269,7 +269,7 @@ impl Group {
             return Err(Error::Failed);
         }
         let result = self.collect();
-        let result = result.and_then(|seen| if seen { self.drive().map(|()| true) } else { Ok(false) });
+        let result = result.and_then(|seen| if seen { self.drive().map(|()| true) } else { self.probe().map(|()| false) });
         self.failed |= result.is_err();
         result
     }
@@ -282,15 +282,32 @@ impl Group {
         self.connections.iter().find_map(owing).or_else(message)
     }
 
+    /// Probes peers that have not acknowledged anything for long.
+    fn probe(&mut self) -> Result<(), Error> {
+        if self.running.is_none() {
+            return Ok(());
+        }
+        let now_ps = self.now_ps();
+        self.connections.iter_mut().try_for_each(|connection| connection.probe(now_ps))
+    }
+
+    /// When a peer is to be probed, in picoseconds of the provider's clock: [`Group::progress`] is to be called then, even if nothing has come
+    /// until then. None while no operation is under way, or nothing of it.
+    #[must_use]
+    pub fn deadline_ps(&self) -> Option<u64> {
+        self.running.as_ref().and_then(|_| self.connections.iter().filter_map(Connection::probe_ps).min())
+    }
+
     /// Takes completions; tells whether there were any.
     fn collect(&mut self) -> Result<bool, Error> {
         let completions = self.completions.clone();
+        let now_ps = self.now_ps();
         let mut seen = false;
         for _ in 0..MAX_BATCHES {
             let mut result = Ok(());
             let count = completions.poll_each(|completion| {
                 if result.is_ok() {
-                    result = self.handle(&completion);
+                    result = self.handle(&completion, now_ps);
                 }
             })?;
             result?;
@@ -300,12 +317,12 @@ impl Group {
             }
         }
         if seen {
-            (self.progress_ps, self.looks) = (self.now_ps(), 0);
+            (self.progress_ps, self.looks) = (now_ps, 0);
         }
         Ok(seen)
     }
 
-    fn handle(&mut self, completion: &Completion) -> Result<(), Error> {
+    fn handle(&mut self, completion: &Completion, now_ps: u64) -> Result<(), Error> {
         let (index, work) = Work::of(completion.id);
         let Some(connection) = self.connections.get_mut(index) else { return Ok(()) };
         let peer = connection.peer();
@@ -315,10 +332,11 @@ impl Group {
         let running = self.running.as_mut();
         let idle = || Error::Protocol { peer, reason: "a message between two operations".to_owned() };
         match work {
-            Work::Announce => connection.announced(),
+            Work::Announce => connection.announced(now_ps),
+            Work::Probe(traffic) => connection.probed(traffic, now_ps),
             Work::Announcement { slot } => connection.handle_announcement(slot, completion.byte_len, &self.slots)?,
             Work::Write { last } => {
-                connection.written();
+                connection.written(now_ps);
                 if last {
                     let running = running.ok_or_else(idle)?;
                     let operation = running.number();
@@ -341,6 +359,7 @@ impl Group {
 
     /// Posts what may be posted, and ends the operation when it is complete.
     fn drive(&mut self) -> Result<(), Error> {
+        let now_ps = self.now_ps();
         let Some(running) = &mut self.running else { return Ok(()) };
         while let Some(transfer) = self.held.take().or_else(|| running.schedule.poll()) {
             let index = self.connections.binary_search_by_key(&transfer.to, Connection::peer);
@@ -354,8 +373,8 @@ impl Group {
         let blocks = self.division.blocks()?;
         for connection in &mut self.connections {
             connection.check(running, &blocks)?;
-            self.statistics.announcements += u64::from(connection.announce(running, &self.slots)?);
-            let posted = connection.write(running, &blocks)?;
+            self.statistics.announcements += u64::from(connection.announce(running, &self.slots, now_ps)?);
+            let posted = connection.write(running, &blocks, now_ps)?;
             self.statistics.messages += posted.messages;
             self.statistics.data_bytes += posted.bytes;
         }

@@ -12,6 +12,7 @@ use crate::api::card::Card;
 use crate::api::config::Config;
 use crate::endpoint::{Endpoint, Purpose};
 use crate::error::Result;
+use crate::probe::Probes;
 
 /// Room for the longest control message without eager data.
 const MESSAGE_BYTES: usize = wire::MAX_BYTES.next_multiple_of(64);
@@ -26,10 +27,6 @@ const SENDS: u32 = 8;
 /// Reads under way from each peer: what a card takes from one requester.
 const READS: u32 = 8;
 const _: () = assert!(wire::MAX_BYTES <= INLINE_BYTES);
-/// Probes under way to each peer.
-const PROBES: u32 = 4;
-/// A peer that has not acknowledged anything for so long is probed: many round trips, and a small part of a card's own timeout.
-const PROBE_PS: u64 = 25_000_000;
 /// First packet number of every connection.
 const FIRST_PSN: u32 = 0;
 
@@ -72,9 +69,7 @@ struct Peer {
     /// Messages with eager data so far: they take turns in the memory for them.
     eager_sends: u64,
     reads: u32,
-    probes: u32,
-    /// When it is probed unless something is acknowledged before.
-    probe_ps: u64,
+    probes: Probes,
     broken: bool,
 }
 
@@ -86,7 +81,7 @@ impl Peer {
     /// Something is posted: from now on an acknowledgement is awaited.
     fn await_answer(&mut self, now_ps: u64) {
         if !self.is_busy() {
-            self.probe_ps = now_ps.saturating_add(PROBE_PS);
+            self.probes.await_answer(now_ps);
         }
     }
 }
@@ -150,14 +145,14 @@ impl Control {
         let slots = (count * (RECEIVES + sends)) as usize;
         let memory = HostBuffer::zeroed(slots.max(1) * slot_bytes)?;
         let memory = MemoryRegion::register(card.pd(), memory, Access::LOCAL_WRITE)?;
-        let cq = CompletionQueue::new(card.device(), count.max(1) * (RECEIVES + SENDS + READS + PROBES))?;
-        let depths = QueueDepths { send: SENDS + READS + PROBES, receive: RECEIVES };
+        let cq = CompletionQueue::new(card.device(), count.max(1) * (RECEIVES + SENDS + READS + Probes::MAX))?;
+        let depths = QueueDepths { send: SENDS + READS + Probes::MAX, receive: RECEIVES };
         let mut peers = Vec::with_capacity(ranks.len());
         for rank in ranks {
             let qp = QueuePair::with_inline(card.pd(), Transport::Rc, &cq, &cq, depths, INLINE_BYTES as u32)?;
             qp.init(Access::REMOTE_READ, 0)?;
-            let (rank, probe_ps) = (*rank, u64::MAX);
-            peers.push(Peer { rank, qp, sends: 0, eager_sends: 0, reads: 0, probes: 0, probe_ps, broken: false });
+            let (rank, probes) = (*rank, Probes::new());
+            peers.push(Peer { rank, qp, sends: 0, eager_sends: 0, reads: 0, probes, broken: false });
         }
         Ok(Self {
             peers,
@@ -251,30 +246,17 @@ impl Control {
         self.now_ps = now_ps;
         self.post()?;
         for (index, peer) in self.peers.iter_mut().enumerate() {
-            if peer.broken || !peer.is_busy() || now_ps < peer.probe_ps || peer.probes >= PROBES {
-                continue;
+            if !peer.broken && peer.is_busy() {
+                peer.probes.post_if_due(&peer.qp, id(KIND_PROBE, index, 0), now_ps)?;
             }
-            // A read of nothing: the peer's card sees by its number that a packet before it is missing, and asks for it at once; so does the
-            // own card when the answer comes and one before it has not. Otherwise a lost packet that nothing follows costs the connection's
-            // whole timeout.
-            let request = SendRequest {
-                id: id(KIND_PROBE, index, 0),
-                kind: SendKind::Read { remote_addr: 0, rkey: 0 },
-                local: None,
-                immediate: None,
-                signaled: true,
-            };
-            peer.qp.post_sends(&[request])?;
-            peer.probes += 1;
-            peer.probe_ps = now_ps.saturating_add(PROBE_PS << peer.probes);
         }
         Ok(())
     }
 
     /// When a peer is to be probed, in picoseconds: [`Control::flush`] is to be called then.
     pub(crate) fn probe_ps(&self) -> Option<u64> {
-        let waits = |peer: &&Peer| !peer.broken && peer.is_busy() && peer.probes < PROBES;
-        self.peers.iter().filter(waits).map(|peer| peer.probe_ps).min()
+        let waits = |peer: &&Peer| !peer.broken && peer.is_busy();
+        self.peers.iter().filter(waits).filter_map(|peer| peer.probes.next_ps()).min()
     }
 
     /// Posts what has waited for room.
@@ -377,11 +359,11 @@ impl Control {
                 self.peers[peer].reads -= 1;
                 self.under_way -= 1;
             }
-            KIND_PROBE => self.peers[peer].probes -= 1,
+            KIND_PROBE => self.peers[peer].probes.probed(self.now_ps),
             _ => {}
         }
         if kind != KIND_RECEIVE {
-            self.peers[peer].probe_ps = self.now_ps.saturating_add(PROBE_PS << self.peers[peer].probes);
+            self.peers[peer].probes.answered(self.now_ps);
         }
         if completion.status != 0 {
             if std::mem::replace(&mut self.peers[peer].broken, true) {

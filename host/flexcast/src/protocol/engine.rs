@@ -16,6 +16,7 @@ use flexcast_proto::wire::Availability;
 use flexcast_proto::{Cause, Failure, PieceSet};
 
 use crate::error::Result;
+use crate::p2p;
 use crate::protocol::control::Read;
 use crate::protocol::driver::{Notice, Step};
 pub(crate) use operation::Running;
@@ -87,7 +88,8 @@ impl Engine {
         if begins || self.fault.is_some() || self.notified {
             return Some(0);
         }
-        let flush_ps = self.parts.driver.flush_ps();
+        let probe_ps = self.parts.direct.as_ref().and_then(p2p::Group::deadline_ps);
+        let flush_ps = self.parts.driver.flush_ps().into_iter().chain(probe_ps).min();
         let Some(running) = self.current.as_ref() else { return flush_ps };
         let due_ps = running.stalled_ps(self.stall).unwrap_or(running.deadline_ps);
         let due_ps = due_ps.min(running.look_ps(self.stall, self.is_over_for_neighbour()).unwrap_or(u64::MAX));
