@@ -95,14 +95,14 @@ fn algorithms() {
         ("--op allreduce --segments 2", ["--segments: ring has none", "tree"]),
         ("--op allreduce --bytes 1023", ["--bytes: 1023 bytes", "give a multiple of 4"]),
         ("--op alltoall --file Cargo.toml", ["--file: alltoall takes none", "--op broadcast or allgather"]),
-        ("--algorithm pairwise", ["pairwise does no allgather", "multicast, ring"]),
+        ("--algorithm pairwise", ["pairwise does no allgather", "multicast, auto, ring"]),
     ] {
         refused(args, &words);
     }
     refused("--algorithm ring --op broadcast", &["ring does no broadcast", "multicast, k-nomial", "scatter-allgather"]);
     refused("--algorithm heap", &["heap does no allgather", "pipelined-ring", "bruck"]);
     refused("--algorithm heap --op allgatherv", &["heap does no allgatherv", "recursive-doubling"]);
-    refused_by(2, "sim", "--algorithm torus", &["torus", "multicast, ring"]);
+    refused_by(2, "sim", "--algorithm torus", &["torus", "multicast, auto, ring"]);
     refused("--radix 3", &["--radix", "multicast has none", "k-nomial"]);
     refused("--algorithm ring --segments 3", &["--segments", "ring has none", "pipelined-ring"]);
     refused(

@@ -334,7 +334,7 @@ mod tests {
         let uc = planned(Ask { transport: Transport::UcMulticast, ..ask() }).unwrap();
         assert_eq!((uc.receive_threads, uc.receive_threads_most, uc.cores, uc.staging_bytes), (2, 2, 1, 0));
         let ud = planned(ask()).unwrap();
-        assert_eq!((ud.receive_threads, ud.receive_threads_most, ud.threads), (4, 5, 6));
+        assert_eq!((ud.receive_threads, ud.receive_threads_most, ud.threads), (4, 5, 7));
         assert!((ud.goodput_gbit_s - 195.5).abs() < 0.1 && ud.goodput_least_gbit_s < 0.95 * ud.goodput_gbit_s);
         assert_eq!((ud.psn_bits, ud.collective_ids), (19, 8192), "188 times 8 MiB are 385 024 chunks");
         assert!(ud.bitmap_bytes * 8 >= 385_024 && ud.cache_bytes <= ud.cache_limit_bytes);

@@ -228,7 +228,7 @@ static void operations(flexcast_card *card, flexcast_bootstrap *bootstrap, flexc
     /* Registrations are kept, and go before the memory does. */
     REFUSED(flexcast_comm_stats(comm, NULL, sizeof stats), FLEXCAST_ERROR_NULL, "stats");
     OK(flexcast_comm_stats(comm, &stats, sizeof stats));
-    IS(stats.rank == 0 && stats.ranks == 1 && stats.threads == 5);
+    IS(stats.rank == 0 && stats.ranks == 1 && stats.threads == 6);
     IS(stats.registration_hits > 0 && stats.registrations > 0);
     OK(flexcast_buffer_invalidate(card, send, BYTES));
     OK(flexcast_buffer_invalidate(card, receive, BYTES));

@@ -67,11 +67,11 @@ fn budgets_that_are_exceeded_are_named_and_nothing_is_taken() {
         refused(deep.clone(), &["last-level cache", "1500000", "lower slots"]);
         let accepted = deep.with_subgroups(64).cache_bytes(u64::MAX).slots(8192);
         refused(accepted, &["DPA memory for staging", "lower slots"]);
-        // 61 threads each: three fit in 189.
+        // 62 threads each: three fit in 189.
         let wide = config().with_subgroups(60).slots(16).send_depth(8).cache_bytes(u64::MAX);
         let parts: Vec<Pending> =
             (0..3).map(|_| Pending::new(&cards[0], 0, 2, wide.clone()).expect("it fits")).collect();
-        refused(wide.clone(), &["61 DPA threads needed", "6 are there", "free another communicator"]);
+        refused(wide.clone(), &["62 DPA threads needed", "3 are there", "free another communicator"]);
         let footprint = wide.footprint(2, 4096).expect("it fits");
         assert_eq!(cards[0].hot_bytes(), 3 * footprint.hot_bytes(), "of all communicators of the card");
         drop(parts);

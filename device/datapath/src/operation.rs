@@ -92,7 +92,6 @@ impl<const UD: bool> Receiver<'_, UD> {
     pub(crate) fn answer_report(&mut self) {
         let request = self.context.op.request;
         if request != self.context.state.reported && self.may_answer() {
-            self.context.op.pending = 0;
             self.write_report(request);
         }
     }

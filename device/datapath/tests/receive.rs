@@ -389,6 +389,34 @@ fn a_new_operation_waits_for_the_copies_of_the_last() {
     assert_eq!(fixture.activate(), Next::Reschedule);
 }
 
+/// The host gave the next operation before the answer to a request for a report was there: the answer once made the thread forget the operation.
+#[test]
+fn an_answer_does_not_forget_an_operation_that_waits() {
+    let case = Case::equal(2, 300, None);
+    let mut fixture = case.fixture(Transport::Ud, 4);
+    let (ask, placement) = case.ask(&fixture, 1, 5);
+    fixture.start(ask, placement);
+    for psn in 0..6 {
+        let receiver = &mut fixture.receivers[0];
+        receiver.deliver(receiver.message(5, psn, case.place(psn).1));
+    }
+    let line = fixture.receivers[0].line();
+    fixture.receivers[0].write_line(Operation { report_request: 1, ..line });
+    fixture.control.message(CqeOpcode::WriteImmediate);
+    fixture.thread.budget = 4;
+    assert_eq!(fixture.activate(), Next::Retrigger);
+    assert_eq!(fixture.receivers[0].report().progress.reported, 0, "contexts are settled when none has work");
+    fixture.thread.budget = 1 << 20;
+    fixture.write(0, Ask { sequence: 2, collective_id: 6, ..ask }, placement);
+    fixture.control.message(CqeOpcode::WriteImmediate);
+    fixture.activate();
+    let progress = fixture.receivers[0].report().progress;
+    assert_eq!((progress.sequence, progress.reported), (1, 1), "copies are under way");
+    fixture.receivers[0].copy_and_tell_all();
+    fixture.activate();
+    assert_eq!(fixture.receivers[0].report().progress.sequence, 2);
+}
+
 #[test]
 fn operations_are_looked_at_after_messages_only() {
     let case = Case::equal(2, 300, None);

@@ -174,6 +174,14 @@ impl Participant {
         }
     }
 
+    /// The connections of a direct operation have found that a rank called something else.
+    pub fn disagrees(&mut self, rank: u32, theirs: Summary) {
+        if self.direct.is_some() && self.state == State::Running {
+            self.agreement.refuse(rank, theirs, self.descriptor.summary);
+            self.compare();
+        }
+    }
+
     /// A direct operation has all its bytes, and nobody waits for any of this rank.
     pub const fn transferred_all(&mut self) {
         if let Some(direct) = &mut self.direct {

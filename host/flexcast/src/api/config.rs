@@ -352,10 +352,11 @@ impl Config {
         }
     }
 
-    /// The same with `subgroups` subgroups, as many receive threads, and two send threads, or one if there is one subgroup.
+    /// The same with `subgroups` subgroups, as many receive threads, and two send threads, or one if there are fewer than four subgroups: two
+    /// send faster than so few receive.
     #[must_use]
     pub fn with_subgroups(self, subgroups: u32) -> Self {
-        Self { subgroups, receive_threads: subgroups, send_threads: subgroups.clamp(1, 2), ..self }
+        Self { subgroups, receive_threads: subgroups, send_threads: if subgroups < 4 { 1 } else { 2 }, ..self }
     }
 
     /// The same with the line rate that a card's port tells, if none is given.

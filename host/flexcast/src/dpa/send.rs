@@ -294,7 +294,9 @@ impl Send {
         if self.prepared.take() != Some(operation) {
             self.write_runs(plan, source, operation, targets)?;
         }
-        let lookahead_chunks = config.lookahead(order(plan, config, plan.own()).chains);
+        // Each thread sends its part of the block, and the next root is activated when all have as little left as that.
+        let lookahead_chunks =
+            config.lookahead(order(plan, config, plan.own()).chains) / self.threads.len().max(1) as u32;
         for thread in &mut self.threads {
             thread.operation = SendOperation {
                 sequence: self.sequence,

@@ -1,5 +1,6 @@
 //! The rendezvous message: where a rank wants its data, and what for.
 
+use flexcast_proto::digest;
 use flexcast_proto::p2p::{Allgather, Allreduce, Alltoall, Blocks, Broadcast, Operation, Span};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -50,7 +51,8 @@ const NAMES: [&str; 15] = [
     "AllReduce (ring)",
     "AllReduce (tree)",
 ];
-/// Codes of Broadcasts, and of reductions.
+/// Codes of Allgathers, of Broadcasts, and of reductions.
+const ALLGATHERS: std::ops::RangeInclusive<u32> = 0..=3;
 const BROADCASTS: std::ops::RangeInclusive<u32> = 4..=8;
 const REDUCTIONS: std::ops::RangeInclusive<u32> = 12..=14;
 
@@ -77,11 +79,6 @@ impl OperationDescriptor {
             Operation::Allreduce(Allreduce::Ring) => (13, operator, 0),
             Operation::Allreduce(Allreduce::Tree { .. }) => (14, operator, 0),
         };
-        // FNV-1a over the lengths of the blocks.
-        let lengths = (0..blocks.count()).map(|block| blocks.bytes(Span::of(block)));
-        let division = lengths.fold(0xCBF2_9CE4_8422_2325, |hash: u64, length| {
-            length.to_le_bytes().iter().fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3))
-        });
         Self {
             operation: U32::new(number),
             algorithm: U32::new(algorithm),
@@ -89,14 +86,30 @@ impl OperationDescriptor {
             root: U32::new(root),
             blocks: U32::new(blocks.count()),
             total_bytes: U64::new(blocks.total_bytes()),
-            division: U64::new(division),
+            division: U64::new(division(blocks)),
         }
+    }
+
+    /// Bytes that each of so many ranks contributes to an Allgather; none of something else, or if they differ.
+    pub(super) fn allgather_block_bytes(&self, ranks: u32) -> Option<u64> {
+        let (total_bytes, ranks) = (self.total_bytes.get(), ranks.max(1));
+        let block_bytes = total_bytes / u64::from(ranks);
+        let equal =
+            Blocks::equal(block_bytes, ranks).and_then(|blocks| blocks.split(self.blocks.get() / ranks)).ok()?;
+        let is_allgather = ALLGATHERS.contains(&self.algorithm.get());
+        (is_allgather && equal.total_bytes() == total_bytes && division(&equal) == self.division.get())
+            .then_some(block_bytes)
     }
 
     /// The same for what one rank has for another in an Alltoall: the others' blocks are nothing to these two.
     pub(super) fn of_pair(self, bytes: u64) -> Self {
         Self { total_bytes: U64::new(bytes), division: U64::ZERO, ..self }
     }
+}
+
+/// Digest of where blocks end.
+fn division(blocks: &Blocks<'_>) -> u64 {
+    digest((0..blocks.count()).map(|block| blocks.bytes(Span::of(block))))
 }
 
 impl std::fmt::Display for OperationDescriptor {
@@ -145,5 +158,23 @@ mod tests {
             assert!(all[..index].iter().all(|other| other != one && other.to_string() != one.to_string()), "{one}");
         }
         assert_eq!(ANNOUNCEMENT_BYTES, 48);
+    }
+
+    #[test]
+    fn an_allgather_of_equal_blocks_tells_their_length() {
+        let block_bytes = |algorithm, blocks: Blocks<'_>, ranks| {
+            let operation = Operation::Allgather(algorithm);
+            OperationDescriptor::new(0, operation, 0, &blocks).allgather_block_bytes(ranks)
+        };
+        let equal = Blocks::equal(1000, 4).unwrap();
+        for algorithm in [Allgather::Ring, Allgather::Linear, Allgather::RecursiveDoubling, Allgather::Bruck] {
+            assert_eq!(block_bytes(algorithm, equal, 4), Some(1000));
+        }
+        let segments = equal.split(3).unwrap();
+        assert_eq!(block_bytes(Allgather::PipelinedRing { segments: 3 }, segments, 4), Some(1000));
+        assert_eq!(block_bytes(Allgather::Linear, Blocks::unequal(&[1, 2000, 3000, 4000]).unwrap(), 4), None);
+        assert_eq!(block_bytes(Allgather::Linear, Blocks::equal(0, 4).unwrap(), 4), Some(0));
+        let other = OperationDescriptor::new(0, Operation::ReduceScatter, 0, &equal);
+        assert_eq!(other.allgather_block_bytes(4), None);
     }
 }

@@ -249,7 +249,7 @@ impl Connection {
 
     /// Checks what the peer has announced, if it has, against the operation that this rank is at. The peer may be at a
     /// later one, if it gets nothing more from this rank in this one.
-    pub(super) fn check(&self, running: &Running, blocks: &Blocks<'_>) -> Result<(), Error> {
+    pub(super) fn check(&self, running: &Running, blocks: &Blocks<'_>, ranks: u32) -> Result<(), Error> {
         let expected = running.expected(self.slots.peer, blocks);
         match &self.announced[0] {
             Some(Announcement { descriptor, .. })
@@ -257,7 +257,8 @@ impl Connection {
                     && (descriptor.operation == running.descriptor.operation || !self.outgoing.is_empty()) =>
             {
                 let (theirs, own) = (descriptor.to_string(), expected.to_string());
-                Err(Error::Mismatch { peer: self.slots.peer, theirs, own })
+                let peer_block_bytes = descriptor.allgather_block_bytes(ranks);
+                Err(Error::Mismatch { peer: self.slots.peer, theirs, own, peer_block_bytes })
             }
             _ => Ok(()),
         }

@@ -63,6 +63,8 @@ pub enum Error {
         theirs: String,
         /// What this rank runs.
         own: String,
+        /// Bytes that each rank contributes to the Allgather that the peer runs; none if it runs something else, or they differ.
+        peer_block_bytes: Option<u64>,
     },
     /// A peer sent what it should not.
     #[error("from rank {peer}: {reason}")]

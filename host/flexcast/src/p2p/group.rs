@@ -269,7 +269,8 @@ impl Group {
             return Err(Error::Failed);
         }
         let result = self.collect();
-        let result = result.and_then(|seen| if seen { self.drive().map(|()| true) } else { self.probe().map(|()| false) });
+        let result =
+            result.and_then(|seen| if seen { self.drive().map(|()| true) } else { self.probe().map(|()| false) });
         self.failed |= result.is_err();
         result
     }
@@ -372,7 +373,7 @@ impl Group {
         }
         let blocks = self.division.blocks()?;
         for connection in &mut self.connections {
-            connection.check(running, &blocks)?;
+            connection.check(running, &blocks, self.place.ranks())?;
             self.statistics.announcements += u64::from(connection.announce(running, &self.slots, now_ps)?);
             let posted = connection.write(running, &blocks, now_ps)?;
             self.statistics.messages += posted.messages;

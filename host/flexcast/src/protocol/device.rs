@@ -415,7 +415,7 @@ impl Driver for DeviceDriver {
             Notice::Armed | Notice::Received | Notice::Sent => {}
             // It was in its place before the operation began.
             Notice::OwnBlock => {}
-            Notice::Transferred { .. } | Notice::TransferredAll => {}
+            Notice::Transferred { .. } | Notice::TransferredAll | Notice::Disagrees { .. } => {}
             Notice::CutOff { lost } => {
                 self.command.flags |= COMMAND_DELIVERED | COMMAND_CUT_OFF;
                 insert(&mut self.command.delivered, &self.foreign.without(&lost));

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use flexcast_proto::sequencer::Turn;
 use flexcast_proto::wire::Availability;
-use flexcast_proto::{Disagreement, Failure, OperationDescriptor, PieceSet};
+use flexcast_proto::{Disagreement, Failure, OperationDescriptor, PieceSet, Summary};
 
 use crate::api::card::Card;
 use crate::api::config::Config;
@@ -79,6 +79,8 @@ pub(crate) enum Notice {
     TransferredAll,
     /// The own multicast is over, or so nearly that the next root may begin.
     Sent,
+    /// The connections of a direct operation have found that a rank called something else.
+    Disagrees { rank: u32, theirs: Summary },
     /// The operation cannot go on.
     Failed(Failure),
     /// The process on the card has died: nothing there can tell the other ranks.

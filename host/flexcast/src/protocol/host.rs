@@ -172,6 +172,7 @@ impl Driver for HostDriver {
             Notice::OwnBlock => participant.delivered(self.place.rank()),
             Notice::Transferred { awaited } => participant.transferred(awaited, now_ps),
             Notice::TransferredAll => participant.transferred_all(),
+            Notice::Disagrees { rank, theirs } => participant.disagrees(rank, theirs),
             Notice::Sent => participant.sent(),
             Notice::Failed(failure) | Notice::Crashed(failure) => participant.fail(failure),
             Notice::Time => participant.handle_time(now_ps),

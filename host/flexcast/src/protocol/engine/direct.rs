@@ -1,6 +1,7 @@
 //! Operations over connections of their own, by the algorithms of [`p2p`](crate::p2p): no worker of the card and no barrier has a part in them.
 
-use flexcast_proto::{Algorithm, Cause, Failure};
+use flexcast_proto as proto;
+use flexcast_proto::{Algorithm, Cause, Failure, Summary};
 
 use super::descriptor::descriptor;
 use super::operation::State;
@@ -90,6 +91,15 @@ impl Engine {
     fn fail_direct(&mut self, now_ps: u64, error: &p2p::Error) {
         tracing::error!(%error, "an operation over connections of its own failed");
         let own = self.place.rank();
+        if let p2p::Error::Mismatch { peer, peer_block_bytes: Some(bytes), .. } = error
+            && let Some(running) = self.current.as_ref()
+        {
+            let Order { chains, .. } = order(&running.plan, &self.config, own);
+            let of = (chains, running.algorithm);
+            let called = descriptor(&running.plan, &self.config, &self.alpha, running.operation, of).summary;
+            let theirs = Summary { kind: proto::Kind::Allgather, amount: *bytes, ..called };
+            self.parts.driver.notify(now_ps, Notice::Disagrees { rank: *peer, theirs });
+        }
         let (culprit, cause) = match error {
             p2p::Error::Connection { peer, source: flexio::Error::Completion { status, .. } } => {
                 (*peer, Cause::Connection(*status as u16))
