@@ -335,6 +335,10 @@ impl Driver for DeviceDriver {
         false
     }
 
+    fn reads_while_closing(&self) -> bool {
+        false
+    }
+
     fn start(&mut self, posting: &Posting<'_>, send: &mut SendThreads) -> Result<bool> {
         let Posting { plan, config, descriptor, source, collective_id, .. } = *posting;
         // A rank alone has nobody to multicast to.

@@ -157,6 +157,10 @@ pub(crate) trait Driver: fmt::Debug + Send {
     /// The next thing to do; to be called until there is none, after everything that has happened.
     fn next(&mut self) -> Result<Option<Step>>;
 
+    /// Whether it has pieces read before the receive contexts have closed: it may be notified of a cutoff ([`Notice::CutOff`]) as soon as a
+    /// look has shown what is lost.
+    fn reads_while_closing(&self) -> bool;
+
     /// Reads ranges of pieces from a peer, none if nothing is missing of them, and then counts the pieces as whole. The tag of the reads is the
     /// number of the first piece.
     fn fetch(&mut self, pieces: PieceSet, reads: &[Read]) -> Result<()>;

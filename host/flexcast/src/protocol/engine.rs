@@ -20,7 +20,7 @@ use crate::p2p;
 use crate::protocol::control::Read;
 use crate::protocol::driver::{Notice, Step};
 pub(crate) use operation::Running;
-use operation::{Fault, Receiving, Sending, State};
+use operation::{Fault, Sending, State};
 pub(crate) use state::{Engine, Parts, Posted, Units};
 
 /// Code of [`Cause::Device`] for a worker that does not answer.
@@ -152,8 +152,7 @@ impl Engine {
         let Some(running) = self.current.as_mut() else { return Ok(()) };
         let mut groups = vec![(*pieces, Vec::new())];
         if at.is_some()
-            && let Some(sides) = running.state.sides()
-            && let Receiving::Closed { missing: Some(missing) } = &sides.receiving
+            && let Some(missing) = running.missing()
         {
             groups = missing.groups(&running.plan, &running.pieces, pieces);
         }

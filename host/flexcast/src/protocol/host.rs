@@ -108,6 +108,10 @@ impl Driver for HostDriver {
         true
     }
 
+    fn reads_while_closing(&self) -> bool {
+        true
+    }
+
     fn start(&mut self, posting: &Posting<'_>, send: &mut SendThreads) -> Result<bool> {
         let Posting { plan, config, descriptor, turn, source, here, .. } = *posting;
         let foreign = plan.foreign_pieces();

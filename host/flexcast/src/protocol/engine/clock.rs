@@ -3,6 +3,7 @@
 use super::operation::{Receiving, State};
 use super::{Engine, NO_ANSWER, WORKER_PS};
 use crate::error::Result;
+use crate::plan::Missing;
 use crate::protocol::driver::Notice;
 
 impl Engine {
@@ -42,7 +43,30 @@ impl Engine {
         Ok(moved || (due && !waits))
     }
 
-    /// Moves the close of the receive contexts on, and takes what is missing from their answer.
+    /// Has read what later chunks have overtaken: no close can bring any of it. The receive contexts are closed meanwhile.
+    pub(super) fn give_up_lost(&mut self, now_ps: u64, missing: Missing) {
+        let Some(running) = self.current.as_mut() else { return };
+        let Some(sides) = running.state.sides_mut().filter(|sides| matches!(sides.receiving, Receiving::Armed)) else {
+            return;
+        };
+        sides.receiving = Receiving::Closing;
+        running.report.phases.0.cut_off_ps = Some(now_ps);
+        self.note_missing(now_ps, &missing);
+        if let Some(running) = self.current.as_mut() {
+            running.lost = Some(missing);
+        }
+    }
+
+    /// Notifies the protocol of what multicast has not brought.
+    fn note_missing(&mut self, now_ps: u64, missing: &Missing) {
+        let Some(running) = self.current.as_mut() else { return };
+        running.report.recovered_chunks = missing.len() as u64;
+        running.report.recovered_bytes = missing.bytes();
+        let lost = missing.pieces(&running.plan, &running.pieces);
+        self.parts.driver.notify(now_ps, Notice::CutOff { lost });
+    }
+
+    /// Moves the close of the receive contexts on, and takes what is missing from their answer unless a look has told.
     fn close_receive(&mut self, now_ps: u64) -> Result<bool> {
         let Some(running) = self.current.as_mut() else { return Ok(false) };
         let failing = running.state.is_failing();
@@ -64,14 +88,18 @@ impl Engine {
         }
         // From here on recovery alone writes to the buffer.
         parts.receive.disarm(&mut running.receive);
-        let missing = if failing { None } else { Some(parts.receive.missing(&running.plan, &self.derived)?) };
-        if let Some(missing) = &missing {
-            running.report.recovered_chunks = missing.len() as u64;
-            running.report.recovered_bytes = missing.bytes();
-            let lost = missing.pieces(&running.plan, &running.pieces);
-            parts.driver.notify(now_ps, Notice::CutOff { lost });
+        let missing = match running.lost.take() {
+            Some(lost) => Some(lost),
+            None if failing => None,
+            None => {
+                let missing = parts.receive.missing(&running.plan, &self.derived)?;
+                self.note_missing(now_ps, &missing);
+                Some(missing)
+            }
+        };
+        if let Some(sides) = self.current.as_mut().and_then(|running| running.state.sides_mut()) {
+            sides.receiving = Receiving::Closed { missing };
         }
-        sides.receiving = Receiving::Closed { missing };
         Ok(true)
     }
 }

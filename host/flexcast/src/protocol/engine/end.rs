@@ -23,7 +23,11 @@ impl Engine {
 
     /// Ends an operation that all ranks are done with, once its own sends are over.
     pub(super) fn release(&mut self, now_ps: u64) -> Result<()> {
-        let over = |running: &Running| matches!(running.state, State::Releasing { .. }) && !running.state.is_sending();
+        let over = |running: &Running| match &running.state {
+            // What a look has shown to be lost may have been read before the receive contexts have closed.
+            State::Releasing { sides, .. } => !sides.sending.is_under_way() && sides.receiving.is_over(),
+            _ => false,
+        };
         // What others tell of where they want their bytes must not find this rank gone; once the communicator has failed it may never come.
         if let Some(running) =
             self.current.as_ref().filter(|running| over(running) && running.algorithm == Algorithm::Multicast)

@@ -207,6 +207,8 @@ pub(crate) struct Running {
     /// How data comes, from the barrier on.
     pub(super) watch: Option<ProgressWatch>,
     pub(super) look: Look,
+    /// What a look has shown to be lost, of receive contexts that are still to close: it is read meanwhile.
+    pub(super) lost: Option<Missing>,
     /// When workers were last checked for failures.
     pub(super) checked_ps: u64,
     /// When the protocol's state machine wants to be notified of the time.
@@ -235,6 +237,14 @@ impl Running {
         let receives = self.state.sides().is_some_and(receives) && !self.state.is_failing();
         let may_look = self.look == Look::Idle && receives && !self.is_held();
         self.watch.filter(|_| may_look)?.look_ps(window, over)
+    }
+
+    /// What multicast has not brought, once that is known.
+    pub(super) fn missing(&self) -> Option<&Missing> {
+        match self.state.sides().map(|sides| &sides.receiving) {
+            Some(Receiving::Closed { missing }) => missing.as_ref(),
+            _ => self.lost.as_ref(),
+        }
     }
 
     /// Address and local key of the own block.

@@ -34,7 +34,7 @@ impl Engine {
             Some(_) => {}
         }
         moved |= self.poll_direct(now_ps) | self.poll_receive(now_ps)?;
-        self.poll_progress(now_ps)?;
+        moved |= self.poll_progress(now_ps)?;
         moved |= self.poll_send(now_ps)?;
         self.poll_clock(now_ps, moved)
     }
@@ -143,9 +143,9 @@ impl Engine {
         Ok(true)
     }
 
-    /// Polls how far the receive contexts have got, once all ranks can receive.
-    fn poll_progress(&mut self, now_ps: u64) -> Result<()> {
-        let Some(running) = self.current.as_mut() else { return Ok(()) };
+    /// Polls how far the receive contexts have got, once all ranks can receive. Returns whether multicast has turned out to be over.
+    fn poll_progress(&mut self, now_ps: u64) -> Result<bool> {
+        let Some(running) = self.current.as_mut() else { return Ok(false) };
         let receives = |sides: &Sides| matches!(sides.receiving, Receiving::Armed);
         if running.state.sides().is_some_and(receives)
             && let Some(ready_ps) = self.parts.driver.ready_ps()
@@ -168,10 +168,10 @@ impl Engine {
         self.config.transport != Transport::UcUnicast && self.parts.driver.is_over_for_neighbour()
     }
 
-    /// Looks at the bitmaps of a stream that is quiet.
-    fn poll_look(&mut self, now_ps: u64) -> Result<()> {
+    /// Looks at the bitmaps of a stream that is quiet. Returns whether that has shown that nothing more comes.
+    fn poll_look(&mut self, now_ps: u64) -> Result<bool> {
         let over = self.is_over_for_neighbour();
-        let Some(running) = self.current.as_mut() else { return Ok(()) };
+        let Some(running) = self.current.as_mut() else { return Ok(false) };
         let receive = &mut self.parts.receive;
         if running.look_ps(self.stall, over).is_some_and(|look_ps| now_ps >= look_ps) && receive.is_free()? {
             receive.look()?;
@@ -186,8 +186,13 @@ impl Engine {
             let nothing_came = running.watch.is_some_and(|watch| watch.has_looked());
             let is_final = outlook.is_final() || (over && nothing_came && outlook.ahead > 0);
             running.look = if is_final { Look::Final } else { Look::Idle };
+            if outlook.is_final() && self.parts.driver.reads_while_closing() {
+                let missing = receive.missing(&running.plan, &self.derived)?;
+                self.give_up_lost(now_ps, missing);
+            }
+            return Ok(is_final);
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Polls the send threads, and gives them the operation when it is this rank's turn.
