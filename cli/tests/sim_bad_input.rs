@@ -99,7 +99,10 @@ fn algorithms() {
     ] {
         refused(args, &words);
     }
-    refused("--algorithm ring --op broadcast", &["ring does no broadcast", "multicast, auto, k-nomial", "scatter-allgather"]);
+    refused(
+        "--algorithm ring --op broadcast",
+        &["ring does no broadcast", "multicast, auto, k-nomial", "scatter-allgather"],
+    );
     refused("--algorithm heap", &["heap does no allgather", "pipelined-ring", "bruck"]);
     refused("--algorithm heap --op allgatherv", &["heap does no allgatherv", "recursive-doubling"]);
     refused_by(2, "sim", "--algorithm torus", &["torus", "multicast, auto, ring"]);
