@@ -249,6 +249,26 @@ fn lost_packets_are_sent_again() {
     }
 }
 
+/// The last packets of a connection, which nothing follows that would show their loss, are asked for long before the connection's timeout
+/// of 8.4 ms.
+#[test]
+fn a_lost_last_packet_costs_no_timeout() {
+    for (selection, bytes) in [(Selection::Linear, 100), (Selection::Linear, 65_536), (Selection::Ring, 65_536)] {
+        for seed in 1..=8 {
+            let machine = Machine { loss_ppm: Some(20_000), seed: Some(seed), ..Machine::default() };
+            with_machine(machine.config_of(8).expect("a switch"), |provider, cards| {
+                let config = config().algorithm(selection).retry_exponent(11).barrier_timeout(Duration::from_secs(2));
+                let communicators = connect(cards.iter(), &config);
+                let start_ps = provider.relax().now_ps();
+                gather_all(provider, &communicators, &[bytes]);
+                let took_us = (provider.relax().now_ps() - start_ps) / 1_000_000;
+                eprintln!("{selection:?}, {bytes} bytes, seed {seed}: {took_us} us (emulated)");
+                assert!(took_us < 1000, "{selection:?}, {bytes} bytes, seed {seed}: {took_us} us");
+            });
+        }
+    }
+}
+
 /// A host that does nothing more, while its card still answers: all others name it within the bound and the time that they take to agree.
 #[test]
 fn a_rank_that_stops_is_named_within_the_bound() {

@@ -117,7 +117,8 @@ fn most_injecting(recording: &Recording) -> (usize, usize) {
 fn at_most_as_many_ranks_inject_as_there_are_chains() {
     for control in [Control::Host, Control::Device] {
         for (ranks, chains) in [(6, 1), (6, 2), (7, 3), (4, 4)] {
-            let config = Config::default().chains(chains).control(control).send_batch(8).max_receive_bytes(4 << 20);
+            let config = Config::default().chains(chains).control(control).send_threads(1).send_batch(8);
+            let config = config.max_receive_bytes(4 << 20);
             let injecting = |lookahead_chunks| {
                 let config = config.clone().lookahead_chunks(lookahead_chunks);
                 let (report, recording) = record(&params(Operation::Allgather, ranks, 300_000, config));
@@ -137,12 +138,12 @@ fn at_most_as_many_ranks_inject_as_there_are_chains() {
     }
 }
 
-/// MC-64: the sooner a root activates the next, the less its way costs.
+/// MC-64: the sooner a root activates the next, the less its way costs. By one thread that sends: several share the lookahead.
 #[test]
 fn a_lead_hides_the_activation() {
     for control in [Control::Host, Control::Device] {
         let times = [0, 32, 64, 128].map(Some).map(|lookahead_chunks| {
-            let config = Config::default().chains(1).lookahead_chunks(lookahead_chunks).control(control);
+            let config = Config::default().chains(1).send_threads(1).lookahead_chunks(lookahead_chunks).control(control);
             let report = simulate(&params(Operation::Allgather, 8, 1 << 20, config), |_| {});
             assert_eq!((report.traffic.rnr_drops, report.recovered_chunks), (0, 0));
             report.virtual_time_us

@@ -8,6 +8,7 @@ use emu_config::Timing;
 use super::bound;
 use super::computed;
 use super::expect::{self, Verdict};
+use super::fastest;
 use super::point::Point;
 use super::row::{Kind, Row};
 use super::spec::Experiment;
@@ -73,6 +74,9 @@ pub fn run(experiments: Vec<Experiment>, options: &Options, tell: &mut (dyn FnMu
                 Ok(row) => rows.push(row.clone()),
                 Err(reason) => failures.push((point.command(&options.model), reason.clone())),
             }
+        }
+        for fastest in &experiment.fastest {
+            fastest::add(fastest, &mut rows);
         }
         let spreads: Vec<Row> = experiment.spread.iter().flat_map(|spread| spread::rows(spread, &rows)).collect();
         rows.extend(spreads);

@@ -83,14 +83,14 @@ impl SimPoint {
         matches!(self.algorithm, AlgorithmName::Multicast | AlgorithmName::Auto)
     }
 
-    /// What is declared to go wrong: the name of the fault script, losses, skew between posts.
-    fn noise(&self) -> Option<String> {
+    /// What is declared to go wrong: the name of the fault script, losses, skew between posts; or `none`.
+    fn noise(&self) -> String {
         let NetworkArgs { faults, loss, .. } = &self.spec.machine;
         let script = faults.as_ref().and_then(|path| path.file_stem()).map(|name| name.to_string_lossy().into_owned());
         let loss = loss.is_some().then(|| "loss".to_owned());
         let skew = (self.spec.skew.skew_us > 0).then(|| "skew".to_owned());
         let all: Vec<String> = script.into_iter().chain(loss).chain(skew).collect();
-        (!all.is_empty()).then(|| all.join(" and "))
+        if all.is_empty() { "none".to_owned() } else { all.join(" and ") }
     }
 
     /// Ranks that multicast, or have a share of their own.
@@ -131,7 +131,7 @@ impl SimPoint {
 
     /// The columns that say what is run.
     fn parameters(&self, model: &str, topology: &str) -> Row {
-        let SimSpec { op, ranks, bytes, skew: PostSkew { skew_us }, seed, .. } = self.spec;
+        let SimSpec { op, ranks, bytes, skew: PostSkew { skew_us }, seed, warm_up, .. } = self.spec;
         let algorithm = self.algorithm.to_possible_value();
         let mut row = Row::new(Kind::Emulated, model)
             .with("operation", op.name())
@@ -139,12 +139,13 @@ impl SimPoint {
             .with("ranks", ranks)
             .with("bytes", bytes)
             .with("topology", topology)
-            .with("loss_percent", self.spec.machine.loss.unwrap_or_default());
-        if let Some(noise) = self.noise() {
-            row = row.with("noise", noise.as_str());
-        }
+            .with("loss_percent", self.spec.machine.loss.unwrap_or_default())
+            .with("noise", self.noise().as_str());
         if skew_us > 0 {
             row = row.with("skew_us", skew_us);
+        }
+        if warm_up != 1 {
+            row = row.with("warm_up", warm_up);
         }
         row.with("seed", seed.unwrap_or_default())
     }

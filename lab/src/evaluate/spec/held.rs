@@ -31,7 +31,7 @@ const EXPERIMENTS: [(&str, &str); 13] = held![
 ];
 
 /// Paths and texts of the fault scripts.
-const SCRIPTS: [(&str, &str); 1] = held!["noise/jitter.toml"];
+const SCRIPTS: [(&str, &str); 2] = held!["noise/bursts.toml", "noise/jitter.toml"];
 
 /// The experiments that the program holds, in their order. Their fault scripts are looked for in `folder` ([`write_scripts`]).
 ///

@@ -13,7 +13,7 @@ pub use closed::{Computed, Handler};
 pub use draw::{Bound, Limit, Plot, Scale};
 pub use held::{held, write_scripts};
 pub use read::{FOLDER, choose, parse, read_folder};
-pub use sweep::{ConcurrentSweep, Pair, PairSweep, SimSweep, Spread};
+pub use sweep::{ConcurrentSweep, Fastest, Pair, PairSweep, SimSweep, Spread};
 
 /// An experiment: what is asked, what is run, what was published, what is expected.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -47,6 +47,9 @@ pub struct Experiment {
     /// Statistics over runs that differ in their seed.
     #[serde(default)]
     pub spread: Vec<Spread>,
+    /// Times beside the fastest ones.
+    #[serde(default)]
+    pub fastest: Vec<Fastest>,
     /// Closed forms.
     #[serde(default)]
     pub computed: Vec<Computed>,
@@ -106,6 +109,9 @@ pub struct Expect {
     pub first: Option<String>,
     /// See `first`.
     pub reach: Option<f64>,
+    /// The value is the largest of the rows.
+    #[serde(default)]
+    pub largest: bool,
     /// Least value that will do.
     pub at_least: Option<f64>,
     /// Largest.

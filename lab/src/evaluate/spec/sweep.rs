@@ -178,6 +178,18 @@ const fn chunk() -> u64 {
     4096
 }
 
+/// The time of an algorithm over that of the fastest of others for the same run: columns `fastest` and `over_fastest` of its rows.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fastest {
+    /// Column of the time.
+    pub of: String,
+    /// The algorithm.
+    pub algorithm: String,
+    /// The others.
+    pub among: Vec<String>,
+}
+
 /// Statistics over runs of an experiment that differ in their seed alone: a row of each group.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
