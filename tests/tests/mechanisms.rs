@@ -143,7 +143,8 @@ fn at_most_as_many_ranks_inject_as_there_are_chains() {
 fn a_lead_hides_the_activation() {
     for control in [Control::Host, Control::Device] {
         let times = [0, 32, 64, 128].map(Some).map(|lookahead_chunks| {
-            let config = Config::default().chains(1).send_threads(1).lookahead_chunks(lookahead_chunks).control(control);
+            let config =
+                Config::default().chains(1).send_threads(1).lookahead_chunks(lookahead_chunks).control(control);
             let report = simulate(&params(Operation::Allgather, 8, 1 << 20, config), |_| {});
             assert_eq!((report.traffic.rnr_drops, report.recovered_chunks), (0, 0));
             report.virtual_time_us
