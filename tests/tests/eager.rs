@@ -12,7 +12,7 @@ use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run;
 use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::communicators::{self, connect, contribution, drive, ended, gather, gathered, with_cards};
-use flexcast_tests::image_bytes;
+use flexcast_tests::{compiled_as_recorded, image_bytes};
 
 fn params(operation: Operation, ranks: u32, bytes: u64) -> SimParams {
     SimParams {
@@ -210,4 +210,8 @@ fn eager_blocks_on_the_card_cost_its_barrier() {
     assert_eq!(report.control.barrier, 5 * 3 * 8, "five operations of three rounds among eight ranks");
     let us = report.virtual_time_us;
     eprintln!("{us:.2} us (emulated, M.2), of 40 us required: {}", if us <= 40.0 { "met" } else { "failed" });
+    // Virtual time is exact: this is what was seen last, and not what is required.
+    if compiled_as_recorded("allgather") {
+        assert_eq!(format!("{us:.2}"), "40.66");
+    }
 }

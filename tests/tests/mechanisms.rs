@@ -117,22 +117,27 @@ fn most_injecting(recording: &Recording) -> (usize, usize) {
 fn at_most_as_many_ranks_inject_as_there_are_chains() {
     for control in [Control::Host, Control::Device] {
         for (ranks, chains) in [(6, 1), (6, 2), (7, 3), (4, 4)] {
-            let config = Config::default().chains(chains).control(control).send_threads(1).send_batch(8);
-            let config = config.max_receive_bytes(4 << 20);
-            let injecting = |lookahead_chunks| {
-                let config = config.clone().lookahead_chunks(lookahead_chunks);
+            let config = Config::default().chains(chains).control(control).send_batch(8).max_receive_bytes(4 << 20);
+            let injecting = |send_threads, lookahead_chunks| {
+                let config = config.clone().send_threads(send_threads).lookahead_chunks(lookahead_chunks);
                 let (report, recording) = record(&params(Operation::Allgather, ranks, 300_000, config));
                 assert_eq!(report.control.activation, u64::from(ranks - chains));
                 most_injecting(&recording)
             };
-            assert_eq!(injecting(Some(0)), (ranks as usize, chains as usize), "{control:?}, {ranks} ranks");
+            for send_threads in [1, 2] {
+                let injecting = injecting(send_threads, Some(0));
+                assert_eq!(injecting, (ranks as usize, chains as usize), "{control:?}, {ranks} ranks, {send_threads}");
+            }
             // The progress thread takes longer to activate the next than these blocks to be sent.
             if control == Control::Host {
-                let (_, most) = injecting(Some(60));
+                // Two threads have sent what is left before the next root has been activated.
+                let (_, most) = injecting(1, Some(60));
                 assert_eq!(most > chains as usize, chains < ranks, "{ranks} ranks: {most} with a lead");
                 // The automatic one is for a link's rate, which one send thread does not reach: the next two may have begun.
-                let (_, most) = injecting(None);
-                assert!(most <= 3 * chains as usize, "{ranks} ranks: {most} with the automatic lead");
+                for send_threads in [1, 2] {
+                    let (_, most) = injecting(send_threads, None);
+                    assert!(most <= 3 * chains as usize, "{ranks} ranks: {most} with the automatic lead");
+                }
             }
         }
     }

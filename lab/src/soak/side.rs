@@ -364,7 +364,7 @@ mod tests {
     fn what_is_drawn_is_legal() {
         for case in cases() {
             case.params.check().unwrap();
-            // Seed 5001124: an Allgatherv of seven ranks without any bytes, whose parts have some.
+            // Once an Allgatherv of seven ranks without any bytes had too little, whose parts have some.
             let room = case.params.config.max_receive_bytes;
             assert!(case.params.algorithm != Algorithm::Multicast || room >= case.params.most_receive_bytes());
             let Wiring::Network(network) = &case.machine.wiring else { panic!("a network") };

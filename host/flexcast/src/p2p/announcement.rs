@@ -51,6 +51,8 @@ const NAMES: [&str; 15] = [
     "AllReduce (ring)",
     "AllReduce (tree)",
 ];
+/// Blocks of another rank's call that are counted out at most: more are no call of this library, and would take long.
+const MOST_BLOCKS: u32 = 1 << 20;
 /// Codes of Allgathers, of Broadcasts, and of reductions.
 const ALLGATHERS: std::ops::RangeInclusive<u32> = 0..=3;
 const BROADCASTS: std::ops::RangeInclusive<u32> = 4..=8;
@@ -92,13 +94,14 @@ impl OperationDescriptor {
 
     /// Bytes that each of so many ranks contributes to an Allgather; none of something else, or if they differ.
     pub(super) fn allgather_block_bytes(&self, ranks: u32) -> Option<u64> {
+        if !ALLGATHERS.contains(&self.algorithm.get()) || self.blocks.get() > MOST_BLOCKS {
+            return None;
+        }
         let (total_bytes, ranks) = (self.total_bytes.get(), ranks.max(1));
         let block_bytes = total_bytes / u64::from(ranks);
         let equal =
             Blocks::equal(block_bytes, ranks).and_then(|blocks| blocks.split(self.blocks.get() / ranks)).ok()?;
-        let is_allgather = ALLGATHERS.contains(&self.algorithm.get());
-        (is_allgather && equal.total_bytes() == total_bytes && division(&equal) == self.division.get())
-            .then_some(block_bytes)
+        (equal.total_bytes() == total_bytes && division(&equal) == self.division.get()).then_some(block_bytes)
     }
 
     /// The same for what one rank has for another in an Alltoall: the others' blocks are nothing to these two.
@@ -107,7 +110,7 @@ impl OperationDescriptor {
     }
 }
 
-/// Digest of where blocks end.
+/// Digest of the lengths of blocks.
 fn division(blocks: &Blocks<'_>) -> u64 {
     digest((0..blocks.count()).map(|block| blocks.bytes(Span::of(block))))
 }
@@ -176,5 +179,9 @@ mod tests {
         assert_eq!(block_bytes(Allgather::Linear, Blocks::equal(0, 4).unwrap(), 4), Some(0));
         let other = OperationDescriptor::new(0, Operation::ReduceScatter, 0, &equal);
         assert_eq!(other.allgather_block_bytes(4), None);
+        // Not counted out.
+        let linear = OperationDescriptor::new(0, Operation::Allgather(Allgather::Linear), 0, &equal);
+        let endless = OperationDescriptor { blocks: U32::new(u32::MAX), ..linear };
+        assert_eq!(endless.allgather_block_bytes(1), None);
     }
 }

@@ -152,7 +152,7 @@ impl Engine {
         let Some(running) = self.current.as_mut() else { return Ok(()) };
         let mut groups = vec![(*pieces, Vec::new())];
         if at.is_some()
-            && let Some(missing) = running.missing()
+            && let Some(missing) = &running.missing
         {
             groups = missing.groups(&running.plan, &running.pieces, pieces);
         }

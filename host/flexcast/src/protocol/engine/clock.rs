@@ -51,18 +51,16 @@ impl Engine {
         };
         sides.receiving = Receiving::Closing;
         running.report.phases.0.cut_off_ps = Some(now_ps);
-        self.note_missing(now_ps, &missing);
-        if let Some(running) = self.current.as_mut() {
-            running.lost = Some(missing);
-        }
+        self.note_missing(now_ps, missing);
     }
 
     /// Notifies the protocol of what multicast has not brought.
-    fn note_missing(&mut self, now_ps: u64, missing: &Missing) {
+    fn note_missing(&mut self, now_ps: u64, missing: Missing) {
         let Some(running) = self.current.as_mut() else { return };
         running.report.recovered_chunks = missing.len() as u64;
         running.report.recovered_bytes = missing.bytes();
         let lost = missing.pieces(&running.plan, &running.pieces);
+        running.missing = Some(missing);
         self.parts.driver.notify(now_ps, Notice::CutOff { lost });
     }
 
@@ -88,17 +86,10 @@ impl Engine {
         }
         // From here on recovery alone writes to the buffer.
         parts.receive.disarm(&mut running.receive);
-        let missing = match running.lost.take() {
-            Some(lost) => Some(lost),
-            None if failing => None,
-            None => {
-                let missing = parts.receive.missing(&running.plan, &self.derived)?;
-                self.note_missing(now_ps, &missing);
-                Some(missing)
-            }
-        };
-        if let Some(sides) = self.current.as_mut().and_then(|running| running.state.sides_mut()) {
-            sides.receiving = Receiving::Closed { missing };
+        sides.receiving = Receiving::Closed;
+        if running.missing.is_none() && !failing {
+            let missing = parts.receive.missing(&running.plan, &self.derived)?;
+            self.note_missing(now_ps, missing);
         }
         Ok(true)
     }

@@ -61,7 +61,7 @@ impl Engine {
             self.stall.observe(watch.longest_ps());
         }
         let closed =
-            |state: &State| matches!(state.sides(), Some(sides) if matches!(sides.receiving, Receiving::Closed { .. }));
+            |state: &State| matches!(state.sides(), Some(sides) if matches!(sides.receiving, Receiving::Closed));
         self.notice_late_chunks(closed(&running.state))?;
         self.ids.release(running.collective_id, now_ps);
         self.parts.receive.disarm(&mut running.receive);

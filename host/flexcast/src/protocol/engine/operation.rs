@@ -20,8 +20,8 @@ pub(super) enum Receiving {
     Closing,
     /// They have been given the command to close, and have not answered.
     ClosePosted { since_ps: u64 },
-    /// They write nothing any more. `missing` is what multicast has not brought; none if the operation had failed before.
-    Closed { missing: Option<Missing> },
+    /// They write nothing any more.
+    Closed,
 }
 
 impl Receiving {
@@ -32,7 +32,7 @@ impl Receiving {
 
     /// Whether they write nothing to the buffer any more.
     pub(super) const fn is_over(&self) -> bool {
-        matches!(self, Self::Complete | Self::Closed { .. })
+        matches!(self, Self::Complete | Self::Closed)
     }
 }
 
@@ -207,8 +207,8 @@ pub(crate) struct Running {
     /// How data comes, from the barrier on.
     pub(super) watch: Option<ProgressWatch>,
     pub(super) look: Look,
-    /// What a look has shown to be lost, of receive contexts that are still to close: it is read meanwhile.
-    pub(super) lost: Option<Missing>,
+    /// What multicast has not brought, once a look or the close of the receive contexts has shown it; none if the operation has failed before.
+    pub(super) missing: Option<Missing>,
     /// When workers were last checked for failures.
     pub(super) checked_ps: u64,
     /// When the protocol's state machine wants to be notified of the time.
@@ -237,14 +237,6 @@ impl Running {
         let receives = self.state.sides().is_some_and(receives) && !self.state.is_failing();
         let may_look = self.look == Look::Idle && receives && !self.is_held();
         self.watch.filter(|_| may_look)?.look_ps(window, over)
-    }
-
-    /// What multicast has not brought, once that is known.
-    pub(super) fn missing(&self) -> Option<&Missing> {
-        match self.state.sides().map(|sides| &sides.receiving) {
-            Some(Receiving::Closed { missing }) => missing.as_ref(),
-            _ => self.lost.as_ref(),
-        }
     }
 
     /// Address and local key of the own block.

@@ -66,7 +66,7 @@ impl Engine {
             ready_ps: 0,
             watch: None,
             look: Look::Idle,
-            lost: None,
+            missing: None,
             checked_ps: 0,
             deadline_ps: u64::MAX,
             report,
