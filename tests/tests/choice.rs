@@ -279,6 +279,29 @@ fn a_lost_packet_costs_no_timeout() {
     assert!(lost > 10, "{lost} runs have waited for a probe");
 }
 
+/// A negative acknowledgement that is lost as well costs a connection its whole timeout. The operation after that one tells all ranks, and the
+/// next 64 go by multicast, which no loss delays for so long.
+#[test]
+fn connections_that_have_stalled_are_avoided_by_all_ranks() {
+    let machine = Machine { loss_ppm: Some(30_000), seed: Some(3), ..Machine::default() };
+    with_machine(machine.config_of(3).expect("a switch"), |provider, cards| {
+        let config = config().retry_exponent(11).barrier_timeout(Duration::from_secs(2));
+        let communicators = connect(cards.iter(), &config);
+        let mut runs = Vec::new();
+        for _ in 0..100 {
+            let start_ps = provider.relax().now_ps();
+            let ends = gather_all(provider, &communicators, &[30_000]);
+            let took = Duration::from_nanos((provider.relax().now_ps() - start_ps) / 1000);
+            runs.push((chosen(&ends[0]), took));
+        }
+        let is_direct = |(algorithm, _): &(Algorithm, Duration)| algorithm.is_direct();
+        let stalled = runs.iter().position(|run| is_direct(run) && run.1 > Duration::from_millis(8)).expect("a stall");
+        assert!(runs[..stalled + 2].iter().all(is_direct), "{runs:?}");
+        assert!(runs[stalled + 2..][..64].iter().all(|(algorithm, _)| *algorithm == Algorithm::Multicast), "{runs:?}");
+        assert_eq!(runs.get(stalled + 66).map(is_direct), Some(true), "they are tried again: {runs:?}");
+    });
+}
+
 /// A host that does nothing more, while its card still answers: all others name it within the bound and the time that they take to agree.
 #[test]
 fn a_rank_that_stops_is_named_within_the_bound() {

@@ -15,6 +15,10 @@ pub(crate) struct Probes {
     under_way: u32,
     /// When the peer is probed next unless something is acknowledged before.
     at_ps: u64,
+    /// When an acknowledgement began to be awaited, or the last one came.
+    since_ps: u64,
+    /// Longest time without one.
+    silence_ps: u64,
 }
 
 impl Probes {
@@ -22,23 +26,35 @@ impl Probes {
     pub(crate) const MAX: u32 = 4;
 
     pub(crate) const fn new() -> Self {
-        Self { under_way: 0, at_ps: u64::MAX }
+        Self { under_way: 0, at_ps: u64::MAX, since_ps: 0, silence_ps: 0 }
     }
 
     /// Something is posted while nothing was under way: from now on an acknowledgement is awaited.
     pub(crate) const fn await_answer(&mut self, now_ps: u64) {
+        self.since_ps = now_ps;
         self.at_ps = now_ps.saturating_add(FIRST_PS);
     }
 
     /// Something is acknowledged.
-    pub(crate) const fn answered(&mut self, now_ps: u64) {
+    pub(crate) fn answered(&mut self, now_ps: u64) {
+        self.silence_ps = self.silence_ps.max(now_ps.saturating_sub(self.since_ps));
+        self.since_ps = now_ps;
+        self.set(now_ps);
+    }
+
+    const fn set(&mut self, now_ps: u64) {
         self.at_ps = now_ps.saturating_add(FIRST_PS << self.under_way);
     }
 
     /// A probe is acknowledged.
-    pub(crate) const fn probed(&mut self, now_ps: u64) {
+    pub(crate) fn probed(&mut self, now_ps: u64) {
         self.under_way = self.under_way.saturating_sub(1);
         self.answered(now_ps);
+    }
+
+    /// The longest time without an acknowledgement that was awaited, since this was last asked for, in picoseconds.
+    pub(crate) const fn take_silence_ps(&mut self) -> u64 {
+        std::mem::replace(&mut self.silence_ps, 0)
     }
 
     /// When the peer is to be probed while something is under way; none when it has been probed as often as is allowed.
@@ -54,7 +70,7 @@ impl Probes {
         let kind = SendKind::Read { remote_addr: 0, rkey: 0 };
         queue_pair.post_sends(&[SendRequest { id, kind, local: None, immediate: None, signaled: true }])?;
         self.under_way += 1;
-        self.answered(now_ps);
+        self.set(now_ps);
         Ok(())
     }
 }
@@ -71,7 +87,7 @@ mod tests {
         assert_eq!(probes.next_ps(), Some(1000 + FIRST_PS));
         for under_way in 1..=Probes::MAX {
             probes.under_way = under_way;
-            probes.answered(2000);
+            probes.set(2000);
             let next_ps = (under_way < Probes::MAX).then_some(2000 + (FIRST_PS << under_way));
             assert_eq!(probes.next_ps(), next_ps);
         }
@@ -79,5 +95,19 @@ mod tests {
         assert_eq!(probes.next_ps(), Some(3000 + (FIRST_PS << (Probes::MAX - 1))));
         probes.await_answer(u64::MAX);
         assert_eq!(probes.next_ps(), Some(u64::MAX));
+    }
+
+    #[test]
+    fn the_longest_silence_is_told_once() {
+        let mut probes = Probes::new();
+        probes.await_answer(5000);
+        probes.answered(5700);
+        // Probes themselves do not shorten it.
+        (probes.under_way, probes.at_ps) = (1, 6000);
+        probes.set(6000);
+        probes.probed(7000);
+        probes.await_answer(9000);
+        probes.answered(9001);
+        assert_eq!((probes.take_silence_ps(), probes.take_silence_ps()), (1300, 0));
     }
 }

@@ -84,6 +84,27 @@ impl Work {
     }
 }
 
+/// What comes with the last write of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Immediate {
+    /// The message's number among those that the receiver gets, below 2^31.
+    pub(super) tag: u32,
+    /// See [`Group::tell`](super::Group::tell).
+    pub(super) told: bool,
+}
+
+impl Immediate {
+    const TOLD: u32 = 1 << 31;
+
+    const fn encode(self) -> u32 {
+        self.tag | if self.told { Self::TOLD } else { 0 }
+    }
+
+    pub(super) const fn decode(immediate: u32) -> Self {
+        Self { tag: immediate & !Self::TOLD, told: immediate & Self::TOLD != 0 }
+    }
+}
+
 /// A message that is being written.
 #[derive(Clone, Copy, Debug)]
 struct Outgoing {
@@ -273,8 +294,14 @@ impl Connection {
         room
     }
 
-    /// Posts as many writes as may be under way.
-    pub(super) fn write(&mut self, running: &Running, blocks: &Blocks<'_>, now_ps: u64) -> Result<Posted, Error> {
+    /// Posts as many writes as may be under way. `told`: what their immediates carry beside tags.
+    pub(super) fn write(
+        &mut self,
+        running: &Running,
+        blocks: &Blocks<'_>,
+        told: bool,
+        now_ps: u64,
+    ) -> Result<Posted, Error> {
         let mut posted = Posted::default();
         let Some(announcement) = self.announced[0] else { return Ok(posted) };
         while self.writes < self.config.writes
@@ -291,7 +318,7 @@ impl Connection {
                     rkey: announcement.rkey.get(),
                 },
                 local: running.local(&piece),
-                immediate: last.then_some(transfer.tag),
+                immediate: last.then(|| Immediate { tag: transfer.tag, told }.encode()),
                 signaled: true,
             })?;
             if self.writes == 0 {
@@ -333,6 +360,11 @@ impl Connection {
             self.control_probes.post_if_due(&self.control, id(Traffic::Control), now_ps)?;
         }
         Ok(())
+    }
+
+    /// The longest time without an acknowledgement since this was last asked for, in picoseconds.
+    pub(super) fn take_silence_ps(&mut self) -> u64 {
+        self.data_probes.take_silence_ps().max(self.control_probes.take_silence_ps())
     }
 
     /// When the peer is to be probed, in picoseconds.
@@ -391,6 +423,14 @@ fn connect(queue_pair: &QueuePair, remote: &RemoteQp, traffic: Traffic, config: 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn immediates_say_what_they_carry() {
+        for (tag, told) in [(0, false), (0, true), (Immediate::TOLD - 1, true), (77, false)] {
+            let immediate = Immediate { tag, told };
+            assert_eq!(Immediate::decode(immediate.encode()), immediate);
+        }
+    }
 
     #[test]
     fn ids_say_what_they_are_of() {

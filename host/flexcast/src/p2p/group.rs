@@ -7,7 +7,7 @@ use flexcast_proto::p2p::{Allgather, Blocks, Broadcast, Operation, Schedule, Tra
 use flexio::{Completion, CompletionQueue, MemoryRegion, ProtectionDomain};
 
 use super::announcement::OperationDescriptor;
-use super::connection::{Connection, Work};
+use super::connection::{Connection, Immediate, Work};
 use super::operation::{Buffer, Division, Pieces, Running};
 use super::reduce::Reducing;
 use super::{Config, Error};
@@ -54,6 +54,9 @@ pub struct Group {
     progress_ps: u64,
     looks: u64,
     statistics: Statistics,
+    /// What this rank tells in its next Allgather, and what any rank has told in the last one.
+    tells: bool,
+    told: bool,
     /// Messages by connection, for checks; contributions on their way to their places.
     counts: Vec<u32>,
     scratch: Vec<u8>,
@@ -86,6 +89,8 @@ impl Group {
             progress_ps: 0,
             looks: 0,
             statistics: Statistics::default(),
+            tells: false,
+            told: false,
             scratch: Vec::new(),
         }
     }
@@ -106,6 +111,23 @@ impl Group {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.running.is_none()
+    }
+
+    /// Tells all ranks something in the next Allgather, by a bit of each message: what a message carries on is what its sender has heard. Every
+    /// rank needs the block of every other one, so whoever has them all has heard what any rank told.
+    pub(crate) const fn tell(&mut self) {
+        self.tells = true;
+    }
+
+    /// Whether any rank has told something in the last Allgather, which is complete: alike on all ranks.
+    pub(crate) const fn is_told(&self) -> bool {
+        self.told
+    }
+
+    /// The longest time that a peer has not acknowledged anything, since this was last asked for.
+    pub(crate) fn take_silence(&mut self) -> Duration {
+        let longest_ps = self.connections.iter_mut().map(Connection::take_silence_ps).max();
+        Duration::from_nanos(longest_ps.unwrap_or(0) / 1000)
     }
 
     /// Starts an Allgather of equal contributions: rank r's `block_bytes` bytes come to lie at r · `block_bytes` of
@@ -224,6 +246,7 @@ impl Group {
         let now_ps = self.now_ps();
         (self.started_ps, self.progress_ps, self.looks) = (now_ps, now_ps, 0);
         self.next = self.next.wrapping_add(1);
+        self.told = running.schedule.is_allgather() && std::mem::take(&mut self.tells);
         let sources = running.schedule.sources();
         for connection in &mut self.connections {
             if sources.contains(connection.peer()) {
@@ -346,11 +369,13 @@ impl Group {
             }
             Work::Message => {
                 let running = running.ok_or_else(idle)?;
-                let tag = completion
+                let immediate = completion
                     .immediate
                     .ok_or_else(|| Error::Protocol { peer, reason: "a message without an immediate".to_owned() })?;
+                let Immediate { tag, told } = Immediate::decode(immediate);
                 let operation = running.number();
                 running.schedule.arrived(peer, tag).map_err(|source| Error::Message { operation, source })?;
+                self.told |= told;
                 self.reducing.arrived(&running.schedule, tag)?;
                 connection.receive_message()?;
             }
@@ -375,7 +400,7 @@ impl Group {
         for connection in &mut self.connections {
             connection.check(running, &blocks, self.place.ranks())?;
             self.statistics.announcements += u64::from(connection.announce(running, &self.slots, now_ps)?);
-            let posted = connection.write(running, &blocks, now_ps)?;
+            let posted = connection.write(running, &blocks, self.told, now_ps)?;
             self.statistics.messages += posted.messages;
             self.statistics.data_bytes += posted.bytes;
         }

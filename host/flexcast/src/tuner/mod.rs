@@ -3,6 +3,7 @@
 //! What a card or a link tells is exchanged when ranks connect, and each rank computes from what all have told
 //! ([`Conditions`]): a card that tells a wrong rate changes how long operations take, and never whether ranks agree.
 
+mod backoff;
 mod cost;
 
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use flexcast_proto::p2p::{Allgather, Operation, Schedule};
 use flexcast_proto::{RankInfo, RankSet};
 
+pub(crate) use backoff::Backoff;
 pub use flexcast_proto::Algorithm;
 
 /// Most ranks of a communicator that has connections between all of them: two queue pairs for each other rank.
@@ -159,19 +161,21 @@ impl Conditions {
         limit > 0 && shape.total_bytes <= limit && shape.eager_message_bytes <= limit / 2
     }
 
-    /// Chooses the algorithm of an operation.
-    pub(crate) fn decide(&self, shape: &Shape) -> Decision {
+    /// Chooses the algorithm of an operation. `avoids`: not one over connections, unless the user has named it.
+    pub(crate) fn decide(&self, shape: &Shape, avoids: bool) -> Decision {
         let eager = self.takes_eager(shape);
         let direct = self.direct && shape.gathers && shape.contiguous;
-        let candidates = self.selection.connected(self.ranks).filter(|_| direct);
+        let named = self.selection.direct();
+        let open = direct && (named.is_some() || !avoids);
+        let candidates = self.selection.connected(self.ranks).filter(|_| open);
         let without = [Some(Algorithm::Multicast), eager.then_some(Algorithm::Eager)];
         let mut decision = Decision::default();
         for algorithm in without.into_iter().flatten().chain(candidates) {
             decision.predicted_ps[algorithm as usize] = Some(cost::predict_ps(algorithm, self, shape));
         }
-        decision.algorithm = match self.selection.direct() {
+        decision.algorithm = match named {
             Some(algorithm) if direct && self.ranks > 1 => algorithm,
-            None if direct => decision.fastest(),
+            None if open => decision.fastest(),
             _ if eager => Algorithm::Eager,
             _ => Algorithm::Multicast,
         };

@@ -27,7 +27,7 @@ fn shape(ranks: u32, bytes: u64) -> Shape {
 }
 
 fn chosen(ranks: u32, bytes: u64) -> Algorithm {
-    conditions(ranks).decide(&shape(ranks, bytes)).algorithm()
+    conditions(ranks).decide(&shape(ranks, bytes), false).algorithm()
 }
 
 /// The times behind this are of `flexcast sim --model m2 --warm-up 3`, by every baseline.
@@ -59,17 +59,17 @@ fn what_connections_cannot_do_goes_by_multicast_or_eagerly() {
     let on = conditions(8);
     let whole = shape(8, 65536);
     for shape in [Shape { contiguous: false, ..whole }, Shape { gathers: false, ..whole }] {
-        let decision = on.decide(&shape);
+        let decision = on.decide(&shape, false);
         assert_eq!(decision.algorithm(), Algorithm::Multicast);
         assert_eq!(decision.predicted(Algorithm::Linear), None);
         let short = Shape { total_bytes: 100, eager_message_bytes: 100, largest_bytes: 100, ..shape };
-        assert_eq!(on.decide(&short).algorithm(), Algorithm::Eager);
+        assert_eq!(on.decide(&short, false).algorithm(), Algorithm::Eager);
         let named = Conditions { selection: Selection::Bruck, ..on };
-        assert_eq!(named.decide(&shape).algorithm(), Algorithm::Multicast);
+        assert_eq!(named.decide(&shape, false).algorithm(), Algorithm::Multicast);
     }
-    assert_eq!(Conditions { direct: false, ..on }.decide(&whole).algorithm(), Algorithm::Multicast);
-    assert_eq!(Conditions { selection: Selection::Multicast, ..on }.decide(&whole).algorithm(), Algorithm::Multicast);
-    assert_eq!(Conditions { selection: Selection::Bruck, ..on }.decide(&whole).algorithm(), Algorithm::Bruck);
+    assert_eq!(Conditions { direct: false, ..on }.decide(&whole, false).algorithm(), Algorithm::Multicast);
+    assert_eq!(Conditions { selection: Selection::Multicast, ..on }.decide(&whole, false).algorithm(), Algorithm::Multicast);
+    assert_eq!(Conditions { selection: Selection::Bruck, ..on }.decide(&whole, false).algorithm(), Algorithm::Bruck);
     assert_eq!(chosen(1, 1 << 20), Algorithm::Multicast, "a rank alone");
     assert_eq!(chosen(1, 10), Algorithm::Eager, "a rank alone");
 }
@@ -119,12 +119,12 @@ proptest! {
         on in any_conditions(), bytes in any::<u64>(), gathers: bool, contiguous: bool,
     ) {
         let shape = Shape { gathers, contiguous, ..shape(on.ranks, bytes) };
-        let decision = on.decide(&shape);
+        let decision = on.decide(&shape, false);
         let algorithm = decision.algorithm();
         prop_assert!(decision.predicted(algorithm).is_some());
         prop_assert!(!algorithm.is_direct() || (on.direct && gathers && contiguous));
         prop_assert!(!algorithm.is_direct() || on.selection.connected(on.ranks).any(|connected| connected == algorithm));
-        prop_assert_eq!(decision, on.decide(&shape));
+        prop_assert_eq!(decision, on.decide(&shape, false));
     }
 
     /// More bytes and slower links never make an operation faster.

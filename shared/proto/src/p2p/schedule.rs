@@ -177,6 +177,15 @@ impl Schedule {
         self.place
     }
 
+    /// Whether every rank gets a block from every other one.
+    #[must_use]
+    pub const fn is_allgather(&self) -> bool {
+        matches!(
+            self.algorithm,
+            Algorithm::Ring(_) | Algorithm::Linear(_) | Algorithm::Doubling(_) | Algorithm::Bruck(_)
+        )
+    }
+
     /// All messages that this rank sends, in order, sent or not.
     pub fn sends(&self) -> impl Iterator<Item = Transfer> {
         (0..self.plan().sends()).map(|index| self.plan().send(index))

@@ -260,6 +260,7 @@ impl Pending {
             fault: None,
             ids: CollectiveIds::new(derived.layout, ps(config.packet_lifetime)),
             alpha: Alpha::new(config.overheads.in_ps()),
+            backoff: tuner::Backoff::default(),
             stall: StallWindow::new(ps(config.overheads.cutoff_slack)),
             late_chunks: None,
             broken: None,

@@ -1,11 +1,14 @@
 //! Operations over connections of their own, by the algorithms of [`p2p`](crate::p2p): no worker of the card and no barrier has a part in them.
 
+use std::time::Duration;
+
 use flexcast_proto as proto;
 use flexcast_proto::{Algorithm, Cause, Failure, Summary};
 
 use super::descriptor::descriptor;
-use super::operation::State;
+use super::operation::{Running, State};
 use super::{Engine, NOT_STARTED};
+use crate::api::report::Report;
 use crate::error::Result;
 use crate::p2p::{self, Buffer};
 use crate::plan::chains::{Order, order};
@@ -13,6 +16,9 @@ use crate::plan::{Kind, Plan};
 use crate::protocol::driver::Notice;
 use crate::protocol::host::PROTOCOL_VIOLATION;
 use crate::tuner;
+
+/// A peer that has acknowledged nothing for so long has not been reached by any probe: a connection of the library is silent for 8.4 ms then.
+const STALL: Duration = Duration::from_millis(1);
 
 /// Gives an operation to the connections; the own block is in its place.
 fn begin(
@@ -47,7 +53,7 @@ impl Engine {
         running.report.phases.0.armed_ps = Some(now_ps);
         // A rank may have called something else.
         self.carry_out(now_ps)?;
-        let is_active = |running: &&mut super::Running| matches!(running.state, State::Active(_));
+        let is_active = |running: &&mut Running| matches!(running.state, State::Active(_));
         let Some(running) = self.current.as_mut().filter(is_active) else { return Ok(()) };
         let receive = Buffer { region: running.receive.region(), offset: 0 };
         let begun = self.parts.direct.as_mut().map(|group| begin(group, algorithm, &running.plan, receive));
@@ -85,6 +91,24 @@ impl Engine {
             Notice::Transferred { awaited: group.awaited().map_or(own, |(rank, _)| rank) }
         };
         self.parts.driver.notify(now_ps, notice);
+    }
+
+    /// An operation over connections has ended: whether they have stalled decides, on all ranks alike, how the next ones go.
+    pub(super) fn note_silence(&mut self, running: &Running, now_ps: u64) {
+        let Some(group) = self.parts.direct.as_mut() else { return };
+        let silence = group.take_silence();
+        if group.is_told() {
+            self.backoff.stalled(running.operation);
+            return;
+        }
+        self.backoff.went_well(running.operation);
+        let Report { phases, decision, .. } = &running.report;
+        let took = Duration::from_nanos(now_ps.saturating_sub(phases.0.armed_ps.unwrap_or(now_ps)) / 1000);
+        let expected = decision.predicted(running.algorithm).unwrap_or_default();
+        if silence >= STALL && took >= 2 * expected {
+            tracing::debug!(operation = running.operation, ?silence, "a connection has stalled");
+            group.tell();
+        }
     }
 
     /// The connections have failed.

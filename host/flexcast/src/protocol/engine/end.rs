@@ -46,6 +46,7 @@ impl Engine {
             Algorithm::Multicast => {}
             Algorithm::Eager => return self.release_eager(running),
             _ => {
+                self.note_silence(&running, now_ps);
                 let Running { request, send, receive, report, .. } = running;
                 self.finish(request, Ok(Done { send, receive, report }));
                 return Ok(());

@@ -37,7 +37,8 @@ impl Engine {
     /// Makes an operation the current one, and starts it if the card can be given commands now.
     pub(super) fn launch(&mut self, posted: Posted, now_ps: u64) -> Result<(), Box<Failed>> {
         let mut posted = posted;
-        let decision = self.conditions.decide(&posted.plan.shape());
+        let avoids = self.backoff.avoids(self.parts.driver.operation());
+        let decision = self.conditions.decide(&posted.plan.shape(), avoids);
         let algorithm = decision.algorithm();
         let (own_block, copied) = match self.place_own_block(&mut posted, algorithm) {
             Ok(placed) => placed,

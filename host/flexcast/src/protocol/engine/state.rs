@@ -18,7 +18,7 @@ use crate::memory::copier::Copier;
 use crate::p2p::Group;
 use crate::plan::Plan;
 use crate::protocol::driver::Driver;
-use crate::tuner::Conditions;
+use crate::tuner::{Backoff, Conditions};
 
 /// The queues and threads of a communicator. Dropped as one: what can reach memory before the memory.
 pub(crate) struct Parts {
@@ -67,6 +67,8 @@ pub(crate) struct Engine {
     pub(crate) derived: Derived,
     /// What the choice of an algorithm follows from, beside the operation.
     pub(crate) conditions: Conditions,
+    /// Whether operations keep off their connections for now.
+    pub(crate) backoff: Backoff,
     pub(crate) place: RankInfo,
     pub(crate) id: u64,
     pub(crate) ids: CollectiveIds,

@@ -1,0 +1,78 @@
+//! Backoff from the connections of direct operations after one has stalled, by the same number of operations on all ranks.
+//!
+//! A lost packet of a reliable connection is asked for again within a round trip. If the negative acknowledgement is lost as well, its
+//! responder sends no second one (InfiniBand specification, 9.7.5.2.8), and the connection stands still for its whole timeout. Multicast
+//! has no such wait: where losses are so frequent that this happens, the next operations go by multicast.
+
+/// Operations without connections after a stall: enough that a stall of 8.4 ms now and then does not decide how long many operations take.
+const FIRST: u32 = 64;
+/// The most, when connections stall each time they are tried again.
+const MOST: u32 = 4096;
+
+/// Whether a communicator uses its connections, as a function of what all its ranks know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Backoff {
+    /// The first operation that may use them again, and how many could not.
+    until: Option<(u32, u32)>,
+}
+
+impl Backoff {
+    /// Whether an operation has to go another way. Operations are numbered modulo 2^32.
+    pub(crate) fn avoids(&self, operation: u32) -> bool {
+        self.until.is_some_and(|(until, _)| is_before(operation, until))
+    }
+
+    /// All ranks know after this operation that connections have stalled.
+    pub(crate) fn stalled(&mut self, operation: u32) {
+        let span = match self.until {
+            // Not long after they were tried again.
+            Some((until, span)) if is_before(operation, until.wrapping_add(span)) => span.saturating_mul(2).min(MOST),
+            _ => FIRST,
+        };
+        self.until = Some((operation.wrapping_add(1).wrapping_add(span), span));
+    }
+
+    /// All ranks know after this operation that none has stalled.
+    pub(crate) fn went_well(&mut self, operation: u32) {
+        if self.until.is_some_and(|(until, span)| !is_before(operation, until.wrapping_add(span))) {
+            self.until = None;
+        }
+    }
+}
+
+/// Whether one number comes before another: neither is half of all numbers away.
+const fn is_before(operation: u32, other: u32) -> bool {
+    (operation.wrapping_sub(other) as i32) < 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_avoided_for_longer_each_time_they_stall_again() {
+        for first in [5, u32::MAX - 70] {
+            let mut backoff = Backoff::default();
+            assert!(!backoff.avoids(first));
+            let mut operation: u32 = first;
+            for span in [64, 128, 256, 512, 1024, 2048, 4096, 4096] {
+                backoff.stalled(operation);
+                assert!((1..=span).all(|later| backoff.avoids(operation.wrapping_add(later))));
+                operation = operation.wrapping_add(span + 1);
+                assert!(!backoff.avoids(operation), "tried again after {span}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_gone_well_for_as_long_is_trusted_again() {
+        let mut backoff = Backoff::default();
+        backoff.stalled(0);
+        backoff.went_well(65 + 63);
+        assert_ne!(backoff, Backoff::default());
+        backoff.went_well(65 + 64);
+        assert_eq!(backoff, Backoff::default());
+        backoff.stalled(500);
+        assert!(backoff.avoids(564) && !backoff.avoids(565));
+    }
+}
