@@ -115,7 +115,64 @@ fn unequal_contributions_and_those_in_place_arrive() {
     }
 }
 
-/// Blocks that do not lie one behind the other, and Broadcasts, go by multicast or eagerly.
+/// From every root, with lengths on both sides of what goes eagerly, of a segment, and of what a chain is chosen for.
+#[test]
+fn broadcasts_choose_among_trees_and_bring_every_byte() {
+    for ranks in [2, 3, 5, 8] {
+        with_cards(ranks, |provider, cards| {
+            let communicators = connect(cards.iter(), &config());
+            let mut algorithms = BTreeSet::new();
+            let lengths = [0, 1, 4096, 4097, 16_384, 16_385, 200_000, 700_001];
+            for (root, bytes) in (0..ranks as u32).cycle().zip(lengths.into_iter().cycle()).take(16) {
+                let posted: Vec<_> = communicators
+                    .iter()
+                    .map(|communicator| {
+                        let mut buffer = communicator.card().buffer(bytes).expect("a buffer");
+                        if communicator.rank() == root {
+                            buffer.write(0, &contribution(5, bytes, bytes)).expect("written");
+                        }
+                        (communicator, communicator.broadcast(buffer, root).expect("accepted"))
+                    })
+                    .collect();
+                let ends = ended(provider, posted);
+                let ends: Vec<Done> = ends.into_iter().map(|outcome| outcome.expect("success")).collect();
+                for done in &ends {
+                    assert!(done.receive.to_vec().expect("read") == contribution(5, bytes, bytes), "{bytes} bytes");
+                }
+                algorithms.insert(chosen(&ends));
+            }
+            let expected: &[Algorithm] = match ranks {
+                2 => &[Algorithm::Eager, Algorithm::Binomial],
+                3 => &[Algorithm::Eager, Algorithm::Chain],
+                _ => &[Algorithm::Eager, Algorithm::Binomial, Algorithm::Chain],
+            };
+            assert_eq!(algorithms, expected.iter().copied().collect(), "{ranks} ranks");
+        });
+    }
+}
+
+/// A root that calls another length than the others is named, or names one of them.
+#[test]
+fn broadcasts_that_differ_fail_on_all_ranks() {
+    with_cards(3, |provider, cards| {
+        let communicators = connect(cards.iter(), &config().barrier_timeout(Duration::from_millis(2)));
+        let posted: Vec<_> = communicators
+            .iter()
+            .map(|one| {
+                let bytes = if one.rank() == 0 { 60_000 } else { 50_000 };
+                (one, one.broadcast(one.card().buffer(bytes).expect("a buffer"), 0).expect("accepted"))
+            })
+            .collect();
+        for outcome in ended(provider, posted) {
+            let failed = outcome.expect_err("they differ");
+            let Error::Failed { failure, .. } = failed.error else { panic!("{}", failed.error) };
+            assert_eq!(failure.cause, Cause::Disagrees);
+            assert!(failed.receive.is_some(), "the buffer comes back");
+        }
+    });
+}
+
+/// Blocks that do not lie one behind the other go by multicast or eagerly.
 #[test]
 fn what_connections_cannot_do_goes_as_before() {
     with_cards(3, |provider, cards| {
@@ -146,7 +203,7 @@ fn what_connections_cannot_do_goes_as_before() {
     });
 }
 
-/// Posted at once, on the last rank first: eager ones, direct ones, Broadcasts by multicast.
+/// Posted at once, on the last rank first: eager ones, direct ones, Broadcasts down trees, and what goes by multicast alone.
 #[test]
 fn operations_of_all_kinds_follow_one_another() {
     with_cards(5, |provider, cards| {
@@ -171,7 +228,7 @@ fn operations_of_all_kinds_follow_one_another() {
             assert!(done.receive.to_vec().expect("read") == expected, "operation {index}");
             algorithms.insert(done.report.decision.algorithm());
         }
-        assert_eq!(algorithms, BTreeSet::from([Algorithm::Multicast, Algorithm::Eager, Algorithm::Linear]));
+        assert_eq!(algorithms, BTreeSet::from([Algorithm::Binomial, Algorithm::Eager, Algorithm::Linear]));
     });
 }
 

@@ -49,12 +49,24 @@ pub enum Algorithm {
     RecursiveDoubling = 4,
     /// The same by the algorithm of Bruck et al.
     Bruck = 5,
+    /// A Broadcast by writes over reliable connections, down a binomial tree.
+    Binomial = 6,
+    /// The same from rank to rank, in segments.
+    Chain = 7,
 }
 
 impl Algorithm {
     /// All of them, by their codes.
-    pub const ALL: [Self; 6] =
-        [Self::Multicast, Self::Eager, Self::Ring, Self::Linear, Self::RecursiveDoubling, Self::Bruck];
+    pub const ALL: [Self; 8] = [
+        Self::Multicast,
+        Self::Eager,
+        Self::Ring,
+        Self::Linear,
+        Self::RecursiveDoubling,
+        Self::Bruck,
+        Self::Binomial,
+        Self::Chain,
+    ];
 
     /// The algorithm of a code; the code itself when it names none.
     ///
@@ -68,6 +80,8 @@ impl Algorithm {
             3 => Ok(Self::Linear),
             4 => Ok(Self::RecursiveDoubling),
             5 => Ok(Self::Bruck),
+            6 => Ok(Self::Binomial),
+            7 => Ok(Self::Chain),
             other => Err(other),
         }
     }
@@ -82,6 +96,8 @@ impl Algorithm {
             Self::Linear => "linear",
             Self::RecursiveDoubling => "recursive-doubling",
             Self::Bruck => "bruck",
+            Self::Binomial => "binomial",
+            Self::Chain => "chain",
         }
     }
 

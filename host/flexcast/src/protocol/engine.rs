@@ -57,6 +57,7 @@ impl Engine {
             return Err(error);
         }
         let now_ps = self.card.now_ps();
+        self.polled_ps = now_ps;
         let mut moved = self.parts.driver.poll(now_ps)? | std::mem::take(&mut self.notified);
         if self.current.is_none()
             && self.broken.is_none()

@@ -3,7 +3,9 @@
 //! The times are of one switch without congestion, hosts that poll, and calls at the same instant: what all algorithms have in common
 //! does not decide between them. All arithmetic saturates, so that no rate or length that a rank may tell makes it panic.
 
-use super::{Algorithm, Conditions, Shape};
+use flexcast_proto::p2p::Broadcast;
+
+use super::{Algorithm, Conditions, Shape, segment_bytes};
 
 /// From the post of an RDMA message that the card reads from host memory to the poll that finds it at the peer. Emulated, model M.2: an
 /// eager Allgather of 1 KiB between two ranks, which is one such message, takes 4.75 us.
@@ -30,6 +32,8 @@ const MULTICAST_PS: u64 = 45_000_000;
 /// threads: 8 ranks take 3, 5, 11 and 5 us longer than wire and start for 64 KiB, 256 KiB, 1 MiB and 4 MiB.
 const LAG_PS_PER_BYTE: u64 = 4;
 const LAG_PS: u64 = 10_000_000;
+/// The most where one rank sends: 2 to 16 ranks take 1 to 4 us longer than wire and start for 64 KiB to 4 MiB.
+const ONE_ROOT_LAG_PS: u64 = 4_000_000;
 /// A DPA thread's time for a chunk, staged or not. Khalilov et al. (arXiv 2408.13356), Table I: 1084 and 598 cycles at 1.8 GHz.
 const STAGED_CHUNK_PS: u64 = 602_000;
 const CHUNK_PS: u64 = 332_000;
@@ -81,6 +85,8 @@ pub(super) fn predict_ps(algorithm: Algorithm, on: &Conditions, shape: &Shape) -
                 sum.saturating_add(wire).saturating_add(MESSAGE_PS)
             })
         }
+        Algorithm::Binomial => tree_ps(on, Broadcast::BINOMIAL, block),
+        Algorithm::Chain => tree_ps(on, Broadcast::Chain, block),
         Algorithm::Ring => {
             let segment = wire_ps(on, block.div_ceil(RING_SEGMENTS.into()));
             let hops = segment.saturating_add(MESSAGE_PS).saturating_mul(others);
@@ -89,6 +95,19 @@ pub(super) fn predict_ps(algorithm: Algorithm, on: &Conditions, shape: &Shape) -
             latency.max(bandwidth).saturating_add(MESSAGE_PS + ACKNOWLEDGEMENT_PS)
         }
     }
+}
+
+/// The last segment leaves the root behind all others, to each of its children, and is passed on.
+fn tree_ps(on: &Conditions, tree: Broadcast, bytes: u64) -> u64 {
+    let levels = rounds(on.ranks);
+    let (children, hops) = match tree {
+        Broadcast::Chain => (1, on.ranks.saturating_sub(1)),
+        _ => (levels, levels),
+    };
+    let segment = wire_ps(on, bytes.min(segment_bytes(tree, bytes)));
+    let root = wire_ps(on, bytes).max(POST_PS).saturating_mul(children.into());
+    let passed_on = segment.saturating_add(MESSAGE_PS).saturating_mul(u64::from(hops.saturating_sub(1)));
+    root.saturating_add(passed_on).saturating_add(2 * MESSAGE_PS + ACKNOWLEDGEMENT_PS)
 }
 
 fn multicast_ps(on: &Conditions, shape: &Shape) -> u64 {
@@ -102,7 +121,8 @@ fn multicast_ps(on: &Conditions, shape: &Shape) -> u64 {
     let chunks = received.div_ceil(chunk_bytes).max(if received == 0 { 0 } else { blocks });
     let chunk_ps = if on.staged { STAGED_CHUNK_PS } else { CHUNK_PS };
     let workers = chunks.saturating_mul(chunk_ps) / u64::from(on.receive_threads.max(1));
-    let lag = if on.staged { received.saturating_mul(LAG_PS_PER_BYTE).min(LAG_PS) } else { 0 };
+    let most = if shape.gathers { LAG_PS } else { ONE_ROOT_LAG_PS };
+    let lag = if on.staged { received.saturating_mul(LAG_PS_PER_BYTE).min(most) } else { 0 };
     let barrier = u64::from(rounds(on.ranks)) * INLINE_PS;
     wire_ps(on, received).max(workers).saturating_add(lag).saturating_add(MULTICAST_PS + barrier)
 }

@@ -8,7 +8,7 @@ mod cost;
 
 use std::time::Duration;
 
-use flexcast_proto::p2p::{Allgather, Operation, Schedule};
+use flexcast_proto::p2p::{Allgather, Broadcast, Operation, Schedule};
 use flexcast_proto::{RankInfo, RankSet};
 
 pub(crate) use backoff::Backoff;
@@ -19,11 +19,16 @@ pub const MAX_LINEAR_RANKS: u32 = 64;
 /// Multicast is taken where it is no slower than this part of the fastest: it loads the network less, and what is lost costs it less.
 const MULTICAST_PERCENT: u128 = 105;
 
+/// Most segments of a Broadcast down a binomial tree, in which each rank may be anybody's parent, and along a chain; least bytes of each but
+/// the last. A rank passes segments on while others come.
+const TREE_SEGMENTS: u64 = 16;
+const CHAIN_SEGMENTS: u64 = 128;
+const LEAST_SEGMENT_BYTES: u64 = 16 << 10;
+
 /// Which algorithms a communicator takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Selection {
-    /// For each operation what a cost model expects to be fastest. Broadcasts, and blocks that do not lie one behind the other, go by
-    /// multicast, or eagerly.
+    /// For each operation what a cost model expects to be fastest. Blocks that do not lie one behind the other go by multicast, or eagerly.
     #[default]
     Automatic,
     /// Multicast, and eagerly what is short enough for it ([`Config::eager_bytes`](crate::Config::eager_bytes)).
@@ -67,7 +72,7 @@ impl Selection {
         }
     }
 
-    /// Algorithms for which a communicator of `ranks` ranks has connections.
+    /// Algorithms of an Allgather for which a communicator of `ranks` ranks has connections.
     pub(crate) fn connected(self, ranks: u32) -> impl Iterator<Item = Algorithm> {
         // Beyond, connections to all are too many, and every step of a ring costs a message.
         let few: &[Algorithm] = &[Algorithm::Linear, Algorithm::Ring, Algorithm::Bruck, Algorithm::RecursiveDoubling];
@@ -79,6 +84,15 @@ impl Selection {
         // Of other numbers of ranks it takes more messages than the algorithm of Bruck.
         let fits = move |algorithm: &Algorithm| *algorithm != Algorithm::RecursiveDoubling || ranks.is_power_of_two();
         all.iter().copied().filter(fits).chain(self.direct()).filter(move |_| ranks > 1)
+    }
+
+    /// The same of a Broadcast. Any rank may be its root, so that the trees of all of them take connections between all ranks.
+    pub(crate) fn broadcasts(self, ranks: u32) -> impl Iterator<Item = Algorithm> {
+        let all: &[Algorithm] = match self {
+            Self::Automatic if (2..=MAX_LINEAR_RANKS).contains(&ranks) => &[Algorithm::Binomial, Algorithm::Chain],
+            _ => &[],
+        };
+        all.iter().copied()
     }
 }
 
@@ -92,12 +106,42 @@ pub(crate) fn peers(selection: Selection, place: RankInfo) -> u32 {
 /// The schedule of an algorithm over connections.
 pub(crate) const fn schedule(algorithm: Algorithm) -> Option<Allgather> {
     match algorithm {
-        Algorithm::Multicast | Algorithm::Eager => None,
+        Algorithm::Multicast | Algorithm::Eager | Algorithm::Binomial | Algorithm::Chain => None,
         Algorithm::Ring => Some(Allgather::PipelinedRing { segments: cost::RING_SEGMENTS }),
         Algorithm::Linear => Some(Allgather::Linear),
         Algorithm::RecursiveDoubling => Some(Allgather::RecursiveDoubling),
         Algorithm::Bruck => Some(Allgather::Bruck),
     }
+}
+
+/// The tree of a Broadcast over connections.
+pub(crate) const fn tree(algorithm: Algorithm) -> Option<Broadcast> {
+    match algorithm {
+        Algorithm::Binomial => Some(Broadcast::BINOMIAL),
+        Algorithm::Chain => Some(Broadcast::Chain),
+        _ => None,
+    }
+}
+
+/// What a communicator makes connections for.
+pub(crate) fn operations(selection: Selection, ranks: u32) -> Vec<Operation> {
+    let gathers = selection.connected(ranks).filter_map(schedule).map(Operation::Allgather);
+    let broadcasts = selection.broadcasts(ranks).filter_map(tree).flat_map(|algorithm| {
+        let blocks = most_segments(algorithm) as u32;
+        (0..ranks).map(move |root| Operation::Broadcast { algorithm, root, blocks })
+    });
+    gathers.chain(broadcasts).collect()
+}
+
+/// Most segments of a Broadcast over connections.
+const fn most_segments(tree: Broadcast) -> u64 {
+    if matches!(tree, Broadcast::Chain) { CHAIN_SEGMENTS } else { TREE_SEGMENTS }
+}
+
+/// Bytes of a Broadcast's segments, so that there are few and none is short.
+pub(crate) const fn segment_bytes(tree: Broadcast, bytes: u64) -> u64 {
+    let even = bytes.div_ceil(most_segments(tree));
+    if even < LEAST_SEGMENT_BYTES { LEAST_SEGMENT_BYTES } else { even.next_multiple_of(LEAST_SEGMENT_BYTES) }
 }
 
 /// What decides beside the operation; alike on all ranks.
@@ -164,13 +208,14 @@ impl Conditions {
     /// Chooses the algorithm of an operation. `avoids`: not one over connections, unless the user has named it.
     pub(crate) fn decide(&self, shape: &Shape, avoids: bool) -> Decision {
         let eager = self.takes_eager(shape);
-        let direct = self.direct && shape.gathers && shape.contiguous;
-        let named = self.selection.direct();
-        let open = direct && (named.is_some() || !avoids);
-        let candidates = self.selection.connected(self.ranks).filter(|_| open);
+        let direct = self.direct && shape.contiguous;
+        let named = self.selection.direct().filter(|_| shape.gathers);
+        let open = direct && (named.is_some() || (self.selection == Selection::Automatic && !avoids));
+        let gathers = self.selection.connected(self.ranks).filter(|_| open && shape.gathers);
+        let broadcasts = self.selection.broadcasts(self.ranks).filter(|_| open && !shape.gathers);
         let without = [Some(Algorithm::Multicast), eager.then_some(Algorithm::Eager)];
         let mut decision = Decision::default();
-        for algorithm in without.into_iter().flatten().chain(candidates) {
+        for algorithm in without.into_iter().flatten().chain(gathers).chain(broadcasts) {
             decision.predicted_ps[algorithm as usize] = Some(cost::predict_ps(algorithm, self, shape));
         }
         decision.algorithm = match named {
@@ -186,12 +231,14 @@ impl Conditions {
 impl Decision {
     fn fastest(&self) -> Algorithm {
         // Of equals the one named first.
-        const ORDER: [Algorithm; 6] = [
+        const ORDER: [Algorithm; 8] = [
             Algorithm::Eager,
             Algorithm::Linear,
             Algorithm::Bruck,
             Algorithm::RecursiveDoubling,
             Algorithm::Ring,
+            Algorithm::Binomial,
+            Algorithm::Chain,
             Algorithm::Multicast,
         ];
         let predicted = |algorithm: Algorithm| Some((self.predicted_ps[algorithm as usize]?, algorithm));

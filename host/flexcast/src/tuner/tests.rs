@@ -58,7 +58,7 @@ fn the_longest_operations_go_by_multicast() {
 fn what_connections_cannot_do_goes_by_multicast_or_eagerly() {
     let on = conditions(8);
     let whole = shape(8, 65536);
-    for shape in [Shape { contiguous: false, ..whole }, Shape { gathers: false, ..whole }] {
+    for shape in [Shape { contiguous: false, ..whole }, Shape { contiguous: false, gathers: false, ..whole }] {
         let decision = on.decide(&shape, false);
         assert_eq!(decision.algorithm(), Algorithm::Multicast);
         assert_eq!(decision.predicted(Algorithm::Linear), None);
@@ -67,6 +67,16 @@ fn what_connections_cannot_do_goes_by_multicast_or_eagerly() {
         let named = Conditions { selection: Selection::Bruck, ..on };
         assert_eq!(named.decide(&shape, false).algorithm(), Algorithm::Multicast);
     }
+    let sent = Shape { gathers: false, ..whole };
+    for selection in [Selection::Multicast, Selection::Ring] {
+        let named = Conditions { selection, ..on };
+        assert_eq!(named.decide(&sent, false).algorithm(), Algorithm::Multicast, "trees are not named");
+    }
+    assert_eq!(on.decide(&sent, false).algorithm(), Algorithm::Binomial);
+    assert_eq!(on.decide(&sent, true).algorithm(), Algorithm::Multicast, "connections are avoided");
+    assert_eq!(on.decide(&whole, true).algorithm(), Algorithm::Multicast, "connections are avoided");
+    let named = Conditions { selection: Selection::Bruck, ..on };
+    assert_eq!(named.decide(&whole, true).algorithm(), Algorithm::Bruck, "as the user says");
     assert_eq!(Conditions { direct: false, ..on }.decide(&whole, false).algorithm(), Algorithm::Multicast);
     assert_eq!(Conditions { selection: Selection::Multicast, ..on }.decide(&whole, false).algorithm(), Algorithm::Multicast);
     assert_eq!(Conditions { selection: Selection::Bruck, ..on }.decide(&whole, false).algorithm(), Algorithm::Bruck);
@@ -122,8 +132,11 @@ proptest! {
         let decision = on.decide(&shape, false);
         let algorithm = decision.algorithm();
         prop_assert!(decision.predicted(algorithm).is_some());
-        prop_assert!(!algorithm.is_direct() || (on.direct && gathers && contiguous));
-        prop_assert!(!algorithm.is_direct() || on.selection.connected(on.ranks).any(|connected| connected == algorithm));
+        prop_assert!(!algorithm.is_direct() || (on.direct && contiguous));
+        let connected = |algorithm| on.selection.connected(on.ranks).any(|connected| connected == algorithm);
+        let is_tree = |algorithm| on.selection.broadcasts(on.ranks).any(|tree| tree == algorithm);
+        let carries = if gathers { connected(algorithm) } else { is_tree(algorithm) };
+        prop_assert!(!algorithm.is_direct() || carries);
         prop_assert_eq!(decision, on.decide(&shape, false));
     }
 

@@ -78,12 +78,7 @@ fn stream_ends(receive: &Receive, send: &Send) -> Vec<StreamEnds> {
 /// Makes the queue pairs of the algorithms over connections that may be chosen, and what others must know of them. A card that has no
 /// room for them does without, and with it all ranks, unless one was asked for by name.
 fn direct(card: &Card, config: &Config, place: RankInfo) -> Result<Option<(p2p::Pending, Vec<u8>)>> {
-    let operations: Vec<_> = config
-        .selection()
-        .connected(place.ranks())
-        .filter_map(tuner::schedule)
-        .map(p2p::algorithm::Operation::Allgather)
-        .collect();
+    let operations = tuner::operations(config.selection(), place.ranks());
     if operations.is_empty() {
         return Ok(None);
     }
@@ -263,6 +258,7 @@ impl Pending {
             backoff: tuner::Backoff::default(),
             stall: StallWindow::new(ps(config.overheads.cutoff_slack)),
             late_chunks: None,
+            polled_ps: 0,
             broken: None,
             notified: false,
             posted: 0,

@@ -27,15 +27,17 @@ fn begin(
     plan: &Plan,
     receive: Buffer<'_>,
 ) -> std::result::Result<bool, p2p::Error> {
-    let Some(schedule) = tuner::schedule(algorithm) else { return Ok(false) };
-    match &plan.kind {
-        Kind::Allgather { bytes } => group.allgather(schedule, *bytes, None, receive)?,
-        Kind::Allgatherv { bytes } => {
+    match (&plan.kind, tuner::schedule(algorithm), tuner::tree(algorithm)) {
+        (Kind::Allgather { bytes }, Some(schedule), _) => group.allgather(schedule, *bytes, None, receive)?,
+        (Kind::Allgatherv { bytes }, Some(schedule), _) => {
             let mut end = 0;
             let ends: Vec<u64> = bytes.iter().map(|bytes| (end += bytes, end).1).collect();
             group.allgatherv(schedule, &ends, None, receive)?;
         }
-        Kind::Broadcast { .. } => return Ok(false),
+        (Kind::Broadcast { root, bytes }, _, Some(tree)) => {
+            group.broadcast(tree, *root, *bytes, tuner::segment_bytes(tree, *bytes), receive)?;
+        }
+        _ => return Ok(false),
     }
     Ok(true)
 }

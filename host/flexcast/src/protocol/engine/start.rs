@@ -27,9 +27,11 @@ impl Engine {
         }
         let now_ps = posted.posted_ps;
         // The card may have carried out the last command since it was last polled, and be free for this one.
-        match self.parts.driver.poll(now_ps) {
-            Ok(moved) => self.notified |= moved,
-            Err(error) => return Err(posted.refuse(error)),
+        if now_ps > self.polled_ps {
+            match self.parts.driver.poll(now_ps) {
+                Ok(moved) => self.notified |= moved,
+                Err(error) => return Err(posted.refuse(error)),
+            }
         }
         self.launch(posted, now_ps)
     }

@@ -79,6 +79,8 @@ pub(crate) struct Engine {
     pub(crate) broken: Option<Failure>,
     /// Why the progress thread has ended; the next call of `progress` returns it.
     pub(crate) fault: Option<Error>,
+    /// When the driver was last polled.
+    pub(crate) polled_ps: u64,
     /// The driver was notified of something, or has polled something, between two calls of `progress`.
     pub(crate) notified: bool,
     pub(crate) posted: u64,
