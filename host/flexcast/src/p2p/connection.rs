@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use flexcast_proto::p2p::{Blocks, Transfer};
 use flexio::{
-    Access, CompletionQueue, HostAddr, LocalSlice, MemoryRegion, Path, ProtectionDomain, QueueDepths, QueuePair,
+    Access, CompletionQueue, HostAddr, InlineRequest, LocalSlice, MemoryRegion, Path, ProtectionDomain, QueueDepths, QueuePair,
     RemoteQp, SendKind, SendRequest, Transport,
 };
 use zerocopy::{FromBytes, IntoBytes};
@@ -20,7 +20,7 @@ use crate::probe::Probes;
 pub(super) const CONTROL_DEPTH: u32 = 2;
 /// Distance of two slots for announcements: a line each.
 const SLOT_BYTES: u64 = 64;
-const SLOTS_PER_PEER: u64 = 1 + CONTROL_DEPTH as u64;
+const SLOTS_PER_PEER: u64 = CONTROL_DEPTH as u64;
 
 /// A connection's number, peer, and number of receives.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +36,7 @@ impl Slots {
         (SLOT_BYTES * (1 + SLOTS_PER_PEER * peers as u64)) as usize
     }
 
-    /// Offset of a slot in the region: 0 to send from, 1 and 2 to receive into.
+    /// Offset of a slot in the region.
     const fn offset(self, slot: u32) -> u64 {
         SLOT_BYTES * (1 + SLOTS_PER_PEER * self.index as u64 + slot as u64)
     }
@@ -200,7 +200,7 @@ impl Connection {
         for _ in 0..self.slots.accepts {
             self.receive_message()?;
         }
-        for slot in 1..=CONTROL_DEPTH {
+        for slot in 0..CONTROL_DEPTH {
             self.receive_announcement(slot, region)?;
         }
         connect(&self.data, data, Traffic::Data, &self.config)?;
@@ -222,20 +222,19 @@ impl Connection {
         self.announce = true;
     }
 
-    /// Sends the own announcement if it is due and the last one is out of its slot. Tells whether it did.
-    pub(super) fn announce(&mut self, running: &Running, region: &MemoryRegion, now_ps: u64) -> Result<bool, Error> {
+    /// Sends the own announcement if it is due and the last one has been sent. Tells whether it did.
+    pub(super) fn announce(&mut self, running: &Running, now_ps: u64) -> Result<bool, Error> {
         if !self.announce || self.announcing {
             return Ok(false);
         }
-        let offset = self.slots.offset(0);
-        region.write(offset as usize, running.announcement(self.slots.peer).as_bytes())?;
-        self.control.post_send(&SendRequest {
+        // With the entry itself: the card need not fetch it from memory, which is most of a short message's time.
+        self.control.post_inline([InlineRequest {
             id: Work::Announce.id(self.slots.index),
             kind: SendKind::Send,
-            local: Some(region.slice(offset, ANNOUNCEMENT_BYTES)?),
+            bytes: running.announcement(self.slots.peer).as_bytes(),
             immediate: None,
             signaled: true,
-        })?;
+        }])?;
         (self.announce, self.announcing) = (false, true);
         self.control_probes.await_answer(now_ps);
         Ok(true)
@@ -399,7 +398,11 @@ fn queue_pair(
     depths: QueueDepths,
     traffic: Traffic,
 ) -> Result<QueuePair, Error> {
-    let queue_pair = QueuePair::new(pd, Transport::Rc, completions, completions, depths)?;
+    let inline_bytes = match traffic {
+        Traffic::Data => 0,
+        Traffic::Control => ANNOUNCEMENT_BYTES,
+    };
+    let queue_pair = QueuePair::with_inline(pd, Transport::Rc, completions, completions, depths, inline_bytes)?;
     queue_pair.init(
         match traffic {
             // Probes are Reads of nothing.

@@ -399,7 +399,7 @@ impl Group {
         let blocks = self.division.blocks()?;
         for connection in &mut self.connections {
             connection.check(running, &blocks, self.place.ranks())?;
-            self.statistics.announcements += u64::from(connection.announce(running, &self.slots, now_ps)?);
+            self.statistics.announcements += u64::from(connection.announce(running, now_ps)?);
             let posted = connection.write(running, &blocks, self.told, now_ps)?;
             self.statistics.messages += posted.messages;
             self.statistics.data_bytes += posted.bytes;

@@ -17,7 +17,7 @@ pub use flexcast_proto::Algorithm;
 /// Most ranks of a communicator that has connections between all of them: two queue pairs for each other rank.
 pub const MAX_LINEAR_RANKS: u32 = 64;
 /// Multicast is taken where it is no slower than this part of the fastest: it loads the network less, and what is lost costs it less.
-const MULTICAST_PERCENT: u128 = 105;
+const MULTICAST_PERCENT: u128 = 103;
 
 /// Most segments of a Broadcast down a binomial tree, in which each rank may be anybody's parent, and along a chain; least bytes of each but
 /// the last. A rank passes segments on while others come.

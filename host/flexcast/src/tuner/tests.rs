@@ -33,10 +33,10 @@ fn chosen(ranks: u32, bytes: u64) -> Algorithm {
 /// The times behind this are of `flexcast sim --model m2 --warm-up 3`, by every baseline.
 #[test]
 fn the_fastest_measured_baseline_is_chosen() {
-    for (ranks, bytes) in [(2, 64), (2, 1024), (2, 4096), (4, 64), (4, 1024), (8, 64)] {
+    for (ranks, bytes) in [(2, 64), (2, 1024), (2, 4096), (4, 64)] {
         assert_eq!(chosen(ranks, bytes), Algorithm::Eager, "{ranks} ranks, {bytes} bytes");
     }
-    for (ranks, bytes) in [(2, 16384), (4, 16384), (8, 1024), (8, 65536), (16, 64), (16, 1024), (32, 64), (32, 65536)] {
+    for (ranks, bytes) in [(2, 16384), (4, 1024), (4, 16384), (8, 64), (8, 1024), (8, 65536), (16, 64), (16, 1024), (32, 64), (32, 65536)] {
         assert_eq!(chosen(ranks, bytes), Algorithm::Linear, "{ranks} ranks, {bytes} bytes");
     }
     assert_eq!(chosen(64, 65536), Algorithm::Linear);
