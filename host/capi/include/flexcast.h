@@ -75,7 +75,7 @@
 #define FLEXCAST_CONTROL_DEVICE 1
 
 /**
- * For each Allgather what the library expects to be fastest: multicast, the messages of the barrier, or writes over reliable connections.
+ * For each operation what the library expects to be fastest: multicast, the messages of the barrier, or writes over reliable connections.
  */
 #define FLEXCAST_ALGORITHM_AUTOMATIC 0
 

@@ -29,7 +29,7 @@ pub const FLEXCAST_CONTROL_HOST: u32 = 0;
 /// lost. Not with FLEXCAST_TRANSPORT_UC_UNICAST.
 pub const FLEXCAST_CONTROL_DEVICE: u32 = 1;
 
-/// For each Allgather what the library expects to be fastest: multicast, the messages of the barrier, or writes over reliable connections.
+/// For each operation what the library expects to be fastest: multicast, the messages of the barrier, or writes over reliable connections.
 pub const FLEXCAST_ALGORITHM_AUTOMATIC: u32 = 0;
 /// Multicast; what is short enough rides on the messages of the barrier.
 pub const FLEXCAST_ALGORITHM_MULTICAST: u32 = 1;

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use flexcast_proto::p2p::{Blocks, Transfer};
 use flexio::{
-    Access, CompletionQueue, HostAddr, InlineRequest, LocalSlice, MemoryRegion, Path, ProtectionDomain, QueueDepths, QueuePair,
-    RemoteQp, SendKind, SendRequest, Transport,
+    Access, CompletionQueue, HostAddr, InlineRequest, LocalSlice, MemoryRegion, Path, ProtectionDomain, QueueDepths,
+    QueuePair, RemoteQp, SendKind, SendRequest, Transport,
 };
 use zerocopy::{FromBytes, IntoBytes};
 

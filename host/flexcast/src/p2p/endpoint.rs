@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::Error;
 
 /// First word of an endpoint: a name and a version.
-const MAGIC: u32 = 0x4643_4201;
+const MAGIC: u32 = 0x4643_4202;
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]

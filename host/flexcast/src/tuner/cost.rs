@@ -78,9 +78,7 @@ pub(super) fn predict_ps(algorithm: Algorithm, on: &Conditions, shape: &Shape) -
                 if is_inline { INLINE_PS } else { wire_ps(on, bytes).saturating_mul(2).saturating_add(MESSAGE_PS) };
             sum.saturating_add(message)
         }),
-        Algorithm::Linear => {
-            wire_ps(on, block).max(POST_PS).saturating_mul(others).saturating_add(DIRECT_PS)
-        }
+        Algorithm::Linear => wire_ps(on, block).max(POST_PS).saturating_mul(others).saturating_add(DIRECT_PS),
         Algorithm::Bruck | Algorithm::RecursiveDoubling => {
             (0..rounds(on.ranks)).fold(INLINE_PS + ACKNOWLEDGEMENT_PS, |sum, round| {
                 let wire = wire_ps(on, carried(on, round).saturating_mul(block));

@@ -36,7 +36,9 @@ fn the_fastest_measured_baseline_is_chosen() {
     for (ranks, bytes) in [(2, 64), (2, 1024), (2, 4096), (4, 64)] {
         assert_eq!(chosen(ranks, bytes), Algorithm::Eager, "{ranks} ranks, {bytes} bytes");
     }
-    for (ranks, bytes) in [(2, 16384), (4, 1024), (4, 16384), (8, 64), (8, 1024), (8, 65536), (16, 64), (16, 1024), (32, 64), (32, 65536)] {
+    for (ranks, bytes) in
+        [(2, 16384), (4, 1024), (4, 16384), (8, 64), (8, 1024), (8, 65536), (16, 64), (16, 1024), (32, 64), (32, 65536)]
+    {
         assert_eq!(chosen(ranks, bytes), Algorithm::Linear, "{ranks} ranks, {bytes} bytes");
     }
     assert_eq!(chosen(64, 65536), Algorithm::Linear);
@@ -78,7 +80,10 @@ fn what_connections_cannot_do_goes_by_multicast_or_eagerly() {
     let named = Conditions { selection: Selection::Bruck, ..on };
     assert_eq!(named.decide(&whole, true).algorithm(), Algorithm::Bruck, "as the user says");
     assert_eq!(Conditions { direct: false, ..on }.decide(&whole, false).algorithm(), Algorithm::Multicast);
-    assert_eq!(Conditions { selection: Selection::Multicast, ..on }.decide(&whole, false).algorithm(), Algorithm::Multicast);
+    assert_eq!(
+        Conditions { selection: Selection::Multicast, ..on }.decide(&whole, false).algorithm(),
+        Algorithm::Multicast
+    );
     assert_eq!(Conditions { selection: Selection::Bruck, ..on }.decide(&whole, false).algorithm(), Algorithm::Bruck);
     assert_eq!(chosen(1, 1 << 20), Algorithm::Multicast, "a rank alone");
     assert_eq!(chosen(1, 10), Algorithm::Eager, "a rank alone");
