@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use emu_config::Machine;
+use emu_machine::Wiring;
+use emu_machine::fabric::{Fault, FaultEvent};
+use emu_machine::timing::Parameters;
 use flexcast::{Config, Control, Overheads, Transport};
 use flexcast_lab::sim::params::{Operation, SimParams};
 use flexcast_lab::sim::run;
 use flexcast_lab::sim::skew::PostSkew;
 use flexcast_lab::tput::run::ImageFile;
-use flexcast_tests::image_bytes;
+use flexcast_tests::{compiled_as_recorded, image_bytes};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -112,6 +115,38 @@ fn losses_cost_little_of_an_allgather() {
         times.sort_by(f64::total_cmp);
         eprintln!("{loss_ppm} ppm, {warm_up} operations before: {times:.3?} x {lossless_us:.1} us (emulated)");
         assert!(times[2] <= limit, "{loss_ppm} ppm, {warm_up} operations before: {times:?} x {lossless_us} us");
+    }
+}
+
+/// A frame that is lost on its root's own link is missing on all other ranks. Each fetches it from its left neighbour once that has it: the
+/// chain has P - 1 hops, and its time grows with P.
+#[test]
+fn a_chunk_that_all_ranks_have_lost_is_fetched_from_hop_to_hop() {
+    const BYTES: u64 = 64 << 10;
+    let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
+    let time_us = |ranks: u32, lost: bool| {
+        let params =
+            SimParams { operation: Operation::Broadcast, ranks, bytes: BYTES, warm_up: 1, ..SimParams::default() };
+        let mut machine = Machine::default().config_of(ranks as usize).expect("a switch");
+        let Wiring::Network(network) = &mut machine.wiring else { panic!("a network") };
+        // In the middle of the second Broadcast.
+        let fault = Fault::Frames { priority: 0, first: BYTES / 4096 + 8, count: 1 };
+        network.faults.faults.extend(lost.then(|| FaultEvent::from_host(&network.topology, 0, fault).expect("a link")));
+        machine.timing = Some(Parameters::m2());
+        let provider = emu_provider::emulated(machine).expect("a machine");
+        let report = run::run(&provider, Some(&image), &params, &run::source(&params).expect("memory"), &mut |_| {})
+            .expect("it runs");
+        assert!(report.digest_ok, "{:?}", report.errors);
+        let fetched = if lost { u64::from(ranks) - 1 } else { 0 };
+        assert_eq!((report.recovered_chunks, report.traffic.lost_frames), (fetched, u64::from(lost)));
+        report.virtual_time_us
+    };
+    let [few, many] = [8, 24].map(|ranks| time_us(ranks, true) - time_us(ranks, false));
+    let hop_us = (many - few) / 16.0;
+    eprintln!("7 hops {few:.1} us, 23 hops {many:.1} us: {hop_us:.2} us a hop (emulated, M.2)");
+    // Virtual time is exact.
+    if compiled_as_recorded("allgather") {
+        assert_eq!(format!("{hop_us:.2}"), "7.53");
     }
 }
 
