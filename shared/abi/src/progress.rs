@@ -444,8 +444,10 @@ abi_struct! {
         pub unacknowledged: u32,
         /// 1: [`ProgressDetail::to_read`] is not empty.
         pub reads: u32,
+        /// 1 while it is not told that an operation is over of which there is nothing to report.
+        pub unannounced: u32,
         /// Zero.
-        pub reserved: u64,
+        pub reserved: u32,
         /// Eager data of the own signals, as in the command, two rounds in a word.
         pub carried: [u64; 5],
         /// Own turn of the posted operation, as in the command.

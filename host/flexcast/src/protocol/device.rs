@@ -155,8 +155,12 @@ impl DeviceDriver {
         let acknowledged = self.host.read_u64(self.shared.flag() + offset_of!(ProgressFlag, acknowledged))?;
         let moved = acknowledged != self.acknowledged;
         self.acknowledged = acknowledged;
-        let (number, _) = self.announced()?;
+        let (number, over) = self.announced()?;
         if number == self.completion.number as u32 {
+            if over == self.operation.wrapping_sub(1) && self.gathering.is_some() && !self.has(REPORT_RELEASED) {
+                self.end_eager(over, now_ps);
+                return Ok(true);
+            }
             let waits = acknowledged != self.sequence && self.lost.is_none();
             if waits && now_ps.saturating_sub(self.given_ps) > ANSWER_PS {
                 self.lose(NO_ANSWER);
@@ -183,6 +187,19 @@ impl DeviceDriver {
             self.lose(PROGRESS_THREAD | detail.status as u16);
         }
         Ok(true)
+    }
+
+    /// An eager operation is over, which the thread announces without a report.
+    fn end_eager(&mut self, operation: u32, now_ps: u64) {
+        let completion = &mut self.completion;
+        completion.operation = operation;
+        completion.flags |= REPORT_READY | REPORT_EVERYTHING | REPORT_RELEASING | REPORT_RELEASED;
+        (completion.sending_ps, completion.sent_ps, completion.received_ps, completion.fetches) = (0, 0, 0, 0);
+        (completion.armed_ps, completion.ready_ps) = (self.given_ps, now_ps);
+        (completion.complete_ps, completion.released_ps, completion.deadline_ps) = (now_ps, now_ps, u64::MAX);
+        // The thread counts these, too, and tells the sum with its next report.
+        let [barrier, ..] = &mut completion.messages;
+        *barrier = barrier.wrapping_add(u32::BITS - (self.place.ranks() - 1).leading_zeros());
     }
 
     /// Nothing more can be expected of the progress thread.

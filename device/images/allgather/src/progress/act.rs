@@ -96,15 +96,16 @@ impl ProgressEngine<'_> {
         }
     }
 
-    /// An operation whose data rides on the barrier is over with it; false if there is more to do.
+    /// An operation whose data rides on the barrier is over with it; false if there is more to do. The host learns that it is over, and of no
+    /// phases: it needs one line for that, where a report takes two and an order between them.
     pub(super) fn release_eager(&mut self) -> bool {
         let now_ps = self.now_ps().max(1);
         let over = self.participant.release_eager(now_ps);
         if over {
             let report = &mut self.state.report;
             report.flags |= REPORT_READY | REPORT_EVERYTHING | REPORT_RELEASING;
-            (report.ready_ps, report.complete_ps, report.released_ps) = (now_ps, now_ps, now_ps);
-            self.state.unreported = 1;
+            report.released_ps = now_ps;
+            (self.state.over, self.state.unannounced) = (report.operation, 1);
         }
         over
     }

@@ -14,9 +14,19 @@ impl ProgressEngine<'_> {
     pub(super) fn tell(&mut self) {
         if self.state.unreported != 0 {
             self.write_report();
-        } else if self.state.unacknowledged != 0 {
-            self.acknowledge();
+        } else if self.state.unannounced | self.state.unacknowledged != 0 {
+            self.announce();
             fence::window_writeback();
+        }
+    }
+
+    /// Tells which report is the last, which operation that is over, and that the last command is carried out, once the line is written back.
+    fn announce(&mut self) {
+        self.state.unannounced = 0;
+        let announced = u64::from(self.state.over) << 32 | self.state.report.number & 0xFFFF_FFFF;
+        self.cell::<ProgressFlag>(self.set_up.flag_host).store_at::<{ offset_of!(ProgressFlag, announced) }>(announced);
+        if self.state.unacknowledged != 0 {
+            self.acknowledge();
         }
     }
 
@@ -44,11 +54,7 @@ impl ProgressEngine<'_> {
         let at = Self::turn::<ProgressReport>(self.set_up.report_host, report.number);
         self.cell::<ProgressReport>(at).store_part::<0, ProgressReport>(&self.state.report);
         fence::window_writeback();
-        let announced = u64::from(self.state.over) << 32 | self.state.report.number & 0xFFFF_FFFF;
-        self.cell::<ProgressFlag>(self.set_up.flag_host).store_at::<{ offset_of!(ProgressFlag, announced) }>(announced);
-        if self.state.unacknowledged != 0 {
-            self.acknowledge();
-        }
+        self.announce();
         // Also before anything of the report after the next, which takes this one's place.
         fence::window_writeback();
     }
