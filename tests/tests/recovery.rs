@@ -111,10 +111,10 @@ fn losses_cost_little_of_an_allgather() {
     };
     for (loss_ppm, warm_up, limit) in [(1_000, 4, 1.10), (10_000, 4, 1.25), (1_000, 0, 1.10)] {
         let lossless_us = time_us(0, 1, warm_up);
-        let mut times: Vec<f64> = (1..=5).map(|seed| time_us(loss_ppm, seed, warm_up) / lossless_us).collect();
+        let mut times: Vec<f64> = (1..=3).map(|seed| time_us(loss_ppm, seed, warm_up) / lossless_us).collect();
         times.sort_by(f64::total_cmp);
         eprintln!("{loss_ppm} ppm, {warm_up} operations before: {times:.3?} x {lossless_us:.1} us (emulated)");
-        assert!(times[2] <= limit, "{loss_ppm} ppm, {warm_up} operations before: {times:?} x {lossless_us} us");
+        assert!(times[1] <= limit, "{loss_ppm} ppm, {warm_up} operations before: {times:?} x {lossless_us} us");
     }
 }
 

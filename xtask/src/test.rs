@@ -26,15 +26,16 @@ const STEPS: &[Step] = &[
     ("device tests", device_tests),
     ("emulator libraries", || emu_libs::build_host(workspace::TESTS_PROFILE).map(drop)),
     ("test programs", || test_programs::build().map(drop)),
+    // Before the tests, which run cargo, too: it locks the folder that it builds in, where build scripts and macros have been built by now.
+    ("lints", lints),
     (HOST_TESTS, host_tests),
     (FUZZ_TARGETS, fuzz::step),
-    ("lints", lints),
 ];
 
 const FUZZ_TARGETS: &str = "fuzz targets";
 const HOST_TESTS: &str = "host tests";
-/// These run beside the host tests, which leave processors idle and have been built by then.
-const BESIDE_HOST_TESTS: [&str; 2] = [FUZZ_TARGETS, "lints"];
+/// Runs beside the host tests, which leave processors idle and have been built by then.
+const BESIDE_HOST_TESTS: [&str; 1] = [FUZZ_TARGETS];
 
 impl Test {
     pub(crate) fn all() -> Self {
@@ -135,16 +136,13 @@ fn host_tests() -> Result<()> {
 
 fn lints() -> Result<()> {
     let deny = ["--", "--deny", "warnings"];
-    // Folders of their own: cargo locks the one that it builds in, and tests build, too.
-    let folder = workspace::target_dir()?.join("lints");
-    let here = |cargo: &mut Command| process::run(cargo.args(deny).env("CARGO_TARGET_DIR", &folder));
-    here(workspace::cargo().args(["clippy", "--quiet", "--workspace", "--all-targets"]))?;
+    process::run(workspace::cargo().args(["clippy", "--quiet", "--workspace", "--all-targets"]).args(deny))?;
     let toolchain = Toolchain::load("emu")?;
     let mut device: Command = workspace::device_cargo();
     device.args(["clippy", "--quiet", "--workspace", "--target", &toolchain.rust.target]);
     // Macros run where the compiler runs.
     device.args(["--exclude", "dpa-macros", "--config", &toolchain.cargo_config(&toolchain.rustflags()?)]);
-    process::run(device.args(deny).env("CARGO_TARGET_DIR", folder.join("device")))
+    process::run(device.args(deny))
 }
 
 #[cfg(test)]
