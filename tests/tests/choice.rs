@@ -365,7 +365,7 @@ fn a_rank_that_stops_is_named_within_the_bound() {
     for (selection, stops_after_ps) in [
         (Selection::Linear, 0),
         // Its announcements are on their way; behind them its card would write the rest by itself.
-        (Selection::Linear, 3_000_000),
+        (Selection::Linear, 1_000_000),
         (Selection::Ring, 0),
         (Selection::Ring, 12_000_000),
         (Selection::Bruck, 6_000_000),

@@ -302,7 +302,7 @@ mod tests {
         for (raw, algorithm) in (0..).zip(Algorithm::ALL) {
             assert_eq!((algorithm as u8, Algorithm::from_raw(raw)), (raw, Ok(algorithm)));
         }
-        assert!((6..=255).all(|raw| Algorithm::from_raw(raw) == Err(raw)));
+        assert!((8..=255).all(|raw| Algorithm::from_raw(raw) == Err(raw)));
     }
 
     #[test]

@@ -107,7 +107,7 @@ fn what_is_malformed_is_reported() {
         ),
         (barrier, |b| b[20] = 8, "barrier round 8 in a control message, but 188 ranks have 8"),
         (barrier, |b| b[21] = 0, "operation 0 in a control message: codes run from 1 to 3"),
-        (barrier, |b| b[22] = 6, "algorithm 6 in a control message: codes run from 1 to 5"),
+        (barrier, |b| b[22] = 8, "algorithm 8 in a control message: codes run from 1 to 7"),
         (barrier, |b| b[23] = 1, "byte 23 of a control message is 0x01 instead of 0x00"),
         (barrier, |b| b[24] = 188, "root 188 in a control message, but the communicator has 188 ranks"),
         (fetch, |b| b.truncate(23), "control message of 23 bytes: this kind has 24"),

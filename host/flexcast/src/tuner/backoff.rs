@@ -1,7 +1,7 @@
 //! Backoff from the connections of direct operations after one has stalled, by the same number of operations on all ranks.
 //!
-//! A lost packet of a reliable connection is asked for again within a round trip. If the negative acknowledgement is lost as well, its
-//! responder sends no second one (InfiniBand specification, 9.7.5.2.8), and the connection stands still for its whole timeout. Multicast
+//! A lost packet of a reliable connection is asked for again within a round trip. If the negative acknowledgement is lost as well, the
+//! responder sends no second one before the missing packet has come, and the connection stands still for its whole timeout. Multicast
 //! has no such wait: where losses are so frequent that this happens, the next operations go by multicast.
 
 /// Operations without connections after a stall: enough that a stall of 8.4 ms now and then does not decide how long many operations take.

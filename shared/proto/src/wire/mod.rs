@@ -355,7 +355,7 @@ impl Codec {
         }
         let last = Kind::Allgatherv as u8;
         let kind = Kind::from_raw(kind).map_err(|found| WireError::Code { field: "operation", found, last })?;
-        let last = Algorithm::Bruck as u8;
+        let last = Algorithm::Chain as u8;
         let algorithm =
             Algorithm::from_raw(algorithm).map_err(|found| WireError::Code { field: "algorithm", found, last })?;
         let root = self.rank("root", root)?;
