@@ -535,7 +535,8 @@ impl Driver for DeviceDriver {
     /// Polls host memory and nothing else.
     fn is_flagged(&self) -> Result<bool> {
         let (number, over) = self.announced()?;
-        Ok(number != 0 && over == self.operation.wrapping_sub(1))
+        // Before the first operation nothing has been announced.
+        Ok((number, over) != (0, 0) && over == self.operation.wrapping_sub(1))
     }
 
     fn messages(&self) -> MessageCounts {
