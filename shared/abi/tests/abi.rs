@@ -21,6 +21,7 @@ const PUBLISHED: &[(u32, u64)] = &[
     (6, 0x27c2_57e6_6b31_6d97),
     (7, 0x99b3_ccc2_9d5c_4ddf),
     (8, 0xffb2_d2ec_9d99_9b02),
+    (9, 0xc656_1ad2_9198_0f78),
 ];
 
 #[test]
