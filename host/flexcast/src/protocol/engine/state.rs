@@ -67,7 +67,7 @@ pub(crate) struct Engine {
     pub(crate) derived: Derived,
     /// What the choice of an algorithm follows from, beside the operation.
     pub(crate) conditions: Conditions,
-    /// Whether operations keep off their connections for now.
+    /// Whether operations keep off their connections.
     pub(crate) backoff: Backoff,
     pub(crate) place: RankInfo,
     pub(crate) id: u64,
