@@ -151,7 +151,7 @@ fn broadcasts_choose_among_trees_and_bring_every_byte() {
     }
 }
 
-/// A root that calls another length than the others is named, or names one of them.
+/// The root calls another length than the others: all ranks learn that calls differ, and get their buffers back.
 #[test]
 fn broadcasts_that_differ_fail_on_all_ranks() {
     with_cards(3, |provider, cards| {
@@ -203,9 +203,10 @@ fn what_connections_cannot_do_goes_as_before() {
     });
 }
 
-/// Posted at once, on the last rank first: eager ones, direct ones, Broadcasts down trees, and what goes by multicast alone.
+/// Posted at once, on the last rank first: eager ones, direct ones, Broadcasts down trees, and blocks with a gap between them, by multicast.
 #[test]
 fn operations_of_all_kinds_follow_one_another() {
+    const GAPPED: usize = 1500;
     with_cards(5, |provider, cards| {
         let communicators = connect(cards.iter(), &config());
         let lengths = [10, 5000, 0, 20_000, 64, 900, 3000];
@@ -218,17 +219,32 @@ fn operations_of_all_kinds_follow_one_another() {
                     buffer.write(0, &contribution(seed, 9, 6000)).expect("written");
                 }
                 all.push((communicator, communicator.broadcast(buffer, 2).expect("accepted")));
+                let mut send = communicator.card().buffer(GAPPED).expect("a buffer");
+                send.write(0, &contribution(seed, communicator.rank() as usize, GAPPED)).expect("written");
+                let receive = communicator.card().buffer(5 * (GAPPED + 1)).expect("a buffer");
+                let starts = [0, 1, 2, 3, 4].map(|rank| rank * (GAPPED as u64 + 1));
+                let request = communicator.allgatherv_displs(send, receive, &[GAPPED as u64; 5], &starts);
+                all.push((communicator, request.expect("accepted")));
             }
         }
         let mut algorithms = BTreeSet::new();
         for (index, outcome) in ended(provider, all).into_iter().enumerate() {
             let done = outcome.expect("success");
-            let (seed, bytes) = ((index / 2 % lengths.len()) as u64, lengths[index / 2 % lengths.len()]);
-            let expected = if index % 2 == 0 { gathered(seed, 5, bytes) } else { contribution(seed, 9, 6000) };
-            assert!(done.receive.to_vec().expect("read") == expected, "operation {index}");
+            let (seed, bytes) = ((index / 3 % lengths.len()) as u64, lengths[index / 3 % lengths.len()]);
+            let mut got = done.receive.to_vec().expect("read");
+            let expected = match index % 3 {
+                0 => gathered(seed, 5, bytes),
+                1 => contribution(seed, 9, 6000),
+                _ => {
+                    got = got.chunks(GAPPED + 1).flat_map(|block| &block[..GAPPED]).copied().collect();
+                    gathered(seed, 5, GAPPED)
+                }
+            };
+            assert!(got == expected, "operation {index}");
             algorithms.insert(done.report.decision.algorithm());
         }
-        assert_eq!(algorithms, BTreeSet::from([Algorithm::Binomial, Algorithm::Eager, Algorithm::Linear]));
+        let all = [Algorithm::Multicast, Algorithm::Binomial, Algorithm::Eager, Algorithm::Linear];
+        assert_eq!(algorithms, BTreeSet::from(all));
     });
 }
 

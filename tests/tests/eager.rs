@@ -69,7 +69,7 @@ fn eager_blocks_cost_a_barrier() {
     let report = simulate(&params(Operation::Allgather, 8, 64), 0);
     assert_eq!(report.control.barrier, 2 * 3 * 8, "two operations of three rounds among eight ranks");
     let us = report.virtual_time_us;
-    assert!(us < 10.4, "{us:.3} us (emulated): direct writes of the same bytes take 10.4");
+    assert!(us < 10.0, "{us:.3} us (emulated): direct writes of the same bytes took 10 us when this was required");
 }
 
 /// Operations on both sides of the limit follow one another, and ranks that run ahead send eager data early.

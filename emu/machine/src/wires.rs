@@ -72,12 +72,12 @@ impl Sites {
         }
     }
 
-    /// The card at a host; of no card's number for the outer end. Only hosts with either have an address, are in a group, or send.
+    /// The card at a host; of no card's number for the outer end and where there is nobody.
     fn card(&self, host: usize) -> usize {
         self.cards.get(&host).copied().unwrap_or(usize::MAX)
     }
 
-    /// Replaces the hosts in what `call` leads to by their cards.
+    /// Replaces the hosts in what `call` leads to by their cards. Without a switch a cable takes frames to a host that has none: they are lost.
     fn call<R>(
         &mut self,
         fx: &mut FabricEffects<Packet>,
@@ -85,9 +85,17 @@ impl Sites {
     ) -> R {
         let (before, rooms) = (fx.deliveries.len(), fx.rooms.len());
         let result = call(&mut self.network, fx);
-        for delivery in &mut fx.deliveries[before..] {
-            delivery.port = self.card(delivery.port);
-        }
+        let outer = self.outer.as_ref().map(|(host, _)| *host);
+        let mut index = 0;
+        fx.deliveries.retain_mut(|delivery| {
+            index += 1;
+            if index <= before {
+                return true;
+            }
+            let (host, card) = (delivery.port, self.cards.get(&delivery.port).copied());
+            delivery.port = card.unwrap_or(usize::MAX);
+            card.is_some() || outer == Some(host)
+        });
         for (port, ..) in &mut fx.rooms[rooms..] {
             *port = self.card(*port);
         }

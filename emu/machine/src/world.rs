@@ -380,10 +380,6 @@ impl World {
                 outside.arrive(delivery.at_ps, delivery.frame);
                 continue;
             }
-            // A host without a card: what a switch hands to it is lost.
-            if delivery.port >= self.cards.len() {
-                continue;
-            }
             self.queue.push(delivery.at_ps, Event::Arrival(delivery.port, delivery.frame));
         }
         for at_ps in self.wires.effects.timers_ps.drain(..) {

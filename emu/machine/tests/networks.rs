@@ -65,6 +65,19 @@ fn datagrams_reach_every_card_on_every_topology() {
 }
 
 #[test]
+fn what_a_cable_takes_to_a_host_without_a_card_is_lost() {
+    let mut world = named("back-to-back", 1);
+    let mut ends = datagram_ends(&mut world);
+    let first = world.config().first_card;
+    ends[0].source(&world, 0, &pattern(500, 1));
+    ends[0].send(&mut world, first, Some(To::Peer(1, 77)), (0, 500));
+    rest(&mut world);
+    assert!(ends[0].sent(&world).iter().all(|done| done.opcode == 0), "it is sent");
+    let counters = world.port_counters(0);
+    assert_eq!((counters.tx_frames, counters.rx_frames), (1, 0));
+}
+
+#[test]
 fn numbers_of_cards_may_begin_elsewhere() {
     let config = Config { first_card: 300, ..on(Topology::named("switch-3").unwrap(), 3) };
     let mut world = World::new(config).unwrap();

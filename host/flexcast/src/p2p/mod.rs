@@ -4,8 +4,8 @@
 //! The algorithms are schedules of `flexcast_proto` ([`algorithm`]); here they are carried out. Zero-copy rendezvous:
 //! at the start of an operation each rank announces address and key of its receive buffer to those who will write to it
 //! (a Send of [`ANNOUNCEMENT_BYTES`]); data goes by RDMA Write to its final place, the last write of a message with an
-//! immediate that carries the message's tag. Receives for those are posted beforehand and again as they are used, so
-//! that no peer finds none; writes under way are bounded ([`Config`]).
+//! immediate that carries the message's tag and whether a connection of any rank has stalled. Receives for those are
+//! posted beforehand and again as they are used, so that no peer finds none; writes under way are bounded ([`Config`]).
 //!
 //! Set-up has two phases and neither blocks, so that many ranks may live in one thread: [`Connections::prepare`] makes
 //! queue pairs and tells how they are reached; when the ranks have exchanged that, [`Pending::connect`] makes a

@@ -1,7 +1,7 @@
 //! Tuner: the choice of an operation's algorithm, as a function of what is alike on all ranks.
 //!
-//! What a card or a link tells is exchanged when ranks connect, and each rank computes from what all have told
-//! ([`Conditions`]): a card that tells a wrong rate changes how long operations take, and never whether ranks agree.
+//! Ranks exchange the rates of their links and the numbers of their threads when they connect. Each rank computes its choice from the lowest
+//! of all ([`Conditions`]). A wrong rate makes operations slower; ranks agree all the same.
 
 mod backoff;
 mod cost;
