@@ -1,4 +1,4 @@
-//! Test programs of the workspace, two at a time. cargo runs them one after another, and most of them leave processors idle.
+//! Test programs of the workspace, several at a time. cargo runs them one after another, and most of them leave processors idle.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,10 @@ use crate::{process, status, workspace};
 
 /// Programs of which one runs at a time: their tests start processes that look for free ports, or that time one another.
 const ALONE: [&str; 7] = ["emu_exec", "forked", "four_processes", "lost_ranks", "mesh", "notices", "unmodified"];
+
+/// Programs that run at the same time: with one more than the integration machine has processors, none is idle while a program waits for
+/// cargo or for a deadline.
+const LANES: usize = 3;
 
 /// A test program.
 #[derive(Clone, Debug)]
@@ -84,10 +88,11 @@ fn run_all(programs: Vec<Program>) -> Result<Vec<String>> {
     let work = Mutex::new(Work { alone, others, count, done: 0, failed: Vec::new() });
     let libraries = libraries()?;
     std::thread::scope(|scope| {
-        let lanes = [true, false].map(|serial| {
+        let start = |serial| {
             let (work, libraries) = (&work, &libraries);
             scope.spawn(move || lane(work, serial, libraries))
-        });
+        };
+        let lanes: Vec<_> = (0..LANES).map(|number| start(number == 0)).collect();
         lanes.into_iter().try_for_each(|lane| lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })?;
     Ok(work.into_inner().unwrap_or_else(PoisonError::into_inner).failed)
