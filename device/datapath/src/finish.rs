@@ -27,7 +27,7 @@ impl<const UD: bool> Receiver<'_, UD> {
             state.status = ReceiveStatus::Complete as u32;
         }
         let sequence = state.armed.sequence;
-        // Status and statistics are in host memory before the flag says that they are: `publish` writes both back.
+        // Status and statistics are in host memory before the flag says that they are.
         self.publish_statistics();
         self.publish();
         let group = Group::attach(&self.context.group);
@@ -60,12 +60,9 @@ impl<const UD: bool> Receiver<'_, UD> {
             }
         }
         self.publish_statistics();
-        // The answer is there before its number.
-        fence::window_writeback();
         self.context.state.reported = request;
     }
 
-    /// Copies the statistics to host memory; the next writeback makes them visible.
     fn publish_statistics(&mut self) {
         let state = &mut self.context.state;
         let statistics = &mut state.statistics;
@@ -79,5 +76,6 @@ impl<const UD: bool> Receiver<'_, UD> {
             - statistics.unexpected_opcode
             - (statistics.error_cqes - state.failed_copies);
         self.report.store_part::<{ core::mem::offset_of!(ReceiveReport, statistics) }, Statistics>(&state.statistics);
+        fence::window_writeback();
     }
 }

@@ -47,11 +47,9 @@ struct Course {
 enum RunEnd {
     /// The run was long, or ended where its word of the bitmap or its place ends: another may follow.
     Cut,
-    /// The next completion is not there, or one of another opcode.
-    Empty,
-    /// Its first completion is not for this loop.
+    /// Its first completion is not there, or not for this loop.
     Refused,
-    /// It was short, and a completion of another run ended it.
+    /// It was short, and no word or place ended it.
     Interleaved,
 }
 
@@ -72,9 +70,6 @@ impl<const UD: bool> Receiver<'_, UD> {
                 (run, end_of_run) = self.accept_run::<PLACE>(at, end - at);
                 at += run;
             }
-            if matches!(end_of_run, RunEnd::Empty) {
-                return at - consumed;
-            }
             self.context.state.interleaved = u32::from(matches!(end_of_run, RunEnd::Interleaved));
             if at == end {
                 return room;
@@ -88,7 +83,7 @@ impl<const UD: bool> Receiver<'_, UD> {
     #[inline(always)]
     fn accept_run<const PLACE: u8>(&mut self, consumed: u64, room: u64) -> (u64, RunEnd) {
         let Some(first) = self.receive_cq.segment(consumed, room, Self::OPCODE).peek() else {
-            return (0, RunEnd::Empty);
+            return (0, RunEnd::Refused);
         };
         fence::memory_read();
         let mut expected = first.user_index_and_immediate();
@@ -97,7 +92,7 @@ impl<const UD: bool> Receiver<'_, UD> {
         let run = self.regular.clear_run(psn);
         let length = self.entry_length();
         let mut len = room.min(run.len());
-        let (passed, waits) = if UD {
+        let passed = if UD {
             let course = self.course::<PLACE>(psn);
             let head_step = shared::in_register(HEAD_INDEX_STEP);
             let (mut head, mut address) = (self.first_head(consumed), course.address);
@@ -115,7 +110,7 @@ impl<const UD: bool> Receiver<'_, UD> {
                 expected = expected.wrapping_add(1);
                 pairs.advance();
             }
-            (pairs.passed(), pairs.peek().is_some())
+            pairs.passed()
         } else {
             let mut segment = self.receive_cq.segment(consumed, len, Self::OPCODE);
             while let Some(entry) = segment.peek() {
@@ -126,16 +121,13 @@ impl<const UD: bool> Receiver<'_, UD> {
                 expected = expected.wrapping_add(1);
                 segment.advance();
             }
-            (segment.passed(), segment.peek().is_some())
+            segment.passed()
         };
         run.mark(passed);
         let end = match passed {
-            _ if len == 0 => RunEnd::Refused,
-            _ if passed == len => RunEnd::Cut,
-            _ if !waits => RunEnd::Empty,
             0 => RunEnd::Refused,
-            1..WORTHWHILE => RunEnd::Interleaved,
-            _ => RunEnd::Cut,
+            _ if passed == len || passed >= WORTHWHILE => RunEnd::Cut,
+            _ => RunEnd::Interleaved,
         };
         (passed, end)
     }

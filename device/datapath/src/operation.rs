@@ -88,15 +88,12 @@ impl<const UD: bool> Receiver<'_, UD> {
         }
     }
 
-    /// Copies bitmap, tail bitmap and statistics to host memory if the host asked for it and the answer is final. True if it did: progress
-    /// must follow ([`Receiver::publish`]).
-    pub(crate) fn answer_report(&mut self) -> bool {
+    /// Copies bitmap, tail bitmap and statistics to host memory if the host asked for it and the answer is final.
+    pub(crate) fn answer_report(&mut self) {
         let request = self.context.op.request;
-        let due = request != self.context.state.reported && self.may_answer();
-        if due {
+        if request != self.context.state.reported && self.may_answer() {
             self.write_report(request);
         }
-        due
     }
 
     /// Builds the copy entries anew if those there are for another chunk size or key.

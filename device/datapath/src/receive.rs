@@ -67,10 +67,6 @@ fn ud_receive(thread: &mut ReceiveThread) -> Next {
     activation::<true>(thread)
 }
 
-/// How often a thread that waits for the last copies of an operation looks for them before it goes to sleep: they take little longer than
-/// to sleep and to be woken.
-const LOOKS_FOR_COPIES: u32 = 32;
-
 /// Outbox and window of the running thread, configured at its first activation.
 #[inline(always)]
 pub fn resources(configured: &mut u32, outbox_id: u32, window_id: u32, window_mkey: u32) -> (Thread, Window) {
@@ -115,17 +111,12 @@ struct Served<'c> {
 
 impl Served<'_> {
     fn serve<const UD: bool>(&mut self, mut budget: u64) -> Next {
-        let mut looks = 0;
         loop {
             self.poll_control::<UD>();
             if !self.rounds::<UD>(&mut budget) {
                 return Next::Retrigger;
             }
             self.settle::<UD>();
-            if UD && looks < LOOKS_FOR_COPIES && self.waits_for_copies() {
-                looks += 1;
-                continue;
-            }
             // The fence that a receive context's settling ends with has made the doorbell records visible, the control queue's included: a message
             // has every receive context settled.
             self.control.arm(&Outbox::of(&self.thread), self.state.control_consumed);
@@ -144,15 +135,6 @@ impl Served<'_> {
                 return Next::Retrigger;
             }
         }
-    }
-
-    /// Whether the last copies of an operation are all that a receive context waits for.
-    #[inline(always)]
-    fn waits_for_copies(&mut self) -> bool {
-        self.contexts.iter_mut().any(|context| {
-            let state = &context.state;
-            state.remaining == 0 && state.counted == 0 && state.consumed != state.completed
-        })
     }
 
     /// Serves the receive contexts in turn until none has work (true) or the budget is used up (false).
@@ -200,7 +182,6 @@ impl Served<'_> {
     #[inline(never)]
     fn apply_control<const UD: bool>(&mut self, events: ControlEvents) {
         for context in self.contexts.iter_mut() {
-            let idle = context.op.unsettled == 0;
             touch(context);
             context.op.pending |= u32::from(events.message);
             let mut receiver = attach::<UD>(context, &self.thread, self.window);
@@ -208,10 +189,6 @@ impl Served<'_> {
                 receiver.fail(ReceiveStatus::ControlError, u32::from(syndrome));
             }
             receiver.process_commands();
-            // The host waits for the answer: it is not put off until all else has been looked at.
-            if idle {
-                receiver.settle();
-            }
         }
     }
 

@@ -67,14 +67,7 @@ impl<'c, const UD: bool> Receiver<'c, UD> {
             consumed += accepted;
             if accepted < room {
                 self.context.state.consumed = consumed;
-                if !self.receive_cq.is_ready(consumed) {
-                    break true;
-                }
-                // It may have come after the look that ended the hot loop.
-                if accepted != 0 {
-                    continue;
-                }
-                if !self.irregular() {
+                if !self.receive_cq.is_ready(consumed) || !self.irregular() {
                     break true;
                 }
                 (consumed, irregular) = (consumed + 1, irregular + 1);
@@ -195,9 +188,8 @@ impl<'c, const UD: bool> Receiver<'c, UD> {
         if self.context.op.pending != 0 {
             self.process_commands();
         }
-        // Before the answer: one who has everything need not wait until it is known what is missing.
-        let finished = self.finish_if_complete();
-        if self.answer_report() || !finished {
+        self.answer_report();
+        if !self.finish_if_complete() {
             self.publish();
         }
     }

@@ -17,13 +17,6 @@ use crate::posting::{Chunk, build, reap, room};
 use crate::prepare::check_queue;
 use crate::receive::resources;
 
-/// Chunks of the first batch of an operation: the link begins early. Each further one is twice as large, up to [`SendThread::batch`].
-const FIRST_BATCH: u32 = 4;
-
-/// At the end a batch is half of what a send context has left, but not less than this: the last chunks come to all receive contexts, not to
-/// one after another.
-const LEAST_AT_END: u32 = 8;
-
 /// RPC `prepare_send`: checks thread and send contexts, and posts the control receives. The fault, and the send context at fault (0 if it is the thread's).
 pub fn prepare_send(thread: &mut SendThread) -> Result<(), (ContextFault, u32)> {
     let whole = |fault| (fault, 0);
@@ -230,8 +223,7 @@ impl Sender<'_> {
             index += 1;
             // A batch completes as a whole: one ends where the lookahead begins, so that its completion tells.
             let before_lookahead = u32::try_from(self.state.left.saturating_sub(lookahead)).unwrap_or(u32::MAX);
-            let most = self.state.ramp.min((context.state.left / 2).max(LEAST_AT_END));
-            let most = if before_lookahead == 0 { most } else { most.min(before_lookahead) };
+            let most = if before_lookahead == 0 { self.batch } else { self.batch.min(before_lookahead) };
             let chunks = context.state.left.min(most);
             if chunks == 0 {
                 continue;
@@ -252,7 +244,6 @@ impl Sender<'_> {
             W::post_batch(context, &self.outbox, &armed, self.psn_bits, chunks);
             self.state.loop_instructions += Counters::read().since(start).instructions;
             self.state.next_context = index as u32;
-            self.state.ramp = (2 * self.state.ramp).min(self.batch);
             self.state.left -= u64::from(chunks);
             self.state.posted += u64::from(chunks);
             self.state.doorbells += 1;
@@ -422,7 +413,6 @@ impl Sender<'_> {
             left += u64::from(run.chunks);
         }
         self.state.left = left;
-        self.state.ramp = FIRST_BATCH.min(self.batch);
         Ok(())
     }
 

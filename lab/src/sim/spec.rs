@@ -148,7 +148,7 @@ pub struct CommunicatorArgs {
     /// Chunks before the end of its block at which a root activates the next one [default: as many as hide most of the activation]
     #[arg(long, value_parser = whole::<u32>(0, u32::MAX), value_name = "CHUNKS")]
     pub lookahead: Option<u32>,
-    /// Chunks per doorbell of a send worker, at most: an operation begins and ends with fewer.
+    /// Chunks per doorbell of a send worker.
     #[arg(long, value_parser = whole::<u32>(2, u32::MAX), default_value_t = Self::default().send_batch, value_name = "N")]
     pub send_batch: u32,
     /// Line rate of the slowest card, where they differ, in Gbit/s [default: the own card's].

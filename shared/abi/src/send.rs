@@ -186,10 +186,8 @@ abi_struct! {
         pub prepared: u32,
         /// 1 while the host's line holds something that the worker has not acted on.
         pub pending: u32,
-        /// Most chunks of the next batch: batches grow from a small first one, so that the link begins early.
-        pub ramp: u32,
         /// Zero.
-        pub reserved: [u32; 7],
+        pub reserved: [u64; 4],
     }
 }
 

@@ -136,8 +136,7 @@ pub struct Config {
     /// Completions that a receive worker consumes per doorbell: a power of two, at most half of `slots`. Default 16: the copies of a
     /// batch begin together (UD), so a longer one costs time at the end of an operation, a shorter one instructions.
     pub receive_batch: u32,
-    /// Sends per doorbell and completion, at most: a power of two from 2 to 128. Default 32. An operation begins with a batch of 4 and ends
-    /// with small ones.
+    /// Sends per doorbell and completion: a power of two from 2 to 128. Default 32.
     pub send_batch: u32,
     /// Entries of each send ring in sends; a power of two, at least two batches. Default 256.
     pub send_depth: u32,
