@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"flexcast");
 /// Version of these bytes and of the control messages; raised with every change of either.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// One rank, as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,10 +21,10 @@ pub(crate) struct Endpoint {
     pub(crate) communicator: u64,
     /// Its parameters, as far as they matter to others.
     pub(crate) capabilities: Capabilities,
-    /// Its control queue pairs: to which rank, and number.
+    /// Its card's queue pairs for control messages, where the card runs the protocol: to which rank, and number.
     pub(crate) queue_pairs: Vec<(u32, u32)>,
-    /// Queue pairs for reads alone, where messages have others.
-    pub(crate) reads: Vec<(u32, u32)>,
+    /// Its host's connections: reads, and control messages where the host runs the protocol.
+    pub(crate) ends: Vec<Ends>,
     /// Its streams from and to single ranks (UC unicast).
     pub(crate) streams: Vec<StreamEnds>,
     /// Its connections to the tables of targets of others, likewise, and address and key of its own (UC unicast).
@@ -63,13 +63,25 @@ pub(crate) struct StreamEnds {
     pub(crate) sender: u32,
 }
 
-/// What the connection between two ranks is for.
+/// The queue pairs of a rank's host for one peer: each takes requests in one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ends {
+    pub(crate) peer: u32,
+    /// Sends this rank's requests.
+    pub(crate) asking: u32,
+    /// Answers the peer's.
+    pub(crate) answering: u32,
+}
+
+/// What the connection between two ranks is for, as seen from the rank that connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Control messages, and reads where those have no connections of their own.
+    /// Control messages between cards.
     Control,
-    /// Reads alone.
-    Reads,
+    /// Requests to the peer's host.
+    Requests,
+    /// Answers to requests of the peer's host.
+    Answers,
     /// Tables of targets.
     Targets,
 }
@@ -146,13 +158,16 @@ impl Endpoint {
     /// # Errors
     /// [`Error::Peer`]: it has not told any.
     pub(crate) fn connection(&self, purpose: Purpose, peer: u32) -> Result<RemoteQp> {
-        let (pairs, what) = match purpose {
-            Purpose::Control => (&self.queue_pairs, "connection"),
-            Purpose::Reads => (&self.reads, "connection for reads"),
-            Purpose::Targets => (&self.target_queue_pairs, "table of targets"),
+        let of_pairs = |pairs: &[(u32, u32)]| pairs.iter().find(|(rank, _)| *rank == peer).map(|(_, qpn)| *qpn);
+        let ends = || self.ends.iter().find(|ends| ends.peer == peer);
+        let (qpn, what) = match purpose {
+            Purpose::Control => (of_pairs(&self.queue_pairs), "connection of its card"),
+            Purpose::Requests => (ends().map(|ends| ends.answering), "connection"),
+            Purpose::Answers => (ends().map(|ends| ends.asking), "connection"),
+            Purpose::Targets => (of_pairs(&self.target_queue_pairs), "table of targets"),
         };
-        match pairs.iter().find(|(rank, _)| *rank == peer) {
-            Some((_, qpn)) => Ok(self.remote(*qpn)),
+        match qpn {
+            Some(qpn) => Ok(self.remote(qpn)),
             None => Err(Error::Peer {
                 rank: self.rank,
                 reason: format!("has no {what} for rank {peer}: give all ranks one configuration"),
@@ -175,7 +190,7 @@ impl Endpoint {
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let pairs = self.queue_pairs.len() + self.target_queue_pairs.len() + 2 * self.streams.len();
+        let pairs = self.queue_pairs.len() + self.target_queue_pairs.len() + 2 * (self.ends.len() + self.streams.len());
         let mut bytes = Vec::with_capacity(192 + 8 * pairs + self.direct.len());
         let mut put = |part: &[u8]| bytes.extend_from_slice(part);
         put(&MAGIC.to_le_bytes());
@@ -187,7 +202,7 @@ impl Endpoint {
         put(&self.mac.0);
         put(&self.communicator.to_le_bytes());
         self.capabilities.fields.iter().for_each(|field| put(&field.to_le_bytes()));
-        for list in [&self.queue_pairs, &self.reads, &self.target_queue_pairs] {
+        for list in [&self.queue_pairs, &self.target_queue_pairs] {
             put(&(list.len() as u32).to_le_bytes());
             for (rank, number) in list {
                 put(&rank.to_le_bytes());
@@ -201,6 +216,10 @@ impl Endpoint {
         put(&(self.streams.len() as u32).to_le_bytes());
         for StreamEnds { peer, subgroup, receiver, sender } in &self.streams {
             [peer, subgroup, receiver, sender].into_iter().for_each(|word| put(&word.to_le_bytes()));
+        }
+        put(&(self.ends.len() as u32).to_le_bytes());
+        for Ends { peer, asking, answering } in &self.ends {
+            [peer, asking, answering].into_iter().for_each(|word| put(&word.to_le_bytes()));
         }
         put(&self.speed.link_gbit_per_s.to_le_bytes());
         put(&self.speed.receive_threads.to_le_bytes());
@@ -256,9 +275,9 @@ impl Endpoint {
         for field in &mut fields {
             *field = word(take(8)?);
         }
-        let [mut queue_pairs, mut reads, mut target_queue_pairs] = [const { Vec::new() }; 3];
-        let mut streams = Vec::new();
-        for list in [&mut queue_pairs, &mut reads, &mut target_queue_pairs] {
+        let [mut queue_pairs, mut target_queue_pairs] = [const { Vec::new() }; 2];
+        let (mut streams, mut ends) = (Vec::new(), Vec::new());
+        for list in [&mut queue_pairs, &mut target_queue_pairs] {
             for _ in 0..word(take(4)?) {
                 list.push((word(take(4)?) as u32, word(take(4)?) as u32));
             }
@@ -268,6 +287,10 @@ impl Endpoint {
         for _ in 0..word(take(4)?) {
             let mut next = || take(4).map(|part| word(part) as u32);
             streams.push(StreamEnds { peer: next()?, subgroup: next()?, receiver: next()?, sender: next()? });
+        }
+        for _ in 0..word(take(4)?) {
+            let mut next = || take(4).map(|part| word(part) as u32);
+            ends.push(Ends { peer: next()?, asking: next()?, answering: next()? });
         }
         let speed = Speed { link_gbit_per_s: word(take(8)?), receive_threads: word(take(4)?) as u32 };
         let direct_bytes = word(take(4)?) as usize;
@@ -281,7 +304,7 @@ impl Endpoint {
             communicator,
             capabilities,
             queue_pairs,
-            reads,
+            ends,
             streams,
             target_queue_pairs,
             target_table,
@@ -338,7 +361,7 @@ mod tests {
             communicator: 7,
             capabilities: Capabilities::new(&Config::default(), 14, 4096),
             queue_pairs: vec![(1, 0x100), (2, 0x101)],
-            reads: vec![(1, 0x102)],
+            ends: vec![Ends { peer: 1, asking: 0x106, answering: 0x107 }],
             streams: vec![StreamEnds { peer: 1, subgroup: 0, receiver: 0x104, sender: 0x105 }],
             target_queue_pairs: vec![(1, 0x102), (2, 0x103)],
             target_table: (0x1000, 0x77),
@@ -377,10 +400,11 @@ mod tests {
         let endpoint = endpoint(0);
         let number = |purpose, peer| endpoint.connection(purpose, peer).map(|remote| remote.qpn);
         assert_eq!(number(Purpose::Control, 2).unwrap(), 0x101);
-        assert_eq!(number(Purpose::Reads, 1).unwrap(), 0x102);
+        assert_eq!(number(Purpose::Requests, 1).unwrap(), 0x107);
+        assert_eq!(number(Purpose::Answers, 1).unwrap(), 0x106);
         assert_eq!(number(Purpose::Targets, 2).unwrap(), 0x103);
-        let text = number(Purpose::Reads, 2).unwrap_err().to_string();
-        assert!(text.contains("rank 0 has no connection for reads for rank 2"), "{text}");
+        let text = number(Purpose::Requests, 2).unwrap_err().to_string();
+        assert!(text.contains("rank 0 has no connection for rank 2"), "{text}");
     }
 
     #[test]

@@ -40,8 +40,8 @@ mod error;
 pub mod memory;
 pub mod p2p;
 mod plan;
-mod probe;
 mod protocol;
+mod requester;
 mod tuner;
 
 pub use flexcast_bootstrap as bootstrap;

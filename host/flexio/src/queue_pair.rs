@@ -199,6 +199,24 @@ impl QueuePair {
         self.ready_to_send(first_psn, retry)
     }
 
+    /// Any state to ERR: what is posted completes in error, and what still comes from the peer is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn fail(&self) -> Result<()> {
+        let mut attr = sys::ibv_qp_attr { qp_state: sys::IBV_QPS_ERR, ..Default::default() };
+        self.modify("ERR", &mut attr, sys::IBV_QP_STATE)
+    }
+
+    /// Any state to RESET: queues are empty, and completions that have not been polled are gone.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn reset(&self) -> Result<()> {
+        let mut attr = sys::ibv_qp_attr { qp_state: sys::IBV_QPS_RESET, ..Default::default() };
+        self.modify("RESET", &mut attr, sys::IBV_QP_STATE)
+    }
+
     /// INIT to RTS without a peer (UD).
     ///
     /// # Errors

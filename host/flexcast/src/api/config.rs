@@ -511,14 +511,17 @@ impl Config {
         let peers = peers(RankInfo::new(0, ranks)?);
         let targets = if self.transport == Transport::UcUnicast { ranks.saturating_sub(1) } else { 0 };
         let progress = u32::from(self.control == Control::Device);
+        // The card's connections have one each. The host's have one for each direction: with the protocol on the card there are those to the
+        // ring neighbours, for reads alone.
+        let of_card = progress * peers.len() as u32;
+        let of_host = if progress == 0 { peers.len() as u32 } else { ranks.saturating_sub(1).min(2) };
         Ok(Footprint {
             threads: self.receive_threads + self.send_threads + progress,
             receive_queue_pairs: derived.streams,
             send_queue_pairs: derived.streams,
             loopback_queue_pairs: copies + self.receive_threads + self.send_threads + progress,
-            // With the protocol on the card, its messages and the host's reads of the ring neighbours have connections of their own.
-            control_queue_pairs: peers.len() as u32 + targets + progress * ranks.saturating_sub(1).min(2),
-            direct_queue_pairs: 2 * tuner::peers(self.selection(), RankInfo::new(0, ranks)?),
+            control_queue_pairs: of_card + 2 * of_host + targets,
+            direct_queue_pairs: 4 * tuner::peers(self.selection(), RankInfo::new(0, ranks)?),
             staging_bytes: contexts * slots * u64::from(derived.slot_bytes),
             bitmap_bytes: contexts * 8 * u64::from(derived.bitmap_words + derived.tail_words),
             context_bytes: CONTEXT_BYTES,

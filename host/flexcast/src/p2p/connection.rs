@@ -1,18 +1,18 @@
-//! One peer: a queue pair for data and one for control, and what is under way on them.
+//! One peer: a connection for data and one for control in each direction, and what is under way on them.
 
 use std::collections::VecDeque;
 
 use flexcast_proto::p2p::{Blocks, Transfer};
 use flexio::{
-    Access, CompletionQueue, HostAddr, InlineRequest, LocalSlice, MemoryRegion, Path, ProtectionDomain, QueueDepths,
-    QueuePair, RemoteQp, SendKind, SendRequest, Transport,
+    Access, CompletionQueue, HostAddr, LocalSlice, MemoryRegion, Path, ProtectionDomain, QueueDepths, QueuePair,
+    RemoteQp, Transport,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::announcement::{ANNOUNCEMENT_BYTES, Announcement};
 use super::operation::{Running, piece};
 use super::{Config, Error, Traffic};
-use crate::probe::Probes;
+use crate::requester::{Outcome, PROBES, Request, Requester, Wire};
 
 /// Receives for announcements. A peer announces its next operation with this rank when the last one is complete, and to
 /// complete that it needs data that this rank sends after it has seen the announcement of it; the second covers the
@@ -123,8 +123,8 @@ pub(super) struct Posted {
 #[derive(Debug)]
 pub(super) struct Connection {
     slots: Slots,
-    data: QueuePair,
-    control: QueuePair,
+    data: Pair,
+    control: Pair,
     /// Most messages of one operation that the peer has receives for.
     peer_accepts: u32,
     config: Config,
@@ -136,8 +136,6 @@ pub(super) struct Connection {
     announcing: bool,
     outgoing: VecDeque<Outgoing>,
     writes: u32,
-    data_probes: Probes,
-    control_probes: Probes,
     /// Receives of messages are posted with this.
     nothing: LocalSlice,
 }
@@ -149,12 +147,12 @@ impl Connection {
         slots: Slots,
         config: Config,
     ) -> Result<Self, Error> {
-        let data = QueueDepths { send: config.writes + Probes::MAX, receive: slots.accepts.max(1) };
-        let control = QueueDepths { send: CONTROL_DEPTH + Probes::MAX, receive: CONTROL_DEPTH };
+        let data = QueueDepths { send: config.writes + PROBES, receive: slots.accepts.max(1) };
+        let control = QueueDepths { send: CONTROL_DEPTH + PROBES, receive: CONTROL_DEPTH };
         Ok(Self {
             slots,
-            data: queue_pair(pd, completions, data, Traffic::Data)?,
-            control: queue_pair(pd, completions, control, Traffic::Control)?,
+            data: Pair::new(pd, completions, data, Traffic::Data)?,
+            control: Pair::new(pd, completions, control, Traffic::Control)?,
             peer_accepts: 0,
             config,
             announced: [None; 2],
@@ -162,8 +160,6 @@ impl Connection {
             announcing: false,
             outgoing: VecDeque::with_capacity(config.writes as usize),
             writes: 0,
-            data_probes: Probes::new(),
-            control_probes: Probes::new(),
             nothing: LocalSlice { addr: HostAddr(0), len: 0, lkey: 0 },
         })
     }
@@ -182,16 +178,15 @@ impl Connection {
         self.peer_accepts
     }
 
-    /// Numbers of the queue pairs for data and for control.
-    pub(super) fn numbers(&self) -> (u32, u32) {
-        (self.data.qpn(), self.control.qpn())
+    /// Numbers of the queue pairs for data and for control: each time the one that asks, and the one that answers.
+    pub(super) fn numbers(&self) -> [[u32; 2]; 2] {
+        [&self.data, &self.control].map(|pair| [pair.requester.qpn(), pair.answerer.qpn()])
     }
 
-    /// Posts the receives and connects.
+    /// Posts the receives and connects. Of the peer: the queue pairs for data and for control, as [`Connection::numbers`] has them.
     pub(super) fn connect(
         &mut self,
-        data: &RemoteQp,
-        control: &RemoteQp,
+        [data, control]: [[RemoteQp; 2]; 2],
         peer_accepts: u32,
         region: &MemoryRegion,
     ) -> Result<(), Error> {
@@ -203,18 +198,18 @@ impl Connection {
         for slot in 0..CONTROL_DEPTH {
             self.receive_announcement(slot, region)?;
         }
-        connect(&self.data, data, Traffic::Data, &self.config)?;
-        connect(&self.control, control, Traffic::Control, &self.config)
+        self.data.connect(&data, Traffic::Data, &self.config)?;
+        self.control.connect(&control, Traffic::Control, &self.config)
     }
 
     /// Posts the receive of a message again.
     pub(super) fn receive_message(&self) -> Result<(), Error> {
-        Ok(self.data.post_receive(Work::Message.id(self.slots.index), self.nothing)?)
+        Ok(self.data.answerer.post_receive(Work::Message.id(self.slots.index), self.nothing)?)
     }
 
     fn receive_announcement(&self, slot: u32, region: &MemoryRegion) -> Result<(), Error> {
         let id = Work::Announcement { slot }.id(self.slots.index);
-        Ok(self.control.post_receive(id, region.slice(self.slots.offset(slot), ANNOUNCEMENT_BYTES)?)?)
+        Ok(self.control.answerer.post_receive(id, region.slice(self.slots.offset(slot), ANNOUNCEMENT_BYTES)?)?)
     }
 
     /// The peer will write here in the operation that begins.
@@ -228,22 +223,25 @@ impl Connection {
             return Ok(false);
         }
         // With the entry itself: the card need not fetch it from memory, which is most of a short message's time.
-        self.control.post_inline([InlineRequest {
-            id: Work::Announce.id(self.slots.index),
-            kind: SendKind::Send,
-            bytes: running.announcement(self.slots.peer).as_bytes(),
-            immediate: None,
-            signaled: true,
-        }])?;
+        let announcement = running.announcement(self.slots.peer);
+        self.control.requester.send_short(Work::Announce.id(self.slots.index), announcement.as_bytes(), now_ps)?;
         (self.announce, self.announcing) = (false, true);
-        self.control_probes.await_answer(now_ps);
         Ok(true)
     }
 
-    /// The own announcement is at the peer.
-    pub(super) fn announced(&mut self, now_ps: u64) {
-        self.announcing = false;
-        self.control_probes.answered(now_ps);
+    /// Takes the completion of what this rank has asked. [`Outcome::Done`]: a write or the own announcement is at the peer.
+    pub(super) fn complete(&mut self, work: Work, status: u32, now_ps: u64) -> Result<Outcome, Error> {
+        let (pair, control) = match work {
+            Work::Announce | Work::Probe(Traffic::Control) => (&mut self.control, true),
+            _ => (&mut self.data, false),
+        };
+        let outcome = pair.requester.complete(status, now_ps)?;
+        match outcome {
+            Outcome::Done if control => self.announcing = false,
+            Outcome::Done => self.writes = self.writes.saturating_sub(1),
+            _ => {}
+        }
+        Ok(outcome)
     }
 
     /// An announcement of the peer has come.
@@ -310,19 +308,13 @@ impl Connection {
             let (piece, behind) = piece(blocks, transfer.blocks, outgoing.done, self.config.write_bytes);
             let last = behind == 0;
             let base = running.base(transfer.blocks, blocks);
-            self.data.post_send(&SendRequest {
-                id: Work::Write { last }.id(self.slots.index),
-                kind: SendKind::Write {
-                    remote_addr: announcement.addr.get().wrapping_add(piece.start - base),
-                    rkey: announcement.rkey.get(),
-                },
+            let request = Request::Write {
                 local: running.local(&piece),
+                remote_addr: announcement.addr.get().wrapping_add(piece.start - base),
+                rkey: announcement.rkey.get(),
                 immediate: last.then(|| Immediate { tag: transfer.tag, told }.encode()),
-                signaled: true,
-            })?;
-            if self.writes == 0 {
-                self.data_probes.await_answer(now_ps);
-            }
+            };
+            self.data.requester.post(Work::Write { last }.id(self.slots.index), request, now_ps)?;
             self.writes += 1;
             posted.bytes += piece.end - piece.start;
             if last {
@@ -335,42 +327,26 @@ impl Connection {
         Ok(posted)
     }
 
-    /// A write is at the peer.
-    pub(super) fn written(&mut self, now_ps: u64) {
-        self.writes = self.writes.saturating_sub(1);
-        self.data_probes.answered(now_ps);
-    }
-
-    /// A probe is acknowledged.
-    pub(super) fn probed(&mut self, traffic: Traffic, now_ps: u64) {
-        match traffic {
-            Traffic::Data => self.data_probes.probed(now_ps),
-            Traffic::Control => self.control_probes.probed(now_ps),
-        }
-    }
-
-    /// Probes the peer if it has not acknowledged anything for long.
-    pub(super) fn probe(&mut self, now_ps: u64) -> Result<(), Error> {
+    /// Probes or restarts the connections of a peer that has not acknowledged anything for long.
+    pub(super) fn poll_silence(&mut self, wire: &mut Wire, now_ps: u64) -> Result<(), Error> {
         let id = |traffic| Work::Probe(traffic).id(self.slots.index);
-        if self.writes > 0 {
-            self.data_probes.post_if_due(&self.data, id(Traffic::Data), now_ps)?;
-        }
-        if self.announcing {
-            self.control_probes.post_if_due(&self.control, id(Traffic::Control), now_ps)?;
-        }
-        Ok(())
+        self.data.requester.poll_silence(id(Traffic::Data), wire, now_ps)?;
+        Ok(self.control.requester.poll_silence(id(Traffic::Control), wire, now_ps)?)
     }
 
     /// The longest time without an acknowledgement since this was last asked for, in picoseconds.
     pub(super) fn take_silence_ps(&mut self) -> u64 {
-        self.data_probes.take_silence_ps().max(self.control_probes.take_silence_ps())
+        self.data.requester.take_silence_ps().max(self.control.requester.take_silence_ps())
     }
 
-    /// When the peer is to be probed, in picoseconds.
-    pub(super) fn probe_ps(&self) -> Option<u64> {
-        let data_ps = self.data_probes.next_ps().filter(|_| self.writes > 0);
-        let control_ps = self.control_probes.next_ps().filter(|_| self.announcing);
-        data_ps.into_iter().chain(control_ps).min()
+    /// How often its connections have restarted since this was last asked for.
+    pub(super) const fn take_restarts(&mut self) -> u32 {
+        self.data.requester.take_restarts() + self.control.requester.take_restarts()
+    }
+
+    /// When [`Connection::poll_silence`] has something to do, in picoseconds.
+    pub(super) fn silence_ps(&self, wire: &Wire) -> Option<u64> {
+        [&self.data, &self.control].into_iter().filter_map(|pair| pair.requester.silence_ps(wire)).min()
     }
 
     /// The operation is over: the peer's announcement of it is used up.
@@ -392,35 +368,44 @@ impl Connection {
     }
 }
 
-fn queue_pair(
-    pd: &ProtectionDomain,
-    completions: &CompletionQueue,
-    depths: QueueDepths,
-    traffic: Traffic,
-) -> Result<QueuePair, Error> {
-    let inline_bytes = match traffic {
-        Traffic::Data => 0,
-        Traffic::Control => ANNOUNCEMENT_BYTES,
-    };
-    let queue_pair = QueuePair::with_inline(pd, Transport::Rc, completions, completions, depths, inline_bytes)?;
-    queue_pair.init(
-        match traffic {
-            // Probes are Reads of nothing.
-            Traffic::Data => Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
-            Traffic::Control => Access::LOCAL_WRITE | Access::REMOTE_READ,
-        },
-        0,
-    )?;
-    Ok(queue_pair)
+/// Queue pairs for one kind of traffic: each takes requests in one direction.
+#[derive(Debug)]
+struct Pair {
+    requester: Requester,
+    answerer: QueuePair,
 }
 
-/// The one place where queue pairs are given a path, and so the one where data and control get their traffic classes.
-fn connect(queue_pair: &QueuePair, remote: &RemoteQp, traffic: Traffic, config: &Config) -> Result<(), Error> {
-    let class = match traffic {
-        Traffic::Data => config.data_class,
-        Traffic::Control => config.control_class,
-    };
-    Ok(queue_pair.connect_with(remote, 0, Path::of_class(class), config.retry)?)
+impl Pair {
+    fn new(
+        pd: &ProtectionDomain,
+        completions: &CompletionQueue,
+        depths: QueueDepths,
+        traffic: Traffic,
+    ) -> Result<Self, Error> {
+        let (inline_bytes, access) = match traffic {
+            // Probes are Reads of nothing.
+            Traffic::Data => (0, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ),
+            Traffic::Control => (ANNOUNCEMENT_BYTES, Access::LOCAL_WRITE | Access::REMOTE_READ),
+        };
+        let asking = QueueDepths { receive: 0, ..depths };
+        // A queue has one entry at least.
+        let answering = QueueDepths { send: 1, ..depths };
+        let asking = QueuePair::with_inline(pd, Transport::Rc, completions, completions, asking, inline_bytes)?;
+        let answerer = QueuePair::new(pd, Transport::Rc, completions, completions, answering)?;
+        answerer.init(access, 0)?;
+        Ok(Self { requester: Requester::new(asking, pd.device().port().mtu_bytes(), true)?, answerer })
+    }
+
+    /// The one place where queue pairs are given a path, and so the one where data and control get their traffic classes.
+    fn connect(&mut self, [asks, answers]: &[RemoteQp; 2], traffic: Traffic, config: &Config) -> Result<(), Error> {
+        let class = match traffic {
+            Traffic::Data => config.data_class,
+            Traffic::Control => config.control_class,
+        };
+        let path = Path::of_class(class);
+        self.answerer.connect_with(asks, 0, path, config.retry)?;
+        Ok(self.requester.connect(answers, path, config.retry)?)
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use zerocopy::little_endian::U32;
 use super::connection::{CONTROL_DEPTH, Connection, Slots};
 use super::endpoint::{Endpoint, Entry};
 use super::{Config, Error, Group};
-use crate::probe::Probes;
+use crate::requester::PROBES;
 
 /// Most messages of one peer in one operation: the depth of a receive queue.
 const MAX_MESSAGES: u32 = 1 << 15;
@@ -61,7 +61,7 @@ impl Connections {
     /// Entries that the completion queue must have at least.
     #[must_use]
     pub fn completions(&self) -> u32 {
-        let of_peer = |accepts: &u32| self.config.writes + accepts + 2 * CONTROL_DEPTH + 2 * Probes::MAX;
+        let of_peer = |accepts: &u32| self.config.writes + accepts + 2 * CONTROL_DEPTH + 2 * PROBES;
         self.accepts.values().map(of_peer).fold(1, u32::saturating_add)
     }
 
@@ -83,10 +83,9 @@ impl Connections {
             .collect::<Result<Vec<_>, Error>>()?;
         let device = pd.device();
         let entry = |connection: &Connection| {
-            let (data_qpn, control_qpn) = connection.numbers();
-            let [peer, data_qpn, control_qpn, accepts] =
-                [connection.peer(), data_qpn, control_qpn, connection.accepts()].map(U32::new);
-            Entry { peer, data_qpn, control_qpn, accepts }
+            let [data_qpns, control_qpns] = connection.numbers().map(|ends| ends.map(U32::new));
+            let [peer, accepts] = [connection.peer(), connection.accepts()].map(U32::new);
+            Entry { peer, data_qpns, control_qpns, accepts }
         };
         let endpoint = Endpoint {
             rank: self.place.rank(),
@@ -129,6 +128,12 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// Takes the lowest rate of all ranks' links instead of the configured one.
+    #[must_use]
+    pub(crate) fn with_link_rate(self, link_gbit_per_s: u64) -> Self {
+        Self { config: Config { link_gbit_per_s, ..self.config }, ..self }
+    }
+
     /// Connects with the peers; `endpoints` are those of all ranks, in their order. Does not wait for anybody.
     ///
     /// # Errors
@@ -149,12 +154,11 @@ impl Pending {
                 ))
             })?;
             let remote = |qpn: U32| RemoteQp { qpn: qpn.get(), gid: endpoint.gid, mac: endpoint.mac, first_psn: 0 };
-            connection.connect(
-                &remote(entry.data_qpn),
-                &remote(entry.control_qpn),
-                entry.accepts.get(),
-                &self.slots,
-            )?;
+            let ends = [entry.data_qpns, entry.control_qpns].map(|ends| ends.map(remote));
+            connection.connect(ends, entry.accepts.get(), &self.slots)?;
+        }
+        if self.config.link_gbit_per_s == 0 {
+            self.config.link_gbit_per_s = self.pd.device().port().link_gbit_per_s.into();
         }
         Ok(Group::new(self.place, self.config, self.pd, self.completions, self.connections, self.slots))
     }

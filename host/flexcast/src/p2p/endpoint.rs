@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::Error;
 
 /// First word of an endpoint: a name and a version.
-const MAGIC: u32 = 0x4643_4202;
+const MAGIC: u32 = 0x4643_4203;
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -25,8 +25,10 @@ struct Head {
 #[repr(C)]
 pub(super) struct Entry {
     pub(super) peer: U32,
-    pub(super) data_qpn: U32,
-    pub(super) control_qpn: U32,
+    /// For data: the one that asks, and the one that answers.
+    pub(super) data_qpns: [U32; 2],
+    /// For control.
+    pub(super) control_qpns: [U32; 2],
     /// Messages of that peer for which receives are posted.
     pub(super) accepts: U32,
 }
@@ -83,7 +85,12 @@ mod tests {
 
     #[test]
     fn endpoints_come_back_and_others_are_refused() {
-        let entry = Entry { peer: U32::new(1), data_qpn: U32::new(7), control_qpn: U32::new(8), accepts: U32::new(9) };
+        let entry = Entry {
+            peer: U32::new(1),
+            data_qpns: [6, 7].map(U32::new),
+            control_qpns: [8, 9].map(U32::new),
+            accepts: U32::new(10),
+        };
         let endpoint = Endpoint { rank: 2, ranks: 4, gid: Gid([3; 16]), mac: Mac([5; 6]), entries: vec![entry] };
         let bytes = endpoint.encode();
         let back = Endpoint::decode(&bytes, 2, 4).unwrap();

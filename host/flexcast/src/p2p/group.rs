@@ -11,6 +11,7 @@ use super::connection::{Connection, Immediate, Work};
 use super::operation::{Buffer, Division, Pieces, Running};
 use super::reduce::Reducing;
 use super::{Config, Error};
+use crate::requester::{Outcome, Wire};
 
 /// Bytes copied at a time from a contribution to its place.
 const COPY_BYTES: usize = 1 << 16;
@@ -43,6 +44,8 @@ pub struct Group {
     pub(super) reducing: Reducing,
     pub(super) pd: ProtectionDomain,
     completions: CompletionQueue,
+    /// The slowest of all ranks' links.
+    wire: Wire,
     division: Division,
     running: Option<Running>,
     /// A message that its connection had no room for.
@@ -80,6 +83,7 @@ impl Group {
             reducing: Reducing::default(),
             pd,
             completions,
+            wire: Wire::new(config.link_gbit_per_s),
             division: Division { pieces: Pieces::Ends(Vec::new()), segments: 1 },
             running: None,
             held: None,
@@ -128,6 +132,11 @@ impl Group {
     pub(crate) fn take_silence(&mut self) -> Duration {
         let longest_ps = self.connections.iter_mut().map(Connection::take_silence_ps).max();
         Duration::from_nanos(longest_ps.unwrap_or(0) / 1000)
+    }
+
+    /// How often connections have restarted, since this was last asked for.
+    pub(crate) fn take_restarts(&mut self) -> u32 {
+        self.connections.iter_mut().map(Connection::take_restarts).sum()
     }
 
     /// Starts an Allgather of equal contributions: rank r's `block_bytes` bytes come to lie at r · `block_bytes` of
@@ -292,8 +301,8 @@ impl Group {
             return Err(Error::Failed);
         }
         let result = self.collect();
-        let result =
-            result.and_then(|seen| if seen { self.drive().map(|()| true) } else { self.probe().map(|()| false) });
+        let result = result
+            .and_then(|seen| if seen { self.drive().map(|()| true) } else { self.poll_silence().map(|()| false) });
         self.failed |= result.is_err();
         result
     }
@@ -306,20 +315,21 @@ impl Group {
         self.connections.iter().find_map(owing).or_else(message)
     }
 
-    /// Probes peers that have not acknowledged anything for long.
-    fn probe(&mut self) -> Result<(), Error> {
+    /// Probes or restarts connections to peers that have not acknowledged anything for long.
+    fn poll_silence(&mut self) -> Result<(), Error> {
         if self.running.is_none() {
             return Ok(());
         }
         let now_ps = self.now_ps();
-        self.connections.iter_mut().try_for_each(|connection| connection.probe(now_ps))
+        self.connections.iter_mut().try_for_each(|connection| connection.poll_silence(&mut self.wire, now_ps))
     }
 
-    /// When a peer is to be probed, in picoseconds of the provider's clock: [`Group::progress`] is to be called then, even if nothing has come
+    /// When a silent peer is to be probed, in picoseconds of the provider's clock: [`Group::progress`] is to be called then, even if nothing has come
     /// until then. None while no operation is under way, or nothing of it.
     #[must_use]
     pub fn deadline_ps(&self) -> Option<u64> {
-        self.running.as_ref().and_then(|_| self.connections.iter().filter_map(Connection::probe_ps).min())
+        self.running.as_ref()?;
+        self.connections.iter().filter_map(|connection| connection.silence_ps(&self.wire)).min()
     }
 
     /// Takes completions; tells whether there were any.
@@ -350,17 +360,20 @@ impl Group {
         let (index, work) = Work::of(completion.id);
         let Some(connection) = self.connections.get_mut(index) else { return Ok(()) };
         let peer = connection.peer();
+        let is_answered = matches!(work, Work::Announcement { .. } | Work::Message);
+        let outcome = if is_answered { Outcome::Done } else { connection.complete(work, completion.status, now_ps)? };
+        if outcome == Outcome::Nothing {
+            return Ok(());
+        }
         self.completions
             .check(completion, "a baseline collective's work request")
             .map_err(|source| Error::Connection { peer, source })?;
         let running = self.running.as_mut();
         let idle = || Error::Protocol { peer, reason: "a message between two operations".to_owned() };
         match work {
-            Work::Announce => connection.announced(now_ps),
-            Work::Probe(traffic) => connection.probed(traffic, now_ps),
+            Work::Announce | Work::Probe(_) => {}
             Work::Announcement { slot } => connection.handle_announcement(slot, completion.byte_len, &self.slots)?,
             Work::Write { last } => {
-                connection.written(now_ps);
                 if last {
                     let running = running.ok_or_else(idle)?;
                     let operation = running.number();
@@ -403,6 +416,7 @@ impl Group {
             let posted = connection.write(running, &blocks, self.told, now_ps)?;
             self.statistics.messages += posted.messages;
             self.statistics.data_bytes += posted.bytes;
+            self.wire.post(posted.bytes, now_ps);
         }
         if running.schedule.is_complete() {
             for connection in &mut self.connections {

@@ -63,6 +63,8 @@ pub struct Config {
     pub bound: Bound,
     /// Patience of the connections with a silent peer. Default: that of a communicator's control connections, 8.4 ms, 7 times.
     pub retry: Retry,
+    /// The lowest rate of all ranks' links in Gbit/s, by which a silent peer is judged; 0: that of the own port. Default 0.
+    pub link_gbit_per_s: u64,
     /// Traffic class of data; bits 7 to 5 are the priority. Default 0, as a communicator's.
     pub data_class: u8,
     /// Traffic class of announcements. Default 0x60, as a communicator's.
@@ -78,6 +80,7 @@ impl Default for Config {
             write_bytes: 1 << 20,
             bound: Bound::millis(10_000),
             retry: Retry { timeout_exponent: retry_exponent, count: 7 },
+            link_gbit_per_s: 0,
             data_class,
             control_class,
         }

@@ -4,21 +4,18 @@ use std::collections::{BTreeMap, VecDeque};
 
 use flexcast_proto::wire;
 use flexio::{
-    Access, Bound, Completion, CompletionQueue, HostBuffer, InlineRequest, LocalSlice, MemoryRegion, Path, QueueDepths,
-    QueuePair, Retry, SendKind, SendRequest, Transport,
+    Access, Bound, Completion, CompletionQueue, HostBuffer, LocalSlice, MemoryRegion, Path, QueueDepths, QueuePair,
+    Retry, Transport,
 };
 
 use crate::api::card::Card;
 use crate::api::config::Config;
-use crate::endpoint::{Endpoint, Purpose};
+use crate::endpoint::{Endpoint, Ends, Purpose};
 use crate::error::Result;
-use crate::probe::Probes;
+use crate::requester::{INLINE_BYTES, Outcome, PROBES, Request, Requester, Wire};
 
 /// Room for the longest control message without eager data.
 const MESSAGE_BYTES: usize = wire::MAX_BYTES.next_multiple_of(64);
-/// Bytes of a message that go with its entry, and with them to the card in one access: a BlueFlame register takes entries of 256 bytes, of
-/// which 20 are not data.
-const INLINE_BYTES: usize = 236;
 /// Receives posted to each peer. A peer has a barrier signal of the next operation, an activation, a fetch and a final message under way
 /// at most, and as many acknowledgements as this rank fetches blocks; the connection waits when there are more.
 const RECEIVES: u32 = 16;
@@ -27,8 +24,6 @@ const SENDS: u32 = 8;
 /// Reads under way from each peer: what a card takes from one requester.
 const READS: u32 = 8;
 const _: () = assert!(wire::MAX_BYTES <= INLINE_BYTES);
-/// First packet number of every connection.
-const FIRST_PSN: u32 = 0;
 
 const KIND_RECEIVE: u64 = 0;
 const KIND_SEND: u64 = 1;
@@ -64,26 +59,15 @@ pub(crate) struct Read {
 #[derive(Debug)]
 struct Peer {
     rank: u32,
-    qp: QueuePair,
+    /// What this rank asks and sends.
+    requester: Requester,
+    /// What the peer asks and sends.
+    answerer: QueuePair,
     sends: u32,
     /// Messages with eager data so far: they take turns in the memory for them.
     eager_sends: u64,
     reads: u32,
-    probes: Probes,
     broken: bool,
-}
-
-impl Peer {
-    const fn is_busy(&self) -> bool {
-        self.sends + self.reads > 0
-    }
-
-    /// Something is posted: from now on an acknowledgement is awaited.
-    fn await_answer(&mut self, now_ps: u64) {
-        if !self.is_busy() {
-            self.probes.await_answer(now_ps);
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -108,6 +92,8 @@ pub(crate) struct Control {
     messages: VecDeque<Waiting>,
     reads: VecDeque<(usize, Read)>,
     under_way: u32,
+    /// The slowest of all ranks' links, once connected.
+    wire: Wire,
     /// The time as of the last poll or flush, in picoseconds.
     now_ps: u64,
     /// Reads of each tag that are not over.
@@ -136,8 +122,9 @@ impl Drop for Control {
 }
 
 impl Control {
-    /// A connection, not yet connected, for each of `ranks` (ascending), for messages with up to `eager_bytes` bytes of data.
-    pub(crate) fn new(card: &Card, ranks: &[u32], eager_bytes: usize) -> Result<Self> {
+    /// A connection, not yet connected, for each of `ranks` (ascending), for messages with up to `eager_bytes` bytes of data. `restarts`: see
+    /// [`Requester::new`].
+    pub(crate) fn new(card: &Card, ranks: &[u32], eager_bytes: usize, restarts: bool) -> Result<Self> {
         let count = ranks.len() as u32;
         let slot_bytes =
             if eager_bytes == 0 { MESSAGE_BYTES } else { (MESSAGE_BYTES + eager_bytes).next_multiple_of(64) };
@@ -145,14 +132,19 @@ impl Control {
         let slots = (count * (RECEIVES + sends)) as usize;
         let memory = HostBuffer::zeroed(slots.max(1) * slot_bytes)?;
         let memory = MemoryRegion::register(card.pd(), memory, Access::LOCAL_WRITE)?;
-        let cq = CompletionQueue::new(card.device(), count.max(1) * (RECEIVES + SENDS + READS + Probes::MAX))?;
-        let depths = QueueDepths { send: SENDS + READS + Probes::MAX, receive: RECEIVES };
+        let cq = CompletionQueue::new(card.device(), count.max(1) * (RECEIVES + SENDS + READS + PROBES))?;
+        // A queue has one entry at least.
+        let asking = QueueDepths { send: SENDS + READS + PROBES, receive: 0 };
+        let answering = QueueDepths { send: 1, receive: RECEIVES };
+        let mtu_bytes = card.device().port().mtu_bytes();
         let mut peers = Vec::with_capacity(ranks.len());
         for rank in ranks {
-            let qp = QueuePair::with_inline(card.pd(), Transport::Rc, &cq, &cq, depths, INLINE_BYTES as u32)?;
-            qp.init(Access::REMOTE_READ, 0)?;
-            let (rank, probes) = (*rank, Probes::new());
-            peers.push(Peer { rank, qp, sends: 0, eager_sends: 0, reads: 0, probes, broken: false });
+            let inline_bytes = INLINE_BYTES as u32;
+            let asking = QueuePair::with_inline(card.pd(), Transport::Rc, &cq, &cq, asking, inline_bytes)?;
+            let requester = Requester::new(asking, mtu_bytes, restarts)?;
+            let answerer = QueuePair::new(card.pd(), Transport::Rc, &cq, &cq, answering)?;
+            answerer.init(Access::REMOTE_READ, 0)?;
+            peers.push(Peer { rank: *rank, requester, answerer, sends: 0, eager_sends: 0, reads: 0, broken: false });
         }
         Ok(Self {
             peers,
@@ -162,35 +154,39 @@ impl Control {
             messages: VecDeque::new(),
             reads: VecDeque::new(),
             under_way: 0,
+            wire: Wire::new(0),
             now_ps: 0,
             unfinished: BTreeMap::new(),
             completed: Vec::new(),
         })
     }
 
-    /// Rank and queue pair number of every connection.
-    pub(crate) fn queue_pairs(&self) -> Vec<(u32, u32)> {
-        self.peers.iter().map(|peer| (peer.rank, peer.qp.qpn())).collect()
+    /// The ends of every connection.
+    pub(crate) fn ends(&self) -> Vec<Ends> {
+        let ends = |peer: &Peer| Ends { peer: peer.rank, asking: peer.requester.qpn(), answering: peer.answerer.qpn() };
+        self.peers.iter().map(ends).collect()
     }
 
     /// Connects to the peers, whose endpoints are among `all`, and posts receives.
-    pub(crate) fn connect(&mut self, own: u32, all: &[Endpoint], config: &Config, purpose: Purpose) -> Result<()> {
+    pub(crate) fn connect(&mut self, own: u32, all: &[Endpoint], config: &Config) -> Result<()> {
         let retry = Retry { timeout_exponent: config.retry_exponent, count: 7 };
         let path = Path { traffic_class: config.control_class, ..Path::default() };
+        self.wire = Wire::new(config.link_gbit_per_s);
         for index in 0..self.peers.len() {
             for slot in 0..RECEIVES {
                 self.post_receive(index, index as u32 * RECEIVES + slot)?;
             }
-            let peer = &self.peers[index];
-            let remote = all[peer.rank as usize].connection(purpose, own)?;
-            peer.qp.connect_with(&remote, FIRST_PSN, path, retry)?;
+            let peer = &mut self.peers[index];
+            let endpoint = &all[peer.rank as usize];
+            peer.answerer.connect_with(&endpoint.connection(Purpose::Answers, own)?, 0, path, retry)?;
+            peer.requester.connect(&endpoint.connection(Purpose::Requests, own)?, path, retry)?;
         }
         Ok(())
     }
 
     fn post_receive(&self, peer: usize, slot: u32) -> Result<()> {
         let into = self.memory.slice(u64::from(slot) * self.slot_bytes as u64, self.slot_bytes as u32)?;
-        Ok(self.peers[peer].qp.post_receive(id(KIND_RECEIVE, peer, slot), into)?)
+        Ok(self.peers[peer].answerer.post_receive(id(KIND_RECEIVE, peer, slot), into)?)
     }
 
     fn index(&self, rank: u32) -> Option<usize> {
@@ -245,18 +241,16 @@ impl Control {
     pub(crate) fn flush(&mut self, now_ps: u64) -> Result<()> {
         self.now_ps = now_ps;
         self.post()?;
-        for (index, peer) in self.peers.iter_mut().enumerate() {
-            if !peer.broken && peer.is_busy() {
-                peer.probes.post_if_due(&peer.qp, id(KIND_PROBE, index, 0), now_ps)?;
-            }
+        for (index, peer) in self.peers.iter_mut().enumerate().filter(|(_, peer)| !peer.broken) {
+            peer.requester.poll_silence(id(KIND_PROBE, index, 0), &mut self.wire, now_ps)?;
         }
         Ok(())
     }
 
-    /// When a peer is to be probed, in picoseconds: [`Control::flush`] is to be called then.
+    /// When a silent peer is to be probed, in picoseconds: [`Control::flush`] is to be called then.
     pub(crate) fn probe_ps(&self) -> Option<u64> {
-        let waits = |peer: &&Peer| !peer.broken && peer.is_busy();
-        self.peers.iter().filter(waits).filter_map(|peer| peer.probes.next_ps()).min()
+        let of_peer = |peer: &Peer| peer.requester.silence_ps(&self.wire);
+        self.peers.iter().filter(|peer| !peer.broken).filter_map(of_peer).min()
     }
 
     /// Posts what has waited for room.
@@ -274,24 +268,20 @@ impl Control {
                 at += 1;
                 continue;
             }
-            let bytes = &message.bytes[..message.len];
-            let (id, kind, immediate, signaled) = (id(KIND_SEND, peer, 0), SendKind::Send, None, true);
+            let id = id(KIND_SEND, peer, 0);
             if message.data.is_empty() {
-                // Its bytes go with the entry: the card need not read them, nor, as it is alone, the entry.
-                let request = InlineRequest { id, kind, bytes, immediate, signaled };
-                self.peers[peer].qp.post_inline([request])?;
+                self.peers[peer].requester.send_short(id, &message.bytes[..message.len], now_ps)?;
             } else {
                 // Of the messages to a peer that are not acknowledged there are fewer than places, and they go in turn.
                 let turn = (self.peers[peer].eager_sends % u64::from(SENDS)) as usize;
                 let place = self.peers.len() * RECEIVES as usize + peer * SENDS as usize + turn;
                 let at = place * self.slot_bytes;
-                self.memory.write(at, bytes)?;
-                self.memory.write(at + bytes.len(), &message.data)?;
-                let local = self.memory.slice(at as u64, (bytes.len() + message.data.len()) as u32)?;
-                self.peers[peer].qp.post_sends(&[SendRequest { id, kind, local: Some(local), immediate, signaled }])?;
+                self.memory.write(at, &message.bytes[..message.len])?;
+                self.memory.write(at + message.len, &message.data)?;
                 self.peers[peer].eager_sends += 1;
+                let local = self.memory.slice(at as u64, (message.len + message.data.len()) as u32)?;
+                self.peers[peer].requester.post(id, Request::Send(local), now_ps)?;
             }
-            self.peers[peer].await_answer(now_ps);
             self.peers[peer].sends += 1;
             self.messages.remove(at);
         }
@@ -304,18 +294,12 @@ impl Control {
                 break;
             }
             self.reads.pop_front();
-            self.peers[peer].await_answer(now_ps);
             self.peers[peer].reads += 1;
             self.under_way += 1;
-            let kind = SendKind::Read { remote_addr: read.remote_addr, rkey: read.rkey };
-            let request = SendRequest {
-                id: id(KIND_READ, peer, read.tag),
-                kind,
-                local: Some(read.local),
-                immediate: None,
-                signaled: true,
-            };
-            self.peers[peer].qp.post_sends(&[request])?;
+            let Read { local, remote_addr, rkey, tag, .. } = read;
+            let request = Request::Read { local, remote_addr, rkey };
+            self.wire.post(request.bytes().into(), now_ps);
+            self.peers[peer].requester.post(id(KIND_READ, peer, tag), request, now_ps)?;
         }
         Ok(())
     }
@@ -351,6 +335,24 @@ impl Control {
     ) -> Result<()> {
         let (kind, peer, tag) = (completion.id >> 56, (completion.id >> 32) as usize & 0xFF_FFFF, completion.id as u32);
         let rank = self.peers[peer].rank;
+        let status = match kind {
+            KIND_RECEIVE => completion.status,
+            _ => match self.peers[peer].requester.complete(completion.status, self.now_ps)? {
+                Outcome::Nothing => return Ok(()),
+                Outcome::Done => 0,
+                Outcome::Broken(status) => {
+                    // Its queue pair has failed: no read of it writes any more.
+                    self.under_way -= std::mem::take(&mut self.peers[peer].reads);
+                    status
+                }
+            },
+        };
+        if status != 0 {
+            if std::mem::replace(&mut self.peers[peer].broken, true) {
+                return Ok(());
+            }
+            return notify(self, Event::Broken { rank, status });
+        }
         match kind {
             KIND_SEND => {
                 self.peers[peer].sends -= 1;
@@ -359,17 +361,7 @@ impl Control {
                 self.peers[peer].reads -= 1;
                 self.under_way -= 1;
             }
-            KIND_PROBE => self.peers[peer].probes.probed(self.now_ps),
             _ => {}
-        }
-        if kind != KIND_RECEIVE {
-            self.peers[peer].probes.answered(self.now_ps);
-        }
-        if completion.status != 0 {
-            if std::mem::replace(&mut self.peers[peer].broken, true) {
-                return Ok(());
-            }
-            return notify(self, Event::Broken { rank, status: completion.status });
         }
         match kind {
             KIND_RECEIVE => {

@@ -28,7 +28,6 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 use crate::api::report::{MessageCounts, PhasesPs, Report};
 use crate::dpa::mailbox::{DeviceRange, Line, Mailbox, MailboxTarget, SHORT_BYTES};
 use crate::dpa::send::Send as SendThreads;
-use crate::endpoint::Purpose;
 use crate::error::Result;
 use crate::protocol::control::{Control, Event, Read};
 use crate::protocol::driver::{Connect, Driver, Gathered, Notice, Posting, QueuePairs, Step};
@@ -335,12 +334,12 @@ impl Driver for DeviceDriver {
     fn queue_pairs(&self) -> QueuePairs {
         let control = self.peers.iter().map(|(rank, qp)| (*rank, qp.number())).collect();
         let rows = self.rows.as_ref().map_or((0, 0), |rows| (rows.memory.addr().get(), rows.memory.rkey()));
-        QueuePairs { control, reads: self.control.queue_pairs(), rows }
+        QueuePairs { control, ends: self.control.ends(), rows }
     }
 
     fn connect(&mut self, connect: Connect<'_>, senders: &[u32]) -> Result<()> {
         self.connect_thread(connect, senders)?;
-        self.control.connect(self.place.rank(), connect.all, connect.config, Purpose::Reads)
+        self.control.connect(self.place.rank(), connect.all, connect.config)
     }
 
     fn operation(&self) -> u32 {

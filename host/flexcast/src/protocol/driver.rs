@@ -15,6 +15,7 @@ use crate::api::config::Config;
 use crate::api::report::{MessageCounts, Report};
 use crate::dpa::send::Send as SendThreads;
 use crate::endpoint::Endpoint;
+use crate::endpoint::Ends;
 use crate::error::Result;
 use crate::plan::Plan;
 use crate::protocol::control::Read;
@@ -25,10 +26,10 @@ pub(crate) type Gathered = (Vec<Range<usize>>, Vec<u8>);
 /// Queue pairs of a rank's connections: rank and number of each.
 #[derive(Debug)]
 pub(crate) struct QueuePairs {
-    /// Those that carry control messages.
+    /// The card's, which carry control messages; none where the host runs the protocol.
     pub(crate) control: Vec<(u32, u32)>,
-    /// Those that carry reads alone; none where control messages share theirs with reads.
-    pub(crate) reads: Vec<(u32, u32)>,
+    /// The host's.
+    pub(crate) ends: Vec<Ends>,
     /// Address and key of the memory that peers write eager data to; zeros where it rides on the messages.
     pub(crate) rows: (u64, u32),
 }

@@ -12,7 +12,6 @@ use flexcast_proto::{
 use crate::api::card::Card;
 use crate::api::report::{MessageCounts, Report};
 use crate::dpa::send::Send as SendThreads;
-use crate::endpoint::Purpose;
 use crate::error::Result;
 use crate::plan::stream::Transport;
 use crate::protocol::control::{Control, Event, Read};
@@ -63,7 +62,7 @@ impl HostDriver {
         Ok(Self {
             place,
             participant: Participant::new(place, first_operation),
-            control: Control::new(card, peers, eager_bytes as usize / 2)?,
+            control: Control::new(card, peers, eager_bytes as usize / 2, true)?,
             codec: Codec::new(0, place.ranks()),
             eager: Eager::new(place, eager_bytes.into()),
             current: Current::default(),
@@ -92,12 +91,12 @@ impl HostDriver {
 
 impl Driver for HostDriver {
     fn queue_pairs(&self) -> QueuePairs {
-        QueuePairs { control: self.control.queue_pairs(), reads: Vec::new(), rows: (0, 0) }
+        QueuePairs { control: Vec::new(), ends: self.control.ends(), rows: (0, 0) }
     }
 
     fn connect(&mut self, connect: Connect<'_>, _senders: &[u32]) -> Result<()> {
         self.codec = Codec::new(connect.communicator, self.place.ranks());
-        self.control.connect(self.place.rank(), connect.all, connect.config, Purpose::Control)
+        self.control.connect(self.place.rank(), connect.all, connect.config)
     }
 
     fn operation(&self) -> u32 {

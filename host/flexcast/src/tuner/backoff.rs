@@ -1,8 +1,8 @@
 //! Backoff from the connections of direct operations after one has stalled, by the same number of operations on all ranks.
 //!
 //! A lost packet of a reliable connection is asked for again within a round trip. If the negative acknowledgement is lost as well, the
-//! responder sends no second one before the missing packet has come, and the connection stands still for its whole timeout. Multicast
-//! has no such wait: where losses are so frequent that this happens, the next operations go by multicast.
+//! responder sends no second one before the missing packet has come: the connection restarts, or, if that does not help, stands still for
+//! its whole timeout. Multicast has no such wait: where losses are so frequent that this happens often, the next operations go by multicast.
 
 /// Operations without connections after a stall: enough that a stall of 8.4 ms now and then does not decide how long many operations take.
 const FIRST: u32 = 64;
@@ -40,6 +40,24 @@ impl Backoff {
     }
 }
 
+/// How often operations over connections have been slow for their losses lately, as one rank sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Slowness {
+    level: u32,
+}
+
+impl Slowness {
+    /// What a slow operation adds; each other one takes 1 away.
+    const SLOW: u32 = 8;
+
+    /// Takes note of an operation; tells whether slow ones are frequent: two, with fewer than eight others between them.
+    pub(crate) fn note(&mut self, slow: bool) -> bool {
+        let often = slow && self.level > 0;
+        self.level = if slow { Self::SLOW } else { self.level.saturating_sub(1) };
+        often
+    }
+}
+
 /// Whether one number comes before another: neither is half of all numbers away.
 const fn is_before(operation: u32, other: u32) -> bool {
     (operation.wrapping_sub(other) as i32) < 0
@@ -62,6 +80,16 @@ mod tests {
                 assert!(!backoff.avoids(operation), "tried again after {span}");
             }
         }
+    }
+
+    #[test]
+    fn one_slow_operation_among_many_is_not_often() {
+        let mut slowness = Slowness::default();
+        assert!(!slowness.note(true));
+        (0..8).for_each(|_| assert!(!slowness.note(false)));
+        assert!(!slowness.note(true), "8 others between them");
+        (0..7).for_each(|_| assert!(!slowness.note(false)));
+        assert!(slowness.note(true));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use flexcast_proto::p2p::{Allgather, Broadcast, Operation, Schedule};
 use flexcast_proto::{RankInfo, RankSet};
 
-pub(crate) use backoff::Backoff;
+pub(crate) use backoff::{Backoff, Slowness};
 pub use flexcast_proto::Algorithm;
 
 /// Most ranks of a communicator that has connections between all of them: two queue pairs for each other rank.

@@ -161,7 +161,7 @@ impl Pending {
             }
             None => Box::new(HostDriver::new(card, place, FIRST_OPERATION, &peers, config.eager_bytes)?),
         };
-        let QueuePairs { control, reads, rows } = driver.queue_pairs();
+        let QueuePairs { control, ends, rows } = driver.queue_pairs();
         let (direct, direct_bytes) = direct(card, &config, place)?.unzip();
         let device = card.device();
         let [.., high, low] = device.info().mac.0;
@@ -176,7 +176,7 @@ impl Pending {
                 | u64::from(low),
             capabilities: Capabilities::new(&config, derived.layout.psn_bits(), mtu_bytes),
             queue_pairs: control,
-            reads,
+            ends,
             streams: stream_ends(&receive, &send),
             target_queue_pairs: receive.targets().map(Targets::queue_pairs).unwrap_or_default(),
             target_table: receive.targets().map_or((0, 0), Targets::table),
@@ -216,6 +216,7 @@ impl Pending {
         if let Some(pending) = direct {
             let told: Vec<&[u8]> = all.iter().map(|endpoint| endpoint.direct.as_slice()).collect();
             let own = self.place.rank();
+            let pending = pending.with_link_rate(speed.link_gbit_per_s);
             self.parts.direct = Some(pending.connect(&told).map_err(|error| unconnected(own, error))?);
         }
         let Self { card, config, derived, footprint, place, .. } = self;
@@ -256,6 +257,7 @@ impl Pending {
             ids: CollectiveIds::new(derived.layout, ps(config.packet_lifetime)),
             alpha: Alpha::new(config.overheads.in_ps()),
             backoff: tuner::Backoff::default(),
+            slowness: tuner::Slowness::default(),
             stall: StallWindow::new(ps(config.overheads.cutoff_slack)),
             late_chunks: None,
             polled_ps: 0,

@@ -75,7 +75,7 @@ impl DeviceDriver {
         };
         Ok(Self {
             place,
-            control: Control::new(card, neighbours, 0)?,
+            control: Control::new(card, neighbours, 0, true)?,
             handler,
             mailbox,
             mailbox_target,

@@ -17,7 +17,8 @@ use crate::protocol::driver::Notice;
 use crate::protocol::host::PROTOCOL_VIOLATION;
 use crate::tuner;
 
-/// A peer that has acknowledged nothing for so long has not been reached by any probe: a connection of the library is silent for 8.4 ms then.
+/// A peer that has acknowledged nothing for so long has not been reached by any probe or restart: a connection of the library is silent for
+/// 8.4 ms then.
 const STALL: Duration = Duration::from_millis(1);
 
 /// Gives an operation to the connections; the own block is in its place.
@@ -98,7 +99,7 @@ impl Engine {
     /// An operation over connections has ended: whether they have stalled decides, on all ranks alike, how the next ones go.
     pub(super) fn note_silence(&mut self, running: &Running, now_ps: u64) {
         let Some(group) = self.parts.direct.as_mut() else { return };
-        let silence = group.take_silence();
+        let (silence, restarts) = (group.take_silence(), group.take_restarts());
         if group.is_told() {
             self.backoff.stalled(running.operation);
             return;
@@ -107,8 +108,11 @@ impl Engine {
         let Report { phases, decision, .. } = &running.report;
         let took = Duration::from_nanos(now_ps.saturating_sub(phases.0.armed_ps.unwrap_or(now_ps)) / 1000);
         let expected = decision.predicted(running.algorithm).unwrap_or_default();
-        if silence >= STALL && took >= 2 * expected {
-            tracing::debug!(operation = running.operation, ?silence, "a connection has stalled");
+        let multicast = decision.predicted(Algorithm::Multicast).unwrap_or_default();
+        let is_slow = took >= 2 * expected.max(multicast);
+        let often = self.slowness.note(is_slow && restarts > 0);
+        if often || (is_slow && silence >= STALL) {
+            tracing::debug!(operation = running.operation, ?silence, restarts, "connections stall");
             group.tell();
         }
     }

@@ -18,7 +18,7 @@ use crate::memory::copier::Copier;
 use crate::p2p::Group;
 use crate::plan::Plan;
 use crate::protocol::driver::Driver;
-use crate::tuner::{Backoff, Conditions};
+use crate::tuner::{Backoff, Conditions, Slowness};
 
 /// The queues and threads of a communicator. Dropped as one: what can reach memory before the memory.
 pub(crate) struct Parts {
@@ -69,6 +69,7 @@ pub(crate) struct Engine {
     pub(crate) conditions: Conditions,
     /// Whether operations keep off their connections.
     pub(crate) backoff: Backoff,
+    pub(crate) slowness: Slowness,
     pub(crate) place: RankInfo,
     pub(crate) id: u64,
     pub(crate) ids: CollectiveIds,
