@@ -352,7 +352,7 @@ fn a_lost_packet_costs_no_timeout() {
     assert!(lost > 10, "{lost} runs have waited for a probe");
 }
 
-/// A negative acknowledgement that is lost as well costs a connection a restart. Where that makes operations slow often, one of them tells all
+/// A negative acknowledgement that is lost as well costs a connection a restart. Where that has cost more than multicast would, an operation tells all
 /// ranks, and the next 64 go by multicast.
 #[test]
 fn connections_that_stall_often_are_avoided_by_all_ranks() {
@@ -373,7 +373,7 @@ fn connections_that_stall_often_are_avoided_by_all_ranks() {
             assert!(took < Duration::from_millis(8), "no operation waits for a timeout: {runs:?}");
         }
         let avoided = avoided.expect("slow operations");
-        assert!(avoided > 2, "one slow operation is not enough: {runs:?}");
+        assert!(avoided >= 2, "the operation after a slow one tells all: {runs:?}");
         assert!(runs[avoided..][..64].iter().all(|(algorithm, _)| *algorithm == Algorithm::Multicast), "{runs:?}");
         assert!(is_direct(&runs[avoided + 64]), "they are tried again: {runs:?}");
     });

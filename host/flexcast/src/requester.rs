@@ -18,10 +18,15 @@ use flexio::{Access, InlineRequest, LocalSlice, Path, QueuePair, RemoteQp, Retry
 const FLUSHED: u32 = 5;
 /// Packet numbers have 24 bits.
 const PSN_MASK: u32 = 0xFF_FFFF;
-/// A peer that has not acknowledged anything for so long is probed: many round trips, and a small part of a card's own timeout. The
-/// connection restarts after as long again, and then after twice as long as before each time, but not before what is under way has had
-/// time on the [`Wire`].
-const FIRST_PS: u64 = 25_000_000;
+/// A peer is probed that has been silent for twice as long as it has been lately at most, within these bounds: a probe does no harm but that
+/// it takes a packet.
+const PROBE_PS: [u64; 2] = [8_000_000, 25_000_000];
+/// The connection restarts if a probe has brought nothing for four times as long, within these bounds, and again after twice as long as before
+/// each time, but not before what is under way has had time on the [`Wire`]. A network that is full delays acknowledgements, too, and what
+/// is sent again makes it no emptier.
+const RESTART_PS: [u64; 2] = [25_000_000, 500_000_000];
+/// What a silence usually is at most, before anything is known.
+const FIRST_PS: u64 = 16_000_000;
 /// Probes and restarts of one silence. Behind them there is the card's own timeout.
 const MOST_TRIES: u32 = 4;
 
@@ -100,6 +105,16 @@ enum State {
     Broken,
 }
 
+const fn within(ps: u64, [least_ps, most_ps]: [u64; 2]) -> u64 {
+    if ps < least_ps {
+        least_ps
+    } else if ps > most_ps {
+        most_ps
+    } else {
+        ps
+    }
+}
+
 /// Until when what has been posted on all connections of a rank is on the slowest link at least.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wire {
@@ -145,22 +160,38 @@ struct Silence {
     /// When something is tried next.
     at_ps: u64,
     tries: u32,
+    /// When something was tried last.
+    tried_ps: u64,
     /// When an acknowledgement began to be awaited, or the last one came.
     since_ps: u64,
     longest_ps: u64,
+    /// What silences have lately been at most, without a probe.
+    usual_ps: u64,
 }
 
 impl Silence {
-    const NONE: Self = Self { at_ps: u64::MAX, tries: 0, since_ps: 0, longest_ps: 0 };
+    const NONE: Self = Self { at_ps: u64::MAX, tries: 0, tried_ps: 0, since_ps: 0, longest_ps: 0, usual_ps: FIRST_PS };
 
     /// From now on an acknowledgement is awaited.
     const fn begin(&mut self, now_ps: u64) {
-        (self.since_ps, self.tries, self.at_ps) = (now_ps, 0, now_ps.saturating_add(FIRST_PS));
+        (self.since_ps, self.tries, self.at_ps) = (now_ps, 0, now_ps.saturating_add(self.patience_ps()));
+    }
+
+    /// How long a peer may be silent before it is probed.
+    const fn patience_ps(&self) -> u64 {
+        within(self.usual_ps.saturating_mul(2), PROBE_PS)
     }
 
     /// Something is acknowledged.
     fn end(&mut self, now_ps: u64) {
-        self.longest_ps = self.longest_ps.max(now_ps.saturating_sub(self.since_ps));
+        let silence_ps = now_ps.saturating_sub(self.since_ps);
+        self.longest_ps = self.longest_ps.max(silence_ps);
+        if self.tries == 0 {
+            self.usual_ps = silence_ps.max(self.usual_ps - self.usual_ps / 16);
+        } else if self.tries > 1 && now_ps.saturating_sub(self.tried_ps) > self.usual_ps.saturating_mul(2) {
+            // The restart has not brought the answer: there was no loss.
+            self.usual_ps = silence_ps.min(RESTART_PS[1]).max(self.usual_ps);
+        }
         self.begin(now_ps);
     }
 
@@ -173,7 +204,9 @@ impl Silence {
     }
 
     const fn tried(&mut self, now_ps: u64) {
-        self.at_ps = now_ps.saturating_add(FIRST_PS << self.tries);
+        let restart_ps = within(self.usual_ps.saturating_mul(4), RESTART_PS);
+        self.tried_ps = now_ps;
+        self.at_ps = now_ps.saturating_add(restart_ps << self.tries);
         self.tries += 1;
     }
 
@@ -360,20 +393,51 @@ mod tests {
         let mut silence = Silence::NONE;
         assert_eq!(silence.next_ps(&IDLE), Some(u64::MAX));
         silence.begin(1000);
-        for factor in [1, 1, 2, 4] {
-            assert_eq!(silence.next_ps(&IDLE), Some(1000 + FIRST_PS * factor));
+        for after_ps in [PROBE_PS[1], 4 * FIRST_PS, 8 * FIRST_PS, 16 * FIRST_PS] {
+            assert_eq!(silence.next_ps(&IDLE), Some(1000 + after_ps));
             silence.tried(1000);
         }
         assert_eq!(silence.next_ps(&IDLE), None);
         silence.end(2000);
-        let busy = Wire { busy_ps: 10 * FIRST_PS, ..IDLE };
-        assert_eq!(silence.next_ps(&busy), Some(2000 + FIRST_PS), "a probe does no harm");
+        let busy = Wire { busy_ps: 10 * RESTART_PS[1], ..IDLE };
+        assert_eq!(silence.next_ps(&busy), Some(2000 + PROBE_PS[1]), "a probe does no harm");
         silence.tried(2000);
-        assert_eq!(silence.next_ps(&busy), Some(20 * FIRST_PS - 2000));
+        assert_eq!(silence.next_ps(&busy), Some(20 * RESTART_PS[1] - 2000));
         silence.end(3000);
-        assert_eq!(silence.next_ps(&IDLE), Some(3000 + FIRST_PS));
+        assert_eq!(silence.next_ps(&IDLE), Some(3000 + PROBE_PS[1]));
         silence.begin(u64::MAX);
         assert_eq!(silence.next_ps(&IDLE), Some(u64::MAX));
+    }
+
+    #[test]
+    fn a_peer_that_is_usually_quick_is_probed_sooner() {
+        let mut silence = Silence::NONE;
+        let patience_ps = |silence: &Silence| silence.at_ps - silence.since_ps;
+        let mut now_ps = 0;
+        for _ in 0..100 {
+            silence.begin(now_ps);
+            now_ps += 5_000_000;
+            silence.end(now_ps);
+        }
+        assert_eq!(patience_ps(&silence), 10_000_000);
+        silence.end(now_ps + 6_000_000);
+        assert_eq!(patience_ps(&silence), 12_000_000);
+        silence.tried(now_ps);
+        assert_eq!(silence.at_ps - now_ps, 25_000_000, "four times 6 us, and not less");
+        silence.end(now_ps + 30_000_000);
+        assert_eq!(patience_ps(&silence), 12_000_000, "one that a probe has ended does not count");
+        (silence.tried(now_ps), silence.tried(now_ps + 60_000_000));
+        silence.end(now_ps + 65_000_000);
+        assert_eq!(patience_ps(&silence), 12_000_000, "nor one that a restart has ended");
+        (silence.tried(now_ps), silence.tried(now_ps + 80_000_000));
+        silence.end(now_ps + 135_000_000);
+        assert_eq!(
+            (patience_ps(&silence), silence.usual_ps),
+            (25_000_000, 70_000_000),
+            "one that a restart has ended does"
+        );
+        (0..200).for_each(|_| silence.end(silence.since_ps));
+        assert_eq!(patience_ps(&silence), 8_000_000);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! responder sends no second one before the missing packet has come: the connection restarts, or, if that does not help, stands still for
 //! its whole timeout. Multicast has no such wait: where losses are so frequent that this happens often, the next operations go by multicast.
 
+use std::time::Duration;
+
 /// Operations without connections after a stall: enough that a stall of 8.4 ms now and then does not decide how long many operations take.
 const FIRST: u32 = 64;
 /// The most, when connections stall each time they are tried again.
@@ -40,21 +42,27 @@ impl Backoff {
     }
 }
 
-/// How often operations over connections have been slow for their losses lately, as one rank sees it.
+/// What losses have cost operations over connections lately, beyond what multicast would have taken, as one rank sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slowness {
-    level: u32,
+    lost_ns: u128,
 }
 
 impl Slowness {
-    /// What a slow operation adds; each other one takes 1 away.
-    const SLOW: u32 = 8;
-
-    /// Takes note of an operation; tells whether slow ones are frequent: two, with fewer than eight others between them.
-    pub(crate) fn note(&mut self, slow: bool) -> bool {
-        let often = slow && self.level > 0;
-        self.level = if slow { Self::SLOW } else { self.level.saturating_sub(1) };
-        often
+    /// Takes note of an operation that took so long and was expected to take so long by multicast; `stalled`: a connection had restarted or stood
+    /// still, without which the others have waited for a rank. Tells whether multicast is better: what has been lost in all, less what
+    /// operations since have gained, is four times as long as one takes.
+    pub(crate) fn note(&mut self, took: Duration, multicast: Duration, stalled: bool) -> bool {
+        // Multicast loses chunks, too.
+        let with_losses = multicast * 5 / 4;
+        let gained = with_losses.saturating_sub(took).as_nanos();
+        let lost = if stalled { took.saturating_sub(with_losses).as_nanos() } else { 0 };
+        self.lost_ns = self.lost_ns.saturating_sub(gained).saturating_add(lost);
+        let is_better = lost > 0 && self.lost_ns >= 4 * multicast.as_nanos();
+        if is_better {
+            self.lost_ns = 0;
+        }
+        is_better
     }
 }
 
@@ -83,13 +91,18 @@ mod tests {
     }
 
     #[test]
-    fn one_slow_operation_among_many_is_not_often() {
+    fn slow_operations_count_less_what_others_have_gained() {
+        let multicast = Duration::from_micros(80);
         let mut slowness = Slowness::default();
-        assert!(!slowness.note(true));
-        (0..8).for_each(|_| assert!(!slowness.note(false)));
-        assert!(!slowness.note(true), "8 others between them");
-        (0..7).for_each(|_| assert!(!slowness.note(false)));
-        assert!(slowness.note(true));
+        let mut note = |us: u64, stalled| slowness.note(Duration::from_micros(us), multicast, stalled);
+        assert!(!note(260, true), "160 beyond 100, and 320 are needed");
+        assert!(!note(9000, false), "a rank that came late");
+        assert!(note(260, true));
+        assert!(!note(260, true), "counted anew");
+        assert!(!note(70, false));
+        assert!(!note(260, true), "30 have been gained");
+        assert!(note(130, true));
+        assert!(note(8400, true), "a timeout of the card is enough");
     }
 
     #[test]

@@ -26,14 +26,15 @@ fn staging_holds_what_was_published() {
 
 #[test]
 fn queue_pairs_are_counted_as_they_are_made() {
-    for (ranks, control) in [(1, 0), (2, 1), (3, 2), (8, 5), (16, 7), (188, 16), (1024, 19)] {
+    for (ranks, control) in [(1, 0), (2, 2), (3, 4), (8, 10), (16, 14), (188, 32), (1024, 38)] {
         let footprint = Config::default().footprint(ranks, 4096).unwrap();
         assert_eq!(footprint.control_queue_pairs, control, "{ranks} ranks");
         // One for each subgroup, whatever the number of senders.
         assert_eq!((footprint.receive_queue_pairs, footprint.send_queue_pairs), (4, 4));
         assert_eq!(footprint.loopback_queue_pairs, 4 + 6);
-        // Dissemination has a peer ahead and one behind in each round; the nearest two are the ring's.
-        assert!(control <= 2 * u32::from(ranks > 1) * (ranks.next_power_of_two().ilog2()));
+        // Dissemination has a peer ahead and one behind in each round; the nearest two are the ring's. Each has
+        // a queue pair for each direction.
+        assert!(control <= 4 * u32::from(ranks > 1) * (ranks.next_power_of_two().ilog2()));
     }
     assert!(Config::default().footprint(0, 4096).is_err());
 }

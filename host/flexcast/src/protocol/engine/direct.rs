@@ -107,11 +107,8 @@ impl Engine {
         self.backoff.went_well(running.operation);
         let Report { phases, decision, .. } = &running.report;
         let took = Duration::from_nanos(now_ps.saturating_sub(phases.0.armed_ps.unwrap_or(now_ps)) / 1000);
-        let expected = decision.predicted(running.algorithm).unwrap_or_default();
-        let multicast = decision.predicted(Algorithm::Multicast).unwrap_or_default();
-        let is_slow = took >= 2 * expected.max(multicast);
-        let often = self.slowness.note(is_slow && restarts > 0);
-        if often || (is_slow && silence >= STALL) {
+        let multicast = decision.predicted(Algorithm::Multicast).unwrap_or(took);
+        if self.slowness.note(took, multicast, restarts > 0 || silence >= STALL) {
             tracing::debug!(operation = running.operation, ?silence, restarts, "connections stall");
             group.tell();
         }
