@@ -467,6 +467,10 @@ typedef struct {
    * What carries the data of an Allgather, one of FLEXCAST_ALGORITHM_*. With FLEXCAST_CONTROL_DEVICE it is multicast.
    */
   uint32_t algorithm;
+  /**
+   * Whether (1 or 0) the host's reliable connections restart where a lost negative acknowledgement would make them wait for their timeout.
+   */
+  uint32_t restarts;
 } flexcast_config;
 
 /**

@@ -105,6 +105,8 @@ pub struct flexcast_config {
     pub control: u32,
     /// What carries the data of an Allgather, one of FLEXCAST_ALGORITHM_*. With FLEXCAST_CONTROL_DEVICE it is multicast.
     pub algorithm: u32,
+    /// Whether (1 or 0) the host's reliable connections restart where a lost negative acknowledgement would make them wait for their timeout.
+    pub restarts: u32,
 }
 
 /// Nanoseconds of a time; one beyond 584 years is as good as for ever.
@@ -134,6 +136,7 @@ impl flexcast_config {
             chains: config.chains,
             lookahead_chunks: config.lookahead_chunks.unwrap_or(FLEXCAST_LOOKAHEAD_AUTOMATIC),
             retry_exponent: config.retry_exponent.into(),
+            restarts: config.restarts.into(),
             data_class: config.data_class.into(),
             control_class: config.control_class.into(),
             max_receive_bytes: config.max_receive_bytes,
@@ -228,6 +231,7 @@ impl flexcast_config {
             .lookahead_chunks((self.lookahead_chunks != FLEXCAST_LOOKAHEAD_AUTOMATIC).then_some(self.lookahead_chunks))
             // The card has five bits for it.
             .retry_exponent(byte("retry_exponent", self.retry_exponent, 31)?)
+            .restarts(self.restarts != 0)
             .data_class(byte("data_class", self.data_class, u8::MAX)?)
             .control_class(byte("control_class", self.control_class, u8::MAX)?)
             .max_receive_bytes(self.max_receive_bytes)

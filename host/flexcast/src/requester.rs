@@ -35,6 +35,8 @@ pub(crate) const PROBES: u32 = 2;
 /// Bytes of a message that go with its entry, and with them to the card in one access: a BlueFlame register takes entries of 256 bytes, of
 /// which 20 are not data.
 pub(crate) const INLINE_BYTES: usize = 236;
+// One packet on the shortest MTU.
+const _: () = assert!(INLINE_BYTES <= 256);
 
 /// What a request does. The memory that it names stays as it is until the request is over.
 #[derive(Clone, Copy, Debug)]
@@ -426,10 +428,12 @@ mod tests {
         assert_eq!(silence.at_ps - now_ps, 25_000_000, "four times 6 us, and not less");
         silence.end(now_ps + 30_000_000);
         assert_eq!(patience_ps(&silence), 12_000_000, "one that a probe has ended does not count");
-        (silence.tried(now_ps), silence.tried(now_ps + 60_000_000));
+        silence.tried(now_ps);
+        silence.tried(now_ps + 60_000_000);
         silence.end(now_ps + 65_000_000);
         assert_eq!(patience_ps(&silence), 12_000_000, "nor one that a restart has ended");
-        (silence.tried(now_ps), silence.tried(now_ps + 80_000_000));
+        silence.tried(now_ps);
+        silence.tried(now_ps + 80_000_000);
         silence.end(now_ps + 135_000_000);
         assert_eq!(
             (patience_ps(&silence), silence.usual_ps),
@@ -473,7 +477,5 @@ mod tests {
         assert_eq!(counts.map(|request| request.packets(1024)), [1, 1, 1, 2, 1, 4]);
         let write = |local| Request::Write { local, remote_addr: 0, rkey: 0, immediate: None };
         assert_eq!([write(None), write(Some(local(3000)))].map(|request| request.packets(1024)), [1, 3]);
-        // The shortest MTU is 256 bytes.
-        assert!(INLINE_BYTES <= 256);
     }
 }

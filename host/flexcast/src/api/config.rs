@@ -177,6 +177,9 @@ pub struct Config {
     /// Control messages that are lost are sent again after 4.096 us x 2 to this power, up to seven times; then the connection breaks and
     /// the operation fails. Default 11: 8.4 ms.
     pub retry_exponent: u8,
+    /// Whether the host's reliable connections restart where a lost negative acknowledgement would make them wait for that time. Default true. No
+    /// card has run it yet: one that does not go on with a peer that begins again would break the connection.
+    pub restarts: bool,
     /// Longest life of a packet in the fabric: collective ids are not used again sooner. Default 10 ms.
     pub packet_lifetime: Duration,
     /// Last-level cache of the DPA, which rings, bitmaps and contexts should fit in, in bytes. Default 1.5 MB, as published.
@@ -236,6 +239,7 @@ setters! {
     barrier_timeout: Duration,
     recovery_timeout: Duration,
     retry_exponent: u8,
+    restarts: bool,
     packet_lifetime: Duration,
     cache_bytes: u64,
     pacing_gbit_per_s: Option<u32>,
@@ -271,6 +275,7 @@ impl Default for Config {
             barrier_timeout: Duration::from_secs(10),
             recovery_timeout: Duration::from_millis(100),
             retry_exponent: 11,
+            restarts: true,
             packet_lifetime: Duration::from_millis(10),
             cache_bytes: 1_500_000,
             pacing_gbit_per_s: None,

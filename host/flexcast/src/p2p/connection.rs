@@ -151,8 +151,8 @@ impl Connection {
         let control = QueueDepths { send: CONTROL_DEPTH + PROBES, receive: CONTROL_DEPTH };
         Ok(Self {
             slots,
-            data: Pair::new(pd, completions, data, Traffic::Data)?,
-            control: Pair::new(pd, completions, control, Traffic::Control)?,
+            data: Pair::new(pd, completions, data, Traffic::Data, config.restarts)?,
+            control: Pair::new(pd, completions, control, Traffic::Control, config.restarts)?,
             peer_accepts: 0,
             config,
             announced: [None; 2],
@@ -381,6 +381,7 @@ impl Pair {
         completions: &CompletionQueue,
         depths: QueueDepths,
         traffic: Traffic,
+        may_restart: bool,
     ) -> Result<Self, Error> {
         let (inline_bytes, access) = match traffic {
             // Probes are Reads of nothing.
@@ -393,7 +394,7 @@ impl Pair {
         let asking = QueuePair::with_inline(pd, Transport::Rc, completions, completions, asking, inline_bytes)?;
         let answerer = QueuePair::new(pd, Transport::Rc, completions, completions, answering)?;
         answerer.init(access, 0)?;
-        Ok(Self { requester: Requester::new(asking, pd.device().port().mtu_bytes(), true)?, answerer })
+        Ok(Self { requester: Requester::new(asking, pd.device().port().mtu_bytes(), may_restart)?, answerer })
     }
 
     /// The one place where queue pairs are given a path, and so the one where data and control get their traffic classes.

@@ -63,6 +63,8 @@ pub struct Config {
     pub bound: Bound,
     /// Patience of the connections with a silent peer. Default: that of a communicator's control connections, 8.4 ms, 7 times.
     pub retry: Retry,
+    /// See [`Config::restarts`](crate::Config::restarts). Default true.
+    pub restarts: bool,
     /// The lowest rate of all ranks' links in Gbit/s, by which a silent peer is judged; 0: that of the own port. Default 0.
     pub link_gbit_per_s: u64,
     /// Traffic class of data; bits 7 to 5 are the priority. Default 0, as a communicator's.
@@ -74,12 +76,13 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         // One source for both, so that they stay comparable.
-        let crate::Config { retry_exponent, data_class, control_class, .. } = crate::Config::default();
+        let crate::Config { retry_exponent, restarts, data_class, control_class, .. } = crate::Config::default();
         Self {
             writes: 16,
             write_bytes: 1 << 20,
             bound: Bound::millis(10_000),
             retry: Retry { timeout_exponent: retry_exponent, count: 7 },
+            restarts,
             link_gbit_per_s: 0,
             data_class,
             control_class,

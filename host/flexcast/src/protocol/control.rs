@@ -123,7 +123,7 @@ impl Drop for Control {
 
 impl Control {
     /// A connection, not yet connected, for each of `ranks` (ascending), for messages with up to `eager_bytes` bytes of data. `restarts`: see
-    /// [`Requester::new`].
+    /// [`Config::restarts`].
     pub(crate) fn new(card: &Card, ranks: &[u32], eager_bytes: usize, restarts: bool) -> Result<Self> {
         let count = ranks.len() as u32;
         let slot_bytes =

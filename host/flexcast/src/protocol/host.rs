@@ -10,6 +10,7 @@ use flexcast_proto::{
 };
 
 use crate::api::card::Card;
+use crate::api::config::Config;
 use crate::api::report::{MessageCounts, Report};
 use crate::dpa::send::Send as SendThreads;
 use crate::error::Result;
@@ -57,12 +58,13 @@ impl HostDriver {
         place: RankInfo,
         first_operation: u32,
         peers: &[u32],
-        eager_bytes: u32,
+        config: &Config,
     ) -> Result<Self> {
+        let eager_bytes = config.eager_bytes;
         Ok(Self {
             place,
             participant: Participant::new(place, first_operation),
-            control: Control::new(card, peers, eager_bytes as usize / 2, true)?,
+            control: Control::new(card, peers, eager_bytes as usize / 2, config.restarts)?,
             codec: Codec::new(0, place.ranks()),
             eager: Eager::new(place, eager_bytes.into()),
             current: Current::default(),

@@ -83,8 +83,8 @@ fn direct(card: &Card, config: &Config, place: RankInfo) -> Result<Option<(p2p::
         return Ok(None);
     }
     let retry = Retry { timeout_exponent: config.retry_exponent, count: 7 };
-    let Config { data_class, control_class, .. } = *config;
-    let p2p_config = p2p::Config { retry, data_class, control_class, ..p2p::Config::default() };
+    let Config { data_class, control_class, restarts, .. } = *config;
+    let p2p_config = p2p::Config { retry, restarts, data_class, control_class, ..p2p::Config::default() };
     let made = p2p::Connections::new(place, &operations, p2p_config).and_then(|connections| {
         let completions = CompletionQueue::new(card.device(), connections.completions())?;
         connections.prepare(card.pd(), &completions)
@@ -159,7 +159,7 @@ impl Pending {
                 let shared = (device_memory, device_shared, signals);
                 Box::new(DeviceDriver::new(card, &config, place, *unit, (&peers, &neighbours(place)), shared)?)
             }
-            None => Box::new(HostDriver::new(card, place, FIRST_OPERATION, &peers, config.eager_bytes)?),
+            None => Box::new(HostDriver::new(card, place, FIRST_OPERATION, &peers, &config)?),
         };
         let QueuePairs { control, ends, rows } = driver.queue_pairs();
         let (direct, direct_bytes) = direct(card, &config, place)?.unzip();

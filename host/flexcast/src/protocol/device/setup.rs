@@ -75,7 +75,7 @@ impl DeviceDriver {
         };
         Ok(Self {
             place,
-            control: Control::new(card, neighbours, 0, true)?,
+            control: Control::new(card, neighbours, 0, config.restarts)?,
             handler,
             mailbox,
             mailbox_target,
