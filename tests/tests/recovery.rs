@@ -144,6 +144,24 @@ fn a_lost_negative_acknowledgement_costs_no_timeout() {
     }
 }
 
+/// The card's own connections have nobody who notices that a peer is silent. Once a rank knows that the network loses packets, an empty write
+/// follows each of its messages: then it takes two losses in a row to cost a timeout.
+#[test]
+fn the_protocol_on_the_card_waits_for_few_timeouts() {
+    let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
+    let params = SimParams { ranks: 8, bytes: 64, warm_up: 10, iterations: 100, ..SimParams::default() };
+    let config = params.config.clone().control(Control::Device).max_receive_bytes(8 * 64).retry_exponent(11);
+    let params = SimParams { config, ..params };
+    let machine = Machine { loss_ppm: Some(20_000), seed: Some(2), ..Machine::default() };
+    let provider = emu_provider::emulated(machine.config_of(8).expect("a switch")).expect("a machine");
+    let report = run::run(&provider, Some(&image), &params, &run::source(&params).expect("memory"), &mut |_| {})
+        .expect("it runs");
+    assert!(report.digest_ok, "{:?}", report.errors);
+    let (lost, timeouts) = (report.traffic.lost_frames, report.traffic.timeouts);
+    eprintln!("{lost} frames lost, {timeouts} timeouts, {:.1} us (emulated)", report.virtual_time_us);
+    assert!(lost > 200 && timeouts * 10 < lost, "{lost} lost, {timeouts} timeouts");
+}
+
 /// A frame that is lost on its root's own link is missing on all other ranks. Each fetches it from its left neighbour once that has it: the
 /// chain has P - 1 hops, and its time grows with P.
 #[test]

@@ -53,7 +53,7 @@ pub use send::{
 };
 
 /// Version of the byte layouts and command bits in this crate; raised with every change.
-pub const ABI_VERSION: u32 = 9;
+pub const ABI_VERSION: u32 = 10;
 
 /// Oldest version whose host can still drive this firmware.
 pub const ABI_MIN_VERSION: u32 = 8;

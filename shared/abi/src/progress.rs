@@ -28,11 +28,20 @@ pub const COMMAND_CUT_OFF: u32 = 32;
 /// Likewise, with [`COMMAND_POST`]: the operation's data rides on the barrier. It begins at once, and no receive context and no send worker has a
 /// part in it.
 pub const COMMAND_EAGER: u32 = 64;
+/// Likewise, with [`COMMAND_POST`]: from this operation on, or from here on no longer if it has been so, an empty write follows messages on their
+/// connections. The peer's card then asks for one that is lost, where otherwise nothing happens before the timeout of this one.
+pub const COMMAND_FOLLOW: u32 = 128;
 
 /// Every bit that a command may have. It is part of the hash of the ABI: firmware that lacks one would take the command and leave that part
 /// of it undone.
-pub const COMMANDS: u32 =
-    COMMAND_POST | COMMAND_DELIVERED | COMMAND_READ | COMMAND_FAIL | COMMAND_TIME | COMMAND_CUT_OFF | COMMAND_EAGER;
+pub const COMMANDS: u32 = COMMAND_POST
+    | COMMAND_DELIVERED
+    | COMMAND_READ
+    | COMMAND_FAIL
+    | COMMAND_TIME
+    | COMMAND_CUT_OFF
+    | COMMAND_EAGER
+    | COMMAND_FOLLOW;
 
 /// Value of [`ProgressReport::flags`]: the barrier of the operation is passed.
 pub const REPORT_READY: u32 = 1;
@@ -110,8 +119,8 @@ abi_struct! {
         pub rows_remote: u64,
         /// Their remote key.
         pub rows_rkey: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// Entries written up to the last empty write, modulo 2^32 (progress thread).
+        pub followed: u32,
         /// Entries after which the card has read the row last sent from; 0: it has (progress thread).
         pub reads_row_until: u64,
     }
@@ -446,8 +455,8 @@ abi_struct! {
         pub reads: u32,
         /// 1 while it is not told that an operation is over of which there is nothing to report.
         pub unannounced: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// 1: an empty write follows messages; [`COMMAND_FOLLOW`] changes it.
+        pub follows: u32,
         /// Eager data of the own signals, as in the command, two rounds in a word.
         pub carried: [u64; 5],
         /// Own turn of the posted operation, as in the command.

@@ -11,9 +11,9 @@ use std::mem::{offset_of, size_of};
 use std::ops::Range;
 
 use flexcast_abi::progress::{
-    COMMAND_BYTES, COMMAND_CUT_OFF, COMMAND_DELIVERED, COMMAND_EAGER, COMMAND_FAIL, COMMAND_POST, COMMAND_READ,
-    COMMAND_TIME, NOBODY, REPORT_DISAGREES, REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY, REPORT_RELEASED,
-    REPORT_RELEASING,
+    COMMAND_BYTES, COMMAND_CUT_OFF, COMMAND_DELIVERED, COMMAND_EAGER, COMMAND_FAIL, COMMAND_FOLLOW, COMMAND_POST,
+    COMMAND_READ, COMMAND_TIME, NOBODY, REPORT_DISAGREES, REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY,
+    REPORT_RELEASED, REPORT_RELEASING,
 };
 use flexcast_abi::progress::{REPORTS_BYTES, ROUNDS};
 use flexcast_abi::{
@@ -140,7 +140,16 @@ pub(crate) struct DeviceDriver {
     finish_given: bool,
     failure_given: bool,
     lost: Option<Failure>,
+    /// Operations for which the network counts as one that loses packets.
+    lossy: u32,
+    /// Whether an empty write follows each message of the card.
+    follows: bool,
+    /// Timeout of the card's connections.
+    timeout_ps: u64,
 }
+
+/// For so many operations after a loss the network counts as one that loses packets.
+const LOSSY_OPERATIONS: u32 = 64;
 
 impl DeviceDriver {
     /// What the progress thread has announced: the number of its last report, modulo 2^32, and that of the last operation that is over.
@@ -240,9 +249,10 @@ impl DeviceDriver {
     fn post(&mut self, posting: &Posting<'_>, send_sequence: u64) {
         let Posting { descriptor, turn, here, receive_sequence, .. } = *posting;
         let Summary { kind, root, amount, chunk_bytes, chains, .. } = descriptor.summary;
+        let follow = self.follow();
         let nobody = |position: Option<u32>| position.unwrap_or(NOBODY);
         self.command = ProgressCommand {
-            flags: self.command.flags | COMMAND_POST,
+            flags: self.command.flags | COMMAND_POST | follow,
             operation: self.operation,
             pieces: descriptor.pieces,
             kind: kind as u32,
@@ -267,9 +277,25 @@ impl DeviceDriver {
         self.begin(descriptor.summary, posting.plan.foreign_pieces());
     }
 
+    /// Takes note of whether packets have been lost in the current operation.
+    const fn loses(&mut self, lost: bool) {
+        if lost {
+            self.lossy = LOSSY_OPERATIONS;
+        }
+    }
+
+    /// What a post says of the network: whether it begins to lose packets, or loses none any more.
+    const fn follow(&mut self) -> u32 {
+        let follows = self.lossy > 0;
+        let changes = follows != self.follows;
+        self.follows = follows;
+        if changes { COMMAND_FOLLOW } else { 0 }
+    }
+
     /// Begins to follow the operation that the next command posts.
     fn begin(&mut self, summary: Summary, foreign: PieceSet) {
         self.operation = self.operation.wrapping_add(1);
+        self.lossy = self.lossy.saturating_sub(1);
         self.summary = Some(summary);
         (self.asked, self.foreign) = (PieceSet::EMPTY, foreign);
         self.groups.clear();
@@ -384,6 +410,7 @@ impl Driver for DeviceDriver {
         let own = blocks[self.place.rank() as usize].clone();
         rows.memory.write(rows.of(descriptor.operation), &bytes[own])?;
         let Summary { kind, root, amount, chunk_bytes, chains, .. } = descriptor.summary;
+        let follow = self.follow();
         let mut eager = [0; ROUNDS];
         let rounds = u32::BITS - (self.place.ranks() - 1).leading_zeros();
         for (round, carried) in (0..).zip(&mut eager).take(rounds as usize) {
@@ -395,7 +422,7 @@ impl Driver for DeviceDriver {
             }
         }
         self.command = ProgressCommand {
-            flags: self.command.flags | COMMAND_POST | COMMAND_EAGER,
+            flags: self.command.flags | COMMAND_POST | COMMAND_EAGER | follow,
             operation: self.operation,
             kind: kind as u32,
             root,
@@ -438,6 +465,7 @@ impl Driver for DeviceDriver {
             Notice::OwnBlock => {}
             Notice::Transferred { .. } | Notice::TransferredAll | Notice::Disagrees { .. } => {}
             Notice::CutOff { lost } => {
+                self.loses(!lost.is_empty());
                 self.command.flags |= COMMAND_DELIVERED | COMMAND_CUT_OFF;
                 insert(&mut self.command.delivered, &self.foreign.without(&lost));
             }
@@ -481,6 +509,9 @@ impl Driver for DeviceDriver {
                 return Ok(Some(Step::Release));
             }
             if self.has(REPORT_RELEASED) && !std::mem::replace(&mut self.finish_given, true) {
+                // A message that was lost, in this operation or at a rank that therefore came late to it.
+                let took_ps = self.completion.released_ps.saturating_sub(self.completion.armed_ps);
+                self.loses(took_ps >= self.timeout_ps / 2);
                 return Ok(Some(Step::SendsFinished));
             }
         }

@@ -3,8 +3,8 @@
 use core::mem::offset_of;
 
 use dpa::abi::progress::{
-    COMMAND_CUT_OFF, COMMAND_DELIVERED, COMMAND_EAGER, COMMAND_FAIL, COMMAND_POST, COMMAND_READ, COMMAND_TIME, NOBODY,
-    RANK_WORDS, REPORT_DISAGREES, REPORT_FAILED, ROUNDS,
+    COMMAND_CUT_OFF, COMMAND_DELIVERED, COMMAND_EAGER, COMMAND_FAIL, COMMAND_FOLLOW, COMMAND_POST, COMMAND_READ,
+    COMMAND_TIME, NOBODY, RANK_WORDS, REPORT_DISAGREES, REPORT_FAILED, ROUNDS,
 };
 use dpa::abi::{ProgressCommand, ProgressThreadStatus};
 use dpa::proto::sequencer::Turn;
@@ -84,6 +84,7 @@ impl ProgressEngine<'_> {
             let Ok(cause) = Cause::from_bits(cause) else { return false };
             self.participant.fail(Failure { culprit, witness, cause });
         }
+        self.state.follows ^= u32::from(flags & COMMAND_FOLLOW != 0);
         self.state.due |= u32::from(flags & COMMAND_TIME != 0);
         self.state.unreported = 1;
         true

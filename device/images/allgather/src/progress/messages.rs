@@ -18,9 +18,9 @@ const WORDS: usize = MAX_BYTES.div_ceil(8);
 
 const _: () = assert!(WORDS as u64 * 8 <= MESSAGE_BYTES);
 
-/// Most entries of a message: its eager data and itself.
-const MESSAGE_ENTRIES: u64 = 2;
-/// Of messages that have no eager data every so many is completed visibly, and each that has. A queue without room has such an entry under way.
+/// Most entries of a message: its eager data, itself, and what follows it.
+const MESSAGE_ENTRIES: u64 = 3;
+/// Of entries every so many is completed visibly, and each message that has eager data. A queue without room has such an entry under way.
 const SIGNALLED: u64 = 8;
 
 /// Where the round of a signal is in its third word.
@@ -175,6 +175,20 @@ impl ProgressEngine<'_> {
         self.state.full += u32::from(is_full(peer));
     }
 
+    /// Posts an empty write behind what has been sent since the last time, to each peer.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn follow(&mut self) {
+        for peer in self.peers.iter_mut().filter(|peer| peer.broken == 0 && peer.followed != peer.produced as u32) {
+            // Full ones have an entry under way whose completion wakes the thread.
+            if !is_full(peer) {
+                write_nothing(peer, &self.outbox);
+                peer.followed = peer.produced as u32;
+                self.state.full += u32::from(is_full(peer));
+            }
+        }
+    }
+
     /// A message has come that is no signal of the barrier under way, or whose sender has called something else.
     #[inline(never)]
     fn receive_other(&mut self, queue: &ReceiveQueue, producer: u64, (rank, slot, bytes): (u32, u64, u32)) {
@@ -292,7 +306,7 @@ fn write_row(peer: &mut ProgressPeer, queue: &SendQueue, set_up: &ProgressSetUp,
     peer.produced += 1;
 }
 
-/// Flags of a message without a row that is entry number `index`.
+/// Flags of entry number `index`, unless it is a message behind a row.
 const fn flags_of(index: u64) -> u8 {
     if (index + 1).is_multiple_of(SIGNALLED) { FLAG_SIGNALLED } else { FLAG_ON_ERROR }
 }
@@ -313,6 +327,27 @@ fn post(
         ControlSegment::tail(flags, 0),
         u64::from(bytes) << 32 | u64::from(lkey),
         address,
+    ];
+    queue.write_words(index, words);
+    fence::memory_write();
+    queue.set_producer(produced);
+    fence::outbox();
+    outbox.ring_sq(queue.number(), produced);
+}
+
+/// Posts an RDMA Write of no bytes. The peer's card checks neither its address nor its key.
+fn write_nothing(peer: &mut ProgressPeer, outbox: &Outbox) {
+    /// Control segment and remote address.
+    const SEGMENTS: u8 = 2;
+    let queue = SendQueue::attach(&peer.send_queue);
+    let index = peer.produced;
+    let produced = index + 1;
+    peer.produced = produced;
+    let words = [
+        ControlSegment::head(index as u16, WqeOpcode::Write, queue.number(), SEGMENTS),
+        ControlSegment::tail(flags_of(index), 0),
+        0,
+        0,
     ];
     queue.write_words(index, words);
     fence::memory_write();

@@ -73,6 +73,9 @@ impl ProgressEngine<'_> {
                 self.act(&mut actions)
             };
             self.tell();
+            if self.state.follows != 0 {
+                self.follow();
+            }
             if !drained || !done {
                 return Next::Retrigger;
             }

@@ -106,6 +106,9 @@ impl DeviceDriver {
             finish_given: true,
             failure_given: false,
             lost: None,
+            lossy: 0,
+            follows: false,
+            timeout_ps: 4_096_000 << config.retry_exponent.min(31),
         })
     }
 
