@@ -329,6 +329,12 @@ fn post(
         address,
     ];
     queue.write_words(index, words);
+    hand_over(queue, outbox, produced);
+}
+
+/// Gives the card the entries before number `produced`.
+#[inline(always)]
+fn hand_over(queue: &SendQueue, outbox: &Outbox, produced: u64) {
     fence::memory_write();
     queue.set_producer(produced);
     fence::outbox();
@@ -350,10 +356,7 @@ fn write_nothing(peer: &mut ProgressPeer, outbox: &Outbox) {
         0,
     ];
     queue.write_words(index, words);
-    fence::memory_write();
-    queue.set_producer(produced);
-    fence::outbox();
-    outbox.ring_sq(queue.number(), produced);
+    hand_over(&queue, outbox, produced);
 }
 
 /// Writes a message of a kind that few operations have to its slot. Its bytes.
