@@ -75,7 +75,7 @@ fn seeds_that_were_wrong_are_right() {
         // A frame reached the end of a cable that has no card.
         235,
         // A root was given up that sent 64 bytes at a time to each of 13 ranks.
-        2_542_686_249,
+        2_542_686_249_u64,
     ] {
         let report = json(&mut soak(&format!("--first {seed} --seeds 1 --json")));
         assert_eq!(report["right"], 1, "{report}");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use emu_config::Machine;
-use emu_machine::Config as MachineConfig;
+use emu_machine::{Config as MachineConfig, CostModel};
 use emu_provider::emulated;
 use flexcast::{Config, Control, Transport};
 use flexcast_lab::sim::params::SimParams;
@@ -13,10 +13,10 @@ use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::image_bytes;
 
 const RANKS: u32 = 4;
-const BYTES: u64 = 192 << 10;
+const BYTES: u64 = 64 << 10;
 
-/// Two chunks of 64 bytes per activation, and all blocks in one chain: together they take longer than four times the cutoff, which is at about
-/// 1 ms (emulated), with every transport; to single ranks longer than the bound of the operation.
+/// Two chunks of 64 bytes per activation on slow cores, and all blocks in one chain: together they take longer than four times the cutoff, which
+/// allows half a microsecond for each, with every transport; to single ranks longer than the bound of the operation.
 fn slow(transport: Transport, control: Control) -> SimParams {
     let config = Config::default()
         .with_subgroups(1)
@@ -34,7 +34,8 @@ fn slow(transport: Transport, control: Control) -> SimParams {
 
 fn simulate(params: &SimParams) -> Report {
     let machine = Machine::default().config_of(params.cards()).expect("a switch");
-    let machine = MachineConfig { uc_multicast: params.needs_uc_multicast(), ..machine };
+    let cost = CostModel { gap_cycles: 60, ..machine.cost };
+    let machine = MachineConfig { uc_multicast: params.needs_uc_multicast(), cost, ..machine };
     let provider = emulated(machine).expect("a machine");
     let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
     run::run(&provider, Some(&image), params, &run::source(params).expect("memory"), &mut |_| {}).expect("it runs")
