@@ -10,6 +10,7 @@ use flexcast::p2p::algorithm::Allgather;
 use flexcast::{Config, Control, Overheads, Transport};
 use flexcast_lab::sim::algorithm::Algorithm;
 use flexcast_lab::sim::params::{Operation, SimParams};
+use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run;
 use flexcast_lab::sim::skew::PostSkew;
 use flexcast_lab::tput::run::ImageFile;
@@ -120,43 +121,42 @@ fn losses_cost_little_of_an_allgather() {
     }
 }
 
+/// Runs operations on links that lose 2 % of all frames, by `seed`: every rank has every byte.
+fn under_2_percent_loss(params: &SimParams, seed: u64) -> Report {
+    let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
+    let machine = Machine { loss_ppm: Some(20_000), seed: Some(seed), ..Machine::default() };
+    let provider = emu_provider::emulated(machine.config_of(params.cards()).expect("a switch")).expect("a machine");
+    let report =
+        run::run(&provider, Some(&image), params, &run::source(params).expect("memory"), &mut |_| {}).expect("it runs");
+    assert!(report.digest_ok, "{:?}: {:?}", params.algorithm, report.errors);
+    report
+}
+
 /// A responder sends one negative acknowledgement per gap. Where that is lost as well the connection restarts: no operation waits for the
 /// card's timeout of 8.4 ms.
 #[test]
 fn a_lost_negative_acknowledgement_costs_no_timeout() {
     const OPERATIONS: u32 = 40;
-    let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
     let (linear, ring) = (Algorithm::Allgather(Allgather::Linear), Algorithm::Allgather(Allgather::Ring));
     let cases = [(Algorithm::Multicast, 128 << 10), (linear, 128 << 10), (ring, 64 << 10)];
     for (algorithm, bytes) in cases {
         let params =
             SimParams { ranks: 6, bytes, warm_up: 0, iterations: OPERATIONS, algorithm, ..SimParams::default() };
         let config = params.config.clone().max_receive_bytes(6 * bytes).retry_exponent(11);
-        let params = SimParams { config, ..params };
-        let machine = Machine { loss_ppm: Some(20_000), seed: Some(1), ..Machine::default() };
-        let provider = emu_provider::emulated(machine.config_of(6).expect("a switch")).expect("a machine");
-        let report = run::run(&provider, Some(&image), &params, &run::source(&params).expect("memory"), &mut |_| {})
-            .expect("it runs");
-        assert!(report.digest_ok, "{algorithm:?}: {:?}", report.errors);
+        let report = under_2_percent_loss(&SimParams { config, ..params }, 1);
         assert!(report.traffic.lost_frames > 400, "{algorithm:?}: {} frames", report.traffic.lost_frames);
         eprintln!("{algorithm:?}: {:.1} us (emulated)", report.virtual_time_us);
         assert_eq!(report.traffic.timeouts, 0, "{algorithm:?}");
     }
 }
 
-/// The card's own connections have nobody who notices that a peer is silent. Once a rank knows that the network loses packets, an empty write
-/// follows each of its messages: then it takes two losses in a row to cost a timeout.
+/// The card's own connections have nobody who notices that a peer is silent. Once a rank knows that the network loses packets, empty writes
+/// follow its messages, so that most losses cost no timeout.
 #[test]
 fn the_protocol_on_the_card_waits_for_few_timeouts() {
-    let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
     let params = SimParams { ranks: 8, bytes: 64, warm_up: 10, iterations: 100, ..SimParams::default() };
     let config = params.config.clone().control(Control::Device).max_receive_bytes(8 * 64).retry_exponent(11);
-    let params = SimParams { config, ..params };
-    let machine = Machine { loss_ppm: Some(20_000), seed: Some(2), ..Machine::default() };
-    let provider = emu_provider::emulated(machine.config_of(8).expect("a switch")).expect("a machine");
-    let report = run::run(&provider, Some(&image), &params, &run::source(&params).expect("memory"), &mut |_| {})
-        .expect("it runs");
-    assert!(report.digest_ok, "{:?}", report.errors);
+    let report = under_2_percent_loss(&SimParams { config, ..params }, 2);
     let (lost, timeouts) = (report.traffic.lost_frames, report.traffic.timeouts);
     eprintln!("{lost} frames lost, {timeouts} timeouts, {:.1} us (emulated)", report.virtual_time_us);
     assert!(lost > 200 && timeouts * 10 < lost, "{lost} lost, {timeouts} timeouts");

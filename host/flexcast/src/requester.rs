@@ -4,9 +4,9 @@
 //! timeout, which is milliseconds where a round trip is microseconds. So a requester here first probes a peer that is silent, by a Read of
 //! nothing: the peer's card sees by its number that a packet before it is missing, and asks for it at once; so does the own card when the
 //! answer comes and one before it has not. If that does not help, the requester restarts its own end: the queue pair is emptied through ERR
-//! and RESET, begins again with the number of the oldest packet that is not acknowledged, and the same requests are posted again in the same order. For
-//! the responder that is what a timeout would have brought: packets it has executed are duplicates, and the next one closes the gap. It
-//! needs no word of it.
+//! and RESET, begins again with the number of the oldest packet that is not acknowledged, and the same requests are posted again in the same
+//! order. The responder sees what it would have seen after a timeout: packets that it has executed are duplicates, and the next one closes
+//! the gap. It is told nothing.
 //!
 //! That is possible because this end receives nothing: requests of the peer come on a queue pair of their own, which is never restarted.
 
@@ -21,7 +21,7 @@ const PSN_MASK: u32 = 0xFF_FFFF;
 /// A peer is probed that has been silent for twice as long as it has been lately at most, within these bounds: a probe does no harm but that
 /// it takes a packet.
 const PROBE_PS: [u64; 2] = [8_000_000, 25_000_000];
-/// The connection restarts if a probe has brought nothing for four times as long, within these bounds, and again after twice as long as before
+/// The connection restarts if a probe has brought nothing for four times the usual silence, within these bounds, and again after twice as long as before
 /// each time, but not before what is under way has had time on the [`Wire`]. A network that is full delays acknowledgements, too, and what
 /// is sent again makes it no emptier.
 const RESTART_PS: [u64; 2] = [25_000_000, 500_000_000];
@@ -107,17 +107,7 @@ enum State {
     Broken,
 }
 
-const fn within(ps: u64, [least_ps, most_ps]: [u64; 2]) -> u64 {
-    if ps < least_ps {
-        least_ps
-    } else if ps > most_ps {
-        most_ps
-    } else {
-        ps
-    }
-}
-
-/// Until when what has been posted on all connections of a rank is on the slowest link at least.
+/// When the slowest link would have carried all that a rank has posted on its connections, at the earliest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wire {
     gbit_per_s: u64,
@@ -175,13 +165,13 @@ impl Silence {
     const NONE: Self = Self { at_ps: u64::MAX, tries: 0, tried_ps: 0, since_ps: 0, longest_ps: 0, usual_ps: FIRST_PS };
 
     /// From now on an acknowledgement is awaited.
-    const fn begin(&mut self, now_ps: u64) {
+    fn begin(&mut self, now_ps: u64) {
         (self.since_ps, self.tries, self.at_ps) = (now_ps, 0, now_ps.saturating_add(self.patience_ps()));
     }
 
     /// How long a peer may be silent before it is probed.
-    const fn patience_ps(&self) -> u64 {
-        within(self.usual_ps.saturating_mul(2), PROBE_PS)
+    fn patience_ps(&self) -> u64 {
+        self.usual_ps.saturating_mul(2).clamp(PROBE_PS[0], PROBE_PS[1])
     }
 
     /// Something is acknowledged.
@@ -205,8 +195,8 @@ impl Silence {
         (self.tries < MOST_TRIES).then_some(at_ps)
     }
 
-    const fn tried(&mut self, now_ps: u64) {
-        let restart_ps = within(self.usual_ps.saturating_mul(4), RESTART_PS);
+    fn tried(&mut self, now_ps: u64) {
+        let restart_ps = self.usual_ps.saturating_mul(4).clamp(RESTART_PS[0], RESTART_PS[1]);
         self.tried_ps = now_ps;
         self.at_ps = now_ps.saturating_add(restart_ps << self.tries);
         self.tries += 1;
@@ -438,7 +428,7 @@ mod tests {
         assert_eq!(
             (patience_ps(&silence), silence.usual_ps),
             (25_000_000, 70_000_000),
-            "one that a restart has ended does"
+            "one that goes on after a restart does"
         );
         (0..200).for_each(|_| silence.end(silence.since_ps));
         assert_eq!(patience_ps(&silence), 8_000_000);

@@ -6,6 +6,7 @@ use serde::Serialize;
 /// Parameters of what moved the bytes, of which a report has those that a user sets.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
+#[expect(clippy::large_enum_variant, reason = "there is one for each report")]
 pub enum Settings {
     /// Of a communicator, for multicast.
     Communicator(#[serde(serialize_with = "Communicator::serialize")] flexcast::Config),

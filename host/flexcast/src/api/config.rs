@@ -150,7 +150,7 @@ pub struct Config {
     pub eager_bytes: u32,
     /// What carries the data of an Allgather ([`Control::Host`]; with the protocol on the card it is multicast alone, since the host is to have
     /// nothing to do). What is chosen for each operation is in its [`Report`](crate::Report). Connections are made for what
-    /// may be chosen: two queue pairs to each other rank up to [`MAX_LINEAR_RANKS`](crate::MAX_LINEAR_RANKS) ranks, to log2 of as many
+    /// may be chosen: four queue pairs to each other rank up to [`MAX_LINEAR_RANKS`](crate::MAX_LINEAR_RANKS) ranks, to log2 of as many
     /// beyond. Default automatic.
     pub algorithm: Selection,
     /// Bits of the immediate for the sequence number; `None`: as few as `max_receive_bytes` needs.

@@ -10,7 +10,7 @@ use zerocopy::little_endian::U32;
 use super::connection::{CONTROL_DEPTH, Connection, Slots};
 use super::endpoint::{Endpoint, Entry};
 use super::{Config, Error, Group};
-use crate::requester::PROBES;
+use crate::requester::{PROBES, Wire};
 
 /// Most messages of one peer in one operation: the depth of a receive queue.
 const MAX_MESSAGES: u32 = 1 << 15;
@@ -103,6 +103,7 @@ impl Connections {
                 completions: completions.clone(),
                 connections,
                 slots,
+                wire: Wire::new(device.port().link_gbit_per_s.into()),
             },
             encoded,
         ))
@@ -125,13 +126,14 @@ pub struct Pending {
     completions: CompletionQueue,
     connections: Vec<Connection>,
     slots: MemoryRegion,
+    wire: Wire,
 }
 
 impl Pending {
-    /// Takes the lowest rate of all ranks' links instead of the configured one.
+    /// Judges silent peers by the lowest rate of all ranks' links, where that is known, instead of the own port's.
     #[must_use]
     pub(crate) fn with_link_rate(self, link_gbit_per_s: u64) -> Self {
-        Self { config: Config { link_gbit_per_s, ..self.config }, ..self }
+        Self { wire: Wire::new(link_gbit_per_s), ..self }
     }
 
     /// Connects with the peers; `endpoints` are those of all ranks, in their order. Does not wait for anybody.
@@ -157,9 +159,6 @@ impl Pending {
             let ends = [entry.data_qpns, entry.control_qpns].map(|ends| ends.map(remote));
             connection.connect(ends, entry.accepts.get(), &self.slots)?;
         }
-        if self.config.link_gbit_per_s == 0 {
-            self.config.link_gbit_per_s = self.pd.device().port().link_gbit_per_s.into();
-        }
-        Ok(Group::new(self.place, self.config, self.pd, self.completions, self.connections, self.slots))
+        Ok(Group::new(self.place, (self.config, self.wire), self.pd, self.completions, self.connections, self.slots))
     }
 }

@@ -68,7 +68,7 @@ pub struct Group {
 impl Group {
     pub(super) fn new(
         place: RankInfo,
-        config: Config,
+        (config, wire): (Config, Wire),
         pd: ProtectionDomain,
         completions: CompletionQueue,
         connections: Vec<Connection>,
@@ -83,7 +83,7 @@ impl Group {
             reducing: Reducing::default(),
             pd,
             completions,
-            wire: Wire::new(config.link_gbit_per_s),
+            wire,
             division: Division { pieces: Pieces::Ends(Vec::new()), segments: 1 },
             running: None,
             held: None,

@@ -65,8 +65,6 @@ pub struct Config {
     pub retry: Retry,
     /// See [`Config::restarts`](crate::Config::restarts). Default true.
     pub restarts: bool,
-    /// The lowest rate of all ranks' links in Gbit/s, by which a silent peer is judged; 0: that of the own port. Default 0.
-    pub link_gbit_per_s: u64,
     /// Traffic class of data; bits 7 to 5 are the priority. Default 0, as a communicator's.
     pub data_class: u8,
     /// Traffic class of announcements. Default 0x60, as a communicator's.
@@ -83,7 +81,6 @@ impl Default for Config {
             bound: Bound::millis(10_000),
             retry: Retry { timeout_exponent: retry_exponent, count: 7 },
             restarts,
-            link_gbit_per_s: 0,
             data_class,
             control_class,
         }

@@ -14,7 +14,7 @@ use flexcast_proto::{RankInfo, RankSet};
 pub(crate) use backoff::{Backoff, Slowness};
 pub use flexcast_proto::Algorithm;
 
-/// Most ranks of a communicator that has connections between all of them: two queue pairs for each other rank.
+/// Most ranks of a communicator that has connections between all of them: four queue pairs for each other rank.
 pub const MAX_LINEAR_RANKS: u32 = 64;
 /// Multicast is taken where it is no slower than this part of the fastest: it loads the network less, and what is lost costs it less.
 const MULTICAST_PERCENT: u128 = 103;
