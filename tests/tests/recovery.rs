@@ -121,6 +121,30 @@ fn losses_cost_little_of_an_allgather() {
     }
 }
 
+/// What is lost is fetched while multicast goes on: ranks ask more than once in an operation, and what they have asked for before its end is not
+/// asked for again. Nothing is asked for in vain.
+#[test]
+fn losses_are_repaired_while_data_flows() {
+    const BYTES: u64 = 1 << 20;
+    let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
+    for transport in [Transport::Ud, Transport::UcMulticast] {
+        let config = Config::default().transport(transport).max_receive_bytes(8 * BYTES);
+        let params = SimParams { ranks: 8, bytes: BYTES, warm_up: 2, iterations: 4, config, ..SimParams::default() };
+        let machine = Machine { loss_ppm: Some(10_000), seed: Some(1), ..Machine::default() };
+        let mut machine = machine.config_of(8).expect("a switch");
+        machine.uc_multicast = params.needs_uc_multicast();
+        let provider = emu_provider::emulated(machine).expect("a machine");
+        let report = run::run(&provider, Some(&image), &params, &run::source(&params).expect("memory"), &mut |_| {})
+            .expect("it runs");
+        assert!(report.digest_ok && report.recovered_chunks > 0, "{transport:?}: {:?}", report.errors);
+        assert!(report.recovered_chunks <= report.traffic.lost_frames, "{transport:?}: fetched in vain");
+        let each = u64::from(params.ranks * params.iterations);
+        assert!(report.control.fetch > each, "{transport:?}: {} fetches of {each} ranks", report.control.fetch);
+        // One of each piece that chunks are lost of at most: runs of several chunks are read at once.
+        assert!(report.recovery_reads <= report.recovered_chunks, "{transport:?}: read twice");
+    }
+}
+
 /// Runs operations on links that lose 2 % of all frames, by `seed`: every rank has every byte.
 fn under_2_percent_loss(params: &SimParams, seed: u64) -> Report {
     let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };

@@ -114,6 +114,7 @@ fn other_text(instruction: &Instruction, theirs: &str) -> Option<&'static str> {
         Mnemonic::Grevi | Mnemonic::Gorci | Mnemonic::Shfli | Mnemonic::Unshfli if !theirs.contains("i ") => {
             Some("aliases for single amounts, gone with the drafts")
         }
+        Mnemonic::Fence if theirs.contains("unknown") => Some("later versions write 0 for a fence of nothing"),
         _ if instruction.extension() == Extension::Zicsr => {
             let number = (instruction.word() >> 20).to_string();
             let count = |text: &str| text.split([' ', ',']).filter(|part| *part == number).count();

@@ -252,16 +252,29 @@ impl Participant {
         }
     }
 
-    /// Whether multicast is over for the right neighbour: it has everything, or asks for what it has lost. Then nothing more is on its way to
+    /// Whether multicast is over for the right neighbour: it has everything, or asks for all that it has lost. Then nothing more is on its way to
     /// this rank either, beside what the network holds just now.
     #[must_use]
     pub fn is_over_for_neighbour(&self) -> bool {
         self.state == State::Running && !self.eager && (self.recovery.was_asked() || self.handshake.has_heard())
     }
 
+    /// Whether the right neighbour waits for pieces that are not known to be whole here.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        self.state == State::Running && self.recovery.owes()
+    }
+
     /// Data has come until now: what remains of the operation has its full bound.
     pub const fn progressed(&mut self, now_ps: u64) {
         self.progressed_ps = now_ps;
+    }
+
+    /// Multicast goes on, and brings nothing more of these pieces: what is missing of them is asked for.
+    pub fn lost(&mut self, pieces: &PieceSet) {
+        if self.state == State::Running && self.passed_ps.is_some() {
+            self.recovery.lost(pieces);
+        }
     }
 
     /// Multicast has stalled, before its cutoff or behind it: whatever is missing now is asked for.
@@ -325,7 +338,7 @@ impl Participant {
                     return Err(error.into());
                 }
             },
-            Body::Fetch { pieces } => self.recovery.handle_fetch(from, &pieces)?,
+            Body::Fetch { pieces, last } => self.recovery.handle_fetch(from, &pieces, last)?,
             Body::Acknowledge { pieces } => self.recovery.handle_acknowledgement(from, &pieces)?,
             Body::Final => self.handshake.handle_final(from)?,
             Body::Barrier { .. } | Body::Failed(_) => {}
@@ -511,7 +524,7 @@ impl Participant {
             None => {}
         }
         match self.recovery.poll() {
-            Some(Recover::Fetch { to, pieces }) => return Some(self.send(to, Body::Fetch { pieces })),
+            Some(Recover::Fetch { to, pieces, last }) => return Some(self.send(to, Body::Fetch { pieces, last })),
             Some(Recover::Acknowledge { to, pieces }) => return Some(self.send(to, Body::Acknowledge { pieces })),
             Some(Recover::Read { from, pieces }) => return Some(Action::Read { from, pieces }),
             None => {}

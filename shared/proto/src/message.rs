@@ -36,6 +36,8 @@ pub enum Body {
     Fetch {
         /// The pieces.
         pieces: PieceSet,
+        /// Whether multicast is over for the sender: it asks for nothing more.
+        last: bool,
     },
     /// Pieces that were asked for can be read from the sender.
     Acknowledge {

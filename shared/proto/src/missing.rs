@@ -41,38 +41,12 @@ pub fn missing_chunks(space: &ReceiveSpace<'_>, words: &[u64], tails: &[u64]) ->
     missing(space, words, tails).map(|(_, run)| run.count).sum()
 }
 
-/// What a look at a bitmap tells while chunks may still come. Each root's chunks come in the order of their PSNs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Outlook {
-    /// Missing chunks behind which a later one of the same root is there: they are lost.
-    pub lost: u64,
-    /// Missing chunks behind the last one of their root that is there: they may still come.
-    pub ahead: u64,
-}
-
-impl Outlook {
-    /// Of two bitmaps.
-    #[must_use]
-    pub const fn and(self, other: Self) -> Self {
-        Self { lost: self.lost + other.lost, ahead: self.ahead + other.ahead }
-    }
-
-    /// Whether multicast brings nothing more, and something is missing.
-    #[must_use]
-    pub const fn is_final(self) -> bool {
-        self.lost > 0 && self.ahead == 0
-    }
-}
-
-/// Tells the missing chunks of a bitmap, as [`missing`] lists them, that are lost from those that may still come.
+/// Whether a later chunk of the same root has come than those of a run that [`missing`] lists. Each root's chunks come in the order of their PSNs: those
+/// that have been overtaken are lost, the others may still come.
 #[must_use]
-pub fn outlook(space: &ReceiveSpace<'_>, words: &[u64], tails: &[u64]) -> Outlook {
-    missing(space, words, tails).fold(Outlook::default(), |sum, (root, run)| {
-        let (first, chunks) = space.psns(root).unwrap_or((0, 0));
-        let is_last = run.first + run.count == first + chunks;
-        let (lost, ahead) = if is_last { (0, run.count) } else { (run.count, 0) };
-        sum.and(Outlook { lost, ahead })
-    })
+pub fn is_overtaken(space: &ReceiveSpace<'_>, root: u32, run: Run) -> bool {
+    let (first, chunks) = space.psns(root).unwrap_or((0, 0));
+    run.first + run.count < first + chunks
 }
 
 fn word(words: &[u64], index: u64) -> u64 {
@@ -170,12 +144,15 @@ mod tests {
     fn what_a_later_chunk_has_overtaken_is_lost() {
         // 2 roots of 3 chunks, the last one short.
         let space = ReceiveSpace::equal(2, 20, 8, Subgroup { index: 0, count: 1 }).unwrap();
-        let look = |words: u64, tails: u64| outlook(&space, &[words | 0b100_100], &[tails]);
-        assert_eq!(look(0, 0), Outlook { lost: 0, ahead: 6 });
-        assert_eq!(look(0b001_010, 0b00), Outlook { lost: 1, ahead: 3 });
-        assert_eq!(look(0b001_010, 0b11), Outlook { lost: 2, ahead: 0 });
-        assert!(look(0b001_010, 0b11).is_final() && !look(0b001_010, 0b10).is_final());
-        assert!(!look(0b011_011, 0b11).is_final(), "nothing is missing");
+        let look = |words: u64, tails: u64| {
+            let (words, tails) = ([words | 0b100_100], [tails]);
+            let of = |(root, run)| (is_overtaken(&space, root, run), run.count);
+            missing(&space, &words, &tails).map(of).collect::<Vec<_>>()
+        };
+        assert_eq!(look(0, 0), [(false, 3), (false, 3)]);
+        assert_eq!(look(0b001_010, 0b00), [(true, 1), (false, 1), (false, 2)]);
+        assert_eq!(look(0b001_010, 0b11), [(true, 1), (true, 1)]);
+        assert_eq!(look(0b011_011, 0b11), []);
     }
 
     proptest! {

@@ -1,8 +1,9 @@
 //! Fetching what multicast has lost: the ring, piece by piece.
 //!
-//! A rank that misses chunks after its cutoff asks its left neighbour once, for all of its incomplete pieces ([`crate::pieces`]). The neighbour
-//! acknowledges pieces as soon as it holds them itself, and the rank reads the missing runs. A neighbour that lacks a piece asks its own
-//! left. The chain for a piece ends at the rank that contributed it, at the latest: at most P - 1 hops.
+//! While multicast goes on, a rank asks its left neighbour for the pieces ([`crate::pieces`]) of which it knows that they are lost; after its cutoff for
+//! all others that are incomplete. The neighbour acknowledges pieces as soon as it holds them itself, and the rank reads the missing runs. A
+//! neighbour that lacks a piece asks its own left. The chain for a piece ends at the rank that contributed it, at the latest: at most P - 1
+//! hops.
 //!
 //! The published rule waits until the neighbour holds *everything*. For Broadcast, where the root does, it ends; for Allgather it
 //! hangs whenever every rank misses something. `tests/published_rule.rs` counts those cases.
@@ -15,12 +16,14 @@ use crate::ranks::RankInfo;
 /// What recovery wants done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Recover {
-    /// Ask the left neighbour for these pieces. Once per operation.
+    /// Ask the left neighbour for these pieces, which it has not been asked for.
     Fetch {
         /// The left neighbour.
         to: u32,
         /// The pieces.
         pieces: PieceSet,
+        /// Whether multicast is over for this rank: it asks for nothing more.
+        last: bool,
     },
     /// Tell the right neighbour that it may read pieces here.
     Acknowledge {
@@ -57,11 +60,19 @@ pub enum RecoveryError {
         /// Who may.
         left: u32,
     },
-    /// There is one fetch per operation.
-    #[error("a second fetch from rank {from}")]
+    /// A fetch behind the last one.
+    #[error("a second last fetch from rank {from}")]
     SecondFetch {
         /// Who sent it.
         from: u32,
+    },
+    /// A piece is asked for once.
+    #[error("fetch from rank {from} of piece {piece}, which it waits for already")]
+    AskedTwice {
+        /// Who sent it.
+        from: u32,
+        /// The piece.
+        piece: u32,
     },
     /// A piece that the operation does not have.
     #[error("fetch from rank {from} of piece {piece}, which the operation does not have")]
@@ -98,6 +109,8 @@ pub struct Recovery {
     reading: PieceSet,
     /// Pieces the right neighbour waits for.
     wanted: PieceSet,
+    /// Pieces that are to be asked for although multicast goes on.
+    lost: PieceSet,
     fetch_due: bool,
     fetched: bool,
     served: bool,
@@ -117,6 +130,7 @@ impl Recovery {
             to_read: PieceSet::EMPTY,
             reading: PieceSet::EMPTY,
             wanted: PieceSet::EMPTY,
+            lost: PieceSet::EMPTY,
             fetch_due: false,
             fetched: false,
             served: false,
@@ -129,8 +143,8 @@ impl Recovery {
             self.pieces = pieces;
             self.all = pieces.all();
         }
-        let Self { delivered, awaited, to_read, reading, wanted, .. } = self;
-        for set in [delivered, awaited, to_read, reading, wanted] {
+        let Self { delivered, awaited, to_read, reading, wanted, lost, .. } = self;
+        for set in [delivered, awaited, to_read, reading, wanted, lost] {
             set.clear();
         }
         (self.fetch_due, self.fetched, self.served) = (false, false, false);
@@ -179,36 +193,44 @@ impl Recovery {
         self.to_read = PieceSet::EMPTY;
     }
 
+    /// Multicast brings nothing more of pieces, and goes on with others: what is missing of them is asked for. After the cutoff that changes nothing.
+    pub fn lost(&mut self, pieces: &PieceSet) {
+        if !self.fetched {
+            self.lost = self.lost.or(&self.fetchable().and(pieces));
+        }
+    }
+
     /// The time for multicast is over: whatever is missing now is asked for. A second call changes nothing.
     pub fn cut_off(&mut self) {
-        if !self.fetched && !self.fetchable().is_empty() {
+        if !self.fetched && !self.missing().without(&self.pieces.of(self.place.rank())).is_empty() {
             self.fetched = true;
             self.fetch_due = true;
         }
     }
 
-    /// Missing pieces of others.
+    /// Missing pieces of others that have not been asked for.
     fn fetchable(&self) -> PieceSet {
-        self.missing().without(&self.pieces.of(self.place.rank()))
+        let asked = self.awaited.or(&self.to_read).or(&self.reading);
+        self.missing().without(&self.pieces.of(self.place.rank())).without(&asked)
     }
 
-    /// Whether the left neighbour has been asked.
+    /// Whether the left neighbour has been asked for all that multicast has not brought.
     #[must_use]
     pub const fn has_fetched(&self) -> bool {
         self.fetched
     }
 
-    /// Whether the right neighbour has asked.
+    /// Whether the right neighbour has asked for all that multicast has not brought it.
     #[must_use]
     pub const fn was_asked(&self) -> bool {
         self.served
     }
 
-    /// The right neighbour asks for pieces.
+    /// The right neighbour asks for pieces, and after the `last` time for no others.
     ///
     /// # Errors
-    /// Somebody else asks, it asks again, or for pieces that there are not; then nothing changes.
-    pub fn handle_fetch(&mut self, from: u32, pieces: &PieceSet) -> Result<(), RecoveryError> {
+    /// Somebody else asks, it asks after the last time, for what it has asked for, or for pieces that there are not; then nothing changes.
+    pub fn handle_fetch(&mut self, from: u32, pieces: &PieceSet, last: bool) -> Result<(), RecoveryError> {
         let right = self.place.right();
         if from != right {
             return Err(RecoveryError::NotRight { from, right });
@@ -219,8 +241,11 @@ impl Recovery {
         if let Some(piece) = pieces.without(&self.all).first() {
             return Err(RecoveryError::UnknownPiece { from, piece });
         }
-        self.served = true;
-        self.wanted = *pieces;
+        if let Some(piece) = pieces.and(&self.wanted).first() {
+            return Err(RecoveryError::AskedTwice { from, piece });
+        }
+        self.served = last;
+        self.wanted = self.wanted.or(pieces);
         Ok(())
     }
 
@@ -243,12 +268,15 @@ impl Recovery {
 
     /// The next thing to do.
     pub fn poll(&mut self) -> Option<Recover> {
-        if self.fetch_due {
-            self.fetch_due = false;
+        if self.fetch_due || !self.lost.is_empty() {
             // What has come since the cutoff need not be fetched.
-            self.awaited = self.fetchable();
-            if !self.awaited.is_empty() {
-                return Some(Recover::Fetch { to: self.place.left(), pieces: self.awaited });
+            let fetchable = self.fetchable();
+            let last = core::mem::replace(&mut self.fetch_due, false);
+            let lost = core::mem::replace(&mut self.lost, PieceSet::EMPTY);
+            let pieces = if last { fetchable } else { fetchable.and(&lost) };
+            self.awaited = self.awaited.or(&pieces);
+            if !pieces.is_empty() {
+                return Some(Recover::Fetch { to: self.place.left(), pieces, last });
             }
         }
         if !self.wanted.is_empty() {

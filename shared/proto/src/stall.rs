@@ -51,6 +51,12 @@ impl StallWindow {
         longest_ps.saturating_mul(Self::MARGIN).clamp(self.first_ps / Self::LEAST, most_ps)
     }
 
+    /// Whether chunks have come after they had been given up: a later chunk does not prove that an earlier one is lost.
+    #[must_use]
+    pub const fn reorders(self) -> bool {
+        self.late > 0
+    }
+
     /// An operation is over that had gaps of up to `longest_ps`.
     pub fn observe(&mut self, longest_ps: u64) {
         let margin_ps = self.margin(longest_ps);
@@ -105,6 +111,12 @@ impl ProgressWatch {
         self.since_ps = now_ps;
     }
 
+    /// When the count last changed, or the time began anew, in picoseconds.
+    #[must_use]
+    pub const fn since_ps(&self) -> u64 {
+        self.since_ps
+    }
+
     /// The longest time between two changes of the count so far, in picoseconds.
     #[must_use]
     pub const fn longest_ps(&self) -> u64 {
@@ -134,10 +146,11 @@ impl ProgressWatch {
         self.looked.is_some()
     }
 
-    /// When the stream counts as stalled unless there is progress before, in picoseconds.
+    /// When the stream counts as stalled unless there is progress before, in picoseconds. `turn_ps`: how long a root sends to other ranks before it
+    /// comes back to this one; 0 where it sends to all at once.
     #[must_use]
-    pub fn stalled_ps(&self, window: StallWindow) -> u64 {
-        self.since_ps.saturating_add(window.ps(self.longest_ps))
+    pub fn stalled_ps(&self, window: StallWindow, turn_ps: u64) -> u64 {
+        self.since_ps.saturating_add(window.ps(self.longest_ps.max(turn_ps)))
     }
 }
 
@@ -149,12 +162,13 @@ mod tests {
     fn a_stream_stalls_a_window_after_its_last_progress() {
         let window = StallWindow::new(500);
         let mut watch = ProgressWatch::new(7, 1000);
-        assert_eq!(watch.stalled_ps(window), 1500);
+        assert_eq!(watch.stalled_ps(window, 0), 1500);
         watch.poll(7, 1400);
-        assert_eq!(watch.stalled_ps(window), 1500, "no progress");
+        assert_eq!(watch.stalled_ps(window, 0), 1500, "no progress");
         watch.poll(8, 1450);
         watch.restart(1450);
-        assert_eq!((watch.longest_ps(), watch.stalled_ps(window)), (450, 1450 + 900), "a gap of 450 may come again");
+        assert_eq!((watch.longest_ps(), watch.stalled_ps(window, 0)), (450, 1450 + 900), "a gap of 450 may come again");
+        assert_eq!(watch.stalled_ps(window, 600), 1450 + 1200, "a root sends to others for so long");
     }
 
     #[test]

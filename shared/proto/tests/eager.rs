@@ -92,7 +92,7 @@ proptest! {
 #[test]
 fn an_eager_operation_has_no_message_but_signals() {
     let place = RankInfo::new(0, 2).expect("a rank");
-    for body in [Body::Final, Body::Activate, Body::Fetch { pieces: PieceSet::of(0) }] {
+    for body in [Body::Final, Body::Activate, Body::Fetch { pieces: PieceSet::of(0), last: true }] {
         let mut machine = Participant::new(place, 7);
         assert!(machine.post_eager(7, Summary::allgather(8, 64, 1), (u64::MAX, u64::MAX), 0));
         assert_eq!((machine.has_everything(), machine.is_over_for_neighbour()), (false, false));

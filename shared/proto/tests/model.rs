@@ -1,5 +1,5 @@
 //! Every interleaving of up to three ranks, by a model checker: barrier, activation, multicast that arrives, is late or
-//! lost, cutoff, fetches, reads and final messages. No deadlock, no release before everything is there, no read from a
+//! lost, cutoff, fetches before it and behind it, reads and final messages. No deadlock, no release before everything is there, no read from a
 //! released buffer, no write into one. With two ranks, and for Broadcast, packets come twice as well; Allgather of
 //! three would take too long with that.
 //!
@@ -33,6 +33,8 @@ struct Rank {
     reads: Vec<(u32, u32)>,
     /// Pieces in the user buffer.
     holds: PieceSet,
+    /// Pieces that it has been told are lost while multicast goes on.
+    told: PieceSet,
     posted: bool,
     released: bool,
     failed: Option<Failure>,
@@ -55,13 +57,21 @@ struct State {
 enum Step {
     Post(usize),
     Cancel(usize),
-    Deliver { from: usize, to: usize },
+    Deliver {
+        from: usize,
+        to: usize,
+    },
     EndMulticast(usize),
     Arrive(Flight),
     Lose(Flight),
     ArriveAgain(Flight),
-    EndRead { rank: usize, index: usize },
+    EndRead {
+        rank: usize,
+        index: usize,
+    },
     CutOff(usize),
+    /// A rank takes a piece that has not come for lost.
+    Tell(Flight),
 }
 
 /// A packet: sender, receiver, and which piece of the sender's block it is.
@@ -81,6 +91,8 @@ struct Collective {
     chains: u32,
     /// Whether packets come twice.
     doubled: bool,
+    /// Whether ranks are told of losses while multicast goes on, truly or not.
+    telling: bool,
     /// Whether ranks post when they like; otherwise all have posted in the beginning.
     posting: bool,
     /// Whether one rank cancels.
@@ -102,6 +114,7 @@ impl Collective {
             each: 1,
             chains,
             doubled: false,
+            telling: false,
             posting: false,
             cancelling: false,
             forgetting: false,
@@ -194,14 +207,27 @@ impl Collective {
         }
     }
 
+    fn piece(&self, Flight { from, piece, .. }: Flight) -> u32 {
+        self.pieces().of(from as u32).first().expect("a root") + piece as u32
+    }
+
+    /// Whether a rank may be told that a packet on its way to it is lost.
+    fn may_tell(&self, state: &State, flight: Flight) -> bool {
+        if !self.telling || state.packets[self.flight(flight)] == Packet::Unsent {
+            return false;
+        }
+        let (rank, piece) = (&state.ranks[flight.to], self.piece(flight));
+        let idle = rank.cut_off || rank.released || rank.failed.is_some();
+        !idle && !rank.holds.contains(piece) && !rank.told.contains(piece)
+    }
+
     /// A packet reaches a rank: its worker takes it for the operation that is armed, and for no other.
     fn receive(&self, state: &mut State, Flight { from, to, piece }: Flight) {
         let this = &mut state.ranks[to];
         if this.released || this.failed.is_some() {
             return;
         }
-        let first = self.pieces().of(from as u32).first().expect("a root");
-        let pieces = PieceSet::of(first + piece as u32);
+        let pieces = PieceSet::of(self.piece(Flight { from, to, piece }));
         this.holds = this.holds.or(&pieces);
         this.machine.delivered_pieces(&pieces);
         self.drive(state, to);
@@ -226,6 +252,7 @@ impl Model for Collective {
                 multicasting: false,
                 reads: Vec::new(),
                 holds: self.pieces().of(rank),
+                told: PieceSet::EMPTY,
                 posted: false,
                 released: false,
                 failed: None,
@@ -262,6 +289,9 @@ impl Model for Collective {
                     steps.push(Step::Deliver { from, to });
                 }
                 for flight in self.flights(from, to) {
+                    if self.may_tell(state, flight) {
+                        steps.push(Step::Tell(flight));
+                    }
                     match state.packets[self.flight(flight)] {
                         Packet::Flying => steps.extend([Step::Arrive(flight), Step::Lose(flight)]),
                         Packet::Copy => steps.push(Step::ArriveAgain(flight)),
@@ -329,6 +359,12 @@ impl Model for Collective {
                     state.ranks[rank].holds.insert(piece);
                     state.ranks[rank].machine.read(piece);
                 }
+                self.drive(&mut state, rank);
+            }
+            Step::Tell(flight) => {
+                let (rank, piece) = (flight.to, self.piece(flight));
+                state.ranks[rank].told.insert(piece);
+                state.ranks[rank].machine.lost(&PieceSet::of(piece));
                 self.drive(&mut state, rank);
             }
             Step::CutOff(rank) => {
@@ -413,6 +449,22 @@ fn blocks_of_two_ranks_in_pieces() {
         let states = check(Collective { each, ..Collective::new(2, roots, 2) });
         assert!(states > 100, "{states} states");
     }
+}
+
+/// Losses are told while multicast goes on, of pieces that are lost and of pieces that still come.
+#[test]
+fn losses_are_told_before_the_cutoff() {
+    for (ranks, roots, each) in [(2, RankSet::below(2), 2), (3, RankSet::of(0), 2), (3, RankSet::of(1), 1)] {
+        let states = check(Collective { each, telling: true, ..Collective::new(ranks, roots, 2) });
+        assert!(states > 100, "{states} states");
+    }
+}
+
+#[test]
+#[ignore = "minutes more: cargo test -p flexcast-proto --test model -- --ignored"]
+fn losses_are_told_before_the_cutoff_of_an_allgather_of_three_ranks() {
+    let states = check(Collective { telling: true, ..Collective::new(3, RankSet::below(3), 2) });
+    assert!(states > 500_000, "{states} states");
 }
 
 #[test]

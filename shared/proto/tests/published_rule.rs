@@ -36,7 +36,7 @@ fn published_rule_ends(lost: &[RankSet]) -> bool {
 /// Plays the crate's rule, with `choose` to pick who acts next. Gives the messages sent: fetches and finals, and between them how many pieces are acknowledged.
 fn play(lost: &[RankSet], mut choose: impl FnMut(usize) -> usize) -> (u32, u32, u32) {
     enum Message {
-        Fetch(RankSet),
+        Fetch(RankSet, bool),
         Acknowledge(PieceSet),
         Final,
     }
@@ -61,7 +61,7 @@ fn play(lost: &[RankSet], mut choose: impl FnMut(usize) -> usize) -> (u32, u32, 
             quiet = 0;
             let (recovery, handshake) = &mut all[to as usize];
             match message {
-                Message::Fetch(pieces) => recovery.handle_fetch(rank as u32, &pieces).unwrap(),
+                Message::Fetch(pieces, last) => recovery.handle_fetch(rank as u32, &pieces, last).unwrap(),
                 Message::Acknowledge(pieces) => recovery.handle_acknowledgement(rank as u32, &pieces).unwrap(),
                 Message::Final => handshake.handle_final(rank as u32).unwrap(),
             }
@@ -69,9 +69,9 @@ fn play(lost: &[RankSet], mut choose: impl FnMut(usize) -> usize) -> (u32, u32, 
         let actor = choose(ranks as usize);
         let action = all[actor].0.poll();
         match action {
-            Some(Recover::Fetch { to, pieces }) => {
+            Some(Recover::Fetch { to, pieces, last }) => {
                 fetches += 1;
-                wires[actor].push_back((to, Message::Fetch(pieces)));
+                wires[actor].push_back((to, Message::Fetch(pieces, last)));
             }
             Some(Recover::Acknowledge { to, pieces }) => {
                 acknowledgements += pieces.len();
@@ -168,9 +168,9 @@ fn a_broadcast_ends_at_its_root() {
     let mut leaf = Recovery::new(place(2), pieces);
     leaf.cut_off();
     leaf.cut_off();
-    assert_eq!(leaf.poll(), Some(Recover::Fetch { to: 1, pieces: block }));
+    assert_eq!(leaf.poll(), Some(Recover::Fetch { to: 1, pieces: block, last: true }));
     assert_eq!((leaf.poll(), leaf.waiting_for()), (None, Some(1)));
-    root.handle_fetch(2, &block).unwrap();
+    root.handle_fetch(2, &block, true).unwrap();
     assert_eq!((root.poll(), root.poll()), (Some(Recover::Acknowledge { to: 2, pieces: block }), None));
     leaf.handle_acknowledgement(1, &block).unwrap();
     // The chunks came late, after all.
@@ -187,8 +187,8 @@ fn pieces_of_a_block_are_acknowledged_as_they_come() {
     let mut middle = Recovery::new(place(1), pieces);
     middle.delivered(&set(&[0, 3]));
     middle.cut_off();
-    middle.handle_fetch(2, &set(&[0, 1])).unwrap();
-    assert_eq!(middle.poll(), Some(Recover::Fetch { to: 0, pieces: set(&[1, 2]) }));
+    middle.handle_fetch(2, &set(&[0, 1]), true).unwrap();
+    assert_eq!(middle.poll(), Some(Recover::Fetch { to: 0, pieces: set(&[1, 2]), last: true }));
     assert_eq!(middle.poll(), Some(Recover::Acknowledge { to: 2, pieces: set(&[0]) }));
     assert_eq!(middle.poll(), None);
     middle.handle_acknowledgement(0, &set(&[1, 2])).unwrap();
@@ -200,15 +200,46 @@ fn pieces_of_a_block_are_acknowledged_as_they_come() {
     assert_eq!((middle.poll(), middle.is_complete()), (None, true));
 }
 
+/// What is known to be lost is asked for while multicast goes on, and not once more at its end.
+#[test]
+fn lost_pieces_are_asked_for_once() {
+    let set = |pieces: &[u32]| pieces.iter().copied().collect::<PieceSet>();
+    let mut leaf = Recovery::new(RankInfo::new(2, 3).unwrap(), Pieces::new(RankSet::of(0), 6));
+    leaf.delivered(&set(&[0]));
+    leaf.lost(&set(&[0, 1, 2]));
+    assert_eq!(leaf.poll(), Some(Recover::Fetch { to: 1, pieces: set(&[1, 2]), last: false }));
+    leaf.lost(&set(&[1, 3]));
+    assert_eq!(leaf.poll(), Some(Recover::Fetch { to: 1, pieces: set(&[3]), last: false }));
+    leaf.handle_acknowledgement(1, &set(&[1])).unwrap();
+    assert_eq!(leaf.poll(), Some(Recover::Read { from: 1, pieces: set(&[1]) }));
+    leaf.handle_acknowledgement(1, &set(&[2])).unwrap();
+    leaf.cut_off();
+    assert_eq!(leaf.poll(), Some(Recover::Fetch { to: 1, pieces: set(&[4, 5]), last: true }));
+    assert_eq!(leaf.poll(), Some(Recover::Read { from: 1, pieces: set(&[2]) }));
+    leaf.lost(&set(&[4]));
+    assert_eq!((leaf.poll(), leaf.has_fetched(), leaf.waiting_for()), (None, true, Some(1)));
+    let mut early = Recovery::new(RankInfo::new(2, 3).unwrap(), Pieces::new(RankSet::of(0), 1));
+    early.lost(&set(&[0]));
+    early.cut_off();
+    assert_eq!(early.poll(), Some(Recover::Fetch { to: 1, pieces: set(&[0]), last: true }), "both at once");
+    let mut all = Recovery::new(RankInfo::new(2, 3).unwrap(), Pieces::new(RankSet::of(0), 1));
+    all.lost(&set(&[0]));
+    assert_eq!(all.poll(), Some(Recover::Fetch { to: 1, pieces: set(&[0]), last: false }));
+    all.cut_off();
+    assert_eq!((all.poll(), all.has_fetched()), (None, true), "nothing is left to ask for");
+}
+
 #[test]
 fn messages_that_cannot_be_are_refused() {
     use flexcast_proto::RecoveryError;
     let mut rank = Recovery::new(RankInfo::new(0, 3).unwrap(), Pieces::new(RankSet::below(3), 1));
-    assert_eq!(rank.handle_fetch(2, &RankSet::of(0)), Err(RecoveryError::NotRight { from: 2, right: 1 }));
-    assert_eq!(rank.handle_fetch(1, &RankSet::of(3)), Err(RecoveryError::UnknownPiece { from: 1, piece: 3 }));
+    assert_eq!(rank.handle_fetch(2, &RankSet::of(0), true), Err(RecoveryError::NotRight { from: 2, right: 1 }));
+    assert_eq!(rank.handle_fetch(1, &RankSet::of(3), true), Err(RecoveryError::UnknownPiece { from: 1, piece: 3 }));
     let one = RankSet::of(1);
     assert_eq!(rank.handle_acknowledgement(1, &one), Err(RecoveryError::NotLeft { from: 1, left: 2 }));
     assert_eq!(rank.handle_acknowledgement(2, &one), Err(RecoveryError::NotAwaited { from: 2, piece: 1 }));
-    rank.handle_fetch(1, &RankSet::of(0)).unwrap();
-    assert_eq!(rank.handle_fetch(1, &RankSet::of(0)), Err(RecoveryError::SecondFetch { from: 1 }));
+    rank.handle_fetch(1, &RankSet::of(0), false).unwrap();
+    assert_eq!(rank.handle_fetch(1, &RankSet::of(0), true), Err(RecoveryError::AskedTwice { from: 1, piece: 0 }));
+    rank.handle_fetch(1, &RankSet::of(2), true).unwrap();
+    assert_eq!(rank.handle_fetch(1, &RankSet::of(1), false), Err(RecoveryError::SecondFetch { from: 1 }));
 }

@@ -57,15 +57,16 @@ fn the_format_is_pinned() {
     }
     let pieces = [0, 9, 64, 127].into_iter().collect();
     let words = [[2, 0, 0, 0].as_slice(), &[1, 2, 0, 0, 0, 0, 0, 0], &[1, 0, 0, 0, 0, 0, 0, 0x80]].concat();
-    assert_eq!(encode(Body::Fetch { pieces }), layout(3, &words)[..40]);
+    assert_eq!(encode(Body::Fetch { pieces, last: true }), layout(3, &words)[..40]);
+    assert_eq!(encode(Body::Fetch { pieces, last: false }), layout(7, &words)[..40]);
     let here = [0x0d, 0x0c, 0x0b, 0x0a, 0, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1];
     assert_eq!(encode(Body::Acknowledge { pieces }), layout(4, &[&here, &words[..]].concat())[..56]);
-    let lengths = [Body::Fetch { pieces: PieceSet::EMPTY }, Body::Acknowledge { pieces: PieceSet::EMPTY }];
+    let lengths = [Body::Fetch { pieces: PieceSet::EMPTY, last: true }, Body::Acknowledge { pieces: PieceSet::EMPTY }];
     assert_eq!(lengths.map(|body| encode(body).len()), [24, 40]);
     let pieces = PieceSet::below(MAX_RANKS);
     let length = |body| Codec::new(1, 2).encode(&Message { operation: 1, body }, HERE).as_bytes().len();
-    assert_eq!((length(Body::Fetch { pieces }), length(Body::Acknowledge { pieces })), (152, 168));
-    assert_eq!((MAX_BYTES, FIXED_BYTES, VERSION), (168, 48, 2));
+    assert_eq!((length(Body::Fetch { pieces, last: false }), length(Body::Acknowledge { pieces })), (152, 168));
+    assert_eq!((MAX_BYTES, FIXED_BYTES, VERSION), (168, 48, 3));
 }
 
 /// Changes a message and gives what decoding says.
@@ -79,7 +80,7 @@ fn refused(body: Body, change: impl FnOnce(&mut Vec<u8>)) -> (WireError, String)
 #[test]
 fn what_is_malformed_is_reported() {
     let barrier = Body::Barrier { round: 0, summary: summary() };
-    let fetch = Body::Fetch { pieces: PieceSet::of(65) };
+    let fetch = Body::Fetch { pieces: PieceSet::of(65), last: true };
     let held = Body::Acknowledge { pieces: PieceSet::of(65) };
     let silent = failed(Cause::Silent(WaitedFor::Final));
     type Change = fn(&mut Vec<u8>);
@@ -160,7 +161,7 @@ fn any_body(ranks: u32) -> impl Strategy<Value = Body> {
     prop_oneof![
         barrier,
         Just(Body::Activate),
-        any_pieces().prop_map(|pieces| Body::Fetch { pieces }),
+        (any_pieces(), any::<bool>()).prop_map(|(pieces, last)| Body::Fetch { pieces, last }),
         any_pieces().prop_map(|pieces| Body::Acknowledge { pieces }),
         Just(Body::Final),
         (rank.clone(), rank, any_cause()).prop_map(|(culprit, witness, cause)| Body::Failed(Failure {

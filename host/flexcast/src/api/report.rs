@@ -134,7 +134,7 @@ pub struct Report {
     pub recovered_bytes: u64,
     /// Reads that fetched them.
     pub reads: u64,
-    /// Fetch requests of the right neighbour; at most 1.
+    /// Fetch requests of the right neighbour.
     pub fetches_served: u64,
     /// Why it failed, if it did.
     pub failure: Option<Failure>,

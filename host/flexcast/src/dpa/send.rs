@@ -381,6 +381,12 @@ impl Send {
         self.all(offset_of!(SendReport, finished))
     }
 
+    /// Chunks that all threads have posted since set-up, as of the end of their last activations.
+    pub(crate) fn posted(&self) -> Result<u64> {
+        let posted = |number| self.host.read_u64(self.shared.report(number) + offset_of!(SendReport, posted));
+        (0..self.threads.len()).try_fold(0, |sum, number| Ok(sum + posted(number)?))
+    }
+
     /// A thread that has failed, with its status and detail; `None` while all is well.
     pub(crate) fn failure(&self) -> Result<Option<(u32, SendStatus, u32)>> {
         for number in 0..self.threads.len() {

@@ -283,6 +283,12 @@ impl Plan {
         Some((root, Range { offset: block.offset + start, bytes }))
     }
 
+    /// The piece of a root's block to which the chunk at an offset of the receive buffer belongs.
+    pub(crate) fn piece_at(&self, pieces: &Pieces, root: u32, offset: u64) -> Option<u32> {
+        let chunk = (offset - self.block(root).offset) / u64::from(self.chunk_bytes);
+        pieces.of_chunk(root, self.chunks(root), chunk)
+    }
+
     /// The roots, in the order of their positions.
     pub(crate) fn root_ranks(&self) -> impl Iterator<Item = u32> {
         let count = match self.kind {
@@ -313,6 +319,24 @@ impl Plan {
         let roots = u64::from(self.roots().len().max(1));
         let turns = u64::from(order(self, config, self.own).steps);
         foreign.max((self.receive_bytes().div_ceil(roots)).saturating_mul(u64::from(peers)).saturating_mul(turns))
+    }
+}
+
+/// What a look at the bitmaps has shown while multicast goes on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// Chunks behind which a later one of the same root has come: they do not come any more.
+    pub(crate) lost: Missing,
+    /// How many chunks may still come.
+    pub(crate) ahead: u64,
+    /// Pieces of which some may.
+    pub(crate) ahead_in: PieceSet,
+}
+
+impl Seen {
+    /// Whether multicast brings nothing more, and something is missing.
+    pub(crate) fn is_final(&self) -> bool {
+        self.lost.len() > 0 && self.ahead == 0
     }
 }
 
@@ -349,11 +373,15 @@ impl Missing {
 
     /// The pieces that are not whole.
     pub(crate) fn pieces(&self, plan: &Plan, pieces: &Pieces) -> PieceSet {
-        let piece_of = |(root, range): &(u32, Range)| {
-            let chunk = (range.offset - plan.block(*root).offset) / u64::from(plan.chunk_bytes);
-            pieces.of_chunk(*root, plan.chunks(*root), chunk)
+        self.chunks.iter().filter_map(|(root, range)| plan.piece_at(pieces, *root, range.offset)).collect()
+    }
+
+    /// Whether all that is missing here is missing there.
+    pub(crate) fn is_within(&self, other: &Self) -> bool {
+        let there = |(root, range): &(u32, Range)| {
+            other.chunks.binary_search_by_key(&(*root, range.offset), |(root, range)| (*root, range.offset)).is_ok()
         };
-        self.chunks.iter().filter_map(piece_of).collect()
+        self.chunks.iter().all(there)
     }
 
     /// What is missing of these pieces, in groups that are read as one: runs that go on in the next piece are read together, up to so many bytes

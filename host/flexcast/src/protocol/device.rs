@@ -32,6 +32,7 @@ use crate::error::Result;
 use crate::protocol::control::{Control, Event, Read};
 use crate::protocol::driver::{Connect, Driver, Gathered, Notice, Posting, QueuePairs, Step};
 use crate::protocol::host::PROTOCOL_VIOLATION;
+use crate::tuner::Losses;
 
 /// Longest that the progress thread takes to answer a command.
 const ANSWER_PS: u64 = 1_000_000_000_000;
@@ -141,15 +142,12 @@ pub(crate) struct DeviceDriver {
     failure_given: bool,
     lost: Option<Failure>,
     /// Operations for which the network counts as one that loses packets.
-    lossy: u32,
+    losses: Losses,
     /// Whether an empty write follows each message of the card.
     follows: bool,
     /// Timeout of the card's connections.
     timeout_ps: u64,
 }
-
-/// For so many operations after a loss the network counts as one that loses packets.
-const LOSSY_OPERATIONS: u32 = 64;
 
 impl DeviceDriver {
     /// What the progress thread has announced: the number of its last report, modulo 2^32, and that of the last operation that is over.
@@ -277,16 +275,9 @@ impl DeviceDriver {
         self.begin(descriptor.summary, posting.plan.foreign_pieces());
     }
 
-    /// Takes note of whether packets have been lost in the current operation.
-    const fn loses(&mut self, lost: bool) {
-        if lost {
-            self.lossy = LOSSY_OPERATIONS;
-        }
-    }
-
     /// What a post says of the network: whether it begins to lose packets, or loses none any more.
     const fn follow(&mut self) -> u32 {
-        let follows = self.lossy > 0;
+        let follows = self.losses.are_expected();
         let changes = follows != self.follows;
         self.follows = follows;
         if changes { COMMAND_FOLLOW } else { 0 }
@@ -295,7 +286,7 @@ impl DeviceDriver {
     /// Begins to follow the operation that the next command posts.
     fn begin(&mut self, summary: Summary, foreign: PieceSet) {
         self.operation = self.operation.wrapping_add(1);
-        self.lossy = self.lossy.saturating_sub(1);
+        self.losses.begin();
         self.summary = Some(summary);
         (self.asked, self.foreign) = (PieceSet::EMPTY, foreign);
         self.groups.clear();
@@ -382,6 +373,15 @@ impl Driver for DeviceDriver {
         false
     }
 
+    fn repairs_beside(&self) -> bool {
+        // The progress thread would have to be told of every look.
+        false
+    }
+
+    fn owes(&self) -> bool {
+        false
+    }
+
     fn start(&mut self, posting: &Posting<'_>, send: &mut SendThreads) -> Result<bool> {
         let Posting { plan, config, descriptor, source, collective_id, .. } = *posting;
         // A rank alone has nobody to multicast to.
@@ -464,8 +464,10 @@ impl Driver for DeviceDriver {
             // It was in its place before the operation began.
             Notice::OwnBlock => {}
             Notice::Transferred { .. } | Notice::TransferredAll | Notice::Disagrees { .. } => {}
+            // Nothing is fetched before that: see `repairs_beside`.
+            Notice::Lost { .. } | Notice::Placed { .. } => {}
             Notice::CutOff { lost } => {
-                self.loses(!lost.is_empty());
+                self.losses.note(!lost.is_empty());
                 self.command.flags |= COMMAND_DELIVERED | COMMAND_CUT_OFF;
                 insert(&mut self.command.delivered, &self.foreign.without(&lost));
             }
@@ -511,7 +513,7 @@ impl Driver for DeviceDriver {
             if self.has(REPORT_RELEASED) && !std::mem::replace(&mut self.finish_given, true) {
                 // A message that was lost, in this operation or at a rank that therefore came late to it.
                 let took_ps = self.completion.released_ps.saturating_sub(self.completion.armed_ps);
-                self.loses(took_ps >= self.timeout_ps / 2);
+                self.losses.note(took_ps >= self.timeout_ps / 2);
                 return Ok(Some(Step::SendsFinished));
             }
         }

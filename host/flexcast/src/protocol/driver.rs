@@ -72,6 +72,10 @@ pub(crate) enum Notice {
     Received,
     /// The own block is whole in the user's buffer, if the driver waits for it ([`Driver::takes_late_copies`]).
     OwnBlock,
+    /// Multicast goes on, and brings nothing more of these pieces, which are not whole.
+    Lost { pieces: PieceSet },
+    /// Multicast goes on, and these pieces of others are whole in the user's buffer.
+    Placed { pieces: PieceSet },
     /// Multicast has stalled, and the receive contexts are closed: others' pieces are whole, but for these.
     CutOff { lost: PieceSet },
     /// Data of a direct operation has come or gone, and the next is to come from this rank.
@@ -161,6 +165,12 @@ pub(crate) trait Driver: fmt::Debug + Send {
     /// Whether it has pieces read before the receive contexts have closed: it may be notified of a cutoff ([`Notice::CutOff`]) as soon as a
     /// look has shown what is lost.
     fn reads_while_closing(&self) -> bool;
+
+    /// Whether it has lost pieces read while multicast goes on ([`Notice::Lost`]).
+    fn repairs_beside(&self) -> bool;
+
+    /// Whether the right neighbour waits for pieces that are not known to be whole here.
+    fn owes(&self) -> bool;
 
     /// Reads ranges of pieces from a peer, none if nothing is missing of them, and then counts the pieces as whole. The tag of the reads is the
     /// number of the first piece.

@@ -1,12 +1,13 @@
 //! Progress engine: carries out what the protocol's driver decides.
 //!
 //! It gives operations to the card (`start`), polls the card's workers (`poll`) and the clock (`clock`), notifies the driver of what it
-//! finds, does the driver's steps (here), and gives buffers back (`end`).
+//! finds, looks for what is lost (`look`), does the driver's steps (here), and gives buffers back (`end`).
 
 mod clock;
 mod descriptor;
 mod direct;
 mod end;
+mod look;
 mod operation;
 mod poll;
 mod start;
@@ -35,11 +36,9 @@ const COPY: u16 = u16::MAX - 3;
 const SEND_THREAD: u16 = 0x100;
 /// Longest that a worker takes to answer: all that may wait in its rings, many times over.
 const WORKER_PS: u64 = 1_000_000_000_000;
-/// A root to which nothing comes any more stops its own multicast this many cutoffs after the barrier: the other ranks have closed their
-/// receive contexts, too, and fetch what they miss, so what is sent later reaches nobody.
-const MULTICAST_CUTOFFS: u64 = 2;
-/// Multicast ends for everybody this many cutoffs after the barrier, stalled or not: it is so slow that reads bring what is missing sooner.
-const SLOWEST_CUTOFFS: u64 = 4;
+/// A root whose send threads have posted nothing for this many cutoffs, and to which nothing comes any more, stops its own multicast: the others
+/// have closed their receive contexts by then, and fetch what they miss.
+const STUCK_CUTOFFS: u64 = 2;
 
 impl Engine {
     /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks.
@@ -129,6 +128,7 @@ impl Engine {
             running.deadline_ps = self.parts.driver.deadline_ps().unwrap_or(u64::MAX);
             self.parts.driver.note(now_ps, &mut running.report);
         }
+        self.close_repaired(now_ps);
         Ok(())
     }
 
@@ -153,7 +153,7 @@ impl Engine {
         let Some(running) = self.current.as_mut() else { return Ok(()) };
         let mut groups = vec![(*pieces, Vec::new())];
         if at.is_some()
-            && let Some(missing) = &running.missing
+            && let Some(missing) = running.missing.as_ref().or(running.gaps.as_ref().map(|gaps| &gaps.lost))
         {
             groups = missing.groups(&running.plan, &running.pieces, pieces);
         }

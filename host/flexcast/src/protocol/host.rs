@@ -113,6 +113,14 @@ impl Driver for HostDriver {
         true
     }
 
+    fn repairs_beside(&self) -> bool {
+        true
+    }
+
+    fn owes(&self) -> bool {
+        self.participant.owes()
+    }
+
     fn start(&mut self, posting: &Posting<'_>, send: &mut SendThreads) -> Result<bool> {
         let Posting { plan, config, descriptor, turn, source, here, .. } = *posting;
         let foreign = plan.foreign_pieces();
@@ -170,6 +178,8 @@ impl Driver for HostDriver {
                 participant.progressed(now_ps);
                 participant.delivered_all();
             }
+            Notice::Lost { pieces } => participant.lost(&pieces),
+            Notice::Placed { pieces } => participant.delivered_pieces(&pieces),
             Notice::CutOff { lost } => {
                 participant.delivered_pieces(&self.current.foreign.without(&lost));
                 participant.cut_off(now_ps);

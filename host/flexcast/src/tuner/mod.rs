@@ -5,6 +5,7 @@
 
 mod backoff;
 mod cost;
+mod losses;
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use flexcast_proto::{RankInfo, RankSet};
 
 pub(crate) use backoff::{Backoff, Slowness};
 pub use flexcast_proto::Algorithm;
+pub(crate) use losses::Losses;
 
 /// Most ranks of a communicator that has connections between all of them: four queue pairs for each other rank.
 pub const MAX_LINEAR_RANKS: u32 = 64;

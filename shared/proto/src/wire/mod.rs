@@ -4,7 +4,7 @@
 //! |---:|---:|---|
 //! | 0 | 4 | `FXCM` |
 //! | 4 | 1 | [`VERSION`] |
-//! | 5 | 1 | kind: 1 barrier, 2 activate, 3 fetch, 4 acknowledge, 5 final, 6 failed |
+//! | 5 | 1 | kind: 1 barrier, 2 activate, 3 last fetch, 4 acknowledge, 5 final, 6 failed, 7 fetch before the last |
 //! | 6 | 2 | zero |
 //! | 8 | 8 | communicator |
 //! | 16 | 4 | operation |
@@ -34,7 +34,7 @@ pub const FIXED_WORDS: usize = FIXED_BYTES / size_of::<u64>();
 
 /// Version of this format. Any change of it is another version, and ranks of different versions refuse each other's
 /// messages: they run the same release anyway, since their firmware does.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bytes of every message but a fetch and an acknowledgement.
 pub const FIXED_BYTES: usize = 48;
 /// Bytes of the longest message, an acknowledgement.
@@ -49,6 +49,7 @@ const FETCH: u8 = 3;
 const ACKNOWLEDGE: u8 = 4;
 const FINAL: u8 = 5;
 const FAILED: u8 = 6;
+const FETCH_MORE: u8 = 7;
 
 const SILENT: u8 = 1;
 const CANCELLED: u8 = 2;
@@ -205,9 +206,9 @@ impl Codec {
                 BARRIER
             }
             Body::Activate => ACTIVATE,
-            Body::Fetch { pieces } => {
+            Body::Fetch { pieces, last } => {
                 length = fetch_bytes(put_set(body, &pieces));
-                FETCH
+                if last { FETCH } else { FETCH_MORE }
             }
             Body::Acknowledge { pieces } => {
                 let Availability { address, rkey } = here;
@@ -318,17 +319,17 @@ impl Codec {
         if communicator != self.communicator {
             return Err(WireError::Communicator { found: communicator, expected: self.communicator });
         }
-        if !(BARRIER..=FAILED).contains(&header.kind) {
-            return Err(WireError::Code { field: "kind", found: header.kind, last: FAILED });
+        if !(BARRIER..=FETCH_MORE).contains(&header.kind) {
+            return Err(WireError::Code { field: "kind", found: header.kind, last: FETCH_MORE });
         }
-        if !matches!(header.kind, FETCH | ACKNOWLEDGE) && bytes.len() != FIXED_BYTES {
+        if !matches!(header.kind, FETCH | FETCH_MORE | ACKNOWLEDGE) && bytes.len() != FIXED_BYTES {
             return Err(WireError::Length { found: bytes.len(), expected: FIXED_BYTES });
         }
         let mut availability = None;
         let body = match header.kind {
             BARRIER => self.barrier(get(rest)?)?,
             ACTIVATE => Body::Activate,
-            FETCH => Body::Fetch { pieces: set(bytes.len(), rest)? },
+            FETCH | FETCH_MORE => Body::Fetch { pieces: set(bytes.len(), rest)?, last: header.kind == FETCH },
             ACKNOWLEDGE => {
                 let too_short = WireError::Length { found: bytes.len(), expected: acknowledge_bytes(0) };
                 let (body, rest) = AcknowledgeBody::read_from_prefix(rest).map_err(|_| too_short)?;

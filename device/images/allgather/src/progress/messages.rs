@@ -218,7 +218,7 @@ impl ProgressEngine<'_> {
             (Body::Acknowledge { .. }, Some(Availability { address, rkey })) => {
                 (self.state.detail.address, self.state.detail.rkey) = (address, rkey);
             }
-            (Body::Fetch { .. }, _) => self.state.report.fetches += 1,
+            (Body::Fetch { last: true, .. }, _) => self.state.report.fetches += 1,
             _ => {}
         }
         if self.participant.handle(rank, control.message).is_err() {

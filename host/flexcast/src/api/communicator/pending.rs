@@ -24,7 +24,7 @@ use crate::protocol::driver::{Connect, Driver, QueuePairs};
 use crate::protocol::engine::{Engine, Parts, Units};
 use crate::protocol::host::HostDriver;
 use crate::protocol::peers::peers;
-use crate::tuner::{self, Conditions, Selection};
+use crate::tuner::{self, Conditions, Losses, Selection};
 
 /// Number of the first operation.
 const FIRST_OPERATION: u32 = 1;
@@ -259,6 +259,7 @@ impl Pending {
             backoff: tuner::Backoff::default(),
             slowness: tuner::Slowness::default(),
             stall: StallWindow::new(ps(config.overheads.cutoff_slack)),
+            losses: Losses::default(),
             late_chunks: None,
             polled_ps: 0,
             broken: None,

@@ -3,13 +3,13 @@
 use std::mem::{offset_of, size_of};
 
 use flexcast_abi::{FLAG_MAGIC, ProgressLine, ReceiveReport, ReceiveStatus, Statistics};
-use flexcast_proto::missing::{self, Outlook};
+use flexcast_proto::{Pieces, missing};
 use zerocopy::FromBytes as _;
 
 use super::Receive;
 use crate::api::config::Derived;
 use crate::error::Result;
-use crate::plan::{Missing, Plan};
+use crate::plan::{Missing, Plan, Seen};
 
 impl Receive {
     fn progress(&self, context: usize, field: usize) -> Result<u64> {
@@ -76,14 +76,57 @@ impl Receive {
     }
 
     /// What a look has shown, once it [`Receive::has_answered`].
-    pub(crate) fn outlook(&mut self, plan: &Plan, derived: &Derived) -> Result<Outlook> {
-        let mut outlook = Outlook::default();
+    pub(crate) fn seen(&mut self, plan: &Plan, pieces: &Pieces, derived: &Derived) -> Result<Seen> {
+        let mut seen = Seen::default();
         for index in 0..self.contexts.len() {
             let (words, tails) = self.bitmap(index, derived)?;
-            let space = plan.space(self.contexts[index].stream, &mut self.table)?;
-            outlook = outlook.and(missing::outlook(&space, &words, &tails));
+            let stream = self.contexts[index].stream;
+            let space = plan.space(stream, &mut self.table)?;
+            for (root, run) in missing::missing(&space, &words, &tails) {
+                let psns = run.first..run.first + run.count;
+                if missing::is_overtaken(&space, root, run) {
+                    for (root, place) in psns.filter_map(|psn| plan.place(psn, stream, &space)) {
+                        seen.lost.add(root, &place);
+                    }
+                    continue;
+                }
+                seen.ahead += run.count;
+                let piece = |psn: u64| {
+                    let (root, place) = plan.place(psn, stream, &space)?;
+                    plan.piece_at(pieces, root, place.offset)
+                };
+                if let (Some(first), Some(last)) = (piece(psns.start), piece(psns.end - 1)) {
+                    (first..=last).for_each(|piece| _ = seen.ahead_in.insert(piece));
+                }
+            }
         }
-        Ok(outlook)
+        seen.lost.sort();
+        Ok(seen)
+    }
+
+    /// Chunks that have not come, as far as the receive contexts have reported.
+    pub(crate) fn remaining(&self) -> Result<u64> {
+        let of = |context| self.progress(context, offset_of!(ProgressLine, remaining));
+        (0..self.contexts.len()).try_fold(0, |sum, context| Ok(sum + of(context)?))
+    }
+
+    /// Completions that each receive context has consumed since set-up, as far as they have reported.
+    pub(crate) fn consumed(&self) -> Result<Vec<u64>> {
+        let of = |context| self.progress(context, offset_of!(ProgressLine, consumed));
+        (0..self.contexts.len()).map(of).collect()
+    }
+
+    /// Whether the chunks of so many completions of each receive context are in the user's buffer: none of their copies is under way any more.
+    pub(crate) fn are_placed(&self, consumed: &[u64]) -> Result<bool> {
+        for (context, before) in consumed.iter().enumerate() {
+            // In this order: what has been consumed meanwhile may count as under way, never the other way round.
+            let now = self.progress(context, offset_of!(ProgressLine, consumed))?;
+            let outstanding = self.progress(context, offset_of!(ProgressLine, outstanding))?;
+            if now.saturating_sub(outstanding) < *before {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Chunks that are missing, once a close [`Receive::has_answered`]. The own rank's positions count as there.

@@ -25,6 +25,7 @@ use crate::endpoint::Purpose;
 use crate::error::Result;
 use crate::protocol::control::Control;
 use crate::protocol::driver::Connect;
+use crate::tuner::Losses;
 
 /// log2 of the receives posted to each peer: as many as the host's own connections have.
 const LOG_RECEIVES: u8 = 4;
@@ -106,7 +107,7 @@ impl DeviceDriver {
             finish_given: true,
             failure_given: false,
             lost: None,
-            lossy: 0,
+            losses: Losses::default(),
             follows: false,
             timeout_ps: 4_096_000 << config.retry_exponent.min(31),
         })

@@ -36,7 +36,9 @@ impl Engine {
         let closing =
             |running: &super::Running| running.state.sides().is_some_and(|sides| sides.receiving.is_closing());
         let receives = |running: &super::Running| running.stalled_ps(self.stall).is_some();
-        let waits = self.current.as_ref().is_some_and(|running| closing(running) || receives(running));
+        let sends = |running: &super::Running| running.is_posting(now_ps);
+        let waits =
+            self.current.as_ref().is_some_and(|running| closing(running) || receives(running) || sends(running));
         let now_ps = if waits { now_ps.min(deadline_ps.saturating_sub(1)) } else { now_ps };
         self.parts.driver.notify(now_ps, Notice::Time);
         // A time that is due is something that the state machine has been notified of.

@@ -64,6 +64,7 @@ impl Engine {
         let closed =
             |state: &State| matches!(state.sides(), Some(sides) if matches!(sides.receiving, Receiving::Closed));
         self.notice_late_chunks(closed(&running.state))?;
+        self.losses.note(running.report.recovered_chunks > 0 || running.report.fetches_served > 0);
         self.ids.release(running.collective_id, now_ps);
         self.parts.receive.disarm(&mut running.receive);
         let Running { request, send, receive, report, .. } = running;

@@ -2,7 +2,8 @@
 
 use flexcast_proto::{Algorithm, Failure, Pieces, ProgressWatch, StallWindow};
 
-use super::SLOWEST_CUTOFFS;
+use super::STUCK_CUTOFFS;
+use super::look::Gaps;
 use crate::api::buffer::Buffer;
 use crate::api::report::Report;
 use crate::plan::{Missing, Plan};
@@ -41,8 +42,9 @@ impl Receiving {
 pub(super) enum Look {
     /// None is under way.
     Idle,
-    /// The receive contexts have been asked, and have not all answered. `over`: the right neighbour's multicast was over by then.
-    Asked { over: bool },
+    /// The receive contexts have been asked, and have not all answered: they have no time for chunks while they do. `over`: the right neighbour's
+    /// multicast was over by then.
+    Asked { over: bool, since_ps: u64 },
     /// What is missing is lost: every root's last chunks are there, or were there for the right neighbour while nothing came here.
     Final,
 }
@@ -63,6 +65,11 @@ pub(super) enum Sending {
 }
 
 impl Sending {
+    /// Whether it is this rank's turn.
+    const fn is_ahead(self) -> bool {
+        matches!(self, Self::Requested | Self::Posted | Self::Announced)
+    }
+
     /// Whether the card may still read the source.
     pub(super) const fn is_under_way(self) -> bool {
         matches!(self, Self::Posted | Self::Announced)
@@ -206,7 +213,14 @@ pub(crate) struct Running {
     pub(super) ready_ps: u64,
     /// How data comes, from the barrier on.
     pub(super) watch: Option<ProgressWatch>,
+    /// How the send threads post the own block, from this rank's turn on.
+    pub(super) posting: Option<ProgressWatch>,
+    /// How long a root sends to other ranks before it comes back to this one: as long as this rank has sent, once it has; 0 where a root sends to
+    /// all at once.
+    pub(super) turn_ps: u64,
     pub(super) look: Look,
+    /// Its gaps, if it has looked for any.
+    pub(super) gaps: Option<Gaps>,
     /// What multicast has not brought, once a look or the close of the receive contexts has shown it; none if the operation has failed before.
     pub(super) missing: Option<Missing>,
     /// When workers were last checked for failures.
@@ -217,12 +231,25 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// When its multicast counts as stalled, or as too slow, or as over; none before the barrier, and once its receive contexts do not receive any more.
+    /// When its multicast counts as stalled, or as over; none before the barrier, and once its receive contexts do not receive any more. It is not
+    /// too slow as long as data comes.
     pub(super) fn stalled_ps(&self, window: StallWindow) -> Option<u64> {
         let receives = |sides: &Sides| matches!(sides.receiving, Receiving::Armed);
-        let latest_ps = self.ready_ps.saturating_add(self.cutoff_ps.saturating_mul(SLOWEST_CUTOFFS));
         let watch = self.watch.filter(|_| self.state.sides().is_some_and(receives))?;
-        Some(if self.look == Look::Final { self.ready_ps } else { watch.stalled_ps(window).min(latest_ps) })
+        Some(match self.look {
+            Look::Idle => watch.stalled_ps(window, self.turn_ps),
+            Look::Asked { .. } => u64::MAX,
+            Look::Final => self.ready_ps,
+        })
+    }
+
+    /// Whether the send threads are still to send the own block, and get on with that: they have posted some of it, or blocks of those before this
+    /// rank have come, in the last [`STUCK_CUTOFFS`].
+    pub(super) fn is_posting(&self, now_ps: u64) -> bool {
+        let sends = self.state.sides().is_some_and(|sides| sides.sending.is_ahead());
+        let latest_ps = self.posting.iter().chain(&self.watch).map(ProgressWatch::since_ps).max();
+        let window_ps = self.cutoff_ps.saturating_mul(STUCK_CUTOFFS);
+        sends && latest_ps.is_some_and(|latest_ps| now_ps.saturating_sub(latest_ps) < window_ps)
     }
 
     /// Whether there is a reason why nothing may come: the next root of the chain waits for the own block, whose chunks do not come here; nor is

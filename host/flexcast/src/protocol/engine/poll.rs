@@ -2,8 +2,8 @@
 
 use flexcast_proto::{Cause, Failure, ProgressWatch};
 
-use super::operation::{Fault, Look, OwnBlock, Receiving, Running, Sending, Sides};
-use super::{COPY, DIED, Engine, MULTICAST_CUTOFFS, NO_ANSWER, SEND_THREAD, WORKER_PS};
+use super::operation::{Fault, OwnBlock, Receiving, Running, Sending, Sides};
+use super::{COPY, DIED, Engine, NO_ANSWER, SEND_THREAD, WORKER_PS};
 use crate::error::Result;
 use crate::plan::stream::Transport;
 use crate::protocol::driver::Notice;
@@ -138,6 +138,10 @@ impl Engine {
             return Ok(false);
         }
         sides.receiving = Receiving::Complete;
+        if running.gaps.take().is_some_and(|gaps| gaps.lost.len() > 0) {
+            // What had been overtaken has come: it was asked for in vain.
+            self.stall.came_late();
+        }
         running.report.phases.0.received_ps = Some(now_ps);
         self.parts.driver.notify(now_ps, Notice::Received);
         Ok(true)
@@ -163,50 +167,22 @@ impl Engine {
         self.poll_look(now_ps)
     }
 
-    /// Whether the right neighbour's multicast is over, and with it this rank's. Where a root sends to each rank by itself it tells nothing.
-    pub(super) fn is_over_for_neighbour(&self) -> bool {
-        self.config.transport != Transport::UcUnicast && self.parts.driver.is_over_for_neighbour()
-    }
-
-    /// Looks at the bitmaps of a stream that is quiet. Returns whether that has shown that nothing more comes.
-    fn poll_look(&mut self, now_ps: u64) -> Result<bool> {
-        let over = self.is_over_for_neighbour();
-        let Some(running) = self.current.as_mut() else { return Ok(false) };
-        let receive = &mut self.parts.receive;
-        if running.look_ps(self.stall, over).is_some_and(|look_ps| now_ps >= look_ps) && receive.is_free()? {
-            receive.look()?;
-            running.look = Look::Asked { over };
-            if let Some(watch) = &mut running.watch {
-                watch.look(over);
-            }
-        } else if let Look::Asked { over } = running.look
-            && receive.has_answered()?
-        {
-            let outlook = receive.outlook(&running.plan, &self.derived)?;
-            let nothing_came = running.watch.is_some_and(|watch| watch.has_looked());
-            let is_final = outlook.is_final() || (over && nothing_came && outlook.ahead > 0);
-            running.look = if is_final { Look::Final } else { Look::Idle };
-            if outlook.is_final() && self.parts.driver.reads_while_closing() {
-                let missing = receive.missing(&running.plan, &self.derived)?;
-                self.give_up_lost(now_ps, missing);
-            }
-            return Ok(is_final);
-        }
-        Ok(false)
-    }
-
     /// Polls the send threads, and gives them the operation when it is this rank's turn.
     pub(super) fn poll_send(&mut self, now_ps: u64) -> Result<bool> {
         let own = self.place.rank();
         let Some(running) = self.current.as_mut() else { return Ok(false) };
         let source = running.source(own);
+        let parts = &mut self.parts;
+        if parts.driver.ready_ps().is_some() {
+            let posted = parts.send.posted()?;
+            running.posting.get_or_insert_with(|| ProgressWatch::new(posted, now_ps)).poll(posted, now_ps);
+        }
         // While others' chunks come, nobody has given the own ones up.
         let lives = running.stalled_ps(self.stall).is_some_and(|stalled_ps| now_ps < stalled_ps);
+        let in_vain = running.posting.is_some() && !lives && !running.is_posting(now_ps);
         let Some(sides) = running.state.sides_mut() else { return Ok(false) };
-        let (parts, phases) = (&mut self.parts, &mut running.report.phases.0);
+        let phases = &mut running.report.phases.0;
         let mut moved = false;
-        let ready_ps = parts.driver.ready_ps().unwrap_or(now_ps);
-        let in_vain = !lives && now_ps.saturating_sub(ready_ps) >= running.cutoff_ps.saturating_mul(MULTICAST_CUTOFFS);
         if in_vain && sides.sending == Sending::Requested {
             sides.sending = Sending::Finished;
             phases.sent_ps = Some(now_ps);
@@ -245,7 +221,11 @@ impl Engine {
             && sides.sending.is_under_way()
         {
             sides.sending = Sending::Finished;
-            running.report.phases.0.sent_ps = Some(now_ps);
+            let phases = &mut running.report.phases.0;
+            phases.sent_ps = Some(now_ps);
+            if let Some(sending_ps) = phases.sending_ps.filter(|_| self.config.transport == Transport::UcUnicast) {
+                running.turn_ps = now_ps.saturating_sub(sending_ps);
+            }
             self.parts.driver.notify(now_ps, Notice::Sent);
         }
     }

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::memory::copier::Copier;
 use crate::plan::Plan;
 use crate::plan::chains::{Order, order};
+use crate::plan::stream::Transport;
 use crate::protocol::driver::Posting;
 
 impl Engine {
@@ -68,7 +69,10 @@ impl Engine {
             state: State::Deferred,
             ready_ps: 0,
             watch: None,
+            posting: None,
+            turn_ps: 0,
             look: Look::Idle,
+            gaps: None,
             missing: None,
             checked_ps: 0,
             deadline_ps: u64::MAX,
@@ -102,6 +106,8 @@ impl Engine {
         let descriptor =
             descriptor(&running.plan, &self.config, &self.alpha, running.operation, (chains, Algorithm::Multicast));
         running.cutoff_ps = descriptor.cutoff_ps;
+        self.losses.begin();
+        running.turn_ps = if self.config.transport == Transport::UcUnicast { descriptor.cutoff_ps } else { 0 };
         let region = running.receive.region();
         let posting = Posting {
             plan: &running.plan,

@@ -18,7 +18,7 @@ use crate::memory::copier::Copier;
 use crate::p2p::Group;
 use crate::plan::Plan;
 use crate::protocol::driver::Driver;
-use crate::tuner::{Backoff, Conditions, Slowness};
+use crate::tuner::{Backoff, Conditions, Losses, Slowness};
 
 /// The queues and threads of a communicator. Dropped as one: what can reach memory before the memory.
 pub(crate) struct Parts {
@@ -75,6 +75,7 @@ pub(crate) struct Engine {
     pub(crate) ids: CollectiveIds,
     pub(crate) alpha: Alpha,
     pub(crate) stall: StallWindow,
+    pub(crate) losses: Losses,
     /// Chunks discarded as late or foreign by the end of the last operation, if that was cut off.
     pub(crate) late_chunks: Option<u64>,
     pub(crate) broken: Option<Failure>,

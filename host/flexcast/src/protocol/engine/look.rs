@@ -1,0 +1,170 @@
+//! Looks at the bitmaps of the receive contexts while an operation goes on: whether a quiet stream is over, and what a flowing one has lost.
+
+use flexcast_proto::GapWatch;
+
+use super::operation::{Look, OwnBlock, Receiving, Running};
+use super::{Engine, NO_ANSWER, WORKER_PS};
+use crate::error::Result;
+use crate::plan::stream::Transport;
+use crate::plan::{Missing, Seen};
+use crate::protocol::driver::Notice;
+
+/// Repair beside the data, in an operation that is expected to lose chunks.
+#[derive(Debug)]
+pub(super) struct Gaps {
+    watch: GapWatch,
+    /// What the last look has shown to be lost.
+    pub(super) lost: Missing,
+    /// What the last look has shown to have come, until it is in its place.
+    placing: Option<Placing>,
+}
+
+/// Pieces of which all chunks have come.
+#[derive(Debug)]
+struct Placing {
+    pieces: flexcast_proto::PieceSet,
+    /// Completions that the receive contexts have consumed by then.
+    consumed: Vec<u64>,
+}
+
+impl Engine {
+    /// Whether the right neighbour's multicast is over, and with it this rank's. Where a root sends to each rank by itself it tells nothing.
+    pub(super) fn is_over_for_neighbour(&self) -> bool {
+        self.config.transport != Transport::UcUnicast && self.parts.driver.is_over_for_neighbour()
+    }
+
+    /// Looks at the bitmaps where there is reason to. Returns whether that has shown anything.
+    pub(super) fn poll_look(&mut self, now_ps: u64) -> Result<bool> {
+        let placed = self.poll_placing(now_ps)?;
+        let has_gaps = self.poll_gaps()?;
+        let over = self.is_over_for_neighbour();
+        let Some(running) = self.current.as_mut() else { return Ok(placed) };
+        let receive = &mut self.parts.receive;
+        let is_quiet = running.look_ps(self.stall, over).is_some_and(|look_ps| now_ps >= look_ps);
+        match running.look {
+            Look::Idle if (is_quiet || has_gaps) && receive.is_free()? => {
+                receive.look()?;
+                running.look = Look::Asked { over, since_ps: now_ps };
+                if let Some(watch) = &mut running.watch {
+                    watch.look(over);
+                }
+            }
+            Look::Asked { over, .. } if receive.has_answered()? => return Ok(self.take_look(now_ps, over)? || placed),
+            Look::Asked { since_ps, .. } if now_ps.saturating_sub(since_ps) > WORKER_PS => {
+                running.look = Look::Final;
+                self.fail_device(now_ps, NO_ANSWER);
+                return Ok(true);
+            }
+            Look::Idle | Look::Asked { .. } | Look::Final => {}
+        }
+        Ok(placed)
+    }
+
+    /// Whether the bitmaps are to be looked at for gaps, although chunks come.
+    fn poll_gaps(&mut self) -> Result<bool> {
+        let reorders = self.stall.reorders();
+        let Some(running) = self.current.as_mut().filter(|running| running.may_repair() && !reorders) else {
+            return Ok(false);
+        };
+        let driver = &self.parts.driver;
+        let asked = running.gaps.is_none() && driver.owes();
+        if !driver.repairs_beside() || !(asked || running.gaps.is_some() || self.losses.are_expected()) {
+            return Ok(false);
+        }
+        let remaining = self.parts.receive.remaining()?;
+        let gaps = running.gaps.get_or_insert_with(|| Gaps {
+            watch: GapWatch::new(remaining),
+            lost: Missing::default(),
+            placing: None,
+        });
+        Ok(asked || gaps.watch.is_due(remaining))
+    }
+
+    /// Takes what a look has shown. `over`: the right neighbour's multicast was over when it was asked for. Returns whether that is news.
+    fn take_look(&mut self, now_ps: u64, over: bool) -> Result<bool> {
+        let Some(running) = self.current.as_mut() else { return Ok(false) };
+        let receive = &mut self.parts.receive;
+        let seen = receive.seen(&running.plan, &running.pieces, &self.derived)?;
+        let nothing_came = running.watch.is_some_and(|watch| watch.has_looked());
+        let is_final = seen.is_final() || (over && nothing_came && seen.ahead > 0);
+        running.look = if is_final { Look::Final } else { Look::Idle };
+        if running.stalled_ps(self.stall).is_some_and(|stalled_ps| now_ps >= stalled_ps)
+            && let Some(watch) = running.watch.as_mut().filter(|_| !is_final)
+        {
+            // The answer took so long that chunks had no time to come.
+            watch.restart(now_ps);
+        }
+        if running.gaps.is_some() {
+            let consumed = receive.consumed()?;
+            self.note_gaps(now_ps, &seen, consumed);
+        }
+        if seen.is_final() && self.parts.driver.reads_while_closing() {
+            self.give_up_lost(now_ps, seen.lost);
+        }
+        Ok(true)
+    }
+
+    /// Notifies the protocol of what has been lost so far, and takes note of what has come.
+    fn note_gaps(&mut self, now_ps: u64, seen: &Seen, consumed: Vec<u64>) {
+        let Some(running) = self.current.as_mut() else { return };
+        let Some(gaps) = running.gaps.as_mut() else { return };
+        if !gaps.lost.is_within(&seen.lost) {
+            // What had been overtaken has come: it was asked for in vain.
+            self.stall.came_late();
+        }
+        gaps.watch.looked(seen.lost.len() as u64, seen.ahead);
+        gaps.lost.clone_from(&seen.lost);
+        let incomplete = seen.lost.pieces(&running.plan, &running.pieces);
+        let pieces = running.plan.foreign_pieces().without(&incomplete).without(&seen.ahead_in);
+        gaps.placing = Some(Placing { pieces, consumed });
+        running.report.recovered_chunks = seen.lost.len() as u64;
+        running.report.recovered_bytes = seen.lost.bytes();
+        // All that is missing of a piece is to be read at once.
+        let pieces = incomplete.without(&seen.ahead_in);
+        if !pieces.is_empty() {
+            self.parts.driver.notify(now_ps, Notice::Lost { pieces });
+        }
+    }
+
+    /// Notifies the protocol of the pieces that had come by the last look, once they are in their place. Returns whether they are.
+    fn poll_placing(&mut self, now_ps: u64) -> Result<bool> {
+        let Some(gaps) = self.current.as_mut().and_then(|running| running.gaps.as_mut()) else { return Ok(false) };
+        let Some(Placing { pieces, consumed }) = &gaps.placing else { return Ok(false) };
+        if !self.parts.receive.are_placed(consumed)? {
+            return Ok(false);
+        }
+        let pieces = *pieces;
+        gaps.placing = None;
+        self.parts.driver.notify(now_ps, Notice::Placed { pieces });
+        Ok(true)
+    }
+
+    /// Everything is there, some of it read from a peer: the receive contexts, which wait for that, are closed.
+    pub(super) fn close_repaired(&mut self, now_ps: u64) {
+        let Some(running) = self.current.as_mut().filter(|running| running.has_repaired()) else { return };
+        if let Some(sides) = running.state.sides_mut() {
+            sides.receiving = Receiving::Closing;
+            running.report.phases.0.cut_off_ps = Some(now_ps);
+        }
+    }
+}
+
+impl Running {
+    /// Whether gaps may be looked for: chunks come, or may come.
+    fn may_repair(&self) -> bool {
+        let receives = self.state.sides().is_some_and(|sides| matches!(sides.receiving, Receiving::Armed));
+        self.watch.is_some()
+            && self.look == Look::Idle
+            && receives
+            && !self.state.is_failing()
+            && self.own_block != OwnBlock::Copying
+    }
+
+    /// Whether the protocol has everything, and multicast has lost some of it.
+    fn has_repaired(&self) -> bool {
+        let receives = self.state.sides().is_some_and(|sides| matches!(sides.receiving, Receiving::Armed));
+        receives
+            && self.report.phases.0.complete_ps.is_some()
+            && self.gaps.as_ref().is_some_and(|gaps| gaps.watch.lost() > 0)
+    }
+}

@@ -1,0 +1,80 @@
+//! Repair beside the data: when a rank looks for gaps in streams that lose chunks while they still flow.
+//!
+//! A tree delivers each root's chunks in order, so that a gap is a loss as soon as a later chunk of the same root has come. It is fetched at once, while
+//! others' chunks come. What is left for the end is what has been lost since the last look, so looks come closer to one another as the end does:
+//! each when half of what was ahead at the one before has come.
+
+/// The looks of one rank in one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GapWatch {
+    /// Chunks that are known to be lost.
+    lost: u64,
+    /// The next look is due when no more chunks than these are ahead.
+    next: u64,
+}
+
+impl GapWatch {
+    /// Of fewer chunks ahead the next look waits for the last one: a look takes as long as about so many.
+    const LEAST: u64 = 24;
+
+    /// Before the first of `expected` chunks.
+    #[must_use]
+    pub const fn new(expected: u64) -> Self {
+        Self { lost: 0, next: Self::behind(expected) }
+    }
+
+    const fn behind(ahead: u64) -> u64 {
+        if ahead > 2 * Self::LEAST { ahead / 2 } else { 0 }
+    }
+
+    /// Whether a look is due when `remaining` chunks have not come.
+    #[must_use]
+    pub const fn is_due(&self, remaining: u64) -> bool {
+        remaining > 0 && remaining.saturating_sub(self.lost) <= self.next
+    }
+
+    /// A look has shown that of the chunks that have not come `lost` do not come any more, and `ahead` may.
+    pub const fn looked(&mut self, lost: u64, ahead: u64) {
+        (self.lost, self.next) = (lost, Self::behind(ahead));
+    }
+
+    /// Chunks that are known to be lost.
+    #[must_use]
+    pub const fn lost(&self) -> u64 {
+        self.lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_come_closer_to_one_another_until_the_end() {
+        let mut watch = GapWatch::new(1000);
+        let mut looks = std::vec::Vec::new();
+        // Every hundredth chunk is lost.
+        for sent in 0..=1000 {
+            let lost = sent / 100;
+            if watch.is_due(1000 - sent + lost) {
+                looks.push(sent);
+                watch.looked(lost, 1000 - sent);
+            }
+        }
+        assert_eq!(
+            looks,
+            [505, 755, 879, 941, 971],
+            "the last of the 1000 is lost: a look of a quiet stream finds that"
+        );
+        assert_eq!(watch.lost(), 9);
+    }
+
+    #[test]
+    fn few_chunks_are_looked_at_when_all_have_come_or_are_lost() {
+        let mut watch = GapWatch::new(40);
+        assert!(!watch.is_due(3), "they may come");
+        watch.looked(3, 0);
+        assert!(watch.is_due(3) && !watch.is_due(0));
+        assert!(!GapWatch::new(0).is_due(0), "nothing is expected");
+    }
+}
