@@ -141,7 +141,12 @@ fn losses_are_repaired_while_data_flows() {
         let each = u64::from(params.ranks * params.iterations);
         assert!(report.control.fetch > each, "{transport:?}: {} fetches of {each} ranks", report.control.fetch);
         // One of each piece that chunks are lost of at most: runs of several chunks are read at once.
-        assert!(report.recovery_reads <= report.recovered_chunks, "{transport:?}: read twice");
+        assert!(
+            report.recovery_reads <= report.recovered_chunks,
+            "{transport:?}: {} reads of {} chunks",
+            report.recovery_reads,
+            report.recovered_chunks
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! Completion and reports.
 
-use dpa::abi::{CompletionFlag, FLAG_MAGIC, ReceiveReport, ReceiveStatus, Statistics};
+use dpa::abi::{CompletionFlag, FLAG_MAGIC, OPERATION_REPORTS, ReceiveReport, ReceiveStatus, Statistics};
 use dpa::group::Group;
 use dpa::{Signals, WindowCell, error, fatal, fence};
 
@@ -43,14 +43,17 @@ impl<const UD: bool> Receiver<'_, UD> {
         }
     }
 
-    /// Copies to host memory what the host asked for: the words of the bitmap that hold bits of the operation, the tail bitmap and the statistics.
+    /// Copies to host memory what a report consists of: the words of the bitmap that hold bits of the operation, the tail bitmap and the statistics.
     /// Progress must follow ([`Receiver::publish`]).
     #[inline(never)]
     pub(crate) fn write_report(&mut self, request: u64) {
         if self.context.bitmap_host != 0 {
             let words = self.context.bitmap.count() as usize;
             let all = words + self.context.tails.count() as usize;
-            let copy = self.window.words(self.context.bitmap_host, all).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
+            let odd = self.context.state.armed.flags & OPERATION_REPORTS != 0 && self.context.state.reports & 1 == 0;
+            let behind = if odd { (all as u64 * 8).next_multiple_of(64) } else { 0 };
+            let address = self.context.bitmap_host + behind;
+            let copy = self.window.words(address, all).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
             for index in 0..self.bitmap.bits().div_ceil(64) {
                 copy.store(index as usize, self.bitmap.word(index));
             }
@@ -59,8 +62,19 @@ impl<const UD: bool> Receiver<'_, UD> {
                 copy.store(words + index as usize, tails.word(index));
             }
         }
-        self.publish_statistics();
-        self.context.state.reported = request;
+        if request == self.context.state.reported {
+            // Not asked for: without statistics. It is there before its number.
+            fence::window_writeback();
+        } else {
+            self.publish_statistics();
+        }
+        let state = &mut self.context.state;
+        state.reported = request;
+        state.reports += 1;
+        state.reported_at = state.consumed;
+        if state.report_at != 0 {
+            state.report_at = state.remaining / 4;
+        }
     }
 
     fn publish_statistics(&mut self) {

@@ -1,6 +1,8 @@
 //! A receive context's operation: taking over what the host wrote, closing it, answering the host's request for a report.
 
-use dpa::abi::{ContextFault, OPERATION_CLOSED, Operation, ReceiveContext, ReceiveStatus, Transport};
+use dpa::abi::{
+    ContextFault, OPERATION_CLOSED, OPERATION_REPORTS, Operation, ReceiveContext, ReceiveStatus, Transport,
+};
 use dpa::hw::MASK_24;
 use dpa::{BitmapView, HostLine, Signals, fence};
 
@@ -68,6 +70,8 @@ impl<const UD: bool> Receiver<'_, UD> {
                 state.status = ReceiveStatus::Armed as u32;
                 state.remaining = u64::from(operation.chunks - placement.own_chunks);
                 state.counted = 0;
+                state.reported_at = state.consumed;
+                state.report_at = if operation.flags & OPERATION_REPORTS != 0 { state.remaining / 4 } else { 0 };
             }
             Err(fault) => {
                 self.context.op.placed.roots = 0;
@@ -88,11 +92,20 @@ impl<const UD: bool> Receiver<'_, UD> {
         }
     }
 
-    /// Copies bitmap, tail bitmap and statistics to host memory if the host asked for it and the answer is final.
-    pub(crate) fn answer_report(&mut self) {
+    /// Copies bitmap, tail bitmap and statistics to host memory if the host asked for it and the answer is final, or if the operation is to be reported
+    /// on without that, and something has come since. `sleeps`: before the thread goes to sleep.
+    pub(crate) fn answer_report(&mut self, sleeps: bool) {
         let request = self.context.op.request;
-        if request != self.context.state.reported && self.may_answer() {
-            self.write_report(request);
+        let state = &self.context.state;
+        if request != state.reported {
+            if self.may_answer() {
+                self.write_report(request);
+            }
+        } else if state.armed.flags & OPERATION_REPORTS != 0 && state.reported_at != state.consumed {
+            let is_near_end = state.remaining <= 2 * self.segment;
+            if state.remaining <= state.report_at || (sleeps && is_near_end) {
+                self.write_report(request);
+            }
         }
     }
 
@@ -115,6 +128,7 @@ impl<const UD: bool> Receiver<'_, UD> {
         let state = &mut self.context.state;
         state.armed.chunks = 0;
         state.remaining = 0;
+        state.report_at = 0;
         state.counted = 1;
         state.status = ReceiveStatus::InvalidOperation as u32;
         state.detail = fault as u32;

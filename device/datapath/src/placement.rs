@@ -1,6 +1,9 @@
 //! Placement of the chunks of a receive context, and the chunks that the fast path leaves out.
 
-use dpa::abi::{ContextFault, Operation, Placement, ReceiveContext, RunRow, TableMemory, Transport};
+use dpa::abi::{
+    ContextFault, OPERATION_CLOSED, OPERATION_REPORTS, Operation, Placement, ReceiveContext, RunRow, TableMemory,
+    Transport,
+};
 use dpa::{BitmapView, Table};
 
 use crate::hot::{place, reciprocal};
@@ -82,7 +85,7 @@ pub(crate) fn check_placement(
     placement: &Placement,
     transport: Transport,
 ) -> Result<(), ContextFault> {
-    if operation.flags & !dpa::abi::OPERATION_CLOSED != 0 {
+    if operation.flags & !(OPERATION_CLOSED | OPERATION_REPORTS) != 0 {
         return Err(ContextFault::Flags);
     }
     let by_rows = placement.run_chunks == 0;

@@ -155,6 +155,11 @@ impl Served<'_> {
             }
             idle = 0;
             let limit = u64::from(context.budget).min(*budget);
+            let until_report = match context.state.report_at {
+                0 => limit,
+                at => context.state.remaining.saturating_sub(at).max(1),
+            };
+            let limit = limit.min(until_report);
             let consumed = turn::<UD>(context, &self.thread, self.window, limit);
             *budget = budget.saturating_sub(consumed);
             if *budget == 0 {
@@ -195,7 +200,7 @@ impl Served<'_> {
     fn settle<const UD: bool>(&mut self) {
         for context in self.contexts.iter_mut() {
             if context.op.unsettled != 0 {
-                attach::<UD>(context, &self.thread, self.window).settle();
+                attach::<UD>(context, &self.thread, self.window).settle(true);
             }
         }
     }
@@ -255,8 +260,8 @@ fn turn<const UD: bool>(context: &mut ReceiveContext, thread: &Thread, window: W
     };
     // What the host waits for is not put off until the other receive contexts are idle, too.
     let state = &receiver.context.state;
-    if drained && (receiver.context.op.pending != 0 || (state.remaining == 0 && state.counted == 0)) {
-        receiver.settle();
+    if (drained && receiver.context.op.pending != 0) || (state.remaining <= state.report_at && state.counted == 0) {
+        receiver.settle(false);
     }
     let consumed = receiver.context.state.consumed - before;
     receiver.account_activation(entered);

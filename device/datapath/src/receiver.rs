@@ -181,14 +181,15 @@ impl<'c, const UD: bool> Receiver<'c, UD> {
     }
 
     /// Hands over what is left of a segment, acts on the host's line if that had to wait, answers, finishes, tells progress.
+    /// `sleeps`: before the thread goes to sleep.
     #[inline(never)]
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self, sleeps: bool) {
         self.context.op.unsettled = 0;
         self.hand_over();
         if self.context.op.pending != 0 {
             self.process_commands();
         }
-        self.answer_report();
+        self.answer_report(sleeps);
         if !self.finish_if_complete() {
             self.publish();
         }
@@ -228,7 +229,7 @@ impl<'c, const UD: bool> Receiver<'c, UD> {
             status: state.status,
             detail: state.detail,
             outstanding,
-            activations: state.statistics.activations,
+            reports: state.reports,
         });
         fence::window_writeback();
     }

@@ -10,8 +10,8 @@ use fixture::receive::{Ask, ReceiveFixture};
 use fixture::{CHUNK, Fixture, PSN_BITS, at, of_depth};
 use flexcast_abi::memory::QueueKind;
 use flexcast_abi::{
-    ContextFault, ContextMemory, DeviceAddress, Operation, Placement, Queue, ReceiveStatus, RunRow, TableMemory,
-    Transport,
+    ContextFault, ContextMemory, DeviceAddress, OPERATION_REPORTS, Operation, Placement, Queue, ReceiveStatus, RunRow,
+    TableMemory, Transport,
 };
 
 const BOTH: [Transport; 2] = [Transport::Uc, Transport::Ud];
@@ -415,6 +415,38 @@ fn an_answer_does_not_forget_an_operation_that_waits() {
     fixture.receivers[0].copy_and_tell_all();
     fixture.activate();
     assert_eq!(fixture.receivers[0].report().progress.sequence, 2);
+}
+
+/// Reports that nobody has asked for: when three quarters of what was missing have come, and, near the end, before each sleep; in turn in two places.
+#[test]
+fn a_context_reports_by_itself_where_the_operation_says_so() {
+    for transport in BOTH {
+        let case = Case::equal(2, 100 * u64::from(CHUNK), None);
+        let mut fixture = case.fixture(transport, 4);
+        let (ask, placement) = case.ask(&fixture, 1, 5);
+        fixture.write(0, ask, placement);
+        let line = fixture.receivers[0].line();
+        fixture.receivers[0].write_line(Operation { flags: OPERATION_REPORTS, ..line });
+        fixture.control.message(CqeOpcode::WriteImmediate);
+        fixture.activate();
+        let mut reports = Vec::new();
+        // Five chunks are lost.
+        for psn in (0..200).filter(|psn| psn % 40 != 3) {
+            let receiver = &mut fixture.receivers[0];
+            receiver.deliver(receiver.message(5, psn, case.place(psn).1));
+            fixture.settle();
+            let progress = fixture.receivers[0].report().progress;
+            if reports.last().is_none_or(|(number, _)| *number != progress.reports) {
+                reports.push((progress.reports, progress.remaining));
+                let (words, _) = fixture.copied_words_of(0, progress.reports % 2 == 1);
+                let come = words.iter().map(|word| word.count_ones() as u64).sum::<u64>();
+                let missing = if progress.reports == 0 { 200 } else { progress.remaining };
+                assert_eq!(200 - come, missing, "{transport:?}: report {}", progress.reports);
+            }
+            assert_eq!(progress.reported, 0, "nobody has asked");
+        }
+        assert_eq!(reports, [(0, 199), (1, 50), (2, 12), (3, 8), (4, 7), (5, 6), (6, 5)], "{transport:?}");
+    }
 }
 
 #[test]

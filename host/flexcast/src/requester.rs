@@ -21,6 +21,8 @@ const PSN_MASK: u32 = 0xFF_FFFF;
 /// A peer is probed that has been silent for twice as long as it has been lately at most, within these bounds: a probe does no harm but that
 /// it takes a packet.
 const PROBE_PS: [u64; 2] = [8_000_000, 25_000_000];
+/// Where losses are expected, after five quarters of that, but not before so long: the acknowledgement of a message that is alone takes about 3 us.
+const HASTY_PROBE_PS: u64 = 4_000_000;
 /// The connection restarts if a probe has brought nothing for four times the usual silence, within these bounds, and again after twice as long as before
 /// each time, but not before what is under way has had time on the [`Wire`]. A network that is full delays acknowledgements, too, and what
 /// is sent again makes it no emptier.
@@ -159,10 +161,20 @@ struct Silence {
     longest_ps: u64,
     /// What silences have lately been at most, without a probe.
     usual_ps: u64,
+    /// Losses are expected: a probe in vain is less likely than one that helps.
+    expects_losses: bool,
 }
 
 impl Silence {
-    const NONE: Self = Self { at_ps: u64::MAX, tries: 0, tried_ps: 0, since_ps: 0, longest_ps: 0, usual_ps: FIRST_PS };
+    const NONE: Self = Self {
+        at_ps: u64::MAX,
+        tries: 0,
+        tried_ps: 0,
+        since_ps: 0,
+        longest_ps: 0,
+        usual_ps: FIRST_PS,
+        expects_losses: false,
+    };
 
     /// From now on an acknowledgement is awaited.
     fn begin(&mut self, now_ps: u64) {
@@ -171,6 +183,9 @@ impl Silence {
 
     /// How long a peer may be silent before it is probed.
     fn patience_ps(&self) -> u64 {
+        if self.expects_losses {
+            return (self.usual_ps + self.usual_ps / 4).clamp(HASTY_PROBE_PS, PROBE_PS[1]);
+        }
         self.usual_ps.saturating_mul(2).clamp(PROBE_PS[0], PROBE_PS[1])
     }
 
@@ -264,6 +279,11 @@ impl Requester {
         self.pending.push_back(pending);
         self.short.extend(short);
         Ok(())
+    }
+
+    /// Whether losses are expected: then a silent peer is probed sooner.
+    pub(crate) const fn expect_losses(&mut self, expected: bool) {
+        self.silence.expects_losses = expected;
     }
 
     /// When [`Requester::poll_silence`] has something to do.

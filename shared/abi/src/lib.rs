@@ -43,8 +43,8 @@ pub use progress::{
     ProgressThreadState, ProgressThreadStatus, Signals,
 };
 pub use receive::{
-    ContextFault, GroupContext, OPERATION_CLOSED, OPERATION_DEFERRED, Operation, ReceiveContext, ReceiveState, Staging,
-    Transport,
+    ContextFault, GroupContext, OPERATION_CLOSED, OPERATION_DEFERRED, OPERATION_REPORTS, Operation, ReceiveContext,
+    ReceiveState, Staging, Transport,
 };
 pub use receive_thread::{OperationState, ReceiveThread, ReceiveThreadState};
 pub use report::{CompletionFlag, FLAG_MAGIC, ProgressLine, ReceiveReport, ReceiveStatus, Statistics};
@@ -53,7 +53,7 @@ pub use send::{
 };
 
 /// Version of the byte layouts and command bits in this crate; raised with every change.
-pub const ABI_VERSION: u32 = 10;
+pub const ABI_VERSION: u32 = 11;
 
 /// Oldest version whose host can still drive this firmware.
 pub const ABI_MIN_VERSION: u32 = 8;

@@ -37,6 +37,11 @@ abi_struct! {
 /// An answer whose status is [`crate::ReceiveStatus::CopyError`] leaves open what lies in the buffer: take every chunk as missing.
 pub const OPERATION_CLOSED: u32 = 1;
 
+/// Value of [`Operation::flags`]: the receive context reports its bitmaps by itself, too: whenever half of what had not come by the report before has come,
+/// and whenever its thread goes to sleep. Reports take turns between two copies ([`ReceiveContext::bitmap_host`]), so that the host can read one while
+/// the next is written.
+pub const OPERATION_REPORTS: u32 = 4;
+
 /// Value of [`crate::SendOperation::flags`]: nothing is posted, and nothing told, before [`crate::Signals::go`] has reached the operation's
 /// sequence number, of which the progress thread tells by waking the worker. Closing the operation ends that, too.
 pub const OPERATION_DEFERRED: u32 = 2;
@@ -63,7 +68,7 @@ abi_struct! {
         /// Bytes of the last chunk of every run, 1 to `chunk_bytes`. With a table of rows each row has its own
         /// ([`crate::RunRow::last_chunk_bytes`]) and this is unused.
         pub last_chunk_bytes: u32,
-        /// [`OPERATION_CLOSED`] or 0.
+        /// [`OPERATION_CLOSED`], [`OPERATION_REPORTS`] or 0. The latter counts where the operation is taken over.
         pub flags: u32,
         /// Number of the last report the host asked for; when it differs from [`crate::ProgressLine::reported`] the worker copies its
         /// bitmap and statistics to host memory and answers. Raised without touching `sequence`.
@@ -111,8 +116,14 @@ abi_struct! {
         pub failed_copies: u64,
         /// User index and immediate of the armed operation's PSN 0, as the hot loop compares them.
         pub key: u64,
+        /// The next report by itself is due when no more chunks than these are missing; 0: none is.
+        pub report_at: u64,
+        /// Value of `consumed` at the last report.
+        pub reported_at: u64,
+        /// Reports since set-up.
+        pub reports: u64,
         /// Zero.
-        pub reserved_2: [u64; 4],
+        pub reserved_2: u64,
         /// Counters.
         pub statistics: Statistics,
     }
@@ -179,7 +190,9 @@ abi_struct! {
         /// Host address of this worker's [`crate::ReceiveReport`], 64-byte aligned.
         pub report_host: u64,
         /// Host address of a copy of the bitmap and of the tail bitmap behind it, as many words as both have, rounded up to 64 bytes,
-        /// 64-byte aligned; 0: no copy wanted. A receive context copies only the words that hold a bit of its operation; the rest is stale.
+        /// 64-byte aligned; 0: no copy wanted. A receive context copies only the words that hold a bit of its operation; the rest is stale. Behind it
+        /// there is a second copy, needed by operations with [`OPERATION_REPORTS`] alone: the report with an odd number ([`crate::ProgressLine::reports`])
+        /// lies there.
         pub bitmap_host: u64,
         /// Zero.
         pub reserved: [u64; 4],

@@ -42,8 +42,8 @@ abi_struct! {
         pub detail: u32,
         /// Copies (UD) issued and not yet completed.
         pub outstanding: u64,
-        /// Activations of the thread so far; of a receive context: how often it got something to do after it had none.
-        pub activations: u64,
+        /// Number of the last report, asked for or not, since set-up: bitmap and statistics in host memory are up to date for it.
+        pub reports: u64,
     }
 }
 

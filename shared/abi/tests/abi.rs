@@ -23,6 +23,7 @@ const PUBLISHED: &[(u32, u64)] = &[
     (8, 0xffb2_d2ec_9d99_9b02),
     (9, 0xc656_1ad2_9198_0f78),
     (10, 0xefb3_2d0a_61fa_b7a5),
+    (11, 0xf12a_3975_e29e_90af),
 ];
 
 #[test]

@@ -270,10 +270,11 @@ impl Participant {
         self.progressed_ps = now_ps;
     }
 
-    /// Multicast goes on, and brings nothing more of these pieces: what is missing of them is asked for.
-    pub fn lost(&mut self, pieces: &PieceSet) {
+    /// Multicast brings nothing more of these pieces: what is missing of them is asked for. `last`: nor does it of others, which have come and may not be in
+    /// their place yet.
+    pub fn lost(&mut self, pieces: &PieceSet, last: bool) {
         if self.state == State::Running && self.passed_ps.is_some() {
-            self.recovery.lost(pieces);
+            self.recovery.lost(pieces, last);
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! A tree delivers each root's chunks in order, so that a gap is a loss as soon as a later chunk of the same root has come. It is fetched at once, while
 //! others' chunks come. What is left for the end is what has been lost since the last look, so looks come closer to one another as the end does:
-//! each when half of what was ahead at the one before has come.
+//! each when half of what was ahead at the one before has come. Where receive contexts report by themselves a look costs them nothing, and of the last
+//! chunks each report is looked at.
 
 /// The looks of one rank in one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -11,20 +12,28 @@ pub struct GapWatch {
     lost: u64,
     /// The next look is due when no more chunks than these are ahead.
     next: u64,
+    /// Looks cost nothing.
+    free: bool,
 }
 
 impl GapWatch {
-    /// Of fewer chunks ahead the next look waits for the last one: a look takes as long as about so many.
+    /// Of fewer chunks ahead the next look waits for the last one: a look takes as long as about so many. If it is free, it is due with the next.
     const LEAST: u64 = 24;
 
-    /// Before the first of `expected` chunks.
+    /// Before the first of `expected` chunks; `free`: looks cost nothing.
     #[must_use]
-    pub const fn new(expected: u64) -> Self {
-        Self { lost: 0, next: Self::behind(expected) }
+    pub const fn new(expected: u64, free: bool) -> Self {
+        Self { lost: 0, next: Self::behind(expected, free), free }
     }
 
-    const fn behind(ahead: u64) -> u64 {
-        if ahead > 2 * Self::LEAST { ahead / 2 } else { 0 }
+    const fn behind(ahead: u64, free: bool) -> u64 {
+        if ahead > 2 * Self::LEAST {
+            ahead / 2
+        } else if free {
+            ahead.saturating_sub(1)
+        } else {
+            0
+        }
     }
 
     /// Whether a look is due when `remaining` chunks have not come.
@@ -35,7 +44,13 @@ impl GapWatch {
 
     /// A look has shown that of the chunks that have not come `lost` do not come any more, and `ahead` may.
     pub const fn looked(&mut self, lost: u64, ahead: u64) {
-        (self.lost, self.next) = (lost, Self::behind(ahead));
+        (self.lost, self.next) = (lost, Self::behind(ahead, self.free));
+    }
+
+    /// Whether so few chunks are ahead that they are overdue as soon as none comes ([`ProgressWatch::overdue_ps`](crate::ProgressWatch::overdue_ps)).
+    #[must_use]
+    pub const fn is_near_end(ahead: u64) -> bool {
+        ahead <= Self::LEAST
     }
 
     /// Chunks that are known to be lost.
@@ -51,7 +66,7 @@ mod tests {
 
     #[test]
     fn looks_come_closer_to_one_another_until_the_end() {
-        let mut watch = GapWatch::new(1000);
+        let mut watch = GapWatch::new(1000, false);
         let mut looks = std::vec::Vec::new();
         // Every hundredth chunk is lost.
         for sent in 0..=1000 {
@@ -71,10 +86,14 @@ mod tests {
 
     #[test]
     fn few_chunks_are_looked_at_when_all_have_come_or_are_lost() {
-        let mut watch = GapWatch::new(40);
+        let mut watch = GapWatch::new(40, false);
         assert!(!watch.is_due(3), "they may come");
         watch.looked(3, 0);
         assert!(watch.is_due(3) && !watch.is_due(0));
-        assert!(!GapWatch::new(0).is_due(0), "nothing is expected");
+        assert!(!GapWatch::new(0, false).is_due(0), "nothing is expected");
+        let mut free = GapWatch::new(40, true);
+        assert!(!free.is_due(40) && free.is_due(39), "a look that costs nothing");
+        free.looked(3, 1);
+        assert!(!free.is_due(4) && free.is_due(3));
     }
 }

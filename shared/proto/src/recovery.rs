@@ -193,10 +193,12 @@ impl Recovery {
         self.to_read = PieceSet::EMPTY;
     }
 
-    /// Multicast brings nothing more of pieces, and goes on with others: what is missing of them is asked for. After the cutoff that changes nothing.
-    pub fn lost(&mut self, pieces: &PieceSet) {
+    /// Multicast brings nothing more of pieces: what is missing of them is asked for. `last`: nor does it of others, which have come and may not be in
+    /// their place yet. After the cutoff that changes nothing.
+    pub fn lost(&mut self, pieces: &PieceSet, last: bool) {
         if !self.fetched {
             self.lost = self.lost.or(&self.fetchable().and(pieces));
+            self.fetched = last;
         }
     }
 
@@ -271,12 +273,12 @@ impl Recovery {
         if self.fetch_due || !self.lost.is_empty() {
             // What has come since the cutoff need not be fetched.
             let fetchable = self.fetchable();
-            let last = core::mem::replace(&mut self.fetch_due, false);
+            let all = core::mem::replace(&mut self.fetch_due, false);
             let lost = core::mem::replace(&mut self.lost, PieceSet::EMPTY);
-            let pieces = if last { fetchable } else { fetchable.and(&lost) };
+            let pieces = if all { fetchable } else { fetchable.and(&lost) };
             self.awaited = self.awaited.or(&pieces);
             if !pieces.is_empty() {
-                return Some(Recover::Fetch { to: self.place.left(), pieces, last });
+                return Some(Recover::Fetch { to: self.place.left(), pieces, last: self.fetched });
             }
         }
         if !self.wanted.is_empty() {

@@ -18,6 +18,8 @@ pub struct StallWindow {
 impl StallWindow {
     /// A stream is quiet after [`StallWindow::MARGIN`] times the mean gap within it, but not before, in picoseconds: a look takes about so long.
     const LEAST_QUIET_PS: u64 = 5_000_000;
+    /// The rest of a stream is not overdue before, in picoseconds: a thread takes so long for a batch of completions, of which it tells at its end.
+    const LEAST_OVERDUE_PS: u64 = 12_000_000;
     /// Twice as long after each time that chunks have come late, up to this power of two.
     const MOST_LATE: u32 = 10;
     /// The window is so many times the longest gap.
@@ -135,6 +137,16 @@ impl ProgressWatch {
         Some(self.since_ps.saturating_add(window.quiet_ps(mean_ps)))
     }
 
+    /// When what is missing counts as lost if all but a few chunks have come, in picoseconds: after four times the mean gap within the stream, but not before
+    /// a receive thread has told of what waits for it; none before data has come twice. For a network that has lost chunks lately.
+    #[must_use]
+    pub fn overdue_ps(&self, window: StallWindow) -> Option<u64> {
+        let mean_ps = self.within_ps.checked_div(self.gaps)?;
+        let overdue_ps =
+            mean_ps.saturating_mul(StallWindow::MARGIN).max(StallWindow::LEAST_OVERDUE_PS / StallWindow::MARGIN);
+        Some(self.since_ps.saturating_add(window.quiet_ps(overdue_ps)))
+    }
+
     /// The bitmaps are looked at.
     pub const fn look(&mut self, over: bool) {
         self.looked = Some(over);
@@ -196,6 +208,8 @@ mod tests {
         );
         window.came_late();
         assert_eq!(watch.look_ps(window, false), Some(118_000_000 + 20_000_000), "a network that reorders");
+        assert_eq!(watch.overdue_ps(window), Some(118_000_000 + 40_000_000), "four times the mean gap");
+        assert_eq!(watch.overdue_ps(StallWindow::new(1)), Some(118_000_000 + 20_000_000), "that of a network in order");
         let mut fast = ProgressWatch::new(0, 0);
         fast.poll(1, 1000);
         fast.poll(2, 2000);

@@ -364,7 +364,7 @@ impl Model for Collective {
             Step::Tell(flight) => {
                 let (rank, piece) = (flight.to, self.piece(flight));
                 state.ranks[rank].told.insert(piece);
-                state.ranks[rank].machine.lost(&PieceSet::of(piece));
+                state.ranks[rank].machine.lost(&PieceSet::of(piece), false);
                 self.drive(&mut state, rank);
             }
             Step::CutOff(rank) => {

@@ -33,7 +33,7 @@ fn failed(cause: Cause) -> Body {
 /// Bytes of a header and then of a body, and zeros.
 fn layout(kind: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = b"FXCM".to_vec();
-    bytes.extend([2, kind, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x0d, 0xf0, 0xed, 0xfe]);
+    bytes.extend([3, kind, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x0d, 0xf0, 0xed, 0xfe]);
     bytes.extend(body);
     bytes.resize(bytes.len().max(48), 0);
     bytes
@@ -97,9 +97,9 @@ fn what_is_malformed_is_reported() {
         (
             barrier,
             |b| b[4] = 9,
-            "control message of version 9, but this rank speaks version 2: run the same release on all ranks",
+            "control message of version 9, but this rank speaks version 3: run the same release on all ranks",
         ),
-        (barrier, |b| b[5] = 7, "kind 7 in a control message: codes run from 1 to 6"),
+        (barrier, |b| b[5] = 8, "kind 8 in a control message: codes run from 1 to 7"),
         (barrier, |b| b[7] = 1, "byte 7 of a control message is 0x01 instead of 0x00"),
         (
             barrier,

@@ -136,7 +136,7 @@ pub struct Config {
     /// Completions that a receive worker consumes per doorbell: a power of two, at most half of `slots`. Default 16: the copies of a
     /// batch begin together (UD), so a longer one costs time at the end of an operation, a shorter one instructions.
     pub receive_batch: u32,
-    /// Sends per doorbell and completion: a power of two from 2 to 128. Default 32.
+    /// Sends per doorbell and completion: a power of two from 2 to 128. Default 16: the link begins when the first batch is posted.
     pub send_batch: u32,
     /// Entries of each send ring in sends; a power of two, at least two batches. Default 256.
     pub send_depth: u32,
@@ -260,7 +260,7 @@ impl Default for Config {
             placement: ThreadPlacement::Compact,
             slots: 256,
             receive_batch: 16,
-            send_batch: 32,
+            send_batch: 16,
             send_depth: 256,
             budget: 4096,
             max_receive_bytes: 64 << 20,

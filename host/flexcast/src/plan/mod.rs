@@ -331,6 +331,8 @@ pub(crate) struct Seen {
     pub(crate) ahead: u64,
     /// Pieces of which some may.
     pub(crate) ahead_in: PieceSet,
+    /// Some root of which chunks may still come has not begun, as far as they tell.
+    pub(crate) awaits_root: bool,
 }
 
 impl Seen {
@@ -348,6 +350,11 @@ pub(crate) struct Missing {
 }
 
 impl Missing {
+    /// Nothing is missing.
+    pub(crate) const fn new() -> Self {
+        Self { chunks: Vec::new() }
+    }
+
     pub(crate) fn add(&mut self, root: u32, place: &Placement) {
         self.chunks.push((root, Range { offset: place.offset, bytes: u64::from(place.bytes) }));
     }

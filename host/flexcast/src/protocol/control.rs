@@ -193,6 +193,11 @@ impl Control {
         self.peers.binary_search_by_key(&rank, |peer| peer.rank).ok()
     }
 
+    /// Whether losses are expected: then silent peers are probed sooner.
+    pub(crate) fn expect_losses(&mut self, expected: bool) {
+        self.peers.iter_mut().for_each(|peer| peer.requester.expect_losses(expected));
+    }
+
     /// Sends a message, with eager data or none behind it; at once if there is room, else when there is. One to a rank without connection, or
     /// with a broken one, is dropped: whoever waits for its answer learns of the break.
     pub(crate) fn send(&mut self, to: u32, bytes: &[u8], data: Vec<u8>) -> Result<()> {

@@ -368,13 +368,13 @@ impl Driver for DeviceDriver {
         false
     }
 
-    fn reads_while_closing(&self) -> bool {
-        // The progress thread sees by itself when its receive contexts are complete, and is told of a cutoff once they cannot be any more.
-        false
+    fn expect_losses(&mut self, expected: bool) {
+        // The card's messages see to that by themselves.
+        self.control.expect_losses(expected);
     }
 
     fn repairs_beside(&self) -> bool {
-        // The progress thread would have to be told of every look.
+        // The progress thread sees by itself when its receive contexts are complete, and is told of a cutoff once they cannot be any more.
         false
     }
 

@@ -72,9 +72,9 @@ pub(crate) enum Notice {
     Received,
     /// The own block is whole in the user's buffer, if the driver waits for it ([`Driver::takes_late_copies`]).
     OwnBlock,
-    /// Multicast goes on, and brings nothing more of these pieces, which are not whole.
-    Lost { pieces: PieceSet },
-    /// Multicast goes on, and these pieces of others are whole in the user's buffer.
+    /// Multicast brings nothing more of these pieces, which are not whole. `last`: nor does it of others, which have come and may not be in their place yet.
+    Lost { pieces: PieceSet, last: bool },
+    /// These pieces of others are whole in the user's buffer.
     Placed { pieces: PieceSet },
     /// Multicast has stalled, and the receive contexts are closed: others' pieces are whole, but for these.
     CutOff { lost: PieceSet },
@@ -128,6 +128,9 @@ pub(crate) trait Driver: fmt::Debug + Send {
     /// driver takes it as delivered from the start.
     fn takes_late_copies(&self) -> bool;
 
+    /// Whether messages of the next operations may be lost.
+    fn expect_losses(&mut self, expected: bool);
+
     /// Takes an operation that the receive contexts have just been given, and gives the send threads what they can know of it. Returns
     /// whether that is all: they send without another command, when it is this rank's turn.
     fn start(&mut self, posting: &Posting<'_>, send: &mut SendThreads) -> Result<bool>;
@@ -162,11 +165,7 @@ pub(crate) trait Driver: fmt::Debug + Send {
     /// The next thing to do; to be called until there is none, after everything that has happened.
     fn next(&mut self) -> Result<Option<Step>>;
 
-    /// Whether it has pieces read before the receive contexts have closed: it may be notified of a cutoff ([`Notice::CutOff`]) as soon as a
-    /// look has shown what is lost.
-    fn reads_while_closing(&self) -> bool;
-
-    /// Whether it has lost pieces read while multicast goes on ([`Notice::Lost`]).
+    /// Whether it has lost pieces read while multicast goes on, or while receive contexts close ([`Notice::Lost`]).
     fn repairs_beside(&self) -> bool;
 
     /// Whether the right neighbour waits for pieces that are not known to be whole here.

@@ -109,8 +109,8 @@ impl Driver for HostDriver {
         true
     }
 
-    fn reads_while_closing(&self) -> bool {
-        true
+    fn expect_losses(&mut self, expected: bool) {
+        self.control.expect_losses(expected);
     }
 
     fn repairs_beside(&self) -> bool {
@@ -178,7 +178,7 @@ impl Driver for HostDriver {
                 participant.progressed(now_ps);
                 participant.delivered_all();
             }
-            Notice::Lost { pieces } => participant.lost(&pieces),
+            Notice::Lost { pieces, last } => participant.lost(&pieces, last),
             Notice::Placed { pieces } => participant.delivered_pieces(&pieces),
             Notice::CutOff { lost } => {
                 participant.delivered_pieces(&self.current.foreign.without(&lost));

@@ -40,12 +40,13 @@ impl Shared {
         self.flag() + size_of::<CompletionFlag>() + context * size_of::<ReceiveReport>()
     }
 
-    pub(super) const fn bitmap(self, context: usize) -> usize {
-        self.report(self.contexts) + context * self.bitmap_bytes
+    /// The bitmaps of a receive context, twice: the `odd` copy lies behind the other.
+    pub(super) const fn bitmap(self, context: usize, odd: bool) -> usize {
+        self.report(self.contexts) + (2 * context + odd as usize) * self.bitmap_bytes
     }
 
     pub(super) const fn rows(self, context: usize) -> usize {
-        self.bitmap(self.contexts) + context * self.row_bytes
+        self.bitmap(self.contexts, false) + context * self.row_bytes
     }
 
     pub(crate) const fn bytes(self) -> usize {

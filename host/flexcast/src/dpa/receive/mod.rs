@@ -86,6 +86,10 @@ pub(crate) struct Receive {
     shared: Shared,
     sequence: u64,
     reports: u64,
+    /// The receive contexts report on the operation by themselves.
+    reporting: bool,
+    /// Reports of each receive context when they had taken the operation over: what they reported before is of another one.
+    reported_before: Vec<u64>,
     table: Vec<RootRow>,
 }
 
@@ -203,7 +207,7 @@ impl Receive {
                     placement: HostLine::new(device(lines.offset(size_of::<Operation>() as u64))),
                     flag_host: address(shared.flag()),
                     report_host: address(shared.report(context)),
-                    bitmap_host: address(shared.bitmap(context)),
+                    bitmap_host: address(shared.bitmap(context, false)),
                     ..queues
                 };
                 memory.write(contexts_at + at * CONTEXT_BYTES, context.as_bytes())?;
@@ -258,6 +262,8 @@ impl Receive {
             shared,
             sequence: 0,
             reports: 0,
+            reporting: false,
+            reported_before: Vec::new(),
             table: Vec::new(),
         })
     }

@@ -2,7 +2,7 @@
 
 use std::mem::size_of;
 
-use flexcast_abi::{OPERATION_CLOSED, Operation, Placement, RunRow};
+use flexcast_abi::{OPERATION_CLOSED, OPERATION_REPORTS, Operation, Placement, RunRow};
 use flexio::{DevAddr, GroupKey, MemoryRegion};
 use zerocopy::IntoBytes as _;
 
@@ -47,6 +47,8 @@ impl Receive {
     /// Gives the receive contexts an operation that receives into `buffer`; `operation` is its number, alike on all ranks and never used again. Only
     /// when [`Receive::is_ready`].
     ///
+    /// `reporting`: they report their bitmaps by themselves, not only when asked.
+    ///
     /// Peers reach the buffer by a key of this operation alone, from now until [`Receive::disarm`].
     pub(crate) fn arm(
         &mut self,
@@ -54,9 +56,10 @@ impl Receive {
         own: u32,
         buffer: &mut Buffer,
         (operation, collective_id): (u32, u32),
-        chunk_bytes: u32,
+        (chunk_bytes, reporting): (u32, bool),
     ) -> Result<()> {
         self.sequence += 1;
+        self.reporting = reporting;
         let region = buffer.region();
         for (member, context) in self.queue_pairs.iter().zip(&self.contexts).filter(|_| self.by_group_keys) {
             let space = plan.space(context.stream, &mut self.table)?;
@@ -114,7 +117,7 @@ impl Receive {
                 chunks: chunks as u32,
                 chunk_bytes,
                 last_chunk_bytes: share.last_chunk_bytes.max(1),
-                flags: 0,
+                flags: if self.reporting { OPERATION_REPORTS } else { 0 },
                 report_request: self.reports,
                 reserved: 0,
                 sequence_check: self.sequence,

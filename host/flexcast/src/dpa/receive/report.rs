@@ -11,6 +11,9 @@ use crate::api::config::Derived;
 use crate::error::Result;
 use crate::plan::{Missing, Plan, Seen};
 
+/// Most reads of a report that the next ones overtake: each takes a thread longer than a read takes here.
+const REPORT_READS: u32 = 16;
+
 impl Receive {
     fn progress(&self, context: usize, field: usize) -> Result<u64> {
         Ok(self.host.read_u64(self.shared.report(context) + offset_of!(ReceiveReport, progress) + field)?)
@@ -51,8 +54,13 @@ impl Receive {
     }
 
     /// Whether all receive contexts have taken the operation over: bitmaps are clear and receives posted.
-    pub(crate) fn is_armed(&self) -> Result<bool> {
-        self.all(offset_of!(ProgressLine, sequence), self.sequence)
+    pub(crate) fn is_armed(&mut self) -> Result<bool> {
+        let is_armed = self.all(offset_of!(ProgressLine, sequence), self.sequence)?;
+        if is_armed && self.reporting {
+            let of = |context| self.progress(context, offset_of!(ProgressLine, reports));
+            self.reported_before = (0..self.contexts.len()).map(of).collect::<Result<_>>()?;
+        }
+        Ok(is_armed)
     }
 
     /// Whether all chunks are in the user's buffer.
@@ -65,18 +73,33 @@ impl Receive {
         self.all(offset_of!(ProgressLine, reported), self.reports)
     }
 
-    /// Bitmap and tail bitmap of a receive context, as it has answered them.
+    /// Bitmap and tail bitmap of a receive context, as it has reported them last.
     fn bitmap(&self, context: usize, derived: &Derived) -> Result<(Vec<u64>, Vec<u64>)> {
         let mut bytes = vec![0; 8 * (derived.bitmap_words + derived.tail_words) as usize];
-        self.host.read(self.shared.bitmap(context), &mut bytes)?;
+        let mut whole = false;
+        for _ in 0..REPORT_READS {
+            let number = self.progress(context, offset_of!(ProgressLine, reports))?;
+            self.host.read(self.shared.bitmap(context, self.reporting && number % 2 == 1), &mut bytes)?;
+            // Only the report after the next one is written over this.
+            whole = !self.reporting
+                || (number > self.reported_before.get(context).copied().unwrap_or(u64::MAX)
+                    && self.progress(context, offset_of!(ProgressLine, reports))? == number);
+            if whole {
+                break;
+            }
+        }
+        if !whole {
+            // Nothing is known to have come.
+            bytes.fill(0);
+        }
         let (words, _) = bytes.as_chunks::<8>();
         let mut words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
         let tails = words.split_off(derived.bitmap_words as usize);
         Ok((words, tails))
     }
 
-    /// What a look has shown, once it [`Receive::has_answered`].
-    pub(crate) fn seen(&mut self, plan: &Plan, pieces: &Pieces, derived: &Derived) -> Result<Seen> {
+    /// What the last reports show. `over`: what may still come counts as lost.
+    pub(crate) fn seen(&mut self, plan: &Plan, pieces: &Pieces, derived: &Derived, over: bool) -> Result<Seen> {
         let mut seen = Seen::default();
         for index in 0..self.contexts.len() {
             let (words, tails) = self.bitmap(index, derived)?;
@@ -84,13 +107,14 @@ impl Receive {
             let space = plan.space(stream, &mut self.table)?;
             for (root, run) in missing::missing(&space, &words, &tails) {
                 let psns = run.first..run.first + run.count;
-                if missing::is_overtaken(&space, root, run) {
+                if over || missing::is_overtaken(&space, root, run) {
                     for (root, place) in psns.filter_map(|psn| plan.place(psn, stream, &space)) {
                         seen.lost.add(root, &place);
                     }
                     continue;
                 }
                 seen.ahead += run.count;
+                seen.awaits_root |= space.psns(root).is_none_or(|(first, _)| first == run.first);
                 let piece = |psn: u64| {
                     let (root, place) = plan.place(psn, stream, &space)?;
                     plan.piece_at(pieces, root, place.offset)
@@ -102,6 +126,17 @@ impl Receive {
         }
         seen.lost.sort();
         Ok(seen)
+    }
+
+    /// Whether the receive contexts report on the operation by themselves.
+    pub(crate) const fn is_reporting(&self) -> bool {
+        self.reporting
+    }
+
+    /// A number that grows with each report of the receive contexts.
+    pub(crate) fn reports(&self) -> Result<u64> {
+        let of = |context| self.progress(context, offset_of!(ProgressLine, reports));
+        (0..self.contexts.len()).try_fold(0, |sum, context| Ok(sum + of(context)?))
     }
 
     /// Chunks that have not come, as far as the receive contexts have reported.

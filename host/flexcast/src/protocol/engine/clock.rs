@@ -45,17 +45,6 @@ impl Engine {
         Ok(moved || (due && !waits))
     }
 
-    /// Has read what later chunks have overtaken: no close can bring any of it. The receive contexts are closed meanwhile.
-    pub(super) fn give_up_lost(&mut self, now_ps: u64, missing: Missing) {
-        let Some(running) = self.current.as_mut() else { return };
-        let Some(sides) = running.state.sides_mut().filter(|sides| matches!(sides.receiving, Receiving::Armed)) else {
-            return;
-        };
-        sides.receiving = Receiving::Closing;
-        running.report.phases.0.cut_off_ps = Some(now_ps);
-        self.note_missing(now_ps, missing);
-    }
-
     /// Notifies the protocol of what multicast has not brought.
     fn note_missing(&mut self, now_ps: u64, missing: Missing) {
         let Some(running) = self.current.as_mut() else { return };

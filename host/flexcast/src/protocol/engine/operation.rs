@@ -239,6 +239,8 @@ impl Running {
         Some(match self.look {
             Look::Idle => watch.stalled_ps(window, self.turn_ps),
             Look::Asked { .. } => u64::MAX,
+            // The close would only come between the receive threads and the copies that they wait for.
+            Look::Final if self.is_placing() => watch.stalled_ps(window, self.turn_ps),
             Look::Final => self.ready_ps,
         })
     }

@@ -101,7 +101,13 @@ impl Engine {
         let Ok(collective_id) = self.ids.take(now_ps) else { return Ok(false) };
         (running.operation, running.collective_id) = (parts.driver.operation(), collective_id);
         let ids = (running.operation, collective_id);
-        parts.receive.arm(&running.plan, own, &mut running.receive, ids, self.config.chunk_bytes)?;
+        parts.driver.expect_losses(self.losses.are_expected());
+        // Where a root sends to each rank by itself, streams are many and short.
+        let in_groups = self.config.transport != Transport::UcUnicast;
+        let expects = in_groups && self.losses.are_expected() && !self.stall.reorders();
+        let reporting = expects && parts.driver.repairs_beside();
+        let with = (self.config.chunk_bytes, reporting);
+        parts.receive.arm(&running.plan, own, &mut running.receive, ids, with)?;
         let Order { chains, turn, .. } = order(&running.plan, &self.config, own);
         let descriptor =
             descriptor(&running.plan, &self.config, &self.alpha, running.operation, (chains, Algorithm::Multicast));
