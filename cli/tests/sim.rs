@@ -344,7 +344,7 @@ fn the_report_has_the_promised_keys_and_people_have_lines() {
     // Enough to run it again: what is configured, not what is built in.
     let settings = &report["settings"];
     assert_eq!((&settings["chunk_bytes"], &settings["subgroups"]), (&4096.into(), &4.into()), "{report}");
-    assert_eq!((&settings["send_batch"], &settings["spread"]), (&32.into(), &false.into()), "{report}");
+    assert_eq!((&settings["send_batch"], &settings["spread"]), (&16.into(), &false.into()), "{report}");
     let ring = sim("--ranks 3 --bytes 5000 --algorithm pipelined-ring --segments 3");
     assert_eq!((&ring["segments"], &ring["settings"]["writes"]), (&3.into(), &16.into()), "{ring}");
     assert_eq!((&ring["settings"]["write_bytes"], &ring["settings"]["retry_count"]), (&(1 << 20).into(), &7.into()));

@@ -28,7 +28,7 @@ impl<const UD: bool> Receiver<'_, UD> {
         }
         let sequence = state.armed.sequence;
         // Status and statistics are in host memory before the flag says that they are.
-        self.publish_statistics();
+        self.publish_statistics(true);
         self.publish();
         let group = Group::attach(&self.context.group);
         if group.count(sequence as u32, self.context.workers) {
@@ -62,12 +62,8 @@ impl<const UD: bool> Receiver<'_, UD> {
                 copy.store(words + index as usize, tails.word(index));
             }
         }
-        if request == self.context.state.reported {
-            // Not asked for: without statistics. It is there before its number.
-            fence::window_writeback();
-        } else {
-            self.publish_statistics();
-        }
+        // Statistics where the host has asked. All is there before its number.
+        self.publish_statistics(request != self.context.state.reported);
         let state = &mut self.context.state;
         state.reported = request;
         state.reports += 1;
@@ -77,7 +73,15 @@ impl<const UD: bool> Receiver<'_, UD> {
         }
     }
 
-    fn publish_statistics(&mut self) {
+    /// Writes back what has been stored, with the statistics if they are `wanted`.
+    fn publish_statistics(&mut self, wanted: bool) {
+        if wanted {
+            self.store_statistics();
+        }
+        fence::window_writeback();
+    }
+
+    fn store_statistics(&mut self) {
         let state = &mut self.context.state;
         let statistics = &mut state.statistics;
         statistics.cqes = state.consumed;
@@ -90,6 +94,5 @@ impl<const UD: bool> Receiver<'_, UD> {
             - statistics.unexpected_opcode
             - (statistics.error_cqes - state.failed_copies);
         self.report.store_part::<{ core::mem::offset_of!(ReceiveReport, statistics) }, Statistics>(&state.statistics);
-        fence::window_writeback();
     }
 }

@@ -270,11 +270,16 @@ impl Participant {
         self.progressed_ps = now_ps;
     }
 
-    /// Multicast brings nothing more of these pieces: what is missing of them is asked for. `last`: nor does it of others, which have come and may not be in
-    /// their place yet.
-    pub fn lost(&mut self, pieces: &PieceSet, last: bool) {
-        if self.state == State::Running && self.passed_ps.is_some() {
-            self.recovery.lost(pieces, last);
+    /// Multicast brings nothing more of these pieces: they are to be asked for at once. `last`: nor does it of others, which have come and may not be in
+    /// their place yet. What is to be done, if anything, beside what [`Participant::poll`] says.
+    #[must_use]
+    pub fn lost(&mut self, pieces: &PieceSet, last: bool) -> Option<Action> {
+        if self.state != State::Running || self.passed_ps.is_none() {
+            return None;
+        }
+        match self.recovery.lost(pieces, last)? {
+            Recover::Fetch { to, pieces, last } => Some(self.send(to, Body::Fetch { pieces, last })),
+            Recover::Acknowledge { .. } | Recover::Read { .. } => None,
         }
     }
 

@@ -109,8 +109,6 @@ pub struct Recovery {
     reading: PieceSet,
     /// Pieces the right neighbour waits for.
     wanted: PieceSet,
-    /// Pieces that are to be asked for although multicast goes on.
-    lost: PieceSet,
     fetch_due: bool,
     fetched: bool,
     served: bool,
@@ -130,7 +128,6 @@ impl Recovery {
             to_read: PieceSet::EMPTY,
             reading: PieceSet::EMPTY,
             wanted: PieceSet::EMPTY,
-            lost: PieceSet::EMPTY,
             fetch_due: false,
             fetched: false,
             served: false,
@@ -143,8 +140,8 @@ impl Recovery {
             self.pieces = pieces;
             self.all = pieces.all();
         }
-        let Self { delivered, awaited, to_read, reading, wanted, lost, .. } = self;
-        for set in [delivered, awaited, to_read, reading, wanted, lost] {
+        let Self { delivered, awaited, to_read, reading, wanted, .. } = self;
+        for set in [delivered, awaited, to_read, reading, wanted] {
             set.clear();
         }
         (self.fetch_due, self.fetched, self.served) = (false, false, false);
@@ -193,13 +190,20 @@ impl Recovery {
         self.to_read = PieceSet::EMPTY;
     }
 
-    /// Multicast brings nothing more of pieces: what is missing of them is asked for. `last`: nor does it of others, which have come and may not be in
-    /// their place yet. After the cutoff that changes nothing.
-    pub fn lost(&mut self, pieces: &PieceSet, last: bool) {
-        if !self.fetched {
-            self.lost = self.lost.or(&self.fetchable().and(pieces));
-            self.fetched = last;
+    /// Multicast brings nothing more of pieces: the left neighbour is to be asked for these. `last`: nor does it of others, which have come and may not
+    /// be in their place yet. After the cutoff that changes nothing.
+    pub fn lost(&mut self, pieces: &PieceSet, last: bool) -> Option<Recover> {
+        if self.fetched {
+            return None;
         }
+        self.fetched = last;
+        let pieces = self.fetchable().and(pieces);
+        self.fetch(pieces, last)
+    }
+
+    fn fetch(&mut self, pieces: PieceSet, last: bool) -> Option<Recover> {
+        self.awaited = self.awaited.or(&pieces);
+        (!pieces.is_empty()).then(|| Recover::Fetch { to: self.place.left(), pieces, last })
     }
 
     /// The time for multicast is over: whatever is missing now is asked for. A second call changes nothing.
@@ -270,15 +274,12 @@ impl Recovery {
 
     /// The next thing to do.
     pub fn poll(&mut self) -> Option<Recover> {
-        if self.fetch_due || !self.lost.is_empty() {
+        if self.fetch_due {
+            self.fetch_due = false;
             // What has come since the cutoff need not be fetched.
-            let fetchable = self.fetchable();
-            let all = core::mem::replace(&mut self.fetch_due, false);
-            let lost = core::mem::replace(&mut self.lost, PieceSet::EMPTY);
-            let pieces = if all { fetchable } else { fetchable.and(&lost) };
-            self.awaited = self.awaited.or(&pieces);
-            if !pieces.is_empty() {
-                return Some(Recover::Fetch { to: self.place.left(), pieces, last: self.fetched });
+            let pieces = self.fetchable();
+            if let Some(fetch) = self.fetch(pieces, true) {
+                return Some(fetch);
             }
         }
         if !self.wanted.is_empty() {

@@ -35,6 +35,7 @@ struct Rank {
     holds: PieceSet,
     /// Pieces that it has been told are lost while multicast goes on.
     told: PieceSet,
+    told_all: bool,
     posted: bool,
     released: bool,
     failed: Option<Failure>,
@@ -72,6 +73,8 @@ enum Step {
     CutOff(usize),
     /// A rank takes a piece that has not come for lost.
     Tell(Flight),
+    /// It takes all that have not come for lost.
+    TellAll(usize),
 }
 
 /// A packet: sender, receiver, and which piece of the sender's block it is.
@@ -159,6 +162,13 @@ impl Collective {
         from * self.ranks + to
     }
 
+    /// Sends what a rank asks for that has been told of a loss.
+    fn ask(&self, state: &mut State, rank: usize, action: Option<Action>) {
+        if let Some(Action::Send { to, message }) = action {
+            state.wires[self.at(rank, to as usize)].push(message);
+        }
+    }
+
     /// Does what a rank's machine asks for.
     fn drive(&self, state: &mut State, rank: usize) {
         while let Some(action) = state.ranks[rank].machine.poll() {
@@ -221,6 +231,18 @@ impl Collective {
         !idle && !rank.holds.contains(piece) && !rank.told.contains(piece)
     }
 
+    /// Whether a rank may be told that all that has not come is lost: every root has multicast.
+    fn may_tell_all(&self, state: &State, rank: usize) -> bool {
+        let this = &state.ranks[rank];
+        let idle = this.cut_off || this.released || this.failed.is_some() || this.machine.ready_ps().is_none();
+        let lacks = !self.pieces().all().without(&this.holds).is_empty();
+        let is_sent = |from: u32| {
+            let mut flights = self.flights(from as usize, rank);
+            from as usize == rank || flights.all(|flight| state.packets[self.flight(flight)] != Packet::Unsent)
+        };
+        self.telling && !idle && lacks && !this.told_all && self.roots.iter().all(is_sent)
+    }
+
     /// A packet reaches a rank: its worker takes it for the operation that is armed, and for no other.
     fn receive(&self, state: &mut State, Flight { from, to, piece }: Flight) {
         let this = &mut state.ranks[to];
@@ -253,6 +275,7 @@ impl Model for Collective {
                 reads: Vec::new(),
                 holds: self.pieces().of(rank),
                 told: PieceSet::EMPTY,
+                told_all: false,
                 posted: false,
                 released: false,
                 failed: None,
@@ -280,6 +303,9 @@ impl Model for Collective {
             }
             if self.cancelling && state.cancelled.is_none() && rank.machine.is_running() {
                 steps.push(Step::Cancel(from));
+            }
+            if self.may_tell_all(state, from) {
+                steps.push(Step::TellAll(from));
             }
             if !rank.cut_off && rank.machine.deadline_ps() == Some(CUTOFF_PS) {
                 steps.push(Step::CutOff(from));
@@ -364,7 +390,16 @@ impl Model for Collective {
             Step::Tell(flight) => {
                 let (rank, piece) = (flight.to, self.piece(flight));
                 state.ranks[rank].told.insert(piece);
-                state.ranks[rank].machine.lost(&PieceSet::of(piece), false);
+                let action = state.ranks[rank].machine.lost(&PieceSet::of(piece), false);
+                self.ask(&mut state, rank, action);
+                self.drive(&mut state, rank);
+            }
+            Step::TellAll(rank) => {
+                let this = &mut state.ranks[rank];
+                this.told_all = true;
+                let lost = self.pieces().all().without(&this.holds);
+                let action = this.machine.lost(&lost, true);
+                self.ask(&mut state, rank, action);
                 self.drive(&mut state, rank);
             }
             Step::CutOff(rank) => {
@@ -454,7 +489,7 @@ fn blocks_of_two_ranks_in_pieces() {
 /// Losses are told while multicast goes on, of pieces that are lost and of pieces that still come.
 #[test]
 fn losses_are_told_before_the_cutoff() {
-    for (ranks, roots, each) in [(2, RankSet::below(2), 2), (3, RankSet::of(0), 2), (3, RankSet::of(1), 1)] {
+    for (ranks, roots, each) in [(2, RankSet::below(2), 1), (2, RankSet::of(1), 3), (3, RankSet::of(0), 1)] {
         let states = check(Collective { each, telling: true, ..Collective::new(ranks, roots, 2) });
         assert!(states > 100, "{states} states");
     }

@@ -204,32 +204,26 @@ fn pieces_of_a_block_are_acknowledged_as_they_come() {
 #[test]
 fn lost_pieces_are_asked_for_once() {
     let set = |pieces: &[u32]| pieces.iter().copied().collect::<PieceSet>();
-    let mut leaf = Recovery::new(RankInfo::new(2, 3).unwrap(), Pieces::new(RankSet::of(0), 6));
+    let fetch = |pieces: &[u32], last| Some(Recover::Fetch { to: 1, pieces: set(pieces), last });
+    let rank = |each| Recovery::new(RankInfo::new(2, 3).unwrap(), Pieces::new(RankSet::of(0), each));
+    let mut leaf = rank(6);
     leaf.delivered(&set(&[0]));
-    leaf.lost(&set(&[0, 1, 2]), false);
-    assert_eq!(leaf.poll(), Some(Recover::Fetch { to: 1, pieces: set(&[1, 2]), last: false }));
-    leaf.lost(&set(&[1, 3]), false);
-    assert_eq!(leaf.poll(), Some(Recover::Fetch { to: 1, pieces: set(&[3]), last: false }));
+    assert_eq!(leaf.lost(&set(&[0, 1, 2]), false), fetch(&[1, 2], false));
+    assert_eq!(leaf.lost(&set(&[1, 3]), false), fetch(&[3], false));
     leaf.handle_acknowledgement(1, &set(&[1])).unwrap();
     assert_eq!(leaf.poll(), Some(Recover::Read { from: 1, pieces: set(&[1]) }));
     leaf.handle_acknowledgement(1, &set(&[2])).unwrap();
     leaf.cut_off();
-    assert_eq!(leaf.poll(), Some(Recover::Fetch { to: 1, pieces: set(&[4, 5]), last: true }));
+    assert_eq!(leaf.poll(), fetch(&[4, 5], true));
     assert_eq!(leaf.poll(), Some(Recover::Read { from: 1, pieces: set(&[2]) }));
-    leaf.lost(&set(&[4]), false);
+    assert_eq!(leaf.lost(&set(&[4]), false), None);
     assert_eq!((leaf.poll(), leaf.has_fetched(), leaf.waiting_for()), (None, true, Some(1)));
-    let mut early = Recovery::new(RankInfo::new(2, 3).unwrap(), Pieces::new(RankSet::of(0), 1));
-    early.lost(&set(&[0]), false);
-    early.cut_off();
-    assert_eq!(early.poll(), Some(Recover::Fetch { to: 1, pieces: set(&[0]), last: true }), "both at once");
-    let mut all = Recovery::new(RankInfo::new(2, 3).unwrap(), Pieces::new(RankSet::of(0), 1));
-    all.lost(&set(&[0]), false);
-    assert_eq!(all.poll(), Some(Recover::Fetch { to: 1, pieces: set(&[0]), last: false }));
+    let mut all = rank(1);
+    assert_eq!(all.lost(&set(&[0]), false), fetch(&[0], false));
     all.cut_off();
     assert_eq!((all.poll(), all.has_fetched()), (None, true), "nothing is left to ask for");
-    let mut over = Recovery::new(RankInfo::new(2, 3).unwrap(), Pieces::new(RankSet::of(0), 3));
-    over.lost(&set(&[1]), true);
-    assert_eq!(over.poll(), Some(Recover::Fetch { to: 1, pieces: set(&[1]), last: true }));
+    let mut over = rank(3);
+    assert_eq!(over.lost(&set(&[1]), true), fetch(&[1], true));
     over.cut_off();
     assert_eq!((over.poll(), over.has_fetched()), (None, true), "the others are on their way to their places");
 }

@@ -1,6 +1,6 @@
 //! Driver of the protocol on the host: its state machine, and the control connections to other ranks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use flexcast_proto::sequencer::Turn;
@@ -49,6 +49,8 @@ pub(crate) struct HostDriver {
     eager: Eager,
     current: Current,
     messages: MessageCounts,
+    /// What is to be done beside what the state machine asks for.
+    asks: VecDeque<Action>,
 }
 
 impl HostDriver {
@@ -69,6 +71,7 @@ impl HostDriver {
             eager: Eager::new(place, eager_bytes.into()),
             current: Current::default(),
             messages: MessageCounts::default(),
+            asks: VecDeque::new(),
         })
     }
 
@@ -178,7 +181,7 @@ impl Driver for HostDriver {
                 participant.progressed(now_ps);
                 participant.delivered_all();
             }
-            Notice::Lost { pieces, last } => participant.lost(&pieces, last),
+            Notice::Lost { pieces, last } => self.asks.extend(participant.lost(&pieces, last)),
             Notice::Placed { pieces } => participant.delivered_pieces(&pieces),
             Notice::CutOff { lost } => {
                 participant.delivered_pieces(&self.current.foreign.without(&lost));
@@ -237,7 +240,7 @@ impl Driver for HostDriver {
     }
 
     fn next(&mut self) -> Result<Option<Step>> {
-        while let Some(action) = self.participant.poll() {
+        while let Some(action) = self.asks.pop_front().or_else(|| self.participant.poll()) {
             let step = match action {
                 Action::Send { to, message } => {
                     self.send(to, &message)?;

@@ -96,7 +96,7 @@ fn parameters_outside_their_range_are_named() {
     check(Config { slots: 16384, ..ok() }, "16 to 8192");
     check(Config { receive_batch: 256, ..ok() }, "2 to 128");
     check(Config { send_batch: 3, ..ok() }, "power of two");
-    check(Config { send_depth: 32, ..ok() }, "64 to 8192");
+    check(Config { send_depth: 16, ..ok() }, "32 to 8192");
     check(Config { budget: 0, ..ok() }, "budget is 0");
     check(Config { chains: 1025, ..ok() }, "chains is 1025");
     check(Config { psn_bits: Some(32), ..ok() }, "psn_bits is 32");
