@@ -37,9 +37,9 @@ abi_struct! {
 /// An answer whose status is [`crate::ReceiveStatus::CopyError`] leaves open what lies in the buffer: take every chunk as missing.
 pub const OPERATION_CLOSED: u32 = 1;
 
-/// Value of [`Operation::flags`]: the receive context reports its bitmaps by itself, too: whenever half of what had not come by the report before has come,
-/// and whenever its thread goes to sleep. Reports take turns between two copies ([`ReceiveContext::bitmap_host`]), so that the host can read one while
-/// the next is written.
+/// Value of [`Operation::flags`]: the receive context reports its bitmaps by itself, too: when three quarters of what was missing at the report before have
+/// come, and, of the last two batches, before its thread sleeps. Reports take turns between two copies ([`ReceiveContext::bitmap_host`]), so that the host
+/// can read one while the next is written.
 pub const OPERATION_REPORTS: u32 = 4;
 
 /// Value of [`crate::SendOperation::flags`]: nothing is posted, and nothing told, before [`crate::Signals::go`] has reached the operation's

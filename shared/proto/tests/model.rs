@@ -496,13 +496,6 @@ fn losses_are_told_before_the_cutoff() {
 }
 
 #[test]
-#[ignore = "minutes more: cargo test -p flexcast-proto --test model -- --ignored"]
-fn losses_are_told_before_the_cutoff_of_an_allgather_of_three_ranks() {
-    let states = check(Collective { telling: true, ..Collective::new(3, RankSet::below(3), 2) });
-    assert!(states > 500_000, "{states} states");
-}
-
-#[test]
 fn a_broadcast_to_three_ranks_in_pieces() {
     for root in 0..3 {
         let states = check(Collective { each: 2, ..Collective::new(3, RankSet::of(root), 1) });

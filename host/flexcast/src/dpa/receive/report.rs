@@ -77,13 +77,15 @@ impl Receive {
     fn bitmap(&self, context: usize, derived: &Derived) -> Result<(Vec<u64>, Vec<u64>)> {
         let mut bytes = vec![0; 8 * (derived.bitmap_words + derived.tail_words) as usize];
         let mut whole = false;
+        let before = self.reported_before.get(context).copied().unwrap_or(u64::MAX);
         for _ in 0..REPORT_READS {
             let number = self.progress(context, offset_of!(ProgressLine, reports))?;
+            if self.reporting && number <= before {
+                break;
+            }
             self.host.read(self.shared.bitmap(context, self.reporting && number % 2 == 1), &mut bytes)?;
             // Only the report after the next one is written over this.
-            whole = !self.reporting
-                || (number > self.reported_before.get(context).copied().unwrap_or(u64::MAX)
-                    && self.progress(context, offset_of!(ProgressLine, reports))? == number);
+            whole = !self.reporting || self.progress(context, offset_of!(ProgressLine, reports))? == number;
             if whole {
                 break;
             }
