@@ -10,6 +10,7 @@ use flexcast_cli::look::LookOptions;
 use flexcast_lab::options::whole;
 
 use crate::args::{ImageArgs, TputArgs};
+use crate::sim_args::SimArgs;
 
 /// What to look at while the command runs (emulator only).
 #[derive(Debug, Args)]
@@ -80,6 +81,8 @@ pub(crate) struct TraceArgs {
 pub(crate) enum Traced {
     /// `flexcast tput` with its options.
     Tput(Box<TputArgs>),
+    /// `flexcast sim` with its options.
+    Sim(Box<SimArgs>),
     /// `flexcast run` with its options.
     Run(ImageArgs),
 }

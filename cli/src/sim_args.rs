@@ -7,6 +7,8 @@ use flexcast_lab::options::whole;
 use flexcast_lab::shard::Shard;
 use flexcast_lab::sim::spec::SimSpec;
 
+use crate::look_args::LookArgs;
+
 #[derive(Debug, Args)]
 pub(crate) struct SimArgs {
     /// Gather this file instead of made-up bytes, cut evenly over the ranks, or broadcast it.
@@ -21,6 +23,8 @@ pub(crate) struct SimArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) spec: SimSpec,
+    #[command(flatten)]
+    pub(crate) look: LookArgs,
 }
 
 #[derive(Clone, Debug, Args)]

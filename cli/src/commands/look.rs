@@ -8,7 +8,7 @@ use flexcast_cli::look::{Look, Seen, trace_text};
 use flexcast_cli::tables::{self, Filter};
 use flexcast_cli::{note, out};
 
-use super::{deploy, tput};
+use super::{deploy, sim, tput};
 use crate::args::ProviderName;
 use crate::look_args::{LookArgs, PsArgs, StateArgs, StatsArgs, TraceArgs, Traced};
 
@@ -52,6 +52,10 @@ pub(super) fn trace(mut args: TraceArgs) -> anyhow::Result<ExitCode> {
         Traced::Tput(command) => {
             command.look.trace.get_or_insert(args.output);
             tput::run(command)
+        }
+        Traced::Sim(command) => {
+            command.look.trace.get_or_insert(args.output);
+            sim::run(command)
         }
         Traced::Run(command) => {
             command.look.trace.get_or_insert(args.output);

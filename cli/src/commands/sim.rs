@@ -9,6 +9,8 @@ use flexcast_lab::sim::params::SimParams;
 use flexcast_lab::sim::run::{self as sim, Tick};
 use indicatif::ProgressBar;
 
+use super::look;
+use crate::args::ProviderName;
 use crate::capture::Capture;
 use crate::inputs::{read_image, read_source};
 use crate::progress::progress_bar;
@@ -21,10 +23,13 @@ pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     let image = params.algorithm.is_communicator().then(|| read_image(&args.image)).transpose()?;
     let cards = Emulated::new(machine)?;
     let capture = asked.capture.as_deref().map(|path| Capture::start(&cards, path)).transpose()?;
+    let look = look::start(&args.look, ProviderName::Emu)?;
     let source = file.map_or_else(|| sim::source(&params), Ok)?;
     let bar = progress_bar("ranks");
     let report = sim::run(&cards.provider, image.as_ref(), &params, &source, &mut |tick| show(&bar, &params, tick));
     bar.finish_and_clear();
+    // What happened matters most when something failed.
+    let looked = look::finish(look, args.look.stats, image.as_ref().map_or(&[][..], |image| &image.elf), args.json);
     if let Some(capture) = capture {
         capture.finish()?;
     }
@@ -33,9 +38,13 @@ pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     for race in &races {
         note!("race: {race}");
     }
-    let report = report?;
+    let (report, looked) = (report?, looked?);
     if args.json {
-        out!("{}", serde_json::to_string(&report)?)?;
+        let mut value = serde_json::to_value(&report)?;
+        if let Some(seen) = looked.filter(|_| args.look.stats) {
+            value["stats"] = serde_json::to_value(&seen.state)?;
+        }
+        out!("{value}")?;
     } else {
         out!("{report}")?;
     }

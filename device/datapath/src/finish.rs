@@ -8,28 +8,29 @@ use crate::placement::tails;
 use crate::receiver::Receiver;
 
 impl<const UD: bool> Receiver<'_, UD> {
-    /// Finishes the operation if all chunks are there, none of their copies is under way and none failed. The last worker of the group
-    /// writes the completion flag. True if it did: then progress is published, too.
-    pub(crate) fn finish_if_complete(&mut self) -> bool {
+    /// Whether all chunks of the operation are there, none of their copies is under way and none failed, and that has not been told.
+    #[inline(always)]
+    pub(crate) fn is_to_finish(&self) -> bool {
         let state = &self.context.state;
-        if state.remaining != 0 || state.counted != 0 || state.armed.sequence == 0 || self.outstanding() != 0 {
-            return false;
-        }
-        self.finish();
-        true
+        state.remaining == 0 && state.counted == 0 && state.armed.sequence != 0 && self.outstanding() == 0
     }
 
-    #[inline(never)]
-    fn finish(&mut self) {
+    /// Finishes the operation. Progress must be published next: status and statistics are in host memory before the flag says that they are; then
+    /// [`Receiver::count_in`].
+    #[inline(always)]
+    pub(crate) fn finish(&mut self) {
         let state = &mut self.context.state;
         state.counted = 1;
         if state.status == ReceiveStatus::Armed as u32 {
             state.status = ReceiveStatus::Complete as u32;
         }
-        let sequence = state.armed.sequence;
-        // Status and statistics are in host memory before the flag says that they are.
-        self.publish_statistics(true);
-        self.publish();
+        self.store_statistics();
+    }
+
+    /// Counts a worker that has finished in its group: the last one writes the completion flag.
+    #[inline(always)]
+    pub(crate) fn count_in(&mut self) {
+        let sequence = self.context.state.armed.sequence;
         let group = Group::attach(&self.context.group);
         if group.count(sequence as u32, self.context.workers) {
             let flag: WindowCell<CompletionFlag> =
@@ -54,16 +55,21 @@ impl<const UD: bool> Receiver<'_, UD> {
             let behind = if odd { (all as u64 * 8).next_multiple_of(64) } else { 0 };
             let address = self.context.bitmap_host + behind;
             let copy = self.window.words(address, all).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
-            for index in 0..self.bitmap.bits().div_ceil(64) {
-                copy.store(index as usize, self.bitmap.word(index));
+            let bitmap = self.bitmap();
+            for index in 0..bitmap.bits().div_ceil(64) {
+                copy.store(index as usize, bitmap.word(index));
             }
             let tails = tails(self.context);
             for index in 0..tails.bits().div_ceil(64) {
                 copy.store(words + index as usize, tails.word(index));
             }
         }
-        // Statistics where the host has asked. All is there before its number.
-        self.publish_statistics(request != self.context.state.reported);
+        // Statistics where the host has asked.
+        if request != self.context.state.reported {
+            self.store_statistics();
+        }
+        // All is there before its number.
+        fence::window_writeback();
         let state = &mut self.context.state;
         state.reported = request;
         state.reports += 1;
@@ -73,15 +79,8 @@ impl<const UD: bool> Receiver<'_, UD> {
         }
     }
 
-    /// Writes back what has been stored, with the statistics if they are `wanted`.
-    fn publish_statistics(&mut self, wanted: bool) {
-        if wanted {
-            self.store_statistics();
-        }
-        fence::window_writeback();
-    }
-
     fn store_statistics(&mut self) {
+        let report = self.report();
         let state = &mut self.context.state;
         let statistics = &mut state.statistics;
         statistics.cqes = state.consumed;
@@ -93,6 +92,6 @@ impl<const UD: bool> Receiver<'_, UD> {
             - statistics.wrong_length
             - statistics.unexpected_opcode
             - (statistics.error_cqes - state.failed_copies);
-        self.report.store_part::<{ core::mem::offset_of!(ReceiveReport, statistics) }, Statistics>(&state.statistics);
+        report.store_part::<{ core::mem::offset_of!(ReceiveReport, statistics) }, Statistics>(&state.statistics);
     }
 }

@@ -1,9 +1,9 @@
 //! The hot loop: every instruction in here runs once per chunk.
 
 use dpa::hw::wqe::HEAD_INDEX_STEP;
-use dpa::hw::{Be32, GRH_BYTES};
+use dpa::hw::{Be32, ControlSegment, GRH_BYTES, WqeOpcode, WriteWqe};
 use dpa::proto::Mark;
-use dpa::{CqeRef, fence, shared};
+use dpa::{BitmapView, CqeRef, SendQueue, fence, shared};
 
 use crate::receiver::Receiver;
 
@@ -63,7 +63,7 @@ impl<const UD: bool> Receiver<'_, UD> {
     #[inline(always)]
     pub(crate) fn accept<const PLACE: u8>(&mut self, consumed: u64, room: u64) -> u64 {
         let (mut at, end) = (consumed, consumed + room);
-        if self.context.state.interleaved == 0 || room == self.segment {
+        if self.context.state.interleaved == 0 || room == self.segment() {
             let mut end_of_run = RunEnd::Cut;
             while matches!(end_of_run, RunEnd::Cut) && at < end {
                 let run;
@@ -82,22 +82,25 @@ impl<const UD: bool> Receiver<'_, UD> {
     /// has ended the run.
     #[inline(always)]
     fn accept_run<const PLACE: u8>(&mut self, consumed: u64, room: u64) -> (u64, RunEnd) {
-        let Some(first) = self.receive_cq.segment(consumed, room, Self::OPCODE).peek() else {
+        let cq = self.receive_cq();
+        let Some(first) = cq.segment(consumed, room, Self::OPCODE).peek() else {
             return (0, RunEnd::Refused);
         };
         fence::memory_read();
         let mut expected = first.user_index_and_immediate();
         let psn = expected.wrapping_sub(self.context.state.key);
         // Range and id of the whole run, and no duplicate in it.
-        let run = self.regular.clear_run(psn);
+        let regular = self.regular();
+        let run = regular.clear_run(psn);
         let length = self.entry_length();
         let mut len = room.min(run.len());
         let passed = if UD {
             let course = self.course::<PLACE>(psn);
             let head_step = shared::in_register(HEAD_INDEX_STEP);
-            let (mut head, mut address) = (self.first_head(consumed), course.address);
+            let copies = self.send_queue();
+            let (mut head, mut address) = (first_head(&copies, consumed), course.address);
             len = len.min(course.chunks);
-            let mut pairs = self.send_queue.pair(&self.receive_cq, consumed, len, Self::OPCODE);
+            let mut pairs = copies.pair(&cq, consumed, len, Self::OPCODE);
             while let Some((entry, slot)) = pairs.peek() {
                 fence::memory_read();
                 if entry.byte_count_raw() != length || entry.user_index_and_immediate() != expected {
@@ -112,7 +115,7 @@ impl<const UD: bool> Receiver<'_, UD> {
             }
             pairs.passed()
         } else {
-            let mut segment = self.receive_cq.segment(consumed, len, Self::OPCODE);
+            let mut segment = cq.segment(consumed, len, Self::OPCODE);
             while let Some(entry) = segment.peek() {
                 fence::memory_read();
                 if entry.byte_count_raw() != length || entry.user_index_and_immediate() != expected {
@@ -137,23 +140,25 @@ impl<const UD: bool> Receiver<'_, UD> {
     fn accept_each<const PLACE: u8>(&mut self, consumed: u64, room: u64) -> u64 {
         let base = self.context.state.key;
         let length = self.entry_length();
+        let (cq, regular) = (self.receive_cq(), self.regular());
         if UD {
             let op = &self.context.op;
             let armed = &self.context.state.armed;
             let stride = if PLACE == place::LINEAR { op.stride } else { u64::from(armed.chunk_bytes) };
             let destination = if PLACE == place::ROWS { op.row_base } else { armed.destination };
             let (reciprocal, gap) = if PLACE == place::RUNS { (op.reciprocal, op.placed.run_gap) } else { (0, 0) };
-            let row = self.regular.window(u64::from(op.row_first), u64::from(op.row_chunks));
+            let row = regular.window(u64::from(op.row_first), u64::from(op.row_chunks));
             let head_step = shared::in_register(HEAD_INDEX_STEP);
-            let mut head = self.first_head(consumed);
-            let mut pairs = self.send_queue.pair(&self.receive_cq, consumed, room, Self::OPCODE);
+            let copies = self.send_queue();
+            let mut head = first_head(&copies, consumed);
+            let mut pairs = copies.pair(&cq, consumed, room, Self::OPCODE);
             while let Some((entry, slot)) = pairs.peek() {
                 fence::memory_read();
                 let psn = entry.user_index_and_immediate().wrapping_sub(base);
                 let taken = if PLACE == place::ROWS {
                     entry.byte_count_raw() == length && row.mark(psn) == Mark::First
                 } else {
-                    self.take(entry, psn, length)
+                    take(&regular, entry, psn, length)
                 };
                 if !taken {
                     break;
@@ -169,11 +174,11 @@ impl<const UD: bool> Receiver<'_, UD> {
             }
             pairs.passed()
         } else {
-            let mut segment = self.receive_cq.segment(consumed, room, Self::OPCODE);
+            let mut segment = cq.segment(consumed, room, Self::OPCODE);
             while let Some(entry) = segment.peek() {
                 fence::memory_read();
                 let psn = entry.user_index_and_immediate().wrapping_sub(base);
-                if !self.take(entry, psn, length) {
+                if !take(&regular, entry, psn, length) {
                     break;
                 }
                 segment.advance();
@@ -211,18 +216,18 @@ impl<const UD: bool> Receiver<'_, UD> {
     fn entry_length(&self) -> Be32 {
         Be32::new(self.context.state.armed.chunk_bytes + if UD { GRH_BYTES } else { 0 })
     }
+}
 
-    /// First eight bytes of the copy entry with number `consumed` (UD).
-    #[inline(always)]
-    fn first_head(&self, consumed: u64) -> u64 {
-        self.head + u64::from(consumed as u16) * HEAD_INDEX_STEP
-    }
+/// First eight bytes of the copy entry with number `consumed`.
+#[inline(always)]
+fn first_head(copies: &SendQueue, consumed: u64) -> u64 {
+    ControlSegment::head(consumed as u16, WqeOpcode::Write, copies.number(), WriteWqe::SEGMENTS)
+}
 
-    /// Length, range and id (one comparison, in `mark`), duplicate.
-    #[inline(always)]
-    fn take(&self, entry: CqeRef<'_>, psn: u64, length: Be32) -> bool {
-        entry.byte_count_raw() == length && self.regular.mark(psn) == Mark::First
-    }
+/// Whether the hot loop takes a completion: length, range and id (one comparison, in `mark`), duplicate.
+#[inline(always)]
+fn take(regular: &BitmapView, entry: CqeRef<'_>, psn: u64, length: Be32) -> bool {
+    entry.byte_count_raw() == length && regular.mark(psn) == Mark::First
 }
 
 #[cfg(all(test, not(target_arch = "riscv64")))]

@@ -5,7 +5,7 @@ use dpa::abi::ReceiveStatus;
 use dpa::hw::cqe::OP_OWN_SOLICITED;
 use dpa::hw::{ControlSegment, CqeOpcode, GRH_BYTES, WqeOpcode, WriteWqe};
 use dpa::proto::Mark;
-use dpa::{BitmapView, CompletionQueue, fence};
+use dpa::{CompletionQueue, SendQueue, fence};
 
 use crate::placement::{Place, locate, tails};
 use crate::receiver::Receiver;
@@ -23,8 +23,8 @@ impl<const UD: bool> Receiver<'_, UD> {
         let copied = self.judge(consumed);
         if UD && !copied {
             // The copy entry of this number is handed over with its neighbours: it must do nothing.
-            let head = ControlSegment::head(consumed as u16, WqeOpcode::Nop, self.send_queue.number(), 1);
-            self.send_queue.slot(consumed).set_head(head);
+            let copies = self.send_queue();
+            copies.slot(consumed).set_head(ControlSegment::head(consumed as u16, WqeOpcode::Nop, copies.number(), 1));
         }
         self.context.state.consumed = consumed + 1;
         true
@@ -32,7 +32,8 @@ impl<const UD: bool> Receiver<'_, UD> {
 
     /// Decides about completion number `index`; true if its chunk is accepted.
     fn judge(&mut self, index: u64) -> bool {
-        let entry = self.receive_cq.entry(index);
+        let cq = self.receive_cq();
+        let entry = cq.entry(index);
         let op_own = entry.op_own();
         let opcode = op_own >> 4;
         if opcode == CqeOpcode::ResponderError as u64 || opcode == CqeOpcode::RequesterError as u64 {
@@ -50,12 +51,13 @@ impl<const UD: bool> Receiver<'_, UD> {
         let key = entry.user_index_and_immediate();
         let psn = key.wrapping_sub(self.context.state.key);
         let stopped = (self.context.op.closed | self.context.op.dead) != 0;
+        let bitmap = self.bitmap();
         let state = &mut self.context.state;
         if state.armed.sequence == 0 || stopped || psn >> self.context.psn_bits != 0 {
             state.statistics.wrong_id += 1;
             return false;
         }
-        if psn >= self.bitmap.bits() {
+        if psn >= bitmap.bits() {
             state.statistics.out_of_range += 1;
             return false;
         }
@@ -66,7 +68,7 @@ impl<const UD: bool> Receiver<'_, UD> {
             return false;
         }
         // The bit of a short chunk's PSN was set beforehand: the truth about it is in the tail bitmap.
-        let mark = if bytes != chunk_bytes { tails(self.context).mark(run) } else { self.bitmap.mark(psn) };
+        let mark = if bytes != chunk_bytes { tails(self.context).mark(run) } else { bitmap.mark(psn) };
         let state = &mut self.context.state;
         if mark != Mark::First {
             state.statistics.duplicates += 1;
@@ -74,9 +76,9 @@ impl<const UD: bool> Receiver<'_, UD> {
         }
         state.remaining -= 1;
         if UD {
-            let head =
-                ControlSegment::head(index as u16, WqeOpcode::Write, self.send_queue.number(), WriteWqe::SEGMENTS);
-            let slot = self.send_queue.slot(index);
+            let copies = SendQueue::attach(&self.context.send_queue);
+            let head = ControlSegment::head(index as u16, WqeOpcode::Write, copies.number(), WriteWqe::SEGMENTS);
+            let slot = copies.slot(index);
             slot.set_head(head);
             slot.set_remote(address);
             if bytes != chunk_bytes {
@@ -91,12 +93,13 @@ impl<const UD: bool> Receiver<'_, UD> {
     /// that were shortened, of which the state remembers the last; and no signal to the last if it was signalled out of turn.
     #[cold]
     pub(crate) fn restore_slots(&mut self, first: u64, completed: u64) {
-        if completed & (self.segment - 1) != 0 {
-            self.send_queue.slot(completed - 1).set_signalled(false);
+        let copies = self.send_queue();
+        if self.offset_in_segment(completed) != 0 {
+            copies.slot(completed - 1).set_signalled(false);
         }
         let state = &mut self.context.state;
         for index in first..completed.min(state.shortened) {
-            self.send_queue.slot(index).set_byte_count(state.built_chunk_bytes);
+            copies.slot(index).set_byte_count(state.built_chunk_bytes);
         }
         if state.shortened <= completed {
             state.shortened = 0;
@@ -115,6 +118,5 @@ impl<const UD: bool> Receiver<'_, UD> {
         self.fail(ReceiveStatus::CopyError, detail);
         // No copy of this queue will ever complete: accept nothing more.
         self.context.op.dead = 1;
-        self.regular = BitmapView::none();
     }
 }

@@ -1,10 +1,12 @@
 //! A receive context's operation: taking over what the host wrote, closing it, answering the host's request for a report.
 
+use core::mem::offset_of;
+
 use dpa::abi::{
     ContextFault, OPERATION_CLOSED, OPERATION_REPORTS, Operation, ReceiveContext, ReceiveStatus, Transport,
 };
 use dpa::hw::MASK_24;
-use dpa::{BitmapView, HostLine, Signals, fence};
+use dpa::{HostLine, Signals, fence};
 
 use crate::placement::{check_placement, set_out};
 use crate::prepare::build_copies;
@@ -21,30 +23,28 @@ impl<const UD: bool> Receiver<'_, UD> {
     #[inline(never)]
     pub(crate) fn process_commands(&mut self) {
         let line = HostLine::attach(&self.context.operation);
-        let announced = line.snapshot();
+        let sequence = line.load_at::<{ offset_of!(Operation, sequence) }>();
+        let check = line.load_at::<{ offset_of!(Operation, sequence_check) }>();
+        let request = line.load_at::<{ offset_of!(Operation, report_request) }>();
         // The host may be writing the next line: no field may be older than the numbers that announce it.
         fence::memory_read();
         let operation = line.snapshot();
-        if announced.sequence != announced.sequence_check
-            || operation.sequence != announced.sequence
-            || operation.sequence_check != announced.sequence
-            || announced.sequence == 0
-        {
+        let is_whole = [check, operation.sequence, operation.sequence_check].iter().all(|number| *number == sequence);
+        if sequence == 0 || !is_whole {
             // Half written: its own message is still to come.
             self.context.op.pending = 0;
             return;
         }
-        if operation.sequence != self.context.state.armed.sequence {
+        if sequence != self.context.state.armed.sequence {
             if self.outstanding() != 0 && self.context.op.dead == 0 {
                 return;
             }
-            self.take_over(operation);
+            self.take_over(&operation);
         }
         if operation.flags & OPERATION_CLOSED != 0 {
             self.context.op.closed = 1;
-            self.regular = BitmapView::none();
         }
-        self.context.op.request = announced.report_request;
+        self.context.op.request = request;
         self.context.op.pending = u32::from(!self.may_answer());
     }
 
@@ -53,15 +53,16 @@ impl<const UD: bool> Receiver<'_, UD> {
         self.context.op.closed == 0 || self.context.op.dead != 0 || self.outstanding() == 0
     }
 
-    fn take_over(&mut self, operation: Operation) {
+    #[inline(always)]
+    fn take_over(&mut self, operation: &Operation) {
         let transport = if UD { Transport::Ud } else { Transport::Uc };
         let placement = HostLine::attach(&self.context.placement).snapshot();
-        let verdict = match check_placement(self.context, &operation, &placement, transport) {
+        let verdict = match check_placement(self.context, operation, &placement, transport) {
             Ok(()) if self.context.op.dead != 0 => Err(ContextFault::DeadQueue),
             verdict => verdict,
         };
         let state = &mut self.context.state;
-        state.armed = operation;
+        state.armed = *operation;
         state.detail = 0;
         self.context.op.placed = placement;
         self.context.op.closed = 0;
@@ -79,16 +80,13 @@ impl<const UD: bool> Receiver<'_, UD> {
                 self.refuse(fault);
             }
         }
-        let context = &mut *self.context;
-        let bits = |bits| BitmapView::attach(&context.bitmap, bits);
-        (self.bitmap, self.regular) = (bits(context.state.armed.chunks), bits(context.state.armed.chunks));
-        context.state.key = key_base(context);
-        set_out(context, &self.bitmap);
-        self.build_stale_copies(&operation);
+        self.context.state.key = key_base(self.context);
+        set_out(self.context);
+        self.build_stale_copies();
         if verdict.is_ok()
             && let Some(progress) = Signals::attach(&self.context.signals)
         {
-            progress.armed(operation.sequence);
+            progress.armed(self.context.state.armed.sequence);
         }
     }
 
@@ -101,23 +99,24 @@ impl<const UD: bool> Receiver<'_, UD> {
             if self.may_answer() {
                 self.write_report(request);
             }
-        } else if state.armed.flags & OPERATION_REPORTS != 0 && state.reported_at != state.consumed {
-            let is_near_end = state.remaining <= 2 * self.segment;
-            if state.remaining <= state.report_at || (sleeps && is_near_end) {
-                self.write_report(request);
-            }
+        } else if state.armed.flags & OPERATION_REPORTS != 0
+            && state.reported_at != state.consumed
+            && (state.remaining <= state.report_at || (sleeps && self.is_near_end()))
+        {
+            self.write_report(request);
         }
     }
 
     /// Builds the copy entries anew if those there are for another chunk size or key.
     #[inline(always)]
-    fn build_stale_copies(&mut self, operation: &Operation) {
-        let state = &mut self.context.state;
-        let stale = state.built_chunk_bytes != operation.chunk_bytes || state.built_rkey != operation.rkey;
-        if UD && stale && self.context.state.armed.chunks != 0 {
-            build_copies(self.context, operation, &self.send_queue);
-            self.context.state.built_chunk_bytes = operation.chunk_bytes;
-            self.context.state.built_rkey = operation.rkey;
+    fn build_stale_copies(&mut self) {
+        let state = &self.context.state;
+        let (chunk_bytes, rkey) = (state.armed.chunk_bytes, state.armed.rkey);
+        let stale = state.built_chunk_bytes != chunk_bytes || state.built_rkey != rkey;
+        if UD && stale && state.armed.chunks != 0 {
+            build_copies(self.context);
+            self.context.state.built_chunk_bytes = chunk_bytes;
+            self.context.state.built_rkey = rkey;
         }
         // No fence: copies reach the card behind the fences before their doorbell, and the bitmap is this thread's alone.
     }

@@ -90,7 +90,7 @@ pub(crate) fn check_placement(
     }
     let by_rows = placement.run_chunks == 0;
     let last_chunk_bytes = if by_rows { operation.chunk_bytes } else { operation.last_chunk_bytes };
-    check_operation(context, &Operation { last_chunk_bytes, ..*operation }, transport)?;
+    check_operation(context, operation, last_chunk_bytes, transport)?;
     let (chunks, roots) = (u64::from(operation.chunks), u64::from(placement.roots));
     if u64::from(placement.own_first) + u64::from(placement.own_chunks) > chunks {
         return Err(ContextFault::OwnChunks);
@@ -124,7 +124,9 @@ fn check_rows(context: &ReceiveContext, operation: &Operation, placement: &Place
 }
 
 /// Prepares the hot loop for the armed operation: how addresses are computed, and the bits of positions that it must leave alone.
-pub(crate) fn set_out(context: &mut ReceiveContext, bitmap: &BitmapView) {
+#[inline(always)]
+pub(crate) fn set_out(context: &mut ReceiveContext) {
+    let bitmap = BitmapView::attach(&context.bitmap, context.state.armed.chunks);
     let tails = tails(context);
     bitmap.clear();
     tails.clear();

@@ -30,8 +30,10 @@ fn slot_address(context: &ReceiveContext, index: u64) -> u64 {
     context.staging.address.wrapping_add(index.wrapping_mul(u64::from(context.staging.stride)))
 }
 
-/// Builds every copy entry for the operation's chunk size and key; per chunk only head and remote address change.
-pub(crate) fn build_copies(context: &ReceiveContext, operation: &Operation, queue: &SendQueue) {
+/// Builds every copy entry for the armed operation's chunk size and key; per chunk only head and remote address change.
+#[cold]
+pub(crate) fn build_copies(context: &ReceiveContext) {
+    let (operation, queue) = (&context.state.armed, SendQueue::attach(&context.send_queue));
     let segment = u64::from(context.batch);
     for index in 0..queue.depth() {
         let last_of_segment = (index + 1) & (segment - 1) == 0;
@@ -107,10 +109,11 @@ pub fn check_queue<K: QueueKind>(queue: &Queue<K>) -> Result<(), ContextFault> {
     })
 }
 
-/// Whether the operation fits the context.
+/// Whether the operation fits the context, with last chunks of so many bytes.
 pub(crate) fn check_operation(
     context: &ReceiveContext,
     operation: &Operation,
+    last_chunk_bytes: u32,
     transport: Transport,
 ) -> Result<(), ContextFault> {
     let chunks = u64::from(operation.chunks);
@@ -124,8 +127,8 @@ pub(crate) fn check_operation(
         Transport::Uc => i32::MAX as u32,
         Transport::Ud => context.staging.stride - GRH_BYTES,
     };
-    let lengths_fit = (1..=largest).contains(&operation.chunk_bytes)
-        && (1..=operation.chunk_bytes).contains(&operation.last_chunk_bytes);
+    let lengths_fit =
+        (1..=largest).contains(&operation.chunk_bytes) && (1..=operation.chunk_bytes).contains(&last_chunk_bytes);
     if chunks > 0 && !lengths_fit {
         return Err(ContextFault::ChunkBytes);
     }

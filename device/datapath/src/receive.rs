@@ -4,10 +4,10 @@
 //! turns, each with at most its own budget, until none has anything left or the thread's budget is used up. Then all that were busy are
 //! settled, every queue is armed, and everything is polled once more.
 
-use dpa::abi::{ABI_HASH, ContextFault, ReceiveContext, ReceiveStatus, ReceiveThread, ReceiveThreadState, Transport};
+use dpa::abi::{ABI_HASH, ContextFault, ReceiveContext, ReceiveStatus, ReceiveThread, Transport};
 use dpa::{CompletionQueue, ContextArray, Counters, Entity, Next, Outbox, Thread, Window, error, fatal, fence};
 
-use crate::control::{Control, ControlEvents};
+use crate::control::Control;
 use crate::hot::place;
 use crate::prepare::{check, prepare_receives};
 use crate::receiver::Receiver;
@@ -83,125 +83,113 @@ pub fn resources(configured: &mut u32, outbox_id: u32, window_id: u32, window_mk
 }
 
 #[inline(always)]
-fn activation<const UD: bool>(context: &mut ReceiveThread) -> Next {
+fn activation<const UD: bool>(served: &mut ReceiveThread) -> Next {
     let entered = Counters::read();
-    let state = &mut context.state;
-    let (thread, window) = resources(&mut state.configured, context.outbox_id, context.window_id, context.window_mkey);
+    let state = &mut served.state;
+    let (thread, window) = resources(&mut state.configured, served.outbox_id, served.window_id, served.window_mkey);
     state.activations += 1;
-    let mut served = Served {
-        contexts: ContextArray::attach(&mut context.contexts),
-        control: Control::attach(&context.control_cq, &context.control_queue),
-        thread,
-        window,
-        state,
-    };
-    let next = served.serve::<UD>(u64::from(context.budget));
+    let next = serve::<UD>(served, &thread, window);
     served.state.instructions += Counters::read().since(entered).instructions;
     next
 }
 
-/// The thread of the running activation and its receive contexts.
-struct Served<'c> {
-    contexts: ContextArray<'c, ReceiveContext>,
-    control: Control,
-    thread: Thread,
-    window: Window,
-    state: &'c mut ReceiveThreadState,
+#[inline(always)]
+fn serve<const UD: bool>(served: &mut ReceiveThread, thread: &Thread, window: Window) -> Next {
+    let mut budget = u64::from(served.budget);
+    loop {
+        poll_control::<UD>(served, thread, window);
+        if !rounds::<UD>(served, thread, window, &mut budget) {
+            return Next::Retrigger;
+        }
+        settle::<UD>(served, thread, window);
+        // The fence that a receive context's settling ends with has made the doorbell records visible, the control queue's included: a message
+        // has every receive context settled.
+        let outbox = Outbox::of(thread);
+        let consumed = served.state.control_consumed;
+        outbox.arm_cq(served.control_cq.number(), consumed);
+        let mut more = CompletionQueue::waits(&served.control_cq, consumed);
+        for context in ContextArray::attach(&mut served.contexts).iter_mut() {
+            arm::<UD>(context, &outbox);
+            more |= has_work::<UD>(context);
+        }
+        if !more {
+            return Next::Reschedule;
+        }
+        // Something arrived between the last look and arming. Its event will come too and find nothing.
+        budget = budget.saturating_sub(1);
+        if budget == 0 {
+            return Next::Retrigger;
+        }
+    }
 }
 
-impl Served<'_> {
-    fn serve<const UD: bool>(&mut self, mut budget: u64) -> Next {
-        loop {
-            self.poll_control::<UD>();
-            if !self.rounds::<UD>(&mut budget) {
-                return Next::Retrigger;
-            }
-            self.settle::<UD>();
-            // The fence that a receive context's settling ends with has made the doorbell records visible, the control queue's included: a message
-            // has every receive context settled.
-            self.control.arm(&Outbox::of(&self.thread), self.state.control_consumed);
-            let outbox = Outbox::of(&self.thread);
-            let mut more = self.control.is_ready(self.state.control_consumed);
-            for context in self.contexts.iter_mut() {
-                arm::<UD>(context, &outbox);
-                more |= has_work::<UD>(context);
-            }
-            if !more {
-                return Next::Reschedule;
-            }
-            // Something arrived between the last look and arming. Its event will come too and find nothing.
-            budget = budget.saturating_sub(1);
-            if budget == 0 {
-                return Next::Retrigger;
-            }
+/// Serves the receive contexts in turn until none has work (true) or the budget is used up (false).
+#[inline(always)]
+fn rounds<const UD: bool>(served: &mut ReceiveThread, thread: &Thread, window: Window, budget: &mut u64) -> bool {
+    let count = served.contexts.count() as usize;
+    let mut idle = 0;
+    let mut index = served.state.next_context as usize;
+    while idle < count {
+        if index >= count {
+            index = 0;
         }
-    }
-
-    /// Serves the receive contexts in turn until none has work (true) or the budget is used up (false).
-    #[inline(always)]
-    fn rounds<const UD: bool>(&mut self, budget: &mut u64) -> bool {
-        let count = self.contexts.len();
-        let mut idle = 0;
-        let mut index = self.state.next_context as usize;
-        while idle < count {
-            if index >= count {
-                index = 0;
-            }
-            let Some(context) = self.contexts.get(index) else { break };
-            index += 1;
-            if !has_work::<UD>(context) {
-                idle += 1;
-                continue;
-            }
-            idle = 0;
-            let limit = u64::from(context.budget).min(*budget);
-            let until_report = match context.state.report_at {
-                0 => limit,
-                at => context.state.remaining.saturating_sub(at).max(1),
-            };
-            let limit = limit.min(until_report);
-            let consumed = turn::<UD>(context, &self.thread, self.window, limit);
-            *budget = budget.saturating_sub(consumed);
-            if *budget == 0 {
-                self.state.next_context = index as u32;
-                return false;
-            }
-            // A cutoff does not wait until all receive contexts are idle.
-            self.poll_control::<UD>();
+        let mut contexts = ContextArray::attach(&mut served.contexts);
+        let Some(context) = contexts.get(index) else { break };
+        index += 1;
+        if !has_work::<UD>(context) {
+            idle += 1;
+            continue;
         }
-        self.state.next_context = index as u32;
-        true
-    }
-
-    /// Takes the host's messages.
-    #[inline(always)]
-    fn poll_control<const UD: bool>(&mut self) {
-        if self.control.is_ready(self.state.control_consumed) {
-            let events = self.control.take(&mut self.state.control_consumed);
-            self.apply_control::<UD>(events);
+        idle = 0;
+        let limit = u64::from(context.budget).min(*budget);
+        let until_report = match context.state.report_at {
+            0 => limit,
+            at => context.state.remaining.saturating_sub(at).max(1),
+        };
+        let limit = limit.min(until_report);
+        let consumed = turn::<UD>(context, thread, window, limit);
+        *budget = budget.saturating_sub(consumed);
+        if *budget == 0 {
+            served.state.next_context = index as u32;
+            return false;
         }
+        // A cutoff does not wait until all receive contexts are idle.
+        poll_control::<UD>(served, thread, window);
     }
+    served.state.next_context = index as u32;
+    true
+}
 
-    /// Has all receive contexts look at what the host wrote; notes a control connection that is broken.
-    #[cold]
-    #[inline(never)]
-    fn apply_control<const UD: bool>(&mut self, events: ControlEvents) {
-        for context in self.contexts.iter_mut() {
-            touch(context);
-            context.op.pending |= u32::from(events.message);
-            let mut receiver = attach::<UD>(context, &self.thread, self.window);
-            if let Some(syndrome) = events.error {
-                receiver.fail(ReceiveStatus::ControlError, u32::from(syndrome));
-            }
-            receiver.process_commands();
+/// Takes the host's messages.
+#[inline(always)]
+fn poll_control<const UD: bool>(served: &mut ReceiveThread, thread: &Thread, window: Window) {
+    if CompletionQueue::waits(&served.control_cq, served.state.control_consumed) {
+        apply_control::<UD>(served, thread, window);
+    }
+}
+
+/// Has all receive contexts look at what the host wrote; notes a control connection that is broken.
+#[cold]
+#[inline(never)]
+fn apply_control<const UD: bool>(served: &mut ReceiveThread, thread: &Thread, window: Window) {
+    let control = Control::attach(&served.control_cq, &served.control_queue);
+    let events = control.take(&mut served.state.control_consumed);
+    for context in ContextArray::attach(&mut served.contexts).iter_mut() {
+        touch(context);
+        context.op.pending |= u32::from(events.message);
+        let mut receiver = attach::<UD>(context, thread, window);
+        if let Some(syndrome) = events.error {
+            receiver.fail(ReceiveStatus::ControlError, u32::from(syndrome));
         }
+        receiver.process_commands();
     }
+}
 
-    fn settle<const UD: bool>(&mut self) {
-        for context in self.contexts.iter_mut() {
-            if context.op.unsettled != 0 {
-                attach::<UD>(context, &self.thread, self.window).settle(true);
-            }
+#[inline(always)]
+fn settle<const UD: bool>(served: &mut ReceiveThread, thread: &Thread, window: Window) {
+    for context in ContextArray::attach(&mut served.contexts).iter_mut() {
+        if context.op.unsettled != 0 {
+            attach::<UD>(context, thread, window).settle(true);
         }
     }
 }
@@ -236,18 +224,18 @@ fn arm<const UD: bool>(context: &ReceiveContext, outbox: &Outbox) {
 
 #[inline(always)]
 fn attach<'c, const UD: bool>(context: &'c mut ReceiveContext, thread: &Thread, window: Window) -> Receiver<'c, UD> {
-    Receiver::attach(context, Outbox::of(thread), window)
+    Receiver { context, outbox: Outbox::of(thread), window }
 }
 
 /// A receive context's turn: at most `budget` completions, rounded up to whole batches. What it costs of the thread's budget, at least 1.
-#[inline(never)]
+#[inline(always)]
 fn turn<const UD: bool>(context: &mut ReceiveContext, thread: &Thread, window: Window, budget: u64) -> u64 {
     let entered = Counters::read();
     touch(context);
     let mode = context.op.mode as u8;
     let before = context.state.consumed;
     let mut receiver = attach::<UD>(context, thread, window);
-    if UD {
+    if UD && receiver.outstanding() != 0 {
         receiver.reap();
     }
     let drained = match mode {

@@ -1,58 +1,76 @@
 //! Work on one receive context: drains its completion queue, hands batches over, consumes the completions of copies, reports progress.
 
 use dpa::abi::{ProgressLine, ReceiveContext, ReceiveReport, ReceiveStatus};
-use dpa::hw::{ControlSegment, CqeOpcode, WqeOpcode, WriteWqe};
+use dpa::hw::CqeOpcode;
 use dpa::{
-    BitmapView, CompletionQueue, Counters, CqeRef, OnlyIf, Outbox, Poll, ReceiveQueue, SendQueue, Window, WindowCell,
-    error, fatal, fence,
+    BitmapView, CompletionQueue, Counters, CqeRef, Outbox, Poll, ReceiveQueue, SendQueue, Window, WindowCell, error,
+    fatal, fence,
 };
 
 /// A receive context whose turn it is. `UD`: its transport.
+///
+/// Queues and bitmaps are attached where they are used: the context names them, and an attached view that had to wait in memory would cost a store and
+/// a load for every word of it.
 pub(crate) struct Receiver<'c, const UD: bool> {
     pub(crate) context: &'c mut ReceiveContext,
     pub(crate) outbox: Outbox,
     pub(crate) window: Window,
-    pub(crate) report: WindowCell<ReceiveReport>,
-    pub(crate) receive_cq: CompletionQueue,
-    pub(crate) receive_queue: ReceiveQueue,
-    pub(crate) send_cq: OnlyIf<UD, CompletionQueue>,
-    pub(crate) send_queue: OnlyIf<UD, SendQueue>,
-    /// All chunks of the operation.
-    pub(crate) bitmap: BitmapView,
-    /// The chunks that the hot loop may take: those whose bit is clear; none of a receive context that is closed or dead.
-    pub(crate) regular: BitmapView,
-    /// Completions per segment, a power of two.
-    pub(crate) segment: u64,
-    /// First eight bytes of the copy entry with index 0 (UD).
-    pub(crate) head: u64,
 }
 
-impl<'c, const UD: bool> Receiver<'c, UD> {
+impl<const UD: bool> Receiver<'_, UD> {
     /// Opcode of an ordinary completion.
     pub(crate) const OPCODE: CqeOpcode = if UD { CqeOpcode::SendImmediate } else { CqeOpcode::WriteImmediate };
 
-    /// Work on `context` by a thread with this outbox and window.
     #[inline(always)]
-    pub(crate) fn attach(context: &'c mut ReceiveContext, outbox: Outbox, window: Window) -> Self {
-        let chunks = context.state.armed.chunks;
-        let stopped = (context.op.closed | context.op.dead) != 0;
-        let bits = |bits| BitmapView::attach(&context.bitmap, bits);
-        let (bitmap, regular) = (bits(chunks), bits(if stopped { 0 } else { chunks }));
-        let report = window.cell(context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
-        Self {
-            outbox,
-            window,
-            report,
-            receive_cq: CompletionQueue::attach(&context.receive_cq),
-            receive_queue: ReceiveQueue::attach(&context.receive_queue),
-            send_cq: OnlyIf::new(|| CompletionQueue::attach(&context.send_cq)),
-            send_queue: OnlyIf::new(|| SendQueue::attach(&context.send_queue)),
-            bitmap,
-            regular,
-            segment: u64::from(context.batch),
-            head: ControlSegment::head(0, WqeOpcode::Write, context.send_queue.number(), WriteWqe::SEGMENTS),
-            context,
-        }
+    pub(crate) fn report(&self) -> WindowCell<ReceiveReport> {
+        self.window.cell(self.context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE))
+    }
+
+    #[inline(always)]
+    pub(crate) fn receive_cq(&self) -> CompletionQueue {
+        CompletionQueue::attach(&self.context.receive_cq)
+    }
+
+    #[inline(always)]
+    pub(crate) fn receive_queue(&self) -> ReceiveQueue {
+        ReceiveQueue::attach(&self.context.receive_queue)
+    }
+
+    /// CQ of the copies (UD).
+    #[inline(always)]
+    pub(crate) fn send_cq(&self) -> CompletionQueue {
+        CompletionQueue::attach(&self.context.send_cq)
+    }
+
+    /// The queue of the copies (UD).
+    #[inline(always)]
+    pub(crate) fn send_queue(&self) -> SendQueue {
+        SendQueue::attach(&self.context.send_queue)
+    }
+
+    /// All chunks of the operation.
+    #[inline(always)]
+    pub(crate) fn bitmap(&self) -> BitmapView {
+        BitmapView::attach(&self.context.bitmap, self.context.state.armed.chunks)
+    }
+
+    /// The chunks that the hot loop may take: those whose bit is clear; none of a receive context that is closed or dead.
+    #[inline(always)]
+    pub(crate) fn regular(&self) -> BitmapView {
+        let stopped = (self.context.op.closed | self.context.op.dead) != 0;
+        if stopped { BitmapView::none() } else { self.bitmap() }
+    }
+
+    /// Completions per segment, a power of two.
+    #[inline(always)]
+    pub(crate) fn segment(&self) -> u64 {
+        u64::from(self.context.batch)
+    }
+
+    /// Completions from the begin of its segment to number `index`.
+    #[inline(always)]
+    pub(crate) fn offset_in_segment(&self, index: u64) -> u64 {
+        index & (self.segment() - 1)
     }
 
     /// Consumes completions until none is left (true) or `budget` is reached at a segment's end (false).
@@ -60,30 +78,43 @@ impl<'c, const UD: bool> Receiver<'c, UD> {
         let start = Counters::read();
         let first = self.context.state.consumed;
         let limit = first.saturating_add(budget);
-        let (mut consumed, mut irregular) = (first, 0);
+        let (mut consumed, mut remaining) = (first, self.context.state.remaining);
         let drained = loop {
-            let room = self.segment - (consumed & (self.segment - 1));
+            let before = remaining;
+            let in_segment = self.segment() - self.offset_in_segment(consumed);
+            // Behind the last chunk nothing is expected.
+            let room = if before == 0 { in_segment } else { in_segment.min(before) };
             let accepted = self.accept::<PLACE>(consumed, room);
             consumed += accepted;
+            remaining = remaining.wrapping_sub(accepted);
             if accepted < room {
-                self.context.state.consumed = consumed;
-                if !self.receive_cq.is_ready(consumed) || !self.irregular() {
+                if !CompletionQueue::waits(&self.context.receive_cq, consumed) {
                     break true;
                 }
-                (consumed, irregular) = (consumed + 1, irregular + 1);
-                if consumed & (self.segment - 1) != 0 {
+                // It may have arrived since the hot loop ended: only what that refuses at once is irregular.
+                if accepted != 0 {
                     continue;
                 }
+                self.context.state.consumed = consumed;
+                self.context.state.remaining = remaining;
+                if !self.irregular() {
+                    break true;
+                }
+                consumed += 1;
+                remaining = self.context.state.remaining;
             }
-            self.flush(consumed);
+            if self.offset_in_segment(consumed) == 0 {
+                self.flush(consumed);
+            } else if remaining == 0 && before != 0 {
+                break true;
+            }
             if consumed >= limit {
                 break false;
             }
         };
         let state = &mut self.context.state;
         state.consumed = consumed;
-        // What the hot loop took; `irregular` has counted its own.
-        state.remaining = state.remaining.wrapping_sub(consumed - first - irregular);
+        state.remaining = remaining;
         let spent = Counters::read().since(start);
         let statistics = &mut state.statistics;
         statistics.loop_cqes += consumed - first;
@@ -99,22 +130,24 @@ impl<'c, const UD: bool> Receiver<'c, UD> {
         // Entries are read, and copies written, before anything tells so.
         fence::memory();
         let posted = if UD {
-            self.send_queue.set_producer(consumed);
-            self.receive_cq.set_consumer(consumed);
+            let copies = self.send_queue();
+            copies.set_producer(consumed);
+            self.receive_cq().set_consumer(consumed);
             fence::outbox();
-            self.outbox.ring_sq(self.send_queue.number(), consumed);
+            self.outbox.ring_sq(copies.number(), consumed);
             self.reap()
         } else {
-            self.receive_cq.set_consumer(consumed);
-            let posted = consumed + self.receive_queue.depth();
-            self.receive_queue.set_producer(posted);
+            self.receive_cq().set_consumer(consumed);
+            let queue = self.receive_queue();
+            let posted = consumed + queue.depth();
+            queue.set_producer(posted);
             // The credit must not overtake the receives it stands for.
             fence::outbox();
             posted
         };
         // Written back by the fences of the next segment, or of `publish` when there is none: a sender with less than two
         // segments of credit is slow anyway.
-        self.report.store_at::<{ core::mem::offset_of!(ReceiveReport, progress.receives_posted) }>(posted);
+        self.report().store_at::<{ core::mem::offset_of!(ReceiveReport, progress.receives_posted) }>(posted);
     }
 
     /// Consumes completions of copies and posts the receives whose slots they free. Returns how many receives are posted in all. Takes
@@ -124,22 +157,23 @@ impl<'c, const UD: bool> Receiver<'c, UD> {
     pub(crate) fn reap(&mut self) -> u64 {
         let state = &self.context.state;
         let (first, mut completed, shortened) = (state.send_consumed, state.completed, state.shortened);
+        let cq = self.send_cq();
         let mut index = first;
         let is_ordinary = loop {
-            match self.send_cq.poll(index, CqeOpcode::Requester) {
+            match cq.poll(index, CqeOpcode::Requester) {
                 Poll::Empty => break true,
                 Poll::Other(_) => break false,
                 Poll::Plain(entry) => {
                     fence::memory_read();
                     let after = completed + newly_completed(entry, completed);
-                    if after & (self.segment - 1) | shortened != 0 {
+                    if self.offset_in_segment(after) | shortened != 0 {
                         break false;
                     }
                     (completed, index) = (after, index + 1);
                 }
             }
         };
-        let posted = completed + self.receive_queue.depth();
+        let posted = completed + self.receive_queue().depth();
         if index != first {
             self.post_receives(index, completed, posted);
         }
@@ -150,22 +184,23 @@ impl<'c, const UD: bool> Receiver<'c, UD> {
     #[cold]
     #[inline(never)]
     fn reap_irregular(&mut self) -> u64 {
-        while self.send_cq.is_ready(self.context.state.send_consumed) {
+        let (cq, depth) = (self.send_cq(), self.receive_queue().depth());
+        while cq.is_ready(self.context.state.send_consumed) {
             fence::memory_read();
             let index = self.context.state.send_consumed;
-            let entry = self.send_cq.entry(index);
+            let entry = cq.entry(index);
             let (op_own, before) = (entry.op_own(), self.context.state.completed);
             if op_own >> 4 == CqeOpcode::Requester as u64 {
                 let completed = before + newly_completed(entry, before);
                 self.restore_slots(before, completed);
-                self.post_receives(index + 1, completed, completed + self.receive_queue.depth());
+                self.post_receives(index + 1, completed, completed + depth);
             } else {
                 let syndrome = entry.syndrome();
                 self.copy_failed(op_own, syndrome);
-                self.post_receives(index + 1, before, before + self.receive_queue.depth());
+                self.post_receives(index + 1, before, before + depth);
             }
         }
-        self.context.state.completed + self.receive_queue.depth()
+        self.context.state.completed + depth
     }
 
     /// Gives back the completions of copies before number `consumed`, and posts the receives before number `posted`, whose slots the first
@@ -175,8 +210,8 @@ impl<'c, const UD: bool> Receiver<'c, UD> {
         self.context.state.send_consumed = consumed;
         self.context.state.completed = completed;
         // No fence: branches up to here depended on all that was read of the entries given back.
-        self.send_cq.set_consumer(consumed);
-        self.receive_queue.set_producer(posted);
+        self.send_cq().set_consumer(consumed);
+        self.receive_queue().set_producer(posted);
         fence::outbox();
     }
 
@@ -190,18 +225,29 @@ impl<'c, const UD: bool> Receiver<'c, UD> {
             self.process_commands();
         }
         self.answer_report(sleeps);
-        if !self.finish_if_complete() {
-            self.publish();
+        let finishes = self.is_to_finish();
+        if finishes {
+            self.finish();
         }
+        self.publish();
+        if finishes {
+            self.count_in();
+        }
+    }
+
+    /// Whether no more than the last two segments of the operation are to come.
+    #[inline(always)]
+    pub(crate) fn is_near_end(&self) -> bool {
+        self.context.state.remaining <= 2 * self.segment()
     }
 
     /// Hands over a partial segment, or looks at what became of the last.
     #[inline(always)]
     fn hand_over(&mut self) {
         if self.context.state.posted != self.context.state.consumed {
-            if UD && self.context.state.consumed & (self.segment - 1) != 0 {
+            if UD && self.offset_in_segment(self.context.state.consumed) != 0 {
                 // The last copy before going to sleep must be signalled, or nobody would learn of the copies since the last segment.
-                self.send_queue.slot(self.context.state.consumed - 1).set_signalled(true);
+                self.send_queue().slot(self.context.state.consumed - 1).set_signalled(true);
             }
             self.flush(self.context.state.consumed);
         } else if UD {
@@ -214,15 +260,15 @@ impl<'c, const UD: bool> Receiver<'c, UD> {
         if UD { self.context.state.consumed - self.context.state.completed } else { 0 }
     }
 
-    /// Writes the whole progress line.
-    #[inline(never)]
-    pub(crate) fn publish(&mut self) {
+    /// Writes the whole progress line, behind what has been stored for the host before.
+    #[inline(always)]
+    fn publish(&mut self) {
         let outstanding = self.outstanding();
         let state = &self.context.state;
         let returned = if UD { state.completed } else { state.posted };
-        self.report.store_part::<{ core::mem::offset_of!(ReceiveReport, progress) }, ProgressLine>(&ProgressLine {
+        self.report().store_part::<{ core::mem::offset_of!(ReceiveReport, progress) }, ProgressLine>(&ProgressLine {
             sequence: state.armed.sequence,
-            receives_posted: returned + self.receive_queue.depth(),
+            receives_posted: returned + self.receive_queue().depth(),
             consumed: state.consumed,
             remaining: state.remaining,
             reported: state.reported,

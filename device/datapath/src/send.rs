@@ -2,14 +2,16 @@
 //!
 //! Entries are built once; per chunk only what changes is stored: index, immediate, extent and addresses. Every batch is one doorbell and one signalled completion. A worker that waits for completions arms their CQs and sleeps.
 
+use core::mem::offset_of;
+
 use dpa::abi::{
     ABI_HASH, ContextFault, OPERATION_CLOSED, OPERATION_DEFERRED, SendContext, SendOperation, SendReport, SendStatus,
-    SendThread, SendThreadState, Transport,
+    SendThread, Transport,
 };
 use dpa::hw::{DatagramWqe, WriteWqe};
 use dpa::{
-    CompletionQueue, ContextArray, Counters, HostLine, Next, Outbox, PostedEntry, Signals, WindowCell, error, fatal,
-    fence,
+    CompletionQueue, ContextArray, Counters, HostLine, Next, Outbox, PostedEntry, Signals, Window, WindowCell, error,
+    fatal, fence,
 };
 
 use crate::control::Control;
@@ -100,50 +102,37 @@ fn activation<W: Chunk>(context: &mut SendThread) -> Next {
     let state = &mut context.state;
     let (thread, window) = resources(&mut state.configured, context.outbox_id, context.window_id, context.window_mkey);
     state.activations += 1;
-    let mut sender = Sender {
-        contexts: ContextArray::attach(&mut context.contexts),
-        control: Control::attach(&context.control_cq, &context.control_queue),
-        outbox: Outbox::of(&thread),
-        report: window.cell(context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE)),
-        operation: HostLine::attach(&context.operation),
-        progress: Signals::attach(&context.signals),
-        state,
-        batch: context.batch,
-        psn_bits: context.psn_bits,
-    };
-    let next = sender.serve::<W>(u64::from(context.budget));
-    sender.state.instructions += Counters::read().since(entered).instructions;
+    let next = Sender { context, outbox: Outbox::of(&thread), window }.serve::<W>();
+    context.state.instructions += Counters::read().since(entered).instructions;
     next
 }
 
-/// The worker of the running activation.
+/// The worker of the running activation. What its context names is attached where it is used, as in [`crate::receiver::Receiver`].
 struct Sender<'c> {
-    contexts: ContextArray<'c, SendContext>,
-    control: Control,
+    context: &'c mut SendThread,
     outbox: Outbox,
-    report: WindowCell<SendReport>,
-    operation: HostLine<SendOperation>,
-    /// Who says when to send, and learns of the end; the host, if nobody.
-    progress: Option<Signals>,
-    state: &'c mut SendThreadState,
-    batch: u32,
-    psn_bits: u32,
+    window: Window,
 }
 
 impl Sender<'_> {
-    fn serve<W: Chunk>(&mut self, mut budget: u64) -> Next {
+    /// Who says when to send, and learns of the end; the host, if nobody.
+    #[inline(always)]
+    fn progress(&self) -> Option<Signals> {
+        Signals::attach(&self.context.signals)
+    }
+
+    #[inline(always)]
+    fn serve<W: Chunk>(&mut self) -> Next {
+        let mut budget = u64::from(self.context.budget);
         loop {
-            let events = self.control.take(&mut self.state.control_consumed);
-            self.state.pending |= u32::from(events.message);
-            if let Some(syndrome) = events.error {
-                self.fail(SendStatus::ControlError, u32::from(syndrome));
-            }
-            if self.state.pending != 0 {
+            if CompletionQueue::waits(&self.context.control_cq, self.context.state.control_consumed) {
+                self.take_messages::<W>();
+            } else if self.context.state.pending != 0 {
                 self.process_commands::<W>();
             }
             let deferred = self.is_deferred();
-            let mut told = (self.state.announced, self.state.finished);
-            let drained = deferred || self.state.left == 0 || self.post_in_turn::<W>(&mut budget, &mut told);
+            let mut told = (self.context.state.announced, self.context.state.finished);
+            let drained = deferred || self.context.state.left == 0 || self.post_in_turn::<W>(&mut budget, &mut told);
             let waits = self.reap_all::<W>();
             if !deferred {
                 self.announce_if_due::<W>();
@@ -159,14 +148,15 @@ impl Sender<'_> {
             self.notify_progress_thread(&mut told);
             // Ends with a fence, which has made the doorbell records visible.
             self.publish();
-            self.control.arm(&self.outbox, self.state.control_consumed);
-            let mut more = self.control.is_ready(self.state.control_consumed)
+            let consumed = self.context.state.control_consumed;
+            self.outbox.arm_cq(self.context.control_cq.number(), consumed);
+            let mut more = CompletionQueue::waits(&self.context.control_cq, consumed)
                 || (!deferred && self.can_post::<W>())
-                || (self.state.pending != 0 && !waits);
-            for context in self.contexts.iter_mut().filter(|context| context.state.completed != context.state.produced)
-            {
+                || (self.context.state.pending != 0 && !waits);
+            let mut contexts = ContextArray::attach(&mut self.context.contexts);
+            for context in contexts.iter_mut().filter(|context| context.state.completed != context.state.produced) {
                 self.outbox.arm_cq(context.send_cq.number(), context.state.consumed);
-                more |= CompletionQueue::attach(&context.send_cq).is_ready(context.state.consumed);
+                more |= CompletionQueue::waits(&context.send_cq, context.state.consumed);
             }
             if !more {
                 return Next::Reschedule;
@@ -178,23 +168,38 @@ impl Sender<'_> {
         }
     }
 
-    /// Whether the operation waits for the progress thread, which wakes the thread when it may go.
+    /// Takes the host's messages, and acts on them.
+    #[inline(never)]
+    fn take_messages<W: Chunk>(&mut self) {
+        let control = Control::attach(&self.context.control_cq, &self.context.control_queue);
+        let events = control.take(&mut self.context.state.control_consumed);
+        self.context.state.pending |= u32::from(events.message);
+        if let Some(syndrome) = events.error {
+            self.fail(SendStatus::ControlError, u32::from(syndrome));
+        }
+        if self.context.state.pending != 0 {
+            self.process_commands::<W>();
+        }
+    }
+
+    /// Whether the operation waits for who says when to send: the progress thread, which wakes the thread when it may go, or the host, which then takes the
+    /// flag away.
     fn is_deferred(&self) -> bool {
-        let armed = &self.state.armed;
+        let armed = &self.context.state.armed;
         armed.flags & (OPERATION_DEFERRED | OPERATION_CLOSED) == OPERATION_DEFERRED
-            && self.progress.is_some_and(|progress| !progress.may_go(armed.sequence))
+            && self.progress().is_none_or(|progress| !progress.may_go(armed.sequence))
     }
 
     /// Tells the progress thread what is new since `told`: announcement, end. Not of an operation that has failed: that is for the host to find.
     fn notify_progress_thread(&self, told: &mut (u64, u64)) {
-        let state = &*self.state;
+        let state = &self.context.state;
         let told = core::mem::replace(told, (state.announced, state.finished));
         if (state.announced, state.finished) == told
             || SendStatus::from_raw(state.status).is_ok_and(SendStatus::is_error)
         {
             return;
         }
-        if let Some(progress) = self.progress {
+        if let Some(progress) = self.progress() {
             if state.announced != told.0 {
                 progress.announced(state.announced);
             }
@@ -207,23 +212,24 @@ impl Sender<'_> {
     /// Posts batches, one per send context in turn, until all is posted or the send context whose turn it is has no room (true), or the budget is used up
     /// (false). No send context gets ahead of another by more than a batch.
     fn post_in_turn<W: Chunk>(&mut self, budget: &mut u64, told: &mut (u64, u64)) -> bool {
-        let count = self.contexts.len();
-        let armed = self.state.armed;
-        let lookahead = u64::from(armed.lookahead_chunks);
-        let mut index = self.state.next_context as usize;
-        while self.state.left != 0 {
+        let count = self.context.contexts.count() as usize;
+        let lookahead = u64::from(self.context.state.armed.lookahead_chunks);
+        let mut index = self.context.state.next_context as usize;
+        while self.context.state.left != 0 {
             if *budget == 0 {
                 return false;
             }
             if index >= count {
                 index = 0;
             }
-            self.state.next_context = index as u32;
-            let Some(context) = self.contexts.get(index) else { return true };
+            self.context.state.next_context = index as u32;
+            let mut contexts = ContextArray::attach(&mut self.context.contexts);
+            let Some(context) = contexts.get(index) else { return true };
             index += 1;
             // A batch completes as a whole: one ends where the lookahead begins, so that its completion tells.
-            let before_lookahead = u32::try_from(self.state.left.saturating_sub(lookahead)).unwrap_or(u32::MAX);
-            let most = if before_lookahead == 0 { self.batch } else { self.batch.min(before_lookahead) };
+            let before_lookahead = u32::try_from(self.context.state.left.saturating_sub(lookahead)).unwrap_or(u32::MAX);
+            let most =
+                if before_lookahead == 0 { self.context.batch } else { self.context.batch.min(before_lookahead) };
             let chunks = context.state.left.min(most);
             if chunks == 0 {
                 continue;
@@ -239,16 +245,18 @@ impl Sender<'_> {
                     return true;
                 }
             }
-            let Some(context) = self.contexts.get(index - 1) else { return true };
+            let mut contexts = ContextArray::attach(&mut self.context.contexts);
+            let Some(context) = contexts.get(index - 1) else { return true };
             let start = Counters::read();
-            W::post_batch(context, &self.outbox, &armed, self.psn_bits, chunks);
-            self.state.loop_instructions += Counters::read().since(start).instructions;
-            self.state.next_context = index as u32;
-            self.state.left -= u64::from(chunks);
-            self.state.posted += u64::from(chunks);
-            self.state.doorbells += 1;
+            W::post_batch(context, &self.outbox, &self.context.state.armed, self.context.psn_bits, chunks);
+            self.context.state.loop_instructions += Counters::read().since(start).instructions;
+            self.context.state.next_context = index as u32;
+            self.context.state.left -= u64::from(chunks);
+            self.context.state.posted += u64::from(chunks);
+            self.context.state.doorbells += 1;
             *budget = budget.saturating_sub(u64::from(chunks));
-            if self.state.left <= lookahead && self.state.announced != armed.sequence {
+            let state = &self.context.state;
+            if state.left <= lookahead && state.announced != state.armed.sequence {
                 self.announce_early::<W>(told);
             }
         }
@@ -260,7 +268,7 @@ impl Sender<'_> {
     fn announce_early<W: Chunk>(&mut self, told: &mut (u64, u64)) {
         self.reap_all::<W>();
         self.announce_if_due::<W>();
-        if self.state.announced == self.state.armed.sequence {
+        if self.context.state.announced == self.context.state.armed.sequence {
             self.notify_progress_thread(told);
             self.publish();
         }
@@ -268,18 +276,24 @@ impl Sender<'_> {
 
     /// Whether there is something to post, and room on the send context whose turn it is or has been.
     fn can_post<W: Chunk>(&mut self) -> bool {
-        let (left, batch) = (self.state.left, u64::from(self.batch));
-        let next = self.state.next_context as usize;
-        left != 0 && self.contexts.get(next).is_none_or(|context| room::<W>(context) >= batch)
+        let (left, batch) = (self.context.state.left, u64::from(self.context.batch));
+        let next = self.context.state.next_context as usize;
+        left != 0
+            && ContextArray::attach(&mut self.context.contexts)
+                .get(next)
+                .is_none_or(|context| room::<W>(context) >= batch)
     }
 
     /// Notes that little is left to send.
     fn announce_if_due<W: Chunk>(&mut self) {
-        let lookahead = u64::from(self.state.armed.lookahead_chunks);
-        if self.state.left <= lookahead {
+        let lookahead = u64::from(self.context.state.armed.lookahead_chunks);
+        if self.context.state.left <= lookahead {
             let on_the_way = |context: &mut SendContext| (context.state.produced - context.state.completed) / W::BLOCKS;
-            if self.state.left + self.contexts.iter_mut().map(on_the_way).sum::<u64>() <= lookahead {
-                self.state.announced = self.state.armed.sequence;
+            if self.context.state.left
+                + ContextArray::attach(&mut self.context.contexts).iter_mut().map(on_the_way).sum::<u64>()
+                <= lookahead
+            {
+                self.context.state.announced = self.context.state.armed.sequence;
             }
         }
     }
@@ -288,7 +302,7 @@ impl Sender<'_> {
     fn reap_all<W: Chunk>(&mut self) -> bool {
         let mut waits = false;
         let mut first_failure = None;
-        for context in self.contexts.iter_mut() {
+        for context in ContextArray::attach(&mut self.context.contexts).iter_mut() {
             if context.state.completed != context.state.produced || context.state.dead != 0 {
                 let failed = reap::<W>(context);
                 first_failure = first_failure.or(failed);
@@ -309,23 +323,23 @@ impl Sender<'_> {
     }
 
     fn stop(&mut self) {
-        self.state.left = 0;
-        for context in self.contexts.iter_mut() {
+        self.context.state.left = 0;
+        for context in ContextArray::attach(&mut self.context.contexts).iter_mut() {
             context.state.left = 0;
         }
     }
 
     /// Notes a failure; the first one of an operation stays.
     fn fail(&mut self, status: SendStatus, detail: u32) {
-        if !SendStatus::from_raw(self.state.status).is_ok_and(SendStatus::is_error) {
-            self.state.status = status as u32;
-            self.state.detail = detail;
+        if !SendStatus::from_raw(self.context.state.status).is_ok_and(SendStatus::is_error) {
+            self.context.state.status = status as u32;
+            self.context.state.detail = detail;
         }
     }
 
     /// Ends the operation once nothing is left to post and the card is done with what was posted.
     fn finish_if_over(&mut self, waits: bool) {
-        let state = &mut *self.state;
+        let state = &mut self.context.state;
         if waits || state.left != 0 || state.finished == state.armed.sequence {
             return;
         }
@@ -339,40 +353,40 @@ impl Sender<'_> {
     /// Acts on the host's line: closes the operation under way, or takes over a new one if there is none.
     #[inline(never)]
     fn process_commands<W: Chunk>(&mut self) {
-        let announced = self.operation.snapshot();
+        let line = HostLine::attach(&self.context.operation);
+        let sequence = line.load_at::<{ offset_of!(SendOperation, sequence) }>();
+        let check = line.load_at::<{ offset_of!(SendOperation, sequence_check) }>();
         // The host may be writing the next line: no field may be older than the number that announces it.
         fence::memory_read();
-        let operation = self.operation.snapshot();
-        let sequence = announced.sequence;
-        if sequence != announced.sequence_check
-            || operation.sequence != sequence
-            || operation.sequence_check != sequence
-        {
+        let operation = line.snapshot();
+        if [check, operation.sequence, operation.sequence_check].iter().any(|number| *number != sequence) {
             // Half written: its own message is still to come.
-            self.state.pending = 0;
+            self.context.state.pending = 0;
             return;
         }
-        if sequence == self.state.armed.sequence {
-            self.state.pending = 0;
-            self.state.armed.flags = operation.flags;
-            if operation.flags & OPERATION_CLOSED != 0 && self.state.left != 0 {
-                self.state.status = SendStatus::Closed as u32;
+        if sequence == self.context.state.armed.sequence {
+            self.context.state.pending = 0;
+            self.context.state.armed.flags = operation.flags;
+            if operation.flags & OPERATION_CLOSED != 0 && self.context.state.left != 0 {
+                self.context.state.status = SendStatus::Closed as u32;
                 self.stop();
             }
             return;
         }
-        if self.state.finished != self.state.armed.sequence {
+        // What the host has deferred, and has not let go, may be called off.
+        let is_called_off = self.context.state.armed.flags & OPERATION_DEFERRED != 0 && self.progress().is_none();
+        if self.context.state.finished != self.context.state.armed.sequence && !is_called_off {
             return;
         }
-        self.state.pending = 0;
-        self.state.armed = operation;
-        self.state.status = SendStatus::Sending as u32;
-        self.state.detail = 0;
-        self.state.next_context = 0;
+        self.context.state.pending = 0;
+        self.context.state.armed = operation;
+        self.context.state.status = SendStatus::Sending as u32;
+        self.context.state.detail = 0;
+        self.context.state.next_context = 0;
         match self.take_over::<W>(&operation) {
             Ok(()) if operation.flags & OPERATION_CLOSED != 0 => {
-                if self.state.left != 0 {
-                    self.state.status = SendStatus::Closed as u32;
+                if self.context.state.left != 0 {
+                    self.context.state.status = SendStatus::Closed as u32;
                 }
                 self.stop();
             }
@@ -390,16 +404,16 @@ impl Sender<'_> {
         if operation.flags & !(OPERATION_CLOSED | OPERATION_DEFERRED) != 0 {
             return Err(invalid(ContextFault::Flags));
         }
-        if u64::from(operation.collective_id) >> (32 - self.psn_bits) != 0 {
+        if u64::from(operation.collective_id) >> (32 - self.context.psn_bits) != 0 {
             return Err(invalid(ContextFault::CollectiveId));
         }
-        let mut left = 0;
-        for context in self.contexts.iter_mut() {
+        let (mut left, psn_bits) = (0, self.context.psn_bits);
+        for context in ContextArray::attach(&mut self.context.contexts).iter_mut() {
             if context.state.dead != 0 {
                 return Err(invalid(ContextFault::DeadQueue));
             }
             let run = HostLine::attach(&context.run).snapshot();
-            if u64::from(run.first_psn) + u64::from(run.chunks) > 1 << self.psn_bits {
+            if u64::from(run.first_psn) + u64::from(run.chunks) > 1 << psn_bits {
                 return Err(invalid(ContextFault::Chunks));
             }
             let lengths_fit = (1..=i32::MAX as u32).contains(&operation.chunk_bytes)
@@ -412,15 +426,17 @@ impl Sender<'_> {
             (state.psn, state.left, state.last_chunk_bytes) = (run.first_psn, run.chunks, run.last_chunk_bytes);
             left += u64::from(run.chunks);
         }
-        self.state.left = left;
+        self.context.state.left = left;
         Ok(())
     }
 
     /// Writes the whole report.
     #[inline(never)]
     fn publish(&mut self) {
-        let state = &*self.state;
-        self.report.store_part::<0, SendReport>(&SendReport {
+        let state = &self.context.state;
+        let report: WindowCell<SendReport> =
+            self.window.cell(self.context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
+        report.store_part::<0, SendReport>(&SendReport {
             announced: state.announced,
             finished: state.finished,
             status: state.status,

@@ -371,3 +371,34 @@ fn a_deferred_operation_waits_for_the_progress_thread_or_for_its_closing() {
         assert_eq!(fixture.status(), SendStatus::Closed);
     }
 }
+
+#[test]
+fn without_a_progress_thread_the_host_lets_a_deferred_operation_go_or_replaces_it() {
+    for transport in BOTH {
+        let mut fixture = SendFixture::ready(transport, 4, 4, 2);
+        let runs = [run(0, 0, 9), run(1, 0, 5)];
+        fixture.ask(1, &runs, 0);
+        fixture.change(|line| line.flags = OPERATION_DEFERRED);
+        assert!(drive(&mut fixture, 2).is_empty() && fixture.report().announced == 0, "held");
+        fixture.ask(1, &runs, 0);
+        let sent = drive(&mut fixture, 2);
+        runs.iter().enumerate().for_each(|(context, run)| check_run(transport, &sent, context, *run));
+        assert_eq!(fixture.report().finished, 1);
+        fixture.ask(2, &runs, 0);
+        fixture.change(|line| line.flags = OPERATION_DEFERRED);
+        assert!(drive(&mut fixture, 2).is_empty());
+        // Operation 2 has failed before its turn: nothing of it is sent, and it is told of no more.
+        let others = [run(0, 30, 3), run(1, 40, 2)];
+        fixture.ask(3, &others, 0);
+        let sent = drive(&mut fixture, 2);
+        others.iter().enumerate().for_each(|(context, run)| check_run(transport, &sent, context, *run));
+        assert_eq!((fixture.report().finished, fixture.report().posted), (3, 9 + 5 + 3 + 2));
+        fixture.ask(4, &runs, 0);
+        fixture.change(|line| line.flags = OPERATION_DEFERRED);
+        assert!(drive(&mut fixture, 2).is_empty() && fixture.report().finished == 3);
+        fixture.ask(4, &runs, 0);
+        fixture.change(|line| line.flags = OPERATION_CLOSED);
+        assert!(drive(&mut fixture, 2).is_empty() && fixture.report().finished == 4);
+        assert_eq!(fixture.status(), SendStatus::Closed);
+    }
+}

@@ -42,7 +42,6 @@ pub mod kept;
 #[cfg(feature = "log")]
 pub mod log;
 pub mod measure;
-pub mod only_if;
 pub mod outbox;
 pub mod panic;
 pub mod post;
@@ -60,7 +59,6 @@ pub use completion::{CompletionQueue, CqeRef, Poll, Segment};
 pub use dpa_macros::{event_handler, rpc};
 pub use entry::Next;
 pub use kept::{Kept, Messages};
-pub use only_if::OnlyIf;
 pub use outbox::Outbox;
 pub use post::{PostCursor, PostedEntry};
 pub use receive::ReceiveQueue;

@@ -43,7 +43,8 @@ pub const OPERATION_CLOSED: u32 = 1;
 pub const OPERATION_REPORTS: u32 = 4;
 
 /// Value of [`crate::SendOperation::flags`]: nothing is posted, and nothing told, before [`crate::Signals::go`] has reached the operation's
-/// sequence number, of which the progress thread tells by waking the worker. Closing the operation ends that, too.
+/// sequence number, of which the progress thread tells by waking the worker. Where there is no progress thread the host takes the flag away, with the same
+/// `sequence`; or the next operation replaces this one, of which nothing was sent then. Closing the operation ends that, too.
 pub const OPERATION_DEFERRED: u32 = 2;
 
 abi_struct! {

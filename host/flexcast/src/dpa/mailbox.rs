@@ -110,19 +110,7 @@ impl Mailbox {
             }
             (false, _) => None,
         };
-        let posted = qp.post_sends(long).and_then(|()| qp.post_inline(carried(short, bytes, Some(0)).chain(behind)));
-        self.clear();
-        posted?;
-        self.busy = true;
-        Ok(())
-    }
-
-    /// Has short lines written without waking the thread; nothing if there are none. The next message comes behind them.
-    pub(crate) fn post(&mut self) -> Result<()> {
-        if self.short.is_empty() {
-            return Ok(());
-        }
-        let posted = self.qp.post_inline(carried(&self.short, &self.bytes, None));
+        let posted = qp.post_sends(long).and_then(|()| qp.post_inline(carried(short, bytes).chain(behind)));
         self.clear();
         posted?;
         self.busy = true;
@@ -136,17 +124,13 @@ impl Mailbox {
     }
 }
 
-/// Writes of lines whose bytes lie one behind another; the last one completes visibly, and has the immediate.
-fn carried<'b>(
-    lines: &'b [(DeviceRange, usize)],
-    bytes: &'b [u8],
-    immediate: Option<u32>,
-) -> impl Iterator<Item = InlineRequest<'b>> {
+/// Writes of lines whose bytes lie one behind another; the last one completes visibly, and wakes the thread.
+fn carried<'b>(lines: &'b [(DeviceRange, usize)], bytes: &'b [u8]) -> impl Iterator<Item = InlineRequest<'b>> {
     let (mut left, mut rest) = (lines.len(), bytes);
     lines.iter().map(move |(to, len)| {
         let (bytes, behind) = rest.split_at(*len);
         (left, rest) = (left - 1, behind);
         let kind = SendKind::Write { remote_addr: to.address, rkey: to.rkey };
-        InlineRequest { id: 0, kind, bytes, immediate: immediate.filter(|_| left == 0), signaled: left == 0 }
+        InlineRequest { id: 0, kind, bytes, immediate: (left == 0).then_some(0), signaled: left == 0 }
     })
 }

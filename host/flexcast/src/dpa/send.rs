@@ -94,7 +94,7 @@ pub(crate) struct Send {
     shared: Shared,
     /// Operations this rank has sent in; each thread counts them.
     sequence: u64,
-    /// The operation whose runs the threads know already.
+    /// The operation that the threads are prepared for.
     prepared: Option<u32>,
     closing: bool,
     /// What it multicasts comes back to the card, for other ranks there.
@@ -270,12 +270,13 @@ impl Send {
         self.sequence
     }
 
-    /// Tells the threads what they will send from `source` (address and local key) in an operation, so that less is left to be told when
-    /// its turn comes. Not for streams to single ranks. Only when [`Send::is_free`], and no operation is under way.
-    pub(crate) fn prepare(&mut self, plan: &Plan, source: (u64, u32), operation: u32) -> Result<()> {
-        self.write_runs(plan, source, operation, None)?;
-        self.prepared = Some(operation);
-        self.threads.iter_mut().try_for_each(|thread| thread.mailbox.post())
+    /// Has the threads prepare to send the own block from `source` (address and local key) in an operation, so that nothing but the word to go is left when
+    /// its turn comes; if that never does, the next operation replaces this one. Not for streams to single ranks. Only when [`Send::is_free`], and no operation
+    /// is under way.
+    pub(crate) fn prepare(&mut self, plan: &Plan, source: (u64, u32), ids: (u32, u32), config: &Config) -> Result<()> {
+        self.post(plan, source, ids, config, (None, OPERATION_DEFERRED))?;
+        self.prepared = Some(ids.0);
+        Ok(())
     }
 
     /// Has the own block sent from `source` (address and local key): at once, or, if it is `deferred`, when the progress thread says so.
@@ -289,11 +290,28 @@ impl Send {
         targets: Option<&Targets>,
         deferred: bool,
     ) -> Result<()> {
+        if self.prepared.take() == Some(operation) {
+            for thread in &mut self.threads {
+                thread.operation.flags = 0;
+                thread.tell_operation()?;
+            }
+            return Ok(());
+        }
+        let flags = if deferred { OPERATION_DEFERRED } else { 0 };
+        self.post(plan, source, (operation, collective_id), config, (targets, flags))
+    }
+
+    fn post(
+        &mut self,
+        plan: &Plan,
+        source: (u64, u32),
+        (operation, collective_id): (u32, u32),
+        config: &Config,
+        (targets, flags): (Option<&Targets>, u32),
+    ) -> Result<()> {
         self.sequence += 1;
         self.closing = false;
-        if self.prepared.take() != Some(operation) {
-            self.write_runs(plan, source, operation, targets)?;
-        }
+        self.write_runs(plan, source, operation, targets)?;
         // Each thread sends its part of the block, and the next root is activated when all have as little left as that.
         let lookahead_chunks =
             config.lookahead(order(plan, config, plan.own()).chains) / self.threads.len().max(1) as u32;
@@ -304,7 +322,7 @@ impl Send {
                 collective_id,
                 lkey: source.1,
                 lookahead_chunks,
-                flags: if deferred { OPERATION_DEFERRED } else { 0 },
+                flags,
                 sequence_check: self.sequence,
                 ..Default::default()
             };

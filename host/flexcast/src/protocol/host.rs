@@ -131,7 +131,7 @@ impl Driver for HostDriver {
         self.eager.forget();
         // Targets of single ranks are not known yet, and a rank alone has nobody to multicast to.
         if turn.is_some() && config.transport != Transport::UcUnicast && self.place.ranks() > 1 {
-            send.prepare(plan, source, descriptor.operation)?;
+            send.prepare(plan, source, (descriptor.operation, posting.collective_id), config)?;
         }
         Ok(false)
     }
