@@ -95,7 +95,7 @@ fn a_silent_rank_is_named_by_all_within_the_bound() {
     let barrier_ps = config.barrier_timeout.as_nanos() as u64 * 1000;
     let (mut failed, mut right) = (0, 0);
     for (ranks, silent) in (0..3).map(|silent| (3, silent)).chain((0..5).map(|silent| (5, silent))) {
-        for after_us in [0, 30, 45, 55, 60, 70, 100] {
+        for after_us in [0, 25, 38, 46, 52, 60, 100] {
             with_cards(ranks, |provider, cards| {
                 let mut communicators = connect(cards.iter(), &config);
                 let start_ps = provider.relax().now_ps();

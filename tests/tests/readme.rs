@@ -34,8 +34,9 @@ const README: [(&str, Way); 7] = [
 ];
 
 /// Those of docs/observe.md.
-const OBSERVE: [(&str, Way); 8] = [
+const OBSERVE: [(&str, Way); 9] = [
     ("flexcast trace -o trace.json tput --transport ud --threads 2 --bytes 400000", Way::Installed),
+    ("flexcast trace -o allgather.json sim --ranks 8 --bytes 65536 --model m2", Way::Installed),
     ("flexcast tput --transport ud --threads 2 --bytes 400000 --state state.json", Way::Installed),
     ("flexcast ps -t state.json", Way::Installed),
     ("flexcast stats -p 1 state.json", Way::Installed),

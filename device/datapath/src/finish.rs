@@ -80,7 +80,7 @@ impl<const UD: bool> Receiver<'_, UD> {
     }
 
     fn store_statistics(&mut self) {
-        let report = self.report();
+        let report = self.report;
         let state = &mut self.context.state;
         let statistics = &mut state.statistics;
         statistics.cqes = state.consumed;

@@ -61,13 +61,13 @@ impl<const UD: bool> Receiver<'_, UD> {
     /// queue, collective id, range and duplicate. Where several roots take turns, or chunks come one by one, [`Receiver::accept_each`] costs
     /// less; at the begin of each segment a run is looked for again.
     #[inline(always)]
-    pub(crate) fn accept<const PLACE: u8>(&mut self, consumed: u64, room: u64) -> u64 {
+    pub(crate) fn accept<const PLACE: u8>(&mut self, regular: &BitmapView, consumed: u64, room: u64) -> u64 {
         let (mut at, end) = (consumed, consumed + room);
         if self.context.state.interleaved == 0 || room == self.segment() {
             let mut end_of_run = RunEnd::Cut;
             while matches!(end_of_run, RunEnd::Cut) && at < end {
                 let run;
-                (run, end_of_run) = self.accept_run::<PLACE>(at, end - at);
+                (run, end_of_run) = self.accept_run::<PLACE>(regular, at, end - at);
                 at += run;
             }
             self.context.state.interleaved = u32::from(matches!(end_of_run, RunEnd::Interleaved));
@@ -75,13 +75,13 @@ impl<const UD: bool> Receiver<'_, UD> {
                 return room;
             }
         }
-        at - consumed + self.accept_each::<PLACE>(at, end - at)
+        at - consumed + self.accept_each::<PLACE>(regular, at, end - at)
     }
 
     /// Accepts ordinary completions whose chunks have consecutive numbers, as far as one word of the bitmap reaches. Returns how many, and what
     /// has ended the run.
     #[inline(always)]
-    fn accept_run<const PLACE: u8>(&mut self, consumed: u64, room: u64) -> (u64, RunEnd) {
+    fn accept_run<const PLACE: u8>(&mut self, regular: &BitmapView, consumed: u64, room: u64) -> (u64, RunEnd) {
         let cq = self.receive_cq();
         let Some(first) = cq.segment(consumed, room, Self::OPCODE).peek() else {
             return (0, RunEnd::Refused);
@@ -90,7 +90,6 @@ impl<const UD: bool> Receiver<'_, UD> {
         let mut expected = first.user_index_and_immediate();
         let psn = expected.wrapping_sub(self.context.state.key);
         // Range and id of the whole run, and no duplicate in it.
-        let regular = self.regular();
         let run = regular.clear_run(psn);
         let length = self.entry_length();
         let mut len = room.min(run.len());
@@ -137,10 +136,10 @@ impl<const UD: bool> Receiver<'_, UD> {
 
     /// Accepts ordinary completions, whatever the numbers of their chunks.
     #[inline(always)]
-    fn accept_each<const PLACE: u8>(&mut self, consumed: u64, room: u64) -> u64 {
+    fn accept_each<const PLACE: u8>(&mut self, regular: &BitmapView, consumed: u64, room: u64) -> u64 {
         let base = self.context.state.key;
         let length = self.entry_length();
-        let (cq, regular) = (self.receive_cq(), self.regular());
+        let cq = self.receive_cq();
         if UD {
             let op = &self.context.op;
             let armed = &self.context.state.armed;
@@ -158,7 +157,7 @@ impl<const UD: bool> Receiver<'_, UD> {
                 let taken = if PLACE == place::ROWS {
                     entry.byte_count_raw() == length && row.mark(psn) == Mark::First
                 } else {
-                    take(&regular, entry, psn, length)
+                    take(regular, entry, psn, length)
                 };
                 if !taken {
                     break;
@@ -178,7 +177,7 @@ impl<const UD: bool> Receiver<'_, UD> {
             while let Some(entry) = segment.peek() {
                 fence::memory_read();
                 let psn = entry.user_index_and_immediate().wrapping_sub(base);
-                if !take(&regular, entry, psn, length) {
+                if !take(regular, entry, psn, length) {
                     break;
                 }
                 segment.advance();

@@ -224,7 +224,8 @@ fn arm<const UD: bool>(context: &ReceiveContext, outbox: &Outbox) {
 
 #[inline(always)]
 fn attach<'c, const UD: bool>(context: &'c mut ReceiveContext, thread: &Thread, window: Window) -> Receiver<'c, UD> {
-    Receiver { context, outbox: Outbox::of(thread), window }
+    let report = window.cell(context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
+    Receiver { context, outbox: Outbox::of(thread), window, report }
 }
 
 /// A receive context's turn: at most `budget` completions, rounded up to whole batches. What it costs of the thread's budget, at least 1.

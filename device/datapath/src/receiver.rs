@@ -3,9 +3,10 @@
 use dpa::abi::{ProgressLine, ReceiveContext, ReceiveReport, ReceiveStatus};
 use dpa::hw::CqeOpcode;
 use dpa::{
-    BitmapView, CompletionQueue, Counters, CqeRef, Outbox, Poll, ReceiveQueue, SendQueue, Window, WindowCell, error,
-    fatal, fence,
+    BitmapView, CompletionQueue, Counters, CqeRef, Outbox, Poll, ReceiveQueue, SendQueue, Window, WindowCell, fence,
 };
+
+use crate::hot::place;
 
 /// A receive context whose turn it is. `UD`: its transport.
 ///
@@ -15,16 +16,12 @@ pub(crate) struct Receiver<'c, const UD: bool> {
     pub(crate) context: &'c mut ReceiveContext,
     pub(crate) outbox: Outbox,
     pub(crate) window: Window,
+    pub(crate) report: WindowCell<ReceiveReport>,
 }
 
 impl<const UD: bool> Receiver<'_, UD> {
     /// Opcode of an ordinary completion.
     pub(crate) const OPCODE: CqeOpcode = if UD { CqeOpcode::SendImmediate } else { CqeOpcode::WriteImmediate };
-
-    #[inline(always)]
-    pub(crate) fn report(&self) -> WindowCell<ReceiveReport> {
-        self.window.cell(self.context.report_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE))
-    }
 
     #[inline(always)]
     pub(crate) fn receive_cq(&self) -> CompletionQueue {
@@ -73,45 +70,50 @@ impl<const UD: bool> Receiver<'_, UD> {
         index & (self.segment() - 1)
     }
 
-    /// Consumes completions until none is left (true) or `budget` is reached at a segment's end (false).
+    /// Consumes completions until none is left or all expected are there (true), or `budget` is reached at a segment's end (false).
     pub(crate) fn drain<const PLACE: u8>(&mut self, budget: u64) -> bool {
         let start = Counters::read();
         let first = self.context.state.consumed;
         let limit = first.saturating_add(budget);
         let (mut consumed, mut remaining) = (first, self.context.state.remaining);
-        let drained = loop {
+        let mut regular = self.regular();
+        loop {
             let before = remaining;
             let in_segment = self.segment() - self.offset_in_segment(consumed);
             // Behind the last chunk nothing is expected.
             let room = if before == 0 { in_segment } else { in_segment.min(before) };
-            let accepted = self.accept::<PLACE>(consumed, room);
+            let accepted = self.accept::<PLACE>(&regular, consumed, room);
             consumed += accepted;
             remaining = remaining.wrapping_sub(accepted);
             if accepted < room {
                 if !CompletionQueue::waits(&self.context.receive_cq, consumed) {
-                    break true;
+                    break;
                 }
-                // It may have arrived since the hot loop ended: only what that refuses at once is irregular.
-                if accepted != 0 {
+                // It may have arrived since the hot loop ended: only what that refuses at once is irregular. With a table it is one of another row.
+                if accepted != 0 && PLACE != place::ROWS {
                     continue;
                 }
                 self.context.state.consumed = consumed;
                 self.context.state.remaining = remaining;
                 if !self.irregular() {
-                    break true;
+                    break;
                 }
                 consumed += 1;
                 remaining = self.context.state.remaining;
             }
             if self.offset_in_segment(consumed) == 0 {
                 self.flush(consumed);
+                if UD && self.context.op.dead != 0 {
+                    // A copy has failed.
+                    regular = BitmapView::none();
+                }
             } else if remaining == 0 && before != 0 {
-                break true;
+                break;
             }
             if consumed >= limit {
-                break false;
+                break;
             }
-        };
+        }
         let state = &mut self.context.state;
         state.consumed = consumed;
         state.remaining = remaining;
@@ -120,7 +122,7 @@ impl<const UD: bool> Receiver<'_, UD> {
         statistics.loop_cqes += consumed - first;
         statistics.loop_instructions += spent.instructions;
         statistics.loop_cycles += spent.cycles;
-        drained
+        consumed < limit
     }
 
     /// Gives back the completions before number `consumed`, hands their copies to the hardware, tells the senders their credit.
@@ -147,7 +149,7 @@ impl<const UD: bool> Receiver<'_, UD> {
         };
         // Written back by the fences of the next segment, or of `publish` when there is none: a sender with less than two
         // segments of credit is slow anyway.
-        self.report().store_at::<{ core::mem::offset_of!(ReceiveReport, progress.receives_posted) }>(posted);
+        self.report.store_at::<{ core::mem::offset_of!(ReceiveReport, progress.receives_posted) }>(posted);
     }
 
     /// Consumes completions of copies and posts the receives whose slots they free. Returns how many receives are posted in all. Takes
@@ -266,7 +268,7 @@ impl<const UD: bool> Receiver<'_, UD> {
         let outstanding = self.outstanding();
         let state = &self.context.state;
         let returned = if UD { state.completed } else { state.posted };
-        self.report().store_part::<{ core::mem::offset_of!(ReceiveReport, progress) }, ProgressLine>(&ProgressLine {
+        self.report.store_part::<{ core::mem::offset_of!(ReceiveReport, progress) }, ProgressLine>(&ProgressLine {
             sequence: state.armed.sequence,
             receives_posted: returned + self.receive_queue().depth(),
             consumed: state.consumed,

@@ -158,7 +158,8 @@ impl<T: IntoBytes + Immutable> WindowCell<T> {
         unsafe { self.base.byte_add(OFFSET).write_volatile(value) };
     }
 
-    /// Stores a whole structure at byte offset `OFFSET`, word by word.
+    /// Stores a whole structure at byte offset `OFFSET`, from its last word to its first: a host that looks in between, and finds the first word new, finds
+    /// all of them so.
     #[inline]
     pub fn store_part<const OFFSET: usize, P: IntoBytes + Immutable>(&self, part: &P) {
         const {
@@ -169,7 +170,7 @@ impl<T: IntoBytes + Immutable> WindowCell<T> {
             assert!(OFFSET + size_of::<P>() <= size_of::<T>(), "the part does not fit");
         };
         let source = core::ptr::from_ref(part).cast::<u64>();
-        for word in 0..size_of::<P>() / 8 {
+        for word in (0..size_of::<P>() / 8).rev() {
             // SAFETY: source: `P` has no padding (IntoBytes), is 8-byte aligned and `word` is inside it. Target: inside the structure.
             unsafe { self.base.byte_add(OFFSET).add(word).write_volatile(source.add(word).read()) };
         }

@@ -90,6 +90,8 @@ pub(crate) struct Receive {
     reporting: bool,
     /// Reports of each receive context when they had taken the operation over: what they reported before is of another one.
     reported_before: Vec<u64>,
+    /// Room for what is read of a report.
+    words: Vec<u64>,
     table: Vec<RootRow>,
 }
 
@@ -264,6 +266,7 @@ impl Receive {
             reports: 0,
             reporting: false,
             reported_before: Vec::new(),
+            words: Vec::with_capacity((derived.bitmap_words + derived.tail_words) as usize),
             table: Vec::new(),
         })
     }

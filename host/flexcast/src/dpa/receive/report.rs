@@ -4,7 +4,7 @@ use std::mem::{offset_of, size_of};
 
 use flexcast_abi::{FLAG_MAGIC, ProgressLine, ReceiveReport, ReceiveStatus, Statistics};
 use flexcast_proto::{Pieces, missing};
-use zerocopy::FromBytes as _;
+use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::Receive;
 use crate::api::config::Derived;
@@ -73,9 +73,9 @@ impl Receive {
         self.all(offset_of!(ProgressLine, reported), self.reports)
     }
 
-    /// Bitmap and tail bitmap of a receive context, as it has reported them last.
-    fn bitmap(&self, context: usize, derived: &Derived) -> Result<(Vec<u64>, Vec<u64>)> {
-        let mut bytes = vec![0; 8 * (derived.bitmap_words + derived.tail_words) as usize];
+    /// Reads bitmap and, behind it, tail bitmap of a receive context, as it has reported them last.
+    fn read_bitmap(&self, context: usize, words: &mut Vec<u64>, derived: &Derived) -> Result<()> {
+        words.resize((derived.bitmap_words + derived.tail_words) as usize, 0);
         let mut whole = false;
         let before = self.reported_before.get(context).copied().unwrap_or(u64::MAX);
         for _ in 0..REPORT_READS {
@@ -83,31 +83,30 @@ impl Receive {
             if self.reporting && number <= before {
                 break;
             }
-            self.host.read(self.shared.bitmap(context, self.reporting && number % 2 == 1), &mut bytes)?;
+            self.host.read(self.shared.bitmap(context, self.reporting && number % 2 == 1), words.as_mut_bytes())?;
             // Only the report after the next one is written over this.
             whole = !self.reporting || self.progress(context, offset_of!(ProgressLine, reports))? == number;
             if whole {
                 break;
             }
         }
-        if !whole {
-            // Nothing is known to have come.
-            bytes.fill(0);
+        for word in words {
+            // Where it is not whole, nothing is known to have come.
+            *word = if whole { u64::from_le(*word) } else { 0 };
         }
-        let (words, _) = bytes.as_chunks::<8>();
-        let mut words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        let tails = words.split_off(derived.bitmap_words as usize);
-        Ok((words, tails))
+        Ok(())
     }
 
     /// What the last reports show. `over`: what may still come counts as lost.
     pub(crate) fn seen(&mut self, plan: &Plan, pieces: &Pieces, derived: &Derived, over: bool) -> Result<Seen> {
         let mut seen = Seen::default();
+        let mut words = std::mem::take(&mut self.words);
         for index in 0..self.contexts.len() {
-            let (words, tails) = self.bitmap(index, derived)?;
+            self.read_bitmap(index, &mut words, derived)?;
+            let (bits, tails) = words.split_at(derived.bitmap_words as usize);
             let stream = self.contexts[index].stream;
             let space = plan.space(stream, &mut self.table)?;
-            for (root, run) in missing::missing(&space, &words, &tails) {
+            for (root, run) in missing::missing(&space, bits, tails) {
                 let psns = run.first..run.first + run.count;
                 if over || missing::is_overtaken(&space, root, run) {
                     for (root, place) in psns.filter_map(|psn| plan.place(psn, stream, &space)) {
@@ -126,6 +125,7 @@ impl Receive {
                 }
             }
         }
+        self.words = words;
         seen.lost.sort();
         Ok(seen)
     }
@@ -169,11 +169,13 @@ impl Receive {
     /// Chunks that are missing, once a close [`Receive::has_answered`]. The own rank's positions count as there.
     pub(crate) fn missing(&mut self, plan: &Plan, derived: &Derived) -> Result<Missing> {
         let mut missing = Missing::default();
+        let mut words = std::mem::take(&mut self.words);
         for index in 0..self.contexts.len() {
-            let (words, tails) = self.bitmap(index, derived)?;
+            self.read_bitmap(index, &mut words, derived)?;
+            let (bits, tails) = words.split_at(derived.bitmap_words as usize);
             let context = &self.contexts[index];
             let space = plan.space(context.stream, &mut self.table)?;
-            for (_, run) in missing::missing(&space, &words, &tails) {
+            for (_, run) in missing::missing(&space, bits, tails) {
                 for psn in run.first..run.first + run.count {
                     if let Some((root, place)) = plan.place(psn, context.stream, &space) {
                         missing.add(root, &place);
@@ -181,6 +183,7 @@ impl Receive {
                 }
             }
         }
+        self.words = words;
         missing.sort();
         Ok(missing)
     }

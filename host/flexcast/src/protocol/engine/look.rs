@@ -57,7 +57,9 @@ impl Engine {
         let over = self.is_over_for_neighbour();
         let Some(running) = self.current.as_mut() else { return Ok(placed) };
         let receive = &mut self.parts.receive;
-        let is_quiet = running.look_ps(self.stall, over).is_some_and(|look_ps| now_ps >= look_ps);
+        // Where all chunks are there, and wait for their copies only, there is nothing to look for.
+        let is_quiet =
+            running.look_ps(self.stall, over).is_some_and(|look_ps| now_ps >= look_ps) && receive.remaining()? > 0;
         match running.look {
             Look::Idle if (is_quiet || has_gaps) && receive.is_free()? => {
                 receive.look()?;
