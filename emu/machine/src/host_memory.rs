@@ -14,7 +14,16 @@ pub struct HostMemory {
     /// Memory that nobody else has; see [`HostMemory::lend`].
     own: Vec<Box<[Line]>>,
     /// By card.
-    writes: Vec<Cell<u64>>,
+    writers: Vec<Writer>,
+}
+
+/// What is known of a card's writes.
+#[derive(Debug, Default)]
+struct Writer {
+    writes: Cell<u64>,
+    /// The registered ranges that it wrote to last, from their first byte to behind their last: with a line at most, and with more. Nearly
+    /// always the next write is to the same.
+    ranges: [Cell<(u64, u64)>; 2],
 }
 
 /// A cache line, reached by raw copies only.
@@ -24,21 +33,30 @@ struct Line(#[expect(dead_code, reason = "reached by its address")] UnsafeCell<[
 
 impl HostMemory {
     pub(crate) fn new(cards: usize) -> Self {
-        Self { writes: vec![Cell::new(0); cards], ..Self::default() }
+        Self { writers: (0..cards).map(|_| Writer::default()).collect(), ..Self::default() }
     }
 
     /// How often each card, and the threads on it, has written here. While its number stays, the host of a card that has looked at
     /// everything finds nothing new.
     pub fn writes(&self) -> impl ExactSizeIterator<Item = u64> {
-        self.writes.iter().map(Cell::get)
+        self.writers.iter().map(|writer| writer.writes.get())
     }
 
     /// Copies what a card writes into registered memory.
+    #[allow(unsafe_code)]
     pub(crate) fn write_by(&self, card: usize, addr: u64, data: &[u8]) -> Result<(), DmaFault> {
-        if let Some(writes) = self.writes.get(card) {
-            writes.set(writes.get() + 1);
+        let Some(Writer { writes, ranges: [short, long] }) = self.writers.get(card) else {
+            return self.write(addr, data);
+        };
+        writes.set(writes.get() + 1);
+        let last = if data.len() <= size_of::<Line>() { short } else { long };
+        let (start, end) = last.get();
+        if addr < start || addr.checked_add(data.len() as u64).is_none_or(|data_end| data_end > end) {
+            last.set(self.find(addr, data.len())?);
         }
-        self.write(addr, data)
+        // SAFETY: the range that was found last holds all bytes, and is forgotten when anything is unregistered.
+        unsafe { Self::store(addr, data) };
+        Ok(())
     }
 
     /// Makes `[addr, addr + len)` reachable for the cards until [`HostMemory::unregister`].
@@ -71,25 +89,26 @@ impl HostMemory {
         if lengths.is_empty() {
             self.ranges.remove(&addr);
         }
+        self.writers.iter().flat_map(|writer| &writer.ranges).for_each(|range| range.set((0, 0)));
         true
     }
 
-    fn check(&self, addr: u64, len: usize) -> Result<(), DmaFault> {
-        let end = addr.checked_add(len as u64);
-        let covered = end.is_some_and(|end| {
-            self.ranges
-                .range(..=addr)
-                .rev()
-                .any(|(&start, lengths)| lengths.iter().any(|&l| start.saturating_add(l) >= end))
-        });
-        if covered { Ok(()) } else { Err(DmaFault { addr, len: len as u64 }) }
+    /// A registered range that all of `[addr, addr + len)` is in, from its first byte to behind its last.
+    fn find(&self, addr: u64, len: usize) -> Result<(u64, u64), DmaFault> {
+        let fault = DmaFault { addr, len: len as u64 };
+        let end = addr.checked_add(len as u64).ok_or(fault)?;
+        let ends = |(&start, lengths): (&u64, &Vec<u64>)| {
+            let behind = lengths.iter().map(|&len| start.saturating_add(len)).find(|&behind| behind >= end)?;
+            Some((start, behind))
+        };
+        self.ranges.range(..=addr).rev().find_map(ends).ok_or(fault)
     }
 
     /// Copies registered memory out.
     #[allow(unsafe_code)]
     pub fn read(&self, addr: u64, out: &mut [u8]) -> Result<(), DmaFault> {
-        self.check(addr, out.len())?;
-        // SAFETY: `check` found the whole range inside a registration, whose maker vouched in `register` for its
+        self.find(addr, out.len())?;
+        // SAFETY: `find` found the whole range inside a registration, whose maker vouched in `register` for its
         // validity until it is taken back; `out` is exclusively borrowed and so cannot overlap it.
         unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, out.as_mut_ptr(), out.len()) };
         Ok(())
@@ -98,10 +117,20 @@ impl HostMemory {
     /// Copies bytes into registered memory.
     #[allow(unsafe_code)]
     pub fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaFault> {
-        self.check(addr, data.len())?;
+        self.find(addr, data.len())?;
+        // SAFETY: the bytes are all in a registered range.
+        unsafe { Self::store(addr, data) };
+        Ok(())
+    }
+
+    /// Copies bytes to an address.
+    ///
+    /// # Safety
+    /// [`HostMemory::find`] has found a range with all of them, and nothing has been unregistered since.
+    #[allow(unsafe_code)]
+    unsafe fn store(addr: u64, data: &[u8]) {
         // SAFETY: as in `read`; `data` belongs to the machine (a packet or device memory), never to registered memory.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), addr as *mut u8, data.len()) };
-        Ok(())
     }
 }
 

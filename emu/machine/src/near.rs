@@ -4,6 +4,8 @@
 //! of the processor when its next turn comes. Asked for one turn ahead, it is. Nor does the processor keep the translations of as many
 //! pages of 4 KiB as they all use.
 
+use std::collections::BTreeSet;
+
 /// Bytes of a large page.
 pub(crate) const LARGE_PAGE_BYTES: usize = 2 << 20;
 
@@ -24,6 +26,21 @@ pub(crate) fn ask_for_large_pages(memory: &mut [u8]) {
     }
     #[cfg(not(all(target_os = "linux", not(miri))))]
     let _ = bytes;
+}
+
+/// Asks the operating system to gather, in large pages, the memory in which these addresses lie, with what lies beside them. It may not.
+#[allow(unsafe_code)]
+pub(crate) fn gather(addrs: impl Iterator<Item = usize>) {
+    let pages: BTreeSet<usize> = addrs.map(|addr| addr / LARGE_PAGE_BYTES).collect();
+    #[cfg(all(target_os = "linux", not(miri)))]
+    for page in pages {
+        let start = std::ptr::without_provenance_mut(page * LARGE_PAGE_BYTES);
+        // SAFETY: the system moves the bytes of the page to where they are physically together. Whoever has them finds them unchanged, at the
+        // same addresses.
+        unsafe { libc::madvise(start, LARGE_PAGE_BYTES, libc::MADV_COLLAPSE) };
+    }
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    let _ = pages;
 }
 
 /// Bytes of a cache line.

@@ -4,6 +4,7 @@ mod control;
 mod cores;
 pub(crate) mod debug;
 mod departures;
+mod firsts;
 mod model;
 mod outside;
 mod probes;
@@ -30,6 +31,7 @@ use crate::dpa::images::Images;
 use crate::dpa::thread::ThreadState;
 use crate::error::MachineError;
 use crate::host_memory::HostMemory;
+use crate::near;
 use crate::numbering::MAX_CARDS;
 use crate::numbering::{LAST_CARD, nic_config};
 use crate::observe::watch::Watch;
@@ -41,7 +43,7 @@ use crate::wires::Wires;
 use departures::Departures;
 use probes::Probes;
 use queue::{Event, EventQueue};
-use ready::Ready;
+use ready::{Ready, Turn};
 
 /// Everything that is emulated. One thread of the host drives it; the same calls in the same order give the same trace.
 #[derive(Debug)]
@@ -67,6 +69,14 @@ pub struct World {
     pub(crate) outside: Option<Departures>,
     /// Whether it is worth asking for memory a turn ahead.
     pub(crate) prefetches: bool,
+}
+
+/// What happens next, and when.
+#[derive(Clone, Copy, Debug)]
+struct Next {
+    at_ps: u64,
+    /// The thread whose turn it is; none if it is the first event's.
+    turn: Option<Turn>,
 }
 
 /// Cards from which on their state does not stay in the caches between two turns.
@@ -122,6 +132,21 @@ impl World {
             outside: None,
             prefetches: count >= MANY_CARDS,
         })
+    }
+
+    /// Cards, processes and threads are made, and what follows uses them: has the state of many cards gathered in the memory of the machine that
+    /// runs the emulator. It is allocated piece by piece, and threads are looked at in turn, card after card: more pages of 4 KiB than a processor
+    /// keeps the translations of. Nothing depends on whether this is called.
+    pub fn settle(&self) {
+        if !self.prefetches {
+            return;
+        }
+        let threads = |card: &Card| -> Vec<usize> {
+            let threads = card.processes.values().flat_map(|process| process.threads.values());
+            threads.map(|thread| std::ptr::from_ref(thread).addr()).collect()
+        };
+        let cards = self.cards.iter().map(|card| std::ptr::from_ref(card).addr());
+        near::gather(cards.chain(self.cards.iter().flat_map(threads)));
     }
 
     /// What it was built from.
@@ -244,33 +269,50 @@ impl World {
         if self.probes.debug.is_some() {
             self.poll_debugger();
         }
-        let thread = self.ready.first();
+        match self.next() {
+            Some(next) => {
+                self.take(next);
+                true
+            }
+            None => self.publish_next(),
+        }
+    }
+
+    /// What happens next.
+    #[inline]
+    fn next(&self) -> Option<Next> {
         let event_ps = self.queue.next_at_ps();
-        match (thread, event_ps) {
-            (None, None) => self.publish_next(),
-            (Some((cycles, card, id)), event) if event.is_none_or(|at| cycles_to_ps(cycles) < at) => {
-                match id {
-                    CORES_TURN => self.run_cores(cycles, card),
-                    id => self.run_slice(cycles, card, id),
-                }
-                self.ready.close();
-                if self.probes.debug.is_some() {
-                    self.finish_debugged_slice();
-                }
-                true
+        if let Some(turn) = self.ready.first() {
+            let at_ps = cycles_to_ps(turn.0);
+            if event_ps.is_none_or(|event_ps| at_ps < event_ps) {
+                return Some(Next { at_ps, turn: Some(turn) });
             }
-            _ => {
-                if let Some((at_ps, event)) = self.queue.pop() {
-                    if self.prefetches
-                        && let Some(card) = self.queue.prefetch().and_then(|card| self.cards.get(card))
-                    {
-                        card.prefetch_nic();
-                    }
-                    self.now_ps = self.now_ps.max(at_ps);
-                    self.handle_event(at_ps, event);
+        }
+        event_ps.map(|at_ps| Next { at_ps, turn: None })
+    }
+
+    /// Lets it happen.
+    #[inline]
+    fn take(&mut self, next: Next) {
+        let Some((cycles, card, id)) = next.turn else {
+            if let Some((at_ps, event)) = self.queue.pop() {
+                if self.prefetches
+                    && let Some(card) = self.queue.prefetch().and_then(|card| self.cards.get(card))
+                {
+                    card.prefetch_nic();
                 }
-                true
+                self.now_ps = self.now_ps.max(at_ps);
+                self.handle_event(at_ps, event);
             }
+            return;
+        };
+        match id {
+            CORES_TURN => self.run_cores(cycles, card),
+            id => self.run_slice(cycles, card, id),
+        }
+        self.ready.close();
+        if self.probes.debug.is_some() {
+            self.finish_debugged_slice();
         }
     }
 
@@ -278,16 +320,19 @@ impl World {
     /// nothing is, time still passes, by [`Config::host_idle_ps`] at most: a far timer must not take the clock along with it.
     /// `false` when nothing is due and nothing ever will be until the host acts; then the clock stands still.
     pub fn relax(&mut self) -> bool {
-        let Some(mut due_ps) = self.due_ps() else { return false };
+        let Some(due_ps) = self.due_ps() else { return false };
         let end_ps = self.now_ps + self.config.host_poll_ps;
         if due_ps > end_ps {
             self.now_ps = due_ps.min(self.now_ps + self.config.host_idle_ps);
             return true;
         }
-        while due_ps <= end_ps {
-            self.step();
-            match self.due_ps() {
-                Some(next_ps) => due_ps = next_ps,
+        loop {
+            match self.next() {
+                Some(next) if next.at_ps > end_ps => break,
+                // Nearly always nobody looks on, who would have to be served first.
+                Some(next) if self.probes.debug.is_none() && self.now_ps < self.probes.state_due_ps => self.take(next),
+                Some(_) => _ = self.step(),
+                None if self.due_ps().is_some_and(|due_ps| due_ps <= end_ps) => _ = self.step(),
                 None => break,
             }
         }
@@ -297,8 +342,7 @@ impl World {
 
     /// When the next thing is due.
     pub(crate) fn due_ps(&self) -> Option<u64> {
-        let thread_ps = self.ready.first().map(|(cycles, ..)| cycles_to_ps(cycles));
-        let due_ps = [thread_ps, self.queue.next_at_ps()].into_iter().flatten().min();
+        let due_ps = self.next().map(|next| next.at_ps);
         due_ps.or_else(|| self.next_visible_cycles().map(cycles_to_ps))
     }
 

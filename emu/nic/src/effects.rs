@@ -1,7 +1,9 @@
 //! Effects of an input to the card.
 
+use std::sync::Arc;
+
 use crate::cq::CqTarget;
-use crate::packet::Packet;
+use crate::packet::{self, Packet};
 
 /// Something the card wants to do later. Opaque to the caller, who hands it back at its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,7 +110,12 @@ pub struct Effects {
     pub events: Vec<(u64, CqEvent)>,
     /// Failures, as of now.
     pub async_events: Vec<AsyncEvent>,
+    /// Payload memory of packets that are gone, for those to come.
+    spare: Vec<Arc<[u8]>>,
 }
+
+/// Most payloads that are kept: packets of one card follow one another so closely, and what has been used last is nearest.
+const MOST_SPARE: usize = 8;
 
 impl Effects {
     /// Forgets everything, and keeps the memory.
@@ -123,6 +130,19 @@ impl Effects {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.timers.is_empty() && self.packets.is_empty() && self.events.is_empty() && self.async_events.is_empty()
+    }
+
+    /// Payload memory of any content, which nobody shares: the caller fills it.
+    pub(crate) fn payload(&mut self, len: u32) -> Arc<[u8]> {
+        let spare = self.spare.pop().filter(|spare| spare.len() == len as usize);
+        spare.unwrap_or_else(|| packet::payload(len))
+    }
+
+    /// A packet is gone, and its payload of use to the next one if no other packet shares it.
+    pub(crate) fn recycle(&mut self, mut payload: Arc<[u8]>) {
+        if self.spare.len() < MOST_SPARE && !payload.is_empty() && Arc::get_mut(&mut payload).is_some() {
+            self.spare.push(payload);
+        }
     }
 
     pub(crate) fn timer(&mut self, at_ps: u64, work: Work) {

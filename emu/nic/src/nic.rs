@@ -201,6 +201,7 @@ impl Nic {
                 if let Some(packet) = datapath.port.turned_round(slot) {
                     cx.log.note(now_ps, || Note::Arrived { packet: (&packet).into(), loopback: true });
                     self.route(now_ps, &packet, mem, fx);
+                    fx.recycle(packet.payload);
                 }
             }
             Work::Cqe { slot } => self.write_cqe(now_ps, slot, mem, fx),

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use emu_machine::with_world;
 use flexcast::{Firmware, Selection};
 use flexio::Provider;
 
@@ -86,6 +87,7 @@ fn communicator(
     let application = firmware.load(provider).map_err(at(0))?;
     let cards = group::open_cards(provider, params.cards(), &application)?;
     let mut parties = party::parties(&cards, &params, source)?;
+    with_world(|world| world.settle())?;
     tick(Tick::Ready);
     let set_up_s = started.elapsed().as_secs_f64();
     let mut report = Report::new(&params)?;

@@ -121,13 +121,13 @@ impl Participant {
         let schedule = Schedule::new(descriptor.roots.len(), descriptor.summary.chains).ok();
         let position = descriptor.roots.position(self.place.rank());
         let turn = schedule.zip(position).and_then(|(all, own)| all.turn(own));
-        self.post_with(descriptor, turn, now_ps)
+        self.post_with(&descriptor, turn, now_ps)
     }
 
     /// [`Participant::post`] with a turn of the caller's, as [`turn_in`](crate::turn_in) gives it, instead of one in
     /// contiguous chains; none for a rank that is no root. Ranks in it are positions among the roots. Turns of all
     /// ranks must fit each other.
-    pub fn post_with(&mut self, descriptor: OperationDescriptor, turn: Option<Turn>, now_ps: u64) -> bool {
+    pub fn post_with(&mut self, descriptor: &OperationDescriptor, turn: Option<Turn>, now_ps: u64) -> bool {
         if !self.describe(descriptor, turn) {
             return false;
         }
@@ -137,14 +137,22 @@ impl Participant {
     }
 
     /// Takes over all of a descriptor. False if its operation is not the next.
-    fn describe(&mut self, descriptor: OperationDescriptor, turn: Option<Turn>) -> bool {
+    fn describe(&mut self, descriptor: &OperationDescriptor, turn: Option<Turn>) -> bool {
         if self.state != State::Idle || descriptor.operation != self.barrier.operation() {
             return false;
         }
-        self.descriptor = descriptor;
+        // Firmware pays for every store: the roots are mostly those of the operation before.
+        let OperationDescriptor { operation, roots, pieces, summary, barrier_timeout_ps, cutoff_ps, bound_ps } =
+            descriptor;
+        let own = &mut self.descriptor;
+        if own.roots != *roots {
+            own.roots = *roots;
+        }
+        (own.operation, own.pieces, own.summary) = (*operation, *pieces, *summary);
+        (own.barrier_timeout_ps, own.cutoff_ps, own.bound_ps) = (*barrier_timeout_ps, *cutoff_ps, *bound_ps);
         // A rank alone has nobody to multicast to.
         self.sequencer = turn.filter(|_| self.place.ranks() > 1).map(Sequencer::new);
-        self.recovery.restart(Pieces::new(descriptor.roots, descriptor.pieces));
+        self.recovery.restart(&descriptor.roots, descriptor.pieces);
         self.handshake = Handshake::new(self.place);
         true
     }
@@ -154,7 +162,7 @@ impl Participant {
     /// posted it, so that a rank is at most one operation ahead here, too. The connections compare what is called; a rank that
     /// signals the barrier of such an operation has called something else. On all ranks alike.
     pub fn post_direct(&mut self, descriptor: OperationDescriptor, now_ps: u64) -> bool {
-        if !self.describe(descriptor, None) {
+        if !self.describe(&descriptor, None) {
             return false;
         }
         (self.eager, self.direct) = (false, Some(Direct { over: false, awaited: self.place.left() }));

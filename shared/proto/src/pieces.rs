@@ -4,6 +4,8 @@
 //! All ranks cut alike. There are as many pieces as a [`RankSet`] has room for, at most: piece `p` of the root with position `i` has number
 //! `i * pieces + p`.
 
+use core::ops::Range;
+
 use crate::ranks::{MAX_RANKS, RankSet};
 
 /// A set of pieces, by their numbers.
@@ -20,8 +22,18 @@ impl Pieces {
     /// Blocks of these roots in `each` pieces; as many as there is room for if that is less, and at least one.
     #[must_use]
     pub fn new(roots: RankSet, each: u32) -> Self {
+        Self { roots, each: Self::room(&roots, each) }
+    }
+
+    /// Whether [`Pieces::new`] of these would be the same.
+    #[must_use]
+    pub(crate) fn are_of(&self, roots: &RankSet, each: u32) -> bool {
+        self.roots == *roots && self.each == Self::room(roots, each)
+    }
+
+    fn room(roots: &RankSet, each: u32) -> u32 {
         // No `clamp`, which can panic.
-        Self { roots, each: each.min(MAX_RANKS / roots.len().max(1)).max(1) }
+        each.min(MAX_RANKS / roots.len().max(1)).max(1)
     }
 
     /// As many pieces as the longest block has chunks, as far as there is room.
@@ -51,9 +63,16 @@ impl Pieces {
     /// The pieces of a rank's block; none if it contributes none.
     #[must_use]
     pub fn of(&self, rank: u32) -> PieceSet {
-        let Some(position) = self.roots.position(rank) else { return PieceSet::EMPTY };
-        let first = position * self.each;
-        PieceSet::below(first + self.each).without(&PieceSet::below(first))
+        let mut pieces = PieceSet::EMPTY;
+        pieces.insert_range(self.range(rank));
+        pieces
+    }
+
+    /// The numbers of the pieces of a rank's block; none if it contributes none.
+    #[must_use]
+    pub fn range(&self, rank: u32) -> Range<u32> {
+        let first = self.roots.position(rank).map(|position| position * self.each);
+        first.map_or(0..0, |first| first..first + self.each)
     }
 
     /// The rank whose block a piece is of, and its number within that block.

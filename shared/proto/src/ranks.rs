@@ -1,5 +1,7 @@
 //! Ranks of a communicator: who I am, who is beside me on the ring, and sets of ranks.
 
+use core::ops::Range;
+
 use thiserror::Error;
 
 /// Most ranks of a communicator: sets of ranks are fixed arrays, so that no machine of this crate allocates.
@@ -99,7 +101,7 @@ impl RankInfo {
 }
 
 /// A set of ranks below [`MAX_RANKS`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Eq)]
 pub struct RankSet {
     words: [u64; WORDS],
     /// How many bits are set: most sets are empty most of the time, and firmware asks often.
@@ -177,6 +179,31 @@ impl RankSet {
         there
     }
 
+    /// Adds the ranks of a range, but for those that are too large.
+    pub fn insert_range(&mut self, range: Range<u32>) {
+        self.change(range, |word, mask| word | mask);
+    }
+
+    /// Takes the ranks of a range out.
+    pub fn remove_range(&mut self, range: Range<u32>) {
+        self.change(range, |word, mask| word & !mask);
+    }
+
+    /// Changes the words that hold ranks of a range; others are not touched. `to`: what becomes of a word, with the bits of the range in it.
+    fn change(&mut self, range: Range<u32>, to: impl Fn(u64, u64) -> u64) {
+        let (mut at, end) = (range.start, range.end.min(MAX_RANKS));
+        while at < end
+            && let Some(word) = self.words.get_mut(at as usize / 64)
+        {
+            let last = (at | 63).min(end - 1);
+            let mask = u64::MAX >> (63 - (last - at)) << (at % 64);
+            self.len -= word.count_ones();
+            *word = to(*word, mask);
+            self.len += word.count_ones();
+            at = last + 1;
+        }
+    }
+
     /// Whether a rank is in the set.
     #[must_use]
     pub fn contains(&self, rank: u32) -> bool {
@@ -244,6 +271,20 @@ impl RankSet {
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
         Self::of_words(core::array::from_fn(|word| self.words[word] & !other.words[word]))
+    }
+}
+
+/// Word by word: the derived comparison of arrays is a call of `memcmp`, which goes byte by byte in firmware.
+impl PartialEq for RankSet {
+    fn eq(&self, other: &Self) -> bool {
+        let differs = |(word, other): (&u64, &u64)| word ^ other;
+        self.len == other.len && self.words.iter().zip(&other.words).map(differs).fold(0, |all, word| all | word) == 0
+    }
+}
+
+impl core::hash::Hash for RankSet {
+    fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
+        self.words.hash(state);
     }
 }
 
@@ -317,6 +358,19 @@ mod tests {
                 prop_assert_eq!(rest.remove(*rank), a.contains(rank));
             }
             prop_assert_eq!(rest, x.without(&y));
+        }
+
+        #[test]
+        fn ranges_are_their_ranks(
+            a in proptest::collection::btree_set(0u32..MAX_RANKS, 0..60), first in 0u32..1100, count in 0u32..300,
+        ) {
+            let set: RankSet = a.iter().copied().collect();
+            let range: BTreeSet<u32> = (first..first + count).filter(|rank| *rank < MAX_RANKS).collect();
+            let (mut more, mut less) = (set, set);
+            more.insert_range(first..first + count);
+            less.remove_range(first..first + count);
+            prop_assert_eq!(more, (&a | &range).into_iter().collect());
+            prop_assert_eq!(less, (&a - &range).into_iter().collect());
         }
     }
 }

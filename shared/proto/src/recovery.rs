@@ -11,7 +11,7 @@
 use thiserror::Error;
 
 use crate::pieces::{PieceSet, Pieces};
-use crate::ranks::RankInfo;
+use crate::ranks::{RankInfo, RankSet};
 
 /// What recovery wants done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -135,10 +135,10 @@ impl Recovery {
     }
 
     /// [`Recovery::new`] in place, for the next operation: what is as it was is not written anew, since firmware pays for every store.
-    pub(crate) fn restart(&mut self, pieces: Pieces) {
-        if self.pieces != pieces {
-            self.pieces = pieces;
-            self.all = pieces.all();
+    pub(crate) fn restart(&mut self, roots: &RankSet, each: u32) {
+        if !self.pieces.are_of(roots, each) {
+            self.pieces = Pieces::new(*roots, each);
+            self.all = self.pieces.all();
         }
         let Self { delivered, awaited, to_read, reading, wanted, .. } = self;
         for set in [delivered, awaited, to_read, reading, wanted] {
@@ -175,7 +175,11 @@ impl Recovery {
 
     /// A rank's block is complete in the user buffer: copied, if it is the own one, or received. One that there is not is ignored.
     pub fn delivered_block(&mut self, rank: u32) {
-        self.delivered(&self.pieces.of(rank));
+        let pieces = self.pieces.range(rank);
+        self.delivered.insert_range(pieces.clone());
+        if !self.to_read.is_empty() {
+            self.to_read.remove_range(pieces);
+        }
     }
 
     /// Pieces are complete in the user buffer. Others than the operation's are ignored.

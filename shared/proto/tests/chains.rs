@@ -29,7 +29,7 @@ fn run(table: &[u32], racks: &[u32], seed: u64) {
     let mut machines: Vec<Participant> =
         (0..ranks).map(|rank| Participant::new(RankInfo::new(rank, ranks).unwrap(), 0)).collect();
     for (rank, machine) in (0..).zip(&mut machines) {
-        assert!(machine.post_with(descriptor, turn_in(table, rank), 0));
+        assert!(machine.post_with(&descriptor, turn_in(table, rank), 0));
         machine.delivered(rank);
     }
     let mut wires: Vec<VecDeque<Message>> = vec![VecDeque::new(); count * count];

@@ -14,6 +14,8 @@ const MAX_SEGMENT_BYTES: u64 = 128 << 20;
 /// Most bytes of all segments: both regions.
 const MAX_IMAGE_BYTES: u64 = 2 * MAX_SEGMENT_BYTES;
 
+const _: () = assert!(EXECUTION_UNITS.is_multiple_of(64));
+
 /// Bytes that back all thread blocks.
 const ALL_THREADS_BACKED: usize = EXECUTION_UNITS * THREAD_BACKED as usize;
 const _: () = assert!(ALL_THREADS_BACKED % near::LARGE_PAGE_BYTES == near::LARGE_PAGE_BYTES / 2);
@@ -39,8 +41,8 @@ pub struct ProcessMemory {
     /// a large page of the machine that runs the emulator.
     backing: Vec<u8>,
     heap_at: usize,
-    /// By execution unit: whether it ever had a thread.
-    mapped: [bool; EXECUTION_UNITS],
+    /// By execution unit, a bit each: whether it ever had a thread. Looked at for each access to a stack, of hundreds of processes in turn.
+    mapped: [u64; EXECUTION_UNITS / 64],
 }
 
 impl ProcessMemory {
@@ -69,7 +71,7 @@ impl ProcessMemory {
         if heap_bytes as usize >= near::LARGE_PAGE_BYTES {
             near::ask_for_large_pages(&mut backing);
         }
-        Ok(ProcessMemory { segments, backing, heap_at, mapped: [false; EXECUTION_UNITS] })
+        Ok(ProcessMemory { segments, backing, heap_at, mapped: [0; EXECUTION_UNITS / 64] })
     }
 
     /// The loaded segments, by ascending address.
@@ -81,7 +83,7 @@ impl ProcessMemory {
     pub fn map_thread(&mut self, slot: usize) {
         let start = self.block(slot);
         self.backing[start..start + THREAD_BACKED as usize].fill(0);
-        self.mapped[slot] = true;
+        self.mapped[slot / 64] |= 1 << (slot % 64);
     }
 
     /// Where in the backing the block of a thread slot begins.
@@ -93,7 +95,7 @@ impl ProcessMemory {
     /// Where in the backing `len` bytes of a thread block are, if it is mapped and has them.
     #[inline(always)]
     fn in_block(&self, slot: usize, at: usize, len: usize) -> Option<usize> {
-        let inside = self.mapped[slot] && len <= THREAD_BACKED as usize - at;
+        let inside = self.mapped[slot / 64] >> (slot % 64) & 1 == 1 && len <= THREAD_BACKED as usize - at;
         inside.then(|| self.block(slot) + at)
     }
 

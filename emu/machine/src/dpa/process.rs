@@ -12,6 +12,7 @@ use crate::dpa::images::Code;
 use crate::dpa::memory::ProcessMemory;
 use crate::dpa::statistics::ThreadStatistics;
 use crate::dpa::thread::{Thread, Threads};
+use crate::near;
 
 /// Why a process runs nothing any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +89,19 @@ pub struct Process {
 }
 
 impl Process {
+    /// Brings near, of the process at an address, what a turn of one of its threads looks at; address 0 stands for none.
+    #[inline]
+    pub(crate) fn prefetch(addr: usize) {
+        use std::mem::offset_of;
+        if addr == 0 {
+            return;
+        }
+        near::object::<ProcessMemory>(addr + offset_of!(Self, memory));
+        for offset in [offset_of!(Self, id), offset_of!(Self, threads), offset_of!(Self, code)] {
+            near::line(addr + offset);
+        }
+    }
+
     /// Has something done when the process dies, at once if it is dead. Replaces what was to be done before. It is done while the machine
     /// is at work, and must not call it.
     pub fn on_death(&mut self, hook: Box<dyn FnOnce() + Send>) {

@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use emu_nic::{CqEvent, Packet, Timer};
 
 use crate::near;
+use crate::world::firsts::{Firsts, Key, NEVER};
 
 /// Something that happens at a point in virtual time.
 #[derive(Debug)]
@@ -34,94 +35,122 @@ impl Event {
     }
 }
 
+/// Lanes have numbers of so many bits.
+const LANE_BITS: u32 = 20;
+
+/// When an event is due, and, to tell events of one instant apart, how many were scheduled before; then its lane.
+fn key(at_ps: u64, sequence: u64, lane: usize) -> Key {
+    Key::from(at_ps) << 64 | Key::from(sequence << LANE_BITS | lane as u64)
+}
+
+fn lane_of(key: Key) -> usize {
+    (key & ((1 << LANE_BITS) - 1)) as usize
+}
+
+fn at_ps(key: Key) -> u64 {
+    (key >> 64) as u64
+}
+
 /// Events in order of time; those of one instant in the order in which they were scheduled.
 ///
-/// Packets are long, and the heap moves what is in it often: it holds places only.
+/// Each card has a lane of its own, and so has the fabric: what is scheduled for a card moves a few entries, and is near when the card is. Packets
+/// are long, and lanes move what is in them often: they hold places only.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
-    /// Time and sequence number, the event's place and its card.
-    heap: BinaryHeap<Reverse<(u128, u32, u32)>>,
+    /// Keys and places, by lane.
+    lanes: Vec<BinaryHeap<Reverse<(Key, u32)>>>,
+    firsts: Firsts,
+    /// The place of the first event of each lane, if it has any: lanes themselves are far away while their cards have nothing to do.
+    first_places: Vec<u32>,
     places: Vec<Option<Event>>,
     free: Vec<u32>,
     sequence: u64,
-    /// When the events of each card are due.
-    of_card: Vec<BinaryHeap<Reverse<u64>>>,
-    /// The first of each, [`NEVER_PS`] without any: asked for at each turn of a thread, and of all cards in a few lines.
-    first_ps: Vec<u64>,
 }
 
-/// The card of what happens in the fabric.
-const NO_CARD: u32 = u32::MAX;
-/// The time of no event.
-const NEVER_PS: u64 = u64::MAX;
+/// The lane of what happens in the fabric; that of card n is n + 1.
+const FABRIC: usize = 0;
+
+fn lane(card: Option<usize>) -> usize {
+    card.map_or(FABRIC, |card| card + 1)
+}
 
 impl EventQueue {
     /// Schedules an event.
     pub(crate) fn push(&mut self, at_ps: u64, event: Event) {
         self.sequence += 1;
-        let card = event.card();
-        if let Some(card) = card {
-            if card >= self.of_card.len() {
-                self.of_card.resize_with(card + 1, BinaryHeap::new);
-                self.first_ps.resize(card + 1, NEVER_PS);
-            }
-            self.of_card[card].push(Reverse(at_ps));
-            self.first_ps[card] = self.first_ps[card].min(at_ps);
+        let lane = lane(event.card());
+        if lane >= self.lanes.len() {
+            self.lanes.resize_with(lane + 1, BinaryHeap::new);
+            self.firsts.widen(lane + 1);
+            self.first_places.resize(lane + 1, 0);
         }
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.places.push(None);
-            (self.places.len() - 1) as u32
-        });
-        self.places[place as usize] = Some(event);
-        let key = u128::from(at_ps) << 64 | u128::from(self.sequence);
-        self.heap.push(Reverse((key, place, card.map_or(NO_CARD, |card| card as u32))));
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.places[place as usize] = Some(event);
+                place
+            }
+            None => {
+                self.places.push(Some(event));
+                (self.places.len() - 1) as u32
+            }
+        };
+        let key = key(at_ps, self.sequence, lane);
+        self.lanes[lane].push(Reverse((key, place)));
+        if key < self.firsts.of(lane) {
+            self.firsts.set(lane, key);
+            self.first_places[lane] = place;
+        }
     }
 
     /// When the next event is due.
     #[inline]
     #[must_use]
     pub(crate) fn next_at_ps(&self) -> Option<u64> {
-        self.heap.peek().map(|entry| (entry.0.0 >> 64) as u64)
+        let key = self.firsts.first();
+        (key != NEVER).then(|| at_ps(key))
     }
 
     /// When the next event of a card is due.
     #[inline]
     #[must_use]
     pub(crate) fn next_of_ps(&self, card: usize) -> Option<u64> {
-        self.first_ps.get(card).copied().filter(|&at_ps| at_ps != NEVER_PS)
+        let key = self.firsts.of(lane(Some(card)));
+        (key != NEVER).then(|| at_ps(key))
     }
 
     /// Takes the next event.
     pub(crate) fn pop(&mut self) -> Option<(u64, Event)> {
-        let Reverse((key, place, _)) = self.heap.pop()?;
+        let lane = lane_of(self.firsts.first());
+        let heap = self.lanes.get_mut(lane)?;
+        let Reverse((key, place)) = heap.pop()?;
+        let (next, next_place) = heap.peek().map_or((NEVER, 0), |next| next.0);
+        self.firsts.set(lane, next);
+        self.first_places[lane] = next_place;
         let event = self.places[place as usize].take()?;
         self.free.push(place);
-        let at_ps = (key >> 64) as u64;
-        if let Some(card) = event.card() {
-            // The first event of all is the first of its card.
-            let of_card = &mut self.of_card[card];
-            let first = of_card.pop();
-            debug_assert_eq!(first, Some(Reverse(at_ps)), "the events of card {card} are in order");
-            self.first_ps[card] = of_card.peek().map_or(NEVER_PS, |at_ps| at_ps.0);
-        }
-        Some((at_ps, event))
+        Some((at_ps(key), event))
     }
 
-    /// Brings near the events that may be taken next, and gives the card of the first.
+    /// Brings near the event that is next, and gives its card.
     #[inline]
     pub(crate) fn prefetch(&self) -> Option<usize> {
-        let heap = self.heap.as_slice();
-        for Reverse((_, place, _)) in heap.iter().take(3) {
-            if let Some(event) = self.places.get(*place as usize) {
-                near::object::<Option<Event>>(std::ptr::from_ref(event).addr());
-            }
+        let lane = lane_of(self.firsts.first());
+        let place = *self.first_places.get(lane)?;
+        if let Some(event) = self.places.get(place as usize) {
+            near::object::<Option<Event>>(std::ptr::from_ref(event).addr());
         }
-        heap.first().map(|entry| entry.0.2).filter(|&card| card != NO_CARD).map(|card| card as usize)
+        near::line(self.lanes[lane].as_slice().as_ptr().addr());
+        lane.checked_sub(1)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use rand::{RngExt as _, SeedableRng as _};
+    use rand_chacha::ChaCha8Rng;
+
     use super::*;
 
     #[test]
@@ -130,7 +159,8 @@ mod tests {
         for (at_ps, cqn) in [(30, 1), (10, 2), (30, 3), (20, 4)] {
             queue.push(at_ps, completion(usize::from(cqn == 4), cqn));
         }
-        let order: Vec<_> = std::iter::from_fn(|| queue.pop()).map(|(at_ps, event)| (at_ps, number(&event))).collect();
+        let order: Vec<_> =
+            std::iter::from_fn(|| queue.pop()).map(|(at_ps, event)| (at_ps, number_of(&event))).collect();
         assert_eq!(order, [(10, 2), (20, 4), (30, 1), (30, 3)]);
     }
 
@@ -153,11 +183,32 @@ mod tests {
         assert_eq!(due(&queue), (None, None, None, None));
     }
 
+    #[test]
+    fn lanes_together_are_one_queue() {
+        let mut random = ChaCha8Rng::seed_from_u64(3);
+        let (mut queue, mut expected) = (EventQueue::default(), BTreeMap::new());
+        for number in 0..30_000_u32 {
+            assert_eq!(queue.next_at_ps(), expected.first_key_value().map(|((at_ps, _), _)| *at_ps));
+            if random.random_range(0..100) < 52 {
+                // Ever more cards, and few times: many events are of one instant.
+                let (card, at_ps) = (random.random_range(0..number as usize / 100 + 1), random.random_range(0..40));
+                queue.push(at_ps, completion(card, number));
+                expected.insert((at_ps, number), card);
+            } else {
+                let taken = queue.pop().map(|(at_ps, event)| ((at_ps, number_of(&event)), event.card()));
+                assert_eq!(taken, expected.pop_first().map(|(key, card)| (key, Some(card))));
+            }
+            let card = random.random_range(0..number as usize / 100 + 2);
+            let of_card = expected.iter().find(|(_, other)| **other == card).map(|((at_ps, _), _)| *at_ps);
+            assert_eq!(queue.next_of_ps(card), of_card);
+        }
+    }
+
     fn completion(card: usize, cqn: u32) -> Event {
         Event::Completion(card, CqEvent { cqn, target: emu_nic::CqTarget::None })
     }
 
-    fn number(event: &Event) -> u32 {
+    fn number_of(event: &Event) -> u32 {
         match event {
             Event::Completion(_, event) => event.cqn,
             _ => 0,

@@ -40,7 +40,7 @@ impl Near {
     #[inline]
     pub(crate) fn prefetch(self) {
         near::object::<Thread>(self.thread);
-        near::object::<Process>(self.process);
+        Process::prefetch(self.process);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reliable connections to other ranks: control messages, and reads of what multicast has lost.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 
 use flexcast_proto::wire;
@@ -96,6 +97,8 @@ pub(crate) struct Control {
     wire: Wire,
     /// The time as of the last poll or flush, in picoseconds.
     now_ps: u64,
+    /// When the first peer has been silent for too long, if that has been asked for since anything was posted or completed: polls ask each time.
+    silent_ps: Cell<Option<Option<u64>>>,
     /// Reads of each tag that are not over.
     unfinished: BTreeMap<u32, u32>,
     /// What has just completed, while it is dealt with; kept for its room.
@@ -156,6 +159,7 @@ impl Control {
             under_way: 0,
             wire: Wire::new(0),
             now_ps: 0,
+            silent_ps: Cell::new(None),
             unfinished: BTreeMap::new(),
             completed: Vec::new(),
         })
@@ -172,6 +176,7 @@ impl Control {
         let retry = Retry { timeout_exponent: config.retry_exponent, count: 7 };
         let path = Path { traffic_class: config.control_class, ..Path::default() };
         self.wire = Wire::new(config.link_gbit_per_s);
+        self.silent_ps.set(None);
         for index in 0..self.peers.len() {
             for slot in 0..RECEIVES {
                 self.post_receive(index, index as u32 * RECEIVES + slot)?;
@@ -196,6 +201,7 @@ impl Control {
     /// Whether losses are expected: then silent peers are probed sooner.
     pub(crate) fn expect_losses(&mut self, expected: bool) {
         self.peers.iter_mut().for_each(|peer| peer.requester.expect_losses(expected));
+        self.silent_ps.set(None);
     }
 
     /// Sends a message, with eager data or none behind it; at once if there is room, else when there is. One to a rank without connection, or
@@ -246,6 +252,10 @@ impl Control {
     pub(crate) fn flush(&mut self, now_ps: u64) -> Result<()> {
         self.now_ps = now_ps;
         self.post()?;
+        if self.probe_ps().is_none_or(|at_ps| now_ps < at_ps) {
+            return Ok(());
+        }
+        self.silent_ps.set(None);
         for (index, peer) in self.peers.iter_mut().enumerate().filter(|(_, peer)| !peer.broken) {
             peer.requester.poll_silence(id(KIND_PROBE, index, 0), &mut self.wire, now_ps)?;
         }
@@ -254,12 +264,21 @@ impl Control {
 
     /// When a silent peer is to be probed, in picoseconds: [`Control::flush`] is to be called then.
     pub(crate) fn probe_ps(&self) -> Option<u64> {
+        if let Some(silent_ps) = self.silent_ps.get() {
+            return silent_ps;
+        }
         let of_peer = |peer: &Peer| peer.requester.silence_ps(&self.wire);
-        self.peers.iter().filter(|peer| !peer.broken).filter_map(of_peer).min()
+        let silent_ps = self.peers.iter().filter(|peer| !peer.broken).filter_map(of_peer).min();
+        self.silent_ps.set(Some(silent_ps));
+        silent_ps
     }
 
     /// Posts what has waited for room.
     fn post(&mut self) -> Result<()> {
+        if self.messages.is_empty() && self.reads.is_empty() {
+            return Ok(());
+        }
+        self.silent_ps.set(None);
         let now_ps = self.now_ps;
         let mut at = 0;
         while let Some(message) = self.messages.get(at) {
@@ -326,6 +345,7 @@ impl Control {
                 return Ok(any);
             }
             any = true;
+            self.silent_ps.set(None);
             for completion in &done {
                 self.take(completion, &mut notify)?;
             }

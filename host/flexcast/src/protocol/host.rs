@@ -174,7 +174,7 @@ impl Driver for HostDriver {
         match notice {
             Notice::Armed => {
                 if let Some((descriptor, turn)) = self.current.posting.take() {
-                    participant.post_with(descriptor, turn, now_ps);
+                    participant.post_with(&descriptor, turn, now_ps);
                 }
             }
             Notice::Received => {

@@ -169,8 +169,10 @@ impl ProgressEngine<'_> {
         let (predecessor, successor) = (somebody(predecessor), somebody(successor));
         let turn = (chain != NOBODY).then_some(Turn { chain, step, predecessor, successor });
         // Refused if the communicator has failed, of which the report tells.
-        self.participant.post_with(descriptor, turn, now_ps);
+        self.participant.post_with(&descriptor, turn, now_ps);
         self.keep_signal(operation, summary);
+        // Others wait for the signal, and nobody for what is whole here.
+        self.signal();
         self.participant.delivered(self.set_up.rank);
     }
 }

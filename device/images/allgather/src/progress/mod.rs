@@ -72,6 +72,10 @@ impl ProgressEngine<'_> {
                 self.look();
                 self.act(&mut actions)
             };
+            if done && messages > 0 && self.has_messages() {
+                // Others wait for what follows from these, the host for nothing but to know.
+                continue;
+            }
             self.tell();
             if self.state.follows != 0 {
                 self.follow();

@@ -8,9 +8,8 @@ use super::Requester;
 use crate::cx::Cx;
 use crate::engine::datapath::Datapath;
 use crate::keys::Touched;
-use crate::memory::Dma;
 use crate::pacing;
-use crate::packet::{Extension, Operation, Packet, payload};
+use crate::packet::{Extension, Operation, Packet};
 use crate::psn::{part, psn_add};
 use crate::queue_pair::QueuePair;
 use crate::transport::Transport;
@@ -36,7 +35,7 @@ impl Requester {
         // A read request asks for all the rest at once.
         sending.packet = if is_read { packets } else { number + 1 };
         let finished = sending.packet == packets;
-        let (packet, touched) = match self.build(dp, qp, wqe, Cut { number, psn, last: finished }, cx.mem) {
+        let (packet, touched) = match self.build(dp, qp, wqe, Cut { number, psn, last: finished }, cx) {
             Ok(built) => built,
             Err(fault) => {
                 qp.sq.sending = None;
@@ -88,7 +87,7 @@ impl Requester {
         qp: &QueuePair,
         wqe: &Wqe,
         cut: Cut,
-        mem: &mut dyn Dma,
+        cx: &mut Cx<'_>,
     ) -> Result<(Packet, Touched), WqeFault> {
         let (Cut { number, psn, last }, identity) = (cut, &dp.port.identity);
         let (offset, len) = part(number, self.segment_bytes(qp), wqe.len);
@@ -132,9 +131,9 @@ impl Requester {
         }
         let mut touched = Touched::default();
         if len > 0 {
-            packet.payload = payload(len);
+            packet.payload = cx.fx.payload(len);
             if let Some(out) = Arc::get_mut(&mut packet.payload) {
-                touched = dp.keys.gather(qp.attr.pd, wqe, u64::from(offset), out, mem)?;
+                touched = dp.keys.gather(qp.attr.pd, wqe, u64::from(offset), out, cx.mem)?;
             }
         }
         Ok((packet, touched))
