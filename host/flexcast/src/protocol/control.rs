@@ -1,6 +1,5 @@
 //! Reliable connections to other ranks: control messages, and reads of what multicast has lost.
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 
 use flexcast_proto::wire;
@@ -97,8 +96,6 @@ pub(crate) struct Control {
     wire: Wire,
     /// The time as of the last poll or flush, in picoseconds.
     now_ps: u64,
-    /// When the first peer has been silent for too long, if that has been asked for since anything was posted or completed: polls ask each time.
-    silent_ps: Cell<Option<Option<u64>>>,
     /// Reads of each tag that are not over.
     unfinished: BTreeMap<u32, u32>,
     /// What has just completed, while it is dealt with; kept for its room.
@@ -159,7 +156,6 @@ impl Control {
             under_way: 0,
             wire: Wire::new(0),
             now_ps: 0,
-            silent_ps: Cell::new(None),
             unfinished: BTreeMap::new(),
             completed: Vec::new(),
         })
@@ -176,7 +172,6 @@ impl Control {
         let retry = Retry { timeout_exponent: config.retry_exponent, count: 7 };
         let path = Path { traffic_class: config.control_class, ..Path::default() };
         self.wire = Wire::new(config.link_gbit_per_s);
-        self.silent_ps.set(None);
         for index in 0..self.peers.len() {
             for slot in 0..RECEIVES {
                 self.post_receive(index, index as u32 * RECEIVES + slot)?;
@@ -201,7 +196,6 @@ impl Control {
     /// Whether losses are expected: then silent peers are probed sooner.
     pub(crate) fn expect_losses(&mut self, expected: bool) {
         self.peers.iter_mut().for_each(|peer| peer.requester.expect_losses(expected));
-        self.silent_ps.set(None);
     }
 
     /// Sends a message, with eager data or none behind it; at once if there is room, else when there is. One to a rank without connection, or
@@ -252,10 +246,6 @@ impl Control {
     pub(crate) fn flush(&mut self, now_ps: u64) -> Result<()> {
         self.now_ps = now_ps;
         self.post()?;
-        if self.probe_ps().is_none_or(|at_ps| now_ps < at_ps) {
-            return Ok(());
-        }
-        self.silent_ps.set(None);
         for (index, peer) in self.peers.iter_mut().enumerate().filter(|(_, peer)| !peer.broken) {
             peer.requester.poll_silence(id(KIND_PROBE, index, 0), &mut self.wire, now_ps)?;
         }
@@ -264,21 +254,12 @@ impl Control {
 
     /// When a silent peer is to be probed, in picoseconds: [`Control::flush`] is to be called then.
     pub(crate) fn probe_ps(&self) -> Option<u64> {
-        if let Some(silent_ps) = self.silent_ps.get() {
-            return silent_ps;
-        }
         let of_peer = |peer: &Peer| peer.requester.silence_ps(&self.wire);
-        let silent_ps = self.peers.iter().filter(|peer| !peer.broken).filter_map(of_peer).min();
-        self.silent_ps.set(Some(silent_ps));
-        silent_ps
+        self.peers.iter().filter(|peer| !peer.broken).filter_map(of_peer).min()
     }
 
     /// Posts what has waited for room.
     fn post(&mut self) -> Result<()> {
-        if self.messages.is_empty() && self.reads.is_empty() {
-            return Ok(());
-        }
-        self.silent_ps.set(None);
         let now_ps = self.now_ps;
         let mut at = 0;
         while let Some(message) = self.messages.get(at) {
@@ -345,7 +326,6 @@ impl Control {
                 return Ok(any);
             }
             any = true;
-            self.silent_ps.set(None);
             for completion in &done {
                 self.take(completion, &mut notify)?;
             }
