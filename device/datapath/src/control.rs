@@ -2,7 +2,7 @@
 
 use dpa::abi::{CompletionQueueMemory, ContextFault, ReceiveQueueMemory};
 use dpa::hw::{CqeOpcode, DataSegment, INVALID_LKEY};
-use dpa::{CompletionQueue, Outbox, ReceiveQueue, fence};
+use dpa::{CompletionQueue, ReceiveQueue, fence};
 
 use crate::prepare::check_queue;
 
@@ -43,12 +43,6 @@ impl Control {
         self.queue.set_producer(self.queue.depth());
     }
 
-    /// Whether a message waits, of which `consumed` were consumed before.
-    #[inline(always)]
-    pub fn is_ready(&self, consumed: u64) -> bool {
-        self.cq.is_ready(consumed)
-    }
-
     /// Consumes all completions and posts their receives again. What the host wrote before these messages can then be read.
     #[cold]
     #[inline(never)]
@@ -72,11 +66,5 @@ impl Control {
             self.queue.set_producer(*consumed + self.queue.depth());
         }
         events
-    }
-
-    /// Asks to be woken by the next message.
-    #[inline(always)]
-    pub fn arm(&self, outbox: &Outbox, consumed: u64) {
-        outbox.arm_cq(self.cq.number(), consumed);
     }
 }
