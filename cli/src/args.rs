@@ -9,6 +9,7 @@ use crate::calibrate_args::CalibrateArgs;
 use crate::images_args::ImagesArgs;
 use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
 use crate::pair_args::PairArgs;
+use crate::perf_args::PerfArgs;
 use crate::plan_args::PlanArgs;
 use crate::reference_args::ReferenceArgs;
 use crate::report_args::ReportArgs;
@@ -37,6 +38,8 @@ pub(crate) enum Command {
     Reference(Box<ReferenceArgs>),
     /// Run a collective among many ranks, each on an emulated card with the real firmware, and check every buffer.
     Sim(Box<SimArgs>),
+    /// Measure collectives of real processes, one per rank, over this computer's network: time, bandwidth, every byte checked.
+    Perf(PerfArgs),
     /// Run collectives drawn from seeds: any shape and size, lossy links, dead ranks, stalled threads. Each must end well or in a typed
     /// error on every live rank.
     Soak(SoakArgs),

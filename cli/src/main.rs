@@ -12,6 +12,7 @@ mod inputs;
 mod look_args;
 mod model_args;
 mod pair_args;
+mod perf_args;
 mod plan_args;
 mod progress;
 #[cfg(test)]

@@ -15,6 +15,7 @@ pub mod machine_args;
 pub mod memory;
 pub mod model;
 pub mod options;
+pub mod perf;
 pub mod pingpong;
 pub mod reference;
 pub mod shard;

@@ -140,6 +140,6 @@ fn cards_tell_the_rate_of_their_links() {
     for (topology, rate) in [("back-to-back", 200), ("fat-tree-188", 56), (&slow.to_string_lossy(), 25)] {
         let provider = emulated(network(topology, &[]).config_of_pair().expect("a valid machine")).expect("a machine");
         let card = Card::open(&provider, "mlx5_0", Firmware { name: "allgather", elf: &elf }).expect("the card opens");
-        assert_eq!(card.device().port().link_gbit_per_s, rate, "{topology}");
+        assert_eq!(card.device().expect("an RDMA device").port().link_gbit_per_s, rate, "{topology}");
     }
 }

@@ -9,6 +9,7 @@ mod devices;
 mod emu_exec;
 mod emu_run;
 mod look;
+mod perf;
 mod plan;
 mod reference;
 mod report;
@@ -29,6 +30,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Tput(args) => tput::run(&args),
         Command::Reference(args) => reference::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Perf(args) => perf::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Deploy(args) => deploy::deploy(&args),

@@ -49,6 +49,35 @@ pub enum Error {
         /// How it refused.
         refusal: flexio::Error,
     },
+    /// There is no network interface as it is wanted.
+    #[error("interface {name}: {reason}")]
+    Interface {
+        /// Its name or address, as it was given.
+        name: String,
+        /// What is wrong with it, and what to do.
+        reason: String,
+    },
+    /// The system refuses a socket, or something of it.
+    #[error("{what}: {source}; {next}")]
+    Socket {
+        /// What was refused.
+        what: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+        /// What helps.
+        next: &'static str,
+    },
+    /// An environment variable has a value that it cannot have.
+    #[error("{name} is {value:?}: must be {limit}")]
+    Variable {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        limit: &'static str,
+    },
     /// The firmware answers as if built with another ABI.
     #[error("image `{image}` answers {answer:#x} to bring-up, not {expected:#x}: build it with this library's version")]
     BringUp {

@@ -34,6 +34,7 @@
 mod first_page {}
 
 mod api;
+mod datapath;
 mod dpa;
 mod endpoint;
 mod error;
@@ -47,7 +48,7 @@ mod tuner;
 pub use flexcast_bootstrap as bootstrap;
 
 pub use api::buffer::Buffer;
-pub use api::card::{Card, Firmware};
+pub use api::card::{Card, DatapathKind, Firmware};
 pub use api::communicator::{Communicator, Pending};
 pub use api::config::{
     Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_EAGER_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads, ThreadOptions,
@@ -56,6 +57,9 @@ pub use api::outcome::{Done, Failed, Outcome};
 pub use api::report::{MessageCounts, Phases, PhasesPs, Report};
 pub use api::request::{Request, Test};
 pub use api::user_memory::UserMemory;
+pub use datapath::udp::{DEFAULT_PORT, Interface, UdpOptions};
+#[doc(hidden)]
+pub use datapath::udp::{MakeTap, Tap};
 pub use dpa::units::{ThreadPlacement, UNITS, UNITS_PER_CORE, USABLE_UNITS};
 pub use error::{Error, Result};
 pub use memory::registration;

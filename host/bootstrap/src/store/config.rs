@@ -6,6 +6,7 @@ use std::time::Duration;
 use flexcast_proto::{RankError, RankInfo};
 
 use super::StoreError;
+use super::launcher::{self, Launched};
 
 /// Longest job id, in bytes.
 pub(super) const MAX_JOB_BYTES: usize = 128;
@@ -38,6 +39,10 @@ impl StoreConfig {
     /// From the environment: `FLEXCAST_RANK`, `FLEXCAST_SIZE`, `FLEXCAST_STORE` (`host:port`, unless the size is 1) and
     /// `FLEXCAST_JOB` (may be absent).
     ///
+    /// Where the first two are not set, those of a launcher count: torchrun (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`), mpirun of Open MPI
+    /// (`OMPI_COMM_WORLD_RANK`, ...), mpiexec of MPICH and Intel MPI (`PMI_RANK`, ...), srun (`SLURM_PROCID`, ...). With mpirun and mpiexec
+    /// `FLEXCAST_STORE` is needed as soon as ranks are on several computers.
+    ///
     /// # Errors
     /// A variable is missing, is no number, or out of range.
     pub fn from_env() -> Result<Self, StoreError> {
@@ -57,12 +62,20 @@ impl StoreConfig {
             let value = text(name, wanted)?;
             value.trim().parse().map_err(|_| StoreError::Variable { name, value, wanted })
         };
-        let size = number("FLEXCAST_SIZE", "the number of ranks, 1 to 1024")?;
-        let rank = number("FLEXCAST_RANK", "the rank of this process, from 0 to the number of ranks less one")?;
+        let own = ["FLEXCAST_SIZE", "FLEXCAST_RANK"].iter().any(|name| read(name).is_some());
+        let launched = if own { None } else { launcher::find(&read)? };
+        let (rank, size) = match &launched {
+            Some(Launched { rank, size, .. }) => (*rank, *size),
+            None => {
+                let size = number("FLEXCAST_SIZE", "the number of ranks, 1 to 1024")?;
+                (number("FLEXCAST_RANK", "the rank of this process, from 0 to the number of ranks less one")?, size)
+            }
+        };
         let wanted = "host:port, where rank 0 listens, the same on all ranks";
-        let address = match text("FLEXCAST_STORE", wanted) {
-            Err(StoreError::Unset { .. }) if size == 1 => String::new(),
-            other => other?,
+        let address = match (text("FLEXCAST_STORE", wanted), launched.and_then(|launched| launched.address)) {
+            (Err(StoreError::Unset { .. }), Some(address)) => address,
+            (Err(StoreError::Unset { .. }), None) if size == 1 => String::new(),
+            (other, _) => other?,
         };
         let job = match text("FLEXCAST_JOB", "an id that only the ranks of one job share") {
             Err(StoreError::Unset { .. }) => String::new(),

@@ -9,6 +9,7 @@ mod client;
 mod config;
 mod error;
 mod frame;
+mod launcher;
 mod link;
 mod server;
 

@@ -3,12 +3,12 @@
 
 use std::ptr::NonNull;
 
-use flexio::{Access, MemoryRegion};
+use flexio::{Access, HostBuffer, MemoryRegion};
 
 use crate::api::user_memory::Shared;
 use crate::error::{Error, Result};
 
-/// Registered memory of the caller. An operation takes it over and gives it back when it is done, so that nobody can touch or free it
+/// Memory of the caller that a card may use. An operation takes it over and gives it back when it is done, so that nobody can touch or free it
 /// in between:
 ///
 /// ```compile_fail,E0382
@@ -19,28 +19,91 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Debug)]
 pub struct Buffer {
+    memory: Memory,
+    len: usize,
+}
+
+#[derive(Debug)]
+enum Memory {
+    /// Memory that RDMA cards may reach.
+    Registered(Registered),
+    /// Memory that only this process reaches.
+    Host(HostMemory),
+}
+
+/// Registered memory.
+#[derive(Debug)]
+struct Registered {
     /// The same bytes once more, under a key that peers write by during one operation. Dropped before the region.
     exposed: Option<MemoryRegion>,
     region: MemoryRegion,
-    len: usize,
     /// Peers may have been told its key.
     known: bool,
     /// What `region` is a view of, if it is one: dropped after it.
     shared: Option<Shared>,
 }
 
+/// Memory that no card reaches: its own, or somebody else's by its address.
+#[derive(Debug)]
+enum HostMemory {
+    Owned(HostBuffer),
+    User(NonNull<u8>),
+    Nothing,
+}
+
+// SAFETY: whoever made a buffer of memory by its address has promised that nobody else accesses it as long as the buffer exists; nothing ties it
+// to a thread.
+unsafe impl Send for HostMemory {}
+
+/// A buffer of another card than the communicator's.
+fn foreign() -> Error {
+    let reason = "a buffer of another kind of card: make it by the card of this communicator".to_owned();
+    Error::Argument { operation: "buffer", reason }
+}
+
 impl Buffer {
     pub(crate) fn new(region: MemoryRegion, len: usize) -> Self {
-        Self { exposed: None, region, len, known: false, shared: None }
+        Self { memory: Memory::Registered(Registered { exposed: None, region, known: false, shared: None }), len }
     }
 
     pub(crate) fn of_user(region: MemoryRegion, len: usize, shared: Shared) -> Self {
-        Self { exposed: None, region, len, known: false, shared: Some(shared) }
+        let registered = Registered { exposed: None, region, known: false, shared: Some(shared) };
+        Self { memory: Memory::Registered(registered), len }
+    }
+
+    /// A buffer of zeroed bytes that no card reaches.
+    pub(crate) fn of_host(len: usize) -> Result<Self> {
+        let memory = if len == 0 { HostMemory::Nothing } else { HostMemory::Owned(HostBuffer::zeroed(len)?) };
+        Ok(Self { memory: Memory::Host(memory), len })
+    }
+
+    /// A buffer of memory by its address that no card reaches.
+    ///
+    /// # Safety
+    /// All bytes are allocated, readable and, unless the buffer is only read, writable; until it is dropped nobody else accesses them, except for other
+    /// buffers that are only read.
+    pub(crate) unsafe fn of_address(start: NonNull<u8>, len: usize) -> Self {
+        Self { memory: Memory::Host(HostMemory::User(start)), len }
+    }
+
+    fn registered(&mut self) -> Option<&mut Registered> {
+        match &mut self.memory {
+            Memory::Registered(registered) => Some(registered),
+            Memory::Host(_) => None,
+        }
     }
 
     /// What it is a view of.
     pub(crate) fn shared(&self) -> Option<&Shared> {
-        self.shared.as_ref()
+        match &self.memory {
+            Memory::Registered(registered) => registered.shared.as_ref(),
+            Memory::Host(_) => None,
+        }
+    }
+
+    /// Whether RDMA cards may reach it.
+    pub(crate) const fn is_registered(&self) -> bool {
+        matches!(self.memory, Memory::Registered(_))
     }
 
     /// Length in bytes.
@@ -63,8 +126,12 @@ impl Buffer {
     /// its owner reads by its address.
     pub fn as_slice(&mut self) -> Result<&[u8]> {
         self.revoke()?;
-        // SAFETY: no operation has the buffer, and nobody knows its key: no card writes to it. Its methods need the borrow that the slice holds.
-        Ok(unsafe { &self.region.as_slice()[..self.len] })
+        let len = self.len;
+        match &self.memory {
+            // SAFETY: no operation has the buffer, and nobody knows its key: no card writes to it. Its methods need the borrow that the slice holds.
+            Memory::Registered(registered) => Ok(unsafe { &registered.region.as_slice()[..len] }),
+            Memory::Host(_) => Ok(self.bytes()),
+        }
     }
 
     /// The bytes, to be changed where they are; see [`Buffer::as_slice`].
@@ -74,54 +141,105 @@ impl Buffer {
     pub fn as_mut_slice(&mut self) -> Result<&mut [u8]> {
         self.revoke()?;
         let len = self.len;
-        // SAFETY: as above; nor does a card read it.
-        Ok(unsafe { &mut self.region.as_mut_slice()[..len] })
+        match &mut self.memory {
+            // SAFETY: as above; nor does a card read it.
+            Memory::Registered(registered) => Ok(unsafe { &mut registered.region.as_mut_slice()[..len] }),
+            Memory::Host(memory) => Ok(memory.bytes_mut(len)),
+        }
     }
 
     /// Takes back what peers know.
     fn revoke(&mut self) -> Result<()> {
-        if self.shared.is_some() {
+        if self.shared().is_some() || matches!(self.memory, Memory::Host(HostMemory::User(_))) {
             let reason =
                 "memory by its address has no slices here: read it where it is, when its operation is over".to_owned();
             return Err(Error::Argument { operation: "slice of a buffer", reason });
         }
         self.hide();
-        if self.known {
-            self.region.renew()?;
-            self.known = false;
+        if let Some(registered) = self.registered().filter(|registered| registered.known) {
+            registered.region.renew()?;
+            registered.known = false;
         }
         Ok(())
     }
 
     /// Peers are told the key: an operation receives into it.
     pub(crate) fn tell(&mut self) {
-        self.known = true;
+        if let Some(registered) = self.registered() {
+            registered.known = true;
+        }
+    }
+
+    /// The bytes of a buffer that no card reaches; none of another.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match &self.memory {
+            Memory::Registered(_) => &[],
+            Memory::Host(memory) => memory.bytes(self.len),
+        }
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        let len = self.len;
+        match &mut self.memory {
+            Memory::Registered(_) => &mut [],
+            Memory::Host(memory) => memory.bytes_mut(len),
+        }
     }
 
     /// Sets every byte.
     pub fn fill(&mut self, value: u8) {
-        self.region.fill(value);
+        match &mut self.memory {
+            Memory::Registered(registered) => registered.region.fill(value),
+            Memory::Host(memory) => memory.bytes_mut(self.len).fill(value),
+        }
     }
 
     /// Copies bytes in at an offset.
     ///
     /// # Errors
-    /// [`crate::Error::Flexio`] when they leave the buffer.
+    /// [`crate::Error::Flexio`] or [`crate::Error::Argument`] when they leave the buffer.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
-        Ok(self.region.write(offset, bytes)?)
+        let len = self.len;
+        match &mut self.memory {
+            Memory::Registered(registered) => Ok(registered.region.write(offset, bytes)?),
+            Memory::Host(memory) => {
+                part(len, offset, bytes.len())?;
+                memory.bytes_mut(len)[offset..][..bytes.len()].copy_from_slice(bytes);
+                Ok(())
+            }
+        }
     }
 
     /// Copies bytes out from an offset.
     ///
     /// # Errors
-    /// [`crate::Error::Flexio`] when they leave the buffer.
+    /// [`crate::Error::Flexio`] or [`crate::Error::Argument`] when they leave the buffer.
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
-        Ok(self.region.read(offset, out)?)
+        match &self.memory {
+            Memory::Registered(registered) => Ok(registered.region.read(offset, out)?),
+            Memory::Host(memory) => {
+                part(self.len, offset, out.len())?;
+                out.copy_from_slice(&memory.bytes(self.len)[offset..][..out.len()]);
+                Ok(())
+            }
+        }
     }
 
     /// Copies `len` bytes from offset `start` of another buffer to `offset`.
     pub(crate) fn copy_from(&mut self, offset: usize, from: &Self, start: usize, len: usize) -> Result<()> {
-        Ok(self.region.copy_from(offset, &from.region, start, len)?)
+        match (&mut self.memory, &from.memory) {
+            (Memory::Registered(to), Memory::Registered(from)) => {
+                Ok(to.region.copy_from(offset, &from.region, start, len)?)
+            }
+            (Memory::Host(to), Memory::Host(memory)) => {
+                part(self.len, offset, len)?;
+                part(from.len, start, len)?;
+                to.bytes_mut(self.len)[offset..][..len].copy_from_slice(&memory.bytes(from.len)[start..][..len]);
+                Ok(())
+            }
+            _ => Err(foreign()),
+        }
     }
 
     /// A copy of all bytes.
@@ -130,36 +248,84 @@ impl Buffer {
     /// [`crate::Error::Flexio`].
     pub fn to_vec(&self) -> Result<Vec<u8>> {
         let mut bytes = zeroes(self.len)?;
-        self.region.read(0, &mut bytes)?;
+        self.read(0, &mut bytes)?;
         Ok(bytes)
     }
 
     /// Lets peers write to the buffer by a key that nobody has had before, until [`Buffer::hide`]: address of its first byte, and the key.
     pub(crate) fn expose(&mut self) -> Result<(u64, u32)> {
         self.hide();
-        let start = self.region.addr().get();
+        let registered = self.registered().ok_or_else(foreign)?;
+        let region = &registered.region;
+        let start = region.addr().get();
         let bytes = NonNull::new(std::ptr::with_exposed_provenance_mut(start as usize)).unwrap_or(NonNull::dangling());
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         // SAFETY: the bytes are those of `region`, which is registered itself, so that they stay allocated as long as it exists and are
         // reached by raw pointers alone; the second registration is dropped before: with `hide`, `into_region`, or by the order of fields.
-        let exposed = unsafe { MemoryRegion::register_raw(self.region.pd(), bytes, self.region.len(), access) }?;
+        let exposed = unsafe { MemoryRegion::register_raw(region.pd(), bytes, region.len(), access) }?;
         let rkey = exposed.rkey();
-        self.exposed = Some(exposed);
+        registered.exposed = Some(exposed);
         Ok((start, rkey))
     }
 
     /// Ends what [`Buffer::expose`] began: nothing reaches the buffer by that key any more.
     pub(crate) fn hide(&mut self) {
-        self.exposed = None;
+        if let Some(registered) = self.registered() {
+            registered.exposed = None;
+        }
     }
 
-    pub(crate) fn into_region(self) -> (MemoryRegion, usize) {
-        (self.region, self.len)
+    /// Its registration and length.
+    ///
+    /// # Errors
+    /// [`crate::Error::Argument`]: it has none.
+    pub(crate) fn into_region(self) -> Result<(MemoryRegion, usize)> {
+        match self.memory {
+            Memory::Registered(registered) => Ok((registered.region, self.len)),
+            Memory::Host(_) => Err(foreign()),
+        }
     }
 
-    pub(crate) fn region(&self) -> &MemoryRegion {
-        &self.region
+    /// Its registration.
+    ///
+    /// # Errors
+    /// [`crate::Error::Argument`]: it has none.
+    pub(crate) fn region(&self) -> Result<&MemoryRegion> {
+        match &self.memory {
+            Memory::Registered(registered) => Ok(&registered.region),
+            Memory::Host(_) => Err(foreign()),
+        }
     }
+}
+
+impl HostMemory {
+    fn bytes(&self, len: usize) -> &[u8] {
+        match self {
+            Self::Owned(memory) => memory.as_slice(),
+            // SAFETY: the bytes are allocated, and nobody writes to them, as the caller of `of_address` has promised; the borrow keeps this
+            // buffer from being written.
+            Self::User(start) => unsafe { std::slice::from_raw_parts(start.as_ptr(), len) },
+            Self::Nothing => &[],
+        }
+    }
+
+    fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
+        match self {
+            Self::Owned(memory) => memory.as_mut_slice(),
+            // SAFETY: as above, and nobody else reads them: buffers of which several are alive are only read.
+            Self::User(start) => unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) },
+            Self::Nothing => &mut [],
+        }
+    }
+}
+
+/// Checks that a part lies inside a buffer of `len` bytes.
+fn part(len: usize, offset: usize, bytes: usize) -> Result<()> {
+    if offset.checked_add(bytes).is_some_and(|end| end <= len) {
+        return Ok(());
+    }
+    let reason = format!("{bytes} bytes at {offset} leave a buffer of {len} bytes");
+    Err(Error::Argument { operation: "copy", reason })
 }
 
 /// So many zeroes, for a copy of a buffer.

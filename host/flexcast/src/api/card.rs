@@ -1,20 +1,16 @@
-//! A card with the firmware on it: what all communicators of a process share.
+//! Cards: what carries the collectives of a process.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use flexcast_abi::{ABI_HASH, ABI_VERSION, bring_up_answer};
-use flexio::{
-    AbiExpectation, Access, Application, Device, EventHandler, HostBuffer, MemoryRegion, Outbox, Process,
-    ProtectionDomain, Provider, Window,
-};
+use flexcast_abi::{ABI_HASH, ABI_VERSION};
+use flexio::{AbiExpectation, Application, Device, Provider};
 
 use crate::api::buffer::Buffer;
 use crate::api::report::duration;
-use crate::dpa::units::Units;
-use crate::error::{Error, Result};
+use crate::datapath::udp::{Interface, UdpOptions};
+use crate::dpa::card::DpaCard;
+use crate::error::Result;
 
 /// A device image as read from a file.
 #[derive(Clone, Copy, Debug)]
@@ -36,31 +32,50 @@ impl Firmware<'_> {
     }
 }
 
-/// An open card whose DPA runs the library's firmware. What is made from it keeps it: the process on the card ends with the last of the card's
-/// handles, communicators and buffers. A clone is the same card.
-#[derive(Clone)]
-pub struct Card(Arc<Opened>);
-
-struct Opened {
-    window: Window,
-    outbox: Outbox,
-    process: Process,
-    units: Mutex<Units>,
-    serial: AtomicU32,
+/// What moves the data of a card's communicators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DatapathKind {
+    /// Threads of the card's DPA.
+    Dpa,
+    /// This process, by IP multicast over an Ethernet interface.
+    Udp,
 }
 
-impl fmt::Debug for Card {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Card").field("device", self.device().info()).finish_non_exhaustive()
+impl DatapathKind {
+    /// Its name in options, variables and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Dpa => "dpa",
+            Self::Udp => "udp",
+        }
     }
+}
+
+impl fmt::Display for DatapathKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An open card: one whose DPA runs the library's firmware ([`Card::open`]), or any network interface of this computer
+/// ([`Card::udp`]). What is made from it keeps it. A clone is the same card.
+#[derive(Clone, Debug)]
+pub struct Card(Kind);
+
+#[derive(Clone, Debug)]
+pub(crate) enum Kind {
+    Dpa(DpaCard),
+    Udp(Interface),
 }
 
 impl Card {
     /// Opens the card `device` (such as `mlx5_0`) and starts `firmware` on its DPA.
     ///
     /// # Errors
-    /// [`Error::Flexio`]: no such card, an image that is not an ELF for the DPA or was built with another ABI, a refusal of the card.
-    /// [`Error::BringUp`]: the firmware runs but answers with another ABI's number.
+    /// [`Error::Flexio`](crate::Error::Flexio): no such card, an image that is not an ELF for the DPA or was built with another ABI, a
+    /// refusal of the card. [`Error::BringUp`](crate::Error::BringUp): the firmware runs but answers with another ABI's number.
     pub fn open(provider: &Provider, device: &str, firmware: Firmware<'_>) -> Result<Self> {
         Self::open_with(provider, device, &firmware.load(provider)?)
     }
@@ -70,97 +85,80 @@ impl Card {
     /// # Errors
     /// As [`Card::open`].
     pub fn open_with(provider: &Provider, device: &str, application: &Application) -> Result<Self> {
-        let device = provider.open(device)?;
-        let pd = ProtectionDomain::new(&device)?;
-        let process = Process::new(application, &pd)?;
-        let argument = 0x0123_4567_89AB_CDEF;
-        let answer = process.call("bring_up", argument)?;
-        let expected = bring_up_answer(argument);
-        if answer != expected {
-            return Err(Error::BringUp { image: application.name().to_owned(), answer, expected });
+        DpaCard::open(provider, device, application).map(|card| Self(Kind::Dpa(card)))
+    }
+
+    /// Takes a network interface of this computer: collectives go by IP multicast, and what is lost over TCP. No privileges and no RDMA
+    /// device are needed.
+    ///
+    /// # Errors
+    /// [`Error::Interface`](crate::Error::Interface): there is none of that name or address, it is down, or it has no address.
+    pub fn udp(options: &UdpOptions) -> Result<Self> {
+        Interface::open(options).map(|interface| Self(Kind::Udp(interface)))
+    }
+
+    pub(crate) const fn kind(&self) -> &Kind {
+        &self.0
+    }
+
+    pub(crate) const fn of(kind: Kind) -> Self {
+        Self(kind)
+    }
+
+    /// What moves the data of its communicators.
+    #[must_use]
+    pub const fn datapath(&self) -> DatapathKind {
+        match self.0 {
+            Kind::Dpa(_) => DatapathKind::Dpa,
+            Kind::Udp(_) => DatapathKind::Udp,
         }
-        let window = Window::new(&process)?;
-        let outbox = Outbox::new(&process)?;
-        let (units, serial) = (Mutex::new(Units::new()), AtomicU32::new(0));
-        Ok(Self(Arc::new(Opened { window, outbox, process, units, serial })))
     }
 
     /// A buffer of `len` zeroed bytes that collectives can send from and receive into. May be 0 bytes long.
     ///
     /// # Errors
-    /// [`Error::Flexio`] when the memory cannot be registered.
+    /// [`Error::Flexio`](crate::Error::Flexio) when there is not so much memory, or it cannot be registered.
     pub fn buffer(&self, len: usize) -> Result<Buffer> {
-        let memory = HostBuffer::zeroed(len.max(1))?;
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        Ok(Buffer::new(MemoryRegion::register(self.pd(), memory, access)?, len))
-    }
-
-    /// Registers a buffer anew: whoever still has its keys cannot reach it any more.
-    pub(crate) fn renew(&self, buffer: Buffer) -> Result<Buffer> {
-        if let Some(shared) = buffer.shared() {
-            shared.expose();
-            return Ok(buffer);
+        match &self.0 {
+            Kind::Dpa(card) => card.buffer(len),
+            Kind::Udp(_) => Buffer::of_host(len),
         }
-        let (region, len) = buffer.into_region();
-        let Some(memory) = region.into_buffer() else { return self.buffer(len) };
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        Ok(Buffer::new(MemoryRegion::register(self.pd(), memory, access)?, len))
     }
 
-    /// The card.
+    /// The RDMA device; none if the card is a network interface.
     #[must_use]
-    pub fn device(&self) -> &Device {
-        self.0.process.device()
+    pub fn device(&self) -> Option<&Device> {
+        match &self.0 {
+            Kind::Dpa(card) => Some(card.device()),
+            Kind::Udp(_) => None,
+        }
+    }
+
+    /// The network interface, if the card is one.
+    #[must_use]
+    pub const fn interface(&self) -> Option<&Interface> {
+        match &self.0 {
+            Kind::Dpa(_) => None,
+            Kind::Udp(interface) => Some(interface),
+        }
     }
 
     /// The clock by which waits are bounded, from an arbitrary origin: virtual time on the emulator.
     #[must_use]
     pub fn now(&self) -> Duration {
-        duration(self.now_ps())
-    }
-
-    pub(crate) fn now_ps(&self) -> u64 {
-        self.device().provider().relax().now_ps()
+        match &self.0 {
+            Kind::Dpa(card) => duration(card.now_ps()),
+            Kind::Udp(interface) => duration(interface.now_ps()),
+        }
     }
 
     /// Bytes that the card's communicators together want in the DPA's last-level cache ([`Footprint::hot_bytes`](crate::Footprint::hot_bytes)).
     /// More than it holds is warned of: they work, and wait for memory.
     #[must_use]
     pub fn hot_bytes(&self) -> u64 {
-        self.units().hot_bytes
-    }
-
-    pub(crate) fn pd(&self) -> &ProtectionDomain {
-        self.0.process.pd()
-    }
-
-    pub(crate) fn process(&self) -> &Process {
-        &self.0.process
-    }
-
-    pub(crate) fn window(&self) -> &Window {
-        &self.0.window
-    }
-
-    pub(crate) fn outbox(&self) -> &Outbox {
-        &self.0.outbox
-    }
-
-    /// The execution units that are free. A panic elsewhere leaves them as they are.
-    pub(crate) fn units(&self) -> MutexGuard<'_, Units> {
-        self.0.units.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Wakes a thread once, so that it arms its queues; from then on they wake it.
-    pub(crate) fn activate(&self, handler: &EventHandler) -> Result<()> {
-        match self.process().call("activate", u64::from(handler.id()))? {
-            0 => Ok(()),
-            code => Err(Error::Context { what: "thread", number: handler.id(), code, name: "not woken".to_owned() }),
+        match &self.0 {
+            Kind::Dpa(card) => card.hot_bytes(),
+            Kind::Udp(_) => 0,
         }
-    }
-
-    /// A number that no other communicator of this card has had.
-    pub(crate) fn next_serial(&self) -> u32 {
-        self.0.serial.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 }

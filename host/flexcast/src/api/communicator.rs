@@ -20,10 +20,10 @@ use crate::api::outcome::{Done, Failed, Outcome};
 use crate::api::report::{MessageCounts, duration};
 use crate::api::request::{Request, Test};
 use crate::bootstrap::Exchange;
+use crate::datapath::{Datapath, Waiter};
 use crate::error::{Error, Result};
-use crate::protocol::engine::Engine;
 
-/// Longest that a waiting thread sleeps before it looks by itself whether the progress thread is still there.
+/// Longest that a waiting thread sleeps before it looks by itself: whether the progress thread is still there, and at the clock.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Ranks that broadcast and gather among one another.
@@ -41,6 +41,7 @@ pub struct Communicator(Arc<Shared>);
 struct Shared {
     /// Stopped first.
     thread: Option<ProgressThread>,
+    waiter: Arc<dyn Waiter>,
     state: Mutex<State>,
     /// Operations have ended.
     ended: Condvar,
@@ -52,7 +53,7 @@ struct Shared {
 }
 
 struct State {
-    engine: Engine,
+    datapath: Box<dyn Datapath>,
     /// Who is to be told of the end of a request.
     wakers: Vec<(u64, Waker)>,
 }
@@ -69,21 +70,37 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the engine, and tells whoever waits if operations have ended.
-    fn with<R>(&self, body: impl FnOnce(&mut Engine) -> R) -> R {
+    /// Does something with the datapath, and tells whoever waits if operations have ended.
+    fn with<R>(&self, body: impl FnOnce(&mut dyn Datapath) -> R) -> R {
         let mut state = self.lock();
-        let result = body(&mut state.engine);
-        if !std::mem::take(&mut state.engine.ended) {
+        let result = body(&mut *state.datapath);
+        if !state.datapath.requests().take_ended() {
             return result;
         }
-        let State { engine, wakers } = &mut *state;
-        let is_over = |(request, _): &mut (u64, Waker)| engine.useless || engine.is_done(*request);
+        let State { datapath, wakers } = &mut *state;
+        let is_over = |(request, _): &mut (u64, Waker)| datapath.requests().is_over(*request);
         let woken: Vec<_> = wakers.extract_if(.., is_over).collect();
         drop(state);
         self.ended.notify_all();
         // A waker may poll at once: without the lock.
         woken.into_iter().for_each(|(_, waker)| waker.wake());
         result
+    }
+}
+
+impl Shared {
+    /// Lets time pass after a look in vain, until something may have come or a deadline is reached.
+    fn wait(&self) {
+        if !self.waiter.blocks() {
+            self.waiter.wait(Duration::ZERO);
+            // There may be more ranks and threads than processors, and others want the lock.
+            std::thread::yield_now();
+            return;
+        }
+        let left_ps =
+            |datapath: &mut dyn Datapath| datapath.deadline_ps().map(|due_ps| due_ps.saturating_sub(datapath.now_ps()));
+        let most = self.with(left_ps).map_or(LOOK, |left_ps| duration(left_ps).min(LOOK));
+        self.waiter.wait(most);
     }
 }
 
@@ -97,12 +114,13 @@ impl Communicator {
         crate::api::split::found(card, exchange, config)
     }
 
-    fn of(engine: Engine, footprint: Footprint) -> Result<Self> {
-        let (card, config) = (engine.card.clone(), engine.config.clone());
-        let (place, id) = (engine.place, engine.id);
+    fn of(datapath: Box<dyn Datapath>, waiter: Arc<dyn Waiter>, footprint: Footprint) -> Result<Self> {
+        let (card, config) = (datapath.card(), datapath.config().clone());
+        let (place, id) = (datapath.place(), datapath.id());
         let options = config.progress_thread;
-        let state = Mutex::new(State { engine, wakers: Vec::new() });
-        let shared = |thread| Shared { thread, state, ended: Condvar::new(), card, config, footprint, place, id };
+        let state = Mutex::new(State { datapath, wakers: Vec::new() });
+        let ended = Condvar::new();
+        let shared = |thread| Shared { thread, waiter, state, ended, card, config, footprint, place, id };
         match options {
             None => Ok(Self(Arc::new(shared(None)))),
             Some(options) => ProgressThread::start(options, |thread| Arc::new(shared(Some(thread)))).map(Self),
@@ -142,7 +160,7 @@ impl Communicator {
     /// Control messages sent so far.
     #[must_use]
     pub fn messages(&self) -> MessageCounts {
-        self.0.with(|engine| engine.parts.driver.messages())
+        self.0.with(|datapath| datapath.messages())
     }
 
     /// Counters of the receive workers, all together, as of their last report.
@@ -150,7 +168,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Flexio`].
     pub fn receive_statistics(&self) -> Result<Statistics> {
-        self.0.with(|engine| engine.receive_statistics())
+        self.0.with(|datapath| datapath.receive_statistics())
     }
 
     /// Counters of the send workers, all together.
@@ -158,7 +176,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Flexio`].
     pub fn send_statistics(&self) -> Result<SendReport> {
-        self.0.with(|engine| engine.send_statistics())
+        self.0.with(|datapath| datapath.send_statistics())
     }
 
     /// Whether the card says that the operation posted last is over, with the protocol on the card
@@ -168,7 +186,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Flexio`].
     pub fn is_flagged(&self) -> Result<bool> {
-        self.0.with(|engine| engine.is_flagged())
+        self.0.with(|datapath| datapath.is_flagged())
     }
 
     /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks, but for another thread that does the same.
@@ -176,7 +194,7 @@ impl Communicator {
     /// # Errors
     /// The failure of a library call; the communicator is of no use afterwards. Failures of operations are theirs ([`Failed`]).
     pub fn progress(&self) -> Result<bool> {
-        self.0.with(Engine::progress)
+        self.0.with(|datapath| datapath.progress())
     }
 
     /// When [`Communicator::progress`] is to be called next by the card's clock ([`Card::now`]), even if neither peers nor card have written
@@ -190,7 +208,7 @@ impl Communicator {
     #[doc(hidden)]
     #[must_use]
     pub fn deadline_ps(&self) -> Option<u64> {
-        self.0.with(|engine| engine.deadline_ps())
+        self.0.with(|datapath| datapath.deadline_ps())
     }
 
     /// Whether an operation is over; moves the protocol on.
@@ -203,11 +221,11 @@ impl Communicator {
             return Err(Box::new(Failed::of(Error::ForeignRequest { request: request.number() })));
         }
         let number = request.number();
-        let tested = self.0.with(|engine| {
-            if !engine.is_done(number) {
-                engine.progress().map_err(|error| Box::new(Failed::of(error)))?;
+        let tested = self.0.with(|datapath| {
+            if !datapath.requests().is_done(number) {
+                datapath.progress().map_err(|error| Box::new(Failed::of(error)))?;
             }
-            Ok::<_, Box<Failed>>(engine.take_done(number))
+            Ok::<_, Box<Failed>>(datapath.requests().take_done(number))
         });
         match tested? {
             Some(outcome) => {
@@ -225,7 +243,7 @@ impl Communicator {
     /// Whether an operation was over when the protocol was last moved on; moves nothing. False for a request of another communicator.
     #[must_use]
     pub fn is_done(&self, request: &Request) -> bool {
-        self.is_own(request) && self.0.with(|engine| engine.is_done(request.number()))
+        self.is_own(request) && self.0.with(|datapath| datapath.requests().is_done(request.number()))
     }
 
     /// Waits until an operation is over. It ends: every phase of an operation has its bound.
@@ -239,23 +257,22 @@ impl Communicator {
                 Test::Pending(pending) => request = pending,
             }
             if self.0.thread.is_some() {
-                let state = self.0.lock();
-                if !state.engine.is_done(request.number()) {
+                let mut state = self.0.lock();
+                if !state.datapath.requests().is_done(request.number()) {
                     drop(self.0.ended.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner));
                 }
             } else {
-                self.0.card.device().provider().relax().relax();
-                // There may be more ranks and threads than processors, and others want the lock.
-                std::thread::yield_now();
+                self.0.wait();
             }
         }
     }
 
     /// A poll of a request as a future.
     pub(crate) fn poll_request(&self, number: u64, waker: &Waker) -> Poll<Outcome> {
-        let moved = self.0.with(|engine| if engine.is_done(number) { Ok(false) } else { engine.progress() });
+        let moved =
+            self.0.with(|datapath| if datapath.requests().is_done(number) { Ok(false) } else { datapath.progress() });
         let mut state = self.0.lock();
-        if let Some(outcome) = state.engine.take_done(number) {
+        if let Some(outcome) = state.datapath.requests().take_done(number) {
             return Poll::Ready(outcome);
         }
         if let Err(error) = moved {
@@ -272,17 +289,18 @@ impl Communicator {
     pub(crate) fn abandon(&self, number: u64) {
         let mut state = self.0.lock();
         state.wakers.retain(|(request, _)| *request != number);
-        state.engine.abandon(number);
+        state.datapath.requests().abandon(number);
     }
 
-    /// Posts through the engine, and wakes the progress thread.
+    /// Posts, and wakes the progress thread.
     pub(crate) fn post_with(
         &self,
-        post: impl FnOnce(&mut Engine) -> Result<u64, Box<Failed>>,
+        post: impl FnOnce(&mut dyn Datapath) -> Result<u64, Box<Failed>>,
     ) -> Result<Request, Box<Failed>> {
         let number = self.0.with(post)?;
         if let Some(thread) = &self.0.thread {
             thread.notify();
+            self.0.waiter.wake();
         }
         Ok(Request::new(number, self.clone()))
     }
@@ -290,21 +308,22 @@ impl Communicator {
     /// Ends all operations of the communicator, on all ranks, as failures; it cannot be used afterwards. To be followed by tests, which
     /// give the buffers back once the card has stopped.
     pub fn cancel(&self) {
-        self.0.with(|engine| engine.fail_here(flexcast_proto::Cause::Cancelled));
+        self.0.with(|datapath| datapath.fail_here(flexcast_proto::Cause::Cancelled));
         if let Some(thread) = &self.0.thread {
             thread.notify();
+            self.0.waiter.wake();
         }
     }
 
     /// Whether no operation is under way or waits for its turn.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.0.with(|engine| engine.is_idle())
+        self.0.with(|datapath| datapath.is_idle())
     }
 
     /// What this rank and another have called, if an operation has failed because they differ and this is the rank that found it.
     #[must_use]
     pub fn disagreement(&self) -> Option<flexcast_proto::Disagreement> {
-        self.0.with(|engine| engine.parts.driver.disagreement())
+        self.0.with(|datapath| datapath.disagreement())
     }
 }

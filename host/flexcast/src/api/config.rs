@@ -8,7 +8,8 @@ use std::time::Duration;
 use flexcast_proto::{ImmediateLayout, RankInfo, chains_for};
 use flexio::CardKind;
 
-use crate::api::card::Card;
+use crate::api::card::{Card, Kind};
+use crate::datapath::udp::interface::Interface;
 use crate::dpa::units::ThreadPlacement;
 use crate::error::{Error, Result};
 use crate::plan::chains::ChainMapping;
@@ -287,7 +288,7 @@ impl Default for Config {
 }
 
 /// What a communicator takes of its card (requirements DP-20 and DP-21).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// DPA threads.
     pub threads: u32,
@@ -336,14 +337,35 @@ pub(crate) struct Derived {
 
 /// Time for recovery beside emulated cards: they are slow, and the time of some goes on while a process is not run.
 const EMULATED_RECOVERY_TIMEOUT: Duration = Duration::from_secs(1);
+/// Rate of a network interface, which nobody has measured.
+pub(crate) const ETHERNET_GBIT_PER_S: u64 = 10;
+/// How long nothing comes over a network interface before the rest counts as lost: processes are not always run.
+const ETHERNET_CUTOFF_SLACK: Duration = Duration::from_millis(20);
+/// The same for repair and everything behind it, in which other processes have a part.
+const ETHERNET_RECOVERY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The clocks of emulated cards of several processes differ by milliseconds.
 const EMULATED_CUTOFF_SLACK: Duration = Duration::from_millis(100);
 
 impl Config {
-    /// The defaults for this card: those of [`Config::default`]; beside an emulated one a cutoff slack of 100 ms, and 1 s for recovery.
+    /// The defaults for this card: those of [`Config::default`]; beside an emulated one a cutoff slack of 100 ms, and 1 s for recovery; over a
+    /// network interface chunks as long as its datagrams carry.
     #[must_use]
     pub fn for_card(card: &Card) -> Self {
-        Self::for_kind(card.device().provider().kind())
+        match card.kind() {
+            Kind::Dpa(card) => Self::for_kind(card.device().provider().kind()),
+            Kind::Udp(interface) => Self::for_interface(interface),
+        }
+    }
+
+    /// The defaults over a network interface.
+    pub(crate) fn for_interface(interface: &Interface) -> Self {
+        Self {
+            chunk_bytes: interface.chunk_bytes(),
+            recovery_timeout: ETHERNET_RECOVERY_TIMEOUT,
+            overheads: Overheads { cutoff_slack: ETHERNET_CUTOFF_SLACK, ..Overheads::default() },
+            link_gbit_per_s: ETHERNET_GBIT_PER_S,
+            ..Self::default().with_subgroups(1)
+        }
     }
 
     fn for_kind(kind: CardKind) -> Self {

@@ -5,11 +5,10 @@ use crate::api::communicator::Communicator;
 use crate::api::outcome::Failed;
 use crate::api::report::Report;
 use crate::api::request::Request;
+use crate::datapath::{Datapath, Posted};
 use crate::error::{Error, Result};
 use crate::plan::displs;
-use crate::plan::stream;
 use crate::plan::{Kind, Plan};
-use crate::protocol::engine::{Engine, Posted};
 
 impl Communicator {
     /// Bytes of `buffer` from rank `root` to all. On the root it is read, elsewhere written.
@@ -70,7 +69,8 @@ impl Communicator {
         displacements: &[u64],
     ) -> Result<Request, Box<Failed>> {
         let kind = Kind::Allgatherv { bytes: counts.to_vec() };
-        self.post_with(|engine| engine.post(kind, Some(displacements), Some(send), receive))
+        let call = Call { kind, displacements: Some(displacements) };
+        self.post_with(|datapath| post(datapath, call, Some(send), receive))
     }
 
     /// The same with the own bytes in their place in `receive` already.
@@ -84,91 +84,94 @@ impl Communicator {
         displacements: &[u64],
     ) -> Result<Request, Box<Failed>> {
         let kind = Kind::Allgatherv { bytes: counts.to_vec() };
-        self.post_with(|engine| engine.post(kind, Some(displacements), None, receive))
+        let call = Call { kind, displacements: Some(displacements) };
+        self.post_with(|datapath| post(datapath, call, None, receive))
     }
 
     fn post(&self, kind: Kind, send: Option<Buffer>, receive: Buffer) -> Result<Request, Box<Failed>> {
-        self.post_with(|engine| engine.post(kind, None, send, receive))
+        self.post_with(|datapath| post(datapath, Call { kind, displacements: None }, send, receive))
     }
 }
 
-impl Engine {
-    /// Takes an operation on, starts it if none is ahead of it, and gives the number of its request.
-    fn post(
-        &mut self,
-        kind: Kind,
-        displacements: Option<&[u64]>,
-        send: Option<Buffer>,
-        mut receive: Buffer,
-    ) -> Result<u64, Box<Failed>> {
-        let plan = match self.plan(kind, displacements, send.as_ref(), &receive) {
-            Ok(plan) => plan,
-            Err(error) => {
-                return Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }));
-            }
-        };
-        receive.tell();
-        self.posted += 1;
-        let (request, posted_ps) = (self.posted, self.card.now_ps());
-        // With the protocol on the card, that needs nobody from here on.
-        self.take_on(Posted { request, plan, send, receive, posted_ps }).inspect_err(|_| self.posted -= 1)?;
-        Ok(request)
-    }
+/// What is to be done, unchecked.
+struct Call<'c> {
+    kind: Kind,
+    displacements: Option<&'c [u64]>,
+}
 
-    /// Checks an operation's arguments.
-    fn plan(&self, kind: Kind, displacements: Option<&[u64]>, send: Option<&Buffer>, receive: &Buffer) -> Result<Plan> {
-        if let Some(failure) = self.broken {
-            return Err(Error::Broken { failure });
+/// Takes an operation on, starts it if none is ahead of it, and gives the number of its request.
+fn post(
+    datapath: &mut dyn Datapath,
+    call: Call<'_>,
+    send: Option<Buffer>,
+    mut receive: Buffer,
+) -> Result<u64, Box<Failed>> {
+    let plan = match plan(datapath, call, send.as_ref(), &receive) {
+        Ok(plan) => plan,
+        Err(error) => {
+            return Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }));
         }
-        let (operation, ranks, own) = (kind.name(), self.place.ranks(), self.place.rank());
-        match &kind {
-            Kind::Broadcast { root, .. } if *root >= ranks => {
-                let reason = format!("root {root} of {ranks} ranks: roots run from 0 to {}", ranks - 1);
-                return Err(Error::Argument { operation, reason });
-            }
-            Kind::Allgatherv { bytes } if bytes.len() != ranks as usize => {
-                let reason = format!("{} counts for {ranks} ranks: give one per rank", bytes.len());
-                return Err(Error::Argument { operation, reason });
-            }
-            _ => {}
-        }
-        let total = match &kind {
-            Kind::Allgatherv { bytes } => bytes.iter().try_fold(0u64, |sum, bytes| sum.checked_add(*bytes)),
-            Kind::Allgather { bytes } => bytes.checked_mul(u64::from(ranks)),
-            Kind::Broadcast { bytes, .. } => Some(*bytes),
-        };
-        if total.is_none() {
-            return Err(Error::Argument { operation, reason: "the contributions exceed 2^64 bytes".to_owned() });
-        }
-        let len = receive.len() as u64;
-        let displaced = match (&kind, displacements) {
-            (Kind::Allgatherv { bytes }, Some(displacements)) => {
-                displs::check(bytes, displacements, len).map_err(|reason| Error::Argument { operation, reason })?
-            }
-            _ => None,
-        };
-        let plan = Plan::new(kind, own, ranks, self.config.chunk_bytes, self.config.subgroups).displaced(displaced);
-        let needed = plan.receive_bytes();
-        if displacements.is_none() && len != needed {
-            let why = format!("contributions of {ranks} ranks");
-            return Err(Error::BufferLength { operation, which: "receive", len, needed, why });
-        }
-        if let Some(send) = send {
-            let needed = plan.block(own).bytes;
-            if send.len() as u64 != needed {
-                let why = format!("what rank {own} contributes");
-                return Err(Error::BufferLength { operation, which: "send", len: send.len() as u64, needed, why });
-            }
-        }
-        let mut table = Vec::new();
-        for stream in stream::received(self.config.transport, self.config.subgroups, self.place) {
-            let chunks = plan.space(stream, &mut table)?.chunks();
-            let psn_bits = self.derived.layout.psn_bits();
-            let limit = (u64::from(self.derived.bitmap_words) * 64).min(1 << psn_bits);
-            if chunks > limit {
-                return Err(Error::TooManyChunks { chunks, psn_bits, limit });
-            }
-        }
-        Ok(plan)
+    };
+    receive.tell();
+    let (request, posted_ps) = (datapath.requests().open(), datapath.now_ps());
+    // With the protocol on the card, that needs nobody from here on.
+    let taken = datapath.take_on(Posted { request, plan, send, receive, posted_ps });
+    taken.inspect_err(|_| datapath.requests().withdraw())?;
+    Ok(request)
+}
+
+/// Checks an operation's arguments.
+fn plan(datapath: &dyn Datapath, call: Call<'_>, send: Option<&Buffer>, receive: &Buffer) -> Result<Plan> {
+    let Call { kind, displacements } = call;
+    if let Some(failure) = datapath.broken() {
+        return Err(Error::Broken { failure });
     }
+    let (operation, place, config) = (kind.name(), datapath.place(), datapath.config());
+    let (ranks, own) = (place.ranks(), place.rank());
+    if let Some(other) = send.into_iter().chain([receive]).find(|buffer| !datapath.takes(buffer)) {
+        let reason =
+            format!("a buffer of {} bytes of another kind of card: make it by this communicator's card", other.len());
+        return Err(Error::Argument { operation, reason });
+    }
+    match &kind {
+        Kind::Broadcast { root, .. } if *root >= ranks => {
+            let reason = format!("root {root} of {ranks} ranks: roots run from 0 to {}", ranks - 1);
+            return Err(Error::Argument { operation, reason });
+        }
+        Kind::Allgatherv { bytes } if bytes.len() != ranks as usize => {
+            let reason = format!("{} counts for {ranks} ranks: give one per rank", bytes.len());
+            return Err(Error::Argument { operation, reason });
+        }
+        _ => {}
+    }
+    let total = match &kind {
+        Kind::Allgatherv { bytes } => bytes.iter().try_fold(0u64, |sum, bytes| sum.checked_add(*bytes)),
+        Kind::Allgather { bytes } => bytes.checked_mul(u64::from(ranks)),
+        Kind::Broadcast { bytes, .. } => Some(*bytes),
+    };
+    if total.is_none() {
+        return Err(Error::Argument { operation, reason: "the contributions exceed 2^64 bytes".to_owned() });
+    }
+    let len = receive.len() as u64;
+    let displaced = match (&kind, displacements) {
+        (Kind::Allgatherv { bytes }, Some(displacements)) => {
+            displs::check(bytes, displacements, len).map_err(|reason| Error::Argument { operation, reason })?
+        }
+        _ => None,
+    };
+    let plan = Plan::new(kind, own, ranks, config.chunk_bytes, config.subgroups).displaced(displaced);
+    let needed = plan.receive_bytes();
+    if displacements.is_none() && len != needed {
+        let why = format!("contributions of {ranks} ranks");
+        return Err(Error::BufferLength { operation, which: "receive", len, needed, why });
+    }
+    if let Some(send) = send {
+        let needed = plan.block(own).bytes;
+        if send.len() as u64 != needed {
+            let why = format!("what rank {own} contributes");
+            return Err(Error::BufferLength { operation, which: "send", len: send.len() as u64, needed, why });
+        }
+    }
+    datapath.check(&plan)?;
+    Ok(plan)
 }

@@ -8,7 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use flexio::{Access, MemoryRegion, SharedRegion};
 
 use crate::api::buffer::Buffer;
-use crate::api::card::Card;
+use crate::api::card::{Card, Kind};
+use crate::dpa::card::DpaCard;
 use crate::error::{Error, Result};
 use crate::memory::registration::{CacheStatistics, Limits, Range, Registration, RegistrationCache};
 
@@ -27,6 +28,11 @@ impl Region {
     pub(crate) fn expose(&self) {
         self.exposed.store(true, Ordering::Relaxed);
     }
+}
+
+fn null(len: usize) -> Error {
+    let reason = format!("a null pointer for {len} bytes: give the address of allocated memory");
+    Error::Argument { operation: "user memory", reason }
 }
 
 /// Makes [`Buffer`]s of memory that the caller has allocated. Registrations are kept in a [`RegistrationCache`]: whoever frees the memory
@@ -78,7 +84,12 @@ impl UserMemory {
         if len == 0 {
             return self.card.buffer(0);
         }
-        let registration = self.registration(start, len, access)?;
+        let Kind::Dpa(card) = self.card.kind() else {
+            let start = NonNull::new(start).ok_or_else(|| null(len))?;
+            // SAFETY: the callers of `buffer` and `source` promise just that.
+            return Ok(unsafe { Buffer::of_address(start, len) });
+        };
+        let registration = self.registration(card, start, len, access)?;
         let offset = start as u64 - registration.range().address();
         // SAFETY: only buffers access the bytes, and those that share some are only read from, as the callers of `buffer` and `source` promise.
         let view = unsafe { registration.region.view(offset as usize, len) }?;
@@ -96,21 +107,21 @@ impl UserMemory {
         if len == 0 {
             return Ok(());
         }
+        let Kind::Dpa(card) = self.card.kind() else { return Ok(()) };
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        self.registration(start, len, access).map(drop)
+        self.registration(card, start, len, access).map(drop)
     }
 
     /// Only through the unsafe functions, whose callers vouch for the memory.
-    fn registration(&self, start: *mut u8, len: usize, access: Access) -> Result<Shared> {
-        let wrong = |reason: String| Error::Argument { operation: "user memory", reason };
-        let pointer = NonNull::new(start)
-            .ok_or_else(|| wrong(format!("a null pointer for {len} bytes: give the address of allocated memory")))?;
-        let range = Range::new(start as u64, len as u64).map_err(|error| wrong(error.to_string()))?;
+    fn registration(&self, card: &DpaCard, start: *mut u8, len: usize, access: Access) -> Result<Shared> {
+        let pointer = NonNull::new(start).ok_or_else(|| null(len))?;
+        let range = Range::new(start as u64, len as u64)
+            .map_err(|error| Error::Argument { operation: "user memory", reason: error.to_string() })?;
         let mut cache = self.cache();
         let register = |_, access| {
             // SAFETY: the caller of `buffer` or `register` vouches for the memory until it is invalidated or the cache is gone, and for
             // nobody else accessing it while a buffer exists; while none exists no card is told its key.
-            let region = unsafe { MemoryRegion::register_raw(self.card.pd(), pointer, len, access) }?;
+            let region = unsafe { MemoryRegion::register_raw(card.pd(), pointer, len, access) }?;
             Ok::<_, flexio::Error>(Region { region: region.share(), exposed: AtomicBool::new(false) })
         };
         let found = cache.get(range, access, register)?;

@@ -6,7 +6,7 @@ use flexio::{
     LocalSlice, QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest, Transport,
 };
 
-use crate::api::card::Card;
+use crate::dpa::card::DpaCard;
 use crate::error::Result;
 
 /// log2 of the messages that a thread may have waiting: it has answered one before the host writes the one after the next.
@@ -50,7 +50,7 @@ pub(crate) struct MailboxTarget {
 
 impl Mailbox {
     /// For messages of at most `lines` lines, short or not.
-    pub(crate) fn new(card: &Card, handler: &EventHandler, lines: usize) -> Result<(Self, MailboxTarget)> {
+    pub(crate) fn new(card: &DpaCard, handler: &EventHandler, lines: usize) -> Result<(Self, MailboxTarget)> {
         let depths = DpaDepths { log_send: None, log_receive: Some(LOG_DEPTH) };
         let device_cq = DpaCompletionQueue::new(card.outbox(), LOG_DEPTH, CqTarget::Thread(handler))?;
         let cq = CompletionQueue::new(card.device(), 2)?;

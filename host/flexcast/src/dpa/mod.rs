@@ -1,7 +1,10 @@
 //! Datapath on the DPA: threads that receive and send, and the memory through which the host commands them.
 
+pub(crate) mod card;
 pub(crate) mod mailbox;
+pub(crate) mod part;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod targets;
 pub(crate) mod units;
+pub(crate) mod waiter;

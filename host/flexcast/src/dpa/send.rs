@@ -13,8 +13,8 @@ use flexio::{
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-use crate::api::card::Card;
 use crate::api::config::{Config, Derived};
+use crate::dpa::card::DpaCard;
 use crate::dpa::mailbox::{DeviceRange, Mailbox, MailboxTarget};
 use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
 use crate::dpa::targets::{Target, Targets};
@@ -104,7 +104,7 @@ pub(crate) struct Send {
 
 impl Send {
     pub(crate) fn new(
-        card: &Card,
+        card: &DpaCard,
         config: &Config,
         derived: &Derived,
         place: RankInfo,
@@ -190,7 +190,7 @@ impl Send {
     /// this card, what it multicasts need not come back to it.
     pub(crate) fn connect(
         &mut self,
-        card: &Card,
+        card: &DpaCard,
         (own, all): (u32, &[Endpoint]),
         q_key: u32,
         group: impl Fn(u32) -> Result<MulticastGroup>,

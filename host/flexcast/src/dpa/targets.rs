@@ -9,8 +9,8 @@ use flexio::{
     Transport,
 };
 
-use crate::api::card::Card;
 use crate::api::config::Config;
+use crate::dpa::card::DpaCard;
 use crate::endpoint::{Endpoint, Purpose};
 use crate::error::Result;
 
@@ -58,7 +58,7 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    pub(crate) fn new(card: &Card, place: RankInfo) -> Result<Self> {
+    pub(crate) fn new(card: &DpaCard, place: RankInfo) -> Result<Self> {
         let table = HostBuffer::zeroed(place.ranks() as usize * LINE_BYTES as usize)?;
         let table = MemoryRegion::register(card.pd(), table, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let ranks = (0..place.ranks()).filter(|rank| *rank != place.rank());

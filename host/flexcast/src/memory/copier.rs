@@ -8,7 +8,7 @@ use flexio::{
     SendKind, SendRequest, Transport,
 };
 
-use crate::api::card::Card;
+use crate::dpa::card::DpaCard;
 use crate::error::Result;
 
 /// Shorter blocks are copied by the host: that takes it less time than a post and a completion.
@@ -54,7 +54,7 @@ pub(crate) struct Copier {
 }
 
 impl Copier {
-    pub(crate) fn new(card: &Card) -> Result<Self> {
+    pub(crate) fn new(card: &DpaCard) -> Result<Self> {
         let cq = CompletionQueue::new(card.device(), 1)?;
         let depths = QueueDepths { send: 1, receive: 1 };
         let qp = QueuePair::new(card.pd(), Transport::Rc, &cq, &cq, depths)?;

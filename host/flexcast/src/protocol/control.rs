@@ -8,8 +8,8 @@ use flexio::{
     Retry, Transport,
 };
 
-use crate::api::card::Card;
 use crate::api::config::Config;
+use crate::dpa::card::DpaCard;
 use crate::endpoint::{Endpoint, Ends, Purpose};
 use crate::error::Result;
 use crate::requester::{INLINE_BYTES, Outcome, PROBES, Request, Requester, Wire};
@@ -124,7 +124,7 @@ impl Drop for Control {
 impl Control {
     /// A connection, not yet connected, for each of `ranks` (ascending), for messages with up to `eager_bytes` bytes of data. `restarts`: see
     /// [`Config::restarts`].
-    pub(crate) fn new(card: &Card, ranks: &[u32], eager_bytes: usize, restarts: bool) -> Result<Self> {
+    pub(crate) fn new(card: &DpaCard, ranks: &[u32], eager_bytes: usize, restarts: bool) -> Result<Self> {
         let count = ranks.len() as u32;
         let slot_bytes =
             if eager_bytes == 0 { MESSAGE_BYTES } else { (MESSAGE_BYTES + eager_bytes).next_multiple_of(64) };

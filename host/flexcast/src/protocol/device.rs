@@ -30,8 +30,8 @@ use crate::dpa::mailbox::{DeviceRange, Line, Mailbox, MailboxTarget, SHORT_BYTES
 use crate::dpa::send::Send as SendThreads;
 use crate::error::Result;
 use crate::protocol::control::{Control, Event, Read};
+use crate::protocol::conversation::PROTOCOL_VIOLATION;
 use crate::protocol::driver::{Connect, Driver, Gathered, Notice, Posting, QueuePairs, Step};
-use crate::protocol::host::PROTOCOL_VIOLATION;
 use crate::tuner::Losses;
 
 /// Longest that the progress thread takes to answer a command.

@@ -10,9 +10,9 @@ use flexcast_proto::sequencer::Turn;
 use flexcast_proto::wire::Availability;
 use flexcast_proto::{Disagreement, Failure, OperationDescriptor, PieceSet, Summary};
 
-use crate::api::card::Card;
 use crate::api::config::Config;
 use crate::api::report::{MessageCounts, Report};
+use crate::dpa::card::DpaCard;
 use crate::dpa::send::Send as SendThreads;
 use crate::endpoint::Endpoint;
 use crate::endpoint::Ends;
@@ -37,7 +37,7 @@ pub(crate) struct QueuePairs {
 /// What connects a driver to its peers.
 #[derive(Clone, Copy)]
 pub(crate) struct Connect<'c> {
-    pub(crate) card: &'c Card,
+    pub(crate) card: &'c DpaCard,
     pub(crate) config: &'c Config,
     /// Endpoints of all ranks, in order.
     pub(crate) all: &'c [Endpoint],

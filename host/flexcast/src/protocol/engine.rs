@@ -16,13 +16,15 @@ mod state;
 use flexcast_proto::wire::Availability;
 use flexcast_proto::{Cause, Failure, PieceSet};
 
+pub(crate) use descriptor::{activations_ps, descriptor};
+
 use crate::error::Result;
 use crate::p2p;
 use crate::protocol::control::Read;
 use crate::protocol::driver::{Notice, Step};
 pub(crate) use operation::Running;
 use operation::{Fault, Sending, State};
-pub(crate) use state::{Engine, Parts, Posted, Units};
+pub(crate) use state::{Engine, Parts, Units};
 
 /// Code of [`Cause::Device`] for a worker that does not answer.
 const NO_ANSWER: u16 = u16::MAX;
@@ -42,11 +44,11 @@ const STUCK_CUTOFFS: u64 = 2;
 
 impl Engine {
     /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks.
-    pub(crate) fn progress(&mut self) -> Result<bool> {
+    pub(super) fn move_on(&mut self) -> Result<bool> {
         let moved = self.advance();
         if moved.is_err() {
             // Whoever waits is to poll by itself: nothing may end any more.
-            (self.useless, self.ended) = (true, true);
+            self.requests.give_up();
         }
         moved
     }
@@ -64,7 +66,7 @@ impl Engine {
         {
             let request = posted.request;
             if let Err(failed) = self.launch(posted, now_ps) {
-                self.finish(request, Err(failed));
+                self.requests.finish(request, Err(failed));
             }
             moved = true;
         }
@@ -81,9 +83,9 @@ impl Engine {
         Ok(moved)
     }
 
-    /// When [`Engine::progress`] is to be called next, even if neither peers nor card have written anything until then, in picoseconds of the
+    /// When [`Engine::move_on`] is to be called next, even if neither peers nor card have written anything until then, in picoseconds of the
     /// card's clock; none if nothing is under way.
-    pub(crate) fn deadline_ps(&self) -> Option<u64> {
+    pub(super) fn next_ps(&self) -> Option<u64> {
         let begins = self.current.is_none() && !self.waiting.is_empty();
         if begins || self.fault.is_some() || self.notified {
             return Some(0);
@@ -97,7 +99,7 @@ impl Engine {
     }
 
     /// Ends everything because of something on this rank.
-    pub(crate) fn fail_here(&mut self, cause: Cause) {
+    pub(super) fn end_all(&mut self, cause: Cause) {
         let own = self.place.rank();
         let failure = Failure { culprit: own, witness: own, cause };
         self.parts.driver.notify(self.card.now_ps(), Notice::Failed(failure));
@@ -143,7 +145,7 @@ impl Engine {
             running.state.fail(Fault { failure, since_ps: now_ps, crash: None });
             running.report.failure = Some(failure);
         }
-        self.refuse_waiting(failure);
+        self.requests.refuse(self.waiting.drain(..), failure);
         self.poll_clock(now_ps, false)?;
         Ok(())
     }
@@ -160,7 +162,7 @@ impl Engine {
         let Availability { address, rkey } = at.unwrap_or_default();
         for (group, runs) in groups {
             let Some(tag) = group.first() else { continue };
-            let region = running.receive.region();
+            let region = running.receive.region()?;
             let reads = runs.iter().map(|run| {
                 let local = region.slice(run.offset, run.bytes as u32)?;
                 Ok(Read { from, local, remote_addr: address + run.offset, rkey, tag })

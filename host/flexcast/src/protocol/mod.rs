@@ -1,6 +1,7 @@
 //! Drivers of the protocol: they carry out what its state machine in `flexcast_proto` decides, on the host or on the card.
 
 pub(crate) mod control;
+pub(crate) mod conversation;
 pub(crate) mod device;
 pub(crate) mod driver;
 mod eager;

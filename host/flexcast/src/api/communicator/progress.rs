@@ -103,9 +103,9 @@ fn drive(shared: &Weak<Shared>, signal: &Signal) {
     loop {
         let sleep = {
             let Some(shared) = shared.upgrade() else { return };
-            let (moved, idle) = shared.with(|engine| {
-                let moved = engine.progress();
-                (moved, engine.is_idle())
+            let (moved, idle) = shared.with(|datapath| {
+                let moved = datapath.progress();
+                (moved, datapath.is_idle())
             });
             match moved {
                 Ok(true) => {
@@ -115,19 +115,26 @@ fn drive(shared: &Weak<Shared>, signal: &Signal) {
                 Ok(false) => {}
                 Err(error) => {
                     // Whoever waits or tests next is told.
-                    shared.with(|engine| engine.fault = Some(error));
+                    shared.with(|datapath| datapath.fault(error));
                     return;
                 }
+            }
+            if shared.waiter.blocks() {
+                // Sockets, posts and the end of the communicator wake it.
+                if !signal.sleep(Duration::ZERO) {
+                    return;
+                }
+                shared.wait();
+                continue;
             }
             if idle {
                 in_vain = 0;
                 Some(IDLE)
             } else {
-                let relax = shared.card.device().provider().relax();
-                relax.relax();
+                shared.waiter.wait(Duration::ZERO);
                 in_vain += 1;
                 // Virtual time goes on by looks alone.
-                (in_vain > SPINS && !relax.is_virtual()).then_some(BUSY)
+                (in_vain > SPINS && !shared.waiter.is_virtual()).then_some(BUSY)
             }
         };
         if !signal.sleep(sleep.unwrap_or(Duration::ZERO)) {

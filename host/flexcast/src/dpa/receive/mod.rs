@@ -19,8 +19,8 @@ use zerocopy::IntoBytes as _;
 
 pub(crate) use layout::{Shared, accepted, cq_memory, receive_memory, send_memory};
 
-use crate::api::card::Card;
 use crate::api::config::{Config, Derived};
+use crate::dpa::card::DpaCard;
 use crate::dpa::mailbox::{Mailbox, MailboxTarget};
 use crate::dpa::targets::Targets;
 use crate::endpoint::Endpoint;
@@ -97,7 +97,7 @@ pub(crate) struct Receive {
 
 /// What queues and memory of a receive context need.
 struct Maker<'m> {
-    card: &'m Card,
+    card: &'m DpaCard,
     config: &'m Config,
     derived: &'m Derived,
     handler: &'m EventHandler,
@@ -146,7 +146,7 @@ impl Maker<'_> {
 impl Receive {
     /// Makes queues, threads and contexts; queue pairs are not yet in their groups, or connected. Receive contexts tell a progress thread by `signals`.
     pub(crate) fn new(
-        card: &Card,
+        card: &DpaCard,
         config: &Config,
         derived: &Derived,
         place: RankInfo,
@@ -291,7 +291,7 @@ impl Receive {
     /// Joins the groups, one per subgroup, or connects to the ranks that send; and lets the threads run.
     pub(crate) fn connect(
         &mut self,
-        card: &Card,
+        card: &DpaCard,
         (own, all): (u32, &[Endpoint]),
         q_key: u32,
         group: impl Fn(u32) -> Result<MulticastGroup>,

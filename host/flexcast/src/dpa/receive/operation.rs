@@ -60,7 +60,7 @@ impl Receive {
     ) -> Result<()> {
         self.sequence += 1;
         self.reporting = reporting;
-        let region = buffer.region();
+        let region = buffer.region()?;
         for (member, context) in self.queue_pairs.iter().zip(&self.contexts).filter(|_| self.by_group_keys) {
             let space = plan.space(context.stream, &mut self.table)?;
             let (_, own_chunks) = plan.psns(own, context.stream, &space);
@@ -75,7 +75,7 @@ impl Receive {
             let (address, rkey) = buffer.expose()?;
             targets.publish(operation, address, rkey)?;
         }
-        self.write_lines(plan, own, buffer.region(), (collective_id, chunk_bytes))?;
+        self.write_lines(plan, own, buffer.region()?, (collective_id, chunk_bytes))?;
         let rows = if plan.is_equal() { 0 } else { plan.root_ranks().count() * ROW_BYTES as usize };
         self.tell(|context| {
             let by_rows = context.chunks > 0 && context.stream.peer.is_none();

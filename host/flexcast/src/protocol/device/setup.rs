@@ -17,8 +17,8 @@ use flexio::{
 use zerocopy::IntoBytes as _;
 
 use super::{COMMAND_AT, DeviceDriver, Rows, Shared};
-use crate::api::card::Card;
 use crate::api::config::Config;
+use crate::dpa::card::DpaCard;
 use crate::dpa::mailbox::{Mailbox, SHORT_BYTES};
 use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
 use crate::endpoint::Purpose;
@@ -38,7 +38,7 @@ impl DeviceDriver {
     /// Makes the thread and its queues, with a connection, not yet connected, for each of `peers` (ascending), and one for reads to each of
     /// `neighbours`. `signals`: the line by which the communicator's threads signal.
     pub(crate) fn new(
-        card: &Card,
+        card: &DpaCard,
         config: &Config,
         place: RankInfo,
         unit: u32,

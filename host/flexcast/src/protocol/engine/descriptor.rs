@@ -19,7 +19,7 @@ fn summary(plan: &Plan, chunk_bytes: u32, chains: u32) -> Summary {
 
 /// Time that the turns of an operation take beyond the data's own: activations, which queue behind the data of a turn on their way unless
 /// they have a higher priority, for which the fabric must have queues of their own.
-pub(super) fn activations_ps(plan: &Plan, config: &Config) -> u64 {
+pub(crate) fn activations_ps(plan: &Plan, config: &Config) -> u64 {
     let Order { chains, steps, .. } = order(plan, config, 0);
     let turn_bytes = plan.receive_bytes() / u64::from(plan.roots().len().max(1)) * u64::from(chains);
     let queued_bytes = if config.control_overtakes() { 0 } else { turn_bytes };
@@ -42,7 +42,7 @@ fn chunks_ps(plan: &Plan, config: &Config) -> u64 {
     threads_ps.saturating_sub(transfer_ps(bytes, config.link_gbit_per_s))
 }
 
-pub(super) fn descriptor(
+pub(crate) fn descriptor(
     plan: &Plan,
     config: &Config,
     alpha: &Alpha,

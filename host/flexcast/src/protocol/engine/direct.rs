@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::p2p::{self, Buffer};
 use crate::plan::chains::{Order, order};
 use crate::plan::{Kind, Plan};
+use crate::protocol::conversation::PROTOCOL_VIOLATION;
 use crate::protocol::driver::Notice;
-use crate::protocol::host::PROTOCOL_VIOLATION;
 use crate::tuner;
 
 /// A peer that has acknowledged nothing for so long has not been reached by any probe or restart: a connection of the library is silent for
@@ -58,7 +58,7 @@ impl Engine {
         self.carry_out(now_ps)?;
         let is_active = |running: &&mut Running| matches!(running.state, State::Active(_));
         let Some(running) = self.current.as_mut().filter(is_active) else { return Ok(()) };
-        let receive = Buffer { region: running.receive.region(), offset: 0 };
+        let receive = Buffer { region: running.receive.region()?, offset: 0 };
         let begun = self.parts.direct.as_mut().map(|group| begin(group, algorithm, &running.plan, receive));
         match begun {
             Some(Ok(true)) => self.note_direct(now_ps),

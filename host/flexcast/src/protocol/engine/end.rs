@@ -48,7 +48,7 @@ impl Engine {
             _ => {
                 self.note_silence(&running, now_ps);
                 let Running { request, send, receive, report, .. } = running;
-                self.finish(request, Ok(Done { send, receive, report }));
+                self.requests.finish(request, Ok(Done { send, receive, report }));
                 return Ok(());
             }
         }
@@ -68,7 +68,7 @@ impl Engine {
         self.ids.release(running.collective_id, now_ps);
         self.parts.receive.disarm(&mut running.receive);
         let Running { request, send, receive, report, .. } = running;
-        self.finish(request, Ok(Done { send, receive, report }));
+        self.requests.finish(request, Ok(Done { send, receive, report }));
         Ok(())
     }
 
@@ -83,7 +83,7 @@ impl Engine {
             }
         }
         let Running { request, send, receive, report, .. } = running;
-        self.finish(request, Ok(Done { send, receive, report }));
+        self.requests.finish(request, Ok(Done { send, receive, report }));
         Ok(())
     }
 
@@ -122,7 +122,7 @@ impl Engine {
             self.lost.push(receive);
             Failed { error, send: None, receive: None, report }
         };
-        self.finish(request, Err(Box::new(failed)));
+        self.requests.finish(request, Err(Box::new(failed)));
         Ok(true)
     }
 
@@ -130,6 +130,6 @@ impl Engine {
     pub(super) fn end_unstarted(&mut self, error: Error) {
         let Some(request) = self.current.as_ref().map(|running| running.request) else { return };
         let failed = self.withdraw(error);
-        self.finish(request, Err(failed));
+        self.requests.finish(request, Err(failed));
     }
 }

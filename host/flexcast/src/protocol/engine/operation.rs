@@ -6,6 +6,7 @@ use super::STUCK_CUTOFFS;
 use super::look::Gaps;
 use crate::api::buffer::Buffer;
 use crate::api::report::Report;
+use crate::error::Result;
 use crate::plan::{Missing, Plan};
 
 /// The receive contexts' part in an operation that the card has.
@@ -269,14 +270,12 @@ impl Running {
     }
 
     /// Address and local key of the own block.
-    pub(super) fn source(&self, own: u32) -> (u64, u32) {
-        match self.send.as_ref().or(self.copied.as_ref()) {
-            Some(send) => (send.region().addr().get(), send.region().lkey()),
-            None => {
-                let at = self.plan.block(own).offset;
-                (self.receive.region().addr().get() + at, self.receive.region().lkey())
-            }
-        }
+    pub(super) fn source(&self, own: u32) -> Result<(u64, u32)> {
+        let (region, at) = match self.send.as_ref().or(self.copied.as_ref()) {
+            Some(send) => (send.region()?, 0),
+            None => (self.receive.region()?, self.plan.block(own).offset),
+        };
+        Ok((region.addr().get() + at, region.lkey()))
     }
 }
 

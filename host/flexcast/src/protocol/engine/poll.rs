@@ -171,7 +171,7 @@ impl Engine {
     pub(super) fn poll_send(&mut self, now_ps: u64) -> Result<bool> {
         let own = self.place.rank();
         let Some(running) = self.current.as_mut() else { return Ok(false) };
-        let source = running.source(own);
+        let source = running.source(own)?;
         let parts = &mut self.parts;
         if parts.driver.ready_ps().is_some() {
             let posted = parts.send.posted()?;

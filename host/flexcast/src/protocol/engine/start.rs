@@ -5,10 +5,11 @@ use flexcast_proto::{Algorithm, Cause};
 
 use super::descriptor::descriptor;
 use super::operation::{Look, OwnBlock, Running, Sending, State};
-use super::{Engine, NOT_STARTED, Parts, Posted};
+use super::{Engine, NOT_STARTED, Parts};
 use crate::api::buffer::Buffer;
 use crate::api::outcome::Failed;
 use crate::api::report::{Phases, PhasesPs, Report};
+use crate::datapath::Posted;
 use crate::error::{Error, Result};
 use crate::memory::copier::Copier;
 use crate::plan::Plan;
@@ -21,7 +22,7 @@ impl Engine {
     ///
     /// # Errors
     /// The operation cannot be started: with its buffers.
-    pub(crate) fn take_on(&mut self, posted: Posted) -> Result<(), Box<Failed>> {
+    pub(super) fn begin(&mut self, posted: Posted) -> Result<(), Box<Failed>> {
         if self.current.is_some() || !self.waiting.is_empty() {
             self.waiting.push_back(posted);
             return Ok(());
@@ -114,13 +115,13 @@ impl Engine {
         running.cutoff_ps = descriptor.cutoff_ps;
         self.losses.begin();
         running.turn_ps = if self.config.transport == Transport::UcUnicast { descriptor.cutoff_ps } else { 0 };
-        let region = running.receive.region();
+        let region = running.receive.region()?;
         let posting = Posting {
             plan: &running.plan,
             config: &self.config,
             descriptor,
             turn,
-            source: running.source(own),
+            source: running.source(own)?,
             here: Availability { address: region.addr().get(), rkey: region.rkey() },
             collective_id,
             receive_sequence: parts.receive.sequence(),
@@ -160,7 +161,7 @@ impl Engine {
 
     /// Takes the current operation back after a failure to start it, with its buffers. Other ranks are told that it fails.
     pub(super) fn withdraw(&mut self, error: Error) -> Box<Failed> {
-        self.fail_here(Cause::Device(NOT_STARTED));
+        self.end_all(Cause::Device(NOT_STARTED));
         let Some(mut running) = self.current.take() else { return Box::new(Failed::of(error)) };
         if running.algorithm.is_direct() {
             self.parts.direct = None;
@@ -193,7 +194,7 @@ impl Engine {
         let is_free = self.config.transport.is_zero_copy();
         let late = is_free && driver.takes_late_copies() && by_workers;
         if late && Copier::takes(bytes) && !copier.is_busy() {
-            copier.copy((send.region(), bytes), (receive.region(), at), plan.foreign_bytes())?;
+            copier.copy((send.region()?, bytes), (receive.region()?, at), plan.foreign_bytes())?;
             return Ok((OwnBlock::Copying, None));
         }
         receive.copy_from(at as usize, send, 0, send.len())?;

@@ -3,20 +3,22 @@
 use std::collections::VecDeque;
 
 use flexcast_abi::{SendReport, Statistics};
-use flexcast_proto::{Alpha, CollectiveIds, Failure, RankInfo, StallWindow};
+use flexcast_proto::{Alpha, Cause, CollectiveIds, Disagreement, Failure, RankInfo, StallWindow};
 
 use super::Running;
 use crate::api::buffer::Buffer;
-use crate::api::card::Card;
+use crate::api::card::{Card, Kind};
 use crate::api::config::{Config, Derived};
-use crate::api::outcome::{Failed, Outcome};
-use crate::api::report::Report;
+use crate::api::outcome::Failed;
+use crate::api::report::{MessageCounts, Report};
+use crate::datapath::{Datapath, Posted, Requests};
+use crate::dpa::card::DpaCard;
 use crate::dpa::receive::Receive;
 use crate::dpa::send::Send;
 use crate::error::{Error, Result};
 use crate::memory::copier::Copier;
 use crate::p2p::Group;
-use crate::plan::Plan;
+use crate::plan::{Plan, stream};
 use crate::protocol::driver::Driver;
 use crate::tuner::{Backoff, Conditions, Losses, Slowness};
 
@@ -33,7 +35,7 @@ pub(crate) struct Parts {
 
 /// The execution units of a communicator, given back when it is dropped.
 pub(crate) struct Units {
-    pub(crate) card: Card,
+    pub(crate) card: DpaCard,
     pub(crate) units: Vec<u32>,
     pub(crate) hot_bytes: u64,
 }
@@ -52,17 +54,10 @@ pub(crate) struct Engine {
     // Buffers come after everything of the card that can reach them.
     pub(crate) current: Option<Running>,
     pub(crate) waiting: VecDeque<Posted>,
-    /// Finished operations that nobody has asked for yet, by request.
-    pub(crate) done: Vec<(u64, Outcome)>,
-    /// Operations that nobody will ask for.
-    pub(crate) abandoned: Vec<u64>,
-    /// An operation has ended, or a library call failed, since this was last taken.
-    pub(crate) ended: bool,
-    /// A library call has failed.
-    pub(crate) useless: bool,
+    pub(crate) requests: Requests,
     /// Buffers that the card may still reach.
     pub(crate) lost: Vec<Buffer>,
-    pub(crate) card: Card,
+    pub(crate) card: DpaCard,
     pub(crate) config: Config,
     pub(crate) derived: Derived,
     /// What the choice of an algorithm follows from, beside the operation.
@@ -85,17 +80,6 @@ pub(crate) struct Engine {
     pub(crate) polled_ps: u64,
     /// The driver was notified of something, or has polled something, between two calls of `progress`.
     pub(crate) notified: bool,
-    pub(crate) posted: u64,
-}
-
-/// An operation that waits for its turn.
-#[derive(Debug)]
-pub(crate) struct Posted {
-    pub(crate) request: u64,
-    pub(crate) plan: Plan,
-    pub(crate) send: Option<Buffer>,
-    pub(crate) receive: Buffer,
-    pub(crate) posted_ps: u64,
 }
 
 impl Posted {
@@ -106,54 +90,93 @@ impl Posted {
     }
 }
 
-impl Engine {
-    pub(crate) fn receive_statistics(&self) -> Result<Statistics> {
-        self.parts.receive.statistics()
+impl Datapath for Engine {
+    fn place(&self) -> RankInfo {
+        self.place
     }
 
-    pub(crate) fn send_statistics(&self) -> Result<SendReport> {
-        self.parts.send.report()
+    fn id(&self) -> u64 {
+        self.id
     }
 
-    pub(crate) fn is_flagged(&self) -> Result<bool> {
-        self.parts.driver.is_flagged()
+    fn card(&self) -> Card {
+        Card::of(Kind::Dpa(self.card.clone()))
     }
 
-    pub(crate) fn is_done(&self, request: u64) -> bool {
-        self.done.iter().any(|(number, _)| *number == request)
+    fn config(&self) -> &Config {
+        &self.config
     }
 
-    /// The end of an operation, which is given once.
-    pub(crate) fn take_done(&mut self, request: u64) -> Option<Outcome> {
-        let at = self.done.iter().position(|(number, _)| *number == request)?;
-        Some(self.done.swap_remove(at).1)
+    fn now_ps(&self) -> u64 {
+        self.card.now_ps()
     }
 
-    /// Nobody will ask for the end of an operation: its buffers are dropped then.
-    pub(crate) fn abandon(&mut self, request: u64) {
-        if self.take_done(request).is_none() {
-            self.abandoned.push(request);
+    fn broken(&self) -> Option<Failure> {
+        self.broken
+    }
+
+    fn takes(&self, buffer: &Buffer) -> bool {
+        buffer.is_registered()
+    }
+
+    fn check(&self, plan: &Plan) -> Result<()> {
+        let mut table = Vec::new();
+        for stream in stream::received(self.config.transport, self.config.subgroups, self.place) {
+            let chunks = plan.space(stream, &mut table)?.chunks();
+            let psn_bits = self.derived.layout.psn_bits();
+            let limit = (u64::from(self.derived.bitmap_words) * 64).min(1 << psn_bits);
+            if chunks > limit {
+                return Err(Error::TooManyChunks { chunks, psn_bits, limit });
+            }
         }
+        Ok(())
     }
 
-    pub(crate) fn is_idle(&self) -> bool {
+    fn take_on(&mut self, posted: Posted) -> Result<(), Box<Failed>> {
+        self.begin(posted)
+    }
+
+    fn requests(&mut self) -> &mut Requests {
+        &mut self.requests
+    }
+
+    fn progress(&mut self) -> Result<bool> {
+        self.move_on()
+    }
+
+    fn deadline_ps(&self) -> Option<u64> {
+        self.next_ps()
+    }
+
+    fn is_idle(&self) -> bool {
         self.current.is_none() && self.waiting.is_empty()
     }
 
-    pub(crate) fn finish(&mut self, request: u64, outcome: Outcome) {
-        self.ended = true;
-        match self.abandoned.iter().position(|abandoned| *abandoned == request) {
-            Some(at) => _ = self.abandoned.swap_remove(at),
-            None => self.done.push((request, outcome)),
-        }
+    fn fail_here(&mut self, cause: Cause) {
+        self.end_all(cause);
     }
 
-    /// Refuses what waits for its turn.
-    pub(crate) fn refuse_waiting(&mut self, failure: Failure) {
-        for Posted { request, send, receive, .. } in std::mem::take(&mut self.waiting) {
-            let report = Report { failure: Some(failure), ..Report::default() };
-            let error = Error::Broken { failure };
-            self.finish(request, Err(Box::new(Failed { error, send, receive: Some(receive), report })));
-        }
+    fn fault(&mut self, error: Error) {
+        self.fault = Some(error);
+    }
+
+    fn disagreement(&self) -> Option<Disagreement> {
+        self.parts.driver.disagreement()
+    }
+
+    fn messages(&self) -> MessageCounts {
+        self.parts.driver.messages()
+    }
+
+    fn is_flagged(&self) -> Result<bool> {
+        self.parts.driver.is_flagged()
+    }
+
+    fn receive_statistics(&self) -> Result<Statistics> {
+        self.parts.receive.statistics()
+    }
+
+    fn send_statistics(&self) -> Result<SendReport> {
+        self.parts.send.report()
     }
 }

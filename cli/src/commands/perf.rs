@@ -1,0 +1,95 @@
+//! `flexcast perf`.
+
+use std::process::ExitCode;
+
+use comfy_table::{CellAlignment, Table, presets};
+use flexcast::bootstrap::TcpStore;
+use flexcast::{Card, Communicator, Config, ThreadOptions, UdpOptions};
+use flexcast_cli::{note, out};
+use flexcast_lab::perf::{self, Row};
+
+use crate::perf_args::PerfArgs;
+
+pub(super) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
+    let spec = args.spec();
+    let mut options = UdpOptions::from_env()?;
+    if let Some(interface) = &args.interface {
+        options = options.interface(interface);
+    }
+    let card = open(args, &options)?;
+    let mut store = TcpStore::from_env()?;
+    let mut config = Config::for_card(&card).chains(args.chains);
+    if args.progress_thread {
+        config = config.progress_thread(Some(ThreadOptions::default()));
+    }
+    let longest = spec.sizes.iter().max().copied().unwrap_or(0);
+    config = config.max_receive_bytes(longest.saturating_mul(1024).max(64 << 20));
+    let communicator = Communicator::create(&card, &mut store, config)?;
+    let is_first = communicator.rank() == 0;
+    if is_first && let Some(interface) = card.interface() {
+        note!(
+            "{} ranks over {} ({}, MTU {} bytes), datapath {}; times are measured",
+            communicator.size(),
+            interface.name(),
+            interface.address(),
+            interface.mtu_bytes(),
+            card.datapath()
+        );
+    }
+    let rows = perf::run(&communicator, &mut store, &spec, |row| {
+        if is_first {
+            note!("{} of {} bytes: {:.1} us", row.op, row.bytes, row.median_us);
+        }
+    })?;
+    if is_first {
+        print(args, &rows)?;
+    }
+    let errors: u64 = rows.iter().map(|row| row.errors).sum();
+    Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Opens the card that is wanted.
+fn open(args: &PerfArgs, options: &UdpOptions) -> anyhow::Result<Card> {
+    let wanted = args.datapath.clone().or_else(|| std::env::var("FLEXCAST_DATAPATH").ok()).unwrap_or_default();
+    match wanted.as_str() {
+        "" | "auto" | "udp" => Ok(Card::udp(options)?),
+        other => anyhow::bail!("FLEXCAST_DATAPATH is {other:?}: has to be auto or udp here"),
+    }
+}
+
+fn print(args: &PerfArgs, rows: &[Row]) -> anyhow::Result<()> {
+    if args.json {
+        out!("{}", serde_json::json!({ "rows": rows }))?;
+        return Ok(());
+    }
+    let header = ["bytes", "median us", "p95 us", "least us", "alg GB/s", "bus GB/s", "by", "repaired", "errors"];
+    let cells = |row: &Row| {
+        [
+            row.bytes.to_string(),
+            format!("{:.1}", row.median_us),
+            format!("{:.1}", row.p95_us),
+            format!("{:.1}", row.least_us),
+            format!("{:.3}", row.algorithm_gb_per_s),
+            format!("{:.3}", row.bus_gb_per_s),
+            row.algorithm.clone(),
+            row.repaired_chunks.to_string(),
+            row.errors.to_string(),
+        ]
+    };
+    if args.csv {
+        out!("{}", header.join(","))?;
+        return rows.iter().try_for_each(|row| Ok(out!("{}", cells(row).join(","))?));
+    }
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED);
+    table.set_header(header);
+    for column in [0, 1, 2, 3, 4, 5, 7, 8] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    rows.iter().for_each(|row| _ = table.add_row(cells(row)));
+    let what = rows.first().map_or_else(String::new, |row| format!("{} among {} ranks", row.op, row.ranks));
+    out!("{what}, measured (wall time of the slowest rank)\n{table}")?;
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! Options of `flexcast perf`.
+
+use clap::Args;
+use flexcast_lab::options::whole;
+use flexcast_lab::perf::spec::{Op, Sizes, Spec};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Start one process per rank with a launcher: `mpirun -n 4 flexcast perf`, `torchrun`, `srun`; or by hand, with FLEXCAST_RANK, FLEXCAST_SIZE and \
+FLEXCAST_STORE (host:port of rank 0). FLEXCAST_INTERFACE, FLEXCAST_GROUP, FLEXCAST_PORT and FLEXCAST_TTL say where datagrams go.")]
+pub(crate) struct PerfArgs {
+    /// The collective.
+    #[arg(long, value_enum, default_value_t = Op::Allgather)]
+    op: Op,
+    /// Lengths, as a list (64,4K,1M) or doubling within a range (64:8M): bytes of each rank for an Allgather, of all for a Broadcast.
+    #[arg(long, default_value = "64:8M", value_name = "LIST|MIN:MAX")]
+    sizes: Sizes,
+    /// Operations that are timed, of each length.
+    #[arg(long, value_parser = whole::<u32>(1, 100_000), default_value_t = 20, value_name = "N")]
+    repetitions: u32,
+    /// Operations before those.
+    #[arg(long, value_parser = whole::<u32>(0, 100_000), default_value_t = 5, value_name = "N")]
+    warm_up: u32,
+    /// Allgather with the own block in its place.
+    #[arg(long)]
+    in_place: bool,
+    /// What moves the data: `udp`, or `auto`, which takes what is there [default: FLEXCAST_DATAPATH, or auto].
+    #[arg(long, value_parser = ["auto", "udp"], value_name = "NAME")]
+    pub(crate) datapath: Option<String>,
+    /// Network interface, by name or address [default: FLEXCAST_INTERFACE, or the first that can multicast].
+    #[arg(long, value_name = "NAME|ADDRESS")]
+    pub(crate) interface: Option<String>,
+    /// Ranks that multicast at the same time [default: as few as keep the links busy].
+    #[arg(long, value_parser = whole::<u32>(0, 1024), default_value_t = 0, value_name = "N")]
+    pub(crate) chains: u32,
+    /// Make progress by a thread of its own.
+    #[arg(long)]
+    pub(crate) progress_thread: bool,
+    /// Print one JSON object instead of a table.
+    #[arg(long, conflicts_with = "csv")]
+    pub(crate) json: bool,
+    /// Print comma-separated values instead of a table.
+    #[arg(long)]
+    pub(crate) csv: bool,
+}
+
+impl PerfArgs {
+    pub(crate) fn spec(&self) -> Spec {
+        Spec {
+            op: self.op,
+            sizes: self.sizes.clone(),
+            repetitions: self.repetitions,
+            warm_up: self.warm_up,
+            in_place: self.in_place,
+        }
+    }
+}

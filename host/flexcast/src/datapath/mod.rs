@@ -1,0 +1,106 @@
+//! Interface of datapaths: what carries a communicator's operations.
+//!
+//! A communicator has one of them behind [`Datapath`]: DPA threads of a card ([`Engine`](crate::protocol::engine::Engine)), or sockets
+//! ([`udp`]). Whatever it is, posts are checked alike (`api::post`), the protocol's state machine is the same, and so is how operations end
+//! ([`Requests`]).
+
+mod requests;
+pub(crate) mod udp;
+
+use std::time::Duration;
+
+use flexcast_abi::{SendReport, Statistics};
+use flexcast_proto::{Cause, Disagreement, Failure, RankInfo};
+
+use crate::api::buffer::Buffer;
+use crate::api::card::Card;
+use crate::api::config::Config;
+use crate::api::outcome::Failed;
+use crate::api::report::MessageCounts;
+use crate::error::{Error, Result};
+use crate::plan::Plan;
+pub(crate) use requests::Requests;
+
+/// An operation that waits for its turn.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    pub(crate) request: u64,
+    pub(crate) plan: Plan,
+    pub(crate) send: Option<Buffer>,
+    pub(crate) receive: Buffer,
+    pub(crate) posted_ps: u64,
+}
+
+/// What carries the operations of a communicator.
+pub(crate) trait Datapath: Send {
+    /// The rank and the number of ranks.
+    fn place(&self) -> RankInfo;
+
+    /// Number of the communicator, alike on all ranks.
+    fn id(&self) -> u64;
+
+    fn card(&self) -> Card;
+
+    fn config(&self) -> &Config;
+
+    /// The time that operations count by, in picoseconds.
+    fn now_ps(&self) -> u64;
+
+    /// Why no operation can be posted any more, if so.
+    fn broken(&self) -> Option<Failure>;
+
+    /// Whether memory can be used by operations.
+    fn takes(&self, buffer: &Buffer) -> bool;
+
+    /// Refuses operations with more chunks than the datapath has numbers for.
+    fn check(&self, plan: &Plan) -> Result<()>;
+
+    /// Takes a checked operation on: starts it if none is ahead of it, otherwise it waits for its turn.
+    ///
+    /// # Errors
+    /// The operation cannot be started: with its buffers.
+    fn take_on(&mut self, posted: Posted) -> Result<(), Box<Failed>>;
+
+    /// How operations have ended.
+    fn requests(&mut self) -> &mut Requests;
+
+    /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks.
+    fn progress(&mut self) -> Result<bool>;
+
+    /// When [`Datapath::progress`] is to be called next even if nothing comes, by [`Datapath::now_ps`]; none if nothing is under way.
+    fn deadline_ps(&self) -> Option<u64>;
+
+    /// Whether no operation is under way or waits for its turn.
+    fn is_idle(&self) -> bool;
+
+    /// Ends everything because of something on this rank.
+    fn fail_here(&mut self, cause: Cause);
+
+    /// The next call of [`Datapath::progress`] returns this.
+    fn fault(&mut self, error: Error);
+
+    fn disagreement(&self) -> Option<Disagreement>;
+
+    fn messages(&self) -> MessageCounts;
+
+    fn is_flagged(&self) -> Result<bool>;
+
+    fn receive_statistics(&self) -> Result<Statistics>;
+
+    fn send_statistics(&self) -> Result<SendReport>;
+}
+
+/// How a thread waits for a datapath without holding it.
+pub(crate) trait Waiter: Send + Sync {
+    /// Lets time pass after a look in vain: until something may have come, at most so long.
+    fn wait(&self, most: Duration);
+
+    /// Ends the waits of other threads.
+    fn wake(&self);
+
+    /// Whether [`Waiter::wait`] returns as soon as something has come; otherwise it returns at once, and is to be called again and again.
+    fn blocks(&self) -> bool;
+
+    /// Whether time goes on by waits alone.
+    fn is_virtual(&self) -> bool;
+}

@@ -1,0 +1,220 @@
+//! Datagrams: their header and their tag.
+//!
+//! All numbers are big-endian, on every computer.
+//!
+//! | Offset | Bytes | Field |
+//! |---:|---:|---|
+//! | 0 | 1 | [`VERSION`] |
+//! | 1 | 1 | kind: 1 data, 2 end, 3 acknowledgement |
+//! | 2 | 2 | rank that has sent it |
+//! | 4 | 4 | low half of the communicator's number |
+//! | 8 | 4 | operation |
+//! | 12 | 4 | data: sequence number (PSN) of the chunk; end: chunks of the sender's block; acknowledgement: chunks of the receiver's block |
+//! | 16 | 8 | tag |
+//! | 24 | | data: the chunk |
+//!
+//! The tag is the HighwayHash of header and chunk under the communicator's key, which bootstrap has distributed: what somebody without the key
+//! has made or changed is not delivered. What has been sent before is of an operation that is over, or a chunk that is there already.
+
+use highway::{HighwayHash as _, HighwayHasher, Key};
+use zerocopy::big_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Version of this format.
+pub(super) const VERSION: u8 = 1;
+/// Bytes in front of a chunk.
+pub(super) const HEADER_BYTES: usize = size_of::<Header>();
+const TAGGED_BYTES: usize = HEADER_BYTES - size_of::<U64>();
+
+const DATA: u8 = 1;
+const END: u8 = 2;
+const ACKNOWLEDGEMENT: u8 = 3;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Header {
+    version: u8,
+    kind: u8,
+    rank: U16,
+    communicator: U32,
+    operation: U32,
+    number: U32,
+    tag: U64,
+}
+
+/// What a datagram is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A chunk, by its sequence number.
+    Data { psn: u32 },
+    /// The sender has multicast its block, of so many chunks.
+    End { chunks: u32 },
+    /// The sender has seen the receiver's block up to this chunk.
+    Acknowledgement { chunks: u32 },
+}
+
+/// A datagram that is what it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Datagram<'d> {
+    pub(super) rank: u32,
+    pub(super) operation: u32,
+    pub(super) kind: Kind,
+    pub(super) chunk: &'d [u8],
+}
+
+/// Why a datagram is not delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// Too short, of another version or kind, or of another communicator.
+    Foreign,
+    /// Its tag is not that of its bytes.
+    Forged,
+}
+
+/// The key of a communicator's tags.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Secret(pub(super) [u64; 4]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl Secret {
+    /// The tag of some bytes.
+    pub(super) fn tag(&self, parts: [&[u8]; 2]) -> u64 {
+        let mut hasher = HighwayHasher::new(Key(self.0));
+        parts.into_iter().for_each(|part| hasher.append(part));
+        hasher.finalize64()
+    }
+}
+
+/// Makes and checks the datagrams of a communicator.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Codec {
+    communicator: u32,
+    rank: u32,
+    /// None: datagrams have no tags.
+    secret: Option<Secret>,
+}
+
+impl Codec {
+    pub(super) const fn new(communicator: u64, rank: u32, secret: Option<Secret>) -> Self {
+        Self { communicator: communicator as u32, rank, secret }
+    }
+
+    /// Writes a datagram to the beginning of `to`, which has room for it; gives its length.
+    pub(super) fn encode(&self, operation: u32, kind: Kind, chunk: &[u8], to: &mut [u8]) -> usize {
+        let (kind, number) = match kind {
+            Kind::Data { psn } => (DATA, psn),
+            Kind::End { chunks } => (END, chunks),
+            Kind::Acknowledgement { chunks } => (ACKNOWLEDGEMENT, chunks),
+        };
+        let mut header = Header {
+            version: VERSION,
+            kind,
+            rank: U16::new(self.rank as u16),
+            communicator: self.communicator.into(),
+            operation: operation.into(),
+            number: number.into(),
+            tag: U64::ZERO,
+        };
+        if let Some(secret) = &self.secret {
+            header.tag = secret.tag([&header.as_bytes()[..TAGGED_BYTES], chunk]).into();
+        }
+        let len = HEADER_BYTES + chunk.len();
+        let (start, rest) = to[..len].split_at_mut(HEADER_BYTES);
+        start.copy_from_slice(header.as_bytes());
+        rest.copy_from_slice(chunk);
+        len
+    }
+
+    /// Reads a datagram.
+    pub(super) fn decode<'d>(&self, bytes: &'d [u8]) -> Result<Datagram<'d>, Refused> {
+        let (header, chunk) = Header::ref_from_prefix(bytes).map_err(|_| Refused::Foreign)?;
+        if header.version != VERSION || header.communicator.get() != self.communicator {
+            return Err(Refused::Foreign);
+        }
+        let number = header.number.get();
+        let kind = match header.kind {
+            DATA => Kind::Data { psn: number },
+            END if chunk.is_empty() => Kind::End { chunks: number },
+            ACKNOWLEDGEMENT if chunk.is_empty() => Kind::Acknowledgement { chunks: number },
+            _ => return Err(Refused::Foreign),
+        };
+        if let Some(secret) = &self.secret
+            && secret.tag([&bytes[..TAGGED_BYTES], chunk]) != header.tag.get()
+        {
+            return Err(Refused::Forged);
+        }
+        Ok(Datagram { rank: header.rank.get().into(), operation: header.operation.get(), kind, chunk })
+    }
+
+    /// Whether a datagram is this rank's own, which came back. Unchecked: it is dropped in any case.
+    pub(super) fn is_own(&self, bytes: &[u8]) -> bool {
+        Header::ref_from_prefix(bytes).is_ok_and(|(header, _)| u32::from(header.rank.get()) == self.rank)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECRET: Secret = Secret([1, 2, 3, 4]);
+
+    fn codec(rank: u32, secret: Option<Secret>) -> Codec {
+        Codec::new(0x77_0000_1234, rank, secret)
+    }
+
+    #[test]
+    fn the_layout_is_big_endian() {
+        let mut bytes = [0; 64];
+        let len = codec(0x0102, None).encode(0x0304_0506, Kind::Data { psn: 0x0708_090A }, b"chunk", &mut bytes);
+        let expected = b"\x01\x01\x01\x02\x00\x00\x12\x34\x03\x04\x05\x06\x07\x08\x09\x0a\0\0\0\0\0\0\0\0chunk";
+        assert_eq!(&bytes[..len], expected);
+    }
+
+    #[test]
+    fn other_keys_communicators_and_versions_are_refused() {
+        let mut bytes = [0; 64];
+        let len = codec(3, Some(SECRET)).encode(9, Kind::End { chunks: 7 }, &[], &mut bytes);
+        let whole = &bytes[..len];
+        let other = codec(1, Some(Secret([1, 2, 3, 5])));
+        assert_eq!(other.decode(whole), Err(Refused::Forged));
+        assert_eq!(Codec::new(5, 1, Some(SECRET)).decode(whole), Err(Refused::Foreign));
+        let mut changed = whole.to_vec();
+        changed[0] = 2;
+        assert_eq!(codec(1, Some(SECRET)).decode(&changed), Err(Refused::Foreign));
+        assert!(codec(3, None).is_own(whole) && !codec(4, None).is_own(whole));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded_and_any_changed_bit_is_found(
+            rank in 0u32..1024, operation: u32, number: u32, kind in 0..3, chunk in proptest::collection::vec(any::<u8>(), 0..100),
+            bit: proptest::sample::Index,
+        ) {
+            let (kind, chunk) = match kind {
+                0 => (Kind::Data { psn: number }, chunk),
+                1 => (Kind::End { chunks: number }, vec![]),
+                _ => (Kind::Acknowledgement { chunks: number }, vec![]),
+            };
+            let mut bytes = vec![0; HEADER_BYTES + chunk.len()];
+            let len = codec(rank, Some(SECRET)).encode(operation, kind, &chunk, &mut bytes);
+            prop_assert_eq!(len, bytes.len());
+            let receiver = codec(1, Some(SECRET));
+            prop_assert_eq!(receiver.decode(&bytes), Ok(Datagram { rank, operation, kind, chunk: &chunk }));
+            let bit = bit.index(8 * len);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(receiver.decode(&bytes).is_err());
+        }
+
+        #[test]
+        fn nonsense_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            prop_assert!(codec(1, Some(SECRET)).decode(&bytes).is_err());
+        }
+    }
+}

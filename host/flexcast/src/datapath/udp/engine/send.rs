@@ -1,0 +1,86 @@
+//! The sending side: the own block as runs of datagrams, as far as the window allows.
+
+use super::Engine;
+use super::operation::Sending;
+use crate::datapath::udp::datagram::{HEADER_BYTES, Kind};
+use crate::datapath::udp::sockets::Sent;
+use crate::error::Result;
+use crate::protocol::driver::Notice;
+
+/// Most chunks of a root that are under way: what is taken from the cache, not from memory.
+pub(super) const MOST_WINDOW_CHUNKS: u32 = 1024;
+/// Runs that are sent before what has come is taken.
+const MOST_RUNS: u32 = 4;
+/// How often the end of a block is told: a lost one costs the wait for a stall.
+const ENDS: u32 = 2;
+
+impl Engine {
+    /// It is this rank's turn.
+    pub(super) fn begin_to_send(&mut self, now_ps: u64) {
+        let own = self.place.rank();
+        let Some(running) = self.current.as_mut() else { return };
+        let mut table = Vec::new();
+        let psns = running.plan.sent_psns(Self::stream(), &mut table).unwrap_or((0, 0));
+        debug_assert!(psns.1 == 0 || running.plan.block(own).bytes > 0);
+        running.sending = Some(Sending { first_psn: psns.0 as u32, chunks: psns.1 as u32, sent: 0 });
+        running.report.phases.0.sending_ps = Some(now_ps);
+    }
+
+    /// Sends what has room. Returns whether anything was sent.
+    pub(super) fn send_some(&mut self, now_ps: u64) -> Result<bool> {
+        let own = self.place.rank();
+        let Self { current, sockets, codec, window, run, config, conversation, sent: report, .. } = self;
+        let Some(running) = current.as_mut() else { return Ok(false) };
+        let Some(sending) = running.sending.as_mut() else { return Ok(false) };
+        let block = running.plan.block(own);
+        let start = block.offset as usize;
+        let bytes = running.receive.bytes().get(start..start + block.bytes as usize).unwrap_or_default();
+        let chunk_bytes = config.chunk_bytes as usize;
+        let datagram_bytes = HEADER_BYTES + chunk_bytes;
+        let mut moved = false;
+        for _ in 0..MOST_RUNS {
+            let room = window.room(sending.sent).min(sending.chunks - sending.sent);
+            if room == 0 {
+                break;
+            }
+            let count = room.min(sockets.run_of(datagram_bytes) as u32);
+            let mut len = 0;
+            for at in sending.sent..sending.sent + count {
+                let from = at as usize * chunk_bytes;
+                let chunk = &bytes[from..bytes.len().min(from + chunk_bytes)];
+                let psn = sending.first_psn + at;
+                len += codec.encode(running.operation, Kind::Data { psn }, chunk, &mut run[len..]);
+            }
+            match sockets.multicast(&run[..len], datagram_bytes)? {
+                Sent::All | Sent::Lost => {
+                    sending.sent += count;
+                    report.posted += u64::from(count);
+                    moved = true;
+                }
+                Sent::Single => moved = true,
+                Sent::Full => {
+                    moved = true;
+                    break;
+                }
+            }
+        }
+        if sending.sent < sending.chunks {
+            if window.room(sending.sent) == 0 {
+                window.wait(sending.sent, now_ps);
+            }
+            return Ok(moved);
+        }
+        let chunks = sending.chunks;
+        running.sending = None;
+        running.report.phases.0.sent_ps = Some(now_ps);
+        if chunks > 0 {
+            for _ in 0..ENDS {
+                let len = codec.encode(running.operation, Kind::End { chunks }, &[], run);
+                sockets.multicast(&run[..len], datagram_bytes)?;
+            }
+        }
+        conversation.notify(now_ps, Notice::Sent);
+        self.carry_out(now_ps)?;
+        Ok(true)
+    }
+}

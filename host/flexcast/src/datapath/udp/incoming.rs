@@ -1,0 +1,258 @@
+//! Receiving side of an operation: places of chunks, and losses.
+//!
+//! A root's chunks come in the order of their numbers, unless the network reorders. A chunk that later ones have overtaken by more than a window
+//! is lost; so is one before the end that its root has told. The window grows when a chunk comes that was given up.
+
+use flexcast_proto::{PieceSet, Pieces, ReceiveSpace};
+
+use crate::error::Result;
+use crate::plan::stream::Stream;
+use crate::plan::{Missing, Plan};
+
+const ALL: Stream = Stream { subgroup: 0, peer: None };
+/// Chunks by which others may overtake one that is not lost, at first and at most.
+const FIRST_REORDER_CHUNKS: u32 = 16;
+const MOST_REORDER_CHUNKS: u32 = 4096;
+
+/// A root's block.
+#[derive(Clone, Copy, Debug)]
+struct Root {
+    rank: u32,
+    first_psn: u32,
+    chunks: u32,
+    /// Chunks up to the latest that has come, or that the root says that it has sent.
+    seen: u32,
+    /// The same as of the last acknowledgement.
+    told: u32,
+    /// Chunks that have not come, of those seen.
+    holes: u32,
+}
+
+/// What has become of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It is in its place.
+    New,
+    /// It was there.
+    Duplicate,
+    /// It has no place.
+    OutOfRange,
+    /// It is too long or too short for its place.
+    WrongLength,
+}
+
+/// The receiving side of an operation.
+#[derive(Debug, Default)]
+pub(super) struct Incoming {
+    roots: Vec<Root>,
+    /// A bit for each chunk that is there.
+    bits: Vec<u64>,
+    /// Chunks of each piece that are not.
+    lacking: Vec<u32>,
+    /// Chunks that are not there.
+    remaining: u64,
+    /// Chunks that came, of this operation.
+    came: u64,
+    /// Pieces of others that are whole, since this was last asked.
+    whole: PieceSet,
+    /// Pieces that have been given up.
+    lost: PieceSet,
+    /// Pieces with holes that have not been given up.
+    suspect: PieceSet,
+    reorder_chunks: u32,
+}
+
+impl Incoming {
+    /// Begins an operation.
+    pub(super) fn restart(&mut self, plan: &Plan, pieces: &Pieces) -> Result<()> {
+        let mut table = Vec::new();
+        let space = plan.space(ALL, &mut table)?;
+        self.bits.clear();
+        self.bits.resize(space.chunks().div_ceil(64) as usize, 0);
+        self.lacking.clear();
+        self.lacking.resize(pieces.all().len() as usize, 0);
+        self.roots.clear();
+        self.remaining = 0;
+        let Self { whole, lost, suspect, .. } = self;
+        [whole, lost, suspect].into_iter().for_each(PieceSet::clear);
+        for rank in plan.root_ranks() {
+            let (first_psn, chunks) = plan.psns(rank, ALL, &space);
+            let own = rank == plan.own();
+            let (first_psn, chunks) = (first_psn as u32, chunks as u32);
+            // The own block does not come.
+            let seen = if own { chunks } else { 0 };
+            self.roots.push(Root { rank, first_psn, chunks, seen, told: seen, holes: 0 });
+            if own {
+                continue;
+            }
+            self.remaining += u64::from(chunks);
+            let each = pieces.chunks(chunks.into());
+            let of_rank = pieces.range(rank);
+            for (number, piece) in (0u64..).zip(of_rank) {
+                let left = u64::from(chunks).saturating_sub(number * each).min(each);
+                self.lacking[piece as usize] = left as u32;
+                if left == 0 {
+                    self.whole.insert(piece);
+                }
+            }
+        }
+        self.came = 0;
+        self.reorder_chunks = self.reorder_chunks.max(FIRST_REORDER_CHUNKS);
+        Ok(())
+    }
+
+    /// Takes a chunk to its place.
+    pub(super) fn take(
+        &mut self,
+        plan: &Plan,
+        pieces: &Pieces,
+        space: &ReceiveSpace<'_>,
+        (psn, chunk): (u32, &[u8]),
+        receive: &mut [u8],
+    ) -> Taken {
+        let Some((rank, place)) = plan.place(psn.into(), ALL, space) else { return Taken::OutOfRange };
+        let Some(root) = self.roots.get_mut(place.root as usize).filter(|root| root.rank != plan.own()) else {
+            return Taken::OutOfRange;
+        };
+        if place.bytes as usize != chunk.len() {
+            return Taken::WrongLength;
+        }
+        let (word, bit) = (psn as usize / 64, 1u64 << (psn % 64));
+        if self.bits[word] & bit != 0 {
+            return Taken::Duplicate;
+        }
+        let start = place.offset as usize;
+        let Some(to) = receive.get_mut(start..start + chunk.len()) else { return Taken::OutOfRange };
+        to.copy_from_slice(chunk);
+        self.bits[word] |= bit;
+        self.remaining -= 1;
+        self.came += 1;
+        let number = place.chunk as u32;
+        if number >= root.seen {
+            let gap = root.seen..number;
+            root.holes += gap.len() as u32;
+            root.seen = number + 1;
+            let chunks = u64::from(root.chunks);
+            note(&mut self.suspect, pieces, rank, chunks, gap);
+        } else {
+            root.holes -= 1;
+        }
+        if let Some(piece) = pieces.of_chunk(rank, root.chunks.into(), number.into()) {
+            let lacking = &mut self.lacking[piece as usize];
+            *lacking -= 1;
+            if self.lost.contains(piece) {
+                // It was only late.
+                self.reorder_chunks = (2 * self.reorder_chunks).min(MOST_REORDER_CHUNKS);
+            }
+            if *lacking == 0 {
+                self.whole.insert(piece);
+                self.suspect.remove(piece);
+            }
+        }
+        Taken::New
+    }
+
+    /// A root has sent its block.
+    pub(super) fn ended(&mut self, pieces: &Pieces, rank: u32, chunks: u32) -> Taken {
+        let Some(root) = self.roots.iter_mut().find(|root| root.rank == rank) else { return Taken::OutOfRange };
+        if root.chunks != chunks {
+            return Taken::WrongLength;
+        }
+        let gap = root.seen..chunks;
+        root.holes += gap.len() as u32;
+        root.seen = chunks;
+        note(&mut self.suspect, pieces, rank, chunks.into(), gap);
+        Taken::New
+    }
+
+    /// Chunks that have not come.
+    pub(super) const fn remaining(&self) -> u64 {
+        self.remaining
+    }
+
+    /// A number that grows while chunks come.
+    pub(super) const fn came(&self) -> u64 {
+        self.came
+    }
+
+    /// Roots of which `step` chunks or more have been seen since the last acknowledgement, and how many have been seen.
+    pub(super) fn acknowledgements(&mut self, step: u32, mut tell: impl FnMut(u32, u32)) {
+        for root in self.roots.iter_mut().filter(|root| root.seen - root.told >= step && root.seen < root.chunks) {
+            root.told = root.seen;
+            tell(root.rank, root.seen);
+        }
+    }
+
+    /// Whether every root has told its end, and something is missing.
+    pub(super) fn is_over(&self) -> bool {
+        self.remaining > 0 && self.roots.iter().all(|root| root.seen == root.chunks)
+    }
+
+    /// Whether chunks have been overtaken that have not been given up.
+    pub(super) const fn is_suspicious(&self) -> bool {
+        !self.suspect.is_empty()
+    }
+
+    /// Pieces that are lost, each once: all of it has been overtaken by more than the window, or, if `quiet`, at all.
+    pub(super) fn take_lost(&mut self, pieces: &Pieces, quiet: bool) -> PieceSet {
+        let mut lost = PieceSet::EMPTY;
+        let window = if quiet { 0 } else { self.reorder_chunks };
+        for piece in self.suspect.iter() {
+            let Some((rank, number)) = pieces.place(piece) else { continue };
+            let Some(root) = self.roots.iter().find(|root| root.rank == rank) else { continue };
+            let each = pieces.chunks(root.chunks.into());
+            let end = ((u64::from(number) + 1) * each).min(root.chunks.into());
+            if end + u64::from(window) <= root.seen.into() || (quiet && end <= root.seen.into()) {
+                lost.insert(piece);
+            }
+        }
+        self.suspect = self.suspect.without(&lost);
+        self.lost = self.lost.or(&lost);
+        lost
+    }
+
+    /// Gives up all that has not come; the pieces that are not whole.
+    pub(super) fn give_up(&mut self, pieces: &Pieces) -> PieceSet {
+        let incomplete: PieceSet = pieces.all().iter().filter(|piece| self.lacking[*piece as usize] > 0).collect();
+        self.suspect = PieceSet::EMPTY;
+        self.lost = self.lost.or(&incomplete);
+        incomplete
+    }
+
+    /// Pieces of others that have become whole since this was last asked.
+    pub(super) fn take_whole(&mut self) -> PieceSet {
+        std::mem::replace(&mut self.whole, PieceSet::EMPTY)
+    }
+
+    /// The chunks that are missing of some pieces.
+    pub(super) fn missing(&self, plan: &Plan, pieces: &Pieces, of: &PieceSet) -> Result<Missing> {
+        let mut missing = Missing::new();
+        let mut table = Vec::new();
+        let space = plan.space(ALL, &mut table)?;
+        for piece in of.iter() {
+            let Some((rank, number)) = pieces.place(piece) else { continue };
+            let Some(root) = self.roots.iter().find(|root| root.rank == rank) else { continue };
+            let each = pieces.chunks(root.chunks.into());
+            let first = u64::from(number) * each;
+            for chunk in first..(first + each).min(root.chunks.into()) {
+                let psn = u64::from(root.first_psn) + chunk;
+                if self.bits[psn as usize / 64] & 1 << (psn % 64) != 0 {
+                    continue;
+                }
+                if let Some((rank, place)) = plan.place(psn, ALL, &space) {
+                    missing.add(rank, &place);
+                }
+            }
+        }
+        missing.sort();
+        Ok(missing)
+    }
+}
+
+/// Notes the pieces to which the chunks of a gap belong.
+fn note(suspect: &mut PieceSet, pieces: &Pieces, rank: u32, chunks: u64, gap: std::ops::Range<u32>) {
+    let piece = |chunk: u32| pieces.of_chunk(rank, chunks, chunk.into());
+    if let (Some(first), Some(last)) = (gap.clone().next().and_then(piece), gap.clone().last().and_then(piece)) {
+        suspect.insert_range(first..last + 1);
+    }
+}

@@ -1,0 +1,374 @@
+//! Network interfaces of this computer.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::{InterfaceFlags, if_nametoindex};
+use nix::sys::socket::{getsockopt, sockopt};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::datagram::HEADER_BYTES;
+use super::tap::MakeTap;
+use crate::error::{Error, Result};
+
+/// Port of the data unless another is asked for. Communicators that share it have groups and keys of their own.
+pub const DEFAULT_PORT: u16 = 17110;
+/// Longest link MTU that is made use of: jumbo frames. Longer ones, such as that of the loopback interface, lose too much with one datagram.
+const MOST_MTU_BYTES: u32 = 9000;
+/// Shortest link MTU: what IPv6 demands.
+const LEAST_MTU_BYTES: u32 = 1280;
+const UDP_BYTES: u32 = 8;
+
+/// How collectives go over an Ethernet interface.
+///
+/// ```
+/// let options = flexcast::UdpOptions::default().interface("eth0").port(4711);
+/// # let _ = options;
+/// ```
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub struct UdpOptions {
+    /// The interface, by its name or one of its addresses. Default: the first that is up, can multicast and has an address; else the loopback interface.
+    pub interface: Option<String>,
+    /// The multicast group, IPv4 or IPv6, alike on all ranks. Default: of 239.0.0.0/8 or ff15::/16, another one for each communicator.
+    pub group: Option<IpAddr>,
+    /// The UDP port of the data, alike on all ranks. Default [`DEFAULT_PORT`].
+    pub port: Option<u16>,
+    /// How many routers multicast datagrams may pass, plus one. Default 1: none.
+    pub ttl: Option<u32>,
+    /// Datagrams go without tags: whoever can send to the group can then change what is received. Default false.
+    pub unauthenticated: bool,
+    /// Sees each datagram before the datapath does; for tests.
+    pub(crate) tap: Option<MakeTap>,
+}
+
+impl fmt::Debug for UdpOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { interface, group, port, ttl, unauthenticated, tap } = self;
+        let mut options = f.debug_struct("UdpOptions");
+        options.field("interface", interface).field("group", group).field("port", port).field("ttl", ttl);
+        options.field("unauthenticated", unauthenticated).field("tap", &tap.is_some()).finish()
+    }
+}
+
+impl UdpOptions {
+    /// The defaults, changed by the variables `FLEXCAST_INTERFACE`, `FLEXCAST_GROUP`, `FLEXCAST_PORT`, `FLEXCAST_TTL` and
+    /// `FLEXCAST_UNAUTHENTICATED` (1 or 0).
+    ///
+    /// # Errors
+    /// [`Error::Variable`]: one has a value that it cannot have.
+    pub fn from_env() -> Result<Self> {
+        Ok(Self {
+            interface: std::env::var("FLEXCAST_INTERFACE").ok().filter(|name| !name.is_empty()),
+            group: variable("FLEXCAST_GROUP", "a multicast address, such as 239.1.2.3 or ff15::1")?,
+            port: variable("FLEXCAST_PORT", "a port from 1 to 65535")?,
+            ttl: variable("FLEXCAST_TTL", "a number of hops from 1 to 255")?,
+            unauthenticated: variable::<u8>("FLEXCAST_UNAUTHENTICATED", "0 or 1")?.unwrap_or(0) != 0,
+            tap: None,
+        })
+    }
+
+    /// The same with this interface.
+    #[must_use]
+    pub fn interface(mut self, interface: impl Into<String>) -> Self {
+        self.interface = Some(interface.into());
+        self
+    }
+
+    /// The same with this group.
+    #[must_use]
+    pub fn group(mut self, group: IpAddr) -> Self {
+        self.group = Some(group);
+        self
+    }
+
+    /// The same with this port.
+    #[must_use]
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = Some(port);
+        self
+    }
+
+    /// The same with this number of hops.
+    #[must_use]
+    pub fn ttl(mut self, ttl: u32) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// The same with or without tags.
+    #[must_use]
+    pub fn unauthenticated(mut self, unauthenticated: bool) -> Self {
+        self.unauthenticated = unauthenticated;
+        self
+    }
+
+    #[doc(hidden)]
+    #[must_use]
+    pub fn tap(mut self, tap: MakeTap) -> Self {
+        self.tap = Some(tap);
+        self
+    }
+
+    fn check(&self) -> Result<()> {
+        if let Some(group) = self.group.filter(|group| !group.is_multicast()) {
+            let reason = "is no multicast address: give one of 224.0.0.0/4 or ff00::/8".to_owned();
+            return Err(Error::Interface { name: group.to_string(), reason });
+        }
+        if let Some(ttl) = self.ttl.filter(|ttl| !(1..=255).contains(ttl)) {
+            return Err(Error::Config { what: "ttl", value: ttl.into(), limit: "1 to 255".to_owned() });
+        }
+        if self.port == Some(0) {
+            return Err(Error::Config { what: "port", value: 0, limit: "1 to 65535, alike on all ranks".to_owned() });
+        }
+        Ok(())
+    }
+}
+
+/// The value of a variable, if it is set and not empty.
+fn variable<T: std::str::FromStr>(name: &'static str, limit: &'static str) -> Result<Option<T>> {
+    match std::env::var(name) {
+        Ok(value) if !value.is_empty() => match value.parse() {
+            Ok(value) => Ok(Some(value)),
+            Err(_) => Err(Error::Variable { name, value, limit }),
+        },
+        _ => Ok(None),
+    }
+}
+
+/// A network interface that carries collectives. A clone is the same interface.
+#[derive(Clone)]
+pub struct Interface(Arc<Opened>);
+
+struct Opened {
+    name: String,
+    index: u32,
+    address: IpAddr,
+    mtu_bytes: u32,
+    options: UdpOptions,
+    origin: Instant,
+    serial: AtomicU32,
+}
+
+impl fmt::Debug for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Opened { name, address, mtu_bytes, .. } = &*self.0;
+        f.debug_struct("Interface").field("name", name).field("address", address).field("mtu", mtu_bytes).finish()
+    }
+}
+
+/// An address of an interface.
+#[derive(Debug, PartialEq, Eq)]
+struct Candidate {
+    name: String,
+    address: IpAddr,
+    is_loopback: bool,
+    can_multicast: bool,
+}
+
+/// The addresses of interfaces that are up.
+fn candidates() -> Result<Vec<Candidate>> {
+    let failed = |errno: nix::errno::Errno| Error::Socket {
+        what: "list of interfaces".to_owned(),
+        source: errno.into(),
+        next: "see whether `ip addr` lists any",
+    };
+    let mut all = Vec::new();
+    for entry in getifaddrs().map_err(failed)? {
+        let Some(storage) = entry.address else { continue };
+        let v4 = storage.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+        let v6 = || storage.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip()));
+        let Some(address) = v4.or_else(v6) else { continue };
+        if !entry.flags.contains(InterfaceFlags::IFF_UP) {
+            continue;
+        }
+        let is_loopback = entry.flags.contains(InterfaceFlags::IFF_LOOPBACK);
+        let can_multicast = entry.flags.contains(InterfaceFlags::IFF_MULTICAST);
+        all.push(Candidate { name: entry.interface_name, address, is_loopback, can_multicast });
+    }
+    Ok(all)
+}
+
+/// Chooses an address of an interface, of the family of `group` if there is one; of both families the fourth.
+fn choose(all: &[Candidate], wanted: Option<&str>, group: Option<IpAddr>) -> Result<usize> {
+    let name = || wanted.unwrap_or("any interface").to_owned();
+    let is_wanted = |candidate: &Candidate| match wanted {
+        Some(wanted) => candidate.name == wanted || wanted.parse() == Ok(candidate.address),
+        // Loopback does, where ranks are processes of one computer, although it does not say so.
+        None => candidate.can_multicast || candidate.is_loopback,
+    };
+    let fits = |candidate: &Candidate| group.is_none_or(|group| group.is_ipv4() == candidate.address.is_ipv4());
+    let rank = |candidate: &Candidate| (candidate.is_loopback, !candidate.address.is_ipv4());
+    let chosen = all.iter().enumerate().filter(|(_, candidate)| is_wanted(candidate) && fits(candidate));
+    if let Some((at, _)) = chosen.min_by_key(|(at, candidate)| (rank(candidate), *at)) {
+        return Ok(at);
+    }
+    let known: Vec<String> =
+        all.iter().map(|candidate| format!("{} ({})", candidate.name, candidate.address)).collect();
+    let of = if group.is_some() { " with an address of the group's family" } else { "" };
+    let reason = format!("is no interface that is up{of}; there are: {}", known.join(", "));
+    Err(Error::Interface { name: name(), reason })
+}
+
+/// The path MTU from an address to where it multicasts, if the system tells.
+fn path_mtu_bytes(address: IpAddr) -> Option<u32> {
+    let IpAddr::V4(own) = address else { return None };
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).ok()?;
+    socket.set_multicast_if_v4(&own).ok()?;
+    // No datagram is sent.
+    socket.connect(&SocketAddr::from((Ipv4Addr::new(239, 1, 1, 1), 9)).into()).ok()?;
+    u32::try_from(getsockopt(&socket, sockopt::IpMtu).ok()?).ok()
+}
+
+/// Bytes that a frame of an interface carries.
+fn mtu_bytes(name: &str) -> Option<u32> {
+    std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?.trim().parse().ok()
+}
+
+impl Interface {
+    /// Finds the interface that `options` want.
+    pub(crate) fn open(options: &UdpOptions) -> Result<Self> {
+        options.check()?;
+        let all = candidates()?;
+        let at = choose(&all, options.interface.as_deref(), options.group)?;
+        let Candidate { name, address, .. } = &all[at];
+        let index = if_nametoindex(name.as_str())
+            .map_err(|errno| Error::Interface { name: name.clone(), reason: format!("has gone meanwhile: {errno}") })?;
+        let socket = path_mtu_bytes(*address);
+        let mtu_bytes = socket.or_else(|| mtu_bytes(name)).unwrap_or(LEAST_MTU_BYTES);
+        if mtu_bytes < LEAST_MTU_BYTES {
+            let reason = format!("has an MTU of {mtu_bytes} bytes, at least {LEAST_MTU_BYTES} are needed: raise it");
+            return Err(Error::Interface { name: name.clone(), reason });
+        }
+        Ok(Self(Arc::new(Opened {
+            name: name.clone(),
+            index,
+            address: *address,
+            mtu_bytes: mtu_bytes.min(MOST_MTU_BYTES),
+            options: options.clone(),
+            origin: Instant::now(),
+            serial: AtomicU32::new(0),
+        })))
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Its address: peers connect to it.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.0.address
+    }
+
+    /// Bytes of an IP packet that are made use of: the interface's MTU, at most 9000.
+    #[must_use]
+    pub fn mtu_bytes(&self) -> u32 {
+        self.0.mtu_bytes
+    }
+
+    pub(super) fn index(&self) -> u32 {
+        self.0.index
+    }
+
+    pub(super) fn options(&self) -> &UdpOptions {
+        &self.0.options
+    }
+
+    /// Bytes of the operation's data that a datagram carries.
+    pub(crate) fn chunk_bytes(&self) -> u32 {
+        let ip_bytes = if self.0.address.is_ipv4() { 20 } else { 40 };
+        self.0.mtu_bytes - ip_bytes - UDP_BYTES - HEADER_BYTES as u32
+    }
+
+    /// The time since it was opened, in picoseconds.
+    pub(crate) fn now_ps(&self) -> u64 {
+        u64::try_from(self.0.origin.elapsed().as_nanos().saturating_mul(1000)).unwrap_or(u64::MAX)
+    }
+
+    /// A number that no other communicator of this interface has had.
+    pub(super) fn next_serial(&self) -> u32 {
+        self.0.serial.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
+    /// The group of a communicator.
+    pub(super) fn group(&self, communicator: u64) -> IpAddr {
+        let hash = communicator.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0.options.group.unwrap_or_else(|| {
+            let [a, b, c, d, ..] = hash.to_be_bytes();
+            match self.0.address {
+                // None of 239.255.0.0/16, where other protocols of a site live.
+                IpAddr::V4(_) => Ipv4Addr::new(239, a & 0x7F, b, c).into(),
+                IpAddr::V6(_) => {
+                    let [high, low] = [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])];
+                    Ipv6Addr::new(0xFF15, 0, 0, 0, 0, 0xF1EC, high, low).into()
+                }
+            }
+        })
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.0.options.port.unwrap_or(DEFAULT_PORT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<Candidate> {
+        let of = |name: &str, address: &str, is_loopback, can_multicast| Candidate {
+            name: name.to_owned(),
+            address: address.parse().unwrap(),
+            is_loopback,
+            can_multicast,
+        };
+        vec![
+            of("lo", "127.0.0.1", true, false),
+            of("tun0", "10.8.0.1", false, false),
+            of("eth0", "fe80::1", false, true),
+            of("eth0", "10.0.0.1", false, true),
+            of("eth1", "10.1.0.1", false, true),
+        ]
+    }
+
+    fn chosen(wanted: Option<&str>, group: Option<&str>) -> Result<String, String> {
+        let group = group.map(|group| group.parse().unwrap());
+        choose(&all(), wanted, group).map(|at| all()[at].address.to_string()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_first_interface_that_can_multicast_is_taken_and_others_by_name_or_address() {
+        assert_eq!(chosen(None, None).unwrap(), "10.0.0.1");
+        assert_eq!(chosen(None, Some("ff15::1")).unwrap(), "fe80::1");
+        assert_eq!(chosen(Some("eth1"), None).unwrap(), "10.1.0.1");
+        assert_eq!(chosen(Some("127.0.0.1"), None).unwrap(), "127.0.0.1");
+        assert_eq!(chosen(Some("tun0"), None).unwrap(), "10.8.0.1");
+        let text = chosen(Some("eth7"), None).unwrap_err();
+        assert!(text.contains("eth7") && text.contains("eth1 (10.1.0.1)"), "{text}");
+        let text = chosen(Some("eth1"), Some("ff15::1")).unwrap_err();
+        assert!(text.contains("family"), "{text}");
+        assert_eq!(choose(&all()[..1], None, None).unwrap(), 0);
+    }
+
+    #[test]
+    fn options_that_cannot_be_are_refused_with_the_limit() {
+        let text = |options: UdpOptions| Interface::open(&options).unwrap_err().to_string();
+        assert!(text(UdpOptions::default().group([10, 0, 0, 1].into())).contains("no multicast address"));
+        assert!(text(UdpOptions::default().ttl(0)).contains("1 to 255"));
+        assert!(text(UdpOptions::default().port(0)).contains("1 to 65535"));
+    }
+
+    #[test]
+    fn each_communicator_has_a_group_of_its_own() {
+        let interface = Interface::open(&UdpOptions::default().interface("lo")).unwrap();
+        let groups: std::collections::BTreeSet<_> = (0..1000u64).map(|id| interface.group(id << 32)).collect();
+        assert!(groups.len() > 990 && groups.iter().all(IpAddr::is_multicast));
+    }
+}

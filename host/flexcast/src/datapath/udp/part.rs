@@ -1,0 +1,332 @@
+//! Creation of a communicator over an Ethernet interface.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
+
+use flexcast_proto::RankInfo;
+use socket2::Socket;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::datagram::Secret;
+use super::engine::{Engine, Links};
+use super::interface::Interface;
+use super::mesh::{self, Connect, Mesh};
+use super::sockets::{self, Sockets, at};
+use super::waiter::SocketWaiter;
+use crate::api::config::{Config, Control, ETHERNET_GBIT_PER_S};
+use crate::error::{Error, Result};
+use crate::plan::stream::Transport;
+use crate::protocol::peers::peers;
+
+const MAGIC: [u8; 4] = *b"FXUD";
+/// Version of what ranks tell one another, and of all that they send afterwards.
+const VERSION: u32 = 1;
+
+/// Most chunks of an operation: what their numbers reach.
+const MOST_CHUNKS: u64 = 1 << 31;
+
+/// What a rank tells the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Endpoint {
+    magic: [u8; 4],
+    version: U32,
+    rank: U32,
+    ranks: U32,
+    communicator: U64,
+    /// Ranks of one computer, and one network namespace of it, tell the same.
+    host: U64,
+    /// IPv6, or IPv4 mapped to it.
+    address: [u8; 16],
+    udp_port: U32,
+    tcp_port: U32,
+    chunk_bytes: U32,
+    /// 1: no tags.
+    unauthenticated: U32,
+    /// Bytes that may wait in its receive buffer.
+    receive_bytes: U64,
+    /// Alike on all ranks.
+    group: [u8; 16],
+    port: U32,
+    eager_bytes: U32,
+    chains: U32,
+    zero: U32,
+    chain_mapping: U64,
+    /// Of rank 0, it is the communicator's.
+    secret: [U64; 4],
+}
+
+/// A number of this computer, or of a network namespace of it: what is sent there is received there.
+fn host() -> u64 {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    let words = boot.bytes().chain(namespace.to_string_lossy().bytes().collect::<Vec<_>>());
+    flexcast_proto::digest(words.map(u64::from))
+}
+
+fn v6(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+fn socket_failed(what: &str, source: std::io::Error) -> Error {
+    Error::Socket { what: what.to_owned(), source, next: "try again" }
+}
+
+/// A communicator that knows its own sockets and not yet those of the others.
+pub(crate) struct Part {
+    interface: Interface,
+    place: RankInfo,
+    config: Config,
+    socket: Socket,
+    listener: TcpListener,
+    own: Endpoint,
+}
+
+impl Part {
+    /// Makes the sockets of rank `rank` of `ranks`.
+    pub(crate) fn new(interface: &Interface, rank: u32, ranks: u32, config: Config) -> Result<Self> {
+        let place = RankInfo::new(rank, ranks)?;
+        let refuse = |what, value: u64, limit: &str| Err(Error::Config { what, value, limit: limit.to_owned() });
+        if config.control == Control::Device {
+            return refuse("control", config.control as u64, "host over an Ethernet interface, which has no DPA");
+        }
+        if config.chunk_bytes < 64 {
+            return refuse("chunk_bytes", config.chunk_bytes.into(), "at least 64");
+        }
+        if config.eager_bytes > crate::api::config::MAX_EAGER_BYTES {
+            return refuse("eager_bytes", config.eager_bytes.into(), "at most 65536");
+        }
+        if config.chains > flexcast_proto::MAX_RANKS {
+            return refuse("chains", config.chains.into(), "at most 1024");
+        }
+        config.chain_mapping.check(ranks, config.chains)?;
+        let mut config = config.with_table();
+        config.transport = Transport::Ud;
+        config.subgroups = 1;
+        config.chunk_bytes = config.chunk_bytes.min(interface.chunk_bytes());
+        if config.link_gbit_per_s == 0 {
+            config.link_gbit_per_s = ETHERNET_GBIT_PER_S;
+        }
+        let socket = Sockets::own(interface)?;
+        let listener = mesh::listen(interface)?;
+        let port_of = |address: std::io::Result<SocketAddr>| {
+            address.map(|address| U32::from(u32::from(address.port()))).map_err(|error| socket_failed("socket", error))
+        };
+        let udp = socket.local_addr().map(|address| address.as_socket());
+        let udp = udp.and_then(|address| address.ok_or_else(|| std::io::ErrorKind::AddrNotAvailable.into()));
+        let mut random = [0; 40];
+        getrandom::fill(&mut random)
+            .map_err(|error| socket_failed("random numbers", std::io::Error::other(error.to_string())))?;
+        let mut words = random.chunks_exact(8).map(|word| U64::from_bytes(word.try_into().unwrap_or_default()));
+        let mut word = || words.next().unwrap_or_default();
+        let own = Endpoint {
+            magic: MAGIC,
+            version: VERSION.into(),
+            rank: rank.into(),
+            ranks: ranks.into(),
+            communicator: (word().get() ^ u64::from(interface.next_serial())).into(),
+            host: host().into(),
+            address: v6(interface.address()),
+            udp_port: port_of(udp)?,
+            tcp_port: port_of(listener.local_addr())?,
+            chunk_bytes: config.chunk_bytes.into(),
+            unauthenticated: u32::from(interface.options().unauthenticated).into(),
+            receive_bytes: (sockets::receive_bytes(interface) as u64).into(),
+            group: interface.options().group.map_or([0; 16], v6),
+            port: u32::from(interface.port()).into(),
+            eager_bytes: config.eager_bytes.into(),
+            chains: config.chains.into(),
+            zero: U32::ZERO,
+            chain_mapping: config.chain_mapping.digest().into(),
+            secret: std::array::from_fn(|_| word()),
+        };
+        Ok(Self { interface: interface.clone(), place, config, socket, listener, own })
+    }
+
+    /// What the other ranks must know of this one.
+    pub(crate) fn endpoint(&self) -> Vec<u8> {
+        self.own.as_bytes().to_vec()
+    }
+
+    /// Checks what the others have told, in the order of ranks.
+    fn all(&self, told: &[Vec<u8>]) -> Result<Vec<Endpoint>> {
+        let ranks = self.place.ranks();
+        let peer = |rank: u32, reason: String| Err(Error::Peer { rank, reason });
+        if told.len() != ranks as usize {
+            let reason =
+                format!("got {} endpoints for {ranks} ranks: the exchange must return one per rank", told.len());
+            return peer(self.place.rank(), reason);
+        }
+        let mut all = Vec::with_capacity(told.len());
+        for (rank, bytes) in (0..ranks).zip(told) {
+            let endpoint = match Endpoint::read_from_bytes(bytes) {
+                Ok(endpoint) if endpoint.magic == MAGIC => endpoint,
+                _ => {
+                    let reason = format!(
+                        "told {} bytes of itself, which is no endpoint of the datapath udp: give all ranks one datapath (FLEXCAST_DATAPATH) and one \
+                         build of this library",
+                        bytes.len()
+                    );
+                    return peer(rank, reason);
+                }
+            };
+            if endpoint.version.get() != VERSION {
+                let reason = format!(
+                    "speaks version {} of the protocol, this rank version {VERSION}: run one build on all ranks",
+                    endpoint.version
+                );
+                return peer(rank, reason);
+            }
+            if endpoint.rank.get() != rank {
+                let reason = format!("says that it is rank {}: two ranks were started with one number", endpoint.rank);
+                return peer(rank, reason);
+            }
+            if endpoint.ranks.get() != ranks {
+                return peer(rank, format!("counts {} ranks, this rank {ranks}", endpoint.ranks));
+            }
+            let mut fields = [
+                ("unauthenticated", self.own.unauthenticated.get().into(), endpoint.unauthenticated.get().into()),
+                ("port", self.own.port.get().into(), endpoint.port.get().into()),
+                ("eager_bytes", self.own.eager_bytes.get().into(), endpoint.eager_bytes.get().into()),
+                ("chains", self.own.chains.get().into(), endpoint.chains.get().into()),
+                ("the chain mapping with digest", self.own.chain_mapping.get(), endpoint.chain_mapping.get()),
+            ]
+            .into_iter();
+            if let Some((name, own, theirs)) = fields.find(|(_, own, theirs): &(_, u64, u64)| own != theirs) {
+                return peer(rank, format!("has {name} {theirs}, this rank {own}: give all ranks one configuration"));
+            }
+            let is_ipv4 = |endpoint: &Endpoint| address(&endpoint.address).is_ipv4();
+            if endpoint.group != self.own.group || is_ipv4(&endpoint) != is_ipv4(&self.own) {
+                let text = |endpoint: &Endpoint| {
+                    let group =
+                        if endpoint.group == [0; 16] { "no".to_owned() } else { address(&endpoint.group).to_string() };
+                    format!("the address {} and {group} group", address(&endpoint.address))
+                };
+                let reason = format!(
+                    "has {}, this rank {}: give all ranks one group, and interfaces with addresses of one family",
+                    text(&endpoint),
+                    text(&self.own)
+                );
+                return peer(rank, reason);
+            }
+            if endpoint.udp_port.get() > u16::MAX.into()
+                || endpoint.tcp_port.get() > u16::MAX.into()
+                || endpoint.chunk_bytes.get() < 64
+            {
+                return peer(
+                    rank,
+                    "told ports or a chunk length that cannot be: run one build on all ranks".to_owned(),
+                );
+            }
+            all.push(endpoint);
+        }
+        if all[self.place.rank() as usize] != self.own {
+            let reason = "does not find its own endpoint in what the exchange returned".to_owned();
+            return peer(self.place.rank(), reason);
+        }
+        Ok(all)
+    }
+
+    /// Connects to the ranks that told `endpoints`.
+    pub(crate) fn connect(self, endpoints: &[Vec<u8>]) -> Result<(Engine, SocketWaiter)> {
+        let all = self.all(endpoints)?;
+        let Self { interface, place, mut config, socket, listener, own } = self;
+        let id = all[0].communicator.get();
+        let secret = Secret(all[0].secret.map(U64::get));
+        config.chunk_bytes = all.iter().map(|endpoint| endpoint.chunk_bytes.get()).min().unwrap_or(config.chunk_bytes);
+        let of_host = all.iter().filter(|endpoint| endpoint.host == own.host).count();
+        let sockets = Sockets::join(&interface, socket, interface.group(id), of_host > 1)?;
+        let addresses = |port: fn(&Endpoint) -> U32| -> Vec<SocketAddr> {
+            all.iter().map(|endpoint| at(&interface, address(&endpoint.address), port(endpoint).get() as u16)).collect()
+        };
+        let mut ranks = peers(place);
+        ranks.extend(config.chain_mapping.neighbours(place.rank()));
+        ranks.sort_unstable();
+        ranks.dedup();
+        let listening = addresses(|endpoint| endpoint.tcp_port);
+        let connect = Connect {
+            own: place.rank(),
+            communicator: id,
+            secret: &secret,
+            listener: &listener,
+            addresses: &listening,
+            timeout: config.barrier_timeout,
+        };
+        let mesh = Mesh::connect(&connect, &ranks)?;
+        let links = Links {
+            sockets,
+            mesh,
+            receive_bytes: all.iter().map(|endpoint| endpoint.receive_bytes.get()).min().unwrap_or(0),
+            peers: addresses(|endpoint| endpoint.udp_port),
+            secret: (!interface.options().unauthenticated).then_some(secret),
+        };
+        let waiter = SocketWaiter::new()?;
+        let engine = Engine::new(interface, place, id, config, links, waiter.clone())?;
+        Ok((engine, waiter))
+    }
+
+    #[cfg(test)]
+    fn own_mut(&mut self) -> &mut Endpoint {
+        &mut self.own
+    }
+}
+
+fn address(octets: &[u8; 16]) -> IpAddr {
+    Ipv6Addr::from(*octets).to_canonical()
+}
+
+/// Refuses operations with more chunks than there are numbers for.
+pub(super) fn check_chunks(chunks: u64) -> Result<()> {
+    if chunks < MOST_CHUNKS {
+        return Ok(());
+    }
+    Err(Error::TooManyChunks { chunks, psn_bits: 31, limit: MOST_CHUNKS })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datapath::udp::UdpOptions;
+
+    fn parts(ranks: u32) -> Vec<Part> {
+        let interface = Interface::open(&UdpOptions::default().interface("lo")).unwrap();
+        (0..ranks).map(|rank| Part::new(&interface, rank, ranks, Config::for_interface(&interface)).unwrap()).collect()
+    }
+
+    fn refusal(change: impl Fn(&mut Endpoint)) -> String {
+        let mut parts = parts(2);
+        change(parts[1].own_mut());
+        let told: Vec<_> = parts.iter().map(Part::endpoint).collect();
+        parts.swap_remove(0).connect(&told).map(drop).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn peers_that_do_not_fit_are_named() {
+        let text = refusal(|endpoint| endpoint.version = 9.into());
+        assert!(text.contains("rank 1 speaks version 9"), "{text}");
+        let text = refusal(|endpoint| endpoint.rank = 0.into());
+        assert!(text.contains("rank 1 says that it is rank 0"), "{text}");
+        let text = refusal(|endpoint| endpoint.ranks = 3.into());
+        assert!(text.contains("counts 3 ranks"), "{text}");
+        let text = refusal(|endpoint| endpoint.eager_bytes = 3.into());
+        assert!(text.contains("rank 1 has eager_bytes 3, this rank 16384"), "{text}");
+        let text = refusal(|endpoint| endpoint.group = v6([239, 1, 1, 1].into()));
+        assert!(text.contains("239.1.1.1 group") && text.contains("no group"), "{text}");
+        let text = refusal(|endpoint| endpoint.tcp_port = 70_000.into());
+        assert!(text.contains("ports"), "{text}");
+        let text = refusal(|endpoint| endpoint.magic = *b"none");
+        assert!(text.contains("FLEXCAST_DATAPATH"), "{text}");
+    }
+
+    #[test]
+    fn configurations_that_cannot_be_are_refused() {
+        let interface = Interface::open(&UdpOptions::default().interface("lo")).unwrap();
+        let text = |config: Config| Part::new(&interface, 0, 2, config).map(drop).unwrap_err().to_string();
+        assert!(text(Config::for_interface(&interface).control(Control::Device)).contains("no DPA"));
+        assert!(text(Config::for_interface(&interface).chunk_bytes(63)).contains("at least 64"));
+        assert!(text(Config::for_interface(&interface).chains(1025)).contains("at most 1024"));
+    }
+}

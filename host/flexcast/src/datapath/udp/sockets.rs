@@ -1,0 +1,238 @@
+//! Sockets of a communicator: one that is a member of the group, and one to send from.
+
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::sys::socket::{setsockopt, sockopt};
+use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::interface::Interface;
+use crate::error::{Error, Result};
+
+/// Longest run of datagrams in one system call: what a datagram of IP can be long.
+pub(super) const RUN_BYTES: usize = 65_507;
+/// Runs that one system call takes from a socket.
+const RUNS: usize = 16;
+/// Room for a run that comes.
+const ROOM_BYTES: usize = 1 << 16;
+/// What a receive buffer should hold; it bounds how far a sender is ahead of a receiver.
+const WANTED_RECEIVE_BYTES: usize = 16 << 20;
+const WANTED_SEND_BYTES: usize = 2 << 20;
+
+fn failed(what: &str, next: &'static str) -> impl FnOnce(io::Error) -> Error {
+    let what = what.to_owned();
+    move |source| Error::Socket { what, source, next }
+}
+
+/// A socket that is bound to an address.
+fn bound(address: SocketAddr, shared: bool) -> Result<Socket> {
+    let next = "choose another port or group (FLEXCAST_PORT, FLEXCAST_GROUP)";
+    let what = format!("UDP socket of {address}");
+    let bind = || {
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        if shared {
+            // Ranks of one computer are members of one group.
+            socket.set_reuse_address(true)?;
+        }
+        socket.bind(&address.into())?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    };
+    bind().map_err(failed(&what, next))
+}
+
+/// Gives a socket as much room for what comes as the system allows; how much, in bytes.
+fn enlarge(socket: &Socket) -> usize {
+    // By force where the process may, so that the system's limit does not count.
+    if setsockopt(socket, sockopt::RcvBufForce, &WANTED_RECEIVE_BYTES).is_err() {
+        let _ = socket.set_recv_buffer_size(WANTED_RECEIVE_BYTES);
+    }
+    // The system tells twice what it gives: bookkeeping is part of it.
+    socket.recv_buffer_size().unwrap_or(0) / 2
+}
+
+/// Bytes that the system gives a receive buffer.
+pub(super) fn receive_bytes(interface: &Interface) -> usize {
+    let domain = Domain::for_address(SocketAddr::new(interface.address(), 0));
+    Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)).map_or(0, |socket| enlarge(&socket))
+}
+
+/// One socket, and what the system can do with it.
+#[derive(Debug)]
+struct Half {
+    socket: UdpSocket,
+    state: UdpSocketState,
+}
+
+impl Half {
+    fn new(socket: Socket) -> Result<Self> {
+        let socket = UdpSocket::from(socket);
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))
+            .map_err(failed("UDP socket", "see whether the system's network stack is complete"))?;
+        Ok(Self { socket, state })
+    }
+
+    /// Takes up to [`RUNS`] runs of datagrams; returns whether there was one.
+    fn receive(&self, room: &mut [u8], deliver: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let mut parts = room.chunks_exact_mut(ROOM_BYTES);
+        let mut slices: [IoSliceMut<'_>; RUNS] =
+            std::array::from_fn(|_| IoSliceMut::new(parts.next().unwrap_or_default()));
+        let mut meta = [RecvMeta::default(); RUNS];
+        let count = match self.state.recv(UdpSockRef::from(&self.socket), &mut slices, &mut meta) {
+            Ok(count) => count,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
+            // An ICMP message about a datagram of ours: whoever waits for it finds out by time.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => 0,
+            Err(error) => return Err(failed("receive of datagrams", "see whether the interface is up")(error)),
+        };
+        for (slice, meta) in slices.iter().zip(&meta).take(count) {
+            slice[..meta.len.min(slice.len())].chunks(meta.stride.max(1)).for_each(&mut *deliver);
+        }
+        Ok(count > 0)
+    }
+}
+
+/// What a try to send has led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// The system has it.
+    All,
+    /// The send buffer is full.
+    Full,
+    /// The system sends no runs: one datagram at a time.
+    Single,
+    /// The system refuses it, such as datagrams that have become too long for the interface, or one that is down: nothing of it comes anywhere.
+    Lost,
+}
+
+/// The sockets of a communicator.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    /// Bound to the group, so that it gets nothing else.
+    group: Half,
+    /// Sends to the group and to peers, and gets acknowledgements.
+    own: Half,
+    destination: SocketAddr,
+    room: Vec<u8>,
+    /// Datagrams in a run, at most.
+    segments: usize,
+}
+
+impl Sockets {
+    /// The socket to send from, before the group is known.
+    pub(super) fn own(interface: &Interface) -> Result<Socket> {
+        let socket = bound(at(interface, interface.address(), 0), false)?;
+        let ttl = interface.options().ttl.unwrap_or(1);
+        let set = || match interface.address() {
+            IpAddr::V4(own) => {
+                socket.set_multicast_if_v4(&own)?;
+                socket.set_multicast_ttl_v4(ttl)
+            }
+            IpAddr::V6(_) => {
+                socket.set_multicast_if_v6(interface.index())?;
+                socket.set_multicast_hops_v6(ttl)
+            }
+        };
+        set().map_err(failed("socket to send from", "choose another interface (FLEXCAST_INTERFACE)"))?;
+        // As much as there may be.
+        let _ = socket.set_send_buffer_size(WANTED_SEND_BYTES);
+        Ok(socket)
+    }
+
+    /// Joins the group. `comes_back`: other ranks are on this computer.
+    pub(super) fn join(interface: &Interface, own: Socket, group: IpAddr, comes_back: bool) -> Result<Self> {
+        let destination = at(interface, group, interface.port());
+        let socket = bound(destination, true)?;
+        let next = "see whether the interface can multicast (`ip link`), and how many groups a socket may join (net.ipv4.igmp_max_memberships)";
+        let joined = match (group, interface.address()) {
+            (IpAddr::V4(group), IpAddr::V4(address)) => socket
+                .join_multicast_v4_n(&group, &socket2::InterfaceIndexOrAddress::Index(interface.index()))
+                .and_then(|()| socket.set_multicast_all_v4(false))
+                .and_then(|()| own.set_multicast_loop_v4(comes_back))
+                .and_then(|()| own.set_multicast_if_v4(&address)),
+            (IpAddr::V6(group), _) => socket
+                .join_multicast_v6(&group, interface.index())
+                .and_then(|()| socket.set_multicast_all_v6(false))
+                .and_then(|()| own.set_multicast_loop_v6(comes_back)),
+            (IpAddr::V4(_), IpAddr::V6(_)) => Err(io::ErrorKind::AddrNotAvailable.into()),
+        };
+        joined.map_err(failed(&format!("multicast group {group} on interface {}", interface.name()), next))?;
+        let receive_bytes = enlarge(&socket);
+        if receive_bytes < WANTED_RECEIVE_BYTES {
+            tracing::info!(
+                wanted = WANTED_RECEIVE_BYTES,
+                got = receive_bytes,
+                "socket buffer shorter than wanted; `sysctl -w net.core.rmem_max={WANTED_RECEIVE_BYTES}` helps"
+            );
+        }
+        let (group, own) = (Half::new(socket)?, Half::new(own)?);
+        let segments = own.state.max_gso_segments();
+        Ok(Self { group, own, destination, room: vec![0; RUNS * ROOM_BYTES], segments })
+    }
+
+    /// What is to be waited for.
+    pub(super) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.group.socket.as_fd(), self.own.socket.as_fd()]
+    }
+
+    /// Datagrams of so many bytes that go in one run.
+    pub(super) fn run_of(&self, datagram_bytes: usize) -> usize {
+        self.segments.min(RUN_BYTES / datagram_bytes.max(1)).max(1)
+    }
+
+    /// Takes datagrams that were sent to the group. Returns whether there were any.
+    pub(super) fn receive(&mut self, deliver: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        self.group.receive(&mut self.room, deliver)
+    }
+
+    /// Takes datagrams that were sent to this rank.
+    pub(super) fn receive_own(&mut self, deliver: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        self.own.receive(&mut self.room, deliver)
+    }
+
+    /// Sends datagrams to the group: one behind the other in `run`, of `datagram_bytes` each, the last may be shorter.
+    pub(super) fn multicast(&mut self, run: &[u8], datagram_bytes: usize) -> Result<Sent> {
+        self.send(self.destination, run, Some(datagram_bytes))
+    }
+
+    /// Sends one datagram to a peer.
+    pub(super) fn send_to(&mut self, peer: SocketAddr, datagram: &[u8]) -> Result<Sent> {
+        self.send(peer, datagram, None)
+    }
+
+    fn send(&mut self, destination: SocketAddr, contents: &[u8], segment_size: Option<usize>) -> Result<Sent> {
+        let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip: None };
+        let Err(error) = self.own.state.try_send(UdpSockRef::from(&self.own.socket), &transmit) else {
+            return Ok(Sent::All);
+        };
+        let segments = self.own.state.max_gso_segments();
+        if segments < self.segments {
+            self.segments = segments;
+            return Ok(Sent::Single);
+        }
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(Sent::Full),
+            _ => {
+                tracing::warn!(%error, bytes = contents.len(), "datagrams refused by the system: they are repaired over TCP");
+                Ok(Sent::Lost)
+            }
+        }
+    }
+}
+
+/// A socket address on an interface: link-local ones of IPv6 are its own.
+pub(super) fn at(interface: &Interface, address: IpAddr, port: u16) -> SocketAddr {
+    match address {
+        IpAddr::V4(_) => SocketAddr::new(address, port),
+        IpAddr::V6(address) => {
+            let scope = if is_local(&address) { interface.index() } else { 0 };
+            SocketAddrV6::new(address, port, 0, scope).into()
+        }
+    }
+}
+
+fn is_local(address: &Ipv6Addr) -> bool {
+    address.is_unicast_link_local() || address.is_multicast()
+}

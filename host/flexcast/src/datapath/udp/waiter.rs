@@ -1,0 +1,114 @@
+//! Waits for sockets.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::datapath::Waiter;
+use crate::error::{Error, Result};
+
+/// Events taken at a time.
+const EVENTS: usize = 64;
+
+/// What a communicator waits for. A clone waits for the same.
+#[derive(Clone)]
+pub(crate) struct SocketWaiter(Arc<Shared>);
+
+struct Shared {
+    epoll: Epoll,
+    /// Wakes whoever waits.
+    bell: EventFd,
+}
+
+/// What has become possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ready {
+    /// The number that the descriptor was added with.
+    pub(super) token: u64,
+    pub(super) is_readable: bool,
+}
+
+fn failed(errno: Errno) -> Error {
+    Error::Socket { what: "epoll".to_owned(), source: errno.into(), next: "see the limit of open files (`ulimit -n`)" }
+}
+
+/// Token of the bell.
+const BELL: u64 = u64::MAX;
+
+impl SocketWaiter {
+    pub(super) fn new() -> Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
+        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(failed)?;
+        epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL)).map_err(failed)?;
+        Ok(Self(Arc::new(Shared { epoll, bell })))
+    }
+
+    /// Waits for a descriptor to become readable.
+    pub(super) fn add(&self, descriptor: BorrowedFd<'_>, token: u64) -> Result<()> {
+        self.0.epoll.add(descriptor, EpollEvent::new(EpollFlags::EPOLLIN, token)).map_err(failed)
+    }
+
+    /// Waits for a descriptor that was added before to become readable, or writable as well.
+    pub(super) fn change(&self, descriptor: BorrowedFd<'_>, token: u64, writable: bool) -> Result<()> {
+        let out = if writable { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
+        self.0.epoll.modify(descriptor, &mut EpollEvent::new(EpollFlags::EPOLLIN | out, token)).map_err(failed)
+    }
+
+    /// Does not wait for a descriptor any more.
+    pub(super) fn remove(&self, descriptor: BorrowedFd<'_>) {
+        // One that has been closed is gone by itself.
+        let _ = self.0.epoll.delete(descriptor);
+    }
+
+    /// What is ready now. Returns whether there may be more.
+    pub(super) fn poll(&self, ready: &mut Vec<Ready>) -> Result<()> {
+        ready.clear();
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let count = match self.0.epoll.wait(&mut events, EpollTimeout::ZERO) {
+            Ok(count) => count,
+            Err(Errno::EINTR) => 0,
+            Err(errno) => return Err(failed(errno)),
+        };
+        for event in &events[..count] {
+            if event.data() == BELL {
+                let _ = self.0.bell.read();
+                continue;
+            }
+            let other = EpollFlags::EPOLLIN | EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP;
+            ready.push(Ready { token: event.data(), is_readable: event.events().intersects(other) });
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for SocketWaiter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.epoll.0.as_fd()
+    }
+}
+
+impl Waiter for SocketWaiter {
+    fn wait(&self, most: Duration) {
+        // Whole milliseconds, upwards: rather late than a loop.
+        let millis = most.as_nanos().div_ceil(1_000_000);
+        let timeout = EpollTimeout::from(u16::try_from(millis).unwrap_or(u16::MAX));
+        let _ = self.0.epoll.wait(&mut [EpollEvent::empty()], timeout);
+    }
+
+    fn wake(&self) {
+        // It fails only when it has rung for very long, and still does.
+        let _ = self.0.bell.write(1);
+    }
+
+    fn blocks(&self) -> bool {
+        true
+    }
+
+    fn is_virtual(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,142 @@
+//! Send window: how far a root may be ahead of its receivers.
+//!
+//! Receivers acknowledge how far they have seen a root's block. The root sends so many chunks beyond the slowest of them as every receive buffer
+//! holds. Acknowledgements may be lost: when nothing is acknowledged for a while the root sends a part of the window all the same, and waits
+//! longer the next time.
+
+use flexcast_proto::RankInfo;
+
+/// First wait for an acknowledgement, and the longest.
+const FIRST_WAIT_PS: u64 = 2_000_000_000;
+const LONGEST_WAIT_PS: u64 = 64_000_000_000;
+/// Acknowledgements per window of each receiver: one may be lost without a wait.
+const PARTS: u32 = 4;
+
+/// The window of one operation.
+#[derive(Debug)]
+pub(super) struct Window {
+    own: u32,
+    /// Chunks that may be under way.
+    chunks: u32,
+    /// Chunks that each rank has seen.
+    seen: Vec<u32>,
+    /// The least of `seen`, the own rank's apart, or what is taken for it after a wait.
+    acknowledged: u32,
+    /// Since when there has been no room.
+    full_since_ps: Option<u64>,
+    wait_ps: u64,
+}
+
+/// Chunks after which a receiver acknowledges, with a window of `chunks`.
+pub(super) const fn step(chunks: u32) -> u32 {
+    let step = chunks / PARTS;
+    if step == 0 { 1 } else { step }
+}
+
+impl Window {
+    pub(super) fn new(place: RankInfo, chunks: u32) -> Self {
+        Self {
+            own: place.rank(),
+            chunks: if chunks == 0 { 1 } else { chunks },
+            seen: vec![0; place.ranks() as usize],
+            acknowledged: 0,
+            full_since_ps: None,
+            wait_ps: FIRST_WAIT_PS,
+        }
+    }
+
+    /// Begins another operation, with another window.
+    pub(super) fn restart(&mut self, chunks: u32) {
+        self.chunks = if chunks == 0 { 1 } else { chunks };
+        self.seen.fill(0);
+        (self.acknowledged, self.full_since_ps, self.wait_ps) = (0, None, FIRST_WAIT_PS);
+    }
+
+    /// How many chunks may be sent behind the first `sent`.
+    pub(super) fn room(&self, sent: u32) -> u32 {
+        self.acknowledged.saturating_add(self.chunks).saturating_sub(sent)
+    }
+
+    /// A rank has seen so many chunks.
+    pub(super) fn acknowledge(&mut self, rank: u32, chunks: u32) {
+        let Some(seen) = self.seen.get_mut(rank as usize) else { return };
+        if *seen >= chunks {
+            return;
+        }
+        *seen = chunks;
+        let others = self.seen.iter().enumerate().filter(|(rank, _)| *rank as u32 != self.own);
+        let least = others.map(|(_, seen)| *seen).min().unwrap_or(u32::MAX);
+        if least > self.acknowledged {
+            (self.acknowledged, self.full_since_ps, self.wait_ps) = (least, None, FIRST_WAIT_PS);
+        }
+    }
+
+    /// There is no room behind the first `sent` chunks. After a while without acknowledgement there is.
+    pub(super) fn wait(&mut self, sent: u32, now_ps: u64) {
+        let since_ps = *self.full_since_ps.get_or_insert(now_ps);
+        if now_ps.saturating_sub(since_ps) < self.wait_ps {
+            return;
+        }
+        self.acknowledged = sent.saturating_sub(self.chunks).saturating_add(step(self.chunks));
+        self.full_since_ps = None;
+        self.wait_ps = (2 * self.wait_ps).min(LONGEST_WAIT_PS);
+    }
+
+    /// When [`Window::wait`] has an effect.
+    pub(super) fn deadline_ps(&self) -> Option<u64> {
+        self.full_since_ps.map(|since_ps| since_ps.saturating_add(self.wait_ps))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(ranks: u32, chunks: u32) -> Window {
+        Window::new(RankInfo::new(0, ranks).unwrap(), chunks)
+    }
+
+    #[test]
+    fn the_slowest_receiver_counts_and_the_own_rank_does_not() {
+        let mut window = window(3, 8);
+        assert_eq!(window.room(0), 8);
+        assert_eq!(window.room(8), 0);
+        window.acknowledge(1, 6);
+        assert_eq!(window.room(8), 0);
+        window.acknowledge(2, 4);
+        assert_eq!(window.room(8), 4);
+        // Late ones and those of nobody change nothing.
+        window.acknowledge(2, 1);
+        window.acknowledge(9, 100);
+        assert_eq!(window.room(8), 4);
+    }
+
+    #[test]
+    fn without_acknowledgements_it_opens_in_parts_and_ever_more_slowly() {
+        let mut window = window(2, 8);
+        let mut now_ps = 0;
+        let mut sent = 8;
+        for doubling in 0..4 {
+            window.wait(sent, now_ps);
+            assert_eq!(window.room(sent), 0);
+            assert_eq!(window.deadline_ps(), Some(now_ps + (FIRST_WAIT_PS << doubling)));
+            now_ps += FIRST_WAIT_PS << doubling;
+            window.wait(sent, now_ps);
+            assert_eq!((window.room(sent), window.deadline_ps()), (2, None));
+            sent += 2;
+        }
+        window.acknowledge(1, sent);
+        window.wait(sent + 8, now_ps);
+        assert_eq!(window.deadline_ps(), Some(now_ps + FIRST_WAIT_PS));
+    }
+
+    #[test]
+    fn a_window_of_one_chunk_moves() {
+        let mut window = window(2, 0);
+        assert_eq!((window.room(0), window.room(1), step(1)), (1, 0, 1));
+        window.acknowledge(1, 1);
+        assert_eq!(window.room(1), 1);
+        window.restart(4);
+        assert_eq!(window.room(0), 4);
+    }
+}

@@ -1,0 +1,121 @@
+//! A card whose DPA runs the firmware: what all communicators of a process share.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use flexcast_abi::bring_up_answer;
+use flexio::{
+    Access, Application, Device, EventHandler, HostBuffer, MemoryRegion, Outbox, Process, ProtectionDomain, Provider,
+    Window,
+};
+
+use crate::api::buffer::Buffer;
+use crate::dpa::units::Units;
+use crate::error::{Error, Result};
+
+/// An open card whose DPA runs the library's firmware. The process on the card ends with the last of its handles, communicators and buffers.
+#[derive(Clone)]
+pub(crate) struct DpaCard(Arc<Opened>);
+
+struct Opened {
+    window: Window,
+    outbox: Outbox,
+    process: Process,
+    units: Mutex<Units>,
+    serial: AtomicU32,
+}
+
+impl fmt::Debug for DpaCard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DpaCard").field("device", self.device().info()).finish_non_exhaustive()
+    }
+}
+
+impl DpaCard {
+    /// Opens the card `device` and starts firmware on its DPA.
+    ///
+    /// # Errors
+    /// As [`Card::open`](crate::Card::open).
+    pub(crate) fn open(provider: &Provider, device: &str, application: &Application) -> Result<Self> {
+        let device = provider.open(device)?;
+        let pd = ProtectionDomain::new(&device)?;
+        let process = Process::new(application, &pd)?;
+        let argument = 0x0123_4567_89AB_CDEF;
+        let answer = process.call("bring_up", argument)?;
+        let expected = bring_up_answer(argument);
+        if answer != expected {
+            return Err(Error::BringUp { image: application.name().to_owned(), answer, expected });
+        }
+        let window = Window::new(&process)?;
+        let outbox = Outbox::new(&process)?;
+        let (units, serial) = (Mutex::new(Units::new()), AtomicU32::new(0));
+        Ok(Self(Arc::new(Opened { window, outbox, process, units, serial })))
+    }
+
+    /// A registered buffer of `len` zeroed bytes.
+    pub(crate) fn buffer(&self, len: usize) -> Result<Buffer> {
+        let memory = HostBuffer::zeroed(len.max(1))?;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        Ok(Buffer::new(MemoryRegion::register(self.pd(), memory, access)?, len))
+    }
+
+    /// Registers a buffer anew: whoever still has its keys cannot reach it any more.
+    pub(crate) fn renew(&self, buffer: Buffer) -> Result<Buffer> {
+        if let Some(shared) = buffer.shared() {
+            shared.expose();
+            return Ok(buffer);
+        }
+        let (region, len) = buffer.into_region()?;
+        let Some(memory) = region.into_buffer() else { return self.buffer(len) };
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        Ok(Buffer::new(MemoryRegion::register(self.pd(), memory, access)?, len))
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        self.0.process.device()
+    }
+
+    pub(crate) fn now_ps(&self) -> u64 {
+        self.device().provider().relax().now_ps()
+    }
+
+    /// Bytes that the card's communicators together want in the DPA's last-level cache.
+    pub(crate) fn hot_bytes(&self) -> u64 {
+        self.units().hot_bytes
+    }
+
+    pub(crate) fn pd(&self) -> &ProtectionDomain {
+        self.0.process.pd()
+    }
+
+    pub(crate) fn process(&self) -> &Process {
+        &self.0.process
+    }
+
+    pub(crate) fn window(&self) -> &Window {
+        &self.0.window
+    }
+
+    pub(crate) fn outbox(&self) -> &Outbox {
+        &self.0.outbox
+    }
+
+    /// The execution units that are free. A panic elsewhere leaves them as they are.
+    pub(crate) fn units(&self) -> MutexGuard<'_, Units> {
+        self.0.units.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes a thread once, so that it arms its queues; from then on they wake it.
+    pub(crate) fn activate(&self, handler: &EventHandler) -> Result<()> {
+        match self.process().call("activate", u64::from(handler.id()))? {
+            0 => Ok(()),
+            code => Err(Error::Context { what: "thread", number: handler.id(), code, name: "not woken".to_owned() }),
+        }
+    }
+
+    /// A number that no other communicator of this card has had.
+    pub(crate) fn next_serial(&self) -> u32 {
+        self.0.serial.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+}

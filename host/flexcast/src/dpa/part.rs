@@ -1,0 +1,264 @@
+//! Creation of a communicator over DPA cards: its queues and threads are made, and then connected with those of the others.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::net::Ipv4Addr;
+
+use flexcast_abi::{DeviceAddress, Signals};
+use flexcast_proto::{Alpha, CollectiveIds, RankInfo, StallWindow};
+use flexio::{Access, CompletionQueue, DeviceBuffer, HostBuffer, MemoryRegion, MulticastGroup, Retry};
+
+use crate::api::config::{Config, Derived, Footprint, ps};
+use crate::datapath::Requests;
+use crate::dpa::card::DpaCard;
+use crate::dpa::receive::{self, Receive};
+use crate::dpa::send::{self, Send};
+use crate::dpa::targets::Targets;
+use crate::endpoint::{Capabilities, Endpoint, Speed, StreamEnds};
+use crate::error::{Error, Result};
+use crate::memory::copier::Copier;
+use crate::p2p;
+use crate::plan::stream::Stream;
+use crate::protocol::device::{self, DeviceDriver};
+use crate::protocol::driver::{Connect, Driver, QueuePairs};
+use crate::protocol::engine::{Engine, Parts, Units};
+use crate::protocol::host::HostDriver;
+use crate::protocol::peers::peers;
+use crate::tuner::{self, Conditions, Losses, Selection};
+
+/// Number of the first operation.
+const FIRST_OPERATION: u32 = 1;
+
+/// A communicator that knows its own queues and not yet those of the others.
+pub(crate) struct Part {
+    card: DpaCard,
+    config: Config,
+    derived: Derived,
+    footprint: Footprint,
+    place: RankInfo,
+    parts: Parts,
+    /// Connections for what may go by other ways than multicast.
+    direct: Option<p2p::Pending>,
+    own: Endpoint,
+}
+
+impl fmt::Debug for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Part").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+/// The ranks beside a rank on the ring, ascending.
+fn neighbours(place: RankInfo) -> Vec<u32> {
+    let mut neighbours = vec![place.left(), place.right()];
+    neighbours.retain(|rank| *rank != place.rank());
+    neighbours.sort_unstable();
+    neighbours.dedup();
+    neighbours
+}
+
+/// The queue pairs of streams from and to single ranks.
+fn stream_ends(receive: &Receive, send: &Send) -> Vec<StreamEnds> {
+    let mut ends: BTreeMap<(u32, u32), StreamEnds> = BTreeMap::new();
+    for (receiver, stream) in receive.unicast() {
+        let Stream { subgroup, peer: Some(peer) } = stream else { continue };
+        ends.insert((peer, subgroup), StreamEnds { peer, subgroup, receiver, sender: 0 });
+    }
+    for (sender, stream) in send.unicast() {
+        if let Some(ends) = stream.peer.and_then(|peer| ends.get_mut(&(peer, stream.subgroup))) {
+            ends.sender = sender;
+        }
+    }
+    ends.into_values().collect()
+}
+
+/// Makes the queue pairs of the algorithms over connections that may be chosen, and what others must know of them. A card that has no
+/// room for them does without, and with it all ranks, unless one was asked for by name.
+fn direct(card: &DpaCard, config: &Config, place: RankInfo) -> Result<Option<(p2p::Pending, Vec<u8>)>> {
+    let operations = tuner::operations(config.selection(), place.ranks());
+    if operations.is_empty() {
+        return Ok(None);
+    }
+    let retry = Retry { timeout_exponent: config.retry_exponent, count: 7 };
+    let Config { data_class, control_class, restarts, .. } = *config;
+    let p2p_config = p2p::Config { retry, restarts, data_class, control_class, ..p2p::Config::default() };
+    let made = p2p::Connections::new(place, &operations, p2p_config).and_then(|connections| {
+        let completions = CompletionQueue::new(card.device(), connections.completions())?;
+        connections.prepare(card.pd(), &completions)
+    });
+    match made {
+        Ok(made) => Ok(Some(made)),
+        Err(error) if config.algorithm == Selection::Automatic => {
+            tracing::warn!(%error, "no connections for direct operations: all go by multicast");
+            Ok(None)
+        }
+        Err(error) => Err(unconnected(place.rank(), error)),
+    }
+}
+
+fn unconnected(own: u32, error: p2p::Error) -> Error {
+    match error {
+        p2p::Error::Flexio(error) => Error::Flexio(error),
+        p2p::Error::Endpoint { rank, reason } => Error::Peer { rank, reason },
+        other => Error::Peer { rank: own, reason: format!("cannot connect: {other}") },
+    }
+}
+
+impl Part {
+    /// Makes the queues and threads of rank `rank` of `ranks`.
+    ///
+    /// # Errors
+    /// [`Error::Config`], [`Error::Budget`], [`Error::Rank`], [`Error::Flexio`], [`Error::Context`].
+    pub(crate) fn new(card: &DpaCard, rank: u32, ranks: u32, config: Config) -> Result<Self> {
+        let place = RankInfo::new(rank, ranks)?;
+        let mtu_bytes = card.device().port().mtu_bytes();
+        let derived = config.derive(ranks, mtu_bytes)?;
+        let config = config.with_table().with_link_rate(card.device().port().link_gbit_per_s)?;
+        let mut peers = peers(place);
+        peers.extend(config.chain_mapping.neighbours(rank));
+        peers.sort_unstable();
+        peers.dedup();
+        let control_queue_pairs = peers.len() as u32;
+        let footprint = Footprint { control_queue_pairs, ..config.footprint(ranks, mtu_bytes)? };
+        config.check_cache(&footprint)?;
+        let heap = card.process().heap()?;
+        let (needed, limit) = (footprint.staging_bytes, heap.size.saturating_sub(heap.allocated));
+        if needed > limit {
+            let next = "lower slots, subgroups or chunk_bytes, or free another communicator of this card";
+            return Err(Error::Budget { what: "bytes of DPA memory for staging", needed, limit, next });
+        }
+        let units = card.units().take(footprint.threads, config.placement)?;
+        let hot_bytes = footprint.hot_bytes();
+        card.units().hot_bytes += hot_bytes;
+        let units = Units { card: card.clone(), units, hot_bytes };
+        if card.hot_bytes() > config.cache_bytes {
+            let (hot_bytes, cache_bytes) = (card.hot_bytes(), config.cache_bytes);
+            tracing::warn!(hot_bytes, cache_bytes, "the card's communicators together exceed the last-level cache");
+        }
+        let receive_bytes = receive::Shared::new(&derived, ranks).bytes();
+        let send_shared = send::Shared::new(&config);
+        let device_shared = device::Shared;
+        let memory = HostBuffer::zeroed(receive_bytes + send_shared.end() + device_shared.end())?;
+        let memory = MemoryRegion::register(card.pd(), memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let (receive_memory, memory) = memory.split_at(receive_bytes)?;
+        let (send_memory, device_memory) = memory.split_at(send_shared.end())?;
+        let (receivers, others) = units.units.split_at(config.receive_threads as usize);
+        let (senders, progress) = others.split_at(config.send_threads as usize);
+        let signals = match progress {
+            [] => None,
+            _ => Some(DeviceBuffer::zeroed(card.process(), size_of::<Signals>() as u64)?),
+        };
+        let signals_at = signals.as_ref().map(|line| DeviceAddress::new(line.addr().get()));
+        let receive = Receive::new(card, &config, &derived, place, receivers, (receive_memory, signals_at))?;
+        let send = Send::new(card, &config, &derived, place, senders, (send_memory, send_shared, signals_at))?;
+        let driver: Box<dyn Driver> = match progress.first().zip(signals) {
+            Some((unit, signals)) => {
+                let shared = (device_memory, device_shared, signals);
+                Box::new(DeviceDriver::new(card, &config, place, *unit, (&peers, &neighbours(place)), shared)?)
+            }
+            None => Box::new(HostDriver::new(card, place, FIRST_OPERATION, &peers, &config)?),
+        };
+        let QueuePairs { control, ends, rows } = driver.queue_pairs();
+        let (direct, direct_bytes) = direct(card, &config, place)?.unzip();
+        let device = card.device();
+        let [.., high, low] = device.info().mac.0;
+        let own = Endpoint {
+            rank,
+            ranks,
+            gid: device.port().gid,
+            mac: device.info().mac,
+            communicator: u64::from(card.next_serial()) << 32
+                | u64::from(rank) << 16
+                | u64::from(high) << 8
+                | u64::from(low),
+            capabilities: Capabilities::new(&config, derived.layout.psn_bits(), mtu_bytes),
+            queue_pairs: control,
+            ends,
+            streams: stream_ends(&receive, &send),
+            target_queue_pairs: receive.targets().map(Targets::queue_pairs).unwrap_or_default(),
+            target_table: receive.targets().map_or((0, 0), Targets::table),
+            speed: Speed { link_gbit_per_s: config.link_gbit_per_s, receive_threads: config.receive_threads },
+            direct: direct_bytes.unwrap_or_default(),
+            rows,
+        };
+        let copier = Copier::new(card)?;
+        let parts = Parts { driver, direct: None, send, receive, copier, _units: units };
+        Ok(Self { card: card.clone(), config, derived, footprint, place, parts, direct, own })
+    }
+
+    /// What the other ranks must know of this one.
+    pub(crate) fn endpoint(&self) -> Vec<u8> {
+        self.own.to_bytes()
+    }
+
+    /// Connects to the ranks that told `endpoints`, in the order of ranks, the own one among them. No rank may post an operation before
+    /// all have connected.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] names a rank that does not fit; [`Error::Flexio`].
+    pub(crate) fn connect(mut self, endpoints: &[Vec<u8>]) -> Result<(Engine, Footprint)> {
+        let all = Endpoint::all(&self.own, endpoints)?;
+        let id = all[0].communicator;
+        // Groups of different communicators may coincide; their queue keys do not, and the card checks them.
+        let hash = id.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let q_key = (hash >> 33) as u32;
+        let group = |subgroup: u32| {
+            let [a, b, c, _] = ((hash >> 32) as u32 ^ id as u32).to_be_bytes();
+            Ok(MulticastGroup::ipv4(Ipv4Addr::new(239, a ^ c, b, subgroup as u8))?)
+        };
+        let speed = Speed::lowest(&all);
+        // A rank alone without them would be: all or none.
+        let direct = self.direct.take().filter(|_| all.iter().all(|endpoint| !endpoint.direct.is_empty()));
+        if let Some(pending) = direct {
+            let told: Vec<&[u8]> = all.iter().map(|endpoint| endpoint.direct.as_slice()).collect();
+            let own = self.place.rank();
+            let pending = pending.with_link_rate(speed.link_gbit_per_s);
+            self.parts.direct = Some(pending.connect(&told).map_err(|error| unconnected(own, error))?);
+        }
+        let Self { card, config, derived, footprint, place, .. } = self;
+        let config = Config { link_gbit_per_s: speed.link_gbit_per_s, ..config };
+        let conditions = Conditions {
+            selection: config.selection(),
+            ranks: place.ranks(),
+            link_gbit_per_s: speed.link_gbit_per_s,
+            receive_threads: speed.receive_threads,
+            chunk_bytes: config.chunk_bytes,
+            mtu_bytes: card.device().port().mtu_bytes(),
+            staged: !config.transport.is_zero_copy(),
+            eager_bytes: self.parts.driver.eager_bytes(),
+            direct: self.parts.direct.is_some(),
+        };
+        let Parts { driver, send, .. } = &mut self.parts;
+        let connect =
+            Connect { card: &card, config: &config, all: &all, communicator: id, first_operation: FIRST_OPERATION };
+        driver.connect(connect, &send.activation_ids().collect::<Vec<_>>())?;
+        let ends = (place.rank(), all.as_slice());
+        self.parts.receive.connect(&card, ends, q_key, group, &config)?;
+        self.parts.send.connect(&card, ends, q_key, group, &config)?;
+        let engine = Engine {
+            parts: self.parts,
+            current: None,
+            waiting: VecDeque::new(),
+            requests: Requests::default(),
+            lost: Vec::new(),
+            card,
+            derived,
+            conditions,
+            place,
+            id,
+            fault: None,
+            ids: CollectiveIds::new(derived.layout, ps(config.packet_lifetime)),
+            alpha: Alpha::new(config.overheads.in_ps()),
+            backoff: tuner::Backoff::default(),
+            slowness: tuner::Slowness::default(),
+            stall: StallWindow::new(ps(config.overheads.cutoff_slack)),
+            losses: Losses::default(),
+            late_chunks: None,
+            polled_ps: 0,
+            broken: None,
+            notified: false,
+            config,
+        };
+        Ok((engine, footprint))
+    }
+}

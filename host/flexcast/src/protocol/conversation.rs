@@ -1,0 +1,255 @@
+//! Conversation of a rank with its peers: the protocol's state machine, and what it says and hears as bytes. Whatever connects the peers carries the
+//! bytes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use flexcast_proto::sequencer::Turn;
+use flexcast_proto::wire::{Availability, Codec, Encoded, split_eager};
+use flexcast_proto::{
+    Action, Body, Cause, Disagreement, Failure, Message, OperationDescriptor, Participant, PieceSet, RankInfo,
+};
+
+use crate::api::report::{MessageCounts, Report};
+use crate::protocol::driver::{Gathered, Notice, Step};
+use crate::protocol::eager::Eager;
+
+/// Code of [`Cause::Connection`] for a peer that does not keep to the protocol.
+pub(crate) const PROTOCOL_VIOLATION: u16 = u16::MAX;
+
+/// What is known of the current operation beside the state machine.
+#[derive(Debug, Default)]
+struct Current {
+    /// The operation, until its receives are posted.
+    posting: Option<(OperationDescriptor, Option<Turn>)>,
+    /// Where peers may read from this rank.
+    here: Availability,
+    /// Where the left neighbour has the pieces that it has acknowledged.
+    offer: Option<Availability>,
+    /// Pieces that are read together, by the first of them.
+    groups: BTreeMap<u32, PieceSet>,
+    /// Pieces of the other ranks' blocks.
+    foreign: PieceSet,
+    /// Fetch requests of the right neighbour.
+    fetches: u64,
+}
+
+/// What is to be done next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Send a message, with eager data or none behind it.
+    Say { to: u32, message: Encoded, data: Vec<u8> },
+    /// A step of the engine's.
+    Do(Step),
+}
+
+/// The protocol of a communicator, on the host.
+#[derive(Debug)]
+pub(crate) struct Conversation {
+    place: RankInfo,
+    participant: Participant,
+    codec: Codec,
+    eager: Eager,
+    current: Current,
+    messages: MessageCounts,
+    /// What is to be done beside what the state machine asks for.
+    asks: VecDeque<Action>,
+}
+
+impl Conversation {
+    /// Before operation number `first`. Blocks of up to `eager_bytes` in all may ride on the barrier.
+    pub(crate) fn new(place: RankInfo, first: u32, eager_bytes: u64) -> Self {
+        Self {
+            place,
+            participant: Participant::new(place, first),
+            codec: Codec::new(0, place.ranks()),
+            eager: Eager::new(place, eager_bytes),
+            current: Current::default(),
+            messages: MessageCounts::default(),
+            asks: VecDeque::new(),
+        }
+    }
+
+    /// The number of the communicator is known, which all messages carry.
+    pub(crate) const fn connect(&mut self, communicator: u64) {
+        self.codec = Codec::new(communicator, self.place.ranks());
+    }
+
+    pub(crate) const fn participant(&self) -> &Participant {
+        &self.participant
+    }
+
+    /// An operation whose receives are not posted yet ([`Notice::Armed`]). `here`: where peers may read from this rank.
+    pub(crate) fn start(
+        &mut self,
+        posting: (OperationDescriptor, Option<Turn>),
+        here: Availability,
+        foreign: PieceSet,
+    ) {
+        self.current = Current { posting: Some(posting), here, foreign, ..Current::default() };
+        self.eager.forget();
+    }
+
+    /// Most bytes of all blocks of an operation that ride on the barrier.
+    pub(crate) const fn eager_bytes(&self) -> u64 {
+        self.eager.limit()
+    }
+
+    /// See [`Driver::start_eager`](crate::protocol::driver::Driver::start_eager).
+    pub(crate) fn start_eager(
+        &mut self,
+        descriptor: OperationDescriptor,
+        blocks: Vec<Range<usize>>,
+        bytes: Vec<u8>,
+        now_ps: u64,
+    ) {
+        self.current = Current::default();
+        let fits = self.eager.start(descriptor.operation, blocks, bytes);
+        let OperationDescriptor { operation, summary, barrier_timeout_ps, bound_ps, .. } = descriptor;
+        self.participant.post_eager(operation, summary, (barrier_timeout_ps, bound_ps), now_ps);
+        if !fits {
+            // Where calls differ, the state machine has found that by itself, and names the rank.
+            let own = self.place.rank();
+            self.participant.fail(Failure { culprit: own, witness: own, cause: Cause::Connection(PROTOCOL_VIOLATION) });
+        }
+    }
+
+    /// See [`Driver::start_direct`](crate::protocol::driver::Driver::start_direct).
+    pub(crate) fn start_direct(&mut self, descriptor: OperationDescriptor, now_ps: u64) {
+        self.current = Current::default();
+        self.eager.forget();
+        self.participant.post_direct(descriptor, now_ps);
+    }
+
+    /// The blocks of an eager operation that is over.
+    pub(crate) fn take_eager(&mut self) -> Option<Gathered> {
+        self.eager.finish()
+    }
+
+    /// Takes note of what has happened on this rank.
+    pub(crate) fn notify(&mut self, now_ps: u64, notice: Notice) {
+        let participant = &mut self.participant;
+        match notice {
+            Notice::Armed => {
+                if let Some((descriptor, turn)) = self.current.posting.take() {
+                    participant.post_with(&descriptor, turn, now_ps);
+                }
+            }
+            Notice::Received => {
+                participant.progressed(now_ps);
+                participant.delivered_all();
+            }
+            Notice::Lost { pieces, last } => self.asks.extend(participant.lost(&pieces, last)),
+            Notice::Placed { pieces } => participant.delivered_pieces(&pieces),
+            Notice::CutOff { lost } => {
+                participant.delivered_pieces(&self.current.foreign.without(&lost));
+                participant.cut_off(now_ps);
+            }
+            Notice::OwnBlock => participant.delivered(self.place.rank()),
+            Notice::Transferred { awaited } => participant.transferred(awaited, now_ps),
+            Notice::TransferredAll => participant.transferred_all(),
+            Notice::Disagrees { rank, theirs } => participant.disagrees(rank, theirs),
+            Notice::Sent => participant.sent(),
+            Notice::Failed(failure) | Notice::Crashed(failure) => participant.fail(failure),
+            Notice::Time => participant.handle_time(now_ps),
+        }
+    }
+
+    /// Takes a message of a peer. One that cannot be fails the operation.
+    pub(crate) fn hear(&mut self, from: u32, bytes: &[u8]) {
+        if let Err(error) = self.take(from, bytes) {
+            tracing::error!(from, error, "message refused");
+            let cause = Cause::Connection(PROTOCOL_VIOLATION);
+            self.participant.fail(Failure { culprit: from, witness: self.place.rank(), cause });
+        }
+    }
+
+    fn take(&mut self, from: u32, bytes: &[u8]) -> Result<(), String> {
+        let (bytes, data) = split_eager(bytes);
+        let control = self.codec.decode(bytes).map_err(|error| error.to_string())?;
+        match (control.message.body, control.availability) {
+            (Body::Acknowledge { .. }, Some(at)) => self.current.offer = Some(at),
+            (Body::Fetch { .. }, _) => self.current.fetches += 1,
+            _ => {}
+        }
+        let operation = control.message.operation;
+        self.participant.handle(from, control.message).map_err(|error| error.to_string())?;
+        match control.message.body {
+            Body::Barrier { round, .. } if !data.is_empty() && !self.eager.take(operation, from, round, data) => {
+                Err(format!("{} bytes of eager data, which are not those of its blocks", data.len()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The connection to a peer has broken.
+    pub(crate) fn broken(&mut self, rank: u32, status: u16) {
+        let cause = Cause::Connection(status);
+        self.participant.fail(Failure { culprit: rank, witness: self.place.rank(), cause });
+    }
+
+    /// Pieces are to be read together, under the number of the first; none of their bytes are missing if there are no `reads`.
+    pub(crate) fn fetch(&mut self, pieces: PieceSet, reads: usize) {
+        match (pieces.first(), reads) {
+            (_, 0) => pieces.iter().for_each(|piece| self.participant.read(piece)),
+            (Some(first), _) => _ = self.current.groups.insert(first, pieces),
+            (None, _) => {}
+        }
+    }
+
+    /// All reads of a group of pieces are over.
+    pub(crate) fn read(&mut self, first: u32) {
+        let pieces = self.current.groups.remove(&first).unwrap_or(PieceSet::EMPTY);
+        pieces.iter().for_each(|piece| self.participant.read(piece));
+    }
+
+    /// The next thing to do; to be called until there is none, after everything that has happened.
+    pub(crate) fn next(&mut self) -> Option<Next> {
+        let action = self.asks.pop_front().or_else(|| self.participant.poll())?;
+        Some(match action {
+            Action::Send { to, message } => self.say(to, &message),
+            Action::Multicast => Next::Do(Step::Multicast),
+            Action::Read { from, pieces } => Next::Do(Step::Read { from, pieces, at: self.current.offer }),
+            Action::Release => Next::Do(Step::Release),
+            Action::Fail(failure) => Next::Do(Step::Fail(failure)),
+        })
+    }
+
+    fn say(&mut self, to: u32, message: &Message) -> Next {
+        let counts = &mut self.messages;
+        *match message.body {
+            Body::Barrier { .. } => &mut counts.barrier,
+            Body::Activate => &mut counts.activate,
+            Body::Fetch { .. } => &mut counts.fetch,
+            Body::Acknowledge { .. } => &mut counts.acknowledge,
+            Body::Final => &mut counts.last,
+            Body::Failed(_) => &mut counts.failed,
+        } += 1;
+        let encoded = self.codec.encode(message, self.current.here);
+        let data = match message.body {
+            Body::Barrier { round, .. } => self.eager.data(message.operation, round),
+            _ => Vec::new(),
+        };
+        Next::Say { to, message: encoded, data }
+    }
+
+    /// Enters what the protocol knows of the current operation into its report.
+    pub(crate) fn note(&self, now_ps: u64, report: &mut Report) {
+        let phases = &mut report.phases.0;
+        phases.ready_ps = self.participant.ready_ps();
+        if self.participant.has_everything() {
+            phases.complete_ps.get_or_insert(now_ps);
+        }
+        report.fetches_served = self.current.fetches;
+    }
+
+    /// Control messages sent so far.
+    pub(crate) const fn messages(&self) -> MessageCounts {
+        self.messages
+    }
+
+    /// What this rank and another have called, if that differs.
+    pub(crate) fn disagreement(&self) -> Option<Disagreement> {
+        self.participant.disagreement()
+    }
+}

@@ -1,0 +1,60 @@
+//! Ranks as threads.
+
+use std::net::TcpListener;
+use std::thread;
+
+use flexcast::bootstrap::{StoreConfig, TcpStore};
+use flexcast::{Buffer, Card, Communicator, Config, UdpOptions};
+
+/// What rank `rank` contributes.
+pub(crate) fn block(rank: u32, bytes: usize) -> Vec<u8> {
+    let seed = u64::from(rank).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    (0..bytes as u64).map(|at| ((seed ^ at).wrapping_mul(0xD129_0B26_8B4C_F47D) >> 56) as u8).collect()
+}
+
+/// Compares bytes of a buffer.
+pub(crate) fn check(buffer: &Buffer, offset: usize, expected: &[u8]) {
+    let mut bytes = vec![0; expected.len()];
+    buffer.read(offset, &mut bytes).unwrap();
+    if let Some(at) = bytes.iter().zip(expected).position(|(found, expected)| found != expected) {
+        panic!("byte {at} of {} at {offset} is {:#x}, not {:#x}", expected.len(), bytes[at], expected[at]);
+    }
+}
+
+/// So many ranks with one configuration.
+pub(crate) struct Group {
+    ranks: u32,
+    options: UdpOptions,
+    configure: Box<dyn Fn(Config) -> Config + Sync>,
+}
+
+impl Group {
+    pub(crate) fn new(ranks: u32, options: UdpOptions, configure: impl Fn(Config) -> Config + Sync + 'static) -> Self {
+        Self { ranks, options, configure: Box::new(configure) }
+    }
+
+    /// Runs a program on every rank.
+    pub(crate) fn run(&self, program: impl Fn(&Communicator, u32) + Sync) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let first = std::sync::Mutex::new(Some(listener));
+        thread::scope(|scope| {
+            for rank in 0..self.ranks {
+                let (address, first, program) = (address.clone(), &first, &program);
+                scope.spawn(move || {
+                    let config = StoreConfig::new(rank, self.ranks, &address);
+                    let listener = if rank == 0 { first.lock().unwrap().take() } else { None };
+                    let mut store = match listener {
+                        Some(listener) => TcpStore::with_listener(listener, config),
+                        None => TcpStore::join(config),
+                    }
+                    .unwrap();
+                    let card = Card::udp(&self.options).unwrap();
+                    let config = (self.configure)(Config::for_card(&card));
+                    let communicator = Communicator::create(&card, &mut store, config).unwrap();
+                    program(&communicator, rank);
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,168 @@
+//! Collectives over IP multicast on the loopback interface, ranks as threads: real sockets, every byte checked.
+
+mod faults;
+mod group;
+
+use std::time::Duration;
+
+use flexcast::{Algorithm, Card, Config, Error, UdpOptions};
+
+use group::{Group, block, check};
+
+fn options() -> UdpOptions {
+    UdpOptions::default().interface("lo")
+}
+
+#[test]
+fn allgathers_and_broadcasts_of_all_sizes_are_right() {
+    for ranks in [1, 2, 3, 5] {
+        Group::new(ranks, options(), |config| config).run(|communicator, rank| {
+            for bytes in [0, 1, 63, 5000, 20_000, 300_001] {
+                let card = communicator.card().clone();
+                let mut send = card.buffer(bytes).unwrap();
+                send.write(0, &block(rank, bytes)).unwrap();
+                let receive = card.buffer(bytes * ranks as usize).unwrap();
+                let done = communicator.wait(communicator.allgather(send, receive).unwrap()).unwrap();
+                for other in 0..ranks {
+                    check(&done.receive, other as usize * bytes, &block(other, bytes));
+                }
+                let small = bytes * ranks as usize <= 16 << 10;
+                assert_eq!(done.report.decision.algorithm() == Algorithm::Eager, small, "{bytes} bytes");
+                let root = bytes as u32 % ranks;
+                let mut buffer = card.buffer(bytes).unwrap();
+                if rank == root {
+                    buffer.write(0, &block(root, bytes)).unwrap();
+                }
+                let done = communicator.wait(communicator.broadcast(buffer, root).unwrap()).unwrap();
+                check(&done.receive, 0, &block(root, bytes));
+            }
+        });
+    }
+}
+
+#[test]
+fn unequal_contributions_displacements_and_in_place_are_right() {
+    const RANKS: u32 = 4;
+    let counts = [100_000, 0, 7, 50_001u64];
+    let displacements = [200_000, 5, 0, 100_003u64];
+    Group::new(RANKS, options(), |config| config.chains(2)).run(|communicator, rank| {
+        let card = communicator.card().clone();
+        let own = counts[rank as usize] as usize;
+        let mut send = card.buffer(own).unwrap();
+        send.write(0, &block(rank, own)).unwrap();
+        let mut receive = card.buffer(300_001).unwrap();
+        receive.fill(0xA5);
+        let request = communicator.allgatherv_displs(send, receive, &counts, &displacements).unwrap();
+        let done = communicator.wait(request).unwrap();
+        for (other, (count, at)) in (0..).zip(counts.iter().zip(displacements)) {
+            check(&done.receive, at as usize, &block(other, *count as usize));
+        }
+        check(&done.receive, 300_000, &[0xA5]);
+        let mut receive = card.buffer(RANKS as usize * 30_000).unwrap();
+        receive.write(rank as usize * 30_000, &block(rank, 30_000)).unwrap();
+        let done = communicator.wait(communicator.allgather_in_place(receive).unwrap()).unwrap();
+        (0..RANKS).for_each(|other| check(&done.receive, other as usize * 30_000, &block(other, 30_000)));
+    });
+}
+
+#[test]
+fn several_operations_and_communicators_run_side_by_side() {
+    let group = Group::new(3, options(), |config| config.progress_thread(Some(flexcast::ThreadOptions::default())));
+    group.run(|communicator, rank| {
+        let card = communicator.card().clone();
+        let mut requests = Vec::new();
+        for turn in 0..4u32 {
+            let bytes = 10_000 * (turn as usize + 1);
+            let mut send = card.buffer(bytes).unwrap();
+            send.write(0, &block(rank + turn, bytes)).unwrap();
+            requests.push((turn, bytes, communicator.allgather(send, card.buffer(3 * bytes).unwrap()).unwrap()));
+        }
+        for (turn, bytes, request) in requests {
+            let done = communicator.wait(request).unwrap();
+            (0..3).for_each(|other| check(&done.receive, other as usize * bytes, &block(other + turn, bytes)));
+        }
+    });
+}
+
+#[test]
+fn what_is_lost_changed_doubled_or_late_is_made_good() {
+    for seed in 0..faults::seeds() {
+        let tap = faults::make(seed);
+        let ranks = 2 + (seed % 4) as u32;
+        let chains = (seed / 4 % 3) as u32;
+        let options = options().tap(tap).unauthenticated(false);
+        Group::new(ranks, options, move |config| config.chains(chains)).run(|communicator, rank| {
+            let card = communicator.card().clone();
+            for turn in 0..3u32 {
+                let bytes = 40_000 + 13_001 * turn as usize;
+                let mut send = card.buffer(bytes).unwrap();
+                send.write(0, &block(rank + turn, bytes)).unwrap();
+                let receive = card.buffer(bytes * ranks as usize).unwrap();
+                let done = communicator.wait(communicator.allgather(send, receive).unwrap()).unwrap();
+                (0..ranks).for_each(|other| check(&done.receive, other as usize * bytes, &block(other + turn, bytes)));
+                let root = turn % ranks;
+                let mut buffer = card.buffer(2 * bytes).unwrap();
+                if rank == root {
+                    buffer.write(0, &block(root, 2 * bytes)).unwrap();
+                }
+                let done = communicator.wait(communicator.broadcast(buffer, root).unwrap()).unwrap();
+                check(&done.receive, 0, &block(root, 2 * bytes));
+            }
+        });
+    }
+}
+
+#[test]
+fn without_multicast_everything_comes_from_the_neighbour() {
+    let options = options().tap(faults::nothing_comes());
+    let slack = |config: Config| {
+        let overheads = flexcast::Overheads { cutoff_slack: Duration::from_millis(2), ..config.overheads };
+        config.overheads(overheads)
+    };
+    Group::new(4, options, slack).run(|communicator, rank| {
+        let card = communicator.card().clone();
+        let mut send = card.buffer(100_000).unwrap();
+        send.write(0, &block(rank, 100_000)).unwrap();
+        let request = communicator.allgather(send, card.buffer(400_000).unwrap()).unwrap();
+        let done = communicator.wait(request).unwrap();
+        (0..4).for_each(|other| check(&done.receive, other as usize * 100_000, &block(other, 100_000)));
+        assert_eq!(done.report.recovered_bytes, 300_000);
+    });
+}
+
+#[test]
+fn whoever_calls_something_else_or_leaves_is_named_and_buffers_come_back() {
+    Group::new(3, options(), |config| config).run(|communicator, rank| {
+        let card = communicator.card().clone();
+        let root = u32::from(rank == 2);
+        let failed =
+            communicator.wait(communicator.broadcast(card.buffer(100_000).unwrap(), root).unwrap()).unwrap_err();
+        assert!(matches!(failed.error, Error::Failed { .. }), "{failed}");
+        assert_eq!(failed.receive.map(|buffer| buffer.len()), Some(100_000));
+        let refused = communicator.broadcast(card.buffer(8).unwrap(), 0).unwrap_err();
+        assert!(matches!(refused.error, Error::Broken { .. }), "{refused}");
+    });
+    Group::new(3, options(), |config| config).run(|communicator, rank| {
+        if rank == 1 {
+            return;
+        }
+        let card = communicator.card().clone();
+        let send = card.buffer(50_000).unwrap();
+        let failed = communicator.allgather(send, card.buffer(150_000).unwrap());
+        let failed = failed.and_then(|request| communicator.wait(request)).unwrap_err();
+        let text = failed.to_string();
+        assert!(text.contains("rank 1"), "{text}");
+    });
+}
+
+#[test]
+fn buffers_of_another_kind_of_card_are_refused() {
+    Group::new(1, options(), |config| config).run(|communicator, _| {
+        let failed = communicator.broadcast(communicator.card().buffer(9).unwrap(), 1).unwrap_err();
+        assert!(failed.to_string().contains("root 1 of 1 ranks"), "{failed}");
+        assert_eq!(communicator.card().datapath().name(), "udp");
+        assert!(communicator.card().device().is_none());
+    });
+    let card = Card::udp(&options()).unwrap();
+    assert_eq!(card.interface().map(flexcast::Interface::name), Some("lo"));
+}

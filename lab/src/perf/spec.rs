@@ -1,0 +1,120 @@
+//! Specification of a measurement: operation, lengths, repetitions.
+
+use std::fmt;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// A collective that is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Op {
+    /// Every rank's bytes to all.
+    #[default]
+    Allgather,
+    /// One rank's bytes to all; ranks take turns as root.
+    Broadcast,
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Allgather => "allgather",
+            Self::Broadcast => "broadcast",
+        })
+    }
+}
+
+/// Lengths: some, or all powers of two within a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sizes(Vec<u64>);
+
+impl Sizes {
+    /// The lengths in bytes, in their order.
+    pub fn iter(&self) -> std::slice::Iter<'_, u64> {
+        self.0.iter()
+    }
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self((6..=23).map(|power| 1 << power).collect())
+    }
+}
+
+/// Longest length that may be asked for.
+const MOST_BYTES: u64 = 1 << 34;
+
+/// A length such as `64`, `4K` or `8M`.
+fn length(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is no length: give bytes, such as 64, 4K or 8M, up to 16G");
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..].to_ascii_lowercase()[..] {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        _ => return Err(wrong()),
+    };
+    let count: u64 = digits.parse().map_err(|_| wrong())?;
+    count.checked_mul(unit).filter(|bytes| *bytes <= MOST_BYTES).ok_or_else(wrong)
+}
+
+impl FromStr for Sizes {
+    type Err = String;
+
+    /// `64,4K,1M`, or `64:8M`, which doubles from one to the other.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some((least, most)) = text.split_once(':') {
+            let (least, most) = (length(least)?, length(most)?);
+            if least == 0 || least > most {
+                return Err(format!(
+                    "{text:?} is no range: give the shortest length, at least 1, first, such as 64:8M"
+                ));
+            }
+            let next = |bytes: &u64| bytes.checked_mul(2);
+            return Ok(Self(std::iter::successors(Some(least), next).take_while(|bytes| *bytes <= most).collect()));
+        }
+        text.split(',').map(length).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// The operation.
+    pub op: Op,
+    /// The lengths.
+    pub sizes: Sizes,
+    /// Operations that are timed, of each length.
+    pub repetitions: u32,
+    /// Operations before those.
+    pub warm_up: u32,
+    /// Allgather in place.
+    pub in_place: bool,
+}
+
+impl Default for Spec {
+    fn default() -> Self {
+        Self { op: Op::default(), sizes: Sizes::default(), repetitions: 20, warm_up: 5, in_place: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_lists_or_ranges() {
+        let sizes = |text: &str| text.parse::<Sizes>().map(|sizes| sizes.0);
+        assert_eq!(sizes("64,4K,1m").unwrap(), [64, 4096, 1 << 20]);
+        assert_eq!(sizes("0").unwrap(), [0]);
+        assert_eq!(sizes("100:1K").unwrap(), [100, 200, 400, 800]);
+        assert_eq!(sizes("64:64").unwrap(), [64]);
+        for wrong in ["", "x", "1T", "-1", "17G", "8:4", "0:4", "1,,2"] {
+            let text = sizes(wrong).unwrap_err();
+            assert!(text.contains("give"), "{wrong}: {text}");
+        }
+    }
+}
